@@ -1,0 +1,88 @@
+//! Element types of vectors: f32, f16, bf16, u8, i8.
+
+use half::{bf16, f16};
+
+/// Names an element type at run time (files, kernels, reports).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ElementType {
+    /// IEEE binary32.
+    F32,
+    /// IEEE binary16.
+    F16,
+    /// bfloat16.
+    Bf16,
+    /// Unsigned byte.
+    U8,
+    /// Signed byte.
+    I8,
+}
+
+impl ElementType {
+    /// Every element type, in the order of the kernel tables.
+    pub const ALL: [ElementType; 5] = [Self::F32, Self::F16, Self::Bf16, Self::U8, Self::I8];
+
+    /// Bytes of one element.
+    pub const fn size(self) -> usize {
+        match self {
+            Self::F32 => 4,
+            Self::F16 | Self::Bf16 => 2,
+            Self::U8 | Self::I8 => 1,
+        }
+    }
+
+    /// Name in messages: `f32`, `f16`, `bf16`, `u8`, `i8`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::F32 => "f32",
+            Self::F16 => "f16",
+            Self::Bf16 => "bf16",
+            Self::U8 => "u8",
+            Self::I8 => "i8",
+        }
+    }
+}
+
+mod sealed {
+    pub trait Sealed {}
+}
+
+/// A type that vectors may be made of. Sealed: every kernel table lists these five.
+pub trait Element: bytemuck::Pod + Send + Sync + Default + std::fmt::Debug + PartialEq + sealed::Sealed {
+    /// The run-time name of `Self`.
+    const TYPE: ElementType;
+    /// The value as f32; exact for all five types.
+    fn to_f32(self) -> f32;
+    /// The nearest value of this type (ties to even; saturating for u8 and i8).
+    fn from_f32(value: f32) -> Self;
+    /// False for NaN and infinities.
+    fn is_finite(self) -> bool {
+        self.to_f32().is_finite()
+    }
+}
+
+macro_rules! element {
+    ($($type:ty, $name:ident, $to:expr, $from:expr;)*) => {$(
+        impl sealed::Sealed for $type {}
+        impl Element for $type {
+            const TYPE: ElementType = ElementType::$name;
+            #[inline(always)]
+            fn to_f32(self) -> f32 {
+                let to: fn($type) -> f32 = $to;
+                to(self)
+            }
+            #[inline(always)]
+            fn from_f32(value: f32) -> Self {
+                let from: fn(f32) -> $type = $from;
+                from(value)
+            }
+        }
+    )*};
+}
+
+element! {
+    f32, F32, |x| x, |v| v;
+    f16, F16, f16::to_f32, f16::from_f32;
+    bf16, Bf16, bf16::to_f32, bf16::from_f32;
+    u8, U8, f32::from, |v| v.round_ties_even() as u8;
+    i8, I8, f32::from, |v| v.round_ties_even() as i8;
+}

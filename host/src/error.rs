@@ -1,0 +1,237 @@
+//! Every way a call can fail. Variants carry the facts (asked, limit, place); none is a catch-all string.
+
+use std::path::PathBuf;
+
+/// What went wrong, with the numbers that show it. A failed call leaves the index, the output and the device as they were.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// Vectors must have at least one component.
+    #[error("dimension is 0; vectors need at least one component")]
+    ZeroDimension,
+    /// The flat array of components is not a whole number of vectors.
+    #[error("{len} components are not a whole number of vectors of dimension {dim}")]
+    RaggedVectors {
+        /// Components given.
+        len: usize,
+        /// Components of one vector.
+        dim: usize,
+    },
+    /// Queries and index disagree on the dimension.
+    #[error("wrong dimension: the index has {expected}, the vectors have {actual}")]
+    WrongDimension {
+        /// The index's dimension.
+        expected: usize,
+        /// The dimension of what was given.
+        actual: usize,
+    },
+    /// `k` must be at least 1.
+    #[error("k is 0; ask for at least one neighbour")]
+    ZeroK,
+    /// A component is NaN or infinite.
+    #[error("component {value} at row {row}, column {column} is not finite")]
+    NotFinite {
+        /// Row (vector) of the component, from 0.
+        row: usize,
+        /// Column (position in the vector), from 0.
+        column: usize,
+        /// The component itself.
+        value: f32,
+    },
+    /// More rows than a shard can number.
+    #[error("{asked} rows exceed the {limit} that one index can hold")]
+    TooManyRows {
+        /// Rows there would be.
+        asked: u64,
+        /// Rows an index can hold.
+        limit: u64,
+    },
+    /// An id that no vector of the index has.
+    #[error("id {id} does not exist; the index holds {len} vectors")]
+    UnknownId {
+        /// The id asked for.
+        id: u64,
+        /// Vectors in the index.
+        len: u64,
+    },
+    /// `nq * k` does not fit the address space.
+    #[error("{queries} queries times k = {k} results do not fit in memory")]
+    ResultTooLarge {
+        /// Queries asked.
+        queries: usize,
+        /// Neighbours asked for each.
+        k: usize,
+    },
+
+    /// No usable GPU was found.
+    #[error("no CUDA device: {reason}")]
+    NoDevice {
+        /// Why: no driver library, driver without devices, or a build without the `cuda` feature.
+        reason: NoDeviceReason,
+    },
+    /// A device index past the last device.
+    #[error("device {asked} does not exist; this machine has {available}")]
+    NoSuchDevice {
+        /// Index asked for, from 0.
+        asked: usize,
+        /// Devices there are.
+        available: usize,
+    },
+    /// The device is older than the oldest PTX in this build.
+    #[error("device {device} has compute capability {major}.{minor}; the kernels need 8.0 or later")]
+    DeviceTooOld {
+        /// Device index.
+        device: usize,
+        /// Compute capability, major.
+        major: i32,
+        /// Compute capability, minor.
+        minor: i32,
+    },
+    /// Device memory, or the budget set for it, is too small.
+    #[error("out of memory on {device}: {asked} bytes asked, {available} bytes available within the budget")]
+    OutOfDeviceMemory {
+        /// Which device.
+        device: String,
+        /// Bytes of the request that failed.
+        asked: u64,
+        /// Bytes that were free within the budget.
+        available: u64,
+    },
+    /// The driver refused a kernel module.
+    #[error("the driver refused the PTX module '{module}' (code {code}): {log}")]
+    PtxRefused {
+        /// Module (kernel family).
+        module: &'static str,
+        /// Raw driver code (CUresult).
+        code: i32,
+        /// The driver's compile log.
+        log: String,
+    },
+    /// A kernel that the loaded module does not hold.
+    #[error("module '{module}' has no kernel '{kernel}'")]
+    NoSuchKernel {
+        /// Module (kernel family).
+        module: &'static str,
+        /// Kernel looked for.
+        kernel: &'static str,
+    },
+    /// Any other failure the driver reports.
+    #[error("driver call {call} failed on device {device} with code {code}")]
+    Driver {
+        /// The operation, in the driver's terms.
+        call: &'static str,
+        /// Device index.
+        device: usize,
+        /// Raw driver code (CUresult).
+        code: i32,
+    },
+    /// A launch that the kernel's contract forbids.
+    #[error("kernel {kernel}: {what} is {asked}, the limit is {limit}")]
+    LaunchLimit {
+        /// Kernel name.
+        kernel: &'static str,
+        /// Which quantity.
+        what: &'static str,
+        /// Value asked for.
+        asked: u64,
+        /// Largest value allowed.
+        limit: u64,
+    },
+
+    /// An operating-system error on a file.
+    #[error("{path}: {source}")]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// The system's error.
+        source: std::io::Error,
+    },
+    /// A file name whose extension names no known format.
+    #[error("{path}: unknown extension; known here: {known}")]
+    UnknownExtension {
+        /// The file.
+        path: PathBuf,
+        /// Extensions that would do.
+        known: &'static str,
+    },
+    /// A file of a known format whose bytes do not follow it.
+    #[error("{path}: {defect}")]
+    BadFile {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        defect: FileDefect,
+    },
+}
+
+/// Why there is no device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum NoDeviceReason {
+    /// Built without the `cuda` feature.
+    #[error("this build has no 'cuda' feature")]
+    FeatureOff,
+    /// libcuda.so.1 could not be loaded.
+    #[error("the NVIDIA driver library libcuda.so.1 is not on this machine")]
+    NoDriver,
+    /// The driver is there and reports no device.
+    #[error("the driver reports no device (code {0})")]
+    NoneReported(i32),
+}
+
+/// What is wrong with a file's bytes.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum FileDefect {
+    /// The file ends before its header says.
+    #[error("truncated: {expected} bytes needed, {actual} there")]
+    Truncated {
+        /// Bytes that header and shape ask for.
+        expected: u64,
+        /// Bytes in the file.
+        actual: u64,
+    },
+    /// The file goes on after its contents should have ended.
+    #[error("oversized: {expected} bytes expected, {actual} there")]
+    Oversized {
+        /// Bytes that header and shape ask for.
+        expected: u64,
+        /// Bytes in the file.
+        actual: u64,
+    },
+    /// A row's stated dimension differs from the first row's.
+    #[error("row {row} has dimension {actual}, the first row has {expected}")]
+    UnevenRows {
+        /// Row, from 0.
+        row: u64,
+        /// The first row's dimension.
+        expected: u64,
+        /// This row's dimension.
+        actual: i64,
+    },
+    /// A dimension that no file can have (zero, negative or too large).
+    #[error("impossible dimension {0}")]
+    BadDimension(i64),
+    /// Rows times dimension overflow the address space.
+    #[error("{rows} rows of dimension {dim} do not fit in memory")]
+    TooLarge {
+        /// Rows in the header.
+        rows: u64,
+        /// Dimension in the header.
+        dim: u64,
+    },
+    /// A header that is not the format's.
+    #[error("header: {0}")]
+    BadHeader(&'static str),
+    /// An element type that this use of the file cannot take.
+    #[error("element type {actual}; needed: {expected}")]
+    WrongElement {
+        /// What is in the file.
+        actual: String,
+        /// What would do.
+        expected: &'static str,
+    },
+}
+
+/// `Result` with [`Error`].
+pub type Result<T, E = Error> = std::result::Result<T, E>;
