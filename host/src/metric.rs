@@ -14,7 +14,7 @@
 //! 3. `lane[l]` = (acc\[4l\] + acc\[4l+1\]) + (acc\[4l+2\] + acc\[4l+3\]), l in 0..32: the four values one lane loads at once.
 //! 4. for m in 16, 8, 4, 2, 1: `lane[l]` += `lane[l ^ m]` (a butterfly; addition commutes, so all lanes agree).
 //! 5. `sum` = lane\[0\]. Cosine divides it by sqrt(Σx² · Σy²), both sums formed by steps 1 to 4, and is 0 if either is 0.
-//! 6. The result is `sum` rounded to f32.
+//! 6. The result is `sum` rounded to f32, with −0 made +0.
 //!
 //! The relative error before step 6 is below (d/128 + 10) · 2⁻⁵³ of Σ|term|: next to the final rounding it vanishes.
 
@@ -68,11 +68,11 @@ impl Metric {
 pub fn canonical<T: Element>(metric: Metric, x: &[T], y: &[T]) -> f32 {
     assert_eq!(x.len(), y.len(), "dimensions were checked by the caller");
     match metric {
-        Metric::L2 => sum(x, y, |a, b| (a - b) * (a - b)) as f32,
-        Metric::InnerProduct => sum(x, y, |a, b| a * b) as f32,
+        Metric::L2 => sum(x, y, |a, b| (a - b) * (a - b)) as f32 + 0.0,
+        Metric::InnerProduct => sum(x, y, |a, b| a * b) as f32 + 0.0,
         Metric::Cosine => {
             let squares = sum(x, x, |a, b| a * b) * sum(y, y, |a, b| a * b);
-            if squares == 0.0 { 0.0 } else { (sum(x, y, |a, b| a * b) / squares.sqrt()) as f32 }
+            if squares == 0.0 { 0.0 } else { (sum(x, y, |a, b| a * b) / squares.sqrt()) as f32 + 0.0 }
         }
     }
 }
