@@ -1,0 +1,457 @@
+//! The device build itself.
+
+use std::ffi::OsString;
+use std::fmt;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::compiler::{CompilerError, DeviceCompiler, Library};
+use crate::ptx::{self, PtxError};
+
+const TARGET: &str = "nvptx64-nvidia-cuda";
+
+/// The device that PTX is compiled for.
+///
+/// PTX for one device also runs on later ones; the `a` variants alone run on that generation only.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum GpuArch {
+    /// Compute capability 8.0 (A100) and later.
+    Sm80,
+    /// Compute capability 8.6 and later.
+    Sm86,
+    /// Compute capability 8.9 and later.
+    Sm89,
+    /// Compute capability 9.0 (H100, H200) and later.
+    Sm90,
+    /// Compute capability 9.0 only, with wgmma and TMA.
+    Sm90a,
+    /// Compute capability 10.0 (B200) and later.
+    Sm100,
+    /// Compute capability 12.0 and later.
+    Sm120,
+}
+
+impl GpuArch {
+    /// Every architecture, oldest first.
+    pub const ALL: [Self; 7] = [Self::Sm80, Self::Sm86, Self::Sm89, Self::Sm90, Self::Sm90a, Self::Sm100, Self::Sm120];
+
+    /// `sm_80` and so on: what rustc calls a target CPU and ptxas an architecture.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Sm80 => "sm_80",
+            Self::Sm86 => "sm_86",
+            Self::Sm89 => "sm_89",
+            Self::Sm90 => "sm_90",
+            Self::Sm90a => "sm_90a",
+            Self::Sm100 => "sm_100",
+            Self::Sm120 => "sm_120",
+        }
+    }
+
+    /// The architecture of that name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|arch| arch.name() == name)
+    }
+
+    /// The PTX version to ask for. The code generator's default for sm_80 is 7.0, too low for `cp.async` with an L2 prefetch
+    /// (7.4); 7.8 needs a driver of CUDA 11.8. A version below an architecture's own minimum is refused by the back end.
+    fn ptx_feature(self) -> &'static str {
+        match self {
+            Self::Sm80 | Self::Sm86 | Self::Sm89 | Self::Sm90 => "+ptx78",
+            Self::Sm90a => "+ptx80",
+            Self::Sm100 => "+ptx86",
+            Self::Sm120 => "+ptx87",
+        }
+    }
+}
+
+impl fmt::Display for GpuArch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Why a device build gave no PTX.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BuilderError {
+    /// There is no compiler for device code; the message holds the commands that install one.
+    #[error(transparent)]
+    Compiler(#[from] CompilerError),
+    /// The kernel crate's manifest has no package name.
+    #[error("{0}: no package name found")]
+    NoPackage(PathBuf),
+    /// Neither a build script's `OUT_DIR` nor [`CudaBuilder::target_dir`] says where to build.
+    #[error("no OUT_DIR in the environment: outside a build script, set CudaBuilder::target_dir")]
+    NoTargetDir,
+    /// cargo ran and failed; its own messages went to standard error.
+    #[error("the device build of {package} for {arch} failed ({status}):\n    {command}")]
+    BuildFailed {
+        /// Package of kernels.
+        package: String,
+        /// Architecture.
+        arch: GpuArch,
+        /// How cargo ended.
+        status: std::process::ExitStatus,
+        /// The command.
+        command: String,
+    },
+    /// The PTX could not be processed.
+    #[error(transparent)]
+    Ptx(#[from] PtxError),
+    /// An operating-system error.
+    #[error("{path}: {source}")]
+    Io {
+        /// File, folder or program.
+        path: PathBuf,
+        /// The system's error.
+        source: std::io::Error,
+    },
+}
+
+/// What a device build produced.
+#[derive(Debug, Clone)]
+pub struct PtxInfo {
+    /// The PTX text, launch bounds included.
+    pub ptx: String,
+    /// One module a kernel family: (family, PTX), sorted by family. See [`ptx::split_families`].
+    pub families: Vec<(String, String)>,
+    /// Architecture of the text.
+    pub arch: GpuArch,
+    /// Compiler that wrote it.
+    pub compiler: DeviceCompiler,
+    /// Sources that it was made from: those of the kernel crate and of its path dependencies, with their manifests.
+    pub sources: Vec<PathBuf>,
+}
+
+/// Compiles a crate of kernels to PTX. See the crate's page.
+#[derive(Debug, Clone)]
+pub struct CudaBuilder {
+    path_to_crate: PathBuf,
+    arch: GpuArch,
+    copy_to: Option<PathBuf>,
+    target_dir: Option<PathBuf>,
+    compiler: Option<DeviceCompiler>,
+    emit_rerun: bool,
+    families: Vec<(String, Vec<String>)>,
+}
+
+impl CudaBuilder {
+    /// Builds the crate in the folder `path_to_crate` (relative to the working directory, which in a build script is the
+    /// folder of the script's own package) for [`GpuArch::Sm80`].
+    pub fn new(path_to_crate: impl AsRef<Path>) -> Self {
+        Self {
+            path_to_crate: path_to_crate.as_ref().to_owned(),
+            arch: GpuArch::Sm80,
+            copy_to: None,
+            target_dir: None,
+            compiler: None,
+            emit_rerun: std::env::var_os("OUT_DIR").is_some(),
+            families: Vec::new(),
+        }
+    }
+
+    /// The architecture to compile for.
+    #[must_use]
+    pub fn arch(mut self, arch: GpuArch) -> Self {
+        self.arch = arch;
+        self
+    }
+
+    /// Also writes the PTX text to this file.
+    #[must_use]
+    pub fn copy_to(mut self, path: impl AsRef<Path>) -> Self {
+        self.copy_to = Some(path.as_ref().to_owned());
+        self
+    }
+
+    /// Where cargo builds. Default, in a build script: `cuda-builder/` in the target directory that `OUT_DIR` belongs to, so
+    /// that builds of different profiles and features share one device build.
+    #[must_use]
+    pub fn target_dir(mut self, path: impl AsRef<Path>) -> Self {
+        self.target_dir = Some(path.as_ref().to_owned());
+        self
+    }
+
+    /// The compiler to use instead of the one that [`DeviceCompiler::find`] gives.
+    #[must_use]
+    pub fn compiler(mut self, compiler: DeviceCompiler) -> Self {
+        self.compiler = Some(compiler);
+        self
+    }
+
+    /// Whether to print cargo's `rerun-if-changed` lines. Default: in a build script only.
+    #[must_use]
+    pub fn emit_rerun(mut self, emit: bool) -> Self {
+        self.emit_rerun = emit;
+        self
+    }
+
+    /// Puts kernels whose names start with one of `prefixes` into `family`, where their own comment names none.
+    #[must_use]
+    pub fn family(mut self, family: &str, prefixes: &[&str]) -> Self {
+        self.families.push((family.to_owned(), prefixes.iter().map(|&prefix| prefix.to_owned()).collect()));
+        self
+    }
+
+    /// Compiles the kernels.
+    ///
+    /// An up-to-date build costs one run of cargo (a fraction of a second). The first one compiles `core` (about 20 s).
+    ///
+    /// # Errors
+    /// [`BuilderError`]. When no compiler can be found, its text is the command to run.
+    pub fn build(self) -> Result<PtxInfo, BuilderError> {
+        let crate_dir = canonical(&self.path_to_crate)?;
+        let manifest = crate_dir.join("Cargo.toml");
+        if self.emit_rerun {
+            for name in ["WARPANN_DEVICE_RUSTC", "WARPANN_DEVICE_CARGO"] {
+                println!("cargo::rerun-if-env-changed={name}");
+            }
+        }
+        let text = std::fs::read_to_string(&manifest).map_err(io_at(&manifest))?;
+        let package = package_name(&text).ok_or_else(|| BuilderError::NoPackage(manifest.clone()))?;
+        let compiler = self.compiler.clone().map_or_else(DeviceCompiler::find, Ok)?;
+
+        let target_dir = match &self.target_dir {
+            Some(path) => path.clone(),
+            None => default_target_dir(&PathBuf::from(std::env::var_os("OUT_DIR").ok_or(BuilderError::NoTargetDir)?)),
+        }
+        .join(self.arch.name());
+        std::fs::create_dir_all(&target_dir).map_err(io_at(&target_dir))?;
+        let target_dir = canonical(&target_dir)?;
+        // Builds of two profiles may come here at once: cargo's own lock ends before the text is read.
+        let lock = target_dir.join("cuda-builder.lock");
+        let guard = File::create(&lock).and_then(|file| file.lock().map(|()| file)).map_err(io_at(&lock))?;
+
+        let assembly = target_dir.join(format!("{}.s", package.replace('-', "_")));
+        let mut command = self.command(&crate_dir, &package, &compiler, &target_dir, &assembly);
+        run(&mut command, &package, self.arch)?;
+        if !assembly.is_file() {
+            // cargo counts the build as fresh, but somebody removed its output: only the last crate needs compiling again.
+            let root = crate_dir.join("src/lib.rs");
+            let now = std::time::SystemTime::now();
+            File::options().append(true).open(&root).and_then(|file| file.set_modified(now)).map_err(io_at(&root))?;
+            run(&mut command, &package, self.arch)?;
+        }
+        let raw = std::fs::read_to_string(&assembly).map_err(io_at(&assembly))?;
+        let sources = sources(&target_dir, &package, &crate_dir)?;
+        drop(guard);
+
+        let ptx = ptx::apply_launch_bounds(&raw)?;
+        let families = ptx::split_families(&ptx, &self.families)?;
+        if let Some(path) = &self.copy_to {
+            std::fs::write(path, &ptx).map_err(io_at(path))?;
+        }
+        if self.emit_rerun {
+            for source in &sources {
+                println!("cargo::rerun-if-changed={}", source.display());
+            }
+        }
+        Ok(PtxInfo { ptx, families, arch: self.arch, compiler, sources })
+    }
+
+    fn command(
+        &self,
+        crate_dir: &Path,
+        package: &str,
+        compiler: &DeviceCompiler,
+        target_dir: &Path,
+        assembly: &Path,
+    ) -> Command {
+        let flags = [
+            &format!("-Ctarget-cpu={}", self.arch),
+            &format!("-Ctarget-feature={}", self.arch.ptx_feature()),
+            // The text is the product: nothing is linked.
+            "-Clinker=true",
+            "-Zmir-enable-passes=-JumpThreading",
+            "-Cllvm-args=-inline-threshold=100000",
+        ]
+        .join("\x1f");
+        let mut command = Command::new(&compiler.cargo);
+        clear_cargo_environment(&mut command);
+        command
+            .current_dir(crate_dir)
+            .env("RUSTC", &compiler.rustc)
+            .env("RUSTC_BOOTSTRAP", "1")
+            // Empty: no wrapper, not even one that the user's cargo configuration names.
+            .env("RUSTC_WRAPPER", "")
+            .env("RUSTC_WORKSPACE_WRAPPER", "")
+            .env("CARGO_ENCODED_RUSTFLAGS", flags)
+            .args(["rustc", "--quiet", "--release", "--package", package, "--lib", "--crate-type", "cdylib"])
+            .args(["--target", TARGET, "--target-dir"])
+            .arg(target_dir);
+        for setting in ["panic='abort'", "opt-level=3", "lto='fat'", "codegen-units=1", "debug=false", "strip=false"] {
+            command.arg("--config").arg(format!("profile.release.{setting}"));
+        }
+        if compiler.library == Library::Source {
+            command.arg("-Zbuild-std=core");
+        }
+        let mut emit = OsString::from("--emit=asm=");
+        emit.push(assembly);
+        command.arg("--").arg(emit);
+        command
+    }
+}
+
+fn run(command: &mut Command, package: &str, arch: GpuArch) -> Result<(), BuilderError> {
+    let program = PathBuf::from(command.get_program());
+    // A build script's standard output is cargo's; the device build's messages belong on standard error.
+    let output = command.stdout(std::io::stderr()).status().map_err(io_at(&program))?;
+    if output.success() {
+        return Ok(());
+    }
+    let command = format!("{command:?}").replace('\x1f', " ");
+    Err(BuilderError::BuildFailed { package: package.to_owned(), arch, status: output, command })
+}
+
+/// Removes what cargo sets for build scripts, and what a caller set for its own build. Settings of cargo itself (its home,
+/// its registries and its network) stay.
+fn clear_cargo_environment(command: &mut Command) {
+    const KEPT: [&str; 6] =
+        ["CARGO_HOME", "CARGO_HTTP_", "CARGO_NET_", "CARGO_REGISTRIES_", "CARGO_REGISTRY_", "CARGO_SOURCE_"];
+    // LD_LIBRARY_PATH leads to the outer toolchain's libraries.
+    const GONE: [&str; 12] = [
+        "RUSTFLAGS",
+        "RUSTDOCFLAGS",
+        "RUSTDOC",
+        "RUSTUP_TOOLCHAIN",
+        "TARGET",
+        "HOST",
+        "OPT_LEVEL",
+        "DEBUG",
+        "PROFILE",
+        "OUT_DIR",
+        "MAKEFLAGS",
+        "LD_LIBRARY_PATH",
+    ];
+    for (name, _) in std::env::vars_os() {
+        let Some(text) = name.to_str() else { continue };
+        let cargo = text.starts_with("CARGO") && !KEPT.iter().any(|kept| text.starts_with(kept));
+        let rustc = text == "RUSTC" || text.starts_with("RUSTC_");
+        if cargo || rustc || GONE.contains(&text) || text == "MFLAGS" || text == "NUM_JOBS" {
+            command.env_remove(&name);
+        }
+    }
+}
+
+/// `cuda-builder/` in the target directory that an `OUT_DIR` belongs to (the nearest folder above with cargo's tag file);
+/// beside the outputs themselves where there is no tag.
+fn default_target_dir(out_dir: &Path) -> PathBuf {
+    let tagged = out_dir.ancestors().skip(1).find(|folder| folder.join("CACHEDIR.TAG").is_file());
+    tagged.unwrap_or(out_dir).join("cuda-builder")
+}
+
+/// The name in a manifest's `[package]` table.
+fn package_name(manifest: &str) -> Option<String> {
+    let mut lines = manifest.lines().map(str::trim).skip_while(|line| *line != "[package]").skip(1);
+    let line = lines.by_ref().take_while(|line| !line.starts_with('[')).find_map(|line| {
+        let value = line.strip_prefix("name")?.trim_start().strip_prefix('=')?;
+        Some(value.trim().trim_matches(['"', '\'']).to_owned())
+    });
+    line.filter(|name| !name.is_empty())
+}
+
+/// The sources that cargo's dep-info file names, and the manifest of every crate among them.
+fn sources(target_dir: &Path, package: &str, crate_dir: &Path) -> Result<Vec<PathBuf>, BuilderError> {
+    let dep_info = target_dir.join(TARGET).join("release").join(format!("{}.d", package.replace('-', "_")));
+    let text = match std::fs::read_to_string(&dep_info) {
+        Ok(text) => text,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
+        Err(error) => return Err(io_at(&dep_info)(error)),
+    };
+    let mut sources = vec![crate_dir.join("Cargo.toml"), crate_dir.join("src")];
+    for file in dep_info_files(&text) {
+        let manifest = file.ancestors().skip(1).map(|folder| folder.join("Cargo.toml")).find(|path| path.is_file());
+        sources.extend(manifest);
+        sources.push(file);
+    }
+    sources.sort();
+    sources.dedup();
+    Ok(sources)
+}
+
+/// The files to the right of the first colon; a space inside a name is written `\ `.
+fn dep_info_files(text: &str) -> Vec<PathBuf> {
+    let Some((_, files)) = text.lines().next().and_then(|line| line.split_once(": ")) else { return Vec::new() };
+    let marked = files.replace("\\ ", "\0");
+    marked.split_whitespace().map(|file| PathBuf::from(file.replace('\0', " "))).collect()
+}
+
+fn canonical(path: &Path) -> Result<PathBuf, BuilderError> {
+    path.canonicalize().map_err(io_at(path))
+}
+
+fn io_at(path: &Path) -> impl FnOnce(std::io::Error) -> BuilderError {
+    let path = path.to_owned();
+    move |source| BuilderError::Io { path, source }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashMap;
+    use std::ffi::OsStr;
+
+    #[test]
+    fn names_of_architectures_go_both_ways() {
+        for arch in GpuArch::ALL {
+            assert_eq!(GpuArch::from_name(arch.name()), Some(arch));
+        }
+        assert_eq!(GpuArch::from_name("sm_75"), None);
+    }
+
+    #[test]
+    fn package_names() {
+        let manifest =
+            "# name = \"no\"\n[package]\nversion = \"1\"\nname = \"warpann-kernels\"\n[lib]\nname = \"other\"\n";
+        assert_eq!(package_name(manifest).as_deref(), Some("warpann-kernels"));
+        assert_eq!(package_name("[workspace]\n[package]\n[lib]\nname = \"other\"\n"), None);
+    }
+
+    #[test]
+    fn dep_info() {
+        let files = dep_info_files("/t/k.ptx: /a/src/lib.rs /b\\ c/src/lib.rs\n\nother: line\n");
+        assert_eq!(files, [PathBuf::from("/a/src/lib.rs"), PathBuf::from("/b c/src/lib.rs")]);
+        assert!(dep_info_files("").is_empty());
+    }
+
+    #[test]
+    fn the_target_directory_is_shared_by_profiles() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path();
+        let out = root.join("debug/build/warpann-0123/out");
+        std::fs::create_dir_all(&out).unwrap();
+        assert_eq!(default_target_dir(&out), out.join("cuda-builder"));
+        std::fs::write(root.join("CACHEDIR.TAG"), "").unwrap();
+        assert_eq!(default_target_dir(&out), root.join("cuda-builder"));
+    }
+
+    #[test]
+    fn the_device_build_has_its_own_environment() {
+        let compiler = DeviceCompiler {
+            rustc: "/r/rustc".into(),
+            cargo: "/r/cargo".into(),
+            origin: crate::Origin::System,
+            library: Library::Source,
+            version: String::new(),
+        };
+        let builder = CudaBuilder::new("k").arch(GpuArch::Sm90a);
+        let command = builder.command(Path::new("/k"), "k", &compiler, Path::new("/t"), Path::new("/t/k.s"));
+        let env: HashMap<&OsStr, Option<&OsStr>> = command.get_envs().collect();
+        assert_eq!(env[OsStr::new("RUSTC")], Some("/r/rustc".as_ref()));
+        let flags = env[OsStr::new("CARGO_ENCODED_RUSTFLAGS")].unwrap().to_str().unwrap();
+        assert!(flags.contains("-Ctarget-cpu=sm_90a\x1f-Ctarget-feature=+ptx80"));
+        // cargo gives these to every test.
+        assert_eq!(env[OsStr::new("CARGO_MANIFEST_DIR")], None);
+        assert!(!env.contains_key(OsStr::new("CARGO_HOME")) && !env.contains_key(std::ffi::OsStr::new("PATH")));
+        let args: Vec<_> = command.get_args().map(|arg| arg.to_str().unwrap()).collect();
+        for expected in ["-Zbuild-std=core", "cdylib", "profile.release.lto='fat'", "--emit=asm=/t/k.s"] {
+            assert!(args.contains(&expected), "{args:?}");
+        }
+        let precompiled = DeviceCompiler { library: Library::Precompiled, ..compiler };
+        let command = builder.command(Path::new("/k"), "k", &precompiled, Path::new("/t"), Path::new("/t/k.s"));
+        assert!(!command.get_args().any(|arg| arg == "-Zbuild-std=core"));
+    }
+}
