@@ -54,6 +54,14 @@ pub enum Error {
         /// Vectors in the index.
         len: u64,
     },
+    /// A result slice whose length is not `nq * k`.
+    #[error("a result slice has {actual} slots; the queries times k need {expected}")]
+    WrongResultLength {
+        /// Slots needed.
+        expected: usize,
+        /// Slots given.
+        actual: usize,
+    },
     /// `nq * k` does not fit the address space.
     #[error("{queries} queries times k = {k} results do not fit in memory")]
     ResultTooLarge {
@@ -230,6 +238,24 @@ pub enum FileDefect {
         actual: String,
         /// What would do.
         expected: &'static str,
+    },
+    /// A negative id other than −1, which stands for "no neighbour".
+    #[error("row {row}, column {column}: id {id} is negative")]
+    BadId {
+        /// Row, from 0.
+        row: u64,
+        /// Column, from 0.
+        column: u64,
+        /// The id.
+        id: i64,
+    },
+    /// An id that the format cannot hold.
+    #[error("id {id} exceeds {limit}, the largest that this format holds")]
+    IdTooLarge {
+        /// The id.
+        id: u64,
+        /// The format's limit.
+        limit: u64,
     },
 }
 

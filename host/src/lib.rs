@@ -2,6 +2,7 @@
 
 pub mod element;
 pub mod error;
+pub mod io;
 pub mod metric;
 
 pub use element::{Element, ElementType};

@@ -1,0 +1,36 @@
+//! What a fuzzer calls: every reader on any bytes, and the laws that hold for whatever a reader accepts.
+
+use super::{Format, NONE, VectorData, ids_from_bytes, vectors_from_bytes};
+
+/// Reads `bytes` as every format in turn and returns how many readings gave a value. For fuzzers and tests.
+///
+/// # Panics
+/// If a reader panics, or accepts bytes with a shape that contradicts what it returns.
+pub fn read_any_bytes(bytes: &[u8]) -> usize {
+    let mut accepted = 0;
+    for format in Format::ALL {
+        if let Ok(vectors) = vectors_from_bytes(format, bytes) {
+            accepted += 1;
+            let len = match vectors.data() {
+                VectorData::F32(elements) => elements.len(),
+                VectorData::F16(elements) => elements.len(),
+                VectorData::Bf16(elements) => elements.len(),
+                VectorData::U8(elements) => elements.len(),
+                VectorData::I8(elements) => elements.len(),
+            };
+            assert_eq!(Some(len), vectors.rows().checked_mul(vectors.dim()), "{format:?}");
+            assert!(len * vectors.element().size() <= bytes.len(), "{format:?}");
+            assert!(vectors.rows() == 0 || vectors.dim() > 0, "{format:?}");
+        }
+        if let Ok(truth) = ids_from_bytes(format, bytes) {
+            accepted += 1;
+            let len = truth.ids.ids.len();
+            assert_eq!(Some(len), truth.ids.rows.checked_mul(truth.ids.k), "{format:?}");
+            assert!(len * 4 <= bytes.len(), "{format:?}");
+            assert!(truth.distances.is_none_or(|distances| distances.len() == len), "{format:?}");
+            let negative = |&id: &u64| id > i64::MAX as u64 && id != NONE;
+            assert!(format == Format::Npy || !truth.ids.ids.iter().any(negative), "{format:?}");
+        }
+    }
+    accepted
+}

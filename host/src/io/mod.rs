@@ -1,0 +1,304 @@
+//! Files of vectors, ids and distances, told apart by extension.
+//!
+//! | extension | contents (all little-endian) | read as | written from |
+//! |---|---|---|---|
+//! | `fvecs` | per row: i32 dimension, then that many f32 | vectors | vectors, distances |
+//! | `bvecs` | per row: i32 dimension, then that many u8 | vectors | vectors |
+//! | `ivecs` | per row: i32 k, then k i32 ids | ids | ids |
+//! | `fbin` `u8bin` `i8bin` | u32 rows, u32 dimension, then rows · dimension f32, u8 or i8 | vectors | vectors, distances (`fbin`) |
+//! | `ibin` | u32 rows, u32 k, then rows · k u32 ids | ids | ids |
+//! | `bin`, or an `ibin` of twice the size | an `ibin`, then rows · k f32 distances (big-ann ground truth) | ids | |
+//! | `npy` | NumPy array, C order, 2-D, or 1-D for a single row | f4 f2 u1 i1 vectors; i4 u4 i8 u8 ids | all three |
+//!
+//! A place without a neighbour is −1 in signed ids, all ones in unsigned ids, and [`NONE`] in memory.
+//!
+//! Whatever the bytes of a file, a reader returns a value or an [`Error`]: it checks every header against the size of the file
+//! before it reserves memory. Every writer writes a temporary file in the same folder and renames it when it is
+//! complete, so a reader never sees half a file and a failed write leaves the old file as it was.
+//!
+//! `fbin`, `u8bin`, `i8bin` and `npy` vectors are mapped, not read: opening costs O(1), and pages arrive when they are touched.
+//! The `vecs` formats keep a dimension in front of every row and are copied once, O(file).
+
+mod bin;
+mod fuzz;
+mod ids;
+mod npy;
+mod vecs;
+mod vectors;
+mod write;
+
+use std::fs::File;
+use std::path::Path;
+use std::sync::Arc;
+
+use memmap2::Mmap;
+
+use crate::element::{Element, ElementType};
+use crate::error::{Error, FileDefect, Result};
+
+#[doc(hidden)]
+pub use fuzz::read_any_bytes;
+pub use ids::{GroundTruth, IdMatrix};
+pub use vectors::{Elements, VectorData, Vectors};
+pub use write::{write_distances, write_ids, write_vectors};
+
+/// The id of a place without a neighbour.
+pub const NONE: u64 = u64::MAX;
+
+// Payloads are used in place, so memory must have the files' byte order. Every host of a CUDA device has it.
+const _: () = assert!(cfg!(target_endian = "little"), "the file readers need a little-endian host");
+
+/// A file format, named by its extension.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Format {
+    /// Rows of f32, each after its dimension.
+    Fvecs,
+    /// Rows of u8, each after its dimension.
+    Bvecs,
+    /// Rows of i32 ids, each after its length.
+    Ivecs,
+    /// Header of two u32, then f32.
+    Fbin,
+    /// Header of two u32, then u8.
+    U8bin,
+    /// Header of two u32, then i8.
+    I8bin,
+    /// Header of two u32, then u32 ids; ground-truth distances may follow.
+    Ibin,
+    /// NumPy array.
+    Npy,
+    /// big-ann ground truth: [`Format::Ibin`] under another extension.
+    Bin,
+}
+
+/// Extensions that hold vectors.
+const VECTOR_EXTENSIONS: &str = "fvecs, bvecs, fbin, u8bin, i8bin, npy";
+/// Extensions that hold ids.
+const ID_EXTENSIONS: &str = "ivecs, ibin, npy, bin";
+
+impl Format {
+    /// Every format.
+    pub const ALL: [Format; 9] =
+        [Self::Fvecs, Self::Bvecs, Self::Ivecs, Self::Fbin, Self::U8bin, Self::I8bin, Self::Ibin, Self::Npy, Self::Bin];
+
+    /// The extension, without the dot.
+    pub const fn extension(self) -> &'static str {
+        match self {
+            Self::Fvecs => "fvecs",
+            Self::Bvecs => "bvecs",
+            Self::Ivecs => "ivecs",
+            Self::Fbin => "fbin",
+            Self::U8bin => "u8bin",
+            Self::I8bin => "i8bin",
+            Self::Ibin => "ibin",
+            Self::Npy => "npy",
+            Self::Bin => "bin",
+        }
+    }
+
+    /// The format of `path` by its extension, which is compared without regard to case; `None` if it names none.
+    pub fn of(path: &Path) -> Option<Self> {
+        let extension = path.extension()?;
+        Self::ALL.into_iter().find(|format| extension.eq_ignore_ascii_case(format.extension()))
+    }
+
+    /// True if the format can hold vectors.
+    pub const fn holds_vectors(self) -> bool {
+        matches!(self, Self::Fvecs | Self::Bvecs | Self::Fbin | Self::U8bin | Self::I8bin | Self::Npy)
+    }
+
+    /// True if the format can hold ids.
+    pub const fn holds_ids(self) -> bool {
+        matches!(self, Self::Ivecs | Self::Ibin | Self::Npy | Self::Bin)
+    }
+}
+
+/// Reads a file of vectors: `fvecs`, `bvecs`, `fbin`, `u8bin`, `i8bin` or `npy` by extension. Flat formats are mapped.
+///
+/// The file must not be changed while the returned value lives: a mapping shows later writes, and the system stops the
+/// program (SIGBUS) when it touches a page that a truncation took away. Replacing the file by renaming is harmless; the
+/// writers of this module do that.
+///
+/// # Errors
+/// [`Error::UnknownExtension`], [`Error::Io`], or [`Error::BadFile`] with what is wrong with the bytes. Values are not
+/// looked at: NaN and infinities are read as they are.
+pub fn read_vectors(path: impl AsRef<Path>) -> Result<Vectors> {
+    let path = path.as_ref();
+    let format = known(path, Format::holds_vectors, VECTOR_EXTENSIONS)?;
+    let map = open(path)?;
+    let read = match map {
+        Some(map) => vectors_of(format, Source::Mapped(&map)),
+        None => vectors_of(format, Source::Bytes(&[])),
+    };
+    read.map_err(|defect| Error::BadFile { path: path.to_owned(), defect })
+}
+
+/// Reads a matrix of ids: `ivecs`, `ibin`, `npy` or `bin` by extension. Distances that a ground-truth file holds are left out.
+///
+/// # Errors
+/// As [`read_vectors`].
+pub fn read_ids(path: impl AsRef<Path>) -> Result<IdMatrix> {
+    read_ground_truth(path).map(|truth| truth.ids)
+}
+
+/// Reads ids, and the distances behind them where the file is big-ann ground truth (`bin`, `ibin`; recognised by its size).
+///
+/// # Errors
+/// As [`read_vectors`].
+pub fn read_ground_truth(path: impl AsRef<Path>) -> Result<GroundTruth> {
+    let path = path.as_ref();
+    let format = known(path, Format::holds_ids, ID_EXTENSIONS)?;
+    let map = open(path)?;
+    ids_from_bytes(format, map.as_deref().map_or(&[], |map| &map[..]))
+        .map_err(|defect| Error::BadFile { path: path.to_owned(), defect })
+}
+
+/// Reads vectors from the contents of a file of the given format. The values are copied. O(bytes).
+///
+/// # Errors
+/// What is wrong with the bytes; [`FileDefect::WrongElement`] if the format holds no vectors.
+pub fn vectors_from_bytes(format: Format, bytes: &[u8]) -> Result<Vectors, FileDefect> {
+    vectors_of(format, Source::Bytes(bytes))
+}
+
+/// Reads ids, and distances where there are any, from the contents of a file of the given format. O(bytes).
+///
+/// # Errors
+/// What is wrong with the bytes; [`FileDefect::WrongElement`] if the format holds no ids.
+pub fn ids_from_bytes(format: Format, bytes: &[u8]) -> Result<GroundTruth, FileDefect> {
+    match format {
+        Format::Ivecs => vecs::ids(bytes),
+        Format::Ibin | Format::Bin => bin::ids(bytes),
+        Format::Npy => npy::ids(bytes),
+        Format::Fvecs | Format::Bvecs | Format::Fbin | Format::U8bin | Format::I8bin => {
+            Err(FileDefect::WrongElement { actual: format.extension().into(), expected: ID_EXTENSIONS })
+        }
+    }
+}
+
+/// Where bytes come from, and so whether the result may refer to them.
+#[derive(Clone, Copy)]
+enum Source<'a> {
+    Mapped(&'a Arc<Mmap>),
+    Bytes(&'a [u8]),
+}
+
+impl Source<'_> {
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Mapped(map) => map,
+            Self::Bytes(bytes) => bytes,
+        }
+    }
+
+    /// `len` elements from byte `at` on; the caller has checked that they are there.
+    fn elements<T: Element>(&self, at: usize, len: usize) -> Result<Elements<T>, FileDefect> {
+        match self {
+            Self::Mapped(map) => Elements::mapped(map, at, len),
+            Self::Bytes(bytes) => Ok(Elements::from(decode(&bytes[at..at + len * size_of::<T>()])?)),
+        }
+    }
+}
+
+/// A flat matrix inside a file, checked against the size of the file.
+struct Flat {
+    rows: usize,
+    dim: usize,
+    /// Byte at which the values start.
+    at: usize,
+    element: ElementType,
+}
+
+fn vectors_of(format: Format, source: Source<'_>) -> Result<Vectors, FileDefect> {
+    let bytes = source.bytes();
+    let flat = match format {
+        Format::Fvecs => return vecs::vectors::<f32>(bytes),
+        Format::Bvecs => return vecs::vectors::<u8>(bytes),
+        Format::Fbin => bin::flat(bytes, ElementType::F32)?,
+        Format::U8bin => bin::flat(bytes, ElementType::U8)?,
+        Format::I8bin => bin::flat(bytes, ElementType::I8)?,
+        Format::Npy => npy::flat(bytes)?,
+        Format::Ivecs | Format::Ibin | Format::Bin => {
+            return Err(FileDefect::WrongElement { actual: format.extension().into(), expected: VECTOR_EXTENSIONS });
+        }
+    };
+    let Flat { rows, dim, at, element } = flat;
+    let data = match element {
+        ElementType::F32 => VectorData::F32(source.elements(at, rows * dim)?),
+        ElementType::F16 => VectorData::F16(source.elements(at, rows * dim)?),
+        ElementType::Bf16 => VectorData::Bf16(source.elements(at, rows * dim)?),
+        ElementType::U8 => VectorData::U8(source.elements(at, rows * dim)?),
+        ElementType::I8 => VectorData::I8(source.elements(at, rows * dim)?),
+    };
+    Ok(Vectors::from_parts(rows, dim, data))
+}
+
+/// The format of `path` if `accept` takes it.
+fn known(path: &Path, accept: impl Fn(Format) -> bool, known: &'static str) -> Result<Format> {
+    Format::of(path)
+        .filter(|&format| accept(format))
+        .ok_or_else(|| Error::UnknownExtension { path: path.to_owned(), known })
+}
+
+/// Maps a file; `None` if it is empty.
+fn open(path: &Path) -> Result<Option<Arc<Mmap>>> {
+    let failed = |source| Error::Io { path: path.to_owned(), source };
+    // Looked at before opening: opening a pipe without a writer would wait for ever.
+    let metadata = std::fs::metadata(path).map_err(failed)?;
+    if !metadata.is_file() {
+        return Err(failed(std::io::Error::new(std::io::ErrorKind::InvalidInput, "not a regular file")));
+    }
+    let file = File::open(path).map_err(failed)?;
+    if file.metadata().map_err(failed)?.len() == 0 {
+        return Ok(None);
+    }
+    // SAFETY: the mapping is read-only, and that nobody changes the file meanwhile is the documented condition of
+    // `read_vectors`. Shapes and offsets are copied out of the header once, so no bound depends on bytes read twice.
+    let map = unsafe { Mmap::map(&file) }.map_err(failed)?;
+    Ok(Some(Arc::new(map)))
+}
+
+/// Bytes of `rows · dim` elements and where a file with them after `header` bytes would end; an error where that overflows.
+fn extent(rows: u64, dim: u64, size: usize, header: usize) -> Result<u64, FileDefect> {
+    rows.checked_mul(dim)
+        .and_then(|count| count.checked_mul(size as u64))
+        .and_then(|bytes| bytes.checked_add(header as u64))
+        .filter(|&bytes| bytes <= isize::MAX as u64)
+        .ok_or(FileDefect::TooLarge { rows, dim })
+}
+
+/// Compares a file's size with what its header asks for.
+fn check_size(expected: u64, bytes: &[u8]) -> Result<(), FileDefect> {
+    let actual = bytes.len() as u64;
+    match actual.cmp(&expected) {
+        std::cmp::Ordering::Less => Err(FileDefect::Truncated { expected, actual }),
+        std::cmp::Ordering::Equal => Ok(()),
+        std::cmp::Ordering::Greater => Err(FileDefect::Oversized { expected, actual }),
+    }
+}
+
+/// An empty vector with room for `rows · dim` values, or the error that there is no room.
+fn reserve<T>(rows: usize, dim: usize) -> Result<Vec<T>, FileDefect> {
+    let too_large = FileDefect::TooLarge { rows: rows as u64, dim: dim as u64 };
+    let Some(len) = rows.checked_mul(dim) else { return Err(too_large) };
+    let mut values = Vec::new();
+    match values.try_reserve_exact(len) {
+        Ok(()) => Ok(values),
+        Err(_) => Err(too_large),
+    }
+}
+
+/// Copies values out of bytes of any alignment.
+fn decode<T: bytemuck::AnyBitPattern>(bytes: &[u8]) -> Result<Vec<T>, FileDefect> {
+    let mut values = reserve(bytes.len() / size_of::<T>(), 1)?;
+    values.extend(bytes.chunks_exact(size_of::<T>()).map(bytemuck::pod_read_unaligned::<T>));
+    Ok(values)
+}
+
+/// The u32 at byte `at`; the caller has checked that it is there.
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    bytemuck::pod_read_unaligned(&bytes[at..at + 4])
+}
+
+#[cfg(test)]
+mod tests;

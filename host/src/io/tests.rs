@@ -1,0 +1,545 @@
+//! Round trips, and every reader on damaged files.
+
+use std::path::PathBuf;
+
+use half::{bf16, f16};
+use proptest::prelude::*;
+
+use super::*;
+
+/// A folder that lasts as long as the test.
+fn folder() -> tempfile::TempDir {
+    tempfile::tempdir().expect("a temporary folder")
+}
+
+/// The bytes that one of the writers makes.
+fn written(extension: &str, write: impl Fn(&Path) -> Result<()>) -> Vec<u8> {
+    let folder = folder();
+    let path = folder.path().join(format!("file.{extension}"));
+    write(&path).expect("small files can be written");
+    std::fs::read(path).expect("the file is there")
+}
+
+/// A small valid file of every format and element type, with its format.
+fn samples() -> Vec<(Format, Vec<u8>)> {
+    let floats = [0.5f32, -1.0, f32::MAX, 3.25, 1e-40, f32::NEG_INFINITY];
+    let halves = floats.map(f16::from_f32);
+    let bytes = [0u8, 1, 127, 128, 254, 255];
+    let signed = bytes.map(|b| b as i8);
+    let ids = [0u64, 5, NONE, 7, i32::MAX as u64, 2];
+    let mut samples = vec![
+        (Format::Fvecs, written("fvecs", |p| write_vectors(p, &floats, 3))),
+        (Format::Fbin, written("fbin", |p| write_vectors(p, &floats, 2))),
+        (Format::Npy, written("npy", |p| write_vectors(p, &floats, 3))),
+        (Format::Npy, written("npy", |p| write_vectors(p, &halves, 3))),
+        (Format::Bvecs, written("bvecs", |p| write_vectors(p, &bytes, 2))),
+        (Format::U8bin, written("u8bin", |p| write_vectors(p, &bytes, 6))),
+        (Format::Npy, written("npy", |p| write_vectors(p, &bytes, 1))),
+        (Format::I8bin, written("i8bin", |p| write_vectors(p, &signed, 3))),
+        (Format::Npy, written("npy", |p| write_vectors(p, &signed, 3))),
+        (Format::Ivecs, written("ivecs", |p| write_ids(p, &ids, 3))),
+        (Format::Ibin, written("ibin", |p| write_ids(p, &ids, 2))),
+        (Format::Npy, written("npy", |p| write_ids(p, &ids, 3))),
+    ];
+    let mut truth = written("ibin", |p| write_ids(p, &ids, 2));
+    truth.extend(floats.iter().flat_map(|x| x.to_le_bytes()));
+    samples.push((Format::Bin, truth));
+    for descr in ["<i4", "<u4"] {
+        let mut file = npy::write_header(descr, 2, 2);
+        file.extend([1i32, 2, -1, 3].iter().flat_map(|id| id.to_le_bytes()));
+        samples.push((Format::Npy, file));
+    }
+    samples
+}
+
+/// What a format's reader makes of some bytes: shape, or the defect.
+fn shape(format: Format, bytes: &[u8]) -> Result<(usize, usize), FileDefect> {
+    match vectors_from_bytes(format, bytes) {
+        Ok(vectors) => Ok((vectors.rows(), vectors.dim())),
+        Err(FileDefect::WrongElement { .. }) => {
+            ids_from_bytes(format, bytes).map(|truth| (truth.ids.rows, truth.ids.k))
+        }
+        Err(defect) => Err(defect),
+    }
+}
+
+fn round_trip<T: Element>(extension: &str, values: &[T], dim: usize) {
+    let folder = folder();
+    let path = folder.path().join(format!("x.{extension}"));
+    write_vectors(&path, values, dim).unwrap();
+    let read = read_vectors(&path).unwrap();
+    assert_eq!(read.rows(), values.len() / dim);
+    assert!(read.dim() == dim || values.is_empty());
+    assert_eq!(bytemuck::cast_slice::<T, u8>(read.as_slice().unwrap()), bytemuck::cast_slice::<T, u8>(values));
+    let copied = vectors_from_bytes(Format::of(&path).unwrap(), &std::fs::read(&path).unwrap()).unwrap();
+    assert_eq!(bytemuck::cast_slice::<T, u8>(copied.as_slice().unwrap()), bytemuck::cast_slice::<T, u8>(values));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn vectors_survive_every_format(rows in 0usize..20, dim in 1usize..40, seed in any::<u64>()) {
+        // Any bit pattern, NaN included: readers and writers do not look at values.
+        let mut state = seed | 1;
+        let bytes: Vec<u8> = std::iter::repeat_with(|| {
+            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            (state >> 56) as u8
+        }).take(rows * dim * 4).collect();
+        let floats: Vec<f32> = bytes.chunks_exact(4).map(bytemuck::pod_read_unaligned).collect();
+        let halves: Vec<f16> = bytes.chunks_exact(2).map(bytemuck::pod_read_unaligned).take(rows * dim).collect();
+        let signed: Vec<i8> = bytes.iter().map(|&b| b as i8).take(rows * dim).collect();
+        for extension in ["fvecs", "fbin", "npy"] {
+            round_trip(extension, &floats, dim);
+        }
+        round_trip("npy", &halves, dim);
+        for extension in ["bvecs", "u8bin", "npy"] {
+            round_trip(extension, &bytes[..rows * dim], dim);
+        }
+        for extension in ["i8bin", "npy"] {
+            round_trip(extension, &signed, dim);
+        }
+    }
+
+    #[test]
+    fn ids_survive_every_format(
+        rows in 0usize..20,
+        k in 1usize..20,
+        wide in prop::collection::vec(prop_oneof![Just(NONE), 0..=i64::MAX as u64, 0..1000u64], 400),
+    ) {
+        let folder = folder();
+        let narrow: Vec<u64> = wide.iter().map(|&id| if id == NONE { id } else { id & i32::MAX as u64 }).collect();
+        for (extension, ids) in [("npy", &wide), ("ivecs", &narrow), ("ibin", &narrow)] {
+            let path = folder.path().join(format!("x.{extension}"));
+            write_ids(&path, &ids[..rows * k], k).unwrap();
+            let read = read_ids(&path).unwrap();
+            prop_assert_eq!(read.rows, rows);
+            prop_assert!(read.k == k || rows == 0);
+            prop_assert_eq!(&read.ids[..], &ids[..rows * k]);
+        }
+    }
+
+    #[test]
+    fn any_bytes_give_a_value_or_an_error(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        read_any_bytes(&bytes);
+    }
+}
+
+#[test]
+fn samples_are_valid() {
+    for (format, bytes) in samples() {
+        shape(format, &bytes).unwrap_or_else(|defect| panic!("{format:?}: {defect}"));
+        assert!(read_any_bytes(&bytes) > 0);
+    }
+}
+
+/// A file cut anywhere is truncated, except where a vecs file ends between rows or ground truth loses all its distances.
+#[test]
+fn every_truncation_is_recognised() {
+    for (format, bytes) in samples() {
+        let (rows, _) = shape(format, &bytes).unwrap();
+        let vecs = matches!(format, Format::Fvecs | Format::Bvecs | Format::Ivecs);
+        let row_bytes = bytes.len() / rows;
+        for len in 0..bytes.len() {
+            let result = shape(format, &bytes[..len]);
+            let whole = (vecs && len % row_bytes == 0) || (format == Format::Bin && len == 8 + (bytes.len() - 8) / 2);
+            match result {
+                Ok(_) => assert!(whole, "{format:?} accepts {len} of {} bytes", bytes.len()),
+                Err(FileDefect::Truncated { expected, actual }) => {
+                    assert!(!whole && actual == len as u64 && expected > actual, "{format:?} cut to {len} bytes");
+                }
+                Err(other) => panic!("{format:?} cut to {len} bytes: {other}"),
+            }
+        }
+    }
+}
+
+#[test]
+fn bytes_past_the_end_are_recognised() {
+    for (format, mut bytes) in samples() {
+        let whole = bytes.len() as u64;
+        bytes.push(0);
+        match (format, shape(format, &bytes)) {
+            // Rows follow each other without a count: a byte too many is a row cut short. After ids a byte is the start of distances.
+            (
+                Format::Fvecs | Format::Bvecs | Format::Ivecs | Format::Ibin,
+                Err(FileDefect::Truncated { actual, .. }),
+            ) => {
+                assert_eq!(actual, whole + 1);
+            }
+            (_, Err(FileDefect::Oversized { expected, actual })) => assert_eq!((expected, actual), (whole, whole + 1)),
+            (_, other) => panic!("{format:?} with a byte too many: {other:?}"),
+        }
+    }
+}
+
+/// Every byte of every sample, set to each of a few values and with each bit flipped, read as every format.
+#[test]
+fn every_byte_flipped_gives_a_value_or_an_error() {
+    for (_, mut bytes) in samples() {
+        for at in 0..bytes.len() {
+            let original = bytes[at];
+            for value in (0..8).map(|bit| original ^ (1 << bit)).chain([0, 1, 127, 128, 255, b'9', b')', b'\'']) {
+                bytes[at] = value;
+                read_any_bytes(&bytes);
+            }
+            bytes[at] = original;
+        }
+    }
+}
+
+#[test]
+fn huge_headers_reserve_nothing() {
+    for words in [[u32::MAX, u32::MAX], [u32::MAX, 1], [1, u32::MAX], [1 << 31, 1 << 31]] {
+        let bytes = words.map(u32::to_le_bytes).concat();
+        for format in [Format::Fbin, Format::U8bin, Format::I8bin, Format::Ibin, Format::Bin] {
+            let defect = shape(format, &bytes).unwrap_err();
+            assert!(
+                matches!(defect, FileDefect::Truncated { .. } | FileDefect::TooLarge { .. }),
+                "{format:?}: {defect}"
+            );
+        }
+    }
+    let row = i32::MAX.to_le_bytes();
+    assert_eq!(shape(Format::Fvecs, &row), Err(FileDefect::Truncated { expected: 4 + 4 * i32::MAX as u64, actual: 4 }));
+    let file = npy::write_header("<f4", usize::MAX, usize::MAX);
+    assert_eq!(shape(Format::Npy, &file), Err(FileDefect::TooLarge { rows: u64::MAX, dim: u64::MAX }));
+}
+
+#[test]
+fn vecs_rows_are_checked() {
+    assert_eq!(shape(Format::Bvecs, &0i32.to_le_bytes()), Err(FileDefect::BadDimension(0)));
+    assert_eq!(shape(Format::Bvecs, &(-3i32).to_le_bytes()), Err(FileDefect::BadDimension(-3)));
+    let mut bytes = [1, 0, 0, 0, 9, 2, 0, 0, 0, 9, 9].to_vec();
+    assert_eq!(shape(Format::Bvecs, &bytes), Err(FileDefect::UnevenRows { row: 1, expected: 1, actual: 2 }));
+    bytes.truncate(5);
+    assert_eq!(shape(Format::Bvecs, &bytes), Ok((1, 1)));
+    assert_eq!(shape(Format::Bvecs, &[]), Ok((0, 0)));
+    let ids = [1i32, -2].map(i32::to_le_bytes).concat();
+    assert_eq!(shape(Format::Ivecs, &ids), Err(FileDefect::BadId { row: 0, column: 0, id: -2 }));
+}
+
+#[test]
+fn rows_without_columns_are_refused() {
+    let bytes = [3u32, 0].map(u32::to_le_bytes).concat();
+    for format in [Format::Fbin, Format::Ibin] {
+        assert_eq!(shape(format, &bytes), Err(FileDefect::BadDimension(0)));
+    }
+    assert_eq!(shape(Format::Npy, &npy::write_header("<f4", 3, 0)), Err(FileDefect::BadDimension(0)));
+    for format in [Format::Fbin, Format::Ibin] {
+        assert_eq!(shape(format, &[0u32, 5].map(u32::to_le_bytes).concat()), Ok((0, 5)));
+    }
+    assert_eq!(shape(Format::Npy, &npy::write_header("<f4", 0, 5)), Ok((0, 5)));
+}
+
+/// An npy file with the given version and dictionary, followed by `payload` bytes of zero.
+fn npy_file(version: u8, dictionary: &str, payload: usize) -> Vec<u8> {
+    let mut file = b"\x93NUMPY".to_vec();
+    file.extend([version, 0]);
+    match version {
+        1 => file.extend((dictionary.len() as u16).to_le_bytes()),
+        _ => file.extend((dictionary.len() as u32).to_le_bytes()),
+    }
+    file.extend(dictionary.as_bytes());
+    file.resize(file.len() + payload, 0);
+    file
+}
+
+#[test]
+fn npy_headers() {
+    let good = [
+        ("{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }          \n", 24, (2, 3)),
+        ("{\"shape\":(2L,3L),\"fortran_order\":False,\"descr\":\"<f4\"}", 24, (2, 3)),
+        ("{'descr': '|u1', 'fortran_order': False, 'shape': (5,), }\n", 5, (1, 5)),
+        ("{'descr': '<f2', 'fortran_order': False, 'shape': (4, 1)}", 8, (4, 1)),
+        ("{'descr': '<i8', 'fortran_order': False, 'shape': (2, 2)}", 32, (2, 2)),
+    ];
+    for (dictionary, payload, expected) in good {
+        for version in [1, 2, 3] {
+            assert_eq!(shape(Format::Npy, &npy_file(version, dictionary, payload)), Ok(expected), "{dictionary}");
+        }
+    }
+    let bad = [
+        "",
+        "{}",
+        "{'descr': '<f4', 'fortran_order': True, 'shape': (2, 3)}",
+        "{'descr': '<f4', 'fortran_order': False, 'shape': ()}",
+        "{'descr': '<f4', 'fortran_order': False, 'shape': (1, 2, 3)}",
+        "{'descr': '<f4', 'fortran_order': False, 'shape': (1 2)}",
+        "{'descr': '<f4', 'fortran_order': False, 'shape': (-1, 2)}",
+        "{'descr': '<f4', 'fortran_order': False, 'shape': (99999999999999999999, 2)}",
+        "{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3)",
+        "{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3)} more",
+        "{'descr': '<f4', 'fortran_order': False, 'fortran_order': False, 'shape': (2, 3)}",
+        "{'descr': '<f4', 'fortran_order': False}",
+        "{'descr': '<f4', 'fortran_order': 0, 'shape': (2, 3)}",
+        "{'descr': [('x', '<f4')], 'fortran_order': False, 'shape': (2, 3)}",
+        "{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), 'other': 1}",
+        "{'descr: '<f4'",
+    ];
+    for dictionary in bad {
+        let defect = shape(Format::Npy, &npy_file(1, dictionary, 24)).unwrap_err();
+        assert!(matches!(defect, FileDefect::BadHeader(_)), "{dictionary}: {defect}");
+    }
+    for descr in [">f4", "<f8", "<c8", "|S3", "|O", "<u2"] {
+        let dictionary = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': (2, 3)}}");
+        let file = npy_file(1, &dictionary, 24);
+        for defect in
+            [vectors_from_bytes(Format::Npy, &file).unwrap_err(), ids_from_bytes(Format::Npy, &file).unwrap_err()]
+        {
+            assert!(matches!(defect, FileDefect::WrongElement { ref actual, .. } if actual == descr), "{defect}");
+        }
+    }
+    let version_4 = npy_file(4, "{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3)}", 24);
+    assert!(matches!(shape(Format::Npy, &version_4), Err(FileDefect::BadHeader(_))));
+    let mut not_text = npy_file(1, "{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3)}", 24);
+    not_text[20] = 0xff;
+    assert!(matches!(shape(Format::Npy, &not_text), Err(FileDefect::BadHeader(_))));
+    let mut foreign = version_4;
+    foreign[0] = b'P';
+    assert!(matches!(shape(Format::Npy, &foreign), Err(FileDefect::BadHeader(_))));
+}
+
+/// Bytes written by another program: `numpy.save` of `[[1.0, 2.0], [-0.5, 4.0]]` as float32, byte for byte.
+#[test]
+fn npy_layout_is_numpys() {
+    let mut expected = b"\x93NUMPY\x01\x00\x76\x00".to_vec();
+    expected.extend(b"{'descr': '<f4', 'fortran_order': False, 'shape': (2, 2), }");
+    expected.resize(127, b' ');
+    expected.push(b'\n');
+    for word in [0x3f80_0000u32, 0x4000_0000, 0xbf00_0000, 0x4080_0000] {
+        expected.extend(word.to_le_bytes());
+    }
+    assert_eq!(written("npy", |p| write_vectors(p, &[1.0f32, 2.0, -0.5, 4.0], 2)), expected);
+}
+
+#[test]
+fn flat_formats_are_mapped_and_misaligned_ones_copied() {
+    let folder = folder();
+    let path = folder.path().join("x.npy");
+    write_vectors(&path, &[1.0f32, 2.0], 1).unwrap();
+    let mapped = |vectors: &Vectors| match vectors.data() {
+        VectorData::F32(elements) => elements.is_mapped(),
+        other => panic!("{other:?}"),
+    };
+    let read = read_vectors(&path).unwrap();
+    assert!(mapped(&read));
+    // The mapping outlives the name.
+    std::fs::remove_file(&path).unwrap();
+    assert_eq!(read.as_slice::<f32>(), Some(&[1.0, 2.0][..]));
+    assert_eq!(read.as_slice::<u8>(), None);
+    assert_eq!(read.row_f32(1), Some(vec![2.0]));
+    assert_eq!(read.row_f32(2), None);
+    let mut odd = npy_file(1, "{'descr': '<f4', 'fortran_order': False, 'shape': (2, 1)}", 0);
+    odd.extend([1.0f32, 2.0].iter().flat_map(|x| x.to_le_bytes()));
+    std::fs::write(&path, odd).unwrap();
+    let copied = read_vectors(&path).unwrap();
+    assert!(!mapped(&copied));
+    assert_eq!(copied, read);
+}
+
+#[test]
+fn conversion_to_f32_is_exact() {
+    let vectors = Vectors::new(vec![0u8, 1, 254, 255], 2).unwrap();
+    assert_eq!(vectors.to_f32().unwrap().as_slice(), Some(&[0.0f32, 1.0, 254.0, 255.0][..]));
+    let vectors = Vectors::new(vec![-128i8, 127], 1).unwrap();
+    assert_eq!(vectors.to_f32().unwrap().as_slice(), Some(&[-128.0f32, 127.0][..]));
+    let vectors = Vectors::new(vec![bf16::MAX, bf16::MIN_POSITIVE], 1).unwrap();
+    assert_eq!(vectors.to_f32().unwrap().as_slice(), Some(&[bf16::MAX.to_f32(), bf16::MIN_POSITIVE.to_f32()][..]));
+    assert!(matches!(Vectors::new(vec![0u8; 3], 2), Err(Error::RaggedVectors { len: 3, dim: 2 })));
+    assert!(matches!(Vectors::new(vec![0u8; 3], 0), Err(Error::ZeroDimension)));
+}
+
+#[test]
+fn ground_truth_is_recognised_by_its_size() {
+    let (_, truth) = samples().into_iter().find(|(format, _)| *format == Format::Bin).unwrap();
+    for format in [Format::Bin, Format::Ibin] {
+        let read = ids_from_bytes(format, &truth).unwrap();
+        assert_eq!(read.distances.as_deref().map(<[f32]>::len), Some(6));
+        assert_eq!(read.ids.row(1), [NONE, 7]);
+        assert_eq!(read.distances.unwrap()[3], 3.25);
+        let ids_only = ids_from_bytes(format, &truth[..32]).unwrap();
+        assert_eq!((ids_only.ids, ids_only.distances), (read.ids, None));
+        assert_eq!(ids_from_bytes(format, &truth[..33]), Err(FileDefect::Truncated { expected: 56, actual: 33 }));
+    }
+}
+
+#[test]
+fn failed_writes_leave_nothing_behind() {
+    let folder = folder();
+    let names = || {
+        let mut names: Vec<_> =
+            std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        names.sort();
+        names
+    };
+    let path = |name: &str| folder.path().join(name);
+    let defect = |result: Result<()>| match result.unwrap_err() {
+        Error::BadFile { defect, .. } => defect,
+        other => panic!("{other}"),
+    };
+    let wide = [1u64 << 31];
+    for name in ["x.ivecs", "x.ibin"] {
+        let expected = FileDefect::IdTooLarge { id: 1 << 31, limit: i32::MAX as u64 };
+        assert_eq!(defect(write_ids(path(name), &wide, 1)), expected);
+    }
+    assert!(matches!(defect(write_ids(path("x.npy"), &[1 << 63], 1)), FileDefect::IdTooLarge { .. }));
+    assert!(matches!(write_ids(path("x.npy"), &wide, 0), Err(Error::ZeroK)));
+    assert!(matches!(write_ids(path("x.npy"), &wide, 2), Err(Error::RaggedVectors { len: 1, dim: 2 })));
+    assert!(matches!(write_ids(path("x.fbin"), &wide, 1), Err(Error::UnknownExtension { .. })));
+    assert!(matches!(write_distances(path("x.ibin"), &[1.0], 1), Err(Error::UnknownExtension { .. })));
+    assert!(matches!(write_distances(path("x"), &[1.0], 1), Err(Error::UnknownExtension { .. })));
+    assert!(matches!(defect(write_vectors(path("x.u8bin"), &[1.0f32], 1)), FileDefect::WrongElement { .. }));
+    assert!(matches!(defect(write_vectors(path("x.i8bin"), &[1u8], 1)), FileDefect::WrongElement { .. }));
+    assert!(matches!(defect(write_vectors(path("x.fvecs"), &[1u8], 1)), FileDefect::WrongElement { .. }));
+    assert!(matches!(defect(write_vectors(path("x.npy"), &[bf16::ONE], 1)), FileDefect::WrongElement { .. }));
+    assert!(matches!(write_vectors(path("x.npy"), &[1.0f32], 0), Err(Error::ZeroDimension)));
+    assert!(matches!(write_distances(path("no/such/x.npy"), &[1.0], 1), Err(Error::Io { .. })));
+    // The target is a folder: the rename fails, and the temporary file goes away.
+    std::fs::create_dir(path("dir.npy")).unwrap();
+    assert!(matches!(write_distances(path("dir.npy"), &[1.0], 1), Err(Error::Io { .. })));
+    assert_eq!(names(), ["dir.npy"]);
+    write_distances(path("x.npy"), &[1.0], 1).unwrap();
+    assert_eq!(names(), ["dir.npy", "x.npy"]);
+}
+
+#[test]
+fn files_that_cannot_be_read() {
+    let folder = folder();
+    let path = |name: &str| folder.path().join(name);
+    assert!(matches!(read_vectors(path("absent.fbin")), Err(Error::Io { .. })));
+    assert!(matches!(read_vectors(path("absent.ibin")), Err(Error::UnknownExtension { .. })));
+    assert!(matches!(read_vectors(path("absent")), Err(Error::UnknownExtension { .. })));
+    assert!(matches!(read_vectors(PathBuf::new()), Err(Error::UnknownExtension { .. })));
+    assert!(matches!(read_ids(path("absent.fvecs")), Err(Error::UnknownExtension { .. })));
+    std::fs::create_dir(path("dir.fbin")).unwrap();
+    assert!(matches!(read_vectors(path("dir.fbin")), Err(Error::Io { .. })));
+    std::fs::write(path("empty.FBIN"), []).unwrap();
+    let Err(Error::BadFile { defect, path: named }) = read_vectors(path("empty.FBIN")) else { panic!() };
+    assert_eq!(defect, FileDefect::Truncated { expected: 8, actual: 0 });
+    assert_eq!(named, path("empty.FBIN"));
+    std::fs::write(path("empty.fvecs"), []).unwrap();
+    assert_eq!(read_vectors(path("empty.fvecs")).unwrap().rows(), 0);
+}
+
+/// Random numbers for the mutation loop: splitmix64.
+struct Rng(u64);
+
+impl Rng {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    fn below(&mut self, n: usize) -> usize {
+        (self.next() % n.max(1) as u64) as usize
+    }
+}
+
+/// Changes bytes the way damage and hostile headers do.
+fn mutate(bytes: &mut Vec<u8>, rng: &mut Rng, samples: &[(Format, Vec<u8>)]) {
+    const WORDS: [u32; 10] = [0, 1, 2, 3, 127, 0xffff, 0x7fff_ffff, 0x8000_0000, 0xffff_fffe, 0xffff_ffff];
+    const TOKENS: [&str; 14] = [
+        "'",
+        "(",
+        ")",
+        "{",
+        "}",
+        ",",
+        "True",
+        "99999999999999999999",
+        "'shape'",
+        "<f4",
+        "<i8",
+        "4294967296",
+        "L",
+        "\u{e9}",
+    ];
+    let at = rng.below(bytes.len());
+    match rng.below(10) {
+        0 => bytes.truncate(at),
+        1 => bytes.extend((0..rng.below(40)).map(|i| i as u8)),
+        2 if !bytes.is_empty() => bytes[at] ^= 1 << rng.below(8),
+        3 if !bytes.is_empty() => bytes[at] = rng.next() as u8,
+        // A header word, or any other aligned word, becomes an extreme or a small change of itself.
+        4 | 5 if bytes.len() >= 8 => {
+            let at = [0, 4, at / 4 * 4][rng.below(3)].min(bytes.len() - 4);
+            let word = u32_at(bytes, at);
+            let new = [WORDS[rng.below(WORDS.len())], word.wrapping_add(1), word.wrapping_sub(1), word << 1];
+            bytes[at..at + 4].copy_from_slice(&new[rng.below(4)].to_le_bytes());
+        }
+        6 => {
+            let token = TOKENS[rng.below(TOKENS.len())];
+            let end = (at + rng.below(12)).min(bytes.len());
+            bytes.splice(at..end, token.bytes());
+        }
+        7 => {
+            let end = (at + rng.below(16)).min(bytes.len());
+            let part = bytes[at..end].to_vec();
+            let to = rng.below(bytes.len());
+            bytes.splice(to..to, part);
+        }
+        8 => {
+            let end = (at + rng.below(16)).min(bytes.len());
+            bytes.drain(at..end);
+        }
+        // The start of one file and the end of another.
+        9 => {
+            let other = &samples[rng.below(samples.len())].1;
+            bytes.truncate(at);
+            bytes.extend(&other[rng.below(other.len())..]);
+        }
+        _ => {}
+    }
+    bytes.truncate(4096);
+}
+
+/// Runs every reader on mutated samples for the given time and returns how many inputs it read, and how many were accepted
+/// by at least one reader.
+fn fuzz(seconds: f64, seed: u64) -> (u64, u64) {
+    let samples = samples();
+    let mut rng = Rng(seed);
+    let (mut executions, mut accepted) = (0u64, 0u64);
+    // Accepted mutants become seeds of further ones, so that mutations add up.
+    let mut pool: Vec<Vec<u8>> = samples.iter().map(|(_, bytes)| bytes.clone()).collect();
+    let start = std::time::Instant::now();
+    while start.elapsed().as_secs_f64() < seconds {
+        for _ in 0..256 {
+            let mut bytes = pool[rng.below(pool.len())].clone();
+            for _ in 0..=rng.below(4) {
+                mutate(&mut bytes, &mut rng, &samples);
+            }
+            executions += 1;
+            if read_any_bytes(&bytes) > 0 {
+                accepted += 1;
+                if pool.len() < 4096 {
+                    pool.push(bytes);
+                } else {
+                    let at = samples.len() + rng.below(pool.len() - samples.len());
+                    pool[at] = bytes;
+                }
+            }
+        }
+    }
+    (executions, accepted)
+}
+
+#[test]
+fn mutated_files_for_five_seconds() {
+    let (executions, accepted) = fuzz(5.0, 1);
+    assert!(accepted > 0 && accepted < executions, "{accepted} of {executions} inputs accepted");
+}
+
+#[test]
+#[ignore = "five minutes: run by hand or by cargo xtask fuzz"]
+fn mutated_files_for_minutes() {
+    let variable = |name: &str| std::env::var(name).ok().and_then(|value| value.parse::<u64>().ok());
+    let seconds = variable("WARPANN_FUZZ_SECONDS").unwrap_or(300);
+    let seed = variable("WARPANN_FUZZ_SEED").unwrap_or(2);
+    let (executions, accepted) = fuzz(seconds as f64, seed);
+    println!("{executions} inputs in {seconds} s, {accepted} accepted by a reader, seed {seed}");
+    assert!(executions > 0);
+}

@@ -1,0 +1,210 @@
+//! Vectors whose element type is known at run time only.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::ops::Deref;
+use std::sync::Arc;
+
+use half::{bf16, f16};
+use memmap2::Mmap;
+
+use super::{decode, reserve};
+use crate::element::{Element, ElementType};
+use crate::error::{Error, FileDefect, Result};
+
+/// A matrix of vectors, row after row, in memory or mapped from a file. Cloning a mapped one costs O(1).
+#[derive(Debug, Clone, PartialEq)]
+pub struct Vectors {
+    rows: usize,
+    dim: usize,
+    data: VectorData,
+}
+
+/// The components of [`Vectors`], by element type.
+#[derive(Debug, Clone, PartialEq)]
+pub enum VectorData {
+    /// f32 components.
+    F32(Elements<f32>),
+    /// f16 components.
+    F16(Elements<f16>),
+    /// bf16 components.
+    Bf16(Elements<bf16>),
+    /// u8 components.
+    U8(Elements<u8>),
+    /// i8 components.
+    I8(Elements<i8>),
+}
+
+/// Runs `$body` with `$elements` bound to the components, whatever their type.
+macro_rules! each {
+    ($data:expr, $elements:ident => $body:expr) => {
+        match $data {
+            VectorData::F32($elements) => $body,
+            VectorData::F16($elements) => $body,
+            VectorData::Bf16($elements) => $body,
+            VectorData::U8($elements) => $body,
+            VectorData::I8($elements) => $body,
+        }
+    };
+}
+
+impl Vectors {
+    /// Takes `values`, row after row, as vectors of dimension `dim`. O(1).
+    ///
+    /// # Errors
+    /// [`Error::ZeroDimension`], or [`Error::RaggedVectors`] if the last row is not whole.
+    pub fn new<T: Element>(values: Vec<T>, dim: usize) -> Result<Self> {
+        if dim == 0 {
+            return Err(Error::ZeroDimension);
+        }
+        if !values.len().is_multiple_of(dim) {
+            return Err(Error::RaggedVectors { len: values.len(), dim });
+        }
+        Ok(Self { rows: values.len() / dim, dim, data: data_of(values) })
+    }
+
+    /// The caller has checked that `data` holds `rows · dim` components.
+    pub(super) fn from_parts(rows: usize, dim: usize, data: VectorData) -> Self {
+        debug_assert_eq!(each!(&data, elements => elements.len()), rows * dim);
+        Self { rows, dim, data }
+    }
+
+    /// Number of vectors.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Components of one vector; 0 only if there are no rows and the file states no dimension (an empty `fvecs` or `bvecs`).
+    pub fn dim(&self) -> usize {
+        self.dim
+    }
+
+    /// The components.
+    pub fn data(&self) -> &VectorData {
+        &self.data
+    }
+
+    /// Type of the components.
+    pub fn element(&self) -> ElementType {
+        match self.data {
+            VectorData::F32(_) => ElementType::F32,
+            VectorData::F16(_) => ElementType::F16,
+            VectorData::Bf16(_) => ElementType::Bf16,
+            VectorData::U8(_) => ElementType::U8,
+            VectorData::I8(_) => ElementType::I8,
+        }
+    }
+
+    /// All components, row after row, if they are of type `T`; `None` if they are of another type. O(1).
+    pub fn as_slice<T: Element>(&self) -> Option<&[T]> {
+        if self.element() != T::TYPE {
+            return None;
+        }
+        // Equal types, so the cast changes nothing and cannot fail.
+        Some(each!(&self.data, elements => bytemuck::cast_slice(elements)))
+    }
+
+    /// One vector as f32; exact for every element type. `None` past the last row. O(dim).
+    pub fn row_f32(&self, row: usize) -> Option<Vec<f32>> {
+        if row >= self.rows {
+            return None;
+        }
+        let range = row * self.dim..(row + 1) * self.dim;
+        Some(each!(&self.data, elements => elements[range].iter().map(|&x| x.to_f32()).collect()))
+    }
+
+    /// The same vectors as f32; exact for every element type. O(rows · dim); O(1) if they are f32 and mapped.
+    ///
+    /// # Errors
+    /// [`FileDefect::TooLarge`] if there is no memory for the copy.
+    pub fn to_f32(&self) -> Result<Self, FileDefect> {
+        if let VectorData::F32(_) = self.data {
+            return Ok(self.clone());
+        }
+        let mut values: Vec<f32> = reserve(self.rows, self.dim)?;
+        each!(&self.data, elements => values.extend(elements.iter().map(|&x| x.to_f32())));
+        Ok(Self { rows: self.rows, dim: self.dim, data: VectorData::F32(values.into()) })
+    }
+}
+
+/// Components of one type: owned, or mapped from a file. Use it as a slice.
+pub struct Elements<T>(Store<T>);
+
+enum Store<T> {
+    Owned(Vec<T>),
+    /// `len` elements from byte `at` of the map; bounds and alignment were checked when this was made.
+    Mapped {
+        map: Arc<Mmap>,
+        at: usize,
+        len: usize,
+        element: PhantomData<T>,
+    },
+}
+
+impl<T: Element> Elements<T> {
+    /// Elements of a mapped file, in place where they are aligned, copied where not. The caller has checked the bounds.
+    pub(super) fn mapped(map: &Arc<Mmap>, at: usize, len: usize) -> Result<Self, FileDefect> {
+        let bytes = &map[at..at + len * size_of::<T>()];
+        Ok(match bytemuck::try_cast_slice::<u8, T>(bytes) {
+            Ok(_) => Self(Store::Mapped { map: map.clone(), at, len, element: PhantomData }),
+            Err(_) => Self(Store::Owned(decode(bytes)?)),
+        })
+    }
+
+    /// True if the elements lie in a mapped file.
+    pub fn is_mapped(&self) -> bool {
+        matches!(self.0, Store::Mapped { .. })
+    }
+}
+
+impl<T> From<Vec<T>> for Elements<T> {
+    fn from(values: Vec<T>) -> Self {
+        Self(Store::Owned(values))
+    }
+}
+
+impl<T: Element> Deref for Elements<T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        match &self.0 {
+            Store::Owned(values) => values,
+            Store::Mapped { map, at, len, .. } => bytemuck::cast_slice(&map[*at..*at + len * size_of::<T>()]),
+        }
+    }
+}
+
+impl<T: Clone> Clone for Elements<T> {
+    fn clone(&self) -> Self {
+        Self(match &self.0 {
+            Store::Owned(values) => Store::Owned(values.clone()),
+            Store::Mapped { map, at, len, .. } => {
+                Store::Mapped { map: map.clone(), at: *at, len: *len, element: PhantomData }
+            }
+        })
+    }
+}
+
+impl<T: Element> PartialEq for Elements<T> {
+    fn eq(&self, other: &Self) -> bool {
+        **self == **other
+    }
+}
+
+impl<T: Element> fmt::Debug for Elements<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kind = if self.is_mapped() { "mapped" } else { "owned" };
+        write!(f, "{} {} elements, {kind}", self.len(), T::TYPE.name())
+    }
+}
+
+/// `values` under the variant of its type.
+pub(super) fn data_of<T: Element>(values: Vec<T>) -> VectorData {
+    match T::TYPE {
+        ElementType::F32 => VectorData::F32(bytemuck::allocation::cast_vec(values).into()),
+        ElementType::F16 => VectorData::F16(bytemuck::allocation::cast_vec(values).into()),
+        ElementType::Bf16 => VectorData::Bf16(bytemuck::allocation::cast_vec(values).into()),
+        ElementType::U8 => VectorData::U8(bytemuck::allocation::cast_vec(values).into()),
+        ElementType::I8 => VectorData::I8(bytemuck::allocation::cast_vec(values).into()),
+    }
+}

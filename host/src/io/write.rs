@@ -1,0 +1,131 @@
+//! Writers: into a temporary file in the same folder, renamed when complete.
+
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::ops::Range;
+use std::path::Path;
+
+use super::{Format, NONE, npy};
+use crate::element::{Element, ElementType};
+use crate::error::{Error, FileDefect, Result};
+
+/// Writes vectors of dimension `dim`, row after row, to an `fvecs`, `bvecs`, `fbin`, `u8bin`, `i8bin` or `npy` file. O(values).
+///
+/// # Errors
+/// [`Error::UnknownExtension`]; [`Error::BadFile`] with [`FileDefect::WrongElement`] if the format has another element
+/// type (bf16 has no file format), or [`FileDefect::BadHeader`] if rows or dimension exceed its header;
+/// [`Error::ZeroDimension`] and [`Error::RaggedVectors`]; [`Error::Io`].
+pub fn write_vectors<T: Element>(path: impl AsRef<Path>, values: &[T], dim: usize) -> Result<()> {
+    matrix(path.as_ref(), values, dim, super::VECTOR_EXTENSIONS)
+}
+
+/// Writes distances, `k` a query, to an `fbin`, `fvecs` or `npy` file. O(values).
+///
+/// # Errors
+/// As [`write_vectors`].
+pub fn write_distances(path: impl AsRef<Path>, distances: &[f32], k: usize) -> Result<()> {
+    matrix(path.as_ref(), distances, k, "fbin, fvecs, npy")
+}
+
+/// Writes ids, `k` a query, to an `ibin`, `ivecs` or `npy` file. [`NONE`] is written as −1. `ibin` and `ivecs` hold 32-bit ids;
+/// `npy` is written with 64. O(ids).
+///
+/// # Errors
+/// [`Error::UnknownExtension`]; [`Error::BadFile`] with [`FileDefect::IdTooLarge`] if an id exceeds the format's signed
+/// integer, or [`FileDefect::BadHeader`] if the counts exceed its header; [`Error::ZeroK`] and [`Error::RaggedVectors`];
+/// [`Error::Io`].
+pub fn write_ids(path: impl AsRef<Path>, ids: &[u64], k: usize) -> Result<()> {
+    let path = path.as_ref();
+    let accept = |format| matches!(format, Format::Ibin | Format::Ivecs | Format::Npy);
+    let format = super::known(path, accept, "ibin, ivecs, npy")?;
+    if k == 0 {
+        return Err(Error::ZeroK);
+    }
+    let limit = if format == Format::Npy { i64::MAX as u64 } else { i32::MAX as u64 };
+    let bad = |defect| Error::BadFile { path: path.to_owned(), defect };
+    if let Some(&id) = ids.iter().find(|&&id| id > limit && id != NONE) {
+        return Err(bad(FileDefect::IdTooLarge { id, limit }));
+    }
+    // NONE is all ones, so its low 32 bits are the i32 -1, and all 64 the i64 -1.
+    if format == Format::Npy {
+        return save(path, format, ids.len(), k, "<i8", |range, out| out.write_all(bytemuck::cast_slice(&ids[range])));
+    }
+    save(path, format, ids.len(), k, "", |range, out| {
+        ids[range].iter().try_for_each(|&id| out.write_all(&(id as u32).to_le_bytes()))
+    })
+}
+
+/// Writes `values` as rows of `dim`, to one of `extensions`.
+fn matrix<T: Element>(path: &Path, values: &[T], dim: usize, extensions: &'static str) -> Result<()> {
+    let accept = |format: Format| extensions.split(", ").any(|extension| extension == format.extension());
+    let format = super::known(path, accept, extensions)?;
+    if dim == 0 {
+        return Err(Error::ZeroDimension);
+    }
+    use ElementType::{Bf16, F16, F32, I8, U8};
+    let descr = match (format, T::TYPE) {
+        (Format::Fvecs | Format::Fbin, F32) | (Format::Bvecs | Format::U8bin, U8) | (Format::I8bin, I8) => Ok(""),
+        (Format::Npy, F32) => Ok("<f4"),
+        (Format::Npy, F16) => Ok("<f2"),
+        (Format::Npy, U8) => Ok("|u1"),
+        (Format::Npy, I8) => Ok("|i1"),
+        (Format::Npy, Bf16) => Err("f32, f16, u8 or i8"),
+        (Format::Bvecs | Format::U8bin, _) => Err("u8"),
+        (Format::I8bin, _) => Err("i8"),
+        _ => Err("f32"),
+    };
+    let descr = descr.map_err(|expected| {
+        let defect = FileDefect::WrongElement { actual: T::TYPE.name().into(), expected };
+        Error::BadFile { path: path.to_owned(), defect }
+    })?;
+    save(path, format, values.len(), dim, descr, |range, out| out.write_all(bytemuck::cast_slice(&values[range])))
+}
+
+/// Writes `len` values as rows of `columns` in the layout of `format`; `write` writes the values of one row.
+fn save(
+    path: &Path,
+    format: Format,
+    len: usize,
+    columns: usize,
+    descr: &str,
+    mut write: impl FnMut(Range<usize>, &mut BufWriter<&mut File>) -> std::io::Result<()>,
+) -> Result<()> {
+    if !len.is_multiple_of(columns) {
+        return Err(Error::RaggedVectors { len, dim: columns });
+    }
+    let rows = len / columns;
+    let too_big = |what| Error::BadFile { path: path.to_owned(), defect: FileDefect::BadHeader(what) };
+    // What stands at the start of the file, and in front of each row.
+    let (header, prefix) = match format {
+        Format::Npy => (npy::write_header(descr, rows, columns), Vec::new()),
+        Format::Fvecs | Format::Bvecs | Format::Ivecs => {
+            let columns = i32::try_from(columns).map_err(|_| too_big("a row is longer than a vecs file can state"))?;
+            (Vec::new(), columns.to_le_bytes().to_vec())
+        }
+        Format::Fbin | Format::U8bin | Format::I8bin | Format::Ibin | Format::Bin => {
+            let word = |count: usize| {
+                u32::try_from(count).map_err(|_| too_big("more rows or columns than a bin file can state; npy can"))
+            };
+            ([word(rows)?.to_le_bytes(), word(columns)?.to_le_bytes()].concat(), Vec::new())
+        }
+    };
+    let failed = |source| Error::Io { path: path.to_owned(), source };
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let mut temporary = tempfile::Builder::new();
+    temporary.prefix(".warpann-").suffix(".part");
+    // Without this the file would be readable by its owner only; the system still applies the umask.
+    #[cfg(unix)]
+    temporary.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
+    // Dropped on every early return, which removes the temporary file.
+    let mut file = temporary.tempfile_in(folder).map_err(failed)?;
+    let mut out = BufWriter::new(file.as_file_mut());
+    out.write_all(&header).map_err(failed)?;
+    for row in 0..rows {
+        out.write_all(&prefix).map_err(failed)?;
+        write(row * columns..(row + 1) * columns, &mut out).map_err(failed)?;
+    }
+    out.flush().map_err(failed)?;
+    drop(out);
+    file.persist(path).map_err(|failure| failed(failure.error))?;
+    Ok(())
+}
