@@ -1,10 +1,17 @@
 //! warpann: GPU similarity search with kernels in pure Rust.
 
+mod cpu;
+pub mod device;
 pub mod element;
 pub mod error;
+pub mod flat;
 pub mod io;
 pub mod metric;
+pub mod neighbors;
 
+pub use device::Device;
 pub use element::{Element, ElementType};
 pub use error::{Error, FileDefect, NoDeviceReason, Result};
+pub use flat::{FlatIndex, FlatIndexBuilder};
 pub use metric::Metric;
+pub use neighbors::{NONE, Neighbors};

@@ -1,0 +1,310 @@
+//! The exact index: every search looks at every vector, and returns exactly the k best.
+//!
+//! This file checks arguments, once, for all back ends; the back ends ([`crate::cpu`], the GPU and its emulator) search.
+
+use crate::cpu::FlatCpu;
+use crate::error::NoDeviceReason;
+use crate::{Device, Element, Error, Metric, NONE, Neighbors, Result};
+
+/// Rows one index can hold: row numbers are u32 inside, and all ones means "no row".
+pub const MAX_ROWS: u64 = u32::MAX as u64;
+
+/// What a device does for a flat index. Arguments were checked: whole rows of the index's dimension, finite components,
+/// k ≥ 1, row count within [`MAX_ROWS`].
+pub(crate) trait FlatBackend<T: Element>: Send + Sync {
+    /// Appends rows. On error the back end holds what it held before.
+    fn add(&mut self, rows: &[T]) -> Result<()>;
+    /// Fills `ids` and `distances` (queries × k, both) as [`FlatIndex::search`] promises, empty slots included.
+    fn search(&self, queries: &[T], k: usize, ids: &mut [u64], distances: &mut [f32]) -> Result<()>;
+    /// Rows held.
+    fn len(&self) -> usize;
+    /// The components of row `id`, which exists.
+    fn reconstruct(&self, id: u64) -> Result<Vec<T>>;
+    /// The device in words.
+    fn describe(&self) -> String;
+}
+
+/// An exact nearest-neighbour index over vectors of one dimension and element type.
+///
+/// A search compares the query with every vector and returns exactly the `k` best by (canonical distance, lower id), with
+/// the canonical distances of [`crate::metric`]: the same bits on every device and on every run.
+///
+/// Ids are the positions in which vectors were added, from 0. The index is `Send + Sync`; any number of threads may search
+/// at once.
+///
+/// ```
+/// use warpann::{Device, FlatIndex, Metric};
+///
+/// // Four vectors of dimension 2, row-major.
+/// let base = [0.0, 0.0, 1.0, 0.0, 0.0, 2.0, 3.0, 3.0f32];
+/// let mut index = FlatIndex::<f32>::builder(2).metric(Metric::L2).device(Device::Cpu).build()?;
+/// index.add(&base)?;
+///
+/// let found = index.search(&[0.9, 0.1], 2)?;
+/// assert_eq!(found.ids, [1, 0]);
+/// assert!((found.distances[0] - 0.02).abs() < 1e-6);
+/// # Ok::<(), warpann::Error>(())
+/// ```
+///
+/// Bytes, half precision and other metrics go the same way:
+///
+/// ```
+/// use warpann::{Device, FlatIndex, Metric};
+///
+/// let mut index = FlatIndex::<u8>::new(3, Metric::InnerProduct, Device::Cpu)?;
+/// index.add(&[1, 2, 3, 200, 100, 0])?;
+/// let found = index.search(&[1, 1, 1], 1)?;
+/// assert_eq!((found.ids[0], found.distances[0]), (1, 300.0));
+/// # Ok::<(), warpann::Error>(())
+/// ```
+pub struct FlatIndex<T: Element = f32> {
+    dim: usize,
+    metric: Metric,
+    backend: Backend<T>,
+}
+
+/// The CPU path needs no box; the others live behind the seam.
+enum Backend<T: Element> {
+    Cpu(FlatCpu<T>),
+    Device(Box<dyn FlatBackend<T>>),
+}
+
+impl<T: Element> Backend<T> {
+    fn get(&self) -> &dyn FlatBackend<T> {
+        match self {
+            Self::Cpu(cpu) => cpu,
+            Self::Device(device) => device.as_ref(),
+        }
+    }
+
+    fn get_mut(&mut self) -> &mut dyn FlatBackend<T> {
+        match self {
+            Self::Cpu(cpu) => cpu,
+            Self::Device(device) => device.as_mut(),
+        }
+    }
+}
+
+impl<T: Element> std::fmt::Debug for FlatIndex<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("FlatIndex")
+            .field("element", &T::TYPE)
+            .field("dim", &self.dim)
+            .field("metric", &self.metric)
+            .field("len", &self.len())
+            .field("device", &self.device())
+            .finish()
+    }
+}
+
+/// Settings of a [`FlatIndex`] before it is built; see [`FlatIndex::builder`].
+#[derive(Debug, Clone)]
+pub struct FlatIndexBuilder<T: Element = f32> {
+    dim: usize,
+    metric: Metric,
+    device: Device,
+    budget: Option<u64>,
+    element: std::marker::PhantomData<T>,
+}
+
+impl<T: Element> FlatIndexBuilder<T> {
+    /// The metric; [`Metric::L2`] unless set.
+    pub fn metric(mut self, metric: Metric) -> Self {
+        self.metric = metric;
+        self
+    }
+
+    /// The device; [`Device::Auto`] unless set.
+    pub fn device(mut self, device: Device) -> Self {
+        self.device = device;
+        self
+    }
+
+    /// Bytes that the index may use on its device. On a GPU: vectors, norms and search buffers together; a base that does
+    /// not fit stays on the host and is streamed. On the CPU: the scratch of one search (vectors live where the program's
+    /// memory is); at least the candidates of one query are kept however small the budget. Unless set, each device uses a
+    /// share of what is free.
+    pub fn memory_budget(mut self, bytes: u64) -> Self {
+        self.budget = Some(bytes);
+        self
+    }
+
+    /// Opens the device and makes an empty index on it.
+    ///
+    /// # Errors
+    /// [`Error::ZeroDimension`]; and what opening the device can meet: [`Error::NoDevice`], [`Error::NoSuchDevice`],
+    /// [`Error::DeviceTooOld`], [`Error::OutOfDeviceMemory`], [`Error::PtxRefused`]. [`Device::Auto`] falls back to the CPU
+    /// only where there is no usable device.
+    pub fn build(self) -> Result<FlatIndex<T>> {
+        if self.dim == 0 {
+            return Err(Error::ZeroDimension);
+        }
+        let cpu = || Backend::Cpu(FlatCpu::new(self.dim, self.metric, self.budget));
+        let backend = match self.device {
+            Device::Cpu => cpu(),
+            Device::Gpu(_) | Device::Emulator => Backend::Device(self.open()?),
+            Device::Auto => match self.open() {
+                Ok(device) => Backend::Device(device),
+                Err(Error::NoDevice { .. } | Error::DeviceTooOld { .. }) => cpu(),
+                Err(error) => return Err(error),
+            },
+        };
+        Ok(FlatIndex { dim: self.dim, metric: self.metric, backend })
+    }
+
+    fn open(&self) -> Result<Box<dyn FlatBackend<T>>> {
+        Err(Error::NoDevice { reason: NoDeviceReason::FeatureOff })
+    }
+}
+
+impl<T: Element> FlatIndex<T> {
+    /// Starts an index over vectors of `dim` components.
+    pub fn builder(dim: usize) -> FlatIndexBuilder<T> {
+        FlatIndexBuilder {
+            dim,
+            metric: Metric::default(),
+            device: Device::default(),
+            budget: None,
+            element: std::marker::PhantomData,
+        }
+    }
+
+    /// An empty index over vectors of `dim` components, with the default memory budget.
+    ///
+    /// # Errors
+    /// As [`FlatIndexBuilder::build`].
+    pub fn new(dim: usize, metric: Metric, device: Device) -> Result<Self> {
+        Self::builder(dim).metric(metric).device(device).build()
+    }
+
+    /// Appends the vectors of `rows`, row-major, `dim` components each; their ids go on from [`len`](Self::len). All or
+    /// nothing: on error the index is unchanged. O(rows · dim).
+    ///
+    /// # Errors
+    /// [`Error::RaggedVectors`], [`Error::NotFinite`] with the first offending place (row within `rows`),
+    /// [`Error::TooManyRows`], [`Error::OutOfDeviceMemory`], and what the device's driver reports.
+    pub fn add(&mut self, rows: &[T]) -> Result<()> {
+        let count = check_vectors(rows, self.dim)?;
+        let asked = self.len() as u64 + count as u64;
+        if asked > MAX_ROWS {
+            return Err(Error::TooManyRows { asked, limit: MAX_ROWS });
+        }
+        if count == 0 {
+            return Ok(());
+        }
+        self.backend.get_mut().add(rows)
+    }
+
+    /// The `k` nearest vectors of each query (`queries`: row-major, `dim` components each), best first, equal distances by
+    /// lower id. Where the index holds fewer than `k` vectors the row ends in [`NONE`] and [`Metric::worst`]. No queries
+    /// and an empty index are legal. O(queries · len · dim).
+    ///
+    /// # Errors
+    /// [`Error::ZeroK`], [`Error::RaggedVectors`], [`Error::NotFinite`] with query and column, [`Error::ResultTooLarge`],
+    /// [`Error::OutOfDeviceMemory`], and what the device's driver reports.
+    pub fn search(&self, queries: &[T], k: usize) -> Result<Neighbors> {
+        let count = self.check_queries(queries, k)?;
+        let too_large = Error::ResultTooLarge { queries: count, k };
+        let Some(slots) = count.checked_mul(k) else { return Err(too_large) };
+        let (mut ids, mut distances) = (Vec::new(), Vec::new());
+        if ids.try_reserve_exact(slots).is_err() || distances.try_reserve_exact(slots).is_err() {
+            return Err(too_large);
+        }
+        ids.resize(slots, NONE);
+        distances.resize(slots, self.metric.worst());
+        self.search_checked(queries, k, &mut ids, &mut distances)?;
+        Ok(Neighbors { k, ids, distances })
+    }
+
+    /// As [`search`](Self::search), into memory of the caller: `ids` and `distances` hold queries × `k` slots each.
+    ///
+    /// # Errors
+    /// As [`search`](Self::search); and [`Error::WrongResultLength`] if a slice has another length.
+    pub fn search_into(&self, queries: &[T], k: usize, ids: &mut [u64], distances: &mut [f32]) -> Result<()> {
+        let count = self.check_queries(queries, k)?;
+        let Some(slots) = count.checked_mul(k) else { return Err(Error::ResultTooLarge { queries: count, k }) };
+        for len in [ids.len(), distances.len()] {
+            if len != slots {
+                return Err(Error::WrongResultLength { expected: slots, actual: len });
+            }
+        }
+        self.search_checked(queries, k, ids, distances)
+    }
+
+    fn search_checked(&self, queries: &[T], k: usize, ids: &mut [u64], distances: &mut [f32]) -> Result<()> {
+        if queries.is_empty() {
+            return Ok(());
+        }
+        if self.is_empty() {
+            ids.fill(NONE);
+            distances.fill(self.metric.worst());
+            return Ok(());
+        }
+        self.backend.get().search(queries, k, ids, distances)
+    }
+
+    fn check_queries(&self, queries: &[T], k: usize) -> Result<usize> {
+        if k == 0 {
+            return Err(Error::ZeroK);
+        }
+        check_vectors(queries, self.dim)
+    }
+
+    /// The components of vector `id`, as they were added.
+    ///
+    /// # Errors
+    /// [`Error::UnknownId`], and what the device's driver reports.
+    pub fn reconstruct(&self, id: u64) -> Result<Vec<T>> {
+        let len = self.len() as u64;
+        if id >= len {
+            return Err(Error::UnknownId { id, len });
+        }
+        self.backend.get().reconstruct(id)
+    }
+
+    /// Vectors in the index.
+    pub fn len(&self) -> usize {
+        self.backend.get().len()
+    }
+
+    /// True where no vector was added yet.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Components of a vector.
+    pub fn dim(&self) -> usize {
+        self.dim
+    }
+
+    /// The metric.
+    pub fn metric(&self) -> Metric {
+        self.metric
+    }
+
+    /// The device in use, in words: what [`Device::Auto`] chose, and for the CPU its threads and instruction set.
+    pub fn device(&self) -> String {
+        self.backend.get().describe()
+    }
+}
+
+/// Number of vectors in `rows`, once they are known to be whole and finite.
+pub(crate) fn check_vectors<T: Element>(rows: &[T], dim: usize) -> Result<usize> {
+    if !rows.len().is_multiple_of(dim) {
+        return Err(Error::RaggedVectors { len: rows.len(), dim });
+    }
+    // Whole chunks without a branch inside, so that the scan runs in SIMD; the place is looked up only on failure.
+    for (chunk, values) in rows.chunks(CHUNK).enumerate() {
+        if !values.iter().fold(true, |finite, value| finite & value.is_finite()) {
+            for (at, value) in values.iter().enumerate() {
+                if !value.is_finite() {
+                    let at = chunk * CHUNK + at;
+                    return Err(Error::NotFinite { row: at / dim, column: at % dim, value: value.to_f32() });
+                }
+            }
+        }
+    }
+    Ok(rows.len() / dim)
+}
+
+const CHUNK: usize = 1024;

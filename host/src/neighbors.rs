@@ -1,0 +1,48 @@
+//! What a search returns.
+
+/// The id in a slot that has no neighbour (fewer than k vectors in the index). No vector ever has it.
+pub const NONE: u64 = u64::MAX;
+
+/// The neighbours of a batch of queries: `k` slots a query, row-major, best first, equal distances by lower id.
+///
+/// A slot without a neighbour holds [`NONE`] and [`Metric::worst`](crate::Metric::worst); such slots come last in a row.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Neighbors {
+    /// Slots for each query; at least 1.
+    pub k: usize,
+    /// Ids, queries × `k`.
+    pub ids: Vec<u64>,
+    /// Canonical distances (see [`crate::metric`]), queries × `k`, in the places of `ids`.
+    pub distances: Vec<f32>,
+}
+
+impl Neighbors {
+    /// Number of queries.
+    pub fn queries(&self) -> usize {
+        self.ids.len() / self.k.max(1)
+    }
+
+    /// Ids and distances of query `query`, `k` each.
+    ///
+    /// # Panics
+    /// If there is no such query, as slice indexing does.
+    pub fn row(&self, query: usize) -> (&[u64], &[f32]) {
+        let row = query * self.k..(query + 1) * self.k;
+        (&self.ids[row.clone()], &self.distances[row])
+    }
+
+    /// The rows in the order of the queries.
+    pub fn rows(&self) -> impl ExactSizeIterator<Item = (&[u64], &[f32])> {
+        let k = self.k.max(1);
+        self.ids.chunks_exact(k).zip(self.distances.chunks_exact(k))
+    }
+
+    /// The neighbours of query `query` as (id, distance), without the empty slots.
+    ///
+    /// # Panics
+    /// If there is no such query, as slice indexing does.
+    pub fn found(&self, query: usize) -> impl Iterator<Item = (u64, f32)> {
+        let (ids, distances) = self.row(query);
+        ids.iter().copied().zip(distances.iter().copied()).take_while(|&(id, _)| id != NONE)
+    }
+}
