@@ -2,6 +2,7 @@
 
 mod cpu;
 pub mod device;
+pub mod device_info;
 pub mod element;
 pub mod error;
 pub mod flat;

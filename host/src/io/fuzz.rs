@@ -1,6 +1,7 @@
 //! What a fuzzer calls: every reader on any bytes, and the laws that hold for whatever a reader accepts.
 
-use super::{Format, NONE, VectorData, ids_from_bytes, vectors_from_bytes};
+use super::{Format, VectorData, ids_from_bytes, vectors_from_bytes};
+use crate::NONE;
 
 /// Reads `bytes` as every format in turn and returns how many readings gave a value. For fuzzers and tests.
 ///

@@ -1,6 +1,6 @@
 //! Matrices of ids, and ground truth.
 
-/// Ids of the neighbours of each query, best first; [`NONE`](super::NONE) where there is none.
+/// Ids of the neighbours of each query, best first; [`NONE`](crate::NONE) where there is none.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct IdMatrix {
     /// Queries.

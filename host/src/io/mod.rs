@@ -10,7 +10,7 @@
 //! | `bin`, or an `ibin` of twice the size | an `ibin`, then rows · k f32 distances (big-ann ground truth) | ids | |
 //! | `npy` | NumPy array, C order, 2-D, or 1-D for a single row | f4 f2 u1 i1 vectors; i4 u4 i8 u8 ids | all three |
 //!
-//! A place without a neighbour is −1 in signed ids, all ones in unsigned ids, and [`NONE`] in memory.
+//! A place without a neighbour is −1 in signed ids, all ones in unsigned ids, and [`NONE`](crate::NONE) in memory.
 //!
 //! Whatever the bytes of a file, a reader returns a value or an [`Error`]: it checks every header against the size of the file
 //! before it reserves memory. Every writer writes a temporary file in the same folder and renames it when it is
@@ -40,10 +40,7 @@ use crate::error::{Error, FileDefect, Result};
 pub use fuzz::read_any_bytes;
 pub use ids::{GroundTruth, IdMatrix};
 pub use vectors::{Elements, VectorData, Vectors};
-pub use write::{write_distances, write_ids, write_vectors};
-
-/// The id of a place without a neighbour.
-pub const NONE: u64 = u64::MAX;
+pub use write::{check_distances_path, check_ids_path, write_distances, write_ids, write_vectors};
 
 // Payloads are used in place, so memory must have the files' byte order. Every host of a CUDA device has it.
 const _: () = assert!(cfg!(target_endian = "little"), "the file readers need a little-endian host");

@@ -1,7 +1,8 @@
 //! NumPy's npy format, versions 1 to 3: "\x93NUMPY", version, header length, a Python dictionary, the values.
 
 use super::ids::{GroundTruth, IdMatrix};
-use super::{Flat, NONE, check_size, extent, reserve};
+use super::{Flat, check_size, extent, reserve};
+use crate::NONE;
 use crate::element::ElementType;
 use crate::error::FileDefect;
 

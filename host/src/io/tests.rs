@@ -6,6 +6,7 @@ use half::{bf16, f16};
 use proptest::prelude::*;
 
 use super::*;
+use crate::NONE;
 
 /// A folder that lasts as long as the test.
 fn folder() -> tempfile::TempDir {

@@ -2,7 +2,8 @@
 
 use super::ids::{GroundTruth, IdMatrix};
 use super::vectors::{Vectors, data_of};
-use super::{NONE, reserve, u32_at};
+use super::{reserve, u32_at};
+use crate::NONE;
 use crate::element::Element;
 use crate::error::FileDefect;
 

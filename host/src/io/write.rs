@@ -5,9 +5,13 @@ use std::io::{BufWriter, Write};
 use std::ops::Range;
 use std::path::Path;
 
-use super::{Format, NONE, npy};
+use super::{Format, npy};
+use crate::NONE;
 use crate::element::{Element, ElementType};
 use crate::error::{Error, FileDefect, Result};
+
+/// Extensions that can hold distances.
+const DISTANCE_EXTENSIONS: &str = "fbin, fvecs, npy";
 
 /// Writes vectors of dimension `dim`, row after row, to an `fvecs`, `bvecs`, `fbin`, `u8bin`, `i8bin` or `npy` file. O(values).
 ///
@@ -19,12 +23,28 @@ pub fn write_vectors<T: Element>(path: impl AsRef<Path>, values: &[T], dim: usiz
     matrix(path.as_ref(), values, dim, super::VECTOR_EXTENSIONS)
 }
 
+/// Whether [`write_ids`] knows the extension of `path`; so a program can refuse it before long work.
+///
+/// # Errors
+/// [`Error::UnknownExtension`].
+pub fn check_ids_path(path: impl AsRef<Path>) -> Result<()> {
+    ids_format(path.as_ref()).map(drop)
+}
+
+/// Whether [`write_distances`] knows the extension of `path`; so a program can refuse it before long work.
+///
+/// # Errors
+/// [`Error::UnknownExtension`].
+pub fn check_distances_path(path: impl AsRef<Path>) -> Result<()> {
+    matrix_format(path.as_ref(), DISTANCE_EXTENSIONS).map(drop)
+}
+
 /// Writes distances, `k` a query, to an `fbin`, `fvecs` or `npy` file. O(values).
 ///
 /// # Errors
 /// As [`write_vectors`].
 pub fn write_distances(path: impl AsRef<Path>, distances: &[f32], k: usize) -> Result<()> {
-    matrix(path.as_ref(), distances, k, "fbin, fvecs, npy")
+    matrix(path.as_ref(), distances, k, DISTANCE_EXTENSIONS)
 }
 
 /// Writes ids, `k` a query, to an `ibin`, `ivecs` or `npy` file. [`NONE`] is written as −1. `ibin` and `ivecs` hold 32-bit ids;
@@ -36,8 +56,7 @@ pub fn write_distances(path: impl AsRef<Path>, distances: &[f32], k: usize) -> R
 /// [`Error::Io`].
 pub fn write_ids(path: impl AsRef<Path>, ids: &[u64], k: usize) -> Result<()> {
     let path = path.as_ref();
-    let accept = |format| matches!(format, Format::Ibin | Format::Ivecs | Format::Npy);
-    let format = super::known(path, accept, "ibin, ivecs, npy")?;
+    let format = ids_format(path)?;
     if k == 0 {
         return Err(Error::ZeroK);
     }
@@ -55,10 +74,19 @@ pub fn write_ids(path: impl AsRef<Path>, ids: &[u64], k: usize) -> Result<()> {
     })
 }
 
+fn ids_format(path: &Path) -> Result<Format> {
+    super::known(path, |format| matches!(format, Format::Ibin | Format::Ivecs | Format::Npy), "ibin, ivecs, npy")
+}
+
+/// The format of `path` if it is one of `extensions`.
+fn matrix_format(path: &Path, extensions: &'static str) -> Result<Format> {
+    let accept = |format: Format| extensions.split(", ").any(|extension| extension == format.extension());
+    super::known(path, accept, extensions)
+}
+
 /// Writes `values` as rows of `dim`, to one of `extensions`.
 fn matrix<T: Element>(path: &Path, values: &[T], dim: usize, extensions: &'static str) -> Result<()> {
-    let accept = |format: Format| extensions.split(", ").any(|extension| extension == format.extension());
-    let format = super::known(path, accept, extensions)?;
+    let format = matrix_format(path, extensions)?;
     if dim == 0 {
         return Err(Error::ZeroDimension);
     }

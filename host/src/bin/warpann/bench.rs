@@ -1,0 +1,183 @@
+//! `warpann bench`: times of parts of the library, with the work that no implementation can avoid beside them.
+
+use std::time::Instant;
+
+use serde::Serialize;
+use warpann::{Device, FlatIndex, Metric};
+
+use crate::report::{Failure, Out, Outcome};
+use crate::search::parse_metric;
+
+/// Arguments of `bench`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(subcommand)]
+    part: Part,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Part {
+    /// k-selection: the k smallest of every row of a matrix.
+    Select(SelectArgs),
+    /// Exact search among random vectors.
+    Exact(ExactArgs),
+}
+
+/// Arguments of `bench select`.
+#[derive(Debug, clap::Args)]
+pub struct SelectArgs {
+    /// Values to select from each row.
+    #[arg(long, default_value_t = 100, value_parser = positive)]
+    pub k: usize,
+    /// Rows.
+    #[arg(long, default_value_t = 10_000, value_parser = positive)]
+    pub rows: usize,
+    /// Values in a row.
+    #[arg(long, default_value_t = 128_000, value_parser = positive)]
+    pub cols: usize,
+    /// auto, gpu, gpu:N or emulator.
+    #[arg(long, default_value = "auto")]
+    pub device: Device,
+    /// Timed runs; the median counts.
+    #[arg(long, default_value_t = 9, value_parser = positive)]
+    pub repeat: usize,
+}
+
+/// Arguments of `bench exact`.
+#[derive(Debug, clap::Args)]
+pub struct ExactArgs {
+    /// Neighbours of each query.
+    #[arg(long, default_value_t = 10, value_parser = positive)]
+    pub k: usize,
+    /// Base vectors.
+    #[arg(long, default_value_t = 100_000, value_parser = positive)]
+    pub n: usize,
+    /// Components of a vector.
+    #[arg(long, default_value_t = 128, value_parser = positive)]
+    pub dim: usize,
+    /// Queries in one call.
+    #[arg(long, default_value_t = 1_000, value_parser = positive)]
+    pub queries: usize,
+    /// l2, ip or cosine.
+    #[arg(long, default_value = "l2", value_parser = parse_metric)]
+    pub metric: Metric,
+    /// auto, cpu, gpu, gpu:N or emulator.
+    #[arg(long, default_value = "auto")]
+    pub device: Device,
+    /// Timed runs after one that is not; the median counts.
+    #[arg(long, default_value_t = 5, value_parser = positive)]
+    pub repeat: usize,
+}
+
+fn positive(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(0) => Err("must be at least 1".into()),
+        Ok(number) => Ok(number),
+        Err(error) => Err(format!("{error}")),
+    }
+}
+
+/// Measures and prints.
+pub fn run(args: &Args, out: &Out) -> Outcome {
+    match &args.part {
+        Part::Select(args) => select(args, out),
+        Part::Exact(args) => exact(args, out),
+    }
+}
+
+fn select(args: &SelectArgs, _: &Out) -> Outcome {
+    Err(Failure::Message(format!("bench select measures the selection kernels of a GPU; {} is none", args.device)))
+}
+
+#[derive(Serialize)]
+struct Exact {
+    device: String,
+    metric: &'static str,
+    n: usize,
+    dim: usize,
+    queries: usize,
+    k: usize,
+    build_seconds: f64,
+    /// In ascending order.
+    seconds: Vec<f64>,
+    median_seconds: f64,
+    queries_per_second: f64,
+    /// Multiplications and additions of all inner products: 2 · n · queries · dim.
+    operations: f64,
+    operations_per_second: f64,
+    /// Bytes that must be read and written at least once: vectors, queries, results.
+    bytes: f64,
+    bytes_per_second: f64,
+}
+
+fn exact(args: &ExactArgs, out: &Out) -> Outcome {
+    let &ExactArgs { k, n, dim, queries, metric, device, repeat } = args;
+    let base = random(n, dim, 1)?;
+    let probes = random(queries, dim, 2)?;
+    let mut index = FlatIndex::<f32>::new(dim, metric, device)?;
+    let start = Instant::now();
+    index.add(&base)?;
+    let build_seconds = start.elapsed().as_secs_f64();
+    // The first run loads kernels and fills caches.
+    index.search(&probes, k)?;
+    let mut seconds = Vec::new();
+    for _ in 0..repeat {
+        let start = Instant::now();
+        index.search(&probes, k)?;
+        seconds.push(start.elapsed().as_secs_f64());
+    }
+    seconds.sort_by(f64::total_cmp);
+    // `repeat` is at least 1; the lower of the middle two if it is even.
+    let median_seconds = seconds[(repeat - 1) / 2];
+    let operations = 2.0 * n as f64 * queries as f64 * dim as f64;
+    let bytes = 4.0 * (n + queries) as f64 * dim as f64 + 12.0 * queries as f64 * k as f64;
+    let exact = Exact {
+        device: index.device(),
+        metric: metric.name(),
+        n,
+        dim,
+        queries,
+        k,
+        build_seconds,
+        median_seconds,
+        queries_per_second: queries as f64 / median_seconds,
+        operations,
+        operations_per_second: operations / median_seconds,
+        bytes,
+        bytes_per_second: bytes / median_seconds,
+        seconds,
+    };
+    out.field("device", &exact.device)?;
+    out.field("base", format_args!("{n} vectors, dimension {dim}, f32, metric {}", exact.metric))?;
+    out.field("queries", format_args!("{queries}, k = {k}"))?;
+    out.field("build", format_args!("{build_seconds:.4} s"))?;
+    let (low, high) = (exact.seconds[0], exact.seconds[repeat - 1]);
+    out.field("search", format_args!("{median_seconds:.6} s, median of {repeat} ({low:.6} to {high:.6})"))?;
+    out.field("", format_args!("{:.0} queries/s", exact.queries_per_second))?;
+    let (count, rate) = (exact.operations / 1e9, exact.operations_per_second / 1e9);
+    out.field("arithmetic", format_args!("{count:.4} GFLOP in the inner products, {rate:.2} GFLOP/s"))?;
+    let (count, rate) = (exact.bytes / 1e9, exact.bytes_per_second / 1e9);
+    out.field("memory", format_args!("{count:.4} GB to touch at least once, {rate:.2} GB/s"))?;
+    out.object(&exact)
+}
+
+/// Evenly distributed components from 0 up to 1.
+fn random(rows: usize, dim: usize, seed: u64) -> Outcome<Vec<f32>> {
+    let too_large = || Failure::Message(format!("{rows} vectors of dimension {dim} do not fit in memory"));
+    let len = rows.checked_mul(dim).ok_or_else(too_large)?;
+    let mut values: Vec<f32> = Vec::new();
+    values.try_reserve_exact(len).map_err(|_| too_large())?;
+    let mut state = seed;
+    values.extend(
+        std::iter::repeat_with(|| {
+            // splitmix64
+            state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+            let mut z = state;
+            z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+            ((z ^ (z >> 31)) >> 40) as f32 / (1u32 << 24) as f32
+        })
+        .take(len),
+    );
+    Ok(values)
+}

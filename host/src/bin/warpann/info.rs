@@ -1,0 +1,57 @@
+//! `warpann info`.
+
+use serde::Serialize;
+use warpann::device_info::{self, CpuInfo, DeviceInfo, ModuleInfo};
+
+use crate::report::{Out, Outcome, bytes};
+
+/// Arguments of `info`: none of its own.
+#[derive(Debug, clap::Args)]
+pub struct Args {}
+
+#[derive(Serialize)]
+struct Info {
+    version: &'static str,
+    cpu: CpuInfo,
+    devices: Vec<DeviceInfo>,
+    /// Why `devices` is empty.
+    no_device: Option<String>,
+    modules: Vec<ModuleInfo>,
+}
+
+/// Prints what there is; a machine without a GPU is no failure.
+pub fn run(_: &Args, out: &Out) -> Outcome {
+    let (devices, no_device) = match device_info::devices() {
+        Ok(devices) => (devices, None),
+        Err(error) => (Vec::new(), Some(error.to_string())),
+    };
+    let version = env!("CARGO_PKG_VERSION");
+    let info = Info { version, cpu: device_info::cpu(), devices, no_device, modules: device_info::modules() };
+    out.field("warpann", version)?;
+    let cpu = &info.cpu;
+    out.field("cpu", format_args!("{}, {} threads", cpu.model.as_deref().unwrap_or("unnamed"), cpu.threads))?;
+    out.field("simd", if cpu.simd.is_empty() { "none".to_owned() } else { cpu.simd.join(" ") })?;
+    if let Some(reason) = &info.no_device {
+        out.field("gpu", reason)?;
+    }
+    for device in &info.devices {
+        let (major, minor) = device.compute_capability;
+        out.field(
+            &format!("gpu:{}", device.index),
+            format_args!("{}, compute capability {major}.{minor}", device.name),
+        )?;
+        out.field("  driver", format_args!("CUDA {}", device.driver))?;
+        let free = device.memory_free.map_or("unknown".to_owned(), bytes);
+        out.field("  memory", format_args!("{}, {free} free", bytes(device.memory_total)))?;
+        out.field("  units", format_args!("{} multiprocessors", device.multiprocessors))?;
+        out.field("  kernels", device.ptx_target.as_deref().unwrap_or("none: the device is too old for this build"))?;
+    }
+    if info.modules.is_empty() {
+        out.field("kernels", "none in this build")?;
+    }
+    for module in &info.modules {
+        let ModuleInfo { family, target, kernels, bytes: size } = module;
+        out.field("kernels", format_args!("{family} for {target}, {}: {}", bytes(*size as u64), kernels.join(" ")))?;
+    }
+    out.object(&info)
+}

@@ -1,0 +1,64 @@
+//! The program `warpann`: exact similarity search over vector files, and checks and measurements of the library.
+
+mod bench;
+mod info;
+mod report;
+mod search;
+mod verify;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use report::{Failure, Out};
+
+/// Exact nearest-neighbour search on GPU and CPU.
+#[derive(Debug, Parser)]
+#[command(name = "warpann", version, arg_required_else_help = true, max_term_width = 120)]
+struct Args {
+    /// Print one JSON object on standard output, and nothing else there.
+    #[arg(long, global = true)]
+    json: bool,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Show devices, driver, memory, kernels in this build and CPU features.
+    Info(info::Args),
+    /// Find the k nearest base vectors of every query.
+    Search(search::Args),
+    /// Compare GPU, emulator and CPU on fresh random cases; exit code 1 at the first difference.
+    Verify(verify::Args),
+    /// Measure a part of the library, with the work that it cannot avoid beside it.
+    Bench(bench::Args),
+}
+
+/// 0: done; 1: failed, with `error: ...` on standard error; 2: the command line is wrong.
+fn main() -> ExitCode {
+    let args = match Args::try_parse() {
+        Ok(args) => args,
+        Err(error) => {
+            // Nothing is left to do if even the message cannot be printed.
+            let _ = error.print();
+            return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
+        }
+    };
+    let out = Out::new(args.json);
+    let result = match args.command {
+        Command::Info(args) => info::run(&args, &out),
+        Command::Search(args) => search::run(&args, &out),
+        Command::Verify(args) => verify::run(&args, &out),
+        Command::Bench(args) => bench::run(&args, &out),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        // The reader of our output has seen enough.
+        Err(Failure::Output(error)) if error.kind() == std::io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
+        Err(failure) => {
+            report::complain(format_args!("error: {failure}"));
+            ExitCode::FAILURE
+        }
+    }
+}

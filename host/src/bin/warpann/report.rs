@@ -1,0 +1,116 @@
+//! Output of the subcommands: lines for people or one JSON object, and failures. Nothing here panics when a pipe breaks.
+
+use std::fmt;
+use std::io::Write;
+
+use serde::Serialize;
+
+/// Why a subcommand failed.
+#[derive(Debug, thiserror::Error)]
+pub enum Failure {
+    /// The library's error.
+    #[error("{0}")]
+    Library(#[from] warpann::Error),
+    /// Arguments or files that contradict each other.
+    #[error("{0}")]
+    Message(String),
+    /// Standard output cannot be written.
+    #[error("standard output: {0}")]
+    Output(std::io::Error),
+}
+
+/// Result of a subcommand.
+pub type Outcome<T = ()> = Result<T, Failure>;
+
+/// Standard output.
+pub struct Out {
+    json: bool,
+}
+
+impl Out {
+    /// Prints lines, or JSON if `json`.
+    pub fn new(json: bool) -> Self {
+        Self { json }
+    }
+
+    /// A line for people; nothing if JSON was asked for.
+    pub fn line(&self, line: impl fmt::Display) -> Outcome {
+        if self.json {
+            return Ok(());
+        }
+        self.print(format_args!("{line}\n"))
+    }
+
+    /// A name and its value, aligned; nothing if JSON was asked for.
+    pub fn field(&self, name: &str, value: impl fmt::Display) -> Outcome {
+        self.line(format_args!("{name:<12} {value}"))
+    }
+
+    /// The JSON object; nothing unless JSON was asked for.
+    pub fn object(&self, object: &impl Serialize) -> Outcome {
+        if !self.json {
+            return Ok(());
+        }
+        let text = serde_json::to_string(object).map_err(|error| Failure::Message(error.to_string()))?;
+        self.print(format_args!("{text}\n"))
+    }
+
+    fn print(&self, text: fmt::Arguments<'_>) -> Outcome {
+        let mut stdout = std::io::stdout().lock();
+        stdout.write_fmt(text).and_then(|()| stdout.flush()).map_err(Failure::Output)
+    }
+}
+
+/// A line on standard error. A closed standard error is no reason to fail.
+pub fn complain(line: fmt::Arguments<'_>) {
+    let _ = writeln!(std::io::stderr(), "{line}");
+}
+
+/// Bytes in the largest binary unit that leaves at least 1.
+pub fn bytes(count: u64) -> String {
+    let units = ["KiB", "MiB", "GiB", "TiB"];
+    let mut size = count as f64;
+    let mut name = "bytes";
+    for unit in units {
+        if size < 1024.0 {
+            break;
+        }
+        size /= 1024.0;
+        name = unit;
+    }
+    if name == "bytes" { format!("{count} bytes") } else { format!("{size:.1} {name}") }
+}
+
+/// Parses a number of bytes: digits, then nothing or one of K, M, G, T (powers of 1024), with or without `iB`.
+pub fn parse_bytes(text: &str) -> Result<u64, String> {
+    let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (digits, unit) = text.split_at(end);
+    let shift = match unit.strip_suffix("iB").unwrap_or(unit) {
+        "" if unit.is_empty() => 0,
+        "K" => 10,
+        "M" => 20,
+        "G" => 30,
+        "T" => 40,
+        _ => return Err("expected a number of bytes, such as 1073741824, 1G or 1GiB".into()),
+    };
+    let count: u64 = digits.parse().map_err(|_| "expected a number of bytes that fits 64 bits".to_owned())?;
+    count.checked_mul(1 << shift).ok_or_else(|| "the number of bytes does not fit 64 bits".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_are_parsed_and_printed() {
+        for (text, count) in [("0", 0), ("17", 17), ("2K", 2048), ("2KiB", 2048), ("3M", 3 << 20), ("1TiB", 1 << 40)] {
+            assert_eq!(parse_bytes(text), Ok(count));
+        }
+        for text in ["", "K", "iB", "1iB", "1k", "-1", "1.5G", "99999999999999999999", "99999999999999T"] {
+            assert!(parse_bytes(text).is_err(), "{text}");
+        }
+        assert_eq!(bytes(1023), "1023 bytes");
+        assert_eq!(bytes(1536), "1.5 KiB");
+        assert_eq!(bytes(1 << 50), "1024.0 TiB");
+    }
+}

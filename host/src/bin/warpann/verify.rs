@@ -1,0 +1,370 @@
+//! `warpann verify`: every back end on the same random cases.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use half::{bf16, f16};
+use rayon::prelude::*;
+use serde::Serialize;
+use warpann::{Device, Element, ElementType, Error, FlatIndex, Metric, NONE, Neighbors, metric};
+
+use crate::report::{Failure, Out, Outcome};
+
+/// Arguments of `verify`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Number of cases.
+    #[arg(long, default_value_t = 100)]
+    cases: u64,
+    /// Seed of the first case; each further case has the next seed. A new one every time unless given.
+    #[arg(long)]
+    seed: Option<u64>,
+    /// What to compare beside the CPU: auto (emulator and GPU, where they are there), gpu or gpu:N (GPU and emulator), emulator, or
+    /// cpu (nothing). A device that is named must be there.
+    ///
+    /// Everything is compared, to the bit, with the definition of the results: all distances, sorted.
+    #[arg(long, default_value = "auto")]
+    device: Device,
+}
+
+/// How a case's vectors are made; each way provokes other mistakes.
+#[derive(Debug, Clone, Copy, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Data {
+    /// Evenly distributed components.
+    Uniform,
+    /// Components from −2 to 2: many equal distances.
+    Ties,
+    /// Every vector occurs several times.
+    Duplicates,
+    /// Clusters far from the origin: distances are small next to norms.
+    Clusters,
+    /// Half of the vectors are zero.
+    Zeros,
+}
+
+/// One random case.
+#[derive(Debug, Clone, Serialize)]
+struct Case {
+    seed: u64,
+    element: &'static str,
+    metric: &'static str,
+    dim: usize,
+    n: usize,
+    queries: usize,
+    k: usize,
+    data: Data,
+}
+
+#[derive(Serialize)]
+struct Report<'a> {
+    seed: u64,
+    passed: bool,
+    compared: Vec<&'a str>,
+    missing: Vec<String>,
+    cases: Vec<Row>,
+    difference: Option<Difference>,
+}
+
+#[derive(Serialize)]
+struct Row {
+    #[serde(flatten)]
+    case: Case,
+    /// Back ends that ran the case and agreed with the definition.
+    agreed: Vec<&'static str>,
+}
+
+/// The first place at which a back end differs from the definition.
+#[derive(Debug, Serialize)]
+struct Difference {
+    seed: u64,
+    backend: &'static str,
+    query: usize,
+    place: usize,
+    expected_id: Option<u64>,
+    expected_distance: f32,
+    id: Option<u64>,
+    distance: f32,
+}
+
+/// A back end, and the products of components (n · queries · dim) up to which it runs a case.
+struct Backend {
+    name: &'static str,
+    device: Device,
+    work: usize,
+}
+
+/// Emulated threads are thousands of times slower than real ones: larger cases leave the emulator out.
+const EMULATOR_WORK: usize = 1 << 15;
+
+/// Runs the cases; fails at the first difference.
+pub fn run(args: &Args, out: &Out) -> Outcome {
+    let now = || SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64 >> 10);
+    let seed = args.seed.unwrap_or_else(now);
+    let (backends, missing) = backends(args.device)?;
+    out.field("seed", seed)?;
+    let names: Vec<&str> = backends.iter().map(|backend| backend.name).collect();
+    out.line(format_args!(
+        "{:>20} {:>4} {:>6} {:>5} {:>5} {:>7} {:>5} {:>10}  {}",
+        "seed",
+        "type",
+        "metric",
+        "dim",
+        "n",
+        "queries",
+        "k",
+        "data",
+        names.join(" ")
+    ))?;
+    let mut report = Report { seed, passed: true, compared: names, missing, cases: Vec::new(), difference: None };
+    for i in 0..args.cases {
+        let (case, result) = run_case(seed.wrapping_add(i), &backends)?;
+        let agreed = match result {
+            Ok(agreed) => agreed,
+            Err(difference) => {
+                report.passed = false;
+                report.difference = Some(difference);
+                Vec::new()
+            }
+        };
+        let marks: Vec<String> = backends
+            .iter()
+            .map(|backend| {
+                let mark = match &report.difference {
+                    Some(difference) if difference.backend == backend.name => "DIFF",
+                    Some(_) => "",
+                    None if agreed.contains(&backend.name) => "ok",
+                    None => "-",
+                };
+                format!("{mark:<width$}", width = backend.name.len())
+            })
+            .collect();
+        out.line(format_args!(
+            "{:>20} {:>4} {:>6} {:>5} {:>5} {:>7} {:>5} {:>10}  {}",
+            case.seed,
+            case.element,
+            case.metric,
+            case.dim,
+            case.n,
+            case.queries,
+            case.k,
+            format!("{:?}", case.data).to_lowercase(),
+            marks.join(" ")
+        ))?;
+        report.cases.push(Row { case, agreed });
+        if !report.passed {
+            break;
+        }
+    }
+    if let Some(Difference { seed, backend, query, place, expected_id, expected_distance, id, distance }) =
+        &report.difference
+    {
+        let name = |id: &Option<u64>| id.map_or("none".to_owned(), |id| id.to_string());
+        let (expected_id, id) = (name(expected_id), name(id));
+        out.object(&report)?;
+        return Err(Failure::Message(format!(
+            "{backend} differs at query {query}, place {place}: id {id}, distance {distance:?}; expected id {expected_id}, \
+             distance {expected_distance:?}; repeat with: warpann verify --cases 1 --seed {seed}"
+        )));
+    }
+    for missing in &report.missing {
+        out.line(format_args!("not compared: {missing}"))?;
+    }
+    let ran = |name: &str| report.cases.iter().filter(|row| row.agreed.contains(&name)).count();
+    let counts: Vec<String> =
+        backends.iter().map(|backend| format!("{} {}", backend.name, ran(backend.name))).collect();
+    let without = match report.missing.len() {
+        0 => String::new(),
+        _ => format!(
+            "; WITHOUT {}",
+            report.missing.iter().filter_map(|m| m.split(':').next()).collect::<Vec<_>>().join(" and ")
+        ),
+    };
+    out.line(format_args!("no difference; cases that agree with the definition: {}{without}", counts.join(", ")))?;
+    out.object(&report)
+}
+
+/// The back ends to compare, and those that are not there with the reason.
+fn backends(device: Device) -> Outcome<(Vec<Backend>, Vec<String>)> {
+    let cpu = Backend { name: "cpu", device: Device::Cpu, work: usize::MAX };
+    let emulator = Backend { name: "emulator", device: Device::Emulator, work: EMULATOR_WORK };
+    let gpu = |device| Backend { name: "gpu", device, work: usize::MAX };
+    let wanted = match device {
+        Device::Cpu => vec![],
+        Device::Emulator => vec![emulator],
+        Device::Gpu(_) => vec![emulator, gpu(device)],
+        Device::Auto => vec![emulator, gpu(Device::Gpu(0))],
+    };
+    let mut there = vec![cpu];
+    let mut missing = Vec::new();
+    for backend in wanted {
+        match FlatIndex::<f32>::new(1, Metric::L2, backend.device) {
+            Ok(_) => there.push(backend),
+            Err(error @ Error::NoDevice { .. }) if backend.device != device => {
+                missing.push(format!("{}: {error}", backend.name));
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok((there, missing))
+}
+
+/// Random numbers: splitmix64.
+struct Rng(u64);
+
+impl Rng {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    fn below(&mut self, n: usize) -> usize {
+        (self.next() % n as u64) as usize
+    }
+
+    /// From 0 to `max`, small values as likely as large ones.
+    fn size(&mut self, max: usize) -> usize {
+        let bits = self.below(max.ilog2() as usize + 2);
+        (self.below(1 << bits)).min(max)
+    }
+
+    fn pick<T: Copy>(&mut self, from: &[T]) -> T {
+        from[self.below(from.len())]
+    }
+
+    /// From −1 up to 1.
+    fn unit(&mut self) -> f32 {
+        (self.next() >> 40) as f32 / (1u32 << 23) as f32 - 1.0
+    }
+}
+
+type CaseResult = Result<Vec<&'static str>, Difference>;
+
+fn run_case(seed: u64, backends: &[Backend]) -> Outcome<(Case, CaseResult)> {
+    let mut rng = Rng(seed);
+    let metric = rng.pick(&Metric::ALL);
+    let element = rng.pick(&ElementType::ALL);
+    let dim = match rng.below(3) {
+        // Around the sizes at which kernels change their path.
+        0 => (rng.pick(&[4usize, 8, 16, 32, 64, 128, 256]) + rng.below(3)).saturating_sub(1).max(1),
+        1 => rng.size(1100).max(1),
+        _ => 1 + rng.below(40),
+    };
+    let budget = rng.pick(&[EMULATOR_WORK, EMULATOR_WORK, 1 << 20, 1 << 24]);
+    let queries = rng.size((budget / dim).clamp(1, 70));
+    let n = rng.size((budget / (dim * queries.max(1))).clamp(1, 5000));
+    // Mostly below n, sometimes past it; sometimes next to a queue length of the selection kernels.
+    let k = match rng.below(3) {
+        0 => (rng.pick(&[32usize, 64, 128, 256, 512, 1024]) + rng.below(3) - 1).min(n + 3),
+        _ => 1 + rng.size((n + 3).min(1500)),
+    };
+    let data = rng.pick(&[Data::Uniform, Data::Uniform, Data::Ties, Data::Duplicates, Data::Clusters, Data::Zeros]);
+    let case = Case { seed, element: element.name(), metric: metric.name(), dim, n, queries, k, data };
+    let result = match element {
+        ElementType::F32 => compare::<f32>(&case, metric, &mut rng, backends),
+        ElementType::F16 => compare::<f16>(&case, metric, &mut rng, backends),
+        ElementType::Bf16 => compare::<bf16>(&case, metric, &mut rng, backends),
+        ElementType::U8 => compare::<u8>(&case, metric, &mut rng, backends),
+        ElementType::I8 => compare::<i8>(&case, metric, &mut rng, backends),
+    }?;
+    Ok((case, result))
+}
+
+/// `rows` vectors of the case's kind.
+fn vectors<T: Element>(case: &Case, rows: usize, rng: &mut Rng) -> Vec<T> {
+    let dim = case.dim;
+    // Bytes need a larger range; u8 moves everything to its positive half.
+    let (scale, shift) = match T::TYPE {
+        ElementType::U8 => (100.0, 128.0),
+        ElementType::I8 => (100.0, 0.0),
+        _ => (1.0, 0.0),
+    };
+    let mut values: Vec<T> = Vec::with_capacity(rows * dim);
+    for row in 0..rows {
+        let kept = match case.data {
+            // A copy of an earlier vector.
+            Data::Duplicates if row > 0 && rng.below(4) > 0 => Some(rng.below(row)),
+            _ => None,
+        };
+        if let Some(kept) = kept {
+            values.extend_from_within(kept * dim..(kept + 1) * dim);
+            continue;
+        }
+        let zero = matches!(case.data, Data::Zeros) && rng.below(2) == 0;
+        let centre = 8.0 * rng.below(3) as f32;
+        for _ in 0..dim {
+            let value = match case.data {
+                _ if zero => -shift,
+                Data::Ties => rng.below(5) as f32 - 2.0,
+                Data::Clusters => scale * 0.05 * (centre + rng.unit()),
+                _ => scale * rng.unit(),
+            };
+            values.push(T::from_f32(value + shift));
+        }
+    }
+    values
+}
+
+/// The definition itself: every canonical distance, sorted by distance and id.
+fn definition<T: Element>(base: &[T], queries: &[T], dim: usize, k: usize, metric: Metric) -> Neighbors {
+    let rows: Vec<Vec<(u64, f32)>> = queries
+        .par_chunks_exact(dim)
+        .map(|query| {
+            let distances = base.chunks_exact(dim).map(|row| metric::canonical(metric, query, row));
+            let mut all: Vec<(u64, f32)> = (0..).zip(distances).collect();
+            all.sort_by(|a, b| metric.order(a.1, b.1).then(a.0.cmp(&b.0)));
+            all.resize(k, (NONE, metric.worst()));
+            all
+        })
+        .collect();
+    let (ids, distances) = rows.into_iter().flatten().unzip();
+    Neighbors { k, ids, distances }
+}
+
+fn compare<T: Element>(case: &Case, metric: Metric, rng: &mut Rng, backends: &[Backend]) -> Outcome<CaseResult> {
+    let Case { seed, dim, n, queries, k, .. } = *case;
+    let base = vectors::<T>(case, n, rng);
+    let mut probes = vectors::<T>(case, queries, rng);
+    // Some queries are base vectors: distance 0, and equal distances to their duplicates.
+    if n > 0 {
+        for probe in probes.chunks_exact_mut(dim).step_by(3) {
+            let row = rng.below(n);
+            probe.copy_from_slice(&base[row * dim..(row + 1) * dim]);
+        }
+    }
+    let expected = definition(&base, &probes, dim, k, metric);
+    let mut agreed = Vec::new();
+    for backend in backends {
+        if n * queries * dim > backend.work {
+            continue;
+        }
+        let mut index = FlatIndex::<T>::new(dim, metric, backend.device)?;
+        // In two parts, so that appending is verified too.
+        let half = n / 2 * dim;
+        index.add(&base[..half])?;
+        index.add(&base[half..])?;
+        let found = index.search(&probes, k)?;
+        let differs = |i: &usize| {
+            (found.ids.get(*i), found.distances.get(*i).map(|d| d.to_bits()))
+                != (expected.ids.get(*i), expected.distances.get(*i).map(|d| d.to_bits()))
+        };
+        if let Some(i) = (0..expected.ids.len().max(found.ids.len())).find(differs) {
+            let id = |ids: &[u64]| ids.get(i).copied().filter(|&id| id != NONE);
+            let distance = |distances: &[f32]| distances.get(i).copied().unwrap_or(f32::NAN);
+            return Ok(Err(Difference {
+                seed,
+                backend: backend.name,
+                query: i / k,
+                place: i % k,
+                expected_id: id(&expected.ids),
+                expected_distance: distance(&expected.distances),
+                id: id(&found.ids),
+                distance: distance(&found.distances),
+            }));
+        }
+        agreed.push(backend.name);
+    }
+    Ok(Ok(agreed))
+}

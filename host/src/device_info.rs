@@ -1,0 +1,158 @@
+//! What this machine and this build have: CPU, CUDA devices, kernel modules. For `warpann info` and for reports of measurements.
+
+use serde::Serialize;
+
+use crate::error::Result;
+#[cfg(not(feature = "cuda"))]
+use crate::error::{Error, NoDeviceReason};
+
+/// A CUDA device, as its driver describes it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct DeviceInfo {
+    /// Index for `Device::Gpu`, from 0.
+    pub index: usize,
+    /// Name of the product.
+    pub name: String,
+    /// Compute capability, major and minor.
+    pub compute_capability: (i32, i32),
+    /// Streaming multiprocessors.
+    pub multiprocessors: u32,
+    /// Memory in bytes.
+    pub memory_total: u64,
+    /// Bytes of it that are free now, where the driver tells.
+    pub memory_free: Option<u64>,
+    /// CUDA version that the driver supports, such as `13.0`.
+    pub driver: String,
+    /// PTX target whose kernels this build would load on the device, such as `sm_90`; `None` if the device is older than all.
+    pub ptx_target: Option<String>,
+}
+
+/// A module of kernels in this build.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ModuleInfo {
+    /// Kernel family.
+    pub family: String,
+    /// PTX target it was compiled for, such as `sm_80`.
+    pub target: String,
+    /// Names of its kernels.
+    pub kernels: Vec<String>,
+    /// Bytes of PTX.
+    pub bytes: usize,
+}
+
+/// The CPU that this program runs on.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct CpuInfo {
+    /// Model, where the system tells it.
+    pub model: Option<String>,
+    /// Threads that searches use.
+    pub threads: usize,
+    /// SIMD instruction sets it has, of those that matter to vector search.
+    pub simd: Vec<&'static str>,
+}
+
+/// The CPU. Never fails: what the system does not tell is left out.
+pub fn cpu() -> CpuInfo {
+    let model = std::fs::read_to_string("/proc/cpuinfo").ok().and_then(|text| {
+        let line = text.lines().find(|line| line.starts_with("model name"))?;
+        Some(line.split_once(':')?.1.trim().to_owned())
+    });
+    CpuInfo { model, threads: rayon::current_num_threads(), simd: simd() }
+}
+
+#[cfg(target_arch = "x86_64")]
+fn simd() -> Vec<&'static str> {
+    macro_rules! detected {
+        ($($name:tt)*) => {[$(($name, std::arch::is_x86_feature_detected!($name))),*]};
+    }
+    detected!("sse4.2" "avx" "f16c" "fma" "avx2" "avxvnni" "avx512f" "avx512bw" "avx512vnni" "avx512bf16" "avx512fp16")
+        .into_iter()
+        .filter_map(|(name, there)| there.then_some(name))
+        .collect()
+}
+
+#[cfg(target_arch = "aarch64")]
+fn simd() -> Vec<&'static str> {
+    macro_rules! detected {
+        ($($name:tt)*) => {[$(($name, std::arch::is_aarch64_feature_detected!($name))),*]};
+    }
+    detected!("neon" "fp16" "dotprod" "bf16" "i8mm" "sve" "sve2")
+        .into_iter()
+        .filter_map(|(name, there)| there.then_some(name))
+        .collect()
+}
+
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+fn simd() -> Vec<&'static str> {
+    Vec::new()
+}
+
+/// The CUDA devices. Asking for free memory opens a context on each for a moment.
+///
+/// # Errors
+/// [`NoDevice`](crate::Error::NoDevice) with the reason where there is none; [`Driver`](crate::Error::Driver) for other failures that the driver reports.
+pub fn devices() -> Result<Vec<DeviceInfo>> {
+    #[cfg(not(feature = "cuda"))]
+    let devices = Err(Error::NoDevice { reason: NoDeviceReason::FeatureOff });
+    #[cfg(feature = "cuda")]
+    let devices = cuda::devices();
+    devices
+}
+
+/// The kernel modules in this build; none without the `cuda` feature.
+pub fn modules() -> Vec<ModuleInfo> {
+    #[cfg(not(feature = "cuda"))]
+    let modules = Vec::new();
+    #[cfg(feature = "cuda")]
+    let modules = cuda::modules();
+    modules
+}
+
+#[cfg(feature = "cuda")]
+mod cuda {
+    use cust::device::{Device, DeviceAttribute};
+    use cust::{CudaApiVersion, CudaFlags};
+
+    use super::{DeviceInfo, ModuleInfo};
+    use crate::error::{Error, NoDeviceReason, Result};
+
+    pub fn devices() -> Result<Vec<DeviceInfo>> {
+        if !cuda_loader::driver_present() {
+            return Err(Error::NoDevice { reason: NoDeviceReason::NoDriver });
+        }
+        cust::init(CudaFlags::empty())
+            .map_err(|error| Error::NoDevice { reason: NoDeviceReason::NoneReported(error as i32) })?;
+        let failed = |call, device| move |error| Error::Driver { call, device, code: error as i32 };
+        let count = Device::num_devices().map_err(failed("cuDeviceGetCount", 0))?;
+        if count == 0 {
+            return Err(Error::NoDevice { reason: NoDeviceReason::NoneReported(0) });
+        }
+        let version = CudaApiVersion::get().map_err(failed("cuDriverGetVersion", 0))?;
+        let describe = |index: u32| {
+            let at = index as usize;
+            let device = Device::get_device(index).map_err(failed("cuDeviceGet", at))?;
+            let attribute = |attribute| device.get_attribute(attribute).map_err(failed("cuDeviceGetAttribute", at));
+            let capability = (
+                attribute(DeviceAttribute::ComputeCapabilityMajor)?,
+                attribute(DeviceAttribute::ComputeCapabilityMinor)?,
+            );
+            // A device whose memory is taken refuses a context; its description is no less useful then.
+            let free = cust::context::Context::new(device).and_then(|_context| cust::memory::mem_get_info());
+            Ok(DeviceInfo {
+                index: at,
+                name: device.name().map_err(failed("cuDeviceGetName", at))?,
+                compute_capability: capability,
+                multiprocessors: u32::try_from(attribute(DeviceAttribute::MultiprocessorCount)?).unwrap_or(0),
+                memory_total: device.total_memory().map_err(failed("cuDeviceTotalMem", at))? as u64,
+                memory_free: free.map(|(free, _)| free as u64).ok(),
+                driver: format!("{}.{}", version.major(), version.minor()),
+                ptx_target: (capability >= (8, 0)).then(|| "sm_80".to_owned()),
+            })
+        };
+        (0..count).map(describe).collect()
+    }
+
+    pub fn modules() -> Vec<ModuleInfo> {
+        Vec::new()
+    }
+}
