@@ -8,7 +8,7 @@
 //! | `fbin` `u8bin` `i8bin` | u32 rows, u32 dimension, then rows · dimension f32, u8 or i8 | vectors | vectors, distances (`fbin`) |
 //! | `ibin` | u32 rows, u32 k, then rows · k u32 ids | ids | ids |
 //! | `bin`, or an `ibin` of twice the size | an `ibin`, then rows · k f32 distances (big-ann ground truth) | ids | |
-//! | `npy` | NumPy array, C order, 2-D, or 1-D for a single row | f4 f2 u1 i1 vectors; i4 u4 i8 u8 ids | all three |
+//! | `npy` | NumPy array, C order, 2-D, or 1-D for a single row | `f4 f2 u1 i1` vectors; `i4 u4 i8 u8` ids | all three |
 //!
 //! A place without a neighbour is −1 in signed ids, all ones in unsigned ids, and [`NONE`](crate::NONE) in memory.
 //!
@@ -18,6 +18,22 @@
 //!
 //! `fbin`, `u8bin`, `i8bin` and `npy` vectors are mapped, not read: opening costs O(1), and pages arrive when they are touched.
 //! The `vecs` formats keep a dimension in front of every row and are copied once, O(file).
+//!
+//! ```
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! use warpann::io;
+//!
+//! let folder = tempfile::tempdir()?;
+//! let path = folder.path().join("three.fvecs");
+//! io::write_vectors(&path, &[0.0f32, 1.0, 2.0, 3.0, 4.0, 5.0], 2)?;
+//!
+//! let vectors = io::read_vectors(&path)?;
+//! assert_eq!((vectors.rows(), vectors.dim()), (3, 2));
+//! assert_eq!(vectors.as_slice::<f32>().map(|values| values[5]), Some(5.0));
+//! assert!(vectors.as_slice::<u8>().is_none());
+//! # Ok(())
+//! # }
+//! ```
 
 mod bin;
 mod fuzz;
@@ -288,8 +304,16 @@ fn reserve<T>(rows: usize, dim: usize) -> Result<Vec<T>, FileDefect> {
 /// Copies values out of bytes of any alignment.
 fn decode<T: bytemuck::AnyBitPattern>(bytes: &[u8]) -> Result<Vec<T>, FileDefect> {
     let mut values = reserve(bytes.len() / size_of::<T>(), 1)?;
-    values.extend(bytes.chunks_exact(size_of::<T>()).map(bytemuck::pod_read_unaligned::<T>));
+    append(&mut values, bytes);
     Ok(values)
+}
+
+/// Appends the values that `bytes`, of any alignment, hold; in one copy where they are aligned.
+fn append<T: bytemuck::AnyBitPattern>(values: &mut Vec<T>, bytes: &[u8]) {
+    match bytemuck::try_cast_slice(bytes) {
+        Ok(aligned) => values.extend_from_slice(aligned),
+        Err(_) => values.extend(bytes.chunks_exact(size_of::<T>()).map(bytemuck::pod_read_unaligned::<T>)),
+    }
 }
 
 /// The u32 at byte `at`; the caller has checked that it is there.

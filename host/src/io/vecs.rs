@@ -2,7 +2,7 @@
 
 use super::ids::{GroundTruth, IdMatrix};
 use super::vectors::{Vectors, data_of};
-use super::{reserve, u32_at};
+use super::{append, reserve, u32_at};
 use crate::NONE;
 use crate::element::Element;
 use crate::error::FileDefect;
@@ -46,7 +46,7 @@ pub(super) fn vectors<T: Element>(bytes: &[u8]) -> Result<Vectors, FileDefect> {
     let (rows, dim) = shape(bytes, size)?;
     let mut values: Vec<T> = reserve(rows, dim)?;
     for row in payloads(bytes, dim, size) {
-        values.extend(row.chunks_exact(size).map(bytemuck::pod_read_unaligned::<T>));
+        append(&mut values, row);
     }
     Ok(Vectors::from_parts(rows, dim, data_of(values)))
 }

@@ -86,7 +86,10 @@ pub fn run(args: &Args, out: &Out) -> Outcome {
 }
 
 fn select(args: &SelectArgs, _: &Out) -> Outcome {
-    Err(Failure::Message(format!("bench select measures the selection kernels of a GPU; {} is none", args.device)))
+    Err(Failure::Message(format!(
+        "bench select measures the GPU's selection kernels; device '{}' has none",
+        args.device
+    )))
 }
 
 #[derive(Serialize)]

@@ -257,7 +257,8 @@ fn search_all<T: Element>(
     if let Ok(style) = ProgressStyle::with_template("{bar:40} {pos} of {len} queries, {eta} left") {
         bar.set_style(style);
     }
-    let (mut done, mut batch) = (0, 256);
+    bar.tick();
+    let (mut done, mut batch) = (0, 64);
     while done < queries {
         let end = queries.min(done + batch);
         let start = Instant::now();

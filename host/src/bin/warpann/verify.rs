@@ -323,6 +323,14 @@ fn definition<T: Element>(base: &[T], queries: &[T], dim: usize, k: usize, metri
     Neighbors { k, ids, distances }
 }
 
+/// The first slot in which ids or the bits of distances differ, or that only one of them has.
+fn first_difference(expected: &Neighbors, found: &Neighbors) -> Option<usize> {
+    let slot = |of: &Neighbors, i: usize| (of.ids.get(i).copied(), of.distances.get(i).map(|d| d.to_bits()));
+    let lengths =
+        [&expected.ids, &found.ids].map(Vec::len).into_iter().chain([expected.distances.len(), found.distances.len()]);
+    (0..lengths.max().unwrap_or(0)).find(|&i| slot(expected, i) != slot(found, i))
+}
+
 fn compare<T: Element>(case: &Case, metric: Metric, rng: &mut Rng, backends: &[Backend]) -> Outcome<CaseResult> {
     let Case { seed, dim, n, queries, k, .. } = *case;
     let base = vectors::<T>(case, n, rng);
@@ -346,11 +354,7 @@ fn compare<T: Element>(case: &Case, metric: Metric, rng: &mut Rng, backends: &[B
         index.add(&base[..half])?;
         index.add(&base[half..])?;
         let found = index.search(&probes, k)?;
-        let differs = |i: &usize| {
-            (found.ids.get(*i), found.distances.get(*i).map(|d| d.to_bits()))
-                != (expected.ids.get(*i), expected.distances.get(*i).map(|d| d.to_bits()))
-        };
-        if let Some(i) = (0..expected.ids.len().max(found.ids.len())).find(differs) {
+        if let Some(i) = first_difference(&expected, &found) {
             let id = |ids: &[u64]| ids.get(i).copied().filter(|&id| id != NONE);
             let distance = |distances: &[f32]| distances.get(i).copied().unwrap_or(f32::NAN);
             return Ok(Err(Difference {
@@ -367,4 +371,51 @@ fn compare<T: Element>(case: &Case, metric: Metric, rng: &mut Rng, backends: &[B
         agreed.push(backend.name);
     }
     Ok(Ok(agreed))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_kind_of_difference_is_seen() {
+        let expected = Neighbors { k: 2, ids: vec![3, 1, 4, NONE], distances: vec![0.0, 1.0, 0.5, f32::INFINITY] };
+        let changed = |change: fn(&mut Neighbors)| {
+            let mut found = expected.clone();
+            change(&mut found);
+            first_difference(&expected, &found)
+        };
+        assert_eq!(changed(|_| {}), None);
+        assert_eq!(changed(|found| found.ids[2] = 5), Some(2));
+        assert_eq!(changed(|found| found.ids[3] = 0), Some(3));
+        assert_eq!(changed(|found| found.distances[0] = -0.0), Some(0));
+        assert_eq!(changed(|found| found.distances[1] = 1.0f32.next_up()), Some(1));
+        assert_eq!(changed(|found| found.ids.truncate(3)), Some(3));
+        assert_eq!(changed(|found| found.distances.push(0.0)), Some(4));
+    }
+
+    #[test]
+    fn the_definition_orders_ties_by_id() {
+        let base = [1.0f32, 3.0, 1.0, 2.0];
+        let found = definition(&base, &[2.0, 9.0], 1, 5, Metric::L2);
+        assert_eq!(found.ids, [3, 0, 1, 2, NONE, 1, 3, 0, 2, NONE]);
+        assert_eq!(found.distances[..5], [0.0, 1.0, 1.0, 1.0, f32::INFINITY]);
+    }
+
+    #[test]
+    fn cases_cover_their_range() {
+        let mut seen = std::collections::HashSet::new();
+        let (mut past_n, mut no_queries, mut emulated) = (0, 0, 0);
+        for seed in 0..600 {
+            let (case, _) = run_case(seed, &[]).unwrap();
+            assert!(case.dim >= 1 && case.k >= 1);
+            seen.insert((case.element, case.metric));
+            past_n += usize::from(case.k > case.n && case.n > 0);
+            no_queries += usize::from(case.queries == 0);
+            emulated += usize::from(case.n * case.queries * case.dim <= EMULATOR_WORK);
+        }
+        assert_eq!(seen.len(), ElementType::ALL.len() * Metric::ALL.len());
+        assert!(past_n > 10 && no_queries > 10, "{past_n} {no_queries}");
+        assert!((200..550).contains(&emulated), "{emulated}");
+    }
 }
