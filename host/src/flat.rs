@@ -3,7 +3,6 @@
 //! This file checks arguments, once, for all back ends; the back ends ([`crate::cpu`], the GPU and its emulator) search.
 
 use crate::cpu::FlatCpu;
-use crate::error::NoDeviceReason;
 use crate::{Device, Element, Error, Metric, NONE, Neighbors, Result};
 
 /// Rows one index can hold: row numbers are u32 inside, and all ones means "no row".
@@ -153,7 +152,7 @@ impl<T: Element> FlatIndexBuilder<T> {
     }
 
     fn open(&self) -> Result<Box<dyn FlatBackend<T>>> {
-        Err(Error::NoDevice { reason: NoDeviceReason::FeatureOff })
+        crate::gpu::open_flat(self.device, self.dim, self.metric, self.budget)
     }
 }
 
@@ -308,3 +307,113 @@ pub(crate) fn check_vectors<T: Element>(rows: &[T], dim: usize) -> Result<usize>
 }
 
 const CHUNK: usize = 1024;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn index(metric: Metric) -> FlatIndex<f32> {
+        let mut index = FlatIndex::new(2, metric, Device::Cpu).unwrap();
+        index.add(&[0.0, 0.0, 1.0, 0.0, 0.0, 2.0]).unwrap();
+        index
+    }
+
+    #[test]
+    fn bad_arguments_are_refused_with_the_numbers() {
+        assert!(matches!(FlatIndex::<f32>::new(0, Metric::L2, Device::Cpu), Err(Error::ZeroDimension)));
+        let mut index = index(Metric::L2);
+        assert!(matches!(index.add(&[1.0, 2.0, 3.0]), Err(Error::RaggedVectors { len: 3, dim: 2 })));
+        assert!(matches!(index.search(&[1.0], 1), Err(Error::RaggedVectors { len: 1, dim: 2 })));
+        assert!(matches!(index.search(&[1.0, 2.0], 0), Err(Error::ZeroK)));
+        assert!(matches!(
+            index.search(&[1.0, 2.0], usize::MAX / 2),
+            Err(Error::ResultTooLarge { queries: 1, k }) if k == usize::MAX / 2
+        ));
+        assert!(matches!(
+            index.search(&[1.0, 2.0, 3.0, 4.0], usize::MAX),
+            Err(Error::ResultTooLarge { queries: 2, k: usize::MAX })
+        ));
+        assert!(matches!(index.reconstruct(3), Err(Error::UnknownId { id: 3, len: 3 })));
+        assert!(matches!(index.reconstruct(NONE), Err(Error::UnknownId { id: NONE, len: 3 })));
+        assert!(matches!(
+            index.search_into(&[1.0, 2.0], 2, &mut [0; 2], &mut [0.0; 3]),
+            Err(Error::WrongResultLength { expected: 2, actual: 3 })
+        ));
+        assert_eq!(index.len(), 3);
+    }
+
+    #[test]
+    fn what_is_not_finite_is_named_by_place_and_changes_nothing() {
+        let mut index = FlatIndex::<f32>::new(5, Metric::L2, Device::Cpu).unwrap();
+        let mut rows = vec![1.0; 5 * 1000];
+        index.add(&rows).unwrap();
+        for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+            for at in [0, 4, 2500, 4999] {
+                rows[at] = bad;
+                let (add, search) = (index.add(&rows), index.search(&rows, 1).map(|_| ()));
+                for result in [add, search] {
+                    match result {
+                        Err(Error::NotFinite { row, column, value }) => {
+                            assert_eq!((row, column, value.to_bits()), (at / 5, at % 5, bad.to_bits()));
+                        }
+                        other => panic!("{other:?}"),
+                    }
+                }
+                rows[at] = 1.0;
+            }
+        }
+        assert_eq!(index.len(), 1000);
+        let mut halves = FlatIndex::<half::f16>::new(1, Metric::L2, Device::Cpu).unwrap();
+        assert!(matches!(halves.add(&[half::f16::NAN]), Err(Error::NotFinite { row: 0, column: 0, .. })));
+    }
+
+    #[test]
+    fn nothing_to_search_and_nothing_to_find_are_legal() {
+        for metric in Metric::ALL {
+            let mut empty = FlatIndex::<f32>::new(2, metric, Device::Cpu).unwrap();
+            empty.add(&[]).unwrap();
+            assert!(empty.is_empty());
+            let found = empty.search(&[1.0, 2.0], 3).unwrap();
+            assert_eq!((found.queries(), found.row(0)), (1, ([NONE; 3].as_slice(), [metric.worst(); 3].as_slice())));
+            assert_eq!(found.found(0).count(), 0);
+
+            let found = index(metric).search(&[], 3).unwrap();
+            assert_eq!((found.queries(), found.rows().len()), (0, 0));
+
+            let found = index(metric).search(&[1.0, 1.0], 5).unwrap();
+            assert_eq!(found.found(0).count(), 3);
+            assert_eq!(&found.ids[3..], [NONE; 2]);
+            assert_eq!(&found.distances[3..], [metric.worst(); 2]);
+        }
+    }
+
+    #[test]
+    fn small_results_by_hand() {
+        let l2 = index(Metric::L2).search(&[1.0, 1.0], 3).unwrap();
+        assert_eq!((l2.ids.as_slice(), l2.distances.as_slice()), ([1, 0, 2].as_slice(), [1.0, 2.0, 2.0].as_slice()));
+        let ip = index(Metric::InnerProduct).search(&[1.0, 1.0], 3).unwrap();
+        assert_eq!((ip.ids.as_slice(), ip.distances.as_slice()), ([2, 1, 0].as_slice(), [2.0, 1.0, 0.0].as_slice()));
+        let cosine = index(Metric::Cosine).search(&[1.0, 1.0], 3).unwrap();
+        assert_eq!(cosine.ids, [1, 2, 0]);
+        assert_eq!(cosine.distances, [0.5f32.sqrt(), 0.5f32.sqrt(), 0.0]);
+    }
+
+    #[test]
+    fn search_into_and_reconstruct_agree_with_search_and_add() {
+        let index = index(Metric::L2);
+        let found = index.search(&[0.0, 1.1, 1.0, 0.1], 2).unwrap();
+        let (mut ids, mut distances) = ([0; 4], [0.0; 4]);
+        index.search_into(&[0.0, 1.1, 1.0, 0.1], 2, &mut ids, &mut distances).unwrap();
+        assert_eq!((found.ids.as_slice(), found.distances.as_slice()), (ids.as_slice(), distances.as_slice()));
+        assert_eq!(index.reconstruct(2).unwrap(), [0.0, 2.0]);
+    }
+
+    #[test]
+    fn an_index_is_shared_between_threads() {
+        fn shared<T: Send + Sync>() {}
+        shared::<FlatIndex<f32>>();
+        shared::<FlatIndex<half::bf16>>();
+        assert!(index(Metric::L2).device().starts_with("cpu, "));
+        assert!(format!("{:?}", index(Metric::L2)).contains("len: 3"));
+    }
+}

@@ -1,48 +1,122 @@
 //! Exact search on the CPU.
 
+mod bound;
+mod candidates;
+mod exact;
+mod scan;
+mod simd;
+#[cfg(test)]
+mod tests;
+
+use std::cell::Cell;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use rayon::prelude::*;
 
+use self::bound::{QueryBound, largest_norm};
+use self::candidates::{Candidates, Judge, Limit};
+use self::exact::Term;
+use self::scan::{MAX_PANEL, PANEL_VECS, Sink, Tile};
+use self::simd::Isa;
+use crate::element::ElementType;
 use crate::flat::FlatBackend;
 use crate::{Element, Error, Metric, NONE, Result};
+
+/// Rows that share one largest norm; tiles never cross its multiples.
+const BLOCK: usize = 256;
+/// f32 bytes of a tile: a share of the L2 cache (1 to 2 MiB on current server cores) that leaves room for a panel.
+const TILE_BYTES: usize = 1 << 20;
+/// Up to this many queries are scanned row by row rather than in panels.
+const DIRECT_QUERIES: usize = 8;
+/// Queries scanned together, where there are enough: past 256 the base's share of the traffic no longer shows, and below
+/// it the base streams too often.
+const GROUP: std::ops::RangeInclusive<usize> = 256..=512;
+/// Bytes of candidates held at once, unless the builder says otherwise.
+const DEFAULT_BUDGET: u64 = 256 << 20;
 
 /// The vectors of a flat index, in host memory.
 #[derive(Debug)]
 pub(crate) struct FlatCpu<T: Element> {
     dim: usize,
     metric: Metric,
+    isa: Isa,
+    budget: u64,
     rows: Vec<T>,
+    /// f32(1/‖y‖) for cosine, else empty.
+    scale: Vec<f32>,
+    /// f32(‖y‖²) for L2, else empty.
+    offset: Vec<f32>,
+    /// [`largest_norm`] of each [`BLOCK`] rows.
+    largest: Vec<f32>,
 }
 
 impl<T: Element> FlatCpu<T> {
-    pub(crate) fn new(dim: usize, metric: Metric, _budget: Option<u64>) -> Self {
-        Self { dim, metric, rows: Vec::new() }
+    pub(crate) fn new(dim: usize, metric: Metric, budget: Option<u64>) -> Self {
+        Self::with_isa(dim, metric, budget, Isa::detect())
+    }
+
+    /// `isa` is one that the processor has.
+    fn with_isa(dim: usize, metric: Metric, budget: Option<u64>, isa: Isa) -> Self {
+        let budget = budget.unwrap_or(DEFAULT_BUDGET);
+        Self { dim, metric, isa, budget, rows: Vec::new(), scale: Vec::new(), offset: Vec::new(), largest: Vec::new() }
+    }
+
+    fn row(&self, id: u32) -> &[T] {
+        let start = id as usize * self.dim;
+        &self.rows[start..start + self.dim]
+    }
+
+    /// Rows of a tile: a power of two that divides [`BLOCK`].
+    fn tile_rows(&self) -> usize {
+        let fit = (TILE_BYTES / size_of::<f32>() / self.dim).clamp(16, BLOCK);
+        1 << fit.ilog2()
     }
 }
 
 impl<T: Element> FlatBackend<T> for FlatCpu<T> {
     fn add(&mut self, rows: &[T]) -> Result<()> {
-        self.rows.try_reserve(rows.len()).map_err(|_| Error::OutOfDeviceMemory {
-            device: "cpu".to_owned(),
-            asked: size_of_val(rows) as u64,
-            available: 0,
-        })?;
+        let (before, count) = (self.len(), rows.len() / self.dim);
+        let blocks = (before + count).div_ceil(BLOCK);
+        let (scale, offset) = (&mut self.scale, &mut self.offset);
+        let reserved = self
+            .rows
+            .try_reserve(rows.len())
+            .and_then(|()| scale.try_reserve(if self.metric == Metric::Cosine { count } else { 0 }))
+            .and_then(|()| offset.try_reserve(if self.metric == Metric::L2 { count } else { 0 }))
+            .and_then(|()| self.largest.try_reserve(blocks - self.largest.len()));
+        if reserved.is_err() {
+            let asked = size_of_val(rows) as u64;
+            return Err(Error::OutOfDeviceMemory { device: "cpu".to_owned(), asked, available: 0 });
+        }
         self.rows.extend_from_slice(rows);
+        let squares: Vec<f64> = rows.par_chunks(self.dim).with_min_len(1024).map(square_norm).collect();
+        match self.metric {
+            Metric::L2 => self.offset.extend(squares.iter().map(|&square| square as f32)),
+            Metric::InnerProduct => {}
+            Metric::Cosine => {
+                self.scale.extend(squares.iter().map(|&s| if s == 0.0 { 0.0 } else { s.sqrt().recip() as f32 }));
+            }
+        }
+        self.largest.resize(blocks, 0.0);
+        // The first block may be half full already.
+        let head = before.next_multiple_of(BLOCK).min(before + count) - before;
+        let (head, rest) = squares.split_at(head);
+        let whole = rest.chunks(BLOCK);
+        for (block, squares) in (before / BLOCK..).zip([head].into_iter().filter(|h| !h.is_empty()).chain(whole)) {
+            self.largest[block] = self.largest[block].max(largest_norm(self.metric, squares.iter().copied()));
+        }
         Ok(())
     }
 
     fn search(&self, queries: &[T], k: usize, ids: &mut [u64], distances: &mut [f32]) -> Result<()> {
-        let results = ids.par_chunks_mut(k).zip(distances.par_chunks_mut(k));
-        queries.par_chunks(self.dim).zip(results).for_each(|(query, (ids, distances))| {
-            let rows = self.rows.chunks_exact(self.dim);
-            let mut all: Vec<_> =
-                rows.map(|row| crate::metric::canonical(self.metric, query, row)).zip(0u64..).collect();
-            all.sort_unstable_by(|a, b| self.metric.order(a.0, b.0).then(a.1.cmp(&b.1)));
-            ids.fill(NONE);
-            distances.fill(self.metric.worst());
-            for ((id, distance), (d, i)) in ids.iter_mut().zip(distances).zip(all) {
-                (*id, *distance) = (i, d);
-            }
-        });
+        let threads = rayon::current_num_threads();
+        let plan = Plan::new(self, queries.len() / self.dim, k.min(self.len()), threads);
+        queries
+            .par_chunks(plan.group * self.dim)
+            .with_max_len(1)
+            .zip(ids.par_chunks_mut(plan.group * k))
+            .zip(distances.par_chunks_mut(plan.group * k))
+            .for_each(|((queries, ids), distances)| self.search_group(&plan, queries, k, ids, distances));
         Ok(())
     }
 
@@ -56,6 +130,335 @@ impl<T: Element> FlatBackend<T> for FlatCpu<T> {
     }
 
     fn describe(&self) -> String {
-        format!("cpu, {} threads", rayon::current_num_threads())
+        format!("cpu, {} threads, {}", rayon::current_num_threads(), self.isa.name())
+    }
+}
+
+/// ‖y‖² in f64; the order of the sum is free here.
+fn square_norm<T: Element>(row: &[T]) -> f64 {
+    let mut acc = [0.0f64; 8];
+    for chunk in row.chunks(8) {
+        for (acc, value) in acc.iter_mut().zip(chunk) {
+            let value = f64::from(value.to_f32());
+            *acc += value * value;
+        }
+    }
+    acc.iter().sum()
+}
+
+/// How a search is cut.
+#[derive(Debug, Clone, Copy)]
+struct Plan {
+    /// Neighbours to find: min(k, rows).
+    k: usize,
+    /// Queries scanned together.
+    group: usize,
+    /// Tasks that share the base of one group; 1 where the groups alone keep the threads busy.
+    workers: usize,
+    /// Rows a worker takes at a time, a multiple of [`BLOCK`].
+    run: usize,
+    /// Lanes along the components (few queries) rather than along the queries.
+    direct: bool,
+}
+
+impl Plan {
+    fn new<T: Element>(index: &FlatCpu<T>, queries: usize, k: usize, threads: usize) -> Self {
+        let rows = index.len();
+        let lanes = index.isa.lanes();
+        let fit = index.budget / (Candidates::bytes(k, rows) as u64).saturating_mul(threads as u64);
+        let fit = usize::try_from(fit).unwrap_or(usize::MAX).max(1);
+        let wanted = queries.div_ceil(4 * threads).clamp(*GROUP.start(), *GROUP.end()).min(fit);
+        let groups = queries.div_ceil(wanted);
+        let group = queries.div_ceil(groups).next_multiple_of(lanes).min(wanted);
+        let groups = queries.div_ceil(group);
+        let workers = (4 * threads).div_ceil(groups).min(threads).min(rows.div_ceil(BLOCK)).max(1);
+        let run = if workers == 1 { rows } else { (rows / (workers * 8)).min(4096) };
+        let run = run.max(1).next_multiple_of(BLOCK);
+        Self { k, group, workers, run, direct: group.min(queries) <= DIRECT_QUERIES }
+    }
+}
+
+/// A group of queries, made ready.
+struct Prepared {
+    dim: usize,
+    /// As f32, row-major: what canonical distances are taken of.
+    queries: Vec<f32>,
+    bounds: Vec<QueryBound>,
+    /// Σx² by the canonical definition, for cosine; else 0.
+    squares: Vec<f64>,
+    /// What the scan multiplies by (x' of [`bound`]): panels, or row-major for the direct kernel.
+    packed: Vec<Line>,
+    panels: Vec<Panel>,
+}
+
+/// A cache line of f32, so that panels are aligned to registers.
+#[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
+#[repr(C, align(64))]
+struct Line([f32; 16]);
+
+/// Queries scanned by one call of the panel kernel.
+#[derive(Debug, Clone, Copy)]
+struct Panel {
+    first: usize,
+    queries: usize,
+    vecs: usize,
+    /// First f32 of the panel in `packed`.
+    start: usize,
+}
+
+impl Prepared {
+    fn new<T: Element>(index: &FlatCpu<T>, queries: &[T], direct: bool) -> Self {
+        let (dim, metric, lanes) = (index.dim, index.metric, index.isa.lanes());
+        let count = queries.len() / dim;
+        let mut f32s = vec![0.0; queries.len()];
+        convert(queries, &mut f32s);
+        let norms: Vec<f64> = f32s.chunks_exact(dim).map(square_norm).collect();
+        let bounds = norms.iter().map(|&square| QueryBound::new(metric, dim, square)).collect();
+        let squares = match metric {
+            Metric::Cosine => f32s.chunks_exact(dim).map(|x| exact::sum(index.isa, Term::Product, x, x)).collect(),
+            Metric::L2 | Metric::InnerProduct => vec![0.0; count],
+        };
+        // x' of query q, component i.
+        let factors: Vec<f64> = norms
+            .iter()
+            .map(|&square| match metric {
+                Metric::L2 => -2.0,
+                Metric::InnerProduct => -1.0,
+                Metric::Cosine if square == 0.0 => 0.0,
+                Metric::Cosine => -1.0 / square.sqrt(),
+            })
+            .collect();
+        let factored = |q: usize, i: usize| (f64::from(f32s[q * dim + i]) * factors[q]) as f32;
+
+        let mut panels = Vec::new();
+        let mut total = 0;
+        if direct {
+            panels.push(Panel { first: 0, queries: count, vecs: 0, start: 0 });
+            total = count * dim;
+        } else {
+            // Registers spread evenly: 4 go as 2 + 2, not 3 + 1.
+            let vecs = count.div_ceil(lanes);
+            let parts = vecs.div_ceil(PANEL_VECS);
+            let mut first = 0;
+            for part in 0..parts {
+                let vecs = vecs / parts + usize::from(part < vecs % parts);
+                panels.push(Panel { first, queries: (count - first).min(vecs * lanes), vecs, start: total });
+                first += vecs * lanes;
+                total += (vecs * lanes * dim).next_multiple_of(16);
+            }
+        }
+        let mut packed = vec![Line([0.0; 16]); total.div_ceil(16)];
+        let values: &mut [f32] = bytemuck::cast_slice_mut(&mut packed);
+        if direct {
+            for (at, value) in values[..total].iter_mut().enumerate() {
+                *value = factored(at / dim, at % dim);
+            }
+        } else {
+            for panel in &panels {
+                let width = panel.vecs * lanes;
+                for (i, line) in values[panel.start..panel.start + width * dim].chunks_exact_mut(width).enumerate() {
+                    for (q, value) in line.iter_mut().take(panel.queries).enumerate() {
+                        *value = factored(panel.first + q, i);
+                    }
+                }
+            }
+        }
+        Self { dim, queries: f32s, bounds, squares, packed, panels }
+    }
+}
+
+/// Exact conversion, in the form the compiler vectorises.
+fn convert<T: Element>(from: &[T], to: &mut [f32]) {
+    if T::TYPE == ElementType::F16 {
+        // The slice form looks for the processor's conversion once.
+        let from: &[half::f16] = bytemuck::cast_slice(from);
+        half::slice::HalfFloatSliceExt::convert_to_f32_slice(from, to);
+        return;
+    }
+    for (to, from) in to.iter_mut().zip(from) {
+        *to = from.to_f32();
+    }
+}
+
+impl<T: Element> FlatCpu<T> {
+    fn search_group(&self, plan: &Plan, queries: &[T], k: usize, ids: &mut [u64], distances: &mut [f32]) {
+        let prepared = Prepared::new(self, queries, plan.direct);
+        let limits: Vec<Limit> = prepared.bounds.iter().map(|_| Limit::new()).collect();
+        let next = AtomicUsize::new(0);
+        let mut shares: Vec<Vec<Candidates>> = (0..plan.workers)
+            .into_par_iter()
+            .with_max_len(1)
+            .map(|_| self.scan_share(plan, &prepared, &limits, &next))
+            .collect();
+        let mut merged = shares.pop().unwrap_or_default();
+        for share in shares {
+            for (merged, share) in merged.iter_mut().zip(share) {
+                merged.absorb(share);
+            }
+        }
+        ids.par_chunks_mut(k).zip(distances.par_chunks_mut(k)).zip(merged).enumerate().with_min_len(8).for_each(
+            |(query, ((ids, distances), candidates))| {
+                let mut judge = self.judge(&prepared, query);
+                let keys = candidates.finish(&mut judge, &limits[query]);
+                ids.fill(NONE);
+                distances.fill(self.metric.worst());
+                for ((id, distance), key) in ids.iter_mut().zip(distances).zip(keys) {
+                    *id = u64::from(candidates::id(key));
+                    *distance = candidates::distance(self.metric, key);
+                }
+            },
+        );
+    }
+
+    /// One worker's part of a group: runs of the base, until none is left.
+    fn scan_share(&self, plan: &Plan, prepared: &Prepared, limits: &[Limit], next: &AtomicUsize) -> Vec<Candidates> {
+        let mut candidates: Vec<Candidates> = limits.iter().map(|_| Candidates::new(plan.k, self.len())).collect();
+        let mut scratch = Vec::new();
+        loop {
+            let start = next.fetch_add(plan.run, Ordering::Relaxed);
+            if start >= self.len() {
+                return candidates;
+            }
+            let end = start.saturating_add(plan.run).min(self.len());
+            for first in (start..end).step_by(self.tile_rows()) {
+                let last = (first + self.tile_rows()).min(end);
+                self.scan_tile(plan, prepared, limits, &mut candidates, &mut scratch, first..last);
+            }
+        }
+    }
+
+    fn scan_tile(
+        &self,
+        plan: &Plan,
+        prepared: &Prepared,
+        limits: &[Limit],
+        candidates: &mut [Candidates],
+        scratch: &mut Vec<f32>,
+        range: std::ops::Range<usize>,
+    ) {
+        let source = &self.rows[range.start * self.dim..range.end * self.dim];
+        let rows = if T::TYPE == ElementType::F32 {
+            bytemuck::cast_slice(source)
+        } else {
+            scratch.resize(source.len(), 0.0);
+            convert(source, scratch);
+            scratch.as_slice()
+        };
+        let part = |factors: &'_ [f32]| if factors.is_empty() { 0..0 } else { range.clone() };
+        let tile = Tile {
+            dim: self.dim,
+            rows,
+            first_id: range.start as u32,
+            scale: &self.scale[part(&self.scale)],
+            offset: &self.offset[part(&self.offset)],
+        };
+        let largest = self.largest[range.start / BLOCK];
+        let packed: &[f32] = bytemuck::cast_slice(&prepared.packed);
+        for panel in &prepared.panels {
+            let queries = panel.first..panel.first + panel.queries;
+            // Padding lanes: nothing but NaN passes −∞, and the sink drops that.
+            let thresholds = [const { Cell::new(f32::NEG_INFINITY) }; MAX_PANEL];
+            let mut errors = [0.0; MAX_PANEL];
+            for (lane, query) in queries.clone().enumerate() {
+                errors[lane] = prepared.bounds[query].error(largest);
+                thresholds[lane].set(candidates[query].threshold(errors[lane], &limits[query]));
+            }
+            let mut survivors = Survivors {
+                index: self,
+                prepared,
+                limits,
+                first: panel.first,
+                candidates: &mut candidates[queries],
+                thresholds: &thresholds,
+                errors: &errors,
+            };
+            let packed = &packed[panel.start..];
+            if plan.direct {
+                scan::scan_direct(self.isa, &tile, packed, &thresholds[..panel.queries], &mut survivors);
+            } else {
+                scan::scan_panel(self.isa, panel.vecs, &tile, packed, &thresholds, &mut survivors);
+            }
+        }
+    }
+
+    fn judge<'a>(&'a self, prepared: &'a Prepared, query: usize) -> PairJudge<'a, T> {
+        PairJudge {
+            index: self,
+            query: &prepared.queries[query * prepared.dim..(query + 1) * prepared.dim],
+            bound: &prepared.bounds[query],
+            square: prepared.squares[query],
+            scratch: Vec::new(),
+        }
+    }
+}
+
+/// Files what passed the scan of one panel.
+struct Survivors<'a, T: Element> {
+    index: &'a FlatCpu<T>,
+    prepared: &'a Prepared,
+    limits: &'a [Limit],
+    /// The panel's first query.
+    first: usize,
+    candidates: &'a mut [Candidates],
+    thresholds: &'a [Cell<f32>],
+    errors: &'a [f64],
+}
+
+impl<T: Element> Sink for Survivors<'_, T> {
+    fn take(&mut self, lane: usize, id: u32, score: f32) {
+        let Some(candidates) = self.candidates.get_mut(lane) else { return };
+        if candidates.push(score, id) {
+            let query = self.first + lane;
+            let limit = &self.limits[query];
+            candidates.make_room(&mut self.index.judge(self.prepared, query), limit);
+            self.thresholds[lane].set(candidates.threshold(self.errors[lane], limit));
+        }
+    }
+}
+
+/// Canonical distances of one query.
+struct PairJudge<'a, T: Element> {
+    index: &'a FlatCpu<T>,
+    query: &'a [f32],
+    bound: &'a QueryBound,
+    square: f64,
+    scratch: Vec<f32>,
+}
+
+impl<T: Element> Judge for PairJudge<'_, T> {
+    fn canonical(&mut self, id: u32) -> f32 {
+        let row = self.index.row(id);
+        let row = if T::TYPE == ElementType::F32 {
+            bytemuck::cast_slice(row)
+        } else {
+            self.scratch.resize(row.len(), 0.0);
+            convert(row, &mut self.scratch);
+            self.scratch.as_slice()
+        };
+        let isa = self.index.isa;
+        match self.index.metric {
+            Metric::L2 => exact::sum(isa, Term::SquaredDifference, self.query, row) as f32 + 0.0,
+            Metric::InnerProduct => exact::sum(isa, Term::Product, self.query, row) as f32 + 0.0,
+            Metric::Cosine => {
+                let squares = self.square * exact::sum(isa, Term::Product, row, row);
+                if squares == 0.0 {
+                    0.0
+                } else {
+                    (exact::sum(isa, Term::Product, self.query, row) / squares.sqrt()) as f32 + 0.0
+                }
+            }
+        }
+    }
+
+    fn bound(&self) -> &QueryBound {
+        self.bound
+    }
+
+    fn largest_norm(&self, id: u32) -> f32 {
+        self.index.largest[id as usize / BLOCK]
+    }
+
+    fn metric(&self) -> Metric {
+        self.index.metric
     }
 }

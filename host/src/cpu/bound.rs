@@ -1,0 +1,132 @@
+//! How far the scan's f32 score can be from the canonical distance: the proof that the filter loses nothing.
+//!
+//! # What is bounded
+//!
+//! The scan gives a pair (query x, base vector y) of dimension d a *score*, smaller is better, computed in f32 as
+//! `s = fl(fl(acc · scale) + offset)`, where `acc` is the f32 sum of d products `x'_i · y_i`, in any order, fused or not:
+//!
+//! | metric | x' | scale | offset | s approximates t = |
+//! |---|---|---|---|---|
+//! | L2 | −2x | 1 | f32(‖y‖²) | c − ‖x‖² |
+//! | inner product | −x | 1 | 0 | −c |
+//! | cosine | f32(−x/‖x‖) | f32(1/‖y‖), 0 for y = 0 | 0 | −c |
+//!
+//! c is the canonical distance, an f32. [`QueryBound::error`] returns E with |s − t| ≤ E for every y of a block whose
+//! largest norm is M. So for any U such that at least k vectors have t ≤ U, every vector among the best k, ties
+//! included, has s ≤ U + E. U comes from the canonical distance of the k-th best known, or from the k-th smallest s + E.
+//!
+//! # Proof
+//!
+//! u = 2⁻²⁴, γ = d·u / (1 − d·u). A sum of d products in any order, fused or not, errs by at most γ·Σ|x'_i y_i|, which by
+//! Cauchy-Schwarz is at most γ‖x'‖‖y‖, plus 2⁻¹⁵⁰ for each product that underflows (adding subnormals is exact), at most
+//! η = d·2⁻¹⁴⁹ in all once those pass through the other roundings. The f64 sums behind norms and canonical distances err
+//! by less than d·2⁻⁵² relatively, which with d ≤ 2²¹ is below 2⁻³¹, 2⁻⁷u; this and every product of two small terms is
+//! what the round factors below leave room for. d ≤ 2²¹ also gives γ ≤ 1/7.
+//!
+//! *L2.* With S = (‖x‖ + M)²: the dot product errs by 2γ‖x‖M + η; the rounding of ‖y‖² by uM²; the final addition by
+//! u(M² + 2‖x‖M(1 + γ)); c, the rounding of the distance D ≤ S, by uS. The last three make at most
+//! u(‖x‖² + 4⅓‖x‖M + 3M²) ≤ 3uS. E = 2γ‖x‖M + 4uS + 2η. The spare uS covers the f64 terms, also that of ‖x‖² where t
+//! is computed from c.
+//!
+//! *Inner product.* The dot product errs by γ‖x‖M + η, c by u‖x‖M. E = (γ + 2u)‖x‖M + 2η.
+//!
+//! *Cosine.* x' errs by at most 1.01u relatively, in each component (or by 2⁻¹⁵⁰ where it underflows, √d·2⁻¹⁵⁰ in all),
+//! so the product with y/‖y‖ by 1.01u; the dot product by 1.01γ‖y‖ + η, where ‖y‖ ≥ 2⁻¹⁰⁰ makes η/‖y‖ ≤ d·2⁻⁴⁹ ≪ γ; the
+//! scale by 1.01u and the product with it by u; c by 1.01u. E = 1.1γ + 8u. A zero vector scores exactly 0 = c.
+//!
+//! *Overflow.* Partial sums are at most (1 + γ)‖x'‖‖y‖ by Cauchy-Schwarz, so nothing overflows while S < 2¹²⁵ (L2),
+//! ‖x‖M < 2¹²⁵ (inner product), or all norms of the block lie in [2⁻¹⁰⁰, 2¹⁰⁰] or are 0 (cosine). Otherwise E = +∞: every
+//! vector of the block survives, whatever its score, NaN included, and is judged by its canonical distance alone.
+
+use crate::Metric;
+
+/// Largest dimension the bounds are proved for; beyond it every vector is judged by its canonical distance.
+const MAX_DIM: usize = 1 << 21;
+const U: f64 = f64::EPSILON * (1u64 << 28) as f64; // 2⁻²⁴
+
+/// A query's part of the bound.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct QueryBound {
+    metric: Metric,
+    /// ‖x‖, rounded up.
+    norm: f64,
+    /// ‖x‖² as computed.
+    square: f64,
+    /// γ; +∞ beyond [`MAX_DIM`].
+    gamma: f64,
+    /// 2η.
+    tiny: f64,
+}
+
+impl QueryBound {
+    /// `square`: ‖x‖², summed in f64.
+    pub(crate) fn new(metric: Metric, dim: usize, square: f64) -> Self {
+        let du = dim as f64 * U;
+        let gamma = if dim <= MAX_DIM { du / (1.0 - du) } else { f64::INFINITY };
+        Self { metric, norm: round_up(square.sqrt()), square, gamma, tiny: dim as f64 * 2f64.powi(-148) }
+    }
+
+    /// E for a block whose largest norm is `largest` (+∞ marks a block whose norms are out of the cosine's range).
+    #[inline]
+    pub(crate) fn error(&self, largest: f32) -> f64 {
+        let largest = f64::from(largest);
+        let error = match self.metric {
+            Metric::L2 => {
+                let sum = self.norm + largest;
+                let square = sum * sum;
+                if square < LIMIT { 2.0 * self.gamma * self.norm * largest + 4.0 * U * square } else { f64::INFINITY }
+            }
+            Metric::InnerProduct => {
+                let product = self.norm * largest;
+                if product < LIMIT { (self.gamma + 2.0 * U) * product } else { f64::INFINITY }
+            }
+            Metric::Cosine => {
+                if largest < f32::MAX.into() {
+                    1.1 * self.gamma + 8.0 * U
+                } else {
+                    f64::INFINITY
+                }
+            }
+        };
+        // ∞ · 0 from a γ beyond its range; and the f64 roundings of this function itself.
+        if error.is_nan() { f64::INFINITY } else { round_up(error) + self.tiny }
+    }
+
+    /// U (the largest t that still counts) from the k-th best canonical distance.
+    #[inline]
+    pub(crate) fn score_of(&self, canonical: f32) -> f64 {
+        match self.metric {
+            Metric::L2 => f64::from(canonical) - self.square,
+            Metric::InnerProduct | Metric::Cosine => -f64::from(canonical),
+        }
+    }
+}
+
+/// 2¹²⁵.
+const LIMIT: f64 = (1u128 << 125) as f64;
+
+/// `value` · (1 + 2⁻³⁰): covers the roundings of a few f64 operations and those of the sum ‖x‖² for d ≤ 2²¹.
+#[inline]
+fn round_up(value: f64) -> f64 {
+    value * (1.0 + 1.0 / (1u64 << 30) as f64)
+}
+
+/// The f32 at or above `value`.
+#[inline]
+pub(crate) fn ceil_f32(value: f64) -> f32 {
+    (value as f32).next_up()
+}
+
+/// What the scan keeps of a block of base vectors: an upper bound of their norms, +∞ where the cosine's range is left.
+/// `squares`: each ‖y‖², summed in f64.
+pub(crate) fn largest_norm(metric: Metric, squares: impl Iterator<Item = f64>) -> f32 {
+    let mut largest = 0.0f64;
+    for square in squares {
+        let out_of_range = square != 0.0 && !(SMALL..=1.0 / SMALL).contains(&square);
+        largest = largest.max(if metric == Metric::Cosine && out_of_range { f64::INFINITY } else { square });
+    }
+    ceil_f32(largest.sqrt())
+}
+
+/// 2⁻²⁰⁰ = (2⁻¹⁰⁰)².
+const SMALL: f64 = 1.0 / ((1u128 << 100) as f64 * (1u128 << 100) as f64);

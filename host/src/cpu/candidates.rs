@@ -1,0 +1,197 @@
+//! The vectors that may still be among a query's best k.
+//!
+//! A buffer takes survivors of the scan as (score, id). When full it is thinned: the k-th smallest upper bound s + E is a
+//! bound U on the k-th best distance, and whoever has s − E > U is out. If too many stay, because the error bound is wide
+//! against the differences of the data (a base far from the origin, many duplicates, components near the overflow), the
+//! buffer is *settled*: canonical distances for all of it, of which the best k stay. Thus memory is bounded whatever the
+//! data, and the worst case is one canonical distance for every vector of the base.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use super::bound::{QueryBound, ceil_f32};
+use crate::Metric;
+
+/// Scored by the scan, not yet by the definition.
+#[derive(Debug, Clone, Copy)]
+struct Candidate {
+    score: f32,
+    id: u32,
+}
+
+/// What thinning and settling need to know of the query and the base.
+pub(crate) trait Judge {
+    /// The canonical distance of base vector `id` from this query.
+    fn canonical(&mut self, id: u32) -> f32;
+    /// The bound of this query.
+    fn bound(&self) -> &QueryBound;
+    /// Largest norm of the block that holds base vector `id`.
+    fn largest_norm(&self, id: u32) -> f32;
+    /// The metric.
+    fn metric(&self) -> Metric;
+}
+
+/// See the module documentation.
+#[derive(Debug)]
+pub(crate) struct Candidates {
+    k: usize,
+    capacity: usize,
+    scored: Vec<Candidate>,
+    /// Settled: (distance, id) as ordered keys, at most k, in no order.
+    settled: Vec<u64>,
+    /// U: at least k vectors have t ≤ this. +∞ until k are known.
+    limit: f32,
+}
+
+impl Candidates {
+    /// For the best `k` of a base of `rows` vectors, `1 <= k <= rows`. No memory is taken yet.
+    pub(crate) fn new(k: usize, rows: usize) -> Self {
+        let capacity = Self::capacity(k, rows);
+        Self { k, capacity, scored: Vec::new(), settled: Vec::new(), limit: f32::INFINITY }
+    }
+
+    /// Entries of the buffer. Slack of k keeps the number of thinnings at about ln(rows / k); 128 keeps small k from
+    /// thinning for every few survivors.
+    fn capacity(k: usize, rows: usize) -> usize {
+        k.saturating_add(k.max(128)).min(rows).max(1)
+    }
+
+    /// Bytes that a query's candidates take at most.
+    pub(crate) fn bytes(k: usize, rows: usize) -> usize {
+        Self::capacity(k, rows) * size_of::<Candidate>() + k * size_of::<u64>() + size_of::<Self>()
+    }
+
+    /// Scores at or below this (or NaN) are to be pushed, for vectors of a block with this error bound. `shared` is the
+    /// best limit that any thread has found for the query.
+    pub(crate) fn threshold(&self, error: f64, shared: &Limit) -> f32 {
+        let sum = f64::from(self.limit.min(shared.get())) + error;
+        if sum < f64::INFINITY { ceil_f32(sum) } else { f32::INFINITY }
+    }
+
+    /// Takes a survivor; true where the buffer is now full and [`Self::make_room`] must follow.
+    #[inline]
+    #[must_use]
+    pub(crate) fn push(&mut self, score: f32, id: u32) -> bool {
+        if self.scored.capacity() == 0 {
+            self.scored.reserve_exact(self.capacity);
+        }
+        self.scored.push(Candidate { score, id });
+        self.scored.len() >= self.capacity
+    }
+
+    /// Thins the buffer, and settles it where that did not free half of the slack.
+    pub(crate) fn make_room(&mut self, judge: &mut impl Judge, shared: &Limit) {
+        self.thin(judge, shared);
+        if self.scored.len() > self.k + self.capacity.saturating_sub(self.k) / 2 || self.scored.len() >= self.capacity {
+            self.settle(judge, shared);
+        }
+    }
+
+    /// Drops whoever cannot be among the best k.
+    fn thin(&mut self, judge: &impl Judge, shared: &Limit) {
+        if self.scored.len() > self.k {
+            let mut upper: Vec<f32> = self.scored.iter().map(|c| upper(judge, *c)).collect();
+            let (_, limit, _) = upper.select_nth_unstable_by(self.k - 1, f32::total_cmp);
+            self.lower_limit(*limit, shared);
+        }
+        let limit = f64::from(self.limit.min(shared.get()));
+        if limit < f64::INFINITY {
+            self.scored.retain(|c| {
+                let error = judge.bound().error(judge.largest_norm(c.id));
+                // NaN scores come with an infinite error: they stay.
+                error == f64::INFINITY || f64::from(c.score) - error <= limit
+            });
+        }
+    }
+
+    /// Replaces scores by canonical distances, and keeps the best k.
+    fn settle(&mut self, judge: &mut impl Judge, shared: &Limit) {
+        let metric = judge.metric();
+        for candidate in self.scored.drain(..) {
+            self.settled.push(key(metric, judge.canonical(candidate.id), candidate.id));
+        }
+        if self.settled.len() > self.k {
+            self.settled.select_nth_unstable(self.k - 1);
+            self.settled.truncate(self.k);
+        }
+        if self.settled.len() == self.k
+            && let Some(&last) = self.settled.iter().max()
+        {
+            let score = judge.bound().score_of(distance(metric, last));
+            self.lower_limit(ceil_f32(score), shared);
+        }
+    }
+
+    fn lower_limit(&mut self, limit: f32, shared: &Limit) {
+        if limit < self.limit {
+            self.limit = limit;
+            shared.lower(limit);
+        }
+    }
+
+    /// Takes over what another thread found in its share of the base.
+    pub(crate) fn absorb(&mut self, other: Self) {
+        self.scored.extend(other.scored);
+        self.settled.extend(other.settled);
+        self.limit = self.limit.min(other.limit);
+    }
+
+    /// The best k: keys in ascending order, fewer only where the base has fewer.
+    pub(crate) fn finish(mut self, judge: &mut impl Judge, shared: &Limit) -> Vec<u64> {
+        self.thin(judge, shared);
+        self.settle(judge, shared);
+        self.settled.sort_unstable();
+        self.settled
+    }
+}
+
+/// s + E, rounded up; +∞ where the score says nothing.
+fn upper(judge: &impl Judge, candidate: Candidate) -> f32 {
+    let error = judge.bound().error(judge.largest_norm(candidate.id));
+    if error < f64::INFINITY { ceil_f32(f64::from(candidate.score) + error) } else { f32::INFINITY }
+}
+
+/// The lowest limit that any thread found for a query. Any value it ever held is a valid limit, so relaxed order will do.
+#[derive(Debug)]
+pub(crate) struct Limit(AtomicU32);
+
+impl Limit {
+    /// No limit yet.
+    pub(crate) fn new() -> Self {
+        Self(AtomicU32::new(ascending(f32::INFINITY)))
+    }
+
+    fn get(&self) -> f32 {
+        from_ascending(self.0.load(Ordering::Relaxed))
+    }
+
+    fn lower(&self, limit: f32) {
+        self.0.fetch_min(ascending(limit), Ordering::Relaxed);
+    }
+}
+
+/// Maps f32 to u32 so that the order of the integers is `f32::total_cmp`.
+fn ascending(value: f32) -> u32 {
+    let bits = value.to_bits();
+    if bits >> 31 == 0 { bits | 1 << 31 } else { !bits }
+}
+
+fn from_ascending(bits: u32) -> f32 {
+    f32::from_bits(if bits >> 31 == 1 { bits & !(1 << 31) } else { !bits })
+}
+
+/// (distance, id) as one integer: ascending keys are best first, then lower id.
+fn key(metric: Metric, distance: f32, id: u32) -> u64 {
+    let order = ascending(distance);
+    u64::from(if metric.larger_is_better() { !order } else { order }) << 32 | u64::from(id)
+}
+
+/// The distance in a key.
+pub(crate) fn distance(metric: Metric, key: u64) -> f32 {
+    let order = (key >> 32) as u32;
+    from_ascending(if metric.larger_is_better() { !order } else { order })
+}
+
+/// The id in a key.
+pub(crate) fn id(key: u64) -> u32 {
+    key as u32
+}

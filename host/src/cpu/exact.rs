@@ -1,0 +1,176 @@
+//! The sum of [`crate::metric`]'s definition, steps 1 to 5, evaluated with SIMD: the same operations in the same order, so
+//! the same bits. The plain evaluation there stays the definition; tests here compare the two.
+
+use super::simd::Isa;
+
+/// Which term the sum runs over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Term {
+    /// (x_i − y_i)².
+    SquaredDifference,
+    /// x_i · y_i.
+    Product,
+}
+
+/// Steps 1 to 5 over two vectors of one length.
+pub(crate) fn sum(isa: Isa, term: Term, x: &[f32], y: &[f32]) -> f64 {
+    assert_eq!(x.len(), y.len(), "vectors of one dimension");
+    match (isa, term) {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: `isa` comes from `Isa::detect`; the lengths agree.
+        (Isa::Avx512, Term::SquaredDifference) => unsafe { avx512::sum::<true>(x, y) },
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: as above.
+        (Isa::Avx512, Term::Product) => unsafe { avx512::sum::<false>(x, y) },
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: as above.
+        (Isa::Avx2, Term::SquaredDifference) => unsafe { avx2::<true>(x, y) },
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: as above.
+        (Isa::Avx2, Term::Product) => unsafe { avx2::<false>(x, y) },
+        (Isa::Portable, Term::SquaredDifference) => portable::<true>(x, y),
+        (Isa::Portable, Term::Product) => portable::<false>(x, y),
+    }
+}
+
+/// # Safety
+/// The processor has AVX2.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2")]
+unsafe fn avx2<const DIFFERENCE: bool>(x: &[f32], y: &[f32]) -> f64 {
+    portable::<DIFFERENCE>(x, y)
+}
+
+/// For the compiler to vectorise: terms in blocks of 128 fixed columns. The compiler never fuses or reorders f64
+/// operations, whatever the instruction set.
+#[inline(always)]
+fn portable<const DIFFERENCE: bool>(x: &[f32], y: &[f32]) -> f64 {
+    let term = |x: f32, y: f32| {
+        let (x, y) = (f64::from(x), f64::from(y));
+        if DIFFERENCE { (x - y) * (x - y) } else { x * y }
+    };
+    let mut acc = [0.0f64; 128];
+    let (xs, x_rest) = x.as_chunks::<128>();
+    let (ys, y_rest) = y.as_chunks::<128>();
+    for (x, y) in xs.iter().zip(ys) {
+        for j in 0..128 {
+            acc[j] += term(x[j], y[j]);
+        }
+    }
+    for (acc, (&x, &y)) in acc.iter_mut().zip(x_rest.iter().zip(y_rest)) {
+        *acc += term(x, y);
+    }
+    let mut lanes: [f64; 32] =
+        std::array::from_fn(|l| (acc[4 * l] + acc[4 * l + 1]) + (acc[4 * l + 2] + acc[4 * l + 3]));
+    for m in [16, 8, 4, 2, 1] {
+        for l in 0..m {
+            lanes[l] += lanes[l + m];
+        }
+    }
+    lanes[0]
+}
+
+#[cfg(target_arch = "x86_64")]
+mod avx512 {
+    use std::arch::x86_64::*;
+
+    /// The 128 accumulators are 16 registers. Columns past d would add 0 to accumulators that are never −0, so they are
+    /// left out, or read as 0 by a masked load.
+    ///
+    /// # Safety
+    /// The processor has AVX-512F; the slices have one length.
+    #[target_feature(enable = "avx512f")]
+    pub(super) unsafe fn sum<const DIFFERENCE: bool>(x: &[f32], y: &[f32]) -> f64 {
+        let mut acc = [_mm512_setzero_pd(); 16];
+        let (xs, x_rest) = x.as_chunks::<128>();
+        let (ys, y_rest) = y.as_chunks::<128>();
+        for (x, y) in xs.iter().zip(ys) {
+            for (j, acc) in acc.iter_mut().enumerate() {
+                // SAFETY: 8 floats at 8j, j < 16, of 128.
+                let (x, y) =
+                    unsafe { (_mm256_loadu_ps(x.as_ptr().add(8 * j)), _mm256_loadu_ps(y.as_ptr().add(8 * j))) };
+                *acc = _mm512_add_pd(*acc, term::<DIFFERENCE>(x, y));
+            }
+        }
+        for (j, acc) in acc.iter_mut().enumerate() {
+            let left = x_rest.len().saturating_sub(8 * j).min(8);
+            if left == 0 {
+                break;
+            }
+            let mask = ((1u32 << left) - 1) as __mmask16;
+            // SAFETY: only the `left` floats that remain from 8j on are read: the rests have one length.
+            let (x, y) = unsafe {
+                (
+                    _mm512_castps512_ps256(_mm512_maskz_loadu_ps(mask, x_rest.as_ptr().add(8 * j))),
+                    _mm512_castps512_ps256(_mm512_maskz_loadu_ps(mask, y_rest.as_ptr().add(8 * j))),
+                )
+            };
+            *acc = _mm512_add_pd(*acc, term::<DIFFERENCE>(x, y));
+        }
+        // Step 3, four registers (8 lanes) at a time. The lanes come out as 0 2 1 3 4 6 5 7 of each eight.
+        let lanes: [__m512d; 4] =
+            std::array::from_fn(|g| fours(acc[4 * g], acc[4 * g + 1], acc[4 * g + 2], acc[4 * g + 3]));
+        // Step 4: m = 16 and 8 pair whole registers, 4 the halves, 2 and 1 what is left.
+        let eight = _mm512_add_pd(_mm512_add_pd(lanes[0], lanes[2]), _mm512_add_pd(lanes[1], lanes[3]));
+        let four = _mm256_add_pd(_mm512_castpd512_pd256(eight), _mm512_extractf64x4_pd::<1>(eight));
+        let mut lane = [0.0f64; 4];
+        // SAFETY: room for four.
+        unsafe { _mm256_storeu_pd(lane.as_mut_ptr(), four) };
+        let [lane0, lane2, lane1, lane3] = lane;
+        (lane0 + lane2) + (lane1 + lane3)
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    fn term<const DIFFERENCE: bool>(x: __m256, y: __m256) -> __m512d {
+        let (x, y) = (_mm512_cvtps_pd(x), _mm512_cvtps_pd(y));
+        if DIFFERENCE {
+            let difference = _mm512_sub_pd(x, y);
+            _mm512_mul_pd(difference, difference)
+        } else {
+            _mm512_mul_pd(x, y)
+        }
+    }
+
+    /// (a0 + a1) + (a2 + a3) of each four consecutive values of a, b, c, d.
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    fn fours(a: __m512d, b: __m512d, c: __m512d, d: __m512d) -> __m512d {
+        let ab = _mm512_add_pd(_mm512_unpacklo_pd(a, b), _mm512_unpackhi_pd(a, b));
+        let cd = _mm512_add_pd(_mm512_unpacklo_pd(c, d), _mm512_unpackhi_pd(c, d));
+        let first = _mm512_shuffle_f64x2::<0b10_00_10_00>(ab, cd);
+        let second = _mm512_shuffle_f64x2::<0b11_01_11_01>(ab, cd);
+        _mm512_add_pd(first, second)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Metric;
+    use crate::metric::canonical;
+
+    #[test]
+    fn every_instruction_set_gives_the_bits_of_the_definition() {
+        // A small generator of its own; values over many magnitudes, so that another order of addition would show.
+        let mut state = 1u64;
+        let mut next = || {
+            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            let unit = (state >> 40) as f32 / (1u64 << 24) as f32 - 0.5;
+            unit * 2f32.powi((state >> 8 & 31) as i32 - 16)
+        };
+        for dim in (1..=300).chain([383, 384, 385, 512, 960, 1000, 2047, 2048]) {
+            let x: Vec<f32> = (0..dim).map(|_| next()).collect();
+            let y: Vec<f32> = (0..dim).map(|_| next()).collect();
+            for isa in Isa::all() {
+                let l2 = sum(isa, Term::SquaredDifference, &x, &y) as f32 + 0.0;
+                assert_eq!(l2.to_bits(), canonical(Metric::L2, &x, &y).to_bits(), "L2, {isa:?}, dimension {dim}");
+                let product = sum(isa, Term::Product, &x, &y);
+                let ip = product as f32 + 0.0;
+                assert_eq!(ip.to_bits(), canonical(Metric::InnerProduct, &x, &y).to_bits(), "{isa:?}, dimension {dim}");
+                // All 64 bits, against the plain evaluation.
+                assert_eq!(product.to_bits(), sum(Isa::Portable, Term::Product, &x, &y).to_bits(), "{isa:?}, {dim}");
+            }
+        }
+    }
+}
