@@ -1,0 +1,112 @@
+//! Global memory for the emulator.
+
+use super::registry::{self, Allocation, Line};
+use bytemuck::AnyBitPattern;
+use std::marker::PhantomData;
+
+/// `len` values of `T` in emulated global memory, 256-byte aligned like the driver's.
+///
+/// Kernels get its pointers. An access past its end is a fault, however small; so is one after it was dropped.
+pub struct Buffer<T: Copy> {
+    /// `None` only while dropping.
+    allocation: Option<Allocation>,
+    len: usize,
+    of: PhantomData<T>,
+}
+
+// SAFETY: a buffer owns its memory and hands out references only through &self and &mut self.
+unsafe impl<T: Copy + Send> Send for Buffer<T> {}
+// SAFETY: as above.
+unsafe impl<T: Copy + Sync> Sync for Buffer<T> {}
+
+/// Byte of memory that nobody has written.
+const POISON: u8 = 0xA5;
+
+impl<T: Copy> Buffer<T> {
+    fn filled(len: usize, byte: u8) -> Self {
+        const { assert!(align_of::<T>() <= align_of::<Line>(), "no type needs more alignment than the driver gives") };
+        let bytes = len.checked_mul(size_of::<T>()).expect("a buffer fits the address space");
+        // One more line than needed: neighbours in the allocator are never neighbours for a kernel.
+        let memory = vec![Line([byte; 256]); bytes / 256 + 2].into_boxed_slice();
+        let allocation = Allocation { memory, len: bytes };
+        registry::register(&allocation);
+        Self { allocation: Some(allocation), len, of: PhantomData }
+    }
+
+    /// A buffer with a copy of `values`.
+    pub fn from_slice(values: &[T]) -> Self {
+        let mut buffer = Self::filled(values.len(), POISON);
+        buffer.copy_from(values);
+        buffer
+    }
+
+    /// Values it holds.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether it holds none.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The first value, for a kernel that reads.
+    pub fn as_ptr(&self) -> *const T {
+        self.allocation.as_ref().map_or(std::ptr::null(), |allocation| allocation.memory.as_ptr().cast())
+    }
+
+    /// The first value, for a kernel that writes.
+    pub fn as_mut_ptr(&mut self) -> *mut T {
+        self.allocation.as_mut().map_or(std::ptr::null_mut(), |allocation| allocation.memory.as_mut_ptr().cast())
+    }
+
+    /// The values as bytes.
+    fn bytes(&self) -> &[u8] {
+        // SAFETY: the allocation has at least this many bytes, all initialised, and lives as long as self.
+        unsafe { std::slice::from_raw_parts(self.as_ptr().cast(), self.len * size_of::<T>()) }
+    }
+
+    /// Overwrites all values.
+    ///
+    /// # Panics
+    /// If `values` has not [`len`](Self::len) elements.
+    pub fn copy_from(&mut self, values: &[T]) {
+        assert_eq!(values.len(), self.len, "copy_from needs as many values as the buffer holds");
+        let to = self.as_mut_ptr();
+        // SAFETY: both have `len` values; a buffer overlaps nothing else.
+        unsafe { std::ptr::copy_nonoverlapping(values.as_ptr(), to, values.len()) }
+    }
+}
+
+impl<T: AnyBitPattern> Buffer<T> {
+    /// A buffer of `len` values whose bytes are zero.
+    pub fn new(len: usize) -> Self {
+        Self::filled(len, 0)
+    }
+
+    /// A buffer of `len` values whose bytes are 0xA5: what a kernel forgot to write shows.
+    pub fn new_poisoned(len: usize) -> Self {
+        Self::filled(len, POISON)
+    }
+
+    /// A copy of the values.
+    pub fn to_vec(&self) -> Vec<T> {
+        let bytes = self.bytes();
+        // SAFETY: the bytes are `len` aligned values, and any bits are a value.
+        unsafe { std::slice::from_raw_parts(bytes.as_ptr().cast::<T>(), self.len) }.to_vec()
+    }
+}
+
+impl<T: Copy> std::fmt::Debug for Buffer<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Buffer").field("address", &self.as_ptr()).field("len", &self.len).finish()
+    }
+}
+
+impl<T: Copy> Drop for Buffer<T> {
+    fn drop(&mut self) {
+        if let Some(allocation) = self.allocation.take() {
+            registry::free(allocation);
+        }
+    }
+}

@@ -1,0 +1,203 @@
+//! What a running thread knows: itself, its warp, its block. And how it meets others.
+
+use super::{
+    arena::Block,
+    device::async_copy::Copies,
+    violation::{Operation, SourceLocation, Violation, ViolationKind},
+};
+use crate::Site;
+use corosensei::Yielder;
+use std::cell::Cell;
+
+/// Lanes of a warp.
+pub const LANES: usize = 32;
+
+/// A thread of the block that runs.
+pub struct Lane {
+    /// How it suspends; set when it starts.
+    pub yielder: *const Yielder<(), ()>,
+    pub warp: *mut Warp,
+    pub block: *mut Block,
+    /// Number in the warp.
+    pub lane: u32,
+    /// Number in the block, x fastest.
+    pub thread: u32,
+    /// Index in the block.
+    pub index: [u32; 3],
+    /// What it waits in: operation, mask, place.
+    pub operation: Operation,
+    pub mask: u32,
+    pub site: Site,
+    /// Its asynchronous copies.
+    pub copies: Copies,
+}
+
+/// Words that a lane can deposit in a collective of matrices.
+pub const WIDE: usize = 6;
+
+/// 32 lanes that run in turn.
+///
+/// Values are exchanged through `exchange` (and `wide`): a lane writes its slot, suspends, and reads others' slots when
+/// resumed. There are two sets of slots, used in turn by pass, because a lane resumed early writes its next value before
+/// later lanes have read the last one.
+pub struct Warp {
+    pub exchange: [[u32; LANES]; 2],
+    pub wide: Box<[[[u32; WIDE]; LANES]; 2]>,
+    /// The set that the running pass deposits in.
+    pub parity: usize,
+    /// Number of the running pass.
+    pub pass: u64,
+    /// Lanes that arrived somewhere in this pass, and where the first did.
+    pub arrived: u32,
+    pub operation: Operation,
+    pub mask: u32,
+    pub site: Site,
+    /// Whether a later one arrived elsewhere.
+    pub mixed: bool,
+    /// A result that all lanes of a collective share, computed by the first: pass, mask, value.
+    pub shared_result: (u64, u32, u32),
+    /// Operands of a matrix product as f32, decoded by the first lane in the pass named: A row by row, B column by column.
+    pub product: Box<Product>,
+    /// Lanes that the block has, that have returned, and that the next pass resumes.
+    pub existing: u32,
+    pub exited: u32,
+    pub runnable: u32,
+    /// Whether the warp waits at the block's barrier.
+    pub parked: bool,
+    /// Since when all it does is wait in loops.
+    pub spinning_since: Option<std::time::Instant>,
+    /// Number of the warp in the block.
+    pub number: u32,
+    /// Order of accesses within the warp (see `shared_memory`).
+    pub clock: WarpClock,
+}
+
+/// Decoded operands of the pass `pass`.
+pub struct Product {
+    pub pass: u64,
+    pub a: [[f32; 16]; 16],
+    pub b: [[f32; 16]; 8],
+}
+
+/// A logical clock that ticks at each collective.
+pub struct WarpClock {
+    /// Now.
+    pub tick: u32,
+    /// The last collective of all lanes: what any lane did before is ordered before what any does now.
+    pub all: u32,
+    /// `[i][j]`: what lane j did before this tick is ordered before what lane i does now. Filled only by collectives of
+    /// fewer lanes.
+    pub pairs: Option<Box<[[u32; LANES]; LANES]>>,
+}
+
+impl WarpClock {
+    pub fn new() -> Self {
+        Self { tick: 1, all: 0, pairs: None }
+    }
+
+    /// All lanes met.
+    #[inline(always)]
+    pub fn meet_all(&mut self) {
+        self.tick += 1;
+        self.all = self.tick;
+    }
+
+    /// The lanes of `group` met.
+    pub fn meet(&mut self, group: u32) {
+        self.tick += 1;
+        let tick = self.tick;
+        let pairs = self.pairs.get_or_insert_with(|| Box::new([[0; LANES]; LANES]));
+        // What any of them knew about any lane, all of them know now.
+        let mut known = [0; LANES];
+        for lane in lanes(group) {
+            for (known, &pair) in known.iter_mut().zip(&pairs[lane]) {
+                *known = pair.max(*known);
+            }
+        }
+        for lane in lanes(group) {
+            known[lane] = tick;
+        }
+        for lane in lanes(group) {
+            pairs[lane] = known;
+        }
+    }
+}
+
+/// The lanes of a mask, ascending.
+pub fn lanes(mask: u32) -> impl Iterator<Item = usize> {
+    (0..LANES).filter(move |lane| mask >> lane & 1 == 1)
+}
+
+thread_local! {
+    /// The thread that runs on this OS thread, if any.
+    pub static CURRENT: Cell<*mut Lane> = const { Cell::new(std::ptr::null_mut()) };
+}
+
+/// The running thread.
+///
+/// # Panics
+/// Outside a launch.
+#[inline(always)]
+pub fn current() -> *mut Lane {
+    let lane = CURRENT.get();
+    if lane.is_null() {
+        outside();
+    }
+    lane
+}
+
+#[cold]
+#[inline(never)]
+fn outside() -> ! {
+    panic!("device functions of cuda_std run inside emulator::launch only");
+}
+
+/// Waits for the lanes of `mask` (for all threads of the block, if the operation is a barrier).
+///
+/// # Safety
+/// `lane` is the running thread. No reference into its warp, its block or itself is held across the call.
+#[inline(always)]
+pub unsafe fn meet(lane: *mut Lane, operation: Operation, mask: u32, site: Site) {
+    // SAFETY: the running thread's lane and warp live as long as its block runs, on this OS thread only.
+    unsafe {
+        (*lane).operation = operation;
+        (*lane).mask = mask;
+        (*lane).site = site;
+        let warp = (*lane).warp;
+        if (*warp).arrived == 0 {
+            (*warp).operation = operation;
+            (*warp).mask = mask;
+            (*warp).site = site;
+        } else if (*warp).operation != operation
+            || (*warp).mask != mask
+            || operation.is_aligned() && !std::ptr::eq((*warp).site, site)
+        {
+            (*warp).mixed = true;
+        }
+        (*warp).arrived += 1;
+        (*(*lane).yielder).suspend(());
+    }
+}
+
+/// What a thread unwinds with after it reported a violation.
+pub struct Stop;
+
+/// Reports a violation by the running thread and ends it.
+///
+/// # Safety
+/// `lane` is the running thread.
+#[cold]
+#[inline(never)]
+pub unsafe fn fail(lane: *mut Lane, site: Site, kind: ViolationKind) -> ! {
+    // SAFETY: the running thread's lane and block are alive, and nobody else on this OS thread runs.
+    unsafe {
+        let block = (*lane).block;
+        (*block).violation = Some(violation(&*block, (*lane).index, site.into(), kind));
+    }
+    std::panic::resume_unwind(Box::new(Stop))
+}
+
+/// A violation by a thread of `block`.
+pub fn violation(block: &Block, thread: [u32; 3], location: SourceLocation, kind: ViolationKind) -> Violation {
+    Violation { kernel: block.kernel, block: block.index, thread, location, kind: Box::new(kind) }
+}

@@ -1,0 +1,60 @@
+//! Arithmetic with the bits that the GPU's instructions give.
+
+/// What the GPU's conversions make of NaN.
+const NAN_16: u16 = 0x7fff;
+
+#[inline(always)]
+pub fn mul_add_f32(a: f32, b: f32, c: f32) -> f32 {
+    a.mul_add(b, c)
+}
+
+#[inline(always)]
+pub fn mul_add_f64(a: f64, b: f64, c: f64) -> f64 {
+    a.mul_add(b, c)
+}
+
+#[inline(always)]
+pub fn min_f32(a: f32, b: f32) -> f32 {
+    if a == b { f32::from_bits(a.to_bits() | b.to_bits()) } else { a.min(b) }
+}
+
+#[inline(always)]
+pub fn max_f32(a: f32, b: f32) -> f32 {
+    if a == b { f32::from_bits(a.to_bits() & b.to_bits()) } else { a.max(b) }
+}
+
+#[inline(always)]
+pub fn sqrt_f32(x: f32) -> f32 {
+    x.sqrt()
+}
+
+#[inline(always)]
+pub fn sqrt_f64(x: f64) -> f64 {
+    x.sqrt()
+}
+
+#[inline(always)]
+pub fn f16_to_f32(bits: u16) -> f32 {
+    let value = half::f16::from_bits(bits).to_f32();
+    if value.is_nan() { f32::from_bits(0x7fff_ffff) } else { value }
+}
+
+#[inline(always)]
+pub fn f32_to_f16(x: f32) -> u16 {
+    if x.is_nan() { NAN_16 } else { half::f16::from_f32(x).to_bits() }
+}
+
+#[inline(always)]
+pub fn f32_to_bf16(x: f32) -> u16 {
+    if x.is_nan() { NAN_16 } else { half::bf16::from_f32(x).to_bits() }
+}
+
+#[inline(always)]
+pub fn f32_to_tf32(x: f32) -> u32 {
+    // Half of the last kept bit, added to the magnitude, rounds ties away from zero; the carry into the exponent is right.
+    if x.is_finite() {
+        x.to_bits().wrapping_add(0x1000) & !0x1fff
+    } else {
+        if x.is_nan() { 0x7fff_ffff } else { x.to_bits() }
+    }
+}

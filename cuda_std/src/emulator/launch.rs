@@ -1,0 +1,168 @@
+//! Launches a kernel on the CPU.
+
+use super::{
+    arena::Arena,
+    registry::Snapshot,
+    schedule::{self, run_block},
+    violation::{Violation, ViolationKind},
+};
+use crate::launch::{Kernel, KernelArgs, LaunchConfig};
+use std::{
+    panic::Location,
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+/// What a launch did.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Stats {
+    /// Collectives and barriers, counted once for each lane that took part.
+    pub lane_collectives: u64,
+    /// Barriers, counted once for each block.
+    pub barriers: u64,
+    /// Bytes loaded from global memory, asynchronous copies included.
+    pub global_load_bytes: u64,
+    /// Bytes stored to global memory.
+    pub global_store_bytes: u64,
+    /// Atomic operations on global memory.
+    pub global_atomics: u64,
+    /// Atomic operations on shared memory.
+    pub shared_atomics: u64,
+}
+
+impl Stats {
+    fn add(&mut self, other: &Self) {
+        self.lane_collectives += other.lane_collectives;
+        self.barriers += other.barriers;
+        self.global_load_bytes += other.global_load_bytes;
+        self.global_store_bytes += other.global_store_bytes;
+        self.global_atomics += other.global_atomics;
+        self.shared_atomics += other.shared_atomics;
+    }
+}
+
+/// Dynamic shared memory that the largest GPUs give a block.
+const MAX_SHARED: u32 = 227 * 1024;
+
+/// Emulated threads that may be alive at once: each has a guarded stack, two mappings of the 65,530 that Linux allows.
+const MAX_THREADS_ALIVE: usize = 24 * 1024;
+
+/// Arguments on their way to other OS threads.
+struct Shared<A>(A);
+
+// SAFETY: the arguments are raw pointers and scalars, only read; what is done through the pointers is the kernel's contract.
+unsafe impl<A: KernelArgs> Sync for Shared<A> {}
+
+impl<A> Shared<A> {
+    fn get(&self) -> &A {
+        &self.0
+    }
+}
+
+/// Runs `kernel` on the CPU and checks it. Returns when all blocks are done, or the first violation: of the blocks that
+/// fail, the one with the lowest number.
+///
+/// Global memory is the [`Buffer`](super::Buffer)s that exist when the launch starts.
+///
+/// # Safety
+/// The kernel's own contract. The buffers that it uses stay alive until the launch returns, and nobody else accesses them
+/// meanwhile. (Stray accesses through the functions of this crate are caught; those by plain pointers are not.)
+///
+/// # Errors
+/// A [`Violation`], see [`ViolationKind`].
+#[track_caller]
+pub unsafe fn launch<A: KernelArgs>(
+    kernel: &Kernel<A>,
+    config: LaunchConfig,
+    arguments: A,
+) -> Result<Stats, Violation> {
+    check(kernel, config)?;
+    schedule::install_panic_hook();
+    let global = Snapshot::new();
+    // SAFETY: a snapshot is plain data; the pointer that arenas keep to it is cleared before this function returns.
+    let arguments = Shared(arguments);
+    let blocks = config.grid.iter().map(|&n| u64::from(n)).product::<u64>();
+    let threads = config.block.iter().product::<u32>() as usize;
+    let next = AtomicU64::new(0);
+    let first_failure = AtomicU64::new(u64::MAX);
+    let result = Mutex::new((Stats::default(), None::<Violation>));
+    let work = || {
+        let mut arena = Arena::take(kernel.name(), config, &global);
+        // SAFETY: the caller has the kernel's contract.
+        let body = || unsafe { kernel.call(arguments.get()) };
+        let mut failure = None;
+        loop {
+            let number = next.fetch_add(1, Ordering::Relaxed);
+            if number >= blocks || first_failure.load(Ordering::Relaxed) < number {
+                break;
+            }
+            // SAFETY: as above.
+            match unsafe { run_block(&mut arena, number, &body, &first_failure) } {
+                Ok(_) => {}
+                Err(violation) => {
+                    first_failure.fetch_min(number, Ordering::Relaxed);
+                    failure = Some((number, violation));
+                    break;
+                }
+            }
+        }
+        let mut result = result.lock().unwrap_or_else(PoisonError::into_inner);
+        result.0.add(&arena.block.stats);
+        if let Some((number, violation)) = failure
+            && number == first_failure.load(Ordering::Relaxed)
+        {
+            result.1 = Some(violation);
+        }
+        arena.give_back();
+    };
+    let workers = rayon::current_num_threads().min(MAX_THREADS_ALIVE / threads).max(1);
+    if workers == 1 || blocks == 1 {
+        work();
+    } else {
+        rayon::scope(|scope| (0..workers).for_each(|_| scope.spawn(|_| work())));
+    }
+    match result.into_inner().unwrap_or_else(PoisonError::into_inner) {
+        (_, Some(violation)) => Err(violation),
+        (stats, None) => Ok(stats),
+    }
+}
+
+/// Whether a GPU would take the launch.
+#[track_caller]
+fn check<A>(kernel: &Kernel<A>, config: LaunchConfig) -> Result<(), Violation> {
+    let threads = config.block.iter().map(|&n| u64::from(n)).product();
+    let limits = [
+        ("grid x", config.grid[0].into(), (1 << 31) - 1),
+        ("grid y", config.grid[1].into(), 65_535),
+        ("grid z", config.grid[2].into(), 65_535),
+        ("block x", config.block[0].into(), 1024),
+        ("block y", config.block[1].into(), 1024),
+        ("block z", config.block[2].into(), 64),
+        ("threads of a block", threads, 1024),
+        ("threads of a block (max_threads)", threads, kernel.max_threads().unwrap_or(1024).into()),
+    ];
+    let refused = limits
+        .into_iter()
+        .find_map(|(what, asked, limit): (_, u64, u64)| match asked {
+            0 => Some((what, asked, 1)),
+            asked => (asked > limit).then_some((what, asked, limit)),
+        })
+        .or_else(|| {
+            (config.shared_bytes > MAX_SHARED).then_some((
+                "dynamic shared memory",
+                config.shared_bytes.into(),
+                MAX_SHARED.into(),
+            ))
+        });
+    let Some((what, asked, limit)) = refused else { return Ok(()) };
+    Err(Violation {
+        kernel: kernel.name(),
+        block: [0; 3],
+        thread: [0; 3],
+        location: Location::caller().into(),
+        kind: Box::new(ViolationKind::LaunchLimit { what, asked, limit }),
+    })
+}

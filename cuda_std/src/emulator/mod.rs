@@ -1,0 +1,38 @@
+//! The CPU back end: runs kernels thread by thread and checks what they do.
+//!
+//! Each thread of a block is a coroutine; 32 of them are a warp and run in turn from one collective to the next. Blocks
+//! are spread over rayon's threads, a block staying on one. Global memory is a set of [`Buffer`]s; shared memory is one
+//! store a block.
+//!
+//! # What stops a launch
+//! Each fault ends the launch with a [`Violation`]: kernel, block, thread, source line, and a [`ViolationKind`].
+//!
+//! - A collective that not all lanes of its mask reach, or reach with different operations or masks; a barrier that not
+//!   all threads of the block reach. A deadlock is one of these, so a launch ends (a loop that waits in vain for another
+//!   thread's volatile or atomic store is stopped after ten seconds; a loop that does nothing is not).
+//! - A global access outside the buffers (freed ones included) or misaligned. Accesses by plain Rust pointers are not seen.
+//! - A shared access out of bounds or misaligned, a read of shared memory that nobody wrote, or one whose asynchronous
+//!   copy was not waited for.
+//! - A shared-memory race: two threads touch the same bytes, one of them writes, at least one access is not atomic, and
+//!   neither a barrier nor (within a warp) a collective of both lanes stands between. CUDA itself promises this order for
+//!   [`sync_warp`](crate::warp::sync_warp) only, not for a shuffle or vote; the emulator takes any collective.
+//! - A panic.
+//!
+//! # What it does not model
+//! Time, the order of warps (always the same here), races between blocks in global memory, and rounding inside matrix
+//! products (see [`crate::mma`]).
+
+mod arena;
+mod buffer;
+mod context;
+pub(crate) mod device;
+mod launch;
+mod registry;
+mod schedule;
+mod shared_memory;
+mod stack;
+mod violation;
+
+pub use buffer::Buffer;
+pub use launch::{Stats, launch};
+pub use violation::{Access, Instead, Nearest, Operation, SourceLocation, Violation, ViolationKind};

@@ -1,0 +1,98 @@
+//! Which addresses are global memory: the live buffers, and the freed ones while their memory is held back.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::{PoisonError, RwLock},
+};
+
+/// An allocation, owned.
+pub struct Allocation {
+    pub memory: Box<[Line]>,
+    /// Bytes the user asked for; the rest is padding that no kernel may touch.
+    pub len: usize,
+}
+
+/// 256 bytes, aligned as the driver aligns device memory.
+#[derive(Clone, Copy)]
+#[repr(C, align(256))]
+pub struct Line(pub [u8; 256]);
+
+impl Allocation {
+    pub fn address(&self) -> usize {
+        self.memory.as_ptr().addr()
+    }
+}
+
+/// Bytes of freed memory that are not reused, so that late accesses are recognised.
+const QUARANTINE: usize = 64 << 20;
+
+#[derive(Default)]
+struct Registry {
+    live: BTreeMap<usize, usize>,
+    freed: VecDeque<Allocation>,
+    freed_bytes: usize,
+}
+
+static REGISTRY: RwLock<Registry> =
+    RwLock::new(Registry { live: BTreeMap::new(), freed: VecDeque::new(), freed_bytes: 0 });
+
+/// Makes an allocation global memory.
+pub fn register(allocation: &Allocation) {
+    let mut registry = REGISTRY.write().unwrap_or_else(PoisonError::into_inner);
+    registry.live.insert(allocation.address(), allocation.len);
+}
+
+/// Takes a buffer's memory out of use.
+pub fn free(allocation: Allocation) {
+    let mut registry = REGISTRY.write().unwrap_or_else(PoisonError::into_inner);
+    registry.live.remove(&allocation.address());
+    registry.freed_bytes += allocation.len;
+    registry.freed.push_back(allocation);
+    while registry.freed_bytes > QUARANTINE
+        && let Some(oldest) = registry.freed.pop_front()
+    {
+        registry.freed_bytes -= oldest.len;
+    }
+}
+
+/// A contiguous piece of memory.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Range {
+    pub start: usize,
+    pub len: usize,
+}
+
+impl Range {
+    /// Whether `bytes` bytes at `address` lie inside.
+    #[inline(always)]
+    pub fn holds(self, address: usize, bytes: usize) -> bool {
+        bytes <= self.len && address.wrapping_sub(self.start) <= self.len - bytes
+    }
+}
+
+/// The registry at the time of a launch.
+pub struct Snapshot {
+    /// Live buffers by address.
+    live: Vec<Range>,
+    freed: Vec<Range>,
+}
+
+impl Snapshot {
+    pub fn new() -> Self {
+        let registry = REGISTRY.read().unwrap_or_else(PoisonError::into_inner);
+        Self {
+            live: registry.live.iter().map(|(&start, &len)| Range { start, len }).collect(),
+            freed: registry.freed.iter().map(|freed| Range { start: freed.address(), len: freed.len }).collect(),
+        }
+    }
+
+    /// The live buffer that starts at or below `address`, the nearest one.
+    pub fn below(&self, address: usize) -> Option<Range> {
+        let count = self.live.partition_point(|range| range.start <= address);
+        self.live[..count].last().copied()
+    }
+
+    pub fn is_freed(&self, address: usize) -> bool {
+        self.freed.iter().any(|range| range.holds(address, 1))
+    }
+}

@@ -1,0 +1,351 @@
+//! Runs the threads of a block.
+//!
+//! A *pass* resumes each runnable lane of a warp once; each runs to its next collective, barrier or return. In the common
+//! case all lanes of the warp then stand in one collective of all of them, which one comparison shows, and the next pass
+//! follows. Otherwise the lanes are grouped by what they wait in; groups that are complete go on. If none is, the warp
+//! waits at the block's barrier, or it is stuck: a violation.
+
+use super::{
+    arena::{Arena, Block, Thread},
+    context::{self, CURRENT, LANES, Lane, Stop, Warp, lanes},
+    stack,
+    violation::{Instead, Operation, SourceLocation, Violation, ViolationKind},
+};
+use crate::Site;
+use std::{
+    any::Any,
+    cell::RefCell,
+    panic::{self, AssertUnwindSafe},
+    sync::{
+        Once,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+/// How long a warp may do nothing but wait for other threads' stores.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Where a warp stands after its passes.
+enum Warps {
+    /// All threads have returned.
+    Done,
+    /// All wait at the block's barrier.
+    Parked,
+    /// It waits in a loop; other warps should run.
+    Spinning,
+}
+
+thread_local! {
+    /// Where the last panic of an emulated thread came from.
+    static PANICKED_AT: RefCell<Option<SourceLocation>> = const { RefCell::new(None) };
+}
+
+/// Makes panics of emulated threads silent and remembers their place; others go to the hook that was there before.
+pub fn install_panic_hook() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let previous = panic::take_hook();
+        panic::set_hook(Box::new(move |info| {
+            if CURRENT.get().is_null() {
+                previous(info);
+            } else {
+                PANICKED_AT.set(info.location().map(SourceLocation::from));
+            }
+        }));
+    });
+}
+
+/// Runs block `number` of the launch. `Ok(false)` if it was given up because a block before it failed.
+///
+/// # Safety
+/// The contract of the kernel behind `body`, for this block.
+pub unsafe fn run_block(
+    arena: &mut Arena,
+    number: u64,
+    body: &dyn Fn(),
+    first_failure: &AtomicU64,
+) -> Result<bool, Violation> {
+    arena.start_block(number);
+    // SAFETY: lengthens the lifetime only; all coroutines end, or are unwound, before this function returns.
+    let body: &'static dyn Fn() = unsafe { std::mem::transmute::<&dyn Fn(), &'static dyn Fn()>(body) };
+    arena.threads.clear();
+    for (thread, lane) in arena.lanes.iter_mut().enumerate() {
+        let lane: *mut Lane = lane;
+        arena.threads.push(Some(Thread::with_stack(stack::take(thread), move |yielder, ()| {
+            // SAFETY: the lane outlives its coroutine, which runs on this OS thread only.
+            unsafe { (*lane).yielder = yielder };
+            body();
+        })));
+    }
+    let outcome = panic::catch_unwind(AssertUnwindSafe(|| run_warps(arena, first_failure)));
+    let running = CURRENT.replace(std::ptr::null_mut());
+    // Unwinds the threads that were left in the middle.
+    arena.threads.clear();
+    match outcome {
+        Ok(outcome) => outcome,
+        Err(payload) => Err(arena.block.violation.take().unwrap_or_else(|| {
+            // SAFETY: the lanes are alive; `running` is one of them, as nothing else runs on this OS thread.
+            let lane = unsafe { &*running };
+            let location = PANICKED_AT.take().unwrap_or_else(|| lane.site.into());
+            let kind = ViolationKind::Panic { message: message(payload.as_ref()) };
+            context::violation(&arena.block, lane.index, location, kind)
+        })),
+    }
+}
+
+/// The text of a panic.
+fn message(payload: &(dyn Any + Send)) -> String {
+    if let Some(text) = payload.downcast_ref::<&str>() {
+        (*text).to_owned()
+    } else if let Some(text) = payload.downcast_ref::<String>() {
+        text.clone()
+    } else if payload.is::<Stop>() {
+        "stopped".to_owned()
+    } else {
+        "a value that is not text".to_owned()
+    }
+}
+
+/// Runs all warps, from barrier to barrier, until all threads have returned.
+fn run_warps(arena: &mut Arena, first_failure: &AtomicU64) -> Result<bool, Violation> {
+    loop {
+        let (mut parked, mut spinning) = (0, 0);
+        for number in 0..arena.warps.len() {
+            let warp = &mut arena.warps[number];
+            if warp.exited == warp.existing {
+                continue;
+            }
+            if warp.parked {
+                parked += 1;
+                continue;
+            }
+            if first_failure.load(Ordering::Relaxed) < arena.block.number {
+                return Ok(false);
+            }
+            let first = number * LANES;
+            let count = warp.existing.count_ones() as usize;
+            let (threads, lanes) = (&mut arena.threads[first..first + count], &mut arena.lanes[first..first + count]);
+            match run_warp(warp, threads, lanes, &mut arena.block)? {
+                Warps::Done => {}
+                Warps::Parked => {
+                    arena.warps[number].parked = true;
+                    parked += 1;
+                }
+                Warps::Spinning => spinning += 1,
+            }
+        }
+        if spinning > 0 {
+            std::thread::yield_now();
+        } else if parked > 0 {
+            release_barrier(arena)?;
+        } else {
+            return Ok(true);
+        }
+    }
+}
+
+/// Runs a warp's passes until it can do no more by itself.
+fn run_warp(
+    warp: &mut Warp,
+    threads: &mut [Option<Thread>],
+    lanes: &mut [Lane],
+    block: &mut Block,
+) -> Result<Warps, Violation> {
+    // The lanes reach warp and block by raw pointers while they run, so this function does too.
+    let (warp, block): (*mut Warp, *mut Block) = (warp, block);
+    loop {
+        // SAFETY: both are alive, and no lane runs between two passes.
+        unsafe {
+            pass(warp, threads, lanes);
+            let warp = &mut *warp;
+            let block = &mut *block;
+            block.stats.lane_collectives += u64::from(warp.arrived);
+            let uniform = !warp.mixed && warp.exited == 0 && warp.arrived == warp.existing.count_ones();
+            if uniform
+                && warp.mask == warp.existing
+                && !warp.operation.is_barrier()
+                && warp.operation != Operation::Spin
+            {
+                warp.clock.meet_all();
+                warp.spinning_since = None;
+            } else if uniform && warp.operation.is_barrier() {
+                return Ok(Warps::Parked);
+            } else if warp.exited == warp.existing {
+                return Ok(Warps::Done);
+            } else if let Some(stop) = resolve(warp, lanes, block)? {
+                return Ok(stop);
+            }
+        }
+    }
+}
+
+/// Resumes each runnable lane once.
+///
+/// # Safety
+/// `warp` is the warp of these lanes and not referenced elsewhere.
+#[inline(always)]
+unsafe fn pass(warp: *mut Warp, threads: &mut [Option<Thread>], lanes: &mut [Lane]) {
+    // SAFETY: the warp is alive; lanes touch it only while they run.
+    unsafe {
+        (*warp).arrived = 0;
+        (*warp).mixed = false;
+        (*warp).pass += 1;
+        let mut remaining = (*warp).runnable;
+        while remaining != 0 {
+            let lane = remaining.trailing_zeros() as usize;
+            remaining &= remaining - 1;
+            let slot = &mut threads[lane];
+            let Some(thread) = slot else { continue };
+            CURRENT.set(&mut lanes[lane]);
+            if thread.resume(()).as_return().is_some() {
+                (*warp).exited |= 1 << lane;
+                if let Some(thread) = slot.take() {
+                    stack::give(thread.into_stack());
+                }
+            }
+        }
+        (*warp).parity ^= 1;
+    }
+}
+
+/// Decides which lanes go on when not all of them stand in one collective. `Some` if none can for now.
+fn resolve(warp: &mut Warp, all: &[Lane], block: &Block) -> Result<Option<Warps>, Violation> {
+    let waiting = warp.existing & !warp.exited;
+    let (mut next, mut spinning, mut stuck, mut visited) = (0u32, 0u32, 0u32, 0u32);
+    for lane in lanes(waiting) {
+        let here = &all[lane];
+        if visited >> lane & 1 == 1 {
+            continue;
+        }
+        if here.operation == Operation::Spin {
+            spinning |= 1 << lane;
+            continue;
+        }
+        let group = lanes(waiting).filter(|&other| together(here, &all[other])).fold(0, |set, other| set | 1 << other);
+        visited |= group;
+        if here.operation.is_barrier() {
+            continue;
+        }
+        if here.mask >> lane & 1 == 0 {
+            let kind = ViolationKind::LaneNotInMask { operation: here.operation, mask: here.mask, lane: here.lane };
+            return Err(context::violation(block, here.index, here.site.into(), kind));
+        }
+        if here.mask & !waiting != 0 {
+            return Err(incomplete(warp, all, block, here, group));
+        }
+        if group == here.mask {
+            next |= group;
+            if group == warp.existing { warp.clock.meet_all() } else { warp.clock.meet(group) }
+        } else {
+            stuck |= group;
+        }
+    }
+    if next != 0 {
+        warp.spinning_since = None;
+    } else if spinning != 0 {
+        let since = *warp.spinning_since.get_or_insert_with(Instant::now);
+        if since.elapsed() > PATIENCE {
+            let lane = &all[spinning.trailing_zeros() as usize];
+            return Err(context::violation(block, lane.index, lane.site.into(), ViolationKind::Livelock));
+        }
+    } else if stuck != 0 {
+        let here = &all[stuck.trailing_zeros() as usize];
+        let group = lanes(waiting).filter(|&other| together(here, &all[other])).fold(0, |set, other| set | 1 << other);
+        return Err(incomplete(warp, all, block, here, group));
+    } else {
+        return park(warp, all, block).map(Some);
+    }
+    let idle_only = next == 0;
+    next |= spinning;
+    // What the others deposited must be there when their turn comes.
+    let (from, to) = (warp.parity ^ 1, warp.parity);
+    for lane in lanes(waiting & !next) {
+        warp.exchange[to][lane] = warp.exchange[from][lane];
+        warp.wide[to][lane] = warp.wide[from][lane];
+    }
+    warp.runnable = next;
+    Ok(idle_only.then_some(Warps::Spinning))
+}
+
+/// Whether two lanes wait in the same collective.
+fn together(a: &Lane, b: &Lane) -> bool {
+    a.operation == b.operation
+        && (a.operation.is_barrier() || a.mask == b.mask)
+        && (!a.operation.is_aligned() || same_site(a.site, b.site))
+}
+
+/// Whether two places are one; the same place can have several addresses.
+fn same_site(a: Site, b: Site) -> bool {
+    std::ptr::eq(a, b) || a == b
+}
+
+/// All lanes that have not returned wait at a barrier: fine if none has returned and it is one barrier.
+fn park(warp: &mut Warp, all: &[Lane], block: &Block) -> Result<Warps, Violation> {
+    let waiting = warp.existing & !warp.exited;
+    let first = &all[waiting.trailing_zeros() as usize];
+    let elsewhere = lanes(waiting).find(|&lane| !together(first, &all[lane]));
+    let (missing, instead) = if let Some(lane) = elsewhere {
+        (lane, waits_elsewhere(&all[lane]))
+    } else if warp.exited != 0 {
+        (warp.exited.trailing_zeros() as usize, Instead::HasReturned)
+    } else {
+        return Ok(Warps::Parked);
+    };
+    let kind = ViolationKind::BarrierIncomplete { operation: first.operation, missing: all[missing].thread, instead };
+    Err(context::violation(block, first.index, first.site.into(), kind))
+}
+
+/// The violation of a collective that `group` waits in and that cannot complete.
+fn incomplete(warp: &Warp, all: &[Lane], block: &Block, here: &Lane, group: u32) -> Violation {
+    let absent = here.mask & !group;
+    let gone = absent & !(warp.existing & !warp.exited);
+    let missing = if gone != 0 { gone } else { absent }.trailing_zeros();
+    let instead = if warp.existing >> missing & 1 == 0 {
+        Instead::DoesNotExist
+    } else if warp.exited >> missing & 1 == 1 {
+        Instead::HasReturned
+    } else {
+        waits_elsewhere(&all[missing as usize])
+    };
+    let kind = ViolationKind::CollectiveIncomplete {
+        operation: here.operation,
+        mask: here.mask,
+        arrived: group,
+        missing,
+        instead,
+    };
+    context::violation(block, here.index, here.site.into(), kind)
+}
+
+fn waits_elsewhere(lane: &Lane) -> Instead {
+    Instead::WaitsElsewhere { operation: lane.operation, mask: lane.mask, location: lane.site.into() }
+}
+
+/// Every warp is parked or done: the barrier opens if all are parked at the same operation.
+fn release_barrier(arena: &mut Arena) -> Result<(), Violation> {
+    let first = arena.warps.iter().find(|warp| warp.parked).map_or(0, |warp| warp.number as usize);
+    let here = &arena.lanes[first * LANES];
+    for warp in &arena.warps {
+        let other = &arena.lanes[warp.number as usize * LANES];
+        let instead = if !warp.parked {
+            Instead::HasReturned
+        } else if other.operation != here.operation {
+            waits_elsewhere(other)
+        } else {
+            continue;
+        };
+        let kind = ViolationKind::BarrierIncomplete { operation: here.operation, missing: other.thread, instead };
+        return Err(context::violation(&arena.block, here.index, here.site.into(), kind));
+    }
+    for warp in &mut arena.warps {
+        warp.parked = false;
+        warp.runnable = warp.existing;
+        warp.clock.meet_all();
+        warp.spinning_since = None;
+    }
+    arena.block.or_result = std::mem::take(&mut arena.block.or_gathered);
+    arena.block.shared.pass_barrier();
+    arena.block.stats.barriers += 1;
+    Ok(())
+}

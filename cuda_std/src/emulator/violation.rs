@@ -1,0 +1,359 @@
+//! The faults that stop a launch.
+
+use std::{fmt, panic::Location};
+
+/// What lanes or threads do together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+#[non_exhaustive]
+#[allow(missing_docs, reason = "each is named after the function it stands for")]
+pub enum Operation {
+    SyncThreads,
+    SyncThreadsOr,
+    SyncWarp,
+    ShuffleXor,
+    ShuffleUp,
+    ShuffleDown,
+    ShuffleIdx,
+    Any,
+    All,
+    Ballot,
+    MatchAny,
+    ReduceAdd,
+    ReduceMin,
+    ReduceMax,
+    ReduceAnd,
+    ReduceOr,
+    ReduceXor,
+    LdmatrixX2,
+    LdmatrixX4,
+    LdmatrixX4Trans,
+    MmaF16,
+    MmaBf16,
+    MmaTf32,
+    /// Waiting in a loop for what another thread stores.
+    Spin,
+}
+
+impl Operation {
+    /// Whether all threads of the block take part.
+    pub(crate) const fn is_barrier(self) -> bool {
+        matches!(self, Self::SyncThreads | Self::SyncThreadsOr)
+    }
+
+    /// Whether the PTX instruction is `.aligned`: the lanes must be at the same instruction, not just the same operation.
+    pub(crate) const fn is_aligned(self) -> bool {
+        matches!(
+            self,
+            Self::SyncThreads
+                | Self::SyncThreadsOr
+                | Self::LdmatrixX2
+                | Self::LdmatrixX4
+                | Self::LdmatrixX4Trans
+                | Self::MmaF16
+                | Self::MmaBf16
+                | Self::MmaTf32
+        )
+    }
+
+    /// Name of the function in this crate.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::SyncThreads => "sync_threads",
+            Self::SyncThreadsOr => "sync_threads_or",
+            Self::SyncWarp => "sync_warp",
+            Self::ShuffleXor => "shuffle_xor",
+            Self::ShuffleUp => "shuffle_up",
+            Self::ShuffleDown => "shuffle_down",
+            Self::ShuffleIdx => "shuffle_idx",
+            Self::Any => "any",
+            Self::All => "all",
+            Self::Ballot => "ballot",
+            Self::MatchAny => "match_any",
+            Self::ReduceAdd => "reduce_add",
+            Self::ReduceMin => "reduce_min",
+            Self::ReduceMax => "reduce_max",
+            Self::ReduceAnd => "reduce_and",
+            Self::ReduceOr => "reduce_or",
+            Self::ReduceXor => "reduce_xor",
+            Self::LdmatrixX2 => "ldmatrix_x2",
+            Self::LdmatrixX4 => "ldmatrix_x4",
+            Self::LdmatrixX4Trans => "ldmatrix_x4_trans",
+            Self::MmaF16 => "mma_m16n8k16_f16",
+            Self::MmaBf16 => "mma_m16n8k16_bf16",
+            Self::MmaTf32 => "mma_m16n8k8_tf32",
+            Self::Spin => "a waiting loop",
+        }
+    }
+}
+
+impl fmt::Display for Operation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A fault in a kernel, and where.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("kernel {kernel}, block {block:?}, thread {thread:?}, at {location}: {kind}")]
+pub struct Violation {
+    /// The kernel's name.
+    pub kernel: &'static str,
+    /// Block in the grid: x, y, z.
+    pub block: [u32; 3],
+    /// Thread in the block: x, y, z.
+    pub thread: [u32; 3],
+    /// The faulty call in the kernel's source.
+    pub location: SourceLocation,
+    /// What is wrong.
+    pub kind: Box<ViolationKind>,
+}
+
+/// A place in source code.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SourceLocation {
+    /// File, as the compiler was given it.
+    pub file: String,
+    /// Line, from 1.
+    pub line: u32,
+    /// Column, from 1.
+    pub column: u32,
+}
+
+impl From<&Location<'_>> for SourceLocation {
+    fn from(location: &Location<'_>) -> Self {
+        Self { file: location.file().to_owned(), line: location.line(), column: location.column() }
+    }
+}
+
+impl fmt::Display for SourceLocation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}:{}", self.file, self.line, self.column)
+    }
+}
+
+/// What a lane that was waited for does instead.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Instead {
+    /// The block is too small to have it.
+    #[error("does not exist")]
+    DoesNotExist,
+    /// The kernel has returned for it.
+    #[error("has returned")]
+    HasReturned,
+    /// It waits elsewhere.
+    #[error("waits in {operation} with mask {mask:#010x} at {location}")]
+    WaitsElsewhere {
+        /// For what.
+        operation: Operation,
+        /// With which mask.
+        mask: u32,
+        /// Where.
+        location: SourceLocation,
+    },
+}
+
+/// Kinds of fault. Lanes are numbered 0..32 in their warp, threads linearly in their block (x fastest).
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ViolationKind {
+    /// A launch that no GPU takes, or that the kernel's bounds forbid.
+    #[error("launch refused: {what} is {asked}, the limit is {limit}")]
+    LaunchLimit {
+        /// Which quantity.
+        what: &'static str,
+        /// Value asked for.
+        asked: u64,
+        /// Largest allowed (1 where zero was asked: smallest).
+        limit: u64,
+    },
+    /// A lane called a collective with a mask that does not name it.
+    #[error("{operation} with mask {mask:#010x}, which does not name lane {lane}")]
+    LaneNotInMask {
+        /// The collective.
+        operation: Operation,
+        /// Its mask.
+        mask: u32,
+        /// The lane that called.
+        lane: u32,
+    },
+    /// A lane reads by shuffle what a lane outside the mask holds.
+    #[error("{operation} with mask {mask:#010x} reads from lane {source_lane}, which the mask does not name")]
+    ShuffleFromOutside {
+        /// The collective.
+        operation: Operation,
+        /// Its mask.
+        mask: u32,
+        /// The lane read from.
+        source_lane: u32,
+    },
+    /// A lane that a collective's mask names does not come.
+    #[error("{operation} with mask {mask:#010x} was reached by lanes {arrived:#010x} only; lane {missing} {instead}")]
+    CollectiveIncomplete {
+        /// The collective.
+        operation: Operation,
+        /// Its mask.
+        mask: u32,
+        /// Lanes that came, as a bit set.
+        arrived: u32,
+        /// The first lane that did not.
+        missing: u32,
+        /// What that lane does instead.
+        instead: Instead,
+    },
+    /// A thread of the block does not come to a barrier.
+    #[error("{operation} was not reached by all threads of the block: thread {missing} {instead}")]
+    BarrierIncomplete {
+        /// The barrier.
+        operation: Operation,
+        /// The first thread that did not come.
+        missing: u32,
+        /// What that thread does instead.
+        instead: Instead,
+    },
+    /// A loop waits for a store that does not come.
+    #[error("waited ten seconds for another thread's store")]
+    Livelock,
+    /// A global access outside all buffers.
+    #[error("{bytes} bytes at {address:#x} are outside global memory{}", nearest.as_ref().map_or(String::new(), ToString::to_string))]
+    GlobalOutOfBounds {
+        /// First byte.
+        address: usize,
+        /// Size of the access.
+        bytes: usize,
+        /// The buffer that starts nearest below.
+        nearest: Option<Nearest>,
+    },
+    /// A global access to a buffer that was dropped.
+    #[error("{bytes} bytes at {address:#x} are in a buffer that was freed")]
+    GlobalFreed {
+        /// First byte.
+        address: usize,
+        /// Size of the access.
+        bytes: usize,
+    },
+    /// A global access at an address that its type cannot have.
+    #[error("global address {address:#x} is not a multiple of {alignment}")]
+    GlobalMisaligned {
+        /// First byte.
+        address: usize,
+        /// What it should be a multiple of.
+        alignment: usize,
+    },
+    /// A shared access outside the block's arrays and dynamic memory.
+    #[error(
+        "{bytes} bytes at shared address {address:#x} are outside shared memory (dynamic: {dynamic} bytes from {base:#x})"
+    )]
+    SharedOutOfBounds {
+        /// First byte.
+        address: u32,
+        /// Size of the access.
+        bytes: u32,
+        /// Start of the dynamic part.
+        base: u32,
+        /// Its size.
+        dynamic: u32,
+    },
+    /// A shared access at an address that is not a multiple of its size.
+    #[error("shared address {address:#x} is not a multiple of {alignment}")]
+    SharedMisaligned {
+        /// First byte.
+        address: u32,
+        /// What it should be a multiple of.
+        alignment: u32,
+    },
+    /// A read of shared memory that no thread of the block has written.
+    #[error("shared byte {address:#x} is read before any thread wrote it")]
+    SharedUninitialised {
+        /// The byte.
+        address: u32,
+    },
+    /// An access to the destination of an asynchronous copy that was not waited for.
+    #[error(
+        "shared byte {address:#x} is the destination of an unfinished asynchronous copy, started by thread {thread} at {started}"
+    )]
+    AsyncCopyUnfinished {
+        /// The byte.
+        address: u32,
+        /// The thread that started the copy.
+        thread: u32,
+        /// Where it did.
+        started: SourceLocation,
+    },
+    /// An asynchronous copy with more bytes of source than of destination.
+    #[error("an asynchronous copy of {limit} bytes reads {asked}")]
+    AsyncCopySize {
+        /// Bytes to read.
+        asked: u32,
+        /// Bytes to write.
+        limit: u32,
+    },
+    /// Two unordered accesses of which one writes.
+    #[error(
+        "race on shared byte {address:#x}: this {access} and the {other_access} by thread {other_thread} at {other} are not ordered"
+    )]
+    SharedRace {
+        /// The byte.
+        address: u32,
+        /// This access.
+        access: Access,
+        /// The earlier access.
+        other_access: Access,
+        /// A thread that made it.
+        other_thread: u32,
+        /// Where it did.
+        other: SourceLocation,
+    },
+    /// More static shared arrays than a GPU has room for.
+    #[error("static shared arrays of {asked} bytes exceed the {limit} that a kernel can have")]
+    StaticSharedTooLarge {
+        /// Bytes with this array.
+        asked: u64,
+        /// Bytes there are.
+        limit: u64,
+    },
+    /// The kernel panicked.
+    #[error("panicked: {message}")]
+    Panic {
+        /// The panic's message.
+        message: String,
+    },
+}
+
+/// What an access does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+#[allow(missing_docs, reason = "self-explanatory")]
+pub enum Access {
+    Read,
+    Write,
+    Atomic,
+    AsyncCopy,
+}
+
+impl fmt::Display for Access {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Read => "read",
+            Self::Write => "write",
+            Self::Atomic => "atomic operation",
+            Self::AsyncCopy => "asynchronous copy",
+        })
+    }
+}
+
+/// Where a stray access lies, relative to a buffer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Nearest {
+    /// Bytes from the buffer's start.
+    pub offset: usize,
+    /// Bytes the buffer has.
+    pub len: usize,
+}
+
+impl fmt::Display for Nearest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, ": {} bytes from the start of a buffer of {} bytes", self.offset, self.len)
+    }
+}

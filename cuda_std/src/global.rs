@@ -1,0 +1,86 @@
+//! Global memory: loads, stores, and vector types that move as one access.
+//!
+//! A kernel may also dereference its pointers directly, but only these functions are checked by the emulator.
+
+use crate::imp;
+use core::panic::Location;
+
+macro_rules! vector {
+    ($($(#[$doc:meta])* $name:ident [$element:ty; $len:literal] $align:literal;)*) => {$(
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, Default, PartialEq)]
+        #[cfg_attr(not(target_arch = "nvptx64"), derive(bytemuck::Pod, bytemuck::Zeroable))]
+        #[repr(C, align($align))]
+        pub struct $name(pub [$element; $len]);
+    )*};
+}
+
+vector! {
+    /// Two u32, moved by one 8-byte access.
+    U32x2 [u32; 2] 8;
+    /// Four u32, moved by one 16-byte access.
+    U32x4 [u32; 4] 16;
+    /// Two f32, moved by one 8-byte access.
+    F32x2 [f32; 2] 8;
+    /// Four f32, moved by one 16-byte access.
+    F32x4 [f32; 4] 16;
+}
+
+/// The value at `p` (`ld.global`).
+///
+/// # Safety
+/// `p` points to a valid, aligned `T` in global memory that no other thread writes meanwhile.
+#[track_caller]
+#[inline(always)]
+pub unsafe fn load<T: Copy>(p: *const T) -> T {
+    // SAFETY: same contract.
+    unsafe { imp::global::load(p, Location::caller()) }
+}
+
+/// The value at `p`, through the read-only cache (`ld.global.nc`); for `T` of 1, 2, 4, 8 or 16 bytes that is aligned to
+/// its size, an ordinary load otherwise.
+///
+/// # Safety
+/// As [`load`], and nothing writes the memory while the kernel runs.
+#[track_caller]
+#[inline(always)]
+pub unsafe fn load_nc<T: Copy>(p: *const T) -> T {
+    // SAFETY: same contract.
+    unsafe { imp::global::load_nc(p, Location::caller()) }
+}
+
+/// Writes `value` to `p` (`st.global`).
+///
+/// # Safety
+/// `p` points to an aligned place for a `T` in global memory that no other thread accesses meanwhile.
+#[track_caller]
+#[inline(always)]
+pub unsafe fn store<T: Copy>(p: *mut T, value: T) {
+    // SAFETY: same contract.
+    unsafe { imp::global::store(p, value, Location::caller()) }
+}
+
+/// The value at `p`, read anew each time (`ld.volatile.global`): for memory that other threads write meanwhile.
+///
+/// Orders nothing; see [`crate::thread::fence`]. A loop that waits for a value by this function makes progress in the
+/// emulator: the other threads run between two loads.
+///
+/// # Safety
+/// `p` points to a valid, aligned `T` of 1, 2, 4 or 8 bytes in global memory.
+#[track_caller]
+#[inline(always)]
+pub unsafe fn load_volatile<T: Copy>(p: *const T) -> T {
+    // SAFETY: same contract.
+    unsafe { imp::global::load_volatile(p, Location::caller()) }
+}
+
+/// Writes `value` to `p`, never delayed or merged (`st.volatile.global`).
+///
+/// # Safety
+/// `p` points to an aligned place for a `T` of 1, 2, 4 or 8 bytes in global memory.
+#[track_caller]
+#[inline(always)]
+pub unsafe fn store_volatile<T: Copy>(p: *mut T, value: T) {
+    // SAFETY: same contract.
+    unsafe { imp::global::store_volatile(p, value, Location::caller()) }
+}

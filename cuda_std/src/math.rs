@@ -1,0 +1,44 @@
+//! Arithmetic that maps to one GPU instruction and gives the same bits on every back end.
+//!
+//! `a * b + c` is never fused by itself; it is where [`mul_add_f32`] is written.
+
+use crate::imp;
+
+macro_rules! functions {
+    ($($(#[$doc:meta])* $name:ident($($argument:ident: $t:ty),*) -> $result:ty;)*) => {$(
+        $(#[$doc])*
+        #[inline(always)]
+        pub fn $name($($argument: $t),*) -> $result {
+            imp::math::$name($($argument),*)
+        }
+    )*};
+}
+
+functions! {
+    /// `a · b + c` with one rounding (`fma.rn.f32`).
+    mul_add_f32(a: f32, b: f32, c: f32) -> f32;
+    /// `a · b + c` with one rounding (`fma.rn.f64`).
+    mul_add_f64(a: f64, b: f64, c: f64) -> f64;
+    /// The smaller; a number if one of the two is NaN, −0 below +0 (`min.f32`).
+    min_f32(a: f32, b: f32) -> f32;
+    /// The larger; a number if one of the two is NaN, +0 above −0 (`max.f32`).
+    max_f32(a: f32, b: f32) -> f32;
+    /// Square root, rounded to nearest (`sqrt.rn.f32`).
+    sqrt_f32(x: f32) -> f32;
+    /// Square root, rounded to nearest (`sqrt.rn.f64`).
+    sqrt_f64(x: f64) -> f64;
+    /// The value of the f16 bit pattern `bits`; exact (`cvt.f32.f16`).
+    f16_to_f32(bits: u16) -> f32;
+    /// The nearest f16, ties to even, too large to infinity; NaN gives 0x7fff (`cvt.rn.f16.f32`).
+    f32_to_f16(x: f32) -> u16;
+    /// The nearest bf16, ties to even, too large to infinity; NaN gives 0x7fff (`cvt.rn.bf16.f32`).
+    f32_to_bf16(x: f32) -> u16;
+    /// The nearest tf32, ties away from zero, as an f32 bit pattern (`cvt.rna.tf32.f32`).
+    f32_to_tf32(x: f32) -> u32;
+}
+
+/// The value of the bf16 bit pattern `bits`; exact (a shift).
+#[inline(always)]
+pub const fn bf16_to_f32(bits: u16) -> f32 {
+    f32::from_bits((bits as u32) << 16)
+}

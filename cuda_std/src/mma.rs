@@ -1,0 +1,100 @@
+//! Matrix products of a warp (`mma.sync`, sm_80) and the loads that feed them (`ldmatrix`).
+//!
+//! D (16×8) += A (16×K) · B (K×8). Every lane holds a fragment of each matrix. With g = lane / 4 and t = lane % 4:
+//!
+//! | fragment | register r holds | element |
+//! | --- | --- | --- |
+//! | A, K = 16, 16-bit elements | 2 elements, low half first | row g + 8·(r % 2), columns 2t + 8·(r / 2) and the next |
+//! | B, K = 16, 16-bit elements | 2 elements, low half first | column g, rows 2t + 8·r and the next |
+//! | A, K = 8, tf32 | 1 element | row g + 8·(r % 2), column t + 4·(r / 2) |
+//! | B, K = 8, tf32 | 1 element | column g, row t + 4·r |
+//! | C and D, f32 | 1 element | row g + 8·(r / 2), column 2t + r % 2 |
+//!
+//! In bytes, the tf32 fragments of A and B have the layout of the 16-bit ones, so `ldmatrix` serves both.
+//!
+//! # Rounding
+//! Products are exact. The GPU adds the products of one instruction in an order and with an alignment that are not
+//! documented and truncates; the emulator adds them to C one by one, k ascending, each rounded to nearest. So the two
+//! agree to the bit only where all sums are exact.
+//!
+//! # Who must arrive
+//! All 32 lanes, at the same call (the instructions are `.aligned`).
+
+use crate::{imp, shared::SharedPtr};
+use core::panic::Location;
+
+/// Loads four 8×8 matrices of 16-bit elements (`ldmatrix.m8n8.x4.b16`).
+///
+/// Lane l gives the address of row l % 8 of matrix l / 8: 16 bytes, 16-byte aligned. Register i of the result holds two
+/// neighbours of matrix i: row lane / 4, columns 2·(lane % 4) and the next.
+///
+/// # Safety
+/// The addressed rows lie in shared memory, were written, and nobody writes them before the next synchronisation. All
+/// lanes of the warp arrive.
+#[track_caller]
+#[inline(always)]
+pub unsafe fn ldmatrix_x4(row: SharedPtr<u8>) -> [u32; 4] {
+    // SAFETY: same contract.
+    unsafe { imp::mma::ldmatrix_x4(row.address(), Location::caller()) }
+}
+
+/// Loads two 8×8 matrices: as [`ldmatrix_x4`], with the addresses of lanes 0..16 only (`ldmatrix.m8n8.x2.b16`).
+///
+/// # Safety
+/// As [`ldmatrix_x4`].
+#[track_caller]
+#[inline(always)]
+pub unsafe fn ldmatrix_x2(row: SharedPtr<u8>) -> [u32; 2] {
+    // SAFETY: same contract.
+    unsafe { imp::mma::ldmatrix_x2(row.address(), Location::caller()) }
+}
+
+/// Loads four 8×8 matrices transposed: register i holds rows 2·(lane % 4) and the next of column lane / 4 of matrix i
+/// (`ldmatrix.m8n8.x4.trans.b16`).
+///
+/// # Safety
+/// As [`ldmatrix_x4`].
+#[track_caller]
+#[inline(always)]
+pub unsafe fn ldmatrix_x4_trans(row: SharedPtr<u8>) -> [u32; 4] {
+    // SAFETY: same contract.
+    unsafe { imp::mma::ldmatrix_x4_trans(row.address(), Location::caller()) }
+}
+
+/// C += A · B with f16 elements and f32 sums, K = 16 (`mma.m16n8k16.f32.f16.f16.f32`).
+///
+/// On the GPU this and the `ldmatrix` functions are not known to LLVM as convergent: in a kernel whose branches differ by
+/// lane, put a [`crate::warp::sync_warp`] of all lanes straight before a group of them.
+///
+/// # Safety
+/// All lanes of the warp arrive, at the same call.
+#[track_caller]
+#[inline(always)]
+pub unsafe fn mma_m16n8k16_f16(c: &mut [f32; 4], a: &[u32; 4], b: [u32; 2]) {
+    // SAFETY: same contract.
+    unsafe { imp::mma::m16n8k16_f16(c, a, b, Location::caller()) }
+}
+
+/// C += A · B with bf16 elements and f32 sums, K = 16 (`mma.m16n8k16.f32.bf16.bf16.f32`).
+///
+/// # Safety
+/// All lanes of the warp arrive, at the same call.
+#[track_caller]
+#[inline(always)]
+pub unsafe fn mma_m16n8k16_bf16(c: &mut [f32; 4], a: &[u32; 4], b: [u32; 2]) {
+    // SAFETY: same contract.
+    unsafe { imp::mma::m16n8k16_bf16(c, a, b, Location::caller()) }
+}
+
+/// C += A · B with tf32 elements and f32 sums, K = 8 (`mma.m16n8k8.f32.tf32.tf32.f32`).
+///
+/// Elements are f32 bit patterns whose low 13 bits are ignored; [`crate::math::f32_to_tf32`] rounds instead.
+///
+/// # Safety
+/// All lanes of the warp arrive, at the same call.
+#[track_caller]
+#[inline(always)]
+pub unsafe fn mma_m16n8k8_tf32(c: &mut [f32; 4], a: &[u32; 4], b: [u32; 2]) {
+    // SAFETY: same contract.
+    unsafe { imp::mma::m16n8k8_tf32(c, a, b, Location::caller()) }
+}

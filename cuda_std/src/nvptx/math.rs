@@ -1,0 +1,61 @@
+//! One instruction each.
+
+use core::arch::asm;
+
+unsafe extern "C" {
+    #[link_name = "llvm.fma.f32"]
+    fn fma_f32(a: f32, b: f32, c: f32) -> f32;
+    #[link_name = "llvm.fma.f64"]
+    fn fma_f64(a: f64, b: f64, c: f64) -> f64;
+    #[link_name = "llvm.minnum.f32"]
+    fn minnum_f32(a: f32, b: f32) -> f32;
+    #[link_name = "llvm.maxnum.f32"]
+    fn maxnum_f32(a: f32, b: f32) -> f32;
+    #[link_name = "llvm.sqrt.f32"]
+    fn sqrt_f32_(x: f32) -> f32;
+    #[link_name = "llvm.sqrt.f64"]
+    fn sqrt_f64_(x: f64) -> f64;
+}
+
+macro_rules! functions {
+    ($($name:ident($($argument:ident: $t:ty),*) -> $result:ty = $intrinsic:ident;)*) => {$(
+        #[inline(always)]
+        pub fn $name($($argument: $t),*) -> $result {
+            // SAFETY: arithmetic on registers.
+            unsafe { $intrinsic($($argument),*) }
+        }
+    )*};
+}
+
+functions! {
+    mul_add_f32(a: f32, b: f32, c: f32) -> f32 = fma_f32;
+    mul_add_f64(a: f64, b: f64, c: f64) -> f64 = fma_f64;
+    min_f32(a: f32, b: f32) -> f32 = minnum_f32;
+    max_f32(a: f32, b: f32) -> f32 = maxnum_f32;
+    sqrt_f32(x: f32) -> f32 = sqrt_f32_;
+    sqrt_f64(x: f64) -> f64 = sqrt_f64_;
+}
+
+macro_rules! conversions {
+    ($($name:ident($x:ident: $t:ty, $in:ident) -> $result:ty, $out:ident = $instruction:literal;)*) => {$(
+        #[inline(always)]
+        pub fn $name($x: $t) -> $result {
+            let result: $result;
+            // SAFETY: arithmetic on registers.
+            unsafe {
+                asm!(
+                    concat!($instruction, " {0}, {1};"),
+                    out($out) result, in($in) $x, options(pure, nomem, nostack)
+                )
+            }
+            result
+        }
+    )*};
+}
+
+conversions! {
+    f16_to_f32(bits: u16, reg16) -> f32, reg32 = "cvt.f32.f16";
+    f32_to_f16(x: f32, reg32) -> u16, reg16 = "cvt.rn.f16.f32";
+    f32_to_bf16(x: f32, reg32) -> u16, reg16 = "cvt.rn.bf16.f32";
+    f32_to_tf32(x: f32, reg32) -> u32, reg32 = "cvt.rna.tf32.f32";
+}

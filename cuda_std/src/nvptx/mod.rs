@@ -1,0 +1,18 @@
+//! The GPU back end. What lanes do together is an LLVM intrinsic wherever there is one: LLVM knows those to be convergent
+//! and neither duplicates nor moves them across branches, which it does with `asm!`.
+
+pub mod async_copy;
+pub mod atomic;
+pub mod global;
+pub mod math;
+pub mod mma;
+pub mod shared;
+pub mod thread;
+pub mod warp;
+
+/// A kernel that panics stops the whole launch with an error (`trap`); the message is lost.
+#[panic_handler]
+fn panic(_: &core::panic::PanicInfo) -> ! {
+    // SAFETY: ends the launch; nothing runs after it.
+    unsafe { core::arch::nvptx::trap() }
+}

@@ -1,0 +1,188 @@
+//! Warp collectives: shuffles, votes, matches, reductions, and the butterfly family built on them.
+//!
+//! The rule for `mask` is the crate's ("Who must arrive"). Lane `l` of a warp is the thread whose index in its block
+//! (x fastest) is `l` modulo 32.
+
+use crate::{Site, imp};
+use core::panic::Location;
+
+mod butterfly;
+
+pub use butterfly::{
+    MinMax, Sum, butterfly_max, butterfly_min_max, butterfly_sum, even_odd_max_min, exclusive_sum, inclusive_sum,
+    pair_swap,
+};
+
+/// Lanes in a warp.
+pub const WARP_SIZE: u32 = 32;
+
+/// The mask that names all lanes.
+pub const FULL_MASK: u32 = u32::MAX;
+
+/// This thread's lane, 0..32 (`%laneid`).
+#[inline(always)]
+pub fn lane_id() -> u32 {
+    imp::warp::lane_id()
+}
+
+/// This thread's warp within a one-dimensional block: `thread_idx_x() / 32`.
+#[inline(always)]
+pub fn warp_id() -> u32 {
+    crate::thread::thread_idx_x() / WARP_SIZE
+}
+
+/// Waits for the lanes of `mask`; what each wrote before is then visible to all of them (`bar.warp.sync`).
+#[track_caller]
+#[inline(always)]
+pub fn sync_warp(mask: u32) {
+    imp::warp::sync_warp(mask, Location::caller());
+}
+
+mod sealed {
+    pub trait Sealed {}
+}
+
+/// A value that lanes can exchange: one shuffle for 32 bits, two for 64.
+pub trait Shuffle: Copy + sealed::Sealed {
+    /// Applies `word` to each 32-bit word.
+    #[doc(hidden)]
+    fn exchange(self, word: impl Fn(u32) -> u32) -> Self;
+}
+
+macro_rules! shuffle {
+    ($($t:ty: $v:ident => $bits:expr, $bits_type:ty, $back:expr;)*) => {$(
+        impl sealed::Sealed for $t {}
+        impl Shuffle for $t {
+            #[inline(always)]
+            fn exchange(self, word: impl Fn(u32) -> u32) -> Self {
+                let $v = self;
+                $back(<$bits_type as Words>::map($bits, word))
+            }
+        }
+    )*};
+}
+
+/// The words of a 32- or 64-bit pattern.
+trait Words: Copy {
+    fn map(self, word: impl Fn(u32) -> u32) -> Self;
+}
+
+impl Words for u32 {
+    #[inline(always)]
+    fn map(self, word: impl Fn(u32) -> u32) -> Self {
+        word(self)
+    }
+}
+
+impl Words for u64 {
+    #[inline(always)]
+    fn map(self, word: impl Fn(u32) -> u32) -> Self {
+        let (low, high) = (word(self as u32), word((self >> 32) as u32));
+        u64::from(high) << 32 | u64::from(low)
+    }
+}
+
+shuffle! {
+    u32: v => v, u32, core::convert::identity;
+    i32: v => v as u32, u32, |bits: u32| bits as i32;
+    f32: v => v.to_bits(), u32, f32::from_bits;
+    u64: v => v, u64, core::convert::identity;
+    i64: v => v as u64, u64, |bits: u64| bits as i64;
+    f64: v => v.to_bits(), u64, f64::from_bits;
+}
+
+/// The value that lane `lane_id() ^ lane_mask` passed (`shfl.sync.bfly.b32`). `lane_mask` below 32.
+#[track_caller]
+#[inline(always)]
+pub fn shuffle_xor<T: Shuffle>(mask: u32, value: T, lane_mask: u32) -> T {
+    let site: Site = Location::caller();
+    value.exchange(|word| imp::warp::shuffle_xor(mask, word, lane_mask, site))
+}
+
+/// The value that lane `lane_id() - delta` passed, or this lane's own where there is none (`shfl.sync.up.b32`).
+#[track_caller]
+#[inline(always)]
+pub fn shuffle_up<T: Shuffle>(mask: u32, value: T, delta: u32) -> T {
+    let site: Site = Location::caller();
+    value.exchange(|word| imp::warp::shuffle_up(mask, word, delta, site))
+}
+
+/// The value that lane `lane_id() + delta` passed, or this lane's own where there is none (`shfl.sync.down.b32`).
+#[track_caller]
+#[inline(always)]
+pub fn shuffle_down<T: Shuffle>(mask: u32, value: T, delta: u32) -> T {
+    let site: Site = Location::caller();
+    value.exchange(|word| imp::warp::shuffle_down(mask, word, delta, site))
+}
+
+/// The value that lane `lane % 32` passed (`shfl.sync.idx.b32`).
+#[track_caller]
+#[inline(always)]
+pub fn shuffle_idx<T: Shuffle>(mask: u32, value: T, lane: u32) -> T {
+    let site: Site = Location::caller();
+    value.exchange(|word| imp::warp::shuffle_idx(mask, word, lane, site))
+}
+
+/// Whether any lane of `mask` passed `true` (`vote.sync.any`).
+#[track_caller]
+#[inline(always)]
+pub fn any(mask: u32, predicate: bool) -> bool {
+    imp::warp::any(mask, predicate, Location::caller())
+}
+
+/// Whether every lane of `mask` passed `true` (`vote.sync.all`).
+#[track_caller]
+#[inline(always)]
+pub fn all(mask: u32, predicate: bool) -> bool {
+    imp::warp::all(mask, predicate, Location::caller())
+}
+
+/// The lanes of `mask` that passed `true`, as a bit set (`vote.sync.ballot`).
+#[track_caller]
+#[inline(always)]
+pub fn ballot(mask: u32, predicate: bool) -> u32 {
+    imp::warp::ballot(mask, predicate, Location::caller())
+}
+
+/// The lanes of `mask` that passed the same value as this one, as a bit set (`match.any.sync.b32`).
+#[track_caller]
+#[inline(always)]
+pub fn match_any(mask: u32, value: u32) -> u32 {
+    imp::warp::match_any(mask, value, Location::caller())
+}
+
+/// `(mask, true)` if all lanes of `mask` passed the same value, else `(0, false)`.
+///
+/// Built on `match.any.sync`: the result of `match.all.sync` has a type that Rust cannot name, and the answer is the same.
+#[track_caller]
+#[inline(always)]
+pub fn match_all(mask: u32, value: u32) -> (u32, bool) {
+    let equal = imp::warp::match_any(mask, value, Location::caller()) == mask;
+    (if equal { mask } else { 0 }, equal)
+}
+
+macro_rules! reduce {
+    ($($(#[$doc:meta])* $name:ident;)*) => {$(
+        $(#[$doc])*
+        #[track_caller]
+        #[inline(always)]
+        pub fn $name(mask: u32, value: u32) -> u32 {
+            imp::warp::$name(mask, value, Location::caller())
+        }
+    )*};
+}
+
+reduce! {
+    /// Sum modulo 2³² over the lanes of `mask`, to each of them (`redux.sync.add.u32`).
+    reduce_add;
+    /// Smallest value over the lanes of `mask`, to each of them (`redux.sync.min.u32`).
+    reduce_min;
+    /// Largest value over the lanes of `mask`, to each of them (`redux.sync.max.u32`).
+    reduce_max;
+    /// Bitwise and over the lanes of `mask`, to each of them (`redux.sync.and.b32`).
+    reduce_and;
+    /// Bitwise or over the lanes of `mask`, to each of them (`redux.sync.or.b32`).
+    reduce_or;
+    /// Bitwise exclusive or over the lanes of `mask`, to each of them (`redux.sync.xor.b32`).
+    reduce_xor;
+}
