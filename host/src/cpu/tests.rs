@@ -54,20 +54,49 @@ fn textbook<T: Element>(metric: Metric, x: &[T], y: &[T]) -> f64 {
 
 /// Searches on every instruction set and checks everything the contract says.
 fn check<T: Element>(metric: Metric, dim: usize, base: &[T], queries: &[T], k: usize, budget: Option<u64>) {
+    let mut first = None;
     for isa in Isa::all() {
         let mut index = FlatCpu::with_isa(dim, metric, budget, isa);
         index.add(base).unwrap();
-        check_index(&index, base, queries, k);
+        let results = search(&index, queries, k);
+        // The first is compared with the references, the others with the first, to the bit.
+        let bits = (results.0.clone(), results.1.iter().map(|d| d.to_bits()).collect::<Vec<u32>>());
+        match &first {
+            None => {
+                check_results(metric, dim, base, queries, k, &results, isa);
+                first = Some(bits);
+            }
+            Some(first) => {
+                let shape = (dim, base.len() / dim, queries.len() / dim, k);
+                assert!(*first == bits, "{:?} {metric:?}: {isa:?} differs, {shape:?}", T::TYPE);
+            }
+        }
     }
 }
 
+/// As [`check`], for one index that holds `base`.
 fn check_index<T: Element>(index: &FlatCpu<T>, base: &[T], queries: &[T], k: usize) {
-    let (dim, metric) = (index.dim, index.metric);
-    let (count, rows) = (queries.len() / dim, base.len() / dim);
-    let what = format!("{:?} {metric:?} {:?} dim {dim} rows {rows} queries {count} k {k}", T::TYPE, index.isa);
-    let (mut ids, mut distances) = (vec![7; count * k], vec![f32::NAN; count * k]);
-    index.search(queries, k, &mut ids, &mut distances).unwrap();
+    check_results(index.metric, index.dim, base, queries, k, &search(index, queries, k), index.isa);
+}
 
+fn search<T: Element>(index: &FlatCpu<T>, queries: &[T], k: usize) -> (Vec<u64>, Vec<f32>) {
+    let slots = queries.len() / index.dim * k;
+    let (mut ids, mut distances) = (vec![7; slots], vec![f32::NAN; slots]);
+    index.search(queries, k, &mut ids, &mut distances).unwrap();
+    (ids, distances)
+}
+
+fn check_results<T: Element>(
+    metric: Metric,
+    dim: usize,
+    base: &[T],
+    queries: &[T],
+    k: usize,
+    (ids, distances): &(Vec<u64>, Vec<f32>),
+    isa: Isa,
+) {
+    let (count, rows) = (queries.len() / dim, base.len() / dim);
+    let what = format!("{:?} {metric:?} {isa:?} dim {dim} rows {rows} queries {count} k {k}", T::TYPE);
     for (query, (ids, distances)) in queries.chunks(dim).zip(ids.chunks(k).zip(distances.chunks(k))) {
         // To the bit: the definition for every vector, sorted.
         let mut expected: Vec<(f32, u64)> = base.chunks(dim).map(|y| canonical(metric, query, y)).zip(0..).collect();
@@ -154,7 +183,7 @@ fn small_shapes_of_every_type_and_metric() {
 #[test]
 fn random_shapes() {
     let mut random = Random(2);
-    for _ in 0..60 {
+    for _ in 0..40 {
         let metric = Metric::ALL[random.below(3)];
         let dim = if random.below(4) == 0 { 1 + random.below(700) } else { 1 + random.below(70) };
         let (rows, queries) = (1 + random.below(900), 1 + random.below(70));
@@ -167,7 +196,7 @@ fn random_shapes() {
 fn many_rows_thin_the_buffers_many_times() {
     let mut random = Random(3);
     let base: Vec<f32> = random.vectors(20_000 * 12, 1.0);
-    for queries in [1, 5, 40, 600] {
+    for queries in [1, 5, 40, 300] {
         let queries: Vec<f32> = random.vectors(queries * 12, 1.0);
         for k in [1, 10, 300] {
             let mut index = FlatCpu::new(12, Metric::L2, None);
@@ -216,7 +245,7 @@ fn magnitudes_at_the_ends_of_the_range_lose_nothing() {
             }
         }
         // Every magnitude in one base, with zero vectors and zero queries.
-        let mut base: Vec<f32> = (0..900).flat_map(|i| random.vectors::<f32>(9, 2f32.powi(i % 270 - 140))).collect();
+        let mut base: Vec<f32> = (0..900).flat_map(|i| random.vectors::<f32>(9, 2f32.powi(i % 267 - 140))).collect();
         base[9 * 31..9 * 35].fill(0.0);
         let mut queries: Vec<f32> = (0..12).flat_map(|i| random.vectors::<f32>(9, 2f32.powi(i * 20 - 120))).collect();
         queries[9..18].fill(0.0);
