@@ -407,7 +407,7 @@ struct Survivors<'a, T: Element> {
 impl<T: Element> Sink for Survivors<'_, T> {
     fn take(&mut self, lane: usize, id: u32, score: f32) {
         let Some(candidates) = self.candidates.get_mut(lane) else { return };
-        if candidates.push(score, id) {
+        if candidates.push(score, id, self.errors[lane]) {
             let query = self.first + lane;
             let limit = &self.limits[query];
             candidates.make_room(&mut self.index.judge(self.prepared, query), limit);
@@ -454,8 +454,8 @@ impl<T: Element> Judge for PairJudge<'_, T> {
         self.bound
     }
 
-    fn largest_norm(&self, id: u32) -> f32 {
-        self.index.largest[id as usize / BLOCK]
+    fn prefetch(&self, id: u32) {
+        simd::prefetch(self.index.row(id));
     }
 
     fn metric(&self) -> Metric {

@@ -103,7 +103,7 @@ fn check(tile: &Tile<'_>) {
 
 /// Compiles the generic kernels for one instruction set.
 macro_rules! compile {
-    ($module:ident, $simd:ty, $rows:literal, $(#[$feature:meta])*) => {
+    ($module:ident, $simd:ty, $rows:expr, $(#[$feature:meta])*) => {
         mod $module {
             use super::*;
 
@@ -120,9 +120,9 @@ macro_rules! compile {
                 // SAFETY: passed on from the caller.
                 unsafe {
                     match vecs {
-                        1 => panel_kernel::<$simd, $rows, 1>(tile, panel, thresholds, sink),
-                        2 => panel_kernel::<$simd, $rows, 2>(tile, panel, thresholds, sink),
-                        _ => panel_kernel::<$simd, $rows, 3>(tile, panel, thresholds, sink),
+                        1 => panel_kernel::<$simd, { $rows[0] }, 1>(tile, panel, thresholds, sink),
+                        2 => panel_kernel::<$simd, { $rows[1] }, 2>(tile, panel, thresholds, sink),
+                        _ => panel_kernel::<$simd, { $rows[2] }, 3>(tile, panel, thresholds, sink),
                     }
                 }
             }
@@ -143,12 +143,13 @@ macro_rules! compile {
     };
 }
 
-// Rows: with 3 registers of queries, 8 x 3 accumulators of the 32 registers of AVX-512, 4 x 3 of the 16 of AVX2.
+// Rows by registers of queries: rows x registers accumulators, and a register each for the queries and the component, of
+// 32 registers (AVX-512) or 16.
 #[cfg(target_arch = "x86_64")]
-compile!(avx512, Avx512, 8, #[target_feature(enable = "avx512f")]);
+compile!(avx512, Avx512, [16, 12, 8], #[target_feature(enable = "avx512f")]);
 #[cfg(target_arch = "x86_64")]
-compile!(avx2, Avx2, 4, #[target_feature(enable = "avx2,fma")]);
-compile!(portable, Portable, 4,);
+compile!(avx2, Avx2, [8, 6, 4], #[target_feature(enable = "avx2,fma")]);
+compile!(portable, Portable, [8, 4, 4],);
 
 /// Outer products: lanes are queries; each component of each row is broadcast once, straight from the row-major base.
 ///
