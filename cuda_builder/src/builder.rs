@@ -266,7 +266,7 @@ impl CudaBuilder {
             // The text is the product: nothing is linked.
             "-Clinker=true",
             "-Zmir-enable-passes=-JumpThreading",
-            "-Cllvm-args=-inline-threshold=100000",
+            "-Cllvm-args=-inline-threshold=10000000",
         ]
         .join("\x1f");
         let mut command = Command::new(&compiler.cargo);

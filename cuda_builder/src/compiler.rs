@@ -15,7 +15,9 @@ use std::process::Command;
 
 /// Gives the rustup toolchain in use what the device build needs.
 pub const RUSTUP_COMMAND: &str = "rustup component add rust-src";
-/// Gives a Debian system a compiler that can do the device build (as root).
+/// The Debian packages that do the same without rustup.
+pub const DEBIAN_PACKAGES: [&str; 3] = ["rustc-web", "cargo-web", "rust-web-src"];
+/// Installs [`DEBIAN_PACKAGES`] (as root).
 pub const DEBIAN_COMMAND: &str = "apt-get install -y rustc-web cargo-web rust-web-src";
 /// Oldest rustc 1.x whose nvptx back end is known to compile the kernels (the workspace's `rust-version`).
 pub const MINIMUM_MINOR: u32 = 95;
@@ -398,6 +400,7 @@ mod tests {
         for part in ["  - a: b", RUSTUP_COMMAND, DEBIAN_COMMAND, "WARPANN_DEVICE_RUSTC"] {
             assert!(error.contains(part), "{error}");
         }
+        assert!(DEBIAN_COMMAND.ends_with(&DEBIAN_PACKAGES.join(" ")));
     }
 
     #[test]

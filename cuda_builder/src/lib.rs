@@ -18,7 +18,7 @@
 //!   stay unresolved;
 //! - `-Zmir-enable-passes=-JumpThreading`: that pass still duplicates convergent operations on GPU targets (rust-lang/rust
 //!   issue 137086), so a warp shuffle after a branch would become two shuffles, one for each side;
-//! - `-C llvm-args=-inline-threshold=100000`: `#[inline(always)]` on closures is unstable on the host, and an array handed to
+//! - `-C llvm-args=-inline-threshold=10000000`: `#[inline(always)]` on closures is unstable on the host, and an array handed to
 //!   a closure that is not inlined lives in local memory.
 //!
 //! Unstable flags are unlocked by `RUSTC_BOOTSTRAP=1`, for the device build only. The build has its own target directory and
@@ -34,5 +34,6 @@ pub mod ptx;
 
 pub use builder::{BuilderError, CudaBuilder, GpuArch, PtxInfo};
 pub use compiler::{
-    CompilerError, DEBIAN_COMMAND, DeviceCompiler, Environment, Library, MINIMUM_MINOR, Origin, RUSTUP_COMMAND,
+    CompilerError, DEBIAN_COMMAND, DEBIAN_PACKAGES, DeviceCompiler, Environment, Library, MINIMUM_MINOR, Origin,
+    RUSTUP_COMMAND,
 };

@@ -1,2 +1,155 @@
-//! x
-fn main(){}
+//! The repository's commands: `cargo xtask --help`.
+//!
+//! Each first sees to it that device code can be compiled, and installs what is missing after saying so. None reads standard
+//! input.
+
+mod bundle;
+mod demo;
+mod device_compiler;
+mod fuzz;
+mod kernel_report;
+mod ptx;
+mod ptxas;
+mod shell;
+mod validate;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use cuda_builder::GpuArch;
+
+use shell::{Result, cargo};
+
+/// warpann's commands. Each first makes sure that a compiler for device code exists and installs one if need be.
+#[derive(Parser)]
+#[command(bin_name = "cargo xtask", version, max_term_width = 120)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Search real SIFT descriptors and compare with the ground truth
+    ///
+    /// Builds the program, searches tests/data/sift-sample with it, and prints the neighbours of a few queries, the recall,
+    /// the time and the device used (the CPU where there is no GPU). Exits with 1 unless the recall is 1.0.
+    Demo {
+        /// Neighbours a query
+        #[arg(long, default_value_t = 10)]
+        k: usize,
+        /// auto, cpu, gpu or gpu:N
+        #[arg(long, default_value = "auto")]
+        device: String,
+    },
+    /// Run every test that this machine can run
+    ///
+    /// `cargo test --workspace`, with what follows passed on. Tests of tier 2 need a GPU: without one they show as ignored,
+    /// and with WARPANN_REQUIRE_GPU=1 in the environment a missing GPU makes them fail.
+    Test {
+        /// Passed to cargo test: a filter, --release, -- --nocapture ..
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<String>,
+    },
+    /// Everything that CI checks, with the time of each step
+    ///
+    /// Formatting, clippy and documentation with warnings as errors, the tests, the kernels' register and spill report with
+    /// its canary, a build without the feature `cuda`, and a build without any CUDA toolkit. Needs neither GPU nor toolkit.
+    Validate,
+    /// Compile the kernels to PTX, assemble it, and report registers, stack frames and spills
+    ///
+    /// Writes target/ptx/ARCH/FAMILY.ptx (what WARPANN_PTX_DIR takes) and assembles every module with ptxas for sm_80, sm_90,
+    /// sm_100 and sm_120. Fails if a kernel has a stack frame or spills and is not excused. A canary that does both is
+    /// assembled as well and must be caught. ptxas is WARPANN_PTXAS, or the one on PATH, or comes from PyPI
+    /// (nvidia-cuda-nvcc) into target/ptxas.
+    Ptx {
+        /// Architectures to compile for
+        #[arg(long, value_delimiter = ',', default_value = "sm_80", value_parser = arch)]
+        arch: Vec<GpuArch>,
+        /// Print every kernel on every architecture, not only the table of the worst figures
+        #[arg(long)]
+        full: bool,
+        /// Compile only, do not assemble
+        #[arg(long)]
+        no_assemble: bool,
+    },
+    /// Pack tests, benches and the program for a GPU host that has no Rust
+    ///
+    /// Writes gpu-bundle/ (ignored by git): run.sh and an archive of the stripped release binaries with their data. On the
+    /// GPU host, `gpu-bundle/run.sh` prints the device, runs every test with WARPANN_REQUIRE_GPU=1, and `warpann verify`.
+    GpuBundle,
+    /// Run `warpann bench` (release build), with what follows passed on
+    Bench {
+        /// Passed to warpann bench: select, exact, --json ..
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<String>,
+    },
+    /// Fuzz the file readers with libFuzzer
+    ///
+    /// Needs a nightly toolchain (for libFuzzer only) and cargo-fuzz; installs the latter with cargo if it is missing.
+    Fuzz {
+        /// How long to run
+        #[arg(long, default_value_t = 300)]
+        seconds: u64,
+    },
+}
+
+fn arch(name: &str) -> std::result::Result<GpuArch, String> {
+    let known = GpuArch::ALL.map(GpuArch::name).join(", ");
+    GpuArch::from_name(name).ok_or_else(|| format!("known architectures: {known}"))
+}
+
+fn run(command: Command) -> Result<()> {
+    if !matches!(command, Command::Fuzz { .. }) {
+        device_compiler::ensure()?;
+    }
+    match command {
+        Command::Demo { k, device } => demo::run(k, &device),
+        Command::Test { arguments } => test(&arguments),
+        Command::Validate => validate::run(),
+        Command::Ptx { arch, full, no_assemble } => ptx::run(&arch, full, !no_assemble),
+        Command::GpuBundle => bundle::run(),
+        Command::Bench { arguments } => {
+            shell::run(cargo().args(["run", "--release", "-p", "warpann", "--", "bench"]).args(arguments))
+        }
+        Command::Fuzz { seconds } => fuzz::run(seconds),
+    }
+}
+
+/// The test command of the README.
+pub fn test(arguments: &[String]) -> Result<()> {
+    shell::run(cargo().args(["test", "--workspace"]).args(arguments))
+}
+
+fn main() -> ExitCode {
+    match run(Cli::parse().command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("xtask: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn arguments_pass_through() {
+        let cli = Cli::try_parse_from(["xtask", "test", "--release", "name", "--", "--nocapture"]).unwrap();
+        let Command::Test { arguments } = cli.command else { panic!("test was parsed as another command") };
+        assert_eq!(arguments, ["--release", "name", "--", "--nocapture"]);
+    }
+
+    #[test]
+    fn unknown_architectures_are_refused_with_the_known_ones() {
+        assert!(arch("sm_75").unwrap_err().contains("sm_80"));
+    }
+}

@@ -1,0 +1,170 @@
+//! `cargo xtask gpu-bundle`: what a GPU host without Rust needs.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::shell::{self, Result, cargo};
+
+/// Largest archive: bundles travel over slow links.
+const LIMIT: u64 = 60 << 20;
+const RUN: &str = include_str!("bundle_run.sh");
+
+pub fn run() -> Result<()> {
+    let folder = shell::root().join("gpu-bundle");
+    if folder.exists() {
+        std::fs::remove_dir_all(&folder)?;
+    }
+    let staging = shell::target_dir().join("gpu-bundle");
+    if staging.exists() {
+        std::fs::remove_dir_all(&staging)?;
+    }
+    std::fs::create_dir_all(staging.join("tests"))?;
+    std::fs::create_dir_all(staging.join("bin"))?;
+    std::fs::create_dir_all(&folder)?;
+
+    let json = "--message-format=json-render-diagnostics";
+    let test = ["test", "--release", "--no-run", json, "-p", "warpann", "-p", "warpann-tests", "-p", "cuda_loader"];
+    let tests = executables(&built(&test)?)?;
+    let programs = ["build", "--release", json, "--bins", "--benches", "-p", "warpann", "-p", "warpann-benches"];
+    let programs = executables(&built(&programs)?)?;
+
+    let mut count = 0;
+    for artifact in &tests {
+        // The program's own tests start it from where cargo built it, which the GPU host does not have.
+        if artifact.is_test && !(artifact.package == "host" && artifact.kind == "test") {
+            place(&artifact.file, &staging.join("tests").join(artifact.name()))?;
+            count += 1;
+        }
+    }
+    for artifact in &programs {
+        let wanted = artifact.package == "benches" || (artifact.package == "host" && artifact.kind == "bin");
+        if wanted && (artifact.kind == "bench" || !artifact.is_test) {
+            place(&artifact.file, &staging.join("bin").join(&artifact.target))?;
+        }
+    }
+    copy_folder(&shell::root().join("tests/data"), &staging.join("data"))?;
+
+    let archive = folder.join("warpann.tar.gz");
+    // gzip: every host can unpack it.
+    let mut tar = Command::new("tar");
+    tar.env("GZIP", "-9").arg("--create").arg("--gzip").arg("--file").arg(&archive);
+    shell::run(tar.arg("--directory").arg(&staging).args(["tests", "bin", "data"]))?;
+    let script = folder.join("run.sh");
+    std::fs::write(&script, RUN)?;
+    make_executable(&script)?;
+    std::fs::remove_dir_all(&staging)?;
+
+    let size = std::fs::metadata(&archive)?.len();
+    println!("{}: {count} test programs, {:.1} MiB", folder.display(), size as f64 / f64::from(1 << 20));
+    println!("on the GPU host: gpu-bundle/run.sh (gpu-bundle/run.sh --help lists what else it does)");
+    if size > LIMIT {
+        return Err(format!("the archive has {size} bytes, the limit is {LIMIT}").into());
+    }
+    Ok(())
+}
+
+fn built(arguments: &[&str]) -> Result<String> {
+    let mut command = cargo();
+    command.args(arguments);
+    eprintln!("$ {}", shell::shown(&command));
+    shell::output(&mut command)
+}
+
+/// An executable that cargo built.
+#[derive(Debug, PartialEq, Eq)]
+struct Artifact {
+    file: PathBuf,
+    /// Folder of its package.
+    package: String,
+    target: String,
+    /// cargo's target kind: lib, bin, test, bench.
+    kind: String,
+    is_test: bool,
+}
+
+impl Artifact {
+    /// Distinct among packages: `tests-exact`.
+    fn name(&self) -> String {
+        format!("{}-{}", self.package, self.target)
+    }
+}
+
+/// The executables among cargo's JSON messages, one message a line.
+fn executables(messages: &str) -> Result<Vec<Artifact>> {
+    let mut found = Vec::new();
+    for line in messages.lines().filter(|line| line.starts_with('{')) {
+        let message: Value = serde_json::from_str(line)?;
+        let Some(file) = message["executable"].as_str() else { continue };
+        let manifest = Path::new(message["manifest_path"].as_str().unwrap_or_default());
+        let package = manifest.parent().and_then(Path::file_name).unwrap_or_default();
+        found.push(Artifact {
+            file: file.into(),
+            package: package.to_string_lossy().into_owned(),
+            target: message["target"]["name"].as_str().unwrap_or_default().to_owned(),
+            kind: message["target"]["kind"][0].as_str().unwrap_or_default().to_owned(),
+            is_test: message["profile"]["test"].as_bool().unwrap_or_default(),
+        });
+    }
+    Ok(found)
+}
+
+/// Copies a binary without its symbols (as it is where there is no strip).
+fn place(from: &Path, to: &Path) -> Result<()> {
+    let mut strip = Command::new("strip");
+    if shell::on_path("strip").is_none() || shell::output(strip.arg("-s").arg("-o").arg(to).arg(from)).is_err() {
+        std::fs::copy(from, to).map_err(|error| format!("{}: {error}", from.display()))?;
+    }
+    make_executable(to)
+}
+
+fn make_executable(file: &Path) -> Result<()> {
+    use std::os::unix::fs::PermissionsExt;
+    Ok(std::fs::set_permissions(file, std::fs::Permissions::from_mode(0o755))?)
+}
+
+fn copy_folder(from: &Path, to: &Path) -> Result<()> {
+    std::fs::create_dir_all(to)?;
+    for entry in std::fs::read_dir(from).map_err(|error| format!("{}: {error}", from.display()))? {
+        let entry = entry?;
+        let target = to.join(entry.file_name());
+        if entry.file_type()?.is_dir() {
+            copy_folder(&entry.path(), &target)?;
+        } else {
+            std::fs::copy(entry.path(), target)?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn executables_are_read_from_cargo_messages() {
+        let messages = concat!(
+            r#"{"reason":"compiler-artifact","manifest_path":"/w/host/Cargo.toml","target":{"kind":["lib"],"name":"warpann"},"#,
+            r#""profile":{"test":false},"executable":null}"#,
+            "\n",
+            r#"{"reason":"compiler-artifact","manifest_path":"/w/tests/Cargo.toml","target":{"kind":["test"],"name":"exact"},"#,
+            r#""profile":{"test":true},"executable":"/t/release/deps/exact-12"}"#,
+            "\nplain text\n",
+            r#"{"reason":"build-finished","success":true}"#,
+        );
+        let found = executables(messages).unwrap();
+        assert_eq!(found.len(), 1);
+        assert_eq!((found[0].name().as_str(), found[0].kind.as_str(), found[0].is_test), ("tests-exact", "test", true));
+        assert_eq!(found[0].file, Path::new("/t/release/deps/exact-12"));
+    }
+
+    #[test]
+    fn the_script_is_sound_shell() {
+        let folder = tempfile::tempdir().unwrap();
+        let script = folder.path().join("run.sh");
+        std::fs::write(&script, RUN).unwrap();
+        let status = Command::new("bash").arg("-n").arg(&script).status().unwrap();
+        assert!(status.success());
+    }
+}

@@ -1,0 +1,93 @@
+#!/usr/bin/env bash
+# Runs warpann's tests and programs on a GPU host. Needs bash, tar and gzip; no Rust, no CUDA toolkit, no network.
+set -euo pipefail
+
+usage() {
+    cat <<'END'
+run.sh                    everything: device, program, verify, all tests with WARPANN_REQUIRE_GPU=1
+run.sh test [ARGS]        the tests only; ARGS go to every test program (a filter, --nocapture ..)
+run.sh verify [ARGS]      warpann verify
+run.sh warpann ARGS       the program
+run.sh bin NAME ARGS      another program of the bundle
+run.sh list               what the bundle holds
+
+WARPANN_BUNDLE_DIR  where to unpack (default: a fresh temporary folder, removed at the end)
+WARPANN_RUNNER      put before every program, e.g. "compute-sanitizer --tool memcheck --error-exitcode 1"
+END
+}
+
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+if [[ ${1:-} == --help || ${1:-} == -h ]]; then
+    usage
+    exit 0
+fi
+
+if [[ -n ${WARPANN_BUNDLE_DIR:-} ]]; then
+    folder=$WARPANN_BUNDLE_DIR
+    mkdir -p "$folder"
+else
+    folder=$(mktemp -d)
+    trap 'rm -rf "$folder"' EXIT
+fi
+# A folder that was unpacked before serves again, unless the archive is newer.
+if [[ ! -e $folder/unpacked || $here/warpann.tar.gz -nt $folder/unpacked ]]; then
+    tar -xzf "$here/warpann.tar.gz" -C "$folder"
+    touch "$folder/unpacked"
+fi
+
+export WARPANN_REQUIRE_GPU=1
+# Where the tests look for their data, and for the program.
+export WARPANN_TEST_DATA=$folder/data
+export WARPANN_PROGRAM=$folder/bin/warpann
+read -r -a runner <<<"${WARPANN_RUNNER:-}"
+
+# Runs a program behind the runner, if there is one.
+launch() {
+    "${runner[@]}" "$@"
+}
+
+# Every test program; goes on after a failure and reports all that failed.
+run_tests() {
+    local failed=() program
+    for program in "$folder"/tests/*; do
+        echo "== ${program##*/}"
+        launch "$program" --include-ignored "$@" || failed+=("${program##*/}")
+    done
+    if ((${#failed[@]})); then
+        echo "FAILED: ${failed[*]}"
+        return 1
+    fi
+    echo "all test programs passed"
+}
+
+case ${1:-all} in
+all)
+    status=0
+    launch "$WARPANN_PROGRAM" info || status=1
+    sample=$folder/data/sift-sample
+    launch "$WARPANN_PROGRAM" search --base "$sample/sample_base.bvecs" --query "$sample/sample_query.bvecs" \
+        --gt "$sample/sample_gt.ivecs" --k 10 --device gpu || status=1
+    launch "$WARPANN_PROGRAM" verify || status=1
+    run_tests || status=1
+    exit "$status"
+    ;;
+test)
+    shift
+    run_tests "$@"
+    ;;
+verify) launch "$WARPANN_PROGRAM" "$@" ;;
+warpann)
+    shift
+    launch "$WARPANN_PROGRAM" "$@"
+    ;;
+bin)
+    name=$2
+    shift 2
+    launch "$folder/bin/$name" "$@"
+    ;;
+list) (cd "$folder" && find bin tests -type f | sort) ;;
+*)
+    usage >&2
+    exit 2
+    ;;
+esac

@@ -1,0 +1,99 @@
+//! Running other programs.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+pub type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
+
+/// The repository's root.
+pub fn root() -> PathBuf {
+    // At run time when cargo runs us: a binary that was moved along with the repository still finds it.
+    let own = std::env::var_os("CARGO_MANIFEST_DIR").map_or_else(|| env!("CARGO_MANIFEST_DIR").into(), PathBuf::from);
+    own.parent().map_or_else(|| own.clone(), Path::to_owned)
+}
+
+/// The target directory that cargo uses for the repository.
+pub fn target_dir() -> PathBuf {
+    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), |folder| root().join(folder))
+}
+
+/// The cargo that runs us, started in the repository's root, without what it sets for its own children.
+pub fn cargo() -> Command {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.current_dir(root()).stdin(Stdio::null());
+    for (name, _) in std::env::vars_os() {
+        if name.to_str().is_some_and(|name| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_")) {
+            command.env_remove(&name);
+        }
+    }
+    command
+}
+
+/// `$ cargo test --workspace`: how a command is shown.
+pub fn shown(command: &Command) -> String {
+    let program = Path::new(command.get_program()).file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let arguments = command.get_args().map(|argument| argument.to_string_lossy().into_owned());
+    std::iter::once(program).chain(arguments).collect::<Vec<_>>().join(" ")
+}
+
+/// Shows a command, runs it, and fails unless it succeeds.
+pub fn run(command: &mut Command) -> Result<()> {
+    let shown = shown(command);
+    eprintln!("$ {shown}");
+    let status = command.stdin(Stdio::null()).status().map_err(|error| format!("{shown}: {error}"))?;
+    if status.success() { Ok(()) } else { Err(format!("{shown}: {status}").into()) }
+}
+
+/// Like [`run`], but ends the command after `limit`: for programs that may wait for a network that is not there.
+pub fn run_within(command: &mut Command, limit: Duration) -> Result<()> {
+    let shown = shown(command);
+    eprintln!("$ {shown}");
+    let mut child = command.stdin(Stdio::null()).spawn().map_err(|error| format!("{shown}: {error}"))?;
+    let start = Instant::now();
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return if status.success() { Ok(()) } else { Err(format!("{shown}: {status}").into()) };
+        }
+        if start.elapsed() > limit {
+            child.kill()?;
+            child.wait()?;
+            return Err(format!("{shown}: not done after {} s", limit.as_secs()).into());
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// Runs a command and returns what it prints; its standard error goes to ours.
+pub fn output(command: &mut Command) -> Result<String> {
+    let shown = shown(command);
+    let output = command.stdin(Stdio::null()).stderr(Stdio::inherit()).output();
+    let output = output.map_err(|error| format!("{shown}: {error}"))?;
+    if !output.status.success() {
+        let text = String::from_utf8_lossy(&output.stdout);
+        return Err(format!("{shown}: {}\n{}", output.status, text.trim_end()).into());
+    }
+    Ok(String::from_utf8(output.stdout)?)
+}
+
+/// Whether a program of that name is on `PATH`.
+pub fn on_path(program: &str) -> Option<PathBuf> {
+    std::env::split_paths(&std::env::var_os("PATH")?).map(|folder| folder.join(program)).find(|file| file.is_file())
+}
+
+/// Whether packages can be installed: Debian's tool is here, and we are root.
+pub fn can_apt() -> bool {
+    on_path("apt-get").is_some() && output(Command::new("id").arg("-u")).is_ok_and(|id| id.trim() == "0")
+}
+
+/// Installs Debian packages, after saying which.
+pub fn apt_install(packages: &[&str]) -> Result<()> {
+    eprintln!("installing Debian packages: {}", packages.join(" "));
+    let apt = || {
+        let mut command = Command::new("apt-get");
+        command.env("DEBIAN_FRONTEND", "noninteractive");
+        command
+    };
+    run(apt().args(["update", "-q"]))?;
+    run(apt().args(["install", "-y", "-q", "--no-install-recommends"]).args(packages))
+}

@@ -1,0 +1,99 @@
+//! `cargo xtask validate`: what CI checks, in order of cost.
+//!
+//! The steps share two sets of build products: check (clippy, documentation, the build without `cuda`) and dev (tests, the
+//! build without a toolkit). None is built with other flags.
+
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use cuda_builder::GpuArch;
+
+use crate::shell::{self, Result, cargo};
+
+type Step = (&'static str, fn() -> Result<()>);
+
+const STEPS: [Step; 7] = [
+    ("formatting", format),
+    ("clippy", clippy),
+    ("documentation", documentation),
+    ("tests", tests),
+    ("kernels", kernels),
+    ("without the feature cuda", without_cuda),
+    ("without a CUDA toolkit", without_toolkit),
+];
+
+pub fn run() -> Result<()> {
+    let start = Instant::now();
+    let mut times = Vec::new();
+    for (name, step) in STEPS {
+        eprintln!("== {name}");
+        let begin = Instant::now();
+        let result = step();
+        let seconds = begin.elapsed().as_secs_f64();
+        times.push(format!("{seconds:7.1} s  {name}{}", if result.is_ok() { "" } else { ": FAILED" }));
+        if let Err(error) = result {
+            println!("{}", times.join("\n"));
+            return Err(format!("{name}: {error}").into());
+        }
+    }
+    println!("{}\n{:7.1} s  in all", times.join("\n"), start.elapsed().as_secs_f64());
+    Ok(())
+}
+
+fn format() -> Result<()> {
+    shell::run(cargo().args(["fmt", "--all", "--check"]))
+}
+
+fn clippy() -> Result<()> {
+    shell::run(cargo().args(["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]))
+}
+
+fn documentation() -> Result<()> {
+    shell::run(cargo().args(["doc", "--workspace", "--no-deps"]).env("RUSTDOCFLAGS", "-D warnings"))
+}
+
+fn tests() -> Result<()> {
+    crate::test(&[])
+}
+
+fn kernels() -> Result<()> {
+    crate::ptx::run(&[GpuArch::Sm80], false, true)
+}
+
+fn without_cuda() -> Result<()> {
+    shell::run(cargo().args([
+        "clippy",
+        "-p",
+        "warpann",
+        "--no-default-features",
+        "--all-targets",
+        "--",
+        "-D",
+        "warnings",
+    ]))
+}
+
+/// Builds the program with nothing in the environment that leads to a CUDA toolkit, starts it, and looks whether it wants a
+/// driver to be loaded.
+fn without_toolkit() -> Result<()> {
+    const TOOLKIT: [&str; 6] =
+        ["CUDA_PATH", "CUDA_HOME", "CUDA_ROOT", "CUDA_TOOLKIT_ROOT_DIR", "CUDA_LIBRARY_PATH", "LIBRARY_PATH"];
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let folders = std::env::split_paths(&path).filter(|folder| !folder.join("nvcc").exists());
+    let path = std::env::join_paths(folders)?;
+    let without = |mut command: Command| {
+        TOOLKIT.iter().for_each(|name| {
+            command.env_remove(name);
+        });
+        command.env("PATH", &path);
+        command
+    };
+    shell::run(without(cargo()).args(["build", "--workspace", "--bins"]))?;
+    let program = shell::target_dir().join("debug/warpann");
+    shell::run(without(Command::new(&program)).arg("info"))?;
+    let libraries = shell::output(Command::new("ldd").arg(&program).stdin(Stdio::null()))?;
+    match libraries.lines().find(|line| line.contains("libcuda")) {
+        Some(line) => Err(format!("the program is linked against the driver: {}", line.trim()).into()),
+        None => Ok(()),
+    }
+}
