@@ -6,9 +6,6 @@
 use super::{FULL_MASK, Shuffle, lane_id, shuffle_up, shuffle_xor};
 use crate::math;
 
-/// The stages: distance between partners.
-const STAGES: [u32; 5] = [16, 8, 4, 2, 1];
-
 /// A value with a smaller and a larger of two. For floating-point numbers NaN loses against a number.
 pub trait MinMax: Shuffle {
     /// The smaller of two.
@@ -121,8 +118,11 @@ pub fn pair_swap<T: Shuffle>(value: T) -> T {
 #[inline(always)]
 pub fn butterfly_max<T: MinMax>(value: T) -> T {
     let mut value = value;
-    for distance in STAGES {
+    // `while`, not an iterator over an array: the device build leaves such an array in local memory.
+    let mut distance = 16;
+    while distance > 0 {
         value = value.greater(shuffle_xor(FULL_MASK, value, distance));
+        distance /= 2;
     }
     value
 }
@@ -155,9 +155,12 @@ pub fn butterfly_max<T: MinMax>(value: T) -> T {
 #[inline(always)]
 pub fn butterfly_min_max<T: MinMax>(value: T) -> (T, T) {
     let (mut min, mut max) = (value, value);
-    for distance in STAGES {
+    // `while`, not an iterator over an array: the device build leaves such an array in local memory.
+    let mut distance = 16;
+    while distance > 0 {
         min = min.lesser(shuffle_xor(FULL_MASK, min, distance));
         max = max.greater(shuffle_xor(FULL_MASK, max, distance));
+        distance /= 2;
     }
     (min, max)
 }
@@ -217,8 +220,11 @@ pub fn even_odd_max_min<T: MinMax>(value: T) -> T {
 #[inline(always)]
 pub fn butterfly_sum<T: Sum>(value: T) -> T {
     let mut value = value;
-    for distance in STAGES {
+    // `while`, not an iterator over an array: the device build leaves such an array in local memory.
+    let mut distance = 16;
+    while distance > 0 {
         value = value.plus(shuffle_xor(FULL_MASK, value, distance));
+        distance /= 2;
     }
     value
 }
@@ -251,9 +257,11 @@ pub fn butterfly_sum<T: Sum>(value: T) -> T {
 pub fn inclusive_sum<T: Sum>(value: T) -> T {
     let lane = lane_id();
     let mut value = value;
-    for reach in [1, 2, 4, 8, 16] {
+    let mut reach = 1;
+    while reach < 32 {
         let before = shuffle_up(FULL_MASK, value, reach);
         value = if lane >= reach { before.plus(value) } else { value };
+        reach *= 2;
     }
     value
 }

@@ -1,0 +1,104 @@
+use cuda_std::{
+    atomic,
+    emulator::{self, Buffer},
+    global, kernel,
+    launch::LaunchConfig,
+    shared_array, thread,
+};
+
+const BLOCKS: u32 = 20;
+const THREADS: u32 = 96;
+const ALL: u32 = BLOCKS * THREADS;
+
+/// Every thread adds, compares and sets bits with its number; counters hold the results.
+#[kernel]
+unsafe fn on_global(words: *mut u32, longs: *mut u64, float: *mut f32, tickets: *mut u32, chosen: *mut u32) {
+    let i = thread::block_idx_x() * thread::block_dim_x() + thread::thread_idx_x();
+    // SAFETY: six words, three longs, one float, a ticket a thread.
+    unsafe {
+        let ticket = atomic::add_u32(words, 1);
+        global::store(tickets.add(ticket as usize), i);
+        atomic::min_u32(words.add(1), 1000 + i);
+        atomic::max_u32(words.add(2), 1000 + i);
+        atomic::or_u32(words.add(3), 1 << (i % 32));
+        if atomic::exchange_u32(words.add(4), 1) == 0 {
+            atomic::add_u32(chosen, 1);
+        }
+        if atomic::cas_u32(words.add(5), 7, i) == 7 {
+            atomic::add_u32(chosen.add(1), 1);
+        }
+        atomic::add_u64(longs, u64::from(i) << 32);
+        atomic::min_u64(longs.add(1), u64::from(i + 5) << 33);
+        atomic::max_u64(longs.add(2), u64::from(i + 5) << 33);
+        // A multiple of a half each: the sum is exact in any order.
+        atomic::add_f32(float, 0.5 * i as f32);
+    }
+}
+
+#[test]
+fn global_atomics() {
+    let mut words = Buffer::from_slice(&[0u32, u32::MAX, 0, 0, 0, 7]);
+    let mut longs = Buffer::from_slice(&[0u64, u64::MAX, 0]);
+    let mut float = Buffer::<f32>::new(1);
+    let mut tickets = Buffer::<u32>::new_poisoned(ALL as usize);
+    let mut chosen = Buffer::<u32>::new(2);
+    let arguments =
+        (words.as_mut_ptr(), longs.as_mut_ptr(), float.as_mut_ptr(), tickets.as_mut_ptr(), chosen.as_mut_ptr());
+    let config = LaunchConfig { grid: [BLOCKS, 1, 1], block: [THREADS, 1, 1], shared_bytes: 0 };
+    // SAFETY: six words, three longs, one float, a ticket a thread.
+    let stats = unsafe { emulator::launch(&ON_GLOBAL, config, arguments) }.unwrap();
+    let words = words.to_vec();
+    assert_eq!(words[..5], [ALL, 1000, 1000 + ALL - 1, u32::MAX, 1]);
+    assert!(words[5] < ALL);
+    assert_eq!(chosen.to_vec(), [1, 1]);
+    let sum = u64::from(ALL - 1) * u64::from(ALL) / 2;
+    assert_eq!(longs.to_vec(), [sum << 32, 5 << 33, u64::from(ALL + 4) << 33]);
+    assert_eq!(float.to_vec(), [0.5 * sum as f32]);
+    let mut tickets = tickets.to_vec();
+    tickets.sort_unstable();
+    assert_eq!(tickets, (0..ALL).collect::<Vec<_>>());
+    // Ten each, and one more by each of the two that were chosen.
+    assert_eq!(stats.global_atomics, u64::from(10 * ALL + 2));
+}
+
+/// The same on shared memory, one result row a block.
+#[kernel]
+unsafe fn on_shared(out: *mut u64) {
+    let t = thread::thread_idx_x();
+    let (words, long) = (shared_array!(u32, 3), shared_array!(u64, 1));
+    // SAFETY: three words, one long; written before a barrier, read after one. Four results a block.
+    unsafe {
+        if t == 0 {
+            words.store(0);
+            words.add(1).store(u32::MAX);
+            words.add(2).store(0);
+            long.store(u64::MAX);
+        }
+        thread::sync_threads();
+        atomic::shared_add_u32(words, t);
+        atomic::shared_min_u32(words.add(1), 50 + t);
+        atomic::shared_max_u32(words.add(2), 50 + t);
+        atomic::shared_min_u64(long, u64::from(200 - t) << 32);
+        thread::sync_threads();
+        if t == 0 {
+            let row = out.add(4 * thread::block_idx_x() as usize);
+            for i in 0..3 {
+                global::store(row.add(i as usize), words.add(i).load().into());
+            }
+            global::store(row.add(3), long.load());
+        }
+    }
+}
+
+#[test]
+fn shared_atomics() {
+    let mut out = Buffer::<u64>::new(4 * BLOCKS as usize);
+    let config = LaunchConfig { grid: [BLOCKS, 1, 1], block: [THREADS, 1, 1], shared_bytes: 0 };
+    // SAFETY: four results a block.
+    let stats = unsafe { emulator::launch(&ON_SHARED, config, (out.as_mut_ptr(),)) }.unwrap();
+    let row =
+        [u64::from(THREADS * (THREADS - 1) / 2), 50, u64::from(50 + THREADS - 1), u64::from(200 - THREADS + 1) << 32];
+    assert_eq!(out.to_vec(), row.repeat(BLOCKS as usize));
+    assert_eq!(stats.shared_atomics, u64::from(4 * ALL));
+    assert_eq!(stats.barriers, u64::from(2 * BLOCKS));
+}

@@ -1,0 +1,104 @@
+use crate::{Lanes, lanes, one_block};
+use cuda_std::{
+    emulator::{self, Buffer},
+    global, kernel,
+    launch::Kernel,
+    warp,
+};
+use proptest::prelude::*;
+
+macro_rules! family {
+    ($($name:ident($t:ty);)*) => {$(
+        #[kernel]
+        unsafe fn $name(values: *const $t, out: *mut $t) {
+            let lane = warp::lane_id() as usize;
+            // SAFETY: 32 values, 8 × 32 results, lane < 32.
+            unsafe {
+                let value = global::load(values.add(lane));
+                let (min, max) = warp::butterfly_min_max(value);
+                let results = [
+                    warp::pair_swap(value),
+                    warp::butterfly_max(value),
+                    min,
+                    max,
+                    warp::even_odd_max_min(value),
+                    warp::butterfly_sum(value),
+                    warp::inclusive_sum(value),
+                    warp::exclusive_sum(value),
+                ];
+                for (i, result) in results.into_iter().enumerate() {
+                    global::store(out.add(32 * i + lane), result);
+                }
+            }
+        }
+    )*};
+}
+
+family! {
+    family_u32(u32);
+    family_f32(f32);
+}
+
+/// The sum in the documented order: the whole vector, stage by stage.
+fn butterfly_sum<T: Copy>(mut values: Lanes<T>, plus: impl Fn(T, T) -> T) -> Lanes<T> {
+    for distance in [16, 8, 4, 2, 1] {
+        values = lanes(|lane| plus(values[lane], values[lane ^ distance]));
+    }
+    values
+}
+
+fn run<T: bytemuck::AnyBitPattern>(kernel: &Kernel<(*const T, *mut T)>, values: &Lanes<T>) -> Vec<Lanes<T>> {
+    let input = Buffer::from_slice(values);
+    let mut out = Buffer::from_slice(&[values[0]; 256]);
+    // SAFETY: 32 values and 8 × 32 results.
+    unsafe { emulator::launch(kernel, one_block(32, 0), (input.as_ptr(), out.as_mut_ptr())) }.unwrap();
+    out.to_vec().chunks(32).map(|results| lanes(|lane| results[lane])).collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(128))]
+
+    #[test]
+    fn integers(values: Lanes<u32>) {
+        let results = run(&FAMILY_U32, &values);
+        let (min, max) = (*values.iter().min().unwrap(), *values.iter().max().unwrap());
+        let total = values.iter().fold(0u32, |sum, &value| sum.wrapping_add(value));
+        prop_assert_eq!(results[0], lanes(|lane| values[if lane % 2 == 0 { lane + 1 } else { lane - 1 }]));
+        prop_assert_eq!(results[1], [max; 32]);
+        prop_assert_eq!(results[2], [min; 32]);
+        prop_assert_eq!(results[3], [max; 32]);
+        prop_assert_eq!(results[4], lanes(|lane| if lane % 2 == 0 { max } else { min }));
+        prop_assert_eq!(results[5], [total; 32]);
+        let prefix = |count: usize| values[..count].iter().fold(0u32, |sum, &value| sum.wrapping_add(value));
+        prop_assert_eq!(results[6], lanes(|lane| prefix(lane + 1)));
+        prop_assert_eq!(results[7], lanes(prefix));
+    }
+
+    #[test]
+    fn floats(values in prop::array::uniform32(-1e6f32..1e6)) {
+        let results = run(&FAMILY_F32, &values);
+        let min = values.iter().copied().min_by(f32::total_cmp).unwrap();
+        let max = values.iter().copied().max_by(f32::total_cmp).unwrap();
+        prop_assert_eq!(results[1], [max; 32]);
+        prop_assert_eq!(results[2], [min; 32]);
+        prop_assert_eq!(results[4], lanes(|lane| if lane % 2 == 0 { max } else { min }));
+        // To the bit, in the documented order.
+        prop_assert_eq!(results[5], butterfly_sum(values, |a, b| a + b));
+        prop_assert_eq!(results[5], [results[5][0]; 32]);
+        for lane in 0..32 {
+            let exact = values[..=lane].iter().map(|&value| f64::from(value)).sum::<f64>();
+            // 32 additions, each off by at most half a unit in the last place of a sum below 3.2e7.
+            prop_assert!((f64::from(results[6][lane]) - exact).abs() <= 32.0, "lane {}", lane);
+        }
+        prop_assert_eq!(results[7], lanes(|lane| if lane == 0 { 0.0 } else { results[6][lane - 1] }));
+    }
+}
+
+#[test]
+fn nan_loses() {
+    let mut values = lanes(|lane| lane as f32);
+    values[5] = f32::NAN;
+    let results = run(&FAMILY_F32, &values);
+    assert_eq!(results[1], [31.0; 32]);
+    assert_eq!(results[2], [0.0; 32]);
+}

@@ -1,0 +1,26 @@
+//! Every primitive on the emulator against a plain sequential model, for all lanes.
+
+mod async_copy;
+mod atomics;
+mod butterflies;
+mod masks;
+mod math;
+mod matrices;
+mod memory;
+mod shuffles;
+mod votes;
+
+use cuda_std::launch::LaunchConfig;
+
+/// One block of `threads` threads with `shared_bytes` bytes of dynamic shared memory.
+pub fn one_block(threads: u32, shared_bytes: u32) -> LaunchConfig {
+    LaunchConfig { grid: [1, 1, 1], block: [threads, 1, 1], shared_bytes }
+}
+
+/// A warp's values.
+pub type Lanes<T> = [T; 32];
+
+/// `f` of every lane.
+pub fn lanes<T>(f: impl Fn(usize) -> T) -> Lanes<T> {
+    std::array::from_fn(f)
+}

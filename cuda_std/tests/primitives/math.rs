@@ -1,0 +1,91 @@
+use cuda_std::math;
+
+#[test]
+fn minimum_and_maximum_prefer_numbers_and_order_zeros() {
+    for (a, b, min, max) in [
+        (1.0, 2.0, 1.0, 2.0),
+        (f32::NAN, 2.0, 2.0, 2.0),
+        (1.0, f32::NAN, 1.0, 1.0),
+        (-0.0, 0.0, -0.0, 0.0),
+        (0.0, -0.0, -0.0, 0.0),
+        (f32::NEG_INFINITY, 3.0, f32::NEG_INFINITY, 3.0),
+    ] {
+        assert_eq!(math::min_f32(a, b).to_bits(), f32::to_bits(min), "min of {a} and {b}");
+        assert_eq!(math::max_f32(a, b).to_bits(), f32::to_bits(max), "max of {a} and {b}");
+    }
+    assert!(math::min_f32(f32::NAN, f32::NAN).is_nan());
+}
+
+#[test]
+fn fused_is_one_rounding() {
+    let a = 1.0 + f32::EPSILON;
+    assert_eq!(math::mul_add_f32(a, a, -(1.0 + 2.0 * f32::EPSILON)), f32::EPSILON * f32::EPSILON);
+    let a = 1.0 + f64::EPSILON;
+    assert_eq!(math::mul_add_f64(a, a, -(1.0 + 2.0 * f64::EPSILON)), f64::EPSILON * f64::EPSILON);
+    assert_eq!((math::sqrt_f32(2.25), math::sqrt_f64(2.0)), (1.5, std::f64::consts::SQRT_2));
+}
+
+/// The value of a 16-bit float by its definition.
+fn value(bits: u16, exponent_bits: u32, mantissa_bits: u32) -> f64 {
+    let sign = if bits >> 15 == 1 { -1.0 } else { 1.0 };
+    let exponent = i32::from(bits >> mantissa_bits) & ((1 << exponent_bits) - 1);
+    let mantissa = f64::from(bits & ((1 << mantissa_bits) - 1)) / f64::from(1u32 << mantissa_bits);
+    let bias = (1 << (exponent_bits - 1)) - 1;
+    match exponent {
+        0 => sign * mantissa * 2f64.powi(1 - bias),
+        e if e == 2 * bias + 1 && mantissa == 0.0 => sign * f64::INFINITY,
+        e if e == 2 * bias + 1 => f64::NAN,
+        e => sign * (1.0 + mantissa) * 2f64.powi(e - bias),
+    }
+}
+
+#[test]
+fn every_16_bit_float_has_its_value_and_comes_back() {
+    for bits in 0..=u16::MAX {
+        let (half, brain) = (math::f16_to_f32(bits), math::bf16_to_f32(bits));
+        let (exact_half, exact_brain) = (value(bits, 5, 10), value(bits, 8, 7));
+        assert_eq!(half.is_nan(), exact_half.is_nan());
+        assert_eq!(brain.is_nan(), exact_brain.is_nan());
+        if half.is_nan() {
+            assert_eq!((half.to_bits(), math::f32_to_f16(half)), (0x7fff_ffff, 0x7fff));
+        } else {
+            assert_eq!((f64::from(half), math::f32_to_f16(half)), (exact_half, bits));
+        }
+        if brain.is_nan() {
+            assert_eq!(math::f32_to_bf16(brain), 0x7fff);
+        } else {
+            assert_eq!((f64::from(brain), math::f32_to_bf16(brain)), (exact_brain, bits));
+        }
+    }
+}
+
+#[test]
+fn rounding_to_16_bits() {
+    // Halfway between two f16: to the even one. Beyond the largest by half a step: infinity.
+    assert_eq!(math::f32_to_f16(1.0 + 1.0 / 2048.0), 0x3c00);
+    assert_eq!(math::f32_to_f16(1.0 + 3.0 / 2048.0), 0x3c02);
+    assert_eq!(math::f32_to_f16(65_519.99), 0x7bff);
+    assert_eq!(math::f32_to_f16(65_520.0), 0x7c00);
+    assert_eq!(math::f32_to_f16(-1e30), 0xfc00);
+    assert_eq!(math::f32_to_bf16(1.0 + 1.0 / 256.0), 0x3f80);
+    assert_eq!(math::f32_to_bf16(1.0 + 3.0 / 256.0), 0x3f82);
+    assert_eq!(math::f32_to_bf16(f32::MAX), 0x7f80);
+}
+
+#[test]
+fn rounding_to_tf32() {
+    let step = 2f32.powi(-10);
+    for (x, rounded) in [
+        (1.0, 1.0),
+        (1.0 + step / 2.0, 1.0 + step),
+        (-1.0 - step / 2.0, -1.0 - step),
+        (1.0 + 0.49 * step, 1.0),
+        (2.0 - step / 4.0, 2.0),
+        (f32::MAX, f32::INFINITY),
+        (f32::NEG_INFINITY, f32::NEG_INFINITY),
+        (0.0, 0.0),
+    ] {
+        assert_eq!(math::f32_to_tf32(x), f32::to_bits(rounded), "{x}");
+    }
+    assert!(f32::from_bits(math::f32_to_tf32(f32::NAN)).is_nan());
+}

@@ -1,0 +1,105 @@
+use crate::{Lanes, one_block};
+use cuda_std::{
+    emulator::{self, Buffer},
+    global, kernel, warp,
+};
+use proptest::prelude::*;
+
+/// Votes, matches and reductions of the lanes of `mask`; other lanes write nothing.
+#[kernel]
+unsafe fn collect(values: *const u32, mask: u32, threshold: u32, out: *mut u32) {
+    let lane = warp::lane_id() as usize;
+    if mask >> lane & 1 == 0 {
+        return;
+    }
+    // SAFETY: 32 values, 32 × 12 results, lane < 32.
+    unsafe {
+        let value = global::load(values.add(lane));
+        let above = value > threshold;
+        let (all_equal, equal) = warp::match_all(mask, value);
+        let results = [
+            u32::from(warp::any(mask, above)),
+            u32::from(warp::all(mask, above)),
+            warp::ballot(mask, above),
+            warp::match_any(mask, value),
+            all_equal,
+            u32::from(equal),
+            warp::reduce_add(mask, value),
+            warp::reduce_min(mask, value),
+            warp::reduce_max(mask, value),
+            warp::reduce_and(mask, value),
+            warp::reduce_or(mask, value),
+            warp::reduce_xor(mask, value),
+        ];
+        for (i, result) in results.into_iter().enumerate() {
+            global::store(out.add(12 * lane + i), result);
+        }
+    }
+}
+
+/// What lane `own` gets, by going through the lanes of the mask one after the other.
+fn model(values: &Lanes<u32>, mask: u32, threshold: u32, own: usize) -> [u32; 12] {
+    let (mut above, mut same, mut sum, mut min, mut max, mut and, mut or, mut xor) =
+        (0u32, 0u32, 0u32, u32::MAX, 0u32, u32::MAX, 0u32, 0u32);
+    for lane in 0..32 {
+        if mask & (1 << lane) == 0 {
+            continue;
+        }
+        let value = values[lane];
+        if value > threshold {
+            above += 1 << lane;
+        }
+        if value == values[own] {
+            same += 1 << lane;
+        }
+        sum = sum.wrapping_add(value);
+        if value < min {
+            min = value;
+        }
+        if value > max {
+            max = value;
+        }
+        and &= value;
+        or |= value;
+        xor ^= value;
+    }
+    let equal = same == mask;
+    let all_equal = if equal { mask } else { 0 };
+    [u32::from(above > 0), u32::from(above == mask), above, same, all_equal, equal.into(), sum, min, max, and, or, xor]
+}
+
+fn check(values: &Lanes<u32>, mask: u32, threshold: u32) {
+    let input = Buffer::from_slice(values);
+    let mut out = Buffer::new_poisoned(32 * 12);
+    // SAFETY: 32 values and 32 × 12 results.
+    unsafe { emulator::launch(&COLLECT, one_block(32, 0), (input.as_ptr(), mask, threshold, out.as_mut_ptr())) }
+        .unwrap();
+    for (lane, results) in out.to_vec().chunks(12).enumerate() {
+        if mask >> lane & 1 == 1 {
+            assert_eq!(results, model(values, mask, threshold, lane), "lane {lane}");
+        } else {
+            assert_eq!(results, [0xA5A5_A5A5; 12], "lane {lane} is not in the mask");
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(128))]
+
+    #[test]
+    fn any_values_and_mask(values: Lanes<u32>, mask in 1u32.., threshold: u32) {
+        check(&values, mask, threshold);
+    }
+
+    #[test]
+    fn few_distinct_values(values in prop::array::uniform32(0u32..3), threshold in 0u32..3) {
+        check(&values, u32::MAX, threshold);
+    }
+}
+
+#[test]
+fn all_equal() {
+    check(&[7; 32], u32::MAX, 6);
+    check(&[7; 32], u32::MAX, 7);
+    check(&[7; 32], 0x0001_8000, 7);
+}
