@@ -71,6 +71,17 @@ pub enum Error {
         k: usize,
     },
 
+    /// A row of keys longer than it can be.
+    #[error("row {row} has length {length}, the limit is {limit}")]
+    RowTooLong {
+        /// Row, from 0.
+        row: usize,
+        /// Its length.
+        length: u64,
+        /// The longest possible.
+        limit: u64,
+    },
+
     /// No usable GPU was found.
     #[error("no CUDA device: {reason}")]
     NoDevice {
@@ -144,6 +155,13 @@ pub enum Error {
         asked: u64,
         /// Largest value allowed.
         limit: u64,
+    },
+
+    /// The emulator caught a kernel breaking the rules of the hardware: a bug in the kernel.
+    #[error("the emulator stopped a kernel: {violation}")]
+    KernelViolation {
+        /// What happened where.
+        violation: Box<cuda_std::emulator::Violation>,
     },
 
     /// An operating-system error on a file.

@@ -6,9 +6,11 @@ pub mod device_info;
 pub mod element;
 pub mod error;
 pub mod flat;
+mod gpu;
 pub mod io;
 pub mod metric;
 pub mod neighbors;
+pub mod select;
 
 pub use device::Device;
 pub use element::{Element, ElementType};

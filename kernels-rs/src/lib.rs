@@ -1,1 +1,30 @@
-//! (see DESIGN)
+//! warpann's device code. Each module is one algorithm and opens with its explanation; all are ordinary Rust over
+//! [`cuda_std`], so the same source runs on the GPU (as PTX) and on the emulator.
+//!
+//! | module | algorithm | source |
+//! |---|---|---|
+//! | [`entry`] | a key and its payload as one ordered 64-bit word | |
+//! | [`networks`] | odd-size merging and sorting networks over lane-stride register arrays | paper 4.1, algorithms 1 and 2 |
+//! | [`warp_select`] | k-selection by one warp a row, state in registers | paper 4.2, 4.3, algorithm 3 |
+//! | [`element`] | loading four vector components of any element type | |
+//! | [`canonical`] | the distance that every back end returns to the bit, as a dense tile or for listed candidates | |
+//! | [`prepare`] | half-precision copies of vectors, with proved error norms | |
+//! | [`filter`] | half-precision matrix product on tensor cores that keeps what may be among the best k | paper 5.1 |
+//! | [`candidates`] | thresholds and compaction of candidate lists between filter passes | |
+//!
+//! Queue lengths, tile sizes and launch shapes live here; the host takes them from these constants.
+//!
+//! A *row-major matrix with stride* below means: row r starts at element r · stride.
+#![cfg_attr(target_arch = "nvptx64", no_std, feature(abi_ptx, asm_experimental_arch))]
+
+pub mod candidates;
+pub mod canonical;
+pub mod element;
+pub mod entry;
+pub mod filter;
+pub mod networks;
+pub mod prepare;
+pub mod warp_select;
+
+/// Marks the absence of a neighbour in a list of row numbers.
+pub const NO_ROW: u32 = u32::MAX;

@@ -1,0 +1,409 @@
+//! The CUDA driver as a device, through cust. The only file that launches on a GPU or names a driver call.
+
+use std::collections::HashMap;
+use std::ffi::{CString, c_void};
+use std::sync::{Arc, Mutex, OnceLock};
+
+use cuda_std::launch::{Kernel, KernelArgs, LaunchConfig};
+use cust::context::{Context, CurrentContext};
+use cust::device::DeviceAttribute;
+use cust::error::CudaError;
+use cust::event::{Event, EventFlags};
+use cust::stream::{Stream, StreamFlags};
+use cust::sys;
+use rayon::prelude::*;
+
+use super::exact::Tuning;
+use super::runtime::Runtime;
+use crate::device_info::ptx;
+use crate::{Error, NoDeviceReason, Result};
+
+/// Uploads from this size on go through pinned buffers.
+const PINNED_FROM: usize = 4 << 20;
+/// Size of a pinned buffer. Two of them overlap the host's copy with the bus.
+const PINNED_BYTES: usize = 32 << 20;
+
+/// A CUDA device with its primary context and loaded kernels.
+pub(crate) struct Cuda {
+    index: usize,
+    name: String,
+    multiprocessors: u32,
+    context: Context,
+    modules: Mutex<HashMap<&'static str, LoadedModule>>,
+    functions: Mutex<HashMap<&'static str, Function>>,
+    pinned: Mutex<Option<[Pinned; 2]>>,
+}
+
+/// A loaded module; dropped with the device.
+struct LoadedModule(sys::CUmodule);
+
+// SAFETY: module handles belong to the context, which any thread may use.
+unsafe impl Send for LoadedModule {}
+
+#[derive(Clone, Copy)]
+struct Function {
+    raw: sys::CUfunction,
+    /// Dynamic shared memory the function was told to allow.
+    shared_bytes: u32,
+}
+
+// SAFETY: function handles belong to the context, which any thread may use.
+unsafe impl Send for Function {}
+
+/// Device memory, freed when dropped.
+pub(crate) struct Memory {
+    address: sys::CUdeviceptr,
+    device: Arc<Cuda>,
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        if self.address != 0 && self.device.make_current().is_ok() {
+            // SAFETY: the address came from cuMemAlloc and is freed once. A failure at this point means the context is
+            // lost, and its memory with it.
+            unsafe { sys::cuMemFree_v2(self.address) };
+        }
+    }
+}
+
+/// Page-locked host memory with the event that says when the bus is done with it.
+struct Pinned {
+    start: *mut u8,
+    done: Event,
+}
+
+// SAFETY: the memory is owned, and only used under the lock around it.
+unsafe impl Send for Pinned {}
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        // SAFETY: the address came from cuMemHostAlloc and is freed once.
+        unsafe { sys::cuMemFreeHost(self.start.cast()) };
+    }
+}
+
+impl Drop for Cuda {
+    fn drop(&mut self) {
+        if self.make_current().is_ok() {
+            for module in self.modules.get_mut().unwrap_or_else(|poisoned| poisoned.into_inner()).drain() {
+                // SAFETY: the handle came from cuModuleLoadDataEx, is unloaded once, and no launch can follow.
+                unsafe { sys::cuModuleUnload(module.1.0) };
+            }
+        }
+    }
+}
+
+/// A shared handle of an open device.
+pub(crate) type CudaDevice = Arc<Cuda>;
+
+/// Opens device `index`; later calls return the same device.
+pub(crate) fn open(index: usize) -> Result<CudaDevice> {
+    static DEVICES: OnceLock<Mutex<HashMap<usize, CudaDevice>>> = OnceLock::new();
+    let mut devices =
+        DEVICES.get_or_init(Default::default).lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    if let Some(device) = devices.get(&index) {
+        return Ok(device.clone());
+    }
+    let device = Arc::new(Cuda::open(index)?);
+    devices.insert(index, device.clone());
+    Ok(device)
+}
+
+impl Cuda {
+    fn open(index: usize) -> Result<Cuda> {
+        if !cuda_loader::driver_present() {
+            return Err(Error::NoDevice { reason: NoDeviceReason::NoDriver });
+        }
+        cust::init(cust::CudaFlags::empty())
+            .map_err(|error| Error::NoDevice { reason: NoDeviceReason::NoneReported(error as i32) })?;
+        let failed = |call| move |error: CudaError| Error::Driver { call, device: index, code: error as i32 };
+        let available = cust::device::Device::num_devices().map_err(failed("cuDeviceGetCount"))? as usize;
+        if available == 0 {
+            return Err(Error::NoDevice { reason: NoDeviceReason::NoneReported(100) });
+        }
+        if index >= available {
+            return Err(Error::NoSuchDevice { asked: index, available });
+        }
+        let device = cust::device::Device::get_device(index as u32).map_err(failed("cuDeviceGet"))?;
+        let attribute = |what| device.get_attribute(what).map_err(failed("cuDeviceGetAttribute"));
+        let major = attribute(DeviceAttribute::ComputeCapabilityMajor)?;
+        let minor = attribute(DeviceAttribute::ComputeCapabilityMinor)?;
+        if major < 8 {
+            return Err(Error::DeviceTooOld { device: index, major, minor });
+        }
+        let name = device.name().map_err(failed("cuDeviceGetName"))?;
+        let context = Context::new(device).map_err(|error| match error {
+            CudaError::OutOfMemory => {
+                Error::OutOfDeviceMemory { device: format!("gpu:{index} ({name})"), asked: 0, available: 0 }
+            }
+            error => failed("cuDevicePrimaryCtxRetain")(error),
+        })?;
+        Ok(Cuda {
+            index,
+            multiprocessors: attribute(DeviceAttribute::MultiprocessorCount)? as u32,
+            name,
+            context,
+            modules: Mutex::default(),
+            functions: Mutex::default(),
+            pinned: Mutex::default(),
+        })
+    }
+
+    fn check(&self, call: &'static str, result: sys::CUresult) -> Result<()> {
+        match result as i32 {
+            0 => Ok(()),
+            code => Err(Error::Driver { call, device: self.index, code }),
+        }
+    }
+
+    fn failed(&self, call: &'static str) -> impl FnOnce(CudaError) -> Error {
+        let device = self.index;
+        move |error| Error::Driver { call, device, code: error as i32 }
+    }
+
+    /// The driver's current context is per thread; every call from a pool thread sets it.
+    fn make_current(&self) -> Result<()> {
+        CurrentContext::set_current(&self.context).map_err(self.failed("cuCtxSetCurrent"))
+    }
+
+    /// The kernel's function handle; loads its module on first use.
+    fn function(&self, name: &'static str, module_path: &'static str, shared_bytes: u32) -> Result<sys::CUfunction> {
+        let mut functions = self.functions.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let function = match functions.get(name) {
+            Some(function) => *function,
+            None => Function { raw: self.load(name, module_path)?, shared_bytes: 48 << 10 },
+        };
+        if shared_bytes > function.shared_bytes {
+            let attribute = sys::CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+            // SAFETY: the handle is a function of a module that stays loaded.
+            let result = unsafe { sys::cuFuncSetAttribute(function.raw, attribute, shared_bytes as i32) };
+            self.check("cuFuncSetAttribute", result)?;
+        }
+        functions.insert(name, Function { shared_bytes: function.shared_bytes.max(shared_bytes), ..function });
+        Ok(function.raw)
+    }
+
+    fn load(&self, kernel: &'static str, module_path: &'static str) -> Result<sys::CUfunction> {
+        let family = module_path.rsplit("::").next().unwrap_or(module_path);
+        let Some(&(family, text)) = ptx::MODULES.iter().find(|(name, _)| *name == family) else {
+            return Err(Error::NoSuchKernel { module: family, kernel });
+        };
+        let mut modules = self.modules.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let module = match modules.get(family) {
+            Some(module) => module.0,
+            None => {
+                let module = self.load_module(family, text)?;
+                modules.insert(family, LoadedModule(module));
+                module
+            }
+        };
+        let Ok(name) = CString::new(kernel) else { return Err(Error::NoSuchKernel { module: family, kernel }) };
+        let mut function = std::ptr::null_mut();
+        // SAFETY: the module is loaded, the name ends with NUL.
+        let result = unsafe { sys::cuModuleGetFunction(&mut function, module, name.as_ptr()) };
+        match result {
+            sys::CUresult::CUDA_SUCCESS => Ok(function),
+            sys::CUresult::CUDA_ERROR_NOT_FOUND => Err(Error::NoSuchKernel { module: family, kernel }),
+            other => self.check("cuModuleGetFunction", other).map(|()| function),
+        }
+    }
+
+    /// Has the driver compile a module.
+    fn load_module(&self, family: &'static str, text: &str) -> Result<sys::CUmodule> {
+        let image = CString::new(text).map_err(|_| Error::PtxRefused {
+            module: family,
+            code: CudaError::InvalidPtx as i32,
+            log: "the text holds a NUL byte".to_owned(),
+        })?;
+        let mut log = vec![0u8; 8192];
+        let mut options = [
+            sys::CUjit_option_enum::CU_JIT_ERROR_LOG_BUFFER,
+            sys::CUjit_option_enum::CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES,
+        ];
+        let mut values = [log.as_mut_ptr().cast::<c_void>(), std::ptr::without_provenance_mut(log.len())];
+        let mut module = std::ptr::null_mut();
+        // SAFETY: the image ends with NUL; options and values are arrays of two that outlive the call; the log buffer has
+        // the size that is passed with it.
+        let result = unsafe {
+            sys::cuModuleLoadDataEx(
+                &mut module,
+                image.as_ptr().cast(),
+                options.len() as u32,
+                options.as_mut_ptr(),
+                values.as_mut_ptr(),
+            )
+        };
+        if result != sys::CUresult::CUDA_SUCCESS {
+            let end = log.iter().position(|&byte| byte == 0).unwrap_or(log.len());
+            let log = String::from_utf8_lossy(&log[..end]).trim().to_owned();
+            return Err(Error::PtxRefused { module: family, code: result as i32, log });
+        }
+        Ok(module)
+    }
+
+    fn new_pinned(&self) -> Result<Pinned> {
+        let mut start = std::ptr::null_mut();
+        // SAFETY: the driver writes the address; flags 0.
+        self.check("cuMemHostAlloc", unsafe { sys::cuMemHostAlloc(&mut start, PINNED_BYTES, 0) })?;
+        let done = Event::new(EventFlags::DISABLE_TIMING).map_err(self.failed("cuEventCreate"))?;
+        Ok(Pinned { start: start.cast(), done })
+    }
+
+    /// Has the driver load every module, as a first search would; for measuring start-up.
+    pub fn load_all(&self) -> Result<()> {
+        self.make_current()?;
+        let mut modules = self.modules.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        for &(family, text) in ptx::MODULES {
+            if !modules.contains_key(family) {
+                let module = self.load_module(family, text)?;
+                modules.insert(family, LoadedModule(module));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Runtime for CudaDevice {
+    type Memory = Memory;
+    type Stream = Stream;
+
+    fn describe(&self) -> String {
+        format!("gpu:{} ({})", self.index, self.name)
+    }
+
+    fn multiprocessors(&self) -> u32 {
+        self.multiprocessors
+    }
+
+    fn tuning(&self) -> Tuning {
+        // Two queries against 1,000,000 x 128: what the filter saves in bytes, its launches cost again.
+        Tuning { direct_work: 256_000_000 }
+    }
+
+    fn free_memory(&self) -> Result<u64> {
+        self.make_current()?;
+        let (free, _) = cust::memory::mem_get_info().map_err(self.failed("cuMemGetInfo"))?;
+        Ok(free as u64)
+    }
+
+    fn allocate(&self, bytes: usize) -> Result<Memory> {
+        let mut address = 0;
+        if bytes > 0 {
+            self.make_current()?;
+            // SAFETY: the driver writes the address.
+            match unsafe { sys::cuMemAlloc_v2(&mut address, bytes) } {
+                sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY => {
+                    let available = self.free_memory()?;
+                    return Err(Error::OutOfDeviceMemory { device: self.describe(), asked: bytes as u64, available });
+                }
+                other => self.check("cuMemAlloc", other)?,
+            }
+        }
+        Ok(Memory { address, device: self.clone() })
+    }
+
+    fn address(&self, memory: &Memory) -> *mut u8 {
+        std::ptr::without_provenance_mut(memory.address as usize)
+    }
+
+    fn stream(&self) -> Result<Stream> {
+        self.make_current()?;
+        Stream::new(StreamFlags::NON_BLOCKING, None).map_err(self.failed("cuStreamCreate"))
+    }
+
+    unsafe fn upload(&self, stream: &Stream, to: *mut u8, from: &[u8]) -> Result<()> {
+        if from.is_empty() {
+            return Ok(());
+        }
+        self.make_current()?;
+        let copy = |to: *mut u8, from: *const u8, bytes: usize| {
+            // SAFETY: `to` has room, as the caller promises. From pageable memory the driver takes its own copy before it
+            // returns; pinned memory is kept until its event.
+            self.check("cuMemcpyHtoDAsync", unsafe {
+                sys::cuMemcpyHtoDAsync_v2(to.addr() as u64, from.cast(), bytes, stream.as_inner())
+            })
+        };
+        if from.len() < PINNED_FROM {
+            return copy(to, from.as_ptr(), from.len());
+        }
+        let mut pinned = self.pinned.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let buffers = match &mut *pinned {
+            Some(buffers) => buffers,
+            none => none.insert([self.new_pinned()?, self.new_pinned()?]),
+        };
+        for (piece, bytes) in from.chunks(PINNED_BYTES).enumerate() {
+            let buffer = &buffers[piece % 2];
+            // An event that was never recorded is done.
+            buffer.done.synchronize().map_err(self.failed("cuEventSynchronize"))?;
+            // SAFETY: the buffer has PINNED_BYTES, is ours under the lock, and the bus is done with it.
+            let staging = unsafe { std::slice::from_raw_parts_mut(buffer.start, bytes.len()) };
+            staging.par_chunks_mut(1 << 20).zip(bytes.par_chunks(1 << 20)).for_each(|(to, from)| to.copy_from_slice(from));
+            copy(to.wrapping_add(piece * PINNED_BYTES), buffer.start, bytes.len())?;
+            buffer.done.record(stream).map_err(self.failed("cuEventRecord"))?;
+        }
+        Ok(())
+    }
+
+    unsafe fn download(&self, stream: &Stream, to: &mut [u8], from: *const u8) -> Result<()> {
+        self.make_current()?;
+        if !to.is_empty() {
+            // SAFETY: `from` has that many bytes, as the caller promises; the wait below ends the use of `to`.
+            self.check("cuMemcpyDtoHAsync", unsafe {
+                sys::cuMemcpyDtoHAsync_v2(to.as_mut_ptr().cast(), from.addr() as u64, to.len(), stream.as_inner())
+            })?;
+        }
+        self.synchronize(stream)
+    }
+
+    unsafe fn copy(&self, stream: &Stream, to: *mut u8, from: *const u8, bytes: usize) -> Result<()> {
+        self.make_current()?;
+        if bytes == 0 {
+            return Ok(());
+        }
+        // SAFETY: both ranges exist and do not overlap, as the caller promises.
+        self.check("cuMemcpyDtoDAsync", unsafe {
+            sys::cuMemcpyDtoDAsync_v2(to.addr() as u64, from.addr() as u64, bytes, stream.as_inner())
+        })
+    }
+
+    unsafe fn fill(&self, stream: &Stream, to: *mut u8, byte: u8, bytes: usize) -> Result<()> {
+        self.make_current()?;
+        if bytes == 0 {
+            return Ok(());
+        }
+        // SAFETY: `to` has room, as the caller promises.
+        self.check("cuMemsetD8Async", unsafe {
+            sys::cuMemsetD8Async(to.addr() as u64, byte, bytes, stream.as_inner())
+        })
+    }
+
+    unsafe fn launch<A: KernelArgs>(
+        &self,
+        stream: &Stream,
+        kernel: &Kernel<A>,
+        config: LaunchConfig,
+        mut args: A,
+    ) -> Result<()> {
+        let threads = config.block.iter().map(|&b| u64::from(b)).product();
+        if let Some(limit) = kernel.max_threads().map(u64::from).filter(|&limit| threads > limit) {
+            return Err(Error::LaunchLimit { kernel: kernel.name(), what: "threads a block", asked: threads, limit });
+        }
+        self.make_current()?;
+        let function = self.function(kernel.name(), kernel.module(), config.shared_bytes)?;
+        let mut raw = args.as_raw();
+        let ([gx, gy, gz], [bx, by, bz]) = (config.grid, config.block);
+        // SAFETY: the typed handle made the argument pointers match the kernel's parameters; they outlive the call, which
+        // copies the arguments. The kernel's own contract is the caller's promise.
+        self.check("cuLaunchKernel", unsafe {
+            sys::cuLaunchKernel(
+                function, gx, gy, gz, bx, by, bz, config.shared_bytes, stream.as_inner(), raw.as_mut_ptr(),
+                std::ptr::null_mut(),
+            )
+        })
+    }
+
+    fn synchronize(&self, stream: &Stream) -> Result<()> {
+        self.make_current()?;
+        stream.synchronize().map_err(self.failed("cuStreamSynchronize"))
+    }
+}

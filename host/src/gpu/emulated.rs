@@ -1,0 +1,98 @@
+//! The emulator as a device: device memory is host memory that the emulator knows, streams run at once.
+
+use cuda_std::emulator::{self, Buffer};
+use cuda_std::global::U32x4;
+use cuda_std::launch::{Kernel, KernelArgs, LaunchConfig};
+
+use super::exact::Tuning;
+use super::runtime::Runtime;
+use crate::{Error, Result};
+
+/// The checking emulator.
+pub(crate) struct Emulator;
+
+/// The emulator has one stream, which runs everything at once.
+pub(crate) struct Immediate;
+
+impl Runtime for Emulator {
+    type Memory = Buffer<U32x4>;
+    type Stream = Immediate;
+
+    fn describe(&self) -> String {
+        format!("GPU emulator on {} CPU threads", rayon::current_num_threads())
+    }
+
+    fn multiprocessors(&self) -> u32 {
+        // Few, so that small tests cut rows into segments and tiles into shares.
+        2
+    }
+
+    fn tuning(&self) -> Tuning {
+        // The emulator exists to run kernels: the filter from the smallest case on that has more rows than neighbours.
+        Tuning { direct_work: 0 }
+    }
+
+    fn free_memory(&self) -> Result<u64> {
+        // A checker for small cases: a gigabyte stands for whatever the host has.
+        Ok(1 << 30)
+    }
+
+    fn allocate(&self, bytes: usize) -> Result<Buffer<U32x4>> {
+        let available = self.free_memory()?;
+        if bytes as u64 > available {
+            return Err(Error::OutOfDeviceMemory { device: self.describe(), asked: bytes as u64, available });
+        }
+        // Poisoned, so that a kernel that reads what nobody wrote gives wrong results rather than lucky zeros.
+        Ok(Buffer::new_poisoned(bytes.div_ceil(size_of::<U32x4>())))
+    }
+
+    fn address(&self, memory: &Buffer<U32x4>) -> *mut u8 {
+        memory.as_ptr().cast_mut().cast()
+    }
+
+    fn stream(&self) -> Result<Immediate> {
+        Ok(Immediate)
+    }
+
+    unsafe fn upload(&self, _: &Immediate, to: *mut u8, from: &[u8]) -> Result<()> {
+        // SAFETY: `to` has room, as the caller promises; host slices and emulator buffers do not overlap.
+        unsafe { to.copy_from_nonoverlapping(from.as_ptr(), from.len()) };
+        Ok(())
+    }
+
+    unsafe fn download(&self, _: &Immediate, to: &mut [u8], from: *const u8) -> Result<()> {
+        // SAFETY: `from` has that many bytes, as the caller promises.
+        unsafe { to.as_mut_ptr().copy_from_nonoverlapping(from, to.len()) };
+        Ok(())
+    }
+
+    unsafe fn copy(&self, _: &Immediate, to: *mut u8, from: *const u8, bytes: usize) -> Result<()> {
+        // SAFETY: both ranges exist and do not overlap, as the caller promises.
+        unsafe { to.copy_from_nonoverlapping(from, bytes) };
+        Ok(())
+    }
+
+    unsafe fn fill(&self, _: &Immediate, to: *mut u8, byte: u8, bytes: usize) -> Result<()> {
+        // SAFETY: `to` has room, as the caller promises.
+        unsafe { to.write_bytes(byte, bytes) };
+        Ok(())
+    }
+
+    unsafe fn launch<A: KernelArgs>(
+        &self,
+        _: &Immediate,
+        kernel: &Kernel<A>,
+        config: LaunchConfig,
+        args: A,
+    ) -> Result<()> {
+        // SAFETY: the kernel's contract holds, as the caller promises.
+        match unsafe { emulator::launch(kernel, config, args) } {
+            Ok(_) => Ok(()),
+            Err(violation) => Err(Error::KernelViolation { violation: Box::new(violation) }),
+        }
+    }
+
+    fn synchronize(&self, _: &Immediate) -> Result<()> {
+        Ok(())
+    }
+}

@@ -1,0 +1,717 @@
+//! Exact search of one block of rows that lies on the device: the host side of the filter (kernels `prepare`, `filter`,
+//! `candidates`, `canonical`, `warp_select`; the algorithm and its proof are in `warpann_kernels::filter`).
+//!
+//! ```text
+//! queries ──prepare──► f16 copies ──filter_dense on a sample──► upper bounds ──select──► limit
+//!                          │  filter_append on every g-th tile, limit ──► lists ──select, compact──► tighter limit
+//!                          └─ filter_append on the other tiles, limit ──► lists ──select, compact──► few rows
+//!                                                  canonical distances of those ──select──► the answer
+//! ```
+//!
+//! Where the filter does not pay (little work, or k near the number of rows) and for queries whose list overflowed, the
+//! canonical distances of all rows are computed and selected from: slower, and right for any input.
+
+use cuda_std::launch::{Kernel, LaunchConfig};
+use warpann_kernels::{NO_ROW, candidates, canonical, filter, prepare};
+
+use super::runtime::{Lane, Layout, Runtime, grid};
+use super::select::{Cut, Select, select};
+use crate::select::Best;
+use crate::{Element, ElementType, Error, Metric, NONE, Result};
+
+/// Rows of the sample that gives the first limit, at least.
+const SAMPLE_ROWS: u32 = 8192;
+/// The sample has at least this many rows for each neighbour asked for.
+const SAMPLE_PER_NEIGHBOUR: u32 = 16;
+/// Ratio of base to sample from which a pass between them pays.
+const MIDDLE_FROM: u32 = 16;
+/// Room of a candidate list, relative to the number expected on data in random order.
+const LIST_MARGIN: u64 = 4;
+/// Shortest candidate list.
+const LIST_LEAST: u64 = 1024;
+
+/// Choices that depend on the device.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Tuning {
+    /// Component products (queries × rows × components) up to which the filter is not worth its launches.
+    pub direct_work: u64,
+}
+
+/// How vectors of one dimension lie on the device.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Shape {
+    /// Element type.
+    pub element: ElementType,
+    /// The metric.
+    pub metric: Metric,
+    /// Components of a vector.
+    pub dim: usize,
+}
+
+impl Shape {
+    /// Components from one row to the next: padded with zeros to a multiple of 4.
+    pub fn stride(self) -> usize {
+        self.dim.next_multiple_of(4)
+    }
+
+    /// Components of an f16 copy: padded to whole chunks.
+    pub fn copy_stride(self) -> usize {
+        self.dim.next_multiple_of(filter::CHUNK as usize)
+    }
+
+    /// Bytes of a row on the device.
+    pub fn row_bytes(self) -> usize {
+        self.stride() * self.element.size()
+    }
+
+    fn metric_code(self) -> u32 {
+        match self.metric {
+            Metric::L2 => prepare::METRIC_L2,
+            Metric::InnerProduct => prepare::METRIC_INNER_PRODUCT,
+            Metric::Cosine => prepare::METRIC_COSINE,
+        }
+    }
+
+    fn best(self) -> Best {
+        if self.metric.larger_is_better() { Best::Largest } else { Best::Smallest }
+    }
+}
+
+/// `count` rounded up to whole tiles.
+fn padded(count: usize, tile: u32) -> usize {
+    count.next_multiple_of(tile as usize)
+}
+
+/// Where the parts of a prepared set of vectors lie, relative to its start. Rows come first.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct SetLayout {
+    copy: usize,
+    values: usize,
+    norms: usize,
+    residuals: usize,
+    tile_norms: usize,
+    tile_residuals: usize,
+    greatest: usize,
+    bounds: usize,
+    squares: usize,
+    centre: usize,
+    padded: usize,
+}
+
+impl SetLayout {
+    /// Reserves room for `rows` vectors.
+    pub fn reserve(layout: &mut Layout, shape: Shape, rows: usize) -> (usize, SetLayout) {
+        let padded = padded(rows, filter::TILE_ROWS);
+        let tiles = padded / filter::TILE_ROWS as usize;
+        let start = layout.array::<u8>(rows.saturating_mul(shape.row_bytes()));
+        let set = SetLayout {
+            copy: layout.array::<u16>(padded.saturating_mul(shape.copy_stride())) - start,
+            values: layout.array::<f32>(padded) - start,
+            norms: layout.array::<f32>(padded) - start,
+            residuals: layout.array::<f32>(padded) - start,
+            tile_norms: layout.array::<u32>(tiles) - start,
+            tile_residuals: layout.array::<u32>(tiles) - start,
+            greatest: layout.array::<u32>(1) - start,
+            bounds: layout.array::<u32>(2) - start,
+            squares: layout.array::<f64>(if shape.metric == Metric::Cosine { rows } else { 0 }) - start,
+            centre: layout.array::<f32>(shape.stride()) - start,
+            padded,
+        };
+        (start, set)
+    }
+}
+
+/// A set of vectors on the device: base rows or queries.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Set {
+    start: *mut u8,
+    layout: SetLayout,
+    /// Vectors in the set.
+    pub count: u32,
+}
+
+impl Set {
+    /// The set that lies at `start`.
+    pub fn new(start: *mut u8, layout: SetLayout, count: u32) -> Set {
+        Set { start, layout, count }
+    }
+
+    /// The rows as stored.
+    pub fn rows(&self) -> *mut u8 {
+        self.start
+    }
+
+    fn part<V>(&self, offset: usize) -> *mut V {
+        self.start.wrapping_add(offset).cast()
+    }
+
+    /// Where the centre goes that is subtracted from every vector (squared L2).
+    pub fn centre(&self) -> *mut f32 {
+        self.part(self.layout.centre)
+    }
+
+    fn squares(&self, shape: Shape) -> *mut f64 {
+        if shape.metric == Metric::Cosine { self.part(self.layout.squares) } else { std::ptr::null_mut() }
+    }
+}
+
+/// Uploads vectors, zero-padded to the device's stride.
+///
+/// # Safety
+/// `to` has room for the rows at `shape`'s stride.
+pub(crate) unsafe fn upload_rows<T: Element, R: Runtime>(
+    runtime: &R,
+    stream: &R::Stream,
+    shape: Shape,
+    to: *mut u8,
+    rows: &[T],
+) -> Result<()> {
+    if shape.stride() == shape.dim {
+        // SAFETY: as the caller promises.
+        return unsafe { runtime.upload(stream, to, bytemuck::cast_slice(rows)) };
+    }
+    // In pieces, so that padding a large base does not double it on the host.
+    let piece_rows = ((64 << 20) / shape.row_bytes()).max(1);
+    let mut piece = Vec::new();
+    for (number, rows) in rows.chunks(piece_rows * shape.dim).enumerate() {
+        piece.clear();
+        for row in rows.chunks_exact(shape.dim) {
+            piece.extend_from_slice(row);
+            piece.resize(piece.len() + shape.stride() - shape.dim, T::default());
+        }
+        let to = to.wrapping_add(number * piece_rows * shape.row_bytes());
+        // SAFETY: as the caller promises.
+        unsafe { runtime.upload(stream, to, bytemuck::cast_slice(&piece))? };
+    }
+    Ok(())
+}
+
+fn blocks(kernel: &'static str, warps: u64, warps_per_block: u32) -> Result<LaunchConfig> {
+    let blocks = grid(kernel, warps.div_ceil(u64::from(warps_per_block)))?;
+    Ok(LaunchConfig { grid: [blocks, 1, 1], block: [32 * warps_per_block, 1, 1], shared_bytes: 0 })
+}
+
+macro_rules! per_element {
+    ($(($name:ident, $stored:ty, $c:ident, $canonical:ident, $g:ident, $greatest:ident, $p:ident, $prepare:ident))*) => {
+        /// Makes the f16 copies, norms and bounds of a set whose rows (and centre, if `centred`) are there.
+        ///
+        /// # Safety
+        /// The set's memory is as `SetLayout` reserved it.
+        pub(crate) unsafe fn prepare_set<R: Runtime>(
+            runtime: &R, stream: &R::Stream, shape: Shape, set: Set, centred: bool,
+        ) -> Result<()> {
+            let layout = set.layout;
+            let tiles = layout.padded / filter::TILE_ROWS as usize;
+            let centre: *const f32 = if centred { set.centre() } else { std::ptr::null() };
+            let stride = shape.stride() as u32;
+            // SAFETY: every part has the size that the kernels ask for; the fills come first in stream order.
+            unsafe {
+                for (part, words) in [
+                    (layout.tile_norms, tiles), (layout.tile_residuals, tiles), (layout.greatest, 1), (layout.bounds, 2),
+                ] {
+                    runtime.fill(stream, set.part(part), 0, 4 * words)?;
+                }
+                match shape.element {$(
+                    ElementType::$name => {
+                        let rows = set.rows().cast::<$stored>().cast_const();
+                        let warps = u64::from(set.count).min(u64::from(runtime.multiprocessors()) * 64);
+                        let kernel = &prepare::$greatest;
+                        let config = blocks(kernel.name(), warps, prepare::WARPS_PER_BLOCK)?;
+                        runtime.launch(stream, kernel, config, (rows, set.count, stride, centre, set.part(layout.greatest)))?;
+                        let kernel = &prepare::$prepare;
+                        let config = blocks(kernel.name(), layout.padded as u64, prepare::WARPS_PER_BLOCK)?;
+                        runtime.launch(stream, kernel, config, (
+                            rows, set.count, layout.padded as u32, stride, centre, shape.metric_code(),
+                            set.part::<u32>(layout.greatest).cast_const(), set.part(layout.copy),
+                            shape.copy_stride() as u32, set.part(layout.values), set.part(layout.norms),
+                            set.part(layout.residuals), set.part(layout.tile_norms), set.part(layout.tile_residuals),
+                            set.part(layout.bounds), set.squares(shape),
+                        ))
+                    }
+                )*}
+            }
+        }
+
+        /// Canonical distances of each query to its listed rows (all rows where `rows` is null).
+        ///
+        /// # Safety
+        /// As the `canonical_*` kernels.
+        #[expect(clippy::too_many_arguments, reason = "one to one with the kernel")]
+        unsafe fn canonical_distances<R: Runtime>(
+            runtime: &R, stream: &R::Stream, shape: Shape, queries: Set, base: Set, rows: *const u32,
+            counts: *const u32, columns: u32, expected: u64, list_stride: u64, distances: *mut f32,
+        ) -> Result<()> {
+            // Enough warps to fill the device, and no more a list than it has rows.
+            let warps = u64::from(runtime.multiprocessors()) * 64;
+            let slices = warps.div_ceil(u64::from(queries.count).max(1)).min(expected.div_ceil(8)).max(1) as u32;
+            let warps = u64::from(queries.count) * u64::from(slices);
+            let squared_difference = u32::from(shape.metric == Metric::L2);
+            match shape.element {$(
+                ElementType::$name => {
+                    let kernel: &Kernel<_> = &canonical::$canonical;
+                    let config = blocks(kernel.name(), warps, canonical::WARPS_PER_BLOCK)?;
+                    // SAFETY: as the caller promises.
+                    unsafe {
+                        runtime.launch(stream, kernel, config, (
+                            queries.rows().cast::<$stored>().cast_const(), base.rows().cast::<$stored>().cast_const(),
+                            shape.stride() as u32, queries.count, squared_difference,
+                            queries.squares(shape).cast_const(), base.squares(shape).cast_const(), rows, counts,
+                            columns, slices, list_stride, distances,
+                        ))
+                    }
+                }
+            )*}
+        }
+    };
+}
+warpann_kernels::element_instances!(per_element);
+
+/// How the filter goes about a base of so many rows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Passes {
+    /// Tiles of the base.
+    tiles: u32,
+    /// Tiles of the sample, and the distance from one to the next.
+    sample: u32,
+    sample_stride: u32,
+    /// The middle pass visits every tile that is a multiple of this; 0: there is none.
+    middle: u32,
+    /// Places of a candidate list.
+    capacity: u32,
+}
+
+impl Passes {
+    fn choose(rows: u32, k: u32) -> Passes {
+        let tiles = rows.div_ceil(filter::TILE_ROWS);
+        let wanted = SAMPLE_ROWS.max(k.saturating_mul(SAMPLE_PER_NEIGHBOUR)).div_ceil(filter::TILE_ROWS);
+        let sample = wanted.min(tiles);
+        let sample_stride = tiles / sample;
+        let ratio = tiles.div_ceil(sample);
+        let middle = if ratio < MIDDLE_FROM { 0 } else { ratio.isqrt() };
+        let growth = if middle == 0 { ratio } else { middle.max(ratio.div_ceil(middle)) };
+        let expected = u64::from(k) * u64::from(growth);
+        let capacity = (expected * LIST_MARGIN).max(LIST_LEAST).next_multiple_of(32);
+        let capacity = capacity.min(u64::from(tiles) * u64::from(filter::TILE_ROWS)) as u32;
+        Passes { tiles, sample, sample_stride, middle, capacity }
+    }
+
+    fn sample_columns(&self) -> u32 {
+        self.sample * filter::TILE_ROWS
+    }
+}
+
+/// Scratch of a search by filter.
+struct FilterPlan {
+    passes: Passes,
+    queries: (usize, SetLayout),
+    upper: usize,
+    list_values: usize,
+    list_rows: usize,
+    counts: usize,
+    overflow: usize,
+    keys: usize,
+    ids: usize,
+    cut: Cut,
+    cut_scratch: (usize, usize),
+    bytes: usize,
+}
+
+impl FilterPlan {
+    fn new(shape: Shape, queries: usize, rows: u32, k: u32, multiprocessors: u32) -> FilterPlan {
+        let passes = Passes::choose(rows, k);
+        let mut layout = Layout::default();
+        let cut = Cut::choose(queries as u32, passes.sample_columns(), k, multiprocessors);
+        let list = queries.saturating_mul(passes.capacity as usize);
+        let results = queries.saturating_mul(k as usize);
+        let mut plan = FilterPlan {
+            passes,
+            queries: SetLayout::reserve(&mut layout, shape, queries),
+            upper: layout.array::<f32>(queries.saturating_mul(passes.sample_columns() as usize)),
+            list_values: layout.array::<f32>(list),
+            list_rows: layout.array::<u32>(list),
+            counts: layout.array::<u32>(queries),
+            overflow: layout.array::<u32>(queries),
+            keys: layout.array::<f32>(results),
+            ids: layout.array::<u32>(results),
+            cut,
+            cut_scratch: cut.reserve(&mut layout, queries as u32, k),
+            bytes: 0,
+        };
+        plan.bytes = layout.bytes();
+        plan
+    }
+}
+
+/// Scratch of a search without a filter.
+struct DirectPlan {
+    queries: (usize, SetLayout),
+    distances: usize,
+    keys: usize,
+    ids: usize,
+    cut: Cut,
+    cut_scratch: (usize, usize),
+    bytes: usize,
+}
+
+impl DirectPlan {
+    fn new(shape: Shape, queries: usize, rows: u32, k: u32, multiprocessors: u32) -> DirectPlan {
+        let mut layout = Layout::default();
+        let cut = Cut::choose(queries as u32, rows, k, multiprocessors);
+        let results = queries.saturating_mul(k as usize);
+        let mut plan = DirectPlan {
+            queries: SetLayout::reserve(&mut layout, shape, queries),
+            distances: layout.array::<f32>(queries.saturating_mul(rows as usize)),
+            keys: layout.array::<f32>(results),
+            ids: layout.array::<u32>(results),
+            cut,
+            cut_scratch: cut.reserve(&mut layout, queries as u32, k),
+            bytes: 0,
+        };
+        plan.bytes = layout.bytes();
+        plan
+    }
+}
+
+/// One block of base rows on the device, ready for search.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Block {
+    /// How its vectors lie.
+    pub shape: Shape,
+    /// The rows, prepared unless the base is searched without a filter only.
+    pub base: Set,
+    /// Whether a centre is subtracted.
+    pub centred: bool,
+    /// Id of the first row.
+    pub first_id: u64,
+}
+
+// SAFETY: a Block is addresses of device memory and numbers; whoever owns the memory keeps it alive and unchanged.
+unsafe impl Send for Block {}
+// SAFETY: as above; the block is only read.
+unsafe impl Sync for Block {}
+
+impl Block {
+    fn uses_filter(&self, tuning: Tuning, queries: usize, k: u32) -> bool {
+        let rows = u64::from(self.base.count);
+        let work = (queries as u64).saturating_mul(rows).saturating_mul(self.shape.dim as u64);
+        work > tuning.direct_work && u64::from(k) * 4 < rows
+    }
+
+    /// Scratch that a search of so many queries takes at once.
+    fn scratch_bytes(&self, tuning: Tuning, queries: usize, k: u32, multiprocessors: u32) -> usize {
+        if self.uses_filter(tuning, queries, k) {
+            FilterPlan::new(self.shape, queries, self.base.count, k, multiprocessors).bytes
+        } else {
+            DirectPlan::new(self.shape, queries, self.base.count, k, multiprocessors).bytes
+        }
+    }
+
+    /// The largest number of queries, up to `queries`, whose search fits `budget` bytes of scratch.
+    pub fn tile_queries<R: Runtime>(&self, runtime: &R, tuning: Tuning, queries: usize, k: usize, budget: u64) -> Result<usize> {
+        let k = k.min(self.base.count as usize) as u32;
+        let bytes = |queries| self.scratch_bytes(tuning, queries, k, runtime.multiprocessors()) as u64;
+        let mut tile = queries.min(u32::MAX as usize / 2);
+        while tile > 1 && bytes(tile) > budget {
+            tile = tile.div_ceil(2);
+        }
+        if bytes(tile) > budget {
+            return Err(Error::OutOfDeviceMemory { device: runtime.describe(), asked: bytes(tile), available: budget });
+        }
+        Ok(tile)
+    }
+
+    /// The best k of this block for each query, best first; slots without a neighbour hold `NONE` and the worst distance.
+    ///
+    /// `ids` and `distances` have queries × k slots. The block's memory outlives the call.
+    pub fn search<T: Element, R: Runtime>(
+        &self,
+        runtime: &R,
+        lane: &mut Lane<R>,
+        tuning: Tuning,
+        queries: &[T],
+        k: usize,
+        ids: &mut [u64],
+        distances: &mut [f32],
+    ) -> Result<()> {
+        let count = queries.len() / self.shape.dim;
+        let found = k.min(self.base.count as usize);
+        let mut answer = Answer { block: self, k, found, ids, distances };
+        if !self.uses_filter(tuning, count, found as u32) {
+            return self.search_direct(runtime, lane, queries, found as u32, &mut answer, None);
+        }
+        let overflowed = self.search_filtered(runtime, lane, queries, found as u32, &mut answer)?;
+        // A share at a time: the distances to all rows are large.
+        let again = |numbers: &[usize]| -> Vec<T> {
+            numbers.iter().flat_map(|&q| &queries[q * self.shape.dim..][..self.shape.dim]).copied().collect()
+        };
+        let largest = FilterPlan::new(self.shape, count, self.base.count, found as u32, runtime.multiprocessors()).bytes;
+        let mut share = overflowed.len();
+        let bytes = |share| {
+            DirectPlan::new(self.shape, share, self.base.count, found as u32, runtime.multiprocessors()).bytes
+        };
+        while share > 1 && bytes(share) > largest {
+            share = share.div_ceil(2);
+        }
+        for numbers in overflowed.chunks(share.max(1)) {
+            self.search_direct(runtime, lane, &again(numbers), found as u32, &mut answer, Some(numbers))?;
+        }
+        Ok(())
+    }
+
+    /// Canonical distances of everything, then k-selection. `numbers` says which slots of the answer the queries have.
+    fn search_direct<T: Element, R: Runtime>(
+        &self,
+        runtime: &R,
+        lane: &mut Lane<R>,
+        queries: &[T],
+        k: u32,
+        answer: &mut Answer,
+        numbers: Option<&[usize]>,
+    ) -> Result<()> {
+        let shape = self.shape;
+        let count = queries.len() / shape.dim;
+        let plan = DirectPlan::new(shape, count, self.base.count, k, runtime.multiprocessors());
+        let scratch = lane.scratch(runtime, plan.bytes)?;
+        let stream = &lane.stream;
+        let set = Set::new(scratch.wrapping_add(plan.queries.0), plan.queries.1, count as u32);
+        let distances = scratch.wrapping_add(plan.distances).cast::<f32>();
+        let (keys, ids) = (scratch.wrapping_add(plan.keys).cast::<f32>(), scratch.wrapping_add(plan.ids).cast::<u32>());
+        let rows = self.base.count;
+        // SAFETY: the plan reserved every part; the base is there, as the caller of `search` promises.
+        unsafe {
+            upload_rows(runtime, stream, shape, set.rows(), queries)?;
+            if shape.metric == Metric::Cosine {
+                prepare_set(runtime, stream, shape, set, false)?;
+            }
+            let none = std::ptr::null();
+            let stride = u64::from(rows);
+            canonical_distances(runtime, stream, shape, set, self.base, none, none, rows, stride, stride, distances)?;
+            let what = Select {
+                keys: distances, ids: none, row_stride: stride, lengths: none, columns: rows, rows: count as u32, k,
+                best: shape.best(), out_keys: keys, out_ids: ids,
+            };
+            let cut_scratch =
+                (scratch.wrapping_add(plan.cut_scratch.0).cast(), scratch.wrapping_add(plan.cut_scratch.1).cast());
+            select(runtime, stream, &what, plan.cut, cut_scratch)?;
+            answer.download(runtime, stream, keys, ids, count, numbers)
+        }
+    }
+
+    /// The filter's passes. Returns the queries whose candidates did not fit their list; their slots are not final.
+    fn search_filtered<T: Element, R: Runtime>(
+        &self,
+        runtime: &R,
+        lane: &mut Lane<R>,
+        queries: &[T],
+        k: u32,
+        answer: &mut Answer,
+    ) -> Result<Vec<usize>> {
+        let shape = self.shape;
+        let count = queries.len() / shape.dim;
+        let plan = FilterPlan::new(shape, count, self.base.count, k, runtime.multiprocessors());
+        let passes = plan.passes;
+        let scratch = lane.scratch(runtime, plan.bytes)?;
+        let stream = &lane.stream;
+        let part = |offset: usize| scratch.wrapping_add(offset);
+        let set = Set::new(part(plan.queries.0), plan.queries.1, count as u32);
+        let (upper, counts) = (part(plan.upper).cast::<f32>(), part(plan.counts).cast::<u32>());
+        let (list_values, list_rows) = (part(plan.list_values).cast::<f32>(), part(plan.list_rows).cast::<u32>());
+        let overflow = part(plan.overflow).cast::<u32>();
+        let (keys, ids) = (part(plan.keys).cast::<f32>(), part(plan.ids).cast::<u32>());
+        let limits = keys.wrapping_add(k as usize - 1).cast_const();
+        let cut_scratch = (part(plan.cut_scratch.0).cast(), part(plan.cut_scratch.1).cast());
+        let none = std::ptr::null();
+        let run = FilterRun { block: self, runtime, stream, queries: set, limits, limit_stride: k };
+        // SAFETY: the plan reserved every part with the size that the kernels ask for, the base is there and prepared, and
+        // the stream runs these in order.
+        unsafe {
+            upload_rows(runtime, stream, shape, set.rows(), queries)?;
+            if self.centred {
+                let bytes = shape.stride() * size_of::<f32>();
+                runtime.copy(stream, set.centre().cast(), self.base.centre().cast(), bytes)?;
+            }
+            prepare_set(runtime, stream, shape, set, self.centred)?;
+            runtime.fill(stream, counts.cast(), 0, 4 * count)?;
+            runtime.fill(stream, overflow.cast(), 0, 4 * count)?;
+
+            run.filter(true, passes.sample, passes.sample_stride, 0, upper, std::ptr::null_mut(), std::ptr::null_mut(), passes.sample_columns())?;
+            let sample = Select {
+                keys: upper, ids: none, row_stride: u64::from(passes.sample_columns()), lengths: none,
+                columns: passes.sample_columns(), rows: count as u32, k, best: Best::Smallest, out_keys: keys, out_ids: ids,
+            };
+            select(runtime, stream, &sample, plan.cut, cut_scratch)?;
+
+            let list = Select {
+                keys: list_values, ids: list_rows, row_stride: u64::from(passes.capacity), lengths: counts,
+                columns: passes.capacity, ..sample
+            };
+            let whole = Cut::choose(u32::MAX, passes.capacity, k, runtime.multiprocessors());
+            let tighten = || -> Result<()> {
+                select(runtime, stream, &list, whole, cut_scratch)?;
+                let kernel = &candidates::COMPACT_CANDIDATES;
+                let config = blocks(kernel.name(), count as u64, candidates::WARPS_PER_BLOCK)?;
+                runtime.launch(stream, kernel, config, (
+                    count as u32, shape.metric_code(), shape.copy_stride() as u32, set.part::<f32>(set.layout.norms).cast_const(),
+                    set.part::<f32>(set.layout.residuals).cast_const(), self.base.part::<f32>(self.base.layout.bounds).cast_const(),
+                    limits, k, list_values, list_rows, counts, passes.capacity, overflow,
+                ))
+            };
+            if passes.middle == 0 {
+                run.filter(false, passes.tiles, 1, 0, list_values, list_rows, counts, passes.capacity)?;
+            } else {
+                let visited = passes.tiles.div_ceil(passes.middle);
+                run.filter(false, visited, passes.middle, 0, list_values, list_rows, counts, passes.capacity)?;
+                tighten()?;
+                run.filter(false, passes.tiles - visited, 0, passes.middle, list_values, list_rows, counts, passes.capacity)?;
+            }
+            tighten()?;
+
+            let stride = u64::from(passes.capacity);
+            canonical_distances(
+                runtime, stream, shape, set, self.base, list_rows, counts, passes.capacity, u64::from(k), stride, list_values,
+            )?;
+            select(runtime, stream, &Select { best: shape.best(), ..list }, whole, cut_scratch)?;
+            let mut flags = vec![0u32; count];
+            runtime.download(stream, bytemuck::cast_slice_mut(&mut flags), overflow.cast())?;
+            answer.download(runtime, stream, keys, ids, count, None)?;
+            Ok(flags.iter().enumerate().filter(|(_, flag)| **flag != 0).map(|(query, _)| query).collect())
+        }
+    }
+}
+
+/// What the launches of the filter have in common.
+struct FilterRun<'a, R: Runtime> {
+    block: &'a Block,
+    runtime: &'a R,
+    stream: &'a R::Stream,
+    queries: Set,
+    limits: *const f32,
+    limit_stride: u32,
+}
+
+impl<R: Runtime> FilterRun<'_, R> {
+    /// One pass over `tiles` tiles, numbered as `filter::tile_number` says.
+    ///
+    /// # Safety
+    /// As the filter kernels.
+    #[expect(clippy::too_many_arguments, reason = "what differs between the passes")]
+    unsafe fn filter(
+        &self,
+        dense: bool,
+        tiles: u32,
+        tile_stride: u32,
+        tile_skip: u32,
+        out_values: *mut f32,
+        out_rows: *mut u32,
+        counts: *mut u32,
+        out_stride: u32,
+    ) -> Result<()> {
+        if tiles == 0 {
+            return Ok(());
+        }
+        let (block, queries) = (self.block, self.queries);
+        let base = block.base;
+        let chunks = block.shape.copy_stride() as u32 / filter::CHUNK;
+        let resident = chunks <= filter::RESIDENT_CHUNKS;
+        let kernel = match (dense, resident) {
+            (true, true) => &filter::FILTER_DENSE_RESIDENT,
+            (true, false) => &filter::FILTER_DENSE_STREAMED,
+            (false, true) => &filter::FILTER_APPEND_RESIDENT,
+            (false, false) => &filter::FILTER_APPEND_STREAMED,
+        };
+        let query_tiles = queries.count.div_ceil(filter::TILE_QUERIES);
+        let config = LaunchConfig {
+            grid: [query_tiles, shares(query_tiles, tiles, self.runtime.multiprocessors()), 1],
+            block: [filter::THREADS, 1, 1],
+            shared_bytes: filter::shared_bytes(chunks),
+        };
+        let args = (
+            queries.part::<u16>(queries.layout.copy).cast_const(),
+            base.part::<u16>(base.layout.copy).cast_const(),
+            block.shape.copy_stride() as u32,
+            queries.count,
+            base.count,
+            block.shape.metric_code(),
+            queries.part::<u32>(queries.layout.greatest).cast_const(),
+            base.part::<u32>(base.layout.greatest).cast_const(),
+            queries.part::<f32>(queries.layout.norms).cast_const(),
+            queries.part::<f32>(queries.layout.residuals).cast_const(),
+            base.part::<f32>(base.layout.values).cast_const(),
+            base.part::<f32>(base.layout.tile_norms).cast_const(),
+            base.part::<f32>(base.layout.tile_residuals).cast_const(),
+            tiles,
+            tile_stride,
+            tile_skip,
+            self.limits,
+            self.limit_stride,
+            out_values,
+            out_rows,
+            counts,
+            out_stride,
+        );
+        // SAFETY: as the caller promises.
+        unsafe { self.runtime.launch(self.stream, kernel, config, args) }
+    }
+}
+
+/// Into how many shares to cut the tiles so that the blocks, two an SM, come out in whole waves.
+fn shares(query_tiles: u32, tiles: u32, multiprocessors: u32) -> u32 {
+    // Filling and draining the pipeline costs a block about as much as two tiles.
+    const OVERHEAD: u64 = 2;
+    let slots = u64::from(multiprocessors) * 2;
+    let cost = |shares: u32| {
+        let waves = (u64::from(query_tiles) * u64::from(shares)).div_ceil(slots);
+        waves * (u64::from(tiles.div_ceil(shares)) + OVERHEAD)
+    };
+    (1..=tiles.min(1024)).min_by_key(|&shares| cost(shares)).unwrap_or(1)
+}
+
+/// The caller's slots for one search of one block.
+struct Answer<'a> {
+    block: &'a Block,
+    k: usize,
+    /// Neighbours that the device returns a query; the other slots stay empty.
+    found: usize,
+    ids: &'a mut [u64],
+    distances: &'a mut [f32],
+}
+
+impl Answer<'_> {
+    /// Takes `count` × `found` results from the device into the slots of the queries `numbers` (all, in order, if none).
+    ///
+    /// # Safety
+    /// `keys` and `ids` hold that many results.
+    unsafe fn download<R: Runtime>(
+        &mut self,
+        runtime: &R,
+        stream: &R::Stream,
+        keys: *const f32,
+        ids: *const u32,
+        count: usize,
+        numbers: Option<&[usize]>,
+    ) -> Result<()> {
+        let mut got_keys = vec![0f32; count * self.found];
+        let mut got_ids = vec![0u32; count * self.found];
+        // SAFETY: as the caller promises.
+        unsafe {
+            runtime.download(stream, bytemuck::cast_slice_mut(&mut got_keys), keys.cast())?;
+            runtime.download(stream, bytemuck::cast_slice_mut(&mut got_ids), ids.cast())?;
+        }
+        let worst = self.block.shape.metric.worst();
+        for from in 0..count {
+            let query = numbers.map_or(from, |numbers| numbers[from]);
+            let slots = query * self.k..(query + 1) * self.k;
+            let (ids, distances) = (&mut self.ids[slots.clone()], &mut self.distances[slots]);
+            ids.fill(NONE);
+            distances.fill(worst);
+            let got = from * self.found..(from + 1) * self.found;
+            for (slot, (&row, &key)) in got_ids[got.clone()].iter().zip(&got_keys[got]).enumerate() {
+                if row != NO_ROW {
+                    ids[slot] = self.block.first_id + u64::from(row);
+                    distances[slot] = key;
+                }
+            }
+        }
+        Ok(())
+    }
+}

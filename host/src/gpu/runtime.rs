@@ -1,0 +1,146 @@
+//! What a device offers to the host code of every index: memory, streams, copies, kernel launches.
+//!
+//! Two devices implement it, the CUDA driver ([`super::cuda`]) and the checking emulator ([`super::emulated`]); the
+//! host code above is generic, so that tiling, tile sizes and launches are tested without a GPU.
+
+use std::sync::Mutex;
+
+use cuda_std::launch::{Kernel, KernelArgs, LaunchConfig};
+
+use super::exact::Tuning;
+use crate::{Error, Result};
+
+/// A device, opened. Everything is checked by the device's own rules; out-of-memory is [`Error::OutOfDeviceMemory`].
+pub(crate) trait Runtime: Send + Sync + 'static {
+    /// An allocation in device memory, aligned to 256 bytes (16 on the emulator); freed when dropped.
+    type Memory: Send + Sync;
+    /// A queue of work; operations of one stream run in order, streams run side by side.
+    type Stream: Send;
+
+    /// The device in words.
+    fn describe(&self) -> String;
+    /// Multiprocessors: how many blocks it takes to fill the device.
+    fn multiprocessors(&self) -> u32;
+    /// Choices that depend on the device.
+    fn tuning(&self) -> Tuning;
+    /// Free device memory in bytes.
+    fn free_memory(&self) -> Result<u64>;
+    /// Allocates `bytes` (0 is legal) with unspecified contents.
+    fn allocate(&self, bytes: usize) -> Result<Self::Memory>;
+    /// Where an allocation starts.
+    fn address(&self, memory: &Self::Memory) -> *mut u8;
+    /// A new stream.
+    fn stream(&self) -> Result<Self::Stream>;
+    /// Copies `from` to device memory, in stream order; `from` may be reused on return.
+    ///
+    /// # Safety
+    /// `to` has room for it.
+    unsafe fn upload(&self, stream: &Self::Stream, to: *mut u8, from: &[u8]) -> Result<()>;
+    /// Copies device memory to `to` after the stream's earlier work, and waits for it.
+    ///
+    /// # Safety
+    /// `from` has that many bytes, all written.
+    unsafe fn download(&self, stream: &Self::Stream, to: &mut [u8], from: *const u8) -> Result<()>;
+    /// Copies within device memory, in stream order.
+    ///
+    /// # Safety
+    /// Both ranges exist and do not overlap.
+    unsafe fn copy(&self, stream: &Self::Stream, to: *mut u8, from: *const u8, bytes: usize) -> Result<()>;
+    /// Fills `bytes` with `byte`, in stream order.
+    ///
+    /// # Safety
+    /// `to` has room for it.
+    unsafe fn fill(&self, stream: &Self::Stream, to: *mut u8, byte: u8, bytes: usize) -> Result<()>;
+    /// Launches a kernel, in stream order.
+    ///
+    /// # Safety
+    /// The kernel's own contract holds for the arguments when its turn comes.
+    unsafe fn launch<A: KernelArgs>(
+        &self,
+        stream: &Self::Stream,
+        kernel: &Kernel<A>,
+        config: LaunchConfig,
+        args: A,
+    ) -> Result<()>;
+    /// Waits for all work of the stream.
+    fn synchronize(&self, stream: &Self::Stream) -> Result<()>;
+}
+
+/// The size of a plan in bytes, and where its arrays start: a bump allocator that has not allocated yet.
+#[derive(Default)]
+pub(crate) struct Layout {
+    bytes: usize,
+}
+
+impl Layout {
+    /// Alignment of every array.
+    const ALIGN: usize = 256;
+
+    /// Reserves `len` values of `T`; the result is the array's offset. Saturates, so that an absurd plan fails to allocate.
+    pub fn array<T>(&mut self, len: usize) -> usize {
+        let offset = self.bytes;
+        self.bytes = offset.saturating_add(len.saturating_mul(size_of::<T>())).saturating_add(Self::ALIGN - 1);
+        self.bytes -= self.bytes % Self::ALIGN;
+        offset
+    }
+
+    /// Bytes of all arrays.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+}
+
+/// A stream with scratch memory; searches borrow one each.
+pub(crate) struct Lane<R: Runtime> {
+    /// The stream.
+    pub stream: R::Stream,
+    memory: R::Memory,
+    bytes: usize,
+}
+
+impl<R: Runtime> Lane<R> {
+    /// Scratch of at least `bytes`, with unspecified contents. Work of the stream on earlier scratch must be over.
+    pub fn scratch(&mut self, runtime: &R, bytes: usize) -> Result<*mut u8> {
+        if bytes > self.bytes {
+            // The old scratch goes first: both may not fit.
+            self.memory = runtime.allocate(0)?;
+            self.bytes = 0;
+            self.memory = runtime.allocate(bytes)?;
+            self.bytes = bytes;
+        }
+        Ok(runtime.address(&self.memory))
+    }
+}
+
+/// Lanes that no search uses at the moment.
+pub(crate) struct Lanes<R: Runtime> {
+    idle: Mutex<Vec<Lane<R>>>,
+}
+
+impl<R: Runtime> Lanes<R> {
+    /// No lanes yet; they are made when needed.
+    pub fn new() -> Self {
+        Lanes { idle: Mutex::new(Vec::new()) }
+    }
+
+    /// Runs `work` with a lane of its own. A lane whose work failed is not used again.
+    pub fn with<V>(&self, runtime: &R, work: impl FnOnce(&mut Lane<R>) -> Result<V>) -> Result<V> {
+        let idle = self.idle.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).pop();
+        let mut lane = match idle {
+            Some(lane) => lane,
+            None => Lane { stream: runtime.stream()?, memory: runtime.allocate(0)?, bytes: 0 },
+        };
+        let result = work(&mut lane)?;
+        self.idle.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).push(lane);
+        Ok(result)
+    }
+}
+
+/// A grid of `blocks` along x; the limit is the hardware's.
+pub(crate) fn grid(kernel: &'static str, blocks: u64) -> Result<u32> {
+    const LIMIT: u64 = i32::MAX as u64;
+    if blocks > LIMIT {
+        return Err(Error::LaunchLimit { kernel, what: "grid x", asked: blocks, limit: LIMIT });
+    }
+    Ok(blocks as u32)
+}

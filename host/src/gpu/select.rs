@@ -1,0 +1,230 @@
+//! Launches k-selection: chooses the kernel by k, cuts long rows into segments, and makes further passes for large k.
+
+use cuda_std::launch::{Kernel, LaunchConfig};
+use warpann_kernels::warp_select;
+
+use super::runtime::{Lanes, Layout, Runtime, grid};
+use crate::select::{Best, Selection};
+use crate::{Error, Result};
+
+/// Arguments of the selection kernels, in order (see `warp_select::warp_select_k32`).
+type SelectArgs =
+    (*const f32, *const u32, u64, *const u32, u32, u32, u32, u32, u32, u32, u32, *mut f32, *mut u32, u32);
+
+macro_rules! table {
+    ($(($k:literal, $t:literal, $blocks:literal, $name:ident, $handle:ident))*) => {
+        /// Selection kernels by the largest k they serve, ascending.
+        pub(crate) const KERNELS: &[(u32, Kernel<SelectArgs>)] =
+            &[(1, warp_select::WARP_SELECT_K1), $(($k, warp_select::$handle)),*];
+    };
+}
+warpann_kernels::warp_select_instances!(table);
+
+/// Largest k of one pass.
+pub(crate) const PASS: u32 = KERNELS[KERNELS.len() - 1].0;
+
+/// A batch of rows on the device and what to select from them.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Select {
+    /// Keys: row r starts at r · `row_stride`.
+    pub keys: *const f32,
+    /// Ids beside the keys, or null for positions.
+    pub ids: *const u32,
+    /// Keys from one row to the next.
+    pub row_stride: u64,
+    /// Length of each row, or null where all have `columns`.
+    pub lengths: *const u32,
+    /// Length of a row, at most.
+    pub columns: u32,
+    /// Number of rows.
+    pub rows: u32,
+    /// How many to select.
+    pub k: u32,
+    /// Which keys win.
+    pub best: Best,
+    /// Results: k keys and ids a row, best first, contiguous.
+    pub out_keys: *mut f32,
+    /// Ids of the results; `NO_ROW` where there is none.
+    pub out_ids: *mut u32,
+}
+
+/// How a selection is cut: pieces of a row, each selected by its own warp, and the scratch that takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Cut {
+    segments: u32,
+    segment_columns: u32,
+}
+
+impl Cut {
+    /// Cuts rows only as far as it takes to give every multiprocessor its warps, and never so short that the winners of the
+    /// pieces are not far fewer than the keys.
+    pub fn choose(rows: u32, columns: u32, k: u32, multiprocessors: u32) -> Cut {
+        let warps = u64::from(multiprocessors) * 32;
+        let wanted = warps.div_ceil(u64::from(rows.max(1)));
+        let shortest = u64::from(k).saturating_mul(8).max(1024);
+        let segments = wanted.min(u64::from(columns) / shortest).max(1);
+        if k > PASS {
+            return Cut { segments: 1, segment_columns: columns };
+        }
+        let segment_columns = u64::from(columns).div_ceil(segments).max(1);
+        Cut {
+            segments: u64::from(columns).div_ceil(segment_columns).max(1) as u32,
+            segment_columns: segment_columns as u32,
+        }
+    }
+
+    /// Winners of all pieces of all rows.
+    fn winners(self, rows: u32, k: u32) -> usize {
+        if self.segments == 1 { 0 } else { rows as usize * self.segments as usize * k as usize }
+    }
+
+    /// Reserves the scratch of a selection: offsets of keys and ids.
+    pub fn reserve(self, layout: &mut Layout, rows: u32, k: u32) -> (usize, usize) {
+        let winners = self.winners(rows, k);
+        (layout.array::<f32>(winners), layout.array::<u32>(winners))
+    }
+}
+
+/// Selects as `what` says, with scratch reserved by [`Cut::reserve`].
+///
+/// # Safety
+/// The pointers of `what` cover their shapes and `scratch` what was reserved, until the stream has done the work.
+pub(crate) unsafe fn select<R: Runtime>(
+    runtime: &R,
+    stream: &R::Stream,
+    what: &Select,
+    cut: Cut,
+    scratch: (*mut f32, *mut u32),
+) -> Result<()> {
+    if what.rows == 0 {
+        return Ok(());
+    }
+    if cut.segments > 1 {
+        // SAFETY: the scratch has room for k winners of each segment; the second level reads just those.
+        unsafe {
+            let level = Select { out_keys: scratch.0, out_ids: scratch.1, ..*what };
+            pass(runtime, stream, &level, cut, 0, what.k)?;
+            let columns = cut.segments * what.k;
+            let winners = Select {
+                keys: scratch.0,
+                ids: scratch.1,
+                row_stride: u64::from(columns),
+                lengths: std::ptr::null(),
+                columns,
+                ..*what
+            };
+            return pass(runtime, stream, &winners, Cut { segments: 1, segment_columns: columns }, 0, what.k);
+        }
+    }
+    let mut done = 0;
+    while done < what.k {
+        let now = (what.k - done).min(PASS);
+        // SAFETY: as the caller promises; earlier passes of this stream wrote the first `done` results.
+        unsafe { pass(runtime, stream, what, cut, done, now)? };
+        done += now;
+    }
+    Ok(())
+}
+
+/// One launch: `k` results after the first `skip`, which are there.
+unsafe fn pass<R: Runtime>(
+    runtime: &R,
+    stream: &R::Stream,
+    what: &Select,
+    cut: Cut,
+    skip: u32,
+    k: u32,
+) -> Result<()> {
+    // The kernel for k = 1 knows no earlier pass.
+    let least = if skip == 0 { k } else { k.max(2) };
+    let kernel = &KERNELS.iter().find(|(limit, _)| least <= *limit).unwrap_or(&KERNELS[KERNELS.len() - 1]).1;
+    let warps = u64::from(what.rows) * u64::from(cut.segments);
+    let blocks = grid(kernel.name(), warps.div_ceil(u64::from(warp_select::WARPS_PER_BLOCK)))?;
+    let config =
+        LaunchConfig { grid: [blocks, 1, 1], block: [32 * warp_select::WARPS_PER_BLOCK, 1, 1], shared_bytes: 0 };
+    let flip = if what.best == Best::Largest { 0x8000_0000 } else { 0 };
+    let args = (
+        what.keys, what.ids, what.row_stride, what.lengths, what.columns, cut.segments, cut.segment_columns, what.rows,
+        flip, k, skip, what.out_keys, what.out_ids, what.k,
+    );
+    // SAFETY: as the caller promises.
+    unsafe { runtime.launch(stream, kernel, config, args) }
+}
+
+/// Selects from rows on the host: uploads them a share at a time and brings the results back into `selection`.
+pub(crate) fn select_from_host<R: Runtime>(
+    runtime: &R,
+    keys: &[f32],
+    columns: usize,
+    lengths: Option<&[u32]>,
+    best: Best,
+    selection: &mut Selection,
+) -> Result<()> {
+    let rows = keys.len() / columns;
+    // More than a row has cannot be found: the slots beyond stay empty.
+    let k = selection.k.min(columns);
+    let plan = |rows: usize| {
+        let mut layout = Layout::default();
+        let cut = Cut::choose(rows as u32, columns as u32, k as u32, runtime.multiprocessors());
+        let parts = (
+            layout.array::<f32>(rows.saturating_mul(columns)),
+            layout.array::<u32>(rows),
+            layout.array::<f32>(rows.saturating_mul(k)),
+            layout.array::<u32>(rows.saturating_mul(k)),
+        );
+        let scratch = cut.reserve(&mut layout, rows as u32, k as u32);
+        (cut, parts, scratch, layout.bytes())
+    };
+    let budget = runtime.free_memory()? / 2;
+    let mut share = rows.min(1 << 24);
+    while share > 1 && plan(share).3 as u64 > budget {
+        share = share.div_ceil(2);
+    }
+    let asked = plan(share).3 as u64;
+    if asked > budget {
+        return Err(Error::OutOfDeviceMemory { device: runtime.describe(), asked, available: budget });
+    }
+    Lanes::new().with(runtime, |lane| {
+        let start = lane.scratch(runtime, plan(share).3)?;
+        let stream = &lane.stream;
+        for (number, keys) in keys.chunks(share * columns).enumerate() {
+            let rows = keys.len() / columns;
+            let first = number * share;
+            let (cut, parts, scratch, _) = plan(rows);
+            let part = |offset: usize| start.wrapping_add(offset);
+            let (mut found_keys, mut found_positions) = (vec![0f32; rows * k], vec![0u32; rows * k]);
+            // SAFETY: the plan of this share reserved every part, and no plan of fewer rows is larger.
+            unsafe {
+                runtime.upload(stream, part(parts.0), bytemuck::cast_slice(keys))?;
+                let lengths = match lengths {
+                    None => std::ptr::null(),
+                    Some(lengths) => {
+                        runtime.upload(stream, part(parts.1), bytemuck::cast_slice(&lengths[first..first + rows]))?;
+                        part(parts.1).cast::<u32>().cast_const()
+                    }
+                };
+                let what = Select {
+                    keys: part(parts.0).cast(),
+                    ids: std::ptr::null(),
+                    row_stride: columns as u64,
+                    lengths,
+                    columns: columns as u32,
+                    rows: rows as u32,
+                    k: k as u32,
+                    best,
+                    out_keys: part(parts.2).cast(),
+                    out_ids: part(parts.3).cast(),
+                };
+                select(runtime, stream, &what, cut, (part(scratch.0).cast(), part(scratch.1).cast()))?;
+                runtime.download(stream, bytemuck::cast_slice_mut(&mut found_keys), part(parts.2))?;
+                runtime.download(stream, bytemuck::cast_slice_mut(&mut found_positions), part(parts.3))?;
+            }
+            let slots = |row: usize| (first + row) * selection.k..(first + row) * selection.k + k;
+            for row in 0..rows {
+                selection.keys[slots(row)].copy_from_slice(&found_keys[row * k..(row + 1) * k]);
+                selection.positions[slots(row)].copy_from_slice(&found_positions[row * k..(row + 1) * k]);
+            }
+        }
+        Ok(())
+    })
+}

@@ -1,0 +1,78 @@
+//! Loading four consecutive vector components of any element type as f32, exactly.
+
+use cuda_std::global;
+use cuda_std::global::{F32x4, U32x2};
+use cuda_std::math::{bf16_to_f32, f16_to_f32};
+
+/// An element type as kernels see it: rows start at multiples of four elements and are padded with zeros to one.
+pub trait Element: Copy {
+    /// One component as stored.
+    type Stored: Copy;
+
+    /// Components 4·`quad` .. 4·`quad` + 4 of the row at `row`.
+    ///
+    /// # Safety
+    /// The four components are readable, and `row` is aligned to four components.
+    unsafe fn load4(row: *const Self::Stored, quad: u32) -> [f32; 4];
+}
+
+/// IEEE binary32.
+#[derive(Clone, Copy)]
+pub struct F32;
+/// IEEE binary16, as bits.
+#[derive(Clone, Copy)]
+pub struct F16;
+/// bfloat16, as bits.
+#[derive(Clone, Copy)]
+pub struct Bf16;
+/// Unsigned byte.
+#[derive(Clone, Copy)]
+pub struct U8;
+/// Signed byte.
+#[derive(Clone, Copy)]
+pub struct I8;
+
+impl Element for F32 {
+    type Stored = f32;
+    #[inline(always)]
+    unsafe fn load4(row: *const f32, quad: u32) -> [f32; 4] {
+        // SAFETY: as the caller promises.
+        unsafe { global::load_nc(row.wrapping_add(4 * quad as usize).cast::<F32x4>()).0 }
+    }
+}
+
+macro_rules! half_element {
+    ($name:ident, $convert:path) => {
+        impl Element for $name {
+            type Stored = u16;
+            #[inline(always)]
+            unsafe fn load4(row: *const u16, quad: u32) -> [f32; 4] {
+                // SAFETY: as the caller promises.
+                let [a, b] = unsafe { global::load_nc(row.wrapping_add(4 * quad as usize).cast::<U32x2>()).0 };
+                [$convert(a as u16), $convert((a >> 16) as u16), $convert(b as u16), $convert((b >> 16) as u16)]
+            }
+        }
+    };
+}
+half_element!(F16, f16_to_f32);
+half_element!(Bf16, bf16_to_f32);
+
+impl Element for U8 {
+    type Stored = u8;
+    #[inline(always)]
+    unsafe fn load4(row: *const u8, quad: u32) -> [f32; 4] {
+        // SAFETY: as the caller promises.
+        let word = unsafe { global::load_nc(row.wrapping_add(4 * quad as usize).cast::<u32>()) };
+        [word as u8 as f32, (word >> 8) as u8 as f32, (word >> 16) as u8 as f32, (word >> 24) as u8 as f32]
+    }
+}
+
+impl Element for I8 {
+    type Stored = i8;
+    #[inline(always)]
+    unsafe fn load4(row: *const i8, quad: u32) -> [f32; 4] {
+        // SAFETY: as the caller promises.
+        let word = unsafe { global::load_nc(row.wrapping_add(4 * quad as usize).cast::<u32>()) };
+        [word as i8 as f32, (word >> 8) as i8 as f32, (word >> 16) as i8 as f32, (word >> 24) as i8 as f32]
+    }
+}

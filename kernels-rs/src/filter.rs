@@ -1,0 +1,401 @@
+//! The filter of exact search: a half-precision matrix product on tensor cores that keeps every base row which may be
+//! among a query's best k, and proves that it drops no other (paper section 5.1, in two precisions).
+//!
+//! # Problem
+//! For queries x and base rows y, find all y whose distance could be among the k smallest of x. The full-precision
+//! product costs 20 times the half-precision one on an H200; but half precision alone returns wrong neighbours.
+//!
+//! # Algorithm
+//! Let x̂, ŷ be the f16 copies of [`crate::prepare`], and score(x, y) = ‖y‖² − 2⟨x, y⟩ (squared L2 without the constant
+//! ‖x‖²) or −⟨x, y⟩. The tile product gives v = score(x̂, ŷ) with a known error bound E ≥ |v − score(x, y)|, so
+//! u = v + E is an upper and v − E a lower bound of the true score.
+//!
+//! ```text
+//! dense pass:   u of each query with a sample of the base's tiles -> k-select -> limit = k-th smallest u
+//! append pass:  for each row y of further tiles: if v - E <= limit, append (u, y) to the query's list
+//! between:      k-select over the list -> tighter limit; compact the list ([`crate::candidates`])
+//! at the end:   canonical distances of what is left ([`crate::canonical`]), k-select, done
+//! ```
+//!
+//! The limit is sound whatever the sample was: the k-th smallest upper bound of *any* subset is at least the k-th smallest
+//! score of all. So the answer is exact, and equal to the bit to a search without a filter.
+//!
+//! # The bound
+//! ⟨x, y⟩ − ⟨x̂, ŷ⟩ = ⟨x − x̂, ŷ⟩ + ⟨x, y − ŷ⟩, so by Cauchy and Schwarz its size is at most ‖x − x̂‖·‖ŷ‖ + ‖x‖·‖y − ŷ‖:
+//! the residuals and norms that `prepare` measured. f16 products are exact in f32; an addition on the tensor core is wrong
+//! by at most 2⁻²³ of the largest magnitude involved, and with at most 18 of them for 16 components the sum by less than
+//! d·2⁻²²·‖x̂‖·‖ŷ‖ =: γ‖x̂‖‖ŷ‖. Rounding of ‖y‖², of the score and of the limit, and that of the canonical distance to f32,
+//! are covered by 2⁻²⁰(‖x‖² + ‖y‖²) (inner products: 2⁻²⁰‖x‖‖y‖). [`error_bound`] adds these up with the greatest norm and
+//! residual of the tile: one number a query and tile. A NaN or infinite bound (components near f32's limits) keeps all.
+//!
+//! # How it maps to the machine
+//! 1. A block owns 128 queries and walks over tiles of 128 base rows; 8 warps as 2 × 4, each 64 × 32, `mma.m16n8k16`.
+//! 2. `cp.async` fills a ring of stages of 64 components (128 bytes a row) across tile borders: the pipeline never drains.
+//! 3. Where the queries fit (up to [`RESIDENT_CHUNKS`] · 64 components) they stay in shared memory: half the traffic.
+//! 4. 16-byte chunks are stored at `chunk ^ (row & 7)`: `ldmatrix` and `cp.async` meet no bank conflict.
+//! 5. The block index runs over queries first, so that blocks in flight share base tiles through L2.
+//! 6. The epilogue is one FMA and one compare a pair; appending is rare and out of line.
+//!
+//! # Cost
+//! Floor: 2·nq·n·d operations at the f16 rate (3.2 ms for 10,000 × 1,000,000 × 128 on an H200). Survivors: about k times the
+//! ratio of base to sample, plus those within 2E of the limit (some percent of k on clustered data).
+
+use cuda_std::shared::SharedPtr;
+use cuda_std::{async_copy, atomic, global, kernel, mma, shared, thread, unroll, warp};
+
+use crate::prepare::{METRIC_L2, scale_of};
+
+/// Queries of a tile.
+pub const TILE_QUERIES: u32 = 128;
+/// Base rows of a tile.
+pub const TILE_ROWS: u32 = 128;
+/// Components of a chunk, the unit of the pipeline; copies are padded to a multiple.
+pub const CHUNK: u32 = 64;
+/// Threads of a block.
+pub const THREADS: u32 = 256;
+/// Chunks of a query tile that the resident kernels keep in shared memory, at most.
+pub const RESIDENT_CHUNKS: u32 = 3;
+
+const CHUNK_BYTES: u32 = CHUNK * 2;
+const CHUNK_TILE_BYTES: u32 = TILE_ROWS * CHUNK_BYTES;
+/// Error bound and limit of each query, for this tile and the next.
+const LIMIT_BYTES: u32 = 2 * 2 * TILE_QUERIES * 4;
+const RESIDENT_STAGES: u32 = 4;
+const STREAMED_STAGES: u32 = 3;
+
+/// Dynamic shared memory of a block, in bytes, for copies of `chunks` chunks.
+pub const fn shared_bytes(chunks: u32) -> u32 {
+    if chunks <= RESIDENT_CHUNKS {
+        LIMIT_BYTES + (chunks + RESIDENT_STAGES) * CHUNK_TILE_BYTES
+    } else {
+        LIMIT_BYTES + STREAMED_STAGES * 2 * CHUNK_TILE_BYTES
+    }
+}
+
+/// The norms of one side of a pair: `norm` ≥ ‖v‖ and ‖v̂‖, `residual` ≥ ‖v − v̂‖.
+#[derive(Clone, Copy)]
+pub struct Bounds {
+    /// Upper bound of the vector's and its copy's norm.
+    pub norm: f32,
+    /// Upper bound of the norm of what the copy lost.
+    pub residual: f32,
+}
+
+/// E of the module documentation, for copies of `padded` components.
+#[inline(always)]
+pub fn error_bound(metric: u32, padded: u32, x: Bounds, y: Bounds) -> f32 {
+    const UNIT: f32 = 1.0 / 1_048_576.0;
+    // Below this, f32 products of norms may round to zero.
+    const TINY: f32 = 1e-35;
+    let gamma = (padded + 16) as f32 * (1.0 / 4_194_304.0);
+    let product = (x.residual + gamma * x.norm) * y.norm + x.norm * y.residual;
+    let bound = if metric == METRIC_L2 {
+        2.0 * product + UNIT * (x.norm * x.norm + y.norm * y.norm)
+    } else {
+        product + UNIT * (x.norm * y.norm)
+    };
+    // A dozen roundings upwards.
+    bound * (1.0 + UNIT) + TINY
+}
+
+/// Which of the base's tiles a launch visits.
+///
+/// `skip` = 0: tiles 0, stride, 2·stride, ..; else all tiles that are not multiples of `skip`.
+#[inline(always)]
+pub fn tile_number(visited: u32, stride: u32, skip: u32) -> u32 {
+    // `max(1)` shows the compiler that it divides by no zero; a skip of 1 would visit nothing.
+    if skip == 0 { visited * stride } else { visited + visited / (skip - 1).max(1) + 1 }
+}
+
+#[inline(always)]
+fn chunk_offset(row: u32, chunk: u32) -> u32 {
+    row * CHUNK_BYTES + ((chunk ^ (row & 7)) << 4)
+}
+
+/// Starts the copy of one chunk of 128 rows into shared memory. All threads of the block, 4 copies each.
+///
+/// # Safety
+/// `rows` has 128 rows of `stride` f16 components, `chunk` lies inside a row; `to` has room for 16 KiB.
+#[inline(always)]
+unsafe fn copy_chunk(to: SharedPtr<u8>, rows: *const u16, stride: u32, chunk: u32, thread: u32) {
+    let (row, part) = (thread / 8, thread % 8);
+    let from = rows.wrapping_add((row * stride + chunk * CHUNK + part * 8) as usize);
+    unroll::<4>(|i| {
+        let i = i as u32;
+        // SAFETY: rows row + 32·i < 128 of source and destination, as the caller promises. 32 rows on, the low three bits
+        // of the row and so the swizzle are the same.
+        unsafe {
+            let to = to.add(chunk_offset(row, part) + i * 32 * CHUNK_BYTES);
+            async_copy::copy_16(to, from.wrapping_add((i * 32 * stride) as usize).cast());
+        }
+    });
+}
+
+/// Body of the filter kernels; parameters at [`filter_append_resident`].
+///
+/// # Safety
+/// As [`filter_append_resident`].
+#[inline(always)]
+#[expect(clippy::too_many_arguments, reason = "kernel parameters are passed separately so that loads stay ld.global")]
+unsafe fn filter<const RESIDENT: bool, const DENSE: bool>(
+    queries: *const u16,
+    base: *const u16,
+    stride: u32,
+    query_count: u32,
+    row_count: u32,
+    metric: u32,
+    query_greatest: *const u32,
+    base_greatest: *const u32,
+    query_norms: *const f32,
+    query_residuals: *const f32,
+    base_values: *const f32,
+    tile_norms: *const f32,
+    tile_residuals: *const f32,
+    tiles: u32,
+    tile_stride: u32,
+    tile_skip: u32,
+    limits: *const f32,
+    limit_stride: u32,
+    out_values: *mut f32,
+    out_rows: *mut u32,
+    counts: *mut u32,
+    out_stride: u32,
+) {
+    let stages = if RESIDENT { RESIDENT_STAGES } else { STREAMED_STAGES };
+    let thread = thread::thread_idx_x();
+    let lane = warp::lane_id();
+    let warp = thread / 32;
+    let (warp_row, warp_column) = (warp / 4, warp % 4);
+    let first_query = thread::block_idx_x() * TILE_QUERIES;
+    let chunks = stride / CHUNK;
+
+    // This block's share of the visited tiles.
+    let share = tiles.div_ceil(thread::grid_dim_y().max(1));
+    let first_visit = thread::block_idx_y() * share;
+    let last_visit = (first_visit + share).min(tiles);
+    if first_visit >= last_visit {
+        return;
+    }
+
+    // SAFETY (the whole body): the caller promises the shapes; copies are padded to whole tiles, so tile loads stay inside,
+    // stores are checked against query_count, row_count and out_stride, and shared addresses against `shared_bytes`.
+    unsafe {
+        let limits_at = shared::dynamic::<u8>().cast::<f32>();
+        let queries_at = shared::dynamic::<u8>().add(LIMIT_BYTES);
+        let (ring, stage_bytes) = if RESIDENT {
+            (queries_at.add(chunks * CHUNK_TILE_BYTES), CHUNK_TILE_BYTES)
+        } else {
+            (queries_at, 2 * CHUNK_TILE_BYTES)
+        };
+        let query_tile = queries.wrapping_add(first_query as usize * stride as usize);
+        // Error bound, and limit plus error bound, of each query against the tile of `visit`. The query's own numbers are read
+        // again for every tile (from L1): registers are what this kernel is short of.
+        let write_limits = |visit: u32| {
+            let query = (first_query + thread) as usize;
+            if thread < TILE_QUERIES && query < query_count as usize {
+                let x = Bounds {
+                    norm: global::load_nc(query_norms.wrapping_add(query)),
+                    residual: global::load_nc(query_residuals.wrapping_add(query)),
+                };
+                let tile = tile_number(visit, tile_stride, tile_skip) as usize;
+                let y = Bounds {
+                    norm: global::load_nc(tile_norms.wrapping_add(tile)),
+                    residual: global::load_nc(tile_residuals.wrapping_add(tile)),
+                };
+                let error = error_bound(metric, stride, x, y);
+                let at = limits_at.add((visit & 1) * 2 * TILE_QUERIES + thread);
+                at.store(error);
+                if !DENSE {
+                    let limit = global::load_nc(limits.wrapping_add(query * limit_stride as usize));
+                    at.add(TILE_QUERIES).store(limit + error);
+                }
+            }
+        };
+
+        let scale = (1.0 / scale_of(metric, f32::from_bits(global::load_nc(query_greatest))))
+            * (1.0 / scale_of(metric, f32::from_bits(global::load_nc(base_greatest))));
+        let scale = if metric == METRIC_L2 { -2.0 * scale } else { -scale };
+
+        // The load cursor runs `stages - 1` steps ahead of the compute cursor; a step is one chunk of one tile.
+        let (mut load_visit, mut load_chunk, mut load_stage) = (first_visit, 0u32, 0u32);
+        let mut load_step = || {
+            if load_visit < last_visit {
+                let to = ring.add(load_stage * stage_bytes);
+                let tile = tile_number(load_visit, tile_stride, tile_skip);
+                let rows = base.wrapping_add(tile as usize * TILE_ROWS as usize * stride as usize);
+                copy_chunk(to, rows, stride, load_chunk, thread);
+                if !RESIDENT {
+                    copy_chunk(to.add(CHUNK_TILE_BYTES), query_tile, stride, load_chunk, thread);
+                }
+                load_stage = if load_stage + 1 == stages { 0 } else { load_stage + 1 };
+                load_chunk += 1;
+                if load_chunk == chunks {
+                    load_chunk = 0;
+                    load_visit += 1;
+                }
+            }
+            async_copy::commit();
+        };
+
+        if RESIDENT {
+            let mut chunk = 0;
+            while chunk < chunks {
+                copy_chunk(queries_at.add(chunk * CHUNK_TILE_BYTES), query_tile, stride, chunk, thread);
+                chunk += 1;
+            }
+        }
+        unroll::<3>(|s| {
+            if (s as u32) < stages - 1 {
+                load_step();
+            }
+        });
+        write_limits(first_visit);
+
+        // Addresses of ldmatrix: 16 query rows by two 16-byte halves; two groups of 8 base rows by two halves.
+        let (a_row, a_half) = (warp_row * 64 + (lane & 15), lane >> 4);
+        let (b_row, b_half) = (warp_column * 32 + (lane & 7) + ((lane >> 4) << 3), (lane >> 3) & 1);
+        // In an accumulator, a lane holds rows lane/4 and lane/4 + 8, columns 2·(lane mod 4) and the next.
+        let (c_row, c_column) = (lane >> 2, 2 * (lane & 3));
+
+        let mut stage = 0;
+        let mut visit = first_visit;
+        while visit < last_visit {
+            let mut acc = [[[0.0f32; 4]; 4]; 4];
+            let mut chunk = 0;
+            while chunk < chunks {
+                if RESIDENT {
+                    async_copy::wait_group::<{ RESIDENT_STAGES - 2 }>();
+                } else {
+                    async_copy::wait_group::<{ STREAMED_STAGES - 2 }>();
+                }
+                // Also orders the last reads of the stage that is refilled now, and of the limits written below.
+                thread::sync_threads();
+                load_step();
+                if chunk == 0 && visit + 1 < last_visit {
+                    write_limits(visit + 1);
+                }
+                let b_at = ring.add(stage * stage_bytes);
+                let a_at = if RESIDENT { queries_at.add(chunk * CHUNK_TILE_BYTES) } else { b_at.add(CHUNK_TILE_BYTES) };
+                unroll::<4>(|step| {
+                    let step = 2 * step as u32;
+                    let mut a = [[0u32; 4]; 4];
+                    let mut b = [[0u32; 4]; 2];
+                    unroll::<4>(|i| a[i] = mma::ldmatrix_x4(a_at.add(chunk_offset(a_row + 16 * i as u32, step + a_half))));
+                    unroll::<2>(|j| b[j] = mma::ldmatrix_x4(b_at.add(chunk_offset(b_row + 16 * j as u32, step + b_half))));
+                    unroll::<4>(|i| {
+                        unroll::<4>(|j| {
+                            let b = [b[j / 2][2 * (j % 2)], b[j / 2][2 * (j % 2) + 1]];
+                            mma::mma_m16n8k16_f16(&mut acc[i][j], &a[i], b);
+                        });
+                    });
+                });
+                stage = if stage + 1 == stages { 0 } else { stage + 1 };
+                chunk += 1;
+            }
+
+            // The limits of this tile were written a tile ago, before this tile's first barrier.
+            let tile = tile_number(visit, tile_stride, tile_skip);
+            let limits_now = limits_at.add((visit & 1) * 2 * TILE_QUERIES);
+            let column = warp_column * 32 + c_column;
+            let mut values = [[0.0f32; 2]; 4];
+            unroll::<4>(|j| {
+                let at = (tile * TILE_ROWS + column + 8 * j as u32) as usize;
+                values[j] = global::load_nc(base_values.wrapping_add(at).cast::<global::F32x2>()).0;
+            });
+            unroll::<4>(|i| {
+                unroll::<2>(|half| {
+                    let row = warp_row * 64 + 16 * i as u32 + 8 * half as u32 + c_row;
+                    let query = first_query + row;
+                    let mut scores = [[0.0f32; 2]; 4];
+                    unroll::<4>(|j| {
+                        unroll::<2>(|e| {
+                            scores[j][e] = cuda_std::math::mul_add_f32(acc[i][j][2 * half + e], scale, values[j][e]);
+                        });
+                    });
+                    if DENSE {
+                        if query < query_count {
+                            let error = limits_now.add(row).load();
+                            let out = query as usize * out_stride as usize + (visit * TILE_ROWS + column) as usize;
+                            unroll::<4>(|j| {
+                                let pair = global::F32x2([scores[j][0] + error, scores[j][1] + error]);
+                                global::store(out_values.wrapping_add(out + 8 * j).cast::<global::F32x2>(), pair);
+                            });
+                        }
+                    } else {
+                        // Rows past the last query have no limit: nothing is kept.
+                        let limit =
+                            if query < query_count { limits_now.add(TILE_QUERIES + row).load() } else { f32::NEG_INFINITY };
+                        let mut hit = false;
+                        #[expect(clippy::neg_cmp_op_on_partial_ord, reason = "NaN on either side must keep the row")]
+                        unroll::<4>(|j| hit |= !(scores[j][0] > limit) | !(scores[j][1] > limit));
+                        if hit && query < query_count {
+                            let error = limits_now.add(row).load();
+                            unroll::<8>(|je| {
+                                let (j, e) = (je / 2, je % 2);
+                                let row = tile * TILE_ROWS + column + (8 * j + e) as u32;
+                                #[expect(clippy::neg_cmp_op_on_partial_ord, reason = "as above")]
+                                if !(scores[j][e] > limit) && row < row_count {
+                                    let place = atomic::add_u32(counts.wrapping_add(query as usize), 1);
+                                    if place < out_stride {
+                                        let at = query as usize * out_stride as usize + place as usize;
+                                        global::store(out_values.wrapping_add(at), scores[j][e] + error);
+                                        global::store(out_rows.wrapping_add(at), row);
+                                    }
+                                }
+                            });
+                        }
+                    }
+                });
+            });
+            visit += 1;
+        }
+        async_copy::wait_all();
+    }
+}
+
+macro_rules! define_kernels {
+    ($($(#[$doc:meta])* $name:ident: $resident:literal, $dense:literal;)*) => {$(
+        $(#[$doc])*
+        ///
+        /// `queries` and `base` are f16 copies of `stride` components a row (a multiple of 64; the resident kernels take at
+        /// most [`RESIDENT_CHUNKS`] · 64), padded to whole tiles of 128 rows; the other inputs are what
+        /// [`crate::prepare`] wrote for them. The launch visits `tiles` tiles as [`tile_number`] says.
+        ///
+        /// Grid: (ceil(query_count / 128), any share of the tiles), blocks of 256 threads, [`shared_bytes`] of dynamic shared
+        /// memory.
+        ///
+        /// # Safety
+        /// All pointers cover the shapes above and below.
+        #[kernel(max_threads = 256, min_blocks = 2)]
+        pub unsafe fn $name(
+            queries: *const u16, base: *const u16, stride: u32, query_count: u32, row_count: u32, metric: u32,
+            query_greatest: *const u32, base_greatest: *const u32, query_norms: *const f32, query_residuals: *const f32,
+            base_values: *const f32, tile_norms: *const f32, tile_residuals: *const f32, tiles: u32, tile_stride: u32,
+            tile_skip: u32, limits: *const f32, limit_stride: u32, out_values: *mut f32, out_rows: *mut u32,
+            counts: *mut u32, out_stride: u32,
+        ) {
+            // SAFETY: the same contract.
+            unsafe {
+                filter::<$resident, $dense>(
+                    queries, base, stride, query_count, row_count, metric, query_greatest, base_greatest, query_norms,
+                    query_residuals, base_values, tile_norms, tile_residuals, tiles, tile_stride, tile_skip, limits,
+                    limit_stride, out_values, out_rows, counts, out_stride,
+                )
+            }
+        }
+    )*};
+}
+
+define_kernels! {
+    /// Writes upper bounds u: visited tile t, row r of it, goes to column 128·t + r of row `query` of `out_values` (row-major,
+    /// `out_stride` ≥ 128 · tiles, even). `limits`, `out_rows` and `counts` are not used. Queries resident.
+    filter_dense_resident: true, true;
+    /// [`filter_dense_resident`] for any dimension: queries are streamed with the base.
+    filter_dense_streamed: false, true;
+    /// Appends (u, row) to the list of each query whose lower bound is at most `limits[query · limit_stride]`: entry p goes
+    /// to place query · out_stride + p of `out_values` and `out_rows` if p < out_stride, and `counts[query]` counts all of
+    /// them, also those that found no place. Queries resident.
+    filter_append_resident: true, false;
+    /// [`filter_append_resident`] for any dimension: queries are streamed with the base.
+    filter_append_streamed: false, false;
+}

@@ -1,0 +1,252 @@
+//! Half-precision copies of vectors, with norms that bound what the copies lose.
+//!
+//! # Problem
+//! The filter ([`crate::filter`]) multiplies f16 vectors on tensor cores. For its answer to be exact it must know, for
+//! each vector v and its copy v̂ (as real numbers), an upper bound of ‖v − v̂‖ and of the larger of ‖v‖ and ‖v̂‖.
+//!
+//! # Algorithm
+//! ```text
+//! v = row − centre (squared L2), row (inner product), row / ‖row‖ (cosine), in f64
+//! scale = the power of two that puts the set's greatest |component| into [2^14, 2^15)
+//! copy = round_to_f16(v · scale)           // v̂ = copy / scale
+//! residual = ‖v − v̂‖, norm = max(‖v‖, ‖v̂‖), both in f64, stored as f32 rounded up
+//! value = ‖v‖² (squared L2) or 0
+//! ```
+//!
+//! One scale for a set keeps the filter's inner loop free of per-row factors, and f16 has 29 binades below the greatest
+//! component before it loses relative precision; whatever is lost (subnormals, zeros) is in the residual. f16 holds i8 and
+//! u8 exactly, and 11 bits of an f32: eight times less error than bf16 at the same speed.
+//!
+//! Subtracting a common centre changes no squared L2 distance; it shrinks norms, and with them the error bound, where a
+//! set lies far from the origin.
+
+use cuda_std::warp::{FULL_MASK, butterfly_sum};
+use cuda_std::{atomic, global, kernel, math, thread, unroll, warp};
+
+use crate::canonical::squares;
+use crate::element::{self, Element};
+use crate::filter::TILE_ROWS;
+
+/// Warps in a block of these kernels.
+pub const WARPS_PER_BLOCK: u32 = 4;
+
+/// Squared L2, as the kernels' `metric` parameter.
+pub const METRIC_L2: u32 = 0;
+/// Inner product.
+pub const METRIC_INNER_PRODUCT: u32 = 1;
+/// Cosine similarity.
+pub const METRIC_COSINE: u32 = 2;
+
+/// The power of two that brings `greatest` into [2^14, 2^15); 2^14 for cosine, whose components are at most 1.
+#[inline(always)]
+pub fn scale_of(metric: u32, greatest: f32) -> f32 {
+    if metric == METRIC_COSINE {
+        return 16384.0;
+    }
+    // Exponent field e means 2^(e - 127); the result's field is 127 + 14 - (e - 127), kept inside the normal range.
+    // Zero and subnormal greatest values get the largest scale; what f16 cannot hold is then in the residual.
+    let exponent = (greatest.to_bits() >> 23) as i32;
+    f32::from_bits(((268 - exponent).clamp(1, 254) as u32) << 23)
+}
+
+/// f64 to f32, never below `value` (≥ 0) and at most 2^-20 above it, relatively.
+#[inline(always)]
+fn round_up(value: f64) -> f32 {
+    (value * (1.0 + 1.0 / 1_048_576.0)) as f32
+}
+
+/// Raises the float whose bits are at `place` to `value`; neither is negative. Reads first: nearly always that is all.
+///
+/// # Safety
+/// `place` is a word of global memory that is changed by this function only.
+#[inline(always)]
+unsafe fn raise(place: *mut u32, value: f32) {
+    // SAFETY: the caller's promise. A value read too early is at most too low, and then the atomic decides.
+    unsafe {
+        if global::load_volatile(place) < value.to_bits() {
+            atomic::max_u32(place, value.to_bits());
+        }
+    }
+}
+
+/// Body of the `greatest_*` kernels.
+///
+/// # Safety
+/// As [`greatest_f32`].
+#[inline(always)]
+unsafe fn greatest<E: Element>(rows: *const E::Stored, count: u32, stride: u32, centre: *const f32, out: *mut u32) {
+    let lane = warp::lane_id();
+    let quads = stride / 4;
+    let warps = thread::grid_dim_x() * WARPS_PER_BLOCK;
+    let mut row = thread::block_idx_x() * WARPS_PER_BLOCK + warp::warp_id();
+    let mut greatest = 0.0f32;
+    while row < count {
+        let x = rows.wrapping_add(row as usize * stride as usize);
+        let mut base = 0;
+        while base < quads {
+            let quad = base + lane;
+            if quad < quads {
+                // SAFETY: row < count and quad < quads; the centre has as many components as a row.
+                unsafe {
+                    let x = E::load4(x, quad);
+                    let c = if centre.is_null() { [0.0; 4] } else { element::F32::load4(centre, quad) };
+                    unroll::<4>(|e| greatest = math::max_f32(greatest, (x[e] - c[e]).abs()));
+                }
+            }
+            base += 32;
+        }
+        row += warps;
+    }
+    // Floats that are not negative order like their bits.
+    let most = warp::reduce_max(FULL_MASK, greatest.to_bits());
+    if lane == 0 {
+        // SAFETY: the caller promises one writable word.
+        unsafe { atomic::max_u32(out, most) };
+    }
+}
+
+/// Body of the `prepare_*` kernels.
+///
+/// # Safety
+/// As [`prepare_f32`].
+#[inline(always)]
+#[expect(clippy::too_many_arguments, reason = "kernel parameters are passed separately so that loads stay ld.global")]
+unsafe fn prepare<E: Element>(
+    rows: *const E::Stored,
+    count: u32,
+    padded_count: u32,
+    stride: u32,
+    centre: *const f32,
+    metric: u32,
+    greatest: *const u32,
+    copy: *mut u16,
+    copy_stride: u32,
+    values: *mut f32,
+    norms: *mut f32,
+    residuals: *mut f32,
+    tile_norms: *mut u32,
+    tile_residuals: *mut u32,
+    set_bounds: *mut u32,
+    row_squares: *mut f64,
+) {
+    let row = thread::block_idx_x() * WARPS_PER_BLOCK + warp::warp_id();
+    if row >= padded_count {
+        return;
+    }
+    let lane = warp::lane_id();
+    let quads = stride / 4;
+    let copy_quads = copy_stride / 4;
+    let exists = row < count;
+    let x = rows.wrapping_add(if exists { row as usize * stride as usize } else { 0 });
+    // SAFETY: the caller promises the shapes; a row past `count` reads nothing and writes its padding.
+    unsafe {
+        let squares = if exists { squares::<E>(x, quads, lane) } else { 0.0 };
+        let scale = scale_of(metric, f32::from_bits(global::load(greatest)));
+        let (up, down) = (scale as f64, 1.0 / scale as f64);
+        let normalise = if metric != METRIC_COSINE {
+            1.0
+        } else if squares == 0.0 {
+            0.0
+        } else {
+            1.0 / math::sqrt_f64(squares)
+        };
+        let (mut own, mut of_copy, mut lost) = (0.0f64, 0.0f64, 0.0f64);
+        let mut base = 0;
+        while base < copy_quads {
+            let quad = base + lane;
+            if quad < copy_quads {
+                let v = if exists && quad < quads {
+                    let x = E::load4(x, quad);
+                    let c = if centre.is_null() { [0.0; 4] } else { element::F32::load4(centre, quad) };
+                    [x[0] as f64 - c[0] as f64, x[1] as f64 - c[1] as f64, x[2] as f64 - c[2] as f64, x[3] as f64 - c[3] as f64]
+                } else {
+                    [0.0; 4]
+                };
+                let mut bits = [0u32; 4];
+                unroll::<4>(|e| {
+                    let v = v[e] * normalise;
+                    let half = math::f32_to_f16((v * up) as f32);
+                    let held = math::f16_to_f32(half) as f64 * down;
+                    bits[e] = half as u32;
+                    own += v * v;
+                    of_copy += held * held;
+                    lost += (v - held) * (v - held);
+                });
+                let words = [bits[0] | bits[1] << 16, bits[2] | bits[3] << 16];
+                let at = row as usize * copy_stride as usize + 4 * quad as usize;
+                global::store(copy.wrapping_add(at).cast::<global::U32x2>(), global::U32x2(words));
+            }
+            base += 32;
+        }
+        let own = butterfly_sum(own);
+        let of_copy = butterfly_sum(of_copy);
+        let lost = butterfly_sum(lost);
+        if lane == 0 {
+            let norm = round_up(math::sqrt_f64(own.max(of_copy)));
+            let residual = round_up(math::sqrt_f64(lost));
+            let value = if !exists {
+                f32::INFINITY
+            } else if metric == METRIC_L2 {
+                own as f32
+            } else {
+                0.0
+            };
+            global::store(values.wrapping_add(row as usize), value);
+            if !norms.is_null() {
+                global::store(norms.wrapping_add(row as usize), norm);
+                global::store(residuals.wrapping_add(row as usize), residual);
+            }
+            if !tile_norms.is_null() {
+                let tile = (row / TILE_ROWS) as usize;
+                raise(tile_norms.wrapping_add(tile), norm);
+                raise(tile_residuals.wrapping_add(tile), residual);
+                raise(set_bounds, norm);
+                raise(set_bounds.wrapping_add(1), residual);
+            }
+            if exists && !row_squares.is_null() {
+                global::store(row_squares.wrapping_add(row as usize), squares);
+            }
+        }
+    }
+}
+
+macro_rules! define_kernels {
+    ($(($element:ident, $stored:ty, $c:ident, $ch:ident, $greatest:ident, $gh:ident, $prepare:ident, $ph:ident))*) => {$(
+        /// Raises `out` to the bits of the greatest |component − centre| of `count` rows. Grid: any, blocks of 128.
+        ///
+        /// # Safety
+        /// `rows` has `count` rows of `stride` (a multiple of 4) components; `centre` is null or has `stride` components.
+        #[kernel(max_threads = 128)]
+        pub unsafe fn $greatest(rows: *const $stored, count: u32, stride: u32, centre: *const f32, out: *mut u32) {
+            // SAFETY: the same contract.
+            unsafe { greatest::<element::$element>(rows, count, stride, centre, out) }
+        }
+
+        /// Writes the f16 copy, value, norm and residual of each row (module documentation); rows from `count` to
+        /// `padded_count` become zeros with value +∞. `norms` and `residuals` may both be null. Where `tile_norms` is not null,
+        /// it and `tile_residuals` are raised to the greatest of each tile and the two words at `set_bounds` to the greatest
+        /// of all (float bits, zeroed before). `row_squares`, where not null, gets the canonical Σx².
+        ///
+        /// Grid: ceil(padded_count / 4) blocks of 128 threads, a warp a row.
+        ///
+        /// # Safety
+        /// `rows` has `count` rows of `stride` components, `copy` `padded_count` rows of `copy_stride` ≥ stride, both
+        /// multiples of 4; the other arrays have an entry a row or a tile; `centre` is null or has `stride` components.
+        #[kernel(max_threads = 128, min_blocks = 8)]
+        pub unsafe fn $prepare(
+            rows: *const $stored, count: u32, padded_count: u32, stride: u32, centre: *const f32, metric: u32,
+            greatest: *const u32, copy: *mut u16, copy_stride: u32, values: *mut f32, norms: *mut f32,
+            residuals: *mut f32, tile_norms: *mut u32, tile_residuals: *mut u32, set_bounds: *mut u32,
+            row_squares: *mut f64,
+        ) {
+            // SAFETY: the same contract.
+            unsafe {
+                prepare::<element::$element>(
+                    rows, count, padded_count, stride, centre, metric, greatest, copy, copy_stride, values, norms,
+                    residuals, tile_norms, tile_residuals, set_bounds, row_squares,
+                )
+            }
+        }
+    )*};
+}
+crate::element_instances!(define_kernels);

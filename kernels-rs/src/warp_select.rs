@@ -1,0 +1,410 @@
+//! WarpSelect: the k smallest (or largest) of each row, one warp a row, one pass, all state in registers (paper sections
+//! 4.2 and 4.3, algorithm 3).
+//!
+//! # Problem
+//! Rows of ℓ keys, each with an implicit position or a given id. For each row the best k, sorted, ties by lower payload,
+//! NaN last; the same bits on every run.
+//!
+//! # Algorithm
+//! ```text
+//! warp queue W[0..32·R]   sorted, lane-stride: the best so far          (k <= 32·R)
+//! thread queue T[0..t]    per lane, unsorted: candidates not yet merged
+//! bound = W[k-1]
+//! for each group of 32·4 keys of the row, in order:
+//!     if no lane sees a key below the bound: next group           // one vote for 128 keys
+//!     for each of the 4 keys of this lane:
+//!         if (key, payload) < bound: append to T
+//!         if any lane's T is full: sort all T as one array of 32·t, merge into W keeping 32·R; T = {}; bound = W[k-1]
+//! merge once more; W[0..k] is the answer
+//! ```
+//!
+//! # What differs from the paper, and why
+//! 1. Thread queues are stacks, not sorted queues: an insertion costs t moves and no comparisons. A merge sorts them anyway,
+//!    and starts when a lane's stack is full, which is when the paper's T₀ would drop below W_{k−1}.
+//! 2. Entries are totally ordered 64-bit words ([`crate::entry`]), so results do not depend on scheduling or queue lengths.
+//! 3. Four keys a lane are tested with one vote against the bound (`!(min >= bound)`: a NaN bound, that is a queue not yet
+//!    full, lets all through). Late in a row nearly every group ends there.
+//! 4. The bound is W[k−1], not W[32·R−1]: for k = 10 in a queue of 32 a third of the insertions.
+//! 5. k above 1024 takes further passes: pass p keeps what comes after the last result of pass p − 1.
+//! 6. A long row may be cut into segments, each selected by its own warp; a second launch selects among the winners.
+//!
+//! Why the fast test may be strict for positions: when a group is tested, W holds entries of earlier groups only, so an
+//! equal key here has a higher position and loses. With given ids that is not so, and the bound admits equal keys.
+//!
+//! # Cost
+//! Floor: one read, 4·ℓ bytes a row. Per 128 keys about 30 instructions without a candidate. Expected insertions
+//! k(1 + ln(ℓ/k)); a merge costs O((t + R) log²) compare-exchanges and about 340 (k = 32) to 3,300 (k = 1024) instructions.
+//! t by k as the paper measured it: 2 up to 32, 3 up to 128, 4 up to 256, 8 up to 1024.
+//!
+//! # What lost
+//! The merge inlined at each use (five copies) thrashes the instruction cache: one loop, one push, one merge. A counter
+//! that differs by lane makes ptxas guard every shuffle: the loop counts a uniform base and adds the lane in the address.
+
+use cuda_std::warp::FULL_MASK;
+use cuda_std::{global, kernel, math, thread, unroll, warp};
+
+use crate::entry::{self, EMPTY};
+use crate::networks::{warp_merge_keep, warp_sort};
+
+/// Warps in a block of the selection kernels; each has its own row.
+pub const WARPS_PER_BLOCK: u32 = 4;
+/// Keys a lane tests with one vote.
+const GROUP: usize = 4;
+/// Keys a warp tests with one vote.
+const GROUP_KEYS: u32 = 32 * GROUP as u32;
+/// Groups loaded ahead. 3 groups of 512 bytes a warp keep enough bytes in flight for 12 warps an SM to saturate HBM.
+const AHEAD: usize = 3;
+
+/// The state of a running selection: the best 32·`QUEUE_REGISTERS` entries that were offered so far.
+///
+/// Any kernel can feed it from registers: `offer` candidates, then read the sorted queue after `finish`. Every method must
+/// be reached by all 32 lanes together.
+pub struct WarpSelect<const QUEUE_REGISTERS: usize, const THREAD_QUEUE: usize> {
+    queue: [u64; QUEUE_REGISTERS],
+    thread_queue: [u64; THREAD_QUEUE],
+    /// Entries in this lane's thread queue.
+    waiting: u32,
+    /// Entries at or above are not among the best k. Uniform.
+    bound: u64,
+    /// Entries at or below were returned by an earlier pass. Uniform.
+    floor: Option<u64>,
+    last: u32,
+    lane: u32,
+}
+
+impl<const QUEUE_REGISTERS: usize, const THREAD_QUEUE: usize> WarpSelect<QUEUE_REGISTERS, THREAD_QUEUE> {
+    /// An empty selection of the best `k`, 1 ≤ k ≤ 32·`QUEUE_REGISTERS`, among entries above `floor`.
+    #[inline(always)]
+    pub fn new(k: u32, floor: Option<u64>) -> Self {
+        WarpSelect {
+            queue: [EMPTY; QUEUE_REGISTERS],
+            thread_queue: [EMPTY; THREAD_QUEUE],
+            waiting: 0,
+            bound: EMPTY,
+            floor,
+            last: k - 1,
+            lane: warp::lane_id(),
+        }
+    }
+
+    /// The current bound: an entry at or above it cannot be among the best k. Uniform over the warp.
+    #[inline(always)]
+    pub fn bound(&self) -> u64 {
+        self.bound
+    }
+
+    /// Appends `candidate` of the lanes where `take` holds, if it beats the bound. Call [`Self::merge_if_full`] after.
+    #[inline(always)]
+    fn push(&mut self, candidate: u64, take: bool) {
+        let above_floor = match self.floor {
+            Some(floor) => candidate > floor,
+            None => true,
+        };
+        // Selects, not a branch: cheaper than diverging, and conditional stores may leave arrays in local memory.
+        let take = take & above_floor & (candidate < self.bound);
+        unroll::<THREAD_QUEUE>(|i| {
+            let slot = THREAD_QUEUE - 1 - i;
+            let pushed = if slot > 0 { self.thread_queue[slot - 1] } else { candidate };
+            let own = self.thread_queue[slot];
+            self.thread_queue[slot] = if take { pushed } else { own };
+        });
+        self.waiting += take as u32;
+    }
+
+    /// True if some lane has no room for another push. Uniform.
+    #[inline(always)]
+    fn must_merge(&self) -> bool {
+        warp::any(FULL_MASK, self.waiting == THREAD_QUEUE as u32)
+    }
+
+    /// Moves all thread queues into the warp queue and renews the bound.
+    #[inline(always)]
+    fn merge(&mut self) {
+        warp_sort(&mut self.thread_queue, self.lane);
+        warp_merge_keep(&mut self.queue, &self.thread_queue, self.lane);
+        self.thread_queue = [EMPTY; THREAD_QUEUE];
+        self.waiting = 0;
+        // Register last / 32 is uniform: selects, not an indexed (local-memory) access.
+        let mut holder = self.queue[0];
+        unroll::<QUEUE_REGISTERS>(|r| {
+            let entries = self.queue[r];
+            holder = if r as u32 == self.last / 32 { entries } else { holder };
+        });
+        self.bound = warp::shuffle_idx(FULL_MASK, holder, self.last % 32);
+    }
+}
+
+/// One row (or segment of a row) of keys in global memory, and how to read it.
+#[derive(Clone, Copy)]
+struct Row {
+    keys: *const f32,
+    /// Null: the payload is the position, counted from `first`.
+    ids: *const u32,
+    first: u32,
+    len: u32,
+    /// 0 selects the smallest, the sign bit the largest.
+    flip: u32,
+}
+
+impl Row {
+    #[inline(always)]
+    unsafe fn load(&self, position: u32) -> f32 {
+        if position < self.len {
+            // SAFETY: position < len, and the caller of the kernel promises len readable keys.
+            unsafe { f32::from_bits(global::load_nc(self.keys.wrapping_add(position as usize)).to_bits() ^ self.flip) }
+        } else {
+            f32::INFINITY
+        }
+    }
+}
+
+/// Scans `row` and leaves the selection finished.
+///
+/// # Safety
+/// `row` describes readable memory; all 32 lanes arrive with the same arguments.
+#[inline(always)]
+unsafe fn scan<const QUEUE_REGISTERS: usize, const THREAD_QUEUE: usize>(
+    select: &mut WarpSelect<QUEUE_REGISTERS, THREAD_QUEUE>,
+    row: Row,
+) {
+    let lane = select.lane;
+    let mut groups = [[f32::INFINITY; GROUP]; AHEAD];
+    unroll::<AHEAD>(|a| {
+        unroll::<GROUP>(|e| {
+            // SAFETY: as the caller promises; `load` checks the position.
+            groups[a][e] = unsafe { row.load(a as u32 * GROUP_KEYS + 32 * e as u32 + lane) };
+        });
+    });
+    // With given ids an equal key may still win by its id: the value above the bound admits equal keys.
+    let admit_equal = !row.ids.is_null() as u32;
+    let mut bound_value = f32::NAN;
+    let mut base = 0u32;
+    loop {
+        // One turn more than there are groups: it merges what is left. There is one place for the merge, here.
+        let finish = base >= row.len;
+        let mut group = groups[0];
+        unroll::<AHEAD>(|a| {
+            if a + 1 < AHEAD {
+                groups[a] = groups[a + 1];
+            }
+        });
+        unroll::<GROUP>(|e| {
+            // SAFETY: as above.
+            groups[AHEAD - 1][e] = unsafe { row.load(base + AHEAD as u32 * GROUP_KEYS + 32 * e as u32 + lane) };
+        });
+        let least = math::min_f32(math::min_f32(group[0], group[1]), math::min_f32(group[2], group[3]));
+        // Not `least < bound_value`: a NaN bound (queue not full) must let everything through.
+        #[expect(clippy::neg_cmp_op_on_partial_ord, reason = "NaN on either side must count as a candidate")]
+        let candidate = !(least >= bound_value);
+        if finish | warp::any(FULL_MASK, candidate) {
+            let mut position = base + lane;
+            let mut left = if finish { 1 } else { GROUP };
+            while left > 0 {
+                let key = entry::key_of(group[0]);
+                group = [group[1], group[2], group[3], f32::INFINITY];
+                let take = position < row.len && key <= entry::key(select.bound);
+                let payload = if take && !row.ids.is_null() {
+                    // SAFETY: position < len, and ids has len entries where it is not null.
+                    unsafe { global::load_nc(row.ids.wrapping_add(position as usize)) }
+                } else {
+                    row.first + position
+                };
+                select.push(entry::pack(key, payload), take);
+                if finish | select.must_merge() {
+                    select.merge();
+                    let bound = entry::key(select.bound);
+                    bound_value = entry::value_of(bound + (admit_equal & (bound != u32::MAX) as u32));
+                }
+                position += 32;
+                left -= 1;
+            }
+        }
+        if finish {
+            return;
+        }
+        base += GROUP_KEYS;
+    }
+}
+
+/// The body of every `warp_select_k*` kernel; the parameters are documented at [`warp_select_k32`].
+///
+/// # Safety
+/// As [`warp_select_k32`].
+#[inline(always)]
+#[expect(clippy::too_many_arguments, reason = "kernel parameters are passed separately so that loads stay ld.global")]
+unsafe fn select_row<const QUEUE_REGISTERS: usize, const THREAD_QUEUE: usize>(
+    keys: *const f32,
+    ids: *const u32,
+    row_stride: u64,
+    lengths: *const u32,
+    columns: u32,
+    segments: u32,
+    segment_columns: u32,
+    rows: u32,
+    flip: u32,
+    k: u32,
+    skip: u32,
+    out_keys: *mut f32,
+    out_ids: *mut u32,
+    out_stride: u32,
+) {
+    let warp = thread::block_idx_x() * WARPS_PER_BLOCK + warp::warp_id();
+    if warp >= rows * segments {
+        return;
+    }
+    let (row, segment) = (warp / segments.max(1), warp % segments.max(1));
+    // SAFETY: the caller promises the shapes; row < rows, and a segment starts inside its row or is empty.
+    unsafe {
+        let length = if lengths.is_null() { columns } else { global::load_nc(lengths.wrapping_add(row as usize)).min(columns) };
+        let first = segment * segment_columns;
+        let start = (row as u64 * row_stride) as usize + first as usize;
+        let len = if first < length { (length - first).min(segment_columns) } else { 0 };
+        let ids = if ids.is_null() { ids } else { ids.wrapping_add(start) };
+        let out = warp as usize * out_stride as usize;
+        let floor = if skip == 0 {
+            None
+        } else {
+            let last = out + skip as usize - 1;
+            let value = global::load(out_keys.wrapping_add(last));
+            let id = global::load(out_ids.wrapping_add(last));
+            // An earlier pass that ran out of entries left NO_ROW: nothing comes after EMPTY.
+            let key = entry::key_of(f32::from_bits(value.to_bits() ^ flip));
+            Some(if id == crate::NO_ROW { EMPTY } else { entry::pack(key, id) })
+        };
+        let mut select = WarpSelect::<QUEUE_REGISTERS, THREAD_QUEUE>::new(k, floor);
+        scan(&mut select, Row { keys: keys.wrapping_add(start), ids, first, len, flip });
+        let lane = select.lane;
+        unroll::<QUEUE_REGISTERS>(|r| {
+            let place = 32 * r as u32 + lane;
+            if place < k {
+                let at = out + (skip + place) as usize;
+                store_result(out_keys.wrapping_add(at), out_ids.wrapping_add(at), select.queue[r], flip);
+            }
+        });
+    }
+}
+
+/// Writes an entry as value and id; [`EMPTY`] becomes the worst value and [`crate::NO_ROW`].
+///
+/// # Safety
+/// Both pointers are writable.
+#[inline(always)]
+unsafe fn store_result(out_key: *mut f32, out_id: *mut u32, found: u64, flip: u32) {
+    let value = if found == EMPTY { f32::INFINITY } else { entry::value_of(entry::key(found)) };
+    // Adding +0 undoes the −0 that flipping +0 gives.
+    let value = f32::from_bits(value.to_bits() ^ flip) + 0.0;
+    // SAFETY: the caller promises both pointers.
+    unsafe {
+        global::store(out_key, value);
+        global::store(out_id, entry::payload(found));
+    }
+}
+
+/// Calls `$then!` with the table of instances: `(largest k, thread queue, blocks an SM, kernel, handle)`, by ascending k.
+/// The blocks an SM bound the registers: the most that leaves no spill.
+#[macro_export]
+macro_rules! warp_select_instances {
+    ($then:ident) => {
+        $then! {
+            (32, 2, 8, warp_select_k32, WARP_SELECT_K32)
+            (64, 3, 8, warp_select_k64, WARP_SELECT_K64)
+            (128, 3, 6, warp_select_k128, WARP_SELECT_K128)
+            (256, 4, 5, warp_select_k256, WARP_SELECT_K256)
+            (512, 8, 4, warp_select_k512, WARP_SELECT_K512)
+            (1024, 8, 2, warp_select_k1024, WARP_SELECT_K1024)
+        }
+    };
+}
+
+macro_rules! define_kernels {
+    ($(($k:literal, $t:literal, $blocks:literal, $name:ident, $handle:ident))*) => {$(
+        /// Selects the best k of each row, sorted, for k up to the number in its name.
+        ///
+        /// Row r has `lengths[r]` keys (all rows `columns` where `lengths` is null) from `keys + r * row_stride`, and its
+        /// ids beside them where `ids` is not null. It is cut into `segments` pieces of `segment_columns` keys, and warp
+        /// r · segments + s selects from piece s into `out_keys` and `out_ids` from (r · segments + s) · out_stride:
+        /// values and ids (positions in the row where `ids` is null), missing ones as the worst value and `NO_ROW`.
+        /// `flip` is 0 for the smallest, 0x80000000 for the largest. With `skip` > 0 the first `skip` results are
+        /// there already and the next k follow (segments = 1).
+        ///
+        /// Grid: ceil(rows · segments / 4) blocks of 128 threads.
+        ///
+        /// # Safety
+        /// All pointers that are not null cover the shapes above; 1 ≤ k ≤ the kernel's queue; skip + k ≤ out_stride.
+        #[kernel(max_threads = 128, min_blocks = $blocks)]
+        pub unsafe fn $name(
+            keys: *const f32, ids: *const u32, row_stride: u64, lengths: *const u32, columns: u32, segments: u32,
+            segment_columns: u32, rows: u32, flip: u32, k: u32, skip: u32, out_keys: *mut f32, out_ids: *mut u32,
+            out_stride: u32,
+        ) {
+            // SAFETY: the same contract.
+            unsafe {
+                select_row::<{ $k / 32 }, $t>(
+                    keys, ids, row_stride, lengths, columns, segments, segment_columns, rows, flip, k, skip, out_keys,
+                    out_ids, out_stride,
+                )
+            }
+        }
+    )*};
+}
+warp_select_instances!(define_kernels);
+
+/// The best entry of each row: [`warp_select_k32`] for k = 1 and skip = 0, without queues.
+///
+/// Each lane keeps its best; a butterfly minimum joins them. One compare a key, no votes in the loop.
+///
+/// # Safety
+/// As [`warp_select_k32`] with k = 1, skip = 0.
+#[kernel(max_threads = 128)]
+pub unsafe fn warp_select_k1(
+    keys: *const f32,
+    ids: *const u32,
+    row_stride: u64,
+    lengths: *const u32,
+    columns: u32,
+    segments: u32,
+    segment_columns: u32,
+    rows: u32,
+    flip: u32,
+    _k: u32,
+    _skip: u32,
+    out_keys: *mut f32,
+    out_ids: *mut u32,
+    out_stride: u32,
+) {
+    let warp = thread::block_idx_x() * WARPS_PER_BLOCK + warp::warp_id();
+    if warp >= rows * segments {
+        return;
+    }
+    let (row, segment) = (warp / segments.max(1), warp % segments.max(1));
+    let lane = warp::lane_id();
+    // SAFETY: the caller promises the shapes; row < rows, and positions are checked against the piece's length.
+    unsafe {
+        let length = if lengths.is_null() { columns } else { global::load_nc(lengths.wrapping_add(row as usize)).min(columns) };
+        let first = segment * segment_columns;
+        let start = (row as u64 * row_stride) as usize + first as usize;
+        let len = if first < length { (length - first).min(segment_columns) } else { 0 };
+        let row = Row { keys: keys.wrapping_add(start), ids, first, len, flip };
+        let mut best = EMPTY;
+        let mut base = 0u32;
+        while base < len {
+            let mut group = [0.0; GROUP];
+            unroll::<GROUP>(|e| group[e] = row.load(base + 32 * e as u32 + lane));
+            unroll::<GROUP>(|e| {
+                let position = base + 32 * e as u32 + lane;
+                let key = entry::key_of(group[e]);
+                if position < len && key <= entry::key(best) {
+                    let payload =
+                        if ids.is_null() { first + position } else { global::load_nc(ids.wrapping_add(start + position as usize)) };
+                    best = best.min(entry::pack(key, payload));
+                }
+            });
+            base += GROUP_KEYS;
+        }
+        unroll::<5>(|i| best = best.min(warp::shuffle_xor(FULL_MASK, best, 16 >> i)));
+        let out = warp as usize * out_stride as usize;
+        if lane == 0 {
+            store_result(out_keys.wrapping_add(out), out_ids.wrapping_add(out), best, flip);
+        }
+    }
+}
