@@ -85,9 +85,9 @@ struct Artifact {
 }
 
 impl Artifact {
-    /// Distinct among packages: `tests-exact`.
+    /// Distinct among packages and kinds: `tests-gpu-test`.
     fn name(&self) -> String {
-        format!("{}-{}", self.package, self.target)
+        format!("{}-{}-{}", self.package, self.target, self.kind)
     }
 }
 
@@ -104,7 +104,8 @@ fn executables(messages: &str) -> Result<Vec<Artifact>> {
             package: package.to_string_lossy().into_owned(),
             target: message["target"]["name"].as_str().unwrap_or_default().to_owned(),
             kind: message["target"]["kind"][0].as_str().unwrap_or_default().to_owned(),
-            is_test: message["profile"]["test"].as_bool().unwrap_or_default(),
+            // A test with a harness of its own is one by kind only.
+            is_test: message["profile"]["test"] == true || message["target"]["kind"][0] == "test",
         });
     }
     Ok(found)
@@ -155,7 +156,10 @@ mod tests {
         );
         let found = executables(messages).unwrap();
         assert_eq!(found.len(), 1);
-        assert_eq!((found[0].name().as_str(), found[0].kind.as_str(), found[0].is_test), ("tests-exact", "test", true));
+        assert_eq!(
+            (found[0].name().as_str(), found[0].kind.as_str(), found[0].is_test),
+            ("tests-exact-test", "test", true)
+        );
         assert_eq!(found[0].file, Path::new("/t/release/deps/exact-12"));
     }
 

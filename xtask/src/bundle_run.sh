@@ -51,7 +51,7 @@ run_tests() {
     local failed=() program
     for program in "$folder"/tests/*; do
         echo "== ${program##*/}"
-        launch "$program" --include-ignored "$@" || failed+=("${program##*/}")
+        launch "$program" "$@" || failed+=("${program##*/}")
     done
     if ((${#failed[@]})); then
         echo "FAILED: ${failed[*]}"
