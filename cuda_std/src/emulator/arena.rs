@@ -1,7 +1,7 @@
 //! What a block needs while it runs. One arena an OS thread, reused from block to block and launch to launch.
 
 use super::{
-    context::{CURRENT, LANES, Lane, Product, WIDE, Warp, WarpClock},
+    context::{LANES, Lane, Product, WIDE, Warp, WarpClock},
     device::async_copy::Copies,
     launch::Stats,
     registry::{Range, Snapshot},
@@ -93,7 +93,6 @@ impl Arena {
     /// Keeps the arena for the next launch on this OS thread.
     pub fn give_back(mut self: Box<Self>) {
         self.block.global = std::ptr::null();
-        CURRENT.set(std::ptr::null_mut());
         IDLE.set(Some(self));
     }
 

@@ -180,7 +180,7 @@ pub unsafe fn meet(lane: *mut Lane, operation: Operation, mask: u32, site: Site)
 }
 
 /// What a thread unwinds with after it reported a violation.
-pub struct Stop;
+struct Stop;
 
 /// Reports a violation by the running thread and ends it.
 ///

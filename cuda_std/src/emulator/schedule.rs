@@ -7,7 +7,7 @@
 
 use super::{
     arena::{Arena, Block, Thread},
-    context::{self, CURRENT, LANES, Lane, Stop, Warp, lanes},
+    context::{self, CURRENT, LANES, Lane, Warp, lanes},
     stack,
     violation::{Instead, Operation, SourceLocation, Violation, ViolationKind},
 };
@@ -84,13 +84,16 @@ pub unsafe fn run_block(
     arena.threads.clear();
     match outcome {
         Ok(outcome) => outcome,
-        Err(payload) => Err(arena.block.violation.take().unwrap_or_else(|| {
-            // SAFETY: the lanes are alive; `running` is one of them, as nothing else runs on this OS thread.
-            let lane = unsafe { &*running };
+        Err(payload) => {
+            if let Some(violation) = arena.block.violation.take() {
+                return Err(violation);
+            }
+            // SAFETY: the lanes are alive, and no thread runs any more.
+            let Some(lane) = (unsafe { running.as_ref() }) else { panic::resume_unwind(payload) };
             let location = PANICKED_AT.take().unwrap_or_else(|| lane.site.into());
             let kind = ViolationKind::Panic { message: message(payload.as_ref()) };
-            context::violation(&arena.block, lane.index, location, kind)
-        })),
+            Err(context::violation(&arena.block, lane.index, location, kind))
+        }
     }
 }
 
@@ -100,8 +103,6 @@ fn message(payload: &(dyn Any + Send)) -> String {
         (*text).to_owned()
     } else if let Some(text) = payload.downcast_ref::<String>() {
         text.clone()
-    } else if payload.is::<Stop>() {
-        "stopped".to_owned()
     } else {
         "a value that is not text".to_owned()
     }
@@ -206,6 +207,8 @@ unsafe fn pass(warp: *mut Warp, threads: &mut [Option<Thread>], lanes: &mut [Lan
             }
         }
         (*warp).parity ^= 1;
+        // From here on a panic is the emulator's own.
+        CURRENT.set(std::ptr::null_mut());
     }
 }
 
@@ -227,9 +230,11 @@ fn resolve(warp: &mut Warp, all: &[Lane], block: &Block) -> Result<Option<Warps>
         if here.operation.is_barrier() {
             continue;
         }
-        if here.mask >> lane & 1 == 0 {
-            let kind = ViolationKind::LaneNotInMask { operation: here.operation, mask: here.mask, lane: here.lane };
-            return Err(context::violation(block, here.index, here.site.into(), kind));
+        let unnamed = group & !here.mask;
+        if unnamed != 0 {
+            let lane = &all[unnamed.trailing_zeros() as usize];
+            let kind = ViolationKind::LaneNotInMask { operation: lane.operation, mask: lane.mask, lane: lane.lane };
+            return Err(context::violation(block, lane.index, lane.site.into(), kind));
         }
         if here.mask & !waiting != 0 {
             return Err(incomplete(warp, all, block, here, group));

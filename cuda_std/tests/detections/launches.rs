@@ -1,0 +1,122 @@
+//! Panics, refused launches, and what a violation leaves behind.
+
+use crate::{Source, launch};
+use cuda_std::{
+    emulator::{self, Buffer, ViolationKind},
+    global, kernel,
+    launch::LaunchConfig,
+    shared_array, thread,
+};
+
+const HERE: Source = source!("launches.rs");
+
+/// Indexes an array by the thread's number.
+#[kernel]
+unsafe fn panics(out: *mut u32) {
+    let table = [10, 20, 30];
+    let t = thread::thread_idx_x() as usize;
+    let value = table[t]; // FAULT: index
+    // SAFETY: three results.
+    unsafe { global::store(out.add(t), value) }
+}
+
+#[test]
+fn a_panic() {
+    let mut out = Buffer::<u32>::new(3);
+    launch(&PANICS, 1, 3, (out.as_mut_ptr(),)).unwrap();
+    let kind = HERE.fault(launch(&PANICS, 1, 4, (out.as_mut_ptr(),)), "panics", 0, 3, "index");
+    let ViolationKind::Panic { message } = kind else { panic!("{kind}") };
+    assert_eq!(message, "index out of bounds: the len is 3 but the index is 3");
+}
+
+/// Blocks from 5 on fail.
+#[kernel]
+unsafe fn many_fail() {
+    thread::sync_threads();
+    assert!(thread::block_idx_x() < 5, "block {}", thread::block_idx_x()); // FAULT: assertion
+}
+
+#[test]
+fn the_first_failing_block_is_reported() {
+    for _ in 0..20 {
+        let kind = HERE.fault(launch(&MANY_FAIL, 1000, 32, ()), "many_fail", 5, 0, "assertion");
+        assert_eq!(kind, ViolationKind::Panic { message: "block 5".to_owned() });
+    }
+}
+
+/// What a thread owns is dropped when the launch stops under it.
+#[kernel]
+unsafe fn owns(drops: *mut u32) {
+    struct Owned(*mut u32);
+    impl Drop for Owned {
+        fn drop(&mut self) {
+            // SAFETY: threads run one at a time.
+            unsafe { *self.0 += 1 }
+        }
+    }
+    let _owned = Owned(drops);
+    thread::sync_threads();
+    assert_ne!(thread::thread_idx_x(), 10, "stop");
+}
+
+#[test]
+fn stopped_threads_are_unwound() {
+    let mut drops = Buffer::<u32>::new(1);
+    launch(&OWNS, 1, 40, (drops.as_mut_ptr(),)).unwrap_err();
+    assert_eq!(drops.to_vec(), [40]);
+}
+
+#[kernel(max_threads = 64)]
+unsafe fn bounded() {}
+
+/// A launch of `bounded`, and the line of the call.
+fn configured(grid: [u32; 3], block: [u32; 3], shared_bytes: u32) -> ViolationKind {
+    let config = LaunchConfig { grid, block, shared_bytes };
+    // SAFETY: the kernel does nothing.
+    let result = unsafe { emulator::launch(&BOUNDED, config, ()) }; // FAULT: refused
+    HERE.fault(result, "bounded", 0, 0, "refused")
+}
+
+#[test]
+fn launches_that_no_gpu_takes() {
+    let refused = |what, asked, limit| ViolationKind::LaunchLimit { what, asked, limit };
+    assert_eq!(configured([0, 1, 1], [1, 1, 1], 0), refused("grid x", 0, 1));
+    assert_eq!(configured([1, 65_536, 1], [1, 1, 1], 0), refused("grid y", 65_536, 65_535));
+    assert_eq!(configured([1, 1, 1], [1, 0, 1], 0), refused("block y", 0, 1));
+    assert_eq!(configured([1, 1, 1], [1, 1, 65], 0), refused("block z", 65, 64));
+    assert_eq!(configured([1, 1, 1], [64, 32, 1], 0), refused("threads of a block", 2048, 1024));
+    assert_eq!(configured([1, 1, 1], [65, 1, 1], 0), refused("threads of a block (max_threads)", 65, 64));
+    assert_eq!(
+        configured([1, 1, 1], [64, 1, 1], 227 * 1024 + 1),
+        refused("dynamic shared memory", 227 * 1024 + 1, 227 * 1024)
+    );
+}
+
+/// 48 KiB and 16 bytes of static arrays.
+#[kernel]
+unsafe fn large_arrays() {
+    let _first = shared_array!(u64, 6144);
+    let _second = shared_array!(u8, 16); // FAULT: too large
+}
+
+#[test]
+fn too_much_static_shared_memory() {
+    let kind = HERE.fault(launch(&LARGE_ARRAYS, 1, 32, ()), "large_arrays", 0, 0, "too large");
+    assert_eq!(kind, ViolationKind::StaticSharedTooLarge { asked: 48 * 1024 + 16, limit: 48 * 1024 });
+}
+
+#[test]
+fn a_violation_reads_as_one_line() {
+    let mut out = Buffer::<u32>::new(3);
+    let violation = launch(&PANICS, 1, 4, (out.as_mut_ptr(),)).unwrap_err();
+    let line = HERE.line("index");
+    let place = format!("kernel panics, block [0, 0, 0], thread [3, 0, 0], at {}:{line}:", HERE.file);
+    assert!(violation.to_string().starts_with(&place), "{violation}");
+}
+
+/// Kernels run in the emulator only.
+#[test]
+#[should_panic(expected = "run inside emulator::launch only")]
+fn device_functions_outside_a_launch() {
+    thread::thread_idx_x();
+}

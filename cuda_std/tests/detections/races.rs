@@ -1,0 +1,275 @@
+//! Shared-memory races, and sound kernels that come close to one.
+
+use crate::{Source, launch};
+use cuda_std::{
+    async_copy, atomic,
+    emulator::{Access, Buffer, ViolationKind},
+    kernel, mma, shared, thread, warp,
+};
+
+const HERE: Source = source!("races.rs");
+
+/// The kind of a race: this access, the other, the other's thread and line.
+fn race(kind: ViolationKind) -> (Access, Access, u32, u32) {
+    let ViolationKind::SharedRace { access, other_access, other_thread, other, .. } = kind else { panic!("{kind}") };
+    assert_eq!(other.file, HERE.file);
+    (access, other_access, other_thread, other.line)
+}
+
+/// Writes, and reads the neighbour's word `distance` further on; `sync` says what stands between.
+#[kernel]
+unsafe fn neighbours(distance: u32, sync: u32) {
+    let (t, count, array) = (thread::thread_idx_x(), thread::block_dim_x(), shared::dynamic::<u32>());
+    // SAFETY: within bounds, all words written; without a barrier this is the race.
+    unsafe {
+        array.add(t).store(t); // FAULT: writer
+        match sync {
+            0 => {}
+            1 => warp::sync_warp(warp::FULL_MASK),
+            2 => drop(warp::shuffle_xor(warp::FULL_MASK, t, 1)),
+            3 => warp::sync_warp(if t % 32 < 16 { 0x0000_ffff } else { 0xffff_0000 }),
+            _ => thread::sync_threads(),
+        }
+        array.add((t + distance) % count).load(); // FAULT: reader
+    }
+}
+
+#[test]
+fn a_read_before_the_write() {
+    // The emulator runs thread 0 first, which then reads a word that nobody has written yet: the race shows as that.
+    let kind = HERE.fault(launch(&NEIGHBOURS, 1, 32, (31, 0)), "neighbours", 0, 0, "reader");
+    assert!(matches!(kind, ViolationKind::SharedUninitialised { .. }), "{kind}");
+    let kind = HERE.fault(launch(&NEIGHBOURS, 1, 64, (32, 1)), "neighbours", 0, 0, "reader");
+    assert!(matches!(kind, ViolationKind::SharedUninitialised { .. }), "{kind}");
+}
+
+#[test]
+fn a_warp_barrier_orders_a_warp_only() {
+    launch(&NEIGHBOURS, 1, 32, (1, 1)).unwrap();
+    launch(&NEIGHBOURS, 1, 32, (31, 2)).unwrap();
+    launch(&NEIGHBOURS, 1, 64, (33, 4)).unwrap();
+    // Two halves: lane 15 reads lane 16's word.
+    let kind = HERE.fault(launch(&NEIGHBOURS, 1, 32, (1, 3)), "neighbours", 0, 15, "reader");
+    assert_eq!(race(kind), (Access::Read, Access::Write, 16, HERE.line("writer")));
+}
+
+/// All words are there; then each thread writes its own and reads another's, one round without a barrier.
+#[kernel]
+unsafe fn rounds(distance: u32, order: u32) {
+    let (t, count, array) = (thread::thread_idx_x(), thread::block_dim_x(), shared::dynamic::<u32>());
+    // SAFETY: within bounds, all words written; the missing barrier is the race.
+    unsafe {
+        array.add(t).store(0);
+        thread::sync_threads();
+        if order == 0 {
+            array.add(t).store(1); // FAULT: first write
+            array.add((t + distance) % count).load(); // FAULT: late read
+        } else {
+            array.add((t + distance) % count).load(); // FAULT: first read
+            array.add(t).store(1); // FAULT: late write
+        }
+    }
+}
+
+#[test]
+fn races_between_and_within_warps() {
+    launch(&ROUNDS, 1, 64, (0, 0)).unwrap();
+    // Thread 0 reads word 1, which thread 1 then writes.
+    let kind = HERE.fault(launch(&ROUNDS, 1, 64, (1, 0)), "rounds", 0, 1, "first write");
+    assert_eq!(race(kind), (Access::Write, Access::Read, 0, HERE.line("late read")));
+    // Thread 1 reads word 0, which thread 0 has written.
+    let kind = HERE.fault(launch(&ROUNDS, 1, 64, (63, 0)), "rounds", 0, 1, "late read");
+    assert_eq!(race(kind), (Access::Read, Access::Write, 0, HERE.line("first write")));
+    // Thread 32, of another warp, reads what thread 0 has written since the barrier.
+    let kind = HERE.fault(launch(&ROUNDS, 1, 64, (32, 1)), "rounds", 0, 32, "first read");
+    assert_eq!(race(kind), (Access::Read, Access::Write, 0, HERE.line("late write")));
+}
+
+/// All threads write one word.
+#[kernel]
+unsafe fn same_word() {
+    // SAFETY: within bounds; the race is the fault.
+    unsafe {
+        shared::dynamic::<u32>().store(thread::thread_idx_x()); // FAULT: same word
+    }
+}
+
+#[test]
+fn two_writes() {
+    let kind = HERE.fault(launch(&SAME_WORD, 3, 32, ()), "same_word", 0, 1, "same word");
+    assert_eq!(race(kind), (Access::Write, Access::Write, 0, HERE.line("same word")));
+}
+
+/// Several threads of several warps read a word; one of them then writes it.
+#[kernel]
+unsafe fn many_readers(sync: u32) {
+    let (t, word) = (thread::thread_idx_x(), shared::dynamic::<u32>());
+    // SAFETY: within bounds, written; the missing barrier is the race.
+    unsafe {
+        if t == 0 {
+            word.store(1);
+        }
+        thread::sync_threads();
+        word.load(); // FAULT: many readers
+        if sync == 1 {
+            thread::sync_threads();
+        } else {
+            warp::sync_warp(warp::FULL_MASK);
+        }
+        if t == 70 {
+            word.store(2); // FAULT: write under readers
+        }
+    }
+}
+
+#[test]
+fn a_write_under_many_readers() {
+    launch(&MANY_READERS, 2, 96, (1,)).unwrap();
+    let kind = HERE.fault(launch(&MANY_READERS, 2, 96, (0,)), "many_readers", 0, 70, "write under readers");
+    let (access, other, _, line) = race(kind);
+    assert_eq!((access, other, line), (Access::Write, Access::Read, HERE.line("many readers")));
+}
+
+/// Threads write neighbouring bytes and halves of words, and then each other's.
+#[kernel]
+unsafe fn bytes(distance: u32) {
+    let (t, array) = (thread::thread_idx_x(), shared::dynamic::<u8>());
+    // SAFETY: within bounds, all bytes written.
+    unsafe {
+        array.add(t).store(t as u8);
+        thread::sync_threads();
+        array.add(t).store(array.add(t).load() + 1);
+        array.add(256).cast::<u16>().add(t).store(1);
+        array.add((t + distance) % 64).load(); // FAULT: byte
+    }
+}
+
+#[test]
+fn bytes_of_a_word_are_apart() {
+    launch(&BYTES, 2, 64, (0,)).unwrap();
+    let kind = HERE.fault(launch(&BYTES, 2, 64, (63,)), "bytes", 0, 1, "byte");
+    let ViolationKind::SharedRace { address, other_thread: 0, .. } = kind else { panic!("{kind}") };
+    assert_eq!(address % 64, 0);
+}
+
+/// Atomics of all threads on one word, then a plain access; `sync` says whether a barrier stands between.
+#[kernel]
+unsafe fn counters(plain: u32, sync: u32) {
+    let (t, word) = (thread::thread_idx_x(), shared::dynamic::<u32>());
+    // SAFETY: within bounds, written; the missing barrier is the race.
+    unsafe {
+        if t == 0 {
+            word.store(0);
+        }
+        thread::sync_threads();
+        atomic::shared_add_u32(word, 1); // FAULT: atomic
+        if sync == 1 {
+            thread::sync_threads();
+        }
+        if t == 33 && plain == 1 {
+            word.load(); // FAULT: plain read
+        }
+        if t == 33 && plain == 2 {
+            word.store(0); // FAULT: plain write
+        }
+    }
+}
+
+#[test]
+fn atomics_race_with_plain_accesses_only() {
+    launch(&COUNTERS, 1, 64, (0, 0)).unwrap();
+    for (plain, access, marker) in [(1, Access::Read, "plain read"), (2, Access::Write, "plain write")] {
+        launch(&COUNTERS, 1, 64, (plain, 1)).unwrap();
+        let kind = HERE.fault(launch(&COUNTERS, 1, 64, (plain, 0)), "counters", 0, 33, marker);
+        let (this, other, _, line) = race(kind);
+        assert_eq!((this, other, line), (access, Access::Atomic, HERE.line("atomic")));
+    }
+}
+
+/// Order passes on: lane 0 writes, meets lane 1, which meets lane 2, which reads.
+#[kernel]
+unsafe fn relay(broken: u32) {
+    let (lane, word) = (warp::lane_id(), shared::dynamic::<u32>());
+    // SAFETY: within bounds, written before it is read; without the second meeting this is the race.
+    unsafe {
+        if lane == 0 {
+            word.store(7); // FAULT: relay writer
+        }
+        if lane < 2 {
+            warp::sync_warp(0b011);
+        }
+        if lane == 1 || lane == 2 {
+            if broken == 0 {
+                warp::sync_warp(0b110);
+            } else {
+                warp::sync_warp(1 << lane);
+            }
+        }
+        if lane == 2 {
+            word.load(); // FAULT: relay reader
+        }
+    }
+}
+
+#[test]
+fn order_is_transitive() {
+    launch(&RELAY, 1, 32, (0,)).unwrap();
+    let kind = HERE.fault(launch(&RELAY, 1, 32, (1,)), "relay", 0, 2, "relay reader");
+    assert_eq!(race(kind), (Access::Read, Access::Write, 0, HERE.line("relay writer")));
+}
+
+/// Loads matrices that another lane wrote, with or without a barrier of the warp.
+#[kernel]
+unsafe fn matrix_rows(sync: u32) {
+    let (lane, tile) = (warp::lane_id(), shared::dynamic::<u32>());
+    // SAFETY: within bounds, all rows written; the missing barrier is the race.
+    unsafe {
+        for i in 0..4 {
+            tile.add(4 * lane + i).store(0);
+        }
+        thread::sync_threads();
+        tile.add(4 * (31 - lane)).store(1); // FAULT: row writer
+        if sync == 1 {
+            warp::sync_warp(warp::FULL_MASK);
+        }
+        mma::ldmatrix_x4(tile.add(4 * lane).cast()); // FAULT: row reader
+        // The load itself has met all lanes.
+        tile.add(4 * lane).store(2);
+    }
+}
+
+#[test]
+fn matrix_loads_take_part() {
+    launch(&MATRIX_ROWS, 1, 32, (1,)).unwrap();
+    let result = launch(&MATRIX_ROWS, 1, 32, (0,));
+    // Lane 16 writes row 15, which lane 15 has read.
+    let kind = HERE.fault(result, "matrix_rows", 0, 16, "row writer");
+    assert_eq!(race(kind), (Access::Write, Access::Read, 15, HERE.line("row reader")));
+}
+
+/// Refills a stage that slower threads may still read: the classic fault of a pipeline.
+#[kernel]
+unsafe fn refill(input: *const u32, sync: u32) {
+    let (t, stage) = (thread::thread_idx_x(), shared::dynamic::<u32>());
+    // SAFETY: within bounds; the missing barrier is the race.
+    unsafe {
+        async_copy::copy_4(stage.add(t).cast(), input.add(t as usize).cast());
+        async_copy::wait_all();
+        thread::sync_threads();
+        stage.add((t + 32) % 64).load(); // FAULT: slow reader
+        if sync == 1 {
+            thread::sync_threads();
+        }
+        async_copy::copy_4(stage.add(t).cast(), input.add(t as usize).cast()); // FAULT: refill
+        async_copy::wait_all();
+    }
+}
+
+#[test]
+fn a_stage_refilled_too_early() {
+    let input = Buffer::<u32>::new(64);
+    launch(&REFILL, 2, 64, (input.as_ptr(), 1)).unwrap();
+    // The emulator runs the first warp to its end before the second: thread 32 is the slow one.
+    let kind = HERE.fault(launch(&REFILL, 2, 64, (input.as_ptr(), 0)), "refill", 0, 32, "slow reader");
+    assert_eq!(race(kind), (Access::Read, Access::Write, 0, HERE.line("refill")));
+}
