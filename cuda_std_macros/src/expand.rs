@@ -19,6 +19,7 @@ pub fn kernel(bounds: &Bounds, function: &ItemFn) -> syn::Result<TokenStream> {
     Ok(quote! {
         #[cfg(target_arch = "nvptx64")]
         #(#attrs)*
+        #[allow(clippy::too_many_arguments, reason = "a kernel's parameters are what its launch passes")]
         #[unsafe(no_mangle)]
         #vis unsafe extern "ptx-kernel" fn #name(#inputs) #block
 
@@ -27,10 +28,12 @@ pub fn kernel(bounds: &Bounds, function: &ItemFn) -> syn::Result<TokenStream> {
 
         #[cfg(not(target_arch = "nvptx64"))]
         #(#attrs)*
+        #[allow(clippy::too_many_arguments, reason = "a kernel's parameters are what its launch passes")]
         #vis unsafe fn #name(#inputs) #block
 
         #[cfg(not(target_arch = "nvptx64"))]
         #[doc = #handle_doc]
+        #[allow(clippy::type_complexity, reason = "the types are the kernel's parameters")]
         #vis const #handle: ::cuda_std::launch::Kernel<(#(#types,)*)> = {
             unsafe fn call(arguments: &(#(#types,)*)) {
                 let (#(#names,)*) = *arguments;

@@ -32,6 +32,13 @@ use proc_macro::TokenStream;
 /// - Elsewhere: the function as it stands, and a constant of its name in capitals, a `launch::Kernel` typed by the
 ///   parameters. One launch call with checked argument types serves the GPU and the emulator.
 ///
+/// A crate with kernels starts with the one line that its device build needs, as entry points and the comment are behind
+/// unstable features of the compiler (the host build ignores it):
+///
+/// ```text
+/// #![cfg_attr(target_arch = "nvptx64", no_std, feature(abi_ptx, asm_experimental_arch))]
+/// ```
+///
 /// # What it accepts
 /// - Parameters are raw pointers, integers (`u8` .. `u64`, `i8` .. `i64`, `usize`), `f32` and `f64`, by name; at most 24.
 ///   No result, no generics.

@@ -145,6 +145,7 @@ fn aligned_operations_at_two_places() {
 
 /// Shuffles may come from two places, as on the GPU.
 #[kernel]
+#[expect(clippy::if_same_then_else, reason = "two places are the point")]
 unsafe fn split_shuffle(out: *mut u32) {
     let lane = warp::lane_id();
     let value = if lane < 4 {

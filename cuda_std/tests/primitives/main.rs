@@ -3,6 +3,7 @@
 mod async_copy;
 mod atomics;
 mod butterflies;
+mod kernels;
 mod masks;
 mod math;
 mod matrices;
