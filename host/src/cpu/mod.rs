@@ -27,7 +27,7 @@ const BLOCK: usize = 256;
 /// f32 bytes of a tile: a share of the L2 cache (1 to 2 MiB on current server cores) that leaves room for a panel.
 const TILE_BYTES: usize = 1 << 20;
 /// Up to this many queries are scanned row by row rather than in panels.
-const DIRECT_QUERIES: usize = 8;
+const DIRECT_QUERIES: usize = 4;
 /// Queries scanned together, where there are enough: past 256 the base's share of the traffic no longer shows, and below
 /// it the base streams too often.
 const GROUP: std::ops::RangeInclusive<usize> = 256..=512;

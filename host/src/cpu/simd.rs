@@ -66,18 +66,25 @@ impl Isa {
     }
 }
 
-/// Asks for the cache lines of `data`, where the instruction set has a way to ask. At most 16 lines: past those the
-/// processor's own prefetcher has caught on.
-#[inline]
-pub(crate) fn prefetch<T>(data: &[T]) {
+/// Asks for the cache line at `address`, where the instruction set has a way to ask. Any address will do.
+#[inline(always)]
+pub(crate) fn prefetch_line<T>(address: *const T) {
     #[cfg(target_arch = "x86_64")]
-    for at in (0..size_of_val(data).min(1024)).step_by(64) {
+    {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        // SAFETY: the instruction is part of x86-64 and never faults; the address lies inside `data`.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(data.as_ptr().cast::<i8>().add(at)) };
+        // SAFETY: the instruction is part of x86-64; it neither faults nor reads anything the program can see.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(address.cast()) };
     }
     #[cfg(not(target_arch = "x86_64"))]
-    let _ = data;
+    let _ = address;
+}
+
+/// Asks for the cache lines of `data`: at most 16, since past those the processor's own prefetcher has caught on.
+#[inline]
+pub(crate) fn prefetch<T>(data: &[T]) {
+    for at in (0..size_of_val(data).min(1024)).step_by(64) {
+        prefetch_line(data.as_ptr().cast::<u8>().wrapping_add(at));
+    }
 }
 
 /// A register of f32 lanes.
