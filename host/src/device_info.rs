@@ -108,12 +108,18 @@ pub fn modules() -> Vec<ModuleInfo> {
     modules
 }
 
+/// The kernel modules that the build script embedded.
+#[cfg(feature = "cuda")]
+pub(crate) mod ptx {
+    include!(concat!(env!("OUT_DIR"), "/ptx.rs"));
+}
+
 #[cfg(feature = "cuda")]
 mod cuda {
     use cust::device::{Device, DeviceAttribute};
     use cust::{CudaApiVersion, CudaFlags};
 
-    use super::{DeviceInfo, ModuleInfo};
+    use super::{DeviceInfo, ModuleInfo, ptx};
     use crate::error::{Error, NoDeviceReason, Result};
 
     pub fn devices() -> Result<Vec<DeviceInfo>> {
@@ -146,13 +152,19 @@ mod cuda {
                 memory_total: device.total_memory().map_err(failed("cuDeviceTotalMem", at))? as u64,
                 memory_free: free.map(|(free, _)| free as u64).ok(),
                 driver: format!("{}.{}", version.major(), version.minor()),
-                ptx_target: (capability >= (8, 0)).then(|| "sm_80".to_owned()),
+                ptx_target: (capability >= (8, 0)).then(|| ptx::ARCH.to_owned()),
             })
         };
         (0..count).map(describe).collect()
     }
 
     pub fn modules() -> Vec<ModuleInfo> {
-        Vec::new()
+        let module = |&(family, text): &(&str, &str)| ModuleInfo {
+            family: family.to_owned(),
+            target: ptx::ARCH.to_owned(),
+            kernels: ptx::KERNELS.iter().filter(|(_, of)| *of == family).map(|&(name, _)| name.to_owned()).collect(),
+            bytes: text.len(),
+        };
+        ptx::MODULES.iter().map(module).collect()
     }
 }

@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use serde::Serialize;
+use warpann::select::{Best, select_k};
 use warpann::{Device, FlatIndex, Metric};
 
 use crate::report::{Failure, Out, Outcome};
@@ -35,10 +36,10 @@ pub struct SelectArgs {
     /// Values in a row.
     #[arg(long, default_value_t = 128_000, value_parser = positive)]
     pub cols: usize,
-    /// auto, gpu, gpu:N or emulator.
+    /// auto, cpu, gpu, gpu:N or emulator.
     #[arg(long, default_value = "auto")]
     pub device: Device,
-    /// Timed runs; the median counts.
+    /// Timed runs after one that is not; the median counts.
     #[arg(long, default_value_t = 9, value_parser = positive)]
     pub repeat: usize,
 }
@@ -85,11 +86,138 @@ pub fn run(args: &Args, out: &Out) -> Outcome {
     }
 }
 
-fn select(args: &SelectArgs, _: &Out) -> Outcome {
-    Err(Failure::Message(format!(
-        "bench select measures the GPU's selection kernels; device '{}' has none",
-        args.device
-    )))
+#[derive(Serialize)]
+struct Select {
+    device: String,
+    rows: usize,
+    cols: usize,
+    k: usize,
+    #[serde(flatten)]
+    times: Times,
+    /// Bytes that must be read and written at least once: keys, results.
+    bytes: f64,
+    bytes_per_second: f64,
+}
+
+/// Times `select_k` on keys in host memory: on a GPU the copies to and from it are part of the time.
+fn select(args: &SelectArgs, out: &Out) -> Outcome {
+    let &SelectArgs { k, rows, cols, device, repeat } = args;
+    #[cfg(feature = "cuda")]
+    if let Some(index) = resident_gpu(device)? {
+        return select_resident(args, index, out);
+    }
+    let keys = random(rows, cols, 1)?;
+    let times = Times::measure(repeat, || select_k(device, &keys, cols, None, k, Best::Smallest).map(drop))?;
+    let bytes = 4.0 * rows as f64 * cols as f64 + 8.0 * rows as f64 * k as f64;
+    let select = Select {
+        device: device.to_string(),
+        rows,
+        cols,
+        k,
+        bytes,
+        bytes_per_second: bytes / times.median_seconds,
+        times,
+    };
+    out.field("device", &select.device)?;
+    out.field("keys", format_args!("{rows} rows of {cols}, f32, in host memory; k = {k} smallest"))?;
+    select.times.print("select", out)?;
+    let (count, rate) = (bytes / 1e9, select.bytes_per_second / 1e9);
+    out.field("memory", format_args!("{count:.4} GB to touch at least once, {rate:.2} GB/s"))?;
+    out.object(&select)
+}
+
+/// The GPU that `device` means, if it means one.
+#[cfg(feature = "cuda")]
+fn resident_gpu(device: Device) -> Outcome<Option<usize>> {
+    match device {
+        Device::Gpu(index) => Ok(Some(index)),
+        Device::Auto => match warpann::device_info::devices() {
+            Ok(_) => Ok(Some(0)),
+            Err(warpann::Error::NoDevice { .. }) => Ok(None),
+            Err(error) => Err(error.into()),
+        },
+        Device::Cpu | Device::Emulator => Ok(None),
+    }
+}
+
+#[cfg(feature = "cuda")]
+#[derive(Serialize)]
+struct SelectResident {
+    device: String,
+    rows: usize,
+    cols: usize,
+    k: usize,
+    /// Device times of the selection, ascending.
+    milliseconds: Vec<f32>,
+    median_milliseconds: f32,
+    /// Bytes that must be read: the keys, once.
+    bytes: f64,
+    bytes_per_second: f64,
+    /// Bytes read and written by a device-to-device copy of the keys, per second of this run.
+    copy_bytes_per_second: f64,
+    /// Time of one read of the keys at that rate.
+    floor_milliseconds: f64,
+}
+
+/// Times the selection by device events, keys and results on the GPU.
+#[cfg(feature = "cuda")]
+fn select_resident(args: &SelectArgs, index: usize, out: &Out) -> Outcome {
+    let &SelectArgs { k, rows, cols, repeat, .. } = args;
+    let measured = warpann::measure::selection(index, rows, cols, k, repeat)?;
+    let median = measured.select.median();
+    let bytes = 4.0 * rows as f64 * cols as f64;
+    let copy = 2.0 * bytes / (f64::from(measured.copy.median()) / 1e3);
+    let select = SelectResident {
+        device: measured.device,
+        rows,
+        cols,
+        k,
+        milliseconds: measured.select.milliseconds().to_vec(),
+        median_milliseconds: median,
+        bytes,
+        bytes_per_second: bytes / (f64::from(median) / 1e3),
+        copy_bytes_per_second: copy,
+        floor_milliseconds: 1e3 * bytes / copy,
+    };
+    out.field("device", &select.device)?;
+    out.field("keys", format_args!("{rows} rows of {cols}, f32, on the device; k = {k} smallest"))?;
+    let (low, high) = (select.milliseconds[0], select.milliseconds[select.milliseconds.len() - 1]);
+    out.field("select", format_args!("{median:.4} ms, median of {repeat} ({low:.4} to {high:.4}), by device events"))?;
+    let (rate, ceiling) = (select.bytes_per_second / 1e9, copy / 1e9);
+    out.field("memory", format_args!("{rate:.0} GB/s of keys; a copy moves {ceiling:.0} GB/s (read and write)"))?;
+    out.field("floor", format_args!("{:.4} ms to read the keys once at that rate", select.floor_milliseconds))?;
+    out.object(&select)
+}
+
+/// Times of repeated runs.
+#[derive(Serialize)]
+struct Times {
+    /// Of each run, in ascending order.
+    seconds: Vec<f64>,
+    median_seconds: f64,
+}
+
+impl Times {
+    /// Runs `work` once without a watch, for it loads kernels and fills caches, and then `repeat` times, at least once.
+    fn measure(repeat: usize, mut work: impl FnMut() -> warpann::Result<()>) -> Outcome<Self> {
+        work()?;
+        let mut seconds = Vec::new();
+        for _ in 0..repeat.max(1) {
+            let start = Instant::now();
+            work()?;
+            seconds.push(start.elapsed().as_secs_f64());
+        }
+        seconds.sort_by(f64::total_cmp);
+        // The lower of the middle two if there are two.
+        let median_seconds = seconds[(seconds.len() - 1) / 2];
+        Ok(Self { seconds, median_seconds })
+    }
+
+    fn print(&self, name: &str, out: &Out) -> Outcome {
+        let Self { seconds, median_seconds } = self;
+        let (low, high, runs) = (seconds[0], seconds[seconds.len() - 1], seconds.len());
+        out.field(name, format_args!("{median_seconds:.6} s, median of {runs} ({low:.6} to {high:.6})"))
+    }
 }
 
 #[derive(Serialize)]
@@ -101,9 +229,8 @@ struct Exact {
     queries: usize,
     k: usize,
     build_seconds: f64,
-    /// In ascending order.
-    seconds: Vec<f64>,
-    median_seconds: f64,
+    #[serde(flatten)]
+    times: Times,
     queries_per_second: f64,
     /// Multiplications and additions of all inner products: 2 · n · queries · dim.
     operations: f64,
@@ -121,17 +248,7 @@ fn exact(args: &ExactArgs, out: &Out) -> Outcome {
     let start = Instant::now();
     index.add(&base)?;
     let build_seconds = start.elapsed().as_secs_f64();
-    // The first run loads kernels and fills caches.
-    index.search(&probes, k)?;
-    let mut seconds = Vec::new();
-    for _ in 0..repeat {
-        let start = Instant::now();
-        index.search(&probes, k)?;
-        seconds.push(start.elapsed().as_secs_f64());
-    }
-    seconds.sort_by(f64::total_cmp);
-    // `repeat` is at least 1; the lower of the middle two if it is even.
-    let median_seconds = seconds[(repeat - 1) / 2];
+    let times = Times::measure(repeat, || index.search(&probes, k).map(drop))?;
     let operations = 2.0 * n as f64 * queries as f64 * dim as f64;
     let bytes = 4.0 * (n + queries) as f64 * dim as f64 + 12.0 * queries as f64 * k as f64;
     let exact = Exact {
@@ -142,20 +259,18 @@ fn exact(args: &ExactArgs, out: &Out) -> Outcome {
         queries,
         k,
         build_seconds,
-        median_seconds,
-        queries_per_second: queries as f64 / median_seconds,
+        queries_per_second: queries as f64 / times.median_seconds,
         operations,
-        operations_per_second: operations / median_seconds,
+        operations_per_second: operations / times.median_seconds,
         bytes,
-        bytes_per_second: bytes / median_seconds,
-        seconds,
+        bytes_per_second: bytes / times.median_seconds,
+        times,
     };
     out.field("device", &exact.device)?;
     out.field("base", format_args!("{n} vectors, dimension {dim}, f32, metric {}", exact.metric))?;
     out.field("queries", format_args!("{queries}, k = {k}"))?;
     out.field("build", format_args!("{build_seconds:.4} s"))?;
-    let (low, high) = (exact.seconds[0], exact.seconds[repeat - 1]);
-    out.field("search", format_args!("{median_seconds:.6} s, median of {repeat} ({low:.6} to {high:.6})"))?;
+    exact.times.print("search", out)?;
     out.field("", format_args!("{:.0} queries/s", exact.queries_per_second))?;
     let (count, rate) = (exact.operations / 1e9, exact.operations_per_second / 1e9);
     out.field("arithmetic", format_args!("{count:.4} GFLOP in the inner products, {rate:.2} GFLOP/s"))?;

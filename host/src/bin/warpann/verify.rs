@@ -5,6 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use half::{bf16, f16};
 use rayon::prelude::*;
 use serde::Serialize;
+use warpann::select::{Best, NO_POSITION, select_k};
 use warpann::{Device, Element, ElementType, Error, FlatIndex, Metric, NONE, Neighbors, metric};
 
 use crate::report::{Failure, Out, Outcome};
@@ -42,10 +43,21 @@ enum Data {
     Zeros,
 }
 
+/// What a case runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Task {
+    /// Exact search.
+    Search,
+    /// k-selection: `queries` rows of `n` keys; the "metric" is smallest or largest.
+    Select,
+}
+
 /// One random case.
 #[derive(Debug, Clone, Serialize)]
 struct Case {
     seed: u64,
+    task: Task,
     element: &'static str,
     metric: &'static str,
     dim: usize,
@@ -86,6 +98,23 @@ struct Difference {
     distance: f32,
 }
 
+impl Difference {
+    fn at(i: usize, seed: u64, backend: &'static str, expected: &Neighbors, found: &Neighbors) -> Self {
+        let id = |of: &Neighbors| of.ids.get(i).copied().filter(|&id| id != NONE);
+        let distance = |of: &Neighbors| of.distances.get(i).copied().unwrap_or(f32::NAN);
+        Self {
+            seed,
+            backend,
+            query: i / expected.k,
+            place: i % expected.k,
+            expected_id: id(expected),
+            expected_distance: distance(expected),
+            id: id(found),
+            distance: distance(found),
+        }
+    }
+}
+
 /// A back end, and the products of components (n · queries · dim) up to which it runs a case.
 struct Backend {
     name: &'static str,
@@ -94,7 +123,7 @@ struct Backend {
 }
 
 /// Emulated threads are thousands of times slower than real ones: larger cases leave the emulator out.
-const EMULATOR_WORK: usize = 1 << 15;
+const EMULATOR_WORK: usize = 1 << 18;
 
 /// Runs the cases; fails at the first difference.
 pub fn run(args: &Args, out: &Out) -> Outcome {
@@ -104,8 +133,9 @@ pub fn run(args: &Args, out: &Out) -> Outcome {
     out.field("seed", seed)?;
     let names: Vec<&str> = backends.iter().map(|backend| backend.name).collect();
     out.line(format_args!(
-        "{:>20} {:>4} {:>6} {:>5} {:>5} {:>7} {:>5} {:>10}  {}",
+        "{:>20} {:>6} {:>4} {:>8} {:>5} {:>5} {:>7} {:>5} {:>10}  {}",
         "seed",
+        "task",
         "type",
         "metric",
         "dim",
@@ -139,8 +169,9 @@ pub fn run(args: &Args, out: &Out) -> Outcome {
             })
             .collect();
         out.line(format_args!(
-            "{:>20} {:>4} {:>6} {:>5} {:>5} {:>7} {:>5} {:>10}  {}",
+            "{:>20} {:>6} {:>4} {:>8} {:>5} {:>5} {:>7} {:>5} {:>10}  {}",
             case.seed,
+            format!("{:?}", case.task).to_lowercase(),
             case.element,
             case.metric,
             case.dim,
@@ -162,8 +193,10 @@ pub fn run(args: &Args, out: &Out) -> Outcome {
         let (expected_id, id) = (name(expected_id), name(id));
         out.object(&report)?;
         return Err(Failure::Message(format!(
-            "{backend} differs at query {query}, place {place}: id {id}, distance {distance:?}; expected id {expected_id}, \
-             distance {expected_distance:?}; repeat with: warpann verify --cases 1 --seed {seed}"
+            "{backend} differs at query {query}, place {place}: id {id}, distance {distance:?} (bits {:#010x}); expected id \
+             {expected_id}, distance {expected_distance:?} ({:#010x}); repeat with: warpann verify --cases 1 --seed {seed}",
+            distance.to_bits(),
+            expected_distance.to_bits(),
         )));
     }
     for missing in &report.missing {
@@ -224,10 +257,15 @@ impl Rng {
         (self.next() % n as u64) as usize
     }
 
-    /// From 0 to `max`, small values as likely as large ones.
+    /// From 0 to `max`: half of the time evenly, half with small values as likely as large ones.
     fn size(&mut self, max: usize) -> usize {
-        let bits = self.below(max.ilog2() as usize + 2);
-        (self.below(1 << bits)).min(max)
+        match self.below(2) {
+            0 => self.below(max + 1),
+            _ => {
+                let bits = self.below(max.ilog2() as usize + 2);
+                self.below(1 << bits).min(max)
+            }
+        }
     }
 
     fn pick<T: Copy>(&mut self, from: &[T]) -> T {
@@ -242,34 +280,122 @@ impl Rng {
 
 type CaseResult = Result<Vec<&'static str>, Difference>;
 
-fn run_case(seed: u64, backends: &[Backend]) -> Outcome<(Case, CaseResult)> {
+/// What a case needs beside its sizes.
+#[derive(Clone, Copy)]
+enum Plan {
+    Search {
+        metric: Metric,
+        element: ElementType,
+    },
+    /// One key in `special` is NaN, infinite or a zero; none if it is 0.
+    Select {
+        best: Best,
+        special: usize,
+    },
+}
+
+/// The case of a seed, and the random numbers to fill it with.
+fn draw(seed: u64) -> (Case, Plan, Rng) {
     let mut rng = Rng(seed);
+    if rng.below(4) == 0 {
+        let best = rng.pick(&[Best::Smallest, Best::Largest]);
+        let data = rng.pick(&[Data::Uniform, Data::Ties, Data::Zeros]);
+        let budget = rng.pick(&[EMULATOR_WORK, EMULATOR_WORK, 1 << 22]);
+        let queries = rng.size(300);
+        let n = rng.size((budget / queries.max(1)).clamp(1, 200_000)).max(1);
+        let k = (1 + rng.size(2500)).min(n + 3);
+        let metric = if best == Best::Smallest { "smallest" } else { "largest" };
+        let case = Case { seed, task: Task::Select, element: "f32", metric, dim: 1, n, queries, k, data };
+        let special = rng.pick(&[0, 0, 10, 2]);
+        return (case, Plan::Select { best, special }, rng);
+    }
     let metric = rng.pick(&Metric::ALL);
     let element = rng.pick(&ElementType::ALL);
     let dim = match rng.below(3) {
         // Around the sizes at which kernels change their path.
-        0 => (rng.pick(&[4usize, 8, 16, 32, 64, 128, 256]) + rng.below(3)).saturating_sub(1).max(1),
+        0 => rng.pick(&[4usize, 8, 16, 32, 64, 128, 256]) + rng.below(3) - 1,
         1 => rng.size(1100).max(1),
         _ => 1 + rng.below(40),
     };
-    let budget = rng.pick(&[EMULATOR_WORK, EMULATOR_WORK, 1 << 20, 1 << 24]);
-    let queries = rng.size((budget / dim).clamp(1, 70));
-    let n = rng.size((budget / (dim * queries.max(1))).clamp(1, 5000));
+    let budget = rng.pick(&[EMULATOR_WORK, EMULATOR_WORK, 1 << 22, 1 << 26]);
+    let queries = rng.size((budget / dim).clamp(1, 300));
+    let n = rng.size((budget / (dim * queries.max(1))).clamp(1, 60_000));
     // Mostly below n, sometimes past it; sometimes next to a queue length of the selection kernels.
     let k = match rng.below(3) {
         0 => (rng.pick(&[32usize, 64, 128, 256, 512, 1024]) + rng.below(3) - 1).min(n + 3),
         _ => 1 + rng.size((n + 3).min(1500)),
     };
     let data = rng.pick(&[Data::Uniform, Data::Uniform, Data::Ties, Data::Duplicates, Data::Clusters, Data::Zeros]);
-    let case = Case { seed, element: element.name(), metric: metric.name(), dim, n, queries, k, data };
-    let result = match element {
-        ElementType::F32 => compare::<f32>(&case, metric, &mut rng, backends),
-        ElementType::F16 => compare::<f16>(&case, metric, &mut rng, backends),
-        ElementType::Bf16 => compare::<bf16>(&case, metric, &mut rng, backends),
-        ElementType::U8 => compare::<u8>(&case, metric, &mut rng, backends),
-        ElementType::I8 => compare::<i8>(&case, metric, &mut rng, backends),
+    let (task, element_name, metric_name) = (Task::Search, element.name(), metric.name());
+    let case = Case { seed, task, element: element_name, metric: metric_name, dim, n, queries, k, data };
+    (case, Plan::Search { metric, element }, rng)
+}
+
+fn run_case(seed: u64, backends: &[Backend]) -> Outcome<(Case, CaseResult)> {
+    let (case, plan, mut rng) = draw(seed);
+    let result = match plan {
+        Plan::Select { best, special } => compare_selections(&case, best, special, &mut rng, backends),
+        Plan::Search { metric, element } => match element {
+            ElementType::F32 => compare::<f32>(&case, metric, &mut rng, backends),
+            ElementType::F16 => compare::<f16>(&case, metric, &mut rng, backends),
+            ElementType::Bf16 => compare::<bf16>(&case, metric, &mut rng, backends),
+            ElementType::U8 => compare::<u8>(&case, metric, &mut rng, backends),
+            ElementType::I8 => compare::<i8>(&case, metric, &mut rng, backends),
+        },
     }?;
     Ok((case, result))
+}
+
+/// k-selection among raw keys.
+fn compare_selections(
+    case: &Case,
+    best: Best,
+    special: usize,
+    rng: &mut Rng,
+    backends: &[Backend],
+) -> Outcome<CaseResult> {
+    let Case { seed, n: columns, queries: rows, k, data, .. } = *case;
+    let mut key = || match data {
+        _ if special > 0 && rng.below(special) == 0 => {
+            rng.pick(&[f32::NAN, -f32::NAN, f32::INFINITY, f32::NEG_INFINITY, -0.0, 0.0])
+        }
+        Data::Ties => rng.below(9) as f32 - 4.0,
+        Data::Zeros => [0.0, -0.0, rng.unit()][rng.below(3)],
+        _ => rng.unit(),
+    };
+    let keys: Vec<f32> = (0..rows * columns).map(|_| key()).collect();
+    let expected = selected(&keys, columns, k, best);
+    let mut agreed = Vec::new();
+    for backend in backends {
+        if keys.len() > backend.work {
+            continue;
+        }
+        let found = select_k(backend.device, &keys, columns, None, k, best)?;
+        let ids = found.positions.iter().map(|&p| if p == NO_POSITION { NONE } else { p.into() }).collect();
+        let found = Neighbors { k, ids, distances: found.keys };
+        if let Some(i) = first_difference(&expected, &found) {
+            return Ok(Err(Difference::at(i, seed, backend.name, &expected, &found)));
+        }
+        agreed.push(backend.name);
+    }
+    Ok(Ok(agreed))
+}
+
+/// The definition of k-selection: a sort of each row, NaN last, −0 equal to +0, equal keys by position.
+fn selected(keys: &[f32], columns: usize, k: usize, best: Best) -> Neighbors {
+    let rows = keys.chunks_exact(columns).flat_map(|row| {
+        // Adding +0 makes −0 into +0; every NaN becomes the same one.
+        let clean = row.iter().map(|&key| if key.is_nan() { f32::NAN } else { key + 0.0 });
+        let mut all: Vec<(u64, f32)> = (0..).zip(clean).collect();
+        all.sort_by(|(_, a), (_, b)| {
+            let order = if best == Best::Smallest { a.partial_cmp(b) } else { b.partial_cmp(a) };
+            order.unwrap_or_else(|| a.is_nan().cmp(&b.is_nan()))
+        });
+        all.resize(k, (NONE, best.worst()));
+        all
+    });
+    let (ids, distances) = rows.unzip();
+    Neighbors { k, ids, distances }
 }
 
 /// `rows` vectors of the case's kind.
@@ -355,18 +481,7 @@ fn compare<T: Element>(case: &Case, metric: Metric, rng: &mut Rng, backends: &[B
         index.add(&base[half..])?;
         let found = index.search(&probes, k)?;
         if let Some(i) = first_difference(&expected, &found) {
-            let id = |ids: &[u64]| ids.get(i).copied().filter(|&id| id != NONE);
-            let distance = |distances: &[f32]| distances.get(i).copied().unwrap_or(f32::NAN);
-            return Ok(Err(Difference {
-                seed,
-                backend: backend.name,
-                query: i / k,
-                place: i % k,
-                expected_id: id(&expected.ids),
-                expected_distance: distance(&expected.distances),
-                id: id(&found.ids),
-                distance: distance(&found.distances),
-            }));
+            return Ok(Err(Difference::at(i, seed, backend.name, &expected, &found)));
         }
         agreed.push(backend.name);
     }
@@ -403,13 +518,25 @@ mod tests {
     }
 
     #[test]
+    fn the_definition_of_selection() {
+        let keys = [0.0, f32::NAN, -0.0, 2.0, f32::INFINITY, 2.0];
+        let found = selected(&keys, 6, 7, Best::Smallest);
+        assert_eq!(found.ids, [0, 2, 3, 5, 4, 1, NONE]);
+        assert!(found.distances[1].is_sign_positive() && found.distances[5].is_nan());
+        assert_eq!(found.distances[6], f32::INFINITY);
+        assert_eq!(selected(&keys, 6, 6, Best::Largest).ids, [4, 3, 5, 0, 2, 1]);
+    }
+
+    #[test]
     fn cases_cover_their_range() {
         let mut seen = std::collections::HashSet::new();
         let (mut past_n, mut no_queries, mut emulated) = (0, 0, 0);
         for seed in 0..600 {
-            let (case, _) = run_case(seed, &[]).unwrap();
+            let (case, ..) = draw(seed);
             assert!(case.dim >= 1 && case.k >= 1);
-            seen.insert((case.element, case.metric));
+            if case.task == Task::Search {
+                seen.insert((case.element, case.metric));
+            }
             past_n += usize::from(case.k > case.n && case.n > 0);
             no_queries += usize::from(case.queries == 0);
             emulated += usize::from(case.n * case.queries * case.dim <= EMULATOR_WORK);
