@@ -157,6 +157,12 @@ pub enum Error {
         limit: u64,
     },
 
+    /// A measured selection differs from the CPU's: a bug in the kernel, or a broken device.
+    #[error("the selection of row {row} differs from the CPU's")]
+    WrongSelection {
+        /// The first row that differs.
+        row: usize,
+    },
     /// The emulator caught a kernel breaking the rules of the hardware: a bug in the kernel.
     #[error("the emulator stopped a kernel: {violation}")]
     KernelViolation {

@@ -8,6 +8,8 @@ pub mod error;
 pub mod flat;
 mod gpu;
 pub mod io;
+#[cfg(feature = "cuda")]
+pub mod measure;
 pub mod metric;
 pub mod neighbors;
 pub mod select;

@@ -156,7 +156,8 @@ impl Cuda {
         }
     }
 
-    fn failed(&self, call: &'static str) -> impl FnOnce(CudaError) -> Error {
+    /// Turns cust's error into ours.
+    pub fn failed(&self, call: &'static str) -> impl FnOnce(CudaError) -> Error {
         let device = self.index;
         move |error| Error::Driver { call, device, code: error as i32 }
     }
@@ -249,17 +250,20 @@ impl Cuda {
         Ok(Pinned { start: start.cast(), done })
     }
 
-    /// Has the driver load every module, as a first search would; for measuring start-up.
-    pub fn load_all(&self) -> Result<()> {
+    /// Has the driver load every module that is not loaded yet; the seconds each took.
+    pub fn load_all(&self) -> Result<Vec<(&'static str, f64)>> {
         self.make_current()?;
         let mut modules = self.modules.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let mut seconds = Vec::new();
         for &(family, text) in ptx::MODULES {
             if !modules.contains_key(family) {
+                let start = std::time::Instant::now();
                 let module = self.load_module(family, text)?;
                 modules.insert(family, LoadedModule(module));
+                seconds.push((family, start.elapsed().as_secs_f64()));
             }
         }
-        Ok(())
+        Ok(seconds)
     }
 }
 
@@ -277,7 +281,7 @@ impl Runtime for CudaDevice {
 
     fn tuning(&self) -> Tuning {
         // Two queries against 1,000,000 x 128: what the filter saves in bytes, its launches cost again.
-        Tuning { direct_work: 256_000_000 }
+        Tuning { direct_work: 256_000_000, sample_rows: 8192 }
     }
 
     fn free_memory(&self) -> Result<u64> {

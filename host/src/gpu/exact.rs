@@ -19,8 +19,6 @@ use super::select::{Cut, Select, select};
 use crate::select::Best;
 use crate::{Element, ElementType, Error, Metric, NONE, Result};
 
-/// Rows of the sample that gives the first limit, at least.
-const SAMPLE_ROWS: u32 = 8192;
 /// The sample has at least this many rows for each neighbour asked for.
 const SAMPLE_PER_NEIGHBOUR: u32 = 16;
 /// Ratio of base to sample from which a pass between them pays.
@@ -35,6 +33,8 @@ const LIST_LEAST: u64 = 1024;
 pub(crate) struct Tuning {
     /// Component products (queries × rows × components) up to which the filter is not worth its launches.
     pub direct_work: u64,
+    /// Rows of the sample that gives the first limit, at least.
+    pub sample_rows: u32,
 }
 
 /// How vectors of one dimension lie on the device.
@@ -281,9 +281,9 @@ struct Passes {
 }
 
 impl Passes {
-    fn choose(rows: u32, k: u32) -> Passes {
+    fn choose(tuning: Tuning, rows: u32, k: u32) -> Passes {
         let tiles = rows.div_ceil(filter::TILE_ROWS);
-        let wanted = SAMPLE_ROWS.max(k.saturating_mul(SAMPLE_PER_NEIGHBOUR)).div_ceil(filter::TILE_ROWS);
+        let wanted = tuning.sample_rows.max(k.saturating_mul(SAMPLE_PER_NEIGHBOUR)).div_ceil(filter::TILE_ROWS);
         let sample = wanted.min(tiles);
         let sample_stride = tiles / sample;
         let ratio = tiles.div_ceil(sample);
@@ -317,8 +317,8 @@ struct FilterPlan {
 }
 
 impl FilterPlan {
-    fn new(shape: Shape, queries: usize, rows: u32, k: u32, multiprocessors: u32) -> FilterPlan {
-        let passes = Passes::choose(rows, k);
+    fn new(shape: Shape, tuning: Tuning, queries: usize, rows: u32, k: u32, multiprocessors: u32) -> FilterPlan {
+        let passes = Passes::choose(tuning, rows, k);
         let mut layout = Layout::default();
         let cut = Cut::choose(queries as u32, passes.sample_columns(), k, multiprocessors);
         let list = queries.saturating_mul(passes.capacity as usize);
@@ -400,7 +400,7 @@ impl Block {
     /// Scratch that a search of so many queries takes at once.
     fn scratch_bytes(&self, tuning: Tuning, queries: usize, k: u32, multiprocessors: u32) -> usize {
         if self.uses_filter(tuning, queries, k) {
-            FilterPlan::new(self.shape, queries, self.base.count, k, multiprocessors).bytes
+            FilterPlan::new(self.shape, tuning, queries, self.base.count, k, multiprocessors).bytes
         } else {
             DirectPlan::new(self.shape, queries, self.base.count, k, multiprocessors).bytes
         }
@@ -439,12 +439,12 @@ impl Block {
         if !self.uses_filter(tuning, count, found as u32) {
             return self.search_direct(runtime, lane, queries, found as u32, &mut answer, None);
         }
-        let overflowed = self.search_filtered(runtime, lane, queries, found as u32, &mut answer)?;
+        let overflowed = self.search_filtered(runtime, lane, tuning, queries, found as u32, &mut answer)?;
         // A share at a time: the distances to all rows are large.
         let again = |numbers: &[usize]| -> Vec<T> {
             numbers.iter().flat_map(|&q| &queries[q * self.shape.dim..][..self.shape.dim]).copied().collect()
         };
-        let largest = FilterPlan::new(self.shape, count, self.base.count, found as u32, runtime.multiprocessors()).bytes;
+        let largest = FilterPlan::new(self.shape, tuning, count, self.base.count, found as u32, runtime.multiprocessors()).bytes;
         let mut share = overflowed.len();
         let bytes = |share| {
             DirectPlan::new(self.shape, share, self.base.count, found as u32, runtime.multiprocessors()).bytes
@@ -502,13 +502,14 @@ impl Block {
         &self,
         runtime: &R,
         lane: &mut Lane<R>,
+        tuning: Tuning,
         queries: &[T],
         k: u32,
         answer: &mut Answer,
     ) -> Result<Vec<usize>> {
         let shape = self.shape;
         let count = queries.len() / shape.dim;
-        let plan = FilterPlan::new(shape, count, self.base.count, k, runtime.multiprocessors());
+        let plan = FilterPlan::new(shape, tuning, count, self.base.count, k, runtime.multiprocessors());
         let passes = plan.passes;
         let scratch = lane.scratch(runtime, plan.bytes)?;
         let stream = &lane.stream;

@@ -14,7 +14,7 @@ pub(crate) mod cuda;
 mod emulated;
 mod exact;
 mod flat;
-mod runtime;
+pub(crate) mod runtime;
 pub(crate) mod select;
 
 use crate::flat::FlatBackend;
