@@ -102,6 +102,10 @@ struct Select {
 /// Times `select_k` on keys in host memory: on a GPU the copies to and from it are part of the time.
 fn select(args: &SelectArgs, out: &Out) -> Outcome {
     let &SelectArgs { k, rows, cols, device, repeat } = args;
+    #[cfg(feature = "cuda")]
+    if let Some(index) = resident_gpu(device)? {
+        return select_resident(args, index, out);
+    }
     let keys = random(rows, cols, 1)?;
     let times = Times::measure(repeat, || select_k(device, &keys, cols, None, k, Best::Smallest).map(drop))?;
     let bytes = 4.0 * rows as f64 * cols as f64 + 8.0 * rows as f64 * k as f64;
@@ -119,6 +123,69 @@ fn select(args: &SelectArgs, out: &Out) -> Outcome {
     select.times.print("select", out)?;
     let (count, rate) = (bytes / 1e9, select.bytes_per_second / 1e9);
     out.field("memory", format_args!("{count:.4} GB to touch at least once, {rate:.2} GB/s"))?;
+    out.object(&select)
+}
+
+/// The GPU that `device` means, if it means one.
+#[cfg(feature = "cuda")]
+fn resident_gpu(device: Device) -> Outcome<Option<usize>> {
+    match device {
+        Device::Gpu(index) => Ok(Some(index)),
+        Device::Auto => match warpann::device_info::devices() {
+            Ok(_) => Ok(Some(0)),
+            Err(warpann::Error::NoDevice { .. }) => Ok(None),
+            Err(error) => Err(error.into()),
+        },
+        Device::Cpu | Device::Emulator => Ok(None),
+    }
+}
+
+#[cfg(feature = "cuda")]
+#[derive(Serialize)]
+struct SelectResident {
+    device: String,
+    rows: usize,
+    cols: usize,
+    k: usize,
+    /// Device times of the selection, ascending.
+    milliseconds: Vec<f32>,
+    median_milliseconds: f32,
+    /// Bytes that must be read: the keys, once.
+    bytes: f64,
+    bytes_per_second: f64,
+    /// Bytes read and written by a device-to-device copy of the keys, per second of this run.
+    copy_bytes_per_second: f64,
+    /// Time of one read of the keys at that rate.
+    floor_milliseconds: f64,
+}
+
+/// Times the selection by device events, keys and results on the GPU.
+#[cfg(feature = "cuda")]
+fn select_resident(args: &SelectArgs, index: usize, out: &Out) -> Outcome {
+    let &SelectArgs { k, rows, cols, repeat, .. } = args;
+    let measured = warpann::measure::selection(index, rows, cols, k, repeat)?;
+    let median = measured.select.median();
+    let bytes = 4.0 * rows as f64 * cols as f64;
+    let copy = 2.0 * bytes / (f64::from(measured.copy.median()) / 1e3);
+    let select = SelectResident {
+        device: measured.device,
+        rows,
+        cols,
+        k,
+        milliseconds: measured.select.milliseconds().to_vec(),
+        median_milliseconds: median,
+        bytes,
+        bytes_per_second: bytes / (f64::from(median) / 1e3),
+        copy_bytes_per_second: copy,
+        floor_milliseconds: 1e3 * bytes / copy,
+    };
+    out.field("device", &select.device)?;
+    out.field("keys", format_args!("{rows} rows of {cols}, f32, on the device; k = {k} smallest"))?;
+    let (low, high) = (select.milliseconds[0], select.milliseconds[select.milliseconds.len() - 1]);
+    out.field("select", format_args!("{median:.4} ms, median of {repeat} ({low:.4} to {high:.4}), by device events"))?;
+    let (rate, ceiling) = (select.bytes_per_second / 1e9, copy / 1e9);
+    out.field("memory", format_args!("{rate:.0} GB/s of keys; a copy moves {ceiling:.0} GB/s (read and write)"))?;
+    out.field("floor", format_args!("{:.4} ms to read the keys once at that rate", select.floor_milliseconds))?;
     out.object(&select)
 }
 
