@@ -99,7 +99,7 @@ pub fn static_array<T, const LEN: usize>(site: &'static u8) -> SharedPtr<T> {
 }
 
 /// `shared_array!(T, LEN)`: a static shared array of `LEN` values of `T`, 16-byte aligned, as a
-/// [`SharedPtr<T>`](shared::SharedPtr).
+/// [`SharedPtr<T>`](crate::shared::SharedPtr).
 ///
 /// One array per place in the source. On the GPU, every inlined copy of that place is an array of its own (two calls of a
 /// function that holds one cost twice the memory), while the emulator has one for all: call it once in a kernel and pass

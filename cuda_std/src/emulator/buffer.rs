@@ -34,6 +34,9 @@ impl<T: Copy> Buffer<T> {
     }
 
     /// A buffer with a copy of `values`.
+    ///
+    /// # Panics
+    /// If the memory cannot be had, like `Vec`.
     pub fn from_slice(values: &[T]) -> Self {
         let mut buffer = Self::filled(values.len(), POISON);
         buffer.copy_from(values);

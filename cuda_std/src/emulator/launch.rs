@@ -19,7 +19,7 @@ use std::{
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
-    /// Collectives and barriers, counted once for each lane that took part.
+    /// Collectives, barriers and turns of waiting loops, counted once for each lane that took part.
     pub lane_collectives: u64,
     /// Barriers, counted once for each block.
     pub barriers: u64,

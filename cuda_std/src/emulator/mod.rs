@@ -18,6 +18,9 @@
 //!   [`sync_warp`](crate::warp::sync_warp) only, not for a shuffle or vote; the emulator takes any collective.
 //! - A panic.
 //!
+//! # Limits
+//! A thread has 256 KiB of stack, behind a guard page. A device function called outside a launch panics.
+//!
 //! # What it does not model
 //! Time, the order of warps (always the same here), races between blocks in global memory, and rounding inside matrix
 //! products (see [`crate::mma`]).

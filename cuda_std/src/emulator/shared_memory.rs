@@ -268,19 +268,17 @@ impl SharedMemory {
     ///
     /// # Safety
     /// `lane` is the running thread.
-    #[inline(always)]
-    pub unsafe fn read(
+    pub unsafe fn read<const BYTES: u32>(
         &mut self,
         lane: *const Lane,
         address: u32,
-        bytes: u32,
         site: Site,
     ) -> Result<(), ViolationKind> {
-        self.check(address, bytes)?;
+        self.check(address, BYTES)?;
         let born = self.born;
         // SAFETY: same contract.
         let who = unsafe { who(lane, self.epoch, site) };
-        self.visit(address, bytes, |cell, byte| {
+        self.visit(address, BYTES, |cell, byte| {
             if cell.write.epoch < born {
                 return Err(ViolationKind::SharedUninitialised { address: byte });
             }
@@ -299,20 +297,18 @@ impl SharedMemory {
     ///
     /// # Safety
     /// `lane` is the running thread.
-    #[inline(always)]
-    pub unsafe fn write(
+    pub unsafe fn write<const BYTES: u32>(
         &mut self,
         lane: *const Lane,
         address: u32,
-        bytes: u32,
         kind: Access,
         site: Site,
     ) -> Result<(), ViolationKind> {
-        self.check(address, bytes)?;
+        self.check(address, BYTES)?;
         let born = self.born;
         // SAFETY: same contract.
         let who = unsafe { who(lane, self.epoch, site) };
-        self.visit(address, bytes, |cell, byte| {
+        self.visit(address, BYTES, |cell, byte| {
             if cell.write.epoch >= born && cell.write.kind == Some(Access::AsyncCopy) {
                 return Err(Self::unfinished(&cell.write, byte, &who));
             }
@@ -332,19 +328,17 @@ impl SharedMemory {
     ///
     /// # Safety
     /// `lane` is the running thread.
-    #[inline(always)]
-    pub unsafe fn atomic(
+    pub unsafe fn atomic<const BYTES: u32>(
         &mut self,
         lane: *const Lane,
         address: u32,
-        bytes: u32,
         site: Site,
     ) -> Result<(), ViolationKind> {
-        self.check(address, bytes)?;
+        self.check(address, BYTES)?;
         let born = self.born;
         // SAFETY: same contract.
         let who = unsafe { who(lane, self.epoch, site) };
-        self.visit(address, bytes, |cell, byte| {
+        self.visit(address, BYTES, |cell, byte| {
             if cell.write.epoch < born {
                 return Err(ViolationKind::SharedUninitialised { address: byte });
             }

@@ -120,3 +120,23 @@ fn a_violation_reads_as_one_line() {
 fn device_functions_outside_a_launch() {
     thread::thread_idx_x();
 }
+
+/// Launches from several OS threads and from within rayon's do not disturb each other, nor do buffers made meanwhile.
+#[test]
+fn launches_at_the_same_time() {
+    let one = |id: usize| {
+        let mut out = Buffer::<u32>::new(3);
+        if id.is_multiple_of(3) {
+            launch(&PANICS, 20, 4, (out.as_mut_ptr(),)).unwrap_err();
+        } else {
+            launch(&PANICS, 20, 3, (out.as_mut_ptr(),)).unwrap();
+            assert_eq!(out.to_vec(), [10, 20, 30]);
+        }
+    };
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            scope.spawn(move || (0..50).for_each(|i| one(thread + i)));
+        }
+    });
+    rayon::scope(|scope| (0..50).for_each(|id| scope.spawn(move |_| one(id))));
+}

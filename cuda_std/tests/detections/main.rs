@@ -14,6 +14,7 @@ mod collectives;
 mod global_memory;
 mod launches;
 mod races;
+mod random_programs;
 mod shared_memory;
 
 use cuda_std::{

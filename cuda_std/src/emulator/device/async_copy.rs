@@ -57,7 +57,7 @@ pub unsafe fn copy_zfill<const BYTES: u32>(dst: u32, src: *const u8, src_bytes: 
         }
         let block: &mut Block = &mut *(*lane).block;
         block.stats.global_load_bytes += u64::from(src_bytes);
-        if let Err(kind) = block.shared.write(lane, dst, BYTES, Access::AsyncCopy, site) {
+        if let Err(kind) = block.shared.write::<BYTES>(lane, dst, Access::AsyncCopy, site) {
             fail(lane, site, kind);
         }
         let copies = &mut (*lane).copies;

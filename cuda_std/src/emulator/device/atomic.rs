@@ -90,7 +90,7 @@ macro_rules! shared {
             unsafe {
                 let block: &mut Block = &mut *(*lane).block;
                 block.stats.shared_atomics += 1;
-                if let Err(kind) = block.shared.atomic(lane, address, size_of::<$t>() as u32, site) {
+                if let Err(kind) = block.shared.atomic::<{ size_of::<$t>() as u32 }>(lane, address, site) {
                     fail(lane, site, kind);
                 }
                 let place = block.shared.place(address).cast::<$t>();

@@ -40,7 +40,7 @@ unsafe fn load_rows<'a>(operation: Operation, rows: u32, address: u32, site: Sit
     unsafe {
         if (*lane).lane < rows {
             let shared = &mut (*(*lane).block).shared;
-            if let Err(kind) = shared.read(lane, address, 16, site) {
+            if let Err(kind) = shared.read::<16>(lane, address, site) {
                 fail(lane, site, kind);
             }
             words[..4].copy_from_slice(&shared.place(address).cast::<[u32; 4]>().read());
@@ -112,7 +112,8 @@ unsafe fn multiply<const K: usize>(
     }
 }
 
-/// Decodes fragments of 16-bit elements.
+/// Decodes fragments of 16-bit elements. Once a warp, so not worth a copy in the kernel.
+#[inline(never)]
 fn decode_16(product: &mut Product, fragments: &[[u32; WIDE]; LANES], value: impl Fn(u16) -> f32) {
     for (lane, words) in fragments.iter().enumerate() {
         let (group, member) = (lane / 4, lane % 4);
@@ -129,6 +130,7 @@ fn decode_16(product: &mut Product, fragments: &[[u32; WIDE]; LANES], value: imp
 }
 
 /// Decodes fragments of tf32 elements: f32 without the low 13 bits.
+#[inline(never)]
 fn decode_tf32(product: &mut Product, fragments: &[[u32; WIDE]; LANES]) {
     for (lane, words) in fragments.iter().enumerate() {
         let (group, member) = (lane / 4, lane % 4);

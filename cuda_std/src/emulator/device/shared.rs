@@ -9,6 +9,19 @@ use crate::{
     },
 };
 
+/// Calls a method that takes the size of an access as a const generic, for the size of `T`.
+macro_rules! sized {
+    ($T:ty, $shared:ident.$method:ident($($argument:expr),*)) => {
+        match size_of::<$T>() {
+            1 => $shared.$method::<1>($($argument),*),
+            2 => $shared.$method::<2>($($argument),*),
+            4 => $shared.$method::<4>($($argument),*),
+            8 => $shared.$method::<8>($($argument),*),
+            _ => $shared.$method::<16>($($argument),*),
+        }
+    };
+}
+
 #[inline(always)]
 pub fn dynamic() -> u32 {
     DYNAMIC_BASE
@@ -34,7 +47,7 @@ pub unsafe fn load<T: Copy>(address: u32, site: Site) -> T {
     // SAFETY: the running thread's block is alive, and the access was checked, so the place is inside the memory.
     unsafe {
         let shared = &mut (*(*lane).block).shared;
-        if let Err(kind) = shared.read(lane, address, size_of::<T>() as u32, site) {
+        if let Err(kind) = sized!(T, shared.read(lane, address, site)) {
             fail(lane, site, kind);
         }
         shared.place(address).cast::<T>().read()
@@ -49,7 +62,7 @@ pub unsafe fn store<T: Copy>(address: u32, value: T, site: Site) {
     // SAFETY: as for load.
     unsafe {
         let shared = &mut (*(*lane).block).shared;
-        if let Err(kind) = shared.write(lane, address, size_of::<T>() as u32, Access::Write, site) {
+        if let Err(kind) = sized!(T, shared.write(lane, address, Access::Write, site)) {
             fail(lane, site, kind);
         }
         shared.place(address).cast::<T>().write(value);
