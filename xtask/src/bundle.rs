@@ -24,24 +24,26 @@ pub fn run() -> Result<()> {
     std::fs::create_dir_all(staging.join("bin"))?;
     std::fs::create_dir_all(&folder)?;
 
-    let json = "--message-format=json-render-diagnostics";
-    let test = ["test", "--release", "--no-run", json, "-p", "warpann", "-p", "warpann-tests", "-p", "cuda_loader"];
-    let tests = executables(&built(&test)?)?;
-    let programs = ["build", "--release", json, "--bins", "--benches", "-p", "warpann", "-p", "warpann-benches"];
-    let programs = executables(&built(&programs)?)?;
-
+    // One command: with a second one cargo would unify features anew and build most of it twice.
+    let mut build = cargo();
+    build.args([
+        "build",
+        "--release",
+        "--message-format=json-render-diagnostics",
+        "--lib",
+        "--bins",
+        "--tests",
+        "--benches",
+    ]);
+    build.args(["-p", "warpann", "-p", "warpann-tests", "-p", "warpann-benches", "-p", "cuda_loader"]);
+    eprintln!("$ {}", shell::shown(&build));
     let mut count = 0;
-    for artifact in &tests {
-        // The program's own tests start it from where cargo built it, which the GPU host does not have.
-        if artifact.is_test && !(artifact.package == "host" && artifact.kind == "test") {
+    for artifact in executables(&shell::output(&mut build)?)? {
+        if !artifact.is_test {
+            place(&artifact.file, &staging.join("bin").join(&artifact.target))?;
+        } else if artifact.runs_anywhere() {
             place(&artifact.file, &staging.join("tests").join(artifact.name()))?;
             count += 1;
-        }
-    }
-    for artifact in &programs {
-        let wanted = artifact.package == "benches" || (artifact.package == "host" && artifact.kind == "bin");
-        if wanted && (artifact.kind == "bench" || !artifact.is_test) {
-            place(&artifact.file, &staging.join("bin").join(&artifact.target))?;
         }
     }
     copy_folder(&shell::root().join("tests/data"), &staging.join("data"))?;
@@ -49,7 +51,7 @@ pub fn run() -> Result<()> {
     let archive = folder.join("warpann.tar.gz");
     // gzip: every host can unpack it.
     let mut tar = Command::new("tar");
-    tar.env("GZIP", "-9").arg("--create").arg("--gzip").arg("--file").arg(&archive);
+    tar.args(["--create", "--use-compress-program", "gzip -9", "--file"]).arg(&archive);
     shell::run(tar.arg("--directory").arg(&staging).args(["tests", "bin", "data"]))?;
     let script = folder.join("run.sh");
     std::fs::write(&script, RUN)?;
@@ -65,13 +67,6 @@ pub fn run() -> Result<()> {
     Ok(())
 }
 
-fn built(arguments: &[&str]) -> Result<String> {
-    let mut command = cargo();
-    command.args(arguments);
-    eprintln!("$ {}", shell::shown(&command));
-    shell::output(&mut command)
-}
-
 /// An executable that cargo built.
 #[derive(Debug, PartialEq, Eq)]
 struct Artifact {
@@ -81,10 +76,16 @@ struct Artifact {
     target: String,
     /// cargo's target kind: lib, bin, test, bench.
     kind: String,
+    /// To be run as a test; benches are programs.
     is_test: bool,
 }
 
 impl Artifact {
+    /// Not so the program's own tests: they start it from where cargo built it, which the GPU host does not have.
+    fn runs_anywhere(&self) -> bool {
+        !(self.package == "host" && self.kind == "test")
+    }
+
     /// Distinct among packages and kinds: `tests-gpu-test`.
     fn name(&self) -> String {
         format!("{}-{}-{}", self.package, self.target, self.kind)
@@ -104,8 +105,12 @@ fn executables(messages: &str) -> Result<Vec<Artifact>> {
             package: package.to_string_lossy().into_owned(),
             target: message["target"]["name"].as_str().unwrap_or_default().to_owned(),
             kind: message["target"]["kind"][0].as_str().unwrap_or_default().to_owned(),
-            // A test with a harness of its own is one by kind only.
-            is_test: message["profile"]["test"] == true || message["target"]["kind"][0] == "test",
+            // Tests and benches with a harness of their own are so by kind only.
+            is_test: match message["target"]["kind"][0].as_str() {
+                Some("bench") => false,
+                Some("test") => true,
+                _ => message["profile"]["test"] == true,
+            },
         });
     }
     Ok(found)
