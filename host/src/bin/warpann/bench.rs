@@ -1,5 +1,6 @@
 //! `warpann bench`: times of parts of the library, with the work that no implementation can avoid beside them.
 
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use serde::Serialize;
@@ -20,8 +21,18 @@ pub struct Args {
 enum Part {
     /// k-selection: the k smallest of every row of a matrix.
     Select(SelectArgs),
-    /// Exact search among random vectors.
+    /// Exact search among random vectors, or those of a file.
     Exact(ExactArgs),
+    /// Loading the kernel modules on a GPU: what a first call pays.
+    StartUp(StartUpArgs),
+}
+
+/// Arguments of `bench start-up`.
+#[derive(Debug, clap::Args)]
+pub struct StartUpArgs {
+    /// auto, gpu or gpu:N.
+    #[arg(long, default_value = "auto")]
+    pub device: Device,
 }
 
 /// Arguments of `bench select`.
@@ -47,6 +58,12 @@ pub struct SelectArgs {
 /// Arguments of `bench exact`.
 #[derive(Debug, clap::Args)]
 pub struct ExactArgs {
+    /// Base vectors from a file, as f32; random ones unless given.
+    #[arg(long, requires = "query", conflicts_with_all = ["n", "dim"])]
+    pub base: Option<PathBuf>,
+    /// Queries from a file: the first of them, as many as --queries says.
+    #[arg(long, requires = "base")]
+    pub query: Option<PathBuf>,
     /// Neighbours of each query.
     #[arg(long, default_value_t = 10, value_parser = positive)]
     pub k: usize,
@@ -83,7 +100,41 @@ pub fn run(args: &Args, out: &Out) -> Outcome {
     match &args.part {
         Part::Select(args) => select(args, out),
         Part::Exact(args) => exact(args, out),
+        Part::StartUp(args) => start_up(args, out),
     }
+}
+
+#[cfg(not(feature = "cuda"))]
+fn start_up(_: &StartUpArgs, _: &Out) -> Outcome {
+    Err(warpann::Error::NoDevice { reason: warpann::NoDeviceReason::FeatureOff }.into())
+}
+
+/// Loads every module once. The driver keeps what it compiled in a cache; CUDA_CACHE_DISABLE=1 shows the first time of all.
+#[cfg(feature = "cuda")]
+fn start_up(args: &StartUpArgs, out: &Out) -> Outcome {
+    #[derive(Serialize)]
+    struct StartUp {
+        open_seconds: f64,
+        /// Family and seconds of each module.
+        modules: Vec<(&'static str, f64)>,
+        total_seconds: f64,
+    }
+    let index = match args.device {
+        Device::Gpu(index) => index,
+        Device::Auto => 0,
+        device => return Err(Failure::Message(format!("{device} has no modules to load"))),
+    };
+    let start = Instant::now();
+    warpann::device_info::devices()?;
+    let open_seconds = start.elapsed().as_secs_f64();
+    let modules = warpann::measure::start_up(index)?;
+    let report = StartUp { open_seconds, total_seconds: start.elapsed().as_secs_f64(), modules };
+    out.field("open", format_args!("{open_seconds:.3} s"))?;
+    for (family, seconds) in &report.modules {
+        out.field(family, format_args!("{seconds:.3} s"))?;
+    }
+    out.field("total", format_args!("{:.3} s", report.total_seconds))?;
+    out.object(&report)
 }
 
 #[derive(Serialize)]
@@ -241,9 +292,19 @@ struct Exact {
 }
 
 fn exact(args: &ExactArgs, out: &Out) -> Outcome {
-    let &ExactArgs { k, n, dim, queries, metric, device, repeat } = args;
-    let base = random(n, dim, 1)?;
-    let probes = random(queries, dim, 2)?;
+    let &ExactArgs { k, metric, device, repeat, .. } = args;
+    let (base, probes, dim) = match (&args.base, &args.query) {
+        (Some(base), Some(query)) => {
+            let ((base, dim), (mut probes, query_dim)) = (from_file(base)?, from_file(query)?);
+            if query_dim != dim {
+                return Err(warpann::Error::WrongDimension { expected: dim, actual: query_dim }.into());
+            }
+            probes.truncate(args.queries.saturating_mul(dim));
+            (base, probes, dim)
+        }
+        _ => (random(args.n, args.dim, 1)?, random(args.queries, args.dim, 2)?, args.dim),
+    };
+    let (n, queries) = (base.len() / dim, probes.len() / dim);
     let mut index = FlatIndex::<f32>::new(dim, metric, device)?;
     let start = Instant::now();
     index.add(&base)?;
@@ -277,6 +338,13 @@ fn exact(args: &ExactArgs, out: &Out) -> Outcome {
     let (count, rate) = (exact.bytes / 1e9, exact.bytes_per_second / 1e9);
     out.field("memory", format_args!("{count:.4} GB to touch at least once, {rate:.2} GB/s"))?;
     out.object(&exact)
+}
+
+/// The vectors of a file as f32, and their dimension.
+fn from_file(path: &Path) -> Outcome<(Vec<f32>, usize)> {
+    let vectors = warpann::io::read_vectors(path)?;
+    let values = vectors.to_f32().map_err(|defect| warpann::Error::BadFile { path: path.to_owned(), defect })?;
+    Ok((values.as_slice::<f32>().unwrap_or_default().to_vec(), vectors.dim()))
 }
 
 /// Evenly distributed components from 0 up to 1.
