@@ -114,26 +114,34 @@ impl Candidates {
 
     /// Replaces scores by canonical distances, and keeps the best k.
     fn settle(&mut self, judge: &mut impl Judge, shared: &Limit) {
+        self.judge_in(0..self.scored.len(), judge);
+        self.scored.clear();
+        self.error = 0.0;
+        self.keep_best();
+        if self.settled.len() == self.k
+            && let Some(&last) = self.settled.iter().max()
+        {
+            let score = judge.bound().score_of(distance(judge.metric(), last));
+            self.lower_limit(ceil_f32(score), shared);
+        }
+    }
+
+    fn judge_in(&mut self, range: std::ops::Range<usize>, judge: &mut impl Judge) {
         let metric = judge.metric();
-        self.settled.reserve(self.scored.len());
-        for at in 0..self.scored.len() {
+        self.settled.reserve(range.len());
+        for at in range {
             if let Some(&later) = self.scored.get(at + PREFETCH) {
                 judge.prefetch(id(later));
             }
             let id = id(self.scored[at]);
             self.settled.push(key(metric, judge.canonical(id), id));
         }
-        self.scored.clear();
-        self.error = 0.0;
+    }
+
+    fn keep_best(&mut self) {
         if self.settled.len() > self.k {
             self.settled.select_nth_unstable(self.k - 1);
             self.settled.truncate(self.k);
-        }
-        if self.settled.len() == self.k
-            && let Some(&last) = self.settled.iter().max()
-        {
-            let score = judge.bound().score_of(distance(metric, last));
-            self.lower_limit(ceil_f32(score), shared);
         }
     }
 
@@ -152,17 +160,30 @@ impl Candidates {
         self.limit = self.limit.min(other.limit);
     }
 
-    /// The best k: keys in ascending order, fewer only where the base has fewer.
-    pub(crate) fn finish(mut self, judge: &mut impl Judge, shared: &Limit) -> Vec<u64> {
+    /// The scan is over: drops whoever is out and puts the rest in the order of the base, for [`Self::settle_below`].
+    pub(crate) fn close(&mut self, shared: &Limit) {
         self.thin(shared);
-        self.settle(judge, shared);
+        self.scored.iter_mut().for_each(|key| *key = u64::from(id(*key)));
+        self.scored.sort_unstable();
+    }
+
+    /// After [`Self::close`]: settles the candidates with ids below `end`. `done` counts the settled and starts at 0.
+    pub(crate) fn settle_below(&mut self, end: u64, done: &mut usize, judge: &mut impl Judge) {
+        let count = self.scored[*done..].iter().take_while(|&&id| id < end).count();
+        self.judge_in(*done..*done + count, judge);
+        *done += count;
+    }
+
+    /// After everything was settled: the keys of the best k in ascending order, fewer only where the base has fewer.
+    pub(crate) fn take_best(&mut self) -> Vec<u64> {
+        self.keep_best();
         self.settled.sort_unstable();
-        self.settled
+        std::mem::take(&mut self.settled)
     }
 }
 
 /// How many candidates ahead rows are fetched: their latency is several times the time of one distance.
-const PREFETCH: usize = 6;
+const PREFETCH: usize = 3;
 
 /// The lowest limit that any thread found for a query. Any value it ever held is a valid limit, so relaxed order will do.
 #[derive(Debug)]

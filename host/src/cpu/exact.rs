@@ -1,5 +1,7 @@
 //! The sum of [`crate::metric`]'s definition, steps 1 to 5, evaluated with SIMD: the same operations in the same order, so
 //! the same bits. The plain evaluation there stays the definition; tests here compare the two.
+//!
+//! One side (the query, met by many rows) comes widened to f64, which saves a third of the work.
 
 use super::simd::Isa;
 
@@ -12,8 +14,8 @@ pub(crate) enum Term {
     Product,
 }
 
-/// Steps 1 to 5 over two vectors of one length.
-pub(crate) fn sum(isa: Isa, term: Term, x: &[f32], y: &[f32]) -> f64 {
+/// Steps 1 to 5 over two vectors of one length; `x` holds values that are f32.
+pub(crate) fn sum(isa: Isa, term: Term, x: &[f64], y: &[f32]) -> f64 {
     assert_eq!(x.len(), y.len(), "vectors of one dimension");
     match (isa, term) {
         #[cfg(target_arch = "x86_64")]
@@ -37,16 +39,16 @@ pub(crate) fn sum(isa: Isa, term: Term, x: &[f32], y: &[f32]) -> f64 {
 /// The processor has AVX2.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
-unsafe fn avx2<const DIFFERENCE: bool>(x: &[f32], y: &[f32]) -> f64 {
+unsafe fn avx2<const DIFFERENCE: bool>(x: &[f64], y: &[f32]) -> f64 {
     portable::<DIFFERENCE>(x, y)
 }
 
 /// For the compiler to vectorise: terms in blocks of 128 fixed columns. The compiler never fuses or reorders f64
 /// operations, whatever the instruction set.
 #[inline(always)]
-fn portable<const DIFFERENCE: bool>(x: &[f32], y: &[f32]) -> f64 {
-    let term = |x: f32, y: f32| {
-        let (x, y) = (f64::from(x), f64::from(y));
+fn portable<const DIFFERENCE: bool>(x: &[f64], y: &[f32]) -> f64 {
+    let term = |x: f64, y: f32| {
+        let y = f64::from(y);
         if DIFFERENCE { (x - y) * (x - y) } else { x * y }
     };
     let mut acc = [0.0f64; 128];
@@ -80,7 +82,7 @@ mod avx512 {
     /// # Safety
     /// The processor has AVX-512F; the slices have one length.
     #[target_feature(enable = "avx512f")]
-    pub(super) unsafe fn sum<const DIFFERENCE: bool>(x: &[f32], y: &[f32]) -> f64 {
+    pub(super) unsafe fn sum<const DIFFERENCE: bool>(x: &[f64], y: &[f32]) -> f64 {
         let mut acc = [_mm512_setzero_pd(); 16];
         let (xs, x_rest) = x.as_chunks::<128>();
         let (ys, y_rest) = y.as_chunks::<128>();
@@ -88,7 +90,7 @@ mod avx512 {
             for (j, acc) in acc.iter_mut().enumerate() {
                 // SAFETY: 8 floats at 8j, j < 16, of 128.
                 let (x, y) =
-                    unsafe { (_mm256_loadu_ps(x.as_ptr().add(8 * j)), _mm256_loadu_ps(y.as_ptr().add(8 * j))) };
+                    unsafe { (_mm512_loadu_pd(x.as_ptr().add(8 * j)), _mm256_loadu_ps(y.as_ptr().add(8 * j))) };
                 *acc = _mm512_add_pd(*acc, term::<DIFFERENCE>(x, y));
             }
         }
@@ -97,13 +99,11 @@ mod avx512 {
             if left == 0 {
                 break;
             }
-            let mask = ((1u32 << left) - 1) as __mmask16;
-            // SAFETY: only the `left` floats that remain from 8j on are read: the rests have one length.
+            let mask = ((1u32 << left) - 1) as u8;
+            // SAFETY: only the `left` values that remain from 8j on are read: the rests have one length.
             let (x, y) = unsafe {
-                (
-                    _mm512_castps512_ps256(_mm512_maskz_loadu_ps(mask, x_rest.as_ptr().add(8 * j))),
-                    _mm512_castps512_ps256(_mm512_maskz_loadu_ps(mask, y_rest.as_ptr().add(8 * j))),
-                )
+                let y = _mm512_maskz_loadu_ps(mask.into(), y_rest.as_ptr().add(8 * j));
+                (_mm512_maskz_loadu_pd(mask, x_rest.as_ptr().add(8 * j)), _mm512_castps512_ps256(y))
             };
             *acc = _mm512_add_pd(*acc, term::<DIFFERENCE>(x, y));
         }
@@ -122,8 +122,8 @@ mod avx512 {
 
     #[inline]
     #[target_feature(enable = "avx512f")]
-    fn term<const DIFFERENCE: bool>(x: __m256, y: __m256) -> __m512d {
-        let (x, y) = (_mm512_cvtps_pd(x), _mm512_cvtps_pd(y));
+    fn term<const DIFFERENCE: bool>(x: __m512d, y: __m256) -> __m512d {
+        let y = _mm512_cvtps_pd(y);
         if DIFFERENCE {
             let difference = _mm512_sub_pd(x, y);
             _mm512_mul_pd(difference, difference)
@@ -162,14 +162,19 @@ mod tests {
         for dim in (1..=300).chain([383, 384, 385, 512, 960, 1000, 2047, 2048]) {
             let x: Vec<f32> = (0..dim).map(|_| next()).collect();
             let y: Vec<f32> = (0..dim).map(|_| next()).collect();
+            let wide: Vec<f64> = x.iter().map(|&x| f64::from(x)).collect();
             for isa in Isa::all() {
-                let l2 = sum(isa, Term::SquaredDifference, &x, &y) as f32 + 0.0;
+                let l2 = sum(isa, Term::SquaredDifference, &wide, &y) as f32 + 0.0;
                 assert_eq!(l2.to_bits(), canonical(Metric::L2, &x, &y).to_bits(), "L2, {isa:?}, dimension {dim}");
-                let product = sum(isa, Term::Product, &x, &y);
+                let product = sum(isa, Term::Product, &wide, &y);
                 let ip = product as f32 + 0.0;
-                assert_eq!(ip.to_bits(), canonical(Metric::InnerProduct, &x, &y).to_bits(), "{isa:?}, dimension {dim}");
+                assert_eq!(
+                    ip.to_bits(),
+                    canonical(Metric::InnerProduct, &x, &y).to_bits(),
+                    "{isa:?}, dimension {dim}"
+                );
                 // All 64 bits, against the plain evaluation.
-                assert_eq!(product.to_bits(), sum(Isa::Portable, Term::Product, &x, &y).to_bits(), "{isa:?}, {dim}");
+                assert_eq!(product.to_bits(), sum(Isa::Portable, Term::Product, &wide, &y).to_bits(), "{isa:?}, {dim}");
             }
         }
     }

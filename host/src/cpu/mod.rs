@@ -44,6 +44,8 @@ pub(crate) struct FlatCpu<T: Element> {
     rows: Vec<T>,
     /// f32(1/‖y‖) for cosine, else empty.
     scale: Vec<f32>,
+    /// Σy² by the canonical definition, for cosine; else empty.
+    squares: Vec<f64>,
     /// f32(‖y‖²) for L2, else empty.
     offset: Vec<f32>,
     /// [`largest_norm`] of each [`BLOCK`] rows.
@@ -58,7 +60,17 @@ impl<T: Element> FlatCpu<T> {
     /// `isa` is one that the processor has.
     fn with_isa(dim: usize, metric: Metric, budget: Option<u64>, isa: Isa) -> Self {
         let budget = budget.unwrap_or(DEFAULT_BUDGET);
-        Self { dim, metric, isa, budget, rows: Vec::new(), scale: Vec::new(), offset: Vec::new(), largest: Vec::new() }
+        Self {
+            dim,
+            metric,
+            isa,
+            budget,
+            rows: Vec::new(),
+            scale: Vec::new(),
+            squares: Vec::new(),
+            offset: Vec::new(),
+            largest: Vec::new(),
+        }
     }
 
     fn row(&self, id: u32) -> &[T] {
@@ -77,24 +89,31 @@ impl<T: Element> FlatBackend<T> for FlatCpu<T> {
     fn add(&mut self, rows: &[T]) -> Result<()> {
         let (before, count) = (self.len(), rows.len() / self.dim);
         let blocks = (before + count).div_ceil(BLOCK);
-        let (scale, offset) = (&mut self.scale, &mut self.offset);
+        let (l2, cosine) = match self.metric {
+            Metric::L2 => (count, 0),
+            Metric::InnerProduct => (0, 0),
+            Metric::Cosine => (0, count),
+        };
         let reserved = self
             .rows
             .try_reserve(rows.len())
-            .and_then(|()| scale.try_reserve(if self.metric == Metric::Cosine { count } else { 0 }))
-            .and_then(|()| offset.try_reserve(if self.metric == Metric::L2 { count } else { 0 }))
+            .and_then(|()| self.offset.try_reserve(l2))
+            .and_then(|()| self.scale.try_reserve(cosine))
+            .and_then(|()| self.squares.try_reserve(cosine))
             .and_then(|()| self.largest.try_reserve(blocks - self.largest.len()));
         if reserved.is_err() {
             let asked = size_of_val(rows) as u64;
             return Err(Error::OutOfDeviceMemory { device: "cpu".to_owned(), asked, available: 0 });
         }
         self.rows.extend_from_slice(rows);
-        let squares: Vec<f64> = rows.par_chunks(self.dim).with_min_len(1024).map(square_norm).collect();
+        let square = |row| canonical_square(self.isa, row);
+        let squares: Vec<f64> = rows.par_chunks(self.dim).with_min_len(256).map(square).collect();
         match self.metric {
             Metric::L2 => self.offset.extend(squares.iter().map(|&square| square as f32)),
             Metric::InnerProduct => {}
             Metric::Cosine => {
                 self.scale.extend(squares.iter().map(|&s| if s == 0.0 { 0.0 } else { s.sqrt().recip() as f32 }));
+                self.squares.extend_from_slice(&squares);
             }
         }
         self.largest.resize(blocks, 0.0);
@@ -134,16 +153,12 @@ impl<T: Element> FlatBackend<T> for FlatCpu<T> {
     }
 }
 
-/// ‖y‖² in f64; the order of the sum is free here.
-fn square_norm<T: Element>(row: &[T]) -> f64 {
-    let mut acc = [0.0f64; 8];
-    for chunk in row.chunks(8) {
-        for (acc, value) in acc.iter_mut().zip(chunk) {
-            let value = f64::from(value.to_f32());
-            *acc += value * value;
-        }
-    }
-    acc.iter().sum()
+/// Σy² by the canonical definition.
+fn canonical_square<T: Element>(isa: Isa, row: &[T]) -> f64 {
+    let mut narrow = vec![0.0; row.len()];
+    convert(row, &mut narrow);
+    let wide: Vec<f64> = narrow.iter().map(|&value| f64::from(value)).collect();
+    exact::sum(isa, Term::Product, &wide, &narrow)
 }
 
 /// How a search is cut.
@@ -181,10 +196,10 @@ impl Plan {
 /// A group of queries, made ready.
 struct Prepared {
     dim: usize,
-    /// As f32, row-major: what canonical distances are taken of.
-    queries: Vec<f32>,
+    /// As f64, row-major: what canonical distances are taken of.
+    queries: Vec<f64>,
     bounds: Vec<QueryBound>,
-    /// Σx² by the canonical definition, for cosine; else 0.
+    /// Σx² by the canonical definition.
     squares: Vec<f64>,
     /// What the scan multiplies by (x' of [`bound`]): panels, or row-major for the direct kernel.
     packed: Vec<Line>,
@@ -210,16 +225,11 @@ impl Prepared {
     fn new<T: Element>(index: &FlatCpu<T>, queries: &[T], direct: bool) -> Self {
         let (dim, metric, lanes) = (index.dim, index.metric, index.isa.lanes());
         let count = queries.len() / dim;
-        let mut f32s = vec![0.0; queries.len()];
-        convert(queries, &mut f32s);
-        let norms: Vec<f64> = f32s.chunks_exact(dim).map(square_norm).collect();
-        let bounds = norms.iter().map(|&square| QueryBound::new(metric, dim, square)).collect();
-        let squares = match metric {
-            Metric::Cosine => f32s.chunks_exact(dim).map(|x| exact::sum(index.isa, Term::Product, x, x)).collect(),
-            Metric::L2 | Metric::InnerProduct => vec![0.0; count],
-        };
+        let squares: Vec<f64> = queries.chunks_exact(dim).map(|x| canonical_square(index.isa, x)).collect();
+        let bounds = squares.iter().map(|&square| QueryBound::new(metric, dim, square)).collect();
+        let queries: Vec<f64> = queries.iter().map(|x| f64::from(x.to_f32())).collect();
         // x' of query q, component i.
-        let factors: Vec<f64> = norms
+        let factors: Vec<f64> = squares
             .iter()
             .map(|&square| match metric {
                 Metric::L2 => -2.0,
@@ -228,7 +238,7 @@ impl Prepared {
                 Metric::Cosine => -1.0 / square.sqrt(),
             })
             .collect();
-        let factored = |q: usize, i: usize| (f64::from(f32s[q * dim + i]) * factors[q]) as f32;
+        let factored = |q: usize, i: usize| (queries[q * dim + i] * factors[q]) as f32;
 
         let mut panels = Vec::new();
         let mut total = 0;
@@ -263,7 +273,7 @@ impl Prepared {
                 }
             }
         }
-        Self { dim, queries: f32s, bounds, squares, packed, panels }
+        Self { dim, queries, bounds, squares, packed, panels }
     }
 }
 
@@ -296,18 +306,40 @@ impl<T: Element> FlatCpu<T> {
                 merged.absorb(share);
             }
         }
-        ids.par_chunks_mut(k).zip(distances.par_chunks_mut(k)).zip(merged).enumerate().with_min_len(8).for_each(
-            |(query, ((ids, distances), candidates))| {
-                let mut judge = self.judge(&prepared, query);
-                let keys = candidates.finish(&mut judge, &limits[query]);
-                ids.fill(NONE);
-                distances.fill(self.metric.worst());
-                for ((id, distance), key) in ids.iter_mut().zip(distances).zip(keys) {
-                    *id = u64::from(candidates::id(key));
-                    *distance = candidates::distance(self.metric, key);
+        // Queries finish in company, walking the base together, so that a row that several of them want is fetched once.
+        let company = merged.len().div_ceil(plan.workers);
+        ids.par_chunks_mut(company * k)
+            .zip(distances.par_chunks_mut(company * k))
+            .zip(merged.par_chunks_mut(company))
+            .zip(limits.par_chunks(company))
+            .enumerate()
+            .for_each(|(at, (((ids, distances), candidates), limits))| {
+                self.finish(&prepared, at * company, candidates, limits);
+                let slots = ids.chunks_mut(k).zip(distances.chunks_mut(k));
+                for ((ids, distances), candidates) in slots.zip(candidates) {
+                    ids.fill(NONE);
+                    distances.fill(self.metric.worst());
+                    for ((id, distance), key) in ids.iter_mut().zip(distances).zip(candidates.take_best()) {
+                        *id = u64::from(candidates::id(key));
+                        *distance = candidates::distance(self.metric, key);
+                    }
                 }
-            },
-        );
+            });
+    }
+
+    /// Canonical distances for all that is left of the queries from `first` on.
+    fn finish(&self, prepared: &Prepared, first: usize, candidates: &mut [Candidates], limits: &[Limit]) {
+        for (candidates, limit) in candidates.iter_mut().zip(limits) {
+            candidates.close(limit);
+        }
+        let mut done = vec![0; candidates.len()];
+        let step = (TILE_BYTES / (self.dim * size_of::<T>())).max(1);
+        for start in (0..self.len()).step_by(step) {
+            for (at, (candidates, done)) in candidates.iter_mut().zip(&mut done).enumerate() {
+                let mut judge = self.judge(prepared, first + at);
+                candidates.settle_below((start + step) as u64, done, &mut judge);
+            }
+        }
     }
 
     /// One worker's part of a group: runs of the base, until none is left.
@@ -405,13 +437,18 @@ struct Survivors<'a, T: Element> {
 }
 
 impl<T: Element> Sink for Survivors<'_, T> {
-    fn take(&mut self, lane: usize, id: u32, score: f32) {
-        let Some(candidates) = self.candidates.get_mut(lane) else { return };
-        if candidates.push(score, id, self.errors[lane]) {
-            let query = self.first + lane;
-            let limit = &self.limits[query];
-            candidates.make_room(&mut self.index.judge(self.prepared, query), limit);
-            self.thresholds[lane].set(candidates.threshold(self.errors[lane], limit));
+    fn take(&mut self, mut passed: u32, scores: &[f32; 16], first_query: usize, id: u32) {
+        while passed != 0 {
+            let bit = passed.trailing_zeros() as usize;
+            passed &= passed - 1;
+            let lane = first_query + bit;
+            let Some(candidates) = self.candidates.get_mut(lane) else { return };
+            if candidates.push(scores[bit % 16], id, self.errors[lane]) {
+                let query = self.first + lane;
+                let limit = &self.limits[query];
+                candidates.make_room(&mut self.index.judge(self.prepared, query), limit);
+                self.thresholds[lane].set(candidates.threshold(self.errors[lane], limit));
+            }
         }
     }
 }
@@ -419,7 +456,7 @@ impl<T: Element> Sink for Survivors<'_, T> {
 /// Canonical distances of one query.
 struct PairJudge<'a, T: Element> {
     index: &'a FlatCpu<T>,
-    query: &'a [f32],
+    query: &'a [f64],
     bound: &'a QueryBound,
     square: f64,
     scratch: Vec<f32>,
@@ -440,7 +477,7 @@ impl<T: Element> Judge for PairJudge<'_, T> {
             Metric::L2 => exact::sum(isa, Term::SquaredDifference, self.query, row) as f32 + 0.0,
             Metric::InnerProduct => exact::sum(isa, Term::Product, self.query, row) as f32 + 0.0,
             Metric::Cosine => {
-                let squares = self.square * exact::sum(isa, Term::Product, row, row);
+                let squares = self.square * self.index.squares[id as usize];
                 if squares == 0.0 {
                     0.0
                 } else {

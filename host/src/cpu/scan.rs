@@ -48,8 +48,9 @@ impl Tile<'_> {
 
 /// Takes the pairs that passed. It may lower the thresholds that the scan reads.
 pub(crate) trait Sink {
-    /// `query` counts within the panel and may be a padding lane past the last query.
-    fn take(&mut self, query: usize, id: u32, score: f32);
+    /// Base vector `id` with query `first_query` + l, for each bit l of `passed`, scored `scores[l]`. Queries count within
+    /// the panel and may be padding lanes past the last one.
+    fn take(&mut self, passed: u32, scores: &[f32; 16], first_query: usize, id: u32);
 }
 
 /// Scans `tile` against a panel: `vecs` (1..=3) registers of queries, component-major
@@ -201,21 +202,11 @@ unsafe fn panel_kernel<S: Simd, const ROWS: usize, const VECS: usize>(
                     if passed != 0 {
                         let mut scores = [0.0; 16];
                         S::store(score, scores.as_mut_ptr());
-                        hand_over(passed, &scores, v * S::LANES, tile.first_id + (first + r) as u32, sink);
+                        sink.take(passed, &scores, v * S::LANES, tile.first_id + (first + r) as u32);
                     }
                 }
             }
         }
-    }
-}
-
-/// Kept out of the kernel, so that its registers stay with the accumulators.
-#[inline(never)]
-fn hand_over(mut passed: u32, scores: &[f32; 16], first_query: usize, id: u32, sink: &mut dyn Sink) {
-    while passed != 0 {
-        let lane = passed.trailing_zeros() as usize;
-        passed &= passed - 1;
-        sink.take(first_query + lane, id, scores[lane % 16]);
     }
 }
 
@@ -258,7 +249,7 @@ unsafe fn direct_kernel<S: Simd, const ROWS: usize>(
                     let score = S::sum(acc) * tile.scale(first + r) + tile.offset(first + r);
                     // NaN passes, as in `Simd::not_greater`.
                     if !matches!(score.partial_cmp(&threshold.get()), Some(std::cmp::Ordering::Greater)) {
-                        sink.take(q, tile.first_id + (first + r) as u32, score);
+                        sink.take(1, &[score; 16], q, tile.first_id + (first + r) as u32);
                     }
                 }
             }

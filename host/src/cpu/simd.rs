@@ -82,7 +82,7 @@ pub(crate) fn prefetch_line<T>(address: *const T) {
 /// Asks for the cache lines of `data`: at most 16, since past those the processor's own prefetcher has caught on.
 #[inline]
 pub(crate) fn prefetch<T>(data: &[T]) {
-    for at in (0..size_of_val(data).min(1024)).step_by(64) {
+    for at in (0..size_of_val(data).min(4096)).step_by(64) {
         prefetch_line(data.as_ptr().cast::<u8>().wrapping_add(at));
     }
 }

@@ -4,10 +4,10 @@ use std::cell::Cell;
 
 use half::{bf16, f16};
 
+use super::FlatCpu;
 use super::bound::{QueryBound, largest_norm};
 use super::scan::{self, Sink, Tile};
 use super::simd::Isa;
-use super::{FlatCpu, square_norm};
 use crate::flat::FlatBackend;
 use crate::metric::canonical;
 use crate::{Element, Metric, NONE};
@@ -50,6 +50,10 @@ fn textbook<T: Element>(metric: Metric, x: &[T], y: &[T]) -> f64 {
             if norms == 0.0 { 0.0 } else { pairs().map(|(x, y)| x * y).sum::<f64>() / norms }
         }
     }
+}
+
+fn square_norm(row: &[f32]) -> f64 {
+    row.iter().map(|&x| f64::from(x).powi(2)).sum()
 }
 
 /// Searches on every instruction set and checks everything the contract says.
@@ -304,8 +308,9 @@ fn a_tiny_budget_only_narrows_the_groups() {
 struct All(Vec<(usize, u32, f32)>);
 
 impl Sink for All {
-    fn take(&mut self, query: usize, id: u32, score: f32) {
-        self.0.push((query, id, score));
+    fn take(&mut self, passed: u32, scores: &[f32; 16], first_query: usize, id: u32) {
+        let lanes = (0..16).filter(|l| passed >> l & 1 == 1);
+        self.0.extend(lanes.map(|l| (first_query + l, id, scores[l])));
     }
 }
 
