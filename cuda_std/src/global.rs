@@ -1,5 +1,8 @@
 //! Global memory: loads, stores, and vector types that move as one access.
 //!
+//! The compiler knows that the raw-pointer parameters of a kernel, and what is computed from them, are global; a pointer
+//! out of a struct or out of memory becomes a generic access, which is slower. So pass pointers as separate parameters.
+//!
 //! A kernel may also dereference its pointers directly, but only these functions are checked by the emulator.
 
 use crate::imp;
