@@ -24,7 +24,8 @@ const STEPS: [Step; 7] = [
 
 pub fn run() -> Result<()> {
     let start = Instant::now();
-    let mut times = Vec::new();
+    let (mut times, mut failures) = (Vec::new(), Vec::new());
+    // Every step runs, so that one visit shows all that is wrong.
     for (name, step) in STEPS {
         eprintln!("== {name}");
         let begin = Instant::now();
@@ -32,12 +33,12 @@ pub fn run() -> Result<()> {
         let seconds = begin.elapsed().as_secs_f64();
         times.push(format!("{seconds:7.1} s  {name}{}", if result.is_ok() { "" } else { ": FAILED" }));
         if let Err(error) = result {
-            println!("{}", times.join("\n"));
-            return Err(format!("{name}: {error}").into());
+            eprintln!("FAILED: {name}: {error}");
+            failures.push(name);
         }
     }
     println!("{}\n{:7.1} s  in all", times.join("\n"), start.elapsed().as_secs_f64());
-    Ok(())
+    if failures.is_empty() { Ok(()) } else { Err(format!("failed: {}", failures.join(", ")).into()) }
 }
 
 fn format() -> Result<()> {
