@@ -1,6 +1,6 @@
 //! The exact index: every search looks at every vector, and returns exactly the k best.
 //!
-//! This file checks arguments, once, for all back ends; the back ends ([`crate::cpu`], the GPU and its emulator) search.
+//! This file checks arguments, once, for all back ends; the back ends (`cpu`, and `gpu` for GPUs and their emulator) search.
 
 use crate::cpu::FlatCpu;
 use crate::{Device, Element, Error, Metric, NONE, Neighbors, Result};

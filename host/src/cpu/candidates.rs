@@ -2,7 +2,7 @@
 //!
 //! A buffer takes survivors of the scan as (score, id). When full it is thinned: with E the largest error bound among its
 //! entries, the k-th smallest score + E is a bound U on the k-th best distance, and whoever has s > U + E is out. (One E for
-//! all lets the selection run on plain integers; a bound an entry made k = 1000 slower by a third.) If too many stay, because the error bound is wide
+//! all lets the selection run on plain integers.) If too many stay, because the error bound is wide
 //! against the differences of the data (a base far from the origin, many duplicates, components near the overflow), the
 //! buffer is *settled*: canonical distances for all of it, of which the best k stay. Thus memory is bounded whatever the
 //! data, and the worst case is one canonical distance for every vector of the base.

@@ -76,36 +76,24 @@ fn portable<const DIFFERENCE: bool>(x: &[f64], y: &[f32]) -> f64 {
 mod avx512 {
     use std::arch::x86_64::*;
 
-    /// The 128 accumulators are 16 registers. Columns past d would add 0 to accumulators that are never −0, so they are
-    /// left out, or read as 0 by a masked load.
+    /// The 128 accumulators are 16 registers. The columns past d count as zeros: they add 0 to accumulators that are never
+    /// −0. (Masked loads instead made the compiler keep the accumulators in memory.)
     ///
     /// # Safety
-    /// The processor has AVX-512F; the slices have one length.
+    /// The processor has AVX-512F.
     #[target_feature(enable = "avx512f")]
     pub(super) unsafe fn sum<const DIFFERENCE: bool>(x: &[f64], y: &[f32]) -> f64 {
         let mut acc = [_mm512_setzero_pd(); 16];
         let (xs, x_rest) = x.as_chunks::<128>();
         let (ys, y_rest) = y.as_chunks::<128>();
         for (x, y) in xs.iter().zip(ys) {
-            for (j, acc) in acc.iter_mut().enumerate() {
-                // SAFETY: 8 floats at 8j, j < 16, of 128.
-                let (x, y) =
-                    unsafe { (_mm512_loadu_pd(x.as_ptr().add(8 * j)), _mm256_loadu_ps(y.as_ptr().add(8 * j))) };
-                *acc = _mm512_add_pd(*acc, term::<DIFFERENCE>(x, y));
-            }
+            step::<DIFFERENCE>(&mut acc, x, y);
         }
-        for (j, acc) in acc.iter_mut().enumerate() {
-            let left = x_rest.len().saturating_sub(8 * j).min(8);
-            if left == 0 {
-                break;
-            }
-            let mask = ((1u32 << left) - 1) as u8;
-            // SAFETY: only the `left` values that remain from 8j on are read: the rests have one length.
-            let (x, y) = unsafe {
-                let y = _mm512_maskz_loadu_ps(mask.into(), y_rest.as_ptr().add(8 * j));
-                (_mm512_maskz_loadu_pd(mask, x_rest.as_ptr().add(8 * j)), _mm512_castps512_ps256(y))
-            };
-            *acc = _mm512_add_pd(*acc, term::<DIFFERENCE>(x, y));
+        if !x_rest.is_empty() {
+            let (mut x, mut y) = ([0.0; 128], [0.0; 128]);
+            x[..x_rest.len()].copy_from_slice(x_rest);
+            y[..y_rest.len()].copy_from_slice(y_rest);
+            step::<DIFFERENCE>(&mut acc, &x, &y);
         }
         // Step 3, four registers (8 lanes) at a time. The lanes come out as 0 2 1 3 4 6 5 7 of each eight.
         let lanes: [__m512d; 4] =
@@ -120,15 +108,21 @@ mod avx512 {
         (lane0 + lane2) + (lane1 + lane3)
     }
 
+    /// Steps 1 and 2 for 128 columns.
     #[inline]
     #[target_feature(enable = "avx512f")]
-    fn term<const DIFFERENCE: bool>(x: __m512d, y: __m256) -> __m512d {
-        let y = _mm512_cvtps_pd(y);
-        if DIFFERENCE {
-            let difference = _mm512_sub_pd(x, y);
-            _mm512_mul_pd(difference, difference)
-        } else {
-            _mm512_mul_pd(x, y)
+    fn step<const DIFFERENCE: bool>(acc: &mut [__m512d; 16], x: &[f64; 128], y: &[f32; 128]) {
+        for (j, acc) in acc.iter_mut().enumerate() {
+            // SAFETY: 8 values at 8j, j < 16, of 128.
+            let (x, y) = unsafe { (_mm512_loadu_pd(x.as_ptr().add(8 * j)), _mm256_loadu_ps(y.as_ptr().add(8 * j))) };
+            let y = _mm512_cvtps_pd(y);
+            let term = if DIFFERENCE {
+                let difference = _mm512_sub_pd(x, y);
+                _mm512_mul_pd(difference, difference)
+            } else {
+                _mm512_mul_pd(x, y)
+            };
+            *acc = _mm512_add_pd(*acc, term);
         }
     }
 
@@ -168,11 +162,7 @@ mod tests {
                 assert_eq!(l2.to_bits(), canonical(Metric::L2, &x, &y).to_bits(), "L2, {isa:?}, dimension {dim}");
                 let product = sum(isa, Term::Product, &wide, &y);
                 let ip = product as f32 + 0.0;
-                assert_eq!(
-                    ip.to_bits(),
-                    canonical(Metric::InnerProduct, &x, &y).to_bits(),
-                    "{isa:?}, dimension {dim}"
-                );
+                assert_eq!(ip.to_bits(), canonical(Metric::InnerProduct, &x, &y).to_bits(), "{isa:?}, dimension {dim}");
                 // All 64 bits, against the plain evaluation.
                 assert_eq!(product.to_bits(), sum(Isa::Portable, Term::Product, &wide, &y).to_bits(), "{isa:?}, {dim}");
             }

@@ -1,4 +1,62 @@
-//! Exact search on the CPU.
+//! Exact search on the CPU: a certified f32 filter, and the canonical distance for what passes it.
+//!
+//! # Problem
+//!
+//! For each of nq queries find, among n vectors of dimension d, the k best by (canonical distance, lower id). The canonical
+//! distance ([`crate::metric`]) is a float64 sum in a fixed order, far slower than a float32 matrix product. So all pairs get a float32 *score*, whose distance from the canonical value is bounded by a
+//! proof ([`bound`]), and only pairs that the bound cannot exclude get the canonical distance.
+//!
+//! # Algorithm
+//!
+//! ```text
+//! cut the queries into groups of 256 to 512; a group's base is shared out among workers where groups are few
+//! worker:
+//!     for each tile of the base (at most 256 rows and 1 MiB as f32):          other element types are converted here
+//!         for each panel of the group (up to 3 registers of queries):
+//!             threshold[q] = limit[q] + E(q, largest norm of the tile)
+//!             for each 8 to 16 rows of the tile:                              scan.rs
+//!                 scores = rows x panel, accumulated in registers
+//!                 for each score not above its threshold:                     one comparison for 16 scores
+//!                     append (score, id) to the buffer of its query
+//!                     buffer full: thin it, lower limit[q] and threshold[q]   candidates.rs
+//! group:
+//!     merge the workers' buffers; thin once more
+//!     canonical distances for the rest, in the order of the base; select and sort k
+//! ```
+//!
+//! limit\[q\] is an upper bound of the k-th best distance; it never rises, and workers share it through an atomic. Which
+//! candidates survive depends on timing; the result does not, since every candidate that could be among the k best does.
+//!
+//! # What makes it fast
+//!
+//! 1. *Nothing of size nq · n.* Scores live in registers; a score that fails (nearly all) costs a sixteenth of a comparison.
+//! 2. *The base is never packed.* Queries are the lanes, packed once a group; the base's components are broadcast straight
+//!    from its row-major storage. A base stored in panels would make the re-rank gather d cache lines for a vector.
+//! 3. *Prefetch.* 16 rows read side by side by broadcasts escape the processor's prefetcher. Asking for the next rows made
+//!    16 queries 2.2 times as fast and one query 1.3 times.
+//! 4. *Few queries* ([`DIRECT_QUERIES`]) run with the lanes along the components instead: with one query, 15 of 16 lanes
+//!    would be idle. Then memory is the limit: 39 GB/s of base on two cores.
+//! 5. *Scale and sign in the query.* −2x, −x or −x/‖x‖ is packed, so a score is one product or sum after the dot product.
+//! 6. *Thinning on integers.* (score, id) as one u64 in the order of the scores.
+//! 7. *Finishing in company.* A group's candidates are judged in the order of the base, so a row that several queries want
+//!    comes from the L2 cache. With the query widened to f64 once, k = 1000 of 20,000 × 960 became 1.4 times as fast.
+//!
+//! # Cost
+//!
+//! 2 · nq · n · d float32 operations, at 165 GFLOP/s a core from a few hundred queries up; the base is streamed once for
+//! each group. A query appends about k + k·log₂(n/2k) candidates, and is given k canonical distances plus those within 2E of
+//! the k-th. Memory: n · d elements, at most 12 bytes more a vector, and 8(2k + max(k, 128)) bytes a query of the groups in flight.
+//! Where E exceeds the differences of the data (all vectors alike; a cloud far from the origin), each pair gets its
+//! canonical distance: slow, and right.
+//!
+//! # Tried, and lost
+//!
+//! (AVX-512 of a Sapphire Rapids Xeon, 2 cores, 200,000 × 128 f32; CPU time of both threads together.)
+//!
+//! - Lanes along the components for up to 8 queries: 14.6 ms for 8; panels take 8.6 ms for 1 to 16.
+//! - Each query finished alone, in the order of the scores: 1.37 s against 1.16 s for 2000 queries, k = 1000.
+//! - 2 MiB pages for the base (through the allocator's tunable): 5 to 12 % faster. Not kept, since it needs a system call
+//!   that no dependency offers safely.
 
 mod bound;
 mod candidates;
