@@ -1,4 +1,28 @@
 //! warpann: GPU similarity search with kernels in pure Rust.
+//!
+//! [`FlatIndex`] is exact k-nearest-neighbour search over vectors of f32, f16, bf16, u8 or i8, under squared L2, inner
+//! product or cosine ([`Metric`]), on a GPU, on the CPU, or on the emulator that checks the GPU's kernels ([`Device`]).
+//! Results are the same bits everywhere: the k best by (canonical distance, lower id), see [`metric`].
+//!
+//! ```
+//! use warpann::{Device, FlatIndex, Metric};
+//!
+//! // 1000 vectors of dimension 16 on a curve; row-major, one after the other.
+//! let base: Vec<f32> = (0..1000).flat_map(|i| (0..16).map(move |j| (i as f32 * 0.01 + j as f32).sin())).collect();
+//!
+//! let mut index = FlatIndex::builder(16).metric(Metric::L2).device(Device::Auto).build()?;
+//! index.add(&base)?;
+//!
+//! // The 500th vector is its own nearest neighbour; the next are its neighbours on the curve.
+//! let found = index.search(&base[500 * 16..501 * 16], 3)?;
+//! assert_eq!(found.ids[0], 500);
+//! assert_eq!(found.distances[0], 0.0);
+//! println!("{:?} on {}", found.found(0).collect::<Vec<_>>(), index.device());
+//! # Ok::<(), warpann::Error>(())
+//! ```
+//!
+//! Bad input is answered by an [`Error`] that carries the numbers; nothing here panics on it. [`io`] reads and writes the
+//! usual vector files.
 
 mod cpu;
 pub mod device;
