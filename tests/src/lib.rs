@@ -1,1 +1,20 @@
-//! (see DESIGN)
+//! warpann's tests of whole searches: one table of cases, one runner, every back end.
+//!
+//! | module | what |
+//! |---|---|
+//! | [`reference`] | what the right answer is: naive, float64, sharing no code with warpann |
+//! | [`cases`] | the table: named cases of exact search and of k-selection |
+//! | [`data`] | deterministic vectors and keys of every kind the table names |
+//! | [`runner`] | runs one case on one device and compares it with the reference |
+//! | [`scenarios`] | what is more than one search: threads, memory budgets, real data |
+//! | [`suite`] | makes a list of tests of all that, for one device |
+//!
+//! A back end adds itself in `tests/NAME.rs` with one call of [`suite::run`]. Tests that need a GPU show as ignored where
+//! there is none; with `WARPANN_REQUIRE_GPU=1` in the environment a missing GPU makes them fail.
+
+pub mod cases;
+pub mod data;
+pub mod reference;
+pub mod runner;
+pub mod scenarios;
+pub mod suite;

@@ -1,0 +1,211 @@
+//! Runs one case on one device and compares it with the references.
+//!
+//! Two comparisons for exact search. By value: distances against float64 sums by the textbook, within the contract's
+//! tolerance, and no place worse than the textbook's ranking allows. By bits: ids and distances against the definition of the
+//! results, sorted; as every device must meet the same bits, devices are thereby compared with each other.
+
+use std::collections::HashSet;
+
+use half::{bf16, f16};
+use warpann::select::select_k;
+use warpann::{Device, ElementType, FlatIndex, Metric, Neighbors};
+
+use crate::cases::{Lengths, SearchCase, SelectCase};
+use crate::data::{self, Component, Random, Vectors};
+use crate::reference::{self, NO_ID};
+
+/// What went wrong, with the case.
+pub type Outcome = Result<(), String>;
+
+/// Runs a case of exact search.
+///
+/// # Errors
+/// The first difference, in words.
+pub fn search(case: &SearchCase, device: Device) -> Outcome {
+    let run = match case.element {
+        ElementType::F32 => search_elements::<f32>,
+        ElementType::F16 => search_elements::<f16>,
+        ElementType::Bf16 => search_elements::<bf16>,
+        ElementType::U8 => search_elements::<u8>,
+        ElementType::I8 => search_elements::<i8>,
+    };
+    run(case, device).map_err(|what| format!("{what}\non {device}: {case:?}"))
+}
+
+fn search_elements<T: Component>(case: &SearchCase, device: Device) -> Outcome {
+    let &SearchCase { dim, n, nq, k, metric, data, seed, .. } = case;
+    let vectors = data::vectors::<T>(data, dim, n, nq, seed);
+    let mut index = FlatIndex::<T>::new(dim, metric, device).map_err(|error| error.to_string())?;
+    // One to three additions, of uneven size.
+    let first = [n, n / 3, n / 2][(seed % 3) as usize];
+    let second = first + (n - first) / 2;
+    for portion in [0..first, first..second, second..n] {
+        index.add(&vectors.base[portion.start * dim..portion.end * dim]).map_err(|error| error.to_string())?;
+    }
+    if index.len() != n {
+        return Err(format!("the index has {} vectors", index.len()));
+    }
+    let found = index.search(&vectors.queries, k).map_err(|error| error.to_string())?;
+    check(metric, dim, k, &vectors, &found)?;
+    for id in [0, n / 2, n.wrapping_sub(1)].into_iter().filter(|&id| id < n) {
+        let row = index.reconstruct(id as u64).map_err(|error| error.to_string())?;
+        if row != vectors.base[id * dim..(id + 1) * dim] {
+            return Err(format!("vector {id} comes back as {row:?}"));
+        }
+    }
+    Ok(())
+}
+
+/// Compares what a search found with both references.
+///
+/// # Errors
+/// The first difference, in words.
+pub fn check<T: Component>(metric: Metric, dim: usize, k: usize, vectors: &Vectors<T>, found: &Neighbors) -> Outcome {
+    let (n, nq) = (vectors.base.len() / dim, vectors.queries.len() / dim);
+    if found.k != k || found.ids.len() != nq * k || found.distances.len() != nq * k {
+        return Err(format!("{} ids and {} distances for k = {}", found.ids.len(), found.distances.len(), found.k));
+    }
+    for (number, query) in vectors.exact_queries.chunks(dim).enumerate() {
+        let (ids, distances) = (&found.ids[number * k..][..k], &found.distances[number * k..][..k]);
+        check_by_value::<T>(metric, dim, &vectors.exact_base, query, ids, distances)
+            .and_then(|()| check_bits(&reference::nearest(metric, dim, &vectors.exact_base, query, k), ids, distances))
+            .map_err(|what| format!("query {number} of {nq}, {n} vectors: {what}"))?;
+    }
+    Ok(())
+}
+
+/// Distances past f32's range are infinite in a result, and tie.
+fn in_range(value: f64) -> f64 {
+    value.clamp(-f64::from(f32::MAX), f64::from(f32::MAX))
+}
+
+fn check_by_value<T: Component>(
+    metric: Metric,
+    dim: usize,
+    base: &[f64],
+    query: &[f64],
+    ids: &[u64],
+    distances: &[f32],
+) -> Outcome {
+    let n = base.len() / dim;
+    let there = n.min(ids.len());
+    let mut seen = HashSet::new();
+    for (place, (&id, &distance)) in ids.iter().zip(distances).enumerate() {
+        if place >= there {
+            if id != NO_ID || distance != reference::worst(metric) {
+                return Err(format!("place {place} must be empty and holds id {id}, distance {distance}"));
+            }
+        } else if id >= n as u64 || !seen.insert(id) {
+            return Err(format!("place {place} holds id {id}, which does not exist or came before"));
+        }
+    }
+    // (badness, tolerance) of every vector, by the textbook.
+    let truth: Vec<(f64, f64)> = base
+        .chunks(dim)
+        .map(|row| {
+            let value = in_range(reference::textbook(metric, query, row));
+            (reference::badness(metric, value), reference::tolerance(metric, query, row))
+        })
+        .collect();
+    let mut ranked = truth.clone();
+    ranked.sort_by(|a, b| a.0.total_cmp(&b.0));
+    // What the best p + 1 vectors can have been taken for, at worst: no place p may hold a vector that is surely worse.
+    let mut limit = f64::NEG_INFINITY;
+    for place in 0..there {
+        limit = limit.max(ranked[place].0 + ranked[place].1);
+        let (value, tolerance) = truth[ids[place] as usize];
+        let given = reference::badness(metric, in_range(f64::from(distances[place])));
+        // Whole numbers below 2^24 are exact under L2 and inner product.
+        let exact = T::WHOLE && metric != Metric::Cosine && value.abs() < f64::from(1 << 24);
+        let allowed = if exact { 0.0 } else { tolerance };
+        // The comparison is written so that NaN fails.
+        if !((given - value).abs() <= allowed) {
+            return Err(format!("place {place}: distance {:?}, float64 {value:?} (badness)", distances[place]));
+        }
+        if value - tolerance > limit {
+            return Err(format!("place {place}: id {} is worse by float64 ({value:?}) than {limit:?}", ids[place]));
+        }
+        if place > 0 {
+            let before = reference::badness(metric, f64::from(distances[place - 1]));
+            let here = reference::badness(metric, f64::from(distances[place]));
+            if before > here || (before == here && ids[place - 1] >= ids[place]) {
+                return Err(format!(
+                    "places {} and {place} are out of order: ({}, {}), ({}, {})",
+                    place - 1,
+                    ids[place - 1],
+                    distances[place - 1],
+                    ids[place],
+                    distances[place]
+                ));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Ids, and distances to the bit.
+fn check_bits(expected: &[(u64, f32)], ids: &[u64], distances: &[f32]) -> Outcome {
+    for (place, (&(id, distance), (&found, &found_distance))) in
+        expected.iter().zip(ids.iter().zip(distances)).enumerate()
+    {
+        if (id, distance.to_bits()) != (found, found_distance.to_bits()) {
+            return Err(format!(
+                "place {place}: id {found}, distance {found_distance:?} ({:#010x}); by definition id {id}, {distance:?} \
+                 ({:#010x})",
+                found_distance.to_bits(),
+                distance.to_bits()
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Runs a case of k-selection: keys to the bit, positions, order and empty slots as the reference says.
+///
+/// # Errors
+/// The first difference, in words.
+pub fn select(case: &SelectCase, device: Device) -> Outcome {
+    select_case(case, device).map_err(|what| format!("{what}\non {device}: {case:?}"))
+}
+
+fn select_case(case: &SelectCase, device: Device) -> Outcome {
+    let &SelectCase { rows, columns, k, best, data, lengths, seed, .. } = case;
+    let keys = data::keys(data, rows * columns, columns, seed);
+    let mut random = Random::new(!seed);
+    let lengths: Option<Vec<u32>> = match lengths {
+        // Rows of no columns can be counted only by their lengths.
+        Lengths::Full if columns > 0 => None,
+        Lengths::Full => Some(vec![0; rows]),
+        Lengths::Ragged => Some(
+            (0..rows)
+                .map(|row| match row {
+                    0 => columns as u32,
+                    1 => 0,
+                    _ => random.below(columns + 1) as u32,
+                })
+                .collect(),
+        ),
+        Lengths::Short => Some((0..rows).map(|row| ((row + 3) % 6).min(columns) as u32).collect()),
+    };
+    let found = select_k(device, &keys, columns, lengths.as_deref(), k, best).map_err(|error| error.to_string())?;
+    if found.k != k || found.keys.len() != rows * k || found.positions.len() != rows * k {
+        return Err(format!("{} keys and {} positions for k = {k}", found.keys.len(), found.positions.len()));
+    }
+    for row in 0..rows {
+        let length = lengths.as_ref().map_or(columns, |lengths| lengths[row] as usize);
+        let expected = reference::select(best, &keys[row * columns..][..length], k);
+        for (place, (position, key)) in expected.into_iter().enumerate() {
+            let at = row * k + place;
+            let (found_position, found_key) = (found.positions[at], found.keys[at]);
+            if (position, key.to_bits()) != (found_position, found_key.to_bits()) {
+                return Err(format!(
+                    "row {row} (length {length}), place {place}: position {found_position}, key {found_key:?} \
+                     ({:#010x}); expected position {position}, key {key:?} ({:#010x})",
+                    found_key.to_bits(),
+                    key.to_bits()
+                ));
+            }
+        }
+    }
+    Ok(())
+}

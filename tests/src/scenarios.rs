@@ -1,0 +1,336 @@
+//! What is more than one search of one index: several threads, memory budgets, growth, real data.
+
+use std::path::PathBuf;
+
+use half::f16;
+use warpann::{Device, Error, FlatIndex, Metric, Neighbors};
+
+use crate::cases::VectorData;
+use crate::data::{self, Component, Vectors};
+use crate::runner::{Outcome, check};
+
+/// A scenario and the name of its test.
+pub type Scenario = (&'static str, fn(Device) -> Outcome);
+
+/// Every scenario. Each chooses sizes that suit the device.
+pub const ALL: &[Scenario] = &[
+    ("threads::share_one_index", threads_share_one_index),
+    ("threads::with_a_streamed_base", threads_share_a_streamed_base),
+    ("budget::any_gives_the_same_bits_or_an_error_l2", budgets_l2),
+    ("budget::any_gives_the_same_bits_or_an_error_cosine", budgets_cosine),
+    ("budget::of_one_byte", budget_of_one_byte),
+    ("growth::search_between_additions", search_between_additions),
+    ("growth::past_the_budget", growth_past_the_budget),
+    ("repeat::same_bits_every_run", same_bits_every_run),
+    ("sift::exact_ids_u8", sift::<u8>),
+    ("sift::exact_ids_f32", sift::<f32>),
+    ("sift::exact_ids_f16", sift::<f16>),
+];
+
+/// Emulated threads are thousands of times slower than real ones.
+fn by_device(device: Device, emulated: usize, otherwise: usize) -> usize {
+    if device == Device::Emulator { emulated } else { otherwise }
+}
+
+fn text(error: Error) -> String {
+    error.to_string()
+}
+
+fn same(what: &str, expected: &Neighbors, found: &Neighbors) -> Outcome {
+    let bits = |neighbors: &Neighbors| neighbors.distances.iter().map(|d| d.to_bits()).collect::<Vec<_>>();
+    if expected.ids == found.ids && bits(expected) == bits(found) {
+        return Ok(());
+    }
+    let at = (0..expected.ids.len())
+        .find(|&i| (expected.ids[i], expected.distances[i].to_bits()) != (found.ids[i], found.distances[i].to_bits()));
+    Err(format!(
+        "{what}: differs at slot {at:?} of {} (k = {}): {:?} and {:?}",
+        expected.ids.len(),
+        expected.k,
+        at.map(|i| (expected.ids[i], expected.distances[i])),
+        at.map(|i| (found.ids[i], found.distances[i])),
+    ))
+}
+
+/// An index over data whose answers were checked against the references.
+fn checked_index(
+    device: Device,
+    metric: Metric,
+    dim: usize,
+    vectors: &Vectors<f32>,
+    ks: &[usize],
+    budget: Option<u64>,
+) -> Result<(FlatIndex<f32>, Vec<Neighbors>), String> {
+    let builder = FlatIndex::<f32>::builder(dim).metric(metric).device(device);
+    let builder = match budget {
+        Some(bytes) => builder.memory_budget(bytes),
+        None => builder,
+    };
+    let mut index = builder.build().map_err(text)?;
+    index.add(&vectors.base).map_err(text)?;
+    let mut results = Vec::new();
+    for &k in ks {
+        let found = index.search(&vectors.queries, k).map_err(text)?;
+        check(metric, dim, k, vectors, &found)?;
+        results.push(found);
+    }
+    Ok((index, results))
+}
+
+fn threads_share_one_index(device: Device) -> Outcome {
+    search_from_threads(device, None)
+}
+
+fn threads_share_a_streamed_base(device: Device) -> Outcome {
+    let budget = by_device(device, 96 << 10, 4 << 20) as u64;
+    search_from_threads(device, Some(budget))
+}
+
+fn search_from_threads(device: Device, budget: Option<u64>) -> Outcome {
+    let (dim, n, nq) = (19, by_device(device, 500, 30_000), by_device(device, 3, 70));
+    let ks = [1, 10, 100];
+    let vectors = data::vectors::<f32>(VectorData::Gaussian, dim, n, nq, 70);
+    // A second index of the same device, so that the first is searched by several threads from its first search on.
+    let (_, expected) = checked_index(device, Metric::L2, dim, &vectors, &ks, None)?;
+    let mut builder = FlatIndex::<f32>::builder(dim).device(device);
+    if let Some(bytes) = budget {
+        builder = builder.memory_budget(bytes);
+    }
+    let mut index = builder.build().map_err(text)?;
+    index.add(&vectors.base).map_err(text)?;
+    if budget.is_some() && device != Device::Cpu && !index.device().contains("streamed") {
+        return Err(format!("{} must stream a base past its budget", index.device()));
+    }
+    let rounds = by_device(device, 1, 5);
+    std::thread::scope(|scope| {
+        let (index, vectors, expected) = (&index, &vectors, &expected);
+        let threads: Vec<_> = (0..4)
+            .map(|thread| {
+                scope.spawn(move || -> Outcome {
+                    for round in 0..rounds {
+                        // Each thread its own order of k, and its own share of the queries every other round.
+                        let which = (thread + round) % ks.len();
+                        let k = ks[which];
+                        let first = if round % 2 == 0 { 0 } else { thread % nq };
+                        let found = index.search(&vectors.queries[first * dim..], k).map_err(text)?;
+                        let part = Neighbors {
+                            k,
+                            ids: expected[which].ids[first * k..].to_vec(),
+                            distances: expected[which].distances[first * k..].to_vec(),
+                        };
+                        same(&format!("thread {thread}, round {round}"), &part, &found)?;
+                    }
+                    Ok(())
+                })
+            })
+            .collect();
+        threads.into_iter().try_for_each(|thread| thread.join().unwrap_or_else(|_| Err("a thread panicked".to_owned())))
+    })
+}
+
+fn budgets_l2(device: Device) -> Outcome {
+    budgets(device, Metric::L2)
+}
+
+fn budgets_cosine(device: Device) -> Outcome {
+    budgets(device, Metric::Cosine)
+}
+
+/// Halves the budget until nothing fits: resident, tiled, streamed, refused. Every answer has the same bits.
+fn budgets(device: Device, metric: Metric) -> Outcome {
+    let (dim, n, nq) = (20, by_device(device, 520, 40_000), by_device(device, 7, 300));
+    let ks = [10, by_device(device, 150, 1500)];
+    let vectors = data::vectors::<f32>(VectorData::Gaussian, dim, n, nq, 71);
+    let (_, expected) = checked_index(device, metric, dim, &vectors, &ks, None)?;
+    let (mut streamed, mut resident, mut refused) = (0, 0, 0);
+    let mut budget: u64 = by_device(device, 8 << 20, 256 << 20) as u64;
+    while budget > 0 {
+        let builder = FlatIndex::<f32>::builder(dim).metric(metric).device(device).memory_budget(budget);
+        let mut index = match builder.build() {
+            Ok(index) => index,
+            Err(Error::OutOfDeviceMemory { .. }) => break,
+            Err(error) => return Err(text(error)),
+        };
+        match index.add(&vectors.base) {
+            Ok(()) => {}
+            Err(Error::OutOfDeviceMemory { .. }) => {
+                if !index.is_empty() {
+                    return Err("a failed addition changed the index".to_owned());
+                }
+                refused += 1;
+                budget /= 4;
+                continue;
+            }
+            Err(error) => return Err(text(error)),
+        }
+        for (&k, expected) in ks.iter().zip(&expected) {
+            match index.search(&vectors.queries, k) {
+                Ok(found) => {
+                    same(&format!("budget {budget}, {}", index.device()), expected, &found)?;
+                    if index.device().contains("streamed") { streamed += 1 } else { resident += 1 }
+                }
+                Err(Error::OutOfDeviceMemory { asked, available, .. }) => {
+                    if asked <= available {
+                        return Err(format!("refused {asked} bytes of {available}"));
+                    }
+                    refused += 1;
+                }
+                Err(error) => return Err(format!("budget {budget}: {error}")),
+            }
+        }
+        budget /= 2;
+    }
+    let complete = if device == Device::Cpu { refused == 0 } else { streamed > 0 && resident > 0 && refused > 0 };
+    if complete { Ok(()) } else { Err(format!("resident {resident}, streamed {streamed}, refused {refused} searches")) }
+}
+
+/// Too small for a single row: an error that names both numbers, never a wrong answer.
+fn budget_of_one_byte(device: Device) -> Outcome {
+    let mut index = FlatIndex::<f32>::builder(3).device(device).memory_budget(1).build().map_err(text)?;
+    let result = index.add(&[1.0, 2.0, 3.0]).and_then(|()| index.search(&[1.0, 2.0, 4.0], 1));
+    match result {
+        // On the CPU the budget bounds the scratch of a search, and one query is always served.
+        Ok(found) if device == Device::Cpu && found.ids == [0] && found.distances == [1.0] => Ok(()),
+        Err(Error::OutOfDeviceMemory { asked, available, .. })
+            if device != Device::Cpu && available <= 1 && asked > 1 =>
+        {
+            Ok(())
+        }
+        other => Err(format!("{other:?}")),
+    }
+}
+
+fn search_between_additions(device: Device) -> Outcome {
+    let (dim, n, nq, k) = (11, by_device(device, 400, 20_000), 3, 20);
+    let vectors = data::vectors::<f32>(VectorData::FarClusters, dim, n, nq, 72);
+    let mut index = FlatIndex::<f32>::new(dim, Metric::L2, device).map_err(text)?;
+    let mut held = 0;
+    for upto in [1, n / 5, n / 5 + 1, n / 2, n] {
+        index.add(&vectors.base[held * dim..upto * dim]).map_err(text)?;
+        held = upto;
+        let part = Vectors {
+            base: vectors.base[..held * dim].to_vec(),
+            exact_base: vectors.exact_base[..held * dim].to_vec(),
+            ..vectors.clone()
+        };
+        let found = index.search(&vectors.queries, k).map_err(text)?;
+        check(Metric::L2, dim, k, &part, &found).map_err(|what| format!("{held} vectors: {what}"))?;
+    }
+    Ok(())
+}
+
+/// An index that grows from device memory to the host answers as before, and gives back what it was given.
+fn growth_past_the_budget(device: Device) -> Outcome {
+    let (dim, n, nq, k) = (13, by_device(device, 900, 60_000), by_device(device, 2, 20), 9);
+    let budget = by_device(device, 128 << 10, 6 << 20) as u64;
+    let vectors = data::vectors::<f32>(VectorData::Gaussian, dim, n, nq, 73);
+    let (_, expected) = checked_index(device, Metric::InnerProduct, dim, &vectors, &[k], None)?;
+    let mut index = FlatIndex::<f32>::builder(dim)
+        .metric(Metric::InnerProduct)
+        .device(device)
+        .memory_budget(budget)
+        .build()
+        .map_err(text)?;
+    let portion = n.div_ceil(9) * dim;
+    let mut kinds = Vec::new();
+    for rows in vectors.base.chunks(portion) {
+        index.add(rows).map_err(text)?;
+        index.search(&vectors.queries, 1).map_err(text)?;
+        kinds.push(index.device().contains("streamed"));
+    }
+    if device != Device::Cpu && (kinds[0] || !kinds[kinds.len() - 1]) {
+        return Err(format!("streamed after each portion: {kinds:?}"));
+    }
+    same("after growing", &expected[0], &index.search(&vectors.queries, k).map_err(text)?)?;
+    for id in [0, portion / dim, n - 1] {
+        if index.reconstruct(id as u64).map_err(text)? != vectors.base[id * dim..(id + 1) * dim] {
+            return Err(format!("vector {id} changed"));
+        }
+    }
+    Ok(())
+}
+
+fn same_bits_every_run(device: Device) -> Outcome {
+    let (dim, n, nq, k) = (32, by_device(device, 300, 50_000), by_device(device, 2, 500), 64);
+    let vectors = data::vectors::<f32>(VectorData::Ties, dim, n, nq, 74);
+    let mut first: Option<Neighbors> = None;
+    for run in 0..by_device(device, 2, 6) {
+        let mut index = FlatIndex::<f32>::new(dim, Metric::InnerProduct, device).map_err(text)?;
+        index.add(&vectors.base).map_err(text)?;
+        for again in 0..2 {
+            let found = index.search(&vectors.queries, k).map_err(text)?;
+            match &first {
+                Some(first) => same(&format!("run {run}.{again}"), first, &found)?,
+                None => {
+                    check(Metric::InnerProduct, dim, k, &vectors, &found)?;
+                    first = Some(found);
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Where test data lies: beside this crate, or where `WARPANN_TEST_DATA` says (a bundle on a machine without sources).
+fn data_folder() -> PathBuf {
+    match std::env::var_os("WARPANN_TEST_DATA") {
+        Some(folder) => folder.into(),
+        None => [env!("CARGO_MANIFEST_DIR"), "data"].iter().collect(),
+    }
+}
+
+/// Rows of a file whose rows are an i32 length and so many values of `size` bytes; a reader of its own.
+fn vecs_file(name: &str, size: usize) -> Result<Vec<Vec<u8>>, String> {
+    let path = data_folder().join("sift-sample").join(name);
+    let bytes = std::fs::read(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+    let mut rows = Vec::new();
+    let mut rest = bytes.as_slice();
+    while let Some((length, tail)) = rest.split_first_chunk::<4>() {
+        let (row, tail) = tail.split_at_checked(i32::from_le_bytes(*length) as usize * size).ok_or("truncated")?;
+        rows.push(row.to_vec());
+        rest = tail;
+    }
+    Ok(rows)
+}
+
+/// Real SIFT descriptors: ids equal to the shipped ground truth (exact integers, ties by lower id), so recall is 1.0, and
+/// distances equal to integer arithmetic.
+fn sift<T: Component>(device: Device) -> Outcome {
+    let base = vecs_file("sample_base.bvecs", 1)?;
+    let queries = vecs_file("sample_query.bvecs", 1)?;
+    let truth = vecs_file("sample_gt.ivecs", 4)?;
+    if (base.len(), queries.len(), truth.len()) != (10_000, 200, 200) {
+        return Err(format!("{} vectors, {} queries, {} rows of truth", base.len(), queries.len(), truth.len()));
+    }
+    let dim = 128;
+    let (n, nq, k) =
+        (by_device(device, 700, base.len()), by_device(device, 3, queries.len()), by_device(device, 20, 100));
+    let values = |rows: &[Vec<u8>]| -> Vec<T> { rows.iter().flatten().map(|&v| T::nearest(f64::from(v))).collect() };
+    let mut index = FlatIndex::<T>::new(dim, Metric::L2, device).map_err(text)?;
+    index.add(&values(&base[..n])).map_err(text)?;
+    let found = index.search(&values(&queries[..nq]), k).map_err(text)?;
+    for (number, query) in queries[..nq].iter().enumerate() {
+        let squared = |row: &Vec<u8>| -> u32 {
+            query.iter().zip(row).map(|(&a, &b)| u32::from(a.abs_diff(b)) * u32::from(a.abs_diff(b))).sum()
+        };
+        let mut ranked: Vec<(u32, u64)> = base[..n].iter().map(squared).zip(0..).collect();
+        ranked.sort_unstable();
+        let (ids, distances) = found.row(number);
+        for (place, &(distance, id)) in ranked[..k].iter().enumerate() {
+            if (ids[place], distances[place]) != (id, distance as f32) {
+                return Err(format!(
+                    "query {number}, place {place}: id {} at {}, expected {id} at {distance}",
+                    ids[place], distances[place]
+                ));
+            }
+        }
+        if n == base.len() {
+            let shipped =
+                truth[number].chunks_exact(4).map(|id| u64::from(u32::from_le_bytes([id[0], id[1], id[2], id[3]])));
+            if !shipped.take(k).eq(ids.iter().copied()) {
+                return Err(format!("query {number}: ids differ from the shipped ground truth"));
+            }
+        }
+    }
+    Ok(())
+}
