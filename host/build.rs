@@ -6,7 +6,6 @@
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
-    println!("cargo::rerun-if-changed=kernel_families.rs");
     #[cfg(feature = "cuda")]
     if let Err(error) = cuda::write_modules() {
         // One line a diagnostic: the compiler search's message spans several, and each must show.
@@ -29,7 +28,6 @@ mod cuda {
     /// PTX of this architecture also serves every later one.
     const ARCH: GpuArch = GpuArch::Sm80;
 
-    include!("kernel_families.rs");
 
     /// Writes `OUT_DIR/ptx.rs`:
     ///
@@ -66,8 +64,7 @@ mod cuda {
 
     /// Builds the kernels; one file a family.
     fn compiled(out: &Path) -> Result<Vec<(String, PathBuf)>, Box<dyn Error>> {
-        let builder = CudaBuilder::new("../kernels-rs").arch(ARCH);
-        let info = FAMILIES.iter().fold(builder, |builder, (family, names)| builder.family(family, names)).build()?;
+        let info = CudaBuilder::new("../kernels-rs").arch(ARCH).build()?;
         let folder = out.join(ARCH.name());
         std::fs::create_dir_all(&folder)?;
         let mut modules = Vec::new();

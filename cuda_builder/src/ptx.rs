@@ -16,8 +16,6 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
 
-/// The family of kernels that name none.
-pub const DEFAULT_FAMILY: &str = "kernels";
 const NOTE: &str = "warpann.kernel";
 
 /// What a `// warpann.kernel` comment says.
@@ -156,7 +154,7 @@ pub fn apply_launch_bounds(ptx: &str) -> Result<String, PtxError> {
 /// One module a family, sorted by family.
 ///
 /// A kernel's family is what its comment says; failing that, that of the first row of `table` (family, name prefixes) one of
-/// whose prefixes its name has; failing that, [`DEFAULT_FAMILY`]. Each module holds the directives, its kernels with their
+/// whose prefixes its name has; failing that, the kernel's own name: a module to itself, loaded when it is first used. Each module holds the directives, its kernels with their
 /// comments, and what these kernels reach: functions, declarations, constants, shared arrays.
 ///
 /// # Errors
@@ -170,7 +168,7 @@ pub fn split_families(ptx: &str, table: &[(String, Vec<String>)]) -> Result<Vec<
             let row = table.iter().find(|(_, prefixes)| prefixes.iter().any(|prefix| kernel.starts_with(prefix)));
             row.map(|(family, _)| family.as_str())
         };
-        said.or_else(by_prefix).unwrap_or(DEFAULT_FAMILY).to_owned()
+        said.or_else(by_prefix).unwrap_or(kernel).to_owned()
     };
 
     // A symbol may have a declaration and a definition, so a name leads to several statements.
@@ -443,7 +441,7 @@ mod tests {
     fn families_hold_what_they_reach_and_no_more() {
         let families = split_families(MODULE, &[]).unwrap();
         let names: Vec<_> = families.iter().map(|family| family.0.as_str()).collect();
-        assert_eq!(names, ["kernels", "select", "sort"]);
+        assert_eq!(names, ["plain", "select", "sort"]);
         for (family, text) in &families {
             for always in [".version 7.8", ".target sm_80", ".address_size 64", ".file\t1"] {
                 assert!(text.contains(always), "{family}: {always}");

@@ -105,7 +105,7 @@ pub fn selection(index: usize, rows: usize, columns: usize, k: usize, repeat: us
             let keys = &keys[..(rows - first).min(block) * columns];
             device.upload(&stream, part(all_keys).wrapping_add(4 * first * columns), bytemuck::cast_slice(keys))?;
         }
-        let run = || select(&device, &stream, &what, cut, (part(scratch.0).cast(), part(scratch.1).cast()));
+        let run = || select(&device, &stream, &what, &cut, part(0), &scratch);
         let select = DeviceTimes::measure(&device, &stream, repeat, run)?;
         let run = || device.copy(&stream, part(copied), part(all_keys), bytes);
         (select, DeviceTimes::measure(&device, &stream, repeat, run)?)
@@ -129,13 +129,4 @@ pub fn selection(index: usize, rows: usize, columns: usize, k: usize, repeat: us
         }
     }
     Ok(SelectionTimes { device: device.describe(), select, copy })
-}
-
-/// Loads every kernel module of this build on GPU `index` and returns the seconds each took: what a first call pays, less the
-/// modules it does not need. Modules that are loaded already are left out.
-///
-/// # Errors
-/// As opening the device; [`Error::PtxRefused`].
-pub fn start_up(index: usize) -> Result<Vec<(&'static str, f64)>> {
-    cuda::open(index)?.load_all()
 }

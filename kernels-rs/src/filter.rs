@@ -354,7 +354,7 @@ unsafe fn filter<const RESIDENT: bool, const DENSE: bool>(
 }
 
 macro_rules! define_kernels {
-    ($($(#[$doc:meta])* $name:ident: $resident:literal, $dense:literal;)*) => {$(
+    ($($(#[$doc:meta])* $name:ident: $resident:literal, $dense:literal, $blocks:literal;)*) => {$(
         $(#[$doc])*
         ///
         /// `queries` and `base` are f16 copies of `stride` components a row (a multiple of 64; the resident kernels take at
@@ -366,7 +366,7 @@ macro_rules! define_kernels {
         ///
         /// # Safety
         /// All pointers cover the shapes above and below.
-        #[kernel(max_threads = 256, min_blocks = 2)]
+        #[kernel(max_threads = 256, min_blocks = $blocks)]
         pub unsafe fn $name(
             queries: *const u16, base: *const u16, stride: u32, query_count: u32, row_count: u32, metric: u32,
             query_greatest: *const u32, base_greatest: *const u32, query_norms: *const f32, query_residuals: *const f32,
@@ -389,13 +389,14 @@ macro_rules! define_kernels {
 define_kernels! {
     /// Writes upper bounds u: visited tile t, row r of it, goes to column 128·t + r of row `query` of `out_values` (row-major,
     /// `out_stride` ≥ 128 · tiles, even). `limits`, `out_rows` and `counts` are not used. Queries resident.
-    filter_dense_resident: true, true;
-    /// [`filter_dense_resident`] for any dimension: queries are streamed with the base.
-    filter_dense_streamed: false, true;
+    filter_dense_resident: true, true, 2;
+    /// [`filter_dense_resident`] for any dimension: queries are streamed with the base. (Two blocks an SM would spill a
+    /// register; this pass sees the sample only.)
+    filter_dense_streamed: false, true, 1;
     /// Appends (u, row) to the list of each query whose lower bound is at most `limits[query · limit_stride]`: entry p goes
     /// to place query · out_stride + p of `out_values` and `out_rows` if p < out_stride, and `counts[query]` counts all of
     /// them, also those that found no place. Queries resident.
-    filter_append_resident: true, false;
+    filter_append_resident: true, false, 2;
     /// [`filter_append_resident`] for any dimension: queries are streamed with the base.
-    filter_append_streamed: false, false;
+    filter_append_streamed: false, false, 2;
 }

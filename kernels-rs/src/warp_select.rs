@@ -52,8 +52,6 @@ pub const WARPS_PER_BLOCK: u32 = 4;
 const GROUP: usize = 4;
 /// Keys a warp tests with one vote.
 const GROUP_KEYS: u32 = 32 * GROUP as u32;
-/// Groups loaded ahead. 3 groups of 512 bytes a warp keep enough bytes in flight for 12 warps an SM to saturate HBM.
-const AHEAD: usize = 3;
 
 /// The state of a running selection: the best 32·`QUEUE_REGISTERS` entries that were offered so far.
 ///
@@ -163,7 +161,7 @@ impl Row {
 /// # Safety
 /// `row` describes readable memory; all 32 lanes arrive with the same arguments.
 #[inline(always)]
-unsafe fn scan<const QUEUE_REGISTERS: usize, const THREAD_QUEUE: usize>(
+unsafe fn scan<const QUEUE_REGISTERS: usize, const THREAD_QUEUE: usize, const AHEAD: usize>(
     select: &mut WarpSelect<QUEUE_REGISTERS, THREAD_QUEUE>,
     row: Row,
 ) {
@@ -209,11 +207,14 @@ unsafe fn scan<const QUEUE_REGISTERS: usize, const THREAD_QUEUE: usize>(
                 } else {
                     row.first + position
                 };
-                select.push(entry::pack(key, payload), take);
-                if finish | select.must_merge() {
-                    select.merge();
-                    let bound = entry::key(select.bound);
-                    bound_value = entry::value_of(bound + (admit_equal & (bound != u32::MAX) as u32));
+                // Late in a row most of the 32 keys of a step hold no candidate either.
+                if finish | warp::any(FULL_MASK, take) {
+                    select.push(entry::pack(key, payload), take);
+                    if finish | select.must_merge() {
+                        select.merge();
+                        let bound = entry::key(select.bound);
+                        bound_value = entry::value_of(bound + (admit_equal & (bound != u32::MAX) as u32));
+                    }
                 }
                 position += 32;
                 left -= 1;
@@ -232,7 +233,7 @@ unsafe fn scan<const QUEUE_REGISTERS: usize, const THREAD_QUEUE: usize>(
 /// As [`warp_select_k32`].
 #[inline(always)]
 #[expect(clippy::too_many_arguments, reason = "kernel parameters are passed separately so that loads stay ld.global")]
-unsafe fn select_row<const QUEUE_REGISTERS: usize, const THREAD_QUEUE: usize>(
+unsafe fn select_row<const QUEUE_REGISTERS: usize, const THREAD_QUEUE: usize, const AHEAD: usize>(
     keys: *const f32,
     ids: *const u32,
     row_stride: u64,
@@ -272,7 +273,7 @@ unsafe fn select_row<const QUEUE_REGISTERS: usize, const THREAD_QUEUE: usize>(
             Some(if id == crate::NO_ROW { EMPTY } else { entry::pack(key, id) })
         };
         let mut select = WarpSelect::<QUEUE_REGISTERS, THREAD_QUEUE>::new(k, floor);
-        scan(&mut select, Row { keys: keys.wrapping_add(start), ids, first, len, flip });
+        scan::<QUEUE_REGISTERS, THREAD_QUEUE, AHEAD>(&mut select, Row { keys: keys.wrapping_add(start), ids, first, len, flip });
         let lane = select.lane;
         unroll::<QUEUE_REGISTERS>(|r| {
             let place = 32 * r as u32 + lane;
@@ -291,8 +292,15 @@ unsafe fn select_row<const QUEUE_REGISTERS: usize, const THREAD_QUEUE: usize>(
 #[inline(always)]
 unsafe fn store_result(out_key: *mut f32, out_id: *mut u32, found: u64, flip: u32) {
     let value = if found == EMPTY { f32::INFINITY } else { entry::value_of(entry::key(found)) };
-    // Adding +0 undoes the −0 that flipping +0 gives.
-    let value = f32::from_bits(value.to_bits() ^ flip) + 0.0;
+    // On bits, not by arithmetic: what an addition makes of a NaN differs between devices.
+    let flipped = value.to_bits() ^ flip;
+    let value = if value.is_nan() {
+        f32::NAN
+    } else if flipped == 0x8000_0000 {
+        0.0
+    } else {
+        f32::from_bits(flipped)
+    };
     // SAFETY: the caller promises both pointers.
     unsafe {
         global::store(out_key, value);
@@ -300,24 +308,26 @@ unsafe fn store_result(out_key: *mut f32, out_id: *mut u32, found: u64, flip: u3
     }
 }
 
-/// Calls `$then!` with the table of instances: `(largest k, thread queue, blocks an SM, kernel, handle)`, by ascending k.
-/// The blocks an SM bound the registers: the most that leaves no spill.
+/// Calls `$then!` with the table of instances: `(largest k, thread queue, groups ahead, blocks an SM, kernel, handle)`,
+/// by ascending k. Groups ahead: 3 groups of 512 bytes a warp keep enough bytes in flight for 12 warps an SM to saturate HBM;
+/// long queues are bound by their merges and need the registers. The blocks an SM bound the registers: the most that leaves
+/// no spill.
 #[macro_export]
 macro_rules! warp_select_instances {
     ($then:ident) => {
         $then! {
-            (32, 2, 8, warp_select_k32, WARP_SELECT_K32)
-            (64, 3, 8, warp_select_k64, WARP_SELECT_K64)
-            (128, 3, 6, warp_select_k128, WARP_SELECT_K128)
-            (256, 4, 5, warp_select_k256, WARP_SELECT_K256)
-            (512, 8, 4, warp_select_k512, WARP_SELECT_K512)
-            (1024, 8, 2, warp_select_k1024, WARP_SELECT_K1024)
+            (32, 2, 3, 8, warp_select_k32, WARP_SELECT_K32)
+            (64, 3, 3, 8, warp_select_k64, WARP_SELECT_K64)
+            (128, 3, 3, 6, warp_select_k128, WARP_SELECT_K128)
+            (256, 4, 2, 5, warp_select_k256, WARP_SELECT_K256)
+            (512, 8, 1, 4, warp_select_k512, WARP_SELECT_K512)
+            (1024, 8, 1, 2, warp_select_k1024, WARP_SELECT_K1024)
         }
     };
 }
 
 macro_rules! define_kernels {
-    ($(($k:literal, $t:literal, $blocks:literal, $name:ident, $handle:ident))*) => {$(
+    ($(($k:literal, $t:literal, $ahead:literal, $blocks:literal, $name:ident, $handle:ident))*) => {$(
         /// Selects the best k of each row, sorted, for k up to the number in its name.
         ///
         /// Row r has `lengths[r]` keys (all rows `columns` where `lengths` is null) from `keys + r * row_stride`, and its
@@ -339,7 +349,7 @@ macro_rules! define_kernels {
         ) {
             // SAFETY: the same contract.
             unsafe {
-                select_row::<{ $k / 32 }, $t>(
+                select_row::<{ $k / 32 }, $t, $ahead>(
                     keys, ids, row_stride, lengths, columns, segments, segment_columns, rows, flip, k, skip, out_keys,
                     out_ids, out_stride,
                 )

@@ -15,8 +15,6 @@ use crate::{device_compiler, ptxas};
 /// The generations that the report covers.
 const ASSEMBLED: [GpuArch; 4] = [GpuArch::Sm80, GpuArch::Sm90, GpuArch::Sm100, GpuArch::Sm120];
 
-include!("../../host/kernel_families.rs");
-
 type Report = BTreeMap<String, Usage>;
 
 pub fn run(archs: &[GpuArch], full: bool, assemble: bool) -> Result<()> {
@@ -37,8 +35,7 @@ fn compile(arch: GpuArch) -> Result<Vec<PathBuf>> {
         .compiler(device_compiler::ensure()?)
         .target_dir(shell::target_dir().join("cuda-builder"))
         .emit_rerun(false);
-    let info = FAMILIES.iter().fold(builder, |builder, (family, names)| builder.family(family, names));
-    let PtxInfo { ptx, families, compiler, .. } = info.build()?;
+    let PtxInfo { ptx, families, compiler, .. } = builder.build()?;
     let folder = shell::target_dir().join("ptx").join(arch.name());
     // A family that is gone must not stay behind for WARPANN_PTX_DIR.
     if folder.exists() {

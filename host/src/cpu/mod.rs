@@ -254,8 +254,8 @@ impl Plan {
 /// A group of queries, made ready.
 struct Prepared {
     dim: usize,
-    /// As f64, row-major: what canonical distances are taken of.
-    queries: Vec<f64>,
+    /// As f64, row-major, each from a cache line's start: what canonical distances are taken of.
+    wide: Vec<Wide>,
     bounds: Vec<QueryBound>,
     /// Σx² by the canonical definition.
     squares: Vec<f64>,
@@ -269,6 +269,11 @@ struct Prepared {
 #[repr(C, align(64))]
 struct Line([f32; 16]);
 
+/// A cache line of f64.
+#[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
+#[repr(C, align(64))]
+struct Wide([f64; 8]);
+
 /// Queries scanned by one call of the panel kernel.
 #[derive(Debug, Clone, Copy)]
 struct Panel {
@@ -280,12 +285,23 @@ struct Panel {
 }
 
 impl Prepared {
+    fn query(&self, query: usize) -> &[f64] {
+        let stride = self.dim.div_ceil(8);
+        let wide: &[f64] = bytemuck::cast_slice(&self.wide[query * stride..(query + 1) * stride]);
+        &wide[..self.dim]
+    }
+
     fn new<T: Element>(index: &FlatCpu<T>, queries: &[T], direct: bool) -> Self {
         let (dim, metric, lanes) = (index.dim, index.metric, index.isa.lanes());
         let count = queries.len() / dim;
         let squares: Vec<f64> = queries.chunks_exact(dim).map(|x| canonical_square(index.isa, x)).collect();
         let bounds = squares.iter().map(|&square| QueryBound::new(metric, dim, square)).collect();
-        let queries: Vec<f64> = queries.iter().map(|x| f64::from(x.to_f32())).collect();
+        let stride = dim.div_ceil(8);
+        let mut wide = vec![Wide([0.0; 8]); count * stride];
+        for (wide, query) in wide.chunks_exact_mut(stride).zip(queries.chunks_exact(dim)) {
+            let wide: &mut [f64] = bytemuck::cast_slice_mut(wide);
+            wide.iter_mut().zip(query).for_each(|(wide, x)| *wide = f64::from(x.to_f32()));
+        }
         // x' of query q, component i.
         let factors: Vec<f64> = squares
             .iter()
@@ -296,7 +312,7 @@ impl Prepared {
                 Metric::Cosine => -1.0 / square.sqrt(),
             })
             .collect();
-        let factored = |q: usize, i: usize| (queries[q * dim + i] * factors[q]) as f32;
+        let factored = |q: usize, i: usize| (f64::from(queries[q * dim + i].to_f32()) * factors[q]) as f32;
 
         let mut panels = Vec::new();
         let mut total = 0;
@@ -331,7 +347,7 @@ impl Prepared {
                 }
             }
         }
-        Self { dim, queries, bounds, squares, packed, panels }
+        Self { dim, wide, bounds, squares, packed, panels }
     }
 }
 
@@ -474,7 +490,7 @@ impl<T: Element> FlatCpu<T> {
     fn judge<'a>(&'a self, prepared: &'a Prepared, query: usize) -> PairJudge<'a, T> {
         PairJudge {
             index: self,
-            query: &prepared.queries[query * prepared.dim..(query + 1) * prepared.dim],
+            query: prepared.query(query),
             bound: &prepared.bounds[query],
             square: prepared.squares[query],
             scratch: Vec::new(),

@@ -168,11 +168,11 @@ impl Cuda {
     }
 
     /// The kernel's function handle; loads its module on first use.
-    fn function(&self, name: &'static str, module_path: &'static str, shared_bytes: u32) -> Result<sys::CUfunction> {
+    fn function(&self, name: &'static str, shared_bytes: u32) -> Result<sys::CUfunction> {
         let mut functions = self.functions.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         let function = match functions.get(name) {
             Some(function) => *function,
-            None => Function { raw: self.load(name, module_path)?, shared_bytes: 48 << 10 },
+            None => Function { raw: self.load(name)?, shared_bytes: 48 << 10 },
         };
         if shared_bytes > function.shared_bytes {
             let attribute = sys::CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
@@ -184,10 +184,10 @@ impl Cuda {
         Ok(function.raw)
     }
 
-    fn load(&self, kernel: &'static str, module_path: &'static str) -> Result<sys::CUfunction> {
-        let family = module_path.rsplit("::").next().unwrap_or(module_path);
-        let Some(&(family, text)) = ptx::MODULES.iter().find(|(name, _)| *name == family) else {
-            return Err(Error::NoSuchKernel { module: family, kernel });
+    fn load(&self, kernel: &'static str) -> Result<sys::CUfunction> {
+        let family = ptx::KERNELS.iter().find(|(name, _)| *name == kernel).map(|(_, family)| *family);
+        let Some(&(family, text)) = ptx::MODULES.iter().find(|(name, _)| Some(*name) == family) else {
+            return Err(Error::NoSuchKernel { module: "none of this build", kernel });
         };
         let mut modules = self.modules.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         let module = match modules.get(family) {
@@ -248,22 +248,6 @@ impl Cuda {
         self.check("cuMemHostAlloc", unsafe { sys::cuMemHostAlloc(&mut start, PINNED_BYTES, 0) })?;
         let done = Event::new(EventFlags::DISABLE_TIMING).map_err(self.failed("cuEventCreate"))?;
         Ok(Pinned { start: start.cast(), done })
-    }
-
-    /// Has the driver load every module that is not loaded yet; the seconds each took.
-    pub fn load_all(&self) -> Result<Vec<(&'static str, f64)>> {
-        self.make_current()?;
-        let mut modules = self.modules.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        let mut seconds = Vec::new();
-        for &(family, text) in ptx::MODULES {
-            if !modules.contains_key(family) {
-                let start = std::time::Instant::now();
-                let module = self.load_module(family, text)?;
-                modules.insert(family, LoadedModule(module));
-                seconds.push((family, start.elapsed().as_secs_f64()));
-            }
-        }
-        Ok(seconds)
     }
 }
 
@@ -393,7 +377,7 @@ impl Runtime for CudaDevice {
             return Err(Error::LaunchLimit { kernel: kernel.name(), what: "threads a block", asked: threads, limit });
         }
         self.make_current()?;
-        let function = self.function(kernel.name(), kernel.module(), config.shared_bytes)?;
+        let function = self.function(kernel.name(), config.shared_bytes)?;
         let mut raw = args.as_raw();
         let ([gx, gy, gz], [bx, by, bz]) = (config.grid, config.block);
         // SAFETY: the typed handle made the argument pointers match the kernel's parameters; they outlive the call, which

@@ -12,10 +12,11 @@
 //! canonical distances of all rows are computed and selected from: slower, and right for any input.
 
 use cuda_std::launch::{Kernel, LaunchConfig};
+use rayon::prelude::*;
 use warpann_kernels::{NO_ROW, candidates, canonical, filter, prepare};
 
 use super::runtime::{Lane, Layout, Runtime, grid};
-use super::select::{Cut, Select, select};
+use super::select::{Cut, CutScratch, Select, select};
 use crate::select::Best;
 use crate::{Element, ElementType, Error, Metric, NONE, Result};
 
@@ -312,7 +313,7 @@ struct FilterPlan {
     keys: usize,
     ids: usize,
     cut: Cut,
-    cut_scratch: (usize, usize),
+    cut_scratch: CutScratch,
     bytes: usize,
 }
 
@@ -323,6 +324,7 @@ impl FilterPlan {
         let cut = Cut::choose(queries as u32, passes.sample_columns(), k, multiprocessors);
         let list = queries.saturating_mul(passes.capacity as usize);
         let results = queries.saturating_mul(k as usize);
+        let cut_scratch = cut.reserve(&mut layout, queries as u32, k);
         let mut plan = FilterPlan {
             passes,
             queries: SetLayout::reserve(&mut layout, shape, queries),
@@ -334,7 +336,7 @@ impl FilterPlan {
             keys: layout.array::<f32>(results),
             ids: layout.array::<u32>(results),
             cut,
-            cut_scratch: cut.reserve(&mut layout, queries as u32, k),
+            cut_scratch,
             bytes: 0,
         };
         plan.bytes = layout.bytes();
@@ -349,7 +351,7 @@ struct DirectPlan {
     keys: usize,
     ids: usize,
     cut: Cut,
-    cut_scratch: (usize, usize),
+    cut_scratch: CutScratch,
     bytes: usize,
 }
 
@@ -358,13 +360,14 @@ impl DirectPlan {
         let mut layout = Layout::default();
         let cut = Cut::choose(queries as u32, rows, k, multiprocessors);
         let results = queries.saturating_mul(k as usize);
+        let cut_scratch = cut.reserve(&mut layout, queries as u32, k);
         let mut plan = DirectPlan {
             queries: SetLayout::reserve(&mut layout, shape, queries),
             distances: layout.array::<f32>(queries.saturating_mul(rows as usize)),
             keys: layout.array::<f32>(results),
             ids: layout.array::<u32>(results),
             cut,
-            cut_scratch: cut.reserve(&mut layout, queries as u32, k),
+            cut_scratch,
             bytes: 0,
         };
         plan.bytes = layout.bytes();
@@ -440,6 +443,7 @@ impl Block {
             return self.search_direct(runtime, lane, queries, found as u32, &mut answer, None);
         }
         let overflowed = self.search_filtered(runtime, lane, tuning, queries, found as u32, &mut answer)?;
+        if std::env::var_os("DBG").is_some() { eprintln!("overflowed {} of {count}", overflowed.len()); }
         // A share at a time: the distances to all rows are large.
         let again = |numbers: &[usize]| -> Vec<T> {
             numbers.iter().flat_map(|&q| &queries[q * self.shape.dim..][..self.shape.dim]).copied().collect()
@@ -490,9 +494,7 @@ impl Block {
                 keys: distances, ids: none, row_stride: stride, lengths: none, columns: rows, rows: count as u32, k,
                 best: shape.best(), out_keys: keys, out_ids: ids,
             };
-            let cut_scratch =
-                (scratch.wrapping_add(plan.cut_scratch.0).cast(), scratch.wrapping_add(plan.cut_scratch.1).cast());
-            select(runtime, stream, &what, plan.cut, cut_scratch)?;
+            select(runtime, stream, &what, &plan.cut, scratch, &plan.cut_scratch)?;
             answer.download(runtime, stream, keys, ids, count, numbers)
         }
     }
@@ -520,7 +522,6 @@ impl Block {
         let overflow = part(plan.overflow).cast::<u32>();
         let (keys, ids) = (part(plan.keys).cast::<f32>(), part(plan.ids).cast::<u32>());
         let limits = keys.wrapping_add(k as usize - 1).cast_const();
-        let cut_scratch = (part(plan.cut_scratch.0).cast(), part(plan.cut_scratch.1).cast());
         let none = std::ptr::null();
         let run = FilterRun { block: self, runtime, stream, queries: set, limits, limit_stride: k };
         // SAFETY: the plan reserved every part with the size that the kernels ask for, the base is there and prepared, and
@@ -540,15 +541,15 @@ impl Block {
                 keys: upper, ids: none, row_stride: u64::from(passes.sample_columns()), lengths: none,
                 columns: passes.sample_columns(), rows: count as u32, k, best: Best::Smallest, out_keys: keys, out_ids: ids,
             };
-            select(runtime, stream, &sample, plan.cut, cut_scratch)?;
+            select(runtime, stream, &sample, &plan.cut, scratch, &plan.cut_scratch)?;
 
             let list = Select {
                 keys: list_values, ids: list_rows, row_stride: u64::from(passes.capacity), lengths: counts,
                 columns: passes.capacity, ..sample
             };
-            let whole = Cut::choose(u32::MAX, passes.capacity, k, runtime.multiprocessors());
+            let (whole, no_scratch) = (Cut::none(passes.capacity), CutScratch::new());
             let tighten = || -> Result<()> {
-                select(runtime, stream, &list, whole, cut_scratch)?;
+                select(runtime, stream, &list, &whole, scratch, &no_scratch)?;
                 let kernel = &candidates::COMPACT_CANDIDATES;
                 let config = blocks(kernel.name(), count as u64, candidates::WARPS_PER_BLOCK)?;
                 runtime.launch(stream, kernel, config, (
@@ -571,7 +572,7 @@ impl Block {
             canonical_distances(
                 runtime, stream, shape, set, self.base, list_rows, counts, passes.capacity, u64::from(k), stride, list_values,
             )?;
-            select(runtime, stream, &Select { best: shape.best(), ..list }, whole, cut_scratch)?;
+            select(runtime, stream, &Select { best: shape.best(), ..list }, &whole, scratch, &no_scratch)?;
             let mut flags = vec![0u32; count];
             runtime.download(stream, bytemuck::cast_slice_mut(&mut flags), overflow.cast())?;
             answer.download(runtime, stream, keys, ids, count, None)?;
@@ -698,18 +699,27 @@ impl Answer<'_> {
             runtime.download(stream, bytemuck::cast_slice_mut(&mut got_keys), keys.cast())?;
             runtime.download(stream, bytemuck::cast_slice_mut(&mut got_ids), ids.cast())?;
         }
-        let worst = self.block.shape.metric.worst();
-        for from in 0..count {
-            let query = numbers.map_or(from, |numbers| numbers[from]);
-            let slots = query * self.k..(query + 1) * self.k;
-            let (ids, distances) = (&mut self.ids[slots.clone()], &mut self.distances[slots]);
+        let (worst, first_id) = (self.block.shape.metric.worst(), self.block.first_id);
+        let place = |(ids, distances): (&mut [u64], &mut [f32]), (rows, keys): (&[u32], &[f32])| {
             ids.fill(NONE);
             distances.fill(worst);
-            let got = from * self.found..(from + 1) * self.found;
-            for (slot, (&row, &key)) in got_ids[got.clone()].iter().zip(&got_keys[got]).enumerate() {
+            for (slot, (&row, &key)) in rows.iter().zip(keys).enumerate() {
                 if row != NO_ROW {
-                    ids[slot] = self.block.first_id + u64::from(row);
+                    ids[slot] = first_id + u64::from(row);
                     distances[slot] = key;
+                }
+            }
+        };
+        let (k, found) = (self.k, self.found);
+        match numbers {
+            None => {
+                let slots = self.ids.par_chunks_mut(k).zip(self.distances.par_chunks_mut(k));
+                slots.zip(got_ids.par_chunks(found).zip(got_keys.par_chunks(found))).for_each(|(slots, got)| place(slots, got));
+            }
+            Some(numbers) => {
+                for (&query, got) in numbers.iter().zip(got_ids.chunks(found).zip(got_keys.chunks(found))) {
+                    let slots = query * k..(query + 1) * k;
+                    place((&mut self.ids[slots.clone()], &mut self.distances[slots]), got);
                 }
             }
         }

@@ -12,7 +12,7 @@ type SelectArgs =
     (*const f32, *const u32, u64, *const u32, u32, u32, u32, u32, u32, u32, u32, *mut f32, *mut u32, u32);
 
 macro_rules! table {
-    ($(($k:literal, $t:literal, $blocks:literal, $name:ident, $handle:ident))*) => {
+    ($(($k:literal, $t:literal, $ahead:literal, $blocks:literal, $name:ident, $handle:ident))*) => {
         /// Selection kernels by the largest k they serve, ascending.
         pub(crate) const KERNELS: &[(u32, Kernel<SelectArgs>)] =
             &[(1, warp_select::WARP_SELECT_K1), $(($k, warp_select::$handle)),*];
@@ -48,79 +48,87 @@ pub(crate) struct Select {
     pub out_ids: *mut u32,
 }
 
-/// How a selection is cut: pieces of a row, each selected by its own warp, and the scratch that takes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// How a selection is cut: in each level, rows are cut into pieces that one warp each selects from; the winners of all pieces
+/// of a row are a row of the next level. The last level has one piece a row.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Cut {
+    levels: Vec<Level>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Level {
     segments: u32,
     segment_columns: u32,
 }
+
+/// Offsets of keys and ids of a level's winners; none for the last level.
+pub(crate) type CutScratch = Vec<(usize, usize)>;
 
 impl Cut {
     /// Cuts rows only as far as it takes to give every multiprocessor its warps, and never so short that the winners of the
     /// pieces are not far fewer than the keys.
     pub fn choose(rows: u32, columns: u32, k: u32, multiprocessors: u32) -> Cut {
-        let warps = u64::from(multiprocessors) * 32;
-        let wanted = warps.div_ceil(u64::from(rows.max(1)));
+        let wanted = (u64::from(multiprocessors) * 32).div_ceil(u64::from(rows.max(1)));
         let shortest = u64::from(k).saturating_mul(8).max(1024);
-        let segments = wanted.min(u64::from(columns) / shortest).max(1);
-        if k > PASS {
-            return Cut { segments: 1, segment_columns: columns };
+        let mut columns = u64::from(columns);
+        let mut levels = Vec::new();
+        while k <= PASS {
+            let segments = wanted.min(columns / shortest);
+            if segments <= 1 {
+                break;
+            }
+            let segment_columns = columns.div_ceil(segments);
+            let segments = columns.div_ceil(segment_columns);
+            levels.push(Level { segments: segments as u32, segment_columns: segment_columns as u32 });
+            // At most an eighth of the columns before: k winners from at least 8·k keys.
+            columns = segments * u64::from(k);
         }
-        let segment_columns = u64::from(columns).div_ceil(segments).max(1);
-        Cut {
-            segments: u64::from(columns).div_ceil(segment_columns).max(1) as u32,
-            segment_columns: segment_columns as u32,
-        }
+        levels.push(Level { segments: 1, segment_columns: columns as u32 });
+        Cut { levels }
     }
 
-    /// Winners of all pieces of all rows.
-    fn winners(self, rows: u32, k: u32) -> usize {
-        if self.segments == 1 { 0 } else { rows as usize * self.segments as usize * k as usize }
+    /// No cut: one warp a row.
+    pub fn none(columns: u32) -> Cut {
+        Cut { levels: vec![Level { segments: 1, segment_columns: columns }] }
     }
 
-    /// Reserves the scratch of a selection: offsets of keys and ids.
-    pub fn reserve(self, layout: &mut Layout, rows: u32, k: u32) -> (usize, usize) {
-        let winners = self.winners(rows, k);
-        (layout.array::<f32>(winners), layout.array::<u32>(winners))
+    /// Reserves the winners of all levels but the last.
+    pub fn reserve(&self, layout: &mut Layout, rows: u32, k: u32) -> CutScratch {
+        let inner = &self.levels[..self.levels.len() - 1];
+        let winners = |level: &Level| (rows as usize).saturating_mul(level.segments as usize).saturating_mul(k as usize);
+        inner.iter().map(|level| (layout.array::<f32>(winners(level)), layout.array::<u32>(winners(level)))).collect()
     }
 }
 
-/// Selects as `what` says, with scratch reserved by [`Cut::reserve`].
+/// Selects as `what` says, with scratch at `start` as [`Cut::reserve`] laid it out.
 ///
 /// # Safety
-/// The pointers of `what` cover their shapes and `scratch` what was reserved, until the stream has done the work.
+/// The pointers of `what` cover their shapes and `start` what was reserved, until the stream has done the work.
 pub(crate) unsafe fn select<R: Runtime>(
     runtime: &R,
     stream: &R::Stream,
     what: &Select,
-    cut: Cut,
-    scratch: (*mut f32, *mut u32),
+    cut: &Cut,
+    start: *mut u8,
+    scratch: &CutScratch,
 ) -> Result<()> {
     if what.rows == 0 {
         return Ok(());
     }
-    if cut.segments > 1 {
-        // SAFETY: the scratch has room for k winners of each segment; the second level reads just those.
-        unsafe {
-            let level = Select { out_keys: scratch.0, out_ids: scratch.1, ..*what };
-            pass(runtime, stream, &level, cut, 0, what.k)?;
-            let columns = cut.segments * what.k;
-            let winners = Select {
-                keys: scratch.0,
-                ids: scratch.1,
-                row_stride: u64::from(columns),
-                lengths: std::ptr::null(),
-                columns,
-                ..*what
-            };
-            return pass(runtime, stream, &winners, Cut { segments: 1, segment_columns: columns }, 0, what.k);
-        }
+    let mut what = *what;
+    for (level, &(keys, ids)) in cut.levels.iter().zip(scratch) {
+        let (keys, ids) = (start.wrapping_add(keys).cast::<f32>(), start.wrapping_add(ids).cast::<u32>());
+        // SAFETY: the scratch has room for k winners of each segment; the next level reads just those.
+        unsafe { pass(runtime, stream, &Select { out_keys: keys, out_ids: ids, ..what }, *level, 0, what.k)? };
+        let columns = level.segments * what.k;
+        what = Select { keys, ids, row_stride: u64::from(columns), lengths: std::ptr::null(), columns, ..what };
     }
+    let last = cut.levels[cut.levels.len() - 1];
     let mut done = 0;
     while done < what.k {
         let now = (what.k - done).min(PASS);
         // SAFETY: as the caller promises; earlier passes of this stream wrote the first `done` results.
-        unsafe { pass(runtime, stream, what, cut, done, now)? };
+        unsafe { pass(runtime, stream, &what, last, done, now)? };
         done += now;
     }
     Ok(())
@@ -131,7 +139,7 @@ unsafe fn pass<R: Runtime>(
     runtime: &R,
     stream: &R::Stream,
     what: &Select,
-    cut: Cut,
+    cut: Level,
     skip: u32,
     k: u32,
 ) -> Result<()> {
@@ -215,7 +223,7 @@ pub(crate) fn select_from_host<R: Runtime>(
                     out_keys: part(parts.2).cast(),
                     out_ids: part(parts.3).cast(),
                 };
-                select(runtime, stream, &what, cut, (part(scratch.0).cast(), part(scratch.1).cast()))?;
+                select(runtime, stream, &what, &cut, start, &scratch)?;
                 runtime.download(stream, bytemuck::cast_slice_mut(&mut found_keys), part(parts.2))?;
                 runtime.download(stream, bytemuck::cast_slice_mut(&mut found_positions), part(parts.3))?;
             }
