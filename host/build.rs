@@ -28,7 +28,6 @@ mod cuda {
     /// PTX of this architecture also serves every later one.
     const ARCH: GpuArch = GpuArch::Sm80;
 
-
     /// Writes `OUT_DIR/ptx.rs`:
     ///
     /// ```text

@@ -130,7 +130,8 @@ fn on_cpu(keys: &[f32], columns: usize, lengths: Option<&[u32]>, best: Best, sel
         .for_each_init(Vec::new, |entries, (row, (keys, (out_keys, out_positions)))| {
             let length = lengths.map_or(columns, |lengths| lengths[row] as usize);
             entries.clear();
-            entries.extend(keys[..length].iter().enumerate().map(|(position, &key)| (rank(key, best), position as u32)));
+            entries
+                .extend(keys[..length].iter().enumerate().map(|(position, &key)| (rank(key, best), position as u32)));
             let found = k.min(length);
             if found < length {
                 entries.select_nth_unstable(found);

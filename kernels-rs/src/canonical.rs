@@ -118,7 +118,8 @@ unsafe fn lists<E: Element, const SQUARED_DIFFERENCE: bool>(
     let quads = stride / 4;
     // SAFETY: the caller promises the shapes; places stay below the list's length and listed rows exist.
     unsafe {
-        let length = if counts.is_null() { columns } else { global::load_nc(counts.wrapping_add(query as usize)).min(columns) };
+        let length =
+            if counts.is_null() { columns } else { global::load_nc(counts.wrapping_add(query as usize)).min(columns) };
         let list = query as u64 * list_stride;
         let x = queries.wrapping_add(query as usize * stride as usize);
         let mut place = slice * BATCH as u32;
@@ -128,7 +129,8 @@ unsafe fn lists<E: Element, const SQUARED_DIFFERENCE: bool>(
             let mut pointers = [base; BATCH];
             unroll::<BATCH>(|b| {
                 let at = (place + b as u32).min(length - 1);
-                row[b] = if rows.is_null() { at } else { global::load_nc(rows.wrapping_add((list + at as u64) as usize)) };
+                row[b] =
+                    if rows.is_null() { at } else { global::load_nc(rows.wrapping_add((list + at as u64) as usize)) };
                 pointers[b] = base.wrapping_add(row[b] as usize * stride as usize);
             });
             let sums = sums::<E, SQUARED_DIFFERENCE>(x, pointers, quads, lane);
@@ -140,7 +142,10 @@ unsafe fn lists<E: Element, const SQUARED_DIFFERENCE: bool>(
                             * global::load_nc(base_squares.wrapping_add(row[b] as usize));
                         sum = if squares == 0.0 { 0.0 } else { sum / cuda_std::math::sqrt_f64(squares) };
                     }
-                    global::store(distances.wrapping_add((list + (place + b as u32) as u64) as usize), sum as f32 + 0.0);
+                    global::store(
+                        distances.wrapping_add((list + (place + b as u32) as u64) as usize),
+                        sum as f32 + 0.0,
+                    );
                 }
             });
             place += slices * BATCH as u32;

@@ -155,7 +155,6 @@ unsafe fn filter<const RESIDENT: bool, const DENSE: bool>(
     tile_stride: u32,
     tile_skip: u32,
     limits: *const f32,
-    limit_stride: u32,
     out_values: *mut f32,
     out_rows: *mut u32,
     counts: *mut u32,
@@ -206,7 +205,7 @@ unsafe fn filter<const RESIDENT: bool, const DENSE: bool>(
                 let at = limits_at.add((visit & 1) * 2 * TILE_QUERIES + thread);
                 at.store(error);
                 if !DENSE {
-                    let limit = global::load_nc(limits.wrapping_add(query * limit_stride as usize));
+                    let limit = global::load_nc(limits.wrapping_add(query));
                     at.add(TILE_QUERIES).store(limit + error);
                 }
             }
@@ -280,8 +279,12 @@ unsafe fn filter<const RESIDENT: bool, const DENSE: bool>(
                     let step = 2 * step as u32;
                     let mut a = [[0u32; 4]; 4];
                     let mut b = [[0u32; 4]; 2];
-                    unroll::<4>(|i| a[i] = mma::ldmatrix_x4(a_at.add(chunk_offset(a_row + 16 * i as u32, step + a_half))));
-                    unroll::<2>(|j| b[j] = mma::ldmatrix_x4(b_at.add(chunk_offset(b_row + 16 * j as u32, step + b_half))));
+                    unroll::<4>(|i| {
+                        a[i] = mma::ldmatrix_x4(a_at.add(chunk_offset(a_row + 16 * i as u32, step + a_half)))
+                    });
+                    unroll::<2>(|j| {
+                        b[j] = mma::ldmatrix_x4(b_at.add(chunk_offset(b_row + 16 * j as u32, step + b_half)))
+                    });
                     unroll::<4>(|i| {
                         unroll::<4>(|j| {
                             let b = [b[j / 2][2 * (j % 2)], b[j / 2][2 * (j % 2) + 1]];
@@ -323,8 +326,11 @@ unsafe fn filter<const RESIDENT: bool, const DENSE: bool>(
                         }
                     } else {
                         // Rows past the last query have no limit: nothing is kept.
-                        let limit =
-                            if query < query_count { limits_now.add(TILE_QUERIES + row).load() } else { f32::NEG_INFINITY };
+                        let limit = if query < query_count {
+                            limits_now.add(TILE_QUERIES + row).load()
+                        } else {
+                            f32::NEG_INFINITY
+                        };
                         let mut hit = false;
                         #[expect(clippy::neg_cmp_op_on_partial_ord, reason = "NaN on either side must keep the row")]
                         unroll::<4>(|j| hit |= !(scores[j][0] > limit) | !(scores[j][1] > limit));
@@ -371,7 +377,7 @@ macro_rules! define_kernels {
             queries: *const u16, base: *const u16, stride: u32, query_count: u32, row_count: u32, metric: u32,
             query_greatest: *const u32, base_greatest: *const u32, query_norms: *const f32, query_residuals: *const f32,
             base_values: *const f32, tile_norms: *const f32, tile_residuals: *const f32, tiles: u32, tile_stride: u32,
-            tile_skip: u32, limits: *const f32, limit_stride: u32, out_values: *mut f32, out_rows: *mut u32,
+            tile_skip: u32, limits: *const f32, out_values: *mut f32, out_rows: *mut u32,
             counts: *mut u32, out_stride: u32,
         ) {
             // SAFETY: the same contract.
@@ -379,7 +385,7 @@ macro_rules! define_kernels {
                 filter::<$resident, $dense>(
                     queries, base, stride, query_count, row_count, metric, query_greatest, base_greatest, query_norms,
                     query_residuals, base_values, tile_norms, tile_residuals, tiles, tile_stride, tile_skip, limits,
-                    limit_stride, out_values, out_rows, counts, out_stride,
+                    out_values, out_rows, counts, out_stride,
                 )
             }
         }
@@ -393,7 +399,7 @@ define_kernels! {
     /// [`filter_dense_resident`] for any dimension: queries are streamed with the base. (Two blocks an SM would spill a
     /// register; this pass sees the sample only.)
     filter_dense_streamed: false, true, 1;
-    /// Appends (u, row) to the list of each query whose lower bound is at most `limits[query · limit_stride]`: entry p goes
+    /// Appends (u, row) to the list of each query whose lower bound is at most `limits[query]`: entry p goes
     /// to place query · out_stride + p of `out_values` and `out_rows` if p < out_stride, and `counts[query]` counts all of
     /// them, also those that found no place. Queries resident.
     filter_append_resident: true, false, 2;

@@ -158,7 +158,12 @@ unsafe fn prepare<E: Element>(
                 let v = if exists && quad < quads {
                     let x = E::load4(x, quad);
                     let c = if centre.is_null() { [0.0; 4] } else { element::F32::load4(centre, quad) };
-                    [x[0] as f64 - c[0] as f64, x[1] as f64 - c[1] as f64, x[2] as f64 - c[2] as f64, x[3] as f64 - c[3] as f64]
+                    [
+                        x[0] as f64 - c[0] as f64,
+                        x[1] as f64 - c[1] as f64,
+                        x[2] as f64 - c[2] as f64,
+                        x[3] as f64 - c[3] as f64,
+                    ]
                 } else {
                     [0.0; 4]
                 };

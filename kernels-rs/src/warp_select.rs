@@ -256,7 +256,8 @@ unsafe fn select_row<const QUEUE_REGISTERS: usize, const THREAD_QUEUE: usize, co
     let (row, segment) = (warp / segments.max(1), warp % segments.max(1));
     // SAFETY: the caller promises the shapes; row < rows, and a segment starts inside its row or is empty.
     unsafe {
-        let length = if lengths.is_null() { columns } else { global::load_nc(lengths.wrapping_add(row as usize)).min(columns) };
+        let length =
+            if lengths.is_null() { columns } else { global::load_nc(lengths.wrapping_add(row as usize)).min(columns) };
         let first = segment * segment_columns;
         let start = (row as u64 * row_stride) as usize + first as usize;
         let len = if first < length { (length - first).min(segment_columns) } else { 0 };
@@ -273,7 +274,10 @@ unsafe fn select_row<const QUEUE_REGISTERS: usize, const THREAD_QUEUE: usize, co
             Some(if id == crate::NO_ROW { EMPTY } else { entry::pack(key, id) })
         };
         let mut select = WarpSelect::<QUEUE_REGISTERS, THREAD_QUEUE>::new(k, floor);
-        scan::<QUEUE_REGISTERS, THREAD_QUEUE, AHEAD>(&mut select, Row { keys: keys.wrapping_add(start), ids, first, len, flip });
+        scan::<QUEUE_REGISTERS, THREAD_QUEUE, AHEAD>(
+            &mut select,
+            Row { keys: keys.wrapping_add(start), ids, first, len, flip },
+        );
         let lane = select.lane;
         unroll::<QUEUE_REGISTERS>(|r| {
             let place = 32 * r as u32 + lane;
@@ -390,7 +394,8 @@ pub unsafe fn warp_select_k1(
     let lane = warp::lane_id();
     // SAFETY: the caller promises the shapes; row < rows, and positions are checked against the piece's length.
     unsafe {
-        let length = if lengths.is_null() { columns } else { global::load_nc(lengths.wrapping_add(row as usize)).min(columns) };
+        let length =
+            if lengths.is_null() { columns } else { global::load_nc(lengths.wrapping_add(row as usize)).min(columns) };
         let first = segment * segment_columns;
         let start = (row as u64 * row_stride) as usize + first as usize;
         let len = if first < length { (length - first).min(segment_columns) } else { 0 };
@@ -404,8 +409,11 @@ pub unsafe fn warp_select_k1(
                 let position = base + 32 * e as u32 + lane;
                 let key = entry::key_of(group[e]);
                 if position < len && key <= entry::key(best) {
-                    let payload =
-                        if ids.is_null() { first + position } else { global::load_nc(ids.wrapping_add(start + position as usize)) };
+                    let payload = if ids.is_null() {
+                        first + position
+                    } else {
+                        global::load_nc(ids.wrapping_add(start + position as usize))
+                    };
                     best = best.min(entry::pack(key, payload));
                 }
             });

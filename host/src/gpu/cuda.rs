@@ -18,7 +18,7 @@ use super::runtime::Runtime;
 use crate::device_info::ptx;
 use crate::{Error, NoDeviceReason, Result};
 
-/// Uploads from this size on go through pinned buffers.
+/// Copies from this size on go through pinned buffers.
 const PINNED_FROM: usize = 4 << 20;
 /// Size of a pinned buffer. Two of them overlap the host's copy with the bus.
 const PINNED_BYTES: usize = 32 << 20;
@@ -99,8 +99,7 @@ pub(crate) type CudaDevice = Arc<Cuda>;
 /// Opens device `index`; later calls return the same device.
 pub(crate) fn open(index: usize) -> Result<CudaDevice> {
     static DEVICES: OnceLock<Mutex<HashMap<usize, CudaDevice>>> = OnceLock::new();
-    let mut devices =
-        DEVICES.get_or_init(Default::default).lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let mut devices = DEVICES.get_or_init(Default::default).lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     if let Some(device) = devices.get(&index) {
         return Ok(device.clone());
     }
@@ -242,6 +241,14 @@ impl Cuda {
         Ok(module)
     }
 
+    /// The device's two pinned buffers, made on first use.
+    fn pinned_pair<'a>(&self, pinned: &'a mut Option<[Pinned; 2]>) -> Result<&'a [Pinned; 2]> {
+        match pinned {
+            Some(buffers) => Ok(buffers),
+            none => Ok(none.insert([self.new_pinned()?, self.new_pinned()?])),
+        }
+    }
+
     fn new_pinned(&self) -> Result<Pinned> {
         let mut start = std::ptr::null_mut();
         // SAFETY: the driver writes the address; flags 0.
@@ -315,17 +322,17 @@ impl Runtime for CudaDevice {
             return copy(to, from.as_ptr(), from.len());
         }
         let mut pinned = self.pinned.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        let buffers = match &mut *pinned {
-            Some(buffers) => buffers,
-            none => none.insert([self.new_pinned()?, self.new_pinned()?]),
-        };
+        let buffers = self.pinned_pair(&mut pinned)?;
         for (piece, bytes) in from.chunks(PINNED_BYTES).enumerate() {
             let buffer = &buffers[piece % 2];
             // An event that was never recorded is done.
             buffer.done.synchronize().map_err(self.failed("cuEventSynchronize"))?;
             // SAFETY: the buffer has PINNED_BYTES, is ours under the lock, and the bus is done with it.
             let staging = unsafe { std::slice::from_raw_parts_mut(buffer.start, bytes.len()) };
-            staging.par_chunks_mut(1 << 20).zip(bytes.par_chunks(1 << 20)).for_each(|(to, from)| to.copy_from_slice(from));
+            staging
+                .par_chunks_mut(1 << 20)
+                .zip(bytes.par_chunks(1 << 20))
+                .for_each(|(to, from)| to.copy_from_slice(from));
             copy(to.wrapping_add(piece * PINNED_BYTES), buffer.start, bytes.len())?;
             buffer.done.record(stream).map_err(self.failed("cuEventRecord"))?;
         }
@@ -334,13 +341,44 @@ impl Runtime for CudaDevice {
 
     unsafe fn download(&self, stream: &Stream, to: &mut [u8], from: *const u8) -> Result<()> {
         self.make_current()?;
-        if !to.is_empty() {
-            // SAFETY: `from` has that many bytes, as the caller promises; the wait below ends the use of `to`.
+        let copy = |to: *mut u8, from: *const u8, bytes: usize| {
+            // SAFETY: `from` has that many bytes, as the caller promises; nothing uses `to` before the wait that follows.
             self.check("cuMemcpyDtoHAsync", unsafe {
-                sys::cuMemcpyDtoHAsync_v2(to.as_mut_ptr().cast(), from.addr() as u64, to.len(), stream.as_inner())
-            })?;
+                sys::cuMemcpyDtoHAsync_v2(to.cast(), from.addr() as u64, bytes, stream.as_inner())
+            })
+        };
+        if to.len() < PINNED_FROM {
+            if !to.is_empty() {
+                copy(to.as_mut_ptr(), from, to.len())?;
+            }
+            return self.synchronize(stream);
         }
-        self.synchronize(stream)
+        let mut pinned = self.pinned.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let buffers = self.pinned_pair(&mut pinned)?;
+        let start = |piece: usize, bytes: usize| {
+            let buffer = &buffers[piece % 2];
+            copy(buffer.start, from.wrapping_add(piece * PINNED_BYTES), bytes)?;
+            buffer.done.record(stream).map_err(self.failed("cuEventRecord"))
+        };
+        // The bus fills one buffer while the host empties the other.
+        let pieces = to.len().div_ceil(PINNED_BYTES);
+        let size = |piece: usize| (to.len() - piece * PINNED_BYTES).min(PINNED_BYTES);
+        let sizes: Vec<usize> = (0..pieces).map(size).collect();
+        for buffer in buffers {
+            buffer.done.synchronize().map_err(self.failed("cuEventSynchronize"))?;
+        }
+        start(0, sizes[0])?;
+        for (piece, to) in to.chunks_mut(PINNED_BYTES).enumerate() {
+            if let Some(&bytes) = sizes.get(piece + 1) {
+                start(piece + 1, bytes)?;
+            }
+            let buffer = &buffers[piece % 2];
+            buffer.done.synchronize().map_err(self.failed("cuEventSynchronize"))?;
+            // SAFETY: the buffer has PINNED_BYTES, is ours under the lock, and the bus is done with it.
+            let staging = unsafe { std::slice::from_raw_parts(buffer.start, to.len()) };
+            to.par_chunks_mut(1 << 20).zip(staging.par_chunks(1 << 20)).for_each(|(to, from)| to.copy_from_slice(from));
+        }
+        Ok(())
     }
 
     unsafe fn copy(&self, stream: &Stream, to: *mut u8, from: *const u8, bytes: usize) -> Result<()> {
@@ -360,9 +398,7 @@ impl Runtime for CudaDevice {
             return Ok(());
         }
         // SAFETY: `to` has room, as the caller promises.
-        self.check("cuMemsetD8Async", unsafe {
-            sys::cuMemsetD8Async(to.addr() as u64, byte, bytes, stream.as_inner())
-        })
+        self.check("cuMemsetD8Async", unsafe { sys::cuMemsetD8Async(to.addr() as u64, byte, bytes, stream.as_inner()) })
     }
 
     unsafe fn launch<A: KernelArgs>(
@@ -384,7 +420,16 @@ impl Runtime for CudaDevice {
         // copies the arguments. The kernel's own contract is the caller's promise.
         self.check("cuLaunchKernel", unsafe {
             sys::cuLaunchKernel(
-                function, gx, gy, gz, bx, by, bz, config.shared_bytes, stream.as_inner(), raw.as_mut_ptr(),
+                function,
+                gx,
+                gy,
+                gz,
+                bx,
+                by,
+                bz,
+                config.shared_bytes,
+                stream.as_inner(),
+                raw.as_mut_ptr(),
                 std::ptr::null_mut(),
             )
         })

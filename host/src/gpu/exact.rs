@@ -310,6 +310,7 @@ struct FilterPlan {
     list_rows: usize,
     counts: usize,
     overflow: usize,
+    limits: usize,
     keys: usize,
     ids: usize,
     cut: Cut,
@@ -333,6 +334,7 @@ impl FilterPlan {
             list_rows: layout.array::<u32>(list),
             counts: layout.array::<u32>(queries),
             overflow: layout.array::<u32>(queries),
+            limits: layout.array::<f32>(queries),
             keys: layout.array::<f32>(results),
             ids: layout.array::<u32>(results),
             cut,
@@ -410,7 +412,14 @@ impl Block {
     }
 
     /// The largest number of queries, up to `queries`, whose search fits `budget` bytes of scratch.
-    pub fn tile_queries<R: Runtime>(&self, runtime: &R, tuning: Tuning, queries: usize, k: usize, budget: u64) -> Result<usize> {
+    pub fn tile_queries<R: Runtime>(
+        &self,
+        runtime: &R,
+        tuning: Tuning,
+        queries: usize,
+        k: usize,
+        budget: u64,
+    ) -> Result<usize> {
         let k = k.min(self.base.count as usize) as u32;
         let bytes = |queries| self.scratch_bytes(tuning, queries, k, runtime.multiprocessors()) as u64;
         let mut tile = queries.min(u32::MAX as usize / 2);
@@ -443,16 +452,15 @@ impl Block {
             return self.search_direct(runtime, lane, queries, found as u32, &mut answer, None);
         }
         let overflowed = self.search_filtered(runtime, lane, tuning, queries, found as u32, &mut answer)?;
-        if std::env::var_os("DBG").is_some() { eprintln!("overflowed {} of {count}", overflowed.len()); }
         // A share at a time: the distances to all rows are large.
         let again = |numbers: &[usize]| -> Vec<T> {
             numbers.iter().flat_map(|&q| &queries[q * self.shape.dim..][..self.shape.dim]).copied().collect()
         };
-        let largest = FilterPlan::new(self.shape, tuning, count, self.base.count, found as u32, runtime.multiprocessors()).bytes;
+        let largest =
+            FilterPlan::new(self.shape, tuning, count, self.base.count, found as u32, runtime.multiprocessors()).bytes;
         let mut share = overflowed.len();
-        let bytes = |share| {
-            DirectPlan::new(self.shape, share, self.base.count, found as u32, runtime.multiprocessors()).bytes
-        };
+        let bytes =
+            |share| DirectPlan::new(self.shape, share, self.base.count, found as u32, runtime.multiprocessors()).bytes;
         while share > 1 && bytes(share) > largest {
             share = share.div_ceil(2);
         }
@@ -491,8 +499,16 @@ impl Block {
             let stride = u64::from(rows);
             canonical_distances(runtime, stream, shape, set, self.base, none, none, rows, stride, stride, distances)?;
             let what = Select {
-                keys: distances, ids: none, row_stride: stride, lengths: none, columns: rows, rows: count as u32, k,
-                best: shape.best(), out_keys: keys, out_ids: ids,
+                keys: distances,
+                ids: none,
+                row_stride: stride,
+                lengths: none,
+                columns: rows,
+                rows: count as u32,
+                k,
+                best: shape.best(),
+                out_keys: keys,
+                out_ids: ids,
             };
             select(runtime, stream, &what, &plan.cut, scratch, &plan.cut_scratch)?;
             answer.download(runtime, stream, keys, ids, count, numbers)
@@ -521,9 +537,9 @@ impl Block {
         let (list_values, list_rows) = (part(plan.list_values).cast::<f32>(), part(plan.list_rows).cast::<u32>());
         let overflow = part(plan.overflow).cast::<u32>();
         let (keys, ids) = (part(plan.keys).cast::<f32>(), part(plan.ids).cast::<u32>());
-        let limits = keys.wrapping_add(k as usize - 1).cast_const();
+        let limits = part(plan.limits).cast::<f32>();
         let none = std::ptr::null();
-        let run = FilterRun { block: self, runtime, stream, queries: set, limits, limit_stride: k };
+        let run = FilterRun { block: self, runtime, stream, queries: set, limits };
         // SAFETY: the plan reserved every part with the size that the kernels ask for, the base is there and prepared, and
         // the stream runs these in order.
         unsafe {
@@ -536,41 +552,104 @@ impl Block {
             runtime.fill(stream, counts.cast(), 0, 4 * count)?;
             runtime.fill(stream, overflow.cast(), 0, 4 * count)?;
 
-            run.filter(true, passes.sample, passes.sample_stride, 0, upper, std::ptr::null_mut(), std::ptr::null_mut(), passes.sample_columns())?;
+            run.filter(
+                true,
+                passes.sample,
+                passes.sample_stride,
+                0,
+                upper,
+                std::ptr::null_mut(),
+                std::ptr::null_mut(),
+                passes.sample_columns(),
+            )?;
             let sample = Select {
-                keys: upper, ids: none, row_stride: u64::from(passes.sample_columns()), lengths: none,
-                columns: passes.sample_columns(), rows: count as u32, k, best: Best::Smallest, out_keys: keys, out_ids: ids,
+                keys: upper,
+                ids: none,
+                row_stride: u64::from(passes.sample_columns()),
+                lengths: none,
+                columns: passes.sample_columns(),
+                rows: count as u32,
+                k,
+                best: Best::Smallest,
+                out_keys: keys,
+                out_ids: ids,
             };
             select(runtime, stream, &sample, &plan.cut, scratch, &plan.cut_scratch)?;
 
             let list = Select {
-                keys: list_values, ids: list_rows, row_stride: u64::from(passes.capacity), lengths: counts,
-                columns: passes.capacity, ..sample
+                keys: list_values,
+                ids: list_rows,
+                row_stride: u64::from(passes.capacity),
+                lengths: counts,
+                columns: passes.capacity,
+                ..sample
             };
             let (whole, no_scratch) = (Cut::none(passes.capacity), CutScratch::new());
-            let tighten = || -> Result<()> {
-                select(runtime, stream, &list, &whole, scratch, &no_scratch)?;
+            // The k-th smallest u that a selection found renews the limit, and the limit shortens the list.
+            let apply_limit = |first: bool| -> Result<()> {
                 let kernel = &candidates::COMPACT_CANDIDATES;
                 let config = blocks(kernel.name(), count as u64, candidates::WARPS_PER_BLOCK)?;
-                runtime.launch(stream, kernel, config, (
-                    count as u32, shape.metric_code(), shape.copy_stride() as u32, set.part::<f32>(set.layout.norms).cast_const(),
-                    set.part::<f32>(set.layout.residuals).cast_const(), self.base.part::<f32>(self.base.layout.bounds).cast_const(),
-                    limits, k, list_values, list_rows, counts, passes.capacity, overflow,
-                ))
+                let kth = keys.wrapping_add(k as usize - 1).cast_const();
+                runtime.launch(
+                    stream,
+                    kernel,
+                    config,
+                    (
+                        count as u32,
+                        shape.metric_code(),
+                        shape.copy_stride() as u32,
+                        set.part::<f32>(set.layout.norms).cast_const(),
+                        set.part::<f32>(set.layout.residuals).cast_const(),
+                        self.base.part::<f32>(self.base.layout.bounds).cast_const(),
+                        kth,
+                        k,
+                        u32::from(first),
+                        limits,
+                        list_values,
+                        list_rows,
+                        counts,
+                        passes.capacity,
+                        overflow,
+                    ),
+                )
             };
+            let tighten = || -> Result<()> {
+                select(runtime, stream, &list, &whole, scratch, &no_scratch)?;
+                apply_limit(false)
+            };
+            apply_limit(true)?;
             if passes.middle == 0 {
                 run.filter(false, passes.tiles, 1, 0, list_values, list_rows, counts, passes.capacity)?;
             } else {
                 let visited = passes.tiles.div_ceil(passes.middle);
                 run.filter(false, visited, passes.middle, 0, list_values, list_rows, counts, passes.capacity)?;
                 tighten()?;
-                run.filter(false, passes.tiles - visited, 0, passes.middle, list_values, list_rows, counts, passes.capacity)?;
+                run.filter(
+                    false,
+                    passes.tiles - visited,
+                    0,
+                    passes.middle,
+                    list_values,
+                    list_rows,
+                    counts,
+                    passes.capacity,
+                )?;
             }
             tighten()?;
 
             let stride = u64::from(passes.capacity);
             canonical_distances(
-                runtime, stream, shape, set, self.base, list_rows, counts, passes.capacity, u64::from(k), stride, list_values,
+                runtime,
+                stream,
+                shape,
+                set,
+                self.base,
+                list_rows,
+                counts,
+                passes.capacity,
+                u64::from(k),
+                stride,
+                list_values,
             )?;
             select(runtime, stream, &Select { best: shape.best(), ..list }, &whole, scratch, &no_scratch)?;
             let mut flags = vec![0u32; count];
@@ -588,7 +667,6 @@ struct FilterRun<'a, R: Runtime> {
     stream: &'a R::Stream,
     queries: Set,
     limits: *const f32,
-    limit_stride: u32,
 }
 
 impl<R: Runtime> FilterRun<'_, R> {
@@ -645,7 +723,6 @@ impl<R: Runtime> FilterRun<'_, R> {
             tile_stride,
             tile_skip,
             self.limits,
-            self.limit_stride,
             out_values,
             out_rows,
             counts,
@@ -714,7 +791,9 @@ impl Answer<'_> {
         match numbers {
             None => {
                 let slots = self.ids.par_chunks_mut(k).zip(self.distances.par_chunks_mut(k));
-                slots.zip(got_ids.par_chunks(found).zip(got_keys.par_chunks(found))).for_each(|(slots, got)| place(slots, got));
+                slots
+                    .zip(got_ids.par_chunks(found).zip(got_keys.par_chunks(found)))
+                    .for_each(|(slots, got)| place(slots, got));
             }
             Some(numbers) => {
                 for (&query, got) in numbers.iter().zip(got_ids.chunks(found).zip(got_keys.chunks(found))) {

@@ -5,8 +5,8 @@
 //! Queries are cut into tiles whose scratch fits the rest of the budget; two lanes (streams with scratch) work on different
 //! tiles at once, so that the selection of one overlaps the matrix product of the other.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::exact::{Block, Set, SetLayout, Shape, Tuning, prepare_set, upload_rows};
 use super::runtime::{Lanes, Layout, Runtime};
@@ -114,7 +114,16 @@ impl<T: Element, R: Runtime> FlatDevice<T, R> {
         let memory = runtime.allocate(0)?;
         let rows = Rows::Device(Resident { memory, layout, capacity: 0, prepared: Mutex::new(true) });
         let tuning = runtime.tuning();
-        Ok(FlatDevice { runtime, shape, tuning, budget, count: 0, rows, centre: Centre::default(), lanes: Lanes::new() })
+        Ok(FlatDevice {
+            runtime,
+            shape,
+            tuning,
+            budget,
+            count: 0,
+            rows,
+            centre: Centre::default(),
+            lanes: Lanes::new(),
+        })
     }
 
     fn resident_limit(&self) -> u64 {
@@ -272,7 +281,11 @@ impl<T: Element, R: Runtime> FlatDevice<T, R> {
             rows = rows.div_ceil(2);
         }
         if bytes(rows) > each {
-            return Err(Error::OutOfDeviceMemory { device: self.runtime.describe(), asked: bytes(rows), available: each });
+            return Err(Error::OutOfDeviceMemory {
+                device: self.runtime.describe(),
+                asked: bytes(rows),
+                available: each,
+            });
         }
         let (bytes, layout) = set_layout(self.shape, rows);
         let memory = [self.runtime.allocate(bytes)?, self.runtime.allocate(bytes)?];
@@ -321,9 +334,8 @@ impl<T: Element, R: Runtime> FlatDevice<T, R> {
             std::thread::scope(|scope| {
                 let ahead = (piece + 1 < pieces.len()).then(|| scope.spawn(|| load(piece + 1)));
                 let own = self.search_block(&block(piece), scratch, queries, k, &mut found.0, &mut found.1);
-                let ahead = ahead.map_or(Ok(()), |ahead| {
-                    ahead.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-                });
+                let ahead =
+                    ahead.map_or(Ok(()), |ahead| ahead.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
                 own.and(ahead)
             })?;
             merge(self.shape.metric, k, (ids, distances), (&found.0, &found.1));
@@ -335,8 +347,12 @@ impl<T: Element, R: Runtime> FlatDevice<T, R> {
 /// Merges the sorted results of one more block into the sorted results so far; ids of the new block are higher.
 fn merge(metric: Metric, k: usize, so_far: (&mut [u64], &mut [f32]), more: (&[u64], &[f32])) {
     use rayon::prelude::*;
-    so_far.0.par_chunks_mut(k).zip(so_far.1.par_chunks_mut(k)).zip(more.0.par_chunks(k).zip(more.1.par_chunks(k))).for_each(
-        |((ids, distances), (more_ids, more_distances))| {
+    so_far
+        .0
+        .par_chunks_mut(k)
+        .zip(so_far.1.par_chunks_mut(k))
+        .zip(more.0.par_chunks(k).zip(more.1.par_chunks(k)))
+        .for_each(|((ids, distances), (more_ids, more_distances))| {
             let (old_ids, old_distances) = (ids.to_vec(), distances.to_vec());
             // Each slot advances one of the two, so neither reaches k before the last slot is filled.
             let (mut old, mut new) = (0, 0);
@@ -352,8 +368,7 @@ fn merge(metric: Metric, k: usize, so_far: (&mut [u64], &mut [f32]), more: (&[u6
                     old += 1;
                 }
             }
-        },
-    );
+        });
 }
 
 impl<T: Element, R: Runtime> FlatBackend<T> for FlatDevice<T, R> {

@@ -60,13 +60,9 @@ pub(crate) fn select_k(
     selection: &mut Selection,
 ) -> Result<()> {
     match device {
-        Device::Emulator => {
-            select::select_from_host(&emulated::Emulator, keys, columns, lengths, best, selection)
-        }
+        Device::Emulator => select::select_from_host(&emulated::Emulator, keys, columns, lengths, best, selection),
         #[cfg(feature = "cuda")]
-        Device::Gpu(index) => {
-            select::select_from_host(&cuda::open(index)?, keys, columns, lengths, best, selection)
-        }
+        Device::Gpu(index) => select::select_from_host(&cuda::open(index)?, keys, columns, lengths, best, selection),
         #[cfg(feature = "cuda")]
         Device::Auto | Device::Cpu => {
             select::select_from_host(&cuda::open(0)?, keys, columns, lengths, best, selection)

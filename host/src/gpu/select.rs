@@ -8,8 +8,7 @@ use crate::select::{Best, Selection};
 use crate::{Error, Result};
 
 /// Arguments of the selection kernels, in order (see `warp_select::warp_select_k32`).
-type SelectArgs =
-    (*const f32, *const u32, u64, *const u32, u32, u32, u32, u32, u32, u32, u32, *mut f32, *mut u32, u32);
+type SelectArgs = (*const f32, *const u32, u64, *const u32, u32, u32, u32, u32, u32, u32, u32, *mut f32, *mut u32, u32);
 
 macro_rules! table {
     ($(($k:literal, $t:literal, $ahead:literal, $blocks:literal, $name:ident, $handle:ident))*) => {
@@ -95,7 +94,8 @@ impl Cut {
     /// Reserves the winners of all levels but the last.
     pub fn reserve(&self, layout: &mut Layout, rows: u32, k: u32) -> CutScratch {
         let inner = &self.levels[..self.levels.len() - 1];
-        let winners = |level: &Level| (rows as usize).saturating_mul(level.segments as usize).saturating_mul(k as usize);
+        let winners =
+            |level: &Level| (rows as usize).saturating_mul(level.segments as usize).saturating_mul(k as usize);
         inner.iter().map(|level| (layout.array::<f32>(winners(level)), layout.array::<u32>(winners(level)))).collect()
     }
 }
@@ -152,8 +152,20 @@ unsafe fn pass<R: Runtime>(
         LaunchConfig { grid: [blocks, 1, 1], block: [32 * warp_select::WARPS_PER_BLOCK, 1, 1], shared_bytes: 0 };
     let flip = if what.best == Best::Largest { 0x8000_0000 } else { 0 };
     let args = (
-        what.keys, what.ids, what.row_stride, what.lengths, what.columns, cut.segments, cut.segment_columns, what.rows,
-        flip, k, skip, what.out_keys, what.out_ids, what.k,
+        what.keys,
+        what.ids,
+        what.row_stride,
+        what.lengths,
+        what.columns,
+        cut.segments,
+        cut.segment_columns,
+        what.rows,
+        flip,
+        k,
+        skip,
+        what.out_keys,
+        what.out_ids,
+        what.k,
     );
     // SAFETY: as the caller promises.
     unsafe { runtime.launch(stream, kernel, config, args) }

@@ -131,7 +131,10 @@ fn start_up(args: &StartUpArgs, out: &Out) -> Outcome {
         StartUp { device: index.device(), open_seconds, first_search_seconds, second_search_seconds, start_up_seconds };
     out.field("device", &report.device)?;
     out.field("open", format_args!("{open_seconds:.3} s"))?;
-    out.field("search", format_args!("{first_search_seconds:.3} s the first time, {second_search_seconds:.6} s the second"))?;
+    out.field(
+        "search",
+        format_args!("{first_search_seconds:.3} s the first time, {second_search_seconds:.6} s the second"),
+    )?;
     out.field("start-up", format_args!("{start_up_seconds:.3} s"))?;
     out.object(&report)
 }
