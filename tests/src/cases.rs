@@ -114,7 +114,8 @@ const SMALL_SHAPES: &[Shape] = &[
     shape(7, 40, 2, 120),
 ];
 
-/// As [`SMALL_SHAPES`], for CPU and GPU.
+/// As [`SMALL_SHAPES`], for CPU and GPU. A GPU filters candidates from 256 million component products on, and in two passes
+/// from 131,072 vectors on; both sides of each are here.
 const LARGE_SHAPES: &[Shape] = &[
     shape(1, 100_000, 3, 100),
     shape(3, 12_800, 129, 31),
@@ -122,7 +123,9 @@ const LARGE_SHAPES: &[Shape] = &[
     shape(64, 5_000, 65, 1025),
     shape(100, 1_000, 129, 3_000),
     shape(96, 40_000, 17, 10),
-    shape(128, 20_000, 65, 1),
+    shape(128, 20_000, 129, 1),
+    shape(128, 140_000, 17, 10),
+    shape(130, 140_000, 16, 500),
     shape(128, 10_001, 33, 2_500),
     shape(960, 2_000, 33, 100),
     shape(2048, 1_000, 17, 129),
@@ -141,18 +144,18 @@ const ALL_DATA: &[VectorData] = &[
     VectorData::Line,
 ];
 
-/// Shapes on which every kind of data runs, under every metric: fewer and more rows than the filter's tile.
+/// Shapes on which every kind of data runs, under every metric; the large one is large enough for a GPU to filter.
 const DATA_SHAPES: &[(Shape, Size)] = &[
     (shape(16, 300, 3, 10), Size::Small),
     (shape(70, 150, 2, 33), Size::Small),
-    (shape(24, 20_000, 17, 40), Size::Large),
+    (shape(192, 21_000, 65, 40), Size::Large),
 ];
 
-/// Shapes on which every element type runs, under every metric.
+/// Shapes on which every element type runs, under every metric; the large one is large enough for a GPU to filter.
 const ELEMENT_SHAPES: &[(Shape, Size)] = &[
     (shape(13, 200, 3, 20), Size::Small),
     (shape(128, 140, 2, 5), Size::Small),
-    (shape(100, 15_000, 9, 100), Size::Large),
+    (shape(260, 15_600, 65, 100), Size::Large),
 ];
 
 /// Every case of exact search.
