@@ -118,8 +118,8 @@ fn check_by_value<T: Component>(
         // Whole numbers below 2^24 are exact under L2 and inner product.
         let exact = T::WHOLE && metric != Metric::Cosine && value.abs() < f64::from(1 << 24);
         let allowed = if exact { 0.0 } else { tolerance };
-        // The comparison is written so that NaN fails.
-        if !((given - value).abs() <= allowed) {
+        let error = (given - value).abs();
+        if error.is_nan() || error > allowed {
             return Err(format!("place {place}: distance {:?}, float64 {value:?} (badness)", distances[place]));
         }
         if value - tolerance > limit {
