@@ -20,7 +20,7 @@
 //!
 //! # Cost
 //! A pair costs about 3·d/32 f64 and d/32 conversion instructions a lane and 15 for the butterfly. Conversions to f64
-//! run at a quarter of the f64 rate, so the query's are shared by [`BATCH`] rows, whose loads overlap as well.
+//! run at a quarter of the f64 rate, so the query's are shared by `BATCH` rows, whose loads overlap as well.
 
 use cuda_std::warp::butterfly_sum;
 use cuda_std::{global, kernel, thread, unroll, warp};
@@ -32,7 +32,7 @@ pub const WARPS_PER_BLOCK: u32 = 4;
 /// Base rows a warp has in flight.
 const BATCH: usize = 4;
 
-/// Steps 1 to 4 of the definition for [`BATCH`] rows at once; every lane returns all sums. All 32 lanes arrive.
+/// Steps 1 to 4 of the definition for `BATCH` rows at once; every lane returns all sums. All 32 lanes arrive.
 ///
 /// # Safety
 /// `x` and each of `rows` have `quads` readable groups of four components.

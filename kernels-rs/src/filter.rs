@@ -176,7 +176,7 @@ unsafe fn filter<const RESIDENT: bool, const DENSE: bool>(
         return;
     }
 
-    // SAFETY (the whole body): the caller promises the shapes; copies are padded to whole tiles, so tile loads stay inside,
+    // SAFETY: for the whole body, the caller promises the shapes; copies are padded to whole tiles, so tile loads stay inside,
     // stores are checked against query_count, row_count and out_stride, and shared addresses against `shared_bytes`.
     unsafe {
         let limits_at = shared::dynamic::<u8>().cast::<f32>();

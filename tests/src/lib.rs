@@ -2,7 +2,7 @@
 //!
 //! | module | what |
 //! |---|---|
-//! | [`reference`] | what the right answer is: naive, float64, sharing no code with warpann |
+//! | [mod@reference] | what the right answer is: naive, float64, sharing no code with warpann |
 //! | [`cases`] | the table: named cases of exact search and of k-selection |
 //! | [`data`] | deterministic vectors and keys of every kind the table names |
 //! | [`runner`] | runs one case on one device and compares it with the reference |

@@ -388,6 +388,8 @@ pub(crate) struct Block {
     pub centred: bool,
     /// Id of the first row.
     pub first_id: u64,
+    /// Choices that depend on the device.
+    pub tuning: Tuning,
 }
 
 // SAFETY: a Block is addresses of device memory and numbers; whoever owns the memory keeps it alive and unchanged.
@@ -396,32 +398,25 @@ unsafe impl Send for Block {}
 unsafe impl Sync for Block {}
 
 impl Block {
-    fn uses_filter(&self, tuning: Tuning, queries: usize, k: u32) -> bool {
+    fn uses_filter(&self, queries: usize, k: u32) -> bool {
         let rows = u64::from(self.base.count);
         let work = (queries as u64).saturating_mul(rows).saturating_mul(self.shape.dim as u64);
-        work > tuning.direct_work && u64::from(k) * 4 < rows
+        work > self.tuning.direct_work && u64::from(k) * 4 < rows
     }
 
     /// Scratch that a search of so many queries takes at once.
-    fn scratch_bytes(&self, tuning: Tuning, queries: usize, k: u32, multiprocessors: u32) -> usize {
-        if self.uses_filter(tuning, queries, k) {
-            FilterPlan::new(self.shape, tuning, queries, self.base.count, k, multiprocessors).bytes
+    fn scratch_bytes(&self, queries: usize, k: u32, multiprocessors: u32) -> usize {
+        if self.uses_filter(queries, k) {
+            FilterPlan::new(self.shape, self.tuning, queries, self.base.count, k, multiprocessors).bytes
         } else {
             DirectPlan::new(self.shape, queries, self.base.count, k, multiprocessors).bytes
         }
     }
 
     /// The largest number of queries, up to `queries`, whose search fits `budget` bytes of scratch.
-    pub fn tile_queries<R: Runtime>(
-        &self,
-        runtime: &R,
-        tuning: Tuning,
-        queries: usize,
-        k: usize,
-        budget: u64,
-    ) -> Result<usize> {
+    pub fn tile_queries<R: Runtime>(&self, runtime: &R, queries: usize, k: usize, budget: u64) -> Result<usize> {
         let k = k.min(self.base.count as usize) as u32;
-        let bytes = |queries| self.scratch_bytes(tuning, queries, k, runtime.multiprocessors()) as u64;
+        let bytes = |queries| self.scratch_bytes(queries, k, runtime.multiprocessors()) as u64;
         let mut tile = queries.min(u32::MAX as usize / 2);
         while tile > 1 && bytes(tile) > budget {
             tile = tile.div_ceil(2);
@@ -439,7 +434,6 @@ impl Block {
         &self,
         runtime: &R,
         lane: &mut Lane<R>,
-        tuning: Tuning,
         queries: &[T],
         k: usize,
         ids: &mut [u64],
@@ -448,16 +442,17 @@ impl Block {
         let count = queries.len() / self.shape.dim;
         let found = k.min(self.base.count as usize);
         let mut answer = Answer { block: self, k, found, ids, distances };
-        if !self.uses_filter(tuning, count, found as u32) {
+        if !self.uses_filter(count, found as u32) {
             return self.search_direct(runtime, lane, queries, found as u32, &mut answer, None);
         }
-        let overflowed = self.search_filtered(runtime, lane, tuning, queries, found as u32, &mut answer)?;
+        let overflowed = self.search_filtered(runtime, lane, queries, found as u32, &mut answer)?;
         // A share at a time: the distances to all rows are large.
         let again = |numbers: &[usize]| -> Vec<T> {
             numbers.iter().flat_map(|&q| &queries[q * self.shape.dim..][..self.shape.dim]).copied().collect()
         };
         let largest =
-            FilterPlan::new(self.shape, tuning, count, self.base.count, found as u32, runtime.multiprocessors()).bytes;
+            FilterPlan::new(self.shape, self.tuning, count, self.base.count, found as u32, runtime.multiprocessors())
+                .bytes;
         let mut share = overflowed.len();
         let bytes =
             |share| DirectPlan::new(self.shape, share, self.base.count, found as u32, runtime.multiprocessors()).bytes;
@@ -520,14 +515,13 @@ impl Block {
         &self,
         runtime: &R,
         lane: &mut Lane<R>,
-        tuning: Tuning,
         queries: &[T],
         k: u32,
         answer: &mut Answer,
     ) -> Result<Vec<usize>> {
         let shape = self.shape;
         let count = queries.len() / shape.dim;
-        let plan = FilterPlan::new(shape, tuning, count, self.base.count, k, runtime.multiprocessors());
+        let plan = FilterPlan::new(shape, self.tuning, count, self.base.count, k, runtime.multiprocessors());
         let passes = plan.passes;
         let scratch = lane.scratch(runtime, plan.bytes)?;
         let stream = &lane.stream;

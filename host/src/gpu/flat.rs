@@ -219,7 +219,7 @@ impl<T: Element, R: Runtime> FlatDevice<T, R> {
         let dim = self.shape.dim;
         let count = queries.len() / dim;
         let lanes = if count >= TWO_LANES_FROM { 2 } else { 1 };
-        let fits = block.tile_queries(&self.runtime, self.tuning, count, k, scratch / lanes)?;
+        let fits = block.tile_queries(&self.runtime, count, k, scratch / lanes)?;
         let tile = fits.min(count.div_ceil(lanes as usize));
         type Tile<'a, T> = (&'a [T], &'a mut [u64], &'a mut [f32]);
         let tiles: Vec<Mutex<Option<Tile<'_, T>>>> = queries
@@ -234,7 +234,7 @@ impl<T: Element, R: Runtime> FlatDevice<T, R> {
                 while let Some(tile) = tiles.get(next.fetch_add(1, Ordering::Relaxed)) {
                     let tile = tile.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).take();
                     if let Some((queries, ids, distances)) = tile {
-                        block.search(&self.runtime, lane, self.tuning, queries, k, ids, distances)?;
+                        block.search(&self.runtime, lane, queries, k, ids, distances)?;
                     }
                 }
                 Ok(())
@@ -267,7 +267,7 @@ impl<T: Element, R: Runtime> FlatDevice<T, R> {
                 *prepared = true;
             }
         }
-        let block = Block { shape: self.shape, base: set, centred: self.centred(), first_id: 0 };
+        let block = Block { shape: self.shape, base: set, centred: self.centred(), first_id: 0, tuning: self.tuning };
         let used = set_layout(self.shape, resident.capacity).0 as u64;
         self.search_block(&block, self.budget.saturating_sub(used), queries, k, ids, distances)
     }
@@ -315,7 +315,13 @@ impl<T: Element, R: Runtime> FlatDevice<T, R> {
                 slots.layout,
                 (pieces[piece].len() / dim) as u32,
             );
-            Block { shape: self.shape, base: set, centred: self.centred(), first_id: (piece * slots.rows) as u64 }
+            Block {
+                shape: self.shape,
+                base: set,
+                centred: self.centred(),
+                first_id: (piece * slots.rows) as u64,
+                tuning: self.tuning,
+            }
         };
         let load = |piece: usize| {
             let set = block(piece).base;

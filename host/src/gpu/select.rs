@@ -71,9 +71,11 @@ impl Cut {
         let shortest = u64::from(k).saturating_mul(8).max(1024);
         let mut columns = u64::from(columns);
         let mut levels = Vec::new();
-        while k <= PASS {
+        // More than one pass needs the row in one piece: a pass goes on from the last result of the one before.
+        let may_cut = k <= PASS;
+        loop {
             let segments = wanted.min(columns / shortest);
-            if segments <= 1 {
+            if segments <= 1 || !may_cut {
                 break;
             }
             let segment_columns = columns.div_ceil(segments);
