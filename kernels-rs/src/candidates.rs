@@ -19,7 +19,7 @@
 use cuda_std::warp::FULL_MASK;
 use cuda_std::{global, kernel, math, thread, warp};
 
-use crate::filter::{Bounds, error_bound};
+use crate::filter::{Bounds, QueryTerms};
 
 /// Warps in a block of this kernel.
 pub const WARPS_PER_BLOCK: u32 = 4;
@@ -70,7 +70,7 @@ pub unsafe fn compact_candidates(
         let found = global::load_nc(found.wrapping_add(query * found_stride as usize));
         // A NaN says nothing; `min_f32` takes the other value.
         let limit = if first != 0 { found } else { math::min_f32(found, global::load(limits.wrapping_add(query))) };
-        let highest = limit + 2.0 * error_bound(metric, padded, x, y);
+        let highest = limit + 2.0 * QueryTerms::new(metric, padded, x).error(metric, y);
         let list = query * stride as usize;
         let mut kept = 0;
         let mut start = 0;

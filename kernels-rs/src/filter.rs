@@ -25,7 +25,7 @@
 //! the residuals and norms that `prepare` measured. f16 products are exact in f32; an addition on the tensor core is wrong
 //! by at most 2⁻²³ of the largest magnitude involved, and with at most 18 of them for 16 components the sum by less than
 //! d·2⁻²²·‖x̂‖·‖ŷ‖ =: γ‖x̂‖‖ŷ‖. Rounding of ‖y‖², of the score and of the limit, and that of the canonical distance to f32,
-//! are covered by 2⁻²⁰(‖x‖² + ‖y‖²) (inner products: 2⁻²⁰‖x‖‖y‖). [`error_bound`] adds these up with the greatest norm and
+//! are covered by 2⁻²⁰(‖x‖² + ‖y‖²) (inner products: 2⁻²⁰‖x‖‖y‖). [`QueryTerms`] adds these up with the greatest norm and
 //! residual of the tile: one number a query and tile. A NaN or infinite bound (components near f32's limits) keeps all.
 //!
 //! # How it maps to the machine
@@ -40,6 +40,7 @@
 //! Floor: 2·nq·n·d operations at the f16 rate (3.2 ms for 10,000 × 1,000,000 × 128 on an H200). Survivors: about k times the
 //! ratio of base to sample, plus those within 2E of the limit (some percent of k on clustered data).
 
+use cuda_std::math::mul_add_f32;
 use cuda_std::shared::SharedPtr;
 use cuda_std::{async_copy, atomic, global, kernel, mma, shared, thread, unroll, warp};
 
@@ -58,17 +59,22 @@ pub const RESIDENT_CHUNKS: u32 = 3;
 
 const CHUNK_BYTES: u32 = CHUNK * 2;
 const CHUNK_TILE_BYTES: u32 = TILE_ROWS * CHUNK_BYTES;
-/// Error bound and limit of each query, for this tile and the next.
-const LIMIT_BYTES: u32 = 2 * 2 * TILE_QUERIES * 4;
 const RESIDENT_STAGES: u32 = 4;
 const STREAMED_STAGES: u32 = 3;
+/// What the epilogue needs of a tile: 128 values, greatest norm, greatest residual.
+const INFO_BYTES: u32 = TILE_ROWS * 4 + 16;
+/// Tiles whose chunks can be under way at once.
+const INFOS: u32 = 4;
+/// What the epilogue needs of a query: [`QueryTerms`].
+const TERMS_BYTES: u32 = TILE_QUERIES * 16;
+const HEADER_BYTES: u32 = (TERMS_BYTES + INFOS * INFO_BYTES).next_multiple_of(128);
 
 /// Dynamic shared memory of a block, in bytes, for copies of `chunks` chunks.
 pub const fn shared_bytes(chunks: u32) -> u32 {
     if chunks <= RESIDENT_CHUNKS {
-        LIMIT_BYTES + (chunks + RESIDENT_STAGES) * CHUNK_TILE_BYTES
+        HEADER_BYTES + (chunks + RESIDENT_STAGES) * CHUNK_TILE_BYTES
     } else {
-        LIMIT_BYTES + STREAMED_STAGES * 2 * CHUNK_TILE_BYTES
+        HEADER_BYTES + STREAMED_STAGES * 2 * CHUNK_TILE_BYTES
     }
 }
 
@@ -81,21 +87,52 @@ pub struct Bounds {
     pub residual: f32,
 }
 
-/// E of the module documentation, for copies of `padded` components.
-#[inline(always)]
-pub fn error_bound(metric: u32, padded: u32, x: Bounds, y: Bounds) -> f32 {
+/// E of the module documentation as a function of the base's side: E = per_norm · norm + per_residual · residual + own +
+/// [`Self::of_base`].
+#[derive(Clone, Copy)]
+pub struct QueryTerms {
+    per_norm: f32,
+    per_residual: f32,
+    own: f32,
+}
+
+impl QueryTerms {
+    /// Covers rounding; also of the bound itself, upwards.
     const UNIT: f32 = 1.0 / 1_048_576.0;
-    // Below this, f32 products of norms may round to zero.
+    /// Below this, f32 products of norms may round to zero.
     const TINY: f32 = 1e-35;
-    let gamma = (padded + 16) as f32 * (1.0 / 4_194_304.0);
-    let product = (x.residual + gamma * x.norm) * y.norm + x.norm * y.residual;
-    let bound = if metric == METRIC_L2 {
-        2.0 * product + UNIT * (x.norm * x.norm + y.norm * y.norm)
-    } else {
-        product + UNIT * (x.norm * y.norm)
-    };
-    // A dozen roundings upwards.
-    bound * (1.0 + UNIT) + TINY
+
+    /// The terms of a query, for copies of `padded` components.
+    #[inline(always)]
+    pub fn new(metric: u32, padded: u32, x: Bounds) -> QueryTerms {
+        let gamma = (padded + 16) as f32 * (1.0 / 4_194_304.0);
+        let per_norm = x.residual + gamma * x.norm;
+        let up = 1.0 + Self::UNIT;
+        if metric == METRIC_L2 {
+            let own = Self::UNIT * x.norm * x.norm * up + Self::TINY;
+            QueryTerms { per_norm: 2.0 * per_norm * up, per_residual: 2.0 * x.norm * up, own }
+        } else {
+            QueryTerms { per_norm: (per_norm + Self::UNIT * x.norm) * up, per_residual: x.norm * up, own: Self::TINY }
+        }
+    }
+
+    /// The part of the bound that depends on the base's side alone.
+    #[inline(always)]
+    pub fn of_base(metric: u32, y: Bounds) -> f32 {
+        if metric == METRIC_L2 { Self::UNIT * y.norm * y.norm * (1.0 + Self::UNIT) } else { 0.0 }
+    }
+
+    /// The error bound against `y`, added to `start`.
+    #[inline(always)]
+    pub fn error_from(&self, start: f32, y: Bounds) -> f32 {
+        mul_add_f32(self.per_norm, y.norm, mul_add_f32(self.per_residual, y.residual, start))
+    }
+
+    /// The error bound against `y`.
+    #[inline(always)]
+    pub fn error(&self, metric: u32, y: Bounds) -> f32 {
+        self.error_from(self.own + Self::of_base(metric, y), y)
+    }
 }
 
 /// Which of the base's tiles a launch visits.
@@ -179,37 +216,34 @@ unsafe fn filter<const RESIDENT: bool, const DENSE: bool>(
     // SAFETY: for the whole body, the caller promises the shapes; copies are padded to whole tiles, so tile loads stay inside,
     // stores are checked against query_count, row_count and out_stride, and shared addresses against `shared_bytes`.
     unsafe {
-        let limits_at = shared::dynamic::<u8>().cast::<f32>();
-        let queries_at = shared::dynamic::<u8>().add(LIMIT_BYTES);
+        let terms_at = shared::dynamic::<u8>().cast::<global::F32x4>();
+        let infos_at = shared::dynamic::<u8>().add(TERMS_BYTES);
+        let queries_at = shared::dynamic::<u8>().add(HEADER_BYTES);
         let (ring, stage_bytes) = if RESIDENT {
             (queries_at.add(chunks * CHUNK_TILE_BYTES), CHUNK_TILE_BYTES)
         } else {
             (queries_at, 2 * CHUNK_TILE_BYTES)
         };
         let query_tile = queries.wrapping_add(first_query as usize * stride as usize);
-        // Error bound, and limit plus error bound, of each query against the tile of `visit`. The query's own numbers are read
-        // again for every tile (from L1): registers are what this kernel is short of.
-        let write_limits = |visit: u32| {
+
+        // Rows past the last query have no limit: nothing is kept.
+        if thread < TILE_QUERIES {
             let query = (first_query + thread) as usize;
-            if thread < TILE_QUERIES && query < query_count as usize {
+            let mut terms = QueryTerms::new(metric, stride, Bounds { norm: 0.0, residual: 0.0 });
+            let mut limit = f32::NEG_INFINITY;
+            if query < query_count as usize {
                 let x = Bounds {
                     norm: global::load_nc(query_norms.wrapping_add(query)),
                     residual: global::load_nc(query_residuals.wrapping_add(query)),
                 };
-                let tile = tile_number(visit, tile_stride, tile_skip) as usize;
-                let y = Bounds {
-                    norm: global::load_nc(tile_norms.wrapping_add(tile)),
-                    residual: global::load_nc(tile_residuals.wrapping_add(tile)),
-                };
-                let error = error_bound(metric, stride, x, y);
-                let at = limits_at.add((visit & 1) * 2 * TILE_QUERIES + thread);
-                at.store(error);
+                terms = QueryTerms::new(metric, stride, x);
                 if !DENSE {
-                    let limit = global::load_nc(limits.wrapping_add(query));
-                    at.add(TILE_QUERIES).store(limit + error);
+                    limit = global::load_nc(limits.wrapping_add(query));
                 }
             }
-        };
+            let words = [terms.per_norm, terms.per_residual, terms.own, terms.own + limit];
+            terms_at.add(thread).store(global::F32x4(words));
+        }
 
         let scale = (1.0 / scale_of(metric, f32::from_bits(global::load_nc(query_greatest))))
             * (1.0 / scale_of(metric, f32::from_bits(global::load_nc(base_greatest))));
@@ -225,6 +259,18 @@ unsafe fn filter<const RESIDENT: bool, const DENSE: bool>(
                 copy_chunk(to, rows, stride, load_chunk, thread);
                 if !RESIDENT {
                     copy_chunk(to.add(CHUNK_TILE_BYTES), query_tile, stride, load_chunk, thread);
+                }
+                if load_chunk == 0 {
+                    let info = infos_at.add((load_visit % INFOS) * INFO_BYTES);
+                    let (tile, part) = (tile as usize, thread as usize);
+                    if thread < TILE_ROWS / 4 {
+                        let from = base_values.wrapping_add(tile * TILE_ROWS as usize + 4 * part);
+                        async_copy::copy_16(info.add(16 * thread), from.cast());
+                    } else if thread == TILE_ROWS / 4 {
+                        async_copy::copy_4(info.add(TILE_ROWS * 4), tile_norms.wrapping_add(tile).cast());
+                    } else if thread == TILE_ROWS / 4 + 1 {
+                        async_copy::copy_4(info.add(TILE_ROWS * 4 + 4), tile_residuals.wrapping_add(tile).cast());
+                    }
                 }
                 load_stage = if load_stage + 1 == stages { 0 } else { load_stage + 1 };
                 load_chunk += 1;
@@ -248,7 +294,6 @@ unsafe fn filter<const RESIDENT: bool, const DENSE: bool>(
                 load_step();
             }
         });
-        write_limits(first_visit);
 
         // Addresses of ldmatrix: 16 query rows by two 16-byte halves; two groups of 8 base rows by two halves.
         let (a_row, a_half) = (warp_row * 64 + (lane & 15), lane >> 4);
@@ -267,12 +312,9 @@ unsafe fn filter<const RESIDENT: bool, const DENSE: bool>(
                 } else {
                     async_copy::wait_group::<{ STREAMED_STAGES - 2 }>();
                 }
-                // Also orders the last reads of the stage that is refilled now, and of the limits written below.
+                // Also orders the last reads of the stage and of the tile's numbers that are refilled now.
                 thread::sync_threads();
                 load_step();
-                if chunk == 0 && visit + 1 < last_visit {
-                    write_limits(visit + 1);
-                }
                 let b_at = ring.add(stage * stage_bytes);
                 let a_at = if RESIDENT { queries_at.add(chunk * CHUNK_TILE_BYTES) } else { b_at.add(CHUNK_TILE_BYTES) };
                 unroll::<4>(|step| {
@@ -296,28 +338,30 @@ unsafe fn filter<const RESIDENT: bool, const DENSE: bool>(
                 chunk += 1;
             }
 
-            // The limits of this tile were written a tile ago, before this tile's first barrier.
+            // The tile's numbers came with its first chunk.
             let tile = tile_number(visit, tile_stride, tile_skip);
-            let limits_now = limits_at.add((visit & 1) * 2 * TILE_QUERIES);
+            let info = infos_at.add((visit % INFOS) * INFO_BYTES);
+            let numbers = info.add(TILE_ROWS * 4).cast::<f32>();
+            let y = Bounds { norm: numbers.load(), residual: numbers.add(1).load() };
+            let of_base = QueryTerms::of_base(metric, y);
             let column = warp_column * 32 + c_column;
             let mut values = [[0.0f32; 2]; 4];
-            unroll::<4>(|j| {
-                let at = (tile * TILE_ROWS + column + 8 * j as u32) as usize;
-                values[j] = global::load_nc(base_values.wrapping_add(at).cast::<global::F32x2>()).0;
-            });
+            unroll::<4>(|j| values[j] = info.add((column + 8 * j as u32) * 4).cast::<global::F32x2>().load().0);
             unroll::<4>(|i| {
                 unroll::<2>(|half| {
                     let row = warp_row * 64 + 16 * i as u32 + 8 * half as u32 + c_row;
                     let query = first_query + row;
+                    let [per_norm, per_residual, own, own_and_limit] = terms_at.add(row).load().0;
+                    let terms = QueryTerms { per_norm, per_residual, own };
                     let mut scores = [[0.0f32; 2]; 4];
                     unroll::<4>(|j| {
                         unroll::<2>(|e| {
-                            scores[j][e] = cuda_std::math::mul_add_f32(acc[i][j][2 * half + e], scale, values[j][e]);
+                            scores[j][e] = mul_add_f32(acc[i][j][2 * half + e], scale, values[j][e]);
                         });
                     });
                     if DENSE {
                         if query < query_count {
-                            let error = limits_now.add(row).load();
+                            let error = terms.error(metric, y);
                             let out = query as usize * out_stride as usize + (visit * TILE_ROWS + column) as usize;
                             unroll::<4>(|j| {
                                 let pair = global::F32x2([scores[j][0] + error, scores[j][1] + error]);
@@ -325,17 +369,12 @@ unsafe fn filter<const RESIDENT: bool, const DENSE: bool>(
                             });
                         }
                     } else {
-                        // Rows past the last query have no limit: nothing is kept.
-                        let limit = if query < query_count {
-                            limits_now.add(TILE_QUERIES + row).load()
-                        } else {
-                            f32::NEG_INFINITY
-                        };
+                        let limit = terms.error_from(own_and_limit + of_base, y);
                         let mut hit = false;
                         #[expect(clippy::neg_cmp_op_on_partial_ord, reason = "NaN on either side must keep the row")]
                         unroll::<4>(|j| hit |= !(scores[j][0] > limit) | !(scores[j][1] > limit));
                         if hit && query < query_count {
-                            let error = limits_now.add(row).load();
+                            let error = terms.error(metric, y);
                             unroll::<8>(|je| {
                                 let (j, e) = (je / 2, je % 2);
                                 let row = tile * TILE_ROWS + column + (8 * j + e) as u32;

@@ -37,8 +37,8 @@ use cuda_std::warp::{FULL_MASK, shuffle_xor};
 
 /// Longest register array a network here sorts.
 pub const MAX_REGISTERS: usize = 32;
-/// Room for the longest comparator program (R = 32 needs 271 steps; the odd sizes need fewer).
-pub const MAX_STEPS: usize = 320;
+/// Room for the longest comparator program (R = 32 needs 432 steps), in whole blocks of 64.
+pub const MAX_STEPS: usize = 448;
 
 /// One step of a program, on whole registers (32 entries each).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -227,7 +227,7 @@ fn run<P: Constant, const REGISTERS: usize>(x: &mut [u64; REGISTERS], lane: u32)
             }
         )*};
     }
-    block!(0 64 128 192 256);
+    block!(0 64 128 192 256 320 384);
 }
 
 /// Sorts 32·`REGISTERS` entries ascending. All 32 lanes of the warp arrive together (shuffles with the full mask).

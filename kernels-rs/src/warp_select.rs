@@ -207,6 +207,8 @@ unsafe fn scan<const QUEUE_REGISTERS: usize, const THREAD_QUEUE: usize, const AH
                 } else {
                     row.first + position
                 };
+                // The id of an empty slot: what an earlier level of a selection did not find. Positions never have it.
+                let take = take & (payload != crate::NO_ROW);
                 // Late in a row most of the 32 keys of a step hold no candidate either.
                 if finish | warp::any(FULL_MASK, take) {
                     select.push(entry::pack(key, payload), take);
@@ -335,7 +337,8 @@ macro_rules! define_kernels {
         /// Selects the best k of each row, sorted, for k up to the number in its name.
         ///
         /// Row r has `lengths[r]` keys (all rows `columns` where `lengths` is null) from `keys + r * row_stride`, and its
-        /// ids beside them where `ids` is not null. It is cut into `segments` pieces of `segment_columns` keys, and warp
+        /// ids beside them where `ids` is not null (a key with the id `NO_ROW` is not there). It is cut into `segments` pieces of
+        /// `segment_columns` keys, and warp
         /// r · segments + s selects from piece s into `out_keys` and `out_ids` from (r · segments + s) · out_stride:
         /// values and ids (positions in the row where `ids` is null), missing ones as the worst value and `NO_ROW`.
         /// `flip` is 0 for the smallest, 0x80000000 for the largest. With `skip` > 0 the first `skip` results are
@@ -414,7 +417,8 @@ pub unsafe fn warp_select_k1(
                     } else {
                         global::load_nc(ids.wrapping_add(start + position as usize))
                     };
-                    best = best.min(entry::pack(key, payload));
+                    let found = if payload == crate::NO_ROW { EMPTY } else { entry::pack(key, payload) };
+                    best = best.min(found);
                 }
             });
             base += GROUP_KEYS;

@@ -273,7 +273,7 @@ macro_rules! keeps {
 }
 
 fn sorts() -> Vec<(usize, Kernel<SortArgs>)> {
-    sorts![1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26]
+    sorts![1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30 31 32]
 }
 
 fn merges() -> Vec<(usize, usize, Kernel<SortArgs>)> {
@@ -427,7 +427,7 @@ proptest! {
 
     /// Any entries, any length, through the kernel.
     #[test]
-    fn warp_sort_sorts_anything(which in 0usize..26, entries in prop::collection::vec(any::<u64>(), 1024)) {
+    fn warp_sort_sorts_anything(which in 0usize..32, entries in prop::collection::vec(any::<u64>(), 1024)) {
         let (registers, kernel) = sorts()[which];
         let input = &entries[..32 * registers];
         prop_assert_eq!(run(&kernel, input, input.len()), sorted(input));
