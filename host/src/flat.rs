@@ -2,6 +2,8 @@
 //!
 //! This file checks arguments, once, for all back ends; the back ends (`cpu`, and `gpu` for GPUs and their emulator) search.
 
+use rayon::prelude::*;
+
 use crate::cpu::FlatCpu;
 use crate::{Device, Element, Error, Metric, NONE, Neighbors, Result};
 
@@ -209,8 +211,9 @@ impl<T: Element> FlatIndex<T> {
         if ids.try_reserve_exact(slots).is_err() || distances.try_reserve_exact(slots).is_err() {
             return Err(too_large);
         }
-        ids.resize(slots, NONE);
-        distances.resize(slots, self.metric.worst());
+        // In parallel: the first touch of fresh pages is what takes the time.
+        rayon::iter::repeat_n(NONE, slots).with_min_len(PAGES).collect_into_vec(&mut ids);
+        rayon::iter::repeat_n(self.metric.worst(), slots).with_min_len(PAGES).collect_into_vec(&mut distances);
         self.search_checked(queries, k, &mut ids, &mut distances)?;
         Ok(Neighbors { k, ids, distances })
     }
@@ -307,6 +310,8 @@ pub(crate) fn check_vectors<T: Element>(rows: &[T], dim: usize) -> Result<usize>
 }
 
 const CHUNK: usize = 1024;
+/// Slots that one thread initialises at least.
+const PAGES: usize = 1 << 16;
 
 #[cfg(test)]
 mod tests {

@@ -15,7 +15,7 @@ use cuda_std::launch::{Kernel, LaunchConfig};
 use rayon::prelude::*;
 use warpann_kernels::{NO_ROW, candidates, canonical, filter, prepare};
 
-use super::runtime::{Lane, Layout, Runtime, grid};
+use super::runtime::{HostScratch, Lane, Layout, Runtime, grid};
 use super::select::{Cut, CutScratch, Select, select};
 use crate::select::Best;
 use crate::{Element, ElementType, Error, Metric, NONE, Result};
@@ -506,7 +506,7 @@ impl Block {
                 out_ids: ids,
             };
             select(runtime, stream, &what, &plan.cut, scratch, &plan.cut_scratch)?;
-            answer.download(runtime, stream, keys, ids, count, numbers)
+            answer.download(runtime, stream, keys, ids, count, numbers, &mut lane.host)
         }
     }
 
@@ -648,7 +648,7 @@ impl Block {
             select(runtime, stream, &Select { best: shape.best(), ..list }, &whole, scratch, &no_scratch)?;
             let mut flags = vec![0u32; count];
             runtime.download(stream, bytemuck::cast_slice_mut(&mut flags), overflow.cast())?;
-            answer.download(runtime, stream, keys, ids, count, None)?;
+            answer.download(runtime, stream, keys, ids, count, None, &mut lane.host)?;
             Ok(flags.iter().enumerate().filter(|(_, flag)| **flag != 0).map(|(query, _)| query).collect())
         }
     }
@@ -754,6 +754,7 @@ impl Answer<'_> {
     ///
     /// # Safety
     /// `keys` and `ids` hold that many results.
+    #[expect(clippy::too_many_arguments, reason = "where from, where to, and what with")]
     unsafe fn download<R: Runtime>(
         &mut self,
         runtime: &R,
@@ -762,14 +763,15 @@ impl Answer<'_> {
         ids: *const u32,
         count: usize,
         numbers: Option<&[usize]>,
+        host: &mut HostScratch,
     ) -> Result<()> {
-        let mut got_keys = vec![0f32; count * self.found];
-        let mut got_ids = vec![0u32; count * self.found];
+        let (got_keys, got_ids) = host.results(count * self.found);
         // SAFETY: as the caller promises.
         unsafe {
-            runtime.download(stream, bytemuck::cast_slice_mut(&mut got_keys), keys.cast())?;
-            runtime.download(stream, bytemuck::cast_slice_mut(&mut got_ids), ids.cast())?;
+            runtime.download(stream, bytemuck::cast_slice_mut(got_keys), keys.cast())?;
+            runtime.download(stream, bytemuck::cast_slice_mut(got_ids), ids.cast())?;
         }
+        let (got_keys, got_ids) = (&*got_keys, &*got_ids);
         let (worst, first_id) = (self.block.shape.metric.worst(), self.block.first_id);
         let place = |(ids, distances): (&mut [u64], &mut [f32]), (rows, keys): (&[u32], &[f32])| {
             ids.fill(NONE);

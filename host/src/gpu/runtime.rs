@@ -90,10 +90,30 @@ impl Layout {
     }
 }
 
+/// Results on their way from the device to the caller: kept, since touching fresh pages costs more than the copy.
+#[derive(Default)]
+pub(crate) struct HostScratch {
+    keys: Vec<f32>,
+    ids: Vec<u32>,
+}
+
+impl HostScratch {
+    /// Room for `len` keys and ids, with unspecified contents.
+    pub fn results(&mut self, len: usize) -> (&mut [f32], &mut [u32]) {
+        if self.keys.len() < len {
+            self.keys.resize(len, 0.0);
+            self.ids.resize(len, 0);
+        }
+        (&mut self.keys[..len], &mut self.ids[..len])
+    }
+}
+
 /// A stream with scratch memory; searches borrow one each.
 pub(crate) struct Lane<R: Runtime> {
     /// The stream.
     pub stream: R::Stream,
+    /// Host memory for results.
+    pub host: HostScratch,
     memory: R::Memory,
     bytes: usize,
 }
@@ -128,7 +148,9 @@ impl<R: Runtime> Lanes<R> {
         let idle = self.idle.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).pop();
         let mut lane = match idle {
             Some(lane) => lane,
-            None => Lane { stream: runtime.stream()?, memory: runtime.allocate(0)?, bytes: 0 },
+            None => {
+                Lane { stream: runtime.stream()?, host: HostScratch::default(), memory: runtime.allocate(0)?, bytes: 0 }
+            }
         };
         let result = work(&mut lane)?;
         self.idle.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).push(lane);
