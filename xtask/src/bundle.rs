@@ -81,9 +81,9 @@ struct Artifact {
 }
 
 impl Artifact {
-    /// Not so the program's own tests: they start it from where cargo built it, which the GPU host does not have.
+    /// Not so the tests of the programs: they start them from where cargo built them, which the GPU host does not have.
     fn runs_anywhere(&self) -> bool {
-        !(self.package == "host" && self.kind == "test")
+        !(matches!(self.package.as_str(), "host" | "benches") && self.kind == "test")
     }
 
     /// Distinct among packages and kinds: `tests-gpu-test`.

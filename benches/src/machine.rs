@@ -1,0 +1,105 @@
+//! The device under measurement: what it is called, and how fast it copies memory.
+
+use std::time::Instant;
+
+use rayon::prelude::*;
+use warpann::{Device, Error, device_info};
+
+use crate::Outcome;
+
+/// The device under measurement.
+#[derive(Debug)]
+pub struct Machine {
+    /// GPU index; `None` is the CPU.
+    pub gpu: Option<usize>,
+    /// The product, and for the CPU its threads.
+    pub name: String,
+    /// Version of the GPU's driver; empty for the CPU.
+    pub driver: String,
+    /// Bytes read plus bytes written per second by a copy of a gigabyte within the device's memory, in this run.
+    pub bytes_per_second: f64,
+}
+
+impl Machine {
+    /// Opens what `device` means and measures its memory. `quick` copies less.
+    pub fn open(device: Device, quick: bool) -> Outcome<Self> {
+        let gpu = match device {
+            Device::Gpu(index) => Some(index),
+            Device::Auto => match device_info::devices() {
+                Ok(_) => Some(0),
+                Err(Error::NoDevice { .. }) => None,
+                Err(error) => return Err(error.into()),
+            },
+            Device::Cpu | Device::Emulator => None,
+        };
+        let bytes = if quick { 16 << 20 } else { 1 << 30 };
+        match gpu {
+            Some(index) => Self::open_gpu(index, bytes),
+            None => {
+                let cpu = device_info::cpu();
+                let model = cpu.model.unwrap_or_else(|| "CPU".into());
+                Ok(Self {
+                    gpu: None,
+                    name: format!("{model}, {} threads", cpu.threads),
+                    driver: String::new(),
+                    bytes_per_second: copy_rate(bytes),
+                })
+            }
+        }
+    }
+
+    /// The device that the library is to use.
+    pub fn device(&self) -> Device {
+        self.gpu.map_or(Device::Cpu, Device::Gpu)
+    }
+
+    /// Milliseconds to touch `bytes` once.
+    pub fn floor_ms(&self, bytes: f64) -> f64 {
+        1e3 * bytes / self.bytes_per_second
+    }
+
+    #[cfg(feature = "cuda")]
+    fn open_gpu(index: usize, bytes: usize) -> Outcome<Self> {
+        let devices = device_info::devices()?;
+        let available = devices.len();
+        let Some(info) = devices.into_iter().nth(index) else {
+            return Err(Error::NoSuchDevice { asked: index, available }.into());
+        };
+        let times = warpann::measure::copy(index, bytes, 9)?;
+        Ok(Self {
+            gpu: Some(index),
+            name: info.name,
+            driver: kernel_driver().unwrap_or_else(|| format!("CUDA {}", info.driver)),
+            bytes_per_second: 2.0 * bytes as f64 / (f64::from(times.median()) / 1e3),
+        })
+    }
+
+    #[cfg(not(feature = "cuda"))]
+    fn open_gpu(_: usize, _: usize) -> Outcome<Self> {
+        Err(Error::NoDevice { reason: warpann::NoDeviceReason::FeatureOff }.into())
+    }
+}
+
+/// Version of NVIDIA's kernel module, where the system tells it: the first word of digits and dots.
+#[cfg(feature = "cuda")]
+fn kernel_driver() -> Option<String> {
+    let text = std::fs::read_to_string("/proc/driver/nvidia/version").ok()?;
+    let version = |word: &&str| word.contains('.') && word.bytes().all(|b| b.is_ascii_digit() || b == b'.');
+    text.split_whitespace().find(version).map(str::to_owned)
+}
+
+/// Bytes read plus bytes written per second by all threads copying together: the best of five, for the CPU's memory is shared
+/// with whatever else runs.
+fn copy_rate(bytes: usize) -> f64 {
+    const PIECE: usize = 1 << 20;
+    let from = vec![1u8; bytes];
+    let mut to = vec![2u8; bytes];
+    let mut best = f64::INFINITY;
+    for _ in 0..5 {
+        let start = Instant::now();
+        to.par_chunks_mut(PIECE).zip(from.par_chunks(PIECE)).for_each(|(to, from)| to.copy_from_slice(from));
+        best = best.min(start.elapsed().as_secs_f64());
+        std::hint::black_box(&mut to);
+    }
+    2.0 * bytes as f64 / best
+}

@@ -1,0 +1,126 @@
+//! `warpann-grid`: one grid of measurements in one process, every result checked, with the floor beside each figure.
+//!
+//! | module | what |
+//! |---|---|
+//! | [`select`] | k-selection: rows × columns × k, random keys and adversarial ones |
+//! | [`exact`] | exact search: large batches by k, small batches by size |
+//! | [`record`] | the rows of a record: CSV and the printed table |
+//! | [`keys`] | the kinds of keys for selection, and an independent answer to compare with |
+//! | [`vectors`] | clustered vectors for search, and the distances of a few queries in float64 |
+//!
+//! What the columns mean and how records are made: `record/README.md`.
+
+mod exact;
+mod keys;
+mod machine;
+mod record;
+mod select;
+mod vectors;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Parser;
+use warpann::Device;
+
+/// Measures warpann on one grid of cases and appends the figures to a record.
+#[derive(Debug, Parser)]
+#[command(name = "warpann-grid", version)]
+struct Args {
+    #[command(subcommand)]
+    grid: Grid,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Grid {
+    /// k-selection: keys on the device, times by device events (on the CPU: keys in memory, wall time).
+    Select(select::Args),
+    /// Exact search: wall time of a call, queries and results in host memory.
+    Exact(exact::Args),
+    /// Print records side by side: the latest figure of each implementation for each case.
+    Table {
+        /// Records.
+        #[arg(required = true)]
+        records: Vec<PathBuf>,
+    },
+}
+
+/// Arguments that all grids have.
+#[derive(Debug, clap::Args)]
+struct Common {
+    /// Date to put in the record.
+    #[arg(long, value_name = "YYYY-MM-DD", value_parser = date)]
+    date: String,
+    /// Revision of the source to put in the record.
+    #[arg(long, default_value = "")]
+    revision: String,
+    /// auto, cpu, gpu or gpu:N.
+    #[arg(long, default_value = "auto", value_parser = measured_device)]
+    device: Device,
+    /// Record to append to; made, with its folders, if it does not exist. Without it the table is all there is.
+    #[arg(long, value_name = "CSV")]
+    out: Option<PathBuf>,
+    /// Timed runs of each case instead of the grid's own number.
+    #[arg(long)]
+    repeat: Option<usize>,
+    /// A grid of a few small cases: shows that everything works, and measures nothing of interest.
+    #[arg(long)]
+    quick: bool,
+}
+
+/// Why a grid could not be measured.
+#[derive(Debug, thiserror::Error)]
+enum Failure {
+    #[error("{0}")]
+    Library(#[from] warpann::Error),
+    #[error("{}: {error}", path.display())]
+    Record { path: PathBuf, error: csv::Error },
+    #[error("{}: {error}", path.display())]
+    File { path: PathBuf, error: std::io::Error },
+    #[error("{}: not a record of this grid: its columns are {found}", path.display())]
+    ForeignRecord { path: PathBuf, found: String },
+    #[error("standard output: {0}")]
+    Output(std::io::Error),
+    #[error("{}: {queries} queries of dimension {query_dim}, base of dimension {base_dim}", path.display())]
+    Queries { path: PathBuf, queries: usize, query_dim: usize, base_dim: usize },
+    #[error("base and queries are of different element types: {base} and {query}")]
+    Elements { base: &'static str, query: &'static str },
+    #[error("{}: ground truth names vector {id}; the base has {rows}", path.display())]
+    Truth { path: PathBuf, id: u64, rows: usize },
+}
+
+type Outcome<T = ()> = Result<T, Failure>;
+
+fn date(text: &str) -> Result<String, String> {
+    let shape = text.len() == 10
+        && text.bytes().enumerate().all(|(at, b)| if at == 4 || at == 7 { b == b'-' } else { b.is_ascii_digit() });
+    if shape { Ok(text.to_owned()) } else { Err("expected YYYY-MM-DD".into()) }
+}
+
+fn measured_device(text: &str) -> Result<Device, String> {
+    match text.parse() {
+        Ok(Device::Emulator) => Err("the emulator checks kernels; its times mean nothing".into()),
+        Ok(device) => Ok(device),
+        Err(error) => Err(format!("{error}")),
+    }
+}
+
+/// Success if everything was measured and every result was right.
+fn main() -> ExitCode {
+    let done = match Args::parse().grid {
+        Grid::Select(args) => select::run(&args),
+        Grid::Exact(args) => exact::run(&args),
+        Grid::Table { records } => record::table(&records).map(|()| true),
+    };
+    match done {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => {
+            eprintln!("warpann-grid: some results are wrong: see the column verified");
+            ExitCode::FAILURE
+        }
+        Err(failure) => {
+            eprintln!("warpann-grid: {failure}");
+            ExitCode::FAILURE
+        }
+    }
+}

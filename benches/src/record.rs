@@ -1,0 +1,337 @@
+//! Rows of a record: appended to a CSV file one by one, so that a run that is cut short leaves what it measured, and
+//! printed as a table.
+
+use std::collections::BTreeMap;
+use std::fs::{File, OpenOptions};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::machine::Machine;
+use crate::{Common, Failure, Outcome};
+
+/// One measured case. `record/README.md` says what the columns mean.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Row {
+    /// Day of the run, YYYY-MM-DD.
+    pub date: String,
+    /// The library measured.
+    pub implementation: String,
+    /// Its version.
+    pub version: String,
+    /// Revision of its source, where known.
+    pub revision: String,
+    /// The device.
+    pub device: String,
+    /// Its driver.
+    pub driver: String,
+    /// What was done, on what.
+    pub case: String,
+    /// Results a row or query.
+    pub k: usize,
+    /// Milliseconds: the median of the runs (the lower of the middle two).
+    pub ms_median: Option<f64>,
+    /// The fastest run.
+    pub ms_min: Option<f64>,
+    /// The slowest run.
+    pub ms_max: Option<f64>,
+    /// The least that memory allows: the input read once, at this run's copy rate.
+    pub memory_floor_ms: Option<f64>,
+    /// The least that arithmetic allows: all inner products, at the matrix rate given.
+    pub matrix_floor_ms: Option<f64>,
+    /// The larger of the floors.
+    pub floor_ms: Option<f64>,
+    /// Median over floor.
+    pub ratio: Option<f64>,
+    /// Share of the true neighbours found, where ground truth was given.
+    pub recall: Option<f64>,
+    /// `yes` if the results were checked and right, `no` if wrong.
+    pub verified: String,
+}
+
+/// What was measured of one case.
+#[derive(Debug, Default)]
+pub struct Measured {
+    /// What was done, on what.
+    pub case: String,
+    /// Results a row or query.
+    pub k: usize,
+    /// Of each run, ascending; empty if there is no time because the result is wrong.
+    pub milliseconds: Vec<f64>,
+    /// The least that memory allows.
+    pub memory_floor_ms: f64,
+    /// The least that arithmetic allows, where the rate is known.
+    pub matrix_floor_ms: Option<f64>,
+    /// Share of the true neighbours found, where ground truth was given.
+    pub recall: Option<f64>,
+    /// Whether the results are right.
+    pub verified: bool,
+}
+
+/// A record that is being written.
+pub struct Record {
+    common: (String, String, String, String),
+    file: Option<(PathBuf, csv::Writer<File>)>,
+    all_verified: bool,
+}
+
+impl Record {
+    /// Opens the record that `common` names, prints the head of the table.
+    pub fn open(common: &Common, machine: &Machine) -> Outcome<Self> {
+        let file = common.out.as_deref().map(open_to_append).transpose()?;
+        let driver = if machine.driver.is_empty() { String::new() } else { format!(", driver {}", machine.driver) };
+        print(format_args!(
+            "{}{driver}; a copy reads and writes {:.0} GB/s\n",
+            machine.name,
+            machine.bytes_per_second / 1e9
+        ))?;
+        print(format_args!("{}\n", head()))?;
+        let about = (common.date.clone(), common.revision.clone(), machine.name.clone(), machine.driver.clone());
+        Ok(Self { common: about, file, all_verified: true })
+    }
+
+    /// Writes and prints a row.
+    pub fn add(&mut self, measured: Measured) -> Outcome {
+        self.all_verified &= measured.verified;
+        let (date, revision, device, driver) = self.common.clone();
+        let Measured { case, k, milliseconds, memory_floor_ms, matrix_floor_ms, recall, verified } = measured;
+        let floor = memory_floor_ms.max(matrix_floor_ms.unwrap_or(0.0));
+        let median = milliseconds.get(milliseconds.len().saturating_sub(1) / 2).copied();
+        let row = Row {
+            date,
+            implementation: "warpann".into(),
+            version: env!("CARGO_PKG_VERSION").into(),
+            revision,
+            device,
+            driver,
+            case,
+            k,
+            ms_median: median.map(rounded),
+            ms_min: milliseconds.first().copied().map(rounded),
+            ms_max: milliseconds.last().copied().map(rounded),
+            memory_floor_ms: Some(rounded(memory_floor_ms)),
+            matrix_floor_ms: matrix_floor_ms.map(rounded),
+            floor_ms: Some(rounded(floor)),
+            ratio: median.map(|median| rounded(median / floor)),
+            recall,
+            verified: if verified { "yes" } else { "no" }.into(),
+        };
+        print(format_args!("{}\n", line(&row)))?;
+        if let Some((path, writer)) = &mut self.file {
+            let failed = |error| Failure::Record { path: path.clone(), error };
+            writer.serialize(&row).map_err(failed)?;
+            writer.flush().map_err(|error| failed(error.into()))?;
+        }
+        Ok(())
+    }
+
+    /// Whether every result was right.
+    pub fn all_verified(&self) -> bool {
+        self.all_verified
+    }
+}
+
+/// Six significant digits or so: below a nanosecond and below a millionth there is nothing to know.
+fn rounded(value: f64) -> f64 {
+    (value * 1e6).round() / 1e6
+}
+
+/// The columns, as they stand in the first line of a record.
+fn columns() -> String {
+    let mut writer = csv::Writer::from_writer(Vec::new());
+    let row = Row {
+        date: String::new(),
+        implementation: String::new(),
+        version: String::new(),
+        revision: String::new(),
+        device: String::new(),
+        driver: String::new(),
+        case: String::new(),
+        k: 0,
+        ms_median: None,
+        ms_min: None,
+        ms_max: None,
+        memory_floor_ms: None,
+        matrix_floor_ms: None,
+        floor_ms: None,
+        ratio: None,
+        recall: None,
+        verified: String::new(),
+    };
+    // Writing to memory does not fail; if it did, no record would match and the caller would say so.
+    let text = writer.serialize(row).ok().and_then(|()| writer.into_inner().ok()).unwrap_or_default();
+    String::from_utf8_lossy(&text).lines().next().unwrap_or_default().to_owned()
+}
+
+fn open_to_append(path: &Path) -> Outcome<(PathBuf, csv::Writer<File>)> {
+    let failed = |error| Failure::File { path: path.to_owned(), error };
+    if let Some(folder) = path.parent() {
+        std::fs::create_dir_all(folder).map_err(failed)?;
+    }
+    let old = match std::fs::read_to_string(path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
+        Err(error) => return Err(failed(error)),
+    };
+    let first = old.lines().next();
+    if let Some(found) = first.filter(|&first| first != columns()) {
+        return Err(Failure::ForeignRecord { path: path.to_owned(), found: found.to_owned() });
+    }
+    let file = OpenOptions::new().create(true).append(true).open(path).map_err(failed)?;
+    let writer = csv::WriterBuilder::new().has_headers(first.is_none()).from_writer(file);
+    Ok((path.to_owned(), writer))
+}
+
+/// Reads a record.
+pub fn read(path: &Path) -> Outcome<Vec<Row>> {
+    let failed = |error| Failure::Record { path: path.to_owned(), error };
+    let mut reader = csv::Reader::from_path(path).map_err(failed)?;
+    reader.deserialize().collect::<Result<_, _>>().map_err(failed)
+}
+
+fn print(text: std::fmt::Arguments<'_>) -> Outcome {
+    let mut stdout = std::io::stdout().lock();
+    stdout.write_fmt(text).and_then(|()| stdout.flush()).map_err(Failure::Output)
+}
+
+fn head() -> String {
+    format!(
+        "{:<34} {:>5} {:>11} {:>11} {:>11} {:>10} {:>7} {:>8} {}",
+        "case", "k", "ms median", "min", "max", "floor ms", "ratio", "recall", "verified"
+    )
+}
+
+fn line(row: &Row) -> String {
+    let number =
+        |value: Option<f64>, digits: usize| value.map_or_else(String::new, |value| format!("{value:.digits$}"));
+    format!(
+        "{:<34} {:>5} {:>11} {:>11} {:>11} {:>10} {:>7} {:>8} {}",
+        row.case,
+        row.k,
+        number(row.ms_median, 4),
+        number(row.ms_min, 4),
+        number(row.ms_max, 4),
+        number(row.floor_ms, 4),
+        number(row.ratio, 2),
+        number(row.recall, 5),
+        row.verified
+    )
+}
+
+/// Prints records side by side: a line a device, case and k, in the order of first appearance; for each implementation the
+/// latest median of the records given, and how many times warpann's it is.
+pub fn table(records: &[PathBuf]) -> Outcome {
+    let mut rows = Vec::new();
+    for path in records {
+        rows.extend(read(path)?);
+    }
+    print(format_args!("{}", joined(&rows)))
+}
+
+fn joined(rows: &[Row]) -> String {
+    let mut implementations: Vec<&str> = Vec::new();
+    let mut order = Vec::new();
+    let mut cells = BTreeMap::new();
+    for row in rows {
+        if !implementations.contains(&row.implementation.as_str()) {
+            implementations.push(&row.implementation);
+        }
+        let key = (row.device.as_str(), row.case.as_str(), row.k);
+        if !order.contains(&key) {
+            order.push(key);
+        }
+        cells.insert((key, row.implementation.as_str()), row);
+    }
+    // warpann first: the others are told as multiples of it.
+    implementations.sort_by_key(|&name| (name != "warpann", name));
+    let mut text = String::new();
+    let mut device = "";
+    for key in order {
+        if device != key.0 {
+            device = key.0;
+            text += &format!("{device}: median ms (times warpann's), recall where measured, ! if not verified\n");
+            text += &format!("{:<34} {:>5} {:>9}", "case", "k", "floor");
+            for name in &implementations {
+                text += &format!("  {name:>28}");
+            }
+            text += "\n";
+        }
+        let ours = cells.get(&(key, "warpann")).copied();
+        let floor = ours.and_then(|row| row.floor_ms).map_or_else(String::new, |floor| format!("{floor:.4}"));
+        text += &format!("{:<34} {:>5} {floor:>9}", key.1, key.2);
+        for name in &implementations {
+            let cell = cells.get(&(key, *name)).map_or_else(String::new, |row| cell(row, ours));
+            text += &format!("  {cell:>28}");
+        }
+        text += "\n";
+    }
+    text
+}
+
+fn cell(row: &Row, ours: Option<&Row>) -> String {
+    let mut text = row.ms_median.map_or_else(|| "-".to_owned(), |median| format!("{median:.4}"));
+    if row.implementation != "warpann"
+        && let (Some(theirs), Some(ours)) = (row.ms_median, ours.and_then(|row| row.ms_median))
+    {
+        text += &format!(" ({:.2}x)", theirs / ours);
+    }
+    if let Some(recall) = row.recall {
+        text += &format!(" {recall:.5}");
+    }
+    if row.verified != "yes" {
+        text += " !";
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(implementation: &str, case: &str, median: f64) -> Row {
+        Row {
+            date: "2000-01-01".into(),
+            implementation: implementation.into(),
+            version: "1".into(),
+            revision: String::new(),
+            device: "a GPU, with a comma".into(),
+            driver: "1.2".into(),
+            case: case.into(),
+            k: 10,
+            ms_median: Some(median),
+            ms_min: Some(median),
+            ms_max: None,
+            memory_floor_ms: Some(0.25),
+            matrix_floor_ms: None,
+            floor_ms: Some(0.25),
+            ratio: None,
+            recall: Some(1.0),
+            verified: "yes".into(),
+        }
+    }
+
+    #[test]
+    fn rows_survive_the_file_and_appending() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("some/where/record.csv");
+        let rows = [row("warpann", "exact", 2.0), row("peer", "exact", 3.0)];
+        for row in &rows {
+            let (_, mut writer) = open_to_append(&path).unwrap();
+            writer.serialize(row).unwrap();
+        }
+        assert_eq!(read(&path).unwrap(), rows);
+        std::fs::write(&path, "other,columns\n1,2\n").unwrap();
+        assert!(matches!(open_to_append(&path), Err(Failure::ForeignRecord { .. })));
+        assert!(matches!(read(&path), Err(Failure::Record { .. })));
+    }
+
+    #[test]
+    fn the_table_takes_the_latest_and_sets_peers_in_proportion() {
+        let text = joined(&[row("peer", "exact", 3.0), row("warpann", "exact", 9.0), row("warpann", "exact", 2.0)]);
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines.len(), 3);
+        assert!(lines[1].find("warpann").unwrap() < lines[1].find("peer").unwrap());
+        assert!(lines[2].contains("2.0000 1.00000") && lines[2].contains("3.0000 (1.50x) 1.00000"), "{text}");
+    }
+}

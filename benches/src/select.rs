@@ -1,0 +1,118 @@
+//! The grid of k-selection.
+
+use std::time::Instant;
+
+use warpann::Device;
+use warpann::select::{Best, NO_POSITION, select_k};
+
+use crate::keys::{Keys, smallest};
+use crate::machine::Machine;
+use crate::record::{Measured, Record};
+use crate::{Common, Outcome};
+
+/// Arguments of `select`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    common: Common,
+    /// Only random keys.
+    #[arg(long)]
+    random_only: bool,
+}
+
+/// One case: rows, columns, k.
+type Shape = (usize, usize, usize);
+
+/// From rows that fit in the L2 cache to one row that fills a tenth of the memory; k across every size of queue, and past it.
+const SHAPES: &[Shape] = &[
+    (10_000, 1_000, 10),
+    (10_000, 1_000, 100),
+    (10_000, 10_000, 10),
+    (10_000, 10_000, 100),
+    (10_000, 10_000, 1000),
+    (10_000, 128_000, 1),
+    (10_000, 128_000, 10),
+    (10_000, 128_000, 32),
+    (10_000, 128_000, 100),
+    (10_000, 128_000, 256),
+    (10_000, 128_000, 1000),
+    (10_000, 128_000, 2048),
+    (100, 1_000_000, 100),
+    (1, 100_000_000, 100),
+];
+const ADVERSARIAL_SHAPES: &[Shape] = &[(10_000, 10_000, 100), (10_000, 128_000, 100), (10_000, 10_000, 1000)];
+const QUICK_SHAPES: &[Shape] = &[(20, 1_000, 10), (20, 1_000, 100), (3, 5_000, 2048)];
+const QUICK_ADVERSARIAL_SHAPES: &[Shape] = &[(20, 1_000, 32)];
+
+/// Different rows on a GPU: later ones repeat them.
+const GPU_BLOCK: usize = 100;
+/// Rows on the CPU, which has neither the memory nor the time for all.
+const CPU_ROWS: usize = 100;
+
+/// Measures the grid; true if every result was right.
+pub fn run(args: &Args) -> Outcome<bool> {
+    let Args { common, random_only } = args;
+    let machine = Machine::open(common.device, common.quick)?;
+    let mut record = Record::open(common, &machine)?;
+    let (shapes, adversarial) =
+        if common.quick { (QUICK_SHAPES, QUICK_ADVERSARIAL_SHAPES) } else { (SHAPES, ADVERSARIAL_SHAPES) };
+    let kinds: &[Keys] = if *random_only { &[] } else { &Keys::ADVERSARIAL };
+    let random = shapes.iter().map(|&shape| (Keys::Random, shape));
+    let others = adversarial.iter().flat_map(|&shape| kinds.iter().map(move |&kind| (kind, shape)));
+    for (kind, shape) in random.chain(others) {
+        record.add(measure(&machine, kind, shape, common.repeat.unwrap_or(9))?)?;
+    }
+    Ok(record.all_verified())
+}
+
+fn measure(machine: &Machine, kind: Keys, (rows, columns, k): Shape, repeat: usize) -> Outcome<Measured> {
+    let rows = if machine.gpu.is_some() { rows } else { rows.min(CPU_ROWS) };
+    let (milliseconds, verified) = match machine.gpu {
+        Some(index) => on_gpu(index, kind, (rows, columns, k), repeat)?,
+        None => on_cpu(&kind.make(rows, columns), columns, k, repeat)?,
+    };
+    Ok(Measured {
+        case: format!("select {rows}x{columns} {kind}"),
+        k,
+        milliseconds,
+        memory_floor_ms: machine.floor_ms(4.0 * rows as f64 * columns as f64),
+        verified,
+        ..Measured::default()
+    })
+}
+
+/// Keys and results on the device, its own events; the library compares rows with the CPU's answer.
+#[cfg(feature = "cuda")]
+fn on_gpu(index: usize, kind: Keys, (rows, columns, k): Shape, repeat: usize) -> Outcome<(Vec<f64>, bool)> {
+    let keys = kind.make(rows.min(GPU_BLOCK), columns);
+    match warpann::measure::selection_of(index, &keys, rows, columns, k, repeat) {
+        Ok(times) => Ok((times.select.milliseconds().iter().map(|&ms| f64::from(ms)).collect(), true)),
+        Err(warpann::Error::WrongSelection { .. }) => Ok((Vec::new(), false)),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Without the back end there is no GPU to come here with.
+#[cfg(not(feature = "cuda"))]
+fn on_gpu(_: usize, kind: Keys, (rows, columns, k): Shape, repeat: usize) -> Outcome<(Vec<f64>, bool)> {
+    on_cpu(&kind.make(rows.min(GPU_BLOCK), columns), columns, k, repeat)
+}
+
+/// Wall time of the library's call; all rows are compared with a sort.
+fn on_cpu(keys: &[f32], columns: usize, k: usize, repeat: usize) -> Outcome<(Vec<f64>, bool)> {
+    let mut milliseconds = Vec::new();
+    let mut found = select_k(Device::Cpu, keys, columns, None, k, Best::Smallest)?;
+    for _ in 0..repeat.max(1) {
+        let start = Instant::now();
+        found = select_k(Device::Cpu, keys, columns, None, k, Best::Smallest)?;
+        milliseconds.push(1e3 * start.elapsed().as_secs_f64());
+    }
+    milliseconds.sort_by(f64::total_cmp);
+    let slots = found.keys.chunks(k).zip(found.positions.chunks(k));
+    let right = keys.chunks(columns).zip(slots).all(|(row, (keys, positions))| {
+        let mut expected = smallest(row, k);
+        expected.resize(k, (f32::INFINITY, NO_POSITION));
+        keys.iter().copied().zip(positions.iter().copied()).eq(expected)
+    });
+    Ok((milliseconds, right))
+}

@@ -1,0 +1,221 @@
+//! Vectors to search in, and which neighbours are right.
+
+use rayon::prelude::*;
+use warpann::{Element, Neighbors};
+
+/// splitmix64: good enough for test data, and any row can start its own.
+#[derive(Debug, Clone)]
+pub struct Random(u64);
+
+impl Random {
+    /// A sequence of its own for each seed.
+    pub fn new(seed: u64) -> Self {
+        // One step apart, neighbouring seeds would walk the same sequence.
+        Self(Self(seed).bits())
+    }
+
+    /// 64 bits.
+    pub fn bits(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// Evenly from 0 up to 1, in steps of 2⁻²⁴.
+    pub fn unit(&mut self) -> f32 {
+        (self.bits() >> 40) as f32 / (1u32 << 24) as f32
+    }
+
+    /// Two independent normal deviates (Box-Muller).
+    fn normals(&mut self) -> [f32; 2] {
+        // Above 0, for the logarithm.
+        let radius = (-2.0 * (f64::from(self.unit()) + 2f64.powi(-25)).ln()).sqrt();
+        let (sin, cos) = (std::f64::consts::TAU * f64::from(self.unit())).sin_cos();
+        [(radius * cos) as f32, (radius * sin) as f32]
+    }
+
+    fn fill_normal(&mut self, out: &mut [f32], scale: f32) {
+        for pair in out.chunks_mut(2) {
+            let normals = self.normals();
+            pair.iter_mut().zip(normals).for_each(|(out, normal)| *out = scale * normal);
+        }
+    }
+}
+
+/// Clustered vectors by the recipe of `peers/clustered.py` (other numbers, for the generator is another): 0.7 times one of
+/// 2,000 normal centres, plus a normal point of 24 dimensions through one of 16 random bases (the same for all of a
+/// cluster), plus normal noise of 0.1. Row-major, the same on every run. O(rows · dim), rows in parallel.
+pub fn clustered(rows: usize, dim: usize, seed: u64) -> Vec<f32> {
+    const CLUSTERS: usize = 2000;
+    const BASES: usize = 16;
+    const INTRINSIC: usize = 24;
+    let mut random = Random::new(seed);
+    let mut centres = vec![0.0; CLUSTERS * dim];
+    random.fill_normal(&mut centres, 1.0);
+    let mut bases = vec![0.0; BASES * INTRINSIC * dim];
+    random.fill_normal(&mut bases, (INTRINSIC as f32).sqrt().recip());
+    let start = random.bits();
+
+    let mut values = vec![0.0; rows * dim];
+    values.par_chunks_mut(dim.max(1)).enumerate().for_each(|(row, out)| {
+        let mut random = Random::new(start.wrapping_add(row as u64));
+        let cluster = (random.bits() % CLUSTERS as u64) as usize;
+        let mut inner = [0.0; INTRINSIC];
+        random.fill_normal(&mut inner, 1.0);
+        random.fill_normal(out, 0.1);
+        for (out, centre) in out.iter_mut().zip(&centres[cluster * dim..]) {
+            *out += 0.7 * centre;
+        }
+        let basis = &bases[cluster % BASES * INTRINSIC * dim..];
+        for (z, direction) in inner.iter().zip(basis.chunks(dim)) {
+            for (out, component) in out.iter_mut().zip(direction) {
+                *out += z * component;
+            }
+        }
+    });
+    values
+}
+
+/// Distances below this share of ‖x‖² + ‖y‖² apart count as equal: f32 cannot tell them from each other.
+const TIE: f64 = 1.0 / (1u64 << 20) as f64;
+
+/// A query and its squared distances to all of the base, in float64, by the plain sum.
+#[derive(Debug)]
+pub struct Truth {
+    query: usize,
+    distances: Vec<f64>,
+    ascending: Vec<f64>,
+    /// What tells distances apart, for vectors as long as the longest of the base.
+    tie: f64,
+}
+
+impl Truth {
+    /// O(base), in parallel.
+    pub fn of<T: Element>(base: &[T], queries: &[T], dim: usize, query: usize) -> Self {
+        let probe: Vec<f64> = queries[query * dim..(query + 1) * dim].iter().map(|x| f64::from(x.to_f32())).collect();
+        let (distances, norms): (Vec<f64>, Vec<f64>) = base
+            .par_chunks(dim)
+            .map(|row| {
+                let (mut distance, mut norm) = (0.0, 0.0);
+                for (x, y) in probe.iter().zip(row.iter().map(|y| f64::from(y.to_f32()))) {
+                    distance += (x - y) * (x - y);
+                    norm += y * y;
+                }
+                (distance, norm)
+            })
+            .unzip();
+        let longest = norms.into_iter().fold(0.0, f64::max);
+        let tie = TIE * (probe.iter().map(|x| x * x).sum::<f64>() + longest);
+        let mut ascending = distances.clone();
+        ascending.par_sort_unstable_by(f64::total_cmp);
+        Self { query, distances, ascending, tie }
+    }
+
+    /// The query's row number.
+    pub fn query(&self) -> usize {
+        self.query
+    }
+
+    /// Whether `ids` and `found` are right for this query: no vector twice, each place as far as the true one, ties within
+    /// what f32 can tell, and the distances those of the vectors.
+    pub fn confirms(&self, ids: &[u64], found: &[f32]) -> bool {
+        let filled = ids.len().min(self.distances.len());
+        let mut unique = ids[..filled].to_vec();
+        unique.sort_unstable();
+        unique.dedup();
+        let places = ids[..filled].iter().zip(found).zip(&self.ascending);
+        let right = places.into_iter().all(|((&id, &found), &expected)| {
+            let Some(&distance) = usize::try_from(id).ok().and_then(|id| self.distances.get(id)) else { return false };
+            (distance - expected).abs() <= self.tie && (f64::from(found) - distance).abs() <= self.tie
+        });
+        right && unique.len() == filled && ids[filled..].iter().all(|&id| id == warpann::NONE)
+    }
+}
+
+/// Share of the first min(k, `truth_k`) true neighbours that are among as many found, over the queries that have truth.
+/// `None` if none has. A vector as far as the last of them, within what f32 can tell, counts as one of them;
+/// a nearer one that they lack does not, for then the ground truth is wrong.
+pub fn recall<T: Element>(
+    base: &[T],
+    queries: &[T],
+    dim: usize,
+    found: &Neighbors,
+    truth: &warpann::io::IdMatrix,
+) -> Option<f64> {
+    let count = found.queries().min(truth.rows);
+    let depth = found.k.min(truth.k);
+    if count == 0 || depth == 0 {
+        return None;
+    }
+    let squared = |a: &[T], b: &[T]| -> (f64, f64) {
+        a.iter()
+            .zip(b)
+            .map(|(x, y)| (f64::from(x.to_f32()), f64::from(y.to_f32())))
+            .fold((0.0, 0.0), |(d, n), (x, y)| (d + (x - y) * (x - y), n + x * x + y * y))
+    };
+    let hits: usize = (0..count)
+        .into_par_iter()
+        .map(|query| {
+            let probe = &queries[query * dim..(query + 1) * dim];
+            let vector = |id: u64| &base[id as usize * dim..(id as usize + 1) * dim];
+            let mut known: Vec<u64> = truth.row(query)[..depth].to_vec();
+            let last = known[depth - 1];
+            known.sort_unstable();
+            let as_far = |id: u64| {
+                let ((distance, norms), (limit, _)) = (squared(probe, vector(id)), squared(probe, vector(last)));
+                (distance - limit).abs() <= TIE * norms
+            };
+            let ids = &found.ids[query * found.k..][..depth];
+            let hit = |&&id: &&u64| {
+                known.binary_search(&id).is_ok() || (id != warpann::NONE && last != warpann::NONE && as_far(id))
+            };
+            ids.iter().filter(hit).count()
+        })
+        .sum();
+    Some(hits as f64 / (count * depth) as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clustered_vectors_repeat_and_cluster() {
+        let (rows, dim) = (3000, 12);
+        let values = clustered(rows, dim, 1);
+        assert_eq!(values, clustered(rows, dim, 1));
+        assert_ne!(values, clustered(rows, dim, 2));
+        assert_eq!(values[..dim * 10], clustered(10, dim, 1)[..]);
+        // 0.7² of the centres, 1 of the inner points, 0.1² of noise.
+        let variance = values.iter().map(|x| f64::from(x * x)).sum::<f64>() / values.len() as f64;
+        assert!((1.2..1.8).contains(&variance), "{variance}");
+    }
+
+    #[test]
+    fn truth_tells_right_from_wrong() {
+        let base = [0.0, 0.0, 1.0, 0.0, 0.0, 2.0f32];
+        let truth = Truth::of(&base, &[9.0, 9.0, 1.0, 1.0], 2, 1);
+        assert!(truth.confirms(&[1, 0, 2], &[1.0, 2.0, 2.0]));
+        assert!(truth.confirms(&[1, 2], &[1.0, 2.0]), "ties in any order");
+        assert!(truth.confirms(&[1, 0, 2, warpann::NONE], &[1.0, 2.0, 2.0, f32::INFINITY]));
+        assert!(!truth.confirms(&[0, 1], &[2.0, 1.0]));
+        assert!(!truth.confirms(&[1, 2, 2], &[1.0, 2.0, 2.0]));
+        assert!(!truth.confirms(&[1, 0], &[1.0, 2.5]));
+        assert!(!truth.confirms(&[1, 3], &[1.0, 2.0]));
+        assert!(!truth.confirms(&[1, 0, 2, 1], &[1.0, 2.0, 2.0, 1.0]));
+    }
+
+    #[test]
+    fn recall_counts_places_and_forgives_ties() {
+        let base = [0.0, 0.0, 1.0, 0.0, 0.0, 2.0, 5.0, 5.0f32];
+        let queries = [1.0, 1.0, 1.0, 1.0f32];
+        let truth = |ids: &[u64], k: usize| warpann::io::IdMatrix { rows: ids.len() / k, k, ids: ids.to_vec() };
+        let found = Neighbors { k: 2, ids: vec![1, 2, 1, 3], distances: vec![0.0; 4] };
+        assert_eq!(recall(&base, &queries, 2, &found, &truth(&[1, 0], 2)), Some(1.0));
+        assert_eq!(recall(&base, &queries, 2, &found, &truth(&[1, 0, 1, 0], 2)), Some(0.75));
+        assert_eq!(recall(&base, &queries, 2, &found, &truth(&[1, 1], 1)), Some(1.0));
+        assert_eq!(recall(&base, &queries, 2, &found, &truth(&[], 1)), None);
+    }
+}
