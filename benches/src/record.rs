@@ -36,7 +36,7 @@ pub struct Row {
     pub ms_min: Option<f64>,
     /// The slowest run.
     pub ms_max: Option<f64>,
-    /// The least that memory allows: the input read once, at this run's copy rate.
+    /// The least that memory allows: the input read once, at this run's rate.
     pub memory_floor_ms: Option<f64>,
     /// The least that arithmetic allows: all inner products, at the matrix rate given.
     pub matrix_floor_ms: Option<f64>,
@@ -81,11 +81,7 @@ impl Record {
     pub fn open(common: &Common, machine: &Machine) -> Outcome<Self> {
         let file = common.out.as_deref().map(open_to_append).transpose()?;
         let driver = if machine.driver.is_empty() { String::new() } else { format!(", driver {}", machine.driver) };
-        print(format_args!(
-            "{}{driver}; a copy reads and writes {:.0} GB/s\n",
-            machine.name,
-            machine.bytes_per_second / 1e9
-        ))?;
+        print(format_args!("{}{driver}; memory moves {:.0} GB/s\n", machine.name, machine.bytes_per_second / 1e9))?;
         print(format_args!("{}\n", head()))?;
         let about = (common.date.clone(), common.revision.clone(), machine.name.clone(), machine.driver.clone());
         Ok(Self { common: about, file, all_verified: true })
@@ -250,7 +246,7 @@ fn joined(rows: &[Row]) -> String {
     for key in order {
         if device != key.0 {
             device = key.0;
-            text += &format!("{device}: median ms (times warpann's), recall where measured, ! if not verified\n");
+            text += &format!("{device}: median ms (times warpann's), recall where measured, ! if wrong\n");
             text += &format!("{:<34} {:>5} {:>9}", "case", "k", "floor");
             for name in &implementations {
                 text += &format!("  {name:>28}");
@@ -279,7 +275,7 @@ fn cell(row: &Row, ours: Option<&Row>) -> String {
     if let Some(recall) = row.recall {
         text += &format!(" {recall:.5}");
     }
-    if row.verified != "yes" {
+    if row.verified == "no" {
         text += " !";
     }
     text
