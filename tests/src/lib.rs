@@ -18,3 +18,8 @@ pub mod reference;
 pub mod runner;
 pub mod scenarios;
 pub mod suite;
+
+/// The library example of the repository's README, as a doctest.
+#[cfg(doctest)]
+#[doc = include_str!("../../README.md")]
+pub struct Readme;
