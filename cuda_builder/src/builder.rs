@@ -225,7 +225,13 @@ impl CudaBuilder {
         let lock = target_dir.join("cuda-builder.lock");
         let guard = File::create(&lock).and_then(|file| file.lock().map(|()| file)).map_err(io_at(&lock))?;
 
-        let assembly = target_dir.join(format!("{}.s", package.replace('-', "_")));
+        // Two checkouts may share a target folder: each has its own output, or one would find the other's and call it fresh.
+        let checkout = {
+            let mut hasher = std::hash::DefaultHasher::new();
+            std::hash::Hash::hash(&crate_dir, &mut hasher);
+            std::hash::Hasher::finish(&hasher)
+        };
+        let assembly = target_dir.join(format!("{}-{checkout:016x}.s", package.replace('-', "_")));
         let mut command = self.command(&crate_dir, &package, &compiler, &target_dir, &assembly);
         run(&mut command, &package, self.arch)?;
         if !assembly.is_file() {
@@ -245,8 +251,11 @@ impl CudaBuilder {
             std::fs::write(path, &ptx).map_err(io_at(path))?;
         }
         if self.emit_rerun {
+            // Relative to the package: checkouts that share a target folder then each watch their own files.
+            let package = std::env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from);
             for source in &sources {
-                println!("cargo::rerun-if-changed={}", source.display());
+                let shown = package.as_deref().and_then(|package| relative(source, package));
+                println!("cargo::rerun-if-changed={}", shown.as_deref().unwrap_or(source).display());
             }
         }
         Ok(PtxInfo { ptx, families, arch: self.arch, compiler, sources })
@@ -388,6 +397,16 @@ fn io_at(path: &Path) -> impl FnOnce(std::io::Error) -> BuilderError {
     move |source| BuilderError::Io { path, source }
 }
 
+/// `path` as seen from the folder `from`; none unless both are absolute.
+fn relative(path: &Path, from: &Path) -> Option<PathBuf> {
+    if !path.is_absolute() || !from.is_absolute() {
+        return None;
+    }
+    let shared = path.components().zip(from.components()).take_while(|(a, b)| a == b).count();
+    let up = from.components().skip(shared).map(|_| std::path::Component::ParentDir);
+    Some(up.chain(path.components().skip(shared)).collect())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -400,6 +419,14 @@ mod tests {
             assert_eq!(GpuArch::from_name(arch.name()), Some(arch));
         }
         assert_eq!(GpuArch::from_name("sm_75"), None);
+    }
+
+    #[test]
+    fn sources_are_named_from_the_package() {
+        let seen = |path, from| relative(Path::new(path), Path::new(from));
+        assert_eq!(seen("/a/kernels/src/lib.rs", "/a/host"), Some("../kernels/src/lib.rs".into()));
+        assert_eq!(seen("/a/host/build.rs", "/a/host"), Some("build.rs".into()));
+        assert_eq!(seen("kernels", "/a/host"), None);
     }
 
     #[test]

@@ -23,7 +23,8 @@ pub fn run(seconds: u64) -> Result<()> {
         eprintln!("installing cargo-fuzz with cargo");
         shell::run(nightly().args(["install", "--locked", "cargo-fuzz"]))?;
     }
-    // The first folder is where new inputs go; git ignores it.
+    // The first folder is where new inputs go; git ignores it, so a fresh checkout lacks it.
+    std::fs::create_dir_all(shell::root().join("fuzz/corpus"))?;
     let limit = format!("-max_total_time={seconds}");
     shell::run(nightly().args(["fuzz", "run", "readers", "corpus", "seeds", "--", &limit, "-malloc_limit_mb=64"]))
 }

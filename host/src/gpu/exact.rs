@@ -21,7 +21,10 @@ use crate::select::Best;
 use crate::{Element, ElementType, Error, Metric, NONE, Result};
 
 /// The sample has at least this many rows for each neighbour asked for.
-const SAMPLE_PER_NEIGHBOUR: u32 = 16;
+const SAMPLE_PER_NEIGHBOUR: u32 = 8;
+/// A larger sample costs selection in proportion, and saves candidates, k · √(base / sample) a pass: the best size grows with
+/// √k. A sample of `sample_rows` is right for the square of this number of neighbours.
+const SAMPLE_ROOT: u32 = 5;
 /// Ratio of base to sample from which a pass between them pays.
 const MIDDLE_FROM: u32 = 16;
 /// Room of a candidate list, relative to the number expected on data in random order.
@@ -284,8 +287,9 @@ struct Passes {
 impl Passes {
     fn choose(tuning: Tuning, rows: u32, k: u32) -> Passes {
         let tiles = rows.div_ceil(filter::TILE_ROWS);
-        let wanted = tuning.sample_rows.max(k.saturating_mul(SAMPLE_PER_NEIGHBOUR)).div_ceil(filter::TILE_ROWS);
-        let sample = wanted.min(tiles);
+        let by_root = (tuning.sample_rows / SAMPLE_ROOT).saturating_mul(k.isqrt());
+        let wanted = tuning.sample_rows.max(by_root).max(k.saturating_mul(SAMPLE_PER_NEIGHBOUR));
+        let sample = wanted.div_ceil(filter::TILE_ROWS).min(tiles);
         let sample_stride = tiles / sample;
         let ratio = tiles.div_ceil(sample);
         let middle = if ratio < MIDDLE_FROM { 0 } else { ratio.isqrt() };
