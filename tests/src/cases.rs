@@ -112,6 +112,9 @@ const SMALL_SHAPES: &[Shape] = &[
     shape(8, 1100, 1, 1025),
     shape(6, 1500, 2, 32),
     shape(7, 40, 2, 120),
+    // The emulator's small sample makes these filter in two passes: resident queries; streamed ones in two tiles.
+    shape(16, 2_600, 3, 5),
+    shape(200, 2_300, 130, 1),
 ];
 
 /// As [`SMALL_SHAPES`], for CPU and GPU. A GPU filters candidates from 256 million component products on, and in two passes

@@ -805,3 +805,80 @@ impl Answer<'_> {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::emulated::Emulator;
+    use super::super::runtime::Lanes;
+    use super::*;
+
+    /// A base on the emulator and random queries against it; returns how many queries overflowed their list.
+    fn overflowed(metric: Metric, rows: usize, queries: usize, k: usize) -> usize {
+        let shape = Shape { element: ElementType::F32, metric, dim: 8 };
+        let mut state = 7u64;
+        let mut random = |count: usize| -> Vec<f32> {
+            std::iter::repeat_with(|| {
+                state ^= state << 13;
+                state ^= state >> 7;
+                state ^= state << 17;
+                (state >> 40) as f32 / (1u32 << 24) as f32 - 0.5
+            })
+            .take(count * shape.dim)
+            .collect()
+        };
+        let (base, queries) = (random(rows), random(queries));
+        let runtime = Emulator;
+        let mut layout = Layout::default();
+        let (start, set) = SetLayout::reserve(&mut layout, shape, rows);
+        let memory = runtime.allocate(layout.bytes()).unwrap();
+        let set = Set::new(runtime.address(&memory).wrapping_add(start), set, rows as u32);
+        let block = Block { shape, base: set, centred: false, first_id: 0, tuning: runtime.tuning() };
+        let count = queries.len() / shape.dim;
+        let (mut ids, mut distances) = (vec![0; count * k], vec![0.0; count * k]);
+        let lanes = Lanes::new();
+        let overflowed = lanes.with(&runtime, |lane| {
+            // SAFETY: the memory was laid out for this set.
+            unsafe {
+                upload_rows(&runtime, &lane.stream, shape, set.rows(), &base)?;
+                prepare_set(&runtime, &lane.stream, shape, set, false)?;
+            }
+            let mut answer = Answer { block: &block, k, found: k, ids: &mut ids, distances: &mut distances };
+            block.search_filtered(&runtime, lane, &queries, k as u32, &mut answer)
+        });
+        overflowed.unwrap().len()
+    }
+
+    /// A list that holds fewer than k rows gives no limit; the one before must stay. It did not once, and one query in twelve
+    /// took the slow way.
+    #[test]
+    fn limits_never_loosen() {
+        for metric in Metric::ALL {
+            for k in [1, 2, 5] {
+                assert!(Passes::choose(Emulator.tuning(), 4_000, k as u32).middle > 0, "two passes");
+                assert_eq!(overflowed(metric, 4_000, 100, k), 0, "{metric:?}, k = {k}");
+            }
+        }
+    }
+
+    #[test]
+    fn passes_visit_every_tile_once() {
+        for rows in [1, 128, 129, 2_600, 40_000, 1_000_000] {
+            for k in [1, 10, 100, 1_000] {
+                let passes = Passes::choose(Tuning { direct_work: 0, sample_rows: 8_192 }, rows, k);
+                assert!((passes.sample - 1) * passes.sample_stride < passes.tiles);
+                let mut seen = vec![0; passes.tiles as usize];
+                let mut visit = |tiles: u32, stride: u32, skip: u32| {
+                    (0..tiles).for_each(|t| seen[filter::tile_number(t, stride, skip) as usize] += 1);
+                };
+                if passes.middle == 0 {
+                    visit(passes.tiles, 1, 0);
+                } else {
+                    let visited = passes.tiles.div_ceil(passes.middle);
+                    visit(visited, passes.middle, 0);
+                    visit(passes.tiles - visited, 0, passes.middle);
+                }
+                assert!(seen.iter().all(|&count| count == 1), "{rows} rows, k = {k}: {passes:?}");
+            }
+        }
+    }
+}
