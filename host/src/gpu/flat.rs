@@ -17,6 +17,8 @@ use crate::{Element, Error, Metric, Result};
 const RESIDENT_SHARE: (u64, u64) = (3, 4);
 /// Queries from which two lanes pay.
 const TWO_LANES_FROM: usize = 2048;
+/// Bytes that come back to the host at once when a base outgrows the device.
+const FETCH_BYTES: usize = 64 << 20;
 /// Rows that the centre is estimated from.
 const CENTRE_SAMPLE: usize = 4096;
 
@@ -350,6 +352,15 @@ impl<T: Element, R: Runtime> FlatDevice<T, R> {
     }
 }
 
+/// Makes room for `more` components in host memory, or says that there is none.
+fn reserve<T>(rows: &mut Vec<T>, more: usize) -> Result<()> {
+    rows.try_reserve(more).map_err(|_| Error::OutOfDeviceMemory {
+        device: "the host".to_owned(),
+        asked: (more * size_of::<T>()) as u64,
+        available: 0,
+    })
+}
+
 /// Merges the sorted results of one more block into the sorted results so far; ids of the new block are higher.
 fn merge(metric: Metric, k: usize, so_far: (&mut [u64], &mut [f32]), more: (&[u64], &[f32])) {
     use rayon::prelude::*;
@@ -383,15 +394,16 @@ impl<T: Element, R: Runtime> FlatBackend<T> for FlatDevice<T, R> {
         if !self.add_resident(rows)? {
             if let Rows::Device(resident) = &self.rows {
                 let mut host = Vec::new();
-                let components = rows.len() + self.count * self.shape.dim;
-                if host.try_reserve_exact(components).is_err() {
-                    let asked = (components * self.shape.element.size()) as u64;
-                    return Err(Error::OutOfDeviceMemory { device: "the host".to_owned(), asked, available: 0 });
+                reserve(&mut host, rows.len() + self.count * self.shape.dim)?;
+                // In pieces, so that the base is never there twice on the host.
+                let piece = (FETCH_BYTES / self.shape.row_bytes()).max(1);
+                for first in (0..self.count).step_by(piece) {
+                    host.extend(self.fetch(resident, first, piece.min(self.count - first))?);
                 }
-                host.extend(self.fetch(resident, 0, self.count)?);
                 self.rows = Rows::Host { rows: host, slots: Mutex::new(None) };
             }
             if let Rows::Host { rows: host, slots } = &mut self.rows {
+                reserve(host, rows.len())?;
                 host.extend_from_slice(rows);
                 *slots = Mutex::new(None);
             }
