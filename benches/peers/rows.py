@@ -6,6 +6,15 @@ COLUMNS = (
     "floor_ms ratio recall verified"
 ).split()
 
+# The shapes of warpann-grid's select: rows, columns, every k.
+SELECT_SHAPES = (
+    (10_000, 1_000, (10, 100)),
+    (10_000, 10_000, (10, 100, 1000)),
+    (10_000, 128_000, (1, 10, 32, 100, 256, 1000, 2048)),
+    (100, 1_000_000, (100,)),
+    (1, 100_000_000, (100,)),
+)
+
 
 def driver():
     """Version of NVIDIA's kernel module, as warpann-grid tells it; empty where the system does not."""

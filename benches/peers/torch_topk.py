@@ -9,14 +9,6 @@ import argparse
 import torch
 import rows
 
-SHAPES = (
-    (10_000, 1_000, (10, 100)),
-    (10_000, 10_000, (10, 100, 1000)),
-    (10_000, 128_000, (1, 10, 32, 100, 256, 1000, 2048)),
-    (100, 1_000_000, (100,)),
-    (1, 100_000_000, (100,)),
-)
-
 p = argparse.ArgumentParser()
 for name in ("date", "out"):
     p.add_argument(f"--{name}", required=True)
@@ -25,7 +17,7 @@ o = p.parse_args()
 
 record = rows.Record(o.out, o.date, "torch", torch.__version__, torch.cuda.get_device_name(), rows.driver())
 flush = torch.empty(256 << 20, dtype=torch.uint8, device="cuda")
-for count, columns, ks in SHAPES:
+for count, columns, ks in rows.SELECT_SHAPES:
     generator = torch.Generator(device="cuda").manual_seed(1)
     keys = torch.rand(count, columns, generator=generator, device="cuda")
     for k in ks:

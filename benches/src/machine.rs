@@ -1,4 +1,4 @@
-//! The device under measurement: what it is called, and how fast it copies memory.
+//! The device under measurement: what it is called, and how fast it reads memory.
 
 use std::time::Instant;
 
@@ -16,13 +16,13 @@ pub struct Machine {
     pub name: String,
     /// Version of the GPU's driver; empty for the CPU.
     pub driver: String,
-    /// What memory moves per second, in bytes, in this run: a GPU's copy of a gigabyte, which reads and writes each byte; the
-    /// CPU's reading of a gigabyte with all threads.
+    /// What memory gives per second, in bytes, in this run: of a gigabyte read by all multiprocessors, or by all threads of the
+    /// CPU, that do nothing else.
     pub bytes_per_second: f64,
 }
 
 impl Machine {
-    /// Opens what `device` means and measures its memory. `quick` copies less.
+    /// Opens what `device` means and measures its memory. `quick` reads less.
     pub fn open(device: Device, quick: bool) -> Outcome<Self> {
         let gpu = match device {
             Device::Gpu(index) => Some(index),
@@ -66,12 +66,14 @@ impl Machine {
         let Some(info) = devices.into_iter().nth(index) else {
             return Err(Error::NoSuchDevice { asked: index, available }.into());
         };
-        let times = warpann::measure::copy(index, bytes, 9)?;
+        let columns = 1 << 20;
+        let keys = warpann::measure::SelectionBench::new(index, vec![0.0; columns], bytes / 4 / columns, columns)?;
+        let seconds = f64::from(keys.read(9)?.median()) / 1e3;
         Ok(Self {
             gpu: Some(index),
             name: info.name,
             driver: kernel_driver().unwrap_or_else(|| format!("CUDA {}", info.driver)),
-            bytes_per_second: 2.0 * bytes as f64 / (f64::from(times.median()) / 1e3),
+            bytes_per_second: bytes as f64 / seconds,
         })
     }
 

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use warpann::Device;
-use warpann::select::{Best, NO_POSITION, select_k};
+use warpann::select::{Best, NO_POSITION, Rows, select_k};
 
 use crate::keys::{Keys, smallest};
 use crate::machine::Machine;
@@ -85,8 +85,9 @@ fn measure(machine: &Machine, kind: Keys, (rows, columns, k): Shape, repeat: usi
 #[cfg(feature = "cuda")]
 fn on_gpu(index: usize, kind: Keys, (rows, columns, k): Shape, repeat: usize) -> Outcome<(Vec<f64>, bool)> {
     let keys = kind.make(rows.min(GPU_BLOCK), columns);
-    match warpann::measure::selection_of(index, &keys, rows, columns, k, repeat) {
-        Ok(times) => Ok((times.select.milliseconds().iter().map(|&ms| f64::from(ms)).collect(), true)),
+    let bench = warpann::measure::SelectionBench::new(index, keys, rows, columns)?;
+    match bench.select(k, warpann::select::Algorithm::Auto, repeat) {
+        Ok(times) => Ok((times.milliseconds().iter().map(|&ms| f64::from(ms)).collect(), true)),
         Err(warpann::Error::WrongSelection { .. }) => Ok((Vec::new(), false)),
         Err(error) => Err(error.into()),
     }
@@ -100,11 +101,12 @@ fn on_gpu(_: usize, kind: Keys, (rows, columns, k): Shape, repeat: usize) -> Out
 
 /// Wall time of the library's call; all rows are compared with a sort.
 fn on_cpu(keys: &[f32], columns: usize, k: usize, repeat: usize) -> Outcome<(Vec<f64>, bool)> {
+    let rows = Rows::contiguous(keys, columns)?;
     let mut milliseconds = Vec::new();
-    let mut found = select_k(Device::Cpu, keys, columns, None, k, Best::Smallest)?;
+    let mut found = select_k(Device::Cpu, &rows, k, Best::Smallest)?;
     for _ in 0..repeat.max(1) {
         let start = Instant::now();
-        found = select_k(Device::Cpu, keys, columns, None, k, Best::Smallest)?;
+        found = select_k(Device::Cpu, &rows, k, Best::Smallest)?;
         milliseconds.push(1e3 * start.elapsed().as_secs_f64());
     }
     milliseconds.sort_by(f64::total_cmp);
@@ -112,7 +114,10 @@ fn on_cpu(keys: &[f32], columns: usize, k: usize, repeat: usize) -> Outcome<(Vec
     let right = keys.chunks(columns).zip(slots).all(|(row, (keys, positions))| {
         let mut expected = smallest(row, k);
         expected.resize(k, (f32::INFINITY, NO_POSITION));
-        keys.iter().copied().zip(positions.iter().copied()).eq(expected)
+        // NaN is equal to nothing; its bits are.
+        let bits = |key: f32| key.to_bits();
+        let found = keys.iter().map(|&key| bits(key)).zip(positions.iter().copied());
+        found.eq(expected.into_iter().map(|(key, position)| (bits(key), position)))
     });
     Ok((milliseconds, right))
 }

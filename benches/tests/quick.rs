@@ -25,7 +25,7 @@ fn both_grids_fill_one_record() {
     let out = path.to_str().unwrap();
     let common =
         ["--quick", "--device", "cpu", "--date", "2000-01-01", "--revision", "abc", "--repeat", "3", "--out", out];
-    for (part, cases) in [("select", 8), ("exact", 8 + 7)] {
+    for (part, cases) in [("select", 13), ("exact", 13 + 7)] {
         let arguments: Vec<&str> = [part].into_iter().chain(common).collect();
         let (success, text) = grid(&arguments);
         assert!(success, "{text}");
@@ -45,7 +45,7 @@ fn both_grids_fill_one_record() {
     let (success, text) = grid(&["table", out]);
     assert!(success, "{text}");
     // Two lines above the cases.
-    assert_eq!(text.lines().count(), 2 + 15, "{text}");
+    assert_eq!(text.lines().count(), 2 + 20, "{text}");
 }
 
 /// Two u32, then the payload.

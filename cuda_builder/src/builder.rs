@@ -276,6 +276,7 @@ impl CudaBuilder {
             "-Clinker=true",
             "-Zmir-enable-passes=-JumpThreading",
             "-Cllvm-args=-inline-threshold=10000000",
+            "-Cllvm-args=-unroll-runtime=false",
         ]
         .join("\x1f");
         let mut command = Command::new(&compiler.cargo);

@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use crate::select::{Algorithm, KeyType};
+
 /// What went wrong, with the numbers that show it. A failed call leaves the index, the output and the device as they were.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -80,6 +82,80 @@ pub enum Error {
         length: u64,
         /// The longest possible.
         limit: u64,
+    },
+    /// Strided rows of which one reaches past the last key.
+    #[error("{rows} rows of {columns} keys, {stride} keys apart, do not fit in {len} keys")]
+    RowsPastEnd {
+        /// Rows.
+        rows: usize,
+        /// Keys of a row.
+        columns: usize,
+        /// Keys from the start of a row to the next row's.
+        stride: usize,
+        /// Keys given.
+        len: usize,
+    },
+    /// Ragged rows of which one ends before it starts.
+    #[error("row {row} starts at key {start} and ends at key {end}; starts must ascend")]
+    StartsNotAscending {
+        /// Row, from 0.
+        row: usize,
+        /// Where it starts.
+        start: u64,
+        /// Where the next row starts.
+        end: u64,
+    },
+    /// Ragged rows that go on after the last key.
+    #[error("the last row ends at key {end}; there are {len} keys")]
+    StartsPastEnd {
+        /// Where the last row ends.
+        end: u64,
+        /// Keys given.
+        len: usize,
+    },
+    /// Not one length for each row.
+    #[error("{lengths} lengths for {rows} rows")]
+    WrongLengths {
+        /// Rows.
+        rows: usize,
+        /// Lengths given.
+        lengths: usize,
+    },
+    /// Not one payload for each key.
+    #[error("{payloads} payloads for {keys} keys")]
+    WrongPayloads {
+        /// Keys of all rows, and between rows.
+        keys: usize,
+        /// Payloads given.
+        payloads: usize,
+    },
+    /// A selection that names a key which its row has not.
+    #[error("the selection of row {row} names position {position}; the row has {length} keys")]
+    NoSuchPosition {
+        /// Row, from 0.
+        row: usize,
+        /// Position in the selection.
+        position: u32,
+        /// Keys of the row.
+        length: usize,
+    },
+    /// An algorithm that does not select keys of that type.
+    #[error("no kernel of algorithm {algorithm} selects keys of type {key}")]
+    NoSuchSelection {
+        /// Algorithm asked for.
+        algorithm: Algorithm,
+        /// Type of the keys.
+        key: KeyType,
+    },
+    /// More rows, or longer ones, than a selection on the device was planned for.
+    #[error("the selection is planned for {limit} {what}, not for {asked}")]
+    BeyondPlan {
+        /// Which size: `rows` or `columns`.
+        what: &'static str,
+        /// What the call has.
+        asked: u32,
+        /// What was planned for.
+        limit: u32,
     },
 
     /// No usable GPU was found.

@@ -38,6 +38,9 @@ pub mod metric;
 pub mod neighbors;
 pub mod select;
 
+/// The driver interface that [`select::device`] takes streams and addresses from, in the version that this library uses.
+#[cfg(feature = "cuda")]
+pub use cust;
 pub use device::Device;
 pub use element::{Element, ElementType};
 pub use error::{Error, FileDefect, NoDeviceReason, Result};

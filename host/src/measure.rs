@@ -2,10 +2,15 @@
 
 use cust::event::{Event, EventFlags};
 
-use crate::gpu::cuda::{self, CudaDevice};
-use crate::gpu::runtime::{Layout, Runtime};
-use crate::gpu::select::{Cut, Select, select};
-use crate::select::{Best, select_k};
+use cuda_std::global::U32x4;
+use cuda_std::launch::LaunchConfig;
+use warpann_kernels::read_ceiling;
+
+use crate::gpu::cuda::{self, CudaDevice, Memory};
+pub use crate::gpu::dispatch::{HEADER as DISPATCH_HEADER, Method};
+use crate::gpu::runtime::{Layout, Limits, Runtime};
+use crate::gpu::select::{Plan, Select, select};
+use crate::select::{Algorithm, Best, Rows, select_k};
 use crate::{Device, Error, Result};
 
 /// Times of repeated runs by device events, in milliseconds, ascending.
@@ -50,128 +55,158 @@ impl DeviceTimes {
     }
 }
 
-/// What [`selection`] measured.
-#[derive(Debug, Clone, PartialEq)]
-pub struct SelectionTimes {
-    /// The device in words.
-    pub device: String,
-    /// k-selection of all rows.
-    pub select: DeviceTimes,
-    /// A device-to-device copy of the keys: reads and writes each once.
-    pub copy: DeviceTimes,
-}
-
 /// More than the L2 cache of any GPU: copying as much leaves nothing in it of what was there.
 const FLUSH_BYTES: usize = 256 << 20;
 
-/// Times of a device-to-device copy of `bytes` on GPU `index`, which reads and writes each once: a ceiling of the memory.
-///
-/// # Errors
-/// As opening the device; [`Error::OutOfDeviceMemory`] if twice `bytes` do not fit.
-pub fn copy(index: usize, bytes: usize, repeat: usize) -> Result<DeviceTimes> {
-    let device = cuda::open(index)?;
-    let mut layout = Layout::default();
-    let (from, to) = (layout.array::<u8>(bytes), layout.array::<u8>(bytes));
-    let memory = device.allocate(layout.bytes())?;
-    let part = |offset: usize| device.address(&memory).wrapping_add(offset);
-    let stream = device.stream()?;
-    // SAFETY: the layout reserved `bytes` for each part.
-    let run = || unsafe { device.copy(&stream, part(to), part(from), bytes) };
-    DeviceTimes::measure(&device, &stream, repeat, || Ok(()), run)
-}
-
-/// Times the selection of the `k` smallest of `rows` × `columns` random keys that lie on GPU `index`: [`selection_of`] on
-/// keys that repeat after 100 rows.
-///
-/// # Errors
-/// As [`selection_of`].
-pub fn selection(index: usize, rows: usize, columns: usize, k: usize, repeat: usize) -> Result<SelectionTimes> {
-    let mut state = 1u64;
-    let keys: Vec<f32> = std::iter::repeat_with(|| {
-        // xorshift64
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        (state >> 40) as f32 / (1u32 << 24) as f32
-    })
-    .take(rows.clamp(1, 100) * columns)
-    .collect();
-    selection_of(index, &keys, rows, columns, k, repeat)
-}
-
-/// Times the selection of the `k` smallest of each of `rows` rows that lie on GPU `index`, and checks the first rows and
-/// the last of the result against the CPU's. `keys` holds whole rows of `columns` keys, at least one, and is repeated until
-/// there are `rows` of them (0 is taken as 1). Before each run something else fills the L2 cache.
-///
-/// # Errors
-/// [`Error::RaggedVectors`] if `keys` is not whole rows or has none; [`Error::ZeroK`]; as opening the device;
-/// [`Error::OutOfDeviceMemory`] if keys (twice) and results do not fit; [`Error::WrongSelection`] if the results differ.
-pub fn selection_of(
-    index: usize,
-    keys: &[f32],
+/// Keys on a GPU, to be selected from again and again under the watch. Before each run something else fills the L2 cache.
+pub struct SelectionBench {
+    device: CudaDevice,
+    stream: <CudaDevice as Runtime>::Stream,
+    memory: Memory,
+    /// Offsets of the keys, of two areas to copy between, and of a word.
+    parts: [usize; 4],
+    keys: Vec<f32>,
     rows: usize,
     columns: usize,
-    k: usize,
-    repeat: usize,
-) -> Result<SelectionTimes> {
-    if columns == 0 || keys.is_empty() || !keys.len().is_multiple_of(columns) {
-        return Err(Error::RaggedVectors { len: keys.len(), dim: columns });
-    }
-    if k == 0 {
-        return Err(Error::ZeroK);
-    }
-    let rows = rows.max(1);
-    let device = cuda::open(index)?;
-    let block = rows.min(keys.len() / columns);
-    let mut layout = Layout::default();
-    let all_keys = layout.array::<f32>(rows * columns);
-    let copied = layout.array::<f32>(rows * columns);
-    let out_keys = layout.array::<f32>(rows * k);
-    let out_ids = layout.array::<u32>(rows * k);
-    let cut = Cut::choose(rows as u32, columns as u32, k as u32, device.multiprocessors());
-    let scratch = cut.reserve(&mut layout, rows as u32, k as u32);
-    let (flushed, flushing) = (layout.array::<u8>(FLUSH_BYTES), layout.array::<u8>(FLUSH_BYTES));
-    let memory = device.allocate(layout.bytes())?;
-    let part = |offset: usize| device.address(&memory).wrapping_add(offset);
-    let stream = device.stream()?;
-    let bytes = rows * columns * size_of::<f32>();
-    let what = Select {
-        keys: part(all_keys).cast(),
-        ids: std::ptr::null(),
-        row_stride: columns as u64,
-        lengths: std::ptr::null(),
-        columns: columns as u32,
-        rows: rows as u32,
-        k: k as u32,
-        best: Best::Smallest,
-        out_keys: part(out_keys).cast(),
-        out_ids: part(out_ids).cast(),
-    };
-    // SAFETY: the layout reserved every part; the stream runs the uploads first.
-    let (select, copy) = unsafe {
+}
+
+impl SelectionBench {
+    /// Uploads `rows` rows to GPU `index`. `keys` holds whole rows of `columns` keys, at least one, and is repeated until there
+    /// are `rows` of them (0 is taken as 1).
+    ///
+    /// # Errors
+    /// [`Error::RaggedVectors`] if `keys` is not whole rows or has none; as opening the device; [`Error::OutOfDeviceMemory`].
+    pub fn new(index: usize, keys: Vec<f32>, rows: usize, columns: usize) -> Result<SelectionBench> {
+        if columns == 0 || keys.is_empty() || !keys.len().is_multiple_of(columns) {
+            return Err(Error::RaggedVectors { len: keys.len(), dim: columns });
+        }
+        let rows = rows.max(1);
+        let device = cuda::open(index)?;
+        let mut layout = Layout::default();
+        let parts = [
+            layout.array::<f32>(rows * columns),
+            layout.array::<u8>(FLUSH_BYTES),
+            layout.array::<u8>(FLUSH_BYTES),
+            layout.array::<u32>(1),
+        ];
+        let memory = device.allocate(layout.bytes())?;
+        let stream = device.stream()?;
+        let start = device.address(&memory).wrapping_add(parts[0]);
+        let block = rows.min(keys.len() / columns);
         for first in (0..rows).step_by(block) {
             let keys = &keys[..(rows - first).min(block) * columns];
-            device.upload(&stream, part(all_keys).wrapping_add(4 * first * columns), bytemuck::cast_slice(keys))?;
+            // SAFETY: the layout reserved rows · columns keys.
+            unsafe { device.upload(&stream, start.wrapping_add(4 * first * columns), bytemuck::cast_slice(keys))? };
         }
-        let run = || select(&device, &stream, &what, &cut, part(0), &scratch);
-        let flush = || device.copy(&stream, part(flushed), part(flushing), FLUSH_BYTES);
-        let select = DeviceTimes::measure(&device, &stream, repeat, flush, run)?;
-        let run = || device.copy(&stream, part(copied), part(all_keys), bytes);
-        (select, DeviceTimes::measure(&device, &stream, repeat, flush, run)?)
-    };
-    // The last rows lie after all repetitions.
-    for row in (0..rows.min(4)).chain(rows.saturating_sub(4).max(4)..rows) {
-        let like = row % block * columns;
-        let expected = select_k(Device::Cpu, &keys[like..like + columns], columns, None, k, Best::Smallest)?;
-        let (mut out, mut ids) = (vec![0f32; k], vec![0u32; k]);
-        // SAFETY: the selection wrote k results for each row.
-        unsafe {
-            device.download(&stream, bytemuck::cast_slice_mut(&mut out), part(out_keys + 4 * row * k))?;
-            device.download(&stream, bytemuck::cast_slice_mut(&mut ids), part(out_ids + 4 * row * k))?;
-        }
-        if out != expected.keys || ids != expected.positions {
-            return Err(Error::WrongSelection { row });
-        }
+        Ok(SelectionBench { device, stream, memory, parts, keys, rows, columns })
     }
-    Ok(SelectionTimes { device: device.describe(), select, copy })
+
+    /// The device in words.
+    pub fn device(&self) -> String {
+        self.device.describe()
+    }
+
+    /// The device's product name, as the dispatch table has it.
+    pub fn product(&self) -> String {
+        self.device.limits().device
+    }
+
+    fn part(&self, part: usize) -> *mut u8 {
+        self.device.address(&self.memory).wrapping_add(self.parts[part])
+    }
+
+    fn flush(&self) -> Result<()> {
+        // SAFETY: both areas have that size.
+        unsafe { self.device.copy(&self.stream, self.part(1), self.part(2), FLUSH_BYTES) }
+    }
+
+    /// Times one read of all keys, by a kernel that does nothing else: the ceiling of every selection.
+    ///
+    /// # Errors
+    /// What the device can meet.
+    pub fn read(&self, repeat: usize) -> Result<DeviceTimes> {
+        let quads = (self.rows * self.columns / 4) as u64;
+        let blocks = (self.device.limits().multiprocessors * 16).min(quads.div_ceil(256).max(1) as u32);
+        let config = LaunchConfig { grid: [blocks, 1, 1], block: [read_ceiling::THREADS, 1, 1], shared_bytes: 0 };
+        let args = (self.part(0).cast::<U32x4>().cast_const(), quads, self.part(3).cast::<u32>());
+        // SAFETY: the keys were uploaded, at an aligned place; the word is there.
+        let run = || unsafe { self.device.launch(&self.stream, &read_ceiling::READ_ONCE, config, args) };
+        DeviceTimes::measure(&self.device, &self.stream, repeat, || self.flush(), run)
+    }
+
+    /// Times the selection of the `k` smallest of every row, by the method that the library takes for `algorithm`, and checks
+    /// the first rows and the last of the result against the CPU's.
+    ///
+    /// # Errors
+    /// [`Error::ZeroK`]; [`Error::OutOfDeviceMemory`] if results and scratch do not fit; [`Error::WrongSelection`] if the
+    /// results differ.
+    pub fn select(&self, k: usize, algorithm: Algorithm, repeat: usize) -> Result<DeviceTimes> {
+        let (rows, columns) = (self.rows as u32, self.columns as u32);
+        self.time(k, repeat, |layout, limits| Plan::new::<f32>(layout, rows, columns, k as u32, algorithm, limits))
+    }
+
+    /// As [`Self::select`], by one method.
+    ///
+    /// # Errors
+    /// As [`Self::select`].
+    pub fn select_by(&self, k: usize, method: Method, repeat: usize) -> Result<DeviceTimes> {
+        let (rows, columns) = (self.rows as u32, self.columns as u32);
+        let plan =
+            |layout: &mut Layout, limits: &Limits| Ok(Plan::of_method(layout, rows, columns, k as u32, method, limits));
+        self.time(k, repeat, plan)
+    }
+
+    /// Times and checks the plan that `plan` makes for `k`.
+    fn time(
+        &self,
+        k: usize,
+        repeat: usize,
+        plan: impl FnOnce(&mut Layout, &Limits) -> Result<Plan>,
+    ) -> Result<DeviceTimes> {
+        if k == 0 {
+            return Err(Error::ZeroK);
+        }
+        let (device, stream, rows, columns) = (&self.device, &self.stream, self.rows, self.columns);
+        let mut layout = Layout::default();
+        let (out_keys, out_ids) = (layout.array::<f32>(rows * k), layout.array::<u32>(rows * k));
+        let plan = plan(&mut layout, &device.limits())?;
+        let memory = device.allocate(layout.bytes())?;
+        let part = |offset: usize| device.address(&memory).wrapping_add(offset);
+        let what = Select::<f32> {
+            keys: self.part(0).cast(),
+            ids: std::ptr::null(),
+            row_stride: columns as u64,
+            starts: std::ptr::null(),
+            lengths: std::ptr::null(),
+            columns: columns as u32,
+            rows: rows as u32,
+            k: k as u32,
+            best: Best::Smallest,
+            out_keys: part(out_keys).cast(),
+            out_ids: part(out_ids).cast(),
+        };
+        // SAFETY: the layout reserved every part; the keys are there.
+        let run = || unsafe { select(device, stream, &what, &plan, part(0)) };
+        let times = DeviceTimes::measure(device, stream, repeat, || self.flush(), run)?;
+        // The last rows lie after all repetitions.
+        let block = self.keys.len() / columns;
+        for row in (0..rows.min(4)).chain(rows.saturating_sub(4).max(4)..rows) {
+            let like = row % block * columns;
+            let keys = Rows::contiguous(&self.keys[like..like + columns], columns)?;
+            let expected = select_k(Device::Cpu, &keys, k, Best::Smallest)?;
+            let (mut out, mut ids) = (vec![0f32; k], vec![0u32; k]);
+            // SAFETY: the selection wrote k results for each row.
+            unsafe {
+                device.download(stream, bytemuck::cast_slice_mut(&mut out), part(out_keys + 4 * row * k))?;
+                device.download(stream, bytemuck::cast_slice_mut(&mut ids), part(out_ids + 4 * row * k))?;
+            }
+            // Bits: a NaN equals itself.
+            if bytemuck::cast_slice::<_, u32>(&out) != bytemuck::cast_slice::<_, u32>(&expected.keys)
+                || ids != expected.positions
+            {
+                return Err(Error::WrongSelection { row });
+            }
+        }
+        Ok(times)
+    }
 }

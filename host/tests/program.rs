@@ -315,6 +315,31 @@ fn bench_select_measures() {
         json(&["bench", "select", "--device", "cpu", "--rows", "3", "--cols", "50", "--k", "5", "--repeat", "2"]);
     assert_eq!(report["seconds"].as_array().unwrap().len(), 2);
     assert_eq!(report["bytes"], 720.0);
+    // Nothing is bounded before the first merge, so both steps insert; the second fills queues of two, and one more merge
+    // ends the row.
+    let model = &report["warp_select"];
+    let number = |name: &str| model[name].as_f64().unwrap().round();
+    assert_eq!(model["kernel"], "warp_select_k32", "{model}");
+    assert_eq!([number("steps"), number("insertions"), number("merges")], [2.0, 2.0, 2.0], "{model}");
+    let args = ["bench", "select", "--device", "cpu", "--rows", "1", "--cols", "50", "--repeat", "1", "--k"];
+    let (code, stdout, _) = warpann(&[&args[..], &["5"]].concat());
+    assert_eq!((code, stdout.contains("insertions and")), (0, true), "{stdout}");
+    for k in ["1", "1025"] {
+        assert!(json(&[&args[..], &[k]].concat())["warp_select"].is_null());
+    }
+    // The CPU takes no notice; the emulator runs the kernels.
+    for device in ["cpu", "emulator"] {
+        let args = ["bench", "select", "--device", device, "--rows", "2", "--cols", "50", "--k", "5", "--repeat", "1"];
+        assert_eq!(json(&args)["algorithm"], "auto");
+        for algorithm in ["auto", "warp-select", "threshold-select"] {
+            let args = [&args[..], &["--algorithm", algorithm]].concat();
+            assert_eq!(json(&args)["algorithm"], algorithm);
+            let (code, stdout, _) = warpann(&args);
+            assert_eq!((code, stdout.contains(algorithm)), (0, true), "{stdout}");
+        }
+    }
+    failure(2, &["bench", "select", "--algorithm", "sort"]);
+    failure(2, &["bench", "select", "--tune", "--algorithm", "auto"]);
 }
 
 #[test]

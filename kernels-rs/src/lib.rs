@@ -6,8 +6,14 @@
 //! | [`entry`] | a key and its payload as one ordered 64-bit word | |
 //! | [`networks`] | odd-size merging and sorting networks over lane-stride register arrays | paper 4.1, algorithms 1 and 2 |
 //! | [`warp_select`] | k-selection by one warp a row, state in registers | paper 4.2, 4.3, algorithm 3 |
+//! | [`threshold_select`] | k-selection of long rows, any k and key type: a sampled bound, one pass, a sort of the survivors | |
+//! | [`block_sort`], [`list_sort`] | merge sort of entries, by one block in shared memory or by many in global memory | |
+//! | [`gather`] | the payloads of selected keys | |
+//! | [`sample`], [`survivors`], [`radix`] | its steps: a threshold from a sample, the filter, an exact threshold where the sample misled | |
+//! | [`keys`], [`rows`] | key types as ordered integers; where the rows of a batch lie and how a block reads one | |
 //! | [`element`] | loading four vector components of any element type | |
 //! | [`canonical`] | the distance that every back end returns to the bit, as a dense tile or for listed candidates | |
+//! | [`read_ceiling`] | one read of memory, to measure against | |
 //! | [`prepare`] | half-precision copies of vectors, with proved error norms | |
 //! | [`filter`] | half-precision matrix product on tensor cores that keeps what may be among the best k | paper 5.1 |
 //! | [`candidates`] | thresholds and compaction of candidate lists between filter passes | |
@@ -17,13 +23,23 @@
 //! A *row-major matrix with stride* below means: row r starts at element r · stride.
 #![cfg_attr(target_arch = "nvptx64", no_std, feature(abi_ptx, asm_experimental_arch))]
 
+pub mod block_sort;
 pub mod candidates;
 pub mod canonical;
 pub mod element;
 pub mod entry;
 pub mod filter;
+pub mod gather;
+pub mod keys;
+pub mod list_sort;
 pub mod networks;
 pub mod prepare;
+pub mod radix;
+pub mod read_ceiling;
+pub mod rows;
+pub mod sample;
+pub mod survivors;
+pub mod threshold_select;
 pub mod warp_select;
 
 /// Marks the absence of a neighbour in a list of row numbers.

@@ -33,7 +33,7 @@
 //! instructions, but need a second comparison to order ties.
 
 use cuda_std::unroll;
-use cuda_std::warp::{FULL_MASK, shuffle_xor};
+use cuda_std::warp::{FULL_MASK, Shuffle, shuffle_xor};
 
 /// Longest register array a network here sorts.
 pub const MAX_REGISTERS: usize = 32;
@@ -149,7 +149,7 @@ pub const fn sort_steps(len: usize) -> usize {
 
 /// Compare-exchange with lane `lane ^ mask`; this lane keeps the smaller entry if `keep_smaller`. All 32 lanes.
 #[inline(always)]
-fn exchange_lanes(entry: &mut u64, mask: u32, keep_smaller: bool) {
+fn exchange_lanes<T: Shuffle + Ord>(entry: &mut T, mask: u32, keep_smaller: bool) {
     // Always a store of a selected value: a conditional store may leave the array in local memory.
     let own = *entry;
     let other = shuffle_xor(FULL_MASK, own, mask);
@@ -157,7 +157,7 @@ fn exchange_lanes(entry: &mut u64, mask: u32, keep_smaller: bool) {
 }
 
 #[inline(always)]
-fn merge_lanes(entry: &mut u64, lane: u32) {
+fn merge_lanes<T: Shuffle + Ord>(entry: &mut T, lane: u32) {
     unroll::<5>(|i| {
         let mask = 16u32 >> i;
         exchange_lanes(entry, mask, lane & mask == 0);
@@ -165,7 +165,7 @@ fn merge_lanes(entry: &mut u64, lane: u32) {
 }
 
 #[inline(always)]
-fn sort_lanes(entry: &mut u64, lane: u32) {
+fn sort_lanes<T: Shuffle + Ord>(entry: &mut T, lane: u32) {
     unroll::<5>(|b| {
         let size = 2u32 << b;
         exchange_lanes(entry, size - 1, lane & (size >> 1) == 0);
@@ -180,7 +180,7 @@ fn sort_lanes(entry: &mut u64, lane: u32) {
 
 /// Executes one step. `lane` is the caller's lane; all 32 lanes arrive together.
 #[inline(always)]
-fn execute<const REGISTERS: usize>(x: &mut [u64; REGISTERS], step: Step, lane: u32) {
+fn execute<T: Shuffle + Ord, const REGISTERS: usize>(x: &mut [T; REGISTERS], step: Step, lane: u32) {
     match step {
         Step::None => {}
         Step::Exchange(a, b) => {
@@ -218,7 +218,7 @@ impl<const LEFT: usize, const RIGHT: usize> Constant for Merge<LEFT, RIGHT> {
 
 /// Executes all steps of a program. All 32 lanes of the warp arrive together.
 #[inline(always)]
-fn run<P: Constant, const REGISTERS: usize>(x: &mut [u64; REGISTERS], lane: u32) {
+fn run<P: Constant, T: Shuffle + Ord, const REGISTERS: usize>(x: &mut [T; REGISTERS], lane: u32) {
     // Literal indices, 64 at a time, side by side: nested closures of this size are not inlined any more.
     macro_rules! block {
         ($($first:literal)*) => {$(
@@ -230,10 +230,10 @@ fn run<P: Constant, const REGISTERS: usize>(x: &mut [u64; REGISTERS], lane: u32)
     block!(0 64 128 192 256 320 384);
 }
 
-/// Sorts 32·`REGISTERS` entries ascending. All 32 lanes of the warp arrive together (shuffles with the full mask).
+/// Sorts 32·`REGISTERS` entries (or other words) ascending. All 32 lanes of the warp arrive together (shuffles with the full mask).
 #[inline(always)]
-pub fn warp_sort<const REGISTERS: usize>(x: &mut [u64; REGISTERS], lane: u32) {
-    run::<Sort<REGISTERS>, REGISTERS>(x, lane);
+pub fn warp_sort<T: Shuffle + Ord, const REGISTERS: usize>(x: &mut [T; REGISTERS], lane: u32) {
+    run::<Sort<REGISTERS>, T, REGISTERS>(x, lane);
 }
 
 /// Merges two sorted halves: registers `0..LEFT` and `LEFT..LEFT+RIGHT` of `x`, `REGISTERS = LEFT + RIGHT`.
@@ -241,7 +241,7 @@ pub fn warp_sort<const REGISTERS: usize>(x: &mut [u64; REGISTERS], lane: u32) {
 #[inline(always)]
 pub fn warp_merge<const LEFT: usize, const RIGHT: usize, const REGISTERS: usize>(x: &mut [u64; REGISTERS], lane: u32) {
     const { assert!(LEFT + RIGHT == REGISTERS) };
-    run::<Merge<LEFT, RIGHT>, REGISTERS>(x, lane);
+    run::<Merge<LEFT, RIGHT>, u64, REGISTERS>(x, lane);
 }
 
 /// Merges sorted `keep` with sorted `other` and leaves the smallest 32·`KEEP` entries of both, sorted, in `keep`.

@@ -45,6 +45,7 @@ use cuda_std::{global, kernel, math, thread, unroll, warp};
 
 use crate::entry::{self, EMPTY};
 use crate::networks::{warp_merge_keep, warp_sort};
+use crate::rows::RowTable;
 
 /// Warps in a block of the selection kernels; each has its own row.
 pub const WARPS_PER_BLOCK: u32 = 4;
@@ -53,10 +54,48 @@ const GROUP: usize = 4;
 /// Keys a warp tests with one vote.
 const GROUP_KEYS: u32 = 32 * GROUP as u32;
 
-/// The state of a running selection: the best 32·`QUEUE_REGISTERS` entries that were offered so far.
+/// The state of a running selection: the best 32·`QUEUE_REGISTERS` entries that were offered so far. The fusable form of
+/// WarpSelect: any kernel can feed it with keys that are in registers, without writing them to memory, and gets what the selection
+/// kernels guarantee: the exact best k, ties by lower payload, NaN last, whatever the order of offers.
 ///
-/// Any kernel can feed it from registers: `offer` candidates, then read the sorted queue after `finish`. Every method must
-/// be reached by all 32 lanes together.
+/// `offer` candidates, `finish`, then read the sorted `entry` registers. Every method must be reached by all 32 lanes of the
+/// warp together. `QUEUE_REGISTERS` is a power of two; t = `THREAD_QUEUE` by k as in [`crate::warp_select_instances`].
+///
+/// ```
+/// # use cuda_std::{emulator::{self, Buffer}, global, kernel, launch::LaunchConfig, warp};
+/// # use warpann_kernels::{entry, warp_select::WarpSelect};
+/// /// The 3 rows of `base` (one number each) nearest to `query`, without storing any distance. One block of one warp.
+/// ///
+/// /// # Safety
+/// /// `base` has `rows` elements, `nearest` has 3.
+/// #[kernel(max_threads = 32)]
+/// pub unsafe fn nearest_three(query: f32, base: *const f32, rows: u32, nearest: *mut u32) {
+///     let lane = warp::lane_id();
+///     let mut select = WarpSelect::<1, 2>::new(3, None);
+///     let mut first = 0;
+///     while first < rows {
+///         let row = first + lane;
+///         // SAFETY: row < rows.
+///         let x = if row < rows { unsafe { global::load(base.add(row as usize)) } } else { 0.0 };
+///         select.offer((x - query) * (x - query), row, row < rows);
+///         first += 32;
+///     }
+///     select.finish();
+///     if lane < 3 {
+///         // SAFETY: lane < 3.
+///         unsafe { global::store(nearest.add(lane as usize), entry::payload(select.entry(0))) };
+///     }
+/// }
+///
+/// let base = Buffer::from_slice(&std::array::from_fn::<f32, 100, _>(|row| (row * 37 % 100) as f32));
+/// let mut nearest = Buffer::<u32>::new(3);
+/// # let config = LaunchConfig { grid: [1, 1, 1], block: [32, 1, 1], shared_bytes: 0 };
+/// // SAFETY: 100 rows, room for 3.
+/// unsafe { emulator::launch(&NEAREST_THREE, config, (50.2, base.as_ptr(), 100, nearest.as_mut_ptr()))? };
+/// // 50, 51 and 49.
+/// assert_eq!(nearest.to_vec(), [50, 23, 77]);
+/// # Ok::<(), emulator::Violation>(())
+/// ```
 pub struct WarpSelect<const QUEUE_REGISTERS: usize, const THREAD_QUEUE: usize> {
     queue: [u64; QUEUE_REGISTERS],
     thread_queue: [u64; THREAD_QUEUE],
@@ -91,7 +130,29 @@ impl<const QUEUE_REGISTERS: usize, const THREAD_QUEUE: usize> WarpSelect<QUEUE_R
         self.bound
     }
 
-    /// Appends `candidate` of the lanes where `take` holds, if it beats the bound. Call [`Self::merge_if_full`] after.
+    /// Offers a key and its payload of each lane where `take` holds. A payload is offered at most once, and is never `NO_ROW`.
+    #[inline(always)]
+    pub fn offer(&mut self, key: f32, payload: u32, take: bool) {
+        self.push(entry::pack(entry::key_of(key), payload), take);
+        if self.must_merge() {
+            self.merge();
+        }
+    }
+
+    /// Takes in what still waits in the lanes. Afterwards [`Self::entry`] reads the result.
+    #[inline(always)]
+    pub fn finish(&mut self) {
+        self.merge();
+    }
+
+    /// This lane's entry of `register`: number 32·`register` + lane of the result, in order; [`EMPTY`] where fewer were offered.
+    /// `register` < `QUEUE_REGISTERS` must be known when the kernel is compiled (an index of `unroll`).
+    #[inline(always)]
+    pub fn entry(&self, register: usize) -> u64 {
+        self.queue[register]
+    }
+
+    /// Appends `candidate` of the lanes where `take` holds, if it beats the bound. What must be merged then is merged by the caller.
     #[inline(always)]
     fn push(&mut self, candidate: u64, take: bool) {
         let above_floor = match self.floor {
@@ -132,7 +193,7 @@ impl<const QUEUE_REGISTERS: usize, const THREAD_QUEUE: usize> WarpSelect<QUEUE_R
     }
 }
 
-/// One row (or segment of a row) of keys in global memory, and how to read it.
+/// A piece of a row of keys in global memory, and how to read it.
 #[derive(Clone, Copy)]
 struct Row {
     keys: *const f32,
@@ -144,7 +205,37 @@ struct Row {
     flip: u32,
 }
 
+/// The cut of every row into `segments` pieces of `columns` keys, the last of which may be shorter or empty.
+#[derive(Clone, Copy)]
+struct Segments {
+    segments: u32,
+    columns: u32,
+}
+
 impl Row {
+    /// Piece number `piece`, counted over all rows.
+    ///
+    /// # Safety
+    /// The table has the row; `keys`, and `ids` where it is not null, cover the table's rows.
+    #[inline(always)]
+    unsafe fn of_piece(
+        keys: *const f32,
+        ids: *const u32,
+        table: RowTable,
+        cut: Segments,
+        piece: u32,
+        flip: u32,
+    ) -> Row {
+        let (row, segment) = (piece / cut.segments.max(1), piece % cut.segments.max(1));
+        // SAFETY: the caller promises the row.
+        let (start, length) = unsafe { table.extent(row) };
+        let first = segment * cut.columns;
+        let start = start as usize + first as usize;
+        let len = if first < length { (length - first).min(cut.columns) } else { 0 };
+        let ids = if ids.is_null() { ids } else { ids.wrapping_add(start) };
+        Row { keys: keys.wrapping_add(start), ids, first, len, flip }
+    }
+
     #[inline(always)]
     unsafe fn load(&self, position: u32) -> f32 {
         if position < self.len {
@@ -238,11 +329,8 @@ unsafe fn scan<const QUEUE_REGISTERS: usize, const THREAD_QUEUE: usize, const AH
 unsafe fn select_row<const QUEUE_REGISTERS: usize, const THREAD_QUEUE: usize, const AHEAD: usize>(
     keys: *const f32,
     ids: *const u32,
-    row_stride: u64,
-    lengths: *const u32,
-    columns: u32,
-    segments: u32,
-    segment_columns: u32,
+    table: RowTable,
+    cut: Segments,
     rows: u32,
     flip: u32,
     k: u32,
@@ -252,18 +340,12 @@ unsafe fn select_row<const QUEUE_REGISTERS: usize, const THREAD_QUEUE: usize, co
     out_stride: u32,
 ) {
     let warp = thread::block_idx_x() * WARPS_PER_BLOCK + warp::warp_id();
-    if warp >= rows * segments {
+    if warp >= rows * cut.segments {
         return;
     }
-    let (row, segment) = (warp / segments.max(1), warp % segments.max(1));
-    // SAFETY: the caller promises the shapes; row < rows, and a segment starts inside its row or is empty.
+    // SAFETY: the caller promises the shapes, and the piece is one of the rows'.
     unsafe {
-        let length =
-            if lengths.is_null() { columns } else { global::load_nc(lengths.wrapping_add(row as usize)).min(columns) };
-        let first = segment * segment_columns;
-        let start = (row as u64 * row_stride) as usize + first as usize;
-        let len = if first < length { (length - first).min(segment_columns) } else { 0 };
-        let ids = if ids.is_null() { ids } else { ids.wrapping_add(start) };
+        let row = Row::of_piece(keys, ids, table, cut, warp, flip);
         let out = warp as usize * out_stride as usize;
         let floor = if skip == 0 {
             None
@@ -276,16 +358,13 @@ unsafe fn select_row<const QUEUE_REGISTERS: usize, const THREAD_QUEUE: usize, co
             Some(if id == crate::NO_ROW { EMPTY } else { entry::pack(key, id) })
         };
         let mut select = WarpSelect::<QUEUE_REGISTERS, THREAD_QUEUE>::new(k, floor);
-        scan::<QUEUE_REGISTERS, THREAD_QUEUE, AHEAD>(
-            &mut select,
-            Row { keys: keys.wrapping_add(start), ids, first, len, flip },
-        );
+        scan::<QUEUE_REGISTERS, THREAD_QUEUE, AHEAD>(&mut select, row);
         let lane = select.lane;
         unroll::<QUEUE_REGISTERS>(|r| {
             let place = 32 * r as u32 + lane;
             if place < k {
                 let at = out + (skip + place) as usize;
-                store_result(out_keys.wrapping_add(at), out_ids.wrapping_add(at), select.queue[r], flip);
+                store_result(out_keys.wrapping_add(at), out_ids.wrapping_add(at), select.entry(r), flip);
             }
         });
     }
@@ -336,9 +415,8 @@ macro_rules! define_kernels {
     ($(($k:literal, $t:literal, $ahead:literal, $blocks:literal, $name:ident, $handle:ident))*) => {$(
         /// Selects the best k of each row, sorted, for k up to the number in its name.
         ///
-        /// Row r has `lengths[r]` keys (all rows `columns` where `lengths` is null) from `keys + r * row_stride`, and its
-        /// ids beside them where `ids` is not null (a key with the id `NO_ROW` is not there). It is cut into `segments` pieces of
-        /// `segment_columns` keys, and warp
+        /// Rows lie as [`RowTable`] says, from `keys` on, and ids beside them where `ids` is not null (a key with the id `NO_ROW`
+        /// is not there). A row is cut into `segments` pieces of `segment_columns` keys, and warp
         /// r · segments + s selects from piece s into `out_keys` and `out_ids` from (r · segments + s) · out_stride:
         /// values and ids (positions in the row where `ids` is null), missing ones as the worst value and `NO_ROW`.
         /// `flip` is 0 for the smallest, 0x80000000 for the largest. With `skip` > 0 the first `skip` results are
@@ -350,15 +428,15 @@ macro_rules! define_kernels {
         /// All pointers that are not null cover the shapes above; 1 ≤ k ≤ the kernel's queue; skip + k ≤ out_stride.
         #[kernel(max_threads = 128, min_blocks = $blocks)]
         pub unsafe fn $name(
-            keys: *const f32, ids: *const u32, row_stride: u64, lengths: *const u32, columns: u32, segments: u32,
-            segment_columns: u32, rows: u32, flip: u32, k: u32, skip: u32, out_keys: *mut f32, out_ids: *mut u32,
-            out_stride: u32,
+            keys: *const f32, ids: *const u32, stride: u64, starts: *const u64, lengths: *const u32, columns: u32,
+            segments: u32, segment_columns: u32, rows: u32, flip: u32, k: u32, skip: u32, out_keys: *mut f32,
+            out_ids: *mut u32, out_stride: u32,
         ) {
             // SAFETY: the same contract.
             unsafe {
                 select_row::<{ $k / 32 }, $t, $ahead>(
-                    keys, ids, row_stride, lengths, columns, segments, segment_columns, rows, flip, k, skip, out_keys,
-                    out_ids, out_stride,
+                    keys, ids, RowTable { stride, starts, lengths, columns },
+                    Segments { segments, columns: segment_columns }, rows, flip, k, skip, out_keys, out_ids, out_stride,
                 )
             }
         }
@@ -376,7 +454,8 @@ warp_select_instances!(define_kernels);
 pub unsafe fn warp_select_k1(
     keys: *const f32,
     ids: *const u32,
-    row_stride: u64,
+    stride: u64,
+    starts: *const u64,
     lengths: *const u32,
     columns: u32,
     segments: u32,
@@ -393,29 +472,24 @@ pub unsafe fn warp_select_k1(
     if warp >= rows * segments {
         return;
     }
-    let (row, segment) = (warp / segments.max(1), warp % segments.max(1));
     let lane = warp::lane_id();
-    // SAFETY: the caller promises the shapes; row < rows, and positions are checked against the piece's length.
+    let (table, cut) = (RowTable { stride, starts, lengths, columns }, Segments { segments, columns: segment_columns });
+    // SAFETY: the caller promises the shapes; positions are checked against the piece's length.
     unsafe {
-        let length =
-            if lengths.is_null() { columns } else { global::load_nc(lengths.wrapping_add(row as usize)).min(columns) };
-        let first = segment * segment_columns;
-        let start = (row as u64 * row_stride) as usize + first as usize;
-        let len = if first < length { (length - first).min(segment_columns) } else { 0 };
-        let row = Row { keys: keys.wrapping_add(start), ids, first, len, flip };
+        let row = Row::of_piece(keys, ids, table, cut, warp, flip);
         let mut best = EMPTY;
         let mut base = 0u32;
-        while base < len {
+        while base < row.len {
             let mut group = [0.0; GROUP];
             unroll::<GROUP>(|e| group[e] = row.load(base + 32 * e as u32 + lane));
             unroll::<GROUP>(|e| {
                 let position = base + 32 * e as u32 + lane;
                 let key = entry::key_of(group[e]);
-                if position < len && key <= entry::key(best) {
-                    let payload = if ids.is_null() {
-                        first + position
+                if position < row.len && key <= entry::key(best) {
+                    let payload = if row.ids.is_null() {
+                        row.first + position
                     } else {
-                        global::load_nc(ids.wrapping_add(start + position as usize))
+                        global::load_nc(row.ids.wrapping_add(position as usize))
                     };
                     let found = if payload == crate::NO_ROW { EMPTY } else { entry::pack(key, payload) };
                     best = best.min(found);

@@ -1,6 +1,6 @@
 //! The table of cases. Every back end runs all of them; the emulator those of size [`Size::Small`].
 
-use warpann::select::Best;
+use warpann::select::{Algorithm, Best, KeyType};
 use warpann::{ElementType, Metric};
 
 /// Who runs a case.
@@ -181,9 +181,15 @@ pub fn search_cases() -> Vec<SearchCase> {
             }
         }
         for &(shape, size) in ELEMENT_SHAPES {
-            for element in [ElementType::F16, ElementType::Bf16, ElementType::U8, ElementType::I8] {
-                for data in [VectorData::Gaussian, VectorData::Ties, VectorData::Zeros, VectorData::Outlier] {
-                    add(shape, metric, element, data, size);
+            for (number, element) in
+                [ElementType::F16, ElementType::Bf16, ElementType::U8, ElementType::I8].into_iter().enumerate()
+            {
+                let kinds = [VectorData::Gaussian, VectorData::Ties, VectorData::Zeros, VectorData::Outlier];
+                for (kind, data) in kinds.into_iter().enumerate() {
+                    // Of large cases, which take seconds of reference, every other one: other kinds for the next metric.
+                    if size == Size::Small || (number + kind + metric as usize).is_multiple_of(2) {
+                        add(shape, metric, element, data, size);
+                    }
                 }
             }
             // The range of bf16 is that of f32.
@@ -195,7 +201,7 @@ pub fn search_cases() -> Vec<SearchCase> {
     cases
 }
 
-/// How keys are made.
+/// How keys are made. Integers stand in for what they lack: their extremes for infinities and NaN.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum KeyData {
     /// Normally distributed.
@@ -208,8 +214,15 @@ pub enum KeyData {
     AllEqual,
     /// Zero and one.
     TwoValues,
+    /// The upper half of their bits is the same.
+    EqualLeadingBits,
     /// That share infinite, of either sign.
     Infinite {
+        /// Share in percent.
+        percent: f64,
+    },
+    /// That share the worst key there is, which is also what an empty slot holds.
+    Worst {
         /// Share in percent.
         percent: f64,
     },
@@ -227,14 +240,27 @@ pub enum KeyData {
     Outlier,
 }
 
-/// How long the rows of a [`SelectCase`] are.
+/// Where the rows of a [`SelectCase`] lie.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Layout {
+    /// One after the other.
+    Contiguous,
+    /// With so many keys between rows, which beat all others.
+    Apart(usize),
+    /// Each row starts so many keys after the one before, whose keys it shares.
+    Overlapping(usize),
+    /// Ragged: any length from 0 to `columns`, both included, with keys before the first and after the last.
+    Ragged,
+}
+
+/// How many keys count of the room that each row of a [`SelectCase`] has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lengths {
-    /// All have `columns` keys.
+    /// All.
     Full,
-    /// Any length from 0 to `columns`, both included.
-    Ragged,
-    /// At most five keys, in rows with room for `columns`.
+    /// Any number from none to all, both included.
+    Any,
+    /// At most five.
     Short,
 }
 
@@ -249,10 +275,16 @@ pub struct SelectCase {
     pub k: usize,
     /// Which keys win.
     pub best: Best,
+    /// The type of the keys.
+    pub key: KeyType,
     /// How the keys are made.
     pub data: KeyData,
-    /// How long rows are.
+    /// Where rows lie.
+    pub layout: Layout,
+    /// How much of each row counts.
     pub lengths: Lengths,
+    /// How a GPU selects.
+    pub algorithm: Algorithm,
     /// Seed of the keys.
     pub seed: u64,
     /// Who runs it.
@@ -260,24 +292,44 @@ pub struct SelectCase {
 }
 
 impl SelectCase {
+    /// The plainest case; the table names what differs from it.
+    const PLAIN: SelectCase = SelectCase {
+        rows: 0,
+        columns: 0,
+        k: 1,
+        best: Best::Smallest,
+        key: KeyType::F32,
+        data: KeyData::Random,
+        layout: Layout::Contiguous,
+        lengths: Lengths::Full,
+        algorithm: Algorithm::Auto,
+        seed: 0,
+        size: Size::Small,
+    };
+
     /// Name of the test.
     pub fn name(&self) -> String {
-        let SelectCase { rows, columns, k, best, data, lengths, .. } = self;
+        let SelectCase { rows, columns, k, best, key, data, layout, lengths, algorithm, .. } = self;
         let data = match data {
             KeyData::Infinite { percent } => format!("Infinite{percent}"),
+            KeyData::Worst { percent } => format!("Worst{percent}"),
             data => format!("{data:?}"),
         };
-        format!("select::{best:?}::{data}::{lengths:?}::r{rows}_c{columns}_k{k}")
+        format!("select::{algorithm}::{key}::{best:?}::{data}::{layout:?}::{lengths:?}::r{rows}_c{columns}_k{k}")
     }
 }
 
 /// k around every queue length of the kernels, and past the longest.
 const SELECT_K: &[usize] = &[
     1, 2, 31, 32, 33, 63, 64, 65, 100, 127, 128, 129, 255, 256, 257, 511, 512, 513, 1000, 1023, 1024, 1025, 2048, 2500,
+    4096, 65_536,
 ];
 
-/// Row lengths around one and several groups of keys a warp tests at once.
-const SELECT_COLUMNS: &[usize] = &[0, 1, 31, 32, 33, 127, 128, 129, 1000];
+/// As [`SELECT_K`], for every type of key and every algorithm.
+const FEW_K: &[usize] = &[1, 2, 31, 32, 33, 100, 127, 128, 129, 1023, 1024, 1025, 2048, 4096, 65_536];
+
+/// Lengths of long rows, around what kernels cut them into.
+const LONG_COLUMNS: &[usize] = &[4095, 4096, 4097, 8191, 8192, 8193];
 
 const ALL_KEYS: &[KeyData] = &[
     KeyData::Random,
@@ -285,8 +337,10 @@ const ALL_KEYS: &[KeyData] = &[
     KeyData::Descending,
     KeyData::AllEqual,
     KeyData::TwoValues,
+    KeyData::EqualLeadingBits,
     KeyData::Infinite { percent: 90.0 },
     KeyData::Infinite { percent: 99.9 },
+    KeyData::Worst { percent: 99.9 },
     KeyData::SomeNan,
     KeyData::AllNan,
     KeyData::Zeros,
@@ -295,43 +349,112 @@ const ALL_KEYS: &[KeyData] = &[
     KeyData::Outlier,
 ];
 
+const ALL_LAYOUTS: &[Layout] =
+    &[Layout::Contiguous, Layout::Apart(1), Layout::Apart(37), Layout::Overlapping(7), Layout::Ragged];
+
 /// Every case of k-selection.
 pub fn select_cases() -> Vec<SelectCase> {
     let mut cases = Vec::new();
-    let mut add = |rows, columns, k, best, data, lengths, size| {
-        let seed = 5_000 + cases.len() as u64;
-        cases.push(SelectCase { rows, columns, k, best, data, lengths, seed, size });
-    };
+    let plain = |rows, columns, k| SelectCase { rows, columns, k, ..SelectCase::PLAIN };
+    let large = |rows, columns, k| SelectCase { size: Size::Large, ..plain(rows, columns, k) };
     for best in [Best::Smallest, Best::Largest] {
+        let mut add = |case: SelectCase| {
+            let seed = 5_000 + cases.len() as u64;
+            cases.push(SelectCase { best, seed, ..case });
+        };
         for &k in SELECT_K {
-            add(5, 700, k, best, KeyData::Random, Lengths::Full, Size::Small);
-            add(3, 2600, k, best, KeyData::Bits, Lengths::Ragged, Size::Small);
-            add(40, 20_000, k, best, KeyData::Random, Lengths::Full, Size::Large);
-            add(3, 70_000, k, best, KeyData::TwoValues, Lengths::Ragged, Size::Large);
+            add(plain(5, 700, k));
+            add(SelectCase { data: KeyData::Bits, lengths: Lengths::Any, ..plain(3, 2600, k) });
+            add(large(40, 20_000, k));
+            add(SelectCase { data: KeyData::TwoValues, lengths: Lengths::Any, ..large(3, 70_000, k) });
         }
-        for &columns in SELECT_COLUMNS {
+        // Row lengths around one and several groups of keys that a warp tests at once.
+        for columns in (0..=16).flat_map(|group: usize| (32 * group).saturating_sub(1)..=32 * group + 1) {
+            let near = columns.abs_diff(32) <= 1 || columns.abs_diff(128) <= 1 || columns <= 1;
             for k in [1, 10, 33, 1025] {
-                add(6, columns, k, best, KeyData::Random, Lengths::Full, Size::Small);
-                add(9, columns, k, best, KeyData::SomeNan, Lengths::Ragged, Size::Small);
+                let size = if near || k == 10 { Size::Small } else { Size::Large };
+                add(SelectCase { size, ..plain(6, columns, k) });
+                let size = if near { Size::Small } else { Size::Large };
+                add(SelectCase { size, data: KeyData::SomeNan, lengths: Lengths::Any, ..plain(9, columns, k) });
+            }
+        }
+        for &columns in LONG_COLUMNS {
+            for k in [10, 1025] {
+                add(plain(1, columns, k));
+                add(SelectCase { layout: Layout::Ragged, ..large(30, columns, k) });
             }
         }
         for &data in ALL_KEYS {
             for k in [1, 10, 100] {
                 // 4096 columns in few rows are cut into segments, also on the emulator.
-                add(4, 500, k, best, data, Lengths::Full, Size::Small);
-                add(2, 4096, k, best, data, Lengths::Full, Size::Small);
+                add(SelectCase { data, ..plain(4, 500, k) });
+                add(SelectCase { data, ..plain(2, 4096, k) });
                 // Segments without a key, and with fewer than k.
-                add(3, 4096, k, best, data, Lengths::Short, Size::Small);
+                add(SelectCase { data, lengths: Lengths::Short, ..plain(3, 4096, k) });
             }
             for k in [10, 200, 1024, 2500] {
-                add(17, 20_000, k, best, data, Lengths::Full, Size::Large);
-                add(17, 20_000, k, best, data, Lengths::Ragged, Size::Large);
+                add(SelectCase { data, ..large(17, 20_000, k) });
+                add(SelectCase { data, lengths: Lengths::Any, ..large(17, 20_000, k) });
             }
         }
-        add(1, 1_000_000, 10, best, KeyData::Random, Lengths::Full, Size::Large);
-        add(1, 1_000_000, 1000, best, KeyData::Descending, Lengths::Full, Size::Large);
-        add(20_000, 50, 5, best, KeyData::TwoValues, Lengths::Ragged, Size::Large);
-        add(2, 300_000, 2048, best, KeyData::Infinite { percent: 99.9 }, Lengths::Full, Size::Large);
+        for key in KeyType::ALL {
+            for &k in FEW_K {
+                add(SelectCase { key, data: KeyData::Bits, ..plain(2, 600, k) });
+                add(SelectCase { key, ..large(30, 9_999, k) });
+            }
+            for &data in ALL_KEYS {
+                // Of f32 there are more above.
+                let size = if key == KeyType::F32 { Size::Large } else { Size::Small };
+                add(SelectCase { key, data, size, ..plain(2, 1300, 40) });
+                for k in [1, 100, 2048, 65_536] {
+                    add(SelectCase { key, data, ..large(2, 100_001, k) });
+                }
+            }
+            for &layout in ALL_LAYOUTS {
+                add(SelectCase { key, layout, ..plain(0, 10, 3) });
+                add(SelectCase { key, layout, ..plain(7, 333, 20) });
+                add(SelectCase { key, layout, lengths: Lengths::Any, data: KeyData::TwoValues, ..plain(7, 97, 33) });
+                add(SelectCase { key, layout, ..large(50, 7_777, 100) });
+                add(SelectCase {
+                    key,
+                    layout,
+                    lengths: Lengths::Any,
+                    data: KeyData::SomeNan,
+                    ..large(33, 50_001, 1025)
+                });
+            }
+        }
+        for algorithm in [Algorithm::WarpSelect, Algorithm::ThresholdSelect] {
+            for &k in FEW_K {
+                add(SelectCase { algorithm, ..plain(2, 500, k) });
+                add(SelectCase { algorithm, ..large(20, 30_000, k) });
+            }
+            for &data in ALL_KEYS {
+                add(SelectCase { algorithm, data, ..plain(2, 2500, 33) });
+                add(SelectCase { algorithm, data, ..large(20, 30_001, 100) });
+            }
+            for &layout in ALL_LAYOUTS {
+                add(SelectCase { algorithm, layout, lengths: Lengths::Any, ..plain(5, 401, 16) });
+            }
+        }
+        for key in [KeyType::F16, KeyType::Bf16, KeyType::I32, KeyType::U32] {
+            let algorithm = Algorithm::ThresholdSelect;
+            add(SelectCase { algorithm, key, ..plain(2, 2500, 33) });
+            add(SelectCase { algorithm, key, data: KeyData::Bits, layout: Layout::Ragged, ..large(20, 30_000, 100) });
+        }
+        // Past what one pass of any kernel holds.
+        for key in [KeyType::F32, KeyType::F16, KeyType::I32] {
+            for k in [2048, 4096, 8192] {
+                add(SelectCase { key, ..plain(1, 8_999, k) });
+            }
+        }
+        add(plain(1, 70_000, 65_536));
+        add(large(1, 1_000_000, 10));
+        add(SelectCase { data: KeyData::Descending, ..large(1, 1_000_000, 1000) });
+        add(SelectCase { key: KeyType::F16, ..large(1, 1_000_003, 100) });
+        add(SelectCase { data: KeyData::Bits, ..large(1, 3_000_000, 65_536) });
+        add(SelectCase { data: KeyData::TwoValues, lengths: Lengths::Any, ..large(20_000, 50, 5) });
+        add(SelectCase { data: KeyData::Infinite { percent: 99.9 }, ..large(2, 300_000, 2048) });
     }
     cases
 }
@@ -365,6 +488,27 @@ mod tests {
                 for &data in ALL_DATA {
                     assert!(cases.iter().any(|c| c.size == size && c.metric == metric && c.data == data));
                 }
+            }
+        }
+    }
+
+    #[test]
+    fn every_type_of_key_meets_every_kind_of_data_layout_and_k() {
+        let cases = select_cases();
+        for size in [Size::Small, Size::Large] {
+            for best in [Best::Smallest, Best::Largest] {
+                let there = |wanted: &dyn Fn(&SelectCase) -> bool| {
+                    cases.iter().any(|case| case.size == size && case.best == best && wanted(case))
+                };
+                for key in KeyType::ALL {
+                    assert!(ALL_KEYS.iter().all(|&data| there(&|c| c.key == key && c.data == data)), "{key}");
+                    assert!(ALL_LAYOUTS.iter().all(|&layout| there(&|c| c.key == key && c.layout == layout)), "{key}");
+                    assert!(FEW_K.iter().all(|&k| there(&|c| c.key == key && c.k == k)), "{key}");
+                    assert!(there(&|c| c.key == key && c.algorithm == Algorithm::ThresholdSelect), "{key}");
+                }
+                assert!(
+                    ALL_KEYS.iter().all(|&data| there(&|c| c.algorithm == Algorithm::WarpSelect && c.data == data))
+                );
             }
         }
     }

@@ -5,8 +5,10 @@
 //! | [mod@reference] | what the right answer is: naive, float64, sharing no code with warpann |
 //! | [`cases`] | the table: named cases of exact search and of k-selection |
 //! | [`data`] | deterministic vectors and keys of every kind the table names |
+//! | [`hostile`] | rows made to defeat k-selection on GPUs |
 //! | [`runner`] | runs one case on one device and compares it with the reference |
 //! | [`scenarios`] | what is more than one search: threads, memory budgets, real data |
+//! | `on_device` | k-selection on the caller's streams, on GPUs only (feature `cuda`) |
 //! | [`suite`] | makes a list of tests of all that, for one device |
 //!
 //! A back end adds itself in `tests/NAME.rs` with one call of [`suite::run`]. Tests that need a GPU show as ignored where
@@ -14,12 +16,15 @@
 
 pub mod cases;
 pub mod data;
+pub mod hostile;
+#[cfg(feature = "cuda")]
+pub mod on_device;
 pub mod reference;
 pub mod runner;
 pub mod scenarios;
 pub mod suite;
 
-/// The library example of the repository's README, as a doctest.
-#[cfg(doctest)]
+/// The library examples of the repository's README, as doctests; one needs the GPU back end to compile.
+#[cfg(all(doctest, feature = "cuda"))]
 #[doc = include_str!("../../README.md")]
 pub struct Readme;

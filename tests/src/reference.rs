@@ -25,41 +25,54 @@ pub fn textbook(metric: Metric, x: &[f64], y: &[f64]) -> f64 {
     }
 }
 
-/// How far a result may lie from [`textbook`]: 2⁻²⁰ of ‖x‖² + ‖y‖² (of 2 for cosine, whose vectors count as normalised), and
-/// the spacing of the smallest f32.
-pub fn tolerance(metric: Metric, x: &[f64], y: &[f64]) -> f64 {
-    let squares = |v: &[f64]| v.iter().fold(0.0, |sum, v| sum + v * v);
-    let scale = if metric == Metric::Cosine { 2.0 } else { squares(x) + squares(y) };
+/// ‖x‖².
+pub fn squares(x: &[f64]) -> f64 {
+    x.iter().fold(0.0, |sum, x| sum + x * x)
+}
+
+/// How far a result may lie from [`textbook`]: 2⁻²⁰ of ‖x‖² + ‖y‖², given as `squares` (of 2 for cosine, whose vectors count as
+/// normalised), and the spacing of the smallest f32.
+pub fn tolerance(metric: Metric, squares: f64) -> f64 {
+    let scale = if metric == Metric::Cosine { 2.0 } else { squares };
     scale * 2f64.powi(-20) + 2f64.powi(-149)
 }
 
 /// The distance that the library promises to the bit, written from the six steps of its definition
 /// (documentation of `warpann::metric`).
 pub fn defined(metric: Metric, x: &[f64], y: &[f64]) -> f32 {
-    let sum = |x: &[f64], y: &[f64], squared_difference: bool| {
-        let mut accumulators = [0.0f64; 128];
-        for i in 0..x.len() {
-            accumulators[i % 128] += if squared_difference { (x[i] - y[i]) * (x[i] - y[i]) } else { x[i] * y[i] };
-        }
-        let mut lanes: [f64; 32] = std::array::from_fn(|lane| {
-            let four = &accumulators[4 * lane..][..4];
-            (four[0] + four[1]) + (four[2] + four[3])
-        });
-        for mask in [16, 8, 4, 2, 1] {
-            lanes = std::array::from_fn(|lane| lanes[lane] + lanes[lane ^ mask]);
-        }
-        lanes[0]
-    };
+    let squares = if metric == Metric::Cosine { defined_sum(x, x, |a, b| a * b) } else { 0.0 };
+    defined_with(metric, x, y, squares)
+}
+
+/// As [`defined`], with ⟨x, x⟩, which only cosine looks at, at hand.
+fn defined_with(metric: Metric, x: &[f64], y: &[f64], xx: f64) -> f32 {
     let value = match metric {
-        Metric::L2 => sum(x, y, true),
-        Metric::InnerProduct => sum(x, y, false),
+        Metric::L2 => defined_sum(x, y, |a, b| (a - b) * (a - b)),
+        Metric::InnerProduct => defined_sum(x, y, |a, b| a * b),
         Metric::Cosine => {
-            let (xx, yy) = (sum(x, x, false), sum(y, y, false));
-            if xx == 0.0 || yy == 0.0 { 0.0 } else { sum(x, y, false) / (xx * yy).sqrt() }
+            let yy = defined_sum(y, y, |a, b| a * b);
+            if xx == 0.0 || yy == 0.0 { 0.0 } else { defined_sum(x, y, |a, b| a * b) / (xx * yy).sqrt() }
         }
     };
     let rounded = value as f32;
     if rounded == 0.0 { 0.0 } else { rounded }
+}
+
+fn defined_sum(x: &[f64], y: &[f64], term: impl Fn(f64, f64) -> f64) -> f64 {
+    let mut accumulators = [0.0f64; 128];
+    for (x, y) in x.chunks(128).zip(y.chunks(128)) {
+        for ((accumulator, &x), &y) in accumulators.iter_mut().zip(x).zip(y) {
+            *accumulator += term(x, y);
+        }
+    }
+    let mut lanes: [f64; 32] = std::array::from_fn(|lane| {
+        let four = &accumulators[4 * lane..][..4];
+        (four[0] + four[1]) + (four[2] + four[3])
+    });
+    for mask in [16, 8, 4, 2, 1] {
+        lanes = std::array::from_fn(|lane| lanes[lane] + lanes[lane ^ mask]);
+    }
+    lanes[0]
 }
 
 /// What a slot without a neighbour holds.
@@ -74,8 +87,9 @@ pub fn badness(metric: Metric, value: f64) -> f64 {
 
 /// The `k` best rows by [`defined`] distance, equal ones by lower id, filled up with [`NO_ID`]: (id, distance).
 pub fn nearest(metric: Metric, dim: usize, base: &[f64], query: &[f64], k: usize) -> Vec<(u64, f32)> {
-    let mut all: Vec<(u64, f32)> =
-        base.chunks(dim).enumerate().map(|(id, row)| (id as u64, defined(metric, query, row))).collect();
+    let squares = defined_sum(query, query, |a, b| a * b);
+    let distance = |row| defined_with(metric, query, row, squares);
+    let mut all: Vec<(u64, f32)> = base.chunks(dim).enumerate().map(|(id, row)| (id as u64, distance(row))).collect();
     // Stable: equal distances keep the order of ids.
     all.sort_by(|a, b| {
         let (a, b) = (badness(metric, f64::from(a.1)), badness(metric, f64::from(b.1)));
@@ -86,7 +100,7 @@ pub fn nearest(metric: Metric, dim: usize, base: &[f64], query: &[f64], k: usize
 }
 
 /// Best first, NaN last, −0 equal to +0.
-pub fn key_order(best: Best, a: f32, b: f32) -> Ordering {
+pub fn key_order(best: Best, a: f64, b: f64) -> Ordering {
     match (a.is_nan(), b.is_nan()) {
         (true, true) => Ordering::Equal,
         (true, false) => Ordering::Greater,
@@ -104,25 +118,13 @@ pub fn key_order(best: Best, a: f32, b: f32) -> Ordering {
     }
 }
 
-/// The `k` best keys of a row with their positions, by a stable sort of everything. −0 comes back as +0, NaN as `f32::NAN`;
-/// slots past the end hold the worst key and [`NO_POSITION`].
-pub fn select(best: Best, row: &[f32], k: usize) -> Vec<(u32, f32)> {
+/// The positions of the `k` best keys of a row, by a stable sort of everything; [`NO_POSITION`] past the row's end. Keys of
+/// every type come as f64, which holds each of their values.
+pub fn select(best: Best, row: &[f64], k: usize) -> Vec<u32> {
     let mut order: Vec<u32> = (0..row.len() as u32).collect();
     order.sort_by(|&a, &b| key_order(best, row[a as usize], row[b as usize]));
-    let plain = |key: f32| {
-        if key.is_nan() {
-            f32::NAN
-        } else if key == 0.0 {
-            0.0
-        } else {
-            key
-        }
-    };
-    let mut found: Vec<(u32, f32)> =
-        order.into_iter().take(k).map(|position| (position, plain(row[position as usize]))).collect();
-    let empty = if best == Best::Largest { f32::NEG_INFINITY } else { f32::INFINITY };
-    found.resize(k, (NO_POSITION, empty));
-    found
+    order.resize(k, NO_POSITION);
+    order
 }
 
 #[cfg(test)]
@@ -185,19 +187,17 @@ mod tests {
 
     #[test]
     fn keys_selected_by_hand() {
-        let row = [2.0, f32::NAN, -0.0, f32::NEG_INFINITY, 0.0, f32::INFINITY, 2.0];
-        let positions = |best, k| select(best, &row, k).into_iter().map(|(at, _)| at).collect::<Vec<_>>();
-        assert_eq!(positions(Best::Smallest, 9), [3, 2, 4, 0, 6, 5, 1, NO_POSITION, NO_POSITION]);
-        assert_eq!(positions(Best::Largest, 8), [5, 0, 6, 2, 4, 3, 1, NO_POSITION]);
-        assert_eq!(select(Best::Smallest, &row, 2)[1].1.to_bits(), 0);
-        assert_eq!(select(Best::Largest, &row, 8)[7], (NO_POSITION, f32::NEG_INFINITY));
-        assert_eq!(select(Best::Smallest, &[], 1), [(NO_POSITION, f32::INFINITY)]);
+        let row = [2.0, f64::NAN, -0.0, f64::NEG_INFINITY, 0.0, f64::INFINITY, 2.0];
+        assert_eq!(select(Best::Smallest, &row, 9), [3, 2, 4, 0, 6, 5, 1, NO_POSITION, NO_POSITION]);
+        assert_eq!(select(Best::Largest, &row, 8), [5, 0, 6, 2, 4, 3, 1, NO_POSITION]);
+        assert_eq!(select(Best::Largest, &row, 2), [5, 0]);
+        assert_eq!(select(Best::Smallest, &[], 1), [NO_POSITION]);
     }
 
     #[test]
     fn the_tolerance_is_what_the_contract_says() {
         let scale = 2f64.powi(20);
-        assert!((tolerance(Metric::L2, &[3.0], &[4.0]) * scale - 25.0).abs() < 1e-9);
-        assert!((tolerance(Metric::Cosine, &[3.0], &[4.0]) * scale - 2.0).abs() < 1e-9);
+        assert!((tolerance(Metric::L2, squares(&[3.0]) + squares(&[4.0])) * scale - 25.0).abs() < 1e-9);
+        assert!((tolerance(Metric::Cosine, 25.0) * scale - 2.0).abs() < 1e-9);
     }
 }

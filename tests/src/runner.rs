@@ -7,12 +7,12 @@
 use std::collections::HashSet;
 
 use half::{bf16, f16};
-use warpann::select::select_k;
+use warpann::select::{Best, KeyType, Rows, select_k_with};
 use warpann::{Device, ElementType, FlatIndex, Metric, Neighbors};
 
-use crate::cases::{Lengths, SearchCase, SelectCase};
-use crate::data::{self, Component, Random, Vectors};
-use crate::reference::{self, NO_ID};
+use crate::cases::{Layout, Lengths, SearchCase, SelectCase};
+use crate::data::{self, Component, Random, TestKey, Vectors};
+use crate::reference::{self, NO_ID, NO_POSITION};
 
 /// What went wrong, with the case.
 pub type Outcome = Result<(), String>;
@@ -65,9 +65,16 @@ pub fn check<T: Component>(metric: Metric, dim: usize, k: usize, vectors: &Vecto
     if found.k != k || found.ids.len() != nq * k || found.distances.len() != nq * k {
         return Err(format!("{} ids and {} distances for k = {}", found.ids.len(), found.distances.len(), found.k));
     }
+    let squares: Vec<f64> = vectors.exact_base.chunks(dim).map(reference::squares).collect();
+    // Bits for every query; by the textbook, which the definition of the bits must be near, the first and every eighth.
     for (number, query) in vectors.exact_queries.chunks(dim).enumerate() {
         let (ids, distances) = (&found.ids[number * k..][..k], &found.distances[number * k..][..k]);
-        check_by_value::<T>(metric, dim, &vectors.exact_base, query, ids, distances)
+        let by_value = if number < 8 || number % 8 == 0 {
+            check_by_value::<T>(metric, dim, (&vectors.exact_base, &squares), query, ids, distances)
+        } else {
+            Ok(())
+        };
+        by_value
             .and_then(|()| check_bits(&reference::nearest(metric, dim, &vectors.exact_base, query, k), ids, distances))
             .map_err(|what| format!("query {number} of {nq}, {n} vectors: {what}"))?;
     }
@@ -82,7 +89,7 @@ fn in_range(value: f64) -> f64 {
 fn check_by_value<T: Component>(
     metric: Metric,
     dim: usize,
-    base: &[f64],
+    (base, squares): (&[f64], &[f64]),
     query: &[f64],
     ids: &[u64],
     distances: &[f32],
@@ -100,11 +107,13 @@ fn check_by_value<T: Component>(
         }
     }
     // (badness, tolerance) of every vector, by the textbook.
+    let query_squares = reference::squares(query);
     let truth: Vec<(f64, f64)> = base
         .chunks(dim)
-        .map(|row| {
+        .zip(squares)
+        .map(|(row, squares)| {
             let value = in_range(reference::textbook(metric, query, row));
-            (reference::badness(metric, value), reference::tolerance(metric, query, row))
+            (reference::badness(metric, value), reference::tolerance(metric, query_squares + squares))
         })
         .collect();
     let mut ranked = truth.clone();
@@ -165,44 +174,90 @@ fn check_bits(expected: &[(u64, f32)], ids: &[u64], distances: &[f32]) -> Outcom
 /// # Errors
 /// The first difference, in words.
 pub fn select(case: &SelectCase, device: Device) -> Outcome {
-    select_case(case, device).map_err(|what| format!("{what}\non {device}: {case:?}"))
+    let run = match case.key {
+        KeyType::F32 => select_keys::<f32>,
+        KeyType::F16 => select_keys::<f16>,
+        KeyType::Bf16 => select_keys::<bf16>,
+        KeyType::I32 => select_keys::<i32>,
+        KeyType::U32 => select_keys::<u32>,
+    };
+    run(case, device).map_err(|what| format!("{what}\non {device}: {case:?}"))
 }
 
-fn select_case(case: &SelectCase, device: Device) -> Outcome {
-    let &SelectCase { rows, columns, k, best, data, lengths, seed, .. } = case;
-    let keys = data::keys(data, rows * columns, columns, seed);
+fn select_keys<K: TestKey>(case: &SelectCase, device: Device) -> Outcome {
+    let &SelectCase { rows, columns, k, best, data, layout, lengths, algorithm, seed, .. } = case;
     let mut random = Random::new(!seed);
-    let lengths: Option<Vec<u32>> = match lengths {
-        // Rows of no columns can be counted only by their lengths.
-        Lengths::Full if columns > 0 => None,
-        Lengths::Full => Some(vec![0; rows]),
-        Lengths::Ragged => Some(
-            (0..rows)
-                .map(|row| match row {
-                    0 => columns as u32,
-                    1 => 0,
-                    _ => random.below(columns + 1) as u32,
-                })
-                .collect(),
-        ),
-        Lengths::Short => Some((0..rows).map(|row| ((row + 3) % 6).min(columns) as u32).collect()),
+    // A row of full length, one of none, then any.
+    let mut any_length = |row: usize, room: usize| match row {
+        0 => room,
+        1 => 0,
+        _ => random.below(room + 1),
     };
-    let found = select_k(device, &keys, columns, lengths.as_deref(), k, best).map_err(|error| error.to_string())?;
+    // Where each row starts and ends, and the end of all keys.
+    let mut spans: Vec<(usize, usize)> = Vec::new();
+    for row in 0..rows {
+        spans.push(match layout {
+            Layout::Contiguous => (row * columns, (row + 1) * columns),
+            Layout::Apart(gap) => (row * (columns + gap), row * (columns + gap) + columns),
+            Layout::Overlapping(stride) => (row * stride, row * stride + columns),
+            Layout::Ragged => {
+                let start = spans.last().map_or(5, |&(_, end)| end);
+                (start, start + any_length(row, columns))
+            }
+        });
+    }
+    let end = spans.last().map_or(0, |&(_, end)| end) + if layout == Layout::Ragged { 3 } else { 0 };
+    let mut keys: Vec<K> = data::keys(data, best, end, columns, seed);
+    if let Layout::Apart(gap) = layout {
+        // What must not be read beats everything.
+        let winner = K::scaled(if best == Best::Smallest { f64::NEG_INFINITY } else { f64::INFINITY });
+        keys.chunks_mut(columns + gap).flat_map(|row| row.iter_mut().skip(columns)).for_each(|key| *key = winner);
+    }
+    let starts: Vec<u64> =
+        spans.iter().map(|&(start, _)| start as u64).chain(spans.last().map(|&(_, end)| end as u64)).collect();
+    let batch = match layout {
+        // Rows of no columns can be counted only if they are strided.
+        Layout::Contiguous if columns > 0 => Rows::contiguous(&keys, columns),
+        Layout::Contiguous => Rows::strided(&keys, rows, columns, columns),
+        Layout::Apart(gap) => Rows::strided(&keys, rows, columns, columns + gap),
+        Layout::Overlapping(stride) => Rows::strided(&keys, rows, columns, stride),
+        Layout::Ragged => Rows::ragged(&keys, &starts),
+    };
+    let mut batch = batch.map_err(|error| error.to_string())?;
+    let room = |row: usize| spans[row].1 - spans[row].0;
+    let lengths: Option<Vec<u32>> = match lengths {
+        Lengths::Full => None,
+        Lengths::Any => Some((0..rows).map(|row| any_length(row, room(row)) as u32).collect()),
+        Lengths::Short => Some((0..rows).map(|row| ((row + 3) % 6).min(room(row)) as u32).collect()),
+    };
+    if let Some(lengths) = &lengths {
+        batch = batch.with_lengths(lengths).map_err(|error| error.to_string())?;
+    }
+    let found = select_k_with(device, &batch, k, best, algorithm).map_err(|error| error.to_string())?;
     if found.k != k || found.keys.len() != rows * k || found.positions.len() != rows * k {
         return Err(format!("{} keys and {} positions for k = {k}", found.keys.len(), found.positions.len()));
     }
-    for row in 0..rows {
-        let length = lengths.as_ref().map_or(columns, |lengths| lengths[row] as usize);
-        let expected = reference::select(best, &keys[row * columns..][..length], k);
-        for (place, (position, key)) in expected.into_iter().enumerate() {
+    let ids: Vec<u64> = (0..keys.len() as u64).map(|at| at << 32).collect();
+    let payloads = found.payloads(&batch, &ids).map_err(|error| error.to_string())?;
+    for (row, &(start, _)) in spans.iter().enumerate() {
+        let length = lengths.as_ref().map_or(room(row), |lengths| lengths[row] as usize);
+        let values: Vec<f64> = keys[start..start + length].iter().map(|key| key.value()).collect();
+        for (place, position) in reference::select(best, &values, k).into_iter().enumerate() {
             let at = row * k + place;
-            let (found_position, found_key) = (found.positions[at], found.keys[at]);
-            if (position, key.to_bits()) != (found_position, found_key.to_bits()) {
+            let (key, payload) = match position {
+                NO_POSITION => (K::EMPTY_BITS[usize::from(best == Best::Largest)], u64::MAX),
+                _ => {
+                    let value = values[position as usize];
+                    let bits = if value.is_nan() { K::NAN_BITS } else { K::rounded(value + 0.0).bits() };
+                    (bits, (start as u64 + u64::from(position)) << 32)
+                }
+            };
+            let there = (found.positions[at], found.keys[at].bits(), payloads[at]);
+            if (position, key, payload) != there {
                 return Err(format!(
-                    "row {row} (length {length}), place {place}: position {found_position}, key {found_key:?} \
-                     ({:#010x}); expected position {position}, key {key:?} ({:#010x})",
-                    found_key.to_bits(),
-                    key.to_bits()
+                    "row {row} (length {length}), place {place}: position {}, key {:?} ({:#010x}), payload {:#x}; expected \
+                     position {position}, key {key:#010x}, payload {payload:#x}",
+                    there.0, found.keys[at], there.1, there.2
                 ));
             }
         }

@@ -27,8 +27,8 @@ pub const ALL: &[Scenario] = &[
     ("sift::exact_ids_f16", sift::<f16>),
 ];
 
-/// Emulated threads are thousands of times slower than real ones.
-fn by_device(device: Device, emulated: usize, otherwise: usize) -> usize {
+/// One of two sizes: emulated threads are thousands of times slower than real ones.
+pub fn by_device(device: Device, emulated: usize, otherwise: usize) -> usize {
     if device == Device::Emulator { emulated } else { otherwise }
 }
 
@@ -138,7 +138,7 @@ fn budgets_cosine(device: Device) -> Outcome {
 
 /// Halves the budget until nothing fits: resident, tiled, streamed, refused. Every answer has the same bits.
 fn budgets(device: Device, metric: Metric) -> Outcome {
-    let (dim, n, nq) = (20, by_device(device, 520, 40_000), by_device(device, 7, 300));
+    let (dim, n, nq) = (20, by_device(device, 520, 20_000), by_device(device, 7, 150));
     let ks = [10, by_device(device, 150, 1500)];
     let vectors = data::vectors::<f32>(VectorData::Gaussian, dim, n, nq, 71);
     let (_, expected) = checked_index(device, metric, dim, &vectors, &ks, None)?;
@@ -251,7 +251,7 @@ fn growth_past_the_budget(device: Device) -> Outcome {
 }
 
 fn same_bits_every_run(device: Device) -> Outcome {
-    let (dim, n, nq, k) = (32, by_device(device, 300, 50_000), by_device(device, 2, 500), 64);
+    let (dim, n, nq, k) = (32, by_device(device, 300, 50_000), by_device(device, 2, 200), 64);
     let vectors = data::vectors::<f32>(VectorData::Ties, dim, n, nq, 74);
     let mut first: Option<Neighbors> = None;
     for run in 0..by_device(device, 2, 6) {

@@ -7,7 +7,7 @@ use warpann::{Device, Error, FlatIndex};
 
 use crate::cases::{Size, search_cases, select_cases};
 use crate::runner::{self, Outcome};
-use crate::scenarios;
+use crate::{hostile, scenarios};
 
 /// Lists and runs every test on `device`, with the command line of `cargo test`.
 ///
@@ -39,8 +39,14 @@ pub fn run(device: Device) -> ExitCode {
     for case in select_cases().into_iter().filter(|case| runs(case.size)) {
         trials.push(trial(case.name(), Box::new(move || runner::select(&case, device))));
     }
-    for &(name, scenario) in scenarios::ALL {
+    for &(name, scenario) in scenarios::ALL.iter().chain(hostile::ALL) {
         trials.push(trial(name.to_owned(), Box::new(move || scenario(device))));
+    }
+    #[cfg(feature = "cuda")]
+    if let Device::Gpu(_) = device {
+        for &(name, scenario) in crate::on_device::ALL {
+            trials.push(trial(name.to_owned(), Box::new(move || scenario(device))));
+        }
     }
     libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
 }

@@ -1,6 +1,9 @@
 //! Every typed error that a caller of the library can meet, on every device that this machine has, with its numbers.
 
-use warpann::select::{Best, select_k};
+use half::f16;
+#[cfg(feature = "cuda")]
+use warpann::select::device::DeviceSelect;
+use warpann::select::{Algorithm, Best, KeyType, NO_POSITION, Rows, Selection, select_k, select_k_with};
 use warpann::{Device, Error, FlatIndex, Metric, NONE, NoDeviceReason};
 
 /// The CPU and the emulator are everywhere; a GPU refuses the same arguments before it does anything.
@@ -10,6 +13,10 @@ fn small(device: Device) -> FlatIndex<f32> {
     let mut index = FlatIndex::new(2, Metric::L2, device).unwrap();
     index.add(&[0.0, 0.0, 1.0, 0.0, 0.0, 2.0]).unwrap();
     index
+}
+
+fn one_row(keys: &[f32]) -> Rows<'_, f32> {
+    Rows::contiguous(keys, keys.len()).unwrap()
 }
 
 /// What a failed call must not change.
@@ -67,7 +74,7 @@ fn zero_k() {
         let index = small(device);
         assert!(matches!(index.search(&[1.0, 2.0], 0), Err(Error::ZeroK)));
         assert!(matches!(index.search(&[], 0), Err(Error::ZeroK)));
-        assert!(matches!(select_k(device, &[1.0], 1, None, 0, Best::Smallest), Err(Error::ZeroK)));
+        assert!(matches!(select_k(device, &one_row(&[1.0]), 0, Best::Smallest), Err(Error::ZeroK)));
         assert_unchanged(&index);
     }
 }
@@ -111,7 +118,7 @@ fn results_that_fit_no_memory() {
         for k in [usize::MAX, usize::MAX / 4 + 1, 1 << 60] {
             let result = index.search(&four, k);
             assert!(matches!(result, Err(Error::ResultTooLarge { queries: 4, k: asked }) if asked == k), "{result:?}");
-            let result = select_k(device, &four, 2, None, k, Best::Largest);
+            let result = select_k(device, &Rows::contiguous(&four, 2).unwrap(), k, Best::Largest);
             assert!(matches!(result, Err(Error::ResultTooLarge { queries: 4, k: asked }) if asked == k), "{result:?}");
         }
         assert!(matches!(
@@ -123,23 +130,141 @@ fn results_that_fit_no_memory() {
 }
 
 #[test]
-fn keys_and_lengths_that_do_not_fit_each_other() {
-    for device in DEVICES {
-        let select = |columns, lengths| select_k(device, &[1.0; 6], columns, lengths, 1, Best::Smallest);
-        assert!(matches!(select(4, None), Err(Error::RaggedVectors { len: 6, dim: 4 })));
-        assert!(matches!(select(0, None), Err(Error::RaggedVectors { len: 6, dim: 0 })));
-        assert!(matches!(select(3, Some(&[1])), Err(Error::WrongResultLength { expected: 2, actual: 1 })));
-        assert!(matches!(select(3, Some(&[3, 4])), Err(Error::RowTooLong { row: 1, length: 4, limit: 3 })));
+fn rows_that_do_not_fit_their_keys() {
+    let keys = [1.0f32; 6];
+    let contiguous = |columns| Rows::contiguous(&keys, columns).map(|_| ());
+    assert!(matches!(contiguous(4), Err(Error::RaggedVectors { len: 6, dim: 4 })));
+    assert!(matches!(contiguous(0), Err(Error::RaggedVectors { len: 6, dim: 0 })));
+    for columns in [1 << 31, usize::MAX] {
         let limit = i32::MAX as u64;
-        let result = select(1 << 31, None);
-        assert!(matches!(result, Err(Error::RowTooLong { length: 0x8000_0000, limit: at, .. }) if at == limit));
+        for result in [contiguous(columns), Rows::strided(&keys, 2, columns, 1).map(|_| ())] {
+            assert!(
+                matches!(result, Err(Error::RowTooLong { row: 0, length, limit: l }) if (length, l) == (columns as u64, limit)),
+                "{result:?}"
+            );
+        }
     }
+
+    // The last row ends just where the keys do.
+    assert_eq!(Rows::strided(&keys, 3, 2, 2).unwrap().row(2).len(), 2);
+    assert_eq!(Rows::strided(&keys, 5, 2, 1).unwrap().row(4).len(), 2);
+    for (rows, columns, stride) in
+        [(3, 3, 2), (4, 2, 2), (1, 7, 0), (2, 1, 6), (2, 1, usize::MAX), (usize::MAX, 1, 1), (3, 2, 1 << 63)]
+    {
+        let result = Rows::strided(&keys, rows, columns, stride).map(|_| ());
+        assert!(
+            matches!(result, Err(Error::RowsPastEnd { rows: r, columns: c, stride: s, len: 6 })
+                if (r, c, s) == (rows, columns, stride)),
+            "{result:?}"
+        );
+    }
+
+    let ragged = |starts: &[u64]| Rows::ragged(&keys, starts).map(|rows| (rows.len(), rows.columns()));
+    assert_eq!(ragged(&[]).unwrap(), (0, 0));
+    assert_eq!(ragged(&[6]).unwrap(), (0, 0));
+    assert_eq!(ragged(&[1, 1, 6]).unwrap(), (2, 5));
+    assert!(matches!(ragged(&[0, 3, 2, 6]), Err(Error::StartsNotAscending { row: 1, start: 3, end: 2 })));
+    assert!(matches!(ragged(&[0, 7]), Err(Error::StartsPastEnd { end: 7, len: 6 })));
+    assert!(matches!(ragged(&[7]), Err(Error::StartsPastEnd { end: 7, len: 6 })));
+    assert!(matches!(
+        ragged(&[0, 2, 2 + (1 << 31)]),
+        Err(Error::RowTooLong { row: 1, length: 0x8000_0000, limit: 0x7fff_ffff })
+    ));
+    assert!(matches!(ragged(&[u64::MAX, 0]), Err(Error::StartsNotAscending { row: 0, start: u64::MAX, end: 0 })));
+}
+
+#[test]
+fn lengths_that_do_not_fit_their_rows() {
+    let keys = [1.0f32; 6];
+    let matrix = Rows::contiguous(&keys, 3).unwrap();
+    let ragged = Rows::ragged(&keys, &[0, 1, 6]).unwrap();
+    assert!(matches!(matrix.with_lengths(&[1]), Err(Error::WrongLengths { rows: 2, lengths: 1 })));
+    assert!(matches!(ragged.with_lengths(&[1; 3]), Err(Error::WrongLengths { rows: 2, lengths: 3 })));
+    assert!(matches!(matrix.with_lengths(&[3, 4]), Err(Error::RowTooLong { row: 1, length: 4, limit: 3 })));
+    assert!(matches!(ragged.with_lengths(&[2, 4]), Err(Error::RowTooLong { row: 0, length: 2, limit: 1 })));
+    // Later lengths take the place of earlier ones.
+    let again = ragged.with_lengths(&[0, 2]).unwrap().with_lengths(&[1, 5]).unwrap();
+    assert_eq!((again.columns(), again.row(1).len(), again.row(2).len()), (5, 5, 0));
+}
+
+/// As many rows as there are numbers, of no keys: nothing overflows on the way to the error.
+#[test]
+fn rows_without_number() {
+    for device in DEVICES {
+        let rows = Rows::<f32>::strided(&[], usize::MAX, 0, usize::MAX).unwrap();
+        assert_eq!((rows.len(), rows.row(usize::MAX - 1).len()), (usize::MAX, 0));
+        for k in [1, 2, usize::MAX] {
+            let result = select_k(device, &rows, k, Best::Smallest);
+            assert!(matches!(result, Err(Error::ResultTooLarge { queries: usize::MAX, .. })), "{result:?}");
+        }
+        let same = Rows::strided(&[1.0f32], usize::MAX / 2, 1, 0).unwrap();
+        assert!(matches!(select_k(device, &same, 3, Best::Largest), Err(Error::ResultTooLarge { k: 3, .. })));
+        let none = select_k(device, &Rows::strided(&[0u32; 0], 2, 0, 9).unwrap(), 2, Best::Largest).unwrap();
+        assert_eq!((none.keys, none.positions), (vec![0; 4], vec![NO_POSITION; 4]));
+    }
+}
+
+#[test]
+fn payloads_that_do_not_fit_their_keys() {
+    let rows = one_row(&[3.0, 1.0, 2.0]);
+    let found = select_k(Device::Cpu, &rows, 2, Best::Smallest).unwrap();
+    assert_eq!(found.payloads(&rows, &[7u32, 8, 9]).unwrap(), [8, 9]);
+    assert!(matches!(found.payloads(&rows, &[7u64; 2]), Err(Error::WrongPayloads { keys: 3, payloads: 2 })));
+    let other = Rows::contiguous(&[3.0f32, 1.0, 2.0], 1).unwrap();
+    assert!(matches!(found.payloads(&other, &[7u32; 3]), Err(Error::WrongResultLength { expected: 6, actual: 2 })));
+    let outside = Selection { k: 2, keys: vec![0.0; 2], positions: vec![NO_POSITION, 3] };
+    assert!(matches!(
+        outside.payloads(&rows, &[7u32; 3]),
+        Err(Error::NoSuchPosition { row: 0, position: 3, length: 3 })
+    ));
+    assert_eq!(Selection::default().payloads(&rows, &[7u32; 3]).unwrap(), []);
+}
+
+#[test]
+fn algorithms_that_do_not_select_such_keys() {
+    let halves = [f16::ONE; 3];
+    let rows = Rows::contiguous(&halves, 3).unwrap();
+    let by_warp = |device| select_k_with(device, &rows, 1, Best::Smallest, Algorithm::WarpSelect);
+    assert!(matches!(
+        by_warp(Device::Emulator),
+        Err(Error::NoSuchSelection { algorithm: Algorithm::WarpSelect, key: KeyType::F16 })
+    ));
+    // The CPU has one algorithm.
+    assert_eq!(by_warp(Device::Cpu).unwrap().positions, [0]);
+}
+
+/// What is wrong with a plan is said before the device is looked for.
+#[cfg(feature = "cuda")]
+#[test]
+fn plans_for_device_memory() {
+    let plan = |columns, k, algorithm| {
+        DeviceSelect::<f16>::new(usize::MAX, 3, columns, k, Best::Smallest, algorithm).map(|_| ()).unwrap_err()
+    };
+    assert!(matches!(plan(10, 0, Algorithm::Auto), Error::ZeroK));
+    let error = plan(1 << 31, 1, Algorithm::Auto);
+    assert!(matches!(error, Error::RowTooLong { row: 0, length: 0x8000_0000, limit: 0x7fff_ffff }), "{error}");
+    let error = plan(10, 1 << 31, Algorithm::Auto);
+    assert!(
+        matches!(
+            error,
+            Error::LaunchLimit { kernel: "threshold_select_f16", what: "k", asked: 0x8000_0000, limit: 0x7fff_ffff }
+        ),
+        "{error}"
+    );
+    let error = plan(10, 1, Algorithm::WarpSelect);
+    assert!(matches!(error, Error::NoSuchSelection { algorithm: Algorithm::WarpSelect, key: KeyType::F16 }), "{error}");
+    let error = plan(10, 1, Algorithm::Auto);
+    assert!(matches!(error, Error::NoSuchDevice { .. } | Error::NoDevice { .. }), "{error}");
+    assert_eq!(
+        Error::BeyondPlan { what: "rows", asked: 7, limit: 5 }.to_string(),
+        "the selection is planned for 5 rows, not for 7"
+    );
 }
 
 #[test]
 fn a_device_that_does_not_exist() {
     let open = |index| FlatIndex::<f32>::new(4, Metric::L2, Device::Gpu(index)).map(|_| ());
-    let selected = |index| select_k(Device::Gpu(index), &[1.0], 1, None, 1, Best::Smallest).map(|_| ());
+    let selected = |index| select_k(Device::Gpu(index), &one_row(&[1.0]), 1, Best::Smallest).map(|_| ());
     match warpann::device_info::devices() {
         Ok(devices) => {
             let available = devices.len();
@@ -174,7 +299,7 @@ fn a_device_that_does_not_exist() {
 fn auto_works_everywhere() {
     let index = small(Device::Auto);
     assert_unchanged(&index);
-    let selected = select_k(Device::Auto, &[2.0, 1.0], 2, None, 1, Best::Smallest).unwrap();
+    let selected = select_k(Device::Auto, &one_row(&[2.0, 1.0]), 1, Best::Smallest).unwrap();
     assert_eq!((selected.keys[0], selected.positions[0]), (1.0, 1));
 }
 
@@ -184,6 +309,10 @@ fn errors_say_what_was_asked_and_what_there_is() {
     assert_eq!(
         text(Error::NotFinite { row: 7, column: 3, value: f32::NAN }),
         "component NaN at row 7, column 3 is not finite"
+    );
+    assert_eq!(
+        text(Error::NoSuchSelection { algorithm: Algorithm::WarpSelect, key: KeyType::Bf16 }),
+        "no kernel of algorithm warp-select selects keys of type bf16"
     );
     let index = small(Device::Cpu);
     assert!(text(index.reconstruct(9).unwrap_err()).contains('9'));

@@ -4,6 +4,7 @@ use super::{
     context::{LANES, Lane, Product, WIDE, Warp, WarpClock},
     device::async_copy::Copies,
     launch::Stats,
+    profile::Counter,
     registry::{Range, Snapshot},
     shared_memory::SharedMemory,
     stack::ColouredStack,
@@ -35,6 +36,8 @@ pub struct Block {
     pub or_gathered: bool,
     pub or_result: bool,
     pub stats: Stats,
+    /// Counts collectives by source line, in a launch by `profile`.
+    pub counter: Option<Counter>,
     pub violation: Option<Violation>,
 }
 
@@ -60,7 +63,7 @@ thread_local! {
 
 impl Arena {
     /// This OS thread's arena, made ready for a launch. Give it back with [`Arena::give_back`].
-    pub fn take(kernel: &'static str, config: LaunchConfig, global: &Snapshot) -> Box<Self> {
+    pub fn take(kernel: &'static str, config: LaunchConfig, global: &Snapshot, profiled: bool) -> Box<Self> {
         let mut arena = IDLE.take().unwrap_or_else(|| {
             Box::new(Self {
                 block: Block {
@@ -74,6 +77,7 @@ impl Arena {
                     or_gathered: false,
                     or_result: false,
                     stats: Stats::default(),
+                    counter: None,
                     violation: None,
                 },
                 warps: Vec::new(),
@@ -86,6 +90,7 @@ impl Arena {
         arena.block.global = global;
         arena.block.ranges = [Range::default(); RANGES];
         arena.block.stats = Stats::default();
+        arena.block.counter = profiled.then(Counter::default);
         arena.block.violation = None;
         arena
     }

@@ -2,6 +2,7 @@
 
 use super::{
     arena::Arena,
+    profile::Counter,
     registry::Snapshot,
     schedule::{self, run_block},
     violation::{Violation, ViolationKind},
@@ -79,6 +80,21 @@ pub unsafe fn launch<A: KernelArgs>(
     config: LaunchConfig,
     arguments: A,
 ) -> Result<Stats, Violation> {
+    // SAFETY: the same contract.
+    unsafe { run(kernel, config, arguments, false) }.map(|(stats, _)| stats)
+}
+
+/// The body of [`launch`] and of [`profile`](super::profile()); the counts are empty unless `profiled`.
+///
+/// # Safety
+/// As [`launch`].
+#[track_caller]
+pub unsafe fn run<A: KernelArgs>(
+    kernel: &Kernel<A>,
+    config: LaunchConfig,
+    arguments: A,
+    profiled: bool,
+) -> Result<(Stats, Counter), Violation> {
     check(kernel, config)?;
     schedule::install_panic_hook();
     let global = Snapshot::new();
@@ -88,9 +104,9 @@ pub unsafe fn launch<A: KernelArgs>(
     let threads = config.block.iter().product::<u32>() as usize;
     let next = AtomicU64::new(0);
     let first_failure = AtomicU64::new(u64::MAX);
-    let result = Mutex::new((Stats::default(), None::<Violation>));
+    let result = Mutex::new(((Stats::default(), Counter::default()), None::<Violation>));
     let work = || {
-        let mut arena = Arena::take(kernel.name(), config, &global);
+        let mut arena = Arena::take(kernel.name(), config, &global, profiled);
         // SAFETY: the caller has the kernel's contract.
         let body = || unsafe { kernel.call(arguments.get()) };
         let mut failure = None;
@@ -110,7 +126,10 @@ pub unsafe fn launch<A: KernelArgs>(
             }
         }
         let mut result = result.lock().unwrap_or_else(PoisonError::into_inner);
-        result.0.add(&arena.block.stats);
+        result.0.0.add(&arena.block.stats);
+        if let Some(counter) = arena.block.counter.take() {
+            result.0.1.add(counter);
+        }
         if let Some((number, violation)) = failure
             && number == first_failure.load(Ordering::Relaxed)
         {
@@ -126,7 +145,7 @@ pub unsafe fn launch<A: KernelArgs>(
     }
     match result.into_inner().unwrap_or_else(PoisonError::into_inner) {
         (_, Some(violation)) => Err(violation),
-        (stats, None) => Ok(stats),
+        (counts, None) => Ok(counts),
     }
 }
 

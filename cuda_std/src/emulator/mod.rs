@@ -18,6 +18,10 @@
 //!   [`sync_warp`](crate::warp::sync_warp) only, not for a shuffle or vote; the emulator takes any collective.
 //! - A panic.
 //!
+//! # What collectives cost
+//! [`profile()`] runs a launch as [`launch()`] does and counts how often warps executed each collective, by source line: what
+//! the shuffles of a line or the votes of a loop cost, or how often a branch was taken, without a GPU.
+//!
 //! # Limits
 //! A thread has 256 KiB of stack, behind a guard page. A device function called outside a launch panics.
 //!
@@ -30,6 +34,7 @@ mod buffer;
 mod context;
 pub(crate) mod device;
 mod launch;
+mod profile;
 mod registry;
 mod schedule;
 mod shared_memory;
@@ -38,4 +43,5 @@ mod violation;
 
 pub use buffer::Buffer;
 pub use launch::{Stats, launch};
+pub use profile::{Profile, SiteCount, profile};
 pub use violation::{Access, Instead, Nearest, Operation, SourceLocation, Violation, ViolationKind};

@@ -170,6 +170,7 @@ fn run_warp(
             {
                 warp.clock.meet_all();
                 warp.spinning_since = None;
+                block.count(warp.operation, warp.site);
             } else if uniform && warp.operation.is_barrier() {
                 return Ok(Warps::Parked);
             } else if warp.exited == warp.existing {
@@ -213,7 +214,7 @@ unsafe fn pass(warp: *mut Warp, threads: &mut [Option<Thread>], lanes: &mut [Lan
 }
 
 /// Decides which lanes go on when not all of them stand in one collective. `Some` if none can for now.
-fn resolve(warp: &mut Warp, all: &[Lane], block: &Block) -> Result<Option<Warps>, Violation> {
+fn resolve(warp: &mut Warp, all: &[Lane], block: &mut Block) -> Result<Option<Warps>, Violation> {
     let waiting = warp.existing & !warp.exited;
     let (mut next, mut spinning, mut stuck, mut visited) = (0u32, 0u32, 0u32, 0u32);
     for lane in lanes(waiting) {
@@ -241,6 +242,7 @@ fn resolve(warp: &mut Warp, all: &[Lane], block: &Block) -> Result<Option<Warps>
         }
         if group == here.mask {
             next |= group;
+            block.count(here.operation, here.site);
             if group == warp.existing { warp.clock.meet_all() } else { warp.clock.meet(group) }
         } else {
             stuck |= group;
@@ -344,6 +346,8 @@ fn release_barrier(arena: &mut Arena) -> Result<(), Violation> {
         return Err(context::violation(&arena.block, here.index, here.site.into(), kind));
     }
     for warp in &mut arena.warps {
+        let first = &arena.lanes[warp.number as usize * LANES];
+        arena.block.count(first.operation, first.site);
         warp.parked = false;
         warp.runnable = warp.existing;
         warp.clock.meet_all();

@@ -3,7 +3,7 @@
 use std::{fmt, panic::Location};
 
 /// What lanes or threads do together.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "each is named after the function it stands for")]

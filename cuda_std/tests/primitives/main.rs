@@ -8,6 +8,7 @@ mod masks;
 mod math;
 mod matrices;
 mod memory;
+mod profile;
 mod shuffles;
 mod votes;
 

@@ -62,7 +62,7 @@ mod bound;
 mod candidates;
 mod exact;
 mod scan;
-mod simd;
+pub(crate) mod simd;
 #[cfg(test)]
 mod tests;
 

@@ -14,7 +14,7 @@ use cust::sys;
 use rayon::prelude::*;
 
 use super::exact::Tuning;
-use super::runtime::Runtime;
+use super::runtime::{Limits, Queue, Runtime};
 use crate::device_info::ptx;
 use crate::{Error, NoDeviceReason, Result};
 
@@ -27,7 +27,7 @@ const PINNED_BYTES: usize = 32 << 20;
 pub(crate) struct Cuda {
     index: usize,
     name: String,
-    multiprocessors: u32,
+    limits: Limits,
     context: Context,
     modules: Mutex<HashMap<&'static str, LoadedModule>>,
     functions: Mutex<HashMap<&'static str, Function>>,
@@ -130,6 +130,13 @@ impl Cuda {
         if major < 8 {
             return Err(Error::DeviceTooOld { device: index, major, minor });
         }
+        let mut shared_bytes = 0;
+        let optin = sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN;
+        // SAFETY: the driver writes the number.
+        match unsafe { sys::cuDeviceGetAttribute(&mut shared_bytes, optin, device.as_raw()) } {
+            sys::CUresult::CUDA_SUCCESS => {}
+            code => return Err(Error::Driver { call: "cuDeviceGetAttribute", device: index, code: code as i32 }),
+        }
         let name = device.name().map_err(failed("cuDeviceGetName"))?;
         let context = Context::new(device).map_err(|error| match error {
             CudaError::OutOfMemory => {
@@ -139,7 +146,11 @@ impl Cuda {
         })?;
         Ok(Cuda {
             index,
-            multiprocessors: attribute(DeviceAttribute::MultiprocessorCount)? as u32,
+            limits: Limits {
+                device: name.clone(),
+                multiprocessors: attribute(DeviceAttribute::MultiprocessorCount)? as u32,
+                shared_bytes: shared_bytes as u32,
+            },
             name,
             context,
             modules: Mutex::default(),
@@ -266,8 +277,8 @@ impl Runtime for CudaDevice {
         format!("gpu:{} ({})", self.index, self.name)
     }
 
-    fn multiprocessors(&self) -> u32 {
-        self.multiprocessors
+    fn limits(&self) -> Limits {
+        self.limits.clone()
     }
 
     fn tuning(&self) -> Tuning {
@@ -393,12 +404,8 @@ impl Runtime for CudaDevice {
     }
 
     unsafe fn fill(&self, stream: &Stream, to: *mut u8, byte: u8, bytes: usize) -> Result<()> {
-        self.make_current()?;
-        if bytes == 0 {
-            return Ok(());
-        }
-        // SAFETY: `to` has room, as the caller promises.
-        self.check("cuMemsetD8Async", unsafe { sys::cuMemsetD8Async(to.addr() as u64, byte, bytes, stream.as_inner()) })
+        // SAFETY: the same contract.
+        unsafe { CallersStream { device: self, stream: stream.as_inner() }.fill(to, byte, bytes) }
     }
 
     unsafe fn launch<A: KernelArgs>(
@@ -406,19 +413,45 @@ impl Runtime for CudaDevice {
         stream: &Stream,
         kernel: &Kernel<A>,
         config: LaunchConfig,
-        mut args: A,
+        args: A,
     ) -> Result<()> {
+        // SAFETY: the same contract.
+        unsafe { CallersStream { device: self, stream: stream.as_inner() }.launch(kernel, config, args) }
+    }
+
+    fn load<A: KernelArgs>(&self, kernel: &Kernel<A>, shared_bytes: u32) -> Result<()> {
+        self.make_current()?;
+        self.function(kernel.name(), shared_bytes).map(|_| ())
+    }
+
+    fn synchronize(&self, stream: &Stream) -> Result<()> {
+        self.make_current()?;
+        stream.synchronize().map_err(self.failed("cuStreamSynchronize"))
+    }
+}
+
+/// A stream that belongs to someone else, of the device's primary context.
+pub(crate) struct CallersStream<'a> {
+    /// The device.
+    pub device: &'a CudaDevice,
+    /// The stream; null is the default one.
+    pub stream: sys::CUstream,
+}
+
+impl Queue for CallersStream<'_> {
+    unsafe fn launch<A: KernelArgs>(&self, kernel: &Kernel<A>, config: LaunchConfig, mut args: A) -> Result<()> {
+        let device = self.device;
         let threads = config.block.iter().map(|&b| u64::from(b)).product();
         if let Some(limit) = kernel.max_threads().map(u64::from).filter(|&limit| threads > limit) {
             return Err(Error::LaunchLimit { kernel: kernel.name(), what: "threads a block", asked: threads, limit });
         }
-        self.make_current()?;
-        let function = self.function(kernel.name(), config.shared_bytes)?;
+        device.make_current()?;
+        let function = device.function(kernel.name(), config.shared_bytes)?;
         let mut raw = args.as_raw();
         let ([gx, gy, gz], [bx, by, bz]) = (config.grid, config.block);
         // SAFETY: the typed handle made the argument pointers match the kernel's parameters; they outlive the call, which
         // copies the arguments. The kernel's own contract is the caller's promise.
-        self.check("cuLaunchKernel", unsafe {
+        device.check("cuLaunchKernel", unsafe {
             sys::cuLaunchKernel(
                 function,
                 gx,
@@ -428,15 +461,41 @@ impl Runtime for CudaDevice {
                 by,
                 bz,
                 config.shared_bytes,
-                stream.as_inner(),
+                self.stream,
                 raw.as_mut_ptr(),
                 std::ptr::null_mut(),
             )
         })
     }
 
-    fn synchronize(&self, stream: &Stream) -> Result<()> {
-        self.make_current()?;
-        stream.synchronize().map_err(self.failed("cuStreamSynchronize"))
+    unsafe fn fill(&self, to: *mut u8, byte: u8, bytes: usize) -> Result<()> {
+        self.device.make_current()?;
+        if bytes == 0 {
+            return Ok(());
+        }
+        // SAFETY: `to` has room, as the caller promises.
+        self.device
+            .check("cuMemsetD8Async", unsafe { sys::cuMemsetD8Async(to.addr() as u64, byte, bytes, self.stream) })
+    }
+}
+
+/// Remembers the calling thread's current context, and makes it current again when dropped.
+pub(crate) struct CallersContext(sys::CUcontext);
+
+impl CallersContext {
+    /// The context that is current now; none where there is no driver or nobody has started it.
+    pub fn remember() -> CallersContext {
+        let mut context = std::ptr::null_mut();
+        // SAFETY: the driver writes the handle, or leaves it null and says that it has none.
+        unsafe { sys::cuCtxGetCurrent(&mut context) };
+        CallersContext(context)
+    }
+}
+
+impl Drop for CallersContext {
+    fn drop(&mut self) {
+        // SAFETY: the handle was current when it was taken; null leaves the thread without a context, as it was. Should
+        // the caller have destroyed it meanwhile, the driver refuses it.
+        unsafe { sys::cuCtxSetCurrent(self.0) };
     }
 }

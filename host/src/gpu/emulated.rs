@@ -5,7 +5,7 @@ use cuda_std::global::U32x4;
 use cuda_std::launch::{Kernel, KernelArgs, LaunchConfig};
 
 use super::exact::Tuning;
-use super::runtime::Runtime;
+use super::runtime::{Limits, Runtime};
 use crate::{Error, Result};
 
 /// The checking emulator.
@@ -22,9 +22,10 @@ impl Runtime for Emulator {
         format!("GPU emulator on {} CPU threads", rayon::current_num_threads())
     }
 
-    fn multiprocessors(&self) -> u32 {
-        // Few, so that small tests cut rows into segments and tiles into shares.
-        2
+    fn limits(&self) -> Limits {
+        // Few multiprocessors, so that small tests cut rows into segments and tiles into shares; shared memory for k up to about
+        // 1,000, so that they reach the selection by lists as well.
+        Limits { device: "emulator".to_owned(), multiprocessors: 2, shared_bytes: 48 << 10 }
     }
 
     fn tuning(&self) -> Tuning {
@@ -91,6 +92,11 @@ impl Runtime for Emulator {
             Ok(_) => Ok(()),
             Err(violation) => Err(Error::KernelViolation { violation: Box::new(violation) }),
         }
+    }
+
+    #[cfg(any(feature = "cuda", test))]
+    fn load<A: KernelArgs>(&self, _: &Kernel<A>, _: u32) -> Result<()> {
+        Ok(())
     }
 
     fn synchronize(&self, _: &Immediate) -> Result<()> {

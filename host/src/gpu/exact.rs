@@ -15,8 +15,8 @@ use cuda_std::launch::{Kernel, LaunchConfig};
 use rayon::prelude::*;
 use warpann_kernels::{NO_ROW, candidates, canonical, filter, prepare};
 
-use super::runtime::{HostScratch, Lane, Layout, Runtime, grid};
-use super::select::{Cut, CutScratch, Select, select};
+use super::runtime::{HostScratch, Lane, Layout, Limits, Runtime, grid};
+use super::select::{Plan, Select, select};
 use crate::select::Best;
 use crate::{Element, ElementType, Error, Metric, NONE, Result};
 
@@ -218,7 +218,7 @@ macro_rules! per_element {
                 match shape.element {$(
                     ElementType::$name => {
                         let rows = set.rows().cast::<$stored>().cast_const();
-                        let warps = u64::from(set.count).min(u64::from(runtime.multiprocessors()) * 64);
+                        let warps = u64::from(set.count).min(u64::from(runtime.limits().multiprocessors) * 64);
                         let kernel = &prepare::$greatest;
                         let config = blocks(kernel.name(), warps, prepare::WARPS_PER_BLOCK)?;
                         runtime.launch(stream, kernel, config, (rows, set.count, stride, centre, set.part(layout.greatest)))?;
@@ -246,7 +246,7 @@ macro_rules! per_element {
             counts: *const u32, columns: u32, expected: u64, list_stride: u64, distances: *mut f32,
         ) -> Result<()> {
             // Enough warps to fill the device, and no more a list than it has rows.
-            let warps = u64::from(runtime.multiprocessors()) * 64;
+            let warps = u64::from(runtime.limits().multiprocessors) * 64;
             let slices = warps.div_ceil(u64::from(queries.count).max(1)).min(expected.div_ceil(8)).max(1) as u32;
             let warps = u64::from(queries.count) * u64::from(slices);
             let squared_difference = u32::from(shape.metric == Metric::L2);
@@ -317,19 +317,19 @@ struct FilterPlan {
     limits: usize,
     keys: usize,
     ids: usize,
-    cut: Cut,
-    cut_scratch: CutScratch,
+    of_sample: Plan,
+    of_lists: Plan,
     bytes: usize,
 }
 
 impl FilterPlan {
-    fn new(shape: Shape, tuning: Tuning, queries: usize, rows: u32, k: u32, multiprocessors: u32) -> FilterPlan {
+    fn new(shape: Shape, tuning: Tuning, queries: usize, rows: u32, k: u32, limits: &Limits) -> FilterPlan {
         let passes = Passes::choose(tuning, rows, k);
         let mut layout = Layout::default();
-        let cut = Cut::choose(queries as u32, passes.sample_columns(), k, multiprocessors);
         let list = queries.saturating_mul(passes.capacity as usize);
         let results = queries.saturating_mul(k as usize);
-        let cut_scratch = cut.reserve(&mut layout, queries as u32, k);
+        let mut selection = |columns| Plan::by_table(&mut layout, queries as u32, columns, k, limits);
+        let (of_sample, of_lists) = (selection(passes.sample_columns()), selection(passes.capacity));
         let mut plan = FilterPlan {
             passes,
             queries: SetLayout::reserve(&mut layout, shape, queries),
@@ -341,8 +341,8 @@ impl FilterPlan {
             limits: layout.array::<f32>(queries),
             keys: layout.array::<f32>(results),
             ids: layout.array::<u32>(results),
-            cut,
-            cut_scratch,
+            of_sample,
+            of_lists,
             bytes: 0,
         };
         plan.bytes = layout.bytes();
@@ -356,24 +356,21 @@ struct DirectPlan {
     distances: usize,
     keys: usize,
     ids: usize,
-    cut: Cut,
-    cut_scratch: CutScratch,
+    selection: Plan,
     bytes: usize,
 }
 
 impl DirectPlan {
-    fn new(shape: Shape, queries: usize, rows: u32, k: u32, multiprocessors: u32) -> DirectPlan {
+    fn new(shape: Shape, queries: usize, rows: u32, k: u32, limits: &Limits) -> DirectPlan {
         let mut layout = Layout::default();
-        let cut = Cut::choose(queries as u32, rows, k, multiprocessors);
         let results = queries.saturating_mul(k as usize);
-        let cut_scratch = cut.reserve(&mut layout, queries as u32, k);
+        let selection = Plan::by_table(&mut layout, queries as u32, rows, k, limits);
         let mut plan = DirectPlan {
             queries: SetLayout::reserve(&mut layout, shape, queries),
             distances: layout.array::<f32>(queries.saturating_mul(rows as usize)),
             keys: layout.array::<f32>(results),
             ids: layout.array::<u32>(results),
-            cut,
-            cut_scratch,
+            selection,
             bytes: 0,
         };
         plan.bytes = layout.bytes();
@@ -409,18 +406,18 @@ impl Block {
     }
 
     /// Scratch that a search of so many queries takes at once.
-    fn scratch_bytes(&self, queries: usize, k: u32, multiprocessors: u32) -> usize {
+    fn scratch_bytes(&self, queries: usize, k: u32, limits: &Limits) -> usize {
         if self.uses_filter(queries, k) {
-            FilterPlan::new(self.shape, self.tuning, queries, self.base.count, k, multiprocessors).bytes
+            FilterPlan::new(self.shape, self.tuning, queries, self.base.count, k, limits).bytes
         } else {
-            DirectPlan::new(self.shape, queries, self.base.count, k, multiprocessors).bytes
+            DirectPlan::new(self.shape, queries, self.base.count, k, limits).bytes
         }
     }
 
     /// The largest number of queries, up to `queries`, whose search fits `budget` bytes of scratch.
     pub fn tile_queries<R: Runtime>(&self, runtime: &R, queries: usize, k: usize, budget: u64) -> Result<usize> {
         let k = k.min(self.base.count as usize) as u32;
-        let bytes = |queries| self.scratch_bytes(queries, k, runtime.multiprocessors()) as u64;
+        let bytes = |queries| self.scratch_bytes(queries, k, &runtime.limits()) as u64;
         let mut tile = queries.min(u32::MAX as usize / 2);
         while tile > 1 && bytes(tile) > budget {
             tile = tile.div_ceil(2);
@@ -455,11 +452,9 @@ impl Block {
             numbers.iter().flat_map(|&q| &queries[q * self.shape.dim..][..self.shape.dim]).copied().collect()
         };
         let largest =
-            FilterPlan::new(self.shape, self.tuning, count, self.base.count, found as u32, runtime.multiprocessors())
-                .bytes;
+            FilterPlan::new(self.shape, self.tuning, count, self.base.count, found as u32, &runtime.limits()).bytes;
         let mut share = overflowed.len();
-        let bytes =
-            |share| DirectPlan::new(self.shape, share, self.base.count, found as u32, runtime.multiprocessors()).bytes;
+        let bytes = |share| DirectPlan::new(self.shape, share, self.base.count, found as u32, &runtime.limits()).bytes;
         while share > 1 && bytes(share) > largest {
             share = share.div_ceil(2);
         }
@@ -481,7 +476,7 @@ impl Block {
     ) -> Result<()> {
         let shape = self.shape;
         let count = queries.len() / shape.dim;
-        let plan = DirectPlan::new(shape, count, self.base.count, k, runtime.multiprocessors());
+        let plan = DirectPlan::new(shape, count, self.base.count, k, &runtime.limits());
         let scratch = lane.scratch(runtime, plan.bytes)?;
         let stream = &lane.stream;
         let set = Set::new(scratch.wrapping_add(plan.queries.0), plan.queries.1, count as u32);
@@ -501,6 +496,7 @@ impl Block {
                 keys: distances,
                 ids: none,
                 row_stride: stride,
+                starts: std::ptr::null(),
                 lengths: none,
                 columns: rows,
                 rows: count as u32,
@@ -509,7 +505,7 @@ impl Block {
                 out_keys: keys,
                 out_ids: ids,
             };
-            select(runtime, stream, &what, &plan.cut, scratch, &plan.cut_scratch)?;
+            select(runtime, stream, &what, &plan.selection, scratch)?;
             answer.download(runtime, stream, keys, ids, count, numbers, &mut lane.host)
         }
     }
@@ -525,7 +521,7 @@ impl Block {
     ) -> Result<Vec<usize>> {
         let shape = self.shape;
         let count = queries.len() / shape.dim;
-        let plan = FilterPlan::new(shape, self.tuning, count, self.base.count, k, runtime.multiprocessors());
+        let plan = FilterPlan::new(shape, self.tuning, count, self.base.count, k, &runtime.limits());
         let passes = plan.passes;
         let scratch = lane.scratch(runtime, plan.bytes)?;
         let stream = &lane.stream;
@@ -564,6 +560,7 @@ impl Block {
                 keys: upper,
                 ids: none,
                 row_stride: u64::from(passes.sample_columns()),
+                starts: std::ptr::null(),
                 lengths: none,
                 columns: passes.sample_columns(),
                 rows: count as u32,
@@ -572,7 +569,7 @@ impl Block {
                 out_keys: keys,
                 out_ids: ids,
             };
-            select(runtime, stream, &sample, &plan.cut, scratch, &plan.cut_scratch)?;
+            select(runtime, stream, &sample, &plan.of_sample, scratch)?;
 
             let list = Select {
                 keys: list_values,
@@ -582,7 +579,6 @@ impl Block {
                 columns: passes.capacity,
                 ..sample
             };
-            let (whole, no_scratch) = (Cut::none(passes.capacity), CutScratch::new());
             // The k-th smallest u that a selection found renews the limit, and the limit shortens the list.
             let apply_limit = |first: bool| -> Result<()> {
                 let kernel = &candidates::COMPACT_CANDIDATES;
@@ -612,7 +608,7 @@ impl Block {
                 )
             };
             let tighten = || -> Result<()> {
-                select(runtime, stream, &list, &whole, scratch, &no_scratch)?;
+                select(runtime, stream, &list, &plan.of_lists, scratch)?;
                 apply_limit(false)
             };
             apply_limit(true)?;
@@ -649,7 +645,7 @@ impl Block {
                 stride,
                 list_values,
             )?;
-            select(runtime, stream, &Select { best: shape.best(), ..list }, &whole, scratch, &no_scratch)?;
+            select(runtime, stream, &Select { best: shape.best(), ..list }, &plan.of_lists, scratch)?;
             let mut flags = vec![0u32; count];
             runtime.download(stream, bytemuck::cast_slice_mut(&mut flags), overflow.cast())?;
             answer.download(runtime, stream, keys, ids, count, None, &mut lane.host)?;
@@ -699,7 +695,7 @@ impl<R: Runtime> FilterRun<'_, R> {
         };
         let query_tiles = queries.count.div_ceil(filter::TILE_QUERIES);
         let config = LaunchConfig {
-            grid: [query_tiles, shares(query_tiles, tiles, self.runtime.multiprocessors()), 1],
+            grid: [query_tiles, shares(query_tiles, tiles, self.runtime.limits().multiprocessors), 1],
             block: [filter::THREADS, 1, 1],
             shared_bytes: filter::shared_bytes(chunks),
         };

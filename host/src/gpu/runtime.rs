@@ -19,8 +19,8 @@ pub(crate) trait Runtime: Send + Sync + 'static {
 
     /// The device in words.
     fn describe(&self) -> String;
-    /// Multiprocessors: how many blocks it takes to fill the device.
-    fn multiprocessors(&self) -> u32;
+    /// What launches are shaped by.
+    fn limits(&self) -> Limits;
     /// Choices that depend on the device.
     fn tuning(&self) -> Tuning;
     /// Free device memory in bytes.
@@ -62,8 +62,71 @@ pub(crate) trait Runtime: Send + Sync + 'static {
         config: LaunchConfig,
         args: A,
     ) -> Result<()>;
+    /// Makes a kernel ready: launches with up to so many bytes of dynamic shared memory then neither load nor allocate.
+    #[cfg(any(feature = "cuda", test))]
+    fn load<A: KernelArgs>(&self, kernel: &Kernel<A>, shared_bytes: u32) -> Result<()>;
     /// Waits for all work of the stream.
     fn synchronize(&self, stream: &Self::Stream) -> Result<()>;
+}
+
+/// Where launches go, in order.
+pub(crate) trait Queue {
+    /// Launches a kernel after what was launched before.
+    ///
+    /// # Safety
+    /// As [`Runtime::launch`].
+    unsafe fn launch<A: KernelArgs>(&self, kernel: &Kernel<A>, config: LaunchConfig, args: A) -> Result<()>;
+    /// Fills `bytes` with `byte`, after what was launched before.
+    ///
+    /// # Safety
+    /// As [`Runtime::fill`].
+    unsafe fn fill(&self, to: *mut u8, byte: u8, bytes: usize) -> Result<()>;
+}
+
+/// A stream of a device.
+pub(crate) struct OnStream<'a, R: Runtime> {
+    /// The device.
+    pub runtime: &'a R,
+    /// The stream.
+    pub stream: &'a R::Stream,
+}
+
+impl<R: Runtime> Queue for OnStream<'_, R> {
+    unsafe fn launch<A: KernelArgs>(&self, kernel: &Kernel<A>, config: LaunchConfig, args: A) -> Result<()> {
+        // SAFETY: as the caller promises.
+        unsafe { self.runtime.launch(self.stream, kernel, config, args) }
+    }
+
+    unsafe fn fill(&self, to: *mut u8, byte: u8, bytes: usize) -> Result<()> {
+        // SAFETY: as the caller promises.
+        unsafe { self.runtime.fill(self.stream, to, byte, bytes) }
+    }
+}
+
+/// Launches nothing, and makes ready what would be launched.
+#[cfg(any(feature = "cuda", test))]
+pub(crate) struct Preload<'a, R>(pub &'a R);
+
+#[cfg(any(feature = "cuda", test))]
+impl<R: Runtime> Queue for Preload<'_, R> {
+    unsafe fn launch<A: KernelArgs>(&self, kernel: &Kernel<A>, config: LaunchConfig, _: A) -> Result<()> {
+        self.0.load(kernel, config.shared_bytes)
+    }
+
+    unsafe fn fill(&self, _: *mut u8, _: u8, _: usize) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// What launches are shaped by.
+#[derive(Debug, Clone)]
+pub(crate) struct Limits {
+    /// The device's product name: measured choices are kept by it.
+    pub device: String,
+    /// Multiprocessors: how many blocks it takes to fill the device.
+    pub multiprocessors: u32,
+    /// Bytes of dynamic shared memory that a block may have.
+    pub shared_bytes: u32,
 }
 
 /// The size of a plan in bytes, and where its arrays start: a bump allocator that has not allocated yet.

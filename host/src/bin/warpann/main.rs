@@ -4,6 +4,8 @@ mod bench;
 mod info;
 mod report;
 mod search;
+#[cfg(feature = "cuda")]
+mod tune;
 mod verify;
 
 use std::process::ExitCode;

@@ -5,7 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use half::{bf16, f16};
 use rayon::prelude::*;
 use serde::Serialize;
-use warpann::select::{Best, NO_POSITION, select_k};
+use warpann::select::{Best, Key, KeyType, NO_POSITION, Rows, select_k};
 use warpann::{Device, Element, ElementType, Error, FlatIndex, Metric, NONE, Neighbors, metric};
 
 use crate::report::{Failure, Out, Outcome};
@@ -290,6 +290,7 @@ enum Plan {
     /// One key in `special` is NaN, infinite or a zero; none if it is 0.
     Select {
         best: Best,
+        key: KeyType,
         special: usize,
     },
 }
@@ -305,9 +306,10 @@ fn draw(seed: u64) -> (Case, Plan, Rng) {
         let n = rng.size((budget / queries.max(1)).clamp(1, 200_000)).max(1);
         let k = (1 + rng.size(2500)).min(n + 3);
         let metric = if best == Best::Smallest { "smallest" } else { "largest" };
-        let case = Case { seed, task: Task::Select, element: "f32", metric, dim: 1, n, queries, k, data };
+        let key = rng.pick(&KeyType::ALL);
+        let case = Case { seed, task: Task::Select, element: key.name(), metric, dim: 1, n, queries, k, data };
         let special = rng.pick(&[0, 0, 10, 2]);
-        return (case, Plan::Select { best, special }, rng);
+        return (case, Plan::Select { best, key, special }, rng);
     }
     let metric = rng.pick(&Metric::ALL);
     let element = rng.pick(&ElementType::ALL);
@@ -334,7 +336,29 @@ fn draw(seed: u64) -> (Case, Plan, Rng) {
 fn run_case(seed: u64, backends: &[Backend]) -> Outcome<(Case, CaseResult)> {
     let (case, plan, mut rng) = draw(seed);
     let result = match plan {
-        Plan::Select { best, special } => compare_selections(&case, best, special, &mut rng, backends),
+        Plan::Select { best, key, special } => {
+            let (case, rng) = (&case, &mut rng);
+            // Whole keys from small ones, below 2^24: f32 holds them all.
+            let whole = |value: f32| f64::from(value) * f64::from(1 << 20);
+            match key {
+                KeyType::F32 => compare_selections(case, best, special, rng, backends, |value| value, |key| key),
+                KeyType::F16 => compare_selections(case, best, special, rng, backends, f16::from_f32, f16::to_f32),
+                KeyType::Bf16 => compare_selections(case, best, special, rng, backends, bf16::from_f32, bf16::to_f32),
+                KeyType::I32 => compare_selections(
+                    case,
+                    best,
+                    special,
+                    rng,
+                    backends,
+                    |value| whole(value) as i32,
+                    |key| key as f32,
+                ),
+                KeyType::U32 => {
+                    let make = |value: f32| whole(value + 4.0) as u32;
+                    compare_selections(case, best, special, rng, backends, make, |key| key as f32)
+                }
+            }
+        }
         Plan::Search { metric, element } => match element {
             ElementType::F32 => compare::<f32>(&case, metric, &mut rng, backends),
             ElementType::F16 => compare::<f16>(&case, metric, &mut rng, backends),
@@ -346,13 +370,15 @@ fn run_case(seed: u64, backends: &[Backend]) -> Outcome<(Case, CaseResult)> {
     Ok((case, result))
 }
 
-/// k-selection among raw keys.
-fn compare_selections(
+/// k-selection among raw keys, which `make` makes of small f32 and `value` shows as such.
+fn compare_selections<K: Key>(
     case: &Case,
     best: Best,
     special: usize,
     rng: &mut Rng,
     backends: &[Backend],
+    make: impl Fn(f32) -> K,
+    value: impl Fn(K) -> f32,
 ) -> Outcome<CaseResult> {
     let Case { seed, n: columns, queries: rows, k, data, .. } = *case;
     let mut key = || match data {
@@ -363,16 +389,17 @@ fn compare_selections(
         Data::Zeros => [0.0, -0.0, rng.unit()][rng.below(3)],
         _ => rng.unit(),
     };
-    let keys: Vec<f32> = (0..rows * columns).map(|_| key()).collect();
-    let expected = selected(&keys, columns, k, best);
+    let keys: Vec<K> = (0..rows * columns).map(|_| make(key())).collect();
+    let values: Vec<f32> = keys.iter().map(|&key| value(key)).collect();
+    let expected = selected(&values, columns, k, best, value(K::worst(best)));
     let mut agreed = Vec::new();
     for backend in backends {
         if keys.len() > backend.work {
             continue;
         }
-        let found = select_k(backend.device, &keys, columns, None, k, best)?;
+        let found = select_k(backend.device, &Rows::contiguous(&keys, columns)?, k, best)?;
         let ids = found.positions.iter().map(|&p| if p == NO_POSITION { NONE } else { p.into() }).collect();
-        let found = Neighbors { k, ids, distances: found.keys };
+        let found = Neighbors { k, ids, distances: found.keys.into_iter().map(&value).collect() };
         if let Some(i) = first_difference(&expected, &found) {
             return Ok(Err(Difference::at(i, seed, backend.name, &expected, &found)));
         }
@@ -381,8 +408,9 @@ fn compare_selections(
     Ok(Ok(agreed))
 }
 
-/// The definition of k-selection: a sort of each row, NaN last, −0 equal to +0, equal keys by position.
-fn selected(keys: &[f32], columns: usize, k: usize, best: Best) -> Neighbors {
+/// The definition of k-selection: a sort of each row, NaN last, −0 equal to +0, equal keys by position, `worst` in slots
+/// past the row's end.
+fn selected(keys: &[f32], columns: usize, k: usize, best: Best, worst: f32) -> Neighbors {
     let rows = keys.chunks_exact(columns).flat_map(|row| {
         // Adding +0 makes −0 into +0; every NaN becomes the same one.
         let clean = row.iter().map(|&key| if key.is_nan() { f32::NAN } else { key + 0.0 });
@@ -391,7 +419,7 @@ fn selected(keys: &[f32], columns: usize, k: usize, best: Best) -> Neighbors {
             let order = if best == Best::Smallest { a.partial_cmp(b) } else { b.partial_cmp(a) };
             order.unwrap_or_else(|| a.is_nan().cmp(&b.is_nan()))
         });
-        all.resize(k, (NONE, best.worst()));
+        all.resize(k, (NONE, worst));
         all
     });
     let (ids, distances) = rows.unzip();
@@ -520,28 +548,29 @@ mod tests {
     #[test]
     fn the_definition_of_selection() {
         let keys = [0.0, f32::NAN, -0.0, 2.0, f32::INFINITY, 2.0];
-        let found = selected(&keys, 6, 7, Best::Smallest);
+        let found = selected(&keys, 6, 7, Best::Smallest, f32::INFINITY);
         assert_eq!(found.ids, [0, 2, 3, 5, 4, 1, NONE]);
         assert!(found.distances[1].is_sign_positive() && found.distances[5].is_nan());
         assert_eq!(found.distances[6], f32::INFINITY);
-        assert_eq!(selected(&keys, 6, 6, Best::Largest).ids, [4, 3, 5, 0, 2, 1]);
+        assert_eq!(selected(&keys, 6, 6, Best::Largest, f32::NEG_INFINITY).ids, [4, 3, 5, 0, 2, 1]);
     }
 
     #[test]
     fn cases_cover_their_range() {
         let mut seen = std::collections::HashSet::new();
+        let mut keys = std::collections::HashSet::new();
         let (mut past_n, mut no_queries, mut emulated) = (0, 0, 0);
         for seed in 0..600 {
             let (case, ..) = draw(seed);
             assert!(case.dim >= 1 && case.k >= 1);
-            if case.task == Task::Search {
-                seen.insert((case.element, case.metric));
-            }
+            let types = if case.task == Task::Search { &mut seen } else { &mut keys };
+            types.insert((case.element, case.metric));
             past_n += usize::from(case.k > case.n && case.n > 0);
             no_queries += usize::from(case.queries == 0);
             emulated += usize::from(case.n * case.queries * case.dim <= EMULATOR_WORK);
         }
         assert_eq!(seen.len(), ElementType::ALL.len() * Metric::ALL.len());
+        assert_eq!(keys.len(), KeyType::ALL.len() * 2);
         assert!(past_n > 10 && no_queries > 10, "{past_n} {no_queries}");
         assert!((200..550).contains(&emulated), "{emulated}");
     }

@@ -1,0 +1,90 @@
+//! `warpann bench select --tune`: times every method of k-selection over a grid of shapes and stores the fastest of each, the
+//! table that the library chooses by (`host/src/gpu/dispatch.csv`).
+
+use std::path::Path;
+
+use serde::Serialize;
+use warpann::measure::{DISPATCH_HEADER, Method, SelectionBench};
+
+use crate::bench::random;
+use crate::report::{Failure, Out, Outcome};
+
+const ROWS: [usize; 5] = [1, 16, 128, 1_000, 10_000];
+const COLUMNS: [usize; 8] = [256, 1_000, 4_000, 16_000, 64_000, 128_000, 1_000_000, 16_000_000];
+const K: [usize; 7] = [1, 10, 32, 100, 256, 1_000, 2_048];
+/// Keys of the largest batch: rows and columns beyond it are left out.
+const MOST_KEYS: usize = 1_280_000_000;
+/// Rows that differ; later ones repeat them.
+const BLOCK: usize = 100;
+/// Keys below which every device has nothing to do: those shapes are the same as the next larger.
+const LEAST_KEYS: usize = 16_000;
+
+#[derive(Serialize)]
+struct Tuned {
+    device: String,
+    rows: usize,
+    columns: usize,
+    k: usize,
+    method: String,
+    method_without_warp: String,
+    /// One read of the keys by a kernel that does nothing else.
+    read_milliseconds: f32,
+    /// Median of each method.
+    milliseconds: Vec<(String, f32)>,
+}
+
+/// Times everything on GPU `index`, prints the table, and writes it over the device's lines in `table` where that is given.
+pub fn tune(index: usize, repeat: usize, table: Option<&Path>, out: &Out) -> Outcome {
+    let mut lines = Vec::new();
+    let mut product = String::new();
+    out.line(format_args!("{DISPATCH_HEADER},ms,ms_without_warp,ms_read"))?;
+    for rows in ROWS {
+        for columns in COLUMNS.into_iter().filter(|columns| (LEAST_KEYS..=MOST_KEYS).contains(&(rows * columns))) {
+            let bench = SelectionBench::new(index, random(rows.min(BLOCK), columns, 1)?, rows, columns)?;
+            product = bench.product();
+            let read = bench.read(repeat)?.median();
+            for k in K.into_iter().filter(|&k| k <= columns) {
+                let mut times = Vec::new();
+                for method in Method::ALL {
+                    times.push((method, bench.select_by(k, method, repeat)?.median()));
+                }
+                let fastest = |warp: bool| {
+                    let allowed = times.iter().filter(|(method, _)| warp || *method != Method::Warp);
+                    allowed.min_by(|a, b| a.1.total_cmp(&b.1)).copied().unwrap_or(times[0])
+                };
+                let (best, without) = (fastest(true), fastest(false));
+                let line = format!("{product},{rows},{columns},{k},{},{}", best.0, without.0);
+                out.line(format_args!("{line},{:.4},{:.4},{read:.4}", best.1, without.1))?;
+                out.object(&Tuned {
+                    device: product.clone(),
+                    rows,
+                    columns,
+                    k,
+                    method: best.0.to_string(),
+                    method_without_warp: without.0.to_string(),
+                    read_milliseconds: read,
+                    milliseconds: times.iter().map(|(method, time)| (method.to_string(), *time)).collect(),
+                })?;
+                lines.push(line);
+            }
+        }
+    }
+    let Some(path) = table else { return Ok(()) };
+    let failed = |error: std::io::Error| Failure::Message(format!("{}: {error}", path.display()));
+    let known = match std::fs::read_to_string(path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
+        Err(error) => return Err(failed(error)),
+    };
+    if !known.is_empty() && known.lines().next() != Some(DISPATCH_HEADER) {
+        return Err(Failure::Message(format!("{}: not a dispatch table: expected {DISPATCH_HEADER}", path.display())));
+    }
+    let others = known.lines().skip(1).filter(|line| line.split(',').next() != Some(product.as_str()));
+    let mut text = String::from(DISPATCH_HEADER);
+    for line in others.chain(lines.iter().map(String::as_str)) {
+        text.push('\n');
+        text.push_str(line);
+    }
+    text.push('\n');
+    std::fs::write(path, text).map_err(failed)
+}

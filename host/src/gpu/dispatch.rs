@@ -1,0 +1,166 @@
+//! Which method of k-selection serves which shape: by measurement, stored as data.
+//!
+//! `dispatch.csv` lists, for a device, shapes (rows, columns, k) with the fastest method for each, as
+//! `warpann bench select --tune` measured and wrote them. A shape that is not listed takes the method of the nearest that is: the
+//! distance is the sum of the differences of the logarithms. A device that is not listed takes the table of the first that is.
+//! Every method gives the same results, so a wrong choice costs time only.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::LazyLock;
+
+/// A method of k-selection on a GPU, as the table names it: `warp`, `block-128`, `grid`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Method {
+    /// WarpSelect, for f32 keys: one warp a row; a long row is cut into segments, a large k takes several passes.
+    Warp,
+    /// ThresholdSelect, one block a row.
+    Block {
+        /// Threads of a block: 32 to 512, a multiple of 32.
+        threads: u32,
+    },
+    /// ThresholdSelect, many blocks a row.
+    Grid,
+}
+
+impl Method {
+    /// Every method that the table may name.
+    pub const ALL: [Method; 7] = [
+        Method::Warp,
+        Method::Block { threads: 32 },
+        Method::Block { threads: 64 },
+        Method::Block { threads: 128 },
+        Method::Block { threads: 256 },
+        Method::Block { threads: 512 },
+        Method::Grid,
+    ];
+}
+
+impl fmt::Display for Method {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Method::Warp => f.write_str("warp"),
+            Method::Block { threads } => write!(f, "block-{threads}"),
+            Method::Grid => f.write_str("grid"),
+        }
+    }
+}
+
+impl FromStr for Method {
+    type Err = UnknownMethod;
+
+    fn from_str(text: &str) -> Result<Self, UnknownMethod> {
+        let named = Method::ALL.into_iter().find(|method| method.to_string() == text);
+        named.ok_or_else(|| UnknownMethod { text: text.to_owned() })
+    }
+}
+
+/// A text that names no method of selection.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "'{text}' names no method of selection; known: warp, block-32, block-64, block-128, block-256, block-512, grid"
+)]
+pub struct UnknownMethod {
+    text: String,
+}
+
+/// One line of the table.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Entry {
+    device: String,
+    rows: u32,
+    columns: u32,
+    k: u32,
+    /// The fastest method, and the fastest one besides WarpSelect.
+    methods: [Method; 2],
+}
+
+/// The columns of the table.
+pub const HEADER: &str = "device,rows,columns,k,method,method_without_warp";
+
+/// Reads a table; the error names the line.
+fn parse(text: &str) -> Result<Vec<Entry>, String> {
+    let mut lines = text.lines();
+    if lines.next() != Some(HEADER) {
+        return Err(format!("line 1: expected {HEADER}"));
+    }
+    let mut entries = Vec::new();
+    for (at, line) in lines.enumerate() {
+        let failed = |what: &dyn fmt::Display| format!("line {}: {what}", at + 2);
+        let &[device, rows, columns, k, method, without_warp] = line.split(',').collect::<Vec<_>>().as_slice() else {
+            return Err(failed(&"expected six fields"));
+        };
+        let size = |field: &str| match field.parse() {
+            Ok(0) => Err(failed(&"a size is zero")),
+            Ok(size) => Ok(size),
+            Err(error) => Err(failed(&error)),
+        };
+        let parsed = |field: &str| field.parse::<Method>().map_err(|error| failed(&error));
+        let methods = [parsed(method)?, parsed(without_warp)?];
+        if methods[1] == Method::Warp {
+            return Err(failed(&"the last field is the choice without warp"));
+        }
+        entries.push(Entry {
+            device: device.to_owned(),
+            rows: size(rows)?,
+            columns: size(columns)?,
+            k: size(k)?,
+            methods,
+        });
+    }
+    if entries.is_empty() { Err("no entries".to_owned()) } else { Ok(entries) }
+}
+
+/// The stored table. A test reads it, so what is built parses.
+static TABLE: LazyLock<Vec<Entry>> = LazyLock::new(|| parse(include_str!("dispatch.csv")).unwrap_or_default());
+
+/// The method for `k` of `columns` keys in each of `rows` rows on `device`; WarpSelect only where `warp` holds.
+pub(crate) fn choose(device: &str, rows: u32, columns: u32, k: u32, warp: bool) -> Method {
+    let first = TABLE.first().map_or("", |entry| entry.device.as_str());
+    let device = if TABLE.iter().any(|entry| entry.device == device) { device } else { first };
+    let log = |size: u32| f64::from(size.max(1)).log2();
+    let distance = |entry: &Entry| {
+        (log(entry.rows) - log(rows)).abs() + (log(entry.columns) - log(columns)).abs() + (log(entry.k) - log(k)).abs()
+    };
+    let of_device = TABLE.iter().filter(|entry| entry.device == device);
+    let nearest = of_device.min_by(|a, b| distance(a).total_cmp(&distance(b)));
+    nearest.map_or(Method::Block { threads: 256 }, |entry| entry.methods[usize::from(!warp)])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_stored_table_is_read() {
+        let entries = parse(include_str!("dispatch.csv")).unwrap();
+        assert_eq!(entries, *TABLE);
+        for entry in &entries {
+            let &Entry { ref device, rows, columns, k, methods } = entry;
+            assert_eq!(choose(device, rows, columns, k, true), methods[0]);
+            assert_eq!(choose(device, rows, columns, k, false), methods[1]);
+        }
+        assert_ne!(choose("a device nobody measured", 1, 1, 1, false), Method::Warp);
+    }
+
+    #[test]
+    fn bad_tables_are_refused_with_the_line() {
+        let line = |line: &str| parse(&format!("{HEADER}\nD,1,2,3,warp,grid\n{line}")).unwrap_err();
+        assert!(parse("").is_err());
+        assert!(parse(&format!("{HEADER}\n")).is_err());
+        assert!(line("D,1,2,3,warp").starts_with("line 3: expected six"));
+        assert!(line("D,0,2,3,warp,grid").starts_with("line 3: a size"));
+        assert!(line("D,1,2,x,warp,grid").starts_with("line 3"));
+        assert!(line("D,1,2,3,sort,grid").contains("'sort'"));
+        assert!(line("D,1,2,3,warp,warp").starts_with("line 3"));
+    }
+
+    #[test]
+    fn methods_as_text() {
+        for method in Method::ALL {
+            assert_eq!(method.to_string().parse(), Ok(method));
+        }
+        assert!("block-33".parse::<Method>().is_err());
+    }
+}

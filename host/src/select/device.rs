@@ -1,0 +1,651 @@
+//! k-selection as a step of somebody else's GPU program: keys that lie in device memory, results to device memory, on the
+//! caller's stream.
+//!
+//! [`DeviceSelect`] is a plan for batches of up to so many rows of up to so many keys. Making it loads its kernels. Running it
+//! puts a few launches on a stream and returns: nothing is allocated, nothing waited for, so it may also be captured into a
+//! CUDA graph. What the launches need in memory, the caller provides. Results are [`select_k`](super::select_k)'s, to the bit.
+//!
+//! Addresses and streams are plain driver values, as every CUDA library hands them out; here with cust, which
+//! [`warpann::cust`](crate::cust) is:
+//!
+//! ```no_run
+//! use warpann::cust::memory::DeviceBuffer;
+//! use warpann::cust::prelude::*;
+//! use warpann::select::device::{DeviceResults, DeviceRows, DeviceSelect};
+//! use warpann::select::{Algorithm, Best};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let (rows, columns, k) = (1000u32, 50_000u32, 10u32);
+//! let host: Vec<f32> = (0..rows * columns).map(|i| (i as f32).sin()).collect();
+//!
+//! // The device's primary context: what cust's quick_init gives, and what warpann works in.
+//! let _context = warpann::cust::quick_init()?;
+//! let stream = Stream::new(StreamFlags::DEFAULT, None)?;
+//! let select = DeviceSelect::<f32>::new(0, rows, columns, k, Best::Smallest, Algorithm::Auto)?;
+//! let slots = (rows * k) as usize;
+//! let keys = DeviceBuffer::from_slice(&host)?;
+//! // SAFETY: nothing is read before the selection has written it.
+//! let (found_keys, found_positions, workspace) = unsafe {
+//!     (
+//!         DeviceBuffer::<f32>::uninitialized(slots)?,
+//!         DeviceBuffer::<u32>::uninitialized(slots)?,
+//!         DeviceBuffer::<u8>::uninitialized(select.workspace_bytes())?,
+//!     )
+//! };
+//!
+//! let batch = DeviceRows::contiguous(keys.as_device_ptr().as_ptr(), rows, columns);
+//! let results = DeviceResults {
+//!     keys: found_keys.as_device_ptr().as_mut_ptr(),
+//!     positions: found_positions.as_device_ptr().as_mut_ptr(),
+//! };
+//! // SAFETY: the buffers have the shapes that they are said to have, and live until the stream is done.
+//! unsafe { select.run(stream.as_inner(), &batch, &results, workspace.as_device_ptr().as_mut_ptr())? };
+//! stream.synchronize()?;
+//! println!("smallest of row 0: {:?}", &found_keys.as_host_vec()?[..k as usize]);
+//! # Ok(())
+//! # }
+//! ```
+
+use std::marker::PhantomData;
+use std::ptr;
+
+use super::{Algorithm, Best, Key, MAX_COLUMNS, Payload};
+use crate::gpu::runtime::{Layout, Limits, Preload, Queue, Runtime};
+use crate::gpu::select::{self, Plan, Select};
+use crate::{Error, Result};
+
+#[cfg(feature = "cuda")]
+pub use cust::sys::CUstream;
+
+/// A batch of rows of keys in device memory. Pointers are device addresses; nothing is read here.
+#[derive(Debug, Clone, Copy)]
+pub struct DeviceRows<K> {
+    keys: *const K,
+    rows: u32,
+    columns: u32,
+    stride: u64,
+    starts: *const u64,
+    lengths: *const u32,
+}
+
+impl<K: Key> DeviceRows<K> {
+    /// `rows` rows of `columns` keys, one after the other.
+    pub fn contiguous(keys: *const K, rows: u32, columns: u32) -> Self {
+        Self::strided(keys, rows, columns, columns.into())
+    }
+
+    /// `rows` rows of `columns` keys, row r from key r · `stride` on. Rows may overlap (`stride` < `columns`).
+    pub fn strided(keys: *const K, rows: u32, columns: u32, stride: u64) -> Self {
+        Self { keys, rows, columns, stride, starts: ptr::null(), lengths: ptr::null() }
+    }
+
+    /// `rows` rows of any length (compressed sparse rows): row r is the keys from `starts[r]` up to `starts[r + 1]`; `starts`,
+    /// in device memory, ascends and has `rows` + 1 entries. No row has more than `columns` keys: beyond, they are not looked at.
+    pub fn ragged(keys: *const K, starts: *const u64, rows: u32, columns: u32) -> Self {
+        Self { keys, rows, columns, stride: 0, starts, lengths: ptr::null() }
+    }
+
+    /// Only the first `lengths[r]` keys of row r; `lengths`, in device memory, has `rows` entries. A length above the row's own
+    /// means the whole row.
+    pub fn with_lengths(self, lengths: *const u32) -> Self {
+        Self { lengths, ..self }
+    }
+}
+
+/// Where results go, in device memory: rows · k each, row-major, best first. A slot past the row's length gets the worst key
+/// ([`Key::worst`]) and [`NO_POSITION`](super::NO_POSITION).
+#[derive(Debug, Clone, Copy)]
+pub struct DeviceResults<K> {
+    /// The selected keys; −0 comes back as +0, NaN as the canonical NaN.
+    pub keys: *mut K,
+    /// Their positions in the row, from 0.
+    pub positions: *mut u32,
+}
+
+/// A plan for selecting the best k of each row of a batch, on one GPU. Serves any number of threads and streams at once, each run
+/// with a workspace of its own.
+///
+/// The library works in the device's primary context (cust's default, and the CUDA runtime's): streams and addresses must
+/// belong to it. Whatever context is current in the calling thread is so again when a call returns.
+#[cfg(feature = "cuda")]
+pub struct DeviceSelect<K: Key> {
+    planned: Planned<K, crate::gpu::cuda::CudaDevice>,
+}
+
+#[cfg(feature = "cuda")]
+impl<K: Key> DeviceSelect<K> {
+    /// A plan for the best `k` of each of up to `rows` rows of up to `columns` keys on GPU number `gpu`. k may exceed `columns`.
+    /// Loads the kernels, which takes up to some tenths of a second the first time in a process.
+    ///
+    /// # Errors
+    /// [`Error::ZeroK`]; [`Error::RowTooLong`] for columns above [`MAX_COLUMNS`]; [`Error::NoSuchSelection`] if the algorithm does
+    /// not select keys of this type; [`Error::LaunchLimit`] for a k above [`MAX_COLUMNS`], or more rows or results than a
+    /// launch can number; and what opening the device can meet.
+    pub fn new(gpu: usize, rows: u32, columns: u32, k: u32, best: Best, algorithm: Algorithm) -> Result<Self> {
+        let shape = Shape { rows, columns, k, best };
+        shape.check::<K>(algorithm)?;
+        let _callers = crate::gpu::cuda::CallersContext::remember();
+        Ok(Self { planned: Planned::new(crate::gpu::cuda::open(gpu)?, shape, algorithm)? })
+    }
+
+    /// Bytes of device memory that a run needs for itself; may be 0.
+    pub fn workspace_bytes(&self) -> usize {
+        self.planned.workspace_bytes
+    }
+
+    /// Enqueues the selection from `rows` and returns at once. `stream` may be null (the default stream). After an error the
+    /// results are unspecified.
+    ///
+    /// # Errors
+    /// [`Error::BeyondPlan`] for more rows or columns than were planned; [`Error::Driver`] if a launch is refused.
+    ///
+    /// # Safety
+    /// Until the stream has done the work:
+    /// - `stream` and all addresses belong to the primary context of the plan's device (or are accessible from it);
+    /// - `rows` describes readable keys, aligned to their size, which nobody writes; so do its starts and lengths;
+    /// - `results` has room for rows · k keys and positions, and `workspace`, aligned to 16 bytes, for
+    ///   [`Self::workspace_bytes`]; nobody else uses either, and they overlap neither each other nor `rows`.
+    pub unsafe fn run(
+        &self,
+        stream: CUstream,
+        rows: &DeviceRows<K>,
+        results: &DeviceResults<K>,
+        workspace: *mut u8,
+    ) -> Result<()> {
+        let _callers = crate::gpu::cuda::CallersContext::remember();
+        // SAFETY: the same contract.
+        unsafe { self.planned.run(&self.queue(stream), rows, results, workspace) }
+    }
+
+    /// Enqueues the look-up of payloads and returns at once: to `found` goes, slot by slot, the payload of the key that
+    /// `positions` names, [`Payload::NONE`] in slots without a key. `payloads` lies as the keys of `rows` do: that of a key is at
+    /// the key's own index. Follows [`Self::run`] on the same stream.
+    ///
+    /// # Errors
+    /// As [`Self::run`].
+    ///
+    /// # Safety
+    /// As [`Self::run`], for `payloads` as for the keys and `found` as for the results, which has room for rows · k;
+    /// `positions` holds, when the work's turn comes, what a run of this plan found in these rows.
+    pub unsafe fn gather_payloads<P: Payload>(
+        &self,
+        stream: CUstream,
+        rows: &DeviceRows<K>,
+        positions: *const u32,
+        payloads: *const P,
+        found: *mut P,
+    ) -> Result<()> {
+        let _callers = crate::gpu::cuda::CallersContext::remember();
+        // SAFETY: the same contract.
+        unsafe { self.planned.gather(&self.queue(stream), rows, positions, payloads, found) }
+    }
+
+    fn queue(&self, stream: CUstream) -> crate::gpu::cuda::CallersStream<'_> {
+        crate::gpu::cuda::CallersStream { device: &self.planned.runtime, stream }
+    }
+}
+
+/// What a plan is for.
+#[derive(Debug, Clone, Copy)]
+struct Shape {
+    rows: u32,
+    columns: u32,
+    k: u32,
+    best: Best,
+}
+
+impl Shape {
+    /// What can be refused without a device.
+    fn check<K: Key>(&self, algorithm: Algorithm) -> Result<()> {
+        let limit = MAX_COLUMNS as u64;
+        if self.k == 0 {
+            return Err(Error::ZeroK);
+        }
+        if u64::from(self.columns) > limit {
+            return Err(Error::RowTooLong { row: 0, length: self.columns.into(), limit });
+        }
+        if u64::from(self.k) > limit {
+            return Err(Error::LaunchLimit {
+                kernel: select::kernel_name::<K>(),
+                what: "k",
+                asked: self.k.into(),
+                limit,
+            });
+        }
+        select::check_algorithm::<K>(algorithm)
+    }
+}
+
+/// [`DeviceSelect`] on any device: the emulator runs the same plans.
+struct Planned<K, R> {
+    runtime: R,
+    shape: Shape,
+    plan: Plan,
+    workspace_bytes: usize,
+    key: PhantomData<fn(K)>,
+}
+
+impl<K: Key, R: Runtime> Planned<K, R> {
+    fn new(runtime: R, shape: Shape, algorithm: Algorithm) -> Result<Self> {
+        shape.check::<K>(algorithm)?;
+        let Shape { rows, columns, k, .. } = shape;
+        Self::by(runtime, shape, |layout, limits| Plan::new::<K>(layout, rows, columns, k, algorithm, limits))
+    }
+
+    /// By a given plan, whose kernels are loaded.
+    fn by(runtime: R, shape: Shape, plan: impl FnOnce(&mut Layout, &Limits) -> Result<Plan>) -> Result<Self> {
+        let mut layout = Layout::default();
+        let plan = plan(&mut layout, &runtime.limits())?;
+        let planned = Self { runtime, shape, plan, workspace_bytes: layout.bytes(), key: PhantomData };
+        let (rows, results) = (
+            DeviceRows::contiguous(ptr::null(), shape.rows, shape.columns),
+            DeviceResults { keys: ptr::null_mut(), positions: ptr::null_mut() },
+        );
+        let loads = Preload(&planned.runtime);
+        // SAFETY: nothing is launched, so nothing is read or written.
+        unsafe {
+            planned.run(&loads, &rows, &results, ptr::null_mut())?;
+            planned.gather::<u32>(&loads, &rows, ptr::null(), ptr::null(), ptr::null_mut())?;
+            planned.gather::<u64>(&loads, &rows, ptr::null(), ptr::null(), ptr::null_mut())?;
+        }
+        Ok(planned)
+    }
+
+    /// The batch as launches take it.
+    fn what(&self, rows: &DeviceRows<K>, results: &DeviceResults<K>) -> Result<Select<K>> {
+        for (what, asked, limit) in
+            [("rows", rows.rows, self.shape.rows), ("columns", rows.columns, self.shape.columns)]
+        {
+            if asked > limit {
+                return Err(Error::BeyondPlan { what, asked, limit });
+            }
+        }
+        Ok(Select {
+            keys: rows.keys,
+            ids: ptr::null(),
+            row_stride: rows.stride,
+            starts: rows.starts,
+            lengths: rows.lengths,
+            columns: rows.columns,
+            rows: rows.rows,
+            k: self.shape.k,
+            best: self.shape.best,
+            out_keys: results.keys,
+            out_ids: results.positions,
+        })
+    }
+
+    /// # Safety
+    /// As [`DeviceSelect::run`], for this device and queue.
+    unsafe fn run(
+        &self,
+        queue: &impl Queue,
+        rows: &DeviceRows<K>,
+        results: &DeviceResults<K>,
+        workspace: *mut u8,
+    ) -> Result<()> {
+        let what = self.what(rows, results)?;
+        // SAFETY: the caller promises the shapes; the plan serves every batch that is no larger than its own, since scratch lies
+        // row by row, and a segment that starts past the end of its row is empty.
+        unsafe { select::enqueue(queue, &what, &self.plan, workspace) }
+    }
+
+    /// # Safety
+    /// As [`DeviceSelect::gather_payloads`], for this device and queue.
+    unsafe fn gather<P: Payload>(
+        &self,
+        queue: &impl Queue,
+        rows: &DeviceRows<K>,
+        positions: *const u32,
+        payloads: *const P,
+        found: *mut P,
+    ) -> Result<()> {
+        let results = DeviceResults { keys: ptr::null_mut(), positions: positions.cast_mut() };
+        let what = self.what(rows, &results)?;
+        // SAFETY: as the caller promises.
+        unsafe { select::enqueue_gather(queue, &what, payloads, found) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cmp::Ordering;
+
+    use half::{bf16, f16};
+
+    use super::*;
+    use crate::gpu::dispatch::Method;
+    use crate::gpu::emulated::{Emulator, Immediate};
+    use crate::gpu::runtime::OnStream;
+    use crate::select::NO_POSITION;
+
+    const STREAM: OnStream<'_, Emulator> = OnStream { runtime: &Emulator, stream: &Immediate };
+
+    /// A key type by its values.
+    trait TestKey: Key {
+        /// One of few values, so that there are ties, with NaN and infinities among them where the type has them.
+        fn of(number: u32) -> Self;
+        fn value(self) -> f64;
+    }
+
+    macro_rules! float_key {
+        ($($type:ty, $from:expr;)*) => {$(
+            impl TestKey for $type {
+                fn of(number: u32) -> Self {
+                    let from: fn(f32) -> Self = $from;
+                    from(match number % 97 {
+                        0 => f32::NAN,
+                        1 => f32::INFINITY,
+                        2 => f32::NEG_INFINITY,
+                        3 => -0.0,
+                        small => small as f32 - 50.0,
+                    })
+                }
+                fn value(self) -> f64 {
+                    f64::from(self)
+                }
+            }
+        )*};
+    }
+    float_key! {
+        f32, |value| value;
+        f16, f16::from_f32;
+        bf16, bf16::from_f32;
+    }
+
+    impl TestKey for i32 {
+        fn of(number: u32) -> Self {
+            (number % 97) as i32 - 50
+        }
+        fn value(self) -> f64 {
+            f64::from(self)
+        }
+    }
+
+    impl TestKey for u32 {
+        fn of(number: u32) -> Self {
+            number % 97
+        }
+        fn value(self) -> f64 {
+            f64::from(self)
+        }
+    }
+
+    /// Numbers without a pattern.
+    fn random(count: usize, seed: u32) -> Vec<u32> {
+        let mut state = seed.wrapping_mul(2) | 1;
+        let next = |_| {
+            state = state.wrapping_mul(747_796_405).wrapping_add(2_891_336_453);
+            ((state >> ((state >> 28) + 4)) ^ state).wrapping_mul(277_803_737) >> 10
+        };
+        (0..count).map(next).collect()
+    }
+
+    /// Positions of the best k by a stable sort.
+    fn expected<K: TestKey>(row: &[K], k: u32, best: Best) -> Vec<u32> {
+        let mut order: Vec<u32> = (0..row.len() as u32).collect();
+        order.sort_by(|&a, &b| {
+            let (a, b) = (row[a as usize].value(), row[b as usize].value());
+            let numbers = if best == Best::Smallest { a.partial_cmp(&b) } else { b.partial_cmp(&a) };
+            numbers
+                .unwrap_or_else(|| if a.is_nan() == b.is_nan() { Ordering::Equal } else { a.is_nan().cmp(&b.is_nan()) })
+        });
+        order.resize(k as usize, NO_POSITION);
+        order
+    }
+
+    /// A copy in the emulator's device memory; a kernel that leaves it is stopped.
+    struct OnDevice<T> {
+        memory: <Emulator as Runtime>::Memory,
+        len: usize,
+        kind: PhantomData<T>,
+    }
+
+    impl<T: bytemuck::Pod> OnDevice<T> {
+        fn room(len: usize) -> Result<Self> {
+            Ok(Self { memory: Emulator.allocate(len * size_of::<T>())?, len, kind: PhantomData })
+        }
+        fn of(values: &[T]) -> Result<Self> {
+            let copy = Self::room(values.len())?;
+            // SAFETY: the allocation has room for the values.
+            unsafe { Emulator.upload(&Immediate, copy.at().cast(), bytemuck::cast_slice(values))? };
+            Ok(copy)
+        }
+        fn at(&self) -> *mut T {
+            Emulator.address(&self.memory).cast()
+        }
+        fn read(&self) -> Result<Vec<T>> {
+            let mut values = vec![T::zeroed(); self.len];
+            // SAFETY: the allocation has as many values; what nobody wrote is poison, which any bits are.
+            unsafe { Emulator.download(&Immediate, bytemuck::cast_slice_mut(&mut values), self.at().cast())? };
+            Ok(values)
+        }
+    }
+
+    #[derive(Debug, Clone, Copy)]
+    enum Lie {
+        Contiguous,
+        Apart,
+        Overlapping,
+        Ragged,
+        RaggedShort,
+    }
+    const LAYOUTS: [Lie; 5] = [Lie::Contiguous, Lie::Apart, Lie::Overlapping, Lie::Ragged, Lie::RaggedShort];
+
+    /// One run on a batch of `rows` rows, checked key by key.
+    fn run<K: TestKey>(
+        planned: &Planned<K, Emulator>,
+        workspace: &OnDevice<u8>,
+        (rows, columns): (u32, u32),
+        lie: Lie,
+        seed: u32,
+    ) -> Result<()> {
+        let Shape { k, best, .. } = planned.shape;
+        let ragged = matches!(lie, Lie::Ragged | Lie::RaggedShort);
+        let stride = match lie {
+            Lie::Apart => columns as usize + 5,
+            Lie::Overlapping => columns as usize / 3,
+            _ => columns as usize,
+        };
+        let draw = random(2 * rows as usize + 2, !seed);
+        // Where each row starts, from the third key on where rows are ragged, and the end.
+        let mut starts = vec![if ragged { 3 } else { 0u64 }];
+        for row in 0..rows as usize {
+            let length = if ragged && row > 0 { u64::from(draw[row] % (columns + 1)) } else { stride as u64 };
+            starts.push(starts[row] + length);
+        }
+        let lengths: Vec<u32> = (0..rows as usize)
+            .map(|row| match lie {
+                Lie::RaggedShort => draw[rows as usize + row] % ((starts[row + 1] - starts[row]) as u32 + 1),
+                Lie::Ragged => (starts[row + 1] - starts[row]) as u32,
+                _ => columns,
+            })
+            .collect();
+        let end = (0..rows as usize).map(|row| starts[row] as usize + lengths[row] as usize).max().unwrap_or(0);
+        let host: Vec<K> = random(end, seed).into_iter().map(K::of).collect();
+        let keys = OnDevice::of(&host)?;
+        let (device_starts, device_lengths) = (OnDevice::of(&starts)?, OnDevice::of(&lengths)?);
+        let batch = match lie {
+            Lie::Contiguous => DeviceRows::contiguous(keys.at(), rows, columns),
+            Lie::Apart | Lie::Overlapping => DeviceRows::strided(keys.at(), rows, columns, stride as u64),
+            Lie::Ragged => DeviceRows::ragged(keys.at(), device_starts.at(), rows, columns),
+            Lie::RaggedShort => {
+                DeviceRows::ragged(keys.at(), device_starts.at(), rows, columns).with_lengths(device_lengths.at())
+            }
+        };
+        let slots = (rows * k) as usize;
+        let (found_keys, found_positions) = (OnDevice::<K>::room(slots)?, OnDevice::<u32>::room(slots)?);
+        let results = DeviceResults { keys: found_keys.at(), positions: found_positions.at() };
+        let ids: Vec<u64> = (0..host.len() as u64).map(|at| at << 32 | 7).collect();
+        let small_ids: Vec<u32> = (0..host.len() as u32).map(|at| at * 2 + 1).collect();
+        let (payloads, small_payloads) = (OnDevice::of(&ids)?, OnDevice::of(&small_ids)?);
+        let (found_ids, found_small) = (OnDevice::<u64>::room(slots)?, OnDevice::<u32>::room(slots)?);
+        // SAFETY: every buffer has the shape that the call gives it.
+        unsafe {
+            planned.run(&STREAM, &batch, &results, workspace.at())?;
+            planned.gather(&STREAM, &batch, found_positions.at(), payloads.at(), found_ids.at())?;
+            planned.gather(&STREAM, &batch, found_positions.at(), small_payloads.at(), found_small.at())?;
+        }
+        let (found_keys, found_positions) = (found_keys.read()?, found_positions.read()?);
+        let (found_ids, found_small) = (found_ids.read()?, found_small.read()?);
+        for row in 0..rows as usize {
+            let start = starts[row] as usize;
+            let keys = &host[start..start + lengths[row] as usize];
+            for (place, position) in expected(keys, k, best).into_iter().enumerate() {
+                let slot = row * k as usize + place;
+                let at = format!("{:?}, {lie:?}, row {row} of {}, place {place}", planned.plan, keys.len());
+                assert_eq!(found_positions[slot], position, "{at}");
+                let (key, id, small) = match keys.get(position as usize) {
+                    None => (K::worst(best).value(), u64::NONE, u32::NONE),
+                    Some(key) => (key.value(), ids[start + position as usize], small_ids[start + position as usize]),
+                };
+                let found = found_keys[slot].value();
+                assert!(found == key || (found.is_nan() && key.is_nan()), "{at}: {found} and {key}");
+                assert!(found != 0.0 || found.is_sign_positive(), "{at}");
+                assert_eq!((found_ids[slot], found_small[slot]), (id, small), "{at}");
+            }
+        }
+        Ok(())
+    }
+
+    /// Every layout in turn with one plan and one workspace; batches of all sizes up to the plan's. Returns the plan in words.
+    fn check<K: TestKey>((rows, columns, k): (u32, u32, u32), best: Best, method: Option<Method>) -> Result<String> {
+        let shape = Shape { rows, columns, k, best };
+        let planned = match method {
+            None => Planned::<K, _>::new(Emulator, shape, Algorithm::Auto)?,
+            Some(method) => Planned::<K, _>::by(Emulator, shape, |layout, limits| {
+                Ok(Plan::of_method(layout, rows, columns, k, method, limits))
+            })?,
+        };
+        let workspace = OnDevice::<u8>::room(planned.workspace_bytes)?;
+        for (turn, lie) in LAYOUTS.into_iter().enumerate() {
+            let smaller = (rows - turn as u32 % 2 * u32::from(rows > 1), columns - columns / 3 * (turn as u32 / 3));
+            run(&planned, &workspace, smaller, lie, 1 + turn as u32)?;
+        }
+        run(&planned, &workspace, (0, columns), Lie::Contiguous, 9)?;
+        Ok(format!("{:?}", planned.plan))
+    }
+
+    fn is_by(plan: &str, steps: &str) {
+        assert!(plan.contains(&format!("steps: {steps} ")), "{plan}");
+    }
+
+    /// Few and many keys, k within a row and beyond, rows of no keys.
+    fn check_type<K: TestKey>(best: Best) -> Result<()> {
+        for shape in [(3, 70, 10), (2, 30, 40), (2, 0, 3)] {
+            for threads in [32, 128] {
+                check::<K>(shape, best, Some(Method::Block { threads }))?;
+            }
+            check::<K>(shape, best, Some(Method::Grid))?;
+            check::<K>(shape, best, None)?;
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn keys_f32() -> Result<()> {
+        check_type::<f32>(Best::Smallest)?;
+        check_type::<f32>(Best::Largest)
+    }
+
+    #[test]
+    fn keys_f16() -> Result<()> {
+        check_type::<f16>(Best::Largest)
+    }
+
+    #[test]
+    fn keys_bf16() -> Result<()> {
+        check_type::<bf16>(Best::Smallest)
+    }
+
+    #[test]
+    fn keys_i32() -> Result<()> {
+        check_type::<i32>(Best::Smallest)
+    }
+
+    #[test]
+    fn keys_u32() -> Result<()> {
+        check_type::<u32>(Best::Largest)
+    }
+
+    #[test]
+    fn warp_select_in_segments_and_passes() -> Result<()> {
+        // One piece; k beyond the row; rows of no keys; two passes; two passes that end before k.
+        for shape in [(3, 70, 10), (2, 30, 40), (2, 0, 3), (3, 33, 1), (2, 0, 1), (1, 1100, 1050), (1, 40, 1050)] {
+            is_by(&check::<f32>(shape, Best::Largest, Some(Method::Warp))?, "Warp");
+        }
+        let plan = check::<f32>((1, 2500, 5), Best::Smallest, Some(Method::Warp))?;
+        assert_eq!(plan.matches("segments:").count(), 2, "two levels: {plan}");
+        Ok(())
+    }
+
+    #[test]
+    fn long_rows() -> Result<()> {
+        // Sampled thresholds, in one block and in several.
+        is_by(&check::<f32>((2, 9000, 20), Best::Smallest, Some(Method::Grid))?, "Grid");
+        is_by(&check::<bf16>((1, 9000, 20), Best::Largest, Some(Method::Block { threads: 256 }))?, "Block");
+        Ok(())
+    }
+
+    #[test]
+    fn long_lists() -> Result<()> {
+        // The emulator's shared memory ends at about 3,000 survivors.
+        is_by(&check::<i32>((2, 4200, 3500), Best::Smallest, Some(Method::Grid))?, "List");
+        is_by(&check::<f32>((1, 4000, 4100), Best::Largest, Some(Method::Grid))?, "List");
+        is_by(&check::<f16>((1, 9000, 3100), Best::Smallest, None)?, "List");
+        Ok(())
+    }
+
+    #[test]
+    fn k_beyond_the_row_is_no_matter_for_many_passes() -> Result<()> {
+        let plan = check::<f32>((1, 10, 20_000), Best::Smallest, None)?;
+        assert!(!plan.contains("Warp"), "{plan}");
+        Ok(())
+    }
+
+    #[test]
+    fn what_cannot_be_planned_or_run_is_refused() -> Result<()> {
+        let shape = Shape { rows: 2, columns: 8, k: 3, best: Best::Smallest };
+        let refused = |shape, algorithm| Planned::<i32, _>::new(Emulator, shape, algorithm).err();
+        assert!(matches!(refused(Shape { k: 0, ..shape }, Algorithm::Auto), Some(Error::ZeroK)));
+        assert!(matches!(
+            refused(Shape { columns: 1 << 31, ..shape }, Algorithm::Auto),
+            Some(Error::RowTooLong { row: 0, length: 0x8000_0000, limit: 0x7fff_ffff })
+        ));
+        assert!(matches!(
+            refused(Shape { k: 1 << 31, ..shape }, Algorithm::Auto),
+            Some(Error::LaunchLimit {
+                kernel: "threshold_select_i32",
+                what: "k",
+                asked: 0x8000_0000,
+                limit: 0x7fff_ffff
+            })
+        ));
+        assert!(matches!(
+            refused(Shape { rows: u32::MAX, ..shape }, Algorithm::Auto),
+            Some(Error::LaunchLimit { what: "grid x", asked: 0xffff_ffff, limit: 0x7fff_ffff, .. })
+        ));
+        assert!(matches!(
+            refused(shape, Algorithm::WarpSelect),
+            Some(Error::NoSuchSelection { algorithm: Algorithm::WarpSelect, .. })
+        ));
+        let planned = Planned::<i32, _>::new(Emulator, shape, Algorithm::ThresholdSelect)?;
+        let results = DeviceResults { keys: ptr::null_mut(), positions: ptr::null_mut() };
+        for (rows, columns, what, asked, limit) in [(3, 8, "rows", 3, 2), (2, 9, "columns", 9, 8)] {
+            let batch = DeviceRows::contiguous(ptr::null(), rows, columns);
+            // SAFETY: the call is refused, nothing is read or written.
+            let refused = unsafe { planned.run(&STREAM, &batch, &results, ptr::null_mut()) };
+            let Err(Error::BeyondPlan { what: w, asked: a, limit: l }) = refused else { panic!("{refused:?}") };
+            assert_eq!((w, a, l), (what, asked, limit));
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn plans_are_shared_by_threads() {
+        fn shared<T: Send + Sync>() {}
+        shared::<Planned<f16, Emulator>>();
+        #[cfg(feature = "cuda")]
+        shared::<DeviceSelect<f16>>();
+    }
+}

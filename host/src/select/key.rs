@@ -1,0 +1,209 @@
+//! The types of keys, and the one order they are selected in.
+
+use std::fmt;
+
+use half::{bf16, f16};
+
+use super::Best;
+use crate::gpu::select::DeviceKey;
+
+/// Names a key type at run time (kernels, reports).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum KeyType {
+    /// IEEE binary32.
+    F32,
+    /// IEEE binary16.
+    F16,
+    /// bfloat16.
+    Bf16,
+    /// Signed 32 bits.
+    I32,
+    /// Unsigned 32 bits.
+    U32,
+}
+
+impl KeyType {
+    /// Every key type.
+    pub const ALL: [KeyType; 5] = [Self::F32, Self::F16, Self::Bf16, Self::I32, Self::U32];
+
+    /// Bytes of one key.
+    pub const fn bytes(self) -> usize {
+        match self {
+            Self::F32 | Self::I32 | Self::U32 => 4,
+            Self::F16 | Self::Bf16 => 2,
+        }
+    }
+
+    /// Name in messages: `f32`, `f16`, `bf16`, `i32`, `u32`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::F32 => "f32",
+            Self::F16 => "f16",
+            Self::Bf16 => "bf16",
+            Self::I32 => "i32",
+            Self::U32 => "u32",
+        }
+    }
+}
+
+impl fmt::Display for KeyType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A type that keys may be of: f32, f16, bf16, i32, u32. Sealed: every kernel table lists these five.
+///
+/// ```
+/// use half::f16;
+/// use warpann::select::{Best, Key, KeyType};
+///
+/// assert_eq!(f16::TYPE, KeyType::F16);
+/// assert_eq!(f32::worst(Best::Smallest), f32::INFINITY);
+/// assert_eq!(i32::worst(Best::Largest), i32::MIN);
+/// ```
+pub trait Key: bytemuck::Pod + PartialEq + fmt::Debug + Default + Send + Sync + DeviceKey {
+    /// The run-time name of `Self`.
+    const TYPE: KeyType;
+    /// What a slot without a key holds: for floats +∞ or −∞, for integers the largest or the smallest.
+    fn worst(best: Best) -> Self;
+    /// An integer that orders keys best first: −0 equal to +0, NaN of either sign last.
+    #[doc(hidden)]
+    fn rank(self, best: Best) -> u32;
+    /// The key as results hold it: −0 as +0, every NaN as the one positive quiet NaN without a payload.
+    #[doc(hidden)]
+    fn canonical(self) -> Self;
+}
+
+/// All ones where the order is turned round.
+macro_rules! turn {
+    ($best:expr, $bits:ty) => {
+        match $best {
+            Best::Smallest => 0,
+            Best::Largest => <$bits>::MAX,
+        }
+    };
+}
+
+// Integer arithmetic in the key's own width, with no branch: a loop over keys becomes vector instructions.
+macro_rules! float_key {
+    ($($type:ident, $name:ident, $bits:ty, $signed:ty, $infinity:literal, $nan:literal;)*) => {$(
+        impl Key for $type {
+            const TYPE: KeyType = KeyType::$name;
+            fn worst(best: Best) -> Self {
+                match best {
+                    Best::Smallest => <$type>::INFINITY,
+                    Best::Largest => <$type>::NEG_INFINITY,
+                }
+            }
+            #[inline(always)]
+            fn rank(self, best: Best) -> u32 {
+                const SIGN: $bits = 1 << (<$bits>::BITS - 1);
+                let bits = self.to_bits();
+                let plain = if bits == SIGN { 0 } else { bits };
+                // A negative number's bits are all turned over, a positive one's sign alone.
+                let ordered = plain ^ ((plain as $signed >> (<$bits>::BITS - 1)) as $bits | SIGN);
+                // No number has the rank of NaN: the last ones are the infinities'.
+                let rank = if bits & !SIGN > $infinity { <$bits>::MAX } else { ordered ^ turn!(best, $bits) };
+                rank as u32
+            }
+            #[inline]
+            fn canonical(self) -> Self {
+                const SIGN: $bits = 1 << (<$bits>::BITS - 1);
+                let bits = self.to_bits();
+                if bits & !SIGN > $infinity {
+                    <$type>::from_bits($nan)
+                } else if bits == SIGN {
+                    <$type>::from_bits(0)
+                } else {
+                    self
+                }
+            }
+        }
+    )*};
+}
+
+float_key! {
+    f32, F32, u32, i32, 0x7f80_0000, 0x7fc0_0000;
+    f16, F16, u16, i16, 0x7c00, 0x7e00;
+    bf16, Bf16, u16, i16, 0x7f80, 0x7fc0;
+}
+
+macro_rules! integer_key {
+    ($($type:ident, $name:ident, $flip:literal;)*) => {$(
+        impl Key for $type {
+            const TYPE: KeyType = KeyType::$name;
+            fn worst(best: Best) -> Self {
+                match best {
+                    Best::Smallest => <$type>::MAX,
+                    Best::Largest => <$type>::MIN,
+                }
+            }
+            #[inline(always)]
+            fn rank(self, best: Best) -> u32 {
+                self as u32 ^ $flip ^ turn!(best, u32)
+            }
+            #[inline]
+            fn canonical(self) -> Self {
+                self
+            }
+        }
+    )*};
+}
+
+integer_key! {
+    i32, I32, 0x8000_0000;
+    u32, U32, 0;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every bit pattern of the 16-bit types, and their neighbours in f32, against the order of f32 itself.
+    #[test]
+    fn ranks_order_floats_as_their_values() {
+        fn check<K: Key>(keys: &[K], value: impl Fn(K) -> f32) {
+            for best in [Best::Smallest, Best::Largest] {
+                let mut sorted = keys.to_vec();
+                sorted.sort_by_key(|&key| key.rank(best));
+                for pair in sorted.windows(2) {
+                    let (a, b) = (value(pair[0]), value(pair[1]));
+                    let (low, high) = if best == Best::Smallest { (a, b) } else { (b, a) };
+                    let same = pair[0].rank(best) == pair[1].rank(best);
+                    assert!(b.is_nan() || (low < high && !same) || (low == high && same), "{best:?}: {a}, {b}");
+                    assert!(!a.is_nan() || (b.is_nan() && same), "{best:?}: {a}, {b}");
+                }
+            }
+        }
+        check(&(0..=u16::MAX).map(f16::from_bits).collect::<Vec<_>>(), f16::to_f32);
+        check(&(0..=u16::MAX).map(bf16::from_bits).collect::<Vec<_>>(), bf16::to_f32);
+        let singles = (0..=u16::MAX).flat_map(|high| [0, 1, 0x8000, 0xffff].map(|low| u32::from(high) << 16 | low));
+        check(&singles.map(f32::from_bits).collect::<Vec<_>>(), |key| key);
+    }
+
+    #[test]
+    fn ranks_order_integers() {
+        let signed = [i32::MIN, -2, -1, 0, 1, i32::MAX];
+        assert!(signed.map(|key| key.rank(Best::Smallest)).is_sorted());
+        assert!(signed.map(|key| !key.rank(Best::Largest)).is_sorted());
+        let unsigned = [0, 1, 1 << 31, u32::MAX];
+        assert!(unsigned.map(|key| key.rank(Best::Smallest)).is_sorted());
+        assert!(unsigned.map(|key| !key.rank(Best::Largest)).is_sorted());
+    }
+
+    #[test]
+    fn canonical_keys() {
+        assert_eq!((-0.0f32).canonical().to_bits(), 0);
+        assert_eq!(f32::from_bits(0xffff_ffff).canonical().to_bits(), 0x7fc0_0000);
+        assert_eq!(f16::from_bits(0xfc01).canonical().to_bits(), 0x7e00);
+        assert_eq!(bf16::from_bits(0x7f81).canonical().to_bits(), 0x7fc0);
+        for kept in [f32::NEG_INFINITY, -1.0, 1e-45, f32::MAX] {
+            assert_eq!(kept.canonical(), kept);
+        }
+        assert_eq!(i32::MIN.canonical(), i32::MIN);
+        for (name, key_type) in ["f32", "f16", "bf16", "i32", "u32"].into_iter().zip(KeyType::ALL) {
+            assert_eq!(key_type.to_string(), name);
+        }
+    }
+}

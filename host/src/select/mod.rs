@@ -1,0 +1,246 @@
+//! k-selection by itself: the best k of each row of keys (paper section 4; kernels: `warpann_kernels::warp_select`).
+//!
+//! One order on every device: keys ascending (or descending), −0 equal to +0, NaN last, equal keys by lower position. The same
+//! input gives the same bits on every device and every run.
+//!
+//! | file | what |
+//! |---|---|
+//! | `key` | the types of keys and their order |
+//! | `rows` | contiguous, strided and ragged rows |
+//! | `cpu` | the algorithm on the CPU |
+//! | `device` | keys and results in device memory, on the caller's stream (feature `cuda`) |
+//! | [`cost_model`] | what WarpSelect costs, as the paper's appendix derives it |
+
+pub mod cost_model;
+mod cpu;
+#[cfg(any(feature = "cuda", test))]
+pub mod device;
+mod key;
+mod rows;
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::gpu::select::DevicePayload;
+use crate::{Device, Error, Result};
+
+pub use key::{Key, KeyType};
+pub(crate) use rows::Layout as RowsLayout;
+pub use rows::{MAX_COLUMNS, Rows};
+
+/// Which keys win.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Best {
+    /// The smallest.
+    #[default]
+    Smallest,
+    /// The largest.
+    Largest,
+}
+
+/// How a GPU selects. All algorithms give the same bits; the CPU has one algorithm and takes no notice.
+///
+/// As text (command line, configuration): `auto`, `warp-select`, `threshold-select`.
+///
+/// ```
+/// use warpann::select::Algorithm;
+///
+/// assert_eq!("warp-select".parse(), Ok(Algorithm::WarpSelect));
+/// assert_eq!(Algorithm::default().to_string(), "auto");
+/// assert!("sort".parse::<Algorithm>().is_err());
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
+pub enum Algorithm {
+    /// What is fastest for the shape by measurement.
+    #[default]
+    Auto,
+    /// WarpSelect as published (paper section 4.3): one warp a row, queues in registers. Keys of type f32 only.
+    WarpSelect,
+    /// A bound from a sample of the row, and a selection among the few keys that pass it.
+    ThresholdSelect,
+}
+
+impl Algorithm {
+    /// Every algorithm.
+    pub const ALL: [Self; 3] = [Self::Auto, Self::WarpSelect, Self::ThresholdSelect];
+
+    /// Name on the command line.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::WarpSelect => "warp-select",
+            Self::ThresholdSelect => "threshold-select",
+        }
+    }
+}
+
+impl fmt::Display for Algorithm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Algorithm {
+    type Err = ParseAlgorithmError;
+
+    fn from_str(text: &str) -> Result<Self, ParseAlgorithmError> {
+        let named = Self::ALL.into_iter().find(|algorithm| algorithm.name() == text);
+        named.ok_or_else(|| ParseAlgorithmError { text: text.to_owned() })
+    }
+}
+
+/// A text that names no algorithm.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("'{text}' names no algorithm; known: auto, warp-select, threshold-select")]
+pub struct ParseAlgorithmError {
+    text: String,
+}
+
+/// The position in a slot without a key.
+pub const NO_POSITION: u32 = u32::MAX;
+
+/// The best k of each row, best first: rows × k, row-major. A slot past the row's length holds [`Key::worst`] and
+/// [`NO_POSITION`].
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Selection<K = f32> {
+    /// Slots of a row.
+    pub k: usize,
+    /// The selected keys; −0 comes back as +0, NaN as the canonical NaN.
+    pub keys: Vec<K>,
+    /// Their positions in the row, from 0.
+    pub positions: Vec<u32>,
+}
+
+/// What may lie beside keys: u32 or u64. Sealed.
+pub trait Payload: Copy + fmt::Debug + Send + Sync + DevicePayload {
+    /// What a slot without a key holds: all ones.
+    const NONE: Self;
+}
+
+impl Payload for u32 {
+    const NONE: Self = Self::MAX;
+}
+
+impl Payload for u64 {
+    const NONE: Self = Self::MAX;
+}
+
+impl<K: Key> Selection<K> {
+    /// The payload of each selected key, slot by slot; [`Payload::NONE`] in slots without a key. `rows` is what was selected
+    /// from, and `payloads` lies as its keys do: as many, that of a key at the key's own index. Takes O(rows · k).
+    ///
+    /// ```
+    /// use warpann::select::{Best, Rows, select_k};
+    /// use warpann::Device;
+    ///
+    /// let rows = Rows::ragged(&[3.0, 1.0, 2.0], &[0, 1, 3])?;
+    /// let best = select_k(Device::Cpu, &rows, 2, Best::Smallest)?;
+    /// assert_eq!(best.payloads(&rows, &[10u64, 20, 30])?, [10, u64::MAX, 20, 30]);
+    /// # Ok::<(), warpann::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::WrongPayloads`] if there is not one payload a key; [`Error::WrongResultLength`] if the selection has not k
+    /// slots for each row; [`Error::NoSuchPosition`] if it names a position that the row has not.
+    pub fn payloads<P: Payload>(&self, rows: &Rows<'_, K>, payloads: &[P]) -> Result<Vec<P>> {
+        let keys = rows.keys().len();
+        if payloads.len() != keys {
+            return Err(Error::WrongPayloads { keys, payloads: payloads.len() });
+        }
+        let expected = rows.len().saturating_mul(self.k);
+        if self.positions.len() != expected {
+            return Err(Error::WrongResultLength { expected, actual: self.positions.len() });
+        }
+        let mut found = Vec::with_capacity(expected);
+        // With k = 0 there are no slots, and no chunks of them.
+        for (row, positions) in self.positions.chunks(self.k.max(1)).enumerate() {
+            let (start, length) = rows.span(row).unwrap_or_default();
+            for &position in positions {
+                found.push(match position {
+                    NO_POSITION => P::NONE,
+                    _ if (position as usize) < length => payloads[start + position as usize],
+                    _ => return Err(Error::NoSuchPosition { row, position, length }),
+                });
+            }
+        }
+        Ok(found)
+    }
+}
+
+/// Selects the best `k` of each of `rows`. Any k ≥ 1. On the CPU O(n + rows · k log k) for n keys, over all threads of rayon's
+/// pool.
+///
+/// ```
+/// use warpann::select::{Best, NO_POSITION, Rows, select_k};
+/// use warpann::Device;
+///
+/// let rows = Rows::contiguous(&[3.0, 1.0, 2.0, 1.0], 4)?;
+/// let best = select_k(Device::Cpu, &rows, 3, Best::Smallest)?;
+/// assert_eq!(best.keys, [1.0, 1.0, 2.0]);
+/// assert_eq!(best.positions, [1, 3, 2]);
+///
+/// let rows = Rows::contiguous(&[3u32, 1, 2, 1], 2)?.with_lengths(&[1, 2])?;
+/// let best = select_k(Device::Cpu, &rows, 2, Best::Largest)?;
+/// assert_eq!(best.positions, [0, NO_POSITION, 0, 1]);
+/// # Ok::<(), warpann::Error>(())
+/// ```
+///
+/// # Errors
+/// [`Error::ZeroK`]; [`Error::ResultTooLarge`] if the slots fit no memory; and what opening the device and running on it can
+/// meet.
+pub fn select_k<K: Key>(device: Device, rows: &Rows<'_, K>, k: usize, best: Best) -> Result<Selection<K>> {
+    select_k_with(device, rows, k, best, Algorithm::Auto)
+}
+
+/// As [`select_k`], by a named algorithm of the GPU's (and of the emulator's); the CPU takes no notice of it.
+///
+/// # Errors
+/// As [`select_k`]; [`Error::NoSuchSelection`] if the algorithm does not select keys of this type.
+pub fn select_k_with<K: Key>(
+    device: Device,
+    rows: &Rows<'_, K>,
+    k: usize,
+    best: Best,
+    algorithm: Algorithm,
+) -> Result<Selection<K>> {
+    if k == 0 {
+        return Err(Error::ZeroK);
+    }
+    let too_large = Error::ResultTooLarge { queries: rows.len(), k };
+    let Some(slots) = rows.len().checked_mul(k) else { return Err(too_large) };
+    let mut selection = Selection { k, keys: Vec::new(), positions: Vec::new() };
+    if selection.keys.try_reserve_exact(slots).is_err() || selection.positions.try_reserve_exact(slots).is_err() {
+        return Err(too_large);
+    }
+    selection.keys.resize(slots, K::worst(best));
+    selection.positions.resize(slots, NO_POSITION);
+    if rows.columns() == 0 {
+        return Ok(selection);
+    }
+    match device {
+        Device::Cpu => cpu::select(rows, best, &mut selection),
+        Device::Auto => match crate::gpu::select_k(device, rows, best, algorithm, &mut selection) {
+            Err(Error::NoDevice { .. } | Error::DeviceTooOld { .. }) => cpu::select(rows, best, &mut selection),
+            done => done?,
+        },
+        Device::Gpu(_) | Device::Emulator => crate::gpu::select_k(device, rows, best, algorithm, &mut selection)?,
+    }
+    Ok(selection)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn algorithms_as_text() {
+        for algorithm in Algorithm::ALL {
+            assert_eq!(algorithm.to_string().parse(), Ok(algorithm));
+        }
+        for text in ["", "Auto", "warpselect", "warp_select"] {
+            let error = text.parse::<Algorithm>().unwrap_err();
+            assert!(error.to_string().contains(&format!("'{text}'")), "{error}");
+        }
+    }
+}

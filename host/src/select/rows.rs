@@ -1,0 +1,188 @@
+//! Where the rows of a batch lie in memory.
+
+use super::Key;
+use crate::{Error, Result};
+
+/// A batch of rows of keys in host memory: contiguous, strided or ragged.
+///
+/// ```
+/// use warpann::select::Rows;
+///
+/// let keys = [5, 1, 4, 2, 3, 0u32];
+/// assert_eq!(Rows::contiguous(&keys, 3)?.row(1), [2, 3, 0]);
+/// // Rows may lie apart, and overlap: here every window of four keys.
+/// assert_eq!(Rows::strided(&keys, 3, 4, 1)?.row(2), [4, 2, 3, 0]);
+/// // Rows of any length, one after the other.
+/// let ragged = Rows::ragged(&keys, &[0, 2, 2, 6])?;
+/// assert_eq!((ragged.len(), ragged.columns()), (3, 4));
+/// assert_eq!(ragged.row(1), []);
+/// // Only the first keys of each row.
+/// assert_eq!(Rows::contiguous(&keys, 3)?.with_lengths(&[2, 0])?.row(0), [5, 1]);
+/// # Ok::<(), warpann::Error>(())
+/// ```
+#[derive(Debug, Clone, Copy)]
+pub struct Rows<'a, K> {
+    keys: &'a [K],
+    layout: Layout<'a>,
+    lengths: Option<&'a [u32]>,
+    columns: usize,
+}
+
+/// Where each row starts and how much room it has; checked by the constructors of [`Rows`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Layout<'a> {
+    /// Row r has `columns` keys from r · `stride`.
+    Strided {
+        /// Number of rows.
+        rows: usize,
+        /// Keys of a row.
+        columns: usize,
+        /// Keys from the start of a row to the next row's.
+        stride: usize,
+    },
+    /// Row r has the keys from `starts[r]` up to `starts[r + 1]`.
+    Ragged {
+        /// One entry a row and one more.
+        starts: &'a [u64],
+    },
+}
+
+/// The most keys of a row.
+pub const MAX_COLUMNS: usize = i32::MAX as usize;
+
+fn check_columns(row: usize, columns: u64) -> Result<()> {
+    let limit = MAX_COLUMNS as u64;
+    if columns > limit { Err(Error::RowTooLong { row, length: columns, limit }) } else { Ok(()) }
+}
+
+impl<'a, K: Key> Rows<'a, K> {
+    /// Rows of `columns` keys, one after the other. With `columns` = 0 there are no rows ([`Rows::strided`] can make rows of
+    /// no keys).
+    ///
+    /// # Errors
+    /// [`Error::RaggedVectors`] if `keys` is not a whole number of rows; [`Error::RowTooLong`] above [`MAX_COLUMNS`].
+    pub fn contiguous(keys: &'a [K], columns: usize) -> Result<Self> {
+        check_columns(0, columns as u64)?;
+        let rows = keys.len().checked_div(columns).unwrap_or(0);
+        if rows * columns != keys.len() {
+            return Err(Error::RaggedVectors { len: keys.len(), dim: columns });
+        }
+        Ok(Self::uniform(keys, rows, columns, columns))
+    }
+
+    /// `rows` rows of `columns` keys, row r from `keys[r * stride]`. Rows may overlap (`stride` < `columns`); after the last
+    /// row nothing need follow.
+    ///
+    /// # Errors
+    /// [`Error::RowsPastEnd`] if a row reaches past the end of `keys`; [`Error::RowTooLong`] above [`MAX_COLUMNS`].
+    pub fn strided(keys: &'a [K], rows: usize, columns: usize, stride: usize) -> Result<Self> {
+        check_columns(0, columns as u64)?;
+        // Rows of no keys lie anywhere.
+        if rows > 0 && columns > 0 {
+            let end = (rows - 1).checked_mul(stride).and_then(|last| last.checked_add(columns));
+            if end.is_none_or(|end| end > keys.len()) {
+                return Err(Error::RowsPastEnd { rows, columns, stride, len: keys.len() });
+            }
+        }
+        Ok(Self::uniform(keys, rows, columns, stride))
+    }
+
+    fn uniform(keys: &'a [K], rows: usize, columns: usize, stride: usize) -> Self {
+        let longest = if rows == 0 { 0 } else { columns };
+        Self { keys, layout: Layout::Strided { rows, columns, stride }, lengths: None, columns: longest }
+    }
+
+    /// Rows of any length (compressed sparse rows): row r is `keys[starts[r]..starts[r + 1]]`. One entry or none in `starts`
+    /// makes no rows. Takes O(rows).
+    ///
+    /// # Errors
+    /// [`Error::StartsNotAscending`]; [`Error::StartsPastEnd`] if the last entry is above `keys.len()`;
+    /// [`Error::RowTooLong`] for a row of more than [`MAX_COLUMNS`] keys.
+    pub fn ragged(keys: &'a [K], starts: &'a [u64]) -> Result<Self> {
+        let mut columns = 0;
+        for (row, pair) in starts.windows(2).enumerate() {
+            let Some(length) = pair[1].checked_sub(pair[0]) else {
+                return Err(Error::StartsNotAscending { row, start: pair[0], end: pair[1] });
+            };
+            check_columns(row, length)?;
+            columns = columns.max(length as usize);
+        }
+        if let Some(&end) = starts.last().filter(|&&end| end > keys.len() as u64) {
+            return Err(Error::StartsPastEnd { end, len: keys.len() });
+        }
+        Ok(Self { keys, layout: Layout::Ragged { starts }, lengths: None, columns })
+    }
+
+    /// Only the first `lengths[r]` keys of row r, whatever lengths were given before. Takes O(rows).
+    ///
+    /// # Errors
+    /// [`Error::WrongLengths`] if there is not one length a row; [`Error::RowTooLong`] for a length above the row's.
+    pub fn with_lengths(self, lengths: &'a [u32]) -> Result<Self> {
+        let rows = self.len();
+        if lengths.len() != rows {
+            return Err(Error::WrongLengths { rows, lengths: lengths.len() });
+        }
+        let whole = Self { lengths: None, ..self };
+        for (row, &length) in lengths.iter().enumerate() {
+            let limit = whole.row(row).len();
+            if length as usize > limit {
+                return Err(Error::RowTooLong { row, length: length.into(), limit: limit as u64 });
+            }
+        }
+        let columns = lengths.iter().max().map_or(0, |&longest| longest as usize);
+        Ok(Self { lengths: Some(lengths), columns, ..self })
+    }
+
+    /// Number of rows.
+    pub fn len(&self) -> usize {
+        match self.layout {
+            Layout::Strided { rows, .. } => rows,
+            Layout::Ragged { starts } => starts.len().saturating_sub(1),
+        }
+    }
+
+    /// True if there are no rows.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Keys of the longest row, 0 without rows: of strided rows without lengths every row has as many.
+    pub fn columns(&self) -> usize {
+        self.columns
+    }
+
+    /// The keys of row `row`: none if there is no such row.
+    pub fn row(&self, row: usize) -> &'a [K] {
+        self.span(row).and_then(|(start, length)| self.keys[start..].get(..length)).unwrap_or_default()
+    }
+
+    /// Start and length of row `row` in [`Rows::keys`]; none for a row that has no keys or does not exist.
+    pub(crate) fn span(&self, row: usize) -> Option<(usize, usize)> {
+        if row >= self.len() {
+            return None;
+        }
+        let (start, room) = match self.layout {
+            // Rows of no keys may start anywhere, even where the multiplication overflows.
+            Layout::Strided { columns: 0, .. } => return None,
+            Layout::Strided { columns, stride, .. } => (row * stride, columns),
+            Layout::Ragged { starts } => (starts[row] as usize, (starts[row + 1] - starts[row]) as usize),
+        };
+        let length = self.lengths.map_or(room, |lengths| lengths[row] as usize);
+        Some((start, length)).filter(|_| length > 0)
+    }
+
+    /// All keys, of every row and between rows.
+    pub(crate) fn keys(&self) -> &'a [K] {
+        self.keys
+    }
+
+    /// Where rows start.
+    pub(crate) fn layout(&self) -> Layout<'a> {
+        self.layout
+    }
+
+    /// Keys of each row, where they were given.
+    pub(crate) fn lengths(&self) -> Option<&'a [u32]> {
+        self.lengths
+    }
+}
