@@ -249,18 +249,13 @@ impl Order {
     }
 }
 
-/// Orders the first `len` ≤ capacity of `entries`: the best `keep` of them. Where `EXACT` is false, entries that differ little
-/// may be out of order. All threads of the block arrive, with the same arguments; ends with a barrier.
+/// Orders the first `len` ≤ capacity of `entries`: the best `keep` of them. All threads of the block arrive, with the same
+/// arguments; ends with a barrier.
 ///
 /// # Safety
 /// The entries are initialised and seen by all (a barrier stands before); the workspace is as it says, and nobody else uses it.
 #[inline(always)]
-pub unsafe fn block_order<const EXACT: bool>(
-    entries: SharedPtr<u64>,
-    len: u32,
-    keep: u32,
-    workspace: OrderWorkspace,
-) -> Order {
+pub unsafe fn block_order(entries: SharedPtr<u64>, len: u32, keep: u32, workspace: OrderWorkspace) -> Order {
     let OrderWorkspace { header, words, capacity } = workspace;
     let (thread, threads) = (thread::thread_idx_x(), thread::block_dim_x());
     // SAFETY: the header is set and read between barriers, and changed by atomics; places are below len.
@@ -311,9 +306,6 @@ pub unsafe fn block_order<const EXACT: bool>(
         thread::sync_threads();
         let sorted = merge_all(words, other, len, kept, width_log);
         let order = Order { entries, words: sorted, slots };
-        if !EXACT {
-            return order;
-        }
         let spare = if sorted.address() == words.address() { other } else { words };
         // Which groups there are is settled before any of them is touched.
         let leading = |place: u32| sorted.add(place).load() & !slots;

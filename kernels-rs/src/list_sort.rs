@@ -52,7 +52,7 @@ pub unsafe fn sort_chunks(lists: *mut u64, counts: *const u32, capacity: u32, ch
         thread::sync_threads();
         let words = a.add(CHUNK);
         let workspace = OrderWorkspace { header: words.add(CHUNK), words: words.cast(), capacity: CHUNK };
-        let ordered = block_order::<true>(a, len, len, workspace);
+        let ordered = block_order(a, len, len, workspace);
         let mut place = thread;
         while place < len {
             global::store(entries.wrapping_add(place as usize), ordered.get(place));

@@ -141,8 +141,8 @@ impl<K: Key> Row<K> {
 /// `groups` holds the plan's groups and is seen by all; the workspace has room for them; nobody else uses either.
 #[inline(always)]
 pub unsafe fn threshold_of_groups(plan: SamplePlan, groups: SharedPtr<u64>, workspace: OrderWorkspace) -> u64 {
-    // About that rank: any entry near it serves. SAFETY: rank ≤ groups, and the rest is the caller's promise.
-    let threshold = unsafe { block_order::<false>(groups, plan.groups, plan.rank, workspace).get(plan.rank - 1) };
+    // SAFETY: rank ≤ groups, and the rest is the caller's promise.
+    let threshold = unsafe { block_order(groups, plan.groups, plan.rank, workspace).get(plan.rank - 1) };
     thread::sync_threads();
     threshold.min(ALL)
 }

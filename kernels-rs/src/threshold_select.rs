@@ -182,7 +182,7 @@ unsafe fn select_row<K: Key>(
             }
             thread::sync_threads();
         }
-        let ordered = block_order::<true>(entries, count, wanted, order);
+        let ordered = block_order(entries, count, wanted, order);
         let out = number as usize * out_stride as usize;
         let mut place = thread;
         while place < k {

@@ -357,3 +357,15 @@ fn groups_of_equal_leading_bits_up_to_the_last_one_wanted() {
         }
     }
 }
+
+/// Groups of the sample whose keys are all the worse value are far from the others, which then differ only in the last bits of
+/// what they are sorted by.
+#[test]
+fn rows_of_two_values_need_no_exact_threshold() {
+    let mut random = Random(5);
+    let rows: Vec<Vec<Badness>> = (0..12).map(|_| (0..10_000).map(|_| random.below(2) as Badness).collect()).collect();
+    let key = |badness| f32::as_bad_as(badness, Best::Smallest);
+    let (plan, fallbacks) = select(&rows, 500, Best::Smallest, Method::Block { threads: 256 }, key);
+    is_by(&plan, "Block");
+    assert_eq!(fallbacks.exact_thresholds, 0);
+}
