@@ -80,24 +80,6 @@ impl SamplePlan {
     pub fn grid_keys(len: u32) -> u32 {
         (len >> 14).next_multiple_of(BLOCK_GROUP_KEYS).clamp(BLOCK_GROUP_KEYS, GRID_GROUP_KEYS)
     }
-
-    /// About how many of `len` entries pass the threshold: the row's quantile whose groups reach the rank.
-    #[cfg(not(target_arch = "nvptx64"))]
-    pub fn expected_survivors(&self, len: u32) -> f64 {
-        let reached = f64::from(self.rank) / f64::from(self.groups + 1);
-        f64::from(len) * (1.0 - (1.0 - reached).powf(1.0 / f64::from(self.group_keys)))
-    }
-
-    /// The standard deviation of the number of survivors, relative to what is expected.
-    #[cfg(not(target_arch = "nvptx64"))]
-    pub fn relative_deviation(&self) -> f64 {
-        // The rank-th of n uniform values is Beta(rank, n + 1 − rank) distributed; the delta method takes it to the quantile.
-        let (rank, groups, keys) = (f64::from(self.rank), f64::from(self.groups), f64::from(self.group_keys));
-        let reached = rank / (groups + 1.0);
-        let deviation = (reached * (1.0 - reached) / (groups + 2.0)).sqrt();
-        let quantile = 1.0 - (1.0 - reached).powf(1.0 / keys);
-        deviation * (1.0 - quantile) / (1.0 - reached).max(1e-9) / keys / quantile
-    }
 }
 
 impl<K: Key> Row<K> {

@@ -17,8 +17,8 @@
 //!
 //! Three ways to run it, for rows of different number and length:
 //! 1. *block*: one block a row does all of it, survivors in shared memory ([`threshold_select_f32`]);
-//! 2. *grid*: for few long rows. [`row_thresholds_f32`], one block a row; [`filter_rows_f32`], many blocks a row, survivors
-//!    to a list in global memory; then [`threshold_select_f32`] takes the survivors from the list;
+//! 2. *grid*: for few long rows. [`row_thresholds_f32`], one block a row and up to 16 for the longest; [`filter_rows_f32`], many
+//!    blocks a row, survivors to a list in global memory; then [`threshold_select_f32`] takes the survivors from the list;
 //! 3. *list*: for k beyond shared memory. The first two kernels of *grid*, [`repair_lists_f32`] for a list that came out too
 //!    short or too long, then a merge sort of the lists in global memory ([`crate::list_sort`]).
 //!

@@ -224,7 +224,7 @@ impl Split {
         // Whole quads, so that only the row itself decides about alignment.
         let segment_columns = u64::from(columns).div_ceil(segments).next_multiple_of(4).max(4);
         let rows = rows as usize;
-        let sampling = SamplePlan::grid_keys(columns).div_ceil(sample::BLOCK_GROUP_KEYS);
+        let sampling = SamplePlan::grid_keys(columns) / sample::BLOCK_GROUP_KEYS;
         Split {
             sampling,
             bests: layout.array::<u64>(rows.saturating_mul(sample::MOST_GROUPS as usize)),
@@ -319,11 +319,22 @@ pub(crate) fn survivors(k: u32, columns: u32, group_keys: u32) -> u32 {
         return whole;
     }
     let plan = SamplePlan::new(k, columns, group_keys);
-    let (expected, deviation) = (plan.expected_survivors(columns), plan.relative_deviation());
+    let (expected, deviation) = expected_survivors(plan, columns);
     // Five standard deviations, and what the skew of a small rank's distribution asks for.
     let room = expected * (1.0 + 5.0 * deviation + 8.0 * deviation * deviation);
     let room = room.ceil().min(f64::from(u32::MAX / 2)) as u32;
     room.max(k).max(threshold::LEAST_CAPACITY).next_multiple_of(32).min(whole)
+}
+
+/// About how many of `len` random entries pass the threshold of `plan`, the row's quantile whose groups reach the rank, and
+/// the standard deviation of that number relative to it.
+pub(crate) fn expected_survivors(plan: SamplePlan, len: u32) -> (f64, f64) {
+    // The rank-th of n uniform values is Beta(rank, n + 1 − rank) distributed; the delta method takes it to the quantile.
+    let (rank, groups, keys) = (f64::from(plan.rank), f64::from(plan.groups), f64::from(plan.group_keys));
+    let reached = rank / (groups + 1.0);
+    let deviation = (reached * (1.0 - reached) / (groups + 2.0)).sqrt();
+    let quantile = 1.0 - (1.0 - reached).powf(1.0 / keys);
+    (f64::from(len) * quantile, deviation * (1.0 - quantile) / (1.0 - reached).max(1e-9) / keys / quantile)
 }
 
 /// Cuts rows only as far as it takes to give every multiprocessor its warps, and never so short that the winners of the
