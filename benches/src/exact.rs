@@ -153,6 +153,7 @@ impl<T: Element> Job<'_, T> {
         let operations = 2.0 * n as f64 * batch as f64 * dim as f64;
         let bytes = size_of::<T>() as f64 * (n + batch) as f64 * dim as f64 + 12.0 * batch as f64 * k as f64;
         Ok(Measured {
+            peer: None,
             case: format!("exact {n}x{dim} {} nq={batch}", T::TYPE.name()),
             k,
             milliseconds,

@@ -53,6 +53,8 @@ pub struct Row {
 /// What was measured of one case.
 #[derive(Debug, Default)]
 pub struct Measured {
+    /// Who did it, with the version, if it was not warpann.
+    pub peer: Option<(&'static str, &'static str)>,
     /// What was done, on what.
     pub case: String,
     /// Results a row or query.
@@ -91,13 +93,14 @@ impl Record {
     pub fn add(&mut self, measured: Measured) -> Outcome {
         self.all_verified &= measured.verified;
         let (date, revision, device, driver) = self.common.clone();
-        let Measured { case, k, milliseconds, memory_floor_ms, matrix_floor_ms, recall, verified } = measured;
+        let Measured { peer, case, k, milliseconds, memory_floor_ms, matrix_floor_ms, recall, verified } = measured;
+        let (implementation, version) = peer.unwrap_or(("warpann", env!("CARGO_PKG_VERSION")));
         let floor = memory_floor_ms.max(matrix_floor_ms.unwrap_or(0.0));
         let median = milliseconds.get(milliseconds.len().saturating_sub(1) / 2).copied();
         let row = Row {
             date,
-            implementation: "warpann".into(),
-            version: env!("CARGO_PKG_VERSION").into(),
+            implementation: implementation.into(),
+            version: version.into(),
             revision,
             device,
             driver,

@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use rayon::prelude::*;
 use warpann::Device;
 use warpann::select::{Best, NO_POSITION, Rows, select_k};
 
@@ -60,7 +61,13 @@ pub fn run(args: &Args) -> Outcome<bool> {
     let random = shapes.iter().map(|&shape| (Keys::Random, shape));
     let others = adversarial.iter().flat_map(|&shape| kinds.iter().map(move |&kind| (kind, shape)));
     for (kind, shape) in random.chain(others) {
-        record.add(measure(&machine, kind, shape, common.repeat.unwrap_or(9))?)?;
+        let repeat = common.repeat.unwrap_or(9);
+        let measured = measure(&machine, kind, shape, repeat)?;
+        let case = measured.case.clone();
+        record.add(measured)?;
+        if machine.gpu.is_none() && kind == Keys::Random {
+            record.add(by_std(&machine, case, shape, repeat))?;
+        }
     }
     Ok(record.all_verified())
 }
@@ -79,6 +86,44 @@ fn measure(machine: &Machine, kind: Keys, (rows, columns, k): Shape, repeat: usi
         verified,
         ..Measured::default()
     })
+}
+
+/// The partial sort of the standard library beside the CPU path, on the same keys: ranks and positions, `select_nth_unstable`, and a
+/// sort of the first k; rows in parallel.
+fn by_std(machine: &Machine, case: String, (rows, columns, k): Shape, repeat: usize) -> Measured {
+    let rows = rows.min(CPU_ROWS);
+    let keys = Keys::Random.make(rows, columns);
+    // Random keys are numbers from 0 up: their bits are in their order.
+    let partial_sort = |row: &[f32]| {
+        let mut entries: Vec<(u32, u32)> = row.iter().map(|key| key.to_bits()).zip(0..).collect();
+        if k < entries.len() {
+            entries.select_nth_unstable(k);
+            entries.truncate(k);
+        }
+        entries.sort_unstable();
+        entries
+    };
+    let run = || keys.par_chunks(columns).map(partial_sort).collect::<Vec<_>>();
+    let mut found = run();
+    let mut milliseconds = Vec::new();
+    for _ in 0..repeat.max(1) {
+        let start = Instant::now();
+        found = run();
+        milliseconds.push(1e3 * start.elapsed().as_secs_f64());
+    }
+    milliseconds.sort_by(f64::total_cmp);
+    let expected = |row: &[f32]| -> Vec<(u32, u32)> {
+        smallest(row, k).into_iter().map(|(key, position)| (key.to_bits(), position)).collect()
+    };
+    Measured {
+        peer: Some(("std partial sort", env!("CARGO_PKG_RUST_VERSION"))),
+        case,
+        k,
+        milliseconds,
+        memory_floor_ms: machine.floor_ms(4.0 * rows as f64 * columns as f64),
+        verified: keys.chunks(columns).map(expected).eq(found),
+        ..Measured::default()
+    }
 }
 
 /// Keys and results on the device, its own events; the library compares rows with the CPU's answer.
