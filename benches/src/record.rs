@@ -116,7 +116,8 @@ impl Record {
             recall,
             verified: if verified { "yes" } else { "no" }.into(),
         };
-        print(format_args!("{}\n", line(&row)))?;
+        let by = peer.map_or(String::new(), |(name, _)| format!("  by {name}"));
+        print(format_args!("{}{by}\n", line(&row)))?;
         if let Some((path, writer)) = &mut self.file {
             let failed = |error| Failure::Record { path: path.clone(), error };
             writer.serialize(&row).map_err(failed)?;
