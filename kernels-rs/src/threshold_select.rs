@@ -54,8 +54,6 @@ use crate::rows::{Row, RowTable};
 use crate::sample::{BLOCK_GROUP_KEYS, MOST_GROUPS, SamplePlan, threshold_of_groups};
 use crate::survivors::{ListSink, SharedSink, StagedSink};
 
-/// Most threads in a block that selects.
-pub const MOST_THREADS: u32 = 512;
 /// Threads in a block of the kernels that only filter or look for thresholds.
 pub const FILTER_THREADS: u32 = 256;
 /// Survivors that a block has room for, at least: a sample, and the counters of the radix passes, lie in the same memory.
