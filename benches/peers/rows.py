@@ -3,7 +3,7 @@ import csv, pathlib, re, statistics, sys, time
 
 COLUMNS = (
     "date implementation version revision device driver case k ms_median ms_min ms_max memory_floor_ms matrix_floor_ms "
-    "floor_ms ratio recall verified"
+    "floor_ms ratio recall verified objective"
 ).split()
 
 # The shapes of warpann-grid's select: rows, columns, every k.
@@ -37,15 +37,29 @@ def cpu(threads):
 
 
 def read_bin(path):
-    """An fbin, u8bin, i8bin or ibin file (u32 rows, u32 columns, rows) as a numpy array, mapped."""
+    """An fbin, u8bin, i8bin, ibin or bin file (u32 rows, u32 columns, rows; `bin` is ids with distances behind them) as a
+    numpy array, mapped."""
     import numpy as np
 
-    kinds = {"fbin": np.float32, "u8bin": np.uint8, "i8bin": np.int8, "ibin": np.int32}
+    kinds = {"fbin": np.float32, "u8bin": np.uint8, "i8bin": np.int8, "ibin": np.int32, "bin": np.int32}
     suffix = pathlib.Path(path).suffix.lstrip(".")
     if suffix not in kinds:
         sys.exit(f"{path}: expected one of {', '.join(kinds)}")
     rows, columns = (int(number) for number in np.fromfile(path, dtype=np.uint32, count=2))
     return np.memmap(path, dtype=kinds[suffix], mode="r", offset=8, shape=(rows, columns))
+
+
+def read_set(folder):
+    """(base, query, ground truth) of a folder: base and query as fbin, u8bin or i8bin, and gt.ibin or gt.bin if there is one."""
+
+    def first(name, suffixes):
+        paths = [pathlib.Path(folder) / f"{name}.{suffix}" for suffix in suffixes]
+        return next((read_bin(path) for path in paths if path.exists()), None)
+
+    base, query = (first(name, ("fbin", "u8bin", "i8bin")) for name in ("base", "query"))
+    if base is None or query is None:
+        sys.exit(f"{folder}: no base or no query (fbin, u8bin or i8bin)")
+    return base, query, first("gt", ("ibin", "bin"))
 
 
 def element(array):
@@ -62,9 +76,10 @@ def recall(found, truth, k):
     return sum(len(set(f[:depth].tolist()) & set(t[:depth].tolist())) for f, t in pairs) / (depth * len(pairs))
 
 
-def milliseconds(work, repeat, drain=lambda: None):
-    """Wall time of each of `repeat` runs after two more, ascending, each with the device drained before and after."""
-    work(), work()
+def milliseconds(work, repeat, drain=lambda: None, warm=2):
+    """Wall time of each of `repeat` runs after `warm` more, ascending, each with the device drained before and after."""
+    for _ in range(warm):
+        work()
     times = []
     for _ in range(repeat):
         drain()
@@ -87,20 +102,117 @@ class Record:
                 csv.writer(file, lineterminator="\n").writerow(COLUMNS)
         print(f"{implementation} {version} on {device}")
 
-    def add(self, case, k, times, recall=None, verified="", digits=6):
+    def add(self, case, k, times, recall=None, verified="", digits=6, objective=None):
         """`times` in milliseconds, ascending; `verified` is yes, no or empty (not checked)."""
         row = dict.fromkeys(COLUMNS, "") | self.about | dict(case=case, k=k, verified=verified)
         row |= dict(ms_median=round(statistics.median_low(times), digits), ms_min=round(times[0], digits))
         row |= dict(ms_max=round(times[-1], digits))
         if recall is not None:
             row["recall"] = round(recall, digits)
+        if objective is not None:
+            row["objective"] = round(objective, 1)
         with self.path.open("a", newline="") as file:
             csv.DictWriter(file, COLUMNS, lineterminator="\n").writerow(row)
         shown = "" if recall is None else f" recall {recall:.5f}"
-        print(f"{case:<34} {k:>5} {row['ms_median']:>11.4f} ms{shown} {verified}", flush=True)
+        shown += "" if objective is None else f" objective {objective:.6g}"
+        print(f"{case:<58} {k:>5} {row['ms_median']:>11.4f} ms{shown} {verified}", flush=True)
 
 
 def search_grid(queries):
     """(batch, k, repeat) of warpann-grid exact: large batches by k, small ones by size."""
     yield from ((queries, k, 5) for k in (1, 10, 100, 1000))
     yield from ((batch, 10, 20) for batch in (1, 16, 256) if batch < queries)
+
+
+# Of the inverted-file grid: lists probed, results, batches.
+PROBES, DEPTHS, BATCHES = (8, 16, 32, 64), (10, 100), (1, 16, 256)
+# Probes of the small batches.
+FEW_QUERIES_PROBES = 32
+# k-means: centroids, iterations.
+CENTROIDS, ITERATIONS = (256, 4096), 20
+
+
+def ivf_arguments(parser, encodings):
+    """The options that the inverted-file programs share."""
+    numbers = lambda text: tuple(int(number) for number in text.split(","))
+    for name in ("data", "date", "out"):
+        parser.add_argument(f"--{name}", required=True)
+    parser.add_argument("--encodings", type=lambda text: [name for name in text.split(",") if name], default=encodings)
+    parser.add_argument("--lists", type=int, default=4096)
+    parser.add_argument("--probes", type=numbers, default=PROBES)
+    parser.add_argument("--k", type=numbers, default=DEPTHS)
+    parser.add_argument("--batches", type=numbers, default=BATCHES)
+    parser.add_argument("--centroids", type=numbers, default=CENTROIDS, help="of k-means; 0 leaves it out")
+    parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=1e9, help="start no case after so many")
+
+
+class Ivf:
+    """The inverted-file grid of one library: a row for each part of the build, each step of the sweep, each small batch."""
+
+    def __init__(self, options, record, base, query, truth, drain=lambda: None, host=lambda found: found):
+        """`drain` waits for the device; `host` makes a numpy array of what a search returns."""
+        self.options, self.record, self.query, self.truth = options, record, query, truth
+        self.shape = "{}x{} {}".format(*base.shape, element(base))
+        self.drain, self.host = drain, host
+        self.end = time.monotonic() + options.seconds
+
+    def case(self, name):
+        """What is searched, in the words of warpann-grid."""
+        return f"{name} {self.shape} lists={self.options.lists}"
+
+    def late(self, what):
+        """Whether the time is up; says what is left out then."""
+        if time.monotonic() < self.end:
+            return False
+        print(f"{what}: left out, {self.options.seconds:.0f} seconds are over", flush=True)
+        return True
+
+    def timed(self, part, name, work):
+        """Records one run of `work`, a part of the build; its result and milliseconds. The device is drained."""
+        self.drain()
+        start = time.perf_counter()
+        result = work()
+        self.drain()
+        taken = 1e3 * (time.perf_counter() - start)
+        self.record.add(f"{part} {self.case(name)}", 0, [taken])
+        return result, taken
+
+    def sweep(self, name, search):
+        """A row for each step with all queries, and for the first few of them: `search(queries, k, probes)`."""
+        o, case = self.options, self.case(name)
+        small = [(batch, 10, FEW_QUERIES_PROBES, 20) for batch in o.batches if batch < len(self.query)]
+        for batch, k, probes, repeat in [(len(self.query), k, p, o.repeat) for k in o.k for p in o.probes] + small:
+            case_and_batch = f"{case} nq={batch} probes={probes}"
+            if self.late(f"{case_and_batch} k={k}"):
+                continue
+            part, found = self.query[:batch], []
+
+            def work():
+                found[:] = [search(part, k, probes)]
+
+            times = milliseconds(work, repeat, self.drain, warm=1)
+            self.record.add(case_and_batch, k, times, recall(self.host(found[0]), self.truth, k))
+
+    def kmeans(self, train, objective, warm=1):
+        """`train(centroids, iterations)` returns centroids; `objective(centroids)` what they cost."""
+        for count in filter(None, self.options.centroids):
+            case = f"kmeans {self.shape} centroids={count} iterations={ITERATIONS}"
+            if self.late(case):
+                continue
+            found = []
+
+            def work():
+                found[:] = [train(count, ITERATIONS)]
+
+            times = milliseconds(work, self.options.repeat, self.drain, warm)
+            self.record.add(case, 0, times, objective=objective(found[0]))
+
+
+def objective(data, centroids):
+    """What centroids cost, both tensors: the nearest found in f32, its squared distances in float64, summed."""
+    norms, total = (centroids * centroids).sum(1), 0.0
+    for part in data.split(50_000):
+        nearest = centroids[(norms[None] - 2 * part @ centroids.T).argmin(1)]
+        total += float(((part - nearest).double() ** 2).sum())
+    return total

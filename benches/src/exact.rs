@@ -3,11 +3,12 @@
 use std::path::PathBuf;
 use std::time::Instant;
 
-use warpann::io::{IdMatrix, read_ground_truth, read_vectors};
+use warpann::io::IdMatrix;
 use warpann::{Element, ElementType, FlatIndex, Metric, NONE, Neighbors};
 
 use crate::machine::Machine;
 use crate::record::{Measured, Record};
+use crate::set::{Set, slices};
 use crate::vectors::{Truth, clustered, recall};
 use crate::{Common, Failure, Outcome};
 
@@ -46,7 +47,8 @@ const SMALL: &[usize] = &[1, 16, 256];
 /// Queries whose answers are compared with float64, if the batch has them.
 const CHECKED: &[usize] = &[0, 1, 15, 100, 255, 1_000, 5_000, 9_999];
 
-fn positive(text: &str) -> Result<f64, String> {
+/// A rate above 0.
+pub fn positive(text: &str) -> Result<f64, String> {
     text.parse()
         .ok()
         .filter(|rate: &f64| rate.is_finite() && *rate > 0.0)
@@ -62,24 +64,12 @@ pub fn run(args: &Args) -> Outcome<bool> {
         let probes = values.split_off(n * dim);
         return Job { args, base: &values, queries: &probes, dim, truth: None }.run();
     };
-    let (base, probes) = (read_vectors(base)?, read_vectors(query)?);
+    let Set { base, query, truth } = Set::read(base, query, args.gt.as_deref())?;
     let dim = base.dim();
-    if dim == 0 || base.rows() == 0 || probes.rows() == 0 || probes.dim() != dim {
-        let (path, queries) = (query.clone(), probes.rows());
-        return Err(Failure::Queries { path, queries, query_dim: probes.dim(), base_dim: dim });
-    }
-    let truth = args.gt.as_ref().map(read_ground_truth).transpose()?.map(|truth| truth.ids);
-    if let (Some(path), Some(truth)) = (&args.gt, &truth)
-        && let Some(&id) = truth.ids.iter().find(|&&id| id != NONE && id >= base.rows() as u64)
-    {
-        return Err(Failure::Truth { path: path.clone(), id, rows: base.rows() });
-    }
     macro_rules! run {
         ($T:ty) => {{
-            let (Some(base), Some(all)) = (base.as_slice::<$T>(), probes.as_slice::<$T>()) else {
-                return Err(Failure::Elements { base: base.element().name(), query: probes.element().name() });
-            };
-            let queries = &all[..queries.min(probes.rows()) * dim];
+            let (base, all) = slices::<$T>(&base, &query)?;
+            let queries = &all[..queries.min(query.rows()) * dim];
             Job { args, base, queries, dim, truth: truth.as_ref() }.run()
         }};
     }
@@ -87,10 +77,7 @@ pub fn run(args: &Args) -> Outcome<bool> {
         ElementType::F32 => run!(f32),
         ElementType::U8 => run!(u8),
         ElementType::I8 => run!(i8),
-        ElementType::F16 | ElementType::Bf16 => {
-            let (wide, path) = (ElementType::F32.name(), base.element().name());
-            Err(Failure::Elements { base: path, query: wide })
-        }
+        other => Err(Failure::Unmeasured { element: other.name() }),
     }
 }
 
@@ -161,6 +148,7 @@ impl<T: Element> Job<'_, T> {
             matrix_floor_ms: args.tflops.map(|rate| 1e3 * operations / (rate * 1e12)),
             recall,
             verified: confirmed && recall.is_none_or(|recall| recall == 1.0),
+            objective: None,
         })
     }
 }

@@ -4,17 +4,29 @@
 //! |---|---|
 //! | [`select`] | k-selection: rows × columns × k, random keys and adversarial ones |
 //! | [`exact`] | exact search: large batches by k, small batches by size |
+//! | [`ivf`] | inverted-file search: builds, the sweep over probes, few queries |
+//! | [`levels`] | the same on the CPU, with and without SIMD and threads |
+//! | [`kmeans`] | k-means: time and objective |
+//! | [`ten_million`] | more vectors than the memory budget holds |
+//! | [`equal_recall`] | approximate search beside its peers at equal recall |
 //! | [`record`] | the rows of a record: CSV and the printed table |
 //! | [`keys`] | the kinds of keys for selection, and an independent answer to compare with |
+//! | [`set`] | files to search in |
 //! | [`vectors`] | clustered vectors for search, and the distances of a few queries in float64 |
 //!
 //! What the columns mean and how records are made: `record/README.md`.
 
+mod equal_recall;
 mod exact;
+mod ivf;
 mod keys;
+mod kmeans;
+mod levels;
 mod machine;
 mod record;
 mod select;
+mod set;
+mod ten_million;
 mod vectors;
 
 use std::path::PathBuf;
@@ -37,6 +49,16 @@ enum Grid {
     Select(select::Args),
     /// Exact search: wall time of a call, queries and results in host memory.
     Exact(exact::Args),
+    /// Inverted-file search: wall time of a call, queries and results in host memory.
+    Ivf(ivf::Args),
+    /// Inverted-file search on the CPU, plain, with SIMD, in parallel and with both.
+    Levels(levels::Args),
+    /// k-means on all vectors.
+    Kmeans(kmeans::Args),
+    /// An inverted file of many vectors, made in batches, within a memory budget.
+    TenMillion(ten_million::Args),
+    /// Compare approximate search with peers and goals at equal recall.
+    EqualRecall(equal_recall::Args),
     /// Print records side by side: the latest figure of each implementation for each case.
     Table {
         /// Records.
@@ -79,12 +101,16 @@ enum Failure {
     File { path: PathBuf, error: std::io::Error },
     #[error("{}: not a record of this grid: its columns are {found}", path.display())]
     ForeignRecord { path: PathBuf, found: String },
+    #[error("threads: {0}")]
+    Threads(rayon::ThreadPoolBuildError),
     #[error("standard output: {0}")]
     Output(std::io::Error),
     #[error("{}: {queries} queries of dimension {query_dim}, base of dimension {base_dim}", path.display())]
     Queries { path: PathBuf, queries: usize, query_dim: usize, base_dim: usize },
     #[error("base and queries are of different element types: {base} and {query}")]
     Elements { base: &'static str, query: &'static str },
+    #[error("vectors of {element} are not measured: f32, u8 or i8")]
+    Unmeasured { element: &'static str },
     #[error("{}: ground truth names vector {id}; the base has {rows}", path.display())]
     Truth { path: PathBuf, id: u64, rows: usize },
 }
@@ -110,6 +136,11 @@ fn main() -> ExitCode {
     let done = match Args::parse().grid {
         Grid::Select(args) => select::run(&args),
         Grid::Exact(args) => exact::run(&args),
+        Grid::Ivf(args) => ivf::run(&args),
+        Grid::Levels(args) => levels::run(&args),
+        Grid::Kmeans(args) => kmeans::run(&args),
+        Grid::TenMillion(args) => ten_million::run(&args),
+        Grid::EqualRecall(args) => equal_recall::run(&args).map(|()| true),
         Grid::Table { records } => record::table(&records).map(|()| true),
     };
     match done {

@@ -48,6 +48,8 @@ pub struct Row {
     pub recall: Option<f64>,
     /// `yes` if the results were checked and right, `no` if wrong.
     pub verified: String,
+    /// Of k-means: the squared distances of all points to their nearest centroids, summed.
+    pub objective: Option<f64>,
 }
 
 /// What was measured of one case.
@@ -69,6 +71,8 @@ pub struct Measured {
     pub recall: Option<f64>,
     /// Whether the results are right.
     pub verified: bool,
+    /// Of k-means: what the centroids cost.
+    pub objective: Option<f64>,
 }
 
 /// A record that is being written.
@@ -93,7 +97,8 @@ impl Record {
     pub fn add(&mut self, measured: Measured) -> Outcome {
         self.all_verified &= measured.verified;
         let (date, revision, device, driver) = self.common.clone();
-        let Measured { peer, case, k, milliseconds, memory_floor_ms, matrix_floor_ms, recall, verified } = measured;
+        let Measured { case, k, milliseconds, memory_floor_ms, matrix_floor_ms, .. } = measured;
+        let Measured { peer, recall, verified, objective, .. } = measured;
         let (implementation, version) = peer.unwrap_or(("warpann", env!("CARGO_PKG_VERSION")));
         let floor = memory_floor_ms.max(matrix_floor_ms.unwrap_or(0.0));
         let median = milliseconds.get(milliseconds.len().saturating_sub(1) / 2).copied();
@@ -115,6 +120,7 @@ impl Record {
             ratio: median.map(|median| rounded(median / floor)),
             recall,
             verified: if verified { "yes" } else { "no" }.into(),
+            objective: objective.map(rounded),
         };
         let by = peer.map_or(String::new(), |(name, _)| format!("  by {name}"));
         print(format_args!("{}{by}\n", line(&row)))?;
@@ -158,6 +164,7 @@ fn columns() -> String {
         ratio: None,
         recall: None,
         verified: String::new(),
+        objective: None,
     };
     // Writing to memory does not fail; if it did, no record would match and the caller would say so.
     let text = writer.serialize(row).ok().and_then(|()| writer.into_inner().ok()).unwrap_or_default();
@@ -183,21 +190,22 @@ fn open_to_append(path: &Path) -> Outcome<(PathBuf, csv::Writer<File>)> {
     Ok((path.to_owned(), writer))
 }
 
-/// Reads a record.
+/// Reads a record; lines that start with `#` are remarks.
 pub fn read(path: &Path) -> Outcome<Vec<Row>> {
     let failed = |error| Failure::Record { path: path.to_owned(), error };
-    let mut reader = csv::Reader::from_path(path).map_err(failed)?;
+    let mut reader = csv::ReaderBuilder::new().comment(Some(b'#')).from_path(path).map_err(failed)?;
     reader.deserialize().collect::<Result<_, _>>().map_err(failed)
 }
 
-fn print(text: std::fmt::Arguments<'_>) -> Outcome {
+/// Writes to standard output.
+pub fn print(text: std::fmt::Arguments<'_>) -> Outcome {
     let mut stdout = std::io::stdout().lock();
     stdout.write_fmt(text).and_then(|()| stdout.flush()).map_err(Failure::Output)
 }
 
 fn head() -> String {
     format!(
-        "{:<34} {:>5} {:>11} {:>11} {:>11} {:>10} {:>7} {:>8} {}",
+        "{:<58} {:>5} {:>11} {:>11} {:>11} {:>10} {:>7} {:>8} {}",
         "case", "k", "ms median", "min", "max", "floor ms", "ratio", "recall", "verified"
     )
 }
@@ -206,7 +214,7 @@ fn line(row: &Row) -> String {
     let number =
         |value: Option<f64>, digits: usize| value.map_or_else(String::new, |value| format!("{value:.digits$}"));
     format!(
-        "{:<34} {:>5} {:>11} {:>11} {:>11} {:>10} {:>7} {:>8} {}",
+        "{:<58} {:>5} {:>11} {:>11} {:>11} {:>10} {:>7} {:>8} {}",
         row.case,
         row.k,
         number(row.ms_median, 4),
@@ -251,7 +259,7 @@ fn joined(rows: &[Row]) -> String {
         if device != key.0 {
             device = key.0;
             text += &format!("{device}: median ms (times warpann's), recall where measured, ! if wrong\n");
-            text += &format!("{:<34} {:>5} {:>9}", "case", "k", "floor");
+            text += &format!("{:<58} {:>5} {:>9}", "case", "k", "floor");
             for name in &implementations {
                 text += &format!("  {name:>28}");
             }
@@ -259,7 +267,7 @@ fn joined(rows: &[Row]) -> String {
         }
         let ours = cells.get(&(key, "warpann")).copied();
         let floor = ours.and_then(|row| row.floor_ms).map_or_else(String::new, |floor| format!("{floor:.4}"));
-        text += &format!("{:<34} {:>5} {floor:>9}", key.1, key.2);
+        text += &format!("{:<58} {:>5} {floor:>9}", key.1, key.2);
         for name in &implementations {
             let cell = cells.get(&(key, *name)).map_or_else(String::new, |row| cell(row, ours));
             text += &format!("  {cell:>28}");
@@ -308,6 +316,7 @@ mod tests {
             ratio: None,
             recall: Some(1.0),
             verified: "yes".into(),
+            objective: None,
         }
     }
 

@@ -46,35 +46,56 @@ impl Random {
 
 /// Clustered vectors by the recipe of `peers/clustered.py` (other numbers, for the generator is another): 0.7 times one of
 /// 2,000 normal centres, plus a normal point of 24 dimensions through one of 16 random bases (the same for all of a
-/// cluster), plus normal noise of 0.1. Row-major, the same on every run. O(rows · dim), rows in parallel.
-pub fn clustered(rows: usize, dim: usize, seed: u64) -> Vec<f32> {
-    const CLUSTERS: usize = 2000;
+/// cluster), plus normal noise of 0.1. Every row can be made by itself.
+pub struct Clusters {
+    dim: usize,
+    centres: Vec<f32>,
+    bases: Vec<f32>,
+    /// Seed of row 0.
+    start: u64,
+}
+
+impl Clusters {
+    const COUNT: usize = 2000;
     const BASES: usize = 16;
     const INTRINSIC: usize = 24;
-    let mut random = Random::new(seed);
-    let mut centres = vec![0.0; CLUSTERS * dim];
-    random.fill_normal(&mut centres, 1.0);
-    let mut bases = vec![0.0; BASES * INTRINSIC * dim];
-    random.fill_normal(&mut bases, (INTRINSIC as f32).sqrt().recip());
-    let start = random.bits();
 
-    let mut values = vec![0.0; rows * dim];
-    values.par_chunks_mut(dim.max(1)).enumerate().for_each(|(row, out)| {
-        let mut random = Random::new(start.wrapping_add(row as u64));
-        let cluster = (random.bits() % CLUSTERS as u64) as usize;
-        let mut inner = [0.0; INTRINSIC];
-        random.fill_normal(&mut inner, 1.0);
-        random.fill_normal(out, 0.1);
-        for (out, centre) in out.iter_mut().zip(&centres[cluster * dim..]) {
-            *out += 0.7 * centre;
-        }
-        let basis = &bases[cluster % BASES * INTRINSIC * dim..];
-        for (z, direction) in inner.iter().zip(basis.chunks(dim)) {
-            for (out, component) in out.iter_mut().zip(direction) {
-                *out += z * component;
+    /// Draws centres and bases. O(dim).
+    pub fn new(dim: usize, seed: u64) -> Self {
+        let mut random = Random::new(seed);
+        let mut centres = vec![0.0; Self::COUNT * dim];
+        random.fill_normal(&mut centres, 1.0);
+        let mut bases = vec![0.0; Self::BASES * Self::INTRINSIC * dim];
+        random.fill_normal(&mut bases, (Self::INTRINSIC as f32).sqrt().recip());
+        Self { dim, centres, bases, start: random.bits() }
+    }
+
+    /// Fills `out` with rows from number `first` on, row-major, the same on every run. O(out), rows in parallel.
+    pub fn fill(&self, first: usize, out: &mut [f32]) {
+        let Self { dim, centres, bases, start } = self;
+        out.par_chunks_mut((*dim).max(1)).enumerate().for_each(|(row, out)| {
+            let mut random = Random::new(start.wrapping_add((first + row) as u64));
+            let cluster = (random.bits() % Self::COUNT as u64) as usize;
+            let mut inner = [0.0; Self::INTRINSIC];
+            random.fill_normal(&mut inner, 1.0);
+            random.fill_normal(out, 0.1);
+            for (out, centre) in out.iter_mut().zip(&centres[cluster * dim..]) {
+                *out += 0.7 * centre;
             }
-        }
-    });
+            let basis = &bases[cluster % Self::BASES * Self::INTRINSIC * dim..];
+            for (z, direction) in inner.iter().zip(basis.chunks(*dim)) {
+                for (out, component) in out.iter_mut().zip(direction) {
+                    *out += z * component;
+                }
+            }
+        });
+    }
+}
+
+/// The first `rows` rows of [`Clusters`].
+pub fn clustered(rows: usize, dim: usize, seed: u64) -> Vec<f32> {
+    let mut values = vec![0.0; rows * dim];
+    Clusters::new(dim, seed).fill(0, &mut values);
     values
 }
 
@@ -118,20 +139,54 @@ impl Truth {
         self.query
     }
 
-    /// Whether `ids` and `found` are right for this query: no vector twice, each place as far as the true one, ties within
-    /// what f32 can tell, and the distances those of the vectors.
+    /// Whether `ids` and `found` may be an approximate answer: no vector twice, the distances those of the vectors, within what
+    /// f32 can tell, and ascending; places that hold no vector come last.
+    pub fn admits(&self, ids: &[u64], found: &[f32]) -> bool {
+        plausible(ids, found, |id, found| {
+            let distance = usize::try_from(id).ok().and_then(|id| self.distances.get(id));
+            distance.is_some_and(|distance| (found - distance).abs() <= self.tie)
+        })
+    }
+
+    /// Whether `ids` and `found` are the exact answer: [admitted](Self::admits), as many vectors as there can be, and each place
+    /// as far as the true one, within what f32 can tell.
     pub fn confirms(&self, ids: &[u64], found: &[f32]) -> bool {
         let filled = ids.len().min(self.distances.len());
-        let mut unique = ids[..filled].to_vec();
-        unique.sort_unstable();
-        unique.dedup();
-        let places = ids[..filled].iter().zip(found).zip(&self.ascending);
-        let right = places.into_iter().all(|((&id, &found), &expected)| {
-            let Some(&distance) = usize::try_from(id).ok().and_then(|id| self.distances.get(id)) else { return false };
-            (distance - expected).abs() <= self.tie && (f64::from(found) - distance).abs() <= self.tie
-        });
-        right && unique.len() == filled && ids[filled..].iter().all(|&id| id == warpann::NONE)
+        let mut places = ids[..filled].iter().zip(&self.ascending);
+        self.admits(ids, found)
+            && ids[..filled].last() != Some(&warpann::NONE)
+            && places.all(|(&id, expected)| (self.distances[id as usize] - expected).abs() <= self.tie)
     }
+}
+
+/// As [`Truth::admits`], for vectors that `stored` gives by id.
+pub fn admits(query: &[f32], stored: impl Fn(u64) -> Option<Vec<f32>>, ids: &[u64], found: &[f32]) -> bool {
+    plausible(ids, found, |id, found| {
+        stored(id).is_some_and(|row| {
+            let (distance, norms) = squared(query, &row);
+            (found - distance).abs() <= TIE * norms
+        })
+    })
+}
+
+/// No id twice, ascending distances, each `right`, and empty places last.
+fn plausible(ids: &[u64], found: &[f32], right: impl Fn(u64, f64) -> bool) -> bool {
+    let filled = ids.iter().position(|&id| id == warpann::NONE).unwrap_or(ids.len());
+    let mut unique = ids[..filled].to_vec();
+    unique.sort_unstable();
+    unique.dedup();
+    unique.len() == filled
+        && found[..filled].is_sorted()
+        && ids[filled..].iter().all(|&id| id == warpann::NONE)
+        && ids[..filled].iter().zip(found).all(|(&id, &found)| right(id, f64::from(found)))
+}
+
+/// ‖a − b‖² and ‖a‖² + ‖b‖² in float64.
+fn squared<T: Element>(a: &[T], b: &[T]) -> (f64, f64) {
+    a.iter()
+        .zip(b)
+        .map(|(x, y)| (f64::from(x.to_f32()), f64::from(y.to_f32())))
+        .fold((0.0, 0.0), |(d, n), (x, y)| (d + (x - y) * (x - y), n + x * x + y * y))
 }
 
 /// Share of the first min(k, `truth_k`) true neighbours that are among as many found, over the queries that have truth.
@@ -149,12 +204,6 @@ pub fn recall<T: Element>(
     if count == 0 || depth == 0 {
         return None;
     }
-    let squared = |a: &[T], b: &[T]| -> (f64, f64) {
-        a.iter()
-            .zip(b)
-            .map(|(x, y)| (f64::from(x.to_f32()), f64::from(y.to_f32())))
-            .fold((0.0, 0.0), |(d, n), (x, y)| (d + (x - y) * (x - y), n + x * x + y * y))
-    };
     let hits: usize = (0..count)
         .into_par_iter()
         .map(|query| {
@@ -188,6 +237,9 @@ mod tests {
         assert_eq!(values, clustered(rows, dim, 1));
         assert_ne!(values, clustered(rows, dim, 2));
         assert_eq!(values[..dim * 10], clustered(10, dim, 1)[..]);
+        let mut later = vec![0.0; dim * 7];
+        Clusters::new(dim, 1).fill(20, &mut later);
+        assert_eq!(values[dim * 20..dim * 27], later);
         // 0.7² of the centres, 1 of the inner points, 0.1² of noise.
         let variance = values.iter().map(|x| f64::from(x * x)).sum::<f64>() / values.len() as f64;
         assert!((1.2..1.8).contains(&variance), "{variance}");
@@ -199,9 +251,16 @@ mod tests {
         let truth = Truth::of(&base, &[9.0, 9.0, 1.0, 1.0], 2, 1);
         assert!(truth.confirms(&[1, 0, 2], &[1.0, 2.0, 2.0]));
         assert!(truth.confirms(&[1, 2], &[1.0, 2.0]), "ties in any order");
+        assert!(truth.admits(&[0, 2], &[2.0, 2.0]) && !truth.confirms(&[0, 2], &[2.0, 2.0]));
+        assert!(truth.admits(&[1, warpann::NONE], &[1.0, 0.0]) && !truth.confirms(&[1, warpann::NONE], &[1.0, 0.0]));
         assert!(truth.confirms(&[1, 0, 2, warpann::NONE], &[1.0, 2.0, 2.0, f32::INFINITY]));
         assert!(!truth.confirms(&[0, 1], &[2.0, 1.0]));
         assert!(!truth.confirms(&[1, 2, 2], &[1.0, 2.0, 2.0]));
+        assert!(!truth.admits(&[0, 1], &[2.0, 1.0]));
+        let stored = |id: u64| base.chunks(2).nth(id as usize).map(<[f32]>::to_vec);
+        assert!(admits(&[1.0, 1.0], stored, &[1, 2, warpann::NONE], &[1.0, 2.0, 9.0]));
+        assert!(!admits(&[1.0, 1.0], stored, &[1, 2], &[1.0, 2.5]));
+        assert!(!admits(&[1.0, 1.0], stored, &[1, 3], &[1.0, 2.0]));
         assert!(!truth.confirms(&[1, 0], &[1.0, 2.5]));
         assert!(!truth.confirms(&[1, 3], &[1.0, 2.0]));
         assert!(!truth.confirms(&[1, 0, 2, 1], &[1.0, 2.0, 2.0, 1.0]));

@@ -51,6 +51,57 @@ fn both_grids_fill_one_record() {
     assert_eq!(text.lines().count(), 2 + 20, "{text}");
 }
 
+#[test]
+fn inverted_files_and_k_means_fill_one_record() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("2000-01-01.csv");
+    let out = path.to_str().unwrap();
+    let common = ["--quick", "--date", "2000-01-01", "--repeat", "1", "--out", out];
+    let cpu = ["--device", "cpu"];
+    let mut before = 0;
+    // Two encodings: three times of the build, 2 k and three small batches at three numbers of probes; four levels each; k-means of
+    // two sizes; a build of two times, and two k at five numbers of probes.
+    for (part, cases) in [("ivf", 2 * (3 + (2 + 3) * 3)), ("levels", 2 * 4), ("kmeans", 2), ("ten-million", 2 + 2 * 5)]
+    {
+        let arguments: Vec<&str> = [part].into_iter().chain(common).chain(cpu).collect();
+        let (success, text) = grid(&arguments);
+        assert!(success, "{text}");
+        assert_eq!(rows(&path).len() - before, cases, "{text}");
+        before += cases;
+    }
+    assert!(column(&path, "verified").iter().all(|verified| verified == "yes"));
+    let cases = column(&path, "case");
+    let recalls = column(&path, "recall");
+    let recall = |case: &str, k: &str| -> f64 {
+        let ks = column(&path, "k");
+        let at = (0..cases.len()).find(|&at| cases[at] == case && ks[at] == k).unwrap_or_else(|| panic!("{cases:?}"));
+        recalls[at].parse().unwrap()
+    };
+    let flat = |probes: usize| recall(&format!("ivf-flat 3000x24 f32 lists=16 nq=300 probes={probes}"), "10");
+    assert!(flat(1) < flat(4) && flat(4) <= flat(16));
+    assert_eq!(flat(16), 1.0, "all lists probed");
+    assert!(recall("ivf-pq8 3000x24 f32 lists=16 nq=300 probes=16", "100") > 0.5);
+    assert!(recall("ivf-pq8 5000x24 f32 lists=32 budget=1MB nq=200 probes=256", "10") > 0.3);
+    let objectives = column(&path, "objective");
+    let objective = |centroids: usize| -> f64 {
+        let case = format!("kmeans 3000x24 f32 centroids={centroids} iterations=20");
+        objectives[cases.iter().position(|other| *other == case).unwrap()].parse().unwrap()
+    };
+    assert!(objective(40) < objective(7) && objective(40) > 0.0);
+
+    let peer = |case: &str, k: &str, ms: f64, recall: &str, objective: &str| {
+        let device = &column(&path, "device")[0];
+        format!("2000-01-01,peer,1,,\"{device}\",,{case},{k},{ms},,,,,,,{recall},,{objective}\n")
+    };
+    let columns = std::fs::read_to_string(&path).unwrap().lines().next().unwrap().to_owned();
+    let anchors = folder.path().join("anchors.csv");
+    let slow = peer("ivf-flat 3000x24 f32 lists=16 nq=300 probes=2", "10", 1e9, "0.9", "");
+    let better = peer("kmeans 3000x24 f32 centroids=7 iterations=20", "0", 1e9, "", "1");
+    std::fs::write(&anchors, format!("# a remark\n{columns}\n{slow}{better}")).unwrap();
+    let (success, text) = grid(&["equal-recall", out, "--anchors", anchors.to_str().unwrap()]);
+    assert!(success && text.contains("must: 1 of 2 met") && text.contains("worse objective"), "{text}");
+}
+
 /// Two u32, then the payload.
 fn bin(path: &Path, rows: u32, columns: u32, payload: &[u8]) {
     let header = [rows, columns].map(u32::to_le_bytes).concat();
@@ -89,6 +140,18 @@ fn files_are_searched_and_ground_truth_decides() {
     assert!(!success && text.contains("verified"), "{text}");
     assert!(column(&path("wrong.csv"), "verified").contains(&"no".to_owned()));
 
+    std::fs::rename(path("right.ibin"), path("gt.ibin")).unwrap();
+    let (data, out) = (folder.path().to_str().unwrap(), path("ivf.csv"));
+    let ivf =
+        ["ivf", "--device", "cpu", "--date", "2000-01-01", "--repeat", "1", "--data", data, "--encodings", "flat"];
+    let sizes = ["--lists", "5", "--probes", "1,5", "--k", "2", "--batches", "1,16", "--train", "40", "--out"];
+    let arguments: Vec<&str> = ivf.into_iter().chain(sizes).chain([out.to_str().unwrap()]).collect();
+    let (success, text) = grid(&arguments);
+    assert!(success, "{text}");
+    let all_lists =
+        column(&out, "case").into_iter().zip(column(&out, "recall")).filter(|(case, _)| case.ends_with("probes=5"));
+    assert_eq!(all_lists.map(|(_, recall)| recall).collect::<Vec<_>>(), ["1.0"; 3], "{text}");
+
     let (success, text) = run("beyond.ibin", "beyond.csv");
     assert!(!success && text.contains("names vector 50; the base has 50"), "{text}");
 }
@@ -102,6 +165,12 @@ fn bad_arguments_are_refused() {
         &["exact", "--date", "2000-01-01", "--tflops", "0"],
         &["exact", "--date", "2000-01-01", "--base", "a.fbin"],
         &["table", "no-such-record.csv"],
+        &["equal-recall", "no-such-record.csv"],
+        &["ivf", "--date", "2000-01-01", "--encodings", "pq"],
+        &["ivf", "--date", "2000-01-01", "--probes", "0"],
+        &["ivf", "--date", "2000-01-01", "--device", "cpu", "--quick", "--data", "no-such-folder"],
+        &["kmeans", "--date", "2000-01-01", "--n", "5", "--data", "a-folder"],
+        &["ten-million", "--date", "2000-01-01", "--lists", "0"],
     ] {
         let (success, text) = grid(bad);
         assert!(!success && !text.contains("panicked"), "{bad:?}: {text}");

@@ -2,7 +2,7 @@
 //!
 //! Each returns what the place held before. Where a result is not used the assembler drops it (`atom` becomes `red`).
 
-use crate::{imp, shared::SharedPtr};
+use crate::{global::U32x4, imp, shared::SharedPtr};
 use core::panic::Location;
 
 macro_rules! global {
@@ -76,4 +76,26 @@ shared! {
     shared_max_u32(u32);
     /// Keeps the smaller (`atom.shared.min.u64`).
     shared_min_u64(u64);
+}
+
+/// What `p` holds (`ld.relaxed.shared.u32`): a load that may race with the atomics above.
+///
+/// # Safety
+/// `p` is an aligned, initialised place in shared memory; writes to it before the next synchronisation are atomic.
+#[track_caller]
+#[inline(always)]
+pub unsafe fn shared_load_u32(p: SharedPtr<u32>) -> u32 {
+    // SAFETY: same contract.
+    unsafe { imp::atomic::shared_load_u32(p.address(), Location::caller()) }
+}
+
+/// The four words that `p` holds, each as [`shared_load_u32`] gives it (`ld.relaxed.shared.v4.u32`).
+///
+/// # Safety
+/// As [`shared_load_u32`], for four words that start at a multiple of 16 bytes.
+#[track_caller]
+#[inline(always)]
+pub unsafe fn shared_load_u32x4(p: SharedPtr<U32x4>) -> U32x4 {
+    // SAFETY: same contract.
+    U32x4(unsafe { imp::atomic::shared_load_u32x4(p.address(), Location::caller()) })
 }

@@ -98,7 +98,7 @@ impl<T> sealed::Sealed for *mut T {}
 impl<T> Param for *mut T {}
 
 /// Most parameters of a kernel.
-pub const MAX_PARAMS: usize = 24;
+pub const MAX_PARAMS: usize = 26;
 
 /// The addresses of a launch's arguments, as the driver takes them (`cuLaunchKernel`, `kernelParams`).
 #[derive(Debug, Clone, Copy)]
@@ -150,4 +150,4 @@ macro_rules! kernel_args_up_to {
     };
 }
 
-kernel_args_up_to! { A B C D E F G H I J K L M N O P Q R S T U V W X }
+kernel_args_up_to! { A B C D E F G H I J K L M N O P Q R S T U V W X Y Z }

@@ -40,7 +40,7 @@ use proc_macro::TokenStream;
 /// ```
 ///
 /// # What it accepts
-/// - Parameters are raw pointers, integers (`u8` .. `u64`, `i8` .. `i64`, `usize`), `f32` and `f64`, by name; at most 24.
+/// - Parameters are raw pointers, integers (`u8` .. `u64`, `i8` .. `i64`, `usize`), `f32` and `f64`, by name; at most 26.
 ///   No result, no generics.
 /// - `max_threads = N`: no launch has more threads a block (the compiler may then use more registers).
 ///   `min_blocks = M`, with `max_threads` only: registers are limited so that M blocks fit a multiprocessor.

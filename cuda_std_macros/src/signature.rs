@@ -3,7 +3,7 @@
 use syn::{FnArg, Ident, ItemFn, Pat, ReturnType, Type, spanned::Spanned};
 
 /// Most parameters; `cuda_std::launch::KernelArgs` is implemented for tuples up to this length.
-const MAX_PARAMETERS: usize = 24;
+const MAX_PARAMETERS: usize = 26;
 
 const SCALARS: [&str; 11] = ["u8", "u16", "u32", "u64", "i8", "i16", "i32", "i64", "usize", "f32", "f64"];
 
@@ -45,7 +45,7 @@ pub fn parameters(function: &ItemFn) -> syn::Result<Vec<Parameter<'_>>> {
         return refuse(variadic.span(), "a kernel cannot be variadic");
     }
     if signature.inputs.len() > MAX_PARAMETERS {
-        return refuse(signature.inputs.span(), "a kernel has at most 24 parameters");
+        return refuse(signature.inputs.span(), "a kernel has at most 26 parameters");
     }
     signature.inputs.iter().map(parameter).collect()
 }

@@ -73,6 +73,160 @@ pub enum Error {
         k: usize,
     },
 
+    /// Clusters (of k-means) or lists (of an inverted file) must be at least 1.
+    #[error("asked for 0 {what}; at least one is needed")]
+    ZeroClusters {
+        /// `clusters` or `lists`.
+        what: &'static str,
+    },
+    /// An index or quantizer that must be trained first.
+    #[error("not trained; call train before {call}")]
+    NotTrained {
+        /// What was called.
+        call: &'static str,
+    },
+    /// Training an index that already holds vectors would change where they belong.
+    #[error("the index holds {len} vectors; it can only be trained while empty")]
+    NotEmpty {
+        /// Vectors held.
+        len: u64,
+    },
+    /// Fewer training vectors than clusters or codewords.
+    #[error("{have} training vectors; {need} are needed at least")]
+    TooFewTrainingVectors {
+        /// Vectors given.
+        have: usize,
+        /// Clusters or codewords to train.
+        need: usize,
+    },
+    /// A dimension that cannot be cut into that many equal parts.
+    #[error("dimension {dim} is not divisible by {parts} sub-quantizers")]
+    NotDivisible {
+        /// Components of a vector.
+        dim: usize,
+        /// Sub-quantizers asked for.
+        parts: usize,
+    },
+    /// Codes have 4 to 8 bits a sub-quantizer.
+    #[error("{bits} bits a sub-quantizer; 4 to 8 are possible")]
+    BadCodeBits {
+        /// Bits asked for.
+        bits: u32,
+    },
+    /// Codes that are not a whole number of vectors.
+    #[error("{len} code bytes are not a whole number of codes of {code_bytes} bytes")]
+    RaggedCodes {
+        /// Bytes given.
+        len: usize,
+        /// Bytes of one vector's code.
+        code_bytes: usize,
+    },
+    /// A code that names no codeword (possible where bits do not fill the byte, or codewords are fewer).
+    #[error("the code of vector {row} names codeword {code} of sub-quantizer {sub_quantizer}; there are {codewords}")]
+    NoSuchCodeword {
+        /// Vector, from 0.
+        row: usize,
+        /// Sub-quantizer, from 0.
+        sub_quantizer: usize,
+        /// What the code says.
+        code: u32,
+        /// Codewords there are.
+        codewords: usize,
+    },
+    /// Not one weight for each training vector.
+    #[error("{weights} weights for {rows} vectors")]
+    WrongWeights {
+        /// Weights given.
+        weights: usize,
+        /// Vectors given.
+        rows: usize,
+    },
+    /// A weight that is negative, NaN or infinite, or weights that are all zero.
+    #[error("weight {value} of row {row}: weights are finite, not negative, and not all zero")]
+    BadWeight {
+        /// Row, from 0.
+        row: usize,
+        /// The weight.
+        value: f32,
+    },
+    /// A bound on cluster sizes that no clustering can meet.
+    #[error("a cluster may have {bound} times the mean size; that must be a number, 1 or more")]
+    BadBalance {
+        /// The bound asked for.
+        bound: f64,
+    },
+    /// Not one id for each vector.
+    #[error("{ids} ids for {rows} vectors")]
+    WrongIds {
+        /// Ids given.
+        ids: usize,
+        /// Vectors given.
+        rows: usize,
+    },
+    /// An id that occurs twice, or that the index already holds.
+    #[error("id {id} is not unique")]
+    DuplicateId {
+        /// The id.
+        id: u64,
+    },
+    /// All ones stands for "no neighbour" and cannot be an id.
+    #[error("id {} means 'no neighbour' and cannot be a vector's", u64::MAX)]
+    ReservedId,
+    /// `probes` must be at least 1.
+    #[error("probes is 0; at least one list must be searched")]
+    ZeroProbes,
+    /// A filter that has not one bit for each vector.
+    #[error("the filter has {bits} bits; the index holds {vectors} vectors")]
+    WrongFilterLength {
+        /// Bits of the filter.
+        bits: u64,
+        /// Vectors in the index.
+        vectors: u64,
+    },
+    /// A radius that is NaN.
+    #[error("the radius is not a number")]
+    BadRadius,
+    /// Two indexes that cannot become one.
+    #[error("the indexes differ in {what}")]
+    Incompatible {
+        /// What differs: `dimension`, `metric`, `encoding`, `centroids`, ..
+        what: &'static str,
+    },
+    /// A target that no number of probes reaches, or that is no recall.
+    #[error("recall {target} cannot be reached; all lists give {best}")]
+    RecallOutOfReach {
+        /// The recall asked for.
+        target: f64,
+        /// The recall with every list probed.
+        best: f64,
+    },
+    /// Starting centroids that are not clusters times dimension.
+    #[error("{actual} components of starting centroids; the clusters times the dimension need {expected}")]
+    WrongCentroids {
+        /// Components needed.
+        expected: usize,
+        /// Components given.
+        actual: usize,
+    },
+    /// Codebooks that do not have 2^bits codewords for each sub-quantizer.
+    #[error("the codebooks have {actual} components; dimension and bits need {expected}")]
+    WrongCodebooks {
+        /// Components needed: dimension · 2^bits.
+        expected: usize,
+        /// Components given.
+        actual: usize,
+    },
+    /// A matrix that is no rotation: not dim × dim, or its rows are not orthonormal.
+    #[error("the matrix of {len} entries is no rotation of dimension {dim}: it is {error} away from orthogonal")]
+    NotOrthogonal {
+        /// Dimension asked for.
+        dim: usize,
+        /// Entries given.
+        len: usize,
+        /// Largest entry of |R·Rᵀ − I|; infinite where the shape is wrong.
+        error: f64,
+    },
+
     /// A row of keys longer than it can be.
     #[error("row {row} has length {length}, the limit is {limit}")]
     RowTooLong {
@@ -339,6 +493,23 @@ pub enum FileDefect {
         /// What would do.
         expected: &'static str,
     },
+    /// An index file of a version that this library does not read.
+    #[error("version {found} of the index format; this library reads {known}")]
+    Version {
+        /// In the file.
+        found: u32,
+        /// What the library reads.
+        known: u32,
+    },
+    /// A part of an index file whose checksum is wrong: the file is damaged.
+    #[error("checksum of section '{section}' does not match: the file is damaged")]
+    Checksum {
+        /// Which part.
+        section: &'static str,
+    },
+    /// Parts of an index file that contradict each other.
+    #[error("inconsistent: {0}")]
+    Inconsistent(&'static str),
     /// A negative id other than −1, which stands for "no neighbour".
     #[error("row {row}, column {column}: id {id} is negative")]
     BadId {

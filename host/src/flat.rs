@@ -205,17 +205,9 @@ impl<T: Element> FlatIndex<T> {
     /// [`Error::OutOfDeviceMemory`], and what the device's driver reports.
     pub fn search(&self, queries: &[T], k: usize) -> Result<Neighbors> {
         let count = self.check_queries(queries, k)?;
-        let too_large = Error::ResultTooLarge { queries: count, k };
-        let Some(slots) = count.checked_mul(k) else { return Err(too_large) };
-        let (mut ids, mut distances) = (Vec::new(), Vec::new());
-        if ids.try_reserve_exact(slots).is_err() || distances.try_reserve_exact(slots).is_err() {
-            return Err(too_large);
-        }
-        // In parallel: the first touch of fresh pages is what takes the time.
-        rayon::iter::repeat_n(NONE, slots).with_min_len(PAGES).collect_into_vec(&mut ids);
-        rayon::iter::repeat_n(self.metric.worst(), slots).with_min_len(PAGES).collect_into_vec(&mut distances);
-        self.search_checked(queries, k, &mut ids, &mut distances)?;
-        Ok(Neighbors { k, ids, distances })
+        let mut found = Neighbors::none(self.metric, count, k)?;
+        self.search_checked(queries, k, &mut found.ids, &mut found.distances)?;
+        Ok(found)
     }
 
     /// As [`search`](Self::search), into memory of the caller: `ids` and `distances` hold queries × `k` slots each.
@@ -224,12 +216,7 @@ impl<T: Element> FlatIndex<T> {
     /// As [`search`](Self::search); and [`Error::WrongResultLength`] if a slice has another length.
     pub fn search_into(&self, queries: &[T], k: usize, ids: &mut [u64], distances: &mut [f32]) -> Result<()> {
         let count = self.check_queries(queries, k)?;
-        let Some(slots) = count.checked_mul(k) else { return Err(Error::ResultTooLarge { queries: count, k }) };
-        for len in [ids.len(), distances.len()] {
-            if len != slots {
-                return Err(Error::WrongResultLength { expected: slots, actual: len });
-            }
-        }
+        check_results(count, k, ids, distances)?;
         self.search_checked(queries, k, ids, distances)
     }
 
@@ -290,19 +277,34 @@ impl<T: Element> FlatIndex<T> {
     }
 }
 
+/// That `ids` and `distances` hold a slot for each of `k` neighbours of `count` queries.
+pub(crate) fn check_results(count: usize, k: usize, ids: &[u64], distances: &[f32]) -> Result<()> {
+    let Some(slots) = count.checked_mul(k) else { return Err(Error::ResultTooLarge { queries: count, k }) };
+    for len in [ids.len(), distances.len()] {
+        if len != slots {
+            return Err(Error::WrongResultLength { expected: slots, actual: len });
+        }
+    }
+    Ok(())
+}
+
 /// Number of vectors in `rows`, once they are known to be whole and finite.
 pub(crate) fn check_vectors<T: Element>(rows: &[T], dim: usize) -> Result<usize> {
     if !rows.len().is_multiple_of(dim) {
         return Err(Error::RaggedVectors { len: rows.len(), dim });
     }
-    // Whole chunks without a branch inside, so that the scan runs in SIMD; the place is looked up only on failure.
-    for (chunk, values) in rows.chunks(CHUNK).enumerate() {
-        if !values.iter().fold(true, |finite, value| finite & value.is_finite()) {
-            for (at, value) in values.iter().enumerate() {
-                if !value.is_finite() {
-                    let at = chunk * CHUNK + at;
-                    return Err(Error::NotFinite { row: at / dim, column: at % dim, value: value.to_f32() });
-                }
+    // Whole chunks without a branch inside, so that the scan runs in SIMD; the place is looked up only on failure. Waking other
+    // threads for less than a megabyte or so takes longer than the scan.
+    let finite = |values: &[T]| values.iter().fold(true, |finite, value| finite & value.is_finite());
+    let bad = if rows.len() <= 256 * CHUNK {
+        rows.chunks(CHUNK).position(|values| !finite(values))
+    } else {
+        rows.par_chunks(CHUNK).with_min_len(64).position_first(|values| !finite(values))
+    };
+    if let Some(chunk) = bad {
+        for (at, value) in rows.iter().enumerate().skip(chunk * CHUNK) {
+            if !value.is_finite() {
+                return Err(Error::NotFinite { row: at / dim, column: at % dim, value: value.to_f32() });
             }
         }
     }
@@ -310,8 +312,6 @@ pub(crate) fn check_vectors<T: Element>(rows: &[T], dim: usize) -> Result<usize>
 }
 
 const CHUNK: usize = 1024;
-/// Slots that one thread initialises at least.
-const PAGES: usize = 1 << 16;
 
 #[cfg(test)]
 mod tests {

@@ -32,10 +32,13 @@ pub mod error;
 pub mod flat;
 mod gpu;
 pub mod io;
+pub mod ivf;
+pub mod kmeans;
 #[cfg(feature = "cuda")]
 pub mod measure;
 pub mod metric;
 pub mod neighbors;
+pub mod pq;
 pub mod select;
 
 /// The driver interface that [`select::device`] takes streams and addresses from, in the version that this library uses.
@@ -45,5 +48,6 @@ pub use device::Device;
 pub use element::{Element, ElementType};
 pub use error::{Error, FileDefect, NoDeviceReason, Result};
 pub use flat::{FlatIndex, FlatIndexBuilder};
+pub use ivf::{IvfIndex, IvfIndexBuilder};
 pub use metric::Metric;
 pub use neighbors::{NONE, Neighbors};

@@ -1,15 +1,20 @@
-//! Device times of parts of the library, with data resident on the GPU: what `warpann bench` prints.
+//! Times of parts of the library, with data resident on the GPU: what `warpann bench` prints.
+
+use std::time::Instant;
 
 use cust::event::{Event, EventFlags};
 
 use cuda_std::global::U32x4;
 use cuda_std::launch::LaunchConfig;
+use rayon::prelude::*;
 use warpann_kernels::read_ceiling;
 
 use crate::gpu::cuda::{self, CudaDevice, Memory};
 pub use crate::gpu::dispatch::{HEADER as DISPATCH_HEADER, Method};
+use crate::gpu::kmeans::{KMeansDevice, Means, Run};
 use crate::gpu::runtime::{Layout, Limits, Runtime};
 use crate::gpu::select::{Plan, Select, select};
+use crate::kmeans::worker::{Assign, Scale, Totals, Worker};
 use crate::select::{Algorithm, Best, Rows, select_k};
 use crate::{Device, Error, Result};
 
@@ -208,5 +213,96 @@ impl SelectionBench {
             }
         }
         Ok(times)
+    }
+}
+
+/// What one run of k-means gave.
+#[derive(Debug, Clone, PartialEq)]
+pub struct KMeansRun {
+    /// Wall-clock time of all iterations, from a drained device to a drained device.
+    pub seconds: f64,
+    /// Σ‖x − c‖² over all points, c the nearest of [`Self::centroids`].
+    pub objective: f64,
+    /// The centroids after the last iteration, row-major.
+    pub centroids: Vec<f32>,
+}
+
+/// Points on a GPU, to be clustered again and again under the watch: Lloyd's iterations for squared L2, without what comes
+/// before (upload, choice of the first centroids) and after.
+///
+/// ```no_run
+/// # fn main() -> Result<(), warpann::Error> {
+/// use warpann::measure::KMeansBench;
+///
+/// let rows: Vec<f32> = (0..1_000_000 * 128u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 8) as f32).collect();
+/// let mut bench = KMeansBench::new(0, &rows, 128, 256)?;
+/// bench.run(2)?; // loads the kernels
+/// let run = bench.run(20)?;
+/// println!("{:.2} ms, objective {:e}", run.seconds * 1e3, run.objective);
+/// # Ok(())
+/// # }
+/// ```
+pub struct KMeansBench<'a> {
+    worker: KMeansDevice<'a, f32, CudaDevice>,
+    /// The first centroids of every run.
+    starts: Vec<f32>,
+    dim: usize,
+    /// Σ‖x‖².
+    squares: f64,
+}
+
+impl<'a> KMeansBench<'a> {
+    /// Uploads the rows of `dim` components to GPU `index`. Every run starts with `clusters` of them, evenly spaced.
+    ///
+    /// # Errors
+    /// [`Error::ZeroDimension`], [`Error::RaggedVectors`], [`Error::ZeroClusters`]; [`Error::TooFewTrainingVectors`] if there
+    /// are fewer rows than clusters; as opening the device; [`Error::OutOfDeviceMemory`].
+    pub fn new(index: usize, rows: &'a [f32], dim: usize, clusters: usize) -> Result<KMeansBench<'a>> {
+        if dim == 0 {
+            return Err(Error::ZeroDimension);
+        }
+        if !rows.len().is_multiple_of(dim) {
+            return Err(Error::RaggedVectors { len: rows.len(), dim });
+        }
+        let points = rows.len() / dim;
+        if points < clusters {
+            return Err(Error::TooFewTrainingVectors { have: points, need: clusters });
+        }
+        let greatest = rows.par_iter().map(|x| x.abs()).reduce(|| 0.0, f32::max);
+        let squares = rows.par_iter().map(|&x| f64::from(x) * f64::from(x)).sum();
+        let starts = (0..clusters).flat_map(|cluster| {
+            let point = (cluster as u128 * points as u128 / clusters as u128) as usize;
+            &rows[point * dim..(point + 1) * dim]
+        });
+        let starts = starts.copied().collect();
+        let run = Run { metric: Assign::L2, clusters, rows, weights: None, dim, budget: None };
+        let means = Means { scale: Scale::new(points, f64::from(greatest), None), spherical: false };
+        let worker = KMeansDevice::new(cuda::open(index)?, run, means)?;
+        Ok(KMeansBench { worker, starts, dim, squares })
+    }
+
+    /// Times `iterations` iterations, each an assignment of all points and new centroids.
+    ///
+    /// # Errors
+    /// What the device can meet.
+    pub fn run(&mut self, iterations: usize) -> Result<KMeansRun> {
+        let mut totals = Totals::default();
+        self.worker.set_centroids(&self.starts)?;
+        self.worker.synchronize()?;
+        let start = Instant::now();
+        for _ in 0..iterations {
+            self.worker.assign(&mut totals)?;
+            self.worker.update()?;
+        }
+        self.worker.synchronize()?;
+        let seconds = start.elapsed().as_secs_f64();
+        self.worker.assign(&mut totals)?;
+        let mut centroids = vec![0.0; self.starts.len()];
+        self.worker.centroids(&mut centroids)?;
+        let norms =
+            centroids.chunks_exact(self.dim).map(|c| c.iter().map(|&c| f64::from(c) * f64::from(c)).sum::<f64>());
+        let terms = norms.zip(&totals.weights).zip(&totals.products);
+        let objective = terms.map(|((norm, &weight), product)| weight as f64 * norm - 2.0 * product).sum::<f64>();
+        Ok(KMeansRun { seconds, objective: objective + self.squares, centroids })
     }
 }

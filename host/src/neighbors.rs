@@ -1,5 +1,9 @@
 //! What a search returns.
 
+use rayon::prelude::*;
+
+use crate::{Error, Metric, Result};
+
 /// The id in a slot that has no neighbour (fewer than k vectors in the index). No vector ever has it.
 pub const NONE: u64 = u64::MAX;
 
@@ -16,7 +20,24 @@ pub struct Neighbors {
     pub distances: Vec<f32>,
 }
 
+/// Slots that one thread initialises at least.
+const PAGES: usize = 1 << 16;
+
 impl Neighbors {
+    /// Nothing but empty slots, for `k` neighbours of `queries` queries.
+    pub(crate) fn none(metric: Metric, queries: usize, k: usize) -> Result<Neighbors> {
+        let too_large = Error::ResultTooLarge { queries, k };
+        let Some(slots) = queries.checked_mul(k) else { return Err(too_large) };
+        let (mut ids, mut distances) = (Vec::new(), Vec::new());
+        if ids.try_reserve_exact(slots).is_err() || distances.try_reserve_exact(slots).is_err() {
+            return Err(too_large);
+        }
+        // In parallel: the first touch of fresh pages is what takes the time.
+        rayon::iter::repeat_n(NONE, slots).with_min_len(PAGES).collect_into_vec(&mut ids);
+        rayon::iter::repeat_n(metric.worst(), slots).with_min_len(PAGES).collect_into_vec(&mut distances);
+        Ok(Neighbors { k, ids, distances })
+    }
+
     /// Number of queries.
     pub fn queries(&self) -> usize {
         self.ids.len() / self.k.max(1)

@@ -1,41 +1,13 @@
 //! The program `warpann`, run as a user runs it.
 
-use std::path::PathBuf;
-use std::process::{Command, Output, Stdio};
+mod common;
 
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use common::{SAMPLE, failure, json, warpann};
 use serde_json::Value;
 use warpann::io;
-
-const SAMPLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/data/sift-sample");
-
-/// Runs the program; returns exit code, standard output and standard error.
-fn warpann(args: &[&str]) -> (i32, String, String) {
-    let Output { status, stdout, stderr } =
-        Command::new(env!("CARGO_BIN_EXE_warpann")).args(args).output().expect("the program starts");
-    let text = |bytes| String::from_utf8(bytes).expect("output is UTF-8");
-    let (stdout, stderr) = (text(stdout), text(stderr));
-    assert!(!stderr.contains("panicked"), "{args:?}: {stderr}");
-    (status.code().expect("ended by itself"), stdout, stderr)
-}
-
-/// Runs the program, which must succeed, with `--json`, and returns the object.
-fn json(args: &[&str]) -> Value {
-    let (code, stdout, stderr) = warpann(&[args, &["--json"]].concat());
-    assert_eq!(code, 0, "{args:?}: {stderr}");
-    assert_eq!(stdout.lines().count(), 1, "{stdout}");
-    let value: Value = serde_json::from_str(&stdout).expect("standard output is JSON");
-    assert!(value.is_object());
-    value
-}
-
-/// Runs the program, which must fail with the given code, and returns its message.
-fn failure(code: i32, args: &[&str]) -> String {
-    let (actual, stdout, stderr) = warpann(args);
-    assert_eq!(actual, code, "{args:?}: {stdout} {stderr}");
-    assert!(stderr.starts_with("error: "), "{args:?}: {stderr}");
-    assert!(stdout.is_empty(), "{args:?}: {stdout}");
-    stderr
-}
 
 /// Ten points on a line, two queries near 2 and 9, in a folder of their own.
 struct Files {
@@ -239,6 +211,38 @@ fn search_refuses_what_is_wrong_by_name() {
     assert!(failure(1, &[&both[..], &["--k", "18446744073709551615"]].concat()).contains("do not fit in memory"));
     assert!(failure(1, &[&both[..], &["--device", "gpu:9999"]].concat()).contains("device"));
     assert!(!files.path("x.fbin").exists());
+}
+
+#[test]
+fn kmeans_writes_centroids_and_reports_iterations() {
+    let files = Files::new();
+    let (base, out) = (files.text("base.u8bin"), files.text("centroids.npy"));
+    let args = ["kmeans", "--base", &base, "--centroids", "2", "--iterations", "5", "--seed", "3", "--device", "cpu"];
+    let args = [&args[..], &["--out", &out]].concat();
+    let report = json(&args);
+    assert_eq!((&report["device"], &report["element"]), (&Value::from("cpu"), &Value::from("u8")));
+    let iterations = report["iterations"].as_array().unwrap();
+    assert_eq!(iterations.len(), 5);
+    // 0 to 4 and 5 to 9: 10 each.
+    assert_eq!(iterations[4]["objective"], 20.0);
+    let mut centroids = io::read_vectors(&out).unwrap().as_slice::<f32>().unwrap().to_vec();
+    centroids.sort_by(f32::total_cmp);
+    assert_eq!(centroids, [2.0, 7.0]);
+    let further = ["--start", "plus-plus", "--spherical", "--balanced", "1.5", "--points-per-centroid", "all"];
+    let (code, stdout, stderr) = warpann(&[&args[..], &further].concat());
+    assert_eq!(code, 0, "{stderr}");
+    assert_eq!(stdout.lines().filter(|line| line.starts_with("iteration ")).count(), 5, "{stdout}");
+
+    let with = |at: usize, value: &str| {
+        let mut args = args.clone();
+        args[at] = value;
+        failure(1, &args)
+    };
+    assert!(with(4, "11").contains("10 training vectors; 11 are needed"));
+    assert!(with(4, "0").contains("0 clusters"));
+    assert!(with(12, "centroids.bvecs").contains("fbin, fvecs, npy"));
+    assert!(failure(1, &[&args[..], &["--balanced", "0.5"]].concat()).contains("0.5 times"));
+    assert!(failure(2, &[&args[..], &["--points-per-centroid", "0"]].concat()).contains("or all"));
 }
 
 #[test]

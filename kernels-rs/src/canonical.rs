@@ -30,16 +30,14 @@ use crate::element::{self, Element};
 /// Warps in a block of these kernels.
 pub const WARPS_PER_BLOCK: u32 = 4;
 /// Base rows a warp has in flight.
-const BATCH: usize = 4;
+pub const BATCH: usize = 4;
 
-/// Steps 1 to 4 of the definition for `BATCH` rows at once; every lane returns all sums. All 32 lanes arrive.
-///
-/// # Safety
-/// `x` and each of `rows` have `quads` readable groups of four components.
+/// Steps 1 to 4 of the definition for `BATCH` rows at once; every lane returns all sums. `x(quad)` gives four components of the
+/// query, `y(b, quad)` of row b, for quad < `quads`. All 32 lanes arrive.
 #[inline(always)]
-unsafe fn sums<E: Element, const SQUARED_DIFFERENCE: bool>(
-    x: *const E::Stored,
-    rows: [*const E::Stored; BATCH],
+pub fn sums<const SQUARED_DIFFERENCE: bool>(
+    x: impl Fn(u32) -> [f32; 4],
+    y: impl Fn(usize, u32) -> [f32; 4],
     quads: u32,
     lane: u32,
 ) -> [f64; BATCH] {
@@ -48,18 +46,35 @@ unsafe fn sums<E: Element, const SQUARED_DIFFERENCE: bool>(
     while base < quads {
         let quad = base + lane;
         if quad < quads {
-            // SAFETY: quad < quads.
-            let (x, y) = unsafe {
-                let mut y = [[0.0; 4]; BATCH];
-                unroll::<BATCH>(|b| y[b] = E::load4(rows[b], quad));
-                (E::load4(x, quad), y)
-            };
+            let mut of_rows = [[0.0; 4]; BATCH];
+            unroll::<BATCH>(|b| of_rows[b] = y(b, quad));
+            let x = x(quad);
             unroll::<4>(|e| {
                 let x = x[e] as f64;
                 unroll::<BATCH>(|b| {
-                    let y = y[b][e] as f64;
+                    let y = of_rows[b][e] as f64;
                     acc[b][e] += if SQUARED_DIFFERENCE { (x - y) * (x - y) } else { x * y };
                 });
+            });
+        }
+        base += 32;
+    }
+    let mut sums = [0.0; BATCH];
+    unroll::<BATCH>(|b| sums[b] = butterfly_sum((acc[b][0] + acc[b][1]) + (acc[b][2] + acc[b][3])));
+    sums
+}
+
+/// Σ y² of `BATCH` rows in the canonical order, as [`sums`]. All 32 lanes arrive.
+#[inline(always)]
+pub fn row_squares(y: impl Fn(usize, u32) -> [f32; 4], quads: u32, lane: u32) -> [f64; BATCH] {
+    let mut acc = [[0.0f64; 4]; BATCH];
+    let mut base = 0;
+    while base < quads {
+        let quad = base + lane;
+        if quad < quads {
+            unroll::<BATCH>(|b| {
+                let y = y(b, quad);
+                unroll::<4>(|e| acc[b][e] += y[e] as f64 * y[e] as f64);
             });
         }
         base += 32;
@@ -133,7 +148,12 @@ unsafe fn lists<E: Element, const SQUARED_DIFFERENCE: bool>(
                     if rows.is_null() { at } else { global::load_nc(rows.wrapping_add((list + at as u64) as usize)) };
                 pointers[b] = base.wrapping_add(row[b] as usize * stride as usize);
             });
-            let sums = sums::<E, SQUARED_DIFFERENCE>(x, pointers, quads, lane);
+            let sums = sums::<SQUARED_DIFFERENCE>(
+                |quad| E::load4(x, quad),
+                |b, quad| E::load4(pointers[b], quad),
+                quads,
+                lane,
+            );
             unroll::<BATCH>(|b| {
                 if lane == b as u32 && place + (b as u32) < length {
                     let mut sum = sums[b];

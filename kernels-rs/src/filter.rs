@@ -45,37 +45,23 @@
 //! for 5,000 queries × 0.91 M rows × 128 (290 TFLOP/s); `mma.sync` alone would allow half of that.
 //!
 //! # What lost
-//! Four warps of 64 × 64 (`WARPS_ACROSS` = 2, 246 registers): a third less shared-memory traffic, and 5 % faster where nothing is
+//! Four warps of 64 × 64 (246 registers): a third less shared-memory traffic, and 5 % faster where nothing is
 //! appended; but eight warps an SM do not hide the appends: 5.6 ms for 4.0 at k = 10, and a search with k = 100 took 30.7 ms for
 //! 14.6. One atomic a kept pair: 40.0 ms for 36.4 for a search with k = 1000.
 
 use cuda_std::math::mul_add_f32;
-use cuda_std::shared::SharedPtr;
 use cuda_std::warp::FULL_MASK;
-use cuda_std::{async_copy, atomic, global, kernel, mma, shared, thread, unroll, warp};
+use cuda_std::{async_copy, atomic, global, kernel, shared, thread, unroll, warp};
 
 use crate::prepare::{METRIC_L2, scale_of};
+pub use crate::tile::{CHUNK, THREADS, TILE_ROWS};
+use crate::tile::{CHUNK_TILE_BYTES, COLUMN_TILES, Part, copy_chunk};
 
 /// Queries of a tile.
 pub const TILE_QUERIES: u32 = 128;
-/// Base rows of a tile.
-pub const TILE_ROWS: u32 = 128;
-/// Components of a chunk, the unit of the pipeline; copies are padded to a multiple.
-pub const CHUNK: u32 = 64;
-/// Warps of a block side by side; it has two rows of them.
-const WARPS_ACROSS: u32 = 4;
-/// Threads of a block.
-pub const THREADS: u32 = 2 * WARPS_ACROSS * 32;
 /// Chunks of a query tile that the resident kernels keep in shared memory, at most.
 pub const RESIDENT_CHUNKS: u32 = 3;
 
-/// Base rows of a warp's part of a tile.
-const WARP_COLUMNS: u32 = TILE_ROWS / WARPS_ACROSS;
-/// The same in units of 8, the columns of one mma.
-const COLUMN_TILES: usize = WARP_COLUMNS as usize / 8;
-
-const CHUNK_BYTES: u32 = CHUNK * 2;
-const CHUNK_TILE_BYTES: u32 = TILE_ROWS * CHUNK_BYTES;
 const RESIDENT_STAGES: u32 = 4;
 const STREAMED_STAGES: u32 = 3;
 /// What the epilogue needs of a tile: 128 values, greatest norm, greatest residual.
@@ -108,9 +94,9 @@ pub struct Bounds {
 /// [`Self::of_base`].
 #[derive(Clone, Copy)]
 pub struct QueryTerms {
-    per_norm: f32,
-    per_residual: f32,
-    own: f32,
+    pub(crate) per_norm: f32,
+    pub(crate) per_residual: f32,
+    pub(crate) own: f32,
 }
 
 impl QueryTerms {
@@ -161,31 +147,6 @@ pub fn tile_number(visited: u32, stride: u32, skip: u32) -> u32 {
     if skip == 0 { visited * stride } else { visited + visited / (skip - 1).max(1) + 1 }
 }
 
-#[inline(always)]
-fn chunk_offset(row: u32, chunk: u32) -> u32 {
-    row * CHUNK_BYTES + ((chunk ^ (row & 7)) << 4)
-}
-
-/// Starts the copy of one chunk of 128 rows into shared memory. All threads of the block.
-///
-/// # Safety
-/// `rows` has 128 rows of `stride` f16 components, `chunk` lies inside a row; `to` has room for 16 KiB.
-#[inline(always)]
-unsafe fn copy_chunk(to: SharedPtr<u8>, rows: *const u16, stride: u32, chunk: u32, thread: u32) {
-    let (row, part) = (thread / 8, thread % 8);
-    let from = rows.wrapping_add((row * stride + chunk * CHUNK + part * 8) as usize);
-    const ROWS_AT_ONCE: u32 = THREADS / 8;
-    unroll::<{ (TILE_ROWS / ROWS_AT_ONCE) as usize }>(|i| {
-        let down = i as u32 * ROWS_AT_ONCE;
-        // SAFETY: rows row + down < 128 of source and destination, as the caller promises. A multiple of 8 rows on, the low
-        // three bits of the row and so the swizzle are the same.
-        unsafe {
-            let to = to.add(chunk_offset(row, part) + down * CHUNK_BYTES);
-            async_copy::copy_16(to, from.wrapping_add((down * stride) as usize).cast());
-        }
-    });
-}
-
 /// Body of the filter kernels; parameters at [`filter_append_resident`].
 ///
 /// # Safety
@@ -218,8 +179,6 @@ unsafe fn filter<const RESIDENT: bool, const DENSE: bool>(
     let stages = if RESIDENT { RESIDENT_STAGES } else { STREAMED_STAGES };
     let thread = thread::thread_idx_x();
     let lane = warp::lane_id();
-    let warp = thread / 32;
-    let (warp_row, warp_column) = (warp / WARPS_ACROSS, warp % WARPS_ACROSS);
     let first_query = thread::block_idx_x() * TILE_QUERIES;
     let chunks = stride / CHUNK;
 
@@ -313,12 +272,7 @@ unsafe fn filter<const RESIDENT: bool, const DENSE: bool>(
             }
         });
 
-        // Addresses of ldmatrix: 16 query rows by two 16-byte halves; two groups of 8 base rows by two halves.
-        let (a_row, a_half) = (warp_row * 64 + (lane & 15), lane >> 4);
-        let (b_row, b_half) = (warp_column * WARP_COLUMNS + (lane & 7) + ((lane >> 4) << 3), (lane >> 3) & 1);
-        // In an accumulator, a lane holds rows lane/4 and lane/4 + 8, columns 2·(lane mod 4) and the next.
-        let (c_row, c_column) = (lane >> 2, 2 * (lane & 3));
-
+        let part = Part::new(warp::warp_id(), lane);
         let mut stage = 0;
         let mut visit = first_visit;
         while visit < last_visit {
@@ -337,23 +291,7 @@ unsafe fn filter<const RESIDENT: bool, const DENSE: bool>(
                 warp::sync_warp(FULL_MASK);
                 let b_at = ring.add(stage * stage_bytes);
                 let a_at = if RESIDENT { queries_at.add(chunk * CHUNK_TILE_BYTES) } else { b_at.add(CHUNK_TILE_BYTES) };
-                unroll::<4>(|step| {
-                    let step = 2 * step as u32;
-                    let mut a = [[0u32; 4]; 4];
-                    let mut b = [[0u32; 4]; COLUMN_TILES / 2];
-                    unroll::<4>(|i| {
-                        a[i] = mma::ldmatrix_x4(a_at.add(chunk_offset(a_row + 16 * i as u32, step + a_half)))
-                    });
-                    unroll::<{ COLUMN_TILES / 2 }>(|j| {
-                        b[j] = mma::ldmatrix_x4(b_at.add(chunk_offset(b_row + 16 * j as u32, step + b_half)))
-                    });
-                    unroll::<4>(|i| {
-                        unroll::<COLUMN_TILES>(|j| {
-                            let b = [b[j / 2][2 * (j % 2)], b[j / 2][2 * (j % 2) + 1]];
-                            mma::mma_m16n8k16_f16(&mut acc[i][j], &a[i], b);
-                        });
-                    });
-                });
+                part.multiply_chunk(&mut acc, a_at, b_at);
                 stage = if stage + 1 == stages { 0 } else { stage + 1 };
                 chunk += 1;
             }
@@ -364,14 +302,14 @@ unsafe fn filter<const RESIDENT: bool, const DENSE: bool>(
             let numbers = info.add(TILE_ROWS * 4).cast::<f32>();
             let y = Bounds { norm: numbers.load(), residual: numbers.add(1).load() };
             let of_base = QueryTerms::of_base(metric, y);
-            let column = warp_column * WARP_COLUMNS + c_column;
+            let column = part.column();
             let mut values = [[0.0f32; 2]; COLUMN_TILES];
             unroll::<COLUMN_TILES>(|j| {
                 values[j] = info.add((column + 8 * j as u32) * 4).cast::<global::F32x2>().load().0
             });
             unroll::<4>(|i| {
                 unroll::<2>(|half| {
-                    let row = warp_row * 64 + 16 * i as u32 + 8 * half as u32 + c_row;
+                    let row = part.row(i, half);
                     let query = first_query + row;
                     let [per_norm, per_residual, own, own_and_limit] = terms_at.add(row).load().0;
                     let terms = QueryTerms { per_norm, per_residual, own };

@@ -15,31 +15,58 @@
 //! | [`canonical`] | the distance that every back end returns to the bit, as a dense tile or for listed candidates | |
 //! | [`read_ceiling`] | one read of memory, to measure against | |
 //! | [`prepare`] | half-precision copies of vectors, with proved error norms | |
+//! | [`tile`] | the tile product that [`filter`] and [`assign`] are built on | |
 //! | [`filter`] | half-precision matrix product on tensor cores that keeps what may be among the best k | paper 5.1 |
+//! | [`queries`], [`pairs`], [`list_scan`], [`rerank`] | list-major search of inverted files: queries made ready, grouped by list, scored on tensor cores, re-ranked exactly | paper 5.2, 5.3 |
+//! | [`range`] | how many candidates may lie within a radius | |
+//! | [`codes`], [`code_bounds`] | product-quantizer codes as vectors, and the error of their half-precision operands | paper 2.2 |
+//! | [`encode`] | product-quantizer codes: the nearest codeword of each sub-vector | paper 5.2 |
 //! | [`candidates`] | thresholds and compaction of candidate lists between filter passes | |
+//! | [`assign`], [`settle`] | nearest centroid: a product with a proof, exact distances where it leaves a choice | paper 5 |
+//! | [`cluster_sums`], [`centroids`] | k-means: integer sums over clusters; totals and new centroids | |
+//! | [`pq_codes`] | reading the codes of a product quantizer | |
+//! | [`pq_tables`] | product quantization: tables of queries and lists, terms of rows, and the error bound of scores | paper 5.2 |
+//! | [`table_scan`] | scores of product-quantized lists by tables in shared memory | paper 5.2, 5.3 |
 //!
 //! Queue lengths, tile sizes and launch shapes live here; the host takes them from these constants.
 //!
 //! A *row-major matrix with stride* below means: row r starts at element r · stride.
 #![cfg_attr(target_arch = "nvptx64", no_std, feature(abi_ptx, asm_experimental_arch))]
 
+pub mod assign;
 pub mod block_sort;
 pub mod candidates;
 pub mod canonical;
+pub mod centroids;
+pub mod cluster_sums;
+pub mod code_bounds;
+pub mod codes;
 pub mod element;
+pub mod encode;
 pub mod entry;
 pub mod filter;
 pub mod gather;
 pub mod keys;
+pub mod list_scan;
 pub mod list_sort;
+pub mod nearest_lists;
 pub mod networks;
+pub mod pairs;
+pub mod pq_codes;
+pub mod pq_tables;
 pub mod prepare;
+pub mod queries;
 pub mod radix;
+pub mod range;
 pub mod read_ceiling;
+pub mod rerank;
 pub mod rows;
 pub mod sample;
+pub mod settle;
 pub mod survivors;
+pub mod table_scan;
 pub mod threshold_select;
+pub mod tile;
 pub mod warp_select;
 
 /// Marks the absence of a neighbour in a list of row numbers.

@@ -51,7 +51,7 @@ pub fn scale_of(metric: u32, greatest: f32) -> f32 {
 
 /// f64 to f32, never below `value` (≥ 0) and at most 2^-20 above it, relatively.
 #[inline(always)]
-fn round_up(value: f64) -> f32 {
+pub fn round_up(value: f64) -> f32 {
     (value * (1.0 + 1.0 / 1_048_576.0)) as f32
 }
 
@@ -60,7 +60,7 @@ fn round_up(value: f64) -> f32 {
 /// # Safety
 /// `place` is a word of global memory that is changed by this function only.
 #[inline(always)]
-unsafe fn raise(place: *mut u32, value: f32) {
+pub unsafe fn raise(place: *mut u32, value: f32) {
     // SAFETY: the caller's promise. A value read too early is at most too low, and then the atomic decides.
     unsafe {
         if global::load_volatile(place) < value.to_bits() {
@@ -205,6 +205,8 @@ unsafe fn prepare<E: Element>(
                 let tile = (row / TILE_ROWS) as usize;
                 raise(tile_norms.wrapping_add(tile), norm);
                 raise(tile_residuals.wrapping_add(tile), residual);
+            }
+            if !set_bounds.is_null() {
                 raise(set_bounds, norm);
                 raise(set_bounds.wrapping_add(1), residual);
             }
@@ -229,8 +231,8 @@ macro_rules! define_kernels {
 
         /// Writes the f16 copy, value, norm and residual of each row (module documentation); rows from `count` to
         /// `padded_count` become zeros with value +∞. `norms` and `residuals` may both be null. Where `tile_norms` is not null,
-        /// it and `tile_residuals` are raised to the greatest of each tile and the two words at `set_bounds` to the greatest
-        /// of all (float bits, zeroed before). `row_squares`, where not null, gets the canonical Σx².
+        /// it and `tile_residuals` are raised to the greatest of each tile; where `set_bounds` is not null, its two words to the
+        /// greatest of all (float bits, zeroed before). `row_squares`, where not null, gets the canonical Σx².
         ///
         /// Grid: ceil(padded_count / 4) blocks of 128 threads, a warp a row.
         ///

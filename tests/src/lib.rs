@@ -5,7 +5,9 @@
 //! | [mod@reference] | what the right answer is: naive, float64, sharing no code with warpann |
 //! | [`cases`] | the table: named cases of exact search and of k-selection |
 //! | [`data`] | deterministic vectors and keys of every kind the table names |
+//! | [`ivf`] | inverted files: cases, reference, runner, scenarios |
 //! | [`hostile`] | rows made to defeat k-selection on GPUs |
+//! | [`kmeans`] | clustering: against the definition, by its properties, and with the same bits as the CPU |
 //! | [`runner`] | runs one case on one device and compares it with the reference |
 //! | [`scenarios`] | what is more than one search: threads, memory budgets, real data |
 //! | `on_device` | k-selection on the caller's streams, on GPUs only (feature `cuda`) |
@@ -17,6 +19,8 @@
 pub mod cases;
 pub mod data;
 pub mod hostile;
+pub mod ivf;
+pub mod kmeans;
 #[cfg(feature = "cuda")]
 pub mod on_device;
 pub mod reference;

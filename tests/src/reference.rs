@@ -58,7 +58,54 @@ fn defined_with(metric: Metric, x: &[f64], y: &[f64], xx: f64) -> f32 {
     if rounded == 0.0 { 0.0 } else { rounded }
 }
 
-fn defined_sum(x: &[f64], y: &[f64], term: impl Fn(f64, f64) -> f64) -> f64 {
+/// Lloyd's algorithm by its definition (documentation of warpann's `kmeans::worker`), for points whose weighted sums f64 holds
+/// exactly: centroids and labels after `iterations`, and the objective of each. A cluster that gets empty keeps its centroid.
+pub fn lloyd(
+    spherical: bool,
+    dim: usize,
+    points: &[f64],
+    weights: &[f64],
+    start: &[f32],
+    iterations: usize,
+) -> (Vec<f32>, Vec<f64>, Vec<u32>) {
+    let metric = if spherical { Metric::InnerProduct } else { Metric::L2 };
+    let mut centroids = start.to_vec();
+    let assign = |centroids: &[f32]| -> Vec<u32> {
+        let wide: Vec<f64> = centroids.iter().map(|&c| f64::from(c)).collect();
+        points.chunks(dim).map(|point| nearest(metric, dim, &wide, point, 1)[0].0 as u32).collect()
+    };
+    let mut objectives = Vec::new();
+    for _ in 0..iterations {
+        let labels = assign(&centroids);
+        let mut sums = vec![0.0; centroids.len()];
+        let mut masses = vec![0.0; centroids.len() / dim];
+        let mut objective = 0.0;
+        for ((point, &label), &weight) in points.chunks(dim).zip(&labels).zip(weights) {
+            let range = label as usize * dim..(label as usize + 1) * dim;
+            let centroid: Vec<f64> = centroids[range.clone()].iter().map(|&c| f64::from(c)).collect();
+            objective += weight * textbook(metric, point, &centroid);
+            masses[label as usize] += weight;
+            sums[range].iter_mut().zip(point).for_each(|(sum, x)| *sum += weight * x);
+        }
+        objectives.push(objective);
+        for ((centroid, sums), mass) in centroids.chunks_mut(dim).zip(sums.chunks(dim)).zip(masses) {
+            if mass == 0.0 {
+                continue;
+            }
+            centroid.iter_mut().zip(sums).for_each(|(c, sum)| *c = (sum / mass) as f32);
+            let wide: Vec<f64> = centroid.iter().map(|&c| f64::from(c)).collect();
+            let norm = defined_sum(&wide, &wide, |a, b| a * b).sqrt();
+            if spherical && norm > 0.0 {
+                centroid.iter_mut().zip(wide).for_each(|(c, x)| *c = (x / norm) as f32);
+            }
+        }
+    }
+    let labels = assign(&centroids);
+    (centroids, objectives, labels)
+}
+
+/// Steps 1 to 5 of the definition.
+pub fn defined_sum(x: &[f64], y: &[f64], term: impl Fn(f64, f64) -> f64) -> f64 {
     let mut accumulators = [0.0f64; 128];
     for (x, y) in x.chunks(128).zip(y.chunks(128)) {
         for ((accumulator, &x), &y) in accumulators.iter_mut().zip(x).zip(y) {
@@ -183,6 +230,24 @@ mod tests {
         assert_eq!(nearest(Metric::InnerProduct, 2, &base, &[-1.0, 1.0], 3), [(2, 2.0), (0, 0.0), (1, -1.0)]);
         assert_eq!(nearest(Metric::Cosine, 2, &base, &[0.0, 5.0], 2), [(2, 1.0), (0, 0.0)]);
         assert_eq!(nearest(Metric::Cosine, 2, &[], &[0.0, 5.0], 1), [(NO_ID, f32::NEG_INFINITY)]);
+    }
+
+    #[test]
+    fn clusters_found_by_hand() {
+        // 0, 1, 2 and 10, 13 from 1 and 2: first {0, 1} and {2, 10, 13}, means 0.5 and 25/3; then {0, 1, 2} and {10, 13}.
+        let points = [0.0, 1.0, 2.0, 10.0, 13.0];
+        let (centroids, objectives, labels) = lloyd(false, 1, &points, &[1.0; 5], &[1.0, 2.0], 2);
+        assert_eq!(centroids, [1.0, 11.5]);
+        assert_eq!(labels, [0, 0, 0, 1, 1]);
+        assert_eq!(objectives[0], 1.0 + 64.0 + 121.0);
+        // Weights 3 and 1: the mean is nearer to the heavy one. A cluster without points keeps its centroid.
+        let (centroids, ..) = lloyd(false, 1, &[0.0, 4.0], &[3.0, 1.0], &[0.0, 99.0], 1);
+        assert_eq!(centroids, [1.0, 99.0]);
+        // By direction, whatever the length.
+        let (centroids, _, labels) =
+            lloyd(true, 2, &[3.0, 4.0, 6.0, 8.0, -1.0, 0.0], &[1.0; 3], &[1.0, 0.0, -1.0, 0.0], 1);
+        assert_eq!(centroids, [0.6, 0.8, -1.0, 0.0]);
+        assert_eq!(labels, [0, 0, 1]);
     }
 
     #[test]

@@ -6,8 +6,9 @@ use libtest_mimic::{Arguments, Failed, Trial};
 use warpann::{Device, Error, FlatIndex};
 
 use crate::cases::{Size, search_cases, select_cases};
+use crate::ivf::cases::ivf_cases;
 use crate::runner::{self, Outcome};
-use crate::{hostile, scenarios};
+use crate::{hostile, ivf, kmeans, scenarios};
 
 /// Lists and runs every test on `device`, with the command line of `cargo test`.
 ///
@@ -39,7 +40,11 @@ pub fn run(device: Device) -> ExitCode {
     for case in select_cases().into_iter().filter(|case| runs(case.size)) {
         trials.push(trial(case.name(), Box::new(move || runner::select(&case, device))));
     }
-    for &(name, scenario) in scenarios::ALL.iter().chain(hostile::ALL) {
+    for case in ivf_cases().into_iter().filter(|case| runs(case.size)) {
+        trials.push(trial(case.name(), Box::new(move || ivf::runner::run(&case, device))));
+    }
+    let scenarios = scenarios::ALL.iter().chain(hostile::ALL).chain(ivf::scenarios::ALL).chain(kmeans::ALL);
+    for &(name, scenario) in scenarios {
         trials.push(trial(name.to_owned(), Box::new(move || scenario(device))));
     }
     #[cfg(feature = "cuda")]

@@ -1,4 +1,4 @@
-//! `cargo xtask fuzz`: libFuzzer on the file readers.
+//! `cargo xtask fuzz`: libFuzzer on the file readers, of vectors and of indexes.
 
 use std::process::{Command, Stdio};
 
@@ -23,8 +23,12 @@ pub fn run(seconds: u64) -> Result<()> {
         eprintln!("installing cargo-fuzz with cargo");
         shell::run(nightly().args(["install", "--locked", "cargo-fuzz"]))?;
     }
-    // The first folder is where new inputs go; git ignores it, so a fresh checkout lacks it.
-    std::fs::create_dir_all(shell::root().join("fuzz/corpus"))?;
-    let limit = format!("-max_total_time={seconds}");
-    shell::run(nightly().args(["fuzz", "run", "readers", "corpus", "seeds", "--", &limit, "-malloc_limit_mb=64"]))
+    let limit = format!("-max_total_time={}", (seconds / 2).max(1));
+    for target in ["readers", "indexes"] {
+        // The first folder is where new inputs go; git ignores it, so a fresh checkout lacks it.
+        let (corpus, seeds) = (format!("corpus/{target}"), format!("seeds/{target}"));
+        std::fs::create_dir_all(shell::root().join("fuzz").join(&corpus))?;
+        shell::run(nightly().args(["fuzz", "run", target, &corpus, &seeds, "--", &limit, "-malloc_limit_mb=64"]))?;
+    }
+    Ok(())
 }

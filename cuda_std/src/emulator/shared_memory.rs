@@ -151,10 +151,11 @@ impl SharedMemory {
 
     /// Forgets everything: a new block, with `dynamic` bytes of dynamic memory.
     pub fn start_block(&mut self, dynamic: u32) {
-        let end = DYNAMIC_BASE + dynamic;
-        if end.div_ceil(128) as usize > self.bytes.len() {
-            self.bytes.resize(end.div_ceil(128) as usize, Line([0; 128]));
-            self.cells.resize(end.div_ceil(WORD) as usize, Cell::default());
+        let lines = (DYNAMIC_BASE + dynamic).div_ceil(128) as usize;
+        if lines > self.bytes.len() {
+            self.bytes.resize(lines, Line([0; 128]));
+            // A cell for every word of the last line: a later block may use more of it.
+            self.cells.resize(lines * (128 / WORD as usize), Cell::default());
         }
         if self.epoch == u32::MAX {
             self.cells.fill(Cell::default());

@@ -74,3 +74,28 @@ shared! {
     shared_max_u32(u32, reg32) "max.u32";
     shared_min_u64(u64, reg64) "min.u64";
 }
+
+/// # Safety
+/// `address` is an aligned, initialised place in shared memory.
+#[inline(always)]
+pub unsafe fn shared_load_u32(address: u32, _: Site) -> u32 {
+    let value: u32;
+    // SAFETY: same contract. Not `readonly`: other threads write the place between two of these.
+    unsafe { asm!("ld.relaxed.cta.shared.u32 {0}, [{1}];", out(reg32) value, in(reg32) address, options(nostack)) }
+    value
+}
+
+/// # Safety
+/// `address` is that of four initialised words in shared memory, aligned to 16 bytes.
+#[inline(always)]
+pub unsafe fn shared_load_u32x4(address: u32, _: Site) -> [u32; 4] {
+    let (a, b, c, d): (u32, u32, u32, u32);
+    // SAFETY: same contract. Not `readonly`, as above.
+    unsafe {
+        asm!(
+            "ld.relaxed.cta.shared.v4.u32 {{{0}, {1}, {2}, {3}}}, [{4}];",
+            out(reg32) a, out(reg32) b, out(reg32) c, out(reg32) d, in(reg32) address, options(nostack)
+        )
+    }
+    [a, b, c, d]
+}

@@ -1,7 +1,8 @@
 use cuda_std::{
     atomic,
     emulator::{self, Buffer},
-    global, kernel,
+    global::{self, U32x4},
+    kernel,
     launch::LaunchConfig,
     shared_array, thread,
 };
@@ -101,4 +102,36 @@ fn shared_atomics() {
     assert_eq!(out.to_vec(), row.repeat(BLOCKS as usize));
     assert_eq!(stats.shared_atomics, u64::from(4 * ALL));
     assert_eq!(stats.barriers, u64::from(2 * BLOCKS));
+}
+
+/// Every thread lowers all four words and looks at them, with no barrier between its looks and the others' atomics.
+#[kernel]
+unsafe fn while_others_write(out: *mut u32) {
+    let t = thread::thread_idx_x();
+    let words = shared_array!(U32x4, 2);
+    // SAFETY: two vectors, written before a barrier; a result a thread.
+    unsafe {
+        if t == 0 {
+            words.store(U32x4([0; 4]));
+            words.add(1).store(U32x4([u32::MAX; 4]));
+        }
+        thread::sync_threads();
+        let lowered = words.add(1);
+        for i in 0..4 {
+            atomic::shared_min_u32(lowered.cast::<u32>().add(i), 1000 * i + t);
+        }
+        let seen = atomic::shared_load_u32x4(lowered).0;
+        let third = atomic::shared_load_u32(lowered.cast::<u32>().add(2));
+        let good = (0..4).all(|i| seen[i as usize] >= 1000 * i && seen[i as usize] <= 1000 * i + t);
+        global::store(out.add(t as usize), u32::from(good && third <= seen[2] && third >= 2000));
+    }
+}
+
+#[test]
+fn shared_loads_may_race_with_atomics() {
+    let mut out = Buffer::<u32>::new(THREADS as usize);
+    let config = LaunchConfig { grid: [1, 1, 1], block: [THREADS, 1, 1], shared_bytes: 0 };
+    // SAFETY: a result a thread.
+    unsafe { emulator::launch(&WHILE_OTHERS_WRITE, config, (out.as_mut_ptr(),)) }.unwrap();
+    assert_eq!(out.to_vec(), [1; THREADS as usize]);
 }

@@ -25,6 +25,26 @@ fn fused_is_one_rounding() {
     assert_eq!((math::sqrt_f32(2.25), math::sqrt_f64(2.0)), (1.5, std::f64::consts::SQRT_2));
 }
 
+#[test]
+fn pairs_of_halves_are_added_with_one_rounding_each() {
+    let one = half::f16::ONE.to_bits();
+    let (least, most) = (1u16, half::f16::MAX.to_bits());
+    for (a, b, sum) in [
+        (one, one, 0x4000),
+        // Half a unit in the last place ties to even; a little more than that does not.
+        (one, 0x1000, one),
+        (one, 0x1001, one + 1),
+        (one + 1, 0x1000, one + 2),
+        (least, least, 2),
+        (most, most, half::f16::INFINITY.to_bits()),
+        (0x8000, 0, 0),
+    ] {
+        let pack = |low: u16, high: u16| u32::from(low) | u32::from(high) << 16;
+        assert_eq!(math::add_f16x2(pack(a, one), pack(b, one)), pack(sum, 0x4000), "{a:#x} + {b:#x}");
+        assert_eq!(math::add_f16x2(pack(one, a), pack(one, b)), pack(0x4000, sum), "{a:#x} + {b:#x}");
+    }
+}
+
 /// The value of a 16-bit float by its definition.
 fn value(bits: u16, exponent_bits: u32, mantissa_bits: u32) -> f64 {
     let sign = if bits >> 15 == 1 { -1.0 } else { 1.0 };

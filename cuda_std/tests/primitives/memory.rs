@@ -92,6 +92,30 @@ fn static_arrays_are_distinct() {
     assert_eq!(out.to_vec(), block.repeat(3));
 }
 
+/// Every thread writes and reads a word of dynamic shared memory.
+#[kernel]
+unsafe fn dynamic_words(out: *mut u32) {
+    let t = thread::thread_idx_x();
+    let words = shared::dynamic::<u32>();
+    // SAFETY: a word and a result a thread.
+    unsafe {
+        words.add(t).store(t);
+        thread::sync_threads();
+        global::store(out.add(t as usize), words.add(t ^ 1).load());
+    }
+}
+
+/// A launch may use a little more dynamic memory than the one before it.
+#[test]
+fn dynamic_memory_grows_by_words() {
+    for threads in (2..200).step_by(2) {
+        let mut out = Buffer::<u32>::new(threads as usize);
+        // SAFETY: a word and a result a thread.
+        unsafe { emulator::launch(&DYNAMIC_WORDS, one_block(threads, 4 * threads), (out.as_mut_ptr(),)) }.unwrap();
+        assert_eq!(out.to_vec(), (0..threads).map(|t| t ^ 1).collect::<Vec<_>>());
+    }
+}
+
 /// `sync_threads_or` of whether this thread is the one.
 #[kernel]
 unsafe fn someone(the_one: u32, out: *mut u32) {

@@ -34,6 +34,12 @@
 //! so the product with y/‖y‖ by 1.01u; the dot product by 1.01γ‖y‖ + η, where ‖y‖ ≥ 2⁻¹⁰⁰ makes η/‖y‖ ≤ d·2⁻⁴⁹ ≪ γ; the
 //! scale by 1.01u and the product with it by u; c by 1.01u. E = 1.1γ + 8u. A zero vector scores exactly 0 = c.
 //!
+//! *Lookup tables.* A vector r_i = f32(c_i + p_i) may be scored by `acc` = fl(⟨x', c⟩) + Σ_m T\[m\] instead, where T\[m\] is the f32
+//! sum of the w products of part m of x' and p, x' is −2x or −x exactly, and M + 1 numbers are added in any order
+//! ([`QueryBound::error_by_tables`]). ⟨x', r⟩ differs from ⟨x', c⟩ + ⟨x', p⟩ by at most 1.01u‖x'‖‖r‖; fl(⟨x', c⟩), an f64 sum rounded, errs by
+//! 1.01u‖x'‖‖c‖; the tables by γ_w‖x'‖‖p‖ + η; their sum by γ_M(1 + γ_w)‖x'‖(‖p‖ + ‖c‖). As ‖p‖ ≤ (1 + 1.01u)‖r‖ + ‖c‖, all together
+//! is at most 1.1γ_n‖x'‖(‖r‖ + 2‖c‖) + η with n = w + M + 2, which is added to E; partial sums are at most 1.1‖x'‖(‖r‖ + 2‖c‖).
+//!
 //! *Overflow.* Partial sums are at most (1 + γ)‖x'‖‖y‖ by Cauchy-Schwarz, so nothing overflows while S < 2¹²⁵ (L2),
 //! ‖x‖M < 2¹²⁵ (inner product), or all norms of the block lie in [2⁻¹⁰⁰, 2¹⁰⁰] or are 0 (cosine). Otherwise E = +∞: every
 //! vector of the block survives, whatever its score, NaN included, and is judged by its canonical distance alone.
@@ -90,6 +96,16 @@ impl QueryBound {
         };
         // ∞ · 0 from a γ beyond its range; and the f64 roundings of this function itself.
         if error.is_nan() { f64::INFINITY } else { round_up(error) + self.tiny }
+    }
+
+    /// E for a block of sums of a centroid, of norm `centroid`, and codewords, scored by lookup tables, each product through at most
+    /// `terms` f32 operations; not under cosine.
+    pub(crate) fn error_by_tables(&self, largest: f32, centroid: f64, terms: usize) -> f64 {
+        let factor = if self.metric == Metric::L2 { 2.0 } else { 1.0 };
+        let reach = factor * self.norm * (f64::from(largest) + 2.0 * round_up(centroid));
+        let gamma = terms as f64 * U / (1.0 - terms as f64 * U);
+        // An infinite reach fails the comparison, as does NaN.
+        if reach < LIMIT { self.error(largest) + round_up(1.1 * gamma * reach) + self.tiny } else { f64::INFINITY }
     }
 
     /// U (the largest t that still counts) from the k-th best canonical distance.

@@ -16,6 +16,10 @@ use crate::Metric;
 pub(crate) trait Judge {
     /// The canonical distance of base vector `id` from this query.
     fn canonical(&mut self, id: u32) -> f32;
+    /// What results name base vector `id` by, and ties are broken by.
+    fn rank(&self, id: u32) -> u32 {
+        id
+    }
     /// The bound of this query.
     fn bound(&self) -> &QueryBound;
     /// Says that [`Judge::canonical`] of `id` will follow shortly.
@@ -134,7 +138,7 @@ impl Candidates {
                 judge.prefetch(id(later));
             }
             let id = id(self.scored[at]);
-            self.settled.push(key(metric, judge.canonical(id), id));
+            self.settled.push(key(metric, judge.canonical(id), judge.rank(id)));
         }
     }
 
@@ -215,7 +219,7 @@ fn from_ascending(bits: u32) -> f32 {
 }
 
 /// (distance, id) as one integer: ascending keys are best first, then lower id.
-fn key(metric: Metric, distance: f32, id: u32) -> u64 {
+pub(crate) fn key(metric: Metric, distance: f32, id: u32) -> u64 {
     let order = ascending(distance);
     u64::from(if metric.larger_is_better() { !order } else { order }) << 32 | u64::from(id)
 }

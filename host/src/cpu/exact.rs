@@ -4,6 +4,7 @@
 //! One side (the query, met by many rows) comes widened to f64, which saves a third of the work.
 
 use super::simd::Isa;
+use crate::Metric;
 
 /// Which term the sum runs over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -12,6 +13,28 @@ pub(crate) enum Term {
     SquaredDifference,
     /// x_i · y_i.
     Product,
+}
+
+/// The canonical distance (step 6 included) of a query, given with Σx², and a row, whose Σy² is asked for only under cosine.
+#[inline]
+pub(crate) fn distance(isa: Isa, metric: Metric, (x, xx): (&[f64], f64), y: &[f32], yy: impl FnOnce() -> f64) -> f32 {
+    match metric {
+        Metric::L2 => sum(isa, Term::SquaredDifference, x, y) as f32 + 0.0,
+        Metric::InnerProduct => sum(isa, Term::Product, x, y) as f32 + 0.0,
+        Metric::Cosine => {
+            let squares = xx * yy();
+            if squares == 0.0 { 0.0 } else { (sum(isa, Term::Product, x, y) / squares.sqrt()) as f32 + 0.0 }
+        }
+    }
+}
+
+/// Appends Σy² of each row of `dim` components.
+pub(crate) fn squares(isa: Isa, dim: usize, rows: &[f32], to: &mut Vec<f64>) {
+    let mut wide = vec![0.0; dim];
+    for row in rows.chunks_exact(dim) {
+        wide.iter_mut().zip(row).for_each(|(wide, &y)| *wide = f64::from(y));
+        to.push(sum(isa, Term::Product, &wide, row));
+    }
 }
 
 /// Steps 1 to 5 over two vectors of one length; `x` holds values that are f32.
@@ -141,7 +164,6 @@ mod avx512 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Metric;
     use crate::metric::canonical;
 
     #[test]

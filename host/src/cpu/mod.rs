@@ -58,10 +58,12 @@
 //! - 2 MiB pages for the base (through the allocator's tunable): 5 to 12 % faster. Not kept, since it needs a system call
 //!   that no dependency offers safely.
 
-mod bound;
-mod candidates;
-mod exact;
-mod scan;
+pub(crate) mod bound;
+pub(crate) mod candidates;
+pub(crate) mod exact;
+pub(crate) mod nearest;
+pub(crate) mod queries;
+pub(crate) mod scan;
 pub(crate) mod simd;
 #[cfg(test)]
 mod tests;
@@ -73,24 +75,23 @@ use rayon::prelude::*;
 
 use self::bound::{QueryBound, largest_norm};
 use self::candidates::{Candidates, Judge, Limit};
-use self::exact::Term;
+pub(crate) use self::queries::{Line, Queries, Scorer, as_f32, canonical_square, convert};
 use self::scan::{MAX_PANEL, PANEL_VECS, Sink, Tile};
 use self::simd::Isa;
-use crate::element::ElementType;
 use crate::flat::FlatBackend;
 use crate::{Element, Error, Metric, NONE, Result};
 
 /// Rows that share one largest norm; tiles never cross its multiples.
-const BLOCK: usize = 256;
+pub(crate) const BLOCK: usize = 256;
 /// f32 bytes of a tile: a share of the L2 cache (1 to 2 MiB on current server cores) that leaves room for a panel.
-const TILE_BYTES: usize = 1 << 20;
+pub(crate) const TILE_BYTES: usize = 1 << 20;
 /// Up to this many queries are scanned row by row rather than in panels.
-const DIRECT_QUERIES: usize = 4;
+pub(crate) const DIRECT_QUERIES: usize = 4;
 /// Queries scanned together, where there are enough: past 256 the base's share of the traffic no longer shows, and below
 /// it the base streams too often.
 const GROUP: std::ops::RangeInclusive<usize> = 256..=512;
 /// Bytes of candidates held at once, unless the builder says otherwise.
-const DEFAULT_BUDGET: u64 = 256 << 20;
+pub(crate) const DEFAULT_BUDGET: u64 = 256 << 20;
 
 /// The vectors of a flat index, in host memory.
 #[derive(Debug)]
@@ -116,7 +117,7 @@ impl<T: Element> FlatCpu<T> {
     }
 
     /// `isa` is one that the processor has.
-    fn with_isa(dim: usize, metric: Metric, budget: Option<u64>, isa: Isa) -> Self {
+    pub(crate) fn with_isa(dim: usize, metric: Metric, budget: Option<u64>, isa: Isa) -> Self {
         let budget = budget.unwrap_or(DEFAULT_BUDGET);
         Self {
             dim,
@@ -135,12 +136,12 @@ impl<T: Element> FlatCpu<T> {
         let start = id as usize * self.dim;
         &self.rows[start..start + self.dim]
     }
+}
 
-    /// Rows of a tile: a power of two that divides [`BLOCK`].
-    fn tile_rows(&self) -> usize {
-        let fit = (TILE_BYTES / size_of::<f32>() / self.dim).clamp(16, BLOCK);
-        1 << fit.ilog2()
-    }
+/// Rows of a tile: a power of two that divides [`BLOCK`].
+pub(crate) fn tile_rows(dim: usize) -> usize {
+    let fit = (TILE_BYTES / size_of::<f32>() / dim).clamp(16, BLOCK);
+    1 << fit.ilog2()
 }
 
 impl<T: Element> FlatBackend<T> for FlatCpu<T> {
@@ -211,14 +212,6 @@ impl<T: Element> FlatBackend<T> for FlatCpu<T> {
     }
 }
 
-/// Σy² by the canonical definition.
-fn canonical_square<T: Element>(isa: Isa, row: &[T]) -> f64 {
-    let mut narrow = vec![0.0; row.len()];
-    convert(row, &mut narrow);
-    let wide: Vec<f64> = narrow.iter().map(|&value| f64::from(value)).collect();
-    exact::sum(isa, Term::Product, &wide, &narrow)
-}
-
 /// How a search is cut.
 #[derive(Debug, Clone, Copy)]
 struct Plan {
@@ -253,26 +246,11 @@ impl Plan {
 
 /// A group of queries, made ready.
 struct Prepared {
-    dim: usize,
-    /// As f64, row-major, each from a cache line's start: what canonical distances are taken of.
-    wide: Vec<Wide>,
-    bounds: Vec<QueryBound>,
-    /// Σx² by the canonical definition.
-    squares: Vec<f64>,
+    queries: Queries,
     /// What the scan multiplies by (x' of [`bound`]): panels, or row-major for the direct kernel.
     packed: Vec<Line>,
     panels: Vec<Panel>,
 }
-
-/// A cache line of f32, so that panels are aligned to registers.
-#[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
-#[repr(C, align(64))]
-struct Line([f32; 16]);
-
-/// A cache line of f64.
-#[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
-#[repr(C, align(64))]
-struct Wide([f64; 8]);
 
 /// Queries scanned by one call of the panel kernel.
 #[derive(Debug, Clone, Copy)]
@@ -285,35 +263,10 @@ struct Panel {
 }
 
 impl Prepared {
-    fn query(&self, query: usize) -> &[f64] {
-        let stride = self.dim.div_ceil(8);
-        let wide: &[f64] = bytemuck::cast_slice(&self.wide[query * stride..(query + 1) * stride]);
-        &wide[..self.dim]
-    }
-
     fn new<T: Element>(index: &FlatCpu<T>, queries: &[T], direct: bool) -> Self {
-        let (dim, metric, lanes) = (index.dim, index.metric, index.isa.lanes());
+        let (dim, lanes) = (index.dim, index.isa.lanes());
         let count = queries.len() / dim;
-        let squares: Vec<f64> = queries.chunks_exact(dim).map(|x| canonical_square(index.isa, x)).collect();
-        let bounds = squares.iter().map(|&square| QueryBound::new(metric, dim, square)).collect();
-        let stride = dim.div_ceil(8);
-        let mut wide = vec![Wide([0.0; 8]); count * stride];
-        for (wide, query) in wide.chunks_exact_mut(stride).zip(queries.chunks_exact(dim)) {
-            let wide: &mut [f64] = bytemuck::cast_slice_mut(wide);
-            wide.iter_mut().zip(query).for_each(|(wide, x)| *wide = f64::from(x.to_f32()));
-        }
-        // x' of query q, component i.
-        let factors: Vec<f64> = squares
-            .iter()
-            .map(|&square| match metric {
-                Metric::L2 => -2.0,
-                Metric::InnerProduct => -1.0,
-                Metric::Cosine if square == 0.0 => 0.0,
-                Metric::Cosine => -1.0 / square.sqrt(),
-            })
-            .collect();
-        let factored = |q: usize, i: usize| (f64::from(queries[q * dim + i].to_f32()) * factors[q]) as f32;
-
+        let queries = Queries::new(index.isa, index.metric, dim, queries);
         let mut panels = Vec::new();
         let mut total = 0;
         if direct {
@@ -334,40 +287,26 @@ impl Prepared {
         let mut packed = vec![Line([0.0; 16]); total.div_ceil(16)];
         let values: &mut [f32] = bytemuck::cast_slice_mut(&mut packed);
         if direct {
-            for (at, value) in values[..total].iter_mut().enumerate() {
-                *value = factored(at / dim, at % dim);
+            for (query, values) in values[..total].chunks_exact_mut(dim).enumerate() {
+                values.iter_mut().zip(queries.factored(query)).for_each(|(value, x)| *value = x);
             }
         } else {
             for panel in &panels {
                 let width = panel.vecs * lanes;
-                for (i, line) in values[panel.start..panel.start + width * dim].chunks_exact_mut(width).enumerate() {
-                    for (q, value) in line.iter_mut().take(panel.queries).enumerate() {
-                        *value = factored(panel.first + q, i);
-                    }
+                for q in 0..panel.queries {
+                    let lane = values[panel.start + q..panel.start + width * dim].iter_mut().step_by(width);
+                    lane.zip(queries.factored(panel.first + q)).for_each(|(value, x)| *value = x);
                 }
             }
         }
-        Self { dim, wide, bounds, squares, packed, panels }
-    }
-}
-
-/// Exact conversion, in the form the compiler vectorises.
-fn convert<T: Element>(from: &[T], to: &mut [f32]) {
-    if T::TYPE == ElementType::F16 {
-        // The slice form looks for the processor's conversion once.
-        let from: &[half::f16] = bytemuck::cast_slice(from);
-        half::slice::HalfFloatSliceExt::convert_to_f32_slice(from, to);
-        return;
-    }
-    for (to, from) in to.iter_mut().zip(from) {
-        *to = from.to_f32();
+        Self { queries, packed, panels }
     }
 }
 
 impl<T: Element> FlatCpu<T> {
     fn search_group(&self, plan: &Plan, queries: &[T], k: usize, ids: &mut [u64], distances: &mut [f32]) {
         let prepared = Prepared::new(self, queries, plan.direct);
-        let limits: Vec<Limit> = prepared.bounds.iter().map(|_| Limit::new()).collect();
+        let limits: Vec<Limit> = prepared.queries.bounds.iter().map(|_| Limit::new()).collect();
         let next = AtomicUsize::new(0);
         let mut shares: Vec<Vec<Candidates>> = (0..plan.workers)
             .into_par_iter()
@@ -426,8 +365,8 @@ impl<T: Element> FlatCpu<T> {
                 return candidates;
             }
             let end = start.saturating_add(plan.run).min(self.len());
-            for first in (start..end).step_by(self.tile_rows()) {
-                let last = (first + self.tile_rows()).min(end);
+            for first in (start..end).step_by(tile_rows(self.dim)) {
+                let last = (first + tile_rows(self.dim)).min(end);
                 self.scan_tile(plan, prepared, limits, &mut candidates, &mut scratch, first..last);
             }
         }
@@ -443,13 +382,7 @@ impl<T: Element> FlatCpu<T> {
         range: std::ops::Range<usize>,
     ) {
         let source = &self.rows[range.start * self.dim..range.end * self.dim];
-        let rows = if T::TYPE == ElementType::F32 {
-            bytemuck::cast_slice(source)
-        } else {
-            scratch.resize(source.len(), 0.0);
-            convert(source, scratch);
-            scratch.as_slice()
-        };
+        let rows = as_f32(source, scratch);
         let part = |factors: &'_ [f32]| if factors.is_empty() { 0..0 } else { range.clone() };
         let tile = Tile {
             dim: self.dim,
@@ -466,7 +399,7 @@ impl<T: Element> FlatCpu<T> {
             let thresholds = [const { Cell::new(f32::NEG_INFINITY) }; MAX_PANEL];
             let mut errors = [0.0; MAX_PANEL];
             for (lane, query) in queries.clone().enumerate() {
-                errors[lane] = prepared.bounds[query].error(largest);
+                errors[lane] = prepared.queries.bounds[query].error(largest);
                 thresholds[lane].set(candidates[query].threshold(errors[lane], &limits[query]));
             }
             let mut survivors = Survivors {
@@ -490,9 +423,9 @@ impl<T: Element> FlatCpu<T> {
     fn judge<'a>(&'a self, prepared: &'a Prepared, query: usize) -> PairJudge<'a, T> {
         PairJudge {
             index: self,
-            query: prepared.query(query),
-            bound: &prepared.bounds[query],
-            square: prepared.squares[query],
+            query: prepared.queries.wide(query),
+            bound: &prepared.queries.bounds[query],
+            square: prepared.queries.squares[query],
             scratch: Vec::new(),
         }
     }
@@ -539,26 +472,9 @@ struct PairJudge<'a, T: Element> {
 impl<T: Element> Judge for PairJudge<'_, T> {
     fn canonical(&mut self, id: u32) -> f32 {
         let row = self.index.row(id);
-        let row = if T::TYPE == ElementType::F32 {
-            bytemuck::cast_slice(row)
-        } else {
-            self.scratch.resize(row.len(), 0.0);
-            convert(row, &mut self.scratch);
-            self.scratch.as_slice()
-        };
-        let isa = self.index.isa;
-        match self.index.metric {
-            Metric::L2 => exact::sum(isa, Term::SquaredDifference, self.query, row) as f32 + 0.0,
-            Metric::InnerProduct => exact::sum(isa, Term::Product, self.query, row) as f32 + 0.0,
-            Metric::Cosine => {
-                let squares = self.square * self.index.squares[id as usize];
-                if squares == 0.0 {
-                    0.0
-                } else {
-                    (exact::sum(isa, Term::Product, self.query, row) / squares.sqrt()) as f32 + 0.0
-                }
-            }
-        }
+        let row = as_f32(row, &mut self.scratch);
+        let square = || self.index.squares[id as usize];
+        exact::distance(self.index.isa, self.index.metric, (self.query, self.square), row, square)
     }
 
     fn bound(&self) -> &QueryBound {

@@ -19,7 +19,9 @@ use crate::device_info::ptx;
 use crate::{Error, NoDeviceReason, Result};
 
 /// Copies from this size on go through pinned buffers.
-const PINNED_FROM: usize = 4 << 20;
+const PINNED_FROM: usize = 64 << 10;
+/// Bytes that one thread copies at a time.
+const COPY_BYTES: usize = 256 << 10;
 /// Size of a pinned buffer. Two of them overlap the host's copy with the bus.
 const PINNED_BYTES: usize = 32 << 20;
 
@@ -31,7 +33,8 @@ pub(crate) struct Cuda {
     context: Context,
     modules: Mutex<HashMap<&'static str, LoadedModule>>,
     functions: Mutex<HashMap<&'static str, Function>>,
-    pinned: Mutex<Option<[Pinned; 2]>>,
+    /// Pairs of pinned buffers that no copy uses at the moment.
+    pinned: Mutex<Vec<[Pinned; 2]>>,
 }
 
 /// A loaded module; dropped with the device.
@@ -252,12 +255,16 @@ impl Cuda {
         Ok(module)
     }
 
-    /// The device's two pinned buffers, made on first use.
-    fn pinned_pair<'a>(&self, pinned: &'a mut Option<[Pinned; 2]>) -> Result<&'a [Pinned; 2]> {
-        match pinned {
-            Some(buffers) => Ok(buffers),
-            none => Ok(none.insert([self.new_pinned()?, self.new_pinned()?])),
-        }
+    /// Runs `work` with a pair of pinned buffers of its own, made where none is idle. A pair whose work failed is not used again.
+    fn with_pinned<V>(&self, work: impl FnOnce(&[Pinned; 2]) -> Result<V>) -> Result<V> {
+        let idle = self.pinned.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).pop();
+        let buffers = match idle {
+            Some(buffers) => buffers,
+            None => [self.new_pinned()?, self.new_pinned()?],
+        };
+        let result = work(&buffers)?;
+        self.pinned.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).push(buffers);
+        Ok(result)
     }
 
     fn new_pinned(&self) -> Result<Pinned> {
@@ -266,6 +273,15 @@ impl Cuda {
         self.check("cuMemHostAlloc", unsafe { sys::cuMemHostAlloc(&mut start, PINNED_BYTES, 0) })?;
         let done = Event::new(EventFlags::DISABLE_TIMING).map_err(self.failed("cuEventCreate"))?;
         Ok(Pinned { start: start.cast(), done })
+    }
+}
+
+/// Copies by many threads where that pays: waking them takes longer than copying a megabyte.
+fn copy_memory(to: &mut [u8], from: &[u8]) {
+    if to.len() <= 4 * COPY_BYTES {
+        to.copy_from_slice(from);
+    } else {
+        to.par_chunks_mut(COPY_BYTES).zip(from.par_chunks(COPY_BYTES)).for_each(|(to, from)| to.copy_from_slice(from));
     }
 }
 
@@ -332,22 +348,19 @@ impl Runtime for CudaDevice {
         if from.len() < PINNED_FROM {
             return copy(to, from.as_ptr(), from.len());
         }
-        let mut pinned = self.pinned.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        let buffers = self.pinned_pair(&mut pinned)?;
-        for (piece, bytes) in from.chunks(PINNED_BYTES).enumerate() {
-            let buffer = &buffers[piece % 2];
-            // An event that was never recorded is done.
-            buffer.done.synchronize().map_err(self.failed("cuEventSynchronize"))?;
-            // SAFETY: the buffer has PINNED_BYTES, is ours under the lock, and the bus is done with it.
-            let staging = unsafe { std::slice::from_raw_parts_mut(buffer.start, bytes.len()) };
-            staging
-                .par_chunks_mut(1 << 20)
-                .zip(bytes.par_chunks(1 << 20))
-                .for_each(|(to, from)| to.copy_from_slice(from));
-            copy(to.wrapping_add(piece * PINNED_BYTES), buffer.start, bytes.len())?;
-            buffer.done.record(stream).map_err(self.failed("cuEventRecord"))?;
-        }
-        Ok(())
+        self.with_pinned(|buffers| {
+            for (piece, bytes) in from.chunks(PINNED_BYTES).enumerate() {
+                let buffer = &buffers[piece % 2];
+                // An event that was never recorded is done.
+                buffer.done.synchronize().map_err(self.failed("cuEventSynchronize"))?;
+                // SAFETY: the buffer has PINNED_BYTES, is ours, and the bus is done with it.
+                let staging = unsafe { std::slice::from_raw_parts_mut(buffer.start, bytes.len()) };
+                copy_memory(staging, bytes);
+                copy(to.wrapping_add(piece * PINNED_BYTES), buffer.start, bytes.len())?;
+                buffer.done.record(stream).map_err(self.failed("cuEventRecord"))?;
+            }
+            Ok(())
+        })
     }
 
     unsafe fn download(&self, stream: &Stream, to: &mut [u8], from: *const u8) -> Result<()> {
@@ -364,32 +377,32 @@ impl Runtime for CudaDevice {
             }
             return self.synchronize(stream);
         }
-        let mut pinned = self.pinned.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        let buffers = self.pinned_pair(&mut pinned)?;
-        let start = |piece: usize, bytes: usize| {
-            let buffer = &buffers[piece % 2];
-            copy(buffer.start, from.wrapping_add(piece * PINNED_BYTES), bytes)?;
-            buffer.done.record(stream).map_err(self.failed("cuEventRecord"))
-        };
-        // The bus fills one buffer while the host empties the other.
-        let pieces = to.len().div_ceil(PINNED_BYTES);
-        let size = |piece: usize| (to.len() - piece * PINNED_BYTES).min(PINNED_BYTES);
-        let sizes: Vec<usize> = (0..pieces).map(size).collect();
-        for buffer in buffers {
-            buffer.done.synchronize().map_err(self.failed("cuEventSynchronize"))?;
-        }
-        start(0, sizes[0])?;
-        for (piece, to) in to.chunks_mut(PINNED_BYTES).enumerate() {
-            if let Some(&bytes) = sizes.get(piece + 1) {
-                start(piece + 1, bytes)?;
+        self.with_pinned(|buffers| {
+            let start = |piece: usize, bytes: usize| {
+                let buffer = &buffers[piece % 2];
+                copy(buffer.start, from.wrapping_add(piece * PINNED_BYTES), bytes)?;
+                buffer.done.record(stream).map_err(self.failed("cuEventRecord"))
+            };
+            // The bus fills one buffer while the host empties the other.
+            let pieces = to.len().div_ceil(PINNED_BYTES);
+            let size = |piece: usize| (to.len() - piece * PINNED_BYTES).min(PINNED_BYTES);
+            let sizes: Vec<usize> = (0..pieces).map(size).collect();
+            for buffer in buffers {
+                buffer.done.synchronize().map_err(self.failed("cuEventSynchronize"))?;
             }
-            let buffer = &buffers[piece % 2];
-            buffer.done.synchronize().map_err(self.failed("cuEventSynchronize"))?;
-            // SAFETY: the buffer has PINNED_BYTES, is ours under the lock, and the bus is done with it.
-            let staging = unsafe { std::slice::from_raw_parts(buffer.start, to.len()) };
-            to.par_chunks_mut(1 << 20).zip(staging.par_chunks(1 << 20)).for_each(|(to, from)| to.copy_from_slice(from));
-        }
-        Ok(())
+            start(0, sizes[0])?;
+            for (piece, to) in to.chunks_mut(PINNED_BYTES).enumerate() {
+                if let Some(&bytes) = sizes.get(piece + 1) {
+                    start(piece + 1, bytes)?;
+                }
+                let buffer = &buffers[piece % 2];
+                buffer.done.synchronize().map_err(self.failed("cuEventSynchronize"))?;
+                // SAFETY: the buffer has PINNED_BYTES, is ours, and the bus is done with it.
+                let staging = unsafe { std::slice::from_raw_parts(buffer.start, to.len()) };
+                copy_memory(to, staging);
+            }
+            Ok(())
+        })
     }
 
     unsafe fn copy(&self, stream: &Stream, to: *mut u8, from: *const u8, bytes: usize) -> Result<()> {

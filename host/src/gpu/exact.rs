@@ -68,7 +68,8 @@ impl Shape {
         self.stride() * self.element.size()
     }
 
-    fn metric_code(self) -> u32 {
+    /// The metric as the kernels take it.
+    pub fn metric_code(self) -> u32 {
         match self.metric {
             Metric::L2 => prepare::METRIC_L2,
             Metric::InnerProduct => prepare::METRIC_INNER_PRODUCT,
@@ -89,14 +90,22 @@ fn padded(count: usize, tile: u32) -> usize {
 /// Where the parts of a prepared set of vectors lie, relative to its start. Rows come first.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SetLayout {
-    copy: usize,
-    values: usize,
-    norms: usize,
-    residuals: usize,
-    tile_norms: usize,
-    tile_residuals: usize,
-    greatest: usize,
-    bounds: usize,
+    /// f16 copies.
+    pub copy: usize,
+    /// Their part of a score; whole tiles, as are norms and residuals, which follow without a gap.
+    pub values: usize,
+    /// Bounds of norms, and of what the copies lost.
+    pub norms: usize,
+    /// See `norms`.
+    pub residuals: usize,
+    /// The greatest of each tile of 128 vectors.
+    pub tile_norms: usize,
+    /// See `tile_norms`.
+    pub tile_residuals: usize,
+    /// The greatest |component|.
+    pub greatest: usize,
+    /// The greatest norm and residual of all.
+    pub bounds: usize,
     squares: usize,
     centre: usize,
     padded: usize,
@@ -129,7 +138,8 @@ impl SetLayout {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Set {
     start: *mut u8,
-    layout: SetLayout,
+    /// Where its parts lie.
+    pub layout: SetLayout,
     /// Vectors in the set.
     pub count: u32,
 }
@@ -145,7 +155,8 @@ impl Set {
         self.start
     }
 
-    fn part<V>(&self, offset: usize) -> *mut V {
+    /// The part of the set at `offset`, as its layout has it.
+    pub fn part<V>(&self, offset: usize) -> *mut V {
         self.start.wrapping_add(offset).cast()
     }
 
@@ -157,6 +168,50 @@ impl Set {
     fn squares(&self, shape: Shape) -> *mut f64 {
         if shape.metric == Metric::Cosine { self.part(self.layout.squares) } else { std::ptr::null_mut() }
     }
+}
+
+/// Rows on the device before [`prepare_rows`].
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Unprepared {
+    /// Element type.
+    pub element: ElementType,
+    /// The rows.
+    pub rows: *const u8,
+    /// How many.
+    pub count: u32,
+    /// How many with padding: those past `count` become zeros of value +∞.
+    pub padded: u32,
+    /// Components from one row to the next.
+    pub stride: u32,
+    /// What is subtracted from each row, or null.
+    pub centre: *const f32,
+    /// The kernels' number of the metric.
+    pub metric: u32,
+    /// Bits of the greatest component.
+    pub greatest: *mut u32,
+}
+
+/// What [`prepare_rows`] makes; all but copy and values may be null.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Prepared {
+    /// f16 copies.
+    pub copy: *mut u16,
+    /// Components from one copy to the next.
+    pub copy_stride: u32,
+    /// ‖v‖² or 0.
+    pub values: *mut f32,
+    /// Bounds of norms.
+    pub norms: *mut f32,
+    /// Bounds of what the copies lost.
+    pub residuals: *mut f32,
+    /// The greatest norm of each tile.
+    pub tile_norms: *mut u32,
+    /// The greatest residual of each tile.
+    pub tile_residuals: *mut u32,
+    /// Greatest norm and residual of all.
+    pub bounds: *mut u32,
+    /// Canonical Σx².
+    pub squares: *mut f64,
 }
 
 /// Uploads vectors, zero-padded to the device's stride.
@@ -190,50 +245,98 @@ pub(crate) unsafe fn upload_rows<T: Element, R: Runtime>(
     Ok(())
 }
 
-fn blocks(kernel: &'static str, warps: u64, warps_per_block: u32) -> Result<LaunchConfig> {
+/// Makes the f16 copies, norms and bounds of a set whose rows (and centre, if `centred`) are there.
+///
+/// # Safety
+/// The set's memory is as `SetLayout` reserved it.
+pub(crate) unsafe fn prepare_set<R: Runtime>(
+    runtime: &R,
+    stream: &R::Stream,
+    shape: Shape,
+    set: Set,
+    centred: bool,
+) -> Result<()> {
+    let layout = set.layout;
+    let from = Unprepared {
+        element: shape.element,
+        rows: set.rows(),
+        count: set.count,
+        padded: layout.padded as u32,
+        stride: shape.stride() as u32,
+        centre: if centred { set.centre() } else { std::ptr::null() },
+        metric: shape.metric_code(),
+        greatest: set.part(layout.greatest),
+    };
+    let to = Prepared {
+        copy: set.part(layout.copy),
+        copy_stride: shape.copy_stride() as u32,
+        values: set.part(layout.values),
+        norms: set.part(layout.norms),
+        residuals: set.part(layout.residuals),
+        tile_norms: set.part(layout.tile_norms),
+        tile_residuals: set.part(layout.tile_residuals),
+        bounds: set.part(layout.bounds),
+        squares: set.squares(shape),
+    };
+    // SAFETY: every part has the size that the kernels ask for; the fills come first in stream order.
+    unsafe {
+        // Tile norms and residuals, greatest and bounds lie side by side: one fill.
+        let zeroed = layout.bounds + 2 * size_of::<u32>() - layout.tile_norms;
+        runtime.fill(stream, set.part(layout.tile_norms), 0, zeroed)?;
+        greatest_of(runtime, stream, from)?;
+        prepare_rows(runtime, stream, from, to)
+    }
+}
+
+/// Launches of warps, some a block.
+pub(crate) fn blocks(kernel: &'static str, warps: u64, warps_per_block: u32) -> Result<LaunchConfig> {
     let blocks = grid(kernel, warps.div_ceil(u64::from(warps_per_block)))?;
     Ok(LaunchConfig { grid: [blocks, 1, 1], block: [32 * warps_per_block, 1, 1], shared_bytes: 0 })
 }
 
 macro_rules! per_element {
     ($(($name:ident, $stored:ty, $c:ident, $canonical:ident, $g:ident, $greatest:ident, $p:ident, $prepare:ident))*) => {
-        /// Makes the f16 copies, norms and bounds of a set whose rows (and centre, if `centred`) are there.
+        /// Finds the greatest component of rows, and makes their f16 copies, values, norms and bounds.
         ///
         /// # Safety
-        /// The set's memory is as `SetLayout` reserved it.
-        pub(crate) unsafe fn prepare_set<R: Runtime>(
-            runtime: &R, stream: &R::Stream, shape: Shape, set: Set, centred: bool,
-        ) -> Result<()> {
-            let layout = set.layout;
-            let tiles = layout.padded / filter::TILE_ROWS as usize;
-            let centre: *const f32 = if centred { set.centre() } else { std::ptr::null() };
-            let stride = shape.stride() as u32;
-            // SAFETY: every part has the size that the kernels ask for; the fills come first in stream order.
-            unsafe {
-                for (part, words) in [
-                    (layout.tile_norms, tiles), (layout.tile_residuals, tiles), (layout.greatest, 1), (layout.bounds, 2),
-                ] {
-                    runtime.fill(stream, set.part(part), 0, 4 * words)?;
+        /// The pointers cover the shapes; the word at `from.greatest` is zero, or what rows of the same scale gave before.
+        pub(crate) unsafe fn greatest_of<R: Runtime>(runtime: &R, stream: &R::Stream, from: Unprepared) -> Result<()> {
+            match from.element {$(
+                ElementType::$name => {
+                    let warps = u64::from(from.count).min(u64::from(runtime.limits().multiprocessors) * 64);
+                    let kernel = &prepare::$greatest;
+                    let config = blocks(kernel.name(), warps, prepare::WARPS_PER_BLOCK)?;
+                    let rows = from.rows.cast::<$stored>();
+                    // SAFETY: as the caller promises.
+                    unsafe {
+                        runtime.launch(stream, kernel, config, (rows, from.count, from.stride, from.centre, from.greatest))
+                    }
                 }
-                match shape.element {$(
-                    ElementType::$name => {
-                        let rows = set.rows().cast::<$stored>().cast_const();
-                        let warps = u64::from(set.count).min(u64::from(runtime.limits().multiprocessors) * 64);
-                        let kernel = &prepare::$greatest;
-                        let config = blocks(kernel.name(), warps, prepare::WARPS_PER_BLOCK)?;
-                        runtime.launch(stream, kernel, config, (rows, set.count, stride, centre, set.part(layout.greatest)))?;
-                        let kernel = &prepare::$prepare;
-                        let config = blocks(kernel.name(), layout.padded as u64, prepare::WARPS_PER_BLOCK)?;
+            )*}
+        }
+
+        /// Makes f16 copies, values, norms and bounds of rows whose greatest component is there.
+        ///
+        /// # Safety
+        /// The pointers that are not null cover the shapes, as the `prepare_*` kernels say.
+        pub(crate) unsafe fn prepare_rows<R: Runtime>(
+            runtime: &R, stream: &R::Stream, from: Unprepared, to: Prepared,
+        ) -> Result<()> {
+            match from.element {$(
+                ElementType::$name => {
+                    let kernel = &prepare::$prepare;
+                    let config = blocks(kernel.name(), u64::from(from.padded), prepare::WARPS_PER_BLOCK)?;
+                    let rows = from.rows.cast::<$stored>();
+                    // SAFETY: as the caller promises.
+                    unsafe {
                         runtime.launch(stream, kernel, config, (
-                            rows, set.count, layout.padded as u32, stride, centre, shape.metric_code(),
-                            set.part::<u32>(layout.greatest).cast_const(), set.part(layout.copy),
-                            shape.copy_stride() as u32, set.part(layout.values), set.part(layout.norms),
-                            set.part(layout.residuals), set.part(layout.tile_norms), set.part(layout.tile_residuals),
-                            set.part(layout.bounds), set.squares(shape),
+                            rows, from.count, from.padded, from.stride, from.centre, from.metric,
+                            from.greatest.cast_const(), to.copy, to.copy_stride, to.values, to.norms, to.residuals,
+                            to.tile_norms, to.tile_residuals, to.bounds, to.squares,
                         ))
                     }
-                )*}
-            }
+                }
+            )*}
         }
 
         /// Canonical distances of each query to its listed rows (all rows where `rows` is null).

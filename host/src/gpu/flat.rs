@@ -59,7 +59,7 @@ struct Slots<R: Runtime> {
 /// A point near the middle of the base: subtracting it from every vector changes no squared L2 distance and makes norms, and
 /// with them the filter's error bound, smaller.
 #[derive(Default)]
-struct Centre {
+pub(super) struct Centre {
     sum: Vec<f64>,
     rows: usize,
     integers: bool,
@@ -67,7 +67,7 @@ struct Centre {
 
 impl Centre {
     /// Takes a sample of the rows into the estimate.
-    fn add<T: Element>(&mut self, rows: &[T], dim: usize) {
+    pub fn add<T: Element>(&mut self, rows: &[T], dim: usize) {
         let count = rows.len() / dim;
         if self.rows == 0 {
             *self = Centre { sum: vec![0.0; dim], rows: 0, integers: true };
@@ -87,7 +87,7 @@ impl Centre {
     }
 
     /// The estimate. For whole numbers it is whole, so that f16 still holds the differences exactly.
-    fn components(&self, stride: usize) -> Vec<f32> {
+    pub fn components(&self, stride: usize) -> Vec<f32> {
         let mean = |sum: &f64| sum / self.rows.max(1) as f64;
         let round = |value: f64| if self.integers { value.round() } else { value };
         let mut centre: Vec<f32> = self.sum.iter().map(mean).map(round).map(|value| value as f32).collect();

@@ -8,24 +8,43 @@
 //! | `select` | k-selection: plans and launches |
 //! | `dispatch` | k-selection: which method for which shape |
 //! | `exact` | exact search of one block of rows on the device |
+//! | `batches` | rows up and results down, in batches |
+//! | `encode` | product-quantizer codes |
+//! | `rotate` | products of rows with a matrix |
 //! | `flat` | the flat index: where rows live, tiling over queries and blocks, two lanes at once |
+//! | `ivf` | inverted files: the image of the lists, searches of it |
+//! | `assign` | the nearest centroid of each point of one batch on the device |
+//! | `cluster_sums` | sums over the points of each cluster, totals, new centroids |
+//! | `kmeans` | k-means: where points live, and the order of an iteration |
 //! | `hostile` | tests: rows made to defeat k-selection |
+//! | `tables` | scores of product-quantized lists by lookup tables: plans and launches |
 //! | `sampling` | tests: how often a sample misleads |
 
+mod assign;
+mod batches;
+mod cluster_sums;
 #[cfg(feature = "cuda")]
 pub(crate) mod cuda;
 pub(crate) mod dispatch;
 pub(crate) mod emulated;
+mod encode;
 mod exact;
 mod flat;
 #[cfg(test)]
 mod hostile;
+mod ivf;
+pub(crate) mod kmeans;
+mod rotate;
 pub(crate) mod runtime;
 #[cfg(test)]
 mod sampling;
 pub(crate) mod select;
+mod tables;
 
 use crate::flat::FlatBackend;
+use crate::kmeans::worker::{Assign, Scale, Worker};
+use crate::pq::ProductQuantizer;
+use crate::pq::encode::Residuals;
 use crate::select::{Algorithm, Best, Key, Rows, Selection};
 use crate::{Device, Element, Metric, Result};
 
@@ -40,6 +59,19 @@ pub(crate) fn open_flat<T: Element>(
         Device::Emulator => Ok(Box::new(flat::FlatDevice::<T, _>::new(emulated::Emulator, dim, metric, budget)?)),
         Device::Gpu(index) => open_cuda(index, dim, metric, budget),
         Device::Auto | Device::Cpu => open_cuda(0, dim, metric, budget),
+    }
+}
+
+/// Opens `device` for inverted files.
+pub(crate) fn open_ivf<T: Element>(device: Device, budget: Option<u64>) -> Result<Box<dyn crate::ivf::IvfBackend<T>>> {
+    match device {
+        Device::Emulator => Ok(Box::new(ivf::IvfDevice::<T, _>::new(emulated::Emulator, device, budget)?)),
+        #[cfg(feature = "cuda")]
+        Device::Gpu(index) => Ok(Box::new(ivf::IvfDevice::<T, _>::new(cuda::open(index)?, device, budget)?)),
+        #[cfg(feature = "cuda")]
+        Device::Auto | Device::Cpu => Ok(Box::new(ivf::IvfDevice::<T, _>::new(cuda::open(0)?, device, budget)?)),
+        #[cfg(not(feature = "cuda"))]
+        _ => Err(crate::Error::NoDevice { reason: crate::NoDeviceReason::FeatureOff }),
     }
 }
 
@@ -72,6 +104,90 @@ pub(crate) fn select_k<K: Key>(
         Device::Gpu(index) => select::select_from_host(&cuda::open(index)?, rows, best, algorithm, selection),
         #[cfg(feature = "cuda")]
         Device::Auto | Device::Cpu => select::select_from_host(&cuda::open(0)?, rows, best, algorithm, selection),
+        #[cfg(not(feature = "cuda"))]
+        _ => Err(crate::Error::NoDevice { reason: crate::NoDeviceReason::FeatureOff }),
+    }
+}
+
+/// Codes of `rows` (checked), or of their residuals, by a GPU or the emulator, within `budget` bytes of its memory (or nine tenths
+/// of what is free). Labels name centroids.
+pub(crate) fn encode_pq(
+    device: Device,
+    quantizer: &ProductQuantizer,
+    rows: &[f32],
+    residuals: Option<Residuals<'_>>,
+    budget: Option<u64>,
+) -> Result<Vec<u8>> {
+    match device {
+        Device::Emulator => encode::encode(&emulated::Emulator, quantizer, rows, residuals, budget),
+        #[cfg(feature = "cuda")]
+        Device::Gpu(index) => encode::encode(&cuda::open(index)?, quantizer, rows, residuals, budget),
+        #[cfg(feature = "cuda")]
+        Device::Auto | Device::Cpu => encode::encode(&cuda::open(0)?, quantizer, rows, residuals, budget),
+        #[cfg(not(feature = "cuda"))]
+        _ => Err(crate::Error::NoDevice { reason: crate::NoDeviceReason::FeatureOff }),
+    }
+}
+
+/// Opens `device` (as [`open_flat`]) for a k-means run over `rows` (row-major, `dim` components each, at least one) and as
+/// many `weights`, if any. Points live in device memory while they fit `budget` bytes (default: nine tenths of what is
+/// free), and are streamed from `rows` otherwise.
+#[expect(clippy::too_many_arguments, reason = "the settings of one run")]
+pub(crate) fn open_kmeans<'a, T: Element>(
+    device: Device,
+    metric: Assign,
+    clusters: usize,
+    rows: &'a [T],
+    weights: Option<&'a [f32]>,
+    dim: usize,
+    scale: Scale,
+    budget: Option<u64>,
+    spherical: bool,
+) -> Result<Box<dyn Worker + 'a>> {
+    let run = kmeans::Run { metric, clusters, rows, weights, dim, budget };
+    let means = kmeans::Means { scale, spherical };
+    match device {
+        Device::Emulator => Ok(Box::new(kmeans::KMeansDevice::new(emulated::Emulator, run, means)?)),
+        #[cfg(feature = "cuda")]
+        Device::Gpu(index) => Ok(Box::new(kmeans::KMeansDevice::new(cuda::open(index)?, run, means)?)),
+        #[cfg(feature = "cuda")]
+        Device::Auto | Device::Cpu => Ok(Box::new(kmeans::KMeansDevice::new(cuda::open(0)?, run, means)?)),
+        #[cfg(not(feature = "cuda"))]
+        _ => Err(crate::Error::NoDevice { reason: crate::NoDeviceReason::FeatureOff }),
+    }
+}
+
+/// The nearest of `centroids` (row-major, `dim` components each, at least one) for every row: step 1 of
+/// [`crate::kmeans::worker`]'s definition. Memory as [`open_kmeans`].
+pub(crate) fn assign_rows<T: Element>(
+    device: Device,
+    metric: Assign,
+    rows: &[T],
+    dim: usize,
+    centroids: &[f32],
+    budget: Option<u64>,
+) -> Result<Vec<u32>> {
+    let run = kmeans::Run { metric, clusters: centroids.len() / dim.max(1), rows, weights: None, dim, budget };
+    match device {
+        Device::Emulator => kmeans::labels(emulated::Emulator, run, centroids),
+        #[cfg(feature = "cuda")]
+        Device::Gpu(index) => kmeans::labels(cuda::open(index)?, run, centroids),
+        #[cfg(feature = "cuda")]
+        Device::Auto | Device::Cpu => kmeans::labels(cuda::open(0)?, run, centroids),
+        #[cfg(not(feature = "cuda"))]
+        _ => Err(crate::Error::NoDevice { reason: crate::NoDeviceReason::FeatureOff }),
+    }
+}
+
+/// Canonical inner products of each of `rows` (checked) with each row of `matrix`, rows of `dim` components both, by a GPU or the
+/// emulator: rows × matrix rows.
+pub(crate) fn row_products(device: Device, matrix: &[f32], rows: &[f32], dim: usize) -> Result<Vec<f32>> {
+    match device {
+        Device::Emulator => rotate::row_products(&emulated::Emulator, matrix, rows, dim),
+        #[cfg(feature = "cuda")]
+        Device::Gpu(index) => rotate::row_products(&cuda::open(index)?, matrix, rows, dim),
+        #[cfg(feature = "cuda")]
+        Device::Auto | Device::Cpu => rotate::row_products(&cuda::open(0)?, matrix, rows, dim),
         #[cfg(not(feature = "cuda"))]
         _ => Err(crate::Error::NoDevice { reason: crate::NoDeviceReason::FeatureOff }),
     }

@@ -158,6 +158,7 @@ impl Layout {
 pub(crate) struct HostScratch {
     keys: Vec<f32>,
     ids: Vec<u32>,
+    words: Vec<u32>,
 }
 
 impl HostScratch {
@@ -168,6 +169,14 @@ impl HostScratch {
             self.ids.resize(len, 0);
         }
         (&mut self.keys[..len], &mut self.ids[..len])
+    }
+
+    /// Room for `len` words, with unspecified contents.
+    pub fn words(&mut self, len: usize) -> &mut [u32] {
+        if self.words.len() < len {
+            self.words.resize(len, 0);
+        }
+        &mut self.words[..len]
     }
 }
 

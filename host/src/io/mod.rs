@@ -56,6 +56,7 @@ use crate::error::{Error, FileDefect, Result};
 pub use fuzz::read_any_bytes;
 pub use ids::{GroundTruth, IdMatrix};
 pub use vectors::{Elements, VectorData, Vectors};
+pub(crate) use write::replace;
 pub use write::{check_distances_path, check_ids_path, write_distances, write_ids, write_vectors};
 
 // Payloads are used in place, so memory must have the files' byte order. Every host of a CUDA device has it.
@@ -254,7 +255,7 @@ fn known(path: &Path, accept: impl Fn(Format) -> bool, known: &'static str) -> R
 }
 
 /// Maps a file; `None` if it is empty.
-fn open(path: &Path) -> Result<Option<Arc<Mmap>>> {
+pub(crate) fn open(path: &Path) -> Result<Option<Arc<Mmap>>> {
     let failed = |source| Error::Io { path: path.to_owned(), source };
     // Looked at before opening: opening a pipe without a writer would wait for ever.
     let metadata = std::fs::metadata(path).map_err(failed)?;

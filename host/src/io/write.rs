@@ -137,6 +137,20 @@ fn save(
             ([word(rows)?.to_le_bytes(), word(columns)?.to_le_bytes()].concat(), Vec::new())
         }
     };
+    replace(path, |file| {
+        let mut out = BufWriter::new(file);
+        out.write_all(&header)?;
+        for row in 0..rows {
+            out.write_all(&prefix)?;
+            write(row * columns..(row + 1) * columns, &mut out)?;
+        }
+        out.flush()
+    })
+}
+
+/// Makes `path` a file of what `write` writes: into a temporary file of the same folder, which takes the name when it is complete.
+/// A failure leaves what was there, and no temporary file.
+pub(crate) fn replace(path: &Path, write: impl FnOnce(&mut File) -> std::io::Result<()>) -> Result<()> {
     let failed = |source| Error::Io { path: path.to_owned(), source };
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let mut temporary = tempfile::Builder::new();
@@ -146,14 +160,7 @@ fn save(
     temporary.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
     // Dropped on every early return, which removes the temporary file.
     let mut file = temporary.tempfile_in(folder).map_err(failed)?;
-    let mut out = BufWriter::new(file.as_file_mut());
-    out.write_all(&header).map_err(failed)?;
-    for row in 0..rows {
-        out.write_all(&prefix).map_err(failed)?;
-        write(row * columns..(row + 1) * columns, &mut out).map_err(failed)?;
-    }
-    out.flush().map_err(failed)?;
-    drop(out);
+    write(file.as_file_mut()).map_err(failed)?;
     file.persist(path).map_err(|failure| failed(failure.error))?;
     Ok(())
 }

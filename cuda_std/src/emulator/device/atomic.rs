@@ -108,3 +108,24 @@ shared! {
     shared_max_u32(u32) = Ord::max;
     shared_min_u64(u64) = Ord::min;
 }
+
+/// # Safety
+/// `address` is an aligned, initialised place in shared memory.
+#[inline(always)]
+pub unsafe fn shared_load_u32(address: u32, site: Site) -> u32 {
+    // SAFETY: same contract. Adding nothing reads and changes nothing, and counts as an atomic access.
+    unsafe { shared_add_u32(address, 0, site) }
+}
+
+/// # Safety
+/// `address` is that of four initialised words in shared memory, aligned to 16 bytes.
+#[inline(always)]
+pub unsafe fn shared_load_u32x4(address: u32, site: Site) -> [u32; 4] {
+    // SAFETY: same contract; a misaligned place is none of a 16-byte access, and this refuses it by an access that is checked.
+    unsafe {
+        if !address.is_multiple_of(16) {
+            super::shared::load::<crate::global::U32x4>(address, site);
+        }
+        [0, 4, 8, 12].map(|offset| shared_load_u32(address + offset, site))
+    }
+}

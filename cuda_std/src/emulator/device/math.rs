@@ -40,6 +40,16 @@ pub fn f16_to_f32(bits: u16) -> f32 {
 }
 
 #[inline(always)]
+pub fn add_f16x2(a: u32, b: u32) -> u32 {
+    // An f64 holds the sum of two f16 exactly, so it is rounded once.
+    let add = |a: u32, b: u32| {
+        let sum = half::f16::from_bits(a as u16).to_f64() + half::f16::from_bits(b as u16).to_f64();
+        if sum.is_nan() { NAN_16 } else { half::f16::from_f64(sum).to_bits() }
+    };
+    u32::from(add(a, b)) | u32::from(add(a >> 16, b >> 16)) << 16
+}
+
+#[inline(always)]
 pub fn f32_to_f16(x: f32) -> u16 {
     if x.is_nan() { NAN_16 } else { half::f16::from_f32(x).to_bits() }
 }

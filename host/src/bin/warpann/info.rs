@@ -1,13 +1,21 @@
 //! `warpann info`.
 
+use std::path::{Path, PathBuf};
+
 use serde::Serialize;
 use warpann::device_info::{self, CpuInfo, DeviceInfo, ModuleInfo};
+use warpann::ivf::IndexInfo;
 
+use crate::index::{describe, kind_of};
 use crate::report::{Out, Outcome, bytes};
 
-/// Arguments of `info`: none of its own.
+/// Arguments of `info`.
 #[derive(Debug, clap::Args)]
-pub struct Args {}
+pub struct Args {
+    /// Show what this index file holds, by its header, and nothing else.
+    #[arg(long, value_name = "INDEX")]
+    index: Option<PathBuf>,
+}
 
 #[derive(Serialize)]
 struct Info {
@@ -19,8 +27,46 @@ struct Info {
     modules: Vec<ModuleInfo>,
 }
 
+#[derive(Serialize)]
+struct IndexFile {
+    kind: &'static str,
+    index: String,
+    element: &'static str,
+    metric: &'static str,
+    dim: usize,
+    vectors: u64,
+    lists: usize,
+    probes: usize,
+    bytes: u64,
+}
+
+/// Prints what an index file holds.
+fn index(path: &Path, out: &Out) -> Outcome {
+    let info = IndexInfo::read(path)?;
+    let file = IndexFile {
+        kind: kind_of(info.encoding),
+        index: describe(info.encoding, info.lists),
+        element: info.element.name(),
+        metric: info.metric.name(),
+        dim: info.dim,
+        vectors: info.vectors,
+        lists: info.lists,
+        probes: info.probes,
+        bytes: info.bytes,
+    };
+    let IndexFile { element, metric, dim, vectors, .. } = file;
+    out.field("index", &file.index)?;
+    out.field("vectors", format_args!("{vectors}, dimension {dim}, {element}, metric {metric}"))?;
+    out.field("probes", format_args!("{} unless asked for others", file.probes))?;
+    out.field("file", bytes(file.bytes))?;
+    out.object(&file)
+}
+
 /// Prints what there is; a machine without a GPU is no failure.
-pub fn run(_: &Args, out: &Out) -> Outcome {
+pub fn run(args: &Args, out: &Out) -> Outcome {
+    if let Some(path) = &args.index {
+        return index(path, out);
+    }
     let (devices, no_device) = match device_info::devices() {
         Ok(devices) => (devices, None),
         Err(error) => (Vec::new(), Some(error.to_string())),

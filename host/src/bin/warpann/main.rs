@@ -1,11 +1,18 @@
-//! The program `warpann`: exact similarity search over vector files, and checks and measurements of the library.
+//! The program `warpann`: similarity search over vector files, exact or by an index, and checks and measurements of the library.
 
 mod bench;
+mod build;
+mod chart;
+mod index;
 mod info;
+mod kmeans;
+mod progress;
+mod recall;
 mod report;
 mod search;
 #[cfg(feature = "cuda")]
 mod tune;
+mod vectors;
 mod verify;
 
 use std::process::ExitCode;
@@ -14,7 +21,7 @@ use clap::{Parser, Subcommand};
 
 use report::{Failure, Out};
 
-/// Exact nearest-neighbour search on GPU and CPU.
+/// Nearest-neighbour search on GPU and CPU, exact or by an inverted-file index.
 #[derive(Debug, Parser)]
 #[command(name = "warpann", version, arg_required_else_help = true, max_term_width = 120)]
 struct Args {
@@ -27,10 +34,14 @@ struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Show devices, driver, memory, kernels in this build and CPU features.
+    /// Show devices, driver, memory, kernels in this build and CPU features; or what an index file holds.
     Info(info::Args),
-    /// Find the k nearest base vectors of every query.
+    /// Make an inverted-file index of a file of vectors.
+    Build(build::Args),
+    /// Find the k nearest vectors of every query, in a file of vectors or in an index.
     Search(search::Args),
+    /// Cluster vectors by k-means and write the centroids.
+    Kmeans(kmeans::Args),
     /// Compare GPU, emulator and CPU on fresh random cases; exit code 1 at the first difference.
     Verify(verify::Args),
     /// Measure a part of the library, with the work that it cannot avoid beside it.
@@ -50,7 +61,9 @@ fn main() -> ExitCode {
     let out = Out::new(args.json);
     let result = match args.command {
         Command::Info(args) => info::run(&args, &out),
+        Command::Build(args) => build::run(&args, &out),
         Command::Search(args) => search::run(&args, &out),
+        Command::Kmeans(args) => kmeans::run(&args, &out),
         Command::Verify(args) => verify::run(&args, &out),
         Command::Bench(args) => bench::run(&args, &out),
     };

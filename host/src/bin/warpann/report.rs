@@ -97,6 +97,15 @@ pub fn parse_bytes(text: &str) -> Result<u64, String> {
     count.checked_mul(1 << shift).ok_or_else(|| "the number of bytes does not fit 64 bits".into())
 }
 
+/// Parses a number that is not 0.
+pub fn positive(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(0) => Err("must be at least 1".into()),
+        Ok(number) => Ok(number),
+        Err(error) => Err(format!("{error}")),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

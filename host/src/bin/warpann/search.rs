@@ -1,24 +1,35 @@
 //! `warpann search`.
 
-use std::collections::HashSet;
-use std::io::IsTerminal;
-use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::borrow::Cow;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 use warpann::io::{self, GroundTruth, Vectors};
-use warpann::{Device, Element, ElementType, Error, FlatIndex, Metric, NONE, metric};
+use warpann::ivf::{IndexInfo, IvfIndex, SearchOptions};
+use warpann::{Device, Element, Error, FlatIndex, Metric, NONE, metric};
 
-use crate::report::{Failure, Out, Outcome, complain, parse_bytes};
+use crate::index::describe;
+use crate::progress::{spinning, watched};
+use crate::recall::{Recall, mean, read_truth, recall_of};
+use crate::report::{Out, Outcome, complain, parse_bytes, positive};
+use crate::vectors::{exactly, with_element};
 
 /// Arguments of `search`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Vectors to search in: fvecs, bvecs, fbin, u8bin, i8bin or npy.
-    #[arg(long, value_name = "FILE")]
-    base: PathBuf,
-    /// Vectors to search for, in any of the same formats. If the element types differ, both become f32, which is exact.
+    /// Vectors to search in, exactly: fvecs, bvecs, fbin, u8bin, i8bin or npy.
+    #[arg(long, value_name = "FILE", required_unless_present = "index")]
+    base: Option<PathBuf>,
+    /// An index to search in, which `warpann build` made.
+    #[arg(long, value_name = "INDEX", conflicts_with_all = ["base", "metric"])]
+    index: Option<PathBuf>,
+    /// With --index: lists to search for each query; unless given, the number that the index holds.
+    #[arg(long, conflicts_with = "base", value_parser = positive)]
+    probes: Option<usize>,
+    /// Vectors to search for, in any of the same formats. If the element types differ, both become f32, which is exact; an index
+    /// keeps its type.
     #[arg(long, value_name = "FILE")]
     query: PathBuf,
     /// Neighbours of each query.
@@ -34,7 +45,7 @@ pub struct Args {
     ///
     /// Two figures are printed. recall@k: the share of the first k true neighbours that were found, averaged over queries.
     /// Recall by distance: the share of found neighbours that are no worse than the k-th true one, by distances recomputed
-    /// from the vectors, so that equal distances in another order do not count as misses.
+    /// from the vectors, so that equal distances in another order do not count as misses; an index does not give it.
     #[arg(long, value_name = "FILE")]
     gt: Option<PathBuf>,
     /// Write the ids: ibin, ivecs or npy.
@@ -61,6 +72,11 @@ pub fn parse_metric(text: &str) -> Result<Metric, String> {
 #[derive(Serialize)]
 struct Report {
     device: String,
+    /// What was opened, if it was an index.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    index: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    probes: Option<usize>,
     metric: &'static str,
     element: &'static str,
     dim: usize,
@@ -74,14 +90,6 @@ struct Report {
     recall: Option<Recall>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     neighbours: Vec<Shown>,
-}
-
-/// How much of the truth was found, from 0 to 1.
-#[derive(Serialize, Clone, Copy)]
-struct Recall {
-    at: usize,
-    by_id: f64,
-    by_distance: f64,
 }
 
 /// The neighbours of one query; slots without a neighbour are left out.
@@ -100,99 +108,139 @@ pub fn run(args: &Args, out: &Out) -> Outcome {
     }
     args.out.as_ref().map_or(Ok(()), io::check_ids_path)?;
     args.distances.as_ref().map_or(Ok(()), io::check_distances_path)?;
-    let start = Instant::now();
-    let mut base = io::read_vectors(&args.base)?;
-    let mut queries = io::read_vectors(&args.query)?;
-    if base.rows() > 0 && queries.rows() > 0 && base.dim() != queries.dim() {
-        return Err(Error::WrongDimension { expected: base.dim(), actual: queries.dim() }.into());
-    }
-    let truth = args.gt.as_ref().map(io::read_ground_truth).transpose()?;
-    if let Some(truth) = &truth {
-        check_truth(truth, args, base.rows(), queries.rows())?;
-    }
-    if base.element() != queries.element() {
-        let (from, to) = (base.element().name(), queries.element().name());
-        complain(format_args!("note: base is {from}, queries are {to}: both are searched as f32, which is exact"));
-        let wide = |vectors: &Vectors, path: &PathBuf| {
-            vectors.to_f32().map_err(|defect| Error::BadFile { path: path.clone(), defect })
-        };
-        base = wide(&base, &args.base)?;
-        queries = wide(&queries, &args.query)?;
-    }
-    let load_seconds = start.elapsed().as_secs_f64();
-    let job = Job { args, base: &base, queries: &queries, truth: truth.as_ref(), load_seconds };
-    let report = match base.element() {
-        ElementType::F32 => job.run::<f32>(),
-        ElementType::F16 => job.run::<half::f16>(),
-        ElementType::Bf16 => job.run::<half::bf16>(),
-        ElementType::U8 => job.run::<u8>(),
-        ElementType::I8 => job.run::<i8>(),
-    }?;
+    let report = match (&args.index, &args.base) {
+        (Some(index), _) => search_index(args, index)?,
+        (None, Some(base)) => search_base(args, base)?,
+        // The command line says that one of them is given.
+        (None, None) => return Ok(()),
+    };
     print(&report, out)
 }
 
-fn check_truth(truth: &GroundTruth, args: &Args, base: usize, queries: usize) -> Outcome {
-    let ids = &truth.ids;
-    let path = args.gt.as_deref().unwrap_or("".as_ref()).display();
-    if ids.rows != queries {
-        let message = format!("{path}: ground truth of {} queries; the query file has {queries}", ids.rows);
-        return Err(Failure::Message(message));
-    }
-    if ids.k < args.k && queries > 0 {
-        let message = format!("{path}: ground truth has {} neighbours a query; k is {}", ids.k, args.k);
-        return Err(Failure::Message(message));
-    }
-    if let Some(id) = ids.ids.iter().find(|&&id| id != NONE && id >= base as u64) {
-        return Err(Failure::Message(format!("{path}: ground truth names vector {id}; the base file has {base}")));
-    }
-    Ok(())
+/// Opens an index and searches it.
+fn search_index(args: &Args, path: &Path) -> Outcome<Report> {
+    let start = Instant::now();
+    let info = IndexInfo::read(path)?;
+    let queries = io::read_vectors(&args.query)?;
+    check_dim(info.dim, &queries)?;
+    let truth = args.gt.as_deref().map(|path| read_truth(path, queries.rows(), args.k, None)).transpose()?;
+    with_element!(info.element, T => {
+        let queries = exactly::<T>(&queries, &args.query)?;
+        let results = results(queries.len() / info.dim, args.k, info.metric)?;
+        let load_seconds = start.elapsed().as_secs_f64();
+        let start = Instant::now();
+        let index = IvfIndex::<T>::load(path, args.device, args.memory_budget)?;
+        let build_seconds = start.elapsed().as_secs_f64();
+        let probes = args.probes.unwrap_or(index.probes());
+        let index = Index::Ivf(index, probes);
+        Job { args, index, queries, base: None, truth: truth.as_ref(), load_seconds, build_seconds }.run(results)
+    })
 }
 
-/// A search whose files are loaded and agree with each other.
-struct Job<'a> {
-    args: &'a Args,
-    base: &'a Vectors,
-    queries: &'a Vectors,
-    truth: Option<&'a GroundTruth>,
-    load_seconds: f64,
-}
-
-impl Job<'_> {
-    fn run<T: Element>(&self) -> Outcome<Report> {
-        let Self { args, base, queries, .. } = *self;
-        let (Some(vectors), Some(probes)) = (base.as_slice::<T>(), queries.as_slice::<T>()) else {
-            return Err(Failure::Message("base and queries are of different element types".into()));
+/// Puts vectors into an exact index and searches it.
+fn search_base(args: &Args, path: &Path) -> Outcome<Report> {
+    let start = Instant::now();
+    let mut base = io::read_vectors(path)?;
+    let mut queries = io::read_vectors(&args.query)?;
+    if base.rows() > 0 {
+        check_dim(base.dim(), &queries)?;
+    }
+    let truth = args.gt.as_deref().map(|path| read_truth(path, queries.rows(), args.k, Some(base.rows())));
+    let truth = truth.transpose()?;
+    if base.element() != queries.element() {
+        let (from, to) = (base.element().name(), queries.element().name());
+        complain(format_args!("note: base is {from}, queries are {to}: both are searched as f32, which is exact"));
+        let wide = |vectors: &Vectors, path: &Path| {
+            vectors.to_f32().map_err(|defect| Error::BadFile { path: path.to_owned(), defect })
         };
-        let k = args.k;
-        // A vecs file without rows states no dimension; the other file does, or there is nothing to search for.
-        let dim = base.dim().max(queries.dim());
-        let too_large = || Error::ResultTooLarge { queries: queries.rows(), k };
-        let slots = queries.rows().checked_mul(k).ok_or_else(too_large)?;
-        let (mut ids, mut distances) = (Vec::new(), Vec::new());
-        ids.try_reserve_exact(slots).map_err(|_| too_large())?;
-        distances.try_reserve_exact(slots).map_err(|_| too_large())?;
-        ids.resize(slots, NONE);
-        distances.resize(slots, args.metric.worst());
-
+        base = wide(&base, path)?;
+        queries = wide(&queries, &args.query)?;
+    }
+    // A vecs file without rows states no dimension; the other file does, or there is nothing to search for.
+    let dim = base.dim().max(queries.dim());
+    let results = results(queries.rows(), args.k, args.metric)?;
+    let load_seconds = start.elapsed().as_secs_f64();
+    with_element!(base.element(), T => {
         let start = Instant::now();
         let mut builder = FlatIndex::<T>::builder(dim).metric(args.metric).device(args.device);
         if let Some(budget) = args.memory_budget {
             builder = builder.memory_budget(budget);
         }
         let mut index = builder.build()?;
-        let spinner = watched().then(|| {
-            let spinner = ProgressBar::new_spinner().with_message(format!("adding {} vectors", base.rows()));
-            spinner.enable_steady_tick(Duration::from_millis(100));
-            spinner
-        });
-        index.add(vectors)?;
-        if let Some(spinner) = spinner {
-            spinner.finish_and_clear();
-        }
+        // They are of the same type now.
+        let vectors = exactly::<T>(&base, path)?;
+        spinning(format!("adding {} vectors", base.rows()), || index.add(&vectors))?;
         let build_seconds = start.elapsed().as_secs_f64();
+        let queries = exactly::<T>(&queries, &args.query)?;
+        let (index, base) = (Index::Flat(index), Some(&*vectors));
+        Job { args, index, queries, base, truth: truth.as_ref(), load_seconds, build_seconds }.run(results)
+    })
+}
 
+fn check_dim(expected: usize, queries: &Vectors) -> Outcome {
+    if queries.rows() > 0 && queries.dim() != expected {
+        return Err(Error::WrongDimension { expected, actual: queries.dim() }.into());
+    }
+    Ok(())
+}
+
+/// Room for ids and distances.
+fn results(queries: usize, k: usize, metric: Metric) -> Outcome<(Vec<u64>, Vec<f32>)> {
+    let too_large = || Error::ResultTooLarge { queries, k };
+    let slots = queries.checked_mul(k).ok_or_else(too_large)?;
+    let (mut ids, mut distances) = (Vec::new(), Vec::new());
+    ids.try_reserve_exact(slots).map_err(|_| too_large())?;
+    distances.try_reserve_exact(slots).map_err(|_| too_large())?;
+    ids.resize(slots, NONE);
+    distances.resize(slots, metric.worst());
+    Ok((ids, distances))
+}
+
+/// What is searched.
+#[expect(clippy::large_enum_variant, reason = "there is one of it in the program")]
+enum Index<T: Element> {
+    Flat(FlatIndex<T>),
+    /// With the number of probes.
+    Ivf(IvfIndex<T>, usize),
+}
+
+impl<T: Element> Index<T> {
+    fn dim(&self) -> usize {
+        match self {
+            Self::Flat(index) => index.dim(),
+            Self::Ivf(index, _) => index.dim(),
+        }
+    }
+
+    fn search_into(&self, queries: &[T], k: usize, ids: &mut [u64], distances: &mut [f32]) -> warpann::Result<()> {
+        match self {
+            Self::Flat(index) => index.search_into(queries, k, ids, distances),
+            Self::Ivf(index, probes) => {
+                let options = SearchOptions { probes: Some(*probes), ..SearchOptions::default() };
+                index.search_into(queries, k, &options, ids, distances)
+            }
+        }
+    }
+}
+
+/// A search whose files are loaded and agree with each other.
+struct Job<'a, T: Element> {
+    args: &'a Args,
+    index: Index<T>,
+    queries: Cow<'a, [T]>,
+    /// The vectors that ground truth names, if they are at hand.
+    base: Option<&'a [T]>,
+    truth: Option<&'a GroundTruth>,
+    load_seconds: f64,
+    build_seconds: f64,
+}
+
+impl<T: Element> Job<'_, T> {
+    fn run(&self, (mut ids, mut distances): (Vec<u64>, Vec<f32>)) -> Outcome<Report> {
+        let Self { args, index, queries, .. } = self;
+        let (k, dim) = (args.k, index.dim());
         let start = Instant::now();
-        search_all(&index, probes, k, &mut ids, &mut distances)?;
+        search_all(index, queries, k, &mut ids, &mut distances)?;
         let search_seconds = start.elapsed().as_secs_f64();
 
         if let Some(path) = &args.out {
@@ -201,48 +249,53 @@ impl Job<'_> {
         if let Some(path) = &args.distances {
             io::write_distances(path, &distances, k)?;
         }
+        let (device, metric, base, probes, named) = match index {
+            Index::Flat(index) => (index.device(), index.metric(), index.len(), None, None),
+            Index::Ivf(index, probes) => {
+                let named = describe(index.encoding(), index.lists());
+                (index.device(), index.metric(), index.len(), Some(*probes), Some(named))
+            }
+        };
         let rows = || ids.chunks_exact(k).zip(distances.chunks_exact(k)).enumerate();
         let recall = self.truth.map(|truth| {
             let found = rows().map(|(query, (ids, distances))| {
-                let probe = &probes[query * dim..(query + 1) * dim];
-                let exact = |id: u64| {
-                    let id = id as usize;
-                    metric::canonical(args.metric, probe, &vectors[id * dim..(id + 1) * dim])
-                };
-                recall_of(ids, distances, &truth.ids.row(query)[..k], args.metric, exact)
+                let probe = &queries[query * dim..(query + 1) * dim];
+                let exact = self.base.map(|base| {
+                    move |id: u64| metric::canonical(metric, probe, &base[id as usize * dim..(id as usize + 1) * dim])
+                });
+                recall_of(ids, distances, &truth.ids.row(query)[..k], metric, exact)
             });
-            mean(found, k)
+            let recall = mean(found, k);
+            Recall { by_distance: recall.by_distance.filter(|_| self.base.is_some()), ..recall }
         });
         let neighbours = rows().take(args.show).map(|(query, (ids, distances))| {
             let found = ids.iter().take_while(|&&id| id != NONE).count();
             Shown { query, ids: ids[..found].to_vec(), distances: distances[..found].to_vec() }
         });
+        let queries = queries.len() / dim;
         Ok(Report {
-            device: index.device(),
-            metric: args.metric.name(),
+            device,
+            index: named,
+            probes,
+            metric: metric.name(),
             element: T::TYPE.name(),
             dim,
-            base: base.rows(),
-            queries: queries.rows(),
+            base,
+            queries,
             k,
             load_seconds: self.load_seconds,
-            build_seconds,
+            build_seconds: self.build_seconds,
             search_seconds,
-            queries_per_second: queries.rows() as f64 / search_seconds.max(f64::MIN_POSITIVE),
+            queries_per_second: queries as f64 / search_seconds.max(f64::MIN_POSITIVE),
             recall,
             neighbours: neighbours.collect(),
         })
     }
 }
 
-/// Whether a person can see progress: standard error is a terminal.
-fn watched() -> bool {
-    std::io::stderr().is_terminal()
-}
-
 /// Searches in one call, or, if somebody watches, in batches that grow until each takes a quarter of a second.
 fn search_all<T: Element>(
-    index: &FlatIndex<T>,
+    index: &Index<T>,
     probes: &[T],
     k: usize,
     ids: &mut [u64],
@@ -274,48 +327,21 @@ fn search_all<T: Element>(
     Ok(())
 }
 
-/// One query's true neighbours (k, or as many as the base has), and how many of them were found, by id and by distance.
-fn recall_of(
-    ids: &[u64],
-    distances: &[f32],
-    truth: &[u64],
-    metric: Metric,
-    exact: impl Fn(u64) -> f32,
-) -> (usize, usize, usize) {
-    let truth: Vec<u64> = truth.iter().copied().filter(|&id| id != NONE).collect();
-    let Some(&last) = truth.last() else { return (0, 0, 0) };
-    let worst = exact(last);
-    let known: HashSet<u64> = truth.iter().copied().collect();
-    let found = || ids.iter().zip(distances).filter(|&(&id, _)| id != NONE);
-    let by_id = found().filter(|&(id, _)| known.contains(id)).count();
-    let by_distance = found().filter(|&(id, &d)| known.contains(id) || metric.order(d, worst).is_le()).count();
-    (known.len(), by_id, by_distance.min(known.len()))
-}
-
-/// The mean over the queries that have true neighbours; 1 if none has, for then nothing was missed.
-fn mean(found: impl Iterator<Item = (usize, usize, usize)>, at: usize) -> Recall {
-    let (mut queries, mut by_id, mut by_distance) = (0usize, 0.0, 0.0);
-    for (total, ids, distances) in found.filter(|&(total, ..)| total > 0) {
-        queries += 1;
-        by_id += ids as f64 / total as f64;
-        by_distance += distances as f64 / total as f64;
-    }
-    match queries {
-        0 => Recall { at, by_id: 1.0, by_distance: 1.0 },
-        queries => Recall { at, by_id: by_id / queries as f64, by_distance: by_distance / queries as f64 },
-    }
-}
-
 fn print(report: &Report, out: &Out) -> Outcome {
     let Report { dim, element, .. } = report;
     out.field("device", &report.device)?;
     out.field("base", format_args!("{} vectors, dimension {dim}, {element}", report.base))?;
+    if let (Some(index), Some(probes)) = (&report.index, report.probes) {
+        out.field("index", format_args!("{index}, {probes} probes"))?;
+    }
     out.field("queries", format_args!("{}, k = {}, metric {}", report.queries, report.k, report.metric))?;
     out.field("load", format_args!("{:.3} s", report.load_seconds))?;
-    out.field("build", format_args!("{:.3} s", report.build_seconds))?;
+    let build = if report.index.is_some() { "open" } else { "build" };
+    out.field(build, format_args!("{:.3} s", report.build_seconds))?;
     out.field("search", format_args!("{:.3} s, {:.0} queries/s", report.search_seconds, report.queries_per_second))?;
     if let Some(Recall { at, by_id, by_distance }) = report.recall {
-        out.field(&format!("recall@{at}"), format_args!("{by_id:.6} by id, {by_distance:.6} by distance"))?;
+        let by_distance = by_distance.map_or(String::new(), |recall| format!(", {recall:.6} by distance"));
+        out.field(&format!("recall@{at}"), format_args!("{by_id:.6} by id{by_distance}"))?;
     }
     for Shown { query, ids, distances } in &report.neighbours {
         out.line(format_args!("query {query}"))?;
@@ -324,28 +350,4 @@ fn print(report: &Report, out: &Out) -> Outcome {
         }
     }
     out.object(report)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn recall_counts_ids_and_ties() {
-        // True neighbours 1, 2, 3 at distances 1, 2, 2; vector 4 lies at distance 2 too, vector 5 at 3.
-        let exact = |id: u64| [9.0, 1.0, 2.0, 2.0, 2.0, 3.0][id as usize];
-        let of = |ids: &[u64]| {
-            let distances: Vec<f32> =
-                ids.iter().map(|&id| if id == NONE { f32::INFINITY } else { exact(id) }).collect();
-            recall_of(ids, &distances, &[1, 2, 3], Metric::L2, exact)
-        };
-        assert_eq!(of(&[1, 2, 3]), (3, 3, 3));
-        assert_eq!(of(&[1, 2, 4]), (3, 2, 3));
-        assert_eq!(of(&[1, 2, 5]), (3, 2, 2));
-        assert_eq!(of(&[1, NONE, NONE]), (3, 1, 1));
-        assert_eq!(recall_of(&[NONE], &[f32::INFINITY], &[NONE], Metric::L2, exact), (0, 0, 0));
-        let recall = mean([(3, 3, 3), (3, 0, 3), (0, 0, 0)].into_iter(), 3);
-        assert_eq!((recall.by_id, recall.by_distance), (0.5, 1.0));
-        assert_eq!(mean(std::iter::empty(), 3).by_id, 1.0);
-    }
 }

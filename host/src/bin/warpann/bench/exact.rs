@@ -1,0 +1,119 @@
+//! `warpann bench exact`: exact search.
+
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use serde::Serialize;
+use warpann::{Device, FlatIndex, Metric};
+
+use super::{Times, random};
+use crate::report::{Out, Outcome, positive};
+use crate::search::parse_metric;
+
+/// Arguments of `bench exact`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Base vectors from a file, as f32; random ones unless given.
+    #[arg(long, requires = "query", conflicts_with_all = ["n", "dim"])]
+    pub base: Option<PathBuf>,
+    /// Queries from a file: the first of them, as many as --queries says.
+    #[arg(long, requires = "base")]
+    pub query: Option<PathBuf>,
+    /// Neighbours of each query.
+    #[arg(long, default_value_t = 10, value_parser = positive)]
+    pub k: usize,
+    /// Base vectors.
+    #[arg(long, default_value_t = 100_000, value_parser = positive)]
+    pub n: usize,
+    /// Components of a vector.
+    #[arg(long, default_value_t = 128, value_parser = positive)]
+    pub dim: usize,
+    /// Queries in one call.
+    #[arg(long, default_value_t = 1_000, value_parser = positive)]
+    pub queries: usize,
+    /// l2, ip or cosine.
+    #[arg(long, default_value = "l2", value_parser = parse_metric)]
+    pub metric: Metric,
+    /// auto, cpu, gpu, gpu:N or emulator.
+    #[arg(long, default_value = "auto")]
+    pub device: Device,
+    /// Timed runs after one that is not; the median counts.
+    #[arg(long, default_value_t = 5, value_parser = positive)]
+    pub repeat: usize,
+}
+
+#[derive(Serialize)]
+struct Exact {
+    device: String,
+    metric: &'static str,
+    n: usize,
+    dim: usize,
+    queries: usize,
+    k: usize,
+    build_seconds: f64,
+    #[serde(flatten)]
+    times: Times,
+    queries_per_second: f64,
+    /// Multiplications and additions of all inner products: 2 · n · queries · dim.
+    operations: f64,
+    operations_per_second: f64,
+    /// Bytes that must be read and written at least once: vectors, queries, results.
+    bytes: f64,
+    bytes_per_second: f64,
+}
+
+pub fn run(args: &Args, out: &Out) -> Outcome {
+    let &Args { k, metric, device, repeat, .. } = args;
+    let (base, probes, dim) = match (&args.base, &args.query) {
+        (Some(base), Some(query)) => {
+            let ((base, dim), (mut probes, query_dim)) = (from_file(base)?, from_file(query)?);
+            if query_dim != dim {
+                return Err(warpann::Error::WrongDimension { expected: dim, actual: query_dim }.into());
+            }
+            probes.truncate(args.queries.saturating_mul(dim));
+            (base, probes, dim)
+        }
+        _ => (random(args.n, args.dim, 1)?, random(args.queries, args.dim, 2)?, args.dim),
+    };
+    let (n, queries) = (base.len() / dim, probes.len() / dim);
+    let mut index = FlatIndex::<f32>::new(dim, metric, device)?;
+    let start = Instant::now();
+    index.add(&base)?;
+    let build_seconds = start.elapsed().as_secs_f64();
+    let times = Times::measure(repeat, || index.search(&probes, k).map(drop))?;
+    let operations = 2.0 * n as f64 * queries as f64 * dim as f64;
+    let bytes = 4.0 * (n + queries) as f64 * dim as f64 + 12.0 * queries as f64 * k as f64;
+    let exact = Exact {
+        device: index.device(),
+        metric: metric.name(),
+        n,
+        dim,
+        queries,
+        k,
+        build_seconds,
+        queries_per_second: queries as f64 / times.median_seconds,
+        operations,
+        operations_per_second: operations / times.median_seconds,
+        bytes,
+        bytes_per_second: bytes / times.median_seconds,
+        times,
+    };
+    out.field("device", &exact.device)?;
+    out.field("base", format_args!("{n} vectors, dimension {dim}, f32, metric {}", exact.metric))?;
+    out.field("queries", format_args!("{queries}, k = {k}"))?;
+    out.field("build", format_args!("{build_seconds:.4} s"))?;
+    exact.times.print("search", out)?;
+    out.field("", format_args!("{:.0} queries/s", exact.queries_per_second))?;
+    let (count, rate) = (exact.operations / 1e9, exact.operations_per_second / 1e9);
+    out.field("arithmetic", format_args!("{count:.4} GFLOP in the inner products, {rate:.2} GFLOP/s"))?;
+    let (count, rate) = (exact.bytes / 1e9, exact.bytes_per_second / 1e9);
+    out.field("memory", format_args!("{count:.4} GB to touch at least once, {rate:.2} GB/s"))?;
+    out.object(&exact)
+}
+
+/// The vectors of a file as f32, and their dimension.
+fn from_file(path: &Path) -> Outcome<(Vec<f32>, usize)> {
+    let vectors = warpann::io::read_vectors(path)?;
+    let values = vectors.to_f32().map_err(|defect| warpann::Error::BadFile { path: path.to_owned(), defect })?;
+    Ok((values.as_slice::<f32>().unwrap_or_default().to_vec(), vectors.dim()))
+}

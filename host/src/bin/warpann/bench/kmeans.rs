@@ -1,0 +1,102 @@
+//! `warpann bench kmeans`: seconds and objective, iteration by iteration.
+
+use std::path::PathBuf;
+use std::time::Instant;
+
+use serde::Serialize;
+use warpann::{Element, io};
+
+use super::{Times, named, write_csv, write_json};
+use crate::kmeans::Recipe;
+use crate::report::{Failure, Out, Outcome, positive};
+use crate::vectors::with_element;
+
+/// Arguments of `bench kmeans`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Vectors to cluster: fvecs, bvecs, fbin, u8bin, i8bin or npy.
+    #[arg(long, value_name = "FILE")]
+    base: PathBuf,
+    #[command(flatten)]
+    recipe: Recipe,
+    /// Timed runs after one that is not; the median counts.
+    #[arg(long, default_value_t = 5, value_parser = positive)]
+    repeat: usize,
+    /// Write the iterations as NAME.csv and the report as NAME.json.
+    #[arg(long, value_name = "NAME")]
+    out: Option<PathBuf>,
+}
+
+#[derive(Serialize)]
+struct Report {
+    device: String,
+    element: &'static str,
+    dim: usize,
+    base: usize,
+    centroids: usize,
+    #[serde(flatten)]
+    times: Times,
+    /// Of the last iteration.
+    objective: Option<f64>,
+    iterations: Vec<Iteration>,
+}
+
+#[derive(Serialize)]
+struct Iteration {
+    iteration: usize,
+    objective: f64,
+    /// Empty clusters that took half of a large one.
+    split: usize,
+    /// Points of the largest cluster over the mean.
+    imbalance: f64,
+    /// From the start of training to the end of this iteration, in the last run.
+    seconds: f64,
+}
+
+/// Measures, writes the files, prints.
+pub fn run(args: &Args, out: &Out) -> Outcome {
+    let base = io::read_vectors(&args.base)?;
+    with_element!(base.element(), T => measure::<T>(args, &base, out))
+}
+
+fn measure<T: Element>(args: &Args, base: &io::Vectors, out: &Out) -> Outcome {
+    let Some(vectors) = base.as_slice::<T>() else {
+        return Err(Failure::Message("the base is of another element type".into()));
+    };
+    let settings = args.recipe.settings();
+    let (mut iterations, mut device, mut centroids) = (Vec::new(), String::new(), 0);
+    let times = Times::measure(args.repeat, || {
+        iterations.clear();
+        let start = Instant::now();
+        let found = settings.train_watched(vectors, base.dim(), None, &mut |progress| {
+            iterations.push(Iteration {
+                iteration: progress.iteration + 1,
+                objective: progress.objective,
+                split: progress.split,
+                imbalance: f64::from(progress.largest) / progress.mean,
+                seconds: start.elapsed().as_secs_f64(),
+            });
+        })?;
+        (device, centroids) = (found.device.to_string(), found.clusters());
+        Ok(())
+    })?;
+    let objective = iterations.last().map(|last| last.objective);
+    let (element, dim, base) = (T::TYPE.name(), base.dim(), base.rows());
+    let report = Report { device, element, dim, base, centroids, times, objective, iterations };
+    out.field("device", &report.device)?;
+    out.field("base", format_args!("{base} vectors, dimension {dim}, {element}"))?;
+    out.field("centroids", report.centroids)?;
+    report.times.print("train", out)?;
+    out.line(format_args!(
+        "{:>9} {:>16} {:>10} {:>6} {:>10}",
+        "iteration", "objective", "imbalance", "split", "seconds"
+    ))?;
+    for Iteration { iteration, objective, split, imbalance, seconds } in &report.iterations {
+        out.line(format_args!("{iteration:>9} {objective:>16.8e} {imbalance:>10.2} {split:>6} {seconds:>10.4}"))?;
+    }
+    if let Some(name) = &args.out {
+        write_csv(&named(name, "csv"), &report.iterations)?;
+        write_json(&named(name, "json"), &report)?;
+    }
+    out.object(&report)
+}

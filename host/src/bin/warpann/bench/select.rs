@@ -1,0 +1,208 @@
+//! `warpann bench select`: k-selection.
+
+use std::path::PathBuf;
+
+use serde::Serialize;
+use warpann::Device;
+use warpann::select::cost_model::Shape;
+use warpann::select::{Algorithm, Best, Rows, select_k_with};
+
+use super::{Times, random};
+use crate::report::{Failure, Out, Outcome, positive};
+
+/// Arguments of `bench select`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Values to select from each row.
+    #[arg(long, default_value_t = 100, value_parser = positive)]
+    pub k: usize,
+    /// Rows.
+    #[arg(long, default_value_t = 10_000, value_parser = positive)]
+    pub rows: usize,
+    /// Values in a row.
+    #[arg(long, default_value_t = 128_000, value_parser = positive)]
+    pub cols: usize,
+    /// auto, cpu, gpu, gpu:N or emulator.
+    #[arg(long, default_value = "auto")]
+    pub device: Device,
+    /// How a GPU selects: auto, warp-select or threshold-select. The CPU has one algorithm and takes no notice.
+    #[arg(long, default_value_t)]
+    pub algorithm: Algorithm,
+    /// Timed runs after one that is not; the median counts.
+    #[arg(long, default_value_t = 9, value_parser = positive)]
+    pub repeat: usize,
+    /// Time every method of selection on a GPU over a grid of shapes, and print which is fastest for each.
+    #[arg(long, conflicts_with_all = ["k", "rows", "cols", "algorithm"])]
+    pub tune: bool,
+    /// With --tune: the table to write the choices to, in place of those that it has for this device.
+    #[arg(long, value_name = "CSV", requires = "tune")]
+    pub out: Option<PathBuf>,
+}
+
+#[derive(Serialize)]
+struct Select {
+    device: String,
+    algorithm: &'static str,
+    rows: usize,
+    cols: usize,
+    k: usize,
+    #[serde(flatten)]
+    times: Times,
+    /// Bytes that must be read and written at least once: keys, results.
+    bytes: f64,
+    bytes_per_second: f64,
+    /// None for k = 1 and above 1024, which no kernel with queues serves in one pass.
+    warp_select: Option<WarpSelectModel>,
+}
+
+/// What the cost model expects of WarpSelect, the algorithm of the paper, for one row of random keys.
+#[derive(Serialize)]
+struct WarpSelectModel {
+    kernel: String,
+    thread_queue: u32,
+    /// Steps of 32 keys, N1 of the paper.
+    steps: f64,
+    /// Steps in which a lane inserts a key, N2.
+    insertions: f64,
+    /// Sorts and merges of the queues, N3.
+    merges: f64,
+    /// N1·C1 + N2·C2 + N3·C3: comparisons or moves of a register, all 32 lanes at once.
+    cost: f64,
+}
+
+impl WarpSelectModel {
+    /// For the kernel that serves `k`, if one does in a single pass and with queues.
+    fn of(k: usize, columns: usize) -> Option<Self> {
+        let shape = Shape::of_kernel(k)?;
+        let counts = shape.kernel_counts(columns as u64);
+        Some(Self {
+            kernel: format!("warp_select_k{}", shape.warp_queue()),
+            thread_queue: shape.thread_queue(),
+            steps: counts.steps,
+            insertions: counts.insertions,
+            merges: counts.merges,
+            cost: counts.cost(&shape.kernel_costs()),
+        })
+    }
+
+    fn print(model: Option<&Self>, out: &Out) -> Outcome {
+        let Some(Self { kernel, thread_queue, steps, insertions, merges, .. }) = model else { return Ok(()) };
+        out.field(
+            "cost model",
+            format_args!(
+                "{kernel}, thread queues of {thread_queue}, expects {insertions:.1} insertions and {merges:.1} merges in \
+                 the {steps:.0} steps of a row that one warp reads"
+            ),
+        )
+    }
+}
+
+/// Times `select_k` on keys in host memory: on a GPU the copies to and from it are part of the time.
+pub fn run(args: &Args, out: &Out) -> Outcome {
+    let &Args { k, rows, cols, device, algorithm, repeat, tune, .. } = args;
+    #[cfg(feature = "cuda")]
+    if let Some(index) = resident_gpu(device)? {
+        if tune {
+            return crate::tune::tune(index, repeat, args.out.as_deref(), out);
+        }
+        return select_resident(args, index, out);
+    }
+    if tune {
+        return Err(Failure::Message("--tune measures the methods of a GPU, and this device is none".to_owned()));
+    }
+    let keys = random(rows, cols, 1)?;
+    let matrix = Rows::contiguous(&keys, cols)?;
+    let times = Times::measure(repeat, || select_k_with(device, &matrix, k, Best::Smallest, algorithm).map(drop))?;
+    let bytes = 4.0 * rows as f64 * cols as f64 + 8.0 * rows as f64 * k as f64;
+    let select = Select {
+        device: device.to_string(),
+        algorithm: algorithm.name(),
+        rows,
+        cols,
+        k,
+        bytes,
+        bytes_per_second: bytes / times.median_seconds,
+        times,
+        warp_select: WarpSelectModel::of(k, cols),
+    };
+    out.field("device", &select.device)?;
+    out.field("keys", format_args!("{rows} rows of {cols}, f32, in host memory; k = {k} smallest"))?;
+    out.field("algorithm", algorithm)?;
+    select.times.print("select", out)?;
+    let (count, rate) = (bytes / 1e9, select.bytes_per_second / 1e9);
+    out.field("memory", format_args!("{count:.4} GB to touch at least once, {rate:.2} GB/s"))?;
+    WarpSelectModel::print(select.warp_select.as_ref(), out)?;
+    out.object(&select)
+}
+
+/// The GPU that `device` means, if it means one.
+#[cfg(feature = "cuda")]
+fn resident_gpu(device: Device) -> Outcome<Option<usize>> {
+    match device {
+        Device::Gpu(index) => Ok(Some(index)),
+        Device::Auto => match warpann::device_info::devices() {
+            Ok(_) => Ok(Some(0)),
+            Err(warpann::Error::NoDevice { .. }) => Ok(None),
+            Err(error) => Err(error.into()),
+        },
+        Device::Cpu | Device::Emulator => Ok(None),
+    }
+}
+
+#[cfg(feature = "cuda")]
+#[derive(Serialize)]
+struct SelectResident {
+    device: String,
+    algorithm: &'static str,
+    rows: usize,
+    cols: usize,
+    k: usize,
+    /// Device times of the selection, ascending.
+    milliseconds: Vec<f32>,
+    median_milliseconds: f32,
+    /// Bytes that must be read: the keys, once.
+    bytes: f64,
+    bytes_per_second: f64,
+    /// Bytes per second of a kernel that only reads the keys, in this run.
+    read_bytes_per_second: f64,
+    /// Time of one read of the keys at that rate.
+    floor_milliseconds: f64,
+    /// None for k = 1 and above 1024, which no kernel with queues serves in one pass.
+    warp_select: Option<WarpSelectModel>,
+}
+
+/// Times the selection by device events, keys and results on the GPU.
+#[cfg(feature = "cuda")]
+fn select_resident(args: &Args, index: usize, out: &Out) -> Outcome {
+    let &Args { k, rows, cols, algorithm, repeat, .. } = args;
+    // A hundred rows that differ are as good as all, and sooner made.
+    let bench = warpann::measure::SelectionBench::new(index, random(rows.min(100), cols, 1)?, rows, cols)?;
+    let (measured, read) = (bench.select(k, algorithm, repeat)?, bench.read(repeat)?);
+    let median = measured.median();
+    let bytes = 4.0 * rows as f64 * cols as f64;
+    let read = bytes / (f64::from(read.median()) / 1e3);
+    let select = SelectResident {
+        device: bench.device(),
+        algorithm: algorithm.name(),
+        rows,
+        cols,
+        k,
+        milliseconds: measured.milliseconds().to_vec(),
+        median_milliseconds: median,
+        bytes,
+        bytes_per_second: bytes / (f64::from(median) / 1e3),
+        read_bytes_per_second: read,
+        floor_milliseconds: 1e3 * bytes / read,
+        warp_select: WarpSelectModel::of(k, cols),
+    };
+    out.field("device", &select.device)?;
+    out.field("keys", format_args!("{rows} rows of {cols}, f32, on the device; k = {k} smallest"))?;
+    out.field("algorithm", algorithm)?;
+    let (low, high) = (select.milliseconds[0], select.milliseconds[select.milliseconds.len() - 1]);
+    out.field("select", format_args!("{median:.4} ms, median of {repeat} ({low:.4} to {high:.4}), by device events"))?;
+    let (rate, ceiling) = (select.bytes_per_second / 1e9, read / 1e9);
+    out.field("memory", format_args!("{rate:.0} GB/s of keys; reading alone moves {ceiling:.0} GB/s"))?;
+    out.field("floor", format_args!("{:.4} ms to read the keys once at that rate", select.floor_milliseconds))?;
+    WarpSelectModel::print(select.warp_select.as_ref(), out)?;
+    out.object(&select)
+}

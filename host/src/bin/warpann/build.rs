@@ -1,0 +1,87 @@
+//! `warpann build`: from vectors to an index file.
+
+use std::path::PathBuf;
+use std::time::Instant;
+
+use serde::Serialize;
+use warpann::io;
+
+use crate::index::{Place, Recipe, Summary};
+use crate::report::{Failure, Out, Outcome, bytes};
+use crate::vectors::{exactly, with_element};
+
+/// Arguments of `build`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Vectors to index: fvecs, bvecs, fbin, u8bin, i8bin or npy. The index keeps their element type.
+    #[arg(long, value_name = "FILE")]
+    base: PathBuf,
+    /// Ids of the vectors, one each: ibin, ivecs or npy; 0, 1, 2, .. unless given.
+    #[arg(long, value_name = "FILE")]
+    ids: Option<PathBuf>,
+    /// The file to write.
+    #[arg(long, value_name = "INDEX")]
+    out: PathBuf,
+    #[command(flatten)]
+    recipe: Recipe,
+    #[command(flatten)]
+    place: Place,
+}
+
+#[derive(Serialize)]
+struct Report {
+    #[serde(flatten)]
+    summary: Summary,
+    load_seconds: f64,
+    train_seconds: f64,
+    add_seconds: f64,
+    save_seconds: f64,
+    file: String,
+    file_bytes: u64,
+}
+
+/// Builds, saves, prints the report.
+pub fn run(args: &Args, out: &Out) -> Outcome {
+    // Training takes long: what would stop the saving is looked at first.
+    let folder = args.out.parent().filter(|folder| !folder.as_os_str().is_empty());
+    if args.out.is_dir() || folder.is_some_and(|folder| !folder.is_dir()) {
+        return Err(Failure::Message(format!("{}: no file can be written there", args.out.display())));
+    }
+    let start = Instant::now();
+    let base = io::read_vectors(&args.base)?;
+    let ids = args.ids.as_ref().map(io::read_ids).transpose()?;
+    let train = args.recipe.train.as_ref().map(io::read_vectors).transpose()?;
+    if let Some(train) = &train
+        && train.rows() > 0
+        && train.dim() != base.dim()
+    {
+        return Err(warpann::Error::WrongDimension { expected: base.dim(), actual: train.dim() }.into());
+    }
+    let ids = ids.as_ref().map(|ids| &ids.ids[..]);
+    let report = with_element!(base.element(), T => {
+        let rows = exactly::<T>(&base, &args.base)?;
+        let train = match (&train, &args.recipe.train) {
+            (Some(train), Some(path)) => Some(exactly::<T>(train, path)?),
+            _ => None,
+        };
+        let load_seconds = start.elapsed().as_secs_f64();
+        let built = args.recipe.build::<T>(&args.place, base.dim(), &rows, ids, train.as_deref())?;
+        let start = Instant::now();
+        built.index.save(&args.out)?;
+        Report {
+            summary: Summary::of(&built.index),
+            load_seconds,
+            train_seconds: built.train_seconds,
+            add_seconds: built.add_seconds,
+            save_seconds: start.elapsed().as_secs_f64(),
+            file: args.out.display().to_string(),
+            file_bytes: std::fs::metadata(&args.out).map_or(0, |file| file.len()),
+        }
+    });
+    report.summary.print(out)?;
+    out.field("load", format_args!("{:.3} s", report.load_seconds))?;
+    out.field("train", format_args!("{:.3} s", report.train_seconds))?;
+    out.field("add", format_args!("{:.3} s", report.add_seconds))?;
+    out.field("save", format_args!("{:.3} s, {} in {}", report.save_seconds, bytes(report.file_bytes), report.file))?;
+    out.object(&report)
+}

@@ -1,0 +1,212 @@
+//! What an inverted-file index is made of: the arguments that `build` and `bench ivf` share, and what is said of the result.
+
+use std::path::PathBuf;
+use std::time::Instant;
+
+use clap::ValueEnum;
+use serde::Serialize;
+use warpann::ivf::{Encoding, IvfIndex};
+use warpann::{Device, Element, Metric};
+
+use crate::progress::spinning;
+use crate::report::{Failure, Out, Outcome, bytes, parse_bytes, positive};
+use crate::search::parse_metric;
+
+/// What is kept of a vector.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Kind {
+    /// Its components, as they are
+    IvfFlat,
+    /// The code of a product quantizer
+    IvfPq,
+}
+
+/// How an index is made.
+#[derive(Debug, Clone, clap::Args)]
+pub struct Recipe {
+    /// What is kept of a vector.
+    #[arg(long, value_enum, default_value = "ivf-flat")]
+    kind: Kind,
+    /// Lists; unless given, four times the square root of the number of vectors.
+    #[arg(long, value_parser = positive)]
+    lists: Option<usize>,
+    /// With ivf-pq: parts that a vector is cut into, a divisor of its dimension; unless given, parts of four components or the next
+    /// larger ones that are possible.
+    #[arg(long, value_name = "M", value_parser = positive)]
+    sub_quantizers: Option<usize>,
+    /// With ivf-pq: bits of each part's code, 4 to 8; 8 unless given.
+    #[arg(long, value_name = "BITS")]
+    bits: Option<u32>,
+    /// With ivf-pq: learn a rotation under which parts are quantized better (optimized product quantization).
+    #[arg(long)]
+    opq: bool,
+    /// l2 (squared Euclidean distance), ip (inner product) or cosine.
+    #[arg(long, default_value = "l2", value_parser = parse_metric)]
+    metric: Metric,
+    /// Vectors to train with; the base unless given.
+    #[arg(long, value_name = "FILE")]
+    pub train: Option<PathBuf>,
+    /// Seed of the training: the same seed and vectors give the same index.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Iterations of k-means that find the centroids of the lists.
+    #[arg(long, default_value_t = 10, value_parser = positive)]
+    iterations: usize,
+    /// Training vectors that are used for each list, of as many as there are.
+    #[arg(long, value_name = "N", default_value_t = 256, value_parser = positive)]
+    points_per_centroid: usize,
+}
+
+/// Where an index works.
+#[derive(Debug, Clone, clap::Args)]
+pub struct Place {
+    /// auto, cpu, gpu, gpu:N, or emulator (checks the GPU's kernels on the CPU; very slow).
+    #[arg(long, default_value = "auto")]
+    pub device: Device,
+    /// Memory that the index may use on its device, in bytes or with K, M, G, T.
+    #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
+    pub memory_budget: Option<u64>,
+}
+
+/// A new index, and what making it took.
+pub struct Built<T: Element> {
+    pub index: IvfIndex<T>,
+    pub train_seconds: f64,
+    pub add_seconds: f64,
+}
+
+impl Recipe {
+    /// Trains with `train`, or with `base` where that is `None`, and adds `base`, both of dimension `dim`.
+    pub fn build<T: Element>(
+        &self,
+        place: &Place,
+        dim: usize,
+        base: &[T],
+        ids: Option<&[u64]>,
+        train: Option<&[T]>,
+    ) -> Outcome<Built<T>> {
+        let count = base.len() / dim.max(1);
+        let lists = self.lists.unwrap_or_else(|| (4 * count.isqrt()).clamp(1, count.max(1)));
+        let mut builder = IvfIndex::<T>::builder(dim, lists)
+            .metric(self.metric)
+            .encoding(self.encoding(dim)?)
+            .device(place.device)
+            .seed(self.seed)
+            .iterations(self.iterations)
+            .points_per_centroid(self.points_per_centroid);
+        if let Some(budget) = place.memory_budget {
+            builder = builder.memory_budget(budget);
+        }
+        let mut index = builder.build()?;
+        let start = Instant::now();
+        spinning(format!("training {lists} lists"), || index.train(train.unwrap_or(base)))?;
+        let train_seconds = start.elapsed().as_secs_f64();
+        let start = Instant::now();
+        spinning(format!("adding {count} vectors"), || match ids {
+            Some(ids) => index.add_with_ids(base, ids),
+            None => index.add(base),
+        })?;
+        Ok(Built { index, train_seconds, add_seconds: start.elapsed().as_secs_f64() })
+    }
+
+    fn encoding(&self, dim: usize) -> Outcome<Encoding> {
+        if self.kind == Kind::IvfPq {
+            // Where nothing divides, every component is a part.
+            let fitting = || (4..=dim).find(|&width| dim.is_multiple_of(width)).map_or(dim.max(1), |width| dim / width);
+            let sub_quantizers = self.sub_quantizers.unwrap_or_else(fitting);
+            return Ok(Encoding::Pq { sub_quantizers, bits: self.bits.unwrap_or(8), rotate: self.opq });
+        }
+        if self.sub_quantizers.is_some() || self.bits.is_some() || self.opq {
+            return Err(Failure::Message("--sub-quantizers, --bits and --opq are for --kind ivf-pq".into()));
+        }
+        Ok(Encoding::Flat)
+    }
+}
+
+/// The kind of an index by the name of the command line.
+pub fn kind_of(encoding: Encoding) -> &'static str {
+    match encoding {
+        Encoding::Flat => "ivf-flat",
+        Encoding::Pq { .. } => "ivf-pq",
+    }
+}
+
+/// An index in a few words.
+pub fn describe(encoding: Encoding, lists: usize) -> String {
+    match encoding {
+        Encoding::Flat => format!("ivf-flat, {lists} lists"),
+        Encoding::Pq { sub_quantizers, bits, rotate } => {
+            let rotated = if rotate { ", rotated" } else { "" };
+            format!("ivf-pq, {lists} lists, {sub_quantizers} sub-quantizers of {bits} bits{rotated}")
+        }
+    }
+}
+
+/// What there is to say of an index.
+#[derive(Debug, Clone, Serialize)]
+pub struct Summary {
+    device: String,
+    kind: &'static str,
+    /// In words.
+    index: String,
+    element: &'static str,
+    metric: &'static str,
+    dim: usize,
+    vectors: u64,
+    lists: usize,
+    empty_lists: usize,
+    shortest_list: usize,
+    mean_list: f64,
+    longest_list: usize,
+    imbalance: f64,
+    code_bytes: usize,
+    bytes: u64,
+    probes: usize,
+}
+
+impl Summary {
+    /// Of an index.
+    pub fn of<T: Element>(index: &IvfIndex<T>) -> Self {
+        let statistics = index.statistics();
+        Self {
+            device: index.device(),
+            kind: kind_of(index.encoding()),
+            index: describe(index.encoding(), index.lists()),
+            element: T::TYPE.name(),
+            metric: index.metric().name(),
+            dim: index.dim(),
+            vectors: statistics.vectors,
+            lists: statistics.lists,
+            empty_lists: statistics.empty_lists,
+            shortest_list: statistics.shortest,
+            mean_list: statistics.mean,
+            longest_list: statistics.longest,
+            imbalance: statistics.imbalance,
+            code_bytes: statistics.code_bytes,
+            bytes: statistics.bytes,
+            probes: index.probes(),
+        }
+    }
+
+    /// Device and index in words.
+    pub fn names(&self) -> (&str, &str) {
+        (&self.device, &self.index)
+    }
+
+    /// Prints it.
+    pub fn print(&self, out: &Out) -> Outcome {
+        let Self { device, index, element, metric, dim, vectors, .. } = self;
+        out.field("device", device)?;
+        out.field("vectors", format_args!("{vectors}, dimension {dim}, {element}, metric {metric}"))?;
+        out.field("index", index)?;
+        let Self { empty_lists, shortest_list, mean_list, longest_list, imbalance, .. } = self;
+        out.field(
+            "lists",
+            format_args!(
+                "{shortest_list} to {longest_list} vectors, {mean_list:.1} on average, {empty_lists} empty, imbalance \
+                 {imbalance:.3}"
+            ),
+        )?;
+        out.field("memory", format_args!("{} bytes a vector and 8 for its id, {}", self.code_bytes, bytes(self.bytes)))
+    }
+}

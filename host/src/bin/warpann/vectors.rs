@@ -1,0 +1,58 @@
+//! Vectors from files as the element type that is needed.
+
+use std::borrow::Cow;
+use std::path::Path;
+
+use warpann::io::Vectors;
+use warpann::{Element, ElementType, Error};
+
+use crate::report::{Failure, Outcome, complain};
+
+/// Runs `$body` with `$T` standing for the type of an [`ElementType`].
+macro_rules! with_element {
+    ($element:expr, $T:ident => $body:expr) => {
+        match $element {
+            warpann::ElementType::F32 => {
+                type $T = f32;
+                $body
+            }
+            warpann::ElementType::F16 => {
+                type $T = half::f16;
+                $body
+            }
+            warpann::ElementType::Bf16 => {
+                type $T = half::bf16;
+                $body
+            }
+            warpann::ElementType::U8 => {
+                type $T = u8;
+                $body
+            }
+            warpann::ElementType::I8 => {
+                type $T = i8;
+                $body
+            }
+        }
+    };
+}
+pub(crate) use with_element;
+
+/// The components of `vectors`, which came from `path`, as `T`: in place, or converted with a note. A component that `T` cannot hold
+/// is an error.
+pub fn exactly<'a, T: Element>(vectors: &'a Vectors, path: &Path) -> Outcome<Cow<'a, [T]>> {
+    if let Some(values) = vectors.as_slice::<T>() {
+        return Ok(Cow::Borrowed(values));
+    }
+    let wide = vectors.to_f32().map_err(|defect| Error::BadFile { path: path.to_owned(), defect })?;
+    let wide = wide.as_slice::<f32>().unwrap_or_default();
+    let (from, to) = (vectors.element().name(), T::TYPE.name());
+    // Every type fits f32; whether numbers are finite is the library's question.
+    let fits = |x: f32| T::TYPE == ElementType::F32 || T::from_f32(x).to_f32() == x;
+    if let Some(at) = wide.iter().position(|&x| !fits(x)) {
+        let (row, column, value) = (at / vectors.dim(), at % vectors.dim(), wide[at]);
+        let message = format!("{}: component {value} at row {row}, column {column} is no {to}", path.display());
+        return Err(Failure::Message(message));
+    }
+    complain(format_args!("note: {} holds {from}: taken as {to}, which is exact", path.display()));
+    Ok(Cow::Owned(wide.iter().map(|&x| T::from_f32(x)).collect()))
+}

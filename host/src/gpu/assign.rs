@@ -1,0 +1,199 @@
+//! The nearest centroid of each point of one batch on the device: the host side of kernels `prepare`, `assign` and
+//! `settle`.
+//!
+//! ```text
+//! centroids ──prepare──► f16 copies ┐
+//! points ──prepare (once)─► copies ─┴─assign──► labels │ pending points with candidates ──settle──► their labels
+//!                                                      │ unbounded points ────────────settle_all──► their labels
+//! ```
+
+use cuda_std::launch::LaunchConfig;
+use warpann_kernels::{assign, clustering_instances, settle};
+
+use super::exact::{Set, SetLayout, Shape, blocks};
+use super::runtime::{Layout, Runtime, grid};
+use crate::{ElementType, Metric, Result};
+
+/// Where the parts of a batch of points lie, relative to its start.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct BatchLayout {
+    set: (usize, SetLayout),
+    weights: usize,
+    labels: usize,
+    queue_sizes: usize,
+    pending: usize,
+    pending_lists: usize,
+    unbounded: usize,
+    order: usize,
+    bytes: usize,
+}
+
+impl BatchLayout {
+    /// Room for `points` points; for their weights, and for their order by cluster, only where asked for.
+    pub fn new(shape: Shape, points: usize, weighted: bool, ordered: bool) -> BatchLayout {
+        let mut layout = Layout::default();
+        let mut batch = BatchLayout {
+            set: SetLayout::reserve(&mut layout, shape, points),
+            weights: layout.array::<f32>(if weighted { points } else { 0 }),
+            labels: layout.array::<u32>(points),
+            queue_sizes: layout.array::<u32>(2),
+            pending: layout.array::<u32>(points),
+            pending_lists: layout.array::<u32>(points.saturating_mul(assign::LIST as usize)),
+            unbounded: layout.array::<u32>(points),
+            order: layout.array::<u64>(if ordered { points } else { 0 }),
+            bytes: 0,
+        };
+        batch.bytes = layout.bytes();
+        batch
+    }
+
+    /// Bytes of all parts.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+}
+
+/// A batch of points on the device.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Batch {
+    start: *mut u8,
+    layout: BatchLayout,
+    /// The points as a set of vectors.
+    pub set: Set,
+}
+
+impl Batch {
+    /// The batch of `count` points that lies at `start`.
+    pub fn new(start: *mut u8, layout: BatchLayout, count: u32) -> Batch {
+        let (at, set) = layout.set;
+        Batch { start, layout, set: Set::new(start.wrapping_add(at), set, count) }
+    }
+
+    fn part<V>(&self, offset: usize) -> *mut V {
+        self.start.wrapping_add(offset).cast()
+    }
+
+    /// Weights of the points, where there is room for them.
+    pub fn weights(&self) -> *mut f32 {
+        self.part(self.layout.weights)
+    }
+
+    /// Labels of the points.
+    pub fn labels(&self) -> *mut u32 {
+        self.part(self.layout.labels)
+    }
+
+    /// How many points were pending, and how many unbounded.
+    #[cfg(test)]
+    pub fn queue_sizes(&self) -> *const u32 {
+        self.part(self.layout.queue_sizes)
+    }
+
+    /// The points in the order of their clusters, where there is room for it.
+    pub fn order(&self) -> *mut u64 {
+        self.part(self.layout.order)
+    }
+}
+
+/// Labels every point of `batch` with the nearest of `centroids`. Both are prepared, with the same centre. Where the
+/// points are `labelled`, at best from an assignment to centroids nearby, that saves time.
+///
+/// # Safety
+/// The memory of both is as laid out, the centroids are f32 of the points' dimension and metric, at least one; labelled
+/// points have labels, any numbers.
+pub(super) unsafe fn assign_batch<R: Runtime>(
+    runtime: &R,
+    stream: &R::Stream,
+    shape: Shape,
+    batch: Batch,
+    centroids: Set,
+    labelled: bool,
+) -> Result<()> {
+    let points = batch.set;
+    let chunks = (shape.copy_stride() / assign::CHUNK as usize) as u32;
+    let kernel = if chunks <= assign::RESIDENT_CHUNKS { &assign::ASSIGN_RESIDENT } else { &assign::ASSIGN_STREAMED };
+    let config = LaunchConfig {
+        grid: [grid(kernel.name(), u64::from(points.count.div_ceil(assign::TILE_ROWS)))?, 1, 1],
+        block: [assign::THREADS, 1, 1],
+        shared_bytes: assign::shared_bytes(chunks),
+    };
+    let of_tiles = centroids.count.next_multiple_of(assign::TILE_ROWS) as usize * size_of::<f32>();
+    let numbers = [centroids.layout.values, centroids.layout.norms, centroids.layout.residuals];
+    debug_assert_eq!(numbers, [0, 1, 2].map(|array| numbers[0] + array * of_tiles), "one after the other");
+    let queue_sizes = batch.part::<u32>(batch.layout.queue_sizes);
+    let pending = batch.part::<u32>(batch.layout.pending);
+    let pending_lists = batch.part::<u32>(batch.layout.pending_lists);
+    let unbounded = batch.part::<u32>(batch.layout.unbounded);
+    let args = (
+        points.part::<u16>(points.layout.copy).cast_const(),
+        centroids.part::<u16>(centroids.layout.copy).cast_const(),
+        shape.copy_stride() as u32,
+        points.count,
+        centroids.count,
+        shape.metric_code(),
+        points.part::<u32>(points.layout.greatest).cast_const(),
+        centroids.part::<u32>(centroids.layout.greatest).cast_const(),
+        points.part::<f32>(points.layout.norms).cast_const(),
+        points.part::<f32>(points.layout.residuals).cast_const(),
+        centroids.part::<f32>(centroids.layout.values).cast_const(),
+        centroids.part::<f32>(centroids.layout.tile_norms).cast_const(),
+        centroids.part::<f32>(centroids.layout.tile_residuals).cast_const(),
+        centroids.part::<f32>(centroids.layout.bounds).cast_const(),
+        u32::from(labelled),
+        batch.labels(),
+        queue_sizes,
+        pending,
+        pending_lists,
+        unbounded,
+    );
+    // SAFETY: the layouts reserved every part with the size that the kernels ask for, and the stream runs these in
+    // order.
+    unsafe {
+        runtime.fill(stream, queue_sizes.cast(), 0, 2 * size_of::<u32>())?;
+        runtime.launch(stream, kernel, config, args)?;
+        settle_queues(runtime, stream, shape, batch, centroids, queue_sizes, pending, pending_lists, unbounded)
+    }
+}
+
+macro_rules! per_element {
+    ($(($name:ident, $stored:ty, $s:ident, $settle:ident, $a:ident, $settle_all:ident, $d:ident, $add:ident))*) => {
+        /// Labels of the points that `assign` left in its queues.
+        ///
+        /// # Safety
+        /// As [`assign_batch`]; the queues are as `assign` left them.
+        #[expect(clippy::too_many_arguments, reason = "one to one with the kernels")]
+        unsafe fn settle_queues<R: Runtime>(
+            runtime: &R, stream: &R::Stream, shape: Shape, batch: Batch, centroids: Set, queue_sizes: *mut u32,
+            pending: *mut u32, pending_lists: *mut u32, unbounded: *mut u32,
+        ) -> Result<()> {
+            // The device alone knows how long the queues are: as many warps as it holds, or the longest queue needs.
+            let multiprocessors = u64::from(runtime.limits().multiprocessors);
+            let points = u64::from(batch.set.count);
+            let squared_difference = u32::from(shape.metric == Metric::L2);
+            let stride = shape.stride() as u32;
+            let rows = centroids.rows().cast::<f32>().cast_const();
+            match shape.element {$(
+                ElementType::$name => {
+                    let kernel = &settle::$settle;
+                    let config = blocks(kernel.name(), points.min(multiprocessors * 64), settle::WARPS_PER_BLOCK)?;
+                    let x = batch.set.rows().cast::<$stored>().cast_const();
+                    // SAFETY: as the caller promises.
+                    unsafe {
+                        runtime.launch(stream, kernel, config, (
+                            x, rows, stride, squared_difference, queue_sizes.cast_const(), pending.cast_const(),
+                            pending_lists.cast_const(), batch.labels(),
+                        ))?;
+                        let kernel = &settle::$settle_all;
+                        let warps = points.min(multiprocessors * 4) * u64::from(settle::WARPS_FOR_ALL);
+                        let config = blocks(kernel.name(), warps, settle::WARPS_FOR_ALL)?;
+                        runtime.launch(stream, kernel, config, (
+                            x, rows, stride, squared_difference, centroids.count,
+                            queue_sizes.wrapping_add(1).cast_const(), unbounded.cast_const(), batch.labels(),
+                        ))
+                    }
+                }
+            )*}
+        }
+    };
+}
+clustering_instances!(per_element);

@@ -1,0 +1,84 @@
+//! Rows that go up in batches and results that come back: two lanes overlap the bus with the kernels.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use super::runtime::{Lane, Lanes, Runtime};
+use crate::{Error, Result};
+
+/// Bytes of rows in a batch: two pinned buffers of the bus.
+const BATCH_BYTES: usize = 64 << 20;
+
+/// How rows are cut.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Batches {
+    /// Rows of a batch; the last may have fewer.
+    pub rows: usize,
+    lanes: u64,
+}
+
+impl Batches {
+    /// Cuts `count` ≥ 1 rows of `row_bytes` each into batches that `budget` bytes of device memory allow, where all batches
+    /// share `shared_bytes` and a batch of so many rows takes `bytes`.
+    pub fn new<R: Runtime>(
+        runtime: &R,
+        budget: Option<u64>,
+        shared_bytes: usize,
+        (count, row_bytes): (usize, usize),
+        bytes: impl Fn(usize) -> usize,
+    ) -> Result<Batches> {
+        let budget = match budget {
+            Some(bytes) => bytes,
+            None => runtime.free_memory()? / 10 * 9,
+        };
+        let mut rows = count.min((BATCH_BYTES / row_bytes).max(1));
+        let asked = |rows: usize| {
+            let lanes = if rows < count { 2 } else { 1 };
+            (lanes, (shared_bytes as u64).saturating_add((bytes(rows) as u64).saturating_mul(lanes)))
+        };
+        while rows > 1 && asked(rows).1 > budget {
+            rows = rows.div_ceil(2);
+        }
+        let (lanes, asked) = asked(rows);
+        if asked > budget {
+            return Err(Error::OutOfDeviceMemory { device: runtime.describe(), asked, available: budget });
+        }
+        Ok(Batches { rows, lanes })
+    }
+
+    /// Calls `work(lane, first row, rows, out)` for every batch of `rows` and the part of `out` that belongs to it, where a row
+    /// has `row_len` values and `out_len` results. On return every batch is done, or one has failed.
+    pub fn run<R: Runtime, T: Sync, U: Send>(
+        self,
+        runtime: &R,
+        pool: &Lanes<R>,
+        (rows, row_len): (&[T], usize),
+        (out, out_len): (&mut [U], usize),
+        work: impl Fn(&mut Lane<R>, usize, &[T], &mut [U]) -> Result<()> + Sync,
+    ) -> Result<()> {
+        let outs: Vec<_> = out.chunks_mut(self.rows * out_len).map(Some).map(Mutex::new).collect();
+        let next = AtomicUsize::new(0);
+        let lane = || {
+            pool.with(runtime, |lane| {
+                let each = std::iter::repeat_with(|| next.fetch_add(1, Ordering::Relaxed));
+                for (batch, slot) in each.map_while(|batch| Some((batch, outs.get(batch)?))) {
+                    let out = slot.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).take();
+                    let first = batch * self.rows;
+                    let rows = &rows[first * row_len..];
+                    let rows = &rows[..rows.len().min(self.rows * row_len)];
+                    out.map_or(Ok(()), |out| work(lane, first, rows, out))?;
+                }
+                Ok(())
+            })
+        };
+        if self.lanes == 1 {
+            return lane();
+        }
+        std::thread::scope(|scope| {
+            let other = scope.spawn(lane);
+            let own = lane();
+            let other = other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            own.and(other)
+        })
+    }
+}

@@ -1,0 +1,295 @@
+//! Sums over clusters on a device, and what is made of them: the host side of kernels `cluster_sums` and `centroids`.
+//!
+//! ```text
+//! labels ──count──► counts ──scan──► places ──group──► order ──add_rows──► sums ──┬─totals──► host
+//!                                                                                 └─update──► centroids
+//! ```
+
+use cuda_std::launch::LaunchConfig;
+use warpann_kernels::{centroids, cluster_sums, clustering_instances};
+
+use super::assign::Batch;
+use super::exact::{Set, SetLayout, Shape, blocks};
+use super::runtime::{Layout, Runtime, grid};
+use crate::kmeans::worker::{Scale, Totals};
+use crate::{ElementType, Result};
+
+/// Points that a block counts or groups, at least.
+const POINTS_PER_BLOCK: u32 = 2048;
+/// Points that a warp adds up, at least.
+const SHORTEST_RUN: u32 = 16;
+/// Warps that add up on one multiprocessor at once.
+const ADDING_WARPS: u32 = 24;
+
+/// How means are formed.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Means {
+    /// The powers of two of the definition.
+    pub scale: Scale,
+    /// Whether centroids are divided by their norms.
+    pub spherical: bool,
+}
+
+/// Where what belongs to clusters lies in its memory.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ClusterLayout {
+    set: (usize, SetLayout),
+    /// Components from one row of sums to the next.
+    stride: u32,
+    /// Points of each cluster in this batch, and the places that the order has for them.
+    counts: usize,
+    next: usize,
+    /// From here to `products` all is zeroed for an assignment; from `weights` to `end` it goes to the host.
+    sums: usize,
+    weights: usize,
+    totals: usize,
+    products: usize,
+    end: usize,
+    bytes: usize,
+}
+
+impl ClusterLayout {
+    /// Room for `clusters` centroids, with their sums if there are to be means.
+    pub fn new(shape: Shape, clusters: usize, means: bool) -> ClusterLayout {
+        let shape = Shape { element: ElementType::F32, ..shape };
+        let mut layout = Layout::default();
+        let set = SetLayout::reserve(&mut layout, shape, clusters);
+        let summed = if means { clusters } else { 0 };
+        let mut clusters = ClusterLayout {
+            set,
+            stride: shape.stride() as u32,
+            counts: layout.array::<u32>(summed),
+            next: layout.array::<u32>(summed),
+            sums: layout.array::<u64>(summed.saturating_mul(shape.stride())),
+            weights: layout.array::<u64>(summed),
+            totals: layout.array::<u32>(summed),
+            products: layout.array::<f64>(summed),
+            end: 0,
+            bytes: layout.bytes(),
+        };
+        clusters.end = clusters.products.saturating_add(summed * size_of::<f64>());
+        clusters
+    }
+
+    /// Bytes of all parts.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+}
+
+/// What belongs to clusters, on the device.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Clusters {
+    start: *mut u8,
+    layout: ClusterLayout,
+    stride: u32,
+    /// The centroids.
+    pub set: Set,
+}
+
+impl Clusters {
+    /// The `count` clusters whose memory is at `start`.
+    pub fn new(start: *mut u8, layout: ClusterLayout, count: u32) -> Clusters {
+        let (at, set) = layout.set;
+        Clusters { start, layout, stride: layout.stride, set: Set::new(start.wrapping_add(at), set, count) }
+    }
+
+    /// Makes the memory ready, once.
+    ///
+    /// # Safety
+    /// It is as laid out.
+    pub unsafe fn clear_counts<R: Runtime>(&self, runtime: &R, stream: &R::Stream) -> Result<()> {
+        // SAFETY: as the caller promises. The scan leaves the counts at zero after every batch.
+        unsafe { runtime.fill(stream, self.counts().cast(), 0, self.layout.next - self.layout.counts) }
+    }
+
+    fn part<V>(&self, offset: usize) -> *mut V {
+        self.start.wrapping_add(offset).cast()
+    }
+
+    fn counts(&self) -> *mut u32 {
+        self.part(self.layout.counts)
+    }
+
+    fn next(&self) -> *mut u32 {
+        self.part(self.layout.next)
+    }
+
+    fn sums(&self) -> *mut u64 {
+        self.part(self.layout.sums)
+    }
+
+    fn weights(&self) -> *mut u64 {
+        self.part(self.layout.weights)
+    }
+
+    fn totals(&self) -> *mut u32 {
+        self.part(self.layout.totals)
+    }
+
+    fn products(&self) -> *mut f64 {
+        self.part(self.layout.products)
+    }
+}
+
+/// 2^exponent, for exponents of normal numbers.
+pub(super) fn power_of_two(exponent: i32) -> f64 {
+    2f64.powi(exponent)
+}
+
+/// Groups the points of a batch by their labels.
+///
+/// # Safety
+/// As [`add_batch`].
+unsafe fn group_batch<R: Runtime>(runtime: &R, stream: &R::Stream, batch: Batch, clusters: Clusters) -> Result<()> {
+    let (count, cluster_count) = (batch.set.count, clusters.set.count);
+    let labels = batch.labels().cast_const();
+    let (counts, next, order) = (clusters.counts(), clusters.next(), batch.order());
+    let in_shared = cluster_count <= cluster_sums::SHARED_CLUSTERS;
+    // A block's count of clusters must be worth its points.
+    let each = POINTS_PER_BLOCK.max(if in_shared { cluster_count } else { 0 });
+    let most = runtime.limits().multiprocessors * 2;
+    let config = |blocks: u32, shared_bytes: u32| LaunchConfig {
+        grid: [blocks, 1, 1],
+        block: [cluster_sums::THREADS, 1, 1],
+        shared_bytes,
+    };
+    let wide = config(count.div_ceil(each).clamp(1, most), if in_shared { 4 * cluster_count } else { 0 });
+    // SAFETY: labels are below the number of clusters; the order has room for the batch.
+    unsafe {
+        if in_shared {
+            runtime.launch(stream, &cluster_sums::COUNT_LABELS, wide, (labels, count, cluster_count, counts))?;
+        } else {
+            runtime.launch(stream, &cluster_sums::COUNT_LABELS_GLOBAL, wide, (labels, count, counts))?;
+        }
+        let scan = (cluster_count, counts, next, clusters.totals());
+        runtime.launch(stream, &cluster_sums::SCAN_CLUSTERS, config(1, 0), scan)?;
+        if in_shared {
+            runtime.launch(stream, &cluster_sums::GROUP_POINTS, wide, (labels, count, cluster_count, next, order))
+        } else {
+            runtime.launch(stream, &cluster_sums::GROUP_POINTS_GLOBAL, wide, (labels, count, next, order))
+        }
+    }
+}
+
+macro_rules! per_element {
+    ($(($name:ident, $stored:ty, $s:ident, $settle:ident, $a:ident, $settle_all:ident, $d:ident, $add:ident))*) => {
+        /// Adds the points of a labelled batch to the sums of their clusters.
+        ///
+        /// # Safety
+        /// The memory of both is as laid out, with room for order and sums, and every label is that of a cluster.
+        pub(super) unsafe fn add_batch<R: Runtime>(
+            runtime: &R, stream: &R::Stream, shape: Shape, batch: Batch, clusters: Clusters, means: Means,
+            weighted: bool,
+        ) -> Result<()> {
+            // SAFETY: as the caller promises.
+            unsafe { group_batch(runtime, stream, batch, clusters)? };
+            let (count, stride) = (batch.set.count, shape.stride() as u32);
+            // One wave of warps, in y one for each part of a row.
+            let parts = stride.div_ceil(cluster_sums::WARP_COMPONENTS);
+            let warps = (runtime.limits().multiprocessors * ADDING_WARPS).div_ceil(parts);
+            let run = count.div_ceil(warps).max(SHORTEST_RUN);
+            let weights = if weighted { batch.weights().cast_const() } else { std::ptr::null() };
+            match shape.element {$(
+                ElementType::$name => {
+                    let kernel = &cluster_sums::$add;
+                    let blocks = count.div_ceil(run).div_ceil(cluster_sums::WARPS_PER_BLOCK);
+                    let config = LaunchConfig {
+                        grid: [grid(kernel.name(), u64::from(blocks))?, parts, 1],
+                        block: [32 * cluster_sums::WARPS_PER_BLOCK, 1, 1],
+                        shared_bytes: 0,
+                    };
+                    // SAFETY: as the caller promises.
+                    unsafe {
+                        runtime.launch(stream, kernel, config, (
+                            batch.set.rows().cast::<$stored>().cast_const(), stride, batch.order().cast_const(), count,
+                            run, weights, power_of_two(means.scale.component), power_of_two(means.scale.weight),
+                            clusters.sums(), clusters.weights(),
+                        ))
+                    }
+                }
+            )*}
+        }
+    };
+}
+clustering_instances!(per_element);
+
+/// Zeroes sums, weights and totals.
+///
+/// # Safety
+/// The memory is as laid out, with room for sums.
+pub(super) unsafe fn clear_sums<R: Runtime>(runtime: &R, stream: &R::Stream, clusters: Clusters) -> Result<()> {
+    let bytes = clusters.layout.products - clusters.layout.sums;
+    // SAFETY: the three lie side by side, in front of the products.
+    unsafe { runtime.fill(stream, clusters.sums().cast(), 0, bytes) }
+}
+
+/// Brings counts, weights and products to the host: the one synchronisation of an iteration.
+///
+/// # Safety
+/// The memory is as laid out, and every batch was added up for the centroids that are there.
+pub(super) unsafe fn totals_of<R: Runtime>(
+    runtime: &R,
+    stream: &R::Stream,
+    clusters: Clusters,
+    means: Means,
+    weighted: bool,
+    totals: &mut Totals,
+) -> Result<()> {
+    let (layout, count) = (clusters.layout, clusters.set.count as usize);
+    let kernel = &centroids::CLUSTER_TOTALS;
+    let config = blocks(kernel.name(), count as u64, centroids::WARPS_PER_BLOCK)?;
+    let args = (
+        clusters.set.count,
+        clusters.stride,
+        clusters.set.rows().cast::<f32>().cast_const(),
+        clusters.sums().cast_const(),
+        power_of_two(-means.scale.component),
+        clusters.totals().cast_const(),
+        u32::from(weighted),
+        clusters.weights(),
+        clusters.products(),
+    );
+    // Words of 8 bytes, as the parts are aligned.
+    let mut words = vec![0u64; (layout.end - layout.weights) / size_of::<u64>()];
+    // SAFETY: every part has an entry a cluster; what is downloaded was zeroed or written, but for the gaps between
+    // parts, at which nobody looks.
+    unsafe {
+        runtime.launch(stream, kernel, config, args)?;
+        runtime.download(stream, bytemuck::cast_slice_mut(&mut words), clusters.weights().cast())?;
+    }
+    let part = |offset: usize| &words[(offset - layout.weights) / size_of::<u64>()..];
+    totals.weights.clear();
+    totals.weights.extend_from_slice(bytemuck::cast_slice(&part(layout.weights)[..count]));
+    totals.counts.clear();
+    totals.counts.extend_from_slice(&bytemuck::cast_slice(part(layout.totals))[..count]);
+    totals.products.clear();
+    totals.products.extend_from_slice(bytemuck::cast_slice(&part(layout.products)[..count]));
+    Ok(())
+}
+
+/// Replaces the centroids by the means of their points.
+///
+/// # Safety
+/// As [`totals_of`], after it.
+pub(super) unsafe fn update_centroids<R: Runtime>(
+    runtime: &R,
+    stream: &R::Stream,
+    clusters: Clusters,
+    means: Means,
+) -> Result<()> {
+    let kernel = &centroids::UPDATE_CENTROIDS;
+    let config = blocks(kernel.name(), u64::from(clusters.set.count), centroids::WARPS_PER_BLOCK)?;
+    let args = (
+        clusters.set.count,
+        clusters.stride,
+        clusters.sums().cast_const(),
+        power_of_two(-means.scale.component),
+        clusters.weights().cast_const(),
+        power_of_two(-means.scale.weight),
+        u32::from(means.spherical),
+        clusters.set.rows().cast::<f32>(),
+    );
+    // SAFETY: every part has an entry a cluster.
+    unsafe { runtime.launch(stream, kernel, config, args) }
+}

@@ -1,0 +1,558 @@
+//! The image of an inverted file in device memory, made from the master copy on the host.
+//!
+//! Lists lie one after the other, each from a multiple of `pairs::PAD` rows on, so that the scores of a list start at a sector. Rows
+//! between lists repeat the last vector of the list before (any vector of the index would do: their values are +∞, but their norms count),
+//! and a tile's worth of them follows the last list, since tiles are copied whole.
+
+use rayon::prelude::*;
+use warpann_kernels::list_scan::{self, TILE_ROWS};
+use warpann_kernels::{NO_ROW, code_bounds, pairs, prepare};
+
+use super::super::exact::{Prepared, Unprepared, blocks, greatest_of, prepare_rows};
+use super::super::runtime::{Layout, OnStream, Runtime};
+use super::super::tables::{self, Terms};
+use crate::ivf::View;
+use crate::ivf::codec::Codec;
+use crate::{Element, Error, Metric, Result};
+
+/// Bytes that are arranged on the host before they are uploaded.
+const STAGING: usize = 64 << 20;
+
+/// The vectors of the lists.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Stored {
+    /// As they were added, `stride` components a row, and their f16 copies.
+    Rows { rows: *mut u8, stride: u32, copies: *mut u16 },
+    /// Product-quantizer codes of residuals.
+    Codes(Codes),
+}
+
+/// Codes, and what they stand for.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Codes {
+    pub codes: *mut u8,
+    pub code_bytes: u32,
+    pub bits: u32,
+    /// Components of a sub-vector.
+    pub width: u32,
+    /// [M][2^bits][width].
+    pub codebooks: *mut f32,
+    pub sub_quantizers: u32,
+    /// What f16 operands are made of (`warpann_kernels::codes::Operands`).
+    pub offsets: *mut u16,
+    pub halves: *mut u16,
+    /// For scanning by lookup tables.
+    pub tables: tables::Shape,
+    pub terms: Terms,
+    pub terms_at: *mut f32,
+}
+
+impl Codes {
+    /// Code bytes and bits in one number, as kernels take them.
+    pub fn shape(&self) -> u32 {
+        self.code_bytes << 4 | self.bits
+    }
+
+    /// The index as the scan by lookup tables sees it.
+    pub fn table_image(&self, image: &Image) -> tables::Image {
+        tables::Image {
+            centroids: image.centroids,
+            codebooks: self.codebooks,
+            codes: self.codes,
+            list_starts: image.starts,
+            list_lengths: image.lengths,
+        }
+    }
+
+    /// Components of all codewords.
+    pub fn components(&self) -> u32 {
+        (self.sub_quantizers * self.width) << self.bits
+    }
+}
+
+/// Addresses and sizes of an image.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Image {
+    pub dim: u32,
+    /// The metric that the index was made with.
+    pub metric: Metric,
+    /// Lists.
+    pub lists: u32,
+    /// Rows of the storage, padding included.
+    pub rows: u32,
+    /// Components from one row of an f16 copy to the next.
+    pub copy_stride: u32,
+    pub stored: Stored,
+    /// What a scan adds to the product of each row.
+    pub values: *mut f32,
+    /// Rank of each row's id; `NO_ROW` for padding.
+    pub ranks: *mut u32,
+    /// First row of each list.
+    pub starts: *mut u32,
+    /// Vectors of each list.
+    pub lengths: *mut u32,
+    /// Centroids, `dim` padded to 4 components a row, with copies and values.
+    pub centroids: *mut f32,
+    pub centroid_copies: *mut u16,
+    pub centroid_values: *mut f32,
+    /// Subtracted from queries and vectors before they become f16 (squared L2), or null.
+    pub centre: *mut f32,
+    /// Greatest component of the vectors (of the centroids too, unless the metric is cosine), then of the centroids.
+    pub greatest: *mut u32,
+    /// Greatest norm and residual of the vectors, then of the centroids.
+    pub bounds: *mut f32,
+}
+
+// SAFETY: addresses of device memory and numbers; the owner of the memory keeps it alive and unchanged.
+unsafe impl Send for Image {}
+// SAFETY: as above; an image is only read.
+unsafe impl Sync for Image {}
+
+impl Image {
+    /// Components of a row of centroids, queries as f32 and reconstructions.
+    pub fn stride(&self) -> u32 {
+        self.dim.next_multiple_of(4)
+    }
+
+    /// What the kernels that compare with stored vectors call the metric.
+    pub fn metric_code(&self) -> u32 {
+        match (self.metric, &self.stored) {
+            (Metric::L2, _) => prepare::METRIC_L2,
+            (Metric::Cosine, Stored::Rows { .. }) => prepare::METRIC_COSINE,
+            // Coded vectors were normalised before.
+            (Metric::InnerProduct, _) | (Metric::Cosine, Stored::Codes(_)) => prepare::METRIC_INNER_PRODUCT,
+        }
+    }
+
+    /// The same for comparisons with centroids.
+    pub fn probe_metric_code(&self) -> u32 {
+        if self.metric == Metric::L2 { prepare::METRIC_L2 } else { prepare::METRIC_INNER_PRODUCT }
+    }
+}
+
+/// An image and the memory that it lies in.
+pub(super) struct Resident<R: Runtime> {
+    /// Which state of which index it shows.
+    pub version: u64,
+    pub image: Image,
+    /// Bytes in device memory.
+    pub bytes: u64,
+    /// The sum of the i longest padded lists: what i probes have to score at most.
+    pub longest: Vec<u64>,
+    /// The longest list.
+    pub longest_list: u32,
+    _memory: R::Memory,
+}
+
+/// Where the lists lie in the storage.
+struct Storage {
+    starts: Vec<u32>,
+    lengths: Vec<u32>,
+    rows: u32,
+}
+
+impl Storage {
+    fn new(lengths: Vec<u32>) -> Result<Storage> {
+        let mut end = 0u64;
+        let mut starts = Vec::with_capacity(lengths.len());
+        for &length in &lengths {
+            starts.push(end as u32);
+            end += u64::from(length).next_multiple_of(u64::from(pairs::PAD));
+            // The tile after the last list counts as well.
+            let limit = u64::from(u32::MAX) - 2 * u64::from(TILE_ROWS);
+            if end > limit {
+                return Err(Error::TooManyRows { asked: end, limit });
+            }
+        }
+        let rows = (end as u32 + TILE_ROWS).next_multiple_of(TILE_ROWS);
+        Ok(Storage { starts, lengths, rows })
+    }
+
+    /// Rows of the storage that belong to `list`, padding included; the last list has the rest.
+    fn padded(&self, list: usize) -> usize {
+        let next = self.starts.get(list + 1).copied().unwrap_or(self.rows);
+        (next - self.starts[list]) as usize
+    }
+
+    /// Uploads `bytes` bytes a row: `write(list, rows of the list)` fills them.
+    ///
+    /// # Safety
+    /// `to` has room for all rows.
+    unsafe fn upload<R: Runtime>(
+        &self,
+        runtime: &R,
+        stream: &R::Stream,
+        to: *mut u8,
+        bytes: usize,
+        write: impl Fn(usize, &mut [u8]) + Sync,
+    ) -> Result<()> {
+        let lists = self.lengths.len();
+        let mut staging = Vec::new();
+        let mut first = 0;
+        while first < lists {
+            let mut end = first + 1;
+            let mut rows = self.padded(first);
+            while end < lists && (rows + self.padded(end)) * bytes <= STAGING {
+                rows += self.padded(end);
+                end += 1;
+            }
+            staging.resize(rows * bytes, 0);
+            let mut parts = Vec::with_capacity(end - first);
+            let mut rest = &mut staging[..];
+            for list in first..end {
+                let (part, others) = rest.split_at_mut(self.padded(list) * bytes);
+                parts.push((list, part));
+                rest = others;
+            }
+            parts.into_par_iter().for_each(|(list, part)| write(list, part));
+            let at = to.wrapping_add(self.starts[first] as usize * bytes);
+            // SAFETY: the rows of these lists lie inside the storage.
+            unsafe { runtime.upload(stream, at, &staging)? };
+            first = end;
+        }
+        Ok(())
+    }
+}
+
+/// Fills `to` with the rows of `from`, `width` bytes each in places of `stride` bytes, and repeats the last one to the end. Nothing
+/// to repeat: zeros.
+fn fill_rows(from: &[u8], width: usize, stride: usize, to: &mut [u8]) {
+    let Some(last) = from.len().checked_sub(width) else {
+        to.fill(0);
+        return;
+    };
+    for (at, place) in to.chunks_exact_mut(stride).enumerate() {
+        let start = (at * width).min(last);
+        place[..width].copy_from_slice(&from[start..start + width]);
+        place[width..].fill(0);
+    }
+}
+
+impl<R: Runtime> Resident<R> {
+    /// Uploads the index and prepares it for scanning, within `budget` bytes. The index has vectors.
+    pub fn new<T: Element>(runtime: &R, stream: &R::Stream, view: &View<'_, T>, budget: u64) -> Result<Resident<R>> {
+        let (dim, lists) = (view.dim, view.lists.count());
+        let lengths: Vec<u32> = (0..lists).map(|list| view.lists.length(list) as u32).collect();
+        let storage = Storage::new(lengths)?;
+        let rows = storage.rows as usize;
+        let stride = dim.next_multiple_of(4);
+        let copy_stride = dim.next_multiple_of(list_scan::CHUNK as usize);
+        let padded_lists = lists.next_multiple_of(TILE_ROWS as usize);
+
+        let mut layout = Layout::default();
+        let (mut stored_rows, mut copies, mut codes, mut codebooks, mut row_lists) = (0, 0, 0, 0, 0);
+        let (mut offsets, mut halves) = (0, 0);
+        let mut by_tables = None;
+        match view.codec {
+            Codec::Flat => {
+                stored_rows = layout.array::<u8>(rows.saturating_mul(stride * T::TYPE.size()));
+                copies = layout.array::<u16>(rows.saturating_mul(copy_stride));
+            }
+            Codec::Pq(pq) => {
+                codes = layout.array::<u8>(rows.saturating_mul(view.lists.code_bytes()));
+                codebooks = layout.array::<f32>(pq.quantizer.codebooks().len());
+                row_lists = layout.array::<u32>(rows);
+                offsets = layout.array::<u16>(lists * stride);
+                let (books, sub_quantizers) = (pq.quantizer.codebooks(), pq.quantizer.sub_quantizers());
+                halves = layout.array::<u16>(books.len().next_multiple_of(8));
+                let shape = tables::Shape {
+                    dim: dim as u32,
+                    sub_quantizers: sub_quantizers as u32,
+                    bits: pq.quantizer.bits(),
+                    lists: lists as u32,
+                    stored_rows: storage.rows,
+                    longest_list: storage.lengths.iter().copied().max().unwrap_or(0),
+                    inner_product: view.metric != Metric::L2,
+                    norms: tables::Norms::new(view.centroids, books, dim, sub_quantizers),
+                };
+                // The paper's first term, where it takes at most an eighth of the budget: the scan works without it.
+                let terms = shape.choose_terms(budget / 8);
+                by_tables = Some((shape, terms, layout.array::<f32>(shape.terms_len(terms))));
+            }
+        }
+        let values = layout.array::<f32>(rows);
+        let ranks = layout.array::<u32>(rows);
+        let (starts, list_lengths) = (layout.array::<u32>(lists), layout.array::<u32>(lists));
+        let centroids = layout.array::<f32>(lists * stride);
+        let centroid_copies = layout.array::<u16>(padded_lists * copy_stride);
+        let centroid_values = layout.array::<f32>(padded_lists);
+        let centre = layout.array::<f32>(stride);
+        let (greatest, bounds) = (layout.array::<u32>(2), layout.array::<u32>(4));
+        let bytes = layout.bytes() as u64;
+        if bytes > budget {
+            return Err(Error::OutOfDeviceMemory { device: runtime.describe(), asked: bytes, available: budget });
+        }
+        let memory = runtime.allocate(layout.bytes())?;
+        let start = runtime.address(&memory);
+        let at = |offset: usize| start.wrapping_add(offset);
+        let l2 = view.metric == Metric::L2;
+        let image = Image {
+            dim: dim as u32,
+            metric: view.metric,
+            lists: lists as u32,
+            rows: storage.rows,
+            copy_stride: copy_stride as u32,
+            stored: match (view.codec, by_tables) {
+                (Codec::Pq(pq), Some((tables, terms, terms_at))) => Stored::Codes(Codes {
+                    codes: at(codes),
+                    code_bytes: view.lists.code_bytes() as u32,
+                    bits: pq.quantizer.bits(),
+                    width: (dim / pq.quantizer.sub_quantizers()) as u32,
+                    codebooks: at(codebooks).cast(),
+                    sub_quantizers: pq.quantizer.sub_quantizers() as u32,
+                    offsets: at(offsets).cast(),
+                    halves: at(halves).cast(),
+                    tables,
+                    terms,
+                    terms_at: at(terms_at).cast(),
+                }),
+                _ => Stored::Rows { rows: at(stored_rows), stride: stride as u32, copies: at(copies).cast() },
+            },
+            values: at(values).cast(),
+            ranks: at(ranks).cast(),
+            starts: at(starts).cast(),
+            lengths: at(list_lengths).cast(),
+            centroids: at(centroids).cast(),
+            centroid_copies: at(centroid_copies).cast(),
+            centroid_values: at(centroid_values).cast(),
+            centre: if l2 { at(centre).cast() } else { std::ptr::null_mut() },
+            greatest: at(greatest).cast(),
+            bounds: at(bounds).cast(),
+        };
+        // SAFETY: every part was reserved with the size that is written; the stream runs all in order.
+        unsafe {
+            runtime.upload(stream, image.starts.cast(), bytemuck::cast_slice(&storage.starts))?;
+            runtime.upload(stream, image.lengths.cast(), bytemuck::cast_slice(&storage.lengths))?;
+            upload_padded(runtime, stream, image.centroids.cast(), view.centroids, dim, stride)?;
+            if l2 {
+                let mut centre = middle::<T>(view);
+                centre.resize(stride, 0.0);
+                runtime.upload(stream, image.centre.cast(), bytemuck::cast_slice(&centre))?;
+            }
+            runtime.fill(stream, image.greatest.cast(), 0, 4 * 2)?;
+            runtime.fill(stream, image.bounds.cast(), 0, 4 * 4)?;
+            let directory = view.lists.directory();
+            storage.upload(runtime, stream, image.ranks.cast(), 4, |list, to| {
+                let locations = directory.range(list);
+                let ranks = &directory.ranks()[locations.start as usize..locations.end as usize];
+                to[..4 * ranks.len()].copy_from_slice(bytemuck::cast_slice(ranks));
+                to[4 * ranks.len()..].fill(0xff);
+            })?;
+            match image.stored {
+                Stored::Rows { rows: to, .. } => {
+                    let (width, place) = (dim * T::TYPE.size(), stride * T::TYPE.size());
+                    storage.upload(runtime, stream, to, place, |list, to| {
+                        fill_rows(any_row(view, list), width, place, to);
+                    })?;
+                }
+                Stored::Codes(codes) => {
+                    let width = codes.code_bytes as usize;
+                    storage.upload(runtime, stream, codes.codes, width, |list, to| {
+                        fill_rows(view.lists.codes(list), width, width, to);
+                    })?;
+                    if let Codec::Pq(pq) = view.codec {
+                        runtime.upload(
+                            stream,
+                            codes.codebooks.cast(),
+                            bytemuck::cast_slice(pq.quantizer.codebooks()),
+                        )?;
+                    }
+                    storage.upload(runtime, stream, at(row_lists), 4, |list, to| {
+                        let to: &mut [u32] = bytemuck::cast_slice_mut(to);
+                        let (own, padding) = to.split_at_mut(storage.lengths[list] as usize);
+                        own.fill(list as u32);
+                        padding.fill(NO_ROW);
+                    })?;
+                }
+            }
+            image.prepare::<T, R>(runtime, stream, at(row_lists).cast())?;
+        }
+        runtime.synchronize(stream)?;
+        let mut longest: Vec<u64> = storage.lengths.iter().map(|&length| u64::from(pairs::padded(length))).collect();
+        longest.par_sort_unstable_by(|a, b| b.cmp(a));
+        let longest_list = storage.lengths.iter().copied().max().unwrap_or(0);
+        let mut sum = 0;
+        for length in &mut longest {
+            sum += *length;
+            *length = sum;
+        }
+        Ok(Resident { version: view.version, image, bytes, longest, longest_list, _memory: memory })
+    }
+}
+
+/// The rows of a list, or where it is empty those of the next list that is not, so that padding is always some vector of the index.
+fn any_row<'a, T: Element>(view: &View<'a, T>, list: usize) -> &'a [u8] {
+    let lists = view.lists.count();
+    (0..lists).map(|on| view.lists.codes((list + on) % lists)).find(|codes| !codes.is_empty()).unwrap_or(&[])
+}
+
+/// Uploads rows of `dim` f32 components, zero-padded to `stride`.
+///
+/// # Safety
+/// `to` has room for them.
+pub(super) unsafe fn upload_padded<R: Runtime>(
+    runtime: &R,
+    stream: &R::Stream,
+    to: *mut u8,
+    rows: &[f32],
+    dim: usize,
+    stride: usize,
+) -> Result<()> {
+    if dim == stride {
+        // SAFETY: as the caller promises.
+        return unsafe { runtime.upload(stream, to, bytemuck::cast_slice(rows)) };
+    }
+    let mut padded = vec![0.0f32; rows.len() / dim * stride];
+    for (to, row) in padded.chunks_exact_mut(stride).zip(rows.chunks_exact(dim)) {
+        to[..dim].copy_from_slice(row);
+    }
+    // SAFETY: as the caller promises.
+    unsafe { runtime.upload(stream, to, bytemuck::cast_slice(&padded)) }
+}
+
+/// The mean of the centroids, each counted as often as its list has vectors; whole numbers where the vectors are, so that f16 still holds
+/// the differences exactly.
+fn middle<T: Element>(view: &View<'_, T>) -> Vec<f32> {
+    let mut sums = vec![0.0f64; view.dim];
+    let mut total = 0.0;
+    for (list, centroid) in view.centroids.chunks_exact(view.dim).enumerate() {
+        let count = view.lists.length(list) as f64;
+        total += count;
+        sums.iter_mut().zip(centroid).for_each(|(sum, &c)| *sum += count * f64::from(c));
+    }
+    let whole = matches!(T::TYPE, crate::ElementType::U8 | crate::ElementType::I8)
+        || (0..view.lists.count()).take(16).all(|list| {
+            matches!(view.codec, Codec::Flat)
+                && view.rows(list).iter().take(1024).all(|x: &T| x.to_f32().fract() == 0.0)
+        });
+    let mean = |sum: &f64| sum / total.max(1.0);
+    let centre: Vec<f32> =
+        sums.iter().map(mean).map(|mean| if whole { mean.round() } else { mean }).map(|mean| mean as f32).collect();
+    // Sums of components near f32's limit may leave its range: no centre then.
+    if centre.iter().all(|c| c.is_finite()) { centre } else { vec![0.0; view.dim] }
+}
+
+impl Image {
+    /// Makes scales, copies, values and bounds. `row_lists` (list of each row) is there where codes are stored.
+    ///
+    /// # Safety
+    /// Everything else of the image is uploaded; the words at `greatest` and `bounds` are zero.
+    unsafe fn prepare<T: Element, R: Runtime>(
+        &self,
+        runtime: &R,
+        stream: &R::Stream,
+        row_lists: *const u32,
+    ) -> Result<()> {
+        let metric = self.metric_code();
+        let cosine = metric == prepare::METRIC_COSINE;
+        let multiprocessors = runtime.limits().multiprocessors;
+        let warps = u64::from(self.rows).min(u64::from(multiprocessors) * 64);
+        // Cosine scales vectors by their norms; its centroids need a scale of their own.
+        let centroid_greatest = if cosine { self.greatest.wrapping_add(1) } else { self.greatest };
+        // SAFETY: the image's arrays have the shapes that the kernels ask for.
+        unsafe {
+            let centroids = Unprepared {
+                element: crate::ElementType::F32,
+                rows: self.centroids.cast(),
+                count: self.lists,
+                padded: self.lists.next_multiple_of(TILE_ROWS),
+                stride: self.stride(),
+                centre: self.centre,
+                metric: self.probe_metric_code(),
+                greatest: centroid_greatest,
+            };
+            greatest_of(runtime, stream, centroids)?;
+            match self.stored {
+                Stored::Rows { rows, stride, copies } => {
+                    let from = Unprepared {
+                        element: T::TYPE,
+                        rows,
+                        count: self.rows,
+                        padded: self.rows,
+                        stride,
+                        centre: self.centre,
+                        metric,
+                        greatest: self.greatest,
+                    };
+                    greatest_of(runtime, stream, from)?;
+                    prepare_rows(runtime, stream, from, self.prepared(copies, self.values, 0))?;
+                    let kernel = &code_bounds::MARK_PADDING;
+                    let config = blocks(kernel.name(), u64::from(self.rows.div_ceil(32)), 4)?;
+                    runtime.launch(stream, kernel, config, (self.ranks.cast_const(), self.rows, self.values))?;
+                }
+                Stored::Codes(codes) => {
+                    let kernel = &code_bounds::GREATEST_CODE;
+                    let config = blocks(kernel.name(), warps, code_bounds::WARPS_PER_BLOCK)?;
+                    let args = (
+                        codes.codes.cast_const(),
+                        codes.shape(),
+                        codes.width,
+                        self.dim,
+                        codes.codebooks.cast_const(),
+                        self.centroids.cast_const(),
+                        row_lists,
+                        self.rows,
+                        self.centre.cast_const(),
+                        self.greatest,
+                    );
+                    runtime.launch(stream, kernel, config, args)?;
+                    let queue = OnStream { runtime, stream };
+                    let by_tables = codes.table_image(self);
+                    tables::enqueue_terms(&queue, &codes.tables, &by_tables, codes.terms, codes.terms_at)?;
+                    let kernel = &code_bounds::SCALE_CODES;
+                    let (centroid_count, codeword_count) = (self.lists * self.stride(), codes.components());
+                    let warps = u64::from(centroid_count.max(codeword_count).div_ceil(32));
+                    let args = (
+                        self.centroids.cast_const(),
+                        centroid_count,
+                        self.stride(),
+                        self.centre.cast_const(),
+                        codes.codebooks.cast_const(),
+                        codeword_count,
+                        self.greatest.cast_const(),
+                        codes.offsets,
+                        codes.halves,
+                    );
+                    runtime.launch(stream, kernel, blocks(kernel.name(), warps, 4)?, args)?;
+                    let kernel = &code_bounds::MEASURE_CODES;
+                    let config = blocks(kernel.name(), u64::from(self.rows), code_bounds::WARPS_PER_BLOCK)?;
+                    let args = (
+                        codes.codes.cast_const(),
+                        codes.shape(),
+                        codes.width,
+                        self.dim,
+                        codes.codebooks.cast_const(),
+                        self.centroids.cast_const(),
+                        row_lists,
+                        self.rows,
+                        self.centre.cast_const(),
+                        metric,
+                        self.greatest.cast_const(),
+                        codes.offsets.cast_const(),
+                        codes.halves.cast_const(),
+                        self.values,
+                        self.bounds.cast::<u32>(),
+                    );
+                    runtime.launch(stream, kernel, config, args)?;
+                }
+            }
+            prepare_rows(runtime, stream, centroids, self.prepared(self.centroid_copies, self.centroid_values, 2))
+        }
+    }
+
+    /// Where copies and values go, and the bounds to the words from `bounds` on.
+    fn prepared(&self, copy: *mut u16, values: *mut f32, bounds: usize) -> Prepared {
+        let null = std::ptr::null_mut();
+        Prepared {
+            copy,
+            copy_stride: self.copy_stride,
+            values,
+            norms: null,
+            residuals: null,
+            tile_norms: std::ptr::null_mut(),
+            tile_residuals: std::ptr::null_mut(),
+            bounds: self.bounds.cast::<u32>().wrapping_add(bounds),
+            squares: std::ptr::null_mut(),
+        }
+    }
+}

@@ -1,0 +1,471 @@
+//! Inverted files on a device: an image of the lists in device memory, and searches of it.
+//!
+//! | file | what |
+//! |---|---|
+//! | `image` | the lists in device memory, made at the first search after a change |
+//! | `search` | one search: queries, probes, pairs, scan |
+//! | `stage` | scores to the exact best k: selection, re-ranking, certificate |
+//!
+//! The master copy stays in host memory; this file cuts batches so that their scratch fits the budget, searches again what lacks a
+//! certificate, and turns ranks into ids.
+
+mod image;
+mod search;
+mod stage;
+#[cfg(test)]
+mod tests;
+
+use std::marker::PhantomData;
+use std::sync::{Arc, Mutex};
+
+use rayon::prelude::*;
+use warpann_kernels::{NO_ROW, range};
+
+use self::image::{Resident, Stored, upload_padded};
+use self::search::{Ask, Search, SearchPlan, result_words};
+use self::stage::{Found, Stage};
+use super::exact::{Shape, blocks, upload_rows};
+use super::runtime::{Lane, Lanes, Layout, Runtime};
+use crate::ivf::{IvfBackend, RangeNeighbors, Request, Scan, View};
+use crate::{Device, Element, Error, Metric, NONE, Result};
+
+/// Share of the budget that an image may take: numerator and denominator.
+const RESIDENT_SHARE: (u64, u64) = (3, 4);
+/// Queries from which two lanes pay.
+const TWO_LANES_FROM: usize = 2048;
+/// Pairs of one batch: their numbers are u32.
+const MOST_PAIRS: usize = 1 << 30;
+
+/// Inverted files on one device.
+pub(crate) struct IvfDevice<T: Element, R: Runtime> {
+    runtime: R,
+    device: Device,
+    budget: u64,
+    resident: Mutex<Option<Arc<Resident<R>>>>,
+    lanes: Lanes<R>,
+    element: PhantomData<T>,
+}
+
+/// Queries of a call: all of them, or some.
+#[derive(Clone, Copy)]
+enum Which<'a> {
+    All,
+    Some(&'a [usize]),
+}
+
+/// A call: what is asked, and where results go.
+struct Call<'a, 'v, T: Element> {
+    view: &'a View<'v, T>,
+    queries: &'a [T],
+    k: usize,
+    request: &'a Request<'a>,
+    ids: &'a mut [u64],
+    distances: &'a mut [f32],
+    /// Calls that share the scratch.
+    lanes: u64,
+}
+
+impl<T: Element, R: Runtime> IvfDevice<T, R> {
+    /// `budget` defaults to nine tenths of the device's free memory.
+    pub fn new(runtime: R, device: Device, budget: Option<u64>) -> Result<Self> {
+        let budget = match budget {
+            Some(bytes) => bytes,
+            None => runtime.free_memory()? / 10 * 9,
+        };
+        let resident = Mutex::new(None);
+        Ok(IvfDevice { runtime, device, budget, resident, lanes: Lanes::new(), element: PhantomData })
+    }
+
+    /// The image of the index as it is now.
+    ///
+    /// Made outside the lock: making it takes many threads, and one of them may start another search meanwhile, which must not wait for
+    /// itself. So searches that come first together may each make one; the first that is ready stays.
+    fn resident(&self, view: &View<'_, T>) -> Result<Arc<Resident<R>>> {
+        let current = || {
+            let mut resident = self.resident.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+            // A stale one goes first: both may not fit.
+            *resident = resident.take().filter(|image| image.version == view.version);
+            resident.clone()
+        };
+        if let Some(image) = current() {
+            return Ok(image);
+        }
+        let budget = self.budget / RESIDENT_SHARE.1 * RESIDENT_SHARE.0;
+        let made = self.lanes.with(&self.runtime, |lane| Resident::new(&self.runtime, &lane.stream, view, budget))?;
+        if let Some(image) = current() {
+            return Ok(image);
+        }
+        let made = Arc::new(made);
+        *self.resident.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = Some(made.clone());
+        Ok(made)
+    }
+
+    fn scratch(&self, resident: &Resident<R>) -> u64 {
+        self.budget.saturating_sub(resident.bytes)
+    }
+
+    /// What so many queries ask in attempt number `attempt`.
+    fn ask(resident: &Resident<R>, queries: usize, k: usize, request: &Request<'_>, attempt: u32) -> Ask {
+        let probes = request.probes.min(resident.image.lists as usize) as u32;
+        let k = k.min(resident.columns(probes) as usize) as u32;
+        let filtered = request.filter.is_some();
+        let coded = matches!(resident.image.stored, Stored::Codes(_));
+        let by_tables = coded
+            && !filtered
+            && match request.scan {
+                Scan::Auto => resident.tables_pay(queries, probes),
+                Scan::ListMajor => false,
+                Scan::QueryMajor => true,
+            };
+        let ask = Ask { queries: queries as u32, k, probes, attempt, filtered, by_tables, dense_probes: probes };
+        // A retry keeps all scores: then what is selected grows until nothing is left to prove.
+        // Where a filter passes few, the first lists give no limit.
+        let appends = attempt == 0 && !by_tables && !filtered;
+        let dense_probes = if appends { resident.dense_probes(ask) } else { probes };
+        Ask { dense_probes, ..ask }
+    }
+
+    /// Uploads the queries `which` of a search and its filter.
+    ///
+    /// # Safety
+    /// The scratch of `search` is as its plan says.
+    unsafe fn upload(
+        &self,
+        search: &Search<'_, R>,
+        view: &View<'_, T>,
+        queries: &[T],
+        request: &Request<'_>,
+    ) -> Result<()> {
+        let (dim, stream) = (view.dim, search.stream);
+        let stride = dim.next_multiple_of(4);
+        // SAFETY: the plan reserved room for the queries and the filter.
+        unsafe {
+            if let Stored::Rows { .. } = search.resident.image.stored {
+                let shape = Shape { element: T::TYPE, metric: view.metric, dim };
+                upload_rows(&self.runtime, stream, shape, search.queries(), queries)?;
+                if let Some(to) = search.wide() {
+                    upload_padded(&self.runtime, stream, to, &view.queries(queries, self.device)?, dim, stride)?;
+                }
+            } else {
+                upload_padded(
+                    &self.runtime,
+                    stream,
+                    search.queries(),
+                    &view.queries(queries, self.device)?,
+                    dim,
+                    stride,
+                )?;
+            }
+            if let Some(filter) = request.filter {
+                let words = bytemuck::cast_slice(filter.words());
+                let bytes = filter.len().div_ceil(32) * 4;
+                self.runtime.upload(stream, search.filter(), &words[..bytes.min(words.len())])?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Searches some queries of a call, in batches that fit the scratch; those without certificate again.
+    fn search_some(
+        &self,
+        resident: &Resident<R>,
+        lane: &mut Lane<R>,
+        call: &mut Call<'_, '_, T>,
+        which: Which<'_>,
+        attempt: u32,
+    ) -> Result<()> {
+        let dim = call.view.dim;
+        let count = match which {
+            Which::All => call.queries.len() / dim,
+            Which::Some(numbers) => numbers.len(),
+        };
+        let limits = self.runtime.limits();
+        let (k, request) = (call.k, call.request);
+        let plan = |queries: usize| {
+            SearchPlan::new(resident, T::TYPE, Self::ask(resident, queries, k, request, attempt), &limits)
+        };
+        let scratch = self.scratch(resident) / call.lanes;
+        let probes = call.request.probes.min(resident.image.lists as usize).max(1);
+        let mut batch = count.min(MOST_PAIRS / probes).max(1);
+        let mut fitting = plan(batch)?;
+        while batch > 1 && fitting.bytes as u64 > scratch {
+            batch = batch.div_ceil(2);
+            fitting = plan(batch)?;
+        }
+        if fitting.bytes as u64 > scratch {
+            let device = self.runtime.describe();
+            return Err(Error::OutOfDeviceMemory { device, asked: fitting.bytes as u64, available: scratch });
+        }
+        let mut unproved = Vec::new();
+        let mut first = 0;
+        while first < count {
+            let end = (first + batch).min(count);
+            let some = match which {
+                Which::All => Batch::Range(first, end),
+                Which::Some(numbers) => Batch::Numbers(&numbers[first..end]),
+            };
+            let smaller;
+            let plan = if end - first == batch {
+                &fitting
+            } else {
+                smaller = plan(end - first)?;
+                &smaller
+            };
+            self.search_batch(resident, lane, call, some, plan, &mut unproved, attempt)?;
+            first = end;
+        }
+        if unproved.is_empty() {
+            return Ok(());
+        }
+        self.search_some(resident, lane, call, Which::Some(&unproved), attempt + 1)
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "what, where, and with what")]
+    fn search_batch(
+        &self,
+        resident: &Resident<R>,
+        lane: &mut Lane<R>,
+        call: &mut Call<'_, '_, T>,
+        batch: Batch<'_>,
+        plan: &SearchPlan,
+        unproved: &mut Vec<usize>,
+        attempt: u32,
+    ) -> Result<()> {
+        let (dim, k) = (call.view.dim, call.k);
+        let count = batch.len();
+        let ask = Self::ask(resident, count, k, call.request, attempt);
+        let start = lane.scratch(&self.runtime, plan.bytes)?;
+        let search = Search { runtime: &self.runtime, stream: &lane.stream, resident, element: T::TYPE, plan, start };
+        let found = ask.k as usize;
+        let words = result_words(count, found);
+        let gathered: Vec<T>;
+        let queries = match batch {
+            Batch::Range(first, end) => &call.queries[first * dim..end * dim],
+            Batch::Numbers(numbers) => {
+                gathered = numbers.iter().flat_map(|&query| &call.queries[query * dim..][..dim]).copied().collect();
+                &gathered
+            }
+        };
+        let got = lane.host.words(words);
+        // SAFETY: the scratch has the plan's size; queries and filter are uploaded before the search, whose results are `words` words.
+        unsafe {
+            self.upload(&search, call.view, queries, call.request)?;
+            search.run()?;
+            self.runtime.download(&lane.stream, bytemuck::cast_slice_mut(got), search.results())?;
+        }
+        let (flags, results) = got.split_at(2 * count);
+        let (candidates, results) = results.split_at(count);
+        let (keys, ranks) = results.split_at(count * found);
+        let directory = call.view.lists.directory();
+        let worst = call.view.metric.worst();
+        let place = |ids: &mut [u64], distances: &mut [f32], keys: &[u32], ranks: &[u32]| {
+            for (slot, (id, distance)) in ids.iter_mut().zip(distances).enumerate() {
+                let rank = ranks.get(slot).copied().unwrap_or(NO_ROW);
+                (*id, *distance) =
+                    if rank == NO_ROW { (NONE, worst) } else { (directory.id(rank), f32::from_bits(keys[slot])) };
+            }
+        };
+        match batch {
+            Batch::Range(first, end) => {
+                let slots = call.ids[first * k..end * k]
+                    .par_chunks_mut(k)
+                    .zip(call.distances[first * k..end * k].par_chunks_mut(k));
+                slots
+                    .zip(keys.par_chunks(found).zip(ranks.par_chunks(found)))
+                    .with_min_len(1024)
+                    .for_each(|((ids, distances), (keys, ranks))| place(ids, distances, keys, ranks));
+            }
+            Batch::Numbers(numbers) => {
+                for (at, &query) in numbers.iter().enumerate() {
+                    let slots = query * k..(query + 1) * k;
+                    let of_query = at * found..(at + 1) * found;
+                    let (ids, distances) = (&mut call.ids[slots.clone()], &mut call.distances[slots]);
+                    place(ids, distances, &keys[of_query.clone()], &ranks[of_query]);
+                }
+            }
+        }
+        let (of_probes, of_neighbours) = flags.split_at(count);
+        let room = plan.room();
+        let lacks =
+            |at: usize| of_probes[at] | of_neighbours[at] != 0 || room.is_some_and(|room| candidates[at] > room);
+        unproved.extend((0..count).filter(|&at| lacks(at)).map(|at| batch.number(at)));
+        Ok(())
+    }
+
+    /// Range search of some queries: results of each, best first.
+    #[expect(clippy::too_many_arguments, reason = "what, where, and with what")]
+    fn range_some(
+        &self,
+        resident: &Resident<R>,
+        lane: &mut Lane<R>,
+        view: &View<'_, T>,
+        queries: &[T],
+        radius: f32,
+        request: &Request<'_>,
+        attempt: u32,
+    ) -> Result<Vec<Vec<(u64, f32)>>> {
+        let dim = view.dim;
+        let count = queries.len() / dim;
+        let halves = |lane: &mut Lane<R>| -> Result<Vec<Vec<(u64, f32)>>> {
+            let (low, high) = queries.split_at(count / 2 * dim);
+            let mut rows = self.range_some(resident, lane, view, low, radius, request, attempt)?;
+            rows.extend(self.range_some(resident, lane, view, high, radius, request, attempt)?);
+            Ok(rows)
+        };
+        let limits = self.runtime.limits();
+        let scratch = self.scratch(resident);
+        let ask = Self::ask(resident, count, 1, request, attempt);
+        let ask = Ask { dense_probes: ask.probes, ..ask };
+        let plan = SearchPlan::new(resident, T::TYPE, ask, &limits)?;
+        let too_large =
+            |asked: u64| Error::OutOfDeviceMemory { device: self.runtime.describe(), asked, available: scratch };
+        if plan.bytes as u64 > scratch || count * ask.probes as usize > MOST_PAIRS {
+            return if count > 1 { halves(lane) } else { Err(too_large(plan.bytes as u64)) };
+        }
+        let start = lane.scratch(&self.runtime, plan.bytes)?;
+        let search =
+            Search { runtime: &self.runtime, stream: &lane.stream, resident, element: T::TYPE, plan: &plan, start };
+        let smaller_is_better = view.distance_metric() == Metric::L2;
+        let bad = if smaller_is_better { radius } else { -radius };
+        let mut within = vec![0u32; count];
+        let mut flags = vec![0u32; count];
+        // SAFETY: the scratch has the plan's size; each step finds what the ones before wrote; `within` reuses the counts of results.
+        unsafe {
+            self.upload(&search, view, queries, request)?;
+            search.probe()?;
+            search.group(0..ask.probes, std::ptr::null())?;
+            search.scan(None)?;
+            let from = search.candidates();
+            let kernel = &range::COUNT_WITHIN;
+            let config = blocks(kernel.name(), count as u64 * 4, 4)?;
+            let counts = search.results().cast_mut().cast::<u32>().wrapping_add(count);
+            let args = (from.scores, from.row_starts, from.shifts, from.errors, bad, counts);
+            self.runtime.launch(&lane.stream, kernel, config, args)?;
+            self.runtime.download(&lane.stream, bytemuck::cast_slice_mut(&mut within), counts.cast())?;
+            self.runtime.download(&lane.stream, bytemuck::cast_slice_mut(&mut flags), search.results())?;
+        }
+        let most = within.iter().copied().max().unwrap_or(0).max(1);
+        let mut layout = Layout::default();
+        let stage = Stage::reserve(&mut layout, count as u32, resident.columns(ask.probes), most, most, &limits);
+        let slots = count.saturating_mul(most as usize);
+        let (keys, ranks) = (layout.array::<f32>(slots), layout.array::<u32>(slots));
+        let proofs = layout.array::<u32>(count);
+        if (layout.bytes() + plan.bytes) as u64 > scratch {
+            let asked = (layout.bytes() + plan.bytes) as u64;
+            return if count > 1 { halves(lane) } else { Err(too_large(asked)) };
+        }
+        let memory = self.runtime.allocate(layout.bytes())?;
+        let at = self.runtime.address(&memory);
+        let to = Found {
+            keys: at.wrapping_add(keys).cast(),
+            ranks: at.wrapping_add(ranks).cast(),
+            flags: at.wrapping_add(proofs).cast(),
+        };
+        let (mut got_keys, mut got_ranks) = (vec![0.0f32; slots], vec![0u32; slots]);
+        // SAFETY: the memory has the layout's size, and the scores are still in the scratch.
+        unsafe {
+            search.best(&stage, at, to)?;
+            self.runtime.download(&lane.stream, bytemuck::cast_slice_mut(&mut got_keys), to.keys.cast())?;
+            self.runtime.download(&lane.stream, bytemuck::cast_slice_mut(&mut got_ranks), to.ranks.cast())?;
+        }
+        let directory = view.lists.directory();
+        let near = |distance: f32| if smaller_is_better { distance <= radius } else { distance >= radius };
+        let mut rows: Vec<Vec<(u64, f32)>> = got_keys
+            .par_chunks(most as usize)
+            .zip(got_ranks.par_chunks(most as usize))
+            .map(|(keys, ranks)| {
+                let there = keys.iter().zip(ranks).take_while(|&(&key, &rank)| rank != NO_ROW && near(key));
+                there.map(|(&key, &rank)| (directory.id(rank), key)).collect()
+            })
+            .collect();
+        // Every vector within the radius is among the selected, whose number is proved; only probes may lack a certificate.
+        for (query, _) in flags.iter().enumerate().filter(|(_, flag)| **flag != 0) {
+            let one = &queries[query * dim..(query + 1) * dim];
+            rows[query] = self.range_some(resident, lane, view, one, radius, request, attempt + 1)?.remove(0);
+        }
+        Ok(rows)
+    }
+}
+
+/// Consecutive queries of a call, or chosen ones.
+#[derive(Clone, Copy)]
+enum Batch<'a> {
+    Range(usize, usize),
+    Numbers(&'a [usize]),
+}
+
+impl Batch<'_> {
+    fn len(&self) -> usize {
+        match self {
+            Batch::Range(first, end) => end - first,
+            Batch::Numbers(numbers) => numbers.len(),
+        }
+    }
+
+    fn number(&self, at: usize) -> usize {
+        match self {
+            Batch::Range(first, _) => first + at,
+            Batch::Numbers(numbers) => numbers[at],
+        }
+    }
+}
+
+impl<T: Element, R: Runtime> IvfBackend<T> for IvfDevice<T, R> {
+    fn search(
+        &self,
+        view: &View<'_, T>,
+        queries: &[T],
+        k: usize,
+        request: &Request<'_>,
+        ids: &mut [u64],
+        distances: &mut [f32],
+    ) -> Result<()> {
+        let resident = self.resident(view)?;
+        let count = queries.len() / view.dim;
+        let work = |queries: &[T], ids: &mut [u64], distances: &mut [f32], lanes: u64| {
+            let mut call = Call { view, queries, k, request, ids, distances, lanes };
+            self.lanes.with(&self.runtime, |lane| self.search_some(&resident, lane, &mut call, Which::All, 0))
+        };
+        // Decoding a list costs more than copying queries does, so what is decoded is decoded once.
+        let decodes = matches!(resident.image.stored, Stored::Codes(_))
+            && !Self::ask(&resident, count / 2, k, request, 0).by_tables;
+        if count < TWO_LANES_FROM || decodes {
+            return work(queries, ids, distances, 1);
+        }
+        // Two halves on two streams: one is copied while the other is searched.
+        let half = count / 2;
+        let (queries, other_queries) = queries.split_at(half * view.dim);
+        let (ids, other_ids) = ids.split_at_mut(half * k);
+        let (distances, other_distances) = distances.split_at_mut(half * k);
+        std::thread::scope(|scope| {
+            let other = scope.spawn(|| work(other_queries, other_ids, other_distances, 2));
+            let own = work(queries, ids, distances, 2);
+            let other = other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            own.and(other)
+        })
+    }
+
+    fn range_search(
+        &self,
+        view: &View<'_, T>,
+        queries: &[T],
+        radius: f32,
+        request: &Request<'_>,
+    ) -> Result<RangeNeighbors> {
+        let resident = self.resident(view)?;
+        let rows = self
+            .lanes
+            .with(&self.runtime, |lane| self.range_some(&resident, lane, view, queries, radius, request, 0))?;
+        let mut found = RangeNeighbors { offsets: vec![0], ids: Vec::new(), distances: Vec::new() };
+        for row in rows {
+            found.ids.extend(row.iter().map(|&(id, _)| id));
+            found.distances.extend(row.iter().map(|&(_, distance)| distance));
+            found.offsets.push(found.ids.len());
+        }
+        Ok(found)
+    }
+
+    fn describe(&self) -> String {
+        self.runtime.describe()
+    }
+}

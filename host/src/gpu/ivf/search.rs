@@ -1,0 +1,810 @@
+//! A search of an image: queries made ready, probes, pairs, scan, and the best of what was scanned.
+//!
+//! ```text
+//! queries ──prepare_queries──► f16 copies ──scan centroids──► scores ──stage──► probes          (coarse quantiser)
+//!     probes ──count, place, scatter──► pairs by list, items ──scan lists──► scores, one row a query
+//!                                                              └──stage──► distances and ranks, and who lacks a certificate
+//! ```
+//!
+//! Queries without a certificate, of their probes or of their neighbours, are searched again with more candidates selected, at last
+//! with all of them: then nothing is left to prove.
+
+use std::ops::Range;
+
+use cuda_std::global::U32x4;
+use cuda_std::launch::LaunchConfig;
+use warpann_kernels::list_scan::{self, TILE_ROWS};
+use warpann_kernels::{code_bounds, pairs, prepare, queries as query_kernels};
+
+use super::super::exact::blocks;
+use super::super::runtime::{Layout, Limits, OnStream, Runtime, grid};
+use super::super::tables::{self, Precision, TablePlan, TableScan};
+use super::image::{Resident, Stored};
+use super::stage::{CandidateLists, Candidates, Found, Stage, Vectors, selected, selected_probes};
+use crate::{ElementType, Result};
+
+/// Pairs a list, on average, up to which tiles of 16 queries are used.
+const SMALL_TILES: u64 = 12;
+/// Lookups of a pair times pairs a list up to which codes are scanned by tables.
+const TABLES_UP_TO: u64 = 512;
+/// Rows that are scored before a limit, for each candidate wanted; the least number of lists; and how many times more lists make
+/// appending pay.
+const DENSE_ROWS: u64 = 16;
+const DENSE_PROBES: u64 = 16;
+const APPEND_FROM: u32 = 3;
+/// Rows of an item: long ones where there are many pairs, else as many items as can be.
+const ITEM_ROWS: u32 = 1024;
+
+/// Shared memory of a multiprocessor, of those with most: where there is less, blocks wait for others to end.
+const SHARED_BYTES: u32 = 228 << 10;
+
+/// The kernels of the scan, by tile and whether queries stay in shared memory.
+macro_rules! scan_kernel {
+    ($small:expr, $resident:expr, $a:ident, $b:ident, $c:ident, $d:ident) => {
+        match ($small, $resident) {
+            (false, true) => &list_scan::$a,
+            (false, false) => &list_scan::$b,
+            (true, true) => &list_scan::$c,
+            (true, false) => &list_scan::$d,
+        }
+    };
+}
+
+/// What is asked of an image.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Ask {
+    pub queries: u32,
+    pub k: u32,
+    /// Lists to probe, at most as many as there are.
+    pub probes: u32,
+    /// Attempts that left queries without certificate.
+    pub attempt: u32,
+    /// Whether a filter applies.
+    pub filtered: bool,
+    /// Whether codes are scanned query by query, by lookup tables.
+    pub by_tables: bool,
+    /// Probes whose scores are all kept; from the lists of the others candidates are appended. All of them: nothing is appended.
+    pub dense_probes: u32,
+}
+
+/// Scratch of a search, relative to its start.
+pub(super) struct SearchPlan {
+    ask: Ask,
+    /// As stored, and as f32 where that is something else.
+    queries: usize,
+    wide: Option<usize>,
+    copies: usize,
+    factors: usize,
+    errors: usize,
+    shifts: usize,
+    /// Cosine: copies, factors, errors and shifts for the coarse quantiser.
+    coarse_copies: Option<[usize; 4]>,
+    coarse_scores: usize,
+    coarse: Stage,
+    probe_keys: usize,
+    probes: usize,
+    filter: usize,
+    live: usize,
+    counts: usize,
+    slots: usize,
+    offsets: usize,
+    row_lengths: usize,
+    live_rows: usize,
+    first_pairs: usize,
+    first_items: usize,
+    item_count: usize,
+    row_starts: usize,
+    grouped: usize,
+    items: usize,
+    scores: usize,
+    /// Plan of the scan by lookup tables, and where its errors go.
+    tables: Option<(TablePlan, usize)>,
+    fine: Stage,
+    /// Flags of the coarse quantiser and of the search, distances, ranks: one behind the other.
+    results: usize,
+    pub bytes: usize,
+}
+
+impl SearchPlan {
+    /// # Errors
+    /// What [`TablePlan::new`] says.
+    pub fn new<R: Runtime>(
+        resident: &Resident<R>,
+        element: ElementType,
+        ask: Ask,
+        limits: &Limits,
+    ) -> Result<SearchPlan> {
+        let image = &resident.image;
+        let queries = ask.queries as usize;
+        let mut layout = Layout::default();
+        let stride = image.stride() as usize;
+        let query_bytes = match image.stored {
+            Stored::Rows { .. } => stride * element.size(),
+            Stored::Codes(_) => stride * size_of::<f32>(),
+        };
+        let narrow = matches!(image.stored, Stored::Rows { .. }) && element != ElementType::F32;
+        let copy = queries.saturating_mul(image.copy_stride as usize);
+        let cosine = image.metric_code() == prepare::METRIC_COSINE;
+        let lists = image.lists as usize;
+        let pair_count = queries.saturating_mul(ask.probes as usize);
+        let columns = resident.columns(ask.dense_probes);
+        let appends = ask.dense_probes < ask.probes;
+        let tables = match image.stored {
+            Stored::Codes(codes) if ask.by_tables => {
+                let (queries, probes) = (ask.queries, ask.probes);
+                let plan =
+                    TablePlan::new(&mut layout, &codes.tables, codes.terms, Precision::Auto, queries, probes, limits)?;
+                Some((plan, layout.array::<f32>(queries as usize)))
+            }
+            _ => None,
+        };
+        let plan = SearchPlan {
+            ask,
+            queries: layout.array::<u8>(queries.saturating_mul(query_bytes)),
+            wide: narrow.then(|| layout.array::<f32>(queries.saturating_mul(stride))),
+            copies: layout.array::<u16>(copy),
+            factors: layout.array::<f32>(queries),
+            errors: layout.array::<f32>(2 * queries),
+            shifts: layout.array::<f32>(queries),
+            coarse_copies: cosine.then(|| {
+                [
+                    layout.array::<u16>(copy),
+                    layout.array::<f32>(queries),
+                    layout.array::<f32>(2 * queries),
+                    layout.array::<f32>(queries),
+                ]
+            }),
+            coarse_scores: layout.array::<f32>(queries.saturating_mul(pairs::padded(image.lists) as usize)),
+            coarse: Stage::reserve(
+                &mut layout,
+                ask.queries,
+                image.lists,
+                ask.probes,
+                selected_probes(ask.probes, image.lists, ask.attempt),
+                limits,
+            ),
+            probe_keys: layout.array::<f32>(pair_count),
+            probes: layout.array::<u32>(pair_count),
+            filter: layout.array::<u32>(if ask.filtered { image.rows as usize / 32 + 1 } else { 0 }),
+            live: layout.array::<u32>(if ask.filtered { lists } else { 0 }),
+            counts: layout.array::<u32>(lists),
+            slots: layout.array::<u32>(pair_count),
+            offsets: layout.array::<u32>(pair_count),
+            row_lengths: layout.array::<u32>(queries),
+            live_rows: layout.array::<u32>(queries),
+            first_pairs: layout.array::<u32>(lists),
+            first_items: layout.array::<u32>(lists),
+            item_count: layout.array::<u32>(1),
+            row_starts: layout.array::<u64>(queries + 1),
+            grouped: layout.array::<U32x4>(pair_count),
+            items: layout.array::<U32x4>(resident.most_items(ask)),
+            scores: layout.array::<f32>(queries.saturating_mul(columns as usize)),
+            tables,
+            fine: {
+                let reserve = if appends { Stage::reserve_appended } else { Stage::reserve };
+                let selected = selected(ask.k, columns, ask.attempt);
+                reserve(&mut layout, ask.queries, columns, ask.k, selected, limits)
+            },
+            results: layout.array::<u32>(result_words(queries, ask.k as usize)),
+            bytes: 0,
+        };
+        Ok(SearchPlan { bytes: layout.bytes(), ..plan })
+    }
+}
+
+impl SearchPlan {
+    /// Candidates that a query's list has room for, where candidates are appended.
+    pub fn room(&self) -> Option<u32> {
+        self.fine.capacity()
+    }
+}
+
+/// Words of the results of a search: two flags and a number of candidates a query, and k distances and ranks.
+pub(super) fn result_words(queries: usize, k: usize) -> usize {
+    queries.saturating_mul(3).saturating_add(queries.saturating_mul(k).saturating_mul(2))
+}
+
+impl<R: Runtime> Resident<R> {
+    /// Scores of a query with so many probes, at most.
+    pub fn columns(&self, probes: u32) -> u32 {
+        let at = (probes as usize).min(self.longest.len());
+        // The rows of the storage are u32, and these are some of them.
+        at.checked_sub(1).map_or(0, |last| self.longest[last] as u32).max(1)
+    }
+
+    /// Probes whose scores are all kept: all, unless there are so many that appending pays ([`list_scan`]).
+    pub fn dense_probes(&self, ask: Ask) -> u32 {
+        let average = (u64::from(self.image.rows) / u64::from(self.image.lists.max(1))).max(1);
+        let wanted = u64::from(selected(ask.k, u32::MAX, 0)) * DENSE_ROWS / average + DENSE_PROBES;
+        let dense = u32::try_from(wanted).unwrap_or(u32::MAX);
+        if self.small_tiles(ask) || ask.probes < dense.saturating_mul(APPEND_FROM) { ask.probes } else { dense }
+    }
+
+    /// Whether codes of so many pairs are scanned sooner by lookup tables, query by query: up to a number of pairs a list that is
+    /// smaller the more sub-quantizers there are. Measured on an H200, 4096 lists of 244 codes of 16 and 32 bytes: 256 queries with 32
+    /// probes take 0.18 and 0.21 ms by tables, 0.39 and 0.36 by lists; 10,000 with 32 probes 2.1 and 2.9 by tables, 2.0 and 1.9
+    /// by lists.
+    pub fn tables_pay(&self, queries: usize, probes: u32) -> bool {
+        let Stored::Codes(codes) = self.image.stored else { return false };
+        let pairs = queries as u64 * u64::from(probes);
+        pairs * u64::from(codes.sub_quantizers) <= TABLES_UP_TO * u64::from(self.image.lists)
+    }
+
+    fn small_tiles(&self, ask: Ask) -> bool {
+        let pairs = u64::from(ask.queries) * u64::from(ask.probes);
+        pairs <= SMALL_TILES * u64::from(self.image.lists)
+    }
+
+    fn tile(&self, ask: Ask) -> u32 {
+        if self.small_tiles(ask) { 16 } else { 64 }
+    }
+
+    /// Rows of an item of the lists.
+    fn item_rows(ask: Ask) -> u32 {
+        let pairs = u64::from(ask.queries) * u64::from(ask.probes);
+        if pairs < 2048 { TILE_ROWS } else { ITEM_ROWS }
+    }
+
+    /// Items of a search, at most.
+    fn most_items(&self, ask: Ask) -> usize {
+        let pairs = u64::from(ask.queries) * u64::from(ask.probes);
+        // A few pairs are an item each.
+        let few = pairs.min(u64::from(pairs::FEW));
+        let tiles = (pairs / u64::from(self.tile(ask)) + pairs.min(u64::from(self.image.lists))).max(few);
+        usize::try_from(tiles * u64::from(self.longest_list.div_ceil(Self::item_rows(ask)))).unwrap_or(usize::MAX)
+    }
+}
+
+/// A search on its way.
+pub(super) struct Search<'a, R: Runtime> {
+    pub runtime: &'a R,
+    pub stream: &'a R::Stream,
+    pub resident: &'a Resident<R>,
+    pub element: ElementType,
+    pub plan: &'a SearchPlan,
+    /// Scratch of the plan's size.
+    pub start: *mut u8,
+}
+
+impl<R: Runtime> Search<'_, R> {
+    fn at<T>(&self, offset: usize) -> *mut T {
+        self.start.wrapping_add(offset).cast()
+    }
+
+    /// Where queries go, as stored vectors are compared with them.
+    pub fn queries(&self) -> *mut u8 {
+        self.at(self.plan.queries)
+    }
+
+    /// Where queries go as f32, if that is another place.
+    pub fn wide(&self) -> Option<*mut u8> {
+        self.plan.wide.map(|offset| self.at(offset))
+    }
+
+    /// Where the bits of a filter go.
+    pub fn filter(&self) -> *mut u8 {
+        self.at(self.plan.filter)
+    }
+
+    /// Where the results are.
+    pub fn results(&self) -> *const u8 {
+        self.at::<u8>(self.plan.results)
+    }
+
+    fn coarse_queries(&self) -> *const f32 {
+        self.at::<f32>(self.plan.wide.unwrap_or(self.plan.queries)).cast_const()
+    }
+
+    fn found(&self) -> Found {
+        let queries = self.plan.ask.queries as usize;
+        let flags = self.at::<u32>(self.plan.results).wrapping_add(queries);
+        let keys = flags.wrapping_add(2 * queries);
+        Found { keys: keys.cast(), ranks: keys.wrapping_add(queries * self.plan.ask.k as usize), flags }
+    }
+
+    /// Launches the whole search. The results hold, for each query, whether its probes and whether its neighbours lack a certificate,
+    /// then k distances and k ranks.
+    ///
+    /// # Safety
+    /// Queries and filter are uploaded, and the scratch has what the plan reserved.
+    pub unsafe fn run(&self) -> Result<()> {
+        // SAFETY: as the caller promises; each step finds what the ones before wrote.
+        unsafe {
+            self.probe()?;
+            let (dense, all) = (self.plan.ask.dense_probes, self.plan.ask.probes);
+            self.group(0..dense, std::ptr::null())?;
+            self.scan(None)?;
+            let fine = &self.plan.fine;
+            let (queries, from) = (self.plan.ask.queries, self.candidates());
+            let counts = self.counts();
+            match fine.begin_lists(self.runtime, self.stream, self.start, queries, &from, counts)? {
+                None => self.best(fine, self.start, self.found()),
+                Some(lists) => {
+                    self.group(dense..all, lists.limits)?;
+                    self.scan(Some(lists))?;
+                    let (vectors, to) = (self.vectors(), self.found());
+                    fine.end_lists(self.runtime, self.stream, self.start, queries, counts, &from, &vectors, to)
+                }
+            }
+        }
+    }
+
+    /// Queries of a tile.
+    fn tile(&self, appends: bool) -> u32 {
+        match self.resident.image.stored {
+            Stored::Rows { .. } if appends => list_scan::APPEND_QUERIES,
+            _ => self.resident.tile(self.plan.ask),
+        }
+    }
+
+    /// Numbers of candidates, behind the flags.
+    fn counts(&self) -> *mut u32 {
+        self.at::<u32>(self.plan.results).wrapping_add(2 * self.plan.ask.queries as usize)
+    }
+
+    /// Makes queries ready and finds their probes.
+    ///
+    /// # Safety
+    /// As [`Self::run`].
+    pub unsafe fn probe(&self) -> Result<()> {
+        let (plan, image) = (self.plan, &self.resident.image);
+        let queries = plan.ask.queries;
+        let parts = [plan.copies, plan.factors, plan.errors, plan.shifts];
+        let element = if plan.wide.is_some() { self.element } else { self.query_element() };
+        // SAFETY: as the caller promises.
+        unsafe {
+            self.prepare(element, self.queries(), image.metric_code(), image.greatest, parts)?;
+            let [copies, factors, errors, shifts] = match plan.coarse_copies {
+                None => parts,
+                Some(parts) => {
+                    let greatest = image.greatest.wrapping_add(1);
+                    let wide = self.coarse_queries().cast();
+                    self.prepare(ElementType::F32, wide, image.probe_metric_code(), greatest, parts)?;
+                    parts
+                }
+            };
+            let row_stride = pairs::padded(image.lists);
+            let small = queries <= 16;
+            let tiles = queries.div_ceil(if small { 16 } else { 64 });
+            let cuts = (self.runtime.limits().multiprocessors * 2).div_ceil(tiles.max(1));
+            let item_rows = image.lists.div_ceil(cuts).next_multiple_of(TILE_ROWS).min(ITEM_ROWS);
+            let null = std::ptr::null();
+            let kernel = scan_kernel!(
+                small,
+                self.resident_queries(),
+                SCAN_LISTS_64,
+                SCAN_LISTS_64_STREAMED,
+                SCAN_LISTS_16,
+                SCAN_LISTS_16_STREAMED
+            );
+            let items = u64::from(tiles) * u64::from(image.lists.div_ceil(item_rows));
+            let args = (
+                self.at::<u16>(copies).cast_const(),
+                self.at::<f32>(factors).cast_const(),
+                queries,
+                image.copy_stride,
+                std::ptr::null::<U32x4>(),
+                null,
+                item_rows,
+                std::ptr::null::<U32x4>(),
+                row_stride,
+                null,
+                null,
+                image.lists,
+                image.centroid_values.cast_const(),
+                null,
+                null,
+                self.at::<f32>(plan.coarse_scores),
+                std::ptr::null_mut::<u32>(),
+                std::ptr::null_mut::<u32>(),
+                0,
+                image.centroid_copies.cast_const(),
+            );
+            self.runtime.launch(
+                self.stream,
+                kernel,
+                self.scan_config(kernel.name(), self.flat_shared_bytes(if small { 16 } else { 64 }), items, false)?,
+                args,
+            )?;
+            let from = Candidates {
+                scores: self.at(plan.coarse_scores),
+                row_stride: u64::from(row_stride),
+                row_starts: std::ptr::null(),
+                nprobe: 1,
+                probes: null,
+                offsets: null,
+                list_starts: null,
+                lengths: null,
+                ranks: null,
+                filter: null,
+                live_rows: null,
+                row_count: image.lists,
+                metric: image.probe_metric_code(),
+                shifts: self.at(shifts),
+                // The second half is of the centroids.
+                errors: self.at::<f32>(errors).wrapping_add(queries as usize),
+            };
+            if plan.ask.attempt == 0 {
+                let vectors = (self.coarse_queries(), image.centroids.cast_const(), image.stride());
+                let to = (self.at::<u32>(plan.probes), self.at::<u32>(plan.results));
+                return plan.coarse.settle(self.runtime, self.stream, self.start, queries, &from, vectors, to);
+            }
+            let vectors = Vectors::Rows {
+                element: ElementType::F32,
+                queries: self.coarse_queries().cast(),
+                rows: image.centroids.cast_const().cast(),
+                stride: image.stride(),
+            };
+            let to =
+                Found { keys: self.at(plan.probe_keys), ranks: self.at(plan.probes), flags: self.at(plan.results) };
+            plan.coarse.run(self.runtime, self.stream, self.start, queries, &from, &vectors, to)
+        }
+    }
+
+    /// What stored vectors are compared with.
+    fn query_element(&self) -> ElementType {
+        match self.resident.image.stored {
+            Stored::Rows { .. } => self.element,
+            Stored::Codes(_) => ElementType::F32,
+        }
+    }
+
+    /// Whether queries of this dimension stay in shared memory.
+    fn resident_queries(&self) -> bool {
+        self.resident.image.copy_stride / list_scan::CHUNK <= list_scan::RESIDENT_CHUNKS
+    }
+
+    /// As many blocks as run at once, each of which takes one item after the other; fewer if there are fewer items.
+    fn scan_config(&self, kernel: &'static str, shared_bytes: u32, items: u64, wide: bool) -> Result<LaunchConfig> {
+        // Beside the kernel's own memory the driver takes a KiB a block; registers allow three, or two with wide tiles.
+        let by_registers = if wide { 2 } else { 3 };
+        let each = (SHARED_BYTES / (shared_bytes + 1024)).clamp(1, by_registers);
+        let most = u64::from(self.runtime.limits().multiprocessors * each);
+        Ok(LaunchConfig {
+            grid: [grid(kernel, items.clamp(1, most))?, 1, 1],
+            block: [list_scan::THREADS, 1, 1],
+            shared_bytes,
+        })
+    }
+
+    fn flat_shared_bytes(&self, tile: u32) -> u32 {
+        list_scan::shared_bytes(tile, self.resident.image.copy_stride / list_scan::CHUNK)
+    }
+
+    /// f16 copies and what goes with them.
+    ///
+    /// # Safety
+    /// As [`Self::run`]; `parts` are copies, factors, errors and shifts.
+    unsafe fn prepare(
+        &self,
+        element: ElementType,
+        rows: *const u8,
+        metric: u32,
+        greatest: *const u32,
+        parts: [usize; 4],
+    ) -> Result<()> {
+        let image = &self.resident.image;
+        let queries = self.plan.ask.queries;
+        let [copies, factors, errors, shifts] = parts;
+        macro_rules! by_element {
+            ($(($name:ident, $stored:ty, $q:ident, $kernel:ident, $r:ident, $rh:ident, $f:ident, $fh:ident))*) => {
+                match element {$(
+                    ElementType::$name => {
+                        let kernel = &query_kernels::$kernel;
+                        let config = blocks(kernel.name(), u64::from(queries), query_kernels::WARPS_PER_BLOCK)?;
+                        let args = (
+                            rows.cast::<$stored>(), queries, image.stride(), image.centre.cast_const(), metric, greatest,
+                            self.at::<u16>(copies), image.copy_stride, self.at::<f32>(factors),
+                            image.bounds.cast_const(), self.at::<f32>(errors), self.at::<f32>(shifts),
+                        );
+                        // SAFETY: as the caller promises.
+                        unsafe { self.runtime.launch(self.stream, kernel, config, args) }
+                    }
+                )*}
+            };
+        }
+        warpann_kernels::list_search_instances!(by_element)
+    }
+
+    /// Groups the pairs of some probes by list, for appending up to `limits` where those are not null.
+    ///
+    /// # Safety
+    /// As [`Self::run`]; the probes are there.
+    pub unsafe fn group(&self, of: Range<u32>, limits: *const f32) -> Result<()> {
+        let (plan, image, ask) = (self.plan, &self.resident.image, self.plan.ask);
+        let (tile, item_rows) = (self.tile(!limits.is_null()), Resident::<R>::item_rows(ask));
+        let pair_count = ask.queries * ask.probes;
+        let probes = self.at::<u32>(plan.probes).cast_const();
+        let lengths = image.lengths.cast_const();
+        let counts = self.at::<u32>(plan.counts);
+        // SAFETY: as the caller promises; arrays have the sizes that the plan reserved.
+        unsafe {
+            if ask.filtered && of.start == 0 {
+                let kernel = &code_bounds::COUNT_LIVE;
+                self.runtime.fill(self.stream, self.at(plan.live), 0, 4 * image.lists as usize)?;
+                let config = blocks(kernel.name(), u64::from(image.lists) * 4, 4)?;
+                let args = (
+                    image.starts.cast_const(),
+                    lengths,
+                    image.ranks.cast_const(),
+                    self.at::<u32>(plan.filter).cast_const(),
+                    self.at::<u32>(plan.live),
+                );
+                self.runtime.launch(self.stream, kernel, config, args)?;
+            }
+            let live = if ask.filtered { self.at(plan.live) } else { image.lengths };
+            // Fewer than lists: else several queries share one, and it is read once for them.
+            let few = pair_count < pairs::FEW && pair_count <= image.lists;
+            if few && of == (0..ask.probes) && plan.tables.is_none() {
+                let kernel = &pairs::FEW_PAIRS;
+                let config = LaunchConfig { grid: [1, 1, 1], block: [pairs::PLACE_THREADS, 1, 1], shared_bytes: 0 };
+                let args = (
+                    probes,
+                    ask.queries,
+                    ask.probes,
+                    lengths,
+                    live.cast_const(),
+                    self.at::<f32>(plan.factors).cast_const(),
+                    item_rows,
+                    self.at::<u32>(plan.offsets),
+                    self.at::<u64>(plan.row_starts),
+                    self.at::<u32>(plan.live_rows),
+                    self.at::<u32>(plan.item_count),
+                    self.at::<U32x4>(plan.grouped),
+                    self.at::<U32x4>(plan.items),
+                );
+                return self.runtime.launch(self.stream, kernel, config, args);
+            }
+            self.runtime.fill(self.stream, counts.cast(), 0, 4 * image.lists as usize)?;
+            let kernel = &pairs::COUNT_PAIRS;
+            let config = blocks(kernel.name(), u64::from(ask.queries), pairs::WARPS_PER_BLOCK)?;
+            let args = (
+                probes,
+                ask.queries,
+                ask.probes,
+                of.start,
+                of.end,
+                lengths,
+                live.cast_const(),
+                counts,
+                self.at::<u32>(plan.slots),
+                self.at::<u32>(plan.offsets),
+                self.at::<u32>(plan.row_lengths),
+                self.at::<u32>(plan.live_rows),
+            );
+            self.runtime.launch(self.stream, kernel, config, args)?;
+            let kernel = &pairs::PLACE_PAIRS;
+            let config = LaunchConfig { grid: [2, 1, 1], block: [pairs::PLACE_THREADS, 1, 1], shared_bytes: 0 };
+            let args = (
+                image.lists,
+                lengths,
+                counts.cast_const(),
+                tile,
+                item_rows,
+                self.at::<u32>(plan.first_pairs),
+                self.at::<u32>(plan.first_items),
+                self.at::<u32>(plan.item_count),
+                ask.queries,
+                self.at::<u32>(plan.row_lengths).cast_const(),
+                self.at::<u64>(plan.row_starts),
+            );
+            self.runtime.launch(self.stream, kernel, config, args)?;
+            if plan.tables.is_some() {
+                return Ok(());
+            }
+            let kernel = &pairs::SCATTER_PAIRS;
+            let config = blocks(kernel.name(), u64::from(pair_count.div_ceil(32)), pairs::SCATTER_THREADS / 32)?;
+            let args = (
+                probes,
+                pair_count,
+                ask.probes,
+                of.start,
+                of.end,
+                lengths,
+                counts.cast_const(),
+                self.at::<u32>(plan.slots).cast_const(),
+                self.at::<u32>(plan.offsets).cast_const(),
+                self.at::<u64>(plan.row_starts).cast_const(),
+                limits,
+                self.at::<f32>(plan.factors).cast_const(),
+                tile,
+                item_rows,
+                self.at::<u32>(plan.first_pairs).cast_const(),
+                self.at::<u32>(plan.first_items).cast_const(),
+                self.at::<U32x4>(plan.grouped),
+                self.at::<U32x4>(plan.items),
+            );
+            self.runtime.launch(self.stream, kernel, config, args)
+        }
+    }
+
+    fn filter_bits(&self) -> *const u32 {
+        if self.plan.ask.filtered { self.at(self.plan.filter) } else { std::ptr::null() }
+    }
+
+    /// Scores every vector of the grouped lists; with `lists`, appends those within the limits.
+    ///
+    /// # Safety
+    /// As [`Self::run`]; the pairs are grouped.
+    pub unsafe fn scan(&self, lists: Option<CandidateLists>) -> Result<()> {
+        let (plan, image, ask) = (self.plan, &self.resident.image, self.plan.ask);
+        if let (Stored::Codes(codes), Some((tables, errors))) = (image.stored, &plan.tables) {
+            let what = TableScan {
+                queries: self.at(plan.queries),
+                query_count: ask.queries,
+                probe_count: ask.probes,
+                probes: self.at(plan.probes),
+                pair_offsets: self.at(plan.offsets),
+                row_starts: self.at(plan.row_starts),
+                scores: self.at(plan.scores),
+                errors: self.at(*errors),
+            };
+            let queue = OnStream { runtime: self.runtime, stream: self.stream };
+            // SAFETY: as the caller promises.
+            return unsafe {
+                tables::enqueue(&queue, &what, &codes.table_image(image), codes.terms_at, tables, self.start)
+            };
+        }
+        // Appending pays where there are many pairs a list, and has no kernels for few; pairs were cut into the tiles of the ask.
+        let small = self.resident.small_tiles(ask);
+        let tile = self.tile(lists.is_some());
+        let items = self.resident.most_items(ask) as u64;
+        let copies = self.at::<u16>(plan.copies).cast_const();
+        let factors = self.at::<f32>(plan.factors).cast_const();
+        let list_items = self.at::<U32x4>(plan.items).cast_const();
+        let item_count = self.at::<u32>(plan.item_count).cast_const();
+        let item_rows = Resident::<R>::item_rows(ask);
+        let grouped = self.at::<U32x4>(plan.grouped).cast_const();
+        let (starts, lengths) = (image.starts.cast_const(), image.lengths.cast_const());
+        let (values, ranks) = (image.values.cast_const(), image.ranks.cast_const());
+        let scores = lists.map_or(self.at::<f32>(plan.scores), |lists| lists.scores);
+        let none = std::ptr::null_mut();
+        let (places, counts) = lists.map_or((none, none), |lists| (lists.places, lists.counts));
+        let capacity = lists.map_or(0, |lists| lists.capacity);
+        let resident = self.resident_queries();
+        // SAFETY: as the caller promises.
+        unsafe {
+            match image.stored {
+                Stored::Rows { copies: base, .. } => {
+                    let kernel = match (lists.is_some(), resident) {
+                        (true, true) => &list_scan::APPEND_LISTS,
+                        (true, false) => &list_scan::APPEND_LISTS_STREAMED,
+                        (false, _) => scan_kernel!(
+                            small,
+                            resident,
+                            SCAN_LISTS_64,
+                            SCAN_LISTS_64_STREAMED,
+                            SCAN_LISTS_16,
+                            SCAN_LISTS_16_STREAMED
+                        ),
+                    };
+                    let args = (
+                        copies,
+                        factors,
+                        ask.queries,
+                        image.copy_stride,
+                        list_items,
+                        item_count,
+                        item_rows,
+                        grouped,
+                        0,
+                        starts,
+                        lengths,
+                        0,
+                        values,
+                        ranks,
+                        self.filter_bits(),
+                        scores,
+                        places,
+                        counts,
+                        capacity,
+                        base.cast_const(),
+                    );
+                    self.runtime.launch(
+                        self.stream,
+                        kernel,
+                        self.scan_config(kernel.name(), self.flat_shared_bytes(tile), items, lists.is_some())?,
+                        args,
+                    )
+                }
+                Stored::Codes(codes) => {
+                    let chunks = image.copy_stride / list_scan::CHUNK;
+                    let table = codes.components() * 2;
+                    let in_table = chunks <= list_scan::TABLE_CHUNKS && table <= list_scan::TABLE_BYTES;
+                    let kernel = match (lists.is_some(), in_table) {
+                        (true, true) => &list_scan::APPEND_CODES,
+                        (true, false) => &list_scan::APPEND_CODES_STREAMED,
+                        (false, _) => scan_kernel!(
+                            small,
+                            in_table,
+                            SCAN_CODES_64,
+                            SCAN_CODES_64_STREAMED,
+                            SCAN_CODES_16,
+                            SCAN_CODES_16_STREAMED
+                        ),
+                    };
+                    let tile = if small { 16 } else { 64 };
+                    let shared_bytes = if in_table {
+                        list_scan::table_shared_bytes(tile, chunks, table)
+                    } else {
+                        list_scan::streamed_shared_bytes(tile)
+                    };
+                    let config = self.scan_config(kernel.name(), shared_bytes, items, true)?;
+                    let args = (
+                        copies,
+                        list_items,
+                        item_count,
+                        item_rows,
+                        grouped,
+                        starts,
+                        lengths,
+                        values,
+                        ranks,
+                        self.filter_bits(),
+                        scores,
+                        places,
+                        counts,
+                        capacity,
+                        codes.codes.cast_const(),
+                        codes.shape(),
+                        codes.width,
+                        image.dim,
+                        codes.offsets.cast_const(),
+                        codes.halves.cast_const(),
+                    );
+                    self.runtime.launch(self.stream, kernel, config, args)
+                }
+            }
+        }
+    }
+
+    /// What was scanned.
+    pub fn candidates(&self) -> Candidates {
+        let (plan, image, ask) = (self.plan, &self.resident.image, self.plan.ask);
+        Candidates {
+            scores: self.at(plan.scores),
+            row_stride: 0,
+            row_starts: self.at(plan.row_starts),
+            nprobe: ask.probes,
+            probes: self.at(plan.probes),
+            offsets: self.at(plan.offsets),
+            list_starts: image.starts,
+            lengths: image.lengths,
+            ranks: image.ranks,
+            filter: self.filter_bits(),
+            live_rows: self.at(plan.live_rows),
+            row_count: 0,
+            metric: image.metric_code(),
+            // Scores by tables are whole distances.
+            shifts: if plan.tables.is_some() { std::ptr::null() } else { self.at(plan.shifts) },
+            errors: self.at(plan.tables.as_ref().map_or(plan.errors, |(_, errors)| *errors)),
+        }
+    }
+
+    /// The best of what was scanned, by a stage whose scratch is at `start`.
+    ///
+    /// # Safety
+    /// As [`Self::run`]; the scores are there.
+    pub unsafe fn best(&self, stage: &Stage, start: *mut u8, to: Found) -> Result<()> {
+        let from = self.candidates();
+        let vectors = self.vectors();
+        let queries = self.plan.ask.queries;
+        // SAFETY: as the caller promises.
+        unsafe { stage.run(self.runtime, self.stream, start, queries, &from, &vectors, to) }
+    }
+
+    fn vectors(&self) -> Vectors {
+        let image = &self.resident.image;
+        match image.stored {
+            Stored::Rows { rows, stride, .. } => {
+                Vectors::Rows { element: self.element, queries: self.queries(), rows, stride }
+            }
+            Stored::Codes(codes) => Vectors::Codes {
+                queries: self.queries().cast_const().cast(),
+                codes,
+                centroids: image.centroids,
+                dim: image.dim,
+            },
+        }
+    }
+}

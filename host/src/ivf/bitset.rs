@@ -1,0 +1,111 @@
+//! One bit for each vector of an index: which of them a search may return.
+
+/// A fixed number of bits, all clear at first.
+///
+/// As a filter ([`SearchOptions::filter`](super::SearchOptions::filter)) bit r stands for the vector with the r-th id of the
+/// index in ascending order, from 0; where ids are 0, 1, 2, .. that is the id itself. Vectors whose bit is set may be found.
+///
+/// ```
+/// use warpann::ivf::Bitset;
+///
+/// let mut odd = Bitset::new(100);
+/// (1..100).step_by(2).for_each(|bit| odd.set(bit, true));
+/// assert_eq!((odd.len(), odd.count_ones()), (100, 50));
+/// assert!(odd.get(7) && !odd.get(8));
+/// let same: Bitset = (0..100).map(|bit| bit % 2 == 1).collect();
+/// assert_eq!(same, odd);
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Bitset {
+    /// Bit b is bit b mod 64 of word b / 64; past the last bit all are clear.
+    words: Vec<u64>,
+    len: usize,
+}
+
+impl Bitset {
+    /// `len` bits, all clear.
+    pub fn new(len: usize) -> Bitset {
+        Bitset { words: vec![0; len.div_ceil(64)], len }
+    }
+
+    /// Number of bits.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// True where there are no bits at all.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Bits that are set. O(len / 64).
+    pub fn count_ones(&self) -> usize {
+        self.words.iter().map(|word| word.count_ones() as usize).sum()
+    }
+
+    /// Whether bit `bit` is set.
+    ///
+    /// # Panics
+    /// If there is no such bit, as slice indexing does.
+    #[inline]
+    pub fn get(&self, bit: usize) -> bool {
+        assert!(bit < self.len, "bit {bit} of {}", self.len);
+        self.words[bit / 64] >> (bit % 64) & 1 == 1
+    }
+
+    /// Sets or clears bit `bit`.
+    ///
+    /// # Panics
+    /// If there is no such bit, as slice indexing does.
+    #[inline]
+    pub fn set(&mut self, bit: usize, value: bool) {
+        assert!(bit < self.len, "bit {bit} of {}", self.len);
+        let (word, mask) = (&mut self.words[bit / 64], 1 << (bit % 64));
+        *word = if value { *word | mask } else { *word & !mask };
+    }
+
+    /// The bits, 64 a word, bit 0 lowest in the first; past the last bit all are clear.
+    pub fn words(&self) -> &[u64] {
+        &self.words
+    }
+}
+
+impl FromIterator<bool> for Bitset {
+    fn from_iter<I: IntoIterator<Item = bool>>(bits: I) -> Bitset {
+        let mut set = Bitset::default();
+        for bit in bits {
+            if set.len.is_multiple_of(64) {
+                set.words.push(0);
+            }
+            if let Some(word) = set.words.last_mut() {
+                *word |= u64::from(bit) << (set.len % 64);
+            }
+            set.len += 1;
+        }
+        set
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bits_are_where_the_words_say() {
+        for len in [0, 1, 63, 64, 65, 130] {
+            let mut set = Bitset::new(len);
+            assert_eq!((set.len(), set.is_empty(), set.words().len()), (len, len == 0, len.div_ceil(64)));
+            for bit in (0..len).step_by(3) {
+                set.set(bit, true);
+            }
+            if len > 3 {
+                set.set(3, false);
+            }
+            let expected: Vec<bool> = (0..len).map(|bit| bit % 3 == 0 && bit != 3).collect();
+            assert!((0..len).all(|bit| set.get(bit) == expected[bit]));
+            assert_eq!(set.count_ones(), expected.iter().filter(|&&bit| bit).count());
+            assert_eq!(expected.into_iter().collect::<Bitset>(), set);
+        }
+        assert_eq!(Bitset::from_iter([true; 65]).words(), [u64::MAX, 1]);
+    }
+}

@@ -1,0 +1,105 @@
+//! What a search keeps of the vectors that pass: the k best so far, or all within a radius.
+
+use crate::Metric;
+use crate::cpu::bound::{QueryBound, ceil_f32};
+use crate::cpu::candidates::{Candidates, Judge, Limit, distance, key};
+
+/// What was found for one query by one worker.
+pub(super) trait Collect: Send + Sized {
+    /// Scores at or below this (or NaN) are to be taken, of vectors of a block with this error bound.
+    fn threshold(&self, bound: &QueryBound, error: f64, limit: &Limit) -> f32;
+    /// Takes a vector that passed. True where the threshold may be lower now.
+    fn take<J: Judge>(&mut self, score: f32, id: u32, error: f64, limit: &Limit, judge: impl FnOnce() -> J) -> bool;
+    /// Takes over what another worker found.
+    fn absorb(&mut self, other: Self);
+    /// (distance, rank) of everything found, as keys (see [`key`]), best first.
+    fn finish(self, limit: &Limit, judge: &mut impl Judge) -> Vec<u64>;
+}
+
+impl Collect for Candidates {
+    fn threshold(&self, _: &QueryBound, error: f64, limit: &Limit) -> f32 {
+        Candidates::threshold(self, error, limit)
+    }
+
+    #[inline]
+    fn take<J: Judge>(&mut self, score: f32, id: u32, error: f64, limit: &Limit, judge: impl FnOnce() -> J) -> bool {
+        let full = self.push(score, id, error);
+        if full {
+            self.make_room(&mut judge(), limit);
+        }
+        full
+    }
+
+    fn absorb(&mut self, other: Self) {
+        Candidates::absorb(self, other);
+    }
+
+    fn finish(mut self, limit: &Limit, judge: &mut impl Judge) -> Vec<u64> {
+        self.close(limit);
+        self.settle_below(u64::MAX, &mut 0, judge);
+        self.take_best()
+    }
+}
+
+/// All vectors within a radius.
+#[derive(Debug)]
+pub(super) struct Ball {
+    metric: Metric,
+    radius: f32,
+    /// Passed the scan, not yet judged.
+    pending: Vec<u32>,
+    /// Judged, and within the radius.
+    found: Vec<u64>,
+}
+
+/// Pending vectors that are judged together: few beside what is found, many beside a call.
+const PENDING: usize = 256;
+
+impl Ball {
+    /// Nothing yet. `radius` is a number.
+    pub(super) fn new(metric: Metric, radius: f32) -> Ball {
+        Ball { metric, radius, pending: Vec::new(), found: Vec::new() }
+    }
+
+    fn settle(&mut self, judge: &mut impl Judge) {
+        for id in self.pending.drain(..) {
+            let value = judge.canonical(id);
+            let within = if self.metric.larger_is_better() { value >= self.radius } else { value <= self.radius };
+            if within {
+                self.found.push(key(self.metric, value, judge.rank(id)));
+            }
+        }
+    }
+}
+
+impl Collect for Ball {
+    fn threshold(&self, bound: &QueryBound, error: f64, _: &Limit) -> f32 {
+        // Whoever is within has t at most that of the radius, and a score at most `error` above.
+        let sum = bound.score_of(self.radius) + error;
+        if sum < f64::INFINITY { ceil_f32(sum) } else { f32::INFINITY }
+    }
+
+    fn take<J: Judge>(&mut self, _: f32, id: u32, _: f64, _: &Limit, judge: impl FnOnce() -> J) -> bool {
+        self.pending.push(id);
+        if self.pending.len() >= PENDING {
+            self.settle(&mut judge());
+        }
+        false
+    }
+
+    fn absorb(&mut self, mut other: Self) {
+        self.pending.append(&mut other.pending);
+        self.found.append(&mut other.found);
+    }
+
+    fn finish(mut self, _: &Limit, judge: &mut impl Judge) -> Vec<u64> {
+        self.settle(judge);
+        self.found.sort_unstable();
+        self.found
+    }
+}
+
+/// Distance and rank of a key.
+pub(super) fn parts(metric: Metric, key: u64) -> (f32, u32) {
+    (distance(metric, key), crate::cpu::candidates::id(key))
+}

@@ -1,0 +1,409 @@
+//! One group of queries: its (query, probe) pairs by list, and the scan of the lists.
+
+use std::cell::Cell;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use rayon::prelude::*;
+
+use super::Job;
+use super::collect::Collect;
+use super::tables::{self, Entry, Tables};
+use crate::Element;
+use crate::cpu::bound::QueryBound;
+use crate::cpu::candidates::{Judge, Limit};
+use crate::cpu::scan::{self, MAX_PANEL, PANEL_VECS, Sink, Tile};
+use crate::cpu::{BLOCK, DIRECT_QUERIES, Line, Queries, as_f32, canonical_square, exact, simd, tile_rows};
+use crate::ivf::codec::{Codec, PqCodec};
+
+/// Rows of a list that a worker takes at a time, a multiple of [`BLOCK`].
+const RUN: usize = 16 * BLOCK;
+/// f32 of packed queries that stay in the L2 cache while a list's tiles go by.
+const PACKED: usize = 1 << 17;
+
+/// Queries, and which of them probe which list.
+pub(super) struct Group {
+    queries: Queries,
+    /// x' of every query (see [`crate::cpu::bound`]), row-major.
+    factored: Vec<f32>,
+    /// Lookup tables of queries, for codes.
+    tables: Tables,
+    /// The probed lists, those that were some query's nearest first.
+    lists: Vec<u32>,
+    /// Where the members of each of `lists` start, and where the last end.
+    starts: Vec<u32>,
+    /// Queries of the group, list after list.
+    members: Vec<u32>,
+}
+
+impl Group {
+    /// `probes` lists for each of whole `queries`, nearest first.
+    pub(super) fn new<T: Element>(job: &Job<'_, T>, queries: &[f32], lists: &[u64], probes: usize) -> Group {
+        let queries = Queries::new(job.isa, job.metric, job.view.dim, queries);
+        let mut factored = Vec::with_capacity(queries.len() * job.view.dim);
+        (0..queries.len()).for_each(|query| factored.extend(queries.factored(query)));
+        // Counting sort by list, lists in the order in which they first appear: nearest of all queries, second nearest, ..
+        let mut counts = vec![0u32; job.view.lists.count()];
+        let mut order = Vec::new();
+        for rank in 0..probes {
+            for &list in lists[rank..].iter().step_by(probes) {
+                let list = list as usize;
+                if job.view.lists.length(list) > 0 {
+                    if counts[list] == 0 {
+                        order.push(list as u32);
+                    }
+                    counts[list] += 1;
+                }
+            }
+        }
+        let mut starts = vec![0];
+        let mut end = 0;
+        for &list in &order {
+            let count = &mut counts[list as usize];
+            (*count, end) = (end, end + *count);
+            starts.push(end);
+        }
+        let mut members = vec![0; end as usize];
+        for (query, lists) in lists.chunks_exact(probes).enumerate() {
+            for &list in lists {
+                if job.view.lists.length(list as usize) > 0 {
+                    let place = &mut counts[list as usize];
+                    members[*place as usize] = query as u32;
+                    *place += 1;
+                }
+            }
+        }
+        let tables = Tables::new(queries.len());
+        Group { queries, factored, tables, lists: order, starts, members }
+    }
+
+    /// What each query's collector, made by `collect`, has found when `workers` workers have scanned the lists.
+    pub(super) fn search<T: Element, C: Collect>(
+        &self,
+        job: &Job<'_, T>,
+        workers: usize,
+        collect: &(impl Fn() -> C + Sync),
+    ) -> Vec<Vec<u64>> {
+        let count = self.queries.len();
+        let limits: Vec<Limit> = (0..count).map(|_| Limit::new()).collect();
+        let runs: Vec<(usize, usize)> = (0..self.lists.len())
+            .flat_map(|at| (0..job.view.lists.length(self.lists[at] as usize)).step_by(RUN).map(move |row| (at, row)))
+            .collect();
+        let next = AtomicUsize::new(0);
+        let work = |_| {
+            let mut worker = Worker {
+                job,
+                group: self,
+                limits: &limits,
+                found: (0..count).map(|_| collect()).collect(),
+                packed: Vec::new(),
+                panels: Vec::new(),
+                rows: Vec::new(),
+                numbers: Vec::new(),
+            };
+            while let Some(&(at, row)) = runs.get(next.fetch_add(1, Ordering::Relaxed)) {
+                worker.scan(at, row);
+            }
+            worker.found
+        };
+        let mut shares: Vec<Vec<C>> = (0..workers).into_par_iter().with_max_len(1).map(work).collect();
+        let mut merged = shares.pop().unwrap_or_default();
+        for share in shares {
+            merged.iter_mut().zip(share).for_each(|(merged, share)| merged.absorb(share));
+        }
+        let finish = |(query, found): (usize, C)| found.finish(&limits[query], &mut self.judge(job, query));
+        if workers == 1 {
+            return merged.into_iter().enumerate().map(finish).collect();
+        }
+        merged.into_par_iter().enumerate().with_min_len(8).map(finish).collect()
+    }
+
+    fn judge<'a, T: Element>(&'a self, job: &'a Job<'a, T>, query: usize) -> PairJudge<'a, T> {
+        PairJudge {
+            job,
+            query: self.queries.wide(query),
+            bound: &self.queries.bounds[query],
+            square: self.queries.squares[query],
+            row: Vec::new(),
+        }
+    }
+}
+
+/// Queries scanned by one call of the panel kernel.
+#[derive(Debug, Clone, Copy)]
+struct Panel {
+    /// First of the members that are packed.
+    first: usize,
+    queries: usize,
+    vecs: usize,
+    /// First f32 of the panel.
+    start: usize,
+}
+
+/// Scans lists for a group, and keeps what it finds.
+struct Worker<'a, T: Element, C> {
+    job: &'a Job<'a, T>,
+    group: &'a Group,
+    limits: &'a [Limit],
+    /// One a query.
+    found: Vec<C>,
+    packed: Vec<Line>,
+    panels: Vec<Panel>,
+    rows: Vec<f32>,
+    numbers: Vec<u8>,
+}
+
+impl<T: Element, C: Collect> Worker<'_, T, C> {
+    /// Scans up to [`RUN`] rows from `first` on of the list at place `at` of the group, for all its members.
+    fn scan(&mut self, at: usize, first: usize) {
+        let (job, group) = (self.job, self.group);
+        let dim = job.view.dim;
+        let list = group.lists[at] as usize;
+        let members = &group.members[group.starts[at] as usize..group.starts[at + 1] as usize];
+        let last = (first + RUN).min(job.view.lists.length(list));
+        let direct = members.len() <= DIRECT_QUERIES;
+        if let (Codec::Pq(pq), true) = (job.view.codec, direct) {
+            return self.scan_codes(pq, list, first..last, members);
+        }
+        let together = (PACKED / dim / MAX_PANEL).max(1) * MAX_PANEL;
+        for members in members.chunks(together) {
+            self.pack(members, direct);
+            for start in (first..last).step_by(tile_rows(dim)) {
+                self.scan_tile(list, start..(start + tile_rows(dim)).min(last), members, direct);
+            }
+        }
+    }
+
+    /// Puts x' of the members into panels, or row by row for the direct kernel.
+    fn pack(&mut self, members: &[u32], direct: bool) {
+        let (dim, lanes) = (self.job.view.dim, self.job.isa.lanes());
+        let query = |member: u32| &self.group.factored[member as usize * dim..][..dim];
+        self.panels.clear();
+        if direct {
+            self.packed.resize((members.len() * dim).div_ceil(16).max(self.packed.len()), Line([0.0; 16]));
+            let values: &mut [f32] = bytemuck::cast_slice_mut(&mut self.packed);
+            for (to, &member) in values.chunks_exact_mut(dim).zip(members) {
+                to.copy_from_slice(query(member));
+            }
+            self.panels.push(Panel { first: 0, queries: members.len(), vecs: 0, start: 0 });
+            return;
+        }
+        // Registers spread evenly: 4 go as 2 + 2, not 3 + 1.
+        let vecs = members.len().div_ceil(lanes);
+        let parts = vecs.div_ceil(PANEL_VECS);
+        let (mut first, mut total) = (0, 0);
+        for part in 0..parts {
+            let vecs = vecs / parts + usize::from(part < vecs % parts);
+            let queries = (members.len() - first).min(vecs * lanes);
+            self.panels.push(Panel { first, queries, vecs, start: total });
+            first += vecs * lanes;
+            total += (vecs * lanes * dim).next_multiple_of(16);
+        }
+        // Lanes past the last member keep what they have: finite numbers that no threshold lets through.
+        self.packed.resize(total.div_ceil(16).max(self.packed.len()), Line([0.0; 16]));
+        let values: &mut [f32] = bytemuck::cast_slice_mut(&mut self.packed);
+        for panel in &self.panels {
+            let width = panel.vecs * lanes;
+            let panel_values = &mut values[panel.start..panel.start + width * dim];
+            let members = &members[panel.first..panel.first + panel.queries];
+            // A cache line of each query at a time, so that what is written stays in the L1 cache.
+            for (line, to) in panel_values.chunks_mut(16 * width).enumerate() {
+                for (lane, &member) in members.iter().enumerate() {
+                    let from = &query(member)[16 * line..(16 * line + 16).min(dim)];
+                    to[lane..].iter_mut().step_by(width).zip(from).for_each(|(to, from)| *to = *from);
+                }
+            }
+        }
+    }
+
+    /// Scans codes of a list by lookup tables, for a few members.
+    fn scan_codes(&mut self, pq: &PqCodec, list: usize, range: std::ops::Range<usize>, members: &[u32]) {
+        let (job, group) = (self.job, self.group);
+        let (dim, bytes, norms) = (job.view.dim, job.view.lists.code_bytes(), job.norms(list));
+        let (quantizer, centroid) = (&pq.quantizer, &job.view.centroids[list * dim..][..dim]);
+        let centroid_norm = canonical_square(job.isa, centroid).sqrt();
+        let entries: Vec<Entry<'_>> = members
+            .iter()
+            .map(|&member| {
+                let query = member as usize;
+                Entry {
+                    tables: group.tables.get(query, quantizer, &group.factored[query * dim..][..dim]),
+                    base: tables::base(job.isa, group.queries.wide(query), group.queries.factor(query), centroid),
+                }
+            })
+            .collect();
+        for start in range.clone().step_by(BLOCK) {
+            let rows = start..(start + BLOCK).min(range.end);
+            let codes = &job.view.lists.codes(list)[rows.start * bytes..rows.end * bytes];
+            let numbers = tables::unpacked(quantizer, codes, &mut self.numbers);
+            let first_id = job.directory.range(list).start + rows.start as u32;
+            let offset = if norms.offset.is_empty() { 0..0 } else { rows.clone() };
+            let offset = &norms.offset[offset];
+            let thresholds = [const { Cell::new(f32::NEG_INFINITY) }; DIRECT_QUERIES];
+            let mut errors = [0.0; DIRECT_QUERIES];
+            for (lane, &member) in members.iter().enumerate() {
+                let query = member as usize;
+                let bound = &group.queries.bounds[query];
+                errors[lane] = tables::error(bound, quantizer, norms.largest[start / BLOCK], centroid_norm);
+                thresholds[lane].set(self.found[query].threshold(bound, errors[lane], &self.limits[query]));
+            }
+            let mut survivors = Survivors {
+                job,
+                group,
+                limits: self.limits,
+                members,
+                found: &mut self.found,
+                thresholds: &thresholds,
+                errors: &errors,
+            };
+            for (lane, &entry) in entries.iter().enumerate() {
+                let threshold = (&thresholds[lane], lane);
+                tables::scan(quantizer, numbers, entry, (offset, first_id), threshold, &mut survivors);
+            }
+        }
+    }
+
+    fn scan_tile(&mut self, list: usize, range: std::ops::Range<usize>, members: &[u32], direct: bool) {
+        let (job, group) = (self.job, self.group);
+        let norms = job.norms(list);
+        let part = |factors: &'_ [f32]| if factors.is_empty() { 0..0 } else { range.clone() };
+        let tile = Tile {
+            dim: job.view.dim,
+            rows: job.rows(list, range.clone(), &mut self.rows),
+            first_id: job.directory.range(list).start + range.start as u32,
+            scale: &norms.scale[part(&norms.scale)],
+            offset: &norms.offset[part(&norms.offset)],
+        };
+        let largest = norms.largest[range.start / BLOCK];
+        let packed: &[f32] = bytemuck::cast_slice(&self.packed);
+        for panel in &self.panels {
+            let members = &members[panel.first..panel.first + panel.queries];
+            // Padding lanes: nothing but NaN passes −∞, and the sink drops that.
+            let thresholds = [const { Cell::new(f32::NEG_INFINITY) }; MAX_PANEL];
+            let mut errors = [0.0; MAX_PANEL];
+            for (lane, &member) in members.iter().enumerate() {
+                let query = member as usize;
+                let bound = &group.queries.bounds[query];
+                errors[lane] = bound.error(largest);
+                thresholds[lane].set(self.found[query].threshold(bound, errors[lane], &self.limits[query]));
+            }
+            let mut survivors = Survivors {
+                job,
+                group,
+                limits: self.limits,
+                members,
+                found: &mut self.found,
+                thresholds: &thresholds,
+                errors: &errors,
+            };
+            let packed = &packed[panel.start..];
+            if direct {
+                scan::scan_direct(job.isa, &tile, packed, &thresholds[..panel.queries], &mut survivors);
+            } else {
+                scan::scan_panel(job.isa, panel.vecs, &tile, packed, &thresholds, &mut survivors);
+            }
+        }
+    }
+}
+
+/// Files what passed the scan of one panel.
+struct Survivors<'a, T: Element, C> {
+    job: &'a Job<'a, T>,
+    group: &'a Group,
+    limits: &'a [Limit],
+    /// The panel's queries.
+    members: &'a [u32],
+    /// One a query of the group.
+    found: &'a mut [C],
+    thresholds: &'a [Cell<f32>],
+    errors: &'a [f64],
+}
+
+impl<T: Element, C: Collect> Sink for Survivors<'_, T, C> {
+    fn take(&mut self, mut passed: u32, scores: &[f32; 16], first_query: usize, id: u32) {
+        if let Some(filter) = self.job.filter
+            && !filter.get(self.job.directory.ranks()[id as usize] as usize)
+        {
+            return;
+        }
+        while passed != 0 {
+            let bit = passed.trailing_zeros() as usize;
+            passed &= passed - 1;
+            let lane = first_query + bit;
+            let Some(&member) = self.members.get(lane) else { return };
+            let query = member as usize;
+            let (found, limit) = (&mut self.found[query], &self.limits[query]);
+            let judge = || self.group.judge(self.job, query);
+            if found.take(scores[bit % 16], id, self.errors[lane], limit, judge) {
+                let bound = &self.group.queries.bounds[query];
+                self.thresholds[lane].set(found.threshold(bound, self.errors[lane], limit));
+            }
+        }
+    }
+}
+
+/// Canonical distances of one query; vectors are named by location.
+struct PairJudge<'a, T: Element> {
+    job: &'a Job<'a, T>,
+    query: &'a [f64],
+    bound: &'a QueryBound,
+    square: f64,
+    row: Vec<f32>,
+}
+
+impl<T: Element> Judge for PairJudge<'_, T> {
+    fn canonical(&mut self, id: u32) -> f32 {
+        let job = self.job;
+        let (list, place) = job.directory.place(id);
+        let row = job.rows(list, place..place + 1, &mut self.row);
+        exact::distance(job.isa, job.metric, (self.query, self.square), row, || job.norms(list).squares[place])
+    }
+
+    fn rank(&self, id: u32) -> u32 {
+        self.job.directory.ranks()[id as usize]
+    }
+
+    fn bound(&self) -> &QueryBound {
+        self.bound
+    }
+
+    fn prefetch(&self, id: u32) {
+        let (list, place) = self.job.directory.place(id);
+        let bytes = self.job.view.lists.code_bytes();
+        simd::prefetch(&self.job.view.lists.codes(list)[place * bytes..(place + 1) * bytes]);
+    }
+
+    fn metric(&self) -> crate::Metric {
+        self.job.metric
+    }
+}
+
+impl<T: Element> Job<'_, T> {
+    /// Rows of a list as they are compared; those of other types than f32 and codes go through `scratch`.
+    fn rows<'s>(&'s self, list: usize, rows: std::ops::Range<usize>, scratch: &'s mut Vec<f32>) -> &'s [f32] {
+        let dim = self.view.dim;
+        match self.view.codec {
+            Codec::Flat => as_f32(&self.view.rows(list)[rows.start * dim..rows.end * dim], scratch),
+            Codec::Pq(pq) => {
+                let bytes = self.view.lists.code_bytes();
+                let codes = &self.view.lists.codes(list)[rows.start * bytes..rows.end * bytes];
+                scratch.resize(rows.len() * dim, 0.0);
+                pq.decode_into(codes, &self.view.centroids[list * dim..][..dim], scratch);
+                scratch
+            }
+        }
+    }
+
+    /// Norms of a list's vectors; computed by the first call.
+    fn norms(&self, list: usize) -> &super::Norms {
+        self.image.norms[list].get_or_init(|| {
+            let (dim, length) = (self.view.dim, self.view.lists.length(list));
+            let mut squares = Vec::with_capacity(length);
+            let mut scratch = Vec::new();
+            for start in (0..length).step_by(BLOCK) {
+                let rows = self.rows(list, start..(start + BLOCK).min(length), &mut scratch);
+                exact::squares(self.isa, dim, rows, &mut squares);
+            }
+            super::Norms::new(self.metric, squares)
+        })
+    }
+}

@@ -1,0 +1,236 @@
+//! Search of an inverted file on the CPU: the certified f32 filter of [`crate::cpu`], list by list.
+//!
+//! # Algorithm
+//! Everything that makes exact search right here as well: scores in f32 whose distance from the canonical value is proved
+//! ([`crate::cpu::bound`]), candidates ([`crate::cpu::candidates`]), canonical distances for what is left. What differs is which pairs
+//! are scored:
+//!
+//! ```text
+//! probes = exact search of the queries over the centroids                        FlatCpu
+//! cut the queries into groups; for each group:                                   group.rs
+//!     sort the (query, probe) pairs by list
+//!     workers take list after list, those that were some query's nearest first:
+//!         pack the list's queries into panels (few: leave them row by row)
+//!         for each tile of the list:                                             PQ codes are decoded here, once a list
+//!             for each panel: scan; what passes its query's threshold and the filter becomes a candidate
+//!     merge the workers' candidates; canonical distances for the rest; select k
+//! ```
+//!
+//! A candidate is named by its location (list after list) until it is judged, and by its rank, the order of ids, from then on. Range
+//! search is the same with a limit that never moves.
+//!
+//! Codes in lists that few queries probe are not decoded: lookup tables score them (`tables.rs`).
+//!
+//! Norms of vectors, which scores and bounds need, are computed when a list is first scanned after a change, and kept: 4 bytes a
+//! vector (cosine: 12).
+//!
+//! # Cost
+//! Per query 2 · lists · dim operations for the probes and 2 · dim for each vector of the probed lists, at the rate of exact search
+//! where lists have several queries; decoding a PQ vector costs about as much as scoring it for ten queries. Few queries read memory at its
+//! speed, and lists are shared out among the threads.
+
+mod collect;
+mod group;
+mod tables;
+
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use rayon::prelude::*;
+
+use self::collect::{Ball, Collect, parts};
+use self::group::Group;
+use super::backend::{IvfBackend, Request, View};
+use super::codec::Codec;
+use super::lists::Directory;
+use super::{Bitset, RangeNeighbors, Scan};
+use crate::cpu::bound::largest_norm;
+use crate::cpu::candidates::Candidates;
+use crate::cpu::simd::Isa;
+use crate::cpu::{BLOCK, DEFAULT_BUDGET, FlatCpu};
+use crate::flat::FlatBackend;
+use crate::{Device, Element, Metric, NONE, Result};
+
+/// Queries scanned together, where there are enough.
+const GROUP: usize = 2048;
+/// Component products that are worth another thread.
+const WORK: u64 = 1 << 18;
+
+/// The CPU as a device for inverted files.
+#[derive(Debug)]
+pub(crate) struct IvfCpu {
+    isa: Isa,
+    budget: u64,
+    image: Mutex<Option<Arc<Image>>>,
+}
+
+/// What is kept of one version of an index.
+#[derive(Debug)]
+struct Image {
+    version: u64,
+    coarse: FlatCpu<f32>,
+    norms: Vec<OnceLock<Norms>>,
+}
+
+/// Norms of the vectors of one list, as [`FlatCpu`] keeps them.
+#[derive(Debug, Default)]
+struct Norms {
+    offset: Vec<f32>,
+    scale: Vec<f32>,
+    squares: Vec<f64>,
+    largest: Vec<f32>,
+}
+
+impl Norms {
+    fn new(metric: Metric, squares: Vec<f64>) -> Norms {
+        let largest = squares.chunks(BLOCK).map(|block| largest_norm(metric, block.iter().copied())).collect();
+        let mut norms = Norms { largest, ..Norms::default() };
+        match metric {
+            Metric::L2 => norms.offset = squares.iter().map(|&square| square as f32).collect(),
+            Metric::InnerProduct => {}
+            Metric::Cosine => {
+                let inverse = |&square: &f64| if square == 0.0 { 0.0 } else { square.sqrt().recip() as f32 };
+                (norms.scale, norms.squares) = (squares.iter().map(inverse).collect(), squares);
+            }
+        }
+        norms
+    }
+}
+
+/// What every part of one search looks at.
+struct Job<'a, T: Element> {
+    view: &'a View<'a, T>,
+    directory: &'a Directory,
+    image: &'a Image,
+    isa: Isa,
+    /// See [`View::distance_metric`].
+    metric: Metric,
+    filter: Option<&'a Bitset>,
+}
+
+impl IvfCpu {
+    /// With `simd` the widest instructions of the processor are used.
+    pub(crate) fn new(budget: Option<u64>, simd: bool) -> Self {
+        let isa = if simd { Isa::detect() } else { Isa::Portable };
+        Self { isa, budget: budget.unwrap_or(DEFAULT_BUDGET), image: Mutex::new(None) }
+    }
+
+    /// The image of this version of the index.
+    fn image<T: Element>(&self, view: &View<'_, T>) -> Result<Arc<Image>> {
+        let lock = || self.image.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(image) = lock().as_ref().filter(|image| image.version == view.version) {
+            return Ok(Arc::clone(image));
+        }
+        // Without the lock: while its parallel parts wait, this thread may take up another search that comes here.
+        let mut coarse = FlatCpu::with_isa(view.dim, view.probe_metric(), Some(self.budget), self.isa);
+        coarse.add(view.centroids)?;
+        let norms = (0..view.lists.count()).map(|_| OnceLock::new()).collect();
+        let made = Arc::new(Image { version: view.version, coarse, norms });
+        let mut image = lock();
+        match image.as_ref().filter(|image| image.version == view.version) {
+            Some(image) => Ok(Arc::clone(image)),
+            None => Ok(Arc::clone(image.insert(made))),
+        }
+    }
+
+    /// What is found for each query, as keys of (distance, rank), best first. `collect` makes a query's collector, which takes up to
+    /// `bytes` bytes.
+    fn run<T: Element, C: Collect>(
+        &self,
+        view: &View<'_, T>,
+        queries: &[T],
+        request: &Request<'_>,
+        bytes: usize,
+        collect: &(impl Fn() -> C + Sync),
+    ) -> Result<Vec<Vec<u64>>> {
+        let image = self.image(view)?;
+        let job = Job {
+            view,
+            directory: view.lists.directory(),
+            image: &image,
+            isa: self.isa,
+            metric: view.distance_metric(),
+            filter: request.filter,
+        };
+        let (dim, probes, threads) = (view.dim, request.probes, rayon::current_num_threads());
+        let queries = view.queries(queries, Device::Cpu)?;
+        let count = queries.len() / dim;
+        // Its probes, before and after they are sorted by list; the query in its several forms; its candidates.
+        let tables = if let Codec::Pq(pq) = view.codec {
+            pq.quantizer.codewords() * pq.quantizer.sub_quantizers() * 4
+        } else {
+            0
+        };
+        let query_bytes = probes * 24 + dim * 20 + tables + bytes.saturating_mul(threads);
+        let fit = usize::try_from(self.budget / query_bytes as u64).unwrap_or(usize::MAX).max(1);
+        let size = match request.scan {
+            Scan::Auto | Scan::ListMajor => GROUP.min(fit).min(count),
+            Scan::QueryMajor => 1,
+        };
+        let vectors = view.lists.len() as u64 * probes as u64 / view.lists.count() as u64;
+        let work = usize::try_from(vectors * (size * dim) as u64 / WORK).unwrap_or(threads);
+        let workers = work.clamp(1, threads);
+        // Groups, where a batch has several, run side by side.
+        let batch = GROUP.min(fit);
+        let mut found = Vec::with_capacity(count);
+        for queries in queries.chunks(batch * dim) {
+            let slots = queries.len() / dim * probes;
+            let (mut lists, mut distances) = (vec![NONE; slots], vec![0.0; slots]);
+            image.coarse.search(queries, probes, &mut lists, &mut distances)?;
+            let groups = queries.par_chunks(size * dim).zip(lists.par_chunks(size * probes)).with_max_len(1);
+            let of_groups: Vec<Vec<Vec<u64>>> = groups
+                .map(|(queries, lists)| Group::new(&job, queries, lists, probes).search(&job, workers, collect))
+                .collect();
+            found.extend(of_groups.into_iter().flatten());
+        }
+        Ok(found)
+    }
+}
+
+impl<T: Element> IvfBackend<T> for IvfCpu {
+    fn search(
+        &self,
+        view: &View<'_, T>,
+        queries: &[T],
+        k: usize,
+        request: &Request<'_>,
+        ids: &mut [u64],
+        distances: &mut [f32],
+    ) -> Result<()> {
+        let (rows, metric, directory) = (view.lists.len(), view.distance_metric(), view.lists.directory());
+        let kept = k.min(rows);
+        let collect = || Candidates::new(kept, rows);
+        let found = self.run(view, queries, request, Candidates::bytes(kept, rows), &collect)?;
+        let slots = ids.par_chunks_mut(k).zip(distances.par_chunks_mut(k)).with_min_len(64);
+        slots.zip(found).for_each(|((ids, distances), found)| {
+            ids.fill(NONE);
+            distances.fill(metric.worst());
+            for ((id, distance), key) in ids.iter_mut().zip(distances).zip(found) {
+                let (value, rank) = parts(metric, key);
+                (*id, *distance) = (directory.id(rank), value);
+            }
+        });
+        Ok(())
+    }
+
+    fn range_search(
+        &self,
+        view: &View<'_, T>,
+        queries: &[T],
+        radius: f32,
+        request: &Request<'_>,
+    ) -> Result<RangeNeighbors> {
+        let (metric, directory) = (view.distance_metric(), view.lists.directory());
+        let found = self.run(view, queries, request, size_of::<Ball>(), &|| Ball::new(metric, radius))?;
+        let mut offsets = vec![0];
+        for found in &found {
+            offsets.push(offsets[offsets.len() - 1] + found.len());
+        }
+        let all = || found.par_iter().flatten_iter().map(|&key| parts(metric, key));
+        let (ids, distances) = all().map(|(distance, rank)| (directory.id(rank), distance)).unzip();
+        Ok(RangeNeighbors { offsets, ids, distances })
+    }
+
+    fn describe(&self) -> String {
+        format!("cpu, {} threads, {}", rayon::current_num_threads(), self.isa.name())
+    }
+}

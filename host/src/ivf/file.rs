@@ -1,0 +1,238 @@
+//! Index files: one file holds all of an [`IvfIndex`], and serves every device.
+//!
+//! A file begins with a header that says what it holds and where; the sections behind it (centroids, starts of lists, ids, codes,
+//! codebooks, rotation) lie as memory wants them, so that codes and ids are used where they are mapped. `format.rs` has the layout.
+//! Every section has a checksum (XXH64, in chunks that all threads hash at once), and loading reads every byte once: it checks the
+//! checksums and, because a checksum only says that the bytes are what somebody wrote, everything that a search relies on.
+//!
+//! Saving writes a temporary file and renames it, so that a reader never meets half a file and a failure leaves the old one. The same
+//! index gives the same bytes.
+//!
+//! ```
+//! use warpann::ivf::{IndexInfo, IvfIndex};
+//! use warpann::{Device, ElementType, Metric};
+//!
+//! let base: Vec<f32> = (0..1000).map(|i| (i as f32 * 0.37).sin()).collect();
+//! let mut index = IvfIndex::<f32>::builder(2, 8).metric(Metric::L2).device(Device::Cpu).build()?;
+//! index.train(&base)?;
+//! index.add(&base)?;
+//!
+//! let folder = tempfile::tempdir().unwrap();
+//! let path = folder.path().join("points.ivf");
+//! index.save(&path)?;
+//! let info = IndexInfo::read(&path)?;
+//! assert_eq!((info.element, info.vectors, info.lists), (ElementType::F32, 500, 8));
+//! let loaded = IvfIndex::<f32>::load(&path, Device::Cpu, None)?;
+//! assert_eq!(loaded.search(&base[..20], 3, 2)?, index.search(&base[..20], 3, 2)?);
+//! # Ok::<(), warpann::Error>(())
+//! ```
+
+mod checksum;
+mod format;
+mod fuzz;
+mod mapped;
+#[cfg(test)]
+mod round_trip;
+#[cfg(test)]
+mod tests;
+mod write;
+
+use std::path::Path;
+
+use rayon::prelude::*;
+
+use self::format::{Coding, Section, Shape};
+#[doc(hidden)]
+pub use self::fuzz::{mend_index_bytes, read_any_index_bytes};
+use self::mapped::IndexFile;
+use self::write::Content;
+use super::lists::Bytes;
+use super::{Codec, Encoding, IvfIndex, Lists, PqCodec, Trained};
+use crate::error::{Error, FileDefect, Result};
+use crate::pq::{ProductQuantizer, Rotation};
+use crate::{Device, Element, ElementType, Metric, io};
+
+/// What an index file holds, by its header.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct IndexInfo {
+    /// Type of the components; the `T` of the [`IvfIndex`] that can load the file.
+    pub element: ElementType,
+    /// Components of a vector.
+    pub dim: usize,
+    /// The metric.
+    pub metric: Metric,
+    /// What is kept of each vector.
+    pub encoding: Encoding,
+    /// Number of lists.
+    pub lists: usize,
+    /// Number of vectors.
+    pub vectors: u64,
+    /// Lists that a search probes unless told otherwise.
+    pub probes: usize,
+    /// Bytes of the file.
+    pub bytes: u64,
+}
+
+impl IndexInfo {
+    /// Reads the header of an index file. The rest is looked at by [`IvfIndex::load`] only. O(1).
+    ///
+    /// # Errors
+    /// [`Error::Io`]; [`Error::BadFile`] if it is no index file, its header is damaged, or its length is not what the header says.
+    pub fn read(path: impl AsRef<Path>) -> Result<Self> {
+        let path = path.as_ref();
+        let map = io::open(path)?;
+        let bytes = map.as_deref().map_or(&[][..], |map| &map[..]);
+        let (shape, ..) = format::decode(bytes, bytes.len() as u64)
+            .map_err(|defect| Error::BadFile { path: path.to_owned(), defect })?;
+        Ok(Self {
+            element: shape.element,
+            dim: shape.dim as usize,
+            metric: shape.metric,
+            encoding: encoding_of(shape.coding),
+            lists: shape.lists as usize,
+            vectors: shape.vectors,
+            probes: shape.probes as usize,
+            bytes: bytes.len() as u64,
+        })
+    }
+}
+
+impl<T: Element> IvfIndex<T> {
+    /// Writes the index to a file, which takes the name `path` when it is complete. An index that was loaded from that very file
+    /// can be saved over it. O(bytes).
+    ///
+    /// # Errors
+    /// [`Error::NotTrained`]; [`Error::Io`].
+    pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
+        let trained = self.trained().ok_or(Error::NotTrained { call: "save" })?;
+        self.content(trained).write(path.as_ref())
+    }
+
+    /// Loads an index from a file, to search on `device` within `budget` bytes
+    /// ([`IvfIndexBuilder::memory_budget`](super::IvfIndexBuilder::memory_budget)). Codes and ids stay where the file is mapped until they
+    /// are changed. O(bytes), in parallel: every byte is checked.
+    ///
+    /// The file must not be changed while the index lives: a mapping shows later writes, and the system stops the program (SIGBUS)
+    /// when it touches a page that a truncation took away. Replacing the file by renaming is harmless; [`save`](Self::save) does that.
+    ///
+    /// # Errors
+    /// [`Error::Io`]; [`Error::BadFile`] with what is wrong with the bytes, or [`FileDefect::WrongElement`] if the vectors are not of
+    /// type `T`; and what opening the device can meet, as [`IvfIndexBuilder::build`](super::IvfIndexBuilder::build).
+    pub fn load(path: impl AsRef<Path>, device: Device, budget: Option<u64>) -> Result<Self> {
+        let path = path.as_ref();
+        let file = IndexFile::open(path)?;
+        let (trained, lists) = parts::<T>(&file).map_err(|defect| Error::BadFile { path: path.to_owned(), defect })?;
+        Self::restored(file.shape(), trained, lists, device, budget)
+    }
+
+    fn restored(shape: &Shape, trained: Trained, lists: Lists, device: Device, budget: Option<u64>) -> Result<Self> {
+        let mut builder = Self::builder(shape.dim as usize, shape.lists as usize)
+            .metric(shape.metric)
+            .encoding(encoding_of(shape.coding))
+            .device(device);
+        if let Some(budget) = budget {
+            builder = builder.memory_budget(budget);
+        }
+        builder.restore(trained, lists, shape.probes as usize)
+    }
+
+    /// What a file holds of this index.
+    fn content<'a>(&'a self, trained: &'a Trained) -> Content<'a> {
+        let lists = self.master();
+        let (coding, codebooks, rotation): (_, &[f32], &[f32]) = match &trained.codec {
+            Codec::Flat => (Coding::Flat, &[], &[]),
+            Codec::Pq(PqCodec { quantizer, rotation }) => {
+                let (sub_quantizers, bits) = (quantizer.sub_quantizers() as u32, quantizer.bits());
+                let coding = Coding::Pq { sub_quantizers, bits, rotated: rotation.is_some() };
+                (coding, quantizer.codebooks(), rotation.as_ref().map_or(&[], Rotation::matrix))
+            }
+        };
+        let shape = Shape {
+            element: T::TYPE,
+            metric: self.metric(),
+            coding,
+            dim: self.dim() as u64,
+            lists: self.lists() as u64,
+            vectors: self.len() as u64,
+            probes: self.probes() as u64,
+        };
+        let lists = (0..lists.count()).map(|list| (lists.ids(list), lists.codes(list))).collect();
+        Content { shape, centroids: &trained.centroids, codebooks, rotation, lists }
+    }
+}
+
+fn encoding_of(coding: Coding) -> Encoding {
+    match coding {
+        Coding::Flat => Encoding::Flat,
+        Coding::Pq { sub_quantizers, bits, rotated } => {
+            Encoding::Pq { sub_quantizers: sub_quantizers as usize, bits, rotate: rotated }
+        }
+    }
+}
+
+/// What an index of `T` is made of, from a file that was checked.
+fn parts<T: Element>(file: &IndexFile) -> Result<(Trained, Lists), FileDefect> {
+    let shape = file.shape();
+    if shape.element != T::TYPE {
+        return Err(FileDefect::WrongElement { actual: shape.element.name().into(), expected: T::TYPE.name() });
+    }
+    let dim = shape.dim as usize;
+    let codec = match shape.coding {
+        Coding::Flat => Codec::Flat,
+        Coding::Pq { sub_quantizers, bits, rotated } => {
+            let codebooks = file.values(Section::Codebooks).to_vec();
+            let quantizer = ProductQuantizer::from_codebooks(dim, sub_quantizers as usize, bits, codebooks)
+                .map_err(|_| FileDefect::Inconsistent("the codebooks contradict the shape"))?;
+            let rotation = rotated.then(|| Rotation::from_matrix(dim, file.values(Section::Rotation).to_vec()));
+            let rotation =
+                rotation.transpose().map_err(|_| FileDefect::Inconsistent("the rotation is not orthogonal"))?;
+            Codec::Pq(PqCodec { quantizer, rotation })
+        }
+    };
+    let (ids, codes) = (file.place(Section::Ids), file.place(Section::Codes));
+    // It fitted when the sections were placed.
+    let code_bytes = shape.code_bytes().unwrap_or_default() as usize;
+    // Codes of a quantizer are bytes.
+    let align = if shape.coding == Coding::Flat { align_of::<T>() } else { 1 };
+    let starts: &[u64] = file.values(Section::Starts);
+    let lists: Option<Vec<(Bytes, Bytes)>> = starts
+        .windows(2)
+        .map(|pair| {
+            let (start, end) = (pair[0] as usize, pair[1] as usize);
+            let codes = codes.start + start * code_bytes..codes.start + end * code_bytes;
+            let ids = ids.start + 8 * start..ids.start + 8 * end;
+            Some((Bytes::mapped(file.map(), codes, align)?, Bytes::mapped(file.map(), ids, 8)?))
+        })
+        .collect();
+    // Sections start at multiples of 64, and lists at whole vectors from there.
+    let lists = lists.ok_or(FileDefect::Inconsistent("a list is not aligned"))?;
+    let lists = Lists::from_parts(code_bytes, lists).map_err(|error| match error {
+        Error::DuplicateId { .. } => FileDefect::Inconsistent("an id occurs twice"),
+        Error::ReservedId => FileDefect::Inconsistent("an id is the one that means 'no neighbour'"),
+        _ => FileDefect::Inconsistent("the lists contradict the shape"),
+    })?;
+    let trained = Trained { centroids: file.values(Section::Centroids).to_vec(), codec };
+    if let Codec::Pq(codec) = &trained.codec
+        && !codes_are_finite(codec, &trained.centroids, &lists)
+    {
+        return Err(FileDefect::Inconsistent("a code stands for a vector that is not finite"));
+    }
+    Ok((trained, lists))
+}
+
+/// Whether everything that the codes stand for is finite. O(lists · dim), unless numbers are so large that all must be decoded.
+fn codes_are_finite(codec: &PqCodec, centroids: &[f32], lists: &Lists) -> bool {
+    let greatest = |values: &[f32]| values.iter().fold(0.0f32, |greatest, value| greatest.max(value.abs()));
+    if (greatest(centroids) + greatest(codec.quantizer.codebooks())).is_finite() {
+        return true;
+    }
+    let dim = codec.quantizer.dim();
+    (0..lists.count()).into_par_iter().all(|list| {
+        let mut vector = vec![0.0; dim];
+        lists.codes(list).chunks_exact(lists.code_bytes()).all(|code| {
+            codec.decode_into(code, &centroids[list * dim..][..dim], &mut vector);
+            vector.iter().all(|x| x.is_finite())
+        })
+    })
+}

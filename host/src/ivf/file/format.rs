@@ -1,0 +1,244 @@
+//! The header of an index file, and where its sections lie.
+//!
+//! All numbers are little-endian. The header has [`HEADER`] bytes:
+//!
+//! | bytes | |
+//! |---|---|
+//! | 0..8 | [`MAGIC`] |
+//! | 8..12 | [`VERSION`] |
+//! | 12..16 | element type: 0 f32, 1 f16, 2 bf16, 3 u8, 4 i8 |
+//! | 16..20 | metric: 0 squared L2, 1 inner product, 2 cosine |
+//! | 20..24 | encoding: 0 flat, 1 product quantizer |
+//! | 24..36 | sub-quantizers, bits of each, whether there is a rotation (0 or 1); zeros if flat |
+//! | 36..40 | zeros |
+//! | 40..72 | dimension, lists, vectors, default number of probes: u64 each |
+//! | 72..216 | of each section (in the order of [`Section::ALL`]): offset, length in bytes, checksum: u64 each |
+//! | 216..248 | zeros |
+//! | 248..256 | XXH64 of bytes 0..248 |
+//!
+//! Sections follow each other, each from a multiple of 64 bytes on, with zeros between; the file ends with the last of them. Their
+//! lengths follow from the shape, so the table can only repeat what is known, and a file that says anything else is refused. Hence
+//! one index has one file: loading it and saving it again gives the same bytes.
+
+use std::ops::Range;
+
+use super::checksum::xxh64;
+use crate::error::FileDefect;
+use crate::flat::MAX_ROWS;
+use crate::{ElementType, Metric};
+
+/// Bytes of the header.
+pub const HEADER: usize = 256;
+/// The first bytes of a file; the line ends and the control character show what a text transfer does to a file.
+pub const MAGIC: [u8; 8] = *b"wpn\r\n\x1a\nI";
+/// The version that is written and read.
+pub const VERSION: u32 = 1;
+/// Sections start at multiples of this: a cache line, and more than any element needs.
+const ALIGNMENT: u64 = 64;
+
+/// Where the table of sections starts.
+pub const TABLE: usize = 72;
+const TABLE_END: usize = TABLE + 24 * Section::ALL.len();
+/// Where the header's checksum is.
+pub const SUM: usize = HEADER - 8;
+
+/// Parts of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Section {
+    /// f32, lists × dimension.
+    Centroids,
+    /// u64, lists + 1: the first vector of each list in the order of the file, and the number of vectors.
+    Starts,
+    /// u64, one a vector.
+    Ids,
+    /// Stored vectors: the elements (flat) or the codes (product quantizer), list after list.
+    Codes,
+    /// f32, sub-quantizers × 2^bits × dimension / sub-quantizers; empty if flat.
+    Codebooks,
+    /// f32, dimension × dimension; empty without a rotation.
+    Rotation,
+}
+
+impl Section {
+    /// Every section, in the order of the file.
+    pub const ALL: [Self; 6] = [Self::Centroids, Self::Starts, Self::Ids, Self::Codes, Self::Codebooks, Self::Rotation];
+
+    /// Name in messages.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Centroids => "centroids",
+            Self::Starts => "starts",
+            Self::Ids => "ids",
+            Self::Codes => "codes",
+            Self::Codebooks => "codebooks",
+            Self::Rotation => "rotation",
+        }
+    }
+}
+
+/// How vectors are stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Coding {
+    /// As they were added.
+    Flat,
+    /// As codes of a product quantizer.
+    Pq { sub_quantizers: u32, bits: u32, rotated: bool },
+}
+
+/// What a header says besides the places of the sections.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Shape {
+    pub element: ElementType,
+    pub metric: Metric,
+    pub coding: Coding,
+    pub dim: u64,
+    pub lists: u64,
+    pub vectors: u64,
+    pub probes: u64,
+}
+
+/// Where every section lies, in the order of [`Section::ALL`].
+pub type Places = [Range<u64>; Section::ALL.len()];
+
+impl Shape {
+    /// Bytes of one stored vector, if that fits.
+    pub fn code_bytes(&self) -> Option<u64> {
+        match self.coding {
+            Coding::Flat => self.dim.checked_mul(self.element.size() as u64),
+            Coding::Pq { sub_quantizers, bits, .. } => Some((u64::from(sub_quantizers) * u64::from(bits)).div_ceil(8)),
+        }
+    }
+
+    /// Where the sections lie; `None` if they are larger than memory can be.
+    pub fn places(&self) -> Option<Places> {
+        let Self { dim, lists, vectors, .. } = *self;
+        let product = |factors: &[u64]| factors.iter().try_fold(1u64, |product, &factor| product.checked_mul(factor));
+        let (codebooks, rotation) = match self.coding {
+            Coding::Flat => (0, 0),
+            Coding::Pq { bits, rotated, .. } => {
+                (product(&[4, dim, 1 << bits])?, if rotated { product(&[4, dim, dim])? } else { 0 })
+            }
+        };
+        let lengths = [
+            product(&[4, dim, lists])?,
+            lists.checked_add(1)?.checked_mul(8)?,
+            product(&[8, vectors])?,
+            product(&[vectors, self.code_bytes()?])?,
+            codebooks,
+            rotation,
+        ];
+        let mut end = HEADER as u64;
+        let mut places = Places::default();
+        for (place, length) in places.iter_mut().zip(lengths) {
+            let start = end.checked_next_multiple_of(ALIGNMENT)?;
+            end = start.checked_add(length).filter(|&end| end <= isize::MAX as u64)?;
+            *place = start..end;
+        }
+        Some(places)
+    }
+
+    /// What the header of a saved index must not say.
+    fn check(&self) -> Result<(), FileDefect> {
+        let Self { dim, lists, vectors, probes, .. } = *self;
+        if dim == 0 {
+            return Err(FileDefect::BadDimension(0));
+        }
+        if vectors > MAX_ROWS || lists > MAX_ROWS {
+            return Err(FileDefect::TooLarge { rows: vectors.max(lists), dim });
+        }
+        let fail = |what| Err(FileDefect::Inconsistent(what));
+        if lists == 0 {
+            return fail("no lists");
+        }
+        if probes == 0 {
+            return fail("0 probes");
+        }
+        match self.coding {
+            Coding::Pq { bits, .. } if !(4..=8).contains(&bits) => fail("bits of a sub-quantizer"),
+            Coding::Pq { sub_quantizers, .. } if sub_quantizers == 0 || !dim.is_multiple_of(sub_quantizers.into()) => {
+                fail("sub-quantizers that do not divide the dimension")
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// A header as bytes. The caller has made sure that the sections fit in memory: `places` are the shape's.
+pub fn encode(shape: &Shape, places: &Places, checksums: &[u64; Section::ALL.len()]) -> [u8; HEADER] {
+    let mut header = [0; HEADER];
+    let mut put = |at: usize, bytes: &[u8]| header[at..at + bytes.len()].copy_from_slice(bytes);
+    let (encoding, sub_quantizers, bits, rotated) = match shape.coding {
+        Coding::Flat => (0, 0, 0, 0),
+        Coding::Pq { sub_quantizers, bits, rotated } => (1, sub_quantizers, bits, u32::from(rotated)),
+    };
+    put(0, &MAGIC);
+    let codes = [VERSION, place(&ElementType::ALL, shape.element), place(&Metric::ALL, shape.metric)];
+    put(8, bytemuck::cast_slice(&codes));
+    put(20, bytemuck::cast_slice(&[encoding, sub_quantizers, bits, rotated]));
+    put(40, bytemuck::cast_slice(&[shape.dim, shape.lists, shape.vectors, shape.probes]));
+    for (index, (place, &sum)) in places.iter().zip(checksums).enumerate() {
+        put(TABLE + 24 * index, bytemuck::cast_slice(&[place.start, place.end - place.start, sum]));
+    }
+    let sum = xxh64(&header[..SUM]);
+    header[SUM..].copy_from_slice(&sum.to_le_bytes());
+    header
+}
+
+/// The place of `value` in a table that has it.
+fn place<V: PartialEq>(table: &[V], value: V) -> u32 {
+    table.iter().position(|known| *known == value).unwrap_or_default() as u32
+}
+
+/// What the header says of a file of `file_bytes` bytes that begins with `bytes`: the shape, where the sections lie, and their
+/// checksums. The size of the file agrees with it.
+pub fn decode(bytes: &[u8], file_bytes: u64) -> Result<(Shape, Places, [u64; Section::ALL.len()]), FileDefect> {
+    if bytes.len() < MAGIC.len() || bytes[..MAGIC.len()] != MAGIC {
+        return Err(FileDefect::BadHeader("not an index file"));
+    }
+    let Some(header) = bytes.first_chunk::<HEADER>() else {
+        return Err(FileDefect::Truncated { expected: HEADER as u64, actual: bytes.len() as u64 });
+    };
+    let word = |at: usize| bytemuck::pod_read_unaligned::<u32>(&header[at..at + 4]);
+    let long = |at: usize| bytemuck::pod_read_unaligned::<u64>(&header[at..at + 8]);
+    // Before the checksum: another version may have it elsewhere.
+    if word(8) != VERSION {
+        return Err(FileDefect::Version { found: word(8), known: VERSION });
+    }
+    if long(SUM) != xxh64(&header[..SUM]) {
+        return Err(FileDefect::Checksum { section: "header" });
+    }
+    let unknown = |what| move || FileDefect::BadHeader(what);
+    let coding = match (word(20), word(24), word(28), word(32)) {
+        (0, 0, 0, 0) => Coding::Flat,
+        (1, sub_quantizers, bits, rotated @ (0 | 1)) => Coding::Pq { sub_quantizers, bits, rotated: rotated == 1 },
+        _ => return Err(FileDefect::BadHeader("unknown encoding")),
+    };
+    let shape = Shape {
+        element: *ElementType::ALL.get(word(12) as usize).ok_or_else(unknown("unknown element type"))?,
+        metric: *Metric::ALL.get(word(16) as usize).ok_or_else(unknown("unknown metric"))?,
+        coding,
+        dim: long(40),
+        lists: long(48),
+        vectors: long(56),
+        probes: long(64),
+    };
+    shape.check()?;
+    if header[36..40].iter().chain(&header[TABLE_END..SUM]).any(|&byte| byte != 0) {
+        return Err(FileDefect::BadHeader("reserved bytes are not zero"));
+    }
+    let places = shape.places().ok_or(FileDefect::TooLarge { rows: shape.vectors, dim: shape.dim })?;
+    let mut checksums = [0; Section::ALL.len()];
+    for (index, (place, sum)) in places.iter().zip(&mut checksums).enumerate() {
+        let at = TABLE + 24 * index;
+        if (long(at), long(at + 8)) != (place.start, place.end - place.start) {
+            return Err(FileDefect::Inconsistent("a section's place contradicts the shape"));
+        }
+        *sum = long(at + 16);
+    }
+    let expected = places[places.len() - 1].end;
+    match file_bytes.cmp(&expected) {
+        std::cmp::Ordering::Less => Err(FileDefect::Truncated { expected, actual: file_bytes }),
+        std::cmp::Ordering::Equal => Ok((shape, places, checksums)),
+        std::cmp::Ordering::Greater => Err(FileDefect::Oversized { expected, actual: file_bytes }),
+    }
+}

@@ -1,0 +1,83 @@
+//! What a fuzzer calls: an index from any bytes, and the laws that hold for whatever is accepted.
+
+use std::sync::Arc;
+
+use memmap2::{Mmap, MmapMut};
+
+use super::checksum::{self, CHUNK, xxh64};
+use super::format::{HEADER, SUM, Section, TABLE};
+use super::mapped::IndexFile;
+use super::parts;
+use crate::ivf::{IvfIndex, SearchOptions};
+use crate::{Device, Element, NONE};
+
+/// Takes `bytes` for an index file of every element type in turn, searches what is accepted, and returns how many were. For fuzzers
+/// and tests.
+///
+/// # Panics
+/// If loading or searching panics; if an index is accepted as of two element types, or is not saved as the same bytes again.
+pub fn read_any_index_bytes(bytes: &[u8]) -> usize {
+    let Some(map) = mapped(bytes) else { return 0 };
+    let Ok(file) = IndexFile::from_map(map) else { return 0 };
+    let accepted = [
+        accepts::<f32>(&file, bytes),
+        accepts::<half::f16>(&file, bytes),
+        accepts::<half::bf16>(&file, bytes),
+        accepts::<u8>(&file, bytes),
+        accepts::<i8>(&file, bytes),
+    ];
+    let accepted = accepted.into_iter().filter(|&accepted| accepted).count();
+    assert!(accepted < 2, "an index of two element types");
+    accepted
+}
+
+/// Makes the checksums of damaged bytes right again, where the header still says where the sections are: so that damage gets past
+/// them, to the checks behind.
+pub fn mend_index_bytes(bytes: &mut [u8]) {
+    if bytes.len() < HEADER {
+        return;
+    }
+    let word = |bytes: &[u8], at: usize| bytemuck::pod_read_unaligned::<u64>(&bytes[at..at + 8]) as usize;
+    for at in (0..Section::ALL.len()).map(|index| TABLE + 24 * index) {
+        let (start, length) = (word(bytes, at), word(bytes, at + 8));
+        if let Some(section) = start.checked_add(length).and_then(|end| bytes.get(start..end)) {
+            let hashes: Vec<u64> = section.chunks(CHUNK).map(xxh64).collect();
+            bytes[at + 16..at + 24].copy_from_slice(&checksum::of_chunks(&hashes).to_le_bytes());
+        }
+    }
+    let sum = xxh64(&bytes[..SUM]);
+    bytes[SUM..HEADER].copy_from_slice(&sum.to_le_bytes());
+}
+
+/// Bytes as a mapping, which starts where mappings do.
+pub(super) fn mapped(bytes: &[u8]) -> Option<Arc<Mmap>> {
+    let mut map = MmapMut::map_anon(bytes.len()).ok()?;
+    map.copy_from_slice(bytes);
+    Some(Arc::new(map.make_read_only().ok()?))
+}
+
+fn accepts<T: Element>(file: &IndexFile, bytes: &[u8]) -> bool {
+    let Ok((trained, lists)) = parts::<T>(file) else { return false };
+    let Ok(index) = IvfIndex::<T>::restored(file.shape(), trained, lists, Device::Cpu, None) else { return false };
+    let again = index.trained().map(|trained| index.content(trained).to_bytes());
+    assert!(matches!(again, Some(Ok(again)) if again == bytes), "another file");
+    // Two queries: zero, and the first vector's neighbourhood.
+    let mut queries = vec![T::default(); 2 * index.dim()];
+    queries[index.dim()..].fill(T::from_f32(1.0));
+    let k = 3;
+    let every = SearchOptions { probes: Some(index.lists()), ..SearchOptions::default() };
+    match index.search_with(&queries, k, &every) {
+        Err(error) => panic!("an index that was accepted cannot be searched: {error}"),
+        Ok(found) => {
+            let ids = index.ids();
+            assert_eq!(ids.len(), index.len());
+            for (row, distances) in found.rows() {
+                let neighbours = row.iter().filter(|&&id| id != NONE).count();
+                assert_eq!(neighbours, k.min(index.len()));
+                assert!(row[..neighbours].iter().all(|id| ids.binary_search(id).is_ok()));
+                assert!(distances.is_sorted_by(|a, b| index.metric().order(*a, *b).is_le()));
+            }
+        }
+    }
+    true
+}

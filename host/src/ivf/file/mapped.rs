@@ -1,0 +1,153 @@
+//! An index file in memory: mapped, and checked before anybody uses it.
+
+use std::ops::Range;
+use std::path::Path;
+use std::sync::Arc;
+
+use half::{bf16, f16};
+use memmap2::Mmap;
+use rayon::prelude::*;
+
+use super::checksum::{self, CHUNK, xxh64};
+use super::format::{self, Coding, Section, Shape};
+use crate::error::{Error, FileDefect, Result};
+use crate::{ElementType, io};
+
+/// A mapped index file whose every byte was checked. Clones share the mapping.
+#[derive(Debug, Clone)]
+pub(crate) struct IndexFile {
+    map: Arc<Mmap>,
+    shape: Shape,
+    places: [Range<usize>; Section::ALL.len()],
+}
+
+/// Why a chunk of a section cannot be what was saved.
+type Finding = Option<&'static str>;
+
+impl IndexFile {
+    /// Maps and checks a file. O(bytes), in parallel.
+    ///
+    /// # Errors
+    /// [`Error::Io`], [`Error::BadFile`].
+    pub fn open(path: &Path) -> Result<Self> {
+        let bad = |defect| Error::BadFile { path: path.to_owned(), defect };
+        let map = io::open(path)?.ok_or_else(|| bad(FileDefect::BadHeader("not an index file")))?;
+        Self::from_map(map).map_err(bad)
+    }
+
+    /// Checks the contents of a mapping, which starts at an address that is a multiple of 64, as mappings do.
+    ///
+    /// # Errors
+    /// What is wrong with the bytes.
+    pub fn from_map(map: Arc<Mmap>) -> Result<Self, FileDefect> {
+        let (shape, places, checksums) = format::decode(&map, map.len() as u64)?;
+        // They end within the mapping.
+        let places = places.map(|place| place.start as usize..place.end as usize);
+        let file = Self { map, shape, places };
+        file.check_bytes(&checksums)?;
+        file.check_starts()?;
+        Ok(file)
+    }
+
+    /// What the header says.
+    pub fn shape(&self) -> &Shape {
+        &self.shape
+    }
+
+    /// The mapping.
+    pub fn map(&self) -> &Arc<Mmap> {
+        &self.map
+    }
+
+    /// Where a section lies in the mapping.
+    pub fn place(&self, section: Section) -> Range<usize> {
+        self.places[section as usize].clone()
+    }
+
+    /// The values of a section. Every section starts at a multiple of 64 and holds whole values of its type, so the cast succeeds.
+    pub fn values<V: bytemuck::AnyBitPattern>(&self, section: Section) -> &[V] {
+        bytemuck::cast_slice(&self.map[self.place(section)])
+    }
+
+    /// Checksums, padding, and what values must not be, in one pass.
+    fn check_bytes(&self, checksums: &[u64; Section::ALL.len()]) -> Result<(), FileDefect> {
+        let mut end = format::HEADER;
+        for place in &self.places {
+            if self.map[end..place.start].iter().any(|&byte| byte != 0) {
+                return Err(FileDefect::Inconsistent("bytes between sections are not zero"));
+            }
+            end = place.end;
+        }
+        let chunks = |section: Section| self.place(section).len().div_ceil(CHUNK);
+        let all: Vec<(Section, usize)> = Section::ALL
+            .into_iter()
+            .flat_map(|section| (0..chunks(section)).map(move |chunk| (section, chunk)))
+            .collect();
+        let looked_at: Vec<(u64, Finding)> =
+            all.par_iter().map(|&(section, chunk)| self.look_at(section, chunk)).collect();
+        let (hashes, findings): (Vec<u64>, Vec<Finding>) = looked_at.into_iter().unzip();
+        let mut from = 0;
+        for (section, &sum) in Section::ALL.into_iter().zip(checksums) {
+            let to = from + chunks(section);
+            if checksum::of_chunks(&hashes[from..to]) != sum {
+                return Err(FileDefect::Checksum { section: section.name() });
+            }
+            from = to;
+        }
+        // A wrong value behind a right checksum was written so.
+        findings.into_iter().flatten().next().map_or(Ok(()), |finding| Err(FileDefect::Inconsistent(finding)))
+    }
+
+    /// The hash of a chunk, and what is wrong with its values.
+    fn look_at(&self, section: Section, chunk: usize) -> (u64, Finding) {
+        let place = self.place(section);
+        let from = chunk * CHUNK;
+        let bytes = &self.map[place.start + from..place.end.min(place.start + from + CHUNK)];
+        let (right, finding) = match (section, self.shape.coding) {
+            (Section::Centroids, _) => (finite(bytes, f32::is_finite), "a centroid is not finite"),
+            (Section::Codebooks, _) => (finite(bytes, f32::is_finite), "a codeword is not finite"),
+            (Section::Rotation, _) => (finite(bytes, f32::is_finite), "the rotation is not finite"),
+            (Section::Codes, Coding::Flat) => (
+                match self.shape.element {
+                    ElementType::F32 => finite(bytes, f32::is_finite),
+                    ElementType::F16 => finite(bytes, f16::is_finite),
+                    ElementType::Bf16 => finite(bytes, bf16::is_finite),
+                    ElementType::U8 | ElementType::I8 => true,
+                },
+                "a vector is not finite",
+            ),
+            (Section::Codes, Coding::Pq { sub_quantizers, bits, .. }) => (
+                unused_bits_are_zero(bytes, from, sub_quantizers as usize * bits as usize),
+                "unused bits of a code are set",
+            ),
+            (Section::Starts | Section::Ids, _) => (true, ""),
+        };
+        (xxh64(bytes), (!right).then_some(finding))
+    }
+
+    /// Lists follow each other and hold all vectors.
+    fn check_starts(&self) -> Result<(), FileDefect> {
+        let starts: &[u64] = self.values(Section::Starts);
+        let whole = starts.first() == Some(&0) && starts.last() == Some(&self.shape.vectors);
+        if whole && starts.is_sorted() {
+            return Ok(());
+        }
+        Err(FileDefect::Inconsistent("the lists do not partition the vectors"))
+    }
+}
+
+/// Whether all values are finite: no early end, so that it runs in SIMD registers.
+fn finite<V: bytemuck::AnyBitPattern>(bytes: &[u8], is_finite: impl Fn(V) -> bool) -> bool {
+    bytemuck::cast_slice(bytes).iter().fold(true, |all, &value| all & is_finite(value))
+}
+
+/// Whether codes of `bits` bits, of which `bytes` are those from byte `from` on, have zeros behind their last bit.
+fn unused_bits_are_zero(bytes: &[u8], from: usize, bits: usize) -> bool {
+    let code_bytes = bits.div_ceil(8);
+    let unused = match bits % 8 {
+        0 => return true,
+        used => u8::MAX << used,
+    };
+    let first = code_bytes - 1 - from % code_bytes;
+    bytes.iter().skip(first).step_by(code_bytes).fold(0, |all, &byte| all | byte) & unused == 0
+}

@@ -1,0 +1,307 @@
+//! The container on right and on damaged bytes. `round_trip.rs` saves, damages and loads whole indexes.
+
+use super::format::{self, Coding, HEADER, Section, Shape};
+use super::fuzz::{mapped, mend_index_bytes as mend};
+use super::{Content, IndexFile};
+use crate::error::FileDefect;
+use crate::{ElementType, Metric, NONE};
+
+/// Owned contents of a file, made up.
+struct Sample {
+    shape: Shape,
+    centroids: Vec<f32>,
+    codebooks: Vec<f32>,
+    rotation: Vec<f32>,
+    ids: Vec<u64>,
+    codes: Vec<u8>,
+    /// Vectors of each list.
+    lengths: Vec<usize>,
+}
+
+impl Sample {
+    fn new(element: ElementType, coding: Coding, dim: usize, lengths: &[usize]) -> Self {
+        let vectors: usize = lengths.iter().sum();
+        let shape = Shape {
+            element,
+            metric: Metric::L2,
+            coding,
+            dim: dim as u64,
+            lists: lengths.len() as u64,
+            vectors: vectors as u64,
+            probes: 3,
+        };
+        let floats = |count: usize| (0..count).map(|i| i as f32 * 0.25 - 3.0).collect::<Vec<_>>();
+        let (codebooks, rotation, unused) = match coding {
+            Coding::Flat => (0, 0, 0),
+            Coding::Pq { sub_quantizers, bits, rotated } => {
+                let used = (sub_quantizers * bits) % 8;
+                (dim << bits, if rotated { dim * dim } else { 0 }, if used == 0 { 0 } else { u8::MAX << used })
+            }
+        };
+        let code_bytes = shape.code_bytes().unwrap() as usize;
+        // Small bytes: as f16, bf16 and f32 none of them is infinite or NaN.
+        let codes = (0..vectors * code_bytes)
+            .map(|i| if i % code_bytes == code_bytes - 1 { (i * 7 % 60) as u8 & !unused } else { (i * 7 % 60) as u8 })
+            .collect();
+        Self {
+            shape,
+            centroids: floats(dim * lengths.len()),
+            codebooks: floats(codebooks),
+            rotation: floats(rotation),
+            ids: (0..vectors as u64).map(|i| (i * 7919) % 10007).collect(),
+            codes,
+            lengths: lengths.to_vec(),
+        }
+    }
+
+    fn bytes(&self) -> Vec<u8> {
+        let code_bytes = self.shape.code_bytes().unwrap() as usize;
+        let mut start = 0;
+        let lists = self.lengths.iter().map(|&length| {
+            let vectors = start..start + length;
+            start += length;
+            (&self.ids[vectors.clone()], &self.codes[vectors.start * code_bytes..vectors.end * code_bytes])
+        });
+        let Self { shape, centroids, codebooks, rotation, .. } = self;
+        Content { shape: *shape, centroids, codebooks, rotation, lists: lists.collect() }.to_bytes().unwrap()
+    }
+}
+
+fn samples() -> Vec<Sample> {
+    let pq = |sub_quantizers, bits, rotated| Coding::Pq { sub_quantizers, bits, rotated };
+    vec![
+        Sample::new(ElementType::F32, Coding::Flat, 5, &[3, 0, 9, 1]),
+        Sample::new(ElementType::F16, Coding::Flat, 3, &[2]),
+        Sample::new(ElementType::Bf16, Coding::Flat, 3, &[0, 2]),
+        Sample::new(ElementType::U8, Coding::Flat, 7, &[1, 1, 1]),
+        Sample::new(ElementType::I8, Coding::Flat, 1, &[0, 0]),
+        Sample::new(ElementType::F32, pq(3, 5, false), 6, &[4, 3, 0]),
+        Sample::new(ElementType::U8, pq(2, 4, true), 4, &[0, 2]),
+        Sample::new(ElementType::F32, pq(4, 8, true), 4, &[5]),
+    ]
+}
+
+fn read(bytes: &[u8]) -> Result<IndexFile, FileDefect> {
+    IndexFile::from_map(mapped(bytes).expect("memory"))
+}
+
+/// Writes what was read.
+fn written_again(file: &IndexFile) -> Vec<u8> {
+    let code_bytes = file.shape().code_bytes().unwrap() as usize;
+    let (ids, codes) = (file.values::<u64>(Section::Ids), file.values::<u8>(Section::Codes));
+    let starts = file.values::<u64>(Section::Starts);
+    let lists = starts.windows(2).map(|pair| {
+        let (start, end) = (pair[0] as usize, pair[1] as usize);
+        (&ids[start..end], &codes[start * code_bytes..end * code_bytes])
+    });
+    let content = Content {
+        shape: *file.shape(),
+        centroids: file.values(Section::Centroids),
+        codebooks: file.values(Section::Codebooks),
+        rotation: file.values(Section::Rotation),
+        lists: lists.collect(),
+    };
+    content.to_bytes().unwrap()
+}
+
+#[test]
+fn what_is_written_is_read_and_written_again() {
+    for sample in samples() {
+        let bytes = sample.bytes();
+        let file = read(&bytes).unwrap();
+        assert_eq!(*file.shape(), sample.shape);
+        assert_eq!(file.values::<f32>(Section::Centroids), sample.centroids);
+        assert_eq!(file.values::<f32>(Section::Codebooks), sample.codebooks);
+        assert_eq!(file.values::<f32>(Section::Rotation), sample.rotation);
+        assert_eq!(file.values::<u64>(Section::Ids), sample.ids);
+        assert_eq!(file.values::<u8>(Section::Codes), sample.codes);
+        for section in Section::ALL {
+            assert_eq!(file.place(section).start % 64, 0);
+        }
+        assert_eq!(written_again(&file), bytes);
+    }
+}
+
+#[test]
+fn no_byte_changes_unseen() {
+    for sample in samples() {
+        let bytes = sample.bytes();
+        for at in 0..bytes.len() {
+            for mask in [1, 0x80, 0xff] {
+                let mut damaged = bytes.clone();
+                damaged[at] ^= mask;
+                assert!(read(&damaged).is_err(), "byte {at}, mask {mask:#x}");
+            }
+        }
+    }
+}
+
+#[test]
+fn no_length_but_the_right_one() {
+    for sample in samples() {
+        let bytes = sample.bytes();
+        for length in 0..bytes.len() {
+            let defect = read(&bytes[..length]).unwrap_err();
+            match length {
+                0..8 => assert_eq!(defect, FileDefect::BadHeader("not an index file")),
+                8..HEADER => assert!(matches!(defect, FileDefect::Truncated { expected: 256, .. }), "{defect}"),
+                _ => {
+                    let (expected, actual) = (bytes.len() as u64, length as u64);
+                    assert_eq!(defect, FileDefect::Truncated { expected, actual });
+                }
+            }
+        }
+        for more in [1, 64, 4096] {
+            let longer = [&bytes[..], &vec![0; more]].concat();
+            assert!(matches!(read(&longer).unwrap_err(), FileDefect::Oversized { .. }));
+        }
+    }
+}
+
+/// Whatever is accepted behind mended checksums is what somebody could have saved: it says so again, byte for byte.
+#[test]
+fn damage_behind_right_checksums_is_refused_or_another_index() {
+    let (mut refused, mut accepted) = (0, 0);
+    for sample in samples() {
+        let bytes = sample.bytes();
+        let mut look = |mut damaged: Vec<u8>| {
+            mend(&mut damaged);
+            match read(&damaged) {
+                Ok(file) => {
+                    accepted += 1;
+                    assert_eq!(written_again(&file), damaged);
+                }
+                Err(_) => refused += 1,
+            }
+        };
+        for at in 0..bytes.len() {
+            for change in [|byte: u8| byte ^ 1, |byte: u8| byte ^ 0x80, |_| 0, |_| 0xff] {
+                let mut damaged = bytes.clone();
+                damaged[at] = change(damaged[at]);
+                look(damaged);
+            }
+        }
+        // Whole words of the header, and whole regions.
+        for at in (8..HEADER).step_by(4) {
+            for word in [0u32, 1, 2, 9, 255, 1 << 16, 1 << 31, u32::MAX] {
+                let mut damaged = bytes.clone();
+                damaged[at..at + 4].copy_from_slice(&word.to_le_bytes());
+                look(damaged);
+            }
+        }
+        for start in (0..bytes.len()).step_by(32) {
+            for fill in [0, 0x7f, 0xff] {
+                let mut damaged = bytes.clone();
+                damaged[start..(start + 64).min(bytes.len())].fill(fill);
+                look(damaged);
+            }
+            look(bytes[..start].to_vec());
+        }
+    }
+    assert!(
+        refused > 1000 && accepted > 1000,
+        "{refused} refused, {accepted} accepted: the damage is too great or too small"
+    );
+}
+
+/// Every check has a file that only it refuses.
+#[test]
+fn what_contradicts_itself_is_refused_by_name() {
+    let pq = Coding::Pq { sub_quantizers: 3, bits: 5, rotated: true };
+    let flat = || Sample::new(ElementType::F32, Coding::Flat, 2, &[2, 3]);
+    let coded = || Sample::new(ElementType::F32, pq, 6, &[2, 3]);
+    let halves = |element| Sample::new(element, Coding::Flat, 2, &[2, 3]);
+    let inconsistent = FileDefect::Inconsistent;
+    let changed = |mut sample: Sample, change: fn(&mut Sample)| {
+        change(&mut sample);
+        match read(&sample.bytes()) {
+            Ok(file) => super::parts::<f32>(&file).unwrap_err(),
+            Err(defect) => defect,
+        }
+    };
+    assert_eq!(changed(flat(), |s| s.centroids[3] = f32::NAN), inconsistent("a centroid is not finite"));
+    assert_eq!(changed(coded(), |s| s.codebooks[7] = f32::INFINITY), inconsistent("a codeword is not finite"));
+    assert_eq!(changed(coded(), |s| s.rotation[35] = -f32::INFINITY), inconsistent("the rotation is not finite"));
+    assert_eq!(changed(flat(), |s| s.codes[36..].fill(0xff)), inconsistent("a vector is not finite"));
+    for element in [ElementType::F16, ElementType::Bf16] {
+        assert_eq!(changed(halves(element), |s| s.codes[..2].fill(0xff)), inconsistent("a vector is not finite"));
+    }
+    assert_eq!(changed(coded(), |s| s.codes[5] = 0x80), inconsistent("unused bits of a code are set"));
+    assert_eq!(changed(flat(), |s| s.ids[4] = s.ids[0]), inconsistent("an id occurs twice"));
+    let spread = |s: &mut Sample| s.ids.copy_from_slice(&[u64::MAX - 1, 5, 1 << 40, 1 << 40, 3]);
+    assert_eq!(changed(flat(), spread), inconsistent("an id occurs twice"));
+    assert_eq!(changed(flat(), |s| s.ids[4] = NONE), inconsistent("an id is the one that means 'no neighbour'"));
+    assert_eq!(changed(flat(), |s| s.shape.probes = 0), inconsistent("0 probes"));
+
+    // What no saved index can say is put into the bytes.
+    let patched = |sample: Sample, at: usize, bytes: &[u8]| {
+        let mut file = sample.bytes();
+        file[at..at + bytes.len()].copy_from_slice(bytes);
+        mend(&mut file);
+        read(&file).unwrap_err()
+    };
+    assert_eq!(patched(flat(), 8, &[2]), FileDefect::Version { found: 2, known: 1 });
+    assert_eq!(patched(flat(), 12, &[5]), FileDefect::BadHeader("unknown element type"));
+    assert_eq!(patched(flat(), 16, &[3]), FileDefect::BadHeader("unknown metric"));
+    assert_eq!(patched(flat(), 20, &[2]), FileDefect::BadHeader("unknown encoding"));
+    assert_eq!(patched(flat(), 24, &[1]), FileDefect::BadHeader("unknown encoding"));
+    assert_eq!(patched(coded(), 32, &[2]), FileDefect::BadHeader("unknown encoding"));
+    assert_eq!(patched(flat(), 36, &[1]), FileDefect::BadHeader("reserved bytes are not zero"));
+    assert_eq!(patched(flat(), 247, &[1]), FileDefect::BadHeader("reserved bytes are not zero"));
+    assert_eq!(patched(coded(), 24, &[4]), inconsistent("sub-quantizers that do not divide the dimension"));
+    assert_eq!(patched(coded(), 24, &[0]), inconsistent("sub-quantizers that do not divide the dimension"));
+    assert_eq!(patched(coded(), 28, &[3]), inconsistent("bits of a sub-quantizer"));
+    assert_eq!(patched(coded(), 28, &[9]), inconsistent("bits of a sub-quantizer"));
+    assert_eq!(patched(flat(), 40, &[0]), FileDefect::BadDimension(0));
+    assert_eq!(patched(flat(), 48, &[0]), inconsistent("no lists"));
+    assert!(matches!(patched(flat(), 56, &[0xff; 8]), FileDefect::TooLarge { .. }));
+    assert!(matches!(patched(flat(), 40, &[0xff; 8]), FileDefect::TooLarge { .. }));
+    assert_eq!(patched(flat(), 40, &[3]), inconsistent("a section's place contradicts the shape"));
+    assert_eq!(patched(flat(), 72, &[64]), inconsistent("a section's place contradicts the shape"));
+    let starts = read(&flat().bytes()).unwrap().place(Section::Starts).start;
+    for (list, start) in [(0, 1), (1, 6), (2, 4)] {
+        let defect = patched(flat(), starts + 8 * list, &[start]);
+        assert_eq!(defect, inconsistent("the lists do not partition the vectors"));
+    }
+    assert_eq!(patched(flat(), starts - 1, &[1]), inconsistent("bytes between sections are not zero"));
+}
+
+#[test]
+fn a_checksum_names_its_section() {
+    let sample = Sample::new(ElementType::F32, Coding::Pq { sub_quantizers: 2, bits: 8, rotated: true }, 4, &[2, 3]);
+    let bytes = sample.bytes();
+    let file = read(&bytes).unwrap();
+    for section in Section::ALL {
+        let mut damaged = bytes.clone();
+        damaged[file.place(section).start] ^= 4;
+        assert_eq!(read(&damaged).unwrap_err(), FileDefect::Checksum { section: section.name() });
+    }
+    let mut damaged = bytes;
+    damaged[40] ^= 4;
+    assert_eq!(read(&damaged).unwrap_err(), FileDefect::Checksum { section: "header" });
+}
+
+/// Sections of several chunks, the last of them short, and codes that straddle chunks.
+#[test]
+fn large_sections_are_checked_to_the_end() {
+    let coding = Coding::Pq { sub_quantizers: 3, bits: 5, rotated: false };
+    let mut sample = Sample::new(ElementType::F32, coding, 3, &[1_400_000, 3]);
+    sample.ids = (0..1_400_003).rev().collect();
+    let bytes = sample.bytes();
+    let file = read(&bytes).unwrap();
+    assert_eq!(written_again(&file), bytes);
+    let codes = file.place(Section::Codes);
+    for at in [codes.start + (1 << 20) + 1, codes.end - 1, file.place(Section::Ids).end - 1] {
+        let mut damaged = bytes.clone();
+        damaged[at] ^= 0x80;
+        assert!(matches!(read(&damaged).unwrap_err(), FileDefect::Checksum { .. }));
+        mend(&mut damaged);
+        let defect = read(&damaged);
+        match at < codes.start {
+            true => assert!(defect.is_ok()),
+            false => assert_eq!(defect.unwrap_err(), FileDefect::Inconsistent("unused bits of a code are set")),
+        }
+    }
+    let (_, places, sums) = format::decode(&bytes, bytes.len() as u64).unwrap();
+    assert_eq!(super::write::checksums(&bytes, &places), sums);
+}

@@ -1,0 +1,101 @@
+//! Writing an index file: sections first, then, over what has been written, the checksums, and with them the header.
+
+use std::fs::File;
+use std::io::{self, BufWriter, Seek, SeekFrom, Write};
+use std::path::Path;
+
+use memmap2::Mmap;
+use rayon::prelude::*;
+
+use super::checksum::{self, CHUNK, xxh64};
+use super::format::{self, HEADER, Places, Section, Shape};
+use crate::error::{Error, FileDefect, Result};
+
+/// What goes into a file. Lengths are those that the shape says.
+#[derive(Debug, Clone)]
+pub(crate) struct Content<'a> {
+    pub shape: Shape,
+    pub centroids: &'a [f32],
+    pub codebooks: &'a [f32],
+    pub rotation: &'a [f32],
+    /// Ids and codes of every list.
+    pub lists: Vec<(&'a [u64], &'a [u8])>,
+}
+
+impl Content<'_> {
+    /// Writes the file, which takes the name when it is complete. O(bytes).
+    ///
+    /// # Errors
+    /// [`Error::Io`]; [`Error::BadFile`] if the index is larger than a file can be mapped.
+    pub fn write(&self, path: &Path) -> Result<()> {
+        let places = self.places().map_err(|defect| Error::BadFile { path: path.to_owned(), defect })?;
+        crate::io::replace(path, |file| {
+            let mut out = BufWriter::with_capacity(CHUNK, &mut *file);
+            self.sections(&places, &mut out)?;
+            out.flush()?;
+            drop(out);
+            // SAFETY: the file was made a moment ago, under a name that nobody knows; what follows is one write to the header, of
+            // which the mapping's readers, the checksums, read nothing.
+            let map = unsafe { Mmap::map(&*file) }?;
+            let header = format::encode(&self.shape, &places, &checksums(&map, &places));
+            drop(map);
+            put_header(file, &header)
+        })
+    }
+
+    /// The file as bytes in memory.
+    pub fn to_bytes(&self) -> Result<Vec<u8>, FileDefect> {
+        let places = self.places()?;
+        let mut bytes = Vec::new();
+        // Nothing can fail: the destination is memory.
+        self.sections(&places, &mut bytes)
+            .map_err(|_| FileDefect::TooLarge { rows: self.shape.vectors, dim: self.shape.dim })?;
+        let header = format::encode(&self.shape, &places, &checksums(&bytes, &places));
+        bytes[..HEADER].copy_from_slice(&header);
+        Ok(bytes)
+    }
+
+    fn places(&self) -> Result<Places, FileDefect> {
+        self.shape.places().ok_or(FileDefect::TooLarge { rows: self.shape.vectors, dim: self.shape.dim })
+    }
+
+    /// Room for the header, and all sections.
+    fn sections(&self, places: &Places, out: &mut impl Write) -> io::Result<()> {
+        out.write_all(&[0; HEADER])?;
+        let mut end = HEADER as u64;
+        for (section, place) in Section::ALL.into_iter().zip(places) {
+            out.write_all(&[0; 64][..(place.start - end) as usize])?;
+            match section {
+                Section::Centroids => out.write_all(bytemuck::cast_slice(self.centroids))?,
+                Section::Starts => {
+                    let mut start = 0u64;
+                    out.write_all(&start.to_le_bytes())?;
+                    for (ids, _) in &self.lists {
+                        start += ids.len() as u64;
+                        out.write_all(&start.to_le_bytes())?;
+                    }
+                }
+                Section::Ids => self.lists.iter().try_for_each(|(ids, _)| out.write_all(bytemuck::cast_slice(ids)))?,
+                Section::Codes => self.lists.iter().try_for_each(|(_, codes)| out.write_all(codes))?,
+                Section::Codebooks => out.write_all(bytemuck::cast_slice(self.codebooks))?,
+                Section::Rotation => out.write_all(bytemuck::cast_slice(self.rotation))?,
+            }
+            end = place.end;
+        }
+        Ok(())
+    }
+}
+
+fn put_header(file: &mut File, header: &[u8; HEADER]) -> io::Result<()> {
+    file.seek(SeekFrom::Start(0))?;
+    file.write_all(header)
+}
+
+/// The checksums of all sections of a file.
+pub(super) fn checksums(bytes: &[u8], places: &Places) -> [u64; Section::ALL.len()] {
+    places.clone().map(|place| {
+        let section = &bytes[place.start as usize..place.end as usize];
+        let hashes: Vec<u64> = section.par_chunks(CHUNK).map(xxh64).collect();
+        checksum::of_chunks(&hashes)
+    })
+}

@@ -1,0 +1,421 @@
+//! The lists of an inverted file: the master copy, in host memory, of which devices make images.
+//!
+//! A list holds the codes of its vectors one after the other, `code_bytes` each, and their ids in the same order. Both are
+//! either memory of our own or a range of a mapped file; the first change of a list makes it our own. Adding n vectors is a
+//! counting sort by list, O(n), and one copy of each code, in parallel over lists; nothing is allocated for each vector.
+//!
+//! A vector's *location* is its number when the lists are walked in order; its *rank* is the number of smaller ids in the
+//! index. Both are u32. Comparing ranks is comparing ids, so searches keep four bytes a candidate, not eight.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use rayon::prelude::*;
+
+use crate::flat::MAX_ROWS;
+use crate::{Error, Result};
+
+/// Bytes that start at a multiple of 8, so that they can be seen as components or ids.
+#[derive(Debug, Clone)]
+pub(crate) enum Bytes {
+    /// The first `len` bytes of the words.
+    Owned { words: Vec<u64>, len: usize },
+    /// Part of a mapped file; within it, and aligned as [`Bytes::mapped`] was told.
+    Mapped { map: Arc<memmap2::Mmap>, range: Range<usize> },
+}
+
+impl Default for Bytes {
+    fn default() -> Self {
+        Bytes::Owned { words: Vec::new(), len: 0 }
+    }
+}
+
+impl Bytes {
+    /// The bytes `range` of a mapped file; `None` unless they are there and start at a multiple of `align`.
+    pub(crate) fn mapped(map: &Arc<memmap2::Mmap>, range: Range<usize>, align: usize) -> Option<Bytes> {
+        let start = map.get(range.clone())?.as_ptr();
+        start.addr().is_multiple_of(align).then(|| Bytes::Mapped { map: Arc::clone(map), range })
+    }
+
+    /// The bytes.
+    pub(crate) fn get(&self) -> &[u8] {
+        match self {
+            Bytes::Owned { words, len } => &bytemuck::cast_slice(words)[..*len],
+            Bytes::Mapped { map, range } => &map[range.clone()],
+        }
+    }
+
+    /// Bytes of our own with room for `more`.
+    fn reserve(&mut self, more: usize) -> Result<()> {
+        let asked = self.get().len() as u64 + more as u64;
+        let refused = |_| Error::OutOfDeviceMemory { device: "cpu".to_owned(), asked, available: 0 };
+        if let Bytes::Mapped { .. } = self {
+            let mut words = Vec::new();
+            let (bytes, len) = (self.get(), self.get().len());
+            words.try_reserve_exact((len + more).div_ceil(8)).map_err(refused)?;
+            words.resize(len.div_ceil(8), 0);
+            bytemuck::cast_slice_mut(&mut words)[..len].copy_from_slice(bytes);
+            *self = Bytes::Owned { words, len };
+        }
+        match self {
+            Bytes::Owned { words, len } => {
+                words.try_reserve((*len + more).div_ceil(8).saturating_sub(words.len())).map_err(refused)
+            }
+            Bytes::Mapped { .. } => Ok(()),
+        }
+    }
+
+    /// Appends `count` rows of `bytes` bytes, which `row` names; after a [`Bytes::reserve`] of as much.
+    fn append<'a>(&mut self, bytes: usize, count: usize, row: impl Fn(usize) -> &'a [u8]) {
+        if let Bytes::Owned { words, len } = self {
+            let start = *len;
+            *len += bytes * count;
+            words.resize(len.div_ceil(8), 0);
+            let to = &mut bytemuck::cast_slice_mut::<_, u8>(words)[start..*len];
+            for (at, to) in to.chunks_exact_mut(bytes).enumerate() {
+                to.copy_from_slice(row(at));
+            }
+        }
+    }
+
+    /// Drops the rows of `bytes` bytes at the ascending `places`; after a [`Bytes::reserve`].
+    fn remove(&mut self, bytes: usize, places: &[u32]) {
+        if let Bytes::Owned { words, len } = self {
+            let all: &mut [u8] = bytemuck::cast_slice_mut(words);
+            let rows = *len / bytes;
+            let mut to = places.first().map_or(rows, |&place| place as usize);
+            for (at, &place) in places.iter().enumerate() {
+                let next = places.get(at + 1).map_or(rows, |&next| next as usize);
+                let kept = place as usize + 1..next;
+                all.copy_within(kept.start * bytes..kept.end * bytes, to * bytes);
+                to += kept.len();
+            }
+            *len = to * bytes;
+            words.truncate(len.div_ceil(8));
+        }
+    }
+}
+
+/// Codes and ids of one list.
+#[derive(Debug, Clone, Default)]
+struct List {
+    codes: Bytes,
+    ids: Bytes,
+}
+
+impl List {
+    fn ids(&self) -> &[u64] {
+        bytemuck::cast_slice(self.ids.get())
+    }
+
+    fn reserve(&mut self, code_bytes: usize, more: usize) -> Result<()> {
+        self.codes.reserve(more * code_bytes)?;
+        self.ids.reserve(more * size_of::<u64>())
+    }
+}
+
+/// See the module documentation.
+#[derive(Debug)]
+pub(crate) struct Lists {
+    code_bytes: usize,
+    lists: Vec<List>,
+    len: usize,
+    /// The greatest id.
+    greatest: Option<u64>,
+    directory: OnceLock<Directory>,
+}
+
+impl Lists {
+    /// `count` empty lists of vectors whose codes have `code_bytes` bytes, at least one.
+    pub(crate) fn new(count: usize, code_bytes: usize) -> Lists {
+        Lists { code_bytes, lists: vec![List::default(); count], len: 0, greatest: None, directory: OnceLock::new() }
+    }
+
+    /// Lists of codes and ids as a file holds them, one pair a list. The lengths must agree (codes in whole rows, as many ids),
+    /// ids be aligned to 8 and codes to the elements they are read as. O(len), or O(len · log len) where ids are spread far.
+    ///
+    /// # Errors
+    /// [`Error::TooManyRows`]; [`Error::WrongIds`] where lengths disagree; [`Error::DuplicateId`], [`Error::ReservedId`].
+    pub(crate) fn from_parts(code_bytes: usize, parts: Vec<(Bytes, Bytes)>) -> Result<Lists> {
+        let mut lists = Lists::new(0, code_bytes);
+        for (codes, ids) in parts {
+            let (rows, count) = (codes.get().len() / code_bytes, ids.get().len() / size_of::<u64>());
+            if rows != count || !codes.get().len().is_multiple_of(code_bytes) || !ids.get().len().is_multiple_of(8) {
+                return Err(Error::WrongIds { ids: count, rows });
+            }
+            lists.len += rows;
+            lists.lists.push(List { codes, ids });
+        }
+        if lists.len as u64 > MAX_ROWS {
+            return Err(Error::TooManyRows { asked: lists.len as u64, limit: MAX_ROWS });
+        }
+        lists.greatest = lists.lists.par_iter().flat_map_iter(|list| list.ids().iter().copied()).max();
+        if lists.greatest == Some(crate::NONE) {
+            return Err(Error::ReservedId);
+        }
+        match lists.duplicate() {
+            Some(id) => Err(Error::DuplicateId { id }),
+            None => Ok(lists),
+        }
+    }
+
+    /// An id that occurs twice.
+    fn duplicate(&self) -> Option<u64> {
+        let greatest = self.greatest?;
+        if greatest / 64 < self.len as u64 {
+            // One bit for each id that could be there: no more memory than a sorted copy of all, and no sorting.
+            let mut seen = vec![0u64; greatest as usize / 64 + 1];
+            return self.lists.iter().flat_map(List::ids).copied().find(|&id| {
+                let (word, bit) = (&mut seen[id as usize / 64], 1 << (id % 64));
+                let known = *word & bit != 0;
+                *word |= bit;
+                known
+            });
+        }
+        let mut ids = self.all_ids();
+        ids.par_sort_unstable();
+        ids.par_windows(2).find_first(|pair| pair[0] == pair[1]).map(|pair| pair[0])
+    }
+
+    /// Number of lists.
+    pub(crate) fn count(&self) -> usize {
+        self.lists.len()
+    }
+
+    /// Vectors in all lists.
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Bytes of one vector's code.
+    pub(crate) fn code_bytes(&self) -> usize {
+        self.code_bytes
+    }
+
+    /// Vectors of a list.
+    pub(crate) fn length(&self, list: usize) -> usize {
+        self.lists[list].ids.get().len() / size_of::<u64>()
+    }
+
+    /// The codes of a list.
+    pub(crate) fn codes(&self, list: usize) -> &[u8] {
+        self.lists[list].codes.get()
+    }
+
+    /// The ids of a list, in the order of the codes.
+    pub(crate) fn ids(&self, list: usize) -> &[u64] {
+        self.lists[list].ids()
+    }
+
+    /// The greatest id of all.
+    pub(crate) fn greatest_id(&self) -> Option<u64> {
+        self.greatest
+    }
+
+    /// Whether the ids are 0, 1, 2, ..: unique numbers, of which the greatest says it.
+    fn dense(&self) -> bool {
+        self.greatest.map_or(0, |id| id as u128 + 1) == self.len as u128
+    }
+
+    /// All ids in the order of locations.
+    fn all_ids(&self) -> Vec<u64> {
+        let mut ids = Vec::with_capacity(self.len);
+        self.lists.iter().for_each(|list| ids.extend_from_slice(list.ids()));
+        ids
+    }
+
+    /// One of the ascending `ids` that some list holds.
+    pub(crate) fn find_any(&self, ids: &[u64]) -> Option<u64> {
+        let (&first, &last) = (ids.first()?, ids.last()?);
+        if self.greatest.is_none_or(|greatest| greatest < first) {
+            return None;
+        }
+        let known = |id: &&u64| (first..=last).contains(*id) && ids.binary_search(id).is_ok();
+        self.lists.par_iter().find_map_any(|list| list.ids().iter().find(known).copied())
+    }
+
+    /// Appends vectors: row i, with code i of `codes` and id `ids[i]`, to list `labels[i]`. Ids are new, all different, not
+    /// reserved; labels are below [`Lists::count`]; the total is within [`MAX_ROWS`]. On error nothing changes.
+    pub(crate) fn append(&mut self, labels: &[u32], codes: &[u8], ids: &[u64]) -> Result<()> {
+        let bytes = self.code_bytes;
+        // Counting sort: the rows of each list, in the order in which they came.
+        let mut ends = vec![0u32; self.lists.len()];
+        labels.iter().for_each(|&label| ends[label as usize] += 1);
+        let mut end = 0;
+        for start in &mut ends {
+            (*start, end) = (end, end + *start);
+        }
+        let mut order = vec![0u32; labels.len()];
+        for (row, &label) in labels.iter().enumerate() {
+            let place = &mut ends[label as usize];
+            order[*place as usize] = row as u32;
+            *place += 1;
+        }
+        let rows_of = |list: usize| &order[if list == 0 { 0 } else { ends[list - 1] as usize }..ends[list] as usize];
+        // Memory first: past this, nothing fails.
+        let touched = |(list, _): &(usize, &mut List)| !rows_of(*list).is_empty();
+        let each = |lists: &mut Vec<List>, work: &(dyn Fn(usize, &mut List) -> Result<()> + Sync)| {
+            lists.par_iter_mut().enumerate().filter(touched).try_for_each(|(list, to)| work(list, to))
+        };
+        each(&mut self.lists, &|list, to| to.reserve(bytes, rows_of(list).len()))?;
+        each(&mut self.lists, &|list, to| {
+            let rows = rows_of(list);
+            to.codes.append(bytes, rows.len(), |at| &codes[rows[at] as usize * bytes..][..bytes]);
+            to.ids.append(size_of::<u64>(), rows.len(), |at| bytemuck::bytes_of(&ids[rows[at] as usize]));
+            Ok(())
+        })?;
+        self.len += labels.len();
+        self.greatest = self.greatest.max(ids.par_iter().copied().max());
+        self.directory = OnceLock::new();
+        Ok(())
+    }
+
+    /// Appends the vectors of lists that are as many and as wide as these; none of their ids is here. On error nothing changes.
+    pub(crate) fn append_lists(&mut self, other: &Lists) -> Result<()> {
+        let bytes = self.code_bytes;
+        let pairs = |lists: &mut Vec<List>, work: &(dyn Fn(&mut List, &List) -> Result<()> + Sync)| {
+            lists
+                .par_iter_mut()
+                .zip(&other.lists)
+                .filter(|(_, from)| !from.ids().is_empty())
+                .try_for_each(|(to, from)| work(to, from))
+        };
+        pairs(&mut self.lists, &|to, from| to.reserve(bytes, from.ids().len()))?;
+        pairs(&mut self.lists, &|to, from| {
+            to.codes.append(from.codes.get().len(), 1, |_| from.codes.get());
+            to.ids.append(from.ids.get().len(), 1, |_| from.ids.get());
+            Ok(())
+        })?;
+        self.len += other.len;
+        self.greatest = self.greatest.max(other.greatest);
+        self.directory = OnceLock::new();
+        Ok(())
+    }
+
+    /// Removes the vectors with these ids, ascending and all different; the others keep their order. O(vectors · log ids).
+    ///
+    /// # Errors
+    /// [`Error::UnknownId`] with the smallest id that is not here; then, or without memory for lists that were mapped, nothing
+    /// has changed.
+    pub(crate) fn remove(&mut self, ids: &[u64]) -> Result<()> {
+        let (Some(&first), Some(&last)) = (ids.first(), ids.last()) else { return Ok(()) };
+        let places = |list: &List| -> Vec<u32> {
+            let gone = |id: &u64| (first..=last).contains(id) && ids.binary_search(id).is_ok();
+            (0..).zip(list.ids()).filter(|(_, id)| gone(id)).map(|(place, _)| place).collect()
+        };
+        let places: Vec<Vec<u32>> = self.lists.par_iter().map(places).collect();
+        if places.iter().map(Vec::len).sum::<usize>() < ids.len() {
+            let id_of = |(list, places): (&List, &Vec<u32>)| -> Vec<u64> {
+                places.iter().map(|&place| list.ids()[place as usize]).collect()
+            };
+            let mut found: Vec<u64> = self.lists.iter().zip(&places).flat_map(id_of).collect();
+            found.sort_unstable();
+            let unknown = ids.iter().find(|id| found.binary_search(id).is_err());
+            return Err(Error::UnknownId { id: unknown.copied().unwrap_or(first), len: self.len as u64 });
+        }
+        let bytes = self.code_bytes;
+        let shrinking = || places.par_iter().map(|places| !places.is_empty());
+        let lists = self.lists.par_iter_mut().zip(shrinking()).filter(|&(_, shrinks)| shrinks);
+        lists.try_for_each(|(list, _)| list.reserve(bytes, 0))?;
+        self.lists.par_iter_mut().zip(&places).filter(|(_, places)| !places.is_empty()).for_each(|(list, places)| {
+            list.codes.remove(bytes, places);
+            list.ids.remove(size_of::<u64>(), places);
+        });
+        self.len -= ids.len();
+        self.greatest = self.lists.par_iter().flat_map_iter(|list| list.ids().iter().copied()).max();
+        self.directory = OnceLock::new();
+        Ok(())
+    }
+
+    /// Where vectors are and how their ids rank; made by the first call after a change. O(len), with ids that are not
+    /// 0, 1, 2, .. O(len · log len).
+    pub(crate) fn directory(&self) -> &Directory {
+        // Not inside the initialiser: while its parallel parts wait, this thread may take up another search that comes here.
+        self.directory.get().unwrap_or_else(|| {
+            let made = Directory::new(self);
+            self.directory.get_or_init(|| made)
+        })
+    }
+}
+
+/// Locations and ranks of the vectors of [`Lists`].
+#[derive(Debug)]
+pub(crate) struct Directory {
+    /// The first location of each list; then the number of vectors.
+    starts: Vec<u32>,
+    /// The rank of each location.
+    ranks: Vec<u32>,
+    /// The location of each rank.
+    locations: Vec<u32>,
+    /// The id of each rank; empty where it is the rank itself.
+    ids: Vec<u64>,
+}
+
+impl Directory {
+    fn new(lists: &Lists) -> Directory {
+        let mut starts = vec![0];
+        let mut end = 0;
+        for list in 0..lists.count() {
+            end += lists.length(list) as u32;
+            starts.push(end);
+        }
+        let ids = lists.all_ids();
+        if lists.dense() {
+            let ranks: Vec<u32> = ids.par_iter().map(|&id| id as u32).collect();
+            let locations = inverse(&ranks);
+            return Directory { starts, ranks, locations, ids: Vec::new() };
+        }
+        let mut pairs: Vec<(u64, u32)> = ids.into_par_iter().enumerate().map(|(at, id)| (id, at as u32)).collect();
+        pairs.par_sort_unstable();
+        let (ids, locations): (Vec<u64>, Vec<u32>) = pairs.into_par_iter().unzip();
+        Directory { starts, ranks: inverse(&locations), locations, ids }
+    }
+
+    /// The locations of a list.
+    pub(crate) fn range(&self, list: usize) -> Range<u32> {
+        self.starts[list]..self.starts[list + 1]
+    }
+
+    /// The rank of each location.
+    pub(crate) fn ranks(&self) -> &[u32] {
+        &self.ranks
+    }
+
+    /// The id of a rank.
+    pub(crate) fn id(&self, rank: u32) -> u64 {
+        if self.ids.is_empty() { u64::from(rank) } else { self.ids[rank as usize] }
+    }
+
+    /// The rank of an id.
+    pub(crate) fn rank(&self, id: u64) -> Option<u32> {
+        if self.ids.is_empty() {
+            return (id < self.ranks.len() as u64).then_some(id as u32);
+        }
+        self.ids.binary_search(&id).ok().map(|rank| rank as u32)
+    }
+
+    /// List, and place in it, of a location.
+    pub(crate) fn place(&self, location: u32) -> (usize, usize) {
+        // The last list that starts at or before it; empty ones of the same start come before.
+        let list = self.starts.partition_point(|&start| start <= location) - 1;
+        (list, (location - self.starts[list]) as usize)
+    }
+
+    /// List, and place in it, of an id.
+    pub(crate) fn find(&self, id: u64) -> Option<(usize, usize)> {
+        self.rank(id).map(|rank| self.place(self.locations[rank as usize]))
+    }
+
+    /// All ids, ascending.
+    pub(crate) fn ids(&self) -> Vec<u64> {
+        if self.ids.is_empty() { (0..self.ranks.len() as u64).collect() } else { self.ids.clone() }
+    }
+}
+
+/// The inverse of a permutation.
+fn inverse(of: &[u32]) -> Vec<u32> {
+    let inverse: Vec<AtomicU32> = of.par_iter().map(|_| AtomicU32::new(0)).collect();
+    of.par_iter().enumerate().for_each(|(at, &to)| inverse[to as usize].store(at as u32, Ordering::Relaxed));
+    inverse.into_iter().map(AtomicU32::into_inner).collect()
+}

@@ -1,0 +1,171 @@
+//! The searches of an [`IvfIndex`]: arguments are checked here, once for all devices.
+
+use super::{Bitset, IvfIndex, Request};
+use crate::flat::{check_results, check_vectors};
+use crate::{Element, Error, NONE, Neighbors, Result};
+
+/// How the lists are read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Scan {
+    /// Whichever is expected to be faster.
+    #[default]
+    Auto,
+    /// Each probed list once, for all the queries that probe it: for batches.
+    ListMajor,
+    /// Each query on its own: for few queries, or few that probe the same lists.
+    QueryMajor,
+}
+
+/// Everything about a search but queries and k.
+///
+/// ```
+/// use warpann::ivf::{IvfIndex, SearchOptions};
+///
+/// let base: Vec<f32> = (0..100).map(|i| i as f32).collect();
+/// let mut index = IvfIndex::<f32>::builder(1, 4).device(warpann::Device::Cpu).build()?;
+/// index.train(&base)?;
+/// index.add(&base)?;
+/// let even = index.filter(|id| id % 2 == 0);
+/// let options = SearchOptions { probes: Some(4), filter: Some(&even), ..SearchOptions::default() };
+/// assert_eq!(index.search_with(&[50.9], 3, &options)?.ids, [50, 52, 48]);
+/// let near = index.range_search(&[50.9], 5.0, &options)?;
+/// assert_eq!(near.row(0).0, [50, 52]);
+/// # Ok::<(), warpann::Error>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct SearchOptions<'a> {
+    /// Lists to search for each query; unless set the number kept in the index ([`IvfIndex::probes`]). More than there are means
+    /// all.
+    pub probes: Option<usize>,
+    /// Which vectors may be found, one bit each by rank of id (see [`Bitset`]); unless set, all.
+    pub filter: Option<&'a Bitset>,
+    /// How the lists are read; results do not depend on it.
+    pub scan: Scan,
+}
+
+/// What a range search returns: for each query some number of vectors, best first, equal distances by lower id.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RangeNeighbors {
+    /// Where each query's results start in `ids` and `distances`; then the number of all: queries + 1 numbers.
+    pub offsets: Vec<usize>,
+    /// Ids.
+    pub ids: Vec<u64>,
+    /// Canonical distances, in the places of `ids`.
+    pub distances: Vec<f32>,
+}
+
+impl RangeNeighbors {
+    /// Number of queries.
+    pub fn queries(&self) -> usize {
+        self.offsets.len().saturating_sub(1)
+    }
+
+    /// Ids and distances of query `query`.
+    ///
+    /// # Panics
+    /// If there is no such query, as slice indexing does.
+    pub fn row(&self, query: usize) -> (&[u64], &[f32]) {
+        let row = self.offsets[query]..self.offsets[query + 1];
+        (&self.ids[row.clone()], &self.distances[row])
+    }
+}
+
+impl<T: Element> IvfIndex<T> {
+    /// The `k` best vectors among those in the `probes` nearest lists of each query (`queries`: row-major), best first, equal
+    /// distances by lower id. Where these hold fewer than `k` vectors the row ends in [`NONE`] and
+    /// [`Metric::worst`](crate::Metric::worst). No queries and an empty index are legal, and more probes than lists.
+    ///
+    /// # Errors
+    /// [`Error::NotTrained`], [`Error::ZeroK`], [`Error::ZeroProbes`], [`Error::RaggedVectors`], [`Error::NotFinite`] with query and
+    /// column, [`Error::ResultTooLarge`], [`Error::OutOfDeviceMemory`], and what the device's driver reports.
+    pub fn search(&self, queries: &[T], k: usize, probes: usize) -> Result<Neighbors> {
+        self.search_with(queries, k, &SearchOptions { probes: Some(probes), ..SearchOptions::default() })
+    }
+
+    /// As [`search`](Self::search), with every option.
+    ///
+    /// # Errors
+    /// As [`search`](Self::search), and [`Error::WrongFilterLength`].
+    pub fn search_with(&self, queries: &[T], k: usize, options: &SearchOptions<'_>) -> Result<Neighbors> {
+        let (count, request) = self.check_search(queries, k, options)?;
+        let mut found = Neighbors::none(self.metric(), count, k)?;
+        self.search_checked(queries, k, &request, &mut found.ids, &mut found.distances)?;
+        Ok(found)
+    }
+
+    /// As [`search_with`](Self::search_with), into memory of the caller: `ids` and `distances` hold queries × `k` slots each.
+    ///
+    /// # Errors
+    /// As [`search_with`](Self::search_with), and [`Error::WrongResultLength`] if a slice has another length.
+    pub fn search_into(
+        &self,
+        queries: &[T],
+        k: usize,
+        options: &SearchOptions<'_>,
+        ids: &mut [u64],
+        distances: &mut [f32],
+    ) -> Result<()> {
+        let (count, request) = self.check_search(queries, k, options)?;
+        check_results(count, k, ids, distances)?;
+        self.search_checked(queries, k, &request, ids, distances)
+    }
+
+    fn check_search<'a>(&self, queries: &[T], k: usize, options: &SearchOptions<'a>) -> Result<(usize, Request<'a>)> {
+        self.trained_for("search")?;
+        if k == 0 {
+            return Err(Error::ZeroK);
+        }
+        Ok((check_vectors(queries, self.dim())?, self.request(options)?))
+    }
+
+    fn search_checked(
+        &self,
+        queries: &[T],
+        k: usize,
+        request: &Request<'_>,
+        ids: &mut [u64],
+        distances: &mut [f32],
+    ) -> Result<()> {
+        if queries.is_empty() {
+            return Ok(());
+        }
+        if self.is_empty() {
+            ids.fill(NONE);
+            distances.fill(self.metric().worst());
+            return Ok(());
+        }
+        let view = self.view(self.trained_for("search")?);
+        self.backend.search(&view, queries, k, request, ids, distances)
+    }
+
+    /// All vectors in the probed lists of each query whose distance is at most `radius` (similarity: at least).
+    ///
+    /// # Errors
+    /// [`Error::NotTrained`], [`Error::BadRadius`], [`Error::ZeroProbes`], [`Error::WrongFilterLength`], [`Error::RaggedVectors`],
+    /// [`Error::NotFinite`] with query and column, [`Error::OutOfDeviceMemory`], and what the device's driver reports.
+    pub fn range_search(&self, queries: &[T], radius: f32, options: &SearchOptions<'_>) -> Result<RangeNeighbors> {
+        let trained = self.trained_for("range_search")?;
+        if radius.is_nan() {
+            return Err(Error::BadRadius);
+        }
+        let count = check_vectors(queries, self.dim())?;
+        let request = self.request(options)?;
+        if count == 0 || self.is_empty() {
+            return Ok(RangeNeighbors { offsets: vec![0; count + 1], ids: Vec::new(), distances: Vec::new() });
+        }
+        self.backend.range_search(&self.view(trained), queries, radius, &request)
+    }
+
+    fn request<'a>(&self, options: &SearchOptions<'a>) -> Result<Request<'a>> {
+        let probes = options.probes.unwrap_or(self.probes).min(self.lists());
+        if probes == 0 {
+            return Err(Error::ZeroProbes);
+        }
+        if let Some(filter) = options.filter
+            && filter.len() != self.len()
+        {
+            return Err(Error::WrongFilterLength { bits: filter.len() as u64, vectors: self.len() as u64 });
+        }
+        Ok(Request { probes, filter: options.filter, scan: options.scan })
+    }
+}

@@ -1,0 +1,92 @@
+//! Labels under a bound on cluster sizes.
+//!
+//! ```text
+//! every cluster with more than `most` points keeps the `most` nearest to its centroid and is closed
+//! while points are left over:
+//!     each goes to the nearest centroid among the clusters with room
+//!     a cluster that they would overfill keeps as many of the nearest of them as it has room for, and is closed
+//! ```
+//!
+//! All nearness is by (canonical distance, lower number), so the result is the same on every device. Each round closes a
+//! cluster or is the last, so there are at most as many rounds as clusters; a round costs left-over points · open clusters · d, and
+//! left-over points fall quickly. clusters · most must be at least the number of points.
+
+use rayon::prelude::*;
+
+use super::cpu::Points;
+use crate::cpu::nearest::Nearest;
+use crate::{Element, Metric};
+
+/// Changes `labels`, each point's nearest centroid, so that no cluster has more than `most` points.
+pub(super) fn balance<T: Element>(
+    metric: Metric,
+    points: Points<'_, T>,
+    centroids: &[f32],
+    most: usize,
+    labels: &mut [u32],
+) {
+    let dim = points.dim;
+    let mut held = vec![0usize; centroids.len() / dim];
+    let mut arriving: Vec<u32> = (0..labels.len() as u32).collect();
+    // The centroids with room, and what they are called.
+    let mut open: Vec<u32> = (0..held.len() as u32).collect();
+    loop {
+        let mut groups: Vec<Vec<u32>> = vec![Vec::new(); held.len()];
+        arriving.iter().for_each(|&point| groups[labels[point as usize] as usize].push(point));
+        let all = Nearest::new(metric, centroids, dim);
+        let left_over = |(cluster, group): (usize, &mut Vec<u32>)| {
+            let room = most - held[cluster];
+            if group.len() <= room {
+                return Vec::new();
+            }
+            let distance = |&point: &u32| (all.distance(points.row(point as usize), cluster as u32), point);
+            let mut ranked: Vec<(f32, u32)> = group.iter().map(distance).collect();
+            ranked.sort_unstable_by(|a, b| metric.order(a.0, b.0).then(a.1.cmp(&b.1)));
+            group.truncate(room);
+            ranked[room..].iter().map(|&(_, point)| point).collect()
+        };
+        let mut next: Vec<u32> = groups.par_iter_mut().enumerate().map(left_over).flatten_iter().collect();
+        for (held, group) in held.iter_mut().zip(&groups) {
+            *held += group.len();
+        }
+        if next.is_empty() {
+            return;
+        }
+        next.sort_unstable();
+        open.retain(|&cluster| held[cluster as usize] < most);
+        let mut near = Vec::with_capacity(open.len() * dim);
+        open.iter().for_each(|&cluster| near.extend_from_slice(&centroids[cluster as usize * dim..][..dim]));
+        let rows: Vec<T> = next.iter().flat_map(|&point| points.row(point as usize)).copied().collect();
+        let squares: Vec<f64> = next.iter().map(|&point| points.squares[point as usize]).collect();
+        let mut found = vec![0; next.len()];
+        Nearest::new(metric, &near, dim).assign(&rows, &squares, &mut found);
+        for (&point, &found) in next.iter().zip(&found) {
+            labels[point as usize] = open[found as usize];
+        }
+        arriving = next;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn balanced(rows: &[f32], centroids: &[f32], most: usize, mut labels: Vec<u32>) -> Vec<u32> {
+        let squares: Vec<f64> = rows.iter().map(|&x| f64::from(x) * f64::from(x)).collect();
+        let points = Points { rows, dim: 1, weights: None, squares: &squares };
+        balance(Metric::L2, points, centroids, most, &mut labels);
+        labels
+    }
+
+    #[test]
+    fn the_farthest_go_to_the_nearest_cluster_with_room() {
+        // Centroids 0, 10, 100; five points near 0 and one at 10. At most two each: 3, 4 and 5 leave 0; 5 is taken at 10, whose own
+        // point stays because it was there first; 3 and 4 end at 100.
+        let labels = balanced(&[1.0, 2.0, 3.0, 4.0, 5.0, 10.0], &[0.0, 10.0, 100.0], 2, vec![0, 0, 0, 0, 0, 1]);
+        assert_eq!(labels, [0, 0, 2, 2, 1, 1]);
+        // Nothing to do.
+        assert_eq!(balanced(&[1.0, 9.0], &[0.0, 10.0], 1, vec![0, 1]), [0, 1]);
+        // All alike: lower points stay.
+        assert_eq!(balanced(&[3.0; 5], &[0.0, 1.0], 3, vec![1; 5]), [1, 1, 1, 0, 0]);
+    }
+}

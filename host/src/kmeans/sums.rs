@@ -1,0 +1,247 @@
+//! Steps 2 and 3 of [`super::worker`] on the CPU: exact integer sums of the points of each cluster, and their means.
+//!
+//! ```text
+//! order the points by cluster (counting sort)
+//! for each 1024 points of that order, in parallel:
+//!     for each run of points of one cluster:  add round(x · w · 2^s) into i64 accumulators
+//!                                             add those atomically to the cluster's sums
+//! ```
+//!
+//! Integer sums do not depend on their order, so neither threads nor atomics can change a bit. Next to sums of its own for
+//! every thread, this takes clusters · d · 8 bytes once, however many threads there are.
+//!
+//! w · x · 2^s is exact in f64 (48 bits of product; [`Scale`] keeps 2^s where nothing leaves f64's normal range), so there is one
+//! rounding. [`Scale`] keeps it within 2^50 as well: adding 1.5 · 2^52 rounds to nearest, ties to even, and leaves the integer in
+//! the low bits, which costs one addition where the conversion of f64 to i64 is many instructions.
+
+use std::sync::atomic::{AtomicI64, Ordering};
+
+use rayon::prelude::*;
+
+use super::worker::{Scale, Totals};
+use crate::cpu::convert;
+use crate::cpu::exact::{self, Term};
+use crate::cpu::simd::{self, Isa};
+use crate::{Element, ElementType};
+
+/// Points that one task adds up at least.
+const RUN: usize = 1024;
+/// Points ahead that are fetched: they lie anywhere.
+const PREFETCH: usize = 4;
+/// 1.5 · 2^52.
+const ROUND: f64 = 6_755_399_441_055_744.0;
+
+/// Sums over clusters.
+#[derive(Debug)]
+pub(super) struct Sums {
+    isa: Isa,
+    dim: usize,
+    scale: Scale,
+    /// S, clusters × dim.
+    sums: Vec<AtomicI64>,
+    /// W, scaled by 2^t.
+    weights: Vec<i64>,
+    counts: Vec<u32>,
+    /// Points in the order of their clusters.
+    order: Vec<u32>,
+}
+
+impl Sums {
+    /// Nothing added up yet.
+    pub(super) fn new(clusters: usize, dim: usize, scale: Scale) -> Self {
+        Self {
+            isa: Isa::detect(),
+            dim,
+            scale,
+            sums: std::iter::repeat_with(AtomicI64::default).take(clusters * dim).collect(),
+            weights: vec![0; clusters],
+            counts: vec![0; clusters],
+            order: Vec::new(),
+        }
+    }
+
+    /// Step 2 for these labels, all below the number of clusters. O(points · dim).
+    pub(super) fn add_up<T: Element>(&mut self, rows: &[T], weights: Option<&[f32]>, labels: &[u32]) {
+        self.counts.fill(0);
+        labels.iter().for_each(|&label| self.counts[label as usize] += 1);
+        match weights {
+            None => self.weights.iter_mut().zip(&self.counts).for_each(|(sum, &count)| *sum = i64::from(count)),
+            Some(weights) => {
+                self.weights.fill(0);
+                let factor = power_of_two(self.scale.weight);
+                for (&label, &weight) in labels.iter().zip(weights) {
+                    self.weights[label as usize] += round(f64::from(weight) * factor);
+                }
+            }
+        }
+        self.sort(labels);
+        self.sums.par_iter_mut().with_min_len(RUN).for_each(|sum| *sum.get_mut() = 0);
+        let component = power_of_two(self.scale.component);
+        self.order.par_chunks(RUN).for_each_init(
+            || (vec![0i64; self.dim], vec![0.0f32; self.dim]),
+            |(acc, narrow), points| {
+                for run in points.chunk_by(|&a, &b| labels[a as usize] == labels[b as usize]) {
+                    acc.fill(0);
+                    for (at, &point) in run.iter().enumerate() {
+                        if let Some(&later) = run.get(at + PREFETCH) {
+                            simd::prefetch(row(rows, self.dim, later));
+                        }
+                        let row = row(rows, self.dim, point);
+                        let row: &[f32] = if T::TYPE == ElementType::F32 {
+                            bytemuck::cast_slice(row)
+                        } else {
+                            convert(row, narrow);
+                            narrow
+                        };
+                        let factor = weights.map_or(1.0, |weights| f64::from(weights[point as usize])) * component;
+                        add(self.isa, acc, row, factor);
+                    }
+                    let cluster = labels[run[0] as usize] as usize;
+                    for (sum, &part) in self.sums[cluster * self.dim..].iter().zip(acc.iter()) {
+                        sum.fetch_add(part, Ordering::Relaxed);
+                    }
+                }
+            },
+        );
+    }
+
+    /// Points in ascending order of (cluster, point).
+    fn sort(&mut self, labels: &[u32]) {
+        let mut next: Vec<u32> = self
+            .counts
+            .iter()
+            .scan(0, |start, &count| {
+                let this = *start;
+                *start += count;
+                Some(this)
+            })
+            .collect();
+        self.order.resize(labels.len(), 0);
+        for (point, &label) in labels.iter().enumerate() {
+            let place = &mut next[label as usize];
+            self.order[*place as usize] = point as u32;
+            *place += 1;
+        }
+    }
+
+    /// What the last [`Self::add_up`] found, against the centroids it was made with. O(clusters · dim).
+    pub(super) fn totals(&self, centroids: &[f32], totals: &mut Totals) {
+        totals.counts.clone_from(&self.counts);
+        totals.weights.clone_from(&self.weights);
+        let unit = power_of_two(-self.scale.component);
+        let product = |(sums, centroid): (&[AtomicI64], &[f32])| {
+            let wide: Vec<f64> = sums.iter().map(|sum| sum.load(Ordering::Relaxed) as f64 * unit).collect();
+            exact::sum(self.isa, Term::Product, &wide, centroid)
+        };
+        let clusters = self.sums.par_chunks(self.dim).zip(centroids.par_chunks(self.dim));
+        clusters.with_min_len(64).map(product).collect_into_vec(&mut totals.products);
+    }
+
+    /// Step 3: replaces the centroids of clusters with weight by their means. O(clusters · dim).
+    pub(super) fn means(&self, spherical: bool, centroids: &mut [f32]) {
+        let (unit, weight_unit) = (power_of_two(-self.scale.component), power_of_two(-self.scale.weight));
+        self.sums
+            .par_chunks(self.dim)
+            .zip(centroids.par_chunks_mut(self.dim))
+            .zip(&self.weights)
+            .with_min_len(64)
+            .filter(|(_, weight)| **weight != 0)
+            .for_each(|((sums, centroid), &weight)| {
+                let weight = weight as f64 * weight_unit;
+                for (component, sum) in centroid.iter_mut().zip(sums) {
+                    *component = (sum.load(Ordering::Relaxed) as f64 * unit / weight) as f32;
+                }
+                if spherical {
+                    normalise(self.isa, centroid);
+                }
+            });
+    }
+}
+
+/// Divides a vector by its canonical norm; a zero stays zero.
+pub(super) fn normalise(isa: Isa, vector: &mut [f32]) {
+    let wide: Vec<f64> = vector.iter().map(|&x| f64::from(x)).collect();
+    let norm = exact::sum(isa, Term::Product, &wide, vector).sqrt();
+    if norm > 0.0 {
+        vector.iter_mut().zip(wide).for_each(|(to, x)| *to = (x / norm) as f32);
+    }
+}
+
+fn row<T>(rows: &[T], dim: usize, point: u32) -> &[T] {
+    &rows[point as usize * dim..][..dim]
+}
+
+/// 2^exponent, for exponents of normal numbers.
+fn power_of_two(exponent: i32) -> f64 {
+    2f64.powi(exponent)
+}
+
+/// acc += round(x · factor).
+fn add(isa: Isa, acc: &mut [i64], row: &[f32], factor: f64) {
+    match isa {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: `isa` comes from `Isa::detect`, so the processor has the instructions.
+        Isa::Avx512 => unsafe { add_avx512(acc, row, factor) },
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: as above.
+        Isa::Avx2 => unsafe { add_avx2(acc, row, factor) },
+        Isa::Portable => add_portable(acc, row, factor),
+    }
+}
+
+/// # Safety
+/// The processor has AVX-512F.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f")]
+unsafe fn add_avx512(acc: &mut [i64], row: &[f32], factor: f64) {
+    add_portable(acc, row, factor);
+}
+
+/// # Safety
+/// The processor has AVX2.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2")]
+unsafe fn add_avx2(acc: &mut [i64], row: &[f32], factor: f64) {
+    add_portable(acc, row, factor);
+}
+
+/// For the compiler to vectorise.
+#[inline(always)]
+fn add_portable(acc: &mut [i64], row: &[f32], factor: f64) {
+    for (acc, &x) in acc.iter_mut().zip(row) {
+        *acc += round(f64::from(x) * factor);
+    }
+}
+
+/// The nearest integer, ties to even, of a value within 2^51.
+#[inline(always)]
+fn round(value: f64) -> i64 {
+    (value + ROUND).to_bits() as i64 - ROUND.to_bits() as i64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn additions_round_to_nearest_ties_to_even() {
+        let values: Vec<f32> = (0..1000)
+            .flat_map(|i| {
+                let x = (i as f32 - 500.0) * 0.25;
+                [x, x * 1.0e8, x * 1.37e-3, x + 0.5]
+            })
+            .collect();
+        for factor in [1.0, 0.5, 2f64.powi(10), 2f64.powi(-7), 0.7 * 1024.0] {
+            let expected: Vec<i64> =
+                values.iter().map(|&x| 3 + (f64::from(x) * factor).round_ties_even() as i64).collect();
+            for isa in Isa::all() {
+                let mut acc = vec![3; values.len()];
+                add(isa, &mut acc, &values, factor);
+                assert_eq!(acc, expected, "{isa:?}, {factor}");
+            }
+        }
+        assert_eq!([0.5, 1.5, 2.5, -0.5, -1.5, -2.4].map(round), [0, 2, 2, 0, -2, -2]);
+        let most = 2f64.powi(50);
+        assert_eq!([most, -most].map(round), [1 << 50, -1 << 50]);
+    }
+}

@@ -1,0 +1,81 @@
+//! What a device does for k-means, and the arithmetic that all devices share.
+//!
+//! # Definition
+//! Centroids are f32. One iteration:
+//!
+//! 1. Each point goes to its best centroid by (canonical distance of [`crate::metric`], lower centroid number), the point's
+//!    components as f32: smallest squared L2, or for [`Assign::InnerProduct`] the largest inner product.
+//! 2. q(i, j) = round(w_i · x_ij · 2^s) as i64, where product and scaling are f64, rounding is to nearest, ties to even; and
+//!    the weight w_i as round(w_i · 2^t). Sums over the points of a cluster are exact integer sums, so their order does not
+//!    matter and every device gets the same bits. Without weights w_i = 1 and t = 0. [`Scale`] chooses s and t so that no sum
+//!    of n points leaves i64.
+//! 3. A new centroid is f32((S_j · 2^-s) / (W · 2^-t)), both in f64; a cluster without weight keeps its centroid. For spherical
+//!    k-means the centroid is then divided by its canonical norm (f64, rounded to f32 at the end); a zero stays zero.
+//! 4. The objective of the iteration, of the centroids that the points were assigned with: Σ over clusters, in ascending order, of
+//!    W‖c‖² − 2⟨c, S⟩, plus Σ w‖x‖² (squared L2; the last from the canonical f64 sums, added up in ascending order of points), or
+//!    Σ ⟨c, S⟩ (inner product). All in f64; ‖c‖² and ⟨c, S⟩ in the canonical order of [`crate::metric`] steps 2 to 5.
+
+use crate::Result;
+
+/// How points are compared with centroids.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Assign {
+    /// Smallest squared L2 distance.
+    L2,
+    /// Largest inner product (spherical k-means, cosine).
+    InnerProduct,
+}
+
+/// The powers of two of the definition.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Scale {
+    /// s: components are multiplied by 2^s.
+    pub component: i32,
+    /// t: weights are multiplied by 2^t.
+    pub weight: i32,
+}
+
+impl Scale {
+    /// The scale for `points` points whose largest |w·x| is `greatest` and largest weight `greatest_weight` (1 without weights:
+    /// then t = 0). |q| · points < 2^62, and |q| <= 2^50: adding 1.5 · 2^52 in f64 then rounds to an integer.
+    pub fn new(points: usize, greatest: f64, greatest_weight: Option<f64>) -> Scale {
+        let room = (61 - (usize::BITS - points.leading_zeros()) as i32).min(50);
+        Scale {
+            component: room - exponent(greatest),
+            weight: greatest_weight.map_or(0, |weight| room - exponent(weight)),
+        }
+    }
+}
+
+/// e with |value| < 2^e; small for zero.
+fn exponent(value: f64) -> i32 {
+    // Field of the exponent; subnormals and zero count as the smallest normal number.
+    let field = (value.to_bits() >> 52 & 0x7ff).max(1) as i32;
+    // The product of two f32 that are not zero lies in [2^-298, 2^256): so 2^s and all that is scaled by it stay normal f64.
+    (field - 1022).clamp(-300, 300)
+}
+
+/// What an assignment found out about each cluster.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct Totals {
+    /// Points of each cluster.
+    pub counts: Vec<u32>,
+    /// W of each cluster, scaled by 2^t.
+    pub weights: Vec<i64>,
+    /// ⟨c, S⟩ of each cluster, unscaled, by the definition.
+    pub products: Vec<f64>,
+}
+
+/// The points of one k-means run on one device.
+pub(crate) trait Worker: Send {
+    /// Makes these the centroids (clusters × dim, row-major).
+    fn set_centroids(&mut self, centroids: &[f32]) -> Result<()>;
+    /// Reads the centroids back.
+    fn centroids(&mut self, to: &mut [f32]) -> Result<()>;
+    /// Steps 1 and 2: assigns all points to the centroids, keeps labels and sums on the device, and reports totals.
+    fn assign(&mut self, totals: &mut Totals) -> Result<()>;
+    /// Step 3, from the sums of the last `assign`.
+    fn update(&mut self) -> Result<()>;
+    /// The labels of the last `assign`, one a point.
+    fn labels(&mut self, to: &mut [u32]) -> Result<()>;
+}

@@ -1,0 +1,336 @@
+//! Product quantization: a vector as a few bytes, and distances from tables.
+//!
+//! # Problem
+//! A billion vectors fit no memory. Cut each into M sub-vectors, and replace each sub-vector by the number of the nearest
+//! of 2^bits codewords, learned for its position: M · bits bits stand for dim floats, and the distance from a query to a
+//! coded vector is a sum of M table entries (Jégou, Douze, Schmid 2011; section 5.2 of "Billion-scale similarity search with
+//! GPUs").
+//!
+//! # Definition
+//! The codebooks are f32, M × 2^bits × dim / M. All arithmetic is f32, every operation rounded, none fused:
+//!
+//! - code m of x is the first smallest, over codewords c, of Σ_j (x_j − c_j)² with j ascending from 0 over the sub-vector;
+//! - the M codes are packed from the lowest bit of the first byte, sub-quantizer 0 first, in ⌈M · bits / 8⌉ bytes; unused
+//!   high bits of the last byte are 0;
+//! - decoding gives the components of the codewords.
+//!
+//! Codes are the same bits on every device.
+//!
+//! # Training
+//! Each sub-quantizer's codewords are the centroids of k-means over the sub-vectors at its position. [`Rotation`] learns an
+//! orthogonal pre-transform (OPQ) that spreads what sub-vectors have in common over the sub-quantizers.
+//!
+//! # Cost
+//! Encoding a vector takes 3 · dim · 2^bits operations, decoding dim copies, a table distance M look-ups.
+
+pub(crate) mod codes;
+pub(crate) mod encode;
+mod linear;
+mod rotation;
+mod tables;
+#[cfg(test)]
+mod tests;
+mod train;
+
+use rayon::prelude::*;
+
+pub use self::rotation::Rotation;
+pub use self::tables::{SymmetricTables, Tables};
+pub use self::train::PqTraining;
+
+use self::encode::{Residuals, Term};
+use crate::cpu::simd::Isa;
+use crate::flat::check_vectors;
+use crate::kmeans::on_device;
+use crate::{Device, Error, Result};
+
+/// Rows that one thread decodes at least.
+const DECODE_RUN: usize = 1024;
+
+/// Codebooks, and what is done with them: encoding, decoding, distance tables.
+///
+/// ```
+/// use warpann::Device;
+/// use warpann::pq::{PqTraining, ProductQuantizer};
+///
+/// // 500 vectors of dimension 8 on a curve.
+/// let rows: Vec<f32> = (0..500).flat_map(|i| (0..8).map(move |j| (i as f32 * 0.02 + j as f32).sin())).collect();
+///
+/// // Two sub-quantizers of 6 bits: 12 bits a vector, in 2 bytes instead of 32.
+/// let settings = PqTraining::new(2).bits(6).device(Device::Cpu);
+/// let quantizer = ProductQuantizer::train(&settings, &rows, 8)?;
+/// let codes = quantizer.encode(&rows, Device::Cpu)?;
+/// assert_eq!(codes.len(), 500 * 2);
+///
+/// // What decoding gives is close to what was encoded.
+/// let decoded = quantizer.decode(&codes)?;
+/// assert!(rows.iter().zip(&decoded).all(|(x, y)| (x - y).abs() < 0.3));
+///
+/// // Distances from the first vector to all, by tables: nearest is itself, or what has the same code.
+/// let tables = quantizer.distance_tables(&rows[..8])?;
+/// let mut distances = vec![0.0; 500];
+/// tables.distances(&codes, &mut distances)?;
+/// assert!(distances.iter().all(|&distance| distance >= distances[0]));
+/// # Ok::<(), warpann::Error>(())
+/// ```
+#[derive(Clone, PartialEq)]
+pub struct ProductQuantizer {
+    dim: usize,
+    sub_quantizers: usize,
+    bits: u32,
+    /// M × 2^bits × width.
+    codebooks: Vec<f32>,
+    /// M × width × 2^bits.
+    transposed: Vec<f32>,
+}
+
+impl std::fmt::Debug for ProductQuantizer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ProductQuantizer")
+            .field("dim", &self.dim)
+            .field("sub_quantizers", &self.sub_quantizers)
+            .field("bits", &self.bits)
+            .finish()
+    }
+}
+
+/// Checks what a quantizer is asked to be, and counts the components of its codebooks.
+fn check_shape(dim: usize, sub_quantizers: usize, bits: u32) -> Result<usize> {
+    if dim == 0 {
+        return Err(Error::ZeroDimension);
+    }
+    if sub_quantizers == 0 || !dim.is_multiple_of(sub_quantizers) {
+        return Err(Error::NotDivisible { dim, parts: sub_quantizers });
+    }
+    if !(4..=8).contains(&bits) {
+        return Err(Error::BadCodeBits { bits });
+    }
+    Ok(dim.saturating_mul(1 << bits))
+}
+
+impl ProductQuantizer {
+    /// Learns codebooks from `rows` (row-major, `dim` components each). The same settings and rows give the same codebooks on
+    /// every device. O(iterations · min(rows, points per centroid · 2^bits) · dim · 2^bits).
+    ///
+    /// # Errors
+    /// [`Error::ZeroDimension`], [`Error::NotDivisible`], [`Error::BadCodeBits`], [`Error::RaggedVectors`],
+    /// [`Error::NotFinite`], [`Error::TooFewTrainingVectors`] for fewer rows than 2^bits; and what the device can meet.
+    pub fn train(settings: &PqTraining, rows: &[f32], dim: usize) -> Result<ProductQuantizer> {
+        check_shape(dim, settings.sub_quantizers, settings.bits)?;
+        let have = check_vectors(rows, dim)?;
+        let need = 1 << settings.bits;
+        if have < need {
+            return Err(Error::TooFewTrainingVectors { have, need });
+        }
+        let codebooks = train::codebooks(settings, rows, dim)?;
+        Self::from_codebooks(dim, settings.sub_quantizers, settings.bits, codebooks)
+    }
+
+    /// A quantizer with these codebooks: M × 2^bits × dim / M, row-major.
+    ///
+    /// # Errors
+    /// [`Error::ZeroDimension`], [`Error::NotDivisible`], [`Error::BadCodeBits`], [`Error::WrongCodebooks`], and
+    /// [`Error::NotFinite`] with the codeword (counted over all sub-quantizers) as row.
+    pub fn from_codebooks(dim: usize, sub_quantizers: usize, bits: u32, codebooks: Vec<f32>) -> Result<Self> {
+        let expected = check_shape(dim, sub_quantizers, bits)?;
+        if codebooks.len() != expected {
+            return Err(Error::WrongCodebooks { expected, actual: codebooks.len() });
+        }
+        let (width, codewords) = (dim / sub_quantizers, 1 << bits);
+        check_vectors(&codebooks, width)?;
+        let mut transposed = vec![0.0; codebooks.len()];
+        let books = transposed.chunks_exact_mut(width * codewords).zip(codebooks.chunks_exact(width * codewords));
+        for (to, from) in books {
+            for (codeword, components) in from.chunks_exact(width).enumerate() {
+                for (component, &value) in components.iter().enumerate() {
+                    to[component * codewords + codeword] = value;
+                }
+            }
+        }
+        Ok(ProductQuantizer { dim, sub_quantizers, bits, codebooks, transposed })
+    }
+
+    /// Components of a vector.
+    pub fn dim(&self) -> usize {
+        self.dim
+    }
+
+    /// M, the parts a vector is cut into.
+    pub fn sub_quantizers(&self) -> usize {
+        self.sub_quantizers
+    }
+
+    /// Bits of the code of a sub-vector.
+    pub fn bits(&self) -> u32 {
+        self.bits
+    }
+
+    /// Components of a sub-vector: dim / M.
+    pub fn width(&self) -> usize {
+        self.dim / self.sub_quantizers
+    }
+
+    /// Codewords of a sub-quantizer: 2^bits.
+    pub fn codewords(&self) -> usize {
+        1 << self.bits
+    }
+
+    /// Bytes of the code of a vector: ⌈M · bits / 8⌉.
+    pub fn code_bytes(&self) -> usize {
+        codes::code_bytes(self.sub_quantizers, self.bits)
+    }
+
+    /// The codebooks, M × 2^bits × dim / M.
+    pub fn codebooks(&self) -> &[f32] {
+        &self.codebooks
+    }
+
+    /// The codebooks of all sub-quantizers, component by component: M × dim / M × 2^bits.
+    pub(crate) fn all_transposed(&self) -> &[f32] {
+        &self.transposed
+    }
+
+    /// The codebook of one sub-quantizer, component by component: dim / M × 2^bits.
+    pub(crate) fn transposed(&self, sub_quantizer: usize) -> &[f32] {
+        let len = self.width() * self.codewords();
+        &self.transposed[sub_quantizer * len..][..len]
+    }
+
+    /// The codes of `rows` (row-major, `dim` components each), [`code_bytes`](Self::code_bytes) a row: the same bits on every
+    /// device. O(rows · dim · 2^bits).
+    ///
+    /// # Errors
+    /// [`Error::RaggedVectors`], [`Error::NotFinite`]; and what opening the device and running on it can meet.
+    pub fn encode(&self, rows: &[f32], device: Device) -> Result<Vec<u8>> {
+        check_vectors(rows, self.dim)?;
+        self.encode_checked(rows, None, device, None)
+    }
+
+    /// As [`encode`](Self::encode), of rows that were checked, or of their residuals; on a device within `budget` bytes.
+    pub(crate) fn encode_checked(
+        &self,
+        rows: &[f32],
+        residuals: Option<Residuals<'_>>,
+        device: Device,
+        budget: Option<u64>,
+    ) -> Result<Vec<u8>> {
+        let cpu = || Ok(encode::encode(Isa::detect(), self, rows, residuals));
+        Ok(on_device(device, |device| crate::gpu::encode_pq(device, self, rows, residuals, budget), cpu)?.1)
+    }
+
+    /// The vectors that `codes` stand for, row-major. Bits past the last code of a vector are not looked at. O(rows · dim).
+    ///
+    /// # Errors
+    /// [`Error::RaggedCodes`] if `codes` is not a whole number of codes.
+    pub fn decode(&self, codes: &[u8]) -> Result<Vec<f32>> {
+        let count = self.check_codes(codes)?;
+        let mut rows = vec![0.0; count * self.dim];
+        let runs = rows.par_chunks_mut(DECODE_RUN * self.dim).zip(codes.par_chunks(DECODE_RUN * self.code_bytes()));
+        runs.for_each(|(rows, codes)| self.decode_into(codes, rows));
+        Ok(rows)
+    }
+
+    /// Number of vectors in `codes`, once they are known to be whole.
+    pub(crate) fn check_codes(&self, codes: &[u8]) -> Result<usize> {
+        let code_bytes = self.code_bytes();
+        if !codes.len().is_multiple_of(code_bytes) {
+            return Err(Error::RaggedCodes { len: codes.len(), code_bytes });
+        }
+        Ok(codes.len() / code_bytes)
+    }
+
+    /// [`decode`](Self::decode) on the calling thread, into memory of the caller: `out` has `dim` components for each code.
+    pub(crate) fn decode_into(&self, codes: &[u8], out: &mut [f32]) {
+        // A copy of a length known when compiled is a load and a store, not a call.
+        match self.width() {
+            1 => self.decode_width::<1>(codes, out),
+            2 => self.decode_width::<2>(codes, out),
+            4 => self.decode_width::<4>(codes, out),
+            8 => self.decode_width::<8>(codes, out),
+            16 => self.decode_width::<16>(codes, out),
+            width => self.decode_each(codes, out, |codebook, number, to| {
+                to.copy_from_slice(&codebook[number * width..][..width]);
+            }),
+        }
+    }
+
+    fn decode_width<const WIDTH: usize>(&self, codes: &[u8], out: &mut [f32]) {
+        self.decode_each(codes, out, |codebook, number, to| {
+            let (codewords, _) = codebook.as_chunks::<WIDTH>();
+            to.copy_from_slice(&codewords[number]);
+        });
+    }
+
+    /// Calls `copy(codebook, number, place)` for each sub-vector.
+    #[inline(always)]
+    fn decode_each(&self, codes: &[u8], out: &mut [f32], copy: impl Fn(&[f32], usize, &mut [f32])) {
+        let book = self.width() * self.codewords();
+        let mut numbers = vec![0; self.sub_quantizers];
+        for (code, row) in codes.chunks_exact(self.code_bytes()).zip(out.chunks_exact_mut(self.dim)) {
+            codes::unpack(code, self.bits, &mut numbers);
+            let parts = row.chunks_exact_mut(self.width()).zip(self.codebooks.chunks_exact(book));
+            for ((to, codebook), &number) in parts.zip(&numbers) {
+                copy(codebook, usize::from(number), to);
+            }
+        }
+    }
+
+    /// Squared L2 distances from the sub-vectors of `query` to all codewords: M × 2^bits entries, from which
+    /// [`Tables::distances`] adds up the distance to any code. O(dim · 2^bits).
+    ///
+    /// # Errors
+    /// [`Error::WrongDimension`], [`Error::NotFinite`].
+    pub fn distance_tables(&self, query: &[f32]) -> Result<Tables> {
+        self.tables(Term::SquaredDifference, query)
+    }
+
+    /// As [`distance_tables`](Self::distance_tables), inner products instead of distances.
+    ///
+    /// # Errors
+    /// As [`distance_tables`](Self::distance_tables).
+    pub fn product_tables(&self, query: &[f32]) -> Result<Tables> {
+        self.tables(Term::Product, query)
+    }
+
+    fn tables(&self, term: Term, query: &[f32]) -> Result<Tables> {
+        if query.len() != self.dim {
+            return Err(Error::WrongDimension { expected: self.dim, actual: query.len() });
+        }
+        check_vectors(query, self.dim)?;
+        let mut values = vec![0.0; self.sub_quantizers * self.codewords()];
+        self.entries_into(term, query, &mut values);
+        let greatest = self.greatest_sum(term, query, &values);
+        Ok(Tables::new(self, values, greatest))
+    }
+
+    /// The entries of the tables of `query` (M × 2^bits), into memory of the caller: each is Σ_j term(x_j, c_j), f32, j
+    /// ascending from 0.
+    pub(crate) fn entries_into(&self, term: Term, query: &[f32], to: &mut [f32]) {
+        let isa = Isa::detect();
+        let parts = query.chunks_exact(self.width()).zip(to.chunks_exact_mut(self.codewords()));
+        for (part, (x, to)) in parts.enumerate() {
+            encode::entries(isa, term, x, self.transposed(part), to);
+        }
+    }
+
+    /// An upper bound of Σ|term| over a vector's components, whatever its code, up to rounding.
+    fn greatest_sum(&self, term: Term, query: &[f32], entries: &[f32]) -> f64 {
+        let greatest = |values: &[f32]| values.iter().fold(0.0, |a: f32, b| a.max(b.abs()));
+        match term {
+            // Terms are not negative: the entry is its own Σ|term|.
+            Term::SquaredDifference => {
+                entries.chunks_exact(self.codewords()).map(|entries| f64::from(greatest(entries))).sum()
+            }
+            Term::Product => {
+                let components = query.iter().zip(self.transposed.chunks_exact(self.codewords()));
+                components.map(|(x, values)| f64::from(x.abs()) * f64::from(greatest(values))).sum()
+            }
+        }
+    }
+
+    /// Squared L2 distances between the codewords of each sub-quantizer: M × 2^bits × 2^bits entries, for distances between
+    /// codes. O(dim · 4^bits).
+    pub fn symmetric_tables(&self) -> SymmetricTables {
+        SymmetricTables::new(self)
+    }
+}

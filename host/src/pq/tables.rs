@@ -1,0 +1,156 @@
+//! Distance tables: the distance to a code as a sum of M look-ups.
+//!
+//! # Error
+//! Let u = 2⁻²⁴, w = dim / M, γ(n) = n·u / (1 − n·u), and G the largest Σ|term| over a vector that any code can have. An f32 entry
+//! of w terms is off by at most γ(w + 2) of its Σ|term|: a subtraction (twice, as it is squared), a multiplication, w − 1
+//! additions. Adding M entries in order costs γ(M − 1) more. So a distance by f32 tables is within γ(w + M + 3) · G of the
+//! distance to the decoded vector in exact arithmetic, plus 2⁻¹⁴⁹ a term for what underflows. f16 entries are rounded
+//! once more, by 2⁻¹¹ of each (or half the spacing of subnormals, after scaling the largest to 2¹⁴..2¹⁵).
+//! [`Tables::error_bound`] is that sum as a number.
+
+use half::f16;
+use rayon::prelude::*;
+
+use super::encode::{self, Term};
+use super::{ProductQuantizer, codes};
+use crate::cpu::simd::Isa;
+use crate::{Element, Error, Result};
+
+/// Half the spacing of f32 at 1.
+const UNIT: f64 = 1.0 / (1u64 << 24) as f64;
+/// Vectors that one thread looks up at least.
+const RUN: usize = 4096;
+
+/// Table entries of one query: M × 2^bits, f32 or f16 ([`to_half`](Tables::to_half)). Made by
+/// [`ProductQuantizer::distance_tables`], [`ProductQuantizer::product_tables`] and [`SymmetricTables::tables`].
+#[derive(Debug, Clone, PartialEq)]
+pub struct Tables<T: Element = f32> {
+    sub_quantizers: usize,
+    bits: u32,
+    /// Entry = stored value · scale, a power of two.
+    values: Vec<T>,
+    scale: f32,
+    /// The largest Σ|term| that a vector can have.
+    greatest: f64,
+    error_bound: f64,
+}
+
+impl Tables<f32> {
+    /// `values`: M × 2^bits entries; `greatest`: G of the module documentation, up to rounding.
+    pub(super) fn new(quantizer: &ProductQuantizer, values: Vec<f32>, greatest: f64) -> Self {
+        let (sub_quantizers, width) = (quantizer.sub_quantizers(), quantizer.width());
+        let rounding = (width + sub_quantizers + 3) as f64 * UNIT;
+        // G may have lost γ(w + 2) itself: the division by 1 − γ covers that too.
+        let gamma = if rounding < 0.25 { rounding / (1.0 - 2.0 * rounding) } else { f64::INFINITY };
+        let underflow = quantizer.dim() as f64 * f64::from(f32::from_bits(1));
+        let error_bound = gamma * greatest + underflow;
+        Tables { sub_quantizers, bits: quantizer.bits(), values, scale: 1.0, greatest, error_bound }
+    }
+
+    /// The same tables in half the memory. The largest entry is scaled to 2¹⁴..2¹⁵, so that none overflows; each is then rounded
+    /// to f16. On the CPU f32 tables are scanned faster; f16 ones are for shared memory and caches.
+    pub fn to_half(&self) -> Tables<f16> {
+        let greatest = self.values.iter().fold(0.0, |a: f32, b| a.max(b.abs()));
+        // Exponent field e of the largest entry means 2^(e − 127); the scale's field is 127 + (e − 127) − 14.
+        let scale = f32::from_bits(((greatest.to_bits() >> 23).saturating_sub(14).clamp(1, 253)) << 23);
+        let values = self.values.iter().map(|value| f16::from_f32(value / scale)).collect();
+        let entries = self.sub_quantizers as f64;
+        // Entries: 2⁻¹¹ of each, or 2⁻²⁵ of the scale; their sum in f32 is off by γ(M) of the entries' sum, f16 rounding included.
+        let rounding =
+            self.greatest * (1.0 / 2048.0 + 2.0 * entries * UNIT) + entries * f64::from(scale) / (1 << 25) as f64;
+        let error_bound = self.error_bound + rounding * (1.0 + 1e-6);
+        let &Tables { sub_quantizers, bits, greatest, .. } = self;
+        Tables { sub_quantizers, bits, values, scale, greatest, error_bound }
+    }
+}
+
+impl<T: Element> Tables<T> {
+    /// The stored entries, M × 2^bits; an entry is its stored value times [`scale`](Self::scale).
+    pub fn values(&self) -> &[T] {
+        &self.values
+    }
+
+    /// What stored entries are multiplied by: a power of two, 1 for f32.
+    pub fn scale(&self) -> f32 {
+        self.scale
+    }
+
+    /// A distance by these tables differs by at most this from the distance (or inner product) between the query and the decoded
+    /// vector in exact arithmetic. Infinite where entries are beyond f32.
+    pub fn error_bound(&self) -> f64 {
+        self.error_bound
+    }
+
+    /// The distance (or inner product) to each of `codes`, into `out`: stored entries added up in f32 from 0, sub-quantizer 0
+    /// first, then multiplied by the scale. O(vectors · M), over all threads of rayon's pool.
+    ///
+    /// # Errors
+    /// [`Error::RaggedCodes`]; [`Error::WrongResultLength`] if `out` has not one slot a vector.
+    pub fn distances(&self, codes: &[u8], out: &mut [f32]) -> Result<()> {
+        let code_bytes = codes::code_bytes(self.sub_quantizers, self.bits);
+        if !codes.len().is_multiple_of(code_bytes) {
+            return Err(Error::RaggedCodes { len: codes.len(), code_bytes });
+        }
+        let expected = codes.len() / code_bytes;
+        if out.len() != expected {
+            return Err(Error::WrongResultLength { expected, actual: out.len() });
+        }
+        out.par_chunks_mut(RUN).zip(codes.par_chunks(RUN * code_bytes)).for_each(|(out, codes)| {
+            let mut numbers = vec![0; self.sub_quantizers];
+            for (out, code) in out.iter_mut().zip(codes.chunks_exact(code_bytes)) {
+                codes::unpack(code, self.bits, &mut numbers);
+                let tables = self.values.chunks_exact(1 << self.bits);
+                let sum = tables.zip(&numbers).fold(0.0, |sum, (table, &n)| sum + table[usize::from(n)].to_f32());
+                *out = sum * self.scale;
+            }
+        });
+        Ok(())
+    }
+}
+
+/// Squared L2 distances between the codewords of each sub-quantizer, M × 2^bits × 2^bits: distances between codes, without the
+/// vectors. Made by [`ProductQuantizer::symmetric_tables`].
+#[derive(Debug, Clone)]
+pub struct SymmetricTables {
+    quantizer: ProductQuantizer,
+    values: Vec<f32>,
+}
+
+impl SymmetricTables {
+    pub(super) fn new(quantizer: &ProductQuantizer) -> Self {
+        let (isa, width, codewords) = (Isa::detect(), quantizer.width(), quantizer.codewords());
+        let mut values = vec![0.0; quantizer.sub_quantizers() * codewords * codewords];
+        let rows = values.par_chunks_exact_mut(codewords).zip(quantizer.codebooks().par_chunks_exact(width));
+        rows.enumerate().for_each(|(row, (to, x))| {
+            encode::entries(isa, Term::SquaredDifference, x, quantizer.transposed(row / codewords), to);
+        });
+        SymmetricTables { quantizer: quantizer.clone(), values }
+    }
+
+    /// The entries: squared distance between codewords a and b of sub-quantizer m at (m · 2^bits + a) · 2^bits + b.
+    pub fn values(&self) -> &[f32] {
+        &self.values
+    }
+
+    /// The tables of the vector that `code` stands for: those that [`ProductQuantizer::distance_tables`] makes of the decoded
+    /// vector, by M copies. Their error bound is that of distances between the two decoded vectors. O(M · 2^bits).
+    ///
+    /// # Errors
+    /// [`Error::RaggedCodes`] if `code` is not the code of one vector.
+    pub fn tables(&self, code: &[u8]) -> Result<Tables> {
+        let quantizer = &self.quantizer;
+        let (codewords, code_bytes) = (quantizer.codewords(), quantizer.code_bytes());
+        if code.len() != code_bytes {
+            return Err(Error::RaggedCodes { len: code.len(), code_bytes });
+        }
+        let mut numbers = vec![0; quantizer.sub_quantizers()];
+        codes::unpack(code, quantizer.bits(), &mut numbers);
+        let mut values = Vec::with_capacity(numbers.len() * codewords);
+        for (part, &number) in numbers.iter().enumerate() {
+            values.extend_from_slice(&self.values[(part * codewords + usize::from(number)) * codewords..][..codewords]);
+        }
+        let greatest = |entries: &[f32]| f64::from(entries.iter().fold(0.0f32, |a, &b| a.max(b)));
+        let greatest = values.chunks_exact(codewords).map(greatest).sum();
+        Ok(Tables::new(quantizer, values, greatest))
+    }
+}

@@ -1,0 +1,37 @@
+//! Running the program as a user runs it.
+
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+/// Real descriptors, queries and true neighbours.
+pub const SAMPLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/data/sift-sample");
+
+/// Runs the program; returns exit code, standard output and standard error.
+pub fn warpann(args: &[&str]) -> (i32, String, String) {
+    let Output { status, stdout, stderr } =
+        Command::new(env!("CARGO_BIN_EXE_warpann")).args(args).output().expect("the program starts");
+    let text = |bytes| String::from_utf8(bytes).expect("output is UTF-8");
+    let (stdout, stderr) = (text(stdout), text(stderr));
+    assert!(!stderr.contains("panicked"), "{args:?}: {stderr}");
+    (status.code().expect("ended by itself"), stdout, stderr)
+}
+
+/// Runs the program, which must succeed, with `--json`, and returns the object.
+pub fn json(args: &[&str]) -> Value {
+    let (code, stdout, stderr) = warpann(&[args, &["--json"]].concat());
+    assert_eq!(code, 0, "{args:?}: {stderr}");
+    assert_eq!(stdout.lines().count(), 1, "{stdout}");
+    let value: Value = serde_json::from_str(&stdout).expect("standard output is JSON");
+    assert!(value.is_object());
+    value
+}
+
+/// Runs the program, which must fail with the given code, and returns its message.
+pub fn failure(code: i32, args: &[&str]) -> String {
+    let (actual, stdout, stderr) = warpann(args);
+    assert_eq!(actual, code, "{args:?}: {stdout} {stderr}");
+    assert!(stderr.starts_with("error: "), "{args:?}: {stderr}");
+    assert!(stdout.is_empty(), "{args:?}: {stdout}");
+    stderr
+}

@@ -1,0 +1,282 @@
+//! Index files and their measurements by the program `warpann`, run as a user runs it.
+
+mod common;
+
+use std::path::{Path, PathBuf};
+
+use common::{SAMPLE, failure, json, warpann};
+use serde_json::Value;
+use tempfile::TempDir;
+use warpann::io;
+
+/// 600 vectors of dimension 8 in clusters, 20 queries near them, and more, in a folder of their own.
+struct Files(TempDir);
+
+impl Files {
+    fn new() -> Self {
+        let files = Self(tempfile::tempdir().expect("a temporary folder"));
+        let component = |i: usize, j: usize| ((i % 12) * 10 + j) as f32 + ((i * 7 + j * 13) % 32) as f32 / 16.0;
+        let rows = |from: usize, count: usize| -> Vec<f32> {
+            (from..from + count).flat_map(|i| (0..8).map(move |j| component(i, j))).collect()
+        };
+        io::write_vectors(files.path("base.fbin"), &rows(0, 600), 8).unwrap();
+        io::write_vectors(files.path("query.fvecs"), &rows(700, 20), 8).unwrap();
+        io::write_vectors(files.path("flat.npy"), &[0.5f32; 6], 2).unwrap();
+        io::write_vectors(files.path("bytes.u8bin"), &[7u8; 24], 8).unwrap();
+        files
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn text(&self, name: &str) -> String {
+        self.path(name).to_str().expect("a UTF-8 path").to_owned()
+    }
+
+    /// Builds an index of the base on the CPU.
+    fn build(&self, out: &str, further: &[&str]) -> Value {
+        let (base, out) = (self.text("base.fbin"), self.text(out));
+        json(&[&["build", "--device", "cpu", "--base", &base, "--out", &out, "--iterations", "4"], further].concat())
+    }
+}
+
+const PQ: [&str; 6] = ["--kind", "ivf-pq", "--sub-quantizers", "4", "--bits", "5"];
+
+#[test]
+fn an_index_of_real_descriptors_finds_what_exact_search_finds() {
+    let files = Files::new();
+    let sample = |name: &str| format!("{SAMPLE}/{name}");
+    let (base, query, gt) = (sample("sample_base.bvecs"), sample("sample_query.bvecs"), sample("sample_gt.ivecs"));
+    let index = files.text("sift.ivf");
+    let built =
+        json(&["build", "--device", "cpu", "--base", &base, "--lists", "40", "--iterations", "2", "--out", &index]);
+    assert_eq!((&built["kind"], &built["element"]), (&"ivf-flat".into(), &"u8".into()));
+    assert_eq!((&built["vectors"], &built["lists"], &built["code_bytes"]), (&10_000.into(), &40.into(), &128.into()));
+    assert_eq!(built["file_bytes"], std::fs::metadata(&index).unwrap().len());
+
+    let info = json(&["info", "--index", &index]);
+    assert_eq!((&info["vectors"], &info["dim"], &info["metric"]), (&10_000.into(), &128.into(), &"l2".into()));
+    assert_eq!(info["probes"], built["probes"]);
+
+    let (ids, exact) = (files.text("ids.npy"), files.text("exact.npy"));
+    let search = ["search", "--device", "cpu", "--index", &index, "--query", &query, "--gt", &gt, "--k", "10"];
+    let all = json(&[&search[..], &["--probes", "40", "--out", &ids]].concat());
+    assert_eq!(all["recall"]["by_id"], 1.0, "{all}");
+    assert!(all["recall"]["by_distance"].is_null());
+    json(&["search", "--device", "cpu", "--base", &base, "--query", &query, "--k", "10", "--out", &exact]);
+    assert_eq!(io::read_ids(&ids).unwrap(), io::read_ids(&exact).unwrap());
+
+    let few = json(&[&search[..], &["--probes", "2"]].concat());
+    let recall = few["recall"]["by_id"].as_f64().unwrap();
+    assert!((0.3..1.0).contains(&recall), "{few}");
+    let (code, stdout, _) = warpann(&search);
+    assert_eq!(code, 0);
+    let shown = format!("ivf-flat, 40 lists, {} probes", built["probes"]);
+    assert!(stdout.contains(&shown) && stdout.contains("recall@10"), "{stdout}");
+}
+
+#[test]
+fn every_kind_and_metric_is_built_and_searched() {
+    let files = Files::new();
+    let query = files.text("query.fvecs");
+    for (kind, further, bytes) in
+        [("ivf-flat", &[][..], 32), ("ivf-pq", &PQ, 3), ("ivf-pq", &[PQ.as_slice(), &["--opq"]].concat(), 3)]
+    {
+        for metric in ["l2", "ip", "cosine"] {
+            let built = files.build("x.ivf", &[&["--lists", "6", "--metric", metric], further].concat());
+            assert_eq!(
+                (&built["kind"], &built["metric"], &built["code_bytes"]),
+                (&kind.into(), &metric.into(), &bytes.into())
+            );
+            let index = files.text("x.ivf");
+            let found = json(&[
+                "search", "--device", "cpu", "--index", &index, "--query", &query, "--probes", "6", "--show", "20",
+            ]);
+            let neighbours = found["neighbours"].as_array().unwrap();
+            assert_eq!((neighbours.len(), &found["probes"]), (20, &6.into()));
+            assert!(neighbours.iter().all(|row| row["ids"].as_array().unwrap().len() == 10));
+        }
+    }
+    // The same command makes the same file.
+    let bytes = std::fs::read(files.path("x.ivf")).unwrap();
+    files.build("y.ivf", &[&["--lists", "6", "--metric", "cosine", "--opq"], PQ.as_slice()].concat());
+    assert!(std::fs::read(files.path("y.ivf")).unwrap() == bytes);
+    // Without --lists, four times the square root; without --sub-quantizers, parts of four components.
+    let built = files.build("x.ivf", &["--kind", "ivf-pq", "--bits", "4"]);
+    assert_eq!((&built["lists"], &built["code_bytes"]), (&96.into(), &1.into()));
+}
+
+#[test]
+fn ids_and_training_vectors_come_from_files() {
+    let files = Files::new();
+    let ids: Vec<u64> = (0..600).map(|id| 5_000_000_000 + 3 * id).collect();
+    io::write_ids(files.path("ids.npy"), &ids, 1).unwrap();
+    let (given, train) = (files.text("ids.npy"), files.text("query.fvecs"));
+    files.build("x.ivf", &["--ids", &given, "--train", &train, "--lists", "5"]);
+    let (index, base) = (files.text("x.ivf"), files.text("base.fbin"));
+    let found = json(&["search", "--device", "cpu", "--index", &index, "--query", &base, "--k", "1", "--show", "600"]);
+    for (row, &id) in found["neighbours"].as_array().unwrap().iter().zip(&ids) {
+        // Some vectors occur several times; the lowest id is named.
+        assert!(row["ids"][0].as_u64().unwrap() <= id && row["distances"][0] == 0.0, "{row}");
+    }
+    // Queries of another type become the index's where they can.
+    let bytes = files.text("bytes.u8bin");
+    let (code, _, stderr) = warpann(&["search", "--device", "cpu", "--index", &index, "--query", &bytes]);
+    assert_eq!((code, stderr.contains("taken as f32, which is exact")), (0, true), "{stderr}");
+}
+
+#[test]
+fn bench_ivf_measures_writes_and_aims() {
+    let files = Files::new();
+    let (base, query, out) = (files.text("base.fbin"), files.text("query.fvecs"), files.text("curve.v1"));
+    let args = ["bench", "ivf", "--device", "cpu", "--query", &query, "--base", &base, "--repeat", "2"];
+    let sweep = ["--k", "1,10", "--probes", "1,3,12", "--batch", "1,7,all", "--out", &out, "--lists", "12"];
+    let report = json(&[&args[..], &sweep].concat());
+    let rows = report["rows"].as_array().unwrap();
+    assert_eq!(rows.len(), 2 * 3 * 3);
+    for row in rows {
+        let number = |name: &str| row[name].as_f64().unwrap();
+        assert!((0.0..=1.0).contains(&number("recall")) && number("queries_per_second") > 0.0, "{row}");
+        assert!(number("latency_p50_ms") <= number("latency_p95_ms"), "{row}");
+        assert!(number("latency_p95_ms") <= number("latency_p99_ms"), "{row}");
+        // Every list: nothing is missed.
+        assert!(row["probes"] != 12 || (row["recall"] == 1.0 && row["nearest_in_1"] == 1.0), "{row}");
+        assert_eq!(row["recall_10"].is_null(), row["k"] == 1);
+        assert!(row["recall_100"].is_null());
+        let calls = match row["batch"].as_u64().unwrap() {
+            1 => 40,
+            // Two whole batches and a rest, twice; rests are no batches.
+            7 => 4,
+            _ => 2,
+        };
+        assert_eq!(row["calls"], calls, "{row}");
+    }
+    let text = |extension: &str| std::fs::read(files.path(&format!("curve.v1.{extension}"))).unwrap();
+    let csv = String::from_utf8(text("csv")).unwrap();
+    assert!(csv.starts_with("k,probes,batch,recall,recall_1,"), "{csv}");
+    assert_eq!(csv.lines().count(), 1 + rows.len());
+    let written: Value = serde_json::from_slice(&text("json")).unwrap();
+    assert_eq!(written["rows"].as_array().unwrap().len(), rows.len());
+    assert!(String::from_utf8(text("svg")).unwrap().contains("k = 10, batch 20"));
+    assert!(text("png").starts_with(b"\x89PNG\r\n\x1a\n"));
+
+    // A target is found by measurement, and kept in the index.
+    files.build("x.ivf", &["--lists", "12"]);
+    let index = files.text("x.ivf");
+    let aim = |target: &str| {
+        let further = ["--index", &index, "--target-recall", target, "--k", "10", "--probes", "12"];
+        json(&[&args[..], &further].concat())
+    };
+    for target in ["1", "0.2"] {
+        let found = &aim(target)["target"];
+        let probes = found["probes"].as_u64().unwrap();
+        assert!(found["reached"].as_f64().unwrap() >= target.parse::<f64>().unwrap() && found["stored"] == true);
+        assert_eq!(json(&["info", "--index", &index])["probes"], probes);
+        let truth = json(&["search", "--device", "cpu", "--index", &index, "--query", &query, "--k", "10"]);
+        assert_eq!(truth["probes"], probes);
+        if probes > 1 {
+            let fewer = (probes - 1).to_string();
+            let further = ["--index", &index, "--k", "10", "--probes", &fewer];
+            let recall = json(&[&args[..], &further].concat())["rows"][0]["recall"].as_f64().unwrap();
+            assert!(recall < target.parse().unwrap(), "{recall} with {fewer} probes");
+        }
+    }
+    let (code, stdout, _) =
+        warpann(&[&args[..], &["--index", &index, "--probes", "2", "--target-recall", "0.5"]].concat());
+    assert_eq!((code, stdout.contains("queries/s") && stdout.contains("kept in the index")), (0, true), "{stdout}");
+}
+
+#[test]
+fn a_recall_out_of_reach_is_an_error_with_what_can_be_reached() {
+    let files = Files::new();
+    files.build("x.ivf", &[&["--lists", "3"], PQ.as_slice()].concat());
+    io::write_ids(files.path("gt.ivecs"), &[1_000; 20], 1).unwrap();
+    let (index, query, truth) = (files.text("x.ivf"), files.text("query.fvecs"), files.text("gt.ivecs"));
+    let before = std::fs::read(&index).unwrap();
+    let args = ["bench", "ivf", "--device", "cpu", "--index", &index, "--query", &query, "--truth", &truth, "--k", "1"];
+    let message = failure(1, &[&args[..], &["--target-recall", "0.9"]].concat());
+    assert!(message.contains("recall 0.9 cannot be reached; all lists give 0"), "{message}");
+    assert!(std::fs::read(&index).unwrap() == before);
+    for target in ["0", "1.01", "-1", "NaN", "much"] {
+        failure(2, &[&args[..], &["--target-recall", target]].concat());
+    }
+}
+
+#[test]
+fn bench_kmeans_measures_and_writes() {
+    let files = Files::new();
+    let (base, out) = (files.text("base.fbin"), files.text("kmeans"));
+    let args = ["bench", "kmeans", "--device", "cpu", "--base", &base, "--centroids", "12", "--iterations", "5"];
+    let report = json(&[&args[..], &["--repeat", "2", "--out", &out]].concat());
+    let iterations = report["iterations"].as_array().unwrap();
+    assert_eq!((iterations.len(), report["seconds"].as_array().unwrap().len()), (5, 2));
+    assert_eq!(report["objective"], iterations[4]["objective"]);
+    let csv = std::fs::read_to_string(files.path("kmeans.csv")).unwrap();
+    assert!(csv.starts_with("iteration,objective,split,imbalance,seconds\n"), "{csv}");
+    assert_eq!(csv.lines().count(), 6);
+    assert!(files.path("kmeans.json").exists());
+    let (code, stdout, _) = warpann(&args);
+    assert_eq!((code, stdout.contains("objective")), (0, true), "{stdout}");
+}
+
+#[test]
+fn what_is_wrong_is_refused_by_name() {
+    let files = Files::new();
+    files.build("x.ivf", &["--lists", "4"]);
+    let (base, query, flat) = (files.text("base.fbin"), files.text("query.fvecs"), files.text("flat.npy"));
+    let (index, out, bytes) = (files.text("x.ivf"), files.text("y.ivf"), files.text("bytes.u8bin"));
+    let build = |further: &[&str]| {
+        failure(1, &[&["build", "--device", "cpu", "--base", &base, "--out", &out], further].concat())
+    };
+    let search =
+        |index: &str, query: &str| failure(1, &["search", "--device", "cpu", "--index", index, "--query", query]);
+    io::write_ids(files.path("few.ivecs"), &[1, 2], 1).unwrap();
+    io::write_ids(files.path("twice.ivecs"), &[9; 600], 1).unwrap();
+    io::write_vectors(files.path("half.fbin"), &[0.5f32; 8], 8).unwrap();
+    files.build("few.ivf", &["--lists", "4"]);
+    let u8s = files.text("u8.ivf");
+    json(&["build", "--device", "cpu", "--base", &bytes, "--lists", "1", "--out", &u8s]);
+    let damaged = files.text("damaged.ivf");
+    let mut damage = std::fs::read(&index).unwrap();
+    let last = damage.len() - 1;
+    damage[last] ^= 1;
+    std::fs::write(&damaged, &damage).unwrap();
+    std::fs::write(files.path("cut.ivf"), &damage[..last]).unwrap();
+    let nowhere = files.text("no/y.ivf");
+    let text = |name: &str| files.text(name);
+    for (message, expected) in [
+        (build(&["--kind", "ivf-pq", "--sub-quantizers", "3"]), "dimension 8 is not divisible by 3 sub-quantizers"),
+        (build(&["--kind", "ivf-pq", "--bits", "9"]), "9 bits a sub-quantizer; 4 to 8 are possible"),
+        (build(&["--bits", "8"]), "--sub-quantizers, --bits and --opq are for --kind ivf-pq"),
+        (build(&["--lists", "601"]), "600 training vectors; 601 are needed at least"),
+        (build(&["--train", &flat]), "wrong dimension: the index has 8, the vectors have 2"),
+        (build(&["--ids", &text("few.ivecs")]), "2 ids for 600 vectors"),
+        (build(&["--ids", &text("twice.ivecs")]), "id 9 is not unique"),
+        (failure(1, &["build", "--base", &base, "--out", &nowhere]), "no file can be written there"),
+        (failure(1, &["build", "--base", &index, "--out", &out]), "unknown extension"),
+        (search(&text("none.ivf"), &query), "No such file"),
+        (search(&base, &query), "not an index file"),
+        (search(&damaged, &query), "checksum of section 'codes' does not match: the file is damaged"),
+        (search(&text("cut.ivf"), &query), "truncated"),
+        (search(&index, &flat), "wrong dimension: the index has 8, the vectors have 2"),
+        (search(&u8s, &text("half.fbin")), "component 0.5 at row 0, column 0 is no u8"),
+        (failure(1, &["info", "--index", &query]), "not an index file"),
+    ] {
+        assert!(message.contains(expected), "{message}: expected {expected}");
+    }
+    assert!(!Path::new(&out).exists());
+    let both = ["search", "--index", &index, "--query", &query];
+    failure(2, &[&both[..], &["--base", &base]].concat());
+    failure(2, &[&both[..], &["--metric", "ip"]].concat());
+    failure(2, &[&both[..], &["--probes", "0"]].concat());
+    failure(2, &["search", "--base", &base, "--query", &query, "--probes", "3"]);
+    failure(2, &["search", "--query", &query]);
+    failure(2, &["build", "--base", &base]);
+    failure(2, &["build", "--base", &base, "--out", &out, "--kind", "ivf"]);
+    failure(2, &["build", "--base", &base, "--out", &out, "--lists", "0"]);
+    failure(2, &["bench", "ivf", "--query", &query]);
+    failure(2, &["bench", "ivf", "--index", &index, "--query", &query]);
+    failure(2, &["bench", "ivf", "--index", &index, "--base", &base, "--query", &query, "--lists", "9"]);
+    failure(2, &["bench", "ivf", "--base", &base, "--query", &query, "--batch", "0"]);
+}

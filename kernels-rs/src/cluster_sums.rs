@@ -1,0 +1,413 @@
+//! Exact sums of the points of each cluster: the second half of a k-means iteration.
+//!
+//! # Problem
+//! Given a label for each point, add up S(label) += round(w·x · 2^s) for every component, as integers, so that no order
+//! of additions changes a bit. Adding every point straight to its cluster would be n·d atomics on few addresses. With
+//! points grouped by cluster a warp adds up a run of them in registers and does one atomic a component and run.
+//!
+//! # Algorithm
+//! ```text
+//! count:  a block counts its share of the labels in shared memory, then adds its counts to the clusters'
+//! scan:   where each cluster's points begin in the order: exclusive sums of the counts
+//! group:  a block counts again, takes places of each cluster by one atomic, and deals them out to its points
+//! add:    a warp walks over a run of the order; when the cluster changes, it adds its registers to the sums
+//! ```
+//! With more clusters than shared memory holds, `count` and `group` use atomics in global memory, one for all lanes of
+//! a warp that have the same label. Order inside a cluster is that of arrival: it changes nothing.
+//!
+//! # Rounding without conversion
+//! A lane converts x to f64 (exact), and adds ROUND = 1.5 · 2^52 to w·x · 2^s with one fused multiply-add: the result's
+//! bits are those of ROUND plus round(w·x · 2^s), ties to even, since w·x is exact in f64, the scaling is by a power of
+//! two, and the rounded number is below 2^51 (the host's `Scale` sees to that). So the bits are added up as they are,
+//! and the bits of ROUND, times the points of the run, are taken away at the end: an integer addition a component where
+//! a conversion to i64 takes a slow instruction.
+//!
+//! # How it maps to the machine
+//! A warp reads 128 components of a row at once, 16 bytes of f32 a lane, `AHEAD` rows in flight; wider rows take
+//! further blocks in y. The host cuts the order into one wave of warps, so runs are as long as they can be and all
+//! warps end together.
+//!
+//! # Cost
+//! One read of the points where they lie (512 bytes a row of 128 f32: whole sectors), 24 bytes a point for labels and
+//! order, and 8 bytes of atomics a component and run.
+
+use cuda_std::math::mul_add_f64;
+use cuda_std::warp::FULL_MASK;
+use cuda_std::{atomic, global, kernel, shared, shared_array, thread, unroll, warp};
+
+use crate::element::{self, Element};
+
+/// Threads of a block of the kernels that count, scan and group.
+pub const THREADS: u32 = 1024;
+/// Clusters up to which a block counts in shared memory: 32 KiB.
+pub const SHARED_CLUSTERS: u32 = 8192;
+/// Warps in a block of the `add_rows_*` kernels.
+pub const WARPS_PER_BLOCK: u32 = 4;
+/// Components that a warp of those kernels adds up.
+pub const WARP_COMPONENTS: u32 = 128;
+/// Rows that such a warp has in flight.
+const AHEAD: usize = 8;
+/// 1.5 · 2^52: adding it rounds a number below 2^51 to an integer.
+const ROUND: f64 = 6_755_399_441_055_744.0;
+
+/// This block's share of `count` points.
+#[inline(always)]
+fn share(count: u32) -> (u32, u32) {
+    let each = count.div_ceil(thread::grid_dim_x().max(1));
+    let first = thread::block_idx_x().saturating_mul(each).min(count);
+    (first, first + each.min(count - first))
+}
+
+/// Counts the labels of points `first` .. `last` in the `clusters` words of dynamic shared memory. All threads of the
+/// block; ends with a barrier.
+///
+/// # Safety
+/// `labels` has those points, each below `clusters`.
+#[inline(always)]
+unsafe fn count_shared(labels: *const u32, first: u32, last: u32, clusters: u32) {
+    let thread = thread::thread_idx_x();
+    let counts = shared::dynamic::<u32>();
+    // SAFETY: labels are below `clusters`, as the caller promises; barriers stand between clearing, counting and what
+    // follows.
+    unsafe {
+        let mut cluster = thread;
+        while cluster < clusters {
+            counts.add(cluster).store(0);
+            cluster += THREADS;
+        }
+        thread::sync_threads();
+        let mut at = thread;
+        while at < last - first {
+            let label = global::load_nc(labels.wrapping_add((first + at) as usize));
+            atomic::shared_add_u32(counts.add(label), 1);
+            at += THREADS;
+        }
+    }
+    thread::sync_threads();
+}
+
+/// Adds the number of points of each cluster to `counts`. Grid: any, blocks of [`THREADS`], 4 · `clusters` bytes of
+/// dynamic shared memory.
+///
+/// # Safety
+/// `labels` has `count` labels below `clusters` ≤ [`SHARED_CLUSTERS`], `counts` `clusters` words.
+#[kernel(max_threads = 1024)]
+pub unsafe fn count_labels(labels: *const u32, count: u32, clusters: u32, counts: *mut u32) {
+    let (first, last) = share(count);
+    // SAFETY: the share lies inside the labels.
+    unsafe {
+        count_shared(labels, first, last, clusters);
+        let mut cluster = thread::thread_idx_x();
+        while cluster < clusters {
+            let found = shared::dynamic::<u32>().add(cluster).load();
+            if found > 0 {
+                atomic::add_u32(counts.wrapping_add(cluster as usize), found);
+            }
+            cluster += THREADS;
+        }
+    }
+}
+
+/// Adds one for each lane to the word of its label, with one atomic for equal labels; returns what the word held before
+/// the lanes below with the same label. Lanes without a label pass `u32::MAX`, add nothing and get nothing of use. All
+/// 32 lanes arrive.
+///
+/// # Safety
+/// `words` has one for each label.
+#[inline(always)]
+unsafe fn add_by_label(words: *mut u32, label: u32, lane: u32) -> u32 {
+    let peers = warp::match_any(FULL_MASK, label);
+    // The lowest lane of the mask, which holds this one.
+    let leader = 31 - (peers & peers.wrapping_neg()).leading_zeros();
+    let mut before = 0;
+    if lane == leader && label != u32::MAX {
+        // SAFETY: as the caller promises.
+        before = unsafe { atomic::add_u32(words.wrapping_add(label as usize), peers.count_ones()) };
+    }
+    warp::shuffle_idx(FULL_MASK, before, leader) + (peers & ((1 << lane) - 1)).count_ones()
+}
+
+/// As [`count_labels`], for any number of clusters and without shared memory.
+///
+/// # Safety
+/// `labels` has `count` labels, `counts` a word for each.
+#[kernel(max_threads = 1024)]
+pub unsafe fn count_labels_global(labels: *const u32, count: u32, counts: *mut u32) {
+    let (thread, lane) = (thread::thread_idx_x(), warp::lane_id());
+    let (first, last) = share(count);
+    let mut at = 0;
+    while at < last - first {
+        let here = at + thread < last - first;
+        // SAFETY: first + at + thread < last.
+        unsafe {
+            let label =
+                if here { global::load_nc(labels.wrapping_add((first + at + thread) as usize)) } else { u32::MAX };
+            add_by_label(counts, label, lane);
+        }
+        at += THREADS;
+    }
+}
+
+/// Exclusive sums: `next[c]` becomes the number of points of clusters below c. Adds the counts to `totals` and clears
+/// them. Grid: one block of [`THREADS`].
+///
+/// # Safety
+/// All three have `clusters` words.
+#[kernel(max_threads = 1024)]
+pub unsafe fn scan_clusters(clusters: u32, counts: *mut u32, next: *mut u32, totals: *mut u32) {
+    let (thread, lane, warp) = (thread::thread_idx_x(), warp::lane_id(), warp::warp_id());
+    let warp_sums = shared_array!(u32, 32);
+    let mut before = 0;
+    let mut first = 0;
+    while first < clusters {
+        let cluster = (first + thread) as usize;
+        let exists = first + thread < clusters;
+        // SAFETY: the cluster exists; a warp's sum is written by one lane, and read between two barriers.
+        unsafe {
+            let count = if exists { global::load(counts.wrapping_add(cluster)) } else { 0 };
+            let up_to = warp::inclusive_sum(count);
+            if lane == 31 {
+                warp_sums.add(warp).store(up_to);
+            }
+            thread::sync_threads();
+            let of_warps = warp::inclusive_sum(warp_sums.add(lane).load());
+            // Reads are over before the next turn writes.
+            thread::sync_threads();
+            let below = warp::shuffle_idx(FULL_MASK, of_warps, warp.max(1) - 1);
+            let below = if warp == 0 { 0 } else { below };
+            if exists {
+                global::store(next.wrapping_add(cluster), before + below + up_to - count);
+                let total = totals.wrapping_add(cluster);
+                global::store(total, global::load(total) + count);
+                global::store(counts.wrapping_add(cluster), 0);
+            }
+            before += warp::shuffle_idx(FULL_MASK, of_warps, 31);
+        }
+        first += THREADS;
+    }
+}
+
+#[inline(always)]
+fn entry(label: u32, point: u32) -> u64 {
+    (label as u64) << 32 | point as u64
+}
+
+/// Writes the points in the order of their clusters: `order` gets (label << 32 | point), cluster c from place `next[c]`
+/// on, which moves to its end. Grid: any, blocks of [`THREADS`], 4 · `clusters` bytes of dynamic shared memory.
+///
+/// # Safety
+/// `labels` has `count` labels below `clusters` ≤ [`SHARED_CLUSTERS`], `order` room for as many; `next` is from
+/// [`scan_clusters`].
+#[kernel(max_threads = 1024)]
+pub unsafe fn group_points(labels: *const u32, count: u32, clusters: u32, next: *mut u32, order: *mut u64) {
+    let thread = thread::thread_idx_x();
+    let (first, last) = share(count);
+    let places = shared::dynamic::<u32>();
+    // SAFETY: the share lies inside the labels; each place is given out once, since blocks take disjoint ranges.
+    unsafe {
+        count_shared(labels, first, last, clusters);
+        let mut cluster = thread;
+        while cluster < clusters {
+            let found = places.add(cluster).load();
+            if found > 0 {
+                places.add(cluster).store(atomic::add_u32(next.wrapping_add(cluster as usize), found));
+            }
+            cluster += THREADS;
+        }
+        thread::sync_threads();
+        let mut at = thread;
+        while at < last - first {
+            let label = global::load_nc(labels.wrapping_add((first + at) as usize));
+            let place = atomic::shared_add_u32(places.add(label), 1);
+            global::store(order.wrapping_add(place as usize), entry(label, first + at));
+            at += THREADS;
+        }
+    }
+}
+
+/// As [`group_points`], for any number of clusters and without shared memory.
+///
+/// # Safety
+/// As [`group_points`], but for the limit.
+#[kernel(max_threads = 1024)]
+pub unsafe fn group_points_global(labels: *const u32, count: u32, next: *mut u32, order: *mut u64) {
+    let (thread, lane) = (thread::thread_idx_x(), warp::lane_id());
+    let (first, last) = share(count);
+    let mut at = 0;
+    while at < last - first {
+        let here = at + thread < last - first;
+        let point = first + at + thread;
+        // SAFETY: the point exists; each place is given out once.
+        unsafe {
+            let label = if here { global::load_nc(labels.wrapping_add(point as usize)) } else { u32::MAX };
+            let place = add_by_label(next, label, lane);
+            if here {
+                global::store(order.wrapping_add(place as usize), entry(label, point));
+            }
+        }
+        at += THREADS;
+    }
+}
+
+/// Body of the `add_rows_*` kernels; parameters at [`add_rows_f32`].
+///
+/// # Safety
+/// As [`add_rows_f32`].
+#[inline(always)]
+#[expect(clippy::too_many_arguments, reason = "kernel parameters are passed separately so that loads stay ld.global")]
+unsafe fn add_rows<E: Element>(
+    rows: *const E::Stored,
+    stride: u32,
+    order: *const u64,
+    count: u32,
+    run: u32,
+    weights: *const f32,
+    component_scale: f64,
+    weight_scale: f64,
+    sums: *mut u64,
+    weight_sums: *mut u64,
+) {
+    let lane = warp::lane_id();
+    let warp = thread::block_idx_x() * WARPS_PER_BLOCK + warp::warp_id();
+    // In 64 bits: the last warps of the last block may begin past the end.
+    let first = warp as u64 * run as u64;
+    if first >= count as u64 {
+        return;
+    }
+    let first = first as u32;
+    let last = first + run.min(count - first);
+    let quads = stride / 4;
+    let quad = thread::block_idx_y() * (WARP_COMPONENTS / 4) + lane;
+    let adds = quad < quads;
+    // Lanes past the row's end read its last components and add nothing.
+    let quad = if adds { quad } else { quads - 1 };
+    let adds_weights = !weights.is_null() && lane == 0 && thread::block_idx_y() == 0;
+
+    // SAFETY: places are below `count`, where the order names points and clusters that exist; quad < quads.
+    unsafe {
+        let mut cluster = (global::load_nc(order.wrapping_add(first as usize)) >> 32) as u32;
+        let (mut acc, mut weight_acc, mut points) = ([0u64; 4], 0u64, 0u64);
+        let mut at = first;
+        while at < last {
+            // A lane looks up one place; past the end it repeats the last.
+            let here = (last - at).min(32);
+            let mine = global::load_nc(order.wrapping_add((at + lane.min(here - 1)) as usize));
+            let (my_cluster, my_point) = ((mine >> 32) as u32, mine as u32);
+            let my_weight =
+                if weights.is_null() { 1.0 } else { global::load_nc(weights.wrapping_add(my_point as usize)) };
+            let mut from = 0;
+            while from < here {
+                let mut x = [[0.0f32; 4]; AHEAD];
+                unroll::<AHEAD>(|i| {
+                    let point = warp::shuffle_idx(FULL_MASK, my_point, from + i as u32);
+                    x[i] = E::load4(rows.wrapping_add(point as usize * stride as usize), quad);
+                });
+                unroll::<AHEAD>(|i| {
+                    let of = warp::shuffle_idx(FULL_MASK, my_cluster, from + i as u32);
+                    let weight = warp::shuffle_idx(FULL_MASK, my_weight, from + i as u32) as f64;
+                    if from + (i as u32) < here {
+                        if of != cluster {
+                            flush(
+                                sums,
+                                weight_sums,
+                                stride,
+                                cluster,
+                                quad,
+                                adds,
+                                adds_weights,
+                                acc,
+                                weight_acc,
+                                points,
+                            );
+                            (acc, weight_acc, points) = ([0; 4], 0, 0);
+                            cluster = of;
+                        }
+                        unroll::<4>(|e| {
+                            let product = weight * x[i][e] as f64;
+                            acc[e] = acc[e].wrapping_add(mul_add_f64(product, component_scale, ROUND).to_bits());
+                        });
+                        weight_acc = weight_acc.wrapping_add(mul_add_f64(weight, weight_scale, ROUND).to_bits());
+                        points += 1;
+                    }
+                });
+                from += AHEAD as u32;
+            }
+            at += 32;
+        }
+        flush(sums, weight_sums, stride, cluster, quad, adds, adds_weights, acc, weight_acc, points);
+    }
+}
+
+/// Adds what a lane has of `points` points to its cluster's sums.
+///
+/// # Safety
+/// The sums have the cluster, and `quad`.
+#[inline(always)]
+#[expect(clippy::too_many_arguments, reason = "the registers of a lane")]
+unsafe fn flush(
+    sums: *mut u64,
+    weight_sums: *mut u64,
+    stride: u32,
+    cluster: u32,
+    quad: u32,
+    adds: bool,
+    adds_weights: bool,
+    acc: [u64; 4],
+    weight_acc: u64,
+    points: u64,
+) {
+    let rounding = points.wrapping_mul(ROUND.to_bits());
+    if adds {
+        let to = sums.wrapping_add(cluster as usize * stride as usize + 4 * quad as usize);
+        // SAFETY: as the caller promises.
+        unroll::<4>(|e| unsafe {
+            atomic::add_u64(to.wrapping_add(e), acc[e].wrapping_sub(rounding));
+        });
+    }
+    if adds_weights {
+        // SAFETY: as the caller promises.
+        unsafe { atomic::add_u64(weight_sums.wrapping_add(cluster as usize), weight_acc.wrapping_sub(rounding)) };
+    }
+}
+
+/// Calls `$then!` with the table of element types: `(type, stored type, suffixed kernels and handles)`.
+#[macro_export]
+macro_rules! clustering_instances {
+    ($then:ident) => {
+        $then! {
+            (F32, f32, settle_f32, SETTLE_F32, settle_all_f32, SETTLE_ALL_F32, add_rows_f32, ADD_ROWS_F32)
+            (F16, u16, settle_f16, SETTLE_F16, settle_all_f16, SETTLE_ALL_F16, add_rows_f16, ADD_ROWS_F16)
+            (Bf16, u16, settle_bf16, SETTLE_BF16, settle_all_bf16, SETTLE_ALL_BF16, add_rows_bf16, ADD_ROWS_BF16)
+            (U8, u8, settle_u8, SETTLE_U8, settle_all_u8, SETTLE_ALL_U8, add_rows_u8, ADD_ROWS_U8)
+            (I8, i8, settle_i8, SETTLE_I8, settle_all_i8, SETTLE_ALL_I8, add_rows_i8, ADD_ROWS_I8)
+        }
+    };
+}
+
+macro_rules! define_kernels {
+    ($(($element:ident, $stored:ty, $s:ident, $sh:ident, $a:ident, $ah:ident, $name:ident, $handle:ident))*) => {$(
+        /// Adds round(w·x · `component_scale`) of every point in `order` to its cluster's row of `sums`, and round(w ·
+        /// `weight_scale`) to its word of `weight_sums`; without weights (null) w is 1 and nothing is added there. Sums
+        /// are i64 in two's complement.
+        ///
+        /// `order` has `count` entries, grouped by cluster as [`group_points`] leaves them; `rows` and `sums` have
+        /// `stride` components a row, a multiple of 4. A warp takes `run` ≥ 1 entries. Grid: (ceil(count / (4 · run)),
+        /// ceil(stride / 128)), blocks of 128.
+        ///
+        /// # Safety
+        /// All pointers that are not null cover the shapes above; points and clusters of the order exist.
+        #[kernel(max_threads = 128, min_blocks = 6)]
+        pub unsafe fn $name(
+            rows: *const $stored, stride: u32, order: *const u64, count: u32, run: u32, weights: *const f32,
+            component_scale: f64, weight_scale: f64, sums: *mut u64, weight_sums: *mut u64,
+        ) {
+            // SAFETY: the same contract.
+            unsafe {
+                add_rows::<element::$element>(
+                    rows, stride, order, count, run, weights, component_scale, weight_scale, sums, weight_sums,
+                )
+            }
+        }
+    )*};
+}
+clustering_instances!(define_kernels);

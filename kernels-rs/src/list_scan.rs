@@ -1,0 +1,773 @@
+//! List-major scanning of an inverted file: approximate scores of all vectors of a list for all queries that probe it, by
+//! half-precision matrix products on tensor cores.
+//!
+//! # Problem
+//! After coarse quantisation, nq · nprobe pairs of a query and a list want a score for every vector of the list. Query by query
+//! (paper section 5.3) a list is read once for every query that probes it, and every product is computed by itself. With thousands of queries a
+//! list is probed by many: read it once and multiply matrices.
+//!
+//! # Algorithm
+//! ```text
+//! item = (list, up to QUERIES pairs, up to item_rows rows)            // made by pairs.rs
+//! block: copy the item's queries (f16 copies, gathered) to shared memory
+//!        for each 128 rows of the list: copy them in chunks of 64 components, or decode their codes to f16
+//!            product on tensor cores, f32 sums
+//!            score = value of the row + factor of the query * product -> the pair's place in the query's row of scores
+//! ```
+//!
+//! score(x, y) = ‖y‖² − 2⟨x, y⟩ or −⟨x, y⟩ for the copies x̂, ŷ; the error bound of [`crate::filter`] holds for it, and
+//! [`crate::rerank`] turns the best scores into the exact result. Scores go to memory (4 bytes a pair, written and read
+//! once) because then any k, any number of probes and any imbalance of lists is served by k-selection, which runs
+//! at the memory limit: 10,000 queries × 32 probes × 244 vectors are 0.3 GB, 0.15 ms on an H200.
+//!
+//! Vectors that a filter excludes, and padding between lists, get the score +∞.
+//!
+//! # Appending
+//! With hundreds of probes nearly all scores are of no use: a query's nearest lists hold its best. So the first few probes are scored as above,
+//! k-selection gives each query a limit, its k'-th smallest score, and the lists of the other probes are scanned with
+//! `APPEND`: what is at most the limit joins the query's list of candidates, and nothing else leaves the multiprocessor. The k' smallest scores of
+//! all are the same as without.
+//!
+//! # Dense use
+//! Without items and lists (null pointers) every query is scored against all rows of one list: the coarse quantiser.
+//!
+//! # How it maps to the machine
+//! 1. 8 warps; for 64 queries as 2 × 4, each 32 queries × 32 rows; for 16 queries side by side, each 16 × 16.
+//! 2. `cp.async` fills a ring of stages of 128 rows × 64 components; queries stay in shared memory where they fit
+//!    ([`RESIDENT_CHUNKS`]), else their chunks travel with those of the rows.
+//! 3. Codes are decoded straight into the stage ([`crate::codes::Operands`]), by codebooks in shared memory where they fit: then two
+//!    blocks share a multiprocessor, and one decodes while the other multiplies.
+//! 4. 16-byte chunks are stored at `chunk ^ (row & 7)`, as in the filter.
+//! 5. A lane holds two neighbouring rows of a query: stores of 8 bytes, four lanes a sector.
+//!
+//! # Cost
+//! Bytes: rows · d · 2 (or codes) once per 64 queries of a list, and 4 a pair. Operations: 2 · d a pair and padding to 64
+//! queries and 128 rows: with 20 queries a list and 244 rows a third of the product is used, which the memory hides.
+//!
+//! # What lost
+//! Decoding from f32 codebooks and centroids in cache, without the table: 1.35 ms for 0.36 of the flat scan (10,000 queries, 32 probes,
+//! 32 bytes, H200).
+
+use cuda_std::global::{F32x2, U32x2, U32x4};
+use cuda_std::math::mul_add_f32;
+use cuda_std::shared::SharedPtr;
+use cuda_std::warp::FULL_MASK;
+use cuda_std::{async_copy, atomic, global, kernel, math, mma, shared, thread, unroll, warp};
+
+use crate::codes::{Codes, Operands};
+use crate::pairs::padded;
+
+/// Rows of a tile.
+pub const TILE_ROWS: u32 = 128;
+/// Components of a chunk; copies are padded to a multiple.
+pub const CHUNK: u32 = 64;
+/// Threads of a block.
+pub const THREADS: u32 = 256;
+/// Chunks of the queries that stay in shared memory, at most.
+pub const RESIDENT_CHUNKS: u32 = 5;
+/// Queries of a tile of the kernels that append from copies: as many as the filter's.
+pub const APPEND_QUERIES: u32 = 128;
+/// Bytes of the codebooks' halves that fit shared memory beside the rest, at most.
+pub const TABLE_BYTES: u32 = 64 << 10;
+/// Chunks of the queries beside them, at most.
+pub const TABLE_CHUNKS: u32 = 2;
+
+const CHUNK_BYTES: u32 = CHUNK * 2;
+const ROWS_BYTES: u32 = TILE_ROWS * CHUNK_BYTES;
+const STAGES: u32 = 3;
+/// Pairs of rows that a lane holds of a query, at most.
+const MOST_COLUMNS: usize = 4;
+/// Rows of a tile that one thread brings 16 bytes of.
+const ROWS_A_THREAD: usize = (TILE_ROWS * 8 / THREADS) as usize;
+/// Where a query's scores go (u64), its factor and its number: 16 bytes. Values of two tiles of rows.
+const fn header_bytes(queries: u32) -> u32 {
+    (queries * 16 + 2 * TILE_ROWS * 4).next_multiple_of(128)
+}
+
+/// Dynamic shared memory of a block for tiles of `queries` queries, in bytes, for copies of `chunks` chunks.
+pub const fn shared_bytes(queries: u32, chunks: u32) -> u32 {
+    let of_queries = queries * CHUNK_BYTES;
+    if chunks <= RESIDENT_CHUNKS {
+        header_bytes(queries) + chunks * of_queries + STAGES * ROWS_BYTES
+    } else {
+        streamed_shared_bytes(queries)
+    }
+}
+
+/// The same for kernels that keep nothing of the queries.
+pub const fn streamed_shared_bytes(queries: u32) -> u32 {
+    header_bytes(queries) + STAGES * (queries * CHUNK_BYTES + ROWS_BYTES)
+}
+
+/// The same for codes whose halves, of `table` bytes, lie in shared memory.
+pub const fn table_shared_bytes(queries: u32, chunks: u32, table: u32) -> u32 {
+    header_bytes(queries) + chunks * queries * CHUNK_BYTES + ROWS_BYTES + table.next_multiple_of(16)
+}
+
+#[inline(always)]
+fn chunk_offset(row: u32, part: u32) -> u32 {
+    row * CHUNK_BYTES + ((part ^ (row & 7)) << 4)
+}
+
+/// Where the f16 operands of a list's rows come from.
+trait Rows: Copy {
+    /// Stages of the ring; with one, a stage is filled just before it is used.
+    const STAGES: u32;
+
+    /// Work before the first item. All threads of the block; a barrier follows.
+    ///
+    /// # Safety
+    /// `to` has the room that the launch gave for it.
+    unsafe fn begin(&mut self, to: SharedPtr<u8>, thread: u32);
+
+    /// What a thread fetches for the next stage while this one is used.
+    type Ahead: Copy;
+
+    /// Fetches it: for components 64·`chunk` .. of rows `first` .. `first` + 128 of the storage.
+    ///
+    /// # Safety
+    /// The rows exist.
+    unsafe fn ahead(&self, first: u32, chunk: u32, thread: u32) -> Self::Ahead;
+
+    /// Brings components 64·`chunk` .. of rows `first` .. `first` + 128 of the storage, which belong to `list`, into a stage. All
+    /// threads of the block; complete after a commit, the wait for it, and a barrier.
+    ///
+    /// # Safety
+    /// The rows exist, and the stage has room for 16 KiB; `ahead` was fetched for them.
+    unsafe fn fill(&self, to: SharedPtr<u8>, list: u32, first: u32, chunk: u32, thread: u32, ahead: Self::Ahead);
+}
+
+/// f16 copies in memory.
+#[derive(Clone, Copy)]
+struct Copies {
+    base: *const u16,
+    stride: u32,
+}
+
+impl Rows for Copies {
+    const STAGES: u32 = STAGES;
+    type Ahead = ();
+
+    #[inline(always)]
+    unsafe fn begin(&mut self, _: SharedPtr<u8>, _: u32) {}
+
+    #[inline(always)]
+    unsafe fn ahead(&self, _: u32, _: u32, _: u32) {}
+
+    #[inline(always)]
+    unsafe fn fill(&self, to: SharedPtr<u8>, _: u32, first: u32, chunk: u32, thread: u32, _: ()) {
+        let (row, part) = (thread / 8, thread % 8);
+        let at = (first + row) as usize * self.stride as usize + (chunk * CHUNK + part * 8) as usize;
+        let from = self.base.wrapping_add(at);
+        unroll::<ROWS_A_THREAD>(|i| {
+            let down = i as u32 * (THREADS / 8);
+            // SAFETY: rows row + down < 128, which exist. A multiple of 8 rows on, the swizzle is the same.
+            unsafe {
+                let to = to.add(chunk_offset(row, part) + down * CHUNK_BYTES);
+                async_copy::copy_16(to, from.wrapping_add(down as usize * self.stride as usize).cast());
+            }
+        });
+    }
+}
+
+/// Codes, decoded on the way; with `TABLE`, the codebooks' halves are in shared memory.
+#[derive(Clone, Copy)]
+struct Decoded<const TABLE: bool> {
+    operands: Operands,
+    table: SharedPtr<u16>,
+    table_bytes: u32,
+}
+
+impl<const TABLE: bool> Decoded<TABLE> {
+    /// Four halves, two words, from place `at` on, which is a multiple of four.
+    ///
+    /// # Safety
+    /// The places exist.
+    #[inline(always)]
+    unsafe fn halves(&self, at: u32) -> [u32; 2] {
+        // SAFETY: as the caller promises.
+        unsafe {
+            if TABLE {
+                self.table.add(at).cast::<U32x2>().load().0
+            } else {
+                global::load_nc(self.operands.halves.wrapping_add(at as usize).cast::<U32x2>()).0
+            }
+        }
+    }
+
+    /// Whether sub-vectors have two components, and their codes are the bytes of whole words.
+    #[inline(always)]
+    fn in_pairs(&self) -> bool {
+        let codes = self.operands.codes;
+        codes.width == 2 && codes.bits == 8 && codes.code_bytes.is_multiple_of(4)
+    }
+
+    /// Two halves from place `at` on, which is even.
+    ///
+    /// # Safety
+    /// The places exist.
+    #[inline(always)]
+    unsafe fn two_halves(&self, at: u32) -> u32 {
+        // SAFETY: as the caller promises.
+        unsafe {
+            if TABLE {
+                self.table.add(at).cast::<u32>().load()
+            } else {
+                global::load_nc(self.operands.halves.wrapping_add(at as usize).cast::<u32>())
+            }
+        }
+    }
+
+    /// The half at place `at`.
+    ///
+    /// # Safety
+    /// The place exists.
+    #[inline(always)]
+    unsafe fn half(&self, at: u32) -> u16 {
+        // SAFETY: as the caller promises.
+        unsafe {
+            if TABLE {
+                self.table.add(at).load()
+            } else {
+                global::load_nc(self.operands.halves.wrapping_add(at as usize))
+            }
+        }
+    }
+}
+
+impl<const TABLE: bool> Rows for Decoded<TABLE> {
+    const STAGES: u32 = if TABLE { 1 } else { STAGES };
+    /// The codes of its eight components of each of its rows, a byte each: four where sub-vectors have two components, else
+    /// one for each quad, where their width is a multiple of four.
+    type Ahead = [u32; ROWS_A_THREAD];
+
+    #[inline(always)]
+    unsafe fn ahead(&self, first: u32, chunk: u32, thread: u32) -> Self::Ahead {
+        let (row, part) = (thread / 8, thread % 8);
+        let codes = self.operands.codes;
+        let quad = chunk * (CHUNK / 4) + 2 * part;
+        let mut found = [0u32; ROWS_A_THREAD];
+        if self.in_pairs() {
+            unroll::<ROWS_A_THREAD>(|i| {
+                let row = (first + row + i as u32 * (THREADS / 8)) as usize;
+                if 4 * quad < codes.dim {
+                    let at = codes.codes.wrapping_add(row * codes.code_bytes as usize + 2 * quad as usize);
+                    // SAFETY: rows are multiples of four bytes, and so are the codes of eight components.
+                    found[i] = unsafe { global::load_nc(at.cast::<u32>()) };
+                }
+            });
+        } else if codes.width.is_multiple_of(4) {
+            let books = [self.operands.book(quad), self.operands.book(quad + 1)];
+            let inside = [4 * quad < codes.dim, 4 * quad + 4 < codes.dim];
+            unroll::<ROWS_A_THREAD>(|i| {
+                let row = first + row + i as u32 * (THREADS / 8);
+                unroll::<2>(|q| {
+                    if inside[q] {
+                        // SAFETY: as the caller promises; components inside the vector have codes.
+                        found[i] |= unsafe { codes.code(row, books[q].0) } << (8 * q);
+                    }
+                });
+            });
+        }
+        found
+    }
+
+    #[inline(always)]
+    unsafe fn begin(&mut self, to: SharedPtr<u8>, thread: u32) {
+        if TABLE {
+            self.table = to.cast();
+            let mut at = 16 * thread;
+            while at < self.table_bytes {
+                // SAFETY: the halves are padded to 16 bytes, and the launch gave room for them.
+                unsafe {
+                    let from = self.operands.halves.cast::<u8>().wrapping_add(at as usize);
+                    to.add(at).cast::<U32x4>().store(global::load_nc(from.cast::<U32x4>()));
+                }
+                at += 16 * THREADS;
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn fill(&self, to: SharedPtr<u8>, list: u32, first: u32, chunk: u32, thread: u32, found: Self::Ahead) {
+        let (row, part) = (thread / 8, thread % 8);
+        let codes = self.operands.codes;
+        let quad = chunk * (CHUNK / 4) + 2 * part;
+        // SAFETY: rows row + 32·i < 128, which exist; quads past the end of a vector have no codes and become zeros.
+        unsafe {
+            let to = to.add(chunk_offset(row, part));
+            let offsets = [self.operands.offset4(list, quad), self.operands.offset4(list, quad + 1)];
+            let place = |i: u32| to.add(i * (THREADS / 8) * CHUNK_BYTES).cast::<U32x4>();
+            if self.in_pairs() {
+                unroll::<ROWS_A_THREAD>(|i| {
+                    let mut words = [0u32; 4];
+                    if 4 * quad < codes.dim {
+                        unroll::<4>(|j| {
+                            let code = found[i] >> (8 * j) & 0xff;
+                            let half = self.two_halves(((2 * quad + j as u32) << 8 | code) * 2);
+                            words[j] = math::add_f16x2(offsets[j / 2][j % 2], half);
+                        });
+                    }
+                    place(i as u32).store(U32x4(words));
+                });
+            } else if codes.width.is_multiple_of(4) {
+                let books = [self.operands.book(quad), self.operands.book(quad + 1)];
+                let inside = [4 * quad < codes.dim, 4 * quad + 4 < codes.dim];
+                unroll::<ROWS_A_THREAD>(|i| {
+                    let mut words = [[0u32; 2]; 2];
+                    unroll::<2>(|q| {
+                        if inside[q] {
+                            let code = found[i] >> (8 * q) & 0xff;
+                            let halves = self.halves(code * codes.width + books[q].1);
+                            unroll::<2>(|e| words[q][e] = math::add_f16x2(offsets[q][e], halves[e]));
+                        }
+                    });
+                    place(i as u32).store(U32x4([words[0][0], words[0][1], words[1][0], words[1][1]]));
+                });
+            } else {
+                let mut i = 0;
+                while i < ROWS_A_THREAD as u32 {
+                    let row = first + row + i * (THREADS / 8);
+                    let low = self.operands.quad(row, quad, offsets[0], |at| self.half(at));
+                    let high = self.operands.quad(row, quad + 1, offsets[1], |at| self.half(at));
+                    place(i).store(U32x4([low[0], low[1], high[0], high[1]]));
+                    i += 1;
+                }
+            }
+        }
+    }
+}
+
+/// The queries and the work of a launch; null pointers as the module documentation says.
+#[derive(Clone, Copy)]
+struct Work {
+    queries: *const u16,
+    factors: *const f32,
+    query_count: u32,
+    stride: u32,
+    items: *const U32x4,
+    item_count: *const u32,
+    item_rows: u32,
+    grouped: *const U32x4,
+    row_stride: u32,
+    list_starts: *const u32,
+    lengths: *const u32,
+    row_count: u32,
+    values: *const f32,
+    ranks: *const u32,
+    filter: *const u32,
+    scores: *mut f32,
+    /// Where appended places go, how many candidates each query has, and room for them.
+    places: *mut u32,
+    counts: *mut u32,
+    capacity: u32,
+}
+
+impl Work {
+    /// Items of the launch.
+    #[inline(always)]
+    unsafe fn count(&self, tile: u32) -> u32 {
+        if self.items.is_null() {
+            self.query_count.div_ceil(tile) * self.row_count.div_ceil(self.item_rows.max(1))
+        } else {
+            // SAFETY: one word.
+            unsafe { global::load_nc(self.item_count) }
+        }
+    }
+
+    /// List, first place among the grouped pairs, pairs and first row of an item.
+    #[inline(always)]
+    unsafe fn item(&self, item: u32, tile: u32) -> [u32; 4] {
+        if self.items.is_null() {
+            let cuts = self.row_count.div_ceil(self.item_rows.max(1)).max(1);
+            let first = item / cuts * tile;
+            [0, first, (self.query_count - first).min(tile), item % cuts * self.item_rows]
+        } else {
+            // SAFETY: item < count.
+            unsafe { global::load_nc(self.items.wrapping_add(item as usize)).0 }
+        }
+    }
+
+    /// What the scan adds to the product of a row of the storage.
+    #[inline(always)]
+    unsafe fn value(&self, row: u32) -> f32 {
+        // SAFETY: the row exists; a rank has a bit in the filter, and padding is not looked up.
+        unsafe {
+            let value = global::load_nc(self.values.wrapping_add(row as usize));
+            if self.filter.is_null() {
+                return value;
+            }
+            let rank = global::load_nc(self.ranks.wrapping_add(row as usize));
+            let word =
+                if rank == crate::NO_ROW { 0 } else { global::load_nc(self.filter.wrapping_add((rank / 32) as usize)) };
+            if word >> (rank % 32) & 1 == 1 { value } else { f32::INFINITY }
+        }
+    }
+}
+
+/// Body of the scan kernels. All threads of a block stay together from item to item.
+///
+/// # Safety
+/// As [`scan_lists_64`].
+#[inline(always)]
+unsafe fn scan<
+    R: Rows,
+    const QUERIES: u32,
+    const DOWN: u32,
+    const MMAS: usize,
+    const COLUMNS: usize,
+    const RESIDENT: bool,
+    const APPEND: bool,
+>(
+    work: Work,
+    mut rows: R,
+) {
+    let across = 8 / DOWN;
+    let thread = thread::thread_idx_x();
+    let lane = warp::lane_id();
+    let warp = warp::warp_id();
+    let (warp_row, warp_column) = (warp / across, warp % across);
+    let warp_rows = MMAS as u32 * 16;
+    let warp_columns = COLUMNS as u32 * 8;
+    let chunks = work.stride / CHUNK;
+    let query_bytes = QUERIES * CHUNK_BYTES;
+
+    // SAFETY: for the whole body, the caller promises the shapes; shared addresses stay below `shared_bytes`; storage has a
+    // whole tile of rows from every list's last tile on; scores are written inside the pair's padded part.
+    unsafe {
+        let targets = shared::dynamic::<u64>();
+        let terms = shared::dynamic::<u8>().add(QUERIES * 8).cast::<U32x4>();
+        let values_at = shared::dynamic::<u8>().add(QUERIES * 16).cast::<f32>();
+        let factors_at = terms.cast::<f32>();
+        let numbers_at = factors_at.add(QUERIES).cast::<u32>();
+        let queries_at = shared::dynamic::<u8>().add(header_bytes(QUERIES));
+        let (ring, stage_bytes) = if RESIDENT {
+            (queries_at.add(chunks * query_bytes), ROWS_BYTES)
+        } else {
+            (queries_at, query_bytes + ROWS_BYTES)
+        };
+        // The barriers of the first item stand before its first use.
+        rows.begin(ring.add(R::STAGES * stage_bytes), thread);
+
+        // Addresses of ldmatrix: 16 queries by two 16-byte halves; two groups of 8 rows by two halves.
+        let (a_row, a_half) = (warp_row * warp_rows + (lane & 15), lane >> 4);
+        let (b_row, b_half) = (warp_column * warp_columns + (lane & 7) + ((lane >> 4) << 3), (lane >> 3) & 1);
+        // In an accumulator, a lane holds queries lane/4 and lane/4 + 8, rows 2·(lane mod 4) and the next.
+        let (c_row, c_column) = (lane >> 2, 2 * (lane & 3));
+
+        let count = work.count(QUERIES);
+        let mut number = thread::block_idx_x();
+        // Read an item ahead: a trip to memory that nobody waits for.
+        let mut next = if number < count { work.item(number, QUERIES) } else { [0; 4] };
+        while number < count {
+            let [list, first_place, pairs, first_row] = next;
+            number += thread::grid_dim_x();
+            next = if number < count { work.item(number, QUERIES) } else { [0; 4] };
+            let dense = work.items.is_null();
+            let (start, length) = if dense {
+                (0, work.row_count)
+            } else {
+                (
+                    global::load_nc(work.list_starts.wrapping_add(list as usize)),
+                    global::load_nc(work.lengths.wrapping_add(list as usize)),
+                )
+            };
+            let item_length = (length - first_row).min(work.item_rows);
+            let tiles = item_length.div_ceil(TILE_ROWS);
+
+            let mut ahead = rows.ahead(start + first_row, 0, thread);
+            // The item before may still be read.
+            thread::sync_threads();
+            if thread < QUERIES {
+                // Past the last pair the first is taken again, and its scores are not stored.
+                let place = first_place + if thread < pairs { thread } else { 0 };
+                let [query, low, high, factor] = if dense {
+                    let target = place as u64 * work.row_stride as u64;
+                    let factor = global::load_nc(work.factors.wrapping_add(place as usize));
+                    [place, target as u32, (target >> 32) as u32, factor.to_bits()]
+                } else {
+                    global::load_nc(work.grouped.wrapping_add(place as usize)).0
+                };
+                targets.add(thread).store(low as u64 | (high as u64) << 32);
+                factors_at.add(thread).store(f32::from_bits(factor));
+                numbers_at.add(thread).store(query);
+            }
+            thread::sync_threads();
+
+            let copy_queries = |to: SharedPtr<u8>, chunk: u32| {
+                let (row, part) = (thread / 8, thread % 8);
+                let mut row = row;
+                while row < QUERIES {
+                    let query = numbers_at.add(row).load() as usize;
+                    let at = query * work.stride as usize + (chunk * CHUNK + part * 8) as usize;
+                    async_copy::copy_16(to.add(chunk_offset(row, part)), work.queries.wrapping_add(at).cast());
+                    row += THREADS / 8;
+                }
+            };
+            if RESIDENT {
+                let mut chunk = 0;
+                while chunk < chunks {
+                    copy_queries(queries_at.add(chunk * query_bytes), chunk);
+                    chunk += 1;
+                }
+            }
+            // The load cursor runs `R::STAGES - 1` steps ahead of the compute cursor; a step is one chunk of one tile.
+            let (mut load_tile, mut load_chunk, mut load_stage) = (0u32, 0u32, 0u32);
+            let mut load_step = || {
+                if load_tile < tiles {
+                    let to = ring.add(load_stage * stage_bytes);
+                    rows.fill(to, list, start + first_row + load_tile * TILE_ROWS, load_chunk, thread, ahead);
+                    if !RESIDENT {
+                        copy_queries(to.add(ROWS_BYTES), load_chunk);
+                    }
+                    load_stage = if load_stage + 1 == R::STAGES { 0 } else { load_stage + 1 };
+                    load_chunk += 1;
+                    if load_chunk == chunks {
+                        load_chunk = 0;
+                        load_tile += 1;
+                    }
+                    // Past the last tile the last one's rows are fetched again: they exist.
+                    let tile = load_tile.min(tiles - 1);
+                    ahead = rows.ahead(start + first_row + tile * TILE_ROWS, load_chunk, thread);
+                }
+                async_copy::commit();
+            };
+            unroll::<{ STAGES as usize - 1 }>(|s| {
+                if (s as u32) < R::STAGES - 1 {
+                    load_step();
+                }
+            });
+
+            // Values are fetched a tile ahead: a trip to memory that nobody waits for.
+            let value_of = |tile: u32| {
+                let row = tile * TILE_ROWS + thread;
+                if thread < TILE_ROWS && tile < tiles { work.value(start + first_row + row) } else { 0.0 }
+            };
+            let mut next_value = value_of(0);
+            let mut stage = 0;
+            let mut tile = 0;
+            while tile < tiles {
+                let values_at = values_at.add((tile & 1) * TILE_ROWS);
+                if thread < TILE_ROWS {
+                    values_at.add(thread).store(next_value);
+                }
+                next_value = value_of(tile + 1);
+                let mut acc = [[[0.0f32; 4]; COLUMNS]; MMAS];
+                let mut chunk = 0;
+                while chunk < chunks {
+                    if R::STAGES == 1 {
+                        // The queries, which came before the first stage.
+                        async_copy::wait_all();
+                    } else {
+                        async_copy::wait_group::<{ STAGES - 2 }>();
+                    }
+                    // Also orders the last reads of the stage that is refilled now, and this tile's values.
+                    thread::sync_threads();
+                    load_step();
+                    if R::STAGES == 1 {
+                        thread::sync_threads();
+                    }
+                    // Copies branch by lane; `ldmatrix` and `mma` need the whole warp together.
+                    warp::sync_warp(FULL_MASK);
+                    let b_at = ring.add(stage * stage_bytes);
+                    let a_at = if RESIDENT { queries_at.add(chunk * query_bytes) } else { b_at.add(ROWS_BYTES) };
+                    unroll::<4>(|step| {
+                        let step = 2 * step as u32;
+                        let mut a = [[0u32; 4]; MMAS];
+                        let mut b = [[0u32; 4]; 2];
+                        unroll::<MMAS>(|i| {
+                            a[i] = mma::ldmatrix_x4(a_at.add(chunk_offset(a_row + 16 * i as u32, step + a_half)));
+                        });
+                        unroll::<2>(|j| {
+                            if 2 * j < COLUMNS {
+                                b[j] = mma::ldmatrix_x4(b_at.add(chunk_offset(b_row + 16 * j as u32, step + b_half)));
+                            }
+                        });
+                        unroll::<MMAS>(|i| {
+                            unroll::<COLUMNS>(|j| {
+                                let b = [b[j / 2][2 * (j % 2)], b[j / 2][2 * (j % 2) + 1]];
+                                mma::mma_m16n8k16_f16(&mut acc[i][j], &a[i], b);
+                            });
+                        });
+                    });
+                    stage = if stage + 1 == R::STAGES { 0 } else { stage + 1 };
+                    chunk += 1;
+                }
+
+                let column = warp_column * warp_columns + c_column;
+                let mut values = [[0.0f32; 2]; COLUMNS];
+                unroll::<COLUMNS>(|j| values[j] = values_at.add(column + 8 * j as u32).cast::<F32x2>().load().0);
+                let end = padded(length);
+                let first = first_row + tile * TILE_ROWS + column;
+                unroll::<MMAS>(|i| {
+                    unroll::<2>(|half| {
+                        let place = warp_row * warp_rows + 16 * i as u32 + 8 * half as u32 + c_row;
+                        if APPEND && place < pairs {
+                            let factor = factors_at.add(place).load();
+                            let target = targets.add(place).load();
+                            let limit = f32::from_bits((target >> 32) as u32);
+                            let mut scores = [[0.0f32; 2]; COLUMNS];
+                            let mut hit = false;
+                            #[expect(
+                                clippy::neg_cmp_op_on_partial_ord,
+                                reason = "NaN on either side must keep the row"
+                            )]
+                            unroll::<COLUMNS>(|j| {
+                                unroll::<2>(|e| {
+                                    scores[j][e] = mul_add_f32(acc[i][j][2 * half + e], factor, values[j][e]);
+                                    hit |= !(scores[j][e] > limit);
+                                });
+                            });
+                            if hit {
+                                let query = numbers_at.add(place).load() as usize;
+                                #[expect(clippy::neg_cmp_op_on_partial_ord, reason = "as above")]
+                                let keeps = |j: usize, e: usize| {
+                                    !(scores[j][e] > limit) & (first + ((8 * j + e) as u32) < length)
+                                };
+                                // One atomic for all rows of the lane: each is a round trip to L2.
+                                let mut kept = 0;
+                                unroll::<{ 2 * MOST_COLUMNS }>(|je| {
+                                    if je < 2 * COLUMNS {
+                                        kept += keeps(je / 2, je % 2) as u32;
+                                    }
+                                });
+                                let mut to =
+                                    if kept > 0 { atomic::add_u32(work.counts.wrapping_add(query), kept) } else { 0 };
+                                unroll::<{ 2 * MOST_COLUMNS }>(|je| {
+                                    let (j, e) = (je / 2, je % 2);
+                                    if je < 2 * COLUMNS && keeps(j, e) {
+                                        if to < work.capacity {
+                                            let at = query * work.capacity as usize + to as usize;
+                                            global::store(work.scores.wrapping_add(at), scores[j][e]);
+                                            let row = target as u32 + first + (8 * j + e) as u32;
+                                            global::store(work.places.wrapping_add(at), row);
+                                        }
+                                        to += 1;
+                                    }
+                                });
+                            }
+                        }
+                        if !APPEND && place < pairs {
+                            let factor = factors_at.add(place).load();
+                            let out = work.scores.wrapping_add((targets.add(place).load() + first as u64) as usize);
+                            unroll::<COLUMNS>(|j| {
+                                if first + (8 * j as u32) < end {
+                                    let pair = [
+                                        mul_add_f32(acc[i][j][2 * half], factor, values[j][0]),
+                                        mul_add_f32(acc[i][j][2 * half + 1], factor, values[j][1]),
+                                    ];
+                                    global::store(out.wrapping_add(8 * j).cast::<F32x2>(), F32x2(pair));
+                                }
+                            });
+                        }
+                    });
+                });
+                tile += 1;
+            }
+            async_copy::wait_all();
+        }
+    }
+}
+
+macro_rules! define_flat_kernels {
+    ($($(#[$doc:meta])* $name:ident: $queries:literal, $down:literal, $mmas:literal, $columns:literal, $resident:literal, $append:literal, $blocks:literal;)*) => {$(
+        $(#[$doc])*
+        ///
+        /// `queries` are the f16 copies of [`crate::queries`], `stride` components a row (a multiple of 64), with their `factors`.
+        /// `items`, `item_count` and `grouped` are what [`crate::pairs`] made, for items of `item_rows` rows (a multiple of 128); `list_starts` (multiples of 8) and `lengths` say where lists lie in the
+        /// storage. `base` holds f16 copies of the storage's rows, `values` what to add to each row's product (+∞ for padding).
+        /// With `filter`, rows whose bit at `ranks[row]` is 0 score +∞. The score of row i of the list, for i below its
+        /// padded length, goes i places behind where the pair's scores start. `places`, `counts` and `capacity` are for appending.
+        ///
+        /// Null `items`: each of `query_count` queries against rows 0 .. `row_count`, scores at query · `row_stride` + row.
+        ///
+        /// Grid: any number of blocks of 256 threads, [`shared_bytes`] of dynamic shared memory.
+        ///
+        /// # Safety
+        /// All pointers cover these shapes; `base` and `values` can be read for 128 rows from any multiple of 128 in a list.
+        #[kernel(max_threads = 256, min_blocks = $blocks)]
+        pub unsafe fn $name(
+            queries: *const u16, factors: *const f32, query_count: u32, stride: u32, items: *const U32x4,
+            item_count: *const u32, item_rows: u32, grouped: *const U32x4, row_stride: u32, list_starts: *const u32, lengths: *const u32, row_count: u32,
+            values: *const f32, ranks: *const u32, filter: *const u32, scores: *mut f32, places: *mut u32, counts: *mut u32,
+            capacity: u32, base: *const u16,
+        ) {
+            let work = Work {
+                queries, factors, query_count, stride, items, item_count, item_rows, grouped, row_stride, list_starts, lengths, row_count, values, ranks, filter, scores, places, counts, capacity,
+            };
+            // SAFETY: the same contract.
+            unsafe { scan::<Copies, $queries, $down, $mmas, $columns, $resident, $append>(work, Copies { base, stride }) }
+        }
+    )*};
+}
+
+define_flat_kernels! {
+    /// Scores tiles of 64 queries; copies of at most [`RESIDENT_CHUNKS`] · 64 components.
+    scan_lists_64: 64, 2, 2, 4, true, false, 3;
+    /// As [`scan_lists_64`], for any dimension.
+    scan_lists_64_streamed: 64, 2, 2, 4, false, false, 2;
+    /// As [`scan_lists_64`], tiles of 16 queries.
+    scan_lists_16: 16, 1, 1, 2, true, false, 3;
+    /// As [`scan_lists_16`], for any dimension.
+    scan_lists_16_streamed: 16, 1, 1, 2, false, false, 2;
+    /// Tiles of [`APPEND_QUERIES`]. As [`scan_lists_64`], but appends what is at most the limit of the query: place p of its row (the second word of the pair's record is
+    /// where the pair's part starts, the third the limit's bits) with its score to the query's list of `capacity` in `places` and
+    /// `scores`; `counts[query]` counts all of them, also those that found no place.
+    append_lists: 128, 2, 4, 4, true, true, 2;
+    /// As [`append_lists`], for any dimension.
+    append_lists_streamed: 128, 2, 4, 4, false, true, 2;
+}
+
+macro_rules! define_code_kernels {
+    ($($(#[$doc:meta])* $name:ident: $queries:literal, $down:literal, $mmas:literal, $columns:literal, $table:literal, $append:literal;)*) => {$(
+        $(#[$doc])*
+        ///
+        /// The parameters of [`scan_lists_64`] (`dim` padded to a multiple of 64 is the stride of the queries), and those of
+        /// [`Operands`]: `shape` is code bytes · 2^4 + bits, `centroid_offsets` and `halves` (padded to 16 bytes) are what
+        /// `scale_codes` wrote.
+        ///
+        /// Grid: any number of blocks of 256 threads.
+        ///
+        /// # Safety
+        /// As [`scan_lists_64`]; `codes` can be read for 128 rows from any multiple of 128 in a list, and name codewords that exist.
+        #[kernel(max_threads = 256, min_blocks = 2)]
+        pub unsafe fn $name(
+            queries: *const u16, items: *const U32x4, item_count: *const u32, item_rows: u32, grouped: *const U32x4,
+            list_starts: *const u32, lengths: *const u32, values: *const f32, ranks: *const u32, filter: *const u32, scores: *mut f32, places: *mut u32,
+            counts: *mut u32, capacity: u32,
+            codes: *const u8, shape: u32, width: u32, dim: u32, centroid_offsets: *const u16, halves: *const u16,
+        ) {
+            let work = Work {
+                queries, factors: core::ptr::null(), query_count: 0, stride: dim.next_multiple_of(CHUNK), items, item_count,
+                item_rows, grouped, row_stride: 0, list_starts, lengths, row_count: 0, values, ranks, filter, scores, places, counts, capacity,
+            };
+            let codes = Codes {
+                codes, code_bytes: shape >> 4, bits: shape & 15, width, dim, codebooks: core::ptr::null(),
+                centroids: core::ptr::null(), stride: dim.next_multiple_of(4),
+            };
+            let rows = Decoded::<$table> {
+                operands: Operands { codes, offsets: centroid_offsets, halves },
+                table: SharedPtr::from_address(0),
+                table_bytes: (dim << codes.bits) * 2,
+            };
+            // SAFETY: the same contract.
+            unsafe { scan::<Decoded<$table>, $queries, $down, $mmas, $columns, $table, $append>(work, rows) }
+        }
+    )*};
+}
+
+define_code_kernels! {
+    /// Scores tiles of 64 queries against codes whose halves, at most [`TABLE_BYTES`], are kept in shared memory ([`table_shared_bytes`] of
+    /// it); at most [`TABLE_CHUNKS`] · 64 components.
+    scan_codes_64: 64, 2, 2, 4, true, false;
+    /// As [`scan_codes_64`], for any shape; [`streamed_shared_bytes`].
+    scan_codes_64_streamed: 64, 2, 2, 4, false, false;
+    /// As [`scan_codes_64`], tiles of 16 queries.
+    scan_codes_16: 16, 1, 1, 2, true, false;
+    /// As [`scan_codes_16`], for any shape.
+    scan_codes_16_streamed: 16, 1, 1, 2, false, false;
+    /// As [`append_lists`], of codes as [`scan_codes_64`] takes them.
+    append_codes: 64, 2, 2, 4, true, true;
+    /// As [`append_codes`], for any shape.
+    append_codes_streamed: 64, 2, 2, 4, false, true;
+}

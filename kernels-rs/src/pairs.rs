@@ -1,0 +1,409 @@
+//! Groups the (query, probe) pairs of a batch by list, so that a list is read once for all queries that probe it.
+//!
+//! # Problem
+//! Query q probes the lists `probes[q][0 .. nprobe]`. List-major scanning ([`crate::list_scan`]) wants, for each list, the
+//! queries that probe it, in tiles; and each pair needs a place for the scores of the list's vectors: query q's scores lie in
+//! one row, list after list in the order of its probes, each list's part padded to a multiple of [`PAD`] scores.
+//!
+//! # Algorithm
+//! A counting sort whose keys are list numbers:
+//!
+//! ```text
+//! count:    a warp a query: slot of a pair = counts[list]++ ; offset of its scores in the row = sum of padded lengths before
+//! place:    one block sums up counts -> first pair of each list, first item of each list; a second one row lengths -> row starts
+//! scatter:  grouped[first pair of the list + slot] = all that the scan needs of the pair; the first pair of a tile writes its items
+//! ```
+//!
+//! An *item* is the work of one block: up to `tile` pairs of a list with up to `item_rows` of its rows. Long lists are cut into
+//! several items, so that they are no block's burden alone.
+//!
+//! The slots come from atomics, so the order of pairs in a tile changes from run to run; every pair writes to a place of its own,
+//! so no result depends on it.
+//!
+//! # Cost
+//! One atomic and 16 bytes a pair, 16 bytes an item; three launches. 10,000 queries with 32 probes are 320,000 pairs: a few megabytes.
+
+use cuda_std::global::U32x4;
+use cuda_std::shared::SharedPtr;
+use cuda_std::warp::{FULL_MASK, exclusive_sum, inclusive_sum, shuffle_idx};
+use cuda_std::{atomic, global, kernel, shared_array, thread, warp};
+
+use crate::NO_ROW;
+
+/// Scores of a list are padded to a multiple of this, and lists start at multiples of it: a sector of memory.
+pub const PAD: u32 = 8;
+/// Warps in a block of `count_pairs`.
+pub const WARPS_PER_BLOCK: u32 = 4;
+/// Threads of the two blocks of `place_pairs`.
+pub const PLACE_THREADS: u32 = 1024;
+/// Threads of a block of `scatter_pairs`.
+pub const SCATTER_THREADS: u32 = 256;
+
+/// `length` rounded up to whole sectors.
+#[inline(always)]
+pub const fn padded(length: u32) -> u32 {
+    length.next_multiple_of(PAD)
+}
+
+/// Numbers the pairs of probes `first_probe` .. `end_probe` within their lists, and lays out each query's row of scores.
+///
+/// `probes[query · nprobe ..]` are list numbers or `NO_ROW`. `counts[list]` (zeroed before) counts the pairs of the list;
+/// `slots[pair]` is the pair's number there (unspecified where the list is empty or missing). `offsets[pair]` is where the scores
+/// of the pair start in the query's row, `row_lengths[query]` the length of the row up to `end_probe`, and `live_rows[query]` the sum of
+/// `live[list]` over its probes. `live` is the number of vectors of a list that a search may return.
+///
+/// Grid: ceil(query_count / 4) blocks of 128 threads, a warp a query.
+///
+/// # Safety
+/// All pointers cover these shapes; list numbers are below the number of lists.
+#[kernel(max_threads = 128)]
+pub unsafe fn count_pairs(
+    probes: *const u32,
+    query_count: u32,
+    nprobe: u32,
+    first_probe: u32,
+    end_probe: u32,
+    lengths: *const u32,
+    live: *const u32,
+    counts: *mut u32,
+    slots: *mut u32,
+    offsets: *mut u32,
+    row_lengths: *mut u32,
+    live_rows: *mut u32,
+) {
+    let query = thread::block_idx_x() * WARPS_PER_BLOCK + warp::warp_id();
+    if query >= query_count {
+        return;
+    }
+    let lane = warp::lane_id();
+    let first = query as usize * nprobe as usize;
+    let (mut before, mut alive, mut row_length) = (0u32, 0u32, 0u32);
+    let mut start = 0;
+    while start < nprobe {
+        let probe = start + lane;
+        let (mut length, mut living) = (0, 0);
+        // SAFETY: probe < nprobe; the list exists where it is not NO_ROW.
+        unsafe {
+            if probe < nprobe {
+                let list = global::load_nc(probes.wrapping_add(first + probe as usize));
+                if list != NO_ROW {
+                    length = global::load_nc(lengths.wrapping_add(list as usize));
+                    living = global::load_nc(live.wrapping_add(list as usize));
+                    if length > 0 && probe >= first_probe && probe < end_probe {
+                        let slot = atomic::add_u32(counts.wrapping_add(list as usize), 1);
+                        global::store(slots.wrapping_add(first + probe as usize), slot);
+                    }
+                }
+            }
+            let offset = exclusive_sum(padded(length));
+            if probe < nprobe {
+                global::store(offsets.wrapping_add(first + probe as usize), before + offset);
+            }
+            before += shuffle_idx(FULL_MASK, offset + padded(length), 31);
+            // The row ends with the last probe that counts; offsets go on.
+            let counted = if probe < end_probe { padded(length) } else { 0 };
+            row_length += warp::reduce_add(FULL_MASK, counted);
+        }
+        alive += warp::reduce_add(FULL_MASK, living);
+        start += 32;
+    }
+    if lane == 0 {
+        // SAFETY: query < query_count.
+        unsafe {
+            global::store(row_lengths.wrapping_add(query as usize), row_length);
+            global::store(live_rows.wrapping_add(query as usize), alive);
+        }
+    }
+}
+
+/// The exclusive sum of one value a thread over a block of [`PLACE_THREADS`], and the sum of all. All threads arrive.
+#[inline(always)]
+fn block_sum(value: u64, sums: SharedPtr<u64>) -> (u64, u64) {
+    let own = inclusive_sum(value);
+    // SAFETY: 32 sums fit; barriers stand between writing and reading.
+    unsafe {
+        if warp::lane_id() == 31 {
+            sums.add(warp::warp_id()).store(own);
+        }
+        thread::sync_threads();
+        let of_warp = sums.add(warp::lane_id()).load();
+        let up_to = inclusive_sum(of_warp);
+        let total = shuffle_idx(FULL_MASK, up_to, 31);
+        let before = shuffle_idx(FULL_MASK, up_to - of_warp, warp::warp_id());
+        (before + own - value, total)
+    }
+}
+
+/// Sums up what `count_pairs` counted. Block 0: `first_pairs[list]` = pairs of the lists before, `first_items[list]` = items of the
+/// lists before for tiles of `tile` pairs and `item_rows` rows, and `item_count[0]`, the items of all. Block 1: `row_starts[query]` = lengths of the rows
+/// before, query_count + 1 of them.
+///
+/// Grid: 2 blocks of [`PLACE_THREADS`].
+///
+/// # Safety
+/// All pointers cover these shapes.
+#[kernel(max_threads = 1024)]
+pub unsafe fn place_pairs(
+    list_count: u32,
+    lengths: *const u32,
+    counts: *const u32,
+    tile: u32,
+    item_rows: u32,
+    first_pairs: *mut u32,
+    first_items: *mut u32,
+    item_count: *mut u32,
+    query_count: u32,
+    row_lengths: *const u32,
+    row_starts: *mut u64,
+) {
+    let sums = shared_array!(u64, 32);
+    let thread = thread::thread_idx_x();
+    let lists = thread::block_idx_x() == 0;
+    let count = if lists { list_count } else { query_count };
+    // Each thread takes a run of neighbours: one round over the block whatever the count.
+    let share = count.div_ceil(PLACE_THREADS);
+    let first = (thread * share).min(count);
+    let end = (first + share).min(count);
+    // A list's pairs (low word) and items (high word); or the length of a row.
+    let value = |at: u32| {
+        // SAFETY: at < count.
+        unsafe {
+            if lists {
+                let pairs = global::load(counts.wrapping_add(at as usize));
+                let length = global::load_nc(lengths.wrapping_add(at as usize));
+                let items = pairs.div_ceil(tile.max(1)) * length.div_ceil(item_rows.max(1));
+                (items as u64) << 32 | pairs as u64
+            } else {
+                global::load(row_lengths.wrapping_add(at as usize)) as u64
+            }
+        }
+    };
+    let mut own = 0u64;
+    let mut at = first;
+    while at < end {
+        own += value(at);
+        at += 1;
+    }
+    let (mut before, total) = block_sum(own, sums);
+    let mut at = first;
+    while at < end {
+        // SAFETY: at < count, and each is written by one thread.
+        unsafe {
+            if lists {
+                global::store(first_pairs.wrapping_add(at as usize), before as u32);
+                global::store(first_items.wrapping_add(at as usize), (before >> 32) as u32);
+            } else {
+                global::store(row_starts.wrapping_add(at as usize), before);
+            }
+        }
+        before += value(at);
+        at += 1;
+    }
+    if thread == 0 {
+        // SAFETY: one item count, and one row start more than queries.
+        unsafe {
+            if lists {
+                global::store(item_count, (total >> 32) as u32);
+            } else {
+                global::store(row_starts.wrapping_add(count as usize), total);
+            }
+        }
+    }
+}
+
+/// Writes the pairs grouped by list, `grouped[place]` = (query, where the scores of the pair start in all scores: low and high word,
+/// bits of the query's `factors`), or with `limits` (query, where the pair's part of its row starts, bits of the query's limit, factor);
+/// of probes `first_probe` .. `end_probe`; and the items (list, first place, pairs, first row) of every list.
+///
+/// Grid: ceil(query_count · nprobe / 256) blocks of [`SCATTER_THREADS`].
+///
+/// # Safety
+/// All pointers cover these shapes; the other arrays are what `count_pairs` and `place_pairs` wrote.
+#[kernel(max_threads = 256)]
+pub unsafe fn scatter_pairs(
+    probes: *const u32,
+    pair_count: u32,
+    nprobe: u32,
+    first_probe: u32,
+    end_probe: u32,
+    lengths: *const u32,
+    counts: *const u32,
+    slots: *const u32,
+    offsets: *const u32,
+    row_starts: *const u64,
+    limits: *const f32,
+    factors: *const f32,
+    tile: u32,
+    item_rows: u32,
+    first_pairs: *const u32,
+    first_items: *const u32,
+    grouped: *mut U32x4,
+    items: *mut U32x4,
+) {
+    let pair = thread::block_idx_x() * SCATTER_THREADS + thread::thread_idx_x();
+    if pair >= pair_count {
+        return;
+    }
+    let tile = tile.max(1);
+    // SAFETY: pair < pair_count; places are below the pairs of all lists, items below the count that `place_pairs` made.
+    unsafe {
+        let list = global::load_nc(probes.wrapping_add(pair as usize));
+        let query = pair / nprobe.max(1);
+        let probe = pair - query * nprobe;
+        if list == NO_ROW || probe < first_probe || probe >= end_probe {
+            return;
+        }
+        let length = global::load_nc(lengths.wrapping_add(list as usize));
+        if length == 0 {
+            return;
+        }
+        let slot = global::load_nc(slots.wrapping_add(pair as usize));
+        let first = global::load_nc(first_pairs.wrapping_add(list as usize));
+        let offset = global::load_nc(offsets.wrapping_add(pair as usize));
+        let factor = global::load_nc(factors.wrapping_add(query as usize)).to_bits();
+        let record = if limits.is_null() {
+            let target = global::load_nc(row_starts.wrapping_add(query as usize)) + offset as u64;
+            U32x4([query, target as u32, (target >> 32) as u32, factor])
+        } else {
+            U32x4([query, offset, global::load_nc(limits.wrapping_add(query as usize)).to_bits(), factor])
+        };
+        global::store(grouped.wrapping_add((first + slot) as usize), record);
+        if slot.is_multiple_of(tile) {
+            let pairs = (global::load_nc(counts.wrapping_add(list as usize)) - slot).min(tile);
+            let cuts = length.div_ceil(item_rows.max(1));
+            let mut item = global::load_nc(first_items.wrapping_add(list as usize)) + slot / tile * cuts;
+            let mut row = 0;
+            while row < length {
+                global::store(items.wrapping_add(item as usize), U32x4([list, first + slot, pairs, row]));
+                item += 1;
+                row += item_rows;
+            }
+        }
+    }
+}
+
+/// [`few_pairs`] takes fewer.
+pub const FEW: u32 = PLACE_THREADS;
+
+/// All of the above in one launch, for less than [`FEW`] pairs: nothing is grouped, each pair is a tile of its own. For a batch of a few queries
+/// launches count, and hardly two of them probe the same list.
+///
+/// Parameters as those of `count_pairs`, `place_pairs` and `scatter_pairs`.
+///
+/// Grid: one block of [`PLACE_THREADS`], a thread a pair.
+///
+/// # Safety
+/// As theirs; query_count · nprobe < [`FEW`].
+#[kernel(max_threads = 1024)]
+pub unsafe fn few_pairs(
+    probes: *const u32,
+    query_count: u32,
+    nprobe: u32,
+    lengths: *const u32,
+    live: *const u32,
+    factors: *const f32,
+    item_rows: u32,
+    offsets: *mut u32,
+    row_starts: *mut u64,
+    live_rows: *mut u32,
+    item_count: *mut u32,
+    grouped: *mut U32x4,
+    items: *mut U32x4,
+) {
+    let sums = shared_array!(u64, 32);
+    let scores_before = shared_array!(u64, 1025);
+    let live_before = shared_array!(u32, 1025);
+    let pair = thread::thread_idx_x();
+    let nprobe = nprobe.max(1);
+    let pair_count = query_count * nprobe;
+    let item_rows = item_rows.max(1);
+    // SAFETY: pair < pair_count where anything is read or written; shared arrays have an entry a pair and one more.
+    unsafe {
+        let list = if pair < pair_count { global::load_nc(probes.wrapping_add(pair as usize)) } else { NO_ROW };
+        let (mut length, mut living) = (0, 0);
+        if list != NO_ROW {
+            length = global::load_nc(lengths.wrapping_add(list as usize));
+            living = global::load_nc(live.wrapping_add(list as usize));
+        }
+        let cuts = length.div_ceil(item_rows);
+        let (scores, all_scores) = block_sum(padded(length) as u64, sums);
+        // `block_sum` ends with reads of the sums.
+        thread::sync_threads();
+        let (counted, all_counted) = block_sum((cuts as u64) << 32 | living as u64, sums);
+        scores_before.add(pair).store(scores);
+        live_before.add(pair).store(counted as u32);
+        if pair == 0 {
+            scores_before.add(FEW).store(all_scores);
+            live_before.add(FEW).store(all_counted as u32);
+            global::store(item_count, (all_counted >> 32) as u32);
+        }
+        thread::sync_threads();
+        if pair <= query_count {
+            let first = if pair * nprobe < FEW { pair * nprobe } else { FEW };
+            let start = scores_before.add(first).load();
+            global::store(row_starts.wrapping_add(pair as usize), start);
+            if pair < query_count {
+                let next = if (pair + 1) * nprobe < FEW { (pair + 1) * nprobe } else { FEW };
+                let alive = live_before.add(next).load() - live_before.add(first).load();
+                global::store(live_rows.wrapping_add(pair as usize), alive);
+            }
+        }
+        if pair < pair_count {
+            let query = pair / nprobe;
+            let start = scores_before.add(query * nprobe).load();
+            global::store(offsets.wrapping_add(pair as usize), (scores - start) as u32);
+            let factor = global::load_nc(factors.wrapping_add(query as usize)).to_bits();
+            let record = U32x4([query, scores as u32, (scores >> 32) as u32, factor]);
+            global::store(grouped.wrapping_add(pair as usize), record);
+            let mut item = (counted >> 32) as u32;
+            let mut row = 0;
+            while row < length {
+                global::store(items.wrapping_add(item as usize), U32x4([list, pair, 1, row]));
+                item += 1;
+                row += item_rows;
+            }
+        }
+    }
+}
+
+/// Begins lists of candidates with what was selected: the `selected` (score, place) of each query become the first of its list of
+/// `capacity`, `counts[query]` = `selected`, and `limits[query]` is the last score, NaN (no limit) where there are fewer.
+///
+/// Grid: ceil(query_count / 4) blocks of 128 threads, a warp a query.
+///
+/// # Safety
+/// All pointers cover these shapes; selected ≤ capacity.
+#[kernel(max_threads = 128)]
+pub unsafe fn begin_candidates(
+    query_count: u32,
+    selected: u32,
+    scores: *const f32,
+    places: *const u32,
+    capacity: u32,
+    list_scores: *mut f32,
+    list_places: *mut u32,
+    counts: *mut u32,
+    limits: *mut f32,
+) {
+    let query = thread::block_idx_x() * WARPS_PER_BLOCK + warp::warp_id();
+    if query >= query_count {
+        return;
+    }
+    let (from, to) = (query as usize * selected as usize, query as usize * capacity as usize);
+    let mut at = warp::lane_id();
+    // SAFETY: query < query_count, at < selected.
+    unsafe {
+        while at < selected {
+            let score = global::load_nc(scores.wrapping_add(from + at as usize));
+            let place = global::load_nc(places.wrapping_add(from + at as usize));
+            global::store(list_scores.wrapping_add(to + at as usize), score);
+            global::store(list_places.wrapping_add(to + at as usize), place);
+            if at == selected - 1 {
+                let limit = if place == NO_ROW { f32::NAN } else { score };
+                global::store(limits.wrapping_add(query as usize), limit);
+                global::store(counts.wrapping_add(query as usize), selected);
+            }
+            at += 32;
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! Half-precision copies of queries for scanning lists, each with its own scale.
+//!
+//! As [`crate::prepare`], with two differences. Every query has its own power of two, so one kernel reads a query twice instead of two
+//! kernels reading all of them, and a batch of one query costs one launch; and what the scan needs of a query beside its copy comes
+//! ready to use:
+//!
+//! ```text
+//! v = x - centre (squared L2), x (inner product), x / |x| (cosine)
+//! copy = f16(v * scale), scale = the power of two that brings the query's greatest component into [2^14, 2^15)
+//! factor = -2 (L2) or -1, over the scales of query and base     // score = value of the base row + factor * product
+//! error = bound of |score + shift - distance| for every row of the base           // of crate::filter, from its greatest norm and residual
+//! shift = |v|^2 (L2) or 0                                        // score + shift is the distance
+//! ```
+
+use cuda_std::warp::{FULL_MASK, butterfly_sum};
+use cuda_std::{global, kernel, math, thread, unroll, warp};
+
+use crate::canonical::squares;
+use crate::element::{self, Element};
+use crate::filter::{Bounds, QueryTerms};
+use crate::prepare::{METRIC_COSINE, METRIC_L2, round_up, scale_of};
+
+/// Warps in a block of these kernels.
+pub const WARPS_PER_BLOCK: u32 = 4;
+
+/// Body of the `prepare_queries_*` kernels.
+///
+/// # Safety
+/// As [`prepare_queries_f32`].
+#[inline(always)]
+#[expect(clippy::too_many_arguments, reason = "kernel parameters are passed separately so that loads stay ld.global")]
+unsafe fn prepare_queries<E: Element>(
+    rows: *const E::Stored,
+    count: u32,
+    stride: u32,
+    centre: *const f32,
+    metric: u32,
+    base_greatest: *const u32,
+    copy: *mut u16,
+    copy_stride: u32,
+    factors: *mut f32,
+    base_bounds: *const f32,
+    errors: *mut f32,
+    shifts: *mut f32,
+) {
+    let row = thread::block_idx_x() * WARPS_PER_BLOCK + warp::warp_id();
+    if row >= count {
+        return;
+    }
+    let lane = warp::lane_id();
+    let (quads, copy_quads) = (stride / 4, copy_stride / 4);
+    let x = rows.wrapping_add(row as usize * stride as usize);
+    // SAFETY: the caller promises the shapes; row < count, and quads stay below their rows' ends.
+    unsafe {
+        let mut greatest = 0.0f32;
+        let mut base = 0;
+        while base < quads {
+            let quad = base + lane;
+            if quad < quads {
+                let x = E::load4(x, quad);
+                let c = if centre.is_null() { [0.0; 4] } else { element::F32::load4(centre, quad) };
+                unroll::<4>(|e| greatest = math::max_f32(greatest, (x[e] - c[e]).abs()));
+            }
+            base += 32;
+        }
+        // Floats that are not negative order like their bits.
+        let greatest = f32::from_bits(warp::reduce_max(FULL_MASK, greatest.to_bits()));
+        let normalise = if metric == METRIC_COSINE {
+            let squares = squares::<E>(x, quads, lane);
+            if squares == 0.0 { 0.0 } else { 1.0 / math::sqrt_f64(squares) }
+        } else {
+            1.0
+        };
+        let scale = scale_of(metric, greatest);
+        let (up, down) = (scale as f64, 1.0 / scale as f64);
+        let (mut own, mut of_copy, mut lost) = (0.0f64, 0.0f64, 0.0f64);
+        let mut base = 0;
+        while base < copy_quads {
+            let quad = base + lane;
+            if quad < copy_quads {
+                let (mut x, mut c) = (E::load4(x, if quad < quads { quad } else { 0 }), [0.0; 4]);
+                if !centre.is_null() {
+                    c = element::F32::load4(centre, if quad < quads { quad } else { 0 });
+                }
+                if quad >= quads {
+                    (x, c) = ([0.0; 4], [0.0; 4]);
+                }
+                let mut bits = [0u32; 4];
+                unroll::<4>(|e| {
+                    let v = (x[e] as f64 - c[e] as f64) * normalise;
+                    let half = math::f32_to_f16((v * up) as f32);
+                    let held = math::f16_to_f32(half) as f64 * down;
+                    bits[e] = half as u32;
+                    own += v * v;
+                    of_copy += held * held;
+                    lost += (v - held) * (v - held);
+                });
+                let words = [bits[0] | bits[1] << 16, bits[2] | bits[3] << 16];
+                let at = row as usize * copy_stride as usize + 4 * quad as usize;
+                global::store(copy.wrapping_add(at).cast::<global::U32x2>(), global::U32x2(words));
+            }
+            base += 32;
+        }
+        let own = butterfly_sum(own);
+        let of_copy = butterfly_sum(of_copy);
+        let lost = butterfly_sum(lost);
+        if lane == 0 {
+            let at = row as usize;
+            let base_scale = scale_of(metric, f32::from_bits(global::load(base_greatest)));
+            let factor = (1.0 / scale) * (1.0 / base_scale);
+            let l2 = metric == METRIC_L2;
+            global::store(factors.wrapping_add(at), if l2 { -2.0 * factor } else { -factor });
+            let x =
+                Bounds { norm: round_up(math::sqrt_f64(own.max(of_copy))), residual: round_up(math::sqrt_f64(lost)) };
+            let terms = QueryTerms::new(metric, copy_stride, x);
+            unroll::<2>(|set| {
+                let y = Bounds {
+                    norm: global::load_nc(base_bounds.wrapping_add(2 * set)),
+                    residual: global::load_nc(base_bounds.wrapping_add(2 * set + 1)),
+                };
+                global::store(errors.wrapping_add(set * count as usize + at), terms.error(metric, y));
+            });
+            global::store(shifts.wrapping_add(at), if l2 { own as f32 } else { 0.0 });
+        }
+    }
+}
+
+macro_rules! define_kernels {
+    ($(($element:ident, $stored:ty, $name:ident, $handle:ident, $rerank:ident, $rh:ident, $f:ident, $fh:ident))*) => {$(
+        /// Writes copy, factor, shift and errors of each query (module documentation). `base_bounds` are the greatest norm and
+        /// residual of the vectors, then of the centroids; `errors` has `count` bounds against the vectors, then against the centroids.
+        ///
+        /// Grid: ceil(count / 4) blocks of 128 threads, a warp a query.
+        ///
+        /// # Safety
+        /// `rows` has `count` rows of `stride` components, `copy` as many of `copy_stride` ≥ stride, both multiples of 4; the other
+        /// arrays have an entry a row; `centre` is null or has `stride` components; `base_greatest` is what `greatest_*` made.
+        #[kernel(max_threads = 128)]
+        pub unsafe fn $name(
+            rows: *const $stored, count: u32, stride: u32, centre: *const f32, metric: u32, base_greatest: *const u32,
+            copy: *mut u16, copy_stride: u32, factors: *mut f32, base_bounds: *const f32, errors: *mut f32,
+            shifts: *mut f32,
+        ) {
+            // SAFETY: the same contract.
+            unsafe {
+                prepare_queries::<element::$element>(
+                    rows, count, stride, centre, metric, base_greatest, copy, copy_stride, factors, base_bounds,
+                    errors, shifts,
+                )
+            }
+        }
+    )*};
+}
+crate::list_search_instances!(define_kernels);

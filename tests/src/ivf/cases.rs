@@ -1,0 +1,206 @@
+//! The table of cases. Every back end runs all of them; the emulator those of size [`Size::Small`].
+
+use warpann::ivf::{Encoding, Scan};
+use warpann::{ElementType, Metric};
+
+use crate::cases::{Size, VectorData};
+
+/// How ids are given.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ids {
+    /// 0, 1, 2, ..
+    Counted,
+    /// A shuffled choice of large numbers.
+    Any,
+}
+
+/// A case of search in an inverted file.
+#[derive(Debug, Clone, PartialEq)]
+pub struct IvfCase {
+    /// Components of a vector.
+    pub dim: usize,
+    /// Vectors in the index.
+    pub n: usize,
+    /// Lists.
+    pub lists: usize,
+    /// Queries.
+    pub nq: usize,
+    /// Neighbours asked for.
+    pub k: usize,
+    /// Lists probed.
+    pub probes: usize,
+    /// The metric.
+    pub metric: Metric,
+    /// The element type.
+    pub element: ElementType,
+    /// What is kept of a vector.
+    pub encoding: Encoding,
+    /// How the vectors are made.
+    pub data: VectorData,
+    /// How ids are given.
+    pub ids: Ids,
+    /// Share of the vectors that may be found, in percent.
+    pub allowed: Option<u32>,
+    /// How lists are read.
+    pub scan: Scan,
+    /// Seed of the vectors.
+    pub seed: u64,
+    /// Who runs it.
+    pub size: Size,
+}
+
+impl IvfCase {
+    /// Name of the test.
+    pub fn name(&self) -> String {
+        let IvfCase { dim, n, lists, nq, k, probes, metric, element, data, .. } = self;
+        let encoding = match self.encoding {
+            Encoding::Flat => "flat".to_owned(),
+            Encoding::Pq { sub_quantizers, bits, rotate } => {
+                format!("pq{sub_quantizers}x{bits}{}", if rotate { "_rotated" } else { "" })
+            }
+        };
+        let filter = self.allowed.map_or(String::new(), |percent| format!("_allowed{percent}"));
+        let ids = if self.ids == Ids::Any { "_ids" } else { "" };
+        let scan = match self.scan {
+            Scan::Auto => "",
+            Scan::ListMajor => "_by_list",
+            Scan::QueryMajor => "_by_query",
+        };
+        format!(
+            "ivf::{}::{}::{encoding}::{data:?}::d{dim}_n{n}_l{lists}_q{nq}_k{k}_p{probes}{filter}{ids}{scan}",
+            metric.name(),
+            element.name()
+        )
+    }
+}
+
+/// Dimension, vectors, lists, queries, neighbours, probes.
+#[derive(Debug, Clone, Copy)]
+struct Shape {
+    dim: usize,
+    n: usize,
+    lists: usize,
+    nq: usize,
+    k: usize,
+    probes: usize,
+}
+
+const fn shape(dim: usize, n: usize, lists: usize, nq: usize, k: usize, probes: usize) -> Shape {
+    Shape { dim, n, lists, nq, k, probes }
+}
+
+/// Odd sizes, empty indexes, one list, as many lists as vectors, all lists and more than all, k past the candidates.
+const SMALL_SHAPES: &[Shape] = &[
+    shape(1, 1, 1, 1, 1, 1),
+    shape(1, 0, 2, 2, 3, 1),
+    shape(2, 5, 1, 0, 1, 1),
+    shape(1, 200, 5, 3, 10, 2),
+    shape(2, 40, 40, 2, 5, 7),
+    shape(3, 130, 4, 3, 200, 4),
+    shape(5, 129, 3, 5, 32, 9),
+    shape(17, 257, 8, 9, 33, 3),
+    shape(31, 90, 7, 2, 64, 1),
+    shape(32, 300, 6, 20, 1, 6),
+    shape(65, 150, 2, 3, 129, 1),
+    shape(128, 260, 5, 2, 10, 4),
+    shape(129, 70, 3, 1, 5, 2),
+    shape(8, 700, 3, 60, 4, 2),
+    shape(200, 40, 2, 1, 3, 1),
+];
+
+/// As [`SMALL_SHAPES`], for CPU and GPU: batches that share lists, single queries, more candidates than fit shared memory.
+const LARGE_SHAPES: &[Shape] = &[
+    shape(96, 20_000, 64, 300, 10, 8),
+    shape(128, 20_000, 100, 1, 100, 10),
+    shape(128, 12_000, 16, 17, 1_000, 16),
+    shape(33, 30_000, 300, 70, 100, 40),
+    shape(960, 1_500, 10, 33, 10, 3),
+    shape(4, 40_000, 7, 40, 2_500, 2),
+    shape(64, 9_000, 1_000, 129, 31, 1_000),
+];
+
+/// Dimension, sub-quantizers, bits.
+const CODES: &[(usize, usize, u32)] =
+    &[(1, 1, 4), (6, 3, 4), (12, 12, 5), (16, 4, 6), (21, 7, 7), (32, 1, 4), (35, 5, 8), (64, 16, 4), (128, 64, 4)];
+
+/// Every case.
+pub fn ivf_cases() -> Vec<IvfCase> {
+    let mut cases: Vec<IvfCase> = Vec::new();
+    let mut add = |shape: Shape, metric: Metric, element: ElementType, encoding, data: VectorData, size: Size| {
+        let number = cases.len();
+        let Shape { dim, n, lists, nq, k, probes } = shape;
+        cases.push(IvfCase {
+            dim,
+            n,
+            lists,
+            nq,
+            k,
+            probes,
+            metric,
+            element,
+            encoding,
+            data,
+            ids: if number % 3 == 1 { Ids::Any } else { Ids::Counted },
+            allowed: [None, None, Some(50), None, Some(3), None, Some(0)][number % 7],
+            scan: [Scan::Auto, Scan::ListMajor, Scan::QueryMajor, Scan::Auto][number % 4],
+            seed: 5_000 + number as u64,
+            size,
+        });
+    };
+    for metric in [Metric::L2, Metric::InnerProduct, Metric::Cosine] {
+        for (shapes, size) in [(SMALL_SHAPES, Size::Small), (LARGE_SHAPES, Size::Large)] {
+            for &shape in shapes {
+                add(shape, metric, ElementType::F32, Encoding::Flat, VectorData::Gaussian, size);
+            }
+        }
+        let kinds = [
+            VectorData::Ties,
+            VectorData::Duplicates,
+            VectorData::AllEqual,
+            VectorData::FarClusters,
+            VectorData::Huge,
+            VectorData::Tiny,
+            VectorData::Zeros,
+            VectorData::Outlier,
+            VectorData::Line,
+        ];
+        for data in kinds {
+            let (small, large) = (shape(19, 300, 9, 4, 20, 3), shape(100, 6_000, 30, 50, 50, 6));
+            add(small, metric, ElementType::F32, Encoding::Flat, data, Size::Small);
+            add(large, metric, ElementType::F32, Encoding::Flat, data, Size::Large);
+        }
+        for (number, element) in
+            [ElementType::F16, ElementType::Bf16, ElementType::U8, ElementType::I8].into_iter().enumerate()
+        {
+            let coded = Encoding::Pq { sub_quantizers: 5, bits: 4, rotate: number % 2 == 1 };
+            for data in [VectorData::Gaussian, VectorData::Ties] {
+                add(shape(13, 200, 6, 3, 20, 2), metric, element, Encoding::Flat, data, Size::Small);
+                add(shape(20, 200, 6, 3, 20, 2), metric, element, coded, data, Size::Small);
+                let large = shape(130, 8_000, 50, 90, 30, 9);
+                add(large, metric, element, Encoding::Flat, data, Size::Large);
+                add(
+                    large,
+                    metric,
+                    element,
+                    Encoding::Pq { sub_quantizers: 26, bits: 6, rotate: false },
+                    data,
+                    Size::Large,
+                );
+            }
+        }
+        for (number, &(dim, sub_quantizers, bits)) in CODES.iter().enumerate() {
+            let coded = Encoding::Pq { sub_quantizers, bits, rotate: number % 3 == 2 };
+            for data in [VectorData::Gaussian, VectorData::Duplicates, VectorData::Zeros] {
+                let (small, large) = (shape(dim, 150, 4, 3, 12, 2), shape(dim, 5_000, 40, 200, 40, 7));
+                add(small, metric, ElementType::F32, coded, data, Size::Small);
+                add(large, metric, ElementType::F32, coded, data, Size::Large);
+            }
+        }
+        // Nothing to find, one list, k past everything, for codes.
+        let coded = Encoding::Pq { sub_quantizers: 2, bits: 4, rotate: false };
+        for shape in [shape(4, 0, 2, 2, 3, 1), shape(4, 50, 1, 3, 70, 1), shape(4, 60, 20, 3, 70, 99)] {
+            add(shape, metric, ElementType::F32, coded, VectorData::Gaussian, Size::Small);
+        }
+    }
+    cases
+}

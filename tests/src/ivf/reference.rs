@@ -1,0 +1,229 @@
+//! What an inverted file holds and finds, by definition. Of warpann only names of metrics are used, and what training found
+//! (centroids, codebooks, rotation), which the definition takes as given.
+
+use std::collections::HashMap;
+
+use warpann::Metric;
+
+use crate::reference::{NO_ID, badness, defined, worst};
+
+/// What training found.
+#[derive(Debug, Clone)]
+pub struct Model {
+    /// Components of a vector.
+    pub dim: usize,
+    /// The metric of the index.
+    pub metric: Metric,
+    /// Lists × dim.
+    pub centroids: Vec<f64>,
+    /// For product quantization: M × codewords × dim / M, and M.
+    pub codebooks: Option<(Vec<f32>, usize)>,
+    /// Row-major; for product quantization after a rotation.
+    pub rotation: Option<Vec<f64>>,
+}
+
+fn first_best(values: impl Iterator<Item = f64>) -> usize {
+    let mut best = (0, f64::INFINITY);
+    for (at, value) in values.enumerate() {
+        if value < best.1 {
+            best = (at, value);
+        }
+    }
+    best.0
+}
+
+impl Model {
+    /// What vectors are compared with centroids by.
+    fn coarse(&self) -> Metric {
+        if self.metric == Metric::L2 { Metric::L2 } else { Metric::InnerProduct }
+    }
+
+    /// What queries are compared with stored vectors by.
+    pub fn fine(&self) -> Metric {
+        if self.codebooks.is_some() { self.coarse() } else { self.metric }
+    }
+
+    /// A vector or query as it is assigned, coded and compared.
+    pub fn transform(&self, x: &[f64]) -> Vec<f64> {
+        let mut x = x.to_vec();
+        if self.codebooks.is_some() && self.metric == Metric::Cosine {
+            let norm = defined_square(&x).sqrt();
+            if norm != 0.0 {
+                x.iter_mut().for_each(|x| *x = f64::from((*x / norm) as f32));
+            }
+        }
+        match &self.rotation {
+            Some(matrix) => {
+                matrix.chunks(self.dim).map(|row| f64::from(defined(Metric::InnerProduct, &x, row))).collect()
+            }
+            None => x,
+        }
+    }
+
+    /// The list of a transformed vector: the first best of its metric, by the defined distance.
+    pub fn list(&self, x: &[f64]) -> usize {
+        // For cosine the best inner product; vectors go to the nearest centroid otherwise.
+        let metric = if self.metric == Metric::Cosine { Metric::InnerProduct } else { Metric::L2 };
+        first_best(self.centroids.chunks(self.dim).map(|c| badness(metric, f64::from(defined(metric, x, c)))))
+    }
+
+    /// What is kept of a transformed vector in its list.
+    pub fn stored(&self, x: &[f64], list: usize) -> Vec<f64> {
+        let Some((codebooks, parts)) = &self.codebooks else { return x.to_vec() };
+        let (dim, width) = (self.dim, self.dim / parts);
+        let centroid = &self.centroids[list * dim..][..dim];
+        let residual: Vec<f32> = x.iter().zip(centroid).map(|(x, c)| *x as f32 - *c as f32).collect();
+        let mut stored = Vec::new();
+        for (part, book) in codebooks.chunks(codebooks.len() / parts).enumerate() {
+            let here = &residual[part * width..][..width];
+            let distance = |word: &[f32]| {
+                let mut sum = 0f32;
+                for (x, c) in here.iter().zip(word) {
+                    let difference = x - c;
+                    sum += difference * difference;
+                }
+                f64::from(sum)
+            };
+            let word = first_best(book.chunks(width).map(distance));
+            for (p, c) in book[word * width..][..width].iter().zip(&centroid[part * width..]) {
+                stored.push(f64::from(*c as f32 + p));
+            }
+        }
+        stored
+    }
+
+    /// What reading a stored vector back gives.
+    pub fn read_back(&self, stored: &[f64]) -> Vec<f32> {
+        let Some(matrix) = &self.rotation else { return stored.iter().map(|&x| x as f32).collect() };
+        let column = |j: usize| -> Vec<f64> { (0..self.dim).map(|i| matrix[i * self.dim + j]).collect() };
+        (0..self.dim).map(|j| defined(Metric::InnerProduct, stored, &column(j))).collect()
+    }
+
+    /// The lists that a transformed query probes, nearest first.
+    pub fn probes(&self, query: &[f64], probes: usize) -> Vec<usize> {
+        let metric = self.coarse();
+        let mut all: Vec<(f64, usize)> = self
+            .centroids
+            .chunks(self.dim)
+            .map(|c| badness(metric, f64::from(defined(metric, query, c))))
+            .zip(0..)
+            .collect();
+        all.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
+        all.into_iter().take(probes).map(|(_, list)| list).collect()
+    }
+}
+
+/// ⟨x, x⟩ by the definition, before it is rounded to f32.
+fn defined_square(x: &[f64]) -> f64 {
+    crate::reference::defined_sum(x, x, |a, b| a * b)
+}
+
+/// The contents of an index.
+#[derive(Debug, Clone)]
+pub struct Contents {
+    /// What training found.
+    pub model: Model,
+    /// Id, and stored vector, of each member of each list.
+    pub lists: Vec<Vec<(u64, Vec<f64>)>>,
+}
+
+impl Contents {
+    /// Nothing yet.
+    pub fn new(model: Model) -> Contents {
+        let lists = model.centroids.len() / model.dim;
+        Contents { model, lists: vec![Vec::new(); lists] }
+    }
+
+    /// Adds rows with these ids.
+    pub fn add(&mut self, rows: &[f64], ids: &[u64]) {
+        for (row, &id) in rows.chunks(self.model.dim).zip(ids) {
+            let x = self.model.transform(row);
+            let list = self.model.list(&x);
+            let stored = self.model.stored(&x, list);
+            self.lists[list].push((id, stored));
+        }
+    }
+
+    /// Removes ids.
+    pub fn remove(&mut self, ids: &[u64]) {
+        self.lists.iter_mut().for_each(|list| list.retain(|(id, _)| !ids.contains(id)));
+    }
+
+    /// All ids, ascending.
+    pub fn ids(&self) -> Vec<u64> {
+        let mut ids: Vec<u64> = self.lists.iter().flatten().map(|&(id, _)| id).collect();
+        ids.sort_unstable();
+        ids
+    }
+
+    /// Stored vectors by id.
+    pub fn by_id(&self) -> HashMap<u64, &[f64]> {
+        self.lists.iter().flatten().map(|(id, stored)| (*id, stored.as_slice())).collect()
+    }
+
+    /// Everything that a query may find, best first, equal distances by lower id.
+    pub fn ranked(&self, query: &[f64], probes: usize, allowed: impl Fn(u64) -> bool) -> Vec<(u64, f32)> {
+        let (query, metric) = (self.model.transform(query), self.model.fine());
+        let mut found = Vec::new();
+        for list in self.model.probes(&query, probes) {
+            for (id, stored) in self.lists[list].iter().filter(|(id, _)| allowed(*id)) {
+                found.push((*id, defined(metric, &query, stored)));
+            }
+        }
+        found.sort_by(|a, b| {
+            let (x, y) = (badness(metric, f64::from(a.1)), badness(metric, f64::from(b.1)));
+            x.total_cmp(&y).then(a.0.cmp(&b.0))
+        });
+        found
+    }
+
+    /// The first `k` of [`Self::ranked`], filled up with empty slots.
+    pub fn nearest(&self, query: &[f64], k: usize, probes: usize, allowed: impl Fn(u64) -> bool) -> Vec<(u64, f32)> {
+        let mut found = self.ranked(query, probes, allowed);
+        found.resize(k, (NO_ID, worst(self.model.metric)));
+        found
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn model(metric: Metric) -> Model {
+        // Two lists, at (0, 0) and (10, 0); under cosine at (1, 0) and (0, 1).
+        let centroids = if metric == Metric::Cosine { vec![1.0, 0.0, 0.0, 1.0] } else { vec![0.0, 0.0, 10.0, 0.0] };
+        Model { dim: 2, metric, centroids, codebooks: None, rotation: None }
+    }
+
+    #[test]
+    fn lists_and_neighbours_found_by_hand() {
+        let mut flat = Contents::new(model(Metric::L2));
+        flat.add(&[1.0, 0.0, 9.0, 0.0, 5.0, 0.0, 2.0, 0.0], &[7, 3, 9, 1]);
+        // (5, 0) is as far from both: the first list.
+        assert_eq!(flat.lists.iter().map(Vec::len).collect::<Vec<_>>(), [3, 1]);
+        assert_eq!(flat.nearest(&[1.5, 0.0], 3, 1, |_| true), [(1, 0.25), (7, 0.25), (9, 12.25)]);
+        assert_eq!(flat.nearest(&[1.5, 0.0], 2, 2, |id| id != 1), [(7, 0.25), (9, 12.25)]);
+        assert_eq!(flat.nearest(&[9.0, 0.0], 2, 1, |_| true), [(3, 0.0), (NO_ID, f32::INFINITY)]);
+        assert_eq!(flat.ids(), [1, 3, 7, 9]);
+        flat.remove(&[9, 3]);
+        assert_eq!(flat.ids(), [1, 7]);
+    }
+
+    #[test]
+    fn codes_found_by_hand() {
+        // One part of two components with codewords (0, 0) and (1, −1); another centroid at (10, 0).
+        let mut coded = model(Metric::L2);
+        coded.codebooks = Some((vec![0.0, 0.0, 1.0, -1.0], 1));
+        assert_eq!(coded.stored(&[10.9, -0.8], 1), [11.0, -1.0]);
+        assert_eq!(coded.stored(&[10.4, -0.4], 1), [10.0, 0.0]);
+        // Turned by a quarter: (x, y) becomes (−y, x).
+        coded.rotation = Some(vec![0.0, -1.0, 1.0, 0.0]);
+        assert_eq!(coded.transform(&[3.0, 4.0]), [-4.0, 3.0]);
+        assert_eq!(coded.read_back(&[-4.0, 3.0]), [3.0, 4.0]);
+        let mut cosine = model(Metric::Cosine);
+        assert_eq!(cosine.transform(&[3.0, 4.0]), [3.0, 4.0]);
+        cosine.codebooks = Some((vec![0.0, 0.0], 1));
+        assert_eq!(cosine.transform(&[3.0, 4.0]), [f64::from(0.6f32), f64::from(0.8f32)]);
+        assert_eq!((cosine.fine(), cosine.list(&[3.0, 4.0])), (Metric::InnerProduct, 1));
+    }
+}

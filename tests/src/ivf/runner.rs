@@ -1,0 +1,195 @@
+//! Runs one case on one device and compares it with the reference, to the bit.
+
+use half::{bf16, f16};
+use warpann::ivf::{Bitset, Encoding, IvfIndex, Scan, SearchOptions};
+use warpann::{Device, ElementType, Neighbors};
+
+use super::cases::{Ids, IvfCase};
+use super::reference::{Contents, Model};
+use crate::data::{self, Component, Random};
+use crate::reference::{badness, worst};
+use crate::runner::Outcome;
+
+/// Runs a case.
+///
+/// # Errors
+/// The first difference, in words.
+pub fn run(case: &IvfCase, device: Device) -> Outcome {
+    let run = match case.element {
+        ElementType::F32 => run_elements::<f32>,
+        ElementType::F16 => run_elements::<f16>,
+        ElementType::Bf16 => run_elements::<bf16>,
+        ElementType::U8 => run_elements::<u8>,
+        ElementType::I8 => run_elements::<i8>,
+    };
+    run(case, device).map_err(|what| format!("{what}\non {device}: {case:?}"))
+}
+
+/// What training has found.
+pub fn model<T: Component>(index: &IvfIndex<T>) -> Model {
+    let widen = |values: &[f32]| -> Vec<f64> { values.iter().map(|&x| f64::from(x)).collect() };
+    Model {
+        dim: index.dim(),
+        metric: index.metric(),
+        centroids: widen(index.centroids()),
+        codebooks: index.quantizer().map(|pq| (pq.codebooks().to_vec(), pq.sub_quantizers())),
+        rotation: index.rotation().map(|rotation| widen(rotation.matrix())),
+    }
+}
+
+/// `n` ids.
+pub fn ids(kind: Ids, n: usize, seed: u64) -> Vec<u64> {
+    let mut random = Random::new(seed);
+    match kind {
+        Ids::Counted => (0..n as u64).collect(),
+        Ids::Any => {
+            // Distinct: the low bits count. Never all ones: bit 63 is clear.
+            let mut ids: Vec<u64> = (0..n as u64).map(|at| (random.bits() >> 1 & !0xf_ffff) | at).collect();
+            for at in (1..n).rev() {
+                ids.swap(at, random.below(at + 1));
+            }
+            ids
+        }
+    }
+}
+
+fn run_elements<T: Component>(case: &IvfCase, device: Device) -> Outcome {
+    let &IvfCase { dim, n, lists, nq, k, probes, metric, encoding, data, seed, .. } = case;
+    let text = |error: warpann::Error| error.to_string();
+    let vectors = data::vectors::<T>(data, dim, n, nq, seed);
+    let mut index = IvfIndex::<T>::builder(dim, lists)
+        .metric(metric)
+        .encoding(encoding)
+        .device(device)
+        .iterations(3)
+        .seed(seed)
+        .build()
+        .map_err(text)?;
+    let need = match encoding {
+        Encoding::Flat => lists,
+        Encoding::Pq { bits, .. } => lists.max(1 << bits),
+    };
+    if n >= need {
+        index.train(&vectors.base).map_err(text)?;
+    } else {
+        index.train(&data::vectors::<T>(data, dim, need, 0, seed).base).map_err(text)?;
+    }
+    let model = model(&index);
+    if model.centroids.len() != lists * dim || !index.is_trained() || model.centroids.iter().any(|c| !c.is_finite()) {
+        return Err(format!("{} components of centroids", model.centroids.len()));
+    }
+    let mut contents = Contents::new(model);
+    let ids = ids(case.ids, n, seed);
+    contents.add(&vectors.exact_base, &ids);
+    // One to three additions, of uneven size.
+    let first = [n, n / 3, n / 2][(seed % 3) as usize];
+    let second = first + (n - first) / 2;
+    for portion in [0..first, first..second, second..n] {
+        let rows = &vectors.base[portion.start * dim..portion.end * dim];
+        match case.ids {
+            Ids::Counted => index.add(rows),
+            Ids::Any => index.add_with_ids(rows, &ids[portion]),
+        }
+        .map_err(text)?;
+    }
+    if index.len() != n || index.ids() != contents.ids() {
+        return Err(format!("the index has {} vectors, or other ids", index.len()));
+    }
+    let allowed = |id: u64| {
+        case.allowed
+            .is_none_or(|percent| id.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32 < (u64::from(percent) << 32) / 100)
+    };
+    let filter: Option<Bitset> = case.allowed.map(|_| index.filter(allowed));
+    let options = SearchOptions { probes: Some(probes), filter: filter.as_ref(), scan: case.scan };
+    check(&index, &contents, &vectors.queries, &vectors.exact_queries, k, &options, allowed)?;
+    if device == Device::Cpu {
+        for scan in [Scan::ListMajor, Scan::QueryMajor] {
+            let options = SearchOptions { scan, ..options };
+            check(&index, &contents, &vectors.queries, &vectors.exact_queries, k, &options, allowed)?;
+        }
+    }
+    let by_id = contents.by_id();
+    for &id in ids.iter().step_by(n / 3 + 1) {
+        let back = index.reconstruct(id).map_err(text)?;
+        let expected = contents.model.read_back(by_id[&id]);
+        if back.iter().map(|x| x.to_bits()).ne(expected.iter().map(|x| x.to_bits())) {
+            return Err(format!("vector {id} comes back as {back:?}, expected {expected:?}"));
+        }
+    }
+    let statistics = index.statistics();
+    let lengths: Vec<usize> = contents.lists.iter().map(Vec::len).collect();
+    let empty = lengths.iter().filter(|&&length| length == 0).count();
+    let extremes = (lengths.iter().copied().min(), lengths.iter().copied().max());
+    if (Some(statistics.shortest), Some(statistics.longest)) != extremes || statistics.empty_lists != empty {
+        return Err(format!("{statistics:?}, but lists of {lengths:?}"));
+    }
+    Ok(())
+}
+
+/// Compares k-nearest and range searches with the contents.
+///
+/// # Errors
+/// The first difference, in words.
+pub fn check<T: Component>(
+    index: &IvfIndex<T>,
+    contents: &Contents,
+    queries: &[T],
+    exact: &[f64],
+    k: usize,
+    options: &SearchOptions<'_>,
+    allowed: impl Fn(u64) -> bool + Copy,
+) -> Outcome {
+    let dim = index.dim();
+    let text = |error: warpann::Error| error.to_string();
+    let probes = options.probes.unwrap_or(index.probes());
+    let ranked: Vec<Vec<(u64, f32)>> = exact.chunks(dim).map(|query| contents.ranked(query, probes, allowed)).collect();
+    let found = index.search_with(queries, k, options).map_err(text)?;
+    check_nearest(contents, &ranked, k, &found).map_err(|what| format!("{:?}: {what}", options.scan))?;
+    // A radius that is a distance which occurs, and one that lets everything in.
+    let metric = contents.model.metric;
+    let middle = ranked.iter().find(|row| !row.is_empty()).map(|row| row[row.len() / 3].1);
+    for radius in [middle.unwrap_or(0.0), worst(metric)] {
+        let within =
+            |&(_, distance): &(u64, f32)| badness(metric, f64::from(distance)) <= badness(metric, f64::from(radius));
+        let found = index.range_search(queries, radius, options).map_err(text)?;
+        if found.queries() != ranked.len() {
+            return Err(format!("{} rows of range search", found.queries()));
+        }
+        for (number, row) in ranked.iter().enumerate() {
+            let expected: Vec<(u64, f32)> = row.iter().copied().take_while(within).collect();
+            let (ids, distances) = found.row(number);
+            let found: Vec<(u64, f32)> = ids.iter().copied().zip(distances.iter().copied()).collect();
+            let bits = |rows: &[(u64, f32)]| rows.iter().map(|&(id, d)| (id, d.to_bits())).collect::<Vec<_>>();
+            if bits(&found) != bits(&expected) {
+                return Err(format!(
+                    "{:?}, radius {radius}, query {number}: {found:?}; expected {expected:?}",
+                    options.scan
+                ));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn check_nearest(contents: &Contents, ranked: &[Vec<(u64, f32)>], k: usize, found: &Neighbors) -> Outcome {
+    if found.k != k || found.ids.len() != ranked.len() * k || found.distances.len() != ranked.len() * k {
+        return Err(format!("{} ids and {} distances for k = {}", found.ids.len(), found.distances.len(), found.k));
+    }
+    let none = (crate::reference::NO_ID, worst(contents.model.metric));
+    for (number, row) in ranked.iter().enumerate() {
+        let (ids, distances) = found.row(number);
+        let expected = row.iter().copied().chain(std::iter::repeat(none));
+        for (place, ((id, distance), expected)) in ids.iter().zip(distances).zip(expected).enumerate() {
+            if (*id, distance.to_bits()) != (expected.0, expected.1.to_bits()) {
+                return Err(format!(
+                    "query {number}, place {place} of {k}: id {id} at {distance:?}; by definition id {} at {:?} ({} \
+                     candidates)",
+                    expected.0,
+                    expected.1,
+                    row.len()
+                ));
+            }
+        }
+    }
+    Ok(())
+}

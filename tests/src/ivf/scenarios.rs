@@ -1,0 +1,383 @@
+//! What is more than one search of one index: changes between searches, merging, threads, budgets, refining, errors.
+
+use warpann::ivf::{Bitset, Encoding, IvfIndex, SearchOptions, refine};
+use warpann::{Device, Error, Metric, NONE, Neighbors};
+
+use super::cases::Ids;
+use super::reference::Contents;
+use super::runner::{check, ids, model};
+use crate::cases::VectorData;
+use crate::data::{self, Vectors};
+use crate::reference;
+use crate::runner::Outcome;
+use crate::scenarios::{Scenario, by_device};
+
+/// Every scenario. Each chooses sizes that suit the device.
+pub const ALL: &[Scenario] = &[
+    ("ivf::change::removed_vectors_are_gone_flat", removal_flat),
+    ("ivf::change::removed_vectors_are_gone_pq", removal_pq),
+    ("ivf::change::search_between_additions", search_between_additions),
+    ("ivf::merge::of_parts_is_the_whole_flat", merge_flat),
+    ("ivf::merge::of_parts_is_the_whole_pq", merge_pq),
+    ("ivf::threads::share_one_index", threads_share_one_index),
+    ("ivf::budget::any_gives_the_same_bits_or_an_error", budgets),
+    ("ivf::repeat::training_gives_the_same_bits", training_repeats),
+    ("ivf::refine::as_exact_as_the_candidates_allow", refining),
+    ("ivf::probes::kept_in_the_index", probes_kept),
+    ("ivf::errors::change_nothing_flat", errors_flat),
+    ("ivf::errors::change_nothing_pq", errors_pq),
+    ("ivf::errors::of_settings", errors_of_settings),
+];
+
+const PQ: Encoding = Encoding::Pq { sub_quantizers: 4, bits: 4, rotate: false };
+
+fn text(error: Error) -> String {
+    error.to_string()
+}
+
+fn new(device: Device, metric: Metric, encoding: Encoding, dim: usize, lists: usize) -> Result<IvfIndex, String> {
+    IvfIndex::builder(dim, lists).metric(metric).encoding(encoding).device(device).iterations(3).build().map_err(text)
+}
+
+/// A trained index, its vectors, and what it holds: so far nothing.
+fn trained(device: Device, metric: Metric, encoding: Encoding) -> Result<(IvfIndex, Vectors<f32>, Contents), String> {
+    let (dim, n, nq) = (16, by_device(device, 200, 5_000), by_device(device, 3, 60));
+    let vectors = data::vectors::<f32>(VectorData::Duplicates, dim, n, nq, 90);
+    let mut index = new(device, metric, encoding, dim, by_device(device, 5, 40))?;
+    index.train(&vectors.base).map_err(text)?;
+    let contents = Contents::new(model(&index));
+    Ok((index, vectors, contents))
+}
+
+/// Searches with and without a filter, compared with the contents.
+fn verify(index: &IvfIndex, contents: &Contents, vectors: &Vectors<f32>) -> Outcome {
+    if index.ids() != contents.ids() || index.len() != contents.ids().len() {
+        return Err(format!("the ids of {} vectors are not those of the {} there", index.len(), contents.ids().len()));
+    }
+    let odd = |id: u64| id % 2 == 1;
+    let filter = index.filter(odd);
+    for (filter, all) in [(None, true), (Some(&filter), false)] {
+        let options = SearchOptions { probes: Some(3), filter, ..SearchOptions::default() };
+        let allowed = |id: u64| all || odd(id);
+        check(index, contents, &vectors.queries, &vectors.exact_queries, 10, &options, allowed)?;
+    }
+    Ok(())
+}
+
+fn removal_flat(device: Device) -> Outcome {
+    removal(device, Metric::L2, Encoding::Flat)
+}
+
+fn removal_pq(device: Device) -> Outcome {
+    removal(device, Metric::InnerProduct, PQ)
+}
+
+fn removal(device: Device, metric: Metric, encoding: Encoding) -> Outcome {
+    let (mut index, vectors, mut contents) = trained(device, metric, encoding)?;
+    let ids = ids(Ids::Any, vectors.base.len() / index.dim(), 91);
+    index.add_with_ids(&vectors.base, &ids).map_err(text)?;
+    contents.add(&vectors.exact_base, &ids);
+    verify(&index, &contents, &vectors)?;
+    // A third in no order, then one, then what one list holds, then everything.
+    let third: Vec<u64> = ids.iter().copied().filter(|id| id % 3 == 0).collect();
+    let one = ids.iter().copied().find(|id| id % 3 == 1).into_iter().collect();
+    let full = contents.lists.iter().max_by_key(|list| list.len()).into_iter().flatten();
+    let list: Vec<u64> = full.map(|&(id, _)| id).filter(|id| id % 3 == 2).collect();
+    for gone in [third, one, list] {
+        index.remove(&gone).map_err(text)?;
+        contents.remove(&gone);
+        verify(&index, &contents, &vectors)?;
+        if let Some(&id) = gone.first()
+            && !matches!(index.reconstruct(id), Err(Error::UnknownId { .. }))
+        {
+            return Err(format!("{id} is still there"));
+        }
+    }
+    // Ids that are free again.
+    let again: Vec<u64> = ids.iter().copied().filter(|id| id % 3 == 0).take(5).collect();
+    let rows = again.len() * index.dim();
+    index.add_with_ids(&vectors.base[..rows], &again).map_err(text)?;
+    contents.add(&vectors.exact_base[..rows], &again);
+    verify(&index, &contents, &vectors)?;
+    let mut rest = index.ids();
+    rest.reverse();
+    index.remove(&rest).map_err(text)?;
+    contents.remove(&rest);
+    verify(&index, &contents, &vectors)?;
+    // Counting starts anew.
+    index.add(&vectors.base[..index.dim()]).map_err(text)?;
+    if index.ids() == [0] { Ok(()) } else { Err(format!("{:?}", index.ids())) }
+}
+
+fn search_between_additions(device: Device) -> Outcome {
+    let (mut index, vectors, mut contents) = trained(device, Metric::Cosine, Encoding::Flat)?;
+    let (dim, n) = (index.dim(), vectors.base.len() / index.dim());
+    verify(&index, &contents, &vectors)?;
+    let mut first = 0;
+    for count in [1, 1, n / 7, n / 3, n - 2 - n / 7 - n / 3] {
+        let rows = first * dim..(first + count) * dim;
+        index.add(&vectors.base[rows.clone()]).map_err(text)?;
+        contents.add(&vectors.exact_base[rows], &(first as u64..(first + count) as u64).collect::<Vec<_>>());
+        verify(&index, &contents, &vectors)?;
+        first += count;
+    }
+    // Counted ids go on past given ones.
+    index.add_with_ids(&vectors.base[..dim], &[1 << 40]).map_err(text)?;
+    index.add(&vectors.base[dim..2 * dim]).map_err(text)?;
+    contents.add(&vectors.exact_base[..2 * dim], &[1 << 40, (1 << 40) + 1]);
+    verify(&index, &contents, &vectors)
+}
+
+fn merge_flat(device: Device) -> Outcome {
+    merge(device, Metric::InnerProduct, Encoding::Flat)
+}
+
+fn merge_pq(device: Device) -> Outcome {
+    merge(device, Metric::L2, PQ)
+}
+
+fn merge(device: Device, metric: Metric, encoding: Encoding) -> Outcome {
+    let (mut index, vectors, mut contents) = trained(device, metric, encoding)?;
+    let (dim, n) = (index.dim(), vectors.base.len() / index.dim());
+    let mut other = new(device, metric, encoding, dim, index.lists())?;
+    other.train(&vectors.base).map_err(text)?;
+    let half = n / 2;
+    let ids: Vec<u64> = (0..n as u64).map(|at| at * 7 % (7 * n as u64 + 1)).collect();
+    index.add_with_ids(&vectors.base[..half * dim], &ids[..half]).map_err(text)?;
+    other.add_with_ids(&vectors.base[half * dim..], &ids[half..]).map_err(text)?;
+    index.merge(&other).map_err(text)?;
+    contents.add(&vectors.exact_base, &ids);
+    verify(&index, &contents, &vectors)?;
+    // The same again: its ids are there.
+    match index.merge(&other) {
+        Err(Error::DuplicateId { id }) if ids[half..].contains(&id) => {}
+        merged => return Err(format!("{merged:?}")),
+    }
+    let strangers = [
+        (new(device, metric, encoding, dim, index.lists() - 1)?, "number of lists"),
+        (new(device, Metric::Cosine, encoding, dim, index.lists())?, "metric"),
+        (new(device, metric, if encoding == PQ { Encoding::Flat } else { PQ }, dim, index.lists())?, "encoding"),
+        (new(device, metric, encoding, dim, index.lists())?, "centroids"),
+    ];
+    for (mut stranger, difference) in strangers {
+        if !matches!(index.merge(&stranger), Err(Error::NotTrained { .. })) {
+            return Err("an untrained index was merged".to_owned());
+        }
+        stranger.train(&vectors.base[dim..]).map_err(text)?;
+        match index.merge(&stranger) {
+            Err(Error::Incompatible { what }) if what == difference => {}
+            merged => return Err(format!("{merged:?}, which differs in {difference}")),
+        }
+    }
+    verify(&index, &contents, &vectors)
+}
+
+fn threads_share_one_index(device: Device) -> Outcome {
+    let (mut index, vectors, mut contents) = trained(device, Metric::L2, PQ)?;
+    index.add(&vectors.base).map_err(text)?;
+    contents.add(&vectors.exact_base, &index.ids());
+    let (index, contents, vectors) = (&index, &contents, &vectors);
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..4).map(|_| scope.spawn(move || verify(index, contents, vectors))).collect();
+        threads.into_iter().try_for_each(|thread| thread.join().unwrap_or_else(|_| Err("a thread panicked".to_owned())))
+    })
+}
+
+fn budgets(device: Device) -> Outcome {
+    for encoding in [Encoding::Flat, PQ] {
+        let (whole, vectors, mut contents) = trained(device, Metric::L2, encoding)?;
+        contents.add(&vectors.exact_base, &(0..(vectors.base.len() / whole.dim()) as u64).collect::<Vec<_>>());
+        for budget in [1, 100 << 10, 1 << 20, 64 << 20] {
+            let builder = IvfIndex::<f32>::builder(whole.dim(), whole.lists()).encoding(encoding).device(device);
+            let mut index = builder.iterations(3).memory_budget(budget).build().map_err(text)?;
+            let built = index.train(&vectors.base).and_then(|()| index.add(&vectors.base));
+            let searched = built.and_then(|()| index.search(&vectors.queries, 5, 2));
+            match searched {
+                Ok(_) => verify(&index, &contents, &vectors).map_err(|what| format!("{budget} bytes: {what}"))?,
+                Err(Error::OutOfDeviceMemory { .. }) if device != Device::Cpu && budget < 64 << 20 => {}
+                Err(error) => return Err(format!("{budget} bytes: {error}")),
+            }
+        }
+    }
+    Ok(())
+}
+
+fn training_repeats(device: Device) -> Outcome {
+    for encoding in [Encoding::Flat, Encoding::Pq { sub_quantizers: 4, bits: 4, rotate: true }] {
+        let (first, vectors, _) = trained(device, Metric::L2, encoding)?;
+        // On the CPU: the same bits on every device.
+        let mut second = new(Device::Cpu, Metric::L2, encoding, first.dim(), first.lists())?;
+        second.train(&vectors.base).map_err(text)?;
+        // A trained and empty index can be trained again.
+        second.train(&vectors.base).map_err(text)?;
+        let bits = |values: &[f32]| values.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+        let found = |index: &IvfIndex| {
+            let codebooks = index.quantizer().map(|quantizer| bits(quantizer.codebooks()));
+            (bits(index.centroids()), codebooks, index.rotation().map(|rotation| bits(rotation.matrix())))
+        };
+        if found(&first) != found(&second) {
+            return Err(format!("{encoding:?}: training found something else"));
+        }
+    }
+    Ok(())
+}
+
+fn refining(device: Device) -> Outcome {
+    for metric in Metric::ALL {
+        let (mut index, vectors, _) = trained(device, metric, PQ)?;
+        index.add(&vectors.base).map_err(text)?;
+        let (dim, k) = (index.dim(), 7);
+        // More candidates than vectors in the probed lists for some: empty slots are skipped.
+        let rough = index.search(&vectors.queries, 200, 2).map_err(text)?;
+        let exact = refine(metric, dim, &vectors.base, &vectors.queries, &rough, k, device).map_err(text)?;
+        if exact.k != k || exact.queries() != rough.queries() {
+            return Err(format!("{} rows of {}", exact.queries(), exact.k));
+        }
+        for (number, query) in vectors.exact_queries.chunks(dim).enumerate() {
+            let mut expected: Vec<(u64, f32)> = rough
+                .found(number)
+                .map(|(id, _)| (id, reference::defined(metric, query, &vectors.exact_base[id as usize * dim..][..dim])))
+                .collect();
+            expected.sort_by(|a, b| {
+                let badness = |value: f32| reference::badness(metric, f64::from(value));
+                badness(a.1).total_cmp(&badness(b.1)).then(a.0.cmp(&b.0))
+            });
+            expected.truncate(k);
+            let found: Vec<(u64, f32)> = exact.found(number).collect();
+            if found.iter().map(|&(id, d)| (id, d.to_bits())).ne(expected.iter().map(|&(id, d)| (id, d.to_bits()))) {
+                return Err(format!("{metric:?}, query {number}: {found:?}; expected {expected:?}"));
+            }
+        }
+    }
+    let candidates = |ids: &[u64]| Neighbors { k: ids.len(), ids: ids.to_vec(), distances: vec![0.0; ids.len()] };
+    let base = [0.0f32, 1.0];
+    let refined = |ids: &[u64], k| refine(Metric::L2, 1, &base, &[0.9], &candidates(ids), k, device);
+    let twice = refined(&[1, NONE, 1, 0], 3).map_err(text)?;
+    if twice.ids != [1, 0, NONE] {
+        return Err(format!("{twice:?}"));
+    }
+    match (refined(&[0, 2], 1), refined(&[0], 0), refine(Metric::L2, 1, &base, &[0.9; 2], &candidates(&[0]), 1, device))
+    {
+        (
+            Err(Error::UnknownId { id: 2, len: 2 }),
+            Err(Error::ZeroK),
+            Err(Error::WrongResultLength { expected: 2, actual: 1 }),
+        ) => Ok(()),
+        other => Err(format!("{other:?}")),
+    }
+}
+
+fn probes_kept(device: Device) -> Outcome {
+    let (mut index, vectors, _) = trained(device, Metric::L2, Encoding::Flat)?;
+    index.add(&vectors.base).map_err(text)?;
+    if index.probes() == 0 || index.probes() > index.lists() {
+        return Err(format!("{} probes", index.probes()));
+    }
+    for probes in [1, 4, 1_000] {
+        index.set_probes(probes).map_err(text)?;
+        let by_default = index.search_with(&vectors.queries, 30, &SearchOptions::default()).map_err(text)?;
+        if by_default != index.search(&vectors.queries, 30, probes).map_err(text)? {
+            return Err(format!("{probes} probes kept, others used"));
+        }
+    }
+    match index.set_probes(0) {
+        Err(Error::ZeroProbes) if index.probes() == 1_000 => Ok(()),
+        set => Err(format!("{set:?}")),
+    }
+}
+
+fn errors_flat(device: Device) -> Outcome {
+    errors(device, Encoding::Flat)
+}
+
+fn errors_pq(device: Device) -> Outcome {
+    errors(device, PQ)
+}
+
+macro_rules! refused {
+    ($call:expr, $error:pat $(if $guard:expr)?) => {
+        match $call.map(|_| ()) {
+            Err($error) $(if $guard)? => {}
+            other => return Err(format!("{}: {other:?}", stringify!($call))),
+        }
+    };
+}
+
+fn errors(device: Device, encoding: Encoding) -> Outcome {
+    let (lists, dim) = (20, 16);
+    let mut index = new(device, Metric::L2, encoding, dim, lists)?;
+    let vectors = data::vectors::<f32>(VectorData::Gaussian, dim, 60, 2, 92);
+    let (base, queries) = (&vectors.base, &vectors.queries);
+    let options = SearchOptions::default();
+    refused!(index.add(base), Error::NotTrained { .. });
+    refused!(index.add_with_ids(&base[..dim], &[3]), Error::NotTrained { .. });
+    refused!(index.search(queries, 1, 1), Error::NotTrained { .. });
+    refused!(index.range_search(queries, 1.0, &options), Error::NotTrained { .. });
+    refused!(index.remove(&[1]), Error::UnknownId { id: 1, len: 0 });
+    refused!(index.reconstruct(0), Error::UnknownId { id: 0, len: 0 });
+    refused!(index.train(&base[..19 * dim]), Error::TooFewTrainingVectors { have: 19, need: 20 });
+    refused!(index.train(&base[1..]), Error::RaggedVectors { .. });
+    let mut bad = base.clone();
+    bad[dim + 3] = f32::NAN;
+    refused!(index.train(&bad), Error::NotFinite { row: 1, column: 3, .. });
+    if index.is_trained() || !index.is_empty() || !index.ids().is_empty() || index.statistics().vectors != 0 {
+        return Err("something was trained or added".to_owned());
+    }
+    index.train(base).map_err(text)?;
+    let mut contents = Contents::new(model(&index));
+    let ids: Vec<u64> = (0..60).map(|at| 1000 - at * 3).collect();
+    index.add_with_ids(base, &ids).map_err(text)?;
+    contents.add(&vectors.exact_base, &ids);
+    refused!(index.train(base), Error::NotEmpty { len: 60 });
+    refused!(index.add(&bad), Error::NotFinite { row: 1, column: 3, .. });
+    refused!(index.add(&base[1..]), Error::RaggedVectors { .. });
+    refused!(index.add_with_ids(&base[..2 * dim], &[1]), Error::WrongIds { ids: 1, rows: 2 });
+    refused!(index.add_with_ids(&base[..2 * dim], &[1, 1]), Error::DuplicateId { id: 1 });
+    refused!(index.add_with_ids(&base[..2 * dim], &[1, 1000]), Error::DuplicateId { id: 1000 });
+    refused!(index.add_with_ids(&base[..2 * dim], &[1, NONE]), Error::ReservedId);
+    refused!(index.remove(&[1000, 998, 997]), Error::UnknownId { id: 998, len: 60 });
+    refused!(index.remove(&[1000, 1000]), Error::DuplicateId { id: 1000 });
+    refused!(index.reconstruct(1), Error::UnknownId { id: 1, len: 60 });
+    refused!(index.search(queries, 0, 1), Error::ZeroK);
+    refused!(index.search(queries, 1, 0), Error::ZeroProbes);
+    refused!(index.search(queries, usize::MAX, 1), Error::ResultTooLarge { .. });
+    refused!(index.search(&queries[1..], 1, 1), Error::RaggedVectors { .. });
+    refused!(index.search(&bad, 1, 1), Error::NotFinite { row: 1, column: 3, .. });
+    refused!(index.range_search(queries, f32::NAN, &options), Error::BadRadius);
+    let (mut slots, mut distances) = ([0; 4], [0.0; 3]);
+    let short = index.search_into(queries, 2, &options, &mut slots, &mut distances);
+    refused!(short, Error::WrongResultLength { expected: 4, actual: 3 });
+    for bits in [0, 59, 61] {
+        let filter = Bitset::new(bits);
+        let options = SearchOptions { filter: Some(&filter), ..options };
+        refused!(index.search_with(queries, 1, &options), Error::WrongFilterLength { vectors: 60, .. });
+        refused!(index.range_search(queries, 1.0, &options), Error::WrongFilterLength { vectors: 60, .. });
+    }
+    index.remove(&[]).map_err(text)?;
+    index.add(&[]).map_err(text)?;
+    verify(&index, &contents, &vectors)?;
+    // The last id there is; nothing can be counted past it.
+    index.add_with_ids(&base[..dim], &[NONE - 1]).map_err(text)?;
+    refused!(index.add(&base[..dim]), Error::ReservedId);
+    contents.add(&vectors.exact_base[..dim], &[NONE - 1]);
+    verify(&index, &contents, &vectors)
+}
+
+fn errors_of_settings(device: Device) -> Outcome {
+    let build = |dim, lists, encoding| IvfIndex::<f32>::builder(dim, lists).encoding(encoding).device(device).build();
+    let pq = |sub_quantizers, bits| Encoding::Pq { sub_quantizers, bits, rotate: false };
+    refused!(build(0, 1, Encoding::Flat), Error::ZeroDimension);
+    refused!(build(1, 0, Encoding::Flat), Error::ZeroClusters { what: "lists" });
+    refused!(build(10, 1, pq(3, 8)), Error::NotDivisible { dim: 10, parts: 3 });
+    refused!(build(10, 1, pq(0, 8)), Error::NotDivisible { dim: 10, parts: 0 });
+    refused!(build(10, 1, pq(20, 8)), Error::NotDivisible { dim: 10, parts: 20 });
+    refused!(build(10, 1, pq(5, 3)), Error::BadCodeBits { bits: 3 });
+    refused!(build(10, 1, pq(5, 9)), Error::BadCodeBits { bits: 9 });
+    // Codewords that no training set of this size can fill.
+    let mut index = build(2, 1, pq(1, 8)).map_err(text)?;
+    refused!(index.train(&[0.5; 2 * 255]), Error::TooFewTrainingVectors { have: 255, need: 256 });
+    // Sizes that no memory holds are refused when there is something to hold, not before.
+    let mut vast = build(usize::MAX, usize::MAX, Encoding::Flat).map_err(text)?;
+    refused!(vast.train(&[]), Error::TooFewTrainingVectors { have: 0, need: usize::MAX });
+    Ok(())
+}
