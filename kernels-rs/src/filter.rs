@@ -101,7 +101,7 @@ pub struct QueryTerms {
 
 impl QueryTerms {
     /// Covers rounding; also of the bound itself, upwards.
-    const UNIT: f32 = 1.0 / 1_048_576.0;
+    pub(crate) const UNIT: f32 = 1.0 / 1_048_576.0;
     /// Below this, f32 products of norms may round to zero.
     const TINY: f32 = 1e-35;
 

@@ -22,7 +22,7 @@
 //! | [`codes`], [`code_bounds`] | product-quantizer codes as vectors, and the error of their half-precision operands | paper 2.2 |
 //! | [`encode`] | product-quantizer codes: the nearest codeword of each sub-vector | paper 5.2 |
 //! | [`candidates`] | thresholds and compaction of candidate lists between filter passes | |
-//! | [`assign`], [`settle`] | nearest centroid: a product with a proof, exact distances where it leaves a choice | paper 5 |
+//! | [`assign`], [`assign_few`], [`settle`] | nearest centroid: a product with a proof (many centroids, few), exact distances where it leaves a choice | paper 5 |
 //! | [`cluster_sums`], [`centroids`] | k-means: integer sums over clusters; totals and new centroids | |
 //! | [`pq_codes`] | reading the codes of a product quantizer | |
 //! | [`pq_tables`] | product quantization: tables of queries and lists, terms of rows, and the error bound of scores | paper 5.2 |
@@ -34,6 +34,7 @@
 #![cfg_attr(target_arch = "nvptx64", no_std, feature(abi_ptx, asm_experimental_arch))]
 
 pub mod assign;
+pub mod assign_few;
 pub mod block_sort;
 pub mod candidates;
 pub mod canonical;
