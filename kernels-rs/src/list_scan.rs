@@ -41,8 +41,9 @@
 //! 5. A lane holds two neighbouring rows of a query: stores of 8 bytes, four lanes a sector.
 //!
 //! # Cost
-//! Bytes: rows · d · 2 (or codes) once per 64 queries of a list, and 4 a pair. Operations: 2 · d a pair and padding to 64
-//! queries and 128 rows: with 20 queries a list and 244 rows a third of the product is used, which the memory hides.
+//! Bytes: rows · d · 2 (or codes) once per 64 queries of a list, and 4 a pair. Operations: 2 · d a pair and padding to a warp's part of
+//! a tile, 32 or 64 queries × 32 rows: warps without a pair or a row leave the product to others. With 20 queries a list more than half of
+//! it is padding, which the memory hides.
 //!
 //! # What lost
 //! Decoding from f32 codebooks and centroids in cache, without the table: 1.35 ms for 0.36 of the flat scan (10,000 queries, 32 probes,
@@ -552,6 +553,10 @@ unsafe fn scan<
                     values_at.add(thread).store(next_value);
                 }
                 next_value = value_of(tile + 1);
+                // Whether this warp's part of the tile has pairs and rows; the same for all its lanes.
+                let end = padded(length);
+                let first_column = first_row + tile * TILE_ROWS + warp_column * warp_columns;
+                let busy = warp_row * warp_rows < pairs && first_column < end;
                 let mut acc = [[[0.0f32; 4]; COLUMNS]; MMAS];
                 let mut chunk = 0;
                 while chunk < chunks {
@@ -571,25 +576,28 @@ unsafe fn scan<
                     warp::sync_warp(FULL_MASK);
                     let b_at = ring.add(stage * stage_bytes);
                     let a_at = if RESIDENT { queries_at.add(chunk * query_bytes) } else { b_at.add(ROWS_BYTES) };
-                    unroll::<4>(|step| {
-                        let step = 2 * step as u32;
-                        let mut a = [[0u32; 4]; MMAS];
-                        let mut b = [[0u32; 4]; 2];
-                        unroll::<MMAS>(|i| {
-                            a[i] = mma::ldmatrix_x4(a_at.add(chunk_offset(a_row + 16 * i as u32, step + a_half)));
-                        });
-                        unroll::<2>(|j| {
-                            if 2 * j < COLUMNS {
-                                b[j] = mma::ldmatrix_x4(b_at.add(chunk_offset(b_row + 16 * j as u32, step + b_half)));
-                            }
-                        });
-                        unroll::<MMAS>(|i| {
-                            unroll::<COLUMNS>(|j| {
-                                let b = [b[j / 2][2 * (j % 2)], b[j / 2][2 * (j % 2) + 1]];
-                                mma::mma_m16n8k16_f16(&mut acc[i][j], &a[i], b);
+                    if busy {
+                        unroll::<4>(|step| {
+                            let step = 2 * step as u32;
+                            let mut a = [[0u32; 4]; MMAS];
+                            let mut b = [[0u32; 4]; 2];
+                            unroll::<MMAS>(|i| {
+                                a[i] = mma::ldmatrix_x4(a_at.add(chunk_offset(a_row + 16 * i as u32, step + a_half)));
+                            });
+                            unroll::<2>(|j| {
+                                if 2 * j < COLUMNS {
+                                    b[j] =
+                                        mma::ldmatrix_x4(b_at.add(chunk_offset(b_row + 16 * j as u32, step + b_half)));
+                                }
+                            });
+                            unroll::<MMAS>(|i| {
+                                unroll::<COLUMNS>(|j| {
+                                    let b = [b[j / 2][2 * (j % 2)], b[j / 2][2 * (j % 2) + 1]];
+                                    mma::mma_m16n8k16_f16(&mut acc[i][j], &a[i], b);
+                                });
                             });
                         });
-                    });
+                    }
                     stage = if stage + 1 == R::STAGES { 0 } else { stage + 1 };
                     chunk += 1;
                 }
@@ -597,7 +605,6 @@ unsafe fn scan<
                 let column = warp_column * warp_columns + c_column;
                 let mut values = [[0.0f32; 2]; COLUMNS];
                 unroll::<COLUMNS>(|j| values[j] = values_at.add(column + 8 * j as u32).cast::<F32x2>().load().0);
-                let end = padded(length);
                 let first = first_row + tile * TILE_ROWS + column;
                 unroll::<MMAS>(|i| {
                     unroll::<2>(|half| {

@@ -349,8 +349,8 @@ pub const WARP_SELECTED: u32 = 64;
 pub const WARP_QUERIES: u32 = THREADS / 32;
 
 /// Body of the re-ranking kernels for at most [`WARP_SELECTED`] candidates: a warp a query, entries in registers. Nobody waits for
-/// another warp, and a multiprocessor works on four times as many queries. The first `begin` selected are results already: slots
-/// `begin` .. k are filled from the others. All 32 lanes arrive.
+/// another warp, and a multiprocessor works on four times as many queries. The first `begin` selected are results already, and from `end` on
+/// none is one: slots `begin` .. k are filled from those between. All 32 lanes arrive.
 ///
 /// # Safety
 /// As [`rerank_f32`].
@@ -364,7 +364,7 @@ unsafe fn rerank_few<R: Rows>(
     what: Selected,
     certificate: Certificate,
     metric: u32,
-    begin: u32,
+    (begin, end): (u32, u32),
     k: u32,
     out_keys: *mut f32,
     out_ranks: *mut u32,
@@ -383,11 +383,11 @@ unsafe fn rerank_few<R: Rows>(
         let mut valid = 0;
         unroll::<REGISTERS>(|r| {
             let at = begin + 32 * r as u32 + lane;
-            candidates[r] = if at < what.selected { what.candidate(query, at) } else { [0, 0, NO_ROW] };
+            candidates[r] = if at < end { what.candidate(query, at) } else { [0, 0, NO_ROW] };
             valid += warp::ballot(FULL_MASK, candidates[r][2] != NO_ROW).count_ones();
         });
         let mut first = 0;
-        while begin + first < what.selected {
+        while begin + first < end {
             let own = if first < 32 { candidates[0] } else { candidates[1] };
             let mut lists = [0u32; BATCH];
             let mut numbers = [0u32; BATCH];
@@ -502,7 +502,7 @@ macro_rules! define_kernels {
             // SAFETY: the same contract.
             unsafe {
                 rerank_few::<Stored<element::$element>>(
-                    query, queries, Stored { rows, stride }, stride, what, certificate, metric, 0, k, out_keys, out_ranks,
+                    query, queries, Stored { rows, stride }, stride, what, certificate, metric, (0, selected), k, out_keys, out_ranks,
                     flags,
                 )
             }
@@ -597,7 +597,22 @@ pub unsafe fn rerank_few_codes(
         return;
     }
     // SAFETY: the same contract.
-    unsafe { rerank_few(query, queries, rows, stride, what, certificate, metric, 0, k, out_keys, out_ranks, flags) }
+    unsafe {
+        rerank_few(
+            query,
+            queries,
+            rows,
+            stride,
+            what,
+            certificate,
+            metric,
+            (0, selected),
+            k,
+            out_keys,
+            out_ranks,
+            flags,
+        )
+    }
 }
 
 /// The `nprobe` nearest centroids of each query, in no particular order, from the `selected` with the smallest `scores` (places are
@@ -649,10 +664,21 @@ pub unsafe fn settle_probes(
             let sure = at < 0 || (global::load_nc(scores.wrapping_add(from + at.max(0) as usize)) as f64) < limit;
             let mask = warp::ballot(FULL_MASK, sure);
             begin -= mask.leading_zeros() as i32;
-            looking = mask == 0 && selected as i32 - begin <= WARP_SELECTED as i32;
+            looking = mask == 0 && nprobe as i32 - begin <= WARP_SELECTED as i32;
         }
         let begin = begin.max(0) as u32;
-        let settled = selected - begin <= WARP_SELECTED;
+        // What lies beyond the last by more than both errors is none of them: look for its start. NaN is no such thing.
+        let beyond = last + 2.0 * error;
+        let mut end = nprobe;
+        let mut found = 0;
+        while end < selected && found == 0 {
+            let at = end + lane;
+            let outside = at >= selected || (global::load_nc(scores.wrapping_add(from + at as usize)) as f64) > beyond;
+            found = warp::ballot(FULL_MASK, outside);
+            end += if found == 0 { 32 } else { found.trailing_zeros() };
+        }
+        let end = end.min(selected);
+        let settled = end - begin <= WARP_SELECTED;
         let sure = if settled { begin } else { nprobe };
         let mut slot = lane;
         while slot < sure {
@@ -682,7 +708,7 @@ pub unsafe fn settle_probes(
         let certificate = Certificate { selected, scores, live_rows: none, row_count, shifts, errors };
         let rows = Stored::<element::F32> { rows: centroids, stride };
         let keys = core::ptr::null_mut();
-        rerank_few(query, queries, rows, stride, what, certificate, metric, begin, nprobe, keys, probes, flags);
+        rerank_few(query, queries, rows, stride, what, certificate, metric, (begin, end), nprobe, keys, probes, flags);
     }
 }
 

@@ -32,10 +32,15 @@ pub(super) fn selected(k: u32, columns: u32, attempt: u32) -> u32 {
     wanted.min(u64::from(columns)).max(1) as u32
 }
 
+/// Centroids selected beyond the probes, at most, in the first attempt: of 10,000 queries of the standard set with 1,024 of 4,096 lists,
+/// 1.7 % wanted more than 24.
+const PROBE_MARGIN: u32 = 64;
+
 /// Centroids to select for the `probes` nearest of `lists`: as [`selected`], but the first attempt compares few of them exactly
 /// ([`Stage::settle`]), so that it needs no share of them more.
 pub(super) fn selected_probes(probes: u32, lists: u32, attempt: u32) -> u32 {
-    if attempt > 0 { selected(probes, lists, attempt) } else { selected(probes, lists, 0).min(probes + 24).min(lists) }
+    let wanted = selected(probes, lists, attempt);
+    if attempt > 0 { wanted } else { wanted.min(probes.saturating_add(PROBE_MARGIN)) }
 }
 
 /// Scratch of a stage, relative to its start.
