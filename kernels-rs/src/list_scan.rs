@@ -41,9 +41,9 @@
 //! 5. A lane holds two neighbouring rows of a query: stores of 8 bytes, four lanes a sector.
 //!
 //! # Cost
-//! Bytes: rows · d · 2 (or codes) once per 64 queries of a list, and 4 a pair. Operations: 2 · d a pair and padding to a warp's part of
-//! a tile, 32 or 64 queries × 32 rows: warps without a pair or a row leave the product to others. With 20 queries a list more than half of
-//! it is padding, which the memory hides.
+//! Bytes: rows · d · 2 (or codes) once per 64 queries of a list, and 4 a pair. Operations: 2 · d a pair and padding to 64
+//! queries and 128 rows: with 20 queries a list and 244 rows a third of the product is used, which the memory hides. Where that
+//! does not, when appending, rows are padded to 32: warps without a row leave the product to others.
 //!
 //! # What lost
 //! Decoding from f32 codebooks and centroids in cache, without the table: 1.35 ms for 0.36 of the flat scan (10,000 queries, 32 probes,
@@ -473,8 +473,9 @@ unsafe fn scan<
                     global::load_nc(work.lengths.wrapping_add(list as usize)),
                 )
             };
-            let item_length = (length - first_row).min(work.item_rows);
-            let tiles = item_length.div_ceil(TILE_ROWS);
+            // The tile of rows at hand, and where the item ends: with the list, or at the next item's tile.
+            let mut row = first_row;
+            let end = first_row + (length - first_row).min(work.item_rows);
 
             let mut ahead = rows.ahead(start + first_row, 0, thread);
             // The item before may still be read.
@@ -513,11 +514,11 @@ unsafe fn scan<
                 }
             }
             // The load cursor runs `R::STAGES - 1` steps ahead of the compute cursor; a step is one chunk of one tile.
-            let (mut load_tile, mut load_chunk, mut load_stage) = (0u32, 0u32, 0u32);
+            let (mut load_row, mut load_chunk, mut load_stage) = (first_row, 0u32, 0u32);
             let mut load_step = || {
-                if load_tile < tiles {
+                if load_row < end {
                     let to = ring.add(load_stage * stage_bytes);
-                    rows.fill(to, list, start + first_row + load_tile * TILE_ROWS, load_chunk, thread, ahead);
+                    rows.fill(to, list, start + load_row, load_chunk, thread, ahead);
                     if !RESIDENT {
                         copy_queries(to.add(ROWS_BYTES), load_chunk);
                     }
@@ -525,11 +526,11 @@ unsafe fn scan<
                     load_chunk += 1;
                     if load_chunk == chunks {
                         load_chunk = 0;
-                        load_tile += 1;
+                        load_row += TILE_ROWS;
                     }
                     // Past the last tile the last one's rows are fetched again: they exist.
-                    let tile = load_tile.min(tiles - 1);
-                    ahead = rows.ahead(start + first_row + tile * TILE_ROWS, load_chunk, thread);
+                    let row = if load_row < end { load_row } else { load_row - TILE_ROWS };
+                    ahead = rows.ahead(start + row, load_chunk, thread);
                 }
                 async_copy::commit();
             };
@@ -540,23 +541,16 @@ unsafe fn scan<
             });
 
             // Values are fetched a tile ahead: a trip to memory that nobody waits for.
-            let value_of = |tile: u32| {
-                let row = tile * TILE_ROWS + thread;
-                if thread < TILE_ROWS && tile < tiles { work.value(start + first_row + row) } else { 0.0 }
-            };
-            let mut next_value = value_of(0);
+            let value_of =
+                |row: u32| if thread < TILE_ROWS && row < end { work.value(start + row + thread) } else { 0.0 };
+            let mut next_value = value_of(row);
             let mut stage = 0;
-            let mut tile = 0;
-            while tile < tiles {
-                let values_at = values_at.add((tile & 1) * TILE_ROWS);
+            while row < end {
+                let values_at = values_at.add((row / TILE_ROWS & 1) * TILE_ROWS);
                 if thread < TILE_ROWS {
                     values_at.add(thread).store(next_value);
                 }
-                next_value = value_of(tile + 1);
-                // Whether this warp's part of the tile has pairs and rows; the same for all its lanes.
-                let end = padded(length);
-                let first_column = first_row + tile * TILE_ROWS + warp_column * warp_columns;
-                let busy = warp_row * warp_rows < pairs && first_column < end;
+                next_value = value_of(row + TILE_ROWS);
                 let mut acc = [[[0.0f32; 4]; COLUMNS]; MMAS];
                 let mut chunk = 0;
                 while chunk < chunks {
@@ -576,7 +570,9 @@ unsafe fn scan<
                     warp::sync_warp(FULL_MASK);
                     let b_at = ring.add(stage * stage_bytes);
                     let a_at = if RESIDENT { queries_at.add(chunk * query_bytes) } else { b_at.add(ROWS_BYTES) };
-                    if busy {
+                    // A warp without rows leaves the tensor cores to others; the same for all its lanes. (Of the other kernels, registers
+                    // suffer by the branch.)
+                    if !APPEND || !RESIDENT || row + warp_column * warp_columns < end {
                         unroll::<4>(|step| {
                             let step = 2 * step as u32;
                             let mut a = [[0u32; 4]; MMAS];
@@ -605,7 +601,7 @@ unsafe fn scan<
                 let column = warp_column * warp_columns + c_column;
                 let mut values = [[0.0f32; 2]; COLUMNS];
                 unroll::<COLUMNS>(|j| values[j] = values_at.add(column + 8 * j as u32).cast::<F32x2>().load().0);
-                let first = first_row + tile * TILE_ROWS + column;
+                let first = row + column;
                 unroll::<MMAS>(|i| {
                     unroll::<2>(|half| {
                         let place = warp_row * warp_rows + 16 * i as u32 + 8 * half as u32 + c_row;
@@ -628,9 +624,8 @@ unsafe fn scan<
                             if hit {
                                 let query = numbers_at.add(place).load() as usize;
                                 #[expect(clippy::neg_cmp_op_on_partial_ord, reason = "as above")]
-                                let keeps = |j: usize, e: usize| {
-                                    !(scores[j][e] > limit) & (first + ((8 * j + e) as u32) < length)
-                                };
+                                let keeps =
+                                    |j: usize, e: usize| !(scores[j][e] > limit) & (first + ((8 * j + e) as u32) < end);
                                 // One atomic for all rows of the lane: each is a round trip to L2.
                                 let mut kept = 0;
                                 unroll::<{ 2 * MOST_COLUMNS }>(|je| {
@@ -658,7 +653,7 @@ unsafe fn scan<
                             let factor = factors_at.add(place).load();
                             let out = work.scores.wrapping_add((targets.add(place).load() + first as u64) as usize);
                             unroll::<COLUMNS>(|j| {
-                                if first + (8 * j as u32) < end {
+                                if first + (8 * j as u32) < padded(end) {
                                     let pair = [
                                         mul_add_f32(acc[i][j][2 * half], factor, values[j][0]),
                                         mul_add_f32(acc[i][j][2 * half + 1], factor, values[j][1]),
@@ -669,7 +664,7 @@ unsafe fn scan<
                         }
                     });
                 });
-                tile += 1;
+                row += TILE_ROWS;
             }
             async_copy::wait_all();
         }
