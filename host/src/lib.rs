@@ -40,6 +40,7 @@ pub mod metric;
 pub mod neighbors;
 pub mod pq;
 pub mod select;
+pub mod sort;
 
 /// The driver interface that [`select::device`] takes streams and addresses from, in the version that this library uses.
 #[cfg(feature = "cuda")]
