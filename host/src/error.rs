@@ -330,6 +330,57 @@ pub enum Error {
         bits: u32,
     },
 
+    /// A base that does not belong to the index or graph it is used with.
+    #[error("the base has {actual} vectors; {expected} are needed")]
+    WrongBase {
+        /// Vectors of the index, or nodes of the graph.
+        expected: u64,
+        /// Vectors of the base.
+        actual: u64,
+    },
+    /// An index whose ids are not the row numbers of its base, which the nodes of a graph are.
+    #[error("the index has a vector of id {id}; a graph needs the row numbers below {rows} as ids")]
+    IdsAreNotRows {
+        /// The greatest id.
+        id: u64,
+        /// Rows of the base.
+        rows: u64,
+    },
+    /// A node that the graph has not.
+    #[error("node {node} does not exist; the graph has {nodes}")]
+    NoSuchNode {
+        /// The node asked for.
+        node: u64,
+        /// Nodes of the graph.
+        nodes: u64,
+    },
+    /// Two nodes without a path between them.
+    #[error("no path leads from {from} to {to}: their components have {from_size} and {to_size} nodes")]
+    NotConnected {
+        /// The first node.
+        from: u64,
+        /// The last node.
+        to: u64,
+        /// Nodes in the component of the first.
+        from_size: u64,
+        /// Nodes in the component of the last.
+        to_size: u64,
+    },
+    /// What an interrupted run left is of a run with other input.
+    #[error(
+        "{path}: left by a run with other input: its {what} is '{there}', here '{here}'; go on with that, or restart"
+    )]
+    OtherRun {
+        /// The journal.
+        path: PathBuf,
+        /// What differs: `base`, `k`, `index`, ..
+        what: &'static str,
+        /// What the journal says.
+        there: String,
+        /// What was asked.
+        here: String,
+    },
+
     /// No usable GPU was found.
     #[error("no CUDA device: {reason}")]
     NoDevice {
@@ -537,6 +588,18 @@ pub enum FileDefect {
         column: u64,
         /// The id.
         id: i64,
+    },
+    /// An id of a graph that is not the number of a row.
+    #[error("row {row}, column {column}: id {id} names no row; there are {rows}")]
+    NoSuchRow {
+        /// Row, from 0.
+        row: u64,
+        /// Column, from 0.
+        column: u64,
+        /// The id.
+        id: u64,
+        /// Rows there are.
+        rows: u64,
     },
     /// An id that the format cannot hold.
     #[error("id {id} exceeds {limit}, the largest that this format holds")]

@@ -31,6 +31,7 @@ pub mod element;
 pub mod error;
 pub mod flat;
 mod gpu;
+pub mod graph;
 pub mod io;
 pub mod ivf;
 pub mod kmeans;

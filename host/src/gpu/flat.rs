@@ -17,6 +17,9 @@ use crate::{Element, Error, Metric, Result};
 const RESIDENT_SHARE: (u64, u64) = (3, 4);
 /// Queries from which two lanes pay.
 const TWO_LANES_FROM: usize = 2048;
+/// Queries of a tile at most: enough to fill any device, and few enough that in a large batch the lanes get out of step, so that one's
+/// copies over the bus are hidden behind the other's kernels.
+const TILE_QUERIES: usize = 16_384;
 /// Bytes that come back to the host at once when a base outgrows the device.
 const FETCH_BYTES: usize = 64 << 20;
 /// Rows that the centre is estimated from.
@@ -221,7 +224,7 @@ impl<T: Element, R: Runtime> FlatDevice<T, R> {
         let dim = self.shape.dim;
         let count = queries.len() / dim;
         let lanes = if count >= TWO_LANES_FROM { 2 } else { 1 };
-        let fits = block.tile_queries(&self.runtime, count, k, scratch / lanes)?;
+        let fits = block.tile_queries(&self.runtime, count.min(TILE_QUERIES), k, scratch / lanes)?;
         let tile = fits.min(count.div_ceil(lanes as usize));
         type Tile<'a, T> = (&'a [T], &'a mut [u64], &'a mut [f32]);
         let tiles: Vec<Mutex<Option<Tile<'_, T>>>> = queries

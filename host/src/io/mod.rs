@@ -56,8 +56,8 @@ use crate::error::{Error, FileDefect, Result};
 pub use fuzz::read_any_bytes;
 pub use ids::{GroundTruth, IdMatrix};
 pub use vectors::{Elements, VectorData, Vectors};
-pub(crate) use write::replace;
 pub use write::{check_distances_path, check_ids_path, write_distances, write_ids, write_vectors};
+pub(crate) use write::{layout, replace};
 
 // Payloads are used in place, so memory must have the files' byte order. Every host of a CUDA device has it.
 const _: () = assert!(cfg!(target_endian = "little"), "the file readers need a little-endian host");
@@ -248,7 +248,7 @@ fn vectors_of(format: Format, source: Source<'_>) -> Result<Vectors, FileDefect>
 }
 
 /// The format of `path` if `accept` takes it.
-fn known(path: &Path, accept: impl Fn(Format) -> bool, known: &'static str) -> Result<Format> {
+pub(crate) fn known(path: &Path, accept: impl Fn(Format) -> bool, known: &'static str) -> Result<Format> {
     Format::of(path)
         .filter(|&format| accept(format))
         .ok_or_else(|| Error::UnknownExtension { path: path.to_owned(), known })

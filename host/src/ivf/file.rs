@@ -27,7 +27,7 @@
 //! # Ok::<(), warpann::Error>(())
 //! ```
 
-mod checksum;
+pub(crate) mod checksum;
 mod format;
 mod fuzz;
 mod mapped;
@@ -41,7 +41,7 @@ use std::path::Path;
 
 use rayon::prelude::*;
 
-use self::format::{Coding, Section, Shape};
+use self::format::{Coding, Places, Section, Shape};
 #[doc(hidden)]
 pub use self::fuzz::{mend_index_bytes, read_any_index_bytes};
 use self::mapped::IndexFile;
@@ -135,6 +135,24 @@ impl<T: Element> IvfIndex<T> {
             builder = builder.memory_budget(budget);
         }
         builder.restore(trained, lists, shape.probes as usize)
+    }
+
+    /// A hash of everything that searches with the index's own number of probes depend on: two indexes that would be saved as the same
+    /// bytes have the same. O(bytes), in parallel.
+    ///
+    /// # Errors
+    /// [`Error::NotTrained`].
+    pub(crate) fn fingerprint(&self) -> Result<u64> {
+        let trained = self.trained().ok_or(Error::NotTrained { call: "search" })?;
+        let Content { shape, centroids, codebooks, rotation, lists } = self.content(trained);
+        let header = format::encode(&shape, &Places::default(), &Default::default());
+        let mut hashes = vec![checksum::xxh64(&header)];
+        hashes.extend([centroids, codebooks, rotation].map(|part| checksum::of_bytes(bytemuck::cast_slice(part))));
+        let of_list = |&(ids, codes): &(&[u64], &[u8])| {
+            [ids.len() as u64, checksum::of_bytes(bytemuck::cast_slice(ids)), checksum::of_bytes(codes)]
+        };
+        hashes.extend(lists.par_iter().map(of_list).collect::<Vec<_>>().as_flattened());
+        Ok(checksum::of_chunks(&hashes))
     }
 
     /// What a file holds of this index.

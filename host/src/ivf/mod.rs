@@ -28,7 +28,7 @@ mod backend;
 mod bitset;
 pub(crate) mod codec;
 mod cpu;
-mod file;
+pub(crate) mod file;
 mod lists;
 mod refine;
 mod search;

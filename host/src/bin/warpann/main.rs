@@ -3,9 +3,12 @@
 mod bench;
 mod build;
 mod chart;
+mod components;
 mod index;
 mod info;
 mod kmeans;
+mod knn_graph;
+mod path;
 mod progress;
 mod recall;
 mod report;
@@ -42,6 +45,12 @@ enum Command {
     Search(search::Args),
     /// Cluster vectors by k-means and write the centroids.
     Kmeans(kmeans::Args),
+    /// Make the graph of the k nearest neighbours of every vector in a file.
+    KnnGraph(knn_graph::Args),
+    /// Find the path between two nodes of a graph whose largest edge is as small as possible.
+    Path(path::Args),
+    /// Count the connected components of a graph, and their nodes.
+    Components(components::Args),
     /// Compare GPU, emulator and CPU on fresh random cases; exit code 1 at the first difference.
     Verify(verify::Args),
     /// Measure a part of the library, with the work that it cannot avoid beside it.
@@ -64,6 +73,9 @@ fn main() -> ExitCode {
         Command::Build(args) => build::run(&args, &out),
         Command::Search(args) => search::run(&args, &out),
         Command::Kmeans(args) => kmeans::run(&args, &out),
+        Command::KnnGraph(args) => knn_graph::run(&args, &out),
+        Command::Path(args) => path::run(&args, &out),
+        Command::Components(args) => components::run(&args, &out),
         Command::Verify(args) => verify::run(&args, &out),
         Command::Bench(args) => bench::run(&args, &out),
     };
