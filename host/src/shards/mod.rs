@@ -124,7 +124,7 @@ impl<B: ?Sized + Send + Sync> Grid<B> {
         for (at, place) in self.places.iter().enumerate() {
             match at {
                 0 => {}
-                _ if at % self.shards == 0 => text.push_str(", "),
+                _ if at % self.shards == 0 => text.push_str("; "),
                 _ => text.push_str(" + "),
             }
             if place.alive() {
