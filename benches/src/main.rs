@@ -7,6 +7,7 @@
 //! | [`ivf`] | inverted-file search: builds, the sweep over probes, few queries |
 //! | [`levels`] | the same on the CPU, with and without SIMD and threads |
 //! | [`kmeans`] | k-means: time and objective |
+//! | [`scale`] | several devices: replicas, shards, k-means |
 //! | [`ten_million`] | more vectors than the memory budget holds |
 //! | [`equal_recall`] | approximate search beside its peers at equal recall |
 //! | [`record`] | the rows of a record: CSV and the printed table |
@@ -24,6 +25,7 @@ mod kmeans;
 mod levels;
 mod machine;
 mod record;
+mod scale;
 mod select;
 mod set;
 mod ten_million;
@@ -57,6 +59,8 @@ enum Grid {
     Kmeans(kmeans::Args),
     /// An inverted file of many vectors, made in batches, within a memory budget.
     TenMillion(ten_million::Args),
+    /// Replicas and shards over several devices, and k-means.
+    Scale(scale::Args),
     /// Compare approximate search with peers and goals at equal recall.
     EqualRecall(equal_recall::Args),
     /// Print records side by side: the latest figure of each implementation for each case.
@@ -140,6 +144,7 @@ fn main() -> ExitCode {
         Grid::Levels(args) => levels::run(&args),
         Grid::Kmeans(args) => kmeans::run(&args),
         Grid::TenMillion(args) => ten_million::run(&args),
+        Grid::Scale(args) => scale::run(&args),
         Grid::EqualRecall(args) => equal_recall::run(&args).map(|()| true),
         Grid::Table { records } => record::table(&records).map(|()| true),
     };

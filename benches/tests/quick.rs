@@ -69,8 +69,14 @@ fn inverted_files_and_k_means_fill_one_record() {
         assert_eq!(rows(&path).len() - before, cases, "{text}");
         before += cases;
     }
+    // Three kinds and one size of batches, on one device, two replicas, two shards; two times of k-means on one device and two.
+    let arguments: Vec<&str> = ["scale", "--devices", "cpu,cpu"].into_iter().chain(common).collect();
+    let (success, text) = grid(&arguments);
+    assert!(success, "{text}");
+    assert_eq!(rows(&path).len() - before, 3 * 3 + 2 * 2, "{text}");
     assert!(column(&path, "verified").iter().all(|verified| verified == "yes"));
     let cases = column(&path, "case");
+    assert!(cases.iter().any(|case| case.ends_with("nq=300 probes=4 replicas=1 shards=2")), "{cases:?}");
     let recalls = column(&path, "recall");
     let recall = |case: &str, k: &str| -> f64 {
         let ks = column(&path, "k");
@@ -170,6 +176,9 @@ fn bad_arguments_are_refused() {
         &["ivf", "--date", "2000-01-01", "--probes", "0"],
         &["ivf", "--date", "2000-01-01", "--device", "cpu", "--quick", "--data", "no-such-folder"],
         &["kmeans", "--date", "2000-01-01", "--n", "5", "--data", "a-folder"],
+        &["scale", "--date", "2000-01-01"],
+        &["scale", "--date", "2000-01-01", "--devices", "cpu,emulator"],
+        &["scale", "--date", "2000-01-01", "--devices", "cpu", "--kinds", "graph"],
         &["ten-million", "--date", "2000-01-01", "--lists", "0"],
     ] {
         let (success, text) = grid(bad);

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use crate::Device;
 use crate::select::{Algorithm, KeyType};
 
 /// What went wrong, with the numbers that show it. A failed call leaves the index, the output and the device as they were.
@@ -442,6 +443,36 @@ pub enum Error {
         device: usize,
         /// Raw driver code (CUresult).
         code: i32,
+    },
+    /// Devices that cannot hold so many shards in equally large replicas.
+    #[error("{devices} devices cannot be replicas of {shards} shards each")]
+    BadPlacement {
+        /// Devices given.
+        devices: usize,
+        /// Shards asked for.
+        shards: usize,
+    },
+    /// One of several devices failed in the middle of the work. The index does not use it again, and can be used without it while `left` is
+    /// not 0.
+    #[error("{device} failed and is left out from now on; {left} other devices hold shard {shard}: {source}")]
+    DeviceFailed {
+        /// The device.
+        device: Device,
+        /// The shard that it holds, from 0.
+        shard: usize,
+        /// Replicas of the shard that are left.
+        left: usize,
+        /// What the driver reported.
+        source: Box<Error>,
+    },
+    /// All devices that hold a shard have failed before. `move_to` of an inverted file places it on other devices, from the copy in host
+    /// memory; the vectors of a flat index, which has none, must be added to a new index.
+    #[error("shard {shard} is lost: all of its {replicas} replicas have failed")]
+    ShardLost {
+        /// The shard, from 0.
+        shard: usize,
+        /// Replicas that there were.
+        replicas: usize,
     },
     /// A launch that the kernel's contract forbids.
     #[error("kernel {kernel}: {what} is {asked}, the limit is {limit}")]

@@ -202,9 +202,18 @@ impl<T: Element> FlatBackend<T> for FlatCpu<T> {
         self.rows.len() / self.dim
     }
 
-    fn reconstruct(&self, id: u64) -> Result<Vec<T>> {
-        let start = id as usize * self.dim;
-        Ok(self.rows[start..start + self.dim].to_vec())
+    fn truncate(&mut self, len: usize) {
+        self.rows.truncate(len * self.dim);
+        self.offset.truncate(len);
+        self.scale.truncate(len);
+        self.squares.truncate(len);
+        // That of the last block may be larger than need be now: a bound all the same.
+        self.largest.truncate(len.div_ceil(BLOCK));
+    }
+
+    fn rows(&self, first: u64, count: usize) -> Result<Vec<T>> {
+        let start = first as usize * self.dim;
+        Ok(self.rows[start..start + count * self.dim].to_vec())
     }
 
     fn describe(&self) -> String {

@@ -11,6 +11,7 @@ use warpann_kernels::{centroids, cluster_sums, clustering_instances};
 use super::assign::Batch;
 use super::exact::{Set, SetLayout, Shape, blocks};
 use super::runtime::{Layout, Runtime, grid};
+use crate::kmeans::sums::PartialSums;
 use crate::kmeans::worker::{Scale, Totals};
 use crate::{ElementType, Result};
 
@@ -275,6 +276,28 @@ pub(super) unsafe fn totals_of<R: Runtime>(
     totals.products.clear();
     totals.products.extend_from_slice(bytemuck::cast_slice(&part(layout.products)[..count]));
     Ok(())
+}
+
+/// Brings component sums, weights and counts to the host, in one copy.
+///
+/// # Safety
+/// The memory is as laid out, with room for sums, and every batch was added up.
+pub(super) unsafe fn sums_of<R: Runtime>(
+    runtime: &R,
+    stream: &R::Stream,
+    clusters: Clusters,
+    weighted: bool,
+    sums: &mut PartialSums,
+) -> Result<()> {
+    let layout = clusters.layout;
+    // Words of 8 bytes, as the parts are aligned.
+    let word = |offset: usize| (offset - layout.sums) / size_of::<u64>();
+    sums.stride = layout.stride as usize;
+    sums.weights = weighted.then(|| word(layout.weights));
+    sums.counts = word(layout.totals);
+    sums.words.resize(word(layout.products), 0);
+    // SAFETY: what is downloaded was zeroed, and then added to.
+    unsafe { runtime.download(stream, bytemuck::cast_slice_mut(&mut sums.words), clusters.sums().cast()) }
 }
 
 /// Replaces the centroids by the means of their points.

@@ -13,11 +13,12 @@
 
 use super::assign::{Batch, BatchLayout, assign_batch};
 pub(crate) use super::cluster_sums::Means;
-use super::cluster_sums::{ClusterLayout, Clusters, add_batch, clear_sums, totals_of, update_centroids};
+use super::cluster_sums::{ClusterLayout, Clusters, add_batch, clear_sums, sums_of, totals_of, update_centroids};
 use super::exact::{Set, Shape, prepare_set, upload_rows};
 use super::flat::Centre;
 use super::runtime::Runtime;
-use crate::kmeans::worker::{Assign, Totals, Worker};
+use crate::kmeans::sums::PartialSums;
+use crate::kmeans::worker::{Assign, PartWorker, Totals, Worker};
 use crate::{Element, ElementType, Error, Metric, Result};
 
 /// Points of a batch, at most: with padding they, and two moves of each, stay in u32.
@@ -304,20 +305,9 @@ impl<'a, T: Element, R: Runtime> KMeansDevice<'a, T, R> {
 
 impl<T: Element, R: Runtime> Worker for KMeansDevice<'_, T, R> {
     fn set_centroids(&mut self, centroids: &[f32]) -> Result<()> {
-        let (clusters, shape) = (self.cluster_parts(), self.cluster_shape());
-        self.prepared = false;
         // What was nearest among other centroids is a bad guess now: lists of candidates would overflow.
         self.labelled = false;
-        // SAFETY: there is room for that many centroids.
-        unsafe {
-            upload_rows(
-                &self.points.runtime,
-                &self.stream,
-                shape,
-                clusters.set.rows(),
-                &centroids[..self.clusters * shape.dim],
-            )
-        }
+        self.move_centroids(centroids)
     }
 
     fn centroids(&mut self, to: &mut [f32]) -> Result<()> {
@@ -373,6 +363,30 @@ impl<T: Element, R: Runtime> Worker for KMeansDevice<'_, T, R> {
                 Ok(())
             }
         }
+    }
+}
+
+impl<T: Element, R: Runtime> PartWorker for KMeansDevice<'_, T, R> {
+    fn move_centroids(&mut self, centroids: &[f32]) -> Result<()> {
+        let (clusters, shape) = (self.cluster_parts(), self.cluster_shape());
+        self.prepared = false;
+        // SAFETY: there is room for that many centroids.
+        unsafe {
+            upload_rows(
+                &self.points.runtime,
+                &self.stream,
+                shape,
+                clusters.set.rows(),
+                &centroids[..self.clusters * shape.dim],
+            )
+        }
+    }
+
+    fn assign_part(&mut self, sums: &mut PartialSums) -> Result<()> {
+        self.label_points()?;
+        let weighted = self.points.weights.is_some();
+        // SAFETY: every batch was added up.
+        unsafe { sums_of(&self.points.runtime, &self.stream, self.cluster_parts(), weighted, sums) }
     }
 }
 

@@ -44,7 +44,7 @@ pub(crate) mod sort;
 mod tables;
 
 use crate::flat::FlatBackend;
-use crate::kmeans::worker::{Assign, Scale, Worker};
+use crate::kmeans::worker::{Assign, PartWorker, Scale};
 use crate::pq::ProductQuantizer;
 use crate::pq::encode::Residuals;
 use crate::select::{Algorithm, Best, Key, Rows, Selection};
@@ -145,7 +145,7 @@ pub(crate) fn open_kmeans<'a, T: Element>(
     scale: Scale,
     budget: Option<u64>,
     spherical: bool,
-) -> Result<Box<dyn Worker + 'a>> {
+) -> Result<Box<dyn PartWorker + 'a>> {
     let run = kmeans::Run { metric, clusters, rows, weights, dim, budget };
     let means = kmeans::Means { scale, spherical };
     match device {

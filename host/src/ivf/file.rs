@@ -50,7 +50,7 @@ use super::lists::Bytes;
 use super::{Codec, Encoding, IvfIndex, Lists, PqCodec, Trained};
 use crate::error::{Error, FileDefect, Result};
 use crate::pq::{ProductQuantizer, Rotation};
-use crate::{Device, Element, ElementType, Metric, io};
+use crate::{Element, ElementType, Metric, Placement, io};
 
 /// What an index file holds, by its header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -109,7 +109,7 @@ impl<T: Element> IvfIndex<T> {
         self.content(trained).write(path.as_ref())
     }
 
-    /// Loads an index from a file, to search on `device` within `budget` bytes
+    /// Loads an index from a file, to search on `device` (a [`Device`](crate::Device), or a [`Placement`] over several) within `budget` bytes
     /// ([`IvfIndexBuilder::memory_budget`](super::IvfIndexBuilder::memory_budget)). Codes and ids stay where the file is mapped until they
     /// are changed. O(bytes), in parallel: every byte is checked.
     ///
@@ -119,14 +119,20 @@ impl<T: Element> IvfIndex<T> {
     /// # Errors
     /// [`Error::Io`]; [`Error::BadFile`] with what is wrong with the bytes, or [`FileDefect::WrongElement`] if the vectors are not of
     /// type `T`; and what opening the device can meet, as [`IvfIndexBuilder::build`](super::IvfIndexBuilder::build).
-    pub fn load(path: impl AsRef<Path>, device: Device, budget: Option<u64>) -> Result<Self> {
+    pub fn load(path: impl AsRef<Path>, device: impl Into<Placement>, budget: Option<u64>) -> Result<Self> {
         let path = path.as_ref();
         let file = IndexFile::open(path)?;
         let (trained, lists) = parts::<T>(&file).map_err(|defect| Error::BadFile { path: path.to_owned(), defect })?;
         Self::restored(file.shape(), trained, lists, device, budget)
     }
 
-    fn restored(shape: &Shape, trained: Trained, lists: Lists, device: Device, budget: Option<u64>) -> Result<Self> {
+    fn restored(
+        shape: &Shape,
+        trained: Trained,
+        lists: Lists,
+        device: impl Into<Placement>,
+        budget: Option<u64>,
+    ) -> Result<Self> {
         let mut builder = Self::builder(shape.dim as usize, shape.lists as usize)
             .metric(shape.metric)
             .encoding(encoding_of(shape.coding))

@@ -36,7 +36,8 @@ impl<T: Element> IvfIndex<T> {
             return Err(Error::TooFewTrainingVectors { have, need });
         }
         let settings = &self.settings;
-        let (device, seed) = (settings.device, settings.seed);
+        let (placement, seed) = (&settings.placement, settings.seed);
+        let device = placement.first();
         let wanted = lists.saturating_mul(settings.points_per_centroid.max(1)).max(codewords * POINTS_PER_CODEWORD);
         let sample = (wanted < have).then(|| gather(rows, dim, &Random::new(seed).sample(have, wanted)));
         let rows = sample.as_deref().unwrap_or(rows);
@@ -46,7 +47,7 @@ impl<T: Element> IvfIndex<T> {
             .seed(seed)
             .spherical(spherical)
             .points_per_centroid(Some(settings.points_per_centroid))
-            .device(device);
+            .device(placement.clone());
         if let Some(bytes) = settings.budget {
             kmeans = kmeans.memory_budget(bytes);
         }
@@ -121,19 +122,19 @@ impl<T: Element> IvfIndex<T> {
         if ids.is_empty() {
             return Ok(());
         }
-        let (dim, device, budget) = (self.dim(), self.settings.device, self.settings.budget);
+        let (dim, placement, budget) = (self.dim(), &self.settings.placement, self.settings.budget);
         let by = if self.metric() == Metric::Cosine { Assign::InnerProduct } else { Assign::L2 };
         let centroids = &trained.centroids;
         let (labels, codes);
         let codes: &[u8] = match &trained.codec {
             Codec::Flat => {
-                labels = assign_rows(device, by, rows, dim, centroids, budget)?;
+                labels = assign_rows(placement, by, rows, dim, centroids, budget)?;
                 bytemuck::cast_slice(rows)
             }
             Codec::Pq(pq) => {
-                let rows = trained.codec.transform(rows, dim, self.metric(), device)?;
-                labels = assign_rows(device, by, &rows, dim, centroids, budget)?;
-                codes = pq.encode(device, &rows, &labels, centroids, budget)?;
+                let rows = trained.codec.transform(rows, dim, self.metric(), placement.first())?;
+                labels = assign_rows(placement, by, &rows, dim, centroids, budget)?;
+                codes = pq.encode(placement, &rows, &labels, centroids, budget)?;
                 &codes
             }
         };

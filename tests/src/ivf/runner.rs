@@ -2,7 +2,7 @@
 
 use half::{bf16, f16};
 use warpann::ivf::{Bitset, Encoding, IvfIndex, Scan, SearchOptions};
-use warpann::{Device, ElementType, Neighbors};
+use warpann::{Device, ElementType, Neighbors, Placement};
 
 use super::cases::{Ids, IvfCase};
 use super::reference::{Contents, Model};
@@ -10,11 +10,11 @@ use crate::data::{self, Component, Random};
 use crate::reference::{badness, worst};
 use crate::runner::Outcome;
 
-/// Runs a case.
+/// Runs a case on a device, or on several.
 ///
 /// # Errors
 /// The first difference, in words.
-pub fn run(case: &IvfCase, device: Device) -> Outcome {
+pub fn run(case: &IvfCase, device: impl Into<Placement>) -> Outcome {
     let run = match case.element {
         ElementType::F32 => run_elements::<f32>,
         ElementType::F16 => run_elements::<f16>,
@@ -22,7 +22,8 @@ pub fn run(case: &IvfCase, device: Device) -> Outcome {
         ElementType::U8 => run_elements::<u8>,
         ElementType::I8 => run_elements::<i8>,
     };
-    run(case, device).map_err(|what| format!("{what}\non {device}: {case:?}"))
+    let device = device.into();
+    run(case, &device).map_err(|what| format!("{what}\non {device}: {case:?}"))
 }
 
 /// What training has found.
@@ -53,14 +54,14 @@ pub fn ids(kind: Ids, n: usize, seed: u64) -> Vec<u64> {
     }
 }
 
-fn run_elements<T: Component>(case: &IvfCase, device: Device) -> Outcome {
+fn run_elements<T: Component>(case: &IvfCase, device: &Placement) -> Outcome {
     let &IvfCase { dim, n, lists, nq, k, probes, metric, encoding, data, seed, .. } = case;
     let text = |error: warpann::Error| error.to_string();
     let vectors = data::vectors::<T>(data, dim, n, nq, seed);
     let mut index = IvfIndex::<T>::builder(dim, lists)
         .metric(metric)
         .encoding(encoding)
-        .device(device)
+        .device(device.clone())
         .iterations(3)
         .seed(seed)
         .build()
@@ -102,7 +103,7 @@ fn run_elements<T: Component>(case: &IvfCase, device: Device) -> Outcome {
     let filter: Option<Bitset> = case.allowed.map(|_| index.filter(allowed));
     let options = SearchOptions { probes: Some(probes), filter: filter.as_ref(), scan: case.scan };
     check(&index, &contents, &vectors.queries, &vectors.exact_queries, k, &options, allowed)?;
-    if device == Device::Cpu {
+    if device.devices().iter().all(|&device| device == Device::Cpu) {
         for scan in [Scan::ListMajor, Scan::QueryMajor] {
             let options = SearchOptions { scan, ..options };
             check(&index, &contents, &vectors.queries, &vectors.exact_queries, k, &options, allowed)?;

@@ -6,7 +6,7 @@ use std::time::Instant;
 use clap::ValueEnum;
 use serde::Serialize;
 use warpann::ivf::{Encoding, IvfIndex};
-use warpann::{Device, Element, Metric};
+use warpann::{Element, Metric, Placement};
 
 use crate::progress::spinning;
 use crate::report::{Failure, Out, Outcome, bytes, parse_bytes, positive};
@@ -60,10 +60,11 @@ pub struct Recipe {
 /// Where an index works.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Place {
-    /// auto, cpu, gpu, gpu:N, or emulator (checks the GPU's kernels on the CPU; very slow).
+    /// auto, cpu, gpu, gpu:N, or emulator (checks the GPU's kernels on the CPU; very slow). Several: gpu:0,gpu:1 are replicas, which
+    /// divide the queries; gpu:0+gpu:1 are shards, which divide the vectors; gpu:0+gpu:1,gpu:2+gpu:3 are both.
     #[arg(long, default_value = "auto")]
-    pub device: Device,
-    /// Memory that the index may use on its device, in bytes or with K, M, G, T.
+    pub device: Placement,
+    /// Memory that the index may use on its device (of several, on each), in bytes or with K, M, G, T.
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
     pub memory_budget: Option<u64>,
 }
@@ -90,7 +91,7 @@ impl Recipe {
         let mut builder = IvfIndex::<T>::builder(dim, lists)
             .metric(self.metric)
             .encoding(self.encoding(dim)?)
-            .device(place.device)
+            .device(place.device.clone())
             .seed(self.seed)
             .iterations(self.iterations)
             .points_per_centroid(self.points_per_centroid);

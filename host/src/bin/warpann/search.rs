@@ -8,7 +8,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 use warpann::io::{self, GroundTruth, Vectors};
 use warpann::ivf::{IndexInfo, IvfIndex, SearchOptions};
-use warpann::{Device, Element, Error, FlatIndex, Metric, NONE, metric};
+use warpann::{Element, Error, FlatIndex, Metric, NONE, Placement, metric};
 
 use crate::index::describe;
 use crate::progress::{spinning, watched};
@@ -38,9 +38,10 @@ pub struct Args {
     /// l2 (squared Euclidean distance), ip (inner product) or cosine.
     #[arg(long, default_value = "l2", value_parser = parse_metric)]
     metric: Metric,
-    /// auto, cpu, gpu, gpu:N, or emulator (checks the GPU's kernels on the CPU; very slow).
+    /// auto, cpu, gpu, gpu:N, or emulator (checks the GPU's kernels on the CPU; very slow). Several: gpu:0,gpu:1 are replicas, which
+    /// divide the queries; gpu:0+gpu:1 are shards, which divide the vectors; gpu:0+gpu:1,gpu:2+gpu:3 are both.
     #[arg(long, default_value = "auto")]
-    device: Device,
+    device: Placement,
     /// True neighbours: ivecs, ibin, npy, or big-ann ground truth (bin, ibin).
     ///
     /// Two figures are printed. recall@k: the share of the first k true neighbours that were found, averaged over queries.
@@ -54,7 +55,7 @@ pub struct Args {
     /// Write the distances: fbin, fvecs or npy.
     #[arg(long, value_name = "FILE")]
     distances: Option<PathBuf>,
-    /// Memory that the index may use on its device, in bytes or with K, M, G, T.
+    /// Memory that the index may use on its device (of several, on each), in bytes or with K, M, G, T.
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
     memory_budget: Option<u64>,
     /// Print the neighbours of the first N queries.
@@ -129,7 +130,7 @@ fn search_index(args: &Args, path: &Path) -> Outcome<Report> {
         let results = results(queries.len() / info.dim, args.k, info.metric)?;
         let load_seconds = start.elapsed().as_secs_f64();
         let start = Instant::now();
-        let index = IvfIndex::<T>::load(path, args.device, args.memory_budget)?;
+        let index = IvfIndex::<T>::load(path, args.device.clone(), args.memory_budget)?;
         let build_seconds = start.elapsed().as_secs_f64();
         let probes = args.probes.unwrap_or(index.probes());
         let index = Index::Ivf(index, probes);
@@ -162,7 +163,7 @@ fn search_base(args: &Args, path: &Path) -> Outcome<Report> {
     let load_seconds = start.elapsed().as_secs_f64();
     with_element!(base.element(), T => {
         let start = Instant::now();
-        let mut builder = FlatIndex::<T>::builder(dim).metric(args.metric).device(args.device);
+        let mut builder = FlatIndex::<T>::builder(dim).metric(args.metric).device(args.device.clone());
         if let Some(budget) = args.memory_budget {
             builder = builder.memory_budget(budget);
         }

@@ -256,7 +256,7 @@ impl<T: Element, R: Runtime> IvfDevice<T, R> {
         let (flags, results) = got.split_at(2 * count);
         let (candidates, results) = results.split_at(count);
         let (keys, ranks) = results.split_at(count * found);
-        let directory = call.view.lists.directory();
+        let directory = call.view.directory();
         let worst = call.view.metric.worst();
         let place = |ids: &mut [u64], distances: &mut [f32], keys: &[u32], ranks: &[u32]| {
             for (slot, (id, distance)) in ids.iter_mut().zip(distances).enumerate() {
@@ -368,7 +368,7 @@ impl<T: Element, R: Runtime> IvfDevice<T, R> {
             self.runtime.download(&lane.stream, bytemuck::cast_slice_mut(&mut got_keys), to.keys.cast())?;
             self.runtime.download(&lane.stream, bytemuck::cast_slice_mut(&mut got_ranks), to.ranks.cast())?;
         }
-        let directory = view.lists.directory();
+        let directory = view.directory();
         let near = |distance: f32| if smaller_is_better { distance <= radius } else { distance >= radius };
         let mut rows: Vec<Vec<(u64, f32)>> = got_keys
             .par_chunks(most as usize)

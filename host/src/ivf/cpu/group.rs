@@ -42,12 +42,12 @@ impl Group {
         let mut factored = Vec::with_capacity(queries.len() * job.view.dim);
         (0..queries.len()).for_each(|query| factored.extend(queries.factored(query)));
         // Counting sort by list, lists in the order in which they first appear: nearest of all queries, second nearest, ..
-        let mut counts = vec![0u32; job.view.lists.count()];
+        let mut counts = vec![0u32; job.view.list_count()];
         let mut order = Vec::new();
         for rank in 0..probes {
             for &list in lists[rank..].iter().step_by(probes) {
                 let list = list as usize;
-                if job.view.lists.length(list) > 0 {
+                if job.view.length(list) > 0 {
                     if counts[list] == 0 {
                         order.push(list as u32);
                     }
@@ -65,7 +65,7 @@ impl Group {
         let mut members = vec![0; end as usize];
         for (query, lists) in lists.chunks_exact(probes).enumerate() {
             for &list in lists {
-                if job.view.lists.length(list as usize) > 0 {
+                if job.view.length(list as usize) > 0 {
                     let place = &mut counts[list as usize];
                     members[*place as usize] = query as u32;
                     *place += 1;
@@ -86,7 +86,7 @@ impl Group {
         let count = self.queries.len();
         let limits: Vec<Limit> = (0..count).map(|_| Limit::new()).collect();
         let runs: Vec<(usize, usize)> = (0..self.lists.len())
-            .flat_map(|at| (0..job.view.lists.length(self.lists[at] as usize)).step_by(RUN).map(move |row| (at, row)))
+            .flat_map(|at| (0..job.view.length(self.lists[at] as usize)).step_by(RUN).map(move |row| (at, row)))
             .collect();
         let next = AtomicUsize::new(0);
         let work = |_| {
@@ -159,7 +159,7 @@ impl<T: Element, C: Collect> Worker<'_, T, C> {
         let dim = job.view.dim;
         let list = group.lists[at] as usize;
         let members = &group.members[group.starts[at] as usize..group.starts[at + 1] as usize];
-        let last = (first + RUN).min(job.view.lists.length(list));
+        let last = (first + RUN).min(job.view.length(list));
         let direct = members.len() <= DIRECT_QUERIES;
         if let (Codec::Pq(pq), true) = (job.view.codec, direct) {
             return self.scan_codes(pq, list, first..last, members);
@@ -218,7 +218,7 @@ impl<T: Element, C: Collect> Worker<'_, T, C> {
     /// Scans codes of a list by lookup tables, for a few members.
     fn scan_codes(&mut self, pq: &PqCodec, list: usize, range: std::ops::Range<usize>, members: &[u32]) {
         let (job, group) = (self.job, self.group);
-        let (dim, bytes, norms) = (job.view.dim, job.view.lists.code_bytes(), job.norms(list));
+        let (dim, bytes, norms) = (job.view.dim, job.view.code_bytes(), job.norms(list));
         let (quantizer, centroid) = (&pq.quantizer, &job.view.centroids[list * dim..][..dim]);
         let centroid_norm = canonical_square(job.isa, centroid).sqrt();
         let entries: Vec<Entry<'_>> = members
@@ -233,9 +233,9 @@ impl<T: Element, C: Collect> Worker<'_, T, C> {
             .collect();
         for start in range.clone().step_by(BLOCK) {
             let rows = start..(start + BLOCK).min(range.end);
-            let codes = &job.view.lists.codes(list)[rows.start * bytes..rows.end * bytes];
+            let codes = &job.view.codes(list)[rows.start * bytes..rows.end * bytes];
             let numbers = tables::unpacked(quantizer, codes, &mut self.numbers);
-            let first_id = job.directory.range(list).start + rows.start as u32;
+            let first_id = job.view.first_location(list) + rows.start as u32;
             let offset = if norms.offset.is_empty() { 0..0 } else { rows.clone() };
             let offset = &norms.offset[offset];
             let thresholds = [const { Cell::new(f32::NEG_INFINITY) }; DIRECT_QUERIES];
@@ -269,7 +269,7 @@ impl<T: Element, C: Collect> Worker<'_, T, C> {
         let tile = Tile {
             dim: job.view.dim,
             rows: job.rows(list, range.clone(), &mut self.rows),
-            first_id: job.directory.range(list).start + range.start as u32,
+            first_id: job.view.first_location(list) + range.start as u32,
             scale: &norms.scale[part(&norms.scale)],
             offset: &norms.offset[part(&norms.offset)],
         };
@@ -353,7 +353,7 @@ struct PairJudge<'a, T: Element> {
 impl<T: Element> Judge for PairJudge<'_, T> {
     fn canonical(&mut self, id: u32) -> f32 {
         let job = self.job;
-        let (list, place) = job.directory.place(id);
+        let (list, place) = job.view.place(id);
         let row = job.rows(list, place..place + 1, &mut self.row);
         exact::distance(job.isa, job.metric, (self.query, self.square), row, || job.norms(list).squares[place])
     }
@@ -367,9 +367,9 @@ impl<T: Element> Judge for PairJudge<'_, T> {
     }
 
     fn prefetch(&self, id: u32) {
-        let (list, place) = self.job.directory.place(id);
-        let bytes = self.job.view.lists.code_bytes();
-        simd::prefetch(&self.job.view.lists.codes(list)[place * bytes..(place + 1) * bytes]);
+        let (list, place) = self.job.view.place(id);
+        let bytes = self.job.view.code_bytes();
+        simd::prefetch(&self.job.view.codes(list)[place * bytes..(place + 1) * bytes]);
     }
 
     fn metric(&self) -> crate::Metric {
@@ -384,8 +384,8 @@ impl<T: Element> Job<'_, T> {
         match self.view.codec {
             Codec::Flat => as_f32(&self.view.rows(list)[rows.start * dim..rows.end * dim], scratch),
             Codec::Pq(pq) => {
-                let bytes = self.view.lists.code_bytes();
-                let codes = &self.view.lists.codes(list)[rows.start * bytes..rows.end * bytes];
+                let bytes = self.view.code_bytes();
+                let codes = &self.view.codes(list)[rows.start * bytes..rows.end * bytes];
                 scratch.resize(rows.len() * dim, 0.0);
                 pq.decode_into(codes, &self.view.centroids[list * dim..][..dim], scratch);
                 scratch
@@ -396,7 +396,7 @@ impl<T: Element> Job<'_, T> {
     /// Norms of a list's vectors; computed by the first call.
     fn norms(&self, list: usize) -> &super::Norms {
         self.image.norms[list].get_or_init(|| {
-            let (dim, length) = (self.view.dim, self.view.lists.length(list));
+            let (dim, length) = (self.view.dim, self.view.length(list));
             let mut squares = Vec::with_capacity(length);
             let mut scratch = Vec::new();
             for start in (0..length).step_by(BLOCK) {

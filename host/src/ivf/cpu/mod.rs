@@ -123,7 +123,7 @@ impl IvfCpu {
         // Without the lock: while its parallel parts wait, this thread may take up another search that comes here.
         let mut coarse = FlatCpu::with_isa(view.dim, view.probe_metric(), Some(self.budget), self.isa);
         coarse.add(view.centroids)?;
-        let norms = (0..view.lists.count()).map(|_| OnceLock::new()).collect();
+        let norms = (0..view.list_count()).map(|_| OnceLock::new()).collect();
         let made = Arc::new(Image { version: view.version, coarse, norms });
         let mut image = lock();
         match image.as_ref().filter(|image| image.version == view.version) {
@@ -145,7 +145,7 @@ impl IvfCpu {
         let image = self.image(view)?;
         let job = Job {
             view,
-            directory: view.lists.directory(),
+            directory: view.directory(),
             image: &image,
             isa: self.isa,
             metric: view.distance_metric(),
@@ -166,7 +166,7 @@ impl IvfCpu {
             Scan::Auto | Scan::ListMajor => GROUP.min(fit).min(count),
             Scan::QueryMajor => 1,
         };
-        let vectors = view.lists.len() as u64 * probes as u64 / view.lists.count() as u64;
+        let vectors = view.len() as u64 * probes as u64 / view.list_count() as u64;
         let work = usize::try_from(vectors * (size * dim) as u64 / WORK).unwrap_or(threads);
         let workers = work.clamp(1, threads);
         // Groups, where a batch has several, run side by side.
@@ -196,7 +196,7 @@ impl<T: Element> IvfBackend<T> for IvfCpu {
         ids: &mut [u64],
         distances: &mut [f32],
     ) -> Result<()> {
-        let (rows, metric, directory) = (view.lists.len(), view.distance_metric(), view.lists.directory());
+        let (rows, metric, directory) = (view.len(), view.distance_metric(), view.directory());
         let kept = k.min(rows);
         let collect = || Candidates::new(kept, rows);
         let found = self.run(view, queries, request, Candidates::bytes(kept, rows), &collect)?;
@@ -219,7 +219,7 @@ impl<T: Element> IvfBackend<T> for IvfCpu {
         radius: f32,
         request: &Request<'_>,
     ) -> Result<RangeNeighbors> {
-        let (metric, directory) = (view.distance_metric(), view.lists.directory());
+        let (metric, directory) = (view.distance_metric(), view.directory());
         let found = self.run(view, queries, request, size_of::<Ball>(), &|| Ball::new(metric, radius))?;
         let mut offsets = vec![0];
         for found in &found {

@@ -155,7 +155,9 @@ fn measure<T: Element>(args: &Args, base: Option<&Vectors>, queries: &Vectors, o
     };
     let probes = exactly::<T>(queries, &args.query)?;
     let (mut index, train_seconds, add_seconds) = match (&args.index, &rows) {
-        (Some(path), _) => (IvfIndex::<T>::load(path, args.place.device, args.place.memory_budget)?, None, None),
+        (Some(path), _) => {
+            (IvfIndex::<T>::load(path, args.place.device.clone(), args.place.memory_budget)?, None, None)
+        }
         (None, Some(rows)) => {
             let train =
                 args.recipe.train.as_ref().map(|path| Ok::<_, Failure>((io::read_vectors(path)?, path))).transpose()?;
@@ -263,7 +265,7 @@ impl Truth {
             let truth = read_truth(path, queries.len() / dim, k, None)?;
             return Ok(Self { k: truth.ids.k, ids: truth.ids.ids });
         }
-        let mut flat = FlatIndex::<T>::new(dim, metric, args.place.device)?;
+        let mut flat = FlatIndex::<T>::new(dim, metric, args.place.device.clone())?;
         let ids = spinning("searching for the true neighbours".into(), || {
             flat.add(base.unwrap_or_default())?;
             flat.search(queries, k)
