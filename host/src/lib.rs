@@ -27,6 +27,7 @@
 mod cpu;
 pub mod device;
 pub mod device_info;
+pub mod distributed;
 pub mod element;
 pub mod error;
 pub mod flat;

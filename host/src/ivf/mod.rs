@@ -393,6 +393,11 @@ impl<T: Element> IvfIndex<T> {
         self.ids().into_iter().map(keep).collect()
     }
 
+    /// The device in use, and the budget that was asked for.
+    pub(crate) fn place(&self) -> (Device, Option<u64>) {
+        (self.settings.device, self.settings.budget)
+    }
+
     /// What training found.
     pub(crate) fn trained(&self) -> Option<&Trained> {
         self.trained.as_ref()
