@@ -500,6 +500,18 @@ pub enum Error {
         violation: Box<cuda_std::emulator::Violation>,
     },
 
+    /// Another rank of a distributed call failed, so this one stopped as well.
+    #[error("rank {rank} failed: {reason}")]
+    RankFailed {
+        /// The rank, from 0; of several that failed the lowest.
+        rank: usize,
+        /// Its error in words: errors do not travel as values.
+        reason: String,
+    },
+    /// MPI can be started once in a process.
+    #[error("MPI was already started in this process")]
+    MpiStarted,
+
     /// An operating-system error on a file.
     #[error("{path}: {source}")]
     Io {

@@ -28,6 +28,7 @@
 mod cpu;
 pub mod device;
 pub mod device_info;
+pub mod distributed;
 pub mod element;
 pub mod error;
 pub mod flat;
@@ -43,8 +44,8 @@ pub mod neighbors;
 pub mod placement;
 pub mod pq;
 pub mod select;
-pub mod sort;
 mod shards;
+pub mod sort;
 
 /// The driver interface that [`select::device`] takes streams and addresses from, in the version that this library uses.
 #[cfg(feature = "cuda")]

@@ -38,7 +38,9 @@ mod tests;
 mod write;
 
 use std::path::Path;
+use std::sync::Arc;
 
+use memmap2::MmapMut;
 use rayon::prelude::*;
 
 use self::format::{Coding, Places, Section, Shape};
@@ -126,6 +128,26 @@ impl<T: Element> IvfIndex<T> {
         Self::restored(file.shape(), trained, lists, device, budget)
     }
 
+    /// What training found and the number of probes, as the bytes of an index file without vectors: equal if and only if the indexes
+    /// give every vector the same list and code.
+    pub(crate) fn training_bytes(&self) -> Result<Vec<u8>> {
+        let trained = self.trained().ok_or(Error::NotTrained { call: "training_bytes" })?;
+        let mut content = self.content(trained);
+        content.shape.vectors = 0;
+        content.lists.fill((&[], &[]));
+        content.to_bytes().map_err(received)
+    }
+
+    /// An empty index that is trained as the one that [`training_bytes`](Self::training_bytes) was called on.
+    pub(crate) fn from_training_bytes(bytes: &[u8], device: impl Into<Placement>, budget: Option<u64>) -> Result<Self> {
+        let mut map = MmapMut::map_anon(bytes.len()).map_err(|source| Error::Io { path: RECEIVED.into(), source })?;
+        map.copy_from_slice(bytes);
+        let map = map.make_read_only().map_err(|source| Error::Io { path: RECEIVED.into(), source })?;
+        let file = IndexFile::from_map(Arc::new(map)).map_err(received)?;
+        let (trained, lists) = parts::<T>(&file).map_err(received)?;
+        Self::restored(file.shape(), trained, lists, device, budget)
+    }
+
     fn restored(
         shape: &Shape,
         trained: Trained,
@@ -184,6 +206,13 @@ impl<T: Element> IvfIndex<T> {
         let lists = (0..lists.count()).map(|list| (lists.ids(list), lists.codes(list))).collect();
         Content { shape, centroids: &trained.centroids, codebooks, rotation, lists }
     }
+}
+
+/// What stands in an error for the name of a file that was never one.
+const RECEIVED: &str = "(an index sent to this rank)";
+
+fn received(defect: FileDefect) -> Error {
+    Error::BadFile { path: RECEIVED.into(), defect }
 }
 
 fn encoding_of(coding: Coding) -> Encoding {

@@ -422,6 +422,11 @@ impl<T: Element> IvfIndex<T> {
         self.ids().into_iter().map(keep).collect()
     }
 
+    /// The devices in use, and the budget that was asked for.
+    pub(crate) fn place(&self) -> (Placement, Option<u64>) {
+        (self.settings.placement.clone(), self.settings.budget)
+    }
+
     /// What training found.
     pub(crate) fn trained(&self) -> Option<&Trained> {
         self.trained.as_ref()

@@ -24,7 +24,7 @@ pub(crate) fn merge(
     distances: &mut [f32],
     more: &[(impl AsRef<[u64]> + Sync, impl AsRef<[f32]> + Sync)],
 ) {
-    if more.is_empty() {
+    if more.is_empty() || k == 0 {
         return;
     }
     let scratch = || (vec![NONE; k], vec![0.0; k], vec![0usize; more.len()]);
