@@ -1,7 +1,7 @@
 //! Runs one case on one device and compares it with the reference, to the bit.
 
 use half::{bf16, f16};
-use warpann::ivf::{Bitset, Encoding, IvfIndex, Scan, SearchOptions};
+use warpann::ivf::{Bitset, Encoding, IvfIndex, IvfIndexBuilder, Scan, SearchOptions};
 use warpann::{Device, ElementType, Neighbors, Placement};
 
 use super::cases::{Ids, IvfCase};
@@ -24,6 +24,30 @@ pub fn run(case: &IvfCase, device: impl Into<Placement>) -> Outcome {
     };
     let device = device.into();
     run(case, &device).map_err(|what| format!("{what}\non {device}: {case:?}"))
+}
+
+/// A trained index on `device`. For the emulator the CPU trains and the index comes by a file: emulated training takes ten times as
+/// long as the rest of a case, and finds the same bits, as [`super::scenarios`] shows.
+///
+/// # Errors
+/// What training, saving and loading meet, in words.
+pub fn trained<T: Component>(
+    builder: IvfIndexBuilder<T>,
+    device: impl Into<Placement>,
+    rows: &[T],
+) -> Result<IvfIndex<T>, String> {
+    let text = |error: warpann::Error| error.to_string();
+    let device = device.into();
+    let emulated = device.devices().contains(&Device::Emulator);
+    let trainer = if emulated { Device::Cpu.into() } else { device.clone() };
+    let mut index = builder.device(trainer).build().map_err(text)?;
+    index.train(rows).map_err(text)?;
+    if !emulated {
+        return Ok(index);
+    }
+    let file = tempfile::NamedTempFile::new().map_err(|error| error.to_string())?;
+    index.save(file.path()).map_err(text)?;
+    IvfIndex::load(file.path(), device, None).map_err(text)
 }
 
 /// What training has found.
@@ -58,23 +82,14 @@ fn run_elements<T: Component>(case: &IvfCase, device: &Placement) -> Outcome {
     let &IvfCase { dim, n, lists, nq, k, probes, metric, encoding, data, seed, .. } = case;
     let text = |error: warpann::Error| error.to_string();
     let vectors = data::vectors::<T>(data, dim, n, nq, seed);
-    let mut index = IvfIndex::<T>::builder(dim, lists)
-        .metric(metric)
-        .encoding(encoding)
-        .device(device.clone())
-        .iterations(3)
-        .seed(seed)
-        .build()
-        .map_err(text)?;
     let need = match encoding {
         Encoding::Flat => lists,
         Encoding::Pq { bits, .. } => lists.max(1 << bits),
     };
-    if n >= need {
-        index.train(&vectors.base).map_err(text)?;
-    } else {
-        index.train(&data::vectors::<T>(data, dim, need, 0, seed).base).map_err(text)?;
-    }
+    let others = (n < need).then(|| data::vectors::<T>(data, dim, need, 0, seed));
+    let rows = &others.as_ref().unwrap_or(&vectors).base;
+    let builder = IvfIndex::<T>::builder(dim, lists).metric(metric).encoding(encoding).iterations(3).seed(seed);
+    let mut index = trained(builder, device, rows)?;
     let model = model(&index);
     if model.centroids.len() != lists * dim || !index.is_trained() || model.centroids.iter().any(|c| !c.is_finite()) {
         return Err(format!("{} components of centroids", model.centroids.len()));

@@ -250,6 +250,11 @@ impl<T: Element, R: Runtime> IvfDevice<T, R> {
         // SAFETY: the scratch has the plan's size; queries and filter are uploaded before the search, whose results are `words` words.
         unsafe {
             self.upload(&search, call.view, queries, call.request)?;
+            if plan.room().is_none() {
+                // Nobody counts candidates where none are appended, and the counts lie amid what is downloaded.
+                let counts = search.results().cast_mut().wrapping_add(2 * count * size_of::<u32>());
+                self.runtime.fill(&lane.stream, counts, 0, count * size_of::<u32>())?;
+            }
             search.run()?;
             self.runtime.download(&lane.stream, bytemuck::cast_slice_mut(got), search.results())?;
         }
