@@ -36,10 +36,12 @@ pub mod ivf;
 pub mod kmeans;
 #[cfg(feature = "cuda")]
 pub mod measure;
+pub mod mesh;
 pub mod metric;
 pub mod neighbors;
 pub mod pq;
 pub mod select;
+pub mod shifted;
 
 /// The driver interface that [`select::device`] takes streams and addresses from, in the version that this library uses.
 #[cfg(feature = "cuda")]
@@ -51,3 +53,4 @@ pub use flat::{FlatIndex, FlatIndexBuilder};
 pub use ivf::{IvfIndex, IvfIndexBuilder};
 pub use metric::Metric;
 pub use neighbors::{NONE, Neighbors};
+pub use shifted::{ShiftedIndex, ShiftedIndexBuilder};

@@ -10,6 +10,7 @@ mod progress;
 mod recall;
 mod report;
 mod search;
+mod shifted;
 #[cfg(feature = "cuda")]
 mod tune;
 mod vectors;
@@ -40,6 +41,8 @@ enum Command {
     Build(build::Args),
     /// Find the k nearest vectors of every query, in a file of vectors or in an index.
     Search(search::Args),
+    /// Find near neighbours in low dimension, approximately, by shifted sort: of points, boxes or the triangles of a mesh.
+    Shifted(shifted::Args),
     /// Cluster vectors by k-means and write the centroids.
     Kmeans(kmeans::Args),
     /// Compare GPU, emulator and CPU on fresh random cases; exit code 1 at the first difference.
@@ -63,6 +66,7 @@ fn main() -> ExitCode {
         Command::Info(args) => info::run(&args, &out),
         Command::Build(args) => build::run(&args, &out),
         Command::Search(args) => search::run(&args, &out),
+        Command::Shifted(args) => shifted::run(&args, &out),
         Command::Kmeans(args) => kmeans::run(&args, &out),
         Command::Verify(args) => verify::run(&args, &out),
         Command::Bench(args) => bench::run(&args, &out),
