@@ -331,6 +331,24 @@ pub enum Error {
         /// What was planned for.
         limit: u32,
     },
+    /// More pairs than 32-bit positions can number.
+    #[error("{asked} pairs to sort exceed the limit of {limit}")]
+    TooManyPairs {
+        /// Pairs given.
+        asked: u64,
+        /// Pairs that can be sorted.
+        limit: u64,
+    },
+    /// Bits to sort by that a key has not.
+    #[error("bits {start}..{end} are no range of the bits of a {bits}-bit key")]
+    BadBitRange {
+        /// The first bit.
+        start: u32,
+        /// The bit after the last.
+        end: u32,
+        /// Bits of a key.
+        bits: u32,
+    },
 
     /// No usable GPU was found.
     #[error("no CUDA device: {reason}")]

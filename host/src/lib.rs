@@ -42,6 +42,7 @@ pub mod neighbors;
 pub mod pq;
 pub mod select;
 pub mod shifted;
+pub mod sort;
 
 /// The driver interface that [`select::device`] takes streams and addresses from, in the version that this library uses.
 #[cfg(feature = "cuda")]

@@ -11,6 +11,7 @@
 //! | [`gather`] | the payloads of selected keys | |
 //! | [`sample`], [`survivors`], [`radix`] | its steps: a threshold from a sample, the filter, an exact threshold where the sample misled | |
 //! | [`keys`], [`rows`] | key types as ordered integers; where the rows of a batch lie and how a block reads one | |
+//! | [`radix_sort`] | stable sort of 64- and 128-bit keys with payloads, one pass over memory a digit | |
 //! | [`element`] | loading four vector components of any element type | |
 //! | [`canonical`] | the distance that every back end returns to the bit, as a dense tile or for listed candidates | |
 //! | [`read_ceiling`] | one read of memory, to measure against | |
@@ -60,6 +61,7 @@ pub mod pq_tables;
 pub mod prepare;
 pub mod queries;
 pub mod radix;
+pub mod radix_sort;
 pub mod range;
 pub mod read_ceiling;
 pub mod rerank;

@@ -17,6 +17,7 @@
 //! | `cluster_sums` | sums over the points of each cluster, totals, new centroids |
 //! | `kmeans` | k-means: where points live, and the order of an iteration |
 //! | `hostile` | tests: rows made to defeat k-selection |
+//! | `sort` | stable radix sort of pairs: plans and launches |
 //! | `tables` | scores of product-quantized lists by lookup tables: plans and launches |
 //! | `shifted` | shifted sort: sorted copies, searches of them |
 //! | `sampling` | tests: how often a sample misleads |
@@ -41,6 +42,7 @@ pub(crate) mod runtime;
 mod sampling;
 pub(crate) mod select;
 mod shifted;
+pub(crate) mod sort;
 mod tables;
 
 use crate::flat::FlatBackend;
@@ -203,6 +205,24 @@ pub(crate) fn row_products(device: Device, matrix: &[f32], rows: &[f32], dim: us
         Device::Gpu(index) => rotate::row_products(&cuda::open(index)?, matrix, rows, dim),
         #[cfg(feature = "cuda")]
         Device::Auto | Device::Cpu => rotate::row_products(&cuda::open(0)?, matrix, rows, dim),
+        #[cfg(not(feature = "cuda"))]
+        _ => Err(crate::Error::NoDevice { reason: crate::NoDeviceReason::FeatureOff }),
+    }
+}
+
+/// [`crate::sort::sort_pairs_by_bits`] on a GPU or the emulator, of what was checked.
+pub(crate) fn sort_pairs<K: sort::DeviceKey>(
+    device: Device,
+    keys: &mut [K],
+    payloads: &mut [u32],
+    bits: std::ops::Range<u32>,
+) -> Result<()> {
+    match device {
+        Device::Emulator => sort::sort_from_host(&emulated::Emulator, keys, payloads, bits),
+        #[cfg(feature = "cuda")]
+        Device::Gpu(index) => sort::sort_from_host(&cuda::open(index)?, keys, payloads, bits),
+        #[cfg(feature = "cuda")]
+        Device::Auto | Device::Cpu => sort::sort_from_host(&cuda::open(0)?, keys, payloads, bits),
         #[cfg(not(feature = "cuda"))]
         _ => Err(crate::Error::NoDevice { reason: crate::NoDeviceReason::FeatureOff }),
     }
