@@ -74,10 +74,10 @@ pub enum Error {
         k: usize,
     },
 
-    /// Clusters (of k-means) or lists (of an inverted file) must be at least 1.
+    /// Clusters (of k-means), lists (of an inverted file), or copies and positions (of shifted sort) must be at least 1.
     #[error("asked for 0 {what}; at least one is needed")]
     ZeroClusters {
-        /// `clusters` or `lists`.
+        /// `clusters`, `lists`, `shifts` or `positions`.
         what: &'static str,
     },
     /// An index or quantizer that must be trained first.
@@ -226,6 +226,26 @@ pub enum Error {
         len: usize,
         /// Largest entry of |R·Rᵀ − I|; infinite where the shape is wrong.
         error: f64,
+    },
+    /// More dimensions than a Morton code has room for.
+    #[error("dimension {dim}: shifted sort takes up to {limit}")]
+    TooManyDimensions {
+        /// Dimension asked for.
+        dim: usize,
+        /// The largest possible.
+        limit: usize,
+    },
+    /// Two sets of neighbours that cannot be compared.
+    #[error("{found} queries with k = {found_k} against {exact} with k = {exact_k}: they must agree")]
+    UnlikeNeighbors {
+        /// Queries of the first.
+        found: usize,
+        /// Its k.
+        found_k: usize,
+        /// Queries of the second.
+        exact: usize,
+        /// Its k.
+        exact_k: usize,
     },
 
     /// A row of keys longer than it can be.
@@ -651,6 +671,24 @@ pub enum FileDefect {
         id: u64,
         /// The format's limit.
         limit: u64,
+    },
+    /// A line of a text format that does not follow it.
+    #[error("line {line}: {what}")]
+    BadLine {
+        /// Line, from 1.
+        line: u64,
+        /// What is wrong with it.
+        what: &'static str,
+    },
+    /// A value of a mesh file's element that cannot be there.
+    #[error("{element} {index}: {what}")]
+    BadElement {
+        /// `vertex` or `face`.
+        element: &'static str,
+        /// Which one, from 0.
+        index: u64,
+        /// What is wrong with it.
+        what: &'static str,
     },
 }
 

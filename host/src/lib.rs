@@ -39,12 +39,14 @@ pub mod ivf;
 pub mod kmeans;
 #[cfg(feature = "cuda")]
 pub mod measure;
+pub mod mesh;
 pub mod metric;
 pub mod neighbors;
 pub mod placement;
 pub mod pq;
 pub mod select;
 mod shards;
+pub mod shifted;
 pub mod sort;
 
 /// The driver interface that [`select::device`] takes streams and addresses from, in the version that this library uses.
@@ -58,3 +60,4 @@ pub use ivf::{IvfIndex, IvfIndexBuilder};
 pub use metric::Metric;
 pub use neighbors::{NONE, Neighbors};
 pub use placement::Placement;
+pub use shifted::{ShiftedIndex, ShiftedIndexBuilder};

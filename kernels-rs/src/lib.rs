@@ -28,6 +28,8 @@
 //! | [`pq_codes`] | reading the codes of a product quantizer | |
 //! | [`pq_tables`] | product quantization: tables of queries and lists, terms of rows, and the error bound of scores | paper 5.2 |
 //! | [`table_scan`] | scores of product-quantized lists by tables in shared memory | paper 5.2, 5.3 |
+//! | [`morton`] | Morton codes of shifted points | Park 2019 |
+//! | [`shifted_sort`] | approximate neighbours in low dimension: windows of sorted, shifted copies, merged in a warp | Park 2019 |
 //!
 //! Queue lengths, tile sizes and launch shapes live here; the host takes them from these constants.
 //!
@@ -51,6 +53,7 @@ pub mod gather;
 pub mod keys;
 pub mod list_scan;
 pub mod list_sort;
+pub mod morton;
 pub mod nearest_lists;
 pub mod networks;
 pub mod pairs;
@@ -66,6 +69,7 @@ pub mod rerank;
 pub mod rows;
 pub mod sample;
 pub mod settle;
+pub mod shifted_sort;
 pub mod survivors;
 pub mod table_scan;
 pub mod threshold_select;

@@ -19,6 +19,7 @@
 //! | `hostile` | tests: rows made to defeat k-selection |
 //! | `sort` | stable radix sort of pairs: plans and launches |
 //! | `tables` | scores of product-quantized lists by lookup tables: plans and launches |
+//! | `shifted` | shifted sort: sorted copies, searches of them |
 //! | `sampling` | tests: how often a sample misleads |
 
 mod assign;
@@ -40,6 +41,7 @@ pub(crate) mod runtime;
 #[cfg(test)]
 mod sampling;
 pub(crate) mod select;
+mod shifted;
 pub(crate) mod sort;
 mod tables;
 
@@ -72,6 +74,19 @@ pub(crate) fn open_ivf<T: Element>(device: Device, budget: Option<u64>) -> Resul
         Device::Gpu(index) => Ok(Box::new(ivf::IvfDevice::<T, _>::new(cuda::open(index)?, device, budget)?)),
         #[cfg(feature = "cuda")]
         Device::Auto | Device::Cpu => Ok(Box::new(ivf::IvfDevice::<T, _>::new(cuda::open(0)?, device, budget)?)),
+        #[cfg(not(feature = "cuda"))]
+        _ => Err(crate::Error::NoDevice { reason: crate::NoDeviceReason::FeatureOff }),
+    }
+}
+
+/// Opens `device` for shifted sort.
+pub(crate) fn open_shifted(device: Device, budget: Option<u64>) -> Result<Box<dyn crate::shifted::ShiftedBackend>> {
+    match device {
+        Device::Emulator => Ok(Box::new(shifted::ShiftedDevice::new(emulated::Emulator, budget))),
+        #[cfg(feature = "cuda")]
+        Device::Gpu(index) => Ok(Box::new(shifted::ShiftedDevice::new(cuda::open(index)?, budget))),
+        #[cfg(feature = "cuda")]
+        Device::Auto | Device::Cpu => Ok(Box::new(shifted::ShiftedDevice::new(cuda::open(0)?, budget))),
         #[cfg(not(feature = "cuda"))]
         _ => Err(crate::Error::NoDevice { reason: crate::NoDeviceReason::FeatureOff }),
     }

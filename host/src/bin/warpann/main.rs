@@ -13,6 +13,7 @@ mod progress;
 mod recall;
 mod report;
 mod search;
+mod shifted;
 #[cfg(feature = "cuda")]
 mod tune;
 mod vectors;
@@ -43,6 +44,8 @@ enum Command {
     Build(build::Args),
     /// Find the k nearest vectors of every query, in a file of vectors or in an index.
     Search(search::Args),
+    /// Find near neighbours in low dimension, approximately, by shifted sort: of points, boxes or the triangles of a mesh.
+    Shifted(shifted::Args),
     /// Cluster vectors by k-means and write the centroids.
     Kmeans(kmeans::Args),
     /// Make the graph of the k nearest neighbours of every vector in a file.
@@ -72,6 +75,7 @@ fn main() -> ExitCode {
         Command::Info(args) => info::run(&args, &out),
         Command::Build(args) => build::run(&args, &out),
         Command::Search(args) => search::run(&args, &out),
+        Command::Shifted(args) => shifted::run(&args, &out),
         Command::Kmeans(args) => kmeans::run(&args, &out),
         Command::KnnGraph(args) => knn_graph::run(&args, &out),
         Command::Path(args) => path::run(&args, &out),
