@@ -49,6 +49,14 @@ pub fn scale_of(metric: u32, greatest: f32) -> f32 {
     f32::from_bits(((268 - exponent).clamp(1, 254) as u32) << 23)
 }
 
+/// What takes a product of copies with these scales to its part of a score: −2 (squared L2) or −1, over both scales. 0 or infinite
+/// where that is outside the range of f32.
+#[inline(always)]
+pub fn product_factor(metric: u32, x_scale: f32, y_scale: f32) -> f32 {
+    let factor = (1.0 / x_scale) * (1.0 / y_scale);
+    if metric == METRIC_L2 { -2.0 * factor } else { -factor }
+}
+
 /// f64 to f32, never below `value` (≥ 0) and at most 2^-20 above it, relatively.
 #[inline(always)]
 pub fn round_up(value: f64) -> f32 {

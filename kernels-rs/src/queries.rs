@@ -18,7 +18,7 @@ use cuda_std::{global, kernel, thread, unroll, warp};
 use crate::canonical::squares;
 use crate::element::{self, Element};
 use crate::filter::{Bounds, QueryTerms};
-use crate::prepare::{METRIC_COSINE, METRIC_L2, copy_row, normaliser, row_greatest, scale_of};
+use crate::prepare::{METRIC_COSINE, METRIC_L2, copy_row, normaliser, product_factor, row_greatest, scale_of};
 
 /// Warps in a block of these kernels.
 pub const WARPS_PER_BLOCK: u32 = 4;
@@ -61,11 +61,9 @@ unsafe fn prepare_queries<E: Element>(
         let (own, bounds) = copy_row::<E>(x, quads, centre, normalise, scale, to, copy_stride / 4, lane);
         if lane == 0 {
             let at = row as usize;
-            let base_scale = scale_of(metric, f32::from_bits(global::load(base_greatest)));
-            let factor = (1.0 / scale) * (1.0 / base_scale);
-            let l2 = metric == METRIC_L2;
-            global::store(factors.wrapping_add(at), if l2 { -2.0 * factor } else { -factor });
-            let terms = QueryTerms::new(metric, copy_stride, bounds);
+            let factor = product_factor(metric, scale, scale_of(metric, f32::from_bits(global::load(base_greatest))));
+            global::store(factors.wrapping_add(at), factor);
+            let terms = QueryTerms::new(metric, copy_stride, bounds).with_factor(factor);
             unroll::<2>(|set| {
                 let y = Bounds {
                     norm: global::load_nc(base_bounds.wrapping_add(2 * set)),
@@ -73,7 +71,7 @@ unsafe fn prepare_queries<E: Element>(
                 };
                 global::store(errors.wrapping_add(set * count as usize + at), terms.error(metric, y));
             });
-            global::store(shifts.wrapping_add(at), if l2 { own as f32 } else { 0.0 });
+            global::store(shifts.wrapping_add(at), if metric == METRIC_L2 { own as f32 } else { 0.0 });
         }
     }
 }
