@@ -8,8 +8,9 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::exact::{Block, Set, SetLayout, Shape, Tuning, prepare_set, upload_rows};
+use super::exact::{Block, Tuning};
 use super::runtime::{Lanes, Layout, Runtime};
+use super::sets::{Set, SetLayout, Shape, prepare_set, upload_rows};
 use crate::flat::FlatBackend;
 use crate::shards::merge;
 use crate::{Element, Error, Metric, Result};

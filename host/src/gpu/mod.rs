@@ -6,7 +6,9 @@
 //! | `cuda` | the CUDA driver, through cust (feature `cuda`) |
 //! | `emulated` | the checking emulator of `cuda_std` |
 //! | `select` | k-selection: plans and launches |
+//! | `select_rows` | k-selection from rows in host memory |
 //! | `dispatch` | k-selection: which method for which shape |
+//! | `sets` | sets of vectors on the device: how they lie, f16 copies, bounds |
 //! | `exact` | exact search of one block of rows on the device |
 //! | `batches` | rows up and results down, in batches |
 //! | `encode` | product-quantizer codes |
@@ -41,6 +43,8 @@ pub(crate) mod runtime;
 #[cfg(test)]
 mod sampling;
 pub(crate) mod select;
+mod select_rows;
+mod sets;
 mod shifted;
 pub(crate) mod sort;
 mod tables;
@@ -116,11 +120,11 @@ pub(crate) fn select_k<K: Key>(
     selection: &mut Selection<K>,
 ) -> Result<()> {
     match device {
-        Device::Emulator => select::select_from_host(&emulated::Emulator, rows, best, algorithm, selection),
+        Device::Emulator => select_rows::select_from_host(&emulated::Emulator, rows, best, algorithm, selection),
         #[cfg(feature = "cuda")]
-        Device::Gpu(index) => select::select_from_host(&cuda::open(index)?, rows, best, algorithm, selection),
+        Device::Gpu(index) => select_rows::select_from_host(&cuda::open(index)?, rows, best, algorithm, selection),
         #[cfg(feature = "cuda")]
-        Device::Auto | Device::Cpu => select::select_from_host(&cuda::open(0)?, rows, best, algorithm, selection),
+        Device::Auto | Device::Cpu => select_rows::select_from_host(&cuda::open(0)?, rows, best, algorithm, selection),
         #[cfg(not(feature = "cuda"))]
         _ => Err(crate::Error::NoDevice { reason: crate::NoDeviceReason::FeatureOff }),
     }

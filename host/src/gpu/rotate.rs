@@ -4,8 +4,8 @@ use cuda_std::launch::LaunchConfig;
 use warpann_kernels::canonical::{CANONICAL_F32, WARPS_PER_BLOCK};
 
 use super::batches::Batches;
-use super::exact::{Shape, upload_rows};
 use super::runtime::{Lanes, Layout, Runtime, grid};
+use super::sets::{Shape, upload_rows};
 use crate::element::ElementType;
 use crate::{Metric, Result};
 

@@ -11,7 +11,7 @@ use crate::cases::VectorData;
 use crate::data::{self, Component, Vectors};
 use crate::reference;
 use crate::runner::Outcome;
-use crate::scenarios::{Scenario, by_device};
+use crate::scenarios::{Scenario, by_device, too_large, too_small};
 
 /// Every scenario. Each chooses sizes that suit the device.
 pub const ALL: &[Scenario] = &[
@@ -23,6 +23,7 @@ pub const ALL: &[Scenario] = &[
     ("ivf::threads::share_one_index", threads_share_one_index),
     ("ivf::budget::any_gives_the_same_bits_or_an_error", budgets),
     ("ivf::repeat::training_gives_the_same_bits", training_repeats),
+    ("ivf::range::products_outside_that_of_f32", products_outside_f32),
     ("ivf::refine::as_exact_as_the_candidates_allow", refining),
     ("ivf::probes::kept_in_the_index", probes_kept),
     ("ivf::errors::change_nothing_flat", errors_flat),
@@ -241,6 +242,21 @@ fn training_of<T: Component>(device: Device, metric: Metric, encoding: Encoding)
     } else {
         Err(format!("{metric:?}, {encoding:?}, {}: training found something else", T::TYPE.name()))
     }
+}
+
+fn products_outside_f32(device: Device) -> Outcome {
+    for (dim, vectors) in [(128, too_small()), (2, too_large())] {
+        for metric in Metric::ALL {
+            let settings = settings(metric, Encoding::Flat, dim, 1);
+            let mut index = runner::trained(settings, device, &vectors.base)?;
+            index.add(&vectors.base).map_err(text)?;
+            let mut contents = Contents::new(model(&index));
+            contents.add(&vectors.exact_base, &index.ids());
+            let options = SearchOptions { probes: Some(1), ..SearchOptions::default() };
+            check(&index, &contents, &vectors.queries, &vectors.exact_queries, 3, &options, |_| true)?;
+        }
+    }
+    Ok(())
 }
 
 fn refining(device: Device) -> Outcome {

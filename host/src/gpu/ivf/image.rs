@@ -8,8 +8,8 @@ use rayon::prelude::*;
 use warpann_kernels::list_scan::{self, TILE_ROWS};
 use warpann_kernels::{NO_ROW, code_bounds, pairs, prepare};
 
-use super::super::exact::{Prepared, Unprepared, blocks, greatest_of, prepare_rows};
 use super::super::runtime::{Layout, OnStream, Runtime};
+use super::super::sets::{Prepared, Unprepared, blocks, greatest_of, prepare_rows};
 use super::super::tables::{self, Terms};
 use crate::ivf::View;
 use crate::ivf::codec::Codec;

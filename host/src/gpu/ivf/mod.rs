@@ -24,8 +24,8 @@ use warpann_kernels::{NO_ROW, range};
 use self::image::{Resident, Stored, upload_padded};
 use self::search::{Ask, Search, SearchPlan, result_words};
 use self::stage::{Found, Stage};
-use super::exact::{Shape, blocks, upload_rows};
 use super::runtime::{Lane, Lanes, Layout, Runtime};
+use super::sets::{Shape, blocks, upload_rows};
 use crate::ivf::{IvfBackend, RangeNeighbors, Request, Scan, View};
 use crate::{Device, Element, Error, Metric, NONE, Result};
 

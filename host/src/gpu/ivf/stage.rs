@@ -6,9 +6,9 @@
 use cuda_std::launch::LaunchConfig;
 use warpann_kernels::{pairs, rerank};
 
-use super::super::exact::blocks;
 use super::super::runtime::{Layout, Limits, Runtime, grid};
 use super::super::select::{Plan, Select, select};
+use super::super::sets::blocks;
 use super::image::Codes;
 use crate::select::Best;
 use crate::{ElementType, Result};
