@@ -8,6 +8,7 @@
 //! | [`levels`] | the same on the CPU, with and without SIMD and threads |
 //! | [`kmeans`] | k-means: time and objective |
 //! | [`scale`] | several devices: replicas, shards, k-means |
+//! | [`sort`] | radix sort of 64- and 128-bit keys with payloads |
 //! | [`ten_million`] | more vectors than the memory budget holds |
 //! | [`equal_recall`] | approximate search beside its peers at equal recall |
 //! | [`record`] | the rows of a record: CSV and the printed table |
@@ -28,6 +29,7 @@ mod record;
 mod scale;
 mod select;
 mod set;
+mod sort;
 mod ten_million;
 mod vectors;
 
@@ -57,6 +59,8 @@ enum Grid {
     Levels(levels::Args),
     /// k-means on all vectors.
     Kmeans(kmeans::Args),
+    /// Sorting pairs: on the device, times by device events (on the CPU: in memory, wall time).
+    Sort(sort::Args),
     /// An inverted file of many vectors, made in batches, within a memory budget.
     TenMillion(ten_million::Args),
     /// Replicas and shards over several devices, and k-means.
@@ -143,6 +147,7 @@ fn main() -> ExitCode {
         Grid::Ivf(args) => ivf::run(&args),
         Grid::Levels(args) => levels::run(&args),
         Grid::Kmeans(args) => kmeans::run(&args),
+        Grid::Sort(args) => sort::run(&args),
         Grid::TenMillion(args) => ten_million::run(&args),
         Grid::Scale(args) => scale::run(&args),
         Grid::EqualRecall(args) => equal_recall::run(&args).map(|()| true),
