@@ -175,7 +175,8 @@ fn make<T: Element>(
     }
     let rows = index.len();
     let bar = watched().then(|| ProgressBar::with_draw_target(Some(rows as u64), ProgressDrawTarget::stderr()));
-    if let (Some(bar), Ok(style)) = (&bar, ProgressStyle::with_template("{bar:40} {pos} of {len} vectors, {eta} left")) {
+    if let (Some(bar), Ok(style)) = (&bar, ProgressStyle::with_template("{bar:40} {pos} of {len} vectors, {eta} left"))
+    {
         bar.set_style(style);
     }
     let mut watch = |Progress { done, .. }: Progress| bar.iter().for_each(|bar| bar.set_position(done as u64));
