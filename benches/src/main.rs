@@ -9,6 +9,7 @@
 //! | [`kmeans`] | k-means: time and objective |
 //! | [`scale`] | several devices: replicas, shards, k-means |
 //! | [`sort`] | radix sort of 64- and 128-bit keys with payloads |
+//! | [`graph`] | k-NN graphs: exact and through inverted files |
 //! | [`ten_million`] | more vectors than the memory budget holds |
 //! | [`equal_recall`] | approximate search beside its peers at equal recall |
 //! | [`record`] | the rows of a record: CSV and the printed table |
@@ -20,6 +21,7 @@
 
 mod equal_recall;
 mod exact;
+mod graph;
 mod ivf;
 mod keys;
 mod kmeans;
@@ -61,6 +63,8 @@ enum Grid {
     Kmeans(kmeans::Args),
     /// Sorting pairs: on the device, times by device events (on the CPU: in memory, wall time).
     Sort(sort::Args),
+    /// k-NN graphs: wall time from vectors in host memory to the graph there.
+    Graph(graph::Args),
     /// An inverted file of many vectors, made in batches, within a memory budget.
     TenMillion(ten_million::Args),
     /// Replicas and shards over several devices, and k-means.
@@ -148,6 +152,7 @@ fn main() -> ExitCode {
         Grid::Levels(args) => levels::run(&args),
         Grid::Kmeans(args) => kmeans::run(&args),
         Grid::Sort(args) => sort::run(&args),
+        Grid::Graph(args) => graph::run(&args),
         Grid::TenMillion(args) => ten_million::run(&args),
         Grid::Scale(args) => scale::run(&args),
         Grid::EqualRecall(args) => equal_recall::run(&args).map(|()| true),

@@ -62,10 +62,18 @@ fn inverted_files_and_k_means_fill_one_record() {
     let cpu = ["--device", "cpu"];
     let mut before = 0;
     // Two encodings: three times of the build, 2 k and three small batches at three numbers of probes; four levels each; k-means of
-    // two sizes; a build of two times, and two k at five numbers of probes.
-    for (part, cases) in [("ivf", 2 * (3 + (2 + 3) * 3)), ("levels", 2 * 4), ("kmeans", 2), ("ten-million", 2 + 2 * 5)]
-    {
-        let arguments: Vec<&str> = [part].into_iter().chain(common).chain(cpu).collect();
+    // two sizes; a build of two times, and two k at five numbers of probes; an exact graph, and a build of two times with graphs at two
+    // numbers of probes.
+    let parts: [(&[&str], usize); 6] = [
+        (&["ivf"], 2 * (3 + (2 + 3) * 3)),
+        (&["levels"], 2 * 4),
+        (&["kmeans"], 2),
+        (&["ten-million"], 2 + 2 * 5),
+        (&["graph"], 1),
+        (&["graph", "--lists", "16"], 2 + 2),
+    ];
+    for (part, cases) in parts {
+        let arguments: Vec<&str> = part.iter().copied().chain(common).chain(cpu).collect();
         let (success, text) = grid(&arguments);
         assert!(success, "{text}");
         assert_eq!(rows(&path).len() - before, cases, "{text}");
@@ -88,6 +96,8 @@ fn inverted_files_and_k_means_fill_one_record() {
     let flat = |probes: usize| recall(&format!("ivf-flat 3000x24 f32 lists=16 nq=300 probes={probes}"), "10");
     assert!(flat(1) < flat(4) && flat(4) <= flat(16));
     assert_eq!(flat(16), 1.0, "all lists probed");
+    let graph = |probes: usize| recall(&format!("graph ivf-flat 2000x20 f32 lists=16 probes={probes}"), "10");
+    assert!(graph(2) < 1.0 && graph(2) > 0.3 && graph(16) == 1.0);
     assert!(recall("ivf-pq8 3000x24 f32 lists=16 nq=300 probes=16", "100") > 0.5);
     assert!(recall("ivf-pq8 5000x24 f32 lists=32 budget=1MB nq=200 probes=256", "10") > 0.3);
     let objectives = column(&path, "objective");
@@ -182,6 +192,7 @@ fn bad_arguments_are_refused() {
         &["scale", "--date", "2000-01-01", "--devices", "cpu,emulator"],
         &["scale", "--date", "2000-01-01", "--devices", "cpu", "--kinds", "graph"],
         &["ten-million", "--date", "2000-01-01", "--lists", "0"],
+        &["graph", "--date", "2000-01-01", "--k", "0"],
     ] {
         let (success, text) = grid(bad);
         assert!(!success && !text.contains("panicked"), "{bad:?}: {text}");
