@@ -1,6 +1,6 @@
 //! Queries made ready for the scan and for canonical distances.
 
-use super::bound::QueryBound;
+use super::bound::{QueryBound, all_whole};
 use super::exact::{self, Term};
 use super::simd::Isa;
 use crate::element::ElementType;
@@ -35,14 +35,16 @@ impl Queries {
     pub(crate) fn new<T: Element>(isa: Isa, metric: Metric, dim: usize, queries: &[T]) -> Self {
         let (stride, count) = (dim.div_ceil(8), queries.len() / dim);
         let (mut wide, mut squares) = (vec![Wide([0.0; 8]); count * stride], Vec::with_capacity(count));
+        let mut bounds = Vec::with_capacity(count);
         let mut scratch = Vec::new();
         for (wide, query) in wide.chunks_exact_mut(stride).zip(queries.chunks_exact(dim)) {
             let wide: &mut [f64] = &mut bytemuck::cast_slice_mut(wide)[..dim];
             let query = as_f32(query, &mut scratch);
             wide.iter_mut().zip(query).for_each(|(wide, &x)| *wide = f64::from(x));
-            squares.push(exact::sum(isa, Term::Product, wide, query));
+            let square = exact::sum(isa, Term::Product, wide, query);
+            squares.push(square);
+            bounds.push(QueryBound::new(metric, dim, square).with_whole(all_whole(query)));
         }
-        let bounds = squares.iter().map(|&square| QueryBound::new(metric, dim, square)).collect();
         let factor = |&square: &f64| match metric {
             Metric::L2 => -2.0,
             Metric::InnerProduct => -1.0,
