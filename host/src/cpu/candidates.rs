@@ -190,10 +190,11 @@ impl Candidates {
     /// The scan is over: the keys of the best k in ascending order, fewer only where there are fewer. For scans whose queries
     /// finish alone.
     pub(crate) fn finish(mut self, judge: &mut impl Judge, shared: &Limit) -> Vec<u64> {
-        if self.error > 0.0 {
-            self.close(shared);
-        } else {
-            self.thin(shared);
+        self.thin(shared);
+        let (first, last) =
+            self.scored.iter().fold((u32::MAX, 0), |(first, last), &key| (first.min(id(key)), last.max(id(key))));
+        if self.error > 0.0 && last.saturating_sub(first) > NEAR {
+            self.sort_by_id();
         }
         self.judge_in(0..self.scored.len(), judge);
         self.take_best()
@@ -203,6 +204,11 @@ impl Candidates {
     /// [`Self::settle_below`].
     pub(crate) fn close(&mut self, shared: &Limit) {
         self.thin(shared);
+        self.sort_by_id();
+    }
+
+    /// Puts what is scored in the order of the base; scores are lost.
+    fn sort_by_id(&mut self) {
         self.scored.iter_mut().for_each(|key| *key = u64::from(id(*key)));
         self.scored.sort_unstable();
     }
@@ -224,6 +230,8 @@ impl Candidates {
 
 /// Candidates judged together, while the rows of as many more are fetched: their latency is several times the time of a distance.
 pub(crate) const TOGETHER: usize = 8;
+/// Candidates no farther apart than this are judged in any order: sorting them would cost more.
+const NEAR: u32 = 4096;
 /// Entries that the buffer has beyond k at least. 1 of 1024 rows: 80 survivors; twice as many with 128.
 const SLACK: usize = 64;
 

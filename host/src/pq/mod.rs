@@ -337,7 +337,7 @@ impl ProductQuantizer {
     }
 
     /// The entries of the tables of `query` (M × 2^bits), into memory of the caller: each is Σ_j term(x_j, c_j), f32, j
-    /// ascending from 0.
+    /// ascending from 0. Those of [`Term::FusedProduct`] are not the same bits on every processor.
     pub(crate) fn entries_into(&self, term: Term, query: &[f32], to: &mut [f32]) {
         let isa = Isa::detect();
         let parts = query.chunks_exact(self.width()).zip(to.chunks_exact_mut(self.codewords()));
@@ -354,7 +354,7 @@ impl ProductQuantizer {
             Term::SquaredDifference => {
                 entries.chunks_exact(self.codewords()).map(|entries| f64::from(greatest(entries))).sum()
             }
-            Term::Product => {
+            Term::Product | Term::FusedProduct => {
                 let components = query.iter().zip(self.transposed.chunks_exact(self.codewords()));
                 components.map(|(x, values)| f64::from(x.abs()) * f64::from(greatest(values))).sum()
             }

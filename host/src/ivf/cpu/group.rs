@@ -45,8 +45,10 @@ impl Group {
     /// `probes` lists for each of whole `queries`, nearest first.
     pub(super) fn new<T: Element>(job: &Job<'_, T>, queries: &[f32], lists: &[u64], probes: usize) -> Group {
         let queries = Queries::new(job.isa, job.metric, job.view.dim, queries);
-        let mut factored = Vec::with_capacity(queries.len() * job.view.dim);
-        (0..queries.len()).for_each(|query| factored.extend(queries.factored(query)));
+        let mut factored = vec![0.0; queries.len() * job.view.dim];
+        factored.par_chunks_exact_mut(job.view.dim).with_min_len(256).enumerate().for_each(|(query, to)| {
+            to.iter_mut().zip(queries.factored(query)).for_each(|(to, x)| *to = x);
+        });
         let few = match job.view.codec {
             Codec::Flat => 0,
             Codec::Pq(pq) => tables::few(&pq.quantizer) as u32,
@@ -278,13 +280,20 @@ impl<T: Element, C: Collect> Worker<'_, T, C> {
                 tables::score(quantizer, tables::unpacked(quantizer, codes, numbers), (tables, base), offset, scores);
                 let error = tables::error(bound, quantizer, norms.largest[start / BLOCK], norms.centroid);
                 let mut threshold = found.threshold(bound, error, limit);
-                for (id, &score) in (job.directory.range(list).start + start as u32..).zip(&*scores) {
+                let first_id = job.directory.range(list).start + start as u32;
+                for (at, scores) in scores.chunks(TOGETHER).enumerate() {
                     // NaN passes, as in the other scans.
-                    if !matches!(score.partial_cmp(&threshold), Some(std::cmp::Ordering::Greater))
-                        && job.may_be_found(id)
-                        && found.take(score, id, error, limit, || group.judge(job, query))
-                    {
-                        threshold = found.threshold(bound, error, limit);
+                    if scores.iter().fold(true, |out, score| out & (*score > threshold)) {
+                        continue;
+                    }
+                    for (lane, &score) in scores.iter().enumerate() {
+                        let id = first_id + (TOGETHER * at + lane) as u32;
+                        if !matches!(score.partial_cmp(&threshold), Some(std::cmp::Ordering::Greater))
+                            && job.may_be_found(id)
+                            && found.take(score, id, error, limit, || group.judge(job, query))
+                        {
+                            threshold = found.threshold(bound, error, limit);
+                        }
                     }
                 }
             }

@@ -38,7 +38,7 @@ impl Tables {
     pub(super) fn get(&mut self, query: u32, quantizer: &ProductQuantizer, factored: &[f32]) -> &[f32] {
         if self.query != Some(query) {
             self.entries.resize(quantizer.sub_quantizers() * quantizer.codewords(), 0.0);
-            quantizer.entries_into(encode::Term::Product, factored, &mut self.entries);
+            quantizer.entries_into(encode::Term::FusedProduct, factored, &mut self.entries);
             self.query = Some(query);
         }
         &self.entries
@@ -80,14 +80,19 @@ pub(super) fn score(
         7 => score_words::<128>,
         _ => score_words::<256>,
     };
-    score(quantizer.sub_quantizers(), numbers, (tables, base), scores);
-    scores.iter_mut().zip(offset).for_each(|(score, offset)| *score += offset);
+    score(quantizer.sub_quantizers(), numbers, (tables, base), offset, scores);
 }
 
-fn score_words<const WORDS: usize>(parts: usize, numbers: &[u8], (tables, base): (&[f32], f32), scores: &mut [f32]) {
+fn score_words<const WORDS: usize>(
+    parts: usize,
+    numbers: &[u8],
+    (tables, base): (&[f32], f32),
+    offset: &[f32],
+    scores: &mut [f32],
+) {
     let (tables, _) = tables.as_chunks::<WORDS>();
     let (fours, tables_left) = tables.as_chunks::<4>();
-    for (score, numbers) in scores.iter_mut().zip(numbers.chunks_exact(parts)) {
+    for (row, (score, numbers)) in scores.iter_mut().zip(numbers.chunks_exact(parts)).enumerate() {
         // Masked, so that the compiler sees what it need not check.
         let entry_of = |table: &[f32; WORDS], number: u8| table[usize::from(number) & (WORDS - 1)];
         let mut sums = [base, 0.0, 0.0, 0.0];
@@ -100,7 +105,7 @@ fn score_words<const WORDS: usize>(parts: usize, numbers: &[u8], (tables, base):
         for (part, (&number, table)) in rest.iter().zip(tables_left).enumerate() {
             sums[part] += entry_of(table, number);
         }
-        *score = (sums[0] + sums[1]) + (sums[2] + sums[3]);
+        *score = (sums[0] + sums[1]) + (sums[2] + sums[3]) + offset.get(row).copied().unwrap_or(0.0);
     }
 }
 
