@@ -158,7 +158,18 @@ fn kinds<K: TestKey>(device: Device) -> Outcome {
 
 fn parts_of_the_bits<K: TestKey>(device: Device) -> Outcome {
     let all = <K as Key>::BITS;
-    let parts = [0..0, 0..1, 0..8, 7..9, 3..20, all - 1..all, all - 9..all - 1, all / 2 - 5..all / 2 + 5, 0..all - 1, 0..all - 2];
+    let parts = [
+        0..0,
+        0..1,
+        0..8,
+        7..9,
+        3..20,
+        all - 1..all,
+        all - 9..all - 1,
+        all / 2 - 5..all / 2 + 5,
+        0..all - 1,
+        0..all - 2,
+    ];
     for bits in parts {
         let len = by_device(device, 700, 20_000);
         check(device, "random", &keys::<K>(Kind::Random, len, 11), bits)?;

@@ -45,7 +45,7 @@
 //!
 //! 2 · nq · n · d float32 operations, at 165 GFLOP/s a core from a few hundred queries up; the base is streamed once for
 //! each group. A query appends about k + k·log₂(n/2k) candidates, and is given k canonical distances plus those within 2E of
-//! the k-th. Memory: n · d elements, at most 12 bytes more a vector, and 8(2k + max(k, 128)) bytes a query of the groups in flight.
+//! the k-th. Memory: n · d elements, at most 12 bytes more a vector, and 8(2k + max(k, 64)) bytes a query of the groups in flight.
 //! Where E exceeds the differences of the data (all vectors alike; a cloud far from the origin), each pair gets its
 //! canonical distance: slow, and right.
 //!
@@ -490,7 +490,7 @@ impl<T: Element> Judge for PairJudge<'_, T> {
         self.bound
     }
 
-    fn prefetch(&self, id: u32) {
+    fn prefetch(&mut self, id: u32) {
         simd::prefetch(self.index.row(id));
     }
 

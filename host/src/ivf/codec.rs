@@ -103,9 +103,6 @@ impl PqCodec {
 
     /// What the codes of one list stand for, in (rotated) space: r, row-major. `to` has whole rows.
     pub(crate) fn decode_into(&self, codes: &[u8], centroid: &[f32], to: &mut [f32]) {
-        self.quantizer.decode_into(codes, to);
-        for row in to.chunks_exact_mut(centroid.len()) {
-            row.iter_mut().zip(centroid).for_each(|(r, c)| *r += c);
-        }
+        self.quantizer.decode_onto(codes, centroid, to);
     }
 }

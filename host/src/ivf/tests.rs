@@ -41,6 +41,67 @@ fn all_lists_are_exact_search_past_every_block_on_every_instruction_set() {
     }
 }
 
+/// Scores of whole numbers are exact as long as they are small. Exact search never makes use of that.
+#[test]
+fn whole_numbers_small_and_large_give_the_bits_of_exact_search() {
+    let (dim, n, nq, k) = (24, 1_500, 70, 20);
+    // Norms are about 22 times the factor: squared sums of two meet 2²⁴ at 90. And halves.
+    for (base_factor, query_factor, shift) in [
+        (1.0, 1.0, 0.0),
+        (45.0, 45.0, 0.0),
+        (95.0, 95.0, 1.0),
+        (3001.0, 3001.0, 0.0),
+        (1.0, 40_001.0, 0.0),
+        (0.5, 1.0, 0.0),
+    ] {
+        let base: Vec<f32> = numbers(n * dim, 3).iter().map(|x| x * base_factor).collect();
+        for shift in [shift, 0.5] {
+            let queries: Vec<f32> = numbers(nq * dim, 4).iter().map(|x| x * query_factor + shift).collect();
+            for metric in Metric::ALL {
+                let mut flat = FlatIndex::new(dim, metric, Device::Cpu).unwrap();
+                flat.add(&base).unwrap();
+                let expected = flat.search(&queries, k).unwrap();
+                let builder = IvfIndex::builder(dim, 7).metric(metric).device(Device::Cpu).iterations(2);
+                let mut index = builder.build().unwrap();
+                index.train(&base).unwrap();
+                index.add(&base).unwrap();
+                let found = index.search(&queries, k, 7).unwrap();
+                assert_eq!(found, expected, "{metric:?}, {base_factor}, {query_factor}, {shift}");
+            }
+        }
+    }
+}
+
+/// Codes in lists longer than a worker takes at a time, for so few queries that tables score them, and for more.
+#[test]
+fn codes_of_long_lists_are_found_as_they_are_reconstructed() {
+    let (dim, n, lists, k) = (8, 9_500, 2, 30);
+    let base = numbers(n * dim, 5);
+    for metric in [Metric::L2, Metric::InnerProduct] {
+        let encoding = Encoding::Pq { sub_quantizers: 4, bits: 8, rotate: false };
+        let builder = IvfIndex::builder(dim, lists).metric(metric).encoding(encoding).device(Device::Cpu).iterations(2);
+        let mut index = builder.build().unwrap();
+        index.train(&base).unwrap();
+        index.add(&base).unwrap();
+        let stored: Vec<Vec<f32>> = (0..n as u64).map(|id| index.reconstruct(id).unwrap()).collect();
+        for nq in [1, 3, 40] {
+            let queries = numbers(nq * dim, 6);
+            for scan in [Scan::Auto, Scan::QueryMajor] {
+                let options = SearchOptions { probes: Some(lists), scan, ..SearchOptions::default() };
+                let found = index.search_with(&queries, k, &options).unwrap();
+                for (query, x) in queries.chunks(dim).enumerate() {
+                    let mut all: Vec<(f32, u64)> =
+                        (0..).zip(&stored).map(|(id, y)| (crate::metric::canonical(metric, x, y), id)).collect();
+                    all.sort_by(|a, b| metric.order(a.0, b.0).then(a.1.cmp(&b.1)));
+                    let (ids, distances) = found.row(query);
+                    let got: Vec<(f32, u64)> = distances.iter().copied().zip(ids.iter().copied()).collect();
+                    assert_eq!(got, all[..k], "{metric:?}, query {query} of {nq}, {scan:?}");
+                }
+            }
+        }
+    }
+}
+
 /// What lists hold, kept as simply as can be.
 #[derive(Default, Clone)]
 struct Plain(Vec<Vec<(u64, [u8; 3])>>);

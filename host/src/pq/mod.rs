@@ -248,30 +248,63 @@ impl ProductQuantizer {
             4 => self.decode_width::<4>(codes, out),
             8 => self.decode_width::<8>(codes, out),
             16 => self.decode_width::<16>(codes, out),
-            width => self.decode_each(codes, out, |codebook, number, to| {
-                to.copy_from_slice(&codebook[number * width..][..width]);
+            width => self.decode_each(codes, out, |numbers, row| {
+                let books = self.codebooks.chunks_exact(width * self.codewords());
+                for ((to, book), &number) in row.chunks_exact_mut(width).zip(books).zip(numbers) {
+                    to.copy_from_slice(&book[usize::from(number) * width..][..width]);
+                }
             }),
         }
     }
 
     fn decode_width<const WIDTH: usize>(&self, codes: &[u8], out: &mut [f32]) {
-        self.decode_each(codes, out, |codebook, number, to| {
-            let (codewords, _) = codebook.as_chunks::<WIDTH>();
-            to.copy_from_slice(&codewords[number]);
+        let (codewords, _) = self.codebooks.as_chunks::<WIDTH>();
+        self.decode_each(codes, out, |numbers, row| {
+            let books = codewords.chunks_exact(self.codewords());
+            for ((to, book), &number) in row.as_chunks_mut::<WIDTH>().0.iter_mut().zip(books).zip(numbers) {
+                *to = book[usize::from(number)];
+            }
         });
     }
 
-    /// Calls `copy(codebook, number, place)` for each sub-vector.
-    #[inline(always)]
-    fn decode_each(&self, codes: &[u8], out: &mut [f32], copy: impl Fn(&[f32], usize, &mut [f32])) {
-        let book = self.width() * self.codewords();
-        let mut numbers = vec![0; self.sub_quantizers];
-        for (code, row) in codes.chunks_exact(self.code_bytes()).zip(out.chunks_exact_mut(self.dim)) {
-            codes::unpack(code, self.bits, &mut numbers);
-            let parts = row.chunks_exact_mut(self.width()).zip(self.codebooks.chunks_exact(book));
-            for ((to, codebook), &number) in parts.zip(&numbers) {
-                copy(codebook, usize::from(number), to);
+    /// As [`decode_into`](Self::decode_into), with `base` (one vector) added to each: f32(base_i + p_i).
+    pub(crate) fn decode_onto(&self, codes: &[u8], base: &[f32], out: &mut [f32]) {
+        match self.width() {
+            2 => self.decode_width_onto::<2>(codes, base, out),
+            4 => self.decode_width_onto::<4>(codes, base, out),
+            8 => self.decode_width_onto::<8>(codes, base, out),
+            _ => {
+                self.decode_into(codes, out);
+                for row in out.chunks_exact_mut(self.dim) {
+                    row.iter_mut().zip(base).for_each(|(to, base)| *to += base);
+                }
             }
+        }
+    }
+
+    fn decode_width_onto<const WIDTH: usize>(&self, codes: &[u8], base: &[f32], out: &mut [f32]) {
+        let (codewords, _) = self.codebooks.as_chunks::<WIDTH>();
+        let (bases, _) = base.as_chunks::<WIDTH>();
+        self.decode_each(codes, out, |numbers, row| {
+            let places = row.as_chunks_mut::<WIDTH>().0.iter_mut().zip(bases);
+            for (((to, base), book), &number) in places.zip(codewords.chunks_exact(self.codewords())).zip(numbers) {
+                let codeword = &book[usize::from(number)];
+                *to = std::array::from_fn(|i| base[i] + codeword[i]);
+            }
+        });
+    }
+
+    /// Calls `decode(numbers, row)` for each vector.
+    #[inline(always)]
+    fn decode_each(&self, codes: &[u8], out: &mut [f32], decode: impl Fn(&[u8], &mut [f32])) {
+        let rows = codes.chunks_exact(self.code_bytes()).zip(out.chunks_exact_mut(self.dim));
+        if self.bits == 8 {
+            return rows.for_each(|(code, row)| decode(code, row));
+        }
+        let mut numbers = vec![0; self.sub_quantizers];
+        for (code, row) in rows {
+            codes::unpack(code, self.bits, &mut numbers);
+            decode(&numbers, row);
         }
     }
 
@@ -304,7 +337,7 @@ impl ProductQuantizer {
     }
 
     /// The entries of the tables of `query` (M × 2^bits), into memory of the caller: each is Σ_j term(x_j, c_j), f32, j
-    /// ascending from 0.
+    /// ascending from 0. Those of [`Term::FusedProduct`] are not the same bits on every processor.
     pub(crate) fn entries_into(&self, term: Term, query: &[f32], to: &mut [f32]) {
         let isa = Isa::detect();
         let parts = query.chunks_exact(self.width()).zip(to.chunks_exact_mut(self.codewords()));
@@ -321,7 +354,7 @@ impl ProductQuantizer {
             Term::SquaredDifference => {
                 entries.chunks_exact(self.codewords()).map(|entries| f64::from(greatest(entries))).sum()
             }
-            Term::Product => {
+            Term::Product | Term::FusedProduct => {
                 let components = query.iter().zip(self.transposed.chunks_exact(self.codewords()));
                 components.map(|(x, values)| f64::from(x.abs()) * f64::from(greatest(values))).sum()
             }

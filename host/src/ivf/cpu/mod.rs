@@ -40,7 +40,6 @@ use rayon::prelude::*;
 use self::collect::{Ball, Collect, parts};
 use self::group::Group;
 use super::backend::{IvfBackend, Request, View};
-use super::codec::Codec;
 use super::lists::Directory;
 use super::{Bitset, RangeNeighbors, Scan};
 use crate::cpu::bound::largest_norm;
@@ -78,6 +77,10 @@ struct Norms {
     scale: Vec<f32>,
     squares: Vec<f64>,
     largest: Vec<f32>,
+    /// Whether all components of a block are whole numbers.
+    whole: Vec<bool>,
+    /// Of the list's centroid.
+    centroid: f64,
 }
 
 impl Norms {
@@ -155,12 +158,7 @@ impl IvfCpu {
         let queries = view.queries(queries, Device::Cpu)?;
         let count = queries.len() / dim;
         // Its probes, before and after they are sorted by list; the query in its several forms; its candidates.
-        let tables = if let Codec::Pq(pq) = view.codec {
-            pq.quantizer.codewords() * pq.quantizer.sub_quantizers() * 4
-        } else {
-            0
-        };
-        let query_bytes = probes * 24 + dim * 20 + tables + bytes.saturating_mul(threads);
+        let query_bytes = probes * 28 + dim * 20 + bytes.saturating_mul(threads);
         let fit = usize::try_from(self.budget / query_bytes as u64).unwrap_or(usize::MAX).max(1);
         let size = match request.scan {
             Scan::Auto | Scan::ListMajor => GROUP.min(fit).min(count),
