@@ -10,6 +10,8 @@ mod kmeans;
 mod knn_graph;
 mod path;
 mod progress;
+#[cfg(feature = "mpi")]
+mod ranks;
 mod recall;
 mod report;
 mod search;
@@ -87,6 +89,8 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         // The reader of our output has seen enough.
         Err(Failure::Output(error)) if error.kind() == std::io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
+        #[cfg(feature = "mpi")]
+        Err(Failure::Told) => ExitCode::FAILURE,
         Err(failure) => {
             report::complain(format_args!("error: {failure}"));
             ExitCode::FAILURE
