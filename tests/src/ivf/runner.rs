@@ -89,7 +89,7 @@ fn run_elements<T: Component>(case: &IvfCase, device: &Placement) -> Outcome {
     let others = (n < need).then(|| data::vectors::<T>(data, dim, need, 0, seed));
     let rows = &others.as_ref().unwrap_or(&vectors).base;
     let builder = IvfIndex::<T>::builder(dim, lists).metric(metric).encoding(encoding).iterations(3).seed(seed);
-    let mut index = trained(builder, device, rows)?;
+    let mut index = trained(builder, device.clone(), rows)?;
     let model = model(&index);
     if model.centroids.len() != lists * dim || !index.is_trained() || model.centroids.iter().any(|c| !c.is_finite()) {
         return Err(format!("{} components of centroids", model.centroids.len()));
