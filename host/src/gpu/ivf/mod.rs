@@ -3,6 +3,7 @@
 //! | file | what |
 //! |---|---|
 //! | `image` | the lists in device memory, made at the first search after a change |
+//! | `plan` | what a search takes: scratch, and the choices that sizes make |
 //! | `search` | one search: queries, probes, pairs, scan |
 //! | `stage` | scores to the exact best k: selection, re-ranking, certificate |
 //!
@@ -10,6 +11,7 @@
 //! certificate, and turns ranks into ids.
 
 mod image;
+mod plan;
 mod search;
 mod stage;
 #[cfg(test)]
@@ -22,7 +24,8 @@ use rayon::prelude::*;
 use warpann_kernels::{NO_ROW, range};
 
 use self::image::{Resident, Stored, upload_padded};
-use self::search::{Ask, Search, SearchPlan, result_words};
+use self::plan::{Ask, SearchPlan, result_words};
+use self::search::Search;
 use self::stage::{Found, Stage};
 use super::runtime::{Lane, Lanes, Layout, Runtime};
 use super::sets::{Shape, blocks, upload_rows};
