@@ -7,6 +7,7 @@
 //! | [`ivf`] | inverted-file search: builds, the sweep over probes, few queries |
 //! | [`levels`] | the same on the CPU, with and without SIMD and threads |
 //! | [`kmeans`] | k-means: time and objective |
+//! | [`shifted`] | shifted sort beside a KD-tree: triangles of a mesh, its vertices |
 //! | [`ten_million`] | more vectors than the memory budget holds |
 //! | [`equal_recall`] | approximate search beside its peers at equal recall |
 //! | [`record`] | the rows of a record: CSV and the printed table |
@@ -26,6 +27,7 @@ mod machine;
 mod record;
 mod select;
 mod set;
+mod shifted;
 mod ten_million;
 mod vectors;
 
@@ -55,6 +57,8 @@ enum Grid {
     Levels(levels::Args),
     /// k-means on all vectors.
     Kmeans(kmeans::Args),
+    /// Approximate search in low dimension by shifted sort, and a KD-tree on the same data.
+    Shifted(shifted::Args),
     /// An inverted file of many vectors, made in batches, within a memory budget.
     TenMillion(ten_million::Args),
     /// Compare approximate search with peers and goals at equal recall.
@@ -139,6 +143,7 @@ fn main() -> ExitCode {
         Grid::Ivf(args) => ivf::run(&args),
         Grid::Levels(args) => levels::run(&args),
         Grid::Kmeans(args) => kmeans::run(&args),
+        Grid::Shifted(args) => shifted::run(&args),
         Grid::TenMillion(args) => ten_million::run(&args),
         Grid::EqualRecall(args) => equal_recall::run(&args).map(|()| true),
         Grid::Table { records } => record::table(&records).map(|()| true),
