@@ -11,6 +11,7 @@
 //! | [`scale`] | several devices: replicas, shards, k-means |
 //! | [`sort`] | radix sort of 64- and 128-bit keys with payloads |
 //! | [`graph`] | k-NN graphs: exact and through inverted files |
+//! | [`shifted`] | shifted sort beside a KD-tree: triangles of a mesh, its vertices |
 //! | [`ten_million`] | more vectors than the memory budget holds |
 //! | [`equal_recall`] | approximate search beside its peers at equal recall |
 //! | [`plan`] | memory, time and cost of many more vectors, from a record |
@@ -37,6 +38,7 @@ mod record;
 mod scale;
 mod select;
 mod set;
+mod shifted;
 mod sort;
 mod ten_million;
 mod vectors;
@@ -73,6 +75,8 @@ enum Grid {
     Sort(sort::Args),
     /// k-NN graphs: wall time from vectors in host memory to the graph there.
     Graph(graph::Args),
+    /// Approximate search in low dimension by shifted sort, and a KD-tree on the same data.
+    Shifted(shifted::Args),
     /// An inverted file of many vectors, made in batches, within a memory budget.
     TenMillion(ten_million::Args),
     /// Replicas and shards over several devices, and k-means.
@@ -168,6 +172,7 @@ fn main() -> ExitCode {
         Grid::Kmeans(args) => kmeans::run(&args),
         Grid::Sort(args) => sort::run(&args),
         Grid::Graph(args) => graph::run(&args),
+        Grid::Shifted(args) => shifted::run(&args),
         Grid::TenMillion(args) => ten_million::run(&args),
         Grid::Scale(args) => scale::run(&args),
         Grid::EqualRecall(args) => equal_recall::run(&args).map(|()| true),

@@ -120,6 +120,25 @@ fn inverted_files_and_k_means_fill_one_record() {
     assert!(success && text.contains("must: 1 of 2 met") && text.contains("worse objective"), "{text}");
 }
 
+#[test]
+fn shifted_sort_stands_beside_the_tree() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("2000-01-01.csv");
+    let common = ["shifted", "--quick", "--device", "cpu", "--date", "2000-01-01", "--repeat", "1", "--out"];
+    let (success, text) = grid(&[&common[..], &[path.to_str().unwrap()]].concat());
+    assert!(success, "{text}");
+    let trees = column(&path, "implementation").iter().filter(|name| *name == "kiddo").count();
+    // Of each of three sets: the build, two k with the tree beside them, and the self-join.
+    assert_eq!((rows(&path).len(), trees), if cfg!(feature = "peers") { (3 * 6, 3 * 2) } else { (3 * 4, 0) }, "{text}");
+    assert!(column(&path, "verified").iter().all(|verified| verified == "yes"), "{text}");
+    assert_eq!(text.matches("epsilon").count(), 3 * 2 + trees, "{text}");
+    let recalls = column(&path, "recall");
+    assert!(
+        recalls.iter().filter(|recall| !recall.is_empty()).all(|recall| recall.parse::<f64>().unwrap() > 0.5),
+        "{text}"
+    );
+}
+
 /// Two u32, then the payload.
 fn bin(path: &Path, rows: u32, columns: u32, payload: &[u8]) {
     let header = [rows, columns].map(u32::to_le_bytes).concat();
@@ -196,6 +215,7 @@ fn bad_arguments_are_refused() {
         &["plan", "no-such-record.csv", "--case", "ivf-pq8 10x8 f32 lists=2"],
         &["plan", "../benches/record/nvidia-h200/2026-11-21.csv", "--case", "ivf-pq9 10x8 f32 lists=2"],
         &["kinds", "--date", "2000-01-01", "--ef", "0"],
+        &["shifted", "--date", "2000-01-01", "--tree-threads", "0"],
     ] {
         let (success, text) = grid(bad);
         assert!(!success && !text.contains("panicked"), "{bad:?}: {text}");

@@ -38,7 +38,7 @@ pub use warpann_kernels::morton::MAX_DIM;
 use self::cpu::ShiftedCpu;
 pub(crate) use self::grid::Grid;
 pub use self::quality::{Epsilon, Quality, quality};
-use crate::flat::{MAX_ROWS, check_vectors};
+use crate::flat::{MAX_ROWS, check_results, check_vectors};
 use crate::{Device, Error, Metric, NONE, Neighbors, Result};
 
 // An empty slot is the same word in an entry and in an id, so that entries can be turned into ids in place.
@@ -219,11 +219,27 @@ impl ShiftedIndex {
     /// [`Error::ZeroK`], [`Error::RaggedVectors`], [`Error::NotFinite`] with query and column, [`Error::ResultTooLarge`],
     /// [`Error::OutOfDeviceMemory`], and what the device's driver reports.
     pub fn search(&self, queries: &[f32], k: usize) -> Result<Neighbors> {
+        let count = self.check_queries(queries, k)?;
+        let mut found = Neighbors::none(Metric::L2, count, k)?;
+        self.search_checked(queries, false, k, &mut found.ids, &mut found.distances)?;
+        Ok(found)
+    }
+
+    /// As [`search`](Self::search), into memory of the caller: `ids` and `distances` hold queries × `k` slots each.
+    ///
+    /// # Errors
+    /// As [`search`](Self::search); and [`Error::WrongResultLength`] if a slice has another length.
+    pub fn search_into(&self, queries: &[f32], k: usize, ids: &mut [u64], distances: &mut [f32]) -> Result<()> {
+        let count = self.check_queries(queries, k)?;
+        check_results(count, k, ids, distances)?;
+        self.search_checked(queries, false, k, ids, distances)
+    }
+
+    fn check_queries(&self, queries: &[f32], k: usize) -> Result<usize> {
         if k == 0 {
             return Err(Error::ZeroK);
         }
-        check_vectors(queries, self.dim)?;
-        self.neighbors(queries, false, k)
+        check_vectors(queries, self.dim)
     }
 
     /// The `k` nearest *other* vectors that are found for every vector of the index, in the order of their ids: the k-NN graph. As
@@ -236,13 +252,23 @@ impl ShiftedIndex {
         if k == 0 {
             return Err(Error::ZeroK);
         }
-        self.neighbors(&self.rows, true, k)
+        let mut found = Neighbors::none(Metric::L2, self.len(), k)?;
+        self.search_checked(&self.rows, true, k, &mut found.ids, &mut found.distances)?;
+        Ok(found)
     }
 
-    fn neighbors(&self, queries: &[f32], own: bool, k: usize) -> Result<Neighbors> {
-        let mut found = Neighbors::none(Metric::L2, queries.len() / self.dim, k)?;
+    fn search_checked(
+        &self,
+        queries: &[f32],
+        own: bool,
+        k: usize,
+        ids: &mut [u64],
+        distances: &mut [f32],
+    ) -> Result<()> {
         if queries.is_empty() || self.is_empty() {
-            return Ok(found);
+            ids.fill(NONE);
+            distances.fill(Metric::L2.worst());
+            return Ok(());
         }
         let n = self.len();
         // No more than there are.
@@ -251,20 +277,24 @@ impl ShiftedIndex {
         let width = self.neighbourhood.unwrap_or(published).min(n);
         let ask = Ask { queries, own, k: at_most, width };
         if at_most == k {
-            self.backend.search(&ask, &mut found.ids)?;
+            self.backend.search(&ask, ids)?;
         } else {
-            let mut entries = vec![EMPTY; found.queries() * at_most];
+            let mut entries = vec![EMPTY; queries.len() / self.dim * at_most];
             self.backend.search(&ask, &mut entries)?;
-            for (ids, entries) in found.ids.chunks_exact_mut(k).zip(entries.chunks_exact(at_most)) {
+            for (ids, entries) in ids.chunks_exact_mut(k).zip(entries.chunks_exact(at_most)) {
                 ids[..at_most].copy_from_slice(entries);
+                ids[at_most..].fill(EMPTY);
             }
         }
-        let slots = found.ids.par_iter_mut().zip(&mut found.distances).with_min_len(1 << 14);
-        slots.filter(|(slot, _)| **slot != EMPTY).for_each(|(slot, distance)| {
-            *distance = entry::value_of(entry::key(*slot));
-            *slot = u64::from(entry::payload(*slot));
+        ids.par_iter_mut().zip(distances).with_min_len(1 << 14).for_each(|(slot, distance)| {
+            if *slot == EMPTY {
+                *distance = Metric::L2.worst();
+            } else {
+                *distance = entry::value_of(entry::key(*slot));
+                *slot = u64::from(entry::payload(*slot));
+            }
         });
-        Ok(found)
+        Ok(())
     }
 
     /// Vectors in the index.

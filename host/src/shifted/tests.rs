@@ -239,7 +239,11 @@ fn bad_arguments_are_refused_with_the_numbers() {
         assert!(matches!(index.search(&[1.0, 1.0], 0), Err(Error::ZeroK)));
         assert!(matches!(index.self_join(0), Err(Error::ZeroK)));
         assert!(matches!(index.search(&[1.0, 1.0], usize::MAX), Err(Error::ResultTooLarge { .. })));
-        assert_eq!(index.search(&[0.9, 0.9], 3).unwrap().ids, [1, 0, NONE]);
+        let (mut ids, mut distances) = ([7; 3], [f32::NAN; 3]);
+        index.search_into(&[0.75, 1.0], 3, &mut ids, &mut distances).unwrap();
+        assert_eq!((ids, distances), ([1, 0, NONE], [0.0625, 1.5625, f32::INFINITY]));
+        let short = index.search_into(&[0.75, 1.0], 2, &mut ids, &mut distances);
+        assert!(matches!(short, Err(Error::WrongResultLength { expected: 2, actual: 3 })));
     }
 
     let mut small = ShiftedIndex::builder(2).device(Device::Emulator).memory_budget(1000).build().unwrap();
