@@ -25,6 +25,32 @@ pub(crate) trait FlatBackend<T: Element>: Send + Sync {
     fn describe(&self) -> String;
 }
 
+/// Merges the sorted results of one more block into the sorted results so far; ids of the new block are higher.
+pub(crate) fn merge(metric: Metric, k: usize, so_far: (&mut [u64], &mut [f32]), more: (&[u64], &[f32])) {
+    so_far
+        .0
+        .par_chunks_mut(k)
+        .zip(so_far.1.par_chunks_mut(k))
+        .zip(more.0.par_chunks(k).zip(more.1.par_chunks(k)))
+        .for_each(|((ids, distances), (more_ids, more_distances))| {
+            let (old_ids, old_distances) = (ids.to_vec(), distances.to_vec());
+            // Each slot advances one of the two, so neither reaches k before the last slot is filled.
+            let (mut old, mut new) = (0, 0);
+            for slot in 0..k {
+                let take_new = more_ids[new] != NONE
+                    && (old_ids[old] == NONE
+                        || metric.order(more_distances[new], old_distances[old]) == std::cmp::Ordering::Less);
+                if take_new {
+                    (ids[slot], distances[slot]) = (more_ids[new], more_distances[new]);
+                    new += 1;
+                } else {
+                    (ids[slot], distances[slot]) = (old_ids[old], old_distances[old]);
+                    old += 1;
+                }
+            }
+        });
+}
+
 /// An exact nearest-neighbour index over vectors of one dimension and element type.
 ///
 /// A search compares the query with every vector and returns exactly the `k` best by (canonical distance, lower id), with

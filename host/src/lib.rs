@@ -30,6 +30,7 @@ pub mod device_info;
 pub mod element;
 pub mod error;
 pub mod flat;
+pub mod generate;
 mod gpu;
 pub mod io;
 pub mod ivf;

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::exact::{Block, Set, SetLayout, Shape, Tuning, prepare_set, upload_rows};
 use super::runtime::{Lanes, Layout, Runtime};
-use crate::flat::FlatBackend;
+use crate::flat::{FlatBackend, merge};
 use crate::{Element, Error, Metric, Result};
 
 /// Share of the budget that resident rows may take: numerator and denominator.
@@ -359,33 +359,6 @@ fn reserve<T>(rows: &mut Vec<T>, more: usize) -> Result<()> {
         asked: (more * size_of::<T>()) as u64,
         available: 0,
     })
-}
-
-/// Merges the sorted results of one more block into the sorted results so far; ids of the new block are higher.
-fn merge(metric: Metric, k: usize, so_far: (&mut [u64], &mut [f32]), more: (&[u64], &[f32])) {
-    use rayon::prelude::*;
-    so_far
-        .0
-        .par_chunks_mut(k)
-        .zip(so_far.1.par_chunks_mut(k))
-        .zip(more.0.par_chunks(k).zip(more.1.par_chunks(k)))
-        .for_each(|((ids, distances), (more_ids, more_distances))| {
-            let (old_ids, old_distances) = (ids.to_vec(), distances.to_vec());
-            // Each slot advances one of the two, so neither reaches k before the last slot is filled.
-            let (mut old, mut new) = (0, 0);
-            for slot in 0..k {
-                let take_new = more_ids[new] != crate::NONE
-                    && (old_ids[old] == crate::NONE
-                        || metric.order(more_distances[new], old_distances[old]) == std::cmp::Ordering::Less);
-                if take_new {
-                    (ids[slot], distances[slot]) = (more_ids[new], more_distances[new]);
-                    new += 1;
-                } else {
-                    (ids[slot], distances[slot]) = (old_ids[old], old_distances[old]);
-                    old += 1;
-                }
-            }
-        });
 }
 
 impl<T: Element, R: Runtime> FlatBackend<T> for FlatDevice<T, R> {

@@ -27,6 +27,7 @@
 mod backend;
 mod bitset;
 pub(crate) mod codec;
+mod coder;
 mod cpu;
 mod file;
 mod lists;

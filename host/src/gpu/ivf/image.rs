@@ -331,12 +331,12 @@ impl<R: Runtime> Resident<R> {
             }
             runtime.fill(stream, image.greatest.cast(), 0, 4 * 2)?;
             runtime.fill(stream, image.bounds.cast(), 0, 4 * 4)?;
-            let directory = view.lists.directory();
+            // Before the threads that read it.
+            view.lists.sparse_directory();
             storage.upload(runtime, stream, image.ranks.cast(), 4, |list, to| {
-                let locations = directory.range(list);
-                let ranks = &directory.ranks()[locations.start as usize..locations.end as usize];
-                to[..4 * ranks.len()].copy_from_slice(bytemuck::cast_slice(ranks));
-                to[4 * ranks.len()..].fill(0xff);
+                let (own, padding) = to.split_at_mut(4 * storage.lengths[list] as usize);
+                view.lists.ranks_into(list, bytemuck::cast_slice_mut(own));
+                padding.fill(0xff);
             })?;
             match image.stored {
                 Stored::Rows { rows: to, .. } => {
