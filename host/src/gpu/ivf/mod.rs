@@ -262,7 +262,8 @@ impl<T: Element, R: Runtime> IvfDevice<T, R> {
         let place = |ids: &mut [u64], distances: &mut [f32], keys: &[u32], ranks: &[u32]| {
             for (slot, (id, distance)) in ids.iter_mut().zip(distances).enumerate() {
                 let rank = ranks.get(slot).copied().unwrap_or(NO_ROW);
-                (*id, *distance) = if rank == NO_ROW { (NONE, worst) } else { (id_of(rank), f32::from_bits(keys[slot])) };
+                (*id, *distance) =
+                    if rank == NO_ROW { (NONE, worst) } else { (id_of(rank), f32::from_bits(keys[slot])) };
             }
         };
         match batch {
