@@ -8,6 +8,7 @@
 //! | [`levels`] | the same on the CPU, with and without SIMD and threads |
 //! | [`kmeans`] | k-means: time and objective |
 //! | [`ten_million`] | more vectors than the memory budget holds |
+//! | [`billion`] | more vectors than anyone keeps |
 //! | [`equal_recall`] | approximate search beside its peers at equal recall |
 //! | [`record`] | the rows of a record: CSV and the printed table |
 //! | [`keys`] | the kinds of keys for selection, and an independent answer to compare with |
@@ -16,6 +17,7 @@
 //!
 //! What the columns mean and how records are made: `record/README.md`.
 
+mod billion;
 mod equal_recall;
 mod exact;
 mod ivf;
@@ -57,6 +59,8 @@ enum Grid {
     Kmeans(kmeans::Args),
     /// An inverted file of many vectors, made in batches, within a memory budget.
     TenMillion(ten_million::Args),
+    /// IVF-PQ of a stream of generated vectors that is never whole in any memory.
+    Billion(billion::Args),
     /// Compare approximate search with peers and goals at equal recall.
     EqualRecall(equal_recall::Args),
     /// Print records side by side: the latest figure of each implementation for each case.
@@ -111,6 +115,8 @@ enum Failure {
     Elements { base: &'static str, query: &'static str },
     #[error("vectors of {element} are not measured: f32, u8 or i8")]
     Unmeasured { element: &'static str },
+    #[error("no sub-quantizers of 4 to 8 bits give codes of {bytes} bytes for dimension {dim}")]
+    CodeBytes { bytes: usize, dim: usize },
     #[error("{}: ground truth names vector {id}; the base has {rows}", path.display())]
     Truth { path: PathBuf, id: u64, rows: usize },
 }
@@ -140,6 +146,7 @@ fn main() -> ExitCode {
         Grid::Levels(args) => levels::run(&args),
         Grid::Kmeans(args) => kmeans::run(&args),
         Grid::TenMillion(args) => ten_million::run(&args),
+        Grid::Billion(args) => billion::run(&args),
         Grid::EqualRecall(args) => equal_recall::run(&args).map(|()| true),
         Grid::Table { records } => record::table(&records).map(|()| true),
     };

@@ -21,10 +21,13 @@ fn header(bytes: &[u8]) -> Result<(u64, u64), FileDefect> {
     Ok((rows.into(), columns.into()))
 }
 
-/// The matrix of an fbin, u8bin or i8bin file.
-pub(super) fn flat(bytes: &[u8], element: ElementType) -> Result<Flat, FileDefect> {
-    let (rows, dim) = header(bytes)?;
-    check_size(extent(rows, dim, element.size(), HEADER)?, bytes)?;
+/// The matrix of an fbin, u8bin or i8bin file; with `first` its first rows, whatever follows them.
+pub(super) fn flat(bytes: &[u8], element: ElementType, first: Option<usize>) -> Result<Flat, FileDefect> {
+    let (stated, dim) = header(bytes)?;
+    let rows = first.map_or(stated, |first| stated.min(first as u64));
+    let end = extent(rows, dim, element.size(), HEADER)?;
+    let whole = first.and_then(|_| bytes.get(..usize::try_from(end).unwrap_or(usize::MAX)));
+    check_size(end, whole.unwrap_or(bytes))?;
     Ok(Flat { rows: rows as usize, dim: dim as usize, at: HEADER, element })
 }
 

@@ -19,17 +19,22 @@ const POINTS_PER_CODEWORD: usize = 256;
 
 impl<T: Element> IvfIndex<T> {
     /// Finds centroids, and with [`Encoding::Pq`] codebooks, from a sample of vectors like those that will be added; `rows`: row-major,
-    /// at least as many vectors as lists, and as codewords. An empty index can be trained again.
+    /// at least as many vectors as lists, and as codewords. Of more than training uses
+    /// ([`points_per_centroid`](super::IvfIndexBuilder::points_per_centroid)) only those are looked at: a mapped file need not be read
+    /// as a whole. An empty index can be trained again.
     ///
     /// # Errors
-    /// [`Error::NotEmpty`], [`Error::TooFewTrainingVectors`], [`Error::RaggedVectors`], [`Error::NotFinite`],
-    /// [`Error::OutOfDeviceMemory`], and what the device's driver reports.
+    /// [`Error::NotEmpty`], [`Error::TooFewTrainingVectors`], [`Error::RaggedVectors`], [`Error::NotFinite`] for vectors that are
+    /// used, [`Error::OutOfDeviceMemory`], and what the device's driver reports.
     pub fn train(&mut self, rows: &[T]) -> Result<()> {
         if !self.is_empty() {
             return Err(Error::NotEmpty { len: self.len() as u64 });
         }
         let (dim, lists, metric) = (self.dim(), self.lists(), self.metric());
-        let have = check_vectors(rows, dim)?;
+        if !rows.len().is_multiple_of(dim) {
+            return Err(Error::RaggedVectors { len: rows.len(), dim });
+        }
+        let have = rows.len() / dim;
         let codewords = match self.encoding() {
             Encoding::Flat => 0,
             Encoding::Pq { bits, .. } => 1 << bits,
@@ -41,8 +46,15 @@ impl<T: Element> IvfIndex<T> {
         let settings = &self.settings;
         let (device, seed) = (settings.device, settings.seed);
         let wanted = lists.saturating_mul(settings.points_per_centroid.max(1)).max(codewords * POINTS_PER_CODEWORD);
-        let sample = (wanted < have).then(|| gather(rows, dim, &Random::new(seed).sample(have, wanted)));
+        let chosen = (wanted < have).then(|| Random::new(seed).sample(have, wanted));
+        let sample = chosen.as_ref().map(|chosen| gather(rows, dim, chosen));
         let rows = sample.as_deref().unwrap_or(rows);
+        check_vectors(rows, dim).map_err(|error| match (error, &chosen) {
+            (Error::NotFinite { row, column, value }, Some(chosen)) => {
+                Error::NotFinite { row: chosen[row], column, value }
+            }
+            (error, _) => error,
+        })?;
         let spherical = metric == Metric::Cosine;
         let mut kmeans = KMeans::new(lists)
             .iterations(settings.iterations)

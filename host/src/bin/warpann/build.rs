@@ -7,7 +7,7 @@ use serde::Serialize;
 use warpann::io;
 
 use crate::index::{Place, Recipe, Summary};
-use crate::report::{Failure, Out, Outcome, bytes};
+use crate::report::{Failure, Out, Outcome, bytes, positive};
 use crate::vectors::{exactly, with_element};
 
 /// Arguments of `build`.
@@ -16,6 +16,9 @@ pub struct Args {
     /// Vectors to index: fvecs, bvecs, fbin, u8bin, i8bin or npy. The index keeps their element type.
     #[arg(long, value_name = "FILE")]
     base: PathBuf,
+    /// Index the first N vectors of the base only; a file of more may be cut off behind them.
+    #[arg(long, value_name = "N", value_parser = positive)]
+    rows: Option<usize>,
     /// Ids of the vectors, one each: ibin, ivecs or npy; 0, 1, 2, .. unless given.
     #[arg(long, value_name = "FILE")]
     ids: Option<PathBuf>,
@@ -48,7 +51,10 @@ pub fn run(args: &Args, out: &Out) -> Outcome {
         return Err(Failure::Message(format!("{}: no file can be written there", args.out.display())));
     }
     let start = Instant::now();
-    let base = io::read_vectors(&args.base)?;
+    let base = match args.rows {
+        None => io::read_vectors(&args.base)?,
+        Some(rows) => io::read_first_vectors(&args.base, rows)?,
+    };
     let ids = args.ids.as_ref().map(io::read_ids).transpose()?;
     let train = args.recipe.train.as_ref().map(io::read_vectors).transpose()?;
     if let Some(train) = &train

@@ -6,7 +6,7 @@ use std::time::Instant;
 use clap::ValueEnum;
 use serde::Serialize;
 use warpann::ivf::{Encoding, IvfIndex};
-use warpann::{Device, Element, Metric};
+use warpann::{Device, Element, Error, Metric};
 
 use crate::progress::spinning;
 use crate::report::{Failure, Out, Outcome, bytes, parse_bytes, positive};
@@ -55,7 +55,13 @@ pub struct Recipe {
     /// Training vectors that are used for each list, of as many as there are.
     #[arg(long, value_name = "N", default_value_t = 256, value_parser = positive)]
     points_per_centroid: usize,
+    /// Vectors that are read and added at a time; the index does not depend on it.
+    #[arg(long, value_name = "N", default_value_t = BATCH, value_parser = positive)]
+    batch: usize,
 }
+
+/// Vectors that are added at a time, unless more are asked for.
+const BATCH: usize = 1 << 20;
 
 /// Where an index works.
 #[derive(Debug, Clone, clap::Args)]
@@ -76,7 +82,8 @@ pub struct Built<T: Element> {
 }
 
 impl Recipe {
-    /// Trains with `train`, or with `base` where that is `None`, and adds `base`, both of dimension `dim`.
+    /// Trains with `train`, or with `base` where that is `None`, and adds `base`, both of dimension `dim`, batch by batch: a mapped
+    /// base is never in memory as a whole.
     pub fn build<T: Element>(
         &self,
         place: &Place,
@@ -102,9 +109,11 @@ impl Recipe {
         spinning(format!("training {lists} lists"), || index.train(train.unwrap_or(base)))?;
         let train_seconds = start.elapsed().as_secs_f64();
         let start = Instant::now();
+        let batches = base.chunks(self.batch.saturating_mul(dim));
         spinning(format!("adding {count} vectors"), || match ids {
-            Some(ids) => index.add_with_ids(base, ids),
-            None => index.add(base),
+            None => index.add_batches(batches),
+            Some(ids) if ids.len() != count => Err(Error::WrongIds { ids: ids.len(), rows: count }),
+            Some(ids) => batches.zip(ids.chunks(self.batch)).try_for_each(|(rows, ids)| index.add_with_ids(rows, ids)),
         })?;
         Ok(Built { index, train_seconds, add_seconds: start.elapsed().as_secs_f64() })
     }
