@@ -179,6 +179,8 @@ impl<'a> Run<'a> {
         let milliseconds = milliseconds(self.repeat, || {
             Ok(index.search_into(queries, K, &options, &mut found.ids, &mut found.distances)?)
         })?;
+        // Once, before many threads ask: the first call makes the directory of all vectors.
+        index.reconstruct(0)?;
         let stored = |id: u64| index.reconstruct(id).ok();
         let right = (0..self.queries.min(CHECKED)).into_par_iter().all(|query| {
             let (ids, distances) = found.row(query);

@@ -8,6 +8,7 @@
 //! | `fbin` `u8bin` `i8bin` | u32 rows, u32 dimension, then rows · dimension f32, u8 or i8 | vectors | vectors, distances (`fbin`) |
 //! | `ibin` | u32 rows, u32 k, then rows · k u32 ids | ids | ids |
 //! | `bin`, or an `ibin` of twice the size | an `ibin`, then rows · k f32 distances (big-ann ground truth) | ids | |
+//! | `bin` by [`read_range_truth`] | u32 queries, u32 results, u32 results of each query, then u32 ids and f32 distances of all | results | |
 //! | `npy` | NumPy array, C order, 2-D, or 1-D for a single row | `f4 f2 u1 i1` vectors; `i4 u4 i8 u8` ids | all three |
 //!
 //! A place without a neighbour is −1 in signed ids, all ones in unsigned ids, and [`NONE`](crate::NONE) in memory.
@@ -52,6 +53,7 @@ use memmap2::Mmap;
 
 use crate::element::{Element, ElementType};
 use crate::error::{Error, FileDefect, Result};
+use crate::ivf::RangeNeighbors;
 
 #[doc(hidden)]
 pub use fuzz::read_any_bytes;
@@ -179,6 +181,27 @@ pub fn read_ground_truth(path: impl AsRef<Path>) -> Result<GroundTruth> {
     let map = open(path)?;
     ids_from_bytes(format, map.as_deref().map_or(&[], |map| &map[..]))
         .map_err(|defect| Error::BadFile { path: path.to_owned(), defect })
+}
+
+/// Reads big-ann ground truth of a range search (`bin` or `ibin`), which says of each query all vectors within some radius: u32 queries,
+/// u32 results, the u32 number of results of each query, then all ids (u32) and all distances (f32).
+///
+/// # Errors
+/// As [`read_vectors`].
+pub fn read_range_truth(path: impl AsRef<Path>) -> Result<RangeNeighbors> {
+    let path = path.as_ref();
+    known(path, |format| matches!(format, Format::Bin | Format::Ibin), "bin, ibin")?;
+    let map = open(path)?;
+    ranges_from_bytes(map.as_deref().map_or(&[], |map| &map[..]))
+        .map_err(|defect| Error::BadFile { path: path.to_owned(), defect })
+}
+
+/// Reads ground truth of a range search from the contents of a file ([`read_range_truth`]). O(bytes).
+///
+/// # Errors
+/// What is wrong with the bytes.
+pub fn ranges_from_bytes(bytes: &[u8]) -> Result<RangeNeighbors, FileDefect> {
+    bin::ranges(bytes)
 }
 
 /// Reads vectors from the contents of a file of the given format. The values are copied. O(bytes).

@@ -403,6 +403,36 @@ fn ground_truth_is_recognised_by_its_size() {
 }
 
 #[test]
+fn range_truth_is_read_and_checked() {
+    let words = |words: &[u32]| words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<_>>();
+    let distances = [0.5f32, 1.5, -2.0].map(f32::to_bits);
+    let file = [words(&[4, 3, 1, 0, 2, 0]), words(&[7, u32::MAX, 9]), words(&distances)].concat();
+    let read = ranges_from_bytes(&file).unwrap();
+    assert_eq!((read.queries(), read.row(0)), (4, (&[7][..], &[0.5][..])));
+    assert_eq!((read.row(1), read.row(2)), ((&[][..], &[][..]), (&[NONE, 9][..], &[1.5, -2.0][..])));
+    let folder = folder();
+    let path = folder.path().join("truth.bin");
+    std::fs::write(&path, &file).unwrap();
+    assert_eq!(read_range_truth(&path).unwrap(), read);
+    assert!(matches!(read_range_truth("truth.npy"), Err(Error::UnknownExtension { .. })));
+    for cut in 0..file.len() {
+        assert!(matches!(ranges_from_bytes(&file[..cut]), Err(FileDefect::Truncated { .. })), "{cut}");
+    }
+    assert!(matches!(ranges_from_bytes(&[&file[..], &[0]].concat()), Err(FileDefect::Oversized { .. })));
+    for (at, count) in [(8, 2), (12, u32::MAX), (16, 1)] {
+        let mut bad = file.clone();
+        bad[at..at + 4].copy_from_slice(&count.to_le_bytes());
+        assert!(matches!(ranges_from_bytes(&bad), Err(FileDefect::BadHeader(_))), "{at}");
+    }
+    for byte in 0..file.len() {
+        let mut bad = file.clone();
+        bad[byte] ^= 0x81;
+        crate::io::read_any_bytes(&bad);
+    }
+    assert_eq!(ranges_from_bytes(&words(&[0, 0])).unwrap().queries(), 0);
+}
+
+#[test]
 fn failed_writes_leave_nothing_behind() {
     let folder = folder();
     let names = || {
