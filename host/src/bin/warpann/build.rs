@@ -6,7 +6,7 @@ use std::time::Instant;
 use serde::Serialize;
 use warpann::io;
 
-use crate::index::{Place, Recipe, Summary};
+use crate::index::{BATCH, Place, Recipe, Summary};
 use crate::report::{Failure, Out, Outcome, bytes, positive};
 use crate::vectors::{exactly, with_element};
 
@@ -19,6 +19,9 @@ pub struct Args {
     /// Index the first N vectors of the base only; a file of more may be cut off behind them.
     #[arg(long, value_name = "N", value_parser = positive)]
     rows: Option<usize>,
+    /// Vectors that are read and added at a time; the index does not depend on it.
+    #[arg(long, value_name = "N", default_value_t = BATCH, value_parser = positive)]
+    batch: usize,
     /// Ids of the vectors, one each: ibin, ivecs or npy; 0, 1, 2, .. unless given.
     #[arg(long, value_name = "FILE")]
     ids: Option<PathBuf>,
@@ -71,7 +74,7 @@ pub fn run(args: &Args, out: &Out) -> Outcome {
             _ => None,
         };
         let load_seconds = start.elapsed().as_secs_f64();
-        let built = args.recipe.build::<T>(&args.place, base.dim(), &rows, ids, train.as_deref())?;
+        let built = args.recipe.build::<T>(&args.place, base.dim(), &rows, ids, train.as_deref(), args.batch)?;
         let start = Instant::now();
         built.index.save(&args.out)?;
         Report {

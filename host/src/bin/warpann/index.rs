@@ -55,13 +55,10 @@ pub struct Recipe {
     /// Training vectors that are used for each list, of as many as there are.
     #[arg(long, value_name = "N", default_value_t = 256, value_parser = positive)]
     points_per_centroid: usize,
-    /// Vectors that are read and added at a time; the index does not depend on it.
-    #[arg(long, value_name = "N", default_value_t = BATCH, value_parser = positive)]
-    batch: usize,
 }
 
-/// Vectors that are added at a time, unless more are asked for.
-const BATCH: usize = 1 << 20;
+/// Vectors that are added at a time, unless another number is asked for.
+pub const BATCH: usize = 1 << 20;
 
 /// Where an index works.
 #[derive(Debug, Clone, clap::Args)]
@@ -82,8 +79,8 @@ pub struct Built<T: Element> {
 }
 
 impl Recipe {
-    /// Trains with `train`, or with `base` where that is `None`, and adds `base`, both of dimension `dim`, batch by batch: a mapped
-    /// base is never in memory as a whole.
+    /// Trains with `train`, or with `base` where that is `None`, and adds `base`, both of dimension `dim`, `batch` vectors at a
+    /// time: a mapped base is never in memory as a whole.
     pub fn build<T: Element>(
         &self,
         place: &Place,
@@ -91,6 +88,7 @@ impl Recipe {
         base: &[T],
         ids: Option<&[u64]>,
         train: Option<&[T]>,
+        batch: usize,
     ) -> Outcome<Built<T>> {
         let count = base.len() / dim.max(1);
         let lists = self.lists.unwrap_or_else(|| (4 * count.isqrt()).clamp(1, count.max(1)));
@@ -109,11 +107,11 @@ impl Recipe {
         spinning(format!("training {lists} lists"), || index.train(train.unwrap_or(base)))?;
         let train_seconds = start.elapsed().as_secs_f64();
         let start = Instant::now();
-        let batches = base.chunks(self.batch.saturating_mul(dim));
+        let batches = base.chunks(batch.saturating_mul(dim));
         spinning(format!("adding {count} vectors"), || match ids {
             None => index.add_batches(batches),
             Some(ids) if ids.len() != count => Err(Error::WrongIds { ids: ids.len(), rows: count }),
-            Some(ids) => batches.zip(ids.chunks(self.batch)).try_for_each(|(rows, ids)| index.add_with_ids(rows, ids)),
+            Some(ids) => batches.zip(ids.chunks(batch)).try_for_each(|(rows, ids)| index.add_with_ids(rows, ids)),
         })?;
         Ok(Built { index, train_seconds, add_seconds: start.elapsed().as_secs_f64() })
     }
