@@ -90,7 +90,7 @@ fn inverted_files_and_k_means_fill_one_record() {
     assert!(recall("ivf-pq8 5000x24 f32 lists=32 budget=1MB nq=200 probes=256", "10") > 0.3);
     for bytes in [8, 15] {
         let r = |at: &str, probes: usize| recall(&format!("pq{bytes} 20000x24 lists=64 nq=200 probes={probes}"), at);
-        assert!(r("1", 64) > 0.2 && r("1", 64) < r("10", 64) && r("100", 64) > 0.9, "{bytes} bytes");
+        assert!(r("1", 64) > 0.2 && r("1", 64) <= r("10", 64) && r("100", 64) > 0.9, "{bytes} bytes");
         assert!(r("100", 1) < r("100", 64), "{bytes} bytes");
     }
     let objectives = column(&path, "objective");

@@ -97,7 +97,6 @@ impl RowKeys {
 /// # Safety
 /// `out`, 16-byte aligned, has room for `count` × `stride` components; `clusters` is a power of two.
 #[kernel(max_threads = 256)]
-#[expect(clippy::too_many_arguments, reason = "kernel parameters")]
 pub unsafe fn generate_rows(seed: u64, clusters: u32, first: u64, count: u32, dim: u32, stride: u32, out: *mut f32) {
     let row = thread::block_idx_x() * ROWS_PER_BLOCK + warp::warp_id();
     if row >= count {

@@ -233,7 +233,7 @@ fn coding_cuts_batches_to_the_budget() {
     let mut expected = trained_on_cpu(&generator, encoding, Metric::L2, Device::Cpu);
     expected.add_generated(&generator, 0..600).unwrap();
     let mut index = trained_on_cpu(&generator, encoding, Metric::L2, Device::Emulator);
-    index.settings.budget = Some(400_000);
+    index.settings.budget = Some(100_000);
     index.add_generated(&generator, 0..200).unwrap();
     index.add(&generator.rows(200, 400)).unwrap();
     same_lists(&index, &expected);
