@@ -13,6 +13,7 @@
 //! | [`graph`] | k-NN graphs: exact and through inverted files |
 //! | [`shifted`] | shifted sort beside a KD-tree: triangles of a mesh, its vertices |
 //! | [`ten_million`] | more vectors than the memory budget holds |
+//! | [`billion`] | more vectors than anyone keeps |
 //! | [`equal_recall`] | approximate search beside its peers at equal recall |
 //! | [`plan`] | memory, time and cost of many more vectors, from a record |
 //! | [`record`] | the rows of a record: CSV and the printed table |
@@ -22,6 +23,7 @@
 //!
 //! What the columns mean and how records are made: `record/README.md`.
 
+mod billion;
 mod equal_recall;
 mod exact;
 mod graph;
@@ -81,6 +83,8 @@ enum Grid {
     TenMillion(ten_million::Args),
     /// Replicas and shards over several devices, and k-means.
     Scale(scale::Args),
+    /// IVF-PQ of a stream of generated vectors that is never whole in any memory.
+    Billion(billion::Args),
     /// Compare approximate search with peers and goals at equal recall.
     EqualRecall(equal_recall::Args),
     /// Work out memory, time and cost of 10⁹, 10¹⁰ and 10¹¹ vectors from a record.
@@ -141,6 +145,8 @@ enum Failure {
     NoFigures { path: PathBuf, case: String, missing: &'static str },
     #[error("{}: the page has no line '{marker}'", path.display())]
     NoMarker { path: PathBuf, marker: &'static str },
+    #[error("no sub-quantizers of 4 to 8 bits give codes of {bytes} bytes for dimension {dim}")]
+    CodeBytes { bytes: usize, dim: usize },
     #[error("{}: ground truth names vector {id}; the base has {rows}", path.display())]
     Truth { path: PathBuf, id: u64, rows: usize },
 }
@@ -175,6 +181,7 @@ fn main() -> ExitCode {
         Grid::Shifted(args) => shifted::run(&args),
         Grid::TenMillion(args) => ten_million::run(&args),
         Grid::Scale(args) => scale::run(&args),
+        Grid::Billion(args) => billion::run(&args),
         Grid::EqualRecall(args) => equal_recall::run(&args).map(|()| true),
         Grid::Plan(args) => plan::run(&args).map(|()| true),
         Grid::Table { records } => record::table(&records).map(|()| true),

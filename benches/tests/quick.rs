@@ -63,14 +63,15 @@ fn inverted_files_and_k_means_fill_one_record() {
     let mut before = 0;
     // Two encodings: three times of the build, 2 k and three small batches at three numbers of probes; four levels each; k-means of
     // two sizes; a build of two times, and two k at five numbers of probes; an exact graph, and a build of two times with graphs at two
-    // numbers of probes.
-    let parts: [(&[&str], usize); 6] = [
+    // numbers of probes; ground truth, and for two lengths of codes three times of the build, and R@n for three n at three numbers of probes.
+    let parts: [(&[&str], usize); 7] = [
         (&["ivf"], 2 * (3 + (2 + 3) * 3)),
         (&["levels"], 2 * 4),
         (&["kmeans"], 2),
         (&["ten-million"], 2 + 2 * 5),
         (&["graph"], 1),
         (&["graph", "--lists", "16"], 2 + 2),
+        (&["billion"], 1 + 2 * (3 + 3 * 3)),
     ];
     for (part, cases) in parts {
         let arguments: Vec<&str> = part.iter().copied().chain(common).chain(cpu).collect();
@@ -100,6 +101,11 @@ fn inverted_files_and_k_means_fill_one_record() {
     assert!(graph(2) < 1.0 && graph(2) > 0.3 && graph(16) == 1.0);
     assert!(recall("ivf-pq8 3000x24 f32 lists=16 nq=300 probes=16", "100") > 0.5);
     assert!(recall("ivf-pq8 5000x24 f32 lists=32 budget=1MB nq=200 probes=256", "10") > 0.3);
+    for bytes in [8, 15] {
+        let r = |at: &str, probes: usize| recall(&format!("pq{bytes} 20000x24 lists=64 nq=200 probes={probes}"), at);
+        assert!(r("1", 64) > 0.2 && r("1", 64) <= r("10", 64) && r("100", 64) > 0.9, "{bytes} bytes");
+        assert!(r("100", 1) < r("100", 64), "{bytes} bytes");
+    }
     let objectives = column(&path, "objective");
     let objective = |centroids: usize| -> f64 {
         let case = format!("kmeans 3000x24 f32 centroids={centroids} iterations=20");

@@ -32,6 +32,7 @@ pub mod distributed;
 pub mod element;
 pub mod error;
 pub mod flat;
+pub mod generate;
 mod gpu;
 pub mod graph;
 pub mod io;

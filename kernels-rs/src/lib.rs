@@ -9,6 +9,7 @@
 //! | [`threshold_select`] | k-selection of long rows, any k and key type: a sampled bound, one pass, a sort of the survivors | |
 //! | [`block_sort`], [`list_sort`] | merge sort of entries, by one block in shared memory or by many in global memory | |
 //! | [`gather`] | the payloads of selected keys | |
+//! | [`generate`] | clustered vectors, made from their numbers | |
 //! | [`sample`], [`survivors`], [`radix`] | its steps: a threshold from a sample, the filter, an exact threshold where the sample misled | |
 //! | [`keys`], [`rows`] | key types as ordered integers; where the rows of a batch lie and how a block reads one | |
 //! | [`radix_sort`] | stable sort of 64- and 128-bit keys with payloads, one pass over memory a digit | |
@@ -50,6 +51,7 @@ pub mod encode;
 pub mod entry;
 pub mod filter;
 pub mod gather;
+pub mod generate;
 pub mod keys;
 pub mod list_scan;
 pub mod list_sort;

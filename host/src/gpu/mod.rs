@@ -12,6 +12,8 @@
 //! | `exact` | exact search of one block of rows on the device |
 //! | `batches` | rows up and results down, in batches |
 //! | `encode` | product-quantizer codes |
+//! | `coder` | lists and codes of the vectors of an inverted file |
+//! | `generate` | generated vectors: making them, exact search of them |
 //! | `rotate` | products of rows with a matrix |
 //! | `flat` | the flat index: where rows live, tiling over queries and blocks, two lanes at once |
 //! | `ivf` | inverted files: the image of the lists, searches of it |
@@ -27,6 +29,7 @@
 mod assign;
 mod batches;
 mod cluster_sums;
+pub(crate) mod coder;
 #[cfg(feature = "cuda")]
 pub(crate) mod cuda;
 pub(crate) mod dispatch;
@@ -34,6 +37,7 @@ pub(crate) mod emulated;
 mod encode;
 mod exact;
 mod flat;
+mod generate;
 #[cfg(test)]
 mod hostile;
 mod ivf;
@@ -49,12 +53,15 @@ mod shifted;
 pub(crate) mod sort;
 mod tables;
 
+use std::ops::Range;
+
+use self::coder::{Coder, ListCoder};
 use crate::flat::FlatBackend;
+use crate::generate::Generator;
 use crate::kmeans::worker::{Assign, PartWorker, Scale};
 use crate::pq::ProductQuantizer;
-use crate::pq::encode::Residuals;
 use crate::select::{Algorithm, Best, Key, Rows, Selection};
-use crate::{Device, Element, Metric, Result};
+use crate::{Device, Element, Metric, Neighbors, Result};
 
 /// Opens `device` (a GPU, the emulator, or for `Auto` the first GPU) and makes an empty flat index on it.
 pub(crate) fn open_flat<T: Element>(
@@ -130,21 +137,60 @@ pub(crate) fn select_k<K: Key>(
     }
 }
 
-/// Codes of `rows` (checked), or of their residuals, by a GPU or the emulator, within `budget` bytes of its memory (or nine tenths
-/// of what is free). Labels name centroids.
+/// Codes of `rows` (checked) by a GPU or the emulator, within `budget` bytes of its memory (or nine tenths of what is free).
 pub(crate) fn encode_pq(
     device: Device,
     quantizer: &ProductQuantizer,
     rows: &[f32],
-    residuals: Option<Residuals<'_>>,
     budget: Option<u64>,
 ) -> Result<Vec<u8>> {
     match device {
-        Device::Emulator => encode::encode(&emulated::Emulator, quantizer, rows, residuals, budget),
+        Device::Emulator => encode::encode(&emulated::Emulator, quantizer, rows, budget),
         #[cfg(feature = "cuda")]
-        Device::Gpu(index) => encode::encode(&cuda::open(index)?, quantizer, rows, residuals, budget),
+        Device::Gpu(index) => encode::encode(&cuda::open(index)?, quantizer, rows, budget),
         #[cfg(feature = "cuda")]
-        Device::Auto | Device::Cpu => encode::encode(&cuda::open(0)?, quantizer, rows, residuals, budget),
+        Device::Auto | Device::Cpu => encode::encode(&cuda::open(0)?, quantizer, rows, budget),
+        #[cfg(not(feature = "cuda"))]
+        _ => Err(crate::Error::NoDevice { reason: crate::NoDeviceReason::FeatureOff }),
+    }
+}
+
+/// Opens `device` (as [`open_flat`]) to find lists and codes of vectors for these centroids (row-major, at least one), within `budget`
+/// bytes of its memory (or nine tenths of what is free).
+pub(crate) fn open_coder<'a>(
+    device: Device,
+    by: Assign,
+    centroids: &[f32],
+    quantizer: &'a ProductQuantizer,
+    budget: Option<u64>,
+) -> Result<Box<dyn ListCoder + 'a>> {
+    match device {
+        Device::Emulator => Ok(Box::new(Coder::new(emulated::Emulator, by, centroids, quantizer, budget)?)),
+        #[cfg(feature = "cuda")]
+        Device::Gpu(index) => Ok(Box::new(Coder::new(cuda::open(index)?, by, centroids, quantizer, budget)?)),
+        #[cfg(feature = "cuda")]
+        Device::Auto | Device::Cpu => Ok(Box::new(Coder::new(cuda::open(0)?, by, centroids, quantizer, budget)?)),
+        #[cfg(not(feature = "cuda"))]
+        _ => Err(crate::Error::NoDevice { reason: crate::NoDeviceReason::FeatureOff }),
+    }
+}
+
+/// The k nearest of the rows `rows` (at least one) of `generator` for each query (checked, at least one), by a GPU or the emulator.
+/// `found` is empty, for as many queries and k.
+pub(crate) fn nearest_generated(
+    device: Device,
+    generator: &Generator,
+    rows: Range<u64>,
+    queries: &[f32],
+    k: usize,
+    found: &mut Neighbors,
+) -> Result<()> {
+    match device {
+        Device::Emulator => generate::nearest(&emulated::Emulator, generator, rows, queries, k, found),
+        #[cfg(feature = "cuda")]
+        Device::Gpu(index) => generate::nearest(&cuda::open(index)?, generator, rows, queries, k, found),
+        #[cfg(feature = "cuda")]
+        Device::Auto | Device::Cpu => generate::nearest(&cuda::open(0)?, generator, rows, queries, k, found),
         #[cfg(not(feature = "cuda"))]
         _ => Err(crate::Error::NoDevice { reason: crate::NoDeviceReason::FeatureOff }),
     }

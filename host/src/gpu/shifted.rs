@@ -9,7 +9,7 @@ use cuda_std::launch::{Kernel, LaunchConfig};
 use warpann_kernels::morton::{self, Code, is_wide};
 use warpann_kernels::{NO_ROW, shifted_sort};
 
-use super::batches::Batches;
+use super::batches::{Batches, bus_rows};
 use super::runtime::{Lanes, Layout, OnStream, Runtime, grid};
 use super::sort::{DeviceKey, Pairs, SortPlan, enqueue};
 use crate::shifted::{Ask, Grid, ShiftedBackend};
@@ -215,10 +215,12 @@ impl<R: Runtime> ShiftedDevice<R> {
         };
         // What is free does not count the copies any more, a budget of the caller's does.
         let held = if self.budget.is_some() { place.bytes } else { 0 };
-        let batches = Batches::new(runtime, self.budget, held, (count, 4 * dim), |rows| batch(rows).3)?;
+        let batches = Batches::new(runtime, self.budget, held, (count, bus_rows(4 * dim)), |rows| batch(rows).3)?;
         let (queries_at, places_at, out_at, bytes) = batch(batches.rows);
         let (kernel, pass) = kernel(cells.dim, ask.k as u32);
-        batches.run(runtime, &self.lanes, (ask.queries, dim), (entries, ask.k), |lane, first, queries, entries| {
+        let outs = entries.chunks_mut((batches.rows * ask.k).max(1));
+        batches.run(runtime, &self.lanes, outs, |lane, first, entries| {
+            let queries = batches.of(ask.queries, dim, first);
             let rows = queries.len() / dim;
             let scratch = lane.scratch(runtime, bytes)?;
             let stream = &lane.stream;

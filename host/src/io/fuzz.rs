@@ -1,6 +1,6 @@
 //! What a fuzzer calls: every reader on any bytes, and the laws that hold for whatever a reader accepts.
 
-use super::{Format, VectorData, ids_from_bytes, vectors_from_bytes};
+use super::{Format, VectorData, ids_from_bytes, ranges_from_bytes, vectors_from_bytes};
 use crate::NONE;
 
 /// Reads `bytes` as every format in turn and returns how many readings gave a value. For fuzzers and tests.
@@ -9,6 +9,13 @@ use crate::NONE;
 /// If a reader panics, or accepts bytes with a shape that contradicts what it returns.
 pub fn read_any_bytes(bytes: &[u8]) -> usize {
     let mut accepted = 0;
+    if let Ok(ranges) = ranges_from_bytes(bytes) {
+        accepted += 1;
+        assert!(ranges.offsets.is_sorted() && ranges.offsets[0] == 0);
+        assert_eq!(ranges.offsets.last(), Some(&ranges.ids.len()));
+        assert_eq!(ranges.ids.len(), ranges.distances.len());
+        assert_eq!(8 + 4 * ranges.queries() + 8 * ranges.ids.len(), bytes.len());
+    }
     for format in Format::ALL {
         if let Ok(vectors) = vectors_from_bytes(format, bytes) {
             accepted += 1;

@@ -56,6 +56,16 @@ impl<'a, T: Element> View<'a, T> {
         self.lists.directory()
     }
 
+    /// What says the id of a rank; `None` where that is the rank itself.
+    pub(crate) fn sparse_directory(&self) -> Option<&'a Directory> {
+        self.lists.sparse_directory()
+    }
+
+    /// Writes the ranks of a list's vectors, in their order.
+    pub(crate) fn ranks_into(&self, list: usize, to: &mut [u32]) {
+        self.lists.ranks_into(list, self.places(list), to);
+    }
+
     /// Vectors there are. O(1) for a whole index, O(lists) for a shard.
     pub(crate) fn len(&self) -> usize {
         if self.shard.1 == 1 {

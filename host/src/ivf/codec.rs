@@ -13,10 +13,8 @@ use rayon::prelude::*;
 use crate::cpu::simd::Isa;
 use crate::cpu::{canonical_square, convert};
 use crate::flat::check_vectors;
-use crate::pq::encode::Residuals;
 use crate::pq::{ProductQuantizer, Rotation};
-use crate::shards::{by_rows, joined};
-use crate::{Device, Element, Metric, Placement, Result};
+use crate::{Device, Element, Metric, Result};
 
 /// See the module documentation.
 #[derive(Debug, Clone, PartialEq)]
@@ -83,24 +81,6 @@ pub(crate) fn rotated<'a>(
 }
 
 impl PqCodec {
-    /// The codes of `rows` (transformed) in the lists `labels`, the rows divided among the devices.
-    pub(crate) fn encode(
-        &self,
-        placement: &Placement,
-        rows: &[f32],
-        labels: &[u32],
-        centroids: &[f32],
-        budget: Option<u64>,
-    ) -> Result<Vec<u8>> {
-        let dim = self.quantizer.dim();
-        let codes = by_rows(placement, labels.len(), |rows_here, device| {
-            let labels = &labels[rows_here.clone()];
-            let rows = &rows[rows_here.start * dim..rows_here.end * dim];
-            self.quantizer.encode_checked(rows, Some(Residuals { labels, centroids }), device, budget)
-        })?;
-        Ok(joined(codes))
-    }
-
     /// What the codes of one list stand for, in (rotated) space: r, row-major. `to` has whole rows.
     pub(crate) fn decode_into(&self, codes: &[u8], centroid: &[f32], to: &mut [f32]) {
         self.quantizer.decode_onto(codes, centroid, to);

@@ -22,11 +22,14 @@
 //! # Cost
 //! Training: the k-means of `lists` · `points_per_centroid` vectors. Adding: n · lists · dim operations. A search: lists · dim for the
 //! probes of a query, and dim · (vectors in the probed lists), about probes / lists of all, more where lists differ in length
-//! ([`IvfStatistics::imbalance`] says how much more). Memory: 8 bytes for the id and the code ([`Encoding`]) of each vector.
+//! ([`IvfStatistics::imbalance`] says how much more). Memory: 8 bytes for the id and the code ([`Encoding`]) of each vector. Vectors
+//! that are more than memory holds come in batches ([`IvfIndex::add_batches`]), or are made where they are coded
+//! ([`IvfIndex::add_generated`]); a device needs 12 bytes a vector beside the code (16 under squared L2).
 
 mod backend;
 mod bitset;
 pub(crate) mod codec;
+mod coder;
 mod cpu;
 pub(crate) mod file;
 mod lists;

@@ -59,7 +59,7 @@ impl<K: Key> SortBench<K> {
         let plan = SortPlan::new::<K>(&mut layout, len, 1, 0..<K as Key>::BITS, &device.limits());
         let memory = device.allocate(layout.bytes())?;
         let stream = device.stream()?;
-        let bench =
+        let bench: SortBench<K> =
             SortBench { device, stream, memory, pairs, flush, plan, len: keys.len(), of: std::marker::PhantomData };
         let (given, positions) = (bench.pairs(0), (0..len).collect::<Vec<u32>>());
         // SAFETY: the layout reserved both arrays.

@@ -203,19 +203,18 @@ impl ProductQuantizer {
     /// [`Error::RaggedVectors`], [`Error::NotFinite`]; and what opening the device and running on it can meet.
     pub fn encode(&self, rows: &[f32], device: Device) -> Result<Vec<u8>> {
         check_vectors(rows, self.dim)?;
-        self.encode_checked(rows, None, device, None)
+        self.encode_checked(rows, device, None)
     }
 
-    /// As [`encode`](Self::encode), of rows that were checked, or of their residuals; on a device within `budget` bytes.
-    pub(crate) fn encode_checked(
-        &self,
-        rows: &[f32],
-        residuals: Option<Residuals<'_>>,
-        device: Device,
-        budget: Option<u64>,
-    ) -> Result<Vec<u8>> {
-        let cpu = || Ok(encode::encode(Isa::detect(), self, rows, residuals));
-        Ok(on_device(device, |device| crate::gpu::encode_pq(device, self, rows, residuals, budget), cpu)?.1)
+    /// As [`encode`](Self::encode), of rows that were checked; on a device within `budget` bytes.
+    pub(crate) fn encode_checked(&self, rows: &[f32], device: Device, budget: Option<u64>) -> Result<Vec<u8>> {
+        let cpu = || Ok(encode::encode(Isa::detect(), self, rows, None));
+        Ok(on_device(device, |device| crate::gpu::encode_pq(device, self, rows, budget), cpu)?.1)
+    }
+
+    /// The codes of what is left of rows that were checked after their lists' centroids are subtracted; on the CPU.
+    pub(crate) fn encode_residuals(&self, rows: &[f32], residuals: Residuals<'_>) -> Vec<u8> {
+        encode::encode(Isa::detect(), self, rows, Some(residuals))
     }
 
     /// The vectors that `codes` stand for, row-major. Bits past the last code of a vector are not looked at. O(rows · dim).

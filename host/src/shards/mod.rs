@@ -153,9 +153,18 @@ pub(crate) fn by_rows<V: Send>(
     count: usize,
     work: impl Fn(Range<usize>, Device) -> Result<V> + Sync,
 ) -> Result<Vec<V>> {
-    let parts = placement.devices().len().min(count.div_ceil(ROWS_PER_DEVICE)).max(1);
-    let jobs = placement.devices().iter().take(parts).enumerate().collect();
-    at_once(jobs, |(part, &device)| work(share(count, part, parts), device)).into_iter().collect()
+    divided(placement.devices(), count, |rows, &device| work(rows, device))
+}
+
+/// The same for what stands for the devices, one at least.
+pub(crate) fn divided<P: Sync, V: Send>(
+    places: &[P],
+    count: usize,
+    work: impl Fn(Range<usize>, &P) -> Result<V> + Sync,
+) -> Result<Vec<V>> {
+    let parts = places.len().min(count.div_ceil(ROWS_PER_DEVICE)).max(1);
+    let jobs = places.iter().take(parts).enumerate().collect();
+    at_once(jobs, |(part, place)| work(share(count, part, parts), place)).into_iter().collect()
 }
 
 /// One vector after the other; a single one as it is.

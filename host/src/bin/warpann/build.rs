@@ -8,8 +8,8 @@ use serde::Serialize;
 use warpann::Element;
 use warpann::io::{self, IdMatrix, Vectors};
 
-use crate::index::{Place, Recipe, Summary};
-use crate::report::{Failure, Out, Outcome, bytes};
+use crate::index::{BATCH, Place, Recipe, Summary};
+use crate::report::{Failure, Out, Outcome, bytes, positive};
 use crate::vectors::{exactly, with_element};
 
 /// Arguments of `build`.
@@ -18,6 +18,12 @@ pub struct Args {
     /// Vectors to index: fvecs, bvecs, fbin, u8bin, i8bin or npy. The index keeps their element type.
     #[arg(long, value_name = "FILE")]
     pub base: PathBuf,
+    /// Index the first N vectors of the base only; a file of more may be cut off behind them.
+    #[arg(long, value_name = "N", value_parser = positive)]
+    rows: Option<usize>,
+    /// Vectors that are read and added at a time; the index does not depend on it.
+    #[arg(long, value_name = "N", default_value_t = BATCH, value_parser = positive)]
+    batch: usize,
     /// Ids of the vectors, one each: ibin, ivecs or npy; 0, 1, 2, .. unless given.
     #[arg(long, value_name = "FILE")]
     ids: Option<PathBuf>,
@@ -50,7 +56,10 @@ impl Files {
         if args.out.is_dir() || folder.is_some_and(|folder| !folder.is_dir()) {
             return Err(Failure::Message(format!("{}: no file can be written there", args.out.display())));
         }
-        let base = io::read_vectors(&args.base)?;
+        let base = match args.rows {
+            None => io::read_vectors(&args.base)?,
+            Some(rows) => io::read_first_vectors(&args.base, rows)?,
+        };
         let ids = args.ids.as_ref().map(io::read_ids).transpose()?;
         let train = args.recipe.train.as_ref().map(io::read_vectors).transpose()?;
         if let Some(train) = &train
@@ -96,7 +105,7 @@ pub fn run(args: &Args, out: &Out) -> Outcome {
     let report = with_element!(files.base.element(), T => {
         let (rows, train) = files.exactly::<T>(args)?;
         let load_seconds = start.elapsed().as_secs_f64();
-        let built = args.recipe.build::<T>(&args.place, dim, &rows, ids, train.as_deref())?;
+        let built = args.recipe.build::<T>(&args.place, dim, &rows, ids, train.as_deref(), args.batch)?;
         let start = Instant::now();
         built.index.save(&args.out)?;
         Report {

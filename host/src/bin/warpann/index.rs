@@ -6,7 +6,7 @@ use std::time::Instant;
 use clap::ValueEnum;
 use serde::Serialize;
 use warpann::ivf::{Encoding, IvfIndex, IvfIndexBuilder};
-use warpann::{Element, Metric, Placement};
+use warpann::{Element, Error, Metric, Placement};
 
 use crate::progress::spinning;
 use crate::report::{Failure, Out, Outcome, bytes, parse_bytes, positive};
@@ -57,6 +57,9 @@ pub struct Recipe {
     points_per_centroid: usize,
 }
 
+/// Vectors that are added at a time, unless another number is asked for.
+pub const BATCH: usize = 1 << 20;
+
 /// Where an index works.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Place {
@@ -77,7 +80,8 @@ pub struct Built<T: Element> {
 }
 
 impl Recipe {
-    /// Trains with `train`, or with `base` where that is `None`, and adds `base`, both of dimension `dim`.
+    /// Trains with `train`, or with `base` where that is `None`, and adds `base`, both of dimension `dim`, `batch` vectors at a
+    /// time: a mapped base is never in memory as a whole.
     pub fn build<T: Element>(
         &self,
         place: &Place,
@@ -85,6 +89,7 @@ impl Recipe {
         base: &[T],
         ids: Option<&[u64]>,
         train: Option<&[T]>,
+        batch: usize,
     ) -> Outcome<Built<T>> {
         let count = base.len() / dim.max(1);
         let mut index = self.builder(place, dim, count)?.build()?;
@@ -92,9 +97,11 @@ impl Recipe {
         spinning(format!("training {} lists", index.lists()), || index.train(train.unwrap_or(base)))?;
         let train_seconds = start.elapsed().as_secs_f64();
         let start = Instant::now();
+        let batches = base.chunks(batch.saturating_mul(dim));
         spinning(format!("adding {count} vectors"), || match ids {
-            Some(ids) => index.add_with_ids(base, ids),
-            None => index.add(base),
+            None => index.add_batches(batches),
+            Some(ids) if ids.len() != count => Err(Error::WrongIds { ids: ids.len(), rows: count }),
+            Some(ids) => batches.zip(ids.chunks(batch)).try_for_each(|(rows, ids)| index.add_with_ids(rows, ids)),
         })?;
         Ok(Built { index, train_seconds, add_seconds: start.elapsed().as_secs_f64() })
     }

@@ -331,11 +331,12 @@ impl<R: Runtime> Resident<R> {
             }
             runtime.fill(stream, image.greatest.cast(), 0, 4 * 2)?;
             runtime.fill(stream, image.bounds.cast(), 0, 4 * 4)?;
-            let ranks = view.directory().ranks();
+            // Before the threads that read it.
+            view.sparse_directory();
             storage.upload(runtime, stream, image.ranks.cast(), 4, |list, to| {
-                let ranks = &ranks[view.first_location(list) as usize..][..view.length(list)];
-                to[..4 * ranks.len()].copy_from_slice(bytemuck::cast_slice(ranks));
-                to[4 * ranks.len()..].fill(0xff);
+                let (own, padding) = to.split_at_mut(4 * storage.lengths[list] as usize);
+                view.ranks_into(list, bytemuck::cast_slice_mut(own));
+                padding.fill(0xff);
             })?;
             match image.stored {
                 Stored::Rows { rows: to, .. } => {

@@ -264,13 +264,14 @@ impl<T: Element, R: Runtime> IvfDevice<T, R> {
         let (flags, results) = got.split_at(2 * count);
         let (candidates, results) = results.split_at(count);
         let (keys, ranks) = results.split_at(count * found);
-        let directory = call.view.directory();
+        let directory = call.view.sparse_directory();
+        let id_of = |rank: u32| directory.map_or(u64::from(rank), |directory| directory.id(rank));
         let worst = call.view.metric.worst();
         let place = |ids: &mut [u64], distances: &mut [f32], keys: &[u32], ranks: &[u32]| {
             for (slot, (id, distance)) in ids.iter_mut().zip(distances).enumerate() {
                 let rank = ranks.get(slot).copied().unwrap_or(NO_ROW);
                 (*id, *distance) =
-                    if rank == NO_ROW { (NONE, worst) } else { (directory.id(rank), f32::from_bits(keys[slot])) };
+                    if rank == NO_ROW { (NONE, worst) } else { (id_of(rank), f32::from_bits(keys[slot])) };
             }
         };
         match batch {
@@ -376,14 +377,15 @@ impl<T: Element, R: Runtime> IvfDevice<T, R> {
             self.runtime.download(&lane.stream, bytemuck::cast_slice_mut(&mut got_keys), to.keys.cast())?;
             self.runtime.download(&lane.stream, bytemuck::cast_slice_mut(&mut got_ranks), to.ranks.cast())?;
         }
-        let directory = view.directory();
+        let directory = view.sparse_directory();
+        let id_of = |rank: u32| directory.map_or(u64::from(rank), |directory| directory.id(rank));
         let near = |distance: f32| if smaller_is_better { distance <= radius } else { distance >= radius };
         let mut rows: Vec<Vec<(u64, f32)>> = got_keys
             .par_chunks(most as usize)
             .zip(got_ranks.par_chunks(most as usize))
             .map(|(keys, ranks)| {
                 let there = keys.iter().zip(ranks).take_while(|&(&key, &rank)| rank != NO_ROW && near(key));
-                there.map(|(&key, &rank)| (directory.id(rank), key)).collect()
+                there.map(|(&key, &rank)| (id_of(rank), key)).collect()
             })
             .collect();
         // Every vector within the radius is among the selected, whose number is proved; only probes may lack a certificate.

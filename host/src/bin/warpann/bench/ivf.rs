@@ -11,7 +11,7 @@ use warpann::{Element, Error, FlatIndex, Metric, NONE};
 
 use super::{named, write_csv, write_json};
 use crate::chart::{Chart, Series};
-use crate::index::{Place, Recipe, Summary};
+use crate::index::{BATCH, Place, Recipe, Summary};
 use crate::progress::spinning;
 use crate::recall::read_truth;
 use crate::report::{Failure, Out, Outcome, positive};
@@ -168,7 +168,7 @@ fn measure<T: Element>(args: &Args, base: Option<&Vectors>, queries: &Vectors, o
                 Some((train, path)) => Some(exactly::<T>(train, path)?),
                 None => None,
             };
-            let built = args.recipe.build::<T>(&args.place, dim, rows, None, train.as_deref())?;
+            let built = args.recipe.build::<T>(&args.place, dim, rows, None, train.as_deref(), BATCH)?;
             (built.index, Some(built.train_seconds), Some(built.add_seconds))
         }
         (None, None) => return Ok(()),
