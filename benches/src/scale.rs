@@ -41,7 +41,7 @@ pub struct Args {
     #[arg(long, default_value_t = 4096, value_parser = count)]
     lists: usize,
     /// Lists probed.
-    #[arg(long, value_delimiter = ',', default_value = "16,64", value_parser = count)]
+    #[arg(long, value_delimiter = ',', default_value = "64,1024", value_parser = count)]
     probes: Vec<usize>,
     /// Centroids of k-means.
     #[arg(long, value_delimiter = ',', default_value = "4096", value_parser = count)]
@@ -98,6 +98,24 @@ impl<T: Element> Index<T> {
             }
         }
         Ok(())
+    }
+}
+
+impl<T: Element> Index<T> {
+    /// What each device must read at least for its share of the work: its queries, its vectors; of an inverted file the centroids, and the
+    /// probed lists as if different queries probed different ones, as far as there are lists.
+    fn bytes(&self, base: &[T], queries: &[T], placement: &Placement) -> f64 {
+        let (replicas, shards) = (placement.replicas() as f64, placement.shards() as f64);
+        let own = size_of_val(queries) as f64 / replicas;
+        match self {
+            Self::Exact(_) => own + size_of_val(base) as f64 / shards,
+            Self::Inverted(index, probes) => {
+                let (lists, dim) = (index.lists() as f64, index.dim() as f64);
+                let count = queries.len() as f64 / dim / replicas;
+                let probed = (count * *probes as f64 / lists).min(1.0);
+                own + 4.0 * lists * dim + probed * (index.len() * index.statistics().code_bytes) as f64 / shards
+            }
+        }
     }
 }
 
@@ -186,16 +204,11 @@ impl Grid<'_> {
                         if kind == Kind::Exact { truth.confirms(ids, distances) } else { truth.admits(ids, distances) }
                     }),
                 };
-                let read = size_of_val(base) as f64 / placement.shards() as f64;
                 record.add(Measured {
                     case: format!("{name} replicas={} shards={}", placement.replicas(), placement.shards()),
                     k: args.k,
                     milliseconds,
-                    memory_floor_ms: machine.floor_ms(if kind == Kind::Exact {
-                        read
-                    } else {
-                        size_of_val(part) as f64
-                    }),
+                    memory_floor_ms: machine.floor_ms(index.bytes(base, part, &placement)),
                     recall: recall(base, queries, dim, &found, truth),
                     verified,
                     ..Measured::default()

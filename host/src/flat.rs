@@ -269,7 +269,7 @@ impl<T: Element> FlatIndex<T> {
     }
 
     /// Moves the index to other devices, by way of host memory: to more or fewer replicas or shards, or away from a device that has failed.
-    /// Searches that were possible before stay so until the index is there; on error nothing changes. O(len · dim).
+    /// It is in both places until it has arrived, and on error stays where it was. O(len · dim).
     ///
     /// # Errors
     /// What opening the devices can meet, as [`FlatIndexBuilder::build`]; what [`add`](Self::add) can; [`Error::ShardLost`] where no device

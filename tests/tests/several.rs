@@ -3,7 +3,7 @@
 
 use warpann::ivf::{Encoding, IvfIndex, SearchOptions};
 use warpann::kmeans::KMeans;
-use warpann::{Device, Element, Error, FlatIndex, Metric, NONE, Placement};
+use warpann::{Device, Error, FlatIndex, Metric, NONE, Placement};
 use warpann_tests::cases::{Size, VectorData, search_cases};
 use warpann_tests::data;
 use warpann_tests::ivf::cases::ivf_cases;
@@ -92,7 +92,7 @@ fn an_inverted_file_lives_on_several_cpus_as_on_one() {
 }
 
 /// Additions one by one, few vectors, moves; against one CPU, to the bit.
-fn exact_life<T: Element + data::Component>(text: &str, n: usize) {
+fn exact_life<T: data::Component>(text: &str, n: usize) {
     let (dim, nq) = (5, 40);
     let vectors = data::vectors::<T>(VectorData::Duplicates, dim, n, nq, 3);
     let build = |placement: Placement| {

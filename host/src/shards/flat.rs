@@ -98,7 +98,7 @@ impl Runs {
 
 /// Flat indexes at the places of a grid.
 pub(crate) struct FlatGrid<T: Element> {
-    grid: Grid<dyn FlatBackend<T>>,
+    pub(super) grid: Grid<dyn FlatBackend<T>>,
     dim: usize,
     metric: Metric,
     runs: Runs,
