@@ -268,10 +268,10 @@ impl ProductQuantizer {
 
     /// As [`decode_into`](Self::decode_into), with `base` (one vector) added to each: f32(base_i + p_i).
     pub(crate) fn decode_onto(&self, codes: &[u8], base: &[f32], out: &mut [f32]) {
-        match self.width() {
-            2 => self.decode_width_onto::<2>(codes, base, out),
-            4 => self.decode_width_onto::<4>(codes, base, out),
-            8 => self.decode_width_onto::<8>(codes, base, out),
+        match (self.width(), self.bits, self.sub_quantizers % 2) {
+            (2, 8, 0) => self.decode_pairs_onto::<2>(codes, base, out),
+            (4, 8, 0) => self.decode_pairs_onto::<4>(codes, base, out),
+            (8, 8, 0) => self.decode_pairs_onto::<8>(codes, base, out),
             _ => {
                 self.decode_into(codes, out);
                 for row in out.chunks_exact_mut(self.dim) {
@@ -281,16 +281,22 @@ impl ProductQuantizer {
         }
     }
 
-    fn decode_width_onto<const WIDTH: usize>(&self, codes: &[u8], base: &[f32], out: &mut [f32]) {
-        let (codewords, _) = self.codebooks.as_chunks::<WIDTH>();
-        let (bases, _) = base.as_chunks::<WIDTH>();
-        self.decode_each(codes, out, |numbers, row| {
-            let places = row.as_chunks_mut::<WIDTH>().0.iter_mut().zip(bases);
-            for (((to, base), book), &number) in places.zip(codewords.chunks_exact(self.codewords())).zip(numbers) {
-                let codeword = &book[usize::from(number)];
-                *to = std::array::from_fn(|i| base[i] + codeword[i]);
+    /// Two sub-vectors at a time, so that those of two components fill a register, and from codebooks of a length known when compiled,
+    /// which a byte cannot leave: together 1.8 times as fast as one by one for a width of 2.
+    fn decode_pairs_onto<const WIDTH: usize>(&self, codes: &[u8], base: &[f32], out: &mut [f32]) {
+        let books = self.codebooks.as_chunks::<WIDTH>().0.as_chunks::<256>().0.as_chunks::<2>().0;
+        let bases = base.as_chunks::<WIDTH>().0.as_chunks::<2>().0;
+        for (code, row) in codes.chunks_exact(self.code_bytes()).zip(out.chunks_exact_mut(self.dim)) {
+            let places = row.as_chunks_mut::<WIDTH>().0.as_chunks_mut::<2>().0.iter_mut().zip(bases);
+            for (((to, base), books), numbers) in places.zip(books).zip(code.as_chunks::<2>().0) {
+                let words = [books[0][usize::from(numbers[0])], books[1][usize::from(numbers[1])]];
+                for part in 0..2 {
+                    for i in 0..WIDTH {
+                        to[part][i] = base[part][i] + words[part][i];
+                    }
+                }
             }
-        });
+        }
     }
 
     /// Calls `decode(numbers, row)` for each vector.

@@ -8,9 +8,10 @@
 //! ⟨x', r⟩ ≈ ⟨x', c⟩ + Σ_m T[m][code m],     T[m][w] = ⟨part m of x', codeword w of m⟩
 //! ```
 //!
-//! T is computed once for a query, when it first meets such a list, in d · 2^bits operations; a vector then takes M look-ups. How far
-//! the sum may be from what the scan of decoded vectors gives is added to the bound ([`QueryBound::error_by_tables`]); everything else is
-//! as there. With M = 32 and one query a vector takes a third of the time that decoding and scanning it does.
+//! T is computed once for a query, in d · 2^bits multiply-adds, for all its lists of this kind: a worker scans them one after the other. A
+//! vector then takes M look-ups. How far the sum may be from what the scan of decoded vectors gives is added to the bound
+//! ([`QueryBound::error_by_tables`]); everything else is as there. With M = 32 and one query a vector takes a third of the time that
+//! decoding and scanning it does; from about 192 / M queries on decoding is cheaper ([`few`]).
 
 use crate::cpu::bound::QueryBound;
 use crate::cpu::exact::{self, Term};
