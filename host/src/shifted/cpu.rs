@@ -20,20 +20,20 @@ pub(super) struct ShiftedCpu {
 #[derive(Debug)]
 struct Sorted {
     grid: Grid,
-    copies: Vec<Copy>,
+    copies: Vec<SortedCopy>,
 }
 
 /// One shifted copy, in the order of its codes, equal codes by lower id.
 #[derive(Debug)]
-struct Copy {
+struct SortedCopy {
     codes: Vec<u128>,
     ids: Vec<u32>,
     /// Row-major: a thread reads a candidate's components together.
     points: Vec<f32>,
 }
 
-impl Copy {
-    fn new(grid: &Grid, rows: &[f32], copy: u32) -> Copy {
+impl SortedCopy {
+    fn new(grid: &Grid, rows: &[f32], copy: u32) -> SortedCopy {
         let dim = grid.dim as usize;
         let numbered = rows.par_chunks_exact(dim).enumerate();
         let mut order: Vec<(u128, u32)> = numbered.map(|(id, row)| (grid.code(row, copy), id as u32)).collect();
@@ -41,14 +41,14 @@ impl Copy {
         let points = order.par_iter().flat_map_iter(|&(_, id)| rows[id as usize * dim..][..dim].iter().copied());
         let points = points.collect();
         let (codes, ids) = order.into_iter().unzip();
-        Copy { codes, ids, points }
+        SortedCopy { codes, ids, points }
     }
 }
 
 impl Sorted {
     /// Where every point stands in every copy: copies × points.
     fn ranks(&self) -> Vec<Vec<u32>> {
-        let of_copy = |copy: &Copy| {
+        let of_copy = |copy: &SortedCopy| {
             let mut ranks = vec![0; copy.ids.len()];
             for (position, &id) in copy.ids.iter().enumerate() {
                 ranks[id as usize] = position as u32;
@@ -95,7 +95,7 @@ impl Sorted {
 
 impl ShiftedBackend for ShiftedCpu {
     fn rebuild(&mut self, grid: &Grid, rows: &[f32]) -> Result<()> {
-        let copies = (0..grid.copies).map(|copy| Copy::new(grid, rows, copy)).collect();
+        let copies = (0..grid.copies).map(|copy| SortedCopy::new(grid, rows, copy)).collect();
         self.sorted = Some(Sorted { grid: grid.clone(), copies });
         Ok(())
     }
