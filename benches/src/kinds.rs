@@ -15,7 +15,7 @@ use crate::ivf::{Coding, Source, Vectors, Work, count, milliseconds, with_vector
 use crate::machine::Machine;
 use crate::record::{Measured, Record, print};
 use crate::vectors::{Truth, recall};
-use crate::{Common, Outcome};
+use crate::{Common, Failure, Outcome};
 
 /// Arguments of `kinds`.
 #[derive(Debug, clap::Args)]
@@ -174,7 +174,9 @@ impl Grid<'_> {
             built.bytes = Some(size_of_val(base) as u64);
         }
         table.built(&built)?;
-        let all = |first: usize, count: usize, k| Ok(index.search(&queries[first * dim..(first + count) * dim], k)?);
+        let all = |first: usize, count: usize, k| {
+            index.search(&queries[first * dim..(first + count) * dim], k).map_err(Failure::from)
+        };
         table.searched(&built, "", usize::MAX, Check::Exact, all)
     }
 
@@ -197,7 +199,7 @@ impl Grid<'_> {
         for &probes in &self.args.probes {
             let options = SearchOptions { probes: Some(probes), ..SearchOptions::default() };
             let all = |first: usize, count: usize, k| {
-                Ok(index.search_with(&queries[first * dim..(first + count) * dim], k, &options)?)
+                index.search_with(&queries[first * dim..(first + count) * dim], k, &options).map_err(Failure::from)
             };
             table.searched(&built, &format!(" probes={probes}"), usize::MAX, check, all)?;
         }

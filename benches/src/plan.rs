@@ -116,7 +116,7 @@ impl Measured {
         };
         let most = rows.iter().filter_map(queries).fold(0.0, f64::max);
         let (row, search_ms) =
-            latest(&|row| queries(row) == Some(most)).ok_or("no search with so many probes and results")?;
+            latest(&|row: &Row| queries(row) == Some(most)).ok_or("no search with so many probes and results")?;
         let word = |prefix: &str| case.split(' ').find_map(|word| word.strip_prefix(prefix));
         let number = |text: Option<&str>| text.and_then(|text| text.parse().ok()).filter(|&number: &f64| number > 0.0);
         let shape = case.split(' ').nth(1).and_then(|shape| shape.split_once('x'));

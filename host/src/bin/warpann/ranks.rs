@@ -41,6 +41,13 @@ fn device(asked: Device, ranks: &Mpi) -> Device {
     }
 }
 
+/// What is said of an index where every rank has a shard.
+fn about_all(shard: About, vectors: u64, ranks: &Mpi) -> About {
+    let mut about = shard;
+    (about.device, about.vectors) = (of_all(about.device, ranks), vectors);
+    about
+}
+
 /// What is said of a device where every rank has one.
 fn of_all(device: String, ranks: &Mpi) -> String {
     format!("{} ranks, rank 0 on {device}", ranks.count())
@@ -66,8 +73,7 @@ fn search_index(args: &search::Args, path: &Path, ranks: &Mpi) -> Outcome<Option
         let start = Instant::now();
         let index = Sharded::<_, IvfIndex<T>>::load(ranks, path, device(args.device, ranks), args.memory_budget)?;
         let build_seconds = start.elapsed().as_secs_f64();
-        let about = About::ivf(index.shard(), args);
-        let about = About { device: of_all(about.device, ranks), vectors: index.len(), ..about };
+        let about = about_all(About::ivf(index.shard(), args), index.len(), ranks);
         let options = SearchOptions { probes: about.probes, ..SearchOptions::default() };
         let start = Instant::now();
         let found = index.search(&queries, args.k, &options)?;
@@ -89,8 +95,7 @@ fn search_base(args: &search::Args, path: &Path, ranks: &Mpi) -> Outcome<Option<
         let builder = flat_builder::<T>(args, dim).device(device(args.device, ranks));
         let index = Sharded::<_, FlatIndex<T>>::build(ranks, builder, &rows)?;
         let build_seconds = start.elapsed().as_secs_f64();
-        let about = About::flat(index.shard());
-        let about = About { device: of_all(about.device, ranks), vectors: index.len(), ..about };
+        let about = about_all(About::flat(index.shard()), index.len(), ranks);
         let start = Instant::now();
         let found = index.search(&queries, args.k)?;
         let seconds = start.elapsed().as_secs_f64();
