@@ -36,9 +36,10 @@ use std::path::{Path, PathBuf};
 
 #[cfg(feature = "mpi")]
 pub use self::mpi::Mpi;
-use crate::flat::check_vectors;
 use crate::ivf::{IvfIndexBuilder, SearchOptions};
-use crate::{Device, Element, Error, FlatIndex, FlatIndexBuilder, IvfIndex, Metric, NONE, Neighbors, Result, neighbors};
+use crate::{
+    Device, Element, Error, FlatIndex, FlatIndexBuilder, IvfIndex, Metric, NONE, Neighbors, Result, neighbors,
+};
 
 /// A group of processes that call the same collective operations in the same order, each in one thread.
 ///
@@ -70,7 +71,8 @@ pub fn share(rows: usize, ranks: &impl Ranks) -> Range<usize> {
 pub fn agree<V, E: Display + From<Error>>(ranks: &impl Ranks, outcome: Result<V, E>) -> Result<V, E> {
     let status = outcome.as_ref().err().map_or_else(Vec::new, |error| format!("!{error}").into_bytes());
     let failed = ranks.gather(status).into_iter().enumerate().find(|(_, status)| !status.is_empty());
-    let verdict = failed.map_or_else(Vec::new, |(rank, status)| [&(rank as u64).to_le_bytes()[..], &status[1..]].concat());
+    let verdict =
+        failed.map_or_else(Vec::new, |(rank, status)| [&(rank as u64).to_le_bytes()[..], &status[1..]].concat());
     let verdict = ranks.broadcast(verdict);
     match (outcome, verdict.split_first_chunk()) {
         (Ok(value), None) => Ok(value),
@@ -104,6 +106,13 @@ pub fn merge(ranks: &impl Ranks, metric: Metric, mine: Result<Neighbors>) -> Res
         Ok(all)
     });
     agree(ranks, all.transpose())
+}
+
+/// The file in which this rank keeps its shard of the index `path`: `path` with the ending `.RANK-of-COUNT`.
+pub fn part(path: impl AsRef<Path>, ranks: &impl Ranks) -> PathBuf {
+    let mut name = path.as_ref().as_os_str().to_owned();
+    name.push(format!(".{}-of-{}", ranks.rank(), ranks.count()));
+    name.into()
 }
 
 /// An index of which every rank holds a shard.
@@ -203,15 +212,17 @@ impl<'a, R: Ranks, T: Element> Sharded<'a, R, IvfIndex<T>> {
     ) -> Result<Self> {
         let trained = || {
             let mut index = builder.build()?;
-            let rows = base.len() / index.dim();
+            let (dim, len) = (index.dim(), base.len());
+            if !len.is_multiple_of(dim) {
+                return Err(Error::RaggedVectors { len, dim });
+            }
+            let rows = len / dim;
             if let Some(ids) = ids.map(<[u64]>::len).filter(|&ids| ids != rows) {
                 return Err(Error::WrongIds { ids, rows });
             }
             if ranks.rank() > 0 {
                 return Ok((index, Vec::new()));
             }
-            // Not after the training: it takes long.
-            check_vectors(base, index.dim())?;
             index.train(train.unwrap_or(base))?;
             let training = index.training_bytes()?;
             Ok((index, training))
@@ -239,20 +250,12 @@ impl<'a, R: Ranks, T: Element> Sharded<'a, R, IvfIndex<T>> {
         Ok(Self::new(ranks, index, 0, held))
     }
 
-    /// The file in which rank `rank` of `count` keeps its shard of the index `path`: `path` with the ending `.RANK-of-COUNT`.
-    pub fn part(path: impl AsRef<Path>, rank: usize, count: usize) -> PathBuf {
-        let mut name = path.as_ref().as_os_str().to_owned();
-        name.push(format!(".{rank}-of-{count}"));
-        name.into()
-    }
-
-    /// Collective: writes each rank's shard to its [`part`](Self::part) of `path`, an index file of its own.
+    /// Collective: writes each rank's shard to its [`part`] of `path`, an index file of its own.
     ///
     /// # Errors
     /// As [`IvfIndex::save`]; [`Error::RankFailed`] where another rank failed.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
-        let part = Self::part(path, self.ranks.rank(), self.ranks.count());
-        agree(self.ranks, self.index.save(part))
+        agree(self.ranks, self.index.save(part(path, self.ranks)))
     }
 
     /// Collective: opens what [`save`](Self::save) wrote from as many ranks; device and budget are a rank's own.
@@ -261,8 +264,8 @@ impl<'a, R: Ranks, T: Element> Sharded<'a, R, IvfIndex<T>> {
     /// As [`IvfIndex::load`], and [`Error::Io`] where the index was saved from another number of ranks; [`Error::Incompatible`] where
     /// a part is of another index; [`Error::RankFailed`] where another rank failed.
     pub fn load(ranks: &'a R, path: impl AsRef<Path>, device: Device, budget: Option<u64>) -> Result<Self> {
-        let part = Self::part(path, ranks.rank(), ranks.count());
-        let opened = IvfIndex::<T>::load(part, device, budget).and_then(|index| Ok((index.training_bytes()?, index)));
+        let loaded = IvfIndex::<T>::load(part(path, ranks), device, budget);
+        let opened = loaded.and_then(|index| Ok((index.training_bytes()?, index)));
         let (training, index) = agree(ranks, opened)?;
         let same = ranks.broadcast(training.clone()) == training;
         agree(ranks, if same { Ok(()) } else { Err(Error::Incompatible { what: "training or probes" }) })?;
@@ -279,6 +282,3 @@ impl<'a, R: Ranks, T: Element> Sharded<'a, R, IvfIndex<T>> {
         merge(self.ranks, self.index.metric(), self.index.search_with(queries, k, options))
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use clap::ValueEnum;
 use serde::Serialize;
-use warpann::ivf::{Encoding, IvfIndex};
+use warpann::ivf::{Encoding, IvfIndex, IvfIndexBuilder};
 use warpann::{Device, Element, Metric};
 
 use crate::progress::spinning;
@@ -86,20 +86,9 @@ impl Recipe {
         train: Option<&[T]>,
     ) -> Outcome<Built<T>> {
         let count = base.len() / dim.max(1);
-        let lists = self.lists.unwrap_or_else(|| (4 * count.isqrt()).clamp(1, count.max(1)));
-        let mut builder = IvfIndex::<T>::builder(dim, lists)
-            .metric(self.metric)
-            .encoding(self.encoding(dim)?)
-            .device(place.device)
-            .seed(self.seed)
-            .iterations(self.iterations)
-            .points_per_centroid(self.points_per_centroid);
-        if let Some(budget) = place.memory_budget {
-            builder = builder.memory_budget(budget);
-        }
-        let mut index = builder.build()?;
+        let mut index = self.builder(place, dim, count)?.build()?;
         let start = Instant::now();
-        spinning(format!("training {lists} lists"), || index.train(train.unwrap_or(base)))?;
+        spinning(format!("training {} lists", index.lists()), || index.train(train.unwrap_or(base)))?;
         let train_seconds = start.elapsed().as_secs_f64();
         let start = Instant::now();
         spinning(format!("adding {count} vectors"), || match ids {
@@ -107,6 +96,22 @@ impl Recipe {
             None => index.add(base),
         })?;
         Ok(Built { index, train_seconds, add_seconds: start.elapsed().as_secs_f64() })
+    }
+
+    /// The settings of an index of `count` vectors of dimension `dim`.
+    pub fn builder<T: Element>(&self, place: &Place, dim: usize, count: usize) -> Outcome<IvfIndexBuilder<T>> {
+        let lists = self.lists.unwrap_or_else(|| (4 * count.isqrt()).clamp(1, count.max(1)));
+        let builder = IvfIndex::<T>::builder(dim, lists)
+            .metric(self.metric)
+            .encoding(self.encoding(dim)?)
+            .device(place.device)
+            .seed(self.seed)
+            .iterations(self.iterations)
+            .points_per_centroid(self.points_per_centroid);
+        Ok(match place.memory_budget {
+            Some(budget) => builder.memory_budget(budget),
+            None => builder,
+        })
     }
 
     fn encoding(&self, dim: usize) -> Outcome<Encoding> {

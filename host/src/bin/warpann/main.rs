@@ -7,6 +7,8 @@ mod index;
 mod info;
 mod kmeans;
 mod progress;
+#[cfg(feature = "mpi")]
+mod ranks;
 mod recall;
 mod report;
 mod search;
@@ -71,6 +73,8 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         // The reader of our output has seen enough.
         Err(Failure::Output(error)) if error.kind() == std::io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
+        #[cfg(feature = "mpi")]
+        Err(Failure::Told) => ExitCode::FAILURE,
         Err(failure) => {
             report::complain(format_args!("error: {failure}"));
             ExitCode::FAILURE

@@ -2,8 +2,9 @@
 
 use std::sync::mpsc::{Receiver, Sender, channel};
 
-use super::*;
-use crate::ivf::Encoding;
+use warpann::distributed::{Ranks, Sharded, agree, share};
+use warpann::ivf::{Encoding, SearchOptions};
+use warpann::{Device, Error, FlatIndex, IvfIndex, Metric, Neighbors, Result};
 
 /// A rank among threads: what rank 0 sends to each, and each to rank 0.
 struct Thread {
@@ -97,7 +98,7 @@ fn flat_shards_answer_as_one_index() {
         // More neighbours than a shard has vectors, than the base has, and more ranks than it has vectors.
         for (count, k) in [(1, 5), (3, 5), (4, 20), (4, 50), (50, 4)] {
             let found = at_ranks(count, |ranks| {
-                let sharded = Sharded::build(ranks, builder(), &base)?;
+                let sharded = Sharded::<_, FlatIndex<f32>>::build(ranks, builder(), &base)?;
                 assert_eq!(sharded.len(), 41);
                 sharded.search(&queries, k)
             });
@@ -117,7 +118,10 @@ fn inverted_file_shards_answer_as_one_index_and_survive_their_files() {
         let builder = || IvfIndex::<f32>::builder(dim, 7).encoding(encoding).metric(metric).device(Device::Cpu);
         let mut one = builder().build().unwrap();
         one.train(&base).unwrap();
-        ids.map_or_else(|| one.add(&base), |ids| one.add_with_ids(&base, ids)).unwrap();
+        match ids {
+            Some(ids) => one.add_with_ids(&base, ids).unwrap(),
+            None => one.add(&base).unwrap(),
+        }
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("index.ivf");
         let options = SearchOptions { probes: Some(3), ..SearchOptions::default() };
@@ -136,13 +140,15 @@ fn inverted_file_shards_answer_as_one_index_and_survive_their_files() {
         check(found, &expected);
 
         // Saved by three, opened by two.
-        let opened = at_ranks(2, |ranks| Sharded::<_, IvfIndex<f32>>::load(ranks, &path, Device::Cpu, None).map(|_| ()));
+        let opened =
+            at_ranks(2, |ranks| Sharded::<_, IvfIndex<f32>>::load(ranks, &path, Device::Cpu, None).map(|_| ()));
         assert!(opened.iter().all(|opened| matches!(opened, Err(Error::Io { .. }))), "{opened:?}");
         // A part of another index.
         let mut other = builder().seed(9).build().unwrap();
         other.train(&base[..200 * dim]).unwrap();
-        other.save(Sharded::<Thread, IvfIndex<f32>>::part(&path, 1, 3)).unwrap();
-        let opened = at_ranks(3, |ranks| Sharded::<_, IvfIndex<f32>>::load(ranks, &path, Device::Cpu, None).map(|_| ()));
+        other.save(folder.path().join("index.ivf.1-of-3")).unwrap();
+        let opened =
+            at_ranks(3, |ranks| Sharded::<_, IvfIndex<f32>>::load(ranks, &path, Device::Cpu, None).map(|_| ()));
         assert!(matches!(opened[1], Err(Error::Incompatible { .. })), "{opened:?}");
         for other in [0, 2] {
             assert!(matches!(opened[other], Err(Error::RankFailed { rank: 1, .. })), "{opened:?}");
@@ -155,7 +161,7 @@ fn a_rank_that_fails_stops_all_and_the_next_call_works() {
     let base = vectors(20, 2, 3);
     let results = at_ranks(3, |ranks| {
         let builder = FlatIndex::<f32>::builder(2).device(Device::Cpu);
-        let sharded = Sharded::build(ranks, builder, &base).unwrap();
+        let sharded = Sharded::<_, FlatIndex<f32>>::build(ranks, builder, &base).unwrap();
         let bad = [1.0, f32::NAN];
         let failed = sharded.search(if ranks.rank() == 2 { &bad } else { &base[..2] }, 1).map(|_| ());
         // Different numbers of queries.
@@ -165,7 +171,9 @@ fn a_rank_that_fails_stops_all_and_the_next_call_works() {
     for (rank, (failed, unequal, worked)) in results.into_iter().enumerate() {
         match failed {
             Err(Error::NotFinite { column: 1, .. }) if rank == 2 => {}
-            Err(Error::RankFailed { rank: 2, reason }) if rank < 2 => assert!(reason.contains("not finite"), "{reason}"),
+            Err(Error::RankFailed { rank: 2, reason }) if rank < 2 => {
+                assert!(reason.contains("not finite"), "{reason}")
+            }
             other => panic!("rank {rank}: {other:?}"),
         }
         match unequal {
@@ -176,8 +184,7 @@ fn a_rank_that_fails_stops_all_and_the_next_call_works() {
         assert_eq!(worked.unwrap(), (rank == 0).then(|| vec![0]));
     }
     // Of several failures the lowest rank's is told.
-    let outcomes = at_ranks(4, |ranks| {
-        agree::<_, Error>(ranks, if ranks.rank() % 2 == 1 { Err(Error::ZeroK) } else { Ok(()) })
-    });
+    let outcomes =
+        at_ranks(4, |ranks| agree::<_, Error>(ranks, if ranks.rank() % 2 == 1 { Err(Error::ZeroK) } else { Ok(()) }));
     assert!(matches!(outcomes[2], Err(Error::RankFailed { rank: 1, .. })) && matches!(outcomes[3], Err(Error::ZeroK)));
 }
