@@ -5,10 +5,12 @@
 //! | [`select`] | k-selection: rows × columns × k, random keys and adversarial ones |
 //! | [`exact`] | exact search: large batches by k, small batches by size |
 //! | [`ivf`] | inverted-file search: builds, the sweep over probes, few queries |
+//! | [`kinds`] | every kind of index on one data set, HNSW and KD-tree of other crates among them |
 //! | [`levels`] | the same on the CPU, with and without SIMD and threads |
 //! | [`kmeans`] | k-means: time and objective |
 //! | [`ten_million`] | more vectors than the memory budget holds |
 //! | [`equal_recall`] | approximate search beside its peers at equal recall |
+//! | [`plan`] | memory, time and cost of many more vectors, from a record |
 //! | [`record`] | the rows of a record: CSV and the printed table |
 //! | [`keys`] | the kinds of keys for selection, and an independent answer to compare with |
 //! | [`set`] | files to search in |
@@ -20,9 +22,13 @@ mod equal_recall;
 mod exact;
 mod ivf;
 mod keys;
+mod kinds;
 mod kmeans;
 mod levels;
 mod machine;
+#[cfg(feature = "peers")]
+mod peers;
+mod plan;
 mod record;
 mod select;
 mod set;
@@ -51,6 +57,8 @@ enum Grid {
     Exact(exact::Args),
     /// Inverted-file search: wall time of a call, queries and results in host memory.
     Ivf(ivf::Args),
+    /// Every kind of index on one data set: exact, inverted files, and on the CPU HNSW and KD-tree; one table.
+    Kinds(kinds::Args),
     /// Inverted-file search on the CPU, plain, with SIMD, in parallel and with both.
     Levels(levels::Args),
     /// k-means on all vectors.
@@ -59,6 +67,8 @@ enum Grid {
     TenMillion(ten_million::Args),
     /// Compare approximate search with peers and goals at equal recall.
     EqualRecall(equal_recall::Args),
+    /// Work out memory, time and cost of 10⁹, 10¹⁰ and 10¹¹ vectors from a record.
+    Plan(plan::Args),
     /// Print records side by side: the latest figure of each implementation for each case.
     Table {
         /// Records.
@@ -111,6 +121,10 @@ enum Failure {
     Elements { base: &'static str, query: &'static str },
     #[error("vectors of {element} are not measured: f32, u8 or i8")]
     Unmeasured { element: &'static str },
+    #[error("{}: no figures of warpann for '{case}': {missing}", path.display())]
+    NoFigures { path: PathBuf, case: String, missing: &'static str },
+    #[error("{}: the page has no line '{marker}'", path.display())]
+    NoMarker { path: PathBuf, marker: &'static str },
     #[error("{}: ground truth names vector {id}; the base has {rows}", path.display())]
     Truth { path: PathBuf, id: u64, rows: usize },
 }
@@ -137,10 +151,12 @@ fn main() -> ExitCode {
         Grid::Select(args) => select::run(&args),
         Grid::Exact(args) => exact::run(&args),
         Grid::Ivf(args) => ivf::run(&args),
+        Grid::Kinds(args) => kinds::run(&args),
         Grid::Levels(args) => levels::run(&args),
         Grid::Kmeans(args) => kmeans::run(&args),
         Grid::TenMillion(args) => ten_million::run(&args),
         Grid::EqualRecall(args) => equal_recall::run(&args).map(|()| true),
+        Grid::Plan(args) => plan::run(&args).map(|()| true),
         Grid::Table { records } => record::table(&records).map(|()| true),
     };
     match done {

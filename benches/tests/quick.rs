@@ -171,8 +171,65 @@ fn bad_arguments_are_refused() {
         &["ivf", "--date", "2000-01-01", "--device", "cpu", "--quick", "--data", "no-such-folder"],
         &["kmeans", "--date", "2000-01-01", "--n", "5", "--data", "a-folder"],
         &["ten-million", "--date", "2000-01-01", "--lists", "0"],
+        &["plan", "no-such-record.csv", "--case", "ivf-pq8 10x8 f32 lists=2"],
+        &["plan", "../benches/record/nvidia-h200/2026-11-21.csv", "--case", "ivf-pq9 10x8 f32 lists=2"],
+        &["kinds", "--date", "2000-01-01", "--ef", "0"],
     ] {
         let (success, text) = grid(bad);
         assert!(!success && !text.contains("panicked"), "{bad:?}: {text}");
     }
+}
+
+#[test]
+fn every_kind_of_index_is_measured() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("2000-01-01.csv");
+    let common =
+        ["--quick", "--date", "2000-01-01", "--repeat", "1", "--device", "cpu", "--out", path.to_str().unwrap()];
+    let settings = ["--encodings", "flat,pq8", "--probes", "1,16", "--ef", "100", "--tree-queries", "50"];
+    let (success, text) = grid(&[&["kinds"], &common[..], &settings].concat());
+    assert!(success, "{text}");
+    // A build, three k and single queries; inverted files with two numbers of probes.
+    let peers = if cfg!(feature = "peers") { 2 * 5 } else { 0 };
+    assert_eq!(rows(&path).len(), 5 + 2 * (1 + 2 * 4) + peers, "{text}");
+    let (cases, ks, recalls) = (column(&path, "case"), column(&path, "k"), column(&path, "recall"));
+    let recall = |case: &str| -> f64 {
+        let at = (0..cases.len()).find(|&at| cases[at].starts_with(case) && ks[at] == "10").expect(case);
+        recalls[at].parse().unwrap()
+    };
+    assert_eq!(recall("exact 3000x24 f32 nq=300"), 1.0);
+    assert_eq!(recall("ivf-flat 3000x24 f32 lists=16 nq=300 probes=16"), 1.0);
+    if cfg!(feature = "peers") {
+        assert_eq!(recall("kd-tree 3000x24 f32 nq=50"), 1.0);
+        assert!(recall("hnsw 3000x24 f32 links=16 ef-construction=200 nq=300 ef=100") > 0.9);
+        assert_eq!(column(&path, "implementation").iter().filter(|name| *name == "kiddo").count(), 5);
+    }
+    let kept = column(&path, "bytes");
+    let builds = (0..cases.len()).filter(|&at| cases[at].starts_with("build "));
+    assert!(builds.clone().count() >= 3 && builds.clone().all(|at| !kept[at].is_empty()), "{text}");
+    assert!(text.contains("recall@1"), "{text}");
+}
+
+#[test]
+fn the_page_of_costs_is_what_the_record_says() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let page = std::fs::read_to_string(root.join("docs/COST.md")).unwrap();
+    let command = page.lines().find_map(|line| line.strip_prefix("warpann-grid ")).unwrap();
+    let (command, name) = command.split_once(" --update ").unwrap();
+    assert_eq!(name, "docs/COST.md");
+    // The case is the one word in quotes.
+    let quoted = command.split('"').enumerate();
+    let arguments =
+        quoted.flat_map(|(at, part)| if at % 2 == 1 { vec![part] } else { part.split_whitespace().collect() });
+    let copy = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(copy.path(), &page).unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_warpann-grid"))
+        .args(arguments)
+        .args(["--update", copy.path().to_str().unwrap()])
+        .current_dir(root)
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(std::fs::read_to_string(copy.path()).unwrap() == page, "run the command of docs/COST.md");
+    assert!(page.contains("| 1e9 | 1e10 | 1e11 |"));
 }
