@@ -50,6 +50,7 @@
 
 mod collect;
 mod group;
+mod judge;
 mod tables;
 
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
