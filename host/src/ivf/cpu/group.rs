@@ -10,13 +10,13 @@ use rayon::prelude::*;
 
 use super::Job;
 use super::collect::Collect;
+use super::judge::PairJudge;
 use super::tables::{self, Tables};
 use crate::Element;
-use crate::cpu::bound::{QueryBound, all_whole};
-use crate::cpu::candidates::{Judge, Limit, TOGETHER};
+use crate::cpu::bound::all_whole;
+use crate::cpu::candidates::{Limit, TOGETHER};
 use crate::cpu::scan::{self, MAX_PANEL, PANEL_VECS, Sink, Tile};
-use crate::cpu::{BLOCK, DIRECT_QUERIES, Line, Queries, as_f32, canonical_square, exact, simd, tile_rows};
-use crate::ivf::backend::View;
+use crate::cpu::{BLOCK, DIRECT_QUERIES, Line, Queries, as_f32, canonical_square, exact, tile_rows};
 use crate::ivf::codec::{Codec, PqCodec};
 
 /// Rows of a list that a worker takes at a time, a multiple of [`BLOCK`].
@@ -151,15 +151,8 @@ impl Group {
     }
 
     fn judge<'a, T: Element>(&'a self, job: &'a Job<'a, T>, query: usize) -> PairJudge<'a, T> {
-        PairJudge {
-            job,
-            here: Place::default(),
-            ahead: Place::default(),
-            query: self.queries.wide(query),
-            bound: &self.queries.bounds[query],
-            square: self.queries.squares[query],
-            row: Vec::new(),
-        }
+        let query = (self.queries.wide(query), self.queries.squares[query], &self.queries.bounds[query]);
+        PairJudge::new(job, query)
     }
 }
 
@@ -377,97 +370,14 @@ impl<T: Element, C: Collect> Sink for Survivors<'_, T, C> {
     }
 }
 
-/// Canonical distances of one query; vectors are named by location.
-struct PairJudge<'a, T: Element> {
-    job: &'a Job<'a, T>,
-    query: &'a [f64],
-    bound: &'a QueryBound,
-    square: f64,
-    /// Where the last one judged was.
-    here: Place,
-    /// Where the last one fetched was.
-    ahead: Place,
-    row: Vec<f32>,
-}
-
-/// A list, and its locations. Candidates are looked up list after list, mostly.
-#[derive(Debug, Default)]
-struct Place {
-    list: usize,
-    range: std::ops::Range<u32>,
-}
-
-impl Place {
-    /// List, and place in it, of a location.
-    #[inline]
-    fn find<T: Element>(&mut self, view: &View<'_, T>, location: u32) -> (usize, usize) {
-        if !self.range.contains(&location) {
-            self.list = view.place(location).0;
-            let first = view.first_location(self.list);
-            self.range = first..first + view.length(self.list) as u32;
-        }
-        (self.list, (location - self.range.start) as usize)
-    }
-}
-
-impl<T: Element> PairJudge<'_, T> {
-    fn distance(&self, list: usize, place: usize, row: &[f32]) -> f32 {
-        let job = self.job;
-        exact::distance(job.isa, job.metric, (self.query, self.square), row, || job.norms(list).squares[place])
-    }
-}
-
-impl<T: Element> Judge for PairJudge<'_, T> {
-    fn canonical(&mut self, id: u32) -> f32 {
-        let (list, place) = self.here.find(self.job.view, id);
-        let mut row = std::mem::take(&mut self.row);
-        let distance = self.distance(list, place, self.job.rows(list, place..place + 1, &mut row));
-        self.row = row;
-        distance
-    }
-
-    fn canonicals(&mut self, ids: &[u32], to: &mut [f32]) {
-        let (job, dim) = (self.job, self.job.view.dim);
-        let Codec::Pq(pq) = job.view.codec else {
-            ids.iter().zip(to).for_each(|(&id, to)| *to = self.canonical(id));
-            return;
-        };
-        // All decoded before the first is read: a register of several short stores waits for them to reach the cache.
-        let mut rows = std::mem::take(&mut self.row);
-        rows.resize(TOGETHER * dim, 0.0);
-        let bytes = job.view.code_bytes();
-        for (&id, row) in ids.iter().zip(rows.chunks_exact_mut(dim)) {
-            let (list, place) = self.here.find(job.view, id);
-            let code = &job.view.codes(list)[place * bytes..(place + 1) * bytes];
-            pq.decode_into(code, &job.view.centroids[list * dim..][..dim], row);
-        }
-        // Never the cosine, for which alone the list matters: codes are of normalised vectors then.
-        to.iter_mut().zip(rows.chunks_exact(dim)).for_each(|(to, row)| *to = self.distance(0, 0, row));
-        self.row = rows;
-    }
-
-    fn rank(&self, id: u32) -> u32 {
-        self.job.directory.ranks()[id as usize]
-    }
-
-    fn bound(&self) -> &QueryBound {
-        self.bound
-    }
-
-    fn prefetch(&mut self, id: u32) {
-        let (list, place) = self.ahead.find(self.job.view, id);
-        let bytes = self.job.view.code_bytes();
-        simd::prefetch(&self.job.view.codes(list)[place * bytes..(place + 1) * bytes]);
-    }
-
-    fn metric(&self) -> crate::Metric {
-        self.job.metric
-    }
-}
-
 impl<T: Element> Job<'_, T> {
     /// Rows of a list as they are compared; those of other types than f32 and codes go through `scratch`.
-    fn rows<'s>(&'s self, list: usize, rows: std::ops::Range<usize>, scratch: &'s mut Vec<f32>) -> &'s [f32] {
+    pub(super) fn rows<'s>(
+        &'s self,
+        list: usize,
+        rows: std::ops::Range<usize>,
+        scratch: &'s mut Vec<f32>,
+    ) -> &'s [f32] {
         let dim = self.view.dim;
         match self.view.codec {
             Codec::Flat => as_f32(&self.view.rows(list)[rows.start * dim..rows.end * dim], scratch),
@@ -488,7 +398,7 @@ impl<T: Element> Job<'_, T> {
     }
 
     /// Norms of a list's vectors; computed by the first call.
-    fn norms(&self, list: usize) -> &super::Norms {
+    pub(super) fn norms(&self, list: usize) -> &super::Norms {
         self.image.norms[list].get_or_init(|| {
             let (dim, length) = (self.view.dim, self.view.length(list));
             let mut squares = Vec::with_capacity(length);

@@ -29,17 +29,17 @@
 //! where lists have several queries; decoding a PQ vector costs about as much as scoring it for ten queries. Few queries read memory at its
 //! speed, and lists are shared out among the threads.
 //!
-//! With few probes the scan is the least of it. What a query costs then, of 128 components and 1024 lists, on one core with AVX-512 (samples of
-//! a profiler on one thread, 2000 queries; minima of many runs in turns with the older code and with another library):
+//! With one probe the scan is one part of many. What a query of 128 components then costs, with 1024 lists, on one core with AVX-512, in µs
+//! (each function's share of a profiler's samples of many searches by 2000 queries on one thread):
 //!
 //! | stage | floor | costs |
 //! |---|---|---|
-//! | probes | 1024 · 128 multiply-adds, 1.6 µs at 165 GFLOP/s | 1.7, and 0.7 for selection |
-//! | tables (codes) | 256 · 128 multiply-adds from the L1 cache, 0.7 µs | 1.0 |
-//! | scores of one list, about 200 vectors | codes: M look-ups each, 1.5 a cycle; vectors: memory | 0.6 to 2.5; 3 |
-//! | re-rank of 100 codes | 5 f64 instructions for 8 components, 20 ns a vector | 20 ns, and as many for decoding |
+//! | probes | 1024 · 128 multiply-adds, 1.6 at 165 GFLOP/s | 1.7, and 0.7 for selection |
+//! | tables (codes) | 256 · 128 multiply-adds and as many loads, 0.5 | 1.0; 1.4 for M = 64 |
+//! | scores of one list | codes: M look-ups each, 1.5 a cycle; vectors: memory | 1 for M = 16 to 3 for 64; 3 |
+//! | re-rank of 100 codes | 5 f64 instructions for 8 components, 2 | 2.1, and 1.8 (M = 16) to 3.6 (64) for decoding |
 //! | re-rank of whole numbers | nothing: scores are exact ([`crate::cpu::bound`]) | 0 |
-//! | buffers, selection, order of results | | 1 for k = 10, 4 for k = 100 |
+//! | buffers, selection, order of results | | 2 for k = 10, 4.5 for k = 100 |
 //!
 //! # Tried, and lost
 //! - Tables of all queries of a group, kept from list to list: cleared, written to memory and read back, they cost three times what
@@ -50,6 +50,7 @@
 
 mod collect;
 mod group;
+mod judge;
 mod tables;
 
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
