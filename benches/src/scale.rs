@@ -138,7 +138,7 @@ impl Grid<'_> {
     /// One device, then the first 2, 4, .. and all.
     fn counts(&self) -> Vec<usize> {
         let all = self.args.devices.len();
-        let mut counts: Vec<usize> = (0..).map(|power| 1 << power).take_while(|&count| count < all).collect();
+        let mut counts: Vec<usize> = (0..).map(|power| 1usize << power).take_while(|&count| count < all).collect();
         counts.push(all);
         counts
     }
