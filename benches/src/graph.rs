@@ -192,7 +192,7 @@ impl Job<'_> {
                 return false;
             }
             // With the row itself before them they are the k + 1 nearest.
-            let (ids, found) = ([&[row as u64], &ids[..]].concat(), [&[0.0], found].concat());
+            let (ids, found) = ([&[row as u64][..], &ids[..]].concat(), [&[0.0][..], found].concat());
             !exact || Truth::of(base, base, dim, row).confirms(&ids, &found)
         })
     }

@@ -135,7 +135,7 @@ fn what_is_wrong_is_refused_by_name() {
     let (base, past, two) = (files.text("base.fbin"), files.text("past.ibin"), files.text("two.ibin"));
     let make = |out: &str, further: &[&str]| {
         let out = files.text(out);
-        failure(1, &[&["knn-graph", "--device", "cpu", "--base", &base, "--out", &out], further].concat())
+        failure(1, &[&["knn-graph", "--device", "cpu", "--base", &base, "--out", &out][..], further].concat())
     };
     assert!(make("g.ivecs", &[]).contains("unknown extension; known here: ibin, npy"));
     assert!(make("g.ibin", &["--distances", "d.ibin"]).contains("unknown extension; known here: fbin, npy"));
