@@ -7,7 +7,8 @@
 //!
 //! `recall` is measured on a sample by exact search; a line behind the row says how much farther the last neighbour is than the true
 //! one. A row is right if the distances of the sample are those of its neighbours, ascending, no neighbour twice; a row of the KD-tree,
-//! which is exact, if its recall is 1 as well. The tree has as many threads as `--tree-threads` says: two, unless said otherwise.
+//! which is exact but for the rounding of f32, if its recall is at least 0.999 as well. The tree has as many threads as `--tree-threads`
+//! says: two, unless said otherwise.
 
 use std::time::Instant;
 
@@ -183,7 +184,8 @@ impl Grid<'_> {
         let queries = &self.set.queries[..found.queries() * self.set.dim];
         let quality = index.quality(found, Some(queries), self.args.sample, self.machine.device())?;
         let admitted = self.admitted(queries, found, self.args.sample);
-        let verified = admitted && (!exact || quality.recall == 1.0);
+        // The tree computes in f32 and orders what is equally far as it likes: a neighbour in thousands differs by id.
+        let verified = admitted && (!exact || quality.recall >= 0.999);
         record.add(Measured { recall: Some(quality.recall), verified, ..measured })?;
         let Quality { queries, epsilon, .. } = quality;
         let mean =

@@ -546,7 +546,7 @@ unsafe fn scan<
             let mut next_value = value_of(row);
             let mut stage = 0;
             while row < end {
-                let values_at = values_at.add((row / TILE_ROWS & 1) * TILE_ROWS);
+                let values_at = values_at.add((row / TILE_ROWS % 2) * TILE_ROWS);
                 if thread < TILE_ROWS {
                     values_at.add(thread).store(next_value);
                 }

@@ -31,8 +31,8 @@
 //! # Cost
 //! With s bytes a key and p digits, n · (s + p · 2 · (s + 4)) bytes: 200 a pair for 64 bits, 656 for 128; at the 4.2 TB/s that an H200
 //! reads, 21 and 6.4 billion pairs a second. A tile adds 1 KiB of counts, written twice and read about once (mostly within the L2 cache),
-//! to the 120 KiB that it moves. Of arithmetic a pass needs about 95 instructions for 32 pairs, where the memory takes as long as 190.
-//! Scattered writes are the unknown: a tile's 20 (12) keys of a digit fill 160 (192) bytes, and sectors at both ends of a run are shared
+//! to the 96 KiB that it moves. Of arithmetic a pass needs about 95 instructions for 32 pairs, where the memory takes as long as 190.
+//! Scattered writes are the unknown: a tile's 16 (12) keys of a digit fill 128 (192) bytes, and sectors at both ends of a run are shared
 //! with other tiles. Expected: two thirds of that floor, 14 and 4.3 billion pairs a second.
 //!
 //! # What lost
@@ -96,7 +96,7 @@ const SUMS: u32 = DIGITS / 32;
 
 impl SortKey for u64 {
     const WORDS: u32 = 1;
-    const ITEMS: u32 = 10;
+    const ITEMS: u32 = 8;
     const LAST: u64 = u64::MAX;
 
     #[inline(always)]
@@ -153,7 +153,6 @@ unsafe fn count_word(word: u64, shift: u32, mask: u64, counters: SharedPtr<u32>,
 /// # Safety
 /// As [`count_digits_u64`].
 #[inline(always)]
-#[expect(clippy::too_many_arguments, reason = "kernel parameters are passed separately so that loads stay ld.global")]
 unsafe fn count_digits<K: SortKey>(
     keys: *const K,
     len: u32,
@@ -473,7 +472,7 @@ unsafe fn sort_pass<K: SortKey, const ITEMS: usize>(
 macro_rules! sort_instances {
     ($then:ident) => {
         $then! {
-            (u64, 10, count_digits_u64, COUNT_DIGITS_U64, sort_pass_u64, SORT_PASS_U64)
+            (u64, 8, count_digits_u64, COUNT_DIGITS_U64, sort_pass_u64, SORT_PASS_U64)
             (u128, 6, count_digits_u128, COUNT_DIGITS_U128, sort_pass_u128, SORT_PASS_U128)
         }
     };

@@ -289,8 +289,8 @@ pub fn too_large() -> Vectors<f32> {
     let row = |row: usize| match row {
         248 => [longest, 0.0],
         249 => [-longest, 0.0],
-        256.. => [-short, if row % 2 == 0 { short } else { -short }],
-        _ => [if row % 2 == 0 { long } else { -long }, 0.0],
+        256.. => [-short, if row.is_multiple_of(2) { short } else { -short }],
+        _ => [if row.is_multiple_of(2) { long } else { -long }, 0.0],
     };
     exactly((0..260).flat_map(row).collect(), vec![short, 0.0, longest, 0.0])
 }

@@ -177,23 +177,17 @@ unsafe fn group_batch<R: Runtime>(runtime: &R, stream: &R::Stream, batch: Batch,
 macro_rules! per_element {
     ($(($name:ident, $stored:ty, $s:ident, $settle:ident, $a:ident, $settle_all:ident, $d:ident, $add:ident))*) => {
         /// Brings the sums of clusters up to date with the labels of a batch: adds and takes away the points whose labels are not
-        /// their previous ones, or `anew` all points of the batch.
+        /// their previous ones.
         ///
         /// # Safety
-        /// The memory of both is as laid out, with room for order and sums, and every label is that of a cluster; unless
-        /// `anew`, the batch was added before.
+        /// The memory of both is as laid out, with room for order and sums, and every label is that of a cluster; the batch was added
+        /// before, or [`forget_labels`] called for it.
         pub(super) unsafe fn add_batch<R: Runtime>(
             runtime: &R, stream: &R::Stream, shape: Shape, batch: Batch, clusters: Clusters, means: Means,
-            weighted: bool, anew: bool,
+            weighted: bool,
         ) -> Result<()> {
             // SAFETY: as the caller promises.
-            unsafe {
-                if anew {
-                    // All ones is the label of a point without one.
-                    runtime.fill(stream, batch.previous().cast(), 0xff, batch.set.count as usize * size_of::<u32>())?;
-                }
-                group_batch(runtime, stream, batch, clusters)?;
-            }
+            unsafe { group_batch(runtime, stream, batch, clusters)? };
             let stride = shape.stride() as u32;
             let move_count = clusters.next().wrapping_add(2 * clusters.set.count as usize).cast_const();
             // One wave of warps, in y one for each part of a row.
@@ -223,6 +217,17 @@ macro_rules! per_element {
     };
 }
 clustering_instances!(per_element);
+
+/// Makes the points of a batch points that were never added.
+///
+/// # Safety
+/// The memory is as laid out, with room for order and sums.
+pub(super) unsafe fn forget_labels<R: Runtime>(runtime: &R, stream: &R::Stream, batch: Batch) -> Result<()> {
+    // All ones is the label of a point without one.
+    let bytes = batch.set.count as usize * size_of::<u32>();
+    // SAFETY: as the caller promises.
+    unsafe { runtime.fill(stream, batch.previous().cast(), 0xff, bytes) }
+}
 
 /// Zeroes sums, weights and totals.
 ///

@@ -13,7 +13,9 @@
 
 use super::assign::{Batch, BatchLayout, assign_batch};
 pub(crate) use super::cluster_sums::Means;
-use super::cluster_sums::{ClusterLayout, Clusters, add_batch, clear_sums, sums_of, totals_of, update_centroids};
+use super::cluster_sums::{
+    ClusterLayout, Clusters, add_batch, clear_sums, forget_labels, sums_of, totals_of, update_centroids,
+};
 use super::exact::{Set, Shape, prepare_set, upload_rows};
 use super::flat::Centre;
 use super::runtime::Runtime;
@@ -253,7 +255,12 @@ impl<'a, T: Element, R: Runtime> KMeansDevice<'a, T, R> {
             self.each_batch(|points, stream, batch| {
                 let weighted = points.weights.is_some();
                 // SAFETY: as below; labels are of these clusters, and labelled points were added when they became so.
-                unsafe { add_batch(&points.runtime, stream, points.shape, batch, clusters, means, weighted, anew) }
+                unsafe {
+                    if anew {
+                        forget_labels(&points.runtime, stream, batch)?;
+                    }
+                    add_batch(&points.runtime, stream, points.shape, batch, clusters, means, weighted)
+                }
             })
         } else {
             self.each_batch(|_, _, _| Ok(()))

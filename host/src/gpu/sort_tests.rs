@@ -59,7 +59,7 @@ fn check<K: DeviceKey + Ord + std::fmt::Debug>(
 }
 
 fn field_of_u64(key: u64, bits: &Range<u32>) -> u128 {
-    u128::from(key) % (1 << bits.end) >> bits.start
+    (u128::from(key) % (1 << bits.end)) >> bits.start
 }
 
 #[test]

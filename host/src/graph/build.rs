@@ -154,7 +154,7 @@ impl KnnGraph {
             .checked_mul(self.k)
             .filter(|&slots| neighbours.try_reserve_exact(slots).is_ok() && distances.try_reserve_exact(slots).is_ok());
         slots.ok_or(Error::ResultTooLarge { queries: rows, k: self.k })?;
-        self.batches(index, base, 0, &mut |_, ids, found| {
+        self.batches(index, base, 0, |_, ids, found| {
             neighbours.extend_from_slice(ids);
             distances.extend_from_slice(found);
             Ok(())
@@ -192,7 +192,7 @@ impl KnnGraph {
         let mut files = Files::open(&recipe, out.as_ref(), distances, self.restart)?;
         let resumed = files.rows();
         watch(Progress { done: resumed, rows });
-        self.batches(index, base, resumed, &mut |batch, ids, found| {
+        self.batches(index, base, resumed, |batch, ids, found| {
             files.keep(batch.end, ids, found)?;
             watch(Progress { done: batch.end, rows });
             Ok(())
@@ -235,7 +235,7 @@ impl KnnGraph {
         index: &impl GraphIndex<T>,
         base: &[T],
         first: usize,
-        keep: &mut (dyn FnMut(Range<usize>, &[u32], &[f32]) -> Result<()> + Send),
+        mut keep: impl FnMut(Range<usize>, &[u32], &[f32]) -> Result<()> + Send,
     ) -> Result<()> {
         std::thread::scope(|scope| {
             // Handed over, not queued: memory holds a batch that is searched, one that waits and one that is kept.
