@@ -76,7 +76,7 @@ struct Grid<'a> {
 /// An index of any kind, with the number of lists that a search probes.
 enum Index<T: Element> {
     Exact(FlatIndex<T>),
-    Inverted(IvfIndex<T>, usize),
+    Inverted(Box<IvfIndex<T>>, usize),
 }
 
 impl<T: Element> Index<T> {
@@ -174,7 +174,7 @@ impl Grid<'_> {
                 index.train(base)?;
                 index.add(base)?;
                 let truths = truths(&index, vectors, coding)?;
-                (Index::Inverted(index, 1), vectors.case(coding, lists), truths)
+                (Index::Inverted(Box::new(index), 1), vectors.case(coding, lists), truths)
             }
         };
         let mut batches: Vec<usize> = args.batches.iter().map(|&batch| batch.min(vectors.count())).collect();

@@ -6,12 +6,15 @@ use warpann::distributed::{Ranks, Sharded, agree, share};
 use warpann::ivf::{Encoding, SearchOptions};
 use warpann::{Device, Error, FlatIndex, IvfIndex, Metric, Neighbors, Result};
 
+/// A way to send bytes, and a way to receive them.
+type Link = (Sender<Vec<u8>>, Receiver<Vec<u8>>);
+
 /// A rank among threads: what rank 0 sends to each, and each to rank 0.
 struct Thread {
     rank: usize,
     count: usize,
     /// At rank 0 one for each other rank, else only rank 0's.
-    links: Vec<(Sender<Vec<u8>>, Receiver<Vec<u8>>)>,
+    links: Vec<Link>,
 }
 
 impl Ranks for Thread {
