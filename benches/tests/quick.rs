@@ -190,7 +190,7 @@ fn bad_arguments_are_refused() {
         &["ivf", "--date", "2000-01-01", "--device", "cpu", "--quick", "--data", "no-such-folder"],
         &["kmeans", "--date", "2000-01-01", "--n", "5", "--data", "a-folder"],
         &["ten-million", "--date", "2000-01-01", "--lists", "0"],
-        &["shifted", "--date", "2000-01-01", "--tree-threads", "0"],
+        &["shifted", "--date", "2000-01-01", "--triangles", "0"],
     ] {
         let (success, text) = grid(bad);
         assert!(!success && !text.contains("panicked"), "{bad:?}: {text}");
