@@ -8,6 +8,7 @@
 //! | [`levels`] | the same on the CPU, with and without SIMD and threads |
 //! | [`kmeans`] | k-means: time and objective |
 //! | [`shifted`] | shifted sort beside a KD-tree: triangles of a mesh, its vertices |
+//! | [`sort`] | radix sort of 64- and 128-bit keys with payloads |
 //! | [`ten_million`] | more vectors than the memory budget holds |
 //! | [`equal_recall`] | approximate search beside its peers at equal recall |
 //! | [`record`] | the rows of a record: CSV and the printed table |
@@ -28,6 +29,7 @@ mod record;
 mod select;
 mod set;
 mod shifted;
+mod sort;
 mod ten_million;
 mod vectors;
 
@@ -59,6 +61,8 @@ enum Grid {
     Kmeans(kmeans::Args),
     /// Approximate search in low dimension by shifted sort, and a KD-tree on the same data.
     Shifted(shifted::Args),
+    /// Sorting pairs: on the device, times by device events (on the CPU: in memory, wall time).
+    Sort(sort::Args),
     /// An inverted file of many vectors, made in batches, within a memory budget.
     TenMillion(ten_million::Args),
     /// Compare approximate search with peers and goals at equal recall.
@@ -144,6 +148,7 @@ fn main() -> ExitCode {
         Grid::Levels(args) => levels::run(&args),
         Grid::Kmeans(args) => kmeans::run(&args),
         Grid::Shifted(args) => shifted::run(&args),
+        Grid::Sort(args) => sort::run(&args),
         Grid::TenMillion(args) => ten_million::run(&args),
         Grid::EqualRecall(args) => equal_recall::run(&args).map(|()| true),
         Grid::Table { records } => record::table(&records).map(|()| true),

@@ -42,7 +42,7 @@ keys! { u64 u128 }
 
 /// Sorts `keys` in ascending order, and `payloads` along with them; pairs with equal keys keep their order.
 ///
-/// On a GPU, host memory is copied to the device and back; the device needs room for the pairs twice, and 1 KiB for every 6,144 pairs (4,096
+/// On a GPU, host memory is copied to the device and back; the device needs room for the pairs twice, and 1 KiB for every 5,120 pairs (3,072
 /// with 128-bit keys). O(n) a byte of the key. On the CPU O(n log n) over all threads of rayon's pool, with room for the pairs twice.
 ///
 /// ```

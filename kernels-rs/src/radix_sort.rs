@@ -31,8 +31,8 @@
 //! # Cost
 //! With s bytes a key and p digits, n · (s + p · 2 · (s + 4)) bytes: 200 a pair for 64 bits, 656 for 128; at the 4.2 TB/s that an H200
 //! reads, 21 and 6.4 billion pairs a second. A tile adds 1 KiB of counts, written twice and read about once (mostly within the L2 cache),
-//! to the 144 KiB that it moves. Of arithmetic a pass needs about 95 instructions for 32 pairs, where the memory takes as long as 190.
-//! Scattered writes are the unknown: a tile's 24 (16) keys of a digit fill 192 (256) bytes, and sectors at both ends of a run are shared
+//! to the 120 KiB that it moves. Of arithmetic a pass needs about 95 instructions for 32 pairs, where the memory takes as long as 190.
+//! Scattered writes are the unknown: a tile's 20 (12) keys of a digit fill 160 (192) bytes, and sectors at both ends of a run are shared
 //! with other tiles. Expected: two thirds of that floor, 14 and 4.3 billion pairs a second.
 //!
 //! # What lost
@@ -64,6 +64,8 @@ const SUM: u32 = (1 << 30) - 1;
 const TOTAL: u32 = 1 << 30;
 /// The lowest bit of the pass that wrote it.
 const EPOCH_SHIFT: u32 = 31;
+/// Bits of a register that hold a rank in a warp; the digit lies above.
+const RANK_BITS: u32 = 16;
 /// Tiles whose words a look-back reads at once.
 const WINDOW: usize = 4;
 /// Keys of each thread that `count_digits_*` has in flight.
@@ -94,7 +96,7 @@ const SUMS: u32 = DIGITS / 32;
 
 impl SortKey for u64 {
     const WORDS: u32 = 1;
-    const ITEMS: u32 = 12;
+    const ITEMS: u32 = 10;
     const LAST: u64 = u64::MAX;
 
     #[inline(always)]
@@ -105,7 +107,7 @@ impl SortKey for u64 {
 
 impl SortKey for u128 {
     const WORDS: u32 = 2;
-    const ITEMS: u32 = 8;
+    const ITEMS: u32 = 6;
     const LAST: u128 = u128::MAX;
 
     #[inline(always)]
@@ -349,13 +351,18 @@ unsafe fn sort_pass<K: SortKey, const ITEMS: usize>(
 
         // Keys of a warp lie in a row, a turn takes 32.
         let first = warp * 32 * ITEMS as u32 + lane;
+        let (full, first_key) = (count == K::TILE, keys.wrapping_add(from + first as usize));
         let mut own = [K::LAST; ITEMS];
-        unroll::<ITEMS>(|i| {
-            let place = first + 32 * i as u32;
-            let key = global::load_nc(keys.wrapping_add(from + place.min(count - 1) as usize));
-            own[i] = if place < count { key } else { K::LAST };
-        });
-        // Among the warp's keys with the same digit.
+        if full {
+            unroll::<ITEMS>(|i| own[i] = global::load_nc(first_key.wrapping_add(32 * i)));
+        } else {
+            unroll::<ITEMS>(|i| {
+                let place = first + 32 * i as u32;
+                let key = global::load_nc(keys.wrapping_add(from + place.min(count - 1) as usize));
+                own[i] = if place < count { key } else { K::LAST };
+            });
+        }
+        // The digit, and below it the key's rank among those of the warp that have it: one register for both.
         let mut ranks = [0u32; ITEMS];
         unroll::<ITEMS>(|i| {
             let value = digit.of(own[i]);
@@ -367,7 +374,8 @@ unsafe fn sort_pass<K: SortKey, const ITEMS: usize>(
             }
             // The lowest lane of the mask, which holds this one.
             let leader = 31 - (peers & peers.wrapping_neg()).leading_zeros();
-            ranks[i] = warp::shuffle_idx(FULL_MASK, before, leader) + below.count_ones();
+            let rank = warp::shuffle_idx(FULL_MASK, before, leader) + below.count_ones();
+            ranks[i] = value << RANK_BITS | rank;
         });
         thread::sync_threads();
 
@@ -404,15 +412,21 @@ unsafe fn sort_pass<K: SortKey, const ITEMS: usize>(
         }
         thread::sync_threads();
 
+        // From here on, places in the tile's order.
         unroll::<ITEMS>(|i| {
-            ranks[i] += mine.add(digit.of(own[i])).load();
+            ranks[i] = ranks[i] % (1 << RANK_BITS) + mine.add(ranks[i] >> RANK_BITS).load();
             exchange.add(ranks[i]).store(own[i]);
         });
+        let first_payload = payloads.wrapping_add(from + first as usize);
         let mut own_payloads = [0u32; ITEMS];
-        unroll::<ITEMS>(|i| {
-            let place = (first + 32 * i as u32).min(count - 1);
-            own_payloads[i] = global::load_nc(payloads.wrapping_add(from + place as usize));
-        });
+        if full {
+            unroll::<ITEMS>(|i| own_payloads[i] = global::load_nc(first_payload.wrapping_add(32 * i)));
+        } else {
+            unroll::<ITEMS>(|i| {
+                let place = (first + 32 * i as u32).min(count - 1);
+                own_payloads[i] = global::load_nc(payloads.wrapping_add(from + place as usize));
+            });
+        }
         if looks {
             let mut before = 0;
             if tile != first_tile {
@@ -459,8 +473,8 @@ unsafe fn sort_pass<K: SortKey, const ITEMS: usize>(
 macro_rules! sort_instances {
     ($then:ident) => {
         $then! {
-            (u64, 12, count_digits_u64, COUNT_DIGITS_U64, sort_pass_u64, SORT_PASS_U64)
-            (u128, 8, count_digits_u128, COUNT_DIGITS_U128, sort_pass_u128, SORT_PASS_U128)
+            (u64, 10, count_digits_u64, COUNT_DIGITS_U64, sort_pass_u64, SORT_PASS_U64)
+            (u128, 6, count_digits_u128, COUNT_DIGITS_U128, sort_pass_u128, SORT_PASS_U128)
         }
     };
 }
@@ -475,7 +489,7 @@ macro_rules! define_kernels {
         ///
         /// # Safety
         /// The pointers cover the shapes above; shifts are below 64.
-        #[kernel(max_threads = 512, min_blocks = 3)]
+        #[kernel(max_threads = 512, min_blocks = 2)]
         pub unsafe fn $count(
             keys: *const $key, len: u32, low_shift: u32, low_mask: u64, high_shift: u32, high_mask: u64, counts: *mut u32,
         ) {

@@ -54,7 +54,7 @@ fn kernel(dim: u32, k: u32) -> (Nearest, u32) {
     let narrowest = NEAREST.iter().map(|&(components, ..)| components).find(|&components| components >= dim);
     let fitting = || NEAREST.iter().filter(|&&(components, ..)| Some(components) == narrowest);
     // In several passes where no queue is long enough.
-    let found = fitting().find(|&&(_, most, _)| most >= k).or(fitting().last());
+    let found = fitting().find(|&&(_, most, _)| most >= k).or(fitting().next_back());
     let &(_, most, kernel) = found.unwrap_or(&NEAREST[NEAREST.len() - 1]);
     (kernel, most)
 }

@@ -18,7 +18,7 @@ use crate::Result;
 /// Keys that a block counts, at least.
 const KEYS_PER_COUNTING_BLOCK: u32 = 8192;
 /// Blocks that count on one multiprocessor at once.
-const COUNTING_BLOCKS: u32 = 3;
+const COUNTING_BLOCKS: u32 = 2;
 
 /// The kernel that counts digits of keys `K`.
 type CountDigits<K> = Kernel<(*const K, u32, u32, u64, u32, u64, *mut u32)>;
@@ -95,7 +95,7 @@ pub(crate) struct SortPlan {
 
 impl SortPlan {
     /// Sorts of `sets` sets (at most 65,535), one after the other in memory, of `len` pairs each, by bits `bits` of the keys.
-    /// The workspace, reserved in `layout`, is 1 KiB for every 6,144 (`u128`: 4,096) pairs and a little more.
+    /// The workspace, reserved in `layout`, is 1 KiB for every 5,120 (`u128`: 3,072) pairs and a little more.
     pub fn new<K: SortKey>(layout: &mut Layout, len: u32, sets: u32, bits: Range<u32>, limits: &Limits) -> SortPlan {
         Self::in_portions::<K>(layout, len, sets, bits, limits, radix_sort::PORTION_KEYS / K::TILE)
     }
