@@ -222,6 +222,7 @@ fn bad_arguments_are_refused() {
         &["plan", "../benches/record/nvidia-h200/2026-11-21.csv", "--case", "ivf-pq9 10x8 f32 lists=2"],
         &["kinds", "--date", "2000-01-01", "--ef", "0"],
         &["shifted", "--date", "2000-01-01", "--tree-threads", "0"],
+        &["shifted", "--date", "2000-01-01", "--triangles", "0"],
     ] {
         let (success, text) = grid(bad);
         assert!(!success && !text.contains("panicked"), "{bad:?}: {text}");

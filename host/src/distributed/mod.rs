@@ -37,7 +37,9 @@ use std::path::{Path, PathBuf};
 #[cfg(feature = "mpi")]
 pub use self::mpi::Mpi;
 use crate::ivf::{IvfIndexBuilder, SearchOptions};
-use crate::{Device, Element, Error, FlatIndex, FlatIndexBuilder, IvfIndex, Metric, NONE, Neighbors, Result, shards};
+use crate::{
+    Element, Error, FlatIndex, FlatIndexBuilder, IvfIndex, Metric, NONE, Neighbors, Placement, Result, shards,
+};
 
 /// A group of processes that call the same collective operations in the same order, each in one thread.
 ///
@@ -262,7 +264,12 @@ impl<'a, R: Ranks, T: Element> Sharded<'a, R, IvfIndex<T>> {
     /// # Errors
     /// As [`IvfIndex::load`], and [`Error::Io`] where the index was saved from another number of ranks; [`Error::Incompatible`] where
     /// a part is of another index; [`Error::RankFailed`] where another rank failed.
-    pub fn load(ranks: &'a R, path: impl AsRef<Path>, device: Device, budget: Option<u64>) -> Result<Self> {
+    pub fn load(
+        ranks: &'a R,
+        path: impl AsRef<Path>,
+        device: impl Into<Placement>,
+        budget: Option<u64>,
+    ) -> Result<Self> {
         let loaded = IvfIndex::<T>::load(part(path, ranks), device, budget);
         let opened = loaded.and_then(|index| Ok((index.training_bytes()?, index)));
         let (training, index) = agree(ranks, opened)?;

@@ -139,12 +139,12 @@ fn defects_are_named() {
     assert!(matches!(ply(&|text| text.replace("format ascii 1.0\n", "")), FileDefect::BadHeader(_)));
     assert!(matches!(
         ply(&|text| text.replace("uchar int vertex", "uchar float vertex")),
-        FileDefect::BadLine { line: 12, .. }
+        FileDefect::BadLine { line: 13, .. }
     ));
-    assert!(matches!(ply(&|text| text.replace("list uchar", "list float")), FileDefect::BadLine { line: 12, .. }));
+    assert!(matches!(ply(&|text| text.replace("list uchar", "list float")), FileDefect::BadLine { line: 13, .. }));
     assert!(matches!(
         ply(&|text| text.replace("element face", "element vertex")),
-        FileDefect::BadLine { line: 11, .. }
+        FileDefect::BadLine { line: 12, .. }
     ));
     assert!(matches!(ply(&|text| text + "1"), FileDefect::Oversized { .. }));
     assert!(matches!(

@@ -8,7 +8,7 @@ use std::time::Instant;
 use serde::Serialize;
 use warpann::distributed::{Mpi, Ranks, Sharded, agree, part};
 use warpann::ivf::{IvfIndex, SearchOptions};
-use warpann::{Device, Element, FlatIndex, device_info};
+use warpann::{Device, Element, FlatIndex, Placement, device_info};
 
 use crate::index::{Place, describe};
 use crate::report::{Failure, Out, Outcome, complain};
@@ -33,11 +33,13 @@ pub fn with_ranks(work: impl FnOnce(&Mpi) -> Outcome) -> Outcome {
     })
 }
 
-/// The device of this rank: what was asked for, or one of the machine's GPUs by turns.
-fn device(asked: Device, ranks: &Mpi) -> Device {
-    match (asked, device_info::devices()) {
-        (Device::Auto, Ok(devices)) if !devices.is_empty() => Device::Gpu(ranks.local_rank() % devices.len()),
-        _ => asked,
+/// The devices of this rank: what was asked for, or one of the machine's GPUs by turns.
+fn placement(asked: &Placement, ranks: &Mpi) -> Placement {
+    match device_info::devices() {
+        Ok(devices) if *asked == Device::Auto && !devices.is_empty() => {
+            Device::Gpu(ranks.local_rank() % devices.len()).into()
+        }
+        _ => asked.clone(),
     }
 }
 
@@ -71,7 +73,7 @@ fn search_index(args: &search::Args, path: &Path, ranks: &Mpi) -> Outcome<Option
         let queries = agree(ranks, exactly::<T>(&queries, &args.query))?;
         let load_seconds = start.elapsed().as_secs_f64();
         let start = Instant::now();
-        let index = Sharded::<_, IvfIndex<T>>::load(ranks, path, device(args.device, ranks), args.memory_budget)?;
+        let index = Sharded::<_, IvfIndex<T>>::load(ranks, path, placement(&args.device, ranks), args.memory_budget)?;
         let build_seconds = start.elapsed().as_secs_f64();
         let about = about_all(About::ivf(index.shard(), args), index.len(), ranks);
         let options = SearchOptions { probes: about.probes, ..SearchOptions::default() };
@@ -92,7 +94,7 @@ fn search_base(args: &search::Args, path: &Path, ranks: &Mpi) -> Outcome<Option<
         let (rows, queries) = agree(ranks, read)?;
         let load_seconds = start.elapsed().as_secs_f64();
         let start = Instant::now();
-        let builder = flat_builder::<T>(args, dim).device(device(args.device, ranks));
+        let builder = flat_builder::<T>(args, dim).device(placement(&args.device, ranks));
         let index = Sharded::<_, FlatIndex<T>>::build(ranks, builder, &rows)?;
         let build_seconds = start.elapsed().as_secs_f64();
         let about = about_all(About::flat(index.shard()), index.len(), ranks);
@@ -125,7 +127,7 @@ pub fn build(args: &build::Args, ranks: &Mpi, out: &Out) -> Outcome {
     let start = Instant::now();
     let files = agree(ranks, build::Files::read(args))?;
     let (dim, ids) = (files.base.dim(), files.ids.as_ref().map(|ids| &ids.ids[..]));
-    let place = Place { device: device(args.place.device, ranks), ..args.place };
+    let place = Place { device: placement(&args.place.device, ranks), ..args.place };
     let built = with_element!(files.base.element(), T => {
         let (rows, train) = agree(ranks, files.exactly::<T>(args))?;
         let load_seconds = start.elapsed().as_secs_f64();

@@ -8,7 +8,7 @@ use serde::Serialize;
 use warpann::io;
 use warpann::mesh::{BoxForm, read_mesh};
 use warpann::shifted::{Quality, ShiftedIndex};
-use warpann::{Device, Error, Neighbors};
+use warpann::{Device, Error};
 
 use crate::progress::spinning;
 use crate::report::{Out, Outcome, parse_bytes, positive};
@@ -174,7 +174,7 @@ pub fn run(args: &Args, out: &Out) -> Outcome {
             search_seconds,
             queries_per_second: found.queries() as f64 / search_seconds.max(f64::MIN_POSITIVE),
             quality,
-            neighbours: (0..shown).map(|query| Neighbors::found(&found, query).collect()).collect(),
+            neighbours: (0..shown).map(|query| found.found(query).collect()).collect(),
         },
         out,
     )
