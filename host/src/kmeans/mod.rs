@@ -18,7 +18,7 @@
 //! definition), so the CPU with any number of threads, the emulator and the GPU give the same centroids, labels and
 //! objectives for one seed.
 //!
-//! *Several devices* ([`Placement`](crate::Placement)) have a part of the points each (parts.rs), whether as replicas or as shards.
+//! *Several devices* ([`Placement`]) have a part of the points each (parts.rs), whether as replicas or as shards.
 //!
 //! *Spherical.* Points are compared by inner product, and centroids have norm 1. Points are taken as they are: a longer one
 //! pulls more. Divide them by their norms first where directions alone should count.

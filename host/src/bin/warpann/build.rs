@@ -41,6 +41,9 @@ pub struct Args {
     mpi: bool,
 }
 
+/// Components of the base, and of the vectors to train on.
+type Rows<'a, T> = (Cow<'a, [T]>, Option<Cow<'a, [T]>>);
+
 /// The files of a build, which agree with each other.
 pub struct Files {
     pub base: Vectors,
@@ -72,7 +75,7 @@ impl Files {
     }
 
     /// Base and training vectors as components of `T`.
-    pub fn exactly<T: Element>(&self, args: &Args) -> Outcome<(Cow<'_, [T]>, Option<Cow<'_, [T]>>)> {
+    pub fn exactly<T: Element>(&self, args: &Args) -> Outcome<Rows<'_, T>> {
         let train = match (&self.train, &args.recipe.train) {
             (Some(train), Some(path)) => Some(exactly::<T>(train, path)?),
             _ => None,
