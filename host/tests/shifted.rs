@@ -4,7 +4,7 @@ mod common;
 
 use std::path::PathBuf;
 
-use common::{failure, json, warpann};
+use common::{SAMPLE, failure, json, warpann};
 use serde_json::Value;
 use tempfile::TempDir;
 use warpann::io;
@@ -87,6 +87,8 @@ fn what_does_not_fit_is_refused() {
     let refused = |args: &[&str]| failure(1, &[&["shifted", "--device", "cpu"], args].concat());
     assert!(refused(&["--base", &corners, "--query", &plane]).contains("the index has 3, the vectors have 2"));
     assert!(refused(&["--base", &corners, "--query", &near, "--k", "0"]).contains("k is 0"));
+    let descriptors = format!("{SAMPLE}/sample_base.bvecs");
+    assert!(refused(&["--base", &descriptors, "--self-join"]).contains("dimension 128: shifted sort takes up to 12"));
     assert!(refused(&["--mesh", &broken, "--query", &near]).contains("no vertices"));
     assert!(refused(&["--mesh", &corners, "--query", &near]).contains("obj, ply"));
     assert!(refused(&["--base", &corners, "--query", &near, "--out", "ids.txt"]).contains("extension"));
