@@ -8,8 +8,8 @@
 //! Polygons become fans of triangles. Whatever the bytes of a file, a reader returns a mesh whose coordinates are finite and whose
 //! indices exist, or an [`Error`], in time and memory that its size bounds.
 //!
-//! The readers are our own: of the crates for these formats, one panics on a `usemtl` without a name, another reserves what a header
-//! asks for.
+//! The readers are our own: the formats are small, and that no byte of a file makes a reader panic or reserve what a header merely
+//! claims is then ours to test.
 //!
 //! ```
 //! use warpann::mesh::{BoxForm, Mesh, MeshFormat, mesh_from_bytes};
