@@ -20,7 +20,7 @@
 //! have two); where centroids are duplicates that costs time only.
 //!
 //! The three smallest of a lane are kept by minima and maxima without a branch. A score's number lies in the low bits of
-//! its own float: [`NUMBER_BITS`] of the mantissa, an error below 2^-15 that the comparison accounts for.
+//! its own float: `NUMBER_BITS` of the mantissa, an error below 2^-15 that the comparison accounts for.
 //!
 //! # How it maps to the machine
 //! 1. One block an SM copies all centroids to shared memory once; after that its warps never meet again.

@@ -20,7 +20,7 @@
 //!    its digit; the lowest of those adds their number to the warp's counter of the digit. Order is kept by construction: within 32 by
 //!    lane, within a warp by turn, within a block by warp.
 //! 2. *Look-back.* A tile's word for a digit is its count at first, then the sum over all tiles up to it; a bit says which. Value and
-//!    bits are one word, so no fences are needed. A thread a digit reads the words of the [`WINDOW`] tiles before at once. Tiles are
+//!    bits are one word, so no fences are needed. A thread a digit reads the words of the `WINDOW` tiles before at once. Tiles are
 //!    handed out by a counter: a block waits only for blocks that run already, in whatever order the device starts them.
 //! 3. *No clearing.* The words of one pass are told from those of the pass before by another bit that changes with every pass.
 //! 4. *More than 2³⁰ keys.* 30 bits hold a sum, so a pass goes over longer inputs in portions, one launch each; the last tile of a
