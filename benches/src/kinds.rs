@@ -7,9 +7,12 @@
 
 use std::time::Instant;
 
+#[cfg(feature = "peers")]
 use rayon::prelude::*;
+#[cfg(feature = "peers")]
+use warpann::NONE;
 use warpann::ivf::{IvfIndex, SearchOptions};
-use warpann::{Element, FlatIndex, Metric, NONE, Neighbors, device_info};
+use warpann::{Element, FlatIndex, Metric, Neighbors, device_info};
 
 use crate::ivf::{Coding, Source, Vectors, Work, count, milliseconds, with_vectors};
 use crate::machine::Machine;

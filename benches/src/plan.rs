@@ -24,7 +24,8 @@ use crate::{Failure, Outcome};
 pub struct Args {
     /// The record that has the figures.
     record: PathBuf,
-    /// The inverted file measured there: a case without nq and probes, such as "ivf-pq32 10000000x128 f32 lists=16384".
+    /// The inverted file measured there: a case without nq and probes, such as "ivf-pq32 10000000x128 f32 lists=16384", or of part
+    /// `billion` "pq16 1000000000x96 lists=65536".
     #[arg(long)]
     case: String,
     /// Lists probed.
@@ -126,7 +127,7 @@ impl Measured {
             device: row.device.clone(),
             vectors: number(shape.map(|shape| shape.0)).ok_or("no number of vectors")?,
             dim: number(shape.map(|shape| shape.1)).ok_or("no dimension")?,
-            code_bytes: number(word("ivf-pq")).ok_or("no product codes")?,
+            code_bytes: number(word("ivf-pq").or_else(|| word("pq"))).ok_or("no product codes")?,
             lists: number(word("lists=")).ok_or("no number of lists")?,
             queries: most,
             recall: row.recall,
@@ -182,7 +183,9 @@ fn table(args: &Args, measured: &Measured) -> String {
     let Measured { date, revision, device, queries, recall, search_ms, train_ms, add_ms, .. } = measured;
     let figures: Vec<Figures> = args.vectors.iter().map(|&vectors| Figures::of(args, measured, vectors)).collect();
     let record = args.record.file_name().unwrap_or_default().to_string_lossy();
-    let recall = recall.map_or_else(String::new, |recall| format!(", recall@{} {recall:.3}", args.k));
+    // Part `billion` records R@k.
+    let name = if args.case.starts_with("ivf-") { "recall" } else { "R" };
+    let recall = recall.map_or_else(String::new, |recall| format!(", {name}@{} {recall:.3}", args.k));
     let mut text = format!(
         "From {record}, {device}, {date}, revision {revision}: `{}`: training {:.2} s, adding {:.2} s, {queries} queries with \
          {} probes and k = {} in {search_ms:.2} ms{recall}. GPUs of {} GB, {:.0} % of it for the index; {} a GPU-hour.\n\n",
