@@ -55,7 +55,10 @@ fn verdict(missing: &[&str], required: bool) -> Result<()> {
 /// Tests searches by several ranks.
 pub fn run() -> Result<()> {
     ensure()?;
-    shell::run(cargo().args(["test", "-p", "warpann", "--no-default-features", "--features", "mpi", "--test", "mpi"]))
+    // Not optimised: the program is built once more for this, and what the ranks do takes a second or two either way.
+    let mut command = cargo();
+    command.env("CARGO_PROFILE_DEV_OPT_LEVEL", "0");
+    shell::run(command.args(["test", "-p", "warpann", "--no-default-features", "--features", "mpi", "--test", "mpi"]))
 }
 
 #[cfg(test)]
