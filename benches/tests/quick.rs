@@ -115,7 +115,7 @@ fn inverted_files_and_k_means_fill_one_record() {
 
     let peer = |case: &str, k: &str, ms: f64, recall: &str, objective: &str| {
         let device = &column(&path, "device")[0];
-        format!("2000-01-01,peer,1,,\"{device}\",,{case},{k},{ms},,,,,,,{recall},,{objective}\n")
+        format!("2000-01-01,peer,1,,\"{device}\",,{case},{k},{ms},,,,,,,{recall},,{objective},\n")
     };
     let columns = std::fs::read_to_string(&path).unwrap().lines().next().unwrap().to_owned();
     let anchors = folder.path().join("anchors.csv");

@@ -4,7 +4,7 @@ mod common;
 
 use std::path::PathBuf;
 
-use common::{SAMPLE, failure, json, warpann};
+use common::{failure, json, warpann};
 use serde_json::Value;
 use tempfile::TempDir;
 use warpann::io;
@@ -23,6 +23,7 @@ impl Files {
         io::write_vectors(files.path("corners.fbin"), corners.as_flattened(), 3).unwrap();
         io::write_vectors(files.path("near.fbin"), &[0.1f32, 0.2, 0.0, 7.9, 0.9, 0.3, 30.0, -5.0, 0.0], 3).unwrap();
         io::write_vectors(files.path("plane.fbin"), &[0.5f32; 4], 2).unwrap();
+        io::write_vectors(files.path("wide.fbin"), &[0.5f32; 26], 13).unwrap();
         files
     }
 
@@ -82,13 +83,12 @@ fn boxes_of_triangles_are_searched_in_both_forms() {
 #[test]
 fn what_does_not_fit_is_refused() {
     let files = Files::new();
-    let [mesh, corners, near, plane, broken] =
-        ["strip.obj", "corners.fbin", "near.fbin", "plane.fbin", "broken.ply"].map(|name| files.text(name));
+    let [mesh, corners, near, plane, wide, broken] =
+        ["strip.obj", "corners.fbin", "near.fbin", "plane.fbin", "wide.fbin", "broken.ply"].map(|name| files.text(name));
     let refused = |args: &[&str]| failure(1, &[&["shifted", "--device", "cpu"], args].concat());
     assert!(refused(&["--base", &corners, "--query", &plane]).contains("the index has 3, the vectors have 2"));
     assert!(refused(&["--base", &corners, "--query", &near, "--k", "0"]).contains("k is 0"));
-    let descriptors = format!("{SAMPLE}/sample_base.bvecs");
-    assert!(refused(&["--base", &descriptors, "--self-join"]).contains("dimension 128: shifted sort takes up to 12"));
+    assert!(refused(&["--base", &wide, "--self-join"]).contains("dimension 13: shifted sort takes up to 12"));
     assert!(refused(&["--mesh", &broken, "--query", &near]).contains("no vertices"));
     assert!(refused(&["--mesh", &corners, "--query", &near]).contains("obj, ply"));
     assert!(refused(&["--base", &corners, "--query", &near, "--out", "ids.txt"]).contains("extension"));
