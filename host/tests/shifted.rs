@@ -84,7 +84,8 @@ fn boxes_of_triangles_are_searched_in_both_forms() {
 fn what_does_not_fit_is_refused() {
     let files = Files::new();
     let [mesh, corners, near, plane, wide, broken] =
-        ["strip.obj", "corners.fbin", "near.fbin", "plane.fbin", "wide.fbin", "broken.ply"].map(|name| files.text(name));
+        ["strip.obj", "corners.fbin", "near.fbin", "plane.fbin", "wide.fbin", "broken.ply"]
+            .map(|name| files.text(name));
     let refused = |args: &[&str]| failure(1, &[&["shifted", "--device", "cpu"], args].concat());
     assert!(refused(&["--base", &corners, "--query", &plane]).contains("the index has 3, the vectors have 2"));
     assert!(refused(&["--base", &corners, "--query", &near, "--k", "0"]).contains("k is 0"));
