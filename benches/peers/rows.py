@@ -3,7 +3,7 @@ import csv, pathlib, re, statistics, sys, time
 
 COLUMNS = (
     "date implementation version revision device driver case k ms_median ms_min ms_max memory_floor_ms matrix_floor_ms "
-    "floor_ms ratio recall verified objective"
+    "floor_ms ratio recall verified objective bytes"
 ).split()
 
 # The shapes of warpann-grid's select: rows, columns, every k.
@@ -100,6 +100,9 @@ class Record:
         if not self.path.exists() or self.path.stat().st_size == 0:
             with self.path.open("w", newline="") as file:
                 csv.writer(file, lineterminator="\n").writerow(COLUMNS)
+        # A record from before the last columns goes on without them.
+        with self.path.open(newline="") as file:
+            self.columns = next(csv.reader(file))
         print(f"{implementation} {version} on {device}")
 
     def add(self, case, k, times, recall=None, verified="", digits=6, objective=None):
@@ -112,7 +115,7 @@ class Record:
         if objective is not None:
             row["objective"] = round(objective, 1)
         with self.path.open("a", newline="") as file:
-            csv.DictWriter(file, COLUMNS, lineterminator="\n").writerow(row)
+            csv.DictWriter(file, self.columns, extrasaction="ignore", lineterminator="\n").writerow(row)
         shown = "" if recall is None else f" recall {recall:.5f}"
         shown += "" if objective is None else f" objective {objective:.6g}"
         print(f"{case:<58} {k:>5} {row['ms_median']:>11.4f} ms{shown} {verified}", flush=True)

@@ -310,6 +310,7 @@ mod tests {
             recall,
             verified: String::new(),
             objective: None,
+            bytes: None,
         }
     }
 

@@ -140,7 +140,6 @@ impl<T: Element> Job<'_, T> {
         let operations = 2.0 * n as f64 * batch as f64 * dim as f64;
         let bytes = size_of::<T>() as f64 * (n + batch) as f64 * dim as f64 + 12.0 * batch as f64 * k as f64;
         Ok(Measured {
-            peer: None,
             case: format!("exact {n}x{dim} {} nq={batch}", T::TYPE.name()),
             k,
             milliseconds,
@@ -148,7 +147,7 @@ impl<T: Element> Job<'_, T> {
             matrix_floor_ms: args.tflops.map(|rate| 1e3 * operations / (rate * 1e12)),
             recall,
             verified: confirmed && recall.is_none_or(|recall| recall == 1.0),
-            objective: None,
+            ..Measured::default()
         })
     }
 }

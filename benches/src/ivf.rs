@@ -329,7 +329,7 @@ impl Grid<'_> {
 }
 
 /// The truth about what the index stores, for the queries that are checked.
-fn truths<T: Element>(index: &IvfIndex<T>, vectors: &Vectors<'_, T>, coding: Coding) -> Outcome<Vec<Truth>> {
+pub fn truths<T: Element>(index: &IvfIndex<T>, vectors: &Vectors<'_, T>, coding: Coding) -> Outcome<Vec<Truth>> {
     let &Vectors { base, queries, dim, .. } = vectors;
     let checked = CHECKED.iter().copied().filter(|&query| query < vectors.count());
     if coding == Coding::Flat {

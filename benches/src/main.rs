@@ -5,10 +5,17 @@
 //! | [`select`] | k-selection: rows × columns × k, random keys and adversarial ones |
 //! | [`exact`] | exact search: large batches by k, small batches by size |
 //! | [`ivf`] | inverted-file search: builds, the sweep over probes, few queries |
+//! | [`kinds`] | every kind of index on one data set, HNSW and KD-tree of other crates among them |
 //! | [`levels`] | the same on the CPU, with and without SIMD and threads |
 //! | [`kmeans`] | k-means: time and objective |
+//! | [`scale`] | several devices: replicas, shards, k-means |
+//! | [`sort`] | radix sort of 64- and 128-bit keys with payloads |
+//! | [`graph`] | k-NN graphs: exact and through inverted files |
+//! | [`shifted`] | shifted sort beside a KD-tree: triangles of a mesh, its vertices |
 //! | [`ten_million`] | more vectors than the memory budget holds |
+//! | [`billion`] | more vectors than anyone keeps |
 //! | [`equal_recall`] | approximate search beside its peers at equal recall |
+//! | [`plan`] | memory, time and cost of many more vectors, from a record |
 //! | [`record`] | the rows of a record: CSV and the printed table |
 //! | [`keys`] | the kinds of keys for selection, and an independent answer to compare with |
 //! | [`set`] | files to search in |
@@ -16,16 +23,25 @@
 //!
 //! What the columns mean and how records are made: `record/README.md`.
 
+mod billion;
 mod equal_recall;
 mod exact;
+mod graph;
 mod ivf;
 mod keys;
+mod kinds;
 mod kmeans;
 mod levels;
 mod machine;
+#[cfg(feature = "peers")]
+mod peers;
+mod plan;
 mod record;
+mod scale;
 mod select;
 mod set;
+mod shifted;
+mod sort;
 mod ten_million;
 mod vectors;
 
@@ -51,14 +67,28 @@ enum Grid {
     Exact(exact::Args),
     /// Inverted-file search: wall time of a call, queries and results in host memory.
     Ivf(ivf::Args),
+    /// Every kind of index on one data set: exact, inverted files, and on the CPU HNSW and KD-tree; one table.
+    Kinds(kinds::Args),
     /// Inverted-file search on the CPU, plain, with SIMD, in parallel and with both.
     Levels(levels::Args),
     /// k-means on all vectors.
     Kmeans(kmeans::Args),
+    /// Sorting pairs: on the device, times by device events (on the CPU: in memory, wall time).
+    Sort(sort::Args),
+    /// k-NN graphs: wall time from vectors in host memory to the graph there.
+    Graph(graph::Args),
+    /// Approximate search in low dimension by shifted sort, and a KD-tree on the same data.
+    Shifted(shifted::Args),
     /// An inverted file of many vectors, made in batches, within a memory budget.
     TenMillion(ten_million::Args),
+    /// Replicas and shards over several devices, and k-means.
+    Scale(scale::Args),
+    /// IVF-PQ of a stream of generated vectors that is never whole in any memory.
+    Billion(billion::Args),
     /// Compare approximate search with peers and goals at equal recall.
     EqualRecall(equal_recall::Args),
+    /// Work out memory, time and cost of 10⁹, 10¹⁰ and 10¹¹ vectors from a record.
+    Plan(plan::Args),
     /// Print records side by side: the latest figure of each implementation for each case.
     Table {
         /// Records.
@@ -111,6 +141,12 @@ enum Failure {
     Elements { base: &'static str, query: &'static str },
     #[error("vectors of {element} are not measured: f32, u8 or i8")]
     Unmeasured { element: &'static str },
+    #[error("{}: no figures of warpann for '{case}': {missing}", path.display())]
+    NoFigures { path: PathBuf, case: String, missing: &'static str },
+    #[error("{}: the page has no line '{marker}'", path.display())]
+    NoMarker { path: PathBuf, marker: &'static str },
+    #[error("no sub-quantizers of 4 to 8 bits give codes of {bytes} bytes for dimension {dim}")]
+    CodeBytes { bytes: usize, dim: usize },
     #[error("{}: ground truth names vector {id}; the base has {rows}", path.display())]
     Truth { path: PathBuf, id: u64, rows: usize },
 }
@@ -137,10 +173,17 @@ fn main() -> ExitCode {
         Grid::Select(args) => select::run(&args),
         Grid::Exact(args) => exact::run(&args),
         Grid::Ivf(args) => ivf::run(&args),
+        Grid::Kinds(args) => kinds::run(&args),
         Grid::Levels(args) => levels::run(&args),
         Grid::Kmeans(args) => kmeans::run(&args),
+        Grid::Sort(args) => sort::run(&args),
+        Grid::Graph(args) => graph::run(&args),
+        Grid::Shifted(args) => shifted::run(&args),
         Grid::TenMillion(args) => ten_million::run(&args),
+        Grid::Scale(args) => scale::run(&args),
+        Grid::Billion(args) => billion::run(&args),
         Grid::EqualRecall(args) => equal_recall::run(&args).map(|()| true),
+        Grid::Plan(args) => plan::run(&args).map(|()| true),
         Grid::Table { records } => record::table(&records).map(|()| true),
     };
     match done {

@@ -50,6 +50,9 @@ pub struct Row {
     pub verified: String,
     /// Of k-means: the squared distances of all points to their nearest centroids, summed.
     pub objective: Option<f64>,
+    /// Of a build: what the index keeps in memory. Records from before it have no such column.
+    #[serde(default)]
+    pub bytes: Option<u64>,
 }
 
 /// What was measured of one case.
@@ -73,6 +76,8 @@ pub struct Measured {
     pub verified: bool,
     /// Of k-means: what the centroids cost.
     pub objective: Option<f64>,
+    /// Of a build: what the index keeps in memory.
+    pub bytes: Option<u64>,
 }
 
 /// A record that is being written.
@@ -98,7 +103,7 @@ impl Record {
         self.all_verified &= measured.verified;
         let (date, revision, device, driver) = self.common.clone();
         let Measured { case, k, milliseconds, memory_floor_ms, matrix_floor_ms, .. } = measured;
-        let Measured { peer, recall, verified, objective, .. } = measured;
+        let Measured { peer, recall, verified, objective, bytes, .. } = measured;
         let (implementation, version) = peer.unwrap_or(("warpann", env!("CARGO_PKG_VERSION")));
         let floor = memory_floor_ms.max(matrix_floor_ms.unwrap_or(0.0));
         let median = milliseconds.get(milliseconds.len().saturating_sub(1) / 2).copied();
@@ -121,6 +126,7 @@ impl Record {
             recall,
             verified: if verified { "yes" } else { "no" }.into(),
             objective: objective.map(rounded),
+            bytes,
         };
         let by = peer.map_or(String::new(), |(name, _)| format!("  by {name}"));
         print(format_args!("{}{by}\n", line(&row)))?;
@@ -165,6 +171,7 @@ fn columns() -> String {
         recall: None,
         verified: String::new(),
         objective: None,
+        bytes: None,
     };
     // Writing to memory does not fail; if it did, no record would match and the caller would say so.
     let text = writer.serialize(row).ok().and_then(|()| writer.into_inner().ok()).unwrap_or_default();
@@ -181,9 +188,15 @@ fn open_to_append(path: &Path) -> Outcome<(PathBuf, csv::Writer<File>)> {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
         Err(error) => return Err(failed(error)),
     };
-    let first = old.lines().next();
-    if let Some(found) = first.filter(|&first| first != columns()) {
-        return Err(Failure::ForeignRecord { path: path.to_owned(), found: found.to_owned() });
+    let (first, columns) = (old.lines().next(), columns());
+    if let Some(found) = first.filter(|&first| first != columns) {
+        // One from before the last columns: its rows have them empty.
+        let Some(missing) = columns.strip_prefix(found).filter(|missing| missing.starts_with(',')) else {
+            return Err(Failure::ForeignRecord { path: path.to_owned(), found: found.to_owned() });
+        };
+        let empty = ",".repeat(missing.matches(',').count());
+        let rows = old.lines().skip(1).map(|row| format!("{row}{}\n", if row.starts_with('#') { "" } else { &empty }));
+        std::fs::write(path, format!("{columns}\n{}", rows.collect::<String>())).map_err(failed)?;
     }
     let file = OpenOptions::new().create(true).append(true).open(path).map_err(failed)?;
     let writer = csv::WriterBuilder::new().has_headers(first.is_none()).from_writer(file);
@@ -317,6 +330,7 @@ mod tests {
             recall: Some(1.0),
             verified: "yes".into(),
             objective: None,
+            bytes: Some(17),
         }
     }
 
@@ -330,6 +344,16 @@ mod tests {
             writer.serialize(row).unwrap();
         }
         assert_eq!(read(&path).unwrap(), rows);
+        // A record from before the last column.
+        let old: String = std::fs::read_to_string(&path)
+            .unwrap()
+            .lines()
+            .fold(String::new(), |text, line| text + line.rsplit_once(',').unwrap().0 + "\n");
+        std::fs::write(&path, old + "# a remark\n").unwrap();
+        let without = rows.clone().map(|row| Row { bytes: None, ..row });
+        assert_eq!(read(&path).unwrap(), without);
+        open_to_append(&path).unwrap().1.serialize(&rows[0]).unwrap();
+        assert_eq!(read(&path).unwrap(), [&without[..], &rows[..1]].concat());
         std::fs::write(&path, "other,columns\n1,2\n").unwrap();
         assert!(matches!(open_to_append(&path), Err(Failure::ForeignRecord { .. })));
         assert!(matches!(read(&path), Err(Failure::Record { .. })));

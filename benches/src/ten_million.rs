@@ -97,7 +97,7 @@ pub fn run(args: &Args) -> Outcome<bool> {
 }
 
 /// Bytes that nobody uses on the GPU; `None` on the CPU, and where the driver does not tell.
-fn free_memory(machine: &Machine) -> Outcome<Option<u64>> {
+pub fn free_memory(machine: &Machine) -> Outcome<Option<u64>> {
     let Some(index) = machine.gpu else { return Ok(None) };
     Ok(device_info::devices()?.get(index).and_then(|device| device.memory_free))
 }

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use crate::Device;
 use crate::select::{Algorithm, KeyType};
 
 /// What went wrong, with the numbers that show it. A failed call leaves the index, the output and the device as they were.
@@ -73,10 +74,10 @@ pub enum Error {
         k: usize,
     },
 
-    /// Clusters (of k-means) or lists (of an inverted file) must be at least 1.
+    /// Clusters (of k-means), lists (of an inverted file), or copies and positions (of shifted sort) must be at least 1.
     #[error("asked for 0 {what}; at least one is needed")]
     ZeroClusters {
-        /// `clusters` or `lists`.
+        /// `clusters`, `lists`, `shifts` or `positions`.
         what: &'static str,
     },
     /// An index or quantizer that must be trained first.
@@ -226,6 +227,26 @@ pub enum Error {
         /// Largest entry of |R·Rᵀ − I|; infinite where the shape is wrong.
         error: f64,
     },
+    /// More dimensions than a Morton code has room for.
+    #[error("dimension {dim}: shifted sort takes up to {limit}")]
+    TooManyDimensions {
+        /// Dimension asked for.
+        dim: usize,
+        /// The largest possible.
+        limit: usize,
+    },
+    /// Two sets of neighbours that cannot be compared.
+    #[error("{found} queries with k = {found_k} against {exact} with k = {exact_k}: they must agree")]
+    UnlikeNeighbors {
+        /// Queries of the first.
+        found: usize,
+        /// Its k.
+        found_k: usize,
+        /// Queries of the second.
+        exact: usize,
+        /// Its k.
+        exact_k: usize,
+    },
 
     /// A row of keys longer than it can be.
     #[error("row {row} has length {length}, the limit is {limit}")]
@@ -311,6 +332,75 @@ pub enum Error {
         /// What was planned for.
         limit: u32,
     },
+    /// More pairs than 32-bit positions can number.
+    #[error("{asked} pairs to sort exceed the limit of {limit}")]
+    TooManyPairs {
+        /// Pairs given.
+        asked: u64,
+        /// Pairs that can be sorted.
+        limit: u64,
+    },
+    /// Bits to sort by that a key has not.
+    #[error("bits {start}..{end} are no range of the bits of a {bits}-bit key")]
+    BadBitRange {
+        /// The first bit.
+        start: u32,
+        /// The bit after the last.
+        end: u32,
+        /// Bits of a key.
+        bits: u32,
+    },
+
+    /// A base that does not belong to the index or graph it is used with.
+    #[error("the base has {actual} vectors; {expected} are needed")]
+    WrongBase {
+        /// Vectors of the index, or nodes of the graph.
+        expected: u64,
+        /// Vectors of the base.
+        actual: u64,
+    },
+    /// An index whose ids are not the row numbers of its base, which the nodes of a graph are.
+    #[error("the index has a vector of id {id}; a graph needs the row numbers below {rows} as ids")]
+    IdsAreNotRows {
+        /// The greatest id.
+        id: u64,
+        /// Rows of the base.
+        rows: u64,
+    },
+    /// A node that the graph has not.
+    #[error("node {node} does not exist; the graph has {nodes}")]
+    NoSuchNode {
+        /// The node asked for.
+        node: u64,
+        /// Nodes of the graph.
+        nodes: u64,
+    },
+    /// Two nodes without a path between them.
+    #[error("no path leads from {from} to {to}: their components have {from_size} and {to_size} nodes")]
+    NotConnected {
+        /// The first node.
+        from: u64,
+        /// The last node.
+        to: u64,
+        /// Nodes in the component of the first.
+        from_size: u64,
+        /// Nodes in the component of the last.
+        to_size: u64,
+    },
+    /// What an interrupted run left is of a run with other input.
+    #[error(
+        "{path}: left by a run with other input: its {what} is '{there}', here '{here}'; go on with that, or restart"
+    )]
+    OtherRun {
+        /// The journal.
+        path: PathBuf,
+        /// What differs: `base`, `k`, `index`, ..
+        what: &'static str,
+        /// What the journal says.
+        there: String,
+        /// What was asked.
+        here: String,
+    },
 
     /// No usable GPU was found.
     #[error("no CUDA device: {reason}")]
@@ -374,6 +464,36 @@ pub enum Error {
         /// Raw driver code (CUresult).
         code: i32,
     },
+    /// Devices that cannot hold so many shards in equally large replicas.
+    #[error("{devices} devices cannot be replicas of {shards} shards each")]
+    BadPlacement {
+        /// Devices given.
+        devices: usize,
+        /// Shards asked for.
+        shards: usize,
+    },
+    /// One of several devices failed in the middle of the work. The index does not use it again, and can be used without it while `left` is
+    /// not 0.
+    #[error("{device} failed and is left out from now on; {left} other devices hold shard {shard}: {source}")]
+    DeviceFailed {
+        /// The device.
+        device: Device,
+        /// The shard that it holds, from 0.
+        shard: usize,
+        /// Replicas of the shard that are left.
+        left: usize,
+        /// What the driver reported.
+        source: Box<Error>,
+    },
+    /// All devices that hold a shard have failed before. `move_to` of an inverted file places it on other devices, from the copy in host
+    /// memory; the vectors of a flat index, which has none, must be added to a new index.
+    #[error("shard {shard} is lost: all of its {replicas} replicas have failed")]
+    ShardLost {
+        /// The shard, from 0.
+        shard: usize,
+        /// Replicas that there were.
+        replicas: usize,
+    },
     /// A launch that the kernel's contract forbids.
     #[error("kernel {kernel}: {what} is {asked}, the limit is {limit}")]
     LaunchLimit {
@@ -399,6 +519,18 @@ pub enum Error {
         /// What happened where.
         violation: Box<cuda_std::emulator::Violation>,
     },
+
+    /// Another rank of a distributed call failed, so this one stopped as well.
+    #[error("rank {rank} failed: {reason}")]
+    RankFailed {
+        /// The rank, from 0; of several that failed the lowest.
+        rank: usize,
+        /// Its error in words: errors do not travel as values.
+        reason: String,
+    },
+    /// MPI can be started once in a process.
+    #[error("MPI was already started in this process")]
+    MpiStarted,
 
     /// An operating-system error on a file.
     #[error("{path}: {source}")]
@@ -520,6 +652,18 @@ pub enum FileDefect {
         /// The id.
         id: i64,
     },
+    /// An id of a graph that is not the number of a row.
+    #[error("row {row}, column {column}: id {id} names no row; there are {rows}")]
+    NoSuchRow {
+        /// Row, from 0.
+        row: u64,
+        /// Column, from 0.
+        column: u64,
+        /// The id.
+        id: u64,
+        /// Rows there are.
+        rows: u64,
+    },
     /// An id that the format cannot hold.
     #[error("id {id} exceeds {limit}, the largest that this format holds")]
     IdTooLarge {
@@ -527,6 +671,24 @@ pub enum FileDefect {
         id: u64,
         /// The format's limit.
         limit: u64,
+    },
+    /// A line of a text format that does not follow it.
+    #[error("line {line}: {what}")]
+    BadLine {
+        /// Line, from 1.
+        line: u64,
+        /// What is wrong with it.
+        what: &'static str,
+    },
+    /// A value of a mesh file's element that cannot be there.
+    #[error("{element} {index}: {what}")]
+    BadElement {
+        /// `vertex` or `face`.
+        element: &'static str,
+        /// Which one, from 0.
+        index: u64,
+        /// What is wrong with it.
+        what: &'static str,
     },
 }
 

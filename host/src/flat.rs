@@ -5,7 +5,8 @@
 use rayon::prelude::*;
 
 use crate::cpu::FlatCpu;
-use crate::{Device, Element, Error, Metric, NONE, Neighbors, Result};
+use crate::shards::flat::FlatGrid;
+use crate::{Device, Element, Error, Metric, NONE, Neighbors, Placement, Result};
 
 /// Rows one index can hold: row numbers are u32 inside, and all ones means "no row".
 pub const MAX_ROWS: u64 = u32::MAX as u64;
@@ -17,10 +18,12 @@ pub(crate) trait FlatBackend<T: Element>: Send + Sync {
     fn add(&mut self, rows: &[T]) -> Result<()>;
     /// Fills `ids` and `distances` (queries × k, both) as [`FlatIndex::search`] promises, empty slots included.
     fn search(&self, queries: &[T], k: usize, ids: &mut [u64], distances: &mut [f32]) -> Result<()>;
+    /// Takes back the last `add`: `len` rows were held before it, or fewer are held now. Touches no device.
+    fn truncate(&mut self, len: usize);
     /// Rows held.
     fn len(&self) -> usize;
-    /// The components of row `id`, which exists.
-    fn reconstruct(&self, id: u64) -> Result<Vec<T>>;
+    /// The components of `count` rows from `first` on, which exist.
+    fn rows(&self, first: u64, count: usize) -> Result<Vec<T>>;
     /// The device in words.
     fn describe(&self) -> String;
 }
@@ -59,8 +62,7 @@ pub(crate) trait FlatBackend<T: Element>: Send + Sync {
 /// # Ok::<(), warpann::Error>(())
 /// ```
 pub struct FlatIndex<T: Element = f32> {
-    dim: usize,
-    metric: Metric,
+    builder: FlatIndexBuilder<T>,
     backend: Backend<T>,
 }
 
@@ -84,14 +86,21 @@ impl<T: Element> Backend<T> {
             Self::Device(device) => device.as_mut(),
         }
     }
+
+    fn boxed(self) -> Box<dyn FlatBackend<T>> {
+        match self {
+            Self::Cpu(cpu) => Box::new(cpu),
+            Self::Device(device) => device,
+        }
+    }
 }
 
 impl<T: Element> std::fmt::Debug for FlatIndex<T> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("FlatIndex")
             .field("element", &T::TYPE)
-            .field("dim", &self.dim)
-            .field("metric", &self.metric)
+            .field("dim", &self.dim())
+            .field("metric", &self.metric())
             .field("len", &self.len())
             .field("device", &self.device())
             .finish()
@@ -103,7 +112,7 @@ impl<T: Element> std::fmt::Debug for FlatIndex<T> {
 pub struct FlatIndexBuilder<T: Element = f32> {
     dim: usize,
     metric: Metric,
-    device: Device,
+    placement: Placement,
     budget: Option<u64>,
     element: std::marker::PhantomData<T>,
 }
@@ -115,13 +124,13 @@ impl<T: Element> FlatIndexBuilder<T> {
         self
     }
 
-    /// The device; [`Device::Auto`] unless set.
-    pub fn device(mut self, device: Device) -> Self {
-        self.device = device;
+    /// The [`Device`], or the [`Placement`] over several; [`Device::Auto`] unless set.
+    pub fn device(mut self, device: impl Into<Placement>) -> Self {
+        self.placement = device.into();
         self
     }
 
-    /// Bytes that the index may use on its device. On a GPU: vectors, norms and search buffers together; a base that does
+    /// Bytes that the index may use on its device, of several on each. On a GPU: vectors, norms and search buffers together; a base that does
     /// not fit stays on the host and is streamed. On the CPU: the scratch of one search (vectors live where the program's
     /// memory is); at least the candidates of one query are kept however small the budget. Unless set, each device uses a
     /// share of what is free.
@@ -140,21 +149,27 @@ impl<T: Element> FlatIndexBuilder<T> {
         if self.dim == 0 {
             return Err(Error::ZeroDimension);
         }
-        let cpu = || Backend::Cpu(FlatCpu::new(self.dim, self.metric, self.budget));
-        let backend = match self.device {
-            Device::Cpu => cpu(),
-            Device::Gpu(_) | Device::Emulator => Backend::Device(self.open()?),
-            Device::Auto => match self.open() {
-                Ok(device) => Backend::Device(device),
-                Err(Error::NoDevice { .. } | Error::DeviceTooOld { .. }) => cpu(),
-                Err(error) => return Err(error),
-            },
+        let backend = match self.placement.single() {
+            Some(device) => self.open(device)?,
+            None => {
+                let devices = self.placement.devices().iter();
+                let backends = devices.map(|&device| Ok(self.open(device)?.boxed())).collect::<Result<_>>()?;
+                Backend::Device(Box::new(FlatGrid::new(&self.placement, backends, self.dim, self.metric)))
+            }
         };
-        Ok(FlatIndex { dim: self.dim, metric: self.metric, backend })
+        Ok(FlatIndex { builder: self, backend })
     }
 
-    fn open(&self) -> Result<Box<dyn FlatBackend<T>>> {
-        crate::gpu::open_flat(self.device, self.dim, self.metric, self.budget)
+    fn open(&self, device: Device) -> Result<Backend<T>> {
+        let cpu = || Backend::Cpu(FlatCpu::new(self.dim, self.metric, self.budget));
+        if device == Device::Cpu {
+            return Ok(cpu());
+        }
+        match crate::gpu::open_flat(device, self.dim, self.metric, self.budget) {
+            Ok(opened) => Ok(Backend::Device(opened)),
+            Err(Error::NoDevice { .. } | Error::DeviceTooOld { .. }) if device == Device::Auto => Ok(cpu()),
+            Err(error) => Err(error),
+        }
     }
 }
 
@@ -164,7 +179,7 @@ impl<T: Element> FlatIndex<T> {
         FlatIndexBuilder {
             dim,
             metric: Metric::default(),
-            device: Device::default(),
+            placement: Placement::default(),
             budget: None,
             element: std::marker::PhantomData,
         }
@@ -174,7 +189,7 @@ impl<T: Element> FlatIndex<T> {
     ///
     /// # Errors
     /// As [`FlatIndexBuilder::build`].
-    pub fn new(dim: usize, metric: Metric, device: Device) -> Result<Self> {
+    pub fn new(dim: usize, metric: Metric, device: impl Into<Placement>) -> Result<Self> {
         Self::builder(dim).metric(metric).device(device).build()
     }
 
@@ -185,10 +200,11 @@ impl<T: Element> FlatIndex<T> {
     /// [`Error::RaggedVectors`], [`Error::NotFinite`] with the first offending place (row within `rows`),
     /// [`Error::TooManyRows`], [`Error::OutOfDeviceMemory`], and what the device's driver reports.
     pub fn add(&mut self, rows: &[T]) -> Result<()> {
-        let count = check_vectors(rows, self.dim)?;
+        let count = check_vectors(rows, self.dim())?;
         let asked = self.len() as u64 + count as u64;
-        if asked > MAX_ROWS {
-            return Err(Error::TooManyRows { asked, limit: MAX_ROWS });
+        let limit = MAX_ROWS.saturating_mul(self.builder.placement.shards() as u64);
+        if asked > limit {
+            return Err(Error::TooManyRows { asked, limit });
         }
         if count == 0 {
             return Ok(());
@@ -202,10 +218,11 @@ impl<T: Element> FlatIndex<T> {
     ///
     /// # Errors
     /// [`Error::ZeroK`], [`Error::RaggedVectors`], [`Error::NotFinite`] with query and column, [`Error::ResultTooLarge`],
-    /// [`Error::OutOfDeviceMemory`], and what the device's driver reports.
+    /// [`Error::OutOfDeviceMemory`], and what the device's driver reports; over several devices [`Error::DeviceFailed`], after which the
+    /// index goes on without the device, and [`Error::ShardLost`] once it cannot.
     pub fn search(&self, queries: &[T], k: usize) -> Result<Neighbors> {
         let count = self.check_queries(queries, k)?;
-        let mut found = Neighbors::none(self.metric, count, k)?;
+        let mut found = Neighbors::none(self.metric(), count, k)?;
         self.search_checked(queries, k, &mut found.ids, &mut found.distances)?;
         Ok(found)
     }
@@ -226,7 +243,7 @@ impl<T: Element> FlatIndex<T> {
         }
         if self.is_empty() {
             ids.fill(NONE);
-            distances.fill(self.metric.worst());
+            distances.fill(self.metric().worst());
             return Ok(());
         }
         self.backend.get().search(queries, k, ids, distances)
@@ -236,7 +253,7 @@ impl<T: Element> FlatIndex<T> {
         if k == 0 {
             return Err(Error::ZeroK);
         }
-        check_vectors(queries, self.dim)
+        check_vectors(queries, self.dim())
     }
 
     /// The components of vector `id`, as they were added.
@@ -248,7 +265,23 @@ impl<T: Element> FlatIndex<T> {
         if id >= len {
             return Err(Error::UnknownId { id, len });
         }
-        self.backend.get().reconstruct(id)
+        self.backend.get().rows(id, 1)
+    }
+
+    /// Moves the index to other devices, by way of host memory: to more or fewer replicas or shards, or away from a device that has failed.
+    /// It is in both places until it has arrived, and on error stays where it was. O(len · dim).
+    ///
+    /// # Errors
+    /// What opening the devices can meet, as [`FlatIndexBuilder::build`]; what [`add`](Self::add) can; [`Error::ShardLost`] where no device
+    /// is left that holds some of the vectors.
+    pub fn move_to(&mut self, device: impl Into<Placement>) -> Result<()> {
+        let mut moved = self.builder.clone().device(device).build()?;
+        let piece = (MOVED_BYTES / (self.dim() * size_of::<T>())).max(1);
+        for first in (0..self.len()).step_by(piece) {
+            moved.add(&self.backend.get().rows(first as u64, piece.min(self.len() - first))?)?;
+        }
+        *self = moved;
+        Ok(())
     }
 
     /// Vectors in the index.
@@ -263,12 +296,12 @@ impl<T: Element> FlatIndex<T> {
 
     /// Components of a vector.
     pub fn dim(&self) -> usize {
-        self.dim
+        self.builder.dim
     }
 
     /// The metric.
     pub fn metric(&self) -> Metric {
-        self.metric
+        self.builder.metric
     }
 
     /// The device in use, in words: what [`Device::Auto`] chose, and for the CPU its threads and instruction set.
@@ -312,6 +345,8 @@ pub(crate) fn check_vectors<T: Element>(rows: &[T], dim: usize) -> Result<usize>
 }
 
 const CHUNK: usize = 1024;
+/// Bytes of vectors that are moved from device to device at a time.
+const MOVED_BYTES: usize = 256 << 20;
 
 #[cfg(test)]
 mod tests {

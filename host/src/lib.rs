@@ -1,7 +1,8 @@
 //! warpann: GPU similarity search with kernels in pure Rust.
 //!
 //! [`FlatIndex`] is exact k-nearest-neighbour search over vectors of f32, f16, bf16, u8 or i8, under squared L2, inner
-//! product or cosine ([`Metric`]), on a GPU, on the CPU, or on the emulator that checks the GPU's kernels ([`Device`]).
+//! product or cosine ([`Metric`]), on a GPU, on the CPU, or on the emulator that checks the GPU's kernels ([`Device`]), or on several
+//! of them ([`Placement`]).
 //! Results are the same bits everywhere: the k best by (canonical distance, lower id), see [`metric`].
 //!
 //! ```
@@ -27,19 +28,27 @@
 mod cpu;
 pub mod device;
 pub mod device_info;
+pub mod distributed;
 pub mod element;
 pub mod error;
 pub mod flat;
+pub mod generate;
 mod gpu;
+pub mod graph;
 pub mod io;
 pub mod ivf;
 pub mod kmeans;
 #[cfg(feature = "cuda")]
 pub mod measure;
+pub mod mesh;
 pub mod metric;
 pub mod neighbors;
+pub mod placement;
 pub mod pq;
 pub mod select;
+mod shards;
+pub mod shifted;
+pub mod sort;
 
 /// The driver interface that [`select::device`] takes streams and addresses from, in the version that this library uses.
 #[cfg(feature = "cuda")]
@@ -51,3 +60,5 @@ pub use flat::{FlatIndex, FlatIndexBuilder};
 pub use ivf::{IvfIndex, IvfIndexBuilder};
 pub use metric::Metric;
 pub use neighbors::{NONE, Neighbors};
+pub use placement::Placement;
+pub use shifted::{ShiftedIndex, ShiftedIndexBuilder};

@@ -1,5 +1,7 @@
 //! Times of parts of the library, with data resident on the GPU: what `warpann bench` prints.
 
+mod sort;
+
 use std::time::Instant;
 
 use cust::event::{Event, EventFlags};
@@ -17,6 +19,8 @@ use crate::gpu::select::{Plan, Select, select};
 use crate::kmeans::worker::{Assign, Scale, Totals, Worker};
 use crate::select::{Algorithm, Best, Rows, select_k};
 use crate::{Device, Error, Result};
+
+pub use sort::{SortBench, SortRun};
 
 /// Times of repeated runs by device events, in milliseconds, ascending.
 #[derive(Debug, Clone, PartialEq)]

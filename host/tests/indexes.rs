@@ -102,6 +102,11 @@ fn every_kind_and_metric_is_built_and_searched() {
     let bytes = std::fs::read(files.path("x.ivf")).unwrap();
     files.build("y.ivf", &[&["--lists", "6", "--metric", "cosine", "--opq"], PQ.as_slice()].concat());
     assert!(std::fs::read(files.path("y.ivf")).unwrap() == bytes);
+    // Whatever the batches.
+    let batches = ["--batch", "7"];
+    files.build("y.ivf", &[&["--lists", "6", "--metric", "cosine", "--opq"], PQ.as_slice(), &batches].concat());
+    assert!(std::fs::read(files.path("y.ivf")).unwrap() == bytes);
+    assert_eq!(files.build("y.ivf", &["--lists", "3", "--rows", "100"])["vectors"], 100);
     // Without --lists, four times the square root; without --sub-quantizers, parts of four components.
     let built = files.build("x.ivf", &["--kind", "ivf-pq", "--bits", "4"]);
     assert_eq!((&built["lists"], &built["code_bytes"]), (&96.into(), &1.into()));
@@ -113,7 +118,7 @@ fn ids_and_training_vectors_come_from_files() {
     let ids: Vec<u64> = (0..600).map(|id| 5_000_000_000 + 3 * id).collect();
     io::write_ids(files.path("ids.npy"), &ids, 1).unwrap();
     let (given, train) = (files.text("ids.npy"), files.text("query.fvecs"));
-    files.build("x.ivf", &["--ids", &given, "--train", &train, "--lists", "5"]);
+    files.build("x.ivf", &["--ids", &given, "--train", &train, "--lists", "5", "--batch", "250"]);
     let (index, base) = (files.text("x.ivf"), files.text("base.fbin"));
     let found = json(&["search", "--device", "cpu", "--index", &index, "--query", &base, "--k", "1", "--show", "600"]);
     for (row, &id) in found["neighbours"].as_array().unwrap().iter().zip(&ids) {

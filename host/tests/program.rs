@@ -246,6 +246,25 @@ fn kmeans_writes_centroids_and_reports_iterations() {
 }
 
 #[test]
+fn several_devices_find_what_one_does() {
+    let files = Files::new();
+    let run = |device: &str| {
+        let mut args = files.search("base.fvecs", &["--show", "2"]);
+        args[2] = device.to_owned();
+        let mut report = json(&refs(&args));
+        report["neighbours"].take()
+    };
+    assert_eq!(run("cpu,cpu"), run("cpu"));
+    assert_eq!(run("cpu+cpu,cpu+cpu"), run("cpu"));
+    let (base, out) = (files.text("base.u8bin"), files.text("c.fbin"));
+    let kmeans = ["kmeans", "--base", &base, "--centroids", "2", "--out", &out, "--device"];
+    // Ten points are not divided.
+    assert_eq!(json(&[&kmeans[..], &["cpu,cpu"]].concat())["device"], "cpu");
+    assert!(failure(2, &[&kmeans[..], &["cpu+cpu,cpu"]].concat()).contains("replica 1 has 1 shards, the first has 2"));
+    assert!(failure(2, &[&kmeans[..], &["cpu,tpu"]].concat()).contains("'tpu' names no device"));
+}
+
+#[test]
 fn wrong_command_lines_exit_with_2() {
     failure(2, &["search"]);
     failure(2, &["search", "--base", "a", "--query", "b", "--metric", "l3"]);

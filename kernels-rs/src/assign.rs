@@ -69,7 +69,7 @@ pub const RESIDENT_CHUNKS: u32 = 2;
 const RESIDENT_STAGES: u32 = 4;
 const STREAMED_STAGES: u32 = 3;
 /// A sum of norms from which the arithmetic of bounds, or the canonical distance itself, could leave the range of f32.
-const FARTHEST: f32 = 1e19;
+pub(crate) const FARTHEST: f32 = 1e19;
 
 /// What the epilogue needs of a tile of centroids: values, norms, residuals, the greatest norm and residual.
 const INFO_BYTES: u32 = 3 * TILE_ROWS * 4 + 16;
@@ -95,7 +95,7 @@ pub const fn shared_bytes(chunks: u32) -> u32 {
 /// # Safety
 /// `size` is a word of global memory that is changed by atomics only.
 #[inline(always)]
-unsafe fn queue_place(size: *mut u32, wanted: bool, lane: u32) -> u32 {
+pub(crate) unsafe fn queue_place(size: *mut u32, wanted: bool, lane: u32) -> u32 {
     let wanting = warp::ballot(FULL_MASK, wanted);
     let mut first = 0;
     if lane == 0 && wanting != 0 {

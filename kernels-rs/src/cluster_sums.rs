@@ -6,14 +6,20 @@
 //! points grouped by cluster a warp adds up a run of them in registers and does one atomic a component and run.
 //!
 //! # Algorithm
+//! Sums that are exact can also be kept up to date: what changed since the last labels is added to the clusters that points came to,
+//! and taken from those that they left. From the third iteration on that is less than the points, after ten a twentieth.
+//!
 //! ```text
-//! count:  a block counts its share of the labels in shared memory, then adds its counts to the clusters'
-//! scan:   where each cluster's points begin in the order: exclusive sums of the counts
-//! group:  a block counts again, takes places of each cluster by one atomic, and deals them out to its points
-//! add:    a warp walks over a run of the order; when the cluster changes, it adds its registers to the sums
+//! move:   a point whose label changed (all, at first) makes a move to its cluster, and one from the cluster before
+//! count:  a block counts the moves of its share of the points in shared memory, then adds its counts to those of all;
+//!         moves to and from a cluster count apart: group 2c is to c, group 2c + 1 from it
+//! scan:   where the moves of each group begin in the order: exclusive sums of the counts
+//! group:  a block counts again, takes places of each group by one atomic, and deals them out to its moves
+//! add:    a warp walks over a run of the order; when the group changes, it adds its registers to the cluster's sums,
+//!         or takes them away
 //! ```
-//! With more clusters than shared memory holds, `count` and `group` use atomics in global memory, one for all lanes of
-//! a warp that have the same label. Order inside a cluster is that of arrival: it changes nothing.
+//! With more groups than shared memory holds, `count` and `group` use atomics in global memory, one for all lanes of
+//! a warp that have the same group. Order inside a group is that of arrival: it changes nothing.
 //!
 //! # Rounding without conversion
 //! A lane converts x to f64 (exact), and adds ROUND = 1.5 · 2^52 to w·x · 2^s with one fused multiply-add: the result's
@@ -28,25 +34,31 @@
 //! warps end together.
 //!
 //! # Cost
-//! One read of the points where they lie (512 bytes a row of 128 f32: whole sectors), 24 bytes a point for labels and
-//! order, and 8 bytes of atomics a component and run.
+//! One read of the points that moved where they lie (512 bytes a row of 128 f32: whole sectors), 20 bytes a point for labels,
+//! 16 a move for the order, and 8 bytes of atomics a component and run. With all points moving, 1,000,000 × 128 f32 take
+//! 0.13 ms on an H200; 20 iterations from scratch on the standard set with 256 clusters move 3.9 times the points.
 
 use cuda_std::math::mul_add_f64;
 use cuda_std::warp::FULL_MASK;
 use cuda_std::{atomic, global, kernel, shared, shared_array, thread, unroll, warp};
 
+use crate::NO_ROW;
 use crate::element::{self, Element};
 
 /// Threads of a block of the kernels that count, scan and group.
 pub const THREADS: u32 = 1024;
-/// Clusters up to which a block counts in shared memory: 32 KiB.
-pub const SHARED_CLUSTERS: u32 = 8192;
+/// Clusters up to which a block counts in shared memory: 32 KiB for two groups each.
+pub const SHARED_CLUSTERS: u32 = 4096;
 /// Warps in a block of the `add_rows_*` kernels.
 pub const WARPS_PER_BLOCK: u32 = 4;
 /// Components that a warp of those kernels adds up.
 pub const WARP_COMPONENTS: u32 = 128;
+/// Moves that such a warp takes, at least.
+const SHORTEST_RUN: u32 = 16;
 /// Rows that such a warp has in flight.
 const AHEAD: usize = 8;
+/// The group of what is no move.
+const NO_GROUP: u32 = u32::MAX;
 /// 1.5 · 2^52: adding it rounds a number below 2^51 to an integer.
 const ROUND: f64 = 6_755_399_441_055_744.0;
 
@@ -58,81 +70,103 @@ fn share(count: u32) -> (u32, u32) {
     (first, first + each.min(count - first))
 }
 
-/// Counts the labels of points `first` .. `last` in the `clusters` words of dynamic shared memory. All threads of the
+/// The moves of a point: the group that it comes to, and the one that it leaves; both [`NO_GROUP`] where its label did not
+/// change, the second where it had none ([`NO_ROW`]).
+///
+/// # Safety
+/// Both have the point.
+#[inline(always)]
+unsafe fn moves(labels: *const u32, previous: *const u32, point: u32) -> [u32; 2] {
+    // SAFETY: as the caller promises.
+    unsafe {
+        let label = global::load_nc(labels.wrapping_add(point as usize));
+        // `group_moves` writes it afterwards, in the same thread.
+        let before = global::load(previous.wrapping_add(point as usize));
+        let moved = label != before;
+        [if moved { 2 * label } else { NO_GROUP }, if moved && before != NO_ROW { 2 * before + 1 } else { NO_GROUP }]
+    }
+}
+
+/// Counts the moves of points `first` .. `last` in the `groups` words of dynamic shared memory. All threads of the
 /// block; ends with a barrier.
 ///
 /// # Safety
-/// `labels` has those points, each below `clusters`.
+/// As [`moves`] for those points; their groups are below `groups`.
 #[inline(always)]
-unsafe fn count_shared(labels: *const u32, first: u32, last: u32, clusters: u32) {
+unsafe fn count_shared(labels: *const u32, previous: *const u32, first: u32, last: u32, groups: u32) {
     let thread = thread::thread_idx_x();
     let counts = shared::dynamic::<u32>();
-    // SAFETY: labels are below `clusters`, as the caller promises; barriers stand between clearing, counting and what
+    // SAFETY: groups are below `groups`, as the caller promises; barriers stand between clearing, counting and what
     // follows.
     unsafe {
-        let mut cluster = thread;
-        while cluster < clusters {
-            counts.add(cluster).store(0);
-            cluster += THREADS;
+        let mut group = thread;
+        while group < groups {
+            counts.add(group).store(0);
+            group += THREADS;
         }
         thread::sync_threads();
         let mut at = thread;
         while at < last - first {
-            let label = global::load_nc(labels.wrapping_add((first + at) as usize));
-            atomic::shared_add_u32(counts.add(label), 1);
+            let moves = moves(labels, previous, first + at);
+            unroll::<2>(|way| {
+                if moves[way] != NO_GROUP {
+                    atomic::shared_add_u32(counts.add(moves[way]), 1);
+                }
+            });
             at += THREADS;
         }
     }
     thread::sync_threads();
 }
 
-/// Adds the number of points of each cluster to `counts`. Grid: any, blocks of [`THREADS`], 4 · `clusters` bytes of
-/// dynamic shared memory.
+/// Adds the number of moves of each group to `counts`. Where `previous` is [`NO_ROW`], a point comes from nowhere. Grid: any,
+/// blocks of [`THREADS`], 8 · `clusters` bytes of dynamic shared memory.
 ///
 /// # Safety
-/// `labels` has `count` labels below `clusters` ≤ [`SHARED_CLUSTERS`], `counts` `clusters` words.
+/// `labels` and `previous` have `count` labels below `clusters` ≤ [`SHARED_CLUSTERS`], or `NO_ROW` in the second; `counts`
+/// has 2 · `clusters` words.
 #[kernel(max_threads = 1024)]
-pub unsafe fn count_labels(labels: *const u32, count: u32, clusters: u32, counts: *mut u32) {
+pub unsafe fn count_moves(labels: *const u32, previous: *const u32, count: u32, clusters: u32, counts: *mut u32) {
     let (first, last) = share(count);
     // SAFETY: the share lies inside the labels.
     unsafe {
-        count_shared(labels, first, last, clusters);
-        let mut cluster = thread::thread_idx_x();
-        while cluster < clusters {
-            let found = shared::dynamic::<u32>().add(cluster).load();
+        count_shared(labels, previous, first, last, 2 * clusters);
+        let mut group = thread::thread_idx_x();
+        while group < 2 * clusters {
+            let found = shared::dynamic::<u32>().add(group).load();
             if found > 0 {
-                atomic::add_u32(counts.wrapping_add(cluster as usize), found);
+                atomic::add_u32(counts.wrapping_add(group as usize), found);
             }
-            cluster += THREADS;
+            group += THREADS;
         }
     }
 }
 
-/// Adds one for each lane to the word of its label, with one atomic for equal labels; returns what the word held before
-/// the lanes below with the same label. Lanes without a label pass `u32::MAX`, add nothing and get nothing of use. All
+/// Adds one for each lane to the word of its group, with one atomic for equal groups; returns what the word held before
+/// the lanes below with the same group. Lanes without a group pass [`NO_GROUP`], add nothing and get nothing of use. All
 /// 32 lanes arrive.
 ///
 /// # Safety
-/// `words` has one for each label.
+/// `words` has one for each group.
 #[inline(always)]
-unsafe fn add_by_label(words: *mut u32, label: u32, lane: u32) -> u32 {
-    let peers = warp::match_any(FULL_MASK, label);
+unsafe fn add_by_group(words: *mut u32, group: u32, lane: u32) -> u32 {
+    let peers = warp::match_any(FULL_MASK, group);
     // The lowest lane of the mask, which holds this one.
     let leader = 31 - (peers & peers.wrapping_neg()).leading_zeros();
     let mut before = 0;
-    if lane == leader && label != u32::MAX {
+    if lane == leader && group != NO_GROUP {
         // SAFETY: as the caller promises.
-        before = unsafe { atomic::add_u32(words.wrapping_add(label as usize), peers.count_ones()) };
+        before = unsafe { atomic::add_u32(words.wrapping_add(group as usize), peers.count_ones()) };
     }
     warp::shuffle_idx(FULL_MASK, before, leader) + (peers & ((1 << lane) - 1)).count_ones()
 }
 
-/// As [`count_labels`], for any number of clusters and without shared memory.
+/// As [`count_moves`], for any number of clusters and without shared memory.
 ///
 /// # Safety
-/// `labels` has `count` labels, `counts` a word for each.
+/// As [`count_moves`], but for the limit.
 #[kernel(max_threads = 1024)]
-pub unsafe fn count_labels_global(labels: *const u32, count: u32, counts: *mut u32) {
+pub unsafe fn count_moves_global(labels: *const u32, previous: *const u32, count: u32, counts: *mut u32) {
     let (thread, lane) = (thread::thread_idx_x(), warp::lane_id());
     let (first, last) = share(count);
     let mut at = 0;
@@ -140,31 +174,33 @@ pub unsafe fn count_labels_global(labels: *const u32, count: u32, counts: *mut u
         let here = at + thread < last - first;
         // SAFETY: first + at + thread < last.
         unsafe {
-            let label =
-                if here { global::load_nc(labels.wrapping_add((first + at + thread) as usize)) } else { u32::MAX };
-            add_by_label(counts, label, lane);
+            let moves = if here { moves(labels, previous, first + at + thread) } else { [NO_GROUP; 2] };
+            unroll::<2>(|way| {
+                add_by_group(counts, moves[way], lane);
+            });
         }
         at += THREADS;
     }
 }
 
-/// Exclusive sums: `next[c]` becomes the number of points of clusters below c. Adds the counts to `totals` and clears
-/// them. Grid: one block of [`THREADS`].
+/// Exclusive sums: `next[g]` becomes the number of moves of groups below g, and `next[2 · clusters]` that of all. Adds what each
+/// cluster gained to `totals`, and clears the counts. Grid: one block of [`THREADS`].
 ///
 /// # Safety
-/// All three have `clusters` words.
+/// `counts` has 2 · `clusters` words, `next` one more, `totals` `clusters` words.
 #[kernel(max_threads = 1024)]
-pub unsafe fn scan_clusters(clusters: u32, counts: *mut u32, next: *mut u32, totals: *mut u32) {
+pub unsafe fn scan_groups(clusters: u32, counts: *mut u32, next: *mut u32, totals: *mut u32) {
     let (thread, lane, warp) = (thread::thread_idx_x(), warp::lane_id(), warp::warp_id());
     let warp_sums = shared_array!(u32, 32);
+    let groups = 2 * clusters;
     let mut before = 0;
     let mut first = 0;
-    while first < clusters {
-        let cluster = (first + thread) as usize;
-        let exists = first + thread < clusters;
-        // SAFETY: the cluster exists; a warp's sum is written by one lane, and read between two barriers.
+    while first < groups {
+        let group = (first + thread) as usize;
+        let exists = first + thread < groups;
+        // SAFETY: the group exists; a warp's sum is written by one lane, and read between two barriers.
         unsafe {
-            let count = if exists { global::load(counts.wrapping_add(cluster)) } else { 0 };
+            let count = if exists { global::load(counts.wrapping_add(group)) } else { 0 };
             let up_to = warp::inclusive_sum(count);
             if lane == 31 {
                 warp_sums.add(warp).store(up_to);
@@ -175,62 +211,93 @@ pub unsafe fn scan_clusters(clusters: u32, counts: *mut u32, next: *mut u32, tot
             thread::sync_threads();
             let below = warp::shuffle_idx(FULL_MASK, of_warps, warp.max(1) - 1);
             let below = if warp == 0 { 0 } else { below };
+            let left = warp::shuffle_xor(FULL_MASK, count, 1);
             if exists {
-                global::store(next.wrapping_add(cluster), before + below + up_to - count);
-                let total = totals.wrapping_add(cluster);
-                global::store(total, global::load(total) + count);
-                global::store(counts.wrapping_add(cluster), 0);
+                global::store(next.wrapping_add(group), before + below + up_to - count);
+                if group.is_multiple_of(2) {
+                    let total = totals.wrapping_add(group / 2);
+                    global::store(total, global::load(total).wrapping_add(count).wrapping_sub(left));
+                }
+                global::store(counts.wrapping_add(group), 0);
             }
             before += warp::shuffle_idx(FULL_MASK, of_warps, 31);
         }
         first += THREADS;
     }
+    if thread == 0 {
+        // SAFETY: the word behind the groups'.
+        unsafe { global::store(next.wrapping_add(groups as usize), before) };
+    }
 }
 
 #[inline(always)]
-fn entry(label: u32, point: u32) -> u64 {
-    (label as u64) << 32 | point as u64
+fn entry(group: u32, point: u32) -> u64 {
+    (group as u64) << 32 | point as u64
 }
 
-/// Writes the points in the order of their clusters: `order` gets (label << 32 | point), cluster c from place `next[c]`
-/// on, which moves to its end. Grid: any, blocks of [`THREADS`], 4 · `clusters` bytes of dynamic shared memory.
+/// Makes the label that a point came to its previous one.
 ///
 /// # Safety
-/// `labels` has `count` labels below `clusters` ≤ [`SHARED_CLUSTERS`], `order` room for as many; `next` is from
-/// [`scan_clusters`].
+/// `previous` has the point if it moved.
+#[inline(always)]
+unsafe fn keep(previous: *mut u32, point: u32, moves: [u32; 2]) {
+    if moves[0] != NO_GROUP {
+        // SAFETY: as the caller promises.
+        unsafe { global::store(previous.wrapping_add(point as usize), moves[0] / 2) };
+    }
+}
+
+/// Writes the moves in the order of their groups: `order` gets (group << 32 | point), group g from place `next[g]`
+/// on, which moves to its end. `previous` becomes equal to `labels`. Grid: any, blocks of [`THREADS`],
+/// 8 · `clusters` bytes of dynamic shared memory.
+///
+/// # Safety
+/// As [`count_moves`]; `order` has room for all moves, at most two a point; `next` is from [`scan_groups`].
 #[kernel(max_threads = 1024)]
-pub unsafe fn group_points(labels: *const u32, count: u32, clusters: u32, next: *mut u32, order: *mut u64) {
+pub unsafe fn group_moves(
+    labels: *const u32,
+    previous: *mut u32,
+    count: u32,
+    clusters: u32,
+    next: *mut u32,
+    order: *mut u64,
+) {
     let thread = thread::thread_idx_x();
     let (first, last) = share(count);
     let places = shared::dynamic::<u32>();
     // SAFETY: the share lies inside the labels; each place is given out once, since blocks take disjoint ranges.
     unsafe {
-        count_shared(labels, first, last, clusters);
-        let mut cluster = thread;
-        while cluster < clusters {
-            let found = places.add(cluster).load();
+        count_shared(labels, previous, first, last, 2 * clusters);
+        let mut group = thread;
+        while group < 2 * clusters {
+            let found = places.add(group).load();
             if found > 0 {
-                places.add(cluster).store(atomic::add_u32(next.wrapping_add(cluster as usize), found));
+                places.add(group).store(atomic::add_u32(next.wrapping_add(group as usize), found));
             }
-            cluster += THREADS;
+            group += THREADS;
         }
         thread::sync_threads();
         let mut at = thread;
         while at < last - first {
-            let label = global::load_nc(labels.wrapping_add((first + at) as usize));
-            let place = atomic::shared_add_u32(places.add(label), 1);
-            global::store(order.wrapping_add(place as usize), entry(label, first + at));
+            let moves = moves(labels, previous, first + at);
+            unroll::<2>(|way| {
+                if moves[way] != NO_GROUP {
+                    let place = atomic::shared_add_u32(places.add(moves[way]), 1);
+                    global::store(order.wrapping_add(place as usize), entry(moves[way], first + at));
+                }
+            });
+            keep(previous, first + at, moves);
             at += THREADS;
         }
     }
 }
 
-/// As [`group_points`], for any number of clusters and without shared memory.
+/// As [`group_moves`], for any number of clusters and without shared memory.
 ///
 /// # Safety
-/// As [`group_points`], but for the limit.
+/// As [`group_moves`], but for the limit.
 #[kernel(max_threads = 1024)]
-pub unsafe fn group_points_global(labels: *const u32, count: u32, next: *mut u32, order: *mut u64) {
+pub unsafe fn group_moves_global(labels: *const u32, previous: *mut u32, count: u32, next: *mut u32, order: *mut u64) {
     let (thread, lane) = (thread::thread_idx_x(), warp::lane_id());
     let (first, last) = share(count);
     let mut at = 0;
@@ -239,11 +306,14 @@ pub unsafe fn group_points_global(labels: *const u32, count: u32, next: *mut u32
         let point = first + at + thread;
         // SAFETY: the point exists; each place is given out once.
         unsafe {
-            let label = if here { global::load_nc(labels.wrapping_add(point as usize)) } else { u32::MAX };
-            let place = add_by_label(next, label, lane);
-            if here {
-                global::store(order.wrapping_add(place as usize), entry(label, point));
-            }
+            let moves = if here { moves(labels, previous, point) } else { [NO_GROUP; 2] };
+            unroll::<2>(|way| {
+                let place = add_by_group(next, moves[way], lane);
+                if moves[way] != NO_GROUP {
+                    global::store(order.wrapping_add(place as usize), entry(moves[way], point));
+                }
+            });
+            keep(previous, point, moves);
         }
         at += THREADS;
     }
@@ -259,8 +329,7 @@ unsafe fn add_rows<E: Element>(
     rows: *const E::Stored,
     stride: u32,
     order: *const u64,
-    count: u32,
-    run: u32,
+    move_count: *const u32,
     weights: *const f32,
     component_scale: f64,
     weight_scale: f64,
@@ -269,7 +338,10 @@ unsafe fn add_rows<E: Element>(
 ) {
     let lane = warp::lane_id();
     let warp = thread::block_idx_x() * WARPS_PER_BLOCK + warp::warp_id();
-    // In 64 bits: the last warps of the last block may begin past the end.
+    // SAFETY: the caller promises the word.
+    let count = unsafe { global::load_nc(move_count) };
+    let run = count.div_ceil((thread::grid_dim_x() * WARPS_PER_BLOCK).max(1)).max(SHORTEST_RUN);
+    // In 64 bits: the last warps may begin past the end.
     let first = warp as u64 * run as u64;
     if first >= count as u64 {
         return;
@@ -285,14 +357,14 @@ unsafe fn add_rows<E: Element>(
 
     // SAFETY: places are below `count`, where the order names points and clusters that exist; quad < quads.
     unsafe {
-        let mut cluster = (global::load_nc(order.wrapping_add(first as usize)) >> 32) as u32;
+        let mut group = (global::load_nc(order.wrapping_add(first as usize)) >> 32) as u32;
         let (mut acc, mut weight_acc, mut points) = ([0u64; 4], 0u64, 0u64);
         let mut at = first;
         while at < last {
             // A lane looks up one place; past the end it repeats the last.
             let here = (last - at).min(32);
             let mine = global::load_nc(order.wrapping_add((at + lane.min(here - 1)) as usize));
-            let (my_cluster, my_point) = ((mine >> 32) as u32, mine as u32);
+            let (my_group, my_point) = ((mine >> 32) as u32, mine as u32);
             let my_weight =
                 if weights.is_null() { 1.0 } else { global::load_nc(weights.wrapping_add(my_point as usize)) };
             let mut from = 0;
@@ -303,24 +375,13 @@ unsafe fn add_rows<E: Element>(
                     x[i] = E::load4(rows.wrapping_add(point as usize * stride as usize), quad);
                 });
                 unroll::<AHEAD>(|i| {
-                    let of = warp::shuffle_idx(FULL_MASK, my_cluster, from + i as u32);
+                    let of = warp::shuffle_idx(FULL_MASK, my_group, from + i as u32);
                     let weight = warp::shuffle_idx(FULL_MASK, my_weight, from + i as u32) as f64;
                     if from + (i as u32) < here {
-                        if of != cluster {
-                            flush(
-                                sums,
-                                weight_sums,
-                                stride,
-                                cluster,
-                                quad,
-                                adds,
-                                adds_weights,
-                                acc,
-                                weight_acc,
-                                points,
-                            );
+                        if of != group {
+                            flush(sums, weight_sums, stride, group, quad, adds, adds_weights, acc, weight_acc, points);
                             (acc, weight_acc, points) = ([0; 4], 0, 0);
-                            cluster = of;
+                            group = of;
                         }
                         unroll::<4>(|e| {
                             let product = weight * x[i][e] as f64;
@@ -334,21 +395,21 @@ unsafe fn add_rows<E: Element>(
             }
             at += 32;
         }
-        flush(sums, weight_sums, stride, cluster, quad, adds, adds_weights, acc, weight_acc, points);
+        flush(sums, weight_sums, stride, group, quad, adds, adds_weights, acc, weight_acc, points);
     }
 }
 
-/// Adds what a lane has of `points` points to its cluster's sums.
+/// Adds what a lane has of `points` points to its cluster's sums, or takes it away, as the group says.
 ///
 /// # Safety
-/// The sums have the cluster, and `quad`.
+/// The sums have the group's cluster, and `quad`.
 #[inline(always)]
 #[expect(clippy::too_many_arguments, reason = "the registers of a lane")]
 unsafe fn flush(
     sums: *mut u64,
     weight_sums: *mut u64,
     stride: u32,
-    cluster: u32,
+    group: u32,
     quad: u32,
     adds: bool,
     adds_weights: bool,
@@ -357,16 +418,21 @@ unsafe fn flush(
     points: u64,
 ) {
     let rounding = points.wrapping_mul(ROUND.to_bits());
+    let cluster = group / 2;
+    let change = |acc: u64| {
+        let sum = acc.wrapping_sub(rounding);
+        if group.is_multiple_of(2) { sum } else { sum.wrapping_neg() }
+    };
     if adds {
         let to = sums.wrapping_add(cluster as usize * stride as usize + 4 * quad as usize);
         // SAFETY: as the caller promises.
         unroll::<4>(|e| unsafe {
-            atomic::add_u64(to.wrapping_add(e), acc[e].wrapping_sub(rounding));
+            atomic::add_u64(to.wrapping_add(e), change(acc[e]));
         });
     }
     if adds_weights {
         // SAFETY: as the caller promises.
-        unsafe { atomic::add_u64(weight_sums.wrapping_add(cluster as usize), weight_acc.wrapping_sub(rounding)) };
+        unsafe { atomic::add_u64(weight_sums.wrapping_add(cluster as usize), change(weight_acc)) };
     }
 }
 
@@ -386,25 +452,25 @@ macro_rules! clustering_instances {
 
 macro_rules! define_kernels {
     ($(($element:ident, $stored:ty, $s:ident, $sh:ident, $a:ident, $ah:ident, $name:ident, $handle:ident))*) => {$(
-        /// Adds round(w·x · `component_scale`) of every point in `order` to its cluster's row of `sums`, and round(w ·
-        /// `weight_scale`) to its word of `weight_sums`; without weights (null) w is 1 and nothing is added there. Sums
-        /// are i64 in two's complement.
+        /// Adds round(w·x · `component_scale`) of every point in `order` to its cluster's row of `sums`, or takes it away, and
+        /// round(w · `weight_scale`) to its word of `weight_sums`; without weights (null) w is 1 and nothing is added
+        /// there. Sums are i64 in two's complement.
         ///
-        /// `order` has `count` entries, grouped by cluster as [`group_points`] leaves them; `rows` and `sums` have
-        /// `stride` components a row, a multiple of 4. A warp takes `run` ≥ 1 entries. Grid: (ceil(count / (4 · run)),
-        /// ceil(stride / 128)), blocks of 128.
+        /// `order` has `*move_count` moves, as [`group_moves`] leaves them; `rows` and `sums` have `stride` components a
+        /// row, a multiple of 4. The warps of a row of the grid share the moves. Grid: (any, ceil(stride / 128)), blocks of
+        /// 128.
         ///
         /// # Safety
         /// All pointers that are not null cover the shapes above; points and clusters of the order exist.
         #[kernel(max_threads = 128, min_blocks = 6)]
         pub unsafe fn $name(
-            rows: *const $stored, stride: u32, order: *const u64, count: u32, run: u32, weights: *const f32,
+            rows: *const $stored, stride: u32, order: *const u64, move_count: *const u32, weights: *const f32,
             component_scale: f64, weight_scale: f64, sums: *mut u64, weight_sums: *mut u64,
         ) {
             // SAFETY: the same contract.
             unsafe {
                 add_rows::<element::$element>(
-                    rows, stride, order, count, run, weights, component_scale, weight_scale, sums, weight_sums,
+                    rows, stride, order, move_count, weights, component_scale, weight_scale, sums, weight_sums,
                 )
             }
         }

@@ -17,6 +17,8 @@
 use cuda_std::global::{F32x4, U32x2};
 use cuda_std::{global, math, unroll};
 
+use crate::pq_codes::code_at;
+
 /// An image of coded vectors in global memory.
 #[derive(Clone, Copy)]
 pub struct Codes {
@@ -45,19 +47,9 @@ impl Codes {
     /// The row exists, and m < dim / width.
     #[inline(always)]
     pub unsafe fn code(&self, row: u32, m: u32) -> u32 {
-        let at = self.codes.wrapping_add(row as usize * self.code_bytes as usize);
-        // SAFETY: the code's bits end within the row's bytes; where they end in the first byte the second is not used.
-        unsafe {
-            if self.bits == 8 {
-                global::load_nc(at.wrapping_add(m as usize)) as u32
-            } else {
-                let (first, shift) = (m * self.bits / 8, m * self.bits % 8);
-                let second = (first + 1).min(self.code_bytes - 1);
-                let low = global::load_nc(at.wrapping_add(first as usize)) as u32;
-                let high = global::load_nc(at.wrapping_add(second as usize)) as u32;
-                (low | high << 8) >> shift & ((1 << self.bits) - 1)
-            }
-        }
+        let code = self.codes.wrapping_add(row as usize * self.code_bytes as usize);
+        // SAFETY: the row's code holds sub-quantizer m, and bits are at most 8, as the field says.
+        unsafe { code_at(code, m, self.bits) }
     }
 
     /// Components 4·`quad` .. 4·`quad` + 4 of the vector in storage row `row`, which lies in list `list`; zeros from `dim` on.

@@ -86,6 +86,7 @@ unsafe fn encode<const STAGED: bool>(
     labels: *const u32,
     centroids: *const f32,
     codebooks: *const f32,
+    stride: u32,
     sub_quantizers: u32,
     width: u32,
     bits: u32,
@@ -94,7 +95,7 @@ unsafe fn encode<const STAGED: bool>(
     codes: *mut u8,
 ) {
     let thread = thread::thread_idx_x();
-    let dim = (sub_quantizers * width) as usize;
+    let stride = stride as usize;
     let codewords = 1u32 << bits;
     let code_bytes = (sub_quantizers as usize * bits as usize).div_ceil(8);
     let book = shared::dynamic::<f32>();
@@ -110,7 +111,8 @@ unsafe fn encode<const STAGED: bool>(
             let row = number[r].min(row_count - 1) as usize;
             let label = if labels.is_null() { 0 } else { global::load_nc(labels.wrapping_add(row)) as usize };
             // Without labels `centroids` is null and stays it.
-            vector[r] = Vector { row: rows.wrapping_add(row * dim), centroid: centroids.wrapping_add(label * dim) };
+            vector[r] =
+                Vector { row: rows.wrapping_add(row * stride), centroid: centroids.wrapping_add(label * stride) };
         });
         let mut words = [0u64; ROWS];
         let mut part = thread::block_idx_y() * run;
@@ -211,8 +213,8 @@ macro_rules! define_kernels {
     ($($(#[$doc:meta])* $name:ident, $staged:literal;)*) => {$(
         $(#[$doc])*
         ///
-        /// `rows`: row-major, `row_count` ≥ 1 rows of `sub_quantizers` · `width` components. `labels` and `centroids` are both
-        /// null, or the row of `centroids` that is subtracted from each row. `codebooks`: `sub_quantizers` × `width` ×
+        /// `rows`: `row_count` ≥ 1 rows of `sub_quantizers` · `width` components, row-major with `stride`, as are centroids. `labels`
+        /// and `centroids` are both null, or the row of `centroids` that is subtracted from each row. `codebooks`: `sub_quantizers` × `width` ×
         /// 2^`bits`, 16-byte aligned. `piece`, a power of two from 8 to 2^bits, counts the codewords that are in shared memory
         /// at once. `codes` gets ceil(sub_quantizers · bits / 8) bytes a row. `run`, a multiple of 8: the sub-quantizers of a
         /// block.
@@ -224,12 +226,13 @@ macro_rules! define_kernels {
         #[kernel(max_threads = 128, min_blocks = 4)]
         pub unsafe fn $name(
             rows: *const f32, row_count: u32, labels: *const u32, centroids: *const f32, codebooks: *const f32,
-            sub_quantizers: u32, width: u32, bits: u32, piece: u32, run: u32, codes: *mut u8,
+            stride: u32, sub_quantizers: u32, width: u32, bits: u32, piece: u32, run: u32, codes: *mut u8,
         ) {
             // SAFETY: the same contract.
             unsafe {
                 encode::<$staged>(
-                    rows, row_count, labels, centroids, codebooks, sub_quantizers, width, bits, piece, run, codes,
+                    rows, row_count, labels, centroids, codebooks, stride, sub_quantizers, width, bits, piece, run,
+                    codes,
                 )
             }
         }

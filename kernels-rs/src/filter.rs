@@ -28,6 +28,9 @@
 //! are covered by 2⁻²⁰(‖x‖² + ‖y‖²) (inner products: 2⁻²⁰‖x‖‖y‖). [`QueryTerms`] adds these up with the greatest norm and
 //! residual of the tile: one number a query and tile. A NaN or infinite bound (components near f32's limits) keeps all.
 //!
+//! One factor takes a product of copies to one of vectors: a power of two, that of both scales. With components of about
+//! 10⁻¹⁸ on either side, or 10²³, it is 0 or infinite in f32, although some scores are not: then every bound is infinite.
+//!
 //! # How it maps to the machine
 //! 1. A block owns 128 queries and walks over tiles of 128 base rows; 8 warps as 2 × 4, each 64 × 32, `mma.m16n8k16`.
 //! 2. `cp.async` fills a ring of stages of 64 components (128 bytes a row) across tile borders: the pipeline never drains.
@@ -53,7 +56,7 @@ use cuda_std::math::mul_add_f32;
 use cuda_std::warp::FULL_MASK;
 use cuda_std::{async_copy, atomic, global, kernel, shared, thread, unroll, warp};
 
-use crate::prepare::{METRIC_L2, scale_of};
+use crate::prepare::{METRIC_L2, product_factor, scale_of};
 pub use crate::tile::{CHUNK, THREADS, TILE_ROWS};
 use crate::tile::{CHUNK_TILE_BYTES, COLUMN_TILES, Part, copy_chunk};
 
@@ -101,7 +104,7 @@ pub struct QueryTerms {
 
 impl QueryTerms {
     /// Covers rounding; also of the bound itself, upwards.
-    const UNIT: f32 = 1.0 / 1_048_576.0;
+    pub(crate) const UNIT: f32 = 1.0 / 1_048_576.0;
     /// Below this, f32 products of norms may round to zero.
     const TINY: f32 = 1e-35;
 
@@ -117,6 +120,14 @@ impl QueryTerms {
         } else {
             QueryTerms { per_norm: (per_norm + Self::UNIT * x.norm) * up, per_residual: x.norm * up, own: Self::TINY }
         }
+    }
+
+    /// These terms where `factor` ([`crate::prepare::product_factor`]) says what products stand for; if it left the range of
+    /// f32, an infinite bound.
+    #[inline(always)]
+    pub fn with_factor(self, factor: f32) -> QueryTerms {
+        let lost = factor == 0.0 || !factor.is_finite();
+        QueryTerms { own: if lost { f32::INFINITY } else { self.own }, ..self }
     }
 
     /// The part of the bound that depends on the base's side alone.
@@ -203,6 +214,10 @@ unsafe fn filter<const RESIDENT: bool, const DENSE: bool>(
         };
         let query_tile = queries.wrapping_add(first_query as usize * stride as usize);
 
+        let query_scale = scale_of(metric, f32::from_bits(global::load_nc(query_greatest)));
+        let base_scale = scale_of(metric, f32::from_bits(global::load_nc(base_greatest)));
+        let factor = product_factor(metric, query_scale, base_scale);
+
         // Rows past the last query have no limit: nothing is kept.
         if thread < TILE_QUERIES {
             let query = (first_query + thread) as usize;
@@ -213,7 +228,7 @@ unsafe fn filter<const RESIDENT: bool, const DENSE: bool>(
                     norm: global::load_nc(query_norms.wrapping_add(query)),
                     residual: global::load_nc(query_residuals.wrapping_add(query)),
                 };
-                terms = QueryTerms::new(metric, stride, x);
+                terms = QueryTerms::new(metric, stride, x).with_factor(factor);
                 if !DENSE {
                     limit = global::load_nc(limits.wrapping_add(query));
                 }
@@ -221,10 +236,6 @@ unsafe fn filter<const RESIDENT: bool, const DENSE: bool>(
             let words = [terms.per_norm, terms.per_residual, terms.own, terms.own + limit];
             terms_at.add(thread).store(global::F32x4(words));
         }
-
-        let scale = (1.0 / scale_of(metric, f32::from_bits(global::load_nc(query_greatest))))
-            * (1.0 / scale_of(metric, f32::from_bits(global::load_nc(base_greatest))));
-        let scale = if metric == METRIC_L2 { -2.0 * scale } else { -scale };
 
         // The load cursor runs `stages - 1` steps ahead of the compute cursor; a step is one chunk of one tile.
         let (mut load_visit, mut load_chunk, mut load_stage) = (first_visit, 0u32, 0u32);
@@ -316,7 +327,7 @@ unsafe fn filter<const RESIDENT: bool, const DENSE: bool>(
                     let mut scores = [[0.0f32; 2]; COLUMN_TILES];
                     unroll::<COLUMN_TILES>(|j| {
                         unroll::<2>(|e| {
-                            scores[j][e] = mul_add_f32(acc[i][j][2 * half + e], scale, values[j][e]);
+                            scores[j][e] = mul_add_f32(acc[i][j][2 * half + e], factor, values[j][e]);
                         });
                     });
                     if DENSE {

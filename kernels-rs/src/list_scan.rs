@@ -42,7 +42,8 @@
 //!
 //! # Cost
 //! Bytes: rows · d · 2 (or codes) once per 64 queries of a list, and 4 a pair. Operations: 2 · d a pair and padding to 64
-//! queries and 128 rows: with 20 queries a list and 244 rows a third of the product is used, which the memory hides.
+//! queries and 128 rows: with 20 queries a list and 244 rows a third of the product is used, which the memory hides. Where that
+//! does not, when appending, rows are padded to 32: warps without a row leave the product to others.
 //!
 //! # What lost
 //! Decoding from f32 codebooks and centroids in cache, without the table: 1.35 ms for 0.36 of the flat scan (10,000 queries, 32 probes,
@@ -472,8 +473,9 @@ unsafe fn scan<
                     global::load_nc(work.lengths.wrapping_add(list as usize)),
                 )
             };
-            let item_length = (length - first_row).min(work.item_rows);
-            let tiles = item_length.div_ceil(TILE_ROWS);
+            // The tile of rows at hand, and where the item ends: with the list, or at the next item's tile.
+            let mut row = first_row;
+            let end = first_row + (length - first_row).min(work.item_rows);
 
             let mut ahead = rows.ahead(start + first_row, 0, thread);
             // The item before may still be read.
@@ -512,11 +514,11 @@ unsafe fn scan<
                 }
             }
             // The load cursor runs `R::STAGES - 1` steps ahead of the compute cursor; a step is one chunk of one tile.
-            let (mut load_tile, mut load_chunk, mut load_stage) = (0u32, 0u32, 0u32);
+            let (mut load_row, mut load_chunk, mut load_stage) = (first_row, 0u32, 0u32);
             let mut load_step = || {
-                if load_tile < tiles {
+                if load_row < end {
                     let to = ring.add(load_stage * stage_bytes);
-                    rows.fill(to, list, start + first_row + load_tile * TILE_ROWS, load_chunk, thread, ahead);
+                    rows.fill(to, list, start + load_row, load_chunk, thread, ahead);
                     if !RESIDENT {
                         copy_queries(to.add(ROWS_BYTES), load_chunk);
                     }
@@ -524,11 +526,11 @@ unsafe fn scan<
                     load_chunk += 1;
                     if load_chunk == chunks {
                         load_chunk = 0;
-                        load_tile += 1;
+                        load_row += TILE_ROWS;
                     }
                     // Past the last tile the last one's rows are fetched again: they exist.
-                    let tile = load_tile.min(tiles - 1);
-                    ahead = rows.ahead(start + first_row + tile * TILE_ROWS, load_chunk, thread);
+                    let row = if load_row < end { load_row } else { load_row - TILE_ROWS };
+                    ahead = rows.ahead(start + row, load_chunk, thread);
                 }
                 async_copy::commit();
             };
@@ -539,19 +541,16 @@ unsafe fn scan<
             });
 
             // Values are fetched a tile ahead: a trip to memory that nobody waits for.
-            let value_of = |tile: u32| {
-                let row = tile * TILE_ROWS + thread;
-                if thread < TILE_ROWS && tile < tiles { work.value(start + first_row + row) } else { 0.0 }
-            };
-            let mut next_value = value_of(0);
+            let value_of =
+                |row: u32| if thread < TILE_ROWS && row < end { work.value(start + row + thread) } else { 0.0 };
+            let mut next_value = value_of(row);
             let mut stage = 0;
-            let mut tile = 0;
-            while tile < tiles {
-                let values_at = values_at.add((tile & 1) * TILE_ROWS);
+            while row < end {
+                let values_at = values_at.add((row / TILE_ROWS % 2) * TILE_ROWS);
                 if thread < TILE_ROWS {
                     values_at.add(thread).store(next_value);
                 }
-                next_value = value_of(tile + 1);
+                next_value = value_of(row + TILE_ROWS);
                 let mut acc = [[[0.0f32; 4]; COLUMNS]; MMAS];
                 let mut chunk = 0;
                 while chunk < chunks {
@@ -571,25 +570,30 @@ unsafe fn scan<
                     warp::sync_warp(FULL_MASK);
                     let b_at = ring.add(stage * stage_bytes);
                     let a_at = if RESIDENT { queries_at.add(chunk * query_bytes) } else { b_at.add(ROWS_BYTES) };
-                    unroll::<4>(|step| {
-                        let step = 2 * step as u32;
-                        let mut a = [[0u32; 4]; MMAS];
-                        let mut b = [[0u32; 4]; 2];
-                        unroll::<MMAS>(|i| {
-                            a[i] = mma::ldmatrix_x4(a_at.add(chunk_offset(a_row + 16 * i as u32, step + a_half)));
-                        });
-                        unroll::<2>(|j| {
-                            if 2 * j < COLUMNS {
-                                b[j] = mma::ldmatrix_x4(b_at.add(chunk_offset(b_row + 16 * j as u32, step + b_half)));
-                            }
-                        });
-                        unroll::<MMAS>(|i| {
-                            unroll::<COLUMNS>(|j| {
-                                let b = [b[j / 2][2 * (j % 2)], b[j / 2][2 * (j % 2) + 1]];
-                                mma::mma_m16n8k16_f16(&mut acc[i][j], &a[i], b);
+                    // A warp without rows leaves the tensor cores to others; the same for all its lanes. (Of the other kernels, registers
+                    // suffer by the branch.)
+                    if !APPEND || !RESIDENT || row + warp_column * warp_columns < end {
+                        unroll::<4>(|step| {
+                            let step = 2 * step as u32;
+                            let mut a = [[0u32; 4]; MMAS];
+                            let mut b = [[0u32; 4]; 2];
+                            unroll::<MMAS>(|i| {
+                                a[i] = mma::ldmatrix_x4(a_at.add(chunk_offset(a_row + 16 * i as u32, step + a_half)));
+                            });
+                            unroll::<2>(|j| {
+                                if 2 * j < COLUMNS {
+                                    b[j] =
+                                        mma::ldmatrix_x4(b_at.add(chunk_offset(b_row + 16 * j as u32, step + b_half)));
+                                }
+                            });
+                            unroll::<MMAS>(|i| {
+                                unroll::<COLUMNS>(|j| {
+                                    let b = [b[j / 2][2 * (j % 2)], b[j / 2][2 * (j % 2) + 1]];
+                                    mma::mma_m16n8k16_f16(&mut acc[i][j], &a[i], b);
+                                });
                             });
                         });
-                    });
+                    }
                     stage = if stage + 1 == R::STAGES { 0 } else { stage + 1 };
                     chunk += 1;
                 }
@@ -597,8 +601,7 @@ unsafe fn scan<
                 let column = warp_column * warp_columns + c_column;
                 let mut values = [[0.0f32; 2]; COLUMNS];
                 unroll::<COLUMNS>(|j| values[j] = values_at.add(column + 8 * j as u32).cast::<F32x2>().load().0);
-                let end = padded(length);
-                let first = first_row + tile * TILE_ROWS + column;
+                let first = row + column;
                 unroll::<MMAS>(|i| {
                     unroll::<2>(|half| {
                         let place = warp_row * warp_rows + 16 * i as u32 + 8 * half as u32 + c_row;
@@ -621,9 +624,8 @@ unsafe fn scan<
                             if hit {
                                 let query = numbers_at.add(place).load() as usize;
                                 #[expect(clippy::neg_cmp_op_on_partial_ord, reason = "as above")]
-                                let keeps = |j: usize, e: usize| {
-                                    !(scores[j][e] > limit) & (first + ((8 * j + e) as u32) < length)
-                                };
+                                let keeps =
+                                    |j: usize, e: usize| !(scores[j][e] > limit) & (first + ((8 * j + e) as u32) < end);
                                 // One atomic for all rows of the lane: each is a round trip to L2.
                                 let mut kept = 0;
                                 unroll::<{ 2 * MOST_COLUMNS }>(|je| {
@@ -651,7 +653,7 @@ unsafe fn scan<
                             let factor = factors_at.add(place).load();
                             let out = work.scores.wrapping_add((targets.add(place).load() + first as u64) as usize);
                             unroll::<COLUMNS>(|j| {
-                                if first + (8 * j as u32) < end {
+                                if first + (8 * j as u32) < padded(end) {
                                     let pair = [
                                         mul_add_f32(acc[i][j][2 * half], factor, values[j][0]),
                                         mul_add_f32(acc[i][j][2 * half + 1], factor, values[j][1]),
@@ -662,7 +664,7 @@ unsafe fn scan<
                         }
                     });
                 });
-                tile += 1;
+                row += TILE_ROWS;
             }
             async_copy::wait_all();
         }

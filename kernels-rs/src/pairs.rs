@@ -78,22 +78,32 @@ pub unsafe fn count_pairs(
     let lane = warp::lane_id();
     let first = query as usize * nprobe as usize;
     let (mut before, mut alive, mut row_length) = (0u32, 0u32, 0u32);
+    // SAFETY: probe < nprobe.
+    let list_at = |probe: u32| unsafe {
+        if probe < nprobe { global::load_nc(probes.wrapping_add(first + probe as usize)) } else { NO_ROW }
+    };
+    // A slot is stored a turn after its atomic, and a list read a turn before its use: with a thousand probes the trips to memory
+    // are what a query waits for.
+    let (mut slot, mut slot_of) = (0, NO_ROW);
+    let mut list = list_at(lane);
     let mut start = 0;
     while start < nprobe {
         let probe = start + lane;
         let (mut length, mut living) = (0, 0);
-        // SAFETY: probe < nprobe; the list exists where it is not NO_ROW.
+        // SAFETY: probe < nprobe where the list is not NO_ROW, which then exists; slots belong to probes.
         unsafe {
-            if probe < nprobe {
-                let list = global::load_nc(probes.wrapping_add(first + probe as usize));
-                if list != NO_ROW {
-                    length = global::load_nc(lengths.wrapping_add(list as usize));
-                    living = global::load_nc(live.wrapping_add(list as usize));
-                    if length > 0 && probe >= first_probe && probe < end_probe {
-                        let slot = atomic::add_u32(counts.wrapping_add(list as usize), 1);
-                        global::store(slots.wrapping_add(first + probe as usize), slot);
-                    }
-                }
+            if list != NO_ROW {
+                length = global::load_nc(lengths.wrapping_add(list as usize));
+                living = global::load_nc(live.wrapping_add(list as usize));
+            }
+            let next = list_at(probe + 32);
+            if slot_of != NO_ROW {
+                global::store(slots.wrapping_add(first + slot_of as usize), slot);
+                slot_of = NO_ROW;
+            }
+            if length > 0 && probe >= first_probe && probe < end_probe {
+                slot = atomic::add_u32(counts.wrapping_add(list as usize), 1);
+                slot_of = probe;
             }
             let offset = exclusive_sum(padded(length));
             if probe < nprobe {
@@ -103,9 +113,14 @@ pub unsafe fn count_pairs(
             // The row ends with the last probe that counts; offsets go on.
             let counted = if probe < end_probe { padded(length) } else { 0 };
             row_length += warp::reduce_add(FULL_MASK, counted);
+            list = next;
         }
         alive += warp::reduce_add(FULL_MASK, living);
         start += 32;
+    }
+    if slot_of != NO_ROW {
+        // SAFETY: as above.
+        unsafe { global::store(slots.wrapping_add(first + slot_of as usize), slot) };
     }
     if lane == 0 {
         // SAFETY: query < query_count.

@@ -25,7 +25,7 @@ use cuda_std::{atomic, global, kernel, math, thread, unroll, warp};
 
 use crate::canonical::squares;
 use crate::element::{self, Element};
-use crate::filter::TILE_ROWS;
+use crate::filter::{Bounds, TILE_ROWS};
 
 /// Warps in a block of these kernels.
 pub const WARPS_PER_BLOCK: u32 = 4;
@@ -49,6 +49,14 @@ pub fn scale_of(metric: u32, greatest: f32) -> f32 {
     f32::from_bits(((268 - exponent).clamp(1, 254) as u32) << 23)
 }
 
+/// What takes a product of copies with these scales to its part of a score: −2 (squared L2) or −1, over both scales. 0 or infinite
+/// where that is outside the range of f32.
+#[inline(always)]
+pub fn product_factor(metric: u32, x_scale: f32, y_scale: f32) -> f32 {
+    let factor = (1.0 / x_scale) * (1.0 / y_scale);
+    if metric == METRIC_L2 { -2.0 * factor } else { -factor }
+}
+
 /// f64 to f32, never below `value` (≥ 0) and at most 2^-20 above it, relatively.
 #[inline(always)]
 pub fn round_up(value: f64) -> f32 {
@@ -69,6 +77,104 @@ pub unsafe fn raise(place: *mut u32, value: f32) {
     }
 }
 
+/// The greatest |component − centre| among the row's groups of four that are this lane's.
+///
+/// # Safety
+/// `x` has `quads` groups of components, and `centre`, unless null, as many.
+#[inline(always)]
+pub unsafe fn row_greatest<E: Element>(x: *const E::Stored, quads: u32, centre: *const f32, lane: u32) -> f32 {
+    let mut greatest = 0.0f32;
+    let mut base = 0;
+    while base < quads {
+        let quad = base + lane;
+        if quad < quads {
+            // SAFETY: quad < quads.
+            unsafe {
+                let x = E::load4(x, quad);
+                let c = if centre.is_null() { [0.0; 4] } else { element::F32::load4(centre, quad) };
+                unroll::<4>(|e| greatest = math::max_f32(greatest, (x[e] - c[e]).abs()));
+            }
+        }
+        base += 32;
+    }
+    greatest
+}
+
+/// What the components of a row with Σx² = `squares` are multiplied by: 1 / ‖x‖ for cosine (0 where there is no direction), else 1.
+#[inline(always)]
+pub fn normaliser(metric: u32, squares: f64) -> f64 {
+    if metric != METRIC_COSINE {
+        1.0
+    } else if squares == 0.0 {
+        0.0
+    } else {
+        1.0 / math::sqrt_f64(squares)
+    }
+}
+
+/// Writes the f16 copy of v = (x − centre) · normalise, and zeros from `quads` to `copy_quads` groups of four components. Returns
+/// Σv² and the bounds. All 32 lanes arrive.
+///
+/// # Safety
+/// `x` has `quads` groups of components, `centre`, unless null, as many, and `copy` has room for `copy_quads`.
+#[inline(always)]
+#[expect(clippy::too_many_arguments, reason = "a row, what is done to it, and where to")]
+pub unsafe fn copy_row<E: Element>(
+    x: *const E::Stored,
+    quads: u32,
+    centre: *const f32,
+    normalise: f64,
+    scale: f32,
+    copy: *mut u16,
+    copy_quads: u32,
+    lane: u32,
+) -> (f64, Bounds) {
+    let (up, down) = (scale as f64, 1.0 / scale as f64);
+    let (mut own, mut of_copy, mut lost) = (0.0f64, 0.0f64, 0.0f64);
+    let mut base = 0;
+    while base < copy_quads {
+        let quad = base + lane;
+        if quad < copy_quads {
+            let v = if quad < quads {
+                // SAFETY: quad < quads.
+                let (x, c) = unsafe {
+                    let c = if centre.is_null() { [0.0; 4] } else { element::F32::load4(centre, quad) };
+                    (E::load4(x, quad), c)
+                };
+                [
+                    x[0] as f64 - c[0] as f64,
+                    x[1] as f64 - c[1] as f64,
+                    x[2] as f64 - c[2] as f64,
+                    x[3] as f64 - c[3] as f64,
+                ]
+            } else {
+                [0.0; 4]
+            };
+            let mut bits = [0u32; 4];
+            unroll::<4>(|e| {
+                let v = v[e] * normalise;
+                let half = math::f32_to_f16((v * up) as f32);
+                let held = math::f16_to_f32(half) as f64 * down;
+                bits[e] = half as u32;
+                own += v * v;
+                of_copy += held * held;
+                lost += (v - held) * (v - held);
+            });
+            let words = [bits[0] | bits[1] << 16, bits[2] | bits[3] << 16];
+            // SAFETY: quad < copy_quads.
+            unsafe {
+                global::store(copy.wrapping_add(4 * quad as usize).cast::<global::U32x2>(), global::U32x2(words));
+            }
+        }
+        base += 32;
+    }
+    let own = butterfly_sum(own);
+    let of_copy = butterfly_sum(of_copy);
+    let lost = butterfly_sum(lost);
+    let norm = round_up(math::sqrt_f64(own.max(of_copy)));
+    (own, Bounds { norm, residual: round_up(math::sqrt_f64(lost)) })
+}
+
 /// Body of the `greatest_*` kernels.
 ///
 /// # Safety
@@ -82,19 +188,8 @@ unsafe fn greatest<E: Element>(rows: *const E::Stored, count: u32, stride: u32, 
     let mut greatest = 0.0f32;
     while row < count {
         let x = rows.wrapping_add(row as usize * stride as usize);
-        let mut base = 0;
-        while base < quads {
-            let quad = base + lane;
-            if quad < quads {
-                // SAFETY: row < count and quad < quads; the centre has as many components as a row.
-                unsafe {
-                    let x = E::load4(x, quad);
-                    let c = if centre.is_null() { [0.0; 4] } else { element::F32::load4(centre, quad) };
-                    unroll::<4>(|e| greatest = math::max_f32(greatest, (x[e] - c[e]).abs()));
-                }
-            }
-            base += 32;
-        }
+        // SAFETY: row < count; the caller promises the shapes.
+        greatest = math::max_f32(greatest, unsafe { row_greatest::<E>(x, quads, centre, lane) });
         row += warps;
     }
     // Floats that are not negative order like their bits.
@@ -134,61 +229,18 @@ unsafe fn prepare<E: Element>(
         return;
     }
     let lane = warp::lane_id();
-    let quads = stride / 4;
-    let copy_quads = copy_stride / 4;
     let exists = row < count;
     let x = rows.wrapping_add(if exists { row as usize * stride as usize } else { 0 });
     // SAFETY: the caller promises the shapes; a row past `count` reads nothing and writes its padding.
     unsafe {
-        let squares = if exists { squares::<E>(x, quads, lane) } else { 0.0 };
+        let squares = if exists { squares::<E>(x, stride / 4, lane) } else { 0.0 };
         let scale = scale_of(metric, f32::from_bits(global::load(greatest)));
-        let (up, down) = (scale as f64, 1.0 / scale as f64);
-        let normalise = if metric != METRIC_COSINE {
-            1.0
-        } else if squares == 0.0 {
-            0.0
-        } else {
-            1.0 / math::sqrt_f64(squares)
-        };
-        let (mut own, mut of_copy, mut lost) = (0.0f64, 0.0f64, 0.0f64);
-        let mut base = 0;
-        while base < copy_quads {
-            let quad = base + lane;
-            if quad < copy_quads {
-                let v = if exists && quad < quads {
-                    let x = E::load4(x, quad);
-                    let c = if centre.is_null() { [0.0; 4] } else { element::F32::load4(centre, quad) };
-                    [
-                        x[0] as f64 - c[0] as f64,
-                        x[1] as f64 - c[1] as f64,
-                        x[2] as f64 - c[2] as f64,
-                        x[3] as f64 - c[3] as f64,
-                    ]
-                } else {
-                    [0.0; 4]
-                };
-                let mut bits = [0u32; 4];
-                unroll::<4>(|e| {
-                    let v = v[e] * normalise;
-                    let half = math::f32_to_f16((v * up) as f32);
-                    let held = math::f16_to_f32(half) as f64 * down;
-                    bits[e] = half as u32;
-                    own += v * v;
-                    of_copy += held * held;
-                    lost += (v - held) * (v - held);
-                });
-                let words = [bits[0] | bits[1] << 16, bits[2] | bits[3] << 16];
-                let at = row as usize * copy_stride as usize + 4 * quad as usize;
-                global::store(copy.wrapping_add(at).cast::<global::U32x2>(), global::U32x2(words));
-            }
-            base += 32;
-        }
-        let own = butterfly_sum(own);
-        let of_copy = butterfly_sum(of_copy);
-        let lost = butterfly_sum(lost);
+        let to = copy.wrapping_add(row as usize * copy_stride as usize);
+        let there = if exists { stride / 4 } else { 0 };
+        let normalise = normaliser(metric, squares);
+        let (own, bounds) = copy_row::<E>(x, there, centre, normalise, scale, to, copy_stride / 4, lane);
         if lane == 0 {
-            let norm = round_up(math::sqrt_f64(own.max(of_copy)));
-            let residual = round_up(math::sqrt_f64(lost));
+            let Bounds { norm, residual } = bounds;
             let value = if !exists {
                 f32::INFINITY
             } else if metric == METRIC_L2 {

@@ -12,13 +12,13 @@
 //! shift = |v|^2 (L2) or 0                                        // score + shift is the distance
 //! ```
 
-use cuda_std::warp::{FULL_MASK, butterfly_sum};
-use cuda_std::{global, kernel, math, thread, unroll, warp};
+use cuda_std::warp::FULL_MASK;
+use cuda_std::{global, kernel, thread, unroll, warp};
 
 use crate::canonical::squares;
 use crate::element::{self, Element};
 use crate::filter::{Bounds, QueryTerms};
-use crate::prepare::{METRIC_COSINE, METRIC_L2, round_up, scale_of};
+use crate::prepare::{METRIC_COSINE, METRIC_L2, copy_row, normaliser, product_factor, row_greatest, scale_of};
 
 /// Warps in a block of these kernels.
 pub const WARPS_PER_BLOCK: u32 = 4;
@@ -48,71 +48,22 @@ unsafe fn prepare_queries<E: Element>(
         return;
     }
     let lane = warp::lane_id();
-    let (quads, copy_quads) = (stride / 4, copy_stride / 4);
+    let quads = stride / 4;
     let x = rows.wrapping_add(row as usize * stride as usize);
-    // SAFETY: the caller promises the shapes; row < count, and quads stay below their rows' ends.
+    // SAFETY: the caller promises the shapes; row < count.
     unsafe {
-        let mut greatest = 0.0f32;
-        let mut base = 0;
-        while base < quads {
-            let quad = base + lane;
-            if quad < quads {
-                let x = E::load4(x, quad);
-                let c = if centre.is_null() { [0.0; 4] } else { element::F32::load4(centre, quad) };
-                unroll::<4>(|e| greatest = math::max_f32(greatest, (x[e] - c[e]).abs()));
-            }
-            base += 32;
-        }
+        let greatest = row_greatest::<E>(x, quads, centre, lane);
         // Floats that are not negative order like their bits.
-        let greatest = f32::from_bits(warp::reduce_max(FULL_MASK, greatest.to_bits()));
-        let normalise = if metric == METRIC_COSINE {
-            let squares = squares::<E>(x, quads, lane);
-            if squares == 0.0 { 0.0 } else { 1.0 / math::sqrt_f64(squares) }
-        } else {
-            1.0
-        };
-        let scale = scale_of(metric, greatest);
-        let (up, down) = (scale as f64, 1.0 / scale as f64);
-        let (mut own, mut of_copy, mut lost) = (0.0f64, 0.0f64, 0.0f64);
-        let mut base = 0;
-        while base < copy_quads {
-            let quad = base + lane;
-            if quad < copy_quads {
-                let (mut x, mut c) = (E::load4(x, if quad < quads { quad } else { 0 }), [0.0; 4]);
-                if !centre.is_null() {
-                    c = element::F32::load4(centre, if quad < quads { quad } else { 0 });
-                }
-                if quad >= quads {
-                    (x, c) = ([0.0; 4], [0.0; 4]);
-                }
-                let mut bits = [0u32; 4];
-                unroll::<4>(|e| {
-                    let v = (x[e] as f64 - c[e] as f64) * normalise;
-                    let half = math::f32_to_f16((v * up) as f32);
-                    let held = math::f16_to_f32(half) as f64 * down;
-                    bits[e] = half as u32;
-                    own += v * v;
-                    of_copy += held * held;
-                    lost += (v - held) * (v - held);
-                });
-                let words = [bits[0] | bits[1] << 16, bits[2] | bits[3] << 16];
-                let at = row as usize * copy_stride as usize + 4 * quad as usize;
-                global::store(copy.wrapping_add(at).cast::<global::U32x2>(), global::U32x2(words));
-            }
-            base += 32;
-        }
-        let own = butterfly_sum(own);
-        let of_copy = butterfly_sum(of_copy);
-        let lost = butterfly_sum(lost);
+        let scale = scale_of(metric, f32::from_bits(warp::reduce_max(FULL_MASK, greatest.to_bits())));
+        let squares = if metric == METRIC_COSINE { squares::<E>(x, quads, lane) } else { 0.0 };
+        let normalise = normaliser(metric, squares);
+        let to = copy.wrapping_add(row as usize * copy_stride as usize);
+        let (own, bounds) = copy_row::<E>(x, quads, centre, normalise, scale, to, copy_stride / 4, lane);
         if lane == 0 {
             let at = row as usize;
-            let base_scale = scale_of(metric, f32::from_bits(global::load(base_greatest)));
-            let factor = (1.0 / scale) * (1.0 / base_scale);
-            let l2 = metric == METRIC_L2;
-            global::store(factors.wrapping_add(at), if l2 { -2.0 * factor } else { -factor });
-            let x =
-                Bounds { norm: round_up(math::sqrt_f64(own.max(of_copy))), residual: round_up(math::sqrt_f64(lost)) };
-            let terms = QueryTerms::new(metric, copy_stride, x);
+            let factor = product_factor(metric, scale, scale_of(metric, f32::from_bits(global::load(base_greatest))));
+            global::store(factors.wrapping_add(at), factor);
+            let terms = QueryTerms::new(metric, copy_stride, bounds).with_factor(factor);
             unroll::<2>(|set| {
                 let y = Bounds {
                     norm: global::load_nc(base_bounds.wrapping_add(2 * set)),
@@ -120,7 +71,7 @@ unsafe fn prepare_queries<E: Element>(
                 };
                 global::store(errors.wrapping_add(set * count as usize + at), terms.error(metric, y));
             });
-            global::store(shifts.wrapping_add(at), if l2 { own as f32 } else { 0.0 });
+            global::store(shifts.wrapping_add(at), if metric == METRIC_L2 { own as f32 } else { 0.0 });
         }
     }
 }

@@ -249,7 +249,7 @@ fn nearest_of_hostile_rows(device: Device) -> Outcome {
                     sizes: Vec::new(),
                     labels: None,
                     spherical,
-                    device,
+                    device: device.into(),
                 };
                 let found = clustering.assign(&vectors.queries, device).map_err(text)?;
                 require(found.len() == points, || format!("{} labels", found.len()))?;

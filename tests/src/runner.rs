@@ -8,7 +8,7 @@ use std::collections::HashSet;
 
 use half::{bf16, f16};
 use warpann::select::{Best, KeyType, Rows, select_k_with};
-use warpann::{Device, ElementType, FlatIndex, Metric, Neighbors};
+use warpann::{Device, ElementType, FlatIndex, Metric, Neighbors, Placement};
 
 use crate::cases::{Layout, Lengths, SearchCase, SelectCase};
 use crate::data::{self, Component, Random, TestKey, Vectors};
@@ -17,11 +17,11 @@ use crate::reference::{self, NO_ID, NO_POSITION};
 /// What went wrong, with the case.
 pub type Outcome = Result<(), String>;
 
-/// Runs a case of exact search.
+/// Runs a case of exact search on a device, or on several.
 ///
 /// # Errors
 /// The first difference, in words.
-pub fn search(case: &SearchCase, device: Device) -> Outcome {
+pub fn search(case: &SearchCase, device: impl Into<Placement>) -> Outcome {
     let run = match case.element {
         ElementType::F32 => search_elements::<f32>,
         ElementType::F16 => search_elements::<f16>,
@@ -29,13 +29,14 @@ pub fn search(case: &SearchCase, device: Device) -> Outcome {
         ElementType::U8 => search_elements::<u8>,
         ElementType::I8 => search_elements::<i8>,
     };
-    run(case, device).map_err(|what| format!("{what}\non {device}: {case:?}"))
+    let device = device.into();
+    run(case, &device).map_err(|what| format!("{what}\non {device}: {case:?}"))
 }
 
-fn search_elements<T: Component>(case: &SearchCase, device: Device) -> Outcome {
+fn search_elements<T: Component>(case: &SearchCase, device: &Placement) -> Outcome {
     let &SearchCase { dim, n, nq, k, metric, data, seed, .. } = case;
     let vectors = data::vectors::<T>(data, dim, n, nq, seed);
-    let mut index = FlatIndex::<T>::new(dim, metric, device).map_err(|error| error.to_string())?;
+    let mut index = FlatIndex::<T>::new(dim, metric, device.clone()).map_err(|error| error.to_string())?;
     // One to three additions, of uneven size.
     let first = [n, n / 3, n / 2][(seed % 3) as usize];
     let second = first + (n - first) / 2;

@@ -22,6 +22,8 @@ pub const ALL: &[Scenario] = &[
     ("growth::search_between_additions", search_between_additions),
     ("growth::past_the_budget", growth_past_the_budget),
     ("repeat::same_bits_every_run", same_bits_every_run),
+    ("range::products_below_that_of_f32", products_too_small),
+    ("range::products_above_that_of_f32", products_too_large),
     ("sift::exact_ids_u8", sift::<u8>),
     ("sift::exact_ids_f32", sift::<f32>),
     ("sift::exact_ids_f16", sift::<f16>),
@@ -269,6 +271,45 @@ fn same_bits_every_run(device: Device) -> Outcome {
         }
     }
     Ok(())
+}
+
+/// Vectors whose products, taken at the scale of their f16 copies, vanish in f32; their distances do not. The nearest are of length ‖x‖,
+/// and others are shorter: who loses the products takes those.
+pub fn too_small() -> Vectors<f32> {
+    let (dim, n) = (128, 260);
+    let component = 1.5 * 2f32.powi(-61);
+    let of = |row: usize| component * [0.5, -0.5, 1.0, -1.0][row / 65];
+    exactly((0..n).flat_map(|row| vec![of(row); dim]).collect(), vec![component; dim])
+}
+
+/// Vectors of which few are so long that the scale of products is infinite in f32; not the distance of the first query from the last
+/// four vectors, which have a tile of their own.
+pub fn too_large() -> Vectors<f32> {
+    let (long, longest, short) = (2f32.powi(61), 2f32.powi(78), 2f32.powi(53));
+    let row = |row: usize| match row {
+        248 => [longest, 0.0],
+        249 => [-longest, 0.0],
+        256.. => [-short, if row.is_multiple_of(2) { short } else { -short }],
+        _ => [if row.is_multiple_of(2) { long } else { -long }, 0.0],
+    };
+    exactly((0..260).flat_map(row).collect(), vec![short, 0.0, longest, 0.0])
+}
+
+fn exactly(base: Vec<f32>, queries: Vec<f32>) -> Vectors<f32> {
+    let exact = |values: &[f32]| values.iter().map(|&x| f64::from(x)).collect();
+    Vectors { exact_base: exact(&base), exact_queries: exact(&queries), base, queries }
+}
+
+fn products_too_small(device: Device) -> Outcome {
+    Metric::ALL
+        .into_iter()
+        .try_for_each(|metric| checked_index(device, metric, 128, &too_small(), &[3], None).map(|_| ()))
+}
+
+fn products_too_large(device: Device) -> Outcome {
+    Metric::ALL
+        .into_iter()
+        .try_for_each(|metric| checked_index(device, metric, 2, &too_large(), &[3], None).map(|_| ()))
 }
 
 /// Where test data lies: beside this crate, or where `WARPANN_TEST_DATA` says (a bundle on a machine without sources).

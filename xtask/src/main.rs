@@ -8,6 +8,7 @@ mod demo;
 mod device_compiler;
 mod fuzz;
 mod kernel_report;
+mod mpi;
 mod ptx;
 mod ptxas;
 mod shell;
@@ -54,7 +55,9 @@ enum Command {
     /// Everything that CI checks, with the time of each step
     ///
     /// Formatting, clippy and documentation with warnings as errors, the tests, the kernels' register and spill report with
-    /// its canary, a build without the feature `cuda`, and a build without any CUDA toolkit. Needs neither GPU nor toolkit.
+    /// its canary, a build without the feature `cuda`, searches by several MPI ranks, and a build without any CUDA toolkit. Needs
+    /// neither GPU nor toolkit. Where there is no MPI and none can be installed, its step is skipped and named as such; with
+    /// WARPANN_REQUIRE_MPI=1 in the environment, as in CI, that is a failure.
     Validate,
     /// Compile the kernels to PTX, assemble it, and report registers, stack frames and spills
     ///

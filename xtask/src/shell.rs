@@ -6,6 +6,18 @@ use std::time::{Duration, Instant};
 
 pub type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
+/// Why something was not done on this machine, which is neither success nor failure.
+#[derive(Debug)]
+pub struct Skip(pub String);
+
+impl std::fmt::Display for Skip {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Skip {}
+
 /// The repository's root.
 pub fn root() -> PathBuf {
     // At run time when cargo runs us: a binary that was moved along with the repository still finds it.

@@ -8,17 +8,18 @@ use std::time::Instant;
 
 use cuda_builder::GpuArch;
 
-use crate::shell::{self, Result, cargo};
+use crate::shell::{self, Result, Skip, cargo};
 
 type Step = (&'static str, fn() -> Result<()>);
 
-const STEPS: [Step; 7] = [
+const STEPS: [Step; 8] = [
     ("formatting", format),
     ("clippy", clippy),
     ("documentation", documentation),
     ("tests", tests),
     ("kernels", kernels),
     ("without the feature cuda", without_cuda),
+    ("several ranks", crate::mpi::run),
     ("without a CUDA toolkit", without_toolkit),
 ];
 
@@ -31,11 +32,19 @@ pub fn run() -> Result<()> {
         let begin = Instant::now();
         let result = step();
         let seconds = begin.elapsed().as_secs_f64();
-        times.push(format!("{seconds:7.1} s  {name}{}", if result.is_ok() { "" } else { ": FAILED" }));
-        if let Err(error) = result {
-            eprintln!("FAILED: {name}: {error}");
-            failures.push(name);
-        }
+        let mark = match result {
+            Ok(()) => "",
+            Err(error) if error.is::<Skip>() => {
+                eprintln!("SKIPPED: {name}: {error}");
+                ": SKIPPED"
+            }
+            Err(error) => {
+                eprintln!("FAILED: {name}: {error}");
+                failures.push(name);
+                ": FAILED"
+            }
+        };
+        times.push(format!("{seconds:7.1} s  {name}{mark}"));
     }
     println!("{}\n{:7.1} s  in all", times.join("\n"), start.elapsed().as_secs_f64());
     if failures.is_empty() { Ok(()) } else { Err(format!("failed: {}", failures.join(", ")).into()) }
@@ -61,17 +70,14 @@ fn kernels() -> Result<()> {
     crate::ptx::run(&[GpuArch::Sm80], false, true)
 }
 
+/// With the code for MPI where that can be built: it only adds to what there is without.
 fn without_cuda() -> Result<()> {
-    shell::run(cargo().args([
-        "clippy",
-        "-p",
-        "warpann",
-        "--no-default-features",
-        "--all-targets",
-        "--",
-        "-D",
-        "warnings",
-    ]))
+    let mut command = cargo();
+    command.args(["clippy", "-p", "warpann", "--no-default-features", "--all-targets"]);
+    if crate::mpi::ensure().is_ok() {
+        command.args(["--features", "mpi"]);
+    }
+    shell::run(command.args(["--", "-D", "warnings"]))
 }
 
 /// Builds the program with nothing in the environment that leads to a CUDA toolkit, starts it, and looks whether it wants a

@@ -40,6 +40,10 @@
 //! 1.01u‖x'‖‖c‖; the tables by γ_w‖x'‖‖p‖ + η; their sum by γ_M(1 + γ_w)‖x'‖(‖p‖ + ‖c‖). As ‖p‖ ≤ (1 + 1.01u)‖r‖ + ‖c‖, all together
 //! is at most 1.1γ_n‖x'‖(‖r‖ + 2‖c‖) + η with n = w + M + 2, which is added to E; partial sums are at most 1.1‖x'‖(‖r‖ + 2‖c‖).
 //!
+//! *Whole numbers.* Where x and y have whole components and S ≤ 2²⁴ (L2) or ‖x‖M ≤ 2²⁴ (inner product), every sum of some of the
+//! products and squares is a whole number of at most that magnitude (Cauchy-Schwarz), so no operation rounds, in whatever order: s = t,
+//! E = 0, and c follows from s ([`QueryBound::canonical_of`]). Bytes, such as SIFT's, are so up to some thousand components.
+//!
 //! *Overflow.* Partial sums are at most (1 + γ)‖x'‖‖y‖ by Cauchy-Schwarz, so nothing overflows while S < 2¹²⁵ (L2),
 //! ‖x‖M < 2¹²⁵ (inner product), or all norms of the block lie in [2⁻¹⁰⁰, 2¹⁰⁰] or are 0 (cosine). Otherwise E = +∞: every
 //! vector of the block survives, whatever its score, NaN included, and is judged by its canonical distance alone.
@@ -62,6 +66,8 @@ pub(crate) struct QueryBound {
     gamma: f64,
     /// 2η.
     tiny: f64,
+    /// All components are whole numbers.
+    whole: bool,
 }
 
 impl QueryBound {
@@ -69,7 +75,25 @@ impl QueryBound {
     pub(crate) fn new(metric: Metric, dim: usize, square: f64) -> Self {
         let du = dim as f64 * U;
         let gamma = if dim <= MAX_DIM { du / (1.0 - du) } else { f64::INFINITY };
-        Self { metric, norm: round_up(square.sqrt()), square, gamma, tiny: dim as f64 * 2f64.powi(-148) }
+        Self { metric, norm: round_up(square.sqrt()), square, gamma, tiny: dim as f64 * 2f64.powi(-148), whole: false }
+    }
+
+    /// Notes whether all components of the query are whole numbers.
+    pub(crate) fn with_whole(self, whole: bool) -> Self {
+        Self { whole, ..self }
+    }
+
+    /// E for a block whose largest norm is `largest` and whose components are all whole numbers if `whole` says so: 0 where scores are
+    /// exact, and only there.
+    #[inline]
+    pub(crate) fn error_or_exact(&self, largest: f32, whole: bool) -> f64 {
+        let largest_wide = f64::from(largest);
+        let reach = match self.metric {
+            Metric::L2 => (self.norm + largest_wide) * (self.norm + largest_wide),
+            Metric::InnerProduct => self.norm * largest_wide,
+            Metric::Cosine => f64::INFINITY,
+        };
+        if self.whole && whole && reach <= EXACT { 0.0 } else { self.error(largest) }
     }
 
     /// E for a block whose largest norm is `largest` (+∞ marks a block whose norms are out of the cosine's range).
@@ -108,6 +132,15 @@ impl QueryBound {
         if reach < LIMIT { self.error(largest) + round_up(1.1 * gamma * reach) + self.tiny } else { f64::INFINITY }
     }
 
+    /// The canonical distance of a vector scored without error (E = 0).
+    #[inline]
+    pub(crate) fn canonical_of(&self, score: f32) -> f32 {
+        match self.metric {
+            Metric::L2 => (f64::from(score) + self.square) as f32 + 0.0,
+            Metric::InnerProduct | Metric::Cosine => -score + 0.0,
+        }
+    }
+
     /// U (the largest t that still counts) from the k-th best canonical distance.
     #[inline]
     pub(crate) fn score_of(&self, canonical: f32) -> f64 {
@@ -116,6 +149,18 @@ impl QueryBound {
             Metric::InnerProduct | Metric::Cosine => -f64::from(canonical),
         }
     }
+}
+
+/// 2²⁴: up to here f32 has all whole numbers.
+const EXACT: f64 = (1u64 << 24) as f64;
+
+/// Whether all of `values` are whole numbers of at most 2²² (magnitude): past that it says no.
+pub(crate) fn all_whole(values: &[f32]) -> bool {
+    // Numbers up to 2²² become whole by adding and subtracting this. Conversions to integers take three times as long.
+    let round = 1.5 * (1u32 << 23) as f32;
+    let whole = |&value: &f32| (value.abs() <= (1u32 << 22) as f32) & ((value + round) - round == value);
+    // Without leaving a block early, so that the compiler vectorises it.
+    values.chunks(256).all(|values| values.iter().fold(true, |all, value| all & whole(value)))
 }
 
 /// 2¹²⁵.

@@ -6,6 +6,8 @@
 //! against the differences of the data (a base far from the origin, many duplicates, components near the overflow), the
 //! buffer is *settled*: canonical distances for all of it, of which the best k stay. Thus memory is bounded whatever the
 //! data, and the worst case is one canonical distance for every vector of the base.
+//!
+//! Where all scores in the buffer are exact (E = 0) they are the distances: nothing is computed again.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -16,6 +18,10 @@ use crate::Metric;
 pub(crate) trait Judge {
     /// The canonical distance of base vector `id` from this query.
     fn canonical(&mut self, id: u32) -> f32;
+    /// The canonical distances of base vectors `ids`, as many as `to` has room for, at most [`TOGETHER`].
+    fn canonicals(&mut self, ids: &[u32], to: &mut [f32]) {
+        ids.iter().zip(to).for_each(|(&id, to)| *to = self.canonical(id));
+    }
     /// What results name base vector `id` by, and ties are broken by.
     fn rank(&self, id: u32) -> u32 {
         id
@@ -23,7 +29,7 @@ pub(crate) trait Judge {
     /// The bound of this query.
     fn bound(&self) -> &QueryBound;
     /// Says that [`Judge::canonical`] of `id` will follow shortly.
-    fn prefetch(&self, id: u32);
+    fn prefetch(&mut self, id: u32);
     /// The metric.
     fn metric(&self) -> Metric;
 }
@@ -50,10 +56,10 @@ impl Candidates {
         Self { k, capacity, scored: Vec::new(), error: 0.0, settled: Vec::new(), limit: f32::INFINITY }
     }
 
-    /// Entries of the buffer. Slack of k keeps the number of thinnings at about ln(rows / k); 128 keeps small k from
+    /// Entries of the buffer. Slack of k keeps the number of thinnings at about ln(rows / k); [`SLACK`] keeps small k from
     /// thinning for every few survivors.
     fn capacity(k: usize, rows: usize) -> usize {
-        k.saturating_add(k.max(128)).min(rows).max(1)
+        k.saturating_add(k.max(SLACK)).min(rows).max(1)
     }
 
     /// Bytes that a query's candidates take at most.
@@ -133,12 +139,26 @@ impl Candidates {
     fn judge_in(&mut self, range: std::ops::Range<usize>, judge: &mut impl Judge) {
         let metric = judge.metric();
         self.settled.reserve(range.len());
-        for at in range {
-            if let Some(&later) = self.scored.get(at + PREFETCH) {
-                judge.prefetch(id(later));
-            }
-            let id = id(self.scored[at]);
-            self.settled.push(key(metric, judge.canonical(id), judge.rank(id)));
+        if self.error == 0.0 {
+            let bound = *judge.bound();
+            let settle = |&scored: &u64| {
+                let score = from_ascending((scored >> 32) as u32);
+                key(metric, bound.canonical_of(score), judge.rank(id(scored)))
+            };
+            self.settled.extend(self.scored[range].iter().map(settle));
+            return;
+        }
+        let (mut ids, mut distances) = ([0; TOGETHER], [0.0; TOGETHER]);
+        self.scored[range.clone()].iter().take(TOGETHER).for_each(|&first| judge.prefetch(id(first)));
+        for start in range.clone().step_by(TOGETHER) {
+            let end = (start + TOGETHER).min(range.end);
+            let later = end..(end + TOGETHER).min(range.end);
+            self.scored[later].iter().for_each(|&later| judge.prefetch(id(later)));
+            let (ids, distances) = (&mut ids[..end - start], &mut distances[..end - start]);
+            ids.iter_mut().zip(&self.scored[start..end]).for_each(|(to, &scored)| *to = id(scored));
+            judge.canonicals(ids, distances);
+            let judged = ids.iter().zip(distances).map(|(&id, &mut distance)| key(metric, distance, judge.rank(id)));
+            self.settled.extend(judged);
         }
     }
 
@@ -157,16 +177,38 @@ impl Candidates {
     }
 
     /// Takes over what another thread found in its share of the base.
-    pub(crate) fn absorb(&mut self, other: Self) {
+    pub(crate) fn absorb(&mut self, mut other: Self) {
+        if self.scored.len() < other.scored.len() {
+            std::mem::swap(&mut self.scored, &mut other.scored);
+        }
         self.scored.extend(other.scored);
         self.settled.extend(other.settled);
         self.error = self.error.max(other.error);
         self.limit = self.limit.min(other.limit);
     }
 
-    /// The scan is over: drops whoever is out and puts the rest in the order of the base, for [`Self::settle_below`].
+    /// The scan is over: the keys of the best k in ascending order, fewer only where there are fewer. For scans whose queries
+    /// finish alone.
+    pub(crate) fn finish(mut self, judge: &mut impl Judge, shared: &Limit) -> Vec<u64> {
+        self.thin(shared);
+        let (first, last) =
+            self.scored.iter().fold((u32::MAX, 0), |(first, last), &key| (first.min(id(key)), last.max(id(key))));
+        if self.error > 0.0 && last.saturating_sub(first) > NEAR {
+            self.sort_by_id();
+        }
+        self.judge_in(0..self.scored.len(), judge);
+        self.take_best()
+    }
+
+    /// The scan is over: drops whoever is out and puts the rest, scored with errors above 0, in the order of the base, for
+    /// [`Self::settle_below`].
     pub(crate) fn close(&mut self, shared: &Limit) {
         self.thin(shared);
+        self.sort_by_id();
+    }
+
+    /// Puts what is scored in the order of the base; scores are lost.
+    fn sort_by_id(&mut self) {
         self.scored.iter_mut().for_each(|key| *key = u64::from(id(*key)));
         self.scored.sort_unstable();
     }
@@ -186,8 +228,12 @@ impl Candidates {
     }
 }
 
-/// How many candidates ahead rows are fetched: their latency is several times the time of one distance.
-const PREFETCH: usize = 3;
+/// Candidates judged together, while the rows of as many more are fetched: their latency is several times the time of a distance.
+pub(crate) const TOGETHER: usize = 8;
+/// Candidates no farther apart than this are judged in any order: sorting them would cost more.
+const NEAR: u32 = 4096;
+/// Entries that the buffer has beyond k at least. 1 of 1024 rows: 80 survivors; twice as many with 128.
+const SLACK: usize = 64;
 
 /// The lowest limit that any thread found for a query. Any value it ever held is a valid limit, so relaxed order will do.
 #[derive(Debug)]

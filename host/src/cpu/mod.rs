@@ -45,7 +45,7 @@
 //!
 //! 2 · nq · n · d float32 operations, at 165 GFLOP/s a core from a few hundred queries up; the base is streamed once for
 //! each group. A query appends about k + k·log₂(n/2k) candidates, and is given k canonical distances plus those within 2E of
-//! the k-th. Memory: n · d elements, at most 12 bytes more a vector, and 8(2k + max(k, 128)) bytes a query of the groups in flight.
+//! the k-th. Memory: n · d elements, at most 12 bytes more a vector, and 8(2k + max(k, 64)) bytes a query of the groups in flight.
 //! Where E exceeds the differences of the data (all vectors alike; a cloud far from the origin), each pair gets its
 //! canonical distance: slow, and right.
 //!
@@ -202,9 +202,18 @@ impl<T: Element> FlatBackend<T> for FlatCpu<T> {
         self.rows.len() / self.dim
     }
 
-    fn reconstruct(&self, id: u64) -> Result<Vec<T>> {
-        let start = id as usize * self.dim;
-        Ok(self.rows[start..start + self.dim].to_vec())
+    fn truncate(&mut self, len: usize) {
+        self.rows.truncate(len * self.dim);
+        self.offset.truncate(len);
+        self.scale.truncate(len);
+        self.squares.truncate(len);
+        // That of the last block may be larger than need be now: a bound all the same.
+        self.largest.truncate(len.div_ceil(BLOCK));
+    }
+
+    fn rows(&self, first: u64, count: usize) -> Result<Vec<T>> {
+        let start = first as usize * self.dim;
+        Ok(self.rows[start..start + count * self.dim].to_vec())
     }
 
     fn describe(&self) -> String {
@@ -481,7 +490,7 @@ impl<T: Element> Judge for PairJudge<'_, T> {
         self.bound
     }
 
-    fn prefetch(&self, id: u32) {
+    fn prefetch(&mut self, id: u32) {
         simd::prefetch(self.index.row(id));
     }
 

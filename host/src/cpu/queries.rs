@@ -1,6 +1,8 @@
 //! Queries made ready for the scan and for canonical distances.
 
-use super::bound::QueryBound;
+use rayon::prelude::*;
+
+use super::bound::{QueryBound, all_whole};
 use super::exact::{self, Term};
 use super::simd::Isa;
 use crate::element::ElementType;
@@ -15,6 +17,9 @@ pub(crate) struct Line(pub(crate) [f32; 16]);
 #[derive(Debug, Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
 #[repr(C, align(64))]
 struct Wide([f64; 8]);
+
+/// Queries that one thread makes ready at least.
+const ALONE: usize = 256;
 
 /// Some queries, made ready.
 #[derive(Debug)]
@@ -34,15 +39,16 @@ impl Queries {
     /// Makes whole `queries` ready; O(queries · dim).
     pub(crate) fn new<T: Element>(isa: Isa, metric: Metric, dim: usize, queries: &[T]) -> Self {
         let (stride, count) = (dim.div_ceil(8), queries.len() / dim);
-        let (mut wide, mut squares) = (vec![Wide([0.0; 8]); count * stride], Vec::with_capacity(count));
-        let mut scratch = Vec::new();
-        for (wide, query) in wide.chunks_exact_mut(stride).zip(queries.chunks_exact(dim)) {
+        let mut wide = vec![Wide([0.0; 8]); count * stride];
+        let make_ready = |scratch: &mut Vec<f32>, (wide, query): (&mut [Wide], &[T])| {
             let wide: &mut [f64] = &mut bytemuck::cast_slice_mut(wide)[..dim];
-            let query = as_f32(query, &mut scratch);
+            let query = as_f32(query, scratch);
             wide.iter_mut().zip(query).for_each(|(wide, &x)| *wide = f64::from(x));
-            squares.push(exact::sum(isa, Term::Product, wide, query));
-        }
-        let bounds = squares.iter().map(|&square| QueryBound::new(metric, dim, square)).collect();
+            let square = exact::sum(isa, Term::Product, wide, query);
+            (square, QueryBound::new(metric, dim, square).with_whole(all_whole(query)))
+        };
+        let each = wide.par_chunks_exact_mut(stride).zip(queries.par_chunks_exact(dim)).with_min_len(ALONE);
+        let (squares, bounds): (Vec<f64>, Vec<QueryBound>) = each.map_init(Vec::new, make_ready).unzip();
         let factor = |&square: &f64| match metric {
             Metric::L2 => -2.0,
             Metric::InnerProduct => -1.0,

@@ -5,7 +5,7 @@ use std::cell::Cell;
 use half::{bf16, f16};
 
 use super::FlatCpu;
-use super::bound::{QueryBound, largest_norm};
+use super::bound::{QueryBound, all_whole, largest_norm};
 use super::scan::{self, Sink, Tile};
 use super::simd::Isa;
 use crate::flat::FlatBackend;
@@ -369,4 +369,16 @@ fn many_threads_search_one_index() {
             scope.spawn(move || check_index(index, base, &Random(seed).vectors(40 * 8, 1.0), 10));
         }
     });
+}
+
+#[test]
+fn whole_numbers_are_told_from_others() {
+    let whole = [0.0, -0.0, 1.0, -128.0, 255.0, 4_194_303.0, 4_194_304.0, -4_194_304.0];
+    assert!(all_whole(&whole) && all_whole(&[]));
+    // Sums of the third with 1.5 · 2²³ are exact, though it is not whole.
+    for other in [0.5, -254.5, -8_388_607.5, 4_194_303.5, 1e-30, -1e-45, 1e20, f32::NAN, f32::INFINITY] {
+        let mut values = vec![3.0; 600];
+        values[517] = other;
+        assert!(!all_whole(&values), "{other}");
+    }
 }

@@ -2,13 +2,13 @@
 //! `settle`.
 //!
 //! ```text
-//! centroids ──prepare──► f16 copies ┐
+//! centroids ──prepare──► f16 copies ┐    (few: `assign_few`)
 //! points ──prepare (once)─► copies ─┴─assign──► labels │ pending points with candidates ──settle──► their labels
 //!                                                      │ unbounded points ────────────settle_all──► their labels
 //! ```
 
 use cuda_std::launch::LaunchConfig;
-use warpann_kernels::{assign, clustering_instances, settle};
+use warpann_kernels::{assign, assign_few, clustering_instances, settle};
 
 use super::exact::{Set, SetLayout, Shape, blocks};
 use super::runtime::{Layout, Runtime, grid};
@@ -20,6 +20,7 @@ pub(super) struct BatchLayout {
     set: (usize, SetLayout),
     weights: usize,
     labels: usize,
+    previous: usize,
     queue_sizes: usize,
     pending: usize,
     pending_lists: usize,
@@ -29,8 +30,8 @@ pub(super) struct BatchLayout {
 }
 
 impl BatchLayout {
-    /// Room for `points` points; for their weights, and for their order by cluster, only where asked for.
-    pub fn new(shape: Shape, points: usize, weighted: bool, ordered: bool) -> BatchLayout {
+    /// Room for `points` points; for their weights, and for what adding them up needs, only where asked for.
+    pub fn new(shape: Shape, points: usize, weighted: bool, summed: bool) -> BatchLayout {
         let mut layout = Layout::default();
         let mut batch = BatchLayout {
             set: SetLayout::reserve(&mut layout, shape, points),
@@ -40,7 +41,8 @@ impl BatchLayout {
             pending: layout.array::<u32>(points),
             pending_lists: layout.array::<u32>(points.saturating_mul(assign::LIST as usize)),
             unbounded: layout.array::<u32>(points),
-            order: layout.array::<u64>(if ordered { points } else { 0 }),
+            previous: layout.array::<u32>(if summed { points } else { 0 }),
+            order: layout.array::<u64>(if summed { points.saturating_mul(2) } else { 0 }),
             bytes: 0,
         };
         batch.bytes = layout.bytes();
@@ -83,13 +85,18 @@ impl Batch {
         self.part(self.layout.labels)
     }
 
+    /// The labels that the sums of clusters have them with, where there is room for them.
+    pub fn previous(&self) -> *mut u32 {
+        self.part(self.layout.previous)
+    }
+
     /// How many points were pending, and how many unbounded.
     #[cfg(test)]
     pub fn queue_sizes(&self) -> *const u32 {
         self.part(self.layout.queue_sizes)
     }
 
-    /// The points in the order of their clusters, where there is room for it.
+    /// Moves of points from cluster to cluster, in the order of clusters, where there is room for them.
     pub fn order(&self) -> *mut u64 {
         self.part(self.layout.order)
     }
@@ -109,6 +116,99 @@ pub(super) unsafe fn assign_batch<R: Runtime>(
     centroids: Set,
     labelled: bool,
 ) -> Result<()> {
+    let queues = Queues::of(batch);
+    // SAFETY: the layouts reserved every part with the size that the kernels ask for, and the stream runs these in
+    // order.
+    unsafe {
+        runtime.fill(stream, queues.sizes.cast(), 0, 2 * size_of::<u32>())?;
+        let chunks = (shape.copy_stride() / assign::CHUNK as usize) as u32;
+        match assign_few::shared_bytes(centroids.count, chunks, runtime.limits().shared_bytes) {
+            Some(shared) => launch_few(runtime, stream, shape, batch, centroids, queues, shared)?,
+            None => launch_many(runtime, stream, shape, batch, centroids, queues, labelled)?,
+        }
+        settle_queues(runtime, stream, shape, batch, centroids, queues)
+    }
+}
+
+/// Where the kernels of assignment leave the points that they have not proved a label for.
+#[derive(Debug, Clone, Copy)]
+struct Queues {
+    sizes: *mut u32,
+    pending: *mut u32,
+    pending_lists: *mut u32,
+    unbounded: *mut u32,
+}
+
+impl Queues {
+    fn of(batch: Batch) -> Queues {
+        Queues {
+            sizes: batch.part(batch.layout.queue_sizes),
+            pending: batch.part(batch.layout.pending),
+            pending_lists: batch.part(batch.layout.pending_lists),
+            unbounded: batch.part(batch.layout.unbounded),
+        }
+    }
+}
+
+/// Kernels `assign_few`: all centroids in `shared` bytes of shared memory.
+///
+/// # Safety
+/// As [`assign_batch`].
+unsafe fn launch_few<R: Runtime>(
+    runtime: &R,
+    stream: &R::Stream,
+    shape: Shape,
+    batch: Batch,
+    centroids: Set,
+    queues: Queues,
+    shared: u32,
+) -> Result<()> {
+    let points = batch.set;
+    let wide = shape.copy_stride() > assign::CHUNK as usize;
+    let kernel = if wide { &assign_few::ASSIGN_FEW_128 } else { &assign_few::ASSIGN_FEW_64 };
+    let blocks = points.count.div_ceil(assign_few::WARPS * assign_few::WARP_POINTS);
+    let config = LaunchConfig {
+        grid: [blocks.min(runtime.limits().multiprocessors), 1, 1],
+        block: [assign_few::THREADS, 1, 1],
+        shared_bytes: shared,
+    };
+    let args = (
+        points.part::<u16>(points.layout.copy).cast_const(),
+        centroids.part::<u16>(centroids.layout.copy).cast_const(),
+        points.count,
+        centroids.count,
+        shape.metric_code(),
+        points.part::<u32>(points.layout.greatest).cast_const(),
+        centroids.part::<u32>(centroids.layout.greatest).cast_const(),
+        points.part::<f32>(points.layout.norms).cast_const(),
+        points.part::<f32>(points.layout.residuals).cast_const(),
+        centroids.part::<f32>(centroids.layout.values).cast_const(),
+        centroids.part::<f32>(centroids.layout.norms).cast_const(),
+        centroids.part::<f32>(centroids.layout.residuals).cast_const(),
+        centroids.part::<f32>(centroids.layout.bounds).cast_const(),
+        batch.labels(),
+        queues.sizes,
+        queues.pending,
+        queues.pending_lists,
+        queues.unbounded,
+    );
+    // SAFETY: as the caller promises.
+    unsafe { runtime.launch(stream, kernel, config, args) }
+}
+
+/// Kernels `assign`: tiles of centroids pass by.
+///
+/// # Safety
+/// As [`assign_batch`].
+unsafe fn launch_many<R: Runtime>(
+    runtime: &R,
+    stream: &R::Stream,
+    shape: Shape,
+    batch: Batch,
+    centroids: Set,
+    queues: Queues,
+    labelled: bool,
+) -> Result<()> {
     let points = batch.set;
     let chunks = (shape.copy_stride() / assign::CHUNK as usize) as u32;
     let kernel = if chunks <= assign::RESIDENT_CHUNKS { &assign::ASSIGN_RESIDENT } else { &assign::ASSIGN_STREAMED };
@@ -120,10 +220,6 @@ pub(super) unsafe fn assign_batch<R: Runtime>(
     let of_tiles = centroids.count.next_multiple_of(assign::TILE_ROWS) as usize * size_of::<f32>();
     let numbers = [centroids.layout.values, centroids.layout.norms, centroids.layout.residuals];
     debug_assert_eq!(numbers, [0, 1, 2].map(|array| numbers[0] + array * of_tiles), "one after the other");
-    let queue_sizes = batch.part::<u32>(batch.layout.queue_sizes);
-    let pending = batch.part::<u32>(batch.layout.pending);
-    let pending_lists = batch.part::<u32>(batch.layout.pending_lists);
-    let unbounded = batch.part::<u32>(batch.layout.unbounded);
     let args = (
         points.part::<u16>(points.layout.copy).cast_const(),
         centroids.part::<u16>(centroids.layout.copy).cast_const(),
@@ -141,18 +237,13 @@ pub(super) unsafe fn assign_batch<R: Runtime>(
         centroids.part::<f32>(centroids.layout.bounds).cast_const(),
         u32::from(labelled),
         batch.labels(),
-        queue_sizes,
-        pending,
-        pending_lists,
-        unbounded,
+        queues.sizes,
+        queues.pending,
+        queues.pending_lists,
+        queues.unbounded,
     );
-    // SAFETY: the layouts reserved every part with the size that the kernels ask for, and the stream runs these in
-    // order.
-    unsafe {
-        runtime.fill(stream, queue_sizes.cast(), 0, 2 * size_of::<u32>())?;
-        runtime.launch(stream, kernel, config, args)?;
-        settle_queues(runtime, stream, shape, batch, centroids, queue_sizes, pending, pending_lists, unbounded)
-    }
+    // SAFETY: as the caller promises.
+    unsafe { runtime.launch(stream, kernel, config, args) }
 }
 
 macro_rules! per_element {
@@ -161,10 +252,8 @@ macro_rules! per_element {
         ///
         /// # Safety
         /// As [`assign_batch`]; the queues are as `assign` left them.
-        #[expect(clippy::too_many_arguments, reason = "one to one with the kernels")]
         unsafe fn settle_queues<R: Runtime>(
-            runtime: &R, stream: &R::Stream, shape: Shape, batch: Batch, centroids: Set, queue_sizes: *mut u32,
-            pending: *mut u32, pending_lists: *mut u32, unbounded: *mut u32,
+            runtime: &R, stream: &R::Stream, shape: Shape, batch: Batch, centroids: Set, queues: Queues,
         ) -> Result<()> {
             // The device alone knows how long the queues are: as many warps as it holds, or the longest queue needs.
             let multiprocessors = u64::from(runtime.limits().multiprocessors);
@@ -180,15 +269,15 @@ macro_rules! per_element {
                     // SAFETY: as the caller promises.
                     unsafe {
                         runtime.launch(stream, kernel, config, (
-                            x, rows, stride, squared_difference, queue_sizes.cast_const(), pending.cast_const(),
-                            pending_lists.cast_const(), batch.labels(),
+                            x, rows, stride, squared_difference, queues.sizes.cast_const(), queues.pending.cast_const(),
+                            queues.pending_lists.cast_const(), batch.labels(),
                         ))?;
                         let kernel = &settle::$settle_all;
                         let warps = points.min(multiprocessors * 4) * u64::from(settle::WARPS_FOR_ALL);
                         let config = blocks(kernel.name(), warps, settle::WARPS_FOR_ALL)?;
                         runtime.launch(stream, kernel, config, (
                             x, rows, stride, squared_difference, centroids.count,
-                            queue_sizes.wrapping_add(1).cast_const(), unbounded.cast_const(), batch.labels(),
+                            queues.sizes.wrapping_add(1).cast_const(), queues.unbounded.cast_const(), batch.labels(),
                         ))
                     }
                 }

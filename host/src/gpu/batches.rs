@@ -17,21 +17,26 @@ pub(super) struct Batches {
     lanes: u64,
 }
 
+/// Rows of `row_bytes` bytes that the bus takes at a time.
+pub(super) fn bus_rows(row_bytes: usize) -> usize {
+    (BATCH_BYTES / row_bytes).max(1)
+}
+
 impl Batches {
-    /// Cuts `count` ≥ 1 rows of `row_bytes` each into batches that `budget` bytes of device memory allow, where all batches
-    /// share `shared_bytes` and a batch of so many rows takes `bytes`.
+    /// Cuts `count` ≥ 1 rows into batches of at most `most` ≥ 1 rows that `budget` bytes of device memory allow, where all
+    /// batches share `shared_bytes` and a batch of so many rows takes `bytes`.
     pub fn new<R: Runtime>(
         runtime: &R,
         budget: Option<u64>,
         shared_bytes: usize,
-        (count, row_bytes): (usize, usize),
+        (count, most): (usize, usize),
         bytes: impl Fn(usize) -> usize,
     ) -> Result<Batches> {
         let budget = match budget {
             Some(bytes) => bytes,
             None => runtime.free_memory()? / 10 * 9,
         };
-        let mut rows = count.min((BATCH_BYTES / row_bytes).max(1));
+        let mut rows = count.min(most);
         let asked = |rows: usize| {
             let lanes = if rows < count { 2 } else { 1 };
             (lanes, (shared_bytes as u64).saturating_add((bytes(rows) as u64).saturating_mul(lanes)))
@@ -46,27 +51,29 @@ impl Batches {
         Ok(Batches { rows, lanes })
     }
 
-    /// Calls `work(lane, first row, rows, out)` for every batch of `rows` and the part of `out` that belongs to it, where a row
-    /// has `row_len` values and `out_len` results. On return every batch is done, or one has failed.
-    pub fn run<R: Runtime, T: Sync, U: Send>(
+    /// The rows of `row_len` values that the batch from row `first` on has.
+    pub fn of<T>(self, rows: &[T], row_len: usize, first: usize) -> &[T] {
+        let rows = &rows[first * row_len..];
+        &rows[..rows.len().min(self.rows * row_len)]
+    }
+
+    /// Calls `work(lane, first row, out)` for every batch and what is its of `outs`, where the results of each batch go. On return
+    /// every batch is done, or one has failed.
+    pub fn run<R: Runtime, O: Send>(
         self,
         runtime: &R,
         pool: &Lanes<R>,
-        (rows, row_len): (&[T], usize),
-        (out, out_len): (&mut [U], usize),
-        work: impl Fn(&mut Lane<R>, usize, &[T], &mut [U]) -> Result<()> + Sync,
+        outs: impl Iterator<Item = O>,
+        work: impl Fn(&mut Lane<R>, usize, O) -> Result<()> + Sync,
     ) -> Result<()> {
-        let outs: Vec<_> = out.chunks_mut(self.rows * out_len).map(Some).map(Mutex::new).collect();
+        let outs: Vec<_> = outs.map(Some).map(Mutex::new).collect();
         let next = AtomicUsize::new(0);
         let lane = || {
             pool.with(runtime, |lane| {
                 let each = std::iter::repeat_with(|| next.fetch_add(1, Ordering::Relaxed));
                 for (batch, slot) in each.map_while(|batch| Some((batch, outs.get(batch)?))) {
                     let out = slot.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).take();
-                    let first = batch * self.rows;
-                    let rows = &rows[first * row_len..];
-                    let rows = &rows[..rows.len().min(self.rows * row_len)];
-                    out.map_or(Ok(()), |out| work(lane, first, rows, out))?;
+                    out.map_or(Ok(()), |out| work(lane, batch * self.rows, out))?;
                 }
                 Ok(())
             })

@@ -1,8 +1,8 @@
 //! Sums over clusters on a device, and what is made of them: the host side of kernels `cluster_sums` and `centroids`.
 //!
 //! ```text
-//! labels ──count──► counts ──scan──► places ──group──► order ──add_rows──► sums ──┬─totals──► host
-//!                                                                                 └─update──► centroids
+//! labels, previous ──count──► counts ──scan──► places ──group──► order of moves ──add_rows──► sums ──┬─totals──► host
+//!                                                                                                    └─update──► centroids
 //! ```
 
 use cuda_std::launch::LaunchConfig;
@@ -11,13 +11,12 @@ use warpann_kernels::{centroids, cluster_sums, clustering_instances};
 use super::assign::Batch;
 use super::exact::{Set, SetLayout, Shape, blocks};
 use super::runtime::{Layout, Runtime, grid};
+use crate::kmeans::sums::PartialSums;
 use crate::kmeans::worker::{Scale, Totals};
 use crate::{ElementType, Result};
 
 /// Points that a block counts or groups, at least.
 const POINTS_PER_BLOCK: u32 = 2048;
-/// Points that a warp adds up, at least.
-const SHORTEST_RUN: u32 = 16;
 /// Warps that add up on one multiprocessor at once.
 const ADDING_WARPS: u32 = 24;
 
@@ -36,7 +35,7 @@ pub(super) struct ClusterLayout {
     set: (usize, SetLayout),
     /// Components from one row of sums to the next.
     stride: u32,
-    /// Points of each cluster in this batch, and the places that the order has for them.
+    /// Moves of each group in this batch, and the places that the order has for them; behind these the number of all.
     counts: usize,
     next: usize,
     /// From here to `products` all is zeroed for an assignment; from `weights` to `end` it goes to the host.
@@ -58,8 +57,8 @@ impl ClusterLayout {
         let mut clusters = ClusterLayout {
             set,
             stride: shape.stride() as u32,
-            counts: layout.array::<u32>(summed),
-            next: layout.array::<u32>(summed),
+            counts: layout.array::<u32>(summed.saturating_mul(2)),
+            next: layout.array::<u32>(if means { summed.saturating_mul(2).saturating_add(1) } else { 0 }),
             sums: layout.array::<u64>(summed.saturating_mul(shape.stride())),
             weights: layout.array::<u64>(summed),
             totals: layout.array::<u32>(summed),
@@ -137,63 +136,68 @@ pub(super) fn power_of_two(exponent: i32) -> f64 {
     2f64.powi(exponent)
 }
 
-/// Groups the points of a batch by their labels.
+/// Groups the moves of the points of a batch since their previous labels, which become the present ones.
 ///
 /// # Safety
 /// As [`add_batch`].
 unsafe fn group_batch<R: Runtime>(runtime: &R, stream: &R::Stream, batch: Batch, clusters: Clusters) -> Result<()> {
     let (count, cluster_count) = (batch.set.count, clusters.set.count);
-    let labels = batch.labels().cast_const();
+    let (labels, previous) = (batch.labels().cast_const(), batch.previous());
     let (counts, next, order) = (clusters.counts(), clusters.next(), batch.order());
     let in_shared = cluster_count <= cluster_sums::SHARED_CLUSTERS;
     // A block's count of clusters must be worth its points.
-    let each = POINTS_PER_BLOCK.max(if in_shared { cluster_count } else { 0 });
+    let each = POINTS_PER_BLOCK.max(if in_shared { 2 * cluster_count } else { 0 });
     let most = runtime.limits().multiprocessors * 2;
     let config = |blocks: u32, shared_bytes: u32| LaunchConfig {
         grid: [blocks, 1, 1],
         block: [cluster_sums::THREADS, 1, 1],
         shared_bytes,
     };
-    let wide = config(count.div_ceil(each).clamp(1, most), if in_shared { 4 * cluster_count } else { 0 });
+    let wide = config(count.div_ceil(each).clamp(1, most), if in_shared { 8 * cluster_count } else { 0 });
     // SAFETY: labels are below the number of clusters; the order has room for the batch.
     unsafe {
+        let before = previous.cast_const();
         if in_shared {
-            runtime.launch(stream, &cluster_sums::COUNT_LABELS, wide, (labels, count, cluster_count, counts))?;
+            let args = (labels, before, count, cluster_count, counts);
+            runtime.launch(stream, &cluster_sums::COUNT_MOVES, wide, args)?;
         } else {
-            runtime.launch(stream, &cluster_sums::COUNT_LABELS_GLOBAL, wide, (labels, count, counts))?;
+            runtime.launch(stream, &cluster_sums::COUNT_MOVES_GLOBAL, wide, (labels, before, count, counts))?;
         }
         let scan = (cluster_count, counts, next, clusters.totals());
-        runtime.launch(stream, &cluster_sums::SCAN_CLUSTERS, config(1, 0), scan)?;
+        runtime.launch(stream, &cluster_sums::SCAN_GROUPS, config(1, 0), scan)?;
         if in_shared {
-            runtime.launch(stream, &cluster_sums::GROUP_POINTS, wide, (labels, count, cluster_count, next, order))
+            let args = (labels, previous, count, cluster_count, next, order);
+            runtime.launch(stream, &cluster_sums::GROUP_MOVES, wide, args)
         } else {
-            runtime.launch(stream, &cluster_sums::GROUP_POINTS_GLOBAL, wide, (labels, count, next, order))
+            runtime.launch(stream, &cluster_sums::GROUP_MOVES_GLOBAL, wide, (labels, previous, count, next, order))
         }
     }
 }
 
 macro_rules! per_element {
     ($(($name:ident, $stored:ty, $s:ident, $settle:ident, $a:ident, $settle_all:ident, $d:ident, $add:ident))*) => {
-        /// Adds the points of a labelled batch to the sums of their clusters.
+        /// Brings the sums of clusters up to date with the labels of a batch: adds and takes away the points whose labels are not
+        /// their previous ones.
         ///
         /// # Safety
-        /// The memory of both is as laid out, with room for order and sums, and every label is that of a cluster.
+        /// The memory of both is as laid out, with room for order and sums, and every label is that of a cluster; the batch was added
+        /// before, or [`forget_labels`] called for it.
         pub(super) unsafe fn add_batch<R: Runtime>(
             runtime: &R, stream: &R::Stream, shape: Shape, batch: Batch, clusters: Clusters, means: Means,
             weighted: bool,
         ) -> Result<()> {
             // SAFETY: as the caller promises.
             unsafe { group_batch(runtime, stream, batch, clusters)? };
-            let (count, stride) = (batch.set.count, shape.stride() as u32);
+            let stride = shape.stride() as u32;
+            let move_count = clusters.next().wrapping_add(2 * clusters.set.count as usize).cast_const();
             // One wave of warps, in y one for each part of a row.
             let parts = stride.div_ceil(cluster_sums::WARP_COMPONENTS);
             let warps = (runtime.limits().multiprocessors * ADDING_WARPS).div_ceil(parts);
-            let run = count.div_ceil(warps).max(SHORTEST_RUN);
             let weights = if weighted { batch.weights().cast_const() } else { std::ptr::null() };
             match shape.element {$(
                 ElementType::$name => {
                     let kernel = &cluster_sums::$add;
-                    let blocks = count.div_ceil(run).div_ceil(cluster_sums::WARPS_PER_BLOCK);
+                    let blocks = warps.div_ceil(cluster_sums::WARPS_PER_BLOCK);
                     let config = LaunchConfig {
                         grid: [grid(kernel.name(), u64::from(blocks))?, parts, 1],
                         block: [32 * cluster_sums::WARPS_PER_BLOCK, 1, 1],
@@ -202,8 +206,8 @@ macro_rules! per_element {
                     // SAFETY: as the caller promises.
                     unsafe {
                         runtime.launch(stream, kernel, config, (
-                            batch.set.rows().cast::<$stored>().cast_const(), stride, batch.order().cast_const(), count,
-                            run, weights, power_of_two(means.scale.component), power_of_two(means.scale.weight),
+                            batch.set.rows().cast::<$stored>().cast_const(), stride, batch.order().cast_const(), move_count,
+                            weights, power_of_two(means.scale.component), power_of_two(means.scale.weight),
                             clusters.sums(), clusters.weights(),
                         ))
                     }
@@ -213,6 +217,17 @@ macro_rules! per_element {
     };
 }
 clustering_instances!(per_element);
+
+/// Makes the points of a batch points that were never added.
+///
+/// # Safety
+/// The memory is as laid out, with room for order and sums.
+pub(super) unsafe fn forget_labels<R: Runtime>(runtime: &R, stream: &R::Stream, batch: Batch) -> Result<()> {
+    // All ones is the label of a point without one.
+    let bytes = batch.set.count as usize * size_of::<u32>();
+    // SAFETY: as the caller promises.
+    unsafe { runtime.fill(stream, batch.previous().cast(), 0xff, bytes) }
+}
 
 /// Zeroes sums, weights and totals.
 ///
@@ -266,6 +281,28 @@ pub(super) unsafe fn totals_of<R: Runtime>(
     totals.products.clear();
     totals.products.extend_from_slice(bytemuck::cast_slice(&part(layout.products)[..count]));
     Ok(())
+}
+
+/// Brings component sums, weights and counts to the host, in one copy.
+///
+/// # Safety
+/// The memory is as laid out, with room for sums, and every batch was added up.
+pub(super) unsafe fn sums_of<R: Runtime>(
+    runtime: &R,
+    stream: &R::Stream,
+    clusters: Clusters,
+    weighted: bool,
+    sums: &mut PartialSums,
+) -> Result<()> {
+    let layout = clusters.layout;
+    // Words of 8 bytes, as the parts are aligned.
+    let word = |offset: usize| (offset - layout.sums) / size_of::<u64>();
+    sums.stride = layout.stride as usize;
+    sums.weights = weighted.then(|| word(layout.weights));
+    sums.counts = word(layout.totals);
+    sums.words.resize(word(layout.products), 0);
+    // SAFETY: what is downloaded was zeroed, and then added to.
+    unsafe { runtime.download(stream, bytemuck::cast_slice_mut(&mut sums.words), clusters.sums().cast()) }
 }
 
 /// Replaces the centroids by the means of their points.

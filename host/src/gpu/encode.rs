@@ -5,11 +5,10 @@ use warpann_kernels::encode::{
     BLOCK_ROWS, ENCODE_DIRECT, ENCODE_STAGED, FEWEST_CODEWORDS, GROUP, THREADS, shared_bytes,
 };
 
-use super::batches::Batches;
+use super::batches::{Batches, bus_rows};
 use super::runtime::{Lanes, Layout, Limits, Runtime, grid};
 use crate::Result;
 use crate::pq::ProductQuantizer;
-use crate::pq::encode::Residuals;
 
 /// Blocks a multiprocessor should have at least, before sub-quantizers are spread over blocks.
 const BLOCKS_PER_MULTIPROCESSOR: u32 = 4;
@@ -47,22 +46,54 @@ impl Plan {
     }
 }
 
-/// Where the arrays of a batch lie.
-struct Batch {
-    rows: usize,
-    labels: usize,
-    codes: usize,
-    bytes: usize,
+/// Rows on the device, and where their codes go there.
+#[derive(Clone, Copy)]
+pub(super) struct OnDevice {
+    /// Rows of f32, `stride` components from one to the next, as are centroids.
+    pub rows: *const f32,
+    /// See `rows`.
+    pub stride: u32,
+    /// How many.
+    pub count: u32,
+    /// The centroid that is subtracted from each row; null, as `centroids` is: nothing.
+    pub labels: *const u32,
+    /// See `labels`.
+    pub centroids: *const f32,
+    /// The transposed codebooks.
+    pub codebooks: *const f32,
+    /// The codes.
+    pub codes: *mut u8,
 }
 
-impl Batch {
-    fn new(quantizer: &ProductQuantizer, count: usize, labels: bool) -> Batch {
-        let mut layout = Layout::default();
-        let rows = layout.array::<f32>(count.saturating_mul(quantizer.dim()));
-        let labels = layout.array::<u32>(if labels { count } else { 0 });
-        let codes = layout.array::<u8>(count.saturating_mul(quantizer.code_bytes()));
-        Batch { rows, labels, codes, bytes: layout.bytes() }
-    }
+/// Launches the encoding of rows, at least one.
+///
+/// # Safety
+/// The pointers cover the shapes, and every label names a centroid.
+pub(super) unsafe fn enqueue<R: Runtime>(
+    runtime: &R,
+    stream: &R::Stream,
+    quantizer: &ProductQuantizer,
+    what: OnDevice,
+) -> Result<()> {
+    let plan = Plan::new(&runtime.limits(), quantizer, what.count as usize)?;
+    let config = LaunchConfig { grid: plan.grid, block: [THREADS, 1, 1], shared_bytes: plan.shared_bytes };
+    let kernel = if plan.staged { &ENCODE_STAGED } else { &ENCODE_DIRECT };
+    let args = (
+        what.rows,
+        what.count,
+        what.labels,
+        what.centroids,
+        what.codebooks,
+        what.stride,
+        quantizer.sub_quantizers() as u32,
+        quantizer.width() as u32,
+        quantizer.bits(),
+        plan.piece,
+        plan.run,
+        what.codes,
+    );
+    // SAFETY: as the caller promises; the shared memory is what the plan says.
+    unsafe { runtime.launch(stream, kernel, config, args) }
 }
 
 /// See [`super::encode_pq`].
@@ -70,16 +101,10 @@ pub(super) fn encode<R: Runtime>(
     runtime: &R,
     quantizer: &ProductQuantizer,
     rows: &[f32],
-    residuals: Option<Residuals<'_>>,
     budget: Option<u64>,
 ) -> Result<Vec<u8>> {
     let (dim, code_bytes) = (quantizer.dim(), quantizer.code_bytes());
     let count = rows.len() / dim;
-    let (labels, centroids) = residuals.map_or((&[][..], &[][..]), |all| (all.labels, all.centroids));
-    if residuals.is_some() {
-        let lists = centroids.len() / dim;
-        assert!(labels.len() == count && labels.iter().all(|&list| (list as usize) < lists), "a list for each row");
-    }
     let mut codes = vec![0; count * code_bytes];
     if count == 0 {
         return Ok(codes);
@@ -87,59 +112,40 @@ pub(super) fn encode<R: Runtime>(
     // What all batches read.
     let mut layout = Layout::default();
     let codebooks_at = layout.array::<f32>(quantizer.codebooks().len());
-    let centroids_at = layout.array::<f32>(centroids.len());
-    let place = |count: usize| Batch::new(quantizer, count, residuals.is_some());
-    let batches = Batches::new(runtime, budget, layout.bytes(), (count, 4 * dim), |count| place(count).bytes)?;
+    let place = |count: usize| {
+        let mut layout = Layout::default();
+        let rows = layout.array::<f32>(count.saturating_mul(dim));
+        let codes = layout.array::<u8>(count.saturating_mul(code_bytes));
+        (rows, codes, layout.bytes())
+    };
+    let most = bus_rows(4 * dim);
+    let batches = Batches::new(runtime, budget, layout.bytes(), (count, most), |count| place(count).2)?;
     let memory = runtime.allocate(layout.bytes())?;
     let pool = Lanes::new();
     pool.with(runtime, |lane| {
-        let shared = runtime.address(&memory);
-        // SAFETY: the layout reserved both arrays.
-        unsafe {
-            let stream = &lane.stream;
-            runtime.upload(
-                stream,
-                shared.wrapping_add(codebooks_at),
-                bytemuck::cast_slice(quantizer.all_transposed()),
-            )?;
-            runtime.upload(stream, shared.wrapping_add(centroids_at), bytemuck::cast_slice(centroids))?;
-        }
+        let codebooks = runtime.address(&memory).wrapping_add(codebooks_at);
+        // SAFETY: the layout reserved the array.
+        unsafe { runtime.upload(&lane.stream, codebooks, bytemuck::cast_slice(quantizer.all_transposed()))? };
         runtime.synchronize(&lane.stream)
     })?;
-
-    let limits = runtime.limits();
-    batches.run(runtime, &pool, (rows, dim), (&mut codes, code_bytes), |lane, first, rows, codes| {
-        let (count, place) = (rows.len() / dim, place(batches.rows));
-        let plan = Plan::new(&limits, quantizer, count)?;
-        let shared = runtime.address(&memory);
-        let scratch = lane.scratch(runtime, place.bytes)?;
-        let (rows_at, codes_at) = (scratch.wrapping_add(place.rows), scratch.wrapping_add(place.codes));
-        let (mut labels_at, mut centroids) = (std::ptr::null_mut(), std::ptr::null_mut());
-        // SAFETY: the layouts reserved the arrays; a batch has at most as many rows as its place, labels name centroids as
-        // asserted above, and the download waits for the kernel.
+    batches.run(runtime, &pool, codes.chunks_mut(batches.rows * code_bytes), |lane, first, codes| {
+        let rows = batches.of(rows, dim, first);
+        let (rows_at, codes_at, bytes) = place(batches.rows);
+        let scratch = lane.scratch(runtime, bytes)?;
+        let what = OnDevice {
+            rows: scratch.wrapping_add(rows_at).cast(),
+            stride: dim as u32,
+            count: (rows.len() / dim) as u32,
+            labels: std::ptr::null(),
+            centroids: std::ptr::null(),
+            codebooks: runtime.address(&memory).wrapping_add(codebooks_at).cast(),
+            codes: scratch.wrapping_add(codes_at),
+        };
+        // SAFETY: the layouts reserved the arrays; a batch has at most as many rows as its place; the download waits for the kernel.
         unsafe {
-            runtime.upload(&lane.stream, rows_at, bytemuck::cast_slice(rows))?;
-            if residuals.is_some() {
-                (labels_at, centroids) = (scratch.wrapping_add(place.labels), shared.wrapping_add(centroids_at));
-                runtime.upload(&lane.stream, labels_at, bytemuck::cast_slice(&labels[first..first + count]))?;
-            }
-            let config = LaunchConfig { grid: plan.grid, block: [THREADS, 1, 1], shared_bytes: plan.shared_bytes };
-            let kernel = if plan.staged { &ENCODE_STAGED } else { &ENCODE_DIRECT };
-            let args = (
-                rows_at.cast_const().cast(),
-                count as u32,
-                labels_at.cast_const().cast(),
-                centroids.cast_const().cast(),
-                shared.wrapping_add(codebooks_at).cast_const().cast(),
-                quantizer.sub_quantizers() as u32,
-                quantizer.width() as u32,
-                quantizer.bits(),
-                plan.piece,
-                plan.run,
-                codes_at,
-            );
-            runtime.launch(&lane.stream, kernel, config, args)?;
-            runtime.download(&lane.stream, codes, codes_at)
+            runtime.upload(&lane.stream, scratch.wrapping_add(rows_at), bytemuck::cast_slice(rows))?;
+            enqueue(runtime, &lane.stream, quantizer, what)?;
+            runtime.download(&lane.stream, codes, what.codes)
         }
     })?;
     Ok(codes)

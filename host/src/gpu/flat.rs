@@ -8,15 +8,20 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::exact::{Block, Set, SetLayout, Shape, Tuning, prepare_set, upload_rows};
+use super::exact::{Block, Tuning};
 use super::runtime::{Lanes, Layout, Runtime};
+use super::sets::{Set, SetLayout, Shape, prepare_set, upload_rows};
 use crate::flat::FlatBackend;
+use crate::shards::merge;
 use crate::{Element, Error, Metric, Result};
 
 /// Share of the budget that resident rows may take: numerator and denominator.
 const RESIDENT_SHARE: (u64, u64) = (3, 4);
 /// Queries from which two lanes pay.
 const TWO_LANES_FROM: usize = 2048;
+/// Queries of a tile at most: enough to fill any device, and few enough that in a large batch the lanes get out of step, so that one's
+/// copies over the bus are hidden behind the other's kernels.
+const TILE_QUERIES: usize = 16_384;
 /// Bytes that come back to the host at once when a base outgrows the device.
 const FETCH_BYTES: usize = 64 << 20;
 /// Rows that the centre is estimated from.
@@ -221,7 +226,7 @@ impl<T: Element, R: Runtime> FlatDevice<T, R> {
         let dim = self.shape.dim;
         let count = queries.len() / dim;
         let lanes = if count >= TWO_LANES_FROM { 2 } else { 1 };
-        let fits = block.tile_queries(&self.runtime, count, k, scratch / lanes)?;
+        let fits = block.tile_queries(&self.runtime, count.min(TILE_QUERIES), k, scratch / lanes)?;
         let tile = fits.min(count.div_ceil(lanes as usize));
         type Tile<'a, T> = (&'a [T], &'a mut [u64], &'a mut [f32]);
         let tiles: Vec<Mutex<Option<Tile<'_, T>>>> = queries
@@ -346,7 +351,7 @@ impl<T: Element, R: Runtime> FlatDevice<T, R> {
                     ahead.map_or(Ok(()), |ahead| ahead.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
                 own.and(ahead)
             })?;
-            merge(self.shape.metric, k, (ids, distances), (&found.0, &found.1));
+            merge(self.shape.metric, k, ids, distances, std::slice::from_ref(&found));
         }
         Ok(())
     }
@@ -359,33 +364,6 @@ fn reserve<T>(rows: &mut Vec<T>, more: usize) -> Result<()> {
         asked: (more * size_of::<T>()) as u64,
         available: 0,
     })
-}
-
-/// Merges the sorted results of one more block into the sorted results so far; ids of the new block are higher.
-fn merge(metric: Metric, k: usize, so_far: (&mut [u64], &mut [f32]), more: (&[u64], &[f32])) {
-    use rayon::prelude::*;
-    so_far
-        .0
-        .par_chunks_mut(k)
-        .zip(so_far.1.par_chunks_mut(k))
-        .zip(more.0.par_chunks(k).zip(more.1.par_chunks(k)))
-        .for_each(|((ids, distances), (more_ids, more_distances))| {
-            let (old_ids, old_distances) = (ids.to_vec(), distances.to_vec());
-            // Each slot advances one of the two, so neither reaches k before the last slot is filled.
-            let (mut old, mut new) = (0, 0);
-            for slot in 0..k {
-                let take_new = more_ids[new] != crate::NONE
-                    && (old_ids[old] == crate::NONE
-                        || metric.order(more_distances[new], old_distances[old]) == std::cmp::Ordering::Less);
-                if take_new {
-                    (ids[slot], distances[slot]) = (more_ids[new], more_distances[new]);
-                    new += 1;
-                } else {
-                    (ids[slot], distances[slot]) = (old_ids[old], old_distances[old]);
-                    old += 1;
-                }
-            }
-        });
 }
 
 impl<T: Element, R: Runtime> FlatBackend<T> for FlatDevice<T, R> {
@@ -424,11 +402,19 @@ impl<T: Element, R: Runtime> FlatBackend<T> for FlatDevice<T, R> {
         self.count
     }
 
-    fn reconstruct(&self, id: u64) -> Result<Vec<T>> {
-        let (id, dim) = (id as usize, self.shape.dim);
+    fn truncate(&mut self, len: usize) {
+        self.count = self.count.min(len);
+        match &mut self.rows {
+            Rows::Device(resident) => resident.prepared = Mutex::new(false),
+            Rows::Host { rows, .. } => rows.truncate(len * self.shape.dim),
+        }
+    }
+
+    fn rows(&self, first: u64, count: usize) -> Result<Vec<T>> {
+        let (first, dim) = (first as usize, self.shape.dim);
         match &self.rows {
-            Rows::Device(resident) => self.fetch(resident, id, 1),
-            Rows::Host { rows, .. } => Ok(rows[id * dim..(id + 1) * dim].to_vec()),
+            Rows::Device(resident) => self.fetch(resident, first, count),
+            Rows::Host { rows, .. } => Ok(rows[first * dim..(first + count) * dim].to_vec()),
         }
     }
 

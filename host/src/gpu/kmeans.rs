@@ -1,27 +1,33 @@
 //! k-means on a device: [`Worker`] over the kernels `assign`, `settle`, `cluster_sums` and `centroids`.
 //!
 //! ```text
-//! assign:  zero the sums; prepare the centroids
-//!          each batch of points:  labels (see `assign`) ──count, scan, group──► order ──add_rows──► sums
+//! assign:  prepare the centroids; at first zero the sums
+//!          each batch of points:  labels (see `assign`) ──count, scan, group──► order of moves ──add_rows──► sums
 //!          totals ──► host                                          // the one synchronisation of an iteration
 //! update:  sums ──► centroids
 //! ```
 //!
 //! Points, their f16 copies and labels live in device memory while they fit the budget: one batch, uploaded and
-//! prepared once. More points stay in host memory and pass through two slots in every iteration: while one batch is
+//! prepared once, and sums are kept up to date from one iteration to the next. More points stay in host memory and pass through two slots in every iteration: while one batch is
 //! worked on, the next is uploaded into the other. Sums are integers, so batches change no bit.
 
 use super::assign::{Batch, BatchLayout, assign_batch};
 pub(crate) use super::cluster_sums::Means;
-use super::cluster_sums::{ClusterLayout, Clusters, add_batch, clear_sums, totals_of, update_centroids};
+use super::cluster_sums::{
+    ClusterLayout, Clusters, add_batch, clear_sums, forget_labels, sums_of, totals_of, update_centroids,
+};
 use super::exact::{Set, Shape, prepare_set, upload_rows};
 use super::flat::Centre;
 use super::runtime::Runtime;
-use crate::kmeans::worker::{Assign, Totals, Worker};
+use crate::kmeans::sums::PartialSums;
+use crate::kmeans::worker::{Assign, PartWorker, Totals, Worker};
 use crate::{Element, ElementType, Error, Metric, Result};
 
-/// Points of a batch, at most: with padding they stay in u32.
-const BATCH_POINTS: usize = 1 << 31;
+/// Points of a batch, at most: with padding they, and two moves of each, stay in u32.
+const BATCH_POINTS: usize = 1 << 30;
+
+/// Clusters, at most: two groups of moves of each stay in u32.
+const MOST_CLUSTERS: usize = 1 << 30;
 
 /// What a run is about.
 #[derive(Debug, Clone, Copy)]
@@ -62,7 +68,7 @@ pub(crate) struct KMeansDevice<'a, T: Element, R: Runtime> {
     cluster_layout: ClusterLayout,
     /// Whether copies and bounds of the centroids are of the present ones.
     prepared: bool,
-    /// Whether all points are in one batch that has labels of an assignment before: a start for the next.
+    /// Whether all points are in one batch that has labels of an assignment before, and sums of these: a start for the next.
     labelled: bool,
     /// Labels of all points where they are in several batches.
     labels: Vec<u32>,
@@ -151,6 +157,9 @@ impl<'a, T: Element, R: Runtime> KMeansDevice<'a, T, R> {
         if clusters == 0 {
             return Err(Error::ZeroClusters { what: "clusters" });
         }
+        if clusters > MOST_CLUSTERS {
+            return Err(Error::TooManyRows { asked: clusters as u64, limit: MOST_CLUSTERS as u64 });
+        }
         let metric = match metric {
             Assign::L2 => Metric::L2,
             Assign::InnerProduct => Metric::InnerProduct,
@@ -238,12 +247,19 @@ impl<'a, T: Element, R: Runtime> KMeansDevice<'a, T, R> {
             self.prepared = true;
         }
         if let Some(means) = self.means {
-            // SAFETY: the memory of clusters is as laid out.
-            unsafe { clear_sums(&self.points.runtime, &self.stream, clusters)? };
+            let anew = !self.labelled;
+            if anew {
+                // SAFETY: the memory of clusters is as laid out.
+                unsafe { clear_sums(&self.points.runtime, &self.stream, clusters)? };
+            }
             self.each_batch(|points, stream, batch| {
-                // SAFETY: as below; labels are of these clusters.
+                let weighted = points.weights.is_some();
+                // SAFETY: as below; labels are of these clusters, and labelled points were added when they became so.
                 unsafe {
-                    add_batch(&points.runtime, stream, points.shape, batch, clusters, means, points.weights.is_some())
+                    if anew {
+                        forget_labels(&points.runtime, stream, batch)?;
+                    }
+                    add_batch(&points.runtime, stream, points.shape, batch, clusters, means, weighted)
                 }
             })
         } else {
@@ -296,20 +312,9 @@ impl<'a, T: Element, R: Runtime> KMeansDevice<'a, T, R> {
 
 impl<T: Element, R: Runtime> Worker for KMeansDevice<'_, T, R> {
     fn set_centroids(&mut self, centroids: &[f32]) -> Result<()> {
-        let (clusters, shape) = (self.cluster_parts(), self.cluster_shape());
-        self.prepared = false;
         // What was nearest among other centroids is a bad guess now: lists of candidates would overflow.
         self.labelled = false;
-        // SAFETY: there is room for that many centroids.
-        unsafe {
-            upload_rows(
-                &self.points.runtime,
-                &self.stream,
-                shape,
-                clusters.set.rows(),
-                &centroids[..self.clusters * shape.dim],
-            )
-        }
+        self.move_centroids(centroids)
     }
 
     fn centroids(&mut self, to: &mut [f32]) -> Result<()> {
@@ -365,6 +370,30 @@ impl<T: Element, R: Runtime> Worker for KMeansDevice<'_, T, R> {
                 Ok(())
             }
         }
+    }
+}
+
+impl<T: Element, R: Runtime> PartWorker for KMeansDevice<'_, T, R> {
+    fn move_centroids(&mut self, centroids: &[f32]) -> Result<()> {
+        let (clusters, shape) = (self.cluster_parts(), self.cluster_shape());
+        self.prepared = false;
+        // SAFETY: there is room for that many centroids.
+        unsafe {
+            upload_rows(
+                &self.points.runtime,
+                &self.stream,
+                shape,
+                clusters.set.rows(),
+                &centroids[..self.clusters * shape.dim],
+            )
+        }
+    }
+
+    fn assign_part(&mut self, sums: &mut PartialSums) -> Result<()> {
+        self.label_points()?;
+        let weighted = self.points.weights.is_some();
+        // SAFETY: every batch was added up.
+        unsafe { sums_of(&self.points.runtime, &self.stream, self.cluster_parts(), weighted, sums) }
     }
 }
 

@@ -6,10 +6,14 @@
 //! | `cuda` | the CUDA driver, through cust (feature `cuda`) |
 //! | `emulated` | the checking emulator of `cuda_std` |
 //! | `select` | k-selection: plans and launches |
+//! | `select_rows` | k-selection from rows in host memory |
 //! | `dispatch` | k-selection: which method for which shape |
+//! | `sets` | sets of vectors on the device: how they lie, f16 copies, bounds |
 //! | `exact` | exact search of one block of rows on the device |
 //! | `batches` | rows up and results down, in batches |
 //! | `encode` | product-quantizer codes |
+//! | `coder` | lists and codes of the vectors of an inverted file |
+//! | `generate` | generated vectors: making them, exact search of them |
 //! | `rotate` | products of rows with a matrix |
 //! | `flat` | the flat index: where rows live, tiling over queries and blocks, two lanes at once |
 //! | `ivf` | inverted files: the image of the lists, searches of it |
@@ -17,12 +21,15 @@
 //! | `cluster_sums` | sums over the points of each cluster, totals, new centroids |
 //! | `kmeans` | k-means: where points live, and the order of an iteration |
 //! | `hostile` | tests: rows made to defeat k-selection |
+//! | `sort` | stable radix sort of pairs: plans and launches |
 //! | `tables` | scores of product-quantized lists by lookup tables: plans and launches |
+//! | `shifted` | shifted sort: sorted copies, searches of them |
 //! | `sampling` | tests: how often a sample misleads |
 
 mod assign;
 mod batches;
 mod cluster_sums;
+pub(crate) mod coder;
 #[cfg(feature = "cuda")]
 pub(crate) mod cuda;
 pub(crate) mod dispatch;
@@ -30,6 +37,7 @@ pub(crate) mod emulated;
 mod encode;
 mod exact;
 mod flat;
+mod generate;
 #[cfg(test)]
 mod hostile;
 mod ivf;
@@ -39,14 +47,21 @@ pub(crate) mod runtime;
 #[cfg(test)]
 mod sampling;
 pub(crate) mod select;
+mod select_rows;
+mod sets;
+mod shifted;
+pub(crate) mod sort;
 mod tables;
 
+use std::ops::Range;
+
+use self::coder::{Coder, ListCoder};
 use crate::flat::FlatBackend;
-use crate::kmeans::worker::{Assign, Scale, Worker};
+use crate::generate::Generator;
+use crate::kmeans::worker::{Assign, PartWorker, Scale};
 use crate::pq::ProductQuantizer;
-use crate::pq::encode::Residuals;
 use crate::select::{Algorithm, Best, Key, Rows, Selection};
-use crate::{Device, Element, Metric, Result};
+use crate::{Device, Element, Metric, Neighbors, Result};
 
 /// Opens `device` (a GPU, the emulator, or for `Auto` the first GPU) and makes an empty flat index on it.
 pub(crate) fn open_flat<T: Element>(
@@ -70,6 +85,19 @@ pub(crate) fn open_ivf<T: Element>(device: Device, budget: Option<u64>) -> Resul
         Device::Gpu(index) => Ok(Box::new(ivf::IvfDevice::<T, _>::new(cuda::open(index)?, device, budget)?)),
         #[cfg(feature = "cuda")]
         Device::Auto | Device::Cpu => Ok(Box::new(ivf::IvfDevice::<T, _>::new(cuda::open(0)?, device, budget)?)),
+        #[cfg(not(feature = "cuda"))]
+        _ => Err(crate::Error::NoDevice { reason: crate::NoDeviceReason::FeatureOff }),
+    }
+}
+
+/// Opens `device` for shifted sort.
+pub(crate) fn open_shifted(device: Device, budget: Option<u64>) -> Result<Box<dyn crate::shifted::ShiftedBackend>> {
+    match device {
+        Device::Emulator => Ok(Box::new(shifted::ShiftedDevice::new(emulated::Emulator, budget))),
+        #[cfg(feature = "cuda")]
+        Device::Gpu(index) => Ok(Box::new(shifted::ShiftedDevice::new(cuda::open(index)?, budget))),
+        #[cfg(feature = "cuda")]
+        Device::Auto | Device::Cpu => Ok(Box::new(shifted::ShiftedDevice::new(cuda::open(0)?, budget))),
         #[cfg(not(feature = "cuda"))]
         _ => Err(crate::Error::NoDevice { reason: crate::NoDeviceReason::FeatureOff }),
     }
@@ -99,31 +127,70 @@ pub(crate) fn select_k<K: Key>(
     selection: &mut Selection<K>,
 ) -> Result<()> {
     match device {
-        Device::Emulator => select::select_from_host(&emulated::Emulator, rows, best, algorithm, selection),
+        Device::Emulator => select_rows::select_from_host(&emulated::Emulator, rows, best, algorithm, selection),
         #[cfg(feature = "cuda")]
-        Device::Gpu(index) => select::select_from_host(&cuda::open(index)?, rows, best, algorithm, selection),
+        Device::Gpu(index) => select_rows::select_from_host(&cuda::open(index)?, rows, best, algorithm, selection),
         #[cfg(feature = "cuda")]
-        Device::Auto | Device::Cpu => select::select_from_host(&cuda::open(0)?, rows, best, algorithm, selection),
+        Device::Auto | Device::Cpu => select_rows::select_from_host(&cuda::open(0)?, rows, best, algorithm, selection),
         #[cfg(not(feature = "cuda"))]
         _ => Err(crate::Error::NoDevice { reason: crate::NoDeviceReason::FeatureOff }),
     }
 }
 
-/// Codes of `rows` (checked), or of their residuals, by a GPU or the emulator, within `budget` bytes of its memory (or nine tenths
-/// of what is free). Labels name centroids.
+/// Codes of `rows` (checked) by a GPU or the emulator, within `budget` bytes of its memory (or nine tenths of what is free).
 pub(crate) fn encode_pq(
     device: Device,
     quantizer: &ProductQuantizer,
     rows: &[f32],
-    residuals: Option<Residuals<'_>>,
     budget: Option<u64>,
 ) -> Result<Vec<u8>> {
     match device {
-        Device::Emulator => encode::encode(&emulated::Emulator, quantizer, rows, residuals, budget),
+        Device::Emulator => encode::encode(&emulated::Emulator, quantizer, rows, budget),
         #[cfg(feature = "cuda")]
-        Device::Gpu(index) => encode::encode(&cuda::open(index)?, quantizer, rows, residuals, budget),
+        Device::Gpu(index) => encode::encode(&cuda::open(index)?, quantizer, rows, budget),
         #[cfg(feature = "cuda")]
-        Device::Auto | Device::Cpu => encode::encode(&cuda::open(0)?, quantizer, rows, residuals, budget),
+        Device::Auto | Device::Cpu => encode::encode(&cuda::open(0)?, quantizer, rows, budget),
+        #[cfg(not(feature = "cuda"))]
+        _ => Err(crate::Error::NoDevice { reason: crate::NoDeviceReason::FeatureOff }),
+    }
+}
+
+/// Opens `device` (as [`open_flat`]) to find lists and codes of vectors for these centroids (row-major, at least one), within `budget`
+/// bytes of its memory (or nine tenths of what is free).
+pub(crate) fn open_coder<'a>(
+    device: Device,
+    by: Assign,
+    centroids: &[f32],
+    quantizer: &'a ProductQuantizer,
+    budget: Option<u64>,
+) -> Result<Box<dyn ListCoder + 'a>> {
+    match device {
+        Device::Emulator => Ok(Box::new(Coder::new(emulated::Emulator, by, centroids, quantizer, budget)?)),
+        #[cfg(feature = "cuda")]
+        Device::Gpu(index) => Ok(Box::new(Coder::new(cuda::open(index)?, by, centroids, quantizer, budget)?)),
+        #[cfg(feature = "cuda")]
+        Device::Auto | Device::Cpu => Ok(Box::new(Coder::new(cuda::open(0)?, by, centroids, quantizer, budget)?)),
+        #[cfg(not(feature = "cuda"))]
+        _ => Err(crate::Error::NoDevice { reason: crate::NoDeviceReason::FeatureOff }),
+    }
+}
+
+/// The k nearest of the rows `rows` (at least one) of `generator` for each query (checked, at least one), by a GPU or the emulator.
+/// `found` is empty, for as many queries and k.
+pub(crate) fn nearest_generated(
+    device: Device,
+    generator: &Generator,
+    rows: Range<u64>,
+    queries: &[f32],
+    k: usize,
+    found: &mut Neighbors,
+) -> Result<()> {
+    match device {
+        Device::Emulator => generate::nearest(&emulated::Emulator, generator, rows, queries, k, found),
+        #[cfg(feature = "cuda")]
+        Device::Gpu(index) => generate::nearest(&cuda::open(index)?, generator, rows, queries, k, found),
+        #[cfg(feature = "cuda")]
+        Device::Auto | Device::Cpu => generate::nearest(&cuda::open(0)?, generator, rows, queries, k, found),
         #[cfg(not(feature = "cuda"))]
         _ => Err(crate::Error::NoDevice { reason: crate::NoDeviceReason::FeatureOff }),
     }
@@ -143,7 +210,7 @@ pub(crate) fn open_kmeans<'a, T: Element>(
     scale: Scale,
     budget: Option<u64>,
     spherical: bool,
-) -> Result<Box<dyn Worker + 'a>> {
+) -> Result<Box<dyn PartWorker + 'a>> {
     let run = kmeans::Run { metric, clusters, rows, weights, dim, budget };
     let means = kmeans::Means { scale, spherical };
     match device {
@@ -188,6 +255,24 @@ pub(crate) fn row_products(device: Device, matrix: &[f32], rows: &[f32], dim: us
         Device::Gpu(index) => rotate::row_products(&cuda::open(index)?, matrix, rows, dim),
         #[cfg(feature = "cuda")]
         Device::Auto | Device::Cpu => rotate::row_products(&cuda::open(0)?, matrix, rows, dim),
+        #[cfg(not(feature = "cuda"))]
+        _ => Err(crate::Error::NoDevice { reason: crate::NoDeviceReason::FeatureOff }),
+    }
+}
+
+/// [`crate::sort::sort_pairs_by_bits`] on a GPU or the emulator, of what was checked.
+pub(crate) fn sort_pairs<K: sort::DeviceKey>(
+    device: Device,
+    keys: &mut [K],
+    payloads: &mut [u32],
+    bits: std::ops::Range<u32>,
+) -> Result<()> {
+    match device {
+        Device::Emulator => sort::sort_from_host(&emulated::Emulator, keys, payloads, bits),
+        #[cfg(feature = "cuda")]
+        Device::Gpu(index) => sort::sort_from_host(&cuda::open(index)?, keys, payloads, bits),
+        #[cfg(feature = "cuda")]
+        Device::Auto | Device::Cpu => sort::sort_from_host(&cuda::open(0)?, keys, payloads, bits),
         #[cfg(not(feature = "cuda"))]
         _ => Err(crate::Error::NoDevice { reason: crate::NoDeviceReason::FeatureOff }),
     }

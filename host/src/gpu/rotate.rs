@@ -3,9 +3,9 @@
 use cuda_std::launch::LaunchConfig;
 use warpann_kernels::canonical::{CANONICAL_F32, WARPS_PER_BLOCK};
 
-use super::batches::Batches;
-use super::exact::{Shape, upload_rows};
+use super::batches::{Batches, bus_rows};
 use super::runtime::{Lanes, Layout, Runtime, grid};
+use super::sets::{Shape, upload_rows};
 use crate::element::ElementType;
 use crate::{Metric, Result};
 
@@ -28,7 +28,8 @@ pub(super) fn row_products<R: Runtime>(runtime: &R, matrix: &[f32], rows: &[f32]
         (rows, out, layout.bytes())
     };
     let (_, _, matrix_bytes) = place(columns);
-    let batches = Batches::new(runtime, None, matrix_bytes, (count, shape.row_bytes()), |count| place(count).2)?;
+    let batches =
+        Batches::new(runtime, None, matrix_bytes, (count, bus_rows(shape.row_bytes())), |count| place(count).2)?;
     let memory = runtime.allocate(matrix_bytes)?;
     let pool = Lanes::new();
     pool.with(runtime, |lane| {
@@ -37,7 +38,8 @@ pub(super) fn row_products<R: Runtime>(runtime: &R, matrix: &[f32], rows: &[f32]
         runtime.synchronize(&lane.stream)
     })?;
     let multiprocessors = u64::from(runtime.limits().multiprocessors);
-    batches.run(runtime, &pool, (rows, dim), (&mut out, columns), |lane, _, rows, out| {
+    batches.run(runtime, &pool, out.chunks_mut(batches.rows * columns), |lane, first, out| {
+        let rows = batches.of(rows, dim, first);
         let count = (rows.len() / dim) as u64;
         let slices = (WARPS_PER_MULTIPROCESSOR * multiprocessors).div_ceil(count).clamp(1, columns as u64);
         let blocks = grid(CANONICAL_F32.name(), (count * slices).div_ceil(u64::from(WARPS_PER_BLOCK)))?;

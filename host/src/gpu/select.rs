@@ -17,8 +17,8 @@ use warpann_kernels::threshold_select as threshold;
 use warpann_kernels::{gather, list_sort, warp_select};
 
 use super::dispatch::{self, Method};
-use super::runtime::{Lanes, Layout, Limits, OnStream, Queue, Runtime, grid};
-use crate::select::{Algorithm, Best, Key, Rows, RowsLayout, Selection};
+use super::runtime::{Layout, Limits, OnStream, Queue, Runtime, grid};
+use crate::select::{Algorithm, Best, Key};
 use crate::{Error, Result};
 
 /// Arguments of WarpSelect, in order (see `warp_select::warp_select_k32`).
@@ -37,64 +37,57 @@ warpann_kernels::warp_select_instances!(table);
 /// Largest k of one pass of WarpSelect.
 pub(crate) const PASS: u32 = KERNELS[KERNELS.len() - 1].0;
 
-/// The kernels of ThresholdSelect for keys stored as `S` (see `threshold_select::threshold_select_f32` and its companions).
+/// Arguments of `threshold_select_*`, in order.
+type SelectArgs<S> = (
+    *const S,
+    *const u32,
+    u64,
+    *const u64,
+    *const u32,
+    u32,
+    u32,
+    u32,
+    u32,
+    *const u64,
+    *const u64,
+    *const u32,
+    *mut S,
+    *mut u32,
+    u32,
+);
+/// Arguments of `row_thresholds_*`.
+type ThresholdsArgs<S> = (
+    *const S,
+    *const u32,
+    u64,
+    *const u64,
+    *const u32,
+    u32,
+    u32,
+    u32,
+    u32,
+    u32,
+    *mut u64,
+    *mut u32,
+    *mut u64,
+    *mut u32,
+);
+/// Arguments of `filter_rows_*`.
+type FilterArgs<S> =
+    (*const S, *const u32, u64, *const u64, *const u32, u32, u32, u32, u32, u32, *const u64, *mut u64, *mut u32);
+/// Arguments of `repair_lists_*`.
+type RepairArgs<S> =
+    (*const S, *const u32, u64, *const u64, *const u32, u32, u32, u32, u32, *const u64, *mut u64, *mut u32);
+/// Arguments of `unpack_lists_*`.
+type UnpackArgs<S> = (*const u64, *const u32, u32, u32, u32, u32, *mut S, *mut u32, u32);
+
+/// The kernels of ThresholdSelect for keys stored as `S` (see `warpann_kernels::threshold_select` and `list_sort`).
 pub struct KeyKernels<S: 'static> {
-    #[expect(clippy::type_complexity, reason = "the kernel's parameters")]
-    select: Kernel<(
-        *const S,
-        *const u32,
-        u64,
-        *const u64,
-        *const u32,
-        u32,
-        u32,
-        u32,
-        u32,
-        *const u64,
-        *const u64,
-        *const u32,
-        *mut S,
-        *mut u32,
-        u32,
-    )>,
-    #[expect(clippy::type_complexity, reason = "the kernel's parameters")]
-    thresholds: Kernel<(
-        *const S,
-        *const u32,
-        u64,
-        *const u64,
-        *const u32,
-        u32,
-        u32,
-        u32,
-        u32,
-        u32,
-        *mut u64,
-        *mut u32,
-        *mut u64,
-        *mut u32,
-    )>,
-    #[expect(clippy::type_complexity, reason = "the kernel's parameters")]
-    filter: Kernel<(
-        *const S,
-        *const u32,
-        u64,
-        *const u64,
-        *const u32,
-        u32,
-        u32,
-        u32,
-        u32,
-        u32,
-        *const u64,
-        *mut u64,
-        *mut u32,
-    )>,
-    #[expect(clippy::type_complexity, reason = "the kernel's parameters")]
-    repair:
-        Kernel<(*const S, *const u32, u64, *const u64, *const u32, u32, u32, u32, u32, *const u64, *mut u64, *mut u32)>,
-    #[expect(clippy::type_complexity, reason = "the kernel's parameters")]
-    unpack: Kernel<(*const u64, *const u32, u32, u32, u32, u32, *mut S, *mut u32, u32)>,
+    select: Kernel<SelectArgs<S>>,
+    thresholds: Kernel<ThresholdsArgs<S>>,
+    filter: Kernel<FilterArgs<S>>,
+    repair: Kernel<RepairArgs<S>>,
+    unpack: Kernel<UnpackArgs<S>>,
 }
 
 /// A key type that the kernels know. Public only so that it can seal [`crate::select::Key`].
@@ -134,18 +127,21 @@ device_keys! {
     u32, U32Key, false, THRESHOLD_SELECT_U32, ROW_THRESHOLDS_U32, FILTER_ROWS_U32, REPAIR_LISTS_U32, UNPACK_LISTS_U32;
 }
 
+/// Arguments of `gather_*`, in order.
+type GatherArgs<P> = (*const P, u64, *const u64, *const u32, *mut P, u32, u64);
+
 /// What the kernels can bring along with keys. Public only so that it can seal [`crate::select::Payload`].
 pub trait DevicePayload: Copy + 'static {
     /// Finds the payloads of selected keys.
-    const GATHER: Kernel<(*const Self, u64, *const u64, *const u32, *mut Self, u32, u64)>;
+    const GATHER: Kernel<GatherArgs<Self>>;
 }
 
 impl DevicePayload for u32 {
-    const GATHER: Kernel<(*const u32, u64, *const u64, *const u32, *mut u32, u32, u64)> = gather::GATHER_U32;
+    const GATHER: Kernel<GatherArgs<u32>> = gather::GATHER_U32;
 }
 
 impl DevicePayload for u64 {
-    const GATHER: Kernel<(*const u64, u64, *const u64, *const u32, *mut u64, u32, u64)> = gather::GATHER_U64;
+    const GATHER: Kernel<GatherArgs<u64>> = gather::GATHER_U64;
 }
 
 /// A batch of rows on the device and what to select from them.
@@ -683,161 +679,3 @@ impl<K: DeviceKey, Q: Queue> Batch<'_, K, Q> {
 
 /// A row in one piece; what an empty list of levels means.
 const ONE_PIECE: Level = Level { segments: 1, segment_columns: u32::MAX, winners: (0, 0) };
-
-/// Selects from rows on the host: uploads them a share at a time and brings the results back into `selection`.
-pub(crate) fn select_from_host<K: Key, R: Runtime>(
-    runtime: &R,
-    rows: &Rows<'_, K>,
-    best: Best,
-    algorithm: Algorithm,
-    selection: &mut Selection<K>,
-) -> Result<()> {
-    // More than a row has cannot be found: the slots beyond stay empty.
-    let k = selection.k.min(rows.columns());
-    let limits = runtime.limits();
-    let share_of = |first: usize, count: usize| Share::plan(rows, first..first + count, k, algorithm, &limits);
-    let budget = runtime.free_memory()? / 2;
-    Lanes::new().with(runtime, |lane| {
-        let (mut first, mut most) = (0, rows.len().min(1 << 24));
-        while first < rows.len() {
-            let mut count = most.min(rows.len() - first);
-            let mut share = share_of(first, count)?;
-            while share.bytes as u64 > budget {
-                if count == 1 {
-                    let (device, asked) = (runtime.describe(), share.bytes as u64);
-                    return Err(Error::OutOfDeviceMemory { device, asked, available: budget });
-                }
-                count = count.div_ceil(2);
-                most = count;
-                share = share_of(first, count)?;
-            }
-            let start = lane.scratch(runtime, share.bytes)?;
-            // SAFETY: the share's plan reserved every part of the scratch.
-            unsafe { share.run(runtime, &lane.stream, rows, best, start, selection)? };
-            first += count;
-        }
-        Ok(())
-    })
-}
-
-/// Some rows of a batch in host memory, and where they go on the device.
-struct Share {
-    rows: std::ops::Range<usize>,
-    /// Slots of a row on the device.
-    k: usize,
-    /// The keys to upload, unless rows with gaps between them are packed first.
-    span: std::ops::Range<usize>,
-    packed: bool,
-    keys: usize,
-    starts: usize,
-    lengths: usize,
-    out_keys: usize,
-    out_ids: usize,
-    plan: Plan,
-    bytes: usize,
-}
-
-impl Share {
-    fn plan<K: Key>(
-        rows: &Rows<'_, K>,
-        share: std::ops::Range<usize>,
-        k: usize,
-        algorithm: Algorithm,
-        limits: &Limits,
-    ) -> Result<Share> {
-        let count = share.len();
-        let (packed, span) = match rows.layout() {
-            RowsLayout::Strided { columns, stride, .. } if stride > columns => (true, 0..count.saturating_mul(columns)),
-            RowsLayout::Strided { columns, stride, .. } => {
-                (false, share.start * stride..(share.end - 1) * stride + columns)
-            }
-            RowsLayout::Ragged { starts } => (false, starts[share.start] as usize..starts[share.end] as usize),
-        };
-        let mut layout = Layout::default();
-        let slots = count.saturating_mul(k);
-        Ok(Share {
-            keys: layout.array::<K>(span.len()),
-            starts: layout.array::<u64>(count + 1),
-            lengths: layout.array::<u32>(count),
-            out_keys: layout.array::<K>(slots),
-            out_ids: layout.array::<u32>(slots),
-            plan: Plan::new::<K>(&mut layout, count as u32, rows.columns() as u32, k as u32, algorithm, limits)?,
-            bytes: layout.bytes(),
-            rows: share,
-            k,
-            span,
-            packed,
-        })
-    }
-
-    /// Uploads, selects, and copies the results into their slots.
-    ///
-    /// # Safety
-    /// `start` has the bytes of the plan, for this alone.
-    unsafe fn run<K: Key, R: Runtime>(
-        &self,
-        runtime: &R,
-        stream: &R::Stream,
-        rows: &Rows<'_, K>,
-        best: Best,
-        start: *mut u8,
-        selection: &mut Selection<K>,
-    ) -> Result<()> {
-        let part = |offset: usize| start.wrapping_add(offset);
-        let (count, k) = (self.rows.len(), self.k);
-        let none = std::ptr::null();
-        let (mut found_keys, mut found_positions) = (vec![K::default(); count * k], vec![0u32; count * k]);
-        // SAFETY: the plan reserved every part.
-        unsafe {
-            let row_stride = match rows.layout() {
-                RowsLayout::Strided { columns, stride, .. } => {
-                    if self.packed {
-                        let mut keys = Vec::with_capacity(self.span.len());
-                        let whole = |row: usize| &rows.keys()[row * stride..row * stride + columns];
-                        self.rows.clone().for_each(|row| keys.extend_from_slice(whole(row)));
-                        runtime.upload(stream, part(self.keys), bytemuck::cast_slice(&keys))?;
-                    } else {
-                        let keys = &rows.keys()[self.span.clone()];
-                        runtime.upload(stream, part(self.keys), bytemuck::cast_slice(keys))?;
-                    }
-                    if self.packed { columns } else { stride }
-                }
-                RowsLayout::Ragged { starts } => {
-                    let keys = &rows.keys()[self.span.clone()];
-                    runtime.upload(stream, part(self.keys), bytemuck::cast_slice(keys))?;
-                    let first = starts[self.rows.start];
-                    let starts: Vec<u64> =
-                        starts[self.rows.start..=self.rows.end].iter().map(|start| start - first).collect();
-                    runtime.upload(stream, part(self.starts), bytemuck::cast_slice(&starts))?;
-                    0
-                }
-            };
-            if let Some(lengths) = rows.lengths() {
-                runtime.upload(stream, part(self.lengths), bytemuck::cast_slice(&lengths[self.rows.clone()]))?;
-            }
-            let ragged = matches!(rows.layout(), RowsLayout::Ragged { .. });
-            let what = Select::<K> {
-                keys: part(self.keys).cast(),
-                ids: none,
-                row_stride: row_stride as u64,
-                starts: if ragged { part(self.starts).cast() } else { std::ptr::null() },
-                lengths: if rows.lengths().is_some() { part(self.lengths).cast() } else { std::ptr::null() },
-                columns: rows.columns() as u32,
-                rows: count as u32,
-                k: k as u32,
-                best,
-                out_keys: part(self.out_keys).cast(),
-                out_ids: part(self.out_ids).cast(),
-            };
-            select(runtime, stream, &what, &self.plan, start)?;
-            runtime.download(stream, bytemuck::cast_slice_mut(&mut found_keys), part(self.out_keys))?;
-            runtime.download(stream, bytemuck::cast_slice_mut(&mut found_positions), part(self.out_ids))?;
-        }
-        for (row, number) in self.rows.clone().enumerate() {
-            let slots = number * selection.k..number * selection.k + k;
-            selection.keys[slots.clone()].copy_from_slice(&found_keys[row * k..(row + 1) * k]);
-            selection.positions[slots].copy_from_slice(&found_positions[row * k..(row + 1) * k]);
-        }
-        Ok(())
-    }
-}

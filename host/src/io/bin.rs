@@ -5,6 +5,7 @@ use super::{Flat, check_size, decode, extent, reserve, u32_at};
 use crate::NONE;
 use crate::element::ElementType;
 use crate::error::FileDefect;
+use crate::ivf::RangeNeighbors;
 
 /// Bytes of the header.
 const HEADER: usize = 8;
@@ -21,10 +22,13 @@ fn header(bytes: &[u8]) -> Result<(u64, u64), FileDefect> {
     Ok((rows.into(), columns.into()))
 }
 
-/// The matrix of an fbin, u8bin or i8bin file.
-pub(super) fn flat(bytes: &[u8], element: ElementType) -> Result<Flat, FileDefect> {
-    let (rows, dim) = header(bytes)?;
-    check_size(extent(rows, dim, element.size(), HEADER)?, bytes)?;
+/// The matrix of an fbin, u8bin or i8bin file; with `first` its first rows, whatever follows them.
+pub(super) fn flat(bytes: &[u8], element: ElementType, first: Option<usize>) -> Result<Flat, FileDefect> {
+    let (stated, dim) = header(bytes)?;
+    let rows = first.map_or(stated, |first| stated.min(first as u64));
+    let end = extent(rows, dim, element.size(), HEADER)?;
+    let whole = first.and_then(|_| bytes.get(..usize::try_from(end).unwrap_or(usize::MAX)));
+    check_size(end, whole.unwrap_or(bytes))?;
     Ok(Flat { rows: rows as usize, dim: dim as usize, at: HEADER, element })
 }
 
@@ -41,10 +45,40 @@ pub(super) fn ids(bytes: &[u8]) -> Result<GroundTruth, FileDefect> {
     }
     let (rows, k, ids_end) = (rows as usize, k as usize, ids_end as usize);
     let mut ids = reserve(rows, k)?;
-    ids.extend(bytes[HEADER..ids_end].chunks_exact(4).map(|id| match bytemuck::pod_read_unaligned::<u32>(id) {
-        u32::MAX => NONE,
-        id => u64::from(id),
-    }));
+    ids.extend(wide_ids(&bytes[HEADER..ids_end]));
     let distances = if with_distances { Some(decode(&bytes[ids_end..])?) } else { None };
     Ok(GroundTruth { ids: IdMatrix { rows, k, ids }, distances })
+}
+
+/// u32 ids, all ones for none, as u64.
+fn wide_ids(bytes: &[u8]) -> impl Iterator<Item = u64> {
+    bytes.chunks_exact(4).map(|id| match bytemuck::pod_read_unaligned::<u32>(id) {
+        u32::MAX => NONE,
+        id => u64::from(id),
+    })
+}
+
+/// big-ann ground truth of a range search: u32 queries, u32 results of all, then the number of results of each query, ids and distances
+/// of all results.
+pub(super) fn ranges(bytes: &[u8]) -> Result<RangeNeighbors, FileDefect> {
+    if bytes.len() < HEADER {
+        return Err(FileDefect::Truncated { expected: HEADER as u64, actual: bytes.len() as u64 });
+    }
+    let (queries, results) = (u32_at(bytes, 0), u32_at(bytes, 4));
+    check_size(HEADER as u64 + 4 * u64::from(queries) + 8 * u64::from(results), bytes)?;
+    let (queries, results) = (queries as usize, results as usize);
+    let (counts, found) = bytes[HEADER..].split_at(4 * queries);
+    let mut offsets = reserve(queries + 1, 1)?;
+    let mut end = 0usize;
+    offsets.push(end);
+    for count in counts.chunks_exact(4) {
+        end = end.saturating_add(bytemuck::pod_read_unaligned::<u32>(count) as usize);
+        offsets.push(end);
+    }
+    if end != results {
+        return Err(FileDefect::BadHeader("the numbers of results do not add up to their total"));
+    }
+    let mut ids = reserve(results, 1)?;
+    ids.extend(wide_ids(&found[..4 * results]));
+    Ok(RangeNeighbors { offsets, ids, distances: decode(&found[4 * results..])? })
 }

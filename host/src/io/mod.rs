@@ -8,6 +8,7 @@
 //! | `fbin` `u8bin` `i8bin` | u32 rows, u32 dimension, then rows · dimension f32, u8 or i8 | vectors | vectors, distances (`fbin`) |
 //! | `ibin` | u32 rows, u32 k, then rows · k u32 ids | ids | ids |
 //! | `bin`, or an `ibin` of twice the size | an `ibin`, then rows · k f32 distances (big-ann ground truth) | ids | |
+//! | `bin` by [`read_range_truth`] | u32 queries, u32 results, u32 results of each query, then u32 ids and f32 distances of all | results | |
 //! | `npy` | NumPy array, C order, 2-D, or 1-D for a single row | `f4 f2 u1 i1` vectors; `i4 u4 i8 u8` ids | all three |
 //!
 //! A place without a neighbour is −1 in signed ids, all ones in unsigned ids, and [`NONE`](crate::NONE) in memory.
@@ -17,7 +18,8 @@
 //! complete, so a reader never sees half a file and a failed write leaves the old file as it was.
 //!
 //! `fbin`, `u8bin`, `i8bin` and `npy` vectors are mapped, not read: opening costs O(1), and pages arrive when they are touched.
-//! The `vecs` formats keep a dimension in front of every row and are copied once, O(file).
+//! The `vecs` formats keep a dimension in front of every row and are copied once, O(file). [`read_first_vectors`] takes the beginning
+//! of a file too large to keep whole, as one cuts it off a download of a billion vectors.
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -51,13 +53,14 @@ use memmap2::Mmap;
 
 use crate::element::{Element, ElementType};
 use crate::error::{Error, FileDefect, Result};
+use crate::ivf::RangeNeighbors;
 
 #[doc(hidden)]
 pub use fuzz::read_any_bytes;
 pub use ids::{GroundTruth, IdMatrix};
 pub use vectors::{Elements, VectorData, Vectors};
-pub(crate) use write::replace;
 pub use write::{check_distances_path, check_ids_path, write_distances, write_ids, write_vectors};
+pub(crate) use write::{layout, replace};
 
 // Payloads are used in place, so memory must have the files' byte order. Every host of a CUDA device has it.
 const _: () = assert!(cfg!(target_endian = "little"), "the file readers need a little-endian host");
@@ -137,12 +140,25 @@ impl Format {
 /// [`Error::UnknownExtension`], [`Error::Io`], or [`Error::BadFile`] with what is wrong with the bytes. Values are not
 /// looked at: NaN and infinities are read as they are.
 pub fn read_vectors(path: impl AsRef<Path>) -> Result<Vectors> {
-    let path = path.as_ref();
+    read_limited(path.as_ref(), None)
+}
+
+/// As [`read_vectors`], but the first `rows` vectors only, or all where the file has fewer. Of an `fbin`, `u8bin`, `i8bin`, `fvecs` or
+/// `bvecs` file no byte behind them is looked at: it may be cut off anywhere there, whatever number its header has. O(1) for the mapped
+/// formats, O(rows) for `vecs`.
+///
+/// # Errors
+/// As [`read_vectors`].
+pub fn read_first_vectors(path: impl AsRef<Path>, rows: usize) -> Result<Vectors> {
+    read_limited(path.as_ref(), Some(rows))
+}
+
+fn read_limited(path: &Path, rows: Option<usize>) -> Result<Vectors> {
     let format = known(path, Format::holds_vectors, VECTOR_EXTENSIONS)?;
     let map = open(path)?;
     let read = match map {
-        Some(map) => vectors_of(format, Source::Mapped(&map)),
-        None => vectors_of(format, Source::Bytes(&[])),
+        Some(map) => vectors_of(format, Source::Mapped(&map), rows),
+        None => vectors_of(format, Source::Bytes(&[]), rows),
     };
     read.map_err(|defect| Error::BadFile { path: path.to_owned(), defect })
 }
@@ -167,12 +183,33 @@ pub fn read_ground_truth(path: impl AsRef<Path>) -> Result<GroundTruth> {
         .map_err(|defect| Error::BadFile { path: path.to_owned(), defect })
 }
 
+/// Reads big-ann ground truth of a range search (`bin` or `ibin`), which says of each query all vectors within some radius: u32 queries,
+/// u32 results, the u32 number of results of each query, then all ids (u32) and all distances (f32).
+///
+/// # Errors
+/// As [`read_vectors`].
+pub fn read_range_truth(path: impl AsRef<Path>) -> Result<RangeNeighbors> {
+    let path = path.as_ref();
+    known(path, |format| matches!(format, Format::Bin | Format::Ibin), "bin, ibin")?;
+    let map = open(path)?;
+    ranges_from_bytes(map.as_deref().map_or(&[], |map| &map[..]))
+        .map_err(|defect| Error::BadFile { path: path.to_owned(), defect })
+}
+
+/// Reads ground truth of a range search from the contents of a file ([`read_range_truth`]). O(bytes).
+///
+/// # Errors
+/// What is wrong with the bytes.
+pub fn ranges_from_bytes(bytes: &[u8]) -> Result<RangeNeighbors, FileDefect> {
+    bin::ranges(bytes)
+}
+
 /// Reads vectors from the contents of a file of the given format. The values are copied. O(bytes).
 ///
 /// # Errors
 /// What is wrong with the bytes; [`FileDefect::WrongElement`] if the format holds no vectors.
 pub fn vectors_from_bytes(format: Format, bytes: &[u8]) -> Result<Vectors, FileDefect> {
-    vectors_of(format, Source::Bytes(bytes))
+    vectors_of(format, Source::Bytes(bytes), None)
 }
 
 /// Reads ids, and distances where there are any, from the contents of a file of the given format. O(bytes).
@@ -223,20 +260,22 @@ struct Flat {
     element: ElementType,
 }
 
-fn vectors_of(format: Format, source: Source<'_>) -> Result<Vectors, FileDefect> {
+/// The vectors of a file, or the first `first` of them.
+fn vectors_of(format: Format, source: Source<'_>, first: Option<usize>) -> Result<Vectors, FileDefect> {
     let bytes = source.bytes();
     let flat = match format {
-        Format::Fvecs => return vecs::vectors::<f32>(bytes),
-        Format::Bvecs => return vecs::vectors::<u8>(bytes),
-        Format::Fbin => bin::flat(bytes, ElementType::F32)?,
-        Format::U8bin => bin::flat(bytes, ElementType::U8)?,
-        Format::I8bin => bin::flat(bytes, ElementType::I8)?,
+        Format::Fvecs => return vecs::vectors::<f32>(bytes, first),
+        Format::Bvecs => return vecs::vectors::<u8>(bytes, first),
+        Format::Fbin => bin::flat(bytes, ElementType::F32, first)?,
+        Format::U8bin => bin::flat(bytes, ElementType::U8, first)?,
+        Format::I8bin => bin::flat(bytes, ElementType::I8, first)?,
         Format::Npy => npy::flat(bytes)?,
         Format::Ivecs | Format::Ibin | Format::Bin => {
             return Err(FileDefect::WrongElement { actual: format.extension().into(), expected: VECTOR_EXTENSIONS });
         }
     };
     let Flat { rows, dim, at, element } = flat;
+    let rows = rows.min(first.unwrap_or(usize::MAX));
     let data = match element {
         ElementType::F32 => VectorData::F32(source.elements(at, rows * dim)?),
         ElementType::F16 => VectorData::F16(source.elements(at, rows * dim)?),
@@ -248,7 +287,7 @@ fn vectors_of(format: Format, source: Source<'_>) -> Result<Vectors, FileDefect>
 }
 
 /// The format of `path` if `accept` takes it.
-fn known(path: &Path, accept: impl Fn(Format) -> bool, known: &'static str) -> Result<Format> {
+pub(crate) fn known(path: &Path, accept: impl Fn(Format) -> bool, known: &'static str) -> Result<Format> {
     Format::of(path)
         .filter(|&format| accept(format))
         .ok_or_else(|| Error::UnknownExtension { path: path.to_owned(), known })

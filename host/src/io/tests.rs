@@ -175,6 +175,43 @@ fn bytes_past_the_end_are_recognised() {
 }
 
 /// Every byte of every sample, set to each of a few values and with each bit flipped, read as every format.
+/// The first rows of a file, wherever it was cut off behind them; a cut within them is recognised.
+#[test]
+fn first_rows_of_a_longer_file() {
+    let folder = folder();
+    for (extension, header, row_bytes) in [("fbin", 8, 12), ("fvecs", 0, 16)] {
+        let values: Vec<f32> = (0..30).map(|i| i as f32).collect();
+        let all = written(extension, |path| write_vectors(path, &values, 3));
+        let path = folder.path().join("cut").with_extension(extension);
+        for cut in 0..=all.len() {
+            std::fs::write(&path, &all[..cut]).unwrap();
+            let read = read_first_vectors(&path, 4);
+            if cut >= header + 4 * row_bytes {
+                let vectors = read.unwrap();
+                assert_eq!((vectors.rows(), vectors.as_slice::<f32>()), (4, Some(&values[..12])), "{extension}, {cut}");
+            } else if extension == "fbin" || cut % row_bytes != 0 {
+                let cut_off = matches!(read, Err(Error::BadFile { defect: FileDefect::Truncated { .. }, .. }));
+                assert!(cut_off, "{extension}, {cut}: {read:?}");
+            } else {
+                // Whole rows, without a header that knows of more.
+                assert_eq!(read.unwrap().rows(), cut / row_bytes);
+            }
+        }
+        std::fs::write(&path, &all).unwrap();
+        assert_eq!(read_first_vectors(&path, 0).unwrap().rows(), 0);
+        assert_eq!(read_first_vectors(&path, usize::MAX).unwrap(), read_vectors(&path).unwrap());
+    }
+    // A header as large as headers can be, before one row of bytes.
+    let path = folder.path().join("cut.u8bin");
+    std::fs::write(&path, [&[0xff; 4][..], &2u32.to_le_bytes(), &[7, 8]].concat()).unwrap();
+    assert_eq!(read_first_vectors(&path, 1).unwrap().as_slice::<u8>(), Some(&[7, 8][..]));
+    std::fs::write(&path, [0xff; 10]).unwrap();
+    assert!(matches!(read_first_vectors(&path, 1), Err(Error::BadFile { .. })));
+    let npy = folder.path().join("all.npy");
+    write_vectors(&npy, &[1u8, 2, 3, 4], 2).unwrap();
+    assert_eq!(read_first_vectors(&npy, 1).unwrap().as_slice::<u8>(), Some(&[1, 2][..]));
+}
+
 #[test]
 fn every_byte_flipped_gives_a_value_or_an_error() {
     for (_, mut bytes) in samples() {
@@ -363,6 +400,36 @@ fn ground_truth_is_recognised_by_its_size() {
         assert_eq!((ids_only.ids, ids_only.distances), (read.ids, None));
         assert_eq!(ids_from_bytes(format, &truth[..33]), Err(FileDefect::Truncated { expected: 56, actual: 33 }));
     }
+}
+
+#[test]
+fn range_truth_is_read_and_checked() {
+    let words = |words: &[u32]| words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<_>>();
+    let distances = [0.5f32, 1.5, -2.0].map(f32::to_bits);
+    let file = [words(&[4, 3, 1, 0, 2, 0]), words(&[7, u32::MAX, 9]), words(&distances)].concat();
+    let read = ranges_from_bytes(&file).unwrap();
+    assert_eq!((read.queries(), read.row(0)), (4, (&[7][..], &[0.5][..])));
+    assert_eq!((read.row(1), read.row(2)), ((&[][..], &[][..]), (&[NONE, 9][..], &[1.5, -2.0][..])));
+    let folder = folder();
+    let path = folder.path().join("truth.bin");
+    std::fs::write(&path, &file).unwrap();
+    assert_eq!(read_range_truth(&path).unwrap(), read);
+    assert!(matches!(read_range_truth("truth.npy"), Err(Error::UnknownExtension { .. })));
+    for cut in 0..file.len() {
+        assert!(matches!(ranges_from_bytes(&file[..cut]), Err(FileDefect::Truncated { .. })), "{cut}");
+    }
+    assert!(matches!(ranges_from_bytes(&[&file[..], &[0]].concat()), Err(FileDefect::Oversized { .. })));
+    for (at, count) in [(8, 2), (12, u32::MAX), (16, 1)] {
+        let mut bad = file.clone();
+        bad[at..at + 4].copy_from_slice(&count.to_le_bytes());
+        assert!(matches!(ranges_from_bytes(&bad), Err(FileDefect::BadHeader(_))), "{at}");
+    }
+    for byte in 0..file.len() {
+        let mut bad = file.clone();
+        bad[byte] ^= 0x81;
+        crate::io::read_any_bytes(&bad);
+    }
+    assert_eq!(ranges_from_bytes(&words(&[0, 0])).unwrap().queries(), 0);
 }
 
 #[test]

@@ -40,9 +40,17 @@ fn payloads(bytes: &[u8], dim: usize, size: usize) -> impl Iterator<Item = &[u8]
     bytes.chunks_exact(4 + dim * size).map(|row| &row[4..])
 }
 
-/// fvecs or bvecs by `T`.
-pub(super) fn vectors<T: Element>(bytes: &[u8]) -> Result<Vectors, FileDefect> {
+/// fvecs or bvecs by `T`; with `first` its first rows, whatever follows them.
+pub(super) fn vectors<T: Element>(bytes: &[u8], first: Option<usize>) -> Result<Vectors, FileDefect> {
     let size = size_of::<T>();
+    let bytes = match first {
+        Some(rows) if bytes.len() >= 4 => {
+            // A dimension that no file can have is for `shape` to refuse.
+            let row_bytes = (u32_at(bytes, 0) as usize).saturating_mul(size).saturating_add(4);
+            &bytes[..bytes.len().min(rows.saturating_mul(row_bytes))]
+        }
+        _ => bytes,
+    };
     let (rows, dim) = shape(bytes, size)?;
     let mut values: Vec<T> = reserve(rows, dim)?;
     for row in payloads(bytes, dim, size) {

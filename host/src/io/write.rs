@@ -122,9 +122,28 @@ fn save(
         return Err(Error::RaggedVectors { len, dim: columns });
     }
     let rows = len / columns;
+    let (header, prefix) = layout(path, format, rows, columns, descr)?;
+    replace(path, |file| {
+        let mut out = BufWriter::new(file);
+        out.write_all(&header)?;
+        for row in 0..rows {
+            out.write_all(&prefix)?;
+            write(row * columns..(row + 1) * columns, &mut out)?;
+        }
+        out.flush()
+    })
+}
+
+/// What stands at the start of a file of so many rows, and in front of each row; `descr` is NumPy's name of the values.
+pub(crate) fn layout(
+    path: &Path,
+    format: Format,
+    rows: usize,
+    columns: usize,
+    descr: &str,
+) -> Result<(Vec<u8>, Vec<u8>)> {
     let too_big = |what| Error::BadFile { path: path.to_owned(), defect: FileDefect::BadHeader(what) };
-    // What stands at the start of the file, and in front of each row.
-    let (header, prefix) = match format {
+    Ok(match format {
         Format::Npy => (npy::write_header(descr, rows, columns), Vec::new()),
         Format::Fvecs | Format::Bvecs | Format::Ivecs => {
             let columns = i32::try_from(columns).map_err(|_| too_big("a row is longer than a vecs file can state"))?;
@@ -136,15 +155,6 @@ fn save(
             };
             ([word(rows)?.to_le_bytes(), word(columns)?.to_le_bytes()].concat(), Vec::new())
         }
-    };
-    replace(path, |file| {
-        let mut out = BufWriter::new(file);
-        out.write_all(&header)?;
-        for row in 0..rows {
-            out.write_all(&prefix)?;
-            write(row * columns..(row + 1) * columns, &mut out)?;
-        }
-        out.flush()
     })
 }
 

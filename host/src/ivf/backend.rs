@@ -3,15 +3,20 @@
 
 use std::borrow::Cow;
 use std::marker::PhantomData;
+use std::ops::Range;
 
 use super::bitset::Bitset;
 use super::codec::Codec;
-use super::lists::Lists;
+use super::lists::{Directory, Lists};
 use super::{RangeNeighbors, Scan};
+use crate::shards::share;
 use crate::{Device, Element, Metric, Result};
 
-/// An index as a search sees it: trained, with at least one vector.
-#[derive(Debug)]
+/// An index, or one shard of it, as a search sees it: trained, with at least one vector.
+///
+/// A shard has a contiguous part of every list, of lengths that differ by one at most; which shards have the longer parts changes from list
+/// to list, so that short lists do not all favour the same. Locations, ranks and ids are those of the whole index.
+#[derive(Debug, Clone, Copy)]
 pub(crate) struct View<'a, T: Element> {
     /// Components of a vector.
     pub(crate) dim: usize,
@@ -21,18 +26,95 @@ pub(crate) struct View<'a, T: Element> {
     pub(crate) centroids: &'a [f32],
     /// What the bytes of a code mean.
     pub(crate) codec: &'a Codec,
-    /// Codes and ids.
-    pub(crate) lists: &'a Lists,
+    /// Codes and ids of the whole index.
+    pub(super) lists: &'a Lists,
+    /// Which shard of how many.
+    pub(super) shard: (usize, usize),
     /// Changes with every change of the index, and differs between indexes: an image of another version is stale.
     pub(crate) version: u64,
     pub(crate) element: PhantomData<T>,
 }
 
 impl<'a, T: Element> View<'a, T> {
+    /// Shard `shard` of `shards` of an index. Its back end must see no other shard of the same version.
+    pub(crate) fn part(&self, shard: usize, shards: usize) -> View<'a, T> {
+        View { shard: (shard, shards), ..*self }
+    }
+
+    /// Number of lists.
+    pub(crate) fn list_count(&self) -> usize {
+        self.lists.count()
+    }
+
+    /// Bytes of one vector's code.
+    pub(crate) fn code_bytes(&self) -> usize {
+        self.lists.code_bytes()
+    }
+
+    /// Locations and ranks of all vectors of the index.
+    pub(crate) fn directory(&self) -> &'a Directory {
+        self.lists.directory()
+    }
+
+    /// What says the id of a rank; `None` where that is the rank itself.
+    pub(crate) fn sparse_directory(&self) -> Option<&'a Directory> {
+        self.lists.sparse_directory()
+    }
+
+    /// Writes the ranks of a list's vectors, in their order.
+    pub(crate) fn ranks_into(&self, list: usize, to: &mut [u32]) {
+        self.lists.ranks_into(list, self.places(list), to);
+    }
+
+    /// Vectors there are. O(1) for a whole index, O(lists) for a shard.
+    pub(crate) fn len(&self) -> usize {
+        if self.shard.1 == 1 {
+            return self.lists.len();
+        }
+        (0..self.list_count()).map(|list| self.length(list)).sum()
+    }
+
+    /// The places in a list of the index of the vectors that are here.
+    #[inline]
+    fn places(&self, list: usize) -> Range<usize> {
+        let (shard, shards) = self.shard;
+        let length = self.lists.length(list);
+        if shards == 1 {
+            return 0..length;
+        }
+        share(length, (shard + list) % shards, shards)
+    }
+
+    /// Vectors of a list.
+    #[inline]
+    pub(crate) fn length(&self, list: usize) -> usize {
+        self.places(list).len()
+    }
+
+    /// The codes of a list.
+    #[inline]
+    pub(crate) fn codes(&self, list: usize) -> &'a [u8] {
+        let places = self.places(list);
+        &self.lists.codes(list)[places.start * self.code_bytes()..places.end * self.code_bytes()]
+    }
+
     /// The vectors of a list of [`Codec::Flat`], row-major.
     #[inline]
     pub(crate) fn rows(&self, list: usize) -> &'a [T] {
-        bytemuck::cast_slice(self.lists.codes(list))
+        bytemuck::cast_slice(self.codes(list))
+    }
+
+    /// The location of the first vector of a list.
+    #[inline]
+    pub(crate) fn first_location(&self, list: usize) -> u32 {
+        self.directory().range(list).start + self.places(list).start as u32
+    }
+
+    /// List, and place among its vectors here, of a location that is here.
+    #[inline]
+    pub(crate) fn place(&self, location: u32) -> (usize, usize) {
+        let (list, place) = self.directory().place(location);
+        (list, place - self.places(list).start)
     }
 
     /// What canonical distances between queries and stored vectors are taken by: the metric of the index, but the inner product

@@ -13,7 +13,6 @@ use rayon::prelude::*;
 use crate::cpu::simd::Isa;
 use crate::cpu::{canonical_square, convert};
 use crate::flat::check_vectors;
-use crate::pq::encode::Residuals;
 use crate::pq::{ProductQuantizer, Rotation};
 use crate::{Device, Element, Metric, Result};
 
@@ -82,23 +81,8 @@ pub(crate) fn rotated<'a>(
 }
 
 impl PqCodec {
-    /// The codes of `rows` (transformed) in the lists `labels`.
-    pub(crate) fn encode(
-        &self,
-        device: Device,
-        rows: &[f32],
-        labels: &[u32],
-        centroids: &[f32],
-        budget: Option<u64>,
-    ) -> Result<Vec<u8>> {
-        self.quantizer.encode_checked(rows, Some(Residuals { labels, centroids }), device, budget)
-    }
-
     /// What the codes of one list stand for, in (rotated) space: r, row-major. `to` has whole rows.
     pub(crate) fn decode_into(&self, codes: &[u8], centroid: &[f32], to: &mut [f32]) {
-        self.quantizer.decode_into(codes, to);
-        for row in to.chunks_exact_mut(centroid.len()) {
-            row.iter_mut().zip(centroid).for_each(|(r, c)| *r += c);
-        }
+        self.quantizer.decode_onto(codes, centroid, to);
     }
 }

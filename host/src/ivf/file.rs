@@ -27,7 +27,7 @@
 //! # Ok::<(), warpann::Error>(())
 //! ```
 
-mod checksum;
+pub(crate) mod checksum;
 mod format;
 mod fuzz;
 mod mapped;
@@ -38,10 +38,12 @@ mod tests;
 mod write;
 
 use std::path::Path;
+use std::sync::Arc;
 
+use memmap2::MmapMut;
 use rayon::prelude::*;
 
-use self::format::{Coding, Section, Shape};
+use self::format::{Coding, Places, Section, Shape};
 #[doc(hidden)]
 pub use self::fuzz::{mend_index_bytes, read_any_index_bytes};
 use self::mapped::IndexFile;
@@ -50,7 +52,7 @@ use super::lists::Bytes;
 use super::{Codec, Encoding, IvfIndex, Lists, PqCodec, Trained};
 use crate::error::{Error, FileDefect, Result};
 use crate::pq::{ProductQuantizer, Rotation};
-use crate::{Device, Element, ElementType, Metric, io};
+use crate::{Element, ElementType, Metric, Placement, io};
 
 /// What an index file holds, by its header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -109,7 +111,7 @@ impl<T: Element> IvfIndex<T> {
         self.content(trained).write(path.as_ref())
     }
 
-    /// Loads an index from a file, to search on `device` within `budget` bytes
+    /// Loads an index from a file, to search on `device` (a [`Device`](crate::Device), or a [`Placement`] over several) within `budget` bytes
     /// ([`IvfIndexBuilder::memory_budget`](super::IvfIndexBuilder::memory_budget)). Codes and ids stay where the file is mapped until they
     /// are changed. O(bytes), in parallel: every byte is checked.
     ///
@@ -119,14 +121,40 @@ impl<T: Element> IvfIndex<T> {
     /// # Errors
     /// [`Error::Io`]; [`Error::BadFile`] with what is wrong with the bytes, or [`FileDefect::WrongElement`] if the vectors are not of
     /// type `T`; and what opening the device can meet, as [`IvfIndexBuilder::build`](super::IvfIndexBuilder::build).
-    pub fn load(path: impl AsRef<Path>, device: Device, budget: Option<u64>) -> Result<Self> {
+    pub fn load(path: impl AsRef<Path>, device: impl Into<Placement>, budget: Option<u64>) -> Result<Self> {
         let path = path.as_ref();
         let file = IndexFile::open(path)?;
         let (trained, lists) = parts::<T>(&file).map_err(|defect| Error::BadFile { path: path.to_owned(), defect })?;
         Self::restored(file.shape(), trained, lists, device, budget)
     }
 
-    fn restored(shape: &Shape, trained: Trained, lists: Lists, device: Device, budget: Option<u64>) -> Result<Self> {
+    /// What training found and the number of probes, as the bytes of an index file without vectors: equal if and only if the indexes
+    /// give every vector the same list and code.
+    pub(crate) fn training_bytes(&self) -> Result<Vec<u8>> {
+        let trained = self.trained().ok_or(Error::NotTrained { call: "training_bytes" })?;
+        let mut content = self.content(trained);
+        content.shape.vectors = 0;
+        content.lists.fill((&[], &[]));
+        content.to_bytes().map_err(received)
+    }
+
+    /// An empty index that is trained as the one that [`training_bytes`](Self::training_bytes) was called on.
+    pub(crate) fn from_training_bytes(bytes: &[u8], device: impl Into<Placement>, budget: Option<u64>) -> Result<Self> {
+        let mut map = MmapMut::map_anon(bytes.len()).map_err(|source| Error::Io { path: RECEIVED.into(), source })?;
+        map.copy_from_slice(bytes);
+        let map = map.make_read_only().map_err(|source| Error::Io { path: RECEIVED.into(), source })?;
+        let file = IndexFile::from_map(Arc::new(map)).map_err(received)?;
+        let (trained, lists) = parts::<T>(&file).map_err(received)?;
+        Self::restored(file.shape(), trained, lists, device, budget)
+    }
+
+    fn restored(
+        shape: &Shape,
+        trained: Trained,
+        lists: Lists,
+        device: impl Into<Placement>,
+        budget: Option<u64>,
+    ) -> Result<Self> {
         let mut builder = Self::builder(shape.dim as usize, shape.lists as usize)
             .metric(shape.metric)
             .encoding(encoding_of(shape.coding))
@@ -135,6 +163,24 @@ impl<T: Element> IvfIndex<T> {
             builder = builder.memory_budget(budget);
         }
         builder.restore(trained, lists, shape.probes as usize)
+    }
+
+    /// A hash of everything that searches with the index's own number of probes depend on: two indexes that would be saved as the same
+    /// bytes have the same. O(bytes), in parallel.
+    ///
+    /// # Errors
+    /// [`Error::NotTrained`].
+    pub(crate) fn fingerprint(&self) -> Result<u64> {
+        let trained = self.trained().ok_or(Error::NotTrained { call: "search" })?;
+        let Content { shape, centroids, codebooks, rotation, lists } = self.content(trained);
+        let header = format::encode(&shape, &Places::default(), &Default::default());
+        let mut hashes = vec![checksum::xxh64(&header)];
+        hashes.extend([centroids, codebooks, rotation].map(|part| checksum::of_bytes(bytemuck::cast_slice(part))));
+        let of_list = |&(ids, codes): &(&[u64], &[u8])| {
+            [ids.len() as u64, checksum::of_bytes(bytemuck::cast_slice(ids)), checksum::of_bytes(codes)]
+        };
+        hashes.extend(lists.par_iter().map(of_list).collect::<Vec<_>>().as_flattened());
+        Ok(checksum::of_chunks(&hashes))
     }
 
     /// What a file holds of this index.
@@ -160,6 +206,13 @@ impl<T: Element> IvfIndex<T> {
         let lists = (0..lists.count()).map(|list| (lists.ids(list), lists.codes(list))).collect();
         Content { shape, centroids: &trained.centroids, codebooks, rotation, lists }
     }
+}
+
+/// What stands in an error for the name of a file that was never one.
+const RECEIVED: &str = "(an index sent to this rank)";
+
+fn received(defect: FileDefect) -> Error {
+    Error::BadFile { path: RECEIVED.into(), defect }
 }
 
 fn encoding_of(coding: Coding) -> Encoding {

@@ -2,10 +2,12 @@
 //!
 //! A list holds the codes of its vectors one after the other, `code_bytes` each, and their ids in the same order. Both are
 //! either memory of our own or a range of a mapped file; the first change of a list makes it our own. Adding n vectors is a
-//! counting sort by list, O(n), and one copy of each code, in parallel over lists; nothing is allocated for each vector.
+//! counting sort by list, O(n), and one copy of each code, both in parallel; nothing is allocated for each vector, and vectors that
+//! are there already are not looked at.
 //!
 //! A vector's *location* is its number when the lists are walked in order; its *rank* is the number of smaller ids in the
-//! index. Both are u32. Comparing ranks is comparing ids, so searches keep four bytes a candidate, not eight.
+//! index. Both are u32. Comparing ranks is comparing ids, so searches keep four bytes a candidate, not eight. Where ids are 0, 1, 2, ..
+//! they are the ranks, and a device needs no directory ([`Lists::sparse_directory`], [`Lists::ranks_into`]).
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -239,20 +241,8 @@ impl Lists {
     /// reserved; labels are below [`Lists::count`]; the total is within [`MAX_ROWS`]. On error nothing changes.
     pub(crate) fn append(&mut self, labels: &[u32], codes: &[u8], ids: &[u64]) -> Result<()> {
         let bytes = self.code_bytes;
-        // Counting sort: the rows of each list, in the order in which they came.
-        let mut ends = vec![0u32; self.lists.len()];
-        labels.iter().for_each(|&label| ends[label as usize] += 1);
-        let mut end = 0;
-        for start in &mut ends {
-            (*start, end) = (end, end + *start);
-        }
-        let mut order = vec![0u32; labels.len()];
-        for (row, &label) in labels.iter().enumerate() {
-            let place = &mut ends[label as usize];
-            order[*place as usize] = row as u32;
-            *place += 1;
-        }
-        let rows_of = |list: usize| &order[if list == 0 { 0 } else { ends[list - 1] as usize }..ends[list] as usize];
+        let (starts, order) = self.by_list(labels);
+        let rows_of = |list: usize| &order[starts[list] as usize..starts[list + 1] as usize];
         // Memory first: past this, nothing fails.
         let touched = |(list, _): &(usize, &mut List)| !rows_of(*list).is_empty();
         let each = |lists: &mut Vec<List>, work: &(dyn Fn(usize, &mut List) -> Result<()> + Sync)| {
@@ -269,6 +259,41 @@ impl Lists {
         self.greatest = self.greatest.max(ids.par_iter().copied().max());
         self.directory = OnceLock::new();
         Ok(())
+    }
+
+    /// Counting sort: the rows of each list, in the order in which they came, and where each list starts among them.
+    fn by_list(&self, labels: &[u32]) -> (Vec<u32>, Vec<u32>) {
+        let lists = self.lists.len();
+        // Each part counts for itself: as many as pay for their counters.
+        let parts = (labels.len() / lists.max(1)).clamp(1, rayon::current_num_threads());
+        let part_rows = labels.len().div_ceil(parts).max(1);
+        let mut places: Vec<Vec<u32>> = labels
+            .par_chunks(part_rows)
+            .map(|labels| {
+                let mut counts = vec![0u32; lists];
+                labels.iter().for_each(|&label| counts[label as usize] += 1);
+                counts
+            })
+            .collect();
+        let mut starts = vec![0u32];
+        let mut end = 0;
+        for list in 0..lists {
+            for places in &mut places {
+                (places[list], end) = (end, end + places[list]);
+            }
+            starts.push(end);
+        }
+        let order: Vec<AtomicU32> = labels.par_iter().map(|_| AtomicU32::new(0)).collect();
+        places.into_par_iter().zip(labels.par_chunks(part_rows)).enumerate().for_each(
+            |(part, (mut places, labels))| {
+                for (row, &label) in (part * part_rows..).zip(labels) {
+                    let place = &mut places[label as usize];
+                    order[*place as usize].store(row as u32, Ordering::Relaxed);
+                    *place += 1;
+                }
+            },
+        );
+        (starts, order.into_par_iter().map(AtomicU32::into_inner).collect())
     }
 
     /// Appends the vectors of lists that are as many and as wide as these; none of their ids is here. On error nothing changes.
@@ -328,6 +353,22 @@ impl Lists {
         Ok(())
     }
 
+    /// What says the id of a rank; `None` where that is the rank itself.
+    pub(crate) fn sparse_directory(&self) -> Option<&Directory> {
+        (!self.dense()).then(|| self.directory())
+    }
+
+    /// Writes the ranks of the vectors at these places of a list, in their order.
+    pub(crate) fn ranks_into(&self, list: usize, places: Range<usize>, to: &mut [u32]) {
+        match self.sparse_directory() {
+            None => to.iter_mut().zip(&self.ids(list)[places]).for_each(|(rank, &id)| *rank = id as u32),
+            Some(directory) => {
+                let first = directory.range(list).start as usize;
+                to.copy_from_slice(&directory.ranks()[first + places.start..first + places.end]);
+            }
+        }
+    }
+
     /// Where vectors are and how their ids rank; made by the first call after a change. O(len), with ids that are not
     /// 0, 1, 2, .. O(len · log len).
     pub(crate) fn directory(&self) -> &Directory {
@@ -360,12 +401,20 @@ impl Directory {
             end += lists.length(list) as u32;
             starts.push(end);
         }
-        let ids = lists.all_ids();
         if lists.dense() {
-            let ranks: Vec<u32> = ids.par_iter().map(|&id| id as u32).collect();
+            let mut ranks = vec![0u32; lists.len()];
+            let mut rest = &mut ranks[..];
+            let mut parts = Vec::with_capacity(lists.count());
+            for list in 0..lists.count() {
+                let (part, others) = rest.split_at_mut(lists.length(list));
+                parts.push(part);
+                rest = others;
+            }
+            parts.into_par_iter().enumerate().for_each(|(list, ranks)| lists.ranks_into(list, 0..ranks.len(), ranks));
             let locations = inverse(&ranks);
             return Directory { starts, ranks, locations, ids: Vec::new() };
         }
+        let ids = lists.all_ids();
         let mut pairs: Vec<(u64, u32)> = ids.into_par_iter().enumerate().map(|(at, id)| (id, at as u32)).collect();
         pairs.par_sort_unstable();
         let (ids, locations): (Vec<u64>, Vec<u32>) = pairs.into_par_iter().unzip();

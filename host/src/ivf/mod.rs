@@ -22,13 +22,16 @@
 //! # Cost
 //! Training: the k-means of `lists` · `points_per_centroid` vectors. Adding: n · lists · dim operations. A search: lists · dim for the
 //! probes of a query, and dim · (vectors in the probed lists), about probes / lists of all, more where lists differ in length
-//! ([`IvfStatistics::imbalance`] says how much more). Memory: 8 bytes for the id and the code ([`Encoding`]) of each vector.
+//! ([`IvfStatistics::imbalance`] says how much more). Memory: 8 bytes for the id and the code ([`Encoding`]) of each vector. Vectors
+//! that are more than memory holds come in batches ([`IvfIndex::add_batches`]), or are made where they are coded
+//! ([`IvfIndex::add_generated`]); a device needs 12 bytes a vector beside the code (16 under squared L2).
 
 mod backend;
 mod bitset;
 pub(crate) mod codec;
+mod coder;
 mod cpu;
-mod file;
+pub(crate) mod file;
 mod lists;
 mod refine;
 mod search;
@@ -50,8 +53,10 @@ pub use self::refine::refine;
 pub use self::search::{RangeNeighbors, Scan, SearchOptions};
 pub use self::statistics::IvfStatistics;
 pub use self::tune::recall;
+use crate::kmeans::on_device;
 use crate::pq::{ProductQuantizer, Rotation, codes};
-use crate::{Device, Element, Error, Metric, Result};
+use crate::shards::ivf::IvfGrid;
+use crate::{Device, Element, Error, Metric, Placement, Result};
 
 /// What an inverted file keeps of each vector.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -77,8 +82,8 @@ pub(crate) struct Settings {
     pub(crate) lists: usize,
     pub(crate) metric: Metric,
     pub(crate) encoding: Encoding,
-    /// As asked; once built never [`Device::Auto`].
-    pub(crate) device: Device,
+    /// As asked; once built without [`Device::Auto`].
+    pub(crate) placement: Placement,
     pub(crate) budget: Option<u64>,
     pub(crate) seed: u64,
     pub(crate) iterations: usize,
@@ -112,6 +117,25 @@ impl Settings {
         }
         Ok(())
     }
+
+    /// The back end of the placement, in which [`Device::Auto`] gives way to what it means.
+    fn open<T: Element>(&mut self) -> Result<Box<dyn IvfBackend<T>>> {
+        let opened = self.placement.devices().iter().map(|&device| self.open_on(device)).collect::<Result<Vec<_>>>()?;
+        let (devices, mut backends): (Vec<_>, Vec<_>) = opened.into_iter().unzip();
+        self.placement = self.placement.resolved(devices);
+        if self.placement.single().is_some()
+            && let Some(backend) = backends.pop()
+        {
+            return Ok(backend);
+        }
+        Ok(Box::new(IvfGrid::new(&self.placement, backends)))
+    }
+
+    fn open_on<T: Element>(&self, device: Device) -> Result<(Device, Box<dyn IvfBackend<T>>)> {
+        let Settings { budget, simd, .. } = *self;
+        let cpu = || -> Result<Box<dyn IvfBackend<T>>> { Ok(Box::new(cpu::IvfCpu::new(budget, simd))) };
+        on_device(device, |device| crate::gpu::open_ivf(device, budget), cpu)
+    }
 }
 
 /// What training finds.
@@ -125,7 +149,7 @@ pub(crate) struct Trained {
 /// An inverted-file index over vectors of one dimension and element type. See the [module](self) for what it promises.
 ///
 /// Ids are u64 of the user's choice, or count up from 0. The index is `Send + Sync`; any number of threads may search at once. Vectors
-/// live in host memory; a GPU keeps an image of them, made by the first search after a change.
+/// live in host memory; a GPU keeps an image of them, or of its shard ([`Placement`]), made by the first search after a change.
 ///
 /// ```
 /// use warpann::ivf::{Encoding, IvfIndex};
@@ -195,13 +219,14 @@ impl<T: Element> IvfIndexBuilder<T> {
         self
     }
 
-    /// The device that trains, encodes and searches; [`Device::Auto`] unless set.
-    pub fn device(mut self, device: Device) -> Self {
-        self.settings.device = device;
+    /// The [`Device`], or the [`Placement`] over several, that trains, encodes and searches; [`Device::Auto`] unless set. Several devices
+    /// share the work whether they are replicas or shards: of training the k-means that finds the centroids, of adding the vectors.
+    pub fn device(mut self, device: impl Into<Placement>) -> Self {
+        self.settings.placement = device.into();
         self
     }
 
-    /// Bytes that searches may use on the device: on a GPU for the image of the index and scratch, on the CPU for the scratch of one
+    /// Bytes that searches may use on the device, of several on each: on a GPU for the image of the index and scratch, on the CPU for the scratch of one
     /// search (at least the candidates of one query are kept however small the budget). Unless set, each device uses a share of
     /// what is free.
     pub fn memory_budget(mut self, bytes: u64) -> Self {
@@ -242,7 +267,7 @@ impl<T: Element> IvfIndexBuilder<T> {
     /// only where there is no usable device.
     pub fn build(mut self) -> Result<IvfIndex<T>> {
         self.settings.check()?;
-        let backend = self.open()?;
+        let backend = self.settings.open()?;
         let lists = Lists::new(0, self.settings.code_bytes::<T>());
         let probes = self.settings.lists.isqrt().div_ceil(2);
         Ok(IvfIndex { settings: self.settings, trained: None, lists, probes, version: next_version(), backend })
@@ -255,24 +280,6 @@ impl<T: Element> IvfIndexBuilder<T> {
         index.lists = lists;
         index.probes = probes;
         Ok(index)
-    }
-
-    /// The back end, and with it what [`Device::Auto`] means.
-    fn open(&mut self) -> Result<Box<dyn IvfBackend<T>>> {
-        let Settings { device, budget, simd, .. } = self.settings;
-        if device != Device::Cpu {
-            match crate::gpu::open_ivf(device, budget) {
-                Err(Error::NoDevice { .. } | Error::DeviceTooOld { .. }) if device == Device::Auto => {}
-                opened => {
-                    if device == Device::Auto {
-                        self.settings.device = Device::Gpu(0);
-                    }
-                    return opened;
-                }
-            }
-        }
-        self.settings.device = Device::Cpu;
-        Ok(Box::new(cpu::IvfCpu::new(budget, simd)))
     }
 }
 
@@ -292,7 +299,7 @@ impl<T: Element> IvfIndex<T> {
                 lists,
                 metric: Metric::default(),
                 encoding: Encoding::default(),
-                device: Device::default(),
+                placement: Placement::default(),
                 budget: None,
                 seed: 1,
                 iterations: 10,
@@ -338,9 +345,34 @@ impl<T: Element> IvfIndex<T> {
         self.settings.encoding
     }
 
-    /// The device in use, in words.
+    /// The device in use, in words; of several each, and which have failed.
     pub fn device(&self) -> String {
         self.backend.describe()
+    }
+
+    /// Moves the index to other devices: to more or fewer replicas or shards, or away from a device that has failed. The copy in host memory
+    /// stays where it is; the devices make their images of it at the next search. On error nothing changes.
+    ///
+    /// # Errors
+    /// What opening the devices can meet, as [`IvfIndexBuilder::build`].
+    ///
+    /// ```
+    /// use warpann::{Device, IvfIndex};
+    ///
+    /// let base: Vec<f32> = (0..100).map(|i| i as f32).collect();
+    /// let mut index = IvfIndex::<f32>::builder(1, 4).device(Device::Cpu).build()?;
+    /// index.train(&base)?;
+    /// index.add(&base)?;
+    /// let found = index.search(&[50.2], 3, 2)?;
+    /// index.move_to("cpu+cpu,cpu+cpu".parse::<warpann::Placement>()?)?;
+    /// assert_eq!(index.search(&[50.2], 3, 2)?, found);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn move_to(&mut self, device: impl Into<Placement>) -> Result<()> {
+        let mut settings = Settings { placement: device.into(), ..self.settings.clone() };
+        self.backend = settings.open()?;
+        self.settings = settings;
+        Ok(())
     }
 
     /// The centroids of the lists, row-major: lists × dim components, in rotated space where the encoding rotates. Empty until trained.
@@ -393,6 +425,11 @@ impl<T: Element> IvfIndex<T> {
         self.ids().into_iter().map(keep).collect()
     }
 
+    /// The devices in use, and the budget that was asked for.
+    pub(crate) fn place(&self) -> (Placement, Option<u64>) {
+        (self.settings.placement.clone(), self.settings.budget)
+    }
+
     /// What training found.
     pub(crate) fn trained(&self) -> Option<&Trained> {
         self.trained.as_ref()
@@ -411,9 +448,22 @@ impl<T: Element> IvfIndex<T> {
             centroids: &trained.centroids,
             codec: &trained.codec,
             lists: &self.lists,
+            shard: (0, 1),
             version: self.version,
             element: PhantomData,
         }
+    }
+
+    /// A CPU as a device, for tests of others that stand on it.
+    #[cfg(test)]
+    pub(crate) fn open_cpu(&self) -> Box<dyn IvfBackend<T>> {
+        Box::new(cpu::IvfCpu::new(None, true))
+    }
+
+    /// Has another back end search.
+    #[cfg(test)]
+    pub(crate) fn replace_backend(&mut self, backend: Box<dyn IvfBackend<T>>) {
+        self.backend = backend;
     }
 
     fn trained_for(&self, call: &'static str) -> Result<&Trained> {

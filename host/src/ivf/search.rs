@@ -77,7 +77,9 @@ impl<T: Element> IvfIndex<T> {
     ///
     /// # Errors
     /// [`Error::NotTrained`], [`Error::ZeroK`], [`Error::ZeroProbes`], [`Error::RaggedVectors`], [`Error::NotFinite`] with query and
-    /// column, [`Error::ResultTooLarge`], [`Error::OutOfDeviceMemory`], and what the device's driver reports.
+    /// column, [`Error::ResultTooLarge`], [`Error::OutOfDeviceMemory`], and what the device's driver reports; over several devices
+    /// [`Error::DeviceFailed`], after which the index goes on without the device, and [`Error::ShardLost`] once it cannot, until it moves
+    /// ([`move_to`](Self::move_to)).
     pub fn search(&self, queries: &[T], k: usize, probes: usize) -> Result<Neighbors> {
         self.search_with(queries, k, &SearchOptions { probes: Some(probes), ..SearchOptions::default() })
     }

@@ -3,6 +3,7 @@
 use super::lists::Bytes;
 use super::*;
 use crate::FlatIndex;
+use crate::generate::Generator;
 
 /// Whole numbers from -8 to 7, so that distances tie; a generator of its own.
 fn numbers(count: usize, seed: u64) -> Vec<f32> {
@@ -35,6 +36,67 @@ fn all_lists_are_exact_search_past_every_block_on_every_instruction_set() {
                     let options = SearchOptions { probes: Some(lists), scan, ..SearchOptions::default() };
                     let found = index.search_with(&queries, k, &options).unwrap();
                     assert_eq!(found, expected, "{metric:?}, {dim}, {n}, {lists}, {nq}, {k}, {simd}, {scan:?}");
+                }
+            }
+        }
+    }
+}
+
+/// Scores of whole numbers are exact as long as they are small. Exact search never makes use of that.
+#[test]
+fn whole_numbers_small_and_large_give_the_bits_of_exact_search() {
+    let (dim, n, nq, k) = (24, 1_500, 70, 20);
+    // Norms are about 22 times the factor: squared sums of two meet 2²⁴ at 90. And halves.
+    for (base_factor, query_factor, shift) in [
+        (1.0, 1.0, 0.0),
+        (45.0, 45.0, 0.0),
+        (95.0, 95.0, 1.0),
+        (3001.0, 3001.0, 0.0),
+        (1.0, 40_001.0, 0.0),
+        (0.5, 1.0, 0.0),
+    ] {
+        let base: Vec<f32> = numbers(n * dim, 3).iter().map(|x| x * base_factor).collect();
+        for shift in [shift, 0.5] {
+            let queries: Vec<f32> = numbers(nq * dim, 4).iter().map(|x| x * query_factor + shift).collect();
+            for metric in Metric::ALL {
+                let mut flat = FlatIndex::new(dim, metric, Device::Cpu).unwrap();
+                flat.add(&base).unwrap();
+                let expected = flat.search(&queries, k).unwrap();
+                let builder = IvfIndex::builder(dim, 7).metric(metric).device(Device::Cpu).iterations(2);
+                let mut index = builder.build().unwrap();
+                index.train(&base).unwrap();
+                index.add(&base).unwrap();
+                let found = index.search(&queries, k, 7).unwrap();
+                assert_eq!(found, expected, "{metric:?}, {base_factor}, {query_factor}, {shift}");
+            }
+        }
+    }
+}
+
+/// Codes in lists longer than a worker takes at a time, for so few queries that tables score them, and for more.
+#[test]
+fn codes_of_long_lists_are_found_as_they_are_reconstructed() {
+    let (dim, n, lists, k) = (8, 9_500, 2, 30);
+    let base = numbers(n * dim, 5);
+    for metric in [Metric::L2, Metric::InnerProduct] {
+        let encoding = Encoding::Pq { sub_quantizers: 4, bits: 8, rotate: false };
+        let builder = IvfIndex::builder(dim, lists).metric(metric).encoding(encoding).device(Device::Cpu).iterations(2);
+        let mut index = builder.build().unwrap();
+        index.train(&base).unwrap();
+        index.add(&base).unwrap();
+        let stored: Vec<Vec<f32>> = (0..n as u64).map(|id| index.reconstruct(id).unwrap()).collect();
+        for nq in [1, 3, 40] {
+            let queries = numbers(nq * dim, 6);
+            for scan in [Scan::Auto, Scan::QueryMajor] {
+                let options = SearchOptions { probes: Some(lists), scan, ..SearchOptions::default() };
+                let found = index.search_with(&queries, k, &options).unwrap();
+                for (query, x) in queries.chunks(dim).enumerate() {
+                    let mut all: Vec<(f32, u64)> =
+                        (0..).zip(&stored).map(|(id, y)| (crate::metric::canonical(metric, x, y), id)).collect();
+                    all.sort_by(|a, b| metric.order(a.0, b.0).then(a.1.cmp(&b.1)));
+                    let (ids, distances) = found.row(query);
+                    let got: Vec<(f32, u64)> = distances.iter().copied().zip(ids.iter().copied()).collect();
+                    assert_eq!(got, all[..k], "{metric:?}, query {query} of {nq}, {scan:?}");
                 }
             }
         }
@@ -109,6 +171,9 @@ fn lists_hold_what_was_appended_and_not_removed() {
     plain.append(&mut lists, &[3, 1], &[0, 8]);
     plain.remove(&mut lists, &[0, 2, 3, 5, 6, 8, 1000, 1 << 40]);
     plain.append(&mut lists, &[3], &[0]);
+    // Enough rows that several threads count them.
+    let labels: Vec<u32> = (0..67).map(|row| row * row % 5).collect();
+    plain.append(&mut lists, &labels, &(100..167).rev().collect::<Vec<_>>());
 }
 
 #[test]
@@ -169,4 +234,93 @@ fn adding_gives_each_vector_to_its_nearest_centroid_and_counts() {
     assert_eq!(index.search(&[8.0], 3, 2).unwrap().ids, [3, 2, 1]);
     assert_eq!(index.search(&[16.0], 1, 1).unwrap().ids, [crate::NONE]);
     assert!(index.device().starts_with("cpu"));
+}
+
+/// An empty index on `device`, trained on the CPU with the first rows.
+fn trained_on_cpu(generator: &Generator, encoding: Encoding, metric: Metric, device: Device) -> IvfIndex<f32> {
+    let builder = || IvfIndex::<f32>::builder(generator.dim(), 7).encoding(encoding).metric(metric).iterations(3);
+    let mut index = builder().device(Device::Cpu).build().unwrap();
+    index.train(&generator.rows(0, 300)).unwrap();
+    let lists = Lists::new(7, index.master().code_bytes());
+    builder().device(device).restore(index.trained.unwrap(), lists, 2).unwrap()
+}
+
+fn same_lists(one: &IvfIndex<f32>, other: &IvfIndex<f32>) {
+    assert_eq!(one.len(), other.len());
+    for list in 0..one.lists() {
+        assert_eq!(one.lists.ids(list), other.lists.ids(list), "list {list}");
+        assert_eq!(one.lists.codes(list), other.lists.codes(list), "list {list}");
+    }
+}
+
+/// Whatever the pieces, and wherever they are made: the bits of one `add` on the CPU.
+#[test]
+fn streams_give_the_index_of_one_add() {
+    // Six components are padded on a device.
+    let generator = Generator::new(6, 16, 9).unwrap();
+    let pq = |rotate| Encoding::Pq { sub_quantizers: 3, bits: 4, rotate };
+    let all = generator.rows(0, 700);
+    for (encoding, metric) in [
+        (pq(false), Metric::L2),
+        (pq(false), Metric::InnerProduct),
+        (pq(false), Metric::Cosine),
+        (pq(true), Metric::L2),
+        (Encoding::Flat, Metric::L2),
+    ] {
+        let mut expected = trained_on_cpu(&generator, encoding, metric, Device::Cpu);
+        expected.add(&all).unwrap();
+        for device in [Device::Cpu, Device::Emulator] {
+            let empty = || trained_on_cpu(&generator, encoding, metric, device);
+            let mut whole = empty();
+            whole.add(&all).unwrap();
+            same_lists(&whole, &expected);
+            let mut pieces = empty();
+            pieces.add_batches(all.chunks(6 * 250)).unwrap();
+            same_lists(&pieces, &expected);
+            let mut made = empty();
+            made.add_generated(&generator, 0..450).unwrap();
+            made.add_generated(&generator, 450..700).unwrap();
+            same_lists(&made, &expected);
+            assert_eq!(made.ids(), (0..700).collect::<Vec<_>>());
+        }
+    }
+}
+
+/// What fits is cut to the budget, with the same result.
+#[test]
+fn coding_cuts_batches_to_the_budget() {
+    let generator = Generator::new(8, 16, 9).unwrap();
+    let encoding = Encoding::Pq { sub_quantizers: 2, bits: 4, rotate: false };
+    let mut expected = trained_on_cpu(&generator, encoding, Metric::L2, Device::Cpu);
+    expected.add_generated(&generator, 0..600).unwrap();
+    let mut index = trained_on_cpu(&generator, encoding, Metric::L2, Device::Emulator);
+    index.settings.budget = Some(100_000);
+    index.add_generated(&generator, 0..200).unwrap();
+    index.add(&generator.rows(200, 400)).unwrap();
+    same_lists(&index, &expected);
+    let version = index.version;
+    index.settings.budget = Some(10_000);
+    let error = index.add(&generator.rows(600, 1)).unwrap_err();
+    assert!(matches!(error, Error::OutOfDeviceMemory { available: 10_000, .. }), "{error}");
+    assert_eq!((index.len(), index.version), (600, version));
+}
+
+#[test]
+fn a_stream_that_fails_keeps_the_batches_before() {
+    let generator = Generator::new(4, 4, 1).unwrap();
+    let mut index = trained_on_cpu(&generator, Encoding::Flat, Metric::L2, Device::Cpu);
+    let good = generator.rows(0, 20);
+    let bad = vec![1.0, 2.0, f32::NAN, 4.0];
+    let error = index.add_batches([&good, &good, &bad, &good]).unwrap_err();
+    assert!(matches!(error, Error::NotFinite { row: 0, column: 2, .. }), "{error}");
+    assert_eq!(index.ids(), (0..40).collect::<Vec<_>>());
+    // Ids go on behind those of the caller.
+    index.add_with_ids(&good[..4], &[u64::MAX - 3]).unwrap();
+    let error = index.add_batches([&good[..8], &good[..4]]).unwrap_err();
+    assert!(matches!(error, Error::ReservedId), "{error}");
+    assert_eq!(index.ids().split_off(40), [u64::MAX - 3, u64::MAX - 2, u64::MAX - 1]);
+    let other = Generator::new(5, 4, 1).unwrap();
+    assert!(matches!(index.add_generated(&other, 0..1), Err(Error::WrongDimension { expected: 4, actual: 5 })));
+    let mut untrained = IvfIndex::<f32>::builder(4, 2).device(Device::Cpu).build().unwrap();
+    assert!(matches!(untrained.add_generated(&generator, 0..1), Err(Error::NotTrained { call: "add" })));
 }

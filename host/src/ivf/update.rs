@@ -1,13 +1,16 @@
 //! What changes an [`IvfIndex`], and reading single vectors back. A failed call leaves the index as it was.
 
+use std::ops::Range;
+
 use rayon::prelude::*;
 
 use super::codec::{rotated, to_f32};
+use super::coder::{Coded, Coder};
 use super::{Codec, Encoding, IvfIndex, Lists, PqCodec, Trained, next_version};
 use crate::flat::{MAX_ROWS, check_vectors};
+use crate::generate::Generator;
+use crate::kmeans::KMeans;
 use crate::kmeans::start::{Random, gather};
-use crate::kmeans::worker::Assign;
-use crate::kmeans::{KMeans, assign_rows};
 use crate::pq::{PqTraining, ProductQuantizer, Rotation};
 use crate::{Device, Element, Error, Metric, NONE, Result};
 
@@ -16,17 +19,22 @@ const POINTS_PER_CODEWORD: usize = 256;
 
 impl<T: Element> IvfIndex<T> {
     /// Finds centroids, and with [`Encoding::Pq`] codebooks, from a sample of vectors like those that will be added; `rows`: row-major,
-    /// at least as many vectors as lists, and as codewords. An empty index can be trained again.
+    /// at least as many vectors as lists, and as codewords. Of more than training uses
+    /// ([`points_per_centroid`](super::IvfIndexBuilder::points_per_centroid)) only those are looked at: a mapped file need not be read
+    /// as a whole. An empty index can be trained again.
     ///
     /// # Errors
-    /// [`Error::NotEmpty`], [`Error::TooFewTrainingVectors`], [`Error::RaggedVectors`], [`Error::NotFinite`],
-    /// [`Error::OutOfDeviceMemory`], and what the device's driver reports.
+    /// [`Error::NotEmpty`], [`Error::TooFewTrainingVectors`], [`Error::RaggedVectors`], [`Error::NotFinite`] for vectors that are
+    /// used, [`Error::OutOfDeviceMemory`], and what the device's driver reports.
     pub fn train(&mut self, rows: &[T]) -> Result<()> {
         if !self.is_empty() {
             return Err(Error::NotEmpty { len: self.len() as u64 });
         }
         let (dim, lists, metric) = (self.dim(), self.lists(), self.metric());
-        let have = check_vectors(rows, dim)?;
+        if !rows.len().is_multiple_of(dim) {
+            return Err(Error::RaggedVectors { len: rows.len(), dim });
+        }
+        let have = rows.len() / dim;
         let codewords = match self.encoding() {
             Encoding::Flat => 0,
             Encoding::Pq { bits, .. } => 1 << bits,
@@ -36,17 +44,25 @@ impl<T: Element> IvfIndex<T> {
             return Err(Error::TooFewTrainingVectors { have, need });
         }
         let settings = &self.settings;
-        let (device, seed) = (settings.device, settings.seed);
+        let (placement, seed) = (&settings.placement, settings.seed);
+        let device = placement.first();
         let wanted = lists.saturating_mul(settings.points_per_centroid.max(1)).max(codewords * POINTS_PER_CODEWORD);
-        let sample = (wanted < have).then(|| gather(rows, dim, &Random::new(seed).sample(have, wanted)));
+        let chosen = (wanted < have).then(|| Random::new(seed).sample(have, wanted));
+        let sample = chosen.as_ref().map(|chosen| gather(rows, dim, chosen));
         let rows = sample.as_deref().unwrap_or(rows);
+        check_vectors(rows, dim).map_err(|error| match (error, &chosen) {
+            (Error::NotFinite { row, column, value }, Some(chosen)) => {
+                Error::NotFinite { row: chosen[row], column, value }
+            }
+            (error, _) => error,
+        })?;
         let spherical = metric == Metric::Cosine;
         let mut kmeans = KMeans::new(lists)
             .iterations(settings.iterations)
             .seed(seed)
             .spherical(spherical)
             .points_per_centroid(Some(settings.points_per_centroid))
-            .device(device);
+            .device(placement.clone());
         if let Some(bytes) = settings.budget {
             kmeans = kmeans.memory_budget(bytes);
         }
@@ -121,25 +137,79 @@ impl<T: Element> IvfIndex<T> {
         if ids.is_empty() {
             return Ok(());
         }
-        let (dim, device, budget) = (self.dim(), self.settings.device, self.settings.budget);
-        let by = if self.metric() == Metric::Cosine { Assign::InnerProduct } else { Assign::L2 };
-        let centroids = &trained.centroids;
-        let (labels, codes);
-        let codes: &[u8] = match &trained.codec {
-            Codec::Flat => {
-                labels = assign_rows(device, by, rows, dim, centroids, budget)?;
-                bytemuck::cast_slice(rows)
-            }
-            Codec::Pq(pq) => {
-                let rows = trained.codec.transform(rows, dim, self.metric(), device)?;
-                labels = assign_rows(device, by, &rows, dim, centroids, budget)?;
-                codes = pq.encode(device, &rows, &labels, centroids, budget)?;
-                &codes
-            }
-        };
-        self.lists.append(&labels, codes, ids)?;
+        let Coded { labels, codes } = Coder::new(&self.settings, trained)?.code(rows)?;
+        self.lists.append(&labels, &codes, ids)?;
         self.version = next_version();
         Ok(())
+    }
+
+    /// Appends batch after batch of vectors, each row-major, with ids that count up as those of [`add`](Self::add): the index is
+    /// the same as if one call had added all of them, but only a few batches are in memory at any time. While one is coded on the
+    /// device, the one before is put into the lists. O(rows · lists · dim).
+    ///
+    /// ```
+    /// use warpann::ivf::IvfIndex;
+    ///
+    /// let rows = |first: usize| (first..first + 50).map(|i| (i as f32).sin()).collect::<Vec<_>>();
+    /// let mut index = IvfIndex::<f32>::builder(1, 4).device(warpann::Device::Cpu).build()?;
+    /// index.train(&rows(0))?;
+    /// index.add_batches((0..10).map(|batch| rows(50 * batch)))?;
+    /// assert_eq!(index.len(), 500);
+    /// # Ok::<(), warpann::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`add`](Self::add), rows counted within their batch. The batches before the one that could not be added are in the index
+    /// then.
+    pub fn add_batches<B: AsRef<[T]>>(&mut self, batches: impl IntoIterator<Item = B>) -> Result<()> {
+        let mut batches = batches.into_iter();
+        let dim = self.dim();
+        self.stream(|coder| {
+            let Some(batch) = batches.next() else { return Ok(None) };
+            let rows = batch.as_ref();
+            check_vectors(rows, dim)?;
+            Ok(Some(coder.code(rows)?.into_owned()))
+        })
+    }
+
+    /// Appends what `next` codes, until it has no more, in order; with ids that count up.
+    fn stream(&mut self, mut next: impl FnMut(&Coder<'_, T>) -> Result<Option<Coded<'static>>>) -> Result<()> {
+        self.trained_for("add")?;
+        let IvfIndex { settings, trained, lists, .. } = self;
+        let Some(trained) = trained else { return Ok(()) };
+        let coder = Coder::new(settings, trained)?;
+        let mut first = lists.greatest_id().map_or(0, |id| id + 1);
+        let mut room = MAX_ROWS - lists.len() as u64;
+        let done = std::thread::scope(|scope| {
+            // One batch is being put into the lists, one is ready, one is being made.
+            let (send, receive) = std::sync::mpsc::sync_channel::<(Coded<'static>, u64)>(1);
+            let listed = scope.spawn(move || {
+                receive.iter().try_for_each(|(Coded { labels, codes }, first)| {
+                    let ids: Vec<u64> = (first..first + labels.len() as u64).collect();
+                    lists.append(&labels, &codes, &ids)
+                })
+            });
+            let coded = (|| {
+                while let Some(coded) = next(&coder)? {
+                    let count = coded.labels.len() as u64;
+                    let Some(end) = first.checked_add(count) else { return Err(Error::ReservedId) };
+                    if count > room {
+                        return Err(Error::TooManyRows { asked: MAX_ROWS - room + count, limit: MAX_ROWS });
+                    }
+                    room -= count;
+                    // Nobody receives where the lists could not grow: then that is the error.
+                    if send.send((coded, first)).is_err() {
+                        break;
+                    }
+                    first = end;
+                }
+                Ok(())
+            })();
+            drop(send);
+            listed.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)).and(coded)
+        });
+        self.version = next_version();
+        done
     }
 
     fn check_room(&self, more: usize) -> Result<()> {
@@ -217,6 +287,32 @@ impl<T: Element> IvfIndex<T> {
                 }
             }
         }
+    }
+}
+
+/// Rows of a batch of generated vectors: large enough that each list gets several of them at once.
+const GENERATED_BATCH: u64 = 1 << 22;
+
+impl IvfIndex<f32> {
+    /// Appends the rows `rows` of `generator`, made batch by batch where they are coded: those of a GPU that encodes
+    /// ([`Encoding::Pq`] without rotation, not cosine) never cross the bus. Ids and errors as [`add_batches`](Self::add_batches).
+    ///
+    /// # Errors
+    /// As [`add_batches`](Self::add_batches), and [`Error::WrongDimension`].
+    pub fn add_generated(&mut self, generator: &Generator, rows: Range<u64>) -> Result<()> {
+        if generator.dim() != self.dim() {
+            return Err(Error::WrongDimension { expected: self.dim(), actual: generator.dim() });
+        }
+        let mut first = rows.start;
+        self.stream(|coder| {
+            if first >= rows.end {
+                return Ok(None);
+            }
+            let count = (rows.end - first).min(GENERATED_BATCH);
+            let coded = coder.code_generated(generator, first, count as usize)?;
+            first += count;
+            Ok(Some(coded))
+        })
     }
 }
 

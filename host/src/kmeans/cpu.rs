@@ -6,8 +6,8 @@
 
 use rayon::prelude::*;
 
-use super::sums::Sums;
-use super::worker::{Assign, Scale, Totals, Worker};
+use super::sums::{PartialSums, Sums};
+use super::worker::{Assign, PartWorker, Scale, Totals, Worker};
 use crate::cpu::nearest::Nearest;
 use crate::{Element, Metric, Result};
 
@@ -46,6 +46,16 @@ pub(super) struct Points<'a, T: Element> {
 }
 
 impl<T: Element> Points<'_, T> {
+    /// Some of the points.
+    pub(super) fn range(&self, points: std::ops::Range<usize>) -> Self {
+        Self {
+            rows: &self.rows[points.start * self.dim..points.end * self.dim],
+            dim: self.dim,
+            weights: self.weights.map(|weights| &weights[points.clone()]),
+            squares: &self.squares[points],
+        }
+    }
+
     pub(super) fn len(&self) -> usize {
         self.rows.len() / self.dim
     }
@@ -80,6 +90,14 @@ impl<'a, T: Element> CpuWorker<'a, T> {
     }
 }
 
+impl<T: Element> CpuWorker<'_, T> {
+    /// Steps 1 and 2.
+    fn add_up(&mut self) {
+        Nearest::new(self.metric, &self.centroids, self.dim).assign(self.rows, self.squares, &mut self.labels);
+        self.sums.add_up(self.rows, self.weights, &self.labels);
+    }
+}
+
 impl<T: Element> Worker for CpuWorker<'_, T> {
     fn set_centroids(&mut self, centroids: &[f32]) -> Result<()> {
         self.centroids.copy_from_slice(centroids);
@@ -92,8 +110,7 @@ impl<T: Element> Worker for CpuWorker<'_, T> {
     }
 
     fn assign(&mut self, totals: &mut Totals) -> Result<()> {
-        Nearest::new(self.metric, &self.centroids, self.dim).assign(self.rows, self.squares, &mut self.labels);
-        self.sums.add_up(self.rows, self.weights, &self.labels);
+        self.add_up();
         self.sums.totals(&self.centroids, totals);
         Ok(())
     }
@@ -105,6 +122,18 @@ impl<T: Element> Worker for CpuWorker<'_, T> {
 
     fn labels(&mut self, to: &mut [u32]) -> Result<()> {
         to.copy_from_slice(&self.labels);
+        Ok(())
+    }
+}
+
+impl<T: Element> PartWorker for CpuWorker<'_, T> {
+    fn move_centroids(&mut self, centroids: &[f32]) -> Result<()> {
+        self.set_centroids(centroids)
+    }
+
+    fn assign_part(&mut self, sums: &mut PartialSums) -> Result<()> {
+        self.add_up();
+        self.sums.give(sums);
         Ok(())
     }
 }

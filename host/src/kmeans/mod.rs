@@ -18,6 +18,8 @@
 //! definition), so the CPU with any number of threads, the emulator and the GPU give the same centroids, labels and
 //! objectives for one seed.
 //!
+//! *Several devices* ([`Placement`]) have a part of the points each (parts.rs), whether as replicas or as shards.
+//!
 //! *Spherical.* Points are compared by inner product, and centroids have norm 1. Points are taken as they are: a longer one
 //! pulls more. Divide them by their norms first where directions alone should count.
 //!
@@ -44,10 +46,11 @@
 
 mod balance;
 mod cpu;
+mod parts;
 mod run;
 mod split;
 pub(crate) mod start;
-mod sums;
+pub(crate) mod sums;
 #[cfg(test)]
 mod tests;
 pub(crate) mod worker;
@@ -55,13 +58,16 @@ pub(crate) mod worker;
 use rayon::prelude::*;
 
 use self::cpu::Points;
+use self::parts::{Part, Parts};
 use self::run::Run;
 use self::start::Random;
-use self::worker::{Assign, Scale, Worker};
+use self::sums::{PartialSums, Sums};
+use self::worker::{Assign, PartWorker, Scale, Worker};
 use crate::cpu::exact;
 use crate::cpu::nearest::{Nearest, canonical_squares};
 use crate::flat::{MAX_ROWS, check_vectors};
-use crate::{Device, Element, Error, Result};
+use crate::shards::{by_rows, joined};
+use crate::{Device, Element, Error, Placement, Result};
 
 /// The first centroids.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -88,7 +94,7 @@ pub struct KMeans {
     points_per_centroid: Option<usize>,
     balanced: Option<f64>,
     labels: bool,
-    device: Device,
+    placement: Placement,
     budget: Option<u64>,
 }
 
@@ -125,8 +131,8 @@ pub struct Clustering {
     pub labels: Option<Vec<u32>>,
     /// True where points are compared by inner product.
     pub spherical: bool,
-    /// The device that trained: what [`Device::Auto`] chose.
-    pub device: Device,
+    /// The device that trained, what [`Device::Auto`] chose; or several.
+    pub device: Placement,
 }
 
 impl KMeans {
@@ -141,7 +147,7 @@ impl KMeans {
             points_per_centroid: Some(256),
             balanced: None,
             labels: false,
-            device: Device::Auto,
+            placement: Placement::default(),
             budget: None,
         }
     }
@@ -189,13 +195,13 @@ impl KMeans {
         self
     }
 
-    /// The device.
-    pub fn device(mut self, device: Device) -> Self {
-        self.device = device;
+    /// The [`Device`], or a [`Placement`] of several, which divide the points; [`Device::Auto`] unless set.
+    pub fn device(mut self, device: impl Into<Placement>) -> Self {
+        self.placement = device.into();
         self
     }
 
-    /// Bytes that training may use on a GPU; points that do not fit are streamed in batches. Unless set, a share of what is
+    /// Bytes that training may use on a GPU, of several on each; points that do not fit are streamed in batches. Unless set, a share of what is
     /// free. The CPU works in place and needs none.
     pub fn memory_budget(mut self, bytes: u64) -> Self {
         self.budget = Some(bytes);
@@ -261,7 +267,7 @@ impl KMeans {
                 None => run.labels()?,
                 Some(_) => {
                     let metric = self.assign_by();
-                    let mut labels = assign_rows(device, metric, rows, dim, run.centroids(), self.budget)?;
+                    let mut labels = assign_rows(&device, metric, rows, dim, run.centroids(), self.budget)?;
                     if let Some(most) = self.most(count) {
                         let squares = canonical_squares(rows, dim);
                         let points = Points { rows, dim, weights, squares: &squares };
@@ -359,16 +365,38 @@ impl KMeans {
     }
 
     /// The worker, and where it works.
-    fn open<'a, T: Element>(&self, points: Points<'a, T>, scale: Scale) -> Result<(Device, Box<dyn Worker + 'a>)> {
+    fn open<'a, T: Element>(&self, points: Points<'a, T>, scale: Scale) -> Result<(Placement, Box<dyn Worker + 'a>)> {
+        if let Some(device) = self.placement.single() {
+            let (device, worker) = self.open_on(device, points, scale)?;
+            return Ok((device.into(), worker));
+        }
+        let opened = by_rows(&self.placement, points.len(), |part, device| {
+            let (device, worker) = self.open_on(device, points.range(part.clone()), scale)?;
+            Ok((device, Part { points: part, worker, sums: PartialSums::default() }))
+        })?;
+        let (devices, parts): (Vec<_>, Vec<_>) = opened.into_iter().unzip();
+        let sums = Sums::new(self.clusters, points.dim, scale);
+        let worker = Parts::new(parts, sums, self.clusters * points.dim, self.spherical);
+        // Few points stay on few devices, which are as many replicas then.
+        let placement = Placement::new(devices, 1)?;
+        Ok((placement, Box::new(worker)))
+    }
+
+    fn open_on<'a, T: Element>(
+        &self,
+        device: Device,
+        points: Points<'a, T>,
+        scale: Scale,
+    ) -> Result<(Device, Box<dyn PartWorker + 'a>)> {
         let (metric, spherical) = (self.assign_by(), self.spherical);
         let on = |device| {
             let Points { rows, dim, weights, .. } = points;
             crate::gpu::open_kmeans(device, metric, self.clusters, rows, weights, dim, scale, self.budget, spherical)
         };
-        let cpu = || -> Box<dyn Worker + 'a> {
-            Box::new(cpu::CpuWorker::new(metric, points, self.clusters, scale, spherical))
+        let cpu = || -> Result<Box<dyn PartWorker + 'a>> {
+            Ok(Box::new(cpu::CpuWorker::new(metric, points, self.clusters, scale, spherical)))
         };
-        on_device(self.device, on, || Ok(cpu()))
+        on_device(device, on, cpu)
     }
 }
 
@@ -391,17 +419,17 @@ impl Clustering {
     ///
     /// # Errors
     /// [`Error::RaggedVectors`], [`Error::NotFinite`]; what opening the device can meet, and what its driver reports.
-    pub fn assign<T: Element>(&self, rows: &[T], device: Device) -> Result<Vec<u32>> {
+    pub fn assign<T: Element>(&self, rows: &[T], device: impl Into<Placement>) -> Result<Vec<u32>> {
         check_vectors(rows, self.dim)?;
         let metric = if self.spherical { Assign::InnerProduct } else { Assign::L2 };
-        assign_rows(device, metric, rows, self.dim, &self.centroids, None)
+        assign_rows(&device.into(), metric, rows, self.dim, &self.centroids, None)
     }
 }
 
-/// The nearest centroid of each row, exact by step 1 of [`worker`]'s definition, on any device. Rows and centroids are whole
+/// The nearest centroid of each row, exact by step 1 of [`worker`]'s definition, on any devices, which divide the rows. Rows and centroids are whole
 /// and finite, and there is a centroid at least.
 pub(crate) fn assign_rows<T: Element>(
-    device: Device,
+    placement: &Placement,
     metric: Assign,
     rows: &[T],
     dim: usize,
@@ -411,13 +439,17 @@ pub(crate) fn assign_rows<T: Element>(
     if rows.is_empty() {
         return Ok(Vec::new());
     }
-    let on = |device| crate::gpu::assign_rows(device, metric, rows, dim, centroids, budget);
-    let cpu = || {
-        let mut labels = vec![0; rows.len() / dim];
-        Nearest::new(metric.metric(), centroids, dim).assign(rows, &canonical_squares(rows, dim), &mut labels);
-        Ok(labels)
-    };
-    Ok(on_device(device, on, cpu)?.1)
+    let labels = by_rows(placement, rows.len() / dim, |part, device| {
+        let rows = &rows[part.start * dim..part.end * dim];
+        let on = |device| crate::gpu::assign_rows(device, metric, rows, dim, centroids, budget);
+        let cpu = || {
+            let mut labels = vec![0; rows.len() / dim];
+            Nearest::new(metric.metric(), centroids, dim).assign(rows, &canonical_squares(rows, dim), &mut labels);
+            Ok(labels)
+        };
+        Ok(on_device(device, on, cpu)?.1)
+    })?;
+    Ok(joined(labels))
 }
 
 /// Does it on a GPU or the emulator, or on the CPU: where `device` says, [`Device::Auto`] being the first GPU, or the CPU where

@@ -31,6 +31,36 @@ const PREFETCH: usize = 4;
 /// 1.5 · 2^52.
 const ROUND: f64 = 6_755_399_441_055_744.0;
 
+/// Sums over the points of each cluster that one worker has: step 2 for a part of the points.
+///
+/// One array of words, as devices have them side by side and send them in one go: component sums as i64, row by row of `stride`; weights
+/// as i64; counts as u32.
+#[derive(Debug, Default)]
+pub(crate) struct PartialSums {
+    /// All of it.
+    pub(crate) words: Vec<u64>,
+    /// Components from one row of sums to the next.
+    pub(crate) stride: usize,
+    /// The word where weights start; without weights they are the counts, and this is `None`.
+    pub(crate) weights: Option<usize>,
+    /// The word where counts start.
+    pub(crate) counts: usize,
+}
+
+impl PartialSums {
+    fn row(&self, cluster: usize) -> &[i64] {
+        &bytemuck::cast_slice(&self.words)[cluster * self.stride..][..self.stride]
+    }
+
+    fn count(&self, cluster: usize) -> u32 {
+        bytemuck::cast_slice(&self.words[self.counts..])[cluster]
+    }
+
+    fn weight(&self, cluster: usize) -> i64 {
+        self.weights.map_or(i64::from(self.count(cluster)), |start| self.words[start + cluster] as i64)
+    }
+}
+
 /// Sums over clusters.
 #[derive(Debug)]
 pub(super) struct Sums {
@@ -103,6 +133,35 @@ impl Sums {
                 }
             },
         );
+    }
+
+    /// The sums of all points, of which each of `parts` has some. O(parts · clusters · dim).
+    pub(super) fn take(&mut self, parts: Vec<&PartialSums>) {
+        let clusters = self.sums.par_chunks_mut(self.dim).zip(&mut self.weights).zip(&mut self.counts).enumerate();
+        clusters.with_min_len(64).for_each(|(cluster, ((sums, weight), count))| {
+            sums.iter_mut().for_each(|sum| *sum.get_mut() = 0);
+            for part in &parts {
+                sums.iter_mut().zip(part.row(cluster)).for_each(|(sum, part)| *sum.get_mut() += part);
+            }
+            *weight = parts.iter().map(|part| part.weight(cluster)).sum();
+            *count = parts.iter().map(|part| part.count(cluster)).sum();
+        });
+    }
+
+    /// What the last [`Self::add_up`] found, for somebody else to take.
+    pub(super) fn give(&self, to: &mut PartialSums) {
+        let clusters = self.counts.len();
+        *to = PartialSums {
+            words: std::mem::take(&mut to.words),
+            stride: self.dim,
+            weights: Some(self.sums.len()),
+            counts: self.sums.len() + clusters,
+        };
+        to.words.clear();
+        to.words.extend(self.sums.iter().map(|sum| sum.load(Ordering::Relaxed) as u64));
+        to.words.extend(self.weights.iter().map(|&weight| weight as u64));
+        to.words.resize(to.counts + clusters.div_ceil(2), 0);
+        bytemuck::cast_slice_mut(&mut to.words[to.counts..])[..clusters].copy_from_slice(&self.counts);
     }
 
     /// Points in ascending order of (cluster, point).

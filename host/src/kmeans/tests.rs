@@ -42,5 +42,5 @@ fn watchers_see_every_iteration() {
     assert!(seen.iter().all(|p| p.mean == 20.0 && f64::from(p.largest) >= p.mean), "{seen:?}");
     assert_eq!(seen[2].largest, *found.sizes.iter().max().unwrap());
     assert_eq!(found.sizes.iter().sum::<u32>(), 120);
-    assert_eq!((found.labels, found.device), (None, Device::Cpu));
+    assert_eq!((found.labels, found.device), (None, Device::Cpu.into()));
 }

@@ -15,6 +15,7 @@
 //!    W‖c‖² − 2⟨c, S⟩, plus Σ w‖x‖² (squared L2; the last from the canonical f64 sums, added up in ascending order of points), or
 //!    Σ ⟨c, S⟩ (inner product). All in f64; ‖c‖² and ⟨c, S⟩ in the canonical order of [`crate::metric`] steps 2 to 5.
 
+use super::sums::PartialSums;
 use crate::Result;
 
 /// How points are compared with centroids.
@@ -78,4 +79,12 @@ pub(crate) trait Worker: Send {
     fn update(&mut self) -> Result<()>;
     /// The labels of the last `assign`, one a point.
     fn labels(&mut self, to: &mut [u32]) -> Result<()>;
+}
+
+/// A worker whose points may be a part of those of the run.
+pub(crate) trait PartWorker: Worker {
+    /// As [`Worker::set_centroids`], where each has moved since the last assignment: points are probably nearest to the same.
+    fn move_centroids(&mut self, centroids: &[f32]) -> Result<()>;
+    /// As [`Worker::assign`], but tells the sums of its points instead of the totals.
+    fn assign_part(&mut self, sums: &mut PartialSums) -> Result<()>;
 }

@@ -38,6 +38,8 @@ pub(crate) enum Term {
     SquaredDifference,
     /// x_j · c_j
     Product,
+    /// x_j · c_j, fused with the addition where the processor can: a third faster. For scores with a bound, not for results.
+    FusedProduct,
 }
 
 /// Codes of `rows` (whole rows of the quantizer's dimension), packed, row after row.
@@ -104,7 +106,7 @@ pub(crate) fn entries(isa: Isa, term: Term, x: &[f32], transposed: &[f32], to: &
             Isa::Avx512 => entries_avx512(term, x, transposed, to),
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2 => entries_avx2(term, x, transposed, to),
-            Isa::Portable => entries_any(term, x, transposed, to),
+            Isa::Portable => entries_any::<false>(term, x, transposed, to),
         }
     }
 }
@@ -125,12 +127,12 @@ macro_rules! compile {
         #[cfg(target_arch = "x86_64")]
         #[target_feature(enable = $feature)]
         unsafe fn $entries(term: Term, x: &[f32], transposed: &[f32], to: &mut [f32]) {
-            entries_any(term, x, transposed, to)
+            entries_any::<true>(term, x, transposed, to)
         }
     };
 }
 compile!(find_avx512, entries_avx512, "avx512f");
-compile!(find_avx2, entries_avx2, "avx2");
+compile!(find_avx2, entries_avx2, "avx2,fma");
 
 #[inline(always)]
 fn find_any(quantizer: &ProductQuantizer, rows: &[f32], numbers: &mut [u8]) {
@@ -140,34 +142,36 @@ fn find_any(quantizer: &ProductQuantizer, rows: &[f32], numbers: &mut [u8]) {
     for part in 0..parts {
         let transposed = quantizer.transposed(part);
         for (row, numbers) in rows.chunks_exact(dim).zip(numbers.chunks_exact_mut(parts)) {
-            entries_any(Term::SquaredDifference, &row[part * width..][..width], transposed, distances);
+            entries_any::<false>(Term::SquaredDifference, &row[part * width..][..width], transposed, distances);
             numbers[part] = first_smallest(distances);
         }
     }
 }
 
+/// `FUSES`: the processor has an instruction for it; else it would be a call.
 #[inline(always)]
-fn entries_any(term: Term, x: &[f32], transposed: &[f32], to: &mut [f32]) {
+fn entries_any<const FUSES: bool>(term: Term, x: &[f32], transposed: &[f32], to: &mut [f32]) {
     match term {
-        Term::SquaredDifference => blocks(x, transposed, to, |x, c| (x - c) * (x - c)),
-        Term::Product => blocks(x, transposed, to, |x, c| x * c),
+        Term::SquaredDifference => blocks(x, transposed, to, |sum, x, c| sum + (x - c) * (x - c)),
+        Term::FusedProduct if FUSES => blocks(x, transposed, to, |sum, x, c| x.mul_add(c, sum)),
+        Term::Product | Term::FusedProduct => blocks(x, transposed, to, |sum, x, c| sum + x * c),
     }
 }
 
 #[inline(always)]
-fn blocks(x: &[f32], transposed: &[f32], to: &mut [f32], term: impl Fn(f32, f32) -> f32) {
+fn blocks(x: &[f32], transposed: &[f32], to: &mut [f32], add: impl Fn(f32, f32, f32) -> f32) {
     let codewords = to.len();
     let mut blocks = to.chunks_exact_mut(BLOCK);
     for (block, to) in blocks.by_ref().enumerate() {
-        sums::<BLOCK>(x, codewords, transposed, block * BLOCK, to, &term);
+        sums::<BLOCK>(x, codewords, transposed, block * BLOCK, to, &add);
     }
     let done = codewords - codewords % BLOCK;
     for (block, to) in blocks.into_remainder().chunks_exact_mut(FEWEST).enumerate() {
-        sums::<FEWEST>(x, codewords, transposed, done + block * FEWEST, to, &term);
+        sums::<FEWEST>(x, codewords, transposed, done + block * FEWEST, to, &add);
     }
 }
 
-/// Σ_j term(x_j, c_j) for `LANES` codewords from `first` on, j ascending from 0.
+/// add(.. add(add(0, x_0, c_0), x_1, c_1) ..) for `LANES` codewords from `first` on, j ascending from 0.
 #[inline(always)]
 fn sums<const LANES: usize>(
     x: &[f32],
@@ -175,13 +179,13 @@ fn sums<const LANES: usize>(
     transposed: &[f32],
     first: usize,
     to: &mut [f32],
-    term: &impl Fn(f32, f32) -> f32,
+    add: &impl Fn(f32, f32, f32) -> f32,
 ) {
     let mut acc = [0.0; LANES];
     for (&x, codewords) in x.iter().zip(transposed.chunks_exact(codewords)) {
         let codewords = &codewords[first..first + LANES];
         for lane in 0..LANES {
-            acc[lane] += term(x, codewords[lane]);
+            acc[lane] = add(acc[lane], x, codewords[lane]);
         }
     }
     to.copy_from_slice(&acc);

@@ -203,19 +203,18 @@ impl ProductQuantizer {
     /// [`Error::RaggedVectors`], [`Error::NotFinite`]; and what opening the device and running on it can meet.
     pub fn encode(&self, rows: &[f32], device: Device) -> Result<Vec<u8>> {
         check_vectors(rows, self.dim)?;
-        self.encode_checked(rows, None, device, None)
+        self.encode_checked(rows, device, None)
     }
 
-    /// As [`encode`](Self::encode), of rows that were checked, or of their residuals; on a device within `budget` bytes.
-    pub(crate) fn encode_checked(
-        &self,
-        rows: &[f32],
-        residuals: Option<Residuals<'_>>,
-        device: Device,
-        budget: Option<u64>,
-    ) -> Result<Vec<u8>> {
-        let cpu = || Ok(encode::encode(Isa::detect(), self, rows, residuals));
-        Ok(on_device(device, |device| crate::gpu::encode_pq(device, self, rows, residuals, budget), cpu)?.1)
+    /// As [`encode`](Self::encode), of rows that were checked; on a device within `budget` bytes.
+    pub(crate) fn encode_checked(&self, rows: &[f32], device: Device, budget: Option<u64>) -> Result<Vec<u8>> {
+        let cpu = || Ok(encode::encode(Isa::detect(), self, rows, None));
+        Ok(on_device(device, |device| crate::gpu::encode_pq(device, self, rows, budget), cpu)?.1)
+    }
+
+    /// The codes of what is left of rows that were checked after their lists' centroids are subtracted; on the CPU.
+    pub(crate) fn encode_residuals(&self, rows: &[f32], residuals: Residuals<'_>) -> Vec<u8> {
+        encode::encode(Isa::detect(), self, rows, Some(residuals))
     }
 
     /// The vectors that `codes` stand for, row-major. Bits past the last code of a vector are not looked at. O(rows · dim).
@@ -248,30 +247,69 @@ impl ProductQuantizer {
             4 => self.decode_width::<4>(codes, out),
             8 => self.decode_width::<8>(codes, out),
             16 => self.decode_width::<16>(codes, out),
-            width => self.decode_each(codes, out, |codebook, number, to| {
-                to.copy_from_slice(&codebook[number * width..][..width]);
+            width => self.decode_each(codes, out, |numbers, row| {
+                let books = self.codebooks.chunks_exact(width * self.codewords());
+                for ((to, book), &number) in row.chunks_exact_mut(width).zip(books).zip(numbers) {
+                    to.copy_from_slice(&book[usize::from(number) * width..][..width]);
+                }
             }),
         }
     }
 
     fn decode_width<const WIDTH: usize>(&self, codes: &[u8], out: &mut [f32]) {
-        self.decode_each(codes, out, |codebook, number, to| {
-            let (codewords, _) = codebook.as_chunks::<WIDTH>();
-            to.copy_from_slice(&codewords[number]);
+        let (codewords, _) = self.codebooks.as_chunks::<WIDTH>();
+        self.decode_each(codes, out, |numbers, row| {
+            let books = codewords.chunks_exact(self.codewords());
+            for ((to, book), &number) in row.as_chunks_mut::<WIDTH>().0.iter_mut().zip(books).zip(numbers) {
+                *to = book[usize::from(number)];
+            }
         });
     }
 
-    /// Calls `copy(codebook, number, place)` for each sub-vector.
-    #[inline(always)]
-    fn decode_each(&self, codes: &[u8], out: &mut [f32], copy: impl Fn(&[f32], usize, &mut [f32])) {
-        let book = self.width() * self.codewords();
-        let mut numbers = vec![0; self.sub_quantizers];
-        for (code, row) in codes.chunks_exact(self.code_bytes()).zip(out.chunks_exact_mut(self.dim)) {
-            codes::unpack(code, self.bits, &mut numbers);
-            let parts = row.chunks_exact_mut(self.width()).zip(self.codebooks.chunks_exact(book));
-            for ((to, codebook), &number) in parts.zip(&numbers) {
-                copy(codebook, usize::from(number), to);
+    /// As [`decode_into`](Self::decode_into), with `base` (one vector) added to each: f32(base_i + p_i).
+    pub(crate) fn decode_onto(&self, codes: &[u8], base: &[f32], out: &mut [f32]) {
+        match (self.width(), self.bits, self.sub_quantizers % 2) {
+            (2, 8, 0) => self.decode_pairs_onto::<2>(codes, base, out),
+            (4, 8, 0) => self.decode_pairs_onto::<4>(codes, base, out),
+            (8, 8, 0) => self.decode_pairs_onto::<8>(codes, base, out),
+            _ => {
+                self.decode_into(codes, out);
+                for row in out.chunks_exact_mut(self.dim) {
+                    row.iter_mut().zip(base).for_each(|(to, base)| *to += base);
+                }
             }
+        }
+    }
+
+    /// Two sub-vectors at a time, so that those of two components fill a register, and from codebooks of a length known when compiled,
+    /// which a byte cannot leave: together 1.8 times as fast as one by one for a width of 2.
+    fn decode_pairs_onto<const WIDTH: usize>(&self, codes: &[u8], base: &[f32], out: &mut [f32]) {
+        let books = self.codebooks.as_chunks::<WIDTH>().0.as_chunks::<256>().0.as_chunks::<2>().0;
+        let bases = base.as_chunks::<WIDTH>().0.as_chunks::<2>().0;
+        for (code, row) in codes.chunks_exact(self.code_bytes()).zip(out.chunks_exact_mut(self.dim)) {
+            let places = row.as_chunks_mut::<WIDTH>().0.as_chunks_mut::<2>().0.iter_mut().zip(bases);
+            for (((to, base), books), numbers) in places.zip(books).zip(code.as_chunks::<2>().0) {
+                let words = [books[0][usize::from(numbers[0])], books[1][usize::from(numbers[1])]];
+                for part in 0..2 {
+                    for i in 0..WIDTH {
+                        to[part][i] = base[part][i] + words[part][i];
+                    }
+                }
+            }
+        }
+    }
+
+    /// Calls `decode(numbers, row)` for each vector.
+    #[inline(always)]
+    fn decode_each(&self, codes: &[u8], out: &mut [f32], decode: impl Fn(&[u8], &mut [f32])) {
+        let rows = codes.chunks_exact(self.code_bytes()).zip(out.chunks_exact_mut(self.dim));
+        if self.bits == 8 {
+            return rows.for_each(|(code, row)| decode(code, row));
+        }
+        let mut numbers = vec![0; self.sub_quantizers];
+        for (code, row) in rows {
+            codes::unpack(code, self.bits, &mut numbers);
+            decode(&numbers, row);
         }
     }
 
@@ -304,7 +342,7 @@ impl ProductQuantizer {
     }
 
     /// The entries of the tables of `query` (M × 2^bits), into memory of the caller: each is Σ_j term(x_j, c_j), f32, j
-    /// ascending from 0.
+    /// ascending from 0. Those of [`Term::FusedProduct`] are not the same bits on every processor.
     pub(crate) fn entries_into(&self, term: Term, query: &[f32], to: &mut [f32]) {
         let isa = Isa::detect();
         let parts = query.chunks_exact(self.width()).zip(to.chunks_exact_mut(self.codewords()));
@@ -321,7 +359,7 @@ impl ProductQuantizer {
             Term::SquaredDifference => {
                 entries.chunks_exact(self.codewords()).map(|entries| f64::from(greatest(entries))).sum()
             }
-            Term::Product => {
+            Term::Product | Term::FusedProduct => {
                 let components = query.iter().zip(self.transposed.chunks_exact(self.codewords()));
                 components.map(|(x, values)| f64::from(x.abs()) * f64::from(greatest(values))).sum()
             }

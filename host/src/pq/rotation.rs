@@ -109,7 +109,7 @@ impl Rotation {
         for rotation in starts {
             let rotated = rotation.apply(&sample, settings.device)?;
             let quantizer = ProductQuantizer::train(&first, &rotated, dim)?;
-            let codes = quantizer.encode_checked(&rotated, None, settings.device, None)?;
+            let codes = quantizer.encode_checked(&rotated, settings.device, None)?;
             let error = error(&rotated, &quantizer.decode(&codes)?);
             if best.as_ref().is_none_or(|(least, _)| error < *least) {
                 best = Some((error, State { rotation, quantizer, codes }));
@@ -122,7 +122,7 @@ impl Rotation {
             rotation = Self::rounded(dim, &matrix);
             quantizer = ProductQuantizer::from_codebooks(dim, settings.sub_quantizers, settings.bits, codebooks)?;
             let rotated = rotation.apply(&sample, settings.device)?;
-            codes = quantizer.encode_checked(&rotated, None, settings.device, None)?;
+            codes = quantizer.encode_checked(&rotated, settings.device, None)?;
         }
         Ok(rotation)
     }

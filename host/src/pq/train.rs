@@ -95,7 +95,7 @@ pub(super) fn codebooks(settings: &PqTraining, rows: &[f32], dim: usize) -> Resu
     };
     // The first finds out what `Auto` means here. Small runs fill the threads of a CPU best side by side; a GPU takes one at a time.
     let first = train(0, settings.device)?;
-    let device = first.device;
+    let device = first.device.first();
     let rest: Vec<_> = match device {
         Device::Cpu => (1..settings.sub_quantizers).into_par_iter().map(|part| train(part, device)).collect(),
         _ => (1..settings.sub_quantizers).map(|part| train(part, device)).collect(),

@@ -5,6 +5,7 @@ use std::process::{Command, Output};
 use serde_json::Value;
 
 /// Real descriptors, queries and true neighbours.
+#[allow(dead_code, reason = "not every program test reads them")]
 pub const SAMPLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/data/sift-sample");
 
 /// Runs the program; returns exit code, standard output and standard error.

@@ -1,8 +1,8 @@
 //! Runs one case on one device and compares it with the reference, to the bit.
 
 use half::{bf16, f16};
-use warpann::ivf::{Bitset, Encoding, IvfIndex, Scan, SearchOptions};
-use warpann::{Device, ElementType, Neighbors};
+use warpann::ivf::{Bitset, Encoding, IvfIndex, IvfIndexBuilder, Scan, SearchOptions};
+use warpann::{Device, ElementType, Neighbors, Placement};
 
 use super::cases::{Ids, IvfCase};
 use super::reference::{Contents, Model};
@@ -10,11 +10,11 @@ use crate::data::{self, Component, Random};
 use crate::reference::{badness, worst};
 use crate::runner::Outcome;
 
-/// Runs a case.
+/// Runs a case on a device, or on several.
 ///
 /// # Errors
 /// The first difference, in words.
-pub fn run(case: &IvfCase, device: Device) -> Outcome {
+pub fn run(case: &IvfCase, device: impl Into<Placement>) -> Outcome {
     let run = match case.element {
         ElementType::F32 => run_elements::<f32>,
         ElementType::F16 => run_elements::<f16>,
@@ -22,7 +22,32 @@ pub fn run(case: &IvfCase, device: Device) -> Outcome {
         ElementType::U8 => run_elements::<u8>,
         ElementType::I8 => run_elements::<i8>,
     };
-    run(case, device).map_err(|what| format!("{what}\non {device}: {case:?}"))
+    let device = device.into();
+    run(case, &device).map_err(|what| format!("{what}\non {device}: {case:?}"))
+}
+
+/// A trained index on `device`. For the emulator the CPU trains and the index comes by a file: emulated training takes ten times as
+/// long as the rest of a case, and finds the same bits, as [`super::scenarios`] shows.
+///
+/// # Errors
+/// What training, saving and loading meet, in words.
+pub fn trained<T: Component>(
+    builder: IvfIndexBuilder<T>,
+    device: impl Into<Placement>,
+    rows: &[T],
+) -> Result<IvfIndex<T>, String> {
+    let text = |error: warpann::Error| error.to_string();
+    let device = device.into();
+    let emulated = device.devices().contains(&Device::Emulator);
+    let trainer = if emulated { Device::Cpu.into() } else { device.clone() };
+    let mut index = builder.device(trainer).build().map_err(text)?;
+    index.train(rows).map_err(text)?;
+    if !emulated {
+        return Ok(index);
+    }
+    let file = tempfile::NamedTempFile::new().map_err(|error| error.to_string())?;
+    index.save(file.path()).map_err(text)?;
+    IvfIndex::load(file.path(), device, None).map_err(text)
 }
 
 /// What training has found.
@@ -53,27 +78,18 @@ pub fn ids(kind: Ids, n: usize, seed: u64) -> Vec<u64> {
     }
 }
 
-fn run_elements<T: Component>(case: &IvfCase, device: Device) -> Outcome {
+fn run_elements<T: Component>(case: &IvfCase, device: &Placement) -> Outcome {
     let &IvfCase { dim, n, lists, nq, k, probes, metric, encoding, data, seed, .. } = case;
     let text = |error: warpann::Error| error.to_string();
     let vectors = data::vectors::<T>(data, dim, n, nq, seed);
-    let mut index = IvfIndex::<T>::builder(dim, lists)
-        .metric(metric)
-        .encoding(encoding)
-        .device(device)
-        .iterations(3)
-        .seed(seed)
-        .build()
-        .map_err(text)?;
     let need = match encoding {
         Encoding::Flat => lists,
         Encoding::Pq { bits, .. } => lists.max(1 << bits),
     };
-    if n >= need {
-        index.train(&vectors.base).map_err(text)?;
-    } else {
-        index.train(&data::vectors::<T>(data, dim, need, 0, seed).base).map_err(text)?;
-    }
+    let others = (n < need).then(|| data::vectors::<T>(data, dim, need, 0, seed));
+    let rows = &others.as_ref().unwrap_or(&vectors).base;
+    let builder = IvfIndex::<T>::builder(dim, lists).metric(metric).encoding(encoding).iterations(3).seed(seed);
+    let mut index = trained(builder, device.clone(), rows)?;
     let model = model(&index);
     if model.centroids.len() != lists * dim || !index.is_trained() || model.centroids.iter().any(|c| !c.is_finite()) {
         return Err(format!("{} components of centroids", model.centroids.len()));
@@ -102,7 +118,7 @@ fn run_elements<T: Component>(case: &IvfCase, device: Device) -> Outcome {
     let filter: Option<Bitset> = case.allowed.map(|_| index.filter(allowed));
     let options = SearchOptions { probes: Some(probes), filter: filter.as_ref(), scan: case.scan };
     check(&index, &contents, &vectors.queries, &vectors.exact_queries, k, &options, allowed)?;
-    if device == Device::Cpu {
+    if device.devices().iter().all(|&device| device == Device::Cpu) {
         for scan in [Scan::ListMajor, Scan::QueryMajor] {
             let options = SearchOptions { scan, ..options };
             check(&index, &contents, &vectors.queries, &vectors.exact_queries, k, &options, allowed)?;

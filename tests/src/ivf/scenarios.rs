@@ -1,16 +1,17 @@
 //! What is more than one search of one index: changes between searches, merging, threads, budgets, refining, errors.
 
-use warpann::ivf::{Bitset, Encoding, IvfIndex, SearchOptions, refine};
+use half::f16;
+use warpann::ivf::{Bitset, Encoding, IvfIndex, IvfIndexBuilder, SearchOptions, refine};
 use warpann::{Device, Error, Metric, NONE, Neighbors};
 
 use super::cases::Ids;
 use super::reference::Contents;
-use super::runner::{check, ids, model};
+use super::runner::{self, check, ids, model};
 use crate::cases::VectorData;
-use crate::data::{self, Vectors};
+use crate::data::{self, Component, Vectors};
 use crate::reference;
 use crate::runner::Outcome;
-use crate::scenarios::{Scenario, by_device};
+use crate::scenarios::{Scenario, by_device, too_large, too_small};
 
 /// Every scenario. Each chooses sizes that suit the device.
 pub const ALL: &[Scenario] = &[
@@ -22,6 +23,7 @@ pub const ALL: &[Scenario] = &[
     ("ivf::threads::share_one_index", threads_share_one_index),
     ("ivf::budget::any_gives_the_same_bits_or_an_error", budgets),
     ("ivf::repeat::training_gives_the_same_bits", training_repeats),
+    ("ivf::range::products_outside_that_of_f32", products_outside_f32),
     ("ivf::refine::as_exact_as_the_candidates_allow", refining),
     ("ivf::probes::kept_in_the_index", probes_kept),
     ("ivf::errors::change_nothing_flat", errors_flat),
@@ -35,16 +37,24 @@ fn text(error: Error) -> String {
     error.to_string()
 }
 
+fn settings(metric: Metric, encoding: Encoding, dim: usize, lists: usize) -> IvfIndexBuilder {
+    IvfIndex::builder(dim, lists).metric(metric).encoding(encoding).iterations(3)
+}
+
 fn new(device: Device, metric: Metric, encoding: Encoding, dim: usize, lists: usize) -> Result<IvfIndex, String> {
-    IvfIndex::builder(dim, lists).metric(metric).encoding(encoding).device(device).iterations(3).build().map_err(text)
+    settings(metric, encoding, dim, lists).device(device).build().map_err(text)
+}
+
+/// Vectors of dimension 16.
+fn vectors<T: Component>(device: Device) -> Vectors<T> {
+    data::vectors(VectorData::Duplicates, 16, by_device(device, 200, 5_000), by_device(device, 3, 60), 90)
 }
 
 /// A trained index, its vectors, and what it holds: so far nothing.
 fn trained(device: Device, metric: Metric, encoding: Encoding) -> Result<(IvfIndex, Vectors<f32>, Contents), String> {
-    let (dim, n, nq) = (16, by_device(device, 200, 5_000), by_device(device, 3, 60));
-    let vectors = data::vectors::<f32>(VectorData::Duplicates, dim, n, nq, 90);
-    let mut index = new(device, metric, encoding, dim, by_device(device, 5, 40))?;
-    index.train(&vectors.base).map_err(text)?;
+    let vectors = vectors::<f32>(device);
+    let settings = settings(metric, encoding, 16, by_device(device, 5, 40));
+    let index = runner::trained(settings, device, &vectors.base)?;
     let contents = Contents::new(model(&index));
     Ok((index, vectors, contents))
 }
@@ -139,8 +149,7 @@ fn merge_pq(device: Device) -> Outcome {
 fn merge(device: Device, metric: Metric, encoding: Encoding) -> Outcome {
     let (mut index, vectors, mut contents) = trained(device, metric, encoding)?;
     let (dim, n) = (index.dim(), vectors.base.len() / index.dim());
-    let mut other = new(device, metric, encoding, dim, index.lists())?;
-    other.train(&vectors.base).map_err(text)?;
+    let mut other = runner::trained(settings(metric, encoding, dim, index.lists()), device, &vectors.base)?;
     let half = n / 2;
     let ids: Vec<u64> = (0..n as u64).map(|at| at * 7 % (7 * n as u64 + 1)).collect();
     index.add_with_ids(&vectors.base[..half * dim], &ids[..half]).map_err(text)?;
@@ -153,18 +162,17 @@ fn merge(device: Device, metric: Metric, encoding: Encoding) -> Outcome {
         Err(Error::DuplicateId { id }) if ids[half..].contains(&id) => {}
         merged => return Err(format!("{merged:?}")),
     }
+    if !matches!(index.merge(&new(device, metric, encoding, dim, index.lists())?), Err(Error::NotTrained { .. })) {
+        return Err("an untrained index was merged".to_owned());
+    }
     let strangers = [
-        (new(device, metric, encoding, dim, index.lists() - 1)?, "number of lists"),
-        (new(device, Metric::Cosine, encoding, dim, index.lists())?, "metric"),
-        (new(device, metric, if encoding == PQ { Encoding::Flat } else { PQ }, dim, index.lists())?, "encoding"),
-        (new(device, metric, encoding, dim, index.lists())?, "centroids"),
+        (settings(metric, encoding, dim, index.lists() - 1), "number of lists"),
+        (settings(Metric::Cosine, encoding, dim, index.lists()), "metric"),
+        (settings(metric, if encoding == PQ { Encoding::Flat } else { PQ }, dim, index.lists()), "encoding"),
+        (settings(metric, encoding, dim, index.lists()), "centroids"),
     ];
-    for (mut stranger, difference) in strangers {
-        if !matches!(index.merge(&stranger), Err(Error::NotTrained { .. })) {
-            return Err("an untrained index was merged".to_owned());
-        }
-        stranger.train(&vectors.base[dim..]).map_err(text)?;
-        match index.merge(&stranger) {
+    for (stranger, difference) in strangers {
+        match index.merge(&runner::trained(stranger, device, &vectors.base[dim..])?) {
             Err(Error::Incompatible { what }) if what == difference => {}
             merged => return Err(format!("{merged:?}, which differs in {difference}")),
         }
@@ -203,20 +211,49 @@ fn budgets(device: Device) -> Outcome {
 }
 
 fn training_repeats(device: Device) -> Outcome {
-    for encoding in [Encoding::Flat, Encoding::Pq { sub_quantizers: 4, bits: 4, rotate: true }] {
-        let (first, vectors, _) = trained(device, Metric::L2, encoding)?;
-        // On the CPU: the same bits on every device.
-        let mut second = new(Device::Cpu, Metric::L2, encoding, first.dim(), first.lists())?;
-        second.train(&vectors.base).map_err(text)?;
-        // A trained and empty index can be trained again.
-        second.train(&vectors.base).map_err(text)?;
-        let bits = |values: &[f32]| values.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
-        let found = |index: &IvfIndex| {
-            let codebooks = index.quantizer().map(|quantizer| bits(quantizer.codebooks()));
-            (bits(index.centroids()), codebooks, index.rotation().map(|rotation| bits(rotation.matrix())))
-        };
-        if found(&first) != found(&second) {
-            return Err(format!("{encoding:?}: training found something else"));
+    let pq = |rotate| Encoding::Pq { sub_quantizers: 4, bits: 4, rotate };
+    training_of::<f32>(device, Metric::L2, Encoding::Flat)?;
+    training_of::<f16>(device, Metric::Cosine, Encoding::Flat)?;
+    training_of::<u8>(device, Metric::InnerProduct, Encoding::Flat)?;
+    training_of::<f32>(device, Metric::Cosine, pq(false))?;
+    training_of::<i8>(device, Metric::InnerProduct, pq(false))?;
+    training_of::<f32>(device, Metric::L2, pq(true))
+}
+
+/// Training on `device` finds what training on the CPU does, to the bit.
+fn training_of<T: Component>(device: Device, metric: Metric, encoding: Encoding) -> Outcome {
+    let rows = vectors::<T>(device).base;
+    let lists = by_device(device, 5, 40);
+    let on = |device| {
+        IvfIndex::<T>::builder(16, lists).metric(metric).encoding(encoding).iterations(3).device(device).build()
+    };
+    let (mut first, mut second) = (on(device).map_err(text)?, on(Device::Cpu).map_err(text)?);
+    first.train(&rows).map_err(text)?;
+    second.train(&rows).map_err(text)?;
+    // A trained and empty index can be trained again.
+    second.train(&rows).map_err(text)?;
+    let bits = |values: &[f32]| values.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+    let found = |index: &IvfIndex<T>| {
+        let codebooks = index.quantizer().map(|quantizer| bits(quantizer.codebooks()));
+        (bits(index.centroids()), codebooks, index.rotation().map(|rotation| bits(rotation.matrix())))
+    };
+    if found(&first) == found(&second) {
+        Ok(())
+    } else {
+        Err(format!("{metric:?}, {encoding:?}, {}: training found something else", T::TYPE.name()))
+    }
+}
+
+fn products_outside_f32(device: Device) -> Outcome {
+    for (dim, vectors) in [(128, too_small()), (2, too_large())] {
+        for metric in Metric::ALL {
+            let settings = settings(metric, Encoding::Flat, dim, 1);
+            let mut index = runner::trained(settings, device, &vectors.base)?;
+            index.add(&vectors.base).map_err(text)?;
+            let mut contents = Contents::new(model(&index));
+            contents.add(&vectors.exact_base, &index.ids());
+            let options = SearchOptions { probes: Some(1), ..SearchOptions::default() };
+            check(&index, &contents, &vectors.queries, &vectors.exact_queries, 3, &options, |_| true)?;
         }
     }
     Ok(())

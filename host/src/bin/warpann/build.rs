@@ -1,13 +1,15 @@
 //! `warpann build`: from vectors to an index file.
 
+use std::borrow::Cow;
 use std::path::PathBuf;
 use std::time::Instant;
 
 use serde::Serialize;
-use warpann::io;
+use warpann::Element;
+use warpann::io::{self, IdMatrix, Vectors};
 
-use crate::index::{Place, Recipe, Summary};
-use crate::report::{Failure, Out, Outcome, bytes};
+use crate::index::{BATCH, Place, Recipe, Summary};
+use crate::report::{Failure, Out, Outcome, bytes, positive};
 use crate::vectors::{exactly, with_element};
 
 /// Arguments of `build`.
@@ -15,17 +17,71 @@ use crate::vectors::{exactly, with_element};
 pub struct Args {
     /// Vectors to index: fvecs, bvecs, fbin, u8bin, i8bin or npy. The index keeps their element type.
     #[arg(long, value_name = "FILE")]
-    base: PathBuf,
+    pub base: PathBuf,
+    /// Index the first N vectors of the base only; a file of more may be cut off behind them.
+    #[arg(long, value_name = "N", value_parser = positive)]
+    rows: Option<usize>,
+    /// Vectors that are read and added at a time; the index does not depend on it.
+    #[arg(long, value_name = "N", default_value_t = BATCH, value_parser = positive)]
+    batch: usize,
     /// Ids of the vectors, one each: ibin, ivecs or npy; 0, 1, 2, .. unless given.
     #[arg(long, value_name = "FILE")]
     ids: Option<PathBuf>,
     /// The file to write.
     #[arg(long, value_name = "INDEX")]
-    out: PathBuf,
+    pub out: PathBuf,
     #[command(flatten)]
-    recipe: Recipe,
+    pub recipe: Recipe,
     #[command(flatten)]
-    place: Place,
+    pub place: Place,
+    /// Build at every rank that mpirun starts: rank 0 trains, each adds a part of the base and writes it to INDEX.RANK-of-COUNT, for
+    /// `search --mpi` by as many ranks. auto spreads the ranks of a machine over its GPUs.
+    #[cfg(feature = "mpi")]
+    #[arg(long)]
+    mpi: bool,
+}
+
+/// Components of the base, and of the vectors to train on.
+type Rows<'a, T> = (Cow<'a, [T]>, Option<Cow<'a, [T]>>);
+
+/// The files of a build, which agree with each other.
+pub struct Files {
+    pub base: Vectors,
+    pub ids: Option<IdMatrix>,
+    pub train: Option<Vectors>,
+}
+
+impl Files {
+    /// Reads them.
+    pub fn read(args: &Args) -> Outcome<Self> {
+        // Training takes long: what would stop the saving is looked at first.
+        let folder = args.out.parent().filter(|folder| !folder.as_os_str().is_empty());
+        if args.out.is_dir() || folder.is_some_and(|folder| !folder.is_dir()) {
+            return Err(Failure::Message(format!("{}: no file can be written there", args.out.display())));
+        }
+        let base = match args.rows {
+            None => io::read_vectors(&args.base)?,
+            Some(rows) => io::read_first_vectors(&args.base, rows)?,
+        };
+        let ids = args.ids.as_ref().map(io::read_ids).transpose()?;
+        let train = args.recipe.train.as_ref().map(io::read_vectors).transpose()?;
+        if let Some(train) = &train
+            && train.rows() > 0
+            && train.dim() != base.dim()
+        {
+            return Err(warpann::Error::WrongDimension { expected: base.dim(), actual: train.dim() }.into());
+        }
+        Ok(Self { base, ids, train })
+    }
+
+    /// Base and training vectors as components of `T`.
+    pub fn exactly<T: Element>(&self, args: &Args) -> Outcome<Rows<'_, T>> {
+        let train = match (&self.train, &args.recipe.train) {
+            (Some(train), Some(path)) => Some(exactly::<T>(train, path)?),
+            _ => None,
+        };
+        Ok((exactly::<T>(&self.base, &args.base)?, train))
+    }
 }
 
 #[derive(Serialize)]
@@ -42,30 +98,17 @@ struct Report {
 
 /// Builds, saves, prints the report.
 pub fn run(args: &Args, out: &Out) -> Outcome {
-    // Training takes long: what would stop the saving is looked at first.
-    let folder = args.out.parent().filter(|folder| !folder.as_os_str().is_empty());
-    if args.out.is_dir() || folder.is_some_and(|folder| !folder.is_dir()) {
-        return Err(Failure::Message(format!("{}: no file can be written there", args.out.display())));
+    #[cfg(feature = "mpi")]
+    if args.mpi {
+        return crate::ranks::with_ranks(|ranks| crate::ranks::build(args, ranks, out));
     }
     let start = Instant::now();
-    let base = io::read_vectors(&args.base)?;
-    let ids = args.ids.as_ref().map(io::read_ids).transpose()?;
-    let train = args.recipe.train.as_ref().map(io::read_vectors).transpose()?;
-    if let Some(train) = &train
-        && train.rows() > 0
-        && train.dim() != base.dim()
-    {
-        return Err(warpann::Error::WrongDimension { expected: base.dim(), actual: train.dim() }.into());
-    }
-    let ids = ids.as_ref().map(|ids| &ids.ids[..]);
-    let report = with_element!(base.element(), T => {
-        let rows = exactly::<T>(&base, &args.base)?;
-        let train = match (&train, &args.recipe.train) {
-            (Some(train), Some(path)) => Some(exactly::<T>(train, path)?),
-            _ => None,
-        };
+    let files = Files::read(args)?;
+    let (dim, ids) = (files.base.dim(), files.ids.as_ref().map(|ids| &ids.ids[..]));
+    let report = with_element!(files.base.element(), T => {
+        let (rows, train) = files.exactly::<T>(args)?;
         let load_seconds = start.elapsed().as_secs_f64();
-        let built = args.recipe.build::<T>(&args.place, base.dim(), &rows, ids, train.as_deref())?;
+        let built = args.recipe.build::<T>(&args.place, dim, &rows, ids, train.as_deref(), args.batch)?;
         let start = Instant::now();
         built.index.save(&args.out)?;
         Report {

@@ -5,8 +5,8 @@ use std::time::Instant;
 
 use clap::ValueEnum;
 use serde::Serialize;
-use warpann::ivf::{Encoding, IvfIndex};
-use warpann::{Device, Element, Metric};
+use warpann::ivf::{Encoding, IvfIndex, IvfIndexBuilder};
+use warpann::{Element, Error, Metric, Placement};
 
 use crate::progress::spinning;
 use crate::report::{Failure, Out, Outcome, bytes, parse_bytes, positive};
@@ -57,13 +57,17 @@ pub struct Recipe {
     points_per_centroid: usize,
 }
 
+/// Vectors that are added at a time, unless another number is asked for.
+pub const BATCH: usize = 1 << 20;
+
 /// Where an index works.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Place {
-    /// auto, cpu, gpu, gpu:N, or emulator (checks the GPU's kernels on the CPU; very slow).
+    /// auto, cpu, gpu, gpu:N, or emulator (checks the GPU's kernels on the CPU; very slow). Several: gpu:0,gpu:1 are replicas, which
+    /// divide the queries; gpu:0+gpu:1 are shards, which divide the vectors; gpu:0+gpu:1,gpu:2+gpu:3 are both.
     #[arg(long, default_value = "auto")]
-    pub device: Device,
-    /// Memory that the index may use on its device, in bytes or with K, M, G, T.
+    pub device: Placement,
+    /// Memory that the index may use on its device (of several, on each), in bytes or with K, M, G, T.
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
     pub memory_budget: Option<u64>,
 }
@@ -76,7 +80,8 @@ pub struct Built<T: Element> {
 }
 
 impl Recipe {
-    /// Trains with `train`, or with `base` where that is `None`, and adds `base`, both of dimension `dim`.
+    /// Trains with `train`, or with `base` where that is `None`, and adds `base`, both of dimension `dim`, `batch` vectors at a
+    /// time: a mapped base is never in memory as a whole.
     pub fn build<T: Element>(
         &self,
         place: &Place,
@@ -84,29 +89,37 @@ impl Recipe {
         base: &[T],
         ids: Option<&[u64]>,
         train: Option<&[T]>,
+        batch: usize,
     ) -> Outcome<Built<T>> {
         let count = base.len() / dim.max(1);
+        let mut index = self.builder(place, dim, count)?.build()?;
+        let start = Instant::now();
+        spinning(format!("training {} lists", index.lists()), || index.train(train.unwrap_or(base)))?;
+        let train_seconds = start.elapsed().as_secs_f64();
+        let start = Instant::now();
+        let batches = base.chunks(batch.saturating_mul(dim));
+        spinning(format!("adding {count} vectors"), || match ids {
+            None => index.add_batches(batches),
+            Some(ids) if ids.len() != count => Err(Error::WrongIds { ids: ids.len(), rows: count }),
+            Some(ids) => batches.zip(ids.chunks(batch)).try_for_each(|(rows, ids)| index.add_with_ids(rows, ids)),
+        })?;
+        Ok(Built { index, train_seconds, add_seconds: start.elapsed().as_secs_f64() })
+    }
+
+    /// The settings of an index of `count` vectors of dimension `dim`.
+    pub fn builder<T: Element>(&self, place: &Place, dim: usize, count: usize) -> Outcome<IvfIndexBuilder<T>> {
         let lists = self.lists.unwrap_or_else(|| (4 * count.isqrt()).clamp(1, count.max(1)));
-        let mut builder = IvfIndex::<T>::builder(dim, lists)
+        let builder = IvfIndex::<T>::builder(dim, lists)
             .metric(self.metric)
             .encoding(self.encoding(dim)?)
-            .device(place.device)
+            .device(place.device.clone())
             .seed(self.seed)
             .iterations(self.iterations)
             .points_per_centroid(self.points_per_centroid);
-        if let Some(budget) = place.memory_budget {
-            builder = builder.memory_budget(budget);
-        }
-        let mut index = builder.build()?;
-        let start = Instant::now();
-        spinning(format!("training {lists} lists"), || index.train(train.unwrap_or(base)))?;
-        let train_seconds = start.elapsed().as_secs_f64();
-        let start = Instant::now();
-        spinning(format!("adding {count} vectors"), || match ids {
-            Some(ids) => index.add_with_ids(base, ids),
-            None => index.add(base),
-        })?;
-        Ok(Built { index, train_seconds, add_seconds: start.elapsed().as_secs_f64() })
+        Ok(match place.memory_budget {
+            Some(budget) => builder.memory_budget(budget),
+            None => builder,
+        })
     }
 
     fn encoding(&self, dim: usize) -> Outcome<Encoding> {

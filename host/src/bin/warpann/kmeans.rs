@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use serde::Serialize;
 use warpann::kmeans::{KMeans, Progress, Start};
-use warpann::{Device, Element, io};
+use warpann::{Element, Placement, io};
 
 use crate::report::{Failure, Out, Outcome, parse_bytes};
 use crate::vectors::with_element;
@@ -47,10 +47,10 @@ pub struct Recipe {
     /// Train with at most so many vectors a centroid, sampled by the seed; or all.
     #[arg(long, value_name = "N|all", default_value = "256", value_parser = parse_points)]
     points_per_centroid: Points,
-    /// auto, cpu, gpu, gpu:N, or emulator (checks the GPU's kernels on the CPU; very slow).
+    /// auto, cpu, gpu, gpu:N, or emulator (checks the GPU's kernels on the CPU; very slow). Several, such as gpu:0,gpu:1, divide the vectors.
     #[arg(long, default_value = "auto")]
-    device: Device,
-    /// Memory that training may use on a GPU, in bytes or with K, M, G, T.
+    device: Placement,
+    /// Memory that training may use on a GPU (of several, on each), in bytes or with K, M, G, T.
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
     memory_budget: Option<u64>,
 }
@@ -68,7 +68,7 @@ impl Recipe {
             .spherical(self.spherical)
             .balanced(self.balanced)
             .points_per_centroid(self.points_per_centroid.0)
-            .device(self.device);
+            .device(self.device.clone());
         match self.memory_budget {
             Some(bytes) => settings.memory_budget(bytes),
             None => settings,

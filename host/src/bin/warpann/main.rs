@@ -3,13 +3,19 @@
 mod bench;
 mod build;
 mod chart;
+mod components;
 mod index;
 mod info;
 mod kmeans;
+mod knn_graph;
+mod path;
 mod progress;
+#[cfg(feature = "mpi")]
+mod ranks;
 mod recall;
 mod report;
 mod search;
+mod shifted;
 #[cfg(feature = "cuda")]
 mod tune;
 mod vectors;
@@ -40,8 +46,16 @@ enum Command {
     Build(build::Args),
     /// Find the k nearest vectors of every query, in a file of vectors or in an index.
     Search(search::Args),
+    /// Find near neighbours in low dimension, approximately, by shifted sort: of points, boxes or the triangles of a mesh.
+    Shifted(shifted::Args),
     /// Cluster vectors by k-means and write the centroids.
     Kmeans(kmeans::Args),
+    /// Make the graph of the k nearest neighbours of every vector in a file.
+    KnnGraph(knn_graph::Args),
+    /// Find the path between two nodes of a graph whose largest edge is as small as possible.
+    Path(path::Args),
+    /// Count the connected components of a graph, and their nodes.
+    Components(components::Args),
     /// Compare GPU, emulator and CPU on fresh random cases; exit code 1 at the first difference.
     Verify(verify::Args),
     /// Measure a part of the library, with the work that it cannot avoid beside it.
@@ -63,7 +77,11 @@ fn main() -> ExitCode {
         Command::Info(args) => info::run(&args, &out),
         Command::Build(args) => build::run(&args, &out),
         Command::Search(args) => search::run(&args, &out),
+        Command::Shifted(args) => shifted::run(&args, &out),
         Command::Kmeans(args) => kmeans::run(&args, &out),
+        Command::KnnGraph(args) => knn_graph::run(&args, &out),
+        Command::Path(args) => path::run(&args, &out),
+        Command::Components(args) => components::run(&args, &out),
         Command::Verify(args) => verify::run(&args, &out),
         Command::Bench(args) => bench::run(&args, &out),
     };
@@ -71,6 +89,8 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         // The reader of our output has seen enough.
         Err(Failure::Output(error)) if error.kind() == std::io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
+        #[cfg(feature = "mpi")]
+        Err(Failure::Told) => ExitCode::FAILURE,
         Err(failure) => {
             report::complain(format_args!("error: {failure}"));
             ExitCode::FAILURE

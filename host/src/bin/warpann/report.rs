@@ -17,6 +17,10 @@ pub enum Failure {
     /// Standard output cannot be written.
     #[error("standard output: {0}")]
     Output(std::io::Error),
+    /// Rank 0 has printed it.
+    #[cfg(feature = "mpi")]
+    #[error("a rank failed")]
+    Told,
 }
 
 /// Result of a subcommand.

@@ -8,7 +8,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 use warpann::io::{self, GroundTruth, Vectors};
 use warpann::ivf::{IndexInfo, IvfIndex, SearchOptions};
-use warpann::{Device, Element, Error, FlatIndex, Metric, NONE, metric};
+use warpann::{Element, Error, FlatIndex, FlatIndexBuilder, Metric, NONE, Placement, metric};
 
 use crate::index::describe;
 use crate::progress::{spinning, watched};
@@ -21,26 +21,27 @@ use crate::vectors::{exactly, with_element};
 pub struct Args {
     /// Vectors to search in, exactly: fvecs, bvecs, fbin, u8bin, i8bin or npy.
     #[arg(long, value_name = "FILE", required_unless_present = "index")]
-    base: Option<PathBuf>,
+    pub base: Option<PathBuf>,
     /// An index to search in, which `warpann build` made.
     #[arg(long, value_name = "INDEX", conflicts_with_all = ["base", "metric"])]
-    index: Option<PathBuf>,
+    pub index: Option<PathBuf>,
     /// With --index: lists to search for each query; unless given, the number that the index holds.
     #[arg(long, conflicts_with = "base", value_parser = positive)]
-    probes: Option<usize>,
+    pub probes: Option<usize>,
     /// Vectors to search for, in any of the same formats. If the element types differ, both become f32, which is exact; an index
     /// keeps its type.
     #[arg(long, value_name = "FILE")]
-    query: PathBuf,
+    pub query: PathBuf,
     /// Neighbours of each query.
     #[arg(long, default_value_t = 10)]
-    k: usize,
+    pub k: usize,
     /// l2 (squared Euclidean distance), ip (inner product) or cosine.
     #[arg(long, default_value = "l2", value_parser = parse_metric)]
-    metric: Metric,
-    /// auto, cpu, gpu, gpu:N, or emulator (checks the GPU's kernels on the CPU; very slow).
+    pub metric: Metric,
+    /// auto, cpu, gpu, gpu:N, or emulator (checks the GPU's kernels on the CPU; very slow). Several: gpu:0,gpu:1 are replicas, which
+    /// divide the queries; gpu:0+gpu:1 are shards, which divide the vectors; gpu:0+gpu:1,gpu:2+gpu:3 are both.
     #[arg(long, default_value = "auto")]
-    device: Device,
+    pub device: Placement,
     /// True neighbours: ivecs, ibin, npy, or big-ann ground truth (bin, ibin).
     ///
     /// Two figures are printed. recall@k: the share of the first k true neighbours that were found, averaged over queries.
@@ -54,12 +55,29 @@ pub struct Args {
     /// Write the distances: fbin, fvecs or npy.
     #[arg(long, value_name = "FILE")]
     distances: Option<PathBuf>,
-    /// Memory that the index may use on its device, in bytes or with K, M, G, T.
+    /// Memory that the index may use on its device (of several, on each), in bytes or with K, M, G, T.
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
-    memory_budget: Option<u64>,
+    pub memory_budget: Option<u64>,
     /// Print the neighbours of the first N queries.
     #[arg(long, value_name = "N", default_value_t = 0)]
     show: usize,
+    /// Search at every rank that mpirun starts: each takes a part of the base, or its part of an index that `build --mpi` wrote.
+    /// The results are those of one process; rank 0 prints and writes them. auto spreads the ranks of a machine over its GPUs.
+    #[cfg(feature = "mpi")]
+    #[arg(long)]
+    mpi: bool,
+}
+
+impl Args {
+    /// Refuses what can be refused without work.
+    pub fn check(&self) -> Outcome {
+        if self.k == 0 {
+            return Err(Error::ZeroK.into());
+        }
+        self.out.as_ref().map_or(Ok(()), io::check_ids_path)?;
+        self.distances.as_ref().map_or(Ok(()), io::check_distances_path)?;
+        Ok(())
+    }
 }
 
 /// The metric of a name on the command line.
@@ -70,7 +88,7 @@ pub fn parse_metric(text: &str) -> Result<Metric, String> {
 
 /// What is printed.
 #[derive(Serialize)]
-struct Report {
+pub struct Report {
     device: String,
     /// What was opened, if it was an index.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -80,7 +98,7 @@ struct Report {
     metric: &'static str,
     element: &'static str,
     dim: usize,
-    base: usize,
+    base: u64,
     queries: usize,
     k: usize,
     load_seconds: f64,
@@ -102,12 +120,13 @@ struct Shown {
 
 /// Searches, writes the files, prints the report.
 pub fn run(args: &Args, out: &Out) -> Outcome {
-    // Everything that can be refused without work is refused first.
-    if args.k == 0 {
-        return Err(Error::ZeroK.into());
+    #[cfg(feature = "mpi")]
+    if args.mpi {
+        return crate::ranks::with_ranks(|ranks| {
+            crate::ranks::search(args, ranks)?.map_or(Ok(()), |report| print(&report, out))
+        });
     }
-    args.out.as_ref().map_or(Ok(()), io::check_ids_path)?;
-    args.distances.as_ref().map_or(Ok(()), io::check_distances_path)?;
+    args.check()?;
     let report = match (&args.index, &args.base) {
         (Some(index), _) => search_index(args, index)?,
         (None, Some(base)) => search_base(args, base)?,
@@ -117,64 +136,101 @@ pub fn run(args: &Args, out: &Out) -> Outcome {
     print(&report, out)
 }
 
+/// The files of a search in an index, which agree with each other.
+pub struct IndexFiles {
+    pub info: IndexInfo,
+    pub queries: Vectors,
+    pub truth: Option<GroundTruth>,
+}
+
+impl IndexFiles {
+    /// Reads them, the header of the index at `path` among them.
+    pub fn read(args: &Args, path: &Path) -> Outcome<Self> {
+        let info = IndexInfo::read(path)?;
+        let queries = io::read_vectors(&args.query)?;
+        check_dim(info.dim, &queries)?;
+        let truth = args.gt.as_deref().map(|path| read_truth(path, queries.rows(), args.k, None)).transpose()?;
+        Ok(Self { info, queries, truth })
+    }
+}
+
+/// The files of an exact search, which agree with each other.
+pub struct BaseFiles {
+    pub base: Vectors,
+    pub queries: Vectors,
+    pub truth: Option<GroundTruth>,
+    pub dim: usize,
+}
+
+impl BaseFiles {
+    /// Reads them; base and queries become of one type.
+    pub fn read(args: &Args, path: &Path) -> Outcome<Self> {
+        let mut base = io::read_vectors(path)?;
+        let mut queries = io::read_vectors(&args.query)?;
+        if base.rows() > 0 {
+            check_dim(base.dim(), &queries)?;
+        }
+        let truth = args.gt.as_deref().map(|path| read_truth(path, queries.rows(), args.k, Some(base.rows())));
+        let truth = truth.transpose()?;
+        if base.element() != queries.element() {
+            let (from, to) = (base.element().name(), queries.element().name());
+            complain(format_args!("note: base is {from}, queries are {to}: both are searched as f32, which is exact"));
+            let wide = |vectors: &Vectors, path: &Path| {
+                vectors.to_f32().map_err(|defect| Error::BadFile { path: path.to_owned(), defect })
+            };
+            base = wide(&base, path)?;
+            queries = wide(&queries, &args.query)?;
+        }
+        // A vecs file without rows states no dimension; the other file does, or there is nothing to search for.
+        let dim = base.dim().max(queries.dim());
+        Ok(Self { base, queries, truth, dim })
+    }
+}
+
 /// Opens an index and searches it.
 fn search_index(args: &Args, path: &Path) -> Outcome<Report> {
     let start = Instant::now();
-    let info = IndexInfo::read(path)?;
-    let queries = io::read_vectors(&args.query)?;
-    check_dim(info.dim, &queries)?;
-    let truth = args.gt.as_deref().map(|path| read_truth(path, queries.rows(), args.k, None)).transpose()?;
+    let IndexFiles { info, queries, truth } = IndexFiles::read(args, path)?;
     with_element!(info.element, T => {
         let queries = exactly::<T>(&queries, &args.query)?;
         let results = results(queries.len() / info.dim, args.k, info.metric)?;
         let load_seconds = start.elapsed().as_secs_f64();
         let start = Instant::now();
-        let index = IvfIndex::<T>::load(path, args.device, args.memory_budget)?;
+        let index = IvfIndex::<T>::load(path, args.device.clone(), args.memory_budget)?;
         let build_seconds = start.elapsed().as_secs_f64();
-        let probes = args.probes.unwrap_or(index.probes());
-        let index = Index::Ivf(index, probes);
-        Job { args, index, queries, base: None, truth: truth.as_ref(), load_seconds, build_seconds }.run(results)
+        let about = About::ivf(&index, args);
+        let index = Index::Ivf(index, about.probes.unwrap_or_default());
+        Job { args, about, queries, base: None, truth: truth.as_ref(), load_seconds, build_seconds }.run(&index, results)
     })
 }
 
 /// Puts vectors into an exact index and searches it.
 fn search_base(args: &Args, path: &Path) -> Outcome<Report> {
     let start = Instant::now();
-    let mut base = io::read_vectors(path)?;
-    let mut queries = io::read_vectors(&args.query)?;
-    if base.rows() > 0 {
-        check_dim(base.dim(), &queries)?;
-    }
-    let truth = args.gt.as_deref().map(|path| read_truth(path, queries.rows(), args.k, Some(base.rows())));
-    let truth = truth.transpose()?;
-    if base.element() != queries.element() {
-        let (from, to) = (base.element().name(), queries.element().name());
-        complain(format_args!("note: base is {from}, queries are {to}: both are searched as f32, which is exact"));
-        let wide = |vectors: &Vectors, path: &Path| {
-            vectors.to_f32().map_err(|defect| Error::BadFile { path: path.to_owned(), defect })
-        };
-        base = wide(&base, path)?;
-        queries = wide(&queries, &args.query)?;
-    }
-    // A vecs file without rows states no dimension; the other file does, or there is nothing to search for.
-    let dim = base.dim().max(queries.dim());
+    let BaseFiles { base, queries, truth, dim } = BaseFiles::read(args, path)?;
     let results = results(queries.rows(), args.k, args.metric)?;
     let load_seconds = start.elapsed().as_secs_f64();
     with_element!(base.element(), T => {
         let start = Instant::now();
-        let mut builder = FlatIndex::<T>::builder(dim).metric(args.metric).device(args.device);
-        if let Some(budget) = args.memory_budget {
-            builder = builder.memory_budget(budget);
-        }
-        let mut index = builder.build()?;
+        let mut index = flat_builder::<T>(args, dim).device(args.device.clone()).build()?;
         // They are of the same type now.
         let vectors = exactly::<T>(&base, path)?;
         spinning(format!("adding {} vectors", base.rows()), || index.add(&vectors))?;
         let build_seconds = start.elapsed().as_secs_f64();
         let queries = exactly::<T>(&queries, &args.query)?;
+        let about = About::flat(&index);
         let (index, base) = (Index::Flat(index), Some(&*vectors));
-        Job { args, index, queries, base, truth: truth.as_ref(), load_seconds, build_seconds }.run(results)
+        Job { args, about, queries, base, truth: truth.as_ref(), load_seconds, build_seconds }.run(&index, results)
     })
+}
+
+/// The settings of an exact index, but for the device.
+pub fn flat_builder<T: Element>(args: &Args, dim: usize) -> FlatIndexBuilder<T> {
+    let builder = FlatIndex::<T>::builder(dim).metric(args.metric);
+    match args.memory_budget {
+        Some(budget) => builder.memory_budget(budget),
+        None => builder,
+    }
 }
 
 fn check_dim(expected: usize, queries: &Vectors) -> Outcome {
@@ -223,50 +279,75 @@ impl<T: Element> Index<T> {
     }
 }
 
+/// What a report says of the index that was searched.
+pub struct About {
+    pub device: String,
+    pub vectors: u64,
+    dim: usize,
+    metric: Metric,
+    /// Of an inverted file.
+    pub probes: Option<usize>,
+    index: Option<String>,
+}
+
+impl About {
+    /// Of an exact index.
+    pub fn flat<T: Element>(index: &FlatIndex<T>) -> Self {
+        let (device, vectors) = (index.device(), index.len() as u64);
+        Self { device, vectors, dim: index.dim(), metric: index.metric(), probes: None, index: None }
+    }
+
+    /// Of an inverted file.
+    pub fn ivf<T: Element>(index: &IvfIndex<T>, args: &Args) -> Self {
+        let (device, vectors) = (index.device(), index.len() as u64);
+        let probes = Some(args.probes.unwrap_or(index.probes()));
+        let named = Some(describe(index.encoding(), index.lists()));
+        Self { device, vectors, dim: index.dim(), metric: index.metric(), probes, index: named }
+    }
+}
+
 /// A search whose files are loaded and agree with each other.
-struct Job<'a, T: Element> {
-    args: &'a Args,
-    index: Index<T>,
-    queries: Cow<'a, [T]>,
+pub struct Job<'a, T: Element> {
+    pub args: &'a Args,
+    pub about: About,
+    pub queries: Cow<'a, [T]>,
     /// The vectors that ground truth names, if they are at hand.
-    base: Option<&'a [T]>,
-    truth: Option<&'a GroundTruth>,
-    load_seconds: f64,
-    build_seconds: f64,
+    pub base: Option<&'a [T]>,
+    pub truth: Option<&'a GroundTruth>,
+    pub load_seconds: f64,
+    pub build_seconds: f64,
 }
 
 impl<T: Element> Job<'_, T> {
-    fn run(&self, (mut ids, mut distances): (Vec<u64>, Vec<f32>)) -> Outcome<Report> {
-        let Self { args, index, queries, .. } = self;
-        let (k, dim) = (args.k, index.dim());
+    fn run(self, index: &Index<T>, (mut ids, mut distances): (Vec<u64>, Vec<f32>)) -> Outcome<Report> {
         let start = Instant::now();
-        search_all(index, queries, k, &mut ids, &mut distances)?;
+        search_all(index, &self.queries, self.args.k, &mut ids, &mut distances)?;
         let search_seconds = start.elapsed().as_secs_f64();
+        self.report(&ids, &distances, search_seconds)
+    }
 
+    /// Writes the files that were asked for, and says what was found.
+    pub fn report(self, ids: &[u64], distances: &[f32], search_seconds: f64) -> Outcome<Report> {
+        let Self { args, about, queries, base, truth, load_seconds, build_seconds } = self;
+        let About { device, vectors, dim, metric, probes, index } = about;
+        let k = args.k;
         if let Some(path) = &args.out {
-            io::write_ids(path, &ids, k)?;
+            io::write_ids(path, ids, k)?;
         }
         if let Some(path) = &args.distances {
-            io::write_distances(path, &distances, k)?;
+            io::write_distances(path, distances, k)?;
         }
-        let (device, metric, base, probes, named) = match index {
-            Index::Flat(index) => (index.device(), index.metric(), index.len(), None, None),
-            Index::Ivf(index, probes) => {
-                let named = describe(index.encoding(), index.lists());
-                (index.device(), index.metric(), index.len(), Some(*probes), Some(named))
-            }
-        };
         let rows = || ids.chunks_exact(k).zip(distances.chunks_exact(k)).enumerate();
-        let recall = self.truth.map(|truth| {
+        let recall = truth.map(|truth| {
             let found = rows().map(|(query, (ids, distances))| {
                 let probe = &queries[query * dim..(query + 1) * dim];
-                let exact = self.base.map(|base| {
+                let exact = base.map(|base| {
                     move |id: u64| metric::canonical(metric, probe, &base[id as usize * dim..(id as usize + 1) * dim])
                 });
                 recall_of(ids, distances, &truth.ids.row(query)[..k], metric, exact)
             });
             let recall = mean(found, k);
-            Recall { by_distance: recall.by_distance.filter(|_| self.base.is_some()), ..recall }
+            Recall { by_distance: recall.by_distance.filter(|_| base.is_some()), ..recall }
         });
         let neighbours = rows().take(args.show).map(|(query, (ids, distances))| {
             let found = ids.iter().take_while(|&&id| id != NONE).count();
@@ -275,16 +356,16 @@ impl<T: Element> Job<'_, T> {
         let queries = queries.len() / dim;
         Ok(Report {
             device,
-            index: named,
+            index,
             probes,
             metric: metric.name(),
             element: T::TYPE.name(),
             dim,
-            base,
+            base: vectors,
             queries,
             k,
-            load_seconds: self.load_seconds,
-            build_seconds: self.build_seconds,
+            load_seconds,
+            build_seconds,
             search_seconds,
             queries_per_second: queries as f64 / search_seconds.max(f64::MIN_POSITIVE),
             recall,

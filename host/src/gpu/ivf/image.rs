@@ -8,8 +8,8 @@ use rayon::prelude::*;
 use warpann_kernels::list_scan::{self, TILE_ROWS};
 use warpann_kernels::{NO_ROW, code_bounds, pairs, prepare};
 
-use super::super::exact::{Prepared, Unprepared, blocks, greatest_of, prepare_rows};
 use super::super::runtime::{Layout, OnStream, Runtime};
+use super::super::sets::{Prepared, Unprepared, blocks, greatest_of, prepare_rows};
 use super::super::tables::{self, Terms};
 use crate::ivf::View;
 use crate::ivf::codec::Codec;
@@ -231,8 +231,8 @@ fn fill_rows(from: &[u8], width: usize, stride: usize, to: &mut [u8]) {
 impl<R: Runtime> Resident<R> {
     /// Uploads the index and prepares it for scanning, within `budget` bytes. The index has vectors.
     pub fn new<T: Element>(runtime: &R, stream: &R::Stream, view: &View<'_, T>, budget: u64) -> Result<Resident<R>> {
-        let (dim, lists) = (view.dim, view.lists.count());
-        let lengths: Vec<u32> = (0..lists).map(|list| view.lists.length(list) as u32).collect();
+        let (dim, lists) = (view.dim, view.list_count());
+        let lengths: Vec<u32> = (0..lists).map(|list| view.length(list) as u32).collect();
         let storage = Storage::new(lengths)?;
         let rows = storage.rows as usize;
         let stride = dim.next_multiple_of(4);
@@ -249,7 +249,7 @@ impl<R: Runtime> Resident<R> {
                 copies = layout.array::<u16>(rows.saturating_mul(copy_stride));
             }
             Codec::Pq(pq) => {
-                codes = layout.array::<u8>(rows.saturating_mul(view.lists.code_bytes()));
+                codes = layout.array::<u8>(rows.saturating_mul(view.code_bytes()));
                 codebooks = layout.array::<f32>(pq.quantizer.codebooks().len());
                 row_lists = layout.array::<u32>(rows);
                 offsets = layout.array::<u16>(lists * stride);
@@ -295,7 +295,7 @@ impl<R: Runtime> Resident<R> {
             stored: match (view.codec, by_tables) {
                 (Codec::Pq(pq), Some((tables, terms, terms_at))) => Stored::Codes(Codes {
                     codes: at(codes),
-                    code_bytes: view.lists.code_bytes() as u32,
+                    code_bytes: view.code_bytes() as u32,
                     bits: pq.quantizer.bits(),
                     width: (dim / pq.quantizer.sub_quantizers()) as u32,
                     codebooks: at(codebooks).cast(),
@@ -331,12 +331,12 @@ impl<R: Runtime> Resident<R> {
             }
             runtime.fill(stream, image.greatest.cast(), 0, 4 * 2)?;
             runtime.fill(stream, image.bounds.cast(), 0, 4 * 4)?;
-            let directory = view.lists.directory();
+            // Before the threads that read it.
+            view.sparse_directory();
             storage.upload(runtime, stream, image.ranks.cast(), 4, |list, to| {
-                let locations = directory.range(list);
-                let ranks = &directory.ranks()[locations.start as usize..locations.end as usize];
-                to[..4 * ranks.len()].copy_from_slice(bytemuck::cast_slice(ranks));
-                to[4 * ranks.len()..].fill(0xff);
+                let (own, padding) = to.split_at_mut(4 * storage.lengths[list] as usize);
+                view.ranks_into(list, bytemuck::cast_slice_mut(own));
+                padding.fill(0xff);
             })?;
             match image.stored {
                 Stored::Rows { rows: to, .. } => {
@@ -348,7 +348,7 @@ impl<R: Runtime> Resident<R> {
                 Stored::Codes(codes) => {
                     let width = codes.code_bytes as usize;
                     storage.upload(runtime, stream, codes.codes, width, |list, to| {
-                        fill_rows(view.lists.codes(list), width, width, to);
+                        fill_rows(view.codes(list), width, width, to);
                     })?;
                     if let Codec::Pq(pq) = view.codec {
                         runtime.upload(
@@ -382,8 +382,8 @@ impl<R: Runtime> Resident<R> {
 
 /// The rows of a list, or where it is empty those of the next list that is not, so that padding is always some vector of the index.
 fn any_row<'a, T: Element>(view: &View<'a, T>, list: usize) -> &'a [u8] {
-    let lists = view.lists.count();
-    (0..lists).map(|on| view.lists.codes((list + on) % lists)).find(|codes| !codes.is_empty()).unwrap_or(&[])
+    let lists = view.list_count();
+    (0..lists).map(|on| view.codes((list + on) % lists)).find(|codes| !codes.is_empty()).unwrap_or(&[])
 }
 
 /// Uploads rows of `dim` f32 components, zero-padded to `stride`.
@@ -416,12 +416,12 @@ fn middle<T: Element>(view: &View<'_, T>) -> Vec<f32> {
     let mut sums = vec![0.0f64; view.dim];
     let mut total = 0.0;
     for (list, centroid) in view.centroids.chunks_exact(view.dim).enumerate() {
-        let count = view.lists.length(list) as f64;
+        let count = view.length(list) as f64;
         total += count;
         sums.iter_mut().zip(centroid).for_each(|(sum, &c)| *sum += count * f64::from(c));
     }
     let whole = matches!(T::TYPE, crate::ElementType::U8 | crate::ElementType::I8)
-        || (0..view.lists.count()).take(16).all(|list| {
+        || (0..view.list_count()).take(16).all(|list| {
             matches!(view.codec, Codec::Flat)
                 && view.rows(list).iter().take(1024).all(|x: &T| x.to_f32().fract() == 0.0)
         });

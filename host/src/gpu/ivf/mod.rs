@@ -3,6 +3,7 @@
 //! | file | what |
 //! |---|---|
 //! | `image` | the lists in device memory, made at the first search after a change |
+//! | `plan` | what a search takes: scratch, and the choices that sizes make |
 //! | `search` | one search: queries, probes, pairs, scan |
 //! | `stage` | scores to the exact best k: selection, re-ranking, certificate |
 //!
@@ -10,6 +11,7 @@
 //! certificate, and turns ranks into ids.
 
 mod image;
+mod plan;
 mod search;
 mod stage;
 #[cfg(test)]
@@ -22,10 +24,11 @@ use rayon::prelude::*;
 use warpann_kernels::{NO_ROW, range};
 
 use self::image::{Resident, Stored, upload_padded};
-use self::search::{Ask, Search, SearchPlan, result_words};
+use self::plan::{Ask, SearchPlan, result_words};
+use self::search::Search;
 use self::stage::{Found, Stage};
-use super::exact::{Shape, blocks, upload_rows};
 use super::runtime::{Lane, Lanes, Layout, Runtime};
+use super::sets::{Shape, blocks, upload_rows};
 use crate::ivf::{IvfBackend, RangeNeighbors, Request, Scan, View};
 use crate::{Device, Element, Error, Metric, NONE, Result};
 
@@ -250,19 +253,25 @@ impl<T: Element, R: Runtime> IvfDevice<T, R> {
         // SAFETY: the scratch has the plan's size; queries and filter are uploaded before the search, whose results are `words` words.
         unsafe {
             self.upload(&search, call.view, queries, call.request)?;
+            if plan.room().is_none() {
+                // Nobody counts candidates where none are appended, and the counts lie amid what is downloaded.
+                let counts = search.results().cast_mut().wrapping_add(2 * count * size_of::<u32>());
+                self.runtime.fill(&lane.stream, counts, 0, count * size_of::<u32>())?;
+            }
             search.run()?;
             self.runtime.download(&lane.stream, bytemuck::cast_slice_mut(got), search.results())?;
         }
         let (flags, results) = got.split_at(2 * count);
         let (candidates, results) = results.split_at(count);
         let (keys, ranks) = results.split_at(count * found);
-        let directory = call.view.lists.directory();
+        let directory = call.view.sparse_directory();
+        let id_of = |rank: u32| directory.map_or(u64::from(rank), |directory| directory.id(rank));
         let worst = call.view.metric.worst();
         let place = |ids: &mut [u64], distances: &mut [f32], keys: &[u32], ranks: &[u32]| {
             for (slot, (id, distance)) in ids.iter_mut().zip(distances).enumerate() {
                 let rank = ranks.get(slot).copied().unwrap_or(NO_ROW);
                 (*id, *distance) =
-                    if rank == NO_ROW { (NONE, worst) } else { (directory.id(rank), f32::from_bits(keys[slot])) };
+                    if rank == NO_ROW { (NONE, worst) } else { (id_of(rank), f32::from_bits(keys[slot])) };
             }
         };
         match batch {
@@ -368,14 +377,15 @@ impl<T: Element, R: Runtime> IvfDevice<T, R> {
             self.runtime.download(&lane.stream, bytemuck::cast_slice_mut(&mut got_keys), to.keys.cast())?;
             self.runtime.download(&lane.stream, bytemuck::cast_slice_mut(&mut got_ranks), to.ranks.cast())?;
         }
-        let directory = view.lists.directory();
+        let directory = view.sparse_directory();
+        let id_of = |rank: u32| directory.map_or(u64::from(rank), |directory| directory.id(rank));
         let near = |distance: f32| if smaller_is_better { distance <= radius } else { distance >= radius };
         let mut rows: Vec<Vec<(u64, f32)>> = got_keys
             .par_chunks(most as usize)
             .zip(got_ranks.par_chunks(most as usize))
             .map(|(keys, ranks)| {
                 let there = keys.iter().zip(ranks).take_while(|&(&key, &rank)| rank != NO_ROW && near(key));
-                there.map(|(&key, &rank)| (directory.id(rank), key)).collect()
+                there.map(|(&key, &rank)| (id_of(rank), key)).collect()
             })
             .collect();
         // Every vector within the radius is among the selected, whose number is proved; only probes may lack a certificate.

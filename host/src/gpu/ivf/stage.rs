@@ -6,9 +6,9 @@
 use cuda_std::launch::LaunchConfig;
 use warpann_kernels::{pairs, rerank};
 
-use super::super::exact::blocks;
 use super::super::runtime::{Layout, Limits, Runtime, grid};
 use super::super::select::{Plan, Select, select};
+use super::super::sets::blocks;
 use super::image::Codes;
 use crate::select::Best;
 use crate::{ElementType, Result};
@@ -32,10 +32,15 @@ pub(super) fn selected(k: u32, columns: u32, attempt: u32) -> u32 {
     wanted.min(u64::from(columns)).max(1) as u32
 }
 
+/// Centroids selected beyond the probes, at most, in the first attempt: half of those that it compares exactly. Of 10,000 queries of the
+/// standard set with 1,024 of 4,096 lists, 1.7 % wanted more than 24.
+const PROBE_MARGIN: u32 = rerank::SETTLED / 2;
+
 /// Centroids to select for the `probes` nearest of `lists`: as [`selected`], but the first attempt compares few of them exactly
 /// ([`Stage::settle`]), so that it needs no share of them more.
 pub(super) fn selected_probes(probes: u32, lists: u32, attempt: u32) -> u32 {
-    if attempt > 0 { selected(probes, lists, attempt) } else { selected(probes, lists, 0).min(probes + 24).min(lists) }
+    let wanted = selected(probes, lists, attempt);
+    if attempt > 0 { wanted } else { wanted.min(probes.saturating_add(PROBE_MARGIN)) }
 }
 
 /// Scratch of a stage, relative to its start.

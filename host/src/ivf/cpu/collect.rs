@@ -34,10 +34,8 @@ impl Collect for Candidates {
         Candidates::absorb(self, other);
     }
 
-    fn finish(mut self, limit: &Limit, judge: &mut impl Judge) -> Vec<u64> {
-        self.close(limit);
-        self.settle_below(u64::MAX, &mut 0, judge);
-        self.take_best()
+    fn finish(self, limit: &Limit, judge: &mut impl Judge) -> Vec<u64> {
+        Candidates::finish(self, judge, limit)
     }
 }
 

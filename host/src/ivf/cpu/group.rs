@@ -1,4 +1,7 @@
 //! One group of queries: its (query, probe) pairs by list, and the scan of the lists.
+//!
+//! Codes in lists that few queries probe are scanned by lookup tables, query by query, since tables are what a query costs most; all
+//! other lists one after the other, for all queries that probe them.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -7,12 +10,13 @@ use rayon::prelude::*;
 
 use super::Job;
 use super::collect::Collect;
-use super::tables::{self, Entry, Tables};
+use super::judge::PairJudge;
+use super::tables::{self, Tables};
 use crate::Element;
-use crate::cpu::bound::QueryBound;
-use crate::cpu::candidates::{Judge, Limit};
+use crate::cpu::bound::all_whole;
+use crate::cpu::candidates::{Limit, TOGETHER};
 use crate::cpu::scan::{self, MAX_PANEL, PANEL_VECS, Sink, Tile};
-use crate::cpu::{BLOCK, DIRECT_QUERIES, Line, Queries, as_f32, canonical_square, exact, simd, tile_rows};
+use crate::cpu::{BLOCK, DIRECT_QUERIES, Line, Queries, as_f32, canonical_square, exact, tile_rows};
 use crate::ivf::codec::{Codec, PqCodec};
 
 /// Rows of a list that a worker takes at a time, a multiple of [`BLOCK`].
@@ -25,9 +29,11 @@ pub(super) struct Group {
     queries: Queries,
     /// x' of every query (see [`crate::cpu::bound`]), row-major.
     factored: Vec<f32>,
-    /// Lookup tables of queries, for codes.
-    tables: Tables,
-    /// The probed lists, those that were some query's nearest first.
+    /// What is scanned by lookup tables, query after query.
+    pieces: Vec<Piece>,
+    /// Where each unit of a worker's work on `pieces` starts, all of one query; and where the last ends.
+    units: Vec<u32>,
+    /// The other probed lists, those that were some query's nearest first.
     lists: Vec<u32>,
     /// Where the members of each of `lists` start, and where the last end.
     starts: Vec<u32>,
@@ -39,41 +45,56 @@ impl Group {
     /// `probes` lists for each of whole `queries`, nearest first.
     pub(super) fn new<T: Element>(job: &Job<'_, T>, queries: &[f32], lists: &[u64], probes: usize) -> Group {
         let queries = Queries::new(job.isa, job.metric, job.view.dim, queries);
-        let mut factored = Vec::with_capacity(queries.len() * job.view.dim);
-        (0..queries.len()).for_each(|query| factored.extend(queries.factored(query)));
+        let mut factored = vec![0.0; queries.len() * job.view.dim];
+        factored.par_chunks_exact_mut(job.view.dim).with_min_len(256).enumerate().for_each(|(query, to)| {
+            to.iter_mut().zip(queries.factored(query)).for_each(|(to, x)| *to = x);
+        });
+        let few = match job.view.codec {
+            Codec::Flat => 0,
+            Codec::Pq(pq) => tables::few(&pq.quantizer) as u32,
+        };
+        let mut counts = vec![0u32; job.view.list_count()];
+        lists.iter().for_each(|&list| counts[list as usize] += 1);
+        let length = |list: usize| job.view.length(list);
         // Counting sort by list, lists in the order in which they first appear: nearest of all queries, second nearest, ..
-        let mut counts = vec![0u32; job.view.lists.count()];
-        let mut order = Vec::new();
+        let mut places = vec![u32::MAX; counts.len()];
+        let (mut order, mut starts, mut end) = (Vec::new(), vec![0], 0);
         for rank in 0..probes {
             for &list in lists[rank..].iter().step_by(probes) {
                 let list = list as usize;
-                if job.view.lists.length(list) > 0 {
-                    if counts[list] == 0 {
-                        order.push(list as u32);
-                    }
-                    counts[list] += 1;
+                if counts[list] > few && places[list] == u32::MAX && length(list) > 0 {
+                    places[list] = end;
+                    end += counts[list];
+                    order.push(list as u32);
+                    starts.push(end);
                 }
             }
-        }
-        let mut starts = vec![0];
-        let mut end = 0;
-        for &list in &order {
-            let count = &mut counts[list as usize];
-            (*count, end) = (end, end + *count);
-            starts.push(end);
         }
         let mut members = vec![0; end as usize];
-        for (query, lists) in lists.chunks_exact(probes).enumerate() {
+        let (mut pieces, mut units) = (Vec::new(), vec![0]);
+        for (query, lists) in (0..).zip(lists.chunks_exact(probes)) {
+            let mut rows = 0;
             for &list in lists {
-                if job.view.lists.length(list as usize) > 0 {
-                    let place = &mut counts[list as usize];
-                    members[*place as usize] = query as u32;
-                    *place += 1;
+                let list = list as usize;
+                if places[list] != u32::MAX {
+                    members[places[list] as usize] = query;
+                    places[list] += 1;
+                } else {
+                    for row in (0..length(list)).step_by(RUN) {
+                        pieces.push(Piece { query, list: list as u32, row: row as u32 });
+                        rows += RUN.min(length(list) - row);
+                        if rows >= RUN {
+                            units.push(pieces.len() as u32);
+                            rows = 0;
+                        }
+                    }
                 }
             }
+            if rows > 0 {
+                units.push(pieces.len() as u32);
+            }
         }
-        let tables = Tables::new(queries.len());
-        Group { queries, factored, tables, lists: order, starts, members }
+        Group { queries, factored, pieces, units, lists: order, starts, members }
     }
 
     /// What each query's collector, made by `collect`, has found when `workers` workers have scanned the lists.
@@ -86,9 +107,9 @@ impl Group {
         let count = self.queries.len();
         let limits: Vec<Limit> = (0..count).map(|_| Limit::new()).collect();
         let runs: Vec<(usize, usize)> = (0..self.lists.len())
-            .flat_map(|at| (0..job.view.lists.length(self.lists[at] as usize)).step_by(RUN).map(move |row| (at, row)))
+            .flat_map(|at| (0..job.view.length(self.lists[at] as usize)).step_by(RUN).map(move |row| (at, row)))
             .collect();
-        let next = AtomicUsize::new(0);
+        let (next_unit, next_run) = (AtomicUsize::new(0), AtomicUsize::new(0));
         let work = |_| {
             let mut worker = Worker {
                 job,
@@ -98,9 +119,15 @@ impl Group {
                 packed: Vec::new(),
                 panels: Vec::new(),
                 rows: Vec::new(),
+                tables: Tables::default(),
                 numbers: Vec::new(),
             };
-            while let Some(&(at, row)) = runs.get(next.fetch_add(1, Ordering::Relaxed)) {
+            if let Codec::Pq(pq) = job.view.codec {
+                while let Some(unit) = self.unit(next_unit.fetch_add(1, Ordering::Relaxed)) {
+                    worker.scan_codes(pq, unit);
+                }
+            }
+            while let Some(&(at, row)) = runs.get(next_run.fetch_add(1, Ordering::Relaxed)) {
                 worker.scan(at, row);
             }
             worker.found
@@ -117,15 +144,25 @@ impl Group {
         merged.into_par_iter().enumerate().with_min_len(8).map(finish).collect()
     }
 
-    fn judge<'a, T: Element>(&'a self, job: &'a Job<'a, T>, query: usize) -> PairJudge<'a, T> {
-        PairJudge {
-            job,
-            query: self.queries.wide(query),
-            bound: &self.queries.bounds[query],
-            square: self.queries.squares[query],
-            row: Vec::new(),
-        }
+    /// The pieces of one unit of work.
+    fn unit(&self, at: usize) -> Option<&[Piece]> {
+        let (&start, &end) = (self.units.get(at)?, self.units.get(at + 1)?);
+        Some(&self.pieces[start as usize..end as usize])
     }
+
+    fn judge<'a, T: Element>(&'a self, job: &'a Job<'a, T>, query: usize) -> PairJudge<'a, T> {
+        let query = (self.queries.wide(query), self.queries.squares[query], &self.queries.bounds[query]);
+        PairJudge::new(job, query)
+    }
+}
+
+/// Up to [`RUN`] rows of a list for one query.
+#[derive(Debug, Clone, Copy)]
+struct Piece {
+    query: u32,
+    list: u32,
+    /// The first.
+    row: u32,
 }
 
 /// Queries scanned by one call of the panel kernel.
@@ -149,6 +186,7 @@ struct Worker<'a, T: Element, C> {
     packed: Vec<Line>,
     panels: Vec<Panel>,
     rows: Vec<f32>,
+    tables: Tables,
     numbers: Vec<u8>,
 }
 
@@ -159,11 +197,8 @@ impl<T: Element, C: Collect> Worker<'_, T, C> {
         let dim = job.view.dim;
         let list = group.lists[at] as usize;
         let members = &group.members[group.starts[at] as usize..group.starts[at + 1] as usize];
-        let last = (first + RUN).min(job.view.lists.length(list));
+        let last = (first + RUN).min(job.view.length(list));
         let direct = members.len() <= DIRECT_QUERIES;
-        if let (Codec::Pq(pq), true) = (job.view.codec, direct) {
-            return self.scan_codes(pq, list, first..last, members);
-        }
         let together = (PACKED / dim / MAX_PANEL).max(1) * MAX_PANEL;
         for members in members.chunks(together) {
             self.pack(members, direct);
@@ -215,49 +250,45 @@ impl<T: Element, C: Collect> Worker<'_, T, C> {
         }
     }
 
-    /// Scans codes of a list by lookup tables, for a few members.
-    fn scan_codes(&mut self, pq: &PqCodec, list: usize, range: std::ops::Range<usize>, members: &[u32]) {
-        let (job, group) = (self.job, self.group);
-        let (dim, bytes, norms) = (job.view.dim, job.view.lists.code_bytes(), job.norms(list));
-        let (quantizer, centroid) = (&pq.quantizer, &job.view.centroids[list * dim..][..dim]);
-        let centroid_norm = canonical_square(job.isa, centroid).sqrt();
-        let entries: Vec<Entry<'_>> = members
-            .iter()
-            .map(|&member| {
-                let query = member as usize;
-                Entry {
-                    tables: group.tables.get(query, quantizer, &group.factored[query * dim..][..dim]),
-                    base: tables::base(job.isa, group.queries.wide(query), group.queries.factor(query), centroid),
+    /// Scans pieces of lists, all for the same query, by its lookup tables.
+    fn scan_codes(&mut self, pq: &PqCodec, pieces: &[Piece]) {
+        let Worker { job, group, limits, found, tables, numbers, .. } = self;
+        let (job, group) = (*job, *group);
+        let (dim, bytes, quantizer) = (job.view.dim, job.view.code_bytes(), &pq.quantizer);
+        let Some(&Piece { query, .. }) = pieces.first() else { return };
+        let (member, query) = (query, query as usize);
+        let tables = tables.get(member, quantizer, &group.factored[query * dim..][..dim]);
+        let (found, limit, bound) = (&mut found[query], &limits[query], &group.queries.bounds[query]);
+        let mut scores = [0.0; BLOCK];
+        for &Piece { list, row, .. } in pieces {
+            let (list, row) = (list as usize, row as usize);
+            let (norms, last) = (job.norms(list), (row + RUN).min(job.view.length(list)));
+            let centroid = &job.view.centroids[list * dim..][..dim];
+            let base = tables::base(job.isa, group.queries.wide(query), group.queries.factor(query), centroid);
+            for start in (row..last).step_by(BLOCK) {
+                let rows = start..(start + BLOCK).min(last);
+                let codes = &job.view.codes(list)[rows.start * bytes..rows.end * bytes];
+                let offset = if norms.offset.is_empty() { &[] } else { &norms.offset[rows.clone()] };
+                let scores = &mut scores[..rows.len()];
+                tables::score(quantizer, tables::unpacked(quantizer, codes, numbers), (tables, base), offset, scores);
+                let error = tables::error(bound, quantizer, norms.largest[start / BLOCK], norms.centroid);
+                let mut threshold = found.threshold(bound, error, limit);
+                let first_id = job.view.first_location(list) + start as u32;
+                for (at, scores) in scores.chunks(TOGETHER).enumerate() {
+                    // NaN passes, as in the other scans.
+                    if scores.iter().fold(true, |out, score| out & (*score > threshold)) {
+                        continue;
+                    }
+                    for (lane, &score) in scores.iter().enumerate() {
+                        let id = first_id + (TOGETHER * at + lane) as u32;
+                        if !matches!(score.partial_cmp(&threshold), Some(std::cmp::Ordering::Greater))
+                            && job.may_be_found(id)
+                            && found.take(score, id, error, limit, || group.judge(job, query))
+                        {
+                            threshold = found.threshold(bound, error, limit);
+                        }
+                    }
                 }
-            })
-            .collect();
-        for start in range.clone().step_by(BLOCK) {
-            let rows = start..(start + BLOCK).min(range.end);
-            let codes = &job.view.lists.codes(list)[rows.start * bytes..rows.end * bytes];
-            let numbers = tables::unpacked(quantizer, codes, &mut self.numbers);
-            let first_id = job.directory.range(list).start + rows.start as u32;
-            let offset = if norms.offset.is_empty() { 0..0 } else { rows.clone() };
-            let offset = &norms.offset[offset];
-            let thresholds = [const { Cell::new(f32::NEG_INFINITY) }; DIRECT_QUERIES];
-            let mut errors = [0.0; DIRECT_QUERIES];
-            for (lane, &member) in members.iter().enumerate() {
-                let query = member as usize;
-                let bound = &group.queries.bounds[query];
-                errors[lane] = tables::error(bound, quantizer, norms.largest[start / BLOCK], centroid_norm);
-                thresholds[lane].set(self.found[query].threshold(bound, errors[lane], &self.limits[query]));
-            }
-            let mut survivors = Survivors {
-                job,
-                group,
-                limits: self.limits,
-                members,
-                found: &mut self.found,
-                thresholds: &thresholds,
-                errors: &errors,
-            };
-            for (lane, &entry) in entries.iter().enumerate() {
-                let threshold = (&thresholds[lane], lane);
-                tables::scan(quantizer, numbers, entry, (offset, first_id), threshold, &mut survivors);
             }
         }
     }
@@ -269,11 +300,11 @@ impl<T: Element, C: Collect> Worker<'_, T, C> {
         let tile = Tile {
             dim: job.view.dim,
             rows: job.rows(list, range.clone(), &mut self.rows),
-            first_id: job.directory.range(list).start + range.start as u32,
+            first_id: job.view.first_location(list) + range.start as u32,
             scale: &norms.scale[part(&norms.scale)],
             offset: &norms.offset[part(&norms.offset)],
         };
-        let largest = norms.largest[range.start / BLOCK];
+        let (largest, whole) = (norms.largest[range.start / BLOCK], norms.whole[range.start / BLOCK]);
         let packed: &[f32] = bytemuck::cast_slice(&self.packed);
         for panel in &self.panels {
             let members = &members[panel.first..panel.first + panel.queries];
@@ -283,7 +314,7 @@ impl<T: Element, C: Collect> Worker<'_, T, C> {
             for (lane, &member) in members.iter().enumerate() {
                 let query = member as usize;
                 let bound = &group.queries.bounds[query];
-                errors[lane] = bound.error(largest);
+                errors[lane] = bound.error_or_exact(largest, whole);
                 thresholds[lane].set(self.found[query].threshold(bound, errors[lane], &self.limits[query]));
             }
             let mut survivors = Survivors {
@@ -320,9 +351,7 @@ struct Survivors<'a, T: Element, C> {
 
 impl<T: Element, C: Collect> Sink for Survivors<'_, T, C> {
     fn take(&mut self, mut passed: u32, scores: &[f32; 16], first_query: usize, id: u32) {
-        if let Some(filter) = self.job.filter
-            && !filter.get(self.job.directory.ranks()[id as usize] as usize)
-        {
+        if !self.job.may_be_found(id) {
             return;
         }
         while passed != 0 {
@@ -341,51 +370,20 @@ impl<T: Element, C: Collect> Sink for Survivors<'_, T, C> {
     }
 }
 
-/// Canonical distances of one query; vectors are named by location.
-struct PairJudge<'a, T: Element> {
-    job: &'a Job<'a, T>,
-    query: &'a [f64],
-    bound: &'a QueryBound,
-    square: f64,
-    row: Vec<f32>,
-}
-
-impl<T: Element> Judge for PairJudge<'_, T> {
-    fn canonical(&mut self, id: u32) -> f32 {
-        let job = self.job;
-        let (list, place) = job.directory.place(id);
-        let row = job.rows(list, place..place + 1, &mut self.row);
-        exact::distance(job.isa, job.metric, (self.query, self.square), row, || job.norms(list).squares[place])
-    }
-
-    fn rank(&self, id: u32) -> u32 {
-        self.job.directory.ranks()[id as usize]
-    }
-
-    fn bound(&self) -> &QueryBound {
-        self.bound
-    }
-
-    fn prefetch(&self, id: u32) {
-        let (list, place) = self.job.directory.place(id);
-        let bytes = self.job.view.lists.code_bytes();
-        simd::prefetch(&self.job.view.lists.codes(list)[place * bytes..(place + 1) * bytes]);
-    }
-
-    fn metric(&self) -> crate::Metric {
-        self.job.metric
-    }
-}
-
 impl<T: Element> Job<'_, T> {
     /// Rows of a list as they are compared; those of other types than f32 and codes go through `scratch`.
-    fn rows<'s>(&'s self, list: usize, rows: std::ops::Range<usize>, scratch: &'s mut Vec<f32>) -> &'s [f32] {
+    pub(super) fn rows<'s>(
+        &'s self,
+        list: usize,
+        rows: std::ops::Range<usize>,
+        scratch: &'s mut Vec<f32>,
+    ) -> &'s [f32] {
         let dim = self.view.dim;
         match self.view.codec {
             Codec::Flat => as_f32(&self.view.rows(list)[rows.start * dim..rows.end * dim], scratch),
             Codec::Pq(pq) => {
-                let bytes = self.view.lists.code_bytes();
-                let codes = &self.view.lists.codes(list)[rows.start * bytes..rows.end * bytes];
+                let bytes = self.view.code_bytes();
+                let codes = &self.view.codes(list)[rows.start * bytes..rows.end * bytes];
                 scratch.resize(rows.len() * dim, 0.0);
                 pq.decode_into(codes, &self.view.centroids[list * dim..][..dim], scratch);
                 scratch
@@ -393,17 +391,26 @@ impl<T: Element> Job<'_, T> {
         }
     }
 
+    /// Whether the filter lets the vector at this location through.
+    #[inline]
+    fn may_be_found(&self, location: u32) -> bool {
+        self.filter.is_none_or(|filter| filter.get(self.directory.ranks()[location as usize] as usize))
+    }
+
     /// Norms of a list's vectors; computed by the first call.
-    fn norms(&self, list: usize) -> &super::Norms {
+    pub(super) fn norms(&self, list: usize) -> &super::Norms {
         self.image.norms[list].get_or_init(|| {
-            let (dim, length) = (self.view.dim, self.view.lists.length(list));
+            let (dim, length) = (self.view.dim, self.view.length(list));
             let mut squares = Vec::with_capacity(length);
+            let mut whole = Vec::with_capacity(length.div_ceil(BLOCK));
             let mut scratch = Vec::new();
             for start in (0..length).step_by(BLOCK) {
                 let rows = self.rows(list, start..(start + BLOCK).min(length), &mut scratch);
                 exact::squares(self.isa, dim, rows, &mut squares);
+                whole.push(all_whole(rows));
             }
-            super::Norms::new(self.metric, squares)
+            let centroid = canonical_square(self.isa, &self.view.centroids[list * dim..][..dim]).sqrt();
+            super::Norms { whole, centroid, ..super::Norms::new(self.metric, squares) }
         })
     }
 }

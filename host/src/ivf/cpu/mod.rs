@@ -9,7 +9,9 @@
 //! probes = exact search of the queries over the centroids                        FlatCpu
 //! cut the queries into groups; for each group:                                   group.rs
 //!     sort the (query, probe) pairs by list
-//!     workers take list after list, those that were some query's nearest first:
+//!     codes only: workers take query after query, for its lists that few others probe:
+//!         make its lookup tables; score codes by them                            tables.rs
+//!     workers take list after list of the others, those that were some query's nearest first:
 //!         pack the list's queries into panels (few: leave them row by row)
 //!         for each tile of the list:                                             PQ codes are decoded here, once a list
 //!             for each panel: scan; what passes its query's threshold and the filter becomes a candidate
@@ -19,8 +21,6 @@
 //! A candidate is named by its location (list after list) until it is judged, and by its rank, the order of ids, from then on. Range
 //! search is the same with a limit that never moves.
 //!
-//! Codes in lists that few queries probe are not decoded: lookup tables score them (`tables.rs`).
-//!
 //! Norms of vectors, which scores and bounds need, are computed when a list is first scanned after a change, and kept: 4 bytes a
 //! vector (cosine: 12).
 //!
@@ -28,9 +28,29 @@
 //! Per query 2 · lists · dim operations for the probes and 2 · dim for each vector of the probed lists, at the rate of exact search
 //! where lists have several queries; decoding a PQ vector costs about as much as scoring it for ten queries. Few queries read memory at its
 //! speed, and lists are shared out among the threads.
+//!
+//! With one probe the scan is one part of many. What a query of 128 components then costs, with 1024 lists, on one core with AVX-512, in µs
+//! (each function's share of a profiler's samples of many searches by 2000 queries on one thread):
+//!
+//! | stage | floor | costs |
+//! |---|---|---|
+//! | probes | 1024 · 128 multiply-adds, 1.6 at 165 GFLOP/s | 1.7, and 0.7 for selection |
+//! | tables (codes) | 256 · 128 multiply-adds and as many loads, 0.5 | 1.0; 1.4 for M = 64 |
+//! | scores of one list | codes: M look-ups each, 1.5 a cycle; vectors: memory | 1 for M = 16 to 3 for 64; 3 |
+//! | re-rank of 100 codes | 5 f64 instructions for 8 components, 2 | 2.1, and 1.8 (M = 16) to 3.6 (64) for decoding |
+//! | re-rank of whole numbers | nothing: scores are exact ([`crate::cpu::bound`]) | 0 |
+//! | buffers, selection, order of results | | 2 for k = 10, 4.5 for k = 100 |
+//!
+//! # Tried, and lost
+//! - Tables of all queries of a group, kept from list to list: cleared, written to memory and read back, they cost three times what
+//!   making them does. Query by query they stay in the L1 or L2 cache; only a query shared out among workers has them made again.
+//! - Judging candidates one by one: the search for the list of each, an allocation for each decoded vector, and loads that wait for short
+//!   stores took twice the time of decoding and summing. Eight are decoded, then eight summed; a list is looked up when it changes.
+//! - Candidates in the order of the base always: within one list the sort costs more than it saves.
 
 mod collect;
 mod group;
+mod judge;
 mod tables;
 
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -40,7 +60,6 @@ use rayon::prelude::*;
 use self::collect::{Ball, Collect, parts};
 use self::group::Group;
 use super::backend::{IvfBackend, Request, View};
-use super::codec::Codec;
 use super::lists::Directory;
 use super::{Bitset, RangeNeighbors, Scan};
 use crate::cpu::bound::largest_norm;
@@ -78,6 +97,10 @@ struct Norms {
     scale: Vec<f32>,
     squares: Vec<f64>,
     largest: Vec<f32>,
+    /// Whether all components of a block are whole numbers.
+    whole: Vec<bool>,
+    /// Of the list's centroid.
+    centroid: f64,
 }
 
 impl Norms {
@@ -123,7 +146,7 @@ impl IvfCpu {
         // Without the lock: while its parallel parts wait, this thread may take up another search that comes here.
         let mut coarse = FlatCpu::with_isa(view.dim, view.probe_metric(), Some(self.budget), self.isa);
         coarse.add(view.centroids)?;
-        let norms = (0..view.lists.count()).map(|_| OnceLock::new()).collect();
+        let norms = (0..view.list_count()).map(|_| OnceLock::new()).collect();
         let made = Arc::new(Image { version: view.version, coarse, norms });
         let mut image = lock();
         match image.as_ref().filter(|image| image.version == view.version) {
@@ -145,7 +168,7 @@ impl IvfCpu {
         let image = self.image(view)?;
         let job = Job {
             view,
-            directory: view.lists.directory(),
+            directory: view.directory(),
             image: &image,
             isa: self.isa,
             metric: view.distance_metric(),
@@ -155,18 +178,13 @@ impl IvfCpu {
         let queries = view.queries(queries, Device::Cpu)?;
         let count = queries.len() / dim;
         // Its probes, before and after they are sorted by list; the query in its several forms; its candidates.
-        let tables = if let Codec::Pq(pq) = view.codec {
-            pq.quantizer.codewords() * pq.quantizer.sub_quantizers() * 4
-        } else {
-            0
-        };
-        let query_bytes = probes * 24 + dim * 20 + tables + bytes.saturating_mul(threads);
+        let query_bytes = probes * 28 + dim * 20 + bytes.saturating_mul(threads);
         let fit = usize::try_from(self.budget / query_bytes as u64).unwrap_or(usize::MAX).max(1);
         let size = match request.scan {
             Scan::Auto | Scan::ListMajor => GROUP.min(fit).min(count),
             Scan::QueryMajor => 1,
         };
-        let vectors = view.lists.len() as u64 * probes as u64 / view.lists.count() as u64;
+        let vectors = view.len() as u64 * probes as u64 / view.list_count() as u64;
         let work = usize::try_from(vectors * (size * dim) as u64 / WORK).unwrap_or(threads);
         let workers = work.clamp(1, threads);
         // Groups, where a batch has several, run side by side.
@@ -196,7 +214,7 @@ impl<T: Element> IvfBackend<T> for IvfCpu {
         ids: &mut [u64],
         distances: &mut [f32],
     ) -> Result<()> {
-        let (rows, metric, directory) = (view.lists.len(), view.distance_metric(), view.lists.directory());
+        let (rows, metric, directory) = (view.len(), view.distance_metric(), view.directory());
         let kept = k.min(rows);
         let collect = || Candidates::new(kept, rows);
         let found = self.run(view, queries, request, Candidates::bytes(kept, rows), &collect)?;
@@ -219,7 +237,7 @@ impl<T: Element> IvfBackend<T> for IvfCpu {
         radius: f32,
         request: &Request<'_>,
     ) -> Result<RangeNeighbors> {
-        let (metric, directory) = (view.distance_metric(), view.lists.directory());
+        let (metric, directory) = (view.distance_metric(), view.directory());
         let found = self.run(view, queries, request, size_of::<Ball>(), &|| Ball::new(metric, radius))?;
         let mut offsets = vec![0];
         for found in &found {

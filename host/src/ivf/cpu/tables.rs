@@ -8,47 +8,42 @@
 //! ⟨x', r⟩ ≈ ⟨x', c⟩ + Σ_m T[m][code m],     T[m][w] = ⟨part m of x', codeword w of m⟩
 //! ```
 //!
-//! T is computed once for a query, when it first meets such a list, in d · 2^bits operations; a vector then takes M look-ups. How far
-//! the sum may be from what the scan of decoded vectors gives is added to the bound ([`QueryBound::error_by_tables`]); everything else is
-//! as there. With M = 32 and one query a vector takes a third of the time that decoding and scanning it does.
-
-use std::cell::Cell;
-use std::sync::OnceLock;
+//! T is computed once for a query, in d · 2^bits multiply-adds, for all its lists of this kind: a worker scans them one after the other. A
+//! vector then takes M look-ups. How far the sum may be from what the scan of decoded vectors gives is added to the bound
+//! ([`QueryBound::error_by_tables`]); everything else is as there. With M = 32 and one query a vector takes a third of the time that
+//! decoding and scanning it does; from about 192 / M queries on decoding is cheaper ([`few`]).
 
 use crate::cpu::bound::QueryBound;
 use crate::cpu::exact::{self, Term};
-use crate::cpu::scan::Sink;
 use crate::cpu::simd::Isa;
 use crate::pq::{ProductQuantizer, codes, encode};
 
-/// Tables of the queries of a group, made when they are needed.
-#[derive(Debug)]
+/// Look-ups that cost as much as decoding a vector and scoring it in a panel.
+const LOOK_UPS: usize = 192;
+
+/// Lists that this many queries of a group probe, or fewer, are scored by tables.
+pub(super) fn few(quantizer: &ProductQuantizer) -> usize {
+    (LOOK_UPS / quantizer.sub_quantizers()).clamp(4, 12)
+}
+
+/// The tables of the query that a worker is at: M × 2^bits entries, made once for all lists that it scans for the query. (Kept for all
+/// queries of a group, they were written to memory, read back from there, and given back to the system after each search.)
+#[derive(Debug, Default)]
 pub(super) struct Tables {
-    of_query: Vec<OnceLock<Vec<f32>>>,
+    query: Option<u32>,
+    entries: Vec<f32>,
 }
 
 impl Tables {
-    /// None yet, of `queries` queries.
-    pub(super) fn new(queries: usize) -> Tables {
-        Tables { of_query: (0..queries).map(|_| OnceLock::new()).collect() }
+    /// Those of query `query`, whose x' is `factored`.
+    pub(super) fn get(&mut self, query: u32, quantizer: &ProductQuantizer, factored: &[f32]) -> &[f32] {
+        if self.query != Some(query) {
+            self.entries.resize(quantizer.sub_quantizers() * quantizer.codewords(), 0.0);
+            quantizer.entries_into(encode::Term::FusedProduct, factored, &mut self.entries);
+            self.query = Some(query);
+        }
+        &self.entries
     }
-
-    /// Those of query `query`, whose x' is `factored`: M × 2^bits.
-    pub(super) fn get(&self, query: usize, quantizer: &ProductQuantizer, factored: &[f32]) -> &[f32] {
-        self.of_query[query].get_or_init(|| {
-            let mut tables = vec![0.0; quantizer.sub_quantizers() * quantizer.codewords()];
-            quantizer.entries_into(encode::Term::Product, factored, &mut tables);
-            tables
-        })
-    }
-}
-
-/// A query's part in the scan of one list.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Entry<'a> {
-    pub(super) tables: &'a [f32],
-    /// ⟨x', c⟩.
-    pub(super) base: f32,
 }
 
 /// ⟨x', c⟩ of a query given as f64 x with x' = factor · x, and a centroid.
@@ -70,40 +65,39 @@ pub(super) fn unpacked<'a>(quantizer: &ProductQuantizer, packed: &'a [u8], numbe
     numbers
 }
 
-/// Scores the rows of a tile, given as numbers, for one query: lane `lane` of the sink.
-pub(super) fn scan(
+/// Scores vectors, given as numbers, for the query that `tables` are of and whose ⟨x', c⟩ is `base`; `offset` is added, a summand each,
+/// unless it is empty. O(vectors · M).
+pub(super) fn score(
     quantizer: &ProductQuantizer,
     numbers: &[u8],
-    entry: Entry<'_>,
-    (offset, first_id): (&[f32], u32),
-    (threshold, lane): (&Cell<f32>, usize),
-    sink: &mut dyn Sink,
+    (tables, base): (&[f32], f32),
+    offset: &[f32],
+    scores: &mut [f32],
 ) {
-    let scan = match quantizer.bits() {
-        4 => scan_words::<16>,
-        5 => scan_words::<32>,
-        6 => scan_words::<64>,
-        7 => scan_words::<128>,
-        _ => scan_words::<256>,
+    let score = match quantizer.bits() {
+        4 => score_words::<16>,
+        5 => score_words::<32>,
+        6 => score_words::<64>,
+        7 => score_words::<128>,
+        _ => score_words::<256>,
     };
-    scan(quantizer.sub_quantizers(), numbers, entry, (offset, first_id), (threshold, lane), sink);
+    score(quantizer.sub_quantizers(), numbers, (tables, base), offset, scores);
 }
 
-fn scan_words<const WORDS: usize>(
+fn score_words<const WORDS: usize>(
     parts: usize,
     numbers: &[u8],
-    entry: Entry<'_>,
-    (offset, first_id): (&[f32], u32),
-    (threshold, lane): (&Cell<f32>, usize),
-    sink: &mut dyn Sink,
+    (tables, base): (&[f32], f32),
+    offset: &[f32],
+    scores: &mut [f32],
 ) {
-    let (tables, _) = entry.tables.as_chunks::<WORDS>();
-    for (row, numbers) in numbers.chunks_exact(parts).enumerate() {
+    let (tables, _) = tables.as_chunks::<WORDS>();
+    let (fours, tables_left) = tables.as_chunks::<4>();
+    for (row, (score, numbers)) in scores.iter_mut().zip(numbers.chunks_exact(parts)).enumerate() {
         // Masked, so that the compiler sees what it need not check.
         let entry_of = |table: &[f32; WORDS], number: u8| table[usize::from(number) & (WORDS - 1)];
-        let mut sums = [entry.base, 0.0, 0.0, 0.0];
+        let mut sums = [base, 0.0, 0.0, 0.0];
         let (numbers, rest) = numbers.as_chunks::<4>();
-        let (fours, tables_left) = tables.as_chunks::<4>();
         for (numbers, tables) in numbers.iter().zip(fours) {
             for part in 0..4 {
                 sums[part] += entry_of(&tables[part], numbers[part]);
@@ -112,12 +106,7 @@ fn scan_words<const WORDS: usize>(
         for (part, (&number, table)) in rest.iter().zip(tables_left).enumerate() {
             sums[part] += entry_of(table, number);
         }
-        let sum = (sums[0] + sums[1]) + (sums[2] + sums[3]);
-        let score = if offset.is_empty() { sum } else { sum + offset[row] };
-        // NaN passes, as in the other scans.
-        if !matches!(score.partial_cmp(&threshold.get()), Some(std::cmp::Ordering::Greater)) {
-            sink.take(1, &[score; 16], lane, first_id + row as u32);
-        }
+        *score = (sums[0] + sums[1]) + (sums[2] + sums[3]) + offset.get(row).copied().unwrap_or(0.0);
     }
 }
 

@@ -3,6 +3,8 @@
 //! A section is cut into chunks of [`CHUNK`] bytes, the last one shorter; its checksum is the hash of the hashes of its chunks.
 //! So the chunks of a large file are hashed by all threads at once. A hash reads some 10 GB/s a core: what a load waits for is memory.
 
+use rayon::prelude::*;
+
 /// Bytes that are hashed at a time; a multiple of every element's size.
 pub const CHUNK: usize = 1 << 20;
 
@@ -48,6 +50,12 @@ pub fn xxh64(bytes: &[u8]) -> u64 {
 #[inline(always)]
 fn round(lane: u64, word: u64) -> u64 {
     lane.wrapping_add(word.wrapping_mul(PRIMES[1])).rotate_left(31).wrapping_mul(PRIMES[0])
+}
+
+/// The checksum of bytes, cut into chunks and hashed in parallel. O(bytes).
+pub fn of_bytes(bytes: &[u8]) -> u64 {
+    let hashes: Vec<u64> = bytes.par_chunks(CHUNK).map(xxh64).collect();
+    of_chunks(&hashes)
 }
 
 /// The checksum of a section whose chunks have these hashes.

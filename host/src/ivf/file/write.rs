@@ -5,9 +5,8 @@ use std::io::{self, BufWriter, Seek, SeekFrom, Write};
 use std::path::Path;
 
 use memmap2::Mmap;
-use rayon::prelude::*;
 
-use super::checksum::{self, CHUNK, xxh64};
+use super::checksum::{self, CHUNK};
 use super::format::{self, HEADER, Places, Section, Shape};
 use crate::error::{Error, FileDefect, Result};
 
@@ -93,9 +92,5 @@ fn put_header(file: &mut File, header: &[u8; HEADER]) -> io::Result<()> {
 
 /// The checksums of all sections of a file.
 pub(super) fn checksums(bytes: &[u8], places: &Places) -> [u64; Section::ALL.len()] {
-    places.clone().map(|place| {
-        let section = &bytes[place.start as usize..place.end as usize];
-        let hashes: Vec<u64> = section.par_chunks(CHUNK).map(xxh64).collect();
-        checksum::of_chunks(&hashes)
-    })
+    places.clone().map(|place| checksum::of_bytes(&bytes[place.start as usize..place.end as usize]))
 }

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use serde::Serialize;
-use warpann::{Device, FlatIndex, Metric};
+use warpann::{FlatIndex, Metric, Placement};
 
 use super::{Times, random};
 use crate::report::{Out, Outcome, positive};
@@ -34,9 +34,9 @@ pub struct Args {
     /// l2, ip or cosine.
     #[arg(long, default_value = "l2", value_parser = parse_metric)]
     pub metric: Metric,
-    /// auto, cpu, gpu, gpu:N or emulator.
+    /// auto, cpu, gpu, gpu:N or emulator; several: gpu:0,gpu:1 are replicas, gpu:0+gpu:1 shards.
     #[arg(long, default_value = "auto")]
-    pub device: Device,
+    pub device: Placement,
     /// Timed runs after one that is not; the median counts.
     #[arg(long, default_value_t = 5, value_parser = positive)]
     pub repeat: usize,
@@ -63,7 +63,7 @@ struct Exact {
 }
 
 pub fn run(args: &Args, out: &Out) -> Outcome {
-    let &Args { k, metric, device, repeat, .. } = args;
+    let &Args { k, metric, repeat, .. } = args;
     let (base, probes, dim) = match (&args.base, &args.query) {
         (Some(base), Some(query)) => {
             let ((base, dim), (mut probes, query_dim)) = (from_file(base)?, from_file(query)?);
@@ -76,7 +76,7 @@ pub fn run(args: &Args, out: &Out) -> Outcome {
         _ => (random(args.n, args.dim, 1)?, random(args.queries, args.dim, 2)?, args.dim),
     };
     let (n, queries) = (base.len() / dim, probes.len() / dim);
-    let mut index = FlatIndex::<f32>::new(dim, metric, device)?;
+    let mut index = FlatIndex::<f32>::new(dim, metric, args.device.clone())?;
     let start = Instant::now();
     index.add(&base)?;
     let build_seconds = start.elapsed().as_secs_f64();

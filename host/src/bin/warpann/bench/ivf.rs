@@ -11,7 +11,7 @@ use warpann::{Element, Error, FlatIndex, Metric, NONE};
 
 use super::{named, write_csv, write_json};
 use crate::chart::{Chart, Series};
-use crate::index::{Place, Recipe, Summary};
+use crate::index::{BATCH, Place, Recipe, Summary};
 use crate::progress::spinning;
 use crate::recall::read_truth;
 use crate::report::{Failure, Out, Outcome, positive};
@@ -155,7 +155,9 @@ fn measure<T: Element>(args: &Args, base: Option<&Vectors>, queries: &Vectors, o
     };
     let probes = exactly::<T>(queries, &args.query)?;
     let (mut index, train_seconds, add_seconds) = match (&args.index, &rows) {
-        (Some(path), _) => (IvfIndex::<T>::load(path, args.place.device, args.place.memory_budget)?, None, None),
+        (Some(path), _) => {
+            (IvfIndex::<T>::load(path, args.place.device.clone(), args.place.memory_budget)?, None, None)
+        }
         (None, Some(rows)) => {
             let train =
                 args.recipe.train.as_ref().map(|path| Ok::<_, Failure>((io::read_vectors(path)?, path))).transpose()?;
@@ -166,7 +168,7 @@ fn measure<T: Element>(args: &Args, base: Option<&Vectors>, queries: &Vectors, o
                 Some((train, path)) => Some(exactly::<T>(train, path)?),
                 None => None,
             };
-            let built = args.recipe.build::<T>(&args.place, dim, rows, None, train.as_deref())?;
+            let built = args.recipe.build::<T>(&args.place, dim, rows, None, train.as_deref(), BATCH)?;
             (built.index, Some(built.train_seconds), Some(built.add_seconds))
         }
         (None, None) => return Ok(()),
@@ -263,7 +265,7 @@ impl Truth {
             let truth = read_truth(path, queries.len() / dim, k, None)?;
             return Ok(Self { k: truth.ids.k, ids: truth.ids.ids });
         }
-        let mut flat = FlatIndex::<T>::new(dim, metric, args.place.device)?;
+        let mut flat = FlatIndex::<T>::new(dim, metric, args.place.device.clone())?;
         let ids = spinning("searching for the true neighbours".into(), || {
             flat.add(base.unwrap_or_default())?;
             flat.search(queries, k)

@@ -1,0 +1,199 @@
+//! k-NN graphs: every vector of a set is a query.
+//!
+//! An exact graph is timed from vectors in host memory to the graph there: handing the vectors to the index, and searching for all of
+//! them. Graphs through inverted files are timed without the build, which has rows of its own; their recall is that of a sample,
+//! searched exactly. A row is right if, for a few vectors, no neighbour comes twice or is the vector itself, distances ascend, and
+//! each is that of float64; and, of an exact graph, if the neighbours are the nearest.
+
+use std::time::Instant;
+
+use warpann::graph::{Graph, KnnGraph, NO_NODE};
+use warpann::ivf::IvfIndex;
+use warpann::{FlatIndex, Metric, NONE};
+
+use crate::ivf::count;
+use crate::machine::Machine;
+use crate::record::{Measured, Record};
+use crate::vectors::{Truth, admits, clustered};
+use crate::{Common, Outcome};
+
+/// Arguments of `graph`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    common: Common,
+    /// Vectors to make.
+    #[arg(long, default_value_t = 1_000_000, value_parser = count)]
+    n: usize,
+    /// Components of a vector to make.
+    #[arg(long, default_value_t = 128, value_parser = count)]
+    dim: usize,
+    /// Neighbours of each.
+    #[arg(long, default_value_t = 10, value_parser = count)]
+    k: usize,
+    /// Make graphs through an inverted file of so many lists; exact unless given.
+    #[arg(long, value_parser = count)]
+    lists: Option<usize>,
+    /// With --lists: lists probed.
+    #[arg(long, value_delimiter = ',', default_value = "8,16,32,64", value_parser = count)]
+    probes: Vec<usize>,
+    /// With --lists: vectors to train on, for each list.
+    #[arg(long, default_value_t = 64, value_parser = count)]
+    train_per_list: usize,
+    /// With --lists: vectors that are searched exactly as well.
+    #[arg(long, default_value_t = 10_000, value_parser = count)]
+    sample: usize,
+    /// Rate of matrix products in f16 with f32 sums, in TFLOP/s: gives the floor that arithmetic sets for exact graphs.
+    #[arg(long, value_parser = crate::exact::positive)]
+    tflops: Option<f64>,
+}
+
+/// Vectors whose neighbours are checked.
+const CHECKED: usize = 8;
+
+/// Measures; true if every result was right.
+pub fn run(args: &Args) -> Outcome<bool> {
+    let machine = Machine::open(args.common.device, args.common.quick)?;
+    let mut record = Record::open(&args.common, &machine)?;
+    let (n, dim) = if args.common.quick { (2_000, 20) } else { (args.n, args.dim) };
+    let base = clustered(n, dim, 1);
+    let job = Job { args, machine, base, dim };
+    match args.lists {
+        Some(lists) => job.inverted(if args.common.quick { lists.min(16) } else { lists }, &mut record)?,
+        None => record.add(job.exact()?)?,
+    }
+    Ok(record.all_verified())
+}
+
+/// Vectors and what is done with them.
+struct Job<'a> {
+    args: &'a Args,
+    machine: Machine,
+    base: Vec<f32>,
+    dim: usize,
+}
+
+impl Job<'_> {
+    fn rows(&self) -> usize {
+        self.base.len() / self.dim
+    }
+
+    fn case(&self, kind: &str) -> String {
+        format!("graph {kind} {}x{} f32", self.rows(), self.dim)
+    }
+
+    /// Time of `reads` times the base, and of writing the graph.
+    fn floor_ms(&self, reads: f64) -> f64 {
+        let results = 8.0 * self.rows() as f64 * self.args.k as f64;
+        self.machine.floor_ms(reads * size_of_val(&self.base[..]) as f64 + results)
+    }
+
+    fn exact(&self) -> Outcome<Measured> {
+        let Self { args, machine, base, dim } = self;
+        let mut milliseconds = Vec::new();
+        let mut last = None;
+        // The first loads kernels and is not counted.
+        for run in 0..=args.common.repeat.unwrap_or(3).max(1) {
+            // Given back before the clock starts.
+            last = None;
+            let mut index = FlatIndex::<f32>::new(*dim, Metric::L2, machine.device())?;
+            let start = Instant::now();
+            index.add(base)?;
+            let made = KnnGraph::new(args.k).run(&index, base)?;
+            if run > 0 {
+                milliseconds.push(1e3 * start.elapsed().as_secs_f64());
+            }
+            last.replace(made);
+        }
+        milliseconds.sort_by(f64::total_cmp);
+        let operations = 2.0 * (self.rows() as f64).powi(2) * *dim as f64;
+        Ok(Measured {
+            case: self.case("exact"),
+            k: args.k,
+            milliseconds,
+            memory_floor_ms: self.floor_ms(1.0),
+            matrix_floor_ms: args.tflops.map(|rate| 1e3 * operations / (rate * 1e12)),
+            verified: last.is_some_and(|(graph, distances)| self.right(&graph, &distances, true)),
+            ..Measured::default()
+        })
+    }
+
+    fn inverted(&self, lists: usize, record: &mut Record) -> Outcome {
+        let Self { args, machine, base, dim } = self;
+        let per_list = if args.common.quick { 40 } else { args.train_per_list };
+        let builder = IvfIndex::<f32>::builder(*dim, lists).seed(1).points_per_centroid(per_list);
+        let mut index = builder.device(machine.device()).build()?;
+        let case = format!("{} lists={lists}", self.case("ivf-flat"));
+        let mut part = |name: &str, milliseconds: f64| {
+            record.add(Measured {
+                case: format!("{name} {case}"),
+                milliseconds: vec![milliseconds],
+                memory_floor_ms: self.floor_ms(1.0),
+                verified: true,
+                ..Measured::default()
+            })
+        };
+        let start = Instant::now();
+        index.train(base)?;
+        part("train", 1e3 * start.elapsed().as_secs_f64())?;
+        let start = Instant::now();
+        index.add(base)?;
+        part("add", 1e3 * start.elapsed().as_secs_f64())?;
+        // The first search makes the device's image of the lists.
+        index.search(&base[..*dim], 1, 1)?;
+        let mut graphs = Vec::new();
+        let numbers = if args.common.quick { &[2, 16][..] } else { &args.probes };
+        for &probes in numbers {
+            index.set_probes(probes)?;
+            let mut milliseconds = Vec::new();
+            let mut made = None;
+            for _ in 0..args.common.repeat.unwrap_or(1).max(1) {
+                made = None;
+                let start = Instant::now();
+                let graph = KnnGraph::new(args.k).run(&index, base)?;
+                milliseconds.push(1e3 * start.elapsed().as_secs_f64());
+                made.replace(graph);
+            }
+            milliseconds.sort_by(f64::total_cmp);
+            graphs.extend(made.map(|(graph, distances)| {
+                let right = self.right(&graph, &distances, false);
+                (probes, milliseconds, graph, right)
+            }));
+        }
+        // One index on the device at a time.
+        drop(index);
+        let mut exact = FlatIndex::<f32>::new(*dim, Metric::L2, machine.device())?;
+        exact.add(base)?;
+        for (probes, milliseconds, graph, verified) in graphs {
+            record.add(Measured {
+                case: format!("{case} probes={probes}"),
+                k: args.k,
+                milliseconds,
+                // The vectors as queries, and every list once.
+                memory_floor_ms: self.floor_ms(2.0),
+                recall: Some(graph.accuracy(&exact, base, args.sample)?),
+                verified,
+                ..Measured::default()
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Whether the neighbours of a few vectors, spread over the base, are what they must be.
+    fn right(&self, graph: &Graph, distances: &[f32], exact: bool) -> bool {
+        let Self { args, base, dim, .. } = self;
+        let (rows, k, dim) = (self.rows(), args.k, *dim);
+        let stored = |id: u64| base.chunks_exact(dim).nth(id as usize).map(<[f32]>::to_vec);
+        (0..CHECKED.min(rows)).map(|at| at * rows / CHECKED.min(rows)).all(|row| {
+            let wide = |&node: &u32| if node == NO_NODE { NONE } else { u64::from(node) };
+            let ids: Vec<u64> = graph.row(row).iter().map(wide).collect();
+            let found = &distances[row * k..(row + 1) * k];
+            if ids.contains(&(row as u64)) || !admits(&base[row * dim..(row + 1) * dim], stored, &ids, found) {
+                return false;
+            }
+            // With the row itself before them they are the k + 1 nearest.
+            let (ids, found) = ([&[row as u64][..], &ids[..]].concat(), [&[0.0][..], found].concat());
+            !exact || Truth::of(base, base, dim, row).confirms(&ids, &found)
+        })
+    }
+}

@@ -1,0 +1,356 @@
+//! The grid of shifted sort: near triangles and vertices of a mesh for many points in space (Park 2019, table 4), beside a KD-tree on
+//! the same data.
+//!
+//! The mesh is a sphere with bumps, of as many triangles as asked for; queries lie evenly in a cube around it. Searched are the
+//! vertices in three dimensions, and the triangles' bounding boxes in six, in both forms of the report. Times are those of the
+//! library's call, queries and results in host memory.
+//!
+//! `recall` is measured on a sample by exact search; a line behind the row says how much farther the last neighbour is than the true
+//! one. A row is right if the distances of the sample are those of its neighbours, ascending, no neighbour twice; a row of the KD-tree
+//! if besides its neighbours are the true ones, but for what f32 cannot tell apart. The tree has as many threads as `--tree-threads`
+//! says: two, unless said otherwise.
+
+use std::time::Instant;
+
+use rayon::prelude::*;
+use warpann::mesh::{BoxForm, Mesh};
+use warpann::shifted::{Quality, ShiftedIndex};
+use warpann::{NONE, Neighbors};
+
+use crate::ivf::count;
+use crate::machine::Machine;
+use crate::record::{Measured, Record, print};
+use crate::vectors::admits;
+use crate::{Common, Outcome};
+
+/// Arguments of `shifted`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    common: Common,
+    /// Triangles of the mesh, about.
+    #[arg(long, default_value_t = 40_000, value_parser = count)]
+    triangles: usize,
+    /// Queries.
+    #[arg(long, default_value_t = 1 << 23, value_parser = count)]
+    queries: usize,
+    /// Neighbours.
+    #[arg(long, value_delimiter = ',', default_value = "2,4,8,16", value_parser = count)]
+    k: Vec<usize>,
+    /// Shifted copies; unless given, the library's choice.
+    #[arg(long, value_parser = count)]
+    shifts: Option<usize>,
+    /// Vectors to look at in each copy; unless given, the library's choice.
+    #[arg(long, value_parser = count)]
+    neighbourhood: Option<usize>,
+    /// Queries that are searched exactly, to compare with.
+    #[arg(long, default_value_t = 10_000, value_parser = count)]
+    sample: usize,
+    /// Queries for the KD-tree: the first of all; all unless given.
+    #[cfg(feature = "peers")]
+    #[arg(long, value_parser = count)]
+    tree_queries: Option<usize>,
+    /// Threads of the KD-tree.
+    #[cfg(feature = "peers")]
+    #[arg(long, default_value_t = 2, value_parser = count)]
+    tree_threads: usize,
+}
+
+/// How much farther away than the true neighbour one of a tree may be that computes in f32.
+const ROUNDING: f64 = 1e-5;
+
+/// One set of vectors to search in.
+struct Set {
+    name: &'static str,
+    dim: usize,
+    base: Vec<f32>,
+    queries: Vec<f32>,
+}
+
+/// Measures the grid; true if every result was right.
+pub fn run(args: &Args) -> Outcome<bool> {
+    let machine = Machine::open(args.common.device, args.common.quick)?;
+    let mut record = Record::open(&args.common, &machine)?;
+    let (triangles, queries) = if args.common.quick { (2_000, 500) } else { (args.triangles, args.queries) };
+    let mesh = bumpy_sphere(triangles);
+    let points = cube(queries);
+    let sets = [
+        Set { name: "vertices", dim: 3, base: mesh.points().to_vec(), queries: points.clone() },
+        boxes(&mesh, &points, BoxForm::MinMax),
+        boxes(&mesh, &points, BoxForm::MinExtent),
+    ];
+    for set in &sets {
+        let grid = Grid { args, machine: &machine, set };
+        grid.run(&mut record)?;
+    }
+    Ok(record.all_verified())
+}
+
+fn boxes(mesh: &Mesh, points: &[f32], form: BoxForm) -> Set {
+    Set { name: form.name(), dim: 6, base: mesh.boxes(form), queries: form.points(points) }
+}
+
+struct Grid<'a> {
+    args: &'a Args,
+    machine: &'a Machine,
+    set: &'a Set,
+}
+
+impl Grid<'_> {
+    fn run(&self, record: &mut Record) -> Outcome {
+        let Self { args, machine, set } = *self;
+        let mut builder = ShiftedIndex::builder(set.dim).device(machine.device());
+        if let Some(shifts) = args.shifts {
+            builder = builder.shifts(shifts);
+        }
+        if let Some(positions) = args.neighbourhood {
+            builder = builder.neighbourhood(positions);
+        }
+        let mut index = builder.clone().build()?;
+        let milliseconds = self.timed(|| {
+            index = builder.clone().build()?;
+            Ok(index.add(&set.base)?)
+        })?;
+        let (case, shifts) = (self.case(), index.shifts());
+        record.add(Measured {
+            case: format!("shifted-build {case} shifts={shifts}"),
+            milliseconds,
+            memory_floor_ms: machine.floor_ms(size_of_val(&set.base[..]) as f64),
+            verified: index.len() == set.base.len() / set.dim,
+            ..Measured::default()
+        })?;
+        let queries = set.queries.len() / set.dim;
+        for &k in if args.common.quick { &[2, 8][..] } else { &args.k } {
+            let mut found = Neighbors { k, ids: vec![NONE; queries * k], distances: vec![0.0; queries * k] };
+            let milliseconds =
+                self.timed(|| Ok(index.search_into(&set.queries, k, &mut found.ids, &mut found.distances)?))?;
+            let bytes = size_of_val(&set.queries[..]) + queries * k * 8;
+            let measured = Measured {
+                case: format!("shifted {case} nq={queries} shifts={shifts}"),
+                k,
+                milliseconds,
+                memory_floor_ms: machine.floor_ms(bytes as f64),
+                ..Measured::default()
+            };
+            self.record(record, &index, &found, measured, false)?;
+            self.tree(record, &index, k)?;
+        }
+        let mut joined = None;
+        let k = 8;
+        let milliseconds = self.timed(|| {
+            joined = Some(index.self_join(k)?);
+            Ok(())
+        })?;
+        if let Some(found) = joined {
+            let quality = index.quality(&found, None, args.sample, machine.device())?;
+            let bytes = size_of_val(&set.base[..]) + found.ids.len() * 8;
+            record.add(Measured {
+                case: format!("shifted-join {case} shifts={shifts}"),
+                k,
+                milliseconds,
+                memory_floor_ms: machine.floor_ms(bytes as f64),
+                recall: Some(quality.recall),
+                verified: self.admitted(&set.base, &found, index.len()),
+                ..Measured::default()
+            })?;
+        }
+        Ok(())
+    }
+
+    /// The first words of a case.
+    fn case(&self) -> String {
+        let Set { name, dim, base, .. } = self.set;
+        format!("{name} {}x{dim} f32", base.len() / dim)
+    }
+
+    /// One call without a watch, then some with, ascending.
+    fn timed(&self, mut call: impl FnMut() -> Outcome) -> Outcome<Vec<f64>> {
+        call()?;
+        let mut milliseconds = Vec::new();
+        for _ in 0..self.args.common.repeat.unwrap_or(5).max(1) {
+            let start = Instant::now();
+            call()?;
+            milliseconds.push(1e3 * start.elapsed().as_secs_f64());
+        }
+        milliseconds.sort_by(f64::total_cmp);
+        Ok(milliseconds)
+    }
+
+    /// Adds a row with what was found of the first queries, and a line about its quality.
+    fn record(
+        &self,
+        record: &mut Record,
+        index: &ShiftedIndex,
+        found: &Neighbors,
+        measured: Measured,
+        exact: bool,
+    ) -> Outcome {
+        let queries = &self.set.queries[..found.queries() * self.set.dim];
+        let quality = index.quality(found, Some(queries), self.args.sample, self.machine.device())?;
+        let admitted = self.admitted(queries, found, self.args.sample);
+        let none_is_farther = quality.epsilon.max <= ROUNDING && quality.epsilon.unbounded == 0;
+        let verified = admitted && (!exact || none_is_farther);
+        record.add(Measured { recall: Some(quality.recall), verified, ..measured })?;
+        let Quality { queries, epsilon, .. } = quality;
+        let mean =
+            format_args!("{:.5} in the mean, {:.5} for 99 %, {:.5} at most", epsilon.mean, epsilon.p99, epsilon.max);
+        print(format_args!("  epsilon {mean}; {} of {queries} queries without bound\n", epsilon.unbounded))
+    }
+
+    /// Whether the answers to `sample` of `queries` may be approximate ones.
+    fn admitted(&self, queries: &[f32], found: &Neighbors, sample: usize) -> bool {
+        let Set { dim, base, .. } = self.set;
+        let stored = |id: u64| base.chunks_exact(*dim).nth(usize::try_from(id).ok()?).map(<[f32]>::to_vec);
+        let step = (found.queries() / sample.max(1)).max(1);
+        (0..found.queries()).into_par_iter().step_by(step).all(|query| {
+            let (ids, distances) = found.row(query);
+            admits(&queries[query * dim..(query + 1) * dim], stored, ids, distances)
+        })
+    }
+
+    /// The KD-tree, exact, on some threads of the CPU.
+    #[cfg(feature = "peers")]
+    fn tree(&self, record: &mut Record, index: &ShiftedIndex, k: usize) -> Outcome {
+        match self.set.dim {
+            3 => self.tree_of::<3>(record, index, k),
+            _ => self.tree_of::<6>(record, index, k),
+        }
+    }
+
+    #[cfg(feature = "peers")]
+    fn tree_of<const DIM: usize>(&self, record: &mut Record, index: &ShiftedIndex, k: usize) -> Outcome {
+        use std::num::NonZero;
+
+        use kiddo::{ImmutableKdTree, SquaredEuclidean};
+        use rayon::ThreadPoolBuilder;
+
+        use crate::Failure;
+
+        let Self { args, machine, set } = *self;
+        let (points, _) = set.base.as_chunks::<DIM>();
+        let (queries, _) = set.queries.as_chunks::<DIM>();
+        let queries = &queries[..args.tree_queries.unwrap_or(queries.len()).min(queries.len())];
+        let (Ok(tree), Some(most)) = (ImmutableKdTree::<f32, DIM>::new_from_slice(points), NonZero::new(k)) else {
+            return Ok(());
+        };
+        let pool = ThreadPoolBuilder::new().num_threads(args.tree_threads).build().map_err(Failure::Threads)?;
+        let mut found = Neighbors { k, ids: vec![NONE; queries.len() * k], distances: vec![0.0; queries.len() * k] };
+        let start = Instant::now();
+        pool.install(|| {
+            let slots = found.ids.par_chunks_exact_mut(k).zip(found.distances.par_chunks_exact_mut(k));
+            queries.par_iter().zip(slots).with_min_len(64).for_each(|(query, (ids, distances))| {
+                let nearest = tree.query(query).nearest_n::<SquaredEuclidean<f32>>(most).execute();
+                for (place, item) in nearest.into_iter().enumerate() {
+                    (ids[place], distances[place]) = (u64::from(item.item), item.distance);
+                }
+            });
+        });
+        let milliseconds = 1e3 * start.elapsed().as_secs_f64();
+        // Its distances are sums in f32, and so is its order: what is compared are the canonical ones of the vectors it names.
+        let slots = found.ids.par_chunks_exact_mut(k).zip(found.distances.par_chunks_exact_mut(k));
+        queries.par_iter().zip(slots).for_each(|(query, (ids, distances))| {
+            let canonical = |&id: &u64| {
+                let point = usize::try_from(id).ok().and_then(|id| points.get(id));
+                (point.map_or(f32::INFINITY, |point| warpann::metric::canonical(warpann::Metric::L2, query, point)), id)
+            };
+            let mut pairs: Vec<(f32, u64)> = ids.iter().map(canonical).collect();
+            pairs.sort_unstable_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
+            for (place, pair) in pairs.into_iter().enumerate() {
+                (distances[place], ids[place]) = pair;
+            }
+        });
+        let bytes = size_of_val(queries) + found.ids.len() * 8;
+        let measured = Measured {
+            peer: Some(KD_TREE),
+            case: format!("shifted {} nq={} threads={}", self.case(), queries.len(), args.tree_threads),
+            k,
+            milliseconds: vec![milliseconds],
+            memory_floor_ms: machine.floor_ms(bytes as f64),
+            ..Measured::default()
+        };
+        self.record(record, index, &found, measured, true)
+    }
+
+    /// Without the crate there is no tree.
+    #[cfg(not(feature = "peers"))]
+    fn tree(&self, _: &mut Record, _: &ShiftedIndex, _: usize) -> Outcome {
+        Ok(())
+    }
+}
+
+/// The tree and its version, as records name it.
+#[cfg(feature = "peers")]
+const KD_TREE: (&str, &str) = ("kiddo", "6.3.0");
+
+/// A sphere of about `triangles` triangles between `2 n` meridians and `n` circles of latitude, with bumps and a little noise.
+fn bumpy_sphere(triangles: usize) -> Mesh {
+    let rings = ((triangles as f64 / 4.0).sqrt() as usize).max(2);
+    let sectors = 2 * rings;
+    let mut state = 1;
+    let mut vertex = |ring: usize, sector: usize| {
+        let (sin, cos) = (std::f64::consts::PI * ring as f64 / rings as f64).sin_cos();
+        let turn = std::f64::consts::TAU * sector as f64 / sectors as f64;
+        let bumps = 0.15 * (5.0 * turn).sin() * sin + 0.1 * (9.0 * cos).cos();
+        let radius = 1.0 + bumps + 0.01 * (random(&mut state) - 0.5);
+        [radius * sin * turn.cos(), radius * sin * turn.sin(), radius * cos].map(|x| x as f32)
+    };
+    let mut mesh = Mesh::default();
+    mesh.vertices.push(vertex(0, 0));
+    for ring in 1..rings {
+        mesh.vertices.extend((0..sectors).map(|sector| vertex(ring, sector)));
+    }
+    mesh.vertices.push(vertex(rings, 0));
+    // Vertex of a ring; the poles are rings of one.
+    let last = mesh.vertices.len() - 1;
+    let at = |ring: usize, sector: usize| match ring {
+        0 => 0,
+        _ if ring == rings => last as u32,
+        _ => (1 + (ring - 1) * sectors + sector % sectors) as u32,
+    };
+    for ring in 0..rings {
+        for sector in 0..sectors {
+            let [a, b, c, d] = [(0, 0), (0, 1), (1, 0), (1, 1)].map(|(down, on)| at(ring + down, sector + on));
+            if ring > 0 {
+                mesh.triangles.push([a, b, c]);
+            }
+            if ring + 1 < rings {
+                mesh.triangles.push([b, d, c]);
+            }
+        }
+    }
+    mesh
+}
+
+/// Points that lie evenly in a cube a little larger than the sphere, row-major.
+fn cube(points: usize) -> Vec<f32> {
+    let mut state = 2;
+    (0..3 * points).map(|_| (2.8 * random(&mut state) - 1.4) as f32).collect()
+}
+
+/// A number in [0, 1), of a linear congruential generator (Knuth's multiplier).
+fn random(state: &mut u64) -> f64 {
+    *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+    (*state >> 11) as f64 / (1u64 << 53) as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_sphere_is_closed() {
+        let mesh = bumpy_sphere(2_000);
+        assert!((1_800..=2_000).contains(&mesh.triangles.len()), "{}", mesh.triangles.len());
+        // Every edge belongs to two triangles, which run through it in opposite directions; Euler's formula holds.
+        let edges = |turn: usize| mesh.triangles.iter().map(move |corners| (corners[turn], corners[(turn + 1) % 3]));
+        let mut directed: Vec<(u32, u32)> = (0..3).flat_map(edges).collect();
+        directed.sort_unstable();
+        let mut unique = directed.clone();
+        unique.dedup();
+        assert_eq!(unique.len(), directed.len());
+        assert!(directed.iter().all(|&(a, b)| a != b && directed.binary_search(&(b, a)).is_ok()));
+        assert_eq!(mesh.vertices.len() + mesh.triangles.len() - directed.len() / 2, 2);
+        let radii = mesh.vertices.iter().map(|v| v.iter().map(|x| x * x).sum::<f32>().sqrt());
+        assert!(radii.into_iter().all(|radius| (0.7..1.3).contains(&radius)));
+    }
+}

@@ -1,0 +1,46 @@
+//! `warpann components`.
+
+use std::path::PathBuf;
+
+use serde::Serialize;
+use warpann::graph::Graph;
+
+use crate::report::{Out, Outcome};
+
+/// Arguments of `components`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The graph: ids of neighbours, in ibin, npy, ivecs or bin. Edges are read in both directions.
+    #[arg(long, value_name = "FILE")]
+    graph: PathBuf,
+}
+
+#[derive(Serialize)]
+struct Report {
+    nodes: usize,
+    edges: usize,
+    components: usize,
+    /// Largest first.
+    sizes: Vec<Size>,
+}
+
+/// Components of one size.
+#[derive(Serialize)]
+struct Size {
+    nodes: u64,
+    components: usize,
+}
+
+/// Prints how many components there are, of which sizes.
+pub fn run(args: &Args, out: &Out) -> Outcome {
+    let graph = Graph::read(&args.graph)?;
+    let all = graph.components().sizes;
+    let sizes = all.chunk_by(|a, b| a == b).map(|same| Size { nodes: same[0], components: same.len() }).collect();
+    let report = Report { nodes: graph.len(), edges: graph.edges(), components: all.len(), sizes };
+    out.field("graph", format_args!("{} nodes, {} edges", report.nodes, report.edges))?;
+    out.field("components", report.components)?;
+    for Size { nodes, components } in &report.sizes {
+        out.line(format_args!("{components:>12} of {nodes} nodes"))?;
+    }
+    out.object(&report)
+}

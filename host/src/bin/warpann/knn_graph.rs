@@ -1,0 +1,227 @@
+//! `warpann knn-graph`.
+
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use serde::Serialize;
+use warpann::graph::{Graph, GraphIndex, KnnGraph, Progress};
+use warpann::io::{self, Vectors};
+use warpann::ivf::{IndexInfo, IvfIndex};
+use warpann::{Device, Element, Error, FlatIndex, Metric};
+
+use crate::index::describe;
+use crate::progress::{spinning, watched};
+use crate::report::{Out, Outcome, parse_bytes, positive};
+use crate::search::parse_metric;
+use crate::vectors::{exactly, with_element};
+
+/// Arguments of `knn-graph`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Vectors whose graph is made: fvecs, bvecs, fbin, u8bin, i8bin or npy. Each is a node, numbered from 0.
+    #[arg(long, value_name = "FILE")]
+    base: PathBuf,
+    /// Neighbours of each vector, which is not among them itself.
+    #[arg(long, default_value_t = 10)]
+    k: usize,
+    /// An index of the base, which `warpann build` made without --ids: faster, and misses some neighbours. The graph is exact without.
+    #[arg(long, value_name = "INDEX", conflicts_with = "metric")]
+    index: Option<PathBuf>,
+    /// With --index: lists to search for each vector; unless given, the number that the index holds.
+    #[arg(long, requires = "index", value_parser = positive)]
+    probes: Option<usize>,
+    /// l2 (squared Euclidean distance), ip (inner product) or cosine.
+    #[arg(long, default_value = "l2", value_parser = parse_metric)]
+    metric: Metric,
+    /// auto, cpu, gpu, gpu:N, or emulator (checks the GPU's kernels on the CPU; very slow).
+    #[arg(long, default_value = "auto")]
+    device: Device,
+    /// Memory that the index may use on its device, in bytes or with K, M, G, T.
+    #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
+    memory_budget: Option<u64>,
+    /// Write the graph: ibin or npy, a row of k u32 ids for each vector, nearest first, all ones where there is no neighbour.
+    ///
+    /// While the run is at work, its results are in FILE.part and FILE.journal. If it is stopped, the same command goes on where it was
+    /// and writes the same file.
+    #[arg(long, value_name = "FILE")]
+    out: PathBuf,
+    /// Write the distances of the neighbours as well: fbin or npy.
+    #[arg(long, value_name = "FILE")]
+    distances: Option<PathBuf>,
+    /// With --index: vectors that are searched exactly, to estimate the share of true neighbours found; 0 for none.
+    #[arg(long, value_name = "N", default_value_t = 10_000)]
+    sample: usize,
+    /// Vectors that are searched and written at a time; unless given, about a second's.
+    #[arg(long, value_name = "N", value_parser = positive)]
+    batch: Option<usize>,
+    /// Throw away what an interrupted run has left.
+    #[arg(long)]
+    restart: bool,
+}
+
+#[derive(Serialize)]
+struct Report {
+    device: String,
+    /// What was opened, if it was an index.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    index: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    probes: Option<usize>,
+    metric: &'static str,
+    element: &'static str,
+    dim: usize,
+    base: usize,
+    k: usize,
+    /// Vectors whose neighbours an interrupted run had left.
+    resumed: usize,
+    load_seconds: f64,
+    build_seconds: f64,
+    graph_seconds: f64,
+    rows_per_second: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    accuracy: Option<Accuracy>,
+}
+
+/// The share of true neighbours found.
+#[derive(Serialize, Clone, Copy)]
+struct Accuracy {
+    estimate: f64,
+    sample: usize,
+    seconds: f64,
+}
+
+/// Makes the graph, prints the report.
+pub fn run(args: &Args, out: &Out) -> Outcome {
+    // Everything that can be refused without work is refused first.
+    if args.k == 0 {
+        return Err(Error::ZeroK.into());
+    }
+    KnnGraph::check_paths(&args.out, args.distances.as_deref())?;
+    let start = Instant::now();
+    let base = io::read_vectors(&args.base)?;
+    let report = match &args.index {
+        Some(path) => {
+            let info = IndexInfo::read(path)?;
+            if base.rows() > 0 && base.dim() != info.dim {
+                return Err(Error::WrongDimension { expected: info.dim, actual: base.dim() }.into());
+            }
+            with_element!(info.element, T => by_index::<T>(args, path, &base, start)?)
+        }
+        None => with_element!(base.element(), T => exact::<T>(args, &base, start)?),
+    };
+    print(&report, args, out)
+}
+
+fn by_index<T: Element>(args: &Args, path: &Path, base: &Vectors, start: Instant) -> Outcome<Report> {
+    let rows = exactly::<T>(base, &args.base)?;
+    let load_seconds = start.elapsed().as_secs_f64();
+    let start = Instant::now();
+    let mut index = IvfIndex::<T>::load(path, args.device, args.memory_budget)?;
+    if let Some(probes) = args.probes {
+        index.set_probes(probes)?;
+    }
+    let build_seconds = start.elapsed().as_secs_f64();
+    let mut report = make(args, &index, &rows, index.device(), load_seconds, build_seconds)?;
+    report.index = Some(describe(index.encoding(), index.lists()));
+    report.probes = Some(index.probes());
+    let (dim, metric) = (index.dim(), index.metric());
+    // The device's memory is for the exact index now.
+    drop(index);
+    if args.sample > 0 {
+        let start = Instant::now();
+        let estimate = spinning(format!("searching {} vectors exactly", args.sample), || -> Outcome<f64> {
+            let exact = flat::<T>(args, dim, metric, &rows)?;
+            Ok(Graph::read(&args.out)?.accuracy(&exact, &rows, args.sample)?)
+        })?;
+        let sample = args.sample.min(report.base);
+        report.accuracy = Some(Accuracy { estimate, sample, seconds: start.elapsed().as_secs_f64() });
+    }
+    Ok(report)
+}
+
+fn exact<T: Element>(args: &Args, base: &Vectors, start: Instant) -> Outcome<Report> {
+    let rows = exactly::<T>(base, &args.base)?;
+    let load_seconds = start.elapsed().as_secs_f64();
+    let start = Instant::now();
+    let index = flat::<T>(args, base.dim(), args.metric, &rows)?;
+    let build_seconds = start.elapsed().as_secs_f64();
+    make(args, &index, &rows, index.device(), load_seconds, build_seconds)
+}
+
+/// An exact index of the base.
+fn flat<T: Element>(args: &Args, dim: usize, metric: Metric, rows: &[T]) -> Outcome<FlatIndex<T>> {
+    let mut builder = FlatIndex::<T>::builder(dim).metric(metric).device(args.device);
+    if let Some(budget) = args.memory_budget {
+        builder = builder.memory_budget(budget);
+    }
+    let mut index = builder.build()?;
+    index.add(rows)?;
+    Ok(index)
+}
+
+/// Writes the graph.
+fn make<T: Element>(
+    args: &Args,
+    index: &impl GraphIndex<T>,
+    base: &[T],
+    device: String,
+    load_seconds: f64,
+    build_seconds: f64,
+) -> Outcome<Report> {
+    let mut graph = KnnGraph::new(args.k).restart(args.restart);
+    if let Some(batch) = args.batch {
+        graph = graph.batch(batch);
+    }
+    let rows = index.len();
+    let bar = watched().then(|| ProgressBar::with_draw_target(Some(rows as u64), ProgressDrawTarget::stderr()));
+    if let (Some(bar), Ok(style)) = (&bar, ProgressStyle::with_template("{bar:40} {pos} of {len} vectors, {eta} left"))
+    {
+        bar.set_style(style);
+    }
+    let mut watch = |Progress { done, .. }: Progress| bar.iter().for_each(|bar| bar.set_position(done as u64));
+    let start = Instant::now();
+    let resumed = graph.write(index, base, &args.out, args.distances.as_deref(), &mut watch)?;
+    let graph_seconds = start.elapsed().as_secs_f64();
+    if let Some(bar) = bar {
+        bar.finish_and_clear();
+    }
+    Ok(Report {
+        device,
+        index: None,
+        probes: None,
+        metric: index.metric().name(),
+        element: T::TYPE.name(),
+        dim: index.dim(),
+        base: rows,
+        k: args.k,
+        resumed,
+        load_seconds,
+        build_seconds,
+        graph_seconds,
+        rows_per_second: (rows - resumed) as f64 / graph_seconds.max(f64::MIN_POSITIVE),
+        accuracy: None,
+    })
+}
+
+fn print(report: &Report, args: &Args, out: &Out) -> Outcome {
+    let Report { dim, element, metric, base, k, resumed, .. } = report;
+    out.field("device", &report.device)?;
+    out.field("base", format_args!("{base} vectors, dimension {dim}, {element}"))?;
+    if let (Some(index), Some(probes)) = (&report.index, report.probes) {
+        out.field("index", format_args!("{index}, {probes} probes"))?;
+    }
+    out.field("load", format_args!("{:.3} s", report.load_seconds))?;
+    let build = if report.index.is_some() { "open" } else { "build" };
+    out.field(build, format_args!("{:.3} s", report.build_seconds))?;
+    if *resumed > 0 {
+        out.field("resumed", format_args!("{resumed} vectors were done before"))?;
+    }
+    out.field("search", format_args!("{:.3} s, {:.0} vectors/s", report.graph_seconds, report.rows_per_second))?;
+    if let Some(Accuracy { estimate, sample, seconds }) = report.accuracy {
+        let text = format_args!("{estimate:.6} of the true neighbours, by {sample} exact searches in {seconds:.3} s");
+        out.field("accuracy", text)?;
+    }
+    out.field("graph", format_args!("k = {k}, metric {metric}, in {}", args.out.display()))?;
+    out.object(report)
+}

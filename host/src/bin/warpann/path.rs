@@ -1,0 +1,60 @@
+//! `warpann path`.
+
+use std::path::PathBuf;
+
+use serde::Serialize;
+use warpann::graph::Graph;
+use warpann::{Metric, io};
+
+use crate::report::{Failure, Out, Outcome};
+use crate::search::parse_metric;
+use crate::vectors::with_element;
+
+/// Arguments of `path`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The graph: ids of neighbours, in ibin, npy, ivecs or bin. Edges are read in both directions.
+    #[arg(long, value_name = "FILE")]
+    graph: PathBuf,
+    /// The vectors that it is a graph of: fvecs, bvecs, fbin, u8bin, i8bin or npy.
+    #[arg(long, value_name = "FILE")]
+    base: PathBuf,
+    /// The first node.
+    #[arg(long, value_name = "NODE")]
+    from: u64,
+    /// The last node.
+    #[arg(long, value_name = "NODE")]
+    to: u64,
+    /// l2 (squared Euclidean distance), ip (inner product) or cosine; of these two the largest edge is the least similar one.
+    #[arg(long, default_value = "l2", value_parser = parse_metric)]
+    metric: Metric,
+}
+
+#[derive(Serialize)]
+struct Report {
+    metric: &'static str,
+    nodes: Vec<u64>,
+    /// None if there is no edge.
+    largest: Option<f32>,
+}
+
+/// Prints the nodes, one a line, then the largest edge.
+pub fn run(args: &Args, out: &Out) -> Outcome {
+    let graph = Graph::read(&args.graph)?;
+    let base = io::read_vectors(&args.base)?;
+    let path = with_element!(base.element(), T => {
+        let Some(rows) = base.as_slice::<T>() else {
+            return Err(Failure::Message("the base is of another element type".into()));
+        };
+        // A file without rows may state no dimension; it has no node to start from either.
+        graph.path(rows, base.dim().max(1), args.metric, args.from, args.to)?
+    });
+    for node in &path.nodes {
+        out.line(node)?;
+    }
+    match path.largest {
+        Some(largest) => out.line(format_args!("largest edge {largest}"))?,
+        None => out.line("no edge")?,
+    }
+    out.object(&Report { metric: args.metric.name(), nodes: path.nodes, largest: path.largest })
+}

@@ -1,0 +1,166 @@
+//! `build --mpi` and `search --mpi`: every rank runs the same command, rank 0 speaks.
+//!
+//! What a rank does by itself, such as reading its files, ends in [`agree`], so that none waits for one that has failed.
+
+use std::path::Path;
+use std::time::Instant;
+
+use serde::Serialize;
+use warpann::distributed::{Mpi, Ranks, Sharded, agree, part};
+use warpann::ivf::{IvfIndex, SearchOptions};
+use warpann::{Device, Element, FlatIndex, Placement, device_info};
+
+use crate::index::{Place, describe};
+use crate::report::{Failure, Out, Outcome, complain};
+use crate::search::{About, BaseFiles, IndexFiles, Job, Report, flat_builder};
+use crate::vectors::{exactly, with_element};
+use crate::{build, search};
+
+/// Starts MPI and does `work` at every rank. If it fails anywhere, rank 0 says why, and all exit with a failure.
+pub fn with_ranks(work: impl FnOnce(&Mpi) -> Outcome) -> Outcome {
+    let ranks = Mpi::start()?;
+    let done = match work(&ranks) {
+        // The reader of our output has seen enough.
+        Err(Failure::Output(error)) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
+        done => done,
+    };
+    agree(&ranks, done).map_err(|failure| {
+        // Now, while MPI runs: once a process has exited with a failure, mpirun ends the others.
+        if ranks.rank() == 0 {
+            complain(format_args!("error: {failure}"));
+        }
+        Failure::Told
+    })
+}
+
+/// The devices of this rank: what was asked for, or one of the machine's GPUs by turns.
+fn placement(asked: &Placement, ranks: &Mpi) -> Placement {
+    match device_info::devices() {
+        Ok(devices) if *asked == Device::Auto && !devices.is_empty() => {
+            Device::Gpu(ranks.local_rank() % devices.len()).into()
+        }
+        _ => asked.clone(),
+    }
+}
+
+/// What is said of an index where every rank has a shard.
+fn about_all(shard: About, vectors: u64, ranks: &Mpi) -> About {
+    let mut about = shard;
+    (about.device, about.vectors) = (of_all(about.device, ranks), vectors);
+    about
+}
+
+/// What is said of a device where every rank has one.
+fn of_all(device: String, ranks: &Mpi) -> String {
+    format!("{} ranks, rank 0 on {device}", ranks.count())
+}
+
+/// `search --mpi`; the report is rank 0's.
+pub fn search(args: &search::Args, ranks: &Mpi) -> Outcome<Option<Report>> {
+    agree(ranks, args.check())?;
+    match (&args.index, &args.base) {
+        (Some(index), _) => search_index(args, index, ranks),
+        (None, Some(base)) => search_base(args, base, ranks),
+        // The command line says that one of them is given.
+        (None, None) => Ok(None),
+    }
+}
+
+fn search_index(args: &search::Args, path: &Path, ranks: &Mpi) -> Outcome<Option<Report>> {
+    let start = Instant::now();
+    let IndexFiles { info, queries, truth } = agree(ranks, IndexFiles::read(args, &part(path, ranks)))?;
+    with_element!(info.element, T => {
+        let queries = agree(ranks, exactly::<T>(&queries, &args.query))?;
+        let load_seconds = start.elapsed().as_secs_f64();
+        let start = Instant::now();
+        let index = Sharded::<_, IvfIndex<T>>::load(ranks, path, placement(&args.device, ranks), args.memory_budget)?;
+        let build_seconds = start.elapsed().as_secs_f64();
+        let about = about_all(About::ivf(index.shard(), args), index.len(), ranks);
+        let options = SearchOptions { probes: about.probes, ..SearchOptions::default() };
+        let start = Instant::now();
+        let found = index.search(&queries, args.k, &options)?;
+        let seconds = start.elapsed().as_secs_f64();
+        let job = Job { args, about, queries, base: None, truth: truth.as_ref(), load_seconds, build_seconds };
+        found.map(|found| job.report(&found.ids, &found.distances, seconds)).transpose()
+    })
+}
+
+fn search_base(args: &search::Args, path: &Path, ranks: &Mpi) -> Outcome<Option<Report>> {
+    let start = Instant::now();
+    let BaseFiles { base, queries, truth, dim } = agree(ranks, BaseFiles::read(args, path))?;
+    with_element!(base.element(), T => {
+        // They are of the same type now.
+        let read = exactly::<T>(&base, path).and_then(|rows| Ok((rows, exactly::<T>(&queries, &args.query)?)));
+        let (rows, queries) = agree(ranks, read)?;
+        let load_seconds = start.elapsed().as_secs_f64();
+        let start = Instant::now();
+        let builder = flat_builder::<T>(args, dim).device(placement(&args.device, ranks));
+        let index = Sharded::<_, FlatIndex<T>>::build(ranks, builder, &rows)?;
+        let build_seconds = start.elapsed().as_secs_f64();
+        let about = about_all(About::flat(index.shard()), index.len(), ranks);
+        let start = Instant::now();
+        let found = index.search(&queries, args.k)?;
+        let seconds = start.elapsed().as_secs_f64();
+        let job = Job { args, about, queries, base: Some(&*rows), truth: truth.as_ref(), load_seconds, build_seconds };
+        found.map(|found| job.report(&found.ids, &found.distances, seconds)).transpose()
+    })
+}
+
+#[derive(Serialize)]
+struct Built {
+    device: String,
+    ranks: usize,
+    index: String,
+    element: &'static str,
+    metric: &'static str,
+    dim: usize,
+    vectors: u64,
+    load_seconds: f64,
+    build_seconds: f64,
+    save_seconds: f64,
+    /// Rank 0's.
+    file: String,
+}
+
+/// `build --mpi`.
+pub fn build(args: &build::Args, ranks: &Mpi, out: &Out) -> Outcome {
+    let start = Instant::now();
+    let files = agree(ranks, build::Files::read(args))?;
+    let (dim, ids) = (files.base.dim(), files.ids.as_ref().map(|ids| &ids.ids[..]));
+    let place = Place { device: placement(&args.place.device, ranks), ..args.place };
+    let built = with_element!(files.base.element(), T => {
+        let (rows, train) = agree(ranks, files.exactly::<T>(args))?;
+        let load_seconds = start.elapsed().as_secs_f64();
+        let start = Instant::now();
+        let builder = agree(ranks, args.recipe.builder::<T>(&place, dim, files.base.rows()))?;
+        let index = Sharded::<_, IvfIndex<T>>::build(ranks, builder, &rows, ids, train.as_deref())?;
+        let build_seconds = start.elapsed().as_secs_f64();
+        let start = Instant::now();
+        index.save(&args.out)?;
+        let shard = index.shard();
+        Built {
+            device: of_all(shard.device(), ranks),
+            ranks: ranks.count(),
+            index: describe(shard.encoding(), shard.lists()),
+            element: T::TYPE.name(),
+            metric: shard.metric().name(),
+            dim,
+            vectors: index.len(),
+            load_seconds,
+            build_seconds,
+            save_seconds: start.elapsed().as_secs_f64(),
+            file: part(&args.out, ranks).display().to_string(),
+        }
+    });
+    if ranks.rank() > 0 {
+        return Ok(());
+    }
+    let Built { device, index, element, metric, vectors, .. } = &built;
+    out.field("device", device)?;
+    out.field("vectors", format_args!("{vectors}, dimension {dim}, {element}, metric {metric}"))?;
+    out.field("index", index)?;
+    out.field("load", format_args!("{:.3} s", built.load_seconds))?;
+    out.field("build", format_args!("{:.3} s", built.build_seconds))?;
+    out.field("save", format_args!("{:.3} s, {} and so on", built.save_seconds, built.file))?;
+    out.object(&built)
+}

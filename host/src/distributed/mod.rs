@@ -1,0 +1,290 @@
+//! Search beyond one machine: ranks that each hold a shard, and answer as one index.
+//!
+//! # Problem and algorithm
+//! A base that no machine holds is divided into shards of contiguous rows, one a rank (a process, on this machine or another). Each
+//! query goes to every shard, and the k best of all shards' k best are the k best of the base (Johnson, Douze and Jégou,
+//! "Billion-scale similarity search with GPUs", section 5.4):
+//!
+//! ```text
+//! build, inverted file: rank 0 trains; its centroids and codebooks go to every rank
+//! build:                rank r of R adds rows [n·r/R, n·(r+1)/R), under the ids that they have in the whole base
+//! search:               every rank searches all queries in its shard; rank 0 merges by (distance, lower id)
+//! ```
+//!
+//! # Results
+//! The same bits as one index of the whole base. A canonical distance ([`crate::metric`]) depends on the query and the vector alone; which
+//! lists a query probes depends on the centroids alone; every shard returns exactly its k best. So the merged k best by (distance, lower id)
+//! are those of one index.
+//!
+//! # Failure
+//! A rank that fails must not leave the others waiting for it. Before ranks exchange results they [`agree`] that all have one; if any
+//! has failed, it returns its own error and all others [`Error::RankFailed`], and every rank may go on to the next call. A process that dies
+//! is the transport's matter: MPI ends the others.
+//!
+//! # Cost
+//! A search: that of the shard, and 12 bytes a result from each rank to rank 0, which merges R · queries · k results. Building an inverted file:
+//! the centroids and codebooks once to each rank.
+//!
+//! What carries bytes between ranks is a [`Ranks`]; `Mpi`, in builds with the feature `mpi`, is one.
+
+#[cfg(feature = "mpi")]
+mod mpi;
+
+use std::fmt::Display;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+#[cfg(feature = "mpi")]
+pub use self::mpi::Mpi;
+use crate::ivf::{IvfIndexBuilder, SearchOptions};
+use crate::{
+    Element, Error, FlatIndex, FlatIndexBuilder, IvfIndex, Metric, NONE, Neighbors, Placement, Result, shards,
+};
+
+/// A group of processes that call the same collective operations in the same order, each in one thread.
+///
+/// An operation returns when this rank's part is done. It does not fail: if a rank is lost, the transport ends the program.
+pub trait Ranks {
+    /// The number of this rank, from 0.
+    fn rank(&self) -> usize;
+    /// How many ranks there are; at least 1.
+    fn count(&self) -> usize;
+    /// Collective: the bytes that rank 0 gives, at every rank; what others give is not looked at.
+    fn broadcast(&self, bytes: Vec<u8>) -> Vec<u8>;
+    /// Collective: at rank 0 the bytes that every rank gives, in the order of ranks; nothing at the others.
+    fn gather(&self, bytes: Vec<u8>) -> Vec<Vec<u8>>;
+}
+
+/// The rows of a base of `rows` that belong to a rank: contiguous, all rows once, as many as another's give or take one.
+pub fn share(rows: usize, ranks: &impl Ranks) -> Range<usize> {
+    let (rank, count) = (ranks.rank() as u128, ranks.count() as u128);
+    // The quotients are at most `rows`.
+    let start = |rank: u128| (rows as u128 * rank / count) as usize;
+    start(rank)..start(rank + 1)
+}
+
+/// Collective: `outcome` if it is a success at every rank. Else a rank's own error where it has one, and
+/// [`Error::RankFailed`] with the lowest rank that failed elsewhere.
+///
+/// # Errors
+/// As said.
+pub fn agree<V, E: Display + From<Error>>(ranks: &impl Ranks, outcome: Result<V, E>) -> Result<V, E> {
+    let status = outcome.as_ref().err().map_or_else(Vec::new, |error| format!("!{error}").into_bytes());
+    let failed = ranks.gather(status).into_iter().enumerate().find(|(_, status)| !status.is_empty());
+    let verdict =
+        failed.map_or_else(Vec::new, |(rank, status)| [&(rank as u64).to_le_bytes()[..], &status[1..]].concat());
+    let verdict = ranks.broadcast(verdict);
+    match (outcome, verdict.split_first_chunk()) {
+        (Ok(value), None) => Ok(value),
+        (Err(own), _) => Err(own),
+        (Ok(_), Some((&rank, reason))) => {
+            let reason = String::from_utf8_lossy(reason).into_owned();
+            Err(Error::RankFailed { rank: u64::from_le_bytes(rank) as usize, reason }.into())
+        }
+    }
+}
+
+/// Collective: the results of every rank's shard as one, at rank 0; `None` at the others. Ids are those of the whole base.
+///
+/// # Errors
+/// As [`agree`] on `mine`; [`Error::Incompatible`] if ranks searched for different numbers of queries or neighbours.
+pub fn merge(ranks: &impl Ranks, metric: Metric, mine: Result<Neighbors>) -> Result<Option<Neighbors>> {
+    let Neighbors { k, ids, distances } = agree(ranks, mine)?;
+    let parts = ranks.gather([bytemuck::cast_slice::<_, u8>(&ids), bytemuck::cast_slice(&distances)].concat());
+    let all = (ranks.rank() == 0).then(|| {
+        let mut all = Neighbors { k, ids, distances };
+        let slots = all.ids.len();
+        let others = parts[1..].iter().map(|part| {
+            if part.len() != slots * (size_of::<u64>() + size_of::<f32>()) {
+                return Err(Error::Incompatible { what: "number of queries or neighbours" });
+            }
+            let (ids, distances) = part.split_at(slots * size_of::<u64>());
+            // Copies: bytes that arrive have no alignment.
+            Ok((bytemuck::pod_collect_to_vec::<u8, u64>(ids), bytemuck::pod_collect_to_vec::<u8, f32>(distances)))
+        });
+        let others = others.collect::<Result<Vec<_>>>()?;
+        shards::merge(metric, k, &mut all.ids, &mut all.distances, &others);
+        Ok(all)
+    });
+    agree(ranks, all.transpose())
+}
+
+/// The file in which this rank keeps its shard of the index `path`: `path` with the ending `.RANK-of-COUNT`.
+pub fn part(path: impl AsRef<Path>, ranks: &impl Ranks) -> PathBuf {
+    let mut name = path.as_ref().as_os_str().to_owned();
+    name.push(format!(".{}-of-{}", ranks.rank(), ranks.count()));
+    name.into()
+}
+
+/// An index of which every rank holds a shard.
+///
+/// All its functions are collective: every rank calls them with the same arguments, but for what is said to be a rank's own.
+pub struct Sharded<'a, R, I> {
+    ranks: &'a R,
+    index: I,
+    /// What a rank adds to the ids of its shard.
+    first: u64,
+    len: u64,
+}
+
+impl<'a, R: Ranks, I> Sharded<'a, R, I> {
+    /// The shard of this rank.
+    pub fn shard(&self) -> &I {
+        &self.index
+    }
+
+    /// Vectors in all shards.
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// True where no rank has a vector.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The ranks.
+    pub fn ranks(&self) -> &'a R {
+        self.ranks
+    }
+
+    /// Collective: counts the vectors of all ranks.
+    fn new(ranks: &'a R, index: I, first: u64, held: usize) -> Self {
+        let sum = ranks.gather((held as u64).to_le_bytes().to_vec()).iter().map(|held| number(held)).sum::<u64>();
+        let len = number(&ranks.broadcast(sum.to_le_bytes().to_vec()));
+        Self { ranks, index, first, len }
+    }
+}
+
+/// The number that a rank sent as eight bytes.
+fn number(bytes: &[u8]) -> u64 {
+    bytes.try_into().map_or(0, u64::from_le_bytes)
+}
+
+impl<'a, R: Ranks, T: Element> Sharded<'a, R, FlatIndex<T>> {
+    /// Collective: an exact index of `base` (row-major, all rows; a mapped file is read only where this rank's [`share`] is) with
+    /// the settings of `builder`, whose device is a rank's own.
+    ///
+    /// # Errors
+    /// As [`FlatIndexBuilder::build`] and [`FlatIndex::add`], rows counted from the start of the rank's share;
+    /// [`Error::RankFailed`] where another rank failed.
+    pub fn build(ranks: &'a R, builder: FlatIndexBuilder<T>, base: &[T]) -> Result<Self> {
+        let own = || {
+            let mut index = builder.build()?;
+            let dim = index.dim();
+            if !base.len().is_multiple_of(dim) {
+                return Err(Error::RaggedVectors { len: base.len(), dim });
+            }
+            let rows = share(base.len() / dim, ranks);
+            index.add(&base[rows.start * dim..rows.end * dim])?;
+            Ok((index, rows))
+        };
+        let (index, rows) = agree(ranks, own())?;
+        Ok(Self::new(ranks, index, rows.start as u64, rows.len()))
+    }
+
+    /// Collective: as [`FlatIndex::search`] in the whole base, at rank 0; `None` at the others.
+    ///
+    /// # Errors
+    /// As [`FlatIndex::search`]; [`Error::RankFailed`] where another rank failed.
+    pub fn search(&self, queries: &[T], k: usize) -> Result<Option<Neighbors>> {
+        let mine = self.index.search(queries, k).map(|mut found| {
+            found.ids.iter_mut().filter(|id| **id != NONE).for_each(|id| *id += self.first);
+            found
+        });
+        merge(self.ranks, self.index.metric(), mine)
+    }
+}
+
+impl<'a, R: Ranks, T: Element> Sharded<'a, R, IvfIndex<T>> {
+    /// Collective: an inverted-file index of `base` (row-major, all rows) with the settings of `builder`, whose device and memory budget
+    /// are a rank's own. Rank 0 trains, with `train` or else with the base; each rank adds its [`share`], under `ids` (one for
+    /// each row of the base) or else the row numbers.
+    ///
+    /// # Errors
+    /// As [`IvfIndex::train`] and [`IvfIndex::add_with_ids`], rows counted from the start of the rank's share;
+    /// [`Error::RankFailed`] where another rank failed. That ids are unique is checked within each share.
+    pub fn build(
+        ranks: &'a R,
+        builder: IvfIndexBuilder<T>,
+        base: &[T],
+        ids: Option<&[u64]>,
+        train: Option<&[T]>,
+    ) -> Result<Self> {
+        let trained = || {
+            let mut index = builder.build()?;
+            let (dim, len) = (index.dim(), base.len());
+            if !len.is_multiple_of(dim) {
+                return Err(Error::RaggedVectors { len, dim });
+            }
+            let rows = len / dim;
+            if let Some(ids) = ids.map(<[u64]>::len).filter(|&ids| ids != rows) {
+                return Err(Error::WrongIds { ids, rows });
+            }
+            if ranks.rank() > 0 {
+                return Ok((index, Vec::new()));
+            }
+            index.train(train.unwrap_or(base))?;
+            let training = index.training_bytes()?;
+            Ok((index, training))
+        };
+        let (index, training) = agree(ranks, trained())?;
+        let training = ranks.broadcast(training);
+        let added = || {
+            let mut index = if ranks.rank() == 0 {
+                index
+            } else {
+                let (device, budget) = index.place();
+                IvfIndex::from_training_bytes(&training, device, budget)?
+            };
+            let dim = index.dim();
+            let rows = share(base.len() / dim, ranks);
+            let vectors = &base[rows.start * dim..rows.end * dim];
+            match ids {
+                Some(ids) => index.add_with_ids(vectors, &ids[rows])?,
+                None => index.add_with_ids(vectors, &rows.map(|row| row as u64).collect::<Vec<_>>())?,
+            }
+            Ok(index)
+        };
+        let index = agree(ranks, added())?;
+        let held = index.len();
+        Ok(Self::new(ranks, index, 0, held))
+    }
+
+    /// Collective: writes each rank's shard to its [`part`] of `path`, an index file of its own.
+    ///
+    /// # Errors
+    /// As [`IvfIndex::save`]; [`Error::RankFailed`] where another rank failed.
+    pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
+        agree(self.ranks, self.index.save(part(path, self.ranks)))
+    }
+
+    /// Collective: opens what [`save`](Self::save) wrote from as many ranks; device and budget are a rank's own.
+    ///
+    /// # Errors
+    /// As [`IvfIndex::load`], and [`Error::Io`] where the index was saved from another number of ranks; [`Error::Incompatible`] where
+    /// a part is of another index; [`Error::RankFailed`] where another rank failed.
+    pub fn load(
+        ranks: &'a R,
+        path: impl AsRef<Path>,
+        device: impl Into<Placement>,
+        budget: Option<u64>,
+    ) -> Result<Self> {
+        let loaded = IvfIndex::<T>::load(part(path, ranks), device, budget);
+        let opened = loaded.and_then(|index| Ok((index.training_bytes()?, index)));
+        let (training, index) = agree(ranks, opened)?;
+        let same = ranks.broadcast(training.clone()) == training;
+        agree(ranks, if same { Ok(()) } else { Err(Error::Incompatible { what: "training or probes" }) })?;
+        let held = index.len();
+        Ok(Self::new(ranks, index, 0, held))
+    }
+
+    /// Collective: as [`IvfIndex::search_with`] in the whole index, at rank 0; `None` at the others. A filter is a rank's own: of
+    /// the vectors in its shard.
+    ///
+    /// # Errors
+    /// As [`IvfIndex::search_with`]; [`Error::RankFailed`] where another rank failed.
+    pub fn search(&self, queries: &[T], k: usize, options: &SearchOptions<'_>) -> Result<Option<Neighbors>> {
+        merge(self.ranks, self.index.metric(), self.index.search_with(queries, k, options))
+    }
+}

@@ -1,0 +1,228 @@
+//! What a search takes: scratch and the choices that sizes make.
+
+use cuda_std::global::U32x4;
+use warpann_kernels::list_scan::TILE_ROWS;
+use warpann_kernels::{pairs, prepare};
+
+use super::super::runtime::{Layout, Limits, Runtime};
+use super::super::tables::{Precision, TablePlan};
+use super::image::{Resident, Stored};
+use super::stage::{Stage, selected, selected_probes};
+use crate::{ElementType, Result};
+
+/// Pairs a list, on average, up to which tiles of 16 queries are used.
+const SMALL_TILES: u64 = 12;
+/// Lookups of a pair times pairs a list up to which codes are scanned by tables.
+const TABLES_UP_TO: u64 = 512;
+/// Rows that are scored before a limit, for each candidate wanted; the least number of lists; and how many times more lists make
+/// appending pay.
+const DENSE_ROWS: u64 = 16;
+const DENSE_PROBES: u64 = 16;
+const APPEND_FROM: u32 = 3;
+/// Rows of an item: long ones where there are many pairs, else as many items as can be.
+pub(super) const ITEM_ROWS: u32 = 1024;
+
+/// What is asked of an image.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Ask {
+    pub queries: u32,
+    pub k: u32,
+    /// Lists to probe, at most as many as there are.
+    pub probes: u32,
+    /// Attempts that left queries without certificate.
+    pub attempt: u32,
+    /// Whether a filter applies.
+    pub filtered: bool,
+    /// Whether codes are scanned query by query, by lookup tables.
+    pub by_tables: bool,
+    /// Probes whose scores are all kept; from the lists of the others candidates are appended. All of them: nothing is appended.
+    pub dense_probes: u32,
+}
+
+/// Scratch of a search, relative to its start.
+pub(super) struct SearchPlan {
+    pub ask: Ask,
+    /// As stored, and as f32 where that is something else.
+    pub queries: usize,
+    pub wide: Option<usize>,
+    pub copies: usize,
+    pub factors: usize,
+    pub errors: usize,
+    pub shifts: usize,
+    /// Cosine: copies, factors, errors and shifts for the coarse quantiser.
+    pub coarse_copies: Option<[usize; 4]>,
+    pub coarse_scores: usize,
+    pub coarse: Stage,
+    pub probe_keys: usize,
+    pub probes: usize,
+    pub filter: usize,
+    pub live: usize,
+    pub counts: usize,
+    pub slots: usize,
+    pub offsets: usize,
+    pub row_lengths: usize,
+    pub live_rows: usize,
+    pub first_pairs: usize,
+    pub first_items: usize,
+    pub item_count: usize,
+    pub row_starts: usize,
+    pub grouped: usize,
+    pub items: usize,
+    pub scores: usize,
+    /// Plan of the scan by lookup tables, and where its errors go.
+    pub tables: Option<(TablePlan, usize)>,
+    pub fine: Stage,
+    /// Flags of the coarse quantiser and of the search, distances, ranks: one behind the other.
+    pub results: usize,
+    pub bytes: usize,
+}
+
+impl SearchPlan {
+    /// # Errors
+    /// What [`TablePlan::new`] says.
+    pub fn new<R: Runtime>(
+        resident: &Resident<R>,
+        element: ElementType,
+        ask: Ask,
+        limits: &Limits,
+    ) -> Result<SearchPlan> {
+        let image = &resident.image;
+        let queries = ask.queries as usize;
+        let mut layout = Layout::default();
+        let stride = image.stride() as usize;
+        let query_bytes = match image.stored {
+            Stored::Rows { .. } => stride * element.size(),
+            Stored::Codes(_) => stride * size_of::<f32>(),
+        };
+        let narrow = matches!(image.stored, Stored::Rows { .. }) && element != ElementType::F32;
+        let copy = queries.saturating_mul(image.copy_stride as usize);
+        let cosine = image.metric_code() == prepare::METRIC_COSINE;
+        let lists = image.lists as usize;
+        let pair_count = queries.saturating_mul(ask.probes as usize);
+        let columns = resident.columns(ask.dense_probes);
+        let appends = ask.dense_probes < ask.probes;
+        let tables = match image.stored {
+            Stored::Codes(codes) if ask.by_tables => {
+                let (queries, probes) = (ask.queries, ask.probes);
+                let plan =
+                    TablePlan::new(&mut layout, &codes.tables, codes.terms, Precision::Auto, queries, probes, limits)?;
+                Some((plan, layout.array::<f32>(queries as usize)))
+            }
+            _ => None,
+        };
+        let plan = SearchPlan {
+            ask,
+            queries: layout.array::<u8>(queries.saturating_mul(query_bytes)),
+            wide: narrow.then(|| layout.array::<f32>(queries.saturating_mul(stride))),
+            copies: layout.array::<u16>(copy),
+            factors: layout.array::<f32>(queries),
+            errors: layout.array::<f32>(2 * queries),
+            shifts: layout.array::<f32>(queries),
+            coarse_copies: cosine.then(|| {
+                [
+                    layout.array::<u16>(copy),
+                    layout.array::<f32>(queries),
+                    layout.array::<f32>(2 * queries),
+                    layout.array::<f32>(queries),
+                ]
+            }),
+            coarse_scores: layout.array::<f32>(queries.saturating_mul(pairs::padded(image.lists) as usize)),
+            coarse: Stage::reserve(
+                &mut layout,
+                ask.queries,
+                image.lists,
+                ask.probes,
+                selected_probes(ask.probes, image.lists, ask.attempt),
+                limits,
+            ),
+            probe_keys: layout.array::<f32>(pair_count),
+            probes: layout.array::<u32>(pair_count),
+            filter: layout.array::<u32>(if ask.filtered { image.rows as usize / 32 + 1 } else { 0 }),
+            live: layout.array::<u32>(if ask.filtered { lists } else { 0 }),
+            counts: layout.array::<u32>(lists),
+            slots: layout.array::<u32>(pair_count),
+            offsets: layout.array::<u32>(pair_count),
+            row_lengths: layout.array::<u32>(queries),
+            live_rows: layout.array::<u32>(queries),
+            first_pairs: layout.array::<u32>(lists),
+            first_items: layout.array::<u32>(lists),
+            item_count: layout.array::<u32>(1),
+            row_starts: layout.array::<u64>(queries + 1),
+            grouped: layout.array::<U32x4>(pair_count),
+            items: layout.array::<U32x4>(resident.most_items(ask)),
+            scores: layout.array::<f32>(queries.saturating_mul(columns as usize)),
+            tables,
+            fine: {
+                let reserve = if appends { Stage::reserve_appended } else { Stage::reserve };
+                let selected = selected(ask.k, columns, ask.attempt);
+                reserve(&mut layout, ask.queries, columns, ask.k, selected, limits)
+            },
+            results: layout.array::<u32>(result_words(queries, ask.k as usize)),
+            bytes: 0,
+        };
+        Ok(SearchPlan { bytes: layout.bytes(), ..plan })
+    }
+}
+
+impl SearchPlan {
+    /// Candidates that a query's list has room for, where candidates are appended.
+    pub fn room(&self) -> Option<u32> {
+        self.fine.capacity()
+    }
+}
+
+/// Words of the results of a search: two flags and a number of candidates a query, and k distances and ranks.
+pub(super) fn result_words(queries: usize, k: usize) -> usize {
+    queries.saturating_mul(3).saturating_add(queries.saturating_mul(k).saturating_mul(2))
+}
+
+impl<R: Runtime> Resident<R> {
+    /// Scores of a query with so many probes, at most.
+    pub fn columns(&self, probes: u32) -> u32 {
+        let at = (probes as usize).min(self.longest.len());
+        // The rows of the storage are u32, and these are some of them.
+        at.checked_sub(1).map_or(0, |last| self.longest[last] as u32).max(1)
+    }
+
+    /// Probes whose scores are all kept: all, unless there are so many that appending pays ([`list_scan`]).
+    pub fn dense_probes(&self, ask: Ask) -> u32 {
+        let average = (u64::from(self.image.rows) / u64::from(self.image.lists.max(1))).max(1);
+        let wanted = u64::from(selected(ask.k, u32::MAX, 0)) * DENSE_ROWS / average + DENSE_PROBES;
+        let dense = u32::try_from(wanted).unwrap_or(u32::MAX);
+        if self.small_tiles(ask) || ask.probes < dense.saturating_mul(APPEND_FROM) { ask.probes } else { dense }
+    }
+
+    /// Whether codes of so many pairs are scanned sooner by lookup tables, query by query: up to a number of pairs a list that is
+    /// smaller the more sub-quantizers there are. Measured on an H200, 4096 lists of 244 codes of 16 and 32 bytes: 256 queries with 32
+    /// probes take 0.18 and 0.21 ms by tables, 0.39 and 0.36 by lists; 10,000 with 32 probes 2.1 and 2.9 by tables, 2.0 and 1.9
+    /// by lists.
+    pub fn tables_pay(&self, queries: usize, probes: u32) -> bool {
+        let Stored::Codes(codes) = self.image.stored else { return false };
+        let pairs = queries as u64 * u64::from(probes);
+        pairs * u64::from(codes.sub_quantizers) <= TABLES_UP_TO * u64::from(self.image.lists)
+    }
+
+    pub fn small_tiles(&self, ask: Ask) -> bool {
+        let pairs = u64::from(ask.queries) * u64::from(ask.probes);
+        pairs <= SMALL_TILES * u64::from(self.image.lists)
+    }
+
+    pub fn tile(&self, ask: Ask) -> u32 {
+        if self.small_tiles(ask) { 16 } else { 64 }
+    }
+
+    /// Rows of an item of the lists.
+    pub fn item_rows(ask: Ask) -> u32 {
+        let pairs = u64::from(ask.queries) * u64::from(ask.probes);
+        if pairs < 2048 { TILE_ROWS } else { ITEM_ROWS }
+    }
+
+    /// Items of a search, at most.
+    pub fn most_items(&self, ask: Ask) -> usize {
+        let pairs = u64::from(ask.queries) * u64::from(ask.probes);
+        // A few pairs are an item each.
+        let few = pairs.min(u64::from(pairs::FEW));
+        let tiles = (pairs / u64::from(self.tile(ask)) + pairs.min(u64::from(self.image.lists))).max(few);
+        usize::try_from(tiles * u64::from(self.longest_list.div_ceil(Self::item_rows(ask)))).unwrap_or(usize::MAX)
+    }
+}

@@ -1,0 +1,337 @@
+//! The files of a run that can be interrupted: the rows so far, and the journal that accounts for them.
+//!
+//! The rows stand in `NAME.part` as they will stand in `NAME`. The journal is text. Its first line says what is computed, the others which
+//! batches are done: the number of rows up to the end of the batch, and checksums (XXH64) of the batch's bytes in each file.
+//!
+//! ```text
+//! warpann-knn-graph version=1 rows=1000 dim=8 element=f32 k=10 metric=l2 base=5d.. index=exact ids=ibin distances=none sum=77..
+//! 400 90b1.. 0000.. sum=0c..
+//! 1000 11e3.. 0000.. sum=f2..
+//! ```
+//!
+//! The sum of a line covers the line and the sum of the line before: lines can neither be changed nor change places. A batch counts if its
+//! line stands and the bytes agree. Rows are written before their line, and whatever stands after the last batch that counts is cut
+//! off, so it does not matter where a run was stopped. A line that is lost with the power takes its batch with it, no more.
+
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+
+use super::build::GraphIndex;
+use crate::Element;
+use crate::error::{Error, FileDefect, Result};
+use crate::io::{Format, known, layout};
+use crate::ivf::file::checksum::{of_bytes, xxh64};
+
+/// The first word of a journal.
+const MAGIC: &str = "warpann-knn-graph";
+const VERSION: u32 = 1;
+
+/// What a run computes: two runs with the same recipe make the same files.
+pub(super) struct Recipe {
+    rows: usize,
+    k: usize,
+    /// Names and values, but for the formats of the files.
+    words: Vec<(&'static str, String)>,
+}
+
+impl Recipe {
+    /// Reads all of base and index for their checksums. O(bytes), in parallel.
+    pub fn new<T: Element>(index: &impl GraphIndex<T>, base: &[T], rows: usize, k: usize) -> Result<Self> {
+        let base = format!("{:016x}", of_bytes(bytemuck::cast_slice(base)));
+        let words = vec![
+            ("version", VERSION.to_string()),
+            ("rows", rows.to_string()),
+            ("dim", index.dim().to_string()),
+            ("element", T::TYPE.name().to_owned()),
+            ("k", k.to_string()),
+            ("metric", index.metric().name().to_owned()),
+            ("base", base),
+            ("index", index.identity()?),
+        ];
+        Ok(Self { rows, k, words })
+    }
+}
+
+/// See [`super::KnnGraph::check_paths`].
+pub(super) fn check_paths(out: &Path, distances: Option<&Path>) -> Result<()> {
+    ids_format(out)?;
+    distances.map(distances_format).transpose()?;
+    if distances == Some(out) {
+        let source = io::Error::new(io::ErrorKind::InvalidInput, "ids and distances need files of their own");
+        return Err(Error::Io { path: out.to_owned(), source });
+    }
+    Ok(())
+}
+
+fn ids_format(path: &Path) -> Result<Format> {
+    known(path, |format| matches!(format, Format::Ibin | Format::Npy), "ibin, npy")
+}
+
+fn distances_format(path: &Path) -> Result<Format> {
+    known(path, |format| matches!(format, Format::Fbin | Format::Npy), "fbin, npy")
+}
+
+/// The files of a run at work.
+pub(super) struct Files {
+    journal: File,
+    journal_path: PathBuf,
+    ids: Part,
+    distances: Option<Part>,
+    /// Rows that are kept.
+    rows: usize,
+    /// The sum of the last line.
+    sum: u64,
+}
+
+impl Files {
+    /// Locks the journal, and takes over what it and the files agree on.
+    pub fn open(recipe: &Recipe, out: &Path, distances: Option<&Path>, restart: bool) -> Result<Self> {
+        let ids_format = ids_format(out)?;
+        let distances_format = distances.map(distances_format).transpose()?;
+        let mut words = recipe.words.clone();
+        words.push(("ids", ids_format.extension().to_owned()));
+        words.push(("distances", distances_format.map_or("none", Format::extension).to_owned()));
+        let words: Vec<String> = words.iter().map(|(name, value)| format!("{name}={value}")).collect();
+        let head = format!("{MAGIC} {}", words.join(" "));
+
+        let journal_path = beside(out, ".journal");
+        let mut journal = create(&journal_path)?;
+        lock(&journal, &journal_path)?;
+        let mut text = Vec::new();
+        journal.read_to_end(&mut text).map_err(|source| failed(&journal_path, source))?;
+        // A journal without a line is one that was just made.
+        let mut lines = Lines::new(if restart { &[] } else { &text });
+        if !lines.text.is_empty() {
+            check_head(lines.next().as_deref(), &head, &journal_path)?;
+        }
+        // Nothing is written before this.
+        let mut ids = Part::open(out, ids_format, recipe, "<u4")?;
+        let mut distances = match (distances, distances_format) {
+            (Some(path), Some(format)) => Some(Part::open(path, format, recipe, "<f4")?),
+            _ => None,
+        };
+        let (mut rows, mut end, mut sum) = (0, lines.read, lines.sum);
+        while let Some(batch) = lines.next().and_then(|line| Batch::parse(&line)) {
+            let agrees = |part: &mut Part, sum: u64| Ok(part.sum(rows, batch.end)? == Some(sum));
+            let ascends = batch.end > rows && batch.end <= recipe.rows;
+            if !ascends
+                || !agrees(&mut ids, batch.ids)?
+                || !distances.as_mut().map_or(Ok(true), |part| agrees(part, batch.distances))?
+            {
+                break;
+            }
+            (rows, end, sum) = (batch.end, lines.read, lines.sum);
+        }
+        ids.cut(rows)?;
+        distances.as_mut().map_or(Ok(()), |part| part.cut(rows))?;
+        let cut = journal.set_len(end as u64).and_then(|()| journal.seek(SeekFrom::End(0)));
+        cut.map_err(|source| failed(&journal_path, source))?;
+        let mut files = Self { journal, journal_path, ids, distances, rows, sum };
+        if end == 0 {
+            files.line(&head)?;
+        }
+        Ok(files)
+    }
+
+    /// Rows that are kept.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Appends the rows up to `end`.
+    pub fn keep(&mut self, end: usize, ids: &[u32], distances: &[f32]) -> Result<()> {
+        let (ids, distances) = (bytemuck::cast_slice(ids), bytemuck::cast_slice(distances));
+        self.ids.append(ids)?;
+        let mut batch = Batch { end, ids: xxh64(ids), distances: 0 };
+        if let Some(part) = &mut self.distances {
+            part.append(distances)?;
+            batch.distances = xxh64(distances);
+        }
+        self.line(&batch.text())?;
+        self.rows = end;
+        Ok(())
+    }
+
+    /// Gives the files their names and removes the journal.
+    pub fn finish(self) -> Result<()> {
+        self.distances.map_or(Ok(()), Part::finish)?;
+        self.ids.finish()?;
+        std::fs::remove_file(&self.journal_path).map_err(|source| failed(&self.journal_path, source))
+    }
+
+    fn line(&mut self, line: &str) -> Result<()> {
+        self.sum = chained(self.sum, line);
+        let text = format!("{line} sum={:016x}\n", self.sum);
+        self.journal.write_all(text.as_bytes()).map_err(|source| failed(&self.journal_path, source))
+    }
+}
+
+/// One of the files, as it grows.
+struct Part {
+    path: PathBuf,
+    part: PathBuf,
+    file: File,
+    header: Vec<u8>,
+    row_bytes: usize,
+}
+
+impl Part {
+    fn open(path: &Path, format: Format, recipe: &Recipe, descr: &str) -> Result<Self> {
+        // The formats have nothing in front of rows; ids and distances take four bytes.
+        let (header, _) = layout(path, format, recipe.rows, recipe.k, descr)?;
+        let part = beside(path, ".part");
+        let row_bytes = recipe.k.saturating_mul(4);
+        Ok(Self { path: path.to_owned(), file: create(&part)?, part, header, row_bytes })
+    }
+
+    /// Where row `row` starts.
+    fn at(&self, row: usize) -> u64 {
+        (self.header.len() as u64).saturating_add((row as u64).saturating_mul(self.row_bytes as u64))
+    }
+
+    /// The checksum of the rows from `first` to `end`; none if they are not there.
+    fn sum(&mut self, first: usize, end: usize) -> Result<Option<u64>> {
+        let (from, to) = (self.at(first), self.at(end));
+        let mut read = || -> io::Result<Option<u64>> {
+            if self.file.metadata()?.len() < to {
+                return Ok(None);
+            }
+            self.file.seek(SeekFrom::Start(from))?;
+            // No more than the file has.
+            let mut bytes = Vec::new();
+            (&self.file).take(to - from).read_to_end(&mut bytes)?;
+            Ok(Some(xxh64(&bytes)))
+        };
+        read().map_err(|source| failed(&self.part, source))
+    }
+
+    /// Leaves the header and the first `rows` rows, and goes to their end.
+    fn cut(&mut self, rows: usize) -> Result<()> {
+        let end = self.at(rows);
+        let mut write = || -> io::Result<()> {
+            self.file.set_len(end)?;
+            self.file.seek(SeekFrom::Start(0))?;
+            self.file.write_all(&self.header)?;
+            self.file.seek(SeekFrom::Start(end)).map(drop)
+        };
+        write().map_err(|source| failed(&self.part, source))
+    }
+
+    fn append(&mut self, bytes: &[u8]) -> Result<()> {
+        self.file.write_all(bytes).map_err(|source| failed(&self.part, source))
+    }
+
+    fn finish(self) -> Result<()> {
+        std::fs::rename(&self.part, &self.path).map_err(|source| failed(&self.path, source))
+    }
+}
+
+/// A batch that is done.
+struct Batch {
+    /// Rows up to its end.
+    end: usize,
+    /// Checksum of its ids.
+    ids: u64,
+    /// Checksum of its distances; 0 where they are not wanted.
+    distances: u64,
+}
+
+impl Batch {
+    fn text(&self) -> String {
+        format!("{} {:016x} {:016x}", self.end, self.ids, self.distances)
+    }
+
+    fn parse(line: &str) -> Option<Self> {
+        let mut words = line.split(' ');
+        let end = words.next()?.parse().ok()?;
+        let mut sum = || u64::from_str_radix(words.next()?, 16).ok();
+        Some(Self { end, ids: sum()?, distances: sum()? })
+    }
+}
+
+/// The lines of a journal up to the first that is damaged, without their sums.
+struct Lines<'a> {
+    text: &'a [u8],
+    /// Bytes of the lines so far.
+    read: usize,
+    /// The sum of the last.
+    sum: u64,
+}
+
+impl<'a> Lines<'a> {
+    fn new(text: &'a [u8]) -> Self {
+        Self { text, read: 0, sum: 0 }
+    }
+}
+
+impl Iterator for Lines<'_> {
+    type Item = String;
+
+    fn next(&mut self) -> Option<String> {
+        let rest = &self.text[self.read..];
+        let length = rest.iter().position(|&byte| byte == b'\n')?;
+        let (line, stated) = std::str::from_utf8(&rest[..length]).ok()?.rsplit_once(" sum=")?;
+        let sum = chained(self.sum, line);
+        if stated != format!("{sum:016x}") {
+            return None;
+        }
+        self.read += length + 1;
+        self.sum = sum;
+        Some(line.to_owned())
+    }
+}
+
+/// The sum of a line after one whose sum is `before`.
+fn chained(before: u64, line: &str) -> u64 {
+    xxh64(&[&before.to_le_bytes(), line.as_bytes()].concat())
+}
+
+/// That the first line of a journal, if it stands, is `head`.
+fn check_head(found: Option<&str>, head: &str, path: &Path) -> Result<()> {
+    const NAMES: [&str; 10] = ["version", "rows", "dim", "element", "k", "metric", "base", "index", "ids", "distances"];
+    if found == Some(head) {
+        return Ok(());
+    }
+    let value = |line: &str, name: &str| {
+        let of =
+            |word: &str| word.split_once('=').filter(|(known, _)| *known == name).map(|(_, value)| value.to_owned());
+        line.split(' ').find_map(of).unwrap_or_default()
+    };
+    let found = found.filter(|found| found.split(' ').next() == Some(MAGIC));
+    let difference = found.and_then(|found| {
+        let what = NAMES.into_iter().find(|name| value(found, name) != value(head, name))?;
+        Some(Error::OtherRun { path: path.to_owned(), what, there: value(found, what), here: value(head, what) })
+    });
+    let defect = FileDefect::BadHeader("not the journal of a graph, or damaged; restart, if it may go");
+    Err(difference.unwrap_or(Error::BadFile { path: path.to_owned(), defect }))
+}
+
+/// `path` with `suffix` added to its name.
+fn beside(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(suffix);
+    name.into()
+}
+
+/// Opens a file to read and write, and makes it if it is not there.
+fn create(path: &Path) -> Result<File> {
+    let opened = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path);
+    opened.map_err(|source| failed(path, source))
+}
+
+/// Keeps other runs out until the file is closed. A file system without locks has none to offer.
+fn lock(file: &File, path: &Path) -> Result<()> {
+    match file.try_lock() {
+        Err(TryLockError::WouldBlock) => {
+            let source = io::Error::new(io::ErrorKind::WouldBlock, "another run is at work on this graph");
+            Err(failed(path, source))
+        }
+        Err(TryLockError::Error(source)) if source.kind() != io::ErrorKind::Unsupported => Err(failed(path, source)),
+        _ => Ok(()),
+    }
+}
+
+fn failed(path: &Path, source: io::Error) -> Error {
+    Error::Io { path: path.to_owned(), source }
+}

@@ -1,0 +1,186 @@
+//! k-nearest-neighbour graphs: making them, and what they are used for.
+//!
+//! # Problem
+//! The k-NN graph of a set has a node for each vector and an edge from it to each of its k nearest others (Johnson, Douze and Jégou,
+//! "Billion-scale similarity search with GPUs", sections 6.5 and 6.6). [`KnnGraph`] makes it with any index; [`Graph`] holds it, tells
+//! its [connected components](Graph::components), and finds the [path](Graph::path) between two nodes whose largest step is as small as
+//! possible.
+//!
+//! # Making a graph
+//! ```text
+//! for each batch of rows of the base:
+//!     found = index.search(batch, k + 1)            the next batch is searched while this one is kept
+//!     a row's neighbours = found without the row's own id, or without the last if that is not among them
+//!     append them to the file; append their checksum to the journal
+//! ```
+//! The row itself is left out by its id: another vector with the same components is a neighbour like any other. With an exact index the
+//! graph is the same bits on every device. The batches are as large as memory allows, but grow to that only while each takes less than a
+//! second or so: what an interruption can cost is one batch. The [`journal`](self::KnnGraph::write) says what a run that goes on takes
+//! over.
+//!
+//! Cost: that of n searches, less what batches of this size save; writing, checksums and own ids are hidden behind the searches. Memory:
+//! three batches of results and what the index takes, for [`KnnGraph::write`]; 8 bytes a slot more for [`KnnGraph::run`].
+//!
+//! ```
+//! use warpann::graph::KnnGraph;
+//! use warpann::{Device, FlatIndex, Metric};
+//!
+//! // Two rows of points, 1 apart in each, 10 apart from each other.
+//! let base: Vec<f32> = (0..20).flat_map(|i| [(i % 10) as f32, (i / 10 * 10) as f32]).collect();
+//! let mut index = FlatIndex::<f32>::new(2, Metric::L2, Device::Cpu)?;
+//! index.add(&base)?;
+//!
+//! let (graph, distances) = KnnGraph::new(2).run(&index, &base)?;
+//! assert_eq!((graph.row(3), &distances[6..8]), (&[2, 4][..], &[1.0, 1.0][..]));
+//! assert_eq!(graph.components().sizes, [10, 10]);
+//!
+//! let path = graph.path(&base, 2, Metric::L2, 2, 5)?;
+//! assert_eq!((path.nodes, path.largest), (vec![2, 3, 4, 5], Some(1.0)));
+//! assert!(graph.path(&base, 2, Metric::L2, 2, 15).is_err());
+//! # Ok::<(), warpann::Error>(())
+//! ```
+
+mod build;
+mod components;
+mod journal;
+mod path;
+#[cfg(test)]
+mod tests;
+
+use std::path::Path as FilePath;
+
+use rayon::prelude::*;
+
+pub use self::build::{GraphIndex, KnnGraph, Progress};
+pub use self::components::Components;
+pub use self::path::Path;
+use crate::error::{Error, FileDefect, Result};
+use crate::flat::{MAX_ROWS, check_vectors};
+use crate::io::{self, IdMatrix};
+use crate::kmeans::start::{Random, gather};
+use crate::{Element, NONE, ivf};
+
+/// What stands in a slot of a [`Graph`] that has no neighbour: [`NONE`] in 32 bits.
+pub const NO_NODE: u32 = u32::MAX;
+
+/// A graph in which every node has `k` slots for edges: the rows of a base and their neighbours.
+///
+/// Nodes are numbered from 0, as the rows are. It takes 4 bytes a slot.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Graph {
+    k: usize,
+    /// Nodes × k; every number is a node or [`NO_NODE`].
+    neighbours: Vec<u32>,
+}
+
+impl Graph {
+    /// A graph of neighbours that are nodes, or [`NO_NODE`]: whole rows of k ≥ 1.
+    pub(crate) fn of_rows(neighbours: Vec<u32>, k: usize) -> Self {
+        Self { k, neighbours }
+    }
+
+    /// The graph whose node r has edges to the ids of row r; [`NONE`] is no edge. O(ids).
+    ///
+    /// # Errors
+    /// [`FileDefect::NoSuchRow`] if an id is not the number of a row; [`FileDefect::TooLarge`] if there are more rows than 32 bits can
+    /// number, or no memory for the graph.
+    pub fn from_ids(ids: &IdMatrix) -> Result<Self, FileDefect> {
+        let &IdMatrix { rows, k, ref ids } = ids;
+        let too_large = FileDefect::TooLarge { rows: rows as u64, dim: k as u64 };
+        let mut neighbours: Vec<u32> = Vec::new();
+        if rows as u64 > MAX_ROWS || neighbours.try_reserve_exact(ids.len()).is_err() {
+            return Err(too_large);
+        }
+        // The low half of NONE is NO_NODE.
+        ids.par_iter().map(|&id| id as u32).collect_into_vec(&mut neighbours);
+        if let Some(at) = ids.par_iter().position_first(|&id| id != NONE && id >= rows as u64) {
+            let (row, column) = ((at / k) as u64, (at % k) as u64);
+            return Err(FileDefect::NoSuchRow { row, column, id: ids[at], rows: rows as u64 });
+        }
+        Ok(Self { k, neighbours })
+    }
+
+    /// Reads a graph from a file of ids: `ibin`, `npy`, `ivecs` or `bin`, whoever made it. O(file).
+    ///
+    /// # Errors
+    /// [`Error::UnknownExtension`], [`Error::Io`], or [`Error::BadFile`] with what is wrong with the bytes.
+    pub fn read(path: impl AsRef<FilePath>) -> Result<Self> {
+        let path = path.as_ref();
+        Self::from_ids(&io::read_ids(path)?).map_err(|defect| Error::BadFile { path: path.to_owned(), defect })
+    }
+
+    /// Number of nodes.
+    pub fn len(&self) -> usize {
+        self.neighbours.len() / self.k.max(1)
+    }
+
+    /// True without nodes.
+    pub fn is_empty(&self) -> bool {
+        self.neighbours.is_empty()
+    }
+
+    /// Slots of a node.
+    pub fn k(&self) -> usize {
+        self.k
+    }
+
+    /// The neighbours of a node, nearest first; [`NO_NODE`] where there is none.
+    ///
+    /// # Panics
+    /// If there is no such node, as slice indexing does.
+    pub fn row(&self, node: usize) -> &[u32] {
+        &self.neighbours[node * self.k..(node + 1) * self.k]
+    }
+
+    /// Nodes × k neighbours, row after row.
+    pub fn neighbours(&self) -> &[u32] {
+        &self.neighbours
+    }
+
+    /// Edges: slots that hold a neighbour. O(slots).
+    pub fn edges(&self) -> usize {
+        self.neighbours.par_iter().filter(|&&node| node != NO_NODE).count()
+    }
+
+    /// The share of the true k nearest neighbours that the graph has, over `sample` nodes drawn evenly (all, if there are fewer): those
+    /// of `exact`, an exact index of `base`, whose metric is that of the graph. The same nodes on every run. It takes `sample` searches.
+    ///
+    /// # Errors
+    /// [`Error::WrongBase`] if index or base have not a vector for each node; as the searches of the index.
+    pub fn accuracy<T: Element>(&self, exact: &impl GraphIndex<T>, base: &[T], sample: usize) -> Result<f64> {
+        let (nodes, dim) = (self.len(), exact.dim());
+        for actual in [exact.len(), check_vectors(base, dim)?] {
+            check_rows(nodes, actual)?;
+        }
+        let drawn = Random::new(1).sample(nodes, sample.min(nodes));
+        if drawn.is_empty() {
+            return Ok(1.0);
+        }
+        let (mut truth, mut distances) = (Vec::new(), Vec::new());
+        build::without_own(
+            &exact.nearest(&gather(base, dim, &drawn), self.k + 1)?,
+            |at| drawn[at],
+            &mut truth,
+            &mut distances,
+        );
+        let wide = |&node: &u32| if node == NO_NODE { NONE } else { u64::from(node) };
+        let found: Vec<u64> = drawn.iter().flat_map(|&row| self.row(row)).map(wide).collect();
+        let truth: Vec<u64> = truth.iter().map(wide).collect();
+        Ok(ivf::recall(&found, self.k, &truth, self.k, self.k))
+    }
+
+    /// That `node` is one, as a number of 32 bits.
+    fn node(&self, node: u64) -> Result<u32> {
+        let nodes = self.len() as u64;
+        // Fewer than 2³² nodes: the cast keeps the number.
+        if node < nodes { Ok(node as u32) } else { Err(Error::NoSuchNode { node, nodes }) }
+    }
+}
+
+/// That a base has `expected` rows.
+fn check_rows(expected: usize, actual: usize) -> Result<()> {
+    if expected == actual {
+        return Ok(());
+    }
+    Err(Error::WrongBase { expected: expected as u64, actual: actual as u64 })
+}

@@ -1,0 +1,202 @@
+//! The path whose largest edge is as small as possible: equation 12 of Johnson, Douze and Jégou, section 6.6.
+//!
+//! # Problem
+//! Between nodes S and D find the path p_1 = S, .., p_n = D that minimises max d(p_i, p_{i+1}): smooth transitions rather than few.
+//! Edges are read in both directions, for distances are symmetric: that b is among the nearest of a, and not a among those of b, is
+//! an accident of density. For similarities, where larger is better, "largest" means worst.
+//!
+//! Many paths have the same largest edge; of these we take one with the fewest edges, and of those the one whose nodes come first in
+//! the order of numbers. So the answer is one, whatever the order of work.
+//!
+//! # Algorithm
+//! ```text
+//! components by all edges: without a common one there is no path
+//! distances of the component's edges                                  in parallel
+//! sort (distance, node); join the ends of edges in that order until S and D meet
+//!     the distance at which they do, the limit, is the smallest largest edge (Kruskal; the path in the minimum spanning tree has it)
+//! breadth first from D over edges up to the limit: steps of each node to D
+//! from S always to the lowest neighbour that is one step nearer
+//! ```
+//! Joining takes all edges of one distance at once, so ties need no order. Dijkstra's algorithm with the maximum in place of the sum
+//! would find a path as well, but with a queue of nodes whose every access misses the caches, and with any number of edges.
+//!
+//! Cost: O(edges · dim) for the distances, O(edges · log edges) for the sort, both in parallel. Memory: up to 16 bytes for each edge
+//! of the component beside the graph's 4, and 20 a node: 2 GB for 10 million nodes with 10 edges each.
+
+use rayon::prelude::*;
+
+use super::components::Forest;
+use super::{Graph, NO_NODE, check_rows};
+use crate::flat::check_vectors;
+use crate::metric::canonical;
+use crate::select::{Best, Key};
+use crate::{Element, Error, Metric, Result};
+
+/// A path in a [`Graph`].
+#[derive(Debug, Clone, PartialEq)]
+pub struct Path {
+    /// Its nodes, first and last included.
+    pub nodes: Vec<u64>,
+    /// The canonical distance ([`crate::metric`]) of its worst edge; none where a path has no edge.
+    pub largest: Option<f32>,
+}
+
+impl Graph {
+    /// The path from node `from` to node `to` whose largest edge, by the canonical distance between the rows of `base` (row-major,
+    /// `dim` components each), is as small as possible: for similarities, whose smallest is as large as possible. Of such paths one
+    /// with the fewest edges, and of these the first by the numbers of its nodes. Edges are read in both directions.
+    ///
+    /// # Errors
+    /// [`Error::ZeroDimension`], [`Error::RaggedVectors`], [`Error::NotFinite`], and [`Error::WrongBase`] if the base has not a row for
+    /// each node; [`Error::NoSuchNode`]; [`Error::NotConnected`].
+    pub fn path<T: Element>(&self, base: &[T], dim: usize, metric: Metric, from: u64, to: u64) -> Result<Path> {
+        if dim == 0 {
+            return Err(Error::ZeroDimension);
+        }
+        check_rows(self.len(), check_vectors(base, dim)?)?;
+        let (source, target) = (self.node(from)?, self.node(to)?);
+        let mut forest = self.forest();
+        let (root, other) = (forest.find(source), forest.find(target));
+        if root != other {
+            let (from_size, to_size) = (forest.size(root), forest.size(other));
+            return Err(Error::NotConnected { from, to, from_size, to_size });
+        }
+        if source == target {
+            return Ok(Path { nodes: vec![from], largest: None });
+        }
+        let row = |node: u32| &base[node as usize * dim..(node as usize + 1) * dim];
+        let distance = |a: u32, b: u32| canonical(metric, row(a), row(b));
+        let inside: Vec<bool> = (0..self.len() as u32).map(|node| forest.find(node) == root).collect();
+        drop(forest);
+        let best = if metric.larger_is_better() { Best::Largest } else { Best::Smallest };
+        // The rank of slots outside the component, and of empty ones, is not looked at.
+        let rank = |(slot, &other): (usize, &u32)| {
+            let node = slot / self.k;
+            if inside[node] && other != NO_NODE { distance(node as u32, other).rank(best) } else { 0 }
+        };
+        let ranks: Vec<u32> = self.neighbours.par_iter().enumerate().map(rank).collect();
+        let edges = Edges { graph: self, inside, ranks };
+        let nodes = edges.shortest(source, target, edges.limit(source, target));
+        let worst = |pair: &[u32]| distance(pair[0], pair[1]);
+        let largest = nodes.windows(2).map(worst).max_by(|a, b| metric.order(*a, *b));
+        Ok(Path { nodes: nodes.into_iter().map(u64::from).collect(), largest })
+    }
+}
+
+/// The edges of one component and their distances, as integers that rise from best to worst.
+struct Edges<'a> {
+    graph: &'a Graph,
+    /// Whether a node is of the component.
+    inside: Vec<bool>,
+    /// Of each slot.
+    ranks: Vec<u32>,
+}
+
+impl Edges<'_> {
+    /// The neighbours in a node's slots, with their ranks.
+    fn of(&self, node: u32) -> impl Iterator<Item = (u32, u32)> {
+        let k = self.graph.k;
+        let slots = node as usize * k..(node as usize + 1) * k;
+        let edges = self.graph.neighbours[slots.clone()].iter().copied().zip(self.ranks[slots].iter().copied());
+        edges.filter(|&(other, _)| other != NO_NODE)
+    }
+
+    /// The lowest rank such that edges up to it connect `source` and `target`, which some do.
+    fn limit(&self, source: u32, target: u32) -> u32 {
+        let entry = |(slot, &rank): (usize, &u32)| {
+            let node = slot / self.graph.k;
+            let edge = self.inside[node] && self.graph.neighbours[slot] != NO_NODE;
+            edge.then(|| u64::from(rank) << 32 | node as u64)
+        };
+        // (rank, node): 8 bytes. Which edges of the node are meant follows from the rank.
+        let mut entries: Vec<u64> = self.ranks.par_iter().enumerate().filter_map(entry).collect();
+        entries.par_sort_unstable();
+        let mut forest = Forest::new(self.graph.len());
+        let mut last = 0;
+        for entry in entries {
+            let (rank, node) = ((entry >> 32) as u32, entry as u32);
+            for (other, _) in self.of(node).filter(|&(_, other)| other == rank) {
+                forest.join(node, other);
+            }
+            last = rank;
+            if forest.find(source) == forest.find(target) {
+                break;
+            }
+        }
+        last
+    }
+
+    /// The path with the fewest edges over edges of ranks up to `limit`, which connect the two; the first of them by its nodes.
+    fn shortest(&self, source: u32, target: u32, limit: u32) -> Vec<u32> {
+        let near = Adjacency::of(self, limit);
+        // Steps to the target; those of nodes that are not reached are not looked at.
+        let mut steps = vec![NO_NODE; self.graph.len()];
+        steps[target as usize] = 0;
+        let mut front = vec![target];
+        while !front.is_empty() && steps[source as usize] == NO_NODE {
+            let mut next = Vec::new();
+            for node in front {
+                let step = steps[node as usize] + 1;
+                for &other in near.row(node) {
+                    if steps[other as usize] == NO_NODE {
+                        steps[other as usize] = step;
+                        next.push(other);
+                    }
+                }
+            }
+            front = next;
+        }
+        let mut nodes = vec![source];
+        let mut node = source;
+        while node != target {
+            let nearer = near.row(node).iter().filter(|&&other| steps[other as usize] < steps[node as usize]);
+            // There is one: the search came from it.
+            let Some(&lowest) = nearer.min() else { break };
+            nodes.push(lowest);
+            node = lowest;
+        }
+        nodes
+    }
+}
+
+/// For each node those at the other ends of its edges, in either direction.
+struct Adjacency {
+    /// Where each node's start; then the number of all.
+    starts: Vec<usize>,
+    nodes: Vec<u32>,
+}
+
+impl Adjacency {
+    /// Edges of ranks up to `limit`: counted, then put into their places.
+    fn of(edges: &Edges<'_>, limit: u32) -> Self {
+        let each = |work: &mut dyn FnMut(u32, u32)| {
+            for node in (0..edges.graph.len() as u32).filter(|&node| edges.inside[node as usize]) {
+                edges.of(node).filter(|&(_, rank)| rank <= limit).for_each(|(other, _)| work(node, other));
+            }
+        };
+        let mut starts = vec![0usize; edges.graph.len() + 1];
+        each(&mut |a, b| {
+            starts[a as usize] += 1;
+            starts[b as usize] += 1;
+        });
+        // Where each node's end; filling from there downwards leaves where they start.
+        let mut end = 0;
+        for start in &mut starts {
+            end += *start;
+            *start = end;
+        }
+        let mut nodes = vec![0; end];
+        each(&mut |a, b| {
+            for (node, other) in [(a, b), (b, a)] {
+                let place = &mut starts[node as usize];
+                *place -= 1;
+                nodes[*place] = other;
+            }
+        });
+        Self { starts, nodes }
+    }
+
+    fn row(&self, node: u32) -> &[u32] {
+        &self.nodes[self.starts[node as usize]..self.starts[node as usize + 1]]
+    }
+}

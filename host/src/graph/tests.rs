@@ -1,0 +1,545 @@
+use std::fs;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::io::IdMatrix;
+use crate::ivf::Encoding;
+use crate::{Device, FlatIndex, IvfIndex, Metric, Neighbors};
+
+const DIM: usize = 3;
+
+/// Points of a grid, most of them several times.
+fn points(rows: usize) -> Vec<f32> {
+    let mut random = Random::new(7);
+    (0..rows * DIM).map(|_| random.below(3) as f32).collect()
+}
+
+fn flat(base: &[f32], metric: Metric) -> FlatIndex<f32> {
+    let mut index = FlatIndex::new(DIM, metric, Device::Cpu).unwrap();
+    index.add(base).unwrap();
+    index
+}
+
+fn ivf(base: &[f32], encoding: Encoding) -> IvfIndex<f32> {
+    let mut index = IvfIndex::builder(DIM, 4).encoding(encoding).device(Device::Cpu).build().unwrap();
+    index.train(base).unwrap();
+    index.add(base).unwrap();
+    index
+}
+
+/// The rows other than `row`, nearest first by squared distance, the lower first among equals. Exact: coordinates are small integers.
+fn others(base: &[f32], row: usize) -> Vec<(f32, u32)> {
+    let of = |row: usize| &base[row * DIM..(row + 1) * DIM];
+    let squared = |other: usize| of(row).iter().zip(of(other)).map(|(a, b)| (a - b) * (a - b)).sum::<f32>();
+    let mut others: Vec<(f32, u32)> =
+        (0..base.len() / DIM).filter(|&other| other != row).map(|other| (squared(other), other as u32)).collect();
+    others.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
+    others
+}
+
+/// What [`KnnGraph::run`] should return.
+fn expected(base: &[f32], k: usize) -> (Vec<u32>, Vec<f32>) {
+    let (mut ids, mut distances) = (Vec::new(), Vec::new());
+    for row in 0..base.len() / DIM {
+        let others = others(base, row);
+        ids.extend((0..k).map(|slot| others.get(slot).map_or(NO_NODE, |other| other.1)));
+        distances.extend((0..k).map(|slot| others.get(slot).map_or(f32::INFINITY, |other| other.0)));
+    }
+    (ids, distances)
+}
+
+/// An index whose searches fail after some.
+struct Failing<'a> {
+    index: &'a FlatIndex<f32>,
+    searches: AtomicUsize,
+}
+
+impl<'a> Failing<'a> {
+    fn after(index: &'a FlatIndex<f32>, searches: usize) -> Self {
+        Self { index, searches: AtomicUsize::new(searches) }
+    }
+}
+
+impl GraphIndex<f32> for Failing<'_> {
+    fn len(&self) -> usize {
+        self.index.len()
+    }
+
+    fn dim(&self) -> usize {
+        self.index.dim()
+    }
+
+    fn metric(&self) -> Metric {
+        self.index.metric()
+    }
+
+    fn greatest_id(&self) -> Option<u64> {
+        self.index.greatest_id()
+    }
+
+    fn nearest(&self, queries: &[f32], k: usize) -> crate::Result<Neighbors> {
+        let left = self.searches.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
+        left.map_err(|_| Error::Driver { call: "synchronize", device: 0, code: 700 })?;
+        self.index.nearest(queries, k)
+    }
+
+    fn identity(&self) -> crate::Result<String> {
+        self.index.identity()
+    }
+}
+
+/// A folder in which graphs are made, and one that was made without interruption.
+struct Folder {
+    folder: tempfile::TempDir,
+    names: (&'static str, &'static str),
+}
+
+impl Folder {
+    fn new(ids: &'static str, distances: &'static str) -> Self {
+        Self { folder: tempfile::tempdir().unwrap(), names: (ids, distances) }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn write(&self, graph: &KnnGraph, index: &impl GraphIndex<f32>, base: &[f32]) -> crate::Result<usize> {
+        graph.write(index, base, self.path(self.names.0), Some(&self.path(self.names.1)), &mut |_| ())
+    }
+
+    /// The finished files; there are no others.
+    fn finished(&self) -> (Vec<u8>, Vec<u8>) {
+        assert_eq!(fs::read_dir(self.folder.path()).unwrap().count(), 2);
+        (fs::read(self.path(self.names.0)).unwrap(), fs::read(self.path(self.names.1)).unwrap())
+    }
+
+    /// The unfinished ones: journal, ids, distances.
+    fn unfinished(&self) -> [PathBuf; 3] {
+        let (ids, distances) = self.names;
+        [format!("{ids}.journal"), format!("{ids}.part"), format!("{distances}.part")].map(|name| self.path(&name))
+    }
+
+    /// Stops after `batches` batches of `rows` rows, which leaves the unfinished files.
+    fn interrupt(&self, graph: &KnnGraph, index: &FlatIndex<f32>, base: &[f32], rows: usize, batches: usize) {
+        let graph = graph.clone().batch(rows).restart(true);
+        let result = self.write(&graph, &Failing::after(index, batches), base);
+        assert!(matches!(result, Err(Error::Driver { code: 700, .. })), "{result:?}");
+        assert!(self.unfinished().iter().all(|path| path.is_file()));
+    }
+}
+
+#[test]
+fn every_vector_has_its_nearest_others() {
+    for rows in [0, 1, 2, 5, 70] {
+        let base = points(rows);
+        let index = flat(&base, Metric::L2);
+        for k in [1, 2, 5, 68, 69, 70, 90] {
+            let (ids, distances) = expected(&base, k);
+            for batch in [None, Some(0), Some(1), Some(9), Some(usize::MAX)] {
+                let graph = batch.map_or(KnnGraph::new(k), |rows| KnnGraph::new(k).batch(rows));
+                let (graph, found) = graph.run(&index, &base).unwrap();
+                assert_eq!((graph.len(), graph.k()), (rows, k));
+                assert_eq!((graph.neighbours(), &found[..]), (&ids[..], &distances[..]), "{rows} rows, k = {k}");
+                assert_eq!(graph.edges(), rows * k.min(rows.saturating_sub(1)));
+            }
+        }
+    }
+}
+
+/// Four equal vectors: with k = 2, three results never hold the last one itself.
+#[test]
+fn a_vector_that_does_not_find_itself_drops_the_last() {
+    let base = [1.0; 4 * DIM];
+    let (graph, distances) = KnnGraph::new(2).run(&flat(&base, Metric::L2), &base).unwrap();
+    assert_eq!(graph.neighbours(), [1, 2, 0, 2, 0, 1, 0, 1]);
+    assert_eq!(distances, [0.0; 8]);
+    // Codes know even less who is who.
+    let base = points(40);
+    let index = ivf(&base, Encoding::Pq { sub_quantizers: 1, bits: 4, rotate: false });
+    let (graph, _) = KnnGraph::new(5).run(&index, &base).unwrap();
+    for node in 0..40 {
+        let mut row: Vec<u32> = graph.row(node).iter().copied().filter(|&other| other != NO_NODE).collect();
+        let filled = row.len();
+        row.sort_unstable();
+        row.dedup();
+        assert!(filled > 0 && row.len() == filled && !row.contains(&(node as u32)), "{node}: {row:?}");
+    }
+}
+
+#[test]
+fn an_index_that_looks_everywhere_is_exact() {
+    let base = points(60);
+    let mut index = ivf(&base, Encoding::Flat);
+    index.set_probes(4).unwrap();
+    let (ids, distances) = expected(&base, 7);
+    let (graph, found) = KnnGraph::new(7).run(&index, &base).unwrap();
+    assert_eq!((graph.neighbours(), &found[..]), (&ids[..], &distances[..]));
+    let exact = flat(&base, Metric::L2);
+    assert_eq!(graph.accuracy(&exact, &base, 10).unwrap(), 1.0);
+    // The last of seven lost everywhere: six sevenths are there.
+    let mut worse = ids;
+    worse.iter_mut().skip(6).step_by(7).for_each(|id| *id = NO_NODE);
+    let worse = Graph::of_rows(worse, 7);
+    for sample in [1, 13, 60, 1000] {
+        assert!((worse.accuracy(&exact, &base, sample).unwrap() - 6.0 / 7.0).abs() < 1e-12);
+    }
+    assert_eq!(worse.accuracy(&exact, &base, 0).unwrap(), 1.0);
+    assert!(matches!(
+        worse.accuracy(&flat(&base[DIM..], Metric::L2), &base, 5),
+        Err(Error::WrongBase { expected: 60, actual: 59 })
+    ));
+}
+
+#[test]
+fn what_does_not_belong_together_is_refused() {
+    let base = points(6);
+    let index = flat(&base, Metric::L2);
+    let run = |k: usize, base: &[f32]| KnnGraph::new(k).run(&index, base).map(drop);
+    assert!(matches!(run(0, &base), Err(Error::ZeroK)));
+    assert!(matches!(run(1, &base[1..]), Err(Error::RaggedVectors { len: 17, dim: 3 })));
+    assert!(matches!(run(1, &base[DIM..]), Err(Error::WrongBase { expected: 6, actual: 5 })));
+    for k in [usize::MAX, usize::MAX / 8] {
+        assert!(matches!(run(k, &base), Err(Error::ResultTooLarge { queries: 6, .. })));
+    }
+    let mut nan = base.clone();
+    nan[4] = f32::NAN;
+    assert!(matches!(run(1, &nan), Err(Error::NotFinite { row: 1, column: 1, .. })));
+    let untrained = IvfIndex::<f32>::builder(DIM, 2).device(Device::Cpu).build().unwrap();
+    assert!(matches!(KnnGraph::new(1).run(&untrained, &[]).map(drop), Ok(())), "nothing to search");
+    let mut named = ivf(&points(5), Encoding::Flat);
+    named.add_with_ids(&base[..DIM], &[9]).unwrap();
+    assert!(matches!(KnnGraph::new(1).run(&named, &base), Err(Error::IdsAreNotRows { id: 9, rows: 6 })));
+
+    let path = |name: &str| PathBuf::from(name);
+    let check = |out: &str, distances: Option<&str>| KnnGraph::check_paths(path(out), distances.map(path).as_deref());
+    check("g.ibin", Some("d.npy")).unwrap();
+    assert!(matches!(check("g.ivecs", None), Err(Error::UnknownExtension { known: "ibin, npy", .. })));
+    assert!(matches!(check("g.npy", Some("d.fvecs")), Err(Error::UnknownExtension { known: "fbin, npy", .. })));
+    assert!(matches!(check("g.npy", Some("g.npy")), Err(Error::Io { .. })));
+}
+
+#[test]
+fn files_hold_what_a_run_returns() {
+    for (rows, k) in [(0, 3), (1, 1), (30, 4)] {
+        let base = points(rows);
+        let index = flat(&base, Metric::L2);
+        let (ids, distances) = expected(&base, k);
+        for names in [("g.ibin", "d.fbin"), ("g.npy", "d.npy")] {
+            let folder = Folder::new(names.0, names.1);
+            let mut told = Vec::new();
+            let (out, values) = (folder.path(names.0), folder.path(names.1));
+            let graph = KnnGraph::new(k).batch(12);
+            let resumed = graph.write(&index, &base, &out, Some(&values), &mut |now| told.push(now)).unwrap();
+            assert_eq!(resumed, 0);
+            let steps = (0..=rows.div_ceil(12)).map(|step| Progress { done: rows.min(12 * step), rows });
+            assert_eq!(told, steps.collect::<Vec<_>>());
+            folder.finished();
+            assert_eq!(Graph::read(&out).unwrap().neighbours(), ids);
+            let read = io::read_vectors(&values).unwrap();
+            assert_eq!((read.rows(), read.as_slice::<f32>()), (rows, Some(&distances[..])));
+            // Ids alone are the same file.
+            let alone = folder.path("alone").with_extension(out.extension().unwrap());
+            graph.write(&index, &base, &alone, None, &mut |_| ()).unwrap();
+            assert_eq!(fs::read(&alone).unwrap(), fs::read(&out).unwrap());
+        }
+    }
+}
+
+#[test]
+fn a_run_goes_on_where_another_stopped() {
+    let base = points(23);
+    let index = flat(&base, Metric::L2);
+    let graph = KnnGraph::new(3);
+    for names in [("g.ibin", "d.npy"), ("g.npy", "d.fbin")] {
+        let folder = Folder::new(names.0, names.1);
+        folder.write(&graph, &index, &base).unwrap();
+        let whole = folder.finished();
+        for batches in 0..5 {
+            folder.interrupt(&graph, &index, &base, 5, batches);
+            let resumed = folder.write(&graph.clone().batch(4), &index, &base).unwrap();
+            assert_eq!((resumed, folder.finished()), (5 * batches, whole.clone()));
+        }
+        // Between the last line and the names: nothing is left to do, not even a search.
+        let mut last = None;
+        let mut watch = |now: Progress| {
+            last = (now.done == 23).then(|| folder.unfinished().map(|path| (fs::read(&path).unwrap(), path)));
+        };
+        let (out, values) = (folder.path(names.0), folder.path(names.1));
+        graph.write(&index, &base, &out, Some(&values), &mut watch).unwrap();
+        last.unwrap().into_iter().for_each(|(bytes, path)| fs::write(path, bytes).unwrap());
+        assert_eq!(folder.write(&graph, &Failing::after(&index, 0), &base).unwrap(), 23);
+        assert_eq!(folder.finished(), whole);
+        // Interrupted twice.
+        folder.interrupt(&graph, &index, &base, 4, 2);
+        let again = folder.write(&graph.clone().batch(7), &Failing::after(&index, 1), &base);
+        assert!(again.is_err());
+        assert_eq!((folder.write(&graph, &index, &base).unwrap(), folder.finished()), (15, whole));
+    }
+}
+
+#[test]
+fn damage_costs_the_batches_from_there_on_and_no_more() {
+    let base = points(23);
+    let index = flat(&base, Metric::L2);
+    let graph = KnnGraph::new(3);
+    let folder = Folder::new("g.ibin", "d.npy");
+    folder.write(&graph, &index, &base).unwrap();
+    let whole = folder.finished();
+    folder.interrupt(&graph, &index, &base, 6, 3);
+    let files = folder.unfinished();
+    let kept = files.clone().map(|path| fs::read(path).unwrap());
+    let head = kept[0].iter().position(|&byte| byte == b'\n').unwrap() + 1;
+    let starts: Vec<usize> =
+        (0..kept[0].len()).filter(|&at| at >= head && kept[0][at - 1] == b'\n').chain([kept[0].len()]).collect();
+    assert_eq!(starts.len(), 4, "three batches");
+
+    let resume = |file: usize, bytes: Option<&[u8]>| {
+        files.iter().zip(&kept).for_each(|(path, bytes)| fs::write(path, bytes).unwrap());
+        match bytes {
+            Some(bytes) => fs::write(&files[file], bytes).unwrap(),
+            None => fs::remove_file(&files[file]).unwrap(),
+        }
+        folder.write(&graph, &index, &base)
+    };
+    // The journal, cut anywhere: complete lines count.
+    for len in (0..head).step_by(9).chain(head..=kept[0].len()) {
+        let result = resume(0, Some(&kept[0][..len]));
+        if len > 0 && len < head {
+            assert!(
+                matches!(result, Err(Error::BadFile { defect: FileDefect::BadHeader(_), .. })),
+                "{len}: {result:?}"
+            );
+            continue;
+        }
+        let lines = starts.iter().filter(|&&start| start > head && start <= len).count();
+        assert_eq!((result.unwrap(), folder.finished()), (6 * lines, whole.clone()), "{len} bytes");
+    }
+    // A changed byte: lines before it count. Not all that changes is read alike: a line feed cuts a line in two.
+    for at in (0..kept[0].len()).step_by(7) {
+        for change in [1, 0x20, b'\n' ^ kept[0][at]].into_iter().filter(|&change| change != 0) {
+            let mut bytes = kept[0].clone();
+            bytes[at] ^= change;
+            let result = resume(0, Some(&bytes));
+            if at < head {
+                assert!(
+                    matches!(result, Err(Error::BadFile { defect: FileDefect::BadHeader(_), .. })),
+                    "{at}: {result:?}"
+                );
+            } else {
+                let lines = starts.iter().filter(|&&start| start > head && start <= at).count();
+                assert_eq!((result.unwrap(), folder.finished()), (6 * lines, whole.clone()), "byte {at}");
+            }
+        }
+    }
+    // Lines in another order, and one twice.
+    let line = |number: usize| &kept[0][starts[number]..starts[number + 1]];
+    for (lines, rows) in [([0, 2, 1], 6), ([1, 0, 2], 0), ([0, 0, 1], 6)] {
+        let journal = [&kept[0][..head], line(lines[0]), line(lines[1]), line(lines[2])].concat();
+        assert_eq!((resume(0, Some(&journal)).unwrap(), folder.finished()), (rows, whole.clone()));
+    }
+    // Rows: changed, cut off, in excess, gone.
+    for file in [1, 2] {
+        let bytes = &kept[file];
+        let header = bytes.len() - 18 * 12;
+        for row in (0..18).step_by(5).chain([17]) {
+            let mut changed = bytes.clone();
+            changed[header + row * 12 + 5] ^= 0x40;
+            assert_eq!((resume(file, Some(&changed)).unwrap(), folder.finished()), (row / 6 * 6, whole.clone()));
+            assert_eq!(resume(file, Some(&bytes[..header + row * 12 + 11])).unwrap(), row / 6 * 6);
+            assert_eq!(folder.finished(), whole);
+        }
+        let more = [&bytes[..], &[7; 100]].concat();
+        assert_eq!((resume(file, Some(&more)).unwrap(), folder.finished()), (18, whole.clone()));
+        // The header is written anew.
+        let mut changed = bytes.clone();
+        changed[0] ^= 1;
+        assert_eq!((resume(file, Some(&changed)).unwrap(), folder.finished()), (18, whole.clone()));
+        assert_eq!((resume(file, None).unwrap(), folder.finished()), (0, whole.clone()));
+    }
+}
+
+#[test]
+fn another_run_does_not_go_on() {
+    let base = points(23);
+    let index = flat(&base, Metric::L2);
+    let graph = KnnGraph::new(3);
+    let folder = Folder::new("g.ibin", "d.npy");
+    folder.interrupt(&graph, &index, &base, 6, 2);
+    let left = folder.unfinished().map(|path| fs::read(path).unwrap());
+    let mut moved = base.clone();
+    moved[40] += 1.0;
+    let mut index_of_lists = ivf(&base, Encoding::Flat);
+    let refused = |result: crate::Result<usize>, expected: &str| {
+        assert!(matches!(&result, Err(Error::OtherRun { what, .. }) if *what == expected), "{expected}: {result:?}");
+        assert_eq!(folder.unfinished().map(|path| fs::read(path).unwrap()), left);
+    };
+    refused(folder.write(&graph, &flat(&moved, Metric::L2), &moved), "base");
+    refused(folder.write(&graph, &flat(&base[DIM..], Metric::L2), &base[DIM..]), "rows");
+    refused(folder.write(&graph, &flat(&base, Metric::Cosine), &base), "metric");
+    refused(folder.write(&KnnGraph::new(4), &index, &base), "k");
+    refused(folder.write(&graph, &index_of_lists, &base), "index");
+    refused(graph.write(&index, &base, folder.path("g.ibin"), None, &mut |_| ()), "distances");
+    refused(graph.write(&index, &base, folder.path("g.ibin"), Some(&folder.path("d.fbin")), &mut |_| ()), "distances");
+    // Bytes that are the same numbers.
+    let bytes: Vec<u8> = base.iter().map(|&x| x as u8).collect();
+    let mut narrow = FlatIndex::<u8>::new(DIM, Metric::L2, Device::Cpu).unwrap();
+    narrow.add(&bytes).unwrap();
+    refused(graph.write(&narrow, &bytes, folder.path("g.ibin"), Some(&folder.path("d.npy")), &mut |_| ()), "element");
+
+    // At work elsewhere.
+    let journal = fs::File::open(&folder.unfinished()[0]).unwrap();
+    journal.lock().unwrap();
+    let result = folder.write(&graph.clone().restart(true), &index, &base);
+    let busy = |source: &std::io::Error| source.kind() == std::io::ErrorKind::WouldBlock;
+    assert!(matches!(&result, Err(Error::Io { source, .. }) if busy(source)), "{result:?}");
+    drop(journal);
+
+    // What may go, goes.
+    let restart = graph.clone().restart(true);
+    assert_eq!(folder.write(&restart, &index_of_lists, &base).unwrap(), 0);
+    assert_eq!(folder.finished().0.len(), 8 + 23 * 12);
+
+    // Of the same lists, other numbers of probes and other vectors are other indexes.
+    let stop = |index: &IvfIndex<f32>| index.identity().unwrap();
+    let before = stop(&index_of_lists);
+    assert_eq!(before, stop(&ivf(&base, Encoding::Flat)));
+    index_of_lists.set_probes(3).unwrap();
+    assert_ne!(before, stop(&index_of_lists));
+    assert_ne!(before, stop(&ivf(&moved, Encoding::Flat)));
+    let untrained = IvfIndex::<f32>::builder(DIM, 2).device(Device::Cpu).build().unwrap();
+    assert!(matches!(untrained.identity(), Err(Error::NotTrained { .. })));
+}
+
+#[test]
+fn files_that_are_no_graphs_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    let defect = |name: &str| match Graph::read(path(name)) {
+        Err(Error::BadFile { defect, .. }) => defect,
+        other => panic!("{name}: {other:?}"),
+    };
+    io::write_ids(path("past.npy"), &[1, 2, 0, 3, 1, NONE], 2).unwrap();
+    assert_eq!(defect("past.npy"), FileDefect::NoSuchRow { row: 1, column: 1, id: 3, rows: 3 });
+    io::write_ids(path("far.npy"), &[1, u64::from(u32::MAX)], 1).unwrap();
+    assert_eq!(defect("far.npy"), FileDefect::NoSuchRow { row: 1, column: 0, id: u64::from(u32::MAX), rows: 2 });
+    io::write_ids(path("good.ibin"), &[1, NONE, 0, 2, NONE, 1], 2).unwrap();
+    let graph = Graph::read(path("good.ibin")).unwrap();
+    assert_eq!((graph.len(), graph.edges(), graph.row(1)), (3, 4, &[0, 2][..]));
+    let bytes = fs::read(path("good.ibin")).unwrap();
+    for len in 0..bytes.len() {
+        fs::write(path("cut.ibin"), &bytes[..len]).unwrap();
+        assert!(matches!(defect("cut.ibin"), FileDefect::Truncated { .. }));
+    }
+    fs::write(path("long.ibin"), [&bytes[..], &[0]].concat()).unwrap();
+    assert!(matches!(defect("long.ibin"), FileDefect::Oversized { .. } | FileDefect::Truncated { .. }));
+    assert!(matches!(Graph::read(path("absent.ibin")), Err(Error::Io { .. })));
+    assert!(matches!(Graph::read(path("graph.txt")), Err(Error::UnknownExtension { .. })));
+    let none = Graph::from_ids(&IdMatrix { rows: 0, k: 0, ids: Vec::new() }).unwrap();
+    assert_eq!((none.len(), none.components().sizes.len()), (0, 0));
+    assert!(matches!(none.path::<f32>(&[], 1, Metric::L2, 0, 0), Err(Error::NoSuchNode { node: 0, nodes: 0 })));
+}
+
+#[test]
+fn paths_that_do_not_exist_say_why() {
+    // 0 → 1 ← 2, 3 → 4, 5 with an edge to itself.
+    let graph = Graph::of_rows(vec![1, NO_NODE, 1, 4, NO_NODE, 5], 1);
+    let components = graph.components();
+    assert_eq!((components.sizes, components.of), (vec![3, 2, 1], vec![0, 0, 0, 1, 1, 2]));
+    let base: Vec<f32> = (0..6).map(|x| x as f32).collect();
+    let path = |from, to| graph.path(&base, 1, Metric::L2, from, to);
+    assert_eq!(path(2, 0).unwrap(), Path { nodes: vec![2, 1, 0], largest: Some(1.0) });
+    assert_eq!(path(5, 5).unwrap(), Path { nodes: vec![5], largest: None });
+    let error = path(0, 4).unwrap_err();
+    assert!(matches!(error, Error::NotConnected { from: 0, to: 4, from_size: 3, to_size: 2 }), "{error}");
+    assert!(error.to_string().contains("have 3 and 2 nodes"));
+    for (from, to) in [(6, 0), (0, 6), (u64::MAX, 0)] {
+        assert!(matches!(path(from, to), Err(Error::NoSuchNode { nodes: 6, .. })));
+    }
+    let with = |base: &[f32], dim| graph.path(base, dim, Metric::L2, 0, 1).map(drop);
+    assert!(matches!(with(&base, 0), Err(Error::ZeroDimension)));
+    assert!(matches!(with(&base[1..], 2), Err(Error::RaggedVectors { len: 5, dim: 2 })));
+    assert!(matches!(with(&base[1..], 1), Err(Error::WrongBase { expected: 6, actual: 5 })));
+    assert!(matches!(with(&[f32::NAN; 6], 1), Err(Error::NotFinite { .. })));
+}
+
+/// Nodes of random graphs that paths are looked for in, exhaustively.
+const NODES: usize = 7;
+
+/// Every simple path from the end of `nodes` to `to`, as (largest cost, edges, nodes): the least is the one looked for.
+fn best_path(
+    costs: &[[Option<i64>; NODES]; NODES],
+    nodes: &mut Vec<usize>,
+    worst: i64,
+    to: usize,
+) -> Option<(i64, usize, Vec<usize>)> {
+    let last = *nodes.last().unwrap();
+    if last == to {
+        return Some((worst, nodes.len(), nodes.clone()));
+    }
+    let mut best = None;
+    for next in 0..NODES {
+        if let Some(cost) = costs[last][next].filter(|_| !nodes.contains(&next)) {
+            nodes.push(next);
+            let found = best_path(costs, nodes, worst.max(cost), to);
+            nodes.pop();
+            best = [best, found].into_iter().flatten().min();
+        }
+    }
+    best
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(400) })]
+
+    #[test]
+    fn paths_are_the_best_of_all(
+        places in proptest::collection::vec(0i64..6, NODES * 2),
+        edges in proptest::collection::vec(0..NODES + 2, NODES * 2),
+        similar: bool,
+    ) {
+        let base: Vec<f32> = places.iter().map(|&x| x as f32).collect();
+        let neighbours: Vec<u32> = edges.iter().map(|&e| if e < NODES { e as u32 } else { NO_NODE }).collect();
+        let graph = Graph::of_rows(neighbours, 2);
+        let metric = if similar { Metric::InnerProduct } else { Metric::L2 };
+        // Costs in whole numbers: larger is worse.
+        let cost = |a: usize, b: usize| {
+            let pairs = || (0..2).map(|axis| (places[2 * a + axis], places[2 * b + axis]));
+            if similar { -pairs().map(|(x, y)| x * y).sum::<i64>() } else { pairs().map(|(x, y)| (x - y) * (x - y)).sum() }
+        };
+        let mut costs = [[None; NODES]; NODES];
+        for (slot, &other) in edges.iter().enumerate().filter(|&(_, &other)| other < NODES) {
+            let node = slot / 2;
+            (costs[node][other], costs[other][node]) = (Some(cost(node, other)), Some(cost(node, other)));
+        }
+        let components = graph.components();
+        prop_assert_eq!(components.sizes.iter().sum::<u64>(), NODES as u64);
+        prop_assert!(components.sizes.is_sorted_by(|a, b| a >= b));
+        for from in 0..NODES {
+            for to in 0..NODES {
+                let found = graph.path(&base, 2, metric, from as u64, to as u64);
+                let expected = best_path(&costs, &mut vec![from], i64::MIN, to);
+                prop_assert_eq!(components.of[from] == components.of[to], expected.is_some());
+                match expected {
+                    Some((worst, _, nodes)) => {
+                        let found = found.unwrap();
+                        prop_assert_eq!(found.nodes, nodes.iter().map(|&node| node as u64).collect::<Vec<_>>());
+                        let worst = (from != to).then(|| if similar { -worst } else { worst } as f32);
+                        prop_assert_eq!(found.largest, worst);
+                    }
+                    None => {
+                        let size = |node: usize| components.sizes[components.of[node] as usize];
+                        let sizes = (size(from), size(to));
+                        let said = match found {
+                            Err(Error::NotConnected { from_size, to_size, .. }) => Some((from_size, to_size)),
+                            _ => None,
+                        };
+                        prop_assert_eq!(said, Some(sizes));
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! Times of sorts with the pairs on the GPU.
+
+use super::{DeviceTimes, FLUSH_BYTES};
+use crate::gpu::cuda::{self, CudaDevice, Memory};
+use crate::gpu::runtime::{Layout, OnStream, Runtime};
+use crate::gpu::sort::{self, Pairs, SortPlan};
+use crate::sort::Key;
+use crate::{Error, Result};
+
+/// What repeated sorts of the same pairs took, and gave.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SortRun<K> {
+    /// Device time of each sort.
+    pub times: DeviceTimes,
+    /// The keys, sorted.
+    pub keys: Vec<K>,
+    /// Where each was before: the payloads.
+    pub payloads: Vec<u32>,
+}
+
+/// Keys on a GPU with their positions as payloads, to be sorted again and again under the watch. Before each run the pairs are
+/// put back, and something else fills the L2 cache.
+///
+/// ```no_run
+/// # fn main() -> Result<(), warpann::Error> {
+/// use warpann::measure::SortBench;
+///
+/// let keys: Vec<u64> = (0..1u64 << 23).map(|i| i.wrapping_mul(0x9E37_79B9_7F4A_7C15)).collect();
+/// let run = SortBench::new(0, &keys)?.sort(9)?;
+/// println!("{:.2} Gkeys/s", keys.len() as f32 / run.times.median() / 1e6);
+/// # Ok(())
+/// # }
+/// ```
+pub struct SortBench<K> {
+    device: CudaDevice,
+    stream: <CudaDevice as Runtime>::Stream,
+    memory: Memory,
+    /// Keys and payloads: as given, in work, spare.
+    pairs: [(usize, usize); 3],
+    /// Two areas to copy between.
+    flush: [usize; 2],
+    plan: SortPlan,
+    len: usize,
+    of: std::marker::PhantomData<K>,
+}
+
+impl<K: Key> SortBench<K> {
+    /// Uploads `keys` to GPU `index`.
+    ///
+    /// # Errors
+    /// [`Error::TooManyPairs`] from 2³² keys on; as opening the device; [`Error::OutOfDeviceMemory`].
+    pub fn new(index: usize, keys: &[K]) -> Result<SortBench<K>> {
+        let len = u32::try_from(keys.len())
+            .map_err(|_| Error::TooManyPairs { asked: keys.len() as u64, limit: u64::from(u32::MAX) })?;
+        let device = cuda::open(index)?;
+        let mut layout = Layout::default();
+        let pairs = [(); 3].map(|()| (layout.array::<K>(keys.len()), layout.array::<u32>(keys.len())));
+        let flush = [(); 2].map(|()| layout.array::<u8>(FLUSH_BYTES));
+        let plan = SortPlan::new::<K>(&mut layout, len, 1, 0..<K as Key>::BITS, &device.limits());
+        let memory = device.allocate(layout.bytes())?;
+        let stream = device.stream()?;
+        let bench: SortBench<K> =
+            SortBench { device, stream, memory, pairs, flush, plan, len: keys.len(), of: std::marker::PhantomData };
+        let (given, positions) = (bench.pairs(0), (0..len).collect::<Vec<u32>>());
+        // SAFETY: the layout reserved both arrays.
+        unsafe {
+            bench.device.upload(&bench.stream, given.keys.cast(), bytemuck::cast_slice(keys))?;
+            bench.device.upload(&bench.stream, given.payloads.cast(), bytemuck::cast_slice(&positions))?;
+        }
+        bench.put_back()?;
+        Ok(bench)
+    }
+
+    fn start(&self) -> *mut u8 {
+        self.device.address(&self.memory)
+    }
+
+    fn pairs(&self, which: usize) -> Pairs<K> {
+        let (keys, payloads) = self.pairs[which];
+        Pairs { keys: self.start().wrapping_add(keys).cast(), payloads: self.start().wrapping_add(payloads).cast() }
+    }
+
+    fn put_back(&self) -> Result<()> {
+        let (given, work) = (self.pairs(0), self.pairs(1));
+        let [from, to] = self.flush.map(|area| self.start().wrapping_add(area));
+        // SAFETY: the layout reserved all six areas, and none overlaps another.
+        unsafe {
+            let copy = |to, from, bytes| self.device.copy(&self.stream, to, from, bytes);
+            copy(work.keys.cast(), given.keys.cast(), self.len * size_of::<K>())?;
+            copy(work.payloads.cast(), given.payloads.cast(), self.len * size_of::<u32>())?;
+            copy(to, from, FLUSH_BYTES)
+        }
+    }
+
+    /// Times `repeat` sorts by the whole key.
+    ///
+    /// # Errors
+    /// What the device can meet.
+    pub fn sort(&self, repeat: usize) -> Result<SortRun<K>> {
+        let queue = OnStream { runtime: &self.device, stream: &self.stream };
+        let mut sorted = self.pairs(1);
+        let work = || {
+            // SAFETY: the layout reserved every part; the stream runs the sorts one after the other.
+            sorted = unsafe { sort::enqueue(&queue, &self.plan, self.pairs(1), self.pairs(2), self.start())? };
+            Ok(())
+        };
+        let times = DeviceTimes::measure(&self.device, &self.stream, repeat, || self.put_back(), work)?;
+        let (mut keys, mut payloads) = (vec![K::zeroed(); self.len], vec![0; self.len]);
+        // SAFETY: the sort wrote them all.
+        unsafe {
+            self.device.download(&self.stream, bytemuck::cast_slice_mut(&mut keys), sorted.keys.cast())?;
+            self.device.download(&self.stream, bytemuck::cast_slice_mut(&mut payloads), sorted.payloads.cast())?;
+        }
+        Ok(SortRun { times, keys, payloads })
+    }
+}

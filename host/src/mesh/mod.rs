@@ -1,0 +1,211 @@
+//! Triangle meshes from OBJ and PLY files, and the vectors that shifted sort makes of them.
+//!
+//! | extension | read | left out |
+//! |---|---|---|
+//! | `obj` | `v` and `f` lines, indices from 1 or relative, with or without `/texture/normal` | everything that is neither |
+//! | `ply` | `x`, `y`, `z` of `vertex`, `vertex_indices` of `face`; ascii and binary of both byte orders | other properties, other elements |
+//!
+//! Polygons become fans of triangles. Whatever the bytes of a file, a reader returns a mesh whose coordinates are finite and whose
+//! indices exist, or an [`Error`], in time and memory that its size bounds.
+//!
+//! The readers are our own: the formats are small, and that no byte of a file makes a reader panic or reserve what a header merely
+//! claims is then ours to test.
+//!
+//! ```
+//! use warpann::mesh::{BoxForm, Mesh, MeshFormat, mesh_from_bytes};
+//!
+//! let mesh = mesh_from_bytes(MeshFormat::Obj, b"v 0 0 0\nv 1 0 0\nv 1 2 3\nf 1 2 3\n")?;
+//! assert_eq!(mesh.triangles, [[0, 1, 2]]);
+//! assert_eq!(mesh.boxes(BoxForm::MinMax), [0.0, 0.0, 0.0, 1.0, 2.0, 3.0]);
+//! assert_eq!(BoxForm::MinMax.points(&[0.5, 1.0, 2.0]), [0.5, 1.0, 2.0, 0.5, 1.0, 2.0]);
+//! # Ok::<(), warpann::FileDefect>(())
+//! ```
+
+mod obj;
+mod ply;
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+use std::path::Path;
+use std::str::FromStr;
+
+use rayon::prelude::*;
+
+use crate::{Error, FileDefect, Result};
+
+/// A mesh file's format, named by its extension.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum MeshFormat {
+    /// Wavefront OBJ.
+    Obj,
+    /// Stanford PLY.
+    Ply,
+}
+
+impl MeshFormat {
+    /// Every format.
+    pub const ALL: [MeshFormat; 2] = [Self::Obj, Self::Ply];
+
+    /// The extension, without the dot.
+    pub const fn extension(self) -> &'static str {
+        match self {
+            Self::Obj => "obj",
+            Self::Ply => "ply",
+        }
+    }
+
+    /// The format of `path` by its extension, which is compared without regard to case; `None` if it names none.
+    pub fn of(path: &Path) -> Option<Self> {
+        let extension = path.extension()?;
+        Self::ALL.into_iter().find(|format| extension.eq_ignore_ascii_case(format.extension()))
+    }
+}
+
+/// Triangles in space.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Mesh {
+    /// Corners, with finite coordinates.
+    pub vertices: Vec<[f32; 3]>,
+    /// Three numbers of vertices each, which exist.
+    pub triangles: Vec<[u32; 3]>,
+}
+
+/// How the bounding box of a triangle becomes a 6-d vector, and a point in space one to compare with it (Park 2019, section 2-2).
+///
+/// The distance of the vectors is not that of the point to the triangle. It comes near it where the point is far away compared
+/// with the box.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum BoxForm {
+    /// The report's first way: lowest corner, highest corner; a point twice, (x, y, z, x, y, z).
+    #[default]
+    MinMax,
+    /// The report's second way: lowest corner, lengths of the edges, which have a smaller range; a point is a box without extent,
+    /// (x, y, z, 0, 0, 0).
+    MinExtent,
+}
+
+impl BoxForm {
+    /// Both ways.
+    pub const ALL: [BoxForm; 2] = [Self::MinMax, Self::MinExtent];
+
+    /// Name on the command line: `min-max`, `min-extent`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::MinMax => "min-max",
+            Self::MinExtent => "min-extent",
+        }
+    }
+
+    /// The 6-d vectors of points in space (row-major, three components each; what is left over is not looked at).
+    pub fn points(self, points: &[f32]) -> Vec<f32> {
+        let vector = |point: &[f32]| match self {
+            Self::MinMax => [point[0], point[1], point[2], point[0], point[1], point[2]],
+            Self::MinExtent => [point[0], point[1], point[2], 0.0, 0.0, 0.0],
+        };
+        points.par_chunks_exact(3).flat_map_iter(vector).collect()
+    }
+}
+
+impl fmt::Display for BoxForm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for BoxForm {
+    type Err = UnknownBoxForm;
+
+    fn from_str(text: &str) -> Result<Self, UnknownBoxForm> {
+        let named = Self::ALL.into_iter().find(|form| form.name() == text);
+        named.ok_or_else(|| UnknownBoxForm { text: text.to_owned() })
+    }
+}
+
+/// A text that names no form of boxes.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("'{text}' names no form of boxes; known: min-max, min-extent")]
+pub struct UnknownBoxForm {
+    text: String,
+}
+
+impl Mesh {
+    /// The bounding box of every triangle as a 6-d vector, row-major. Lengths that leave the range of f32 become infinite. O(triangles).
+    pub fn boxes(&self, form: BoxForm) -> Vec<f32> {
+        let vector = |corners: &[u32; 3]| {
+            let [a, b, c] = corners.map(|corner| self.vertices[corner as usize]);
+            let low: [f32; 3] = std::array::from_fn(|j| a[j].min(b[j]).min(c[j]));
+            let high: [f32; 3] = std::array::from_fn(|j| a[j].max(b[j]).max(c[j]));
+            let other = match form {
+                BoxForm::MinMax => high,
+                BoxForm::MinExtent => std::array::from_fn(|j| high[j] - low[j]),
+            };
+            [low[0], low[1], low[2], other[0], other[1], other[2]]
+        };
+        self.triangles.par_iter().flat_map_iter(vector).collect()
+    }
+
+    /// The vertices as 3-d vectors, row-major.
+    pub fn points(&self) -> &[f32] {
+        self.vertices.as_flattened()
+    }
+
+    /// Appends the fan of triangles of a polygon.
+    fn push_polygon(&mut self, corners: &[u32]) {
+        if let [first, rest @ ..] = corners {
+            self.triangles.extend(rest.windows(2).map(|pair| [*first, pair[0], pair[1]]));
+        }
+    }
+
+    /// That every triangle's corners exist.
+    fn checked(self) -> Result<Mesh, FileDefect> {
+        let count = self.vertices.len();
+        let exists = |corner: &u32| (*corner as usize) < count;
+        match self.triangles.iter().position(|corners| !corners.iter().all(exists)) {
+            Some(index) => {
+                let what = "a corner that is no vertex";
+                Err(FileDefect::BadElement { element: "triangle", index: index as u64, what })
+            }
+            None => Ok(self),
+        }
+    }
+}
+
+/// Reads a mesh: `obj` or `ply` by extension. O(file).
+///
+/// # Errors
+/// [`Error::UnknownExtension`], [`Error::Io`], or [`Error::BadFile`] with what is wrong with the bytes.
+pub fn read_mesh(path: impl AsRef<Path>) -> Result<Mesh> {
+    let path = path.as_ref();
+    let unknown = || Error::UnknownExtension { path: path.to_owned(), known: "obj, ply" };
+    let format = MeshFormat::of(path).ok_or_else(unknown)?;
+    let map = crate::io::open(path)?;
+    mesh_from_bytes(format, map.as_deref().map_or(&[], |map| &map[..]))
+        .map_err(|defect| Error::BadFile { path: path.to_owned(), defect })
+}
+
+/// Reads a mesh from the contents of a file. O(bytes).
+///
+/// # Errors
+/// What is wrong with the bytes.
+pub fn mesh_from_bytes(format: MeshFormat, bytes: &[u8]) -> Result<Mesh, FileDefect> {
+    match format {
+        MeshFormat::Obj => obj::read(bytes)?.checked(),
+        MeshFormat::Ply => ply::read(bytes)?.checked(),
+    }
+}
+
+/// The words of a line.
+fn words(line: &[u8]) -> impl Iterator<Item = &[u8]> {
+    line.split(|byte| byte.is_ascii_whitespace()).filter(|word| !word.is_empty())
+}
+
+/// A number, if `word` is one.
+fn number<T: FromStr>(word: &[u8]) -> Option<T> {
+    std::str::from_utf8(word).ok()?.parse().ok()
+}
+
+/// A finite coordinate, if `word` is one.
+fn coordinate(word: &[u8]) -> Option<f32> {
+    number(word).filter(|x: &f32| x.is_finite())
+}

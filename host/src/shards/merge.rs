@@ -1,0 +1,82 @@
+//! The k best of several shards' k best, which are sorted: a merge of S rows, O(k · S) a query.
+//!
+//! A heap would make that k · log S, but S is the number of devices: for eight of them a scan of the heads is as fast and needs no heap.
+
+use std::cmp::Ordering;
+
+use rayon::prelude::*;
+
+use crate::{Metric, NONE};
+
+/// Slots that one thread merges at least.
+const SLOTS: usize = 1 << 12;
+
+/// Whether the first (id, distance) comes before the second: by distance, then by lower id; empty slots come last.
+pub(super) fn comes_before(metric: Metric, (id, distance): (u64, f32), (other_id, other): (u64, f32)) -> bool {
+    id != NONE && (other_id == NONE || metric.order(distance, other).then(id.cmp(&other_id)) == Ordering::Less)
+}
+
+/// Merges rows of `k` slots, sorted and with different ids, into those of `ids` and `distances`: `more` has as many slots each.
+pub(crate) fn merge(
+    metric: Metric,
+    k: usize,
+    ids: &mut [u64],
+    distances: &mut [f32],
+    more: &[(impl AsRef<[u64]> + Sync, impl AsRef<[f32]> + Sync)],
+) {
+    if more.is_empty() || k == 0 {
+        return;
+    }
+    let scratch = || (vec![NONE; k], vec![0.0; k], vec![0usize; more.len()]);
+    let rows = ids.par_chunks_mut(k).zip(distances.par_chunks_mut(k)).enumerate().with_min_len(SLOTS.div_ceil(k));
+    rows.for_each_init(scratch, |(own_ids, own_distances, heads), (query, (ids, distances))| {
+        own_ids.copy_from_slice(ids);
+        own_distances.copy_from_slice(distances);
+        heads.fill(0);
+        let mut own = 0;
+        // Each slot advances one row, so none is past its end before the last slot is filled.
+        for (slot, (id, distance)) in ids.iter_mut().zip(distances).enumerate() {
+            debug_assert!(own + heads.iter().sum::<usize>() == slot);
+            let mut best = (own_ids[own], own_distances[own]);
+            let mut from = None;
+            for (row, ((ids, distances), &head)) in more.iter().zip(heads.iter()).enumerate() {
+                let at = query * k + head;
+                let candidate = (ids.as_ref()[at], distances.as_ref()[at]);
+                if comes_before(metric, candidate, best) {
+                    (best, from) = (candidate, Some(row));
+                }
+            }
+            match from {
+                Some(row) => heads[row] += 1,
+                None => own += 1,
+            }
+            (*id, *distance) = best;
+        }
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_merged_by_distance_then_id_and_empty_slots_come_last() {
+        // Two queries, k = 3, three shards.
+        let (inf, none) = (f32::INFINITY, NONE);
+        let mut ids = [4, 9, none, none, none, none];
+        let mut distances = [1.0, 2.0, inf, inf, inf, inf];
+        let more = [
+            (vec![3, 7, 11, 5, none, none], vec![1.0, 2.0, 2.0, 0.0, inf, inf]),
+            (vec![1, none, none, 2, 6, 8], vec![1.5, inf, inf, 0.0, inf, inf]),
+        ];
+        merge(Metric::L2, 3, &mut ids, &mut distances, &more);
+        assert_eq!(ids, [3, 4, 1, 2, 5, 6]);
+        assert_eq!(distances, [1.0, 1.0, 1.5, 0.0, 0.0, inf]);
+
+        let mut ids = [4, none];
+        let mut distances = [1.0, f32::NEG_INFINITY];
+        let more = [(vec![2, 3], vec![1.0, 0.5])];
+        merge(Metric::InnerProduct, 2, &mut ids, &mut distances, &more);
+        assert_eq!((ids, distances), ([2, 4], [1.0, 1.0]));
+    }
+}

@@ -1,0 +1,194 @@
+//! Replicas and shards: one index over several devices of a host (Johnson, Douze and Jégou, section 5.4).
+//!
+//! # Problem and algorithm
+//! A [`Placement`] is a grid of devices: the S shards of a replica hold a part of the vectors each, and the R replicas of a shard hold the
+//! same part. The grid is a back end like any other, over the back ends of its devices:
+//!
+//! ```text
+//! search:  for each shard, at once:
+//!              divide the queries among its replicas; each, on a thread of its own: search    // the device's own back end
+//!          merge the shards' results: k-selection by (canonical distance, lower id)           // merge.rs
+//! ```
+//!
+//! A vector's canonical distance does not depend on where it is, and the k best of all are among the k best of each shard: so results are
+//! the same bits as on one device. Replicas write into the caller's memory; so does the first shard, and the others into memory that is
+//! merged into it.
+//!
+//! | file | what |
+//! |---|---|
+//! | `flat` | which rows a shard of a flat index has, and which id each row has |
+//! | `ivf` | inverted files: every shard has a part of every list |
+//! | `merge` | results of several shards to those of all |
+//!
+//! # Cost
+//! Of q queries over n vectors each device does q / R · n / S of the distances. What is not divided: the coarse quantizer of inverted files
+//! (every shard finds the probes of all its queries), O(q · k · S) for the merge, and a few tens of µs to start the threads. Each device
+//! has its own link and its own pinned buffers, so copies run at once as well.
+//!
+//! # Devices that fail
+//! Where the driver reports an error in the middle of a search, the search fails with [`Error::DeviceFailed`], which names the device, and
+//! the grid leaves this place out from then on: what it would have done falls to the other replicas of its shard. Once a shard has none
+//! left, searches fail with [`Error::ShardLost`] until the index moves to other devices. Nothing is tried twice in secret: the caller
+//! decides whether to ask again.
+
+pub(crate) mod flat;
+pub(crate) mod ivf;
+mod merge;
+#[cfg(test)]
+mod tests;
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use rayon::prelude::*;
+
+pub(crate) use self::merge::merge;
+use crate::{Device, Error, Placement, Result};
+
+/// Queries that are worth a thread: starting one takes as long as a device takes for about so many.
+const QUERIES_PER_REPLICA: usize = 16;
+
+/// A device's back end, at its place of the grid.
+struct Place<B: ?Sized> {
+    device: Device,
+    failed: AtomicBool,
+    backend: Box<B>,
+}
+
+impl<B: ?Sized> Place<B> {
+    fn alive(&self) -> bool {
+        !self.failed.load(Ordering::Relaxed)
+    }
+}
+
+/// The back ends of a [`Placement`].
+pub(crate) struct Grid<B: ?Sized> {
+    /// Replica after replica.
+    places: Vec<Place<B>>,
+    shards: usize,
+    /// Counts searches, so that small ones go to the replicas in turn.
+    turn: AtomicUsize,
+}
+
+/// What one device does of a search.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Part {
+    /// Its number in the grid.
+    place: usize,
+    /// The queries that it answers.
+    queries: Range<usize>,
+}
+
+impl<B: ?Sized + Send + Sync> Grid<B> {
+    /// The back ends of `placement`, place after place.
+    pub(crate) fn new(placement: &Placement, backends: Vec<Box<B>>) -> Self {
+        let place = |(&device, backend)| Place { device, failed: AtomicBool::new(false), backend };
+        let places = placement.devices().iter().zip(backends).map(place).collect();
+        Grid { places, shards: placement.shards(), turn: AtomicUsize::new(0) }
+    }
+
+    /// Which device answers which of `queries` (at least one) queries over the vectors of `shard`: the replicas that are left divide them
+    /// evenly and in order, but only among as many as it pays for.
+    fn parts(&self, shard: usize, queries: usize) -> Result<Vec<Part>> {
+        let of_shard = (shard..self.places.len()).step_by(self.shards);
+        let left: Vec<usize> = of_shard.filter(|&place| self.places[place].alive()).collect();
+        if left.is_empty() {
+            return Err(Error::ShardLost { shard, replicas: self.places.len() / self.shards });
+        }
+        let parts = left.len().min(queries.div_ceil(QUERIES_PER_REPLICA)).max(1);
+        let first = if parts < left.len() { self.turn.fetch_add(parts, Ordering::Relaxed) } else { 0 };
+        let part = |part: usize| Part {
+            place: left[(first.wrapping_add(part)) % left.len()],
+            queries: share(queries, part, parts),
+        };
+        Ok((0..parts).map(part).collect())
+    }
+
+    /// Passes on what a device said, or takes it out of service and says so.
+    fn judge<V>(&self, place: usize, result: Result<V>) -> Result<V> {
+        result.map_err(|error| match error {
+            Error::Driver { .. } => {
+                self.places[place].failed.store(true, Ordering::Relaxed);
+                let shard = place % self.shards;
+                let of_shard = self.places.iter().skip(shard).step_by(self.shards);
+                let left = of_shard.filter(|place| place.alive()).count();
+                Error::DeviceFailed { device: self.places[place].device, shard, left, source: Box::new(error) }
+            }
+            other => other,
+        })
+    }
+
+    /// The grid in words: each device as `describe` has it.
+    fn describe_with(&self, describe: impl Fn(&B) -> String) -> String {
+        let mut text = String::new();
+        for (at, place) in self.places.iter().enumerate() {
+            match at {
+                0 => {}
+                _ if at % self.shards == 0 => text.push_str("; "),
+                _ => text.push_str(" + "),
+            }
+            if place.alive() {
+                text.push_str(&describe(&place.backend));
+            } else {
+                text.push_str(&format!("{} (failed)", place.device));
+            }
+        }
+        text
+    }
+}
+
+/// Part `part` of `parts` of the numbers below `count`; parts differ by one at most.
+pub(crate) fn share(count: usize, part: usize, parts: usize) -> Range<usize> {
+    // No overflow: counts are of things in memory, parts of devices.
+    let cut = |part: usize| (count as u128 * part as u128 / parts as u128) as usize;
+    cut(part)..cut(part + 1)
+}
+
+/// Rows that are worth a device of their own.
+const ROWS_PER_DEVICE: usize = 1024;
+
+/// Divides `count` rows evenly among the devices of a placement, whatever it makes of them, and does `work` for each part at once.
+pub(crate) fn by_rows<V: Send>(
+    placement: &Placement,
+    count: usize,
+    work: impl Fn(Range<usize>, Device) -> Result<V> + Sync,
+) -> Result<Vec<V>> {
+    divided(placement.devices(), count, |rows, &device| work(rows, device))
+}
+
+/// The same for what stands for the devices, one at least.
+pub(crate) fn divided<P: Sync, V: Send>(
+    places: &[P],
+    count: usize,
+    work: impl Fn(Range<usize>, &P) -> Result<V> + Sync,
+) -> Result<Vec<V>> {
+    let parts = places.len().min(count.div_ceil(ROWS_PER_DEVICE)).max(1);
+    let jobs = places.iter().take(parts).enumerate().collect();
+    at_once(jobs, |(part, place)| work(share(count, part, parts), place)).into_iter().collect()
+}
+
+/// One vector after the other; a single one as it is.
+pub(crate) fn joined<V: Copy>(mut parts: Vec<Vec<V>>) -> Vec<V> {
+    if parts.len() == 1 { parts.remove(0) } else { parts.concat() }
+}
+
+/// Does all jobs at once, each on a thread of its own, and returns what they return, in order.
+///
+/// A thread of rayon's pool does them in the pool: were it to wait for others that need the pool, all of it could come to wait.
+pub(crate) fn at_once<J: Send, V: Send>(jobs: Vec<J>, work: impl Fn(J) -> V + Sync) -> Vec<V> {
+    if rayon::current_thread_index().is_some() {
+        return jobs.into_par_iter().with_max_len(1).map(&work).collect();
+    }
+    let mut jobs = jobs.into_iter();
+    let Some(own) = jobs.next() else { return Vec::new() };
+    let work = &work;
+    std::thread::scope(|scope| {
+        let others: Vec<_> = jobs.map(|job| scope.spawn(move || work(job))).collect();
+        let mut done = vec![work(own)];
+        let join = |other: std::thread::ScopedJoinHandle<'_, V>| {
+            other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        };
+        done.extend(others.into_iter().map(join));
+        done
+    })
+}

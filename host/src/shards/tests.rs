@@ -1,0 +1,238 @@
+//! Devices that fail, and what a grid does then; results are compared with those of one device.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use super::flat::FlatGrid;
+use super::ivf::IvfGrid;
+use super::*;
+use crate::cpu::FlatCpu;
+use crate::flat::FlatBackend;
+use crate::ivf::{IvfBackend, IvfIndex, RangeNeighbors, Request, SearchOptions, View};
+use crate::{FlatIndex, Metric, NONE};
+
+/// A device that works so many times, and fails from then on as a lost GPU does.
+struct Failing<B: ?Sized> {
+    works: Arc<AtomicUsize>,
+    number: usize,
+    inner: Box<B>,
+}
+
+impl<B: ?Sized> Failing<B> {
+    fn work(&self) -> Result<()> {
+        let left = self.works.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
+        left.map(|_| ()).map_err(|_| Error::Driver { call: "cuLaunchKernel", device: self.number, code: 719 })
+    }
+}
+
+impl FlatBackend<f32> for Failing<dyn FlatBackend<f32>> {
+    fn add(&mut self, rows: &[f32]) -> Result<()> {
+        self.work()?;
+        self.inner.add(rows)
+    }
+
+    fn search(&self, queries: &[f32], k: usize, ids: &mut [u64], distances: &mut [f32]) -> Result<()> {
+        self.work()?;
+        self.inner.search(queries, k, ids, distances)
+    }
+
+    fn truncate(&mut self, len: usize) {
+        self.inner.truncate(len);
+    }
+
+    fn len(&self) -> usize {
+        self.inner.len()
+    }
+
+    fn rows(&self, first: u64, count: usize) -> Result<Vec<f32>> {
+        self.work()?;
+        self.inner.rows(first, count)
+    }
+
+    fn describe(&self) -> String {
+        self.inner.describe()
+    }
+}
+
+impl IvfBackend<f32> for Failing<dyn IvfBackend<f32>> {
+    fn search(
+        &self,
+        view: &View<'_, f32>,
+        queries: &[f32],
+        k: usize,
+        request: &Request<'_>,
+        ids: &mut [u64],
+        distances: &mut [f32],
+    ) -> Result<()> {
+        self.work()?;
+        self.inner.search(view, queries, k, request, ids, distances)
+    }
+
+    fn range_search(
+        &self,
+        view: &View<'_, f32>,
+        queries: &[f32],
+        radius: f32,
+        request: &Request<'_>,
+    ) -> Result<RangeNeighbors> {
+        self.work()?;
+        self.inner.range_search(view, queries, radius, request)
+    }
+
+    fn describe(&self) -> String {
+        self.inner.describe()
+    }
+}
+
+const DIM: usize = 5;
+
+fn vectors(count: usize, seed: u64) -> Vec<f32> {
+    let mut random = crate::kmeans::start::Random::new(seed);
+    (0..count * DIM).map(|_| random.below(20) as f32).collect()
+}
+
+/// Devices that all work, for a test to make fail, and how often each still works.
+type Works = Vec<Arc<AtomicUsize>>;
+
+fn works(places: usize) -> Works {
+    (0..places).map(|_| Arc::new(AtomicUsize::new(usize::MAX))).collect()
+}
+
+fn break_after(works: &Works, place: usize, count: usize) {
+    works[place].store(count, Ordering::Relaxed);
+}
+
+/// Replicas of two shards each.
+fn flat_grid(replicas: usize, works: &Works) -> FlatGrid<f32> {
+    let placement = Placement::new((0..2 * replicas).map(Device::Gpu).collect(), 2).unwrap();
+    let backend = |(number, works): (usize, &Arc<AtomicUsize>)| -> Box<dyn FlatBackend<f32>> {
+        let inner: Box<dyn FlatBackend<f32>> = Box::new(FlatCpu::new(DIM, Metric::L2, None));
+        Box::new(Failing { works: works.clone(), number, inner })
+    };
+    FlatGrid::new(&placement, works.iter().enumerate().map(backend).collect(), DIM, Metric::L2)
+}
+
+/// What the error says: the device, its shard, and how many are left.
+fn failed(result: Result<()>) -> (Device, usize, usize) {
+    match result {
+        Err(Error::DeviceFailed { device, shard, left, source }) => {
+            assert!(matches!(*source, Error::Driver { code: 719, .. }));
+            (device, shard, left)
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_flat_index_goes_on_without_a_device_that_fails_until_a_shard_is_lost() {
+    let (base, queries) = (vectors(301, 1), vectors(100, 2));
+    let mut one = FlatIndex::<f32>::new(DIM, Metric::L2, Device::Cpu).unwrap();
+    one.add(&base).unwrap();
+    let expected = one.search(&queries, 7).unwrap();
+    let works = works(4);
+    let mut grid = flat_grid(2, &works);
+    grid.add(&base).unwrap();
+    let search = |grid: &FlatGrid<f32>| {
+        let (mut ids, mut distances) = (vec![NONE; 700], vec![0.0; 700]);
+        let result = grid.search(&queries, 7, &mut ids, &mut distances);
+        if result.is_ok() {
+            assert!(ids == expected.ids && distances == expected.distances);
+        }
+        result
+    };
+    search(&grid).unwrap();
+    break_after(&works, 3, 1);
+    search(&grid).unwrap();
+    assert_eq!(failed(search(&grid)), (Device::Gpu(3), 1, 1));
+    // From here on the other replica of the shard does it all.
+    search(&grid).unwrap();
+    search(&grid).unwrap();
+    assert!(grid.describe().ends_with(" + gpu:3 (failed)"), "{}", grid.describe());
+    assert_eq!(grid.rows(0, 301).unwrap(), base);
+    // An addition that fails on a device is taken back from the others, and can be repeated.
+    break_after(&works, 0, 0);
+    assert_eq!(failed(grid.add(&queries)), (Device::Gpu(0), 0, 1));
+    assert_eq!(grid.len(), 301);
+    search(&grid).unwrap();
+    break_after(&works, 1, 0);
+    assert_eq!(failed(search(&grid)), (Device::Gpu(1), 1, 0));
+    for result in [search(&grid), grid.add(&queries), grid.rows(0, 301).map(|_| ())] {
+        assert!(matches!(result, Err(Error::ShardLost { shard: 1, replicas: 2 })), "{result:?}");
+    }
+}
+
+#[test]
+fn an_addition_that_was_taken_back_can_be_made_again() {
+    let (base, more) = (vectors(301, 1), vectors(100, 2));
+    let works = works(4);
+    let mut grid = flat_grid(2, &works);
+    grid.add(&base).unwrap();
+    break_after(&works, 2, 0);
+    assert_eq!(failed(grid.add(&more)), (Device::Gpu(2), 0, 1));
+    grid.add(&more).unwrap();
+    let mut one = FlatIndex::<f32>::new(DIM, Metric::L2, Device::Cpu).unwrap();
+    one.add(&base).unwrap();
+    one.add(&more).unwrap();
+    let expected = one.search(&more[..20 * DIM], 500).unwrap();
+    let (mut ids, mut distances) = (vec![NONE; 10_000], vec![0.0; 10_000]);
+    grid.search(&more[..20 * DIM], 500, &mut ids, &mut distances).unwrap();
+    assert!(ids == expected.ids && distances == expected.distances);
+    assert_eq!(grid.rows(0, 401).unwrap(), [base, more].concat());
+}
+
+#[test]
+fn an_inverted_file_goes_on_without_a_device_that_fails_and_moves_to_others() {
+    let (base, queries) = (vectors(900, 3), vectors(64, 4));
+    let mut index = IvfIndex::<f32>::builder(DIM, 12).device(Device::Cpu).iterations(2).build().unwrap();
+    index.train(&base).unwrap();
+    index.add(&base).unwrap();
+    let options = SearchOptions { probes: Some(4), ..SearchOptions::default() };
+    let expected = index.search_with(&queries, 9, &options).unwrap();
+    let near = index.range_search(&queries, 60.0, &options).unwrap();
+    let works = works(4);
+    let placement = Placement::new((0..4).map(Device::Gpu).collect(), 2).unwrap();
+    let backend = |(number, works): (usize, &Arc<AtomicUsize>)| -> Box<dyn IvfBackend<f32>> {
+        Box::new(Failing { works: works.clone(), number, inner: index.open_cpu() })
+    };
+    let backends = works.iter().enumerate().map(backend).collect();
+    index.replace_backend(Box::new(IvfGrid::new(&placement, backends)));
+    assert_eq!(index.search_with(&queries, 9, &options).unwrap(), expected);
+    assert_eq!(index.range_search(&queries, 60.0, &options).unwrap(), near);
+    break_after(&works, 2, 0);
+    assert_eq!(failed(index.range_search(&queries, 60.0, &options).map(|_| ())), (Device::Gpu(2), 0, 1));
+    assert_eq!(index.range_search(&queries, 60.0, &options).unwrap(), near);
+    assert_eq!(index.search_with(&queries, 9, &options).unwrap(), expected);
+    break_after(&works, 0, 0);
+    assert_eq!(failed(index.search_with(&queries, 9, &options).map(|_| ())), (Device::Gpu(0), 0, 0));
+    let lost = index.search_with(&queries, 9, &options);
+    assert!(matches!(lost, Err(Error::ShardLost { shard: 0, replicas: 2 })), "{lost:?}");
+    // The copy in host memory is whole.
+    index.move_to(Placement::new(vec![Device::Cpu; 3], 3).unwrap()).unwrap();
+    assert_eq!(index.search_with(&queries, 9, &options).unwrap(), expected);
+}
+
+#[test]
+fn small_searches_go_to_the_replicas_in_turn_and_large_ones_to_all() {
+    let works = works(6);
+    let grid = flat_grid(3, &works).grid;
+    let places = |queries: usize| -> Vec<(usize, Range<usize>)> {
+        grid.parts(1, queries).unwrap().into_iter().map(|part| (part.place, part.queries)).collect()
+    };
+    assert_eq!([places(1), places(16), places(3)].concat(), [(1, 0..1), (3, 0..16), (5, 0..3)]);
+    assert_eq!(places(20), [(1, 0..10), (3, 10..20)]);
+    assert_eq!(places(100), [(1, 0..33), (3, 33..66), (5, 66..100)]);
+}
+
+#[test]
+fn jobs_are_done_at_once_and_in_the_pool_as_well() {
+    let work = || at_once((0..7).collect(), |job: usize| at_once(vec![job, 1], |part| part * part));
+    let expected: Vec<Vec<usize>> = (0..7).map(|job| vec![job * job, 1]).collect();
+    assert_eq!(work(), expected);
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(2).build().unwrap();
+    assert_eq!(pool.install(work), expected);
+    // Each waits for the other: one after the other they would wait for ever.
+    let barrier = std::sync::Barrier::new(3);
+    at_once(vec![(); 3], |()| {
+        barrier.wait();
+    });
+}

@@ -1,0 +1,128 @@
+//! Shifted sort on the CPU, by rayon: the algorithm of `warpann_kernels::shifted_sort`, one query after the other on each thread.
+
+use rayon::prelude::*;
+use warpann_kernels::entry::{self, EMPTY};
+use warpann_kernels::morton::MAX_DIM;
+use warpann_kernels::shifted_sort::{distance, window_start};
+
+use super::{Ask, Grid, ShiftedBackend};
+use crate::Result;
+
+/// Queries that one task takes at least.
+const TASK: usize = 64;
+
+/// The sorted copies, in host memory.
+#[derive(Debug, Default)]
+pub(super) struct ShiftedCpu {
+    sorted: Option<Sorted>,
+}
+
+#[derive(Debug)]
+struct Sorted {
+    grid: Grid,
+    copies: Vec<SortedCopy>,
+}
+
+/// One shifted copy, in the order of its codes, equal codes by lower id.
+#[derive(Debug)]
+struct SortedCopy {
+    codes: Vec<u128>,
+    ids: Vec<u32>,
+    /// Row-major: a thread reads a candidate's components together.
+    points: Vec<f32>,
+}
+
+impl SortedCopy {
+    fn new(grid: &Grid, rows: &[f32], copy: u32) -> SortedCopy {
+        let dim = grid.dim as usize;
+        let numbered = rows.par_chunks_exact(dim).enumerate();
+        let mut order: Vec<(u128, u32)> = numbered.map(|(id, row)| (grid.code(row, copy), id as u32)).collect();
+        order.par_sort_unstable();
+        let points = order.par_iter().flat_map_iter(|&(_, id)| rows[id as usize * dim..][..dim].iter().copied());
+        let points = points.collect();
+        let (codes, ids) = order.into_iter().unzip();
+        SortedCopy { codes, ids, points }
+    }
+}
+
+impl Sorted {
+    /// Where every point stands in every copy: copies × points.
+    fn ranks(&self) -> Vec<Vec<u32>> {
+        let of_copy = |copy: &SortedCopy| {
+            let mut ranks = vec![0; copy.ids.len()];
+            for (position, &id) in copy.ids.iter().enumerate() {
+                ranks[id as usize] = position as u32;
+            }
+            ranks
+        };
+        self.copies.par_iter().map(of_copy).collect()
+    }
+
+    /// Writes the best candidates of one query, which stands at `place(copy)` in each copy; `own` is left out. `best` is scratch.
+    fn nearest(
+        &self,
+        query: &[f32],
+        place: impl Fn(usize) -> u32,
+        own: Option<u32>,
+        width: usize,
+        best: &mut Vec<u64>,
+        entries: &mut [u64],
+    ) {
+        let (dim, k) = (query.len(), entries.len());
+        let mut x = [0.0; MAX_DIM];
+        for (x, &component) in x.iter_mut().zip(query) {
+            *x = f64::from(component);
+        }
+        best.clear();
+        for (number, copy) in self.copies.iter().enumerate() {
+            let start = window_start(place(number), width as u32, copy.ids.len() as u32) as usize;
+            let bound = best.get(k - 1).copied().unwrap_or(EMPTY);
+            let ids = &copy.ids[start..start + width];
+            let points = copy.points[start * dim..(start + width) * dim].chunks_exact(dim);
+            let candidates = ids.iter().zip(points).filter(|&(&id, _)| Some(id) != own).map(|(&id, point)| {
+                let y = |j: usize| point.get(j).copied().unwrap_or(0.0);
+                entry::pack(entry::key_of(distance::<MAX_DIM>(|j| x[j], y)), id)
+            });
+            best.extend(candidates.filter(|&entry| entry < bound));
+            best.sort_unstable();
+            best.dedup();
+            best.truncate(k);
+        }
+        entries[..best.len()].copy_from_slice(best);
+        entries[best.len()..].fill(EMPTY);
+    }
+}
+
+impl ShiftedBackend for ShiftedCpu {
+    fn rebuild(&mut self, grid: &Grid, rows: &[f32]) -> Result<()> {
+        let copies = (0..grid.copies).map(|copy| SortedCopy::new(grid, rows, copy)).collect();
+        self.sorted = Some(Sorted { grid: grid.clone(), copies });
+        Ok(())
+    }
+
+    fn search(&self, ask: &Ask<'_>, entries: &mut [u64]) -> Result<()> {
+        let Some(sorted) = &self.sorted else {
+            entries.fill(EMPTY);
+            return Ok(());
+        };
+        let dim = sorted.grid.dim as usize;
+        let ranks = if ask.own { sorted.ranks() } else { Vec::new() };
+        let rows = ask.queries.par_chunks_exact(dim).zip(entries.par_chunks_exact_mut(ask.k)).enumerate();
+        rows.with_min_len(TASK).for_each_init(Vec::new, |best, (number, (query, entries))| {
+            if ask.own {
+                sorted.nearest(query, |copy| ranks[copy][number], Some(number as u32), ask.width, best, entries);
+            } else {
+                let place = |copy: usize| {
+                    let code = sorted.grid.code::<u128>(query, copy as u32);
+                    sorted.copies[copy].codes.partition_point(|&other| other < code) as u32
+                };
+                sorted.nearest(query, place, None, ask.width, best, entries);
+            }
+        });
+        Ok(())
+    }
+
+    fn describe(&self) -> String {
+        format!("cpu, {} threads", rayon::current_num_threads())
+    }
+}

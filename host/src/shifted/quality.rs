@@ -1,0 +1,197 @@
+//! How good approximate neighbours are.
+
+use super::ShiftedIndex;
+use crate::flat::check_vectors;
+use crate::{Device, Error, FlatIndex, Metric, NONE, Neighbors, Result};
+
+/// What an approximate search found of the truth.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Quality {
+    /// Queries compared: those that have a true neighbour.
+    pub queries: usize,
+    /// Mean share of the true neighbours' number that was found no farther away than the last true neighbour: equal distances
+    /// count, whoever has them. 1 if no query has true neighbours.
+    pub recall: f64,
+    /// How much farther than the true one the k-th neighbour found is.
+    pub epsilon: Epsilon,
+}
+
+/// ε of the bound dist(found) = (1 + ε) · dist(true) for the last neighbour of each query, in distances (not squared).
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Epsilon {
+    /// Mean over the queries, without the unbounded ones.
+    pub mean: f64,
+    /// What 99 % of the queries do not exceed, without the unbounded ones.
+    pub p99: f64,
+    /// The largest, without the unbounded ones.
+    pub max: f64,
+    /// Queries without an ε: the true distance is zero and the found one is not, or fewer neighbours were found than there are.
+    pub unbounded: usize,
+}
+
+/// Compares the neighbours `found` with the `exact` ones of the same queries, both by squared L2 distance and of the same k.
+/// O(queries · k).
+///
+/// # Errors
+/// [`Error::UnlikeNeighbors`] if they are not of the same number of queries and the same k.
+pub fn quality(found: &Neighbors, exact: &Neighbors) -> Result<Quality> {
+    if found.k != exact.k || found.queries() != exact.queries() {
+        let (found_k, exact_k) = (found.k, exact.k);
+        return Err(Error::UnlikeNeighbors { found: found.queries(), found_k, exact: exact.queries(), exact_k });
+    }
+    let (mut queries, mut recall, mut unbounded) = (0, 0.0, 0);
+    let mut epsilons = Vec::new();
+    for (query, (_, distances)) in found.rows().enumerate() {
+        let depth = exact.found(query).count();
+        if depth == 0 {
+            continue;
+        }
+        let (_, truth) = exact.row(query);
+        // Empty slots hold +∞; only a true neighbour at +∞ would equal them.
+        let there = found.found(query).count().min(depth);
+        let hits = distances[..there].iter().filter(|&&distance| distance <= truth[depth - 1]).count();
+        queries += 1;
+        recall += hits as f64 / depth as f64;
+        let (last, true_last) = (f64::from(distances[depth - 1]), f64::from(truth[depth - 1]));
+        if last == true_last {
+            epsilons.push(0.0);
+        } else if there < depth || true_last == 0.0 {
+            unbounded += 1;
+        } else {
+            epsilons.push((last / true_last).sqrt() - 1.0);
+        }
+    }
+    epsilons.sort_unstable_by(f64::total_cmp);
+    let count = epsilons.len();
+    let p99 = epsilons.get((count * 99).div_ceil(100).saturating_sub(1)).copied().unwrap_or(0.0);
+    let epsilon = Epsilon {
+        mean: epsilons.iter().sum::<f64>() / count.max(1) as f64,
+        p99,
+        max: epsilons.last().copied().unwrap_or(0.0),
+        unbounded,
+    };
+    Ok(Quality { queries, recall: if queries == 0 { 1.0 } else { recall / queries as f64 }, epsilon })
+}
+
+impl ShiftedIndex {
+    /// Compares `found`, what this index answered to `queries` ([`ShiftedIndex::search`]) or, without them, about its own vectors
+    /// ([`ShiftedIndex::self_join`]), with an exact search on `device` for `sample` of the queries, evenly spaced; all if there are fewer.
+    /// O(sample · len · dim).
+    ///
+    /// # Errors
+    /// [`Error::UnlikeNeighbors`] if there are not as many queries as answers; otherwise as [`FlatIndex::search`].
+    pub fn quality(
+        &self,
+        found: &Neighbors,
+        queries: Option<&[f32]>,
+        sample: usize,
+        device: Device,
+    ) -> Result<Quality> {
+        let (dim, k) = (self.dim(), found.k);
+        let rows = queries.unwrap_or(self.rows());
+        let count = check_vectors(rows, dim)?;
+        if found.queries() != count {
+            return Err(Error::UnlikeNeighbors { found: found.queries(), found_k: k, exact: count, exact_k: k });
+        }
+        let sample = sample.min(count);
+        let picked = || (0..sample).map(|turn| (turn as u128 * count as u128 / sample as u128) as usize);
+        let probes: Vec<f32> = picked().flat_map(|query| &rows[query * dim..(query + 1) * dim]).copied().collect();
+        let mut flat = FlatIndex::<f32>::new(dim, Metric::L2, device)?;
+        flat.add(self.rows())?;
+        let mut of_found = Neighbors::none(Metric::L2, sample, k)?;
+        let mut exact = match queries {
+            Some(_) => flat.search(&probes, k)?,
+            // One more, for the vector itself.
+            None => flat.search(&probes, k.saturating_add(1))?,
+        };
+        for (turn, query) in picked().enumerate() {
+            let slots = turn * k..(turn + 1) * k;
+            of_found.ids[slots.clone()].copy_from_slice(found.row(query).0);
+            of_found.distances[slots].copy_from_slice(found.row(query).1);
+        }
+        if queries.is_none() {
+            exact = without_own(&exact, picked(), k)?;
+        }
+        quality(&of_found, &exact)
+    }
+}
+
+/// The first `k` of k + 1 neighbours that are not the query itself.
+fn without_own(exact: &Neighbors, own: impl Iterator<Item = usize>, k: usize) -> Result<Neighbors> {
+    let mut others = Neighbors::none(Metric::L2, exact.queries(), k)?;
+    for ((turn, own), (ids, distances)) in own.enumerate().zip(exact.rows()) {
+        let kept = ids.iter().zip(distances).filter(|&(&id, _)| id != own as u64 && id != NONE);
+        for (slot, (&id, &distance)) in (turn * k..(turn + 1) * k).zip(kept) {
+            others.ids[slot] = id;
+            others.distances[slot] = distance;
+        }
+    }
+    Ok(others)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn neighbors(rows: &[[f32; 2]]) -> Neighbors {
+        let distances: Vec<f32> = rows.concat();
+        let ids = distances.iter().enumerate().map(|(id, d)| if d.is_finite() { id as u64 } else { NONE }).collect();
+        Neighbors { k: 2, ids, distances }
+    }
+
+    #[test]
+    fn recall_and_epsilon_by_hand() {
+        let exact =
+            neighbors(&[[1.0, 4.0], [1.0, 4.0], [0.0, 0.0], [1.0, 4.0], [1.0, f32::INFINITY], [f32::INFINITY; 2]]);
+        let found = neighbors(&[
+            [1.0, 4.0],
+            [4.0, 9.0],
+            [0.0, 1.0],
+            [1.0, f32::INFINITY],
+            [1.0, f32::INFINITY],
+            [f32::INFINITY; 2],
+        ]);
+        let quality = quality(&found, &exact).unwrap();
+        assert_eq!(quality.queries, 5);
+        assert!((quality.recall - (1.0 + 0.5 + 0.5 + 0.5 + 1.0) / 5.0).abs() < 1e-12, "{quality:?}");
+        assert_eq!(quality.epsilon, Epsilon { mean: 0.5 / 3.0, p99: 0.5, max: 0.5, unbounded: 2 });
+    }
+
+    #[test]
+    fn samples_are_compared_with_exact_search() {
+        let rows: Vec<f32> = (0..300).flat_map(|i| [(i * 7 % 100) as f32, (i * 13 % 50) as f32]).collect();
+        let all = ShiftedIndex::builder(2).device(Device::Cpu).neighbourhood(300).build();
+        let few = ShiftedIndex::builder(2).device(Device::Cpu).neighbourhood(6).shifts(1).build();
+        for (index, exact) in [(all, true), (few, false)] {
+            let mut index = index.unwrap();
+            index.add(&rows).unwrap();
+            for queries in [None, Some(&rows[..100])] {
+                let found = match queries {
+                    Some(queries) => index.search(queries, 5).unwrap(),
+                    None => index.self_join(5).unwrap(),
+                };
+                let measured = index.quality(&found, queries, 40, Device::Cpu).unwrap();
+                assert_eq!(measured.queries, 40);
+                assert_eq!(measured.recall == 1.0, exact, "{measured:?}");
+                assert_eq!(measured.epsilon.max == 0.0 && measured.epsilon.unbounded == 0, exact, "{measured:?}");
+            }
+            let none = index.search(&[], 5).unwrap();
+            assert!(matches!(
+                index.quality(&none, None, 9, Device::Cpu),
+                Err(Error::UnlikeNeighbors { found: 0, exact: 300, .. })
+            ));
+        }
+    }
+
+    #[test]
+    fn only_like_is_compared() {
+        let two = neighbors(&[[1.0, 2.0]]);
+        let one = Neighbors { k: 1, ids: vec![0], distances: vec![1.0] };
+        assert!(matches!(
+            quality(&two, &one),
+            Err(Error::UnlikeNeighbors { found: 1, found_k: 2, exact: 1, exact_k: 1 })
+        ));
+        let none = Neighbors { k: 2, ids: vec![], distances: vec![] };
+        assert_eq!(quality(&none, &none).unwrap().recall, 1.0);
+    }
+}
