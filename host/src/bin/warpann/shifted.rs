@@ -25,7 +25,8 @@ pub struct Args {
     mesh: Option<PathBuf>,
     /// With --mesh: search among the bounding boxes of the triangles as 6-d vectors, lowest and highest corner (min-max) or lowest
     /// corner and lengths of the edges (min-extent). Queries in three dimensions become 6-d in the same way.
-    #[arg(long, value_name = "FORM", requires = "mesh")]
+    // clap drops what is required where it conflicts with what is given.
+    #[arg(long, value_name = "FORM", requires = "mesh", conflicts_with = "base")]
     boxes: Option<BoxForm>,
     /// Vectors to search for, in any of the same formats.
     #[arg(long, value_name = "FILE", required_unless_present = "self_join")]
