@@ -147,6 +147,11 @@ pub(crate) fn share(count: usize, part: usize, parts: usize) -> Range<usize> {
 /// Rows that are worth a device of their own.
 const ROWS_PER_DEVICE: usize = 1024;
 
+/// Among how many of so many devices `count` rows are divided: the first.
+pub(crate) fn parts_of(devices: usize, count: usize) -> usize {
+    devices.min(count.div_ceil(ROWS_PER_DEVICE)).max(1)
+}
+
 /// Divides `count` rows evenly among the devices of a placement, whatever it makes of them, and does `work` for each part at once.
 pub(crate) fn by_rows<V: Send>(
     placement: &Placement,
@@ -162,7 +167,7 @@ pub(crate) fn divided<P: Sync, V: Send>(
     count: usize,
     work: impl Fn(Range<usize>, &P) -> Result<V> + Sync,
 ) -> Result<Vec<V>> {
-    let parts = places.len().min(count.div_ceil(ROWS_PER_DEVICE)).max(1);
+    let parts = parts_of(places.len(), count);
     let jobs = places.iter().take(parts).enumerate().collect();
     at_once(jobs, |(part, place)| work(share(count, part, parts), place)).into_iter().collect()
 }
