@@ -35,6 +35,8 @@ struct Part<'a, T: Element, R: Runtime> {
 pub(crate) struct KMeansParts<'a, T: Element, R: Runtime> {
     /// In the order of their points.
     parts: Vec<Part<'a, T, R>>,
+    /// Their devices.
+    runtimes: Vec<R>,
     means: Means,
 }
 
@@ -50,7 +52,7 @@ impl<'a, T: Element, R: Runtime> KMeansParts<'a, T, R> {
             let [results, others] = device.result_bytes().map(|bytes| runtime.allocate(bytes));
             Ok(Part { results: results?, others: others?, device })
         })?;
-        Ok(KMeansParts { parts, means })
+        Ok(KMeansParts { parts, runtimes: runtimes.to_vec(), means })
     }
 
     /// Devices that have points.
@@ -64,10 +66,12 @@ impl<'a, T: Element, R: Runtime> KMeansParts<'a, T, R> {
     pub fn centroids_of(&mut self, device: usize, to: &mut [f32]) -> Result<()> {
         self.parts[device].device.centroids(to)
     }
+}
 
-    /// All sums on device `at`, and totals of these; to the host where it asks for them.
-    fn gather(&self, at: usize, totals: Option<&mut Totals>) -> Result<()> {
-        let Part { device, results, others } = &self.parts[at];
+impl<T: Element, R: Runtime> Part<'_, T, R> {
+    /// All sums on this device, number `at`, and totals of these; to the host where it asks for them. `sums`: where each device has its own.
+    fn gather(&self, at: usize, sums: &[(&R, usize)], means: Means, totals: Option<&mut Totals>) -> Result<()> {
+        let Part { device, results, others } = self;
         let (runtime, stream) = (device.runtime(), device.stream());
         let (own, others) = (device.cluster_parts(), runtime.address(others));
         let all = own.with_sums(runtime.address(results));
@@ -75,12 +79,11 @@ impl<'a, T: Element, R: Runtime> KMeansParts<'a, T, R> {
         // SAFETY: every device has added up its points and waits; all have one layout.
         unsafe {
             runtime.copy(stream, all.sums().cast(), own.sums().cast_const().cast(), bytes)?;
-            for (_, other) in self.parts.iter().enumerate().filter(|(other, _)| *other != at) {
-                let from = other.device.cluster_parts().sums().cast_const().cast();
-                runtime.copy_from(stream, others, other.device.runtime(), from, bytes)?;
+            for (_, &(other, from)) in sums.iter().enumerate().filter(|(other, _)| *other != at) {
+                runtime.copy_from(stream, others, other, std::ptr::with_exposed_provenance(from), bytes)?;
                 add_sums(runtime, stream, others, all)?;
             }
-            totals_of(runtime, stream, all, self.means, device.weighted(), totals)?;
+            totals_of(runtime, stream, all, means, device.weighted(), totals)?;
         }
         runtime.synchronize(stream)
     }
@@ -102,9 +105,14 @@ impl<T: Element, R: Runtime> Worker for KMeansParts<'_, T, R> {
             part.device.runtime().synchronize(part.device.stream())
         };
         at_once(self.parts.iter_mut().collect(), label).into_iter().collect::<Result<()>>()?;
-        let mut totals = Some(totals);
-        let jobs = (0..self.parts.len()).map(|at| (at, totals.take())).collect();
-        at_once(jobs, |(at, totals)| self.gather(at, totals)).into_iter().collect()
+        let own = |part: &Part<'_, T, R>| part.device.cluster_parts().sums().expose_provenance();
+        let sums: Vec<usize> = self.parts.iter().map(own).collect();
+        let sums: Vec<(&R, usize)> = self.runtimes.iter().zip(sums).collect();
+        let (means, mut totals) = (self.means, Some(totals));
+        let jobs = self.parts.iter_mut().enumerate().map(|(at, part)| (at, part, totals.take())).collect();
+        at_once(jobs, |(at, part, totals): (usize, &mut Part<'_, T, R>, _)| part.gather(at, &sums, means, totals))
+            .into_iter()
+            .collect()
     }
 
     fn update(&mut self) -> Result<()> {

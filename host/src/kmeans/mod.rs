@@ -64,7 +64,6 @@ use self::run::Run;
 use self::start::Random;
 use self::sums::{PartialSums, Sums};
 use self::worker::{Assign, PartWorker, Scale, Worker};
-use crate::cpu::exact;
 use crate::cpu::nearest::{Nearest, canonical_squares};
 use crate::flat::{MAX_ROWS, check_vectors};
 use crate::shards::{by_rows, joined, parts_of};
