@@ -463,16 +463,8 @@ impl<T: Element, R: Runtime> IvfBackend<T> for IvfDevice<T, R> {
         request: &Request<'_>,
     ) -> Result<RangeNeighbors> {
         let resident = self.resident(view)?;
-        let rows = self
-            .lanes
-            .with(&self.runtime, |lane| self.range_some(&resident, lane, view, queries, radius, request, 0))?;
-        let mut found = RangeNeighbors { offsets: vec![0], ids: Vec::new(), distances: Vec::new() };
-        for row in rows {
-            found.ids.extend(row.iter().map(|&(id, _)| id));
-            found.distances.extend(row.iter().map(|&(_, distance)| distance));
-            found.offsets.push(found.ids.len());
-        }
-        Ok(found)
+        let search = |lane: &mut _| self.range_some(&resident, lane, view, queries, radius, request, 0);
+        Ok(RangeNeighbors::of_rows(self.lanes.with(&self.runtime, search)?))
     }
 
     fn describe(&self) -> String {

@@ -257,13 +257,12 @@ impl<T: Element> IvfBackend<T> for IvfCpu {
     ) -> Result<RangeNeighbors> {
         let (metric, directory) = (view.distance_metric(), view.directory());
         let found = self.run(view, queries, request, size_of::<Ball>(), &|| Ball::new(metric, radius))?;
-        let mut offsets = vec![0];
-        for found in &found {
-            offsets.push(offsets[offsets.len() - 1] + found.len());
-        }
-        let all = || found.par_iter().flatten_iter().map(|&key| parts(metric, key));
-        let (ids, distances) = all().map(|(distance, rank)| (directory.id(rank), distance)).unzip();
-        Ok(RangeNeighbors { offsets, ids, distances })
+        let pair = |key| {
+            let (distance, rank) = parts(metric, key);
+            (directory.id(rank), distance)
+        };
+        let row = |keys: Vec<u64>| keys.into_iter().map(pair).collect();
+        Ok(RangeNeighbors::of_rows(found.into_par_iter().with_min_len(64).map(row).collect()))
     }
 
     fn describe(&self) -> String {
