@@ -193,13 +193,13 @@ unsafe fn filter<const RESIDENT: bool, const DENSE: bool>(
     let first_query = thread::block_idx_x() * TILE_QUERIES;
     let chunks = stride / CHUNK;
 
-    // This block's share of the visited tiles.
-    let share = tiles.div_ceil(thread::grid_dim_y().max(1));
-    let first_visit = thread::block_idx_y() * share;
-    let last_visit = (first_visit + share).min(tiles);
-    if first_visit >= last_visit {
+    // This block's share of the visited tiles: every so many-th, so that blocks in flight read neighbours.
+    let (first_visit, step) = (thread::block_idx_y(), thread::grid_dim_y().max(1));
+    if first_visit >= tiles {
         return;
     }
+    let last_visit = (tiles - first_visit).div_ceil(step);
+    let visited = |visit: u32| first_visit + visit * step;
 
     // SAFETY: for the whole body, the caller promises the shapes; copies are padded to whole tiles, so tile loads stay inside,
     // stores are checked against query_count, row_count and out_stride, and shared addresses against `shared_bytes`.
@@ -238,11 +238,11 @@ unsafe fn filter<const RESIDENT: bool, const DENSE: bool>(
         }
 
         // The load cursor runs `stages - 1` steps ahead of the compute cursor; a step is one chunk of one tile.
-        let (mut load_visit, mut load_chunk, mut load_stage) = (first_visit, 0u32, 0u32);
+        let (mut load_visit, mut load_chunk, mut load_stage) = (0, 0u32, 0u32);
         let mut load_step = || {
             if load_visit < last_visit {
                 let to = ring.add(load_stage * stage_bytes);
-                let tile = tile_number(load_visit, tile_stride, tile_skip);
+                let tile = tile_number(visited(load_visit), tile_stride, tile_skip);
                 let rows = base.wrapping_add(tile as usize * TILE_ROWS as usize * stride as usize);
                 copy_chunk(to, rows, stride, load_chunk, thread);
                 if !RESIDENT {
@@ -285,7 +285,7 @@ unsafe fn filter<const RESIDENT: bool, const DENSE: bool>(
 
         let part = Part::new(warp::warp_id(), lane);
         let mut stage = 0;
-        let mut visit = first_visit;
+        let mut visit = 0;
         while visit < last_visit {
             let mut acc = [[[0.0f32; 4]; COLUMN_TILES]; 4];
             let mut chunk = 0;
@@ -308,7 +308,7 @@ unsafe fn filter<const RESIDENT: bool, const DENSE: bool>(
             }
 
             // The tile's numbers came with its first chunk.
-            let tile = tile_number(visit, tile_stride, tile_skip);
+            let tile = tile_number(visited(visit), tile_stride, tile_skip);
             let info = infos_at.add((visit % INFOS) * INFO_BYTES);
             let numbers = info.add(TILE_ROWS * 4).cast::<f32>();
             let y = Bounds { norm: numbers.load(), residual: numbers.add(1).load() };
@@ -333,7 +333,7 @@ unsafe fn filter<const RESIDENT: bool, const DENSE: bool>(
                     if DENSE {
                         if query < query_count {
                             let error = terms.error(metric, y);
-                            let out = query as usize * out_stride as usize + (visit * TILE_ROWS + column) as usize;
+                            let out = query as usize * out_stride as usize + (visited(visit) * TILE_ROWS + column) as usize;
                             unroll::<COLUMN_TILES>(|j| {
                                 let pair = global::F32x2([scores[j][0] + error, scores[j][1] + error]);
                                 global::store(out_values.wrapping_add(out + 8 * j).cast::<global::F32x2>(), pair);
