@@ -20,8 +20,8 @@ use crate::{Error, NoDeviceReason, Result};
 
 /// Copies from this size on go through pinned buffers.
 const PINNED_FROM: usize = 64 << 10;
-/// Bytes that one thread copies at a time.
-const COPY_BYTES: usize = 256 << 10;
+/// Bytes that one thread copies at a time: waking one costs as much as some hundred kilobytes, and more where there are many.
+const COPY_BYTES: usize = 1 << 20;
 /// Size of a pinned buffer. Two of them overlap the host's copy with the bus.
 const PINNED_BYTES: usize = 32 << 20;
 
@@ -299,9 +299,9 @@ impl Cuda {
     }
 }
 
-/// Copies by many threads where that pays: waking them takes longer than copying a megabyte.
+/// Copies by several threads where that pays.
 fn copy_memory(to: &mut [u8], from: &[u8]) {
-    if to.len() <= 4 * COPY_BYTES {
+    if to.len() <= COPY_BYTES {
         to.copy_from_slice(from);
     } else {
         to.par_chunks_mut(COPY_BYTES).zip(from.par_chunks(COPY_BYTES)).for_each(|(to, from)| to.copy_from_slice(from));
