@@ -333,7 +333,8 @@ unsafe fn filter<const RESIDENT: bool, const DENSE: bool>(
                     if DENSE {
                         if query < query_count {
                             let error = terms.error(metric, y);
-                            let out = query as usize * out_stride as usize + (visited(visit) * TILE_ROWS + column) as usize;
+                            let out =
+                                query as usize * out_stride as usize + (visited(visit) * TILE_ROWS + column) as usize;
                             unroll::<COLUMN_TILES>(|j| {
                                 let pair = global::F32x2([scores[j][0] + error, scores[j][1] + error]);
                                 global::store(out_values.wrapping_add(out + 8 * j).cast::<global::F32x2>(), pair);

@@ -179,21 +179,26 @@ pub(crate) fn joined<V: Copy>(mut parts: Vec<Vec<V>>) -> Vec<V> {
 
 /// Does all jobs at once, each on a thread of its own, and returns what they return, in order.
 ///
+/// Starting a thread takes about 0.1 ms on a host of many cores. So each starts one for half of its jobs before it takes the other half:
+/// eight run after three starts, not after seven.
+///
 /// A thread of rayon's pool does them in the pool: were it to wait for others that need the pool, all of it could come to wait.
 pub(crate) fn at_once<J: Send, V: Send>(jobs: Vec<J>, work: impl Fn(J) -> V + Sync) -> Vec<V> {
     if rayon::current_thread_index().is_some() {
         return jobs.into_par_iter().with_max_len(1).map(&work).collect();
     }
-    let mut jobs = jobs.into_iter();
-    let Some(own) = jobs.next() else { return Vec::new() };
-    let work = &work;
+    by_halves(jobs, &work)
+}
+
+fn by_halves<J: Send, V: Send>(mut jobs: Vec<J>, work: &(impl Fn(J) -> V + Sync)) -> Vec<V> {
+    if jobs.len() < 2 {
+        return jobs.into_iter().map(work).collect();
+    }
+    let others = jobs.split_off(jobs.len().div_ceil(2));
     std::thread::scope(|scope| {
-        let others: Vec<_> = jobs.map(|job| scope.spawn(move || work(job))).collect();
-        let mut done = vec![work(own)];
-        let join = |other: std::thread::ScopedJoinHandle<'_, V>| {
-            other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-        };
-        done.extend(others.into_iter().map(join));
+        let others = scope.spawn(|| by_halves(others, work));
+        let mut done = by_halves(jobs, work);
+        done.extend(others.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
         done
     })
 }
