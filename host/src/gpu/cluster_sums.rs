@@ -123,6 +123,11 @@ impl Clusters {
         unsafe { runtime.fill(stream, self.counts().cast(), 0, self.layout.next - self.layout.counts) }
     }
 
+    /// As [`ClusterLayout::sum_bytes`].
+    pub fn sum_bytes(&self) -> usize {
+        self.layout.sum_bytes()
+    }
+
     fn part<V>(&self, offset: usize) -> *mut V {
         self.start.wrapping_add(offset).cast()
     }

@@ -57,6 +57,13 @@ impl<T: Element> Run<'_, T> {
     }
 }
 
+/// Bytes of sums and what is made of them, and of sums alone.
+pub(super) fn result_bytes<T: Element>(run: &Run<'_, T>) -> [usize; 2] {
+    let shape = Shape { element: T::TYPE, metric: Metric::L2, dim: run.dim };
+    let layout = ClusterLayout::new(shape, run.clusters, true);
+    [layout.result_bytes(), layout.sum_bytes()]
+}
+
 /// The labels of the rows of `run` for these centroids.
 pub(crate) fn labels<T: Element, R: Runtime>(runtime: R, run: Run<'_, T>, centroids: &[f32]) -> Result<Vec<u32>> {
     let mut device = KMeansDevice::open(runtime, run, None)?;
@@ -256,11 +263,6 @@ impl<'a, T: Element, R: Runtime> KMeansDevice<'a, T, R> {
 
     pub(super) fn weighted(&self) -> bool {
         self.points.weights.is_some()
-    }
-
-    /// Bytes of sums and what is made of them, and of sums alone.
-    pub(super) fn result_bytes(&self) -> [usize; 2] {
-        [self.cluster_layout.result_bytes(), self.cluster_layout.sum_bytes()]
     }
 
     /// Says that the centroids change: copies and bounds of them are to be made anew.

@@ -16,7 +16,7 @@
 //! four H200 took 3.6 ms longer than a quarter of one device's.
 
 use super::cluster_sums::{Means, add_sums, totals_of, update_centroids};
-use super::kmeans::{KMeansDevice, Run};
+use super::kmeans::{KMeansDevice, Run, result_bytes};
 use super::runtime::Runtime;
 use crate::kmeans::worker::{Totals, Worker};
 use crate::shards::{at_once, divided};
@@ -47,9 +47,11 @@ impl<'a, T: Element, R: Runtime> KMeansParts<'a, T, R> {
         R: Clone,
     {
         let count = run.rows.len() / run.dim;
+        let own = result_bytes(&run).iter().sum::<usize>() as u64;
+        let run = Run { budget: run.budget.map(|bytes| bytes.saturating_sub(own)), ..run };
         let parts = divided(runtimes, count, |points, runtime| {
             let device = KMeansDevice::new(runtime.clone(), run.part(points), means)?;
-            let [results, others] = device.result_bytes().map(|bytes| runtime.allocate(bytes));
+            let [results, others] = result_bytes(&run).map(|bytes| runtime.allocate(bytes));
             Ok(Part { results: results?, others: others?, device })
         })?;
         Ok(KMeansParts { parts, runtimes: runtimes.to_vec(), means })
@@ -75,7 +77,7 @@ impl<T: Element, R: Runtime> Part<'_, T, R> {
         let (runtime, stream) = (device.runtime(), device.stream());
         let (own, others) = (device.cluster_parts(), runtime.address(others));
         let all = own.with_sums(runtime.address(results));
-        let [_, bytes] = device.result_bytes();
+        let bytes = own.sum_bytes();
         // SAFETY: every device has added up its points and waits; all have one layout.
         unsafe {
             runtime.copy(stream, all.sums().cast(), own.sums().cast_const().cast(), bytes)?;
