@@ -34,7 +34,7 @@ pub struct Args {
     #[arg(long, default_value_t = 4096, value_parser = count)]
     lists: usize,
     /// Lists probed.
-    #[arg(long, value_delimiter = ',', default_value = "1,2,4,8,16,32,64,128,256", value_parser = count)]
+    #[arg(long, value_delimiter = ',', default_value = "1,2,4,8,16,32,64,128,256,512,1024", value_parser = count)]
     probes: Vec<usize>,
     /// Results a query, when all queries are searched at once.
     #[arg(long, value_delimiter = ',', default_value = "10,100", value_parser = count)]

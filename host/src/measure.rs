@@ -250,7 +250,6 @@ pub struct KMeansBench<'a> {
     worker: KMeansDevice<'a, f32, CudaDevice>,
     /// The first centroids of every run.
     starts: Vec<f32>,
-    dim: usize,
     /// Σ‖x‖².
     squares: f64,
 }
@@ -282,7 +281,7 @@ impl<'a> KMeansBench<'a> {
         let run = Run { metric: Assign::L2, clusters, rows, weights: None, dim, budget: None };
         let means = Means { scale: Scale::new(points, f64::from(greatest), None), spherical: false };
         let worker = KMeansDevice::new(cuda::open(index)?, run, means)?;
-        Ok(KMeansBench { worker, starts, dim, squares })
+        Ok(KMeansBench { worker, starts, squares })
     }
 
     /// Times `iterations` iterations, each an assignment of all points and new centroids.
@@ -303,9 +302,7 @@ impl<'a> KMeansBench<'a> {
         self.worker.assign(&mut totals)?;
         let mut centroids = vec![0.0; self.starts.len()];
         self.worker.centroids(&mut centroids)?;
-        let norms =
-            centroids.chunks_exact(self.dim).map(|c| c.iter().map(|&c| f64::from(c) * f64::from(c)).sum::<f64>());
-        let terms = norms.zip(&totals.weights).zip(&totals.products);
+        let terms = totals.norms.iter().zip(&totals.weights).zip(&totals.products);
         let objective = terms.map(|((norm, &weight), product)| weight as f64 * norm - 2.0 * product).sum::<f64>();
         Ok(KMeansRun { seconds, objective: objective + self.squares, centroids })
     }

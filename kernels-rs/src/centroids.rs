@@ -1,7 +1,7 @@
 //! What k-means makes of a cluster's sums: the totals of an iteration, and the next centroid. One warp a cluster.
 //!
 //! ```text
-//! totals:  ⟨c, S⟩ in the canonical order of [`crate::canonical`];  W = number of points where they have no weights
+//! totals:  ⟨c, S⟩ and ‖c‖² in the canonical order of [`crate::canonical`];  W = number of points where they have no weights
 //! update:  c = f32((S · 2^-s) / (W · 2^-t)), in f64; nothing changes where W = 0
 //!          spherical: c = f32(c / ‖c‖), ‖c‖² in the canonical order; zero stays zero
 //! ```
@@ -31,7 +31,7 @@ unsafe fn sums4(row: *const u64, quad: u32, unit: f64) -> [f64; 4] {
     sums
 }
 
-/// Writes ⟨c, S · `unit`⟩ of each cluster to `products`, and where `weighted` = 0 its number of points to `weights`.
+/// Writes ⟨c, S · `unit`⟩ of each cluster to `products`, ‖c‖² to `norms`, and where `weighted` = 0 its number of points to `weights`.
 /// Grid: ceil(clusters / 4) blocks of 128.
 ///
 /// # Safety
@@ -48,6 +48,7 @@ pub unsafe fn cluster_totals(
     weighted: u32,
     weights: *mut u64,
     products: *mut f64,
+    norms: *mut f64,
 ) {
     let cluster = thread::block_idx_x() * WARPS_PER_BLOCK + warp::warp_id();
     if cluster >= clusters {
@@ -56,7 +57,7 @@ pub unsafe fn cluster_totals(
     let lane = warp::lane_id();
     let (cluster, quads) = (cluster as usize, stride / 4);
     let row = cluster * stride as usize;
-    let mut acc = [0.0f64; 4];
+    let (mut acc, mut squares) = ([0.0f64; 4], [0.0f64; 4]);
     let mut base = 0;
     while base < quads {
         let quad = base + lane;
@@ -65,15 +66,20 @@ pub unsafe fn cluster_totals(
             let (c, s) = unsafe {
                 (element::F32::load4(centroids.wrapping_add(row), quad), sums4(sums.wrapping_add(row), quad, unit))
             };
-            unroll::<4>(|e| acc[e] += c[e] as f64 * s[e]);
+            unroll::<4>(|e| {
+                acc[e] += c[e] as f64 * s[e];
+                squares[e] += c[e] as f64 * c[e] as f64;
+            });
         }
         base += 32;
     }
     let product = butterfly_sum((acc[0] + acc[1]) + (acc[2] + acc[3]));
+    let norm = butterfly_sum((squares[0] + squares[1]) + (squares[2] + squares[3]));
     if lane == 0 {
         // SAFETY: cluster < clusters.
         unsafe {
             global::store(products.wrapping_add(cluster), product);
+            global::store(norms.wrapping_add(cluster), norm);
             if weighted == 0 {
                 global::store(weights.wrapping_add(cluster), global::load_nc(counts.wrapping_add(cluster)) as u64);
             }

@@ -18,6 +18,8 @@
 //! add:    a warp walks over a run of the order; when the group changes, it adds its registers to the cluster's sums,
 //!         or takes them away
 //! ```
+//! Where several devices have a part of the points each, `add_words` adds their sums up.
+//!
 //! With more groups than shared memory holds, `count` and `group` use atomics in global memory, one for all lanes of
 //! a warp that have the same group. Order inside a group is that of arrival: it changes nothing.
 //!
@@ -290,6 +292,25 @@ pub unsafe fn group_moves(
             keep(previous, first + at, moves);
             at += THREADS;
         }
+    }
+}
+
+/// to\[i\] += from\[i\] for `count` words, modulo 2^64. A grid of any size, blocks of up to 1024.
+///
+/// # Safety
+/// Both have so many words, and do not overlap.
+#[kernel(max_threads = 1024)]
+pub unsafe fn add_words(from: *const u64, count: u64, to: *mut u64) {
+    let step = u64::from(thread::grid_dim_x()) * u64::from(thread::block_dim_x());
+    let mut at =
+        u64::from(thread::block_idx_x()) * u64::from(thread::block_dim_x()) + u64::from(thread::thread_idx_x());
+    while at < count {
+        // SAFETY: at < count.
+        unsafe {
+            let to = to.wrapping_add(at as usize);
+            global::store(to, global::load(to).wrapping_add(global::load_nc(from.wrapping_add(at as usize))));
+        }
+        at += step;
     }
 }
 

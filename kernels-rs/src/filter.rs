@@ -36,7 +36,8 @@
 //! 2. `cp.async` fills a ring of stages of 64 components (128 bytes a row) across tile borders: the pipeline never drains.
 //! 3. Where the queries fit (up to [`RESIDENT_CHUNKS`] · 64 components) they stay in shared memory: half the traffic.
 //! 4. 16-byte chunks are stored at `chunk ^ (row & 7)`: `ldmatrix` and `cp.async` meet no bank conflict.
-//! 5. The block index runs over queries first, so that blocks in flight share base tiles through L2.
+//! 5. The block index runs over queries first, so that blocks in flight share base tiles through L2; and blocks of other shares read the
+//!    neighbours of these tiles (1 to 2 % faster on 8,000,000 rows than shares of consecutive tiles).
 //! 6. The epilogue is one FMA and one compare a pair; appending is rare and out of line, with one atomic for a lane's eight
 //!    pairs of a row.
 //! 7. What the epilogue needs of a tile (values, greatest norm and residual) comes through the same pipeline: loading it where
@@ -193,13 +194,13 @@ unsafe fn filter<const RESIDENT: bool, const DENSE: bool>(
     let first_query = thread::block_idx_x() * TILE_QUERIES;
     let chunks = stride / CHUNK;
 
-    // This block's share of the visited tiles.
-    let share = tiles.div_ceil(thread::grid_dim_y().max(1));
-    let first_visit = thread::block_idx_y() * share;
-    let last_visit = (first_visit + share).min(tiles);
-    if first_visit >= last_visit {
+    // This block's share of the visited tiles: every so many-th, so that blocks in flight read neighbours.
+    let (first_visit, step) = (thread::block_idx_y(), thread::grid_dim_y().max(1));
+    if first_visit >= tiles {
         return;
     }
+    let last_visit = (tiles - first_visit).div_ceil(step);
+    let visited = |visit: u32| first_visit + visit * step;
 
     // SAFETY: for the whole body, the caller promises the shapes; copies are padded to whole tiles, so tile loads stay inside,
     // stores are checked against query_count, row_count and out_stride, and shared addresses against `shared_bytes`.
@@ -238,11 +239,11 @@ unsafe fn filter<const RESIDENT: bool, const DENSE: bool>(
         }
 
         // The load cursor runs `stages - 1` steps ahead of the compute cursor; a step is one chunk of one tile.
-        let (mut load_visit, mut load_chunk, mut load_stage) = (first_visit, 0u32, 0u32);
+        let (mut load_visit, mut load_chunk, mut load_stage) = (0, 0u32, 0u32);
         let mut load_step = || {
             if load_visit < last_visit {
                 let to = ring.add(load_stage * stage_bytes);
-                let tile = tile_number(load_visit, tile_stride, tile_skip);
+                let tile = tile_number(visited(load_visit), tile_stride, tile_skip);
                 let rows = base.wrapping_add(tile as usize * TILE_ROWS as usize * stride as usize);
                 copy_chunk(to, rows, stride, load_chunk, thread);
                 if !RESIDENT {
@@ -285,7 +286,7 @@ unsafe fn filter<const RESIDENT: bool, const DENSE: bool>(
 
         let part = Part::new(warp::warp_id(), lane);
         let mut stage = 0;
-        let mut visit = first_visit;
+        let mut visit = 0;
         while visit < last_visit {
             let mut acc = [[[0.0f32; 4]; COLUMN_TILES]; 4];
             let mut chunk = 0;
@@ -308,7 +309,7 @@ unsafe fn filter<const RESIDENT: bool, const DENSE: bool>(
             }
 
             // The tile's numbers came with its first chunk.
-            let tile = tile_number(visit, tile_stride, tile_skip);
+            let tile = tile_number(visited(visit), tile_stride, tile_skip);
             let info = infos_at.add((visit % INFOS) * INFO_BYTES);
             let numbers = info.add(TILE_ROWS * 4).cast::<f32>();
             let y = Bounds { norm: numbers.load(), residual: numbers.add(1).load() };
@@ -333,7 +334,8 @@ unsafe fn filter<const RESIDENT: bool, const DENSE: bool>(
                     if DENSE {
                         if query < query_count {
                             let error = terms.error(metric, y);
-                            let out = query as usize * out_stride as usize + (visit * TILE_ROWS + column) as usize;
+                            let out =
+                                query as usize * out_stride as usize + (visited(visit) * TILE_ROWS + column) as usize;
                             unroll::<COLUMN_TILES>(|j| {
                                 let pair = global::F32x2([scores[j][0] + error, scores[j][1] + error]);
                                 global::store(out_values.wrapping_add(out + 8 * j).cast::<global::F32x2>(), pair);

@@ -49,21 +49,13 @@ pub(crate) fn sum(isa: Isa, term: Term, x: &[f64], y: &[f32]) -> f64 {
         (Isa::Avx512, Term::Product) => unsafe { avx512::sum::<false>(x, y) },
         #[cfg(target_arch = "x86_64")]
         // SAFETY: as above.
-        (Isa::Avx2, Term::SquaredDifference) => unsafe { avx2::<true>(x, y) },
+        (Isa::Avx2, Term::SquaredDifference) => unsafe { avx2::sum::<true>(x, y) },
         #[cfg(target_arch = "x86_64")]
         // SAFETY: as above.
-        (Isa::Avx2, Term::Product) => unsafe { avx2::<false>(x, y) },
+        (Isa::Avx2, Term::Product) => unsafe { avx2::sum::<false>(x, y) },
         (Isa::Portable, Term::SquaredDifference) => portable::<true>(x, y),
         (Isa::Portable, Term::Product) => portable::<false>(x, y),
     }
-}
-
-/// # Safety
-/// The processor has AVX2.
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2")]
-unsafe fn avx2<const DIFFERENCE: bool>(x: &[f64], y: &[f32]) -> f64 {
-    portable::<DIFFERENCE>(x, y)
 }
 
 /// For the compiler to vectorise: terms in blocks of 128 fixed columns. The compiler never fuses or reorders f64
@@ -93,6 +85,81 @@ fn portable<const DIFFERENCE: bool>(x: &[f64], y: &[f32]) -> f64 {
         }
     }
     lanes[0]
+}
+
+#[cfg(target_arch = "x86_64")]
+mod avx2 {
+    use std::arch::x86_64::*;
+
+    /// The 128 accumulators are 32 registers, twice as many as there are. So four of them, 16 columns, go over all components before
+    /// the next four.
+    ///
+    /// # Safety
+    /// The processor has AVX2; the lengths agree.
+    #[target_feature(enable = "avx2")]
+    pub(super) unsafe fn sum<const DIFFERENCE: bool>(x: &[f64], y: &[f32]) -> f64 {
+        // Step 3 at once: a register of four lanes for each 16 columns.
+        let mut lanes = [_mm256_setzero_pd(); 8];
+        for (part, lanes) in lanes.iter_mut().enumerate() {
+            let mut acc = [_mm256_setzero_pd(); 4];
+            let mut at = 16 * part;
+            while at + 16 <= x.len() {
+                // SAFETY: 16 values from `at` on.
+                unsafe { step::<DIFFERENCE>(&mut acc, x.as_ptr().add(at), y.as_ptr().add(at)) };
+                at += 128;
+            }
+            if at < x.len() {
+                // The columns past d count as zeros, as with AVX-512.
+                let (mut last_x, mut last_y) = ([0.0; 16], [0.0; 16]);
+                last_x[..x.len() - at].copy_from_slice(&x[at..]);
+                last_y[..x.len() - at].copy_from_slice(&y[at..]);
+                // SAFETY: 16 values each.
+                unsafe { step::<DIFFERENCE>(&mut acc, last_x.as_ptr(), last_y.as_ptr()) };
+            }
+            *lanes = fours(acc);
+        }
+        // Step 4: m = 16, 8 and 4 pair whole registers.
+        for m in [4, 2, 1] {
+            for l in 0..m {
+                lanes[l] = _mm256_add_pd(lanes[l], lanes[l + m]);
+            }
+        }
+        let mut lane = [0.0f64; 4];
+        // SAFETY: room for four.
+        unsafe { _mm256_storeu_pd(lane.as_mut_ptr(), lanes[0]) };
+        (lane[0] + lane[2]) + (lane[1] + lane[3])
+    }
+
+    /// Steps 1 and 2 for 16 columns.
+    ///
+    /// # Safety
+    /// The processor has AVX2; 16 values each.
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    unsafe fn step<const DIFFERENCE: bool>(acc: &mut [__m256d; 4], x: *const f64, y: *const f32) {
+        for (j, acc) in acc.iter_mut().enumerate() {
+            // SAFETY: 4 values at 4j, j < 4, of 16.
+            let (x, y) = unsafe { (_mm256_loadu_pd(x.add(4 * j)), _mm_loadu_ps(y.add(4 * j))) };
+            let y = _mm256_cvtps_pd(y);
+            let term = if DIFFERENCE {
+                let difference = _mm256_sub_pd(x, y);
+                _mm256_mul_pd(difference, difference)
+            } else {
+                _mm256_mul_pd(x, y)
+            };
+            *acc = _mm256_add_pd(*acc, term);
+        }
+    }
+
+    /// (a0 + a1) + (a2 + a3) of each register a.
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    fn fours([a, b, c, d]: [__m256d; 4]) -> __m256d {
+        let (ab, cd) = (_mm256_hadd_pd(a, b), _mm256_hadd_pd(c, d));
+        let first = _mm256_permute2f128_pd::<0x20>(ab, cd);
+        let second = _mm256_permute2f128_pd::<0x31>(ab, cd);
+        _mm256_add_pd(first, second)
+    }
 }
 
 #[cfg(target_arch = "x86_64")]

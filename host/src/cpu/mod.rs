@@ -187,14 +187,7 @@ impl<T: Element> FlatBackend<T> for FlatCpu<T> {
     }
 
     fn search(&self, queries: &[T], k: usize, ids: &mut [u64], distances: &mut [f32]) -> Result<()> {
-        let threads = rayon::current_num_threads();
-        let plan = Plan::new(self, queries.len() / self.dim, k.min(self.len()), threads);
-        queries
-            .par_chunks(plan.group * self.dim)
-            .with_max_len(1)
-            .zip(ids.par_chunks_mut(plan.group * k))
-            .zip(distances.par_chunks_mut(plan.group * k))
-            .for_each(|((queries, ids), distances)| self.search_group(&plan, queries, k, ids, distances));
+        self.search_on(rayon::current_num_threads(), queries, k, ids, distances);
         Ok(())
     }
 
@@ -313,6 +306,17 @@ impl Prepared {
 }
 
 impl<T: Element> FlatCpu<T> {
+    /// The k best of every query, cut for `threads` threads.
+    pub(crate) fn search_on(&self, threads: usize, queries: &[T], k: usize, ids: &mut [u64], distances: &mut [f32]) {
+        let plan = Plan::new(self, queries.len() / self.dim, k.min(self.len()), threads);
+        queries
+            .par_chunks(plan.group * self.dim)
+            .with_max_len(1)
+            .zip(ids.par_chunks_mut(plan.group * k))
+            .zip(distances.par_chunks_mut(plan.group * k))
+            .for_each(|((queries, ids), distances)| self.search_group(&plan, queries, k, ids, distances));
+    }
+
     fn search_group(&self, plan: &Plan, queries: &[T], k: usize, ids: &mut [u64], distances: &mut [f32]) {
         let prepared = Prepared::new(self, queries, plan.direct);
         let limits: Vec<Limit> = prepared.queries.bounds.iter().map(|_| Limit::new()).collect();

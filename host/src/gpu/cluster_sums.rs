@@ -38,11 +38,13 @@ pub(super) struct ClusterLayout {
     /// Moves of each group in this batch, and the places that the order has for them; behind these the number of all.
     counts: usize,
     next: usize,
-    /// From here to `products` all is zeroed for an assignment; from `weights` to `end` it goes to the host.
+    /// From here to `products` all is zeroed for an assignment, and added up over the parts of a run; from `weights` to `end` it goes to
+    /// the host.
     sums: usize,
     weights: usize,
     totals: usize,
     products: usize,
+    norms: usize,
     end: usize,
     bytes: usize,
 }
@@ -63,11 +65,22 @@ impl ClusterLayout {
             weights: layout.array::<u64>(summed),
             totals: layout.array::<u32>(summed),
             products: layout.array::<f64>(summed),
+            norms: layout.array::<f64>(summed),
             end: 0,
             bytes: layout.bytes(),
         };
-        clusters.end = clusters.products.saturating_add(summed * size_of::<f64>());
+        clusters.end = clusters.norms.saturating_add(summed * size_of::<f64>());
         clusters
+    }
+
+    /// Bytes of sums, weights and counts, which lie side by side, in whole words of 8: what the parts of a run add up.
+    pub fn sum_bytes(&self) -> usize {
+        self.products - self.sums
+    }
+
+    /// Bytes of these and of what is made of them: what [`Clusters::with_sums`] needs.
+    pub fn result_bytes(&self) -> usize {
+        self.end - self.sums
     }
 
     /// Bytes of all parts.
@@ -80,6 +93,8 @@ impl ClusterLayout {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Clusters {
     start: *mut u8,
+    /// Sums, and what is made of them.
+    results: *mut u8,
     layout: ClusterLayout,
     stride: u32,
     /// The centroids.
@@ -90,7 +105,13 @@ impl Clusters {
     /// The `count` clusters whose memory is at `start`.
     pub fn new(start: *mut u8, layout: ClusterLayout, count: u32) -> Clusters {
         let (at, set) = layout.set;
-        Clusters { start, layout, stride: layout.stride, set: Set::new(start.wrapping_add(at), set, count) }
+        let results = start.wrapping_add(layout.sums);
+        Clusters { start, results, layout, stride: layout.stride, set: Set::new(start.wrapping_add(at), set, count) }
+    }
+
+    /// These clusters with other sums, those at `results`.
+    pub fn with_sums(self, results: *mut u8) -> Clusters {
+        Clusters { results, ..self }
     }
 
     /// Makes the memory ready, once.
@@ -100,6 +121,11 @@ impl Clusters {
     pub unsafe fn clear_counts<R: Runtime>(&self, runtime: &R, stream: &R::Stream) -> Result<()> {
         // SAFETY: as the caller promises. The scan leaves the counts at zero after every batch.
         unsafe { runtime.fill(stream, self.counts().cast(), 0, self.layout.next - self.layout.counts) }
+    }
+
+    /// As [`ClusterLayout::sum_bytes`].
+    pub fn sum_bytes(&self) -> usize {
+        self.layout.sum_bytes()
     }
 
     fn part<V>(&self, offset: usize) -> *mut V {
@@ -114,20 +140,29 @@ impl Clusters {
         self.part(self.layout.next)
     }
 
-    fn sums(&self) -> *mut u64 {
-        self.part(self.layout.sums)
+    fn result<V>(&self, offset: usize) -> *mut V {
+        self.results.wrapping_add(offset - self.layout.sums).cast()
+    }
+
+    /// Sums, and behind them weights and counts.
+    pub fn sums(&self) -> *mut u64 {
+        self.result(self.layout.sums)
     }
 
     fn weights(&self) -> *mut u64 {
-        self.part(self.layout.weights)
+        self.result(self.layout.weights)
     }
 
     fn totals(&self) -> *mut u32 {
-        self.part(self.layout.totals)
+        self.result(self.layout.totals)
     }
 
     fn products(&self) -> *mut f64 {
-        self.part(self.layout.products)
+        self.result(self.layout.products)
+    }
+
+    fn norms(&self) -> *mut f64 {
+        self.result(self.layout.norms)
     }
 }
 
@@ -234,12 +269,11 @@ pub(super) unsafe fn forget_labels<R: Runtime>(runtime: &R, stream: &R::Stream, 
 /// # Safety
 /// The memory is as laid out, with room for sums.
 pub(super) unsafe fn clear_sums<R: Runtime>(runtime: &R, stream: &R::Stream, clusters: Clusters) -> Result<()> {
-    let bytes = clusters.layout.products - clusters.layout.sums;
-    // SAFETY: the three lie side by side, in front of the products.
-    unsafe { runtime.fill(stream, clusters.sums().cast(), 0, bytes) }
+    // SAFETY: the three lie side by side.
+    unsafe { runtime.fill(stream, clusters.sums().cast(), 0, clusters.layout.sum_bytes()) }
 }
 
-/// Brings counts, weights and products to the host: the one synchronisation of an iteration.
+/// Weights, products and norms; brings them and the counts to the host where they are asked for: the one synchronisation of an iteration.
 ///
 /// # Safety
 /// The memory is as laid out, and every batch was added up for the centroids that are there.
@@ -249,7 +283,7 @@ pub(super) unsafe fn totals_of<R: Runtime>(
     clusters: Clusters,
     means: Means,
     weighted: bool,
-    totals: &mut Totals,
+    totals: Option<&mut Totals>,
 ) -> Result<()> {
     let (layout, count) = (clusters.layout, clusters.set.count as usize);
     let kernel = &centroids::CLUSTER_TOTALS;
@@ -264,15 +298,15 @@ pub(super) unsafe fn totals_of<R: Runtime>(
         u32::from(weighted),
         clusters.weights(),
         clusters.products(),
+        clusters.norms(),
     );
+    // SAFETY: every part has an entry a cluster.
+    unsafe { runtime.launch(stream, kernel, config, args)? };
+    let Some(totals) = totals else { return Ok(()) };
     // Words of 8 bytes, as the parts are aligned.
     let mut words = vec![0u64; (layout.end - layout.weights) / size_of::<u64>()];
-    // SAFETY: every part has an entry a cluster; what is downloaded was zeroed or written, but for the gaps between
-    // parts, at which nobody looks.
-    unsafe {
-        runtime.launch(stream, kernel, config, args)?;
-        runtime.download(stream, bytemuck::cast_slice_mut(&mut words), clusters.weights().cast())?;
-    }
+    // SAFETY: it was zeroed or written, but for the gaps between parts, at which nobody looks.
+    unsafe { runtime.download(stream, bytemuck::cast_slice_mut(&mut words), clusters.weights().cast())? };
     let part = |offset: usize| &words[(offset - layout.weights) / size_of::<u64>()..];
     totals.weights.clear();
     totals.weights.extend_from_slice(bytemuck::cast_slice(&part(layout.weights)[..count]));
@@ -280,6 +314,8 @@ pub(super) unsafe fn totals_of<R: Runtime>(
     totals.counts.extend_from_slice(&bytemuck::cast_slice(part(layout.totals))[..count]);
     totals.products.clear();
     totals.products.extend_from_slice(bytemuck::cast_slice(&part(layout.products)[..count]));
+    totals.norms.clear();
+    totals.norms.extend_from_slice(bytemuck::cast_slice(&part(layout.norms)[..count]));
     Ok(())
 }
 
@@ -303,6 +339,25 @@ pub(super) unsafe fn sums_of<R: Runtime>(
     sums.words.resize(word(layout.products), 0);
     // SAFETY: what is downloaded was zeroed, and then added to.
     unsafe { runtime.download(stream, bytemuck::cast_slice_mut(&mut sums.words), clusters.sums().cast()) }
+}
+
+/// Adds the sums at `from` to those of the clusters.
+///
+/// # Safety
+/// Both are as laid out, with room for sums, and were written; they are not the same.
+pub(super) unsafe fn add_sums<R: Runtime>(
+    runtime: &R,
+    stream: &R::Stream,
+    from: *const u8,
+    clusters: Clusters,
+) -> Result<()> {
+    let words = (clusters.layout.sum_bytes() / size_of::<u64>()) as u64;
+    let blocks = words.div_ceil(u64::from(cluster_sums::THREADS)).min(u64::from(2 * runtime.limits().multiprocessors));
+    let config =
+        LaunchConfig { grid: [blocks.max(1) as u32, 1, 1], block: [cluster_sums::THREADS, 1, 1], shared_bytes: 0 };
+    // Counts are two to a word: no cluster has 2^32 points, so none carries into the other.
+    // SAFETY: as the caller promises.
+    unsafe { runtime.launch(stream, &cluster_sums::ADD_WORDS, config, (from.cast(), words, clusters.sums())) }
 }
 
 /// Replaces the centroids by the means of their points.

@@ -1,11 +1,11 @@
 //! The CUDA driver as a device, through cust. The only file that launches on a GPU or names a driver call.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ffi::{CString, c_void};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use cuda_std::launch::{Kernel, KernelArgs, LaunchConfig};
-use cust::context::{Context, CurrentContext};
+use cust::context::{Context, ContextHandle, CurrentContext};
 use cust::device::DeviceAttribute;
 use cust::error::CudaError;
 use cust::event::{Event, EventFlags};
@@ -20,8 +20,8 @@ use crate::{Error, NoDeviceReason, Result};
 
 /// Copies from this size on go through pinned buffers.
 const PINNED_FROM: usize = 64 << 10;
-/// Bytes that one thread copies at a time.
-const COPY_BYTES: usize = 256 << 10;
+/// Bytes that one thread copies at a time: waking one costs as much as some hundred kilobytes, and more where there are many.
+const COPY_BYTES: usize = 1 << 20;
 /// Size of a pinned buffer. Two of them overlap the host's copy with the bus.
 const PINNED_BYTES: usize = 32 << 20;
 
@@ -35,6 +35,8 @@ pub(crate) struct Cuda {
     functions: Mutex<HashMap<&'static str, Function>>,
     /// Pairs of pinned buffers that no copy uses at the moment.
     pinned: Mutex<Vec<[Pinned; 2]>>,
+    /// Devices whose memory this one was asked to reach.
+    reached: Mutex<HashSet<usize>>,
 }
 
 /// A loaded module; dropped with the device.
@@ -159,6 +161,7 @@ impl Cuda {
             modules: Mutex::default(),
             functions: Mutex::default(),
             pinned: Mutex::default(),
+            reached: Mutex::default(),
         })
     }
 
@@ -267,6 +270,26 @@ impl Cuda {
         Ok(result)
     }
 
+    /// Opens the way to the memory of another device, at the first call. Without one (another root complex, a virtual machine) the driver
+    /// takes copies through host memory: slower, and right.
+    fn reach(&self, other: &Cuda) -> Result<()> {
+        if !self.reached.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).insert(other.index) {
+            return Ok(());
+        }
+        let mut possible = 0;
+        // SAFETY: the driver writes the number.
+        let result = unsafe { sys::cuDeviceCanAccessPeer(&mut possible, self.index as i32, other.index as i32) };
+        self.check("cuDeviceCanAccessPeer", result)?;
+        if possible == 0 {
+            return Ok(());
+        }
+        // SAFETY: the context lives as long as `other`; ours is current.
+        match unsafe { sys::cuCtxEnablePeerAccess(other.context.get_inner(), 0) } {
+            sys::CUresult::CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED => Ok(()),
+            result => self.check("cuCtxEnablePeerAccess", result),
+        }
+    }
+
     fn new_pinned(&self) -> Result<Pinned> {
         let mut start = std::ptr::null_mut();
         // SAFETY: the driver writes the address; flags 0.
@@ -276,9 +299,9 @@ impl Cuda {
     }
 }
 
-/// Copies by many threads where that pays: waking them takes longer than copying a megabyte.
+/// Copies by several threads where that pays.
 fn copy_memory(to: &mut [u8], from: &[u8]) {
-    if to.len() <= 4 * COPY_BYTES {
+    if to.len() <= COPY_BYTES {
         to.copy_from_slice(from);
     } else {
         to.par_chunks_mut(COPY_BYTES).zip(from.par_chunks(COPY_BYTES)).for_each(|(to, from)| to.copy_from_slice(from));
@@ -413,6 +436,30 @@ impl Runtime for CudaDevice {
         // SAFETY: both ranges exist and do not overlap, as the caller promises.
         self.check("cuMemcpyDtoDAsync", unsafe {
             sys::cuMemcpyDtoDAsync_v2(to.addr() as u64, from.addr() as u64, bytes, stream.as_inner())
+        })
+    }
+
+    unsafe fn copy_from(
+        &self,
+        stream: &Stream,
+        to: *mut u8,
+        other: &CudaDevice,
+        from: *const u8,
+        bytes: usize,
+    ) -> Result<()> {
+        if other.index == self.index {
+            // SAFETY: as the caller promises.
+            return unsafe { self.copy(stream, to, from, bytes) };
+        }
+        self.make_current()?;
+        if bytes == 0 {
+            return Ok(());
+        }
+        self.reach(other)?;
+        let (here, there) = (self.context.get_inner(), other.context.get_inner());
+        // SAFETY: both ranges exist in the memory of their contexts, as the caller promises, and stay as they are until then.
+        self.check("cuMemcpyPeerAsync", unsafe {
+            sys::cuMemcpyPeerAsync(to.addr() as u64, here, from.addr() as u64, there, bytes, stream.as_inner())
         })
     }
 

@@ -9,6 +9,7 @@ use super::runtime::{Limits, Runtime};
 use crate::{Error, Result};
 
 /// The checking emulator.
+#[derive(Clone)]
 pub(crate) struct Emulator;
 
 /// The emulator has one stream, which runs everything at once.
@@ -72,6 +73,18 @@ impl Runtime for Emulator {
         // SAFETY: both ranges exist and do not overlap, as the caller promises.
         unsafe { to.copy_from_nonoverlapping(from, bytes) };
         Ok(())
+    }
+
+    unsafe fn copy_from(
+        &self,
+        stream: &Immediate,
+        to: *mut u8,
+        _: &Emulator,
+        from: *const u8,
+        bytes: usize,
+    ) -> Result<()> {
+        // SAFETY: as the caller promises; all emulators have one memory.
+        unsafe { self.copy(stream, to, from, bytes) }
     }
 
     unsafe fn fill(&self, _: &Immediate, to: *mut u8, byte: u8, bytes: usize) -> Result<()> {

@@ -18,6 +18,7 @@ use warpann_kernels::{NO_ROW, candidates, canonical, filter};
 use super::runtime::{HostScratch, Lane, Layout, Limits, Runtime};
 use super::select::{Plan, Select, select};
 pub(crate) use super::sets::{Set, SetLayout, Shape, blocks, prepare_set, upload_rows};
+use crate::neighbors::SLOTS_PER_TASK;
 use crate::select::Best;
 use crate::{Element, ElementType, Error, Metric, NONE, Result};
 
@@ -597,6 +598,7 @@ impl Answer<'_> {
                 let slots = self.ids.par_chunks_mut(k).zip(self.distances.par_chunks_mut(k));
                 slots
                     .zip(got_ids.par_chunks(found).zip(got_keys.par_chunks(found)))
+                    .with_min_len(SLOTS_PER_TASK.div_ceil(k))
                     .for_each(|(slots, got)| place(slots, got));
             }
             Some(numbers) => {

@@ -46,6 +46,24 @@ pub(crate) struct Run<'a, T> {
     pub budget: Option<u64>,
 }
 
+impl<T: Element> Run<'_, T> {
+    /// The same about some of the points.
+    pub(super) fn part(&self, points: std::ops::Range<usize>) -> Self {
+        Run {
+            rows: &self.rows[points.start * self.dim..points.end * self.dim],
+            weights: self.weights.map(|weights| &weights[points]),
+            ..*self
+        }
+    }
+}
+
+/// Bytes of sums and what is made of them, and of sums alone.
+pub(super) fn result_bytes<T: Element>(run: &Run<'_, T>) -> [usize; 2] {
+    let shape = Shape { element: T::TYPE, metric: Metric::L2, dim: run.dim };
+    let layout = ClusterLayout::new(shape, run.clusters, true);
+    [layout.result_bytes(), layout.sum_bytes()]
+}
+
 /// The labels of the rows of `run` for these centroids.
 pub(crate) fn labels<T: Element, R: Runtime>(runtime: R, run: Run<'_, T>, centroids: &[f32]) -> Result<Vec<u32>> {
     let mut device = KMeansDevice::open(runtime, run, None)?;
@@ -233,12 +251,31 @@ impl<'a, T: Element, R: Runtime> KMeansDevice<'a, T, R> {
         Shape { element: ElementType::F32, ..self.points.shape }
     }
 
-    fn cluster_parts(&self) -> Clusters {
+    /// The device.
+    pub(super) fn runtime(&self) -> &R {
+        &self.points.runtime
+    }
+
+    /// Where its work is queued.
+    pub(super) fn stream(&self) -> &R::Stream {
+        &self.stream
+    }
+
+    pub(super) fn weighted(&self) -> bool {
+        self.points.weights.is_some()
+    }
+
+    /// Says that the centroids change: copies and bounds of them are to be made anew.
+    pub(super) fn centroids_move(&mut self) {
+        self.prepared = false;
+    }
+
+    pub(super) fn cluster_parts(&self) -> Clusters {
         Clusters::new(self.points.runtime.address(&self.cluster_memory), self.cluster_layout, self.clusters as u32)
     }
 
     /// Labels all points with the present centroids, and adds them up if there are to be means.
-    fn label_points(&mut self) -> Result<()> {
+    pub(super) fn label_points(&mut self) -> Result<()> {
         let clusters = self.cluster_parts();
         if !self.prepared {
             let centred = self.points.centre.is_some();
@@ -339,20 +376,13 @@ impl<T: Element, R: Runtime> Worker for KMeansDevice<'_, T, R> {
         let Some(means) = self.means else { return Ok(()) };
         // SAFETY: every batch was added up.
         unsafe {
-            totals_of(
-                &self.points.runtime,
-                &self.stream,
-                self.cluster_parts(),
-                means,
-                self.points.weights.is_some(),
-                totals,
-            )
+            totals_of(&self.points.runtime, &self.stream, self.cluster_parts(), means, self.weighted(), Some(totals))
         }
     }
 
     fn update(&mut self) -> Result<()> {
         let Some(means) = self.means else { return Ok(()) };
-        self.prepared = false;
+        self.centroids_move();
         // SAFETY: the last `assign` filled sums and weights.
         unsafe { update_centroids(&self.points.runtime, &self.stream, self.cluster_parts(), means) }
     }
@@ -376,7 +406,7 @@ impl<T: Element, R: Runtime> Worker for KMeansDevice<'_, T, R> {
 impl<T: Element, R: Runtime> PartWorker for KMeansDevice<'_, T, R> {
     fn move_centroids(&mut self, centroids: &[f32]) -> Result<()> {
         let (clusters, shape) = (self.cluster_parts(), self.cluster_shape());
-        self.prepared = false;
+        self.centroids_move();
         // SAFETY: there is room for that many centroids.
         unsafe {
             upload_rows(
@@ -391,7 +421,7 @@ impl<T: Element, R: Runtime> PartWorker for KMeansDevice<'_, T, R> {
 
     fn assign_part(&mut self, sums: &mut PartialSums) -> Result<()> {
         self.label_points()?;
-        let weighted = self.points.weights.is_some();
+        let weighted = self.weighted();
         // SAFETY: every batch was added up.
         unsafe { sums_of(&self.points.runtime, &self.stream, self.cluster_parts(), weighted, sums) }
     }

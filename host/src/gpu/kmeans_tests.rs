@@ -5,6 +5,7 @@ use warpann_kernels::cluster_sums;
 
 use super::super::cluster_sums::power_of_two;
 use super::super::emulated::Emulator;
+use super::super::kmeans_parts::KMeansParts;
 use super::*;
 use crate::kmeans::worker::Scale;
 
@@ -106,6 +107,7 @@ fn expected<T: Element>(run: &Run<'_, T>, means: Means, centroids: &[f32]) -> Ex
         counts,
         weights: weights.iter().map(|&w| i64::try_from(w).unwrap()).collect(),
         products: products.collect(),
+        norms: centroids.chunks_exact(dim).map(|c| canonical(wide(c).map(|c| c * c))).collect(),
     };
     let mut new = centroids.to_vec();
     for (cluster, centroid) in new.chunks_exact_mut(dim).enumerate().filter(|(cluster, _)| weights[*cluster] != 0) {
@@ -365,6 +367,43 @@ fn points_beyond_the_budget_are_streamed() {
         panic!("10,000 bytes hold no batch")
     };
     assert!(asked > 10_000);
+}
+
+/// Points in parts on several devices: as on one.
+#[test]
+fn parts_on_several_devices_equal_the_definition() {
+    let mut random = Random(11);
+    // The last has too little memory for its points, which pass through it in batches.
+    for (metric, dim, clusters, weighted, points_memory) in [
+        (Assign::L2, 7, 5, false, None),
+        (Assign::L2, 40, 33, true, None),
+        (Assign::InnerProduct, 16, 9, false, None),
+        (Assign::L2, 40, 33, true, Some(150_000)),
+    ] {
+        let (rows, mut centroids) = (random.values(2500 * dim), random.values(clusters * dim));
+        let weights: Vec<f32> = random.values(2500).iter().map(|w| w + 0.5).collect();
+        let shape = Shape { element: ElementType::F32, metric: Metric::L2, dim };
+        let fixed = |run| ClusterLayout::new(shape, clusters, true).bytes() + result_bytes(run).iter().sum::<usize>();
+        let run = Run { weights: weighted.then_some(&weights[..]), ..run_of(metric, clusters, &rows, dim) };
+        let run = Run { budget: points_memory.map(|bytes| (fixed(&run) + bytes) as u64), ..run };
+        let means = Means { scale: scale_of(&run), spherical: metric == Assign::InnerProduct };
+        let mut worker = KMeansParts::open(&[Emulator, Emulator, Emulator, Emulator], run, means).unwrap();
+        assert_eq!(worker.devices(), 3, "2,500 points are worth three devices");
+        worker.set_centroids(&centroids).unwrap();
+        for iteration in 0..3 {
+            let expected = expected(&run, means, &centroids);
+            let (mut totals, mut labels) = (Totals::default(), vec![u32::MAX; 2500]);
+            worker.assign(&mut totals).unwrap();
+            worker.labels(&mut labels).unwrap();
+            assert_eq!(labels, expected.labels, "{metric:?}, iteration {iteration}: labels");
+            assert_eq!(totals, expected.totals, "{metric:?}, iteration {iteration}: totals");
+            worker.update().unwrap();
+            for device in 0..3 {
+                worker.centroids_of(device, &mut centroids).unwrap();
+                assert_eq!(bits(&centroids), bits(&expected.centroids), "{metric:?}, iteration {iteration}: centroids");
+            }
+        }
+    }
 }
 
 #[test]

@@ -20,6 +20,7 @@
 //! | `assign` | the nearest centroid of each point of one batch on the device |
 //! | `cluster_sums` | sums over the points of each cluster, totals, new centroids |
 //! | `kmeans` | k-means: where points live, and the order of an iteration |
+//! | `kmeans_parts` | the same over several devices, whose sums meet on them |
 //! | `hostile` | tests: rows made to defeat k-selection |
 //! | `sort` | stable radix sort of pairs: plans and launches |
 //! | `tables` | scores of product-quantized lists by lookup tables: plans and launches |
@@ -42,6 +43,7 @@ mod generate;
 mod hostile;
 mod ivf;
 pub(crate) mod kmeans;
+mod kmeans_parts;
 mod rotate;
 pub(crate) mod runtime;
 #[cfg(test)]
@@ -58,7 +60,7 @@ use std::ops::Range;
 use self::coder::{Coder, ListCoder};
 use crate::flat::FlatBackend;
 use crate::generate::Generator;
-use crate::kmeans::worker::{Assign, PartWorker, Scale};
+use crate::kmeans::worker::{Assign, PartWorker, Worker};
 use crate::pq::ProductQuantizer;
 use crate::select::{Algorithm, Best, Key, Rows, Selection};
 use crate::{Device, Element, Metric, Neighbors, Result};
@@ -199,20 +201,11 @@ pub(crate) fn nearest_generated(
 /// Opens `device` (as [`open_flat`]) for a k-means run over `rows` (row-major, `dim` components each, at least one) and as
 /// many `weights`, if any. Points live in device memory while they fit `budget` bytes (default: nine tenths of what is
 /// free), and are streamed from `rows` otherwise.
-#[expect(clippy::too_many_arguments, reason = "the settings of one run")]
 pub(crate) fn open_kmeans<'a, T: Element>(
     device: Device,
-    metric: Assign,
-    clusters: usize,
-    rows: &'a [T],
-    weights: Option<&'a [f32]>,
-    dim: usize,
-    scale: Scale,
-    budget: Option<u64>,
-    spherical: bool,
+    run: kmeans::Run<'a, T>,
+    means: kmeans::Means,
 ) -> Result<Box<dyn PartWorker + 'a>> {
-    let run = kmeans::Run { metric, clusters, rows, weights, dim, budget };
-    let means = kmeans::Means { scale, spherical };
     match device {
         Device::Emulator => Ok(Box::new(kmeans::KMeansDevice::new(emulated::Emulator, run, means)?)),
         #[cfg(feature = "cuda")]
@@ -222,6 +215,27 @@ pub(crate) fn open_kmeans<'a, T: Element>(
         #[cfg(not(feature = "cuda"))]
         _ => Err(crate::Error::NoDevice { reason: crate::NoDeviceReason::FeatureOff }),
     }
+}
+
+/// The points of `run` in parts on several devices that reach each other's memory: GPUs, or emulators. `None` where they do not.
+pub(crate) fn open_kmeans_parts<'a, T: Element>(
+    devices: &[Device],
+    run: kmeans::Run<'a, T>,
+    means: kmeans::Means,
+) -> Result<Option<Box<dyn Worker + 'a>>> {
+    if devices.iter().all(|&device| device == Device::Emulator) {
+        let emulators = vec![emulated::Emulator; devices.len()];
+        return Ok(Some(Box::new(kmeans_parts::KMeansParts::open(&emulators, run, means)?)));
+    }
+    #[cfg(feature = "cuda")]
+    {
+        let gpu = |device: &Device| if let Device::Gpu(index) = *device { Some(cuda::open(index)) } else { None };
+        if let Some(gpus) = devices.iter().map(gpu).collect::<Option<Vec<_>>>() {
+            let gpus = gpus.into_iter().collect::<Result<Vec<_>>>()?;
+            return Ok(Some(Box::new(kmeans_parts::KMeansParts::open(&gpus, run, means)?)));
+        }
+    }
+    Ok(None)
 }
 
 /// The nearest of `centroids` (row-major, `dim` components each, at least one) for every row: step 1 of

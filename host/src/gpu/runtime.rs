@@ -46,6 +46,18 @@ pub(crate) trait Runtime: Send + Sync + 'static {
     /// # Safety
     /// Both ranges exist and do not overlap.
     unsafe fn copy(&self, stream: &Self::Stream, to: *mut u8, from: *const u8, bytes: usize) -> Result<()>;
+    /// Copies from the memory of `other`, a device of the same kind and perhaps the same, in the order of this device's stream.
+    ///
+    /// # Safety
+    /// As [`copy`](Self::copy), and nothing writes to `from` until this stream has passed.
+    unsafe fn copy_from(
+        &self,
+        stream: &Self::Stream,
+        to: *mut u8,
+        other: &Self,
+        from: *const u8,
+        bytes: usize,
+    ) -> Result<()>;
     /// Fills `bytes` with `byte`, in stream order.
     ///
     /// # Safety

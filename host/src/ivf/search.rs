@@ -1,5 +1,7 @@
 //! The searches of an [`IvfIndex`]: arguments are checked here, once for all devices.
 
+use rayon::prelude::*;
+
 use super::{Bitset, IvfIndex, Request};
 use crate::flat::{check_results, check_vectors};
 use crate::{Element, Error, NONE, Neighbors, Result};
@@ -58,6 +60,16 @@ impl RangeNeighbors {
     /// Number of queries.
     pub fn queries(&self) -> usize {
         self.offsets.len().saturating_sub(1)
+    }
+
+    /// Results query by query, ids with distances.
+    pub(crate) fn of_rows(rows: Vec<Vec<(u64, f32)>>) -> RangeNeighbors {
+        let mut offsets = vec![0];
+        for row in &rows {
+            offsets.push(offsets[offsets.len() - 1] + row.len());
+        }
+        let (ids, distances) = rows.into_par_iter().flatten_iter().unzip();
+        RangeNeighbors { offsets, ids, distances }
     }
 
     /// Ids and distances of query `query`.

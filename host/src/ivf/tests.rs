@@ -42,6 +42,37 @@ fn all_lists_are_exact_search_past_every_block_on_every_instruction_set() {
     }
 }
 
+/// However queries that probe few lists are cut into groups, each finds what it finds on its own.
+#[test]
+fn many_queries_with_few_probes_find_what_each_finds_alone() {
+    let (dim, n, lists, nq, k) = (12, 3_000, 40, 333, 7);
+    let (base, queries) = (numbers(n * dim, 5), numbers(nq * dim, 6));
+    let pq = Encoding::Pq { sub_quantizers: 4, bits: 6, rotate: false };
+    for metric in Metric::ALL {
+        for encoding in [Encoding::Flat, pq] {
+            let builder = IvfIndex::<f32>::builder(dim, lists).metric(metric).encoding(encoding).device(Device::Cpu);
+            let mut index = builder.iterations(2).build().unwrap();
+            index.train(&base).unwrap();
+            index.add(&base).unwrap();
+            let every_third = index.filter(|id| id % 3 == 0);
+            for (probes, filter) in [(1, None), (1, Some(&every_third)), (2, None)] {
+                let options = |scan| SearchOptions { probes: Some(probes), filter, scan };
+                let alone = index.search_with(&queries, k, &options(Scan::QueryMajor)).unwrap();
+                let radius = alone.distances[k - 1];
+                let ball = index.range_search(&queries, radius, &options(Scan::QueryMajor)).unwrap();
+                assert!(ball.ids.len() > k, "{metric:?}, {encoding:?}");
+                for threads in [1, 2, 5] {
+                    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+                    let found = pool.install(|| index.search_with(&queries, k, &options(Scan::Auto))).unwrap();
+                    assert_eq!(found, alone, "{metric:?}, {encoding:?}, {probes} probes, {threads} threads");
+                    let found = pool.install(|| index.range_search(&queries, radius, &options(Scan::Auto))).unwrap();
+                    assert_eq!(found, ball, "{metric:?}, {encoding:?}, {probes} probes, {threads} threads");
+                }
+            }
+        }
+    }
+}
+
 /// Scores of whole numbers are exact as long as they are small. Exact search never makes use of that.
 #[test]
 fn whole_numbers_small_and_large_give_the_bits_of_exact_search() {

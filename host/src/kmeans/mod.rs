@@ -18,7 +18,8 @@
 //! definition), so the CPU with any number of threads, the emulator and the GPU give the same centroids, labels and
 //! objectives for one seed.
 //!
-//! *Several devices* ([`Placement`]) have a part of the points each (parts.rs), whether as replicas or as shards.
+//! *Several devices* ([`Placement`]) have a part of the points each, whether as replicas or as shards. Sums of GPUs meet on the GPUs
+//! (gpu/kmeans_parts.rs), those of devices of different kinds on the host (parts.rs).
 //!
 //! *Spherical.* Points are compared by inner product, and centroids have norm 1. Points are taken as they are: a longer one
 //! pulls more. Divide them by their norms first where directions alone should count.
@@ -63,10 +64,9 @@ use self::run::Run;
 use self::start::Random;
 use self::sums::{PartialSums, Sums};
 use self::worker::{Assign, PartWorker, Scale, Worker};
-use crate::cpu::exact;
 use crate::cpu::nearest::{Nearest, canonical_squares};
 use crate::flat::{MAX_ROWS, check_vectors};
-use crate::shards::{by_rows, joined};
+use crate::shards::{by_rows, joined, parts_of};
 use crate::{Device, Element, Error, Placement, Result};
 
 /// The first centroids.
@@ -267,11 +267,12 @@ impl KMeans {
                 None => run.labels()?,
                 Some(_) => {
                     let metric = self.assign_by();
-                    let mut labels = assign_rows(&device, metric, rows, dim, run.centroids(), self.budget)?;
+                    let centroids = run.centroids()?;
+                    let mut labels = assign_rows(&device, metric, rows, dim, centroids, self.budget)?;
                     if let Some(most) = self.most(count) {
                         let squares = canonical_squares(rows, dim);
                         let points = Points { rows, dim, weights, squares: &squares };
-                        balance::balance(metric.metric(), points, run.centroids(), most, &mut labels);
+                        balance::balance(metric.metric(), points, centroids, most, &mut labels);
                     }
                     labels
                 }
@@ -280,7 +281,7 @@ impl KMeans {
             found.iter().for_each(|&label| sizes[label as usize] += 1);
             labels = Some(found);
         }
-        let centroids = run.into_centroids();
+        let centroids = run.into_centroids()?;
         Ok(Clustering { centroids, dim, objectives, sizes, labels, spherical: self.spherical, device })
     }
 
@@ -370,6 +371,12 @@ impl KMeans {
             let (device, worker) = self.open_on(device, points, scale)?;
             return Ok((device.into(), worker));
         }
+        let devices = self.placement.devices();
+        if let Some(worker) = crate::gpu::open_kmeans_parts(devices, self.run(points), self.means(scale))? {
+            // Few points stay on few devices, which are as many replicas then.
+            let devices = devices[..parts_of(devices.len(), points.len())].to_vec();
+            return Ok((Placement::new(devices, 1)?, worker));
+        }
         let opened = by_rows(&self.placement, points.len(), |part, device| {
             let (device, worker) = self.open_on(device, points.range(part.clone()), scale)?;
             Ok((device, Part { points: part, worker, sums: PartialSums::default() }))
@@ -377,9 +384,7 @@ impl KMeans {
         let (devices, parts): (Vec<_>, Vec<_>) = opened.into_iter().unzip();
         let sums = Sums::new(self.clusters, points.dim, scale);
         let worker = Parts::new(parts, sums, self.clusters * points.dim, self.spherical);
-        // Few points stay on few devices, which are as many replicas then.
-        let placement = Placement::new(devices, 1)?;
-        Ok((placement, Box::new(worker)))
+        Ok((Placement::new(devices, 1)?, Box::new(worker)))
     }
 
     fn open_on<'a, T: Element>(
@@ -388,15 +393,22 @@ impl KMeans {
         points: Points<'a, T>,
         scale: Scale,
     ) -> Result<(Device, Box<dyn PartWorker + 'a>)> {
-        let (metric, spherical) = (self.assign_by(), self.spherical);
-        let on = |device| {
-            let Points { rows, dim, weights, .. } = points;
-            crate::gpu::open_kmeans(device, metric, self.clusters, rows, weights, dim, scale, self.budget, spherical)
-        };
+        let on = |device| crate::gpu::open_kmeans(device, self.run(points), self.means(scale));
         let cpu = || -> Result<Box<dyn PartWorker + 'a>> {
-            Ok(Box::new(cpu::CpuWorker::new(metric, points, self.clusters, scale, spherical)))
+            Ok(Box::new(cpu::CpuWorker::new(self.assign_by(), points, self.clusters, scale, self.spherical)))
         };
         on_device(device, on, cpu)
+    }
+
+    /// What GPUs and emulators need to know.
+    fn run<'a, T: Element>(&self, points: Points<'a, T>) -> crate::gpu::kmeans::Run<'a, T> {
+        let Points { rows, dim, weights, .. } = points;
+        let (metric, clusters, budget) = (self.assign_by(), self.clusters, self.budget);
+        crate::gpu::kmeans::Run { metric, clusters, rows, weights, dim, budget }
+    }
+
+    fn means(&self, scale: Scale) -> crate::gpu::kmeans::Means {
+        crate::gpu::kmeans::Means { scale, spherical: self.spherical }
     }
 }
 

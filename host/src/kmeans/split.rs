@@ -49,11 +49,7 @@ mod tests {
     use super::*;
 
     fn totals(counts: &[u32]) -> Totals {
-        Totals {
-            counts: counts.to_vec(),
-            weights: counts.iter().map(|&c| i64::from(c)).collect(),
-            products: Vec::new(),
-        }
+        Totals { counts: counts.to_vec(), weights: counts.iter().map(|&c| i64::from(c)).collect(), ..Totals::default() }
     }
 
     #[test]

@@ -19,9 +19,9 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use rayon::prelude::*;
 
 use super::worker::{Scale, Totals};
-use crate::cpu::convert;
 use crate::cpu::exact::{self, Term};
 use crate::cpu::simd::{self, Isa};
+use crate::cpu::{canonical_square, convert};
 use crate::{Element, ElementType};
 
 /// Points that one task adds up at least.
@@ -188,12 +188,13 @@ impl Sums {
         totals.counts.clone_from(&self.counts);
         totals.weights.clone_from(&self.weights);
         let unit = power_of_two(-self.scale.component);
-        let product = |(sums, centroid): (&[AtomicI64], &[f32])| {
-            let wide: Vec<f64> = sums.iter().map(|sum| sum.load(Ordering::Relaxed) as f64 * unit).collect();
-            exact::sum(self.isa, Term::Product, &wide, centroid)
+        let both = |(sums, centroid): (&[AtomicI64], &[f32])| {
+            let sums: Vec<f64> = sums.iter().map(|sum| sum.load(Ordering::Relaxed) as f64 * unit).collect();
+            let product = exact::sum(self.isa, Term::Product, &sums, centroid);
+            (product, canonical_square(self.isa, centroid))
         };
         let clusters = self.sums.par_chunks(self.dim).zip(centroids.par_chunks(self.dim));
-        clusters.with_min_len(64).map(product).collect_into_vec(&mut totals.products);
+        clusters.with_min_len(64).map(both).unzip_into_vecs(&mut totals.products, &mut totals.norms);
     }
 
     /// Step 3: replaces the centroids of clusters with weight by their means. O(clusters · dim).

@@ -65,6 +65,8 @@ pub(crate) struct Totals {
     pub weights: Vec<i64>,
     /// ⟨c, S⟩ of each cluster, unscaled, by the definition.
     pub products: Vec<f64>,
+    /// ‖c‖² of each centroid that the points were assigned with, by the definition.
+    pub norms: Vec<f64>,
 }
 
 /// The points of one k-means run on one device.

@@ -95,13 +95,7 @@ impl<T: Element> IvfBackend<T> for IvfGrid<T> {
             }
             row
         };
-        let rows: Vec<Vec<(u64, f32)>> = (0..count).into_par_iter().with_min_len(64).map(of_query).collect();
-        let mut offsets = vec![0];
-        for row in &rows {
-            offsets.push(offsets[offsets.len() - 1] + row.len());
-        }
-        let (ids, distances) = rows.into_par_iter().flatten_iter().unzip();
-        Ok(RangeNeighbors { offsets, ids, distances })
+        Ok(RangeNeighbors::of_rows((0..count).into_par_iter().with_min_len(64).map(of_query).collect()))
     }
 
     fn describe(&self) -> String {

@@ -30,6 +30,7 @@ use self::stage::{Found, Stage};
 use super::runtime::{Lane, Lanes, Layout, Runtime};
 use super::sets::{Shape, blocks, upload_rows};
 use crate::ivf::{IvfBackend, RangeNeighbors, Request, Scan, View};
+use crate::neighbors::SLOTS_PER_TASK;
 use crate::{Device, Element, Error, Metric, NONE, Result};
 
 /// Share of the budget that an image may take: numerator and denominator.
@@ -281,7 +282,7 @@ impl<T: Element, R: Runtime> IvfDevice<T, R> {
                     .zip(call.distances[first * k..end * k].par_chunks_mut(k));
                 slots
                     .zip(keys.par_chunks(found).zip(ranks.par_chunks(found)))
-                    .with_min_len(1024)
+                    .with_min_len(SLOTS_PER_TASK.div_ceil(k))
                     .for_each(|((ids, distances), (keys, ranks))| place(ids, distances, keys, ranks));
             }
             Batch::Numbers(numbers) => {
@@ -463,16 +464,8 @@ impl<T: Element, R: Runtime> IvfBackend<T> for IvfDevice<T, R> {
         request: &Request<'_>,
     ) -> Result<RangeNeighbors> {
         let resident = self.resident(view)?;
-        let rows = self
-            .lanes
-            .with(&self.runtime, |lane| self.range_some(&resident, lane, view, queries, radius, request, 0))?;
-        let mut found = RangeNeighbors { offsets: vec![0], ids: Vec::new(), distances: Vec::new() };
-        for row in rows {
-            found.ids.extend(row.iter().map(|&(id, _)| id));
-            found.distances.extend(row.iter().map(|&(_, distance)| distance));
-            found.offsets.push(found.ids.len());
-        }
-        Ok(found)
+        let search = |lane: &mut _| self.range_some(&resident, lane, view, queries, radius, request, 0);
+        Ok(RangeNeighbors::of_rows(self.lanes.with(&self.runtime, search)?))
     }
 
     fn describe(&self) -> String {

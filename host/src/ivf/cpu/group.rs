@@ -119,6 +119,7 @@ impl Group {
                 packed: Vec::new(),
                 panels: Vec::new(),
                 rows: Vec::new(),
+                judged: Vec::new(),
                 tables: Tables::default(),
                 numbers: Vec::new(),
             };
@@ -137,11 +138,14 @@ impl Group {
         for share in shares {
             merged.iter_mut().zip(share).for_each(|(merged, share)| merged.absorb(share));
         }
-        let finish = |(query, found): (usize, C)| found.finish(&limits[query], &mut self.judge(job, query));
+        let finish = |scratch: &mut Vec<f32>, (query, found): (usize, C)| {
+            found.finish(&limits[query], &mut self.judge(job, query, scratch))
+        };
         if workers == 1 {
-            return merged.into_iter().enumerate().map(finish).collect();
+            let mut scratch = Vec::new();
+            return merged.into_iter().enumerate().map(|found| finish(&mut scratch, found)).collect();
         }
-        merged.into_par_iter().enumerate().with_min_len(8).map(finish).collect()
+        merged.into_par_iter().enumerate().with_min_len(8).map_init(Vec::new, finish).collect()
     }
 
     /// The pieces of one unit of work.
@@ -150,9 +154,14 @@ impl Group {
         Some(&self.pieces[start as usize..end as usize])
     }
 
-    fn judge<'a, T: Element>(&'a self, job: &'a Job<'a, T>, query: usize) -> PairJudge<'a, T> {
+    fn judge<'a, T: Element>(
+        &'a self,
+        job: &'a Job<'a, T>,
+        query: usize,
+        scratch: &'a mut Vec<f32>,
+    ) -> PairJudge<'a, T> {
         let query = (self.queries.wide(query), self.queries.squares[query], &self.queries.bounds[query]);
-        PairJudge::new(job, query)
+        PairJudge::new(job, query, scratch)
     }
 }
 
@@ -185,7 +194,10 @@ struct Worker<'a, T: Element, C> {
     found: Vec<C>,
     packed: Vec<Line>,
     panels: Vec<Panel>,
+    /// Rows of a tile.
     rows: Vec<f32>,
+    /// Rows of candidates.
+    judged: Vec<f32>,
     tables: Tables,
     numbers: Vec<u8>,
 }
@@ -252,7 +264,7 @@ impl<T: Element, C: Collect> Worker<'_, T, C> {
 
     /// Scans pieces of lists, all for the same query, by its lookup tables.
     fn scan_codes(&mut self, pq: &PqCodec, pieces: &[Piece]) {
-        let Worker { job, group, limits, found, tables, numbers, .. } = self;
+        let Worker { job, group, limits, found, judged, tables, numbers, .. } = self;
         let (job, group) = (*job, *group);
         let (dim, bytes, quantizer) = (job.view.dim, job.view.code_bytes(), &pq.quantizer);
         let Some(&Piece { query, .. }) = pieces.first() else { return };
@@ -283,7 +295,7 @@ impl<T: Element, C: Collect> Worker<'_, T, C> {
                         let id = first_id + (TOGETHER * at + lane) as u32;
                         if !matches!(score.partial_cmp(&threshold), Some(std::cmp::Ordering::Greater))
                             && job.may_be_found(id)
-                            && found.take(score, id, error, limit, || group.judge(job, query))
+                            && found.take(score, id, error, limit, || group.judge(job, query, judged))
                         {
                             threshold = found.threshold(bound, error, limit);
                         }
@@ -323,6 +335,7 @@ impl<T: Element, C: Collect> Worker<'_, T, C> {
                 limits: self.limits,
                 members,
                 found: &mut self.found,
+                judged: &mut self.judged,
                 thresholds: &thresholds,
                 errors: &errors,
             };
@@ -345,6 +358,7 @@ struct Survivors<'a, T: Element, C> {
     members: &'a [u32],
     /// One a query of the group.
     found: &'a mut [C],
+    judged: &'a mut Vec<f32>,
     thresholds: &'a [Cell<f32>],
     errors: &'a [f64],
 }
@@ -361,8 +375,8 @@ impl<T: Element, C: Collect> Sink for Survivors<'_, T, C> {
             let Some(&member) = self.members.get(lane) else { return };
             let query = member as usize;
             let (found, limit) = (&mut self.found[query], &self.limits[query]);
-            let judge = || self.group.judge(self.job, query);
-            if found.take(scores[bit % 16], id, self.errors[lane], limit, judge) {
+            let (group, job) = (self.group, self.job);
+            if found.take(scores[bit % 16], id, self.errors[lane], limit, || group.judge(job, query, self.judged)) {
                 let bound = &self.group.queries.bounds[query];
                 self.thresholds[lane].set(found.threshold(bound, self.errors[lane], limit));
             }

@@ -15,36 +15,50 @@ pub(super) struct PairJudge<'a, T: Element> {
     bound: &'a QueryBound,
     square: f64,
     /// Where the last one judged was.
-    here: Place,
+    here: Place<'a>,
     /// Where the last one fetched was.
-    ahead: Place,
-    row: Vec<f32>,
+    ahead: Place<'a>,
+    /// For rows that are not stored as they are compared.
+    scratch: &'a mut Vec<f32>,
 }
 
 /// A list, and its locations. Candidates are looked up list after list, mostly.
 #[derive(Debug, Default)]
-struct Place {
+struct Place<'a> {
     list: usize,
     range: std::ops::Range<u32>,
+    codes: &'a [u8],
 }
 
-impl Place {
+impl<'a> Place<'a> {
     /// List, and place in it, of a location.
     #[inline]
-    fn find<T: Element>(&mut self, view: &View<'_, T>, location: u32) -> (usize, usize) {
+    fn find<T: Element>(&mut self, view: &View<'a, T>, location: u32) -> (usize, usize) {
         if !self.range.contains(&location) {
             self.list = view.place(location).0;
             let first = view.first_location(self.list);
             self.range = first..first + view.length(self.list) as u32;
+            self.codes = view.codes(self.list);
         }
         (self.list, (location - self.range.start) as usize)
+    }
+
+    /// List, and code, of a location.
+    #[inline]
+    fn code<T: Element>(&mut self, view: &View<'a, T>, location: u32) -> (usize, &'a [u8]) {
+        let ((list, place), bytes) = (self.find(view, location), view.code_bytes());
+        (list, &self.codes[place * bytes..(place + 1) * bytes])
     }
 }
 
 impl<'a, T: Element> PairJudge<'a, T> {
     /// Of a query given as f64, with Σx² and its bound.
-    pub(super) fn new(job: &'a Job<'a, T>, (query, square, bound): (&'a [f64], f64, &'a QueryBound)) -> Self {
-        PairJudge { job, query, bound, square, here: Place::default(), ahead: Place::default(), row: Vec::new() }
+    pub(super) fn new(
+        job: &'a Job<'a, T>,
+        (query, square, bound): (&'a [f64], f64, &'a QueryBound),
+        scratch: &'a mut Vec<f32>,
+    ) -> Self {
+        PairJudge { job, query, bound, square, here: Place::default(), ahead: Place::default(), scratch }
     }
 
     fn distance(&self, list: usize, place: usize, row: &[f32]) -> f32 {
@@ -56,9 +70,9 @@ impl<'a, T: Element> PairJudge<'a, T> {
 impl<T: Element> Judge for PairJudge<'_, T> {
     fn canonical(&mut self, id: u32) -> f32 {
         let (list, place) = self.here.find(self.job.view, id);
-        let mut row = std::mem::take(&mut self.row);
+        let mut row = std::mem::take(self.scratch);
         let distance = self.distance(list, place, self.job.rows(list, place..place + 1, &mut row));
-        self.row = row;
+        *self.scratch = row;
         distance
     }
 
@@ -69,17 +83,15 @@ impl<T: Element> Judge for PairJudge<'_, T> {
             return;
         };
         // All decoded before the first is read: a register of several short stores waits for them to reach the cache.
-        let mut rows = std::mem::take(&mut self.row);
-        rows.resize(TOGETHER * dim, 0.0);
-        let bytes = job.view.code_bytes();
+        let mut rows = std::mem::take(self.scratch);
+        rows.resize(rows.len().max(TOGETHER * dim), 0.0);
         for (&id, row) in ids.iter().zip(rows.chunks_exact_mut(dim)) {
-            let (list, place) = self.here.find(job.view, id);
-            let code = &job.view.codes(list)[place * bytes..(place + 1) * bytes];
+            let (list, code) = self.here.code(job.view, id);
             pq.decode_into(code, &job.view.centroids[list * dim..][..dim], row);
         }
         // Never the cosine, for which alone the list matters: codes are of normalised vectors then.
         to.iter_mut().zip(rows.chunks_exact(dim)).for_each(|(to, row)| *to = self.distance(0, 0, row));
-        self.row = rows;
+        *self.scratch = rows;
     }
 
     fn rank(&self, id: u32) -> u32 {
@@ -91,9 +103,7 @@ impl<T: Element> Judge for PairJudge<'_, T> {
     }
 
     fn prefetch(&mut self, id: u32) {
-        let (list, place) = self.ahead.find(self.job.view, id);
-        let bytes = self.job.view.code_bytes();
-        simd::prefetch(&self.job.view.codes(list)[place * bytes..(place + 1) * bytes]);
+        simd::prefetch(self.ahead.code(self.job.view, id).1);
     }
 
     fn metric(&self) -> crate::Metric {
