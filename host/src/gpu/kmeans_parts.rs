@@ -12,8 +12,8 @@
 //!
 //! # Cost
 //! With c clusters of d components each of R devices reads 8 c d bytes of every other one: 4 MB for 4096 × 128, 20 µs by NVLink, and
-//! adds them at the speed of its memory. An iteration of four H200 takes 0.8 ms longer than a quarter of one device's, which is mostly the
-//! start of threads, twice: 8 · 10⁶ points 3.64 times as fast as one (33 ms an iteration), 10⁶ points 2.4 times. Through the host, as
+//! adds them at the speed of its memory. An iteration of four H200 takes 0.8 ms longer than a quarter of one device's, the start of threads
+//! included, twice: 8 · 10⁶ points 3.64 times as fast as one (33 ms an iteration), 10⁶ points 2.4 times. Through the host, as
 //! devices of different kinds do it ([`crate::kmeans::parts`]), it took 3.6 ms longer.
 
 use super::cluster_sums::{Means, add_sums, totals_of, update_centroids};
