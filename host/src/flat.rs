@@ -5,6 +5,7 @@
 use rayon::prelude::*;
 
 use crate::cpu::FlatCpu;
+use crate::shards::check_queries;
 use crate::shards::flat::FlatGrid;
 use crate::{Device, Element, Error, Metric, NONE, Neighbors, Placement, Result};
 
@@ -253,7 +254,7 @@ impl<T: Element> FlatIndex<T> {
         if k == 0 {
             return Err(Error::ZeroK);
         }
-        check_vectors(queries, self.dim())
+        check_queries(&self.builder.placement, queries, self.dim())
     }
 
     /// The components of vector `id`, as they were added.

@@ -31,6 +31,7 @@ use super::runtime::{Lane, Lanes, Layout, Runtime};
 use super::sets::{Shape, blocks, upload_rows};
 use crate::ivf::{IvfBackend, RangeNeighbors, Request, Scan, View};
 use crate::neighbors::SLOTS_PER_TASK;
+use crate::threads::at_once;
 use crate::{Device, Element, Error, Metric, NONE, Result};
 
 /// Share of the budget that an image may take: numerator and denominator.
@@ -448,12 +449,8 @@ impl<T: Element, R: Runtime> IvfBackend<T> for IvfDevice<T, R> {
         let (queries, other_queries) = queries.split_at(half * view.dim);
         let (ids, other_ids) = ids.split_at_mut(half * k);
         let (distances, other_distances) = distances.split_at_mut(half * k);
-        std::thread::scope(|scope| {
-            let other = scope.spawn(|| work(other_queries, other_ids, other_distances, 2));
-            let own = work(queries, ids, distances, 2);
-            let other = other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-            own.and(other)
-        })
+        let halves = vec![(queries, ids, distances), (other_queries, other_ids, other_distances)];
+        at_once(halves, |(queries, ids, distances)| work(queries, ids, distances, 2)).into_iter().collect()
     }
 
     fn range_search(
