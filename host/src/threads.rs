@@ -24,6 +24,16 @@ use rayon::prelude::*;
 /// How long a thread looks for work before it sleeps: longer than the caller takes from one step of a search to the next.
 const AWAKE: Duration = Duration::from_micros(100);
 
+/// Bytes that are worth a thread, where work is to read or copy them: waking one takes as long as several hundred kilobytes.
+const PIECE_BYTES: usize = 1 << 20;
+/// Pieces that memory is fast enough for.
+const MOST_PIECES: usize = 8;
+
+/// Into how many pieces to cut work that goes once over `bytes` of memory.
+pub(crate) fn pieces(bytes: usize) -> usize {
+    (bytes / PIECE_BYTES).clamp(1, MOST_PIECES.min(rayon::current_num_threads()))
+}
+
 /// Does all jobs at once, each on a thread of its own, and returns what they return, in order.
 ///
 /// A thread of rayon's pool does them in the pool: were it to wait for others that need the pool, all of it could come to wait.

@@ -11,17 +11,15 @@ use cust::error::CudaError;
 use cust::event::{Event, EventFlags};
 use cust::stream::{Stream, StreamFlags};
 use cust::sys;
-use rayon::prelude::*;
 
 use super::exact::Tuning;
 use super::runtime::{Limits, Queue, Runtime};
 use crate::device_info::ptx;
+use crate::threads::{at_once, pieces};
 use crate::{Error, NoDeviceReason, Result};
 
 /// Copies from this size on go through pinned buffers.
 const PINNED_FROM: usize = 64 << 10;
-/// Bytes that one thread copies at a time: waking one costs as much as some hundred kilobytes, and more where there are many.
-const COPY_BYTES: usize = 1 << 20;
 /// Size of a pinned buffer. Two of them overlap the host's copy with the bus.
 const PINNED_BYTES: usize = 32 << 20;
 
@@ -301,11 +299,9 @@ impl Cuda {
 
 /// Copies by several threads where that pays.
 fn copy_memory(to: &mut [u8], from: &[u8]) {
-    if to.len() <= COPY_BYTES {
-        to.copy_from_slice(from);
-    } else {
-        to.par_chunks_mut(COPY_BYTES).zip(from.par_chunks(COPY_BYTES)).for_each(|(to, from)| to.copy_from_slice(from));
-    }
+    let piece = to.len().div_ceil(pieces(to.len())).max(1);
+    let jobs = to.chunks_mut(piece).zip(from.chunks(piece)).collect();
+    at_once(jobs, |(to, from): (&mut [u8], &[u8])| to.copy_from_slice(from));
 }
 
 impl Runtime for CudaDevice {
