@@ -24,8 +24,8 @@ use rayon::prelude::*;
 /// How long a thread looks for work before it sleeps: longer than the caller takes from one step of a search to the next.
 const AWAKE: Duration = Duration::from_micros(100);
 
-/// Bytes that are worth a thread, where work is to read or copy them: waking one takes as long as several hundred kilobytes.
-const PIECE_BYTES: usize = 1 << 20;
+/// Bytes that are worth a thread, where work is to read or copy them: waking one takes as long as that.
+const PIECE_BYTES: usize = 512 << 10;
 /// Pieces that memory is fast enough for.
 const MOST_PIECES: usize = 8;
 

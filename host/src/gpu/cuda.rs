@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::{CString, c_void};
+use std::ops::Range;
 use std::sync::{Arc, Mutex, OnceLock};
 
 use cuda_std::launch::{Kernel, KernelArgs, LaunchConfig};
@@ -13,7 +14,7 @@ use cust::stream::{Stream, StreamFlags};
 use cust::sys;
 
 use super::exact::Tuning;
-use super::runtime::{Limits, Queue, Runtime};
+use super::runtime::{Array, Limits, Queue, Runtime};
 use crate::device_info::ptx;
 use crate::threads::{at_once, pieces};
 use crate::{Error, NoDeviceReason, Result};
@@ -22,6 +23,13 @@ use crate::{Error, NoDeviceReason, Result};
 const PINNED_FROM: usize = 64 << 10;
 /// Size of a pinned buffer. Two of them overlap the host's copy with the bus.
 const PINNED_BYTES: usize = 32 << 20;
+/// Results that come to the host at once, at most: enough for the bus, and few enough that the host deals with some while others are on
+/// their way.
+const RECEIVED_BYTES: usize = 4 << 20;
+/// Bytes between results that are copied with them rather than around them.
+const GAPS_BYTES: usize = 4 << 10;
+/// Alignment of an array in a buffer of results.
+const ARRAY_ALIGN: usize = 64;
 
 /// A CUDA device with its primary context and loaded kernels.
 pub(crate) struct Cuda {
@@ -419,6 +427,88 @@ impl Runtime for CudaDevice {
                 // SAFETY: the buffer has PINNED_BYTES, is ours, and the bus is done with it.
                 let staging = unsafe { std::slice::from_raw_parts(buffer.start, to.len()) };
                 copy_memory(to, staging);
+            }
+            Ok(())
+        })
+    }
+
+    unsafe fn receive(
+        &self,
+        stream: &Stream,
+        rows: usize,
+        arrays: &[Array],
+        take: &mut dyn FnMut(Range<usize>, &[&[u8]]),
+    ) -> Result<()> {
+        let row_bytes: usize = arrays.iter().map(|array| array.row_bytes).sum();
+        if row_bytes > RECEIVED_BYTES {
+            // Rows of millions of results, one by one.
+            for row in 0..rows {
+                let mut words: Vec<Vec<u32>> =
+                    arrays.iter().map(|array| vec![0; array.row_bytes.div_ceil(4)]).collect();
+                for (words, array) in words.iter_mut().zip(arrays) {
+                    let part = &mut bytemuck::cast_slice_mut(words)[..array.row_bytes];
+                    // SAFETY: the array has this row, as the caller promises.
+                    unsafe { self.download(stream, part, array.from.wrapping_add(row * array.row_bytes))? };
+                }
+                let bytes = words.iter().map(|words| bytemuck::cast_slice::<u32, u8>(words));
+                let parts: Vec<&[u8]> = bytes.zip(arrays).map(|(bytes, array)| &bytes[..array.row_bytes]).collect();
+                take(row..row + 1, &parts);
+            }
+            return Ok(());
+        }
+        self.make_current()?;
+        // Where each array's part starts in a pinned buffer, and the copies that fill it. Arrays that lie one behind the other are one copy,
+        // gaps included, as long as all rows come at once.
+        let start = arrays.iter().map(|array| array.from.addr()).min().unwrap_or(0);
+        let end = arrays.iter().map(|array| array.from.addr() + rows * array.row_bytes).max().unwrap_or(0);
+        let together = end - start <= RECEIVED_BYTES && end - start <= rows * row_bytes + GAPS_BYTES;
+        let each = if together { rows } else { (RECEIVED_BYTES / row_bytes.max(1)).min(rows) };
+        let mut offsets = Vec::with_capacity(arrays.len());
+        let mut used = 0;
+        for array in arrays {
+            offsets.push(if together { array.from.addr() - start } else { used });
+            used += (each * array.row_bytes).next_multiple_of(ARRAY_ALIGN);
+        }
+        let copy = |to: *mut u8, from: *const u8, bytes: usize| {
+            // SAFETY: `from` has that many bytes, as the caller promises, and the buffer room for them: RECEIVED_BYTES and what aligning
+            // adds is less than PINNED_BYTES. Nobody reads it before the event.
+            self.check("cuMemcpyDtoHAsync", unsafe {
+                sys::cuMemcpyDtoHAsync_v2(to.cast(), from.addr() as u64, bytes, stream.as_inner())
+            })
+        };
+        self.with_pinned(|buffers| {
+            let some = |piece: usize| piece * each..rows.min((piece + 1) * each);
+            let ask = |piece: usize| {
+                let (buffer, rows) = (&buffers[piece % 2], some(piece));
+                // Work of another stream may still use it.
+                buffer.done.synchronize().map_err(self.failed("cuEventSynchronize"))?;
+                if together {
+                    copy(buffer.start, std::ptr::without_provenance(start), end - start)?;
+                } else {
+                    for (array, offset) in arrays.iter().zip(&offsets) {
+                        let from = array.from.wrapping_add(rows.start * array.row_bytes);
+                        copy(buffer.start.wrapping_add(*offset), from, rows.len() * array.row_bytes)?;
+                    }
+                }
+                buffer.done.record(stream).map_err(self.failed("cuEventRecord"))
+            };
+            let pieces = rows.div_ceil(each.max(1));
+            if pieces > 0 {
+                ask(0)?;
+            }
+            for piece in 0..pieces {
+                // The bus fills one buffer while the host empties the other.
+                if piece + 1 < pieces {
+                    ask(piece + 1)?;
+                }
+                let (buffer, rows) = (&buffers[piece % 2], some(piece));
+                buffer.done.synchronize().map_err(self.failed("cuEventSynchronize"))?;
+                // SAFETY: the buffer is ours, the bus is done with it, and it has these bytes of each array.
+                let part = |(array, offset): (&Array, &usize)| unsafe {
+                    std::slice::from_raw_parts(buffer.start.wrapping_add(*offset), rows.len() * array.row_bytes)
+                };
+                let parts: Vec<&[u8]> = arrays.iter().zip(&offsets).map(part).collect();
+                take(rows, &parts);
             }
             Ok(())
         })

@@ -171,7 +171,7 @@ impl SearchPlan {
     }
 }
 
-/// Words of the results of a search: two flags and a number of candidates a query, and k distances and ranks.
+/// Words of the results of a search: two flags, k distances and ranks, and a number of candidates a query.
 pub(super) fn result_words(queries: usize, k: usize) -> usize {
     queries.saturating_mul(3).saturating_add(queries.saturating_mul(k).saturating_mul(2))
 }
