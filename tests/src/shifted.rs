@@ -6,7 +6,7 @@ use warpann::{Device, Error, Metric, NONE, Neighbors};
 use crate::data::Random;
 use crate::reference;
 use crate::runner::Outcome;
-use crate::scenarios::{Scenario, by_device};
+use crate::scenarios::{Scenario, by_device, same};
 
 /// Every scenario. Each chooses sizes that suit the device.
 pub const ALL: &[Scenario] = &[
@@ -102,21 +102,6 @@ fn sound(dim: usize, base: &[f32], queries: &[f32], own: bool, found: &Neighbors
     Ok(())
 }
 
-fn same(expected: &Neighbors, found: &Neighbors) -> Outcome {
-    let bits = |found: &Neighbors| found.distances.iter().map(|distance| distance.to_bits()).collect::<Vec<_>>();
-    let first = |wrong: usize| format!("query {}, place {}", wrong / expected.k, wrong % expected.k);
-    if (expected.k, expected.ids.len()) != (found.k, found.ids.len()) {
-        return Err(format!("{} × {} results", found.queries(), found.k));
-    }
-    let (expected_bits, found_bits) = (bits(expected), bits(found));
-    let wrong =
-        (0..expected.ids.len()).find(|&at| expected.ids[at] != found.ids[at] || expected_bits[at] != found_bits[at]);
-    wrong.map_or(Ok(()), |at| {
-        let of = |found: &Neighbors| (found.ids[at], found.distances[at]);
-        Err(format!("{}: {:?} instead of {:?}", first(at), of(found), of(expected)))
-    })
-}
-
 fn all_positions(device: Device) -> Outcome {
     each(device, |(dim, shifts, k), points, random| {
         let (n, nq) = (by_device(device, 70, 2_000), by_device(device, 2, 60));
@@ -132,7 +117,7 @@ fn all_positions(device: Device) -> Outcome {
                 expected.distances.push(distance);
             }
         }
-        Ok(same(&expected, &found))
+        Ok(same("neighbours", &expected, &found))
     })
 }
 
@@ -143,7 +128,7 @@ fn parts(device: Device) -> Outcome {
         let [expected, found] = [Device::Cpu, device]
             .map(|device| built(builder(dim, shifts), device, &base).and_then(|index| index.search(&queries, k)));
         let found = found?;
-        Ok(sound(dim, &base, &queries, false, &found).and(same(&expected?, &found)))
+        Ok(sound(dim, &base, &queries, false, &found).and(same("neighbours", &expected?, &found)))
     })
 }
 
@@ -153,7 +138,7 @@ fn self_joins(device: Device) -> Outcome {
         let [expected, found] = [Device::Cpu, device]
             .map(|device| built(builder(dim, shifts), device, &base).and_then(|index| index.self_join(k)));
         let found = found?;
-        Ok(sound(dim, &base, &base, true, &found).and(same(&expected?, &found)))
+        Ok(sound(dim, &base, &base, true, &found).and(same("neighbours", &expected?, &found)))
     })
 }
 
@@ -171,7 +156,7 @@ fn budgets(device: Device) -> Outcome {
         match built(index, device, &base).and_then(|index| index.search(&queries, k)) {
             Ok(found) => {
                 answered += 1;
-                same(&expected, &found).map_err(|what| format!("{budget} bytes: {what}"))?;
+                same(&format!("{budget} bytes"), &expected, &found)?;
             }
             Err(Error::OutOfDeviceMemory { .. }) => refused += 1,
             Err(other) => return Err(format!("{budget} bytes: {other}")),

@@ -14,7 +14,7 @@ use cust::stream::{Stream, StreamFlags};
 use cust::sys;
 
 use super::exact::Tuning;
-use super::runtime::{Array, Limits, Queue, Runtime};
+use super::runtime::{Array, Limits, Queue, Runtime, Take};
 use crate::device_info::ptx;
 use crate::threads::{at_once, pieces};
 use crate::{Error, NoDeviceReason, Result};
@@ -432,13 +432,7 @@ impl Runtime for CudaDevice {
         })
     }
 
-    unsafe fn receive(
-        &self,
-        stream: &Stream,
-        rows: usize,
-        arrays: &[Array],
-        take: &mut dyn FnMut(Range<usize>, &[&[u8]]),
-    ) -> Result<()> {
+    unsafe fn receive(&self, stream: &Stream, rows: usize, arrays: &[Array], take: &mut Take<'_>) -> Result<()> {
         let row_bytes: usize = arrays.iter().map(|array| array.row_bytes).sum();
         if row_bytes > RECEIVED_BYTES {
             // Rows of millions of results, one by one.

@@ -1,13 +1,11 @@
 //! The emulator as a device: device memory is host memory that the emulator knows, streams run at once.
 
-use std::ops::Range;
-
 use cuda_std::emulator::{self, Buffer};
 use cuda_std::global::U32x4;
 use cuda_std::launch::{Kernel, KernelArgs, LaunchConfig};
 
 use super::exact::Tuning;
-use super::runtime::{Array, Limits, Runtime};
+use super::runtime::{Array, Limits, Runtime, Take};
 use crate::{Error, Result};
 
 /// The checking emulator.
@@ -71,13 +69,7 @@ impl Runtime for Emulator {
         Ok(())
     }
 
-    unsafe fn receive(
-        &self,
-        _: &Immediate,
-        rows: usize,
-        arrays: &[Array],
-        take: &mut dyn FnMut(Range<usize>, &[&[u8]]),
-    ) -> Result<()> {
+    unsafe fn receive(&self, _: &Immediate, rows: usize, arrays: &[Array], take: &mut Take<'_>) -> Result<()> {
         // A few at a time, so that small searches come in several parts.
         const ROWS: usize = 5;
         for first in (0..rows).step_by(ROWS) {

@@ -47,13 +47,7 @@ pub(crate) trait Runtime: Send + Sync + 'static {
     ///
     /// # Safety
     /// Each of `arrays` has so many rows, all written, from an address that suits its elements.
-    unsafe fn receive(
-        &self,
-        stream: &Self::Stream,
-        rows: usize,
-        arrays: &[Array],
-        take: &mut dyn FnMut(Range<usize>, &[&[u8]]),
-    ) -> Result<()>;
+    unsafe fn receive(&self, stream: &Self::Stream, rows: usize, arrays: &[Array], take: &mut Take<'_>) -> Result<()>;
     /// Copies within device memory, in stream order.
     ///
     /// # Safety
@@ -177,6 +171,9 @@ impl Layout {
         self.bytes
     }
 }
+
+/// Takes results: of which rows, and their part of each array.
+pub(crate) type Take<'a> = dyn FnMut(Range<usize>, &[&[u8]]) + 'a;
 
 /// An array of results in device memory.
 #[derive(Debug, Clone, Copy)]
