@@ -296,12 +296,90 @@ impl Cuda {
         }
     }
 
+    /// [`Runtime::receive`] of rows of millions of results: one by one.
+    ///
+    /// # Safety
+    /// As there.
+    unsafe fn receive_long_rows(
+        self: &Arc<Self>,
+        stream: &Stream,
+        rows: usize,
+        arrays: &[Array],
+        take: &mut Take<'_>,
+    ) -> Result<()> {
+        // Words, so that they suit whatever the arrays hold.
+        let mut words: Vec<Vec<u64>> = arrays.iter().map(|array| vec![0; array.row_bytes.div_ceil(8)]).collect();
+        for row in 0..rows {
+            for (words, array) in words.iter_mut().zip(arrays) {
+                let bytes = &mut bytemuck::cast_slice_mut(words)[..array.row_bytes];
+                // SAFETY: the array has this row, as the caller promises.
+                unsafe { self.download(stream, bytes, array.from.wrapping_add(row * array.row_bytes))? };
+            }
+            let bytes = words.iter().map(|words| bytemuck::cast_slice::<u64, u8>(words));
+            let bytes: Vec<&[u8]> = bytes.zip(arrays).map(|(bytes, array)| &bytes[..array.row_bytes]).collect();
+            take(row..row + 1, &bytes);
+        }
+        Ok(())
+    }
+
     fn new_pinned(&self) -> Result<Pinned> {
         let mut start = std::ptr::null_mut();
         // SAFETY: the driver writes the address; flags 0.
         self.check("cuMemHostAlloc", unsafe { sys::cuMemHostAlloc(&mut start, PINNED_BYTES, 0) })?;
         let done = Event::new(EventFlags::DISABLE_TIMING).map_err(self.failed("cuEventCreate"))?;
         Ok(Pinned { start: start.cast(), done })
+    }
+}
+
+/// How results come to the host: so many rows at a time.
+struct Parts {
+    rows: usize,
+    /// Rows of a part, at most.
+    each: usize,
+    /// Where each array's rows of a part start in a pinned buffer.
+    offsets: Vec<usize>,
+    /// Start and length of device memory that holds all rows of all arrays and little else: then there is one part, and it is one copy.
+    together: Option<(usize, usize)>,
+}
+
+impl Parts {
+    fn of(rows: usize, arrays: &[Array]) -> Parts {
+        let row_bytes: usize = arrays.iter().map(|array| array.row_bytes).sum();
+        let start = arrays.iter().map(|array| array.from.addr()).min().unwrap_or(0);
+        let end = arrays.iter().map(|array| array.from.addr() + rows * array.row_bytes).max().unwrap_or(0);
+        let span = end - start;
+        if span <= RECEIVED_BYTES && span <= rows * row_bytes + GAPS_BYTES {
+            let offsets = arrays.iter().map(|array| array.from.addr() - start).collect();
+            return Parts { rows, each: rows, offsets, together: Some((start, span)) };
+        }
+        let each = (RECEIVED_BYTES / row_bytes.max(1)).clamp(1, rows.max(1));
+        let mut used = 0;
+        let offset = |array: &Array| {
+            let offset = used;
+            used += (each * array.row_bytes).next_multiple_of(ARRAY_ALIGN);
+            offset
+        };
+        Parts { rows, each, offsets: arrays.iter().map(offset).collect(), together: None }
+    }
+
+    fn count(&self) -> usize {
+        self.rows.div_ceil(self.each.max(1))
+    }
+
+    fn rows_of(&self, part: usize) -> Range<usize> {
+        part * self.each..self.rows.min((part + 1) * self.each)
+    }
+
+    /// The copies of a part: where to in the buffer, from which address of the device, how many bytes.
+    fn copies(&self, part: usize, arrays: &[Array]) -> Vec<(usize, usize, usize)> {
+        if let Some((start, bytes)) = self.together {
+            return vec![(0, start, bytes)];
+        }
+        let rows = self.rows_of(part);
+        let copy = |(array, &offset): (&Array, &usize)| {
+            (offset, array.from.addr() + rows.start * array.row_bytes, rows.len() * array.row_bytes)
+        };
+        arrays.iter().zip(&self.offsets).map(copy).collect()
     }
 }
 
@@ -433,76 +511,43 @@ impl Runtime for CudaDevice {
     }
 
     unsafe fn receive(&self, stream: &Stream, rows: usize, arrays: &[Array], take: &mut Take<'_>) -> Result<()> {
-        let row_bytes: usize = arrays.iter().map(|array| array.row_bytes).sum();
-        if row_bytes > RECEIVED_BYTES {
-            // Rows of millions of results, one by one.
-            for row in 0..rows {
-                let mut words: Vec<Vec<u32>> =
-                    arrays.iter().map(|array| vec![0; array.row_bytes.div_ceil(4)]).collect();
-                for (words, array) in words.iter_mut().zip(arrays) {
-                    let part = &mut bytemuck::cast_slice_mut(words)[..array.row_bytes];
-                    // SAFETY: the array has this row, as the caller promises.
-                    unsafe { self.download(stream, part, array.from.wrapping_add(row * array.row_bytes))? };
-                }
-                let bytes = words.iter().map(|words| bytemuck::cast_slice::<u32, u8>(words));
-                let parts: Vec<&[u8]> = bytes.zip(arrays).map(|(bytes, array)| &bytes[..array.row_bytes]).collect();
-                take(row..row + 1, &parts);
-            }
-            return Ok(());
+        if arrays.iter().map(|array| array.row_bytes).sum::<usize>() > RECEIVED_BYTES {
+            // SAFETY: the same contract.
+            return unsafe { self.receive_long_rows(stream, rows, arrays, take) };
         }
         self.make_current()?;
-        // Where each array's part starts in a pinned buffer, and the copies that fill it. Arrays that lie one behind the other are one copy,
-        // gaps included, as long as all rows come at once.
-        let start = arrays.iter().map(|array| array.from.addr()).min().unwrap_or(0);
-        let end = arrays.iter().map(|array| array.from.addr() + rows * array.row_bytes).max().unwrap_or(0);
-        let together = end - start <= RECEIVED_BYTES && end - start <= rows * row_bytes + GAPS_BYTES;
-        let each = if together { rows } else { (RECEIVED_BYTES / row_bytes.max(1)).min(rows) };
-        let mut offsets = Vec::with_capacity(arrays.len());
-        let mut used = 0;
-        for array in arrays {
-            offsets.push(if together { array.from.addr() - start } else { used });
-            used += (each * array.row_bytes).next_multiple_of(ARRAY_ALIGN);
-        }
-        let copy = |to: *mut u8, from: *const u8, bytes: usize| {
-            // SAFETY: `from` has that many bytes, as the caller promises, and the buffer room for them: RECEIVED_BYTES and what aligning
-            // adds is less than PINNED_BYTES. Nobody reads it before the event.
-            self.check("cuMemcpyDtoHAsync", unsafe {
-                sys::cuMemcpyDtoHAsync_v2(to.cast(), from.addr() as u64, bytes, stream.as_inner())
-            })
-        };
+        let parts = Parts::of(rows, arrays);
         self.with_pinned(|buffers| {
-            let some = |piece: usize| piece * each..rows.min((piece + 1) * each);
-            let ask = |piece: usize| {
-                let (buffer, rows) = (&buffers[piece % 2], some(piece));
+            let ask = |part: usize| {
+                let buffer = &buffers[part % 2];
                 // Work of another stream may still use it.
                 buffer.done.synchronize().map_err(self.failed("cuEventSynchronize"))?;
-                if together {
-                    copy(buffer.start, std::ptr::without_provenance(start), end - start)?;
-                } else {
-                    for (array, offset) in arrays.iter().zip(&offsets) {
-                        let from = array.from.wrapping_add(rows.start * array.row_bytes);
-                        copy(buffer.start.wrapping_add(*offset), from, rows.len() * array.row_bytes)?;
-                    }
+                for (offset, from, bytes) in parts.copies(part, arrays) {
+                    let to = buffer.start.wrapping_add(offset);
+                    // SAFETY: `from` has that many bytes, as the caller promises, and the buffer room for them: RECEIVED_BYTES and what
+                    // aligning adds is less than PINNED_BYTES. Nobody reads them before the event.
+                    self.check("cuMemcpyDtoHAsync", unsafe {
+                        sys::cuMemcpyDtoHAsync_v2(to.cast(), from as u64, bytes, stream.as_inner())
+                    })?;
                 }
                 buffer.done.record(stream).map_err(self.failed("cuEventRecord"))
             };
-            let pieces = rows.div_ceil(each.max(1));
-            if pieces > 0 {
+            if parts.count() > 0 {
                 ask(0)?;
             }
-            for piece in 0..pieces {
+            for part in 0..parts.count() {
                 // The bus fills one buffer while the host empties the other.
-                if piece + 1 < pieces {
-                    ask(piece + 1)?;
+                if part + 1 < parts.count() {
+                    ask(part + 1)?;
                 }
-                let (buffer, rows) = (&buffers[piece % 2], some(piece));
+                let (buffer, rows) = (&buffers[part % 2], parts.rows_of(part));
                 buffer.done.synchronize().map_err(self.failed("cuEventSynchronize"))?;
                 // SAFETY: the buffer is ours, the bus is done with it, and it has these bytes of each array.
-                let part = |(array, offset): (&Array, &usize)| unsafe {
+                let bytes = |(array, offset): (&Array, &usize)| unsafe {
                     std::slice::from_raw_parts(buffer.start.wrapping_add(*offset), rows.len() * array.row_bytes)
                 };
-                let parts: Vec<&[u8]> = arrays.iter().zip(&offsets).map(part).collect();
-                take(rows, &parts);
+                let bytes: Vec<&[u8]> = arrays.iter().zip(&parts.offsets).map(bytes).collect();
+                take(rows, &bytes);
             }
             Ok(())
         })
@@ -637,5 +682,53 @@ impl Drop for CallersContext {
         // SAFETY: the handle was current when it was taken; null leaves the thread without a context, as it was. Should
         // the caller have destroyed it meanwhile, the driver refuses it.
         unsafe { sys::cuCtxSetCurrent(self.0) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_copy_every_row_of_every_array_once() {
+        let base = 1 << 40;
+        let array = |address: usize, row_bytes| Array { from: std::ptr::without_provenance(address), row_bytes };
+        for rows in [0, 1, 7, 5_000, 200_000] {
+            for (row_bytes, gap) in
+                [([4, 40, 40], 0), ([4, 40, 40], 252), ([4, 4_000, 4_000], 0), ([4, 40, 40], 1 << 30)]
+            {
+                let mut next = base;
+                let arrays = row_bytes.map(|bytes| {
+                    let array = array(next, bytes);
+                    next += rows * bytes + gap;
+                    array
+                });
+                let parts = Parts::of(rows, &arrays);
+                let mut seen = 0;
+                for part in 0..parts.count() {
+                    let of_part = parts.rows_of(part);
+                    assert_eq!((of_part.start, of_part.is_empty()), (seen, false));
+                    seen = of_part.end;
+                    let copies = parts.copies(part, &arrays);
+                    assert!(copies.iter().all(|&(to, _, bytes)| to + bytes <= PINNED_BYTES));
+                    for (array, &offset) in arrays.iter().zip(&parts.offsets) {
+                        // Where the host looks for the array, the bytes of its rows arrive.
+                        let (from, bytes) =
+                            (array.from.addr() + of_part.start * array.row_bytes, of_part.len() * array.row_bytes);
+                        let arrives = |&(to, start, len): &(usize, usize, usize)| {
+                            to <= offset && offset + bytes <= to + len && start + (offset - to) == from
+                        };
+                        assert_eq!(
+                            copies.iter().filter(|copy| arrives(copy)).count(),
+                            1,
+                            "{rows} rows of {row_bytes:?}, gap {gap}"
+                        );
+                    }
+                }
+                assert_eq!(seen, rows);
+                let total: usize = row_bytes.iter().sum();
+                assert_eq!(parts.together.is_some(), gap <= 252 && rows * total + 2 * gap <= RECEIVED_BYTES);
+            }
+        }
     }
 }

@@ -179,7 +179,8 @@ pub(crate) fn check_queries<T: Element>(placement: &Placement, queries: &[T], di
         return Err(Error::RaggedVectors { len: queries.len(), dim });
     }
     let count = queries.len() / dim;
-    let parts = parts_of(placement.devices().len(), count).max(pieces(size_of_val(queries)));
+    let searching = placement.devices().len().min(count.div_ceil(QUERIES_PER_REPLICA)).max(1);
+    let parts = searching.max(pieces(size_of_val(queries)));
     let checked = at_once((0..parts).collect(), |part| {
         let rows = share(count, part, parts);
         check_vectors(&queries[rows.start * dim..rows.end * dim], dim).map_err(|error| match error {
