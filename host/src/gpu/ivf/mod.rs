@@ -31,7 +31,7 @@ use self::stage::Stage;
 use super::results::{Found, Slots};
 use super::runtime::{Lane, Lanes, Layout, Runtime};
 use super::sets::{Shape, blocks, upload_rows};
-use crate::ivf::{IvfBackend, RangeNeighbors, Request, Scan, View};
+use crate::ivf::{Bitset, IvfBackend, RangeNeighbors, Request, Scan, View};
 use crate::threads::at_once;
 use crate::{Device, Element, Error, Metric, Result};
 
@@ -114,19 +114,19 @@ impl<T: Element, R: Runtime> IvfDevice<T, R> {
     fn ask(resident: &Resident<R>, queries: usize, k: usize, request: &Request<'_>, attempt: u32) -> Ask {
         let probes = request.probes.min(resident.image.lists as usize) as u32;
         let k = k.min(resident.columns(probes) as usize) as u32;
-        let filtered = request.filter.is_some();
+        let filter_words = request.filter.map(filter_words);
         let coded = matches!(resident.image.stored, Stored::Codes(_));
         let by_tables = coded
-            && !filtered
+            && filter_words.is_none()
             && match request.scan {
                 Scan::Auto => resident.tables_pay(queries, probes),
                 Scan::ListMajor => false,
                 Scan::QueryMajor => true,
             };
-        let ask = Ask { queries: queries as u32, k, probes, attempt, filtered, by_tables, dense_probes: probes };
+        let ask = Ask { queries: queries as u32, k, probes, attempt, filter_words, by_tables, dense_probes: probes };
         // A retry keeps all scores: then what is selected grows until nothing is left to prove.
         // Where a filter passes few, the first lists give no limit.
-        let appends = attempt == 0 && !by_tables && !filtered;
+        let appends = attempt == 0 && !by_tables && filter_words.is_none();
         let dense_probes = if appends { resident.dense_probes(ask) } else { probes };
         Ask { dense_probes, ..ask }
     }
@@ -163,9 +163,8 @@ impl<T: Element, R: Runtime> IvfDevice<T, R> {
                 )?;
             }
             if let Some(filter) = request.filter {
-                let words = bytemuck::cast_slice(filter.words());
-                let bytes = filter.len().div_ceil(32) * 4;
-                self.runtime.upload(stream, search.filter(), &words[..bytes.min(words.len())])?;
+                let bytes = bytemuck::cast_slice(filter.words());
+                self.runtime.upload(stream, search.filter(), &bytes[..filter_words(filter) * size_of::<u32>()])?;
             }
         }
         Ok(())
@@ -378,6 +377,11 @@ impl<T: Element, R: Runtime> IvfDevice<T, R> {
         }
         Ok(rows)
     }
+}
+
+/// Words of 32 bits that a filter takes on a device.
+fn filter_words(filter: &Bitset) -> usize {
+    filter.len().div_ceil(32)
 }
 
 /// Consecutive queries of a call, or chosen ones.

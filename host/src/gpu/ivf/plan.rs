@@ -31,12 +31,19 @@ pub(super) struct Ask {
     pub probes: u32,
     /// Attempts that left queries without certificate.
     pub attempt: u32,
-    /// Whether a filter applies.
-    pub filtered: bool,
+    /// Words of a filter, where one applies. It is of the whole index, of which the image may show a part.
+    pub filter_words: Option<usize>,
     /// Whether codes are scanned query by query, by lookup tables.
     pub by_tables: bool,
     /// Probes whose scores are all kept; from the lists of the others candidates are appended. All of them: nothing is appended.
     pub dense_probes: u32,
+}
+
+impl Ask {
+    /// Whether a filter applies.
+    pub fn filtered(&self) -> bool {
+        self.filter_words.is_some()
+    }
 }
 
 /// Scratch of a search, relative to its start.
@@ -137,8 +144,8 @@ impl SearchPlan {
             ),
             probe_keys: layout.array::<f32>(pair_count),
             probes: layout.array::<u32>(pair_count),
-            filter: layout.array::<u32>(if ask.filtered { image.rows as usize / 32 + 1 } else { 0 }),
-            live: layout.array::<u32>(if ask.filtered { lists } else { 0 }),
+            filter: layout.array::<u32>(ask.filter_words.unwrap_or(0)),
+            live: layout.array::<u32>(if ask.filtered() { lists } else { 0 }),
             counts: layout.array::<u32>(lists),
             slots: layout.array::<u32>(pair_count),
             offsets: layout.array::<u32>(pair_count),

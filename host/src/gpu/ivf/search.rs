@@ -319,7 +319,7 @@ impl<R: Runtime> Search<'_, R> {
         let counts = self.at::<u32>(plan.counts);
         // SAFETY: as the caller promises; arrays have the sizes that the plan reserved.
         unsafe {
-            if ask.filtered && of.start == 0 {
+            if ask.filtered() && of.start == 0 {
                 let kernel = &code_bounds::COUNT_LIVE;
                 self.runtime.fill(self.stream, self.at(plan.live), 0, 4 * image.lists as usize)?;
                 let config = blocks(kernel.name(), u64::from(image.lists) * 4, 4)?;
@@ -332,7 +332,7 @@ impl<R: Runtime> Search<'_, R> {
                 );
                 self.runtime.launch(self.stream, kernel, config, args)?;
             }
-            let live = if ask.filtered { self.at(plan.live) } else { image.lengths };
+            let live = if ask.filtered() { self.at(plan.live) } else { image.lengths };
             // Fewer than lists: else several queries share one, and it is read once for them.
             let few = pair_count < pairs::FEW && pair_count <= image.lists;
             if few && of == (0..ask.probes) && plan.tables.is_none() {
@@ -419,7 +419,7 @@ impl<R: Runtime> Search<'_, R> {
     }
 
     fn filter_bits(&self) -> *const u32 {
-        if self.plan.ask.filtered { self.at(self.plan.filter) } else { std::ptr::null() }
+        if self.plan.ask.filtered() { self.at(self.plan.filter) } else { std::ptr::null() }
     }
 
     /// Scores every vector of the grouped lists; with `lists`, appends those within the limits.
