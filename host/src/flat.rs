@@ -5,6 +5,7 @@
 use rayon::prelude::*;
 
 use crate::cpu::FlatCpu;
+use crate::shards::check_queries;
 use crate::shards::flat::FlatGrid;
 use crate::{Device, Element, Error, Metric, NONE, Neighbors, Placement, Result};
 
@@ -253,7 +254,7 @@ impl<T: Element> FlatIndex<T> {
         if k == 0 {
             return Err(Error::ZeroK);
         }
-        check_vectors(queries, self.dim())
+        check_queries(&self.builder.placement, queries, self.dim())
     }
 
     /// The components of vector `id`, as they were added.
@@ -326,13 +327,11 @@ pub(crate) fn check_vectors<T: Element>(rows: &[T], dim: usize) -> Result<usize>
     if !rows.len().is_multiple_of(dim) {
         return Err(Error::RaggedVectors { len: rows.len(), dim });
     }
-    // Whole chunks without a branch inside, so that the scan runs in SIMD; the place is looked up only on failure. Waking another
-    // thread for less than a megabyte or so takes longer than the scan.
-    let finite = |values: &[T]| values.iter().fold(true, |finite, value| finite & value.is_finite());
+    // The place is looked up only on failure.
     let bad = if rows.len() <= 256 * CHUNK {
-        rows.chunks(CHUNK).position(|values| !finite(values))
+        rows.chunks(CHUNK).position(|values| !T::all_finite(values))
     } else {
-        rows.par_chunks(CHUNK).with_min_len(256).position_first(|values| !finite(values))
+        rows.par_chunks(CHUNK).with_min_len(256).position_first(|values| !T::all_finite(values))
     };
     if let Some(chunk) = bad {
         for (at, value) in rows.iter().enumerate().skip(chunk * CHUNK) {

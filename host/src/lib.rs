@@ -49,6 +49,7 @@ pub mod select;
 mod shards;
 pub mod shifted;
 pub mod sort;
+mod threads;
 
 /// The driver interface that [`select::device`] takes streams and addresses from, in the version that this library uses.
 #[cfg(feature = "cuda")]

@@ -20,8 +20,6 @@ pub struct Neighbors {
     pub distances: Vec<f32>,
 }
 
-/// Slots that one thread fills with results of a device at least: fewer cost less than waking it, and with many threads to wake much less.
-pub(crate) const SLOTS_PER_TASK: usize = 1 << 15;
 /// Slots that one thread initialises at least.
 const PAGES: usize = 1 << 16;
 

@@ -10,6 +10,7 @@
 //! | [`kmeans`] | clustering: against the definition, by its properties, and with the same bits as the CPU |
 //! | [`runner`] | runs one case on one device and compares it with the reference |
 //! | [`scenarios`] | what is more than one search: threads, memory budgets, real data |
+//! | [`shifted`] | shifted sort: exact where all is looked at, the CPU's bits where a part is |
 //! | [`sort`] | sorting pairs against the standard library's stable sort |
 //! | `on_device` | k-selection on the caller's streams, on GPUs only (feature `cuda`) |
 //! | [`suite`] | makes a list of tests of all that, for one device |
@@ -27,6 +28,7 @@ pub mod on_device;
 pub mod reference;
 pub mod runner;
 pub mod scenarios;
+pub mod shifted;
 pub mod sort;
 pub mod suite;
 

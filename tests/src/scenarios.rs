@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use half::f16;
-use warpann::{Device, Error, FlatIndex, Metric, Neighbors};
+use warpann::{Device, Error, FlatIndex, IvfIndex, Metric, NONE, Neighbors};
 
 use crate::cases::VectorData;
 use crate::data::{self, Component, Vectors};
@@ -22,6 +22,9 @@ pub const ALL: &[Scenario] = &[
     ("growth::search_between_additions", search_between_additions),
     ("growth::past_the_budget", growth_past_the_budget),
     ("repeat::same_bits_every_run", same_bits_every_run),
+    ("results::of_many_queries_exact", many_results_exact),
+    ("results::of_many_queries_by_lists", many_results_by_lists),
+    ("results::of_one_query_are_millions", millions_of_results),
     ("range::products_below_that_of_f32", products_too_small),
     ("range::products_above_that_of_f32", products_too_large),
     ("sift::exact_ids_u8", sift::<u8>),
@@ -38,7 +41,8 @@ fn text(error: Error) -> String {
     error.to_string()
 }
 
-fn same(what: &str, expected: &Neighbors, found: &Neighbors) -> Outcome {
+/// That both hold the same bits; `what` begins the message otherwise.
+pub fn same(what: &str, expected: &Neighbors, found: &Neighbors) -> Outcome {
     let bits = |neighbors: &Neighbors| neighbors.distances.iter().map(|d| d.to_bits()).collect::<Vec<_>>();
     if expected.ids == found.ids && bits(expected) == bits(found) {
         return Ok(());
@@ -247,6 +251,69 @@ fn growth_past_the_budget(device: Device) -> Outcome {
     for id in [0, portion / dim, n - 1] {
         if index.reconstruct(id as u64).map_err(text)? != vectors.base[id * dim..(id + 1) * dim] {
             return Err(format!("vector {id} changed"));
+        }
+    }
+    Ok(())
+}
+
+/// More results than a device sends at once, and fewer vectors than are asked for in the end.
+fn many_results_exact(device: Device) -> Outcome {
+    let (dim, n, nq) = (3, by_device(device, 40, 900), by_device(device, 7, 3_001));
+    let vectors = data::vectors::<f32>(VectorData::Gaussian, dim, n, nq, 76);
+    for k in [n / 2, n - 1, n, n + 5] {
+        let [expected, found] = [Device::Cpu, device].map(|device| {
+            let mut index = FlatIndex::<f32>::new(dim, Metric::L2, device)?;
+            index.add(&vectors.base)?;
+            index.search(&vectors.queries, k)
+        });
+        let found = found.map_err(text)?;
+        if device == Device::Cpu {
+            check(Metric::L2, dim, k, &vectors, &found)?;
+        }
+        same(&format!("k = {k}"), &expected.map_err(text)?, &found)?;
+    }
+    Ok(())
+}
+
+fn many_results_by_lists(device: Device) -> Outcome {
+    let (dim, n, nq, lists) = (4, by_device(device, 60, 2_000), by_device(device, 7, 3_001), 6);
+    let vectors = data::vectors::<f32>(VectorData::Gaussian, dim, n, nq, 77);
+    // As they come, and by number.
+    let sparse: Vec<u64> = (0..n as u64).map(|at| 3 * at + 1).collect();
+    for (k, probes, ids) in
+        [(n / 2, lists, None), (n / 4, 2, None), (n / 2, lists, Some(&sparse)), (1, 1, Some(&sparse))]
+    {
+        let [expected, found] = [Device::Cpu, device].map(|device| {
+            let mut index = IvfIndex::<f32>::builder(dim, lists).iterations(2).device(Device::Cpu).build()?;
+            index.train(&vectors.base)?;
+            match ids {
+                Some(ids) => index.add_with_ids(&vectors.base, ids)?,
+                None => index.add(&vectors.base)?,
+            }
+            index.move_to(device)?;
+            index.search(&vectors.queries, k, probes)
+        });
+        let expected = expected.map_err(text)?;
+        if expected.ids.iter().all(|&id| id == NONE) {
+            return Err("nothing was found".to_owned());
+        }
+        same(&format!("k = {k}, {probes} probes"), &expected, &found.map_err(text)?)?;
+    }
+    Ok(())
+}
+
+/// More results a query than a device sends at once.
+fn millions_of_results(device: Device) -> Outcome {
+    let n = by_device(device, 50, 1_200_000);
+    // Distances from 0 that are all different: the order is known.
+    let base: Vec<f32> = (0..n).map(|id| (id * 7 % n) as f32).collect();
+    let mut index = FlatIndex::<f32>::new(1, Metric::L2, device).map_err(text)?;
+    index.add(&base).map_err(text)?;
+    let found = index.search(&[0.0, -1.0], n).map_err(text)?;
+    let by_place = |query: usize| found.row(query).0.iter().map(|&id| base[id as usize]);
+    for query in 0..2 {
+        if let Some((place, value)) = by_place(query).enumerate().find(|&(place, value)| value != place as f32) {
+            return Err(format!("query {query}, place {place}: the vector {value}"));
         }
     }
     Ok(())

@@ -8,7 +8,7 @@ use warpann::{Device, Error, FlatIndex};
 use crate::cases::{Size, search_cases, select_cases};
 use crate::ivf::cases::ivf_cases;
 use crate::runner::{self, Outcome};
-use crate::{hostile, ivf, kmeans, scenarios, sort};
+use crate::{hostile, ivf, kmeans, scenarios, shifted, sort};
 
 /// Lists and runs every test on `device`, with the command line of `cargo test`.
 ///
@@ -43,9 +43,8 @@ pub fn run(device: Device) -> ExitCode {
     for case in ivf_cases().into_iter().filter(|case| runs(case.size)) {
         trials.push(trial(case.name(), Box::new(move || ivf::runner::run(&case, device))));
     }
-    let scenarios =
-        scenarios::ALL.iter().chain(hostile::ALL).chain(ivf::scenarios::ALL).chain(kmeans::ALL).chain(sort::ALL);
-    for &(name, scenario) in scenarios {
+    let families = [scenarios::ALL, hostile::ALL, ivf::scenarios::ALL, kmeans::ALL, sort::ALL, shifted::ALL];
+    for &(name, scenario) in families.into_iter().flatten() {
         trials.push(trial(name.to_owned(), Box::new(move || scenario(device))));
     }
     #[cfg(feature = "cuda")]

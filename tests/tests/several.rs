@@ -195,6 +195,24 @@ fn shards_and_replicas_on_the_emulator() {
     assert_eq!(search("emulator+emulator,cpu+emulator"), search("cpu"));
 }
 
+/// A filter has a bit for each vector of the whole index, of which a shard has a part: more bits than the shard has room for by its own
+/// vectors were cut short once.
+#[test]
+fn filters_are_of_the_whole_index_on_shards_of_the_emulator() {
+    let vectors = data::vectors::<f32>(VectorData::Gaussian, 2, 5_000, 3, 11);
+    let mut index = IvfIndex::<f32>::builder(2, 3).iterations(1).device(Device::Cpu).build().unwrap();
+    index.train(&vectors.base).unwrap();
+    index.add(&vectors.base).unwrap();
+    let some = index.filter(|id| id % 3 != 1);
+    let options = SearchOptions { probes: Some(3), filter: Some(&some), ..SearchOptions::default() };
+    let expected = index.search_with(&vectors.queries, 20, &options).unwrap();
+    let near = index.range_search(&vectors.queries, 0.01, &options).unwrap();
+    assert!(expected.ids.iter().all(|id| id % 3 != 1) && expected.ids.iter().any(|&id| id > 4_500));
+    index.move_to(placement("emulator+emulator")).unwrap();
+    assert_eq!(index.search_with(&vectors.queries, 20, &options).unwrap(), expected);
+    assert_eq!(index.range_search(&vectors.queries, 0.01, &options).unwrap(), near);
+}
+
 #[test]
 fn a_device_that_is_not_there_is_named() {
     let missing = "cpu,gpu:4096".parse::<Placement>().unwrap();

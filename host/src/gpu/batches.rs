@@ -4,6 +4,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::runtime::{Lane, Lanes, Runtime};
+use crate::threads::at_once;
 use crate::{Error, Result};
 
 /// Bytes of rows in a batch: two pinned buffers of the bus.
@@ -81,11 +82,6 @@ impl Batches {
         if self.lanes == 1 {
             return lane();
         }
-        std::thread::scope(|scope| {
-            let other = scope.spawn(lane);
-            let own = lane();
-            let other = other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-            own.and(other)
-        })
+        at_once(vec![(); 2], |()| lane()).into_iter().collect()
     }
 }

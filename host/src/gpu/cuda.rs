@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::{CString, c_void};
+use std::ops::Range;
 use std::sync::{Arc, Mutex, OnceLock};
 
 use cuda_std::launch::{Kernel, KernelArgs, LaunchConfig};
@@ -11,19 +12,24 @@ use cust::error::CudaError;
 use cust::event::{Event, EventFlags};
 use cust::stream::{Stream, StreamFlags};
 use cust::sys;
-use rayon::prelude::*;
 
 use super::exact::Tuning;
-use super::runtime::{Limits, Queue, Runtime};
+use super::runtime::{Array, Limits, Queue, Runtime, Take};
 use crate::device_info::ptx;
+use crate::threads::{at_once, pieces};
 use crate::{Error, NoDeviceReason, Result};
 
 /// Copies from this size on go through pinned buffers.
 const PINNED_FROM: usize = 64 << 10;
-/// Bytes that one thread copies at a time: waking one costs as much as some hundred kilobytes, and more where there are many.
-const COPY_BYTES: usize = 1 << 20;
 /// Size of a pinned buffer. Two of them overlap the host's copy with the bus.
 const PINNED_BYTES: usize = 32 << 20;
+/// Results that come to the host at once, at most: enough for the bus, and few enough that the host deals with some while others are on
+/// their way.
+const RECEIVED_BYTES: usize = 4 << 20;
+/// Bytes between results that are copied with them rather than around them.
+const GAPS_BYTES: usize = 4 << 10;
+/// Alignment of an array in a buffer of results.
+const ARRAY_ALIGN: usize = 64;
 
 /// A CUDA device with its primary context and loaded kernels.
 pub(crate) struct Cuda {
@@ -290,6 +296,32 @@ impl Cuda {
         }
     }
 
+    /// [`Runtime::receive`] of rows of millions of results: one by one.
+    ///
+    /// # Safety
+    /// As there.
+    unsafe fn receive_long_rows(
+        self: &Arc<Self>,
+        stream: &Stream,
+        rows: usize,
+        arrays: &[Array],
+        take: &mut Take<'_>,
+    ) -> Result<()> {
+        // Words, so that they suit whatever the arrays hold.
+        let mut words: Vec<Vec<u64>> = arrays.iter().map(|array| vec![0; array.row_bytes.div_ceil(8)]).collect();
+        for row in 0..rows {
+            for (words, array) in words.iter_mut().zip(arrays) {
+                let bytes = &mut bytemuck::cast_slice_mut(words)[..array.row_bytes];
+                // SAFETY: the array has this row, as the caller promises.
+                unsafe { self.download(stream, bytes, array.from.wrapping_add(row * array.row_bytes))? };
+            }
+            let bytes = words.iter().map(|words| bytemuck::cast_slice::<u64, u8>(words));
+            let bytes: Vec<&[u8]> = bytes.zip(arrays).map(|(bytes, array)| &bytes[..array.row_bytes]).collect();
+            take(row..row + 1, &bytes);
+        }
+        Ok(())
+    }
+
     fn new_pinned(&self) -> Result<Pinned> {
         let mut start = std::ptr::null_mut();
         // SAFETY: the driver writes the address; flags 0.
@@ -299,13 +331,63 @@ impl Cuda {
     }
 }
 
+/// How results come to the host: so many rows at a time.
+struct Parts {
+    rows: usize,
+    /// Rows of a part, at most.
+    each: usize,
+    /// Where each array's rows of a part start in a pinned buffer.
+    offsets: Vec<usize>,
+    /// Start and length of device memory that holds all rows of all arrays and little else: then there is one part, and it is one copy.
+    together: Option<(usize, usize)>,
+}
+
+impl Parts {
+    fn of(rows: usize, arrays: &[Array]) -> Parts {
+        let row_bytes: usize = arrays.iter().map(|array| array.row_bytes).sum();
+        let start = arrays.iter().map(|array| array.from.addr()).min().unwrap_or(0);
+        let end = arrays.iter().map(|array| array.from.addr() + rows * array.row_bytes).max().unwrap_or(0);
+        let span = end - start;
+        if span <= RECEIVED_BYTES && span <= rows * row_bytes + GAPS_BYTES {
+            let offsets = arrays.iter().map(|array| array.from.addr() - start).collect();
+            return Parts { rows, each: rows, offsets, together: Some((start, span)) };
+        }
+        let each = (RECEIVED_BYTES / row_bytes.max(1)).clamp(1, rows.max(1));
+        let mut used = 0;
+        let offset = |array: &Array| {
+            let offset = used;
+            used += (each * array.row_bytes).next_multiple_of(ARRAY_ALIGN);
+            offset
+        };
+        Parts { rows, each, offsets: arrays.iter().map(offset).collect(), together: None }
+    }
+
+    fn count(&self) -> usize {
+        self.rows.div_ceil(self.each.max(1))
+    }
+
+    fn rows_of(&self, part: usize) -> Range<usize> {
+        part * self.each..self.rows.min((part + 1) * self.each)
+    }
+
+    /// The copies of a part: where to in the buffer, from which address of the device, how many bytes.
+    fn copies(&self, part: usize, arrays: &[Array]) -> Vec<(usize, usize, usize)> {
+        if let Some((start, bytes)) = self.together {
+            return vec![(0, start, bytes)];
+        }
+        let rows = self.rows_of(part);
+        let copy = |(array, &offset): (&Array, &usize)| {
+            (offset, array.from.addr() + rows.start * array.row_bytes, rows.len() * array.row_bytes)
+        };
+        arrays.iter().zip(&self.offsets).map(copy).collect()
+    }
+}
+
 /// Copies by several threads where that pays.
 fn copy_memory(to: &mut [u8], from: &[u8]) {
-    if to.len() <= COPY_BYTES {
-        to.copy_from_slice(from);
-    } else {
-        to.par_chunks_mut(COPY_BYTES).zip(from.par_chunks(COPY_BYTES)).for_each(|(to, from)| to.copy_from_slice(from));
-    }
+    let piece = to.len().div_ceil(pieces(to.len())).max(1);
+    let jobs = to.chunks_mut(piece).zip(from.chunks(piece)).collect();
+    at_once(jobs, |(to, from): (&mut [u8], &[u8])| to.copy_from_slice(from));
 }
 
 impl Runtime for CudaDevice {
@@ -423,6 +505,49 @@ impl Runtime for CudaDevice {
                 // SAFETY: the buffer has PINNED_BYTES, is ours, and the bus is done with it.
                 let staging = unsafe { std::slice::from_raw_parts(buffer.start, to.len()) };
                 copy_memory(to, staging);
+            }
+            Ok(())
+        })
+    }
+
+    unsafe fn receive(&self, stream: &Stream, rows: usize, arrays: &[Array], take: &mut Take<'_>) -> Result<()> {
+        if arrays.iter().map(|array| array.row_bytes).sum::<usize>() > RECEIVED_BYTES {
+            // SAFETY: the same contract.
+            return unsafe { self.receive_long_rows(stream, rows, arrays, take) };
+        }
+        self.make_current()?;
+        let parts = Parts::of(rows, arrays);
+        self.with_pinned(|buffers| {
+            let ask = |part: usize| {
+                let buffer = &buffers[part % 2];
+                // Work of another stream may still use it.
+                buffer.done.synchronize().map_err(self.failed("cuEventSynchronize"))?;
+                for (offset, from, bytes) in parts.copies(part, arrays) {
+                    let to = buffer.start.wrapping_add(offset);
+                    // SAFETY: `from` has that many bytes, as the caller promises, and the buffer room for them: RECEIVED_BYTES and what
+                    // aligning adds is less than PINNED_BYTES. Nobody reads them before the event.
+                    self.check("cuMemcpyDtoHAsync", unsafe {
+                        sys::cuMemcpyDtoHAsync_v2(to.cast(), from as u64, bytes, stream.as_inner())
+                    })?;
+                }
+                buffer.done.record(stream).map_err(self.failed("cuEventRecord"))
+            };
+            if parts.count() > 0 {
+                ask(0)?;
+            }
+            for part in 0..parts.count() {
+                // The bus fills one buffer while the host empties the other.
+                if part + 1 < parts.count() {
+                    ask(part + 1)?;
+                }
+                let (buffer, rows) = (&buffers[part % 2], parts.rows_of(part));
+                buffer.done.synchronize().map_err(self.failed("cuEventSynchronize"))?;
+                // SAFETY: the buffer is ours, the bus is done with it, and it has these bytes of each array.
+                let bytes = |(array, offset): (&Array, &usize)| unsafe {
+                    std::slice::from_raw_parts(buffer.start.wrapping_add(*offset), rows.len() * array.row_bytes)
+                };
+                let bytes: Vec<&[u8]> = arrays.iter().zip(&parts.offsets).map(bytes).collect();
+                take(rows, &bytes);
             }
             Ok(())
         })
@@ -557,5 +682,53 @@ impl Drop for CallersContext {
         // SAFETY: the handle was current when it was taken; null leaves the thread without a context, as it was. Should
         // the caller have destroyed it meanwhile, the driver refuses it.
         unsafe { sys::cuCtxSetCurrent(self.0) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_copy_every_row_of_every_array_once() {
+        let base = 1 << 40;
+        let array = |address: usize, row_bytes| Array { from: std::ptr::without_provenance(address), row_bytes };
+        for rows in [0, 1, 7, 5_000, 200_000] {
+            for (row_bytes, gap) in
+                [([4, 40, 40], 0), ([4, 40, 40], 252), ([4, 4_000, 4_000], 0), ([4, 40, 40], 1 << 30)]
+            {
+                let mut next = base;
+                let arrays = row_bytes.map(|bytes| {
+                    let array = array(next, bytes);
+                    next += rows * bytes + gap;
+                    array
+                });
+                let parts = Parts::of(rows, &arrays);
+                let mut seen = 0;
+                for part in 0..parts.count() {
+                    let of_part = parts.rows_of(part);
+                    assert_eq!((of_part.start, of_part.is_empty()), (seen, false));
+                    seen = of_part.end;
+                    let copies = parts.copies(part, &arrays);
+                    assert!(copies.iter().all(|&(to, _, bytes)| to + bytes <= PINNED_BYTES));
+                    for (array, &offset) in arrays.iter().zip(&parts.offsets) {
+                        // Where the host looks for the array, the bytes of its rows arrive.
+                        let (from, bytes) =
+                            (array.from.addr() + of_part.start * array.row_bytes, of_part.len() * array.row_bytes);
+                        let arrives = |&(to, start, len): &(usize, usize, usize)| {
+                            to <= offset && offset + bytes <= to + len && start + (offset - to) == from
+                        };
+                        assert_eq!(
+                            copies.iter().filter(|copy| arrives(copy)).count(),
+                            1,
+                            "{rows} rows of {row_bytes:?}, gap {gap}"
+                        );
+                    }
+                }
+                assert_eq!(seen, rows);
+                let total: usize = row_bytes.iter().sum();
+                assert_eq!(parts.together.is_some(), gap <= 252 && rows * total + 2 * gap <= RECEIVED_BYTES);
+            }
+        }
     }
 }

@@ -5,7 +5,7 @@ use cuda_std::global::U32x4;
 use cuda_std::launch::{Kernel, KernelArgs, LaunchConfig};
 
 use super::exact::Tuning;
-use super::runtime::{Limits, Runtime};
+use super::runtime::{Array, Limits, Runtime, Take};
 use crate::{Error, Result};
 
 /// The checking emulator.
@@ -66,6 +66,24 @@ impl Runtime for Emulator {
     unsafe fn download(&self, _: &Immediate, to: &mut [u8], from: *const u8) -> Result<()> {
         // SAFETY: `from` has that many bytes, as the caller promises.
         unsafe { to.as_mut_ptr().copy_from_nonoverlapping(from, to.len()) };
+        Ok(())
+    }
+
+    unsafe fn receive(&self, _: &Immediate, rows: usize, arrays: &[Array], take: &mut Take<'_>) -> Result<()> {
+        // A few at a time, so that small searches come in several parts.
+        const ROWS: usize = 5;
+        for first in (0..rows).step_by(ROWS) {
+            let some = first..rows.min(first + ROWS);
+            // SAFETY: the arrays have these rows, written, as the caller promises, and nothing is launched before `take` returns.
+            let part = |array: &Array| unsafe {
+                std::slice::from_raw_parts(
+                    array.from.wrapping_add(first * array.row_bytes),
+                    some.len() * array.row_bytes,
+                )
+            };
+            let parts: Vec<&[u8]> = arrays.iter().map(part).collect();
+            take(some, &parts);
+        }
         Ok(())
     }
 

@@ -12,15 +12,14 @@
 //! canonical distances of all rows are computed and selected from: slower, and right for any input.
 
 use cuda_std::launch::{Kernel, LaunchConfig};
-use rayon::prelude::*;
-use warpann_kernels::{NO_ROW, candidates, canonical, filter};
+use warpann_kernels::{candidates, canonical, filter};
 
-use super::runtime::{HostScratch, Lane, Layout, Limits, Runtime};
+use super::results::{Found, Slots};
+use super::runtime::{Array, Lane, Layout, Limits, Runtime};
 use super::select::{Plan, Select, select};
 pub(crate) use super::sets::{Set, SetLayout, Shape, blocks, prepare_set, upload_rows};
-use crate::neighbors::SLOTS_PER_TASK;
 use crate::select::Best;
-use crate::{Element, ElementType, Error, Metric, NONE, Result};
+use crate::{Element, ElementType, Error, Metric, Result};
 
 /// The sample has at least this many rows for each neighbour asked for.
 const SAMPLE_PER_NEIGHBOUR: u32 = 8;
@@ -146,8 +145,9 @@ impl FilterPlan {
             list_values: layout.array::<f32>(list),
             list_rows: layout.array::<u32>(list),
             counts: layout.array::<u32>(queries),
-            overflow: layout.array::<u32>(queries),
             limits: layout.array::<f32>(queries),
+            // What comes to the host: one behind the other.
+            overflow: layout.array::<u32>(queries),
             keys: layout.array::<f32>(results),
             ids: layout.array::<u32>(results),
             of_sample,
@@ -251,11 +251,11 @@ impl Block {
     ) -> Result<()> {
         let count = queries.len() / self.shape.dim;
         let found = k.min(self.base.count as usize);
-        let mut answer = Answer { block: self, k, found, ids, distances };
+        let mut slots = Slots { k, worst: self.shape.metric.worst(), ids, distances };
         if !self.uses_filter(count, found as u32) {
-            return self.search_direct(runtime, lane, queries, found as u32, &mut answer, None);
+            return self.search_direct(runtime, lane, queries, found as u32, &mut slots, None);
         }
-        let overflowed = self.search_filtered(runtime, lane, queries, found as u32, &mut answer)?;
+        let overflowed = self.search_filtered(runtime, lane, queries, found as u32, &mut slots)?;
         // A share at a time: the distances to all rows are large.
         let again = |numbers: &[usize]| -> Vec<T> {
             numbers.iter().flat_map(|&q| &queries[q * self.shape.dim..][..self.shape.dim]).copied().collect()
@@ -268,19 +268,24 @@ impl Block {
             share = share.div_ceil(2);
         }
         for numbers in overflowed.chunks(share.max(1)) {
-            self.search_direct(runtime, lane, &again(numbers), found as u32, &mut answer, Some(numbers))?;
+            self.search_direct(runtime, lane, &again(numbers), found as u32, &mut slots, Some(numbers))?;
         }
         Ok(())
     }
 
-    /// Canonical distances of everything, then k-selection. `numbers` says which slots of the answer the queries have.
+    fn id_of(&self) -> impl Fn(u32) -> u64 + Sync + use<> {
+        let first_id = self.first_id;
+        move |row| first_id + u64::from(row)
+    }
+
+    /// Canonical distances of everything, then k-selection. `numbers` says which queries of the call these are, if not all in order.
     fn search_direct<T: Element, R: Runtime>(
         &self,
         runtime: &R,
         lane: &mut Lane<R>,
         queries: &[T],
         k: u32,
-        answer: &mut Answer,
+        slots: &mut Slots<'_>,
         numbers: Option<&[usize]>,
     ) -> Result<()> {
         let shape = self.shape;
@@ -315,7 +320,14 @@ impl Block {
                 out_ids: ids,
             };
             select(runtime, stream, &what, &plan.selection, scratch)?;
-            answer.download(runtime, stream, keys, ids, count, numbers, &mut lane.host)
+            let arrays = [Array::new(keys, k as usize), Array::new(ids, k as usize)];
+            runtime.receive(stream, count, &arrays, &mut |queries, parts| {
+                let found = Found::new(k as usize, parts[0], parts[1]);
+                match numbers {
+                    None => slots.fill(queries.start, found, self.id_of()),
+                    Some(numbers) => slots.fill_some(&numbers[queries], found, self.id_of()),
+                }
+            })
         }
     }
 
@@ -326,7 +338,7 @@ impl Block {
         lane: &mut Lane<R>,
         queries: &[T],
         k: u32,
-        answer: &mut Answer,
+        slots: &mut Slots<'_>,
     ) -> Result<Vec<usize>> {
         let shape = self.shape;
         let count = queries.len() / shape.dim;
@@ -455,10 +467,14 @@ impl Block {
                 list_values,
             )?;
             select(runtime, stream, &Select { best: shape.best(), ..list }, &plan.of_lists, scratch)?;
-            let mut flags = vec![0u32; count];
-            runtime.download(stream, bytemuck::cast_slice_mut(&mut flags), overflow.cast())?;
-            answer.download(runtime, stream, keys, ids, count, None, &mut lane.host)?;
-            Ok(flags.iter().enumerate().filter(|(_, flag)| **flag != 0).map(|(query, _)| query).collect())
+            let mut overflowed = Vec::new();
+            let arrays = [Array::new(overflow, 1), Array::new(keys, k as usize), Array::new(ids, k as usize)];
+            runtime.receive(stream, count, &arrays, &mut |queries, parts| {
+                slots.fill(queries.start, Found::new(k as usize, parts[1], parts[2]), self.id_of());
+                let flags = bytemuck::cast_slice::<u8, u32>(parts[0]).iter().zip(queries);
+                overflowed.extend(flags.filter(|(flag, _)| **flag != 0).map(|(_, query)| query));
+            })?;
+            Ok(overflowed)
         }
     }
 }
@@ -548,70 +564,6 @@ fn shares(query_tiles: u32, tiles: u32, multiprocessors: u32) -> u32 {
     (1..=tiles.min(1024)).min_by_key(|&shares| cost(shares)).unwrap_or(1)
 }
 
-/// The caller's slots for one search of one block.
-struct Answer<'a> {
-    block: &'a Block,
-    k: usize,
-    /// Neighbours that the device returns a query; the other slots stay empty.
-    found: usize,
-    ids: &'a mut [u64],
-    distances: &'a mut [f32],
-}
-
-impl Answer<'_> {
-    /// Takes `count` × `found` results from the device into the slots of the queries `numbers` (all, in order, if none).
-    ///
-    /// # Safety
-    /// `keys` and `ids` hold that many results.
-    #[expect(clippy::too_many_arguments, reason = "where from, where to, and what with")]
-    unsafe fn download<R: Runtime>(
-        &mut self,
-        runtime: &R,
-        stream: &R::Stream,
-        keys: *const f32,
-        ids: *const u32,
-        count: usize,
-        numbers: Option<&[usize]>,
-        host: &mut HostScratch,
-    ) -> Result<()> {
-        let (got_keys, got_ids) = host.results(count * self.found);
-        // SAFETY: as the caller promises.
-        unsafe {
-            runtime.download(stream, bytemuck::cast_slice_mut(got_keys), keys.cast())?;
-            runtime.download(stream, bytemuck::cast_slice_mut(got_ids), ids.cast())?;
-        }
-        let (got_keys, got_ids) = (&*got_keys, &*got_ids);
-        let (worst, first_id) = (self.block.shape.metric.worst(), self.block.first_id);
-        let place = |(ids, distances): (&mut [u64], &mut [f32]), (rows, keys): (&[u32], &[f32])| {
-            ids.fill(NONE);
-            distances.fill(worst);
-            for (slot, (&row, &key)) in rows.iter().zip(keys).enumerate() {
-                if row != NO_ROW {
-                    ids[slot] = first_id + u64::from(row);
-                    distances[slot] = key;
-                }
-            }
-        };
-        let (k, found) = (self.k, self.found);
-        match numbers {
-            None => {
-                let slots = self.ids.par_chunks_mut(k).zip(self.distances.par_chunks_mut(k));
-                slots
-                    .zip(got_ids.par_chunks(found).zip(got_keys.par_chunks(found)))
-                    .with_min_len(SLOTS_PER_TASK.div_ceil(k))
-                    .for_each(|(slots, got)| place(slots, got));
-            }
-            Some(numbers) => {
-                for (&query, got) in numbers.iter().zip(got_ids.chunks(found).zip(got_keys.chunks(found))) {
-                    let slots = query * k..(query + 1) * k;
-                    place((&mut self.ids[slots.clone()], &mut self.distances[slots]), got);
-                }
-            }
-        }
-        Ok(())
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::emulated::Emulator;
@@ -648,8 +600,8 @@ mod tests {
                 upload_rows(&runtime, &lane.stream, shape, set.rows(), &base)?;
                 prepare_set(&runtime, &lane.stream, shape, set, false)?;
             }
-            let mut answer = Answer { block: &block, k, found: k, ids: &mut ids, distances: &mut distances };
-            block.search_filtered(&runtime, lane, &queries, k as u32, &mut answer)
+            let mut slots = Slots { k, worst: metric.worst(), ids: &mut ids, distances: &mut distances };
+            block.search_filtered(&runtime, lane, &queries, k as u32, &mut slots)
         });
         overflowed.unwrap().len()
     }

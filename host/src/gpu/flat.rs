@@ -13,6 +13,7 @@ use super::runtime::{Lanes, Layout, Runtime};
 use super::sets::{Set, SetLayout, Shape, prepare_set, upload_rows};
 use crate::flat::FlatBackend;
 use crate::shards::merge;
+use crate::threads::at_once;
 use crate::{Element, Error, Metric, Result};
 
 /// Share of the budget that resident rows may take: numerator and denominator.
@@ -250,12 +251,7 @@ impl<T: Element, R: Runtime> FlatDevice<T, R> {
         if lanes == 1 || tiles.len() == 1 {
             return work();
         }
-        std::thread::scope(|scope| {
-            let other = scope.spawn(work);
-            let own = work();
-            let other = other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-            own.and(other)
-        })
+        at_once(vec![(); 2], |()| work()).into_iter().collect()
     }
 
     fn search_resident(

@@ -20,7 +20,8 @@ use super::cluster_sums::{Means, add_sums, totals_of, update_centroids};
 use super::kmeans::{KMeansDevice, Run, result_bytes};
 use super::runtime::Runtime;
 use crate::kmeans::worker::{Totals, Worker};
-use crate::shards::{at_once, divided};
+use crate::shards::divided;
+use crate::threads::at_once;
 use crate::{Element, Result};
 
 /// The points of one device, and the sums of all.

@@ -9,6 +9,7 @@
 //! | `select_rows` | k-selection from rows in host memory |
 //! | `dispatch` | k-selection: which method for which shape |
 //! | `sets` | sets of vectors on the device: how they lie, f16 copies, bounds |
+//! | `results` | results on their way into the caller's slots |
 //! | `exact` | exact search of one block of rows on the device |
 //! | `batches` | rows up and results down, in batches |
 //! | `encode` | product-quantizer codes |
@@ -44,6 +45,7 @@ mod hostile;
 mod ivf;
 pub(crate) mod kmeans;
 mod kmeans_parts;
+mod results;
 mod rotate;
 pub(crate) mod runtime;
 #[cfg(test)]

@@ -3,6 +3,7 @@
 //! Two devices implement it, the CUDA driver ([`super::cuda`]) and the checking emulator ([`super::emulated`]); the
 //! host code above is generic, so that tiling, tile sizes and launches are tested without a GPU.
 
+use std::ops::Range;
 use std::sync::Mutex;
 
 use cuda_std::launch::{Kernel, KernelArgs, LaunchConfig};
@@ -41,6 +42,12 @@ pub(crate) trait Runtime: Send + Sync + 'static {
     /// # Safety
     /// `from` has that many bytes, all written.
     unsafe fn download(&self, stream: &Self::Stream, to: &mut [u8], from: *const u8) -> Result<()>;
+    /// Has what a device found for `rows` queries come to the host, after the stream's earlier work: calls `take` for consecutive rows, all
+    /// in order, with their part of each of `arrays`.
+    ///
+    /// # Safety
+    /// Each of `arrays` has so many rows, all written, from an address that suits its elements.
+    unsafe fn receive(&self, stream: &Self::Stream, rows: usize, arrays: &[Array], take: &mut Take<'_>) -> Result<()>;
     /// Copies within device memory, in stream order.
     ///
     /// # Safety
@@ -165,30 +172,22 @@ impl Layout {
     }
 }
 
-/// Results on their way from the device to the caller: kept, since touching fresh pages costs more than the copy.
-#[derive(Default)]
-pub(crate) struct HostScratch {
-    keys: Vec<f32>,
-    ids: Vec<u32>,
-    words: Vec<u32>,
+/// Takes results: of which rows, and their part of each array.
+pub(crate) type Take<'a> = dyn FnMut(Range<usize>, &[&[u8]]) + 'a;
+
+/// An array of results in device memory.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Array {
+    /// Its first row.
+    pub from: *const u8,
+    /// Bytes of a row.
+    pub row_bytes: usize,
 }
 
-impl HostScratch {
-    /// Room for `len` keys and ids, with unspecified contents.
-    pub fn results(&mut self, len: usize) -> (&mut [f32], &mut [u32]) {
-        if self.keys.len() < len {
-            self.keys.resize(len, 0.0);
-            self.ids.resize(len, 0);
-        }
-        (&mut self.keys[..len], &mut self.ids[..len])
-    }
-
-    /// Room for `len` words, with unspecified contents.
-    pub fn words(&mut self, len: usize) -> &mut [u32] {
-        if self.words.len() < len {
-            self.words.resize(len, 0);
-        }
-        &mut self.words[..len]
+impl Array {
+    /// Rows of `columns` values each.
+    pub fn new<V>(from: *const V, columns: usize) -> Array {
+        Array { from: from.cast(), row_bytes: columns * size_of::<V>() }
     }
 }
 
@@ -196,8 +195,6 @@ impl HostScratch {
 pub(crate) struct Lane<R: Runtime> {
     /// The stream.
     pub stream: R::Stream,
-    /// Host memory for results.
-    pub host: HostScratch,
     memory: R::Memory,
     bytes: usize,
 }
@@ -232,9 +229,7 @@ impl<R: Runtime> Lanes<R> {
         let idle = self.idle.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).pop();
         let mut lane = match idle {
             Some(lane) => lane,
-            None => {
-                Lane { stream: runtime.stream()?, host: HostScratch::default(), memory: runtime.allocate(0)?, bytes: 0 }
-            }
+            None => Lane { stream: runtime.stream()?, memory: runtime.allocate(0)?, bytes: 0 },
         };
         let result = work(&mut lane)?;
         self.idle.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).push(lane);

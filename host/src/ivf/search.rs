@@ -3,7 +3,8 @@
 use rayon::prelude::*;
 
 use super::{Bitset, IvfIndex, Request};
-use crate::flat::{check_results, check_vectors};
+use crate::flat::check_results;
+use crate::shards::check_queries;
 use crate::{Element, Error, NONE, Neighbors, Result};
 
 /// How the lists are read.
@@ -129,7 +130,7 @@ impl<T: Element> IvfIndex<T> {
         if k == 0 {
             return Err(Error::ZeroK);
         }
-        Ok((check_vectors(queries, self.dim())?, self.request(options)?))
+        Ok((check_queries(&self.settings.placement, queries, self.dim())?, self.request(options)?))
     }
 
     fn search_checked(
@@ -162,7 +163,7 @@ impl<T: Element> IvfIndex<T> {
         if radius.is_nan() {
             return Err(Error::BadRadius);
         }
-        let count = check_vectors(queries, self.dim())?;
+        let count = check_queries(&self.settings.placement, queries, self.dim())?;
         let request = self.request(options)?;
         if count == 0 || self.is_empty() {
             return Ok(RangeNeighbors { offsets: vec![0; count + 1], ids: Vec::new(), distances: Vec::new() });

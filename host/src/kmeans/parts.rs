@@ -23,7 +23,7 @@ use std::ops::Range;
 use super::sums::{PartialSums, Sums};
 use super::worker::{PartWorker, Totals, Worker};
 use crate::Result;
-use crate::shards::at_once;
+use crate::threads::at_once;
 
 /// What the devices do not know of the centroids.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

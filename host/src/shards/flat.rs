@@ -8,8 +8,9 @@ use std::ops::Range;
 
 use rayon::prelude::*;
 
-use super::{Grid, Part, at_once, merge};
+use super::{Grid, Part, merge};
 use crate::flat::FlatBackend;
+use crate::threads::at_once;
 use crate::{Element, Error, Metric, NONE, Neighbors, Placement, Result};
 
 /// Rows with consecutive ids that lie side by side in one shard.

@@ -7,8 +7,9 @@
 use rayon::prelude::*;
 
 use super::merge::comes_before;
-use super::{Grid, Part, at_once, flat, merge};
+use super::{Grid, Part, flat, merge};
 use crate::ivf::{IvfBackend, RangeNeighbors, Request, View};
+use crate::threads::at_once;
 use crate::{Element, Neighbors, Placement, Result};
 
 /// Inverted files at the places of a grid.

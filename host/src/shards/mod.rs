@@ -22,7 +22,7 @@
 //!
 //! # Cost
 //! Of q queries over n vectors each device does q / R · n / S of the distances. What is not divided: the coarse quantizer of inverted files
-//! (every shard finds the probes of all its queries), O(q · k · S) for the merge, and a few tens of µs to start the threads. Each device
+//! (every shard finds the probes of all its queries), O(q · k · S) for the merge, and what it takes to wake the threads (`threads.rs`). Each device
 //! has its own link and its own pinned buffers, so copies run at once as well.
 //!
 //! # Devices that fail
@@ -40,12 +40,12 @@ mod tests;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use rayon::prelude::*;
-
 pub(crate) use self::merge::merge;
-use crate::{Device, Error, Placement, Result};
+use crate::flat::check_vectors;
+use crate::threads::{at_once, pieces};
+use crate::{Device, Element, Error, Placement, Result};
 
-/// Queries that are worth a thread: starting one takes as long as a device takes for about so many.
+/// Queries that are worth a thread: waking one takes as long as a device takes for about so many.
 const QUERIES_PER_REPLICA: usize = 16;
 
 /// A device's back end, at its place of the grid.
@@ -172,33 +172,26 @@ pub(crate) fn divided<P: Sync, V: Send>(
     at_once(jobs, |(part, place)| work(share(count, part, parts), place)).into_iter().collect()
 }
 
+/// Number of vectors in `queries`, once they are known to be whole and finite. Checked by at least as many threads as will search them, which
+/// are awake then (`threads.rs`): one alone took 0.5 ms for 10,000 × 128, where a search takes 1 to 9.
+pub(crate) fn check_queries<T: Element>(placement: &Placement, queries: &[T], dim: usize) -> Result<usize> {
+    if !queries.len().is_multiple_of(dim) {
+        return Err(Error::RaggedVectors { len: queries.len(), dim });
+    }
+    let count = queries.len() / dim;
+    let searching = placement.devices().len().min(count.div_ceil(QUERIES_PER_REPLICA)).max(1);
+    let parts = searching.max(pieces(size_of_val(queries)));
+    let checked = at_once((0..parts).collect(), |part| {
+        let rows = share(count, part, parts);
+        check_vectors(&queries[rows.start * dim..rows.end * dim], dim).map_err(|error| match error {
+            Error::NotFinite { row, column, value } => Error::NotFinite { row: rows.start + row, column, value },
+            other => other,
+        })
+    });
+    checked.into_iter().sum()
+}
+
 /// One vector after the other; a single one as it is.
 pub(crate) fn joined<V: Copy>(mut parts: Vec<Vec<V>>) -> Vec<V> {
     if parts.len() == 1 { parts.remove(0) } else { parts.concat() }
-}
-
-/// Does all jobs at once, each on a thread of its own, and returns what they return, in order.
-///
-/// Starting a thread took 0.05 to 0.2 ms on a virtual machine of two cores. So each starts one for half of its jobs before it takes the other half:
-/// eight run after three starts, not after seven.
-///
-/// A thread of rayon's pool does them in the pool: were it to wait for others that need the pool, all of it could come to wait.
-pub(crate) fn at_once<J: Send, V: Send>(jobs: Vec<J>, work: impl Fn(J) -> V + Sync) -> Vec<V> {
-    if rayon::current_thread_index().is_some() {
-        return jobs.into_par_iter().with_max_len(1).map(&work).collect();
-    }
-    by_halves(jobs, &work)
-}
-
-fn by_halves<J: Send, V: Send>(mut jobs: Vec<J>, work: &(impl Fn(J) -> V + Sync)) -> Vec<V> {
-    if jobs.len() < 2 {
-        return jobs.into_iter().map(work).collect();
-    }
-    let others = jobs.split_off(jobs.len().div_ceil(2));
-    std::thread::scope(|scope| {
-        let others = scope.spawn(|| by_halves(others, work));
-        let mut done = by_halves(jobs, work);
-        done.extend(others.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
-        done
-    })
 }

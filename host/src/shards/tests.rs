@@ -224,15 +224,25 @@ fn small_searches_go_to_the_replicas_in_turn_and_large_ones_to_all() {
 }
 
 #[test]
-fn jobs_are_done_at_once_and_in_the_pool_as_well() {
-    let work = || at_once((0..7).collect(), |job: usize| at_once(vec![job, 1], |part| part * part));
-    let expected: Vec<Vec<usize>> = (0..7).map(|job| vec![job * job, 1]).collect();
-    assert_eq!(work(), expected);
-    let pool = rayon::ThreadPoolBuilder::new().num_threads(2).build().unwrap();
-    assert_eq!(pool.install(work), expected);
-    // Each waits for the other: one after the other they would wait for ever.
-    let barrier = std::sync::Barrier::new(3);
-    at_once(vec![(); 3], |()| {
-        barrier.wait();
-    });
+fn the_first_bad_query_is_named_whichever_device_has_it() {
+    let placement = Placement::new(vec![Device::Cpu; 4], 2).unwrap();
+    let mut index = FlatIndex::<f32>::new(2, Metric::L2, placement).unwrap();
+    index.add(&[0.0, 0.0, 1.0, 1.0]).unwrap();
+    let mut queries = vec![0.5; 2 * 5_000];
+    assert_eq!(index.search(&queries, 1).unwrap().ids.len(), 5_000);
+    for (row, column) in [(4_999, 1), (3_700, 0), (3_699, 1), (1_250, 0), (0, 1)] {
+        queries[2 * row + column] = f32::NAN;
+        let (mut ids, mut distances) = (vec![7; 5_000], vec![7.0; 5_000]);
+        let found = index.search_into(&queries, 1, &mut ids, &mut distances);
+        assert!(
+            matches!(found, Err(Error::NotFinite { row: r, column: c, .. }) if (r, c) == (row, column)),
+            "{found:?}"
+        );
+        assert!(
+            ids.iter().all(|&id| id == 7) && distances.iter().all(|&distance| distance == 7.0),
+            "results are as they were"
+        );
+    }
+    let ragged = index.search(&queries[1..], 1);
+    assert!(matches!(ragged, Err(Error::RaggedVectors { len: 9_999, dim: 2 })), "{ragged:?}");
 }

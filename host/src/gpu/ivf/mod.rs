@@ -18,20 +18,22 @@ mod stage;
 mod tests;
 
 use std::marker::PhantomData;
+use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
 use rayon::prelude::*;
 use warpann_kernels::{NO_ROW, range};
 
 use self::image::{Resident, Stored, upload_padded};
-use self::plan::{Ask, SearchPlan, result_words};
+use self::plan::{Ask, SearchPlan};
 use self::search::Search;
-use self::stage::{Found, Stage};
+use self::stage::Stage;
+use super::results::{Found, Slots};
 use super::runtime::{Lane, Lanes, Layout, Runtime};
 use super::sets::{Shape, blocks, upload_rows};
-use crate::ivf::{IvfBackend, RangeNeighbors, Request, Scan, View};
-use crate::neighbors::SLOTS_PER_TASK;
-use crate::{Device, Element, Error, Metric, NONE, Result};
+use crate::ivf::{Bitset, IvfBackend, RangeNeighbors, Request, Scan, View};
+use crate::threads::at_once;
+use crate::{Device, Element, Error, Metric, Result};
 
 /// Share of the budget that an image may take: numerator and denominator.
 const RESIDENT_SHARE: (u64, u64) = (3, 4);
@@ -112,19 +114,19 @@ impl<T: Element, R: Runtime> IvfDevice<T, R> {
     fn ask(resident: &Resident<R>, queries: usize, k: usize, request: &Request<'_>, attempt: u32) -> Ask {
         let probes = request.probes.min(resident.image.lists as usize) as u32;
         let k = k.min(resident.columns(probes) as usize) as u32;
-        let filtered = request.filter.is_some();
+        let filter_words = request.filter.map(filter_words);
         let coded = matches!(resident.image.stored, Stored::Codes(_));
         let by_tables = coded
-            && !filtered
+            && filter_words.is_none()
             && match request.scan {
                 Scan::Auto => resident.tables_pay(queries, probes),
                 Scan::ListMajor => false,
                 Scan::QueryMajor => true,
             };
-        let ask = Ask { queries: queries as u32, k, probes, attempt, filtered, by_tables, dense_probes: probes };
+        let ask = Ask { queries: queries as u32, k, probes, attempt, filter_words, by_tables, dense_probes: probes };
         // A retry keeps all scores: then what is selected grows until nothing is left to prove.
         // Where a filter passes few, the first lists give no limit.
-        let appends = attempt == 0 && !by_tables && !filtered;
+        let appends = attempt == 0 && !by_tables && filter_words.is_none();
         let dense_probes = if appends { resident.dense_probes(ask) } else { probes };
         Ask { dense_probes, ..ask }
     }
@@ -161,9 +163,8 @@ impl<T: Element, R: Runtime> IvfDevice<T, R> {
                 )?;
             }
             if let Some(filter) = request.filter {
-                let words = bytemuck::cast_slice(filter.words());
-                let bytes = filter.len().div_ceil(32) * 4;
-                self.runtime.upload(stream, search.filter(), &words[..bytes.min(words.len())])?;
+                let bytes = bytemuck::cast_slice(filter.words());
+                self.runtime.upload(stream, search.filter(), &bytes[..filter_words(filter) * size_of::<u32>()])?;
             }
         }
         Ok(())
@@ -241,7 +242,6 @@ impl<T: Element, R: Runtime> IvfDevice<T, R> {
         let start = lane.scratch(&self.runtime, plan.bytes)?;
         let search = Search { runtime: &self.runtime, stream: &lane.stream, resident, element: T::TYPE, plan, start };
         let found = ask.k as usize;
-        let words = result_words(count, found);
         let gathered: Vec<T>;
         let queries = match batch {
             Batch::Range(first, end) => &call.queries[first * dim..end * dim],
@@ -250,55 +250,36 @@ impl<T: Element, R: Runtime> IvfDevice<T, R> {
                 &gathered
             }
         };
-        let got = lane.host.words(words);
-        // SAFETY: the scratch has the plan's size; queries and filter are uploaded before the search, whose results are `words` words.
-        unsafe {
-            self.upload(&search, call.view, queries, call.request)?;
-            if plan.room().is_none() {
-                // Nobody counts candidates where none are appended, and the counts lie amid what is downloaded.
-                let counts = search.results().cast_mut().wrapping_add(2 * count * size_of::<u32>());
-                self.runtime.fill(&lane.stream, counts, 0, count * size_of::<u32>())?;
-            }
-            search.run()?;
-            self.runtime.download(&lane.stream, bytemuck::cast_slice_mut(got), search.results())?;
-        }
-        let (flags, results) = got.split_at(2 * count);
-        let (candidates, results) = results.split_at(count);
-        let (keys, ranks) = results.split_at(count * found);
         let directory = call.view.sparse_directory();
-        let id_of = |rank: u32| directory.map_or(u64::from(rank), |directory| directory.id(rank));
-        let worst = call.view.metric.worst();
-        let place = |ids: &mut [u64], distances: &mut [f32], keys: &[u32], ranks: &[u32]| {
-            for (slot, (id, distance)) in ids.iter_mut().zip(distances).enumerate() {
-                let rank = ranks.get(slot).copied().unwrap_or(NO_ROW);
-                (*id, *distance) =
-                    if rank == NO_ROW { (NONE, worst) } else { (id_of(rank), f32::from_bits(keys[slot])) };
-            }
-        };
-        match batch {
-            Batch::Range(first, end) => {
-                let slots = call.ids[first * k..end * k]
-                    .par_chunks_mut(k)
-                    .zip(call.distances[first * k..end * k].par_chunks_mut(k));
-                slots
-                    .zip(keys.par_chunks(found).zip(ranks.par_chunks(found)))
-                    .with_min_len(SLOTS_PER_TASK.div_ceil(k))
-                    .for_each(|((ids, distances), (keys, ranks))| place(ids, distances, keys, ranks));
-            }
-            Batch::Numbers(numbers) => {
-                for (at, &query) in numbers.iter().enumerate() {
-                    let slots = query * k..(query + 1) * k;
-                    let of_query = at * found..(at + 1) * found;
-                    let (ids, distances) = (&mut call.ids[slots.clone()], &mut call.distances[slots]);
-                    place(ids, distances, &keys[of_query.clone()], &ranks[of_query]);
+        let mut slots = Slots { k, worst: call.view.metric.worst(), ids: call.ids, distances: call.distances };
+        let room = plan.room();
+        let arrays = search.results_of();
+        let mut take = |queries: Range<usize>, parts: &[&[u8]]| {
+            let words = |part: usize| bytemuck::cast_slice::<u8, u32>(parts[part]);
+            let (of_probes, of_neighbours) = (words(0), words(1));
+            let found = Found::new(found, parts[2], parts[3]);
+            match (batch, directory) {
+                // Apart, because it runs in SIMD.
+                (Batch::Range(first, _), None) => slots.fill(first + queries.start, found, u64::from),
+                (Batch::Range(first, _), Some(directory)) => {
+                    slots.fill(first + queries.start, found, |rank| directory.id(rank));
+                }
+                (Batch::Numbers(numbers), _) => {
+                    let id_of = |rank| directory.map_or(u64::from(rank), |directory| directory.id(rank));
+                    slots.fill_some(&numbers[queries.clone()], found, id_of);
                 }
             }
+            let lacks =
+                |at: usize| of_probes[at] | of_neighbours[at] != 0 || room.is_some_and(|room| words(4)[at] > room);
+            let lacking = (0..queries.len()).filter(|&at| lacks(at));
+            unproved.extend(lacking.map(|at| batch.number(queries.start + at)));
+        };
+        // SAFETY: the scratch has the plan's size; queries and filter are uploaded before the search, which writes all its results.
+        unsafe {
+            self.upload(&search, call.view, queries, call.request)?;
+            search.run()?;
+            self.runtime.receive(&lane.stream, count, &arrays, &mut take)?;
         }
-        let (of_probes, of_neighbours) = flags.split_at(count);
-        let room = plan.room();
-        let lacks =
-            |at: usize| of_probes[at] | of_neighbours[at] != 0 || room.is_some_and(|room| candidates[at] > room);
-        unproved.extend((0..count).filter(|&at| lacks(at)).map(|at| batch.number(at)));
         Ok(())
     }
 
@@ -366,7 +347,7 @@ impl<T: Element, R: Runtime> IvfDevice<T, R> {
         }
         let memory = self.runtime.allocate(layout.bytes())?;
         let at = self.runtime.address(&memory);
-        let to = Found {
+        let to = stage::Found {
             keys: at.wrapping_add(keys).cast(),
             ranks: at.wrapping_add(ranks).cast(),
             flags: at.wrapping_add(proofs).cast(),
@@ -396,6 +377,11 @@ impl<T: Element, R: Runtime> IvfDevice<T, R> {
         }
         Ok(rows)
     }
+}
+
+/// Words of 32 bits that a filter takes on a device.
+fn filter_words(filter: &Bitset) -> usize {
+    filter.len().div_ceil(32)
 }
 
 /// Consecutive queries of a call, or chosen ones.
@@ -448,12 +434,8 @@ impl<T: Element, R: Runtime> IvfBackend<T> for IvfDevice<T, R> {
         let (queries, other_queries) = queries.split_at(half * view.dim);
         let (ids, other_ids) = ids.split_at_mut(half * k);
         let (distances, other_distances) = distances.split_at_mut(half * k);
-        std::thread::scope(|scope| {
-            let other = scope.spawn(|| work(other_queries, other_ids, other_distances, 2));
-            let own = work(queries, ids, distances, 2);
-            let other = other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-            own.and(other)
-        })
+        let halves = vec![(queries, ids, distances), (other_queries, other_ids, other_distances)];
+        at_once(halves, |(queries, ids, distances)| work(queries, ids, distances, 2)).into_iter().collect()
     }
 
     fn range_search(

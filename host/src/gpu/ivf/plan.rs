@@ -12,8 +12,8 @@ use crate::{ElementType, Result};
 
 /// Pairs a list, on average, up to which tiles of 16 queries are used.
 const SMALL_TILES: u64 = 12;
-/// Lookups of a pair times pairs a list up to which codes are scanned by tables.
-const TABLES_UP_TO: u64 = 512;
+/// Pairs a list, times the square of the number of sub-quantizers, up to which codes are scanned by tables.
+const TABLES_UP_TO: u64 = 30_720;
 /// Rows that are scored before a limit, for each candidate wanted; the least number of lists; and how many times more lists make
 /// appending pay.
 const DENSE_ROWS: u64 = 16;
@@ -31,12 +31,19 @@ pub(super) struct Ask {
     pub probes: u32,
     /// Attempts that left queries without certificate.
     pub attempt: u32,
-    /// Whether a filter applies.
-    pub filtered: bool,
+    /// Words of a filter, where one applies. It is of the whole index, of which the image may show a part.
+    pub filter_words: Option<usize>,
     /// Whether codes are scanned query by query, by lookup tables.
     pub by_tables: bool,
     /// Probes whose scores are all kept; from the lists of the others candidates are appended. All of them: nothing is appended.
     pub dense_probes: u32,
+}
+
+impl Ask {
+    /// Whether a filter applies.
+    pub fn filtered(&self) -> bool {
+        self.filter_words.is_some()
+    }
 }
 
 /// Scratch of a search, relative to its start.
@@ -137,8 +144,8 @@ impl SearchPlan {
             ),
             probe_keys: layout.array::<f32>(pair_count),
             probes: layout.array::<u32>(pair_count),
-            filter: layout.array::<u32>(if ask.filtered { image.rows as usize / 32 + 1 } else { 0 }),
-            live: layout.array::<u32>(if ask.filtered { lists } else { 0 }),
+            filter: layout.array::<u32>(ask.filter_words.unwrap_or(0)),
+            live: layout.array::<u32>(if ask.filtered() { lists } else { 0 }),
             counts: layout.array::<u32>(lists),
             slots: layout.array::<u32>(pair_count),
             offsets: layout.array::<u32>(pair_count),
@@ -171,7 +178,7 @@ impl SearchPlan {
     }
 }
 
-/// Words of the results of a search: two flags and a number of candidates a query, and k distances and ranks.
+/// Words of the results of a search: two flags, k distances and ranks, and a number of candidates a query.
 pub(super) fn result_words(queries: usize, k: usize) -> usize {
     queries.saturating_mul(3).saturating_add(queries.saturating_mul(k).saturating_mul(2))
 }
@@ -193,13 +200,20 @@ impl<R: Runtime> Resident<R> {
     }
 
     /// Whether codes of so many pairs are scanned sooner by lookup tables, query by query: up to a number of pairs a list that is
-    /// smaller the more sub-quantizers there are. Measured on an H200, 4096 lists of 244 codes of 16 and 32 bytes: 256 queries with 32
-    /// probes take 0.18 and 0.21 ms by tables, 0.39 and 0.36 by lists; 10,000 with 32 probes 2.1 and 2.9 by tables, 2.0 and 1.9
-    /// by lists.
+    /// smaller the more sub-quantizers there are. Measured on an H200, 1,000,000 vectors of 128 components in 4096 lists, k = 10, ms by
+    /// tables and by lists:
+    ///
+    /// | pairs a list | 8 bytes | 16 bytes | 32 bytes | 64 bytes |
+    /// |---|---|---|---|---|
+    /// | 8 (1,024 queries, 32 probes) | 0.33, 0.56 | 0.32, 0.53 | 0.40, 0.53 | 0.57, 0.41 |
+    /// | 19 (2,500, 32) | 0.57, 0.92 | 0.66, 0.93 | 0.75, 0.84 | 1.20, 0.78 |
+    /// | 39 (10,000, 16) | 1.5, 1.7 | 1.5, 1.7 | 1.9, 1.7 | 2.8, 1.6 |
+    /// | 78 (10,000, 32) | 1.7, 2.0 | 1.9, 1.9 | 2.4, 1.9 | 4.4, 1.9 |
+    /// | 312 (10,000, 128) | 3.4, 3.4 | 4.1, 3.2 | 6.6, 3.5 | 12.7, 2.8 |
     pub fn tables_pay(&self, queries: usize, probes: u32) -> bool {
         let Stored::Codes(codes) = self.image.stored else { return false };
         let pairs = queries as u64 * u64::from(probes);
-        pairs * u64::from(codes.sub_quantizers) <= TABLES_UP_TO * u64::from(self.image.lists)
+        pairs.saturating_mul(u64::from(codes.sub_quantizers).pow(2)) <= TABLES_UP_TO * u64::from(self.image.lists)
     }
 
     pub fn small_tiles(&self, ask: Ask) -> bool {

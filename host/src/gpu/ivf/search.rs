@@ -17,7 +17,7 @@ use warpann_kernels::list_scan::{self, TILE_ROWS};
 use warpann_kernels::{code_bounds, pairs, queries as query_kernels};
 
 use super::super::exact::blocks;
-use super::super::runtime::{OnStream, Runtime, grid};
+use super::super::runtime::{Array, OnStream, Runtime, grid};
 use super::super::tables::{self, TableScan};
 use super::image::{Resident, Stored};
 use super::plan::{ITEM_ROWS, SearchPlan};
@@ -75,6 +75,21 @@ impl<R: Runtime> Search<'_, R> {
         self.at::<u8>(self.plan.results)
     }
 
+    /// What [`Self::run`] leaves for the host: of each query whether its probes and whether its neighbours lack a certificate, k distances, as
+    /// many ranks, and where candidates are appended their number.
+    pub fn results_of(&self) -> Vec<Array> {
+        let (found, each) = (self.found(), self.plan.ask.k as usize);
+        let of_probes = self.at::<u32>(self.plan.results);
+        let all = [
+            Array::new(of_probes, 1),
+            Array::new(found.flags, 1),
+            Array::new(found.keys, each),
+            Array::new(found.ranks, each),
+        ];
+        let counts = self.plan.room().map(|_| Array::new(self.counts(), 1));
+        all.into_iter().chain(counts).collect()
+    }
+
     fn coarse_queries(&self) -> *const f32 {
         self.at::<f32>(self.plan.wide.unwrap_or(self.plan.queries)).cast_const()
     }
@@ -82,7 +97,7 @@ impl<R: Runtime> Search<'_, R> {
     fn found(&self) -> Found {
         let queries = self.plan.ask.queries as usize;
         let flags = self.at::<u32>(self.plan.results).wrapping_add(queries);
-        let keys = flags.wrapping_add(2 * queries);
+        let keys = flags.wrapping_add(queries);
         Found { keys: keys.cast(), ranks: keys.wrapping_add(queries * self.plan.ask.k as usize), flags }
     }
 
@@ -121,9 +136,10 @@ impl<R: Runtime> Search<'_, R> {
         }
     }
 
-    /// Numbers of candidates, behind the flags.
+    /// Numbers of candidates, behind all else that comes to the host: they do where candidates are appended.
     fn counts(&self) -> *mut u32 {
-        self.at::<u32>(self.plan.results).wrapping_add(2 * self.plan.ask.queries as usize)
+        let ask = self.plan.ask;
+        self.at::<u32>(self.plan.results).wrapping_add((2 + 2 * ask.k as usize) * ask.queries as usize)
     }
 
     /// Makes queries ready and finds their probes.
@@ -303,7 +319,7 @@ impl<R: Runtime> Search<'_, R> {
         let counts = self.at::<u32>(plan.counts);
         // SAFETY: as the caller promises; arrays have the sizes that the plan reserved.
         unsafe {
-            if ask.filtered && of.start == 0 {
+            if ask.filtered() && of.start == 0 {
                 let kernel = &code_bounds::COUNT_LIVE;
                 self.runtime.fill(self.stream, self.at(plan.live), 0, 4 * image.lists as usize)?;
                 let config = blocks(kernel.name(), u64::from(image.lists) * 4, 4)?;
@@ -316,7 +332,7 @@ impl<R: Runtime> Search<'_, R> {
                 );
                 self.runtime.launch(self.stream, kernel, config, args)?;
             }
-            let live = if ask.filtered { self.at(plan.live) } else { image.lengths };
+            let live = if ask.filtered() { self.at(plan.live) } else { image.lengths };
             // Fewer than lists: else several queries share one, and it is read once for them.
             let few = pair_count < pairs::FEW && pair_count <= image.lists;
             if few && of == (0..ask.probes) && plan.tables.is_none() {
@@ -403,7 +419,7 @@ impl<R: Runtime> Search<'_, R> {
     }
 
     fn filter_bits(&self) -> *const u32 {
-        if self.plan.ask.filtered { self.at(self.plan.filter) } else { std::ptr::null() }
+        if self.plan.ask.filtered() { self.at(self.plan.filter) } else { std::ptr::null() }
     }
 
     /// Scores every vector of the grouped lists; with `lists`, appends those within the limits.

@@ -192,7 +192,7 @@ impl IvfCpu {
         let group = GROUP.min(fit).min(count);
         let share = count.div_ceil(4 * threads).min(ALONE.1).min(fit);
         if share >= ALONE.0 && probes == 1 && matches!((request.scan, view.codec), (Scan::Auto, Codec::Flat)) {
-            return Ok(self.run_by_list(&job, &queries, share, collect));
+            return Ok(run_by_list(&job, &queries, share, collect));
         }
         let alone = share >= ALONE.0
             && match view.codec {
@@ -226,32 +226,28 @@ impl IvfCpu {
     }
 }
 
-impl IvfCpu {
-    /// [`Self::run`] for one probe, by groups of up to `size` queries whose lists are next to each other.
-    fn run_by_list<T: Element, C: Collect>(
-        &self,
-        job: &Job<'_, T>,
-        queries: &[f32],
-        size: usize,
-        collect: &(impl Fn() -> C + Sync),
-    ) -> Vec<Vec<u64>> {
-        let dim = job.view.dim;
-        let count = queries.len() / dim;
-        let (mut lists, mut distances) = (vec![NONE; count], vec![0.0; count]);
-        job.image.coarse.search_on(rayon::current_num_threads(), queries, 1, &mut lists, &mut distances);
-        let mut order: Vec<(u64, usize)> = lists.into_iter().zip(0..).collect();
-        order.sort_unstable();
-        let of_group = |order: &[(u64, usize)]| {
-            let queries: Vec<f32> =
-                order.iter().flat_map(|&(_, query)| &queries[query * dim..][..dim]).copied().collect();
-            let lists: Vec<u64> = order.iter().map(|&(list, _)| list).collect();
-            Group::new(job, &queries, &lists, 1).search(job, 1, collect)
-        };
-        let of_groups: Vec<Vec<Vec<u64>>> = order.par_chunks(size).with_max_len(1).map(of_group).collect();
-        let mut found = vec![Vec::new(); count];
-        order.iter().zip(of_groups.into_iter().flatten()).for_each(|(&(_, query), keys)| found[query] = keys);
-        found
-    }
+/// [`IvfCpu::run`] for one probe, by groups of up to `size` queries whose lists are next to each other.
+fn run_by_list<T: Element, C: Collect>(
+    job: &Job<'_, T>,
+    queries: &[f32],
+    size: usize,
+    collect: &(impl Fn() -> C + Sync),
+) -> Vec<Vec<u64>> {
+    let dim = job.view.dim;
+    let count = queries.len() / dim;
+    let (mut lists, mut distances) = (vec![NONE; count], vec![0.0; count]);
+    job.image.coarse.search_on(rayon::current_num_threads(), queries, 1, &mut lists, &mut distances);
+    let mut order: Vec<(u64, usize)> = lists.into_iter().zip(0..).collect();
+    order.sort_unstable();
+    let of_group = |order: &[(u64, usize)]| {
+        let queries: Vec<f32> = order.iter().flat_map(|&(_, query)| &queries[query * dim..][..dim]).copied().collect();
+        let lists: Vec<u64> = order.iter().map(|&(list, _)| list).collect();
+        Group::new(job, &queries, &lists, 1).search(job, 1, collect)
+    };
+    let of_groups: Vec<Vec<Vec<u64>>> = order.par_chunks(size).with_max_len(1).map(of_group).collect();
+    let mut found = vec![Vec::new(); count];
+    order.iter().zip(of_groups.into_iter().flatten()).for_each(|(&(_, query), keys)| found[query] = keys);
+    found
 }
 
 impl<T: Element> IvfBackend<T> for IvfCpu {

@@ -1,0 +1,244 @@
+//! Threads that wait for work: what several devices do at once is done on one thread each.
+//!
+//! ```text
+//! at_once(jobs):  a waiting thread (or a new one) gets each job but the first; the caller does the first
+//!                 wait until all are done; results in order, or the first panic goes on
+//! thread:         do the job; be found by the next caller; look for work a moment longer, then sleep
+//! ```
+//!
+//! A search by several devices lasts a few milliseconds, and starting threads for it took a good part of one. A thread that sleeps is woken
+//! sooner, and one that has not fallen asleep yet begins at once: so the steps of a search (the check of the queries, the devices, the copies)
+//! pay for waking once. There are as many threads as were at work at the same time; they end with the program.
+//!
+//! Median µs until the last job begins, and from the end of the last until the caller goes on; a virtual machine of 64 CPU threads,
+//! 2026-11-22:
+//!
+//! | jobs | threads that are started, by halves | rayon's pool | threads that wait | the next step |
+//! |---|---|---|---|---|
+//! | 2 | 138, 56 | 123, 43 | 50, 4 | 2 |
+//! | 4 | 273, 146 | 202, 35 | 70, 5 | 6 |
+//! | 8 | 416, 402 | 188, 66 | 215, 8 | 8 |
+
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, SendError, Sender, TryRecvError, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, Thread};
+use std::time::{Duration, Instant};
+
+use rayon::prelude::*;
+
+/// How long a thread looks for work before it sleeps: longer than the caller takes from one step of a search to the next.
+const AWAKE: Duration = Duration::from_micros(100);
+
+/// Bytes that are worth a thread, where work is to read or copy them: waking one takes as long as that.
+const PIECE_BYTES: usize = 512 << 10;
+/// Pieces that memory is fast enough for.
+const MOST_PIECES: usize = 8;
+
+/// Into how many pieces to cut work that goes once over `bytes` of memory.
+pub(crate) fn pieces(bytes: usize) -> usize {
+    (bytes / PIECE_BYTES).clamp(1, MOST_PIECES.min(rayon::current_num_threads()))
+}
+
+/// Does all jobs at once, each on a thread of its own, and returns what they return, in order.
+///
+/// A thread of rayon's pool does them in the pool: were it to wait for others that need the pool, all of it could come to wait.
+///
+/// # Panics
+/// Where a job does, after all others are done.
+pub(crate) fn at_once<J: Send, V: Send>(jobs: Vec<J>, work: impl Fn(J) -> V + Sync) -> Vec<V> {
+    if rayon::current_thread_index().is_some() {
+        return jobs.into_par_iter().with_max_len(1).map(&work).collect();
+    }
+    let work = &work;
+    let slots: Vec<Slot<V>> = jobs.iter().map(|_| Mutex::new(None)).collect();
+    let mut tasks = jobs.into_iter().zip(&slots).map(|(job, slot)| {
+        move || {
+            let result = catch_unwind(AssertUnwindSafe(|| work(job)));
+            *slot.lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
+        }
+    });
+    let own = tasks.next();
+    let sent = Sent { left: Arc::new(Left { tasks: AtomicUsize::new(0), caller: thread::current() }) };
+    for task in tasks {
+        let task: Box<dyn FnOnce() + Send + '_> = Box::new(task);
+        // SAFETY: only the lifetime changes. `sent` waits, when it is dropped, until the task has run and is dropped; it is dropped before
+        // `slots` and `work`, which is all that a task borrows beside what jobs bring along, and those outlive this call.
+        sent.send(unsafe { std::mem::transmute::<Box<dyn FnOnce() + Send + '_>, Box<dyn FnOnce() + Send>>(task) });
+    }
+    if let Some(own) = own {
+        own();
+    }
+    drop(sent);
+    let result = |slot: Slot<V>| match slot.into_inner().unwrap_or_else(PoisonError::into_inner) {
+        Some(Ok(value)) => value,
+        Some(Err(panic)) => resume_unwind(panic),
+        None => unreachable!("every task ran, and none unwinds"),
+    };
+    slots.into_iter().map(result).collect()
+}
+
+/// Where a job leaves its result.
+type Slot<V> = Mutex<Option<Result<V, Box<dyn Any + Send>>>>;
+
+/// Tasks that are not done, and who waits for them.
+struct Left {
+    tasks: AtomicUsize,
+    caller: Thread,
+}
+
+/// The tasks that were sent to threads; to drop it is to wait for them.
+struct Sent {
+    left: Arc<Left>,
+}
+
+struct Task {
+    run: Box<dyn FnOnce() + Send>,
+    left: Arc<Left>,
+}
+
+/// The threads that wait, the one that was at work last at the end.
+static WAITING: Mutex<Vec<Sender<Task>>> = Mutex::new(Vec::new());
+
+impl Sent {
+    fn send(&self, run: Box<dyn FnOnce() + Send>) {
+        self.left.tasks.fetch_add(1, Ordering::Relaxed);
+        let task = Task { run, left: self.left.clone() };
+        let waiting = WAITING.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let refused = match waiting.or_else(new_thread) {
+            Some(thread) => thread.send(task).err().map(|SendError(task)| task),
+            None => Some(task),
+        };
+        // The system gives no more threads: the caller does it.
+        if let Some(task) = refused {
+            task.run_here();
+        }
+    }
+}
+
+impl Drop for Sent {
+    fn drop(&mut self) {
+        let begin = Instant::now();
+        // Acquire, for what the tasks wrote.
+        while self.left.tasks.load(Ordering::Acquire) > 0 {
+            if begin.elapsed() < AWAKE { thread::yield_now() } else { thread::park() }
+        }
+    }
+}
+
+impl Task {
+    fn run_here(self) {
+        (self.run)();
+        self.left.done();
+    }
+}
+
+impl Left {
+    /// One task less; nothing of it is touched from here on.
+    fn done(&self) {
+        if self.tasks.fetch_sub(1, Ordering::Release) == 1 {
+            self.caller.unpark();
+        }
+    }
+}
+
+/// A thread that waits for tasks; none where the system refuses one.
+fn new_thread() -> Option<Sender<Task>> {
+    let (sender, tasks) = channel::<Task>();
+    let own = sender.clone();
+    let live = move || {
+        while let Some(Task { run, left }) = next(&tasks) {
+            // The task catches panics of its job.
+            run();
+            WAITING.lock().unwrap_or_else(PoisonError::into_inner).push(own.clone());
+            left.done();
+        }
+    };
+    thread::Builder::new().name("warpann".to_owned()).spawn(live).ok()?;
+    Some(sender)
+}
+
+/// The next task, waited for.
+fn next(tasks: &Receiver<Task>) -> Option<Task> {
+    let begin = Instant::now();
+    while begin.elapsed() < AWAKE {
+        match tasks.try_recv() {
+            Ok(task) => return Some(task),
+            Err(TryRecvError::Disconnected) => return None,
+            Err(TryRecvError::Empty) => thread::yield_now(),
+        }
+    }
+    tasks.recv().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+    use std::sync::Barrier;
+    use std::sync::atomic::AtomicBool;
+
+    use super::*;
+
+    #[test]
+    fn jobs_are_done_at_once_and_in_the_pool_as_well() {
+        let work = || at_once((0..7).collect(), |job: usize| at_once(vec![job, 1], |part| part * part));
+        let expected: Vec<Vec<usize>> = (0..7).map(|job| vec![job * job, 1]).collect();
+        assert_eq!(work(), expected);
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(2).build().unwrap();
+        assert_eq!(pool.install(work), expected);
+        assert_eq!(at_once(Vec::<usize>::new(), |job| job), []);
+        // Each waits for the others: one after the other they would wait for ever.
+        let barrier = Barrier::new(3);
+        at_once(vec![(); 3], |()| barrier.wait().is_leader());
+    }
+
+    /// Callers that come at once get threads of their own; jobs borrow what the callers have.
+    #[test]
+    fn callers_do_not_wait_for_each_other() {
+        let barrier = Barrier::new(4 * 3);
+        let callers = |caller: usize| {
+            let own: Vec<usize> = (0..3).map(|job| 10 * caller + job).collect();
+            let done = at_once(own.iter().collect(), |number: &usize| {
+                barrier.wait();
+                *number
+            });
+            assert_eq!(done, own);
+        };
+        thread::scope(|scope| {
+            (0..4).for_each(|caller| {
+                scope.spawn(move || callers(caller));
+            });
+        });
+    }
+
+    #[test]
+    fn threads_wait_for_the_next_call() {
+        // Other tests may take a waiting thread meanwhile, but not in each of a hundred calls.
+        let mut seen = HashSet::new();
+        for _ in 0..100 {
+            seen.extend(at_once(vec![(); 2], |()| thread::current().id()));
+        }
+        assert!(seen.len() < 100, "a hundred calls of two jobs started {} threads", seen.len() - 1);
+    }
+
+    #[test]
+    fn a_panic_goes_on_once_all_others_are_done() {
+        for bad in 0..3 {
+            let done: Vec<AtomicBool> = (0..3).map(|_| AtomicBool::new(false)).collect();
+            let panic = catch_unwind(AssertUnwindSafe(|| {
+                at_once((0..3).collect(), |job: usize| {
+                    if job == bad {
+                        resume_unwind(Box::new(job));
+                    }
+                    thread::sleep(Duration::from_millis(20));
+                    done[job].store(true, Ordering::Relaxed);
+                })
+            }));
+            assert_eq!(panic.unwrap_err().downcast_ref(), Some(&bad));
+            assert!((0..3).all(|job| done[job].load(Ordering::Relaxed) == (job != bad)));
+        }
+        assert_eq!(at_once(vec![1, 2, 3], |job| job), [1, 2, 3], "the threads are still there");
+    }
+}
