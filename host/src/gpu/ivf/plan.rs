@@ -5,6 +5,7 @@ use warpann_kernels::list_scan::TILE_ROWS;
 use warpann_kernels::{pairs, prepare};
 
 use super::super::runtime::{Layout, Limits, Runtime};
+use super::super::select::Columns;
 use super::super::tables::{Precision, TablePlan};
 use super::image::{Resident, Stored};
 use super::stage::{Stage, selected, selected_probes};
@@ -137,7 +138,7 @@ impl SearchPlan {
             coarse: Stage::reserve(
                 &mut layout,
                 ask.queries,
-                image.lists,
+                image.lists.into(),
                 ask.probes,
                 selected_probes(ask.probes, image.lists, ask.attempt),
                 limits,
@@ -157,11 +158,11 @@ impl SearchPlan {
             row_starts: layout.array::<u64>(queries + 1),
             grouped: layout.array::<U32x4>(pair_count),
             items: layout.array::<U32x4>(resident.most_items(ask)),
-            scores: layout.array::<f32>(queries.saturating_mul(columns as usize)),
+            scores: layout.array::<f32>(queries.saturating_mul(columns.most as usize)),
             tables,
             fine: {
                 let reserve = if appends { Stage::reserve_appended } else { Stage::reserve };
-                let selected = selected(ask.k, columns, ask.attempt);
+                let selected = selected(ask.k, columns.most, ask.attempt);
                 reserve(&mut layout, ask.queries, columns, ask.k, selected, limits)
             },
             results: layout.array::<u32>(result_words(queries, ask.k as usize)),
@@ -184,11 +185,13 @@ pub(super) fn result_words(queries: usize, k: usize) -> usize {
 }
 
 impl<R: Runtime> Resident<R> {
-    /// Scores of a query with so many probes, at most.
-    pub fn columns(&self, probes: u32) -> u32 {
+    /// Scores of a query with so many probes: at most, where they are the longest lists, and about.
+    pub fn columns(&self, probes: u32) -> Columns {
         let at = (probes as usize).min(self.longest.len());
         // The rows of the storage are u32, and these are some of them.
-        at.checked_sub(1).map_or(0, |last| self.longest[last] as u32).max(1)
+        let most = at.checked_sub(1).map_or(0, |last| self.longest[last] as u32).max(1);
+        let average = u64::from(self.image.rows) * at as u64 / u64::from(self.image.lists.max(1));
+        Columns { most, typical: (average as u32).clamp(1, most) }
     }
 
     /// Probes whose scores are all kept: all, unless there are so many that appending pays ([`list_scan`]).
