@@ -89,16 +89,17 @@ impl Codes {
                 let c = global::load_nc(centroid.cast::<F32x4>()).0;
                 [c[0] + low[0], c[1] + low[1], c[2] + high[0], c[3] + high[1]]
             } else {
+                // One after the other: side by side, eight rows of them take more registers than there are.
                 let mut r = [0.0; 4];
-                unroll::<4>(|e| {
-                    let i = first + e as u32;
-                    if i < self.dim {
-                        let m = i / width;
-                        let codeword = (m << self.bits | self.code(row, m)) as usize * width as usize;
-                        let p = global::load_nc(self.codebooks.wrapping_add(codeword + (i - m * width) as usize));
-                        r[e] = global::load_nc(centroid.wrapping_add(e)) + p;
-                    }
-                });
+                let mut i = first;
+                while i < self.dim.min(first + 4) {
+                    let m = i / width;
+                    let codeword = (m << self.bits | self.code(row, m)) as usize * width as usize;
+                    let p = global::load_nc(self.codebooks.wrapping_add(codeword + (i - m * width) as usize));
+                    let sum = global::load_nc(centroid.wrapping_add((i - first) as usize)) + p;
+                    unroll::<4>(|e| r[e] = if i == first + e as u32 { sum } else { r[e] });
+                    i += 1;
+                }
                 r
             }
         }

@@ -588,7 +588,7 @@ pub unsafe fn rerank_codes(
 ///
 /// # Safety
 /// As [`rerank_codes`].
-#[kernel(max_threads = 128, min_blocks = 4)]
+#[kernel(max_threads = 128, min_blocks = 3)]
 pub unsafe fn rerank_few_codes(
     query_count: u32,
     queries: *const f32,

@@ -270,7 +270,7 @@ macro_rules! define_kernels {
         ///
         /// # Safety
         /// All pointers that are not null cover the shapes; 1 ≤ k ≤ out_stride, k ≤ [`most`] of the threads, 512 ≤ capacity.
-        #[kernel(max_threads = 512, min_blocks = 2)]
+        #[kernel(max_threads = 512, min_blocks = 1)]
         pub unsafe fn $select(
             keys: *const <$key as Key>::Stored, ids: *const u32, stride: u64, starts: *const u64, lengths: *const u32,
             columns: u32, flip: u32, k: u32, capacity: u32, out_keys: *mut <$key as Key>::Stored, out_ids: *mut u32,
