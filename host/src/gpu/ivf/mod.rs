@@ -9,6 +9,12 @@
 //!
 //! The master copy stays in host memory; this file cuts batches so that their scratch fits the budget, searches again what lacks a
 //! certificate, and turns ranks into ids.
+//!
+//! # What hides behind what
+//! Of a search of 10,000 queries that takes 0.85 ms on an H200 (flat, 16 of 4096 lists, 2026-11-22), kernels take 0.5 ms. Queries are copied
+//! in three parts, and each part's probes are found while the next is copied; whether they are finite is seen in the same pass. With two
+//! lanes instead, a half of the queries each, the list scan takes 220 µs for 143, because both halves read nearly every list: 0.89 ms. More
+//! than three parts lose more to launches and to waking threads than they hide (five: 1.4 ms).
 
 mod image;
 mod plan;
