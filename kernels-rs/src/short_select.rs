@@ -5,7 +5,7 @@
 //!
 //! # Algorithm
 //! ```text
-//! each thread reads its keys, 32 at a time, and keeps the least        // the last 32 stay in registers
+//! each thread reads its keys, 32 at a time, and keeps the least        // the row's first 32 a thread stay in registers
 //! each warp sorts its 32 least; bound = the greatest of all warps' r-th, r = ⌈k / warps⌉
 //! each thread looks at its keys again: those up to the bound survive   // what is not in registers is read once more
 //! the place of a survivor is the number of survivors before it
@@ -134,21 +134,22 @@ unsafe fn select_short<K: Key>(
         let row = Row::<K>::of(table, number, keys, ids, flip);
         let wanted = k.min(row.len);
         let quads = Quads::of(row);
-        let span = QUADS as u32 * threads;
+        let span = (QUADS as u32 * threads).max(1);
         let (fringe, fringe_position) = quads.fringe(row.len);
         let fringe_raw = if fringe { row.raw(fringe_position) } else { u32::MAX };
         let mut least = [fringe_raw];
-        let mut base = 0;
+        // The first of several turns last: it is a whole one, and stays.
+        let mut base = quads.count.saturating_sub(1) / span * span;
         let mut tile = quads.read(base, flip);
         loop {
             unroll::<QUADS>(|q| {
                 let [a, b, c, d] = tile[q];
                 least[0] = least[0].min(a.min(b).min(c.min(d)));
             });
-            if quads.count <= base + span {
+            if base == 0 {
                 break;
             }
-            base += span;
+            base -= span;
             tile = quads.read(base, flip);
         }
         warp_sort(&mut least, lane);
@@ -199,10 +200,10 @@ unsafe fn select_short<K: Key>(
                     }
                 }
             }
-            if base == 0 {
+            base += span;
+            if base >= quads.count {
                 break;
             }
-            base -= span;
             tile = quads.read(base, flip);
         }
         thread::sync_threads();
