@@ -5,7 +5,7 @@ use cuda_std::global::U32x4;
 use cuda_std::launch::{Kernel, KernelArgs, LaunchConfig};
 
 use super::exact::Tuning;
-use super::runtime::{Array, Limits, Put, Runtime, Take};
+use super::runtime::{Array, Limits, Overlap, Put, Runtime, Take};
 use crate::{Error, Result};
 
 /// The checking emulator.
@@ -33,6 +33,11 @@ impl Runtime for Emulator {
         // The emulator exists to run kernels: the filter from the smallest case on that has more rows than neighbours.
         // A small sample, so that small cases take the middle pass too.
         Tuning { direct_work: 0, sample_rows: 128 }
+    }
+
+    fn overlap(&self) -> Overlap {
+        // So few that small cases have several parts and both lanes.
+        Overlap { part_queries: 4, two_lanes_from: 16 }
     }
 
     fn free_memory(&self) -> Result<u64> {

@@ -24,6 +24,10 @@ pub(crate) trait Runtime: Send + Sync + 'static {
     fn limits(&self) -> Limits;
     /// Choices that depend on the device.
     fn tuning(&self) -> Tuning;
+    /// How searches of inverted files cut their queries.
+    fn overlap(&self) -> Overlap {
+        Overlap { part_queries: 3_000, two_lanes_from: 20_000 }
+    }
     /// Free device memory in bytes.
     fn free_memory(&self) -> Result<u64>;
     /// Allocates `bytes` (0 is legal) with unspecified contents.
@@ -163,6 +167,15 @@ pub(crate) struct Limits {
     pub multiprocessors: u32,
     /// Bytes of dynamic shared memory that a block may have.
     pub shared_bytes: u32,
+}
+
+/// How queries are cut so that copies hide behind kernels (`ivf`).
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Overlap {
+    /// Queries whose probes are found at once, while the next are copied, at least.
+    pub part_queries: usize,
+    /// Queries from which two lanes pay: half of them read every list, and the two halves read it twice.
+    pub two_lanes_from: usize,
 }
 
 /// The size of a plan in bytes, and where its arrays start: a bump allocator that has not allocated yet.

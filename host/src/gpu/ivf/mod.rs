@@ -44,10 +44,7 @@ use crate::{Device, Element, ElementType, Error, Metric, Result};
 
 /// Share of the budget that an image may take: numerator and denominator.
 const RESIDENT_SHARE: (u64, u64) = (3, 4);
-/// Queries from which two lanes pay: half of them read every list, and the two halves read it twice.
-const TWO_LANES_FROM: usize = 20_000;
-/// Queries whose probes are found at once, while the next are copied, at least; and into how many parts queries are cut for that.
-const PART_QUERIES: usize = 3_000;
+/// Parts that queries are cut into, at most, while they are copied.
 const MOST_PARTS: usize = 3;
 /// Pairs of one batch: their numbers are u32.
 const MOST_PAIRS: usize = 1 << 30;
@@ -146,7 +143,7 @@ impl<T: Element, R: Runtime> IvfDevice<T, R> {
         let (runtime, dim) = (&self.runtime, view.dim);
         let shape = |element| Shape { element, metric: view.metric, dim };
         let count = queries.len() / dim;
-        let parts = (count / PART_QUERIES).clamp(1, MOST_PARTS);
+        let parts = (count / runtime.overlap().part_queries).clamp(1, MOST_PARTS);
         let stream = if parts == 1 { search.stream } else { search.copies };
         // SAFETY: the plan reserved room for the queries and the filter.
         unsafe {
@@ -464,7 +461,7 @@ impl<T: Element, R: Runtime> IvfBackend<T> for IvfDevice<T, R> {
         // Decoding a list costs more than copying queries does, so what is decoded is decoded once.
         let decodes = matches!(resident.image.stored, Stored::Codes(_))
             && !Self::ask(&resident, count / 2, k, request, 0).by_tables;
-        let lanes = if count < TWO_LANES_FROM || decodes { 1 } else { 2 };
+        let lanes = if count < self.runtime.overlap().two_lanes_from || decodes { 1 } else { 2 };
         let mut call = Call { view, queries, k, request, ids, distances };
         self.lanes.with_some(&self.runtime, lanes, |lanes| {
             self.search_some(&resident, lanes, &mut call, Batch::Range(0, count), 0)
