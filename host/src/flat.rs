@@ -254,7 +254,7 @@ impl<T: Element> FlatIndex<T> {
         if k == 0 {
             return Err(Error::ZeroK);
         }
-        check_queries(&self.builder.placement, queries, self.dim())
+        check_queries(self.builder.placement.devices().len(), queries, self.dim())
     }
 
     /// The components of vector `id`, as they were added.
@@ -322,11 +322,18 @@ pub(crate) fn check_results(count: usize, k: usize, ids: &[u64], distances: &[f3
     Ok(())
 }
 
+/// Number of vectors in `rows`, once they are known to be whole.
+pub(crate) fn check_whole<T>(rows: &[T], dim: usize) -> Result<usize> {
+    if rows.len().is_multiple_of(dim) {
+        Ok(rows.len() / dim)
+    } else {
+        Err(Error::RaggedVectors { len: rows.len(), dim })
+    }
+}
+
 /// Number of vectors in `rows`, once they are known to be whole and finite.
 pub(crate) fn check_vectors<T: Element>(rows: &[T], dim: usize) -> Result<usize> {
-    if !rows.len().is_multiple_of(dim) {
-        return Err(Error::RaggedVectors { len: rows.len(), dim });
-    }
+    let count = check_whole(rows, dim)?;
     // The place is looked up only on failure.
     let bad = if rows.len() <= 256 * CHUNK {
         rows.chunks(CHUNK).position(|values| !T::all_finite(values))
@@ -340,7 +347,7 @@ pub(crate) fn check_vectors<T: Element>(rows: &[T], dim: usize) -> Result<usize>
             }
         }
     }
-    Ok(rows.len() / dim)
+    Ok(count)
 }
 
 const CHUNK: usize = 1024;

@@ -12,9 +12,10 @@
 //!
 //! # How it is read
 //! Four components at a time, as rows of any other element ([`crate::element`]). Where w is a multiple of four they come by one load of
-//! 16 bytes from the codebook, which the first-level cache holds (128 KiB for 256 codewords of 128 components); else one by one.
+//! 16 bytes from the codebook, which the first-level cache holds (128 KiB for 256 codewords of 128 components), where w is two and codes
+//! are bytes by two loads of 8; else one by one.
 
-use cuda_std::global::{F32x4, U32x2};
+use cuda_std::global::{F32x2, F32x4, U32x2};
 use cuda_std::{global, math, unroll};
 
 use crate::pq_codes::code_at;
@@ -73,17 +74,32 @@ impl Codes {
                 let c = global::load_nc(centroid.cast::<F32x4>()).0;
                 let p = global::load_nc(self.codebooks.wrapping_add(codeword + part).cast::<F32x4>()).0;
                 [c[0] + p[0], c[1] + p[1], c[2] + p[2], c[3] + p[3]]
+            } else if width == 2 && self.bits == 8 && self.code_bytes.is_multiple_of(2) {
+                if first >= self.dim {
+                    return [0.0; 4];
+                }
+                // Bytes 2·quad and 2·quad + 1 of an even number: an even address, and both exist.
+                let at = row as usize * self.code_bytes as usize + 2 * quad as usize;
+                let two = global::load_nc(self.codes.wrapping_add(at).cast::<u16>()) as u32;
+                let codeword = |m: u32, code: u32| {
+                    let at = ((m << 8 | code) * 2) as usize;
+                    global::load_nc(self.codebooks.wrapping_add(at).cast::<F32x2>()).0
+                };
+                let (low, high) = (codeword(2 * quad, two & 0xff), codeword(2 * quad + 1, two >> 8));
+                let c = global::load_nc(centroid.cast::<F32x4>()).0;
+                [c[0] + low[0], c[1] + low[1], c[2] + high[0], c[3] + high[1]]
             } else {
+                // One after the other: side by side, eight rows of them take more registers than there are.
                 let mut r = [0.0; 4];
-                unroll::<4>(|e| {
-                    let i = first + e as u32;
-                    if i < self.dim {
-                        let m = i / width;
-                        let codeword = (m << self.bits | self.code(row, m)) as usize * width as usize;
-                        let p = global::load_nc(self.codebooks.wrapping_add(codeword + (i - m * width) as usize));
-                        r[e] = global::load_nc(centroid.wrapping_add(e)) + p;
-                    }
-                });
+                let mut i = first;
+                while i < self.dim.min(first + 4) {
+                    let m = i / width;
+                    let codeword = (m << self.bits | self.code(row, m)) as usize * width as usize;
+                    let p = global::load_nc(self.codebooks.wrapping_add(codeword + (i - m * width) as usize));
+                    let sum = global::load_nc(centroid.wrapping_add((i - first) as usize)) + p;
+                    unroll::<4>(|e| r[e] = if i == first + e as u32 { sum } else { r[e] });
+                    i += 1;
+                }
                 r
             }
         }
@@ -131,7 +147,8 @@ impl Operands {
     #[inline(always)]
     pub fn book(&self, quad: u32) -> (u32, u32) {
         let width = self.codes.width.max(1);
-        let m = 4 * quad / width;
+        // A division costs as much as the rest of a decoding.
+        let m = if width == 4 { quad } else { 4 * quad / width };
         (m, (m << self.codes.bits) * width + (4 * quad - m * width))
     }
 

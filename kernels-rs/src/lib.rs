@@ -7,6 +7,7 @@
 //! | [`networks`] | odd-size merging and sorting networks over lane-stride register arrays | paper 4.1, algorithms 1 and 2 |
 //! | [`warp_select`] | k-selection by one warp a row, state in registers | paper 4.2, 4.3, algorithm 3 |
 //! | [`threshold_select`] | k-selection of long rows, any k and key type: a sampled bound, one pass, a sort of the survivors | |
+//! | [`short_select`] | k-selection of many short rows, small k: a bound from every key, kept in registers | |
 //! | [`block_sort`], [`list_sort`] | merge sort of entries, by one block in shared memory or by many in global memory | |
 //! | [`gather`] | the payloads of selected keys | |
 //! | [`generate`] | clustered vectors, made from their numbers | |
@@ -72,6 +73,7 @@ pub mod rows;
 pub mod sample;
 pub mod settle;
 pub mod shifted_sort;
+pub mod short_select;
 pub mod survivors;
 pub mod table_scan;
 pub mod threshold_select;

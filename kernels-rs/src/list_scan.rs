@@ -203,6 +203,14 @@ impl<const TABLE: bool> Decoded<TABLE> {
         codes.width == 2 && codes.bits == 8 && codes.code_bytes.is_multiple_of(4)
     }
 
+    /// Whether the codes of eight components are one byte or two: of sub-vectors of a multiple of eight components, or of four.
+    #[inline(always)]
+    fn in_bytes(&self) -> bool {
+        let codes = self.operands.codes;
+        let whole = codes.width.is_multiple_of(8) || (codes.width == 4 && codes.code_bytes.is_multiple_of(2));
+        codes.bits == 8 && whole
+    }
+
     /// Two halves from place `at` on, which is even.
     ///
     /// # Safety
@@ -255,6 +263,19 @@ impl<const TABLE: bool> Rows for Decoded<TABLE> {
                     let at = codes.codes.wrapping_add(row * codes.code_bytes as usize + 2 * quad as usize);
                     // SAFETY: rows are multiples of four bytes, and so are the codes of eight components.
                     found[i] = unsafe { global::load_nc(at.cast::<u32>()) };
+                }
+            });
+        } else if self.in_bytes() {
+            let two = codes.width == 4;
+            let first_code = self.operands.book(quad).0;
+            unroll::<ROWS_A_THREAD>(|i| {
+                let row = (first + row + i as u32 * (THREADS / 8)) as usize;
+                if 4 * quad < codes.dim {
+                    let at = codes.codes.wrapping_add(row * codes.code_bytes as usize + first_code as usize);
+                    // SAFETY: rows of codes of four components are multiples of two bytes, and so are the codes of eight components.
+                    found[i] = unsafe {
+                        if two { global::load_nc(at.cast::<u16>()) as u32 } else { global::load_nc(at) as u32 * 0x101 }
+                    };
                 }
             });
         } else if codes.width.is_multiple_of(4) {

@@ -41,6 +41,7 @@ unsafe fn prepare_queries<E: Element>(
     factors: *mut f32,
     base_bounds: *const f32,
     errors: *mut f32,
+    errors_apart: u32,
     shifts: *mut f32,
 ) {
     let row = thread::block_idx_x() * WARPS_PER_BLOCK + warp::warp_id();
@@ -69,7 +70,7 @@ unsafe fn prepare_queries<E: Element>(
                     norm: global::load_nc(base_bounds.wrapping_add(2 * set)),
                     residual: global::load_nc(base_bounds.wrapping_add(2 * set + 1)),
                 };
-                global::store(errors.wrapping_add(set * count as usize + at), terms.error(metric, y));
+                global::store(errors.wrapping_add(set * errors_apart as usize + at), terms.error(metric, y));
             });
             global::store(shifts.wrapping_add(at), if metric == METRIC_L2 { own as f32 } else { 0.0 });
         }
@@ -79,7 +80,8 @@ unsafe fn prepare_queries<E: Element>(
 macro_rules! define_kernels {
     ($(($element:ident, $stored:ty, $name:ident, $handle:ident, $rerank:ident, $rh:ident, $f:ident, $fh:ident))*) => {$(
         /// Writes copy, factor, shift and errors of each query (module documentation). `base_bounds` are the greatest norm and
-        /// residual of the vectors, then of the centroids; `errors` has `count` bounds against the vectors, then against the centroids.
+        /// residual of the vectors, then of the centroids; `errors` are the bounds against the vectors, and `errors_apart` behind each the one
+        /// against the centroids.
         ///
         /// Grid: ceil(count / 4) blocks of 128 threads, a warp a query.
         ///
@@ -90,13 +92,13 @@ macro_rules! define_kernels {
         pub unsafe fn $name(
             rows: *const $stored, count: u32, stride: u32, centre: *const f32, metric: u32, base_greatest: *const u32,
             copy: *mut u16, copy_stride: u32, factors: *mut f32, base_bounds: *const f32, errors: *mut f32,
-            shifts: *mut f32,
+            errors_apart: u32, shifts: *mut f32,
         ) {
             // SAFETY: the same contract.
             unsafe {
                 prepare_queries::<element::$element>(
                     rows, count, stride, centre, metric, base_greatest, copy, copy_stride, factors, base_bounds,
-                    errors, shifts,
+                    errors, errors_apart, shifts,
                 )
             }
         }

@@ -103,15 +103,18 @@ pub(crate) unsafe fn store_result<K: Key>(
 
 /// Shared memory of a block, for `capacity` entries.
 #[derive(Clone, Copy)]
-struct Workspace {
-    header: SharedPtr<u32>,
-    entries: SharedPtr<u64>,
-    order: OrderWorkspace,
+pub(crate) struct Workspace {
+    /// Counters.
+    pub header: SharedPtr<u32>,
+    /// Survivors.
+    pub entries: SharedPtr<u64>,
+    /// Two words for each.
+    pub order: OrderWorkspace,
 }
 
 impl Workspace {
     #[inline(always)]
-    fn new(capacity: u32) -> Workspace {
+    pub fn new(capacity: u32) -> Workspace {
         let header = shared::dynamic::<u32>();
         // SAFETY: the launch gives `shared_bytes(capacity)`.
         unsafe {
@@ -128,7 +131,7 @@ impl Workspace {
 /// As [`threshold_select_f32`].
 #[inline(always)]
 #[expect(clippy::too_many_arguments, reason = "kernel parameters")]
-unsafe fn select_row<K: Key>(
+pub(crate) unsafe fn select_row<K: Key>(
     keys: *const K::Stored,
     ids: *const u32,
     table: RowTable,

@@ -4,7 +4,7 @@ use half::f16;
 #[cfg(feature = "cuda")]
 use warpann::select::device::DeviceSelect;
 use warpann::select::{Algorithm, Best, KeyType, NO_POSITION, Rows, Selection, select_k, select_k_with};
-use warpann::{Device, Error, FlatIndex, Metric, NONE, NoDeviceReason};
+use warpann::{Device, Error, FlatIndex, Metric, NONE, NoDeviceReason, Placement};
 
 /// The CPU and the emulator are everywhere; a GPU refuses the same arguments before it does anything.
 const DEVICES: [Device; 2] = [Device::Cpu, Device::Emulator];
@@ -48,8 +48,9 @@ fn what_is_not_finite_is_named_by_row_and_column_and_changes_nothing() {
     for device in DEVICES {
         let mut index = small(device);
         for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
-            for at in [0, 1, 2049, 3999] {
-                let mut rows = vec![0.5; 4000];
+            // Searched in two halves, which read other rows.
+            for at in [0, 1, 2049, 3999, 4402] {
+                let mut rows = vec![0.5; 4403 + 1];
                 rows[at] = bad;
                 for result in [index.add(&rows), index.search(&rows, 1).map(|_| ())] {
                     let Err(Error::NotFinite { row, column, value }) = result else { panic!("{device}: {result:?}") };
@@ -62,6 +63,21 @@ fn what_is_not_finite_is_named_by_row_and_column_and_changes_nothing() {
         assert!(matches!(index.add(&rows), Err(Error::NotFinite { row: 1, column: 1, .. })));
         assert_unchanged(&index);
     }
+    // Several devices have a part of the queries each.
+    let replicas = Placement::new(vec![Device::Emulator, Device::Cpu, Device::Cpu, Device::Emulator], 2).unwrap();
+    let mut index = FlatIndex::<f32>::new(2, Metric::L2, replicas).unwrap();
+    assert!(
+        matches!(index.search(&[1.0, f32::NAN], 1), Err(Error::NotFinite { row: 0, column: 1, .. })),
+        "an empty index"
+    );
+    index.add(&[0.0, 0.0, 1.0, 0.0, 0.0, 2.0]).unwrap();
+    let mut rows = vec![0.5; 4000];
+    for at in [3999, 3001, 7] {
+        rows[at] = f32::NAN;
+        let Err(Error::NotFinite { row, column, .. }) = index.search(&rows, 2) else { panic!("{at} was searched") };
+        assert_eq!((row, column), (at / 2, at % 2), "the first of several");
+    }
+    assert_unchanged(&index);
     let mut halves = FlatIndex::<half::f16>::new(3, Metric::Cosine, Device::Cpu).unwrap();
     let rows = [half::f16::ONE, half::f16::ONE, half::f16::NEG_INFINITY];
     assert!(matches!(halves.add(&rows), Err(Error::NotFinite { row: 0, column: 2, .. })));

@@ -1,5 +1,6 @@
 //! The CUDA driver as a device, through cust. The only file that launches on a GPU or names a driver call.
 
+use std::cell::Cell;
 use std::collections::{HashMap, HashSet};
 use std::ffi::{CString, c_void};
 use std::ops::Range;
@@ -10,13 +11,13 @@ use cust::context::{Context, ContextHandle, CurrentContext};
 use cust::device::DeviceAttribute;
 use cust::error::CudaError;
 use cust::event::{Event, EventFlags};
-use cust::stream::{Stream, StreamFlags};
+use cust::stream::{Stream, StreamFlags, StreamWaitEventFlags};
 use cust::sys;
 
 use super::exact::Tuning;
-use super::runtime::{Array, Limits, Queue, Runtime, Take};
+use super::runtime::{Array, Limits, Put, Queue, Runtime, Take};
 use crate::device_info::ptx;
-use crate::threads::{at_once, pieces};
+use crate::threads::{piece_rows, work_off};
 use crate::{Error, NoDeviceReason, Result};
 
 /// Copies from this size on go through pinned buffers.
@@ -40,7 +41,7 @@ pub(crate) struct Cuda {
     modules: Mutex<HashMap<&'static str, LoadedModule>>,
     functions: Mutex<HashMap<&'static str, Function>>,
     /// Pairs of pinned buffers that no copy uses at the moment.
-    pinned: Mutex<Vec<[Pinned; 2]>>,
+    pinned: Mutex<Vec<Pair>>,
     /// Devices whose memory this one was asked to reach.
     reached: Mutex<HashSet<usize>>,
 }
@@ -85,6 +86,20 @@ struct Pinned {
 
 // SAFETY: the memory is owned, and only used under the lock around it.
 unsafe impl Send for Pinned {}
+
+/// Two buffers: one is filled while the bus is at the other.
+struct Pair {
+    buffers: [Pinned; 2],
+    /// Which one an upload takes next.
+    next: Cell<usize>,
+}
+
+impl Pair {
+    /// The buffer that was not taken last: the bus is done with it, or nearly so.
+    fn other(&self) -> &Pinned {
+        &self.buffers[self.next.replace(1 - self.next.get())]
+    }
+}
 
 impl Drop for Pinned {
     fn drop(&mut self) {
@@ -265,14 +280,14 @@ impl Cuda {
     }
 
     /// Runs `work` with a pair of pinned buffers of its own, made where none is idle. A pair whose work failed is not used again.
-    fn with_pinned<V>(&self, work: impl FnOnce(&[Pinned; 2]) -> Result<V>) -> Result<V> {
+    fn with_pinned<V>(&self, work: impl FnOnce(&Pair) -> Result<V>) -> Result<V> {
         let idle = self.pinned.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).pop();
-        let buffers = match idle {
-            Some(buffers) => buffers,
-            None => [self.new_pinned()?, self.new_pinned()?],
+        let pair = match idle {
+            Some(pair) => pair,
+            None => Pair { buffers: [self.new_pinned()?, self.new_pinned()?], next: Cell::new(0) },
         };
-        let result = work(&buffers)?;
-        self.pinned.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).push(buffers);
+        let result = work(&pair)?;
+        self.pinned.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).push(pair);
         Ok(result)
     }
 
@@ -383,11 +398,16 @@ impl Parts {
     }
 }
 
+/// Has rows written by several threads where that pays.
+fn put_rows(rows: Range<usize>, row_bytes: usize, to: &mut [u8], put: &Put<'_>) {
+    let (each, bytes) = (piece_rows(row_bytes), to.len());
+    let pieces = to.chunks_mut(each * row_bytes).zip(rows.clone().step_by(each));
+    work_off(pieces, bytes, |(to, first)| put(first..rows.end.min(first + each), to));
+}
+
 /// Copies by several threads where that pays.
 fn copy_memory(to: &mut [u8], from: &[u8]) {
-    let piece = to.len().div_ceil(pieces(to.len())).max(1);
-    let jobs = to.chunks_mut(piece).zip(from.chunks(piece)).collect();
-    at_once(jobs, |(to, from): (&mut [u8], &[u8])| to.copy_from_slice(from));
+    put_rows(0..from.len(), 1, to, &|bytes, to| to.copy_from_slice(&from[bytes]));
 }
 
 impl Runtime for CudaDevice {
@@ -438,30 +458,37 @@ impl Runtime for CudaDevice {
         Stream::new(StreamFlags::NON_BLOCKING, None).map_err(self.failed("cuStreamCreate"))
     }
 
-    unsafe fn upload(&self, stream: &Stream, to: *mut u8, from: &[u8]) -> Result<()> {
-        if from.is_empty() {
-            return Ok(());
-        }
+    unsafe fn send(&self, stream: &Stream, to: *mut u8, rows: usize, row_bytes: usize, put: &Put<'_>) -> Result<()> {
         self.make_current()?;
-        let copy = |to: *mut u8, from: *const u8, bytes: usize| {
+        let copy = |row: usize, from: *const u8, bytes: usize| {
+            let to = to.wrapping_add(row * row_bytes);
             // SAFETY: `to` has room, as the caller promises. From pageable memory the driver takes its own copy before it
             // returns; pinned memory is kept until its event.
             self.check("cuMemcpyHtoDAsync", unsafe {
                 sys::cuMemcpyHtoDAsync_v2(to.addr() as u64, from.cast(), bytes, stream.as_inner())
             })
         };
-        if from.len() < PINNED_FROM {
-            return copy(to, from.as_ptr(), from.len());
+        let each = (PINNED_BYTES / row_bytes.max(1)).max(1);
+        let parts = (0..rows).step_by(each).map(|first| first..rows.min(first + each));
+        if rows * row_bytes < PINNED_FROM || row_bytes > PINNED_BYTES {
+            return parts.into_iter().try_for_each(|part| {
+                let bytes = part.len() * row_bytes;
+                // Words, so that they suit whatever the rows hold.
+                let mut words = vec![0u64; bytes.div_ceil(size_of::<u64>())];
+                put(part.clone(), &mut bytemuck::cast_slice_mut(&mut words)[..bytes]);
+                copy(part.start, words.as_ptr().cast(), bytes)
+            });
         }
-        self.with_pinned(|buffers| {
-            for (piece, bytes) in from.chunks(PINNED_BYTES).enumerate() {
-                let buffer = &buffers[piece % 2];
+        self.with_pinned(|pair| {
+            for part in parts {
+                let buffer = pair.other();
                 // An event that was never recorded is done.
                 buffer.done.synchronize().map_err(self.failed("cuEventSynchronize"))?;
+                let bytes = part.len() * row_bytes;
                 // SAFETY: the buffer has PINNED_BYTES, is ours, and the bus is done with it.
-                let staging = unsafe { std::slice::from_raw_parts_mut(buffer.start, bytes.len()) };
-                copy_memory(staging, bytes);
-                copy(to.wrapping_add(piece * PINNED_BYTES), buffer.start, bytes.len())?;
+                let staging = unsafe { std::slice::from_raw_parts_mut(buffer.start, bytes) };
+                put_rows(part.clone(), row_bytes, staging, put);
+                copy(part.start, buffer.start, bytes)?;
                 buffer.done.record(stream).map_err(self.failed("cuEventRecord"))?;
             }
             Ok(())
@@ -482,7 +509,7 @@ impl Runtime for CudaDevice {
             }
             return self.synchronize(stream);
         }
-        self.with_pinned(|buffers| {
+        self.with_pinned(|Pair { buffers, .. }| {
             let start = |piece: usize, bytes: usize| {
                 let buffer = &buffers[piece % 2];
                 copy(buffer.start, from.wrapping_add(piece * PINNED_BYTES), bytes)?;
@@ -517,7 +544,7 @@ impl Runtime for CudaDevice {
         }
         self.make_current()?;
         let parts = Parts::of(rows, arrays);
-        self.with_pinned(|buffers| {
+        self.with_pinned(|Pair { buffers, .. }| {
             let ask = |part: usize| {
                 let buffer = &buffers[part % 2];
                 // Work of another stream may still use it.
@@ -607,6 +634,14 @@ impl Runtime for CudaDevice {
     fn load<A: KernelArgs>(&self, kernel: &Kernel<A>, shared_bytes: u32) -> Result<()> {
         self.make_current()?;
         self.function(kernel.name(), shared_bytes).map(|_| ())
+    }
+
+    fn follow(&self, stream: &Stream, other: &Stream) -> Result<()> {
+        self.make_current()?;
+        let given = Event::new(EventFlags::DISABLE_TIMING).map_err(self.failed("cuEventCreate"))?;
+        given.record(other).map_err(self.failed("cuEventRecord"))?;
+        // The driver keeps the event until nobody waits for it.
+        stream.wait_event(given, StreamWaitEventFlags::DEFAULT).map_err(self.failed("cuStreamWaitEvent"))
     }
 
     fn synchronize(&self, stream: &Stream) -> Result<()> {

@@ -9,6 +9,8 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::LazyLock;
 
+use warpann_kernels::short_select;
+
 /// A method of k-selection on a GPU, as the table names it: `warp`, `block-128`, `grid`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -22,11 +24,16 @@ pub enum Method {
     },
     /// ThresholdSelect, many blocks a row.
     Grid,
+    /// ShortSelect, one block a row: for k of up to three quarters of the threads, and beyond that as `Block`.
+    Short {
+        /// Threads of a block: 32 to 512, a multiple of 32.
+        threads: u32,
+    },
 }
 
 impl Method {
     /// Every method that the table may name.
-    pub const ALL: [Method; 7] = [
+    pub const ALL: [Method; 12] = [
         Method::Warp,
         Method::Block { threads: 32 },
         Method::Block { threads: 64 },
@@ -34,7 +41,19 @@ impl Method {
         Method::Block { threads: 256 },
         Method::Block { threads: 512 },
         Method::Grid,
+        Method::Short { threads: 32 },
+        Method::Short { threads: 64 },
+        Method::Short { threads: 128 },
+        Method::Short { threads: 256 },
+        Method::Short { threads: 512 },
     ];
+}
+
+impl Method {
+    /// Whether it selects `k` in a way of its own.
+    pub fn serves(self, k: usize) -> bool {
+        !matches!(self, Method::Short { threads } if k > short_select::most(threads) as usize)
+    }
 }
 
 impl fmt::Display for Method {
@@ -43,6 +62,7 @@ impl fmt::Display for Method {
             Method::Warp => f.write_str("warp"),
             Method::Block { threads } => write!(f, "block-{threads}"),
             Method::Grid => f.write_str("grid"),
+            Method::Short { threads } => write!(f, "short-{threads}"),
         }
     }
 }
@@ -58,9 +78,7 @@ impl FromStr for Method {
 
 /// A text that names no method of selection.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "'{text}' names no method of selection; known: warp, block-32, block-64, block-128, block-256, block-512, grid"
-)]
+#[error("'{text}' names no method of selection; known: warp, grid, and block- or short- with 32, 64, 128, 256 or 512")]
 pub struct UnknownMethod {
     text: String,
 }

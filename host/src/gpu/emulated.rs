@@ -5,7 +5,7 @@ use cuda_std::global::U32x4;
 use cuda_std::launch::{Kernel, KernelArgs, LaunchConfig};
 
 use super::exact::Tuning;
-use super::runtime::{Array, Limits, Runtime, Take};
+use super::runtime::{Array, Limits, Overlap, Put, Runtime, Take};
 use crate::{Error, Result};
 
 /// The checking emulator.
@@ -35,6 +35,11 @@ impl Runtime for Emulator {
         Tuning { direct_work: 0, sample_rows: 128 }
     }
 
+    fn overlap(&self) -> Overlap {
+        // So few that small cases have several parts and both lanes.
+        Overlap { part_queries: 4, two_lanes_from: 16 }
+    }
+
     fn free_memory(&self) -> Result<u64> {
         // A checker for small cases: a gigabyte stands for whatever the host has.
         Ok(1 << 30)
@@ -57,9 +62,17 @@ impl Runtime for Emulator {
         Ok(Immediate)
     }
 
-    unsafe fn upload(&self, _: &Immediate, to: *mut u8, from: &[u8]) -> Result<()> {
-        // SAFETY: `to` has room, as the caller promises; host slices and emulator buffers do not overlap.
-        unsafe { to.copy_from_nonoverlapping(from.as_ptr(), from.len()) };
+    unsafe fn send(&self, _: &Immediate, to: *mut u8, rows: usize, row_bytes: usize, put: &Put<'_>) -> Result<()> {
+        if rows == 0 {
+            return Ok(());
+        }
+        // SAFETY: `to` has room, as the caller promises, and nothing is launched before `put` returns.
+        let to = unsafe { std::slice::from_raw_parts_mut(to, rows * row_bytes) };
+        // A few at a time, so that small uploads have several pieces.
+        let each = rows.div_ceil(3).max(1);
+        to.chunks_mut((each * row_bytes).max(1)).enumerate().for_each(|(at, to)| {
+            put(at * each..at * each + to.len() / row_bytes, to);
+        });
         Ok(())
     }
 
@@ -127,6 +140,10 @@ impl Runtime for Emulator {
 
     #[cfg(any(feature = "cuda", test))]
     fn load<A: KernelArgs>(&self, _: &Kernel<A>, _: u32) -> Result<()> {
+        Ok(())
+    }
+
+    fn follow(&self, _: &Immediate, _: &Immediate) -> Result<()> {
         Ok(())
     }
 

@@ -16,7 +16,7 @@ use warpann_kernels::{candidates, canonical, filter};
 
 use super::results::{Found, Slots};
 use super::runtime::{Array, Lane, Layout, Limits, Runtime};
-use super::select::{Plan, Select, select};
+use super::select::{Columns, Plan, Select, select};
 pub(crate) use super::sets::{Set, SetLayout, Shape, blocks, prepare_set, upload_rows};
 use crate::select::Best;
 use crate::{Element, ElementType, Error, Metric, Result};
@@ -136,7 +136,7 @@ impl FilterPlan {
         let mut layout = Layout::default();
         let list = queries.saturating_mul(passes.capacity as usize);
         let results = queries.saturating_mul(k as usize);
-        let mut selection = |columns| Plan::by_table(&mut layout, queries as u32, columns, k, limits);
+        let mut selection = |columns| Plan::by_table(&mut layout, queries as u32, Columns::from(columns), k, limits);
         let (of_sample, of_lists) = (selection(passes.sample_columns()), selection(passes.capacity));
         let mut plan = FilterPlan {
             passes,
@@ -173,7 +173,7 @@ impl DirectPlan {
     fn new(shape: Shape, queries: usize, rows: u32, k: u32, limits: &Limits) -> DirectPlan {
         let mut layout = Layout::default();
         let results = queries.saturating_mul(k as usize);
-        let selection = Plan::by_table(&mut layout, queries as u32, rows, k, limits);
+        let selection = Plan::by_table(&mut layout, queries as u32, rows.into(), k, limits);
         let mut plan = DirectPlan {
             queries: SetLayout::reserve(&mut layout, shape, queries),
             distances: layout.array::<f32>(queries.saturating_mul(rows as usize)),

@@ -44,6 +44,8 @@ struct Fallbacks {
     exact_thresholds: u64,
     /// The barrier between the runs of entries and their merges: once a warp and sort.
     entry_sorts: u64,
+    /// The barrier before ThresholdSelect does what ShortSelect could not: once a warp and row.
+    given_up: u64,
 }
 
 impl Fallbacks {
@@ -58,7 +60,12 @@ impl Fallbacks {
             let there = |site: &&SiteCount| site.location.file.ends_with(file) && site.location.line == line;
             counts.iter().filter(there).map(|site| site.executions).sum()
         };
-        Self { exact_thresholds: on_line("radix.rs", vote), entry_sorts: on_line("block_sort.rs", barrier) }
+        let given_up = line(include_str!("../../../kernels-rs/src/short_select.rs"), "// The workspace is free.") + 1;
+        Self {
+            exact_thresholds: on_line("radix.rs", vote),
+            entry_sorts: on_line("block_sort.rs", barrier),
+            given_up: on_line("short_select.rs", given_up),
+        }
     }
 }
 
@@ -257,7 +264,7 @@ fn mislead<K: HostileKey>((rows, columns, k): (u32, u32, u32), best: Best, metho
     let batch: Vec<Vec<_>> =
         (0..rows).map(|_| (0..columns).map(|_| random.below(50_000) as Badness).collect()).collect();
     let (plan, fallbacks) = select::<K>(&batch, k, best, method, key);
-    assert_eq!(fallbacks, Fallbacks { exact_thresholds: 0, entry_sorts: 0 }, "random keys, {plan}");
+    assert_eq!(fallbacks, Fallbacks { exact_thresholds: 0, entry_sorts: 0, given_up: 0 }, "random keys, {plan}");
 }
 
 #[test]
@@ -368,4 +375,50 @@ fn rows_of_two_values_need_no_exact_threshold() {
     let (plan, fallbacks) = select(&rows, 500, Best::Smallest, Method::Block { threads: 256 }, key);
     is_by(&plan, "Block");
     assert_eq!(fallbacks.exact_thresholds, 0);
+}
+
+/// ShortSelect takes its bound from the least keys of threads: ties and NaN may leave too many below it, and then ThresholdSelect does the
+/// row. What lies where does not matter.
+#[test]
+fn rows_that_short_select_cannot_bound() {
+    const COLUMNS: usize = 3_000;
+    let mut random = Random(11);
+    let mut many: Vec<Badness> = (0..COLUMNS as Badness).collect();
+    let one = vec![5; COLUMNS];
+    let mut few_better = one.clone();
+    (0..7).for_each(|at| few_better[400 * at] = at as Badness - 9);
+    let ascending = many.clone();
+    let descending: Vec<Badness> = many.iter().rev().copied().collect();
+    random.shuffle(&mut many);
+    let with_nan = |count: u32, random: &mut Random| -> Vec<Badness> {
+        let mut row = many.clone();
+        (0..count).for_each(|_| row[random.below(COLUMNS as u32) as usize] = NAN);
+        row
+    };
+    let (some_nan, most_nan) = (with_nan(40, &mut random), with_nan(8_000, &mut random));
+    assert!(most_nan.iter().filter(|&&badness| badness != NAN).count() > 24);
+    for (name, row, falls_back) in [
+        ("many", many.clone(), Some(false)),
+        ("one", one, Some(true)),
+        ("few better", few_better, Some(true)),
+        ("ascending", ascending, Some(false)),
+        ("descending", descending, Some(false)),
+        ("some NaN", some_nan, None),
+        ("most NaN", most_nan, Some(true)),
+    ] {
+        for (threads, k, best) in [(32, 24, Best::Smallest), (128, 20, Best::Largest), (256, 3, Best::Smallest)] {
+            // Below all numbers by its bits, and yet the last.
+            let key = |badness| {
+                if badness == NAN { f32::from_bits(0xFFC0_0001) } else { f32::as_bad_as(badness, best) }
+            };
+            let rows = [row.clone(), many.clone()];
+            let (plan, fallbacks) = select::<f32>(&rows, k, best, Method::Short { threads }, key);
+            is_by(&plan, "Short");
+            // Turned around, such NaN come last by their bits as well.
+            let falls_back = falls_back.filter(|_| name != "most NaN" || best == Best::Smallest);
+            if let Some(falls_back) = falls_back {
+                assert_eq!(fallbacks.given_up > 0, falls_back, "{name}, {plan}");
+            }
+        }
+    }
 }

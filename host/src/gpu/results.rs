@@ -4,7 +4,7 @@ use bytemuck::cast_slice;
 use warpann_kernels::NO_ROW;
 
 use crate::NONE;
-use crate::threads::{at_once, pieces};
+use crate::threads::{piece_rows, work_off};
 
 /// The slots of a call: `k` ids and distances a query.
 pub(super) struct Slots<'a> {
@@ -39,10 +39,11 @@ impl Slots<'_> {
         let queries = found.rows.len() / each;
         let slots = first * k..(first + queries) * k;
         let (ids, distances) = (&mut self.ids[slots.clone()], &mut self.distances[slots]);
-        let share = queries.div_ceil(pieces(size_of_val(ids) + size_of_val(distances))).max(1);
+        let bytes = size_of_val(ids) + size_of_val(distances);
+        let share = piece_rows(bytes / queries.max(1));
         let slots = ids.chunks_mut(share * k).zip(distances.chunks_mut(share * k));
         let results = found.rows.chunks(share * each).zip(found.distances.chunks(share * each));
-        at_once(slots.zip(results).collect(), |((ids, distances), (rows, found)): ((&mut [u64], &mut [f32]), _)| {
+        work_off(slots.zip(results), bytes, |((ids, distances), (rows, found)): ((&mut [u64], &mut [f32]), _)| {
             if each == k {
                 return fill(ids, distances, rows, found, worst, &id_of);
             }

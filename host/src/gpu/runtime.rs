@@ -24,6 +24,10 @@ pub(crate) trait Runtime: Send + Sync + 'static {
     fn limits(&self) -> Limits;
     /// Choices that depend on the device.
     fn tuning(&self) -> Tuning;
+    /// How searches of inverted files cut their queries.
+    fn overlap(&self) -> Overlap {
+        Overlap { part_queries: 3_000, two_lanes_from: 20_000 }
+    }
     /// Free device memory in bytes.
     fn free_memory(&self) -> Result<u64>;
     /// Allocates `bytes` (0 is legal) with unspecified contents.
@@ -32,11 +36,26 @@ pub(crate) trait Runtime: Send + Sync + 'static {
     fn address(&self, memory: &Self::Memory) -> *mut u8;
     /// A new stream.
     fn stream(&self) -> Result<Self::Stream>;
+    /// Copies `rows` rows of `row_bytes` each to device memory, in stream order, as `put` writes them.
+    ///
+    /// # Safety
+    /// `to` has room for them.
+    unsafe fn send(
+        &self,
+        stream: &Self::Stream,
+        to: *mut u8,
+        rows: usize,
+        row_bytes: usize,
+        put: &Put<'_>,
+    ) -> Result<()>;
     /// Copies `from` to device memory, in stream order; `from` may be reused on return.
     ///
     /// # Safety
     /// `to` has room for it.
-    unsafe fn upload(&self, stream: &Self::Stream, to: *mut u8, from: &[u8]) -> Result<()>;
+    unsafe fn upload(&self, stream: &Self::Stream, to: *mut u8, from: &[u8]) -> Result<()> {
+        // SAFETY: the same contract.
+        unsafe { self.send(stream, to, from.len(), 1, &|bytes, to| to.copy_from_slice(&from[bytes])) }
+    }
     /// Copies device memory to `to` after the stream's earlier work, and waits for it.
     ///
     /// # Safety
@@ -84,6 +103,8 @@ pub(crate) trait Runtime: Send + Sync + 'static {
     /// Makes a kernel ready: launches with up to so many bytes of dynamic shared memory then neither load nor allocate.
     #[cfg(any(feature = "cuda", test))]
     fn load<A: KernelArgs>(&self, kernel: &Kernel<A>, shared_bytes: u32) -> Result<()>;
+    /// Has what `stream` is given from now on wait for what `other` was given before.
+    fn follow(&self, stream: &Self::Stream, other: &Self::Stream) -> Result<()>;
     /// Waits for all work of the stream.
     fn synchronize(&self, stream: &Self::Stream) -> Result<()>;
 }
@@ -148,6 +169,15 @@ pub(crate) struct Limits {
     pub shared_bytes: u32,
 }
 
+/// How queries are cut so that copies hide behind kernels (`ivf`).
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Overlap {
+    /// Queries whose probes are found at once, while the next are copied, at least.
+    pub part_queries: usize,
+    /// Queries from which two lanes pay: half of them read every list, and the two halves read it twice.
+    pub two_lanes_from: usize,
+}
+
 /// The size of a plan in bytes, and where its arrays start: a bump allocator that has not allocated yet.
 #[derive(Default)]
 pub(crate) struct Layout {
@@ -172,6 +202,10 @@ impl Layout {
     }
 }
 
+/// Writes rows that go to a device: which of them, and their bytes, which begin at an address that suits any element. Called for
+/// consecutive rows at a time, by several threads at once, for each row once.
+pub(crate) type Put<'a> = dyn Fn(Range<usize>, &mut [u8]) + Sync + 'a;
+
 /// Takes results: of which rows, and their part of each array.
 pub(crate) type Take<'a> = dyn FnMut(Range<usize>, &[&[u8]]) + 'a;
 
@@ -195,6 +229,8 @@ impl Array {
 pub(crate) struct Lane<R: Runtime> {
     /// The stream.
     pub stream: R::Stream,
+    /// Another, for copies to the device that its kernels need not wait for.
+    pub copies: R::Stream,
     memory: R::Memory,
     bytes: usize,
 }
@@ -226,13 +262,24 @@ impl<R: Runtime> Lanes<R> {
 
     /// Runs `work` with a lane of its own. A lane whose work failed is not used again.
     pub fn with<V>(&self, runtime: &R, work: impl FnOnce(&mut Lane<R>) -> Result<V>) -> Result<V> {
-        let idle = self.idle.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).pop();
-        let mut lane = match idle {
-            Some(lane) => lane,
-            None => Lane { stream: runtime.stream()?, memory: runtime.allocate(0)?, bytes: 0 },
+        self.with_some(runtime, 1, |lanes| work(&mut lanes[0]))
+    }
+
+    /// The same with so many lanes.
+    pub fn with_some<V>(&self, runtime: &R, count: usize, work: impl FnOnce(&mut [Lane<R>]) -> Result<V>) -> Result<V> {
+        let idle = || self.idle.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let idle_or_new = |_| match idle().pop() {
+            Some(lane) => Ok(lane),
+            None => Ok(Lane {
+                stream: runtime.stream()?,
+                copies: runtime.stream()?,
+                memory: runtime.allocate(0)?,
+                bytes: 0,
+            }),
         };
-        let result = work(&mut lane)?;
-        self.idle.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).push(lane);
+        let mut lanes = (0..count).map(idle_or_new).collect::<Result<Vec<_>>>()?;
+        let result = work(&mut lanes)?;
+        idle().append(&mut lanes);
         Ok(result)
     }
 }

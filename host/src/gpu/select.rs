@@ -4,6 +4,7 @@
 //! |---|---|---|
 //! | warp | f32, short rows or small k | WarpSelect; long rows in segments, k above 1024 in passes |
 //! | block | many rows | ThresholdSelect, one block a row |
+//! | short | many short rows, small k | ShortSelect, one block a row |
 //! | grid | few long rows | thresholds, filter by many blocks a row, then ThresholdSelect on the survivors |
 //! | list | k beyond shared memory | thresholds, filter, repair, merge sort of the lists in global memory |
 //!
@@ -14,7 +15,7 @@ use half::{bf16, f16};
 use warpann_kernels::keys::{self, Key as _};
 use warpann_kernels::sample::{self, SamplePlan};
 use warpann_kernels::threshold_select as threshold;
-use warpann_kernels::{gather, list_sort, warp_select};
+use warpann_kernels::{gather, list_sort, short_select, warp_select};
 
 use super::dispatch::{self, Method};
 use super::runtime::{Layout, Limits, OnStream, Queue, Runtime, grid};
@@ -55,6 +56,8 @@ type SelectArgs<S> = (
     *mut u32,
     u32,
 );
+/// Arguments of `short_select_*`.
+type ShortArgs<S> = (*const S, *const u32, u64, *const u64, *const u32, u32, u32, u32, u32, *mut S, *mut u32, u32);
 /// Arguments of `row_thresholds_*`.
 type ThresholdsArgs<S> = (
     *const S,
@@ -81,9 +84,10 @@ type RepairArgs<S> =
 /// Arguments of `unpack_lists_*`.
 type UnpackArgs<S> = (*const u64, *const u32, u32, u32, u32, u32, *mut S, *mut u32, u32);
 
-/// The kernels of ThresholdSelect for keys stored as `S` (see `warpann_kernels::threshold_select` and `list_sort`).
+/// The kernels for keys stored as `S` (see `warpann_kernels::threshold_select`, `short_select` and `list_sort`).
 pub struct KeyKernels<S: 'static> {
     select: Kernel<SelectArgs<S>>,
+    short: Kernel<ShortArgs<S>>,
     thresholds: Kernel<ThresholdsArgs<S>>,
     filter: Kernel<FilterArgs<S>>,
     repair: Kernel<RepairArgs<S>>,
@@ -103,11 +107,12 @@ pub trait DeviceKey: Copy + 'static {
 }
 
 macro_rules! device_keys {
-    ($($key:ty, $kernel_key:ident, $warp:literal, $select:ident, $thresholds:ident, $filter:ident, $repair:ident, $unpack:ident;)*) => {$(
+    ($($key:ty, $kernel_key:ident, $warp:literal, $select:ident, $short:ident, $thresholds:ident, $filter:ident, $repair:ident, $unpack:ident;)*) => {$(
         impl DeviceKey for $key {
             type Stored = <keys::$kernel_key as keys::Key>::Stored;
             const KERNELS: KeyKernels<Self::Stored> = KeyKernels {
                 select: threshold::$select,
+                short: short_select::$short,
                 thresholds: threshold::$thresholds,
                 filter: threshold::$filter,
                 repair: threshold::$repair,
@@ -119,12 +124,12 @@ macro_rules! device_keys {
     )*};
 }
 device_keys! {
-    f32, F32Key, true, THRESHOLD_SELECT_F32, ROW_THRESHOLDS_F32, FILTER_ROWS_F32, REPAIR_LISTS_F32, UNPACK_LISTS_F32;
-    f16, F16Key, false, THRESHOLD_SELECT_F16, ROW_THRESHOLDS_F16, FILTER_ROWS_F16, REPAIR_LISTS_F16, UNPACK_LISTS_F16;
-    bf16, Bf16Key, false, THRESHOLD_SELECT_BF16, ROW_THRESHOLDS_BF16, FILTER_ROWS_BF16, REPAIR_LISTS_BF16,
+    f32, F32Key, true, THRESHOLD_SELECT_F32, SHORT_SELECT_F32, ROW_THRESHOLDS_F32, FILTER_ROWS_F32, REPAIR_LISTS_F32, UNPACK_LISTS_F32;
+    f16, F16Key, false, THRESHOLD_SELECT_F16, SHORT_SELECT_F16, ROW_THRESHOLDS_F16, FILTER_ROWS_F16, REPAIR_LISTS_F16, UNPACK_LISTS_F16;
+    bf16, Bf16Key, false, THRESHOLD_SELECT_BF16, SHORT_SELECT_BF16, ROW_THRESHOLDS_BF16, FILTER_ROWS_BF16, REPAIR_LISTS_BF16,
         UNPACK_LISTS_BF16;
-    i32, I32Key, false, THRESHOLD_SELECT_I32, ROW_THRESHOLDS_I32, FILTER_ROWS_I32, REPAIR_LISTS_I32, UNPACK_LISTS_I32;
-    u32, U32Key, false, THRESHOLD_SELECT_U32, ROW_THRESHOLDS_U32, FILTER_ROWS_U32, REPAIR_LISTS_U32, UNPACK_LISTS_U32;
+    i32, I32Key, false, THRESHOLD_SELECT_I32, SHORT_SELECT_I32, ROW_THRESHOLDS_I32, FILTER_ROWS_I32, REPAIR_LISTS_I32, UNPACK_LISTS_I32;
+    u32, U32Key, false, THRESHOLD_SELECT_U32, SHORT_SELECT_U32, ROW_THRESHOLDS_U32, FILTER_ROWS_U32, REPAIR_LISTS_U32, UNPACK_LISTS_U32;
 }
 
 /// Arguments of `gather_*`, in order.
@@ -171,6 +176,21 @@ pub(crate) struct Select<K> {
     pub out_ids: *mut u32,
 }
 
+/// How long the rows of a batch are.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Columns {
+    /// No row is longer.
+    pub most: u32,
+    /// Most are about so long: what decides about the method.
+    pub typical: u32,
+}
+
+impl From<u32> for Columns {
+    fn from(columns: u32) -> Columns {
+        Columns { most: columns, typical: columns }
+    }
+}
+
 /// How a batch is selected from, and where its scratch lies.
 #[derive(Debug, Clone)]
 pub(crate) struct Plan {
@@ -184,6 +204,8 @@ enum Steps {
     Warp { levels: Vec<Level> },
     /// One block of `threads` a row.
     Block { threads: u32, capacity: u32 },
+    /// One block of `threads` a row, which keeps it in registers.
+    Short { threads: u32, capacity: u32 },
     /// Thresholds, filter, and one block a row for the survivors.
     Grid { threads: u32, capacity: u32, split: Split },
     /// Thresholds, filter, repair, and merge sort of the survivors.
@@ -261,9 +283,10 @@ impl Plan {
         Ok(Plan::of_method(layout, rows, columns, k, method, limits))
     }
 
-    /// The plan that the table gives for f32 keys.
-    pub fn by_table(layout: &mut Layout, rows: u32, columns: u32, k: u32, limits: &Limits) -> Plan {
-        Plan::of_method(layout, rows, columns, k, dispatch::choose(&limits.device, rows, columns, k, true), limits)
+    /// The plan that the table gives for f32 keys, in rows of about `typical` of them.
+    pub fn by_table(layout: &mut Layout, rows: u32, columns: Columns, k: u32, limits: &Limits) -> Plan {
+        let method = dispatch::choose(&limits.device, rows, columns.typical, k, true);
+        Plan::of_method(layout, rows, columns.most, k, method, limits)
     }
 
     /// The plan of one method, whatever the table says; a k beyond shared memory is selected by lists all the same.
@@ -276,13 +299,14 @@ impl Plan {
         let fits = threshold::shared_bytes(capacity.min(1 << 24)) <= limits.shared_bytes;
         let steps = match method {
             Method::Warp => Steps::Warp { levels: warp_levels(layout, rows, columns, k, limits) },
-            Method::Block { threads } if fits => Steps::Block { threads, capacity },
+            Method::Short { threads } if fits && k <= short_select::most(threads) => Steps::Short { threads, capacity },
+            Method::Block { threads } | Method::Short { threads } if fits => Steps::Block { threads, capacity },
             Method::Grid if fits => {
                 let split = Split::reserve(layout, rows, columns, capacity, limits);
                 // Few survivors are sorted sooner by few threads.
                 Steps::Grid { threads: if k <= 256 { 256 } else { 512 }, capacity, split }
             }
-            Method::Block { .. } | Method::Grid => {
+            Method::Block { .. } | Method::Short { .. } | Method::Grid => {
                 let capacity = survivors(k, columns, SamplePlan::grid_keys(columns));
                 let split = Split::reserve(layout, rows, columns, capacity, limits);
                 let other_lists = layout.array::<u64>((rows as usize).saturating_mul(capacity as usize));
@@ -397,6 +421,7 @@ pub(crate) unsafe fn enqueue<K: DeviceKey, Q: Queue>(
         match &plan.steps {
             Steps::Warp { levels } => batch.warp(levels),
             &Steps::Block { threads, capacity } => batch.block(threads, capacity, None),
+            &Steps::Short { threads, capacity } => batch.short(threads, capacity),
             &Steps::Grid { threads, capacity, split } => {
                 batch.filter(capacity, split)?;
                 batch.block(threads, capacity, Some(split))
@@ -558,6 +583,29 @@ impl<K: DeviceKey, Q: Queue> Batch<'_, K, Q> {
             what.k,
         );
         // SAFETY: as the caller promises.
+        unsafe { self.queue.launch(kernel, config, args) }
+    }
+
+    /// One block a row, which keeps it in registers.
+    unsafe fn short(&self, threads: u32, capacity: u32) -> Result<()> {
+        let (what, kernel) = (self.what, &K::KERNELS.short);
+        let bytes = threshold::shared_bytes(capacity);
+        let config = self.config(kernel.name(), u64::from(what.rows), threads, bytes)?;
+        let args = (
+            what.keys.cast(),
+            what.ids,
+            what.row_stride,
+            what.starts,
+            what.lengths,
+            what.columns,
+            self.flip(),
+            what.k,
+            capacity,
+            what.out_keys.cast(),
+            what.out_ids,
+            what.k,
+        );
+        // SAFETY: as the caller promises; k is what so many threads serve.
         unsafe { self.queue.launch(kernel, config, args) }
     }
 

@@ -7,10 +7,14 @@
 //! Exact search, assignment and k-means lay out whole sets ([`SetLayout`]); inverted files, whose rows lie in lists, give the parts one
 //! by one ([`Prepared`]).
 
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use cuda_std::launch::LaunchConfig;
 use warpann_kernels::{filter, prepare};
 
 use super::runtime::{Layout, Runtime, grid};
+use crate::flat::check_vectors;
 use crate::select::Best;
 use crate::{Element, ElementType, Metric, Result};
 
@@ -200,24 +204,52 @@ pub(crate) unsafe fn upload_rows<T: Element, R: Runtime>(
     to: *mut u8,
     rows: &[T],
 ) -> Result<()> {
-    if shape.stride() == shape.dim {
-        // SAFETY: as the caller promises.
-        return unsafe { runtime.upload(stream, to, bytemuck::cast_slice(rows)) };
-    }
-    // In pieces, so that padding a large base does not double it on the host.
-    let piece_rows = ((64 << 20) / shape.row_bytes()).max(1);
-    let mut piece = Vec::new();
-    for (number, rows) in rows.chunks(piece_rows * shape.dim).enumerate() {
-        piece.clear();
-        for row in rows.chunks_exact(shape.dim) {
-            piece.extend_from_slice(row);
-            piece.resize(piece.len() + shape.stride() - shape.dim, T::default());
+    let put =
+        |some: Range<usize>, to: &mut [u8]| put_padded(&rows[some.start * shape.dim..some.end * shape.dim], shape, to);
+    // SAFETY: as the caller promises.
+    unsafe { runtime.send(stream, to, rows.len() / shape.dim, shape.row_bytes(), &put) }
+}
+
+/// As [`upload_rows`] for queries that nobody has looked at: whether they are finite is found while they are copied, because memory is read
+/// once for both then. What is uploaded in vain does no harm.
+///
+/// # Errors
+/// Besides the device's, [`Error::NotFinite`](crate::Error::NotFinite) with row and column.
+///
+/// # Safety
+/// As [`upload_rows`].
+pub(crate) unsafe fn upload_queries<T: Element, R: Runtime>(
+    runtime: &R,
+    stream: &R::Stream,
+    shape: Shape,
+    to: *mut u8,
+    queries: &[T],
+) -> Result<()> {
+    let finite = AtomicBool::new(true);
+    let put = |some: Range<usize>, to: &mut [u8]| {
+        let queries = &queries[some.start * shape.dim..some.end * shape.dim];
+        if !T::all_finite(queries) {
+            finite.store(false, Ordering::Relaxed);
         }
-        let to = to.wrapping_add(number * piece_rows * shape.row_bytes());
-        // SAFETY: as the caller promises.
-        unsafe { runtime.upload(stream, to, bytemuck::cast_slice(&piece))? };
+        put_padded(queries, shape, to);
+    };
+    // SAFETY: as the caller promises.
+    unsafe { runtime.send(stream, to, queries.len() / shape.dim, shape.row_bytes(), &put)? };
+    // All threads that wrote it have been waited for.
+    if finite.into_inner() { Ok(()) } else { check_vectors(queries, shape.dim).map(|_| ()) }
+}
+
+/// Copies rows to their places, and zeros behind each.
+fn put_padded<T: Element>(rows: &[T], shape: Shape, to: &mut [u8]) {
+    let to = bytemuck::cast_slice_mut::<u8, T>(to);
+    if shape.stride() == shape.dim {
+        return to.copy_from_slice(rows);
     }
-    Ok(())
+    for (to, row) in to.chunks_exact_mut(shape.stride()).zip(rows.chunks_exact(shape.dim)) {
+        let (components, padding) = to.split_at_mut(shape.dim);
+        components.copy_from_slice(row);
+        padding.fill(T::default());
+    }
 }
 
 /// Makes the f16 copies, norms and bounds of a set whose rows (and centre, if `centred`) are there.

@@ -153,7 +153,8 @@ pub(crate) struct Request<'a> {
     pub(crate) scan: Scan,
 }
 
-/// What a device does for an inverted file. Arguments were checked: whole finite queries, at least one; k ≥ 1.
+/// What a device does for an inverted file. Arguments were checked: whole queries, at least one; k ≥ 1. Where a query is not finite the
+/// device says [`Error::NotFinite`](crate::Error::NotFinite) and leaves the results as they were.
 pub(crate) trait IvfBackend<T: Element>: Send + Sync {
     /// Fills `ids` and `distances` (queries × k, both) with the k best vectors of the probed lists by (canonical distance, lower
     /// id), then [`NONE`](crate::NONE) and the worst distance.

@@ -3,8 +3,7 @@
 use rayon::prelude::*;
 
 use super::{Bitset, IvfIndex, Request};
-use crate::flat::check_results;
-use crate::shards::check_queries;
+use crate::flat::{check_results, check_vectors, check_whole};
 use crate::{Element, Error, NONE, Neighbors, Result};
 
 /// How the lists are read.
@@ -130,7 +129,7 @@ impl<T: Element> IvfIndex<T> {
         if k == 0 {
             return Err(Error::ZeroK);
         }
-        Ok((check_queries(&self.settings.placement, queries, self.dim())?, self.request(options)?))
+        Ok((check_whole(queries, self.dim())?, self.request(options)?))
     }
 
     fn search_checked(
@@ -145,12 +144,13 @@ impl<T: Element> IvfIndex<T> {
             return Ok(());
         }
         if self.is_empty() {
+            check_vectors(queries, self.dim())?;
             ids.fill(NONE);
             distances.fill(self.metric().worst());
             return Ok(());
         }
         let view = self.view(self.trained_for("search")?);
-        self.backend.search(&view, queries, k, request, ids, distances)
+        located(self.backend.search(&view, queries, k, request, ids, distances), queries, self.dim())
     }
 
     /// All vectors in the probed lists of each query whose distance is at most `radius` (similarity: at least).
@@ -163,12 +163,13 @@ impl<T: Element> IvfIndex<T> {
         if radius.is_nan() {
             return Err(Error::BadRadius);
         }
-        let count = check_queries(&self.settings.placement, queries, self.dim())?;
+        let count = check_whole(queries, self.dim())?;
         let request = self.request(options)?;
         if count == 0 || self.is_empty() {
+            check_vectors(queries, self.dim())?;
             return Ok(RangeNeighbors { offsets: vec![0; count + 1], ids: Vec::new(), distances: Vec::new() });
         }
-        self.backend.range_search(&self.view(trained), queries, radius, &request)
+        located(self.backend.range_search(&self.view(trained), queries, radius, &request), queries, self.dim())
     }
 
     fn request<'a>(&self, options: &SearchOptions<'a>) -> Result<Request<'a>> {
@@ -183,4 +184,13 @@ impl<T: Element> IvfIndex<T> {
         }
         Ok(Request { probes, filter: options.filter, scan: options.scan })
     }
+}
+
+/// What a back end returned, with the place in `queries` of the first value that is not finite where it has found one: it sees some of the
+/// queries at a time, and some transformed.
+fn located<T: Element, V>(result: Result<V>, queries: &[T], dim: usize) -> Result<V> {
+    if let Err(Error::NotFinite { .. }) = result {
+        check_vectors(queries, dim)?;
+    }
+    result
 }

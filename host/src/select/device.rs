@@ -535,6 +535,7 @@ mod tests {
         for shape in [(3, 70, 10), (2, 30, 40), (2, 0, 3)] {
             for threads in [32, 128] {
                 check::<K>(shape, best, Some(Method::Block { threads }))?;
+                check::<K>(shape, best, Some(Method::Short { threads }))?;
             }
             check::<K>(shape, best, Some(Method::Grid))?;
             check::<K>(shape, best, None)?;
@@ -584,6 +585,17 @@ mod tests {
         // Sampled thresholds, in one block and in several.
         is_by(&check::<f32>((2, 9000, 20), Best::Smallest, Some(Method::Grid))?, "Grid");
         is_by(&check::<bf16>((1, 9000, 20), Best::Largest, Some(Method::Block { threads: 256 }))?, "Block");
+        Ok(())
+    }
+
+    #[test]
+    fn short_rows() -> Result<()> {
+        // In registers at once; in several turns; as many as a warp's least keys bound; too few keys for all threads; too large a k.
+        is_by(&check::<f32>((3, 4097, 20), Best::Smallest, Some(Method::Short { threads: 128 }))?, "Short");
+        is_by(&check::<f16>((2, 2500, 20), Best::Largest, Some(Method::Short { threads: 32 }))?, "Short");
+        is_by(&check::<i32>((2, 3000, 48), Best::Smallest, Some(Method::Short { threads: 64 }))?, "Short");
+        is_by(&check::<u32>((2, 600, 100), Best::Largest, Some(Method::Short { threads: 512 }))?, "Short");
+        is_by(&check::<f32>((2, 600, 49), Best::Largest, Some(Method::Short { threads: 64 }))?, "Block");
         Ok(())
     }
 

@@ -7,7 +7,7 @@
 use rayon::prelude::*;
 
 use super::merge::comes_before;
-use super::{Grid, Part, flat, merge};
+use super::{Grid, Part, check_queries, flat, merge};
 use crate::ivf::{IvfBackend, RangeNeighbors, Request, View};
 use crate::threads::at_once;
 use crate::{Element, Neighbors, Placement, Result};
@@ -42,7 +42,8 @@ impl<T: Element> IvfBackend<T> for IvfGrid<T> {
         distances: &mut [f32],
     ) -> Result<()> {
         let (dim, metric) = (view.dim, view.distance_metric());
-        let count = queries.len() / dim;
+        // All of them before any device has results.
+        let count = check_queries(self.grid.places.len(), queries, dim)?;
         // Once for all shards, which would make it at the same time.
         view.directory();
         let (views, parts): (Vec<_>, Vec<_>) = self.parts(view, count)?.into_iter().unzip();

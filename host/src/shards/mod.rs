@@ -41,8 +41,8 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 pub(crate) use self::merge::merge;
-use crate::flat::check_vectors;
-use crate::threads::{at_once, pieces};
+use crate::flat::{check_vectors, check_whole};
+use crate::threads::{at_once, worth_threads};
 use crate::{Device, Element, Error, Placement, Result};
 
 /// Queries that are worth a thread: waking one takes as long as a device takes for about so many.
@@ -172,15 +172,12 @@ pub(crate) fn divided<P: Sync, V: Send>(
     at_once(jobs, |(part, place)| work(share(count, part, parts), place)).into_iter().collect()
 }
 
-/// Number of vectors in `queries`, once they are known to be whole and finite. Checked by at least as many threads as will search them, which
-/// are awake then (`threads.rs`): one alone took 0.5 ms for 10,000 × 128, where a search takes 1 to 9.
-pub(crate) fn check_queries<T: Element>(placement: &Placement, queries: &[T], dim: usize) -> Result<usize> {
-    if !queries.len().is_multiple_of(dim) {
-        return Err(Error::RaggedVectors { len: queries.len(), dim });
-    }
-    let count = queries.len() / dim;
-    let searching = placement.devices().len().min(count.div_ceil(QUERIES_PER_REPLICA)).max(1);
-    let parts = searching.max(pieces(size_of_val(queries)));
+/// Number of vectors in `queries`, once they are known to be whole and finite. Checked by at least as many threads as will search them on
+/// so many devices, which are awake then (`threads.rs`): one alone took 0.5 ms for 10,000 × 128, where a search takes 1 to 9.
+pub(crate) fn check_queries<T: Element>(devices: usize, queries: &[T], dim: usize) -> Result<usize> {
+    let count = check_whole(queries, dim)?;
+    let searching = devices.min(count.div_ceil(QUERIES_PER_REPLICA)).max(1);
+    let parts = searching.max(worth_threads(size_of_val(queries)));
     let checked = at_once((0..parts).collect(), |part| {
         let rows = share(count, part, parts);
         check_vectors(&queries[rows.start * dim..rows.end * dim], dim).map_err(|error| match error {

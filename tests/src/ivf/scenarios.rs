@@ -380,6 +380,13 @@ fn errors(device: Device, encoding: Encoding) -> Outcome {
     refused!(index.search(queries, usize::MAX, 1), Error::ResultTooLarge { .. });
     refused!(index.search(&queries[1..], 1, 1), Error::RaggedVectors { .. });
     refused!(index.search(&bad, 1, 1), Error::NotFinite { row: 1, column: 3, .. });
+    refused!(index.range_search(&bad, 1.0, &options), Error::NotFinite { row: 1, column: 3, .. });
+    // So many that devices take them in two halves; the first bad one is named, whoever sees which.
+    let mut many = base[..dim].repeat(2500);
+    many[2400 * dim + 2] = f32::INFINITY;
+    refused!(index.search(&many, 1, 1), Error::NotFinite { row: 2400, column: 2, .. });
+    many[1000 * dim + 1] = f32::NAN;
+    refused!(index.search(&many, 1, 1), Error::NotFinite { row: 1000, column: 1, .. });
     refused!(index.range_search(queries, f32::NAN, &options), Error::BadRadius);
     let (mut slots, mut distances) = ([0; 4], [0.0; 3]);
     let short = index.search_into(queries, 2, &options, &mut slots, &mut distances);

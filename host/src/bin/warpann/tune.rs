@@ -10,7 +10,7 @@ use crate::bench::random;
 use crate::report::{Failure, Out, Outcome};
 
 const ROWS: [usize; 5] = [1, 16, 128, 1_000, 10_000];
-const COLUMNS: [usize; 8] = [256, 1_000, 4_000, 16_000, 64_000, 128_000, 1_000_000, 16_000_000];
+const COLUMNS: [usize; 10] = [256, 1_000, 2_000, 4_000, 8_000, 16_000, 64_000, 128_000, 1_000_000, 16_000_000];
 const K: [usize; 7] = [1, 10, 32, 100, 256, 1_000, 2_048];
 /// Keys of the largest batch: rows and columns beyond it are left out.
 const MOST_KEYS: usize = 1_280_000_000;
@@ -45,7 +45,7 @@ pub fn tune(index: usize, repeat: usize, table: Option<&Path>, out: &Out) -> Out
             let read = bench.read(repeat)?.median();
             for k in K.into_iter().filter(|&k| k <= columns) {
                 let mut times = Vec::new();
-                for method in Method::ALL {
+                for method in Method::ALL.into_iter().filter(|method| method.serves(k)) {
                     times.push((method, bench.select_by(k, method, repeat)?.median()));
                 }
                 let fastest = |warp: bool| {

@@ -9,11 +9,11 @@ use warpann_kernels::list_scan::{self, TILE_ROWS};
 use warpann_kernels::{NO_ROW, code_bounds, pairs, prepare};
 
 use super::super::runtime::{Layout, OnStream, Runtime};
-use super::super::sets::{Prepared, Unprepared, blocks, greatest_of, prepare_rows};
+use super::super::sets::{Prepared, Shape, Unprepared, blocks, greatest_of, prepare_rows, upload_rows};
 use super::super::tables::{self, Terms};
 use crate::ivf::View;
 use crate::ivf::codec::Codec;
-use crate::{Element, Error, Metric, Result};
+use crate::{Element, ElementType, Error, Metric, Result};
 
 /// Bytes that are arranged on the host before they are uploaded.
 const STAGING: usize = 64 << 20;
@@ -323,7 +323,13 @@ impl<R: Runtime> Resident<R> {
         unsafe {
             runtime.upload(stream, image.starts.cast(), bytemuck::cast_slice(&storage.starts))?;
             runtime.upload(stream, image.lengths.cast(), bytemuck::cast_slice(&storage.lengths))?;
-            upload_padded(runtime, stream, image.centroids.cast(), view.centroids, dim, stride)?;
+            upload_rows(
+                runtime,
+                stream,
+                Shape { element: ElementType::F32, metric: view.metric, dim },
+                image.centroids.cast(),
+                view.centroids,
+            )?;
             if l2 {
                 let mut centre = middle::<T>(view);
                 centre.resize(stride, 0.0);
@@ -384,30 +390,6 @@ impl<R: Runtime> Resident<R> {
 fn any_row<'a, T: Element>(view: &View<'a, T>, list: usize) -> &'a [u8] {
     let lists = view.list_count();
     (0..lists).map(|on| view.codes((list + on) % lists)).find(|codes| !codes.is_empty()).unwrap_or(&[])
-}
-
-/// Uploads rows of `dim` f32 components, zero-padded to `stride`.
-///
-/// # Safety
-/// `to` has room for them.
-pub(super) unsafe fn upload_padded<R: Runtime>(
-    runtime: &R,
-    stream: &R::Stream,
-    to: *mut u8,
-    rows: &[f32],
-    dim: usize,
-    stride: usize,
-) -> Result<()> {
-    if dim == stride {
-        // SAFETY: as the caller promises.
-        return unsafe { runtime.upload(stream, to, bytemuck::cast_slice(rows)) };
-    }
-    let mut padded = vec![0.0f32; rows.len() / dim * stride];
-    for (to, row) in padded.chunks_exact_mut(stride).zip(rows.chunks_exact(dim)) {
-        to[..dim].copy_from_slice(row);
-    }
-    // SAFETY: as the caller promises.
-    unsafe { runtime.upload(stream, to, bytemuck::cast_slice(&padded)) }
 }
 
 /// The mean of the centroids, each counted as often as its list has vectors; whole numbers where the vectors are, so that f16 still holds

@@ -5,6 +5,7 @@ use warpann_kernels::list_scan::TILE_ROWS;
 use warpann_kernels::{pairs, prepare};
 
 use super::super::runtime::{Layout, Limits, Runtime};
+use super::super::select::Columns;
 use super::super::tables::{Precision, TablePlan};
 use super::image::{Resident, Stored};
 use super::stage::{Stage, selected, selected_probes};
@@ -12,8 +13,11 @@ use crate::{ElementType, Result};
 
 /// Pairs a list, on average, up to which tiles of 16 queries are used.
 const SMALL_TILES: u64 = 12;
-/// Pairs a list, times the square of the number of sub-quantizers, up to which codes are scanned by tables.
-const TABLES_UP_TO: u64 = 30_720;
+/// Pairs a list, times the number of sub-quantizers, up to which codes are scanned by tables; to make those of a query costs as much as to
+/// scan so many rows by them; and the number of sub-quantizers beyond which all that falls.
+const TABLES_UP_TO: u64 = 625;
+const TABLE_ROWS: u64 = 2_440;
+const MANY_SUB_QUANTIZERS: u32 = 32;
 /// Rows that are scored before a limit, for each candidate wanted; the least number of lists; and how many times more lists make
 /// appending pay.
 const DENSE_ROWS: u64 = 16;
@@ -137,7 +141,7 @@ impl SearchPlan {
             coarse: Stage::reserve(
                 &mut layout,
                 ask.queries,
-                image.lists,
+                image.lists.into(),
                 ask.probes,
                 selected_probes(ask.probes, image.lists, ask.attempt),
                 limits,
@@ -157,11 +161,11 @@ impl SearchPlan {
             row_starts: layout.array::<u64>(queries + 1),
             grouped: layout.array::<U32x4>(pair_count),
             items: layout.array::<U32x4>(resident.most_items(ask)),
-            scores: layout.array::<f32>(queries.saturating_mul(columns as usize)),
+            scores: layout.array::<f32>(queries.saturating_mul(columns.most as usize)),
             tables,
             fine: {
                 let reserve = if appends { Stage::reserve_appended } else { Stage::reserve };
-                let selected = selected(ask.k, columns, ask.attempt);
+                let selected = selected(ask.k, columns.most, ask.attempt);
                 reserve(&mut layout, ask.queries, columns, ask.k, selected, limits)
             },
             results: layout.array::<u32>(result_words(queries, ask.k as usize)),
@@ -184,11 +188,13 @@ pub(super) fn result_words(queries: usize, k: usize) -> usize {
 }
 
 impl<R: Runtime> Resident<R> {
-    /// Scores of a query with so many probes, at most.
-    pub fn columns(&self, probes: u32) -> u32 {
+    /// Scores of a query with so many probes: at most, where they are the longest lists, and about.
+    pub fn columns(&self, probes: u32) -> Columns {
         let at = (probes as usize).min(self.longest.len());
         // The rows of the storage are u32, and these are some of them.
-        at.checked_sub(1).map_or(0, |last| self.longest[last] as u32).max(1)
+        let most = at.checked_sub(1).map_or(0, |last| self.longest[last] as u32).max(1);
+        let average = u64::from(self.image.rows) * at as u64 / u64::from(self.image.lists.max(1));
+        Columns { most, typical: (average as u32).clamp(1, most) }
     }
 
     /// Probes whose scores are all kept: all, unless there are so many that appending pays ([`list_scan`]).
@@ -199,21 +205,29 @@ impl<R: Runtime> Resident<R> {
         if self.small_tiles(ask) || ask.probes < dense.saturating_mul(APPEND_FROM) { ask.probes } else { dense }
     }
 
-    /// Whether codes of so many pairs are scanned sooner by lookup tables, query by query: up to a number of pairs a list that is
-    /// smaller the more sub-quantizers there are. Measured on an H200, 1,000,000 vectors of 128 components in 4096 lists, k = 10, ms by
-    /// tables and by lists:
+    /// Whether codes are scanned sooner by lookup tables, query by query, than list by list: tables cost a query, and rows to scan a pair;
+    /// lists cost the decoding of all their rows. Measured on an H200, 2026-11-22, 1,000,000 vectors of 128 components in 4096 lists, k = 10,
+    /// ms by tables and by lists:
     ///
-    /// | pairs a list | 8 bytes | 16 bytes | 32 bytes | 64 bytes |
+    /// | queries, probes | 8 bytes | 16 bytes | 32 bytes | 64 bytes |
     /// |---|---|---|---|---|
-    /// | 8 (1,024 queries, 32 probes) | 0.33, 0.56 | 0.32, 0.53 | 0.40, 0.53 | 0.57, 0.41 |
-    /// | 19 (2,500, 32) | 0.57, 0.92 | 0.66, 0.93 | 0.75, 0.84 | 1.20, 0.78 |
-    /// | 39 (10,000, 16) | 1.5, 1.7 | 1.5, 1.7 | 1.9, 1.7 | 2.8, 1.6 |
-    /// | 78 (10,000, 32) | 1.7, 2.0 | 1.9, 1.9 | 2.4, 1.9 | 4.4, 1.9 |
-    /// | 312 (10,000, 128) | 3.4, 3.4 | 4.1, 3.2 | 6.6, 3.5 | 12.7, 2.8 |
+    /// | 256, 64 | 0.16, 0.29 | 0.18, 0.32 | 0.22, 0.33 | 0.31, 0.26 |
+    /// | 1,024, 8 | 0.19, 0.31 | 0.21, 0.32 | 0.24, 0.33 | 0.29, 0.27 |
+    /// | 1,024, 64 | 0.38, 0.66 | 0.42, 0.70 | 0.56, 0.72 | 0.86, 0.57 |
+    /// | 2,500, 16 | 0.38, 0.55 | 0.42, 0.56 | 0.51, 0.56 | 0.70, 0.47 |
+    /// | 2,500, 32 | 0.48, 0.61 | 0.54, 0.62 | 0.70, 0.61 | 1.06, 0.52 |
+    /// | 10,000, 1 | 0.84, 0.86 | 0.86, 0.82 | 1.02, 0.84 | 1.36, 0.81 |
+    /// | 10,000, 8 | 0.94, 0.94 | 0.98, 0.94 | 1.23, 0.94 | 1.80, 0.88 |
+    /// | 10,000, 32 | 1.38, 1.28 | 1.55, 1.27 | 2.29, 1.26 | 3.99, 1.15 |
     pub fn tables_pay(&self, queries: usize, probes: u32) -> bool {
         let Stored::Codes(codes) = self.image.stored else { return false };
-        let pairs = queries as u64 * u64::from(probes);
-        pairs.saturating_mul(u64::from(codes.sub_quantizers).pow(2)) <= TABLES_UP_TO * u64::from(self.image.lists)
+        let (queries, lists) = (queries as u64, u64::from(self.image.lists.max(1)));
+        let average = (u64::from(self.image.rows) / lists).max(1);
+        let pairs = queries * u64::from(probes) + queries * TABLE_ROWS / average;
+        // Codes of two components a byte are decoded fastest, and tables of so many sub-quantizers leave room for few blocks.
+        let many = u64::from(codes.sub_quantizers.max(MANY_SUB_QUANTIZERS)).pow(2);
+        let cost = pairs.saturating_mul(u64::from(codes.sub_quantizers)).saturating_mul(many);
+        cost <= TABLES_UP_TO * lists * u64::from(MANY_SUB_QUANTIZERS).pow(2)
     }
 
     pub fn small_tiles(&self, ask: Ask) -> bool {

@@ -43,6 +43,8 @@ macro_rules! scan_kernel {
 pub(super) struct Search<'a, R: Runtime> {
     pub runtime: &'a R,
     pub stream: &'a R::Stream,
+    /// For copies that come before the search.
+    pub copies: &'a R::Stream,
     pub resident: &'a Resident<R>,
     pub element: ElementType,
     pub plan: &'a SearchPlan,
@@ -101,15 +103,14 @@ impl<R: Runtime> Search<'_, R> {
         Found { keys: keys.cast(), ranks: keys.wrapping_add(queries * self.plan.ask.k as usize), flags }
     }
 
-    /// Launches the whole search. The results hold, for each query, whether its probes and whether its neighbours lack a certificate,
-    /// then k distances and k ranks.
+    /// Launches what comes after [`Self::probe`] of all queries. The results hold, for each query, whether its probes and whether its
+    /// neighbours lack a certificate, then k distances and k ranks.
     ///
     /// # Safety
-    /// Queries and filter are uploaded, and the scratch has what the plan reserved.
+    /// As [`Self::probe`], and the filter is uploaded.
     pub unsafe fn run(&self) -> Result<()> {
         // SAFETY: as the caller promises; each step finds what the ones before wrote.
         unsafe {
-            self.probe()?;
             let (dense, all) = (self.plan.ask.dense_probes, self.plan.ask.probes);
             self.group(0..dense, std::ptr::null())?;
             self.scan(None)?;
@@ -142,28 +143,31 @@ impl<R: Runtime> Search<'_, R> {
         self.at::<u32>(self.plan.results).wrapping_add((2 + 2 * ask.k as usize) * ask.queries as usize)
     }
 
-    /// Makes queries ready and finds their probes.
+    /// Makes some of the queries ready and finds their probes.
     ///
     /// # Safety
-    /// As [`Self::run`].
-    pub unsafe fn probe(&self) -> Result<()> {
+    /// These queries are uploaded, and the scratch has what the plan reserved.
+    pub unsafe fn probe(&self, of: Range<u32>) -> Result<()> {
         let (plan, image) = (self.plan, &self.resident.image);
-        let queries = plan.ask.queries;
+        let (first, queries) = (of.start as usize, of.len() as u32);
         let parts = [plan.copies, plan.factors, plan.errors, plan.shifts];
         let element = if plan.wide.is_some() { self.element } else { self.query_element() };
+        let stride = image.stride() as usize;
+        let wide = self.coarse_queries().wrapping_add(first * stride);
         // SAFETY: as the caller promises.
         unsafe {
-            self.prepare(element, self.queries(), image.metric_code(), image.greatest, parts)?;
+            let own = self.queries().wrapping_add(first * stride * element.size());
+            self.prepare(of.clone(), element, own, image.metric_code(), image.greatest, parts)?;
             let [copies, factors, errors, shifts] = match plan.coarse_copies {
                 None => parts,
                 Some(parts) => {
                     let greatest = image.greatest.wrapping_add(1);
-                    let wide = self.coarse_queries().cast();
-                    self.prepare(ElementType::F32, wide, image.probe_metric_code(), greatest, parts)?;
+                    self.prepare(of, ElementType::F32, wide.cast(), image.probe_metric_code(), greatest, parts)?;
                     parts
                 }
             };
             let row_stride = pairs::padded(image.lists);
+            let scores = self.at::<f32>(plan.coarse_scores).wrapping_add(first * row_stride as usize);
             let small = queries <= 16;
             let tiles = queries.div_ceil(if small { 16 } else { 64 });
             let cuts = (self.runtime.limits().multiprocessors * 2).div_ceil(tiles.max(1));
@@ -179,8 +183,8 @@ impl<R: Runtime> Search<'_, R> {
             );
             let items = u64::from(tiles) * u64::from(image.lists.div_ceil(item_rows));
             let args = (
-                self.at::<u16>(copies).cast_const(),
-                self.at::<f32>(factors).cast_const(),
+                self.at::<u16>(copies).wrapping_add(first * image.copy_stride as usize).cast_const(),
+                self.at::<f32>(factors).wrapping_add(first).cast_const(),
                 queries,
                 image.copy_stride,
                 std::ptr::null::<U32x4>(),
@@ -194,7 +198,7 @@ impl<R: Runtime> Search<'_, R> {
                 image.centroid_values.cast_const(),
                 null,
                 null,
-                self.at::<f32>(plan.coarse_scores),
+                scores,
                 std::ptr::null_mut::<u32>(),
                 std::ptr::null_mut::<u32>(),
                 0,
@@ -207,7 +211,7 @@ impl<R: Runtime> Search<'_, R> {
                 args,
             )?;
             let from = Candidates {
-                scores: self.at(plan.coarse_scores),
+                scores,
                 row_stride: u64::from(row_stride),
                 row_starts: std::ptr::null(),
                 nprobe: 1,
@@ -220,23 +224,32 @@ impl<R: Runtime> Search<'_, R> {
                 live_rows: null,
                 row_count: image.lists,
                 metric: image.probe_metric_code(),
-                shifts: self.at(shifts),
+                shifts: self.at::<f32>(shifts).wrapping_add(first),
                 // The second half is of the centroids.
-                errors: self.at::<f32>(errors).wrapping_add(queries as usize),
+                errors: self.at::<f32>(errors).wrapping_add(plan.ask.queries as usize + first),
             };
+            let probes = self.at::<u32>(plan.probes).wrapping_add(first * plan.ask.probes as usize);
+            let flags = self.at::<u32>(plan.results).wrapping_add(first);
             if plan.ask.attempt == 0 {
-                let vectors = (self.coarse_queries(), image.centroids.cast_const(), image.stride());
-                let to = (self.at::<u32>(plan.probes), self.at::<u32>(plan.results));
-                return plan.coarse.settle(self.runtime, self.stream, self.start, queries, &from, vectors, to);
+                let vectors = (wide, image.centroids.cast_const(), image.stride());
+                return plan.coarse.settle(
+                    self.runtime,
+                    self.stream,
+                    self.start,
+                    queries,
+                    &from,
+                    vectors,
+                    (probes, flags),
+                );
             }
             let vectors = Vectors::Rows {
                 element: ElementType::F32,
-                queries: self.coarse_queries().cast(),
+                queries: wide.cast(),
                 rows: image.centroids.cast_const().cast(),
                 stride: image.stride(),
             };
-            let to =
-                Found { keys: self.at(plan.probe_keys), ranks: self.at(plan.probes), flags: self.at(plan.results) };
+            let keys = self.at::<f32>(plan.probe_keys).wrapping_add(first * plan.ask.probes as usize);
+            let to = Found { keys, ranks: probes, flags };
             plan.coarse.run(self.runtime, self.stream, self.start, queries, &from, &vectors, to)
         }
     }
@@ -271,12 +284,13 @@ impl<R: Runtime> Search<'_, R> {
         list_scan::shared_bytes(tile, self.resident.image.copy_stride / list_scan::CHUNK)
     }
 
-    /// f16 copies and what goes with them.
+    /// f16 copies of queries and what goes with them.
     ///
     /// # Safety
-    /// As [`Self::run`]; `parts` are copies, factors, errors and shifts.
+    /// As [`Self::probe`]; `rows` are these queries, `parts` copies, factors, errors and shifts of all.
     unsafe fn prepare(
         &self,
+        of: Range<u32>,
         element: ElementType,
         rows: *const u8,
         metric: u32,
@@ -284,7 +298,7 @@ impl<R: Runtime> Search<'_, R> {
         parts: [usize; 4],
     ) -> Result<()> {
         let image = &self.resident.image;
-        let queries = self.plan.ask.queries;
+        let (first, queries) = (of.start as usize, of.len() as u32);
         let [copies, factors, errors, shifts] = parts;
         macro_rules! by_element {
             ($(($name:ident, $stored:ty, $q:ident, $kernel:ident, $r:ident, $rh:ident, $f:ident, $fh:ident))*) => {
@@ -294,8 +308,10 @@ impl<R: Runtime> Search<'_, R> {
                         let config = blocks(kernel.name(), u64::from(queries), query_kernels::WARPS_PER_BLOCK)?;
                         let args = (
                             rows.cast::<$stored>(), queries, image.stride(), image.centre.cast_const(), metric, greatest,
-                            self.at::<u16>(copies), image.copy_stride, self.at::<f32>(factors),
-                            image.bounds.cast_const(), self.at::<f32>(errors), self.at::<f32>(shifts),
+                            self.at::<u16>(copies).wrapping_add(first * image.copy_stride as usize), image.copy_stride,
+                            self.at::<f32>(factors).wrapping_add(first), image.bounds.cast_const(),
+                            self.at::<f32>(errors).wrapping_add(first), self.plan.ask.queries,
+                            self.at::<f32>(shifts).wrapping_add(first),
                         );
                         // SAFETY: as the caller promises.
                         unsafe { self.runtime.launch(self.stream, kernel, config, args) }

@@ -7,7 +7,7 @@ use cuda_std::launch::LaunchConfig;
 use warpann_kernels::{pairs, rerank};
 
 use super::super::runtime::{Layout, Limits, Runtime, grid};
-use super::super::select::{Plan, Select, select};
+use super::super::select::{Columns, Plan, Select, select};
 use super::super::sets::blocks;
 use super::image::Codes;
 use crate::select::Best;
@@ -135,8 +135,15 @@ impl Appended {
 }
 
 impl Stage {
-    /// Plans a stage for `queries` rows of at most `columns` scores of which `selected` are re-ranked.
-    pub fn reserve(layout: &mut Layout, queries: u32, columns: u32, k: u32, selected: u32, limits: &Limits) -> Stage {
+    /// Plans a stage for `queries` rows of `columns` scores of which `selected` are re-ranked.
+    pub fn reserve(
+        layout: &mut Layout,
+        queries: u32,
+        columns: Columns,
+        k: u32,
+        selected: u32,
+        limits: &Limits,
+    ) -> Stage {
         let slots = (queries as usize).saturating_mul(selected as usize);
         let select = Plan::by_table(layout, queries, columns, selected, limits);
         let scores = layout.array::<f32>(slots);
@@ -144,16 +151,16 @@ impl Stage {
         let sorts = selected <= SORTED && rerank::shared_bytes(selected) <= limits.shared_bytes;
         let unsorted = (!sorts).then(|| {
             let (keys, ranks) = (layout.array::<f32>(slots), layout.array::<u32>(slots));
-            (keys, ranks, Plan::by_table(layout, queries, selected, k, limits))
+            (keys, ranks, Plan::by_table(layout, queries, selected.into(), k, limits))
         });
-        Stage { k, columns, selected, select, scores, places, unsorted, appended: None }
+        Stage { k, columns: columns.most, selected, select, scores, places, unsorted, appended: None }
     }
 
     /// As [`Self::reserve`], for rows that are selected from first, and candidates that are appended to the selected.
     pub fn reserve_appended(
         layout: &mut Layout,
         queries: u32,
-        columns: u32,
+        columns: Columns,
         k: u32,
         selected: u32,
         limits: &Limits,
@@ -166,7 +173,7 @@ impl Stage {
             scores: layout.array::<f32>(list),
             places: layout.array::<u32>(list),
             limits: layout.array::<f32>(queries as usize),
-            select: Plan::by_table(layout, queries, capacity, selected, limits),
+            select: Plan::by_table(layout, queries, capacity.into(), selected, limits),
             best_scores: layout.array::<f32>(best),
             best_places: layout.array::<u32>(best),
         };
