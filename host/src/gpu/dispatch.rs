@@ -51,8 +51,8 @@ impl Method {
 
 impl Method {
     /// Whether it selects `k` in a way of its own.
-    pub fn serves(self, k: usize) -> bool {
-        !matches!(self, Method::Short { threads } if k > short_select::most(threads) as usize)
+    pub fn serves(self, k: u32) -> bool {
+        !matches!(self, Method::Short { threads } if k > short_select::most(threads))
     }
 }
 

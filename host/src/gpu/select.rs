@@ -299,7 +299,7 @@ impl Plan {
         let fits = threshold::shared_bytes(capacity.min(1 << 24)) <= limits.shared_bytes;
         let steps = match method {
             Method::Warp => Steps::Warp { levels: warp_levels(layout, rows, columns, k, limits) },
-            Method::Short { threads } if fits && k <= short_select::most(threads) => Steps::Short { threads, capacity },
+            Method::Short { threads } if fits && method.serves(k) => Steps::Short { threads, capacity },
             Method::Block { threads } | Method::Short { threads } if fits => Steps::Block { threads, capacity },
             Method::Grid if fits => {
                 let split = Split::reserve(layout, rows, columns, capacity, limits);

@@ -45,7 +45,7 @@ pub fn tune(index: usize, repeat: usize, table: Option<&Path>, out: &Out) -> Out
             let read = bench.read(repeat)?.median();
             for k in K.into_iter().filter(|&k| k <= columns) {
                 let mut times = Vec::new();
-                for method in Method::ALL.into_iter().filter(|method| method.serves(k)) {
+                for method in Method::ALL.into_iter().filter(|method| method.serves(k as u32)) {
                     times.push((method, bench.select_by(k, method, repeat)?.median()));
                 }
                 let fastest = |warp: bool| {
