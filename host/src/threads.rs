@@ -9,7 +9,7 @@
 //! A search by several devices lasts a few milliseconds, and starting threads for it took a good part of one. A thread that sleeps is woken
 //! sooner, and one that has not fallen asleep yet begins at once: so the steps of a search (the check of the queries, the devices, the copies)
 //! pay for waking once. Where there are CPUs to spare a thread waits awake for as long as a search of 10,000 queries takes: searches one after
-//! the other never wake one (flat, 16 lists, H200: 0.84 ms for 0.88; 32 bytes a code: 1.11 for 1.19). There are as many threads as were
+//! the other never wake one (flat, 16 lists, H200: 0.84 ms for 0.88). There are as many threads as were
 //! at work at the same time; they end with the program.
 //!
 //! Median µs until the last job begins, and from the end of the last until the caller goes on; a virtual machine of 64 CPU threads,

@@ -17,17 +17,17 @@
 //! Floor: one read of the row. Per key a load, a minimum and a comparison; per row 15 shuffles, three barriers, and survivors² / threads
 //! comparisons. ThresholdSelect, which samples a row and sorts the sample and the survivors by whole blocks, has a dozen barriers.
 //!
-//! Milliseconds for 10,000 rows of f32, H200, 2026-11-22, and the fewest in which a kernel that does nothing else reads them:
+//! Milliseconds for 10,000 rows of f32, H200, 2026-11-22, revision 7240808, and those in which a kernel that does nothing else reads them:
 //!
 //! | keys a row | k = 10 | k = 32 | reading | threads |
 //! |---|---|---|---|---|
-//! | 1,000 | 0.026 | 0.044 | 0.026 | 32, 64 |
-//! | 4,000 | 0.061 | 0.079 | 0.055 | 128 |
-//! | 8,000 | 0.115 | 0.132 | 0.090 | 256 |
-//! | 16,000 | 0.233 | 0.246 | 0.160 | 256 |
+//! | 1,000 | 0.025 | 0.045 | 0.026 | 32, 64 |
+//! | 4,000 | 0.065 | 0.084 | 0.055 | 128, 64 |
+//! | 8,000 | 0.119 | 0.137 | 0.091 | 128 |
+//! | 16,000 | 0.231 | 0.246 | 0.159 | 256 |
 //!
-//! 5,000 rows of 4,096 scores of centroids, k = 24: 0.036 for ThresholdSelect's 0.063; with 256 or 512 threads, which hold fewer keys each
-//! and wait for each other longer, 0.054 and more.
+//! A draft of it with 64 registers took 0.036 for 5,000 rows of 4,096 scores of centroids, k = 24, where ThresholdSelect takes 0.063; with
+//! 256 threads, which hold fewer keys each and wait for each other longer, 0.054.
 
 use cuda_std::warp::FULL_MASK;
 use cuda_std::{global, kernel, thread, unroll, warp};

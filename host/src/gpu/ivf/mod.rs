@@ -11,10 +11,10 @@
 //! certificate, and turns ranks into ids.
 //!
 //! # What hides behind what
-//! Of a search of 10,000 queries that takes 0.85 ms on an H200 (flat, 16 of 4096 lists, 2026-11-22), kernels take 0.5 ms. Queries are copied
-//! in three parts, and each part's probes are found while the next is copied; whether they are finite is seen in the same pass. With two
-//! lanes instead, a half of the queries each, the list scan takes 220 µs for 143, because both halves read nearly every list: 0.89 ms. More
-//! than three parts lose more to launches and to waking threads than they hide (five: 1.4 ms).
+//! Queries are copied in three parts, and each part's probes are found while the next is copied; whether they are finite is seen in the
+//! same pass. Flat, 10,000 queries, 16 of 4096 lists, H200, 2026-11-22: kernels take 0.49 ms of 0.83 (drafts of this revision; two parts).
+//! Two lanes, a half of the queries each, scan the lists twice, in 220 µs for 143, and hide the results as well: as fast with 16 lists (0.83
+//! to 0.86 ms both), faster with one (0.70 for 0.75), slower with 64 (1.36 for 1.32). Five parts took 1.4 ms where two took 0.93 to 1.0.
 
 mod image;
 mod plan;
