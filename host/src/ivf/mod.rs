@@ -240,7 +240,7 @@ impl<T: Element> IvfIndexBuilder<T> {
         self
     }
 
-    /// Iterations of the k-means that finds the centroids; 10 unless set.
+    /// Iterations of the k-means that finds the centroids; 20 unless set.
     pub fn iterations(mut self, iterations: usize) -> Self {
         self.settings.iterations = iterations;
         self
@@ -302,7 +302,7 @@ impl<T: Element> IvfIndex<T> {
                 placement: Placement::default(),
                 budget: None,
                 seed: 1,
-                iterations: 10,
+                iterations: 20,
                 points_per_centroid: 256,
                 simd: true,
             },
