@@ -239,6 +239,17 @@ impl KMeans {
         weights: Option<&[f32]>,
         watch: &mut dyn FnMut(&Progress),
     ) -> Result<Clustering> {
+        T::cluster(self, rows, dim, weights, watch)
+    }
+
+    /// [`train_watched`](Self::train_watched), which calls it through [`crate::once`].
+    pub(crate) fn cluster<T: Element>(
+        &self,
+        rows: &[T],
+        dim: usize,
+        weights: Option<&[f32]>,
+        watch: &mut dyn FnMut(&Progress),
+    ) -> Result<Clustering> {
         let count = self.check(rows, dim, weights)?;
         let mut random = Random::new(self.seed);
         let wanted = self.points_per_centroid.map(|points| points.max(1).saturating_mul(self.clusters));
@@ -451,6 +462,18 @@ pub(crate) fn assign_rows<T: Element>(
     if rows.is_empty() {
         return Ok(Vec::new());
     }
+    T::assign(placement, metric, rows, dim, centroids, budget)
+}
+
+/// [`assign_rows`], which calls it through [`crate::once`], for a row at least.
+pub(crate) fn assign_on<T: Element>(
+    placement: &Placement,
+    metric: Assign,
+    rows: &[T],
+    dim: usize,
+    centroids: &[f32],
+    budget: Option<u64>,
+) -> Result<Vec<u32>> {
     let labels = by_rows(placement, rows.len() / dim, |part, device| {
         let rows = &rows[part.start * dim..part.end * dim];
         let on = |device| crate::gpu::assign_rows(device, metric, rows, dim, centroids, budget);

@@ -17,6 +17,8 @@ use crate::cpu::simd::Isa;
 
 /// Points whose D² are added up together.
 const BLOCK: usize = 1024;
+/// Components that are worth a task of their own: fewer are done before another thread is awake.
+const TASK: usize = 1 << 16;
 /// Points a centroid that k-means++ looks at.
 pub(super) const SAMPLE: usize = 64;
 
@@ -92,7 +94,8 @@ pub(super) fn plus_plus<T: Element>(
     let mut centroids = Vec::with_capacity(clusters * dim);
     let mut totals = vec![0.0; count.div_ceil(BLOCK)];
     for _ in 0..clusters {
-        masses.par_chunks(BLOCK).zip(&mut totals).for_each(|(masses, total)| *total = masses.iter().sum());
+        let blocks = masses.par_chunks(BLOCK).zip(&mut totals).with_min_len(TASK / BLOCK);
+        blocks.for_each(|(masses, total)| *total = masses.iter().sum());
         let next = draw(&masses, &totals, random.unit())
             .or_else(|| chosen.iter().position(|chosen| !chosen))
             .unwrap_or_default();
@@ -104,7 +107,8 @@ pub(super) fn plus_plus<T: Element>(
             *distance = distance.min(exact::sum(isa, Term::SquaredDifference, &wide, row));
             *mass = weight(point) * *distance;
         };
-        distances.par_iter_mut().zip(&mut masses).enumerate().with_min_len(64).for_each(|(p, (d, m))| update(p, d, m));
+        let each = distances.par_iter_mut().zip(&mut masses).enumerate().with_min_len(TASK / dim.min(TASK));
+        each.for_each(|(point, (distance, mass))| update(point, distance, mass));
     }
     centroids
 }

@@ -108,17 +108,27 @@ pub(super) fn codebooks(settings: &PqTraining, rows: &[f32], dim: usize) -> Resu
     let width = dim / parts;
     // One sample for all: sub-vectors of other rows are never copied.
     let places = settings.sample(rows.len() / dim);
-    let start = if width <= SPREAD_WIDTH { Start::PlusPlus } else { Start::Random };
+    let sub_vectors = |part: usize| -> Vec<f32> {
+        places.iter().flat_map(|&row| &rows[row * dim + part * width..][..width]).copied().collect()
+    };
+    let kmeans = |part: usize| {
+        let seed = settings.seed.wrapping_add(part as u64);
+        KMeans::new(codewords).seed(seed).points_per_centroid(None)
+    };
+    // k-means++ of one sub-quantizer is the work of one thread: all of them at once, before a GPU gets to work.
+    let spread = |part: usize| {
+        let first = kmeans(part).start(Start::PlusPlus).iterations(0).device(Device::Cpu);
+        Ok(Start::Given(first.train(&sub_vectors(part), width)?.centroids))
+    };
+    let starts = if width <= SPREAD_WIDTH {
+        (0..parts).into_par_iter().map(spread).collect::<Result<Vec<_>>>()?
+    } else {
+        vec![Start::Random; parts]
+    };
     let train = |part: usize, device: Device| -> Result<(Vec<f32>, Device)> {
-        let points = places.iter().flat_map(|&row| &rows[row * dim + part * width..][..width]);
-        let points: Vec<f32> = points.copied().collect();
-        let mut clustering = KMeans::new(codewords)
-            .iterations(settings.iterations)
-            .seed(settings.seed.wrapping_add(part as u64))
-            .start(start.clone())
-            .points_per_centroid(None)
-            .device(device)
-            .train(&points, width)?;
+        let points = sub_vectors(part);
+        let run = kmeans(part).start(starts[part].clone()).iterations(settings.iterations).device(device);
+        let mut clustering = run.train(&points, width)?;
         if settings.lengthen {
             lengthen(&mut clustering, &points);
         }
