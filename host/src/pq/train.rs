@@ -95,7 +95,8 @@ impl PqTraining {
 }
 
 /// Components of sub-vectors up to which k-means starts from points that k-means++ spreads. 256 random ones lie so unevenly in two
-/// dimensions that 25 iterations do not mend it: 1.4 times the error on SIFT vectors. From eight components on they are as good.
+/// dimensions that 25 iterations do not mend it: on SIFT vectors that has 1.4 times the error (64 bytes: 10-NN recall .892 for .911; 32 bytes,
+/// four components: .783 for .786). From eight components on random starts are as good.
 const SPREAD_WIDTH: usize = 4;
 /// Times that codewords are made longer, at most.
 const MOST_LENGTHENED: f64 = 1.25;
