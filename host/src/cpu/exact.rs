@@ -38,6 +38,7 @@ pub(crate) fn squares(isa: Isa, dim: usize, rows: &[f32], to: &mut Vec<f64>) {
 }
 
 /// Steps 1 to 5 over two vectors of one length; `x` holds values that are f32.
+#[inline]
 pub(crate) fn sum(isa: Isa, term: Term, x: &[f64], y: &[f32]) -> f64 {
     assert_eq!(x.len(), y.len(), "vectors of one dimension");
     if x.len() <= FEW {
@@ -62,18 +63,21 @@ pub(crate) fn sum(isa: Isa, term: Term, x: &[f64], y: &[f32]) -> f64 {
 }
 
 /// Components of which the sum is two additions: with a block of 128 columns each, k-means++ of sub-vectors took a hundred times longer.
-const FEW: usize = 4;
+pub(crate) const FEW: usize = 4;
 
 /// Steps 1 to 5 of up to four components: every lane but the first stays 0.
 #[inline(always)]
 fn few(term: Term, x: &[f64], y: &[f32]) -> f64 {
-    let column = |j: usize| match (x.get(j), y.get(j), term) {
-        (Some(&x), Some(&y), Term::SquaredDifference) => (x - f64::from(y)) * (x - f64::from(y)),
+    let column = |x: f64, y: f32| match term {
+        Term::SquaredDifference => (x - f64::from(y)) * (x - f64::from(y)),
         // A column starts at 0: −0 is lost.
-        (Some(&x), Some(&y), Term::Product) => 0.0 + x * f64::from(y),
-        _ => 0.0,
+        Term::Product => 0.0 + x * f64::from(y),
     };
-    (column(0) + column(1)) + (column(2) + column(3))
+    if let (&[x0, x1, x2, x3], &[y0, y1, y2, y3]) = (x, y) {
+        return (column(x0, y0) + column(x1, y1)) + (column(x2, y2) + column(x3, y3));
+    }
+    let at = |j: usize| x.get(j).zip(y.get(j)).map_or(0.0, |(&x, &y)| column(x, y));
+    (at(0) + at(1)) + (at(2) + at(3))
 }
 
 /// For the compiler to vectorise: terms in blocks of 128 fixed columns. The compiler never fuses or reorders f64

@@ -263,13 +263,14 @@ impl KMeans {
         let points = Points { rows: training, dim, weights: training_weights, squares: &squares };
         let centroids = self.first(points, &mut random);
 
+        let greatest = Points { weights: None, ..points }.greatest();
         let scale = Scale::new(
             points.len(),
-            points.greatest(),
+            if points.weights.is_some() { points.greatest() } else { greatest },
             training_weights.map(|weights| weights.iter().fold(0.0f32, |most, &w| most.max(w)).into()),
         );
         let (device, mut worker) = self.open(points, scale)?;
-        let mut run = Run::new(self, points, scale, worker.as_mut(), centroids);
+        let mut run = Run::new(self, points, scale, worker.as_mut(), centroids, greatest as f32);
         let objectives =
             (0..self.iterations).map(|iteration| run.iterate(iteration, watch)).collect::<Result<Vec<_>>>()?;
         let (mut labels, mut sizes) = (None, run.sizes().to_vec());

@@ -81,11 +81,17 @@ pub(super) fn plus_plus<T: Element>(
 ) -> Vec<f32> {
     let isa = Isa::detect();
     let points: Vec<f32> = rows.iter().map(|x| x.to_f32()).collect();
-    let mut compared = points.clone();
-    if spherical {
-        compared.par_chunks_mut(dim).for_each(|point| normalise(isa, point));
-    }
     let count = points.len() / dim;
+    // Zeros behind a point change no distance, and sums of a fixed length are the fastest.
+    let stride = dim.max(exact::FEW);
+    let mut compared = vec![0.0; count * stride];
+    compared
+        .chunks_exact_mut(stride)
+        .zip(points.chunks_exact(dim))
+        .for_each(|(to, row)| to[..dim].copy_from_slice(row));
+    if spherical {
+        compared.par_chunks_mut(stride).for_each(|point| normalise(isa, point));
+    }
     let weight = |point: usize| weights.map_or(1.0, |weights| f64::from(weights[point]));
     // w · D², +infinity standing for "no centroid yet" only before the first.
     let mut distances = vec![f64::INFINITY; count];
@@ -101,13 +107,13 @@ pub(super) fn plus_plus<T: Element>(
             .unwrap_or_default();
         chosen[next] = true;
         centroids.extend_from_slice(&points[next * dim..][..dim]);
-        let wide: Vec<f64> = compared[next * dim..][..dim].iter().map(|&x| f64::from(x)).collect();
+        let wide: Vec<f64> = compared[next * stride..][..stride].iter().map(|&x| f64::from(x)).collect();
         let update = |point: usize, distance: &mut f64, mass: &mut f64| {
-            let row = &compared[point * dim..][..dim];
+            let row = &compared[point * stride..][..stride];
             *distance = distance.min(exact::sum(isa, Term::SquaredDifference, &wide, row));
             *mass = weight(point) * *distance;
         };
-        let each = distances.par_iter_mut().zip(&mut masses).enumerate().with_min_len(TASK / dim.min(TASK));
+        let each = distances.par_iter_mut().zip(&mut masses).enumerate().with_min_len(TASK / stride.min(TASK));
         each.for_each(|(point, (distance, mass))| update(point, distance, mass));
     }
     centroids
