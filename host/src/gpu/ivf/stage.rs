@@ -22,6 +22,8 @@ const GROWTH: u64 = 8;
 /// Room for appended candidates, at least, and relative to those selected.
 const ROOM: u32 = 1024;
 const ROOM_SHARE: u32 = 4;
+/// Blocks of the re-ranking kernels that a multiprocessor has room for.
+const BLOCKS_AT_ONCE: u32 = 3;
 /// Candidates that one block sorts in shared memory, at most: more are ordered by k-selection.
 const SORTED: u32 = 4096;
 
@@ -419,7 +421,9 @@ impl Stage {
         sort: bool,
         to: Found,
     ) -> Result<()> {
-        let few = sort && self.selected <= rerank::WARP_SELECTED;
+        // A warp a query is less work, a block of four sooner done: it serves queries that all run at once.
+        let all_at_once = queries <= runtime.limits().multiprocessors * BLOCKS_AT_ONCE;
+        let few = sort && self.selected <= rerank::WARP_SELECTED && !all_at_once;
         // Without the sort, several blocks share the candidates of a query.
         let slices = if sort { 1 } else { self.selected.div_ceil(1024).min(1024) };
         let config = |kernel: &'static str| -> Result<LaunchConfig> {
