@@ -62,7 +62,8 @@ pub(crate) fn sum(isa: Isa, term: Term, x: &[f64], y: &[f32]) -> f64 {
     }
 }
 
-/// Components of which the sum is two additions: with a block of 128 columns each, k-means++ of sub-vectors took a hundred times longer.
+/// Components of which the sum is two additions, where a block of 128 columns would be many times the work: k-means++ of sub-vectors takes
+/// millions of these sums.
 pub(crate) const FEW: usize = 4;
 
 /// Steps 1 to 5 of up to four components: every lane but the first stays 0.

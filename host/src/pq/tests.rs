@@ -301,6 +301,10 @@ fn longer_codewords_have_half_of_what_is_missing() {
     let longer = ProductQuantizer::train(&settings.lengthen(true), &rows, 64).unwrap();
     let pairs = longer.codebooks().iter().zip(means.codebooks());
     assert!(pairs.clone().all(|(long, mean)| *long == (f64::from(*mean) * 1.25) as f32));
+    // Without an iteration there are no means to lengthen.
+    let points = PqTraining::new(2).bits(4).iterations(0).device(Device::Cpu);
+    let train = |settings: &PqTraining| ProductQuantizer::train(settings, &rows, 64).unwrap();
+    assert_eq!(train(&points.clone().lengthen(true)), train(&points));
     // Where there is nothing to lengthen, or no room, means stay.
     for value in [0.0, 3.3e38] {
         let rows: Vec<f32> = (0..64).map(|row| if row % 2 == 0 { value } else { -value }).collect();
@@ -387,6 +391,14 @@ fn a_learned_rotation_lowers_the_error_and_is_orthogonal() {
         }
         assert!(rotation.orthogonality_error() < 2e-7);
     }
+}
+
+#[test]
+fn rotations_are_learned_with_means() {
+    let rows = correlated(600, 8);
+    let settings = PqTraining::new(4).bits(4).rotation_rounds(1).device(Device::Cpu);
+    let train = |settings: &PqTraining| Rotation::train(settings, &rows, 8).unwrap();
+    assert_eq!(train(&settings.clone().lengthen(true)), train(&settings));
 }
 
 #[test]

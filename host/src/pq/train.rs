@@ -155,14 +155,14 @@ fn lengthen(clustering: &mut Clustering, points: &[f32]) {
     let energy = |row: &[f32]| row.iter().map(|&x| f64::from(x) * f64::from(x)).sum::<f64>();
     let words = clustering.centroids.chunks_exact(clustering.dim).zip(&clustering.sizes);
     let kept: f64 = words.map(|(word, &size)| f64::from(size) * energy(word)).sum();
-    let ratio = (energy(points) / kept).sqrt();
-    // Not a number where all codewords are zero.
-    let factor = (0.5 + 0.5 * ratio).clamp(1.0, MOST_LENGTHENED);
-    if factor.is_finite() {
-        let longer = |x: f32| (f64::from(x) * factor) as f32;
-        // Near the end of f32's range means stay what they are.
-        if clustering.centroids.iter().all(|&x| longer(x).is_finite()) {
-            clustering.centroids.iter_mut().for_each(|x| *x = longer(*x));
-        }
+    // Codewords that are zero, or no means because there was no iteration, lack nothing.
+    if kept == 0.0 {
+        return;
+    }
+    let factor = (0.5 + 0.5 * (energy(points) / kept).sqrt()).clamp(1.0, MOST_LENGTHENED);
+    let longer = |x: f32| (f64::from(x) * factor) as f32;
+    // Near the end of f32's range means stay what they are.
+    if clustering.centroids.iter().all(|&x| longer(x).is_finite()) {
+        clustering.centroids.iter_mut().for_each(|x| *x = longer(*x));
     }
 }
