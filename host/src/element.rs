@@ -2,6 +2,8 @@
 
 use half::{bf16, f16};
 
+use crate::once::Once;
+
 /// Names an element type at run time (files, kernels, reports).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ElementType {
@@ -42,12 +44,8 @@ impl ElementType {
     }
 }
 
-mod sealed {
-    pub trait Sealed {}
-}
-
 /// A type that vectors may be made of. Sealed: every kernel table lists these five.
-pub trait Element: bytemuck::Pod + Send + Sync + Default + std::fmt::Debug + PartialEq + sealed::Sealed {
+pub trait Element: bytemuck::Pod + Send + Sync + Default + std::fmt::Debug + PartialEq + Once {
     /// The run-time name of `Self`.
     const TYPE: ElementType;
     /// The value as f32; exact for all five types.
@@ -64,7 +62,6 @@ pub trait Element: bytemuck::Pod + Send + Sync + Default + std::fmt::Debug + Par
 
 macro_rules! element {
     ($($type:ty, $name:ident, $to:expr, $from:expr, $all_finite:expr;)*) => {$(
-        impl sealed::Sealed for $type {}
         impl Element for $type {
             const TYPE: ElementType = ElementType::$name;
             #[inline(always)]

@@ -64,36 +64,7 @@ pub(crate) trait FlatBackend<T: Element>: Send + Sync {
 /// ```
 pub struct FlatIndex<T: Element = f32> {
     builder: FlatIndexBuilder<T>,
-    backend: Backend<T>,
-}
-
-/// The CPU path needs no box; the others live behind the seam.
-enum Backend<T: Element> {
-    Cpu(FlatCpu<T>),
-    Device(Box<dyn FlatBackend<T>>),
-}
-
-impl<T: Element> Backend<T> {
-    fn get(&self) -> &dyn FlatBackend<T> {
-        match self {
-            Self::Cpu(cpu) => cpu,
-            Self::Device(device) => device.as_ref(),
-        }
-    }
-
-    fn get_mut(&mut self) -> &mut dyn FlatBackend<T> {
-        match self {
-            Self::Cpu(cpu) => cpu,
-            Self::Device(device) => device.as_mut(),
-        }
-    }
-
-    fn boxed(self) -> Box<dyn FlatBackend<T>> {
-        match self {
-            Self::Cpu(cpu) => Box::new(cpu),
-            Self::Device(device) => device,
-        }
-    }
+    backend: Box<dyn FlatBackend<T>>,
 }
 
 impl<T: Element> std::fmt::Debug for FlatIndex<T> {
@@ -150,28 +121,30 @@ impl<T: Element> FlatIndexBuilder<T> {
         if self.dim == 0 {
             return Err(Error::ZeroDimension);
         }
-        let backend = match self.placement.single() {
-            Some(device) => self.open(device)?,
-            None => {
-                let devices = self.placement.devices().iter();
-                let backends = devices.map(|&device| Ok(self.open(device)?.boxed())).collect::<Result<_>>()?;
-                Backend::Device(Box::new(FlatGrid::new(&self.placement, backends, self.dim, self.metric)))
-            }
-        };
+        let backend = T::open_flat(&self)?;
         Ok(FlatIndex { builder: self, backend })
     }
 
-    fn open(&self, device: Device) -> Result<Backend<T>> {
-        let cpu = || Backend::Cpu(FlatCpu::new(self.dim, self.metric, self.budget));
+    fn open_on(&self, device: Device) -> Result<Box<dyn FlatBackend<T>>> {
+        let cpu = || Box::new(FlatCpu::new(self.dim, self.metric, self.budget));
         if device == Device::Cpu {
             return Ok(cpu());
         }
         match crate::gpu::open_flat(device, self.dim, self.metric, self.budget) {
-            Ok(opened) => Ok(Backend::Device(opened)),
             Err(Error::NoDevice { .. } | Error::DeviceTooOld { .. }) if device == Device::Auto => Ok(cpu()),
-            Err(error) => Err(error),
+            opened => opened,
         }
     }
+}
+
+/// The back end of the builder's placement, empty.
+pub(crate) fn open_flat<T: Element>(builder: &FlatIndexBuilder<T>) -> Result<Box<dyn FlatBackend<T>>> {
+    let FlatIndexBuilder { dim, metric, ref placement, .. } = *builder;
+    if let Some(device) = placement.single() {
+        return builder.open_on(device);
+    }
+    let backends = placement.devices().iter().map(|&device| builder.open_on(device)).collect::<Result<_>>()?;
+    Ok(Box::new(FlatGrid::new(placement, backends, dim, metric)))
 }
 
 impl<T: Element> FlatIndex<T> {
@@ -210,7 +183,7 @@ impl<T: Element> FlatIndex<T> {
         if count == 0 {
             return Ok(());
         }
-        self.backend.get_mut().add(rows)
+        self.backend.add(rows)
     }
 
     /// The `k` nearest vectors of each query (`queries`: row-major, `dim` components each), best first, equal distances by
@@ -247,7 +220,7 @@ impl<T: Element> FlatIndex<T> {
             distances.fill(self.metric().worst());
             return Ok(());
         }
-        self.backend.get().search(queries, k, ids, distances)
+        self.backend.search(queries, k, ids, distances)
     }
 
     fn check_queries(&self, queries: &[T], k: usize) -> Result<usize> {
@@ -266,7 +239,7 @@ impl<T: Element> FlatIndex<T> {
         if id >= len {
             return Err(Error::UnknownId { id, len });
         }
-        self.backend.get().rows(id, 1)
+        self.backend.rows(id, 1)
     }
 
     /// Moves the index to other devices, by way of host memory: to more or fewer replicas or shards, or away from a device that has failed.
@@ -279,7 +252,7 @@ impl<T: Element> FlatIndex<T> {
         let mut moved = self.builder.clone().device(device).build()?;
         let piece = (MOVED_BYTES / (self.dim() * size_of::<T>())).max(1);
         for first in (0..self.len()).step_by(piece) {
-            moved.add(&self.backend.get().rows(first as u64, piece.min(self.len() - first))?)?;
+            moved.add(&self.backend.rows(first as u64, piece.min(self.len() - first))?)?;
         }
         *self = moved;
         Ok(())
@@ -287,7 +260,7 @@ impl<T: Element> FlatIndex<T> {
 
     /// Vectors in the index.
     pub fn len(&self) -> usize {
-        self.backend.get().len()
+        self.backend.len()
     }
 
     /// True where no vector was added yet.
@@ -307,7 +280,7 @@ impl<T: Element> FlatIndex<T> {
 
     /// The device in use, in words: what [`Device::Auto`] chose, and for the CPU its threads and instruction set.
     pub fn device(&self) -> String {
-        self.backend.get().describe()
+        self.backend.describe()
     }
 }
 

@@ -43,6 +43,7 @@ pub mod measure;
 pub mod mesh;
 pub mod metric;
 pub mod neighbors;
+mod once;
 pub mod placement;
 pub mod pq;
 pub mod select;

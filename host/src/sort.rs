@@ -24,6 +24,9 @@ pub trait Key: Ord + fmt::Debug + Send + Sync + DeviceKey {
     /// The bits `bits` alone, from bit 0 on.
     #[doc(hidden)]
     fn field(self, bits: &Range<u32>) -> Self;
+    /// Sorts what was checked, on any device; [`sort_pairs_by_bits`] calls it so that it is compiled with this crate and not in every program.
+    #[doc(hidden)]
+    fn sort(device: Device, keys: &mut [Self], payloads: &mut [u32], bits: Range<u32>) -> Result<()>;
 }
 
 macro_rules! keys {
@@ -34,6 +37,10 @@ macro_rules! keys {
             fn field(self, bits: &Range<u32>) -> Self {
                 let len = bits.end - bits.start;
                 if len == 0 { 0 } else { self >> bits.start & <$key>::MAX >> (<$key>::BITS - len) }
+            }
+
+            fn sort(device: Device, keys: &mut [Self], payloads: &mut [u32], bits: Range<u32>) -> Result<()> {
+                sort_on(device, keys, payloads, bits)
             }
         }
     )*};
@@ -86,6 +93,10 @@ pub fn sort_pairs_by_bits<K: Key>(
     bits: Range<u32>,
 ) -> Result<()> {
     check::<K>(keys.len(), payloads.len(), &bits)?;
+    K::sort(device, keys, payloads, bits)
+}
+
+fn sort_on<K: Key>(device: Device, keys: &mut [K], payloads: &mut [u32], bits: Range<u32>) -> Result<()> {
     match device {
         Device::Cpu => sort_on_cpu(keys, payloads, &bits),
         Device::Auto => match crate::gpu::sort_pairs(device, keys, payloads, bits.clone()) {

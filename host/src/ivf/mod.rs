@@ -118,24 +118,25 @@ impl Settings {
         Ok(())
     }
 
-    /// The back end of the placement, in which [`Device::Auto`] gives way to what it means.
-    fn open<T: Element>(&mut self) -> Result<Box<dyn IvfBackend<T>>> {
-        let opened = self.placement.devices().iter().map(|&device| self.open_on(device)).collect::<Result<Vec<_>>>()?;
-        let (devices, mut backends): (Vec<_>, Vec<_>) = opened.into_iter().unzip();
-        self.placement = self.placement.resolved(devices);
-        if self.placement.single().is_some()
-            && let Some(backend) = backends.pop()
-        {
-            return Ok(backend);
-        }
-        Ok(Box::new(IvfGrid::new(&self.placement, backends)))
-    }
-
     fn open_on<T: Element>(&self, device: Device) -> Result<(Device, Box<dyn IvfBackend<T>>)> {
         let Settings { budget, simd, .. } = *self;
         let cpu = || -> Result<Box<dyn IvfBackend<T>>> { Ok(Box::new(cpu::IvfCpu::new(budget, simd))) };
         on_device(device, |device| crate::gpu::open_ivf(device, budget), cpu)
     }
+}
+
+/// The back end of the settings' placement, in which [`Device::Auto`] gives way to what it means.
+pub(crate) fn open_ivf<T: Element>(settings: &mut Settings) -> Result<Box<dyn IvfBackend<T>>> {
+    let devices = settings.placement.devices().iter();
+    let opened = devices.map(|&device| settings.open_on(device)).collect::<Result<Vec<_>>>()?;
+    let (devices, mut backends): (Vec<_>, Vec<_>) = opened.into_iter().unzip();
+    settings.placement = settings.placement.resolved(devices);
+    if settings.placement.single().is_some()
+        && let Some(backend) = backends.pop()
+    {
+        return Ok(backend);
+    }
+    Ok(Box::new(IvfGrid::new(&settings.placement, backends)))
 }
 
 /// What training finds.
@@ -240,7 +241,8 @@ impl<T: Element> IvfIndexBuilder<T> {
         self
     }
 
-    /// Iterations of the k-means that finds the centroids; 10 unless set.
+    /// Iterations of the k-means that finds the centroids; 20 unless set. The better the lists, the fewer must be searched: 8 of 4,096 had
+    /// 0.92 of the ten nearest among a million clustered vectors after 10 iterations, 0.95 after 20; in a model of it 0.96 after 40.
     pub fn iterations(mut self, iterations: usize) -> Self {
         self.settings.iterations = iterations;
         self
@@ -267,7 +269,7 @@ impl<T: Element> IvfIndexBuilder<T> {
     /// only where there is no usable device.
     pub fn build(mut self) -> Result<IvfIndex<T>> {
         self.settings.check()?;
-        let backend = self.settings.open()?;
+        let backend = T::open_ivf(&mut self.settings)?;
         let lists = Lists::new(0, self.settings.code_bytes::<T>());
         let probes = self.settings.lists.isqrt().div_ceil(2);
         Ok(IvfIndex { settings: self.settings, trained: None, lists, probes, version: next_version(), backend })
@@ -302,7 +304,7 @@ impl<T: Element> IvfIndex<T> {
                 placement: Placement::default(),
                 budget: None,
                 seed: 1,
-                iterations: 10,
+                iterations: 20,
                 points_per_centroid: 256,
                 simd: true,
             },
@@ -370,7 +372,7 @@ impl<T: Element> IvfIndex<T> {
     /// ```
     pub fn move_to(&mut self, device: impl Into<Placement>) -> Result<()> {
         let mut settings = Settings { placement: device.into(), ..self.settings.clone() };
-        self.backend = settings.open()?;
+        self.backend = T::open_ivf(&mut settings)?;
         self.settings = settings;
         Ok(())
     }

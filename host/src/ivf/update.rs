@@ -75,14 +75,17 @@ impl<T: Element> IvfIndex<T> {
             Encoding::Flat => Trained { centroids: kmeans.train(rows, dim)?.centroids, codec: Codec::Flat },
             Encoding::Pq { sub_quantizers, bits, rotate } => {
                 let training = PqTraining::new(sub_quantizers).bits(bits).seed(seed).device(device);
+                let training = training.lengthen(metric == Metric::L2);
                 let rows = to_f32(rows, dim, spherical);
                 let rotation = if rotate { Some(Rotation::train(&training, &rows, dim)?) } else { None };
                 let rows = rotated(rotation.as_ref(), rows, dim, device)?;
                 let clustering = kmeans.labels(true).train(&rows, dim)?;
                 let (centroids, labels) = (clustering.centroids, clustering.labels.unwrap_or_default());
-                let mut residuals = rows.into_owned();
-                residuals.par_chunks_exact_mut(dim).zip(&labels).for_each(|(row, &label)| {
-                    let centroid = &centroids[label as usize * dim..][..dim];
+                // Of the vectors that the quantizer learns from, and no others.
+                let learned = training.sample(labels.len());
+                let mut residuals = gather(&rows, dim, &learned);
+                residuals.par_chunks_exact_mut(dim).zip(&learned).for_each(|(row, &at)| {
+                    let centroid = &centroids[labels[at] as usize * dim..][..dim];
                     row.iter_mut().zip(centroid).for_each(|(x, c)| *x -= c);
                 });
                 let quantizer = ProductQuantizer::train(&training, &residuals, dim)?;

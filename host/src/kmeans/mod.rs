@@ -239,6 +239,17 @@ impl KMeans {
         weights: Option<&[f32]>,
         watch: &mut dyn FnMut(&Progress),
     ) -> Result<Clustering> {
+        T::cluster(self, rows, dim, weights, watch)
+    }
+
+    /// [`train_watched`](Self::train_watched), which calls it through [`crate::once`].
+    pub(crate) fn cluster<T: Element>(
+        &self,
+        rows: &[T],
+        dim: usize,
+        weights: Option<&[f32]>,
+        watch: &mut dyn FnMut(&Progress),
+    ) -> Result<Clustering> {
         let count = self.check(rows, dim, weights)?;
         let mut random = Random::new(self.seed);
         let wanted = self.points_per_centroid.map(|points| points.max(1).saturating_mul(self.clusters));
@@ -252,13 +263,14 @@ impl KMeans {
         let points = Points { rows: training, dim, weights: training_weights, squares: &squares };
         let centroids = self.first(points, &mut random);
 
+        let greatest = Points { weights: None, ..points }.greatest();
         let scale = Scale::new(
             points.len(),
-            points.greatest(),
+            if points.weights.is_some() { points.greatest() } else { greatest },
             training_weights.map(|weights| weights.iter().fold(0.0f32, |most, &w| most.max(w)).into()),
         );
         let (device, mut worker) = self.open(points, scale)?;
-        let mut run = Run::new(self, points, scale, worker.as_mut(), centroids);
+        let mut run = Run::new(self, points, scale, worker.as_mut(), centroids, greatest as f32);
         let objectives =
             (0..self.iterations).map(|iteration| run.iterate(iteration, watch)).collect::<Result<Vec<_>>>()?;
         let (mut labels, mut sizes) = (None, run.sizes().to_vec());
@@ -451,6 +463,18 @@ pub(crate) fn assign_rows<T: Element>(
     if rows.is_empty() {
         return Ok(Vec::new());
     }
+    T::assign(placement, metric, rows, dim, centroids, budget)
+}
+
+/// [`assign_rows`], which calls it through [`crate::once`], for a row at least.
+pub(crate) fn assign_on<T: Element>(
+    placement: &Placement,
+    metric: Assign,
+    rows: &[T],
+    dim: usize,
+    centroids: &[f32],
+    budget: Option<u64>,
+) -> Result<Vec<u32>> {
     let labels = by_rows(placement, rows.len() / dim, |part, device| {
         let rows = &rows[part.start * dim..part.end * dim];
         let on = |device| crate::gpu::assign_rows(device, metric, rows, dim, centroids, budget);

@@ -41,6 +41,7 @@ impl<'a, T: Element> Run<'a, T> {
         scale: Scale,
         worker: &'a mut dyn Worker,
         centroids: Vec<f32>,
+        greatest: f32,
     ) -> Self {
         let energy = match points.weights {
             None => points.squares.iter().sum(),
@@ -51,7 +52,6 @@ impl<'a, T: Element> Run<'a, T> {
             labels: vec![0; points.len()],
             sums: Sums::new(settings.clusters, points.dim, scale),
         });
-        let greatest = Points { weights: None, ..points }.greatest() as f32;
         Self {
             metric: settings.assign_by(),
             points,

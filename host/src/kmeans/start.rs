@@ -17,6 +17,8 @@ use crate::cpu::simd::Isa;
 
 /// Points whose D² are added up together.
 const BLOCK: usize = 1024;
+/// Components that are worth a task of their own: fewer are done before another thread is awake.
+const TASK: usize = 1 << 16;
 /// Points a centroid that k-means++ looks at.
 pub(super) const SAMPLE: usize = 64;
 
@@ -79,11 +81,17 @@ pub(super) fn plus_plus<T: Element>(
 ) -> Vec<f32> {
     let isa = Isa::detect();
     let points: Vec<f32> = rows.iter().map(|x| x.to_f32()).collect();
-    let mut compared = points.clone();
-    if spherical {
-        compared.par_chunks_mut(dim).for_each(|point| normalise(isa, point));
-    }
     let count = points.len() / dim;
+    // Zeros behind a point change no distance, and sums of a fixed length are the fastest.
+    let stride = dim.max(exact::FEW);
+    let mut compared = vec![0.0; count * stride];
+    compared
+        .chunks_exact_mut(stride)
+        .zip(points.chunks_exact(dim))
+        .for_each(|(to, row)| to[..dim].copy_from_slice(row));
+    if spherical {
+        compared.par_chunks_mut(stride).for_each(|point| normalise(isa, point));
+    }
     let weight = |point: usize| weights.map_or(1.0, |weights| f64::from(weights[point]));
     // w · D², +infinity standing for "no centroid yet" only before the first.
     let mut distances = vec![f64::INFINITY; count];
@@ -92,19 +100,21 @@ pub(super) fn plus_plus<T: Element>(
     let mut centroids = Vec::with_capacity(clusters * dim);
     let mut totals = vec![0.0; count.div_ceil(BLOCK)];
     for _ in 0..clusters {
-        masses.par_chunks(BLOCK).zip(&mut totals).for_each(|(masses, total)| *total = masses.iter().sum());
+        let blocks = masses.par_chunks(BLOCK).zip(&mut totals).with_min_len(TASK / BLOCK);
+        blocks.for_each(|(masses, total)| *total = masses.iter().sum());
         let next = draw(&masses, &totals, random.unit())
             .or_else(|| chosen.iter().position(|chosen| !chosen))
             .unwrap_or_default();
         chosen[next] = true;
         centroids.extend_from_slice(&points[next * dim..][..dim]);
-        let wide: Vec<f64> = compared[next * dim..][..dim].iter().map(|&x| f64::from(x)).collect();
+        let wide: Vec<f64> = compared[next * stride..][..stride].iter().map(|&x| f64::from(x)).collect();
         let update = |point: usize, distance: &mut f64, mass: &mut f64| {
-            let row = &compared[point * dim..][..dim];
+            let row = &compared[point * stride..][..stride];
             *distance = distance.min(exact::sum(isa, Term::SquaredDifference, &wide, row));
             *mass = weight(point) * *distance;
         };
-        distances.par_iter_mut().zip(&mut masses).enumerate().with_min_len(64).for_each(|(p, (d, m))| update(p, d, m));
+        let each = distances.par_iter_mut().zip(&mut masses).enumerate().with_min_len(TASK / stride.min(TASK));
+        each.for_each(|(point, (distance, mass))| update(point, distance, mass));
     }
     centroids
 }

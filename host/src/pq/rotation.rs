@@ -104,7 +104,8 @@ impl Rotation {
         let noise: Vec<f64> = (0..dim * dim).map(|_| (0..12).map(|_| random.unit()).sum::<f64>() - 6.0).collect();
         let starts =
             std::iter::once(Self::identity(dim)).chain(polar(&noise, dim).map(|mixed| Self::rounded(dim, &mixed)));
-        let first = settings.clone().iterations(settings.iterations.min(FIRST_ITERATIONS));
+        // Rotations are compared by the error, which means make the least.
+        let first = settings.clone().lengthen(false).iterations(settings.iterations.min(FIRST_ITERATIONS));
         let mut best: Option<(f64, State)> = None;
         for rotation in starts {
             let rotated = rotation.apply(&sample, settings.device)?;

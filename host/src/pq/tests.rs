@@ -251,6 +251,69 @@ fn training_repeats_by_its_seed_and_is_the_same_on_the_emulator() {
     assert_ne!(first, train(&settings.seed(4)));
 }
 
+/// 256 places of a plane, most points at a few of them.
+fn uneven_places() -> Vec<f32> {
+    let of_place = |place: usize| if place.is_multiple_of(16) { 200 } else { 4 };
+    (0..256).flat_map(|place| [(place % 16) as f32, (place / 16) as f32].repeat(of_place(place))).collect()
+}
+
+/// Of random points most lie where many are, and k-means from there on leaves many places without a codeword.
+#[test]
+fn codewords_of_narrow_sub_vectors_are_spread_before_k_means() {
+    let rows = uneven_places();
+    let quantizer = ProductQuantizer::train(&PqTraining::new(1).device(Device::Cpu), &rows, 2).unwrap();
+    let decoded = quantizer.decode(&quantizer.encode(&rows, Device::Cpu).unwrap()).unwrap();
+    assert_eq!(mean_error(&rows, &decoded, 2), 0.0, "every place has its codeword");
+}
+
+#[test]
+fn longer_codewords_have_half_of_what_is_missing() {
+    let (dim, width, codewords) = (12, 6, 16);
+    let rows = noise(2000 * dim, 5);
+    let settings = PqTraining::new(2).bits(4).device(Device::Cpu);
+    let means = ProductQuantizer::train(&settings, &rows, dim).unwrap();
+    let longer = ProductQuantizer::train(&settings.clone().lengthen(true), &rows, dim).unwrap();
+    let books = |quantizer: &ProductQuantizer| quantizer.codebooks().to_vec();
+    for (part, (means, longer)) in
+        books(&means).chunks(codewords * width).zip(books(&longer).chunks(codewords * width)).enumerate()
+    {
+        let factors: Vec<f32> = longer.iter().zip(means).map(|(long, mean)| long / mean).collect();
+        assert!(
+            factors.iter().all(|factor| (factor / factors[0] - 1.0).abs() < 1e-5),
+            "one factor for all: {factors:?}"
+        );
+        // What is missing, from codes made by the definition: after 25 iterations hardly a point moves any more.
+        let quantizer = ProductQuantizer::from_codebooks(width, 1, 4, means.to_vec()).unwrap();
+        let (mut had, mut kept) = (0.0, 0.0);
+        for row in rows.chunks(dim) {
+            let row = &row[part * width..][..width];
+            let word = usize::from(naive_numbers(&quantizer, row)[0]);
+            had += row.iter().map(|x| f64::from(x * x)).sum::<f64>();
+            kept += means[word * width..][..width].iter().map(|x| f64::from(x * x)).sum::<f64>();
+        }
+        let expected = 0.5 + 0.5 * (had / kept).sqrt();
+        assert!(expected < 1.25 && (f64::from(factors[0]) / expected - 1.0).abs() < 2e-3, "{} {expected}", factors[0]);
+    }
+    // Never by more than a quarter: 16 codewords keep little of 64 components.
+    let rows = noise(2000 * 64, 6);
+    let settings = PqTraining::new(1).bits(4).device(Device::Cpu);
+    let means = ProductQuantizer::train(&settings, &rows, 64).unwrap();
+    let longer = ProductQuantizer::train(&settings.lengthen(true), &rows, 64).unwrap();
+    let pairs = longer.codebooks().iter().zip(means.codebooks());
+    assert!(pairs.clone().all(|(long, mean)| *long == (f64::from(*mean) * 1.25) as f32));
+    // Without an iteration there are no means to lengthen.
+    let points = PqTraining::new(2).bits(4).iterations(0).device(Device::Cpu);
+    let train = |settings: &PqTraining| ProductQuantizer::train(settings, &rows, 64).unwrap();
+    assert_eq!(train(&points.clone().lengthen(true)), train(&points));
+    // Where there is nothing to lengthen, or no room, means stay.
+    for value in [0.0, 3.3e38] {
+        let rows: Vec<f32> = (0..64).map(|row| if row % 2 == 0 { value } else { -value }).collect();
+        let settings = PqTraining::new(1).bits(4).device(Device::Cpu);
+        let means = ProductQuantizer::train(&settings, &rows, 2).unwrap();
+        assert_eq!(ProductQuantizer::train(&settings.lengthen(true), &rows, 2).unwrap(), means);
+    }
+}
+
 #[test]
 fn bad_arguments_are_refused_with_the_numbers() {
     let rows = noise(100 * 6, 30);
@@ -328,6 +391,14 @@ fn a_learned_rotation_lowers_the_error_and_is_orthogonal() {
         }
         assert!(rotation.orthogonality_error() < 2e-7);
     }
+}
+
+#[test]
+fn rotations_are_learned_with_means() {
+    let rows = correlated(600, 8);
+    let settings = PqTraining::new(4).bits(4).rotation_rounds(1).device(Device::Cpu);
+    let train = |settings: &PqTraining| Rotation::train(settings, &rows, 8).unwrap();
+    assert_eq!(train(&settings.clone().lengthen(true)), train(&settings));
 }
 
 #[test]

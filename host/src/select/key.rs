@@ -4,8 +4,9 @@ use std::fmt;
 
 use half::{bf16, f16};
 
-use super::Best;
+use super::{Algorithm, Best, Rows, Selection, select_on};
 use crate::gpu::select::DeviceKey;
+use crate::{Device, Result};
 
 /// Names a key type at run time (kernels, reports).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -73,6 +74,29 @@ pub trait Key: bytemuck::Pod + PartialEq + fmt::Debug + Default + Send + Sync + 
     /// The key as results hold it: −0 as +0, every NaN as the one positive quiet NaN without a payload.
     #[doc(hidden)]
     fn canonical(self) -> Self;
+    /// Selects from rows with a key at least, on any device.
+    #[doc(hidden)]
+    fn select_rows(
+        device: Device,
+        rows: &Rows<'_, Self>,
+        best: Best,
+        algorithm: Algorithm,
+        selection: &mut Selection<Self>,
+    ) -> Result<()>;
+}
+
+macro_rules! select_rows {
+    () => {
+        fn select_rows(
+            device: Device,
+            rows: &Rows<'_, Self>,
+            best: Best,
+            algorithm: Algorithm,
+            selection: &mut Selection<Self>,
+        ) -> Result<()> {
+            select_on(device, rows, best, algorithm, selection)
+        }
+    };
 }
 
 /// All ones where the order is turned round.
@@ -119,6 +143,7 @@ macro_rules! float_key {
                     self
                 }
             }
+            select_rows!();
         }
     )*};
 }
@@ -147,6 +172,7 @@ macro_rules! integer_key {
             fn canonical(self) -> Self {
                 self
             }
+            select_rows!();
         }
     )*};
 }

@@ -219,15 +219,28 @@ pub fn select_k_with<K: Key>(
     if rows.columns() == 0 {
         return Ok(selection);
     }
+    K::select_rows(device, rows, best, algorithm, &mut selection)?;
+    Ok(selection)
+}
+
+/// Fills a selection that has its slots. [`select_k_with`] calls it through [`Key::select_rows`], so that it is compiled with this crate and
+/// not in every program (as [`crate::once`] is for vectors).
+fn select_on<K: Key>(
+    device: Device,
+    rows: &Rows<'_, K>,
+    best: Best,
+    algorithm: Algorithm,
+    selection: &mut Selection<K>,
+) -> Result<()> {
     match device {
-        Device::Cpu => cpu::select(rows, best, &mut selection),
-        Device::Auto => match crate::gpu::select_k(device, rows, best, algorithm, &mut selection) {
-            Err(Error::NoDevice { .. } | Error::DeviceTooOld { .. }) => cpu::select(rows, best, &mut selection),
+        Device::Cpu => cpu::select(rows, best, selection),
+        Device::Auto => match crate::gpu::select_k(device, rows, best, algorithm, selection) {
+            Err(Error::NoDevice { .. } | Error::DeviceTooOld { .. }) => cpu::select(rows, best, selection),
             done => done?,
         },
-        Device::Gpu(_) | Device::Emulator => crate::gpu::select_k(device, rows, best, algorithm, &mut selection)?,
+        Device::Gpu(_) | Device::Emulator => crate::gpu::select_k(device, rows, best, algorithm, selection)?,
     }
-    Ok(selection)
+    Ok(())
 }
 
 #[cfg(test)]

@@ -50,7 +50,7 @@ pub struct Recipe {
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// Iterations of k-means that find the centroids of the lists.
-    #[arg(long, default_value_t = 10, value_parser = positive)]
+    #[arg(long, default_value_t = 20, value_parser = positive)]
     iterations: usize,
     /// Training vectors that are used for each list, of as many as there are.
     #[arg(long, value_name = "N", default_value_t = 256, value_parser = positive)]

@@ -349,9 +349,9 @@ impl<R: Runtime> Search<'_, R> {
                 self.runtime.launch(self.stream, kernel, config, args)?;
             }
             let live = if ask.filtered() { self.at(plan.live) } else { image.lengths };
-            // Fewer than lists: else several queries share one, and it is read once for them.
-            let few = pair_count < pairs::FEW && pair_count <= image.lists;
-            if few && of == (0..ask.probes) && plan.tables.is_none() {
+            // Fewer than lists: else several queries share one, and it is read once for them. By tables it is read for each.
+            let few = pair_count < pairs::FEW && (pair_count <= image.lists || plan.tables.is_some());
+            if few && of == (0..ask.probes) {
                 let kernel = &pairs::FEW_PAIRS;
                 let config = LaunchConfig { grid: [1, 1, 1], block: [pairs::PLACE_THREADS, 1, 1], shared_bytes: 0 };
                 let args = (
