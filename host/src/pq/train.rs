@@ -95,12 +95,13 @@ impl PqTraining {
 }
 
 /// Components of sub-vectors up to which k-means starts from points that k-means++ spreads. 256 random ones lie so unevenly in two
-/// dimensions that 25 iterations do not mend it: on SIFT vectors that has 1.4 times the error (64 bytes: 10-NN recall .892 for .911; 32 bytes,
-/// four components: .783 for .786). From eight components on random starts are as good.
+/// dimensions that 25 iterations do not mend it: on SIFT vectors, in the model of [`super`], that has 1.4 times the error (64 bytes: 10-NN
+/// recall .892 for .911; 32 bytes, four components: .783 for .786). From eight components on random starts are as good.
 const SPREAD_WIDTH: usize = 4;
 /// Times that codewords are made longer, at most.
 const MOST_LENGTHENED: f64 = 1.25;
-/// k-means runs that a GPU has at once. One of 65,536 points is a few kernels of some µs and a wait, again and again.
+/// k-means runs that a GPU has at once. One of 65,536 points is a few kernels of some µs and a wait, again and again: four at once take
+/// 10 ms where one takes 5 (eight components, H200, 2026-11-22).
 const RUNS: usize = 4;
 
 /// The codebooks of all sub-quantizers, M × 2^bits × width: each is the centroids of one k-means run. Shapes were checked.

@@ -422,8 +422,9 @@ impl Stage {
         to: Found,
     ) -> Result<()> {
         let few = sort && self.selected <= rerank::WARP_SELECTED;
-        // A block of four warps is sooner done with codes, and a warp less work: one query with 16 bytes a code 0.08 ms for 0.10, 256
-        // queries 0.14 for 0.15. Vectors are read so fast that four warps cost more to bring together: one query 0.07 ms for 0.06.
+        // A block of four warps is sooner done with codes, and a warp less work: of one query with 16 bytes a code a single warp took 33 µs,
+        // a third of all kernels (H200, 2026-11-22). Vectors are read so fast that four warps cost more to bring together: one query took
+        // 68 to 69 µs in all for 60 to 67.
         let few_codes = few && queries > runtime.limits().multiprocessors * CODE_BLOCKS;
         // Without the sort, several blocks share the candidates of a query.
         let slices = if sort { 1 } else { self.selected.div_ceil(1024).min(1024) };
