@@ -15,7 +15,7 @@ use cust::stream::{Stream, StreamFlags, StreamWaitEventFlags};
 use cust::sys;
 
 use super::exact::Tuning;
-use super::runtime::{Array, Limits, Put, Queue, Runtime, Take};
+use super::runtime::{Array, Limits, Products, Put, Queue, Runtime, Take};
 use crate::device_info::ptx;
 use crate::threads::{piece_rows, work_off};
 use crate::{Error, NoDeviceReason, Result};
@@ -134,6 +134,18 @@ pub(crate) fn open(index: usize) -> Result<CudaDevice> {
     Ok(device)
 }
 
+/// The PTX of warpgroups is for compute capability 9.0 alone, and needs a driver of CUDA 12.
+fn products(capability: (i32, i32), index: usize) -> Result<Products> {
+    const DRIVER: i32 = 12_000;
+    let mut driver = 0;
+    // SAFETY: the driver writes the number.
+    match unsafe { sys::cuDriverGetVersion(&mut driver) } {
+        sys::CUresult::CUDA_SUCCESS => {}
+        code => return Err(Error::Driver { call: "cuDriverGetVersion", device: index, code: code as i32 }),
+    }
+    Ok(if capability == (9, 0) && driver >= DRIVER { Products::Groups } else { Products::Warps })
+}
+
 impl Cuda {
     fn open(index: usize) -> Result<Cuda> {
         if !cuda_loader::driver_present() {
@@ -176,6 +188,7 @@ impl Cuda {
                 device: name.clone(),
                 multiprocessors: attribute(DeviceAttribute::MultiprocessorCount)? as u32,
                 shared_bytes: shared_bytes as u32,
+                products: products((major, minor), index)?,
             },
             name,
             context,

@@ -512,17 +512,22 @@ impl<R: Runtime> FilterRun<'_, R> {
         let base = block.base;
         let chunks = block.shape.copy_stride() as u32 / filter::CHUNK;
         let resident = chunks <= filter::RESIDENT_CHUNKS;
-        let kernel = match (dense, resident) {
-            (true, true) => &filter::FILTER_DENSE_RESIDENT,
-            (true, false) => &filter::FILTER_DENSE_STREAMED,
-            (false, true) => &filter::FILTER_APPEND_RESIDENT,
-            (false, false) => &filter::FILTER_APPEND_STREAMED,
+        let groups = self.runtime.limits().products.by_groups(tiles);
+        let kernel = match (groups, dense, resident) {
+            (false, true, true) => &filter::FILTER_DENSE_RESIDENT,
+            (false, true, false) => &filter::FILTER_DENSE_STREAMED,
+            (false, false, true) => &filter::FILTER_APPEND_RESIDENT,
+            (false, false, false) => &filter::FILTER_APPEND_STREAMED,
+            (true, true, true) => &filter::FILTER_DENSE_RESIDENT_SM90,
+            (true, true, false) => &filter::FILTER_DENSE_STREAMED_SM90,
+            (true, false, true) => &filter::FILTER_APPEND_RESIDENT_SM90,
+            (true, false, false) => &filter::FILTER_APPEND_STREAMED_SM90,
         };
         let query_tiles = queries.count.div_ceil(filter::TILE_QUERIES);
         let config = LaunchConfig {
             grid: [query_tiles, shares(query_tiles, tiles, self.runtime.limits().multiprocessors), 1],
             block: [filter::THREADS, 1, 1],
-            shared_bytes: filter::shared_bytes(chunks),
+            shared_bytes: filter::shared_bytes(if groups { filter::GROUPS_RING } else { filter::WARPS_RING }, chunks),
         };
         let args = (
             queries.part::<u16>(queries.layout.copy).cast_const(),
