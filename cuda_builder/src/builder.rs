@@ -114,11 +114,11 @@ pub enum BuilderError {
 /// What a device build produced.
 #[derive(Debug, Clone)]
 pub struct PtxInfo {
-    /// The PTX text, launch bounds included.
+    /// The PTX text, launch bounds included. It says that it is for `arch`, also where kernels ask for another: `families` has those right.
     pub ptx: String,
     /// One module a kernel family: (family, PTX), sorted by family. See [`ptx::split_families`].
     pub families: Vec<(String, String)>,
-    /// Architecture of the text.
+    /// Architecture that was compiled for.
     pub arch: GpuArch,
     /// Compiler that wrote it.
     pub compiler: DeviceCompiler,

@@ -32,27 +32,32 @@
 //! 10⁻¹⁸ on either side, or 10²³, it is 0 or infinite in f32, although some scores are not: then every bound is infinite.
 //!
 //! # How it maps to the machine
-//! 1. A block owns 128 queries and walks over tiles of 128 base rows; 8 warps as 2 × 4, each 64 × 32, `mma.m16n8k16`.
+//! 1. A block owns 128 queries and walks over tiles of 128 base rows; 8 warps, by one of the products of [`crate::tile`].
 //! 2. `cp.async` fills a ring of stages of 64 components (128 bytes a row) across tile borders: the pipeline never drains.
 //! 3. Where the queries fit (up to [`RESIDENT_CHUNKS`] · 64 components) they stay in shared memory: half the traffic.
-//! 4. 16-byte chunks are stored at `chunk ^ (row & 7)`: `ldmatrix` and `cp.async` meet no bank conflict.
+//! 4. 16-byte chunks are stored at `chunk ^ (row & 7)`: neither product nor `cp.async` meets a bank conflict.
 //! 5. The block index runs over queries first, so that blocks in flight share base tiles through L2; and blocks of other shares read the
 //!    neighbours of these tiles (8,000,000 rows on an H200: 1 to 3 % faster than shares of consecutive tiles, measured together with a change
 //!    of the host's copies).
-//! 6. The epilogue is one FMA and one compare a pair; appending is rare and out of line, with one atomic for a lane's eight
-//!    pairs of a row.
-//! 7. What the epilogue needs of a tile (values, greatest norm and residual) comes through the same pipeline: loading it where
+//! 6. The epilogue is one FMA and one minimum a pair, and a compare for eight pairs of a row. Only groups of eight with a hit, which the
+//!    warp agrees on, are looked at again.
+//! 7. What is kept waits in shared memory, a queue a warp, until there is enough for the atomics that give it places in the lists: each is a
+//!    round trip to L2, and warps that waited for one at a time held up their whole block.
+//! 8. What the epilogue needs of a tile (values, greatest norm and residual) comes through the same pipeline: loading it where
 //!    it is used stalled four of eight warps for a trip to L2 in every tile.
 //!
 //! # Cost
 //! Floor: 2·nq·n·d operations at the f16 rate (3.2 ms for 10,000 × 1,000,000 × 128 on an H200). Survivors: about k times the
-//! ratio of base to sample, plus those within 2E of the limit (some percent of k on clustered data). Measured on an H200: 4.0 ms
-//! for 5,000 queries × 0.91 M rows × 128 (290 TFLOP/s); `mma.sync` alone would allow half of that.
+//! ratio of base to sample, plus those within 2E of the limit (some percent of k on clustered data). Measured on an H200 (one launch,
+//! 5,000 queries × 1,000,000 × 128, 252 pairs kept a query): 3.03 ms by warpgroups (423 TFLOP/s), 4.26 by warps (300); with nothing kept
+//! 2.40 (534) and 4.02 (319).
 //!
 //! # What lost
-//! Four warps of 64 × 64 (246 registers): a third less shared-memory traffic, and 5 % faster where nothing is
+//! By warps: four warps of 64 × 64 (246 registers): a third less shared-memory traffic, and 5 % faster where nothing is
 //! appended; but eight warps an SM do not hide the appends: 5.6 ms for 4.0 at k = 10, and a search with k = 100 took 30.7 ms for
-//! 14.6. One atomic a kept pair: 40.0 ms for 36.4 for a search with k = 1000.
+//! 14.6. By warpgroups, the launch above: an atomic of each lane for each row as soon as it keeps something 3.40 ms; a second look at all
+//! 32 pairs of a row instead of eight 3.61; three groups of 64 queries that a fourth feeds by bulk copies and barriers in memory, which do
+//! not wait for each other, 3.36 (2.31 with nothing kept).
 
 use cuda_std::math::{min_f32, mul_add_f32};
 use cuda_std::warp::FULL_MASK;
@@ -74,7 +79,7 @@ const INFOS: u32 = 4;
 const TERMS_BYTES: u32 = TILE_QUERIES * 16;
 /// Groups of eight pairs that a lane has of a row, at most.
 const GROUPS: usize = 4;
-/// Pairs that a warp keeps in shared memory before it appends them to lists; more than 32.
+/// Pairs that a warp keeps in shared memory; from half of them on it appends them to lists.
 const QUEUE: u32 = 64;
 const QUEUES_AT: u32 = (TERMS_BYTES + INFOS * INFO_BYTES).next_multiple_of(16);
 const HEADER_BYTES: u32 = (QUEUES_AT + THREADS / 32 * QUEUE * 16).next_multiple_of(1024);
@@ -463,7 +468,7 @@ macro_rules! define_kernels {
         /// [`crate::prepare`] wrote for them. The launch visits `tiles` tiles as [`tile_number`] says.
         ///
         /// Grid: (ceil(query_count / 128), any share of the tiles), blocks of 256 threads, [`shared_bytes`] of dynamic shared
-        /// memory.
+        /// memory, with the ring of the product.
         ///
         /// # Safety
         /// All pointers cover the shapes above and below.

@@ -25,7 +25,7 @@ unsafe fn product(a: *const u16, b: *const u16, twice: u32, out: *mut [[f32; 4];
         for part in 0..8 {
             for i in 0..8 {
                 let x = global::load(rows.add((row * 64 + 8 * part + i) as usize));
-                chunk.add(row * 128 + (part ^ row % 8) * 16 + 2 * i).cast::<u16>().store(x);
+                chunk.add(row * 128 + (part ^ (row % 8)) * 16 + 2 * i).cast::<u16>().store(x);
             }
         }
         wgmma::publish();

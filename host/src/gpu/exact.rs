@@ -575,9 +575,8 @@ mod tests {
     use super::super::runtime::Lanes;
     use super::*;
 
-    /// A base on the emulator and random queries against it; returns how many queries overflowed their list.
-    fn overflowed(metric: Metric, rows: usize, queries: usize, k: usize) -> usize {
-        let shape = Shape { element: ElementType::F32, metric, dim: 8 };
+    /// A base on the emulator and random queries against it: ids and distances found, and how many queries overflowed their list.
+    fn searched(shape: Shape, rows: usize, queries: usize, k: usize, filtered: bool) -> (Vec<u64>, Vec<f32>, usize) {
         let mut state = 7u64;
         let mut random = |count: usize| -> Vec<f32> {
             std::iter::repeat_with(|| {
@@ -605,10 +604,37 @@ mod tests {
                 upload_rows(&runtime, &lane.stream, shape, set.rows(), &base)?;
                 prepare_set(&runtime, &lane.stream, shape, set, false)?;
             }
-            let mut slots = Slots { k, worst: metric.worst(), ids: &mut ids, distances: &mut distances };
-            block.search_filtered(&runtime, lane, &queries, k as u32, &mut slots)
+            let mut slots = Slots { k, worst: shape.metric.worst(), ids: &mut ids, distances: &mut distances };
+            if filtered {
+                block.search_filtered(&runtime, lane, &queries, k as u32, &mut slots)
+            } else {
+                block.search_direct(&runtime, lane, &queries, k as u32, &mut slots, None).map(|()| Vec::new())
+            }
         });
-        overflowed.unwrap().len()
+        (ids, distances, overflowed.unwrap().len())
+    }
+
+    fn overflowed(metric: Metric, rows: usize, queries: usize, k: usize) -> usize {
+        searched(Shape { element: ElementType::F32, metric, dim: 8 }, rows, queries, k, true).2
+    }
+
+    /// Products by warps and by warpgroups, of the sample and of the rest, resident and streamed: the filter finds what distances to all
+    /// rows do.
+    #[test]
+    fn every_product_filters_soundly() {
+        let mut seen = std::collections::BTreeSet::new();
+        for dim in [8, 100, 130] {
+            for (k, rows) in [(5, 700), (5, 2_500), (20, 900), (20, 4_200)] {
+                let passes = Passes::choose(Emulator.tuning(), rows, k);
+                let visited = if passes.middle == 0 { passes.tiles } else { passes.tiles.div_ceil(passes.middle) };
+                let by_groups = |tiles| Emulator.limits().products.by_groups(tiles);
+                seen.insert((dim > 128, by_groups(passes.sample), by_groups(visited)));
+                let shape = Shape { element: ElementType::F32, metric: Metric::L2, dim };
+                let [filtered, direct] = [true, false].map(|by| searched(shape, rows as usize, 150, k as usize, by));
+                assert_eq!(filtered, direct, "{dim} components, {rows} rows, k = {k}");
+            }
+        }
+        assert_eq!(seen.len(), 8, "both products in both passes, resident and streamed: {seen:?}");
     }
 
     /// A list that holds fewer than k rows gives no limit; the one before must stay. It did not once, and one query in twelve

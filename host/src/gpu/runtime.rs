@@ -173,11 +173,11 @@ pub(crate) struct Limits {
 
 /// Kernels of tile products (`warpann_kernels::tile`): by warps on any device, by warpgroups on compute capability 9.0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(not(feature = "cuda"), allow(dead_code, reason = "a GPU has one of them"))]
 pub(crate) enum Products {
     /// By warps.
     Warps,
     /// By warpgroups.
-    #[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "of GPUs alone"))]
     Groups,
     /// Both: by warpgroups where the number of tiles is even, so that the emulator's tests see either.
     Both,

@@ -27,7 +27,7 @@ pub fn publish(_: Site) {
 /// The components of row `row` of the chunk at `chunk`, whose bytes were checked.
 fn decode_row(place: *const u8, row: u32, to: &mut [f32; 64]) {
     for (part, to) in to.chunks_exact_mut(8).enumerate() {
-        let at = row * ROW_BYTES + (part as u32 ^ row % 8) * PART_BYTES;
+        let at = row * ROW_BYTES + (part as u32 ^ (row % 8)) * PART_BYTES;
         // SAFETY: the row was checked, so it is inside the memory; parts are aligned.
         let bits = unsafe { place.wrapping_add(at as usize).cast::<[u16; 8]>().read() };
         to.iter_mut().zip(bits).for_each(|(to, bits)| *to = f16::from_bits(bits).to_f32());
