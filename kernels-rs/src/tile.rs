@@ -177,8 +177,8 @@ pub trait Product<const ROWS: usize, const COLUMNS: usize>: Copy {
     /// Makes `scores` ready for the first chunk of a tile.
     fn clear(scores: &mut Scores<ROWS, COLUMNS>);
 
-    /// Adds the products of a chunk to `scores`: rows of `a` times rows of `b`. `add` says that it is not the first of the tile. All threads
-    /// of the block arrive, whole warps together.
+    /// Adds the products of a chunk to `scores`: rows of `a` times rows of `b`. `add` says that it is not the first of the tile. `meanwhile`
+    /// is done beside the product, where that runs by itself. All threads of the block arrive.
     ///
     /// # Safety
     /// Both places hold a chunk that [`ChunkCopy`] wrote, waited for, [published](Self::publish) and behind a barrier; they are aligned to
