@@ -232,10 +232,10 @@ fn target_of<'a>(
     notes: impl Iterator<Item = Option<&'a KernelNote>>,
 ) -> Result<Option<GpuArch>, PtxError> {
     let asked: BTreeSet<Option<&str>> = notes.map(|note| note.and_then(|note| note.arch.as_deref())).collect();
-    let only = || if asked.len() == 1 { asked.first().copied() } else { None };
-    match only() {
-        None | Some(None) if asked.len() <= 1 => Ok(None),
-        Some(Some(name)) if GpuArch::from_name(name).is_some() => Ok(GpuArch::from_name(name)),
+    let only = if asked.len() == 1 { asked.first().copied().flatten() } else { None };
+    match only.map(GpuArch::from_name) {
+        None if asked.len() == 1 => Ok(None),
+        Some(Some(arch)) => Ok(Some(arch)),
         _ => {
             let archs: Vec<&str> = asked.into_iter().map(|arch| arch.unwrap_or("that of the build")).collect();
             Err(PtxError::BadArch { family: family.to_owned(), archs: archs.join(" and ") })

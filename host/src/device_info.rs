@@ -23,7 +23,7 @@ pub struct DeviceInfo {
     pub memory_free: Option<u64>,
     /// CUDA version that the driver supports, such as `13.0`.
     pub driver: String,
-    /// PTX target whose kernels this build would load on the device, such as `sm_90`; `None` if the device is older than all.
+    /// PTX targets whose kernels this build would load on the device, such as `sm_80, sm_90a`; `None` if the device is older than all.
     pub ptx_target: Option<String>,
 }
 
@@ -159,9 +159,10 @@ mod cuda {
                 memory_total: device.total_memory().map_err(failed("cuDeviceTotalMem", at))? as u64,
                 memory_free: free.map(|(free, _)| free as u64).ok(),
                 driver: format!("{}.{}", version.major(), version.minor()),
-                ptx_target: match () {
-                    () if super::runs_warpgroups(capability, version) => Some(format!("{}, sm_90a", ptx::ARCH)),
-                    () => (capability >= (8, 0)).then(|| ptx::ARCH.to_owned()),
+                ptx_target: if super::runs_warpgroups(capability, version) {
+                    Some(format!("{}, sm_90a", ptx::ARCH))
+                } else {
+                    (capability >= (8, 0)).then(|| ptx::ARCH.to_owned())
                 },
             })
         };
