@@ -57,12 +57,12 @@ impl GpuArch {
 
     /// The PTX version to ask for. The code generator's default for sm_80 is 7.0, too low for `cp.async` with an L2 prefetch
     /// (7.4); 7.8 needs a driver of CUDA 11.8. A version below an architecture's own minimum is refused by the back end.
-    fn ptx_feature(self) -> &'static str {
+    pub(crate) fn ptx_version(self) -> (u32, u32) {
         match self {
-            Self::Sm80 | Self::Sm86 | Self::Sm89 | Self::Sm90 => "+ptx78",
-            Self::Sm90a => "+ptx80",
-            Self::Sm100 => "+ptx86",
-            Self::Sm120 => "+ptx87",
+            Self::Sm80 | Self::Sm86 | Self::Sm89 | Self::Sm90 => (7, 8),
+            Self::Sm90a => (8, 0),
+            Self::Sm100 => (8, 6),
+            Self::Sm120 => (8, 7),
         }
     }
 }
@@ -114,11 +114,11 @@ pub enum BuilderError {
 /// What a device build produced.
 #[derive(Debug, Clone)]
 pub struct PtxInfo {
-    /// The PTX text, launch bounds included.
+    /// The PTX text, launch bounds included. It says that it is for `arch`, also where kernels ask for another: `families` has those right.
     pub ptx: String,
     /// One module a kernel family: (family, PTX), sorted by family. See [`ptx::split_families`].
     pub families: Vec<(String, String)>,
-    /// Architecture of the text.
+    /// Architecture that was compiled for.
     pub arch: GpuArch,
     /// Compiler that wrote it.
     pub compiler: DeviceCompiler,
@@ -269,9 +269,10 @@ impl CudaBuilder {
         target_dir: &Path,
         assembly: &Path,
     ) -> Command {
+        let (major, minor) = self.arch.ptx_version();
         let flags = [
             &format!("-Ctarget-cpu={}", self.arch),
-            &format!("-Ctarget-feature={}", self.arch.ptx_feature()),
+            &format!("-Ctarget-feature=+ptx{major}{minor}"),
             // The text is the product: nothing is linked.
             "-Clinker=true",
             "-Zmir-enable-passes=-JumpThreading",

@@ -4,7 +4,7 @@
 //! into directives:
 //!
 //! ```text
-//! // warpann.kernel NAME maxntid=256 minnctapersm=2 family=select
+//! // warpann.kernel NAME maxntid=256 minnctapersm=2 arch=sm_90a family=select
 //! ```
 //!
 //! Every `key=value` may be absent; unknown keys are ignored. A family is a word or a Rust module path: of a path, the segment
@@ -13,8 +13,10 @@
 //! The driver compiles a module when it loads it, and that time grows with the module. [`split_families`] therefore cuts the
 //! text into one module a family, each with the functions, variables and declarations that its kernels reach.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ops::Range;
+
+use crate::builder::GpuArch;
 
 const NOTE: &str = "warpann.kernel";
 
@@ -29,6 +31,8 @@ pub struct KernelNote {
     pub max_threads: Option<u32>,
     /// Blocks that must fit a multiprocessor at once (`.minnctapersm`).
     pub min_blocks: Option<u32>,
+    /// The one architecture that it is for (`.target`); `None`: that of the build, and later ones.
+    pub arch: Option<String>,
 }
 
 /// PTX text that is not what the code generator writes.
@@ -50,6 +54,14 @@ pub enum PtxError {
         key: String,
         /// Value given.
         value: String,
+    },
+    /// Kernels of one family for different architectures, or for one that is not known.
+    #[error("PTX family '{family}': no module can be for {archs}")]
+    BadArch {
+        /// Family.
+        family: String,
+        /// What its kernels ask for.
+        archs: String,
     },
     /// A kernel comment without a kernel.
     #[error("PTX kernel comment names '{kernel}', but the module has no such entry")]
@@ -97,6 +109,7 @@ pub fn notes(ptx: &str) -> Result<Vec<KernelNote>, PtxError> {
             match key {
                 "maxntid" => note.max_threads = Some(number()?),
                 "minnctapersm" => note.min_blocks = Some(number()?),
+                "arch" => note.arch = Some(value.to_owned()),
                 "family" => note.family = Some(family_of_path(value).to_owned()),
                 _ => {}
             }
@@ -155,15 +168,17 @@ pub fn apply_launch_bounds(ptx: &str) -> Result<String, PtxError> {
 ///
 /// A kernel's family is what its comment says; failing that, that of the first row of `table` (family, name prefixes) one of
 /// whose prefixes its name has; failing that, the kernel's own name: a module to itself, loaded when it is first used. Each module holds the directives, its kernels with their
-/// comments, and what these kernels reach: functions, declarations, constants, shared arrays.
+/// comments, and what these kernels reach: functions, declarations, constants, shared arrays. A module of kernels for one architecture is
+/// for that one: its text is what the code generator wrote, and only inline assembly makes it need more than the build's.
 ///
 /// # Errors
 /// [`PtxError`].
 pub fn split_families(ptx: &str, table: &[(String, Vec<String>)]) -> Result<Vec<(String, String)>, PtxError> {
     let items = items(ptx)?;
     let notes = notes(ptx)?;
+    let note_of = |kernel: &str| notes.iter().find(|note| note.name == kernel);
     let family_of = |kernel: &str| {
-        let said = notes.iter().find(|note| note.name == kernel).and_then(|note| note.family.as_deref());
+        let said = note_of(kernel).and_then(|note| note.family.as_deref());
         let by_prefix = || {
             let row = table.iter().find(|(_, prefixes)| prefixes.iter().any(|prefix| kernel.starts_with(prefix)));
             row.map(|(family, _)| family.as_str())
@@ -183,6 +198,7 @@ pub fn split_families(ptx: &str, table: &[(String, Vec<String>)]) -> Result<Vec<
 
     let mut modules = Vec::with_capacity(families.len());
     for (family, kernels) in families {
+        let target = target_of(&family, kernels.iter().map(|&index| note_of(items[index].name)))?;
         let mut wanted: HashSet<usize> = kernels.iter().copied().collect();
         let mut pending = kernels;
         while let Some(index) = pending.pop() {
@@ -197,10 +213,11 @@ pub fn split_families(ptx: &str, table: &[(String, Vec<String>)]) -> Result<Vec<
         let mut text = String::new();
         for (index, item) in items.iter().enumerate() {
             if item.kind == Kind::Directive || wanted.contains(&index) {
-                if let Some(note) = notes.iter().find(|note| item.kind == Kind::Entry && note.name == item.name) {
+                let own = target.and_then(|arch| retargeted(&ptx[item.span.clone()], arch));
+                if let Some(note) = note_of(item.name).filter(|_| item.kind == Kind::Entry) {
                     text.push_str(&comment_of(note));
                 }
-                text.push_str(&ptx[item.span.clone()]);
+                text.push_str(own.as_deref().unwrap_or(&ptx[item.span.clone()]));
                 text.push('\n');
             }
         }
@@ -209,11 +226,43 @@ pub fn split_families(ptx: &str, table: &[(String, Vec<String>)]) -> Result<Vec<
     Ok(modules)
 }
 
+/// The architecture that a family's kernels ask for, if they do.
+fn target_of<'a>(
+    family: &str,
+    notes: impl Iterator<Item = Option<&'a KernelNote>>,
+) -> Result<Option<GpuArch>, PtxError> {
+    let asked: BTreeSet<Option<&str>> = notes.map(|note| note.and_then(|note| note.arch.as_deref())).collect();
+    let only = if asked.len() == 1 { asked.first().copied().flatten() } else { None };
+    match only.map(GpuArch::from_name) {
+        None if asked.len() == 1 => Ok(None),
+        Some(Some(arch)) => Ok(Some(arch)),
+        _ => {
+            let archs: Vec<&str> = asked.into_iter().map(|arch| arch.unwrap_or("that of the build")).collect();
+            Err(PtxError::BadArch { family: family.to_owned(), archs: archs.join(" and ") })
+        }
+    }
+}
+
+/// A `.version` or `.target` directive as a module for `arch` has it.
+fn retargeted(directive: &str, arch: GpuArch) -> Option<String> {
+    if directive.starts_with(".target") {
+        Some(format!(".target {arch}"))
+    } else if directive.starts_with(".version") {
+        let (major, minor) = arch.ptx_version();
+        Some(format!(".version {major}.{minor}"))
+    } else {
+        None
+    }
+}
+
 fn comment_of(note: &KernelNote) -> String {
     let mut line = format!("// {NOTE} {}", note.name);
     let fields = [("maxntid", note.max_threads), ("minnctapersm", note.min_blocks)];
     for (key, value) in fields.into_iter().filter_map(|(key, value)| Some((key, value?))) {
         line.push_str(&format!(" {key}={value}"));
+    }
+    if let Some(arch) = &note.arch {
+        line.push_str(&format!(" arch={arch}"));
     }
     if let Some(family) = &note.family {
         line.push_str(&format!(" family={family}"));
@@ -399,7 +448,8 @@ mod tests {
                 name: "sort_r1".into(),
                 family: Some("sort".into()),
                 max_threads: Some(256),
-                min_blocks: Some(2)
+                min_blocks: Some(2),
+                arch: None,
             }
         );
         assert_eq!((notes[1].max_threads, notes[1].min_blocks), (Some(128), None));
@@ -435,6 +485,26 @@ mod tests {
         let error =
             apply_launch_bounds("// warpann.kernel ghost maxntid=32\n.visible .entry real()\n{\n}\n").unwrap_err();
         assert_eq!(error, PtxError::NoSuchEntry { kernel: "ghost".into() });
+    }
+
+    #[test]
+    fn a_kernel_for_one_architecture_has_a_module_for_it() {
+        let text = MODULE.replace("warpann.kernel plain", "warpann.kernel plain arch=sm_90a");
+        let modules = split_families(&text, &[]).unwrap();
+        let module = |family: &str| &modules.iter().find(|(name, _)| name == family).unwrap().1;
+        assert!(module("plain").contains(".version 8.0\n.target sm_90a\n"), "{}", module("plain"));
+        assert_eq!(notes(module("plain")).unwrap()[0].arch.as_deref(), Some("sm_90a"));
+        assert!(module("sort").contains(".version 7.8\n.target sm_80\n"), "{}", module("sort"));
+    }
+
+    #[test]
+    fn a_family_is_for_one_architecture() {
+        let both = MODULE.replace("warpann.kernel plain", "warpann.kernel plain arch=sm_90a family=sort");
+        let error = split_families(&both, &[]).unwrap_err();
+        assert_eq!(error, PtxError::BadArch { family: "sort".into(), archs: "that of the build and sm_90a".into() });
+        let unknown = MODULE.replace("warpann.kernel plain", "warpann.kernel plain arch=sm_1");
+        let error = split_families(&unknown, &[]).unwrap_err();
+        assert_eq!(error, PtxError::BadArch { family: "plain".into(), archs: "sm_1".into() });
     }
 
     #[test]

@@ -62,6 +62,7 @@ pub mod shared;
 pub mod thread;
 mod unroll;
 pub mod warp;
+pub mod wgmma;
 
 #[cfg(not(target_arch = "nvptx64"))]
 pub mod emulator;

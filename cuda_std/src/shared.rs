@@ -84,7 +84,7 @@ impl<T: Copy> SharedPtr<T> {
     }
 }
 
-/// The start of the dynamic shared memory, whose size the launch sets; 128-byte aligned.
+/// The start of the dynamic shared memory, whose size the launch sets; aligned to 1024 bytes.
 #[inline(always)]
 pub fn dynamic<T>() -> SharedPtr<T> {
     SharedPtr::from_address(imp::shared::dynamic())

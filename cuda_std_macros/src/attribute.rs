@@ -2,9 +2,11 @@
 
 use syn::{Expr, ExprLit, Ident, Lit, Token, parse::ParseStream, spanned::Spanned};
 
-/// Launch bounds.
+/// Launch bounds, and what devices the kernel is for.
 #[derive(Default)]
 pub struct Bounds {
+    /// The one architecture that it runs on.
+    pub arch: Option<String>,
     /// Most threads of a block.
     pub max_threads: Option<u32>,
     /// Blocks that must fit a multiprocessor.
@@ -21,6 +23,16 @@ impl syn::parse::Parse for Bounds {
         while !input.is_empty() {
             let name: Ident = input.parse()?;
             input.parse::<Token![=]>()?;
+            if name == "arch" {
+                let value = architecture(&input.parse()?)?;
+                if bounds.arch.replace(value).is_some() {
+                    return Err(syn::Error::new(name.span(), "given twice"));
+                }
+                if !input.is_empty() {
+                    input.parse::<Token![,]>()?;
+                }
+                continue;
+            }
             let value = integer(&input.parse()?)?;
             let slot = match name.to_string().as_str() {
                 "max_threads" if value > MAX_BLOCK => {
@@ -28,7 +40,7 @@ impl syn::parse::Parse for Bounds {
                 }
                 "max_threads" => &mut bounds.max_threads,
                 "min_blocks" => &mut bounds.min_blocks,
-                _ => return Err(syn::Error::new(name.span(), "known here: max_threads, min_blocks")),
+                _ => return Err(syn::Error::new(name.span(), "known here: max_threads, min_blocks, arch")),
             };
             if slot.replace(value).is_some() {
                 return Err(syn::Error::new(name.span(), "given twice"));
@@ -53,5 +65,21 @@ fn integer(expression: &Expr) -> syn::Result<u32> {
             value => Ok(value),
         },
         other => Err(syn::Error::new(other.span(), "needs an integer literal: the bound is written into the PTX")),
+    }
+}
+
+/// The value of a string literal that names an architecture.
+fn architecture(expression: &Expr) -> syn::Result<String> {
+    match expression {
+        Expr::Group(group) => architecture(&group.expr),
+        Expr::Lit(ExprLit { lit: Lit::Str(literal), .. }) => {
+            let name = literal.value();
+            let number = name.strip_prefix("sm_").map(|rest| rest.trim_end_matches(|c: char| c.is_ascii_lowercase()));
+            match number {
+                Some(number) if !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit()) => Ok(name),
+                _ => Err(syn::Error::new(literal.span(), "names no architecture: \"sm_90a\" would")),
+            }
+        }
+        other => Err(syn::Error::new(other.span(), "needs a string literal: the name is written into the PTX")),
     }
 }

@@ -54,6 +54,9 @@ fn bounds_note(name: &str, bounds: &Bounds) -> String {
     if let Some(blocks) = bounds.min_blocks {
         note += &format!(" minnctapersm={blocks}");
     }
+    if let Some(arch) = &bounds.arch {
+        note += &format!(" arch={arch}");
+    }
     note
 }
 

@@ -44,6 +44,8 @@ use proc_macro::TokenStream;
 ///   No result, no generics.
 /// - `max_threads = N`: no launch has more threads a block (the compiler may then use more registers).
 ///   `min_blocks = M`, with `max_threads` only: registers are limited so that M blocks fit a multiprocessor.
+/// - `arch = "sm_90a"`: the kernel uses what only that architecture has (`wgmma`). Its module is for that one, and another device
+///   refuses it; whoever launches it asks the device first.
 /// - A kernel may come out of `macro_rules!` that passes the name and the bounds.
 ///
 /// A wrong argument type does not compile:
@@ -78,6 +80,16 @@ use proc_macro::TokenStream;
 /// /// None needed.
 /// #[kernel]
 /// pub unsafe fn returns(n: u32) -> u32 { n }
+/// ```
+///
+/// Nor an architecture that has no such name:
+///
+/// ```compile_fail
+/// # use cuda_std::kernel;
+/// /// # Safety
+/// /// None needed.
+/// #[kernel(arch = "hopper")]
+/// pub unsafe fn for_hopper(_n: u32) {}
 /// ```
 ///
 /// Nor a safe function: what a launch must satisfy is for its documentation to say.

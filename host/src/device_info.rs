@@ -23,7 +23,7 @@ pub struct DeviceInfo {
     pub memory_free: Option<u64>,
     /// CUDA version that the driver supports, such as `13.0`.
     pub driver: String,
-    /// PTX target whose kernels this build would load on the device, such as `sm_90`; `None` if the device is older than all.
+    /// PTX targets whose kernels this build would load on the device, such as `sm_80, sm_90a`; `None` if the device is older than all.
     pub ptx_target: Option<String>,
 }
 
@@ -114,6 +114,13 @@ pub(crate) mod ptx {
     include!(concat!(env!("OUT_DIR"), "/ptx.rs"));
 }
 
+/// Whether a device runs kernels of warpgroups: compute capability 9.0 alone has their instructions, and their PTX needs a driver of
+/// CUDA 12.
+#[cfg(feature = "cuda")]
+pub(crate) fn runs_warpgroups(capability: (i32, i32), driver: cust::CudaApiVersion) -> bool {
+    capability == (9, 0) && driver.major() >= 12
+}
+
 #[cfg(feature = "cuda")]
 mod cuda {
     use cust::device::{Device, DeviceAttribute};
@@ -152,7 +159,11 @@ mod cuda {
                 memory_total: device.total_memory().map_err(failed("cuDeviceTotalMem", at))? as u64,
                 memory_free: free.map(|(free, _)| free as u64).ok(),
                 driver: format!("{}.{}", version.major(), version.minor()),
-                ptx_target: (capability >= (8, 0)).then(|| ptx::ARCH.to_owned()),
+                ptx_target: if super::runs_warpgroups(capability, version) {
+                    Some(format!("{}, sm_90a", ptx::ARCH))
+                } else {
+                    (capability >= (8, 0)).then(|| ptx::ARCH.to_owned())
+                },
             })
         };
         (0..count).map(describe).collect()
@@ -161,7 +172,7 @@ mod cuda {
     pub fn modules() -> Vec<ModuleInfo> {
         let module = |&(family, text): &(&str, &str)| ModuleInfo {
             family: family.to_owned(),
-            target: ptx::ARCH.to_owned(),
+            target: text.lines().find_map(|line| line.strip_prefix(".target ")).unwrap_or(ptx::ARCH).trim().to_owned(),
             kernels: ptx::KERNELS.iter().filter(|(_, of)| *of == family).map(|&(name, _)| name.to_owned()).collect(),
             bytes: text.len(),
         };

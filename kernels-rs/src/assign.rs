@@ -38,17 +38,21 @@
 //!    filled by `cp.async` across tile borders. Up to [`RESIDENT_CHUNKS`] · 64 components the points stay in shared
 //!    memory.
 //! 2. Two blocks an SM: one's barriers and list work hide behind the other's product. That is what sets ring and lists:
-//!    112 KiB.
-//! 3. The epilogue is one FMA and one minimum a pair, and one compare for a lane's eight pairs of a row. The compare
-//!    uses the greatest norm and residual of the tile; only what passes is tested with its own, so that one far
+//!    113 KiB (by warpgroups).
+//! 3. The epilogue is one FMA and one minimum a pair, and one compare for a lane's pairs of a row (8 by warps, 32 by warpgroups). The
+//!    compare uses the greatest norm and residual of the tile; only what passes is tested with its own, so that one far
 //!    centroid does not make its 127 neighbours candidates. Compares of all rows come first, then one branch for all
 //!    that is rare, taken by the whole warp. There a lane walks over the bits of what passed: the test is in the code
-//!    once a row, not eight times, for the sake of the instruction cache.
+//!    once a row, not once a pair, for the sake of the instruction cache.
 //! 4. Centroids that were nearest before are read beside the first loads of the pipeline, eight lanes a row; products
 //!    with their points are made from shared memory while the first tiles arrive.
 //!
 //! # Cost
-//! 2·n·k·d operations at the rate of [`crate::filter`] (290 TFLOP/s on an H200).
+//! 2·n·k·d operations. On an H200, 1,000,000 points × 4096 centroids × 128 (one launch): 2.68 ms by warpgroups (392 TFLOP/s) with labels of
+//! an iteration before, 3.12 without; 4.06 and 4.87 by warps.
+//!
+//! # What lost
+//! By warpgroups: compares for eight pairs of a row, as [`crate::filter`] has them: 2.85 ms and 3.69.
 
 use cuda_std::math::{f16_to_f32, max_f32, min_f32, mul_add_f32};
 use cuda_std::warp::FULL_MASK;
@@ -60,17 +64,17 @@ use crate::filter::{Bounds, QueryTerms};
 pub use crate::nearest_lists::LIST;
 use crate::nearest_lists::{LISTS_BYTES, Lists};
 use crate::prepare::{METRIC_L2, scale_of};
-pub use crate::tile::{CHUNK, THREADS, TILE_ROWS};
-use crate::tile::{CHUNK_TILE_BYTES, COLUMN_TILES, Part, ROWS_AT_ONCE, copy_chunk, part_offset};
+pub use crate::tile::{CHUNK, GROUPS_RING, RESIDENT_CHUNKS, THREADS, TILE_ROWS, WARPS_RING};
+use crate::tile::{
+    CHUNK_TILE_BYTES, ChunkCopy, Groups, LEAST_SHARED_BYTES, Product, ROWS_AT_ONCE, Ring, Warps, entry_of, part_offset,
+    wait_for_stage,
+};
 
-/// Chunks of a tile of points that the resident kernel keeps in shared memory, at most.
-pub const RESIDENT_CHUNKS: u32 = 2;
-
-const RESIDENT_STAGES: u32 = 4;
-const STREAMED_STAGES: u32 = 3;
 /// A sum of norms from which the arithmetic of bounds, or the canonical distance itself, could leave the range of f32.
 pub(crate) const FARTHEST: f32 = 1e19;
 
+/// Columns of a lane, in pairs, whose values it keeps while it goes from row to row.
+const FEW_COLUMNS: usize = 4;
 /// What the epilogue needs of a tile of centroids: values, norms, residuals, the greatest norm and residual.
 const INFO_BYTES: u32 = 3 * TILE_ROWS * 4 + 16;
 /// Rows of a tile of which a thread works on one 16-byte part.
@@ -78,16 +82,15 @@ const ROWS_A_THREAD: usize = (TILE_ROWS / ROWS_AT_ONCE) as usize;
 
 /// Tiles whose chunks can be under way, or in use, at once.
 const INFOS: u32 = 4;
-const HEADER_BYTES: u32 = (LISTS_BYTES + INFOS * INFO_BYTES).next_multiple_of(128);
+const HEADER_BYTES: u32 = (LISTS_BYTES + INFOS * INFO_BYTES).next_multiple_of(1024);
 
 /// Dynamic shared memory of a block, in bytes, for copies of `chunks` chunks.
-pub const fn shared_bytes(chunks: u32) -> u32 {
-    if chunks <= RESIDENT_CHUNKS {
-        HEADER_BYTES + (chunks + RESIDENT_STAGES) * CHUNK_TILE_BYTES
-    } else {
-        HEADER_BYTES + STREAMED_STAGES * 2 * CHUNK_TILE_BYTES
-    }
+pub const fn shared_bytes(ring: Ring, chunks: u32) -> u32 {
+    HEADER_BYTES + ring.bytes(chunks)
 }
+
+const _: () =
+    assert!(shared_bytes(WARPS_RING, 2) <= LEAST_SHARED_BYTES && shared_bytes(WARPS_RING, 3) <= LEAST_SHARED_BYTES);
 
 /// Reserves a place in a queue for each lane with `wanted`; the result means something on those lanes. All 32 lanes
 /// arrive.
@@ -103,14 +106,6 @@ pub(crate) unsafe fn queue_place(size: *mut u32, wanted: bool, lane: u32) -> u32
         first = unsafe { atomic::add_u32(size, wanting.count_ones()) };
     }
     warp::shuffle_idx(FULL_MASK, first, 0) + (wanting & ((1 << lane) - 1)).count_ones()
-}
-
-/// Entry `place` of `scores`, by selects: they stay in registers.
-#[inline(always)]
-fn entry_of(scores: [f32; 2 * COLUMN_TILES], place: u32) -> f32 {
-    let mut entry = scores[0];
-    unroll::<{ 2 * COLUMN_TILES }>(|at| entry = if place == at as u32 { scores[at] } else { entry });
-    entry
 }
 
 /// `sum` and the product of eight f16 components of two rows.
@@ -132,7 +127,7 @@ fn product(sum: f32, x: [u32; 4], y: [u32; 4]) -> f32 {
 /// As [`assign_resident`].
 #[inline(always)]
 #[expect(clippy::too_many_arguments, reason = "kernel parameters are passed separately so that loads stay ld.global")]
-unsafe fn assign<const RESIDENT: bool>(
+unsafe fn assign<P: Product<ROWS, COLUMNS>, const ROWS: usize, const COLUMNS: usize, const RESIDENT: bool>(
     points: *const u16,
     centroids: *const u16,
     stride: u32,
@@ -154,7 +149,7 @@ unsafe fn assign<const RESIDENT: bool>(
     pending_lists: *mut u32,
     unbounded: *mut u32,
 ) {
-    let stages = if RESIDENT { RESIDENT_STAGES } else { STREAMED_STAGES };
+    let stages = P::RING.stages(RESIDENT);
     let thread = thread::thread_idx_x();
     let lane = warp::lane_id();
     let first_point = thread::block_idx_x() * TILE_ROWS;
@@ -197,15 +192,11 @@ unsafe fn assign<const RESIDENT: bool>(
         }
 
         // The load cursor runs `stages - 1` steps ahead of the compute cursor; a step is one chunk of one tile.
+        let copy = ChunkCopy::new(thread, stride);
         let (mut load_tile, mut load_chunk, mut load_stage) = (0u32, 0u32, 0u32);
         let mut load_step = || {
             if load_tile < tiles {
                 let to = ring.add(load_stage * stage_bytes);
-                let rows = centroids.wrapping_add(load_tile as usize * TILE_ROWS as usize * stride as usize);
-                copy_chunk(to, rows, stride, load_chunk, thread);
-                if !RESIDENT {
-                    copy_chunk(to.add(CHUNK_TILE_BYTES), point_tile, stride, load_chunk, thread);
-                }
                 if load_chunk == 0 {
                     let info = infos_at.add((load_tile % INFOS) * INFO_BYTES);
                     let tile = load_tile as usize;
@@ -220,6 +211,12 @@ unsafe fn assign<const RESIDENT: bool>(
                         async_copy::copy_4(info.add(3 * TILE_ROWS * 4 + 4), tile_residuals.wrapping_add(tile).cast());
                     }
                 }
+                let at = load_tile as usize * (TILE_ROWS * stride) as usize + (load_chunk * CHUNK) as usize;
+                copy.copy(to, copy.start(centroids.wrapping_add(at)));
+                if !RESIDENT {
+                    let from = copy.start(point_tile).wrapping_add((load_chunk * CHUNK) as usize);
+                    copy.copy(to.add(CHUNK_TILE_BYTES), from);
+                }
                 load_stage = if load_stage + 1 == stages { 0 } else { load_stage + 1 };
                 load_chunk += 1;
                 if load_chunk == chunks {
@@ -233,7 +230,8 @@ unsafe fn assign<const RESIDENT: bool>(
         if RESIDENT {
             let mut chunk = 0;
             while chunk < chunks {
-                copy_chunk(points_at.add(chunk * CHUNK_TILE_BYTES), point_tile, stride, chunk, thread);
+                let from = copy.start(point_tile).wrapping_add((chunk * CHUNK) as usize);
+                copy.copy(points_at.add(chunk * CHUNK_TILE_BYTES), from);
                 chunk += 1;
             }
         }
@@ -280,7 +278,7 @@ unsafe fn assign<const RESIDENT: bool>(
                         parts[chunk] = load(chunk as u32);
                     }
                 });
-                async_copy::wait_group::<{ RESIDENT_STAGES - 2 }>();
+                wait_for_stage(stages);
                 thread::sync_threads();
                 unroll::<{ RESIDENT_CHUNKS as usize }>(|chunk| {
                     if (chunk as u32) < chunks {
@@ -324,26 +322,21 @@ unsafe fn assign<const RESIDENT: bool>(
             }
         }
 
-        let part = Part::new(warp::warp_id(), lane);
+        let part = P::new(warp::warp_id(), lane);
+        let mut acc = [[[0.0f32; 4]; COLUMNS]; ROWS];
         let (mut stage, mut tile) = (0, 0);
         while tile < tiles {
-            let mut acc = [[[0.0f32; 4]; COLUMN_TILES]; 4];
+            P::clear(&mut acc);
             let mut chunk = 0;
             while chunk < chunks {
-                if RESIDENT {
-                    async_copy::wait_group::<{ RESIDENT_STAGES - 2 }>();
-                } else {
-                    async_copy::wait_group::<{ STREAMED_STAGES - 2 }>();
-                }
+                wait_for_stage(stages);
+                P::publish();
                 // Also orders the last reads of the stage and of the tile's numbers that are refilled now, and
                 // compaction before what is appended next.
                 thread::sync_threads();
-                load_step();
-                // The copies of a tile's numbers branch by lane; `ldmatrix` and `mma` need the whole warp together.
-                warp::sync_warp(FULL_MASK);
                 let b_at = ring.add(stage * stage_bytes);
                 let a_at = if RESIDENT { points_at.add(chunk * CHUNK_TILE_BYTES) } else { b_at.add(CHUNK_TILE_BYTES) };
-                part.multiply_chunk(&mut acc, a_at, b_at);
+                part.multiply_chunk(&mut acc, a_at, b_at, chunk > 0, &mut load_step);
                 stage = if stage + 1 == stages { 0 } else { stage + 1 };
                 chunk += 1;
             }
@@ -355,36 +348,48 @@ unsafe fn assign<const RESIDENT: bool>(
             let all = Bounds { norm: greatest.load(), residual: greatest.add(1).load() };
             let of_all = QueryTerms::of_base(metric, all);
             let column = part.column();
-            let load_values = || {
-                let mut values = [[0.0f32; 2]; COLUMN_TILES];
-                unroll::<COLUMN_TILES>(|j| {
-                    values[j] = values_at.add(column + 8 * j as u32).cast::<global::F32x2>().load().0
+            let load_value = |j: usize| values_at.add(column + 8 * j as u32).cast::<global::F32x2>().load().0;
+            // Few stay in registers, many would push scores out of them.
+            let load_few = || {
+                let mut few = [[0.0f32; 2]; FEW_COLUMNS];
+                if COLUMNS <= FEW_COLUMNS {
+                    unroll::<COLUMNS>(|j| few[j] = load_value(j));
+                }
+                few
+            };
+            let value = |few: &[[f32; 2]; FEW_COLUMNS], j: usize| {
+                if COLUMNS <= FEW_COLUMNS { few[j % FEW_COLUMNS] } else { load_value(j) }
+            };
+            let score = |value: [f32; 2], i: usize, half: usize, j: usize, e: usize| {
+                mul_add_f32(acc[i][j][2 * half + e], scale, value[e])
+            };
+            // Of each of the two rows i.
+            let least = |few: &[[f32; 2]; FEW_COLUMNS], i: usize| {
+                let mut least = [f32::INFINITY; 2];
+                unroll::<COLUMNS>(|j| {
+                    let value = value(few, j);
+                    unroll::<2>(|half| unroll::<2>(|e| least[half] = min_f32(least[half], score(value, i, half, j, e))))
                 });
-                values
-            };
-            let score = |values: &[[f32; 2]; COLUMN_TILES], i: usize, half: usize, je: usize| {
-                mul_add_f32(acc[i][je / 2][2 * half + je % 2], scale, values[je / 2][je % 2])
-            };
-            let least = |values: &[[f32; 2]; COLUMN_TILES], i: usize, half: usize| {
-                let mut least = f32::INFINITY;
-                unroll::<{ 2 * COLUMN_TILES }>(|je| least = min_f32(least, score(values, i, half, je)));
                 least
             };
 
             if tile == 0 && labelled == 0 {
                 // The greatest bounds of the lane's own columns: one far centroid spoils the look of one lane of sixteen.
                 let mut own = Bounds { norm: 0.0, residual: 0.0 };
-                unroll::<{ 2 * COLUMN_TILES }>(|je| {
-                    let place = column + (8 * (je / 2) + je % 2) as u32;
-                    own.norm = max_f32(own.norm, norms_at.add(place).load());
-                    own.residual = max_f32(own.residual, residuals_at.add(place).load());
+                unroll::<COLUMNS>(|j| {
+                    unroll::<2>(|e| {
+                        let place = column + (8 * j + e) as u32;
+                        own.norm = max_f32(own.norm, norms_at.add(place).load());
+                        own.residual = max_f32(own.residual, residuals_at.add(place).load());
+                    })
                 });
-                let values = load_values();
-                unroll::<4>(|i| {
+                let few = load_few();
+                unroll::<ROWS>(|i| {
+                    let least = least(&few, i);
                     unroll::<2>(|half| {
                         let row = part.row(i, half);
                         let (terms, _) = lists.state(row);
-                        let mut upper = least(&values, i, half) + terms.error(metric, own);
+                        let mut upper = least[half] + terms.error(metric, own);
                         upper = min_f32(upper, warp::shuffle_xor(FULL_MASK, upper, 1));
                         upper = min_f32(upper, warp::shuffle_xor(FULL_MASK, upper, 2));
                         if lane.is_multiple_of(4) {
@@ -396,7 +401,7 @@ unsafe fn assign<const RESIDENT: bool>(
             }
 
             // Loaded behind the barrier of a first look, so that the compiler keeps nothing of that in registers.
-            let values = load_values();
+            let few = load_few();
             // All compares without a branch, so that loads overlap; then one branch for all that is rare.
             let limit = |row: u32| {
                 let (terms, best) = lists.state(row);
@@ -404,39 +409,51 @@ unsafe fn assign<const RESIDENT: bool>(
             };
             let mut hits = 0u32;
             #[expect(clippy::neg_cmp_op_on_partial_ord, reason = "NaN on either side must keep the centroid")]
-            unroll::<4>(|i| {
+            unroll::<ROWS>(|i| {
                 if i == 2 {
                     // Limits of the second half are loaded behind this: with all of them under way registers spill.
                     warp::sync_warp(FULL_MASK);
                 }
                 let limits = [limit(part.row(i, 0)), limit(part.row(i, 1))];
-                unroll::<2>(|half| hits |= (!(least(&values, i, half) > limits[half]) as u32) << (2 * i + half));
+                let least = least(&few, i);
+                unroll::<2>(|half| hits |= (!(least[half] > limits[half]) as u32) << (2 * i + half));
             });
             // Of the whole warp, which then branches as one; that also keeps eight conditions out of the predicates.
             let hits = warp::reduce_or(FULL_MASK, hits);
             if hits != 0 {
-                unroll::<4>(|i| {
+                unroll::<ROWS>(|i| {
                     unroll::<2>(|half| {
                         if hits & (1 << (2 * i + half)) != 0 {
                             let row = part.row(i, half);
                             // By now another warp may have lowered it.
                             let limit = limit(row);
-                            let mut scores = [0.0f32; 2 * COLUMN_TILES];
+                            let mut few_scores = [[0.0f32; 2]; FEW_COLUMNS];
                             let mut passing = 0u32;
-                            #[expect(clippy::neg_cmp_op_on_partial_ord, reason = "as above")]
-                            unroll::<{ 2 * COLUMN_TILES }>(|je| {
-                                scores[je] = score(&values, i, half, je);
-                                passing |= (!(scores[je] > limit) as u32) << je;
+                            unroll::<COLUMNS>(|j| {
+                                let value = value(&few, j);
+                                #[expect(clippy::neg_cmp_op_on_partial_ord, reason = "as above")]
+                                unroll::<2>(|e| {
+                                    let score = score(value, i, half, j, e);
+                                    passing |= (!(score > limit) as u32) << (2 * j + e);
+                                    if COLUMNS <= FEW_COLUMNS {
+                                        few_scores[j % FEW_COLUMNS][e] = score;
+                                    }
+                                })
                             });
                             let (terms, _) = lists.state(row);
                             while passing != 0 {
-                                let je = passing.trailing_zeros();
+                                let at = passing.trailing_zeros();
                                 passing &= passing - 1;
-                                let place = column + 8 * (je / 2) + je % 2;
+                                let place = column + 8 * (at / 2) + at % 2;
                                 let (norm, residual) = (norms_at.add(place).load(), residuals_at.add(place).load());
                                 let error = terms.error(metric, Bounds { norm, residual });
-                                let cluster = tile * TILE_ROWS + place;
-                                lists.offer(row, entry_of(scores, je), error, cluster, cluster_count);
+                                let score = if COLUMNS <= FEW_COLUMNS {
+                                    entry_of::<FEW_COLUMNS>(|j, e| few_scores[j][e], at)
+                                } else {
+                                    let product = entry_of::<COLUMNS>(|j, e| acc[i][j][2 * half + e], at);
+                                    mul_add_f32(product, scale, values_at.add(place).load())
+                                };
+                                lists.offer(row, score, error, tile * TILE_ROWS + place, cluster_count);
                             }
                         }
                     });
@@ -483,7 +500,7 @@ unsafe fn assign<const RESIDENT: bool>(
 }
 
 macro_rules! define_kernels {
-    ($($(#[$doc:meta])* $name:ident: $resident:literal;)*) => {$(
+    ($($(#[$doc:meta])* $name:ident ($($bound:tt)*): $product:ty, $rows:literal, $columns:literal, $resident:literal;)*) => {$(
         $(#[$doc])*
         ///
         /// `points` and `centroids` are f16 copies of `stride` components a row (a multiple of 64; the resident kernel
@@ -502,7 +519,7 @@ macro_rules! define_kernels {
         ///
         /// # Safety
         /// All pointers cover the shapes above; the queues have room for all points.
-        #[kernel(max_threads = 256, min_blocks = 2)]
+        #[kernel(max_threads = 256, min_blocks = 2 $($bound)*)]
         pub unsafe fn $name(
             points: *const u16, centroids: *const u16, stride: u32, point_count: u32, cluster_count: u32, metric: u32,
             point_greatest: *const u32, centroid_greatest: *const u32, point_norms: *const f32,
@@ -512,7 +529,7 @@ macro_rules! define_kernels {
         ) {
             // SAFETY: the same contract.
             unsafe {
-                assign::<$resident>(
+                assign::<$product, $rows, $columns, $resident>(
                     points, centroids, stride, point_count, cluster_count, metric, point_greatest, centroid_greatest,
                     point_norms, point_residuals, centroid_numbers, tile_norms,
                     tile_residuals, set_bounds, labelled, labels, queue_sizes, pending, pending_lists, unbounded,
@@ -524,7 +541,11 @@ macro_rules! define_kernels {
 
 define_kernels! {
     /// Finds the nearest centroid of each point. Points resident.
-    assign_resident: true;
+    assign_resident (): Warps, 4, 4, true;
     /// [`assign_resident`] for any dimension: points are streamed with the centroids.
-    assign_streamed: false;
+    assign_streamed (): Warps, 4, 4, false;
+    /// [`assign_resident`] by warpgroups.
+    assign_resident_sm90 (, arch = "sm_90a"): Groups, 1, 16, true;
+    /// [`assign_streamed`] by warpgroups.
+    assign_streamed_sm90 (, arch = "sm_90a"): Groups, 1, 16, false;
 }

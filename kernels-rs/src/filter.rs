@@ -32,59 +32,65 @@
 //! 10⁻¹⁸ on either side, or 10²³, it is 0 or infinite in f32, although some scores are not: then every bound is infinite.
 //!
 //! # How it maps to the machine
-//! 1. A block owns 128 queries and walks over tiles of 128 base rows; 8 warps as 2 × 4, each 64 × 32, `mma.m16n8k16`.
+//! 1. A block owns 128 queries and walks over tiles of 128 base rows; 8 warps, by one of the products of [`crate::tile`].
 //! 2. `cp.async` fills a ring of stages of 64 components (128 bytes a row) across tile borders: the pipeline never drains.
 //! 3. Where the queries fit (up to [`RESIDENT_CHUNKS`] · 64 components) they stay in shared memory: half the traffic.
-//! 4. 16-byte chunks are stored at `chunk ^ (row & 7)`: `ldmatrix` and `cp.async` meet no bank conflict.
+//! 4. 16-byte chunks are stored at `chunk ^ (row & 7)`: neither product nor `cp.async` meets a bank conflict.
 //! 5. The block index runs over queries first, so that blocks in flight share base tiles through L2; and blocks of other shares read the
 //!    neighbours of these tiles (8,000,000 rows on an H200: 1 to 3 % faster than shares of consecutive tiles, measured together with a change
 //!    of the host's copies).
-//! 6. The epilogue is one FMA and one compare a pair; appending is rare and out of line, with one atomic for a lane's eight
-//!    pairs of a row.
-//! 7. What the epilogue needs of a tile (values, greatest norm and residual) comes through the same pipeline: loading it where
+//! 6. The epilogue is one FMA and one minimum a pair, and a compare for eight pairs of a row. Only groups of eight with a hit, which the
+//!    warp agrees on, are looked at again.
+//! 7. What is kept waits in shared memory, a queue a warp, until there is enough for the atomics that give it places in the lists: each is a
+//!    round trip to L2, and warps that waited for one at a time held up their whole block.
+//! 8. What the epilogue needs of a tile (values, greatest norm and residual) comes through the same pipeline: loading it where
 //!    it is used stalled four of eight warps for a trip to L2 in every tile.
 //!
 //! # Cost
 //! Floor: 2·nq·n·d operations at the f16 rate (3.2 ms for 10,000 × 1,000,000 × 128 on an H200). Survivors: about k times the
-//! ratio of base to sample, plus those within 2E of the limit (some percent of k on clustered data). Measured on an H200: 4.0 ms
-//! for 5,000 queries × 0.91 M rows × 128 (290 TFLOP/s); `mma.sync` alone would allow half of that.
+//! ratio of base to sample, plus those within 2E of the limit (some percent of k on clustered data). Measured on an H200 (one launch,
+//! 5,000 queries × 1,000,000 × 128, 252 pairs kept a query): 3.03 ms by warpgroups (423 TFLOP/s), 4.26 by warps (300); with nothing kept
+//! 2.40 (534) and 4.02 (319).
 //!
 //! # What lost
-//! Four warps of 64 × 64 (246 registers): a third less shared-memory traffic, and 5 % faster where nothing is
+//! By warps: four warps of 64 × 64 (246 registers): a third less shared-memory traffic, and 5 % faster where nothing is
 //! appended; but eight warps an SM do not hide the appends: 5.6 ms for 4.0 at k = 10, and a search with k = 100 took 30.7 ms for
-//! 14.6. One atomic a kept pair: 40.0 ms for 36.4 for a search with k = 1000.
+//! 14.6. By warpgroups, the launch above: an atomic of each lane for each row as soon as it keeps something 3.40 ms; a second look at all
+//! 32 pairs of a row instead of eight 3.61; three groups of 64 queries that a fourth feeds by bulk copies and barriers in memory, which do
+//! not wait for each other, 3.36 (2.31 with nothing kept).
 
-use cuda_std::math::mul_add_f32;
+use cuda_std::math::{min_f32, mul_add_f32};
 use cuda_std::warp::FULL_MASK;
 use cuda_std::{async_copy, atomic, global, kernel, shared, thread, unroll, warp};
 
 use crate::prepare::{METRIC_L2, product_factor, scale_of};
-pub use crate::tile::{CHUNK, THREADS, TILE_ROWS};
-use crate::tile::{CHUNK_TILE_BYTES, COLUMN_TILES, Part, copy_chunk};
+pub use crate::tile::{CHUNK, GROUPS_RING, RESIDENT_CHUNKS, THREADS, TILE_ROWS, WARPS_RING};
+use crate::tile::{
+    CHUNK_TILE_BYTES, ChunkCopy, Groups, LEAST_SHARED_BYTES, Product, Ring, Warps, entry_of, wait_for_stage,
+};
 
 /// Queries of a tile.
 pub const TILE_QUERIES: u32 = 128;
-/// Chunks of a query tile that the resident kernels keep in shared memory, at most.
-pub const RESIDENT_CHUNKS: u32 = 3;
-
-const RESIDENT_STAGES: u32 = 4;
-const STREAMED_STAGES: u32 = 3;
-/// What the epilogue needs of a tile: 128 values, greatest norm, greatest residual.
+/// What the epilogue needs of a tile: 128 values, greatest norm, greatest residual, its number.
 const INFO_BYTES: u32 = TILE_ROWS * 4 + 16;
 /// Tiles whose chunks can be under way at once.
 const INFOS: u32 = 4;
 /// What the epilogue needs of a query: [`QueryTerms`].
 const TERMS_BYTES: u32 = TILE_QUERIES * 16;
-const HEADER_BYTES: u32 = (TERMS_BYTES + INFOS * INFO_BYTES).next_multiple_of(128);
+/// Groups of eight pairs that a lane has of a row, at most.
+const GROUPS: usize = 4;
+/// Pairs that a warp keeps in shared memory; from half of them on it appends them to lists.
+const QUEUE: u32 = 64;
+const QUEUES_AT: u32 = (TERMS_BYTES + INFOS * INFO_BYTES).next_multiple_of(16);
+const HEADER_BYTES: u32 = (QUEUES_AT + THREADS / 32 * QUEUE * 16).next_multiple_of(1024);
 
 /// Dynamic shared memory of a block, in bytes, for copies of `chunks` chunks.
-pub const fn shared_bytes(chunks: u32) -> u32 {
-    if chunks <= RESIDENT_CHUNKS {
-        HEADER_BYTES + (chunks + RESIDENT_STAGES) * CHUNK_TILE_BYTES
-    } else {
-        HEADER_BYTES + STREAMED_STAGES * 2 * CHUNK_TILE_BYTES
-    }
+pub const fn shared_bytes(ring: Ring, chunks: u32) -> u32 {
+    HEADER_BYTES + ring.bytes(chunks)
 }
+
+const _: () =
+    assert!(shared_bytes(WARPS_RING, 2) <= LEAST_SHARED_BYTES && shared_bytes(WARPS_RING, 3) <= LEAST_SHARED_BYTES);
 
 /// The norms of one side of a pair: `norm` ≥ ‖v‖ and ‖v̂‖, `residual` ≥ ‖v − v̂‖.
 #[derive(Clone, Copy)]
@@ -166,7 +172,13 @@ pub fn tile_number(visited: u32, stride: u32, skip: u32) -> u32 {
 /// As [`filter_append_resident`].
 #[inline(always)]
 #[expect(clippy::too_many_arguments, reason = "kernel parameters are passed separately so that loads stay ld.global")]
-unsafe fn filter<const RESIDENT: bool, const DENSE: bool>(
+unsafe fn filter<
+    P: Product<ROWS, COLUMNS>,
+    const ROWS: usize,
+    const COLUMNS: usize,
+    const RESIDENT: bool,
+    const DENSE: bool,
+>(
     queries: *const u16,
     base: *const u16,
     stride: u32,
@@ -189,7 +201,7 @@ unsafe fn filter<const RESIDENT: bool, const DENSE: bool>(
     counts: *mut u32,
     out_stride: u32,
 ) {
-    let stages = if RESIDENT { RESIDENT_STAGES } else { STREAMED_STAGES };
+    let stages = P::RING.stages(RESIDENT);
     let thread = thread::thread_idx_x();
     let lane = warp::lane_id();
     let first_query = thread::block_idx_x() * TILE_QUERIES;
@@ -240,19 +252,15 @@ unsafe fn filter<const RESIDENT: bool, const DENSE: bool>(
         }
 
         // The load cursor runs `stages - 1` steps ahead of the compute cursor; a step is one chunk of one tile.
-        let (mut load_visit, mut load_chunk, mut load_stage) = (0, 0u32, 0u32);
+        let copy = ChunkCopy::new(thread, stride);
+        let (mut load_visit, mut load_tile, mut load_chunk, mut load_stage) = (0, 0u32, 0u32, 0u32);
         let mut load_step = || {
             if load_visit < last_visit {
                 let to = ring.add(load_stage * stage_bytes);
-                let tile = tile_number(visited(load_visit), tile_stride, tile_skip);
-                let rows = base.wrapping_add(tile as usize * TILE_ROWS as usize * stride as usize);
-                copy_chunk(to, rows, stride, load_chunk, thread);
-                if !RESIDENT {
-                    copy_chunk(to.add(CHUNK_TILE_BYTES), query_tile, stride, load_chunk, thread);
-                }
                 if load_chunk == 0 {
+                    load_tile = tile_number(visited(load_visit), tile_stride, tile_skip);
                     let info = infos_at.add((load_visit % INFOS) * INFO_BYTES);
-                    let (tile, part) = (tile as usize, thread as usize);
+                    let (tile, part) = (load_tile as usize, thread as usize);
                     if thread < TILE_ROWS / 4 {
                         let from = base_values.wrapping_add(tile * TILE_ROWS as usize + 4 * part);
                         async_copy::copy_16(info.add(16 * thread), from.cast());
@@ -260,7 +268,15 @@ unsafe fn filter<const RESIDENT: bool, const DENSE: bool>(
                         async_copy::copy_4(info.add(TILE_ROWS * 4), tile_norms.wrapping_add(tile).cast());
                     } else if thread == TILE_ROWS / 4 + 1 {
                         async_copy::copy_4(info.add(TILE_ROWS * 4 + 4), tile_residuals.wrapping_add(tile).cast());
+                    } else if thread == TILE_ROWS / 4 + 2 {
+                        info.add(TILE_ROWS * 4 + 8).cast::<u32>().store(load_tile);
                     }
+                }
+                let at = load_tile as usize * (TILE_ROWS * stride) as usize + (load_chunk * CHUNK) as usize;
+                copy.copy(to, copy.start(base.wrapping_add(at)));
+                if !RESIDENT {
+                    let from = copy.start(query_tile).wrapping_add((load_chunk * CHUNK) as usize);
+                    copy.copy(to.add(CHUNK_TILE_BYTES), from);
                 }
                 load_stage = if load_stage + 1 == stages { 0 } else { load_stage + 1 };
                 load_chunk += 1;
@@ -275,7 +291,8 @@ unsafe fn filter<const RESIDENT: bool, const DENSE: bool>(
         if RESIDENT {
             let mut chunk = 0;
             while chunk < chunks {
-                copy_chunk(queries_at.add(chunk * CHUNK_TILE_BYTES), query_tile, stride, chunk, thread);
+                let from = copy.start(query_tile).wrapping_add((chunk * CHUNK) as usize);
+                copy.copy(queries_at.add(chunk * CHUNK_TILE_BYTES), from);
                 chunk += 1;
             }
         }
@@ -285,102 +302,165 @@ unsafe fn filter<const RESIDENT: bool, const DENSE: bool>(
             }
         });
 
-        let part = Part::new(warp::warp_id(), lane);
+        let part = P::new(warp::warp_id(), lane);
+        let mut acc = [[[0.0f32; 4]; COLUMNS]; ROWS];
+
+        // What the warp keeps waits here until it is worth the atomics, which then run side by side.
+        let queue = shared::dynamic::<u8>().add(QUEUES_AT).cast::<global::U32x4>().add(warp::warp_id() * QUEUE);
+        let mut queued = 0u32;
+        let append = |[upper, row, query, _]: [u32; 4]| {
+            let query = first_query + query;
+            // Padding has the value +∞ and the limit −∞, which an infinite limit or a NaN lets pass.
+            if row >= row_count || query >= query_count {
+                return;
+            }
+            let place = atomic::add_u32(counts.wrapping_add(query as usize), 1);
+            if place < out_stride {
+                let at = query as usize * out_stride as usize + place as usize;
+                global::store(out_values.wrapping_add(at), f32::from_bits(upper));
+                global::store(out_rows.wrapping_add(at), row);
+            }
+        };
+        let append_queue = |queued: &mut u32, from: u32| {
+            if *queued > from {
+                warp::sync_warp(FULL_MASK);
+                let mut entry = lane;
+                while entry < (*queued).min(QUEUE) {
+                    append(queue.add(entry).load().0);
+                    entry += 32;
+                }
+                warp::sync_warp(FULL_MASK);
+                *queued = 0;
+            }
+        };
         let mut stage = 0;
         let mut visit = 0;
         while visit < last_visit {
-            let mut acc = [[[0.0f32; 4]; COLUMN_TILES]; 4];
+            P::clear(&mut acc);
             let mut chunk = 0;
             while chunk < chunks {
-                if RESIDENT {
-                    async_copy::wait_group::<{ RESIDENT_STAGES - 2 }>();
-                } else {
-                    async_copy::wait_group::<{ STREAMED_STAGES - 2 }>();
-                }
+                wait_for_stage(stages);
+                P::publish();
                 // Also orders the last reads of the stage and of the tile's numbers that are refilled now.
                 thread::sync_threads();
-                load_step();
-                // The copies of a tile's numbers branch by lane; `ldmatrix` and `mma` need the whole warp together.
-                warp::sync_warp(FULL_MASK);
                 let b_at = ring.add(stage * stage_bytes);
                 let a_at = if RESIDENT { queries_at.add(chunk * CHUNK_TILE_BYTES) } else { b_at.add(CHUNK_TILE_BYTES) };
-                part.multiply_chunk(&mut acc, a_at, b_at);
+                part.multiply_chunk(&mut acc, a_at, b_at, chunk > 0, &mut load_step);
                 stage = if stage + 1 == stages { 0 } else { stage + 1 };
                 chunk += 1;
             }
 
             // The tile's numbers came with its first chunk.
-            let tile = tile_number(visited(visit), tile_stride, tile_skip);
             let info = infos_at.add((visit % INFOS) * INFO_BYTES);
             let numbers = info.add(TILE_ROWS * 4).cast::<f32>();
             let y = Bounds { norm: numbers.load(), residual: numbers.add(1).load() };
             let of_base = QueryTerms::of_base(metric, y);
             let column = part.column();
-            let mut values = [[0.0f32; 2]; COLUMN_TILES];
-            unroll::<COLUMN_TILES>(|j| {
-                values[j] = info.add((column + 8 * j as u32) * 4).cast::<global::F32x2>().load().0
-            });
-            unroll::<4>(|i| {
-                unroll::<2>(|half| {
-                    let row = part.row(i, half);
-                    let query = first_query + row;
-                    let [per_norm, per_residual, own, own_and_limit] = terms_at.add(row).load().0;
-                    let terms = QueryTerms { per_norm, per_residual, own };
-                    let mut scores = [[0.0f32; 2]; COLUMN_TILES];
-                    unroll::<COLUMN_TILES>(|j| {
-                        unroll::<2>(|e| {
-                            scores[j][e] = mul_add_f32(acc[i][j][2 * half + e], factor, values[j][e]);
-                        });
-                    });
-                    if DENSE {
+            let value = |j: usize| info.add((column + 8 * j as u32) * 4).cast::<global::F32x2>().load().0;
+            unroll::<ROWS>(|i| {
+                let terms = |half: usize| terms_at.add(part.row(i, half)).load().0;
+                let score = |j: usize, value: [f32; 2], half: usize, e: usize| {
+                    mul_add_f32(acc[i][j % COLUMNS][2 * half + e], factor, value[e])
+                };
+                let error = |half: usize| {
+                    let [per_norm, per_residual, own, _] = terms(half);
+                    QueryTerms { per_norm, per_residual, own }.error(metric, y)
+                };
+                if DENSE {
+                    unroll::<2>(|half| {
+                        let query = first_query + part.row(i, half);
                         if query < query_count {
-                            let error = terms.error(metric, y);
+                            let error = error(half);
                             let out =
                                 query as usize * out_stride as usize + (visited(visit) * TILE_ROWS + column) as usize;
-                            unroll::<COLUMN_TILES>(|j| {
-                                let pair = global::F32x2([scores[j][0] + error, scores[j][1] + error]);
-                                global::store(out_values.wrapping_add(out + 8 * j).cast::<global::F32x2>(), pair);
+                            unroll::<COLUMNS>(|j| {
+                                let value = value(j);
+                                let pair = [score(j, value, half, 0) + error, score(j, value, half, 1) + error];
+                                let to = out_values.wrapping_add(out + 8 * j).cast::<global::F32x2>();
+                                global::store(to, global::F32x2(pair));
                             });
                         }
-                    } else {
-                        let limit = terms.error_from(own_and_limit + of_base, y);
-                        let mut hit = false;
-                        #[expect(clippy::neg_cmp_op_on_partial_ord, reason = "NaN on either side must keep the row")]
-                        unroll::<COLUMN_TILES>(|j| hit |= !(scores[j][0] > limit) | !(scores[j][1] > limit));
-                        if hit && query < query_count {
-                            let error = terms.error(metric, y);
-                            let first = tile * TILE_ROWS + column;
-                            #[expect(clippy::neg_cmp_op_on_partial_ord, reason = "as above")]
-                            let keeps = |j: usize, e: usize| {
-                                !(scores[j][e] > limit) & (first + ((8 * j + e) as u32) < row_count)
-                            };
-                            // One atomic for all pairs of the lane in this row: each is a round trip to L2.
-                            let mut kept = 0;
-                            unroll::<{ 2 * COLUMN_TILES }>(|je| kept += keeps(je / 2, je % 2) as u32);
-                            let mut place = atomic::add_u32(counts.wrapping_add(query as usize), kept);
-                            unroll::<{ 2 * COLUMN_TILES }>(|je| {
-                                let (j, e) = (je / 2, je % 2);
-                                if keeps(j, e) {
-                                    if place < out_stride {
-                                        let at = query as usize * out_stride as usize + place as usize;
-                                        global::store(out_values.wrapping_add(at), scores[j][e] + error);
-                                        global::store(out_rows.wrapping_add(at), first + (8 * j + e) as u32);
+                    });
+                } else {
+                    let limit = |half: usize| {
+                        let [per_norm, per_residual, own, own_and_limit] = terms(half);
+                        QueryTerms { per_norm, per_residual, own }.error_from(own_and_limit + of_base, y)
+                    };
+                    let limits = [limit(0), limit(1)];
+                    // A bit for each group of eight pairs of a row: no chain of compares is long, and little is looked at twice.
+                    let mut hits = 0u32;
+                    unroll::<GROUPS>(|group| {
+                        if 4 * group < COLUMNS {
+                            let mut least = [f32::INFINITY; 2];
+                            unroll::<4>(|j| {
+                                let value = value(4 * group + j);
+                                unroll::<2>(|half| {
+                                    unroll::<2>(|e| {
+                                        least[half] = min_f32(least[half], score(4 * group + j, value, half, e))
+                                    })
+                                });
+                            });
+                            #[expect(
+                                clippy::neg_cmp_op_on_partial_ord,
+                                reason = "NaN on either side must keep the row"
+                            )]
+                            unroll::<2>(|half| hits |= (!(least[half] > limits[half]) as u32) << (2 * group + half));
+                        }
+                    });
+                    // Of the whole warp, which then branches as one.
+                    let hits = warp::reduce_or(FULL_MASK, hits);
+                    if hits != 0 {
+                        unroll::<{ 2 * GROUPS }>(|group_half| {
+                            let (group, half) = (group_half / 2, group_half % 2);
+                            if 4 * group < COLUMNS && hits & (1 << group_half) != 0 {
+                                let mut scores = [[0.0f32; 2]; 4];
+                                let mut keeps = 0u32;
+                                unroll::<4>(|j| {
+                                    let value = value(4 * group + j);
+                                    #[expect(clippy::neg_cmp_op_on_partial_ord, reason = "as above")]
+                                    unroll::<2>(|e| {
+                                        scores[j][e] = score(4 * group + j, value, half, e);
+                                        keeps |= (!(scores[j][e] > limits[half]) as u32) << (2 * j + e);
+                                    });
+                                });
+                                let error = error(half);
+                                loop {
+                                    let waiting = warp::ballot(FULL_MASK, keeps != 0);
+                                    if waiting == 0 {
+                                        break;
                                     }
-                                    place += 1;
+                                    if keeps != 0 {
+                                        let at = keeps.trailing_zeros();
+                                        keeps &= keeps - 1;
+                                        let column = column + 32 * group as u32 + 8 * (at / 2) + at % 2;
+                                        let upper = entry_of::<4>(|j, e| scores[j][e], at) + error;
+                                        let tile = numbers.add(2).cast::<u32>().load();
+                                        let words = [upper.to_bits(), tile * TILE_ROWS + column, part.row(i, half), 0];
+                                        let place = queued + (waiting & ((1 << lane) - 1)).count_ones();
+                                        if place < QUEUE {
+                                            queue.add(place).store(global::U32x4(words));
+                                        } else {
+                                            append(words);
+                                        }
+                                    }
+                                    queued += waiting.count_ones();
                                 }
-                            });
-                        }
+                            }
+                        });
                     }
-                });
+                }
             });
             visit += 1;
+            if !DENSE {
+                append_queue(&mut queued, if visit < last_visit { QUEUE / 2 } else { 0 });
+            }
         }
         async_copy::wait_all();
     }
 }
 
 macro_rules! define_kernels {
-    ($($(#[$doc:meta])* $name:ident: $resident:literal, $dense:literal, $blocks:literal;)*) => {$(
+    ($($(#[$doc:meta])* $name:ident ($($bound:tt)*): $product:ty, $rows:literal, $columns:literal, $resident:literal, $dense:literal;)*) => {$(
         $(#[$doc])*
         ///
         /// `queries` and `base` are f16 copies of `stride` components a row (a multiple of 64; the resident kernels take at
@@ -388,11 +468,11 @@ macro_rules! define_kernels {
         /// [`crate::prepare`] wrote for them. The launch visits `tiles` tiles as [`tile_number`] says.
         ///
         /// Grid: (ceil(query_count / 128), any share of the tiles), blocks of 256 threads, [`shared_bytes`] of dynamic shared
-        /// memory.
+        /// memory, with the ring of the product.
         ///
         /// # Safety
         /// All pointers cover the shapes above and below.
-        #[kernel(max_threads = 256, min_blocks = $blocks)]
+        #[kernel(max_threads = 256, $($bound)*)]
         pub unsafe fn $name(
             queries: *const u16, base: *const u16, stride: u32, query_count: u32, row_count: u32, metric: u32,
             query_greatest: *const u32, base_greatest: *const u32, query_norms: *const f32, query_residuals: *const f32,
@@ -402,7 +482,7 @@ macro_rules! define_kernels {
         ) {
             // SAFETY: the same contract.
             unsafe {
-                filter::<$resident, $dense>(
+                filter::<$product, $rows, $columns, $resident, $dense>(
                     queries, base, stride, query_count, row_count, metric, query_greatest, base_greatest, query_norms,
                     query_residuals, base_values, tile_norms, tile_residuals, tiles, tile_stride, tile_skip, limits,
                     out_values, out_rows, counts, out_stride,
@@ -415,14 +495,22 @@ macro_rules! define_kernels {
 define_kernels! {
     /// Writes upper bounds u: visited tile t, row r of it, goes to column 128·t + r of row `query` of `out_values` (row-major,
     /// `out_stride` ≥ 128 · tiles, even). `limits`, `out_rows` and `counts` are not used. Queries resident.
-    filter_dense_resident: true, true, 2;
+    filter_dense_resident (min_blocks = 2): Warps, 4, 4, true, true;
     /// [`filter_dense_resident`] for any dimension: queries are streamed with the base. (Two blocks an SM would spill a
     /// register; this pass sees the sample only.)
-    filter_dense_streamed: false, true, 1;
+    filter_dense_streamed (min_blocks = 1): Warps, 4, 4, false, true;
     /// Appends (u, row) to the list of each query whose lower bound is at most `limits[query]`: entry p goes
     /// to place query · out_stride + p of `out_values` and `out_rows` if p < out_stride, and `counts[query]` counts all of
     /// them, also those that found no place. Queries resident.
-    filter_append_resident: true, false, 2;
+    filter_append_resident (min_blocks = 2): Warps, 4, 4, true, false;
     /// [`filter_append_resident`] for any dimension: queries are streamed with the base.
-    filter_append_streamed: false, false, 2;
+    filter_append_streamed (min_blocks = 2): Warps, 4, 4, false, false;
+    /// [`filter_dense_resident`] by warpgroups.
+    filter_dense_resident_sm90 (min_blocks = 2, arch = "sm_90a"): Groups, 1, 16, true, true;
+    /// [`filter_dense_streamed`] by warpgroups.
+    filter_dense_streamed_sm90 (min_blocks = 2, arch = "sm_90a"): Groups, 1, 16, false, true;
+    /// [`filter_append_resident`] by warpgroups.
+    filter_append_resident_sm90 (min_blocks = 2, arch = "sm_90a"): Groups, 1, 16, true, false;
+    /// [`filter_append_streamed`] by warpgroups.
+    filter_append_streamed_sm90 (min_blocks = 2, arch = "sm_90a"): Groups, 1, 16, false, false;
 }

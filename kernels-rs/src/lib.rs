@@ -18,7 +18,7 @@
 //! | [`canonical`] | the distance that every back end returns to the bit, as a dense tile or for listed candidates | |
 //! | [`read_ceiling`] | one read of memory, to measure against | |
 //! | [`prepare`] | half-precision copies of vectors, with proved error norms | |
-//! | [`tile`] | the tile product that [`filter`] and [`assign`] are built on | |
+//! | [`tile`] | the tile product that [`filter`] and [`assign`] are built on, by warps or by warpgroups | |
 //! | [`filter`] | half-precision matrix product on tensor cores that keeps what may be among the best k | paper 5.1 |
 //! | [`queries`], [`pairs`], [`list_scan`], [`rerank`] | list-major search of inverted files: queries made ready, grouped by list, scored on tensor cores, re-ranked exactly | paper 5.2, 5.3 |
 //! | [`range`] | how many candidates may lie within a radius | |

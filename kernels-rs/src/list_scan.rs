@@ -34,7 +34,7 @@
 //! # How it maps to the machine
 //! 1. 8 warps; for 64 queries as 2 × 4, each 32 queries × 32 rows; for 16 queries side by side, each 16 × 16.
 //! 2. `cp.async` fills a ring of stages of 128 rows × 64 components; queries stay in shared memory where they fit
-//!    ([`RESIDENT_CHUNKS`]), else their chunks travel with those of the rows.
+//!    ([`resident_chunks`]), else their chunks travel with those of the rows.
 //! 3. Codes are decoded straight into the stage ([`crate::codes::Operands`]), by codebooks in shared memory where they fit: then two
 //!    blocks share a multiprocessor, and one decodes while the other multiplies.
 //! 4. 16-byte chunks are stored at `chunk ^ (row & 7)`, as in the filter.
@@ -57,6 +57,7 @@ use cuda_std::{async_copy, atomic, global, kernel, math, mma, shared, thread, un
 
 use crate::codes::{Codes, Operands};
 use crate::pairs::padded;
+use crate::tile::LEAST_SHARED_BYTES;
 
 /// Rows of a tile.
 pub const TILE_ROWS: u32 = 128;
@@ -64,8 +65,10 @@ pub const TILE_ROWS: u32 = 128;
 pub const CHUNK: u32 = 64;
 /// Threads of a block.
 pub const THREADS: u32 = 256;
-/// Chunks of the queries that stay in shared memory, at most.
-pub const RESIDENT_CHUNKS: u32 = 5;
+/// Chunks of a tile of so many queries that stay in shared memory, at most: what every device has room for.
+pub const fn resident_chunks(queries: u32) -> u32 {
+    if queries > 64 { 3 } else { 5 }
+}
 /// Queries of a tile of the kernels that append from copies: as many as the filter's.
 pub const APPEND_QUERIES: u32 = 128;
 /// Bytes of the codebooks' halves that fit shared memory beside the rest, at most.
@@ -88,7 +91,7 @@ const fn header_bytes(queries: u32) -> u32 {
 /// Dynamic shared memory of a block for tiles of `queries` queries, in bytes, for copies of `chunks` chunks.
 pub const fn shared_bytes(queries: u32, chunks: u32) -> u32 {
     let of_queries = queries * CHUNK_BYTES;
-    if chunks <= RESIDENT_CHUNKS {
+    if chunks <= resident_chunks(queries) {
         header_bytes(queries) + chunks * of_queries + STAGES * ROWS_BYTES
     } else {
         streamed_shared_bytes(queries)
@@ -104,6 +107,18 @@ pub const fn streamed_shared_bytes(queries: u32) -> u32 {
 pub const fn table_shared_bytes(queries: u32, chunks: u32, table: u32) -> u32 {
     header_bytes(queries) + chunks * queries * CHUNK_BYTES + ROWS_BYTES + table.next_multiple_of(16)
 }
+
+const _: () = {
+    let mut chunks = 1;
+    while chunks <= 6 {
+        assert!(
+            shared_bytes(64, chunks) <= LEAST_SHARED_BYTES
+                && shared_bytes(APPEND_QUERIES, chunks) <= LEAST_SHARED_BYTES
+        );
+        chunks += 1;
+    }
+    assert!(table_shared_bytes(64, TABLE_CHUNKS, TABLE_BYTES) <= LEAST_SHARED_BYTES);
+};
 
 #[inline(always)]
 fn chunk_offset(row: u32, part: u32) -> u32 {
@@ -725,7 +740,7 @@ macro_rules! define_flat_kernels {
 }
 
 define_flat_kernels! {
-    /// Scores tiles of 64 queries; copies of at most [`RESIDENT_CHUNKS`] · 64 components.
+    /// Scores tiles of 64 queries; copies of at most 64 · [`resident_chunks`] components.
     scan_lists_64: 64, 2, 2, 4, true, false, 3;
     /// As [`scan_lists_64`], for any dimension.
     scan_lists_64_streamed: 64, 2, 2, 4, false, false, 2;

@@ -6,14 +6,16 @@
 //! body.
 //!
 //! # How it maps to the machine
-//! 1. A block has 8 warps as 2 × 4, each with 64 × 32 of the 128 × 128 scores, by `mma.m16n8k16`.
+//! 1. A block has 8 warps. By [`Warps`] they stand as 2 × 4, each with 64 × 32 of the 128 × 128 scores, by `mma.m16n8k16`: any device.
+//!    By [`Groups`] they are two warpgroups with 64 × 128 each, by `wgmma.m64n128k16` straight from shared memory: sm_90a alone.
 //! 2. A chunk is 128 bytes a row, copied by `cp.async`; its 16-byte parts are stored at `part ^ (row & 7)`: neither
-//!    `ldmatrix` nor `cp.async` meets a bank conflict.
+//!    `ldmatrix` nor `cp.async` meets a bank conflict, and it is the layout that `wgmma` reads.
 //!
 //! What lost: four warps of 64 × 64, see [`crate::filter`].
 
 use cuda_std::shared::SharedPtr;
-use cuda_std::{async_copy, mma, unroll};
+use cuda_std::warp::FULL_MASK;
+use cuda_std::{async_copy, mma, unroll, warp, wgmma};
 
 /// Rows of either side of a tile.
 pub const TILE_ROWS: u32 = 128;
@@ -25,15 +27,36 @@ const WARPS_ACROSS: u32 = 4;
 pub const THREADS: u32 = 2 * WARPS_ACROSS * 32;
 /// Bytes of a chunk of one side.
 pub const CHUNK_TILE_BYTES: u32 = TILE_ROWS * CHUNK_BYTES;
-/// Columns of a warp's part of a tile, in units of 8, the columns of one mma.
-pub const COLUMN_TILES: usize = WARP_COLUMNS as usize / 8;
-
 const CHUNK_BYTES: u32 = CHUNK * 2;
 const WARP_COLUMNS: u32 = TILE_ROWS / WARPS_ACROSS;
 
-/// A lane's share of a tile's scores: `[i][j]` holds rows [`Part::row`] (i, 0) and (i, 1), each at columns
-/// [`Part::column`] + 8j and the next.
-pub type Scores = [[[f32; 4]; COLUMN_TILES]; 4];
+/// A lane's share of a tile's scores: `[i][j]` holds rows [`Product::row`] (i, 0) and (i, 1), each at columns
+/// [`Product::column`] + 8j and the next.
+pub type Scores<const ROWS: usize, const COLUMNS: usize> = [[[f32; 4]; COLUMNS]; ROWS];
+
+/// The number `at` of 2 · `COLUMNS`, at most 32, that `entry` has for columns and their halves: by selects, one bit of `at` after the other,
+/// so that they stay in registers.
+#[inline(always)]
+pub fn entry_of<const COLUMNS: usize>(entry: impl Fn(usize, usize) -> f32, at: u32) -> f32 {
+    let mut found = [0.0f32; 16];
+    unroll::<COLUMNS>(|j| {
+        let (even, odd) = (entry(j, 0), entry(j, 1));
+        found[j] = if at & 1 != 0 { odd } else { even };
+    });
+    let mut halve = |left: usize, bit: u32| {
+        unroll::<8>(|j| {
+            if j < left {
+                let (even, odd) = (found[2 * j], found[2 * j + 1]);
+                found[j] = if at & bit != 0 { odd } else { even };
+            }
+        });
+    };
+    halve(COLUMNS / 2, 2);
+    halve(COLUMNS / 4, 4);
+    halve(COLUMNS / 8, 8);
+    halve(COLUMNS / 16, 16);
+    found[0]
+}
 
 /// Rows of which a block moves a chunk at once, eight threads a row.
 pub const ROWS_AT_ONCE: u32 = THREADS / 8;
@@ -44,58 +67,177 @@ pub fn part_offset(row: u32, part: u32) -> u32 {
     row * CHUNK_BYTES + ((part ^ (row & 7)) << 4)
 }
 
-/// Starts the copy of one chunk of 128 rows into shared memory. All threads of the block.
-///
-/// # Safety
-/// `rows` has 128 rows of `stride` f16 components, `chunk` lies inside a row; `to` has room for 16 KiB.
-#[inline(always)]
-pub unsafe fn copy_chunk(to: SharedPtr<u8>, rows: *const u16, stride: u32, chunk: u32, thread: u32) {
-    let (row, part) = (thread / 8, thread % 8);
-    let from = rows.wrapping_add((row * stride + chunk * CHUNK + part * 8) as usize);
-    unroll::<{ (TILE_ROWS / ROWS_AT_ONCE) as usize }>(|i| {
-        let down = i as u32 * ROWS_AT_ONCE;
-        // SAFETY: rows row + down < 128 of source and destination, as the caller promises. A multiple of 8 rows on, the
-        // low three bits of the row and so the swizzle are the same.
-        unsafe {
-            let to = to.add(part_offset(row, part) + down * CHUNK_BYTES);
-            async_copy::copy_16(to, from.wrapping_add((down * stride) as usize).cast());
-        }
-    });
+/// One thread's share of the copies of chunks: 16 bytes of every so many-th row.
+#[derive(Clone, Copy)]
+pub struct ChunkCopy {
+    /// Where it begins in a chunk in global memory, in components, and in shared memory, in bytes.
+    from: u32,
+    to: u32,
+    /// Components from one of its rows to the next.
+    down: u32,
 }
 
-/// The part of a tile that one lane works on.
+impl ChunkCopy {
+    /// The share of thread `thread`, for rows of `stride` components.
+    #[inline(always)]
+    pub fn new(thread: u32, stride: u32) -> ChunkCopy {
+        let (row, part) = (thread / 8, thread % 8);
+        ChunkCopy { from: row * stride + 8 * part, to: part_offset(row, part), down: ROWS_AT_ONCE * stride }
+    }
+
+    /// Where the share begins of a chunk of rows that begin at `rows`.
+    #[inline(always)]
+    pub fn start(&self, rows: *const u16) -> *const u16 {
+        rows.wrapping_add(self.from as usize)
+    }
+
+    /// Starts the copy of one chunk of 128 rows into shared memory. All threads of the block.
+    ///
+    /// # Safety
+    /// `from` is the [start](Self::start) of a chunk of 128 rows; `to` has room for 16 KiB.
+    #[inline(always)]
+    pub unsafe fn copy(&self, to: SharedPtr<u8>, from: *const u16) {
+        // SAFETY: rows below 128 of source and destination, as the caller promises. A multiple of 8 rows on, the low three bits of
+        // the row and so the swizzle are the same.
+        unsafe {
+            let to = to.add(self.to);
+            unroll::<{ (TILE_ROWS / ROWS_AT_ONCE) as usize }>(|i| {
+                let from = from.wrapping_add((i as u32 * self.down) as usize).cast();
+                async_copy::copy_16(to.add(i as u32 * ROWS_AT_ONCE * CHUNK_BYTES), from);
+            });
+        }
+    }
+}
+
+/// Chunks of one side that stay in shared memory while those of the other pass by, at most.
+pub const RESIDENT_CHUNKS: u32 = 2;
+
+/// Stages of a ring of chunks in shared memory.
 #[derive(Clone, Copy)]
-pub struct Part {
+pub struct Ring {
+    /// Where one side is resident: a stage then holds a chunk of the other.
+    pub resident: u32,
+    /// Where both sides pass by: a stage holds a chunk of either.
+    pub streamed: u32,
+}
+
+impl Ring {
+    /// Stages.
+    #[inline(always)]
+    pub const fn stages(self, resident: bool) -> u32 {
+        if resident { self.resident } else { self.streamed }
+    }
+
+    /// Bytes of shared memory for rows of `chunks` chunks.
+    pub const fn bytes(self, chunks: u32) -> u32 {
+        if chunks <= RESIDENT_CHUNKS {
+            (chunks + self.resident) * CHUNK_TILE_BYTES
+        } else {
+            self.streamed * 2 * CHUNK_TILE_BYTES
+        }
+    }
+}
+
+/// Of [`Warps`]: what every device has room for.
+pub const WARPS_RING: Ring = Ring { resident: 3, streamed: 2 };
+
+/// Of [`Groups`]: two blocks a multiprocessor of 228 KiB.
+pub const GROUPS_RING: Ring = Ring { resident: 4, streamed: 3 };
+
+/// Shared memory that a block has on every device from compute capability 8.0 on (8.6, 8.9 and 12.0 have no more).
+pub const LEAST_SHARED_BYTES: u32 = 99 << 10;
+
+/// Waits until a ring of `stages` stages, of which all but one were asked for, has one more.
+#[inline(always)]
+pub fn wait_for_stage(stages: u32) {
+    match stages {
+        2 => async_copy::wait_group::<0>(),
+        3 => async_copy::wait_group::<1>(),
+        _ => async_copy::wait_group::<2>(),
+    }
+}
+
+/// How the warps of a block multiply a tile: a lane has 2 · `ROWS` rows of it, each at 2 · `COLUMNS` columns.
+pub trait Product<const ROWS: usize, const COLUMNS: usize>: Copy {
+    /// The ring that its kernels have.
+    const RING: Ring;
+
+    /// The part of `lane` of `warp`.
+    fn new(warp: u32, lane: u32) -> Self;
+
+    /// Has the products of others see what this thread copied and waited for. Before the barrier between.
+    fn publish();
+
+    /// The row of the scores `[i][..][2 · half ..]`.
+    fn row(&self, i: usize, half: usize) -> u32;
+
+    /// The column of the scores `[..][0][0]`.
+    fn column(&self) -> u32;
+
+    /// Makes `scores` ready for the first chunk of a tile.
+    fn clear(scores: &mut Scores<ROWS, COLUMNS>);
+
+    /// Adds the products of a chunk to `scores`: rows of `a` times rows of `b`. `add` says that it is not the first of the tile. `meanwhile`
+    /// is done beside the product, where that runs by itself. All threads of the block arrive.
+    ///
+    /// # Safety
+    /// Both places hold a chunk that [`ChunkCopy`] wrote, waited for, [published](Self::publish) and behind a barrier; they are aligned to
+    /// 1024 bytes.
+    unsafe fn multiply_chunk(
+        &self,
+        scores: &mut Scores<ROWS, COLUMNS>,
+        a: SharedPtr<u8>,
+        b: SharedPtr<u8>,
+        add: bool,
+        meanwhile: impl FnOnce(),
+    );
+}
+
+/// Each warp by itself, with 64 × 32 of the scores.
+#[derive(Clone, Copy)]
+pub struct Warps {
     warp_row: u32,
     warp_column: u32,
     lane: u32,
 }
 
-impl Part {
-    /// The part of `lane` of `warp`.
+impl Product<4, 4> for Warps {
+    const RING: Ring = WARPS_RING;
+
     #[inline(always)]
-    pub fn new(warp: u32, lane: u32) -> Part {
-        Part { warp_row: warp / WARPS_ACROSS, warp_column: warp % WARPS_ACROSS, lane }
+    fn new(warp: u32, lane: u32) -> Self {
+        Warps { warp_row: warp / WARPS_ACROSS, warp_column: warp % WARPS_ACROSS, lane }
     }
 
-    /// The row of the scores `[i][..][2 · half ..]`.
     #[inline(always)]
-    pub fn row(&self, i: usize, half: usize) -> u32 {
+    fn publish() {}
+
+    #[inline(always)]
+    fn clear(scores: &mut Scores<4, 4>) {
+        *scores = [[[0.0; 4]; 4]; 4];
+    }
+
+    #[inline(always)]
+    fn row(&self, i: usize, half: usize) -> u32 {
         self.warp_row * 64 + 16 * i as u32 + 8 * half as u32 + (self.lane >> 2)
     }
 
-    /// The column of the scores `[..][0][0]`.
     #[inline(always)]
-    pub fn column(&self) -> u32 {
+    fn column(&self) -> u32 {
         self.warp_column * WARP_COLUMNS + 2 * (self.lane & 3)
     }
 
-    /// Adds the products of one chunk to `scores`: rows of `a` times rows of `b`. All 32 lanes arrive, together.
-    ///
-    /// # Safety
-    /// Both places hold a chunk that [`copy_chunk`] wrote, waited for and behind a barrier.
     #[inline(always)]
-    pub unsafe fn multiply_chunk(&self, scores: &mut Scores, a: SharedPtr<u8>, b: SharedPtr<u8>) {
+    unsafe fn multiply_chunk(
+        &self,
+        scores: &mut Scores<4, 4>,
+        a: SharedPtr<u8>,
+        b: SharedPtr<u8>,
+        _: bool,
+        meanwhile: impl FnOnce(),
+    ) {
+        meanwhile();
+        warp::sync_warp(FULL_MASK);
         let lane = self.lane;
         // Addresses of ldmatrix: 16 rows of a by two 16-byte halves; two groups of 8 rows of b by two halves.
         let (a_row, a_half) = (self.warp_row * 64 + (lane & 15), lane >> 4);
@@ -103,22 +245,77 @@ impl Part {
         unroll::<4>(|step| {
             let step = 2 * step as u32;
             let mut a_parts = [[0u32; 4]; 4];
-            let mut b_parts = [[0u32; 4]; COLUMN_TILES / 2];
+            let mut b_parts = [[0u32; 4]; 2];
             // SAFETY: rows below 128 and parts below 8 of chunks that are there, as the caller promises.
             unsafe {
                 unroll::<4>(|i| {
                     a_parts[i] = mma::ldmatrix_x4(a.add(part_offset(a_row + 16 * i as u32, step + a_half)))
                 });
-                unroll::<{ COLUMN_TILES / 2 }>(|j| {
+                unroll::<2>(|j| {
                     b_parts[j] = mma::ldmatrix_x4(b.add(part_offset(b_row + 16 * j as u32, step + b_half)))
                 });
                 unroll::<4>(|i| {
-                    unroll::<COLUMN_TILES>(|j| {
+                    unroll::<4>(|j| {
                         let b = [b_parts[j / 2][2 * (j % 2)], b_parts[j / 2][2 * (j % 2) + 1]];
                         mma::mma_m16n8k16_f16(&mut scores[i][j], &a_parts[i], b);
                     });
                 });
             }
         });
+    }
+}
+
+/// Two warpgroups, with 64 × 128 of the scores each.
+#[derive(Clone, Copy)]
+pub struct Groups {
+    warp: u32,
+    lane: u32,
+}
+
+impl Product<1, 16> for Groups {
+    const RING: Ring = GROUPS_RING;
+
+    #[inline(always)]
+    fn new(warp: u32, lane: u32) -> Self {
+        Groups { warp, lane }
+    }
+
+    #[inline(always)]
+    fn publish() {
+        wgmma::publish();
+    }
+
+    /// The first product does.
+    #[inline(always)]
+    fn clear(_: &mut Scores<1, 16>) {}
+
+    #[inline(always)]
+    fn row(&self, _: usize, half: usize) -> u32 {
+        self.warp * 16 + 8 * half as u32 + (self.lane >> 2)
+    }
+
+    #[inline(always)]
+    fn column(&self) -> u32 {
+        2 * (self.lane & 3)
+    }
+
+    #[inline(always)]
+    unsafe fn multiply_chunk(
+        &self,
+        scores: &mut Scores<1, 16>,
+        a: SharedPtr<u8>,
+        b: SharedPtr<u8>,
+        add: bool,
+        meanwhile: impl FnOnce(),
+    ) {
+        let first_row = self.warp / 4 * 64;
+        // SAFETY: the group's 64 rows of a chunk that is there, and 128 rows of another, as the caller promises.
+        unsafe {
+            warp::sync_warp(FULL_MASK);
+            wgmma::start_f16(&mut scores[0], a.add(first_row * CHUNK_BYTES), b, add);
+            meanwhile();
+            warp::sync_warp(FULL_MASK);
+            wgmma::wait(&mut scores[0]);
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! `cargo xtask ptx`: compile, assemble, report.
 
-use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
@@ -59,6 +59,12 @@ fn compile(arch: GpuArch) -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
+/// The architecture that a module is for, as its text says.
+fn own_arch(module: &Path) -> Result<Option<GpuArch>> {
+    let text = std::fs::read_to_string(module)?;
+    Ok(text.lines().find_map(|line| line.strip_prefix(".target ")).and_then(|name| GpuArch::from_name(name.trim())))
+}
+
 /// Assembles the modules, prints the table, and fails on a kernel that breaks the rule.
 fn report(built_for: GpuArch, modules: &[PathBuf], full: bool) -> Result<()> {
     let ptxas = ptxas::find()?;
@@ -71,8 +77,14 @@ fn report(built_for: GpuArch, modules: &[PathBuf], full: bool) -> Result<()> {
     kernel_report::check_canaries(&ptxas, &shell::target_dir().join("ptx"), &names)?;
 
     let start = Instant::now();
-    let jobs: Vec<(&str, &PathBuf)> =
-        names.iter().flat_map(|&arch| modules.iter().map(move |file| (arch, file))).collect();
+    // A module for one architecture is assembled for that one.
+    let mut jobs: Vec<(&str, &PathBuf)> = Vec::new();
+    for file in modules {
+        match own_arch(file)?.filter(|&own| own != built_for) {
+            Some(own) => jobs.push((own.name(), file)),
+            None => jobs.extend(names.iter().map(|&arch| (arch, file))),
+        }
+    }
     let next = AtomicUsize::new(0);
     let results: Mutex<Vec<(&str, std::result::Result<Report, String>)>> = Mutex::new(Vec::new());
     let workers = std::thread::available_parallelism().map_or(1, usize::from);
@@ -87,7 +99,9 @@ fn report(built_for: GpuArch, modules: &[PathBuf], full: bool) -> Result<()> {
         }
     });
 
-    let mut reports: Vec<(&str, Report)> = names.iter().map(|&arch| (arch, Report::new())).collect();
+    let of_own = jobs.iter().map(|(arch, _)| *arch).filter(|arch| !names.contains(arch)).collect::<BTreeSet<_>>();
+    let all = names.iter().copied().chain(of_own);
+    let mut reports: Vec<(&str, Report)> = all.map(|arch| (arch, Report::new())).collect();
     for (arch, result) in results.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner) {
         let result = result?;
         reports.iter_mut().filter(|(name, _)| *name == arch).for_each(|(_, report)| report.extend(result.clone()));

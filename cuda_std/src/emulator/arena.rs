@@ -125,6 +125,7 @@ impl Arena {
             mixed: false,
             shared_result: (0, 0, 0),
             product: Box::new(Product { pass: 0, a: [[0.0; 16]; 16], b: [[0.0; 16]; 8] }),
+            chunks: None,
             existing: 0,
             exited: 0,
             runnable: 0,
@@ -158,6 +159,7 @@ impl Arena {
                 mask: 0,
                 site,
                 copies: Copies::default(),
+                products: Vec::new(),
             }
         }));
     }

@@ -30,6 +30,8 @@ pub struct Lane {
     pub site: Site,
     /// Its asynchronous copies.
     pub copies: Copies,
+    /// Products of its warpgroup that it has not waited for: where its warp's rows of A start, and B.
+    pub products: Vec<(u32, u32)>,
 }
 
 /// Words that a lane can deposit in a collective of matrices.
@@ -58,6 +60,8 @@ pub struct Warp {
     pub shared_result: (u64, u32, u32),
     /// Operands of a matrix product as f32, decoded by the first lane in the pass named: A row by row, B column by column.
     pub product: Box<Product>,
+    /// The same of a product of the warp's group; made by the first.
+    pub chunks: Option<Box<Chunks>>,
     /// Lanes that the block has, that have returned, and that the next pass resumes.
     pub existing: u32,
     pub exited: u32,
@@ -77,6 +81,13 @@ pub struct Product {
     pub pass: u64,
     pub a: [[f32; 16]; 16],
     pub b: [[f32; 16]; 8],
+}
+
+/// Decoded operands of the pass `pass`: the warp's 16 rows of A, and all rows of B.
+pub struct Chunks {
+    pub pass: u64,
+    pub a: [[f32; 64]; 16],
+    pub b: [[f32; 64]; 128],
 }
 
 /// A logical clock that ticks at each collective.

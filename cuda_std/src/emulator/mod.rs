@@ -16,6 +16,7 @@
 //! - A shared-memory race: two threads touch the same bytes, one of them writes, at least one access is not atomic, and
 //!   neither a barrier nor (within a warp) a collective of both lanes stands between. CUDA itself promises this order for
 //!   [`sync_warp`](crate::warp::sync_warp) only, not for a shuffle or vote; the emulator takes any collective.
+//! - A product of a warpgroup that reads what its writer did not publish, or whose operands are written before it was waited for.
 //! - A panic.
 //!
 //! # What collectives cost
@@ -26,8 +27,9 @@
 //! A thread has 256 KiB of stack, behind a guard page. A device function called outside a launch panics.
 //!
 //! # What it does not model
-//! Time, the order of warps (always the same here), races between blocks in global memory, and rounding inside matrix
-//! products (see [`crate::mma`]).
+//! Time, the order of warps (always the same here), races between blocks in global memory, rounding inside matrix
+//! products (see [`crate::mma`]), whether the four warps of a group come to the same product, and sums that are read before it was
+//! waited for.
 
 mod arena;
 mod buffer;

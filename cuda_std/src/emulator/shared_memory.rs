@@ -129,6 +129,15 @@ pub struct SharedMemory {
     epoch: u32,
     /// Epoch at the start of the block.
     born: u32,
+    /// What each thread has published to products of warpgroups.
+    published: Vec<Published>,
+}
+
+/// Epochs in which a thread first wrote what it has not published, and in which it last published; 0: none.
+#[derive(Clone, Copy, Default)]
+struct Published {
+    dirty_since: u32,
+    last: u32,
 }
 
 #[derive(Clone, Copy)]
@@ -146,6 +155,7 @@ impl SharedMemory {
             dynamic_len: 0,
             epoch: 0,
             born: 0,
+            published: Vec::new(),
         }
     }
 
@@ -163,6 +173,7 @@ impl SharedMemory {
         }
         self.splits.clear();
         self.arrays.clear();
+        self.published.clear();
         self.static_end = STATIC_BASE;
         self.dynamic_len = dynamic;
         self.epoch += 1;
@@ -179,6 +190,7 @@ impl SharedMemory {
                 cell.read = Record::default();
                 cell.split_in = u32::from(cell.split_in == born);
             }
+            self.published.fill(Published::default());
             (self.born, self.epoch) = (1, 1);
         }
         self.epoch += 1;
@@ -257,6 +269,31 @@ impl SharedMemory {
         }
     }
 
+    /// What is published of thread `thread`.
+    #[inline(always)]
+    fn published(&mut self, thread: u32) -> &mut Published {
+        let thread = thread as usize;
+        if thread >= self.published.len() {
+            self.published.resize(thread + 1, Published::default());
+        }
+        &mut self.published[thread]
+    }
+
+    /// Thread `thread` has written something.
+    #[inline(always)]
+    fn soil(&mut self, thread: u32) {
+        let epoch = self.epoch;
+        let published = self.published(thread);
+        if published.dirty_since == 0 {
+            published.dirty_since = epoch;
+        }
+    }
+
+    /// Thread `thread` publishes what it wrote.
+    pub fn publish(&mut self, thread: u32) {
+        *self.published(thread) = Published { dirty_since: 0, last: self.epoch };
+    }
+
     fn unfinished(record: &Record, address: u32, who: &Who<'_>) -> ViolationKind {
         ViolationKind::AsyncCopyUnfinished {
             address,
@@ -294,6 +331,38 @@ impl SharedMemory {
         })
     }
 
+    /// Checks and records a read of 16 bytes by a product of a warpgroup that `lane` takes part in.
+    ///
+    /// Of a write in the epoch in which its thread published, and later wrote again, it is not known which came first, nor who published the
+    /// atomic operations of several warps: these pass.
+    ///
+    /// # Safety
+    /// `lane` is the running thread.
+    pub unsafe fn read_by_group(&mut self, lane: *const Lane, address: u32, site: Site) -> Result<(), ViolationKind> {
+        // SAFETY: same contract.
+        unsafe { self.read::<16>(lane, address, site)? };
+        let mut writer = Record::default();
+        let mut byte = address;
+        self.visit(address, 16, |cell, at| {
+            if cell.write.epoch > writer.epoch {
+                (writer, byte) = (cell.write, at);
+            }
+            Ok(())
+        })?;
+        if writer.warp == MANY {
+            return Ok(());
+        }
+        let thread = u32::from(writer.warp) * LANES as u32 + writer.lanes.trailing_zeros();
+        let Published { dirty_since, last } = *self.published(thread);
+        let published = dirty_since == 0 || writer.epoch < dirty_since || writer.epoch == last;
+        match writer.site {
+            Some(written) if !published => {
+                Err(ViolationKind::NotPublished { address: byte, thread, written: written.into() })
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Checks and records a write (or the start of an asynchronous copy) by `lane`.
     ///
     /// # Safety
@@ -306,6 +375,8 @@ impl SharedMemory {
         site: Site,
     ) -> Result<(), ViolationKind> {
         self.check(address, BYTES)?;
+        // SAFETY: same contract.
+        self.soil(unsafe { (*lane).thread });
         let born = self.born;
         // SAFETY: same contract.
         let who = unsafe { who(lane, self.epoch, site) };
@@ -363,6 +434,8 @@ impl SharedMemory {
     /// # Safety
     /// `lane` is the running thread.
     pub unsafe fn complete(&mut self, lane: *const Lane, address: u32, bytes: u32, site: Site) {
+        // SAFETY: same contract.
+        self.soil(unsafe { (*lane).thread });
         // SAFETY: same contract.
         let who = unsafe { who(lane, self.epoch, site) };
         // The visitor never fails.

@@ -31,6 +31,8 @@ pub enum Operation {
     MmaF16,
     MmaBf16,
     MmaTf32,
+    StartF16,
+    WaitForProducts,
     /// Waiting in a loop for what another thread stores.
     Spin,
 }
@@ -53,6 +55,8 @@ impl Operation {
                 | Self::MmaF16
                 | Self::MmaBf16
                 | Self::MmaTf32
+                | Self::StartF16
+                | Self::WaitForProducts
         )
     }
 
@@ -82,6 +86,8 @@ impl Operation {
             Self::MmaF16 => "mma_m16n8k16_f16",
             Self::MmaBf16 => "mma_m16n8k16_bf16",
             Self::MmaTf32 => "mma_m16n8k8_tf32",
+            Self::StartF16 => "wgmma::start_f16",
+            Self::WaitForProducts => "wgmma::wait",
             Self::Spin => "a waiting loop",
         }
     }
@@ -280,6 +286,24 @@ pub enum ViolationKind {
         thread: u32,
         /// Where it did.
         started: SourceLocation,
+    },
+    /// A product of a warpgroup that reads what its writer did not publish.
+    #[error(
+        "shared byte {address:#x}, written by thread {thread} at {written}, is not published to products of warpgroups"
+    )]
+    NotPublished {
+        /// The byte.
+        address: u32,
+        /// The thread that wrote it.
+        thread: u32,
+        /// Where it did.
+        written: SourceLocation,
+    },
+    /// A product of a warpgroup in a block that does not have all its threads.
+    #[error("a product of a warpgroup in a block of {threads} threads, which is no multiple of 128")]
+    NoWarpgroup {
+        /// Threads of the block.
+        threads: u32,
     },
     /// An asynchronous copy with more bytes of source than of destination.
     #[error("an asynchronous copy of {limit} bytes reads {asked}")]

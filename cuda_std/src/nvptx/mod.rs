@@ -9,6 +9,7 @@ pub mod mma;
 pub mod shared;
 pub mod thread;
 pub mod warp;
+pub mod wgmma;
 
 /// A kernel that panics stops the whole launch with an error (`trap`); the message is lost.
 #[panic_handler]

@@ -7,7 +7,7 @@ use core::{
     mem::transmute_copy,
 };
 
-global_asm!(".extern .shared .align 128 .b8 cuda_std_dynamic_shared[];");
+global_asm!(".extern .shared .align 1024 .b8 cuda_std_dynamic_shared[];");
 
 #[inline(always)]
 pub fn dynamic() -> u32 {

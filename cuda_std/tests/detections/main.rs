@@ -16,6 +16,7 @@ mod launches;
 mod races;
 mod random_programs;
 mod shared_memory;
+mod warpgroups;
 
 use cuda_std::{
     emulator::{self, Stats, Violation, ViolationKind},

@@ -11,6 +11,7 @@ mod memory;
 mod profile;
 mod shuffles;
 mod votes;
+mod warpgroups;
 
 use cuda_std::launch::LaunchConfig;
 

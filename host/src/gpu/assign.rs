@@ -211,11 +211,18 @@ unsafe fn launch_many<R: Runtime>(
 ) -> Result<()> {
     let points = batch.set;
     let chunks = (shape.copy_stride() / assign::CHUNK as usize) as u32;
-    let kernel = if chunks <= assign::RESIDENT_CHUNKS { &assign::ASSIGN_RESIDENT } else { &assign::ASSIGN_STREAMED };
+    let tiles = points.count.div_ceil(assign::TILE_ROWS);
+    let groups = runtime.limits().products.by_groups(tiles);
+    let kernel = match (groups, chunks <= assign::RESIDENT_CHUNKS) {
+        (false, true) => &assign::ASSIGN_RESIDENT,
+        (false, false) => &assign::ASSIGN_STREAMED,
+        (true, true) => &assign::ASSIGN_RESIDENT_SM90,
+        (true, false) => &assign::ASSIGN_STREAMED_SM90,
+    };
     let config = LaunchConfig {
-        grid: [grid(kernel.name(), u64::from(points.count.div_ceil(assign::TILE_ROWS)))?, 1, 1],
+        grid: [grid(kernel.name(), tiles.into())?, 1, 1],
         block: [assign::THREADS, 1, 1],
-        shared_bytes: assign::shared_bytes(chunks),
+        shared_bytes: assign::shared_bytes(if groups { assign::GROUPS_RING } else { assign::WARPS_RING }, chunks),
     };
     let of_tiles = centroids.count.next_multiple_of(assign::TILE_ROWS) as usize * size_of::<f32>();
     let numbers = [centroids.layout.values, centroids.layout.norms, centroids.layout.residuals];

@@ -5,7 +5,7 @@ use cuda_std::global::U32x4;
 use cuda_std::launch::{Kernel, KernelArgs, LaunchConfig};
 
 use super::exact::Tuning;
-use super::runtime::{Array, Limits, Overlap, Put, Runtime, Take};
+use super::runtime::{Array, Limits, Overlap, Products, Put, Runtime, Take};
 use crate::{Error, Result};
 
 /// The checking emulator.
@@ -26,7 +26,7 @@ impl Runtime for Emulator {
     fn limits(&self) -> Limits {
         // Few multiprocessors, so that small tests cut rows into segments and tiles into shares; shared memory for k up to about
         // 1,000, so that they reach the selection by lists as well.
-        Limits { device: "emulator".to_owned(), multiprocessors: 2, shared_bytes: 48 << 10 }
+        Limits { device: "emulator".to_owned(), multiprocessors: 2, shared_bytes: 48 << 10, products: Products::Both }
     }
 
     fn tuning(&self) -> Tuning {

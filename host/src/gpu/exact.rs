@@ -512,17 +512,22 @@ impl<R: Runtime> FilterRun<'_, R> {
         let base = block.base;
         let chunks = block.shape.copy_stride() as u32 / filter::CHUNK;
         let resident = chunks <= filter::RESIDENT_CHUNKS;
-        let kernel = match (dense, resident) {
-            (true, true) => &filter::FILTER_DENSE_RESIDENT,
-            (true, false) => &filter::FILTER_DENSE_STREAMED,
-            (false, true) => &filter::FILTER_APPEND_RESIDENT,
-            (false, false) => &filter::FILTER_APPEND_STREAMED,
+        let groups = self.runtime.limits().products.by_groups(tiles);
+        let kernel = match (groups, dense, resident) {
+            (false, true, true) => &filter::FILTER_DENSE_RESIDENT,
+            (false, true, false) => &filter::FILTER_DENSE_STREAMED,
+            (false, false, true) => &filter::FILTER_APPEND_RESIDENT,
+            (false, false, false) => &filter::FILTER_APPEND_STREAMED,
+            (true, true, true) => &filter::FILTER_DENSE_RESIDENT_SM90,
+            (true, true, false) => &filter::FILTER_DENSE_STREAMED_SM90,
+            (true, false, true) => &filter::FILTER_APPEND_RESIDENT_SM90,
+            (true, false, false) => &filter::FILTER_APPEND_STREAMED_SM90,
         };
         let query_tiles = queries.count.div_ceil(filter::TILE_QUERIES);
         let config = LaunchConfig {
             grid: [query_tiles, shares(query_tiles, tiles, self.runtime.limits().multiprocessors), 1],
             block: [filter::THREADS, 1, 1],
-            shared_bytes: filter::shared_bytes(chunks),
+            shared_bytes: filter::shared_bytes(if groups { filter::GROUPS_RING } else { filter::WARPS_RING }, chunks),
         };
         let args = (
             queries.part::<u16>(queries.layout.copy).cast_const(),
@@ -570,9 +575,8 @@ mod tests {
     use super::super::runtime::Lanes;
     use super::*;
 
-    /// A base on the emulator and random queries against it; returns how many queries overflowed their list.
-    fn overflowed(metric: Metric, rows: usize, queries: usize, k: usize) -> usize {
-        let shape = Shape { element: ElementType::F32, metric, dim: 8 };
+    /// A base on the emulator and random queries against it: ids and distances found, and how many queries overflowed their list.
+    fn searched(shape: Shape, rows: usize, queries: usize, k: usize, filtered: bool) -> (Vec<u64>, Vec<f32>, usize) {
         let mut state = 7u64;
         let mut random = |count: usize| -> Vec<f32> {
             std::iter::repeat_with(|| {
@@ -600,10 +604,37 @@ mod tests {
                 upload_rows(&runtime, &lane.stream, shape, set.rows(), &base)?;
                 prepare_set(&runtime, &lane.stream, shape, set, false)?;
             }
-            let mut slots = Slots { k, worst: metric.worst(), ids: &mut ids, distances: &mut distances };
-            block.search_filtered(&runtime, lane, &queries, k as u32, &mut slots)
+            let mut slots = Slots { k, worst: shape.metric.worst(), ids: &mut ids, distances: &mut distances };
+            if filtered {
+                block.search_filtered(&runtime, lane, &queries, k as u32, &mut slots)
+            } else {
+                block.search_direct(&runtime, lane, &queries, k as u32, &mut slots, None).map(|()| Vec::new())
+            }
         });
-        overflowed.unwrap().len()
+        (ids, distances, overflowed.unwrap().len())
+    }
+
+    fn overflowed(metric: Metric, rows: usize, queries: usize, k: usize) -> usize {
+        searched(Shape { element: ElementType::F32, metric, dim: 8 }, rows, queries, k, true).2
+    }
+
+    /// Products by warps and by warpgroups, of the sample and of the rest, resident and streamed: the filter finds what distances to all
+    /// rows do.
+    #[test]
+    fn every_product_filters_soundly() {
+        let mut seen = std::collections::BTreeSet::new();
+        for dim in [8, 100, 130] {
+            for (k, rows) in [(5, 700), (5, 2_500), (20, 900), (20, 4_200)] {
+                let passes = Passes::choose(Emulator.tuning(), rows, k);
+                let visited = if passes.middle == 0 { passes.tiles } else { passes.tiles.div_ceil(passes.middle) };
+                let by_groups = |tiles| Emulator.limits().products.by_groups(tiles);
+                seen.insert((dim > 128, by_groups(passes.sample), by_groups(visited)));
+                let shape = Shape { element: ElementType::F32, metric: Metric::L2, dim };
+                let [filtered, direct] = [true, false].map(|by| searched(shape, rows as usize, 150, k as usize, by));
+                assert_eq!(filtered, direct, "{dim} components, {rows} rows, k = {k}");
+            }
+        }
+        assert_eq!(seen.len(), 8, "both products in both passes, resident and streamed: {seen:?}");
     }
 
     /// A list that holds fewer than k rows gives no limit; the one before must stay. It did not once, and one query in twelve

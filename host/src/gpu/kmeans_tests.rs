@@ -164,6 +164,9 @@ fn every_shape_equals_the_definition() {
     let mut random = Random(1);
     for (dim, clusters, points) in
         [(1, 1, 1), (3, 2, 130), (64, 127, 129), (65, 129, 300), (129, 3, 257), (200, 17, 140), (8, 300, 700)]
+            .into_iter()
+            // More than the kernels for few centroids take: one tile of points is for warps, two are for warpgroups.
+            .chain([(70, 400, 100), (70, 400, 250)])
     {
         let rows = random.values(points * dim);
         let centroids = random.values(clusters * dim);
@@ -308,14 +311,21 @@ fn descending_distances_overflow_no_result() {
 #[test]
 fn labels_of_other_centroids_change_no_result() {
     let mut random = Random(10);
-    for (metric, dim, clusters) in
-        [(Assign::L2, 40, 150), (Assign::L2, 128, 300), (Assign::InnerProduct, 100, 140), (Assign::L2, 200, 140)]
-    {
-        let rows = random.values(300 * dim);
+    // Three tiles of points, for warps, or two, for warpgroups; up to 128 components stay resident, more are streamed.
+    for (metric, dim, clusters, points) in [
+        (Assign::L2, 40, 150, 300),
+        (Assign::L2, 128, 300, 300),
+        (Assign::L2, 128, 300, 200),
+        (Assign::InnerProduct, 100, 140, 300),
+        (Assign::InnerProduct, 64, 400, 250),
+        (Assign::L2, 200, 140, 300),
+        (Assign::L2, 200, 140, 130),
+    ] {
+        let rows = random.values(points * dim);
         let run = run_of(metric, clusters, &rows, dim);
         let means = Means { scale: scale_of(&run), spherical: false };
         let mut worker = KMeansDevice::new(Emulator, run, means).unwrap();
-        let mut labels = vec![0; 300];
+        let mut labels = vec![0; points];
         for turn in 0..3 {
             let mut centroids = random.values(clusters * dim);
             // Where the last turn's nearest centroids are now far away, or beyond what a bound can say.
@@ -324,7 +334,7 @@ fn labels_of_other_centroids_change_no_result() {
             worker.assign(&mut Totals::default()).unwrap();
             worker.labels(&mut labels).unwrap();
             let expected = expected(&run, means, &centroids).labels;
-            assert_eq!(labels, expected, "{metric:?}, {dim} components, turn {turn}");
+            assert_eq!(labels, expected, "{metric:?}, {points} points of {dim} components, turn {turn}");
         }
     }
 }

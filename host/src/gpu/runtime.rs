@@ -167,6 +167,31 @@ pub(crate) struct Limits {
     pub multiprocessors: u32,
     /// Bytes of dynamic shared memory that a block may have.
     pub shared_bytes: u32,
+    /// Which kernels of tile products it runs.
+    pub products: Products,
+}
+
+/// Kernels of tile products (`warpann_kernels::tile`): by warps on any device, by warpgroups on compute capability 9.0.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(not(feature = "cuda"), allow(dead_code, reason = "a GPU has one of them"))]
+pub(crate) enum Products {
+    /// By warps.
+    Warps,
+    /// By warpgroups.
+    Groups,
+    /// Both: by warpgroups where the number of tiles is even, so that the emulator's tests see either.
+    Both,
+}
+
+impl Products {
+    /// Whether a launch over so many tiles is one of warpgroups.
+    pub fn by_groups(self, tiles: u32) -> bool {
+        match self {
+            Products::Warps => false,
+            Products::Groups => true,
+            Products::Both => tiles.is_multiple_of(2),
+        }
+    }
 }
 
 /// How queries are cut so that copies hide behind kernels (`ivf`).

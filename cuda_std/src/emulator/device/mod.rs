@@ -9,3 +9,4 @@ pub mod mma;
 pub mod shared;
 pub mod thread;
 pub mod warp;
+pub mod wgmma;

@@ -169,13 +169,14 @@ impl<R: Runtime> Search<'_, R> {
             let row_stride = pairs::padded(image.lists);
             let scores = self.at::<f32>(plan.coarse_scores).wrapping_add(first * row_stride as usize);
             let small = queries <= 16;
-            let tiles = queries.div_ceil(if small { 16 } else { 64 });
+            let tile = if small { 16 } else { 64 };
+            let tiles = queries.div_ceil(tile);
             let cuts = (self.runtime.limits().multiprocessors * 2).div_ceil(tiles.max(1));
             let item_rows = image.lists.div_ceil(cuts).next_multiple_of(TILE_ROWS).min(ITEM_ROWS);
             let null = std::ptr::null();
             let kernel = scan_kernel!(
                 small,
-                self.resident_queries(),
+                self.resident_queries(tile),
                 SCAN_LISTS_64,
                 SCAN_LISTS_64_STREAMED,
                 SCAN_LISTS_16,
@@ -207,7 +208,7 @@ impl<R: Runtime> Search<'_, R> {
             self.runtime.launch(
                 self.stream,
                 kernel,
-                self.scan_config(kernel.name(), self.flat_shared_bytes(if small { 16 } else { 64 }), items, false)?,
+                self.scan_config(kernel.name(), self.flat_shared_bytes(tile), items, false)?,
                 args,
             )?;
             let from = Candidates {
@@ -262,9 +263,9 @@ impl<R: Runtime> Search<'_, R> {
         }
     }
 
-    /// Whether queries of this dimension stay in shared memory.
-    fn resident_queries(&self) -> bool {
-        self.resident.image.copy_stride / list_scan::CHUNK <= list_scan::RESIDENT_CHUNKS
+    /// Whether tiles of so many queries of this dimension stay in shared memory.
+    fn resident_queries(&self, tile: u32) -> bool {
+        self.resident.image.copy_stride / list_scan::CHUNK <= list_scan::resident_chunks(tile)
     }
 
     /// As many blocks as run at once, each of which takes one item after the other; fewer if there are fewer items.
@@ -477,7 +478,7 @@ impl<R: Runtime> Search<'_, R> {
         let none = std::ptr::null_mut();
         let (places, counts) = lists.map_or((none, none), |lists| (lists.places, lists.counts));
         let capacity = lists.map_or(0, |lists| lists.capacity);
-        let resident = self.resident_queries();
+        let resident = self.resident_queries(tile);
         // SAFETY: as the caller promises.
         unsafe {
             match image.stored {

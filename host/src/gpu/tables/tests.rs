@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::gpu::emulated::Emulator;
+use crate::gpu::runtime::Products;
 use crate::gpu::runtime::{OnStream, Runtime};
 use warpann_kernels::NO_ROW;
 
@@ -151,7 +152,7 @@ struct Outcome {
 }
 
 fn limits(shared_bytes: u32) -> Limits {
-    Limits { device: "test".to_owned(), multiprocessors: 2, shared_bytes }
+    Limits { device: "test".to_owned(), multiprocessors: 2, shared_bytes, products: Products::Warps }
 }
 
 const PLENTY: u32 = 227 << 10;
@@ -461,7 +462,12 @@ fn tables_are_cut_by_size() {
 #[test]
 fn few_queries_are_spread_and_many_are_not() {
     let shape = Shape { longest_list: 5000, ..Make { dim: 16, sub_quantizers: 16, ..SMALL }.case().shape };
-    let h200 = Limits { device: "NVIDIA H200".to_owned(), multiprocessors: 132, shared_bytes: PLENTY };
+    let h200 = Limits {
+        shared_bytes: PLENTY,
+        device: "NVIDIA H200".to_owned(),
+        multiprocessors: 132,
+        products: Products::Groups,
+    };
     let plan = |queries, probes| {
         TablePlan::new(&mut Layout::default(), &shape, Terms::Rows, Precision::Auto, queries, probes, &h200).unwrap()
     };

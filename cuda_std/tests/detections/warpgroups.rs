@@ -1,0 +1,100 @@
+//! Products of warpgroups whose operands are not ready, or not for long enough.
+
+use crate::Source;
+use cuda_std::{
+    emulator::{self, Stats, Violation, ViolationKind},
+    kernel,
+    launch::LaunchConfig,
+    shared, thread, wgmma,
+};
+
+const HERE: Source = source!("warpgroups.rs");
+
+/// Zeros for A and B; then a product, with what `which` says left out or done too early.
+#[kernel]
+unsafe fn product(which: u32) {
+    let t = thread::thread_idx_x();
+    // SAFETY: 64 rows of A and 128 rows of B, 128 bytes each; what is missing is the fault.
+    unsafe {
+        let words = shared::dynamic::<u32>();
+        let mut word = t;
+        while word < 24576 / 4 {
+            if which != 1 || word != 4000 {
+                words.add(word).store(0); // FAULT: written
+            }
+            word += thread::block_dim_x();
+        }
+        if which != 2 {
+            wgmma::publish();
+        }
+        if which == 3 && t == 5 {
+            words.add(5).store(0); // FAULT: written again
+        }
+        thread::sync_threads();
+        let chunk = shared::dynamic::<u8>();
+        let mut d = [[0.0; 4]; 16];
+        wgmma::start_f16(&mut d, chunk.add(if which == 4 { 128 } else { 0 }), chunk.add(8192), false); // FAULT: start
+        if which == 5 {
+            thread::sync_threads();
+            words.add(t).store(1);
+        }
+        wgmma::wait(&mut d); // FAULT: wait
+        if which == 6 {
+            thread::sync_threads();
+            words.add(t).store(1);
+        }
+    }
+}
+
+fn run(threads: u32, which: u32) -> Result<Stats, Violation> {
+    let config = LaunchConfig { grid: [1, 1, 1], block: [threads, 1, 1], shared_bytes: 24576 };
+    // SAFETY: 24 KiB of shared memory are what the kernel asks for.
+    unsafe { emulator::launch(&PRODUCT, config, (which,)) }
+}
+
+#[test]
+fn a_product_of_what_is_there() {
+    run(128, 0).unwrap();
+    // Whoever waited may write again.
+    run(128, 6).unwrap();
+}
+
+#[test]
+fn an_operand_that_nobody_wrote() {
+    // Word 4000 is in row 61 of B, which lane 29 of each warp checks.
+    let kind = HERE.fault(run(128, 1), "product", 0, 29, "start");
+    assert!(matches!(kind, ViolationKind::SharedUninitialised { address } if address % 0x1_0000 == 16_000), "{kind}");
+}
+
+#[test]
+fn an_operand_that_is_not_published() {
+    let kind = HERE.fault(run(128, 2), "product", 0, 0, "start");
+    let ViolationKind::NotPublished { written, .. } = kind else { panic!("{kind}") };
+    assert_eq!(written.line, HERE.line("written"));
+}
+
+/// What was written in the epoch in which its thread published passes: nobody knows which came first.
+#[test]
+fn an_operand_that_is_written_again_at_once() {
+    run(128, 3).unwrap();
+    assert!(HERE.line("written again") > HERE.line("written"));
+}
+
+#[test]
+fn a_chunk_at_an_odd_place() {
+    let kind = HERE.fault(run(128, 4), "product", 0, 0, "start");
+    assert!(matches!(kind, ViolationKind::SharedMisaligned { alignment: 1024, .. }), "{kind}");
+}
+
+#[test]
+fn an_operand_that_is_overwritten_before_the_wait() {
+    let violation = run(128, 5).expect_err("the kernel is broken");
+    assert_eq!(violation.location.line, HERE.line("wait"), "{violation}");
+    assert!(matches!(*violation.kind, ViolationKind::NotPublished { thread: 0, .. }), "{violation}");
+}
+
+#[test]
+fn a_block_without_whole_groups() {
+    let kind = HERE.fault(run(96, 0), "product", 0, 0, "start");
+    assert_eq!(kind, ViolationKind::NoWarpgroup { threads: 96 });
+}

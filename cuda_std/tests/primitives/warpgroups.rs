@@ -1,0 +1,72 @@
+//! Products of a warpgroup, against plain matrices.
+
+use crate::one_block;
+use cuda_std::{
+    emulator::{self, Buffer},
+    global, kernel, shared, thread, wgmma,
+};
+use half::f16;
+use proptest::prelude::*;
+
+/// Rows of A for two groups, rows of B, components of a chunk.
+const ROWS: usize = 128;
+const COLUMNS: usize = 128;
+const INNER: usize = 64;
+
+/// D = A · Bᵀ, twice over where `twice` is not 0; D comes as fragments, and holds nonsense before.
+#[kernel(max_threads = 256, arch = "sm_90a")]
+unsafe fn product(a: *const u16, b: *const u16, twice: u32, out: *mut [[f32; 4]; 16]) {
+    let t = thread::thread_idx_x();
+    // SAFETY: 128 rows of A and of B, a row a thread, in 32 KiB of shared memory; all threads arrive at the products.
+    unsafe {
+        let (rows, chunk) =
+            if t < 128 { (a, shared::dynamic::<u8>()) } else { (b, shared::dynamic::<u8>().add(16384)) };
+        let row = t % 128;
+        for part in 0..8 {
+            for i in 0..8 {
+                let x = global::load(rows.add((row * 64 + 8 * part + i) as usize));
+                chunk.add(row * 128 + (part ^ (row % 8)) * 16 + 2 * i).cast::<u16>().store(x);
+            }
+        }
+        wgmma::publish();
+        thread::sync_threads();
+        let mut d = [[f32::NAN; 4]; 16];
+        let (own, all) = (shared::dynamic::<u8>().add(t / 128 * 8192), shared::dynamic::<u8>().add(16384));
+        wgmma::start_f16(&mut d, own, all, false);
+        if twice != 0 {
+            wgmma::start_f16(&mut d, own, all, true);
+        }
+        wgmma::wait(&mut d);
+        global::store(out.add(t as usize), d);
+    }
+}
+
+fn matrix(rows: usize) -> impl Strategy<Value = Vec<i8>> {
+    prop::collection::vec(-100i8..=100, rows * INNER)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(16))]
+
+    #[test]
+    fn products_of_two_groups(a in matrix(ROWS), b in matrix(COLUMNS), twice in 0u32..2) {
+        let halves = |m: &[i8]| Buffer::from_slice(&m.iter().map(|&x| f16::from(x).to_bits()).collect::<Vec<_>>());
+        let (fa, fb) = (halves(&a), halves(&b));
+        let mut out = Buffer::from_slice(&[[[0.0f32; 4]; 16]; 256]);
+        // SAFETY: what the kernel asks for.
+        unsafe {
+            emulator::launch(&PRODUCT, one_block(256, 32768), (fa.as_ptr(), fb.as_ptr(), twice, out.as_mut_ptr())).unwrap();
+        }
+        for (thread, fragment) in out.to_vec().into_iter().enumerate() {
+            let (warp, g, t) = (thread / 32, thread % 32 / 4, thread % 4);
+            for (j, pairs) in fragment.into_iter().enumerate() {
+                for (r, got) in pairs.into_iter().enumerate() {
+                    let (row, column) = (16 * warp + g + r / 2 * 8, 8 * j + 2 * t + r % 2);
+                    let product = |k: usize| i32::from(a[row * INNER + k]) * i32::from(b[column * INNER + k]);
+                    let sum: i32 = (0..INNER).map(product).sum();
+                    prop_assert_eq!(got, (sum * (1 + twice as i32)) as f32, "row {}, column {}", row, column);
+                }
+            }
+        }
+    }
+}
