@@ -24,7 +24,7 @@ pub fn publish(_: Site) {
     unsafe { (*(*lane).block).shared.publish((*lane).thread) }
 }
 
-/// The components of row `row` of the chunk at `chunk`, whose bytes were checked.
+/// The components of row `row` of the chunk at `place`, whose bytes were checked.
 fn decode_row(place: *const u8, row: u32, to: &mut [f32; 64]) {
     for (part, to) in to.chunks_exact_mut(8).enumerate() {
         let at = row * ROW_BYTES + (part as u32 ^ (row % 8)) * PART_BYTES;
