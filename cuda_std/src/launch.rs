@@ -81,7 +81,13 @@ mod sealed {
 }
 
 /// A kernel's parameter: a raw pointer or a scalar.
-pub trait Param: Copy + sealed::Sealed {}
+pub trait Param: Copy + sealed::Sealed {
+    /// Where a kernel may write by it; for the emulator.
+    #[doc(hidden)]
+    fn written(&self) -> Option<usize> {
+        None
+    }
+}
 
 macro_rules! params {
     ($($t:ty)*) => {$(
@@ -95,7 +101,11 @@ params! { u8 u16 u32 u64 usize i8 i16 i32 i64 f32 f64 }
 impl<T> sealed::Sealed for *const T {}
 impl<T> Param for *const T {}
 impl<T> sealed::Sealed for *mut T {}
-impl<T> Param for *mut T {}
+impl<T> Param for *mut T {
+    fn written(&self) -> Option<usize> {
+        Some(self.addr())
+    }
+}
 
 /// Most parameters of a kernel.
 pub const MAX_PARAMS: usize = 26;
@@ -123,6 +133,10 @@ impl RawArgs {
 pub trait KernelArgs: Copy + sealed::Sealed {
     /// The address of each element, valid as long as `self` is neither moved nor dropped.
     fn as_raw(&mut self) -> RawArgs;
+
+    /// The `*mut` pointers' addresses; for the emulator.
+    #[doc(hidden)]
+    fn written(&self) -> impl Iterator<Item = usize>;
 }
 
 macro_rules! kernel_args {
@@ -136,6 +150,13 @@ macro_rules! kernel_args {
                 let mut addresses = [std::ptr::null_mut(); MAX_PARAMS];
                 addresses[..given.len()].copy_from_slice(given);
                 RawArgs { addresses, len: given.len() }
+            }
+
+            #[allow(non_snake_case, reason = "each variable is named after its type")]
+            fn written(&self) -> impl Iterator<Item = usize> {
+                let ($($name,)*) = self;
+                let given: [Option<usize>; _] = [$($name.written()),*];
+                given.into_iter().flatten()
             }
         }
     };

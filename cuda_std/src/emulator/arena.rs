@@ -3,6 +3,7 @@
 use super::{
     context::{LANES, Lane, Product, WIDE, Warp, WarpClock},
     device::async_copy::Copies,
+    global_memory::GlobalMemory,
     launch::Stats,
     profile::Counter,
     registry::{Range, Snapshot},
@@ -28,8 +29,10 @@ pub struct Block {
     pub number: u64,
     pub config: LaunchConfig,
     pub shared: SharedMemory,
-    /// Global memory; set while a launch runs.
-    pub global: *const Snapshot,
+    /// Which buffers there are; set while a launch runs.
+    pub buffers: *const Snapshot,
+    /// What the block did to them.
+    pub global: GlobalMemory,
     /// Buffers used last, by a hash of the address.
     ranges: [Range; RANGES],
     /// What threads passed to the barrier that is being gathered, and to the last one.
@@ -47,6 +50,14 @@ impl Block {
     pub fn range(&mut self, address: usize) -> &mut Range {
         &mut self.ranges[(address >> 12 ^ address >> 15) % RANGES]
     }
+
+    /// Makes accesses to the buffer at `address` be recorded from now on.
+    #[cold]
+    pub fn make_writable(&mut self, address: usize) {
+        // SAFETY: the snapshot outlives the launch.
+        unsafe { (*self.buffers).make_writable(address) };
+        self.ranges = [Range::default(); RANGES];
+    }
 }
 
 /// Room for a block of any size.
@@ -63,7 +74,7 @@ thread_local! {
 
 impl Arena {
     /// This OS thread's arena, made ready for a launch. Give it back with [`Arena::give_back`].
-    pub fn take(kernel: &'static str, config: LaunchConfig, global: &Snapshot, profiled: bool) -> Box<Self> {
+    pub fn take(kernel: &'static str, config: LaunchConfig, buffers: &Snapshot, profiled: bool) -> Box<Self> {
         let mut arena = IDLE.take().unwrap_or_else(|| {
             Box::new(Self {
                 block: Block {
@@ -72,7 +83,8 @@ impl Arena {
                     number: 0,
                     config,
                     shared: SharedMemory::new(),
-                    global,
+                    buffers,
+                    global: GlobalMemory::new(),
                     ranges: [Range::default(); RANGES],
                     or_gathered: false,
                     or_result: false,
@@ -87,7 +99,7 @@ impl Arena {
         });
         arena.block.kernel = kernel;
         arena.block.config = config;
-        arena.block.global = global;
+        arena.block.buffers = buffers;
         arena.block.ranges = [Range::default(); RANGES];
         arena.block.stats = Stats::default();
         arena.block.counter = profiled.then(Counter::default);
@@ -97,7 +109,7 @@ impl Arena {
 
     /// Keeps the arena for the next launch on this OS thread.
     pub fn give_back(mut self: Box<Self>) {
-        self.block.global = std::ptr::null();
+        self.block.buffers = std::ptr::null();
         IDLE.set(Some(self));
     }
 
@@ -110,6 +122,7 @@ impl Arena {
         self.block.number = number;
         self.block.or_gathered = false;
         self.block.shared.start_block(self.block.config.shared_bytes);
+        self.block.global.start_block();
         let threads = (block_x * block_y * block_z) as usize;
         let site = Location::caller();
         self.warps.truncate(threads.div_ceil(LANES));

@@ -97,7 +97,7 @@ pub unsafe fn run<A: KernelArgs>(
 ) -> Result<(Stats, Counter), Violation> {
     check(kernel, config)?;
     schedule::install_panic_hook();
-    let global = Snapshot::new();
+    let buffers = Snapshot::new(arguments.written());
     // SAFETY: a snapshot is plain data; the pointer that arenas keep to it is cleared before this function returns.
     let arguments = Shared(arguments);
     let blocks = config.grid.iter().map(|&n| u64::from(n)).product::<u64>();
@@ -106,7 +106,7 @@ pub unsafe fn run<A: KernelArgs>(
     let first_failure = AtomicU64::new(u64::MAX);
     let result = Mutex::new(((Stats::default(), Counter::default()), None::<Violation>));
     let work = || {
-        let mut arena = Arena::take(kernel.name(), config, &global, profiled);
+        let mut arena = Arena::take(kernel.name(), config, &buffers, profiled);
         // SAFETY: the caller has the kernel's contract.
         let body = || unsafe { kernel.call(arguments.get()) };
         let mut failure = None;

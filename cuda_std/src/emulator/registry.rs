@@ -2,7 +2,10 @@
 
 use std::{
     collections::{BTreeMap, VecDeque},
-    sync::{PoisonError, RwLock},
+    sync::{
+        PoisonError, RwLock,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 /// An allocation, owned.
@@ -60,6 +63,8 @@ pub fn free(allocation: Allocation) {
 pub struct Range {
     pub start: usize,
     pub len: usize,
+    /// Whether the launch may write it.
+    pub writable: bool,
 }
 
 impl Range {
@@ -72,24 +77,42 @@ impl Range {
 
 /// The registry at the time of a launch.
 pub struct Snapshot {
-    /// Live buffers by address.
-    live: Vec<Range>,
+    /// Live buffers by address, and whether the launch may write them.
+    live: Vec<(Range, AtomicBool)>,
     freed: Vec<Range>,
 }
 
 impl Snapshot {
-    pub fn new() -> Self {
+    /// The buffers there are; the launch may write those that hold one of `written`.
+    pub fn new(written: impl Iterator<Item = usize>) -> Self {
+        let range = |start, len| Range { start, len, writable: false };
         let registry = REGISTRY.read().unwrap_or_else(PoisonError::into_inner);
-        Self {
-            live: registry.live.iter().map(|(&start, &len)| Range { start, len }).collect(),
-            freed: registry.freed.iter().map(|freed| Range { start: freed.address(), len: freed.len }).collect(),
-        }
+        let snapshot = Self {
+            live: registry.live.iter().map(|(&start, &len)| (range(start, len), AtomicBool::new(false))).collect(),
+            freed: registry.freed.iter().map(|freed| range(freed.address(), freed.len)).collect(),
+        };
+        written.for_each(|address| snapshot.make_writable(address));
+        snapshot
+    }
+
+    fn find(&self, address: usize) -> Option<&(Range, AtomicBool)> {
+        let count = self.live.partition_point(|(range, _)| range.start <= address);
+        self.live[..count].last()
     }
 
     /// The live buffer that starts at or below `address`, the nearest one.
     pub fn below(&self, address: usize) -> Option<Range> {
-        let count = self.live.partition_point(|range| range.start <= address);
-        self.live[..count].last().copied()
+        let (range, writable) = self.find(address)?;
+        Some(Range { writable: writable.load(Ordering::Relaxed), ..*range })
+    }
+
+    /// The launch writes the buffer that holds `address`, if one does.
+    pub fn make_writable(&self, address: usize) {
+        if let Some((range, writable)) = self.find(address)
+            && range.holds(address, 1)
+        {
+            writable.store(true, Ordering::Relaxed);
+        }
     }
 
     pub fn is_freed(&self, address: usize) -> bool {

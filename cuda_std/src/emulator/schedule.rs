@@ -355,6 +355,7 @@ fn release_barrier(arena: &mut Arena) -> Result<(), Violation> {
     }
     arena.block.or_result = std::mem::take(&mut arena.block.or_gathered);
     arena.block.shared.pass_barrier();
+    arena.block.global.pass_barrier();
     arena.block.stats.barriers += 1;
     Ok(())
 }

@@ -1,18 +1,9 @@
-//! The shared memory of a block: its bytes, and for each word who touched it last, so that races, reads of nothing and
-//! unfinished copies are found.
-//!
-//! # Order of accesses
-//! The *epoch* counts the barriers of the block; a new block starts a new one too, so nothing needs clearing between
-//! blocks. Accesses of different epochs are ordered. Within an epoch, accesses of different warps are not; those of one
-//! warp are ordered by its clock ([`WarpClock`]), which ticks at each collective.
-//!
-//! # Precision
-//! Words are followed as a whole until someone touches a part of one; then each of its bytes is. Of several unordered
-//! readers of one warp the earliest tick is kept, of readers of several warps only that there are several: both are
-//! enough to find a race, and never report one that is not.
+//! The shared memory of a block: its bytes, and for each word who touched it last (see [`super::records`]), so that races, reads of
+//! nothing and unfinished copies are found.
 
 use super::{
-    context::{LANES, Lane, WarpClock, lanes},
+    context::Lane,
+    records::{Cell, Record, Splits, WORD, Who},
     violation::{Access, ViolationKind},
 };
 use crate::Site;
@@ -25,91 +16,6 @@ pub const DYNAMIC_BASE: u32 = 0x1_0000;
 const STATIC_LIMIT: u32 = 48 * 1024;
 /// Bytes between static arrays that belong to none.
 const GAP: u32 = 16;
-/// Several warps.
-const MANY: u16 = u16::MAX;
-/// Bytes of a word.
-const WORD: u32 = 4;
-
-/// The last access of a kind to a word or byte.
-#[derive(Clone, Copy, Default)]
-struct Record {
-    epoch: u32,
-    /// Earliest unordered tick.
-    tick: u32,
-    /// Lanes of the warp that made it.
-    lanes: u32,
-    warp: u16,
-    kind: Option<Access>,
-    site: Option<Site>,
-}
-
-/// What is known about a word or byte.
-#[derive(Clone, Copy, Default)]
-struct Cell {
-    write: Record,
-    read: Record,
-    /// Index of the four byte cells, valid if they were made in this block.
-    split: u32,
-    split_in: u32,
-}
-
-/// Who accesses, and what is ordered before.
-struct Who<'a> {
-    epoch: u32,
-    lane: u32,
-    warp: u16,
-    clock: &'a WarpClock,
-    site: Site,
-}
-
-impl Who<'_> {
-    /// Whether an access of this block is ordered before what this thread does now.
-    #[inline(always)]
-    fn follows(&self, record: &Record) -> bool {
-        if record.epoch != self.epoch {
-            return true;
-        }
-        if record.warp != self.warp {
-            return false;
-        }
-        let others = record.lanes & !(1 << self.lane);
-        others == 0 || record.tick < self.clock.all || self.follows_pairwise(record.tick, others)
-    }
-
-    #[cold]
-    fn follows_pairwise(&self, tick: u32, others: u32) -> bool {
-        let Some(pairs) = &self.clock.pairs else { return false };
-        lanes(others).all(|other| tick < pairs[self.lane as usize][other])
-    }
-
-    fn record(&self, kind: Access) -> Record {
-        Record {
-            epoch: self.epoch,
-            tick: self.clock.tick,
-            lanes: 1 << self.lane,
-            warp: self.warp,
-            kind: Some(kind),
-            site: Some(self.site),
-        }
-    }
-
-    /// Adds this access to a record of the same kind.
-    #[inline(always)]
-    fn join(&self, record: &mut Record, kind: Access) {
-        if record.epoch != self.epoch || record.kind != Some(kind) {
-            *record = self.record(kind);
-        } else if record.warp != self.warp {
-            record.warp = MANY;
-            record.site = Some(self.site);
-        } else if record.tick < self.clock.all {
-            *record = self.record(kind);
-        } else {
-            record.lanes |= 1 << self.lane;
-            record.site = Some(self.site);
-        }
-    }
-}
-
 /// A static array.
 struct Array {
     site: usize,
@@ -122,7 +28,7 @@ pub struct SharedMemory {
     /// From address 0; aligned so that a value is where its address says.
     bytes: Vec<Line>,
     cells: Vec<Cell>,
-    splits: Vec<[Cell; WORD as usize]>,
+    splits: Splits,
     arrays: Vec<Array>,
     static_end: u32,
     dynamic_len: u32,
@@ -165,7 +71,7 @@ impl SharedMemory {
         if lines > self.bytes.len() {
             self.bytes.resize(lines, Line([0; 128]));
             // A cell for every word of the last line: a later block may use more of it.
-            self.cells.resize(lines * (128 / WORD as usize), Cell::default());
+            self.cells.resize(lines * (128 / WORD), Cell::default());
         }
         if self.epoch == u32::MAX {
             self.cells.fill(Cell::default());
@@ -235,36 +141,23 @@ impl SharedMemory {
         bytes: u32,
         mut visit: impl FnMut(&mut Cell, u32) -> Result<(), ViolationKind>,
     ) -> Result<(), ViolationKind> {
-        for word in address / WORD..(address + bytes).div_ceil(WORD) {
-            let cell = &mut self.cells[word as usize];
-            if bytes >= WORD && cell.split_in != self.born {
-                visit(cell, word * WORD)?;
-                continue;
-            }
-            if cell.split_in != self.born {
-                cell.split_in = self.born;
-                cell.split = self.splits.len() as u32;
-                self.splits.push([*cell; WORD as usize]);
-            }
-            let split = &mut self.splits[cell.split as usize];
-            for (byte, cell) in (word * WORD..).zip(split) {
-                if (address..address + bytes).contains(&byte) {
-                    visit(cell, byte)?;
-                }
-            }
+        let (first, end) = (address as usize, (address + bytes) as usize);
+        for word in first / WORD..end.div_ceil(WORD) {
+            let splits = (&mut self.splits, self.born);
+            // Accesses are aligned to their size, so one of a word or more covers words.
+            let whole = bytes as usize >= WORD;
+            self.cells[word]
+                .visit(splits, word * WORD, first..end, whole, &mut |cell, byte| visit(cell, byte as u32))?;
         }
         Ok(())
     }
 
     fn race(record: &Record, address: u32, access: Access, who: &Who<'_>) -> ViolationKind {
-        let others = record.lanes & !(1 << who.lane);
-        let lane = if record.warp == who.warp && others != 0 { others } else { record.lanes }.trailing_zeros();
-        let warp = if record.warp == MANY { 0 } else { u32::from(record.warp) };
         ViolationKind::SharedRace {
             address,
             access,
             other_access: record.kind.unwrap_or(Access::Read),
-            other_thread: warp * LANES as u32 + lane,
+            other_thread: record.other_thread(who),
             other: record.site.unwrap_or(who.site).into(),
         }
     }
@@ -297,7 +190,7 @@ impl SharedMemory {
     fn unfinished(record: &Record, address: u32, who: &Who<'_>) -> ViolationKind {
         ViolationKind::AsyncCopyUnfinished {
             address,
-            thread: u32::from(record.warp) * LANES as u32 + record.lanes.trailing_zeros(),
+            thread: record.thread(),
             started: record.site.unwrap_or(who.site).into(),
         }
     }
@@ -315,7 +208,7 @@ impl SharedMemory {
         self.check(address, BYTES)?;
         let born = self.born;
         // SAFETY: same contract.
-        let who = unsafe { who(lane, self.epoch, site) };
+        let who = unsafe { Who::new(lane, self.epoch, site) };
         self.visit(address, BYTES, |cell, byte| {
             if cell.write.epoch < born {
                 return Err(ViolationKind::SharedUninitialised { address: byte });
@@ -323,11 +216,7 @@ impl SharedMemory {
             if cell.write.kind == Some(Access::AsyncCopy) {
                 return Err(Self::unfinished(&cell.write, byte, &who));
             }
-            if !who.follows(&cell.write) {
-                return Err(Self::race(&cell.write, byte, Access::Read, &who));
-            }
-            who.join(&mut cell.read, Access::Read);
-            Ok(())
+            cell.read(&who, Access::Read).map_err(|other| Self::race(&other, byte, Access::Read, &who))
         })
     }
 
@@ -349,10 +238,10 @@ impl SharedMemory {
             }
             Ok(())
         })?;
-        if writer.warp == MANY {
+        if writer.several_warps() {
             return Ok(());
         }
-        let thread = u32::from(writer.warp) * LANES as u32 + writer.lanes.trailing_zeros();
+        let thread = writer.thread();
         let Published { dirty_since, last } = *self.published(thread);
         let published = dirty_since == 0 || writer.epoch < dirty_since || writer.epoch == last;
         match writer.site {
@@ -379,20 +268,12 @@ impl SharedMemory {
         self.soil(unsafe { (*lane).thread });
         let born = self.born;
         // SAFETY: same contract.
-        let who = unsafe { who(lane, self.epoch, site) };
+        let who = unsafe { Who::new(lane, self.epoch, site) };
         self.visit(address, BYTES, |cell, byte| {
             if cell.write.epoch >= born && cell.write.kind == Some(Access::AsyncCopy) {
                 return Err(Self::unfinished(&cell.write, byte, &who));
             }
-            if !who.follows(&cell.write) {
-                return Err(Self::race(&cell.write, byte, kind, &who));
-            }
-            if !who.follows(&cell.read) {
-                return Err(Self::race(&cell.read, byte, kind, &who));
-            }
-            cell.write = who.record(kind);
-            cell.read = Record::default();
-            Ok(())
+            cell.write(&who, kind).map_err(|other| Self::race(&other, byte, kind, &who))
         })
     }
 
@@ -409,7 +290,7 @@ impl SharedMemory {
         self.check(address, BYTES)?;
         let born = self.born;
         // SAFETY: same contract.
-        let who = unsafe { who(lane, self.epoch, site) };
+        let who = unsafe { Who::new(lane, self.epoch, site) };
         self.visit(address, BYTES, |cell, byte| {
             if cell.write.epoch < born {
                 return Err(ViolationKind::SharedUninitialised { address: byte });
@@ -417,15 +298,7 @@ impl SharedMemory {
             if cell.write.kind == Some(Access::AsyncCopy) {
                 return Err(Self::unfinished(&cell.write, byte, &who));
             }
-            if cell.write.kind != Some(Access::Atomic) && !who.follows(&cell.write) {
-                return Err(Self::race(&cell.write, byte, Access::Atomic, &who));
-            }
-            if !who.follows(&cell.read) {
-                return Err(Self::race(&cell.read, byte, Access::Atomic, &who));
-            }
-            who.join(&mut cell.write, Access::Atomic);
-            cell.read = Record::default();
-            Ok(())
+            cell.write(&who, Access::Atomic).map_err(|other| Self::race(&other, byte, Access::Atomic, &who))
         })
     }
 
@@ -437,7 +310,7 @@ impl SharedMemory {
         // SAFETY: same contract.
         self.soil(unsafe { (*lane).thread });
         // SAFETY: same contract.
-        let who = unsafe { who(lane, self.epoch, site) };
+        let who = unsafe { Who::new(lane, self.epoch, site) };
         // The visitor never fails.
         let _ = self.visit(address, bytes, |cell, _| {
             cell.write = who.record(Access::Write);
@@ -450,18 +323,5 @@ impl SharedMemory {
     #[inline(always)]
     pub fn place(&mut self, address: u32) -> *mut u8 {
         self.bytes.as_mut_ptr().cast::<u8>().wrapping_add(address as usize)
-    }
-}
-
-/// The running thread, as far as accesses go.
-///
-/// # Safety
-/// `lane` is the running thread.
-#[inline(always)]
-unsafe fn who<'a>(lane: *const Lane, epoch: u32, site: Site) -> Who<'a> {
-    // SAFETY: the lane and its warp outlive the access that is being checked, and their clocks stand still meanwhile.
-    unsafe {
-        let warp = (*lane).warp;
-        Who { epoch, lane: (*lane).lane, warp: (*warp).number as u16, clock: &(*warp).clock, site }
     }
 }

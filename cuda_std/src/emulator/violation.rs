@@ -329,6 +329,34 @@ pub enum ViolationKind {
         /// Where it did.
         other: SourceLocation,
     },
+    /// Two unordered accesses of a block to global memory, of which one writes.
+    #[error(
+        "race on global byte {address:#x}: this {access} and the {other_access} by thread {other_thread} at {other} are not ordered"
+    )]
+    GlobalRace {
+        /// The byte.
+        address: usize,
+        /// This access.
+        access: Access,
+        /// The earlier access.
+        other_access: Access,
+        /// A thread of the block that made it.
+        other_thread: u32,
+        /// Where it did.
+        other: SourceLocation,
+    },
+    /// A read through the read-only cache of global memory that the launch writes.
+    #[error(
+        "global byte {address:#x}, which thread {thread} of the block wrote at {written}, is read through the read-only cache"
+    )]
+    ReadOnlyWritten {
+        /// The byte.
+        address: usize,
+        /// A thread of the block that wrote it.
+        thread: u32,
+        /// Where it did.
+        written: SourceLocation,
+    },
     /// More static shared arrays than a GPU has room for.
     #[error("static shared arrays of {asked} bytes exceed the {limit} that a kernel can have")]
     StaticSharedTooLarge {
@@ -354,6 +382,20 @@ pub enum Access {
     Write,
     Atomic,
     AsyncCopy,
+    VolatileRead,
+    VolatileWrite,
+}
+
+impl Access {
+    /// Whether it changes memory.
+    pub(crate) const fn writes(self) -> bool {
+        !matches!(self, Self::Read | Self::VolatileRead)
+    }
+
+    /// Whether it does not race with others of which this is true: volatile accesses are relaxed atomic ones to the hardware.
+    pub(crate) const fn is_strong(self) -> bool {
+        matches!(self, Self::Atomic | Self::VolatileRead | Self::VolatileWrite)
+    }
 }
 
 impl fmt::Display for Access {
@@ -363,6 +405,8 @@ impl fmt::Display for Access {
             Self::Write => "write",
             Self::Atomic => "atomic operation",
             Self::AsyncCopy => "asynchronous copy",
+            Self::VolatileRead => "volatile read",
+            Self::VolatileWrite => "volatile write",
         })
     }
 }

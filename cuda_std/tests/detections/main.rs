@@ -12,6 +12,7 @@ macro_rules! source {
 
 mod collectives;
 mod global_memory;
+mod global_races;
 mod launches;
 mod races;
 mod random_programs;

@@ -1,6 +1,6 @@
 //! Asynchronous copies: recorded when started, performed when waited for, so that a missing wait shows.
 
-use super::global::check;
+use super::global::{check, record};
 use crate::{
     Site,
     emulator::{
@@ -18,6 +18,8 @@ struct Copy {
     /// Bytes to read, then bytes to write (the rest zeros).
     src_bytes: u32,
     bytes: u32,
+    /// Whether the launch may write the source.
+    recorded: bool,
     site: Site,
 }
 
@@ -52,8 +54,12 @@ pub unsafe fn copy_zfill<const BYTES: u32>(dst: u32, src: *const u8, src_bytes: 
         if !src.addr().is_multiple_of(BYTES as usize) {
             fail(lane, site, ViolationKind::GlobalMisaligned { address: src.addr(), alignment: BYTES as usize });
         }
+        let mut recorded = false;
         if src_bytes > 0 {
-            check(lane, src.addr(), src_bytes as usize, 1, site);
+            recorded = check(lane, src.addr(), src_bytes as usize, 1, site);
+        }
+        if recorded {
+            record(lane, src.addr(), src_bytes as usize, Access::Read, site);
         }
         let block: &mut Block = &mut *(*lane).block;
         block.stats.global_load_bytes += u64::from(src_bytes);
@@ -61,7 +67,7 @@ pub unsafe fn copy_zfill<const BYTES: u32>(dst: u32, src: *const u8, src_bytes: 
             fail(lane, site, kind);
         }
         let copies = &mut (*lane).copies;
-        copies.queue.push_back(Copy { dst, src, src_bytes, bytes: BYTES, site });
+        copies.queue.push_back(Copy { dst, src, src_bytes, bytes: BYTES, recorded, site });
         copies.open += 1;
     }
 }
@@ -92,6 +98,12 @@ fn wait(unfinished: usize) {
         while copies.groups.len() > unfinished {
             let count = copies.groups.pop_front().unwrap_or(0);
             for copy in copies.queue.drain(..count) {
+                if copy.recorded {
+                    let (from, bytes) = (copy.src.addr(), copy.src_bytes as usize);
+                    if let Err(kind) = block.global.access(lane, from..from + bytes, Access::Read, copy.site) {
+                        fail(lane, copy.site, kind);
+                    }
+                }
                 let place = block.shared.place(copy.dst);
                 std::ptr::copy_nonoverlapping(copy.src, place, copy.src_bytes as usize);
                 place.add(copy.src_bytes as usize).write_bytes(0, (copy.bytes - copy.src_bytes) as usize);

@@ -1,13 +1,13 @@
 //! Atomics: on global memory those of the processor, as blocks run on several of its threads; on shared memory plain
 //! operations, as the threads of a block run one at a time.
 
-use super::global::check;
+use super::global::write;
 use crate::{
     Site,
     emulator::{
         arena::Block,
         context::{Lane, current, fail, meet},
-        violation::Operation,
+        violation::{Access, Operation},
     },
 };
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -21,7 +21,7 @@ unsafe fn global<T>(p: *mut T, site: Site) -> *mut Lane {
     let lane = current();
     // SAFETY: the running thread, whose block is alive.
     unsafe {
-        check(lane, p.addr(), size_of::<T>(), size_of::<T>(), site);
+        write(lane, p, size_of::<T>(), Access::Atomic, site);
         (*(*lane).block).stats.global_atomics += 1;
     }
     lane

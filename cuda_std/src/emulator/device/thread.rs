@@ -54,10 +54,19 @@ pub fn sync_threads_or(predicate: bool, site: Site) -> bool {
 /// Threads of a block run one at a time on one OS thread; blocks are ordered by the processor.
 #[inline(always)]
 pub fn fence() {
+    note_fence();
     std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
 }
 
 #[inline(always)]
 pub fn fence_block() {
+    note_fence();
     std::sync::atomic::compiler_fence(std::sync::atomic::Ordering::SeqCst);
+}
+
+/// What this thread does from now on may be ordered after what others did before fences of theirs.
+fn note_fence() {
+    let lane = current();
+    // SAFETY: the running thread's warp and block are alive; nothing else runs on this OS thread.
+    unsafe { (*(*lane).block).global.fence((*(*lane).warp).number, (*lane).lane) }
 }
