@@ -116,9 +116,12 @@ pub(crate) mod ptx {
 
 /// Whether a device runs kernels of warpgroups: compute capability 9.0 alone has their instructions, and their PTX needs a driver of
 /// CUDA 12.
+///
+/// `WARPANN_PORTABLE_KERNELS=1` in the environment keeps such a device to the kernels of all others. For tests, which run both there.
 #[cfg(feature = "cuda")]
 pub(crate) fn runs_warpgroups(capability: (i32, i32), driver: cust::CudaApiVersion) -> bool {
-    capability == (9, 0) && driver.major() >= 12
+    let portable_only = std::env::var_os("WARPANN_PORTABLE_KERNELS").is_some_and(|value| value == "1");
+    capability == (9, 0) && driver.major() >= 12 && !portable_only
 }
 
 #[cfg(feature = "cuda")]

@@ -321,6 +321,23 @@ fn verify_compares_and_says_what_it_left_out() {
 }
 
 #[test]
+fn verify_repeats_searches() {
+    for (device, searches) in [("cpu", 300), ("emulator", 15)] {
+        let searches = searches.to_string();
+        let args = ["verify", "--repeat", &searches, "--threads", "3", "--seed", "4", "--device", device];
+        let report = json(&args);
+        assert_eq!(report["passed"], true, "{report}");
+        assert_eq!((report["searches"].to_string(), report["threads"].as_u64()), (searches.clone(), Some(3)));
+        assert_eq!(report["kinds"].as_array().unwrap().len(), 3);
+    }
+    let (code, stdout, _) = warpann(&["verify", "--repeat", "10", "--device", "cpu"]);
+    assert!(code == 0 && stdout.lines().last().unwrap().contains("10 in"), "{stdout}");
+    failure(2, &["verify", "--repeat", "10", "--cases", "3"]);
+    failure(2, &["verify", "--threads", "2"]);
+    failure(2, &["verify", "--repeat", "10", "--threads", "0"]);
+}
+
+#[test]
 fn bench_exact_measures() {
     let args = ["bench", "exact", "--device", "cpu", "--n", "500", "--dim", "7", "--queries", "3", "--repeat", "4"];
     let report = json(&args);

@@ -9,6 +9,7 @@
 //! | [`hostile`] | rows made to defeat k-selection on GPUs |
 //! | [`kmeans`] | clustering: against the definition, by its properties, and with the same bits as the CPU |
 //! | [`runner`] | runs one case on one device and compares it with the reference |
+//! | [`sanitize`] | streams and threads side by side, small enough for compute-sanitizer |
 //! | [`scenarios`] | what is more than one search: threads, memory budgets, real data |
 //! | [`shifted`] | shifted sort: exact where all is looked at, the CPU's bits where a part is |
 //! | [`sort`] | sorting pairs against the standard library's stable sort |
@@ -27,6 +28,7 @@ pub mod kmeans;
 pub mod on_device;
 pub mod reference;
 pub mod runner;
+pub mod sanitize;
 pub mod scenarios;
 pub mod shifted;
 pub mod sort;

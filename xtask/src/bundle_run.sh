@@ -6,13 +6,18 @@ usage() {
     cat <<'END'
 run.sh                    everything: device, program, verify, all tests with WARPANN_REQUIRE_GPU=1
 run.sh test [ARGS]        the tests only; ARGS go to every test program (a filter, --nocapture ..)
-run.sh verify [ARGS]      warpann verify
+run.sh verify [ARGS]      warpann verify (--repeat 1000000 --device gpu: as many searches, each compared with the CPU's to the bit)
+run.sh sanitize           the small scenarios of several streams and threads under compute-sanitizer: memcheck, then racecheck
 run.sh warpann ARGS       the program
 run.sh bin NAME ARGS      another program of the bundle
 run.sh list               what the bundle holds
 
 WARPANN_BUNDLE_DIR  where to unpack (default: a fresh temporary folder, removed at the end)
 WARPANN_RUNNER      put before every program, e.g. "compute-sanitizer --tool memcheck --error-exitcode 1"
+
+WARPANN_PORTABLE_KERNELS  0 or 1: on compute capability 9.0, only its own kernels or only those of all devices (the GPU table runs both)
+WARPANN_SANITIZER         compute-sanitizer, where it is neither in PATH nor in /usr/local/cuda*
+WARPANN_SANITIZE_SECONDS  most seconds for one tool with one set of kernels (default: 240); what takes longer has failed
 END
 }
 
@@ -60,6 +65,50 @@ run_tests() {
     echo "all test programs passed"
 }
 
+# The compute-sanitizer to use.
+find_sanitizer() {
+    local program
+    for program in "${WARPANN_SANITIZER:-}" "$(command -v compute-sanitizer || true)" \
+        /usr/local/cuda*/bin/compute-sanitizer /usr/local/cuda*/compute-sanitizer/compute-sanitizer /opt/cuda/bin/compute-sanitizer; do
+        if [[ -n $program && -x $program ]]; then
+            echo "$program"
+            return
+        fi
+    done
+    echo "no compute-sanitizer; WARPANN_SANITIZER can name it" >&2
+    return 1
+}
+
+# The scenarios made for it, under each tool with each set of kernels, each bounded in time; goes on after a failure.
+run_sanitizer() {
+    local sanitizer tool portable status failed=() seconds=${WARPANN_SANITIZE_SECONDS:-240}
+    sanitizer=$(find_sanitizer)
+    if ! "$folder/tests/tests-gpu-test" --list sanitize:: | grep -q sanitize::; then
+        echo "no scenario is called sanitize::" >&2
+        return 1
+    fi
+    for tool in memcheck racecheck; do
+        for portable in ${WARPANN_PORTABLE_KERNELS:-0 1}; do
+            echo "== $tool, WARPANN_PORTABLE_KERNELS=$portable"
+            status=0
+            WARPANN_PORTABLE_KERNELS=$portable timeout --kill-after 10 "$seconds" \
+                "$sanitizer" --tool "$tool" --error-exitcode 86 --print-limit 20 \
+                "$folder/tests/tests-gpu-test" sanitize:: --test-threads 1 || status=$?
+            case $status in
+            0) echo "ok" ;;
+            124 | 137) failed+=("$tool $portable: not done in $seconds s") ;;
+            86) failed+=("$tool $portable: found errors") ;;
+            *) failed+=("$tool $portable: exit status $status") ;;
+            esac
+        done
+    done
+    if ((${#failed[@]})); then
+        printf 'FAILED: %s\n' "${failed[@]}"
+        return 1
+    fi
+    echo "no errors"
+}
+
 case ${1:-all} in
 all)
     status=0
@@ -76,6 +125,7 @@ test)
     run_tests "$@"
     ;;
 verify) launch "$WARPANN_PROGRAM" "$@" ;;
+sanitize) run_sanitizer ;;
 warpann)
     shift
     launch "$WARPANN_PROGRAM" "$@"

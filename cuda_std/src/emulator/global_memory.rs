@@ -2,15 +2,10 @@
 //!
 //! A block touches little of global memory, so records are kept in lines of 64 bytes that a hash table finds, and only of buffers that the
 //! kernel may write: those that a `*mut` argument points into, and those that it has written all the same. Nothing is cleared between
-//! blocks: entries of the table and records carry the epoch that made them.
+//! blocks: entries of the table and records carry the epoch that made them. Reads by `load_nc`, which are most of what kernels read, are
+//! compared with writes and not recorded.
 //!
-//! # What is not found
-//! - Races between blocks, and accesses by plain Rust pointers.
-//! - A read of a buffer that no `*mut` argument points into, before the first write to it in the launch.
-//! - Races between two warps that have both executed a fence since the last barrier, or between two lanes of a warp that have: they may
-//!   have ordered their accesses by it and a flag, and nothing is known of flags.
-//! - A read of a word that several threads read or operate on atomically, where another record of the word had to be kept instead.
-//! - Accesses of a block to more than [`MOST_LINES`] lines: it forgets all and goes on.
+//! What is not found, and why, is listed in [`crate::emulator`].
 
 use super::{
     context::{LANES, Lane},

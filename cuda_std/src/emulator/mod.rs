@@ -16,6 +16,8 @@
 //! - A shared-memory race: two threads touch the same bytes, one of them writes, at least one access is not atomic, and
 //!   neither a barrier nor (within a warp) a collective of both lanes stands between. CUDA itself promises this order for
 //!   [`sync_warp`](crate::warp::sync_warp) only, not for a shuffle or vote; the emulator takes any collective.
+//! - A race between threads of a block in global memory, by the same rules. Volatile accesses count as atomic ones there.
+//! - A read by [`load_nc`](crate::global::load_nc) of global memory that the block has written.
 //! - A product of a warpgroup that reads what its writer did not publish, or whose operands are written before it was waited for.
 //! - A panic.
 //!
@@ -27,9 +29,21 @@
 //! A thread has 256 KiB of stack, behind a guard page. A device function called outside a launch panics.
 //!
 //! # What it does not model
-//! Time, the order of warps (always the same here), races between blocks in global memory, rounding inside matrix
-//! products (see [`crate::mma`]), whether the four warps of a group come to the same product, and sums that are read before it was
-//! waited for.
+//! Time, the order of warps (always the same here), rounding inside matrix products (see [`crate::mma`]), whether the four warps of a
+//! group come to the same product, and sums that are read before it was waited for.
+//!
+//! # Races that it does not find
+//! - Between blocks, whose order it does not model: nothing is known of fences, flags and tickets that order them.
+//! - By plain Rust pointers (`*p`), in either memory.
+//! - Between lanes of a warp that meet in a collective other than `sync_warp`: it takes any collective for an order, see above.
+//! - In global memory between two warps that have both executed a [`fence`](crate::thread::fence) since the last barrier of the block, or two
+//!   lanes of a warp that have: fences and a flag may have ordered their accesses, and it does not follow flags.
+//! - In global memory between a write and an earlier read of the same buffer, if no `*mut` argument of the kernel points into that buffer and
+//!   the launch had not written it. (Such a buffer costs no bookkeeping, and most are read only.)
+//! - In global memory between a write and an earlier read by `load_nc`: these reads are not kept. A read by `load_nc` of what another
+//!   block writes.
+//! - Some of three or more accesses to a word: of several readers, and of several atomic or volatile accesses, it keeps two.
+//! - In global memory after a block has touched 16 MiB of buffers that it may write: it forgets what it knew, and goes on.
 
 mod arena;
 mod buffer;

@@ -13,6 +13,7 @@ mod progress;
 #[cfg(feature = "mpi")]
 mod ranks;
 mod recall;
+mod repeat;
 mod report;
 mod search;
 mod shifted;

@@ -8,7 +8,8 @@ use serde::Serialize;
 use warpann::select::{Best, Key, KeyType, NO_POSITION, Rows, select_k};
 use warpann::{Device, Element, ElementType, Error, FlatIndex, Metric, NONE, Neighbors, metric};
 
-use crate::report::{Failure, Out, Outcome};
+use crate::repeat;
+use crate::report::{Failure, Out, Outcome, positive};
 
 /// Arguments of `verify`.
 #[derive(Debug, clap::Args)]
@@ -25,6 +26,13 @@ pub struct Args {
     /// Everything is compared, to the bit, with the definition of the results: all distances, sorted.
     #[arg(long, default_value = "auto")]
     device: Device,
+    /// Instead of random cases: this number of searches of three small indexes (exact, IVF-Flat, IVF-PQ) on the device, in turn and from
+    /// several threads. Each result must equal, to the bit, that of the CPU.
+    #[arg(long, conflicts_with = "cases")]
+    repeat: Option<u64>,
+    /// Threads that search at once, with --repeat.
+    #[arg(long, default_value_t = 4, value_parser = positive, requires = "repeat")]
+    threads: usize,
 }
 
 /// How a case's vectors are made; each way provokes other mistakes.
@@ -129,6 +137,9 @@ const EMULATOR_WORK: usize = 1 << 18;
 pub fn run(args: &Args, out: &Out) -> Outcome {
     let now = || SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64 >> 10);
     let seed = args.seed.unwrap_or_else(now);
+    if let Some(searches) = args.repeat {
+        return repeat::run(repeat::Plan { searches, threads: args.threads, seed, device: args.device }, out);
+    }
     let (backends, missing) = backends(args.device)?;
     out.field("seed", seed)?;
     let names: Vec<&str> = backends.iter().map(|backend| backend.name).collect();
@@ -242,9 +253,14 @@ fn backends(device: Device) -> Outcome<(Vec<Backend>, Vec<String>)> {
 }
 
 /// Random numbers: splitmix64.
-struct Rng(u64);
+pub struct Rng(u64);
 
 impl Rng {
+    /// The numbers of a seed.
+    pub fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
     fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -273,7 +289,7 @@ impl Rng {
     }
 
     /// From −1 up to 1.
-    fn unit(&mut self) -> f32 {
+    pub fn unit(&mut self) -> f32 {
         (self.next() >> 40) as f32 / (1u32 << 23) as f32 - 1.0
     }
 }
@@ -478,7 +494,7 @@ fn definition<T: Element>(base: &[T], queries: &[T], dim: usize, k: usize, metri
 }
 
 /// The first slot in which ids or the bits of distances differ, or that only one of them has.
-fn first_difference(expected: &Neighbors, found: &Neighbors) -> Option<usize> {
+pub fn first_difference(expected: &Neighbors, found: &Neighbors) -> Option<usize> {
     let slot = |of: &Neighbors, i: usize| (of.ids.get(i).copied(), of.distances.get(i).map(|d| d.to_bits()));
     let lengths =
         [&expected.ids, &found.ids].map(Vec::len).into_iter().chain([expected.distances.len(), found.distances.len()]);
