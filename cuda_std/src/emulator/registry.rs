@@ -75,29 +75,30 @@ impl Range {
     }
 }
 
-/// The registry at the time of a launch.
-pub struct Snapshot {
-    /// Live buffers by address, and whether the launch may write them.
-    live: Vec<(Range, AtomicBool)>,
-    freed: Vec<Range>,
+/// Whether `address` is in a buffer that was freed, as far as its memory is held back.
+pub fn is_freed(address: usize) -> bool {
+    let registry = REGISTRY.read().unwrap_or_else(PoisonError::into_inner);
+    registry.freed.iter().any(|freed| address.wrapping_sub(freed.address()) < freed.len)
 }
+
+/// The live buffers at the time of a launch, by address, and whether the launch may write them. (Not the freed ones: there can be many, and
+/// only a launch that fails looks for them.)
+pub struct Snapshot(Vec<(Range, AtomicBool)>);
 
 impl Snapshot {
     /// The buffers there are; the launch may write those that hold one of `written`.
     pub fn new(written: impl Iterator<Item = usize>) -> Self {
-        let range = |start, len| Range { start, len, writable: false };
+        let range = |(&start, &len): (&usize, &usize)| (Range { start, len, writable: false }, AtomicBool::new(false));
         let registry = REGISTRY.read().unwrap_or_else(PoisonError::into_inner);
-        let snapshot = Self {
-            live: registry.live.iter().map(|(&start, &len)| (range(start, len), AtomicBool::new(false))).collect(),
-            freed: registry.freed.iter().map(|freed| range(freed.address(), freed.len)).collect(),
-        };
+        let snapshot = Self(registry.live.iter().map(range).collect());
+        drop(registry);
         written.for_each(|address| snapshot.make_writable(address));
         snapshot
     }
 
     fn find(&self, address: usize) -> Option<&(Range, AtomicBool)> {
-        let count = self.live.partition_point(|(range, _)| range.start <= address);
-        self.live[..count].last()
+        let count = self.0.partition_point(|(range, _)| range.start <= address);
+        self.0[..count].last()
     }
 
     /// The live buffer that starts at or below `address`, the nearest one.
@@ -113,9 +114,5 @@ impl Snapshot {
         {
             writable.store(true, Ordering::Relaxed);
         }
-    }
-
-    pub fn is_freed(&self, address: usize) -> bool {
-        self.freed.iter().any(|range| range.holds(address, 1))
     }
 }

@@ -49,7 +49,7 @@ unsafe fn neighbours(array: *mut u32, distance: u32, sync: u32, write_first: u32
 fn reads_and_writes() {
     let mut array = Buffer::<u32>::new(192);
     let p = array.as_mut_ptr();
-    let mut run = |threads, distance, sync, write_first| {
+    let run = |threads, distance, sync, write_first| {
         launch(&NEIGHBOURS, 3, threads, (p, distance, sync, write_first))
     };
     for write_first in [0, 1] {
@@ -168,7 +168,7 @@ unsafe fn counters(word: *mut u32, which: u32, plain: u32, sync: u32) {
                 if global::load_volatile(word) < t {
                     atomic::max_u32(word, t);
                 }
-                drop(global::load_volatile(word)); // FAULT: volatile load
+                global::load_volatile(word); // FAULT: volatile load
             }
         }
         if sync == 1 {
@@ -216,7 +216,10 @@ unsafe fn publish(data: *mut u32, flag: *mut u32, fences: u32, volatile: u32) {
             if fences & 1 == 1 {
                 thread::fence();
             }
-            if volatile == 1 { global::store_volatile(flag, 1) } else { drop(atomic::exchange_u32(flag, 1)) }
+            match volatile {
+                1 => global::store_volatile(flag, 1),
+                _ => _ = atomic::exchange_u32(flag, 1),
+            }
         } else if t == last {
             while global::load_volatile(flag) == 0 {}
             if fences & 2 == 2 {
@@ -230,7 +233,7 @@ unsafe fn publish(data: *mut u32, flag: *mut u32, fences: u32, volatile: u32) {
 #[test]
 fn fences_and_a_flag_order() {
     for (threads, volatile) in [(32, 0), (64, 0), (32, 1), (64, 1)] {
-        let mut run = |fences| {
+        let run = |fences| {
             let (mut data, mut flag) = (Buffer::<u32>::new(1), Buffer::<u32>::new(1));
             launch(&PUBLISH, 1, threads, (data.as_mut_ptr(), flag.as_mut_ptr(), fences, volatile))
         };

@@ -26,9 +26,9 @@ enum Event {
     Block,
 }
 
-/// Performs a thread's list of (operation, operand) pairs, which ends with operation 0.
+/// Performs a thread's list of (operation, operand) pairs, which ends with operation 0: in shared memory, or in `words` if there are any.
 #[kernel]
-unsafe fn interpret(programs: *const [u32; 2], longest: u32) {
+unsafe fn interpret(programs: *const [u32; 2], longest: u32, words: *mut u8) {
     let (t, memory) = (thread::thread_idx_x(), shared::dynamic::<u8>());
     let program = programs.wrapping_add((t * longest) as usize);
     // SAFETY: each thread has `longest` pairs; addresses are within 8 bytes and aligned. Races are what is tested.
@@ -39,8 +39,14 @@ unsafe fn interpret(programs: *const [u32; 2], longest: u32) {
         thread::sync_threads();
         for step in 0..longest {
             let [operation, operand] = global::load(program.add(step as usize));
-            let place = memory.add(operand);
-            match operation {
+            let (place, word) = (memory.add(operand), words.wrapping_add(operand as usize));
+            match operation + if operation < 20 && !words.is_null() { 100 } else { 0 } {
+                101 => _ = global::load(word),
+                102 => _ = global::load(word.cast::<u16>()),
+                104 => _ = global::load(word.cast::<u32>()),
+                111 => global::store(word, 1),
+                112 => global::store(word.cast::<u16>(), 1),
+                114 => global::store(word.cast::<u32>(), 1),
                 1 => drop(place.load()),
                 2 => drop(place.cast::<u16>().load()),
                 4 => drop(place.cast::<u32>().load()),
@@ -55,8 +61,14 @@ unsafe fn interpret(programs: *const [u32; 2], longest: u32) {
     }
 }
 
-/// Whether the detector finds a race.
+/// Whether the detector finds a race in shared memory; it must find the same in global memory.
 fn detected(events: &[Event]) -> bool {
+    let [shared, global] = [false, true].map(|global| detected_in(events, global));
+    assert_eq!(shared, global, "in shared and in global memory");
+    shared
+}
+
+fn detected_in(events: &[Event], global: bool) -> bool {
     let mut programs = vec![Vec::new(); THREADS];
     for event in events {
         match *event {
@@ -74,10 +86,17 @@ fn detected(events: &[Event]) -> bool {
     let longest = programs.iter().map(Vec::len).max().unwrap_or(0).max(1);
     programs.iter_mut().for_each(|program| program.resize(longest, [0, 0]));
     let programs = Buffer::from_slice(&programs.concat());
-    match launch(&INTERPRET, 1, THREADS as u32, (programs.as_ptr(), longest as u32)) {
+    let mut words = Buffer::<u64>::new(BYTES as usize / 8);
+    let words = if global { words.as_mut_ptr().cast() } else { std::ptr::null_mut() };
+    match launch(&INTERPRET, 1, THREADS as u32, (programs.as_ptr(), longest as u32, words)) {
         Ok(_) => false,
         Err(violation) => {
-            assert!(matches!(*violation.kind, ViolationKind::SharedRace { .. }), "{violation}");
+            let expected = match *violation.kind {
+                ViolationKind::SharedRace { .. } => !global,
+                ViolationKind::GlobalRace { .. } => global,
+                _ => false,
+            };
+            assert!(expected, "{violation}");
             true
         }
     }

@@ -4,7 +4,7 @@ use crate::{
     Site,
     emulator::{
         context::{Lane, current, fail, meet},
-        registry::Range,
+        registry::{Range, is_freed},
         violation::{Access, Nearest, Operation, ViolationKind},
     },
 };
@@ -44,7 +44,7 @@ unsafe fn look_up(lane: *mut Lane, address: usize, bytes: usize, site: Site) -> 
         *block.range(address) = range;
         return range;
     }
-    let kind = if buffers.is_freed(address) {
+    let kind = if is_freed(address) {
         ViolationKind::GlobalFreed { address, bytes }
     } else {
         let nearest = below.map(|range| Nearest { offset: address - range.start, len: range.len });
