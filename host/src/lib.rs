@@ -22,6 +22,16 @@
 //! # Ok::<(), warpann::Error>(())
 //! ```
 //!
+//! # Calls from anywhere
+//! Indexes are `Send + Sync`, and what takes `&self` may be called by many threads at once. Every call may be made from any thread: from one of
+//! a rayon pool of any size, from inside a parallel iterator, from an async runtime's thread for blocking work (calls block until they are
+//! done), from a thread that has other indexes in use. None of these changes a bit of a result, and none makes calls wait for each other for ever.
+//! The work of the CPU runs in the caller's rayon pool: the one that was installed, or the global one. What a device needs of the host, copies and
+//! (on the emulator) kernels, runs on threads of this library; there are as many of them as were at work at the same time.
+//!
+//! As with any use of rayon, a pool thread that waits for parallel work may take up another task of its pool meanwhile. So a task should not
+//! hold a lock of its own across a call if other tasks of its pool want that lock.
+//!
 //! Bad input is answered by an [`Error`] that carries the numbers; nothing here panics on it. [`io`] reads and writes the
 //! usual vector files.
 

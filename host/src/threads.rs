@@ -1,4 +1,25 @@
-//! Threads that wait for work: what several devices do at once is done on one thread each.
+//! Threads: which of them do the work of a call, and which may wait for which.
+//!
+//! # Calls from anywhere
+//! Any public call may be made from a thread of a rayon pool, from inside a parallel iterator, and from many threads at once. Two facts
+//! about rayon make that hard. A pool thread that waits for its own parallel work takes up other tasks of the pool meanwhile, and runs
+//! them on top of what waits: so whoever holds a lock across parallel work may come to wait for that lock on top of itself, for ever. And a
+//! pool thread that blocks is lost to the pool: where all are lost, what they wait for is never done. Three rules exclude both:
+//!
+//! 1. **A device needs no pool.** Copies, launches and waits ([`Runtime`](crate::gpu)) use threads of this file and of the emulator, which
+//!    take up nothing else ([`work_off`], [`apart`]).
+//! 2. **Who holds what others wait for needs no pool.** A lock that is held across work is an [`Exclusive`]: its holder works apart from all
+//!    pools, and so it always comes to an end. Other locks guard a few instructions: take out, put back. What needs a pool to be made is made
+//!    outside the lock and then published (`ivf::Lists::directory`): two searches that come first may make it twice.
+//! 3. **No pool thread waits for a thread that may need the pool.** On a pool thread [`at_once`] and [`meanwhile`] put their jobs into that
+//!    pool, where the one who waits can do them itself. So pools that callers install are kept to as well.
+//!
+//! A thread outside all pools may wait for anything, since pool threads wait for it only while it holds an [`Exclusive`]. What is left to the
+//! caller: a task that holds a lock of the caller's during a call must expect, as with any use of rayon, that another task of its pool runs on
+//! top of it and wants the same lock.
+//!
+//! # Threads that wait for work
+//! What several devices do at once is done on one thread each.
 //!
 //! ```text
 //! at_once(jobs):  a waiting thread (or a new one) gets each job but the first; the caller does the first
@@ -22,6 +43,7 @@
 //! | 8 | 416, 402 | 188, 66 | 215, 8 | 8 |
 
 use std::any::Any;
+use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SendError, Sender, TryRecvError, channel};
@@ -55,7 +77,8 @@ pub(crate) fn worth_threads(bytes: usize) -> usize {
     (bytes / THREAD_BYTES).clamp(1, MOST_THREADS.min(rayon::current_num_threads()))
 }
 
-/// Does `work` for every piece of memory, `bytes` in all, that is gone over once: whoever is free takes the next.
+/// Does `work` for every piece of memory, `bytes` in all, that is gone over once: whoever is free takes the next. Works [`apart`]: `work` uses
+/// no pool.
 pub(crate) fn work_off<P: Send>(pieces: impl Iterator<Item = P> + Send, bytes: usize, work: impl Fn(P) + Sync) {
     let threads = worth_threads(bytes);
     if threads == 1 {
@@ -63,45 +86,116 @@ pub(crate) fn work_off<P: Send>(pieces: impl Iterator<Item = P> + Send, bytes: u
     }
     let pieces = Mutex::new(pieces);
     let next = || pieces.lock().unwrap_or_else(PoisonError::into_inner).next();
-    at_once(vec![(); threads], |()| std::iter::from_fn(next).for_each(&work));
+    apart(|| at_once(vec![(); threads], |()| std::iter::from_fn(next).for_each(&work)));
+}
+
+thread_local! {
+    /// Whether what this thread does keeps apart from the pool that the thread belongs to.
+    static APART: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Does `work`, which uses no pool, apart from all pools: where this is a pool thread, it does not take up other tasks of its pool meanwhile,
+/// since jobs ([`at_once`], [`meanwhile`]) go to threads of this file.
+pub(crate) fn apart<V>(work: impl FnOnce() -> V) -> V {
+    struct Before(bool);
+    impl Drop for Before {
+        fn drop(&mut self) {
+            APART.set(self.0);
+        }
+    }
+    let _before = Before(APART.replace(true));
+    work()
+}
+
+/// Whether jobs of this thread go into its pool.
+fn in_pool() -> bool {
+    rayon::current_thread_index().is_some() && !APART.get()
+}
+
+/// A lock that may be held across long work: the holder works [`apart`], and so never waits for a thread that waits for the lock.
+#[derive(Debug, Default)]
+pub(crate) struct Exclusive<V>(Mutex<V>);
+
+impl<V> Exclusive<V> {
+    pub(crate) fn new(value: V) -> Self {
+        Exclusive(Mutex::new(value))
+    }
+
+    /// Does `work`, which uses no pool, with the value, when nobody else has it.
+    pub(crate) fn with<W>(&self, work: impl FnOnce(&mut V) -> W) -> W {
+        apart(|| work(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner)))
+    }
 }
 
 /// Does all jobs at once, each on a thread of its own, and returns what they return, in order.
 ///
-/// A thread of rayon's pool does them in the pool: were it to wait for others that need the pool, all of it could come to wait.
+/// A thread of rayon's pool does them in the pool (rule 3), unless it works [`apart`].
 ///
 /// # Panics
 /// Where a job does, after all others are done.
 pub(crate) fn at_once<J: Send, V: Send>(jobs: Vec<J>, work: impl Fn(J) -> V + Sync) -> Vec<V> {
-    if rayon::current_thread_index().is_some() {
+    if in_pool() {
         return jobs.into_par_iter().with_max_len(1).map(&work).collect();
     }
     let work = &work;
     let slots: Vec<Slot<V>> = jobs.iter().map(|_| Mutex::new(None)).collect();
-    let mut tasks = jobs.into_iter().zip(&slots).map(|(job, slot)| {
-        move || {
-            let result = catch_unwind(AssertUnwindSafe(|| work(job)));
-            *slot.lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
+    let mut tasks = jobs.into_iter().zip(&slots).map(|(job, slot)| move || fill(slot, || work(job)));
+    let own = tasks.next();
+    with_threads(tasks, || {
+        if let Some(own) = own {
+            own();
         }
     });
-    let own = tasks.next();
+    slots.into_iter().map(result).collect()
+}
+
+/// Does `own` on this thread and `other` at the same time, if a thread is free for it, and returns what both return.
+///
+/// A thread of rayon's pool leaves `other` to the pool (rule 3), unless it works [`apart`].
+///
+/// # Panics
+/// Where one of them does, after the other is done.
+pub(crate) fn meanwhile<V: Send, W>(other: impl FnOnce() -> V + Send, own: impl FnOnce() -> W) -> (V, W) {
+    let slot: Slot<V> = Mutex::new(None);
+    let fill_slot = || fill(&slot, other);
+    let own = if in_pool() {
+        rayon::in_place_scope(|scope| {
+            scope.spawn(|_| fill_slot());
+            own()
+        })
+    } else {
+        with_threads([fill_slot].into_iter(), own)
+    };
+    (result(slot), own)
+}
+
+/// Does `own` on this thread and all tasks, none of which unwinds, on threads that wait. All are done when it returns or unwinds.
+fn with_threads<'a, W>(tasks: impl Iterator<Item = impl FnOnce() + Send + 'a>, own: impl FnOnce() -> W) -> W {
     let sent = Sent { left: Arc::new(Left { tasks: AtomicUsize::new(0), caller: thread::current() }) };
     for task in tasks {
-        let task: Box<dyn FnOnce() + Send + '_> = Box::new(task);
-        // SAFETY: only the lifetime changes. `sent` waits, when it is dropped, until the task has run and is dropped; it is dropped before
-        // `slots` and `work`, which is all that a task borrows beside what jobs bring along, and those outlive this call.
-        sent.send(unsafe { std::mem::transmute::<Box<dyn FnOnce() + Send + '_>, Box<dyn FnOnce() + Send>>(task) });
+        let task: Box<dyn FnOnce() + Send + 'a> = Box::new(task);
+        // SAFETY: only the lifetime changes. `sent` waits, when it is dropped, until the task has run and is dropped; that is before this
+        // function returns or unwinds, and what a task borrows outlives the call.
+        sent.send(unsafe { std::mem::transmute::<Box<dyn FnOnce() + Send + 'a>, Box<dyn FnOnce() + Send>>(task) });
     }
-    if let Some(own) = own {
-        own();
-    }
+    let value = own();
     drop(sent);
-    let result = |slot: Slot<V>| match slot.into_inner().unwrap_or_else(PoisonError::into_inner) {
+    value
+}
+
+/// Leaves what `work` returns, or its panic.
+fn fill<V>(slot: &Slot<V>, work: impl FnOnce() -> V) {
+    let result = catch_unwind(AssertUnwindSafe(work));
+    *slot.lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
+}
+
+/// What a job that is done has left.
+fn result<V>(slot: Slot<V>) -> V {
+    match slot.into_inner().unwrap_or_else(PoisonError::into_inner) {
         Some(Ok(value)) => value,
         Some(Err(panic)) => resume_unwind(panic),
         None => unreachable!("every task ran, and none unwinds"),
-    };
-    slots.into_iter().map(result).collect()
+    }
 }
 
 /// Where a job leaves its result.
@@ -217,6 +311,74 @@ mod tests {
         // Each waits for the others: one after the other they would wait for ever.
         let barrier = Barrier::new(3);
         at_once(vec![(); 3], |()| barrier.wait().is_leader());
+    }
+
+    /// Does `work` on a thread that is left behind where it hangs.
+    fn ends(work: impl FnOnce() + Send + 'static) {
+        let (done, wait) = channel();
+        thread::spawn(move || {
+            work();
+            done.send(()).unwrap();
+        });
+        wait.recv_timeout(Duration::from_secs(60)).expect("it ends, without a panic");
+    }
+
+    /// The holder's jobs are not left to a pool whose other threads wait for the lock, nor does the holder take up what waits for it.
+    #[test]
+    fn a_lock_is_held_across_jobs_in_a_pool() {
+        ends(|| {
+            for threads in [1, 2, 3] {
+                let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+                let lock = Exclusive::new(0);
+                let task = |_| {
+                    lock.with(|sum| {
+                        *sum += at_once(vec![1, 2, 3], |number| number).iter().sum::<usize>();
+                        *sum += meanwhile(|| 4, || 5).0;
+                        let rows = (0..1_000).collect::<Vec<_>>();
+                        work_off(rows.chunks(7), 1 << 20, |rows| assert!(rows.is_sorted()));
+                    });
+                };
+                pool.install(|| (0..200).into_par_iter().with_max_len(1).for_each(task));
+                lock.with(|sum| assert_eq!(*sum, 200 * 10));
+                assert!(!APART.get());
+            }
+        });
+    }
+
+    /// On a pool thread both go into the pool, which may have one thread.
+    #[test]
+    fn two_things_meanwhile() {
+        ends(|| {
+            for threads in [1, 2] {
+                let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+                let sum = || {
+                    let index = rayon::current_thread_index();
+                    let in_same = || rayon::current_thread_index().is_some() == index.is_some();
+                    let sum = || (0..100).into_par_iter().sum::<usize>();
+                    meanwhile(|| (in_same(), sum()), || (in_same(), sum()))
+                };
+                let expected = ((true, 4_950), (true, 4_950));
+                assert_eq!((pool.install(sum), sum()), (expected, expected));
+                // Outside, and apart from the pool, each waits for the other: one after the other they would wait for ever.
+                let barrier = Barrier::new(2);
+                let both = || meanwhile(|| barrier.wait().is_leader(), || barrier.wait().is_leader());
+                for (first, second) in [both(), pool.install(|| apart(both))] {
+                    assert!(first != second);
+                }
+            }
+        });
+        for own in [false, true] {
+            let done = AtomicBool::new(false);
+            let work = |panics: bool| {
+                if panics {
+                    resume_unwind(Box::new(7));
+                }
+                thread::sleep(Duration::from_millis(20));
+                done.store(true, Ordering::Relaxed);
+            };
+            let panic = catch_unwind(AssertUnwindSafe(|| meanwhile(|| work(!own), || work(own)))).unwrap_err();
+            assert_eq!((panic.downcast_ref(), done.load(Ordering::Relaxed)), (Some(&7), true));
+        }
     }
 
     /// Callers that come at once get threads of their own; jobs borrow what the callers have.

@@ -3,6 +3,7 @@
 //! | module | what |
 //! |---|---|
 //! | [mod@reference] | what the right answer is: naive, float64, sharing no code with warpann |
+//! | [`anywhere`] | every parallel call, made from pools, parallel iterators and many threads |
 //! | [`cases`] | the table: named cases of exact search and of k-selection |
 //! | [`data`] | deterministic vectors and keys of every kind the table names |
 //! | [`ivf`] | inverted files: cases, reference, runner, scenarios |
@@ -19,6 +20,7 @@
 //! A back end adds itself in `tests/NAME.rs` with one call of [`suite::run`]. Tests that need a GPU show as ignored where
 //! there is none; with `WARPANN_REQUIRE_GPU=1` in the environment a missing GPU makes them fail.
 
+pub mod anywhere;
 pub mod cases;
 pub mod data;
 pub mod hostile;

@@ -6,6 +6,7 @@ use super::{
     registry::Snapshot,
     schedule::{self, run_block},
     violation::{Violation, ViolationKind},
+    workers,
 };
 use crate::launch::{Kernel, KernelArgs, LaunchConfig};
 use std::{
@@ -137,11 +138,12 @@ pub unsafe fn run<A: KernelArgs>(
         }
         arena.give_back();
     };
-    let workers = rayon::current_num_threads().min(MAX_THREADS_ALIVE / threads).max(1);
-    if workers == 1 || blocks == 1 {
+    let workers = rayon::current_num_threads().min(MAX_THREADS_ALIVE / threads) as u64;
+    let workers = workers.clamp(1, blocks) as usize;
+    if workers == 1 {
         work();
     } else {
-        rayon::scope(|scope| (0..workers).for_each(|_| scope.spawn(|_| work())));
+        workers::run(workers - 1, &work);
     }
     match result.into_inner().unwrap_or_else(PoisonError::into_inner) {
         (_, Some(violation)) => Err(violation),

@@ -1,8 +1,8 @@
 //! The CPU back end: runs kernels thread by thread and checks what they do.
 //!
 //! Each thread of a block is a coroutine; 32 of them are a warp and run in turn from one collective to the next. Blocks
-//! are spread over rayon's threads, a block staying on one. Global memory is a set of [`Buffer`]s; shared memory is one
-//! store a block.
+//! are spread over the thread that launches and threads of the emulator, together as many as rayon's pool has; a block stays on one. Nothing
+//! runs in that pool (`workers`). Global memory is a set of [`Buffer`]s; shared memory is one store a block.
 //!
 //! # What stops a launch
 //! Each fault ends the launch with a [`Violation`]: kernel, block, thread, source line, and a [`ViolationKind`].
@@ -58,6 +58,7 @@ mod schedule;
 mod shared_memory;
 mod stack;
 mod violation;
+mod workers;
 
 pub use buffer::Buffer;
 pub use launch::{Stats, launch};

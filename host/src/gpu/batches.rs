@@ -4,7 +4,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::runtime::{Lane, Lanes, Runtime};
-use crate::threads::at_once;
+use crate::threads::{apart, at_once};
 use crate::{Error, Result};
 
 /// Bytes of rows in a batch: two pinned buffers of the bus.
@@ -59,7 +59,7 @@ impl Batches {
     }
 
     /// Calls `work(lane, first row, out)` for every batch and what is its of `outs`, where the results of each batch go. On return
-    /// every batch is done, or one has failed.
+    /// every batch is done, or one has failed. `work` uses no pool: all is done [`apart`].
     pub fn run<R: Runtime, O: Send>(
         self,
         runtime: &R,
@@ -82,6 +82,6 @@ impl Batches {
         if self.lanes == 1 {
             return lane();
         }
-        at_once(vec![(); 2], |()| lane()).into_iter().collect()
+        apart(|| at_once(vec![(); 2], |()| lane())).into_iter().collect()
     }
 }

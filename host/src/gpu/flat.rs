@@ -12,8 +12,8 @@ use super::exact::{Block, Tuning};
 use super::runtime::{Lanes, Layout, Runtime};
 use super::sets::{Set, SetLayout, Shape, prepare_set, upload_rows};
 use crate::flat::FlatBackend;
-use crate::shards::merge;
-use crate::threads::at_once;
+use crate::shards::merge_apart;
+use crate::threads::{Exclusive, apart, at_once, meanwhile};
 use crate::{Element, Error, Metric, Result};
 
 /// Share of the budget that resident rows may take: numerator and denominator.
@@ -43,7 +43,7 @@ pub(crate) struct FlatDevice<T: Element, R: Runtime> {
 /// Where the rows are.
 enum Rows<T, R: Runtime> {
     Device(Resident<R>),
-    Host { rows: Vec<T>, slots: Mutex<Option<Slots<R>>> },
+    Host { rows: Vec<T>, slots: Exclusive<Option<Slots<R>>> },
 }
 
 /// Rows in device memory.
@@ -52,7 +52,7 @@ struct Resident<R: Runtime> {
     layout: SetLayout,
     capacity: usize,
     /// Whether the f16 copies and norms match the rows; made by the first search after an `add`.
-    prepared: Mutex<bool>,
+    prepared: Exclusive<bool>,
 }
 
 /// Two places for blocks of a base that stays on the host.
@@ -120,7 +120,7 @@ impl<T: Element, R: Runtime> FlatDevice<T, R> {
         let shape = Shape { element: T::TYPE, metric, dim };
         let (_, layout) = set_layout(shape, 0);
         let memory = runtime.allocate(0)?;
-        let rows = Rows::Device(Resident { memory, layout, capacity: 0, prepared: Mutex::new(true) });
+        let rows = Rows::Device(Resident { memory, layout, capacity: 0, prepared: Exclusive::new(true) });
         let tuning = runtime.tuning();
         Ok(FlatDevice {
             runtime,
@@ -148,7 +148,7 @@ impl<T: Element, R: Runtime> FlatDevice<T, R> {
             unsafe { self.runtime.copy(&lane.stream, to, from, self.count * self.shape.row_bytes())? };
             self.runtime.synchronize(&lane.stream)
         })?;
-        Ok(Resident { memory, layout, capacity: rows, prepared: Mutex::new(false) })
+        Ok(Resident { memory, layout, capacity: rows, prepared: Exclusive::new(false) })
     }
 
     /// The rows of a resident base, back on the host.
@@ -193,7 +193,7 @@ impl<T: Element, R: Runtime> FlatDevice<T, R> {
             unsafe { upload_rows(runtime, &lane.stream, shape, to, rows)? };
             runtime.synchronize(&lane.stream)
         })?;
-        resident.prepared = Mutex::new(false);
+        resident.prepared = Exclusive::new(false);
         Ok(true)
     }
 
@@ -263,13 +263,13 @@ impl<T: Element, R: Runtime> FlatDevice<T, R> {
         distances: &mut [f32],
     ) -> Result<()> {
         let set = Set::new(self.runtime.address(&resident.memory), resident.layout, self.count as u32);
-        {
-            let mut prepared = resident.prepared.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        resident.prepared.with(|prepared| -> Result<()> {
             if !*prepared {
                 self.lanes.with(&self.runtime, |lane| self.prepare(&lane.stream, set))?;
                 *prepared = true;
             }
-        }
+            Ok(())
+        })?;
         let block = Block { shape: self.shape, base: set, centred: self.centred(), first_id: 0, tuning: self.tuning };
         let used = set_layout(self.shape, resident.capacity).0 as u64;
         self.search_block(&block, self.budget.saturating_sub(used), queries, k, ids, distances)
@@ -298,20 +298,14 @@ impl<T: Element, R: Runtime> FlatDevice<T, R> {
     fn search_streamed(
         &self,
         rows: &[T],
-        slots: &Mutex<Option<Slots<R>>>,
+        slots: &Slots<R>,
         queries: &[T],
         k: usize,
         ids: &mut [u64],
         distances: &mut [f32],
     ) -> Result<()> {
-        let mut slots = slots.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        let slots = match &mut *slots {
-            Some(slots) => slots,
-            none => none.insert(self.slots()?),
-        };
         let dim = self.shape.dim;
         let pieces: Vec<&[T]> = rows.chunks(slots.rows * dim).collect();
-        let slots = &*slots;
         let block = |piece: usize| {
             let set = Set::new(
                 self.runtime.address(&slots.memory[piece % 2]),
@@ -340,14 +334,13 @@ impl<T: Element, R: Runtime> FlatDevice<T, R> {
         let mut found = (vec![crate::NONE; ids.len()], vec![self.shape.metric.worst(); ids.len()]);
         load(0)?;
         for piece in 0..pieces.len() {
-            std::thread::scope(|scope| {
-                let ahead = (piece + 1 < pieces.len()).then(|| scope.spawn(|| load(piece + 1)));
-                let own = self.search_block(&block(piece), scratch, queries, k, &mut found.0, &mut found.1);
-                let ahead =
-                    ahead.map_or(Ok(()), |ahead| ahead.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
-                own.and(ahead)
-            })?;
-            merge(self.shape.metric, k, ids, distances, std::slice::from_ref(&found));
+            let next = piece + 1;
+            let (ahead, own) = meanwhile(
+                || if next < pieces.len() { load(next) } else { Ok(()) },
+                || self.search_block(&block(piece), scratch, queries, k, &mut found.0, &mut found.1),
+            );
+            own.and(ahead)?;
+            merge_apart(self.shape.metric, k, ids, distances, std::slice::from_ref(&found));
         }
         Ok(())
     }
@@ -374,12 +367,12 @@ impl<T: Element, R: Runtime> FlatBackend<T> for FlatDevice<T, R> {
                 for first in (0..self.count).step_by(piece) {
                     host.extend(self.fetch(resident, first, piece.min(self.count - first))?);
                 }
-                self.rows = Rows::Host { rows: host, slots: Mutex::new(None) };
+                self.rows = Rows::Host { rows: host, slots: Exclusive::new(None) };
             }
             if let Rows::Host { rows: host, slots } = &mut self.rows {
                 reserve(host, rows.len())?;
                 host.extend_from_slice(rows);
-                *slots = Mutex::new(None);
+                *slots = Exclusive::new(None);
             }
         }
         self.centre.add(rows, self.shape.dim);
@@ -388,9 +381,16 @@ impl<T: Element, R: Runtime> FlatBackend<T> for FlatDevice<T, R> {
     }
 
     fn search(&self, queries: &[T], k: usize, ids: &mut [u64], distances: &mut [f32]) -> Result<()> {
+        // Apart from the pools, so that a pool thread does not take up another search while it has a lane.
         match &self.rows {
-            Rows::Device(resident) => self.search_resident(resident, queries, k, ids, distances),
-            Rows::Host { rows, slots } => self.search_streamed(rows, slots, queries, k, ids, distances),
+            Rows::Device(resident) => apart(|| self.search_resident(resident, queries, k, ids, distances)),
+            Rows::Host { rows, slots } => slots.with(|slots| {
+                let slots = match slots {
+                    Some(slots) => slots,
+                    none => none.insert(self.slots()?),
+                };
+                self.search_streamed(rows, slots, queries, k, ids, distances)
+            }),
         }
     }
 
@@ -401,7 +401,7 @@ impl<T: Element, R: Runtime> FlatBackend<T> for FlatDevice<T, R> {
     fn truncate(&mut self, len: usize) {
         self.count = self.count.min(len);
         match &mut self.rows {
-            Rows::Device(resident) => resident.prepared = Mutex::new(false),
+            Rows::Device(resident) => resident.prepared = Exclusive::new(false),
             Rows::Host { rows, .. } => rows.truncate(len * self.shape.dim),
         }
     }

@@ -21,6 +21,7 @@ use super::flat::Centre;
 use super::runtime::Runtime;
 use crate::kmeans::sums::PartialSums;
 use crate::kmeans::worker::{Assign, PartWorker, Totals, Worker};
+use crate::threads::{apart, meanwhile};
 use crate::{Element, ElementType, Error, Metric, Result};
 
 /// Points of a batch, at most: with padding they, and two moves of each, stay in u32.
@@ -325,17 +326,15 @@ impl<'a, T: Element, R: Runtime> KMeansDevice<'a, T, R> {
         for number in 0..points.batches() {
             let labels = &mut labels[points.range(number)];
             let loader = &mut *loader;
-            std::thread::scope(|scope| {
-                let ahead =
-                    (number + 1 < points.batches()).then(|| scope.spawn(move || points.load(loader, number + 1)));
-                let own = work(number).and_then(|batch| {
-                    // SAFETY: every point has a label. This also waits for the batch, whose slot is filled next.
-                    unsafe { points.runtime.download(stream, bytemuck::cast_slice_mut(labels), batch.labels().cast()) }
-                });
-                let ahead =
-                    ahead.map_or(Ok(()), |ahead| ahead.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
-                own.and(ahead)
-            })?;
+            let next = number + 1;
+            let own = || {
+                let batch = work(number)?;
+                // SAFETY: every point has a label. This also waits for the batch, whose slot is filled next.
+                unsafe { points.runtime.download(stream, bytemuck::cast_slice_mut(labels), batch.labels().cast()) }
+            };
+            let ahead = move || if next < points.batches() { points.load(loader, next) } else { Ok(()) };
+            let (ahead, own) = apart(|| meanwhile(ahead, own));
+            own.and(ahead)?;
         }
         Ok(())
     }

@@ -33,7 +33,7 @@ impl<'a> Found<'a> {
 }
 
 impl Slots<'_> {
-    /// Fills the slots of consecutive queries, from query `first` on; `id_of` says which id a row has.
+    /// Fills the slots of consecutive queries, from query `first` on; `id_of` says which id a row has, without a pool.
     pub fn fill(&mut self, first: usize, found: Found<'_>, id_of: impl Fn(u32) -> u64 + Sync) {
         let (k, each, worst) = (self.k, found.each, self.worst);
         let queries = found.rows.len() / each;

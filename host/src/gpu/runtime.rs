@@ -12,6 +12,8 @@ use super::exact::Tuning;
 use crate::{Error, Result};
 
 /// A device, opened. Everything is checked by the device's own rules; out-of-memory is [`Error::OutOfDeviceMemory`].
+///
+/// No method uses a rayon pool, nor may what `put` and `take` do: locks are held across these calls (`threads`, "Calls from anywhere").
 pub(crate) trait Runtime: Send + Sync + 'static {
     /// An allocation in device memory, aligned to 256 bytes (16 on the emulator); freed when dropped.
     type Memory: Send + Sync;

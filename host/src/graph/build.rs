@@ -2,7 +2,6 @@
 
 use std::ops::Range;
 use std::path::Path;
-use std::sync::mpsc::{SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
 use rayon::prelude::*;
@@ -10,6 +9,7 @@ use rayon::prelude::*;
 use super::journal::{Files, Recipe};
 use super::{Graph, check_rows};
 use crate::flat::MAX_ROWS;
+use crate::threads::meanwhile;
 use crate::{Element, Error, FlatIndex, IvfIndex, Metric, Neighbors, Result};
 
 /// Rows of the first batch; the next ones are twice as large while they take less than [`BATCH_TIME`].
@@ -229,7 +229,8 @@ impl KnnGraph {
         Ok(rows)
     }
 
-    /// Calls `keep` with the rows, ids and distances of each batch from row `first` on, in order. The next batch is searched meanwhile.
+    /// Calls `keep` with the rows, ids and distances of each batch from row `first` on, in order. The next batch is searched meanwhile: memory
+    /// holds one that is searched and one that is kept.
     fn batches<T: Element>(
         &self,
         index: &impl GraphIndex<T>,
@@ -237,51 +238,60 @@ impl KnnGraph {
         first: usize,
         mut keep: impl FnMut(Range<usize>, &[u32], &[f32]) -> Result<()> + Send,
     ) -> Result<()> {
-        std::thread::scope(|scope| {
-            // Handed over, not queued: memory holds a batch that is searched, one that waits and one that is kept.
-            let (hand_over, handed_over) = sync_channel::<Batch>(0);
-            let keeper = scope.spawn(move || -> Result<()> {
-                let (mut ids, mut distances) = (Vec::new(), Vec::new());
-                for (rows, found) in handed_over {
-                    without_own(&found, |at| rows.start + at, &mut ids, &mut distances);
-                    keep(rows, &ids, &distances)?;
-                }
-                Ok(())
-            });
-            let searched = self.search(index, base, first, hand_over);
-            let kept = keeper.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-            searched.and(kept)
-        })
-    }
-
-    /// Searches for the rows from `first` on, and hands over each batch, until nobody takes them.
-    fn search<T: Element>(
-        &self,
-        index: &impl GraphIndex<T>,
-        base: &[T],
-        mut first: usize,
-        hand_over: SyncSender<Batch>,
-    ) -> Result<()> {
-        let (k, dim) = (self.k, index.dim());
-        let rows = base.len() / dim;
-        // The row itself is its own neighbour, usually the first.
-        let wanted = k.checked_add(1).ok_or(Error::ResultTooLarge { queries: rows, k })?;
-        let most = (BATCH_BYTES / (size_of::<u64>() + size_of::<f32>()) / wanted).max(1);
-        let mut batch = self.batch.unwrap_or(FIRST_BATCH.min(most)).max(1);
-        while first < rows {
-            let range = first..rows.min(first.saturating_add(batch));
-            let start = Instant::now();
-            let found = index.nearest(&base[range.start * dim..range.end * dim], wanted)?;
-            if self.batch.is_none() && start.elapsed() < BATCH_TIME {
-                batch = most.min(2 * batch);
-            }
-            first = range.end;
-            if hand_over.send((range, found)).is_err() {
-                // The keeper has failed, and says why.
-                break;
-            }
+        let mut search = Searches::new(self, index, base, first)?;
+        let (mut ids, mut distances) = (Vec::new(), Vec::new());
+        let mut found = search.next()?;
+        while let Some((rows, neighbours)) = found {
+            let keep = || {
+                without_own(&neighbours, |at| rows.start + at, &mut ids, &mut distances);
+                keep(rows.clone(), &ids, &distances)
+            };
+            let (kept, next) = meanwhile(keep, || search.next());
+            found = kept.and(next)?;
         }
         Ok(())
+    }
+}
+
+/// Searches for batch after batch.
+struct Searches<'a, T: Element, I> {
+    index: &'a I,
+    base: &'a [T],
+    /// The first row that was not searched for.
+    first: usize,
+    /// Neighbours of each row, the row itself included.
+    wanted: usize,
+    /// Rows of the next batch, and whether that may change; rows of a batch at most.
+    batch: usize,
+    fixed: bool,
+    most: usize,
+}
+
+impl<'a, T: Element, I: GraphIndex<T>> Searches<'a, T, I> {
+    fn new(graph: &KnnGraph, index: &'a I, base: &'a [T], first: usize) -> Result<Self> {
+        // The row itself is its own neighbour, usually the first.
+        let too_large = Error::ResultTooLarge { queries: base.len() / index.dim(), k: graph.k };
+        let wanted = graph.k.checked_add(1).ok_or(too_large)?;
+        let most = (BATCH_BYTES / (size_of::<u64>() + size_of::<f32>()) / wanted).max(1);
+        let batch = graph.batch.unwrap_or(FIRST_BATCH.min(most)).max(1);
+        Ok(Searches { index, base, first, wanted, batch, fixed: graph.batch.is_some(), most })
+    }
+
+    /// What is found for the next rows; none after the last.
+    fn next(&mut self) -> Result<Option<Batch>> {
+        let dim = self.index.dim();
+        let rows = self.base.len() / dim;
+        if self.first >= rows {
+            return Ok(None);
+        }
+        let range = self.first..rows.min(self.first.saturating_add(self.batch));
+        let start = Instant::now();
+        let found = self.index.nearest(&self.base[range.start * dim..range.end * dim], self.wanted)?;
+        if !self.fixed && start.elapsed() < BATCH_TIME {
+            self.batch = self.most.min(2 * self.batch);
+        }
+        self.first = range.end;
+        Ok(Some((range, found)))
     }
 }
 

@@ -12,6 +12,7 @@ use crate::generate::Generator;
 use crate::kmeans::KMeans;
 use crate::kmeans::start::{Random, gather};
 use crate::pq::{PqTraining, ProductQuantizer, Rotation};
+use crate::threads::meanwhile;
 use crate::{Device, Element, Error, Metric, NONE, Result};
 
 /// Training vectors for each codeword of a product quantizer.
@@ -178,41 +179,33 @@ impl<T: Element> IvfIndex<T> {
     /// Appends what `next` codes, until it has no more, in order; with ids that count up.
     fn stream(&mut self, mut next: impl FnMut(&Coder<'_, T>) -> Result<Option<Coded<'static>>>) -> Result<()> {
         self.trained_for("add")?;
+        // Before the lists change, so that whatever ends this call, no image of the old ones is taken for theirs.
+        self.version = next_version();
         let IvfIndex { settings, trained, lists, .. } = self;
         let Some(trained) = trained else { return Ok(()) };
         let coder = Coder::new(settings, trained)?;
         let mut first = lists.greatest_id().map_or(0, |id| id + 1);
         let mut room = MAX_ROWS - lists.len() as u64;
-        let done = std::thread::scope(|scope| {
-            // One batch is being put into the lists, one is ready, one is being made.
-            let (send, receive) = std::sync::mpsc::sync_channel::<(Coded<'static>, u64)>(1);
-            let listed = scope.spawn(move || {
-                receive.iter().try_for_each(|(Coded { labels, codes }, first)| {
-                    let ids: Vec<u64> = (first..first + labels.len() as u64).collect();
-                    lists.append(&labels, &codes, &ids)
-                })
-            });
-            let coded = (|| {
-                while let Some(coded) = next(&coder)? {
-                    let count = coded.labels.len() as u64;
-                    let Some(end) = first.checked_add(count) else { return Err(Error::ReservedId) };
-                    if count > room {
-                        return Err(Error::TooManyRows { asked: MAX_ROWS - room + count, limit: MAX_ROWS });
-                    }
-                    room -= count;
-                    // Nobody receives where the lists could not grow: then that is the error.
-                    if send.send((coded, first)).is_err() {
-                        break;
-                    }
-                    first = end;
-                }
-                Ok(())
-            })();
-            drop(send);
-            listed.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)).and(coded)
-        });
-        self.version = next_version();
-        done
+        let mut numbered = || -> Result<Option<(Coded<'static>, Range<u64>)>> {
+            let Some(coded) = next(&coder)? else { return Ok(None) };
+            let count = coded.labels.len() as u64;
+            let Some(end) = first.checked_add(count) else { return Err(Error::ReservedId) };
+            if count > room {
+                return Err(Error::TooManyRows { asked: MAX_ROWS - room + count, limit: MAX_ROWS });
+            }
+            room -= count;
+            let ids = first..end;
+            first = end;
+            Ok(Some((coded, ids)))
+        };
+        // One batch is put into the lists while the next is made.
+        let mut ready = numbered()?;
+        while let Some((Coded { labels, codes }, ids)) = ready {
+            let list = || lists.append(&labels, &codes, &ids.collect::<Vec<u64>>());
+            let (listed, coded) = meanwhile(list, &mut numbered);
+            ready = listed.and(coded)?;
+        }
+        Ok(())
     }
 
     fn check_room(&self, more: usize) -> Result<()> {

@@ -6,6 +6,7 @@ use std::cmp::Ordering;
 
 use rayon::prelude::*;
 
+use crate::threads::{piece_rows, work_off};
 use crate::{Metric, NONE};
 
 /// Slots that one thread merges at least.
@@ -16,20 +17,67 @@ pub(super) fn comes_before(metric: Metric, (id, distance): (u64, f32), (other_id
     id != NONE && (other_id == NONE || metric.order(distance, other).then(id.cmp(&other_id)) == Ordering::Less)
 }
 
+/// Rows of other shards: as many slots as the own.
+type More<I, D> = [(I, D)];
+
 /// Merges rows of `k` slots, sorted and with different ids, into those of `ids` and `distances`: `more` has as many slots each.
-pub(crate) fn merge(
+pub(crate) fn merge<I: AsRef<[u64]> + Sync, D: AsRef<[f32]> + Sync>(
     metric: Metric,
     k: usize,
     ids: &mut [u64],
     distances: &mut [f32],
-    more: &[(impl AsRef<[u64]> + Sync, impl AsRef<[f32]> + Sync)],
+    more: &More<I, D>,
 ) {
     if more.is_empty() || k == 0 {
         return;
     }
-    let scratch = || (vec![NONE; k], vec![0.0; k], vec![0usize; more.len()]);
     let rows = ids.par_chunks_mut(k).zip(distances.par_chunks_mut(k)).enumerate().with_min_len(SLOTS.div_ceil(k));
-    rows.for_each_init(scratch, |(own_ids, own_distances, heads), (query, (ids, distances))| {
+    let merger = || Merger::new(metric, k, more);
+    rows.for_each_init(merger, |merger, (query, (ids, distances))| merger.merge(query, ids, distances));
+}
+
+/// The same [apart](crate::threads::apart) from all pools.
+pub(crate) fn merge_apart<I: AsRef<[u64]> + Sync, D: AsRef<[f32]> + Sync>(
+    metric: Metric,
+    k: usize,
+    ids: &mut [u64],
+    distances: &mut [f32],
+    more: &More<I, D>,
+) {
+    if more.is_empty() || k == 0 {
+        return;
+    }
+    let bytes = (size_of_val(ids) + size_of_val(distances)) * (1 + more.len());
+    let each = piece_rows(k * (size_of::<u64>() + size_of::<f32>()));
+    let pieces = ids.chunks_mut(each * k).zip(distances.chunks_mut(each * k)).enumerate();
+    work_off(pieces, bytes, |(piece, (ids, distances)): (usize, (&mut [u64], &mut [f32]))| {
+        let mut merger = Merger::new(metric, k, more);
+        for (row, (ids, distances)) in ids.chunks_mut(k).zip(distances.chunks_mut(k)).enumerate() {
+            merger.merge(piece * each + row, ids, distances);
+        }
+    });
+}
+
+/// Merges one row after the other.
+struct Merger<'a, I, D> {
+    metric: Metric,
+    k: usize,
+    more: &'a More<I, D>,
+    own_ids: Vec<u64>,
+    own_distances: Vec<f32>,
+    /// The first slot of each shard's row that is not merged yet.
+    heads: Vec<usize>,
+}
+
+impl<'a, I: AsRef<[u64]>, D: AsRef<[f32]>> Merger<'a, I, D> {
+    fn new(metric: Metric, k: usize, more: &'a More<I, D>) -> Self {
+        let (own_ids, own_distances, heads) = (vec![NONE; k], vec![0.0; k], vec![0; more.len()]);
+        Merger { metric, k, more, own_ids, own_distances, heads }
+    }
+
+    /// Merges the rows of one query.
+    fn merge(&mut self, query: usize, ids: &mut [u64], distances: &mut [f32]) {
+        let Merger { metric, k, more, own_ids, own_distances, heads } = self;
         own_ids.copy_from_slice(ids);
         own_distances.copy_from_slice(distances);
         heads.fill(0);
@@ -40,9 +88,9 @@ pub(crate) fn merge(
             let mut best = (own_ids[own], own_distances[own]);
             let mut from = None;
             for (row, ((ids, distances), &head)) in more.iter().zip(heads.iter()).enumerate() {
-                let at = query * k + head;
+                let at = query * *k + head;
                 let candidate = (ids.as_ref()[at], distances.as_ref()[at]);
-                if comes_before(metric, candidate, best) {
+                if comes_before(*metric, candidate, best) {
                     (best, from) = (candidate, Some(row));
                 }
             }
@@ -52,7 +100,7 @@ pub(crate) fn merge(
             }
             (*id, *distance) = best;
         }
-    });
+    }
 }
 
 #[cfg(test)]

@@ -40,7 +40,7 @@ mod tests;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-pub(crate) use self::merge::merge;
+pub(crate) use self::merge::{merge, merge_apart};
 use crate::flat::{check_vectors, check_whole};
 use crate::threads::{at_once, worth_threads};
 use crate::{Device, Element, Error, Placement, Result};

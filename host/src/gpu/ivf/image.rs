@@ -4,7 +4,6 @@
 //! between lists repeat the last vector of the list before (any vector of the index would do: their values are +∞, but their norms count),
 //! and a tile's worth of them follows the last list, since tiles are copied whole.
 
-use rayon::prelude::*;
 use warpann_kernels::list_scan::{self, TILE_ROWS};
 use warpann_kernels::{NO_ROW, code_bounds, pairs, prepare};
 
@@ -13,6 +12,7 @@ use super::super::sets::{Prepared, Shape, Unprepared, blocks, greatest_of, prepa
 use super::super::tables::{self, Terms};
 use crate::ivf::View;
 use crate::ivf::codec::Codec;
+use crate::threads::work_off;
 use crate::{Element, ElementType, Error, Metric, Result};
 
 /// Bytes that are arranged on the host before they are uploaded.
@@ -174,7 +174,7 @@ impl Storage {
         (next - self.starts[list]) as usize
     }
 
-    /// Uploads `bytes` bytes a row: `write(list, rows of the list)` fills them.
+    /// Uploads `bytes` bytes a row: `write(list, rows of the list)` fills them, without a pool.
     ///
     /// # Safety
     /// `to` has room for all rows.
@@ -204,7 +204,7 @@ impl Storage {
                 parts.push((list, part));
                 rest = others;
             }
-            parts.into_par_iter().for_each(|(list, part)| write(list, part));
+            work_off(parts.into_iter(), rows * bytes, |(list, part): (usize, &mut [u8])| write(list, part));
             let at = to.wrapping_add(self.starts[first] as usize * bytes);
             // SAFETY: the rows of these lists lie inside the storage.
             unsafe { runtime.upload(stream, at, &staging)? };
@@ -229,7 +229,8 @@ fn fill_rows(from: &[u8], width: usize, stride: usize, to: &mut [u8]) {
 }
 
 impl<R: Runtime> Resident<R> {
-    /// Uploads the index and prepares it for scanning, within `budget` bytes. The index has vectors.
+    /// Uploads the index and prepares it for scanning, within `budget` bytes. The index has vectors, and their directory is made if their
+    /// ids need one: from here on no pool is used.
     pub fn new<T: Element>(runtime: &R, stream: &R::Stream, view: &View<'_, T>, budget: u64) -> Result<Resident<R>> {
         let (dim, lists) = (view.dim, view.list_count());
         let lengths: Vec<u32> = (0..lists).map(|list| view.length(list) as u32).collect();
@@ -337,8 +338,6 @@ impl<R: Runtime> Resident<R> {
             }
             runtime.fill(stream, image.greatest.cast(), 0, 4 * 2)?;
             runtime.fill(stream, image.bounds.cast(), 0, 4 * 4)?;
-            // Before the threads that read it.
-            view.sparse_directory();
             storage.upload(runtime, stream, image.ranks.cast(), 4, |list, to| {
                 let (own, padding) = to.split_at_mut(4 * storage.lengths[list] as usize);
                 view.ranks_into(list, bytemuck::cast_slice_mut(own));
@@ -375,7 +374,7 @@ impl<R: Runtime> Resident<R> {
         }
         runtime.synchronize(stream)?;
         let mut longest: Vec<u64> = storage.lengths.iter().map(|&length| u64::from(pairs::padded(length))).collect();
-        longest.par_sort_unstable_by(|a, b| b.cmp(a));
+        longest.sort_unstable_by(|a, b| b.cmp(a));
         let longest_list = storage.lengths.iter().copied().max().unwrap_or(0);
         let mut sum = 0;
         for length in &mut longest {

@@ -25,7 +25,7 @@ mod tests;
 
 use std::marker::PhantomData;
 use std::ops::Range;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use rayon::prelude::*;
 use warpann_kernels::{NO_ROW, range};
@@ -40,6 +40,7 @@ use super::sets::{Shape, blocks, upload_queries, upload_rows};
 use crate::flat::check_vectors;
 use crate::ivf::{Bitset, IvfBackend, RangeNeighbors, Request, Scan, View};
 use crate::shards::share;
+use crate::threads::Exclusive;
 use crate::{Device, Element, ElementType, Error, Metric, Result};
 
 /// Share of the budget that an image may take: numerator and denominator.
@@ -54,7 +55,7 @@ pub(crate) struct IvfDevice<T: Element, R: Runtime> {
     runtime: R,
     device: Device,
     budget: u64,
-    resident: Mutex<Option<Arc<Resident<R>>>>,
+    resident: Exclusive<Option<Arc<Resident<R>>>>,
     lanes: Lanes<R>,
     element: PhantomData<T>,
 }
@@ -76,32 +77,24 @@ impl<T: Element, R: Runtime> IvfDevice<T, R> {
             Some(bytes) => bytes,
             None => runtime.free_memory()? / 10 * 9,
         };
-        let resident = Mutex::new(None);
+        let resident = Exclusive::new(None);
         Ok(IvfDevice { runtime, device, budget, resident, lanes: Lanes::new(), element: PhantomData })
     }
 
-    /// The image of the index as it is now.
-    ///
-    /// Made outside the lock: making it takes many threads, and one of them may start another search meanwhile, which must not wait for
-    /// itself. So searches that come first together may each make one; the first that is ready stays.
+    /// The image of the index as it is now. Of the searches that come first one makes it, within the budget, and the others wait.
     fn resident(&self, view: &View<'_, T>) -> Result<Arc<Resident<R>>> {
-        let current = || {
-            let mut resident = self.resident.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        // It takes a pool to make, so it is made before the lock is held.
+        view.sparse_directory();
+        self.resident.with(|resident| {
             // A stale one goes first: both may not fit.
             *resident = resident.take().filter(|image| image.version == view.version);
-            resident.clone()
-        };
-        if let Some(image) = current() {
-            return Ok(image);
-        }
-        let budget = self.budget / RESIDENT_SHARE.1 * RESIDENT_SHARE.0;
-        let made = self.lanes.with(&self.runtime, |lane| Resident::new(&self.runtime, &lane.stream, view, budget))?;
-        if let Some(image) = current() {
-            return Ok(image);
-        }
-        let made = Arc::new(made);
-        *self.resident.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = Some(made.clone());
-        Ok(made)
+            if let Some(image) = resident {
+                return Ok(image.clone());
+            }
+            let budget = self.budget / RESIDENT_SHARE.1 * RESIDENT_SHARE.0;
+            let made = self.lanes.with(&self.runtime, |lane| Resident::new(&self.runtime, &lane.stream, view, budget))?;
+            Ok(resident.insert(Arc::new(made)).clone())
+        })
     }
 
     fn scratch(&self, resident: &Resident<R>) -> u64 {

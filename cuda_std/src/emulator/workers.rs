@@ -1,0 +1,106 @@
+//! The threads that help a launch: each runs blocks beside the thread that launches.
+//!
+//! They are no rayon pool. A thread of a pool that waits in rayon takes up other tasks of its pool meanwhile, and runs them on top of the launch:
+//! a task that then waits for what the launching code holds waits for ever. A GPU does nothing of the kind to the thread that waits for it, and
+//! neither does the emulator: who launches runs blocks of this launch, waits for helpers that run blocks of this launch, and does nothing else.
+//!
+//! There are as many threads as the launch with the most helpers wanted; they end with the program. A helper that is busy with another launch
+//! is not waited for: the launching thread does its share.
+
+use std::{
+    any::Any,
+    collections::VecDeque,
+    panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    thread,
+};
+
+/// A launch that wants help.
+struct Job {
+    /// What a helper does; alive until `run` returns.
+    work: &'static (dyn Fn() + Sync),
+    state: Mutex<State>,
+    /// A helper is done.
+    done: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    /// Helpers at work.
+    helping: usize,
+    /// The first panic of a helper.
+    panic: Option<Box<dyn Any + Send>>,
+}
+
+#[derive(Default)]
+struct Queue {
+    /// A job for each helper that it still wants.
+    wanted: VecDeque<Arc<Job>>,
+    threads: usize,
+}
+
+static QUEUE: Mutex<Queue> = Mutex::new(Queue { wanted: VecDeque::new(), threads: 0 });
+/// Somebody wants help.
+static WANTED: Condvar = Condvar::new();
+
+fn lock<V>(mutex: &Mutex<V>) -> MutexGuard<'_, V> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Does `work` here and on up to `helpers` threads at the same time, and returns when nobody is at it any more. `work` ends once there is
+/// nothing left to do, whoever has done it.
+///
+/// # Panics
+/// Where `work` does.
+pub fn run(helpers: usize, work: &(dyn Fn() + Sync)) {
+    // SAFETY: lengthens the lifetime only. Below, the job is taken out of the queue and its helpers are waited for before this function
+    // returns or goes on with a panic; nobody calls `work` after that.
+    let work: &'static (dyn Fn() + Sync) = unsafe { std::mem::transmute::<&(dyn Fn() + Sync), _>(work) };
+    let job = Arc::new(Job { work, state: Mutex::default(), done: Condvar::new() });
+    want(&job, helpers);
+    let own = catch_unwind(AssertUnwindSafe(work));
+    lock(&QUEUE).wanted.retain(|wanted| !Arc::ptr_eq(wanted, &job));
+    let mut state = lock(&job.state);
+    while state.helping > 0 {
+        state = job.done.wait(state).unwrap_or_else(PoisonError::into_inner);
+    }
+    let panic = own.err().or(state.panic.take());
+    drop(state);
+    if let Some(panic) = panic {
+        resume_unwind(panic);
+    }
+}
+
+/// Queues a job for so many helpers, and starts threads where there are fewer. Where the system gives none, the caller works alone.
+fn want(job: &Arc<Job>, helpers: usize) {
+    let mut queue = lock(&QUEUE);
+    while queue.threads < helpers && thread::Builder::new().name("emulator".to_owned()).spawn(help).is_ok() {
+        queue.threads += 1;
+    }
+    queue.wanted.extend((0..helpers).map(|_| job.clone()));
+    drop(queue);
+    (0..helpers).for_each(|_| WANTED.notify_one());
+}
+
+/// Helps whoever wants help, for ever.
+fn help() {
+    let mut queue = lock(&QUEUE);
+    loop {
+        let Some(job) = queue.wanted.pop_front() else {
+            queue = WANTED.wait(queue).unwrap_or_else(PoisonError::into_inner);
+            continue;
+        };
+        // While the queue is locked: who takes its job out of the queue then sees every helper that has it.
+        lock(&job.state).helping += 1;
+        drop(queue);
+        let result = catch_unwind(AssertUnwindSafe(job.work));
+        let mut state = lock(&job.state);
+        state.helping -= 1;
+        if let Err(panic) = result {
+            state.panic.get_or_insert(panic);
+        }
+        job.done.notify_one();
+        drop(state);
+        queue = lock(&QUEUE);
+    }
+}
