@@ -16,7 +16,8 @@ pub use crate::gpu::dispatch::{HEADER as DISPATCH_HEADER, Method};
 use crate::gpu::kmeans::{KMeansDevice, Means, Run};
 use crate::gpu::runtime::{Layout, Limits, Runtime};
 use crate::gpu::select::{Plan, Select, select};
-use crate::kmeans::worker::{Assign, Scale, Totals, Worker};
+use crate::kmeans::scale::Scale;
+use crate::kmeans::worker::{Assign, Totals, Worker};
 use crate::select::{Algorithm, Best, Rows, select_k};
 use crate::{Device, Error, Result};
 
@@ -303,7 +304,7 @@ impl<'a> KMeansBench<'a> {
         let mut centroids = vec![0.0; self.starts.len()];
         self.worker.centroids(&mut centroids)?;
         let terms = totals.norms.iter().zip(&totals.weights).zip(&totals.products);
-        let objective = terms.map(|((norm, &weight), product)| weight as f64 * norm - 2.0 * product).sum::<f64>();
+        let objective = terms.map(|((norm, &weight), product)| weight * norm - 2.0 * product).sum::<f64>();
         Ok(KMeansRun { seconds, objective: objective + self.squares, centroids })
     }
 }

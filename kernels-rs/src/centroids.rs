@@ -3,6 +3,7 @@
 //! ```text
 //! totals:  ⟨c, S⟩ and ‖c‖² in the canonical order of [`crate::canonical`];  W = number of points where they have no weights
 //! update:  c = f32((S · 2^-s) / (W · 2^-t)), in f64; nothing changes where W = 0
+//!          S · 2^-s and W · 2^-t are added up over levels, the last first, where the sums have several
 //!          spherical: c = f32(c / ‖c‖), ‖c‖² in the canonical order; zero stays zero
 //! ```
 //!
@@ -17,25 +18,42 @@ use crate::element::{self, Element};
 /// Warps in a block of these kernels.
 pub const WARPS_PER_BLOCK: u32 = 4;
 
-/// Components 4·`quad` .. of a row of sums, as numbers.
-///
-/// # Safety
-/// They are readable.
-#[inline(always)]
-unsafe fn sums4(row: *const u64, quad: u32, unit: f64) -> [f64; 4] {
-    let mut sums = [0.0; 4];
-    // SAFETY: as the caller promises.
-    unroll::<4>(|e| unsafe {
-        sums[e] = global::load_nc(row.wrapping_add(4 * quad as usize + e)) as i64 as f64 * unit;
-    });
-    sums
+/// Sums of `levels` levels, `size` words each, and the unit of each level.
+#[derive(Clone, Copy)]
+struct Levels {
+    sums: *const u64,
+    size: usize,
+    units: *const f64,
+    levels: u32,
 }
 
-/// Writes ⟨c, S · `unit`⟩ of each cluster to `products`, ‖c‖² to `norms`, and where `weighted` = 0 its number of points to `weights`.
+impl Levels {
+    /// `COUNT` sums of each level from `first` on, as numbers.
+    ///
+    /// # Safety
+    /// They are readable, as are the units.
+    #[inline(always)]
+    unsafe fn numbers<const COUNT: usize>(self, first: usize) -> [f64; COUNT] {
+        let mut numbers = [0.0; COUNT];
+        let mut level = self.levels;
+        while level > 0 {
+            level -= 1;
+            let row = self.sums.wrapping_add(level as usize * self.size + first);
+            // SAFETY: as the caller promises.
+            unsafe {
+                let unit = global::load_nc(self.units.wrapping_add(level as usize));
+                unroll::<COUNT>(|e| numbers[e] += global::load_nc(row.wrapping_add(e)) as i64 as f64 * unit);
+            }
+        }
+        numbers
+    }
+}
+
+/// Writes ⟨c, S⟩ of each cluster, S in units of `units` (one for each of the `levels`), to `products`, ‖c‖² to `norms`, and where `weighted` = 0 its number of points to `weights`.
 /// Grid: ceil(clusters / 4) blocks of 128.
 ///
 /// # Safety
-/// `centroids` and `sums` have `clusters` rows of `stride` components (a multiple of 4, zero padded), the others an
+/// `centroids`, and `sums` in each level, have `clusters` rows of `stride` components (a multiple of 4, zero padded), the others an
 /// entry each.
 #[kernel(max_threads = 128)]
 pub unsafe fn cluster_totals(
@@ -43,7 +61,8 @@ pub unsafe fn cluster_totals(
     stride: u32,
     centroids: *const f32,
     sums: *const u64,
-    unit: f64,
+    levels: u32,
+    units: *const f64,
     counts: *const u32,
     weighted: u32,
     weights: *mut u64,
@@ -57,6 +76,7 @@ pub unsafe fn cluster_totals(
     let lane = warp::lane_id();
     let (cluster, quads) = (cluster as usize, stride / 4);
     let row = cluster * stride as usize;
+    let sums = Levels { sums, size: clusters as usize * stride as usize, units, levels };
     let (mut acc, mut squares) = ([0.0f64; 4], [0.0f64; 4]);
     let mut base = 0;
     while base < quads {
@@ -64,7 +84,7 @@ pub unsafe fn cluster_totals(
         if quad < quads {
             // SAFETY: cluster < clusters, quad < quads.
             let (c, s) = unsafe {
-                (element::F32::load4(centroids.wrapping_add(row), quad), sums4(sums.wrapping_add(row), quad, unit))
+                (element::F32::load4(centroids.wrapping_add(row), quad), sums.numbers::<4>(row + 4 * quad as usize))
             };
             unroll::<4>(|e| {
                 acc[e] += c[e] as f64 * s[e];
@@ -87,7 +107,7 @@ pub unsafe fn cluster_totals(
     }
 }
 
-/// Replaces each centroid that has weight by the mean of its points: (S · `unit`) / (W · `weight_unit`); divided by its
+/// Replaces each centroid that has weight by the mean of its points: S / W, in units of `units` and `weight_units`; divided by its
 /// norm where `spherical` ≠ 0. Grid: ceil(clusters / 4) blocks of 128.
 ///
 /// # Safety
@@ -97,9 +117,10 @@ pub unsafe fn update_centroids(
     clusters: u32,
     stride: u32,
     sums: *const u64,
-    unit: f64,
+    levels: u32,
+    units: *const f64,
     weights: *const u64,
-    weight_unit: f64,
+    weight_units: *const f64,
     spherical: u32,
     centroids: *mut f32,
 ) {
@@ -111,11 +132,12 @@ pub unsafe fn update_centroids(
     let quads = stride / 4;
     // SAFETY: cluster < clusters, quads below `quads`; a lane reads back what it wrote itself.
     unsafe {
-        let weight = global::load_nc(weights.wrapping_add(cluster as usize)) as i64;
-        if weight == 0 {
+        let weights = Levels { sums: weights, size: clusters as usize, units: weight_units, levels };
+        let [weight] = weights.numbers::<1>(cluster as usize);
+        if weight == 0.0 {
             return;
         }
-        let weight = weight as f64 * weight_unit;
+        let sums = Levels { sums, size: clusters as usize * stride as usize, units, levels };
         let row = cluster as usize * stride as usize;
         let centroid = centroids.wrapping_add(row);
         let store = |quad: u32, c: [f32; 4]| {
@@ -126,7 +148,7 @@ pub unsafe fn update_centroids(
         while base < quads {
             let quad = base + lane;
             if quad < quads {
-                let s = sums4(sums.wrapping_add(row), quad, unit);
+                let s = sums.numbers::<4>(row + 4 * quad as usize);
                 let mut c = [0.0f32; 4];
                 unroll::<4>(|e| {
                     c[e] = (s[e] / weight) as f32;

@@ -30,6 +30,10 @@
 //! and the bits of ROUND, times the points of the run, are taken away at the end: an integer addition a component where
 //! a conversion to i64 takes a slow instruction.
 //!
+//! # Levels
+//! Where the host's scale has several levels, kernels `add_level_*` run once for each and add only the w·x that the level takes by their
+//! magnitude, into sums of the level. Ordinary data has one level, and kernels without a comparison.
+//!
 //! # How it maps to the machine
 //! A warp reads 128 components of a row at once, 16 bytes of f32 a lane, `AHEAD` rows in flight; wider rows take
 //! further blocks in y. The host cuts the order into one wave of warps, so runs are as long as they can be and all
@@ -341,13 +345,66 @@ pub unsafe fn group_moves_global(labels: *const u32, previous: *mut u32, count: 
     }
 }
 
-/// Body of the `add_rows_*` kernels; parameters at [`add_rows_f32`].
+/// Which numbers are added: all.
+#[derive(Clone, Copy)]
+struct All;
+
+/// Which numbers are added: those with magnitudes from `from` up to `below`, exclusive; and weights likewise.
+#[derive(Clone, Copy)]
+struct OfLevel {
+    from: f64,
+    below: f64,
+    weight_from: f64,
+    weight_below: f64,
+}
+
+/// Which numbers are added.
+trait Taken: Copy {
+    /// Whether `product`, w·x, is.
+    fn product(self, product: f64) -> bool;
+    /// Whether `weight` is.
+    fn weight(self, weight: f64) -> bool;
+}
+
+impl Taken for All {
+    #[inline(always)]
+    fn product(self, _: f64) -> bool {
+        true
+    }
+
+    #[inline(always)]
+    fn weight(self, _: f64) -> bool {
+        true
+    }
+}
+
+impl Taken for OfLevel {
+    #[inline(always)]
+    fn product(self, product: f64) -> bool {
+        let magnitude = if product < 0.0 { -product } else { product };
+        magnitude >= self.from && magnitude < self.below
+    }
+
+    #[inline(always)]
+    fn weight(self, weight: f64) -> bool {
+        weight >= self.weight_from && weight < self.weight_below
+    }
+}
+
+/// The bits of ROUND plus round(`value` · `scale`), or plus nothing.
+#[inline(always)]
+fn rounded(value: f64, scale: f64, taken: bool) -> u64 {
+    if taken { mul_add_f64(value, scale, ROUND).to_bits() } else { ROUND.to_bits() }
+}
+
+/// Body of the `add_rows_*` and `add_level_*` kernels; parameters at [`add_rows_f32`] and [`add_level_f32`].
 ///
 /// # Safety
 /// As [`add_rows_f32`].
 #[inline(always)]
 #[expect(clippy::too_many_arguments, reason = "kernel parameters are passed separately so that loads stay ld.global")]
 unsafe fn add_rows<E: Element>(
+    taken: impl Taken,
     rows: *const E::Stored,
     stride: u32,
     order: *const u64,
@@ -407,9 +464,9 @@ unsafe fn add_rows<E: Element>(
                         }
                         unroll::<4>(|e| {
                             let product = weight * x[i][e] as f64;
-                            acc[e] = acc[e].wrapping_add(mul_add_f64(product, component_scale, ROUND).to_bits());
+                            acc[e] = acc[e].wrapping_add(rounded(product, component_scale, taken.product(product)));
                         });
-                        weight_acc = weight_acc.wrapping_add(mul_add_f64(weight, weight_scale, ROUND).to_bits());
+                        weight_acc = weight_acc.wrapping_add(rounded(weight, weight_scale, taken.weight(weight)));
                         points += 1;
                     }
                 });
@@ -463,17 +520,23 @@ unsafe fn flush(
 macro_rules! clustering_instances {
     ($then:ident) => {
         $then! {
-            (F32, f32, settle_f32, SETTLE_F32, settle_all_f32, SETTLE_ALL_F32, add_rows_f32, ADD_ROWS_F32)
-            (F16, u16, settle_f16, SETTLE_F16, settle_all_f16, SETTLE_ALL_F16, add_rows_f16, ADD_ROWS_F16)
-            (Bf16, u16, settle_bf16, SETTLE_BF16, settle_all_bf16, SETTLE_ALL_BF16, add_rows_bf16, ADD_ROWS_BF16)
-            (U8, u8, settle_u8, SETTLE_U8, settle_all_u8, SETTLE_ALL_U8, add_rows_u8, ADD_ROWS_U8)
-            (I8, i8, settle_i8, SETTLE_I8, settle_all_i8, SETTLE_ALL_I8, add_rows_i8, ADD_ROWS_I8)
+            (F32, f32, settle_f32, SETTLE_F32, settle_all_f32, SETTLE_ALL_F32, add_rows_f32, ADD_ROWS_F32,
+                add_level_f32, ADD_LEVEL_F32)
+            (F16, u16, settle_f16, SETTLE_F16, settle_all_f16, SETTLE_ALL_F16, add_rows_f16, ADD_ROWS_F16,
+                add_level_f16, ADD_LEVEL_F16)
+            (Bf16, u16, settle_bf16, SETTLE_BF16, settle_all_bf16, SETTLE_ALL_BF16, add_rows_bf16, ADD_ROWS_BF16,
+                add_level_bf16, ADD_LEVEL_BF16)
+            (U8, u8, settle_u8, SETTLE_U8, settle_all_u8, SETTLE_ALL_U8, add_rows_u8, ADD_ROWS_U8,
+                add_level_u8, ADD_LEVEL_U8)
+            (I8, i8, settle_i8, SETTLE_I8, settle_all_i8, SETTLE_ALL_I8, add_rows_i8, ADD_ROWS_I8,
+                add_level_i8, ADD_LEVEL_I8)
         }
     };
 }
 
 macro_rules! define_kernels {
-    ($(($element:ident, $stored:ty, $s:ident, $sh:ident, $a:ident, $ah:ident, $name:ident, $handle:ident))*) => {$(
+    ($(($element:ident, $stored:ty, $s:ident, $sh:ident, $a:ident, $ah:ident, $name:ident, $handle:ident,
+        $level:ident, $level_handle:ident))*) => {$(
         /// Adds round(w·x · `component_scale`) of every point in `order` to its cluster's row of `sums`, or takes it away, and
         /// round(w · `weight_scale`) to its word of `weight_sums`; without weights (null) w is 1 and nothing is added
         /// there. Sums are i64 in two's complement.
@@ -492,7 +555,27 @@ macro_rules! define_kernels {
             // SAFETY: the same contract.
             unsafe {
                 add_rows::<element::$element>(
-                    rows, stride, order, move_count, weights, component_scale, weight_scale, sums, weight_sums,
+                    All, rows, stride, order, move_count, weights, component_scale, weight_scale, sums, weight_sums,
+                )
+            }
+        }
+
+        /// As the kernel above, for one level of several: adds only the w·x with magnitudes from `from` up to `below`, exclusive, and
+        /// the weights from `weight_from` up to `weight_below`.
+        ///
+        /// # Safety
+        /// As above; sums are those of the level.
+        #[kernel(max_threads = 128, min_blocks = 6)]
+        pub unsafe fn $level(
+            rows: *const $stored, stride: u32, order: *const u64, move_count: *const u32, weights: *const f32,
+            component_scale: f64, weight_scale: f64, sums: *mut u64, weight_sums: *mut u64,
+            from: f64, below: f64, weight_from: f64, weight_below: f64,
+        ) {
+            let taken = OfLevel { from, below, weight_from, weight_below };
+            // SAFETY: the same contract.
+            unsafe {
+                add_rows::<element::$element>(
+                    taken, rows, stride, order, move_count, weights, component_scale, weight_scale, sums, weight_sums,
                 )
             }
         }

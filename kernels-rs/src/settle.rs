@@ -165,7 +165,8 @@ unsafe fn settle_all<E: Element>(
 }
 
 macro_rules! define_kernels {
-    ($(($element:ident, $stored:ty, $settle:ident, $sh:ident, $all:ident, $ah:ident, $add:ident, $dh:ident))*) => {$(
+    ($(($element:ident, $stored:ty, $settle:ident, $sh:ident, $all:ident, $ah:ident, $add:ident, $dh:ident,
+        $level:ident, $lh:ident))*) => {$(
         /// Labels of the first `*queue_size` points of `pending`: each the best of its [`LIST`] candidates in
         /// `pending_lists` (`NO_ROW`: none), by canonical squared L2 (`squared_difference` ≠ 0) or inner product.
         ///

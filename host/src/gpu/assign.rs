@@ -254,7 +254,8 @@ unsafe fn launch_many<R: Runtime>(
 }
 
 macro_rules! per_element {
-    ($(($name:ident, $stored:ty, $s:ident, $settle:ident, $a:ident, $settle_all:ident, $d:ident, $add:ident))*) => {
+    ($(($name:ident, $stored:ty, $s:ident, $settle:ident, $a:ident, $settle_all:ident, $d:ident, $add:ident,
+        $e:ident, $level:ident))*) => {
         /// Labels of the points that `assign` left in its queues.
         ///
         /// # Safety

@@ -11,8 +11,9 @@ use warpann_kernels::{centroids, cluster_sums, clustering_instances};
 use super::assign::Batch;
 use super::exact::{Set, SetLayout, Shape, blocks};
 use super::runtime::{Layout, Runtime, grid};
+use crate::kmeans::scale::{Level, Scale, power_of_two};
 use crate::kmeans::sums::PartialSums;
-use crate::kmeans::worker::{Scale, Totals};
+use crate::kmeans::worker::Totals;
 use crate::{ElementType, Result};
 
 /// Points that a block counts or groups, at least.
@@ -23,7 +24,7 @@ const ADDING_WARPS: u32 = 24;
 /// How means are formed.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Means {
-    /// The powers of two of the definition.
+    /// The powers of two of the definition, and the levels that they belong to.
     pub scale: Scale,
     /// Whether centroids are divided by their norms.
     pub spherical: bool,
@@ -35,6 +36,10 @@ pub(super) struct ClusterLayout {
     set: (usize, SetLayout),
     /// Components from one row of sums to the next.
     stride: u32,
+    /// Levels of the sums; 0 without means.
+    levels: u32,
+    /// The units of the levels, and behind them those of their weights.
+    units: usize,
     /// Moves of each group in this batch, and the places that the order has for them; behind these the number of all.
     counts: usize,
     next: usize,
@@ -50,19 +55,21 @@ pub(super) struct ClusterLayout {
 }
 
 impl ClusterLayout {
-    /// Room for `clusters` centroids, with their sums if there are to be means.
-    pub fn new(shape: Shape, clusters: usize, means: bool) -> ClusterLayout {
+    /// Room for `clusters` centroids, with sums of `levels` levels; 0 if there are to be no means.
+    pub fn new(shape: Shape, clusters: usize, levels: usize) -> ClusterLayout {
         let shape = Shape { element: ElementType::F32, ..shape };
         let mut layout = Layout::default();
         let set = SetLayout::reserve(&mut layout, shape, clusters);
-        let summed = if means { clusters } else { 0 };
+        let summed = if levels > 0 { clusters } else { 0 };
         let mut clusters = ClusterLayout {
             set,
             stride: shape.stride() as u32,
+            levels: levels as u32,
+            units: layout.array::<f64>(2 * levels),
             counts: layout.array::<u32>(summed.saturating_mul(2)),
-            next: layout.array::<u32>(if means { summed.saturating_mul(2).saturating_add(1) } else { 0 }),
-            sums: layout.array::<u64>(summed.saturating_mul(shape.stride())),
-            weights: layout.array::<u64>(summed),
+            next: layout.array::<u32>(if levels > 0 { summed.saturating_mul(2).saturating_add(1) } else { 0 }),
+            sums: layout.array::<u64>(summed.saturating_mul(shape.stride()).saturating_mul(levels)),
+            weights: layout.array::<u64>(summed.saturating_mul(levels)),
             totals: layout.array::<u32>(summed),
             products: layout.array::<f64>(summed),
             norms: layout.array::<f64>(summed),
@@ -117,10 +124,14 @@ impl Clusters {
     /// Makes the memory ready, once.
     ///
     /// # Safety
-    /// It is as laid out.
-    pub unsafe fn clear_counts<R: Runtime>(&self, runtime: &R, stream: &R::Stream) -> Result<()> {
+    /// It is as laid out, for the levels of `means`.
+    pub unsafe fn prepare<R: Runtime>(&self, runtime: &R, stream: &R::Stream, means: Means) -> Result<()> {
+        let units = means.scale.units().concat();
         // SAFETY: as the caller promises. The scan leaves the counts at zero after every batch.
-        unsafe { runtime.fill(stream, self.counts().cast(), 0, self.layout.next - self.layout.counts) }
+        unsafe {
+            runtime.upload(stream, self.part(self.layout.units), bytemuck::cast_slice(&units))?;
+            runtime.fill(stream, self.counts().cast(), 0, self.layout.next - self.layout.counts)
+        }
     }
 
     /// As [`ClusterLayout::sum_bytes`].
@@ -144,6 +155,20 @@ impl Clusters {
         self.results.wrapping_add(offset - self.layout.sums).cast()
     }
 
+    /// The units of the levels.
+    fn units(&self) -> *const f64 {
+        self.part::<f64>(self.layout.units).cast_const()
+    }
+
+    fn weight_units(&self) -> *const f64 {
+        self.units().wrapping_add(self.layout.levels as usize)
+    }
+
+    /// Words of the sums of a level.
+    fn level_words(&self) -> usize {
+        self.set.count as usize * self.stride as usize
+    }
+
     /// Sums, and behind them weights and counts.
     pub fn sums(&self) -> *mut u64 {
         self.result(self.layout.sums)
@@ -164,11 +189,6 @@ impl Clusters {
     fn norms(&self) -> *mut f64 {
         self.result(self.layout.norms)
     }
-}
-
-/// 2^exponent, for exponents of normal numbers.
-pub(super) fn power_of_two(exponent: i32) -> f64 {
-    2f64.powi(exponent)
 }
 
 /// Groups the moves of the points of a batch since their previous labels, which become the present ones.
@@ -210,7 +230,8 @@ unsafe fn group_batch<R: Runtime>(runtime: &R, stream: &R::Stream, batch: Batch,
 }
 
 macro_rules! per_element {
-    ($(($name:ident, $stored:ty, $s:ident, $settle:ident, $a:ident, $settle_all:ident, $d:ident, $add:ident))*) => {
+    ($(($name:ident, $stored:ty, $s:ident, $settle:ident, $a:ident, $settle_all:ident, $d:ident, $add:ident,
+        $e:ident, $level:ident))*) => {
         /// Brings the sums of clusters up to date with the labels of a batch: adds and takes away the points whose labels are not
         /// their previous ones.
         ///
@@ -231,21 +252,29 @@ macro_rules! per_element {
             let weights = if weighted { batch.weights().cast_const() } else { std::ptr::null() };
             match shape.element {$(
                 ElementType::$name => {
-                    let kernel = &cluster_sums::$add;
                     let blocks = warps.div_ceil(cluster_sums::WARPS_PER_BLOCK);
                     let config = LaunchConfig {
-                        grid: [grid(kernel.name(), u64::from(blocks))?, parts, 1],
+                        grid: [grid(cluster_sums::$add.name(), u64::from(blocks))?, parts, 1],
                         block: [32 * cluster_sums::WARPS_PER_BLOCK, 1, 1],
                         shared_bytes: 0,
                     };
-                    // SAFETY: as the caller promises.
-                    unsafe {
-                        runtime.launch(stream, kernel, config, (
-                            batch.set.rows().cast::<$stored>().cast_const(), stride, batch.order().cast_const(), move_count,
-                            weights, power_of_two(means.scale.component), power_of_two(means.scale.weight),
-                            clusters.sums(), clusters.weights(),
+                    let (rows, order) = (batch.set.rows().cast::<$stored>().cast_const(), batch.order().cast_const());
+                    let mut levels = means.scale.levels().enumerate();
+                    // SAFETY: as the caller promises; every level has its sums and weights.
+                    levels.try_for_each(|(at, (level, of_weights))| unsafe {
+                        let sums = clusters.sums().wrapping_add(at * clusters.level_words());
+                        let weight_sums = clusters.weights().wrapping_add(at * clusters.set.count as usize);
+                        let (up, weights_up) = (power_of_two(level.exponent), power_of_two(of_weights.exponent));
+                        if means.scale.count() == 1 {
+                            let args = (rows, stride, order, move_count, weights, up, weights_up, sums, weight_sums);
+                            return runtime.launch(stream, &cluster_sums::$add, config, args);
+                        }
+                        let Level { from, below, .. } = level;
+                        runtime.launch(stream, &cluster_sums::$level, config, (
+                            rows, stride, order, move_count, weights, up, weights_up, sums, weight_sums, from, below,
+                            of_weights.from, of_weights.below,
                         ))
-                    }
+                    })
                 }
             )*}
         }
@@ -293,7 +322,8 @@ pub(super) unsafe fn totals_of<R: Runtime>(
         clusters.stride,
         clusters.set.rows().cast::<f32>().cast_const(),
         clusters.sums().cast_const(),
-        power_of_two(-means.scale.component),
+        layout.levels,
+        clusters.units(),
         clusters.totals().cast_const(),
         u32::from(weighted),
         clusters.weights(),
@@ -308,8 +338,12 @@ pub(super) unsafe fn totals_of<R: Runtime>(
     // SAFETY: it was zeroed or written, but for the gaps between parts, at which nobody looks.
     unsafe { runtime.download(stream, bytemuck::cast_slice_mut(&mut words), clusters.weights().cast())? };
     let part = |offset: usize| &words[(offset - layout.weights) / size_of::<u64>()..];
-    totals.weights.clear();
-    totals.weights.extend_from_slice(bytemuck::cast_slice(&part(layout.weights)[..count]));
+    let [_, weight_units] = means.scale.units();
+    let weight = |cluster: usize| {
+        let levels = weight_units.iter().zip(part(layout.weights).chunks(count)).rev();
+        levels.fold(0.0, |total, (unit, words)| total + words[cluster] as i64 as f64 * unit)
+    };
+    totals.weights = (0..count).map(weight).collect();
     totals.counts.clear();
     totals.counts.extend_from_slice(&bytemuck::cast_slice(part(layout.totals))[..count]);
     totals.products.clear();
@@ -333,6 +367,7 @@ pub(super) unsafe fn sums_of<R: Runtime>(
     let layout = clusters.layout;
     // Words of 8 bytes, as the parts are aligned.
     let word = |offset: usize| (offset - layout.sums) / size_of::<u64>();
+    sums.clusters = clusters.set.count as usize;
     sums.stride = layout.stride as usize;
     sums.weights = weighted.then(|| word(layout.weights));
     sums.counts = word(layout.totals);
@@ -376,9 +411,10 @@ pub(super) unsafe fn update_centroids<R: Runtime>(
         clusters.set.count,
         clusters.stride,
         clusters.sums().cast_const(),
-        power_of_two(-means.scale.component),
+        clusters.layout.levels,
+        clusters.units(),
         clusters.weights().cast_const(),
-        power_of_two(-means.scale.weight),
+        clusters.weight_units(),
         u32::from(means.spherical),
         clusters.set.rows().cast::<f32>(),
     );

@@ -59,9 +59,9 @@ impl<T: Element> Run<'_, T> {
 }
 
 /// Bytes of sums and what is made of them, and of sums alone.
-pub(super) fn result_bytes<T: Element>(run: &Run<'_, T>) -> [usize; 2] {
+pub(super) fn result_bytes<T: Element>(run: &Run<'_, T>, means: Means) -> [usize; 2] {
     let shape = Shape { element: T::TYPE, metric: Metric::L2, dim: run.dim };
-    let layout = ClusterLayout::new(shape, run.clusters, true);
+    let layout = ClusterLayout::new(shape, run.clusters, means.scale.count());
     [layout.result_bytes(), layout.sum_bytes()]
 }
 
@@ -185,7 +185,7 @@ impl<'a, T: Element, R: Runtime> KMeansDevice<'a, T, R> {
         };
         let shape = Shape { element: T::TYPE, metric, dim };
         let count = rows.len() / dim;
-        let cluster_layout = ClusterLayout::new(shape, clusters, means.is_some());
+        let cluster_layout = ClusterLayout::new(shape, clusters, means.map_or(0, |means| means.scale.count()));
         let budget = match budget {
             Some(bytes) => bytes,
             None => runtime.free_memory()? / 10 * 9,
@@ -238,7 +238,9 @@ impl<'a, T: Element, R: Runtime> KMeansDevice<'a, T, R> {
         // SAFETY: the cluster memory is as laid out.
         unsafe {
             device.points.upload_centre(&device.stream, parts.set)?;
-            parts.clear_counts(&device.points.runtime, &device.stream)?;
+            if let Some(means) = means {
+                parts.prepare(&device.points.runtime, &device.stream, means)?;
+            }
         }
         Ok(device)
     }

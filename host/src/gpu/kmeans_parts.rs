@@ -49,11 +49,11 @@ impl<'a, T: Element, R: Runtime> KMeansParts<'a, T, R> {
         R: Clone,
     {
         let count = run.rows.len() / run.dim;
-        let own = result_bytes(&run).iter().sum::<usize>() as u64;
+        let own = result_bytes(&run, means).iter().sum::<usize>() as u64;
         let run = Run { budget: run.budget.map(|bytes| bytes.saturating_sub(own)), ..run };
         let parts = divided(runtimes, count, |points, runtime| {
             let device = KMeansDevice::new(runtime.clone(), run.part(points), means)?;
-            let [results, others] = result_bytes(&run).map(|bytes| runtime.allocate(bytes));
+            let [results, others] = result_bytes(&run, means).map(|bytes| runtime.allocate(bytes));
             Ok(Part { results: results?, others: others?, device })
         })?;
         Ok(KMeansParts { parts, runtimes: runtimes.to_vec(), means })

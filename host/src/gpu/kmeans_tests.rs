@@ -3,11 +3,10 @@
 use half::{bf16, f16};
 use warpann_kernels::cluster_sums;
 
-use super::super::cluster_sums::power_of_two;
 use super::super::emulated::Emulator;
 use super::super::kmeans_parts::KMeansParts;
 use super::*;
-use crate::kmeans::worker::Scale;
+use crate::kmeans::scale::{Scale, power_of_two};
 
 /// Numbers that look random.
 struct Random(u64);
@@ -76,8 +75,13 @@ fn expected<T: Element>(run: &Run<'_, T>, means: Means, centroids: &[f32]) -> Ex
     let dim = run.dim;
     let labels: Vec<u32> = run.rows.chunks_exact(dim).map(|row| nearest(run.metric, row, centroids)).collect();
     let clusters = run.clusters;
-    let mut sums = vec![0i128; clusters * dim];
-    let (mut weights, mut counts) = (vec![0i128; clusters], vec![0u32; clusters]);
+    let levels: Vec<_> = means.scale.levels().collect();
+    let mut sums = vec![vec![0i128; clusters * dim]; levels.len()];
+    let (mut weights, mut counts) = (vec![vec![0i128; clusters]; levels.len()], vec![0u32; clusters]);
+    // The level that a number belongs to by its magnitude.
+    let level = |number: f64, of: &dyn Fn(usize) -> (f64, f64)| {
+        (0..levels.len()).find(|&at| number.abs() >= of(at).0 && number.abs() < of(at).1).unwrap()
+    };
     // Scaling by a power of two in steps that stay in range, and rounding to even by hand.
     let rounded = |value: f64, exponent: i32| -> i128 {
         let scaled = value * 2f64.powi(exponent);
@@ -93,27 +97,35 @@ fn expected<T: Element>(run: &Run<'_, T>, means: Means, centroids: &[f32]) -> Ex
         let label = label as usize;
         let weight = run.weights.map_or(1.0, |weights| f64::from(weights[point]));
         counts[label] += 1;
-        weights[label] += rounded(weight, means.scale.weight);
-        for (sum, x) in sums[label * dim..].iter_mut().zip(wide(row)) {
-            *sum += rounded(weight * x, means.scale.component);
+        let at = level(weight, &|at| (levels[at].1.from, levels[at].1.below));
+        weights[at][label] += rounded(weight, levels[at].1.exponent);
+        for (j, x) in wide(row).enumerate() {
+            let at = level(weight * x, &|at| (levels[at].0.from, levels[at].0.below));
+            sums[at][label * dim + j] += rounded(weight * x, levels[at].0.exponent);
         }
     }
-    let unit = 2f64.powi(-means.scale.component);
+    let sum = |at: usize| {
+        let of_levels = sums.iter().zip(&levels).rev();
+        of_levels.fold(0.0, |total, (sums, (level, _))| total + sums[at] as f64 * 2f64.powi(-level.exponent))
+    };
+    let weight = |cluster: usize| {
+        let of_levels = weights.iter().zip(&levels).rev();
+        of_levels.fold(0.0, |total, (sums, (_, level))| total + sums[cluster] as f64 * 2f64.powi(-level.exponent))
+    };
     let products = (0..clusters).map(|cluster| {
         let at = cluster * dim..(cluster + 1) * dim;
-        canonical(wide(&centroids[at.clone()]).zip(&sums[at]).map(|(c, &s)| c * (s as f64 * unit)))
+        canonical(wide(&centroids[at.clone()]).zip(at).map(|(c, at)| c * sum(at)))
     });
     let totals = Totals {
         counts,
-        weights: weights.iter().map(|&w| i64::try_from(w).unwrap()).collect(),
+        weights: (0..clusters).map(weight).collect(),
         products: products.collect(),
         norms: centroids.chunks_exact(dim).map(|c| canonical(wide(c).map(|c| c * c))).collect(),
     };
     let mut new = centroids.to_vec();
-    for (cluster, centroid) in new.chunks_exact_mut(dim).enumerate().filter(|(cluster, _)| weights[*cluster] != 0) {
-        let weight = weights[cluster] as f64 * 2f64.powi(-means.scale.weight);
-        for (c, &s) in centroid.iter_mut().zip(&sums[cluster * dim..]) {
-            *c = (s as f64 * unit / weight) as f32;
+    for (cluster, centroid) in new.chunks_exact_mut(dim).enumerate().filter(|(cluster, _)| weight(*cluster) != 0.0) {
+        for (j, c) in centroid.iter_mut().enumerate() {
+            *c = (sum(cluster * dim + j) / weight(cluster)) as f32;
         }
         let norm = canonical(wide(centroid).map(|c| c * c)).sqrt();
         if means.spherical && norm > 0.0 {
@@ -137,7 +149,10 @@ fn bits(values: &[f32]) -> Vec<u32> {
 
 /// Runs iterations on the emulator and compares each with the definition.
 fn check<T: Element>(name: &str, run: Run<'_, T>, spherical: bool, centroids: &[f32], iterations: usize) {
-    let means = Means { scale: scale_of(&run), spherical };
+    check_means(name, run, Means { scale: scale_of(&run), spherical }, centroids, iterations);
+}
+
+fn check_means<T: Element>(name: &str, run: Run<'_, T>, means: Means, centroids: &[f32], iterations: usize) {
     let mut worker = KMeansDevice::new(Emulator, run, means).unwrap();
     let mut centroids = centroids.to_vec();
     worker.set_centroids(&centroids).unwrap();
@@ -359,7 +374,7 @@ fn points_beyond_the_budget_are_streamed() {
     let weights: Vec<f32> = random.values(1000).iter().map(|w| w + 0.5).collect();
     let whole = run_of(Assign::L2, 6, &rows, 10);
     let shape = Shape { element: ElementType::F32, metric: Metric::L2, dim: 10 };
-    let fixed = ClusterLayout::new(shape, 6, true).bytes();
+    let fixed = ClusterLayout::new(shape, 6, 1).bytes();
     let run = Run { weights: Some(&weights), budget: Some((fixed + 150_000) as u64), ..whole };
     let device = KMeansDevice::new(Emulator, run, Means { scale: scale_of(&run), spherical: false }).unwrap();
     assert!(device.points.batches() > 2, "{} batches", device.points.batches());
@@ -393,10 +408,10 @@ fn parts_on_several_devices_equal_the_definition() {
         let (rows, mut centroids) = (random.values(2500 * dim), random.values(clusters * dim));
         let weights: Vec<f32> = random.values(2500).iter().map(|w| w + 0.5).collect();
         let shape = Shape { element: ElementType::F32, metric: Metric::L2, dim };
-        let fixed = |run| ClusterLayout::new(shape, clusters, true).bytes() + result_bytes(run).iter().sum::<usize>();
         let run = Run { weights: weighted.then_some(&weights[..]), ..run_of(metric, clusters, &rows, dim) };
-        let run = Run { budget: points_memory.map(|bytes| (fixed(&run) + bytes) as u64), ..run };
         let means = Means { scale: scale_of(&run), spherical: metric == Assign::InnerProduct };
+        let fixed = ClusterLayout::new(shape, clusters, 1).bytes() + result_bytes(&run, means).iter().sum::<usize>();
+        let run = Run { budget: points_memory.map(|bytes| (fixed + bytes) as u64), ..run };
         let mut worker = KMeansParts::open(&[Emulator, Emulator, Emulator, Emulator], run, means).unwrap();
         assert_eq!(worker.devices(), 3, "2,500 points are worth three devices");
         worker.set_centroids(&centroids).unwrap();
@@ -429,12 +444,50 @@ fn nothing_to_do_and_nothing_to_do_it_with() {
 fn scales_leave_no_range() {
     for points in [0, 1, 2047, 2048, 1 << 20, u32::MAX as usize] {
         for greatest in [0.0, 1e-300, f64::from(f32::MIN_POSITIVE).powi(2), 1.0, 1.5, f64::from(f32::MAX).powi(2)] {
-            let scale = Scale::new(points, greatest, Some(greatest));
-            assert_eq!(scale.component, scale.weight);
-            let largest = greatest * power_of_two(scale.component);
-            assert!(power_of_two(-scale.component).is_normal() && largest <= power_of_two(50));
+            let [(component, weight)] = Scale::new(points, greatest, Some(greatest)).levels().collect::<Vec<_>>()[..]
+            else {
+                panic!("one level")
+            };
+            assert_eq!(component, weight);
+            let largest = greatest * power_of_two(component.exponent);
+            assert!(power_of_two(-component.exponent).is_normal() && largest <= power_of_two(50));
             assert!(largest * (points as f64) < power_of_two(62), "{points} points up to {greatest:e}");
         }
     }
-    assert_eq!(Scale::new(1000, 1.0, None).weight, 0);
+    assert_eq!(Scale::new(1000, 1.0, None).levels().map(|(_, weight)| weight.exponent).collect::<Vec<_>>(), [0]);
+}
+
+/// Every number in the sum of its level, for all element types, with weights of several levels and without.
+#[test]
+fn sums_of_levels_equal_the_definition() {
+    fn check_type<T: Element>(tops: &[i32]) {
+        let mut random = Random(12);
+        let far: Vec<f32> = tops[1..].iter().map(|&top| 2f32.powi(top - 1)).chain([2f32.powi(tops[0] - 1)]).collect();
+        // A third of the components and weights at the magnitudes of other levels, and at the edges between levels.
+        let mut value = |bits: u64| match bits % 6 {
+            0 => far[(bits >> 8) as usize % far.len()] * (0.5 + random.uniform().abs()),
+            1 => -far[(bits >> 8) as usize % far.len()],
+            _ => random.uniform(),
+        };
+        let mut bits = Random(13);
+        let rows: Vec<T> = (0..200 * 12).map(|_| T::from_f32(value(bits.bits()))).collect();
+        let weights: Vec<f32> = (0..200).map(|_| value(bits.bits()).abs()).collect();
+        let centroids: Vec<f32> = rows[..7 * 12].iter().map(|x| x.to_f32()).collect();
+        let run = run_of(Assign::L2, 7, &rows, 12);
+        let means = |weights: &[i32]| Means { scale: Scale::of_tops(200, tops, weights), spherical: false };
+        check_means(&format!("{} {tops:?}", T::TYPE.name()), run, means(&[1]), &centroids, 3);
+        // w·x reaches the product of both.
+        let run = Run { weights: Some(&weights), ..run };
+        let products: Vec<i32> = [2 * tops[0]].iter().chain(tops).copied().collect();
+        let means = |weights: &[i32]| Means { scale: Scale::of_tops(200, &products, weights), spherical: false };
+        check_means(&format!("{} {tops:?}, weights", T::TYPE.name()), run, means(tops), &centroids, 3);
+        check_means(&format!("{} {tops:?}, plain weights", T::TYPE.name()), run, means(&tops[..1]), &centroids, 3);
+        check_means("streamed", Run { budget: Some(60_000), ..run }, means(tops), &centroids, 2);
+    }
+    check_type::<f32>(&[60, 1]);
+    check_type::<f32>(&[60, 30, 1]);
+    check_type::<bf16>(&[60, 1]);
+    check_type::<f16>(&[14, 1]);
+    check_type::<u8>(&[7, 1]);
+    check_type::<i8>(&[6, 1]);
 }

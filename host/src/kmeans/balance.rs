@@ -33,7 +33,7 @@ pub(super) fn balance<T: Element>(
     loop {
         let mut groups: Vec<Vec<u32>> = vec![Vec::new(); held.len()];
         arriving.iter().for_each(|&point| groups[labels[point as usize] as usize].push(point));
-        let all = Nearest::new(metric, centroids, dim);
+        let all = Nearest::new(metric, centroids, dim, 0);
         let left_over = |(cluster, group): (usize, &mut Vec<u32>)| {
             let room = most - held[cluster];
             if group.len() <= room {
@@ -59,7 +59,7 @@ pub(super) fn balance<T: Element>(
         let rows: Vec<T> = next.iter().flat_map(|&point| points.row(point as usize)).copied().collect();
         let squares: Vec<f64> = next.iter().map(|&point| points.squares[point as usize]).collect();
         let mut found = vec![0; next.len()];
-        Nearest::new(metric, &near, dim).assign(&rows, &squares, &mut found);
+        Nearest::new(metric, &near, dim, next.len()).assign(&rows, &squares, &mut found);
         for (&point, &found) in next.iter().zip(&found) {
             labels[point as usize] = open[found as usize];
         }

@@ -6,8 +6,9 @@
 
 use rayon::prelude::*;
 
+use super::scale::Scale;
 use super::sums::{PartialSums, Sums};
-use super::worker::{Assign, PartWorker, Scale, Totals, Worker};
+use super::worker::{Assign, PartWorker, Totals, Worker};
 use crate::cpu::nearest::Nearest;
 use crate::{Element, Metric, Result};
 
@@ -94,7 +95,11 @@ impl<'a, T: Element> CpuWorker<'a, T> {
 impl<T: Element> CpuWorker<'_, T> {
     /// Steps 1 and 2.
     fn add_up(&mut self) {
-        Nearest::new(self.metric, &self.centroids, self.dim).assign(self.rows, self.squares, &mut self.labels);
+        Nearest::new(self.metric, &self.centroids, self.dim, self.labels.len()).assign(
+            self.rows,
+            self.squares,
+            &mut self.labels,
+        );
         self.sums.add_up(self.rows, self.weights, &self.labels);
     }
 }

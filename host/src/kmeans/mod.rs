@@ -49,6 +49,7 @@ mod balance;
 mod cpu;
 mod parts;
 mod run;
+pub(crate) mod scale;
 mod split;
 pub(crate) mod start;
 pub(crate) mod sums;
@@ -61,9 +62,10 @@ use rayon::prelude::*;
 use self::cpu::Points;
 use self::parts::{Part, Parts};
 use self::run::Run;
+use self::scale::Scale;
 use self::start::Random;
 use self::sums::{PartialSums, Sums};
-use self::worker::{Assign, PartWorker, Scale, Worker};
+use self::worker::{Assign, PartWorker, Worker};
 use crate::cpu::nearest::{Nearest, canonical_squares};
 use crate::flat::{MAX_ROWS, check_vectors};
 use crate::shards::{by_rows, joined, parts_of};
@@ -263,14 +265,9 @@ impl KMeans {
         let points = Points { rows: training, dim, weights: training_weights, squares: &squares };
         let centroids = self.first(points, &mut random);
 
-        let greatest = Points { weights: None, ..points }.greatest();
-        let scale = Scale::new(
-            points.len(),
-            if points.weights.is_some() { points.greatest() } else { greatest },
-            training_weights.map(|weights| weights.iter().fold(0.0f32, |most, &w| most.max(w)).into()),
-        );
+        let scale = Scale::of(&points);
         let (device, mut worker) = self.open(points, scale)?;
-        let mut run = Run::new(self, points, scale, worker.as_mut(), centroids, greatest as f32);
+        let mut run = Run::new(self, points, scale, worker.as_mut(), centroids);
         let objectives =
             (0..self.iterations).map(|iteration| run.iterate(iteration, watch)).collect::<Result<Vec<_>>>()?;
         let (mut labels, mut sizes) = (None, run.sizes().to_vec());
@@ -425,9 +422,9 @@ impl KMeans {
 }
 
 impl Clustering {
-    /// Number of clusters.
+    /// Number of clusters; 0 where `dim` is.
     pub fn clusters(&self) -> usize {
-        self.centroids.len() / self.dim
+        self.centroids.len().checked_div(self.dim).unwrap_or(0)
     }
 
     /// The centroid of a cluster, which is below [`clusters`](Self::clusters).
@@ -442,8 +439,15 @@ impl Clustering {
     /// same on every device. O(rows · clusters · dim).
     ///
     /// # Errors
-    /// [`Error::RaggedVectors`], [`Error::NotFinite`]; what opening the device can meet, and what its driver reports.
+    /// [`Error::ZeroDimension`], [`Error::ZeroClusters`], [`Error::RaggedVectors`], [`Error::NotFinite`], of the centroids or the rows;
+    /// what opening the device can meet, and what its driver reports.
     pub fn assign<T: Element>(&self, rows: &[T], device: impl Into<Placement>) -> Result<Vec<u32>> {
+        if self.dim == 0 {
+            return Err(Error::ZeroDimension);
+        }
+        if check_vectors(&self.centroids, self.dim)? == 0 {
+            return Err(Error::ZeroClusters { what: "clusters" });
+        }
         check_vectors(rows, self.dim)?;
         let metric = if self.spherical { Assign::InnerProduct } else { Assign::L2 };
         assign_rows(&device.into(), metric, rows, self.dim, &self.centroids, None)
@@ -480,7 +484,11 @@ pub(crate) fn assign_on<T: Element>(
         let on = |device| crate::gpu::assign_rows(device, metric, rows, dim, centroids, budget);
         let cpu = || {
             let mut labels = vec![0; rows.len() / dim];
-            Nearest::new(metric.metric(), centroids, dim).assign(rows, &canonical_squares(rows, dim), &mut labels);
+            Nearest::new(metric.metric(), centroids, dim, labels.len()).assign(
+                rows,
+                &canonical_squares(rows, dim),
+                &mut labels,
+            );
             Ok(labels)
         };
         Ok(on_device(device, on, cpu)?.1)

@@ -2,9 +2,10 @@
 
 use super::balance::balance;
 use super::cpu::Points;
-use super::split::split_empty;
+use super::scale::{Scale, spread};
+use super::split::{Distinct, Nudge, split_empty};
 use super::sums::Sums;
-use super::worker::{Assign, Scale, Totals, Worker};
+use super::worker::{Assign, Totals, Worker};
 use super::{KMeans, Progress};
 use crate::{Element, Result};
 
@@ -21,9 +22,9 @@ pub(super) struct Run<'a, T: Element> {
     sent: bool,
     totals: Totals,
     /// Σ w‖x‖² for L2.
-    energy: f64,
-    /// Largest |x|.
-    greatest: f32,
+    energy: Total,
+    /// How clusters are split, once one is.
+    nudge: Option<Nudge>,
     balance: Option<Balance>,
 }
 
@@ -41,12 +42,10 @@ impl<'a, T: Element> Run<'a, T> {
         scale: Scale,
         worker: &'a mut dyn Worker,
         centroids: Vec<f32>,
-        greatest: f32,
     ) -> Self {
-        let energy = match points.weights {
-            None => points.squares.iter().sum(),
-            Some(weights) => points.squares.iter().zip(weights).map(|(square, &w)| f64::from(w) * square).sum(),
-        };
+        let mut energy = Total::new(scale);
+        let weight = |point: usize| points.weights.map_or(1.0, |weights| f64::from(weights[point]));
+        points.squares.iter().enumerate().for_each(|(point, square)| energy.add(weight(point) * square));
         let balance = settings.most(points.len()).map(|most| Balance {
             most,
             labels: vec![0; points.len()],
@@ -62,7 +61,7 @@ impl<'a, T: Element> Run<'a, T> {
             sent: false,
             totals: Totals::default(),
             energy,
-            greatest,
+            nudge: None,
             balance,
         }
     }
@@ -84,15 +83,39 @@ impl<'a, T: Element> Run<'a, T> {
         }
         let mut split = 0;
         // Centroids come to the host only where they are looked at: for 4096 × 128 that takes a twentieth of an iteration's time.
-        if self.totals.weights.contains(&0) {
+        if self.totals.weights.contains(&0.0) {
             self.fetch()?;
-            split = split_empty(&mut self.centroids, self.points.dim, &self.totals, self.greatest, spherical);
+            split = self.split(spherical)?;
             self.sent &= split == 0;
         }
         let largest = self.totals.counts.iter().copied().max().unwrap_or(0);
         let mean = self.points.len() as f64 / self.totals.counts.len() as f64;
         watch(&Progress { iteration, objective, split, largest, mean });
         Ok(objective)
+    }
+
+    /// Splits clusters for those without weight, and returns how many.
+    fn split(&mut self, spherical: bool) -> Result<usize> {
+        let points = self.points;
+        let fetched;
+        let labels = match &self.balance {
+            Some(balance) => &balance.labels,
+            None => {
+                let mut labels = vec![0; points.len()];
+                self.worker.labels(&mut labels)?;
+                fetched = labels;
+                &fetched
+            }
+        };
+        let nudge = *self.nudge.get_or_insert_with(|| Nudge {
+            greatest: Points { weights: None, ..points }.greatest() as f32,
+            // Centroids of norm 1 do not scale with the points.
+            most: if spherical { f32::INFINITY } else { spread(&points) },
+        });
+        let mut distinct = Distinct::new(points, labels);
+        Ok(split_empty(&mut self.centroids, points.dim, &self.totals, nudge, spherical, |cluster, more_than| {
+            distinct.more_than(cluster, more_than)
+        }))
     }
 
     /// Sees to it that the centroids are here.
@@ -123,14 +146,19 @@ impl<'a, T: Element> Run<'a, T> {
     /// Step 4 of the definition.
     fn objective(&self) -> f64 {
         let Totals { weights, products, norms, .. } = &self.totals;
-        let unit = 2f64.powi(-self.scale.weight);
+        let mut total = Total::new(self.scale);
         match self.metric {
-            Assign::InnerProduct => products.iter().sum(),
+            Assign::InnerProduct => {
+                products.iter().for_each(|&product| total.add(product));
+                total.value()
+            }
             Assign::L2 => {
                 let clusters = weights.iter().zip(products).zip(norms);
-                let terms = clusters.map(|((&w, product), norm)| w as f64 * unit * norm - 2.0 * product);
+                clusters.for_each(|((weight, product), norm)| total.add(weight * norm - 2.0 * product));
+                total.add(self.energy.sum);
+                total.rest += self.energy.rest;
                 // Rounding may end below zero where every point is its own centroid.
-                (terms.sum::<f64>() + self.energy).max(0.0)
+                total.value().max(0.0)
             }
         }
     }
@@ -159,5 +187,38 @@ impl<'a, T: Element> Run<'a, T> {
     pub(super) fn into_centroids(mut self) -> Result<Vec<f32>> {
         self.fetch()?;
         Ok(self.centroids)
+    }
+}
+
+/// A sum of f64, in order.
+#[derive(Debug, Clone, Copy)]
+struct Total {
+    /// Whether to keep what additions round off.
+    exact: bool,
+    sum: f64,
+    /// What additions rounded off.
+    rest: f64,
+}
+
+impl Total {
+    /// Nothing yet. With several levels numbers of very different magnitude are added up; one level needs no more than plain additions.
+    fn new(scale: Scale) -> Self {
+        Self { exact: scale.count() > 1, sum: 0.0, rest: 0.0 }
+    }
+
+    fn add(&mut self, term: f64) {
+        let sum = self.sum + term;
+        if self.exact {
+            // What an addition rounds off is an f64 (Knuth): exactly this.
+            let other = sum - self.sum;
+            let lost = (self.sum - (sum - other)) + (term - other);
+            // Past the range of f64 nothing is known.
+            self.rest += if lost.is_finite() { lost } else { 0.0 };
+        }
+        self.sum = sum;
+    }
+
+    fn value(self) -> f64 {
+        self.sum + self.rest
     }
 }

@@ -1,35 +1,71 @@
 //! Empty clusters get half of the largest: both take its centroid, nudged a little in opposite directions, so that the next
 //! assignment shares its points out between them (the remedy of Johnson, Douze, Jégou's implementation, here without chance).
 
-use std::collections::BinaryHeap;
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap, HashSet};
 
+use super::cpu::Points;
 use super::sums::normalise;
 use super::worker::Totals;
+use crate::Element;
 use crate::cpu::simd::Isa;
 
 /// The nudge, as a share of the centroid's largest component.
 const NUDGE: f32 = 1.0 / 1024.0;
+/// The largest nudge, as a share of how far the points spread.
+const MOST: f32 = 1.0 / 16.0;
+
+/// How far halves are moved from a centroid.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Nudge {
+    /// Largest |x|, in the place of the largest component of a centroid of zeros.
+    pub(super) greatest: f32,
+    /// How far the points spread: halves that are farther from the centroid than a sixteenth of that lose their points to others.
+    pub(super) most: f32,
+}
+
+impl Nudge {
+    fn of(self, centroid: &[f32]) -> f32 {
+        let peak = centroid.iter().fold(0.0f32, |peak, x| peak.max(x.abs()));
+        (NUDGE * if peak > 0.0 { peak } else { self.greatest }).min(MOST * self.most)
+    }
+}
 
 /// Splits the largest cluster for each cluster without weight, in ascending order; a cluster that was split counts as two of half
-/// the points. Equal sizes: the lower number. Returns how many were filled; with fewer than two points in every cluster left
-/// there is nothing to split. `greatest` nudges a centroid of zeros. O(clusters + empty · (log(clusters) + dim)).
-pub(super) fn split_empty(centroids: &mut [f32], dim: usize, totals: &Totals, greatest: f32, spherical: bool) -> usize {
-    let empty = || (0..totals.weights.len()).filter(|&cluster| totals.weights[cluster] == 0);
-    if empty().next().is_none() {
-        return 0;
-    }
-    let full = (0..totals.weights.len()).filter(|&cluster| totals.weights[cluster] != 0);
-    let mut largest: BinaryHeap<(u32, std::cmp::Reverse<usize>)> =
-        full.map(|cluster| (totals.counts[cluster], std::cmp::Reverse(cluster))).collect();
+/// the points. Equal sizes: the lower number. A cluster becomes no more clusters than it has points that differ: equal points always
+/// go to one centroid. `more_than` says whether a cluster has more than so many. Returns how many were filled; with fewer than two
+/// points that differ in every cluster left there is nothing to split. O(clusters + empty · (log(clusters) + dim)), but for `more_than`.
+pub(super) fn split_empty(
+    centroids: &mut [f32],
+    dim: usize,
+    totals: &Totals,
+    nudge: Nudge,
+    spherical: bool,
+    mut more_than: impl FnMut(usize, usize) -> bool,
+) -> usize {
+    let empty: Vec<usize> = (0..totals.weights.len()).filter(|&cluster| totals.weights[cluster] == 0.0).collect();
+    let full = (0..totals.weights.len()).filter(|&cluster| totals.weights[cluster] != 0.0);
+    let mut largest: BinaryHeap<(u32, Reverse<usize>)> =
+        full.map(|cluster| (totals.counts[cluster], Reverse(cluster))).collect();
+    // The cluster that has the points of each, and how many such it has become.
+    let mut whole: Vec<usize> = (0..totals.weights.len()).collect();
+    let mut pieces = vec![1; totals.weights.len()];
     let mut filled = 0;
-    for cluster in empty() {
-        let Some((count, from)) = largest.pop().filter(|&(count, _)| count > 1) else { break };
+    for cluster in empty {
+        let next = loop {
+            match largest.pop().filter(|&(count, _)| count > 1) {
+                Some((_, Reverse(from))) if !more_than(whole[from], pieces[whole[from]]) => {}
+                next => break next,
+            }
+        };
+        let Some((count, Reverse(from))) = next else { break };
+        whole[cluster] = whole[from];
+        pieces[whole[from]] += 1;
         let (given, kept) = (count / 2, count - count / 2);
-        largest.extend([(kept, from), (given, std::cmp::Reverse(cluster))]);
-        let source = centroids[from.0 * dim..][..dim].to_vec();
-        let peak = source.iter().fold(0.0f32, |peak, x| peak.max(x.abs()));
-        let nudge = NUDGE * if peak > 0.0 { peak } else { greatest };
-        for (target, sign) in [(from.0, 1.0), (cluster, -1.0)] {
+        largest.extend([(kept, Reverse(from)), (given, Reverse(cluster))]);
+        let source = centroids[from * dim..][..dim].to_vec();
+        let nudge = nudge.of(&source);
+        for (target, sign) in [(from, 1.0), (cluster, -1.0)] {
             let to = &mut centroids[target * dim..][..dim];
             for (j, (to, x)) in to.iter_mut().zip(&source).enumerate() {
                 let sign = if j % 2 == 0 { sign } else { -sign };
@@ -44,19 +80,62 @@ pub(super) fn split_empty(centroids: &mut [f32], dim: usize, totals: &Totals, gr
     filled
 }
 
+/// How many points of a cluster differ, looked up as far as it is asked for.
+pub(super) struct Distinct<'a, T: Element> {
+    points: Points<'a, T>,
+    labels: &'a [u32],
+    /// Of each cluster asked for: points up to here were looked at, and these differ.
+    clusters: HashMap<usize, (usize, HashSet<Vec<u32>>)>,
+}
+
+impl<'a, T: Element> Distinct<'a, T> {
+    pub(super) fn new(points: Points<'a, T>, labels: &'a [u32]) -> Self {
+        Self { points, labels, clusters: HashMap::new() }
+    }
+
+    /// Whether more than `number` points of `cluster` differ, those without weight left out. O(points + dim · points of the cluster) for
+    /// all calls about a cluster; two that differ are mostly the first two.
+    pub(super) fn more_than(&mut self, cluster: usize, number: usize) -> bool {
+        let (looked_at, found) = self.clusters.entry(cluster).or_default();
+        while found.len() <= number {
+            let here = self.labels[*looked_at..].iter().position(|&label| label as usize == cluster);
+            let Some(point) = here.map(|at| at + *looked_at) else {
+                *looked_at = self.labels.len();
+                return false;
+            };
+            *looked_at = point + 1;
+            if self.points.weights.is_none_or(|weights| weights[point] > 0.0) {
+                // −0 is 0.
+                found.insert(self.points.row(point).iter().map(|x| (x.to_f32() + 0.0).to_bits()).collect());
+            }
+        }
+        true
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn totals(counts: &[u32]) -> Totals {
-        Totals { counts: counts.to_vec(), weights: counts.iter().map(|&c| i64::from(c)).collect(), ..Totals::default() }
+        Totals { counts: counts.to_vec(), weights: counts.iter().map(|&c| f64::from(c)).collect(), ..Totals::default() }
     }
 
     #[test]
     fn the_largest_is_split_and_then_its_halves_count() {
         let mut centroids = [1.0, -2.0, 4.0, 8.0, 9.0, 9.0, 9.0, 9.0];
         // Cluster 0 of 10 is split into 5 and 5, then cluster 1 of 6.
-        assert_eq!(split_empty(&mut centroids, 2, &totals(&[10, 6, 0, 0]), 1.0, false), 2);
+        assert_eq!(
+            split_empty(
+                &mut centroids,
+                2,
+                &totals(&[10, 6, 0, 0]),
+                Nudge { greatest: 1.0, most: f32::MAX },
+                false,
+                |_, _| true
+            ),
+            2
+        );
         let (near, far) = (2.0 / 1024.0, 8.0 / 1024.0);
         assert_eq!(
             centroids,
@@ -67,14 +146,71 @@ mod tests {
     #[test]
     fn single_points_are_not_split_and_nothing_leaves_the_range() {
         let mut centroids = [5.0, 6.0, 7.0];
-        assert_eq!(split_empty(&mut centroids, 1, &totals(&[1, 0, 1]), 1.0, false), 0);
+        assert_eq!(
+            split_empty(
+                &mut centroids,
+                1,
+                &totals(&[1, 0, 1]),
+                Nudge { greatest: 1.0, most: f32::MAX },
+                false,
+                |_, _| true
+            ),
+            0
+        );
         assert_eq!(centroids, [5.0, 6.0, 7.0]);
         let mut centroids = [f32::MAX, 0.0];
-        assert_eq!(split_empty(&mut centroids, 1, &totals(&[2, 0]), f32::MAX, false), 1);
+        assert_eq!(
+            split_empty(
+                &mut centroids,
+                1,
+                &totals(&[2, 0]),
+                Nudge { greatest: f32::MAX, most: f32::MAX },
+                false,
+                |_, _| true
+            ),
+            1
+        );
         assert!(centroids[0].is_finite() && centroids[1] < centroids[0]);
         // A centroid of zeros.
         let mut centroids = [0.0, 0.0];
-        assert_eq!(split_empty(&mut centroids, 1, &totals(&[2, 0]), 2.0, false), 1);
+        assert_eq!(
+            split_empty(&mut centroids, 1, &totals(&[2, 0]), Nudge { greatest: 2.0, most: f32::MAX }, false, |_, _| {
+                true
+            }),
+            1
+        );
         assert_eq!(centroids, [2.0 / 1024.0, -2.0 / 1024.0]);
+    }
+
+    #[test]
+    fn a_cluster_has_no_more_parts_than_points_that_differ() {
+        // The largest has two that differ, the next one, the third as many as points.
+        let differ = [2, 1, 100, 0, 0, 0];
+        let mut centroids = [10.0, 20.0, 30.0, 0.0, 0.0, 0.0];
+        let more_than = |cluster: usize, number: usize| differ[cluster] > number;
+        let nudge = Nudge { greatest: 1.0, most: f32::MAX };
+        assert_eq!(split_empty(&mut centroids, 1, &totals(&[50, 40, 10, 0, 0, 0]), nudge, false, more_than), 3);
+        assert!(centroids[0] > 10.0 && centroids[1] == 20.0 && centroids[3] < 10.0, "{centroids:?}");
+        assert!([2, 4, 5].iter().all(|&at| (centroids[at] - 30.0).abs() < 0.1), "{centroids:?}");
+
+        let rows = [1.0f32, -0.0, 1.0, 0.0, 1.0, 5.0, 2.0, 0.0];
+        let points = Points { rows: &rows, dim: 1, weights: None, squares: &[] };
+        let labels = [0, 1, 0, 1, 0, 1, 0, 1];
+        let mut distinct = Distinct::new(points, &labels);
+        // 1, 1, 1, 2 and −0, 0, 5, 0.
+        assert_eq!([1, 2].map(|number| distinct.more_than(0, number)), [true, false]);
+        assert_eq!([1, 2, 1].map(|number| distinct.more_than(1, number)), [true, false, true]);
+        assert!(!distinct.more_than(2, 0));
+        let weights = [1.0, 1.0, 1.0, 1.0, 1.0, 0.0, 1.0, 1.0];
+        assert!(!Distinct::new(Points { weights: Some(&weights), ..points }, &labels).more_than(1, 1));
+    }
+
+    #[test]
+    fn halves_stay_where_the_points_are() {
+        // A component a million times the others' spread.
+        let mut centroids = [1e6, 1.0, 0.0, 0.0];
+        let nudge = Nudge { greatest: 1e6, most: 2.0 };
+        assert_eq!(split_empty(&mut centroids, 2, &totals(&[5, 0]), nudge, false, |_, _| true), 1);
+        assert_eq!(centroids, [1e6 + 0.125, 1.0 - 0.125, 1e6 - 0.125, 1.0 + 0.125]);
     }
 }

@@ -2,13 +2,13 @@
 //!
 //! ```text
 //! order the points by cluster (counting sort)
-//! for each 1024 points of that order, in parallel:
-//!     for each run of points of one cluster:  add round(x · w · 2^s) into i64 accumulators
+//! for each 1024 points of that order, in parallel, and each level of the scale:
+//!     for each run of points of one cluster:  add round(x · w · 2^s) into i64 accumulators, where the level takes x · w
 //!                                             add those atomically to the cluster's sums
 //! ```
 //!
 //! Integer sums do not depend on their order, so neither threads nor atomics can change a bit. Next to sums of its own for
-//! every thread, this takes clusters · d · 8 bytes once, however many threads there are.
+//! every thread, this takes clusters · d · 8 bytes a level once, however many threads there are.
 //!
 //! w · x · 2^s is exact in f64 (48 bits of product; [`Scale`] keeps 2^s where nothing leaves f64's normal range), so there is one
 //! rounding. [`Scale`] keeps it within 2^50 as well: adding 1.5 · 2^52 rounds to nearest, ties to even, and leaves the integer in
@@ -18,7 +18,8 @@ use std::sync::atomic::{AtomicI64, Ordering};
 
 use rayon::prelude::*;
 
-use super::worker::{Scale, Totals};
+use super::scale::{Level, Scale, power_of_two};
+use super::worker::Totals;
 use crate::cpu::exact::{self, Term};
 use crate::cpu::simd::{self, Isa};
 use crate::cpu::{canonical_square, convert};
@@ -33,12 +34,14 @@ const ROUND: f64 = 6_755_399_441_055_744.0;
 
 /// Sums over the points of each cluster that one worker has: step 2 for a part of the points.
 ///
-/// One array of words, as devices have them side by side and send them in one go: component sums as i64, row by row of `stride`; weights
-/// as i64; counts as u32.
+/// One array of words, as devices have them side by side and send them in one go: component sums as i64, level by level, row by row of
+/// `stride`; weights as i64, level by level; counts as u32.
 #[derive(Debug, Default)]
 pub(crate) struct PartialSums {
     /// All of it.
     pub(crate) words: Vec<u64>,
+    /// Rows of sums of a level.
+    pub(crate) clusters: usize,
     /// Components from one row of sums to the next.
     pub(crate) stride: usize,
     /// The word where weights start; without weights they are the counts, and this is `None`.
@@ -48,16 +51,26 @@ pub(crate) struct PartialSums {
 }
 
 impl PartialSums {
-    fn row(&self, cluster: usize) -> &[i64] {
-        &bytemuck::cast_slice(&self.words)[cluster * self.stride..][..self.stride]
+    fn row(&self, level: usize, cluster: usize) -> &[i64] {
+        &bytemuck::cast_slice(&self.words)[(level * self.clusters + cluster) * self.stride..][..self.stride]
     }
 
     fn count(&self, cluster: usize) -> u32 {
         bytemuck::cast_slice(&self.words[self.counts..])[cluster]
     }
 
-    fn weight(&self, cluster: usize) -> i64 {
-        self.weights.map_or(i64::from(self.count(cluster)), |start| self.words[start + cluster] as i64)
+    fn weight(&self, level: usize, cluster: usize) -> i64 {
+        match self.weights {
+            Some(start) => self.words[start + level * self.clusters + cluster] as i64,
+            // Points without weights weigh 1, of the first level.
+            None => {
+                if level == 0 {
+                    i64::from(self.count(cluster))
+                } else {
+                    0
+                }
+            }
+        }
     }
 }
 
@@ -67,9 +80,9 @@ pub(super) struct Sums {
     isa: Isa,
     dim: usize,
     scale: Scale,
-    /// S, clusters × dim.
+    /// S of each level, clusters × dim.
     sums: Vec<AtomicI64>,
-    /// W, scaled by 2^t.
+    /// W of each level, scaled by 2^t.
     weights: Vec<i64>,
     counts: Vec<u32>,
     /// Points in the order of their clusters.
@@ -83,8 +96,8 @@ impl Sums {
             isa: Isa::detect(),
             dim,
             scale,
-            sums: std::iter::repeat_with(AtomicI64::default).take(clusters * dim).collect(),
-            weights: vec![0; clusters],
+            sums: std::iter::repeat_with(AtomicI64::default).take(scale.count() * clusters * dim).collect(),
+            weights: vec![0; scale.count() * clusters],
             counts: vec![0; clusters],
             order: Vec::new(),
         }
@@ -94,58 +107,77 @@ impl Sums {
     pub(super) fn add_up<T: Element>(&mut self, rows: &[T], weights: Option<&[f32]>, labels: &[u32]) {
         self.counts.fill(0);
         labels.iter().for_each(|&label| self.counts[label as usize] += 1);
-        match weights {
-            None => self.weights.iter_mut().zip(&self.counts).for_each(|(sum, &count)| *sum = i64::from(count)),
-            Some(weights) => {
-                self.weights.fill(0);
-                let factor = power_of_two(self.scale.weight);
-                for (&label, &weight) in labels.iter().zip(weights) {
-                    self.weights[label as usize] += round(f64::from(weight) * factor);
-                }
-            }
-        }
+        self.add_weights(weights, labels);
         self.sort(labels);
         self.sums.par_iter_mut().with_min_len(RUN).for_each(|sum| *sum.get_mut() = 0);
-        let component = power_of_two(self.scale.component);
-        self.order.par_chunks(RUN).for_each_init(
-            || (vec![0i64; self.dim], vec![0.0f32; self.dim]),
-            |(acc, narrow), points| {
-                for run in points.chunk_by(|&a, &b| labels[a as usize] == labels[b as usize]) {
-                    acc.fill(0);
-                    for (at, &point) in run.iter().enumerate() {
-                        if let Some(&later) = run.get(at + PREFETCH) {
-                            simd::prefetch(row(rows, self.dim, later));
+        let one_level = self.scale.count() == 1;
+        for (level, sums) in
+            self.scale.levels().map(|(level, _)| level).zip(self.sums.chunks(self.counts.len() * self.dim))
+        {
+            let component = power_of_two(level.exponent);
+            self.order.par_chunks(RUN).for_each_init(
+                || (vec![0i64; self.dim], vec![0.0f32; self.dim]),
+                |(acc, narrow), points| {
+                    for run in points.chunk_by(|&a, &b| labels[a as usize] == labels[b as usize]) {
+                        acc.fill(0);
+                        for (at, &point) in run.iter().enumerate() {
+                            if let Some(&later) = run.get(at + PREFETCH) {
+                                simd::prefetch(row(rows, self.dim, later));
+                            }
+                            let row = row(rows, self.dim, point);
+                            let row: &[f32] = if T::TYPE == ElementType::F32 {
+                                bytemuck::cast_slice(row)
+                            } else {
+                                convert(row, narrow);
+                                narrow
+                            };
+                            let weight = weights.map_or(1.0, |weights| f64::from(weights[point as usize]));
+                            if one_level {
+                                add(self.isa, acc, row, weight * component);
+                            } else {
+                                add_level(acc, row, weight, level);
+                            }
                         }
-                        let row = row(rows, self.dim, point);
-                        let row: &[f32] = if T::TYPE == ElementType::F32 {
-                            bytemuck::cast_slice(row)
-                        } else {
-                            convert(row, narrow);
-                            narrow
-                        };
-                        let factor = weights.map_or(1.0, |weights| f64::from(weights[point as usize])) * component;
-                        add(self.isa, acc, row, factor);
+                        let cluster = labels[run[0] as usize] as usize;
+                        for (sum, &part) in sums[cluster * self.dim..].iter().zip(acc.iter()) {
+                            sum.fetch_add(part, Ordering::Relaxed);
+                        }
                     }
-                    let cluster = labels[run[0] as usize] as usize;
-                    for (sum, &part) in self.sums[cluster * self.dim..].iter().zip(acc.iter()) {
-                        sum.fetch_add(part, Ordering::Relaxed);
-                    }
-                }
-            },
-        );
+                },
+            );
+        }
     }
 
-    /// The sums of all points, of which each of `parts` has some. O(parts · clusters · dim).
+    /// W of each level.
+    fn add_weights(&mut self, weights: Option<&[f32]>, labels: &[u32]) {
+        self.weights.fill(0);
+        let Some(weights) = weights else {
+            self.weights.iter_mut().zip(&self.counts).for_each(|(sum, &count)| *sum = i64::from(count));
+            return;
+        };
+        for ((_, level), sums) in self.scale.levels().zip(self.weights.chunks_mut(self.counts.len())) {
+            let factor = power_of_two(level.exponent);
+            for (&label, &weight) in labels.iter().zip(weights).filter(|&(_, &weight)| level.takes(weight.into())) {
+                sums[label as usize] += round(f64::from(weight) * factor);
+            }
+        }
+    }
+
+    /// The sums of all points, of which each of `parts` has some. O(parts · levels · clusters · dim).
     pub(super) fn take(&mut self, parts: Vec<&PartialSums>) {
-        let clusters = self.sums.par_chunks_mut(self.dim).zip(&mut self.weights).zip(&mut self.counts).enumerate();
-        clusters.with_min_len(64).for_each(|(cluster, ((sums, weight), count))| {
+        let clusters = self.counts.len();
+        let rows = self.sums.par_chunks_mut(self.dim).zip(&mut self.weights).enumerate();
+        rows.with_min_len(64).for_each(|(row, (sums, weight))| {
+            let (level, cluster) = (row / clusters, row % clusters);
             sums.iter_mut().for_each(|sum| *sum.get_mut() = 0);
             for part in &parts {
-                sums.iter_mut().zip(part.row(cluster)).for_each(|(sum, part)| *sum.get_mut() += part);
+                sums.iter_mut().zip(part.row(level, cluster)).for_each(|(sum, part)| *sum.get_mut() += part);
             }
-            *weight = parts.iter().map(|part| part.weight(cluster)).sum();
-            *count = parts.iter().map(|part| part.count(cluster)).sum();
+            *weight = parts.iter().map(|part| part.weight(level, cluster)).sum();
         });
+        for (cluster, count) in self.counts.iter_mut().enumerate() {
+            *count = parts.iter().map(|part| part.count(cluster)).sum();
+        }
     }
 
     /// What the last [`Self::add_up`] found, for somebody else to take.
@@ -153,9 +185,10 @@ impl Sums {
         let clusters = self.counts.len();
         *to = PartialSums {
             words: std::mem::take(&mut to.words),
+            clusters,
             stride: self.dim,
             weights: Some(self.sums.len()),
-            counts: self.sums.len() + clusters,
+            counts: self.sums.len() + self.weights.len(),
         };
         to.words.clear();
         to.words.extend(self.sums.iter().map(|sum| sum.load(Ordering::Relaxed) as u64));
@@ -185,36 +218,47 @@ impl Sums {
 
     /// What the last [`Self::add_up`] found, against the centroids it was made with. O(clusters · dim).
     pub(super) fn totals(&self, centroids: &[f32], totals: &mut Totals) {
+        let [units, weight_units] = self.scale.units();
         totals.counts.clone_from(&self.counts);
-        totals.weights.clone_from(&self.weights);
-        let unit = power_of_two(-self.scale.component);
-        let both = |(sums, centroid): (&[AtomicI64], &[f32])| {
-            let sums: Vec<f64> = sums.iter().map(|sum| sum.load(Ordering::Relaxed) as f64 * unit).collect();
+        totals.weights = (0..self.counts.len()).map(|cluster| self.weight(cluster, &weight_units)).collect();
+        let both = |(cluster, centroid): (usize, &[f32])| {
+            let sums: Vec<f64> = (0..self.dim).map(|j| self.sum(cluster, j, &units)).collect();
             let product = exact::sum(self.isa, Term::Product, &sums, centroid);
             (product, canonical_square(self.isa, centroid))
         };
-        let clusters = self.sums.par_chunks(self.dim).zip(centroids.par_chunks(self.dim));
+        let clusters = centroids.par_chunks(self.dim).enumerate();
         clusters.with_min_len(64).map(both).unzip_into_vecs(&mut totals.products, &mut totals.norms);
     }
 
     /// Step 3: replaces the centroids of clusters with weight by their means. O(clusters · dim).
     pub(super) fn means(&self, spherical: bool, centroids: &mut [f32]) {
-        let (unit, weight_unit) = (power_of_two(-self.scale.component), power_of_two(-self.scale.weight));
-        self.sums
-            .par_chunks(self.dim)
-            .zip(centroids.par_chunks_mut(self.dim))
-            .zip(&self.weights)
-            .with_min_len(64)
-            .filter(|(_, weight)| **weight != 0)
-            .for_each(|((sums, centroid), &weight)| {
-                let weight = weight as f64 * weight_unit;
-                for (component, sum) in centroid.iter_mut().zip(sums) {
-                    *component = (sum.load(Ordering::Relaxed) as f64 * unit / weight) as f32;
-                }
-                if spherical {
-                    normalise(self.isa, centroid);
-                }
-            });
+        let [units, weight_units] = self.scale.units();
+        centroids.par_chunks_mut(self.dim).enumerate().with_min_len(64).for_each(|(cluster, centroid)| {
+            let weight = self.weight(cluster, &weight_units);
+            if weight == 0.0 {
+                return;
+            }
+            for (j, component) in centroid.iter_mut().enumerate() {
+                *component = (self.sum(cluster, j, &units) / weight) as f32;
+            }
+            if spherical {
+                normalise(self.isa, centroid);
+            }
+        });
+    }
+
+    /// S of a component of a cluster, from the smallest level to the largest.
+    fn sum(&self, cluster: usize, component: usize, units: &[f64]) -> f64 {
+        let sum = |level: usize| {
+            self.sums[(level * self.counts.len() + cluster) * self.dim + component].load(Ordering::Relaxed)
+        };
+        units.iter().enumerate().rev().fold(0.0, |total, (level, unit)| total + sum(level) as f64 * unit)
+    }
+
+    /// W of a cluster, likewise.
+    fn weight(&self, cluster: usize, units: &[f64]) -> f64 {
+        let weight = |level: usize| self.weights[level * self.counts.len() + cluster];
+        units.iter().enumerate().rev().fold(0.0, |total, (level, unit)| total + weight(level) as f64 * unit)
     }
 }
 
@@ -231,9 +275,15 @@ fn row<T>(rows: &[T], dim: usize, point: u32) -> &[T] {
     &rows[point as usize * dim..][..dim]
 }
 
-/// 2^exponent, for exponents of normal numbers.
-fn power_of_two(exponent: i32) -> f64 {
-    2f64.powi(exponent)
+/// acc += round(x · weight · 2^s) where the level takes x · weight.
+fn add_level(acc: &mut [i64], row: &[f32], weight: f64, level: Level) {
+    let factor = power_of_two(level.exponent);
+    for (acc, &x) in acc.iter_mut().zip(row) {
+        let product = f64::from(x) * weight;
+        if level.takes(product) {
+            *acc += round(product * factor);
+        }
+    }
 }
 
 /// acc += round(x · factor).

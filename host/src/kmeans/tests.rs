@@ -44,3 +44,135 @@ fn watchers_see_every_iteration() {
     assert_eq!(found.sizes.iter().sum::<u32>(), 120);
     assert_eq!((found.labels, found.device), (None, Device::Cpu.into()));
 }
+
+/// Points of eight components around each of `groups` centres, which lie in ±64; the points of a group lie within 1 of each other.
+fn groups(points: usize, groups: usize) -> Vec<f32> {
+    let mut random = Random::new(41);
+    let centres: Vec<f32> = (0..groups * 8).map(|_| (random.unit() * 128.0 - 64.0) as f32).collect();
+    let row = |point: usize| centres[point % groups * 8..][..8].iter();
+    (0..points).flat_map(row).map(|centre| centre + random.unit() as f32).collect()
+}
+
+/// Σ‖x − nearest centroid‖² over all rows but `without`, in f64 and by looking at every pair.
+fn plain_objective(rows: &[f32], centroids: &[f32], without: &[usize]) -> f64 {
+    let distance =
+        |x: &[f32], c: &[f32]| x.iter().zip(c).map(|(&x, &c)| (f64::from(x) - f64::from(c)).powi(2)).sum::<f64>();
+    let nearest = |x: &[f32]| centroids.chunks(8).map(|c| distance(x, c)).fold(f64::INFINITY, f64::min);
+    let kept = rows.chunks(8).enumerate().filter(|(row, _)| !without.contains(row));
+    kept.map(|(_, x)| nearest(x)).sum()
+}
+
+/// What training on these devices gives.
+fn trained(settings: &KMeans, rows: &[f32], weights: Option<&[f32]>, devices: &[Device]) -> Clustering {
+    let placement = Placement::new(devices.to_vec(), 1).unwrap();
+    let found = settings.clone().device(placement).train_watched(rows, 8, weights, &mut |_| {}).unwrap();
+    Clustering { device: Device::Cpu.into(), ..found }
+}
+
+/// The same training on the CPU and on the emulator.
+fn on_each_device(settings: &KMeans, rows: &[f32], weights: Option<&[f32]>) -> Clustering {
+    let [found, emulated] = [Device::Cpu, Device::Emulator].map(|device| trained(settings, rows, weights, &[device]));
+    assert_eq!(found, emulated, "emulator");
+    found
+}
+
+#[test]
+fn parts_of_far_vectors_add_up_to_the_bits_of_the_whole() {
+    let mut rows = groups(2300, 4);
+    (rows[100], rows[9001], rows[18003]) = (1e16, -1e16, f32::MAX);
+    let mut weights: Vec<f32> = (0..2300).map(|i| 1.0 + (i % 3) as f32).collect();
+    weights[5] = 1e20;
+    let settings = KMeans::new(5).iterations(2).labels(true);
+    for weights in [None, Some(&weights[..])] {
+        let whole = on_each_device(&settings, &rows, weights);
+        for devices in [[Device::Cpu, Device::Emulator], [Device::Emulator; 2]] {
+            assert_eq!(trained(&settings, &rows, weights, &devices), whole, "{devices:?}");
+        }
+    }
+}
+
+#[test]
+fn far_vectors_leave_the_clusters_of_the_others_alone() {
+    let rows = groups(600, 12);
+    let settings = KMeans::new(16).iterations(6).labels(true);
+    let ordinary = trained(&settings, &rows, None, &[Device::Cpu]);
+    let best = plain_objective(&rows, &ordinary.centroids, &[]);
+    // Markers for "missing", and three in one data set.
+    for far in [vec![1e16f32], vec![-1e16], vec![f32::MAX], vec![1e30, -1e12, 1e20]] {
+        let mut marked = rows.clone();
+        let places: Vec<usize> = (0..far.len()).map(|i| 277 + 100 * i).collect();
+        places.iter().zip(&far).for_each(|(place, &far)| marked[place * 8 + 3] = far);
+        let found = on_each_device(&settings, &marked, None);
+        let empty = found.sizes.iter().filter(|&&size| size == 0).count();
+        assert!(empty <= 1, "{far:?}: {:?}", found.sizes);
+        // A cluster fewer for each far vector.
+        let rest = plain_objective(&marked, &found.centroids, &places);
+        let fewer = trained(&KMeans::new(16 - far.len()).iterations(6), &rows, None, &[Device::Cpu]);
+        let bound = best.max(plain_objective(&rows, &fewer.centroids, &[]));
+        assert!(rest < 1.5 * bound, "{far:?}: {rest}, without them {bound}; {:?}", found.sizes);
+    }
+}
+
+#[test]
+fn a_large_constant_component_changes_no_cluster() {
+    let rows = groups(600, 12);
+    let settings = KMeans::new(16).iterations(6).labels(true);
+    let mut flat = rows.clone();
+    flat.iter_mut().step_by(8).for_each(|x| *x = 0.0);
+    let expected = trained(&settings, &flat, None, &[Device::Cpu]);
+    for constant in [1e6f32, 1e16, -1e18] {
+        let mut offset = rows.clone();
+        offset.iter_mut().step_by(8).for_each(|x| *x = constant);
+        let found = on_each_device(&settings, &offset, None);
+        assert!(found.centroids.chunks(8).all(|c| c[0] == constant), "{constant}: {:?}", found.centroids);
+        let [best, here] =
+            [(&flat, &expected), (&offset, &found)].map(|(rows, found)| plain_objective(rows, &found.centroids, &[]));
+        assert!(here < 1.3 * best, "{constant}: {here}, without it {best}; {:?}", found.sizes);
+    }
+}
+
+#[test]
+fn one_heavy_point_leaves_the_weights_of_the_others() {
+    let rows = groups(600, 6);
+    let mut weights = vec![1.0f32; 600];
+    weights[300] = 1e16;
+    let found = on_each_device(&KMeans::new(6).iterations(6).start(Start::PlusPlus), &rows, Some(&weights));
+    // A point of each group is near a centroid, but for the group of the heavy point the mean of the points.
+    let rest = plain_objective(&rows, &found.centroids, &(0..600).filter(|i| i % 6 == 0).collect::<Vec<_>>());
+    assert!(rest < 600.0 * 8.0, "{rest}, {:?}", found.sizes);
+}
+
+#[test]
+fn equal_points_are_not_split() {
+    // Half of the points are one; the others lie in twelve groups.
+    let mut rows = groups(600, 12);
+    rows[..300 * 8].fill(3.0);
+    let found = on_each_device(&KMeans::new(14).iterations(6).labels(true), &rows, None);
+    // Empty clusters went to points that differ: the one, the groups, and at most one that is split.
+    let equal = found.centroids.chunks(8).filter(|c| c.iter().all(|x| (x - 3.0).abs() < 0.5)).count();
+    assert_eq!(equal, 1, "{:?}", found.sizes);
+    // Nothing to split at all: every empty cluster keeps its centroid.
+    let found = on_each_device(&KMeans::new(5).iterations(3).labels(true), &[7.0; 8 * 20], None);
+    assert_eq!(found.sizes, [20, 0, 0, 0, 0]);
+    assert_eq!(found.centroids, [7.0; 5 * 8]);
+}
+
+#[test]
+fn clusterings_that_are_none_are_refused_alike() {
+    let whole = KMeans::new(2).iterations(1).device(Device::Cpu).train(&[1.0f32, 2.0, 3.0, 4.0], 2).unwrap();
+    let assign = |clustering: &Clustering, rows: &[f32]| {
+        let [cpu, emulator] = [Device::Cpu, Device::Emulator].map(|device| clustering.assign(rows, device));
+        assert_eq!(format!("{cpu:?}"), format!("{emulator:?}"));
+        cpu
+    };
+    let without = Clustering { dim: 0, ..whole.clone() };
+    assert_eq!(without.clusters(), 0);
+    assert!(matches!(assign(&without, &[1.0, 2.0]), Err(Error::ZeroDimension)));
+    assert!(matches!(assign(&without, &[]), Err(Error::ZeroDimension)));
+    let empty = Clustering { centroids: Vec::new(), ..whole.clone() };
+    assert!(matches!(assign(&empty, &[1.0, 2.0]), Err(Error::ZeroClusters { .. })));
+    let ragged = Clustering { centroids: vec![1.0; 3], ..whole.clone() };
+    assert!(matches!(assign(&ragged, &[1.0, 2.0]), Err(Error::RaggedVectors { len: 3, dim: 2 })));
+    let unknown = Clustering { centroids: vec![1.0, 2.0, 3.0, f32::NAN], ..whole };
+    assert!(matches!(assign(&unknown, &[1.0, 2.0]), Err(Error::NotFinite { row: 1, column: 1, .. })));
+}

@@ -7,13 +7,16 @@
 //!    components as f32: smallest squared L2, or for [`Assign::InnerProduct`] the largest inner product.
 //! 2. q(i, j) = round(w_i · x_ij · 2^s) as i64, where product and scaling are f64, rounding is to nearest, ties to even; and
 //!    the weight w_i as round(w_i · 2^t). Sums over the points of a cluster are exact integer sums, so their order does not
-//!    matter and every device gets the same bits. Without weights w_i = 1 and t = 0. [`Scale`] chooses s and t so that no sum
-//!    of n points leaves i64.
-//! 3. A new centroid is f32((S_j · 2^-s) / (W · 2^-t)), both in f64; a cluster without weight keeps its centroid. For spherical
+//!    matter and every device gets the same bits. Without weights w_i = 1 and t = 0. [`Scale`](super::scale::Scale) chooses s and t so
+//!    that no sum of n points leaves i64. Where one s would round too many numbers to nothing it has several levels: each
+//!    w_i · x_ij is rounded in the level that takes its magnitude, and each level has a sum of its own.
+//! 3. A new centroid is f32((S_j · 2^-s) / (W · 2^-t)), both in f64, where S_j · 2^-s is added up over levels, from the smallest
+//!    s's level, the last, to the first; a cluster without weight keeps its centroid. For spherical
 //!    k-means the centroid is then divided by its canonical norm (f64, rounded to f32 at the end); a zero stays zero.
 //! 4. The objective of the iteration, of the centroids that the points were assigned with: Σ over clusters, in ascending order, of
 //!    W‖c‖² − 2⟨c, S⟩, plus Σ w‖x‖² (squared L2; the last from the canonical f64 sums, added up in ascending order of points), or
-//!    Σ ⟨c, S⟩ (inner product). All in f64; ‖c‖² and ⟨c, S⟩ in the canonical order of [`crate::metric`] steps 2 to 5.
+//!    Σ ⟨c, S⟩ (inner product). All in f64; ‖c‖² and ⟨c, S⟩ in the canonical order of [`crate::metric`] steps 2 to 5. With several
+//!    levels, what the additions round off is added up as well and added at the end: far points would swallow the others.
 
 use super::sums::PartialSums;
 use crate::Result;
@@ -27,42 +30,13 @@ pub(crate) enum Assign {
     InnerProduct,
 }
 
-/// The powers of two of the definition.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Scale {
-    /// s: components are multiplied by 2^s.
-    pub component: i32,
-    /// t: weights are multiplied by 2^t.
-    pub weight: i32,
-}
-
-impl Scale {
-    /// The scale for `points` points whose largest |w·x| is `greatest` and largest weight `greatest_weight` (1 without weights:
-    /// then t = 0). |q| · points < 2^62, and |q| <= 2^50: adding 1.5 · 2^52 in f64 then rounds to an integer.
-    pub fn new(points: usize, greatest: f64, greatest_weight: Option<f64>) -> Scale {
-        let room = (61 - (usize::BITS - points.leading_zeros()) as i32).min(50);
-        Scale {
-            component: room - exponent(greatest),
-            weight: greatest_weight.map_or(0, |weight| room - exponent(weight)),
-        }
-    }
-}
-
-/// e with |value| < 2^e; small for zero.
-fn exponent(value: f64) -> i32 {
-    // Field of the exponent; subnormals and zero count as the smallest normal number.
-    let field = (value.to_bits() >> 52 & 0x7ff).max(1) as i32;
-    // The product of two f32 that are not zero lies in [2^-298, 2^256): so 2^s and all that is scaled by it stay normal f64.
-    (field - 1022).clamp(-300, 300)
-}
-
 /// What an assignment found out about each cluster.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Totals {
     /// Points of each cluster.
     pub counts: Vec<u32>,
-    /// W of each cluster, scaled by 2^t.
-    pub weights: Vec<i64>,
+    /// W of each cluster, unscaled.
+    pub weights: Vec<f64>,
     /// ⟨c, S⟩ of each cluster, unscaled, by the definition.
     pub products: Vec<f64>,
     /// ‖c‖² of each centroid that the points were assigned with, by the definition.

@@ -3,10 +3,20 @@
 
 use rayon::prelude::*;
 
+use crate::cpu::simd::Isa;
+
 /// Steps after which [`polar`] gives up; 10 are usual, and more only for nearly singular matrices.
 const STEPS: usize = 60;
-/// Rows from which an elimination step is worth several threads.
-const PARALLEL_ROWS: usize = 256;
+/// Rows of one column's elimination that are worth a task.
+const PARALLEL_ROWS: usize = 512;
+/// Steps of an elimination that are done together.
+const PANEL: usize = 64;
+/// Rows of a task.
+const ROWS: usize = 16;
+/// Columns of the pivot rows that stay in a cache while the rows of a task pass: 32 KiB.
+const COLUMNS: usize = 64;
+/// Entries of a row that stay in registers: eight of AVX-512.
+const REGISTERS: usize = 64;
 
 /// The orthogonal factor U of a = U·H, H symmetric positive semidefinite: the orthogonal matrix that maximises tr(Uᵀa). `None`
 /// where `a` is singular to working precision.
@@ -45,45 +55,165 @@ fn norm(a: &[f64]) -> f64 {
 }
 
 /// The inverse by Gauss-Jordan elimination in place with partial pivoting; `None` where a pivot is 0 or not a number.
+///
+/// ```text
+/// for each block of PANEL steps:
+///     the block's columns of all rows:   the steps one by one, with pivoting; the multipliers are kept
+///     the block's pivot rows:            the steps one by one, in the other columns
+///     all other rows, other columns:     entry −= multiplier · pivot row, step by step, a tile of columns at a time
+/// ```
+/// Every entry meets the steps in ascending order, as without blocks, so the blocks and the threads change no bit. What they change: a step
+/// reads and writes PANEL columns instead of the matrix, which for n = 2048 does not fit a cache.
 fn inverse(a: &[f64], n: usize) -> Option<Vec<f64>> {
     let mut a = a.to_vec();
     let mut swaps = Vec::with_capacity(n);
-    let mut pivot_row = vec![0.0; n];
-    for step in 0..n {
-        let size = |row: &usize| a[row * n + step].abs();
-        let pivot = (step..n).max_by(|p, q| size(p).total_cmp(&size(q)))?;
-        if pivot != step {
-            let (upper, lower) = a.split_at_mut(pivot * n);
-            upper[step * n..][..n].swap_with_slice(&mut lower[..n]);
+    for first in (0..n).step_by(PANEL) {
+        let width = PANEL.min(n - first);
+        // Of each row and step: the multiplier; of the pivot row itself what it is multiplied by.
+        let mut multipliers = vec![0.0; n * width];
+        for step in 0..width {
+            swaps.push(eliminate_column(&mut a, n, first, step, width, &mut multipliers)?);
         }
-        swaps.push(pivot);
-        let row = &mut a[step * n..][..n];
-        let factor = 1.0 / row[step];
-        if !factor.is_finite() {
-            return None;
-        }
-        row[step] = 1.0;
-        row.iter_mut().for_each(|value| *value *= factor);
-        pivot_row.copy_from_slice(row);
-        let eliminate = |(number, row): (usize, &mut [f64])| {
-            if number != step {
-                let factor = std::mem::take(&mut row[step]);
-                row.iter_mut().zip(&pivot_row).for_each(|(value, pivot)| *value -= factor * pivot);
-            }
-        };
-        if n < PARALLEL_ROWS {
-            a.chunks_exact_mut(n).enumerate().for_each(eliminate);
-        } else {
-            a.par_chunks_exact_mut(n).with_min_len(32).enumerate().for_each(eliminate);
-        }
+        eliminate_rest(&mut a, n, first, width, &multipliers);
     }
     // Rows were swapped on the way in: columns are swapped back, last first.
-    for (step, &pivot) in swaps.iter().enumerate().rev() {
-        if pivot != step {
-            a.chunks_exact_mut(n).for_each(|row| row.swap(step, pivot));
+    a.par_chunks_exact_mut(n).with_min_len(32).for_each(|row| {
+        for (step, &pivot) in swaps.iter().enumerate().rev() {
+            row.swap(step, pivot);
+        }
+    });
+    Some(a)
+}
+
+/// Step `first` + `step` in the columns from `first` to `first` + `width`. Swaps whole rows, and returns which one came to the step's place.
+fn eliminate_column(
+    a: &mut [f64],
+    n: usize,
+    first: usize,
+    step: usize,
+    width: usize,
+    multipliers: &mut [f64],
+) -> Option<usize> {
+    let here = first + step;
+    let size = |row: &usize| a[row * n + here].abs();
+    let pivot = (here..n).max_by(|p, q| size(p).total_cmp(&size(q)))?;
+    if pivot != here {
+        let (upper, lower) = a.split_at_mut(pivot * n);
+        upper[here * n..][..n].swap_with_slice(&mut lower[..n]);
+        let (upper, lower) = multipliers.split_at_mut(pivot * width);
+        upper[here * width..][..width].swap_with_slice(&mut lower[..width]);
+    }
+    let row = &mut a[here * n + first..][..width];
+    let factor = 1.0 / row[step];
+    if !factor.is_finite() {
+        return None;
+    }
+    row[step] = 1.0;
+    row.iter_mut().for_each(|value| *value *= factor);
+    let mut pivot_row = [0.0; PANEL];
+    pivot_row[..width].copy_from_slice(row);
+    let rows = a.par_chunks_exact_mut(n).zip(multipliers.par_chunks_exact_mut(width)).enumerate();
+    rows.with_min_len(PARALLEL_ROWS).for_each(|(number, (row, multipliers))| {
+        if number == here {
+            multipliers[step] = factor;
+            return;
+        }
+        let row = &mut row[first..first + width];
+        multipliers[step] = std::mem::take(&mut row[step]);
+        row.iter_mut().zip(&pivot_row).for_each(|(value, pivot)| *value -= multipliers[step] * pivot);
+    });
+    Some(pivot)
+}
+
+/// The steps from `first` to `first` + `width` in all other columns, with the multipliers of [`eliminate_column`].
+fn eliminate_rest(a: &mut [f64], n: usize, first: usize, width: usize, multipliers: &[f64]) {
+    // The pivot rows as they are when their steps come, and then as they end.
+    let mut pivots = vec![0.0; width * n];
+    let block = &mut a[first * n..][..width * n];
+    let outside = |row: &mut [f64], values: &[f64], change: &dyn Fn(&mut f64, f64)| {
+        row[..first].iter_mut().zip(values).for_each(|(to, &value)| change(to, value));
+        let rest = row[first + width..].iter_mut().zip(&values[first + width..]);
+        rest.for_each(|(to, &value)| change(to, value));
+    };
+    for step in 0..width {
+        let factor = multipliers[(first + step) * width + step];
+        let pivot = &mut pivots[step * n..][..n];
+        pivot.iter_mut().zip(&block[step * n..]).for_each(|(to, value)| *to = value * factor);
+        for (number, row) in block.chunks_exact_mut(n).enumerate() {
+            if number == step {
+                outside(row, pivot, &|to, value| *to = value);
+            } else {
+                let multiplier = multipliers[(first + number) * width + step];
+                outside(row, pivot, &|to, value| *to -= multiplier * value);
+            }
         }
     }
-    Some(a)
+    let isa = Isa::detect();
+    let rows = a.par_chunks_mut(ROWS * n).zip(multipliers.par_chunks(ROWS * width)).enumerate();
+    rows.for_each(|(number, (rows, multipliers))| {
+        for columns in [0..first, first + width..n] {
+            for start in columns.clone().step_by(COLUMNS) {
+                let tile = start..(start + COLUMNS).min(columns.end);
+                for (at, (row, multipliers)) in
+                    rows.chunks_exact_mut(n).zip(multipliers.chunks_exact(width)).enumerate()
+                {
+                    if !(first..first + width).contains(&(number * ROWS + at)) {
+                        subtract(isa, &mut row[tile.clone()], multipliers, &pivots[tile.start..], n);
+                    }
+                }
+            }
+        }
+    });
+}
+
+/// row −= multiplier · the row of `pivots` (rows of `stride`), one multiplier after the other.
+fn subtract(isa: Isa, row: &mut [f64], multipliers: &[f64], pivots: &[f64], stride: usize) {
+    match isa {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: `isa` comes from `Isa::detect`, so the processor has the instructions.
+        Isa::Avx512 => unsafe { subtract_avx512(row, multipliers, pivots, stride) },
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: as above.
+        Isa::Avx2 => unsafe { subtract_avx2(row, multipliers, pivots, stride) },
+        Isa::Portable => subtract_portable(row, multipliers, pivots, stride),
+    }
+}
+
+/// # Safety
+/// The processor has AVX-512F.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f")]
+unsafe fn subtract_avx512(row: &mut [f64], multipliers: &[f64], pivots: &[f64], stride: usize) {
+    subtract_portable(row, multipliers, pivots, stride);
+}
+
+/// # Safety
+/// The processor has AVX2.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2")]
+unsafe fn subtract_avx2(row: &mut [f64], multipliers: &[f64], pivots: &[f64], stride: usize) {
+    subtract_portable(row, multipliers, pivots, stride);
+}
+
+/// For the compiler to vectorise: entries that stay in registers while the multipliers pass.
+#[inline(always)]
+fn subtract_portable(row: &mut [f64], multipliers: &[f64], pivots: &[f64], stride: usize) {
+    let mut chunks = row.chunks_exact_mut(REGISTERS);
+    let mut at = 0;
+    for chunk in &mut chunks {
+        let mut values = [0.0; REGISTERS];
+        values.copy_from_slice(chunk);
+        for (step, multiplier) in multipliers.iter().enumerate() {
+            let pivot = &pivots[step * stride + at..][..REGISTERS];
+            values.iter_mut().zip(pivot).for_each(|(value, pivot)| *value -= multiplier * pivot);
+        }
+        chunk.copy_from_slice(&values);
+        at += REGISTERS;
+    }
+    for (at, value) in (at..).zip(chunks.into_remainder()) {
+        let steps = multipliers.iter().enumerate();
+        *value = steps.fold(*value, |value, (step, multiplier)| value - multiplier * pivots[step * stride + at]);
+    }
 }
 
 #[cfg(test)]
@@ -112,7 +242,7 @@ mod tests {
 
     #[test]
     fn inverses_invert() {
-        for n in [1, 2, 3, 17, 64, 300] {
+        for n in [1, 2, 3, 17, 31, 32, 33, 64, 65, 100, 300] {
             let a = random(n, n as u64);
             let inverse = inverse(&a, n).unwrap();
             assert!(away_from_identity(&product(&a, &inverse, n), n) < 1e-9, "{n}");
@@ -123,6 +253,54 @@ mod tests {
         assert!(away_from_identity(&product(&permutation, &inverse_permutation, 3), 3) < 1e-15);
         assert!(inverse(&[1.0, 2.0, 2.0, 4.0], 2).is_none());
         assert!(inverse(&[f64::NAN], 1).is_none());
+    }
+
+    /// Gauss-Jordan elimination step by step over the whole matrix.
+    fn plain_inverse(a: &[f64], n: usize) -> Vec<f64> {
+        let mut rows: Vec<Vec<f64>> = a.chunks(n).map(<[f64]>::to_vec).collect();
+        let mut swaps = Vec::new();
+        for step in 0..n {
+            let mut pivot = step;
+            for row in step..n {
+                if rows[row][step].abs() >= rows[pivot][step].abs() {
+                    pivot = row;
+                }
+            }
+            rows.swap(step, pivot);
+            swaps.push((step, pivot));
+            let factor = 1.0 / rows[step][step];
+            rows[step][step] = 1.0;
+            rows[step].iter_mut().for_each(|value| *value *= factor);
+            let pivot = rows[step].clone();
+            for row in (0..n).filter(|&row| row != step) {
+                let factor = std::mem::replace(&mut rows[row][step], 0.0);
+                rows[row].iter_mut().zip(&pivot).for_each(|(value, pivot)| *value -= factor * pivot);
+            }
+        }
+        for &(a, b) in swaps.iter().rev() {
+            rows.iter_mut().for_each(|row| row.swap(a, b));
+        }
+        rows.concat()
+    }
+
+    #[test]
+    fn blocks_and_threads_change_no_bit_of_an_inverse() {
+        for n in [1, 2, 5, 63, 64, 65, 130, 200] {
+            let a = random(n, 50 + n as u64);
+            let expected: Vec<u64> = plain_inverse(&a, n).iter().map(|value| value.to_bits()).collect();
+            for threads in [1, 3] {
+                let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+                let found = pool.install(|| inverse(&a, n)).unwrap();
+                assert_eq!(found.iter().map(|value| value.to_bits()).collect::<Vec<_>>(), expected, "{n}, {threads}");
+            }
+        }
+        for isa in Isa::all() {
+            let (row, multipliers, pivots) = (random(12, 1), random(3, 2), random(36, 3));
+            let [mut expected, mut found] = [row.clone(), row];
+            subtract_portable(&mut expected, &multipliers, &pivots, 144);
+            subtract(isa, &mut found, &multipliers, &pivots, 144);
+            assert_eq!(expected, found, "{isa:?}");
+        }
     }
 
     #[test]

@@ -46,6 +46,10 @@ const POINTS: usize = 64;
 const FIRST_ITERATIONS: usize = 5;
 /// Largest deviation from orthogonality that a matrix from outside may have.
 const TOLERANCE: f64 = 1e-4;
+/// Vectors of random signs that such a matrix is tried with.
+const TRIALS: usize = 32;
+/// Vectors that one task rotates: the matrix passes once for all of them.
+const ROTATED: usize = 16;
 
 /// Where the alternation stands.
 struct State {
@@ -186,7 +190,9 @@ impl Rotation {
         Self::new(dim, (0..dim * dim).map(|i| if i / dim == i % dim { 1.0 } else { 0.0 }).collect())
     }
 
-    /// A rotation of this matrix: dim × dim, row-major, orthogonal to 10⁻⁴. O(dim³).
+    /// A rotation of this matrix: dim × dim, row-major, no entry of R·Rᵀ − I above 10⁻⁴ in magnitude. Such an entry is missed with a
+    /// probability of 2⁻³² at most. O(dim²) for a matrix that is orthogonal to 10⁻⁴ / dim, as learned ones mostly are to more;
+    /// otherwise O(dim³).
     ///
     /// # Errors
     /// [`Error::ZeroDimension`], [`Error::NotOrthogonal`], [`Error::NotFinite`].
@@ -200,8 +206,37 @@ impl Rotation {
         }
         check_vectors(&matrix, dim)?;
         let rotation = Self::new(dim, matrix);
+        // Trials cost 2 · TRIALS · dim², all inner products dim³ / 2.
+        if dim > 4 * TRIALS && rotation.passes_trials() {
+            return Ok(rotation);
+        }
         let error = rotation.orthogonality_error();
         if error > TOLERANCE { Err(Error::NotOrthogonal { dim, len, error }) } else { Ok(rotation) }
+    }
+
+    /// Whether R·Rᵀ·v − v has no component above [`TOLERANCE`] for each of [`TRIALS`] vectors v of random signs (Freivalds 1977). If an
+    /// entry (i, j) of E = R·Rᵀ − I is above it, a trial fails with a probability of at least one half: of the two values that
+    /// component i of E·v has for the two signs of v_j, which differ by twice the entry, one is as large as the entry. A matrix whose
+    /// entries are all below may fail. O(TRIALS · dim²).
+    fn passes_trials(&self) -> bool {
+        let mut random = Random::new(0x0172_0a11);
+        let sign = |bits: u64, trial: usize| if bits >> trial & 1 == 0 { 1.0 } else { -1.0 };
+        let signs: Vec<[f64; TRIALS]> =
+            (0..self.dim).map(|_| random.bits()).map(|bits| std::array::from_fn(|trial| sign(bits, trial))).collect();
+        let times = |matrix: &[f32], vectors: &[[f64; TRIALS]]| -> Vec<[f64; TRIALS]> {
+            let row = |row: &[f32]| {
+                let mut sums = [0.0; TRIALS];
+                for (&x, vector) in row.iter().zip(vectors) {
+                    sums.iter_mut().zip(vector).for_each(|(sum, v)| *sum += f64::from(x) * v);
+                }
+                sums
+            };
+            matrix.par_chunks_exact(self.dim).map(row).collect()
+        };
+        let products = times(&self.matrix, &times(&self.transposed, &signs));
+        let deviations =
+            products.iter().flatten().zip(signs.iter().flatten()).map(|(product, sign)| (product - sign).abs());
+        deviations.fold(0.0, f64::max) <= TOLERANCE
     }
 
     /// Components of a vector.
@@ -260,15 +295,65 @@ fn error(x: &[f32], y: &[f32]) -> f64 {
 fn products(matrix: &[f32], rows: &[f32], dim: usize) -> Vec<f32> {
     let isa = Isa::detect();
     let mut out = vec![0.0; rows.len()];
-    out.par_chunks_exact_mut(dim).zip(rows.par_chunks_exact(dim)).with_min_len(16).for_each_init(
+    out.par_chunks_mut(ROTATED * dim).zip(rows.par_chunks(ROTATED * dim)).for_each_init(
         Vec::new,
-        |x, (out, row)| {
-            x.clear();
-            x.extend(row.iter().map(|&x| f64::from(x)));
-            for (out, y) in out.iter_mut().zip(matrix.chunks_exact(dim)) {
-                *out = exact::sum(isa, Term::Product, x, y) as f32 + 0.0;
+        |wide, (out, rows)| {
+            wide.clear();
+            wide.extend(rows.iter().map(|&x| f64::from(x)));
+            for (column, y) in matrix.chunks_exact(dim).enumerate() {
+                for (x, out) in wide.chunks_exact(dim).zip(out.chunks_exact_mut(dim)) {
+                    out[column] = exact::sum(isa, Term::Product, x, y) as f32 + 0.0;
+                }
             }
         },
     );
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A rotation of 200 components that nothing is wrong with.
+    fn rotation() -> Rotation {
+        let mut random = Random::new(5);
+        let noise: Vec<f64> = (0..200 * 200).map(|_| random.unit() - 0.5).collect();
+        Rotation::rounded(200, &polar(&noise, 200).unwrap())
+    }
+
+    #[test]
+    fn trials_pass_what_is_orthogonal_and_nothing_that_is_damaged() {
+        let whole = rotation();
+        assert!(whole.passes_trials());
+        assert_eq!(Rotation::from_matrix(200, whole.matrix.clone()).unwrap(), whole);
+        // One number changed, a component of any size, by little or much.
+        for (at, to) in [(0, 0.0), (777, 1.0), (39_999, -0.5), (20_100, whole.matrix[20_100] + 2e-3)] {
+            let mut matrix = whole.matrix.clone();
+            matrix[at] = to;
+            let damaged = Rotation::new(200, matrix.clone());
+            assert!(damaged.orthogonality_error() > TOLERANCE && !damaged.passes_trials(), "{at}, {to}");
+            assert!(matches!(Rotation::from_matrix(200, matrix), Err(Error::NotOrthogonal { .. })), "{at}, {to}");
+        }
+        let damaged = |change: &dyn Fn(usize, f32) -> f32| {
+            let matrix = whole.matrix.iter().enumerate().map(|(at, &x)| change(at, x)).collect();
+            assert!(!Rotation::new(200, matrix).passes_trials());
+        };
+        damaged(&|at, x| if at / 200 == 30 { 0.0 } else { x });
+        damaged(&|at, x| if at / 200 == 30 { whole.matrix[at + 200] } else { x });
+        damaged(&|_, x| 1.001 * x);
+        // The transposed matrix is orthogonal too.
+        assert!(Rotation::new(200, whole.transposed.clone()).passes_trials());
+    }
+
+    #[test]
+    fn what_trials_leave_open_all_products_decide() {
+        // Every inner product of two rows is 0.8 of the tolerance, with one sign: (I + a·1·1ᵀ)·R with 2a = 0.8 of it.
+        let whole = rotation();
+        let sum = |column: usize| (0..200).map(|row| f64::from(whole.matrix[row * 200 + column])).sum::<f64>();
+        let entry = |at: usize| (f64::from(whole.matrix[at]) + 0.4 * TOLERANCE * sum(at % 200)) as f32;
+        let leaning = Rotation::new(200, (0..200 * 200).map(entry).collect());
+        let error = leaning.orthogonality_error();
+        assert!(error > 0.5 * TOLERANCE && error <= TOLERANCE && !leaning.passes_trials(), "{error}");
+        assert_eq!(Rotation::from_matrix(200, leaning.matrix.clone()).unwrap(), leaning);
+    }
 }
