@@ -21,8 +21,8 @@
 //! overflow:    the point joins the queue of `unbounded` points           // canonical distances to all: `settle_all`
 //! ```
 //!
-//! Where f32 could leave its range (norms beyond 10¹⁹, a product of scales that is no normal number) the bound proves
-//! nothing, and the point is unbounded at once. So labels equal the definition for any input; hostile input costs time
+//! Where the bound of a point against the greatest norm and residual of all centroids is infinite ([`crate::filter`], *The bound*) it
+//! proves nothing, and the point is unbounded at once. So labels equal the definition for any input; adversarial input costs time
 //! only.
 //!
 //! An upper bound of any centroid will do for a start. In an iteration of k-means the best at hand is that of the
@@ -63,15 +63,12 @@ use crate::entry::key_of;
 use crate::filter::{Bounds, QueryTerms};
 pub use crate::nearest_lists::LIST;
 use crate::nearest_lists::{LISTS_BYTES, Lists};
-use crate::prepare::{METRIC_L2, scale_of};
+use crate::prepare::{product_factor, scale_of};
 pub use crate::tile::{CHUNK, GROUPS_RING, RESIDENT_CHUNKS, THREADS, TILE_ROWS, WARPS_RING};
 use crate::tile::{
     CHUNK_TILE_BYTES, ChunkCopy, Groups, LEAST_SHARED_BYTES, Product, ROWS_AT_ONCE, Ring, Warps, entry_of, part_offset,
     wait_for_stage,
 };
-
-/// A sum of norms from which the arithmetic of bounds, or the canonical distance itself, could leave the range of f32.
-pub(crate) const FARTHEST: f32 = 1e19;
 
 /// Columns of a lane, in pairs, whose values it keeps while it goes from row to row.
 const FEW_COLUMNS: usize = 4;
@@ -169,9 +166,9 @@ unsafe fn assign<P: Product<ROWS, COLUMNS>, const ROWS: usize, const COLUMNS: us
         };
         let point_tile = points.wrapping_add(first_point as usize * stride as usize);
 
-        let scale = (1.0 / scale_of(metric, f32::from_bits(global::load_nc(point_greatest))))
-            * (1.0 / scale_of(metric, f32::from_bits(global::load_nc(centroid_greatest))));
-        let scale = if metric == METRIC_L2 { -2.0 * scale } else { -scale };
+        let point_scale = scale_of(metric, f32::from_bits(global::load_nc(point_greatest)));
+        let centroid_scale = scale_of(metric, f32::from_bits(global::load_nc(centroid_greatest)));
+        let scale = product_factor(metric, point_scale, centroid_scale);
 
         // Rows past the last point take no candidates, nor do points without a bound: those count as overflown from the
         // start.
@@ -183,8 +180,10 @@ unsafe fn assign<P: Product<ROWS, COLUMNS>, const ROWS: usize, const COLUMNS: us
                 x.norm = global::load_nc(point_norms.wrapping_add(point));
                 x.residual = global::load_nc(point_residuals.wrapping_add(point));
             }
-            let bounded = x.norm + global::load_nc(set_bounds) < FARTHEST && scale.is_normal();
-            let terms = QueryTerms::new(metric, stride, x);
+            let all =
+                Bounds { norm: global::load_nc(set_bounds), residual: global::load_nc(set_bounds.wrapping_add(1)) };
+            let terms = QueryTerms::new(metric, stride, x).with_factor(scale);
+            let bounded = terms.error(metric, all) < f32::INFINITY;
             let start = if exists && bounded { f32::INFINITY } else { f32::NEG_INFINITY };
             let [a, b, c] = [terms.per_norm.to_bits(), terms.per_residual.to_bits(), terms.own.to_bits()];
             lists.states.add(thread).store(global::U32x4([a, b, c, key_of(start)]));
@@ -503,8 +502,8 @@ macro_rules! define_kernels {
     ($($(#[$doc:meta])* $name:ident ($($bound:tt)*): $product:ty, $rows:literal, $columns:literal, $resident:literal;)*) => {$(
         $(#[$doc])*
         ///
-        /// `points` and `centroids` are f16 copies of `stride` components a row (a multiple of 64; the resident kernel
-        /// takes at most [`RESIDENT_CHUNKS`] · 64), padded to whole tiles of 128 rows; the other inputs are what
+        /// `points` and `centroids` are f16 copies of `stride` components a row (a multiple of 64, at most
+        /// [`MOST_COMPONENTS`](crate::filter::MOST_COMPONENTS); the resident kernel takes at most [`RESIDENT_CHUNKS`] · 64), padded to whole tiles of 128 rows; the other inputs are what
         /// [`crate::prepare`] wrote for them, with tile norms and set bounds of the centroids. `centroid_numbers` are their
         /// values, norms and residuals: three arrays of whole tiles, one after the other.
         ///
@@ -542,7 +541,7 @@ macro_rules! define_kernels {
 define_kernels! {
     /// Finds the nearest centroid of each point. Points resident.
     assign_resident (): Warps, 4, 4, true;
-    /// [`assign_resident`] for any dimension: points are streamed with the centroids.
+    /// [`assign_resident`] for every dimension that has a bound: points are streamed with the centroids.
     assign_streamed (): Warps, 4, 4, false;
     /// [`assign_resident`] by warpgroups.
     assign_resident_sm90 (, arch = "sm_90a"): Groups, 1, 16, true;

@@ -41,11 +41,11 @@ use cuda_std::warp::FULL_MASK;
 use cuda_std::{async_copy, global, kernel, mma, shared, thread, unroll, warp};
 
 use crate::NO_ROW;
-use crate::assign::{FARTHEST, queue_place};
+use crate::assign::queue_place;
 use crate::entry::{key_of, pack, payload, value_of};
 use crate::filter::{Bounds, QueryTerms};
 use crate::nearest_lists::LIST;
-use crate::prepare::{METRIC_L2, scale_of};
+use crate::prepare::{product_factor, scale_of};
 use crate::tile::CHUNK;
 
 /// Warps of a block.
@@ -194,10 +194,10 @@ unsafe fn assign_few<const PARTS: usize>(
         let values_at = rows_at.add(columns * row_bytes).cast::<f32>();
         let (norms_at, residuals_at) = (values_at.add(columns), values_at.add(2 * columns));
 
-        let scale = (1.0 / scale_of(metric, f32::from_bits(global::load_nc(point_greatest))))
-            * (1.0 / scale_of(metric, f32::from_bits(global::load_nc(centroid_greatest))));
-        let scale = if metric == METRIC_L2 { -2.0 * scale } else { -scale };
-        let farthest = global::load_nc(set_bounds);
+        let point_scale = scale_of(metric, f32::from_bits(global::load_nc(point_greatest)));
+        let centroid_scale = scale_of(metric, f32::from_bits(global::load_nc(centroid_greatest)));
+        let scale = product_factor(metric, point_scale, centroid_scale);
+        let all = Bounds { norm: global::load_nc(set_bounds), residual: global::load_nc(set_bounds.wrapping_add(1)) };
 
         let mut piece = thread;
         while piece < columns * row_bytes / 16 {
@@ -231,10 +231,10 @@ unsafe fn assign_few<const PARTS: usize>(
             let point = point.min(point_count - 1) as usize;
             let norm = global::load_nc(point_norms.wrapping_add(point));
             let residual = global::load_nc(point_residuals.wrapping_add(point));
-            let mut terms = QueryTerms::new(metric, stride, Bounds { norm, residual });
+            let mut terms = QueryTerms::new(metric, stride, Bounds { norm, residual }).with_factor(scale);
             // The rounding of low, where it comes from the product.
             terms.per_norm += 4.0 * QueryTerms::UNIT * norm;
-            (terms, norm)
+            terms
         };
 
         let warps = thread::grid_dim_x() * WARPS;
@@ -252,7 +252,7 @@ unsafe fn assign_few<const PARTS: usize>(
                     unroll::<PARTS>(|part| {
                         x[i][half][part] = global::load_nc(from.wrapping_add(32 * part).cast::<global::U32x4>()).0
                     });
-                    let (terms, _) = terms_of(row);
+                    let terms = terms_of(row);
                     (per_norm[i][half], per_residual[i][half]) = (-terms.per_norm, -terms.per_residual);
                 })
             });
@@ -312,8 +312,8 @@ unsafe fn assign_few<const PARTS: usize>(
 
             let point = first + 16 * (t & 1) + 8 * (t >> 1) + g;
             let exists = point < point_count;
-            let (terms, norm) = terms_of(point);
-            let bounded = norm + farthest < FARTHEST && scale.is_normal();
+            let terms = terms_of(point);
+            let bounded = terms.error(metric, all) < f32::INFINITY;
             let (nearest, other) = (payload(found.first), payload(found.second));
             let [first_low, second_low] = [found.first, found.second].map(|entry| value_of(crate::entry::key(entry)));
             // A point without a bound may have been given any number.

@@ -9,7 +9,8 @@ use cuda_std::{atomic, global, kernel, math, thread, unroll, warp};
 
 use crate::NO_ROW;
 use crate::codes::{Codes, Operands};
-use crate::prepare::{METRIC_L2, raise, round_up, scale_of};
+use crate::filter::Bounds;
+use crate::prepare::{METRIC_L2, raise, scale_of};
 
 /// Warps in a block of these kernels.
 pub const WARPS_PER_BLOCK: u32 = 4;
@@ -177,8 +178,10 @@ pub unsafe fn measure_codes(
                 0.0
             };
             global::store(values.wrapping_add(row as usize), value);
-            raise(bounds, round_up(math::sqrt_f64(own.max(of_operand))));
-            raise(bounds.wrapping_add(1), round_up(math::sqrt_f64(lost)));
+            // A decoded component beyond f32 is infinite, and so are the bounds then.
+            let Bounds { norm, residual } = Bounds::of_squares(own.max(of_operand), lost);
+            raise(bounds, norm);
+            raise(bounds.wrapping_add(1), residual);
         }
     }
 }

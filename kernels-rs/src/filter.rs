@@ -26,10 +26,28 @@
 //! by at most 2⁻²³ of the largest magnitude involved, and with at most 18 of them for 16 components the sum by less than
 //! d·2⁻²²·‖x̂‖·‖ŷ‖ =: γ‖x̂‖‖ŷ‖. Rounding of ‖y‖², of the score and of the limit, and that of the canonical distance to f32,
 //! are covered by 2⁻²⁰(‖x‖² + ‖y‖²) (inner products: 2⁻²⁰‖x‖‖y‖). [`QueryTerms`] adds these up with the greatest norm and
-//! residual of the tile: one number a query and tile. A NaN or infinite bound (components near f32's limits) keeps all.
+//! residual of the tile: one number a query and tile.
 //!
-//! One factor takes a product of copies to one of vectors: a power of two, that of both scales. With components of about
-//! 10⁻¹⁸ on either side, or 10²³, it is 0 or infinite in f32, although some scores are not: then every bound is infinite.
+//! *Dimension.* The size of a partial sum grows with its own error, so the first-order bound γ is not enough for every d. With
+//! a = 18/16·d·2⁻²³, the relative error of d/16 steps, the sum errs by at most a/(1 − a): below γ = d·2⁻²² as long as a ≤ 7/16, up to 3.2
+//! million components. Beyond [`MOST_COMPONENTS`] = 2²¹ γ is infinite.
+//!
+//! *Overflow.* Scores, limits and canonical distances are below (‖x‖ + ‖y‖)² in size, and their bounds not much above. Where either norm is
+//! 2⁶² or more ([`FARTHEST`]) that may leave the range of f32: a value ‖y‖² may be infinite, a score infinite or NaN, and two distances that
+//! differ may both be +∞, a tie that the lower row wins. Such a norm becomes +∞ where it is measured ([`Bounds::of_squares`]), and with it
+//! every bound that it is part of. All others are finite, and so are all scores: (2⁶² + 2⁶²)² is 2¹²⁶.
+//!
+//! *Underflow.* Norms and residuals are never below 2⁻¹²⁶ ([`round_up`](crate::prepare::round_up)), so the factors of E that a norm of any size
+//! multiplies are normal numbers: γ‖x‖ and 2⁻²⁰‖x‖ round by at most 2⁻¹⁵⁰ each where they are subnormal or 0, and the residual beside them
+//! has 2⁻¹²⁶ to spare. What else may be subnormal, or vanish, errs by 2⁻¹⁵⁰ a rounding and is multiplied by nothing any more (‖y‖², scores,
+//! limits, canonical distances, 2⁻²⁰‖x‖²): 10⁻³⁵ covers all of them.
+//!
+//! *Scales.* One factor takes a product of copies to one of vectors: a power of two, that of both scales. With components of about
+//! 10⁻¹⁸ on either side, or 10²³, it is 0 or infinite in f32, although some scores are not: then every bound is infinite. A subnormal power
+//! of two is exact.
+//!
+//! An infinite bound keeps all: v − E ≤ limit is evaluated as not (v > limit + E), which holds for E = +∞ whatever the limit and v are, NaN
+//! included; v + E is then +∞ or NaN, which k-selection has last. NaN occurs with an infinite bound only.
 //!
 //! # How it maps to the machine
 //! 1. A block owns 128 queries and walks over tiles of 128 base rows; 8 warps, by one of the products of [`crate::tile`].
@@ -59,11 +77,11 @@
 //! 32 pairs of a row instead of eight 3.61; three groups of 64 queries that a fourth feeds by bulk copies and barriers in memory, which do
 //! not wait for each other, 3.36 (2.31 with nothing kept).
 
-use cuda_std::math::{min_f32, mul_add_f32};
+use cuda_std::math::{min_f32, mul_add_f32, sqrt_f64};
 use cuda_std::warp::FULL_MASK;
 use cuda_std::{async_copy, atomic, global, kernel, shared, thread, unroll, warp};
 
-use crate::prepare::{METRIC_L2, product_factor, scale_of};
+use crate::prepare::{METRIC_L2, product_factor, round_up, scale_of};
 pub use crate::tile::{CHUNK, GROUPS_RING, RESIDENT_CHUNKS, THREADS, TILE_ROWS, WARPS_RING};
 use crate::tile::{
     CHUNK_TILE_BYTES, ChunkCopy, Groups, LEAST_SHARED_BYTES, Product, Ring, Warps, entry_of, wait_for_stage,
@@ -92,13 +110,34 @@ pub const fn shared_bytes(ring: Ring, chunks: u32) -> u32 {
 const _: () =
     assert!(shared_bytes(WARPS_RING, 2) <= LEAST_SHARED_BYTES && shared_bytes(WARPS_RING, 3) <= LEAST_SHARED_BYTES);
 
-/// The norms of one side of a pair: `norm` ≥ ‖v‖ and ‖v̂‖, `residual` ≥ ‖v − v̂‖.
+/// Components of a copy up to which the bound is proved (module documentation, *Dimension*); half of the 3.2 million that it would be true
+/// for, and the same as the CPU's. Offsets inside a tile of rows also fit 32 bits up to here: with 2²⁵ components they would not.
+pub const MOST_COMPONENTS: u32 = 1 << 21;
+const _: () = assert!(TILE_ROWS.checked_mul(MOST_COMPONENTS).is_some());
+
+/// 2⁶²: norms from here on have no finite bound (module documentation, *Overflow*).
+pub const FARTHEST: f32 = (1u64 << 62) as f32;
+
+/// The norms of one side of a pair: `norm` ≥ ‖v‖ and ‖v̂‖, `residual` ≥ ‖v − v̂‖. Each lies in 2⁻¹²⁶ .. [`FARTHEST`], or is +∞.
 #[derive(Clone, Copy)]
 pub struct Bounds {
     /// Upper bound of the vector's and its copy's norm.
     pub norm: f32,
     /// Upper bound of the norm of what the copy lost.
     pub residual: f32,
+}
+
+impl Bounds {
+    /// The bounds of a vector v of which `greatest` is the larger of ‖v‖² and ‖v̂‖², and `lost` is ‖v − v̂‖².
+    #[inline(always)]
+    pub fn of_squares(greatest: f64, lost: f64) -> Bounds {
+        let bound = |square: f64| {
+            let root = round_up(sqrt_f64(square));
+            // False for NaN.
+            if root < FARTHEST { root } else { f32::INFINITY }
+        };
+        Bounds { norm: bound(greatest), residual: bound(lost) }
+    }
 }
 
 /// E of the module documentation as a function of the base's side: E = per_norm · norm + per_residual · residual + own +
@@ -113,13 +152,13 @@ pub struct QueryTerms {
 impl QueryTerms {
     /// Covers rounding; also of the bound itself, upwards.
     pub(crate) const UNIT: f32 = 1.0 / 1_048_576.0;
-    /// Below this, f32 products of norms may round to zero.
+    /// Covers what subnormal results lose (module documentation, *Underflow*).
     const TINY: f32 = 1e-35;
 
     /// The terms of a query, for copies of `padded` components.
     #[inline(always)]
     pub fn new(metric: u32, padded: u32, x: Bounds) -> QueryTerms {
-        let gamma = (padded + 16) as f32 * (1.0 / 4_194_304.0);
+        let gamma = if padded <= MOST_COMPONENTS { (padded + 16) as f32 * (1.0 / 4_194_304.0) } else { f32::INFINITY };
         let per_norm = x.residual + gamma * x.norm;
         let up = 1.0 + Self::UNIT;
         if metric == METRIC_L2 {
@@ -463,8 +502,8 @@ macro_rules! define_kernels {
     ($($(#[$doc:meta])* $name:ident ($($bound:tt)*): $product:ty, $rows:literal, $columns:literal, $resident:literal, $dense:literal;)*) => {$(
         $(#[$doc])*
         ///
-        /// `queries` and `base` are f16 copies of `stride` components a row (a multiple of 64; the resident kernels take at
-        /// most [`RESIDENT_CHUNKS`] · 64), padded to whole tiles of 128 rows; the other inputs are what
+        /// `queries` and `base` are f16 copies of `stride` components a row (a multiple of 64, at most [`MOST_COMPONENTS`]; the resident
+        /// kernels take at most [`RESIDENT_CHUNKS`] · 64), padded to whole tiles of 128 rows; the other inputs are what
         /// [`crate::prepare`] wrote for them. The launch visits `tiles` tiles as [`tile_number`] says.
         ///
         /// Grid: (ceil(query_count / 128), any share of the tiles), blocks of 256 threads, [`shared_bytes`] of dynamic shared
@@ -496,14 +535,14 @@ define_kernels! {
     /// Writes upper bounds u: visited tile t, row r of it, goes to column 128·t + r of row `query` of `out_values` (row-major,
     /// `out_stride` ≥ 128 · tiles, even). `limits`, `out_rows` and `counts` are not used. Queries resident.
     filter_dense_resident (min_blocks = 2): Warps, 4, 4, true, true;
-    /// [`filter_dense_resident`] for any dimension: queries are streamed with the base. (Two blocks an SM would spill a
+    /// [`filter_dense_resident`] for every dimension that has a bound: queries are streamed with the base. (Two blocks an SM would spill a
     /// register; this pass sees the sample only.)
     filter_dense_streamed (min_blocks = 1): Warps, 4, 4, false, true;
     /// Appends (u, row) to the list of each query whose lower bound is at most `limits[query]`: entry p goes
     /// to place query · out_stride + p of `out_values` and `out_rows` if p < out_stride, and `counts[query]` counts all of
     /// them, also those that found no place. Queries resident.
     filter_append_resident (min_blocks = 2): Warps, 4, 4, true, false;
-    /// [`filter_append_resident`] for any dimension: queries are streamed with the base.
+    /// [`filter_append_resident`] for every dimension that has a bound: queries are streamed with the base.
     filter_append_streamed (min_blocks = 2): Warps, 4, 4, false, false;
     /// [`filter_dense_resident`] by warpgroups.
     filter_dense_resident_sm90 (min_blocks = 2, arch = "sm_90a"): Groups, 1, 16, true, true;
@@ -513,4 +552,91 @@ define_kernels! {
     filter_append_resident_sm90 (min_blocks = 2, arch = "sm_90a"): Groups, 1, 16, true, false;
     /// [`filter_append_streamed`] by warpgroups.
     filter_append_streamed_sm90 (min_blocks = 2, arch = "sm_90a"): Groups, 1, 16, false, false;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::prepare::METRIC_INNER_PRODUCT;
+
+    const LEAST: f32 = f32::MIN_POSITIVE;
+
+    #[test]
+    fn bounds_are_normal_numbers_below_the_farthest_or_infinite() {
+        for exponent in -300..270 {
+            for factor in [1.0, 1.1, 1.999] {
+                let root = factor * 2f64.powi(exponent);
+                let Bounds { norm, residual } = Bounds::of_squares(root * root, root * root);
+                assert_eq!(norm.to_bits(), residual.to_bits());
+                assert!(f64::from(norm) >= root && norm >= LEAST, "{root:e}: {norm:e}");
+                assert!(norm < FARTHEST || norm == f32::INFINITY, "{root:e}: {norm:e}");
+                assert_eq!(norm == f32::INFINITY, exponent >= 62, "{root:e}: {norm:e}");
+                assert!(
+                    norm == f32::INFINITY || f64::from(norm) <= root * (1.0 + 2e-6) + 1.2e-38,
+                    "{root:e}: {norm:e}"
+                );
+            }
+        }
+        let none = Bounds::of_squares(0.0, 0.0);
+        assert_eq!((none.norm, none.residual), (LEAST, LEAST));
+        for lost in [f64::INFINITY, f64::NAN] {
+            assert_eq!(Bounds::of_squares(1.0, lost).residual, f32::INFINITY);
+        }
+    }
+
+    /// E in f64, of norms as they are.
+    fn proved(metric: u32, padded: u32, x: Bounds, y: Bounds) -> f64 {
+        let [xn, xr, yn, yr] = [x.norm, x.residual, y.norm, y.residual].map(f64::from);
+        let product = (xr + f64::from(padded) * 2f64.powi(-22) * xn) * yn + xn * yr;
+        let unit = 2f64.powi(-20);
+        if metric == METRIC_L2 {
+            2.0 * product + unit * (xn * xn + yn * yn) + 1e-36
+        } else {
+            product + unit * xn * yn + 1e-36
+        }
+    }
+
+    #[test]
+    fn no_magnitude_makes_the_error_too_small() {
+        let magnitudes = || (-126..62).step_by(7).map(|exponent| 1.3 * 2f32.powi(exponent));
+        for metric in [METRIC_L2, METRIC_INNER_PRODUCT] {
+            for padded in [64, 1_024, MOST_COMPONENTS] {
+                for (x_norm, y_norm) in magnitudes().flat_map(|x| magnitudes().map(move |y| (x, y))) {
+                    for lost in [0.0, 1.0 / 4_096.0, 1.0] {
+                        let bounds = |norm: f32| Bounds { norm, residual: (lost * norm).max(LEAST) };
+                        let (x, y) = (bounds(x_norm), bounds(y_norm));
+                        let error = QueryTerms::new(metric, padded, x).error(metric, y);
+                        let least = proved(metric, padded, x, y);
+                        assert!(
+                            f64::from(error) >= least,
+                            "{metric}, {padded}, {x_norm:e}, {y_norm:e}: {error:e}, {least:e}"
+                        );
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn errors_are_infinite_and_never_nan_where_nothing_is_proved() {
+        let of = |norm: f32, residual: f32| Bounds { norm, residual };
+        let far = Bounds::of_squares(2f64.powi(124), 1.0);
+        let near = [of(LEAST, LEAST), of(1.0, LEAST), of(1e18, 1e15), of(1e18, f32::INFINITY), far];
+        for metric in [METRIC_L2, METRIC_INNER_PRODUCT] {
+            let error = |padded: u32, x: Bounds, y: Bounds| QueryTerms::new(metric, padded, x).error(metric, y);
+            for other in near {
+                assert_eq!(error(64, far, other), f32::INFINITY);
+                assert_eq!(error(64, other, far), f32::INFINITY);
+                assert_eq!(error(MOST_COMPONENTS + 64, of(1.0, LEAST), other), f32::INFINITY);
+                for factor in [0.0, -0.0, f32::INFINITY, f32::NEG_INFINITY, f32::NAN] {
+                    let terms = QueryTerms::new(metric, 64, of(1.0, LEAST)).with_factor(factor);
+                    assert_eq!(terms.error(metric, other), f32::INFINITY);
+                }
+            }
+            assert!(error(MOST_COMPONENTS, of(1.0, 0.1), of(1.0, 0.1)) < 2.0);
+            // The largest norms that have a bound leave room for scores and limits.
+            let largest = Bounds::of_squares(2f64.powi(123), 2f64.powi(100));
+            assert!(error(4_096, largest, largest) < 1e37);
+        }
+    }
 }

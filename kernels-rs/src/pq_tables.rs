@@ -35,7 +35,8 @@
 //! | query + list | P² + 2CP + 2QP | p² + 2Cp + 2Qp |
 //! | from scratch | (Q + C + P)² | (Q + C + p)² |
 //!
-//! Where S comes near f32's limit, sums may overflow: then the bound is +∞, and certifies nothing.
+//! Where S comes near f32's limit, sums may overflow, and where C + P does, c + p itself (S is small then if Q is): the bound is +∞, and
+//! certifies nothing.
 //!
 //! # Cost
 //! Tables of queries or lists: dim · 2^bits multiply-adds each, and M · 2^bits · 4 bytes written; a codeword's component is
@@ -247,8 +248,8 @@ pub unsafe fn table_bounds(
         // SAFETY: query < count.
         unsafe { global::store(scales.wrapping_add(query as usize), scale_of(METRIC_L2, round_up(of_one))) };
     }
-    // No partial sum exceeds `sum` and its error. A NaN is not below the limit either.
-    let bound = if sum + error < 1e38 { round_up(error + 1e-35) } else { f32::INFINITY };
+    // No partial sum exceeds `sum` and its error, no component c + p. A NaN is not below the limit either.
+    let bound = if sum + error < 1e38 && c + p < 1e38 { round_up(error + 1e-35) } else { f32::INFINITY };
     // SAFETY: query < count.
     unsafe { global::store(errors.wrapping_add(query as usize), bound) };
 }

@@ -9,9 +9,11 @@
 //! v = row − centre (squared L2), row (inner product), row / ‖row‖ (cosine), in f64
 //! scale = the power of two that puts the set's greatest |component| into [2^14, 2^15)
 //! copy = round_to_f16(v · scale)           // v̂ = copy / scale
-//! residual = ‖v − v̂‖, norm = max(‖v‖, ‖v̂‖), both in f64, stored as f32 rounded up
+//! residual = ‖v − v̂‖, norm = max(‖v‖, ‖v̂‖), both in f64, stored as f32 rounded up ([`Bounds::of_squares`])
 //! value = ‖v‖² (squared L2) or 0
 //! ```
+//!
+//! Neither sum leaves the range of f64: a component that is not 0 has a magnitude between 2^-285 (cosine, divided by a norm) and 2^129.
 //!
 //! One scale for a set keeps the filter's inner loop free of per-row factors, and f16 has 29 binades below the greatest
 //! component before it loses relative precision; whatever is lost (subnormals, zeros) is in the residual. f16 holds i8 and
@@ -57,10 +59,13 @@ pub fn product_factor(metric: u32, x_scale: f32, y_scale: f32) -> f32 {
     if metric == METRIC_L2 { -2.0 * factor } else { -factor }
 }
 
-/// f64 to f32, never below `value` (≥ 0) and at most 2^-20 above it, relatively.
+/// f64 to f32, never below `value` (≥ 0), and above it by at most 2^-20, relatively, and the least normal f32, 2^-126.
+///
+/// So the result is a normal number, also where `value` is 0: the conversion alone would round a subnormal result down. Of a value from
+/// 2^-101 on, the least normal number changes no bit.
 #[inline(always)]
 pub fn round_up(value: f64) -> f32 {
-    (value * (1.0 + 1.0 / 1_048_576.0)) as f32
+    (value * (1.0 + 1.0 / 1_048_576.0)) as f32 + f32::MIN_POSITIVE
 }
 
 /// Raises the float whose bits are at `place` to `value`; neither is negative. Reads first: nearly always that is all.
@@ -171,8 +176,7 @@ pub unsafe fn copy_row<E: Element>(
     let own = butterfly_sum(own);
     let of_copy = butterfly_sum(of_copy);
     let lost = butterfly_sum(lost);
-    let norm = round_up(math::sqrt_f64(own.max(of_copy)));
-    (own, Bounds { norm, residual: round_up(math::sqrt_f64(lost)) })
+    (own, Bounds::of_squares(own.max(of_copy), lost))
 }
 
 /// Body of the `greatest_*` kernels.

@@ -27,6 +27,8 @@ pub enum VectorData {
     FarClusters,
     /// 10¹⁸ to 10³⁰: squares leave f32.
     Huge,
+    /// Norms of 2⁶³ to 2⁷⁵, one power of two a case: squares leave f32, what a half-precision product loses does not.
+    Large,
     /// 10⁻¹⁸ to 10⁻⁴³: squares vanish in f32, components are subnormal.
     Tiny,
     /// Half of the vectors are zero.
@@ -141,6 +143,7 @@ const ALL_DATA: &[VectorData] = &[
     VectorData::AllEqual,
     VectorData::FarClusters,
     VectorData::Huge,
+    VectorData::Large,
     VectorData::Tiny,
     VectorData::Zeros,
     VectorData::Outlier,
@@ -193,7 +196,7 @@ pub fn search_cases() -> Vec<SearchCase> {
                 }
             }
             // The range of bf16 is that of f32.
-            for data in [VectorData::Huge, VectorData::Tiny] {
+            for data in [VectorData::Huge, VectorData::Large, VectorData::Tiny] {
                 add(shape, metric, ElementType::Bf16, data, size);
             }
         }

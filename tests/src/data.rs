@@ -172,6 +172,11 @@ pub fn vectors<T: Component>(data: VectorData, dim: usize, n: usize, nq: usize, 
             let base = scaled(normals(random, n), &mut factor);
             (base, scaled(normals(random, nq), &mut factor))
         }
+        VectorData::Large => {
+            let norm = 2f64.powi(63 + random.below(12) as i32);
+            let factor = norm / (dim as f64).sqrt();
+            (scaled(normals(random, n), &mut || factor), scaled(normals(random, nq), &mut || factor))
+        }
         VectorData::Tiny => {
             // Around the smallest normal f32 (10^−38) and below; squares vanish in f32.
             let mut exponents = random.clone();

@@ -6,6 +6,8 @@
 //! points ──prepare (once)─► copies ─┴─assign──► labels │ pending points with candidates ──settle──► their labels
 //!                                                      │ unbounded points ────────────settle_all──► their labels
 //! ```
+//!
+//! With more components than the bound of the products is proved for, all points are unbounded, and no product is made.
 
 use cuda_std::launch::LaunchConfig;
 use warpann_kernels::{assign, assign_few, clustering_instances, settle};
@@ -120,6 +122,10 @@ pub(super) unsafe fn assign_batch<R: Runtime>(
     // SAFETY: the layouts reserved every part with the size that the kernels ask for, and the stream runs these in
     // order.
     unsafe {
+        if !shape.has_bound() {
+            enqueue_all(runtime, stream, batch.set.count, queues)?;
+            return settle_queues(runtime, stream, shape, batch, centroids, queues);
+        }
         runtime.fill(stream, queues.sizes.cast(), 0, 2 * size_of::<u32>())?;
         let chunks = (shape.copy_stride() / assign::CHUNK as usize) as u32;
         match assign_few::shared_bytes(centroids.count, chunks, runtime.limits().shared_bytes) {
@@ -147,6 +153,19 @@ impl Queues {
             pending_lists: batch.part(batch.layout.pending_lists),
             unbounded: batch.part(batch.layout.unbounded),
         }
+    }
+}
+
+/// Puts all of `count` points into the queue of the unbounded.
+///
+/// # Safety
+/// As [`assign_batch`].
+unsafe fn enqueue_all<R: Runtime>(runtime: &R, stream: &R::Stream, count: u32, queues: Queues) -> Result<()> {
+    let points: Vec<u32> = (0..count).collect();
+    // SAFETY: the queues have room for all points, and two words for their sizes.
+    unsafe {
+        runtime.upload(stream, queues.sizes.cast(), bytemuck::cast_slice(&[0, count]))?;
+        runtime.upload(stream, queues.unbounded.cast(), bytemuck::cast_slice(&points))
     }
 }
 
@@ -294,3 +313,44 @@ macro_rules! per_element {
     };
 }
 clustering_instances!(per_element);
+
+#[cfg(test)]
+mod tests {
+    use super::super::emulated::{Emulator, Immediate};
+    use super::super::exact::prepare_set;
+    use super::super::sets::upload_rows;
+    use super::*;
+
+    /// What vectors of too many components take, on vectors of few.
+    #[test]
+    fn queues_of_all_points_are_settled_by_the_definition() {
+        let shape = Shape { element: ElementType::F32, metric: Metric::L2, dim: 3 };
+        let points: Vec<f32> = (0..70 * 3).map(|at| (at * 7919 % 101) as f32).collect();
+        let centroids = &points[30..30 + 9 * 3];
+        let layout = BatchLayout::new(shape, 70, false, false);
+        let memory = Emulator.allocate(layout.bytes()).unwrap();
+        let batch = Batch::new(Emulator.address(&memory), layout, 70);
+        let mut of_centroids = Layout::default();
+        let (start, set) = SetLayout::reserve(&mut of_centroids, shape, 9);
+        let centroid_memory = Emulator.allocate(of_centroids.bytes()).unwrap();
+        let set = Set::new(Emulator.address(&centroid_memory).wrapping_add(start), set, 9);
+        let mut labels = vec![u32::MAX; 70];
+        // SAFETY: both have the room that their layouts reserved, and all that is read was written before.
+        unsafe {
+            upload_rows(&Emulator, &Immediate, shape, batch.set.rows(), &points).unwrap();
+            upload_rows(&Emulator, &Immediate, shape, set.rows(), centroids).unwrap();
+            prepare_set(&Emulator, &Immediate, shape, set, false).unwrap();
+            enqueue_all(&Emulator, &Immediate, 70, Queues::of(batch)).unwrap();
+            settle_queues(&Emulator, &Immediate, shape, batch, set, Queues::of(batch)).unwrap();
+            Emulator
+                .download(&Immediate, bytemuck::cast_slice_mut(&mut labels), batch.labels().cast_const().cast())
+                .unwrap();
+        }
+        for (point, &label) in points.chunks(3).zip(&labels) {
+            let distance = |c: &[f32]| point.iter().zip(c).map(|(x, c)| (x - c) * (x - c)).sum::<f32>();
+            let distances: Vec<f32> = centroids.chunks(3).map(distance).collect();
+            let nearest = (0..9).rev().min_by(|&a, &b| distances[a].total_cmp(&distances[b]).then(a.cmp(&b))).unwrap();
+            assert_eq!(label as usize, nearest);
+        }
+    }
+}

@@ -8,8 +8,9 @@
 //!                                                  canonical distances of those ──select──► the answer
 //! ```
 //!
-//! Where the filter does not pay (little work, or k near the number of rows) and for queries whose list overflowed, the
-//! canonical distances of all rows are computed and selected from: slower, and right for any input.
+//! Where the filter does not pay (little work, or k near the number of rows), where it proves nothing (more than
+//! [`filter::MOST_COMPONENTS`] components), and for queries whose list overflowed, the canonical distances of all rows are computed and
+//! selected from: slower, and right for any input.
 
 use cuda_std::launch::{Kernel, LaunchConfig};
 use warpann_kernels::{candidates, canonical, filter};
@@ -211,7 +212,7 @@ impl Block {
     fn uses_filter(&self, queries: usize, k: u32) -> bool {
         let rows = u64::from(self.base.count);
         let work = (queries as u64).saturating_mul(rows).saturating_mul(self.shape.dim as u64);
-        work > self.tuning.direct_work && u64::from(k) * 4 < rows
+        work > self.tuning.direct_work && u64::from(k) * 4 < rows && self.shape.has_bound()
     }
 
     /// Scratch that a search of so many queries takes at once.
@@ -645,6 +646,23 @@ mod tests {
             for k in [1, 2, 5] {
                 assert!(Passes::choose(Emulator.tuning(), 4_000, k as u32).middle > 0, "two passes");
                 assert_eq!(overflowed(metric, 4_000, 100, k), 0, "{metric:?}, k = {k}");
+            }
+        }
+    }
+
+    /// Beyond the dimension that the bound is proved for there is no filter; up to it, offsets in a tile of rows fit 32 bits.
+    #[test]
+    fn no_filter_beyond_the_dimension_of_the_bound() {
+        let most = filter::MOST_COMPONENTS as usize;
+        for (dim, filters) in [(8, true), (most - 1, true), (most, true), (most + 1, false), (1 << 25, false)] {
+            for metric in Metric::ALL {
+                let shape = Shape { element: ElementType::F32, metric, dim };
+                let (_, layout) = SetLayout::reserve(&mut Layout::default(), shape, 1_000);
+                let base = Set::new(std::ptr::null_mut(), layout, 1_000);
+                let block = Block { shape, base, centred: false, first_id: 0, tuning: Emulator.tuning() };
+                assert_eq!(block.uses_filter(10, 5), filters, "{dim} components");
+                let of_tile = u64::from(filter::TILE_ROWS) * shape.copy_stride() as u64;
+                assert!(!filters || of_tile <= u64::from(u32::MAX), "{dim} components");
             }
         }
     }

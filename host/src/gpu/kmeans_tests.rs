@@ -249,7 +249,7 @@ fn any_magnitude() {
     let mut random = Random(5);
     let unit = random.values(140 * 8);
     let scaled = |factor: f32| -> Vec<f32> { unit.iter().map(|x| x * factor).collect() };
-    for factor in [3.4e38, 1e25, 1e19, 1e-15, 1e-19, 1e-30, 1e-44] {
+    for factor in [3.4e38, 1e25, 1e20, 1e19, 3e18, 1e-15, 1e-19, 1e-30, 1e-44] {
         for metric in [Assign::L2, Assign::InnerProduct] {
             let rows = scaled(factor);
             check(&format!("{metric:?} times {factor:e}"), run_of(metric, 9, &rows, 8), false, &rows[8..80], 1);

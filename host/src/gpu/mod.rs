@@ -23,6 +23,7 @@
 //! | `kmeans` | k-means: where points live, and the order of an iteration |
 //! | `kmeans_parts` | the same over several devices, whose sums meet on them |
 //! | `hostile` | tests: rows made to defeat k-selection |
+//! | `magnitudes` | tests: vectors of every magnitude that f32 holds |
 //! | `sort` | stable radix sort of pairs: plans and launches |
 //! | `tables` | scores of product-quantized lists by lookup tables: plans and launches |
 //! | `shifted` | shifted sort: sorted copies, searches of them |
@@ -45,6 +46,8 @@ mod hostile;
 mod ivf;
 pub(crate) mod kmeans;
 mod kmeans_parts;
+#[cfg(test)]
+mod magnitudes;
 mod results;
 mod rotate;
 pub(crate) mod runtime;

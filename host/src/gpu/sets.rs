@@ -40,6 +40,11 @@ impl Shape {
         self.dim.next_multiple_of(filter::CHUNK as usize)
     }
 
+    /// Whether half-precision products of such vectors prove anything: the bound of their error has a largest dimension.
+    pub fn has_bound(self) -> bool {
+        self.copy_stride() <= filter::MOST_COMPONENTS as usize
+    }
+
     /// Bytes of a row on the device.
     pub fn row_bytes(self) -> usize {
         self.stride() * self.element.size()

@@ -41,9 +41,11 @@ impl Tables<f32> {
         let (sub_quantizers, width) = (quantizer.sub_quantizers(), quantizer.width());
         let rounding = (width + sub_quantizers + 3) as f64 * UNIT;
         // G may have lost γ(w + 2) itself: the division by 1 − γ covers that too.
-        let gamma = if rounding < 0.25 { rounding / (1.0 - 2.0 * rounding) } else { f64::INFINITY };
+        let gamma = rounding / (1.0 - 2.0 * rounding);
         let underflow = quantizer.dim() as f64 * f64::from(f32::from_bits(1));
-        let error_bound = gamma * greatest + underflow;
+        // Entries may be f32 where their sum is not.
+        let bounded = rounding < 0.25 && greatest < f64::from(f32::MAX) / 2.0;
+        let error_bound = if bounded { gamma * greatest + underflow } else { f64::INFINITY };
         Tables { sub_quantizers, bits: quantizer.bits(), values, scale: 1.0, greatest, error_bound }
     }
 
@@ -76,7 +78,7 @@ impl<T: Element> Tables<T> {
     }
 
     /// A distance by these tables differs by at most this from the distance (or inner product) between the query and the decoded
-    /// vector in exact arithmetic. Infinite where entries are beyond f32.
+    /// vector in exact arithmetic. Infinite where entries or their sums may be beyond f32.
     pub fn error_bound(&self) -> f64 {
         self.error_bound
     }

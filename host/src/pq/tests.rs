@@ -167,6 +167,17 @@ fn naive_distance(product: bool, x: &[f32], y: &[f32]) -> f64 {
 }
 
 #[test]
+fn sums_of_entries_beyond_f32_have_no_bound() {
+    // Each of two entries is 2.56e38.
+    let quantizer = ProductQuantizer::from_codebooks(2, 2, 4, vec![1.6e19; 2 << 4]).unwrap();
+    let tables = quantizer.distance_tables(&[0.0, 0.0]).unwrap();
+    let mut got = [0.0];
+    tables.distances(&[0], &mut got).unwrap();
+    assert_eq!((got[0], tables.error_bound()), (f32::INFINITY, f64::INFINITY));
+    assert_eq!(tables.to_half().error_bound(), f64::INFINITY);
+}
+
+#[test]
 fn table_distances_are_within_their_bounds() {
     for (dim, m) in SHAPES {
         for bits in [4, 7, 8] {

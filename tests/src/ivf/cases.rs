@@ -159,6 +159,7 @@ pub fn ivf_cases() -> Vec<IvfCase> {
             VectorData::AllEqual,
             VectorData::FarClusters,
             VectorData::Huge,
+            VectorData::Large,
             VectorData::Tiny,
             VectorData::Zeros,
             VectorData::Outlier,
