@@ -123,6 +123,12 @@ impl RawArgs {
 pub trait KernelArgs: Copy + sealed::Sealed {
     /// The address of each element, valid as long as `self` is neither moved nor dropped.
     fn as_raw(&mut self) -> RawArgs;
+
+    /// The elements that lie at these addresses.
+    ///
+    /// # Safety
+    /// `addresses` has as many addresses as the tuple elements, each of a value of its element's type.
+    unsafe fn from_raw(addresses: *const *mut c_void) -> Self;
 }
 
 macro_rules! kernel_args {
@@ -136,6 +142,18 @@ macro_rules! kernel_args {
                 let mut addresses = [std::ptr::null_mut(); MAX_PARAMS];
                 addresses[..given.len()].copy_from_slice(given);
                 RawArgs { addresses, len: given.len() }
+            }
+
+            #[allow(non_snake_case, reason = "each variable is named after its type")]
+            #[allow(unused, reason = "the empty tuple has no elements")]
+            unsafe fn from_raw(addresses: *const *mut c_void) -> Self {
+                let mut number = 0;
+                $(
+                    // SAFETY: the caller promises an address of a value for each element.
+                    let $name = unsafe { addresses.add(number).read().cast::<$name>().read_unaligned() };
+                    number += 1;
+                )*
+                ($($name,)*)
             }
         }
     };
