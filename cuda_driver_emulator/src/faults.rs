@@ -69,6 +69,11 @@ pub fn watch<V>(work: impl FnOnce() -> V) -> (V, Vec<Call>) {
     (result, plan().watched.take().unwrap_or_default())
 }
 
+/// Whether a call was made to fail since [`set`].
+pub fn fired() -> bool {
+    plan().failed.is_some()
+}
+
 /// Counts a call; the code that it fails with, if it does.
 pub fn count(name: &'static str) -> Option<c_int> {
     let mut plan = plan();
@@ -100,10 +105,7 @@ fn site() -> u64 {
     }
     // SAFETY: the unwinder that the standard library is linked with has these functions, with these signatures.
     unsafe extern "C" {
-        fn _Unwind_Backtrace(
-            visit: extern "C" fn(*mut c_void, *mut c_void) -> c_int,
-            argument: *mut c_void,
-        ) -> c_int;
+        fn _Unwind_Backtrace(visit: extern "C" fn(*mut c_void, *mut c_void) -> c_int, argument: *mut c_void) -> c_int;
         fn _Unwind_GetIP(context: *mut c_void) -> usize;
     }
     extern "C" fn visit(context: *mut c_void, argument: *mut c_void) -> c_int {

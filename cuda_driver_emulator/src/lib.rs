@@ -25,7 +25,7 @@
 //! # Faults
 //! Every function counts its calls. [`fail`] lets one of the next calls fail with a code, once or from then on ([`Lasts`]). A function that
 //! gives something back (a free, a destruction, a release, an unloading) does so all the same, as the driver does, which reports earlier
-//! asynchronous errors there; what [`Usage`] still shows afterwards is a leak of the caller.
+//! asynchronous errors there. Once a call has failed it does so without a current context as well, which may have been lost. What [`Usage`] still shows afterwards is a leak of the caller.
 //!
 //! # What it does not model
 //! Work that goes on after a call returned, the order of streams, contexts other than primary ones, graphs, and peer access that is needed
@@ -66,6 +66,19 @@ pub fn current_context() -> usize {
     state::current()
 }
 
+/// The primary context of device `index`, as a number.
+pub fn context(index: usize) -> usize {
+    state::State::context_of(index)
+}
+
+/// Makes a context that is retained, or none (0), current in the calling thread. Counts as no call, and cannot fail by [`fail`].
+///
+/// # Panics
+/// If nobody retains the context.
+pub fn set_current_context(context: usize) {
+    assert!(state::lock().set_current(context).is_ok(), "nobody retains the context {context:#x}");
+}
+
 /// Lets a call fail that is made from now on, and forgets what [`fail`] said before.
 pub fn fail(fault: Fault) {
     faults::set(Some(fault));
@@ -89,7 +102,8 @@ pub fn violations() -> Vec<String> {
 /// Keeps and prints what was stopped; the driver's code for it.
 fn stopped(violation: &Violation) -> i32 {
     use cuda_std::emulator::ViolationKind::GlobalOutOfBounds;
-    let code = if matches!(*violation.kind, GlobalOutOfBounds { .. }) { calls::ILLEGAL_ADDRESS } else { calls::LAUNCH_FAILED };
+    let code =
+        if matches!(*violation.kind, GlobalOutOfBounds { .. }) { calls::ILLEGAL_ADDRESS } else { calls::LAUNCH_FAILED };
     state::violation(violation.to_string());
     code
 }

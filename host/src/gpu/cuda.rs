@@ -518,8 +518,7 @@ impl Cuda {
         }
         let mut possible = 0;
         // SAFETY: the driver writes the number.
-        let result =
-            unsafe { sys::cuDeviceCanAccessPeer(&mut possible, self.context.ordinal, other.context.ordinal) };
+        let result = unsafe { sys::cuDeviceCanAccessPeer(&mut possible, self.context.ordinal, other.context.ordinal) };
         self.check("cuDeviceCanAccessPeer", result)?;
         if possible != 0 {
             // SAFETY: the context lives as long as `other`; ours is current.
@@ -666,7 +665,10 @@ impl Runtime for CudaDevice {
             // SAFETY: the driver writes the address.
             match unsafe { sys::cuMemAlloc_v2(&mut address, bytes) } {
                 sys::OUT_OF_MEMORY => {
-                    let available = free_memory(self.index)?;
+                    // A driver that does not tell what is free: the error is about the allocation all the same.
+                    let (device, code) = (self.index, sys::OUT_OF_MEMORY);
+                    let available =
+                        free_memory(device).map_err(|_| Error::Driver { call: "cuMemAlloc", device, code })?;
                     return Err(Error::OutOfDeviceMemory { device: self.describe(), asked: bytes as u64, available });
                 }
                 other => self.check("cuMemAlloc", other)?,
