@@ -8,6 +8,8 @@
 //! A binary gets the symbols by using anything of this crate, e.g. [`driver_present`]. cust's build script wants a folder with
 //! a libcuda: `CUDA_LIBRARY_PATH` (set in `.cargo/config.toml`) leads it to the empty one in `stub/`.
 //!
+//! A test may bring a driver of its own: [`use_driver`].
+//!
 //! Cost: a stub is a load, a test and a jump. Calls may come from any thread at any time.
 //!
 //! [`CudaError::NoDevice`]: https://docs.rs/cust/0.3.2/cust/error/enum.CudaError.html
@@ -40,25 +42,72 @@ pub fn driver_present() -> bool {
     symbol(c"cuInit").is_some()
 }
 
+/// A driver: the address of its function of that name, or `None` where it has no such function. The address must stay valid, and lead to
+/// a function of the C calling convention with the signature that NVIDIA's cuda.h gives the name.
+pub type Driver = fn(&CStr) -> Option<*const c_void>;
+
+/// Takes the functions of `driver` in place of those of libcuda.so.1, for the whole process. For tests: a driver that needs no GPU.
+///
+/// # Errors
+/// [`DriverInUse`] if a driver was looked for before: functions already found stay as they are.
+///
+/// # Safety
+/// `driver` keeps the contract of [`Driver`].
+pub unsafe fn use_driver(driver: Driver) -> Result<(), DriverInUse> {
+    DRIVER.set(Source::Given(driver)).map_err(|_| DriverInUse)
+}
+
+/// A driver was looked for before [`use_driver`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DriverInUse;
+
+impl std::fmt::Display for DriverInUse {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("a CUDA driver is in use already; another must be chosen before the first call")
+    }
+}
+
+impl std::error::Error for DriverInUse {}
+
 /// The driver's function of that exact name (`cuFuncSetAttribute`, `cuCtxCreate_v2`, ..), for calls that cust lacks. `None`
 /// when there is no driver or it has no such function.
 ///
 /// The pointer stays valid for the life of the process: the library is never closed. It is a function of the C calling
 /// convention; its signature is the caller's to know.
 pub fn symbol(name: &CStr) -> Option<*const c_void> {
-    let library = library()?;
+    let library = match *driver() {
+        Source::None => return None,
+        Source::Given(driver) => return driver(name),
+        Source::Library(handle) => std::ptr::with_exposed_provenance_mut(handle),
+    };
     // SAFETY: `library` is a handle that dlopen returned and nobody closes; `name` ends with NUL.
     let address = unsafe { dlsym(library, name.as_ptr()) };
     (!address.is_null()).then_some(address.cast_const())
 }
 
-/// The driver library's handle, opened once.
-fn library() -> Option<*mut c_void> {
-    static LIBRARY: OnceLock<usize> = OnceLock::new();
+/// Where the functions come from.
+enum Source {
+    /// There is no driver.
+    None,
+    /// The handle of libcuda.so.1, never closed.
+    Library(usize),
+    /// What [`use_driver`] was given.
+    Given(Driver),
+}
+
+/// Chosen once, by [`use_driver`] or the first look-up.
+static DRIVER: OnceLock<Source> = OnceLock::new();
+
+/// Where the functions come from; the first call opens the library, unless [`use_driver`] came before.
+fn driver() -> &'static Source {
     const RTLD_NOW: c_int = 2;
-    // SAFETY: the file name ends with NUL. Loading runs the driver's initialisers, which need nothing of us.
-    let handle = *LIBRARY.get_or_init(|| unsafe { dlopen(c"libcuda.so.1".as_ptr(), RTLD_NOW) }.expose_provenance());
-    (handle != 0).then(|| std::ptr::with_exposed_provenance_mut(handle))
+    DRIVER.get_or_init(|| {
+        // SAFETY: the file name ends with NUL. Loading runs the driver's initialisers, which need nothing of us.
+        match unsafe { dlopen(c"libcuda.so.1".as_ptr(), RTLD_NOW) }.expose_provenance() {
+            0 => Source::None,
+            handle => Source::Library(handle),
+        }
+    })
 }
 
 /// What a stub jumps to: the driver's function, or what answers in its place.
@@ -70,7 +119,7 @@ fn target(name: &CStr) -> *const c_void {
         // cust's error type calls these for its text, and panics when they fail.
         b"cuGetErrorName" => error_name as *const c_void,
         b"cuGetErrorString" => error_string as *const c_void,
-        _ if library().is_none() => no_device as *const c_void,
+        _ if matches!(driver(), Source::None) => no_device as *const c_void,
         _ => not_found as *const c_void,
     }
 }

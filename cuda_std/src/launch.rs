@@ -137,6 +137,12 @@ pub trait KernelArgs: Copy + sealed::Sealed {
     /// The `*mut` pointers' addresses; for the emulator.
     #[doc(hidden)]
     fn written(&self) -> impl Iterator<Item = usize>;
+
+    /// The elements that lie at these addresses.
+    ///
+    /// # Safety
+    /// `addresses` has as many addresses as the tuple elements, each of a value of its element's type.
+    unsafe fn from_raw(addresses: *const *mut c_void) -> Self;
 }
 
 macro_rules! kernel_args {
@@ -157,6 +163,17 @@ macro_rules! kernel_args {
                 let ($($name,)*) = self;
                 let given: [Option<usize>; _] = [$($name.written()),*];
                 given.into_iter().flatten()
+            }
+
+            #[allow(unused, reason = "the empty tuple has no elements")]
+            unsafe fn from_raw(addresses: *const *mut c_void) -> Self {
+                let mut number = 0;
+                $(
+                    // SAFETY: the caller promises an address of a value for each element.
+                    let $name = unsafe { addresses.add(number).read().cast::<$name>().read_unaligned() };
+                    number += 1;
+                )*
+                ($($name,)*)
             }
         }
     };

@@ -84,6 +84,8 @@ type Site = &'static core::panic::Location<'static>;
 /// For the output of [`kernel`](macro@kernel) only.
 #[doc(hidden)]
 pub mod private {
+    #[cfg(not(target_arch = "nvptx64"))]
+    pub use crate::emulator::Registered;
     #[cfg(target_arch = "nvptx64")]
     pub use core::arch::global_asm;
 }

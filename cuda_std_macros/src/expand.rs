@@ -42,6 +42,14 @@ pub fn kernel(bounds: &Bounds, function: &ItemFn) -> syn::Result<TokenStream> {
             }
             ::cuda_std::launch::Kernel::new(#name_text, ::core::module_path!(), #max_threads, #min_blocks, call)
         };
+
+        #[cfg(all(not(target_arch = "nvptx64"), target_os = "linux"))]
+        const _: () = {
+            #[used]
+            // SAFETY: the section holds values of this type only (`cuda_std::emulator::kernels`).
+            #[unsafe(link_section = "cuda_std_kernels")]
+            static KERNEL: ::cuda_std::private::Registered = &#handle;
+        };
     })
 }
 

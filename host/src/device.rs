@@ -17,7 +17,8 @@ use std::str::FromStr;
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Device {
-    /// The first usable GPU, or the CPU where there is none.
+    /// The first usable GPU, or the CPU where there is none: no driver, no device, or a device that is too old. A driver that is there and
+    /// does not work is an error ([`Error::Driver`](crate::Error::Driver)), not the CPU.
     #[default]
     Auto,
     /// The CPU: every thread of rayon's pool, with the widest SIMD the processor has.

@@ -119,49 +119,33 @@ pub(crate) mod ptx {
 ///
 /// `WARPANN_PORTABLE_KERNELS=1` in the environment keeps such a device to the kernels of all others. For tests, which run both there.
 #[cfg(feature = "cuda")]
-pub(crate) fn runs_warpgroups(capability: (i32, i32), driver: cust::CudaApiVersion) -> bool {
+pub(crate) fn runs_warpgroups(capability: (i32, i32), driver: (i32, i32)) -> bool {
     let portable_only = std::env::var_os("WARPANN_PORTABLE_KERNELS").is_some_and(|value| value == "1");
-    capability == (9, 0) && driver.major() >= 12 && !portable_only
+    capability == (9, 0) && driver.0 >= 12 && !portable_only
 }
 
 #[cfg(feature = "cuda")]
 mod cuda {
-    use cust::device::{Device, DeviceAttribute};
-    use cust::{CudaApiVersion, CudaFlags};
-
     use super::{DeviceInfo, ModuleInfo, ptx};
-    use crate::error::{Error, NoDeviceReason, Result};
+    use crate::error::Result;
+    use crate::gpu::cuda::{Ordinal, driver_version, start_driver};
+    use crate::gpu::driver::MULTIPROCESSOR_COUNT;
 
     pub fn devices() -> Result<Vec<DeviceInfo>> {
-        if !cuda_loader::driver_present() {
-            return Err(Error::NoDevice { reason: NoDeviceReason::NoDriver });
-        }
-        cust::init(CudaFlags::empty())
-            .map_err(|error| Error::NoDevice { reason: NoDeviceReason::NoneReported(error as i32) })?;
-        let failed = |call, device| move |error| Error::Driver { call, device, code: error as i32 };
-        let count = Device::num_devices().map_err(failed("cuDeviceGetCount", 0))?;
-        if count == 0 {
-            return Err(Error::NoDevice { reason: NoDeviceReason::NoneReported(0) });
-        }
-        let version = CudaApiVersion::get().map_err(failed("cuDriverGetVersion", 0))?;
-        let describe = |index: u32| {
-            let at = index as usize;
-            let device = Device::get_device(index).map_err(failed("cuDeviceGet", at))?;
-            let attribute = |attribute| device.get_attribute(attribute).map_err(failed("cuDeviceGetAttribute", at));
-            let capability = (
-                attribute(DeviceAttribute::ComputeCapabilityMajor)?,
-                attribute(DeviceAttribute::ComputeCapabilityMinor)?,
-            );
-            // A device whose memory is taken refuses a context; its description is no less useful then.
-            let free = cust::context::Context::new(device).and_then(|_context| cust::memory::mem_get_info());
+        let count = start_driver(0)?;
+        let version = driver_version(0)?;
+        let describe = |index: usize| {
+            let device = Ordinal::get(index)?;
+            let capability = device.capability()?;
             Ok(DeviceInfo {
-                index: at,
-                name: device.name().map_err(failed("cuDeviceGetName", at))?,
+                index,
+                name: device.name()?,
                 compute_capability: capability,
-                multiprocessors: u32::try_from(attribute(DeviceAttribute::MultiprocessorCount)?).unwrap_or(0),
-                memory_total: device.total_memory().map_err(failed("cuDeviceTotalMem", at))? as u64,
-                memory_free: free.map(|(free, _)| free as u64).ok(),
-                driver: format!("{}.{}", version.major(), version.minor()),
+                multiprocessors: u32::try_from(device.attribute(MULTIPROCESSOR_COUNT)?).unwrap_or(0),
+                memory_total: device.total_memory()?,
+                // A device whose memory is taken refuses a context; its description is no less useful then.
+                memory_free: device.free_memory().ok(),
+                driver: format!("{}.{}", version.0, version.1),
                 ptx_target: if super::runs_warpgroups(capability, version) {
                     Some(format!("{}, sm_90a", ptx::ARCH))
                 } else {

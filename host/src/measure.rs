@@ -4,8 +4,6 @@ mod sort;
 
 use std::time::Instant;
 
-use cust::event::{Event, EventFlags};
-
 use cuda_std::global::U32x4;
 use cuda_std::launch::LaunchConfig;
 use rayon::prelude::*;
@@ -47,18 +45,18 @@ impl DeviceTimes {
         mut flush: impl FnMut() -> Result<()>,
         mut work: impl FnMut() -> Result<()>,
     ) -> Result<DeviceTimes> {
-        let event = || Event::new(EventFlags::DEFAULT).map_err(device.failed("cuEventCreate"));
-        let (start, end) = (event()?, event()?);
+        let _current = device.enter()?;
+        let (start, end) = (device.timer()?, device.timer()?);
         work()?;
         work()?;
         let mut times = Vec::new();
         for _ in 0..repeat.max(1) {
             flush()?;
-            start.record(stream).map_err(device.failed("cuEventRecord"))?;
+            start.record(stream)?;
             work()?;
-            end.record(stream).map_err(device.failed("cuEventRecord"))?;
-            end.synchronize().map_err(device.failed("cuEventSynchronize"))?;
-            times.push(end.elapsed_time_f32(&start).map_err(device.failed("cuEventElapsedTime"))?);
+            end.record(stream)?;
+            end.synchronize()?;
+            times.push(end.milliseconds_since(&start)?);
         }
         times.sort_by(f32::total_cmp);
         Ok(DeviceTimes(times))

@@ -1,19 +1,23 @@
-//! The CUDA driver as a device, through cust. The only file that launches on a GPU or names a driver call.
+//! The CUDA driver as a device. The only file that launches on a GPU.
+//!
+//! # The current context
+//! The driver has a current context for each thread, and the caller may have one. [`Cuda::enter`] makes the device's context current and
+//! returns a guard that makes the former one current again. Every function here that needs the context takes a guard for itself: where the
+//! context is current already, that is one query, of 12 ns (H200, driver 580, 2026-11-23); a change there and back takes 59 ns. A search
+//! holds one guard from its first call to its last (`Lanes::with_some`), so the context changes twice a search. Guards nest like the calls of a thread, also where a thread of a pool takes
+//! other work while it waits. So each thread has after a call the context that it had before, be it the caller's or one of a pool.
 
 use std::cell::Cell;
 use std::collections::{HashMap, HashSet};
-use std::ffi::{CString, c_void};
+use std::ffi::{CStr, CString, c_int, c_uint, c_void};
+use std::marker::PhantomData;
 use std::ops::Range;
+use std::ptr::null_mut;
 use std::sync::{Arc, Mutex, OnceLock};
 
 use cuda_std::launch::{Kernel, KernelArgs, LaunchConfig};
-use cust::context::{Context, ContextHandle, CurrentContext};
-use cust::device::DeviceAttribute;
-use cust::error::CudaError;
-use cust::event::{Event, EventFlags};
-use cust::stream::{Stream, StreamFlags, StreamWaitEventFlags};
-use cust::sys;
 
+use super::driver as sys;
 use super::exact::Tuning;
 use super::runtime::{Array, Limits, Products, Put, Queue, Runtime, Take};
 use crate::device_info::{ptx, runs_warpgroups};
@@ -37,7 +41,7 @@ pub(crate) struct Cuda {
     index: usize,
     name: String,
     limits: Limits,
-    context: Context,
+    context: Primary,
     modules: Mutex<HashMap<&'static str, LoadedModule>>,
     functions: Mutex<HashMap<&'static str, Function>>,
     /// Pairs of pinned buffers that no copy uses at the moment.
@@ -62,30 +66,148 @@ struct Function {
 // SAFETY: function handles belong to the context, which any thread may use.
 unsafe impl Send for Function {}
 
+/// The primary context of a device, released when dropped.
+struct Primary {
+    raw: sys::CUcontext,
+    ordinal: c_int,
+}
+
+// SAFETY: any thread may use a context.
+unsafe impl Send for Primary {}
+// SAFETY: as above.
+unsafe impl Sync for Primary {}
+
+impl Drop for Primary {
+    fn drop(&mut self) {
+        // SAFETY: the context was retained once and is released once.
+        unsafe { sys::cuDevicePrimaryCtxRelease_v2(self.ordinal) };
+    }
+}
+
+/// The device's context is current in this thread while this lives; then the one that was before (or none).
+#[must_use = "the caller's context returns when this is dropped"]
+pub(crate) struct Entered {
+    /// `None` if it was the device's context already.
+    before: Option<sys::CUcontext>,
+    /// Not for another thread: the current context is the thread's.
+    thread: PhantomData<*mut ()>,
+}
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        if let Some(before) = self.before {
+            // SAFETY: the context was current before; null leaves the thread without one. Should the caller have destroyed it meanwhile,
+            // the driver refuses it.
+            unsafe { sys::cuCtxSetCurrent(before) };
+        }
+    }
+}
+
 /// Device memory, freed when dropped.
 pub(crate) struct Memory {
-    address: sys::CUdeviceptr,
+    address: u64,
     device: Arc<Cuda>,
 }
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        if self.address != 0 && self.device.make_current().is_ok() {
-            // SAFETY: the address came from cuMemAlloc and is freed once. A failure at this point means the context is
-            // lost, and its memory with it.
-            unsafe { sys::cuMemFree_v2(self.address) };
+        if self.address != 0 {
+            self.device.release(|| {
+                // SAFETY: the address came from cuMemAlloc and is freed once.
+                unsafe { sys::cuMemFree_v2(self.address) };
+            });
         }
+    }
+}
+
+/// A stream of the device, destroyed when dropped.
+pub(crate) struct Stream {
+    raw: sys::CUstream,
+    device: Arc<Cuda>,
+}
+
+// SAFETY: any thread may use a stream.
+unsafe impl Send for Stream {}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        self.device.release(|| {
+            // SAFETY: the handle came from cuStreamCreate and is destroyed once; the driver finishes the stream's work first.
+            unsafe { sys::cuStreamDestroy_v2(self.raw) };
+        });
+    }
+}
+
+/// An event of the device that is current, destroyed when dropped; the device is current then as well.
+pub(crate) struct Event {
+    raw: sys::CUevent,
+    device: usize,
+}
+
+// SAFETY: any thread may use an event.
+unsafe impl Send for Event {}
+
+impl Event {
+    /// An event of `device`, which the caller has entered.
+    fn new(device: &Cuda, flags: c_uint) -> Result<Event> {
+        let mut raw = null_mut();
+        // SAFETY: the driver writes the handle.
+        device.check("cuEventCreate", unsafe { sys::cuEventCreate(&mut raw, flags) })?;
+        Ok(Event { raw, device: device.index })
+    }
+
+    /// Marks the place after all work that `stream` has now.
+    pub fn record(&self, stream: &Stream) -> Result<()> {
+        // SAFETY: both handles live.
+        check(self.device, "cuEventRecord", unsafe { sys::cuEventRecord(self.raw, stream.raw) })
+    }
+
+    /// Waits for the place that was marked last. An event that was never recorded is done.
+    pub fn synchronize(&self) -> Result<()> {
+        // SAFETY: the handle lives.
+        check(self.device, "cuEventSynchronize", unsafe { sys::cuEventSynchronize(self.raw) })
+    }
+
+    /// Milliseconds from `start` to this event, both made by [`Cuda::timer`], recorded and done.
+    pub fn milliseconds_since(&self, start: &Event) -> Result<f32> {
+        let mut milliseconds = 0.0;
+        // SAFETY: both handles live; the driver writes the number.
+        let code = unsafe { sys::cuEventElapsedTime(&mut milliseconds, start.raw, self.raw) };
+        check(self.device, "cuEventElapsedTime", code).map(|()| milliseconds)
+    }
+}
+
+impl Drop for Event {
+    fn drop(&mut self) {
+        // SAFETY: the handle came from cuEventCreate and is destroyed once.
+        unsafe { sys::cuEventDestroy_v2(self.raw) };
+    }
+}
+
+/// Page-locked host memory, freed when dropped; its device is current then.
+struct HostMemory(*mut u8);
+
+impl Drop for HostMemory {
+    fn drop(&mut self) {
+        // SAFETY: the address came from cuMemHostAlloc and is freed once.
+        unsafe { sys::cuMemFreeHost(self.0.cast()) };
     }
 }
 
 /// Page-locked host memory with the event that says when the bus is done with it.
 struct Pinned {
-    start: *mut u8,
+    memory: HostMemory,
     done: Event,
 }
 
 // SAFETY: the memory is owned, and only used under the lock around it.
 unsafe impl Send for Pinned {}
+
+impl Pinned {
+    fn start(&self) -> *mut u8 {
+        self.memory.0
+    }
+}
 
 /// Two buffers: one is filled while the bus is at the other.
 struct Pair {
@@ -101,21 +223,17 @@ impl Pair {
     }
 }
 
-impl Drop for Pinned {
-    fn drop(&mut self) {
-        // SAFETY: the address came from cuMemHostAlloc and is freed once.
-        unsafe { sys::cuMemFreeHost(self.start.cast()) };
-    }
-}
-
 impl Drop for Cuda {
     fn drop(&mut self) {
-        if self.make_current().is_ok() {
-            for module in self.modules.get_mut().unwrap_or_else(|poisoned| poisoned.into_inner()).drain() {
+        let modules = std::mem::take(self.modules.get_mut().unwrap_or_else(|poisoned| poisoned.into_inner()));
+        let pinned = std::mem::take(self.pinned.get_mut().unwrap_or_else(|poisoned| poisoned.into_inner()));
+        self.release(move || {
+            for module in modules.into_values() {
                 // SAFETY: the handle came from cuModuleLoadDataEx, is unloaded once, and no launch can follow.
-                unsafe { sys::cuModuleUnload(module.1.0) };
+                unsafe { sys::cuModuleUnload(module.0) };
             }
-        }
+            drop(pinned);
+        });
     }
 }
 
@@ -134,53 +252,152 @@ pub(crate) fn open(index: usize) -> Result<CudaDevice> {
     Ok(device)
 }
 
+/// The error of a driver call that failed, about device `device`.
+fn check(device: usize, call: &'static str, code: sys::Code) -> Result<()> {
+    match code {
+        0 => Ok(()),
+        code => Err(Error::Driver { call, device, code }),
+    }
+}
+
+/// Starts the driver and returns the number of devices, which is not 0. `device` is the one that errors name.
+///
+/// # Errors
+/// [`Error::NoDevice`] where there is no driver, or the driver says that there is no device. Any other failure is [`Error::Driver`]: a
+/// driver that does not work (802, 803, 804 ..) must not look like a machine without a GPU.
+pub(crate) fn start_driver(device: usize) -> Result<usize> {
+    if !cuda_loader::driver_present() {
+        return Err(Error::NoDevice { reason: NoDeviceReason::NoDriver });
+    }
+    let none_reported = || Error::NoDevice { reason: NoDeviceReason::NoneReported(sys::NO_DEVICE) };
+    let mut count = 0;
+    // SAFETY: flags 0.
+    match unsafe { sys::cuInit(0) } {
+        sys::NO_DEVICE => return Err(none_reported()),
+        code => check(device, "cuInit", code)?,
+    }
+    // SAFETY: the driver writes the number.
+    check(device, "cuDeviceGetCount", unsafe { sys::cuDeviceGetCount(&mut count) })?;
+    match usize::try_from(count) {
+        Ok(count) if count > 0 => Ok(count),
+        _ => Err(none_reported()),
+    }
+}
+
+/// The CUDA version that the driver supports, major and minor.
+pub(crate) fn driver_version(device: usize) -> Result<(i32, i32)> {
+    let mut version = 0;
+    // SAFETY: the driver writes the number.
+    check(device, "cuDriverGetVersion", unsafe { sys::cuDriverGetVersion(&mut version) })?;
+    Ok((version / 1000, version % 1000 / 10))
+}
+
+/// A device by its number, before it has a context.
+pub(crate) struct Ordinal {
+    index: usize,
+    raw: c_int,
+}
+
+impl Ordinal {
+    /// Device `index`, one of those that [`start_driver`] counted.
+    pub fn get(index: usize) -> Result<Ordinal> {
+        let mut raw = 0;
+        // SAFETY: the driver writes the handle, and checks the number.
+        check(index, "cuDeviceGet", unsafe { sys::cuDeviceGet(&mut raw, index as c_int) })?;
+        Ok(Ordinal { index, raw })
+    }
+
+    /// A number about the device.
+    pub fn attribute(&self, which: c_int) -> Result<i32> {
+        let mut value = 0;
+        // SAFETY: the driver writes the number.
+        let code = unsafe { sys::cuDeviceGetAttribute(&mut value, which, self.raw) };
+        check(self.index, "cuDeviceGetAttribute", code).map(|()| value)
+    }
+
+    /// Compute capability, major and minor.
+    pub fn capability(&self) -> Result<(i32, i32)> {
+        Ok((self.attribute(sys::COMPUTE_CAPABILITY_MAJOR)?, self.attribute(sys::COMPUTE_CAPABILITY_MINOR)?))
+    }
+
+    /// The product's name.
+    pub fn name(&self) -> Result<String> {
+        let mut name = [0u8; 256];
+        // SAFETY: the driver writes at most so many bytes, NUL included.
+        let code = unsafe { sys::cuDeviceGetName(name.as_mut_ptr().cast(), name.len() as c_int, self.raw) };
+        check(self.index, "cuDeviceGetName", code)?;
+        let text = CStr::from_bytes_until_nul(&name).map_or(&name[..], CStr::to_bytes);
+        Ok(String::from_utf8_lossy(text).into_owned())
+    }
+
+    /// Bytes of the device's memory.
+    pub fn total_memory(&self) -> Result<u64> {
+        let mut bytes = 0;
+        // SAFETY: the driver writes the number.
+        check(self.index, "cuDeviceTotalMem", unsafe { sys::cuDeviceTotalMem_v2(&mut bytes, self.raw) })?;
+        Ok(bytes as u64)
+    }
+
+    /// Bytes that are free now. Opens the device's context for a moment.
+    pub fn free_memory(&self) -> Result<u64> {
+        let context = self.context()?;
+        let _current = enter(self.index, &context)?;
+        free_memory(self.index)
+    }
+
+    fn context(&self) -> Result<Primary> {
+        let mut raw = null_mut();
+        // SAFETY: the driver writes the handle.
+        let code = unsafe { sys::cuDevicePrimaryCtxRetain(&mut raw, self.raw) };
+        check(self.index, "cuDevicePrimaryCtxRetain", code).map(|()| Primary { raw, ordinal: self.raw })
+    }
+}
+
+/// Makes `context`, of device `device`, current.
+fn enter(device: usize, context: &Primary) -> Result<Entered> {
+    let mut before = null_mut();
+    // SAFETY: the driver writes the handle.
+    check(device, "cuCtxGetCurrent", unsafe { sys::cuCtxGetCurrent(&mut before) })?;
+    if before == context.raw {
+        return Ok(Entered { before: None, thread: PhantomData });
+    }
+    // SAFETY: the context is retained.
+    check(device, "cuCtxSetCurrent", unsafe { sys::cuCtxSetCurrent(context.raw) })?;
+    Ok(Entered { before: Some(before), thread: PhantomData })
+}
+
+/// Free bytes of the device whose context is current.
+fn free_memory(device: usize) -> Result<u64> {
+    let (mut free, mut total) = (0, 0);
+    // SAFETY: the driver writes the numbers.
+    check(device, "cuMemGetInfo", unsafe { sys::cuMemGetInfo_v2(&mut free, &mut total) })?;
+    Ok(free as u64)
+}
+
 impl Cuda {
     fn open(index: usize) -> Result<Cuda> {
-        if !cuda_loader::driver_present() {
-            return Err(Error::NoDevice { reason: NoDeviceReason::NoDriver });
-        }
-        cust::init(cust::CudaFlags::empty())
-            .map_err(|error| Error::NoDevice { reason: NoDeviceReason::NoneReported(error as i32) })?;
-        let failed = |call| move |error: CudaError| Error::Driver { call, device: index, code: error as i32 };
-        let available = cust::device::Device::num_devices().map_err(failed("cuDeviceGetCount"))? as usize;
-        if available == 0 {
-            return Err(Error::NoDevice { reason: NoDeviceReason::NoneReported(100) });
-        }
+        let available = start_driver(index)?;
         if index >= available {
             return Err(Error::NoSuchDevice { asked: index, available });
         }
-        let device = cust::device::Device::get_device(index as u32).map_err(failed("cuDeviceGet"))?;
-        let attribute = |what| device.get_attribute(what).map_err(failed("cuDeviceGetAttribute"));
-        let major = attribute(DeviceAttribute::ComputeCapabilityMajor)?;
-        let minor = attribute(DeviceAttribute::ComputeCapabilityMinor)?;
+        let device = Ordinal::get(index)?;
+        let (major, minor) = device.capability()?;
         if major < 8 {
             return Err(Error::DeviceTooOld { device: index, major, minor });
         }
-        let driver = cust::CudaApiVersion::get().map_err(failed("cuDriverGetVersion"))?;
-        let mut shared_bytes = 0;
-        let optin = sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN;
-        // SAFETY: the driver writes the number.
-        match unsafe { sys::cuDeviceGetAttribute(&mut shared_bytes, optin, device.as_raw()) } {
-            sys::CUresult::CUDA_SUCCESS => {}
-            code => return Err(Error::Driver { call: "cuDeviceGetAttribute", device: index, code: code as i32 }),
-        }
-        let name = device.name().map_err(failed("cuDeviceGetName"))?;
-        let context = Context::new(device).map_err(|error| match error {
-            CudaError::OutOfMemory => {
-                Error::OutOfDeviceMemory { device: format!("gpu:{index} ({name})"), asked: 0, available: 0 }
-            }
-            error => failed("cuDevicePrimaryCtxRetain")(error),
-        })?;
+        let driver = driver_version(index)?;
+        let name = device.name()?;
+        let limits = Limits {
+            device: name.clone(),
+            multiprocessors: device.attribute(sys::MULTIPROCESSOR_COUNT)? as u32,
+            shared_bytes: device.attribute(sys::MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)? as u32,
+            products: if runs_warpgroups((major, minor), driver) { Products::Groups } else { Products::Warps },
+        };
         Ok(Cuda {
             index,
-            limits: Limits {
-                device: name.clone(),
-                multiprocessors: attribute(DeviceAttribute::MultiprocessorCount)? as u32,
-                shared_bytes: shared_bytes as u32,
-                products: if runs_warpgroups((major, minor), driver) { Products::Groups } else { Products::Warps },
-            },
+            limits,
             name,
-            context,
+            context: device.context()?,
             modules: Mutex::default(),
             functions: Mutex::default(),
             pinned: Mutex::default(),
@@ -188,22 +405,25 @@ impl Cuda {
         })
     }
 
-    fn check(&self, call: &'static str, result: sys::CUresult) -> Result<()> {
-        match result as i32 {
-            0 => Ok(()),
-            code => Err(Error::Driver { call, device: self.index, code }),
-        }
+    fn check(&self, call: &'static str, code: sys::Code) -> Result<()> {
+        check(self.index, call, code)
     }
 
-    /// Turns cust's error into ours.
-    pub fn failed(&self, call: &'static str) -> impl FnOnce(CudaError) -> Error {
-        let device = self.index;
-        move |error| Error::Driver { call, device, code: error as i32 }
+    /// Makes the device's context current in this thread, for as long as the result lives.
+    pub fn enter(&self) -> Result<Entered> {
+        enter(self.index, &self.context)
     }
 
-    /// The driver's current context is per thread; every call from a pool thread sets it.
-    fn make_current(&self) -> Result<()> {
-        CurrentContext::set_current(&self.context).map_err(self.failed("cuCtxSetCurrent"))
+    /// An event that keeps its time. The device is entered now, and when the event is dropped.
+    pub fn timer(&self) -> Result<Event> {
+        Event::new(self, sys::EVENT_DEFAULT)
+    }
+
+    /// Gives something back to the driver with the context current. Where the driver does not even change the context, the thread may
+    /// have it all the same, or the context is lost and all that was in it.
+    fn release(&self, give_back: impl FnOnce()) {
+        let _current = self.enter();
+        give_back();
     }
 
     /// The kernel's function handle; loads its module on first use.
@@ -214,7 +434,7 @@ impl Cuda {
             None => Function { raw: self.load(name)?, shared_bytes: 48 << 10 },
         };
         if shared_bytes > function.shared_bytes {
-            let attribute = sys::CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+            let attribute = sys::MAX_DYNAMIC_SHARED_SIZE_BYTES;
             // SAFETY: the handle is a function of a module that stays loaded.
             let result = unsafe { sys::cuFuncSetAttribute(function.raw, attribute, shared_bytes as i32) };
             self.check("cuFuncSetAttribute", result)?;
@@ -238,12 +458,11 @@ impl Cuda {
             }
         };
         let Ok(name) = CString::new(kernel) else { return Err(Error::NoSuchKernel { module: family, kernel }) };
-        let mut function = std::ptr::null_mut();
+        let mut function = null_mut();
         // SAFETY: the module is loaded, the name ends with NUL.
         let result = unsafe { sys::cuModuleGetFunction(&mut function, module, name.as_ptr()) };
         match result {
-            sys::CUresult::CUDA_SUCCESS => Ok(function),
-            sys::CUresult::CUDA_ERROR_NOT_FOUND => Err(Error::NoSuchKernel { module: family, kernel }),
+            sys::NOT_FOUND => Err(Error::NoSuchKernel { module: family, kernel }),
             other => self.check("cuModuleGetFunction", other).map(|()| function),
         }
     }
@@ -252,16 +471,13 @@ impl Cuda {
     fn load_module(&self, family: &'static str, text: &str) -> Result<sys::CUmodule> {
         let image = CString::new(text).map_err(|_| Error::PtxRefused {
             module: family,
-            code: CudaError::InvalidPtx as i32,
+            code: sys::INVALID_PTX,
             log: "the text holds a NUL byte".to_owned(),
         })?;
         let mut log = vec![0u8; 8192];
-        let mut options = [
-            sys::CUjit_option_enum::CU_JIT_ERROR_LOG_BUFFER,
-            sys::CUjit_option_enum::CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES,
-        ];
+        let mut options = [sys::JIT_ERROR_LOG_BUFFER, sys::JIT_ERROR_LOG_BUFFER_SIZE_BYTES];
         let mut values = [log.as_mut_ptr().cast::<c_void>(), std::ptr::without_provenance_mut(log.len())];
-        let mut module = std::ptr::null_mut();
+        let mut module = null_mut();
         // SAFETY: the image ends with NUL; options and values are arrays of two that outlive the call; the log buffer has
         // the size that is passed with it.
         let result = unsafe {
@@ -273,10 +489,10 @@ impl Cuda {
                 values.as_mut_ptr(),
             )
         };
-        if result != sys::CUresult::CUDA_SUCCESS {
+        if result != 0 {
             let end = log.iter().position(|&byte| byte == 0).unwrap_or(log.len());
             let log = String::from_utf8_lossy(&log[..end]).trim().to_owned();
-            return Err(Error::PtxRefused { module: family, code: result as i32, log });
+            return Err(Error::PtxRefused { module: family, code: result, log });
         }
         Ok(module)
     }
@@ -296,21 +512,23 @@ impl Cuda {
     /// Opens the way to the memory of another device, at the first call. Without one (another root complex, a virtual machine) the driver
     /// takes copies through host memory: slower, and right.
     fn reach(&self, other: &Cuda) -> Result<()> {
-        if !self.reached.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).insert(other.index) {
+        let mut reached = self.reached.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if reached.contains(&other.index) {
             return Ok(());
         }
         let mut possible = 0;
         // SAFETY: the driver writes the number.
-        let result = unsafe { sys::cuDeviceCanAccessPeer(&mut possible, self.index as i32, other.index as i32) };
+        let result = unsafe { sys::cuDeviceCanAccessPeer(&mut possible, self.context.ordinal, other.context.ordinal) };
         self.check("cuDeviceCanAccessPeer", result)?;
-        if possible == 0 {
-            return Ok(());
+        if possible != 0 {
+            // SAFETY: the context lives as long as `other`; ours is current.
+            match unsafe { sys::cuCtxEnablePeerAccess(other.context.raw, 0) } {
+                sys::PEER_ACCESS_ALREADY_ENABLED => {}
+                result => self.check("cuCtxEnablePeerAccess", result)?,
+            }
         }
-        // SAFETY: the context lives as long as `other`; ours is current.
-        match unsafe { sys::cuCtxEnablePeerAccess(other.context.get_inner(), 0) } {
-            sys::CUresult::CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED => Ok(()),
-            result => self.check("cuCtxEnablePeerAccess", result),
-        }
+        reached.insert(other.index);
+        Ok(())
     }
 
     /// [`Runtime::receive`] of rows of millions of results: one by one.
@@ -340,11 +558,11 @@ impl Cuda {
     }
 
     fn new_pinned(&self) -> Result<Pinned> {
-        let mut start = std::ptr::null_mut();
+        let mut start = null_mut();
         // SAFETY: the driver writes the address; flags 0.
         self.check("cuMemHostAlloc", unsafe { sys::cuMemHostAlloc(&mut start, PINNED_BYTES, 0) })?;
-        let done = Event::new(EventFlags::DISABLE_TIMING).map_err(self.failed("cuEventCreate"))?;
-        Ok(Pinned { start: start.cast(), done })
+        let memory = HostMemory(start.cast());
+        Ok(Pinned { memory, done: Event::new(self, sys::EVENT_DISABLE_TIMING)? })
     }
 }
 
@@ -415,6 +633,11 @@ fn copy_memory(to: &mut [u8], from: &[u8]) {
 impl Runtime for CudaDevice {
     type Memory = Memory;
     type Stream = Stream;
+    type Entered = Entered;
+
+    fn enter(&self) -> Result<Entered> {
+        Cuda::enter(self)
+    }
 
     fn describe(&self) -> String {
         format!("gpu:{} ({})", self.index, self.name)
@@ -431,19 +654,21 @@ impl Runtime for CudaDevice {
     }
 
     fn free_memory(&self) -> Result<u64> {
-        self.make_current()?;
-        let (free, _) = cust::memory::mem_get_info().map_err(self.failed("cuMemGetInfo"))?;
-        Ok(free as u64)
+        let _current = Cuda::enter(self)?;
+        free_memory(self.index)
     }
 
     fn allocate(&self, bytes: usize) -> Result<Memory> {
         let mut address = 0;
         if bytes > 0 {
-            self.make_current()?;
+            let _current = Cuda::enter(self)?;
             // SAFETY: the driver writes the address.
             match unsafe { sys::cuMemAlloc_v2(&mut address, bytes) } {
-                sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY => {
-                    let available = self.free_memory()?;
+                sys::OUT_OF_MEMORY => {
+                    // A driver that does not tell what is free: the error is about the allocation all the same.
+                    let (device, code) = (self.index, sys::OUT_OF_MEMORY);
+                    let available =
+                        free_memory(device).map_err(|_| Error::Driver { call: "cuMemAlloc", device, code })?;
                     return Err(Error::OutOfDeviceMemory { device: self.describe(), asked: bytes as u64, available });
                 }
                 other => self.check("cuMemAlloc", other)?,
@@ -457,18 +682,21 @@ impl Runtime for CudaDevice {
     }
 
     fn stream(&self) -> Result<Stream> {
-        self.make_current()?;
-        Stream::new(StreamFlags::NON_BLOCKING, None).map_err(self.failed("cuStreamCreate"))
+        let _current = Cuda::enter(self)?;
+        let mut raw = null_mut();
+        // SAFETY: the driver writes the handle; flags 0.
+        self.check("cuStreamCreate", unsafe { sys::cuStreamCreate(&mut raw, 0) })?;
+        Ok(Stream { raw, device: self.clone() })
     }
 
     unsafe fn send(&self, stream: &Stream, to: *mut u8, rows: usize, row_bytes: usize, put: &Put<'_>) -> Result<()> {
-        self.make_current()?;
+        let _current = Cuda::enter(self)?;
         let copy = |row: usize, from: *const u8, bytes: usize| {
             let to = to.wrapping_add(row * row_bytes);
             // SAFETY: `to` has room, as the caller promises. From pageable memory the driver takes its own copy before it
             // returns; pinned memory is kept until its event.
             self.check("cuMemcpyHtoDAsync", unsafe {
-                sys::cuMemcpyHtoDAsync_v2(to.addr() as u64, from.cast(), bytes, stream.as_inner())
+                sys::cuMemcpyHtoDAsync_v2(to.addr() as u64, from.cast(), bytes, stream.raw)
             })
         };
         let each = (PINNED_BYTES / row_bytes.max(1)).max(1);
@@ -486,24 +714,24 @@ impl Runtime for CudaDevice {
             for part in parts {
                 let buffer = pair.other();
                 // An event that was never recorded is done.
-                buffer.done.synchronize().map_err(self.failed("cuEventSynchronize"))?;
+                buffer.done.synchronize()?;
                 let bytes = part.len() * row_bytes;
                 // SAFETY: the buffer has PINNED_BYTES, is ours, and the bus is done with it.
-                let staging = unsafe { std::slice::from_raw_parts_mut(buffer.start, bytes) };
+                let staging = unsafe { std::slice::from_raw_parts_mut(buffer.start(), bytes) };
                 put_rows(part.clone(), row_bytes, staging, put);
-                copy(part.start, buffer.start, bytes)?;
-                buffer.done.record(stream).map_err(self.failed("cuEventRecord"))?;
+                copy(part.start, buffer.start(), bytes)?;
+                buffer.done.record(stream)?;
             }
             Ok(())
         })
     }
 
     unsafe fn download(&self, stream: &Stream, to: &mut [u8], from: *const u8) -> Result<()> {
-        self.make_current()?;
+        let _current = Cuda::enter(self)?;
         let copy = |to: *mut u8, from: *const u8, bytes: usize| {
             // SAFETY: `from` has that many bytes, as the caller promises; nothing uses `to` before the wait that follows.
             self.check("cuMemcpyDtoHAsync", unsafe {
-                sys::cuMemcpyDtoHAsync_v2(to.cast(), from.addr() as u64, bytes, stream.as_inner())
+                sys::cuMemcpyDtoHAsync_v2(to.cast(), from.addr() as u64, bytes, stream.raw)
             })
         };
         if to.len() < PINNED_FROM {
@@ -515,15 +743,15 @@ impl Runtime for CudaDevice {
         self.with_pinned(|Pair { buffers, .. }| {
             let start = |piece: usize, bytes: usize| {
                 let buffer = &buffers[piece % 2];
-                copy(buffer.start, from.wrapping_add(piece * PINNED_BYTES), bytes)?;
-                buffer.done.record(stream).map_err(self.failed("cuEventRecord"))
+                copy(buffer.start(), from.wrapping_add(piece * PINNED_BYTES), bytes)?;
+                buffer.done.record(stream)
             };
             // The bus fills one buffer while the host empties the other.
             let pieces = to.len().div_ceil(PINNED_BYTES);
             let size = |piece: usize| (to.len() - piece * PINNED_BYTES).min(PINNED_BYTES);
             let sizes: Vec<usize> = (0..pieces).map(size).collect();
             for buffer in buffers {
-                buffer.done.synchronize().map_err(self.failed("cuEventSynchronize"))?;
+                buffer.done.synchronize()?;
             }
             start(0, sizes[0])?;
             for (piece, to) in to.chunks_mut(PINNED_BYTES).enumerate() {
@@ -531,9 +759,9 @@ impl Runtime for CudaDevice {
                     start(piece + 1, bytes)?;
                 }
                 let buffer = &buffers[piece % 2];
-                buffer.done.synchronize().map_err(self.failed("cuEventSynchronize"))?;
+                buffer.done.synchronize()?;
                 // SAFETY: the buffer has PINNED_BYTES, is ours, and the bus is done with it.
-                let staging = unsafe { std::slice::from_raw_parts(buffer.start, to.len()) };
+                let staging = unsafe { std::slice::from_raw_parts(buffer.start(), to.len()) };
                 copy_memory(to, staging);
             }
             Ok(())
@@ -545,22 +773,22 @@ impl Runtime for CudaDevice {
             // SAFETY: the same contract.
             return unsafe { self.receive_long_rows(stream, rows, arrays, take) };
         }
-        self.make_current()?;
+        let _current = Cuda::enter(self)?;
         let parts = Parts::of(rows, arrays);
         self.with_pinned(|Pair { buffers, .. }| {
             let ask = |part: usize| {
                 let buffer = &buffers[part % 2];
                 // Work of another stream may still use it.
-                buffer.done.synchronize().map_err(self.failed("cuEventSynchronize"))?;
+                buffer.done.synchronize()?;
                 for (offset, from, bytes) in parts.copies(part, arrays) {
-                    let to = buffer.start.wrapping_add(offset);
+                    let to = buffer.start().wrapping_add(offset);
                     // SAFETY: `from` has that many bytes, as the caller promises, and the buffer room for them: RECEIVED_BYTES and what
                     // aligning adds is less than PINNED_BYTES. Nobody reads them before the event.
                     self.check("cuMemcpyDtoHAsync", unsafe {
-                        sys::cuMemcpyDtoHAsync_v2(to.cast(), from as u64, bytes, stream.as_inner())
+                        sys::cuMemcpyDtoHAsync_v2(to.cast(), from as u64, bytes, stream.raw)
                     })?;
                 }
-                buffer.done.record(stream).map_err(self.failed("cuEventRecord"))
+                buffer.done.record(stream)
             };
             if parts.count() > 0 {
                 ask(0)?;
@@ -571,10 +799,10 @@ impl Runtime for CudaDevice {
                     ask(part + 1)?;
                 }
                 let (buffer, rows) = (&buffers[part % 2], parts.rows_of(part));
-                buffer.done.synchronize().map_err(self.failed("cuEventSynchronize"))?;
+                buffer.done.synchronize()?;
                 // SAFETY: the buffer is ours, the bus is done with it, and it has these bytes of each array.
                 let bytes = |(array, offset): (&Array, &usize)| unsafe {
-                    std::slice::from_raw_parts(buffer.start.wrapping_add(*offset), rows.len() * array.row_bytes)
+                    std::slice::from_raw_parts(buffer.start().wrapping_add(*offset), rows.len() * array.row_bytes)
                 };
                 let bytes: Vec<&[u8]> = arrays.iter().zip(&parts.offsets).map(bytes).collect();
                 take(rows, &bytes);
@@ -584,13 +812,13 @@ impl Runtime for CudaDevice {
     }
 
     unsafe fn copy(&self, stream: &Stream, to: *mut u8, from: *const u8, bytes: usize) -> Result<()> {
-        self.make_current()?;
+        let _current = Cuda::enter(self)?;
         if bytes == 0 {
             return Ok(());
         }
         // SAFETY: both ranges exist and do not overlap, as the caller promises.
         self.check("cuMemcpyDtoDAsync", unsafe {
-            sys::cuMemcpyDtoDAsync_v2(to.addr() as u64, from.addr() as u64, bytes, stream.as_inner())
+            sys::cuMemcpyDtoDAsync_v2(to.addr() as u64, from.addr() as u64, bytes, stream.raw)
         })
     }
 
@@ -606,21 +834,21 @@ impl Runtime for CudaDevice {
             // SAFETY: as the caller promises.
             return unsafe { self.copy(stream, to, from, bytes) };
         }
-        self.make_current()?;
+        let _current = Cuda::enter(self)?;
         if bytes == 0 {
             return Ok(());
         }
         self.reach(other)?;
-        let (here, there) = (self.context.get_inner(), other.context.get_inner());
+        let (here, there) = (self.context.raw, other.context.raw);
         // SAFETY: both ranges exist in the memory of their contexts, as the caller promises, and stay as they are until then.
         self.check("cuMemcpyPeerAsync", unsafe {
-            sys::cuMemcpyPeerAsync(to.addr() as u64, here, from.addr() as u64, there, bytes, stream.as_inner())
+            sys::cuMemcpyPeerAsync(to.addr() as u64, here, from.addr() as u64, there, bytes, stream.raw)
         })
     }
 
     unsafe fn fill(&self, stream: &Stream, to: *mut u8, byte: u8, bytes: usize) -> Result<()> {
         // SAFETY: the same contract.
-        unsafe { CallersStream { device: self, stream: stream.as_inner() }.fill(to, byte, bytes) }
+        unsafe { CallersStream { device: self, stream: stream.raw }.fill(to, byte, bytes) }
     }
 
     unsafe fn launch<A: KernelArgs>(
@@ -631,25 +859,26 @@ impl Runtime for CudaDevice {
         args: A,
     ) -> Result<()> {
         // SAFETY: the same contract.
-        unsafe { CallersStream { device: self, stream: stream.as_inner() }.launch(kernel, config, args) }
+        unsafe { CallersStream { device: self, stream: stream.raw }.launch(kernel, config, args) }
     }
 
     fn load<A: KernelArgs>(&self, kernel: &Kernel<A>, shared_bytes: u32) -> Result<()> {
-        self.make_current()?;
+        let _current = Cuda::enter(self)?;
         self.function(kernel.name(), shared_bytes).map(|_| ())
     }
 
     fn follow(&self, stream: &Stream, other: &Stream) -> Result<()> {
-        self.make_current()?;
-        let given = Event::new(EventFlags::DISABLE_TIMING).map_err(self.failed("cuEventCreate"))?;
-        given.record(other).map_err(self.failed("cuEventRecord"))?;
-        // The driver keeps the event until nobody waits for it.
-        stream.wait_event(given, StreamWaitEventFlags::DEFAULT).map_err(self.failed("cuStreamWaitEvent"))
+        let _current = Cuda::enter(self)?;
+        let given = Event::new(self, sys::EVENT_DISABLE_TIMING)?;
+        given.record(other)?;
+        // SAFETY: both handles live. The driver keeps the event until nobody waits for it.
+        self.check("cuStreamWaitEvent", unsafe { sys::cuStreamWaitEvent(stream.raw, given.raw, 0) })
     }
 
     fn synchronize(&self, stream: &Stream) -> Result<()> {
-        self.make_current()?;
-        stream.synchronize().map_err(self.failed("cuStreamSynchronize"))
+        let _current = Cuda::enter(self)?;
+        // SAFETY: the handle lives.
+        self.check("cuStreamSynchronize", unsafe { sys::cuStreamSynchronize(stream.raw) })
     }
 }
 
@@ -668,7 +897,7 @@ impl Queue for CallersStream<'_> {
         if let Some(limit) = kernel.max_threads().map(u64::from).filter(|&limit| threads > limit) {
             return Err(Error::LaunchLimit { kernel: kernel.name(), what: "threads a block", asked: threads, limit });
         }
-        device.make_current()?;
+        let _current = device.enter()?;
         let function = device.function(kernel.name(), config.shared_bytes)?;
         let mut raw = args.as_raw();
         let ([gx, gy, gz], [bx, by, bz]) = (config.grid, config.block);
@@ -686,40 +915,19 @@ impl Queue for CallersStream<'_> {
                 config.shared_bytes,
                 self.stream,
                 raw.as_mut_ptr(),
-                std::ptr::null_mut(),
+                null_mut(),
             )
         })
     }
 
     unsafe fn fill(&self, to: *mut u8, byte: u8, bytes: usize) -> Result<()> {
-        self.device.make_current()?;
+        let _current = self.device.enter()?;
         if bytes == 0 {
             return Ok(());
         }
         // SAFETY: `to` has room, as the caller promises.
         self.device
             .check("cuMemsetD8Async", unsafe { sys::cuMemsetD8Async(to.addr() as u64, byte, bytes, self.stream) })
-    }
-}
-
-/// Remembers the calling thread's current context, and makes it current again when dropped.
-pub(crate) struct CallersContext(sys::CUcontext);
-
-impl CallersContext {
-    /// The context that is current now; none where there is no driver or nobody has started it.
-    pub fn remember() -> CallersContext {
-        let mut context = std::ptr::null_mut();
-        // SAFETY: the driver writes the handle, or leaves it null and says that it has none.
-        unsafe { sys::cuCtxGetCurrent(&mut context) };
-        CallersContext(context)
-    }
-}
-
-impl Drop for CallersContext {
-    fn drop(&mut self) {
-        // SAFETY: the handle was current when it was taken; null leaves the thread without a context, as it was. Should
-        // the caller have destroyed it meanwhile, the driver refuses it.
-        unsafe { sys::cuCtxSetCurrent(self.0) };
     }
 }
 

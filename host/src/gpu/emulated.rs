@@ -18,6 +18,11 @@ pub(crate) struct Immediate;
 impl Runtime for Emulator {
     type Memory = Buffer<U32x4>;
     type Stream = Immediate;
+    type Entered = ();
+
+    fn enter(&self) -> Result<()> {
+        Ok(())
+    }
 
     fn describe(&self) -> String {
         format!("GPU emulator on {} CPU threads", rayon::current_num_threads())

@@ -3,7 +3,8 @@
 //! | file | what |
 //! |---|---|
 //! | `runtime` | memory, streams, copies, launches: what a device offers; scratch lanes |
-//! | `cuda` | the CUDA driver, through cust (feature `cuda`) |
+//! | `cuda` | the CUDA driver as a device (feature `cuda`) |
+//! | `driver` | the driver's functions, declared (feature `cuda`) |
 //! | `emulated` | the checking emulator of `cuda_std` |
 //! | `select` | k-selection: plans and launches |
 //! | `select_rows` | k-selection from rows in host memory |
@@ -36,6 +37,8 @@ pub(crate) mod coder;
 #[cfg(feature = "cuda")]
 pub(crate) mod cuda;
 pub(crate) mod dispatch;
+#[cfg(feature = "cuda")]
+pub(crate) mod driver;
 pub(crate) mod emulated;
 mod encode;
 mod exact;

@@ -19,7 +19,12 @@ pub(crate) trait Runtime: Send + Sync + 'static {
     type Memory: Send + Sync;
     /// A queue of work; operations of one stream run in order, streams run side by side.
     type Stream: Send;
+    /// The device is the calling thread's current one while this lives.
+    type Entered;
 
+    /// Makes the device the calling thread's current one, until the result is dropped. Every other function does so for itself; who calls
+    /// many of them holds this meanwhile, which saves each of them the change.
+    fn enter(&self) -> Result<Self::Entered>;
     /// The device in words.
     fn describe(&self) -> String;
     /// What launches are shaped by.
@@ -294,6 +299,7 @@ impl<R: Runtime> Lanes<R> {
 
     /// The same with so many lanes.
     pub fn with_some<V>(&self, runtime: &R, count: usize, work: impl FnOnce(&mut [Lane<R>]) -> Result<V>) -> Result<V> {
+        let _current = runtime.enter()?;
         let idle = || self.idle.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         let idle_or_new = |_| match idle().pop() {
             Some(lane) => Ok(lane),

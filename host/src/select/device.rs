@@ -124,7 +124,6 @@ impl<K: Key> DeviceSelect<K> {
     pub fn new(gpu: usize, rows: u32, columns: u32, k: u32, best: Best, algorithm: Algorithm) -> Result<Self> {
         let shape = Shape { rows, columns, k, best };
         shape.check::<K>(algorithm)?;
-        let _callers = crate::gpu::cuda::CallersContext::remember();
         Ok(Self { planned: Planned::new(crate::gpu::cuda::open(gpu)?, shape, algorithm)? })
     }
 
@@ -152,7 +151,7 @@ impl<K: Key> DeviceSelect<K> {
         results: &DeviceResults<K>,
         workspace: *mut u8,
     ) -> Result<()> {
-        let _callers = crate::gpu::cuda::CallersContext::remember();
+        let _current = self.planned.runtime.enter()?;
         // SAFETY: the same contract.
         unsafe { self.planned.run(&self.queue(stream), rows, results, workspace) }
     }
@@ -175,13 +174,12 @@ impl<K: Key> DeviceSelect<K> {
         payloads: *const P,
         found: *mut P,
     ) -> Result<()> {
-        let _callers = crate::gpu::cuda::CallersContext::remember();
         // SAFETY: the same contract.
         unsafe { self.planned.gather(&self.queue(stream), rows, positions, payloads, found) }
     }
 
     fn queue(&self, stream: CUstream) -> crate::gpu::cuda::CallersStream<'_> {
-        crate::gpu::cuda::CallersStream { device: &self.planned.runtime, stream }
+        crate::gpu::cuda::CallersStream { device: &self.planned.runtime, stream: stream.cast() }
     }
 }
 

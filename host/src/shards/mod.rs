@@ -26,10 +26,11 @@
 //! has its own link and its own pinned buffers, so copies run at once as well.
 //!
 //! # Devices that fail
-//! Where the driver reports an error in the middle of a search, the search fails with [`Error::DeviceFailed`], which names the device, and
-//! the grid leaves this place out from then on: what it would have done falls to the other replicas of its shard. Once a shard has none
-//! left, searches fail with [`Error::ShardLost`] until the index moves to other devices. Nothing is tried twice in secret: the caller
-//! decides whether to ask again.
+//! Where the driver says in the middle of a search that the device or its context is lost ([`lost`]), the search fails with
+//! [`Error::DeviceFailed`], which names the device, and the grid leaves this place out from then on: what it would have done falls to the
+//! other replicas of its shard. Once a shard has none left, searches fail with [`Error::ShardLost`] until the index moves to other devices.
+//! Any other error, such as a lack of memory, may pass: the search fails with it and the place stays. Nothing is tried twice in secret: the
+//! caller decides whether to ask again.
 
 pub(crate) mod flat;
 pub(crate) mod ivf;
@@ -107,7 +108,7 @@ impl<B: ?Sized + Send + Sync> Grid<B> {
     /// Passes on what a device said, or takes it out of service and says so.
     fn judge<V>(&self, place: usize, result: Result<V>) -> Result<V> {
         result.map_err(|error| match error {
-            Error::Driver { .. } => {
+            Error::Driver { code, .. } if lost(code) => {
                 self.places[place].failed.store(true, Ordering::Relaxed);
                 let shard = place % self.shards;
                 let of_shard = self.places.iter().skip(shard).step_by(self.shards);
@@ -135,6 +136,27 @@ impl<B: ?Sized + Send + Sync> Grid<B> {
         }
         text
     }
+}
+
+/// Whether a driver's code says that the device or its context cannot be used again in this process. CUDA's documentation says so of the
+/// codes of faults on the device; the others below mean that the driver or the context has ended. Code 999 (unknown) counts as well: the
+/// driver gives it for a device that left the bus.
+fn lost(code: i32) -> bool {
+    const NOT_INITIALIZED_DEINITIALIZED: [i32; 2] = [3, 4];
+    const NO_DEVICE_INVALID_DEVICE_INVALID_CONTEXT: [i32; 3] = [100, 101, 201];
+    const ECC_AND_NVLINK_UNCORRECTABLE: [i32; 2] = [214, 220];
+    const ADDRESS_TIMEOUT_CONTEXT_DESTROYED_ASSERT: [i32; 4] = [700, 702, 709, 710];
+    // Hardware stack, illegal instruction, misaligned address, address space, program counter, launch failed.
+    const FAULTS_OF_A_KERNEL: std::ops::RangeInclusive<i32> = 714..=719;
+    const MPS_CLIENT_TERMINATED_UNKNOWN: [i32; 2] = [810, 999];
+    let listed: [&[i32]; 5] = [
+        &NOT_INITIALIZED_DEINITIALIZED,
+        &NO_DEVICE_INVALID_DEVICE_INVALID_CONTEXT,
+        &ECC_AND_NVLINK_UNCORRECTABLE,
+        &ADDRESS_TIMEOUT_CONTEXT_DESTROYED_ASSERT,
+        &MPS_CLIENT_TERMINATED_UNKNOWN,
+    ];
+    FAULTS_OF_A_KERNEL.contains(&code) || listed.iter().any(|codes| codes.contains(&code))
 }
 
 /// Part `part` of `parts` of the numbers below `count`; parts differ by one at most.

@@ -246,3 +246,22 @@ fn the_first_bad_query_is_named_whichever_device_has_it() {
     let ragged = index.search(&queries[1..], 1);
     assert!(matches!(ragged, Err(Error::RaggedVectors { len: 9_999, dim: 2 })), "{ragged:?}");
 }
+
+#[test]
+fn only_a_lost_device_is_left_out() {
+    let backend = || -> Box<dyn FlatBackend<f32>> { Box::new(FlatCpu::new(DIM, Metric::L2, None)) };
+    let placement = Placement::new(vec![Device::Cpu; 2], 1).unwrap();
+    let passing = [1, 2, 209, 304, 600, 701, 805, 4321].map(|code| (code, false));
+    let lost = [3, 4, 100, 201, 214, 220, 700, 702, 709, 714, 719, 999].map(|code| (code, true));
+    for (code, lost) in passing.into_iter().chain(lost) {
+        let grid = Grid::new(&placement, vec![backend(), backend()]);
+        let error = Error::Driver { call: "cuLaunchKernel", device: 0, code };
+        let judged = grid.judge(0, Err::<(), _>(error));
+        match judged {
+            Err(Error::DeviceFailed { left: 1, .. }) => assert!(lost, "{code}"),
+            Err(Error::Driver { code: same, .. }) => assert!(!lost && same == code, "{code}"),
+            other => panic!("{code}: {other:?}"),
+        }
+        assert_eq!(grid.places[0].alive(), !lost, "{code}");
+    }
+}

@@ -1,0 +1,522 @@
+//! The driver's functions, as NVIDIA's cuda.h declares them.
+
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::sync::{OnceLock, mpsc};
+use std::time::Instant;
+
+use cuda_std::emulator::{AnyKernel, Buffer, kernels};
+use cuda_std::launch::LaunchConfig;
+
+use crate::faults;
+use crate::state::{Allocation, Event, Function, HostMemory, Module, State, lock, violation};
+
+const INVALID_VALUE: c_int = 1;
+const OUT_OF_MEMORY: c_int = 2;
+pub const NOT_INITIALIZED: c_int = 3;
+const NO_DEVICE: c_int = 100;
+pub const INVALID_DEVICE: c_int = 101;
+pub const INVALID_CONTEXT: c_int = 201;
+const INVALID_PTX: c_int = 218;
+pub const INVALID_HANDLE: c_int = 400;
+const NOT_FOUND: c_int = 500;
+pub const ILLEGAL_ADDRESS: c_int = 700;
+pub const LAUNCH_FAILED: c_int = 719;
+
+type Done = Result<(), c_int>;
+
+fn code(done: Done) -> c_int {
+    done.err().unwrap_or(0)
+}
+
+/// Writes a result for the caller.
+///
+/// # Safety
+/// `to` is null or valid for a write.
+unsafe fn write<V>(to: *mut V, value: V) -> Done {
+    if to.is_null() {
+        return Err(INVALID_VALUE);
+    }
+    // SAFETY: not null, hence valid.
+    unsafe { to.write(value) };
+    Ok(())
+}
+
+/// Defines the functions, and the table that finds them by name. `fn` ones fail before they do anything; `give_back` ones do what they are
+/// for, and then return the error.
+macro_rules! functions {
+    (@fails fn $done:expr, $fault:expr) => { match $fault { Some(fault) => fault, None => code($done) } };
+    (@fails give_back $done:expr, $fault:expr) => {{ let fault = $fault; let done = code($done); fault.unwrap_or(done) }};
+    ($($kind:ident $name:ident($($argument:ident: $type:ty),*) $body:block)*) => {
+        $(
+            #[allow(non_snake_case, reason = "the driver's name")]
+            #[allow(clippy::too_many_arguments, reason = "the driver's signature")]
+            unsafe extern "C" fn $name($($argument: $type),*) -> c_int {
+                functions!(@fails $kind (|| -> Done { $body })(), faults::count(stringify!($name)))
+            }
+        )*
+
+        /// The function of that name.
+        pub fn look_up(name: &CStr) -> Option<*const c_void> {
+            match name.to_str().ok()? {
+                $(stringify!($name) => Some($name as *const c_void),)*
+                _ => None,
+            }
+        }
+    };
+}
+
+functions! {
+    fn cuInit(flags: c_uint) {
+        let mut state = lock();
+        match (flags, state.devices.is_empty()) {
+            (0, false) => state.initialised = true,
+            (0, true) => return Err(NO_DEVICE),
+            _ => return Err(INVALID_VALUE),
+        }
+        Ok(())
+    }
+
+    fn cuDriverGetVersion(version: *mut c_int) {
+        let driver = lock().devices.first().map_or(0, |owner| owner.device.driver);
+        // SAFETY: the caller has the function's contract.
+        unsafe { write(version, driver) }
+    }
+
+    fn cuDeviceGetCount(count: *mut c_int) {
+        let state = lock();
+        if !state.initialised {
+            return Err(NOT_INITIALIZED);
+        }
+        // SAFETY: the caller has the function's contract.
+        unsafe { write(count, state.devices.len() as c_int) }
+    }
+
+    fn cuDeviceGet(device: *mut c_int, ordinal: c_int) {
+        lock().device(ordinal)?;
+        // SAFETY: the caller has the function's contract.
+        unsafe { write(device, ordinal) }
+    }
+
+    fn cuDeviceGetName(name: *mut c_char, len: c_int, device: c_int) {
+        let state = lock();
+        let index = state.device(device)?;
+        if name.is_null() || len < 1 {
+            return Err(INVALID_VALUE);
+        }
+        let text = state.devices[index].device.name.as_bytes();
+        let count = text.len().min(len as usize - 1);
+        // SAFETY: the caller gives room for `len` bytes.
+        unsafe {
+            name.cast::<u8>().copy_from_nonoverlapping(text.as_ptr(), count);
+            name.add(count).write(0);
+        }
+        Ok(())
+    }
+
+    fn cuDeviceGetAttribute(value: *mut c_int, attribute: c_int, device: c_int) {
+        let state = lock();
+        let device = &state.devices[state.device(device)?].device;
+        let number = match attribute {
+            16 => device.multiprocessors,
+            75 => device.capability.0,
+            76 => device.capability.1,
+            97 => device.shared_bytes,
+            _ => return Err(INVALID_VALUE),
+        };
+        // SAFETY: the caller has the function's contract.
+        unsafe { write(value, number) }
+    }
+
+    fn cuDeviceTotalMem_v2(bytes: *mut usize, device: c_int) {
+        let state = lock();
+        let memory = state.devices[state.device(device)?].device.memory;
+        // SAFETY: the caller has the function's contract.
+        unsafe { write(bytes, memory as usize) }
+    }
+
+    fn cuDeviceCanAccessPeer(possible: *mut c_int, device: c_int, peer: c_int) {
+        let state = lock();
+        let (device, peer) = (state.device(device)?, state.device(peer)?);
+        // SAFETY: the caller has the function's contract.
+        unsafe { write(possible, c_int::from(device != peer)) }
+    }
+
+    fn cuDevicePrimaryCtxRetain(context: *mut usize, device: c_int) {
+        let mut state = lock();
+        let index = state.device(device)?;
+        state.devices[index].retained += 1;
+        // SAFETY: the caller has the function's contract.
+        unsafe { write(context, State::context_of(index)) }
+    }
+
+    give_back cuDevicePrimaryCtxRelease_v2(device: c_int) {
+        let mut state = lock();
+        let index = state.device(device)?;
+        state.devices[index].retained = state.devices[index].retained.checked_sub(1).ok_or(INVALID_CONTEXT)?;
+        Ok(())
+    }
+
+    fn cuCtxGetCurrent(context: *mut usize) {
+        if !lock().initialised {
+            return Err(NOT_INITIALIZED);
+        }
+        // SAFETY: the caller has the function's contract.
+        unsafe { write(context, crate::state::current()) }
+    }
+
+    fn cuCtxSetCurrent(context: usize) {
+        lock().set_current(context)
+    }
+
+    fn cuCtxEnablePeerAccess(peer: usize, flags: c_uint) {
+        let state = lock();
+        let (current, peer) = (state.current()?, state.device_of(peer)?);
+        if flags != 0 || current == peer { Err(INVALID_VALUE) } else { Ok(()) }
+    }
+
+    fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) {
+        let state = lock();
+        let index = state.current()?;
+        let memory = state.devices[index].device.memory;
+        let left = memory.saturating_sub(state.usage(index).bytes);
+        // SAFETY: the caller has the function's contract.
+        unsafe {
+            write(free, left as usize)?;
+            write(total, memory as usize)
+        }
+    }
+
+    fn cuMemAlloc_v2(address: *mut u64, bytes: usize) {
+        let mut state = lock();
+        let device = state.current()?;
+        if bytes == 0 {
+            return Err(INVALID_VALUE);
+        }
+        let left = state.devices[device].device.memory.saturating_sub(state.usage(device).bytes);
+        if bytes as u64 > left {
+            return Err(OUT_OF_MEMORY);
+        }
+        let mut buffer = Buffer::<u8>::new_poisoned(bytes);
+        // Exposed: copies and kernels come with the address as a number.
+        let start = buffer.as_mut_ptr().expose_provenance();
+        state.allocations.insert(start, Allocation { device, buffer });
+        // SAFETY: the caller has the function's contract.
+        unsafe { write(address, start as u64) }
+    }
+
+    give_back cuMemFree_v2(address: u64) {
+        let mut state = lock();
+        may_give_back(&state)?;
+        let allocation = state.allocations.remove(&(address as usize)).ok_or(INVALID_VALUE)?;
+        drop(state);
+        drop(allocation);
+        Ok(())
+    }
+
+    fn cuMemHostAlloc(start: *mut *mut c_void, bytes: usize, flags: c_uint) {
+        let _ = flags;
+        let mut state = lock();
+        let device = state.current()?;
+        let mut memory = vec![0u64; bytes.div_ceil(8)].into_boxed_slice();
+        let address = memory.as_mut_ptr();
+        state.host.insert(address.addr(), HostMemory { device, memory });
+        // SAFETY: the caller has the function's contract.
+        unsafe { write(start, address.cast()) }
+    }
+
+    give_back cuMemFreeHost(start: *mut c_void) {
+        let mut state = lock();
+        may_give_back(&state)?;
+        state.host.remove(&start.addr()).map(|_| ()).ok_or(INVALID_VALUE)
+    }
+
+    fn cuMemcpyHtoDAsync_v2(to: u64, from: *const c_void, bytes: usize, stream: usize) {
+        let device = lock().stream(stream)?;
+        let to = on_device("the target of cuMemcpyHtoDAsync", Some(device), to, bytes)?;
+        // SAFETY: the caller gives `bytes` bytes; the allocation has as many from `to` on.
+        unsafe { to.copy_from(from.cast(), bytes) };
+        Ok(())
+    }
+
+    fn cuMemcpyDtoHAsync_v2(to: *mut c_void, from: u64, bytes: usize, stream: usize) {
+        let device = lock().stream(stream)?;
+        let from = on_device("the source of cuMemcpyDtoHAsync", Some(device), from, bytes)?;
+        // SAFETY: the caller gives room for `bytes` bytes; the allocation has as many from `from` on.
+        unsafe { to.cast::<u8>().copy_from(from, bytes) };
+        Ok(())
+    }
+
+    fn cuMemcpyHtoD_v2(to: u64, from: *const c_void, bytes: usize) {
+        lock().current()?;
+        let to = on_device("the target of cuMemcpyHtoD", None, to, bytes)?;
+        // SAFETY: as above.
+        unsafe { to.copy_from(from.cast(), bytes) };
+        Ok(())
+    }
+
+    fn cuMemcpyDtoH_v2(to: *mut c_void, from: u64, bytes: usize) {
+        lock().current()?;
+        let from = on_device("the source of cuMemcpyDtoH", None, from, bytes)?;
+        // SAFETY: as above.
+        unsafe { to.cast::<u8>().copy_from(from, bytes) };
+        Ok(())
+    }
+
+    fn cuMemcpyDtoDAsync_v2(to: u64, from: u64, bytes: usize, stream: usize) {
+        let device = lock().stream(stream)?;
+        let to = on_device("the target of cuMemcpyDtoDAsync", Some(device), to, bytes)?;
+        let from = on_device("the source of cuMemcpyDtoDAsync", Some(device), from, bytes)?;
+        if to.addr().abs_diff(from.addr()) < bytes {
+            violation(format!("cuMemcpyDtoDAsync of {bytes} bytes between ranges that overlap"));
+            return Err(ILLEGAL_ADDRESS);
+        }
+        // SAFETY: both allocations have the bytes.
+        unsafe { to.copy_from(from, bytes) };
+        Ok(())
+    }
+
+    fn cuMemcpyPeerAsync(to: u64, to_context: usize, from: u64, from_context: usize, bytes: usize, stream: usize) {
+        let (here, there) = {
+            let state = lock();
+            state.stream(stream)?;
+            (state.device_of(to_context)?, state.device_of(from_context)?)
+        };
+        let to = on_device("the target of cuMemcpyPeerAsync", Some(here), to, bytes)?;
+        let from = on_device("the source of cuMemcpyPeerAsync", Some(there), from, bytes)?;
+        // SAFETY: both allocations have the bytes.
+        unsafe { to.copy_from(from, bytes) };
+        Ok(())
+    }
+
+    fn cuMemsetD8Async(to: u64, byte: u8, bytes: usize, stream: usize) {
+        let device = lock().stream(stream)?;
+        let to = on_device("the target of cuMemsetD8Async", Some(device), to, bytes)?;
+        // SAFETY: the allocation has the bytes.
+        unsafe { to.write_bytes(byte, bytes) };
+        Ok(())
+    }
+
+    fn cuModuleLoadDataEx(module: *mut usize, image: *const c_char, options: c_uint, names: *mut c_int, values: *mut *mut c_void) {
+        let _ = (options, names, values);
+        let mut state = lock();
+        let device = state.current()?;
+        if image.is_null() {
+            return Err(INVALID_VALUE);
+        }
+        // SAFETY: an image of PTX ends with NUL.
+        let text = unsafe { CStr::from_ptr(image) }.to_str().map_err(|_| INVALID_PTX)?;
+        let entries = entries(text);
+        if entries.is_empty() {
+            return Err(INVALID_PTX);
+        }
+        let handle = state.handle();
+        state.modules.insert(handle, Module { device, entries });
+        // SAFETY: the caller has the function's contract.
+        unsafe { write(module, handle) }
+    }
+
+    give_back cuModuleUnload(module: usize) {
+        let mut state = lock();
+        may_give_back(&state)?;
+        state.modules.remove(&module).ok_or(INVALID_HANDLE)?;
+        state.functions.retain(|_, function| function.module != module);
+        Ok(())
+    }
+
+    fn cuModuleGetFunction(function: *mut usize, module: usize, name: *const c_char) {
+        let mut state = lock();
+        let current = state.current()?;
+        let loaded = state.modules.get(&module).filter(|loaded| loaded.device == current).ok_or(INVALID_HANDLE)?;
+        // SAFETY: names end with NUL.
+        let name = unsafe { CStr::from_ptr(name) }.to_str().map_err(|_| NOT_FOUND)?;
+        if !loaded.entries.iter().any(|entry| entry == name) {
+            return Err(NOT_FOUND);
+        }
+        let kernel = *kernels().iter().find(|kernel| kernel.name() == name).ok_or(NOT_FOUND)?;
+        let handle = state.handle();
+        state.functions.insert(handle, Function { device: current, module, kernel, shared_bytes: 48 << 10 });
+        // SAFETY: the caller has the function's contract.
+        unsafe { write(function, handle) }
+    }
+
+    fn cuFuncSetAttribute(function: usize, attribute: c_int, value: c_int) {
+        let mut state = lock();
+        let device = state.functions.get(&function).ok_or(INVALID_HANDLE)?.device;
+        let limit = state.devices[device].device.shared_bytes;
+        // CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+        if attribute != 8 || value < 0 || value > limit {
+            return Err(INVALID_VALUE);
+        }
+        state.functions.get_mut(&function).ok_or(INVALID_HANDLE)?.shared_bytes = value;
+        Ok(())
+    }
+
+    fn cuLaunchKernel(
+        function: usize,
+        grid_x: c_uint,
+        grid_y: c_uint,
+        grid_z: c_uint,
+        block_x: c_uint,
+        block_y: c_uint,
+        block_z: c_uint,
+        shared_bytes: c_uint,
+        stream: usize,
+        arguments: *mut *mut c_void,
+        extra: *mut *mut c_void
+    ) {
+        let function = {
+            let state = lock();
+            let device = state.stream(stream)?;
+            let function = *state.functions.get(&function).ok_or(INVALID_HANDLE)?;
+            if function.device != device {
+                return Err(INVALID_HANDLE);
+            }
+            function
+        };
+        if !extra.is_null() || shared_bytes > function.shared_bytes as c_uint {
+            return Err(INVALID_VALUE);
+        }
+        let config = LaunchConfig { grid: [grid_x, grid_y, grid_z], block: [block_x, block_y, block_z], shared_bytes };
+        // SAFETY: the caller has the contract of the kernel, and gives the addresses of its arguments.
+        unsafe { run(function.kernel, config, arguments) }
+    }
+
+    fn cuStreamCreate(stream: *mut usize, flags: c_uint) {
+        let _ = flags;
+        let mut state = lock();
+        let device = state.current()?;
+        let handle = state.handle();
+        state.streams.insert(handle, device);
+        // SAFETY: the caller has the function's contract.
+        unsafe { write(stream, handle) }
+    }
+
+    fn cuStreamCreateWithPriority(stream: *mut usize, flags: c_uint, priority: c_int) {
+        let _ = (flags, priority);
+        let mut state = lock();
+        let device = state.current()?;
+        let handle = state.handle();
+        state.streams.insert(handle, device);
+        // SAFETY: the caller has the function's contract.
+        unsafe { write(stream, handle) }
+    }
+
+    give_back cuStreamDestroy_v2(stream: usize) {
+        let mut state = lock();
+        may_give_back(&state)?;
+        state.streams.remove(&stream).map(|_| ()).ok_or(INVALID_HANDLE)
+    }
+
+    fn cuStreamSynchronize(stream: usize) {
+        lock().stream(stream).map(|_| ())
+    }
+
+    fn cuStreamWaitEvent(stream: usize, event: usize, flags: c_uint) {
+        let _ = flags;
+        let state = lock();
+        state.stream(stream)?;
+        // An event that was never recorded holds nothing up; one of another device may be waited for.
+        state.events.get(&event).map(|_| ()).ok_or(INVALID_HANDLE)
+    }
+
+    fn cuEventCreate(event: *mut usize, flags: c_uint) {
+        let mut state = lock();
+        let device = state.current()?;
+        let handle = state.handle();
+        // CU_EVENT_DISABLE_TIMING
+        state.events.insert(handle, Event { device, timed: flags & 2 == 0, recorded: None });
+        // SAFETY: the caller has the function's contract.
+        unsafe { write(event, handle) }
+    }
+
+    give_back cuEventDestroy_v2(event: usize) {
+        let mut state = lock();
+        may_give_back(&state)?;
+        state.events.remove(&event).map(|_| ()).ok_or(INVALID_HANDLE)
+    }
+
+    fn cuEventRecord(event: usize, stream: usize) {
+        let mut state = lock();
+        let device = state.stream(stream)?;
+        let event = state.events.get_mut(&event).filter(|event| event.device == device).ok_or(INVALID_HANDLE)?;
+        event.recorded = Some(Instant::now());
+        Ok(())
+    }
+
+    fn cuEventSynchronize(event: usize) {
+        lock().events.get(&event).map(|_| ()).ok_or(INVALID_HANDLE)
+    }
+
+    fn cuEventElapsedTime(milliseconds: *mut f32, start: usize, end: usize) {
+        let state = lock();
+        let when = |event: usize| {
+            let event = state.events.get(&event).filter(|event| event.timed).ok_or(INVALID_HANDLE)?;
+            event.recorded.ok_or(INVALID_HANDLE)
+        };
+        let elapsed = when(end)?.saturating_duration_since(when(start)?);
+        // SAFETY: the caller has the function's contract.
+        unsafe { write(milliseconds, elapsed.as_secs_f32() * 1e3) }
+    }
+}
+
+/// What gives something back needs a context, unless a fault may have taken it.
+fn may_give_back(state: &State) -> Done {
+    if faults::fired() { Ok(()) } else { state.current().map(|_| ()) }
+}
+
+/// The memory at a device address, checked: all `bytes` bytes lie in one allocation, of `device` if one is given.
+fn on_device(what: &str, device: Option<usize>, address: u64, bytes: usize) -> Result<*mut u8, c_int> {
+    let owner = lock().owner(address, bytes);
+    if owner.is_none() || device.is_some_and(|device| owner != Some(device)) {
+        violation(format!("{what}, {bytes} bytes at {address:#x}, is not in an allocation of the device {device:?}"));
+        return Err(ILLEGAL_ADDRESS);
+    }
+    Ok(std::ptr::with_exposed_provenance_mut(address as usize))
+}
+
+/// The names of the entries of PTX text.
+fn entries(ptx: &str) -> Vec<String> {
+    let lines = ptx.lines().filter(|line| !line.trim_start().starts_with("//"));
+    let names = lines.filter_map(|line| {
+        let (_, rest) = line.split_once(".entry ")?;
+        let end = rest.find(|c: char| !(c.is_ascii_alphanumeric() || c == '_' || c == '$')).unwrap_or(rest.len());
+        Some(rest[..end].to_owned())
+    });
+    names.filter(|name| !name.is_empty()).collect()
+}
+
+/// The arguments' addresses on their way to another thread, which uses them while the caller waits.
+struct Arguments(*mut *mut c_void);
+
+// SAFETY: the caller waits until the other thread is done.
+unsafe impl Send for Arguments {}
+
+impl Arguments {
+    fn addresses(self) -> *const *mut c_void {
+        self.0
+    }
+}
+
+/// Runs a kernel on threads of the driver's own. The caller's thread may belong to a pool and hold locks, and must not take other work of
+/// that pool meanwhile: so the kernel runs elsewhere, and the thread sleeps.
+///
+/// # Safety
+/// As [`AnyKernel::launch_raw`].
+unsafe fn run(kernel: &'static dyn AnyKernel, config: LaunchConfig, arguments: *mut *mut c_void) -> Done {
+    static POOL: OnceLock<Option<rayon::ThreadPool>> = OnceLock::new();
+    let pool = POOL.get_or_init(|| rayon::ThreadPoolBuilder::new().thread_name(|i| format!("cuda-{i}")).build().ok());
+    let Some(pool) = pool else { return Err(LAUNCH_FAILED) };
+    let (result, results) = mpsc::channel();
+    let arguments = Arguments(arguments);
+    pool.spawn(move || {
+        // SAFETY: as the caller promises; it waits, so the arguments stay.
+        let launched = unsafe { kernel.launch_raw(config, arguments.addresses()) };
+        // The receiver waits below.
+        let _ = result.send(launched.map(|_| ()));
+    });
+    match results.recv() {
+        Ok(Ok(())) => Ok(()),
+        Ok(Err(violation)) => Err(crate::stopped(&violation)),
+        Err(_) => Err(LAUNCH_FAILED),
+    }
+}

@@ -1,0 +1,130 @@
+//! Which call fails, and what was called.
+
+use std::ffi::{c_int, c_void};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// A failure that is to come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Fault {
+    /// Calls that work before one fails.
+    pub after: u64,
+    /// The code that it returns (CUresult).
+    pub code: i32,
+    /// How long.
+    pub lasts: Lasts,
+}
+
+/// How long calls fail.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Lasts {
+    /// One call fails.
+    Once,
+    /// That one and all later ones fail.
+    ForGood,
+}
+
+/// A call that was made to fail.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Failed {
+    /// The function's name.
+    pub name: &'static str,
+    /// The code that it returned.
+    pub code: i32,
+}
+
+/// A call that was watched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Call {
+    /// The function's name.
+    pub name: &'static str,
+    /// A number for the place in the program: equal for calls from the same place by the same path.
+    pub site: u64,
+}
+
+struct Plan {
+    fault: Option<Fault>,
+    /// Calls since the fault was set.
+    calls: u64,
+    failed: Option<Failed>,
+    watched: Option<Vec<Call>>,
+}
+
+static PLAN: Mutex<Plan> = Mutex::new(Plan { fault: None, calls: 0, failed: None, watched: None });
+
+fn plan() -> MutexGuard<'static, Plan> {
+    PLAN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+pub fn set(fault: Option<Fault>) -> Option<Failed> {
+    let mut plan = plan();
+    plan.fault = fault;
+    plan.calls = 0;
+    plan.failed.take()
+}
+
+pub fn watch<V>(work: impl FnOnce() -> V) -> (V, Vec<Call>) {
+    plan().watched = Some(Vec::new());
+    let result = work();
+    (result, plan().watched.take().unwrap_or_default())
+}
+
+/// Whether a call was made to fail since [`set`].
+pub fn fired() -> bool {
+    plan().failed.is_some()
+}
+
+/// Counts a call; the code that it fails with, if it does.
+pub fn count(name: &'static str) -> Option<c_int> {
+    let mut plan = plan();
+    if let Some(watched) = &mut plan.watched {
+        watched.push(Call { name, site: site() });
+    }
+    let Fault { after, code, lasts } = plan.fault?;
+    let number = plan.calls;
+    plan.calls += 1;
+    let fails = match lasts {
+        Lasts::Once => number == after,
+        Lasts::ForGood => number >= after,
+    };
+    if !fails {
+        return None;
+    }
+    plan.failed.get_or_insert(Failed { name, code });
+    Some(code)
+}
+
+/// Frames of the stack that tell places apart.
+const FRAMES: usize = 12;
+
+/// Where the call comes from: a hash of the return addresses of the innermost frames.
+fn site() -> u64 {
+    struct Frames {
+        addresses: [usize; FRAMES],
+        count: usize,
+    }
+    // SAFETY: the unwinder that the standard library is linked with has these functions, with these signatures.
+    unsafe extern "C" {
+        fn _Unwind_Backtrace(visit: extern "C" fn(*mut c_void, *mut c_void) -> c_int, argument: *mut c_void) -> c_int;
+        fn _Unwind_GetIP(context: *mut c_void) -> usize;
+    }
+    extern "C" fn visit(context: *mut c_void, argument: *mut c_void) -> c_int {
+        const NO_REASON: c_int = 0;
+        const END_OF_STACK: c_int = 5;
+        // SAFETY: the argument is the `Frames` below, which nobody else uses meanwhile.
+        let frames = unsafe { &mut *argument.cast::<Frames>() };
+        if frames.count == FRAMES {
+            return END_OF_STACK;
+        }
+        // SAFETY: the context is the unwinder's own.
+        frames.addresses[frames.count] = unsafe { _Unwind_GetIP(context) };
+        frames.count += 1;
+        NO_REASON
+    }
+    let mut frames = Frames { addresses: [0; FRAMES], count: 0 };
+    // SAFETY: `visit` gets the pointer while the call lasts.
+    unsafe { _Unwind_Backtrace(visit, (&raw mut frames).cast()) };
+    let mut hasher = DefaultHasher::new();
+    frames.addresses.hash(&mut hasher);
+    hasher.finish()
+}

@@ -1,0 +1,224 @@
+//! What exists: devices with their contexts, memory, modules, streams and events, and how much of it is in use.
+
+use std::cell::Cell;
+use std::collections::{BTreeMap, HashMap};
+use std::ffi::c_int;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Instant;
+
+use cuda_loader::DriverInUse;
+use cuda_std::emulator::{AnyKernel, Buffer};
+
+use crate::calls::{INVALID_CONTEXT, INVALID_DEVICE, INVALID_HANDLE, NOT_INITIALIZED};
+
+/// What a device is like.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Device {
+    /// Name of the product.
+    pub name: String,
+    /// Compute capability, major and minor.
+    pub capability: (i32, i32),
+    /// Streaming multiprocessors.
+    pub multiprocessors: i32,
+    /// Bytes of shared memory that a block may have if its kernel is allowed to.
+    pub shared_bytes: i32,
+    /// Bytes of device memory.
+    pub memory: u64,
+    /// CUDA version of the driver, such as 12040. That of device 0 counts.
+    pub driver: i32,
+}
+
+impl Default for Device {
+    fn default() -> Self {
+        Device {
+            name: "emulated driver".to_owned(),
+            capability: (8, 0),
+            multiprocessors: 2,
+            shared_bytes: 163 << 10,
+            memory: 1 << 30,
+            driver: 12_040,
+        }
+    }
+}
+
+/// What is in use of a device.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Bytes of device memory.
+    pub bytes: u64,
+    /// Allocations of device memory.
+    pub allocations: usize,
+    /// Bytes of page-locked host memory that were allocated while the device's context was current.
+    pub host_bytes: u64,
+    /// Streams.
+    pub streams: usize,
+    /// Events.
+    pub events: usize,
+    /// Modules.
+    pub modules: usize,
+    /// How often the primary context is retained.
+    pub retained: usize,
+}
+
+pub struct Owner {
+    pub device: Device,
+    pub retained: usize,
+}
+
+pub struct Allocation {
+    pub device: usize,
+    pub buffer: Buffer<u8>,
+}
+
+pub struct HostMemory {
+    pub device: usize,
+    pub memory: Box<[u64]>,
+}
+
+pub struct Event {
+    pub device: usize,
+    pub timed: bool,
+    pub recorded: Option<Instant>,
+}
+
+pub struct Module {
+    pub device: usize,
+    pub entries: Vec<String>,
+}
+
+#[derive(Clone, Copy)]
+pub struct Function {
+    pub device: usize,
+    pub module: usize,
+    pub kernel: &'static dyn AnyKernel,
+    /// Bytes of dynamic shared memory that a launch may have.
+    pub shared_bytes: i32,
+}
+
+#[derive(Default)]
+pub struct State {
+    pub initialised: bool,
+    pub devices: Vec<Owner>,
+    pub allocations: BTreeMap<usize, Allocation>,
+    pub host: HashMap<usize, HostMemory>,
+    /// Devices of streams.
+    pub streams: HashMap<usize, usize>,
+    pub events: HashMap<usize, Event>,
+    pub modules: HashMap<usize, Module>,
+    pub functions: HashMap<usize, Function>,
+    pub violations: Vec<String>,
+    handles: usize,
+}
+
+static STATE: OnceLock<Mutex<State>> = OnceLock::new();
+
+thread_local! {
+    /// The context that is current in this thread; 0 for none.
+    static CURRENT: Cell<usize> = const { Cell::new(0) };
+}
+
+/// The primary context of device 0; that of device i is i more.
+const FIRST_CONTEXT: usize = 0xC0_0000;
+/// Before the first of all other handles.
+const FIRST_HANDLE: usize = 0xA000_0000;
+
+pub fn create(devices: Vec<Device>) -> Result<(), DriverInUse> {
+    let devices = devices.into_iter().map(|device| Owner { device, retained: 0 }).collect();
+    STATE.set(Mutex::new(State { devices, ..State::default() })).map_err(|_| DriverInUse)
+}
+
+pub fn lock() -> MutexGuard<'static, State> {
+    // Functions are handed out after `create` only; a test that asks for usage before has a driver without devices.
+    STATE.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+pub fn current() -> usize {
+    CURRENT.get()
+}
+
+/// Keeps and prints what was stopped.
+pub fn violation(text: String) {
+    eprintln!("the emulated driver stopped this: {text}");
+    lock().violations.push(text);
+}
+
+impl State {
+    pub fn usage(&self, index: usize) -> Usage {
+        let of = |device: usize| device == index;
+        let allocations = self.allocations.values().filter(|allocation| of(allocation.device));
+        let host = self.host.values().filter(|host| of(host.device));
+        Usage {
+            bytes: allocations.clone().map(|allocation| allocation.buffer.len() as u64).sum(),
+            allocations: allocations.count(),
+            host_bytes: host.map(|host| size_of_val(&*host.memory) as u64).sum(),
+            streams: self.streams.values().filter(|&&device| of(device)).count(),
+            events: self.events.values().filter(|event| of(event.device)).count(),
+            modules: self.modules.values().filter(|module| of(module.device)).count(),
+            retained: self.devices.get(index).map_or(0, |owner| owner.retained),
+        }
+    }
+
+    /// A number that no handle had.
+    pub fn handle(&mut self) -> usize {
+        self.handles += 16;
+        FIRST_HANDLE + self.handles
+    }
+
+    /// The device of that number.
+    pub fn device(&self, ordinal: c_int) -> Result<usize, c_int> {
+        if !self.initialised {
+            return Err(NOT_INITIALIZED);
+        }
+        let index = usize::try_from(ordinal).map_err(|_| INVALID_DEVICE)?;
+        if index < self.devices.len() { Ok(index) } else { Err(INVALID_DEVICE) }
+    }
+
+    pub fn context_of(device: usize) -> usize {
+        FIRST_CONTEXT + device
+    }
+
+    /// The device whose primary context that is.
+    pub fn device_of(&self, context: usize) -> Result<usize, c_int> {
+        let index = context.wrapping_sub(FIRST_CONTEXT);
+        match self.devices.get(index) {
+            Some(owner) if owner.retained > 0 => Ok(index),
+            _ => Err(INVALID_CONTEXT),
+        }
+    }
+
+    /// The device whose context is current.
+    pub fn current(&self) -> Result<usize, c_int> {
+        if !self.initialised {
+            return Err(NOT_INITIALIZED);
+        }
+        self.device_of(CURRENT.get())
+    }
+
+    pub fn set_current(&self, context: usize) -> Result<(), c_int> {
+        if context != 0 {
+            self.device_of(context)?;
+        }
+        CURRENT.set(context);
+        Ok(())
+    }
+
+    /// The device of a stream; the default stream is of the device that is current.
+    pub fn stream(&self, stream: usize) -> Result<usize, c_int> {
+        let current = self.current()?;
+        if stream == 0 {
+            return Ok(current);
+        }
+        match self.streams.get(&stream) {
+            Some(&device) if device == current => Ok(device),
+            _ => Err(INVALID_HANDLE),
+        }
+    }
+
+    /// The device whose allocation holds `bytes` bytes from `address` on.
+    pub fn owner(&self, address: u64, bytes: usize) -> Option<usize> {
+        let address = usize::try_from(address).ok()?;
+        let (&start, allocation) = self.allocations.range(..=address).next_back()?;
+        let offset = address - start;
+        (offset <= allocation.buffer.len() && bytes <= allocation.buffer.len() - offset).then_some(allocation.device)
+    }
+}

@@ -1,0 +1,179 @@
+//! The emulated driver by its C functions: what it does, what it refuses, what it counts, and how it fails. One test, as a process has one
+//! driver.
+
+use std::ffi::c_void;
+use std::ptr::null_mut;
+
+use cuda_driver_emulator::{self as driver, Failed, Fault, Lasts, Usage};
+use cuda_std::{global, kernel, thread};
+use cust_raw::CUresult::{
+    CUDA_ERROR_ILLEGAL_ADDRESS, CUDA_ERROR_INVALID_CONTEXT, CUDA_ERROR_INVALID_HANDLE, CUDA_ERROR_INVALID_PTX,
+    CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_FOUND, CUDA_ERROR_NOT_INITIALIZED, CUDA_ERROR_OUT_OF_MEMORY, CUDA_SUCCESS,
+};
+use cust_raw::*;
+
+/// Doubles `n` values; with `beyond` it writes one more.
+///
+/// # Safety
+/// `x` has `n` values.
+#[kernel]
+pub unsafe fn double(x: *mut f32, n: u32, beyond: u32) {
+    let i = thread::thread_idx_x();
+    if i < n + beyond {
+        let x = x.wrapping_add(i as usize);
+        // SAFETY: i < n; beyond, the emulator stops it.
+        unsafe { global::store(x, 2.0 * if i < n { global::load(x.cast_const()) } else { 0.0 }) };
+    }
+}
+
+const PTX: &std::ffi::CStr =
+    c".version 8.0\n.target sm_80\n.visible .entry double(\n\t.param .u64 x\n)\n.visible .entry stranger(\n)";
+
+/// Whether every test value is gone from device 0.
+fn idle() -> Usage {
+    Usage { retained: 1, ..Usage::default() }
+}
+
+#[test]
+fn the_driver() {
+    let device = driver::Device { memory: 4096, ..driver::Device::default() };
+    driver::install(vec![device.clone(), device]).unwrap();
+    assert!(driver::install(Vec::new()).is_err(), "a process has one driver");
+    // SAFETY: arguments are valid for what each function reads and writes, or the function refuses them unread.
+    unsafe {
+        let (mut count, mut context) = (0, null_mut());
+        assert_eq!(cuDeviceGetCount(&mut count), CUDA_ERROR_NOT_INITIALIZED);
+        assert_eq!(cuInit(0), CUDA_SUCCESS);
+        assert_eq!((cuDeviceGetCount(&mut count), count), (CUDA_SUCCESS, 2));
+        let mut address = 0;
+        assert_eq!(cuMemAlloc_v2(&mut address, 64), CUDA_ERROR_INVALID_CONTEXT, "no context is current");
+        assert_eq!(cuDevicePrimaryCtxRetain(&mut context, 0), CUDA_SUCCESS);
+        assert_eq!(driver::current_context(), 0, "retaining makes nothing current");
+        assert_eq!(cuCtxSetCurrent(context), CUDA_SUCCESS);
+        memory(&mut address);
+        launches();
+        handles();
+        faults();
+    }
+    assert_eq!(driver::usage(0), idle());
+}
+
+/// # Safety
+/// A context is current.
+unsafe fn memory(address: &mut u64) {
+    // SAFETY: as the caller promises, and as in the test above.
+    unsafe {
+        assert_eq!(cuMemAlloc_v2(address, 0), CUDA_ERROR_INVALID_VALUE);
+        assert_eq!(cuMemAlloc_v2(address, 4097), CUDA_ERROR_OUT_OF_MEMORY);
+        assert_eq!(cuMemAlloc_v2(address, 4000), CUDA_SUCCESS);
+        let (mut free, mut total) = (0, 0);
+        assert_eq!((cuMemGetInfo_v2(&mut free, &mut total), free, total), (CUDA_SUCCESS, 96, 4096));
+        let (from, mut to) = ([7u8; 64], [0u8; 64]);
+        assert_eq!(cuMemcpyHtoDAsync_v2(*address, from.as_ptr().cast(), 64, null_mut()), CUDA_SUCCESS);
+        assert_eq!(cuMemcpyDtoHAsync_v2(to.as_mut_ptr().cast(), *address, 64, null_mut()), CUDA_SUCCESS);
+        assert_eq!(from, to);
+        let beyond = cuMemcpyDtoHAsync_v2(to.as_mut_ptr().cast(), *address + 3990, 64, null_mut());
+        assert_eq!((beyond, driver::violations().len()), (CUDA_ERROR_ILLEGAL_ADDRESS, 1));
+        assert_eq!(driver::usage(0), Usage { bytes: 4000, allocations: 1, ..idle() });
+        assert_eq!(cuMemFree_v2(*address), CUDA_SUCCESS);
+        assert_eq!(cuMemFree_v2(*address), CUDA_ERROR_INVALID_VALUE, "freed twice");
+    }
+}
+
+/// # Safety
+/// A context is current.
+unsafe fn launches() {
+    let (mut module, mut function) = (null_mut(), null_mut());
+    let load = |module: &mut _, text: &std::ffi::CStr| {
+        // SAFETY: the text ends with NUL.
+        unsafe { cuModuleLoadDataEx(module, text.as_ptr().cast(), 0, null_mut(), null_mut()) }
+    };
+    // SAFETY: as the caller promises, and as in the test above.
+    unsafe {
+        assert_eq!(load(&mut module, c"no PTX"), CUDA_ERROR_INVALID_PTX);
+        assert_eq!(load(&mut module, PTX), CUDA_SUCCESS);
+        assert_eq!(cuModuleGetFunction(&mut function, module, c"triple".as_ptr()), CUDA_ERROR_NOT_FOUND);
+        assert_eq!(cuModuleGetFunction(&mut function, module, c"stranger".as_ptr()), CUDA_ERROR_NOT_FOUND, "no kernel");
+        assert_eq!(cuModuleGetFunction(&mut function, module, c"double".as_ptr()), CUDA_SUCCESS);
+        let (mut address, values) = (0, [1.0f32, 2.0, 3.0]);
+        assert_eq!(cuMemAlloc_v2(&mut address, 12), CUDA_SUCCESS);
+        assert_eq!(cuMemcpyHtoD_v2(address, values.as_ptr().cast(), 12), CUDA_SUCCESS);
+        let launch = |mut beyond: u32, shared| {
+            let (mut x, mut n) = (address, 3u32);
+            let mut arguments: [*mut c_void; 3] = [(&raw mut x).cast(), (&raw mut n).cast(), (&raw mut beyond).cast()];
+            let (arguments, stream) = (arguments.as_mut_ptr(), null_mut());
+            cuLaunchKernel(function, 1, 1, 1, 32, 1, 1, shared, stream, arguments, null_mut())
+        };
+        assert_eq!(launch(0, 0), CUDA_SUCCESS);
+        let mut doubled = [0f32; 3];
+        assert_eq!(cuMemcpyDtoH_v2(doubled.as_mut_ptr().cast(), address, 12), CUDA_SUCCESS);
+        assert_eq!(doubled, [2.0, 4.0, 6.0]);
+        assert_eq!(launch(0, 49 << 10), CUDA_ERROR_INVALID_VALUE, "more shared memory than allowed");
+        assert_eq!(launch(1, 0), CUDA_ERROR_ILLEGAL_ADDRESS, "a write beyond the allocation");
+        assert_eq!(driver::violations().len(), 2);
+        assert_eq!(cuMemFree_v2(address), CUDA_SUCCESS);
+        assert_eq!(cuModuleUnload(module), CUDA_SUCCESS);
+        assert_eq!(launch(0, 0), CUDA_ERROR_INVALID_HANDLE, "a kernel of an unloaded module");
+    }
+}
+
+/// # Safety
+/// A context is current.
+unsafe fn handles() {
+    let (mut stream, mut start, mut end, mut untimed) = (null_mut(), null_mut(), null_mut(), null_mut());
+    // SAFETY: as the caller promises, and as in the test above.
+    unsafe {
+        assert_eq!(cuStreamCreate(&mut stream, 0), CUDA_SUCCESS);
+        for (event, flags) in [(&mut start, 0), (&mut end, 0), (&mut untimed, 2)] {
+            assert_eq!(cuEventCreate(event, flags), CUDA_SUCCESS);
+        }
+        let mut time = -1.0;
+        assert_eq!(cuEventRecord(start, stream), CUDA_SUCCESS);
+        assert_eq!(cuEventSynchronize(end), CUDA_SUCCESS, "an event that was never recorded is done");
+        assert_eq!(cuEventElapsedTime(&mut time, start, end), CUDA_ERROR_INVALID_HANDLE, "never recorded");
+        assert_eq!(cuEventRecord(end, stream), CUDA_SUCCESS);
+        assert_eq!(cuEventElapsedTime(&mut time, start, end), CUDA_SUCCESS);
+        assert!(time >= 0.0);
+        assert_eq!(cuEventRecord(untimed, stream), CUDA_SUCCESS);
+        assert_eq!(cuEventElapsedTime(&mut time, start, untimed), CUDA_ERROR_INVALID_HANDLE, "keeps no time");
+        assert_eq!(driver::usage(0), Usage { streams: 1, events: 3, ..idle() });
+        let own = driver::current_context();
+        let mut other = null_mut();
+        assert_eq!(cuDevicePrimaryCtxRetain(&mut other, 1), CUDA_SUCCESS);
+        assert_eq!(cuCtxSetCurrent(other), CUDA_SUCCESS);
+        assert_eq!(cuStreamSynchronize(stream), CUDA_ERROR_INVALID_HANDLE, "a stream of another context");
+        driver::set_current_context(own);
+        assert_eq!(cuDevicePrimaryCtxRelease_v2(1), CUDA_SUCCESS);
+        assert_eq!(cuStreamDestroy_v2(stream), CUDA_SUCCESS);
+        assert_eq!(cuStreamSynchronize(stream), CUDA_ERROR_INVALID_HANDLE, "destroyed");
+        for event in [start, end, untimed] {
+            assert_eq!(cuEventDestroy_v2(event), CUDA_SUCCESS);
+        }
+    }
+}
+
+/// # Safety
+/// A context is current.
+unsafe fn faults() {
+    let mut address = 0;
+    // SAFETY: as the caller promises, and as in the test above.
+    unsafe {
+        driver::fail(Fault { after: 1, code: 2, lasts: Lasts::Once });
+        assert_eq!(cuMemAlloc_v2(&mut address, 64), CUDA_SUCCESS);
+        assert_eq!(cuMemFree_v2(address), CUDA_ERROR_OUT_OF_MEMORY, "fails, and frees all the same");
+        assert_eq!(driver::usage(0), idle());
+        assert_eq!(cuMemAlloc_v2(&mut address, 64), CUDA_SUCCESS, "once");
+        assert_eq!(driver::heal(), Some(Failed { name: "cuMemFree_v2", code: 2 }));
+        driver::fail(Fault { after: 0, code: 719, lasts: Lasts::ForGood });
+        let (_, calls) = driver::watch(|| {
+            assert_eq!(cuCtxSynchronize() as i32, 500, "a function that the driver lacks");
+            for _ in 0..2 {
+                assert_eq!(cuMemcpyHtoD_v2(address, [0u8; 4].as_ptr().cast(), 4) as i32, 719);
+            }
+        });
+        assert_eq!(calls.iter().map(|call| call.name).collect::<Vec<_>>(), ["cuMemcpyHtoD_v2"; 2]);
+        assert_eq!(calls[0].site, calls[1].site, "the same place");
+        assert_eq!(driver::heal(), Some(Failed { name: "cuMemcpyHtoD_v2", code: 719 }));
+        assert_eq!(cuMemFree_v2(address), CUDA_SUCCESS);
+    }
+}

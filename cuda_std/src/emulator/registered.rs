@@ -1,0 +1,69 @@
+//! The kernels of a program by name: what a driver needs that finds a kernel by its name in a module, and its arguments by their addresses.
+//!
+//! [`kernel`](macro@crate::kernel) puts a reference to each handle into a section of the program, which the linker gathers; so no kernel can
+//! be forgotten, and none is listed by hand. A program that does not call [`kernels`] keeps nothing of it.
+
+use std::ffi::c_void;
+
+use super::launch::{Stats, launch};
+use super::violation::Violation;
+use crate::launch::{Kernel, KernelArgs, LaunchConfig};
+
+/// A kernel, whatever its parameters.
+pub trait AnyKernel: Sync {
+    /// The entry point's name.
+    fn name(&self) -> &'static str;
+
+    /// As [`launch`], with the arguments that lie at `arguments`, one address a parameter.
+    ///
+    /// # Safety
+    /// The contract of [`launch`], and `arguments` has the address of a value of the right type for each parameter.
+    ///
+    /// # Errors
+    /// As [`launch`].
+    unsafe fn launch_raw(&self, config: LaunchConfig, arguments: *const *mut c_void) -> Result<Stats, Violation>;
+}
+
+impl<A: KernelArgs> AnyKernel for Kernel<A> {
+    fn name(&self) -> &'static str {
+        Kernel::name(self)
+    }
+
+    unsafe fn launch_raw(&self, config: LaunchConfig, arguments: *const *mut c_void) -> Result<Stats, Violation> {
+        // SAFETY: the caller promises the arguments.
+        let arguments = unsafe { A::from_raw(arguments) };
+        // SAFETY: the caller has the contract of `launch`.
+        unsafe { launch(self, config, arguments) }
+    }
+}
+
+/// What `#[kernel]` puts into the section.
+#[doc(hidden)]
+pub type Registered = &'static dyn AnyKernel;
+
+/// Makes the section exist in a program without kernels.
+#[cfg(target_os = "linux")]
+#[used]
+// SAFETY: the section holds values of type `Registered` only; this is none of them.
+#[unsafe(link_section = "cuda_std_kernels")]
+static NONE: [Registered; 0] = [];
+
+/// All kernels of the crates that this program is linked from, in no particular order. Empty on systems other than Linux.
+pub fn kernels() -> &'static [Registered] {
+    #[cfg(target_os = "linux")]
+    {
+        // SAFETY: the linker defines both names for a section whose name is an identifier of C.
+        unsafe extern "C" {
+            #[link_name = "__start_cuda_std_kernels"]
+            static START: u8;
+            #[link_name = "__stop_cuda_std_kernels"]
+            static STOP: u8;
+        }
+        let (start, stop) = ((&raw const START).expose_provenance(), (&raw const STOP).expose_provenance());
+        let first = std::ptr::with_exposed_provenance::<Registered>(start);
+        // SAFETY: between the two lie the values that `#[kernel]` put there, without gaps, as all have the same size and alignment.
+        unsafe { std::slice::from_raw_parts(first, (stop - start) / size_of::<Registered>()) }
+    }
+    #[cfg(not(target_os = "linux"))]
+    &[]
+}

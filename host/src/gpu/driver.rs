@@ -1,0 +1,116 @@
+//! The CUDA driver's functions that this library calls, as C declares them.
+//!
+//! The declarations return the driver's code as the integer that it is. Those of cust_raw return a Rust enum, and a code that the enum
+//! lacks is undefined behaviour there: drivers newer than cust_raw have such codes. So the library calls the driver through this file only,
+//! and an error carries whatever number the driver gave. `cuda_loader` defines the symbols.
+
+use std::ffi::{c_char, c_int, c_uint, c_void};
+
+/// What every function returns: 0, or the number of an error (`CUresult`).
+pub type Code = c_int;
+/// A context.
+pub type CUcontext = *mut c_void;
+/// A stream; null is the default one.
+pub type CUstream = *mut c_void;
+/// An event.
+pub type CUevent = *mut c_void;
+/// A loaded module.
+pub type CUmodule = *mut c_void;
+/// A kernel of a module.
+pub type CUfunction = *mut c_void;
+
+/// `CUDA_ERROR_OUT_OF_MEMORY`.
+pub const OUT_OF_MEMORY: Code = 2;
+/// `CUDA_ERROR_NO_DEVICE`.
+pub const NO_DEVICE: Code = 100;
+/// `CUDA_ERROR_INVALID_PTX`.
+pub const INVALID_PTX: Code = 218;
+/// `CUDA_ERROR_NOT_FOUND`.
+pub const NOT_FOUND: Code = 500;
+/// `CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED`.
+pub const PEER_ACCESS_ALREADY_ENABLED: Code = 704;
+
+/// `CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT`.
+pub const MULTIPROCESSOR_COUNT: c_int = 16;
+/// `CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR`.
+pub const COMPUTE_CAPABILITY_MAJOR: c_int = 75;
+/// `CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR`.
+pub const COMPUTE_CAPABILITY_MINOR: c_int = 76;
+/// `CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN`.
+pub const MAX_SHARED_MEMORY_PER_BLOCK_OPTIN: c_int = 97;
+/// `CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES`.
+pub const MAX_DYNAMIC_SHARED_SIZE_BYTES: c_int = 8;
+/// `CU_JIT_ERROR_LOG_BUFFER`.
+pub const JIT_ERROR_LOG_BUFFER: c_int = 5;
+/// `CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES`.
+pub const JIT_ERROR_LOG_BUFFER_SIZE_BYTES: c_int = 6;
+/// `CU_EVENT_DEFAULT`: the event keeps its time.
+pub const EVENT_DEFAULT: c_uint = 0;
+/// `CU_EVENT_DISABLE_TIMING`.
+pub const EVENT_DISABLE_TIMING: c_uint = 2;
+
+// SAFETY: names and parameters are those of NVIDIA's cuda.h, where CUresult, CUdevice and the enums are ints.
+unsafe extern "C" {
+    pub fn cuInit(flags: c_uint) -> Code;
+    pub fn cuDriverGetVersion(version: *mut c_int) -> Code;
+    pub fn cuDeviceGetCount(count: *mut c_int) -> Code;
+    pub fn cuDeviceGet(device: *mut c_int, ordinal: c_int) -> Code;
+    pub fn cuDeviceGetName(name: *mut c_char, len: c_int, device: c_int) -> Code;
+    pub fn cuDeviceGetAttribute(value: *mut c_int, attribute: c_int, device: c_int) -> Code;
+    pub fn cuDeviceTotalMem_v2(bytes: *mut usize, device: c_int) -> Code;
+    pub fn cuDeviceCanAccessPeer(possible: *mut c_int, device: c_int, peer: c_int) -> Code;
+    pub fn cuDevicePrimaryCtxRetain(context: *mut CUcontext, device: c_int) -> Code;
+    pub fn cuDevicePrimaryCtxRelease_v2(device: c_int) -> Code;
+    pub fn cuCtxGetCurrent(context: *mut CUcontext) -> Code;
+    pub fn cuCtxSetCurrent(context: CUcontext) -> Code;
+    pub fn cuCtxEnablePeerAccess(peer: CUcontext, flags: c_uint) -> Code;
+    pub fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) -> Code;
+    pub fn cuMemAlloc_v2(address: *mut u64, bytes: usize) -> Code;
+    pub fn cuMemFree_v2(address: u64) -> Code;
+    pub fn cuMemHostAlloc(start: *mut *mut c_void, bytes: usize, flags: c_uint) -> Code;
+    pub fn cuMemFreeHost(start: *mut c_void) -> Code;
+    pub fn cuMemcpyHtoDAsync_v2(to: u64, from: *const c_void, bytes: usize, stream: CUstream) -> Code;
+    pub fn cuMemcpyDtoHAsync_v2(to: *mut c_void, from: u64, bytes: usize, stream: CUstream) -> Code;
+    pub fn cuMemcpyDtoDAsync_v2(to: u64, from: u64, bytes: usize, stream: CUstream) -> Code;
+    pub fn cuMemcpyPeerAsync(
+        to: u64,
+        to_context: CUcontext,
+        from: u64,
+        from_context: CUcontext,
+        bytes: usize,
+        stream: CUstream,
+    ) -> Code;
+    pub fn cuMemsetD8Async(to: u64, byte: u8, bytes: usize, stream: CUstream) -> Code;
+    pub fn cuModuleLoadDataEx(
+        module: *mut CUmodule,
+        image: *const c_void,
+        options: c_uint,
+        names: *mut c_int,
+        values: *mut *mut c_void,
+    ) -> Code;
+    pub fn cuModuleUnload(module: CUmodule) -> Code;
+    pub fn cuModuleGetFunction(function: *mut CUfunction, module: CUmodule, name: *const c_char) -> Code;
+    pub fn cuFuncSetAttribute(function: CUfunction, attribute: c_int, value: c_int) -> Code;
+    pub fn cuLaunchKernel(
+        function: CUfunction,
+        grid_x: c_uint,
+        grid_y: c_uint,
+        grid_z: c_uint,
+        block_x: c_uint,
+        block_y: c_uint,
+        block_z: c_uint,
+        shared_bytes: c_uint,
+        stream: CUstream,
+        arguments: *mut *mut c_void,
+        extra: *mut *mut c_void,
+    ) -> Code;
+    pub fn cuStreamCreate(stream: *mut CUstream, flags: c_uint) -> Code;
+    pub fn cuStreamDestroy_v2(stream: CUstream) -> Code;
+    pub fn cuStreamSynchronize(stream: CUstream) -> Code;
+    pub fn cuStreamWaitEvent(stream: CUstream, event: CUevent, flags: c_uint) -> Code;
+    pub fn cuEventCreate(event: *mut CUevent, flags: c_uint) -> Code;
+    pub fn cuEventDestroy_v2(event: CUevent) -> Code;
+    pub fn cuEventRecord(event: CUevent, stream: CUstream) -> Code;
+    pub fn cuEventSynchronize(event: CUevent) -> Code;
+    pub fn cuEventElapsedTime(milliseconds: *mut f32, start: CUevent, end: CUevent) -> Code;
+}

@@ -1,0 +1,66 @@
+//! A part of the case table on the CUDA path without a GPU: the library calls the driver, which is made of the emulator
+//! (`cuda_driver_emulator`). Device 0 has compute capability 8.0 and device 1 has 9.0, so both kinds of tile products run.
+//! `tests/emulator.rs` runs the whole small table on the emulator without the driver, so a share of it is enough here.
+
+use std::collections::BTreeSet;
+use std::process::ExitCode;
+
+use cuda_driver_emulator as driver;
+use libtest_mimic::{Arguments, Failed, Trial};
+use warpann::Device;
+use warpann_tests::cases::{Size, search_cases, select_cases};
+use warpann_tests::ivf::cases::ivf_cases;
+use warpann_tests::runner::Outcome;
+use warpann_tests::{ivf, runner};
+
+/// Every so many of the small cases, others on each device.
+const SHARE: [usize; 3] = [24, 24, 24];
+
+fn main() -> ExitCode {
+    let devices = [(8, 0), (9, 0)].map(|capability| driver::Device { capability, ..driver::Device::default() });
+    if let Err(error) = driver::install(devices.to_vec()) {
+        eprintln!("{error}");
+        return ExitCode::FAILURE;
+    }
+    let trial = |name: String, test: Box<dyn FnOnce() -> Outcome + Send>| {
+        Trial::test(name, move || test().and_then(|()| nothing_stopped()).map_err(Failed::from))
+    };
+    let mut trials = vec![trial("kernels::of_the_program_are_those_of_the_modules".to_owned(), Box::new(same_kernels))];
+    for gpu in 0..2 {
+        let device = Device::Gpu(gpu);
+        let named = |name: String| format!("gpu:{gpu}::{name}");
+        let small = search_cases().into_iter().filter(|case| case.size == Size::Small);
+        for case in small.skip(gpu).step_by(SHARE[0]) {
+            trials.push(trial(named(case.name()), Box::new(move || runner::search(&case, device))));
+        }
+        let small = select_cases().into_iter().filter(|case| case.size == Size::Small);
+        for case in small.skip(gpu).step_by(SHARE[1]) {
+            trials.push(trial(named(case.name()), Box::new(move || runner::select(&case, device))));
+        }
+        let small = ivf_cases().into_iter().filter(|case| case.size == Size::Small);
+        for case in small.skip(gpu).step_by(SHARE[2]) {
+            trials.push(trial(named(case.name()), Box::new(move || ivf::runner::run(&case, device))));
+        }
+    }
+    libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
+}
+
+/// Every kernel of the PTX modules is one that the driver can run, and the other way round.
+fn same_kernels() -> Outcome {
+    let of_modules: BTreeSet<String> =
+        warpann::device_info::modules().into_iter().flat_map(|module| module.kernels).collect();
+    let of_program: BTreeSet<String> =
+        cuda_std::emulator::kernels().iter().map(|kernel| kernel.name().to_owned()).collect();
+    if of_modules.is_empty() || of_modules != of_program {
+        let differ: Vec<_> = of_modules.symmetric_difference(&of_program).collect();
+        return Err(format!("{} in modules, {} in the program; {differ:?}", of_modules.len(), of_program.len()));
+    }
+    Ok(())
+}
+
+fn nothing_stopped() -> Outcome {
+    match driver::violations().first() {
+        Some(violation) => Err(violation.clone()),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,603 @@
+//! Every call of the CUDA driver fails once, and once for good, in small scenarios of everything the library does on GPUs. The driver is
+//! made of the emulator (`cuda_driver_emulator`), so no GPU is needed.
+//!
+//! After each failure: the error is typed and names the call with its code; nothing panicked; the object is as it was; the thread's
+//! current context is as it was; the same call made again gives the same bits; and when the object is gone, so is all that it took from
+//! the driver. A scenario of very many calls is sampled: the first call from every place in the program, and some others.
+
+use std::collections::{BTreeMap, HashSet};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::process::ExitCode;
+use std::time::Instant;
+
+use cuda_driver_emulator::{self as driver, Call, Failed, Fault, Lasts, Usage};
+use warpann::graph::KnnGraph;
+use warpann::ivf::{Encoding, IvfIndex, SearchOptions};
+use warpann::kmeans::KMeans;
+use warpann::pq::ProductQuantizer;
+use warpann::select::{Best, Rows, select_k};
+use warpann::{Device, Error, FlatIndex, Metric, Neighbors, NoDeviceReason, Placement, ShiftedIndex};
+
+/// Devices of the driver; from `FRESH` on each is opened by one test, because an open device stays open.
+const DEVICES: usize = 256;
+const FRESH: usize = 8;
+const TOO_OLD: usize = 4;
+/// Out of memory, launch failed, unknown (a lost device), invalid PTX, a driver too old for the PTX, and a code that no driver has yet.
+const CODES: [i32; 6] = [2, 719, 999, 218, 222, 4321];
+/// Calls of a scenario that fail for good, at most; and once, beside the first from every place.
+const FOR_GOOD: usize = 12;
+const SAMPLED: usize = 24;
+/// Calls that give something back, or end the change of a context: their errors have nobody to go to.
+const SILENT: [&str; 8] = [
+    "cuCtxGetCurrent",
+    "cuCtxSetCurrent",
+    "cuDevicePrimaryCtxRelease_v2",
+    "cuEventDestroy_v2",
+    "cuMemFree_v2",
+    "cuMemFreeHost",
+    "cuModuleUnload",
+    "cuStreamDestroy_v2",
+];
+
+/// Whether the library may go on after the failure as if nothing had been: nobody can be told, or what does not fit is done in parts.
+fn may_be_silent(failed: Failed) -> bool {
+    SILENT.contains(&failed.name) || (failed.name == "cuMemAlloc_v2" && failed.code == 2)
+}
+
+type Bits = Vec<u64>;
+type Result<V, E = Error> = std::result::Result<V, E>;
+
+/// What was done, for the end of the output.
+#[derive(Default)]
+struct Counts {
+    scenarios: usize,
+    calls: usize,
+    failures: usize,
+    unnoticed: usize,
+    kinds: BTreeMap<&'static str, usize>,
+}
+
+/// Something that the library does.
+struct Scenario<O, M, A, S> {
+    name: &'static str,
+    /// What it is done with.
+    make: M,
+    /// The call under test.
+    act: A,
+    /// What the object is, in numbers.
+    state: S,
+    object: std::marker::PhantomData<fn() -> O>,
+    /// Whether several devices work at once: the order of calls varies, and a lost device stays lost.
+    several: bool,
+}
+
+impl<O, M, A, S> Scenario<O, M, A, S>
+where
+    M: Fn() -> Result<O>,
+    A: Fn(&mut O) -> Result<Bits>,
+    S: Fn(&O) -> Result<Bits>,
+{
+    fn run(&self, counts: &mut Counts) {
+        let started = Instant::now();
+        // Loads the kernels and fills the pool of pinned buffers.
+        let (mut expected, mut calls) = (Bits::new(), Vec::new());
+        for _ in 0..2 {
+            let mut object = (self.make)().unwrap_or_else(|error| panic!("{}: {error}", self.name));
+            (self.state)(&object).unwrap_or_else(|error| panic!("{}: {error}", self.name));
+            let (done, made) = driver::watch(|| (self.act)(&mut object));
+            expected = done.unwrap_or_else(|error| panic!("{}: {error}", self.name));
+            calls = made;
+        }
+        let faults = faults(&calls);
+        for (number, &fault) in faults.iter().enumerate() {
+            // Callers with a context of their own, and without any.
+            driver::set_current_context(if number % 2 == 0 { 0 } else { driver::context(CALLERS) });
+            self.fail(fault, &expected, counts);
+        }
+        driver::set_current_context(0);
+        counts.scenarios += 1;
+        counts.calls += calls.len();
+        let seconds = started.elapsed().as_secs_f32();
+        println!("{}: {} calls, {} failures, {seconds:.1} s", self.name, calls.len(), faults.len());
+    }
+
+    /// One failure, and all that must hold after it.
+    fn fail(&self, fault: Fault, expected: &Bits, counts: &mut Counts) {
+        let at = format!("{}, {fault:?}", self.name);
+        let before_all = in_use();
+        let context = driver::current_context();
+        let mut object = (self.make)().unwrap_or_else(|error| panic!("{at}: {error}"));
+        let before = (self.state)(&object).unwrap_or_else(|error| panic!("{at}: {error}"));
+        assert_eq!(driver::current_context(), context, "{at}: the context before the failure");
+        driver::fail(fault);
+        let done = catch_unwind(AssertUnwindSafe(|| (self.act)(&mut object)));
+        let failed = driver::heal();
+        let Ok(done) = done else { panic!("{at}: {failed:?} made it panic") };
+        let Some(failed) = failed else {
+            // Several devices, whose calls were fewer this time.
+            assert!(self.several && done.is_ok(), "{at}: nothing failed, {done:?}");
+            return;
+        };
+        counts.failures += 1;
+        let context_changed = failed.name == "cuCtxSetCurrent" || fault.lasts == Lasts::ForGood;
+        if context_changed {
+            driver::set_current_context(context);
+        }
+        assert_eq!(driver::current_context(), context, "{at}, {failed:?}: the caller's context");
+        let mut lost = false;
+        let acted = match done {
+            Ok(bits) => {
+                assert!(may_be_silent(failed), "{at}: nobody noticed {failed:?}");
+                assert_eq!(&bits, expected, "{at}, {failed:?}: other results");
+                counts.unnoticed += 1;
+                true
+            }
+            Err(error) => {
+                *counts.kinds.entry(kind(&error)).or_default() += 1;
+                assert!(names(&error, failed), "{at}: {failed:?} became {error:?}");
+                lost = matches!(error, Error::DeviceFailed { .. });
+                false
+            }
+        };
+        if lost {
+            assert!(self.several, "{at}");
+        } else {
+            if !acted {
+                let after = (self.state)(&object).unwrap_or_else(|error| panic!("{at}, {failed:?}: {error}"));
+                assert_eq!(after, before, "{at}, {failed:?}: the object changed");
+                let again = (self.act)(&mut object).unwrap_or_else(|error| panic!("{at}, {failed:?}, again: {error}"));
+                assert_eq!(&again, expected, "{at}, {failed:?}: other results afterwards");
+            }
+            assert_eq!(driver::current_context(), context, "{at}, {failed:?}: the caller's context");
+        }
+        drop(object);
+        assert_eq!(driver::current_context(), context, "{at}, {failed:?}: the caller's context after the drop");
+        for (device, (before, after)) in before_all.iter().zip(in_use()).enumerate() {
+            let leak = format!("{at}, {failed:?}: device {device} had {before:?}, has {after:?}");
+            assert_eq!(
+                (after.bytes, after.allocations, after.streams),
+                (before.bytes, before.allocations, before.streams),
+                "{leak}"
+            );
+            // A pinned buffer has one event. Two pairs may be in use at once where several threads work.
+            let pinned = after.host_bytes / PINNED_BYTES;
+            assert_eq!(after.events as u64, pinned, "{leak}");
+            assert!(pinned <= before.host_bytes / PINNED_BYTES + 4 * u64::from(self.several), "{leak}");
+            // Modules stay with the device, and those that were not needed before may come.
+            assert_eq!(after.retained, before.retained, "{leak}");
+        }
+        assert_eq!(driver::violations(), Vec::<String>::new(), "{at}");
+    }
+}
+
+/// The device whose context is the caller's own.
+const CALLERS: usize = 3;
+/// A pinned buffer of the library.
+const PINNED_BYTES: u64 = 32 << 20;
+
+fn in_use() -> Vec<Usage> {
+    (0..3).map(driver::usage).collect()
+}
+
+/// Which calls fail: the first from every place, some others; and some for good.
+fn faults(calls: &[Call]) -> Vec<Fault> {
+    let mut seen = HashSet::new();
+    let stride = calls.len().div_ceil(SAMPLED).max(1);
+    let once: Vec<usize> = (0..calls.len()).filter(|&at| seen.insert(calls[at]) || at.is_multiple_of(stride)).collect();
+    let every = once.len().div_ceil(FOR_GOOD).max(1);
+    let for_good = once.iter().copied().step_by(every).map(|at| (at, Lasts::ForGood));
+    let all = once.iter().copied().map(|at| (at, Lasts::Once)).chain(for_good);
+    all.enumerate()
+        .map(|(number, (at, lasts))| Fault { after: at as u64, code: CODES[number % CODES.len()], lasts })
+        .collect()
+}
+
+/// Whether the error says which call failed with which code.
+fn names(error: &Error, failed: Failed) -> bool {
+    match error {
+        Error::Driver { call, code, .. } => failed.name.starts_with(call) && *code == failed.code,
+        Error::OutOfDeviceMemory { .. } => failed.name == "cuMemAlloc_v2" && failed.code == 2,
+        Error::PtxRefused { code, .. } => failed.name == "cuModuleLoadDataEx" && *code == failed.code,
+        Error::DeviceFailed { source, .. } => [719, 999].contains(&failed.code) && names(source, failed),
+        _ => false,
+    }
+}
+
+fn kind(error: &Error) -> &'static str {
+    match error {
+        Error::Driver { .. } => "Driver",
+        Error::OutOfDeviceMemory { .. } => "OutOfDeviceMemory",
+        Error::PtxRefused { .. } => "PtxRefused",
+        Error::DeviceFailed { .. } => "DeviceFailed",
+        _ => "other",
+    }
+}
+
+fn scenario<O>(
+    counts: &mut Counts,
+    name: &'static str,
+    make: impl Fn() -> Result<O>,
+    act: impl Fn(&mut O) -> Result<Bits>,
+    state: impl Fn(&O) -> Result<Bits>,
+) {
+    Scenario { name, make, act, state, object: std::marker::PhantomData, several: name.starts_with("several") }
+        .run(counts);
+}
+
+fn bits(found: &Neighbors) -> Bits {
+    found.ids.iter().copied().chain(found.distances.iter().map(|distance| distance.to_bits().into())).collect()
+}
+
+/// Numbers without a pattern.
+fn vectors(count: usize) -> Vec<f32> {
+    (0..count as u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 20) as f32 / 256.0 - 8.0).collect()
+}
+
+const GPU: Device = Device::Gpu(0);
+const DIM: usize = 4;
+
+fn nothing<O>(_: &O) -> Result<Bits> {
+    Ok(Bits::new())
+}
+
+fn flat(counts: &mut Counts) {
+    let (base, queries) = (vectors(40 * DIM), vectors(3 * DIM));
+    let empty = || FlatIndex::<f32>::new(DIM, Metric::L2, GPU);
+    let full = || {
+        let mut index = empty()?;
+        index.add(&base).map(|()| index)
+    };
+    let search = |index: &FlatIndex<f32>| Ok(bits(&index.search(&queries, 5)?));
+    scenario(
+        counts,
+        "flat: add",
+        empty,
+        |index| index.add(&base).and_then(|()| search(index)),
+        |index| Ok(vec![index.len() as u64]),
+    );
+    scenario(counts, "flat: search", full, |index| search(index), nothing);
+    scenario(
+        counts,
+        "flat: reconstruct",
+        full,
+        |index| Ok(index.reconstruct(7)?.iter().map(|x| x.to_bits().into()).collect()),
+        nothing,
+    );
+    scenario(
+        counts,
+        "flat: move",
+        full,
+        |index| {
+            index.move_to(Device::Gpu(1))?;
+            Ok(vec![index.len() as u64])
+        },
+        |index| search(index),
+    );
+    let rows = vectors(600 * 20);
+    let queries = vectors(2 * 20);
+    let of_budget = |budget: u64| {
+        let mut index = FlatIndex::<f32>::builder(20).device(GPU).memory_budget(budget).build()?;
+        index.add(&rows)?;
+        index.search(&queries, 3).map(|_| index)
+    };
+    let budgets = (10..22).map(|shift| 3u64 << shift);
+    let budget =
+        budgets.clone().find(|&budget| of_budget(budget).is_ok_and(|index| index.device().contains("streamed")));
+    let budget = budget.unwrap_or_else(|| panic!("none of {budgets:?} makes the base stream"));
+    scenario(counts, "flat: stream", || of_budget(budget), |index| Ok(bits(&index.search(&queries, 3)?)), nothing);
+}
+
+fn inverted_files(counts: &mut Counts) {
+    let (base, queries) = (vectors(60 * DIM), vectors(5 * DIM));
+    let pq = Encoding::Pq { sub_quantizers: 2, bits: 4, rotate: false };
+    let untrained =
+        |encoding| move || IvfIndex::<f32>::builder(DIM, 3).encoding(encoding).iterations(2).device(GPU).build();
+    let trained = |encoding| {
+        let base = &base;
+        move || {
+            let mut index = untrained(encoding)()?;
+            index.train(base).map(|()| index)
+        }
+    };
+    let full = |encoding| {
+        let base = &base;
+        let trained = trained(encoding);
+        move || {
+            let mut index = trained()?;
+            index.add(base).map(|()| index)
+        }
+    };
+    let len = |index: &IvfIndex| Ok(vec![index.len() as u64, u64::from(index.is_trained())]);
+    let search = |index: &IvfIndex| Ok(bits(&index.search(&queries, 4, 2)?));
+    let train = |index: &mut IvfIndex| {
+        index.train(&base)?;
+        Ok(index.centroids().iter().map(|x| x.to_bits().into()).collect())
+    };
+    scenario(counts, "ivf: train", untrained(Encoding::Flat), train, len);
+    scenario(
+        counts,
+        "ivf: add",
+        trained(Encoding::Flat),
+        |index| {
+            index.add(&base)?;
+            Ok(vec![index.len() as u64])
+        },
+        len,
+    );
+    scenario(counts, "ivf: search", full(Encoding::Flat), |index| search(index), nothing);
+    scenario(
+        counts,
+        "ivf: range",
+        full(Encoding::Flat),
+        |index| {
+            let options = SearchOptions { probes: Some(3), ..SearchOptions::default() };
+            let found = index.range_search(&queries, 40.0, &options)?;
+            Ok(found.ids.into_iter().chain(found.distances.iter().map(|d| d.to_bits().into())).collect())
+        },
+        nothing,
+    );
+    scenario(
+        counts,
+        "ivf: move",
+        full(Encoding::Flat),
+        |index| {
+            index.move_to(Device::Gpu(1))?;
+            Ok(vec![index.len() as u64])
+        },
+        |index| search(index),
+    );
+    scenario(counts, "ivf-pq: train", untrained(pq), train, len);
+    scenario(
+        counts,
+        "ivf-pq: add",
+        trained(pq),
+        |index| {
+            index.add(&base)?;
+            Ok(vec![index.len() as u64])
+        },
+        len,
+    );
+    scenario(counts, "ivf-pq: search", full(pq), |index| search(index), nothing);
+}
+
+fn functions(counts: &mut Counts) {
+    let keys = vectors(3 * 70);
+    scenario(
+        counts,
+        "select",
+        || Ok(()),
+        |()| {
+            let found = select_k(GPU, &Rows::contiguous(&keys, 70)?, 5, Best::Smallest)?;
+            Ok(found.positions.iter().map(|&position| position.into()).collect())
+        },
+        nothing,
+    );
+    let pairs: Vec<u64> = vectors(300).iter().map(|x| x.to_bits().into()).collect();
+    scenario(
+        counts,
+        "sort",
+        || Ok((pairs.clone(), (0..300).collect::<Vec<u32>>())),
+        |(keys, payloads)| {
+            warpann::sort::sort_pairs(GPU, keys, payloads)?;
+            Ok(payloads.iter().map(|&payload| payload.into()).collect())
+        },
+        |(keys, _)| Ok(keys.clone()),
+    );
+    let points = vectors(120 * 3);
+    let queries = vectors(3 * 3);
+    let shifted = || {
+        let mut index = ShiftedIndex::builder(3).device(GPU).build()?;
+        index.add(&points).map(|()| index)
+    };
+    scenario(
+        counts,
+        "shifted: add",
+        || ShiftedIndex::builder(3).device(GPU).build(),
+        |index| {
+            index.add(&points)?;
+            Ok(bits(&index.search(&queries, 4)?))
+        },
+        |index| Ok(vec![index.len() as u64]),
+    );
+    scenario(counts, "shifted: search", shifted, |index| Ok(bits(&index.search(&queries, 4)?)), nothing);
+    scenario(
+        counts,
+        "k-means",
+        || Ok(()),
+        |()| {
+            let made = KMeans::new(3).iterations(2).labels(true).device(GPU).train(&points, 3)?;
+            Ok(made.centroids.iter().map(|x| x.to_bits().into()).collect())
+        },
+        nothing,
+    );
+    let books: Vec<f32> = vectors(2 * 16 * 2);
+    scenario(
+        counts,
+        "pq: encode",
+        || ProductQuantizer::from_codebooks(4, 2, 4, books.clone()),
+        |quantizer| Ok(quantizer.encode(&points[..40], GPU)?.into_iter().map(u64::from).collect()),
+        nothing,
+    );
+    let nodes = vectors(30 * DIM);
+    let graph = || {
+        let mut index = FlatIndex::<f32>::new(DIM, Metric::L2, GPU)?;
+        index.add(&nodes).map(|()| index)
+    };
+    scenario(
+        counts,
+        "several threads: k-NN graph",
+        graph,
+        |index| {
+            let (graph, _) = KnnGraph::new(3).batch(16).run(&*index, &nodes)?;
+            Ok(graph.neighbours().iter().map(|&node| node.into()).collect())
+        },
+        nothing,
+    );
+}
+
+fn several_devices(counts: &mut Counts) {
+    let (base, queries) = (vectors(40 * DIM), vectors(40 * DIM));
+    let placed = |text: &str| -> Placement { text.parse().unwrap_or_else(|_| panic!("{text} is a placement")) };
+    for (name, text) in [("several devices: shards", "gpu:0+gpu:1"), ("several devices: replicas", "gpu:0,gpu:1")] {
+        let full = || {
+            let mut index = FlatIndex::<f32>::new(DIM, Metric::L2, placed(text))?;
+            index.add(&base).map(|()| index)
+        };
+        scenario(counts, name, full, |index| Ok(bits(&index.search(&queries, 3)?)), nothing);
+    }
+    let full = || {
+        let mut index = IvfIndex::<f32>::builder(DIM, 2).iterations(1).device(placed("gpu:0+gpu:1")).build()?;
+        index.train(&base)?;
+        index.add(&base).map(|()| index)
+    };
+    scenario(counts, "several devices: inverted file", full, |index| Ok(bits(&index.search(&queries, 3, 1)?)), nothing);
+    // So many points that two devices share them, whose sums meet through copies between devices.
+    let points = vectors(1_100);
+    scenario(
+        counts,
+        "several devices: k-means",
+        || Ok(()),
+        |()| {
+            let settings = KMeans::new(2).iterations(1).points_per_centroid(None).device(placed("gpu:0,gpu:1"));
+            Ok(settings.train(&points, 1)?.centroids.iter().map(|x| x.to_bits().into()).collect())
+        },
+        nothing,
+    );
+}
+
+/// Opening a device and loading its kernels: a device of its own for each failure, as what is open stays open.
+fn opening(counts: &mut Counts) {
+    let base = vectors(20 * DIM);
+    let act = |device: usize| {
+        let mut index = FlatIndex::<f32>::new(DIM, Metric::L2, Device::Gpu(device))?;
+        index.add(&base)?;
+        index.search(&base[..DIM], 2).map(|found| bits(&found))
+    };
+    let mut fresh = FRESH..DEVICES;
+    let mut next = || fresh.next().unwrap_or_else(|| panic!("{DEVICES} devices are not enough"));
+    let first = next();
+    let (expected, calls) = driver::watch(|| act(first));
+    let expected = expected.unwrap_or_else(|error| panic!("{error}"));
+    let faults = faults(&calls);
+    for &fault in &faults {
+        let device = next();
+        driver::fail(fault);
+        let done = catch_unwind(AssertUnwindSafe(|| act(device)));
+        let Some(failed) = driver::heal() else { panic!("{fault:?}: nothing failed") };
+        let at = format!("opening device {device}, {fault:?}, {failed:?}");
+        counts.failures += 1;
+        match done.unwrap_or_else(|_| panic!("{at}: it panicked")) {
+            Ok(found) => {
+                assert!(may_be_silent(failed), "{at}: nobody noticed");
+                assert_eq!(found, expected, "{at}");
+                counts.unnoticed += 1;
+            }
+            Err(error) => {
+                *counts.kinds.entry(kind(&error)).or_default() += 1;
+                assert!(names(&error, failed), "{at} became {error:?}");
+            }
+        }
+        driver::set_current_context(0);
+        assert_eq!(act(device).unwrap_or_else(|error| panic!("{at}, again: {error}")), expected, "{at}");
+        let left = driver::usage(device);
+        assert_eq!((left.bytes, left.allocations, left.streams, left.retained), (0, 0, 0, 1), "{at}: {left:?}");
+        assert_eq!(left.events as u64, left.host_bytes / PINNED_BYTES, "{at}: {left:?}");
+    }
+    counts.scenarios += 1;
+    counts.calls += calls.len();
+    println!("opening: {} calls, {} failures", calls.len(), faults.len());
+}
+
+/// Which failures to open a device `Auto` takes for a machine without a GPU, and what the others become. Before anything opens device 0.
+fn start_of_the_driver() {
+    let auto = || FlatIndex::<f32>::new(2, Metric::L2, Device::Auto);
+    for code in [802, 803, 804, 999, 3, 4321] {
+        driver::fail(Fault { after: 0, code, lasts: Lasts::Once });
+        let made = auto();
+        assert_eq!(driver::heal(), Some(Failed { name: "cuInit", code }));
+        assert!(matches!(made, Err(Error::Driver { call: "cuInit", code: c, .. }) if c == code), "{code}: {made:?}");
+        driver::fail(Fault { after: 0, code, lasts: Lasts::Once });
+        let listed = warpann::device_info::devices();
+        assert!(
+            matches!(listed, Err(Error::Driver { call: "cuInit", code: c, .. }) if c == code),
+            "{code}: {listed:?}"
+        );
+        driver::heal();
+    }
+    driver::fail(Fault { after: 0, code: 100, lasts: Lasts::ForGood });
+    assert!(auto().is_ok_and(|index| index.device().contains("cpu")), "no device is the CPU");
+    let gpu = FlatIndex::<f32>::new(2, Metric::L2, GPU);
+    assert!(matches!(gpu, Err(Error::NoDevice { reason: NoDeviceReason::NoneReported(100) })), "{gpu:?}");
+    driver::heal();
+    let (_, calls) = driver::watch(|| FlatIndex::<f32>::new(2, Metric::L2, Device::Gpu(5)).map(|_| ()));
+    let retain = calls.iter().position(|call| call.name == "cuDevicePrimaryCtxRetain");
+    let after = retain.unwrap_or_else(|| panic!("{calls:?}")) as u64;
+    driver::fail(Fault { after, code: 2, lasts: Lasts::Once });
+    let full = FlatIndex::<f32>::new(2, Metric::L2, Device::Gpu(6));
+    assert!(matches!(full, Err(Error::Driver { call: "cuDevicePrimaryCtxRetain", device: 6, code: 2 })), "{full:?}");
+    driver::heal();
+    let old = FlatIndex::<f32>::new(2, Metric::L2, Device::Gpu(TOO_OLD));
+    assert!(matches!(old, Err(Error::DeviceTooOld { device: TOO_OLD, major: 7, minor: 5 })), "{old:?}");
+    let auto = auto().unwrap_or_else(|error| panic!("{error}"));
+    assert!(auto.device().contains("gpu:0"), "{}", auto.device());
+}
+
+/// A passing error leaves a replica in its place; a lost device is left out, and the other replica answers.
+fn places() {
+    let base = vectors(40 * DIM);
+    let made = || {
+        let mut index = FlatIndex::<f32>::new(DIM, Metric::L2, "gpu:0,gpu:1".parse::<Placement>().unwrap_or_default())?;
+        index.add(&base)?;
+        let found = index.search(&base, 3)?;
+        Ok::<_, Error>((index, found))
+    };
+    for (code, stays) in [(2, true), (701, true), (4321, true), (719, false), (700, false), (999, false)] {
+        let (index, expected) = made().unwrap_or_else(|error| panic!("{error}"));
+        let (_, calls) = driver::watch(|| index.search(&base[..DIM], 3));
+        let launch = calls.iter().position(|call| call.name == "cuLaunchKernel").unwrap_or_else(|| panic!("{calls:?}"));
+        driver::fail(Fault { after: launch as u64, code, lasts: Lasts::Once });
+        let failed = index.search(&base[..DIM], 3);
+        driver::heal();
+        if stays {
+            assert!(
+                matches!(failed, Err(Error::Driver { call: "cuLaunchKernel", code: c, .. }) if c == code),
+                "{failed:?}"
+            );
+        } else {
+            assert!(matches!(failed, Err(Error::DeviceFailed { left: 1, .. })), "{failed:?}");
+        }
+        assert_eq!(index.device().contains("failed"), !stays, "{code}: {}", index.device());
+        assert_eq!(index.search(&base, 3).unwrap_or_else(|error| panic!("{error}")), expected);
+    }
+}
+
+fn main() -> ExitCode {
+    // Cargo passes the filter of other test programs as well.
+    if std::env::args().any(|argument| argument == "--list") {
+        return ExitCode::SUCCESS;
+    }
+    let mut devices = vec![driver::Device::default(); DEVICES];
+    devices[1].capability = (9, 0);
+    devices[TOO_OLD].capability = (7, 5);
+    if let Err(error) = driver::install(devices) {
+        eprintln!("{error}");
+        return ExitCode::FAILURE;
+    }
+    let started = Instant::now();
+    start_of_the_driver();
+    // Opens the device whose context is the caller's own.
+    let _callers = FlatIndex::<f32>::new(2, Metric::L2, Device::Gpu(CALLERS)).unwrap_or_else(|error| panic!("{error}"));
+    let mut counts = Counts::default();
+    flat(&mut counts);
+    inverted_files(&mut counts);
+    functions(&mut counts);
+    several_devices(&mut counts);
+    places();
+    opening(&mut counts);
+    let Counts { scenarios, calls, failures, unnoticed, kinds } = counts;
+    println!(
+        "{scenarios} scenarios of {calls} driver calls: {failures} failures, of which {unnoticed} changed nothing"
+    );
+    println!("errors by kind: {kinds:?}; {:.1} s", started.elapsed().as_secs_f32());
+    ExitCode::SUCCESS
+}
