@@ -122,6 +122,17 @@ impl Folder {
         [format!("{ids}.journal"), format!("{ids}.part"), format!("{distances}.part")].map(|name| self.path(&name))
     }
 
+    /// What stands in the unfinished files of a run when all batches of six rows are done: journal, ids, distances.
+    fn all_but_names(&self, graph: &KnnGraph, index: &FlatIndex<f32>, base: &[f32]) -> [Vec<u8>; 3] {
+        let mut last = None;
+        let mut watch = |now: Progress| {
+            last = (now.done == now.rows).then(|| self.unfinished().map(|path| fs::read(path).unwrap()));
+        };
+        let (out, values) = (self.path(self.names.0), self.path(self.names.1));
+        graph.clone().batch(6).write(index, base, out, Some(&values), &mut watch).unwrap();
+        last.unwrap()
+    }
+
     /// Stops after `batches` batches of `rows` rows, which leaves the unfinished files.
     fn interrupt(&self, graph: &KnnGraph, index: &FlatIndex<f32>, base: &[f32], rows: usize, batches: usize) {
         let graph = graph.clone().batch(rows).restart(true);
@@ -291,11 +302,9 @@ fn a_run_that_was_stopped_between_two_names_ends_without_a_search() {
     let graph = KnnGraph::new(3);
     for names in [("g.ibin", "d.npy"), ("g.npy", "d.fbin")] {
         let folder = Folder::new(names.0, names.1);
-        folder.write(&graph, &index, &base).unwrap();
+        let [text, ..] = folder.all_but_names(&graph, &index, &base);
         let whole = folder.finished();
-        folder.interrupt(&graph, &index, &base, 6, 4);
         let [journal, ids, distances] = folder.unfinished();
-        let text = fs::read(&journal).unwrap();
         // Files of an earlier run may stand under the names.
         for old in [false, true] {
             for named in 0..3 {
@@ -328,11 +337,9 @@ fn a_file_of_another_run_is_not_taken_for_a_finished_one() {
     let index = flat(&base, Metric::L2);
     let graph = KnnGraph::new(3);
     let folder = Folder::new("g.npy", "d.fbin");
-    folder.write(&graph, &index, &base).unwrap();
+    let [text, ..] = folder.all_but_names(&graph, &index, &base);
     let whole = folder.finished();
-    folder.interrupt(&graph, &index, &base, 6, 4);
     let [journal, ids, distances] = folder.unfinished();
-    let text = fs::read(&journal).unwrap();
     let (mut changed, mut header, mut longer) = (whole.1.clone(), whole.1.clone(), whole.1.clone());
     changed[100] ^= 1;
     header[0] ^= 1;
