@@ -540,6 +540,14 @@ pub enum Error {
         /// The system's error.
         source: std::io::Error,
     },
+    /// An output of a call is the same file as another of its outputs or inputs.
+    #[error("{path}: the same file as {other}; every output needs a file of its own")]
+    SameFile {
+        /// The output.
+        path: PathBuf,
+        /// The other file, as the call names it.
+        other: PathBuf,
+    },
     /// A file name whose extension names no known format.
     #[error("{path}: unknown extension; known here: {known}")]
     UnknownExtension {

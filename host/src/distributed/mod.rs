@@ -36,6 +36,7 @@ use std::path::{Path, PathBuf};
 
 #[cfg(feature = "mpi")]
 pub use self::mpi::Mpi;
+use crate::io::Open;
 use crate::ivf::{IvfIndexBuilder, SearchOptions};
 use crate::{
     Element, Error, FlatIndex, FlatIndexBuilder, IvfIndex, Metric, NONE, Neighbors, Placement, Result, shards,
@@ -270,7 +271,21 @@ impl<'a, R: Ranks, T: Element> Sharded<'a, R, IvfIndex<T>> {
         device: impl Into<Placement>,
         budget: Option<u64>,
     ) -> Result<Self> {
-        let loaded = IvfIndex::<T>::load(part(path, ranks), device, budget);
+        Self::load_with(ranks, path, device, budget, Open::Auto)
+    }
+
+    /// Collective: as [`load`](Self::load); `how` says whether a rank's file is read or mapped.
+    ///
+    /// # Errors
+    /// As [`load`](Self::load).
+    pub fn load_with(
+        ranks: &'a R,
+        path: impl AsRef<Path>,
+        device: impl Into<Placement>,
+        budget: Option<u64>,
+        how: Open,
+    ) -> Result<Self> {
+        let loaded = IvfIndex::<T>::load_with(part(path, ranks), device, budget, how);
         let opened = loaded.and_then(|index| Ok((index.training_bytes()?, index)));
         let (training, index) = agree(ranks, opened)?;
         let same = ranks.broadcast(training.clone()) == training;

@@ -1,7 +1,7 @@
 //! Making a k-NN graph: batches of searches, and what is kept of them.
 
 use std::ops::Range;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use rayon::prelude::*;
@@ -168,16 +168,18 @@ impl KnnGraph {
     ///
     /// # Interrupted runs
     /// What is done stands in `out` with `.part` added to its name (the same for `distances`), and is accounted for in a journal, `out`
-    /// with `.journal` added. A run that finds a journal goes on where it ends, and the files in the end are the same to the byte as
+    /// with `.journal` added; where `out` is a link, in the folder that it leads to. A run that finds a journal goes on where it ends, and the files in the end are the same to the byte as
     /// those of a run that was never interrupted. Of the journal it believes what its checksums confirm: it takes over batches up to the
     /// first whose line or whose bytes are damaged or missing, and computes the rest again. Batches may be of other sizes than before, and
     /// the device may be another. But base, metric, k, index, probes and formats must be the same, which the journal tells by
     /// checksums of base and index: otherwise the run is refused, and nothing is touched, until [`restart`](Self::restart) says that what
-    /// is there may go. While a run works, the journal is locked against others.
+    /// is there may go. While a run works, its files are locked against others. A run that was stopped while the files took their names
+    /// is finished without a search.
     ///
     /// # Errors
     /// As [`run`](Self::run), and as [`check_paths`](Self::check_paths); [`Error::OtherRun`] if the journal is of another run;
-    /// [`Error::BadFile`] if it is no journal; [`Error::Io`], of the kind `WouldBlock` if another run has locked the journal.
+    /// [`Error::BadFile`] if it is no journal; [`Error::Io`], of the kind `WouldBlock` if another run has locked the files, of the kind
+    /// `NotFound` if somebody has removed or replaced them.
     pub fn write<T: Element>(
         &self,
         index: &impl GraphIndex<T>,
@@ -201,12 +203,21 @@ impl KnnGraph {
         Ok(resumed)
     }
 
-    /// Whether [`write`](Self::write) knows the extensions of its files and they are two; so a program can refuse them before long work.
+    /// Whether [`write`](Self::write) knows the extensions of its files, they are different files, and they can be written; so a program
+    /// can refuse them before long work. [`io::check_files`](crate::io::check_files) compares [`outputs`](Self::outputs) with inputs.
     ///
     /// # Errors
-    /// [`Error::UnknownExtension`]; [`Error::Io`], of the kind `InvalidInput`, if they are the same.
+    /// [`Error::UnknownExtension`]; [`Error::SameFile`]; [`Error::Io`], of the kind `InvalidInput` if one is a pipe or a device.
     pub fn check_paths(out: impl AsRef<Path>, distances: Option<&Path>) -> Result<()> {
         super::journal::check_paths(out.as_ref(), distances)
+    }
+
+    /// Every file that [`write`](Self::write) makes on the way: those that are given, their parts and the journal.
+    ///
+    /// # Errors
+    /// [`Error::Io`], of the kind `InvalidInput` if one of them is a pipe or a device.
+    pub fn outputs(out: impl AsRef<Path>, distances: Option<&Path>) -> Result<Vec<PathBuf>> {
+        super::journal::outputs(out.as_ref(), distances)
     }
 
     /// The rows of the base, if everything agrees.

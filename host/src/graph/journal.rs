@@ -12,15 +12,22 @@
 //! The sum of a line covers the line and the sum of the line before: lines can neither be changed nor change places. A batch counts if its
 //! line stands and the bytes agree. Rows are written before their line, and whatever stands after the last batch that counts is cut
 //! off, so it does not matter where a run was stopped. A line that is lost with the power takes its batch with it, no more.
+//!
+//! In the end each `NAME.part` takes its name, and then the journal is removed. A run that is stopped in between leaves a file without
+//! its `.part`, and the journal: the next run takes such a file for its own if every byte agrees. Bytes are on the disk before they get
+//! a name, and names before the journal goes.
+//!
+//! Journal and parts are locked while a run works, and a run gives names, and removes a journal, only where the file under the path is
+//! the one that it has locked: so another run cannot get at the same files, even if somebody removed or replaced one of them.
 
-use std::fs::{File, OpenOptions, TryLockError};
+use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 use super::build::GraphIndex;
 use crate::Element;
 use crate::error::{Error, FileDefect, Result};
-use crate::io::{Format, known, layout};
+use crate::io::{Destination, Format, check_files, folder_of, is_at, known, layout, open_locked, sync_folder};
 use crate::ivf::file::checksum::{of_bytes, xxh64};
 
 /// The first word of a journal.
@@ -57,11 +64,28 @@ impl Recipe {
 pub(super) fn check_paths(out: &Path, distances: Option<&Path>) -> Result<()> {
     ids_format(out)?;
     distances.map(distances_format).transpose()?;
-    if distances == Some(out) {
-        let source = io::Error::new(io::ErrorKind::InvalidInput, "ids and distances need files of their own");
-        return Err(Error::Io { path: out.to_owned(), source });
+    check_files([] as [&Path; 0], outputs(out, distances)?)
+}
+
+/// See [`super::KnnGraph::outputs`].
+pub(super) fn outputs(out: &Path, distances: Option<&Path>) -> Result<Vec<PathBuf>> {
+    let target = regular(out)?;
+    let mut all = vec![out.to_owned(), beside(&target, ".part"), beside(&target, ".journal")];
+    if let Some(distances) = distances {
+        all.extend([distances.to_owned(), beside(&regular(distances)?, ".part")]);
     }
-    Ok(())
+    Ok(all)
+}
+
+/// Where `path` leads, which is a regular file, or none yet.
+fn regular(path: &Path) -> Result<PathBuf> {
+    match Destination::of(path).map_err(|source| failed(path, source))? {
+        Destination::File(target) => Ok(target),
+        Destination::Stream => {
+            let reason = "a graph needs a regular file: an interrupted run goes on in it";
+            Err(failed(path, io::Error::new(io::ErrorKind::InvalidInput, reason)))
+        }
+    }
 }
 
 fn ids_format(path: &Path) -> Result<Format> {
@@ -95,9 +119,9 @@ impl Files {
         let words: Vec<String> = words.iter().map(|(name, value)| format!("{name}={value}")).collect();
         let head = format!("{MAGIC} {}", words.join(" "));
 
+        let out = &regular(out)?;
         let journal_path = beside(out, ".journal");
-        let mut journal = create(&journal_path)?;
-        lock(&journal, &journal_path)?;
+        let mut journal = open_locked(&journal_path).map_err(|source| failed(&journal_path, source))?;
         let mut text = Vec::new();
         journal.read_to_end(&mut text).map_err(|source| failed(&journal_path, source))?;
         // A journal without a line is one that was just made.
@@ -105,13 +129,15 @@ impl Files {
         if !lines.text.is_empty() {
             check_head(lines.next().as_deref(), &head, &journal_path)?;
         }
+        let resumes = lines.read > 0;
         // Nothing is written before this.
-        let mut ids = Part::open(out, ids_format, recipe, "<u4")?;
+        let mut ids = Part::open(out, ids_format, recipe, "<u4", resumes)?;
         let mut distances = match (distances, distances_format) {
-            (Some(path), Some(format)) => Some(Part::open(path, format, recipe, "<f4")?),
+            (Some(path), Some(format)) => Some(Part::open(&regular(path)?, format, recipe, "<f4", resumes)?),
             _ => None,
         };
-        let (mut rows, mut end, mut sum) = (0, lines.read, lines.sum);
+        let start = (0, lines.read, lines.sum);
+        let (mut rows, mut end, mut sum) = start;
         while let Some(batch) = lines.next().and_then(|line| Batch::parse(&line)) {
             let agrees = |part: &mut Part, sum: u64| Ok(part.sum(rows, batch.end)? == Some(sum));
             let ascends = batch.end > rows && batch.end <= recipe.rows;
@@ -123,8 +149,20 @@ impl Files {
             }
             (rows, end, sum) = (batch.end, lines.read, lines.sum);
         }
-        ids.cut(rows)?;
-        distances.as_mut().map_or(Ok(()), |part| part.cut(rows))?;
+        let mut ours = true;
+        for part in [&mut ids].into_iter().chain(&mut distances) {
+            ours &= !part.named || (rows == recipe.rows && part.is_whole(rows)?);
+        }
+        if !ours {
+            // A file under one of the names is of another run, and stays until the new one is whole.
+            (rows, end, sum) = start;
+        }
+        for part in [&mut ids].into_iter().chain(&mut distances) {
+            if !ours {
+                part.start_over()?;
+            }
+            part.cut(rows)?;
+        }
         let cut = journal.set_len(end as u64).and_then(|()| journal.seek(SeekFrom::End(0)));
         cut.map_err(|source| failed(&journal_path, source))?;
         let mut files = Self { journal, journal_path, ids, distances, rows, sum };
@@ -155,9 +193,15 @@ impl Files {
 
     /// Gives the files their names and removes the journal.
     pub fn finish(self) -> Result<()> {
-        self.distances.map_or(Ok(()), Part::finish)?;
-        self.ids.finish()?;
-        std::fs::remove_file(&self.journal_path).map_err(|source| failed(&self.journal_path, source))
+        let Self { journal, journal_path, ids, distances, .. } = self;
+        let parts: Vec<Part> = distances.into_iter().chain([ids]).collect();
+        parts.iter().try_for_each(Part::sync)?;
+        parts.iter().try_for_each(Part::give_name)?;
+        // If somebody has removed or replaced the journal, what is there now is not this run's.
+        if !is_at(&journal, &journal_path) {
+            return Ok(());
+        }
+        std::fs::remove_file(&journal_path).map_err(|source| failed(&journal_path, source))
     }
 
     fn line(&mut self, line: &str) -> Result<()> {
@@ -172,17 +216,45 @@ struct Part {
     path: PathBuf,
     part: PathBuf,
     file: File,
+    /// Whether the file has its name, from a run that was stopped in [`Files::finish`]. Then it is not written.
+    named: bool,
     header: Vec<u8>,
     row_bytes: usize,
 }
 
 impl Part {
-    fn open(path: &Path, format: Format, recipe: &Recipe, descr: &str) -> Result<Self> {
+    fn open(path: &Path, format: Format, recipe: &Recipe, descr: &str, resumes: bool) -> Result<Self> {
         // The formats have nothing in front of rows; ids and distances take four bytes.
         let (header, _) = layout(path, format, recipe.rows, recipe.k, descr)?;
         let part = beside(path, ".part");
         let row_bytes = recipe.k.saturating_mul(4);
-        Ok(Self { path: path.to_owned(), file: create(&part)?, part, header, row_bytes })
+        let named = resumes && !part.exists() && path.is_file();
+        let opened = if named { File::open(path) } else { open_locked(&part) };
+        let file = opened.map_err(|source| failed(&part, source))?;
+        Ok(Self { path: path.to_owned(), part, file, named, header, row_bytes })
+    }
+
+    /// Leaves a file that has its name as it is, and opens a part without rows.
+    fn start_over(&mut self) -> Result<()> {
+        if self.named {
+            self.file = open_locked(&self.part).map_err(|source| failed(&self.part, source))?;
+            self.named = false;
+        }
+        Ok(())
+    }
+
+    /// Whether the file has this header and ends behind `rows` rows.
+    fn is_whole(&mut self, rows: usize) -> Result<bool> {
+        let mut read = || -> io::Result<bool> {
+            if self.file.metadata()?.len() != self.at(rows) {
+                return Ok(false);
+            }
+            let mut header = vec![0; self.header.len()];
+            self.file.seek(SeekFrom::Start(0))?;
+            (&self.file).read_exact(&mut header)?;
+            Ok(header == self.header)
+        };
+        read().map_err(|source| failed(&self.path, source))
     }
 
     /// Where row `row` starts.
@@ -206,8 +278,11 @@ impl Part {
         read().map_err(|source| failed(&self.part, source))
     }
 
-    /// Leaves the header and the first `rows` rows, and goes to their end.
+    /// Leaves the header and the first `rows` rows, and goes to their end. A file that has its name is whole.
     fn cut(&mut self, rows: usize) -> Result<()> {
+        if self.named {
+            return Ok(());
+        }
         let end = self.at(rows);
         let mut write = || -> io::Result<()> {
             self.file.set_len(end)?;
@@ -222,8 +297,21 @@ impl Part {
         self.file.write_all(bytes).map_err(|source| failed(&self.part, source))
     }
 
-    fn finish(self) -> Result<()> {
-        std::fs::rename(&self.part, &self.path).map_err(|source| failed(&self.path, source))
+    /// Has the system put all bytes on the disk.
+    fn sync(&self) -> Result<()> {
+        self.file.sync_all().map_err(|source| failed(&self.part, source))
+    }
+
+    /// Renames the part, and makes the name last.
+    fn give_name(&self) -> Result<()> {
+        if !self.named {
+            if !is_at(&self.file, &self.part) {
+                let reason = "removed or replaced while this run was at work";
+                return Err(failed(&self.part, io::Error::new(io::ErrorKind::NotFound, reason)));
+            }
+            std::fs::rename(&self.part, &self.path).map_err(|source| failed(&self.path, source))?;
+        }
+        sync_folder(folder_of(&self.path)).map_err(|source| failed(&self.path, source))
     }
 }
 
@@ -312,24 +400,6 @@ fn beside(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(suffix);
     name.into()
-}
-
-/// Opens a file to read and write, and makes it if it is not there.
-fn create(path: &Path) -> Result<File> {
-    let opened = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path);
-    opened.map_err(|source| failed(path, source))
-}
-
-/// Keeps other runs out until the file is closed. A file system without locks has none to offer.
-fn lock(file: &File, path: &Path) -> Result<()> {
-    match file.try_lock() {
-        Err(TryLockError::WouldBlock) => {
-            let source = io::Error::new(io::ErrorKind::WouldBlock, "another run is at work on this graph");
-            Err(failed(path, source))
-        }
-        Err(TryLockError::Error(source)) if source.kind() != io::ErrorKind::Unsupported => Err(failed(path, source)),
-        _ => Ok(()),
-    }
 }
 
 fn failed(path: &Path, source: io::Error) -> Error {

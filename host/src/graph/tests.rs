@@ -122,6 +122,17 @@ impl Folder {
         [format!("{ids}.journal"), format!("{ids}.part"), format!("{distances}.part")].map(|name| self.path(&name))
     }
 
+    /// What stands in the unfinished files of a run when all batches of six rows are done: journal, ids, distances.
+    fn all_but_names(&self, graph: &KnnGraph, index: &FlatIndex<f32>, base: &[f32]) -> [Vec<u8>; 3] {
+        let mut last = None;
+        let mut watch = |now: Progress| {
+            last = (now.done == now.rows).then(|| self.unfinished().map(|path| fs::read(path).unwrap()));
+        };
+        let (out, values) = (self.path(self.names.0), self.path(self.names.1));
+        graph.clone().batch(6).write(index, base, out, Some(&values), &mut watch).unwrap();
+        last.unwrap()
+    }
+
     /// Stops after `batches` batches of `rows` rows, which leaves the unfinished files.
     fn interrupt(&self, graph: &KnnGraph, index: &FlatIndex<f32>, base: &[f32], rows: usize, batches: usize) {
         let graph = graph.clone().batch(rows).restart(true);
@@ -218,7 +229,10 @@ fn what_does_not_belong_together_is_refused() {
     check("g.ibin", Some("d.npy")).unwrap();
     assert!(matches!(check("g.ivecs", None), Err(Error::UnknownExtension { known: "ibin, npy", .. })));
     assert!(matches!(check("g.npy", Some("d.fvecs")), Err(Error::UnknownExtension { known: "fbin, npy", .. })));
-    assert!(matches!(check("g.npy", Some("g.npy")), Err(Error::Io { .. })));
+    for same in ["g.npy", "./g.npy"] {
+        let result = check("g.npy", Some(same));
+        assert!(matches!(result, Err(Error::SameFile { .. })), "{same}: {result:?}");
+    }
 }
 
 #[test]
@@ -278,6 +292,121 @@ fn a_run_goes_on_where_another_stopped() {
         assert!(again.is_err());
         assert_eq!((folder.write(&graph, &index, &base).unwrap(), folder.finished()), (15, whole));
     }
+}
+
+/// Stopped while the files take their names: after none, the distances, and both; nothing is left to search.
+#[test]
+fn a_run_that_was_stopped_between_two_names_ends_without_a_search() {
+    let base = points(23);
+    let index = flat(&base, Metric::L2);
+    let graph = KnnGraph::new(3);
+    for names in [("g.ibin", "d.npy"), ("g.npy", "d.fbin")] {
+        let folder = Folder::new(names.0, names.1);
+        let [text, ..] = folder.all_but_names(&graph, &index, &base);
+        let whole = folder.finished();
+        let [journal, ids, distances] = folder.unfinished();
+        // Files of an earlier run may stand under the names.
+        for old in [false, true] {
+            for named in 0..3 {
+                fs::write(&journal, &text).unwrap();
+                for (at, (part, name, bytes)) in
+                    [(&distances, names.1, &whole.1), (&ids, names.0, &whole.0)].into_iter().enumerate()
+                {
+                    if at < named {
+                        let _ = fs::remove_file(part);
+                        fs::write(folder.path(name), bytes).unwrap();
+                    } else {
+                        fs::write(part, bytes).unwrap();
+                        let _ = fs::remove_file(folder.path(name));
+                        if old {
+                            fs::write(folder.path(name), [7; 400]).unwrap();
+                        }
+                    }
+                }
+                let resumed = folder.write(&graph, &Failing::after(&index, 0), &base).unwrap();
+                assert_eq!((resumed, folder.finished()), (23, whole.clone()), "{names:?}, {named} named");
+            }
+        }
+    }
+}
+
+/// What stands under a name is taken for the run's own only if every byte is.
+#[test]
+fn a_file_of_another_run_is_not_taken_for_a_finished_one() {
+    let base = points(23);
+    let index = flat(&base, Metric::L2);
+    let graph = KnnGraph::new(3);
+    let folder = Folder::new("g.npy", "d.fbin");
+    let [text, ..] = folder.all_but_names(&graph, &index, &base);
+    let whole = folder.finished();
+    let [journal, ids, distances] = folder.unfinished();
+    let (mut changed, mut header, mut longer) = (whole.1.clone(), whole.1.clone(), whole.1.clone());
+    changed[100] ^= 1;
+    header[0] ^= 1;
+    longer.push(0);
+    for bytes in [&changed, &header, &longer, &whole.1[..50].to_vec()] {
+        fs::write(&journal, &text).unwrap();
+        fs::write(&ids, &whole.0).unwrap();
+        let _ = fs::remove_file(&distances);
+        fs::write(folder.path("d.fbin"), bytes).unwrap();
+        // Until the new file is whole, the old one stays.
+        assert!(folder.write(&graph.clone().batch(6), &Failing::after(&index, 1), &base).is_err());
+        assert_eq!(&fs::read(folder.path("d.fbin")).unwrap(), bytes);
+        assert_eq!((folder.write(&graph, &index, &base).unwrap(), folder.finished()), (6, whole.clone()));
+    }
+}
+
+/// Two runs never write the same file, whatever becomes of the journal's name.
+#[test]
+fn a_run_whose_journal_was_removed_or_replaced_still_has_its_files() {
+    let base = points(23);
+    let index = flat(&base, Metric::L2);
+    let graph = KnnGraph::new(3).batch(6);
+    for replace in [false, true] {
+        let folder = Folder::new("g.npy", "d.fbin");
+        folder.write(&graph, &index, &base).unwrap();
+        let whole = folder.finished();
+        let (out, values) = (folder.path("g.npy"), folder.path("d.fbin"));
+        let journal = &folder.unfinished()[0];
+        let mut second = None;
+        let mut watch = |now: Progress| {
+            if now.done == 12 {
+                fs::remove_file(journal).unwrap();
+                if replace {
+                    fs::write(journal, "").unwrap();
+                }
+                second = Some(folder.write(&graph, &index, &base));
+            }
+        };
+        let first = graph.write(&index, &base, &out, Some(&values), &mut watch);
+        let busy = |source: &std::io::Error| source.kind() == std::io::ErrorKind::WouldBlock;
+        assert!(matches!(&second, Some(Err(Error::Io { source, .. })) if busy(source)), "{second:?}");
+        assert_eq!(first.unwrap(), 0);
+        assert_eq!((fs::read(&out).unwrap(), fs::read(&values).unwrap()), whole);
+        // The journal that is there now is not the first run's to remove; the next run takes it.
+        assert_eq!((folder.write(&graph, &index, &base).unwrap(), folder.finished()), (0, whole));
+    }
+}
+
+/// A part that was replaced is another run's: it must not get the name.
+#[test]
+fn a_part_that_was_replaced_does_not_get_the_name() {
+    let base = points(23);
+    let index = flat(&base, Metric::L2);
+    let graph = KnnGraph::new(3).batch(6);
+    let folder = Folder::new("g.npy", "d.fbin");
+    let (out, values) = (folder.path("g.npy"), folder.path("d.fbin"));
+    let part = &folder.unfinished()[1];
+    let mut watch = |now: Progress| {
+        if now.done == 12 {
+            fs::remove_file(part).unwrap();
+            fs::write(part, "another run's").unwrap();
+        }
+    };
+    let result = graph.write(&index, &base, &out, Some(&values), &mut watch);
+    assert!(matches!(result, Err(Error::Io { .. })), "{result:?}");
+    assert!(!out.exists());
+    assert_eq!(fs::read(part).unwrap(), b"another run's");
 }
 
 #[test]

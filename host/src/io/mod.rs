@@ -14,12 +14,15 @@
 //! A place without a neighbour is −1 in signed ids, all ones in unsigned ids, and [`NONE`](crate::NONE) in memory.
 //!
 //! Whatever the bytes of a file, a reader returns a value or an [`Error`]: it checks every header against the size of the file
-//! before it reserves memory. Every writer writes a temporary file in the same folder and renames it when it is
-//! complete, so a reader never sees half a file and a failed write leaves the old file as it was.
+//! before it reserves memory. Every writer writes a temporary file in the same folder, has the system put it on the disk, and renames
+//! it: a reader never sees half a file, and a failed write or a power failure leaves the old file as it was. A link is followed, and
+//! a pipe or a character device is written as it is. A process that is killed leaves its temporary file, `.warpann-*.part`, which the
+//! next writer of the same name removes. [`check_files`] tells before the work whether outputs can be written.
 //!
-//! `fbin`, `u8bin`, `i8bin` and `npy` vectors are mapped, not read: opening costs O(1), and pages arrive when they are touched.
-//! The `vecs` formats keep a dimension in front of every row and are copied once, O(file). [`read_first_vectors`] takes the beginning
-//! of a file too large to keep whole, as one cuts it off a download of a billion vectors.
+//! `fbin`, `u8bin`, `i8bin` and `npy` vectors above 64 MiB are mapped, not read: opening costs O(1), and pages arrive when they are
+//! touched. [`Open`] says when that is safe, and chooses otherwise. The `vecs` formats keep a dimension in front of every row and are
+//! copied once, O(file). [`read_first_vectors`] takes the beginning of a file too large to keep whole, as one cuts it off a download of
+//! a billion vectors.
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -41,15 +44,14 @@ mod bin;
 mod fuzz;
 mod ids;
 mod npy;
+mod open;
+mod output;
 mod vecs;
 mod vectors;
 mod write;
 
-use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
-
-use memmap2::Mmap;
 
 use crate::element::{Element, ElementType};
 use crate::error::{Error, FileDefect, Result};
@@ -58,9 +60,15 @@ use crate::ivf::RangeNeighbors;
 #[doc(hidden)]
 pub use fuzz::read_any_bytes;
 pub use ids::{GroundTruth, IdMatrix};
+pub use open::{Open, UnknownOpen};
+pub(crate) use open::{FileBytes, open, open_regular};
+pub use output::{check_files, write_file};
+pub(crate) use output::{Destination, folder_of, is_at, open_locked, replace, sync_folder};
 pub use vectors::{Elements, VectorData, Vectors};
-pub use write::{check_distances_path, check_ids_path, write_distances, write_ids, write_vectors};
-pub(crate) use write::{layout, replace};
+pub(crate) use write::layout;
+pub use write::{
+    check_distances_path, check_greatest_id, check_ids_path, write_distances, write_ids, write_vectors,
+};
 
 // Payloads are used in place, so memory must have the files' byte order. Every host of a CUDA device has it.
 const _: () = assert!(cfg!(target_endian = "little"), "the file readers need a little-endian host");
@@ -130,17 +138,14 @@ impl Format {
     }
 }
 
-/// Reads a file of vectors: `fvecs`, `bvecs`, `fbin`, `u8bin`, `i8bin` or `npy` by extension. Flat formats are mapped.
-///
-/// The file must not be changed while the returned value lives: a mapping shows later writes, and the system stops the
-/// program (SIGBUS) when it touches a page that a truncation took away. Replacing the file by renaming is harmless; the
-/// writers of this module do that.
+/// Reads a file of vectors: `fvecs`, `bvecs`, `fbin`, `u8bin`, `i8bin` or `npy` by extension. Flat formats above 64 MiB are mapped:
+/// such a file must not be changed while the returned value lives ([`Open`]). [`read_vectors_with`] can read any file.
 ///
 /// # Errors
 /// [`Error::UnknownExtension`], [`Error::Io`], or [`Error::BadFile`] with what is wrong with the bytes. Values are not
 /// looked at: NaN and infinities are read as they are.
 pub fn read_vectors(path: impl AsRef<Path>) -> Result<Vectors> {
-    read_limited(path.as_ref(), None)
+    read_vectors_with(path, None, Open::Auto)
 }
 
 /// As [`read_vectors`], but the first `rows` vectors only, or all where the file has fewer. Of an `fbin`, `u8bin`, `i8bin`, `fvecs` or
@@ -150,17 +155,38 @@ pub fn read_vectors(path: impl AsRef<Path>) -> Result<Vectors> {
 /// # Errors
 /// As [`read_vectors`].
 pub fn read_first_vectors(path: impl AsRef<Path>, rows: usize) -> Result<Vectors> {
-    read_limited(path.as_ref(), Some(rows))
+    read_vectors_with(path, Some(rows), Open::Auto)
 }
 
-fn read_limited(path: &Path, rows: Option<usize>) -> Result<Vectors> {
+/// As [`read_vectors`], or [`read_first_vectors`] where `rows` are given; `how` says whether the file is read or mapped. What is read
+/// does not depend on the file any more. Of the first rows of a file no more than they take is read, but an `npy` file is read whole.
+///
+/// # Errors
+/// As [`read_vectors`].
+pub fn read_vectors_with(path: impl AsRef<Path>, rows: Option<usize>, how: Open) -> Result<Vectors> {
+    let path = path.as_ref();
     let format = known(path, Format::holds_vectors, VECTOR_EXTENSIONS)?;
-    let map = open(path)?;
-    let read = match map {
-        Some(map) => vectors_of(format, Source::Mapped(&map), rows),
+    let bytes = open::open_first(path, how, |head| first_bytes(format, head, rows?))?;
+    let read = match bytes {
+        Some(bytes) => vectors_of(format, Source::File(&bytes), rows),
         None => vectors_of(format, Source::Bytes(&[]), rows),
     };
     read.map_err(|defect| Error::BadFile { path: path.to_owned(), defect })
+}
+
+/// How many bytes of a file its first `rows` vectors take, by the beginning of the file; none where the whole file must be seen.
+fn first_bytes(format: Format, head: &[u8], rows: usize) -> Option<u64> {
+    // Bytes of the file's header, of each row's, and of a component.
+    let (header, row_header, size) = match format {
+        Format::Fvecs => (0, 4, 4),
+        Format::Bvecs => (0, 4, 1),
+        Format::Fbin => (8, 0, 4),
+        Format::U8bin | Format::I8bin => (8, 0, 1),
+        Format::Ivecs | Format::Ibin | Format::Npy | Format::Bin => return None,
+    };
+    let dim = head.get(header / 2..header / 2 + 4)?;
+    let row = u64::from(u32_at(dim, 0)).saturating_mul(size).saturating_add(row_header);
+    Some(row.saturating_mul(rows as u64).saturating_add(header as u64))
 }
 
 /// Reads a matrix of ids: `ivecs`, `ibin`, `npy` or `bin` by extension. Distances that a ground-truth file holds are left out.
@@ -178,8 +204,8 @@ pub fn read_ids(path: impl AsRef<Path>) -> Result<IdMatrix> {
 pub fn read_ground_truth(path: impl AsRef<Path>) -> Result<GroundTruth> {
     let path = path.as_ref();
     let format = known(path, Format::holds_ids, ID_EXTENSIONS)?;
-    let map = open(path)?;
-    ids_from_bytes(format, map.as_deref().map_or(&[], |map| &map[..]))
+    let bytes = open(path, Open::Auto)?;
+    ids_from_bytes(format, bytes.as_deref().map_or(&[], |bytes| &bytes[..]))
         .map_err(|defect| Error::BadFile { path: path.to_owned(), defect })
 }
 
@@ -191,8 +217,8 @@ pub fn read_ground_truth(path: impl AsRef<Path>) -> Result<GroundTruth> {
 pub fn read_range_truth(path: impl AsRef<Path>) -> Result<RangeNeighbors> {
     let path = path.as_ref();
     known(path, |format| matches!(format, Format::Bin | Format::Ibin), "bin, ibin")?;
-    let map = open(path)?;
-    ranges_from_bytes(map.as_deref().map_or(&[], |map| &map[..]))
+    let bytes = open(path, Open::Auto)?;
+    ranges_from_bytes(bytes.as_deref().map_or(&[], |bytes| &bytes[..]))
         .map_err(|defect| Error::BadFile { path: path.to_owned(), defect })
 }
 
@@ -230,14 +256,14 @@ pub fn ids_from_bytes(format: Format, bytes: &[u8]) -> Result<GroundTruth, FileD
 /// Where bytes come from, and so whether the result may refer to them.
 #[derive(Clone, Copy)]
 enum Source<'a> {
-    Mapped(&'a Arc<Mmap>),
+    File(&'a Arc<FileBytes>),
     Bytes(&'a [u8]),
 }
 
 impl Source<'_> {
     fn bytes(&self) -> &[u8] {
         match self {
-            Self::Mapped(map) => map,
+            Self::File(bytes) => bytes,
             Self::Bytes(bytes) => bytes,
         }
     }
@@ -245,7 +271,7 @@ impl Source<'_> {
     /// `len` elements from byte `at` on; the caller has checked that they are there.
     fn elements<T: Element>(&self, at: usize, len: usize) -> Result<Elements<T>, FileDefect> {
         match self {
-            Self::Mapped(map) => Elements::mapped(map, at, len),
+            Self::File(bytes) => Elements::of_file(bytes, at, len),
             Self::Bytes(bytes) => Ok(Elements::from(decode(&bytes[at..at + len * size_of::<T>()])?)),
         }
     }
@@ -291,24 +317,6 @@ pub(crate) fn known(path: &Path, accept: impl Fn(Format) -> bool, known: &'stati
     Format::of(path)
         .filter(|&format| accept(format))
         .ok_or_else(|| Error::UnknownExtension { path: path.to_owned(), known })
-}
-
-/// Maps a file; `None` if it is empty.
-pub(crate) fn open(path: &Path) -> Result<Option<Arc<Mmap>>> {
-    let failed = |source| Error::Io { path: path.to_owned(), source };
-    // Looked at before opening: opening a pipe without a writer would wait for ever.
-    let metadata = std::fs::metadata(path).map_err(failed)?;
-    if !metadata.is_file() {
-        return Err(failed(std::io::Error::new(std::io::ErrorKind::InvalidInput, "not a regular file")));
-    }
-    let file = File::open(path).map_err(failed)?;
-    if file.metadata().map_err(failed)?.len() == 0 {
-        return Ok(None);
-    }
-    // SAFETY: the mapping is read-only, and that nobody changes the file meanwhile is the documented condition of
-    // `read_vectors`. Shapes and offsets are copied out of the header once, so no bound depends on bytes read twice.
-    let map = unsafe { Mmap::map(&file) }.map_err(failed)?;
-    Ok(Some(Arc::new(map)))
 }
 
 /// Bytes of `rows · dim` elements and where a file with them after `header` bytes would end; an error where that overflows.

@@ -185,7 +185,7 @@ fn first_rows_of_a_longer_file() {
         let path = folder.path().join("cut").with_extension(extension);
         for cut in 0..=all.len() {
             std::fs::write(&path, &all[..cut]).unwrap();
-            let read = read_first_vectors(&path, 4);
+            let read = read_vectors_with(&path, Some(4), Open::ALL[cut % 3]);
             if cut >= header + 4 * row_bytes {
                 let vectors = read.unwrap();
                 assert_eq!((vectors.rows(), vectors.as_slice::<f32>()), (4, Some(&values[..12])), "{extension}, {cut}");
@@ -198,8 +198,13 @@ fn first_rows_of_a_longer_file() {
             }
         }
         std::fs::write(&path, &all).unwrap();
-        assert_eq!(read_first_vectors(&path, 0).unwrap().rows(), 0);
-        assert_eq!(read_first_vectors(&path, usize::MAX).unwrap(), read_vectors(&path).unwrap());
+        for how in Open::ALL {
+            let read = |rows| read_vectors_with(&path, rows, how).unwrap();
+            assert_eq!(read(Some(0)).rows(), 0);
+            assert_eq!(read(Some(4)).as_slice::<f32>(), Some(&values[..12]));
+            assert_eq!(read(Some(usize::MAX)), read(None));
+        }
+        assert_eq!(read_first_vectors(&path, 4).unwrap().rows(), 4);
     }
     // A header as large as headers can be, before one row of bytes.
     let path = folder.path().join("cut.u8bin");
@@ -360,8 +365,13 @@ fn flat_formats_are_mapped_and_misaligned_ones_copied() {
         VectorData::F32(elements) => elements.is_mapped(),
         other => panic!("{other:?}"),
     };
-    let read = read_vectors(&path).unwrap();
+    let read = read_vectors_with(&path, None, Open::Map).unwrap();
     assert!(mapped(&read));
+    // Small files are read.
+    for how in [Open::Auto, Open::Read] {
+        let copy = read_vectors_with(&path, None, how).unwrap();
+        assert!(!mapped(&copy) && copy == read);
+    }
     // The mapping outlives the name.
     std::fs::remove_file(&path).unwrap();
     assert_eq!(read.as_slice::<f32>(), Some(&[1.0, 2.0][..]));
@@ -371,9 +381,11 @@ fn flat_formats_are_mapped_and_misaligned_ones_copied() {
     let mut odd = npy_file(1, "{'descr': '<f4', 'fortran_order': False, 'shape': (2, 1)}", 0);
     odd.extend([1.0f32, 2.0].iter().flat_map(|x| x.to_le_bytes()));
     std::fs::write(&path, odd).unwrap();
-    let copied = read_vectors(&path).unwrap();
-    assert!(!mapped(&copied));
-    assert_eq!(copied, read);
+    for how in Open::ALL {
+        let copied = read_vectors_with(&path, None, how).unwrap();
+        assert!(!mapped(&copied));
+        assert_eq!(copied, read);
+    }
 }
 
 #[test]
@@ -447,10 +459,11 @@ fn failed_writes_leave_nothing_behind() {
         other => panic!("{other}"),
     };
     let wide = [1u64 << 31];
-    for name in ["x.ivecs", "x.ibin"] {
-        let expected = FileDefect::IdTooLarge { id: 1 << 31, limit: i32::MAX as u64 };
-        assert_eq!(defect(write_ids(path(name), &wide, 1)), expected);
-    }
+    let expected = FileDefect::IdTooLarge { id: 1 << 31, limit: i32::MAX as u64 };
+    assert_eq!(defect(write_ids(path("x.ivecs"), &wide, 1)), expected);
+    // All ones are `NONE`.
+    let expected = FileDefect::IdTooLarge { id: u32::MAX.into(), limit: u64::from(u32::MAX) - 1 };
+    assert_eq!(defect(write_ids(path("x.ibin"), &[u32::MAX.into()], 1)), expected);
     assert!(matches!(defect(write_ids(path("x.npy"), &[1 << 63], 1)), FileDefect::IdTooLarge { .. }));
     assert!(matches!(write_ids(path("x.npy"), &wide, 0), Err(Error::ZeroK)));
     assert!(matches!(write_ids(path("x.npy"), &wide, 2), Err(Error::RaggedVectors { len: 1, dim: 2 })));
@@ -469,6 +482,151 @@ fn failed_writes_leave_nothing_behind() {
     assert_eq!(names(), ["dir.npy"]);
     write_distances(path("x.npy"), &[1.0], 1).unwrap();
     assert_eq!(names(), ["dir.npy", "x.npy"]);
+}
+
+/// A file that was read may be cut, changed or removed.
+#[test]
+fn what_was_read_does_not_depend_on_the_file() {
+    let folder = folder();
+    let values: Vec<f32> = (0..30).map(|i| i as f32).collect();
+    for extension in ["fbin", "npy", "fvecs"] {
+        let path = folder.path().join("x").with_extension(extension);
+        for how in [Open::Auto, Open::Read] {
+            write_vectors(&path, &values, 3).unwrap();
+            let vectors = read_vectors_with(&path, None, how).unwrap();
+            std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(0).unwrap();
+            assert_eq!(vectors.as_slice(), Some(&values[..]));
+        }
+    }
+    assert_eq!("map".parse(), Ok(Open::Map));
+    assert!("mmap".parse::<Open>().is_err());
+    assert!(!Open::Auto.maps(Open::READ_BYTES) && Open::Auto.maps(Open::READ_BYTES + 1));
+}
+
+/// A large file's first rows are all that is read of it: the rest is a hole of a terabyte.
+#[cfg(target_os = "linux")]
+#[test]
+fn the_first_rows_of_a_huge_file_are_read_alone() {
+    let folder = folder();
+    let path = folder.path().join("huge.u8bin");
+    let header = [1u32 << 30, 1 << 10].map(u32::to_le_bytes).concat();
+    std::fs::write(&path, &header).unwrap();
+    std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len((1 << 40) + 8).unwrap();
+    for how in Open::ALL {
+        let vectors = read_vectors_with(&path, Some(2), how).unwrap();
+        assert_eq!(vectors.as_slice::<u8>(), Some(&[0; 2048][..]));
+    }
+}
+
+/// An ibin holds u32 ids; readers that take them for i32 see the upper half as negative numbers.
+#[test]
+fn an_ibin_holds_every_id_of_32_bits() {
+    let ids = [0, i32::MAX as u64, 1 << 31, (1 << 31) + 1, u64::from(u32::MAX) - 1, NONE];
+    let file = written("ibin", |path| write_ids(path, &ids, 3));
+    let words = [2u32, 3, 0, 0x7fff_ffff, 0x8000_0000, 0x8000_0001, 0xffff_fffe, 0xffff_ffff];
+    assert_eq!(file, words.map(u32::to_le_bytes).concat());
+    for format in [Format::Ibin, Format::Bin] {
+        assert_eq!(ids_from_bytes(format, &file).unwrap().ids, IdMatrix { rows: 2, k: 3, ids: ids.to_vec() });
+    }
+}
+
+/// A failed write leaves nothing where a link leads, either.
+#[cfg(unix)]
+#[test]
+fn writers_follow_links() {
+    let folder = folder();
+    let path = |name: &str| folder.path().join(name);
+    let count = |path: &Path| std::fs::read_dir(path).unwrap().count();
+    std::fs::create_dir(path("there")).unwrap();
+    // A link to a link to a file that is not there yet.
+    std::os::unix::fs::symlink("two.npy", path("one.npy")).unwrap();
+    std::os::unix::fs::symlink("there/x.npy", path("two.npy")).unwrap();
+    for value in [1.0f32, 2.0] {
+        write_vectors(path("one.npy"), &[value], 1).unwrap();
+        assert_eq!(read_vectors(path("there/x.npy")).unwrap().as_slice(), Some(&[value][..]));
+        assert!(path("one.npy").is_symlink() && path("two.npy").is_symlink());
+        assert_eq!((count(folder.path()), count(&path("there"))), (3, 1));
+    }
+    std::os::unix::fs::symlink("b.npy", path("a.npy")).unwrap();
+    std::os::unix::fs::symlink("a.npy", path("b.npy")).unwrap();
+    assert!(matches!(write_vectors(path("a.npy"), &[1.0f32], 1), Err(Error::Io { .. })));
+    std::os::unix::fs::symlink("no/x.npy", path("nowhere.npy")).unwrap();
+    assert!(matches!(write_vectors(path("nowhere.npy"), &[1.0f32], 1), Err(Error::Io { .. })));
+    assert_eq!((count(folder.path()), count(&path("there"))), (6, 1));
+}
+
+/// What a killed writer left is removed by the next; what a writer at work has is not touched, nor anything that is no file.
+#[test]
+fn temporary_files_that_were_left_are_removed() {
+    let folder = folder();
+    let path = |name: &str| folder.path().join(name);
+    let names = || {
+        let mut names: Vec<_> =
+            std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        names.sort();
+        names
+    };
+    // The name of the temporary file, from a writer that looks for it.
+    let mut temporary = None;
+    replace(&path("x.npy"), |_| {
+        temporary = names().pop();
+        Ok(())
+    })
+    .unwrap();
+    let temporary = path(temporary.unwrap().to_str().unwrap());
+    assert!(temporary.to_str().unwrap().ends_with("-0.part"), "{temporary:?}");
+    std::fs::write(&temporary, "left").unwrap();
+    write_vectors(path("x.npy"), &[1.0f32], 1).unwrap();
+    assert_eq!(names(), ["x.npy"]);
+    std::fs::write(&temporary, "left").unwrap();
+    check_files([] as [&str; 0], [path("x.npy")]).unwrap();
+    assert_eq!(names(), ["x.npy"]);
+
+    // A writer within another: both files are written, the later name counts.
+    replace(&path("x.npy"), |_| {
+        write_vectors(path("x.npy"), &[2.0f32], 1).unwrap();
+        assert_eq!(read_vectors(path("x.npy")).unwrap().as_slice(), Some(&[2.0f32][..]));
+        assert_eq!(names().len(), 2);
+        Ok(())
+    })
+    .unwrap();
+    assert_eq!((names().len(), std::fs::metadata(path("x.npy")).unwrap().len()), (1, 0));
+    // A folder under the name.
+    std::fs::create_dir(&temporary).unwrap();
+    write_vectors(path("x.npy"), &[3.0f32], 1).unwrap();
+    assert_eq!((names().len(), read_vectors(path("x.npy")).unwrap().rows()), (2, 1));
+    std::fs::remove_dir(&temporary).unwrap();
+    // A link under the name leads nowhere near its target.
+    #[cfg(unix)]
+    {
+        write_vectors(path("kept.npy"), &[4.0f32], 1).unwrap();
+        std::os::unix::fs::symlink("kept.npy", &temporary).unwrap();
+        write_vectors(path("x.npy"), &[5.0f32], 1).unwrap();
+        assert_eq!(read_vectors(path("kept.npy")).unwrap().as_slice(), Some(&[4.0f32][..]));
+    }
+}
+
+#[test]
+fn outputs_are_compared_with_all_other_files() {
+    let folder = folder();
+    let path = |name: &str| folder.path().join(name);
+    write_vectors(path("in.npy"), &[1.0f32], 1).unwrap();
+    let check = |inputs: &[&str], outputs: &[&str]| {
+        check_files(inputs.iter().map(|name| path(name)), outputs.iter().map(|name| path(name)))
+    };
+    let same = |result: Result<()>| match result.unwrap_err() {
+        Error::SameFile { path, other } => [path, other].map(|path| path.file_name().unwrap().to_owned()),
+        other => panic!("{other}"),
+    };
+    check(&["in.npy", "in.npy", "absent.npy"], &["a.npy", "b.npy"]).unwrap();
+    assert_eq!(same(check(&["in.npy"], &["a.npy", "in.npy"])), ["in.npy", "in.npy"]);
+    assert_eq!(same(check(&[], &["a.npy", "b.npy", "./a.npy"])), ["a.npy", "a.npy"]);
+    assert_eq!(same(check(&["absent.npy"], &["absent.npy"])), ["absent.npy", "absent.npy"]);
+    assert!(matches!(check(&[], &["a.npy", "no/b.npy"]), Err(Error::Io { path, .. }) if path.ends_with("no/b.npy")));
+    assert!(matches!(check(&[], &["a.npy/"]), Err(Error::Io { .. })));
+    assert!(matches!(check_files([""; 0], [""]), Err(Error::Io { .. })));
+    assert!(matches!(check_files([""; 0], [".."]), Err(Error::Io { .. })));
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
 }
 
 #[test]

@@ -6,13 +6,12 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use half::{bf16, f16};
-use memmap2::Mmap;
 
-use super::{decode, reserve};
+use super::{FileBytes, decode, reserve};
 use crate::element::{Element, ElementType};
 use crate::error::{Error, FileDefect, Result};
 
-/// A matrix of vectors, row after row, in memory or mapped from a file. Cloning a mapped one costs O(1).
+/// A matrix of vectors, row after row, in memory or mapped from a file. Cloning one whose components lie as in a file costs O(1).
 #[derive(Debug, Clone, PartialEq)]
 pub struct Vectors {
     rows: usize,
@@ -113,7 +112,7 @@ impl Vectors {
         Some(each!(&self.data, elements => elements[range].iter().map(|&x| x.to_f32()).collect()))
     }
 
-    /// The same vectors as f32; exact for every element type. O(rows · dim); O(1) if they are f32 and mapped.
+    /// The same vectors as f32; exact for every element type. O(rows · dim); O(1) if they are f32 and lie as in a file.
     ///
     /// # Errors
     /// [`FileDefect::TooLarge`] if there is no memory for the copy.
@@ -127,14 +126,14 @@ impl Vectors {
     }
 }
 
-/// Components of one type: owned, or mapped from a file. Use it as a slice.
+/// Components of one type: owned, or in the bytes of a file. Use it as a slice.
 pub struct Elements<T>(Store<T>);
 
 enum Store<T> {
     Owned(Vec<T>),
-    /// `len` elements from byte `at` of the map; bounds and alignment were checked when this was made.
-    Mapped {
-        map: Arc<Mmap>,
+    /// `len` elements from byte `at` of the file; bounds and alignment were checked when this was made.
+    File {
+        bytes: Arc<FileBytes>,
         at: usize,
         len: usize,
         element: PhantomData<T>,
@@ -142,18 +141,18 @@ enum Store<T> {
 }
 
 impl<T: Element> Elements<T> {
-    /// Elements of a mapped file, in place where they are aligned, copied where not. The caller has checked the bounds.
-    pub(super) fn mapped(map: &Arc<Mmap>, at: usize, len: usize) -> Result<Self, FileDefect> {
-        let bytes = &map[at..at + len * size_of::<T>()];
+    /// Elements of a file, in place where they are aligned, copied where not. The caller has checked the bounds.
+    pub(super) fn of_file(file: &Arc<FileBytes>, at: usize, len: usize) -> Result<Self, FileDefect> {
+        let bytes = &file[at..at + len * size_of::<T>()];
         Ok(match bytemuck::try_cast_slice::<u8, T>(bytes) {
-            Ok(_) => Self(Store::Mapped { map: map.clone(), at, len, element: PhantomData }),
+            Ok(_) => Self(Store::File { bytes: file.clone(), at, len, element: PhantomData }),
             Err(_) => Self(Store::Owned(decode(bytes)?)),
         })
     }
 
     /// True if the elements lie in a mapped file.
     pub fn is_mapped(&self) -> bool {
-        matches!(self.0, Store::Mapped { .. })
+        matches!(&self.0, Store::File { bytes, .. } if bytes.is_mapped())
     }
 }
 
@@ -169,7 +168,7 @@ impl<T: Element> Deref for Elements<T> {
     fn deref(&self) -> &[T] {
         match &self.0 {
             Store::Owned(values) => values,
-            Store::Mapped { map, at, len, .. } => bytemuck::cast_slice(&map[*at..*at + len * size_of::<T>()]),
+            Store::File { bytes, at, len, .. } => bytemuck::cast_slice(&bytes[*at..*at + len * size_of::<T>()]),
         }
     }
 }
@@ -178,8 +177,8 @@ impl<T: Clone> Clone for Elements<T> {
     fn clone(&self) -> Self {
         Self(match &self.0 {
             Store::Owned(values) => Store::Owned(values.clone()),
-            Store::Mapped { map, at, len, .. } => {
-                Store::Mapped { map: map.clone(), at: *at, len: *len, element: PhantomData }
+            Store::File { bytes, at, len, .. } => {
+                Store::File { bytes: bytes.clone(), at: *at, len: *len, element: PhantomData }
             }
         })
     }

@@ -1,10 +1,11 @@
-//! Writers: into a temporary file in the same folder, renamed when complete.
+//! Writers of vectors, distances and ids. `output.rs` gives their files the names.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::ops::Range;
 use std::path::Path;
 
+use super::output::replace;
 use super::{Format, npy};
 use crate::NONE;
 use crate::element::{Element, ElementType};
@@ -31,6 +32,29 @@ pub fn check_ids_path(path: impl AsRef<Path>) -> Result<()> {
     ids_format(path.as_ref()).map(drop)
 }
 
+/// Whether the format of `path` holds ids up to `greatest`; so a program can refuse it before long work.
+///
+/// # Errors
+/// [`Error::UnknownExtension`]; [`Error::BadFile`] with [`FileDefect::IdTooLarge`].
+pub fn check_greatest_id(path: impl AsRef<Path>, greatest: u64) -> Result<()> {
+    let path = path.as_ref();
+    let limit = greatest_id(ids_format(path)?);
+    if greatest > limit {
+        return Err(Error::BadFile { path: path.to_owned(), defect: FileDefect::IdTooLarge { id: greatest, limit } });
+    }
+    Ok(())
+}
+
+/// The greatest id that a format of ids holds.
+fn greatest_id(format: Format) -> u64 {
+    match format {
+        Format::Npy => i64::MAX as u64,
+        Format::Ivecs => i32::MAX as u64,
+        // Unsigned; all ones are `NONE`.
+        _ => u64::from(u32::MAX) - 1,
+    }
+}
+
 /// Whether [`write_distances`] knows the extension of `path`; so a program can refuse it before long work.
 ///
 /// # Errors
@@ -47,12 +71,12 @@ pub fn write_distances(path: impl AsRef<Path>, distances: &[f32], k: usize) -> R
     matrix(path.as_ref(), distances, k, DISTANCE_EXTENSIONS)
 }
 
-/// Writes ids, `k` a query, to an `ibin`, `ivecs` or `npy` file. [`NONE`] is written as −1. `ibin` and `ivecs` hold 32-bit ids;
-/// `npy` is written with 64. O(ids).
+/// Writes ids, `k` a query, to an `ibin`, `ivecs` or `npy` file. [`NONE`] is written as all ones, −1 where ids are signed. `ibin` holds
+/// u32, `ivecs` i32 and `npy` i64. Some readers of `ibin` take its ids for i32: to them ids from 2³¹ on are negative. O(ids).
 ///
 /// # Errors
-/// [`Error::UnknownExtension`]; [`Error::BadFile`] with [`FileDefect::IdTooLarge`] if an id exceeds the format's signed
-/// integer, or [`FileDefect::BadHeader`] if the counts exceed its header; [`Error::ZeroK`] and [`Error::RaggedVectors`];
+/// [`Error::UnknownExtension`]; [`Error::BadFile`] with [`FileDefect::IdTooLarge`] if an id exceeds 2³² − 2 in `ibin`, 2³¹ − 1 in
+/// `ivecs` or 2⁶³ − 1 in `npy`, or [`FileDefect::BadHeader`] if the counts exceed its header; [`Error::ZeroK`] and [`Error::RaggedVectors`];
 /// [`Error::Io`].
 pub fn write_ids(path: impl AsRef<Path>, ids: &[u64], k: usize) -> Result<()> {
     let path = path.as_ref();
@@ -60,12 +84,12 @@ pub fn write_ids(path: impl AsRef<Path>, ids: &[u64], k: usize) -> Result<()> {
     if k == 0 {
         return Err(Error::ZeroK);
     }
-    let limit = if format == Format::Npy { i64::MAX as u64 } else { i32::MAX as u64 };
+    let limit = greatest_id(format);
     let bad = |defect| Error::BadFile { path: path.to_owned(), defect };
     if let Some(&id) = ids.iter().find(|&&id| id > limit && id != NONE) {
         return Err(bad(FileDefect::IdTooLarge { id, limit }));
     }
-    // NONE is all ones, so its low 32 bits are the i32 -1, and all 64 the i64 -1.
+    // NONE is all ones, and so are its low 32 bits: the i32 −1, and the u32 that means no id.
     if format == Format::Npy {
         return save(path, format, ids.len(), k, "<i8", |range, out| out.write_all(bytemuck::cast_slice(&ids[range])));
     }
@@ -156,21 +180,4 @@ pub(crate) fn layout(
             ([word(rows)?.to_le_bytes(), word(columns)?.to_le_bytes()].concat(), Vec::new())
         }
     })
-}
-
-/// Makes `path` a file of what `write` writes: into a temporary file of the same folder, which takes the name when it is complete.
-/// A failure leaves what was there, and no temporary file.
-pub(crate) fn replace(path: &Path, write: impl FnOnce(&mut File) -> std::io::Result<()>) -> Result<()> {
-    let failed = |source| Error::Io { path: path.to_owned(), source };
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let mut temporary = tempfile::Builder::new();
-    temporary.prefix(".warpann-").suffix(".part");
-    // Without this the file would be readable by its owner only; the system still applies the umask.
-    #[cfg(unix)]
-    temporary.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
-    // Dropped on every early return, which removes the temporary file.
-    let mut file = temporary.tempfile_in(folder).map_err(failed)?;
-    write(file.as_file_mut()).map_err(failed)?;
-    file.persist(path).map_err(|failure| failed(failure.error))?;
-    Ok(())
 }

@@ -1,7 +1,7 @@
 //! Index files: one file holds all of an [`IvfIndex`], and serves every device.
 //!
 //! A file begins with a header that says what it holds and where; the sections behind it (centroids, starts of lists, ids, codes,
-//! codebooks, rotation) lie as memory wants them, so that codes and ids are used where they are mapped. `format.rs` has the layout.
+//! codebooks, rotation) lie as memory wants them, so that codes and ids are used where the file is mapped or was read. `format.rs` has the layout.
 //! Every section has a checksum (XXH64, in chunks that all threads hash at once), and loading reads every byte once: it checks the
 //! checksums and, because a checksum only says that the bytes are what somebody wrote, everything that a search relies on.
 //!
@@ -37,10 +37,9 @@ mod round_trip;
 mod tests;
 mod write;
 
+use std::io::Read;
 use std::path::Path;
-use std::sync::Arc;
 
-use memmap2::MmapMut;
 use rayon::prelude::*;
 
 use self::format::{Coding, Places, Section, Shape};
@@ -51,8 +50,9 @@ use self::write::Content;
 use super::lists::Bytes;
 use super::{Codec, Encoding, IvfIndex, Lists, PqCodec, Trained};
 use crate::error::{Error, FileDefect, Result};
+use crate::io::{self, FileBytes, Open};
 use crate::pq::{ProductQuantizer, Rotation};
-use crate::{Element, ElementType, Metric, Placement, io};
+use crate::{Element, ElementType, Metric, Placement};
 
 /// What an index file holds, by its header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -83,10 +83,12 @@ impl IndexInfo {
     /// [`Error::Io`]; [`Error::BadFile`] if it is no index file, its header is damaged, or its length is not what the header says.
     pub fn read(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
-        let map = io::open(path)?;
-        let bytes = map.as_deref().map_or(&[][..], |map| &map[..]);
-        let (shape, ..) = format::decode(bytes, bytes.len() as u64)
-            .map_err(|defect| Error::BadFile { path: path.to_owned(), defect })?;
+        let (file, bytes) = io::open_regular(path)?;
+        let mut header = Vec::new();
+        let read = file.take(format::HEADER as u64).read_to_end(&mut header);
+        read.map_err(|source| Error::Io { path: path.to_owned(), source })?;
+        let (shape, ..) =
+            format::decode(&header, bytes).map_err(|defect| Error::BadFile { path: path.to_owned(), defect })?;
         Ok(Self {
             element: shape.element,
             dim: shape.dim as usize,
@@ -95,7 +97,7 @@ impl IndexInfo {
             lists: shape.lists as usize,
             vectors: shape.vectors,
             probes: shape.probes as usize,
-            bytes: bytes.len() as u64,
+            bytes,
         })
     }
 }
@@ -112,18 +114,31 @@ impl<T: Element> IvfIndex<T> {
     }
 
     /// Loads an index from a file, to search on `device` (a [`Device`](crate::Device), or a [`Placement`] over several) within `budget` bytes
-    /// ([`IvfIndexBuilder::memory_budget`](super::IvfIndexBuilder::memory_budget)). Codes and ids stay where the file is mapped until they
-    /// are changed. O(bytes), in parallel: every byte is checked.
+    /// ([`IvfIndexBuilder::memory_budget`](super::IvfIndexBuilder::memory_budget)). O(bytes), in parallel: every byte is checked.
     ///
-    /// The file must not be changed while the index lives: a mapping shows later writes, and the system stops the program (SIGBUS)
-    /// when it touches a page that a truncation took away. Replacing the file by renaming is harmless; [`save`](Self::save) does that.
+    /// A file above 64 MiB is mapped, and codes and ids stay where it is until they are changed: such a file must not be changed while
+    /// the index lives ([`Open`]). Replacing it by renaming is harmless; [`save`](Self::save) does that.
+    /// [`load_with`](Self::load_with) can read any file.
     ///
     /// # Errors
     /// [`Error::Io`]; [`Error::BadFile`] with what is wrong with the bytes, or [`FileDefect::WrongElement`] if the vectors are not of
     /// type `T`; and what opening the device can meet, as [`IvfIndexBuilder::build`](super::IvfIndexBuilder::build).
     pub fn load(path: impl AsRef<Path>, device: impl Into<Placement>, budget: Option<u64>) -> Result<Self> {
+        Self::load_with(path, device, budget, Open::Auto)
+    }
+
+    /// As [`load`](Self::load); `how` says whether the file is read or mapped. An index that was read does not depend on its file.
+    ///
+    /// # Errors
+    /// As [`load`](Self::load).
+    pub fn load_with(
+        path: impl AsRef<Path>,
+        device: impl Into<Placement>,
+        budget: Option<u64>,
+        how: Open,
+    ) -> Result<Self> {
         let path = path.as_ref();
-        let file = IndexFile::open(path)?;
+        let file = IndexFile::open(path, how)?;
         let (trained, lists) = parts::<T>(&file).map_err(|defect| Error::BadFile { path: path.to_owned(), defect })?;
         Self::restored(file.shape(), trained, lists, device, budget)
     }
@@ -140,10 +155,8 @@ impl<T: Element> IvfIndex<T> {
 
     /// An empty index that is trained as the one that [`training_bytes`](Self::training_bytes) was called on.
     pub(crate) fn from_training_bytes(bytes: &[u8], device: impl Into<Placement>, budget: Option<u64>) -> Result<Self> {
-        let mut map = MmapMut::map_anon(bytes.len()).map_err(|source| Error::Io { path: RECEIVED.into(), source })?;
-        map.copy_from_slice(bytes);
-        let map = map.make_read_only().map_err(|source| Error::Io { path: RECEIVED.into(), source })?;
-        let file = IndexFile::from_map(Arc::new(map)).map_err(received)?;
+        let bytes = FileBytes::copied(bytes).map_err(|source| Error::Io { path: RECEIVED.into(), source })?;
+        let file = IndexFile::from_bytes(bytes).map_err(received)?;
         let (trained, lists) = parts::<T>(&file).map_err(received)?;
         Self::restored(file.shape(), trained, lists, device, budget)
     }
@@ -255,7 +268,7 @@ fn parts<T: Element>(file: &IndexFile) -> Result<(Trained, Lists), FileDefect> {
             let (start, end) = (pair[0] as usize, pair[1] as usize);
             let codes = codes.start + start * code_bytes..codes.start + end * code_bytes;
             let ids = ids.start + 8 * start..ids.start + 8 * end;
-            Some((Bytes::mapped(file.map(), codes, align)?, Bytes::mapped(file.map(), ids, 8)?))
+            Some((Bytes::of_file(file.bytes(), codes, align)?, Bytes::of_file(file.bytes(), ids, 8)?))
         })
         .collect();
     // Sections start at multiples of 64, and lists at whole vectors from there.

@@ -1,7 +1,7 @@
 //! The lists of an inverted file: the master copy, in host memory, of which devices make images.
 //!
 //! A list holds the codes of its vectors one after the other, `code_bytes` each, and their ids in the same order. Both are
-//! either memory of our own or a range of a mapped file; the first change of a list makes it our own. Adding n vectors is a
+//! either memory of our own or a range of a file, mapped or read; the first change of a list makes it our own. Adding n vectors is a
 //! counting sort by list, O(n), and one copy of each code, both in parallel; nothing is allocated for each vector, and vectors that
 //! are there already are not looked at.
 //!
@@ -16,6 +16,7 @@ use std::sync::{Arc, OnceLock};
 use rayon::prelude::*;
 
 use crate::flat::MAX_ROWS;
+use crate::io::FileBytes;
 use crate::{Error, Result};
 
 /// Bytes that start at a multiple of 8, so that they can be seen as components or ids.
@@ -23,8 +24,8 @@ use crate::{Error, Result};
 pub(crate) enum Bytes {
     /// The first `len` bytes of the words.
     Owned { words: Vec<u64>, len: usize },
-    /// Part of a mapped file; within it, and aligned as [`Bytes::mapped`] was told.
-    Mapped { map: Arc<memmap2::Mmap>, range: Range<usize> },
+    /// Part of a file; within it, and aligned as [`Bytes::of_file`] was told.
+    File { bytes: Arc<FileBytes>, range: Range<usize> },
 }
 
 impl Default for Bytes {
@@ -34,17 +35,17 @@ impl Default for Bytes {
 }
 
 impl Bytes {
-    /// The bytes `range` of a mapped file; `None` unless they are there and start at a multiple of `align`.
-    pub(crate) fn mapped(map: &Arc<memmap2::Mmap>, range: Range<usize>, align: usize) -> Option<Bytes> {
-        let start = map.get(range.clone())?.as_ptr();
-        start.addr().is_multiple_of(align).then(|| Bytes::Mapped { map: Arc::clone(map), range })
+    /// The bytes `range` of a file; `None` unless they are there and start at a multiple of `align`.
+    pub(crate) fn of_file(bytes: &Arc<FileBytes>, range: Range<usize>, align: usize) -> Option<Bytes> {
+        let start = bytes.get(range.clone())?.as_ptr();
+        start.addr().is_multiple_of(align).then(|| Bytes::File { bytes: Arc::clone(bytes), range })
     }
 
     /// The bytes.
     pub(crate) fn get(&self) -> &[u8] {
         match self {
             Bytes::Owned { words, len } => &bytemuck::cast_slice(words)[..*len],
-            Bytes::Mapped { map, range } => &map[range.clone()],
+            Bytes::File { bytes, range } => &bytes[range.clone()],
         }
     }
 
@@ -52,7 +53,7 @@ impl Bytes {
     fn reserve(&mut self, more: usize) -> Result<()> {
         let asked = self.get().len() as u64 + more as u64;
         let refused = |_| Error::OutOfDeviceMemory { device: "cpu".to_owned(), asked, available: 0 };
-        if let Bytes::Mapped { .. } = self {
+        if let Bytes::File { .. } = self {
             let mut words = Vec::new();
             let (bytes, len) = (self.get(), self.get().len());
             words.try_reserve_exact((len + more).div_ceil(8)).map_err(refused)?;
@@ -64,7 +65,7 @@ impl Bytes {
             Bytes::Owned { words, len } => {
                 words.try_reserve((*len + more).div_ceil(8).saturating_sub(words.len())).map_err(refused)
             }
-            Bytes::Mapped { .. } => Ok(()),
+            Bytes::File { .. } => Ok(()),
         }
     }
 

@@ -222,10 +222,9 @@ fn lists_of_a_mapped_file_become_our_own_when_they_change() {
     }
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), &bytes).unwrap();
-    // SAFETY: the file is this test's alone, and stays as it is while mapped.
-    let map = std::sync::Arc::new(unsafe { memmap2::Mmap::map(file.as_file()) }.unwrap());
+    let map = crate::io::open(file.path(), crate::io::Open::Map).unwrap().unwrap();
     let mapped = |ranges: &[(std::ops::Range<usize>, std::ops::Range<usize>)]| {
-        let bytes = |range: &std::ops::Range<usize>, align| Bytes::mapped(&map, range.clone(), align).unwrap();
+        let bytes = |range: &std::ops::Range<usize>, align| Bytes::of_file(&map, range.clone(), align).unwrap();
         let parts = ranges.iter().map(|(codes, ids)| (bytes(codes, 1), bytes(ids, 8))).collect();
         Lists::from_parts(3, parts)
     };
@@ -239,8 +238,8 @@ fn lists_of_a_mapped_file_become_our_own_when_they_change() {
     third.append_lists(&other).unwrap();
     assert_eq!((third.len(), third.ids(2)), (1, [1u64 << 40].as_slice()));
     // What is not there, not aligned, not whole, or there twice.
-    assert!(Bytes::mapped(&map, 8..bytes.len() + 1, 1).is_none());
-    assert!(Bytes::mapped(&map, 9..17, 8).is_none());
+    assert!(Bytes::of_file(&map, 8..bytes.len() + 1, 1).is_none());
+    assert!(Bytes::of_file(&map, 9..17, 8).is_none());
     let mut bad = ranges.clone();
     bad[1].0.end -= 1;
     assert!(matches!(mapped(&bad), Err(Error::WrongIds { .. })));

@@ -179,8 +179,8 @@ pub fn read_mesh(path: impl AsRef<Path>) -> Result<Mesh> {
     let path = path.as_ref();
     let unknown = || Error::UnknownExtension { path: path.to_owned(), known: "obj, ply" };
     let format = MeshFormat::of(path).ok_or_else(unknown)?;
-    let map = crate::io::open(path)?;
-    mesh_from_bytes(format, map.as_deref().map_or(&[], |map| &map[..]))
+    let bytes = crate::io::open(path, crate::io::Open::Auto)?;
+    mesh_from_bytes(format, bytes.as_deref().map_or(&[], |bytes| &bytes[..]))
         .map_err(|defect| Error::BadFile { path: path.to_owned(), defect })
 }
 

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use serde::Serialize;
+use warpann::io;
 
 use crate::report::{Failure, Out, Outcome};
 
@@ -86,17 +87,18 @@ fn named(name: &Path, extension: &str) -> PathBuf {
 
 /// Writes rows, and their fields' names above.
 fn write_csv(path: &Path, rows: &[impl Serialize]) -> Outcome {
-    let failed = |error: csv::Error| Failure::Message(format!("{}: {error}", path.display()));
-    let mut writer = csv::Writer::from_path(path).map_err(failed)?;
-    rows.iter().try_for_each(|row| writer.serialize(row)).map_err(failed)?;
-    writer.flush().map_err(|error| failed(error.into()))
+    let failed = |error: String| Failure::Message(format!("{}: {error}", path.display()));
+    let mut writer = csv::Writer::from_writer(Vec::new());
+    rows.iter().try_for_each(|row| writer.serialize(row)).map_err(|error| failed(error.to_string()))?;
+    let text = writer.into_inner().map_err(|error| failed(error.to_string()))?;
+    Ok(io::write_file(path, &text)?)
 }
 
 /// Writes an object, for people to read as well.
 fn write_json(path: &Path, object: &impl Serialize) -> Outcome {
-    let failed = |error: String| Failure::Message(format!("{}: {error}", path.display()));
-    let text = serde_json::to_string_pretty(object).map_err(|error| failed(error.to_string()))?;
-    std::fs::write(path, text + "\n").map_err(|error| failed(error.to_string()))
+    let failed = |error: serde_json::Error| Failure::Message(format!("{}: {error}", path.display()));
+    let text = serde_json::to_string_pretty(object).map_err(failed)? + "\n";
+    Ok(io::write_file(path, text.as_bytes())?)
 }
 
 /// Random values between 0 and 1, the same for the same seed.

@@ -1,7 +1,7 @@
 //! `warpann build`: from vectors to an index file.
 
 use std::borrow::Cow;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use serde::Serialize;
@@ -9,8 +9,8 @@ use warpann::Element;
 use warpann::io::{self, IdMatrix, Vectors};
 
 use crate::index::{BATCH, Place, Recipe, Summary};
-use crate::report::{Failure, Out, Outcome, bytes, positive};
-use crate::vectors::{exactly, with_element};
+use crate::report::{Out, Outcome, bytes, positive};
+use crate::vectors::{Access, exactly, with_element};
 
 /// Arguments of `build`.
 #[derive(Debug, clap::Args)]
@@ -34,6 +34,8 @@ pub struct Args {
     pub recipe: Recipe,
     #[command(flatten)]
     pub place: Place,
+    #[command(flatten)]
+    pub access: Access,
     /// Build at every rank that mpirun starts: rank 0 trains, each adds a part of the base and writes it to INDEX.RANK-of-COUNT, for
     /// `search --mpi` by as many ranks. auto spreads the ranks of a machine over its GPUs.
     #[cfg(feature = "mpi")]
@@ -52,19 +54,14 @@ pub struct Files {
 }
 
 impl Files {
-    /// Reads them.
-    pub fn read(args: &Args) -> Outcome<Self> {
+    /// Reads them, for an index that is saved to `out`.
+    pub fn read(args: &Args, out: &Path) -> Outcome<Self> {
         // Training takes long: what would stop the saving is looked at first.
-        let folder = args.out.parent().filter(|folder| !folder.as_os_str().is_empty());
-        if args.out.is_dir() || folder.is_some_and(|folder| !folder.is_dir()) {
-            return Err(Failure::Message(format!("{}: no file can be written there", args.out.display())));
-        }
-        let base = match args.rows {
-            None => io::read_vectors(&args.base)?,
-            Some(rows) => io::read_first_vectors(&args.base, rows)?,
-        };
+        let inputs = [Some(&args.base), args.ids.as_ref(), args.recipe.train.as_ref()];
+        io::check_files(inputs.into_iter().flatten(), [out])?;
+        let base = io::read_vectors_with(&args.base, args.rows, args.access.how)?;
         let ids = args.ids.as_ref().map(io::read_ids).transpose()?;
-        let train = args.recipe.train.as_ref().map(io::read_vectors).transpose()?;
+        let train = args.recipe.train.as_ref().map(|path| args.access.vectors(path)).transpose()?;
         if let Some(train) = &train
             && train.rows() > 0
             && train.dim() != base.dim()
@@ -103,7 +100,7 @@ pub fn run(args: &Args, out: &Out) -> Outcome {
         return crate::ranks::with_ranks(|ranks| crate::ranks::build(args, ranks, out));
     }
     let start = Instant::now();
-    let files = Files::read(args)?;
+    let files = Files::read(args, &args.out)?;
     let (dim, ids) = (files.base.dim(), files.ids.as_ref().map(|ids| &ids.ids[..]));
     let report = with_element!(files.base.element(), T => {
         let (rows, train) = files.exactly::<T>(args)?;

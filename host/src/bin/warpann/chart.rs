@@ -77,12 +77,9 @@ pub struct Chart {
 impl Chart {
     /// Writes the chart as SVG and as PNG.
     pub fn write(&self, svg: &Path, png: &Path) -> Outcome {
-        let failed = |path: &Path| {
-            let path = path.display().to_string();
-            move |error: std::io::Error| Failure::Message(format!("{path}: {error}"))
-        };
-        std::fs::write(svg, self.svg()).map_err(failed(svg))?;
-        std::fs::write(png, self.png().map_err(|error| Failure::Message(error.to_string()))?).map_err(failed(png))
+        warpann::io::write_file(svg, self.svg().as_bytes())?;
+        let picture = self.png().map_err(|error| Failure::Message(error.to_string()))?;
+        Ok(warpann::io::write_file(png, &picture)?)
     }
 
     fn svg(&self) -> String {

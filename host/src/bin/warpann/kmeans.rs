@@ -8,7 +8,7 @@ use warpann::kmeans::{KMeans, Progress, Start};
 use warpann::{Element, Placement, io};
 
 use crate::report::{Failure, Out, Outcome, parse_bytes};
-use crate::vectors::with_element;
+use crate::vectors::{Access, with_element};
 
 /// Arguments of `kmeans`.
 #[derive(Debug, clap::Args)]
@@ -21,6 +21,8 @@ pub struct Args {
     /// Write the centroids: fbin, fvecs or npy.
     #[arg(long, value_name = "FILE")]
     out: PathBuf,
+    #[command(flatten)]
+    access: Access,
 }
 
 /// How vectors are clustered; `bench kmeans` takes the same.
@@ -123,8 +125,9 @@ struct Iteration {
 pub fn run(args: &Args, out: &Out) -> Outcome {
     // Refused before the work; centroids are f32 as distances are.
     io::check_distances_path(&args.out)?;
+    io::check_files([&args.base], [&args.out])?;
     let start = Instant::now();
-    let base = io::read_vectors(&args.base)?;
+    let base = args.access.vectors(&args.base)?;
     let load_seconds = start.elapsed().as_secs_f64();
     with_element!(base.element(), T => train::<T>(args, &base, load_seconds, out))
 }

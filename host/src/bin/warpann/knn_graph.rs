@@ -14,7 +14,7 @@ use crate::index::describe;
 use crate::progress::{spinning, watched};
 use crate::report::{Out, Outcome, parse_bytes, positive};
 use crate::search::parse_metric;
-use crate::vectors::{exactly, with_element};
+use crate::vectors::{Access, exactly, with_element};
 
 /// Arguments of `knn-graph`.
 #[derive(Debug, clap::Args)]
@@ -58,6 +58,8 @@ pub struct Args {
     /// Throw away what an interrupted run has left.
     #[arg(long)]
     restart: bool,
+    #[command(flatten)]
+    access: Access,
 }
 
 #[derive(Serialize)]
@@ -98,8 +100,10 @@ pub fn run(args: &Args, out: &Out) -> Outcome {
         return Err(Error::ZeroK.into());
     }
     KnnGraph::check_paths(&args.out, args.distances.as_deref())?;
+    let outputs = KnnGraph::outputs(&args.out, args.distances.as_deref())?;
+    io::check_files([Some(&args.base), args.index.as_ref()].into_iter().flatten(), outputs)?;
     let start = Instant::now();
-    let base = io::read_vectors(&args.base)?;
+    let base = args.access.vectors(&args.base)?;
     let report = match &args.index {
         Some(path) => {
             let info = IndexInfo::read(path)?;
@@ -117,7 +121,7 @@ fn by_index<T: Element>(args: &Args, path: &Path, base: &Vectors, start: Instant
     let rows = exactly::<T>(base, &args.base)?;
     let load_seconds = start.elapsed().as_secs_f64();
     let start = Instant::now();
-    let mut index = IvfIndex::<T>::load(path, args.device, args.memory_budget)?;
+    let mut index = IvfIndex::<T>::load_with(path, args.device, args.memory_budget, args.access.how)?;
     if let Some(probes) = args.probes {
         index.set_probes(probes)?;
     }

@@ -4,11 +4,11 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 use warpann::graph::Graph;
-use warpann::{Metric, io};
+use warpann::Metric;
 
 use crate::report::{Failure, Out, Outcome};
 use crate::search::parse_metric;
-use crate::vectors::with_element;
+use crate::vectors::{Access, with_element};
 
 /// Arguments of `path`.
 #[derive(Debug, clap::Args)]
@@ -28,6 +28,8 @@ pub struct Args {
     /// l2 (squared Euclidean distance), ip (inner product) or cosine; of these two the largest edge is the least similar one.
     #[arg(long, default_value = "l2", value_parser = parse_metric)]
     metric: Metric,
+    #[command(flatten)]
+    access: Access,
 }
 
 #[derive(Serialize)]
@@ -41,7 +43,7 @@ struct Report {
 /// Prints the nodes, one a line, then the largest edge.
 pub fn run(args: &Args, out: &Out) -> Outcome {
     let graph = Graph::read(&args.graph)?;
-    let base = io::read_vectors(&args.base)?;
+    let base = args.access.vectors(&args.base)?;
     let path = with_element!(base.element(), T => {
         let Some(rows) = base.as_slice::<T>() else {
             return Err(Failure::Message("the base is of another element type".into()));

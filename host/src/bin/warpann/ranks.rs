@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use serde::Serialize;
 use warpann::distributed::{Mpi, Ranks, Sharded, agree, part};
+use warpann::graph::GraphIndex;
 use warpann::ivf::{IvfIndex, SearchOptions};
 use warpann::{Device, Element, FlatIndex, Placement, device_info};
 
@@ -57,7 +58,8 @@ fn of_all(device: String, ranks: &Mpi) -> String {
 
 /// `search --mpi`; the report is rank 0's.
 pub fn search(args: &search::Args, ranks: &Mpi) -> Outcome<Option<Report>> {
-    agree(ranks, args.check())?;
+    let shard = args.index.as_ref().map(|index| part(index, ranks));
+    agree(ranks, args.check(shard.as_deref()))?;
     match (&args.index, &args.base) {
         (Some(index), _) => search_index(args, index, ranks),
         (None, Some(base)) => search_base(args, base, ranks),
@@ -73,7 +75,9 @@ fn search_index(args: &search::Args, path: &Path, ranks: &Mpi) -> Outcome<Option
         let queries = agree(ranks, exactly::<T>(&queries, &args.query))?;
         let load_seconds = start.elapsed().as_secs_f64();
         let start = Instant::now();
-        let index = Sharded::<_, IvfIndex<T>>::load(ranks, path, placement(&args.device, ranks), args.memory_budget)?;
+        let (device, how) = (placement(&args.device, ranks), args.access.how);
+        let index = Sharded::<_, IvfIndex<T>>::load_with(ranks, path, device, args.memory_budget, how)?;
+        agree(ranks, args.check_ids(index.shard().greatest_id()))?;
         let build_seconds = start.elapsed().as_secs_f64();
         let about = about_all(About::ivf(index.shard(), args), index.len(), ranks);
         let options = SearchOptions { probes: about.probes, ..SearchOptions::default() };
@@ -125,7 +129,7 @@ struct Built {
 /// `build --mpi`.
 pub fn build(args: &build::Args, ranks: &Mpi, out: &Out) -> Outcome {
     let start = Instant::now();
-    let files = agree(ranks, build::Files::read(args))?;
+    let files = agree(ranks, build::Files::read(args, &part(&args.out, ranks)))?;
     let (dim, ids) = (files.base.dim(), files.ids.as_ref().map(|ids| &ids.ids[..]));
     let place = Place { device: placement(&args.place.device, ranks), ..args.place };
     let built = with_element!(files.base.element(), T => {

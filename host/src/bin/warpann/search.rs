@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
+use warpann::graph::GraphIndex;
 use warpann::io::{self, GroundTruth, Vectors};
 use warpann::ivf::{IndexInfo, IvfIndex, SearchOptions};
 use warpann::{Element, Error, FlatIndex, FlatIndexBuilder, Metric, NONE, Placement, metric};
@@ -14,7 +15,7 @@ use crate::index::describe;
 use crate::progress::{spinning, watched};
 use crate::recall::{Recall, mean, read_truth, recall_of};
 use crate::report::{Out, Outcome, complain, parse_bytes, positive};
-use crate::vectors::{exactly, with_element};
+use crate::vectors::{Access, exactly, with_element};
 
 /// Arguments of `search`.
 #[derive(Debug, clap::Args)]
@@ -61,6 +62,8 @@ pub struct Args {
     /// Print the neighbours of the first N queries.
     #[arg(long, value_name = "N", default_value_t = 0)]
     show: usize,
+    #[command(flatten)]
+    pub access: Access,
     /// Search at every rank that mpirun starts: each takes a part of the base, or its part of an index that `build --mpi` wrote.
     /// The results are those of one process; rank 0 prints and writes them. auto spreads the ranks of a machine over its GPUs.
     #[cfg(feature = "mpi")]
@@ -69,13 +72,23 @@ pub struct Args {
 }
 
 impl Args {
-    /// Refuses what can be refused without work.
-    pub fn check(&self) -> Outcome {
+    /// Refuses what can be refused without work; `index` is the index's file.
+    pub fn check(&self, index: Option<&Path>) -> Outcome {
         if self.k == 0 {
             return Err(Error::ZeroK.into());
         }
         self.out.as_ref().map_or(Ok(()), io::check_ids_path)?;
         self.distances.as_ref().map_or(Ok(()), io::check_distances_path)?;
+        let inputs = [index, self.base.as_deref(), Some(&*self.query), self.gt.as_deref()];
+        io::check_files(inputs.into_iter().flatten(), [&self.out, &self.distances].into_iter().flatten())?;
+        Ok(())
+    }
+
+    /// Refuses ids up to `greatest` if the file of the results cannot hold them.
+    pub fn check_ids(&self, greatest: Option<u64>) -> Outcome {
+        if let (Some(path), Some(greatest)) = (&self.out, greatest) {
+            io::check_greatest_id(path, greatest)?;
+        }
         Ok(())
     }
 }
@@ -126,7 +139,7 @@ pub fn run(args: &Args, out: &Out) -> Outcome {
             crate::ranks::search(args, ranks)?.map_or(Ok(()), |report| print(&report, out))
         });
     }
-    args.check()?;
+    args.check(args.index.as_deref())?;
     let report = match (&args.index, &args.base) {
         (Some(index), _) => search_index(args, index)?,
         (None, Some(base)) => search_base(args, base)?,
@@ -147,7 +160,7 @@ impl IndexFiles {
     /// Reads them, the header of the index at `path` among them.
     pub fn read(args: &Args, path: &Path) -> Outcome<Self> {
         let info = IndexInfo::read(path)?;
-        let queries = io::read_vectors(&args.query)?;
+        let queries = args.access.vectors(&args.query)?;
         check_dim(info.dim, &queries)?;
         let truth = args.gt.as_deref().map(|path| read_truth(path, queries.rows(), args.k, None)).transpose()?;
         Ok(Self { info, queries, truth })
@@ -165,8 +178,8 @@ pub struct BaseFiles {
 impl BaseFiles {
     /// Reads them; base and queries become of one type.
     pub fn read(args: &Args, path: &Path) -> Outcome<Self> {
-        let mut base = io::read_vectors(path)?;
-        let mut queries = io::read_vectors(&args.query)?;
+        let mut base = args.access.vectors(path)?;
+        let mut queries = args.access.vectors(&args.query)?;
         if base.rows() > 0 {
             check_dim(base.dim(), &queries)?;
         }
@@ -196,7 +209,8 @@ fn search_index(args: &Args, path: &Path) -> Outcome<Report> {
         let results = results(queries.len() / info.dim, args.k, info.metric)?;
         let load_seconds = start.elapsed().as_secs_f64();
         let start = Instant::now();
-        let index = IvfIndex::<T>::load(path, args.device.clone(), args.memory_budget)?;
+        let index = IvfIndex::<T>::load_with(path, args.device.clone(), args.memory_budget, args.access.how)?;
+        args.check_ids(index.greatest_id())?;
         let build_seconds = start.elapsed().as_secs_f64();
         let about = About::ivf(&index, args);
         let index = Index::Ivf(index, about.probes.unwrap_or_default());
@@ -208,6 +222,7 @@ fn search_index(args: &Args, path: &Path) -> Outcome<Report> {
 fn search_base(args: &Args, path: &Path) -> Outcome<Report> {
     let start = Instant::now();
     let BaseFiles { base, queries, truth, dim } = BaseFiles::read(args, path)?;
+    args.check_ids((base.rows() as u64).checked_sub(1))?;
     let results = results(queries.rows(), args.k, args.metric)?;
     let load_seconds = start.elapsed().as_secs_f64();
     with_element!(base.element(), T => {

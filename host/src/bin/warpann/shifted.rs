@@ -12,7 +12,7 @@ use warpann::{Device, Error};
 
 use crate::progress::spinning;
 use crate::report::{Out, Outcome, parse_bytes, positive};
-use crate::vectors::exactly;
+use crate::vectors::{Access, exactly};
 
 /// Arguments of `shifted`.
 #[derive(Debug, clap::Args)]
@@ -64,6 +64,8 @@ pub struct Args {
     /// Print the neighbours of the first N queries.
     #[arg(long, value_name = "N", default_value_t = 0)]
     show: usize,
+    #[command(flatten)]
+    access: Access,
 }
 
 /// What is printed.
@@ -119,9 +121,11 @@ pub fn run(args: &Args, out: &Out) -> Outcome {
     }
     args.out.as_ref().map_or(Ok(()), io::check_ids_path)?;
     args.distances.as_ref().map_or(Ok(()), io::check_distances_path)?;
+    let inputs = [&args.base, &args.mesh, &args.query].into_iter().flatten();
+    io::check_files(inputs, [&args.out, &args.distances].into_iter().flatten())?;
     let start = Instant::now();
     let (kind, dim, base) = read_base(args)?;
-    let queries = args.query.as_deref().map(|path| read_queries(path, args.boxes, dim)).transpose()?;
+    let queries = args.query.as_deref().map(|path| read_queries(args, path, dim)).transpose()?;
     let load_seconds = start.elapsed().as_secs_f64();
 
     let start = Instant::now();
@@ -187,7 +191,7 @@ fn read_base(args: &Args) -> Outcome<(&'static str, usize, Vec<f32>)> {
         (Some(path), Some(form), _) => Ok((form.name(), 6, read_mesh(path)?.boxes(form))),
         (Some(path), None, _) => Ok(("vertices", 3, read_mesh(path)?.points().to_vec())),
         (None, _, Some(path)) => {
-            let vectors = io::read_vectors(path)?;
+            let vectors = args.access.vectors(path)?;
             Ok(("vectors", vectors.dim(), exactly::<f32>(&vectors, path)?.into_owned()))
         }
         // The command line says that one of them is given.
@@ -196,10 +200,10 @@ fn read_base(args: &Args) -> Outcome<(&'static str, usize, Vec<f32>)> {
 }
 
 /// Queries of dimension `dim`; those in space become boxes where boxes are searched.
-fn read_queries(path: &Path, boxes: Option<BoxForm>, dim: usize) -> Outcome<Vec<f32>> {
-    let vectors = io::read_vectors(path)?;
+fn read_queries(args: &Args, path: &Path, dim: usize) -> Outcome<Vec<f32>> {
+    let vectors = args.access.vectors(path)?;
     let values = exactly::<f32>(&vectors, path)?;
-    match boxes {
+    match args.boxes {
         Some(form) if vectors.dim() == 3 => Ok(form.points(&values)),
         _ if vectors.dim() == dim || vectors.rows() == 0 => Ok(Cow::into_owned(values)),
         _ => Err(Error::WrongDimension { expected: dim, actual: vectors.dim() }.into()),

@@ -86,5 +86,5 @@ pub fn tune(index: usize, repeat: usize, table: Option<&Path>, out: &Out) -> Out
         text.push_str(line);
     }
     text.push('\n');
-    std::fs::write(path, text).map_err(failed)
+    Ok(warpann::io::write_file(path, text.as_bytes())?)
 }

@@ -3,10 +3,26 @@
 use std::borrow::Cow;
 use std::path::Path;
 
-use warpann::io::Vectors;
+use warpann::io::{self, Open, Vectors};
 use warpann::{Element, ElementType, Error};
 
 use crate::report::{Failure, Outcome, complain};
+
+/// How files of vectors and indexes come to memory.
+#[derive(Debug, Clone, Copy, clap::Args)]
+pub struct Access {
+    /// auto reads files of vectors and indexes up to 64 MiB into memory and maps larger ones; read reads all, map maps all. A mapped file
+    /// must not be changed meanwhile: if it is cut, the system ends the program.
+    #[arg(long = "map", value_name = "HOW", default_value_t)]
+    pub how: Open,
+}
+
+impl Access {
+    /// The vectors of a file.
+    pub fn vectors(self, path: impl AsRef<Path>) -> warpann::Result<Vectors> {
+        io::read_vectors_with(path, None, self.how)
+    }
+}
 
 /// Runs `$body` with `$T` standing for the type of an [`ElementType`].
 macro_rules! with_element {

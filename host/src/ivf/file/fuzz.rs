@@ -1,13 +1,10 @@
 //! What a fuzzer calls: an index from any bytes, and the laws that hold for whatever is accepted.
 
-use std::sync::Arc;
-
-use memmap2::{Mmap, MmapMut};
-
 use super::checksum::{self, CHUNK, xxh64};
 use super::format::{HEADER, SUM, Section, TABLE};
 use super::mapped::IndexFile;
 use super::parts;
+use crate::io::FileBytes;
 use crate::ivf::{IvfIndex, SearchOptions};
 use crate::{Device, Element, NONE};
 
@@ -17,8 +14,8 @@ use crate::{Device, Element, NONE};
 /// # Panics
 /// If loading or searching panics; if an index is accepted as of two element types, or is not saved as the same bytes again.
 pub fn read_any_index_bytes(bytes: &[u8]) -> usize {
-    let Some(map) = mapped(bytes) else { return 0 };
-    let Ok(file) = IndexFile::from_map(map) else { return 0 };
+    let Ok(copy) = FileBytes::copied(bytes) else { return 0 };
+    let Ok(file) = IndexFile::from_bytes(copy) else { return 0 };
     let accepted = [
         accepts::<f32>(&file, bytes),
         accepts::<half::f16>(&file, bytes),
@@ -47,13 +44,6 @@ pub fn mend_index_bytes(bytes: &mut [u8]) {
     }
     let sum = xxh64(&bytes[..SUM]);
     bytes[SUM..HEADER].copy_from_slice(&sum.to_le_bytes());
-}
-
-/// Bytes as a mapping, which starts where mappings do.
-pub(super) fn mapped(bytes: &[u8]) -> Option<Arc<Mmap>> {
-    let mut map = MmapMut::map_anon(bytes.len()).ok()?;
-    map.copy_from_slice(bytes);
-    Some(Arc::new(map.make_read_only().ok()?))
 }
 
 fn accepts<T: Element>(file: &IndexFile, bytes: &[u8]) -> bool {

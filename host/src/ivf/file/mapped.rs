@@ -1,22 +1,22 @@
-//! An index file in memory: mapped, and checked before anybody uses it.
+//! An index file in memory: mapped or read, and checked before anybody uses it.
 
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
 use half::{bf16, f16};
-use memmap2::Mmap;
 use rayon::prelude::*;
 
 use super::checksum::{self, CHUNK, xxh64};
 use super::format::{self, Coding, Section, Shape};
 use crate::error::{Error, FileDefect, Result};
-use crate::{ElementType, io};
+use crate::io::{self, FileBytes, Open};
+use crate::ElementType;
 
-/// A mapped index file whose every byte was checked. Clones share the mapping.
+/// An index file whose every byte was checked. Clones share the bytes.
 #[derive(Debug, Clone)]
 pub(crate) struct IndexFile {
-    map: Arc<Mmap>,
+    bytes: Arc<FileBytes>,
     shape: Shape,
     places: [Range<usize>; Section::ALL.len()],
 }
@@ -25,25 +25,25 @@ pub(crate) struct IndexFile {
 type Finding = Option<&'static str>;
 
 impl IndexFile {
-    /// Maps and checks a file. O(bytes), in parallel.
+    /// Opens and checks a file. O(bytes), in parallel.
     ///
     /// # Errors
     /// [`Error::Io`], [`Error::BadFile`].
-    pub fn open(path: &Path) -> Result<Self> {
+    pub fn open(path: &Path, how: Open) -> Result<Self> {
         let bad = |defect| Error::BadFile { path: path.to_owned(), defect };
-        let map = io::open(path)?.ok_or_else(|| bad(FileDefect::BadHeader("not an index file")))?;
-        Self::from_map(map).map_err(bad)
+        let bytes = io::open(path, how)?.ok_or_else(|| bad(FileDefect::BadHeader("not an index file")))?;
+        Self::from_bytes(bytes).map_err(bad)
     }
 
-    /// Checks the contents of a mapping, which starts at an address that is a multiple of 64, as mappings do.
+    /// Checks the contents of a file, which start at an address that is a multiple of 64, as all [`FileBytes`] do.
     ///
     /// # Errors
     /// What is wrong with the bytes.
-    pub fn from_map(map: Arc<Mmap>) -> Result<Self, FileDefect> {
-        let (shape, places, checksums) = format::decode(&map, map.len() as u64)?;
-        // They end within the mapping.
+    pub fn from_bytes(bytes: Arc<FileBytes>) -> Result<Self, FileDefect> {
+        let (shape, places, checksums) = format::decode(&bytes, bytes.len() as u64)?;
+        // They end within the file.
         let places = places.map(|place| place.start as usize..place.end as usize);
-        let file = Self { map, shape, places };
+        let file = Self { bytes, shape, places };
         file.check_bytes(&checksums)?;
         file.check_starts()?;
         Ok(file)
@@ -54,26 +54,26 @@ impl IndexFile {
         &self.shape
     }
 
-    /// The mapping.
-    pub fn map(&self) -> &Arc<Mmap> {
-        &self.map
+    /// All bytes.
+    pub fn bytes(&self) -> &Arc<FileBytes> {
+        &self.bytes
     }
 
-    /// Where a section lies in the mapping.
+    /// Where a section lies in the file.
     pub fn place(&self, section: Section) -> Range<usize> {
         self.places[section as usize].clone()
     }
 
     /// The values of a section. Every section starts at a multiple of 64 and holds whole values of its type, so the cast succeeds.
     pub fn values<V: bytemuck::AnyBitPattern>(&self, section: Section) -> &[V] {
-        bytemuck::cast_slice(&self.map[self.place(section)])
+        bytemuck::cast_slice(&self.bytes[self.place(section)])
     }
 
     /// Checksums, padding, and what values must not be, in one pass.
     fn check_bytes(&self, checksums: &[u64; Section::ALL.len()]) -> Result<(), FileDefect> {
         let mut end = format::HEADER;
         for place in &self.places {
-            if self.map[end..place.start].iter().any(|&byte| byte != 0) {
+            if self.bytes[end..place.start].iter().any(|&byte| byte != 0) {
                 return Err(FileDefect::Inconsistent("bytes between sections are not zero"));
             }
             end = place.end;
@@ -102,7 +102,7 @@ impl IndexFile {
     fn look_at(&self, section: Section, chunk: usize) -> (u64, Finding) {
         let place = self.place(section);
         let from = chunk * CHUNK;
-        let bytes = &self.map[place.start + from..place.end.min(place.start + from + CHUNK)];
+        let bytes = &self.bytes[place.start + from..place.end.min(place.start + from + CHUNK)];
         let (right, finding) = match (section, self.shape.coding) {
             (Section::Centroids, _) => (finite(bytes, f32::is_finite), "a centroid is not finite"),
             (Section::Codebooks, _) => (finite(bytes, f32::is_finite), "a codeword is not finite"),

@@ -169,6 +169,20 @@ fn what_is_no_index_of_this_type_is_refused_by_name() {
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
 }
 
+/// A small file is read, not mapped: the index lives on whatever becomes of the file.
+#[test]
+fn a_small_file_may_be_cut_while_its_index_lives() {
+    let folder = folder();
+    let path = file(&folder, "x.ivf");
+    for encoding in ENCODINGS {
+        let built = index::<f32>(Metric::L2, encoding);
+        built.save(&path).unwrap();
+        let loaded = IvfIndex::<f32>::load(&path, Device::Cpu, None).unwrap();
+        std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(0).unwrap();
+        same(&built, &loaded);
+    }
+}
+
 /// Numbers so large that a centroid and a codeword overflow together, in one list only.
 #[test]
 fn a_code_never_stands_for_infinity() {

@@ -1,9 +1,10 @@
 //! The container on right and on damaged bytes. `round_trip.rs` saves, damages and loads whole indexes.
 
 use super::format::{self, Coding, HEADER, Section, Shape};
-use super::fuzz::{mapped, mend_index_bytes as mend};
+use super::fuzz::mend_index_bytes as mend;
 use super::{Content, IndexFile};
 use crate::error::FileDefect;
+use crate::io::FileBytes;
 use crate::{ElementType, Metric, NONE};
 
 /// Owned contents of a file, made up.
@@ -82,7 +83,7 @@ fn samples() -> Vec<Sample> {
 }
 
 fn read(bytes: &[u8]) -> Result<IndexFile, FileDefect> {
-    IndexFile::from_map(mapped(bytes).expect("memory"))
+    IndexFile::from_bytes(FileBytes::copied(bytes).expect("memory"))
 }
 
 /// Writes what was read.

@@ -9,6 +9,7 @@ use warpann::{FlatIndex, Metric, Placement};
 use super::{Times, random};
 use crate::report::{Out, Outcome, positive};
 use crate::search::parse_metric;
+use crate::vectors::Access;
 
 /// Arguments of `bench exact`.
 #[derive(Debug, clap::Args)]
@@ -40,6 +41,8 @@ pub struct Args {
     /// Timed runs after one that is not; the median counts.
     #[arg(long, default_value_t = 5, value_parser = positive)]
     pub repeat: usize,
+    #[command(flatten)]
+    pub access: Access,
 }
 
 #[derive(Serialize)]
@@ -66,7 +69,7 @@ pub fn run(args: &Args, out: &Out) -> Outcome {
     let &Args { k, metric, repeat, .. } = args;
     let (base, probes, dim) = match (&args.base, &args.query) {
         (Some(base), Some(query)) => {
-            let ((base, dim), (mut probes, query_dim)) = (from_file(base)?, from_file(query)?);
+            let ((base, dim), (mut probes, query_dim)) = (from_file(args, base)?, from_file(args, query)?);
             if query_dim != dim {
                 return Err(warpann::Error::WrongDimension { expected: dim, actual: query_dim }.into());
             }
@@ -112,8 +115,8 @@ pub fn run(args: &Args, out: &Out) -> Outcome {
 }
 
 /// The vectors of a file as f32, and their dimension.
-fn from_file(path: &Path) -> Outcome<(Vec<f32>, usize)> {
-    let vectors = warpann::io::read_vectors(path)?;
+fn from_file(args: &Args, path: &Path) -> Outcome<(Vec<f32>, usize)> {
+    let vectors = args.access.vectors(path)?;
     let values = vectors.to_f32().map_err(|defect| warpann::Error::BadFile { path: path.to_owned(), defect })?;
     Ok((values.as_slice::<f32>().unwrap_or_default().to_vec(), vectors.dim()))
 }

@@ -15,12 +15,14 @@ use crate::index::{BATCH, Place, Recipe, Summary};
 use crate::progress::spinning;
 use crate::recall::read_truth;
 use crate::report::{Failure, Out, Outcome, positive};
-use crate::vectors::{exactly, with_element};
+use crate::vectors::{Access, exactly, with_element};
 
 /// Ranks that recall is reported at, besides k.
 const RANKS: [usize; 3] = [1, 10, 100];
 /// Batches that are timed in one measurement at most.
 const MOST_BATCHES: usize = 2_000;
+/// Of the files that `--out` names: table, report and curve.
+const EXTENSIONS: [&str; 4] = ["csv", "json", "svg", "png"];
 
 /// Arguments of `bench ivf`.
 #[derive(Debug, clap::Args)]
@@ -63,6 +65,19 @@ pub struct Args {
     /// Write the table as NAME.csv and NAME.json, and its curve as NAME.svg and NAME.png.
     #[arg(long, value_name = "NAME")]
     out: Option<PathBuf>,
+    #[command(flatten)]
+    access: Access,
+}
+
+impl Args {
+    /// Refuses outputs that are inputs or cannot be written.
+    fn check(&self) -> Outcome {
+        // With --target-recall the index is written as well.
+        let (index, updated) = if self.target_recall.is_some() { (None, &self.index) } else { (self.index.as_ref(), &None) };
+        let inputs = [index, self.base.as_ref(), Some(&self.query), self.truth.as_ref(), self.recipe.train.as_ref()];
+        let curves = self.out.iter().flat_map(|name| EXTENSIONS.map(|extension| named(name, extension)));
+        Ok(io::check_files(inputs.into_iter().flatten(), updated.iter().cloned().chain(curves))?)
+    }
 }
 
 fn batch(text: &str) -> Result<usize, String> {
@@ -128,8 +143,9 @@ struct Report {
 
 /// Measures, writes the files, prints the table.
 pub fn run(args: &Args, out: &Out) -> Outcome {
-    let base = args.base.as_ref().map(io::read_vectors).transpose()?;
-    let queries = io::read_vectors(&args.query)?;
+    args.check()?;
+    let base = args.base.as_ref().map(|path| args.access.vectors(path)).transpose()?;
+    let queries = args.access.vectors(&args.query)?;
     let (element, dim) = match (&args.index, &base) {
         (Some(index), _) => IndexInfo::read(index).map(|info| (info.element, info.dim))?,
         (None, Some(base)) => (base.element(), base.dim()),
@@ -156,11 +172,12 @@ fn measure<T: Element>(args: &Args, base: Option<&Vectors>, queries: &Vectors, o
     let probes = exactly::<T>(queries, &args.query)?;
     let (mut index, train_seconds, add_seconds) = match (&args.index, &rows) {
         (Some(path), _) => {
-            (IvfIndex::<T>::load(path, args.place.device.clone(), args.place.memory_budget)?, None, None)
+            let (device, budget) = (args.place.device.clone(), args.place.memory_budget);
+            (IvfIndex::<T>::load_with(path, device, budget, args.access.how)?, None, None)
         }
         (None, Some(rows)) => {
             let train =
-                args.recipe.train.as_ref().map(|path| Ok::<_, Failure>((io::read_vectors(path)?, path))).transpose()?;
+                args.recipe.train.as_ref().map(|path| Ok::<_, Failure>((args.access.vectors(path)?, path))).transpose()?;
             let train = match &train {
                 Some((train, _)) if train.dim() != dim => {
                     return Err(Error::WrongDimension { expected: dim, actual: train.dim() }.into());
@@ -384,8 +401,9 @@ struct Calls {
 
 /// Writes the table and the curve: NAME.csv, NAME.json, NAME.svg, NAME.png.
 fn write(name: &Path, report: &Report) -> Outcome {
-    write_csv(&named(name, "csv"), &report.rows)?;
-    write_json(&named(name, "json"), report)?;
+    let [csv, json, svg, png] = EXTENSIONS.map(|extension| named(name, extension));
+    write_csv(&csv, &report.rows)?;
+    write_json(&json, report)?;
     let mut series: Vec<Series> = Vec::new();
     let several = report.rows.iter().any(|row| row.k != report.rows[0].k);
     for row in &report.rows {
@@ -404,5 +422,5 @@ fn write(name: &Path, report: &Report) -> Outcome {
         y_label: "queries per second".into(),
         series,
     };
-    chart.write(&named(name, "svg"), &named(name, "png"))
+    chart.write(&svg, &png)
 }

@@ -9,7 +9,7 @@ use warpann::{Element, io};
 use super::{Times, named, write_csv, write_json};
 use crate::kmeans::Recipe;
 use crate::report::{Failure, Out, Outcome, positive};
-use crate::vectors::with_element;
+use crate::vectors::{Access, with_element};
 
 /// Arguments of `bench kmeans`.
 #[derive(Debug, clap::Args)]
@@ -25,6 +25,8 @@ pub struct Args {
     /// Write the iterations as NAME.csv and the report as NAME.json.
     #[arg(long, value_name = "NAME")]
     out: Option<PathBuf>,
+    #[command(flatten)]
+    access: Access,
 }
 
 #[derive(Serialize)]
@@ -55,7 +57,9 @@ struct Iteration {
 
 /// Measures, writes the files, prints.
 pub fn run(args: &Args, out: &Out) -> Outcome {
-    let base = io::read_vectors(&args.base)?;
+    let outputs = args.out.iter().flat_map(|name| ["csv", "json"].map(|extension| named(name, extension)));
+    io::check_files([&args.base], outputs)?;
+    let base = args.access.vectors(&args.base)?;
     with_element!(base.element(), T => measure::<T>(args, &base, out))
 }
 

@@ -103,6 +103,7 @@ pub fn run(args: &Args, out: &Out) -> Outcome {
     #[cfg(feature = "cuda")]
     if let Some(index) = resident_gpu(device)? {
         if tune {
+            warpann::io::check_files([] as [&str; 0], &args.out)?;
             return crate::tune::tune(index, repeat, args.out.as_deref(), out);
         }
         return select_resident(args, index, out);

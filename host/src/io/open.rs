@@ -1,0 +1,171 @@
+//! How the bytes of a file come to memory: read or mapped.
+
+use std::fmt;
+use std::fs::File;
+use std::io::{self, Read, Seek};
+use std::ops::Deref;
+use std::path::Path;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use memmap2::{Mmap, MmapMut};
+
+use crate::error::{Error, Result};
+
+/// Whether the bytes of a file are read into memory or mapped.
+///
+/// # When mapping is safe
+/// A mapping shows the file as it is at each moment, not as it was when it was checked. It is safe while nobody changes the bytes of
+/// the file:
+/// - Whoever truncates the file makes the system end the program (SIGBUS) when it touches a page that is gone. So does a medium or a
+///   network file system that fails.
+/// - Whoever writes into the file changes what is searched after it was checked: nothing that the library promises holds then.
+/// - Replacing the file by renaming another one over it, and removing it, are harmless. The writers of this library do only that.
+///
+/// What was read is independent of the file. It costs memory for the whole file, where a mapping takes only pages that are touched and
+/// gives them back when memory is short.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Open {
+    /// Reads up to [`Open::READ_BYTES`] and maps what is larger.
+    #[default]
+    Auto,
+    /// Reads.
+    Read,
+    /// Maps.
+    Map,
+}
+
+impl Open {
+    /// Bytes of a file up to which [`Open::Auto`] reads: 64 MiB. To read so many from the system's cache takes some 30 ms, and memory
+    /// that any machine has; a mapping pays for larger files.
+    pub const READ_BYTES: u64 = 64 << 20;
+    /// Every way.
+    pub const ALL: [Open; 3] = [Self::Auto, Self::Read, Self::Map];
+
+    /// Name on the command line: `auto`, `read`, `map`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Read => "read",
+            Self::Map => "map",
+        }
+    }
+
+    /// Whether `bytes` bytes are mapped.
+    pub(super) const fn maps(self, bytes: u64) -> bool {
+        match self {
+            Self::Auto => bytes > Self::READ_BYTES,
+            Self::Read => false,
+            Self::Map => true,
+        }
+    }
+}
+
+impl fmt::Display for Open {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A text that names no [`Open`].
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("'{text}' names no way to open a file; known: auto, read, map")]
+pub struct UnknownOpen {
+    text: String,
+}
+
+impl FromStr for Open {
+    type Err = UnknownOpen;
+
+    fn from_str(text: &str) -> Result<Self, UnknownOpen> {
+        let named = Self::ALL.into_iter().find(|open| open.name() == text);
+        named.ok_or_else(|| UnknownOpen { text: text.to_owned() })
+    }
+}
+
+/// The bytes of a file, mapped or read. They start at a page of memory either way.
+#[derive(Debug)]
+pub(crate) struct FileBytes {
+    /// Of the file, or anonymous memory with its bytes.
+    map: Mmap,
+    mapped: bool,
+}
+
+impl FileBytes {
+    /// A copy of bytes that come from elsewhere.
+    pub fn copied(bytes: &[u8]) -> io::Result<Arc<Self>> {
+        let mut map = MmapMut::map_anon(bytes.len())?;
+        map.copy_from_slice(bytes);
+        Ok(Arc::new(Self { map: map.make_read_only()?, mapped: false }))
+    }
+
+    /// Whether they are the file's own, which others can change.
+    pub fn is_mapped(&self) -> bool {
+        self.mapped
+    }
+
+    fn read(mut file: &File, bytes: u64) -> io::Result<Self> {
+        let len = usize::try_from(bytes).map_err(|_| io::Error::from(io::ErrorKind::OutOfMemory))?;
+        let mut map = MmapMut::map_anon(len)?;
+        file.read_exact(&mut map)?;
+        Ok(Self { map: map.make_read_only()?, mapped: false })
+    }
+
+    fn map(file: &File) -> io::Result<Self> {
+        // SAFETY: the mapping is read-only, and that nobody changes the file meanwhile is the documented condition of `Open::Map`.
+        // Shapes and offsets are copied out of the header once, so no bound depends on bytes read twice.
+        let map = unsafe { Mmap::map(file) }?;
+        Ok(Self { map, mapped: true })
+    }
+}
+
+impl Deref for FileBytes {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.map
+    }
+}
+
+/// Opens a regular file; with its length.
+pub(crate) fn open_regular(path: &Path) -> Result<(File, u64)> {
+    let failed = |source| Error::Io { path: path.to_owned(), source };
+    // Looked at before opening: opening a pipe without a writer would wait for ever.
+    let metadata = std::fs::metadata(path).map_err(failed)?;
+    if !metadata.is_file() {
+        return Err(failed(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file")));
+    }
+    let file = File::open(path).map_err(failed)?;
+    let bytes = file.metadata().map_err(failed)?.len();
+    Ok((file, bytes))
+}
+
+/// The bytes of a file; `None` if it is empty.
+pub(crate) fn open(path: &Path, how: Open) -> Result<Option<Arc<FileBytes>>> {
+    open_first(path, how, |_| None)
+}
+
+/// As [`open`]; but where `needed` says, by the first bytes of the file (eight, if it has them), how many are needed, no more are read.
+pub(crate) fn open_first(
+    path: &Path,
+    how: Open,
+    needed: impl FnOnce(&[u8]) -> Option<u64>,
+) -> Result<Option<Arc<FileBytes>>> {
+    let failed = |source| Error::Io { path: path.to_owned(), source };
+    let (file, bytes) = open_regular(path)?;
+    if bytes == 0 {
+        return Ok(None);
+    }
+    let opened = || {
+        let mut head = [0; 8];
+        let head = &mut head[..bytes.min(8) as usize];
+        (&file).read_exact(head)?;
+        let bytes = needed(head).map_or(bytes, |needed| bytes.min(needed));
+        if how.maps(bytes) {
+            return FileBytes::map(&file);
+        }
+        (&file).rewind()?;
+        FileBytes::read(&file, bytes)
+    };
+    opened().map(|bytes| Some(Arc::new(bytes))).map_err(failed)
+}
