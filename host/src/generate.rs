@@ -25,7 +25,7 @@ use warpann_kernels::generate::RowKeys;
 use crate::flat::check_vectors;
 use crate::kmeans::on_device;
 use crate::shards::merge;
-use crate::{Device, Error, FlatIndex, Metric, Neighbors, Result};
+use crate::{Device, Error, FlatIndex, Input, Metric, Neighbors, Result};
 
 /// Rows that the CPU makes and searches at a time.
 const CPU_ROWS: u64 = 1 << 16;
@@ -116,7 +116,7 @@ impl Generator {
         if k == 0 {
             return Err(Error::ZeroK);
         }
-        let count = check_vectors(queries, self.dim)?;
+        let count = check_vectors(queries, self.dim, Input::Queries)?;
         let none = Neighbors::none(Metric::L2, count, k)?;
         if count == 0 || rows.is_empty() {
             return Ok(none);

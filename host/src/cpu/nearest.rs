@@ -25,7 +25,7 @@ use super::exact::{self, Term};
 use super::scan::{self, MAX_PANEL, PANEL_VECS, Sink, Tile};
 use super::simd::Isa;
 use super::{Line, TILE_BYTES, canonical_square, convert};
-use crate::{Element, Metric};
+use crate::{Element, Metric, Result, host_memory};
 
 /// Queries that one task takes at most: eight full panels of the widest instruction set.
 const GROUP: usize = 8 * MAX_PANEL;
@@ -53,7 +53,7 @@ impl<'a> Nearest<'a> {
 
     /// `isa` is one that the processor has.
     fn with_isa(isa: Isa, metric: Metric, rows: &'a [f32], dim: usize) -> Self {
-        let squares = squares(isa, rows, dim);
+        let squares: Vec<f64> = each_square(isa, rows, dim).collect();
         let offset = match metric {
             Metric::L2 => squares.iter().map(|&square| square as f32).collect(),
             Metric::InnerProduct | Metric::Cosine => Vec::new(),
@@ -166,12 +166,12 @@ impl<'a> Nearest<'a> {
 }
 
 /// Σx² of each row by the canonical definition. O(rows · dim), in parallel.
-pub(crate) fn canonical_squares<T: Element>(rows: &[T], dim: usize) -> Vec<f64> {
-    squares(Isa::detect(), rows, dim)
+pub(crate) fn canonical_squares<T: Element>(rows: &[T], dim: usize) -> Result<Vec<f64>> {
+    host_memory::collected_in_parallel(each_square(Isa::detect(), rows, dim))
 }
 
-fn squares<T: Element>(isa: Isa, rows: &[T], dim: usize) -> Vec<f64> {
-    rows.par_chunks(dim).with_min_len(256).map(|row| canonical_square(isa, row)).collect()
+fn each_square<T: Element>(isa: Isa, rows: &[T], dim: usize) -> impl IndexedParallelIterator<Item = f64> {
+    rows.par_chunks(dim).with_min_len(256).map(move |row| canonical_square(isa, row))
 }
 
 /// What one thread needs for a group of queries.
@@ -333,7 +333,7 @@ mod tests {
                     for isa in Isa::all() {
                         let nearest = Nearest::with_isa(isa, metric, &rows, dim);
                         let mut labels = vec![u32::MAX; count];
-                        nearest.assign(&queries, &squares(isa, &queries, dim), &mut labels);
+                        nearest.assign(&queries, &each_square(isa, &queries, dim).collect::<Vec<_>>(), &mut labels);
                         assert_eq!(labels, expected, "{isa:?}, {metric:?}, {clusters} rows of {dim}");
                     }
                 }

@@ -10,7 +10,7 @@ use rayon::prelude::*;
 use super::journal::{Files, Recipe};
 use super::{Graph, check_rows};
 use crate::flat::MAX_ROWS;
-use crate::{Element, Error, FlatIndex, IvfIndex, Metric, Neighbors, Result};
+use crate::{Element, Error, FlatIndex, Input, IvfIndex, Metric, Neighbors, Result};
 
 /// Rows of the first batch; the next ones are twice as large while they take less than [`BATCH_TIME`].
 const FIRST_BATCH: usize = 4096;
@@ -271,7 +271,14 @@ impl KnnGraph {
         while first < rows {
             let range = first..rows.min(first.saturating_add(batch));
             let start = Instant::now();
-            let found = index.nearest(&base[range.start * dim..range.end * dim], wanted)?;
+            let found = index.nearest(&base[range.start * dim..range.end * dim], wanted);
+            let found = found.map_err(|error| match error.after_rows(range.start) {
+                // The rows of the base are the queries.
+                Error::NotFinite { row, column, value, .. } => {
+                    Error::NotFinite { input: Input::Base, row, column, value }
+                }
+                other => other,
+            })?;
             if self.batch.is_none() && start.elapsed() < BATCH_TIME {
                 batch = most.min(2 * batch);
             }

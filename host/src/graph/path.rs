@@ -30,7 +30,7 @@ use super::{Graph, NO_NODE, check_rows};
 use crate::flat::check_vectors;
 use crate::metric::canonical;
 use crate::select::{Best, Key};
-use crate::{Element, Error, Metric, Result};
+use crate::{Element, Error, Input, Metric, Result};
 
 /// A path in a [`Graph`].
 #[derive(Debug, Clone, PartialEq)]
@@ -53,7 +53,7 @@ impl Graph {
         if dim == 0 {
             return Err(Error::ZeroDimension);
         }
-        check_rows(self.len(), check_vectors(base, dim)?)?;
+        check_rows(self.len(), check_vectors(base, dim, Input::Base)?)?;
         let (source, target) = (self.node(from)?, self.node(to)?);
         let mut forest = self.forest();
         let (root, other) = (forest.find(source), forest.find(target));

@@ -67,7 +67,7 @@ use self::worker::{Assign, PartWorker, Scale, Worker};
 use crate::cpu::nearest::{Nearest, canonical_squares};
 use crate::flat::{MAX_ROWS, check_vectors};
 use crate::shards::{by_rows, joined, parts_of};
-use crate::{Device, Element, Error, Placement, Result};
+use crate::{Device, Element, Error, Input, Placement, Result, host_memory};
 
 /// The first centroids.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -254,14 +254,14 @@ impl KMeans {
         let mut random = Random::new(self.seed);
         let wanted = self.points_per_centroid.map(|points| points.max(1).saturating_mul(self.clusters));
         let places = wanted.filter(|&wanted| wanted < count).map(|wanted| random.sample(count, wanted));
-        let sample = places.as_ref().map(|places| start::gather(rows, dim, places));
+        let sample = places.as_ref().map(|places| start::gather(rows, dim, places)).transpose()?;
         let sample_weights =
-            places.as_ref().and_then(|places| weights.map(|weights| start::gather(weights, 1, places)));
+            places.as_ref().and_then(|places| weights.map(|weights| start::gather(weights, 1, places))).transpose()?;
         let training = sample.as_deref().unwrap_or(rows);
         let training_weights = sample_weights.as_deref().or(weights);
-        let squares = canonical_squares(training, dim);
+        let squares = canonical_squares(training, dim)?;
         let points = Points { rows: training, dim, weights: training_weights, squares: &squares };
-        let centroids = self.first(points, &mut random);
+        let centroids = self.first(points, &mut random)?;
 
         let greatest = Points { weights: None, ..points }.greatest();
         let scale = Scale::new(
@@ -282,7 +282,7 @@ impl KMeans {
                     let centroids = run.centroids()?;
                     let mut labels = assign_rows(&device, metric, rows, dim, centroids, self.budget)?;
                     if let Some(most) = self.most(count) {
-                        let squares = canonical_squares(rows, dim);
+                        let squares = canonical_squares(rows, dim)?;
                         let points = Points { rows, dim, weights, squares: &squares };
                         balance::balance(metric.metric(), points, centroids, most, &mut labels);
                     }
@@ -310,7 +310,7 @@ impl KMeans {
         {
             return Err(Error::BadBalance { bound });
         }
-        let count = check_vectors(rows, dim)?;
+        let count = check_vectors(rows, dim, Input::Training)?;
         if count < self.clusters {
             return Err(Error::TooFewTrainingVectors { have: count, need: self.clusters });
         }
@@ -323,7 +323,7 @@ impl KMeans {
             if centroids.len() != expected {
                 return Err(Error::WrongCentroids { expected, actual: centroids.len() });
             }
-            check_vectors(centroids, dim)?;
+            check_vectors(centroids, dim, Input::Centroids)?;
         }
         if let Some(weights) = weights {
             if weights.len() != count {
@@ -340,7 +340,7 @@ impl KMeans {
     }
 
     /// The first centroids.
-    fn first<T: Element>(&self, points: Points<'_, T>, random: &mut Random) -> Vec<f32> {
+    fn first<T: Element>(&self, points: Points<'_, T>, random: &mut Random) -> Result<Vec<f32>> {
         let Points { rows, dim, weights, .. } = points;
         let mut centroids = match &self.start {
             Start::Given(centroids) => centroids.clone(),
@@ -355,8 +355,8 @@ impl KMeans {
             Start::PlusPlus => {
                 let wanted = self.clusters.saturating_mul(start::SAMPLE).min(points.len());
                 let places = random.sample(points.len(), wanted);
-                let sample = start::gather(rows, dim, &places);
-                let weights = weights.map(|weights| start::gather(weights, 1, &places));
+                let sample = start::gather(rows, dim, &places)?;
+                let weights = weights.map(|weights| start::gather(weights, 1, &places)).transpose()?;
                 start::plus_plus(&sample, dim, weights.as_deref(), self.clusters, self.spherical, random)
             }
         };
@@ -364,7 +364,7 @@ impl KMeans {
             let isa = crate::cpu::simd::Isa::detect();
             centroids.par_chunks_mut(dim).for_each(|centroid| sums::normalise(isa, centroid));
         }
-        centroids
+        Ok(centroids)
     }
 
     fn assign_by(&self) -> Assign {
@@ -444,7 +444,7 @@ impl Clustering {
     /// # Errors
     /// [`Error::RaggedVectors`], [`Error::NotFinite`]; what opening the device can meet, and what its driver reports.
     pub fn assign<T: Element>(&self, rows: &[T], device: impl Into<Placement>) -> Result<Vec<u32>> {
-        check_vectors(rows, self.dim)?;
+        check_vectors(rows, self.dim, Input::Vectors)?;
         let metric = if self.spherical { Assign::InnerProduct } else { Assign::L2 };
         assign_rows(&device.into(), metric, rows, self.dim, &self.centroids, None)
     }
@@ -479,8 +479,8 @@ pub(crate) fn assign_on<T: Element>(
         let rows = &rows[part.start * dim..part.end * dim];
         let on = |device| crate::gpu::assign_rows(device, metric, rows, dim, centroids, budget);
         let cpu = || {
-            let mut labels = vec![0; rows.len() / dim];
-            Nearest::new(metric.metric(), centroids, dim).assign(rows, &canonical_squares(rows, dim), &mut labels);
+            let mut labels = host_memory::zeroed(rows.len() / dim)?;
+            Nearest::new(metric.metric(), centroids, dim).assign(rows, &canonical_squares(rows, dim)?, &mut labels);
             Ok(labels)
         };
         Ok(on_device(device, on, cpu)?.1)

@@ -2,7 +2,7 @@
 
 use super::ShiftedIndex;
 use crate::flat::check_vectors;
-use crate::{Device, Error, FlatIndex, Metric, NONE, Neighbors, Result};
+use crate::{Device, Error, FlatIndex, Input, Metric, NONE, Neighbors, Result};
 
 /// What an approximate search found of the truth.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -89,7 +89,7 @@ impl ShiftedIndex {
     ) -> Result<Quality> {
         let (dim, k) = (self.dim(), found.k);
         let rows = queries.unwrap_or(self.rows());
-        let count = check_vectors(rows, dim)?;
+        let count = check_vectors(rows, dim, Input::Queries)?;
         if found.queries() != count {
             return Err(Error::UnlikeNeighbors { found: found.queries(), found_k: k, exact: count, exact_k: k });
         }
