@@ -246,9 +246,11 @@ pub enum Error {
         /// Largest entry of |R·Rᵀ − I|; infinite where the shape is wrong.
         error: f64,
     },
-    /// More dimensions than a Morton code has room for.
-    #[error("dimension {dim}: shifted sort takes up to {limit}")]
+    /// More components than vectors of that use can have.
+    #[error("dimension {dim}: {what} takes up to {limit}")]
     TooManyDimensions {
+        /// What the vectors are for: `an index`, `shifted sort`, ..
+        what: &'static str,
         /// Dimension asked for.
         dim: usize,
         /// The largest possible.

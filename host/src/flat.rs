@@ -12,6 +12,9 @@ use crate::{Device, Element, Error, Input, Metric, NONE, Neighbors, Placement, R
 /// Rows one index can hold: row numbers are u32 inside, and all ones means "no row".
 pub const MAX_ROWS: u64 = u32::MAX as u64;
 
+/// Components that a vector can have: 32-bit numbers count them, rounded up, inside kernels. Devices may hold less.
+pub const MAX_COMPONENTS: usize = i32::MAX as usize;
+
 /// What a device does for a flat index. Arguments were checked: whole rows of the index's dimension, finite components,
 /// k ≥ 1, row count within [`MAX_ROWS`].
 pub(crate) trait FlatBackend<T: Element>: Send + Sync {
@@ -114,13 +117,11 @@ impl<T: Element> FlatIndexBuilder<T> {
     /// Opens the device and makes an empty index on it.
     ///
     /// # Errors
-    /// [`Error::ZeroDimension`]; and what opening the device can meet: [`Error::NoDevice`], [`Error::NoSuchDevice`],
+    /// [`Error::ZeroDimension`], [`Error::TooManyDimensions`] above [`MAX_COMPONENTS`]; and what opening the device can meet: [`Error::NoDevice`], [`Error::NoSuchDevice`],
     /// [`Error::DeviceTooOld`], [`Error::OutOfDeviceMemory`], [`Error::PtxRefused`]. [`Device::Auto`] falls back to the CPU
     /// only where there is no usable device.
     pub fn build(self) -> Result<FlatIndex<T>> {
-        if self.dim == 0 {
-            return Err(Error::ZeroDimension);
-        }
+        check_dim(self.dim)?;
         let backend = T::open_flat(&self)?;
         Ok(FlatIndex { builder: self, backend })
     }
@@ -175,11 +176,8 @@ impl<T: Element> FlatIndex<T> {
     /// [`Error::TooManyRows`], [`Error::OutOfDeviceMemory`], and what the device's driver reports.
     pub fn add(&mut self, rows: &[T]) -> Result<()> {
         let count = check_vectors(rows, self.dim(), Input::Base)?;
-        let asked = self.len() as u64 + count as u64;
         let limit = MAX_ROWS.saturating_mul(self.builder.placement.shards() as u64);
-        if asked > limit {
-            return Err(Error::TooManyRows { asked, limit });
-        }
+        check_rows(self.len() as u64 + count as u64, limit)?;
         if count == 0 {
             return Ok(());
         }
@@ -282,6 +280,20 @@ impl<T: Element> FlatIndex<T> {
     pub fn device(&self) -> String {
         self.backend.describe()
     }
+}
+
+/// That vectors can have `dim` components.
+pub(crate) fn check_dim(dim: usize) -> Result<()> {
+    match dim {
+        0 => Err(Error::ZeroDimension),
+        1..=MAX_COMPONENTS => Ok(()),
+        _ => Err(Error::TooManyDimensions { what: "an index", dim, limit: MAX_COMPONENTS }),
+    }
+}
+
+/// That `asked` rows are not more than `limit`.
+pub(crate) fn check_rows(asked: u64, limit: u64) -> Result<()> {
+    if asked > limit { Err(Error::TooManyRows { asked, limit }) } else { Ok(()) }
 }
 
 /// That `ids` and `distances` hold a slot for each of `k` neighbours of `count` queries.

@@ -39,6 +39,8 @@ mod host_memory;
 pub mod io;
 pub mod ivf;
 pub mod kmeans;
+#[cfg(test)]
+mod limits_tests;
 #[cfg(feature = "cuda")]
 pub mod measure;
 pub mod mesh;

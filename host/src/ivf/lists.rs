@@ -15,7 +15,7 @@ use std::sync::{Arc, OnceLock};
 
 use rayon::prelude::*;
 
-use crate::flat::MAX_ROWS;
+use crate::flat::{MAX_ROWS, check_rows};
 use crate::{Error, Result, host_memory};
 
 /// Bytes that start at a multiple of 8, so that they can be seen as components or ids.
@@ -164,9 +164,7 @@ impl Lists {
             lists.len += rows;
             lists.lists.push(List { codes, ids });
         }
-        if lists.len as u64 > MAX_ROWS {
-            return Err(Error::TooManyRows { asked: lists.len as u64, limit: MAX_ROWS });
-        }
+        check_rows(lists.len as u64, MAX_ROWS)?;
         lists.greatest = lists.lists.par_iter().flat_map_iter(|list| list.ids().iter().copied()).max();
         if lists.greatest == Some(crate::NONE) {
             return Err(Error::ReservedId);

@@ -53,6 +53,7 @@ pub use self::refine::Refiner;
 pub use self::search::{RangeNeighbors, Scan, SearchOptions};
 pub use self::statistics::IvfStatistics;
 pub use self::tune::recall;
+use crate::flat::check_dim;
 use crate::kmeans::on_device;
 use crate::pq::{ProductQuantizer, Rotation, codes};
 use crate::shards::ivf::IvfGrid;
@@ -101,9 +102,7 @@ impl Settings {
     }
 
     fn check(&self) -> Result<()> {
-        if self.dim == 0 {
-            return Err(Error::ZeroDimension);
-        }
+        check_dim(self.dim)?;
         if self.lists == 0 {
             return Err(Error::ZeroClusters { what: "lists" });
         }
@@ -264,7 +263,7 @@ impl<T: Element> IvfIndexBuilder<T> {
     /// Checks the settings, opens the device and makes an empty, untrained index.
     ///
     /// # Errors
-    /// [`Error::ZeroDimension`], [`Error::ZeroClusters`] (no lists), [`Error::NotDivisible`], [`Error::BadCodeBits`]; and what opening
+    /// [`Error::ZeroDimension`], [`Error::TooManyDimensions`], [`Error::ZeroClusters`] (no lists), [`Error::NotDivisible`], [`Error::BadCodeBits`]; and what opening
     /// the device can meet, as [`FlatIndexBuilder::build`](crate::FlatIndexBuilder::build). [`Device::Auto`] falls back to the CPU
     /// only where there is no usable device.
     pub fn build(mut self) -> Result<IvfIndex<T>> {

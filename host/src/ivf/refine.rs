@@ -6,7 +6,7 @@ use rayon::prelude::*;
 
 use super::update::ascending;
 use crate::cpu::Scorer;
-use crate::flat::{check_results, check_vectors, check_whole};
+use crate::flat::{check_dim, check_results, check_vectors, check_whole};
 use crate::{Element, Error, Input, Metric, NONE, Neighbors, Result, host_memory};
 
 /// The original vectors of an index, to rank candidates by: it turns what a search in compressed codes has found into results as exact as
@@ -42,9 +42,7 @@ impl<'a, T: Element> Refiner<'a, T> {
     /// # Errors
     /// [`Error::ZeroDimension`], [`Error::RaggedVectors`].
     pub fn new(metric: Metric, dim: usize, base: &'a [T]) -> Result<Self> {
-        if dim == 0 {
-            return Err(Error::ZeroDimension);
-        }
+        check_dim(dim)?;
         check_whole(base, dim)?;
         Ok(Self { metric, dim, base, rows: None })
     }

@@ -7,7 +7,7 @@ use rayon::prelude::*;
 use super::codec::{rotated, to_f32};
 use super::coder::{Coded, Coder};
 use super::{Codec, Encoding, IvfIndex, Lists, PqCodec, Trained, next_version};
-use crate::flat::{MAX_ROWS, check_derived, check_vectors};
+use crate::flat::{MAX_ROWS, check_derived, check_rows, check_vectors};
 use crate::generate::Generator;
 use crate::kmeans::KMeans;
 use crate::kmeans::start::{Random, gather};
@@ -221,8 +221,7 @@ impl<T: Element> IvfIndex<T> {
     }
 
     fn check_room(&self, more: usize) -> Result<()> {
-        let asked = self.len() as u64 + more as u64;
-        if asked > MAX_ROWS { Err(Error::TooManyRows { asked, limit: MAX_ROWS }) } else { Ok(()) }
+        check_rows(self.len() as u64 + more as u64, MAX_ROWS)
     }
 
     /// Removes the vectors with these ids, in any order. O(len · log ids).

@@ -65,7 +65,7 @@ use self::start::Random;
 use self::sums::{PartialSums, Sums};
 use self::worker::{Assign, PartWorker, Scale, Worker};
 use crate::cpu::nearest::{Nearest, canonical_squares};
-use crate::flat::{MAX_ROWS, check_vectors};
+use crate::flat::{MAX_ROWS, check_dim, check_rows, check_vectors};
 use crate::shards::{by_rows, joined, parts_of};
 use crate::{Device, Element, Error, Input, Placement, Result, host_memory};
 
@@ -299,9 +299,7 @@ impl KMeans {
 
     /// Number of rows, once everything is known to be in order.
     fn check<T: Element>(&self, rows: &[T], dim: usize, weights: Option<&[f32]>) -> Result<usize> {
-        if dim == 0 {
-            return Err(Error::ZeroDimension);
-        }
+        check_dim(dim)?;
         if self.clusters == 0 {
             return Err(Error::ZeroClusters { what: "clusters" });
         }
@@ -314,9 +312,7 @@ impl KMeans {
         if count < self.clusters {
             return Err(Error::TooFewTrainingVectors { have: count, need: self.clusters });
         }
-        if count as u64 > MAX_ROWS {
-            return Err(Error::TooManyRows { asked: count as u64, limit: MAX_ROWS });
-        }
+        check_rows(count as u64, MAX_ROWS)?;
         if let Start::Given(centroids) = &self.start {
             // No overflow: there are at least as many rows as clusters.
             let expected = self.clusters * dim;

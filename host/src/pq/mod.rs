@@ -58,7 +58,7 @@ pub use self::train::PqTraining;
 
 use self::encode::{Residuals, Term};
 use crate::cpu::simd::Isa;
-use crate::flat::check_vectors;
+use crate::flat::{check_dim, check_vectors};
 use crate::kmeans::on_device;
 use crate::{Device, Error, Input, Result, host_memory};
 
@@ -114,9 +114,7 @@ impl std::fmt::Debug for ProductQuantizer {
 
 /// Checks what a quantizer is asked to be, and counts the components of its codebooks.
 fn check_shape(dim: usize, sub_quantizers: usize, bits: u32) -> Result<usize> {
-    if dim == 0 {
-        return Err(Error::ZeroDimension);
-    }
+    check_dim(dim)?;
     if sub_quantizers == 0 || !dim.is_multiple_of(sub_quantizers) {
         return Err(Error::NotDivisible { dim, parts: sub_quantizers });
     }

@@ -35,7 +35,7 @@ use super::linear::polar;
 use super::{PqTraining, ProductQuantizer, check_shape, codes};
 use crate::cpu::exact::{self, Term};
 use crate::cpu::simd::Isa;
-use crate::flat::{check_derived, check_vectors};
+use crate::flat::{check_derived, check_dim, check_vectors};
 use crate::kmeans::on_device;
 use crate::kmeans::start::Random;
 use crate::{Device, Error, Input, Result, host_memory};
@@ -198,9 +198,7 @@ impl Rotation {
     /// # Errors
     /// [`Error::ZeroDimension`], [`Error::NotOrthogonal`], [`Error::NotFinite`].
     pub fn from_matrix(dim: usize, matrix: Vec<f32>) -> Result<Rotation> {
-        if dim == 0 {
-            return Err(Error::ZeroDimension);
-        }
+        check_dim(dim)?;
         let len = matrix.len();
         if dim.checked_mul(dim) != Some(len) {
             return Err(Error::NotOrthogonal { dim, len, error: f64::INFINITY });

@@ -39,7 +39,7 @@ pub use warpann_kernels::morton::MAX_DIM;
 use self::cpu::ShiftedCpu;
 pub(crate) use self::grid::Grid;
 pub use self::quality::{Epsilon, Quality, quality};
-use crate::flat::{MAX_ROWS, check_results, check_vectors};
+use crate::flat::{MAX_ROWS, check_results, check_rows, check_vectors};
 use crate::{Device, Error, Input, Metric, NONE, Neighbors, Result, host_memory};
 
 // An empty slot is the same word in an entry and in an id, so that entries can be turned into ids in place.
@@ -148,7 +148,7 @@ impl ShiftedIndexBuilder {
             return Err(Error::ZeroDimension);
         }
         if dim > MAX_DIM {
-            return Err(Error::TooManyDimensions { dim, limit: MAX_DIM });
+            return Err(Error::TooManyDimensions { what: "shifted sort", dim, limit: MAX_DIM });
         }
         let shifts = self.shifts.unwrap_or((dim + 1) | 1);
         if shifts == 0 {
@@ -192,12 +192,8 @@ impl ShiftedIndex {
     /// [`Error::OutOfDeviceMemory`], and what the device's driver reports.
     pub fn add(&mut self, rows: &[f32]) -> Result<()> {
         let count = check_vectors(rows, self.dim, Input::Base)?;
-        let asked = (self.len() + count) as u64;
         // Shared with the launches, whose grids count threads.
-        let limit = MAX_ROWS / 2;
-        if asked > limit {
-            return Err(Error::TooManyRows { asked, limit });
-        }
+        check_rows((self.len() + count) as u64, MAX_ROWS / 2)?;
         if count == 0 {
             return Ok(());
         }

@@ -586,6 +586,20 @@ mod tests {
     }
 
     #[test]
+    fn a_storage_has_as_many_rows_as_32_bits_count() {
+        // Padding included, with room for the tile behind the last list.
+        let limit = u32::MAX - 2 * TILE_ROWS;
+        let most = limit - limit % pairs::PAD;
+        let storage = Storage::new(vec![1, most - pairs::PAD, 0]).unwrap();
+        assert_eq!(storage.starts, [0, pairs::PAD, most]);
+        assert!(storage.rows >= most && storage.padded(1) == (most - pairs::PAD) as usize);
+        for beyond in [vec![most + 1], vec![1, most - pairs::PAD + 1], vec![u32::MAX; 3]] {
+            let refused = Storage::new(beyond);
+            assert!(matches!(refused, Err(Error::TooManyRows { asked, limit: l }) if asked > l && l == u64::from(limit)));
+        }
+    }
+
+    #[test]
     fn rows_are_filled_from_any_place_on_and_the_last_is_repeated() {
         let from = [1, 2, 3, 4, 5, 6];
         let filled = |first: usize, rows: usize| {
