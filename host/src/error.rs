@@ -32,14 +32,26 @@ pub enum Error {
     #[error("k is 0; ask for at least one neighbour")]
     ZeroK,
     /// A component is NaN or infinite.
-    #[error("component {value} at row {row}, column {column} is not finite")]
+    #[error("component {value} at row {row}, column {column} of the {input} is not finite")]
     NotFinite {
-        /// Row (vector) of the component, from 0.
+        /// The argument that holds the component.
+        input: Input,
+        /// Row (vector) of the component, from 0; of vectors that a call takes in batches, counted over all batches.
         row: usize,
         /// Column (position in the vector), from 0.
         column: usize,
         /// The component itself.
         value: f32,
+    },
+    /// A number that the library computes from finite vectors exceeds the range of f32, so that it cannot go on with it.
+    #[error("the {derived} of row {row} leaves the range of f32 at column {column}; divide all vectors by a constant")]
+    Overflow {
+        /// What was computed: `residual` (the vector less the centroid of its list) or `rotated vector`.
+        derived: &'static str,
+        /// Row of the vector it was computed from, from 0.
+        row: usize,
+        /// Column, from 0.
+        column: usize,
     },
     /// More rows than a shard can number.
     #[error("{asked} rows exceed the {limit} that one index can hold")]
@@ -184,6 +196,13 @@ pub enum Error {
         /// Vectors in the index.
         vectors: u64,
     },
+    /// A filter that was made for other ids than the index holds: since then ids were added or removed, or it is another index's.
+    /// [`IvfIndex::filter`](crate::IvfIndex::filter) makes it again.
+    #[error("the filter was made for other ids than the {vectors} that the index holds now; make it again")]
+    StaleFilter {
+        /// Vectors in the index.
+        vectors: u64,
+    },
     /// A radius that is NaN.
     #[error("the radius is not a number")]
     BadRadius,
@@ -227,9 +246,11 @@ pub enum Error {
         /// Largest entry of |R·Rᵀ − I|; infinite where the shape is wrong.
         error: f64,
     },
-    /// More dimensions than a Morton code has room for.
-    #[error("dimension {dim}: shifted sort takes up to {limit}")]
+    /// More components than vectors of that use can have.
+    #[error("dimension {dim}: {what} takes up to {limit}")]
     TooManyDimensions {
+        /// What the vectors are for: `an index`, `shifted sort`, ..
+        what: &'static str,
         /// Dimension asked for.
         dim: usize,
         /// The largest possible.
@@ -436,6 +457,12 @@ pub enum Error {
         /// Bytes that were free within the budget.
         available: u64,
     },
+    /// Host memory is too small. The call that needed it has changed nothing.
+    #[error("out of host memory: {asked} bytes asked")]
+    OutOfHostMemory {
+        /// Bytes of the request that failed; `u64::MAX` if there are more.
+        asked: u64,
+    },
     /// The driver refused a kernel module.
     #[error("the driver refused the PTX module '{module}' (code {code}): {log}")]
     PtxRefused {
@@ -566,6 +593,50 @@ pub enum Error {
     },
 }
 
+impl Error {
+    /// The error of a call that took the rows from `first` on, as an error of all rows: the row it names, if it names one, counts
+    /// from row 0 of all. For callers that pass vectors in batches.
+    #[must_use]
+    pub fn after_rows(self, first: usize) -> Error {
+        self.with_row(|row| first + row)
+    }
+
+    /// The error of rows that were taken from others, as an error of those: `row_of` says which row of the others each one is.
+    pub(crate) fn with_row(mut self, row_of: impl FnOnce(usize) -> usize) -> Error {
+        if let Error::NotFinite { row, .. } | Error::Overflow { row, .. } = &mut self {
+            *row = row_of(*row);
+        }
+        self
+    }
+}
+
+/// An argument that holds vectors.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
+#[non_exhaustive]
+pub enum Input {
+    /// Vectors to search in.
+    #[error("base")]
+    Base,
+    /// Vectors to search for.
+    #[error("queries")]
+    Queries,
+    /// Vectors to train with.
+    #[error("training vectors")]
+    Training,
+    /// Vectors to assign, encode or rotate.
+    #[error("vectors")]
+    Vectors,
+    /// Starting centroids of k-means.
+    #[error("starting centroids")]
+    Centroids,
+    /// Codewords of a product quantizer; rows count over all sub-quantizers.
+    #[error("codebooks")]
+    Codebooks,
+    /// The matrix of a rotation.
+    #[error("rotation")]
+    Rotation,
+}
+
 /// Why there is no device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -659,6 +730,16 @@ pub enum FileDefect {
         column: u64,
         /// The id.
         id: i64,
+    },
+    /// A matrix of ids that does not hold as many as its shape says.
+    #[error("{ids} ids for {rows} rows of {k}")]
+    WrongIdCount {
+        /// Rows that the matrix states.
+        rows: u64,
+        /// Ids of each row that the matrix states.
+        k: u64,
+        /// Ids there are.
+        ids: u64,
     },
     /// An id of a graph that is not the number of a row.
     #[error("row {row}, column {column}: id {id} names no row; there are {rows}")]

@@ -7,10 +7,13 @@ use rayon::prelude::*;
 use crate::cpu::FlatCpu;
 use crate::shards::check_queries;
 use crate::shards::flat::FlatGrid;
-use crate::{Device, Element, Error, Metric, NONE, Neighbors, Placement, Result};
+use crate::{Device, Element, Error, Input, Metric, NONE, Neighbors, Placement, Result};
 
 /// Rows one index can hold: row numbers are u32 inside, and all ones means "no row".
 pub const MAX_ROWS: u64 = u32::MAX as u64;
+
+/// Components that a vector can have: 32-bit numbers count them, rounded up, inside kernels. Devices may hold less.
+pub const MAX_COMPONENTS: usize = i32::MAX as usize;
 
 /// What a device does for a flat index. Arguments were checked: whole rows of the index's dimension, finite components,
 /// k ≥ 1, row count within [`MAX_ROWS`].
@@ -114,13 +117,11 @@ impl<T: Element> FlatIndexBuilder<T> {
     /// Opens the device and makes an empty index on it.
     ///
     /// # Errors
-    /// [`Error::ZeroDimension`]; and what opening the device can meet: [`Error::NoDevice`], [`Error::NoSuchDevice`],
+    /// [`Error::ZeroDimension`], [`Error::TooManyDimensions`] above [`MAX_COMPONENTS`]; and what opening the device can meet: [`Error::NoDevice`], [`Error::NoSuchDevice`],
     /// [`Error::DeviceTooOld`], [`Error::OutOfDeviceMemory`], [`Error::PtxRefused`]. [`Device::Auto`] falls back to the CPU
     /// only where there is no usable device.
     pub fn build(self) -> Result<FlatIndex<T>> {
-        if self.dim == 0 {
-            return Err(Error::ZeroDimension);
-        }
+        check_dim(self.dim)?;
         let backend = T::open_flat(&self)?;
         Ok(FlatIndex { builder: self, backend })
     }
@@ -174,12 +175,9 @@ impl<T: Element> FlatIndex<T> {
     /// [`Error::RaggedVectors`], [`Error::NotFinite`] with the first offending place (row within `rows`),
     /// [`Error::TooManyRows`], [`Error::OutOfDeviceMemory`], and what the device's driver reports.
     pub fn add(&mut self, rows: &[T]) -> Result<()> {
-        let count = check_vectors(rows, self.dim())?;
-        let asked = self.len() as u64 + count as u64;
+        let count = check_vectors(rows, self.dim(), Input::Base)?;
         let limit = MAX_ROWS.saturating_mul(self.builder.placement.shards() as u64);
-        if asked > limit {
-            return Err(Error::TooManyRows { asked, limit });
-        }
+        check_rows(self.len() as u64 + count as u64, limit)?;
         if count == 0 {
             return Ok(());
         }
@@ -284,6 +282,20 @@ impl<T: Element> FlatIndex<T> {
     }
 }
 
+/// That vectors can have `dim` components.
+pub(crate) fn check_dim(dim: usize) -> Result<()> {
+    match dim {
+        0 => Err(Error::ZeroDimension),
+        1..=MAX_COMPONENTS => Ok(()),
+        _ => Err(Error::TooManyDimensions { what: "an index", dim, limit: MAX_COMPONENTS }),
+    }
+}
+
+/// That `asked` rows are not more than `limit`.
+pub(crate) fn check_rows(asked: u64, limit: u64) -> Result<()> {
+    if asked > limit { Err(Error::TooManyRows { asked, limit }) } else { Ok(()) }
+}
+
 /// That `ids` and `distances` hold a slot for each of `k` neighbours of `count` queries.
 pub(crate) fn check_results(count: usize, k: usize, ids: &[u64], distances: &[f32]) -> Result<()> {
     let Some(slots) = count.checked_mul(k) else { return Err(Error::ResultTooLarge { queries: count, k }) };
@@ -304,8 +316,8 @@ pub(crate) fn check_whole<T>(rows: &[T], dim: usize) -> Result<usize> {
     }
 }
 
-/// Number of vectors in `rows`, once they are known to be whole and finite.
-pub(crate) fn check_vectors<T: Element>(rows: &[T], dim: usize) -> Result<usize> {
+/// Number of vectors in `rows`, once they are known to be whole and finite; `input` is what the caller calls them.
+pub(crate) fn check_vectors<T: Element>(rows: &[T], dim: usize, input: Input) -> Result<usize> {
     let count = check_whole(rows, dim)?;
     // The place is looked up only on failure.
     let bad = if rows.len() <= 256 * CHUNK {
@@ -316,11 +328,19 @@ pub(crate) fn check_vectors<T: Element>(rows: &[T], dim: usize) -> Result<usize>
     if let Some(chunk) = bad {
         for (at, value) in rows.iter().enumerate().skip(chunk * CHUNK) {
             if !value.is_finite() {
-                return Err(Error::NotFinite { row: at / dim, column: at % dim, value: value.to_f32() });
+                return Err(Error::NotFinite { input, row: at / dim, column: at % dim, value: value.to_f32() });
             }
         }
     }
     Ok(count)
+}
+
+/// That f32 holds what was computed from each row of a caller's vectors; `derived` says what that is.
+pub(crate) fn check_derived(rows: &[f32], dim: usize, derived: &'static str) -> Result<()> {
+    check_vectors(rows, dim, Input::Vectors).map(drop).map_err(|error| match error {
+        Error::NotFinite { row, column, .. } => Error::Overflow { derived, row, column },
+        other => other,
+    })
 }
 
 const CHUNK: usize = 1024;
@@ -370,10 +390,11 @@ mod tests {
             for at in [0, 4, 2500, 4999] {
                 rows[at] = bad;
                 let (add, search) = (index.add(&rows), index.search(&rows, 1).map(|_| ()));
-                for result in [add, search] {
+                for (result, expected) in [(add, Input::Base), (search, Input::Queries)] {
                     match result {
-                        Err(Error::NotFinite { row, column, value }) => {
-                            assert_eq!((row, column, value.to_bits()), (at / 5, at % 5, bad.to_bits()));
+                        Err(Error::NotFinite { input, row, column, value }) => {
+                            assert_eq!((input, row, column), (expected, at / 5, at % 5));
+                            assert_eq!(value.to_bits(), bad.to_bits());
                         }
                         other => panic!("{other:?}"),
                     }

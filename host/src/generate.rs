@@ -22,10 +22,10 @@ use std::ops::Range;
 use rayon::prelude::*;
 use warpann_kernels::generate::RowKeys;
 
-use crate::flat::check_vectors;
+use crate::flat::{check_dim, check_vectors};
 use crate::kmeans::on_device;
 use crate::shards::merge;
-use crate::{Device, Error, FlatIndex, Metric, Neighbors, Result};
+use crate::{Device, Error, FlatIndex, Input, Metric, Neighbors, Result};
 
 /// Rows that the CPU makes and searches at a time.
 const CPU_ROWS: u64 = 1 << 16;
@@ -64,11 +64,9 @@ impl Generator {
     /// belong to each: take a thousandth of n or so.
     ///
     /// # Errors
-    /// [`Error::ZeroDimension`], [`Error::ZeroClusters`].
+    /// [`Error::ZeroDimension`], [`Error::TooManyDimensions`], [`Error::ZeroClusters`].
     pub fn new(dim: usize, clusters: usize, seed: u64) -> Result<Generator> {
-        if dim == 0 {
-            return Err(Error::ZeroDimension);
-        }
+        check_dim(dim)?;
         if clusters == 0 {
             return Err(Error::ZeroClusters { what: "clusters" });
         }
@@ -90,7 +88,8 @@ impl Generator {
         self.seed
     }
 
-    /// Rows `first` to `first + count`, row-major. O(count · dim), in parallel.
+    /// Rows `first` to `first + count`, row-major. O(count · dim), in parallel. It needs the memory for them, as a `Vec` of that size
+    /// does; [`fill`](Self::fill) writes to memory of the caller.
     pub fn rows(&self, first: u64, count: usize) -> Vec<f32> {
         let mut rows = vec![0.0; count * self.dim];
         self.fill(first, &mut rows);
@@ -116,7 +115,7 @@ impl Generator {
         if k == 0 {
             return Err(Error::ZeroK);
         }
-        let count = check_vectors(queries, self.dim)?;
+        let count = check_vectors(queries, self.dim, Input::Queries)?;
         let none = Neighbors::none(Metric::L2, count, k)?;
         if count == 0 || rows.is_empty() {
             return Ok(none);

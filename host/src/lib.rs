@@ -45,9 +45,12 @@ pub mod flat;
 pub mod generate;
 mod gpu;
 pub mod graph;
+mod host_memory;
 pub mod io;
 pub mod ivf;
 pub mod kmeans;
+#[cfg(test)]
+mod limits_tests;
 #[cfg(feature = "cuda")]
 pub mod measure;
 pub mod mesh;
@@ -67,7 +70,7 @@ mod threads;
 pub use cust;
 pub use device::Device;
 pub use element::{Element, ElementType};
-pub use error::{Error, FileDefect, NoDeviceReason, Result};
+pub use error::{Error, FileDefect, Input, NoDeviceReason, Result};
 pub use flat::{FlatIndex, FlatIndexBuilder};
 pub use ivf::{IvfIndex, IvfIndexBuilder};
 pub use metric::Metric;

@@ -9,7 +9,7 @@ use std::ops::Range;
 use rayon::prelude::*;
 
 use crate::gpu::sort::DeviceKey;
-use crate::{Device, Error, Result};
+use crate::{Device, Error, Result, host_memory};
 
 /// A type that keys may be of: u64, u128. Sealed: every kernel table lists these two.
 ///
@@ -98,9 +98,9 @@ pub fn sort_pairs_by_bits<K: Key>(
 
 fn sort_on<K: Key>(device: Device, keys: &mut [K], payloads: &mut [u32], bits: Range<u32>) -> Result<()> {
     match device {
-        Device::Cpu => sort_on_cpu(keys, payloads, &bits),
+        Device::Cpu => sort_on_cpu(keys, payloads, &bits)?,
         Device::Auto => match crate::gpu::sort_pairs(device, keys, payloads, bits.clone()) {
-            Err(Error::NoDevice { .. } | Error::DeviceTooOld { .. }) => sort_on_cpu(keys, payloads, &bits),
+            Err(Error::NoDevice { .. } | Error::DeviceTooOld { .. }) => sort_on_cpu(keys, payloads, &bits)?,
             done => done?,
         },
         Device::Gpu(_) | Device::Emulator => crate::gpu::sort_pairs(device, keys, payloads, bits)?,
@@ -122,11 +122,13 @@ fn check<K: Key>(keys: usize, payloads: usize, bits: &Range<u32>) -> Result<()> 
     Ok(())
 }
 
-fn sort_on_cpu<K: Key>(keys: &mut [K], payloads: &mut [u32], bits: &Range<u32>) {
-    let mut pairs: Vec<(K, u32)> = keys.par_iter().copied().zip(payloads.par_iter().copied()).collect();
+fn sort_on_cpu<K: Key>(keys: &mut [K], payloads: &mut [u32], bits: &Range<u32>) -> Result<()> {
+    let pairs = keys.par_iter().copied().zip(payloads.par_iter().copied());
+    let mut pairs: Vec<(K, u32)> = host_memory::collected_in_parallel(pairs)?;
     pairs.par_sort_by_key(|(key, _)| key.field(bits));
     let to = keys.par_iter_mut().zip(payloads.par_iter_mut());
     to.zip(pairs).for_each(|((key, payload), pair)| (*key, *payload) = pair);
+    Ok(())
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use half::f16;
 #[cfg(feature = "cuda")]
 use warpann::select::device::DeviceSelect;
 use warpann::select::{Algorithm, Best, KeyType, NO_POSITION, Rows, Selection, select_k, select_k_with};
-use warpann::{Device, Error, FlatIndex, Metric, NONE, NoDeviceReason, Placement};
+use warpann::{Device, Error, FlatIndex, Input, Metric, NONE, NoDeviceReason, Placement};
 
 /// The CPU and the emulator are everywhere; a GPU refuses the same arguments before it does anything.
 const DEVICES: [Device; 2] = [Device::Cpu, Device::Emulator];
@@ -53,7 +53,7 @@ fn what_is_not_finite_is_named_by_row_and_column_and_changes_nothing() {
                 let mut rows = vec![0.5; 4403 + 1];
                 rows[at] = bad;
                 for result in [index.add(&rows), index.search(&rows, 1).map(|_| ())] {
-                    let Err(Error::NotFinite { row, column, value }) = result else { panic!("{device}: {result:?}") };
+                    let Err(Error::NotFinite { row, column, value, .. }) = result else { panic!("{device}: {result:?}") };
                     assert_eq!((row, column, value.to_bits()), (at / 2, at % 2, bad.to_bits()));
                 }
             }
@@ -323,8 +323,8 @@ fn auto_works_everywhere() {
 fn errors_say_what_was_asked_and_what_there_is() {
     let text = |error: Error| error.to_string();
     assert_eq!(
-        text(Error::NotFinite { row: 7, column: 3, value: f32::NAN }),
-        "component NaN at row 7, column 3 is not finite"
+        text(Error::NotFinite { input: Input::Queries, row: 7, column: 3, value: f32::NAN }),
+        "component NaN at row 7, column 3 of the queries is not finite"
     );
     assert_eq!(
         text(Error::NoSuchSelection { algorithm: Algorithm::WarpSelect, key: KeyType::Bf16 }),

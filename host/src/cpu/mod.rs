@@ -79,7 +79,7 @@ pub(crate) use self::queries::{Line, Queries, Scorer, as_f32, canonical_square, 
 use self::scan::{MAX_PANEL, PANEL_VECS, Sink, Tile};
 use self::simd::Isa;
 use crate::flat::FlatBackend;
-use crate::{Element, Error, Metric, NONE, Result};
+use crate::{Element, Metric, NONE, Result, host_memory};
 
 /// Rows that share one largest norm; tiles never cross its multiples.
 pub(crate) const BLOCK: usize = 256;
@@ -153,20 +153,17 @@ impl<T: Element> FlatBackend<T> for FlatCpu<T> {
             Metric::InnerProduct => (0, 0),
             Metric::Cosine => (0, count),
         };
-        let reserved = self
-            .rows
-            .try_reserve(rows.len())
-            .and_then(|()| self.offset.try_reserve(l2))
-            .and_then(|()| self.scale.try_reserve(cosine))
-            .and_then(|()| self.squares.try_reserve(cosine))
-            .and_then(|()| self.largest.try_reserve(blocks - self.largest.len()));
-        if reserved.is_err() {
-            let asked = size_of_val(rows) as u64;
-            return Err(Error::OutOfDeviceMemory { device: "cpu".to_owned(), asked, available: 0 });
-        }
-        self.rows.extend_from_slice(rows);
+        // Memory first: past this, nothing fails.
+        host_memory::reserve(&mut self.rows, rows.len())?;
+        host_memory::reserve(&mut self.offset, l2)?;
+        host_memory::reserve(&mut self.scale, cosine)?;
+        host_memory::reserve(&mut self.squares, cosine)?;
+        let more = blocks - self.largest.len();
+        host_memory::reserve(&mut self.largest, more)?;
         let square = |row| canonical_square(self.isa, row);
-        let squares: Vec<f64> = rows.par_chunks(self.dim).with_min_len(256).map(square).collect();
+        let squares =
+            host_memory::collected_in_parallel(rows.par_chunks(self.dim).with_min_len(256).map(square))?;
+        self.rows.extend_from_slice(rows);
         match self.metric {
             Metric::L2 => self.offset.extend(squares.iter().map(|&square| square as f32)),
             Metric::InnerProduct => {}
@@ -206,7 +203,7 @@ impl<T: Element> FlatBackend<T> for FlatCpu<T> {
 
     fn rows(&self, first: u64, count: usize) -> Result<Vec<T>> {
         let start = first as usize * self.dim;
-        Ok(self.rows[start..start + count * self.dim].to_vec())
+        host_memory::copied(&self.rows[start..start + count * self.dim])
     }
 
     fn describe(&self) -> String {

@@ -41,7 +41,7 @@ use super::exact::{self, Term};
 use super::scan::{self, MAX_PANEL, PANEL_VECS, Sink, Tile};
 use super::simd::Isa;
 use super::{Line, TILE_BYTES, canonical_square, convert};
-use crate::{Element, Metric};
+use crate::{Element, Metric, Result, host_memory};
 
 /// Queries that one task takes at most: eight full panels of the widest instruction set.
 const GROUP: usize = 8 * MAX_PANEL;
@@ -113,7 +113,7 @@ impl<'a> Scanned<'a> {
             for row in rows.to_mut().chunks_exact_mut(dim) {
                 row.iter_mut().zip(&centre).for_each(|(y, c)| *y -= c);
             }
-            squares = Cow::Owned(self::squares(isa, &rows, dim));
+            squares = Cow::Owned(each_square(isa, &rows, dim).collect());
         }
         let offset = match metric {
             Metric::L2 => squares.iter().map(|&square| square as f32).collect(),
@@ -198,7 +198,7 @@ impl<'a> Nearest<'a> {
 
     /// `isa` is one that the processor has.
     fn with_isa(isa: Isa, metric: Metric, rows: &'a [f32], dim: usize, queries: usize) -> Self {
-        let squares = squares(isa, rows, dim);
+        let squares: Vec<f64> = each_square(isa, rows, dim).collect();
         let look = queries >= WORTH_LOOKING;
         let mut ids = if look { first_of_equals(rows, dim, &squares) } else { None };
         let far = if look && metric == Metric::L2 { take_far(&mut ids, &squares) } else { Vec::new() };
@@ -447,12 +447,12 @@ fn widen(query: &[f32], wide: &mut Vec<f64>) {
 }
 
 /// Σx² of each row by the canonical definition. O(rows · dim), in parallel.
-pub(crate) fn canonical_squares<T: Element>(rows: &[T], dim: usize) -> Vec<f64> {
-    squares(Isa::detect(), rows, dim)
+pub(crate) fn canonical_squares<T: Element>(rows: &[T], dim: usize) -> Result<Vec<f64>> {
+    host_memory::collected_in_parallel(each_square(Isa::detect(), rows, dim))
 }
 
-fn squares<T: Element>(isa: Isa, rows: &[T], dim: usize) -> Vec<f64> {
-    rows.par_chunks(dim).with_min_len(256).map(|row| canonical_square(isa, row)).collect()
+fn each_square<T: Element>(isa: Isa, rows: &[T], dim: usize) -> impl IndexedParallelIterator<Item = f64> {
+    rows.par_chunks(dim).with_min_len(256).map(move |row| canonical_square(isa, row))
 }
 
 /// What one thread needs for a group of queries.
@@ -646,7 +646,7 @@ mod tests {
                     for (isa, expect) in Isa::all().into_iter().flat_map(|isa| [(isa, 1), (isa, WORTH_LOOKING)]) {
                         let nearest = Nearest::with_isa(isa, metric, &rows, dim, expect);
                         let mut labels = vec![u32::MAX; count];
-                        nearest.assign(&queries, &squares(isa, &queries, dim), &mut labels);
+                        nearest.assign(&queries, &each_square(isa, &queries, dim).collect::<Vec<_>>(), &mut labels);
                         assert_eq!(labels, expected, "{isa:?}, {metric:?}, {clusters} rows of {dim}");
                     }
                 }

@@ -167,7 +167,7 @@ impl<'a, R: Ranks, T: Element> Sharded<'a, R, FlatIndex<T>> {
     /// the settings of `builder`, whose device is a rank's own.
     ///
     /// # Errors
-    /// As [`FlatIndexBuilder::build`] and [`FlatIndex::add`], rows counted from the start of the rank's share;
+    /// As [`FlatIndexBuilder::build`] and [`FlatIndex::add`], rows counted from the start of `base`;
     /// [`Error::RankFailed`] where another rank failed.
     pub fn build(ranks: &'a R, builder: FlatIndexBuilder<T>, base: &[T]) -> Result<Self> {
         let own = || {
@@ -177,7 +177,7 @@ impl<'a, R: Ranks, T: Element> Sharded<'a, R, FlatIndex<T>> {
                 return Err(Error::RaggedVectors { len: base.len(), dim });
             }
             let rows = share(base.len() / dim, ranks);
-            index.add(&base[rows.start * dim..rows.end * dim])?;
+            index.add(&base[rows.start * dim..rows.end * dim]).map_err(|error| error.after_rows(rows.start))?;
             Ok((index, rows))
         };
         let (index, rows) = agree(ranks, own())?;
@@ -203,7 +203,7 @@ impl<'a, R: Ranks, T: Element> Sharded<'a, R, IvfIndex<T>> {
     /// each row of the base) or else the row numbers.
     ///
     /// # Errors
-    /// As [`IvfIndex::train`] and [`IvfIndex::add_with_ids`], rows counted from the start of the rank's share;
+    /// As [`IvfIndex::train`] and [`IvfIndex::add_with_ids`], rows counted from the start of `base`;
     /// [`Error::RankFailed`] where another rank failed. That ids are unique is checked within each share.
     pub fn build(
         ranks: &'a R,
@@ -241,10 +241,12 @@ impl<'a, R: Ranks, T: Element> Sharded<'a, R, IvfIndex<T>> {
             let dim = index.dim();
             let rows = share(base.len() / dim, ranks);
             let vectors = &base[rows.start * dim..rows.end * dim];
-            match ids {
-                Some(ids) => index.add_with_ids(vectors, &ids[rows])?,
-                None => index.add_with_ids(vectors, &rows.map(|row| row as u64).collect::<Vec<_>>())?,
-            }
+            let first = rows.start;
+            let added = match ids {
+                Some(ids) => index.add_with_ids(vectors, &ids[rows]),
+                None => index.add_with_ids(vectors, &rows.map(|row| row as u64).collect::<Vec<_>>()),
+            };
+            added.map_err(|error| error.after_rows(first))?;
             Ok(index)
         };
         let index = agree(ranks, added())?;

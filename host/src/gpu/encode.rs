@@ -7,7 +7,7 @@ use warpann_kernels::encode::{
 
 use super::batches::{Batches, bus_rows};
 use super::runtime::{Lanes, Layout, Limits, Runtime, grid};
-use crate::Result;
+use crate::{Result, host_memory};
 use crate::pq::ProductQuantizer;
 
 /// Blocks a multiprocessor should have at least, before sub-quantizers are spread over blocks.
@@ -105,7 +105,7 @@ pub(super) fn encode<R: Runtime>(
 ) -> Result<Vec<u8>> {
     let (dim, code_bytes) = (quantizer.dim(), quantizer.code_bytes());
     let count = rows.len() / dim;
-    let mut codes = vec![0; count * code_bytes];
+    let mut codes = host_memory::zeroed(host_memory::count::<u8>(&[count, code_bytes])?)?;
     if count == 0 {
         return Ok(codes);
     }

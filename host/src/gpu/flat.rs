@@ -14,7 +14,7 @@ use super::sets::{Set, SetLayout, Shape, prepare_set, upload_rows};
 use crate::flat::FlatBackend;
 use crate::shards::merge_apart;
 use crate::threads::{Exclusive, apart, at_once, meanwhile};
-use crate::{Element, Error, Metric, Result};
+use crate::{Element, Error, Metric, Result, host_memory};
 
 /// Share of the budget that resident rows may take: numerator and denominator.
 const RESIDENT_SHARE: (u64, u64) = (3, 4);
@@ -331,7 +331,8 @@ impl<T: Element, R: Runtime> FlatDevice<T, R> {
         let scratch = self.budget - self.resident_limit();
         ids.fill(crate::NONE);
         distances.fill(self.shape.metric.worst());
-        let mut found = (vec![crate::NONE; ids.len()], vec![self.shape.metric.worst(); ids.len()]);
+        let worst = self.shape.metric.worst();
+        let mut found = (host_memory::filled(crate::NONE, ids.len())?, host_memory::filled(worst, ids.len())?);
         load(0)?;
         for piece in 0..pieces.len() {
             let next = piece + 1;
@@ -346,22 +347,13 @@ impl<T: Element, R: Runtime> FlatDevice<T, R> {
     }
 }
 
-/// Makes room for `more` components in host memory, or says that there is none.
-fn reserve<T>(rows: &mut Vec<T>, more: usize) -> Result<()> {
-    rows.try_reserve(more).map_err(|_| Error::OutOfDeviceMemory {
-        device: "the host".to_owned(),
-        asked: (more * size_of::<T>()) as u64,
-        available: 0,
-    })
-}
-
 impl<T: Element, R: Runtime> FlatBackend<T> for FlatDevice<T, R> {
     fn add(&mut self, rows: &[T]) -> Result<()> {
         let added = rows.len() / self.shape.dim;
         if !self.add_resident(rows)? {
             if let Rows::Device(resident) = &self.rows {
                 let mut host = Vec::new();
-                reserve(&mut host, rows.len() + self.count * self.shape.dim)?;
+                host_memory::reserve(&mut host, rows.len() + self.count * self.shape.dim)?;
                 // In pieces, so that the base is never there twice on the host.
                 let piece = (FETCH_BYTES / self.shape.row_bytes()).max(1);
                 for first in (0..self.count).step_by(piece) {
@@ -370,7 +362,7 @@ impl<T: Element, R: Runtime> FlatBackend<T> for FlatDevice<T, R> {
                 self.rows = Rows::Host { rows: host, slots: Exclusive::new(None) };
             }
             if let Rows::Host { rows: host, slots } = &mut self.rows {
-                reserve(host, rows.len())?;
+                host_memory::reserve(host, rows.len())?;
                 host.extend_from_slice(rows);
                 *slots = Exclusive::new(None);
             }
@@ -410,7 +402,7 @@ impl<T: Element, R: Runtime> FlatBackend<T> for FlatDevice<T, R> {
         let (first, dim) = (first as usize, self.shape.dim);
         match &self.rows {
             Rows::Device(resident) => self.fetch(resident, first, count),
-            Rows::Host { rows, .. } => Ok(rows[first * dim..(first + count) * dim].to_vec()),
+            Rows::Host { rows, .. } => host_memory::copied(&rows[first * dim..(first + count) * dim]),
         }
     }
 

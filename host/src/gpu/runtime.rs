@@ -325,3 +325,36 @@ pub(crate) fn grid(kernel: &'static str, blocks: u64) -> Result<u32> {
     }
     Ok(blocks as u32)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_grid_has_as_many_blocks_as_31_bits_count() {
+        for blocks in [0, 1, 0x7fff_ffff] {
+            assert_eq!(grid("kernel", blocks).unwrap(), blocks as u32);
+        }
+        for blocks in [0x8000_0000, u64::MAX] {
+            let refused = grid("kernel", blocks);
+            assert!(
+                matches!(refused, Err(Error::LaunchLimit { what: "grid x", asked, limit: 0x7fff_ffff, .. }) if asked == blocks),
+                "{refused:?}"
+            );
+        }
+    }
+
+    /// A plan that no memory holds asks for more than any device has, whatever follows.
+    #[test]
+    fn layouts_saturate() {
+        let mut layout = Layout::default();
+        assert_eq!(layout.array::<u64>(33), 0);
+        assert_eq!(layout.array::<u8>(1), 512);
+        assert_eq!(layout.bytes(), 768);
+        layout.array::<u64>(usize::MAX / 8);
+        layout.array::<u64>(usize::MAX);
+        assert!(layout.bytes() > isize::MAX as usize);
+        layout.array::<u8>(1000);
+        assert!(layout.bytes() > isize::MAX as usize);
+    }
+}

@@ -16,7 +16,7 @@ use warpann_kernels::{filter, prepare};
 use super::runtime::{Layout, Runtime, grid};
 use crate::flat::check_vectors;
 use crate::select::Best;
-use crate::{Element, ElementType, Metric, Result};
+use crate::{Element, ElementType, Input, Metric, Result};
 
 /// How vectors of one dimension lie on the device.
 #[derive(Debug, Clone, Copy)]
@@ -241,7 +241,7 @@ pub(crate) unsafe fn upload_queries<T: Element, R: Runtime>(
     // SAFETY: as the caller promises.
     unsafe { runtime.send(stream, to, queries.len() / shape.dim, shape.row_bytes(), &put)? };
     // All threads that wrote it have been waited for.
-    if finite.into_inner() { Ok(()) } else { check_vectors(queries, shape.dim).map(|_| ()) }
+    if finite.into_inner() { Ok(()) } else { check_vectors(queries, shape.dim, Input::Queries).map(|_| ()) }
 }
 
 /// Copies rows to their places, and zeros behind each.

@@ -10,7 +10,7 @@ use super::journal::{Files, Recipe};
 use super::{Graph, check_rows};
 use crate::flat::MAX_ROWS;
 use crate::threads::meanwhile;
-use crate::{Element, Error, FlatIndex, IvfIndex, Metric, Neighbors, Result};
+use crate::{Element, Error, FlatIndex, Input, IvfIndex, Metric, Neighbors, Result};
 
 /// Rows of the first batch; the next ones are twice as large while they take less than [`BATCH_TIME`].
 const FIRST_BATCH: usize = 4096;
@@ -297,7 +297,12 @@ impl<'a, T: Element, I: GraphIndex<T>> Searches<'a, T, I> {
         }
         let range = self.first..rows.min(self.first.saturating_add(self.batch));
         let start = Instant::now();
-        let found = self.index.nearest(&self.base[range.start * dim..range.end * dim], self.wanted)?;
+        let found = self.index.nearest(&self.base[range.start * dim..range.end * dim], self.wanted);
+        let found = found.map_err(|error| match error.after_rows(range.start) {
+            // The rows of the base are the queries.
+            Error::NotFinite { row, column, value, .. } => Error::NotFinite { input: Input::Base, row, column, value },
+            other => other,
+        })?;
         if !self.fixed && start.elapsed() < BATCH_TIME {
             self.batch = self.most.min(2 * self.batch);
         }

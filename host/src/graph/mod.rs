@@ -58,7 +58,7 @@ use crate::error::{Error, FileDefect, Result};
 use crate::flat::{MAX_ROWS, check_vectors};
 use crate::io::{self, IdMatrix};
 use crate::kmeans::start::{Random, gather};
-use crate::{Element, NONE, ivf};
+use crate::{Element, Input, NONE, ivf};
 
 /// What stands in a slot of a [`Graph`] that has no neighbour: [`NONE`] in 32 bits.
 pub const NO_NODE: u32 = u32::MAX;
@@ -82,10 +82,17 @@ impl Graph {
     /// The graph whose node r has edges to the ids of row r; [`NONE`] is no edge. O(ids).
     ///
     /// # Errors
+    /// [`FileDefect::BadDimension`] for rows of k = 0 ids; [`FileDefect::WrongIdCount`] if there are not rows · k ids;
     /// [`FileDefect::NoSuchRow`] if an id is not the number of a row; [`FileDefect::TooLarge`] if there are more rows than 32 bits can
     /// number, or no memory for the graph.
     pub fn from_ids(ids: &IdMatrix) -> Result<Self, FileDefect> {
         let &IdMatrix { rows, k, ref ids } = ids;
+        if rows.checked_mul(k) != Some(ids.len()) {
+            return Err(FileDefect::WrongIdCount { rows: rows as u64, k: k as u64, ids: ids.len() as u64 });
+        }
+        if k == 0 && rows > 0 {
+            return Err(FileDefect::BadDimension(0));
+        }
         let too_large = FileDefect::TooLarge { rows: rows as u64, dim: k as u64 };
         let mut neighbours: Vec<u32> = Vec::new();
         if rows as u64 > MAX_ROWS || neighbours.try_reserve_exact(ids.len()).is_err() {
@@ -149,7 +156,7 @@ impl Graph {
     /// [`Error::WrongBase`] if index or base have not a vector for each node; as the searches of the index.
     pub fn accuracy<T: Element>(&self, exact: &impl GraphIndex<T>, base: &[T], sample: usize) -> Result<f64> {
         let (nodes, dim) = (self.len(), exact.dim());
-        for actual in [exact.len(), check_vectors(base, dim)?] {
+        for actual in [exact.len(), check_vectors(base, dim, Input::Base)?] {
             check_rows(nodes, actual)?;
         }
         let drawn = Random::new(1).sample(nodes, sample.min(nodes));
@@ -158,7 +165,7 @@ impl Graph {
         }
         let (mut truth, mut distances) = (Vec::new(), Vec::new());
         build::without_own(
-            &exact.nearest(&gather(base, dim, &drawn), self.k + 1)?,
+            &exact.nearest(&gather(base, dim, &drawn)?, self.k + 1)?,
             |at| drawn[at],
             &mut truth,
             &mut distances,

@@ -27,10 +27,10 @@ use rayon::prelude::*;
 
 use super::components::Forest;
 use super::{Graph, NO_NODE, check_rows};
-use crate::flat::check_vectors;
+use crate::flat::{check_dim, check_vectors};
 use crate::metric::canonical;
 use crate::select::{Best, Key};
-use crate::{Element, Error, Metric, Result};
+use crate::{Element, Error, Input, Metric, Result};
 
 /// A path in a [`Graph`].
 #[derive(Debug, Clone, PartialEq)]
@@ -50,10 +50,8 @@ impl Graph {
     /// [`Error::ZeroDimension`], [`Error::RaggedVectors`], [`Error::NotFinite`], and [`Error::WrongBase`] if the base has not a row for
     /// each node; [`Error::NoSuchNode`]; [`Error::NotConnected`].
     pub fn path<T: Element>(&self, base: &[T], dim: usize, metric: Metric, from: u64, to: u64) -> Result<Path> {
-        if dim == 0 {
-            return Err(Error::ZeroDimension);
-        }
-        check_rows(self.len(), check_vectors(base, dim)?)?;
+        check_dim(dim)?;
+        check_rows(self.len(), check_vectors(base, dim, Input::Base)?)?;
         let (source, target) = (self.node(from)?, self.node(to)?);
         let mut forest = self.forest();
         let (root, other) = (forest.find(source), forest.find(target));

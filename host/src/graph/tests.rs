@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::io::IdMatrix;
 use crate::ivf::Encoding;
-use crate::{Device, FlatIndex, IvfIndex, Metric, Neighbors};
+use crate::{Device, FlatIndex, Input, IvfIndex, Metric, Neighbors};
 
 const DIM: usize = 3;
 
@@ -217,7 +217,11 @@ fn what_does_not_belong_together_is_refused() {
     }
     let mut nan = base.clone();
     nan[4] = f32::NAN;
-    assert!(matches!(run(1, &nan), Err(Error::NotFinite { row: 1, column: 1, .. })));
+    assert!(matches!(run(1, &nan), Err(Error::NotFinite { input: Input::Base, row: 1, column: 1, .. })));
+    // The row counts from the first of all, whatever the batches.
+    (nan[4], nan[DIM * 5]) = (base[4], f32::INFINITY);
+    let error = KnnGraph::new(1).batch(2).run(&index, &nan).unwrap_err();
+    assert!(matches!(error, Error::NotFinite { input: Input::Base, row: 5, column: 0, .. }), "{error}");
     let untrained = IvfIndex::<f32>::builder(DIM, 2).device(Device::Cpu).build().unwrap();
     assert!(matches!(KnnGraph::new(1).run(&untrained, &[]).map(drop), Ok(())), "nothing to search");
     let mut named = ivf(&points(5), Encoding::Flat);
@@ -569,6 +573,18 @@ fn files_that_are_no_graphs_are_refused() {
     let none = Graph::from_ids(&IdMatrix { rows: 0, k: 0, ids: Vec::new() }).unwrap();
     assert_eq!((none.len(), none.components().sizes.len()), (0, 0));
     assert!(matches!(none.path::<f32>(&[], 1, Metric::L2, 0, 0), Err(Error::NoSuchNode { node: 0, nodes: 0 })));
+}
+
+#[test]
+fn ids_that_contradict_their_shape_are_refused() {
+    let graph = |rows, k, ids: &[u64]| Graph::from_ids(&IdMatrix { rows, k, ids: ids.to_vec() });
+    assert_eq!(graph(5, 2, &[1, 4]).unwrap_err(), FileDefect::WrongIdCount { rows: 5, k: 2, ids: 2 });
+    assert_eq!(graph(2, 1, &[1, 0, 1]).unwrap_err(), FileDefect::WrongIdCount { rows: 2, k: 1, ids: 3 });
+    assert_eq!(graph(5, 0, &[7]).unwrap_err(), FileDefect::WrongIdCount { rows: 5, k: 0, ids: 1 });
+    assert_eq!(graph(5, 0, &[]).unwrap_err(), FileDefect::BadDimension(0));
+    let most = usize::MAX as u64;
+    assert_eq!(graph(usize::MAX, 2, &[]).unwrap_err(), FileDefect::WrongIdCount { rows: most, k: 2, ids: 0 });
+    assert_eq!(graph(2, 1, &[1, 0]).unwrap().components().sizes, [2]);
 }
 
 #[test]

@@ -61,9 +61,10 @@ impl<'a, T: Element> View<'a, T> {
         self.lists.sparse_directory()
     }
 
-    /// Writes the ranks of a list's vectors, in their order.
-    pub(crate) fn ranks_into(&self, list: usize, to: &mut [u32]) {
-        self.lists.ranks_into(list, self.places(list), to);
+    /// Writes the ranks of the vectors at the places `part` among those of a list here, in their order.
+    pub(crate) fn ranks_into(&self, list: usize, part: Range<usize>, to: &mut [u32]) {
+        let first = self.places(list).start;
+        self.lists.ranks_into(list, first + part.start..first + part.end, to);
     }
 
     /// Vectors there are. O(1) for a whole index, O(lists) for a shard.

@@ -5,6 +5,11 @@
 /// As a filter ([`SearchOptions::filter`](super::SearchOptions::filter)) bit r stands for the vector with the r-th id of the
 /// index in ascending order, from 0; where ids are 0, 1, 2, .. that is the id itself. Vectors whose bit is set may be found.
 ///
+/// Which vector a rank stands for changes with the ids of the index. So a filter that an index made
+/// ([`IvfIndex::filter`](crate::IvfIndex::filter)) says for which ids it was made: searches accept it while the index, or another one,
+/// holds exactly these ids, and refuse it otherwise ([`Error::StaleFilter`](crate::Error::StaleFilter)). Bits that a program makes
+/// itself say nothing of the kind. They are accepted where their number is right, and the program must know the ranks.
+///
 /// ```
 /// use warpann::ivf::Bitset;
 ///
@@ -15,17 +20,38 @@
 /// let same: Bitset = (0..100).map(|bit| bit % 2 == 1).collect();
 /// assert_eq!(same, odd);
 /// ```
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Bitset {
     /// Bit b is bit b mod 64 of word b / 64; past the last bit all are clear.
     words: Vec<u64>,
     len: usize,
+    /// The [`stamp`](super::lists::stamp) of the ids that it was made for, if an index made it.
+    made_for: Option<u64>,
 }
+
+/// Equal bits are equal, whatever they were made for.
+impl PartialEq for Bitset {
+    fn eq(&self, other: &Bitset) -> bool {
+        (self.len, &self.words) == (other.len, &other.words)
+    }
+}
+
+impl Eq for Bitset {}
 
 impl Bitset {
     /// `len` bits, all clear.
     pub fn new(len: usize) -> Bitset {
-        Bitset { words: vec![0; len.div_ceil(64)], len }
+        Bitset { words: vec![0; len.div_ceil(64)], len, made_for: None }
+    }
+
+    /// These bits as a filter for the ids with this stamp.
+    pub(super) fn for_ids(self, stamp: u64) -> Bitset {
+        Bitset { made_for: Some(stamp), ..self }
+    }
+
+    /// Whether the bits were made for other ids than those with this stamp.
+    pub(super) fn is_stale(&self, stamp: u64) -> bool {
+        self.made_for.is_some_and(|made_for| made_for != stamp)
     }
 
     /// Number of bits.

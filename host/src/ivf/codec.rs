@@ -12,9 +12,9 @@ use rayon::prelude::*;
 
 use crate::cpu::simd::Isa;
 use crate::cpu::{canonical_square, convert};
-use crate::flat::check_vectors;
+use crate::flat::check_derived;
 use crate::pq::{ProductQuantizer, Rotation};
-use crate::{Device, Element, Metric, Result};
+use crate::{Device, Element, Metric, Result, host_memory};
 
 /// See the module documentation.
 #[derive(Debug, Clone, PartialEq)]
@@ -33,11 +33,11 @@ pub(crate) struct PqCodec {
 }
 
 /// Vectors as f32, by rows of `dim`, normalised where `normalise` says so.
-pub(crate) fn to_f32<T: Element>(rows: &[T], dim: usize, normalise: bool) -> Cow<'_, [f32]> {
+pub(crate) fn to_f32<T: Element>(rows: &[T], dim: usize, normalise: bool) -> Result<Cow<'_, [f32]>> {
     if T::TYPE == crate::ElementType::F32 && !normalise {
-        return Cow::Borrowed(bytemuck::cast_slice(rows));
+        return Ok(Cow::Borrowed(bytemuck::cast_slice(rows)));
     }
-    let mut wide = vec![0.0; rows.len()];
+    let mut wide = host_memory::zeroed(rows.len())?;
     let isa = Isa::detect();
     wide.par_chunks_exact_mut(dim).with_min_len(64).zip(rows.par_chunks_exact(dim)).for_each(|(to, row)| {
         convert(row, to);
@@ -49,7 +49,7 @@ pub(crate) fn to_f32<T: Element>(rows: &[T], dim: usize, normalise: bool) -> Cow
             }
         }
     });
-    Cow::Owned(wide)
+    Ok(Cow::Owned(wide))
 }
 
 impl Codec {
@@ -62,8 +62,8 @@ impl Codec {
         metric: Metric,
         device: Device,
     ) -> Result<Cow<'a, [f32]>> {
-        let Codec::Pq(pq) = self else { return Ok(to_f32(rows, dim, false)) };
-        rotated(pq.rotation.as_ref(), to_f32(rows, dim, metric == Metric::Cosine), dim, device)
+        let Codec::Pq(pq) = self else { return to_f32(rows, dim, false) };
+        rotated(pq.rotation.as_ref(), to_f32(rows, dim, metric == Metric::Cosine)?, dim, device)
     }
 }
 
@@ -76,7 +76,7 @@ pub(crate) fn rotated<'a>(
 ) -> Result<Cow<'a, [f32]>> {
     let Some(rotation) = rotation else { return Ok(rows) };
     let rows = rotation.apply(&rows, device)?;
-    check_vectors(&rows, dim)?;
+    check_derived(&rows, dim, "rotated vector")?;
     Ok(Cow::Owned(rows))
 }
 

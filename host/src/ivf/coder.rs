@@ -9,7 +9,7 @@ use crate::kmeans::assign_rows;
 use crate::kmeans::worker::Assign;
 use crate::pq::encode::Residuals;
 use crate::shards::{divided, joined};
-use crate::{Device, Element, Metric, Result};
+use crate::{Device, Element, Metric, Result, host_memory};
 
 /// Lists and codes of some vectors, in their order.
 pub(crate) struct Coded<'a> {
@@ -68,7 +68,8 @@ impl<'a, T: Element> Coder<'a, T> {
         let parts = divided(&self.places, count, |part, (device, coder)| {
             let (count, rows) = (part.len(), rows.part(part, dim));
             if let Some(coder) = coder {
-                let (mut labels, mut codes) = (vec![0; count], vec![0; count * pq.quantizer.code_bytes()]);
+                let mut labels = host_memory::zeroed(count)?;
+                let mut codes = host_memory::zeroed(host_memory::count::<u8>(&[count, pq.quantizer.code_bytes()])?)?;
                 coder.code(rows, &mut labels, &mut codes)?;
                 return Ok((labels, codes));
             }
@@ -77,7 +78,7 @@ impl<'a, T: Element> Coder<'a, T> {
                 Rows::Generated { generator, first } => Cow::Owned(generator.rows(first, count)),
             };
             let labels = assign_rows(&(*device).into(), by(metric), &rows, dim, centroids, budget)?;
-            let codes = pq.quantizer.encode_residuals(&rows, Residuals { labels: &labels, centroids });
+            let codes = pq.quantizer.encode_residuals(&rows, Residuals { labels: &labels, centroids })?;
             Ok((labels, codes))
         })?;
         let (labels, codes) = parts.into_iter().unzip();

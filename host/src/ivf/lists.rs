@@ -15,9 +15,9 @@ use std::sync::{Arc, OnceLock};
 
 use rayon::prelude::*;
 
-use crate::flat::MAX_ROWS;
+use crate::flat::{MAX_ROWS, check_rows};
 use crate::io::FileBytes;
-use crate::{Error, Result};
+use crate::{Error, Result, host_memory};
 
 /// Bytes that start at a multiple of 8, so that they can be seen as components or ids.
 #[derive(Debug, Clone)]
@@ -52,7 +52,7 @@ impl Bytes {
     /// Bytes of our own with room for `more`.
     fn reserve(&mut self, more: usize) -> Result<()> {
         let asked = self.get().len() as u64 + more as u64;
-        let refused = |_| Error::OutOfDeviceMemory { device: "cpu".to_owned(), asked, available: 0 };
+        let refused = |_| Error::OutOfHostMemory { asked };
         if let Bytes::File { .. } = self {
             let mut words = Vec::new();
             let (bytes, len) = (self.get(), self.get().len());
@@ -126,13 +126,28 @@ pub(crate) struct Lists {
     len: usize,
     /// The greatest id.
     greatest: Option<u64>,
+    /// The [`stamp`] of all ids.
+    stamp: u64,
     directory: OnceLock<Directory>,
+}
+
+/// A number that tells sets of ids apart: the sum of a hash of each id, modulo 2⁶⁴. It does not depend on their order; the stamp of a
+/// union of disjoint sets is the sum of their stamps; two sets that nobody chose for it have the same one with a probability of 2⁻⁶⁴.
+pub(super) fn stamp(ids: &[u64]) -> u64 {
+    // The finalizer of splitmix64; plus 1, because it maps 0 to 0.
+    let hash = |&id: &u64| {
+        let id = id.wrapping_add(1);
+        let id = (id ^ (id >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let id = (id ^ (id >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        id ^ (id >> 31)
+    };
+    ids.par_iter().with_min_len(1 << 14).map(hash).reduce(|| 0, u64::wrapping_add)
 }
 
 impl Lists {
     /// `count` empty lists of vectors whose codes have `code_bytes` bytes, at least one.
     pub(crate) fn new(count: usize, code_bytes: usize) -> Lists {
-        Lists { code_bytes, lists: vec![List::default(); count], len: 0, greatest: None, directory: OnceLock::new() }
+        Lists { code_bytes, lists: vec![List::default(); count], len: 0, greatest: None, stamp: 0, directory: OnceLock::new() }
     }
 
     /// Lists of codes and ids as a file holds them, one pair a list. The lengths must agree (codes in whole rows, as many ids),
@@ -150,35 +165,35 @@ impl Lists {
             lists.len += rows;
             lists.lists.push(List { codes, ids });
         }
-        if lists.len as u64 > MAX_ROWS {
-            return Err(Error::TooManyRows { asked: lists.len as u64, limit: MAX_ROWS });
-        }
+        check_rows(lists.len as u64, MAX_ROWS)?;
         lists.greatest = lists.lists.par_iter().flat_map_iter(|list| list.ids().iter().copied()).max();
         if lists.greatest == Some(crate::NONE) {
             return Err(Error::ReservedId);
         }
-        match lists.duplicate() {
+        lists.stamp = lists.lists.par_iter().map(|list| stamp(list.ids())).reduce(|| 0, u64::wrapping_add);
+        match lists.duplicate()? {
             Some(id) => Err(Error::DuplicateId { id }),
             None => Ok(lists),
         }
     }
 
     /// An id that occurs twice.
-    fn duplicate(&self) -> Option<u64> {
-        let greatest = self.greatest?;
+    fn duplicate(&self) -> Result<Option<u64>> {
+        let Some(greatest) = self.greatest else { return Ok(None) };
         if greatest / 64 < self.len as u64 {
             // One bit for each id that could be there: no more memory than a sorted copy of all, and no sorting.
-            let mut seen = vec![0u64; greatest as usize / 64 + 1];
-            return self.lists.iter().flat_map(List::ids).copied().find(|&id| {
+            let mut seen: Vec<u64> = host_memory::zeroed(greatest as usize / 64 + 1)?;
+            return Ok(self.lists.iter().flat_map(List::ids).copied().find(|&id| {
                 let (word, bit) = (&mut seen[id as usize / 64], 1 << (id % 64));
                 let known = *word & bit != 0;
                 *word |= bit;
                 known
-            });
+            }));
         }
-        let mut ids = self.all_ids();
+        let mut ids = host_memory::with_room(self.len)?;
+        self.lists.iter().for_each(|list| ids.extend_from_slice(list.ids()));
         ids.par_sort_unstable();
-        ids.par_windows(2).find_first(|pair| pair[0] == pair[1]).map(|pair| pair[0])
+        Ok(ids.par_windows(2).find_first(|pair| pair[0] == pair[1]).map(|pair| pair[0]))
     }
 
     /// Number of lists.
@@ -216,6 +231,11 @@ impl Lists {
         self.greatest
     }
 
+    /// The [`stamp`] of all ids.
+    pub(crate) fn stamp(&self) -> u64 {
+        self.stamp
+    }
+
     /// Whether the ids are 0, 1, 2, ..: unique numbers, of which the greatest says it.
     fn dense(&self) -> bool {
         self.greatest.map_or(0, |id| id as u128 + 1) == self.len as u128
@@ -242,7 +262,7 @@ impl Lists {
     /// reserved; labels are below [`Lists::count`]; the total is within [`MAX_ROWS`]. On error nothing changes.
     pub(crate) fn append(&mut self, labels: &[u32], codes: &[u8], ids: &[u64]) -> Result<()> {
         let bytes = self.code_bytes;
-        let (starts, order) = self.by_list(labels);
+        let (starts, order) = self.by_list(labels)?;
         let rows_of = |list: usize| &order[starts[list] as usize..starts[list + 1] as usize];
         // Memory first: past this, nothing fails.
         let touched = |(list, _): &(usize, &mut List)| !rows_of(*list).is_empty();
@@ -258,12 +278,13 @@ impl Lists {
         })?;
         self.len += labels.len();
         self.greatest = self.greatest.max(ids.par_iter().copied().max());
+        self.stamp = self.stamp.wrapping_add(stamp(ids));
         self.directory = OnceLock::new();
         Ok(())
     }
 
     /// Counting sort: the rows of each list, in the order in which they came, and where each list starts among them.
-    fn by_list(&self, labels: &[u32]) -> (Vec<u32>, Vec<u32>) {
+    fn by_list(&self, labels: &[u32]) -> Result<(Vec<u32>, Vec<u32>)> {
         let lists = self.lists.len();
         // Each part counts for itself: as many as pay for their counters.
         let parts = (labels.len() / lists.max(1)).clamp(1, rayon::current_num_threads());
@@ -271,11 +292,11 @@ impl Lists {
         let mut places: Vec<Vec<u32>> = labels
             .par_chunks(part_rows)
             .map(|labels| {
-                let mut counts = vec![0u32; lists];
+                let mut counts = host_memory::zeroed(lists)?;
                 labels.iter().for_each(|&label| counts[label as usize] += 1);
-                counts
+                Ok(counts)
             })
-            .collect();
+            .collect::<Result<_>>()?;
         let mut starts = vec![0u32];
         let mut end = 0;
         for list in 0..lists {
@@ -284,7 +305,7 @@ impl Lists {
             }
             starts.push(end);
         }
-        let order: Vec<AtomicU32> = labels.par_iter().map(|_| AtomicU32::new(0)).collect();
+        let order = host_memory::collected_in_parallel(labels.par_iter().map(|_| AtomicU32::new(0)))?;
         places.into_par_iter().zip(labels.par_chunks(part_rows)).enumerate().for_each(
             |(part, (mut places, labels))| {
                 for (row, &label) in (part * part_rows..).zip(labels) {
@@ -294,7 +315,7 @@ impl Lists {
                 }
             },
         );
-        (starts, order.into_par_iter().map(AtomicU32::into_inner).collect())
+        Ok((starts, host_memory::collected_in_parallel(order.into_par_iter().map(AtomicU32::into_inner))?))
     }
 
     /// Appends the vectors of lists that are as many and as wide as these; none of their ids is here. On error nothing changes.
@@ -315,6 +336,7 @@ impl Lists {
         })?;
         self.len += other.len;
         self.greatest = self.greatest.max(other.greatest);
+        self.stamp = self.stamp.wrapping_add(other.stamp);
         self.directory = OnceLock::new();
         Ok(())
     }
@@ -349,6 +371,7 @@ impl Lists {
             list.ids.remove(size_of::<u64>(), places);
         });
         self.len -= ids.len();
+        self.stamp = self.stamp.wrapping_sub(stamp(ids));
         self.greatest = self.lists.par_iter().flat_map_iter(|list| list.ids().iter().copied()).max();
         self.directory = OnceLock::new();
         Ok(())

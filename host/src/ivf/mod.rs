@@ -17,7 +17,7 @@
 //! inner product for the other metrics), ties by lower list number. Of the vectors in these lists a search returns exactly the k
 //! best by (canonical distance, lower id), the same bits on every device. With PQ the distance is that of the query from what the
 //! code stands for, evaluated in float64: no lookup table's rounding shows. Only two things are approximate: lists that are not
-//! probed, and the codes themselves. [`refine`] removes the second, given the original vectors.
+//! probed, and the codes themselves. [`Refiner`] removes the second, given the original vectors.
 //!
 //! # Cost
 //! Training: the k-means of `lists` · `points_per_centroid` vectors. Adding: n · lists · dim operations. A search: lists · dim for the
@@ -49,10 +49,11 @@ pub use self::file::IndexInfo;
 #[doc(hidden)]
 pub use self::file::{mend_index_bytes, read_any_index_bytes};
 pub(crate) use self::lists::Lists;
-pub use self::refine::refine;
+pub use self::refine::Refiner;
 pub use self::search::{RangeNeighbors, Scan, SearchOptions};
 pub use self::statistics::IvfStatistics;
 pub use self::tune::recall;
+use crate::flat::check_dim;
 use crate::kmeans::on_device;
 use crate::pq::{ProductQuantizer, Rotation, codes};
 use crate::shards::ivf::IvfGrid;
@@ -101,9 +102,7 @@ impl Settings {
     }
 
     fn check(&self) -> Result<()> {
-        if self.dim == 0 {
-            return Err(Error::ZeroDimension);
-        }
+        check_dim(self.dim)?;
         if self.lists == 0 {
             return Err(Error::ZeroClusters { what: "lists" });
         }
@@ -264,7 +263,7 @@ impl<T: Element> IvfIndexBuilder<T> {
     /// Checks the settings, opens the device and makes an empty, untrained index.
     ///
     /// # Errors
-    /// [`Error::ZeroDimension`], [`Error::ZeroClusters`] (no lists), [`Error::NotDivisible`], [`Error::BadCodeBits`]; and what opening
+    /// [`Error::ZeroDimension`], [`Error::TooManyDimensions`], [`Error::ZeroClusters`] (no lists), [`Error::NotDivisible`], [`Error::BadCodeBits`]; and what opening
     /// the device can meet, as [`FlatIndexBuilder::build`](crate::FlatIndexBuilder::build). [`Device::Auto`] falls back to the CPU
     /// only where there is no usable device.
     pub fn build(mut self) -> Result<IvfIndex<T>> {
@@ -422,9 +421,11 @@ impl<T: Element> IvfIndex<T> {
         self.lists.directory().ids()
     }
 
-    /// The filter that lets a search return the vectors whose ids `keep` accepts. O(len).
+    /// The filter that lets a search return the vectors whose ids `keep` accepts. It is for the ids that the index holds now: searches
+    /// refuse it after ids were added or removed ([`Error::StaleFilter`]), and accept it again when the ids are the same again. An index
+    /// with the same ids accepts it too. O(len).
     pub fn filter(&self, keep: impl FnMut(u64) -> bool) -> Bitset {
-        self.ids().into_iter().map(keep).collect()
+        self.ids().into_iter().map(keep).collect::<Bitset>().for_ids(self.lists.stamp())
     }
 
     /// The devices in use, and the budget that was asked for.

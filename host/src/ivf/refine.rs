@@ -1,75 +1,139 @@
 //! Exact re-ranking of candidates by the original vectors.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use rayon::prelude::*;
 
+use super::update::ascending;
 use crate::cpu::Scorer;
-use crate::flat::check_vectors;
-use crate::{Device, Element, Error, Metric, NONE, Neighbors, Result};
+use crate::flat::{check_dim, check_results, check_vectors, check_whole};
+use crate::{Element, Error, Input, Metric, NONE, Neighbors, Result, host_memory};
 
-/// The `k` best of each query's candidates by (canonical distance from the original vector, lower id): turns candidates of compressed
-/// codes into results as exact as those of a search among the same candidates. `base` holds the vector of id i in row i; `queries` as
-/// many as `candidates` has rows; empty slots of `candidates` are skipped, repeated ids count once. Where fewer than `k` are left
-/// the row ends in [`NONE`]. O(candidates · dim); runs on the CPU whatever the device.
+/// The original vectors of an index, to rank candidates by: it turns what a search in compressed codes has found into results as exact as
+/// those of an exact search among the same candidates.
+///
+/// It works on the CPU, wherever the index is: the candidates of a query are few, and copying their vectors to a device takes longer than
+/// their distances.
 ///
 /// ```
-/// use warpann::ivf::refine;
-/// use warpann::{Device, Metric, Neighbors};
+/// use warpann::ivf::Refiner;
+/// use warpann::{Metric, Neighbors};
 ///
-/// let base = [0.0, 1.0, 2.0, 3.0f32];
-/// let rough = Neighbors { k: 3, ids: vec![0, 3, 1], distances: vec![0.5, 0.5, 0.5] };
-/// let exact = refine(Metric::L2, 1, &base, &[0.9], &rough, 2, Device::Cpu)?;
-/// assert_eq!(exact.ids, [1, 0]);
+/// // Four vectors of dimension 1 and their ids. The search has found 100, 103 and 101, in the wrong order.
+/// let (base, ids) = ([0.0, 1.0, 2.0, 3.0f32], [100, 101, 102, 103]);
+/// let rough = Neighbors { k: 3, ids: vec![100, 103, 101], distances: vec![0.5, 0.5, 0.5] };
+/// let exact = Refiner::new(Metric::L2, 1, &base)?.with_ids(&ids)?.refine(&[0.9], &rough, 2)?;
+/// assert_eq!(exact.ids, [101, 100]);
 /// # Ok::<(), warpann::Error>(())
 /// ```
-///
-/// # Errors
-/// [`Error::ZeroDimension`], [`Error::ZeroK`], [`Error::RaggedVectors`], [`Error::NotFinite`] (of queries),
-/// [`Error::WrongResultLength`] where the candidates are not so many for each query, [`Error::UnknownId`] for a candidate past the base,
-/// [`Error::ResultTooLarge`].
-pub fn refine<T: Element>(
+#[derive(Debug, Clone)]
+pub struct Refiner<'a, T: Element> {
     metric: Metric,
     dim: usize,
-    base: &[T],
-    queries: &[T],
-    candidates: &Neighbors,
-    k: usize,
-    device: Device,
-) -> Result<Neighbors> {
-    // The candidates of a query are few: gathering them takes longer than their distances, and longer still onto a device.
-    let _ = device;
-    if dim == 0 {
-        return Err(Error::ZeroDimension);
+    base: &'a [T],
+    /// Id and row of each vector, by ascending id; `None` where the row is the id.
+    rows: Option<Vec<(u64, usize)>>,
+}
+
+impl<'a, T: Element> Refiner<'a, T> {
+    /// The vectors of `base`, row-major, `dim` components each. The id of a vector is its row, unless
+    /// [`with_ids`](Self::with_ids) says otherwise. O(1): a mapped base is read only where candidates are.
+    ///
+    /// # Errors
+    /// [`Error::ZeroDimension`], [`Error::RaggedVectors`].
+    pub fn new(metric: Metric, dim: usize, base: &'a [T]) -> Result<Self> {
+        check_dim(dim)?;
+        check_whole(base, dim)?;
+        Ok(Self { metric, dim, base, rows: None })
     }
-    if k == 0 || candidates.k == 0 {
-        return Err(Error::ZeroK);
+
+    /// The same vectors under ids of the caller: `ids[row]` is the id of row `row`. O(rows · log rows), and 16 bytes a row.
+    ///
+    /// # Errors
+    /// [`Error::WrongIds`] if there is not one id for each row; [`Error::DuplicateId`], [`Error::ReservedId`];
+    /// [`Error::OutOfHostMemory`].
+    pub fn with_ids(self, ids: &[u64]) -> Result<Self> {
+        let count = self.base.len() / self.dim;
+        if ids.len() != count {
+            return Err(Error::WrongIds { ids: ids.len(), rows: count });
+        }
+        if ascending(ids)?.last() == Some(&NONE) {
+            return Err(Error::ReservedId);
+        }
+        let mut rows = host_memory::collected_in_parallel(ids.par_iter().copied().zip(0..count))?;
+        rows.par_sort_unstable();
+        Ok(Self { rows: Some(rows), ..self })
     }
-    if !base.len().is_multiple_of(dim) {
-        return Err(Error::RaggedVectors { len: base.len(), dim });
+
+    /// The `k` best of each query's candidates by (canonical distance from the original vector, lower id). `queries` holds one vector for
+    /// each row of `candidates`. Empty slots of `candidates` are skipped, and an id that occurs twice counts once. Where fewer than `k`
+    /// are left the row ends in [`NONE`] and [`Metric::worst`]. O(candidates · (dim + log rows)).
+    ///
+    /// # Errors
+    /// [`Error::ZeroK`]; [`Error::RaggedVectors`]; [`Error::NotFinite`], of the queries, or of the base where candidates are;
+    /// [`Error::WrongResultLength`] where `candidates` has not its `k` slots for each query; [`Error::UnknownId`] for a candidate that is
+    /// not the id of a vector; [`Error::ResultTooLarge`].
+    pub fn refine(&self, queries: &[T], candidates: &Neighbors, k: usize) -> Result<Neighbors> {
+        if k == 0 || candidates.k == 0 {
+            return Err(Error::ZeroK);
+        }
+        let count = check_vectors(queries, self.dim, Input::Queries)?;
+        check_results(count, candidates.k, &candidates.ids, &candidates.distances)?;
+        let known = |&&id: &&u64| id == NONE || self.row_of(id).is_some();
+        if let Some(&id) = candidates.ids.par_iter().find_first(|id| !known(id)) {
+            return Err(Error::UnknownId { id, len: (self.base.len() / self.dim) as u64 });
+        }
+        let finite = AtomicBool::new(true);
+        let mut found = Neighbors::none(self.metric, count, k)?;
+        found
+            .ids
+            .par_chunks_mut(k)
+            .zip(found.distances.par_chunks_mut(k))
+            .zip(queries.par_chunks_exact(self.dim).zip(candidates.ids.par_chunks_exact(candidates.k)))
+            .for_each_init(Vec::new, |scratch, ((ids, distances), (query, candidates))| {
+                let ranked = self.ranked(query, candidates, scratch);
+                if ranked.is_none() {
+                    finite.store(false, Ordering::Relaxed);
+                }
+                let slots = ids.iter_mut().zip(distances).zip(ranked.unwrap_or_default());
+                slots.for_each(|((id, distance), best)| (*distance, *id) = best);
+            });
+        if !finite.into_inner() {
+            self.check_finite(&candidates.ids)?;
+        }
+        Ok(found)
     }
-    let (rows, count) = ((base.len() / dim) as u64, check_vectors(queries, dim)?);
-    crate::flat::check_results(count, candidates.k, &candidates.ids, &candidates.distances)?;
-    let unknown = |id: &&u64| **id >= rows && **id != NONE;
-    if let Some(&id) = candidates.ids.par_iter().find_first(unknown) {
-        return Err(Error::UnknownId { id, len: rows });
+
+    /// Distances and ids of the candidates of one query, best first; `None` if one of their vectors is not finite.
+    fn ranked(&self, query: &[T], candidates: &[u64], scratch: &mut Vec<f32>) -> Option<Vec<(f32, u64)>> {
+        let scorer = Scorer::new(self.metric, query);
+        let mut ids: Vec<u64> = candidates.iter().copied().filter(|&id| id != NONE).collect();
+        ids.sort_unstable();
+        ids.dedup();
+        // All of them have rows: the caller has looked.
+        let vectors = ids.into_iter().filter_map(|id| Some((id, self.vector(self.row_of(id)?))));
+        let distance = |(id, vector)| T::all_finite(vector).then(|| (scorer.distance(vector, scratch), id));
+        let mut ranked: Vec<(f32, u64)> = vectors.map(distance).collect::<Option<_>>()?;
+        ranked.sort_unstable_by(|a, b| self.metric.order(a.0, b.0).then(a.1.cmp(&b.1)));
+        Some(ranked)
     }
-    let mut found = Neighbors::none(metric, count, k)?;
-    found
-        .ids
-        .par_chunks_mut(k)
-        .zip(found.distances.par_chunks_mut(k))
-        .zip(queries.par_chunks_exact(dim).zip(candidates.ids.par_chunks_exact(candidates.k)))
-        .for_each_init(Vec::new, |row, ((ids, distances), (query, candidates))| {
-            let scorer = Scorer::new(metric, query);
-            let mut wanted: Vec<u64> = candidates.iter().copied().filter(|&id| id != NONE).collect();
-            wanted.sort_unstable();
-            wanted.dedup();
-            let mut ranked: Vec<(f32, u64)> =
-                wanted.into_iter().map(|id| (scorer.distance(&base[id as usize * dim..][..dim], row), id)).collect();
-            let order = |a: &(f32, u64), b: &(f32, u64)| metric.order(a.0, b.0).then(a.1.cmp(&b.1));
-            ranked.sort_unstable_by(order);
-            for ((id, distance), (best, score)) in ids.iter_mut().zip(distances).zip(ranked) {
-                (*id, *distance) = (score, best);
-            }
-        });
-    Ok(found)
+
+    /// That the vectors with these ids are finite; the error names the lowest row of the base that is not.
+    fn check_finite(&self, ids: &[u64]) -> Result<()> {
+        let bad = |row: &usize| !T::all_finite(self.vector(*row));
+        let Some(row) = ids.par_iter().filter_map(|&id| self.row_of(id)).filter(bad).min() else { return Ok(()) };
+        check_vectors(self.vector(row), self.dim, Input::Base).map(drop).map_err(|error| error.after_rows(row))
+    }
+
+    /// The row of the vector with this id.
+    fn row_of(&self, id: u64) -> Option<usize> {
+        match &self.rows {
+            None => usize::try_from(id).ok().filter(|&row| row < self.base.len() / self.dim),
+            Some(rows) => rows.binary_search_by_key(&id, |&(id, _)| id).ok().map(|at| rows[at].1),
+        }
+    }
+
+    fn vector(&self, row: usize) -> &[T] {
+        &self.base[row * self.dim..][..self.dim]
+    }
 }

@@ -4,7 +4,7 @@ use rayon::prelude::*;
 
 use super::{Bitset, IvfIndex, Request};
 use crate::flat::{check_results, check_vectors, check_whole};
-use crate::{Element, Error, NONE, Neighbors, Result};
+use crate::{Element, Error, Input, NONE, Neighbors, Result};
 
 /// How the lists are read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -39,7 +39,7 @@ pub struct SearchOptions<'a> {
     /// Lists to search for each query; unless set the number kept in the index ([`IvfIndex::probes`]). More than there are means
     /// all.
     pub probes: Option<usize>,
-    /// Which vectors may be found, one bit each by rank of id (see [`Bitset`]); unless set, all.
+    /// Which vectors may be found, one bit each by rank of id (see [`Bitset`], which [`IvfIndex::filter`] makes); unless set, all.
     pub filter: Option<&'a Bitset>,
     /// How the lists are read; results do not depend on it.
     pub scan: Scan,
@@ -99,7 +99,7 @@ impl<T: Element> IvfIndex<T> {
     /// As [`search`](Self::search), with every option.
     ///
     /// # Errors
-    /// As [`search`](Self::search), and [`Error::WrongFilterLength`].
+    /// As [`search`](Self::search), and [`Error::WrongFilterLength`], [`Error::StaleFilter`].
     pub fn search_with(&self, queries: &[T], k: usize, options: &SearchOptions<'_>) -> Result<Neighbors> {
         let (count, request) = self.check_search(queries, k, options)?;
         let mut found = Neighbors::none(self.metric(), count, k)?;
@@ -144,7 +144,7 @@ impl<T: Element> IvfIndex<T> {
             return Ok(());
         }
         if self.is_empty() {
-            check_vectors(queries, self.dim())?;
+            check_vectors(queries, self.dim(), Input::Queries)?;
             ids.fill(NONE);
             distances.fill(self.metric().worst());
             return Ok(());
@@ -156,8 +156,8 @@ impl<T: Element> IvfIndex<T> {
     /// All vectors in the probed lists of each query whose distance is at most `radius` (similarity: at least).
     ///
     /// # Errors
-    /// [`Error::NotTrained`], [`Error::BadRadius`], [`Error::ZeroProbes`], [`Error::WrongFilterLength`], [`Error::RaggedVectors`],
-    /// [`Error::NotFinite`] with query and column, [`Error::OutOfDeviceMemory`], and what the device's driver reports.
+    /// [`Error::NotTrained`], [`Error::BadRadius`], [`Error::ZeroProbes`], [`Error::WrongFilterLength`], [`Error::StaleFilter`],
+    /// [`Error::RaggedVectors`], [`Error::NotFinite`] with query and column, [`Error::OutOfDeviceMemory`], and what the device's driver reports.
     pub fn range_search(&self, queries: &[T], radius: f32, options: &SearchOptions<'_>) -> Result<RangeNeighbors> {
         let trained = self.trained_for("range_search")?;
         if radius.is_nan() {
@@ -166,7 +166,7 @@ impl<T: Element> IvfIndex<T> {
         let count = check_whole(queries, self.dim())?;
         let request = self.request(options)?;
         if count == 0 || self.is_empty() {
-            check_vectors(queries, self.dim())?;
+            check_vectors(queries, self.dim(), Input::Queries)?;
             return Ok(RangeNeighbors { offsets: vec![0; count + 1], ids: Vec::new(), distances: Vec::new() });
         }
         located(self.backend.range_search(&self.view(trained), queries, radius, &request), queries, self.dim())
@@ -182,6 +182,9 @@ impl<T: Element> IvfIndex<T> {
         {
             return Err(Error::WrongFilterLength { bits: filter.len() as u64, vectors: self.len() as u64 });
         }
+        if options.filter.is_some_and(|filter| filter.is_stale(self.lists.stamp())) {
+            return Err(Error::StaleFilter { vectors: self.len() as u64 });
+        }
         Ok(Request { probes, filter: options.filter, scan: options.scan })
     }
 }
@@ -190,7 +193,7 @@ impl<T: Element> IvfIndex<T> {
 /// queries at a time, and some transformed.
 fn located<T: Element, V>(result: Result<V>, queries: &[T], dim: usize) -> Result<V> {
     if let Err(Error::NotFinite { .. }) = result {
-        check_vectors(queries, dim)?;
+        check_vectors(queries, dim, Input::Queries)?;
     }
     result
 }

@@ -2,7 +2,7 @@
 
 use super::lists::Bytes;
 use super::*;
-use crate::FlatIndex;
+use crate::{FlatIndex, Input, NONE, Neighbors};
 use crate::generate::Generator;
 
 /// Whole numbers from -8 to 7, so that distances tie; a generator of its own.
@@ -342,7 +342,9 @@ fn a_stream_that_fails_keeps_the_batches_before() {
     let good = generator.rows(0, 20);
     let bad = vec![1.0, 2.0, f32::NAN, 4.0];
     let error = index.add_batches([&good, &good, &bad, &good]).unwrap_err();
-    assert!(matches!(error, Error::NotFinite { row: 0, column: 2, .. }), "{error}");
+    // Row 0 of the third batch, after two of 20 rows.
+    assert!(matches!(error, Error::NotFinite { input: Input::Base, row: 40, column: 2, .. }), "{error}");
+    assert!(error.to_string().starts_with("component NaN at row 40, column 2 of the base is not finite"), "{error}");
     assert_eq!(index.ids(), (0..40).collect::<Vec<_>>());
     // Ids go on behind those of the caller.
     index.add_with_ids(&good[..4], &[u64::MAX - 3]).unwrap();
@@ -353,4 +355,125 @@ fn a_stream_that_fails_keeps_the_batches_before() {
     assert!(matches!(index.add_generated(&other, 0..1), Err(Error::WrongDimension { expected: 4, actual: 5 })));
     let mut untrained = IvfIndex::<f32>::builder(4, 2).device(Device::Cpu).build().unwrap();
     assert!(matches!(untrained.add_generated(&generator, 0..1), Err(Error::NotTrained { call: "add" })));
+}
+
+/// What the bits of a filter stand for changes with the ids, and only with these.
+#[test]
+fn a_filter_of_other_ids_is_refused() {
+    let base: Vec<f32> = (0..100).map(|i| i as f32).collect();
+    for device in [Device::Cpu, Device::Emulator] {
+        let mut index = IvfIndex::<f32>::builder(1, 4).device(device).build().unwrap();
+        index.train(&base).unwrap();
+        let empty = index.filter(|_| true);
+        index.add(&base).unwrap();
+        let even = index.filter(|id| id % 2 == 0);
+        let search = |index: &IvfIndex<f32>, filter: &Bitset| {
+            let options = SearchOptions { probes: Some(4), filter: Some(filter), ..SearchOptions::default() };
+            let near = index.range_search(&[50.9], 5.0, &options).map(|found| found.ids);
+            let found = index.search_with(&[50.9], 3, &options).map(|found| found.ids);
+            assert_eq!(near.is_ok(), found.is_ok());
+            found
+        };
+        let stale = |result: Result<Vec<u64>>, held: u64| {
+            assert!(matches!(result, Err(Error::StaleFilter { vectors }) if vectors == held), "{result:?}");
+        };
+        assert_eq!(search(&index, &even).unwrap(), [50, 52, 48]);
+        assert!(matches!(search(&index, &empty), Err(Error::WrongFilterLength { bits: 0, vectors: 100 })));
+        // One vector less and one more: as many ids, of which some have other ranks.
+        index.remove(&[10]).unwrap();
+        assert!(matches!(search(&index, &even), Err(Error::WrongFilterLength { bits: 100, vectors: 99 })));
+        index.add_with_ids(&[7.0], &[1000]).unwrap();
+        stale(search(&index, &even), 100);
+        stale(search(&index, &even.clone()), 100);
+        // Bits alone are taken by their number, and a filter that is made again is right.
+        let raw: Bitset = (0..100).map(|rank| even.get(rank)).collect();
+        assert_eq!(raw, even, "equal bits");
+        assert_eq!(search(&index, &raw).unwrap().len(), 3);
+        let again = index.filter(|id| id % 2 == 0);
+        assert_eq!(search(&index, &again).unwrap(), [50, 52, 48]);
+        // The same ids again, in another order and with another vector: the ranks are those of the filter.
+        index.remove(&[1000, 99]).unwrap();
+        index.add_with_ids(&[3.0, 99.0], &[10, 99]).unwrap();
+        assert_eq!(search(&index, &even).unwrap(), [50, 52, 48]);
+        stale(search(&index, &again), 100);
+        // So they are in an index of the same ids, by a file or by merging, and not in one of others.
+        let file = tempfile::NamedTempFile::new().unwrap();
+        index.save(file.path()).unwrap();
+        let loaded = IvfIndex::<f32>::load(file.path(), device, None).unwrap();
+        assert_eq!(search(&loaded, &even).unwrap(), [50, 52, 48]);
+        let part = |ids: &[u64]| {
+            let mut part = IvfIndex::<f32>::builder(1, 4).device(device).build().unwrap();
+            part.train(&base).unwrap();
+            let rows: Vec<f32> = ids.iter().map(|&id| id as f32).collect();
+            part.add_with_ids(&rows, ids).unwrap();
+            part
+        };
+        let mut merged = part(&(40..100).collect::<Vec<_>>());
+        merged.merge(&part(&(0..40).collect::<Vec<_>>())).unwrap();
+        assert_eq!(search(&merged, &even).unwrap(), [50, 52, 48]);
+        stale(search(&part(&(1..101).collect::<Vec<_>>()), &even), 100);
+    }
+}
+
+/// Vectors near f32's limits: the differences and rotations that training computes may leave its range.
+#[test]
+fn what_overflows_in_training_is_named_by_its_cause() {
+    let mut base = vec![-3e38f32; 64 * 4];
+    base[4 * 7 + 2] = 3e38;
+    for device in [Device::Cpu, Device::Emulator] {
+        let train = |rotate, base: &[f32]| {
+            let encoding = Encoding::Pq { sub_quantizers: 2, bits: 4, rotate };
+            let mut index = IvfIndex::<f32>::builder(4, 1).encoding(encoding).device(device).build().unwrap();
+            let trained = index.train(base);
+            assert_eq!(index.is_trained(), trained.is_ok());
+            trained
+        };
+        let error = train(false, &base).unwrap_err();
+        assert!(matches!(error, Error::Overflow { derived: "residual", row: 7, column: 2 }), "{device}: {error:?}");
+        let error = train(true, &base).unwrap_err();
+        assert!(matches!(error, Error::Overflow { derived: "rotated vector", .. }), "{device}: {error:?}");
+        train(false, &[-3e38; 64 * 4]).unwrap();
+        let small: Vec<f32> = base.iter().map(|x| x / 1024.0).collect();
+        train(true, &small).unwrap();
+    }
+}
+
+fn refined(ids: Option<&[u64]>, candidates: &[u64], k: usize) -> Result<Vec<u64>> {
+    let base = [0.0f32, 1.0, 2.0, 3.0];
+    let refiner = Refiner::new(Metric::L2, 1, &base)?;
+    let refiner = ids.map_or(Ok(refiner.clone()), |ids| refiner.with_ids(ids))?;
+    let rough = Neighbors { k: candidates.len(), ids: candidates.to_vec(), distances: vec![0.0; candidates.len()] };
+    Ok(refiner.refine(&[0.9], &rough, k)?.ids)
+}
+
+#[test]
+fn refining_goes_by_the_ids_of_the_caller() {
+    let far = [1 << 40, u64::MAX - 1, 7, 0];
+    assert_eq!(refined(Some(&far), &[0, 7, far[0], far[1]], 4).unwrap(), [far[1], far[0], 7, 0]);
+    assert_eq!(refined(None, &[0, 3, 1], 2).unwrap(), [1, 0]);
+    // Ids of which some are row numbers, of other rows.
+    assert_eq!(refined(Some(&[3, 2, 1, 0]), &[0, 3, 2], 2).unwrap(), [2, 3]);
+    assert_eq!(refined(Some(&far), &[7, NONE, 7, NONE], 3).unwrap(), [7, NONE, NONE]);
+}
+
+#[test]
+fn refining_refuses_what_it_cannot_do() {
+    let error = |ids: &[u64], candidates: &[u64]| refined(Some(ids), candidates, 1).unwrap_err();
+    assert!(matches!(error(&[5, 6, 7], &[5]), Error::WrongIds { ids: 3, rows: 4 }));
+    assert!(matches!(error(&[5, 6, 7, 6], &[5]), Error::DuplicateId { id: 6 }));
+    assert!(matches!(error(&[5, 6, 7, NONE], &[5]), Error::ReservedId));
+    assert!(matches!(error(&[5, 6, 7, 8], &[5, 0]), Error::UnknownId { id: 0, len: 4 }));
+    assert!(matches!(refined(None, &[4], 1), Err(Error::UnknownId { id: 4, len: 4 })));
+    assert!(matches!(refined(None, &[1], 0), Err(Error::ZeroK)));
+    assert!(matches!(Refiner::new(Metric::L2, 0, &[1.0f32]), Err(Error::ZeroDimension)));
+    assert!(matches!(Refiner::new(Metric::L2, 2, &[1.0f32]), Err(Error::RaggedVectors { len: 1, dim: 2 })));
+    // A base that is not finite: found where candidates are, the lowest row first.
+    let base = [0.0, f32::NAN, 2.0, f32::INFINITY];
+    let refiner = Refiner::new(Metric::L2, 1, &base).unwrap();
+    let rough = |ids: &[u64]| Neighbors { k: ids.len(), ids: ids.to_vec(), distances: vec![0.0; ids.len()] };
+    assert_eq!(refiner.refine(&[0.9], &rough(&[2, 0]), 2).unwrap().ids, [0, 2]);
+    let error = refiner.refine(&[0.9], &rough(&[0, 3, 2, 1]), 2).unwrap_err();
+    assert!(matches!(error, Error::NotFinite { input: Input::Base, row: 1, column: 0, .. }), "{error}");
+    let error = refiner.refine(&[f32::NAN], &rough(&[0]), 2).unwrap_err();
+    assert!(matches!(error, Error::NotFinite { input: Input::Queries, row: 0, .. }), "{error}");
 }

@@ -4,7 +4,7 @@ use rayon::prelude::*;
 
 use super::{IvfIndex, SearchOptions};
 use crate::flat::check_vectors;
-use crate::{Element, Error, NONE, Result};
+use crate::{Element, Error, Input, NONE, Result};
 
 /// The mean over queries of |first `at` found ∩ first `at` true| / |first `at` true|, from 0 to 1: k-recall@k with k = `at`.
 ///
@@ -47,7 +47,7 @@ impl<T: Element> IvfIndex<T> {
     /// [`Error::RecallOutOfReach`] if all lists together miss the target, or it is not above 0 and at most 1;
     /// [`Error::WrongResultLength`] if `truth` has not queries × `k` ids; as [`search_with`](Self::search_with).
     pub fn probes_for_recall(&self, queries: &[T], k: usize, truth: &[u64], target: f64) -> Result<(usize, f64)> {
-        let count = check_vectors(queries, self.dim())?;
+        let count = check_vectors(queries, self.dim(), Input::Queries)?;
         let slots = count.checked_mul(k).ok_or(Error::ResultTooLarge { queries: count, k })?;
         if truth.len() != slots {
             return Err(Error::WrongResultLength { expected: slots, actual: truth.len() });

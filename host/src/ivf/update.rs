@@ -7,13 +7,13 @@ use rayon::prelude::*;
 use super::codec::{rotated, to_f32};
 use super::coder::{Coded, Coder};
 use super::{Codec, Encoding, IvfIndex, Lists, PqCodec, Trained, next_version};
-use crate::flat::{MAX_ROWS, check_vectors};
+use crate::flat::{MAX_ROWS, check_derived, check_rows, check_vectors};
 use crate::generate::Generator;
 use crate::kmeans::KMeans;
 use crate::kmeans::start::{Random, gather};
 use crate::pq::{PqTraining, ProductQuantizer, Rotation};
 use crate::threads::meanwhile;
-use crate::{Device, Element, Error, Metric, NONE, Result};
+use crate::{Device, Element, Error, Input, Metric, NONE, Result, host_memory};
 
 /// Training vectors for each codeword of a product quantizer.
 const POINTS_PER_CODEWORD: usize = 256;
@@ -26,7 +26,8 @@ impl<T: Element> IvfIndex<T> {
     ///
     /// # Errors
     /// [`Error::NotEmpty`], [`Error::TooFewTrainingVectors`], [`Error::RaggedVectors`], [`Error::NotFinite`] for vectors that are
-    /// used, [`Error::OutOfDeviceMemory`], and what the device's driver reports.
+    /// used, [`Error::Overflow`] where f32 cannot hold what a product quantizer learns from (components of 10³⁷ or more),
+    /// [`Error::OutOfDeviceMemory`], [`Error::OutOfHostMemory`], and what the device's driver reports.
     pub fn train(&mut self, rows: &[T]) -> Result<()> {
         if !self.is_empty() {
             return Err(Error::NotEmpty { len: self.len() as u64 });
@@ -49,14 +50,11 @@ impl<T: Element> IvfIndex<T> {
         let device = placement.first();
         let wanted = lists.saturating_mul(settings.points_per_centroid.max(1)).max(codewords * POINTS_PER_CODEWORD);
         let chosen = (wanted < have).then(|| Random::new(seed).sample(have, wanted));
-        let sample = chosen.as_ref().map(|chosen| gather(rows, dim, chosen));
+        let sample = chosen.as_ref().map(|chosen| gather(rows, dim, chosen)).transpose()?;
         let rows = sample.as_deref().unwrap_or(rows);
-        check_vectors(rows, dim).map_err(|error| match (error, &chosen) {
-            (Error::NotFinite { row, column, value }, Some(chosen)) => {
-                Error::NotFinite { row: chosen[row], column, value }
-            }
-            (error, _) => error,
-        })?;
+        // The row of `rows` that is meant by a row of the sample.
+        let named = |error: Error| error.with_row(|row| chosen.as_ref().map_or(row, |chosen| chosen[row]));
+        check_vectors(rows, dim, Input::Training).map_err(named)?;
         let spherical = metric == Metric::Cosine;
         let mut kmeans = KMeans::new(lists)
             .iterations(settings.iterations)
@@ -70,25 +68,27 @@ impl<T: Element> IvfIndex<T> {
         let trained = match settings.encoding {
             // Spherical k-means weighs vectors by their lengths: all are made equal.
             Encoding::Flat if spherical => {
-                let centroids = kmeans.train(&to_f32(rows, dim, true), dim)?.centroids;
+                let centroids = kmeans.train(&to_f32(rows, dim, true)?, dim)?.centroids;
                 Trained { centroids, codec: Codec::Flat }
             }
             Encoding::Flat => Trained { centroids: kmeans.train(rows, dim)?.centroids, codec: Codec::Flat },
             Encoding::Pq { sub_quantizers, bits, rotate } => {
                 let training = PqTraining::new(sub_quantizers).bits(bits).seed(seed).device(device);
                 let training = training.lengthen(metric == Metric::L2);
-                let rows = to_f32(rows, dim, spherical);
-                let rotation = if rotate { Some(Rotation::train(&training, &rows, dim)?) } else { None };
-                let rows = rotated(rotation.as_ref(), rows, dim, device)?;
+                let rows = to_f32(rows, dim, spherical)?;
+                let rotation = rotate.then(|| Rotation::train(&training, &rows, dim)).transpose().map_err(named)?;
+                let rows = rotated(rotation.as_ref(), rows, dim, device).map_err(named)?;
                 let clustering = kmeans.labels(true).train(&rows, dim)?;
                 let (centroids, labels) = (clustering.centroids, clustering.labels.unwrap_or_default());
                 // Of the vectors that the quantizer learns from, and no others.
                 let learned = training.sample(labels.len());
-                let mut residuals = gather(&rows, dim, &learned);
+                let mut residuals = gather(&rows, dim, &learned)?;
                 residuals.par_chunks_exact_mut(dim).zip(&learned).for_each(|(row, &at)| {
                     let centroid = &centroids[labels[at] as usize * dim..][..dim];
                     row.iter_mut().zip(centroid).for_each(|(x, c)| *x -= c);
                 });
+                check_derived(&residuals, dim, "residual")
+                    .map_err(|error| named(error.with_row(|row| learned[row])))?;
                 let quantizer = ProductQuantizer::train(&training, &residuals, dim)?;
                 Trained { centroids, codec: Codec::Pq(PqCodec { quantizer, rotation }) }
             }
@@ -105,10 +105,12 @@ impl<T: Element> IvfIndex<T> {
     /// # Errors
     /// As [`add_with_ids`](Self::add_with_ids); [`Error::ReservedId`] where the ids run out.
     pub fn add(&mut self, rows: &[T]) -> Result<()> {
-        let count = check_vectors(rows, self.dim())? as u64;
+        let count = check_vectors(rows, self.dim(), Input::Base)? as u64;
         let first = self.lists.greatest_id().map_or(0, |id| id + 1);
-        let Some(end) = first.checked_add(count) else { return Err(Error::ReservedId) };
-        let ids: Vec<u64> = (first..end).collect();
+        if first.checked_add(count).is_none() {
+            return Err(Error::ReservedId);
+        }
+        let ids = host_memory::collected_in_parallel((0..count as usize).into_par_iter().map(|at| first + at as u64))?;
         self.append(rows, &ids)
     }
 
@@ -120,7 +122,7 @@ impl<T: Element> IvfIndex<T> {
     /// [`Error::NotFinite`] with the first offending place (row within `rows`), [`Error::TooManyRows`],
     /// [`Error::OutOfDeviceMemory`], and what the device's driver reports.
     pub fn add_with_ids(&mut self, rows: &[T], ids: &[u64]) -> Result<()> {
-        let count = check_vectors(rows, self.dim())?;
+        let count = check_vectors(rows, self.dim(), Input::Base)?;
         if ids.len() != count {
             return Err(Error::WrongIds { ids: ids.len(), rows: count });
         }
@@ -163,16 +165,19 @@ impl<T: Element> IvfIndex<T> {
     /// ```
     ///
     /// # Errors
-    /// As [`add`](Self::add), rows counted within their batch. The batches before the one that could not be added are in the index
+    /// As [`add`](Self::add), rows counted over all batches. The batches before the one that could not be added are in the index
     /// then.
     pub fn add_batches<B: AsRef<[T]>>(&mut self, batches: impl IntoIterator<Item = B>) -> Result<()> {
         let mut batches = batches.into_iter();
         let dim = self.dim();
+        let mut first = 0;
         self.stream(|coder| {
             let Some(batch) = batches.next() else { return Ok(None) };
             let rows = batch.as_ref();
-            check_vectors(rows, dim)?;
-            Ok(Some(coder.code(rows)?.into_owned()))
+            let coded = check_vectors(rows, dim, Input::Base).and_then(|_| coder.code(rows));
+            let coded = coded.map_err(|error| error.after_rows(first))?.into_owned();
+            first += coded.labels.len();
+            Ok(Some(coded))
         })
     }
 
@@ -209,8 +214,7 @@ impl<T: Element> IvfIndex<T> {
     }
 
     fn check_room(&self, more: usize) -> Result<()> {
-        let asked = self.len() as u64 + more as u64;
-        if asked > MAX_ROWS { Err(Error::TooManyRows { asked, limit: MAX_ROWS }) } else { Ok(()) }
+        check_rows(self.len() as u64 + more as u64, MAX_ROWS)
     }
 
     /// Removes the vectors with these ids, in any order. O(len · log ids).
@@ -305,7 +309,8 @@ impl IvfIndex<f32> {
                 return Ok(None);
             }
             let count = (rows.end - first).min(GENERATED_BATCH);
-            let coded = coder.code_generated(generator, first, count as usize)?;
+            let coded = coder.code_generated(generator, first, count as usize);
+            let coded = coded.map_err(|error| error.after_rows((first - rows.start) as usize))?;
             first += count;
             Ok(Some(coded))
         })
@@ -313,8 +318,8 @@ impl IvfIndex<f32> {
 }
 
 /// `ids` in ascending order, or the error that one occurs twice.
-fn ascending(ids: &[u64]) -> Result<Vec<u64>> {
-    let mut sorted = ids.to_vec();
+pub(super) fn ascending(ids: &[u64]) -> Result<Vec<u64>> {
+    let mut sorted = host_memory::copied(ids)?;
     sorted.par_sort_unstable();
     match sorted.par_windows(2).find_first(|pair| pair[0] == pair[1]) {
         Some(pair) => Err(Error::DuplicateId { id: pair[0] }),

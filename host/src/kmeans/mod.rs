@@ -67,9 +67,9 @@ use self::start::Random;
 use self::sums::{PartialSums, Sums};
 use self::worker::{Assign, PartWorker, Worker};
 use crate::cpu::nearest::{Nearest, canonical_squares};
-use crate::flat::{MAX_ROWS, check_vectors};
+use crate::flat::{MAX_ROWS, check_dim, check_rows, check_vectors};
 use crate::shards::{by_rows, joined, parts_of};
-use crate::{Device, Element, Error, Placement, Result};
+use crate::{Device, Element, Error, Input, Placement, Result, host_memory};
 
 /// The first centroids.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -256,14 +256,14 @@ impl KMeans {
         let mut random = Random::new(self.seed);
         let wanted = self.points_per_centroid.map(|points| points.max(1).saturating_mul(self.clusters));
         let places = wanted.filter(|&wanted| wanted < count).map(|wanted| random.sample(count, wanted));
-        let sample = places.as_ref().map(|places| start::gather(rows, dim, places));
+        let sample = places.as_ref().map(|places| start::gather(rows, dim, places)).transpose()?;
         let sample_weights =
-            places.as_ref().and_then(|places| weights.map(|weights| start::gather(weights, 1, places)));
+            places.as_ref().and_then(|places| weights.map(|weights| start::gather(weights, 1, places))).transpose()?;
         let training = sample.as_deref().unwrap_or(rows);
         let training_weights = sample_weights.as_deref().or(weights);
-        let squares = canonical_squares(training, dim);
+        let squares = canonical_squares(training, dim)?;
         let points = Points { rows: training, dim, weights: training_weights, squares: &squares };
-        let centroids = self.first(points, &mut random);
+        let centroids = self.first(points, &mut random)?;
 
         let scale = Scale::of(&points);
         let (device, mut worker) = self.open(points, scale)?;
@@ -279,7 +279,7 @@ impl KMeans {
                     let centroids = run.centroids()?;
                     let mut labels = assign_rows(&device, metric, rows, dim, centroids, self.budget)?;
                     if let Some(most) = self.most(count) {
-                        let squares = canonical_squares(rows, dim);
+                        let squares = canonical_squares(rows, dim)?;
                         let points = Points { rows, dim, weights, squares: &squares };
                         balance::balance(metric.metric(), points, centroids, most, &mut labels);
                     }
@@ -296,9 +296,7 @@ impl KMeans {
 
     /// Number of rows, once everything is known to be in order.
     fn check<T: Element>(&self, rows: &[T], dim: usize, weights: Option<&[f32]>) -> Result<usize> {
-        if dim == 0 {
-            return Err(Error::ZeroDimension);
-        }
+        check_dim(dim)?;
         if self.clusters == 0 {
             return Err(Error::ZeroClusters { what: "clusters" });
         }
@@ -307,20 +305,18 @@ impl KMeans {
         {
             return Err(Error::BadBalance { bound });
         }
-        let count = check_vectors(rows, dim)?;
+        let count = check_vectors(rows, dim, Input::Training)?;
         if count < self.clusters {
             return Err(Error::TooFewTrainingVectors { have: count, need: self.clusters });
         }
-        if count as u64 > MAX_ROWS {
-            return Err(Error::TooManyRows { asked: count as u64, limit: MAX_ROWS });
-        }
+        check_rows(count as u64, MAX_ROWS)?;
         if let Start::Given(centroids) = &self.start {
             // No overflow: there are at least as many rows as clusters.
             let expected = self.clusters * dim;
             if centroids.len() != expected {
                 return Err(Error::WrongCentroids { expected, actual: centroids.len() });
             }
-            check_vectors(centroids, dim)?;
+            check_vectors(centroids, dim, Input::Centroids)?;
         }
         if let Some(weights) = weights {
             if weights.len() != count {
@@ -337,7 +333,7 @@ impl KMeans {
     }
 
     /// The first centroids.
-    fn first<T: Element>(&self, points: Points<'_, T>, random: &mut Random) -> Vec<f32> {
+    fn first<T: Element>(&self, points: Points<'_, T>, random: &mut Random) -> Result<Vec<f32>> {
         let Points { rows, dim, weights, .. } = points;
         let mut centroids = match &self.start {
             Start::Given(centroids) => centroids.clone(),
@@ -352,8 +348,8 @@ impl KMeans {
             Start::PlusPlus => {
                 let wanted = self.clusters.saturating_mul(start::SAMPLE).min(points.len());
                 let places = random.sample(points.len(), wanted);
-                let sample = start::gather(rows, dim, &places);
-                let weights = weights.map(|weights| start::gather(weights, 1, &places));
+                let sample = start::gather(rows, dim, &places)?;
+                let weights = weights.map(|weights| start::gather(weights, 1, &places)).transpose()?;
                 start::plus_plus(&sample, dim, weights.as_deref(), self.clusters, self.spherical, random)
             }
         };
@@ -361,7 +357,7 @@ impl KMeans {
             let isa = crate::cpu::simd::Isa::detect();
             centroids.par_chunks_mut(dim).for_each(|centroid| sums::normalise(isa, centroid));
         }
-        centroids
+        Ok(centroids)
     }
 
     fn assign_by(&self) -> Assign {
@@ -445,10 +441,10 @@ impl Clustering {
         if self.dim == 0 {
             return Err(Error::ZeroDimension);
         }
-        if check_vectors(&self.centroids, self.dim)? == 0 {
+        if check_vectors(&self.centroids, self.dim, Input::Centroids)? == 0 {
             return Err(Error::ZeroClusters { what: "clusters" });
         }
-        check_vectors(rows, self.dim)?;
+        check_vectors(rows, self.dim, Input::Vectors)?;
         let metric = if self.spherical { Assign::InnerProduct } else { Assign::L2 };
         assign_rows(&device.into(), metric, rows, self.dim, &self.centroids, None)
     }
@@ -483,10 +479,10 @@ pub(crate) fn assign_on<T: Element>(
         let rows = &rows[part.start * dim..part.end * dim];
         let on = |device| crate::gpu::assign_rows(device, metric, rows, dim, centroids, budget);
         let cpu = || {
-            let mut labels = vec![0; rows.len() / dim];
+            let mut labels = host_memory::zeroed(rows.len() / dim)?;
             Nearest::new(metric.metric(), centroids, dim, labels.len()).assign(
                 rows,
-                &canonical_squares(rows, dim),
+                &canonical_squares(rows, dim)?,
                 &mut labels,
             );
             Ok(labels)

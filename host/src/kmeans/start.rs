@@ -11,9 +11,9 @@
 use rayon::prelude::*;
 
 use super::sums::normalise;
-use crate::Element;
 use crate::cpu::exact::{self, Term};
 use crate::cpu::simd::Isa;
+use crate::{Element, Result, host_memory};
 
 /// Points whose D² are added up together.
 const BLOCK: usize = 1024;
@@ -63,10 +63,10 @@ impl Random {
 }
 
 /// The rows at these places, one after the other.
-pub(crate) fn gather<T: Copy>(rows: &[T], dim: usize, places: &[usize]) -> Vec<T> {
-    let mut gathered = Vec::with_capacity(places.len() * dim);
+pub(crate) fn gather<T: Copy>(rows: &[T], dim: usize, places: &[usize]) -> Result<Vec<T>> {
+    let mut gathered = host_memory::with_room(host_memory::count::<T>(&[places.len(), dim])?)?;
     places.iter().for_each(|&place| gathered.extend_from_slice(&rows[place * dim..][..dim]));
-    gathered
+    Ok(gathered)
 }
 
 /// `clusters` rows, chosen by D² sampling, of `rows` as f32. For spherical k-means D is taken between points divided by their

@@ -14,6 +14,7 @@ use rayon::prelude::*;
 
 use super::{ProductQuantizer, codes};
 use crate::cpu::simd::Isa;
+use crate::{Result, host_memory};
 
 /// Rows whose codes are found sub-quantizer by sub-quantizer.
 const RUN: usize = 64;
@@ -48,9 +49,9 @@ pub(crate) fn encode(
     quantizer: &ProductQuantizer,
     rows: &[f32],
     residuals: Option<Residuals<'_>>,
-) -> Vec<u8> {
+) -> Result<Vec<u8>> {
     let (dim, code_bytes) = (quantizer.dim(), quantizer.code_bytes());
-    let mut codes = vec![0; rows.len() / dim * code_bytes];
+    let mut codes = host_memory::zeroed(host_memory::count::<u8>(&[rows.len() / dim, code_bytes])?)?;
     let runs = codes.par_chunks_mut(RUN * code_bytes).zip(rows.par_chunks(RUN * dim)).enumerate();
     runs.for_each_init(Scratch::default, |scratch, (run, (codes, rows))| match residuals {
         None => encode_run(isa, quantizer, rows, &mut scratch.numbers, codes),
@@ -63,7 +64,7 @@ pub(crate) fn encode(
             encode_run(isa, quantizer, &scratch.differences, &mut scratch.numbers, codes);
         }
     });
-    codes
+    Ok(codes)
 }
 
 /// Memory that a thread reuses from run to run.

@@ -58,9 +58,9 @@ pub use self::train::PqTraining;
 
 use self::encode::{Residuals, Term};
 use crate::cpu::simd::Isa;
-use crate::flat::check_vectors;
+use crate::flat::{check_dim, check_vectors};
 use crate::kmeans::on_device;
-use crate::{Device, Error, Result};
+use crate::{Device, Error, Input, Result, host_memory};
 
 /// Rows that one thread decodes at least.
 const DECODE_RUN: usize = 1024;
@@ -114,9 +114,7 @@ impl std::fmt::Debug for ProductQuantizer {
 
 /// Checks what a quantizer is asked to be, and counts the components of its codebooks.
 fn check_shape(dim: usize, sub_quantizers: usize, bits: u32) -> Result<usize> {
-    if dim == 0 {
-        return Err(Error::ZeroDimension);
-    }
+    check_dim(dim)?;
     if sub_quantizers == 0 || !dim.is_multiple_of(sub_quantizers) {
         return Err(Error::NotDivisible { dim, parts: sub_quantizers });
     }
@@ -135,7 +133,7 @@ impl ProductQuantizer {
     /// [`Error::NotFinite`], [`Error::TooFewTrainingVectors`] for fewer rows than 2^bits; and what the device can meet.
     pub fn train(settings: &PqTraining, rows: &[f32], dim: usize) -> Result<ProductQuantizer> {
         check_shape(dim, settings.sub_quantizers, settings.bits)?;
-        let have = check_vectors(rows, dim)?;
+        let have = check_vectors(rows, dim, Input::Training)?;
         let need = 1 << settings.bits;
         if have < need {
             return Err(Error::TooFewTrainingVectors { have, need });
@@ -155,7 +153,7 @@ impl ProductQuantizer {
             return Err(Error::WrongCodebooks { expected, actual: codebooks.len() });
         }
         let (width, codewords) = (dim / sub_quantizers, 1 << bits);
-        check_vectors(&codebooks, width)?;
+        check_vectors(&codebooks, width, Input::Codebooks)?;
         let mut transposed = vec![0.0; codebooks.len()];
         let books = transposed.chunks_exact_mut(width * codewords).zip(codebooks.chunks_exact(width * codewords));
         for (to, from) in books {
@@ -220,28 +218,28 @@ impl ProductQuantizer {
     /// # Errors
     /// [`Error::RaggedVectors`], [`Error::NotFinite`]; and what opening the device and running on it can meet.
     pub fn encode(&self, rows: &[f32], device: Device) -> Result<Vec<u8>> {
-        check_vectors(rows, self.dim)?;
+        check_vectors(rows, self.dim, Input::Vectors)?;
         self.encode_checked(rows, device, None)
     }
 
     /// As [`encode`](Self::encode), of rows that were checked; on a device within `budget` bytes.
     pub(crate) fn encode_checked(&self, rows: &[f32], device: Device, budget: Option<u64>) -> Result<Vec<u8>> {
-        let cpu = || Ok(encode::encode(Isa::detect(), self, rows, None));
+        let cpu = || encode::encode(Isa::detect(), self, rows, None);
         Ok(on_device(device, |device| crate::gpu::encode_pq(device, self, rows, budget), cpu)?.1)
     }
 
     /// The codes of what is left of rows that were checked after their lists' centroids are subtracted; on the CPU.
-    pub(crate) fn encode_residuals(&self, rows: &[f32], residuals: Residuals<'_>) -> Vec<u8> {
+    pub(crate) fn encode_residuals(&self, rows: &[f32], residuals: Residuals<'_>) -> Result<Vec<u8>> {
         encode::encode(Isa::detect(), self, rows, Some(residuals))
     }
 
     /// The vectors that `codes` stand for, row-major. Bits past the last code of a vector are not looked at. O(rows · dim).
     ///
     /// # Errors
-    /// [`Error::RaggedCodes`] if `codes` is not a whole number of codes.
+    /// [`Error::RaggedCodes`] if `codes` is not a whole number of codes; [`Error::OutOfHostMemory`].
     pub fn decode(&self, codes: &[u8]) -> Result<Vec<f32>> {
         let count = self.check_codes(codes)?;
-        let mut rows = vec![0.0; count * self.dim];
+        let mut rows = host_memory::zeroed(host_memory::count::<f32>(&[count, self.dim])?)?;
         let runs = rows.par_chunks_mut(DECODE_RUN * self.dim).zip(codes.par_chunks(DECODE_RUN * self.code_bytes()));
         runs.for_each(|(rows, codes)| self.decode_into(codes, rows));
         Ok(rows)
@@ -352,7 +350,7 @@ impl ProductQuantizer {
         if query.len() != self.dim {
             return Err(Error::WrongDimension { expected: self.dim, actual: query.len() });
         }
-        check_vectors(query, self.dim)?;
+        check_vectors(query, self.dim, Input::Queries)?;
         let mut values = vec![0.0; self.sub_quantizers * self.codewords()];
         self.entries_into(term, query, &mut values);
         let greatest = self.greatest_sum(term, query, &values);

@@ -35,10 +35,10 @@ use super::linear::polar;
 use super::{PqTraining, ProductQuantizer, check_shape, codes};
 use crate::cpu::exact::{self, Term};
 use crate::cpu::simd::Isa;
-use crate::flat::check_vectors;
+use crate::flat::{check_derived, check_dim, check_vectors};
 use crate::kmeans::on_device;
 use crate::kmeans::start::Random;
-use crate::{Device, Error, Result};
+use crate::{Device, Error, Input, Result, host_memory};
 
 /// Vectors that rotations are learned from: so many for each codeword, or component where there are more of them.
 const POINTS: usize = 64;
@@ -91,10 +91,10 @@ impl Rotation {
     /// 2 · 2⁻²⁴ at most.
     ///
     /// # Errors
-    /// As [`ProductQuantizer::train`].
+    /// As [`ProductQuantizer::train`]; [`Error::Overflow`] where f32 cannot hold a rotated vector.
     pub fn train(settings: &PqTraining, rows: &[f32], dim: usize) -> Result<Rotation> {
         check_shape(dim, settings.sub_quantizers, settings.bits)?;
-        let have = check_vectors(rows, dim)?;
+        let have = check_vectors(rows, dim, Input::Training)?;
         let codewords = 1usize << settings.bits;
         if have < codewords {
             return Err(Error::TooFewTrainingVectors { have, need: codewords });
@@ -112,7 +112,7 @@ impl Rotation {
         let first = settings.clone().lengthen(false).iterations(settings.iterations.min(FIRST_ITERATIONS));
         let mut best: Option<(f64, State)> = None;
         for rotation in starts {
-            let rotated = rotation.apply(&sample, settings.device)?;
+            let rotated = rotation.apply_finite(&sample, &places, settings.device)?;
             let quantizer = ProductQuantizer::train(&first, &rotated, dim)?;
             let codes = quantizer.encode_checked(&rotated, settings.device, None)?;
             let error = error(&rotated, &quantizer.decode(&codes)?);
@@ -126,10 +126,17 @@ impl Rotation {
             let Some(matrix) = rotation.procrustes(products) else { break };
             rotation = Self::rounded(dim, &matrix);
             quantizer = ProductQuantizer::from_codebooks(dim, settings.sub_quantizers, settings.bits, codebooks)?;
-            let rotated = rotation.apply(&sample, settings.device)?;
+            let rotated = rotation.apply_finite(&sample, &places, settings.device)?;
             codes = quantizer.encode_checked(&rotated, settings.device, None)?;
         }
         Ok(rotation)
+    }
+
+    /// The rotated `sample`, which are the rows `places` of the caller's vectors; an error that names one of those if f32 cannot hold it.
+    fn apply_finite(&self, sample: &[f32], places: &[usize], device: Device) -> Result<Vec<f32>> {
+        let rotated = self.apply(sample, device)?;
+        check_derived(&rotated, self.dim, "rotated vector").map_err(|error| error.with_row(|row| places[row]))?;
+        Ok(rotated)
     }
 
     /// The codewords after the update, and C.
@@ -197,14 +204,12 @@ impl Rotation {
     /// # Errors
     /// [`Error::ZeroDimension`], [`Error::NotOrthogonal`], [`Error::NotFinite`].
     pub fn from_matrix(dim: usize, matrix: Vec<f32>) -> Result<Rotation> {
-        if dim == 0 {
-            return Err(Error::ZeroDimension);
-        }
+        check_dim(dim)?;
         let len = matrix.len();
         if dim.checked_mul(dim) != Some(len) {
             return Err(Error::NotOrthogonal { dim, len, error: f64::INFINITY });
         }
-        check_vectors(&matrix, dim)?;
+        check_vectors(&matrix, dim, Input::Rotation)?;
         let rotation = Self::new(dim, matrix);
         // Trials cost 2 · TRIALS · dim², all inner products dim³ / 2.
         if dim > 4 * TRIALS && rotation.passes_trials() {
@@ -280,8 +285,8 @@ impl Rotation {
     }
 
     fn by(&self, matrix: &[f32], rows: &[f32], device: Device) -> Result<Vec<f32>> {
-        check_vectors(rows, self.dim)?;
-        let cpu = || Ok(products(matrix, rows, self.dim));
+        check_vectors(rows, self.dim, Input::Vectors)?;
+        let cpu = || products(matrix, rows, self.dim);
         Ok(on_device(device, |device| crate::gpu::row_products(device, matrix, rows, self.dim), cpu)?.1)
     }
 }
@@ -292,9 +297,9 @@ fn error(x: &[f32], y: &[f32]) -> f64 {
 }
 
 /// Canonical inner products of each of `rows` with each row of a dim × dim matrix.
-fn products(matrix: &[f32], rows: &[f32], dim: usize) -> Vec<f32> {
+fn products(matrix: &[f32], rows: &[f32], dim: usize) -> Result<Vec<f32>> {
     let isa = Isa::detect();
-    let mut out = vec![0.0; rows.len()];
+    let mut out = host_memory::zeroed(rows.len())?;
     out.par_chunks_mut(ROTATED * dim).zip(rows.par_chunks(ROTATED * dim)).for_each_init(
         Vec::new,
         |wide, (out, rows)| {
@@ -307,7 +312,7 @@ fn products(matrix: &[f32], rows: &[f32], dim: usize) -> Vec<f32> {
             }
         },
     );
-    out
+    Ok(out)
 }
 
 #[cfg(test)]

@@ -87,7 +87,7 @@ fn every_shape_encodes_by_the_definition() {
                 let quantizer = ProductQuantizer::from_codebooks(dim, m, bits, books).unwrap();
                 let expected = naive_encode(&quantizer, &rows);
                 for isa in Isa::all() {
-                    let got = encode::encode(isa, &quantizer, &rows, None);
+                    let got = encode::encode(isa, &quantizer, &rows, None).unwrap();
                     assert_eq!(got, expected, "{isa:?}, {dim} / {m}, {bits} bits, tied: {tied}");
                 }
                 assert_eq!(quantizer.encode(&rows, Device::Cpu).unwrap(), expected);
@@ -107,7 +107,8 @@ fn residuals_are_encoded_by_the_definition() {
         *value -= centroids[labels[i / dim] as usize * dim + i % dim];
     }
     let expected = naive_encode(&quantizer, &differences);
-    assert_eq!(quantizer.encode_residuals(&rows, Residuals { labels: &labels, centroids: &centroids }), expected);
+    let residuals = Residuals { labels: &labels, centroids: &centroids };
+    assert_eq!(quantizer.encode_residuals(&rows, residuals).unwrap(), expected);
 }
 
 #[test]

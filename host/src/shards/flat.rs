@@ -11,7 +11,7 @@ use rayon::prelude::*;
 use super::{Grid, Part, merge};
 use crate::flat::FlatBackend;
 use crate::threads::at_once;
-use crate::{Element, Error, Metric, NONE, Neighbors, Placement, Result};
+use crate::{Element, Error, Metric, NONE, Neighbors, Placement, Result, host_memory};
 
 /// Rows with consecutive ids that lie side by side in one shard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -222,7 +222,7 @@ impl<T: Element> FlatBackend<T> for FlatGrid<T> {
     }
 
     fn rows(&self, first: u64, count: usize) -> Result<Vec<T>> {
-        let mut rows = Vec::with_capacity(count * self.dim);
+        let mut rows = host_memory::with_room(host_memory::count::<T>(&[count, self.dim])?)?;
         for (shard, piece) in self.runs.pieces(first..first + count as u64) {
             let place = self.grid.parts(shard, 1)?[0].place;
             let found = self.grid.places[place].backend.rows(piece.start, (piece.end - piece.start) as usize);

@@ -44,7 +44,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 pub(crate) use self::merge::{merge, merge_apart};
 use crate::flat::{check_vectors, check_whole};
 use crate::threads::{at_once, worth_threads};
-use crate::{Device, Element, Error, Placement, Result};
+use crate::{Device, Element, Error, Input, Placement, Result};
 
 /// Queries that are worth a thread: waking one takes as long as a device takes for about so many.
 const QUERIES_PER_REPLICA: usize = 16;
@@ -202,10 +202,8 @@ pub(crate) fn check_queries<T: Element>(devices: usize, queries: &[T], dim: usiz
     let parts = searching.max(worth_threads(size_of_val(queries)));
     let checked = at_once((0..parts).collect(), |part| {
         let rows = share(count, part, parts);
-        check_vectors(&queries[rows.start * dim..rows.end * dim], dim).map_err(|error| match error {
-            Error::NotFinite { row, column, value } => Error::NotFinite { row: rows.start + row, column, value },
-            other => other,
-        })
+        check_vectors(&queries[rows.start * dim..rows.end * dim], dim, Input::Queries)
+            .map_err(|error| error.after_rows(rows.start))
     });
     checked.into_iter().sum()
 }

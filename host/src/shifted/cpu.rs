@@ -6,7 +6,7 @@ use warpann_kernels::morton::MAX_DIM;
 use warpann_kernels::shifted_sort::{distance, window_start};
 
 use super::{Ask, Grid, ShiftedBackend};
-use crate::Result;
+use crate::{Result, host_memory};
 
 /// Queries that one task takes at least.
 const TASK: usize = 64;
@@ -33,27 +33,30 @@ struct SortedCopy {
 }
 
 impl SortedCopy {
-    fn new(grid: &Grid, rows: &[f32], copy: u32) -> SortedCopy {
+    fn new(grid: &Grid, rows: &[f32], copy: u32) -> Result<SortedCopy> {
         let dim = grid.dim as usize;
         let numbered = rows.par_chunks_exact(dim).enumerate();
-        let mut order: Vec<(u128, u32)> = numbered.map(|(id, row)| (grid.code(row, copy), id as u32)).collect();
+        let mut order: Vec<(u128, u32)> =
+            host_memory::collected_in_parallel(numbered.map(|(id, row)| (grid.code(row, copy), id as u32)))?;
         order.par_sort_unstable();
-        let points = order.par_iter().flat_map_iter(|&(_, id)| rows[id as usize * dim..][..dim].iter().copied());
-        let points = points.collect();
-        let (codes, ids) = order.into_iter().unzip();
-        SortedCopy { codes, ids, points }
+        let mut points = host_memory::zeroed(rows.len())?;
+        let places = points.par_chunks_exact_mut(dim).zip(&order).with_min_len(TASK);
+        places.for_each(|(point, &(_, id))| point.copy_from_slice(&rows[id as usize * dim..][..dim]));
+        let codes = host_memory::collected_in_parallel(order.par_iter().map(|&(code, _)| code))?;
+        let ids = host_memory::collected_in_parallel(order.par_iter().map(|&(_, id)| id))?;
+        Ok(SortedCopy { codes, ids, points })
     }
 }
 
 impl Sorted {
     /// Where every point stands in every copy: copies × points.
-    fn ranks(&self) -> Vec<Vec<u32>> {
+    fn ranks(&self) -> Result<Vec<Vec<u32>>> {
         let of_copy = |copy: &SortedCopy| {
-            let mut ranks = vec![0; copy.ids.len()];
+            let mut ranks = host_memory::zeroed(copy.ids.len())?;
             for (position, &id) in copy.ids.iter().enumerate() {
                 ranks[id as usize] = position as u32;
             }
-            ranks
+            Ok(ranks)
         };
         self.copies.par_iter().map(of_copy).collect()
     }
@@ -95,7 +98,7 @@ impl Sorted {
 
 impl ShiftedBackend for ShiftedCpu {
     fn rebuild(&mut self, grid: &Grid, rows: &[f32]) -> Result<()> {
-        let copies = (0..grid.copies).map(|copy| SortedCopy::new(grid, rows, copy)).collect();
+        let copies = (0..grid.copies).map(|copy| SortedCopy::new(grid, rows, copy)).collect::<Result<_>>()?;
         self.sorted = Some(Sorted { grid: grid.clone(), copies });
         Ok(())
     }
@@ -106,7 +109,7 @@ impl ShiftedBackend for ShiftedCpu {
             return Ok(());
         };
         let dim = sorted.grid.dim as usize;
-        let ranks = if ask.own { sorted.ranks() } else { Vec::new() };
+        let ranks = if ask.own { sorted.ranks()? } else { Vec::new() };
         let rows = ask.queries.par_chunks_exact(dim).zip(entries.par_chunks_exact_mut(ask.k)).enumerate();
         rows.with_min_len(TASK).for_each_init(Vec::new, |best, (number, (query, entries))| {
             if ask.own {

@@ -39,8 +39,8 @@ pub use warpann_kernels::morton::MAX_DIM;
 use self::cpu::ShiftedCpu;
 pub(crate) use self::grid::Grid;
 pub use self::quality::{Epsilon, Quality, quality};
-use crate::flat::{MAX_ROWS, check_results, check_vectors};
-use crate::{Device, Error, Metric, NONE, Neighbors, Result};
+use crate::flat::{MAX_ROWS, check_results, check_rows, check_vectors};
+use crate::{Device, Error, Input, Metric, NONE, Neighbors, Result, host_memory};
 
 // An empty slot is the same word in an entry and in an id, so that entries can be turned into ids in place.
 const _: () = assert!(EMPTY == NONE);
@@ -148,7 +148,7 @@ impl ShiftedIndexBuilder {
             return Err(Error::ZeroDimension);
         }
         if dim > MAX_DIM {
-            return Err(Error::TooManyDimensions { dim, limit: MAX_DIM });
+            return Err(Error::TooManyDimensions { what: "shifted sort", dim, limit: MAX_DIM });
         }
         let shifts = self.shifts.unwrap_or((dim + 1) | 1);
         if shifts == 0 {
@@ -191,17 +191,14 @@ impl ShiftedIndex {
     /// [`Error::RaggedVectors`], [`Error::NotFinite`] with the first offending place (row within `rows`), [`Error::TooManyRows`],
     /// [`Error::OutOfDeviceMemory`], and what the device's driver reports.
     pub fn add(&mut self, rows: &[f32]) -> Result<()> {
-        let count = check_vectors(rows, self.dim)?;
-        let asked = (self.len() + count) as u64;
+        let count = check_vectors(rows, self.dim, Input::Base)?;
         // Shared with the launches, whose grids count threads.
-        let limit = MAX_ROWS / 2;
-        if asked > limit {
-            return Err(Error::TooManyRows { asked, limit });
-        }
+        check_rows((self.len() + count) as u64, MAX_ROWS / 2)?;
         if count == 0 {
             return Ok(());
         }
         let before = self.rows.len();
+        host_memory::reserve(&mut self.rows, rows.len())?;
         self.rows.extend_from_slice(rows);
         let grid = Grid::of(&self.rows, self.dim, self.shifts);
         let rebuilt = self.backend.rebuild(&grid, &self.rows);
@@ -240,7 +237,7 @@ impl ShiftedIndex {
         if k == 0 {
             return Err(Error::ZeroK);
         }
-        check_vectors(queries, self.dim)
+        check_vectors(queries, self.dim, Input::Queries)
     }
 
     /// The `k` nearest *other* vectors that are found for every vector of the index, in the order of their ids: the k-NN graph. As
@@ -280,7 +277,7 @@ impl ShiftedIndex {
         if at_most == k {
             self.backend.search(&ask, ids)?;
         } else {
-            let mut entries = vec![EMPTY; queries.len() / self.dim * at_most];
+            let mut entries = host_memory::filled(EMPTY, queries.len() / self.dim * at_most)?;
             self.backend.search(&ask, &mut entries)?;
             for (ids, entries) in ids.chunks_exact_mut(k).zip(entries.chunks_exact(at_most)) {
                 ids[..at_most].copy_from_slice(entries);

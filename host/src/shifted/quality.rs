@@ -1,8 +1,8 @@
 //! How good approximate neighbours are.
 
 use super::ShiftedIndex;
-use crate::flat::check_vectors;
-use crate::{Device, Error, FlatIndex, Metric, NONE, Neighbors, Result};
+use crate::flat::{check_results, check_vectors};
+use crate::{Device, Error, FlatIndex, Input, Metric, NONE, Neighbors, Result};
 
 /// What an approximate search found of the truth.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -33,8 +33,12 @@ pub struct Epsilon {
 /// O(queries · k).
 ///
 /// # Errors
-/// [`Error::UnlikeNeighbors`] if they are not of the same number of queries and the same k.
+/// [`Error::UnlikeNeighbors`] if they are not of the same number of queries and the same k; [`Error::ZeroK`];
+/// [`Error::WrongResultLength`] where one of them has not a distance for each id, or a row is not whole.
 pub fn quality(found: &Neighbors, exact: &Neighbors) -> Result<Quality> {
+    for neighbors in [found, exact] {
+        check_neighbors(neighbors)?;
+    }
     if found.k != exact.k || found.queries() != exact.queries() {
         let (found_k, exact_k) = (found.k, exact.k);
         return Err(Error::UnlikeNeighbors { found: found.queries(), found_k, exact: exact.queries(), exact_k });
@@ -73,13 +77,22 @@ pub fn quality(found: &Neighbors, exact: &Neighbors) -> Result<Quality> {
     Ok(Quality { queries, recall: if queries == 0 { 1.0 } else { recall / queries as f64 }, epsilon })
 }
 
+/// That neighbours, whose fields anybody may set, are whole rows of ids and distances.
+fn check_neighbors(neighbors: &Neighbors) -> Result<()> {
+    if neighbors.k == 0 {
+        return Err(Error::ZeroK);
+    }
+    check_results(neighbors.queries(), neighbors.k, &neighbors.ids, &neighbors.distances)
+}
+
 impl ShiftedIndex {
     /// Compares `found`, what this index answered to `queries` ([`ShiftedIndex::search`]) or, without them, about its own vectors
     /// ([`ShiftedIndex::self_join`]), with an exact search on `device` for `sample` of the queries, evenly spaced; all if there are fewer.
     /// O(sample · len · dim).
     ///
     /// # Errors
-    /// [`Error::UnlikeNeighbors`] if there are not as many queries as answers; otherwise as [`FlatIndex::search`].
+    /// [`Error::UnlikeNeighbors`] if there are not as many queries as answers; [`Error::WrongResultLength`] where `found` has not a distance
+    /// for each id, or a row is not whole; otherwise as [`FlatIndex::search`].
     pub fn quality(
         &self,
         found: &Neighbors,
@@ -87,9 +100,10 @@ impl ShiftedIndex {
         sample: usize,
         device: Device,
     ) -> Result<Quality> {
+        check_neighbors(found)?;
         let (dim, k) = (self.dim(), found.k);
         let rows = queries.unwrap_or(self.rows());
-        let count = check_vectors(rows, dim)?;
+        let count = check_vectors(rows, dim, Input::Queries)?;
         if found.queries() != count {
             return Err(Error::UnlikeNeighbors { found: found.queries(), found_k: k, exact: count, exact_k: k });
         }

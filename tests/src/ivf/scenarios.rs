@@ -1,7 +1,7 @@
 //! What is more than one search of one index: changes between searches, merging, threads, budgets, refining, errors.
 
 use half::f16;
-use warpann::ivf::{Bitset, Encoding, IvfIndex, IvfIndexBuilder, SearchOptions, refine};
+use warpann::ivf::{Bitset, Encoding, IvfIndex, IvfIndexBuilder, Refiner, SearchOptions};
 use warpann::{Device, Error, Metric, NONE, Neighbors};
 
 use super::cases::Ids;
@@ -266,7 +266,8 @@ fn refining(device: Device) -> Outcome {
         let (dim, k) = (index.dim(), 7);
         // More candidates than vectors in the probed lists for some: empty slots are skipped.
         let rough = index.search(&vectors.queries, 200, 2).map_err(text)?;
-        let exact = refine(metric, dim, &vectors.base, &vectors.queries, &rough, k, device).map_err(text)?;
+        let refiner = Refiner::new(metric, dim, &vectors.base).map_err(text)?;
+        let exact = refiner.refine(&vectors.queries, &rough, k).map_err(text)?;
         if exact.k != k || exact.queries() != rough.queries() {
             return Err(format!("{} rows of {}", exact.queries(), exact.k));
         }
@@ -288,13 +289,13 @@ fn refining(device: Device) -> Outcome {
     }
     let candidates = |ids: &[u64]| Neighbors { k: ids.len(), ids: ids.to_vec(), distances: vec![0.0; ids.len()] };
     let base = [0.0f32, 1.0];
-    let refined = |ids: &[u64], k| refine(Metric::L2, 1, &base, &[0.9], &candidates(ids), k, device);
+    let refiner = Refiner::new(Metric::L2, 1, &base).map_err(text)?;
+    let refined = |ids: &[u64], k| refiner.refine(&[0.9], &candidates(ids), k);
     let twice = refined(&[1, NONE, 1, 0], 3).map_err(text)?;
     if twice.ids != [1, 0, NONE] {
         return Err(format!("{twice:?}"));
     }
-    match (refined(&[0, 2], 1), refined(&[0], 0), refine(Metric::L2, 1, &base, &[0.9; 2], &candidates(&[0]), 1, device))
-    {
+    match (refined(&[0, 2], 1), refined(&[0], 0), refiner.refine(&[0.9; 2], &candidates(&[0]), 1)) {
         (
             Err(Error::UnknownId { id: 2, len: 2 }),
             Err(Error::ZeroK),

@@ -101,7 +101,9 @@ impl Recipe {
         spinning(format!("adding {count} vectors"), || match ids {
             None => index.add_batches(batches),
             Some(ids) if ids.len() != count => Err(Error::WrongIds { ids: ids.len(), rows: count }),
-            Some(ids) => batches.zip(ids.chunks(batch)).try_for_each(|(rows, ids)| index.add_with_ids(rows, ids)),
+            Some(ids) => batches.zip(ids.chunks(batch)).enumerate().try_for_each(|(number, (rows, ids))| {
+                index.add_with_ids(rows, ids).map_err(|error| error.after_rows(number * batch))
+            }),
         })?;
         Ok(Built { index, train_seconds, add_seconds: start.elapsed().as_secs_f64() })
     }

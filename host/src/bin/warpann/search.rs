@@ -412,7 +412,9 @@ fn search_all<T: Element>(
         let end = queries.min(done + batch);
         let start = Instant::now();
         let slots = done * k..end * k;
-        index.search_into(&probes[done * dim..end * dim], k, &mut ids[slots.clone()], &mut distances[slots])?;
+        index
+            .search_into(&probes[done * dim..end * dim], k, &mut ids[slots.clone()], &mut distances[slots])
+            .map_err(|error| error.after_rows(done))?;
         if start.elapsed().as_secs_f64() < 0.25 {
             batch = batch.saturating_mul(2);
         }

@@ -4,6 +4,8 @@
 //! between lists repeat the last vector of the list before (any vector of the index would do: their values are +∞, but their norms count),
 //! and a tile's worth of them follows the last list, since tiles are copied whole.
 
+use std::ops::Range;
+
 use warpann_kernels::list_scan::{self, TILE_ROWS};
 use warpann_kernels::{NO_ROW, code_bounds, pairs, prepare};
 
@@ -13,7 +15,7 @@ use super::super::tables::{self, Terms};
 use crate::ivf::View;
 use crate::ivf::codec::Codec;
 use crate::threads::work_off;
-use crate::{Element, ElementType, Error, Metric, Result};
+use crate::{Element, ElementType, Error, Metric, Result, host_memory};
 
 /// Bytes that are arranged on the host before they are uploaded.
 const STAGING: usize = 64 << 20;
@@ -174,7 +176,32 @@ impl Storage {
         (next - self.starts[list]) as usize
     }
 
-    /// Uploads `bytes` bytes a row: `write(list, rows of the list)` fills them, without a pool.
+    /// Cuts the rows of all lists, one list after the other, into batches of `most` rows, the last one smaller: lists and the places in
+    /// them.
+    fn batches(&self, most: usize) -> impl Iterator<Item = Vec<(usize, Range<usize>)>> {
+        let (mut list, mut place) = (0, 0);
+        std::iter::from_fn(move || {
+            let (mut batch, mut rows) = (Vec::new(), 0);
+            while list < self.lengths.len() && rows < most {
+                let count = (self.padded(list) - place).min(most - rows);
+                batch.push((list, place..place + count));
+                (rows, place) = (rows + count, place + count);
+                if place == self.padded(list) {
+                    (list, place) = (list + 1, 0);
+                }
+            }
+            (!batch.is_empty()).then_some(batch)
+        })
+    }
+
+    /// Those of these places of a list that hold a vector; padding is behind them.
+    fn filled(&self, list: usize, places: &Range<usize>) -> Range<usize> {
+        let length = self.lengths[list] as usize;
+        places.start.min(length)..places.end.min(length)
+    }
+
+    /// Uploads `bytes` bytes a row, some [`STAGING`] bytes at a time however long a list is: `write(list, places, rows)` fills the rows at
+    /// these places of a list, without a pool.
     ///
     /// # Safety
     /// `to` has room for all rows.
@@ -184,45 +211,39 @@ impl Storage {
         stream: &R::Stream,
         to: *mut u8,
         bytes: usize,
-        write: impl Fn(usize, &mut [u8]) + Sync,
+        write: impl Fn(usize, Range<usize>, &mut [u8]) + Sync,
     ) -> Result<()> {
-        let lists = self.lengths.len();
-        let mut staging = Vec::new();
-        let mut first = 0;
-        while first < lists {
-            let mut end = first + 1;
-            let mut rows = self.padded(first);
-            while end < lists && (rows + self.padded(end)) * bytes <= STAGING {
-                rows += self.padded(end);
-                end += 1;
-            }
-            staging.resize(rows * bytes, 0);
-            let mut parts = Vec::with_capacity(end - first);
+        let most = (STAGING / bytes).clamp(1, self.rows as usize);
+        let mut staging: Vec<u8> = host_memory::zeroed(host_memory::count::<u8>(&[most, bytes])?)?;
+        for (number, batch) in self.batches(most).enumerate() {
+            let mut parts = Vec::with_capacity(batch.len());
             let mut rest = &mut staging[..];
-            for list in first..end {
-                let (part, others) = rest.split_at_mut(self.padded(list) * bytes);
-                parts.push((list, part));
+            for (list, places) in batch {
+                let (part, others) = rest.split_at_mut(places.len() * bytes);
+                parts.push((list, places, part));
                 rest = others;
             }
-            work_off(parts.into_iter(), rows * bytes, |(list, part): (usize, &mut [u8])| write(list, part));
-            let at = to.wrapping_add(self.starts[first] as usize * bytes);
-            // SAFETY: the rows of these lists lie inside the storage.
-            unsafe { runtime.upload(stream, at, &staging)? };
-            first = end;
+            let filled = most * bytes - rest.len();
+            work_off(parts.into_iter(), filled, |(list, places, part): (usize, Range<usize>, &mut [u8])| {
+                write(list, places, part);
+            });
+            let at = to.wrapping_add(number * most * bytes);
+            // SAFETY: lists follow each other in the storage without gaps, so these rows start behind those of the batches before.
+            unsafe { runtime.upload(stream, at, &staging[..filled])? };
         }
         Ok(())
     }
 }
 
-/// Fills `to` with the rows of `from`, `width` bytes each in places of `stride` bytes, and repeats the last one to the end. Nothing
-/// to repeat: zeros.
-fn fill_rows(from: &[u8], width: usize, stride: usize, to: &mut [u8]) {
+/// Fills `to` with the rows of `from` from row `first` on, `width` bytes each in places of `stride` bytes, and repeats the last one to the
+/// end. Nothing to repeat: zeros.
+fn fill_rows(from: &[u8], first: usize, width: usize, stride: usize, to: &mut [u8]) {
     let Some(last) = from.len().checked_sub(width) else {
         to.fill(0);
         return;
     };
     for (at, place) in to.chunks_exact_mut(stride).enumerate() {
-        let start = (at * width).min(last);
+        let start = ((first + at) * width).min(last);
         place[..width].copy_from_slice(&from[start..start + width]);
         place[width..].fill(0);
     }
@@ -338,22 +359,23 @@ impl<R: Runtime> Resident<R> {
             }
             runtime.fill(stream, image.greatest.cast(), 0, 4 * 2)?;
             runtime.fill(stream, image.bounds.cast(), 0, 4 * 4)?;
-            storage.upload(runtime, stream, image.ranks.cast(), 4, |list, to| {
-                let (own, padding) = to.split_at_mut(4 * storage.lengths[list] as usize);
-                view.ranks_into(list, bytemuck::cast_slice_mut(own));
+            storage.upload(runtime, stream, image.ranks.cast(), 4, |list, places, to| {
+                let filled = storage.filled(list, &places);
+                let (own, padding) = to.split_at_mut(4 * filled.len());
+                view.ranks_into(list, filled, bytemuck::cast_slice_mut(own));
                 padding.fill(0xff);
             })?;
             match image.stored {
                 Stored::Rows { rows: to, .. } => {
                     let (width, place) = (dim * T::TYPE.size(), stride * T::TYPE.size());
-                    storage.upload(runtime, stream, to, place, |list, to| {
-                        fill_rows(any_row(view, list), width, place, to);
+                    storage.upload(runtime, stream, to, place, |list, places, to| {
+                        fill_rows(any_row(view, list), places.start, width, place, to);
                     })?;
                 }
                 Stored::Codes(codes) => {
                     let width = codes.code_bytes as usize;
-                    storage.upload(runtime, stream, codes.codes, width, |list, to| {
-                        fill_rows(view.codes(list), width, width, to);
+                    storage.upload(runtime, stream, codes.codes, width, |list, places, to| {
+                        fill_rows(view.codes(list), places.start, width, width, to);
                     })?;
                     if let Codec::Pq(pq) = view.codec {
                         runtime.upload(
@@ -362,9 +384,9 @@ impl<R: Runtime> Resident<R> {
                             bytemuck::cast_slice(pq.quantizer.codebooks()),
                         )?;
                     }
-                    storage.upload(runtime, stream, at(row_lists), 4, |list, to| {
+                    storage.upload(runtime, stream, at(row_lists), 4, |list, places, to| {
                         let to: &mut [u32] = bytemuck::cast_slice_mut(to);
-                        let (own, padding) = to.split_at_mut(storage.lengths[list] as usize);
+                        let (own, padding) = to.split_at_mut(storage.filled(list, &places).len());
                         own.fill(list as u32);
                         padding.fill(NO_ROW);
                     })?;
@@ -535,5 +557,62 @@ impl Image {
             bounds: self.bounds.cast::<u32>().wrapping_add(bounds),
             squares: std::ptr::null_mut(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn batches_cover_all_places_in_order_and_none_is_larger_than_asked() {
+        for lengths in [vec![5], vec![0, 1000, 0, 3, 64, 65], vec![0, 0, 1], vec![300; 4]] {
+            let storage = Storage::new(lengths.clone()).unwrap();
+            let all: Vec<(usize, usize)> =
+                (0..lengths.len()).flat_map(|list| (0..storage.padded(list)).map(move |place| (list, place))).collect();
+            assert_eq!(all.len(), storage.rows as usize);
+            for most in [1, 7, 64, 100, storage.rows as usize] {
+                let batches: Vec<_> = storage.batches(most).collect();
+                let rows = |batch: &Vec<(usize, Range<usize>)>| batch.iter().map(|(_, places)| places.len()).sum::<usize>();
+                assert!(batches[..batches.len() - 1].iter().all(|batch| rows(batch) == most), "{lengths:?}, {most}");
+                assert!(batches.last().is_some_and(|batch| (1..=most).contains(&rows(batch))), "{lengths:?}, {most}");
+                let parts = batches.iter().flatten();
+                let covered = parts.clone().flat_map(|(list, places)| places.clone().map(move |place| (*list, place)));
+                assert!(covered.eq(all.iter().copied()), "{lengths:?}, {most}");
+                let mut filled = vec![0; lengths.len()];
+                parts.for_each(|(list, places)| filled[*list] += storage.filled(*list, places).len() as u32);
+                assert_eq!(filled, lengths, "{most}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_storage_has_as_many_rows_as_32_bits_count() {
+        // Padding included, with room for the tile behind the last list.
+        let limit = u32::MAX - 2 * TILE_ROWS;
+        let most = limit - limit % pairs::PAD;
+        let storage = Storage::new(vec![1, most - pairs::PAD, 0]).unwrap();
+        assert_eq!(storage.starts, [0, pairs::PAD, most]);
+        assert!(storage.rows >= most && storage.padded(1) == (most - pairs::PAD) as usize);
+        for beyond in [vec![most + 1], vec![1, most - pairs::PAD + 1], vec![u32::MAX; 3]] {
+            let refused = Storage::new(beyond);
+            assert!(matches!(refused, Err(Error::TooManyRows { asked, limit: l }) if asked > l && l == u64::from(limit)));
+        }
+    }
+
+    #[test]
+    fn rows_are_filled_from_any_place_on_and_the_last_is_repeated() {
+        let from = [1, 2, 3, 4, 5, 6];
+        let filled = |first: usize, rows: usize| {
+            let mut to = vec![9; 3 * rows];
+            fill_rows(&from, first, 2, 3, &mut to);
+            to
+        };
+        assert_eq!(filled(0, 4), [1, 2, 0, 3, 4, 0, 5, 6, 0, 5, 6, 0]);
+        assert_eq!(filled(1, 3), filled(0, 4)[3..]);
+        assert_eq!(filled(3, 1), [5, 6, 0]);
+        let mut nothing = [9; 3];
+        fill_rows(&[], 0, 2, 3, &mut nothing);
+        assert_eq!(nothing, [0; 3]);
     }
 }

@@ -41,7 +41,7 @@ use crate::flat::check_vectors;
 use crate::ivf::{Bitset, IvfBackend, RangeNeighbors, Request, Scan, View};
 use crate::shards::share;
 use crate::threads::Exclusive;
-use crate::{Device, Element, ElementType, Error, Metric, Result};
+use crate::{Device, Element, ElementType, Error, Input, Metric, Result};
 
 /// Share of the budget that an image may take: numerator and denominator.
 const RESIDENT_SHARE: (u64, u64) = (3, 4);
@@ -206,7 +206,7 @@ impl<T: Element, R: Runtime> IvfDevice<T, R> {
             .collect();
         // Batches look at their queries on the way, but the first results come before the third batch goes.
         if batches.len() > lanes.len() {
-            check_vectors(call.queries, call.view.dim)?;
+            check_vectors(call.queries, call.view.dim, Input::Queries)?;
         }
         let mut unproved = Vec::new();
         let apart = lanes.len();

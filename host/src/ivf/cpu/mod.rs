@@ -74,7 +74,7 @@ use crate::cpu::candidates::Candidates;
 use crate::cpu::simd::Isa;
 use crate::cpu::{BLOCK, DEFAULT_BUDGET, FlatCpu};
 use crate::flat::{FlatBackend, check_vectors};
-use crate::{Device, Element, Metric, NONE, Result};
+use crate::{Device, Element, Input, Metric, NONE, Result};
 
 /// Queries scanned together, where there are enough.
 const GROUP: usize = 2048;
@@ -260,7 +260,7 @@ impl<T: Element> IvfBackend<T> for IvfCpu {
         ids: &mut [u64],
         distances: &mut [f32],
     ) -> Result<()> {
-        check_vectors(queries, view.dim)?;
+        check_vectors(queries, view.dim, Input::Queries)?;
         let (rows, metric, directory) = (view.len(), view.distance_metric(), view.directory());
         let kept = k.min(rows);
         let collect = || Candidates::new(kept, rows);
@@ -284,7 +284,7 @@ impl<T: Element> IvfBackend<T> for IvfCpu {
         radius: f32,
         request: &Request<'_>,
     ) -> Result<RangeNeighbors> {
-        check_vectors(queries, view.dim)?;
+        check_vectors(queries, view.dim, Input::Queries)?;
         let (metric, directory) = (view.distance_metric(), view.directory());
         let found = self.run(view, queries, request, size_of::<Ball>(), &|| Ball::new(metric, radius))?;
         let pair = |key| {
