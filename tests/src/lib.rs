@@ -8,6 +8,7 @@
 //! | [`ivf`] | inverted files: cases, reference, runner, scenarios |
 //! | [`hostile`] | rows made to defeat k-selection on GPUs |
 //! | [`kmeans`] | clustering: against the definition, by its properties, and with the same bits as the CPU |
+//! | [`property`] | random cases of every public operation, against the same references |
 //! | [`runner`] | runs one case on one device and compares it with the reference |
 //! | [`scenarios`] | what is more than one search: threads, memory budgets, real data |
 //! | [`shifted`] | shifted sort: exact where all is looked at, the CPU's bits where a part is |
@@ -25,6 +26,7 @@ pub mod ivf;
 pub mod kmeans;
 #[cfg(feature = "cuda")]
 pub mod on_device;
+pub mod property;
 pub mod reference;
 pub mod runner;
 pub mod scenarios;
