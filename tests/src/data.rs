@@ -30,6 +30,25 @@ impl Random {
         ((u128::from(self.bits()) * below as u128) >> 64) as usize
     }
 
+    /// In 0..=`most`; half of the time small numbers are as likely as large ones.
+    pub fn size(&mut self, most: usize) -> usize {
+        if self.below(2) == 0 {
+            return self.below(most + 1);
+        }
+        let bits = self.below(most.checked_ilog2().unwrap_or(0) as usize + 2);
+        self.below(1 << bits).min(most)
+    }
+
+    /// One of `from`, which is not empty.
+    pub fn pick<T: Copy>(&mut self, from: &[T]) -> T {
+        from[self.below(from.len())]
+    }
+
+    /// True once in `times`.
+    pub fn once_in(&mut self, times: usize) -> bool {
+        self.below(times) == 0
+    }
+
     /// In 0..1.
     pub fn unit(&mut self) -> f64 {
         (self.bits() >> 11) as f64 / (1u64 << 53) as f64

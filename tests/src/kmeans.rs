@@ -31,20 +31,20 @@ pub const ALL: &[Scenario] = &[
     ("kmeans::bad_arguments_are_refused", bad_arguments),
 ];
 
-fn text(error: Error) -> String {
+pub(crate) fn text(error: Error) -> String {
     error.to_string()
 }
 
-fn require(holds: bool, what: impl FnOnce() -> String) -> Outcome {
+pub(crate) fn require(holds: bool, what: impl FnOnce() -> String) -> Outcome {
     if holds { Ok(()) } else { Err(what()) }
 }
 
-fn bits(values: &[f32]) -> Vec<u32> {
+pub(crate) fn bits(values: &[f32]) -> Vec<u32> {
     values.iter().map(|value| value.to_bits()).collect()
 }
 
 /// All that a training answers, to the bit.
-fn same(what: &str, expected: &Clustering, found: &Clustering) -> Outcome {
+pub(crate) fn same(what: &str, expected: &Clustering, found: &Clustering) -> Outcome {
     let (a, b) = (bits(&expected.centroids), bits(&found.centroids));
     if let Some(at) = (0..a.len().max(b.len())).find(|&at| a.get(at) != b.get(at)) {
         let (dim, pick) = (expected.dim, |c: &Clustering| c.centroids.get(at).copied());
@@ -125,7 +125,7 @@ fn by_the_definition<T: Component>(device: Device) -> Outcome {
 }
 
 /// What the library does to starts of spherical k-means: one update from points that are the centroids themselves.
-fn normalised(start: &[f32], dim: usize) -> Vec<f32> {
+pub(crate) fn normalised(start: &[f32], dim: usize) -> Vec<f32> {
     let clusters = start.len() / dim;
     let wide: Vec<f64> = start.iter().map(|&x| f64::from(x)).collect();
     (0..clusters)
@@ -136,7 +136,7 @@ fn normalised(start: &[f32], dim: usize) -> Vec<f32> {
         .collect()
 }
 
-fn histogram(labels: &[u32], clusters: usize) -> Vec<u32> {
+pub(crate) fn histogram(labels: &[u32], clusters: usize) -> Vec<u32> {
     let mut sizes = vec![0; clusters];
     labels.iter().for_each(|&label| sizes[label as usize] += 1);
     sizes

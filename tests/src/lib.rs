@@ -9,6 +9,7 @@
 //! | [`ivf`] | inverted files: cases, reference, runner, scenarios |
 //! | [`hostile`] | rows made to defeat k-selection on GPUs |
 //! | [`kmeans`] | clustering: against the definition, by its properties, and with the same bits as the CPU |
+//! | [`property`] | random cases of every public operation, against the same references |
 //! | [`runner`] | runs one case on one device and compares it with the reference |
 //! | [`sanitize`] | streams and threads side by side, small enough for compute-sanitizer |
 //! | [`scenarios`] | what is more than one search: threads, memory budgets, real data |
@@ -28,6 +29,7 @@ pub mod ivf;
 pub mod kmeans;
 #[cfg(feature = "cuda")]
 pub mod on_device;
+pub mod property;
 pub mod reference;
 pub mod runner;
 pub mod sanitize;

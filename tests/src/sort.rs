@@ -111,7 +111,10 @@ pub fn field<K: TestKey>(key: K, bits: &Range<u32>) -> u128 {
 }
 
 /// Sorts `keys` on `device` and compares with a stable sort; payloads are what tells equal keys apart.
-fn check<K: TestKey>(device: Device, what: &str, keys: &[K], bits: Range<u32>) -> Outcome {
+///
+/// # Errors
+/// The first difference, in words.
+pub fn check<K: TestKey>(device: Device, what: &str, keys: &[K], bits: Range<u32>) -> Outcome {
     let mut random = Random::new(keys.len() as u64);
     let payloads: Vec<u32> = keys.iter().map(|_| random.bits() as u32).collect();
     let mut expected: Vec<(K, u32)> = keys.iter().copied().zip(payloads.iter().copied()).collect();

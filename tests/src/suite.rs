@@ -37,20 +37,29 @@ pub fn run_with_portable_kernels_too(device: Device) -> ExitCode {
     }
 }
 
+/// Why the machine has no such device; none if it has one.
+pub fn missing(device: Device) -> Option<Error> {
+    match FlatIndex::<f32>::builder(1).device(device).build() {
+        Ok(_) => None,
+        // Only what says that there is no device counts; any other failure is for the tests to show.
+        Err(error @ (Error::NoDevice { .. } | Error::NoSuchDevice { .. } | Error::DeviceTooOld { .. })) => Some(error),
+        Err(_) => None,
+    }
+}
+
+/// Whether a missing GPU is a failure.
+pub fn required() -> bool {
+    std::env::var_os("WARPANN_REQUIRE_GPU").is_some_and(|value| value == "1")
+}
+
 /// Lists and runs every test on `device`, with the command line of `cargo test`.
 ///
 /// Where the machine has no such device the tests show as ignored; with `WARPANN_REQUIRE_GPU=1` they run, and fail.
 pub fn run(device: Device) -> ExitCode {
     let portable = std::env::var_os(PORTABLE).is_some_and(|value| value == "1") && matches!(device, Device::Gpu(_));
     let prefix = if portable { "portable_kernels::" } else { "" };
-    let missing = match FlatIndex::<f32>::builder(1).device(device).build() {
-        Ok(_) => None,
-        // Only what says that there is no device counts; any other failure is for the tests to show.
-        Err(error @ (Error::NoDevice { .. } | Error::NoSuchDevice { .. } | Error::DeviceTooOld { .. })) => Some(error),
-        Err(_) => None,
-    };
-    let required = std::env::var_os("WARPANN_REQUIRE_GPU").is_some_and(|value| value == "1");
-    let ignored = missing.is_some() && !required;
+    let missing = missing(device);
+    let ignored = missing.is_some() && !required();
     let kind = if ignored { "needs a CUDA device" } else { "" };
     let runs = |size: Size| size == Size::Small || device != Device::Emulator;
     let trial = |name: String, test: Box<dyn FnOnce() -> Outcome + Send>| {

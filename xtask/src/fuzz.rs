@@ -4,7 +4,34 @@ use std::process::{Command, Stdio};
 
 use crate::shell::{self, Result};
 
-pub fn run(seconds: u64) -> Result<()> {
+/// The targets of `fuzz/`.
+const TARGETS: [&str; 2] = ["readers", "indexes"];
+
+/// When a run ends that has found nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Limit {
+    /// After so many seconds, all targets together.
+    Seconds(u64),
+    /// After so many executions of each target.
+    Runs(u64),
+}
+
+impl Limit {
+    /// What `--seconds` and `--runs` mean, of which the latter goes first.
+    pub fn of(seconds: u64, runs: Option<u64>) -> Limit {
+        runs.map_or(Limit::Seconds(seconds), Limit::Runs)
+    }
+
+    /// libFuzzer's option for one target. 0 would mean no limit of time, and no execution beyond the corpus.
+    fn option(self) -> String {
+        match self {
+            Limit::Seconds(seconds) => format!("-max_total_time={}", (seconds / TARGETS.len() as u64).max(1)),
+            Limit::Runs(runs) => format!("-runs={runs}"),
+        }
+    }
+}
+
+pub fn run(limit: Limit) -> Result<()> {
     let nightly = || {
         let mut command = Command::new("cargo");
         // Left in place, this would choose the toolchain that runs us.
@@ -23,12 +50,24 @@ pub fn run(seconds: u64) -> Result<()> {
         eprintln!("installing cargo-fuzz with cargo");
         shell::run(nightly().args(["install", "--locked", "cargo-fuzz"]))?;
     }
-    let limit = format!("-max_total_time={}", (seconds / 2).max(1));
-    for target in ["readers", "indexes"] {
+    let limit = limit.option();
+    for target in TARGETS {
         // The first folder is where new inputs go; git ignores it, so a fresh checkout lacks it.
         let (corpus, seeds) = (format!("corpus/{target}"), format!("seeds/{target}"));
         std::fs::create_dir_all(shell::root().join("fuzz").join(&corpus))?;
         shell::run(nightly().args(["fuzz", "run", target, &corpus, &seeds, "--", &limit, "-malloc_limit_mb=64"]))?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_are_of_time_for_all_targets_or_of_runs_for_each() {
+        assert_eq!(Limit::of(300, None).option(), "-max_total_time=150");
+        assert_eq!(Limit::of(1, None).option(), "-max_total_time=1");
+        assert_eq!(Limit::of(300, Some(10_000_000)).option(), "-runs=10000000");
+    }
 }

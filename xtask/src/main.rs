@@ -91,9 +91,12 @@ enum Command {
     ///
     /// Needs a nightly toolchain (for libFuzzer only) and cargo-fuzz; installs the latter with cargo if it is missing.
     Fuzz {
-        /// How long to run
+        /// How long to run, all targets together
         #[arg(long, default_value_t = 300)]
         seconds: u64,
+        /// Executions of each target, however long they take, instead of a time
+        #[arg(long, conflicts_with = "seconds", value_parser = clap::value_parser!(u64).range(1..))]
+        runs: Option<u64>,
     },
 }
 
@@ -115,7 +118,7 @@ fn run(command: Command) -> Result<()> {
         Command::Bench { arguments } => {
             shell::run(cargo().args(["run", "--release", "-p", "warpann", "--", "bench"]).args(arguments))
         }
-        Command::Fuzz { seconds } => fuzz::run(seconds),
+        Command::Fuzz { seconds, runs } => fuzz::run(fuzz::Limit::of(seconds, runs)),
     }
 }
 
@@ -149,6 +152,17 @@ mod tests {
         let cli = Cli::try_parse_from(["xtask", "test", "--release", "name", "--", "--nocapture"]).unwrap();
         let Command::Test { arguments } = cli.command else { panic!("test was parsed as another command") };
         assert_eq!(arguments, ["--release", "name", "--", "--nocapture"]);
+    }
+
+    #[test]
+    fn fuzzing_is_limited_by_time_or_by_executions() {
+        let parsed = |arguments: &[&str]| match Cli::try_parse_from([&["xtask", "fuzz"], arguments].concat())?.command {
+            Command::Fuzz { seconds, runs } => Ok((seconds, runs)),
+            _ => panic!("fuzz was parsed as another command"),
+        };
+        assert_eq!(parsed(&[]).map_err(|error: clap::Error| error.kind()), Ok((300, None)));
+        assert_eq!(parsed(&["--runs", "7"]).ok(), Some((300, Some(7))));
+        assert!(parsed(&["--runs", "0"]).is_err() && parsed(&["--runs", "7", "--seconds", "9"]).is_err());
     }
 
     #[test]

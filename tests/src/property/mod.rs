@@ -1,0 +1,201 @@
+//! Random cases of every public operation, against references that share no code with warpann.
+//!
+//! A case follows from one number, its seed, and from the device. It draws a shape, options and data (see [`vectors`]), calls the
+//! library as a user would, and compares what comes back with the definition: to the bit where the documentation promises bits, else
+//! with what is promised.
+//!
+//! `cargo test -p warpann-tests --test property` runs a fixed share of each kind on the CPU and the emulator: the first seeds, and those
+//! that have found defects. More of them, or one again:
+//!
+//! ```text
+//! WARPANN_PROPERTY_CASES=10000 WARPANN_PROPERTY_SEED=77 cargo test -p warpann-tests --test property flat::cpu
+//! ```
+//!
+//! | variable | meaning |
+//! |---|---|
+//! | `WARPANN_PROPERTY_CASES` | cases of each kind; unless set the share of the kind, or one if a seed is given |
+//! | `WARPANN_PROPERTY_SEED` | seed of the first case; the next cases have the next numbers |
+//! | `WARPANN_PROPERTY_WORK` | products of components in the largest case ([`most_work`]); a seed means another case with another value |
+
+/// Calls a function of an element type, and of the arguments.
+macro_rules! by_element {
+    ($element:expr, $run:ident($($argument:expr),*)) => {
+        match $element {
+            warpann::ElementType::F32 => $run::<f32>($($argument),*),
+            warpann::ElementType::F16 => $run::<half::f16>($($argument),*),
+            warpann::ElementType::Bf16 => $run::<half::bf16>($($argument),*),
+            warpann::ElementType::U8 => $run::<u8>($($argument),*),
+            warpann::ElementType::I8 => $run::<i8>($($argument),*),
+        }
+    };
+}
+
+pub mod flat;
+pub mod graph;
+pub mod ivf;
+pub mod kmeans;
+pub mod pq;
+pub mod select;
+pub mod shifted;
+pub mod sort;
+pub mod vectors;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use warpann::Device;
+
+use crate::data::Random;
+use crate::runner::Outcome;
+
+/// A kind of case.
+#[derive(Debug, Clone, Copy)]
+pub struct Kind {
+    /// The name of the module.
+    pub name: &'static str,
+    /// Runs the case of a seed on a device. The error tells the case and the first difference in words.
+    pub case: fn(u64, Device) -> Outcome,
+    /// Cases that every test run has: on the CPU, and on every other device.
+    pub share: (u64, u64),
+    /// Seeds beyond the share whose cases have found defects.
+    pub kept: &'static [u64],
+}
+
+/// Every kind.
+pub const KINDS: &[Kind] = &[
+    Kind { name: "flat", case: flat::case, share: (150, 20), kept: &[] },
+    Kind { name: "ivf", case: ivf::case, share: (100, 10), kept: &[] },
+    Kind { name: "select", case: select::case, share: (200, 20), kept: &[] },
+    Kind { name: "sort", case: sort::case, share: (200, 10), kept: &[] },
+    Kind { name: "kmeans", case: kmeans::case, share: (100, 10), kept: &[] },
+    Kind { name: "pq", case: pq::case, share: (100, 10), kept: &[] },
+    Kind { name: "graph", case: graph::case, share: (150, 10), kept: &[] },
+    Kind { name: "shifted", case: shifted::case, share: (100, 10), kept: &[] },
+];
+
+/// Which cases of a kind are run.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Asked {
+    /// How many.
+    pub cases: Option<u64>,
+    /// The seed of the first.
+    pub seed: Option<u64>,
+}
+
+impl Asked {
+    /// What the environment says.
+    ///
+    /// # Errors
+    /// A variable that is no number.
+    pub fn from_environment() -> Result<Asked, String> {
+        Ok(Asked { cases: number("WARPANN_PROPERTY_CASES")?, seed: number("WARPANN_PROPERTY_SEED")? })
+    }
+
+    /// The seeds of a kind's cases on `device`.
+    fn seeds(&self, kind: &Kind, device: Device) -> Vec<u64> {
+        let share = if device == Device::Cpu { kind.share.0 } else { kind.share.1 };
+        let cases = self.cases.unwrap_or(if self.seed.is_some() { 1 } else { share });
+        let first = self.seed.unwrap_or(0);
+        let kept = if self.seed.is_some() { &[] } else { kind.kept };
+        let drawn = (0..cases).map(|case| first.wrapping_add(case));
+        kept.iter().copied().filter(|&seed| seed >= cases).chain(drawn).collect()
+    }
+}
+
+fn number(name: &str) -> Result<Option<u64>, String> {
+    match std::env::var(name) {
+        Ok(text) => text.parse().map(Some).map_err(|error| format!("{name}={text}: {error}")),
+        Err(_) => Ok(None),
+    }
+}
+
+/// Products of components that the largest case on `device` makes: as much as a naive float64 reference does in well under a second, and
+/// the emulator in about one.
+pub fn most_work(device: Device) -> usize {
+    match (number("WARPANN_PROPERTY_WORK"), device) {
+        (Ok(Some(work)), _) => work as usize,
+        (_, Device::Emulator) => 1 << 16,
+        (_, Device::Cpu) => 1 << 20,
+        // A real device filters from some 50 million products on only.
+        (_, Device::Gpu(_) | Device::Auto) => 1 << 26,
+    }
+}
+
+/// The most work of one case: mostly little, so that many cases are run.
+fn work(random: &mut Random, device: Device) -> usize {
+    let most = most_work(device);
+    if random.once_in(16) { most } else { most.min(1 << 16) }
+}
+
+/// Runs the cases of `kind` that `asked` names on `device`, all of them whatever they find. Prints each failure when it is found.
+///
+/// # Errors
+/// How many cases failed, their seeds, and the first of them in words.
+pub fn run(kind: &Kind, device: Device, asked: Asked) -> Outcome {
+    let seeds = asked.seeds(kind, device);
+    let mut failures: Vec<(u64, String)> = Vec::new();
+    for &seed in &seeds {
+        let outcome = catch_unwind(AssertUnwindSafe(|| (kind.case)(seed, device)));
+        if let Err(what) = outcome.unwrap_or_else(|panic| Err(format!("panic: {}", message(panic.as_ref())))) {
+            eprintln!("{}, seed {seed}, {device}: {what}", kind.name);
+            failures.push((seed, what));
+        }
+    }
+    let Some((first, what)) = failures.first() else { return Ok(()) };
+    let numbers: Vec<u64> = failures.iter().map(|&(seed, _)| seed).collect();
+    Err(format!(
+        "{} of {} cases failed, seeds {numbers:?}\nseed {first}: {what}\nagain: WARPANN_PROPERTY_SEED={first} cargo test -p \
+         warpann-tests --test property {}::{}",
+        failures.len(),
+        seeds.len(),
+        kind.name,
+        device_name(device)
+    ))
+}
+
+/// A device in the name of a test.
+pub fn device_name(device: Device) -> &'static str {
+    match device {
+        Device::Cpu => "cpu",
+        Device::Emulator => "emulator",
+        Device::Gpu(_) | Device::Auto => "gpu",
+    }
+}
+
+/// What a panic says.
+fn message(panic: &(dyn std::any::Any + Send)) -> &str {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("without a message")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn odd(seed: u64, _: Device) -> Outcome {
+        match seed % 4 {
+            1 => Err("odd".to_owned()),
+            3 => panic!("very odd"),
+            _ => Ok(()),
+        }
+    }
+
+    const ODD: Kind = Kind { name: "odd", case: odd, share: (3, 1), kept: &[2, 40, 43] };
+
+    #[test]
+    fn the_share_and_what_was_kept_are_run_unless_a_seed_is_given() {
+        let seeds = |cases, seed, device| Asked { cases, seed }.seeds(&ODD, device);
+        assert_eq!(seeds(None, None, Device::Cpu), [40, 43, 0, 1, 2]);
+        assert_eq!(seeds(None, None, Device::Emulator), [2, 40, 43, 0]);
+        assert_eq!(seeds(Some(2), None, Device::Gpu(0)), [2, 40, 43, 0, 1]);
+        assert_eq!(seeds(None, Some(9), Device::Cpu), [9]);
+        assert_eq!(seeds(Some(2), Some(u64::MAX), Device::Cpu), [u64::MAX, 0]);
+    }
+
+    #[test]
+    fn failures_and_panics_are_told_with_their_seeds() {
+        let failed = run(&ODD, Device::Cpu, Asked { cases: Some(4), seed: None }).unwrap_err();
+        assert!(failed.starts_with("3 of 6 cases failed, seeds [43, 1, 3]\nseed 43: panic: very odd\n"), "{failed}");
+        assert!(failed.ends_with("WARPANN_PROPERTY_SEED=43 cargo test -p warpann-tests --test property odd::cpu"));
+        assert_eq!(run(&ODD, Device::Cpu, Asked { cases: None, seed: Some(2) }), Ok(()));
+    }
+}
