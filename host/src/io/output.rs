@@ -289,7 +289,9 @@ pub(crate) fn open_locked(path: &Path) -> io::Result<File> {
 fn lock(file: &File) -> io::Result<bool> {
     match file.try_lock() {
         Ok(()) => Ok(true),
-        Err(TryLockError::WouldBlock) => Err(io::Error::new(io::ErrorKind::WouldBlock, "another run is at work on this file")),
+        Err(TryLockError::WouldBlock) => {
+            Err(io::Error::new(io::ErrorKind::WouldBlock, "another run is at work on this file"))
+        }
         Err(TryLockError::Error(error)) if error.kind() == io::ErrorKind::Unsupported => Ok(false),
         Err(TryLockError::Error(error)) => Err(error),
     }
@@ -312,7 +314,14 @@ pub(crate) fn sync_folder(folder: &Path) -> io::Result<()> {
     }
     match File::open(folder).and_then(|folder| folder.sync_all()) {
         // A folder that may be written but not read, or a file system that has no such call.
-        Err(error) if matches!(error.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::InvalidInput | io::ErrorKind::Unsupported) => Ok(()),
+        Err(error)
+            if matches!(
+                error.kind(),
+                io::ErrorKind::PermissionDenied | io::ErrorKind::InvalidInput | io::ErrorKind::Unsupported
+            ) =>
+        {
+            Ok(())
+        }
         synced => synced,
     }
 }
