@@ -148,7 +148,8 @@ fn an_output_that_cannot_be_written_is_refused_before_the_work() {
     let files = Files::new();
     std::fs::create_dir(files.path("dir.npy")).unwrap();
     let long = format!("{}.npy", "n".repeat(300));
-    let mut outs = vec!["@no/x.npy".to_owned(), "@dir.npy".to_owned(), format!("@{long}"), "@base.npy/x.npy".to_owned()];
+    let mut outs =
+        vec!["@no/x.npy".to_owned(), "@dir.npy".to_owned(), format!("@{long}"), "@base.npy/x.npy".to_owned()];
     // Nobody, not even root, makes a file there.
     if cfg!(target_os = "linux") {
         outs.push("/proc/x.npy".to_owned());
@@ -292,9 +293,11 @@ fn files_are_read_or_mapped_as_asked() {
         let mut report = json(&args.iter().map(String::as_str).collect::<Vec<_>>());
         report["neighbours"].take()
     };
-    for line in ["search --device cpu --k 3 --show 4 --query @query.npy --base @base.fbin", "search --device cpu --k 3 \
-         --show 4 --query @query.npy --index @x.ivf"]
-    {
+    for line in [
+        "search --device cpu --k 3 --show 4 --query @query.npy --base @base.fbin",
+        "search --device cpu --k 3 \
+         --show 4 --query @query.npy --index @x.ivf",
+    ] {
         let expected = show(line);
         assert_eq!(expected.as_array().map(Vec::len), Some(4));
         for open in ["auto", "read", "map"] {
@@ -303,6 +306,8 @@ fn files_are_read_or_mapped_as_asked() {
     }
     for open in ["read", "map"] {
         files.run(&format!("{KMEANS} --map {open} --out @c.npy"));
-        files.run(&format!("{BUILD} --map {open} --rows 30 --out @y.ivf --ids @thirty.npy").replace("--ids @names.npy", ""));
+        files.run(
+            &format!("{BUILD} --map {open} --rows 30 --out @y.ivf --ids @thirty.npy").replace("--ids @names.npy", ""),
+        );
     }
 }

@@ -258,7 +258,7 @@ fn what_is_wrong_is_refused_by_name() {
         (build(&["--train", &flat]), "wrong dimension: the index has 8, the vectors have 2"),
         (build(&["--ids", &text("few.ivecs")]), "2 ids for 600 vectors"),
         (build(&["--ids", &text("twice.ivecs")]), "id 9 is not unique"),
-        (failure(1, &["build", "--base", &base, "--out", &nowhere]), "no file can be written there"),
+        (failure(1, &["build", "--base", &base, "--out", &nowhere]), "no/y.ivf: No such file"),
         (failure(1, &["build", "--base", &index, "--out", &out]), "unknown extension"),
         (search(&text("none.ivf"), &query), "No such file"),
         (search(&base, &query), "not an index file"),

@@ -60,15 +60,13 @@ use crate::ivf::RangeNeighbors;
 #[doc(hidden)]
 pub use fuzz::read_any_bytes;
 pub use ids::{GroundTruth, IdMatrix};
-pub use open::{Open, UnknownOpen};
 pub(crate) use open::{FileBytes, open, open_regular};
-pub use output::{check_files, write_file};
+pub use open::{Open, UnknownOpen};
 pub(crate) use output::{Destination, folder_of, is_at, open_locked, replace, sync_folder};
+pub use output::{check_files, write_file};
 pub use vectors::{Elements, VectorData, Vectors};
 pub(crate) use write::layout;
-pub use write::{
-    check_distances_path, check_greatest_id, check_ids_path, write_distances, write_ids, write_vectors,
-};
+pub use write::{check_distances_path, check_greatest_id, check_ids_path, write_distances, write_ids, write_vectors};
 
 // Payloads are used in place, so memory must have the files' byte order. Every host of a CUDA device has it.
 const _: () = assert!(cfg!(target_endian = "little"), "the file readers need a little-endian host");

@@ -289,19 +289,24 @@ pub(crate) fn open_locked(path: &Path) -> io::Result<File> {
 fn lock(file: &File) -> io::Result<bool> {
     match file.try_lock() {
         Ok(()) => Ok(true),
-        Err(TryLockError::WouldBlock) => Err(io::Error::new(io::ErrorKind::WouldBlock, "another run is at work on this file")),
+        Err(TryLockError::WouldBlock) => {
+            Err(io::Error::new(io::ErrorKind::WouldBlock, "another run is at work on this file"))
+        }
         Err(TryLockError::Error(error)) if error.kind() == io::ErrorKind::Unsupported => Ok(false),
         Err(TryLockError::Error(error)) => Err(error),
     }
 }
 
 /// Whether `path` leads to this very file.
+#[cfg(unix)]
 pub(crate) fn is_at(file: &File, path: &Path) -> bool {
-    #[cfg(unix)]
-    return file.metadata().is_ok_and(|file| FileId::of(path).is_ok_and(|there| there == FileId::from(&file)));
-    // Without numbers of files: what is open cannot be replaced there.
-    #[cfg(not(unix))]
-    return file.metadata().is_ok() && path.exists();
+    file.metadata().is_ok_and(|file| FileId::of(path).is_ok_and(|there| there == FileId::from(&file)))
+}
+
+/// Whether `path` leads to a file: where files have no numbers, an open one cannot be replaced.
+#[cfg(not(unix))]
+pub(crate) fn is_at(_: &File, path: &Path) -> bool {
+    path.is_file()
 }
 
 /// Makes the names in a folder last, as `sync_all` does the bytes of a file.
@@ -312,7 +317,14 @@ pub(crate) fn sync_folder(folder: &Path) -> io::Result<()> {
     }
     match File::open(folder).and_then(|folder| folder.sync_all()) {
         // A folder that may be written but not read, or a file system that has no such call.
-        Err(error) if matches!(error.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::InvalidInput | io::ErrorKind::Unsupported) => Ok(()),
+        Err(error)
+            if matches!(
+                error.kind(),
+                io::ErrorKind::PermissionDenied | io::ErrorKind::InvalidInput | io::ErrorKind::Unsupported
+            ) =>
+        {
+            Ok(())
+        }
         synced => synced,
     }
 }

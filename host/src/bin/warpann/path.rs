@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use serde::Serialize;
-use warpann::graph::Graph;
 use warpann::Metric;
+use warpann::graph::Graph;
 
 use crate::report::{Failure, Out, Outcome};
 use crate::search::parse_metric;

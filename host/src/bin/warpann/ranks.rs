@@ -58,8 +58,9 @@ fn of_all(device: String, ranks: &Mpi) -> String {
 
 /// `search --mpi`; the report is rank 0's.
 pub fn search(args: &search::Args, ranks: &Mpi) -> Outcome<Option<Report>> {
+    // Rank 0 writes the files, whose folders others may not have.
     let shard = args.index.as_ref().map(|index| part(index, ranks));
-    agree(ranks, args.check(shard.as_deref()))?;
+    agree(ranks, if ranks.rank() == 0 { args.check(shard.as_deref()) } else { Ok(()) })?;
     match (&args.index, &args.base) {
         (Some(index), _) => search_index(args, index, ranks),
         (None, Some(base)) => search_base(args, base, ranks),

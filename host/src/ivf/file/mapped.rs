@@ -9,9 +9,9 @@ use rayon::prelude::*;
 
 use super::checksum::{self, CHUNK, xxh64};
 use super::format::{self, Coding, Section, Shape};
+use crate::ElementType;
 use crate::error::{Error, FileDefect, Result};
 use crate::io::{self, FileBytes, Open};
-use crate::ElementType;
 
 /// An index file whose every byte was checked. Clones share the bytes.
 #[derive(Debug, Clone)]

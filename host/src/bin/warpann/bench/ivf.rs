@@ -73,7 +73,8 @@ impl Args {
     /// Refuses outputs that are inputs or cannot be written.
     fn check(&self) -> Outcome {
         // With --target-recall the index is written as well.
-        let (index, updated) = if self.target_recall.is_some() { (None, &self.index) } else { (self.index.as_ref(), &None) };
+        let (index, updated) =
+            if self.target_recall.is_some() { (None, &self.index) } else { (self.index.as_ref(), &None) };
         let inputs = [index, self.base.as_ref(), Some(&self.query), self.truth.as_ref(), self.recipe.train.as_ref()];
         let curves = self.out.iter().flat_map(|name| EXTENSIONS.map(|extension| named(name, extension)));
         Ok(io::check_files(inputs.into_iter().flatten(), updated.iter().cloned().chain(curves))?)
@@ -176,8 +177,12 @@ fn measure<T: Element>(args: &Args, base: Option<&Vectors>, queries: &Vectors, o
             (IvfIndex::<T>::load_with(path, device, budget, args.access.how)?, None, None)
         }
         (None, Some(rows)) => {
-            let train =
-                args.recipe.train.as_ref().map(|path| Ok::<_, Failure>((args.access.vectors(path)?, path))).transpose()?;
+            let train = args
+                .recipe
+                .train
+                .as_ref()
+                .map(|path| Ok::<_, Failure>((args.access.vectors(path)?, path)))
+                .transpose()?;
             let train = match &train {
                 Some((train, _)) if train.dim() != dim => {
                     return Err(Error::WrongDimension { expected: dim, actual: train.dim() }.into());
