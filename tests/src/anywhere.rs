@@ -17,7 +17,7 @@ use rayon::prelude::*;
 use tempfile::TempDir;
 use warpann::generate::Generator;
 use warpann::graph::{Graph, KnnGraph};
-use warpann::ivf::{Encoding, RangeNeighbors, SearchOptions, refine};
+use warpann::ivf::{Encoding, RangeNeighbors, Refiner, SearchOptions};
 use warpann::kmeans::{Clustering, KMeans};
 use warpann::pq::{PqTraining, ProductQuantizer, Rotation};
 use warpann::select::{Best, Rows, select_k};
@@ -293,7 +293,7 @@ fn ivf_life_of(device: Device, encoding: Encoding) -> Result<Make, Error> {
             answer.extend(neighbours(&found));
             let (probes, reached) = index.probes_for_recall(&queries, 5, &found.ids, 0.9)?;
             answer.extend([probes as u64, reached.to_bits()]);
-            answer.extend(neighbours(&refine(Metric::L2, DIM, &base, &queries, &found, 3, device)?));
+            answer.extend(neighbours(&Refiner::new(Metric::L2, DIM, &base)?.refine(&queries, &found, 3)?));
             answer.extend(bits(&index.reconstruct(5)?));
             Ok(answer)
         }))

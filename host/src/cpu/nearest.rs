@@ -658,7 +658,7 @@ mod tests {
     fn judged(metric: Metric, queries: &[f32], rows: &[f32], dim: usize) -> u64 {
         let nearest = Nearest::new(metric, rows, dim, WORTH_LOOKING);
         let mut labels = vec![u32::MAX; queries.len() / dim];
-        nearest.assign(queries, &canonical_squares(queries, dim), &mut labels);
+        nearest.assign(queries, &canonical_squares(queries, dim).unwrap(), &mut labels);
         assert_eq!(labels, plain(metric, queries, rows, dim));
         nearest.judged.into_inner()
     }
