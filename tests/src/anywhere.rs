@@ -61,8 +61,8 @@ pub const CALLS: &[(&str, Prepare)] = &[
     ("generator", generator),
 ];
 
-/// Calls that a parallel iterator makes, at least: on the CPU, and on other devices.
-const AT_ONCE: (usize, usize) = (40, 6);
+/// Calls that a parallel iterator makes on the CPU, at least.
+const AT_ONCE: usize = 40;
 
 /// Makes the call in every situation. The global pool and the test's own have `threads` threads.
 ///
@@ -80,7 +80,7 @@ pub fn check(device: Device, prepare: Prepare, threads: usize) -> Outcome {
     }
     let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().map_err(|error| error.to_string())?;
     let other = RwLock::new(FlatIndex::<f32>::new(1, Metric::L2, Device::Cpu).map_err(text)?);
-    let tasks = size(device, AT_ONCE.0, AT_ONCE.1).max(threads + 1);
+    let tasks = size(device, AT_ONCE, 0).max(threads + 1);
     let many = |call: &Call| -> Result<Vec<Answer>, Error> {
         (0..tasks).into_par_iter().with_max_len(1).map(|_| call()).collect()
     };
@@ -97,7 +97,7 @@ pub fn check(device: Device, prepare: Prepare, threads: usize) -> Outcome {
         }),
         ("threads, and the global pool", &|call| {
             std::thread::scope(|scope| {
-                let threads: Vec<_> = (0..3)
+                let threads: Vec<_> = (0..2)
                     .map(|_| {
                         scope.spawn(|| {
                             let _held = other.read();
@@ -222,20 +222,20 @@ fn flat_life(device: Device) -> Result<Make, Error> {
     }))
 }
 
-const CODES: Encoding = Encoding::Pq { sub_quantizers: 4, bits: 4, rotate: false };
-const ROTATED: Encoding = Encoding::Pq { sub_quantizers: 4, bits: 4, rotate: true };
+const CODES: Encoding = Encoding::Pq { sub_quantizers: 2, bits: 4, rotate: false };
+const ROTATED: Encoding = Encoding::Pq { sub_quantizers: 2, bits: 4, rotate: true };
 const LISTS: usize = 6;
 
 /// A trained index without vectors.
 fn trained(encoding: Encoding, place: impl Into<Placement>, base: &[f32]) -> Result<IvfIndex, Error> {
-    let builder = IvfIndex::<f32>::builder(DIM, LISTS).encoding(encoding).iterations(2);
+    let builder = IvfIndex::<f32>::builder(DIM, LISTS).encoding(encoding).iterations(1);
     let mut index = builder.device(place).build()?;
     index.train(base)?;
     Ok(index)
 }
 
 fn ivf_base(device: Device) -> Vec<f32> {
-    values(size(device, 2_500, 120) * DIM, 5)
+    values(size(device, 2_500, 64) * DIM, 5)
 }
 
 /// All kinds of search.
@@ -364,7 +364,7 @@ fn kmeans_of(device: Device, points: usize, budget: Option<u64>) -> Result<Make,
     Ok(Box::new(move || {
         let (rows, weights) = (rows.clone(), weights.clone());
         Ok(Box::new(move || {
-            let settings = KMeans::new(5).iterations(2).labels(true).device(device);
+            let settings = KMeans::new(5).iterations(size(device, 2, 1)).labels(true).device(device);
             let settings = if let Some(bytes) = budget { settings.memory_budget(bytes) } else { settings };
             let found = settings.train_weighted(&rows, DIM, &weights)?;
             let nearest = found.assign(&rows, device)?;
@@ -379,7 +379,7 @@ fn kmeans(device: Device) -> Result<Make, Error> {
 
 /// Points that stay on the host: a device has room for two batches of a part of them.
 fn kmeans_in_batches(device: Device) -> Result<Make, Error> {
-    kmeans_of(device, size(device, 4_000, 400), Some(66 << 10))
+    kmeans_of(device, size(device, 4_000, 260), Some(66 << 10))
 }
 
 fn graph_index(device: Device) -> Result<(FlatIndex<f32>, Vec<f32>), Error> {
@@ -467,11 +467,11 @@ fn shifted(device: Device) -> Result<Make, Error> {
 }
 
 fn quantizer(device: Device) -> Result<Make, Error> {
-    let rows = values(size(device, 1_500, 60) * DIM, 17);
+    let rows = values(size(device, 1_500, 40) * DIM, 17);
     Ok(Box::new(move || {
         let rows = rows.clone();
         Ok(Box::new(move || {
-            let settings = PqTraining::new(4).bits(4).iterations(1).rotation_rounds(1).device(device);
+            let settings = PqTraining::new(2).bits(4).iterations(1).rotation_rounds(1).device(device);
             let quantizer = ProductQuantizer::train(&settings, &rows, DIM)?;
             let codes = quantizer.encode(&rows, device)?;
             let rotation = Rotation::train(&settings, &rows, DIM)?;

@@ -49,9 +49,6 @@ impl Stats {
 /// Dynamic shared memory that the largest GPUs give a block.
 const MAX_SHARED: u32 = 227 * 1024;
 
-/// Emulated threads that may be alive at once: each has a guarded stack, two mappings of the 65,530 that Linux allows.
-const MAX_THREADS_ALIVE: usize = 24 * 1024;
-
 /// Arguments on their way to other OS threads.
 struct Shared<A>(A);
 
@@ -138,13 +135,8 @@ pub unsafe fn run<A: KernelArgs>(
         }
         arena.give_back();
     };
-    let workers = rayon::current_num_threads().min(MAX_THREADS_ALIVE / threads) as u64;
-    let workers = workers.clamp(1, blocks) as usize;
-    if workers == 1 {
-        work();
-    } else {
-        workers::run(workers - 1, &work);
-    }
+    let workers = (rayon::current_num_threads() as u64).clamp(1, blocks) as usize;
+    workers::run(workers - 1, threads, &work);
     match result.into_inner().unwrap_or_else(PoisonError::into_inner) {
         (_, Some(violation)) => Err(violation),
         (counts, None) => Ok(counts),

@@ -4,6 +4,9 @@
 //! a task that then waits for what the launching code holds waits for ever. A GPU does nothing of the kind to the thread that waits for it, and
 //! neither does the emulator: who launches runs blocks of this launch, waits for helpers that run blocks of this launch, and does nothing else.
 //!
+//! Emulated threads have stacks, of which a process can have so many ([`MAX_THREADS_ALIVE`]). A launch waits until there is room for the block that
+//! the launching thread runs; a helper for whose block there is none does not help.
+//!
 //! There are as many threads as the launch with the most helpers wanted; they end with the program. A helper that is busy with another launch
 //! is not waited for: the launching thread does its share.
 
@@ -15,8 +18,51 @@ use std::{
     thread,
 };
 
+/// Emulated threads that may be alive at once: each has a guarded stack, two mappings of the 65,530 that Linux allows. Idle stacks
+/// ([`super::stack`]) take some of the rest.
+pub const MAX_THREADS_ALIVE: usize = 24 * 1024;
+
+/// Emulated threads that may be alive now.
+static ALIVE: Mutex<usize> = Mutex::new(0);
+/// Fewer may be.
+static FEWER: Condvar = Condvar::new();
+
+/// Room for a block of so many emulated threads.
+struct Room(usize);
+
+impl Room {
+    /// Room, as soon as there is some. Those who have it wait for nobody that has none.
+    fn wait(threads: usize) -> Room {
+        let mut alive = lock(&ALIVE);
+        while *alive + threads > MAX_THREADS_ALIVE {
+            alive = FEWER.wait(alive).unwrap_or_else(PoisonError::into_inner);
+        }
+        *alive += threads;
+        Room(threads)
+    }
+
+    /// Room, if there is some now.
+    fn now(threads: usize) -> Option<Room> {
+        let mut alive = lock(&ALIVE);
+        if *alive + threads > MAX_THREADS_ALIVE {
+            return None;
+        }
+        *alive += threads;
+        Some(Room(threads))
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        *lock(&ALIVE) -= self.0;
+        FEWER.notify_all();
+    }
+}
+
 /// A launch that wants help.
 struct Job {
+    /// Threads of a block, at most [`MAX_THREADS_ALIVE`].
+    threads: usize,
     /// What a helper does; alive until `run` returns.
     work: &'static (dyn Fn() + Sync),
     state: Mutex<State>,
@@ -47,16 +93,20 @@ fn lock<V>(mutex: &Mutex<V>) -> MutexGuard<'_, V> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Does `work` here and on up to `helpers` threads at the same time, and returns when nobody is at it any more. `work` ends once there is
-/// nothing left to do, whoever has done it.
+/// Does `work`, which runs blocks of so many emulated threads, here and on up to `helpers` threads at the same time, and returns when nobody is
+/// at it any more. `work` ends once there is nothing left to do, whoever has done it.
 ///
 /// # Panics
 /// Where `work` does.
-pub fn run(helpers: usize, work: &(dyn Fn() + Sync)) {
+pub fn run(helpers: usize, threads: usize, work: &(dyn Fn() + Sync)) {
+    let _room = Room::wait(threads);
+    if helpers == 0 {
+        return work();
+    }
     // SAFETY: lengthens the lifetime only. Below, the job is taken out of the queue and its helpers are waited for before this function
     // returns or goes on with a panic; nobody calls `work` after that.
     let work: &'static (dyn Fn() + Sync) = unsafe { std::mem::transmute::<&(dyn Fn() + Sync), _>(work) };
-    let job = Arc::new(Job { work, state: Mutex::default(), done: Condvar::new() });
+    let job = Arc::new(Job { threads, work, state: Mutex::default(), done: Condvar::new() });
     want(&job, helpers);
     let own = catch_unwind(AssertUnwindSafe(work));
     lock(&QUEUE).wanted.retain(|wanted| !Arc::ptr_eq(wanted, &job));
@@ -93,7 +143,10 @@ fn help() {
         // While the queue is locked: who takes its job out of the queue then sees every helper that has it.
         lock(&job.state).helping += 1;
         drop(queue);
-        let result = catch_unwind(AssertUnwindSafe(job.work));
+        let result = match Room::now(job.threads) {
+            Some(_room) => catch_unwind(AssertUnwindSafe(job.work)),
+            None => Ok(()),
+        };
         let mut state = lock(&job.state);
         state.helping -= 1;
         if let Err(panic) = result {
