@@ -127,31 +127,27 @@ fn eliminate_column(
 
 /// The steps from `first` to `first` + `width` in all other columns, with the multipliers of [`eliminate_column`].
 fn eliminate_rest(a: &mut [f64], n: usize, first: usize, width: usize, multipliers: &[f64]) {
-    // The pivot rows as they are when their steps come, and then as they end.
+    // The pivot rows as they are when their steps come.
     let mut pivots = vec![0.0; width * n];
     let block = &mut a[first * n..][..width * n];
-    let outside = |row: &mut [f64], values: &[f64], change: &dyn Fn(&mut f64, f64)| {
-        row[..first].iter_mut().zip(values).for_each(|(to, &value)| change(to, value));
-        let rest = row[first + width..].iter_mut().zip(&values[first + width..]);
-        rest.for_each(|(to, &value)| change(to, value));
-    };
-    for step in 0..width {
+    let (isa, outside) = (Isa::detect(), [0..first, first + width..n]);
+    for (step, pivot) in pivots.chunks_exact_mut(n).enumerate() {
         let factor = multipliers[(first + step) * width + step];
-        let pivot = &mut pivots[step * n..][..n];
-        pivot.iter_mut().zip(&block[step * n..]).for_each(|(to, value)| *to = value * factor);
-        for (number, row) in block.chunks_exact_mut(n).enumerate() {
-            if number == step {
-                outside(row, pivot, &|to, value| *to = value);
-            } else {
-                let multiplier = multipliers[(first + number) * width + step];
-                outside(row, pivot, &|to, value| *to -= multiplier * value);
+        for columns in outside.clone() {
+            let own = &mut block[step * n..][columns.clone()];
+            own.iter_mut().for_each(|value| *value *= factor);
+            pivot[columns].copy_from_slice(own);
+        }
+        for (number, row) in block.chunks_exact_mut(n).enumerate().filter(|(number, _)| *number != step) {
+            let multiplier = multipliers[(first + number) * width + step];
+            for columns in outside.clone() {
+                subtract(isa, &mut row[columns.clone()], &[multiplier], &pivot[columns.start..], n);
             }
         }
     }
-    let isa = Isa::detect();
     let rows = a.par_chunks_mut(ROWS * n).zip(multipliers.par_chunks(ROWS * width)).enumerate();
     rows.for_each(|(number, (rows, multipliers))| {
-        for columns in [0..first, first + width..n] {
+        for columns in outside.clone() {
             for start in columns.clone().step_by(COLUMNS) {
                 let tile = start..(start + COLUMNS).min(columns.end);
                 for (at, (row, multipliers)) in
