@@ -298,12 +298,15 @@ fn lock(file: &File) -> io::Result<bool> {
 }
 
 /// Whether `path` leads to this very file.
+#[cfg(unix)]
 pub(crate) fn is_at(file: &File, path: &Path) -> bool {
-    #[cfg(unix)]
-    return file.metadata().is_ok_and(|file| FileId::of(path).is_ok_and(|there| there == FileId::from(&file)));
-    // Without numbers of files: what is open cannot be replaced there.
-    #[cfg(not(unix))]
-    return file.metadata().is_ok() && path.exists();
+    file.metadata().is_ok_and(|file| FileId::of(path).is_ok_and(|there| there == FileId::from(&file)))
+}
+
+/// Whether `path` leads to a file: where files have no numbers, an open one cannot be replaced.
+#[cfg(not(unix))]
+pub(crate) fn is_at(_: &File, path: &Path) -> bool {
+    path.is_file()
 }
 
 /// Makes the names in a folder last, as `sync_all` does the bytes of a file.
