@@ -17,7 +17,8 @@ pub(crate) fn count<T>(factors: &[usize]) -> Result<usize> {
     let product = factors.iter().try_fold(1usize, |product, &factor| product.checked_mul(factor));
     let bytes = |count: usize| count.checked_mul(size_of::<T>()).is_some_and(|bytes| bytes <= isize::MAX as usize);
     product.filter(|&count| bytes(count)).ok_or_else(|| {
-        let wide = factors.iter().fold(size_of::<T>() as u128, |product, &factor| product.saturating_mul(factor as u128));
+        let wide =
+            factors.iter().fold(size_of::<T>() as u128, |product, &factor| product.saturating_mul(factor as u128));
         Error::OutOfHostMemory { asked: u64::try_from(wide).unwrap_or(u64::MAX) }
     })
 }
@@ -103,7 +104,10 @@ mod tests {
         assert_eq!(zeroed::<u64>(3).unwrap(), [0; 3]);
         assert_eq!(filled(7u8, 2).unwrap(), [7; 2]);
         assert_eq!(copied(&[1, 2]).unwrap(), [1, 2]);
-        assert_eq!(collected_in_parallel((0..1000).into_par_iter().rev()).unwrap(), (0..1000).rev().collect::<Vec<_>>());
+        assert_eq!(
+            collected_in_parallel((0..1000).into_par_iter().rev()).unwrap(),
+            (0..1000).rev().collect::<Vec<_>>()
+        );
         assert_eq!(with_room::<u8>(9).unwrap().capacity(), 9);
     }
 }

@@ -143,9 +143,7 @@ fn adding_to_inverted_files() {
         let empty = || IvfIndex::<f32>::load(file.path(), Device::Cpu, None).unwrap();
         let what = format!("{encoding:?}, {metric:?}");
         each_failure(&format!("{what}: add"), 4, empty, |index| index.add(&base).map(|()| index.len()));
-        each_failure(&format!("{what}: ids"), 4, empty, |index| {
-            index.add_with_ids(&base, &ids).map(|()| index.len())
-        });
+        each_failure(&format!("{what}: ids"), 4, empty, |index| index.add_with_ids(&base, &ids).map(|()| index.len()));
     }
 }
 
@@ -155,10 +153,15 @@ fn refining() {
     let base = rows(ROWS);
     let ids: Vec<u64> = (0..ROWS as u64).map(|id| 3 * id + 7).collect();
     let rough = Neighbors { k: 2, ids: ids[..30_000].to_vec(), distances: vec![0.0; 30_000] };
-    each_failure("refine", 3, || (), |()| {
-        let refiner = Refiner::new(Metric::L2, DIM, &base)?.with_ids(&ids)?;
-        refiner.refine(&base[..15_000 * DIM], &rough, 2).map(found)
-    });
+    each_failure(
+        "refine",
+        3,
+        || (),
+        |()| {
+            let refiner = Refiner::new(Metric::L2, DIM, &base)?.with_ids(&ids)?;
+            refiner.refine(&base[..15_000 * DIM], &rough, 2).map(found)
+        },
+    );
 }
 
 #[test]

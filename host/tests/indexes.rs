@@ -285,3 +285,24 @@ fn what_is_wrong_is_refused_by_name() {
     failure(2, &["bench", "ivf", "--index", &index, "--base", &base, "--query", &query, "--lists", "9"]);
     failure(2, &["bench", "ivf", "--base", &base, "--query", &query, "--batch", "0"]);
 }
+
+/// Whatever the batches, the row counts from the start of the file, and the message says which file's vectors it means.
+#[test]
+fn a_component_that_is_not_finite_is_named_by_file_row() {
+    let files = Files::new();
+    let train = files.text("base.fbin");
+    let mut rows = io::read_vectors(&train).unwrap().as_slice::<f32>().unwrap().to_vec();
+    rows[450 * 8 + 3] = f32::NAN;
+    io::write_vectors(files.path("nan.fbin"), &rows, 8).unwrap();
+    let ids: Vec<u64> = (0..600).map(|id| 5 * id).collect();
+    io::write_ids(files.path("ids.ivecs"), &ids, 1).unwrap();
+    let (base, out, ids) = (files.text("nan.fbin"), files.text("out.ivf"), files.text("ids.ivecs"));
+    let build = ["build", "--device", "cpu", "--train", &train, "--base", &base, "--out", &out, "--lists", "4"];
+    for further in [&["--batch", "200"][..], &["--batch", "7"], &[], &["--batch", "200", "--ids", &ids]] {
+        let message = failure(1, &[&build[..], further].concat());
+        let expected = "component NaN at row 450, column 3 of the base is not finite";
+        assert!(message.contains(expected), "{further:?}: {message}");
+    }
+    let search = failure(1, &["search", "--device", "cpu", "--base", &train, "--query", &base]);
+    assert!(search.contains("component NaN at row 450, column 3 of the queries is not finite"), "{search}");
+}

@@ -53,7 +53,9 @@ fn what_is_not_finite_is_named_by_row_and_column_and_changes_nothing() {
                 let mut rows = vec![0.5; 4403 + 1];
                 rows[at] = bad;
                 for result in [index.add(&rows), index.search(&rows, 1).map(|_| ())] {
-                    let Err(Error::NotFinite { row, column, value, .. }) = result else { panic!("{device}: {result:?}") };
+                    let Err(Error::NotFinite { row, column, value, .. }) = result else {
+                        panic!("{device}: {result:?}")
+                    };
                     assert_eq!((row, column, value.to_bits()), (at / 2, at % 2, bad.to_bits()));
                 }
             }

@@ -161,8 +161,7 @@ impl<T: Element> FlatBackend<T> for FlatCpu<T> {
         let more = blocks - self.largest.len();
         host_memory::reserve(&mut self.largest, more)?;
         let square = |row| canonical_square(self.isa, row);
-        let squares =
-            host_memory::collected_in_parallel(rows.par_chunks(self.dim).with_min_len(256).map(square))?;
+        let squares = host_memory::collected_in_parallel(rows.par_chunks(self.dim).with_min_len(256).map(square))?;
         self.rows.extend_from_slice(rows);
         match self.metric {
             Metric::L2 => self.offset.extend(squares.iter().map(|&square| square as f32)),

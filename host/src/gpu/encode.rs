@@ -7,8 +7,8 @@ use warpann_kernels::encode::{
 
 use super::batches::{Batches, bus_rows};
 use super::runtime::{Lanes, Layout, Limits, Runtime, grid};
-use crate::{Result, host_memory};
 use crate::pq::ProductQuantizer;
+use crate::{Result, host_memory};
 
 /// Blocks a multiprocessor should have at least, before sub-quantizers are spread over blocks.
 const BLOCKS_PER_MULTIPROCESSOR: u32 = 4;

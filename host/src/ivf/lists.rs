@@ -147,7 +147,14 @@ pub(super) fn stamp(ids: &[u64]) -> u64 {
 impl Lists {
     /// `count` empty lists of vectors whose codes have `code_bytes` bytes, at least one.
     pub(crate) fn new(count: usize, code_bytes: usize) -> Lists {
-        Lists { code_bytes, lists: vec![List::default(); count], len: 0, greatest: None, stamp: 0, directory: OnceLock::new() }
+        Lists {
+            code_bytes,
+            lists: vec![List::default(); count],
+            len: 0,
+            greatest: None,
+            stamp: 0,
+            directory: OnceLock::new(),
+        }
     }
 
     /// Lists of codes and ids as a file holds them, one pair a list. The lengths must agree (codes in whole rows, as many ids),

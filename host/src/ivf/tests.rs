@@ -2,8 +2,8 @@
 
 use super::lists::Bytes;
 use super::*;
-use crate::{FlatIndex, Input, NONE, Neighbors};
 use crate::generate::Generator;
+use crate::{FlatIndex, Input, NONE, Neighbors};
 
 /// Whole numbers from -8 to 7, so that distances tie; a generator of its own.
 fn numbers(count: usize, seed: u64) -> Vec<f32> {

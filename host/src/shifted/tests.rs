@@ -218,7 +218,10 @@ fn adding_again_sorts_anew() {
 fn bad_arguments_are_refused_with_the_numbers() {
     let build = |builder: ShiftedIndexBuilder| builder.device(Device::Cpu).build().map(|_| ());
     assert!(matches!(build(ShiftedIndex::builder(0)), Err(Error::ZeroDimension)));
-    assert!(matches!(build(ShiftedIndex::builder(13)), Err(Error::TooManyDimensions { what: "shifted sort", dim: 13, limit: 12 })));
+    assert!(matches!(
+        build(ShiftedIndex::builder(13)),
+        Err(Error::TooManyDimensions { what: "shifted sort", dim: 13, limit: 12 })
+    ));
     assert!(matches!(build(ShiftedIndex::builder(3).shifts(0)), Err(Error::ZeroClusters { what: "shifts" })));
     assert!(matches!(build(ShiftedIndex::builder(3).shifts(1 << 16)), Err(Error::TooManyRows { .. })));
     assert!(matches!(build(ShiftedIndex::builder(3).neighbourhood(0)), Err(Error::ZeroClusters { what: "positions" })));

@@ -573,7 +573,8 @@ mod tests {
             assert_eq!(all.len(), storage.rows as usize);
             for most in [1, 7, 64, 100, storage.rows as usize] {
                 let batches: Vec<_> = storage.batches(most).collect();
-                let rows = |batch: &Vec<(usize, Range<usize>)>| batch.iter().map(|(_, places)| places.len()).sum::<usize>();
+                let rows =
+                    |batch: &Vec<(usize, Range<usize>)>| batch.iter().map(|(_, places)| places.len()).sum::<usize>();
                 assert!(batches[..batches.len() - 1].iter().all(|batch| rows(batch) == most), "{lengths:?}, {most}");
                 assert!(batches.last().is_some_and(|batch| (1..=most).contains(&rows(batch))), "{lengths:?}, {most}");
                 let parts = batches.iter().flatten();
@@ -596,7 +597,9 @@ mod tests {
         assert!(storage.rows >= most && storage.padded(1) == (most - pairs::PAD) as usize);
         for beyond in [vec![most + 1], vec![1, most - pairs::PAD + 1], vec![u32::MAX; 3]] {
             let refused = Storage::new(beyond);
-            assert!(matches!(refused, Err(Error::TooManyRows { asked, limit: l }) if asked > l && l == u64::from(limit)));
+            assert!(
+                matches!(refused, Err(Error::TooManyRows { asked, limit: l }) if asked > l && l == u64::from(limit))
+            );
         }
     }
 
