@@ -83,7 +83,8 @@ pub fn run(device: Device) -> ExitCode {
     for case in ivf_cases().into_iter().filter(|case| runs(case.size)) {
         trials.push(trial(case.name(), Box::new(move || ivf::runner::run(&case, device))));
     }
-    let families = [scenarios::ALL, sanitize::ALL, hostile::ALL, ivf::scenarios::ALL, kmeans::ALL, sort::ALL, shifted::ALL];
+    let families =
+        [scenarios::ALL, sanitize::ALL, hostile::ALL, ivf::scenarios::ALL, kmeans::ALL, sort::ALL, shifted::ALL];
     for &(name, scenario) in families.into_iter().flatten() {
         trials.push(trial(name.to_owned(), Box::new(move || scenario(device))));
     }

@@ -80,8 +80,7 @@ impl Record {
             let own = fenced(who.warp.into());
             others == 0 || own >> who.lane & 1 == 1 && own & others != 0
         };
-        let second = self.second == NONE
-            || fenced(who.warp.into()) != 0 && fenced(self.second as usize / LANES) != 0;
+        let second = self.second == NONE || fenced(who.warp.into()) != 0 && fenced(self.second as usize / LANES) != 0;
         first && second
     }
 }

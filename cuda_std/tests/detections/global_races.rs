@@ -49,9 +49,7 @@ unsafe fn neighbours(array: *mut u32, distance: u32, sync: u32, write_first: u32
 fn reads_and_writes() {
     let mut array = Buffer::<u32>::new(192);
     let p = array.as_mut_ptr();
-    let run = |threads, distance, sync, write_first| {
-        launch(&NEIGHBOURS, 3, threads, (p, distance, sync, write_first))
-    };
+    let run = |threads, distance, sync, write_first| launch(&NEIGHBOURS, 3, threads, (p, distance, sync, write_first));
     for write_first in [0, 1] {
         run(64, 0, 0, write_first).unwrap();
         run(32, 1, 1, write_first).unwrap();
@@ -92,7 +90,8 @@ fn two_writes() {
     let mut out = Buffer::<u32>::new(3);
     launch(&SAME_WORD, 3, 32, (out.as_mut_ptr(), 1)).unwrap();
     for (of_warp, thread) in [(0, 1), (1, 32)] {
-        let kind = HERE.fault(launch(&SAME_WORD, 3, 64, (out.as_mut_ptr(), of_warp)), "same_word", 0, thread, "same word");
+        let kind =
+            HERE.fault(launch(&SAME_WORD, 3, 64, (out.as_mut_ptr(), of_warp)), "same_word", 0, thread, "same word");
         assert_eq!(race(kind), (Access::Write, Access::Write, 0, HERE.line("same word")));
     }
 }
@@ -162,7 +161,7 @@ unsafe fn counters(word: *mut u32, which: u32, plain: u32, sync: u32) {
     // SAFETY: within bounds; the missing barrier is the race.
     unsafe {
         match which {
-            0 => drop(atomic::add_u32(word, 1)), // FAULT: atomic
+            0 => drop(atomic::add_u32(word, 1)),  // FAULT: atomic
             1 => global::store_volatile(word, 1), // FAULT: volatile store
             _ => {
                 if global::load_volatile(word) < t {

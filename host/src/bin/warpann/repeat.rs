@@ -77,7 +77,8 @@ pub fn run(plan: Plan, out: &Out) -> Outcome {
         Ok(index)
     };
     let inverted = |encoding| -> warpann::Result<_> {
-        let mut index = IvfIndex::<f32>::builder(dim, lists).encoding(encoding).iterations(4).device(Device::Cpu).build()?;
+        let mut index =
+            IvfIndex::<f32>::builder(dim, lists).encoding(encoding).iterations(4).device(Device::Cpu).build()?;
         index.train(&base)?;
         index.add(&base)?;
         let expected: Vec<_> = sets.iter().map(|set| index.search(set, K, lists / 2)).collect::<Result<_, _>>()?;
@@ -103,8 +104,16 @@ pub fn run(plan: Plan, out: &Out) -> Outcome {
     let (searches, difference) = repeat(&kinds, &sets, plan)?;
     let seconds = start.elapsed().as_secs_f64();
     let passed = difference.is_none();
-    let report =
-        Report { seed: plan.seed, device: exact.device(), threads: plan.threads, kinds: names, searches, seconds, passed, difference };
+    let report = Report {
+        seed: plan.seed,
+        device: exact.device(),
+        threads: plan.threads,
+        kinds: names,
+        searches,
+        seconds,
+        passed,
+        difference,
+    };
     out.object(&report)?;
     match report.difference {
         None => out.line(format_args!(
