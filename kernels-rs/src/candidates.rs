@@ -96,6 +96,8 @@ pub unsafe fn compact_candidates(
             kept += keepers.count_ones();
             start += 32;
         }
+        // A list of no entries has had no ballot: all lanes have read the count and the limit before they change.
+        warp::sync_warp(FULL_MASK);
         if lane == 0 {
             global::store(counts.wrapping_add(query), kept);
             global::store(limits.wrapping_add(query), limit);
