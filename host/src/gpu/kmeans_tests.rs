@@ -474,8 +474,9 @@ fn sums_of_levels_equal_the_definition() {
         let weights: Vec<f32> = (0..200).map(|_| value(bits.bits()).abs()).collect();
         let centroids: Vec<f32> = rows[..7 * 12].iter().map(|x| x.to_f32()).collect();
         let run = run_of(Assign::L2, 7, &rows, 12);
+        // Without weights t = 0: the 50 bits that numbers have for 200 points, less 50.
         let means = |weights: &[i32]| Means { scale: Scale::of_tops(200, tops, weights), spherical: false };
-        check_means(&format!("{} {tops:?}", T::TYPE.name()), run, means(&[1]), &centroids, 3);
+        check_means(&format!("{} {tops:?}", T::TYPE.name()), run, means(&[50]), &centroids, 3);
         // w·x reaches the product of both.
         let run = Run { weights: Some(&weights), ..run };
         let products: Vec<i32> = [2 * tops[0]].iter().chain(tops).copied().collect();

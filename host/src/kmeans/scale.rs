@@ -298,10 +298,7 @@ mod tests {
                 let takes: Vec<Level> = scale.levels().map(|(c, _)| c).filter(|level| level.takes(x)).collect();
                 assert_eq!(takes.len(), 1, "{x}: {scale:?}");
                 let unit = power_of_two(-takes[0].exponent);
-                assert!(
-                    x.abs() / unit <= power_of_two(50) && unit <= 0.5 / 65536.0 * x.abs().max(0.05),
-                    "{x}: {scale:?}"
-                );
+                assert!(x.abs() / unit <= power_of_two(50) && unit <= x.abs().max(0.0625) / 65536.0, "{x}: {scale:?}");
             }
         }
         // A large constant component; weights.
