@@ -330,16 +330,25 @@ mod tests {
             for threads in [1, 2, 3] {
                 let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
                 let lock = Exclusive::new(0);
-                let task = |_| {
+                let task = |at: usize| {
+                    if !at.is_multiple_of(3) {
+                        // Its thread is free to take a job of the holder's afterwards.
+                        return thread::sleep(Duration::from_micros(50));
+                    }
                     lock.with(|sum| {
-                        *sum += at_once(vec![1, 2, 3], |number| number).iter().sum::<usize>();
+                        // So long that other threads take jobs, and the holder has to wait.
+                        let job = |number: usize| {
+                            thread::sleep(Duration::from_micros(200));
+                            number
+                        };
+                        *sum += at_once(vec![1, 2, 3], job).iter().sum::<usize>();
                         *sum += meanwhile(|| 4, || 5).0;
                         let rows = (0..1_000).collect::<Vec<_>>();
                         work_off(rows.chunks(7), 1 << 20, |rows| assert!(rows.is_sorted()));
                     });
                 };
-                pool.install(|| (0..200).into_par_iter().with_max_len(1).for_each(task));
-                lock.with(|sum| assert_eq!(*sum, 200 * 10));
+                pool.install(|| (0..300).into_par_iter().with_max_len(1).for_each(task));
+                lock.with(|sum| assert_eq!(*sum, 100 * 10));
                 assert!(!APART.get());
             }
         });
