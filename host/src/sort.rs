@@ -66,7 +66,8 @@ keys! { u64 u128 }
 ///
 /// # Errors
 /// [`Error::WrongPayloads`] if there is not one payload for each key; [`Error::TooManyPairs`] from 2³² pairs on;
-/// [`Error::OutOfDeviceMemory`]; and what opening the device and running on it can meet.
+/// [`Error::OutOfDeviceMemory`]; and what opening the device and running on it can meet. After [`Error::Driver`] the contents of `keys` and
+/// `payloads` are unspecified: the sorted pairs come back into them, and a second copy would cost more than the sort.
 pub fn sort_pairs<K: Key>(device: Device, keys: &mut [K], payloads: &mut [u32]) -> Result<()> {
     sort_pairs_by_bits(device, keys, payloads, 0..K::BITS)
 }

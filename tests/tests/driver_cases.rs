@@ -14,7 +14,7 @@ use warpann_tests::runner::Outcome;
 use warpann_tests::{ivf, runner};
 
 /// Every so many of the small cases, others on each device.
-const SHARE: [usize; 3] = [24, 24, 24];
+const SHARE: [usize; 3] = [60, 60, 60];
 
 fn main() -> ExitCode {
     let devices = [(8, 0), (9, 0)].map(|capability| driver::Device { capability, ..driver::Device::default() });

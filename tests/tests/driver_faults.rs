@@ -25,8 +25,10 @@ const TOO_OLD: usize = 4;
 /// Out of memory, launch failed, unknown (a lost device), invalid PTX, a driver too old for the PTX, and a code that no driver has yet.
 const CODES: [i32; 6] = [2, 719, 999, 218, 222, 4321];
 /// Calls of a scenario that fail for good, at most; and once, beside the first from every place.
-const FOR_GOOD: usize = 12;
-const SAMPLED: usize = 24;
+const FOR_GOOD: usize = 6;
+const SAMPLED: usize = 8;
+/// Single failures of a scenario, at most: where threads take work from each other, one call comes from many places.
+const ONCE: usize = 80;
 /// Calls that give something back, or end the change of a context: their errors have nobody to go to.
 const SILENT: [&str; 8] = [
     "cuCtxGetCurrent",
@@ -54,6 +56,8 @@ struct Counts {
     calls: usize,
     failures: usize,
     unnoticed: usize,
+    /// Failures after which something did not hold.
+    broken: usize,
     kinds: BTreeMap<&'static str, usize>,
 }
 
@@ -92,7 +96,11 @@ where
         for (number, &fault) in faults.iter().enumerate() {
             // Callers with a context of their own, and without any.
             driver::set_current_context(if number % 2 == 0 { 0 } else { driver::context(CALLERS) });
-            self.fail(fault, &expected, counts);
+            // The message is printed; the others are tried all the same.
+            if catch_unwind(AssertUnwindSafe(|| self.fail(fault, &expected, counts))).is_err() {
+                driver::heal();
+                counts.broken += 1;
+            }
         }
         driver::set_current_context(0);
         counts.scenarios += 1;
@@ -184,6 +192,7 @@ fn faults(calls: &[Call]) -> Vec<Fault> {
     let mut seen = HashSet::new();
     let stride = calls.len().div_ceil(SAMPLED).max(1);
     let once: Vec<usize> = (0..calls.len()).filter(|&at| seen.insert(calls[at]) || at.is_multiple_of(stride)).collect();
+    let once: Vec<usize> = once.iter().copied().step_by(once.len().div_ceil(ONCE).max(1)).collect();
     let every = once.len().div_ceil(FOR_GOOD).max(1);
     let for_good = once.iter().copied().step_by(every).map(|at| (at, Lasts::ForGood));
     let all = once.iter().copied().map(|at| (at, Lasts::Once)).chain(for_good);
@@ -254,7 +263,7 @@ fn flat(counts: &mut Counts) {
         counts,
         "flat: add",
         empty,
-        |index| index.add(&base).and_then(|()| search(index)),
+        |index| index.add(&base).map(|()| vec![index.len() as u64]),
         |index| Ok(vec![index.len() as u64]),
     );
     scenario(counts, "flat: search", full, |index| search(index), nothing);
@@ -275,7 +284,7 @@ fn flat(counts: &mut Counts) {
         },
         |index| search(index),
     );
-    let rows = vectors(600 * 20);
+    let rows = vectors(300 * 20);
     let queries = vectors(2 * 20);
     let of_budget = |budget: u64| {
         let mut index = FlatIndex::<f32>::builder(20).device(GPU).memory_budget(budget).build()?;
@@ -290,15 +299,19 @@ fn flat(counts: &mut Counts) {
 }
 
 fn inverted_files(counts: &mut Counts) {
-    let (base, queries) = (vectors(60 * DIM), vectors(5 * DIM));
+    let (base, queries) = (vectors(30 * DIM), vectors(3 * DIM));
     let pq = Encoding::Pq { sub_quantizers: 2, bits: 4, rotate: false };
+    let one_part = Encoding::Pq { sub_quantizers: 1, bits: 4, rotate: false };
     let untrained =
-        |encoding| move || IvfIndex::<f32>::builder(DIM, 3).encoding(encoding).iterations(2).device(GPU).build();
+        |encoding| move || IvfIndex::<f32>::builder(DIM, 3).encoding(encoding).iterations(1).device(GPU).build();
     let trained = |encoding| {
         let base = &base;
         move || {
-            let mut index = untrained(encoding)()?;
-            index.train(base).map(|()| index)
+            // Trained on the CPU, which is faster, and gives the same bits.
+            let mut index =
+                IvfIndex::<f32>::builder(DIM, 3).encoding(encoding).iterations(1).device(Device::Cpu).build()?;
+            index.train(base)?;
+            index.move_to(GPU).map(|()| index)
         }
     };
     let full = |encoding| {
@@ -348,7 +361,7 @@ fn inverted_files(counts: &mut Counts) {
         },
         |index| search(index),
     );
-    scenario(counts, "ivf-pq: train", untrained(pq), train, len);
+    scenario(counts, "several threads: ivf-pq train", untrained(one_part), train, len);
     scenario(
         counts,
         "ivf-pq: add",
@@ -378,12 +391,14 @@ fn functions(counts: &mut Counts) {
     scenario(
         counts,
         "sort",
-        || Ok((pairs.clone(), (0..300).collect::<Vec<u32>>())),
-        |(keys, payloads)| {
-            warpann::sort::sort_pairs(GPU, keys, payloads)?;
-            Ok(payloads.iter().map(|&payload| payload.into()).collect())
+        || Ok(()),
+        |()| {
+            // What a failed sort leaves in its arrays is not specified, so each has arrays of its own.
+            let (mut keys, mut payloads) = (pairs.clone(), (0..300).collect::<Vec<u32>>());
+            warpann::sort::sort_pairs(GPU, &mut keys, &mut payloads)?;
+            Ok(payloads.into_iter().map(u64::from).chain(keys).collect())
         },
-        |(keys, _)| Ok(keys.clone()),
+        nothing,
     );
     let points = vectors(120 * 3);
     let queries = vectors(3 * 3);
@@ -397,7 +412,7 @@ fn functions(counts: &mut Counts) {
         || ShiftedIndex::builder(3).device(GPU).build(),
         |index| {
             index.add(&points)?;
-            Ok(bits(&index.search(&queries, 4)?))
+            Ok(vec![index.len() as u64])
         },
         |index| Ok(vec![index.len() as u64]),
     );
@@ -599,10 +614,14 @@ fn main() -> ExitCode {
     several_devices(&mut counts);
     places();
     opening(&mut counts);
-    let Counts { scenarios, calls, failures, unnoticed, kinds } = counts;
+    let Counts { scenarios, calls, failures, unnoticed, broken, kinds } = counts;
     println!(
         "{scenarios} scenarios of {calls} driver calls: {failures} failures, of which {unnoticed} changed nothing"
     );
     println!("errors by kind: {kinds:?}; {:.1} s", started.elapsed().as_secs_f32());
+    if broken > 0 {
+        println!("after {broken} of them something did not hold: see above");
+        return ExitCode::FAILURE;
+    }
     ExitCode::SUCCESS
 }
