@@ -79,7 +79,7 @@ mod tests {
         assert_eq!(count::<u64>(&[0, usize::MAX, usize::MAX]).unwrap(), 0);
         for (factors, asked) in [
             (&[most / 4 + 1][..], (most as u64 / 4 + 1) * 4),
-            (&[1 << 31, 1 << 31], 1 << 64 - 1),
+            (&[1 << 30, 1 << 31], 1 << 63),
             (&[1 << 32, 1 << 32], u64::MAX),
             (&[usize::MAX, usize::MAX, usize::MAX], u64::MAX),
         ] {

@@ -190,7 +190,7 @@ fn search_refuses_what_is_wrong_by_name() {
     let fails = |base: &str, further: &[&str]| failure(1, &refs(&files.search(base, further)));
     for (message, expected) in [
         (fails("flat.fvecs", &[]), "wrong dimension: the index has 2, the vectors have 1"),
-        (fails("nan.fbin", &[]), "component NaN at row 1, column 0 is not finite"),
+        (fails("nan.fbin", &[]), "component NaN at row 1, column 0 of the base is not finite"),
         (fails("base.txt", &[]), "unknown extension"),
         (fails("cut.fbin", &[]), "truncated: 48 bytes needed, 20 there"),
         (fails("long.fbin", &[]), "oversized: 48 bytes expected, 49 there"),
