@@ -36,8 +36,8 @@ pub enum Open {
 }
 
 impl Open {
-    /// Bytes of a file up to which [`Open::Auto`] reads: 64 MiB. To read so many from the system's cache takes some 30 ms, and memory
-    /// that any machine has; a mapping pays for larger files.
+    /// Bytes of a file up to which [`Open::Auto`] reads: 64 MiB, which any machine has room for. What is read costs one copy; a mapping
+    /// pays for larger files, and for those that are searched in part.
     pub const READ_BYTES: u64 = 64 << 20;
     /// Every way.
     pub const ALL: [Open; 3] = [Self::Auto, Self::Read, Self::Map];
