@@ -10,8 +10,9 @@ use warpann_tests::anywhere::{CALLS, check};
 
 /// Threads of the pools.
 const THREADS: [usize; 3] = [1, 2, 8];
-/// How long a call may take in all situations. It takes up to a few seconds, and many times that on a machine with other work.
-const PATIENCE: Duration = Duration::from_secs(120);
+/// How long a call may take in all situations. It takes seconds, and a hundred on two cores that have other work: then every hand-over from
+/// thread to thread waits for its turn.
+const PATIENCE: Duration = Duration::from_secs(400);
 /// In the environment of a process that makes the calls: the device, the call, and the threads of the pools.
 const CHILD: &str = "WARPANN_ANYWHERE";
 
