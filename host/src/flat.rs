@@ -287,7 +287,7 @@ pub(crate) fn check_dim(dim: usize) -> Result<()> {
     match dim {
         0 => Err(Error::ZeroDimension),
         1..=MAX_COMPONENTS => Ok(()),
-        _ => Err(Error::TooManyDimensions { what: "an index", dim, limit: MAX_COMPONENTS }),
+        _ => Err(Error::TooManyDimensions { what: "the library", dim, limit: MAX_COMPONENTS }),
     }
 }
 

@@ -412,6 +412,7 @@ fn errors_of_settings(device: Device) -> Outcome {
     let build = |dim, lists, encoding| IvfIndex::<f32>::builder(dim, lists).encoding(encoding).device(device).build();
     let pq = |sub_quantizers, bits| Encoding::Pq { sub_quantizers, bits, rotate: false };
     refused!(build(0, 1, Encoding::Flat), Error::ZeroDimension);
+    refused!(build(1 << 31, 1, Encoding::Flat), Error::TooManyDimensions { dim: 2_147_483_648, .. });
     refused!(build(1, 0, Encoding::Flat), Error::ZeroClusters { what: "lists" });
     refused!(build(10, 1, pq(3, 8)), Error::NotDivisible { dim: 10, parts: 3 });
     refused!(build(10, 1, pq(0, 8)), Error::NotDivisible { dim: 10, parts: 0 });
@@ -422,7 +423,7 @@ fn errors_of_settings(device: Device) -> Outcome {
     let mut index = build(2, 1, pq(1, 8)).map_err(text)?;
     refused!(index.train(&[0.5; 2 * 255]), Error::TooFewTrainingVectors { have: 255, need: 256 });
     // Sizes that no memory holds are refused when there is something to hold, not before.
-    let mut vast = build(usize::MAX, usize::MAX, Encoding::Flat).map_err(text)?;
+    let mut vast = build(i32::MAX as usize, usize::MAX, Encoding::Flat).map_err(text)?;
     refused!(vast.train(&[]), Error::TooFewTrainingVectors { have: 0, need: usize::MAX });
     Ok(())
 }
