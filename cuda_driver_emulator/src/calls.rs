@@ -51,7 +51,8 @@ macro_rules! functions {
             #[allow(non_snake_case, reason = "the driver's name")]
             #[allow(clippy::too_many_arguments, reason = "the driver's signature")]
             unsafe extern "C" fn $name($($argument: $type),*) -> c_int {
-                functions!(@fails $kind (|| -> Done { $body })(), faults::count(stringify!($name)))
+                let call = || -> Done { $body };
+                functions!(@fails $kind call(), faults::count(stringify!($name)))
             }
         )*
 

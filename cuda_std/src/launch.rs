@@ -166,7 +166,7 @@ macro_rules! kernel_args {
             }
 
             #[allow(non_snake_case, reason = "each variable is named after its type")]
-            #[allow(unused, reason = "the empty tuple has no elements")]
+            #[allow(unused, clippy::unused_unit, reason = "the empty tuple has no elements")]
             unsafe fn from_raw(addresses: *const *mut c_void) -> Self {
                 let mut number = 0;
                 $(

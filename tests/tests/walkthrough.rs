@@ -21,13 +21,14 @@ const BREAK: &str = "**3. Break it.**";
 const ADDITIONS: [(&str, &str); 2] =
     [("pub mod row_norms;", "kernels-rs/src/lib.rs"), ("mod row_norms;", "host/src/gpu/mod.rs")];
 /// What a copy needs in order to build: the workspace's own files and every member.
-const COPIED: [&str; 13] = [
+const COPIED: [&str; 14] = [
     "Cargo.toml",
     "Cargo.lock",
     "rust-toolchain.toml",
     ".cargo",
     "benches",
     "cuda_builder",
+    "cuda_driver_emulator",
     "cuda_loader",
     "cuda_std",
     "cuda_std_macros",

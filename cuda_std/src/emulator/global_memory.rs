@@ -65,7 +65,7 @@ impl Lines {
             if slot.born != self.born || slot.line == line {
                 return at;
             }
-            at = at + 1 & mask;
+            at = (at + 1) & mask;
         }
     }
 

@@ -130,7 +130,7 @@ impl Cell {
     #[inline(always)]
     pub fn read(&mut self, who: &Who<'_>, kind: Access) -> Result<(), Record> {
         let strong = kind.is_strong();
-        if !(strong && self.write.is_strong()) && !who.follows(&self.write) {
+        if !(strong && self.write.is_strong() || who.follows(&self.write)) {
             return Err(self.write);
         }
         // More races with an ordinary read than with a strong one, so the former is kept.
@@ -144,10 +144,10 @@ impl Cell {
     #[inline(always)]
     pub fn write(&mut self, who: &Who<'_>, kind: Access) -> Result<(), Record> {
         let strong = kind.is_strong();
-        if !(strong && self.write.is_strong()) && !who.follows(&self.write) {
+        if !(strong && self.write.is_strong() || who.follows(&self.write)) {
             return Err(self.write);
         }
-        if !(strong && self.read.is_strong()) && !who.follows(&self.read) {
+        if !(strong && self.read.is_strong() || who.follows(&self.read)) {
             return Err(self.read);
         }
         if strong {

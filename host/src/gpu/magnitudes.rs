@@ -232,9 +232,9 @@ fn vectors(random: &mut Random, magnitudes: Magnitudes, dim: usize, n: usize) ->
                 }
             }
         };
-        for at in 0..dim {
+        for middle in &centre {
             let value = match magnitudes {
-                Magnitudes::Near(_) => centre[at] * (1.0 + random.unit() / 4_096.0),
+                Magnitudes::Near(_) => middle * (1.0 + random.unit() / 4_096.0),
                 _ => random.unit(),
             };
             let exponent = match magnitudes {

@@ -62,14 +62,14 @@ pub struct Kind {
 
 /// Every kind.
 pub const KINDS: &[Kind] = &[
-    Kind { name: "flat", case: flat::case, share: (150, 20), kept: &[] },
-    Kind { name: "ivf", case: ivf::case, share: (100, 10), kept: &[] },
-    Kind { name: "select", case: select::case, share: (200, 20), kept: &[] },
-    Kind { name: "sort", case: sort::case, share: (200, 10), kept: &[] },
-    Kind { name: "kmeans", case: kmeans::case, share: (100, 10), kept: &[] },
-    Kind { name: "pq", case: pq::case, share: (100, 10), kept: &[] },
-    Kind { name: "graph", case: graph::case, share: (150, 10), kept: &[] },
-    Kind { name: "shifted", case: shifted::case, share: (100, 10), kept: &[] },
+    Kind { name: "flat", case: flat::case, share: (1500, 150), kept: &[] },
+    Kind { name: "ivf", case: ivf::case, share: (1000, 100), kept: &[] },
+    Kind { name: "select", case: select::case, share: (2000, 200), kept: &[] },
+    Kind { name: "sort", case: sort::case, share: (2000, 100), kept: &[] },
+    Kind { name: "kmeans", case: kmeans::case, share: (1000, 100), kept: &[] },
+    Kind { name: "pq", case: pq::case, share: (1000, 100), kept: &[] },
+    Kind { name: "graph", case: graph::case, share: (1500, 100), kept: &[] },
+    Kind { name: "shifted", case: shifted::case, share: (1000, 100), kept: &[] },
 ];
 
 /// Which cases of a kind are run.

@@ -296,6 +296,12 @@ pub fn shape(random: &mut Random, work: usize, most_dim: usize) -> Shape {
     let dim = dim.clamp(1, most_dim);
     // The reference takes as long for a few components as for some.
     let pairs = (work / dim.max(16)).max(1);
+    if random.once_in(3) {
+        // Few queries and many vectors: only then does exact search filter, and in two passes.
+        let nq = 1 + random.below(3);
+        let most = (pairs / nq).clamp(1, 60_000);
+        return Shape { dim, n: most - random.below(most / 2 + 1), nq };
+    }
     let nq = if random.once_in(24) { 0 } else { 1 + random.size(pairs.min(140) - 1) };
     let n = random.size((pairs / nq.max(1)).clamp(1, 60_000));
     Shape { dim, n, nq }

@@ -55,10 +55,13 @@ struct Difference {
     distance_bits: Option<u32>,
 }
 
+/// Searches for the vectors that it is given.
+type Search<'a> = dyn Fn(&[f32]) -> warpann::Result<Neighbors> + Sync + 'a;
+
 /// An index, and the results of each set of queries on the CPU.
 struct Kind<'a> {
     name: &'static str,
-    search: Box<dyn Fn(&[f32]) -> warpann::Result<Neighbors> + Sync + 'a>,
+    search: Box<Search<'a>>,
     expected: Vec<Neighbors>,
 }
 

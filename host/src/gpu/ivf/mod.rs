@@ -92,7 +92,8 @@ impl<T: Element, R: Runtime> IvfDevice<T, R> {
                 return Ok(image.clone());
             }
             let budget = self.budget / RESIDENT_SHARE.1 * RESIDENT_SHARE.0;
-            let made = self.lanes.with(&self.runtime, |lane| Resident::new(&self.runtime, &lane.stream, view, budget))?;
+            let made =
+                self.lanes.with(&self.runtime, |lane| Resident::new(&self.runtime, &lane.stream, view, budget))?;
             Ok(resident.insert(Arc::new(made)).clone())
         })
     }
