@@ -148,10 +148,11 @@ pub unsafe fn update_centroids(
         while base < quads {
             let quad = base + lane;
             if quad < quads {
-                let s = sums.numbers::<4>(row + 4 * quad as usize);
                 let mut c = [0.0f32; 4];
+                // One sum at a time: with four of them in registers the divisions' calls spill.
                 unroll::<4>(|e| {
-                    c[e] = (s[e] / weight) as f32;
+                    let [sum] = sums.numbers::<1>(row + 4 * quad as usize + e);
+                    c[e] = (sum / weight) as f32;
                     acc[e] += c[e] as f64 * c[e] as f64;
                 });
                 store(quad, c);

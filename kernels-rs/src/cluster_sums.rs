@@ -564,8 +564,8 @@ macro_rules! define_kernels {
         /// the weights from `weight_from` up to `weight_below`.
         ///
         /// # Safety
-        /// As above; sums are those of the level.
-        #[kernel(max_threads = 128, min_blocks = 6)]
+        /// As above; sums are those of the level. (Six blocks an SM would spill.)
+        #[kernel(max_threads = 128, min_blocks = 5)]
         pub unsafe fn $level(
             rows: *const $stored, stride: u32, order: *const u64, move_count: *const u32, weights: *const f32,
             component_scale: f64, weight_scale: f64, sums: *mut u64, weight_sums: *mut u64,

@@ -42,11 +42,16 @@ fn search<T: Component>(random: &mut Random, device: Device) -> Outcome {
         2 => 1 + random.below(20),
         _ => 1 + random.size((n + 2).min(1500)),
     };
+    let range = vectors::range::<T>(ALL_OF_F32);
+    let mut form = vectors::form(random, range);
+    if range.is_some_and(|(_, greatest)| greatest == ALL_OF_F32.1) && random.once_in(6) {
+        form.magnitude = vectors::edge_of_f32(random, shape.dim);
+    }
     let case = FlatCase {
         metric: random.pick(&Metric::ALL),
         shape,
         k,
-        form: vectors::form(random, vectors::range::<T>(ALL_OF_F32)),
+        form,
         first: random.below(n + 1),
         budget: random.once_in(8).then(|| 1 << (10 + random.below(16))),
     };

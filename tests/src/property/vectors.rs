@@ -149,6 +149,18 @@ pub fn form(random: &mut Random, range: Option<(i32, i32)>) -> Form {
     Form { values, magnitude, twist, own }
 }
 
+/// Magnitudes at which the squares of norms, or the inner products, of rows of `dim` numbers around 1 lie around 2^128: some leave the range
+/// of f32, others do not.
+pub fn edge_of_f32(random: &mut Random, dim: usize) -> Magnitude {
+    let of_norm = (dim as f64).log2() / 2.0;
+    let near = |exponent: f64, random: &mut Random| exponent.round() as i32 - 2 + random.below(4) as i32;
+    if random.once_in(2) {
+        return Magnitude::All(near(64.0 - of_norm, random));
+    }
+    let base = 20 + random.below(100) as i32;
+    Magnitude::Apart { base, queries: near(128.0 - 2.0 * of_norm, random) - base }
+}
+
 /// The powers of two between which components of `T` lie, f32 within `of_f32`; none for whole numbers.
 pub fn range<T: Component>(of_f32: (i32, i32)) -> Option<(i32, i32)> {
     match T::TYPE {
