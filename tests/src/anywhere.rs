@@ -284,7 +284,10 @@ fn ivf_life_of(device: Device, encoding: Encoding) -> Result<Make, Error> {
     Ok(Box::new(move || {
         let (base, queries) = (base.clone(), queries.clone());
         Ok(Box::new(move || {
-            let mut index = trained(encoding, device, &base)?;
+            // Codes are learned on the CPU: the emulator takes seconds for it, and `quantizer` shows it.
+            let learned = if encoding == Encoding::Flat { device } else { Device::Cpu };
+            let mut index = trained(encoding, learned, &base)?;
+            index.move_to(device)?;
             index.add(&base)?;
             index.remove(&[3, 17])?;
             let mut answer = ivf_answer(&index, &queries)?;
