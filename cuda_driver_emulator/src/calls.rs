@@ -311,7 +311,7 @@ functions! {
             return Err(INVALID_PTX);
         }
         let handle = state.handle();
-        state.modules.insert(handle, Module { device, entries });
+        state.modules.insert(handle, Module { device, entries, static_shared: static_shared(text) });
         // SAFETY: the caller has the function's contract.
         unsafe { write(module, handle) }
     }
@@ -334,16 +334,18 @@ functions! {
             return Err(NOT_FOUND);
         }
         let kernel = *kernels().iter().find(|kernel| kernel.name() == name).ok_or(NOT_FOUND)?;
+        let static_shared = loaded.static_shared;
         let handle = state.handle();
-        state.functions.insert(handle, Function { device: current, module, kernel, shared_bytes: 48 << 10 });
+        let shared_bytes = UNASKED_SHARED - static_shared;
+        state.functions.insert(handle, Function { device: current, module, kernel, shared_bytes, static_shared });
         // SAFETY: the caller has the function's contract.
         unsafe { write(function, handle) }
     }
 
     fn cuFuncSetAttribute(function: usize, attribute: c_int, value: c_int) {
         let mut state = lock();
-        let device = state.functions.get(&function).ok_or(INVALID_HANDLE)?.device;
-        let limit = state.devices[device].device.shared_bytes;
+        let Function { device, static_shared, .. } = *state.functions.get(&function).ok_or(INVALID_HANDLE)?;
+        let limit = state.devices[device].device.shared_bytes - static_shared;
         // CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
         if attribute != 8 || value < 0 || value > limit {
             return Err(INVALID_VALUE);
@@ -473,6 +475,20 @@ fn on_device(what: &str, device: Option<usize>, address: u64, bytes: usize) -> R
         return Err(ILLEGAL_ADDRESS);
     }
     Ok(std::ptr::with_exposed_provenance_mut(address as usize))
+}
+
+/// Bytes of shared memory that a launch may have, the kernel's own arrays included, without `cuFuncSetAttribute`.
+const UNASKED_SHARED: i32 = 48 << 10;
+
+/// Bytes of the shared arrays that PTX text declares, such as `.shared .align 16 .b8 counts[128];`. That of dynamic memory has no length.
+fn static_shared(ptx: &str) -> i32 {
+    let arrays = ptx.split(".shared ").skip(1).filter_map(|rest| {
+        let declaration = rest.split_once(';')?.0;
+        let (kind, length) = declaration.strip_suffix(']')?.rsplit_once('[')?;
+        let element = kind.split_whitespace().find_map(|word| word.strip_prefix(".b"))?;
+        Some(element.parse::<i32>().ok()? / 8 * length.parse::<i32>().ok()?)
+    });
+    arrays.sum()
 }
 
 /// The names of the entries of PTX text.

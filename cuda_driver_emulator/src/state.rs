@@ -84,6 +84,8 @@ pub struct Event {
 pub struct Module {
     pub device: usize,
     pub entries: Vec<String>,
+    /// Bytes of the shared arrays that the text declares: each entry is taken to have all of them.
+    pub static_shared: i32,
 }
 
 #[derive(Clone, Copy)]
@@ -93,6 +95,8 @@ pub struct Function {
     pub kernel: &'static dyn AnyKernel,
     /// Bytes of dynamic shared memory that a launch may have.
     pub shared_bytes: i32,
+    /// Bytes of shared memory that the kernel has besides.
+    pub static_shared: i32,
 }
 
 #[derive(Default)]

@@ -212,7 +212,9 @@ fn select_keys<K: TestKey>(case: &SelectCase, device: Device) -> Outcome {
     if let Layout::Apart(gap) = layout {
         // What must not be read beats everything.
         let winner = K::scaled(if best == Best::Smallest { f64::NEG_INFINITY } else { f64::INFINITY });
-        keys.chunks_mut(columns + gap).flat_map(|row| row.iter_mut().skip(columns)).for_each(|key| *key = winner);
+        keys.chunks_mut((columns + gap).max(1))
+            .flat_map(|row| row.iter_mut().skip(columns))
+            .for_each(|key| *key = winner);
     }
     let starts: Vec<u64> =
         spans.iter().map(|&(start, _)| start as u64).chain(spans.last().map(|&(_, end)| end as u64)).collect();

@@ -8,6 +8,8 @@ use std::process::ExitCode;
 use cuda_driver_emulator as driver;
 use libtest_mimic::{Arguments, Failed, Trial};
 use warpann::Device;
+use warpann::ivf::IvfIndex;
+use warpann_kernels::rerank;
 use warpann_tests::cases::{Size, search_cases, select_cases};
 use warpann_tests::ivf::cases::ivf_cases;
 use warpann_tests::runner::Outcome;
@@ -26,6 +28,8 @@ fn main() -> ExitCode {
         Trial::test(name, move || test().and_then(|()| nothing_stopped()).map_err(Failed::from))
     };
     let mut trials = vec![trial("kernels::of_the_program_are_those_of_the_modules".to_owned(), Box::new(same_kernels))];
+    trials
+        .push(trial("shared_memory::as_much_as_a_launch_may_have_unasked".to_owned(), Box::new(unasked_shared_memory)));
     for gpu in 0..2 {
         let device = Device::Gpu(gpu);
         let named = |name: String| format!("gpu:{gpu}::{name}");
@@ -54,6 +58,30 @@ fn same_kernels() -> Outcome {
     if of_modules.is_empty() || of_modules != of_program {
         let differ: Vec<_> = of_modules.symmetric_difference(&of_program).collect();
         return Err(format!("{} in modules, {} in the program; {differ:?}", of_modules.len(), of_program.len()));
+    }
+    Ok(())
+}
+
+/// Re-ranks as many candidates as take just the dynamic shared memory that a launch may have unasked: the kernel's own word is beyond it.
+/// (Searches that re-rank others do not see the defect: a GPU found it once in 4,000 cases.)
+fn unasked_shared_memory() -> Outcome {
+    const UNASKED: u32 = 48 << 10;
+    // A search for k neighbours re-ranks k and an eighth.
+    let just_as_much = |k: &u32| rerank::shared_bytes(k + k / 8) == UNASKED;
+    let counts: Vec<usize> = (100..5_000).filter(just_as_much).map(|k| k as usize).collect();
+    if counts.is_empty() {
+        return Err("no number of candidates takes just as much".to_owned());
+    }
+    let text = |error: warpann::Error| error.to_string();
+    let vectors: Vec<f32> = (0..2 * counts[0]).map(|at| at as f32).collect();
+    let mut index = IvfIndex::<f32>::builder(1, 1).device(Device::Gpu(0)).build().map_err(text)?;
+    index.train(&vectors).map_err(text)?;
+    index.add(&vectors).map_err(text)?;
+    for k in counts {
+        let found = index.search(&[-1.0], k, 1).map_err(text)?;
+        if !found.ids.iter().copied().eq(0..k as u64) {
+            return Err(format!("{k} neighbours in wrong order"));
+        }
     }
     Ok(())
 }

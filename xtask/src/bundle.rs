@@ -41,7 +41,7 @@ pub fn run() -> Result<()> {
     for artifact in executables(&shell::output(&mut build)?)? {
         if !artifact.is_test {
             place(&artifact.file, &staging.join("bin").join(&artifact.target))?;
-        } else if artifact.runs_anywhere() {
+        } else if artifact.belongs() {
             place(&artifact.file, &staging.join("tests").join(artifact.name()))?;
             count += 1;
         }
@@ -81,9 +81,11 @@ struct Artifact {
 }
 
 impl Artifact {
-    /// Not so the tests of the programs: they start them from where cargo built them, which the GPU host does not have.
-    fn runs_anywhere(&self) -> bool {
-        !(matches!(self.package.as_str(), "host" | "benches") && self.kind == "test")
+    /// Whether it says something on a GPU host. The tests of the programs start them from where cargo built them, which the GPU host does not
+    /// have; the tests on the emulator, and on a driver made of it, are the same on every machine.
+    fn belongs(&self) -> bool {
+        let of_program = matches!(self.package.as_str(), "host" | "benches") && self.kind == "test";
+        !of_program && !matches!(self.target.as_str(), "emulator" | "driver_cases" | "driver_faults")
     }
 
     /// Distinct among packages and kinds: `tests-gpu-test`.

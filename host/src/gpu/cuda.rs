@@ -431,7 +431,8 @@ impl Cuda {
         let mut functions = self.functions.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         let function = match functions.get(name) {
             Some(function) => *function,
-            None => Function { raw: self.load(name)?, shared_bytes: 48 << 10 },
+            // A launch may have 48 KiB unasked, but the kernel's own arrays count too: it is asked for whatever the size.
+            None => Function { raw: self.load(name)?, shared_bytes: 0 },
         };
         if shared_bytes > function.shared_bytes {
             let attribute = sys::MAX_DYNAMIC_SHARED_SIZE_BYTES;

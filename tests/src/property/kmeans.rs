@@ -1,7 +1,8 @@
 //! k-means: assignments by the definition, means, objectives, and the CPU's bits.
 //!
 //! The exact bits of means are those of an integer sum whose scale is the library's affair; here a mean must be right to a few parts in
-//! 2^24 of itself, and in 2^40 of the greatest number of its component.
+//! 2^24 of itself, and in 2^40 of the greatest number of its component. Where another component has far greater numbers it must be right
+//! to a part in 2^40 of those or in 2^16 of what is usual in its own component, whichever is less.
 
 use warpann::kmeans::{Clustering, KMeans, Start};
 use warpann::{Device, ElementType, Metric};
@@ -219,11 +220,23 @@ impl Points<'_> {
         let clusters = start.len() / dim;
         let rows = || self.rows.chunks(dim).zip(&self.weights);
         let greatest: Vec<f64> = (0..dim).map(|j| rows().map(|(row, _)| row[j].abs()).fold(0.0, f64::max)).collect();
+        let greatest_of_all = greatest.iter().copied().fold(0.0, f64::max);
+        // The magnitude above a sixteenth of those in a component that are not 0.
+        let usual: Vec<f64> = (0..dim)
+            .map(|j| {
+                let mut sizes: Vec<f64> =
+                    rows().map(|(row, weight)| (row[j] * weight).abs()).filter(|&x| x > 0.0).collect();
+                sizes.sort_by(f64::total_cmp);
+                sizes.get(sizes.len() / 16).copied().unwrap_or(0.0)
+            })
+            .collect();
+        let mut counts = vec![0.0; clusters];
         let (mut sums, mut masses, mut objective) = (vec![0.0; clusters * dim], vec![0.0; clusters], 0.0);
         for (row, &weight) in rows() {
             let cluster = reference::nearest(self.metric, dim, &start, row, 1)[0].0 as usize;
             objective += weight * reference::textbook(self.metric, row, &start[cluster * dim..][..dim]);
             masses[cluster] += weight;
+            counts[cluster] += 1.0;
             sums[cluster * dim..][..dim].iter_mut().zip(row).for_each(|(sum, x)| *sum += weight * x);
         }
         // The formula of the objective cancels; its terms are at most these.
@@ -247,7 +260,13 @@ impl Points<'_> {
                 continue;
             }
             let mean: Vec<f64> = sums[cluster * dim..][..dim].iter().map(|sum| sum / mass).collect();
-            let allowed: Vec<f64> = greatest.iter().map(|x| x * 2f64.powi(-40) + 2f64.powi(-149)).collect();
+            let allowed: Vec<f64> = (0..dim)
+                .map(|j| {
+                    let of_usual = usual[j] * 2f64.powi(-16) * counts[cluster] / mass;
+                    let beside_others = of_usual.min(greatest_of_all * 2f64.powi(-40));
+                    beside_others.max(greatest[j] * 2f64.powi(-40)) + 2f64.powi(-149)
+                })
+                .collect();
             let norm = reference::squares(&mean).sqrt();
             // What an error in each component does to the direction.
             let error = reference::squares(&allowed).sqrt();

@@ -64,9 +64,9 @@ pub struct Kind {
 pub const KINDS: &[Kind] = &[
     Kind { name: "flat", case: flat::case, share: (1500, 150), kept: &[225, 238, 677] },
     Kind { name: "ivf", case: ivf::case, share: (1000, 100), kept: &[434, 520] },
-    Kind { name: "select", case: select::case, share: (1500, 200), kept: &[] },
+    Kind { name: "select", case: select::case, share: (2000, 200), kept: &[] },
     Kind { name: "sort", case: sort::case, share: (2000, 100), kept: &[] },
-    Kind { name: "kmeans", case: kmeans::case, share: (800, 100), kept: &[] },
+    Kind { name: "kmeans", case: kmeans::case, share: (1000, 100), kept: &[] },
     Kind { name: "pq", case: pq::case, share: (1000, 100), kept: &[] },
     Kind { name: "graph", case: graph::case, share: (1500, 100), kept: &[] },
     Kind { name: "shifted", case: shifted::case, share: (1000, 100), kept: &[] },
