@@ -195,7 +195,9 @@ impl Points<'_> {
         require(found.objectives.iter().all(|objective| objective.is_finite()), || {
             format!("objectives {:?}", found.objectives)
         })?;
-        if case.balanced.is_some() {
+        // Distances beyond f32 are infinite and tie, and the lowest cluster gets all points that have no other.
+        let squares = self.rows.chunks(self.dim).map(reference::squares).fold(0.0, f64::max);
+        if case.balanced.is_some() || 4.0 * squares > f64::from(f32::MAX) {
             return Ok(());
         }
         // Numbers below the normal ones lose up to half of the least.
