@@ -1,16 +1,15 @@
-//! What a launch needs: the typed handle that [`kernel`](macro@crate::kernel) makes, arguments, and the shape of the grid.
+//! What a launch needs: a kernel, its arguments by name, and the shape of the grid. [`kernel`](macro@crate::kernel) makes the first two.
 
 use std::ffi::c_void;
 
-/// A kernel that takes the arguments `A`, a tuple. Made by [`kernel`](macro@crate::kernel) under the kernel's name in capitals.
+/// A kernel that takes the arguments `A`. Made by [`kernel`](macro@crate::kernel): the constant `KERNEL` of a struct of arguments, or its
+/// function `kernel` where several kernels take the same.
 ///
-/// It proves that the arguments have the right types and order, not that pointers are valid or grids large enough.
+/// It proves that the arguments have the right names and types, not that pointers are valid or grids large enough.
 #[derive(Debug)]
 pub struct Kernel<A> {
     name: &'static str,
-    module: &'static str,
     max_threads: Option<u32>,
-    min_blocks: Option<u32>,
     call: unsafe fn(&A),
 }
 
@@ -25,14 +24,8 @@ impl<A> Copy for Kernel<A> {}
 impl<A> Kernel<A> {
     /// For the output of `#[kernel]` only.
     #[doc(hidden)]
-    pub const fn new(
-        name: &'static str,
-        module: &'static str,
-        max_threads: Option<u32>,
-        min_blocks: Option<u32>,
-        call: unsafe fn(&A),
-    ) -> Self {
-        Self { name, module, max_threads, min_blocks, call }
+    pub const fn new(name: &'static str, max_threads: Option<u32>, call: unsafe fn(&A)) -> Self {
+        Self { name, max_threads, call }
     }
 
     /// The entry point's name.
@@ -40,19 +33,9 @@ impl<A> Kernel<A> {
         self.name
     }
 
-    /// Path of the module that defines it, from the crate's name on.
-    pub const fn module(&self) -> &'static str {
-        self.module
-    }
-
     /// Most threads a block may have, where the kernel sets a bound.
     pub const fn max_threads(&self) -> Option<u32> {
         self.max_threads
-    }
-
-    /// Blocks that the compiler was asked to fit on a multiprocessor.
-    pub const fn min_blocks(&self) -> Option<u32> {
-        self.min_blocks
     }
 
     /// Runs one thread of the kernel on this stack.
@@ -108,7 +91,7 @@ impl<T> Param for *mut T {
 }
 
 /// Most parameters of a kernel.
-pub const MAX_PARAMS: usize = 26;
+pub const MAX_PARAMS: usize = 64;
 
 /// The addresses of a launch's arguments, as the driver takes them (`cuLaunchKernel`, `kernelParams`).
 #[derive(Debug, Clone, Copy)]
@@ -118,6 +101,14 @@ pub struct RawArgs {
 }
 
 impl RawArgs {
+    /// Of at most [`MAX_PARAMS`] arguments.
+    #[doc(hidden)]
+    pub fn new(given: &[*mut c_void]) -> Self {
+        let mut addresses = [std::ptr::null_mut(); MAX_PARAMS];
+        addresses[..given.len()].copy_from_slice(given);
+        Self { addresses, len: given.len() }
+    }
+
     /// The addresses, one a parameter.
     pub fn as_slice(&self) -> &[*mut c_void] {
         &self.addresses[..self.len]
@@ -129,33 +120,50 @@ impl RawArgs {
     }
 }
 
-/// A tuple of up to [`MAX_PARAMS`] parameters.
-pub trait KernelArgs: Copy + sealed::Sealed {
-    /// The address of each element, valid as long as `self` is neither moved nor dropped.
+/// The arguments of a kernel: a struct with a field for each parameter, in the order of the parameters. Implemented by
+/// [`kernel`](macro@crate::kernel).
+///
+/// # Safety
+/// Every field is a [`Param`], and the functions are about all of them, in order.
+pub unsafe trait KernelArgs: Copy {
+    /// The names of the parameters.
+    const NAMES: &'static [&'static str];
+
+    /// The address of each argument, valid as long as `self` is neither moved nor dropped.
     fn as_raw(&mut self) -> RawArgs;
 
     /// The `*mut` pointers' addresses; for the emulator.
     #[doc(hidden)]
     fn written(&self) -> impl Iterator<Item = usize>;
 
-    /// The elements that lie at these addresses.
+    /// The arguments that lie at these addresses.
     ///
     /// # Safety
-    /// `addresses` has as many addresses as the tuple elements, each of a value of its element's type.
+    /// `addresses` has as many addresses as there are parameters, each of a value of its parameter's type.
     unsafe fn from_raw(addresses: *const *mut c_void) -> Self;
 }
 
+/// The argument at place `number` of those that the driver was given.
+///
+/// # Safety
+/// As [`KernelArgs::from_raw`]; `number` is below the number of parameters, and that one is a `T`.
+#[doc(hidden)]
+pub unsafe fn raw_arg<T: Param>(addresses: *const *mut c_void, number: usize) -> T {
+    // SAFETY: the caller promises an address of a value for each parameter.
+    unsafe { addresses.add(number).read().cast::<T>().read_unaligned() }
+}
+
+// Until every kernel has named arguments.
 macro_rules! kernel_args {
     ($($name:ident)*) => {
-        impl<$($name: Param),*> sealed::Sealed for ($($name,)*) {}
-        impl<$($name: Param),*> KernelArgs for ($($name,)*) {
+        // SAFETY: every element is a `Param`, and all are named.
+        unsafe impl<$($name: Param),*> KernelArgs for ($($name,)*) {
+            const NAMES: &'static [&'static str] = &[];
+
             #[allow(non_snake_case, reason = "each variable is named after its type")]
             fn as_raw(&mut self) -> RawArgs {
                 let ($($name,)*) = self;
-                let given: &[*mut c_void] = &[$(std::ptr::from_mut($name).cast()),*];
-                let mut addresses = [std::ptr::null_mut(); MAX_PARAMS];
-                addresses[..given.len()].copy_from_slice(given);
-                RawArgs { addresses, len: given.len() }
+                RawArgs::new(&[$(std::ptr::from_mut($name).cast()),*])
             }
 
             #[allow(non_snake_case, reason = "each variable is named after its type")]
@@ -171,7 +179,7 @@ macro_rules! kernel_args {
                 let mut number = 0;
                 $(
                     // SAFETY: the caller promises an address of a value for each element.
-                    let $name = unsafe { addresses.add(number).read().cast::<$name>().read_unaligned() };
+                    let $name = unsafe { raw_arg::<$name>(addresses, number) };
                     number += 1;
                 )*
                 ($($name,)*)

@@ -28,7 +28,7 @@
 //! let mut x = Buffer::from_slice(&[1.0f32, 2.0, 3.0]);
 //! let config = LaunchConfig { grid: [1, 1, 1], block: [64, 1, 1], shared_bytes: 0 };
 //! // SAFETY: the arguments are what `double` asks for, and `x` outlives the launch.
-//! unsafe { emulator::launch(&DOUBLE, config, (x.as_mut_ptr(), 3))? };
+//! unsafe { emulator::launch(&Double::KERNEL, config, Double { x: x.as_mut_ptr(), n: 3 })? };
 //! assert_eq!(x.to_vec(), [2.0, 4.0, 6.0]);
 //! # Ok::<(), cuda_std::emulator::Violation>(())
 //! ```

@@ -1,9 +1,19 @@
-//! The arguments of the attribute.
+//! The arguments of the attribute: launch bounds, and before a struct the table of its kernels.
+//!
+//! ```text
+//! function:  max_threads = 256, min_blocks = 2, arch = "sm_90a"
+//! struct:    max_threads = 256, scan_64(min_blocks = 3) = scan::<64>, scan_16 = scan::<16>      bounds of all, then kernels
+//!            key = Tile, max_threads = 256, Tile::Of64 => scan_64 = scan::<64>, ..              the same, chosen by a value
+//! ```
 
-use syn::{Expr, ExprLit, Ident, Lit, Token, parse::ParseStream, spanned::Spanned};
+use syn::{
+    Attribute, Expr, ExprLit, Ident, Lit, Pat, Path, Token, Type,
+    parse::{Parse, ParseStream},
+    spanned::Spanned,
+};
 
 /// Launch bounds, and what devices the kernel is for.
-#[derive(Default)]
+#[derive(Default, Clone)]
 pub struct Bounds {
     /// The one architecture that it runs on.
     pub arch: Option<String>,
@@ -16,44 +26,149 @@ pub struct Bounds {
 /// Most threads that any GPU takes in a block.
 const MAX_BLOCK: u32 = 1024;
 
-impl syn::parse::Parse for Bounds {
+impl Bounds {
+    /// Reads `name = value` for a name that was read.
+    fn read(&mut self, name: &Ident, input: ParseStream) -> syn::Result<()> {
+        input.parse::<Token![=]>()?;
+        let given_twice = || Err(syn::Error::new(name.span(), "given twice"));
+        if name == "arch" {
+            let value = architecture(&input.parse()?)?;
+            return if self.arch.replace(value).is_some() { given_twice() } else { Ok(()) };
+        }
+        let value = integer(&input.parse()?)?;
+        let slot = match name.to_string().as_str() {
+            "max_threads" if value > MAX_BLOCK => {
+                return Err(syn::Error::new(name.span(), "a block has at most 1024 threads"));
+            }
+            "max_threads" => &mut self.max_threads,
+            "min_blocks" => &mut self.min_blocks,
+            _ => return Err(syn::Error::new(name.span(), UNKNOWN)),
+        };
+        if slot.replace(value).is_some() { given_twice() } else { Ok(()) }
+    }
+
+    /// These bounds, and for what they leave open those of `all`.
+    fn or(self, all: &Self) -> Self {
+        Self {
+            arch: self.arch.or_else(|| all.arch.clone()),
+            max_threads: self.max_threads.or(all.max_threads),
+            min_blocks: self.min_blocks.or(all.min_blocks),
+        }
+    }
+
+    fn check(&self, span: proc_macro2::Span) -> syn::Result<()> {
+        if self.min_blocks.is_some() && self.max_threads.is_none() {
+            return Err(syn::Error::new(span, "min_blocks needs max_threads"));
+        }
+        Ok(())
+    }
+}
+
+const UNKNOWN: &str = "known here: max_threads, min_blocks, arch";
+
+impl Parse for Bounds {
     fn parse(input: ParseStream) -> syn::Result<Self> {
         let mut bounds = Self::default();
-        let whole = input.span();
+        let span = input.span();
         while !input.is_empty() {
-            let name: Ident = input.parse()?;
-            input.parse::<Token![=]>()?;
-            if name == "arch" {
-                let value = architecture(&input.parse()?)?;
-                if bounds.arch.replace(value).is_some() {
-                    return Err(syn::Error::new(name.span(), "given twice"));
-                }
-                if !input.is_empty() {
-                    input.parse::<Token![,]>()?;
-                }
-                continue;
+            bounds.read(&input.parse()?, input)?;
+            if !input.is_empty() {
+                input.parse::<Token![,]>()?;
             }
-            let value = integer(&input.parse()?)?;
-            let slot = match name.to_string().as_str() {
-                "max_threads" if value > MAX_BLOCK => {
-                    return Err(syn::Error::new(name.span(), "a block has at most 1024 threads"));
+        }
+        bounds.check(span)?;
+        Ok(bounds)
+    }
+}
+
+/// A kernel of a table.
+pub struct Row {
+    /// What is said about it.
+    pub attributes: Vec<Attribute>,
+    /// The value of the key that chooses it.
+    pub pattern: Option<Pat>,
+    /// The name of the entry point.
+    pub name: Ident,
+    /// Its bounds.
+    pub bounds: Bounds,
+    /// The arguments' type where the struct is generic.
+    pub arguments: Option<Type>,
+    /// The function that takes the struct.
+    pub body: Path,
+}
+
+/// What stands before a struct.
+pub struct Table {
+    /// The type of what chooses among the kernels.
+    pub key: Option<Type>,
+    /// The kernels.
+    pub rows: Vec<Row>,
+}
+
+impl Parse for Table {
+    fn parse(input: ParseStream) -> syn::Result<Self> {
+        let (mut key, mut all, mut rows) = (None, Bounds::default(), Vec::new());
+        let span = input.span();
+        while !input.is_empty() {
+            let named_value = input.peek(Ident) && input.peek2(Token![=]) && !input.peek2(Token![=>]);
+            let ahead: Option<Ident> = if named_value { input.fork().parse().ok() } else { None };
+            match ahead {
+                Some(name) if name == "key" && rows.is_empty() => {
+                    input.parse::<Ident>()?;
+                    input.parse::<Token![=]>()?;
+                    key = Some(input.parse()?);
                 }
-                "max_threads" => &mut bounds.max_threads,
-                "min_blocks" => &mut bounds.min_blocks,
-                _ => return Err(syn::Error::new(name.span(), "known here: max_threads, min_blocks, arch")),
-            };
-            if slot.replace(value).is_some() {
-                return Err(syn::Error::new(name.span(), "given twice"));
+                Some(name) if ["max_threads", "min_blocks", "arch"].iter().any(|bound| name == bound) => {
+                    if !rows.is_empty() {
+                        return Err(syn::Error::new(name.span(), "bounds of all kernels come before the first"));
+                    }
+                    all.read(&input.parse()?, input)?;
+                }
+                _ => rows.push(row(input, key.is_some(), &all)?),
             }
             if !input.is_empty() {
                 input.parse::<Token![,]>()?;
             }
         }
-        if bounds.min_blocks.is_some() && bounds.max_threads.is_none() {
-            return Err(syn::Error::new(whole, "min_blocks needs max_threads"));
+        if rows.is_empty() {
+            return Err(syn::Error::new(span, "a struct of arguments needs a kernel: `name = body`"));
         }
-        Ok(bounds)
+        Ok(Self { key, rows })
     }
+}
+
+/// Reads `[docs] [pattern =>] name[(bounds)] [for Type] = body`.
+fn row(input: ParseStream, keyed: bool, all: &Bounds) -> syn::Result<Row> {
+    let attributes = input.call(Attribute::parse_outer)?;
+    let pattern = if keyed {
+        let pattern = Pat::parse_multi(input)?;
+        input.parse::<Token![=>]>()?;
+        Some(pattern)
+    } else {
+        None
+    };
+    let name: Ident = input.parse()?;
+    let mut bounds = Bounds::default();
+    if input.peek(syn::token::Paren) {
+        let inside;
+        syn::parenthesized!(inside in input);
+        while !inside.is_empty() {
+            bounds.read(&inside.parse()?, &inside)?;
+            if !inside.is_empty() {
+                inside.parse::<Token![,]>()?;
+            }
+        }
+    }
+    let bounds = bounds.or(all);
+    bounds.check(name.span())?;
+    let arguments = if input.peek(Token![for]) {
+        input.parse::<Token![for]>()?;
+        Some(input.parse()?)
+    } else {
+        None
+    };
+    input.parse::<Token![=]>()?;
+    Ok(Row { attributes, pattern, name, bounds, arguments, body: input.parse()? })
 }
 
 /// The value of a positive integer literal, also one that came through `macro_rules!` (an invisible group).

@@ -1,25 +1,49 @@
-//! The output: an entry point for the GPU; for the host the function itself and its typed handle.
+//! The output: entry points for the GPU; for the host the arguments as a struct, the kernels, and functions that run one thread.
 
-use crate::{attribute::Bounds, signature};
-use proc_macro2::TokenStream;
-use quote::{format_ident, quote};
-use syn::ItemFn;
+use crate::{
+    attribute::{Bounds, Row, Table},
+    signature::{self, Parameter},
+};
+use proc_macro2::{Group, TokenStream, TokenTree};
+use quote::{ToTokens, format_ident, quote};
+use syn::{Attribute, GenericArgument, Generics, Ident, ItemFn, ItemStruct, PathArguments, Type, Visibility};
 
-pub fn kernel(bounds: &Bounds, function: &ItemFn) -> syn::Result<TokenStream> {
-    let parameters = signature::parameters(function)?;
-    let names: Vec<_> = parameters.iter().map(|parameter| parameter.name).collect();
-    let types: Vec<_> = parameters.iter().map(|parameter| parameter.ty).collect();
-    let ItemFn { attrs, vis, sig, block } = function;
+/// A function: one kernel, whose arguments become a struct.
+pub fn function(bounds: &Bounds, mut function: ItemFn) -> syn::Result<TokenStream> {
+    let documented = signature::take_documentation(&mut function);
+    let parameters = signature::of_function(&function, &documented)?;
+    let ItemFn { attrs, vis, sig, block } = &function;
     let (name, inputs) = (&sig.ident, &sig.inputs);
-    let name_text = name.to_string();
-    let handle = format_ident!("{}", name_text.to_uppercase(), span = name.span());
-    let handle_doc = format!("[`{name_text}`] for a launch.");
-    let note = bounds_note(&name_text, bounds);
-    let (max_threads, min_blocks) = (option(bounds.max_threads), option(bounds.min_blocks));
+    let names = parameters.iter().map(|parameter| parameter.name);
+    let arguments = format_ident!("{}", camel_case(&name.to_string()), span = name.span());
+    let documentation = format!("The arguments of [`{name}`].");
+    let fields = parameters.iter().map(|Parameter { name, ty, documentation }| {
+        quote! { #(#documentation)* #vis #name: #ty }
+    });
+    let call = quote! { #name(#(arguments.#names),*) };
+    let items = [
+        arguments_impl(&arguments, &Generics::default(), &parameters),
+        kernel_const(vis, &arguments.to_token_stream(), name, bounds, &call),
+    ];
+    let note = bounds_note(name, bounds);
+    // Until every launch has named arguments.
+    let positional = {
+        let handle = format_ident!("{}", name.to_string().to_uppercase(), span = name.span());
+        let types: Vec<_> = parameters.iter().map(|parameter| parameter.ty).collect();
+        let names: Vec<_> = parameters.iter().map(|parameter| parameter.name).collect();
+        let kernel = kernel_value(&quote!((#(#types,)*)), name, bounds, &quote! { { let (#(#names,)*) = *arguments; #name(#(#names),*) } });
+        quote! {
+            #[cfg(not(target_arch = "nvptx64"))]
+            #[allow(missing_docs, dead_code, clippy::type_complexity, reason = "goes")]
+            #vis const #handle: ::cuda_std::launch::Kernel<(#(#types,)*)> = #kernel;
+        }
+    };
     Ok(quote! {
+        #positional
+
         #[cfg(target_arch = "nvptx64")]
         #(#attrs)*
-        #[allow(clippy::too_many_arguments, reason = "a kernel's parameters are what its launch passes")]
+        #[allow(clippy::too_many_arguments, reason = "the entry point takes its arguments one by one")]
         #[unsafe(no_mangle)]
         #vis unsafe extern "ptx-kernel" fn #name(#inputs) #block
 
@@ -28,33 +52,225 @@ pub fn kernel(bounds: &Bounds, function: &ItemFn) -> syn::Result<TokenStream> {
 
         #[cfg(not(target_arch = "nvptx64"))]
         #(#attrs)*
-        #[allow(clippy::too_many_arguments, reason = "a kernel's parameters are what its launch passes")]
+        #[allow(clippy::too_many_arguments, reason = "the entry point takes its arguments one by one")]
         #vis unsafe fn #name(#inputs) #block
 
         #[cfg(not(target_arch = "nvptx64"))]
-        #[doc = #handle_doc]
-        #[allow(clippy::type_complexity, reason = "the types are the kernel's parameters")]
-        #vis const #handle: ::cuda_std::launch::Kernel<(#(#types,)*)> = {
-            unsafe fn call(arguments: &(#(#types,)*)) {
-                let (#(#names,)*) = *arguments;
-                // SAFETY: the caller has the kernel's contract.
-                unsafe { #name(#(#names),*) }
-            }
-            ::cuda_std::launch::Kernel::new(#name_text, ::core::module_path!(), #max_threads, #min_blocks, call)
-        };
+        #[doc = #documentation]
+        #[allow(missing_docs, reason = "the kernel's documentation has what the arguments must be")]
+        #[derive(Debug, Clone, Copy)]
+        #vis struct #arguments { #(#fields),* }
 
-        #[cfg(all(not(target_arch = "nvptx64"), target_os = "linux"))]
+        #(#[cfg(not(target_arch = "nvptx64"))] #items)*
+    })
+}
+
+/// A struct of arguments: the kernels of its table.
+pub fn arguments(table: &Table, item: &ItemStruct) -> syn::Result<TokenStream> {
+    let parameters = signature::of_struct(item)?;
+    let ItemStruct { vis, ident, generics, .. } = item;
+    let entries = table.rows.iter().map(|row| entry(row, item, &parameters)).collect::<syn::Result<Vec<_>>>()?;
+    let implementation = arguments_impl(ident, generics, &parameters);
+    let kernels = match &table.key {
+        Some(key) => keyed_kernels(vis, ident, key, &table.rows),
+        None => {
+            let rows = table.rows.iter().map(|row| {
+                let (name, body) = (&row.name, &row.body);
+                let arguments =
+                    row.arguments.as_ref().map_or_else(|| ident.to_token_stream(), ToTokens::to_token_stream);
+                kernel_const(vis, &arguments, name, &row.bounds, &quote! { #body(*arguments) })
+            });
+            quote! { #(#[cfg(not(target_arch = "nvptx64"))] #rows)* }
+        }
+    };
+    Ok(quote! {
+        #[derive(Debug, Clone, Copy)]
+        #item
+
+        #(#entries)*
+
+        #[cfg(not(target_arch = "nvptx64"))]
+        #implementation
+
+        #kernels
+    })
+}
+
+/// The entry point of a row: parameters one by one, which keep their loads `ld.global`; those of a struct would become generic.
+fn entry(row: &Row, item: &ItemStruct, parameters: &[Parameter<'_>]) -> syn::Result<TokenStream> {
+    let Row { name, body, bounds, arguments, .. } = row;
+    let struct_name = &item.ident;
+    let types: Vec<Type> = match arguments {
+        None if item.generics.params.is_empty() => parameters.iter().map(|parameter| parameter.ty.clone()).collect(),
+        None => return Err(syn::Error::new(name.span(), "the struct is generic: `name for Type<..> = body`")),
+        Some(arguments) => substituted(arguments, &item.generics, parameters)?,
+    };
+    let names: Vec<_> = parameters.iter().map(|parameter| parameter.name).collect();
+    let note = bounds_note(name, bounds);
+    Ok(quote! {
+        #[cfg(target_arch = "nvptx64")]
         const _: () = {
-            #[used]
-            // SAFETY: the section holds values of this type only (`cuda_std::emulator::kernels`).
-            #[unsafe(link_section = "cuda_std_kernels")]
-            static KERNEL: ::cuda_std::private::Registered = &#handle;
+            #[allow(clippy::too_many_arguments, reason = "the entry point takes its arguments one by one")]
+            #[unsafe(no_mangle)]
+            unsafe extern "ptx-kernel" fn #name(#(#names: #types),*) {
+                // SAFETY: the launch keeps the contract of the kernel, which is that of the body.
+                unsafe { #body(#struct_name { #(#names),* }) }
+            }
+
+            ::cuda_std::private::global_asm!(#note);
         };
     })
 }
 
+/// The types of the parameters where those of the struct have the values that `arguments` gives them.
+fn substituted(arguments: &Type, generics: &Generics, parameters: &[Parameter<'_>]) -> syn::Result<Vec<Type>> {
+    let refuse = || syn::Error::new_spanned(arguments, "names the struct with a type for each of its parameters");
+    let Type::Path(path) = arguments else { return Err(refuse()) };
+    let last = path.path.segments.last().ok_or_else(refuse)?;
+    let PathArguments::AngleBracketed(given) = &last.arguments else { return Err(refuse()) };
+    let given: Vec<&GenericArgument> = given.args.iter().collect();
+    let names: Vec<&Ident> = generics.type_params().map(|parameter| &parameter.ident).collect();
+    if names.len() != given.len() {
+        return Err(refuse());
+    }
+    let pairs: Vec<_> = names.into_iter().zip(given.iter().map(|argument| argument.to_token_stream())).collect();
+    parameters.iter().map(|parameter| syn::parse2(replaced(parameter.ty.to_token_stream(), &pairs))).collect()
+}
+
+fn replaced(tokens: TokenStream, pairs: &[(&Ident, TokenStream)]) -> TokenStream {
+    let of = |token: TokenTree| -> TokenStream {
+        match token {
+            TokenTree::Ident(ident) => match pairs.iter().find(|(name, _)| **name == ident) {
+                Some((_, to)) => to.clone(),
+                None => ident.to_token_stream(),
+            },
+            TokenTree::Group(group) => Group::new(group.delimiter(), replaced(group.stream(), pairs)).to_token_stream(),
+            other => other.to_token_stream(),
+        }
+    };
+    tokens.into_iter().flat_map(of).collect()
+}
+
+/// What launches need to know of a struct of arguments.
+fn arguments_impl(arguments: &Ident, generics: &Generics, parameters: &[Parameter<'_>]) -> TokenStream {
+    let mut bounded = generics.clone();
+    bounded.type_params_mut().for_each(|parameter| parameter.bounds.push(syn::parse_quote!(::core::marker::Copy)));
+    let (with_bounds, names_only, conditions) = bounded.split_for_impl();
+    let (with_bounds, names_only) = (with_bounds.to_token_stream(), names_only.to_token_stream());
+    let names: Vec<_> = parameters.iter().map(|parameter| parameter.name).collect();
+    let texts = names.iter().map(ToString::to_string);
+    let numbers = 0..names.len();
+    quote! {
+        // SAFETY: `Param` is asked of every field, and each function names all fields in order.
+        unsafe impl #with_bounds ::cuda_std::launch::KernelArgs for #arguments #names_only #conditions {
+            const NAMES: &'static [&'static str] = &[#(#texts),*];
+
+            fn as_raw(&mut self) -> ::cuda_std::launch::RawArgs {
+                ::cuda_std::launch::RawArgs::new(&[#(::core::ptr::from_mut(&mut self.#names).cast()),*])
+            }
+
+            fn written(&self) -> impl ::core::iter::Iterator<Item = usize> {
+                let given: [::core::option::Option<usize>; _] = [#(::cuda_std::launch::Param::written(&self.#names)),*];
+                given.into_iter().flatten()
+            }
+
+            unsafe fn from_raw(addresses: *const *mut ::core::ffi::c_void) -> Self {
+                let _ = addresses;
+                Self {
+                    // SAFETY: the caller promises an address of a value for each parameter.
+                    #(#names: unsafe { ::cuda_std::launch::raw_arg(addresses, #numbers) }),*
+                }
+            }
+        }
+    }
+}
+
+/// The one kernel of a struct, as a constant.
+fn kernel_const(
+    vis: &Visibility,
+    arguments: &TokenStream,
+    name: &Ident,
+    bounds: &Bounds,
+    call: &TokenStream,
+) -> TokenStream {
+    let kernel = kernel_value(arguments, name, bounds, call);
+    let documentation = format!("The kernel `{name}`.");
+    quote! {
+        const _: () = {
+            impl #arguments {
+                #[doc = #documentation]
+                #vis const KERNEL: ::cuda_std::launch::Kernel<Self> = #kernel;
+            }
+
+            #[cfg(target_os = "linux")]
+            #[used]
+            // SAFETY: the section holds values of this type only (`cuda_std::emulator::kernels`).
+            #[unsafe(link_section = "cuda_std_kernels")]
+            static KERNEL: ::cuda_std::private::Registered = &<#arguments>::KERNEL;
+        };
+    }
+}
+
+/// The kernels of a struct, chosen by a key.
+fn keyed_kernels(vis: &Visibility, arguments: &Ident, key: &Type, rows: &[Row]) -> TokenStream {
+    let (mut statics, mut arms, mut listed) = (Vec::new(), Vec::new(), Vec::new());
+    for Row { attributes, pattern, name, bounds, body, .. } in rows {
+        let place = format_ident!("{}", name.to_string().to_uppercase(), span = name.span());
+        let kernel = kernel_value(&arguments.to_token_stream(), name, bounds, &quote! { #body(*arguments) });
+        let documented = attributes.iter().filter(|attribute| attribute.path().is_ident("doc"));
+        statics.push(quote! {
+            #(#documented)*
+            static #place: ::cuda_std::launch::Kernel<#arguments> = #kernel;
+            #[cfg(target_os = "linux")]
+            const _: () = {
+                #[used]
+                // SAFETY: the section holds values of this type only (`cuda_std::emulator::kernels`).
+                #[unsafe(link_section = "cuda_std_kernels")]
+                static KERNEL: ::cuda_std::private::Registered = &#place;
+            };
+        });
+        arms.push(quote! { #pattern => &#place });
+        listed.push(format!("`{name}`"));
+    }
+    let documentation = format!("The kernel for `key`: one of {}.", listed.join(", "));
+    quote! {
+        #[cfg(not(target_arch = "nvptx64"))]
+        const _: () = {
+            #(#statics)*
+
+            impl #arguments {
+                #[doc = #documentation]
+                #vis fn kernel(key: #key) -> &'static ::cuda_std::launch::Kernel<Self> {
+                    match key {
+                        #(#arms,)*
+                    }
+                }
+            }
+        };
+    }
+}
+
+/// A `Kernel`: `call` runs one thread with `arguments`.
+fn kernel_value(arguments: &TokenStream, name: &Ident, bounds: &Bounds, call: &TokenStream) -> TokenStream {
+    let name_text = name.to_string();
+    let max_threads = match bounds.max_threads {
+        Some(value) => quote!(::core::option::Option::Some(#value)),
+        None => quote!(::core::option::Option::None),
+    };
+    quote! {
+        {
+            unsafe fn call(arguments: &#arguments) {
+                let _ = arguments;
+                // SAFETY: the caller has the kernel's contract.
+                unsafe { #call }
+            }
+            ::cuda_std::launch::Kernel::new(#name_text, #max_threads, call)
+        }
+    }
+}
+
 /// The comment that carries the launch bounds through the compiler, which has no attribute for them.
-fn bounds_note(name: &str, bounds: &Bounds) -> String {
+fn bounds_note(name: &Ident, bounds: &Bounds) -> String {
     let mut note = format!("// warpann.kernel {name}");
     if let Some(threads) = bounds.max_threads {
         note += &format!(" maxntid={threads}");
@@ -68,9 +284,11 @@ fn bounds_note(name: &str, bounds: &Bounds) -> String {
     note
 }
 
-fn option(value: Option<u32>) -> TokenStream {
-    match value {
-        Some(value) => quote!(::core::option::Option::Some(#value)),
-        None => quote!(::core::option::Option::None),
-    }
+/// `fill_two` as `FillTwo`.
+fn camel_case(name: &str) -> String {
+    let words = name.split('_').filter(|word| !word.is_empty());
+    words.map(|word| word[..1].to_uppercase() + &word[1..]).collect()
 }
+
+/// Documentation of a parameter.
+pub type Documentation = Vec<Attribute>;

@@ -1,4 +1,5 @@
-//! `#[kernel]`: marks a function that the GPU and the emulator can launch. Documented at `cuda_std::kernel`.
+//! `#[kernel]`: marks a function, or a struct of arguments with a table of functions, that the GPU and the emulator can launch. Documented at
+//! `cuda_std::kernel`.
 
 mod attribute;
 mod expand;
@@ -6,8 +7,9 @@ mod signature;
 
 use proc_macro::TokenStream;
 
-/// Marks an `unsafe fn` as a kernel.
+/// Makes kernels: of an `unsafe fn`, or of a struct of arguments that several kernels take.
 ///
+/// # A function
 /// ```
 /// # use cuda_std::{global, kernel, thread};
 /// /// Adds one to `n` values.
@@ -22,16 +24,58 @@ use proc_macro::TokenStream;
 ///         unsafe { global::store(x.add(i as usize), global::load(x.add(i as usize)) + 1.0) }
 ///     }
 /// }
-/// assert_eq!(INCREMENT.name(), "increment");
-/// assert_eq!(INCREMENT.max_threads(), Some(256));
+/// // The arguments have names, and a launch is a value.
+/// let launch = Increment { x: std::ptr::null_mut(), n: 0 };
+/// assert_eq!(Increment::KERNEL.name(), "increment");
+/// assert_eq!(Increment::KERNEL.max_threads(), Some(256));
 /// ```
 ///
-/// # What it makes
+/// It makes:
 /// - For the GPU: an entry point of the function's name, plus, as a comment in the PTX, the launch bounds
 ///   (`// warpann.kernel increment maxntid=256 minnctapersm=2`), which `cuda_builder` turns into directives.
-/// - Elsewhere: the function as it stands, and a constant of its name in capitals, a `launch::Kernel` typed by the
-///   parameters. One launch call with checked argument types serves the GPU and the emulator.
+/// - Elsewhere: the function as it stands; a struct of its arguments, named after it (`Increment`), whose fields are the parameters with
+///   their documentation; and its constant `KERNEL`, a `launch::Kernel`.
 ///
+/// # A struct
+/// Where several kernels take the same arguments, the struct is written out, and the attribute has the table of the kernels: entry point,
+/// bounds in parentheses where they differ from those of all, and the function that is called with the struct.
+///
+/// ```
+/// # use cuda_std::{global, kernel, thread};
+/// /// Adds up `rows` values a thread.
+/// #[kernel(
+///     key = u32,
+///     max_threads = 128,
+///     /// Two values a thread.
+///     2 => add_two = add::<2>,
+///     /// Three or more: three a thread.
+///     _ => add_three(min_blocks = 4) = add::<3>,
+/// )]
+/// pub struct Add {
+///     /// What is added up: as many values a thread as the kernel's name says.
+///     pub values: *const f32,
+///     /// The sum of each thread.
+///     pub sums: *mut f32,
+/// }
+///
+/// /// # Safety
+/// /// The arrays are as long as [`Add`] says.
+/// unsafe fn add<const ROWS: usize>(Add { values, sums }: Add) {
+///     let thread = thread::thread_idx_x() as usize;
+///     // SAFETY: the caller promises so many values and sums.
+///     let sum = (0..ROWS).map(|row| unsafe { global::load(values.add(thread * ROWS + row)) }).sum();
+///     // SAFETY: as above.
+///     unsafe { global::store(sums.add(thread), sum) }
+/// }
+/// assert_eq!(Add::kernel(2).name(), "add_two");
+/// assert_eq!(Add::kernel(7).name(), "add_three");
+/// ```
+///
+/// It makes entry points with the fields as parameters, one by one, and `kernel`, which chooses among the kernels by the key: the patterns
+/// are those of a `match`, so a kernel cannot be forgotten. Without a key there is one kernel, `KERNEL`. A struct that is generic has one for
+/// each type that a row names: `sort_u64 for Sort<u64> = sort::<u64>`.
+///
+/// # The crate
 /// A crate with kernels starts with the one line that its device build needs, as entry points and the comment are behind
 /// unstable features of the compiler (the host build ignores it):
 ///
@@ -40,8 +84,8 @@ use proc_macro::TokenStream;
 /// ```
 ///
 /// # What it accepts
-/// - Parameters are raw pointers, integers (`u8` .. `u64`, `i8` .. `i64`, `usize`), `f32` and `f64`, by name; at most 26.
-///   No result, no generics.
+/// - Parameters are raw pointers, integers (`u8` .. `u64`, `i8` .. `i64`, `usize`), `f32` and `f64`, by name; at most 64.
+///   No result, no generics but those of a struct.
 /// - `max_threads = N`: no launch has more threads a block (the compiler may then use more registers).
 ///   `min_blocks = M`, with `max_threads` only: registers are limited so that M blocks fit a multiprocessor.
 /// - `arch = "sm_90a"`: the kernel uses what only that architecture has (`wgmma`). Its module is for that one, and another device
@@ -59,7 +103,31 @@ use proc_macro::TokenStream;
 ///
 /// let config = LaunchConfig { grid: [1, 1, 1], block: [32, 1, 1], shared_bytes: 0 };
 /// // SAFETY: `idle` touches nothing.
-/// unsafe { emulator::launch(&IDLE, config, (std::ptr::null::<f64>(), 1)) };
+/// unsafe { emulator::launch(&Idle::KERNEL, config, Idle { _x: std::ptr::null::<f64>(), _n: 1 }) };
+/// ```
+///
+/// Nor does a missing argument, nor one by another name:
+///
+/// ```compile_fail,E0063
+/// # use cuda_std::kernel;
+/// /// # Safety
+/// /// None needed.
+/// #[kernel]
+/// pub unsafe fn idle(_x: *const f32, _n: u32) {}
+///
+/// let launch = Idle { _n: 1 };
+/// ```
+///
+/// Nor a table that leaves out a value of its key:
+///
+/// ```compile_fail,E0004
+/// # use cuda_std::kernel;
+/// #[kernel(key = bool, true => wide = run)]
+/// pub struct Run {
+///     /// Unused.
+///     pub n: u32,
+/// }
+/// unsafe fn run(_: Run) {}
 /// ```
 ///
 /// Nor does a parameter that is neither a pointer nor a scalar:
@@ -101,7 +169,16 @@ use proc_macro::TokenStream;
 /// ```
 #[proc_macro_attribute]
 pub fn kernel(attribute: TokenStream, item: TokenStream) -> TokenStream {
-    let bounds = syn::parse_macro_input!(attribute as attribute::Bounds);
-    let function = syn::parse_macro_input!(item as syn::ItemFn);
-    expand::kernel(&bounds, &function).unwrap_or_else(syn::Error::into_compile_error).into()
+    let expanded = match syn::parse_macro_input!(item as syn::Item) {
+        syn::Item::Fn(function) => {
+            let bounds = syn::parse_macro_input!(attribute as attribute::Bounds);
+            expand::function(&bounds, function)
+        }
+        syn::Item::Struct(item) => {
+            let table = syn::parse_macro_input!(attribute as attribute::Table);
+            expand::arguments(&table, &item)
+        }
+        other => Err(syn::Error::new_spanned(other, "#[kernel] stands before a function or a struct of arguments")),
+    };
+    expanded.unwrap_or_else(syn::Error::into_compile_error).into()
 }

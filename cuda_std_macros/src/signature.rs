@@ -1,9 +1,10 @@
-//! What a kernel's signature may be.
+//! What a kernel's parameters may be.
 
-use syn::{FnArg, Ident, ItemFn, Pat, ReturnType, Type, spanned::Spanned};
+use crate::expand::Documentation;
+use syn::{Field, Fields, FnArg, Ident, ItemFn, ItemStruct, Pat, ReturnType, Type, spanned::Spanned};
 
-/// Most parameters; `cuda_std::launch::KernelArgs` is implemented for tuples up to this length.
-const MAX_PARAMETERS: usize = 26;
+/// Most parameters, as `cuda_std::launch::MAX_PARAMS` has it.
+const MAX_PARAMETERS: usize = 64;
 
 const SCALARS: [&str; 11] = ["u8", "u16", "u32", "u64", "i8", "i16", "i32", "i64", "usize", "f32", "f64"];
 
@@ -11,12 +12,25 @@ const SCALARS: [&str; 11] = ["u8", "u16", "u32", "u64", "i8", "i16", "i32", "i64
 pub struct Parameter<'a> {
     pub name: &'a Ident,
     pub ty: &'a Type,
+    pub documentation: &'a [syn::Attribute],
+}
+
+fn refuse<T>(span: proc_macro2::Span, message: impl std::fmt::Display) -> syn::Result<T> {
+    Err(syn::Error::new(span, message))
+}
+
+/// Takes the documentation of each parameter out of the function: the language has no such thing.
+pub fn take_documentation(function: &mut ItemFn) -> Vec<Documentation> {
+    let of = |input: &mut FnArg| match input {
+        FnArg::Typed(typed) => typed.attrs.extract_if(.., |attribute| attribute.path().is_ident("doc")).collect(),
+        FnArg::Receiver(_) => Vec::new(),
+    };
+    function.sig.inputs.iter_mut().map(of).collect()
 }
 
 /// The parameters, if the function can be a kernel.
-pub fn parameters(function: &ItemFn) -> syn::Result<Vec<Parameter<'_>>> {
+pub fn of_function<'a>(function: &'a ItemFn, documented: &'a [Documentation]) -> syn::Result<Vec<Parameter<'a>>> {
     let signature = &function.sig;
-    let refuse = |span, message| Err(syn::Error::new(span, message));
     if signature.unsafety.is_none() {
         return refuse(
             signature.ident.span(),
@@ -35,7 +49,7 @@ pub fn parameters(function: &ItemFn) -> syn::Result<Vec<Parameter<'_>>> {
     if !signature.generics.params.is_empty() {
         return refuse(
             signature.generics.span(),
-            "a kernel cannot be generic: write one for each instance, by macro_rules!",
+            "a kernel cannot be generic: give a struct of its arguments a table of kernels",
         );
     }
     if let ReturnType::Type(_, ty) = &signature.output {
@@ -45,25 +59,50 @@ pub fn parameters(function: &ItemFn) -> syn::Result<Vec<Parameter<'_>>> {
         return refuse(variadic.span(), "a kernel cannot be variadic");
     }
     if signature.inputs.len() > MAX_PARAMETERS {
-        return refuse(signature.inputs.span(), "a kernel has at most 26 parameters");
+        return refuse(signature.inputs.span(), format!("a kernel has at most {MAX_PARAMETERS} parameters"));
     }
-    signature.inputs.iter().map(parameter).collect()
+    signature.inputs.iter().zip(documented).map(|(input, documentation)| parameter(input, documentation)).collect()
 }
 
-fn parameter(input: &FnArg) -> syn::Result<Parameter<'_>> {
+fn parameter<'a>(input: &'a FnArg, documentation: &'a [syn::Attribute]) -> syn::Result<Parameter<'a>> {
     let FnArg::Typed(typed) = input else {
-        return Err(syn::Error::new(input.span(), "a kernel has no self"));
+        return refuse(input.span(), "a kernel has no self");
     };
     let Pat::Ident(pattern) = &*typed.pat else {
-        return Err(syn::Error::new(typed.pat.span(), "a kernel's parameters are plain names"));
+        return refuse(typed.pat.span(), "a kernel's parameters are plain names");
     };
     if !is_param(&typed.ty) {
-        return Err(syn::Error::new(
+        return refuse(
             typed.ty.span(),
             format!("a kernel's parameters are raw pointers or one of {}", SCALARS.join(", ")),
-        ));
+        );
     }
-    Ok(Parameter { name: &pattern.ident, ty: &typed.ty })
+    Ok(Parameter { name: &pattern.ident, ty: &typed.ty, documentation })
+}
+
+/// The fields, if they can be the arguments of a kernel.
+pub fn of_struct(item: &ItemStruct) -> syn::Result<Vec<Parameter<'_>>> {
+    let Fields::Named(fields) = &item.fields else {
+        return refuse(item.fields.span(), "the arguments of a kernel are fields with names");
+    };
+    if fields.named.len() > MAX_PARAMETERS {
+        return refuse(item.fields.span(), format!("a kernel has at most {MAX_PARAMETERS} parameters"));
+    }
+    if item.generics.lifetimes().next().is_some() || item.generics.const_params().next().is_some() {
+        return refuse(item.generics.span(), "the arguments of a kernel can be generic over types only");
+    }
+    fields.named.iter().map(field).collect()
+}
+
+fn field(field: &Field) -> syn::Result<Parameter<'_>> {
+    let Some(name) = &field.ident else { return refuse(field.span(), "an argument has a name") };
+    if !is_param(&field.ty) {
+        return refuse(
+            field.ty.span(),
+            format!("a kernel's arguments are raw pointers or one of {}", SCALARS.join(", ")),
+        );
+    }
+    Ok(Parameter { name, ty: &field.ty, documentation: &[] })
 }
 
 /// Whether a kernel can take this type; types that came through `macro_rules!` stand in invisible groups.
