@@ -379,7 +379,8 @@ functions! {
         if !extra.is_null() || shared_bytes > function.shared_bytes as c_uint {
             return Err(INVALID_VALUE);
         }
-        let config = LaunchConfig { grid: [grid_x, grid_y, grid_z], block: [block_x, block_y, block_z], shared_bytes };
+        let grid = [grid_x, grid_y, grid_z].map(u64::from);
+        let config = LaunchConfig { grid, block: [block_x, block_y, block_z], shared_bytes };
         // SAFETY: the caller has the contract of the kernel, and gives the addresses of its arguments.
         unsafe { run(function.kernel, config, arguments) }
     }

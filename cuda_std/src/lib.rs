@@ -56,6 +56,7 @@ pub use cuda_std_macros::kernel;
 pub mod async_copy;
 pub mod atomic;
 pub mod global;
+pub mod launch;
 pub mod math;
 pub mod mma;
 pub mod shared;
@@ -66,8 +67,6 @@ pub mod wgmma;
 
 #[cfg(not(target_arch = "nvptx64"))]
 pub mod emulator;
-#[cfg(not(target_arch = "nvptx64"))]
-pub mod launch;
 #[cfg(target_arch = "nvptx64")]
 mod nvptx;
 

@@ -31,7 +31,12 @@ pub fn function(bounds: &Bounds, mut function: ItemFn) -> syn::Result<TokenStrea
         let handle = format_ident!("{}", name.to_string().to_uppercase(), span = name.span());
         let types: Vec<_> = parameters.iter().map(|parameter| parameter.ty).collect();
         let names: Vec<_> = parameters.iter().map(|parameter| parameter.name).collect();
-        let kernel = kernel_value(&quote!((#(#types,)*)), name, bounds, &quote! { { let (#(#names,)*) = *arguments; #name(#(#names),*) } });
+        let kernel = kernel_value(
+            &quote!((#(#types,)*)),
+            name,
+            bounds,
+            &quote! { { let (#(#names,)*) = *arguments; #name(#(#names),*) } },
+        );
         quote! {
             #[cfg(not(target_arch = "nvptx64"))]
             #[allow(missing_docs, dead_code, clippy::type_complexity, reason = "goes")]
@@ -116,9 +121,10 @@ fn entry(row: &Row, item: &ItemStruct, parameters: &[Parameter<'_>]) -> syn::Res
                 // SAFETY: the launch keeps the contract of the kernel, which is that of the body.
                 unsafe { #body(#struct_name { #(#names),* }) }
             }
-
-            ::cuda_std::private::global_asm!(#note);
         };
+
+        #[cfg(target_arch = "nvptx64")]
+        ::cuda_std::private::global_asm!(#note);
     })
 }
 
@@ -234,6 +240,10 @@ fn keyed_kernels(vis: &Visibility, arguments: &Ident, key: &Type, rows: &[Row]) 
     }
     let documentation = format!("The kernel for `key`: one of {}.", listed.join(", "));
     quote! {
+        // The key is for the host; where the device's build names it, its import is in use on both sides.
+        #[cfg(target_arch = "nvptx64")]
+        const _: ::core::option::Option<#key> = ::core::option::Option::None;
+
         #[cfg(not(target_arch = "nvptx64"))]
         const _: () = {
             #(#statics)*

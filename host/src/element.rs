@@ -1,6 +1,7 @@
 //! Element types of vectors: f32, f16, bf16, u8, i8.
 
 use half::{bf16, f16};
+use warpann_kernels::element::ElementKey;
 
 use crate::once::Once;
 
@@ -29,6 +30,17 @@ impl ElementType {
             Self::F32 => 4,
             Self::F16 | Self::Bf16 => 2,
             Self::U8 | Self::I8 => 1,
+        }
+    }
+
+    /// What kernels call it.
+    pub(crate) const fn key(self) -> ElementKey {
+        match self {
+            Self::F32 => ElementKey::F32,
+            Self::F16 => ElementKey::F16,
+            Self::Bf16 => ElementKey::Bf16,
+            Self::U8 => ElementKey::U8,
+            Self::I8 => ElementKey::I8,
         }
     }
 

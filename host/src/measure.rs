@@ -135,7 +135,7 @@ impl SelectionBench {
     pub fn read(&self, repeat: usize) -> Result<DeviceTimes> {
         let quads = (self.rows * self.columns / 4) as u64;
         let blocks = (self.device.limits().multiprocessors * 16).min(quads.div_ceil(256).max(1) as u32);
-        let config = LaunchConfig { grid: [blocks, 1, 1], block: [read_ceiling::THREADS, 1, 1], shared_bytes: 0 };
+        let config = LaunchConfig::linear(blocks.into(), read_ceiling::THREADS);
         let args = (self.part(0).cast::<U32x4>().cast_const(), quads, self.part(3).cast::<u32>());
         // SAFETY: the keys were uploaded, at an aligned place; the word is there.
         let run = || unsafe { self.device.launch(&self.stream, &read_ceiling::READ_ONCE, config, args) };

@@ -22,10 +22,11 @@
 //! A pair costs about 3·d/32 f64 and d/32 conversion instructions a lane and 15 for the butterfly. Conversions to f64
 //! run at a quarter of the f64 rate, so the query's are shared by `BATCH` rows, whose loads overlap as well.
 
+use cuda_std::launch::LaunchConfig;
 use cuda_std::warp::butterfly_sum;
 use cuda_std::{global, kernel, thread, unroll, warp};
 
-use crate::element::{self, Element};
+use crate::element::{self, Element, ElementKey};
 
 /// Warps in a block of these kernels.
 pub const WARPS_PER_BLOCK: u32 = 4;
@@ -104,26 +105,70 @@ pub unsafe fn squares<E: Element>(x: *const E::Stored, quads: u32, lane: u32) ->
     butterfly_sum((acc[0] + acc[1]) + (acc[2] + acc[3]))
 }
 
-/// Body of the `canonical_*` kernels; parameters at [`canonical_f32`].
+/// Writes the canonical distance of each query to each row of its list beside the list.
 ///
 /// # Safety
-/// As [`canonical_f32`].
+/// The arrays are as long as the fields say, and every listed row exists.
+#[kernel(
+    key = ElementKey,
+    max_threads = 128,
+    ElementKey::F32 => canonical_f32 = canonical::<element::F32>,
+    ElementKey::F16 => canonical_f16 = canonical::<element::F16>,
+    ElementKey::Bf16 => canonical_bf16 = canonical::<element::Bf16>,
+    ElementKey::U8 => canonical_u8 = canonical::<element::U8>,
+    ElementKey::I8 => canonical_i8 = canonical::<element::I8>,
+)]
+pub struct Canonical {
+    /// `query_count` rows of `stride` components, of the type of the key.
+    pub queries: *const u8,
+    /// The rows that lists name, of `stride` components.
+    pub base: *const u8,
+    /// Components from one row to the next: a multiple of 4, zero padded.
+    pub stride: u32,
+    /// Queries.
+    pub query_count: u32,
+    /// Squared L2 where it is not 0, else inner products.
+    pub squared_difference: u32,
+    /// Σx² of each query, by which inner products become cosines; null for inner products as they are.
+    pub query_squares: *const f64,
+    /// Σx² of each row of the base; null where `query_squares` is.
+    pub base_squares: *const f64,
+    /// The lists: that of query q begins at q · `list_stride`. Null: place p is row p.
+    pub rows: *const u32,
+    /// The length of each list, of which `columns` count at most; null where all have `columns`.
+    pub counts: *const u32,
+    /// The length of a list, at most.
+    pub columns: u32,
+    /// Warps that share a list.
+    pub slices: u32,
+    /// Places from one list to the next.
+    pub list_stride: u64,
+    /// Distances, laid out as `rows`.
+    pub distances: *mut f32,
+}
+
+impl Canonical {
+    /// `slices` warps a query.
+    pub fn config(&self) -> LaunchConfig {
+        LaunchConfig::warps(self.query_count as u64 * self.slices as u64, WARPS_PER_BLOCK)
+    }
+}
+
+/// # Safety
+/// As [`Canonical`].
 #[inline(always)]
-#[expect(clippy::too_many_arguments, reason = "kernel parameters are passed separately so that loads stay ld.global")]
-unsafe fn lists<E: Element, const SQUARED_DIFFERENCE: bool>(
-    queries: *const E::Stored,
-    base: *const E::Stored,
-    stride: u32,
-    query_count: u32,
-    query_squares: *const f64,
-    base_squares: *const f64,
-    rows: *const u32,
-    counts: *const u32,
-    columns: u32,
-    slices: u32,
-    list_stride: u64,
-    distances: *mut f32,
-) {
+unsafe fn canonical<E: Element>(launch: Canonical) {
+    // SAFETY: the same contract.
+    unsafe { if launch.squared_difference != 0 { lists::<E, true>(launch) } else { lists::<E, false>(launch) } }
+}
+
+/// # Safety
+/// As [`Canonical`].
+#[inline(always)]
+unsafe fn lists<E: Element, const SQUARED_DIFFERENCE: bool>(launch: Canonical) {
+    let Canonical { stride, query_count, query_squares, base_squares, rows, counts, columns, .. } = launch;
+    let Canonical { slices, list_stride, distances, .. } = launch;
+    let (queries, base) = (launch.queries.cast::<E::Stored>(), launch.base.cast::<E::Stored>());
     let warp = thread::block_idx_x() * WARPS_PER_BLOCK + warp::warp_id();
     let (query, slice) = (warp / slices.max(1), warp % slices.max(1));
     if query >= query_count {
@@ -172,56 +217,3 @@ unsafe fn lists<E: Element, const SQUARED_DIFFERENCE: bool>(
         }
     }
 }
-
-/// Calls `$then!` with the table of element types: `(type, stored type, suffixed kernels and handles)`.
-#[macro_export]
-macro_rules! element_instances {
-    ($then:ident) => {
-        $then! {
-            (F32, f32, canonical_f32, CANONICAL_F32, greatest_f32, GREATEST_F32, prepare_f32, PREPARE_F32)
-            (F16, u16, canonical_f16, CANONICAL_F16, greatest_f16, GREATEST_F16, prepare_f16, PREPARE_F16)
-            (Bf16, u16, canonical_bf16, CANONICAL_BF16, greatest_bf16, GREATEST_BF16, prepare_bf16, PREPARE_BF16)
-            (U8, u8, canonical_u8, CANONICAL_U8, greatest_u8, GREATEST_U8, prepare_u8, PREPARE_U8)
-            (I8, i8, canonical_i8, CANONICAL_I8, greatest_i8, GREATEST_I8, prepare_i8, PREPARE_I8)
-        }
-    };
-}
-
-macro_rules! define_kernels {
-    ($(($element:ident, $stored:ty, $name:ident, $handle:ident, $g:ident, $gh:ident, $p:ident, $ph:ident))*) => {$(
-        /// Canonical distances of each query to the rows of its list, written beside the list.
-        ///
-        /// `queries` and `base` are row-major with `stride` components a row (a multiple of 4, zero padded). Query q's
-        /// list has `counts[q]` places (`columns` where `counts` is null, and never more) from q · `list_stride` in
-        /// `rows` and `distances`; where `rows` is null, place p is row p. `squared_difference` ≠ 0 gives squared L2,
-        /// else inner products, divided by √(query_squares\[q\] · base_squares\[row\]) where those are not null (cosine).
-        /// `slices` warps share a list.
-        ///
-        /// Grid: ceil(query_count · slices / 4) blocks of 128 threads.
-        ///
-        /// # Safety
-        /// All pointers that are not null cover the shapes above, and every listed row exists.
-        #[kernel(max_threads = 128)]
-        pub unsafe fn $name(
-            queries: *const $stored, base: *const $stored, stride: u32, query_count: u32, squared_difference: u32,
-            query_squares: *const f64, base_squares: *const f64, rows: *const u32, counts: *const u32, columns: u32,
-            slices: u32, list_stride: u64, distances: *mut f32,
-        ) {
-            // SAFETY: the same contract.
-            unsafe {
-                if squared_difference != 0 {
-                    lists::<element::$element, true>(
-                        queries, base, stride, query_count, query_squares, base_squares, rows, counts, columns, slices,
-                        list_stride, distances,
-                    )
-                } else {
-                    lists::<element::$element, false>(
-                        queries, base, stride, query_count, query_squares, base_squares, rows, counts, columns, slices,
-                        list_stride, distances,
-                    )
-                }
-            }
-        }
-    )*};
-}
-element_instances!(define_kernels);

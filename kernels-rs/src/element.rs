@@ -16,6 +16,21 @@ pub trait Element: Copy {
     unsafe fn load4(row: *const Self::Stored, quad: u32) -> [f32; 4];
 }
 
+/// Names an element type: the key of kernels of which there is one for each.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ElementKey {
+    /// [`F32`].
+    F32,
+    /// [`F16`].
+    F16,
+    /// [`Bf16`].
+    Bf16,
+    /// [`U8`].
+    U8,
+    /// [`I8`].
+    I8,
+}
+
 /// IEEE binary32.
 #[derive(Clone, Copy)]
 pub struct F32;

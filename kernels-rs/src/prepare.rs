@@ -22,11 +22,12 @@
 //! Subtracting a common centre changes no squared L2 distance; it shrinks norms, and with them the error bound, where a
 //! set lies far from the origin.
 
+use cuda_std::launch::LaunchConfig;
 use cuda_std::warp::{FULL_MASK, butterfly_sum};
 use cuda_std::{atomic, global, kernel, math, thread, unroll, warp};
 
 use crate::canonical::squares;
-use crate::element::{self, Element};
+use crate::element::{self, Element, ElementKey};
 use crate::filter::{Bounds, TILE_ROWS};
 
 /// Warps in a block of these kernels.
@@ -179,12 +180,44 @@ pub unsafe fn copy_row<E: Element>(
     (own, Bounds::of_squares(own.max(of_copy), lost))
 }
 
-/// Body of the `greatest_*` kernels.
+/// Raises `out` to the bits of the greatest |component − centre| of all rows.
 ///
 /// # Safety
-/// As [`greatest_f32`].
+/// The arrays are as long as the fields say.
+#[kernel(
+    key = ElementKey,
+    max_threads = 128,
+    ElementKey::F32 => greatest_f32 = greatest::<element::F32>,
+    ElementKey::F16 => greatest_f16 = greatest::<element::F16>,
+    ElementKey::Bf16 => greatest_bf16 = greatest::<element::Bf16>,
+    ElementKey::U8 => greatest_u8 = greatest::<element::U8>,
+    ElementKey::I8 => greatest_i8 = greatest::<element::I8>,
+)]
+pub struct Greatest {
+    /// `count` rows of `stride` components, of the type of the key.
+    pub rows: *const u8,
+    /// Rows.
+    pub count: u32,
+    /// Components from one row to the next: a multiple of 4, zero padded.
+    pub stride: u32,
+    /// `stride` components that are subtracted from each row; null for none.
+    pub centre: *const f32,
+    /// The bits of a float that is not negative.
+    pub out: *mut u32,
+}
+
+impl Greatest {
+    /// A warp takes every so many rows, as many warps as `multiprocessors` run at once.
+    pub fn config(&self, multiprocessors: u32) -> LaunchConfig {
+        LaunchConfig::warps((self.count as u64).min(multiprocessors as u64 * 64), WARPS_PER_BLOCK)
+    }
+}
+
+/// # Safety
+/// As [`Greatest`].
 #[inline(always)]
-unsafe fn greatest<E: Element>(rows: *const E::Stored, count: u32, stride: u32, centre: *const f32, out: *mut u32) {
+unsafe fn greatest<E: Element>(Greatest { rows, count, stride, centre, out }: Greatest) {
+    let rows = rows.cast::<E::Stored>();
     let lane = warp::lane_id();
     let quads = stride / 4;
     let warps = thread::grid_dim_x() * WARPS_PER_BLOCK;
@@ -204,30 +237,69 @@ unsafe fn greatest<E: Element>(rows: *const E::Stored, count: u32, stride: u32, 
     }
 }
 
-/// Body of the `prepare_*` kernels.
+/// Writes the f16 copy, value, norm and residual of each row (module documentation).
 ///
 /// # Safety
-/// As [`prepare_f32`].
+/// The arrays are as long as the fields say.
+#[kernel(
+    key = ElementKey,
+    max_threads = 128,
+    min_blocks = 8,
+    ElementKey::F32 => prepare_f32 = prepare::<element::F32>,
+    ElementKey::F16 => prepare_f16 = prepare::<element::F16>,
+    ElementKey::Bf16 => prepare_bf16 = prepare::<element::Bf16>,
+    ElementKey::U8 => prepare_u8 = prepare::<element::U8>,
+    ElementKey::I8 => prepare_i8 = prepare::<element::I8>,
+)]
+pub struct Prepare {
+    /// `count` rows of `stride` components, of the type of the key.
+    pub rows: *const u8,
+    /// Rows.
+    pub count: u32,
+    /// Rows with padding: those from `count` on become zeros with value +∞.
+    pub padded_count: u32,
+    /// Components from one row to the next: a multiple of 4, zero padded.
+    pub stride: u32,
+    /// `stride` components that are subtracted from each row; null for none.
+    pub centre: *const f32,
+    /// A `METRIC_*` of this module.
+    pub metric: u32,
+    /// What [`Greatest`] found.
+    pub greatest: *const u32,
+    /// f16 copies: `padded_count` rows of `copy_stride` components.
+    pub copy: *mut u16,
+    /// Components from one copy to the next: a multiple of 4, at least `stride`.
+    pub copy_stride: u32,
+    /// ‖v‖² (squared L2) or 0 of each padded row.
+    pub values: *mut f32,
+    /// A bound of the norm of each padded row; null for none, and then no `residuals` either.
+    pub norms: *mut f32,
+    /// A bound of what the copy of each padded row lost.
+    pub residuals: *mut f32,
+    /// Bits of the greatest norm of each tile of rows, raised; null for none, and then no `tile_residuals` either.
+    pub tile_norms: *mut u32,
+    /// Bits of the greatest residual of each tile, raised.
+    pub tile_residuals: *mut u32,
+    /// Bits of the greatest norm and the greatest residual of all, raised; null for none.
+    pub set_bounds: *mut u32,
+    /// The canonical Σx² of each of `count` rows; null for none.
+    pub row_squares: *mut f64,
+}
+
+impl Prepare {
+    /// A warp a row.
+    pub fn config(&self) -> LaunchConfig {
+        LaunchConfig::warps(self.padded_count as u64, WARPS_PER_BLOCK)
+    }
+}
+
+/// # Safety
+/// As [`Prepare`].
 #[inline(always)]
-#[expect(clippy::too_many_arguments, reason = "kernel parameters are passed separately so that loads stay ld.global")]
-unsafe fn prepare<E: Element>(
-    rows: *const E::Stored,
-    count: u32,
-    padded_count: u32,
-    stride: u32,
-    centre: *const f32,
-    metric: u32,
-    greatest: *const u32,
-    copy: *mut u16,
-    copy_stride: u32,
-    values: *mut f32,
-    norms: *mut f32,
-    residuals: *mut f32,
-    tile_norms: *mut u32,
-    tile_residuals: *mut u32,
-    set_bounds: *mut u32,
-    row_squares: *mut f64,
-) {
+unsafe fn prepare<E: Element>(launch: Prepare) {
+    let Prepare { count, padded_count, stride, centre, metric, greatest, copy, copy_stride, .. } = launch;
+    let Prepare { values, norms, residuals, tile_norms, tile_residuals, set_bounds, row_squares, .. } = launch;
+    let rows = launch.rows.cast::<E::Stored>();
     let row = thread::block_idx_x() * WARPS_PER_BLOCK + warp::warp_id();
     if row >= padded_count {
         return;
@@ -272,44 +344,3 @@ unsafe fn prepare<E: Element>(
         }
     }
 }
-
-macro_rules! define_kernels {
-    ($(($element:ident, $stored:ty, $c:ident, $ch:ident, $greatest:ident, $gh:ident, $prepare:ident, $ph:ident))*) => {$(
-        /// Raises `out` to the bits of the greatest |component − centre| of `count` rows. Grid: any, blocks of 128.
-        ///
-        /// # Safety
-        /// `rows` has `count` rows of `stride` (a multiple of 4) components; `centre` is null or has `stride` components.
-        #[kernel(max_threads = 128)]
-        pub unsafe fn $greatest(rows: *const $stored, count: u32, stride: u32, centre: *const f32, out: *mut u32) {
-            // SAFETY: the same contract.
-            unsafe { greatest::<element::$element>(rows, count, stride, centre, out) }
-        }
-
-        /// Writes the f16 copy, value, norm and residual of each row (module documentation); rows from `count` to
-        /// `padded_count` become zeros with value +∞. `norms` and `residuals` may both be null. Where `tile_norms` is not null,
-        /// it and `tile_residuals` are raised to the greatest of each tile; where `set_bounds` is not null, its two words to the
-        /// greatest of all (float bits, zeroed before). `row_squares`, where not null, gets the canonical Σx².
-        ///
-        /// Grid: ceil(padded_count / 4) blocks of 128 threads, a warp a row.
-        ///
-        /// # Safety
-        /// `rows` has `count` rows of `stride` components, `copy` `padded_count` rows of `copy_stride` ≥ stride, both
-        /// multiples of 4; the other arrays have an entry a row or a tile; `centre` is null or has `stride` components.
-        #[kernel(max_threads = 128, min_blocks = 8)]
-        pub unsafe fn $prepare(
-            rows: *const $stored, count: u32, padded_count: u32, stride: u32, centre: *const f32, metric: u32,
-            greatest: *const u32, copy: *mut u16, copy_stride: u32, values: *mut f32, norms: *mut f32,
-            residuals: *mut f32, tile_norms: *mut u32, tile_residuals: *mut u32, set_bounds: *mut u32,
-            row_squares: *mut f64,
-        ) {
-            // SAFETY: the same contract.
-            unsafe {
-                prepare::<element::$element>(
-                    rows, count, padded_count, stride, centre, metric, greatest, copy, copy_stride, values, norms,
-                    residuals, tile_norms, tile_residuals, set_bounds, row_squares,
-                )
-            }
-        }
-    )*};
-}
-crate::element_instances!(define_kernels);

@@ -116,7 +116,7 @@ impl Arena {
     /// Makes lanes and warps as they are at the start of a block.
     #[track_caller]
     pub fn start_block(&mut self, number: u64) {
-        let [grid_x, grid_y, _] = self.block.config.grid.map(u64::from);
+        let [grid_x, grid_y, _] = self.block.config.grid;
         let [block_x, block_y, block_z] = self.block.config.block;
         self.block.index = [number % grid_x, number / grid_x % grid_y, number / (grid_x * grid_y)].map(|i| i as u32);
         self.block.number = number;

@@ -8,7 +8,7 @@ use super::{
     violation::{Violation, ViolationKind},
     workers,
 };
-use crate::launch::{Kernel, KernelArgs, LaunchConfig};
+use crate::launch::{Kernel, KernelArgs, LaunchConfig, MOST_BLOCKS};
 use std::{
     panic::Location,
     sync::{
@@ -98,7 +98,7 @@ pub unsafe fn run<A: KernelArgs>(
     let buffers = Snapshot::new(arguments.written());
     // SAFETY: a snapshot is plain data; the pointer that arenas keep to it is cleared before this function returns.
     let arguments = Shared(arguments);
-    let blocks = config.grid.iter().map(|&n| u64::from(n)).product::<u64>();
+    let blocks = config.grid.iter().product::<u64>();
     let threads = config.block.iter().product::<u32>() as usize;
     let next = AtomicU64::new(0);
     let first_failure = AtomicU64::new(u64::MAX);
@@ -148,9 +148,9 @@ pub unsafe fn run<A: KernelArgs>(
 fn check<A>(kernel: &Kernel<A>, config: LaunchConfig) -> Result<(), Violation> {
     let threads = config.block.iter().map(|&n| u64::from(n)).product();
     let limits = [
-        ("grid x", config.grid[0].into(), (1 << 31) - 1),
-        ("grid y", config.grid[1].into(), 65_535),
-        ("grid z", config.grid[2].into(), 65_535),
+        ("grid x", config.grid[0], MOST_BLOCKS[0]),
+        ("grid y", config.grid[1], MOST_BLOCKS[1]),
+        ("grid z", config.grid[2], MOST_BLOCKS[2]),
         ("block x", config.block[0].into(), 1024),
         ("block y", config.block[1].into(), 1024),
         ("block z", config.block[2].into(), 64),

@@ -70,7 +70,7 @@ fn stopped_threads_are_unwound() {
 unsafe fn bounded() {}
 
 /// A launch of `bounded`, and the line of the call.
-fn configured(grid: [u32; 3], block: [u32; 3], shared_bytes: u32) -> ViolationKind {
+fn configured(grid: [u64; 3], block: [u32; 3], shared_bytes: u32) -> ViolationKind {
     let config = LaunchConfig { grid, block, shared_bytes };
     // SAFETY: the kernel does nothing.
     let result = unsafe { emulator::launch(&BOUNDED, config, ()) }; // FAULT: refused

@@ -61,7 +61,7 @@ impl Source {
 
 /// Launches `blocks` blocks of `threads` threads with 1024 bytes of dynamic shared memory.
 fn launch<A: KernelArgs>(kernel: &Kernel<A>, blocks: u32, threads: u32, arguments: A) -> Result<Stats, Violation> {
-    let config = LaunchConfig { grid: [blocks, 1, 1], block: [threads, 1, 1], shared_bytes: 1024 };
+    let config = LaunchConfig::linear(blocks.into(), threads).with_shared(1024);
     // SAFETY: the kernels here are broken only in ways that the emulator stops before harm is done.
     unsafe { emulator::launch(kernel, config, arguments) }
 }

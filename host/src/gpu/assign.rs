@@ -187,7 +187,7 @@ unsafe fn launch_few<R: Runtime>(
     let kernel = if wide { &assign_few::ASSIGN_FEW_128 } else { &assign_few::ASSIGN_FEW_64 };
     let blocks = points.count.div_ceil(assign_few::WARPS * assign_few::WARP_POINTS);
     let config = LaunchConfig {
-        grid: [blocks.min(runtime.limits().multiprocessors), 1, 1],
+        grid: [blocks.min(runtime.limits().multiprocessors).into(), 1, 1],
         block: [assign_few::THREADS, 1, 1],
         shared_bytes: shared,
     };

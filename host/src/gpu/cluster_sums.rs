@@ -204,7 +204,7 @@ unsafe fn group_batch<R: Runtime>(runtime: &R, stream: &R::Stream, batch: Batch,
     let each = POINTS_PER_BLOCK.max(if in_shared { 2 * cluster_count } else { 0 });
     let most = runtime.limits().multiprocessors * 2;
     let config = |blocks: u32, shared_bytes: u32| LaunchConfig {
-        grid: [blocks, 1, 1],
+        grid: [blocks.into(), 1, 1],
         block: [cluster_sums::THREADS, 1, 1],
         shared_bytes,
     };
@@ -254,7 +254,7 @@ macro_rules! per_element {
                 ElementType::$name => {
                     let blocks = warps.div_ceil(cluster_sums::WARPS_PER_BLOCK);
                     let config = LaunchConfig {
-                        grid: [grid(cluster_sums::$add.name(), u64::from(blocks))?, parts, 1],
+                        grid: [grid(cluster_sums::$add.name(), u64::from(blocks))?, parts.into(), 1],
                         block: [32 * cluster_sums::WARPS_PER_BLOCK, 1, 1],
                         shared_bytes: 0,
                     };
@@ -388,8 +388,7 @@ pub(super) unsafe fn add_sums<R: Runtime>(
 ) -> Result<()> {
     let words = (clusters.layout.sum_bytes() / size_of::<u64>()) as u64;
     let blocks = words.div_ceil(u64::from(cluster_sums::THREADS)).min(u64::from(2 * runtime.limits().multiprocessors));
-    let config =
-        LaunchConfig { grid: [blocks.max(1) as u32, 1, 1], block: [cluster_sums::THREADS, 1, 1], shared_bytes: 0 };
+    let config = LaunchConfig { grid: [blocks.max(1), 1, 1], block: [cluster_sums::THREADS, 1, 1], shared_bytes: 0 };
     // Counts are two to a word: no cluster has 2^32 points, so none carries into the other.
     // SAFETY: as the caller promises.
     unsafe { runtime.launch(stream, &cluster_sums::ADD_WORDS, config, (from.cast(), words, clusters.sums())) }

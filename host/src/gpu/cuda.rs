@@ -19,7 +19,7 @@ use cuda_std::launch::{Kernel, KernelArgs, LaunchConfig};
 
 use super::driver as sys;
 use super::exact::Tuning;
-use super::runtime::{Array, Limits, Products, Put, Queue, Runtime, Take};
+use super::runtime::{Array, Limits, Products, Put, Queue, Runtime, Take, check_launch};
 use crate::device_info::{ptx, runs_warpgroups};
 use crate::threads::{piece_rows, work_off};
 use crate::{Error, NoDeviceReason, Result};
@@ -894,14 +894,12 @@ pub(crate) struct CallersStream<'a> {
 impl Queue for CallersStream<'_> {
     unsafe fn launch<A: KernelArgs>(&self, kernel: &Kernel<A>, config: LaunchConfig, mut args: A) -> Result<()> {
         let device = self.device;
-        let threads = config.block.iter().map(|&b| u64::from(b)).product();
-        if let Some(limit) = kernel.max_threads().map(u64::from).filter(|&limit| threads > limit) {
-            return Err(Error::LaunchLimit { kernel: kernel.name(), what: "threads a block", asked: threads, limit });
-        }
+        check_launch(kernel, config)?;
         let _current = device.enter()?;
         let function = device.function(kernel.name(), config.shared_bytes)?;
         let mut raw = args.as_raw();
-        let ([gx, gy, gz], [bx, by, bz]) = (config.grid, config.block);
+        // Checked: they fit.
+        let ([gx, gy, gz], [bx, by, bz]) = (config.grid.map(|blocks| blocks as u32), config.block);
         // SAFETY: the typed handle made the argument pointers match the kernel's parameters; they outlive the call, which
         // copies the arguments. The kernel's own contract is the caller's promise.
         device.check("cuLaunchKernel", unsafe {

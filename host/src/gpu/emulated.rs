@@ -5,7 +5,7 @@ use cuda_std::global::U32x4;
 use cuda_std::launch::{Kernel, KernelArgs, LaunchConfig};
 
 use super::exact::Tuning;
-use super::runtime::{Array, Limits, Overlap, Products, Put, Runtime, Take};
+use super::runtime::{Array, Limits, Overlap, Products, Put, Runtime, Take, check_launch};
 use crate::{Error, Result};
 
 /// The checking emulator.
@@ -136,6 +136,7 @@ impl Runtime for Emulator {
         config: LaunchConfig,
         args: A,
     ) -> Result<()> {
+        check_launch(kernel, config)?;
         // SAFETY: the kernel's contract holds, as the caller promises.
         match unsafe { emulator::launch(kernel, config, args) } {
             Ok(_) => Ok(()),

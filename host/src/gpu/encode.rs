@@ -23,7 +23,7 @@ struct Plan {
     shared_bytes: u32,
     /// Sub-quantizers of a block.
     run: u32,
-    grid: [u32; 3],
+    grid: [u64; 3],
 }
 
 impl Plan {
@@ -40,9 +40,10 @@ impl Plan {
         let (piece, shared_bytes) = if staged { (piece, bytes(piece) as u32) } else { (codewords, 0) };
         let blocks = grid(ENCODE_STAGED.name(), (rows as u64).div_ceil(u64::from(BLOCK_ROWS)))?;
         let groups = (quantizer.sub_quantizers() as u32).div_ceil(GROUP);
-        let wanted = (BLOCKS_PER_MULTIPROCESSOR * limits.multiprocessors).div_ceil(blocks.max(1));
+        let wanted =
+            (BLOCKS_PER_MULTIPROCESSOR * limits.multiprocessors).div_ceil(blocks.clamp(1, u64::from(u32::MAX)) as u32);
         let run = groups.div_ceil(wanted.clamp(1, groups.min(MAX_GRID_Y)));
-        Ok(Plan { staged, piece, shared_bytes, run: run * GROUP, grid: [blocks, groups.div_ceil(run), 1] })
+        Ok(Plan { staged, piece, shared_bytes, run: run * GROUP, grid: [blocks, groups.div_ceil(run).into(), 1] })
     }
 }
 

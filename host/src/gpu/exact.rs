@@ -12,15 +12,16 @@
 //! [`filter::MOST_COMPONENTS`] components), and for queries whose list overflowed, the canonical distances of all rows are computed and
 //! selected from: slower, and right for any input.
 
-use cuda_std::launch::{Kernel, LaunchConfig};
-use warpann_kernels::{candidates, canonical, filter};
+use cuda_std::launch::LaunchConfig;
+use warpann_kernels::canonical::Canonical;
+use warpann_kernels::{candidates, filter};
 
 use super::results::{Found, Slots};
 use super::runtime::{Array, Lane, Layout, Limits, Runtime};
 use super::select::{Columns, Plan, Select, select};
 pub(crate) use super::sets::{Set, SetLayout, Shape, blocks, prepare_set, upload_rows};
 use crate::select::Best;
-use crate::{Element, ElementType, Error, Metric, Result};
+use crate::{Element, Error, Metric, Result};
 
 /// The sample has at least this many rows for each neighbour asked for.
 const SAMPLE_PER_NEIGHBOUR: u32 = 8;
@@ -43,41 +44,45 @@ pub(crate) struct Tuning {
     pub sample_rows: u32,
 }
 
-macro_rules! per_element {
-    ($(($name:ident, $stored:ty, $c:ident, $canonical:ident, $g:ident, $gh:ident, $p:ident, $ph:ident))*) => {
-        /// Canonical distances of each query to its listed rows (all rows where `rows` is null).
-        ///
-        /// # Safety
-        /// As the `canonical_*` kernels.
-        #[expect(clippy::too_many_arguments, reason = "one to one with the kernel")]
-        unsafe fn canonical_distances<R: Runtime>(
-            runtime: &R, stream: &R::Stream, shape: Shape, queries: Set, base: Set, rows: *const u32,
-            counts: *const u32, columns: u32, expected: u64, list_stride: u64, distances: *mut f32,
-        ) -> Result<()> {
-            // Enough warps to fill the device, and no more a list than it has rows.
-            let warps = u64::from(runtime.limits().multiprocessors) * 64;
-            let slices = warps.div_ceil(u64::from(queries.count).max(1)).min(expected.div_ceil(8)).max(1) as u32;
-            let warps = u64::from(queries.count) * u64::from(slices);
-            let squared_difference = u32::from(shape.metric == Metric::L2);
-            match shape.element {$(
-                ElementType::$name => {
-                    let kernel: &Kernel<_> = &canonical::$canonical;
-                    let config = blocks(kernel.name(), warps, canonical::WARPS_PER_BLOCK)?;
-                    // SAFETY: as the caller promises.
-                    unsafe {
-                        runtime.launch(stream, kernel, config, (
-                            queries.rows().cast::<$stored>().cast_const(), base.rows().cast::<$stored>().cast_const(),
-                            shape.stride() as u32, queries.count, squared_difference,
-                            queries.squares(shape).cast_const(), base.squares(shape).cast_const(), rows, counts,
-                            columns, slices, list_stride, distances,
-                        ))
-                    }
-                }
-            )*}
-        }
+/// Canonical distances of each query to its listed rows (all rows where `rows` is null), of which `expected` are expected.
+///
+/// # Safety
+/// As [`Canonical`].
+#[expect(clippy::too_many_arguments, reason = "two sets, and lists of rows")]
+unsafe fn canonical_distances<R: Runtime>(
+    runtime: &R,
+    stream: &R::Stream,
+    shape: Shape,
+    queries: Set,
+    base: Set,
+    rows: *const u32,
+    counts: *const u32,
+    columns: u32,
+    expected: u64,
+    list_stride: u64,
+    distances: *mut f32,
+) -> Result<()> {
+    // Enough warps to fill the device, and no more a list than it has rows.
+    let warps = u64::from(runtime.limits().multiprocessors) * 64;
+    let slices = warps.div_ceil(u64::from(queries.count).max(1)).min(expected.div_ceil(8)).max(1) as u32;
+    let launch = Canonical {
+        queries: queries.rows(),
+        base: base.rows(),
+        stride: shape.stride() as u32,
+        query_count: queries.count,
+        squared_difference: u32::from(shape.metric == Metric::L2),
+        query_squares: queries.squares(shape),
+        base_squares: base.squares(shape),
+        rows,
+        counts,
+        columns,
+        slices,
+        list_stride,
+        distances,
     };
+    // SAFETY: as the caller promises.
+    unsafe { runtime.launch(stream, Canonical::kernel(shape.element.key()), launch.config(), launch) }
 }
-warpann_kernels::element_instances!(per_element);
 
 /// How the filter goes about a base of so many rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -526,7 +531,7 @@ impl<R: Runtime> FilterRun<'_, R> {
         };
         let query_tiles = queries.count.div_ceil(filter::TILE_QUERIES);
         let config = LaunchConfig {
-            grid: [query_tiles, shares(query_tiles, tiles, self.runtime.limits().multiprocessors), 1],
+            grid: [query_tiles.into(), shares(query_tiles, tiles, self.runtime.limits().multiprocessors).into(), 1],
             block: [filter::THREADS, 1, 1],
             shared_bytes: filter::shared_bytes(if groups { filter::GROUPS_RING } else { filter::WARPS_RING }, chunks),
         };
@@ -575,6 +580,7 @@ mod tests {
     use super::super::emulated::Emulator;
     use super::super::runtime::Lanes;
     use super::*;
+    use crate::ElementType;
 
     /// A base on the emulator and random queries against it: ids and distances found, and how many queries overflowed their list.
     fn searched(shape: Shape, rows: usize, queries: usize, k: usize, filtered: bool) -> (Vec<u64>, Vec<f32>, usize) {

@@ -1,10 +1,11 @@
 //! Canonical inner products of rows with the rows of a matrix: a rotation, by the kernel that re-ranks candidates.
 
-use cuda_std::launch::LaunchConfig;
-use warpann_kernels::canonical::{CANONICAL_F32, WARPS_PER_BLOCK};
+use std::ptr::null;
+
+use warpann_kernels::canonical::Canonical;
 
 use super::batches::{Batches, bus_rows};
-use super::runtime::{Lanes, Layout, Runtime, grid};
+use super::runtime::{Lanes, Layout, Runtime};
 use super::sets::{Shape, upload_rows};
 use crate::element::ElementType;
 use crate::{Metric, Result};
@@ -42,32 +43,29 @@ pub(super) fn row_products<R: Runtime>(runtime: &R, matrix: &[f32], rows: &[f32]
         let rows = batches.of(rows, dim, first);
         let count = (rows.len() / dim) as u64;
         let slices = (WARPS_PER_MULTIPROCESSOR * multiprocessors).div_ceil(count).clamp(1, columns as u64);
-        let blocks = grid(CANONICAL_F32.name(), (count * slices).div_ceil(u64::from(WARPS_PER_BLOCK)))?;
-        let config = LaunchConfig { grid: [blocks, 1, 1], block: [32 * WARPS_PER_BLOCK, 1, 1], shared_bytes: 0 };
         let (rows_at, out_at, bytes) = place(batches.rows);
         let scratch = lane.scratch(runtime, bytes)?;
         let out_at = scratch.wrapping_add(out_at);
-        let none: *const u32 = std::ptr::null();
         // SAFETY: a batch has at most as many rows as its place; without a list the kernel visits rows 0 to `columns` of the
         // matrix, all of which are there; the download waits for it.
         unsafe {
             upload_rows(runtime, &lane.stream, shape, scratch.wrapping_add(rows_at), rows)?;
-            let args = (
-                scratch.wrapping_add(rows_at).cast_const().cast(),
-                runtime.address(&memory).cast_const().cast(),
-                shape.stride() as u32,
-                count as u32,
-                0,
-                none.cast(),
-                none.cast(),
-                none.cast(),
-                none,
-                columns as u32,
-                slices as u32,
-                columns as u64,
-                out_at.cast(),
-            );
-            runtime.launch(&lane.stream, &CANONICAL_F32, config, args)?;
+            let launch = Canonical {
+                queries: scratch.wrapping_add(rows_at),
+                base: runtime.address(&memory),
+                stride: shape.stride() as u32,
+                query_count: count as u32,
+                squared_difference: 0,
+                query_squares: null(),
+                base_squares: null(),
+                rows: null(),
+                counts: null(),
+                columns: columns as u32,
+                slices: slices as u32,
+                list_stride: columns as u64,
+                distances: out_at.cast(),
+            };
+            runtime.launch(&lane.stream, Canonical::kernel(shape.element.key()), launch.config(), launch)?;
             runtime.download(&lane.stream, bytemuck::cast_slice_mut(out), out_at)
         }
     })?;

@@ -6,7 +6,7 @@
 use std::ops::Range;
 use std::sync::Mutex;
 
-use cuda_std::launch::{Kernel, KernelArgs, LaunchConfig};
+use cuda_std::launch::{Kernel, KernelArgs, LaunchConfig, MOST_BLOCKS};
 
 use super::exact::Tuning;
 use crate::{Error, Result};
@@ -317,30 +317,51 @@ impl<R: Runtime> Lanes<R> {
     }
 }
 
-/// A grid of `blocks` along x; the limit is the hardware's.
-pub(crate) fn grid(kernel: &'static str, blocks: u64) -> Result<u32> {
-    const LIMIT: u64 = i32::MAX as u64;
-    if blocks > LIMIT {
-        return Err(Error::LaunchLimit { kernel, what: "grid x", asked: blocks, limit: LIMIT });
+/// [`Error::LaunchLimit`] if no device takes so many blocks or threads.
+pub(crate) fn check_launch<A: KernelArgs>(kernel: &Kernel<A>, config: LaunchConfig) -> Result<()> {
+    let refused = |what, asked, limit| Err(Error::LaunchLimit { kernel: kernel.name(), what, asked, limit });
+    for ((what, asked), limit) in ["grid x", "grid y", "grid z"].into_iter().zip(config.grid).zip(MOST_BLOCKS) {
+        if asked > limit {
+            return refused(what, asked, limit);
+        }
     }
-    Ok(blocks as u32)
+    let threads = config.block.iter().map(|&threads| u64::from(threads)).product();
+    let limit = kernel.max_threads().map_or(1024, u64::from);
+    if threads > limit { refused("threads a block", threads, limit) } else { Ok(()) }
+}
+
+/// A grid of `blocks` along x.
+pub(crate) fn grid(_kernel: &'static str, blocks: u64) -> Result<u64> {
+    Ok(blocks)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    #[cuda_std::kernel(max_threads = 256)]
+    unsafe fn bounded() {}
+
     #[test]
-    fn a_grid_has_as_many_blocks_as_31_bits_count() {
-        for blocks in [0, 1, 0x7fff_ffff] {
-            assert_eq!(grid("kernel", blocks).unwrap(), blocks as u32);
+    fn a_grid_has_as_many_blocks_as_31_bits_count_and_16_along_the_others() {
+        let checked =
+            |grid, threads| check_launch(&Bounded::KERNEL, LaunchConfig { grid, ..LaunchConfig::linear(1, threads) });
+        for (grid, threads) in [([1, 1, 1], 256), ([0x7fff_ffff, 1, 1], 1), ([1, 65_535, 65_535], 32)] {
+            checked(grid, threads).unwrap();
         }
-        for blocks in [0x8000_0000, u64::MAX] {
-            let refused = grid("kernel", blocks);
-            assert!(
-                matches!(refused, Err(Error::LaunchLimit { what: "grid x", asked, limit: 0x7fff_ffff, .. }) if asked == blocks),
-                "{refused:?}"
-            );
+        for (grid, threads, expected) in [
+            ([0x8000_0000, 1, 1], 1, ("grid x", 0x8000_0000, 0x7fff_ffff)),
+            ([u64::MAX, 1, 1], 1, ("grid x", u64::MAX, 0x7fff_ffff)),
+            ([1, 65_536, 1], 1, ("grid y", 65_536, 65_535)),
+            ([1, 1, 65_536], 1, ("grid z", 65_536, 65_535)),
+            ([1, 1, 1], 257, ("threads a block", 257, 256)),
+        ] {
+            match checked(grid, threads) {
+                Err(Error::LaunchLimit { kernel: "bounded", what, asked, limit }) => {
+                    assert_eq!((what, asked, limit), expected);
+                }
+                other => panic!("{other:?}"),
+            }
         }
     }
 

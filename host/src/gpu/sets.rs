@@ -11,6 +11,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use cuda_std::launch::LaunchConfig;
+use warpann_kernels::prepare::{Greatest, Prepare};
 use warpann_kernels::{filter, prepare};
 
 use super::runtime::{Layout, Runtime, grid};
@@ -306,50 +307,46 @@ pub(crate) fn blocks(kernel: &'static str, warps: u64, warps_per_block: u32) -> 
     Ok(LaunchConfig { grid: [blocks, 1, 1], block: [32 * warps_per_block, 1, 1], shared_bytes: 0 })
 }
 
-macro_rules! per_element {
-    ($(($name:ident, $stored:ty, $c:ident, $canonical:ident, $g:ident, $greatest:ident, $p:ident, $prepare:ident))*) => {
-        /// Finds the greatest component of rows, and makes their f16 copies, values, norms and bounds.
-        ///
-        /// # Safety
-        /// The pointers cover the shapes; the word at `from.greatest` is zero, or what rows of the same scale gave before.
-        pub(crate) unsafe fn greatest_of<R: Runtime>(runtime: &R, stream: &R::Stream, from: Unprepared) -> Result<()> {
-            match from.element {$(
-                ElementType::$name => {
-                    let warps = u64::from(from.count).min(u64::from(runtime.limits().multiprocessors) * 64);
-                    let kernel = &prepare::$greatest;
-                    let config = blocks(kernel.name(), warps, prepare::WARPS_PER_BLOCK)?;
-                    let rows = from.rows.cast::<$stored>();
-                    // SAFETY: as the caller promises.
-                    unsafe {
-                        runtime.launch(stream, kernel, config, (rows, from.count, from.stride, from.centre, from.greatest))
-                    }
-                }
-            )*}
-        }
-
-        /// Makes f16 copies, values, norms and bounds of rows whose greatest component is there.
-        ///
-        /// # Safety
-        /// The pointers that are not null cover the shapes, as the `prepare_*` kernels say.
-        pub(crate) unsafe fn prepare_rows<R: Runtime>(
-            runtime: &R, stream: &R::Stream, from: Unprepared, to: Prepared,
-        ) -> Result<()> {
-            match from.element {$(
-                ElementType::$name => {
-                    let kernel = &prepare::$prepare;
-                    let config = blocks(kernel.name(), u64::from(from.padded), prepare::WARPS_PER_BLOCK)?;
-                    let rows = from.rows.cast::<$stored>();
-                    // SAFETY: as the caller promises.
-                    unsafe {
-                        runtime.launch(stream, kernel, config, (
-                            rows, from.count, from.padded, from.stride, from.centre, from.metric,
-                            from.greatest.cast_const(), to.copy, to.copy_stride, to.values, to.norms, to.residuals,
-                            to.tile_norms, to.tile_residuals, to.bounds, to.squares,
-                        ))
-                    }
-                }
-            )*}
-        }
-    };
+/// Finds the greatest component of rows.
+///
+/// # Safety
+/// The pointers cover the shapes; the word at `from.greatest` is zero, or what rows of the same scale gave before.
+pub(crate) unsafe fn greatest_of<R: Runtime>(runtime: &R, stream: &R::Stream, from: Unprepared) -> Result<()> {
+    let Unprepared { element, rows, count, stride, centre, greatest, .. } = from;
+    let launch = Greatest { rows, count, stride, centre, out: greatest };
+    let config = launch.config(runtime.limits().multiprocessors);
+    // SAFETY: as the caller promises.
+    unsafe { runtime.launch(stream, Greatest::kernel(element.key()), config, launch) }
 }
-warpann_kernels::element_instances!(per_element);
+
+/// Makes f16 copies, values, norms and bounds of rows whose greatest component is there.
+///
+/// # Safety
+/// The pointers that are not null cover the shapes, as [`Prepare`] says.
+pub(crate) unsafe fn prepare_rows<R: Runtime>(
+    runtime: &R,
+    stream: &R::Stream,
+    from: Unprepared,
+    to: Prepared,
+) -> Result<()> {
+    let launch = Prepare {
+        rows: from.rows,
+        count: from.count,
+        padded_count: from.padded,
+        stride: from.stride,
+        centre: from.centre,
+        metric: from.metric,
+        greatest: from.greatest,
+        copy: to.copy,
+        copy_stride: to.copy_stride,
+        values: to.values,
+        norms: to.norms,
+        residuals: to.residuals,
+        tile_norms: to.tile_norms,
+        tile_residuals: to.tile_residuals,
+        set_bounds: to.bounds,
+        row_squares: to.squares,
+    };
+    // SAFETY: as the caller promises.
+    unsafe { runtime.launch(stream, Prepare::kernel(from.element.key()), launch.config(), launch) }
+}

@@ -136,7 +136,7 @@ impl<R: Runtime> ShiftedDevice<R> {
             let (stream, rows_at) = (&lane.stream, start.wrapping_add(rows_at));
             let blocks = grid(W::CODES.name(), (n as u64).div_ceil(u64::from(morton::THREADS)))?;
             let config =
-                |y: u32| LaunchConfig { grid: [blocks, y, 1], block: [morton::THREADS, 1, 1], shared_bytes: 0 };
+                |y: u32| LaunchConfig { grid: [blocks, y.into(), 1], block: [morton::THREADS, 1, 1], shared_bytes: 0 };
             // SAFETY: the layouts reserved every array; a copy's part starts at its number times n; the stream runs this in order,
             // and all of it is over before the scratch goes.
             unsafe {
@@ -189,7 +189,7 @@ impl<R: Runtime> ShiftedDevice<R> {
         let kernel = &shifted_sort::SHIFTED_RANKS;
         let blocks = grid(kernel.name(), u64::from(sorted.n.div_ceil(shifted_sort::THREADS)))?;
         let threads = [shifted_sort::THREADS, 1, 1];
-        let config = LaunchConfig { grid: [blocks, sorted.grid.copies, 1], block: threads, shared_bytes: 0 };
+        let config = LaunchConfig { grid: [blocks, sorted.grid.copies.into(), 1], block: threads, shared_bytes: 0 };
         self.lanes.with(runtime, |lane| {
             let ids = runtime.address(&sorted.memory).wrapping_add(sorted.place.ids);
             let args = (ids.cast_const().cast(), sorted.n, runtime.address(&memory).cast());
@@ -237,7 +237,8 @@ impl<R: Runtime> ShiftedDevice<R> {
                         let places = scratch.wrapping_add(places_at).cast::<u32>();
                         let blocks = grid(W::LOCATE.name(), (rows as u64).div_ceil(u64::from(shifted_sort::THREADS)))?;
                         let threads = [shifted_sort::THREADS, 1, 1];
-                        let config = LaunchConfig { grid: [blocks, cells.copies, 1], block: threads, shared_bytes: 0 };
+                        let config =
+                            LaunchConfig { grid: [blocks, cells.copies.into(), 1], block: threads, shared_bytes: 0 };
                         let args = (
                             queries_at.cast_const().cast(),
                             rows as u32,

@@ -191,14 +191,14 @@ pub(crate) unsafe fn enqueue<K: DeviceKey, Q: Queue>(
     let &SortPlan { len, sets, tiles, portion, fields: [low, high], .. } = plan;
     let part = |offset: usize| start.wrapping_add(offset).cast::<u32>();
     let (counts, taken, starts, words) = (part(plan.counts), part(plan.taken), part(plan.starts), part(plan.words));
-    let config = |blocks: u32, threads: u32, shared_bytes: u32| LaunchConfig {
-        grid: [blocks, sets, 1],
+    let config = |blocks: u64, threads: u32, shared_bytes: u32| LaunchConfig {
+        grid: [blocks, sets.into(), 1],
         block: [threads, 1, 1],
         shared_bytes,
     };
     let (digits, portions) = (SortPlan::digits::<K>() as u32, tiles.div_ceil(portion));
     let word_bytes = sets as usize * tiles as usize * radix_sort::DIGITS as usize * size_of::<u32>();
-    let counting = config(plan.counting_blocks, radix_sort::THREADS, radix_sort::COUNT_SHARED_BYTES);
+    let counting = config(plan.counting_blocks.into(), radix_sort::THREADS, radix_sort::COUNT_SHARED_BYTES);
     let (mut from, mut to) = (pairs, spare);
     // SAFETY: the layout reserved every part with the size that the kernels ask for; counts and what is taken are zeroed, words are
     // stale, and passes and portions come in their order.
@@ -206,7 +206,7 @@ pub(crate) unsafe fn enqueue<K: DeviceKey, Q: Queue>(
         queue.fill(counts.cast(), 0, plan.starts - plan.counts)?;
         queue.fill(words.cast(), radix_sort::STALE, word_bytes)?;
         queue.launch(&K::COUNT, counting, (from.keys, len, low.shift, low.mask, high.shift, high.mask, counts))?;
-        let scanning = config(digits, radix_sort::DIGITS, 0);
+        let scanning = config(digits.into(), radix_sort::DIGITS, 0);
         queue.launch(&radix_sort::SCAN_DIGITS, scanning, (counts.cast_const(), portions, starts))?;
         let rows = portions + 1;
         for (number, pass) in plan.passes.iter().enumerate() {

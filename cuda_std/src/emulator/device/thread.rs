@@ -29,9 +29,9 @@ indices! {
     block_dim_x = |lane| (*(*lane).block).config.block[0];
     block_dim_y = |lane| (*(*lane).block).config.block[1];
     block_dim_z = |lane| (*(*lane).block).config.block[2];
-    grid_dim_x = |lane| (*(*lane).block).config.grid[0];
-    grid_dim_y = |lane| (*(*lane).block).config.grid[1];
-    grid_dim_z = |lane| (*(*lane).block).config.grid[2];
+    grid_dim_x = |lane| (*(*lane).block).config.grid[0] as u32;
+    grid_dim_y = |lane| (*(*lane).block).config.grid[1] as u32;
+    grid_dim_z = |lane| (*(*lane).block).config.grid[2] as u32;
 }
 
 #[inline(always)]

@@ -431,7 +431,7 @@ impl Stage {
         let config = |kernel: &'static str| -> Result<LaunchConfig> {
             let shared_bytes = if sort { rerank::shared_bytes(self.selected) } else { 0 };
             let blocks = grid(kernel, u64::from(queries))?;
-            Ok(LaunchConfig { grid: [blocks, slices, 1], block: [rerank::THREADS, 1, 1], shared_bytes })
+            Ok(LaunchConfig { grid: [blocks, slices.into(), 1], block: [rerank::THREADS, 1, 1], shared_bytes })
         };
         macro_rules! by_element {
             ($(($name:ident, $stored:ty, $q:ident, $qh:ident, $r:ident, $kernel:ident, $f:ident, $few:ident))*) => {

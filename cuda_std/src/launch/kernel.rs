@@ -1,0 +1,189 @@
+//! Kernels and their arguments, for the host.
+
+use std::ffi::c_void;
+
+/// A kernel that takes the arguments `A`. Made by [`kernel`](macro@crate::kernel): the constant `KERNEL` of a struct of arguments, or its
+/// function `kernel` where several kernels take the same.
+///
+/// It proves that the arguments have the right names and types, not that pointers are valid or grids large enough.
+#[derive(Debug)]
+pub struct Kernel<A> {
+    name: &'static str,
+    max_threads: Option<u32>,
+    call: unsafe fn(&A),
+}
+
+impl<A> Clone for Kernel<A> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<A> Copy for Kernel<A> {}
+
+impl<A> Kernel<A> {
+    /// For the output of `#[kernel]` only.
+    #[doc(hidden)]
+    pub const fn new(name: &'static str, max_threads: Option<u32>, call: unsafe fn(&A)) -> Self {
+        Self { name, max_threads, call }
+    }
+
+    /// The entry point's name.
+    pub const fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// Most threads a block may have, where the kernel sets a bound.
+    pub const fn max_threads(&self) -> Option<u32> {
+        self.max_threads
+    }
+
+    /// Runs one thread of the kernel on this stack.
+    ///
+    /// # Safety
+    /// The kernel's own contract; called by a thread of the emulator.
+    pub(crate) unsafe fn call(&self, arguments: &A) {
+        // SAFETY: same contract.
+        unsafe { (self.call)(arguments) }
+    }
+}
+
+mod sealed {
+    pub trait Sealed {}
+}
+
+/// A kernel's parameter: a raw pointer or a scalar.
+pub trait Param: Copy + sealed::Sealed {
+    /// Where a kernel may write by it; for the emulator.
+    #[doc(hidden)]
+    fn written(&self) -> Option<usize> {
+        None
+    }
+}
+
+macro_rules! params {
+    ($($t:ty)*) => {$(
+        impl sealed::Sealed for $t {}
+        impl Param for $t {}
+    )*};
+}
+
+params! { u8 u16 u32 u64 usize i8 i16 i32 i64 f32 f64 }
+
+impl<T> sealed::Sealed for *const T {}
+impl<T> Param for *const T {}
+impl<T> sealed::Sealed for *mut T {}
+impl<T> Param for *mut T {
+    fn written(&self) -> Option<usize> {
+        Some(self.addr())
+    }
+}
+
+/// Most parameters of a kernel.
+pub const MAX_PARAMS: usize = 64;
+
+/// The addresses of a launch's arguments, as the driver takes them (`cuLaunchKernel`, `kernelParams`).
+#[derive(Debug, Clone, Copy)]
+pub struct RawArgs {
+    addresses: [*mut c_void; MAX_PARAMS],
+    len: usize,
+}
+
+impl RawArgs {
+    /// Of at most [`MAX_PARAMS`] arguments.
+    #[doc(hidden)]
+    pub fn new(given: &[*mut c_void]) -> Self {
+        let mut addresses = [std::ptr::null_mut(); MAX_PARAMS];
+        addresses[..given.len()].copy_from_slice(given);
+        Self { addresses, len: given.len() }
+    }
+
+    /// The addresses, one a parameter.
+    pub fn as_slice(&self) -> &[*mut c_void] {
+        &self.addresses[..self.len]
+    }
+
+    /// The first of the addresses, for the driver; valid as long as `self`.
+    pub fn as_mut_ptr(&mut self) -> *mut *mut c_void {
+        self.addresses.as_mut_ptr()
+    }
+}
+
+/// The arguments of a kernel: a struct with a field for each parameter, in the order of the parameters. Implemented by
+/// [`kernel`](macro@crate::kernel).
+///
+/// # Safety
+/// Every field is a [`Param`], and the functions are about all of them, in order.
+pub unsafe trait KernelArgs: Copy {
+    /// The names of the parameters.
+    const NAMES: &'static [&'static str];
+
+    /// The address of each argument, valid as long as `self` is neither moved nor dropped.
+    fn as_raw(&mut self) -> RawArgs;
+
+    /// The `*mut` pointers' addresses; for the emulator.
+    #[doc(hidden)]
+    fn written(&self) -> impl Iterator<Item = usize>;
+
+    /// The arguments that lie at these addresses.
+    ///
+    /// # Safety
+    /// `addresses` has as many addresses as there are parameters, each of a value of its parameter's type.
+    unsafe fn from_raw(addresses: *const *mut c_void) -> Self;
+}
+
+/// The argument at place `number` of those that the driver was given.
+///
+/// # Safety
+/// As [`KernelArgs::from_raw`]; `number` is below the number of parameters, and that one is a `T`.
+#[doc(hidden)]
+pub unsafe fn raw_arg<T: Param>(addresses: *const *mut c_void, number: usize) -> T {
+    // SAFETY: the caller promises an address of a value for each parameter.
+    unsafe { addresses.add(number).read().cast::<T>().read_unaligned() }
+}
+
+// Until every kernel has named arguments.
+macro_rules! kernel_args {
+    ($($name:ident)*) => {
+        // SAFETY: every element is a `Param`, and all are named.
+        unsafe impl<$($name: Param),*> KernelArgs for ($($name,)*) {
+            const NAMES: &'static [&'static str] = &[];
+
+            #[allow(non_snake_case, reason = "each variable is named after its type")]
+            fn as_raw(&mut self) -> RawArgs {
+                let ($($name,)*) = self;
+                RawArgs::new(&[$(std::ptr::from_mut($name).cast()),*])
+            }
+
+            #[allow(non_snake_case, reason = "each variable is named after its type")]
+            fn written(&self) -> impl Iterator<Item = usize> {
+                let ($($name,)*) = self;
+                let given: [Option<usize>; _] = [$($name.written()),*];
+                given.into_iter().flatten()
+            }
+
+            #[allow(non_snake_case, reason = "each variable is named after its type")]
+            #[allow(unused, clippy::unused_unit, reason = "the empty tuple has no elements")]
+            unsafe fn from_raw(addresses: *const *mut c_void) -> Self {
+                let mut number = 0;
+                $(
+                    // SAFETY: the caller promises an address of a value for each element.
+                    let $name = unsafe { raw_arg::<$name>(addresses, number) };
+                    number += 1;
+                )*
+                ($($name,)*)
+            }
+        }
+    };
+}
+
+/// Implements for the tuple of all names and for every shorter one.
+macro_rules! kernel_args_up_to {
+    () => { kernel_args! {} };
+    ($first:ident $($rest:ident)*) => {
+        kernel_args! { $first $($rest)* }
+        kernel_args_up_to! { $($rest)* }
+    };
+}
+
+kernel_args_up_to! { A B C D E F G H I J K L M N O P Q R S T U V W X Y Z }
