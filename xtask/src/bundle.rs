@@ -35,7 +35,7 @@ pub fn run() -> Result<()> {
         "--tests",
         "--benches",
     ]);
-    build.args(["-p", "warpann", "-p", "warpann-tests", "-p", "warpann-benches", "-p", "cuda_loader"]);
+    build.args(["-p", "warpann", "-p", "warpann-cli", "-p", "warpann-tests", "-p", "warpann-benches", "-p", "cuda_loader"]);
     eprintln!("$ {}", shell::shown(&build));
     let mut count = 0;
     for artifact in executables(&shell::output(&mut build)?)? {
@@ -84,7 +84,7 @@ impl Artifact {
     /// Whether it says something on a GPU host. The tests of the programs start them from where cargo built them, which the GPU host does not
     /// have; the tests on the emulator, and on a driver made of it, are the same on every machine.
     fn belongs(&self) -> bool {
-        let of_program = matches!(self.package.as_str(), "host" | "benches") && self.kind == "test";
+        let of_program = matches!(self.package.as_str(), "cli" | "benches") && self.kind == "test";
         !of_program && !matches!(self.target.as_str(), "emulator" | "driver_cases" | "driver_faults")
     }
 

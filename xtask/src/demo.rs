@@ -11,7 +11,7 @@ const SAMPLE: &str = "tests/data/sift-sample";
 const SHOWN: usize = 3;
 
 pub fn run(k: usize, device: &str) -> Result<()> {
-    shell::run(cargo().args(["build", "--release", "-p", "warpann"]))?;
+    shell::run(cargo().args(["build", "--release", "-p", "warpann-cli"]))?;
     let program = shell::target_dir().join("release/warpann");
     let file = |name: &str| shell::root().join(SAMPLE).join(name);
     let mut search = Command::new(&program);

@@ -116,7 +116,7 @@ fn run(command: Command) -> Result<()> {
         Command::Ptx { arch, full, no_assemble } => ptx::run(&arch, full, !no_assemble),
         Command::GpuBundle => bundle::run(),
         Command::Bench { arguments } => {
-            shell::run(cargo().args(["run", "--release", "-p", "warpann", "--", "bench"]).args(arguments))
+            shell::run(cargo().args(["run", "--release", "-p", "warpann-cli", "--", "bench"]).args(arguments))
         }
         Command::Fuzz { seconds, runs } => fuzz::run(fuzz::Limit::of(seconds, runs)),
     }

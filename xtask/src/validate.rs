@@ -73,7 +73,7 @@ fn kernels() -> Result<()> {
 /// With the code for MPI where that can be built: it only adds to what there is without.
 fn without_cuda() -> Result<()> {
     let mut command = cargo();
-    command.args(["clippy", "-p", "warpann", "--no-default-features", "--all-targets"]);
+    command.args(["clippy", "-p", "warpann", "-p", "warpann-cli", "--no-default-features", "--all-targets"]);
     if crate::mpi::ensure().is_ok() {
         command.args(["--features", "mpi"]);
     }
