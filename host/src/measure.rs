@@ -4,10 +4,8 @@ mod sort;
 
 use std::time::Instant;
 
-use cuda_std::global::U32x4;
-use cuda_std::launch::LaunchConfig;
 use rayon::prelude::*;
-use warpann_kernels::read_ceiling;
+use warpann_kernels::read_ceiling::ReadOnce;
 
 use crate::gpu::cuda::{self, CudaDevice, Memory};
 pub use crate::gpu::dispatch::{HEADER as DISPATCH_HEADER, Method};
@@ -134,11 +132,10 @@ impl SelectionBench {
     /// What the device can meet.
     pub fn read(&self, repeat: usize) -> Result<DeviceTimes> {
         let quads = (self.rows * self.columns / 4) as u64;
-        let blocks = (self.device.limits().multiprocessors * 16).min(quads.div_ceil(256).max(1) as u32);
-        let config = LaunchConfig::linear(blocks.into(), read_ceiling::THREADS);
-        let args = (self.part(0).cast::<U32x4>().cast_const(), quads, self.part(3).cast::<u32>());
+        let launch = ReadOnce { words: self.part(0).cast(), quads, out: self.part(3).cast() };
+        let config = launch.config(self.device.limits().multiprocessors);
         // SAFETY: the keys were uploaded, at an aligned place; the word is there.
-        let run = || unsafe { self.device.launch(&self.stream, &read_ceiling::READ_ONCE, config, args) };
+        let run = || unsafe { self.device.launch(&self.stream, &ReadOnce::KERNEL, config, launch) };
         DeviceTimes::measure(&self.device, &self.stream, repeat, || self.flush(), run)
     }
 

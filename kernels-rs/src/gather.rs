@@ -3,28 +3,63 @@
 //! Selection carries 32 bits beside a key, the position. What else lies beside the keys (u32 or u64) is looked up afterwards, for
 //! the k winners of a row alone: one read of k scattered values, in a kernel that every method of selection shares.
 
+use cuda_std::launch::LaunchConfig;
 use cuda_std::{global, kernel, thread};
 
 /// Threads of a block.
 pub const THREADS: u32 = 256;
 
-/// The payload of each found key: `out[i]` becomes the payload at position `positions[i]` of its row, or all ones where the
-/// position is `NO_ROW`. Row r is `positions[r · k ..]`, its payloads lie as its keys do.
+/// A value that can accompany each key.
+pub trait Payload: Copy {
+    /// The payload of a slot without a key: all ones.
+    const NONE: Self;
+}
+
+impl Payload for u32 {
+    const NONE: u32 = u32::MAX;
+}
+
+impl Payload for u64 {
+    const NONE: u64 = u64::MAX;
+}
+
+/// Looks up the payload of each key that was selected: `out[i]` becomes the payload at position `positions[i]` of its row.
 ///
 /// # Safety
-/// As [`gather_u32`].
+/// The arrays are as long as the fields say. A position that is not `NO_ROW` lies in its row.
+#[kernel(
+    max_threads = 256,
+    gather_u32 for Gather<u32> = gather::<u32>,
+    gather_u64 for Gather<u64> = gather::<u64>,
+)]
+pub struct Gather<P> {
+    /// A payload for each key of the rows. Payloads lie as the keys do.
+    pub payloads: *const P,
+    /// Payloads from one row to the next, where `starts` is null.
+    pub stride: u64,
+    /// Where each row starts; null: row r starts at r · `stride`.
+    pub starts: *const u64,
+    /// The positions that were selected, `slots` of them; `NO_ROW` in slots without a key.
+    pub positions: *const u32,
+    /// The payload of each slot; all ones in slots without a key.
+    pub out: *mut P,
+    /// Slots of a row.
+    pub k: u32,
+    /// Slots of all rows: rows · `k`.
+    pub slots: u64,
+}
+
+impl<P> Gather<P> {
+    /// A thread a slot.
+    pub fn config(&self) -> LaunchConfig {
+        LaunchConfig::linear(self.slots.div_ceil(THREADS as u64), THREADS)
+    }
+}
+
+/// # Safety
+/// As [`Gather`].
 #[inline(always)]
-#[expect(clippy::too_many_arguments, reason = "kernel parameters")]
-unsafe fn gather<T: Copy>(
-    payloads: *const T,
-    stride: u64,
-    starts: *const u64,
-    missing: T,
-    positions: *const u32,
-    out: *mut T,
-    k: u32,
-    slots: u64,
-) {
+unsafe fn gather<P: Payload>(Gather { payloads, stride, starts, positions, out, k, slots }: Gather<P>) {
     let slot = thread::block_idx_x() as u64 * THREADS as u64 + thread::thread_idx_x() as u64;
     if slot >= slots {
         return;
@@ -36,34 +71,10 @@ unsafe fn gather<T: Copy>(
         let start =
             if starts.is_null() { row * stride } else { global::load_nc(starts.wrapping_add(row as usize)) } as usize;
         let payload = if position == crate::NO_ROW {
-            missing
+            P::NONE
         } else {
             global::load_nc(payloads.wrapping_add(start + position as usize))
         };
         global::store(out.wrapping_add(slot as usize), payload);
     }
-}
-
-macro_rules! define_gather {
-    ($($payload:ty, $name:ident;)*) => {$(
-        /// Replaces the position of each found key by its payload: `out[i]` becomes the payload at `positions[i]` of its row, or
-        /// all ones where that is `NO_ROW`. Row r has the slots from r · k on; its payloads lie as its keys do.
-        ///
-        /// Grid: ceil(`slots` / 256) blocks of [`THREADS`]; `slots` is rows · k.
-        ///
-        /// # Safety
-        /// The pointers cover the shapes above (`starts` may be null: then rows are `stride` apart).
-        #[kernel(max_threads = 256)]
-        pub unsafe fn $name(
-            payloads: *const $payload, stride: u64, starts: *const u64, positions: *const u32, out: *mut $payload,
-            k: u32, slots: u64,
-        ) {
-            // SAFETY: the same contract.
-            unsafe { gather(payloads, stride, starts, <$payload>::MAX, positions, out, k, slots) }
-        }
-    )*};
-}
-define_gather! {
-    u32, gather_u32;
-    u64, gather_u64;
 }

@@ -42,6 +42,21 @@ pub trait Key: Copy {
     fn order(raw: u32) -> u32;
 }
 
+/// Names a key type: the key of kernels of which there is one for each.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KeyType {
+    /// [`F32Key`].
+    F32,
+    /// [`F16Key`].
+    F16,
+    /// [`Bf16Key`].
+    Bf16,
+    /// [`I32Key`].
+    I32,
+    /// [`U32Key`].
+    U32,
+}
+
 /// IEEE binary32.
 #[derive(Clone, Copy)]
 pub struct F32Key;

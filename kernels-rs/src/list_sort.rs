@@ -13,11 +13,12 @@
 //! 16 bytes of traffic an entry and level, log₂(length / 2,048) levels: at 65,536 of a million keys 5 levels over 100,000
 //! survivors, 8 MB, less than the one read of the keys.
 
+use cuda_std::launch::LaunchConfig;
 use cuda_std::{global, kernel, shared, thread};
 
 use crate::block_sort::{ORDER_HEADER_BYTES, OrderWorkspace, Run, block_order, merge_piece, piece};
 use crate::entry::EMPTY;
-use crate::keys::{Bf16Key, F16Key, F32Key, I32Key, Key, U32Key};
+use crate::keys::{Bf16Key, F16Key, F32Key, I32Key, Key, KeyType, U32Key};
 use crate::threshold_select::store_result;
 
 /// Threads of a block.
@@ -27,15 +28,33 @@ pub const CHUNK: u32 = 2048;
 /// Shared memory of a block: a chunk before and after, or a chunk, its words and the sort's header.
 pub const SHARED_BYTES: u32 = 16 * CHUNK + ORDER_HEADER_BYTES;
 
-/// Sorts every chunk of each list in place. List r has min(`counts[r]`, `capacity`) entries from r · `capacity` and is cut into
-/// `chunks` chunks of [`CHUNK`].
-///
-/// Grid: lists · `chunks` blocks of [`THREADS`], with [`SHARED_BYTES`].
+/// Sorts every chunk of each list in place. A chunk is [`CHUNK`] entries.
 ///
 /// # Safety
-/// The pointers cover the shapes above; chunks · CHUNK ≥ capacity.
-#[kernel(max_threads = 256)]
-pub unsafe fn sort_chunks(lists: *mut u64, counts: *const u32, capacity: u32, chunks: u32) {
+/// The arrays are as long as the fields say; chunks · CHUNK ≥ capacity.
+#[kernel(max_threads = 256, sort_chunks = sort)]
+pub struct SortChunks {
+    /// The lists, `capacity` entries each.
+    pub lists: *mut u64,
+    /// Entries of each list; a number above `capacity` means `capacity`.
+    pub counts: *const u32,
+    /// Entries from one list to the next.
+    pub capacity: u32,
+    /// Chunks of a list.
+    pub chunks: u32,
+}
+
+impl SortChunks {
+    /// A block a chunk.
+    pub fn config(&self, lists: u32) -> LaunchConfig {
+        LaunchConfig::linear(lists as u64 * self.chunks as u64, THREADS).with_shared(SHARED_BYTES)
+    }
+}
+
+/// # Safety
+/// As [`SortChunks`].
+#[inline(always)]
+unsafe fn sort(SortChunks { lists, counts, capacity, chunks }: SortChunks) {
     let list = thread::block_idx_x() / chunks.max(1);
     let first = thread::block_idx_x() % chunks.max(1) * CHUNK;
     let (a, thread) = (shared::dynamic::<u64>(), thread::thread_idx_x());
@@ -81,23 +100,40 @@ unsafe fn taken_from_left(left: *const u64, left_len: u32, right: *const u64, ri
     low
 }
 
-/// Merges neighbouring runs of `width` entries of each list in `from` into `to`; of each merged run the first `keep` count.
-/// Lists lie as for [`sort_chunks`]; `width` is [`CHUNK`] times a power of two.
-///
-/// Grid: lists · `chunks` blocks of [`THREADS`], with [`SHARED_BYTES`].
+/// Merges neighbouring runs of `width` entries of each list.
 ///
 /// # Safety
-/// As [`sort_chunks`]; `from` and `to` do not overlap; runs of `width` in `from` are sorted as far as `keep`.
-#[kernel(max_threads = 256)]
-pub unsafe fn merge_runs(
-    from: *const u64,
-    to: *mut u64,
-    counts: *const u32,
-    capacity: u32,
-    chunks: u32,
-    width: u32,
-    keep: u32,
-) {
+/// The arrays are as long as the fields say; chunks · CHUNK ≥ capacity. `from` and `to` do not overlap. The first `keep` entries of each
+/// run of `from` are sorted.
+#[kernel(max_threads = 256, merge_runs = merge)]
+pub struct MergeRuns {
+    /// The lists, `capacity` entries each.
+    pub from: *const u64,
+    /// The lists with runs twice as long.
+    pub to: *mut u64,
+    /// Entries of each list; a number above `capacity` means `capacity`.
+    pub counts: *const u32,
+    /// Entries from one list to the next.
+    pub capacity: u32,
+    /// Chunks of [`CHUNK`] entries of a list.
+    pub chunks: u32,
+    /// Entries of a run: [`CHUNK`] times a power of two.
+    pub width: u32,
+    /// Entries of a run that are read and written: the first `keep`, or all if the run has fewer.
+    pub keep: u32,
+}
+
+impl MergeRuns {
+    /// A block a chunk of `to`.
+    pub fn config(&self, lists: u32) -> LaunchConfig {
+        LaunchConfig::linear(lists as u64 * self.chunks as u64, THREADS).with_shared(SHARED_BYTES)
+    }
+}
+
+/// # Safety
+/// As [`MergeRuns`].
+#[inline(always)]
+unsafe fn merge(MergeRuns { from, to, counts, capacity, chunks, width, keep }: MergeRuns) {
     let list = thread::block_idx_x() / chunks.max(1);
     let output = thread::block_idx_x() % chunks.max(1) * CHUNK;
     let (inputs, thread) = (shared::dynamic::<u64>(), thread::thread_idx_x());
@@ -148,40 +184,64 @@ pub unsafe fn merge_runs(
     }
 }
 
-macro_rules! define_unpack {
-    ($(($key:ident, $name:ident))*) => {$(
-        /// Writes the first `k` entries of each sorted list as keys and payloads, row r from r · `out_stride`; missing ones as
-        /// the worst key and `NO_ROW`.
-        ///
-        /// Grid: lists · `pieces` blocks of [`THREADS`], `pieces` = ceil(k / 256).
-        ///
-        /// # Safety
-        /// As [`sort_chunks`]; the results have room for k a row.
-        #[kernel(max_threads = 256)]
-        pub unsafe fn $name(
-            lists: *const u64, counts: *const u32, capacity: u32, pieces: u32, flip: u32, k: u32,
-            out_keys: *mut <$key as Key>::Stored, out_ids: *mut u32, out_stride: u32,
-        ) {
-            let list = (thread::block_idx_x() / pieces.max(1)) as usize;
-            let place = thread::block_idx_x() % pieces.max(1) * THREADS + thread::thread_idx_x();
-            if place >= k {
-                return;
-            }
-            // SAFETY: place < k; entries are read below the list's count.
-            unsafe {
-                let count = global::load_nc(counts.wrapping_add(list)).min(capacity);
-                let entry = lists.wrapping_add(list * capacity as usize + place as usize);
-                let found = if place < count { global::load_nc(entry) } else { EMPTY };
-                let at = list * out_stride as usize + place as usize;
-                store_result::<$key>(found, flip, out_keys, out_ids, at);
-            }
-        }
-    )*};
+/// Writes the first `k` entries of each sorted list as keys and ids.
+///
+/// # Safety
+/// The arrays are as long as the fields say; k ≤ `out_stride`.
+#[kernel(
+    key = KeyType,
+    max_threads = 256,
+    KeyType::F32 => unpack_lists_f32 = unpack::<F32Key>,
+    KeyType::F16 => unpack_lists_f16 = unpack::<F16Key>,
+    KeyType::Bf16 => unpack_lists_bf16 = unpack::<Bf16Key>,
+    KeyType::I32 => unpack_lists_i32 = unpack::<I32Key>,
+    KeyType::U32 => unpack_lists_u32 = unpack::<U32Key>,
+)]
+pub struct UnpackLists {
+    /// The lists, `capacity` entries each.
+    pub lists: *const u64,
+    /// Entries of each list; a number above `capacity` means `capacity`.
+    pub counts: *const u32,
+    /// Entries from one list to the next.
+    pub capacity: u32,
+    /// Blocks of a list: ceil(k / [`THREADS`]).
+    pub pieces: u32,
+    /// 0 if the smallest keys were selected, `Key::FLIP` for the largest.
+    pub flip: u32,
+    /// Results of a list.
+    pub k: u32,
+    /// The keys, best first, of the type of the kernel's key; the worst key where a list has fewer entries.
+    pub out_keys: *mut u8,
+    /// Their ids; `NO_ROW` where a list has fewer entries.
+    pub out_ids: *mut u32,
+    /// Results from one list to the next.
+    pub out_stride: u32,
 }
-define_unpack! {
-    (F32Key, unpack_lists_f32)
-    (F16Key, unpack_lists_f16)
-    (Bf16Key, unpack_lists_bf16)
-    (I32Key, unpack_lists_i32)
-    (U32Key, unpack_lists_u32)
+
+impl UnpackLists {
+    /// A thread a result.
+    pub fn config(&self, lists: u32) -> LaunchConfig {
+        LaunchConfig::linear(lists as u64 * self.pieces as u64, THREADS)
+    }
+}
+
+/// # Safety
+/// As [`UnpackLists`].
+#[inline(always)]
+unsafe fn unpack<K: Key>(launch: UnpackLists) {
+    let UnpackLists { lists, counts, capacity, pieces, flip, k, out_ids, out_stride, .. } = launch;
+    let out_keys = launch.out_keys.cast::<K::Stored>();
+    let list = (thread::block_idx_x() / pieces.max(1)) as usize;
+    let place = thread::block_idx_x() % pieces.max(1) * THREADS + thread::thread_idx_x();
+    if place >= k {
+        return;
+    }
+    // SAFETY: place < k; entries are read below the list's count.
+    unsafe {
+        let count = global::load_nc(counts.wrapping_add(list)).min(capacity);
+        let entry = lists.wrapping_add(list * capacity as usize + place as usize);
+        let found = if place < count { global::load_nc(entry) } else { EMPTY };
+        let at = list * out_stride as usize + place as usize;
+        store_result::<K>(found, flip, out_keys, out_ids, at);
+    }
 }

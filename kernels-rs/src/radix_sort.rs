@@ -6,9 +6,9 @@
 //!
 //! # Algorithm
 //! ```text
-//! count:  all digits of all keys, in one read                                         (count_digits_*)
-//! scan:   for each digit, where the pairs with that value begin                        (scan_digits)
-//! pass, for each digit of 8 bits from the lowest on:                                   (sort_pass_*)
+//! count:  all digits of all keys, in one read                                         (CountDigits)
+//! scan:   for each digit, where the pairs with that value begin                        (ScanDigits)
+//! pass, for each digit of 8 bits from the lowest on:                                   (SortPass)
 //!   a block takes the next tile of keys, and counts its digits while it ranks the keys
 //!   it publishes the counts, and adds up those of the tiles before until one has published a sum of all before it
 //!   it brings keys, then payloads, into the order of the digit in shared memory, and writes the runs to their places
@@ -40,16 +40,17 @@
 //! pair instead of 24. Digits of more than 8 bits save passes but halve the runs. Publishing counts before ranking costs an atomic
 //! operation a key more, and on keys that are all alike 32 in a row.
 
+use cuda_std::launch::LaunchConfig;
 use cuda_std::shared::SharedPtr;
 use cuda_std::warp::FULL_MASK;
 use cuda_std::{atomic, global, kernel, shared, thread, unroll, warp};
 
-/// Threads of a block of the `count_digits_*` and `sort_pass_*` kernels.
+/// Threads of a block of [`CountDigits`] and [`SortPass`].
 pub const THREADS: u32 = 512;
 const WARPS: u32 = THREADS / 32;
 /// Bits of a digit.
 pub const DIGIT_BITS: u32 = 8;
-/// Values of a digit, and threads of a block of [`scan_digits`].
+/// Values of a digit, and threads of a block of [`ScanDigits`].
 pub const DIGITS: u32 = 1 << DIGIT_BITS;
 /// Digits of a 64-bit word of a key.
 pub const WORD_DIGITS: u32 = u64::BITS / DIGIT_BITS;
@@ -68,12 +69,12 @@ const EPOCH_SHIFT: u32 = 31;
 const RANK_BITS: u32 = 16;
 /// Tiles whose words a look-back reads at once.
 const WINDOW: usize = 4;
-/// Keys of each thread that `count_digits_*` has in flight.
+/// Keys of each thread that [`CountDigits`] has in flight.
 const COUNT_AHEAD: usize = 4;
 /// Counters of a block that counts.
 const COUNTERS: u32 = 8192;
-/// Shared memory of a block of the `count_digits_*` kernels.
-pub const COUNT_SHARED_BYTES: u32 = 4 * COUNTERS;
+/// Shared memory of a block of [`CountDigits`].
+const COUNT_SHARED_BYTES: u32 = 4 * COUNTERS;
 
 /// A type of key; the order is that of the integers.
 pub trait SortKey: Copy + 'static {
@@ -148,20 +149,47 @@ unsafe fn count_word(word: u64, shift: u32, mask: u64, counters: SharedPtr<u32>,
     });
 }
 
-/// Body of the `count_digits_*` kernels; parameters at [`count_digits_u64`].
+/// Counts how often each value of each digit occurs among the keys of each set. Sets lie one after the other.
+///
+/// The digits are those of `low_mask` in the lowest word of the key shifted right by `low_shift`, then those of the next word.
 ///
 /// # Safety
-/// As [`count_digits_u64`].
+/// The arrays are as long as the fields say; shifts are below 64. The grid has len / 2³¹ blocks a set or more.
+#[kernel(
+    max_threads = 512,
+    min_blocks = 2,
+    count_digits_u64 for CountDigits<u64> = count_digits::<u64>,
+    count_digits_u128 for CountDigits<u128> = count_digits::<u128>,
+)]
+pub struct CountDigits<K> {
+    /// The keys of all sets.
+    pub keys: *const K,
+    /// Keys of a set.
+    pub len: u32,
+    /// The lowest bit of the first digit in the lowest word.
+    pub low_shift: u32,
+    /// The bits of the lowest word that have digits, shifted: 2^b − 1.
+    pub low_mask: u64,
+    /// The same in the next word; not used for keys of one word.
+    pub high_shift: u32,
+    /// The same in the next word; not used for keys of one word.
+    pub high_mask: u64,
+    /// The counts, which are added to: [`WORD_DIGITS`] · [`DIGITS`] for each word of a key and each set.
+    pub counts: *mut u32,
+}
+
+impl<K> CountDigits<K> {
+    /// `blocks` blocks a set.
+    pub fn config(&self, blocks: u32, sets: u32) -> LaunchConfig {
+        LaunchConfig::linear(blocks as u64, THREADS).along_y(sets as u64).with_shared(COUNT_SHARED_BYTES)
+    }
+}
+
+/// # Safety
+/// As [`CountDigits`].
 #[inline(always)]
-unsafe fn count_digits<K: SortKey>(
-    keys: *const K,
-    len: u32,
-    low_shift: u32,
-    low_mask: u64,
-    high_shift: u32,
-    high_mask: u64,
-    counts: *mut u32,
-) {
+unsafe fn count_digits<K: SortKey>(launch: CountDigits<K>) {
+    let CountDigits { keys, len, low_shift, low_mask, high_shift, high_mask, counts } = launch;
     let (thread, set) = (thread::thread_idx_x(), thread::block_idx_y() as usize);
     let bins = K::WORDS * WORD_DIGITS * DIGITS;
     // Lanes that meet at one counter wait for each other: each digit has several, for lanes side by side.
@@ -230,15 +258,31 @@ unsafe fn sum_before(sums: SharedPtr<u32>, warp: u32) -> u32 {
     before
 }
 
-/// Exclusive sums of the counts of each digit: `starts` gets, for each digit of each set, the starts of the first portion.
-///
-/// Counts lie digit after digit, [`DIGITS`] each; starts have `portions` + 1 times as many. Grid: (digits of a key, sets), blocks of
-/// [`DIGITS`].
+/// Finds where the pairs with each value of each digit begin: the exclusive sums of the counts.
 ///
 /// # Safety
-/// The pointers cover the shapes above.
-#[kernel(max_threads = 256)]
-pub unsafe fn scan_digits(counts: *const u32, portions: u32, starts: *mut u32) {
+/// The arrays are as long as the fields say.
+#[kernel(max_threads = 256, scan_digits = scan)]
+pub struct ScanDigits {
+    /// [`DIGITS`] counts for each digit of each set.
+    pub counts: *const u32,
+    /// Portions of a set.
+    pub portions: u32,
+    /// The starts: `portions` + 1 rows of [`DIGITS`] for each digit of each set. The launch writes the first row, that of the first portion.
+    pub starts: *mut u32,
+}
+
+impl ScanDigits {
+    /// A block for each of the `digits` digits of each set.
+    pub fn config(&self, digits: u32, sets: u32) -> LaunchConfig {
+        LaunchConfig::linear(digits as u64, DIGITS).along_y(sets as u64)
+    }
+}
+
+/// # Safety
+/// As [`ScanDigits`].
+#[inline(always)]
+unsafe fn scan(ScanDigits { counts, portions, starts }: ScanDigits) {
     let sums = cuda_std::shared_array!(u32, SUMS as usize);
     let (thread, lane, warp) = (thread::thread_idx_x(), warp::lane_id(), warp::warp_id());
     let digit = (thread::block_idx_y() * thread::grid_dim_x() + thread::block_idx_x()) as usize;
@@ -296,29 +340,68 @@ unsafe fn look_back(words: *const u32, first: u32, tile: u32, epoch: u32) -> u32
     sum
 }
 
-/// Body of the `sort_pass_*` kernels; parameters at [`sort_pass_u64`].
+/// Sorts one portion of each set by one digit: moves the pairs of its tiles to their places in `keys_out` and `payloads_out`.
+///
+/// A set has `len` ≥ 1 pairs in `tiles` = ceil(len / TILE) tiles, and a portion consecutive tiles from `first_tile` on.
 ///
 /// # Safety
-/// As [`sort_pass_u64`]. `ITEMS` is the key's.
+/// The arrays are as long as the fields say. Inputs and outputs do not overlap. The starts are those of the keys. Earlier launches sorted the
+/// earlier portions of the set by this digit. A portion has at most [`PORTION_KEYS`] keys.
+#[kernel(
+    max_threads = 512,
+    min_blocks = 2,
+    sort_pass_u64 for SortPass<u64> = sort_pass::<u64, 8>,
+    sort_pass_u128 for SortPass<u128> = sort_pass::<u128, 6>,
+)]
+pub struct SortPass<K> {
+    /// The keys of all sets.
+    pub keys: *const K,
+    /// The payload of each key.
+    pub payloads: *const u32,
+    /// The keys after the pass.
+    pub keys_out: *mut K,
+    /// The payloads after the pass.
+    pub payloads_out: *mut u32,
+    /// Pairs of a set.
+    pub len: u32,
+    /// 1 if the digit is in the high word of the key, else 0.
+    pub high: u32,
+    /// The lowest bit of the digit in the word.
+    pub shift: u32,
+    /// The bits of the digit, shifted: 2^b − 1.
+    pub mask: u32,
+    /// 0 in even passes over the set, 1 in odd ones, counted from 0.
+    pub epoch: u32,
+    /// The first tile of the portion.
+    pub first_tile: u32,
+    /// Tiles of a set.
+    pub tiles: u32,
+    /// Where the portion's pairs of each value of the digit begin in the output: [`DIGITS`] places a set. The launch writes those of the next
+    /// portion behind them.
+    pub starts: *mut u32,
+    /// Words of `starts` from one set to the next.
+    pub starts_stride: u32,
+    /// [`DIGITS`] words for each tile of each set. Every byte is [`STALE`] before the first pass; each pass continues with what the pass before left.
+    pub words: *mut u32,
+    /// Counts the tiles that blocks of each set took: a zero a set before the launch.
+    pub next_tile: *mut u32,
+}
+
+impl<K: SortKey> SortPass<K> {
+    /// A block for each of the `tiles` tiles of the portion of each set.
+    pub fn config(&self, tiles: u32, sets: u32) -> LaunchConfig {
+        LaunchConfig::linear(tiles as u64, THREADS).along_y(sets as u64).with_shared(K::SHARED_BYTES)
+    }
+}
+
+/// `ITEMS` is the key's.
+///
+/// # Safety
+/// As [`SortPass`].
 #[inline(always)]
-#[expect(clippy::too_many_arguments, reason = "kernel parameters are passed separately so that loads stay ld.global")]
-unsafe fn sort_pass<K: SortKey, const ITEMS: usize>(
-    keys: *const K,
-    payloads: *const u32,
-    keys_out: *mut K,
-    payloads_out: *mut u32,
-    len: u32,
-    high: u32,
-    shift: u32,
-    mask: u32,
-    epoch: u32,
-    first_tile: u32,
-    tiles: u32,
-    starts: *mut u32,
-    starts_stride: u32,
-    words: *mut u32,
-    next_tile: *mut u32,
-) {
+unsafe fn sort_pass<K: SortKey, const ITEMS: usize>(launch: SortPass<K>) {
+    let SortPass { keys, payloads, keys_out, payloads_out, len, high, shift, mask, epoch, .. } = launch;
+    let SortPass { first_tile, tiles, starts, starts_stride, words, next_tile, .. } = launch;
     const { assert!(ITEMS == K::ITEMS as usize, "the items of a thread are the key's") };
     let (thread, lane, warp) = (thread::thread_idx_x(), warp::lane_id(), warp::warp_id());
     let set = thread::block_idx_y() as usize;
@@ -466,63 +549,3 @@ unsafe fn sort_pass<K: SortKey, const ITEMS: usize>(
         });
     }
 }
-
-/// Calls `$then!` with the table of key types: `(type, keys of a thread, kernels and handles)`.
-#[macro_export]
-macro_rules! sort_instances {
-    ($then:ident) => {
-        $then! {
-            (u64, 8, count_digits_u64, COUNT_DIGITS_U64, sort_pass_u64, SORT_PASS_U64)
-            (u128, 6, count_digits_u128, COUNT_DIGITS_U128, sort_pass_u128, SORT_PASS_U128)
-        }
-    };
-}
-
-macro_rules! define_kernels {
-    ($(($key:ty, $items:literal, $count:ident, $count_handle:ident, $pass:ident, $pass_handle:ident))*) => {$(
-        /// Adds to `counts` how often each value of each digit occurs among the `len` keys of each set; sets lie one after the
-        /// other. Digits are those of `low_mask` in the key's lowest word shifted right by `low_shift`, then those of the next word;
-        /// masks are of the form 2^b − 1. `counts` has [`WORD_DIGITS`] · [`DIGITS`] counts a word and set.
-        ///
-        /// Grid: (any number from len / 2³¹ up, sets), blocks of [`THREADS`] with [`COUNT_SHARED_BYTES`].
-        ///
-        /// # Safety
-        /// The pointers cover the shapes above; shifts are below 64.
-        #[kernel(max_threads = 512, min_blocks = 2)]
-        pub unsafe fn $count(
-            keys: *const $key, len: u32, low_shift: u32, low_mask: u64, high_shift: u32, high_mask: u64, counts: *mut u32,
-        ) {
-            // SAFETY: the same contract.
-            unsafe { count_digits(keys, len, low_shift, low_mask, high_shift, high_mask, counts) }
-        }
-
-        /// One pass over one portion of each set of `len` ≥ 1 pairs: those of tiles `first_tile` .. go to their places in `keys_out`
-        /// and `payloads_out` by the digit `mask` of the key's word (the `high` one if not 0) shifted right by `shift`.
-        ///
-        /// A set has `tiles` = ceil(len / TILE) tiles, `words` a word for each tile and value of a digit: before the first pass all
-        /// bytes [`STALE`], then as the pass before left them, whose `epoch`, 0 or 1, was the other one (1 before the first).
-        /// `starts` has for each set, `starts_stride` apart, the places of the first pairs of the portion, and behind those room for the
-        /// next portion's. `next_tile` has a zero for each set.
-        ///
-        /// Grid: (tiles of the portion, sets), blocks of [`THREADS`] with the key's `SHARED_BYTES`.
-        ///
-        /// # Safety
-        /// The pointers cover the shapes above; inputs and outputs do not overlap; starts are those of the keys, and the
-        /// portions before, of at most [`PORTION_KEYS`] keys each, have been passed.
-        #[kernel(max_threads = 512, min_blocks = 2)]
-        pub unsafe fn $pass(
-            keys: *const $key, payloads: *const u32, keys_out: *mut $key, payloads_out: *mut u32, len: u32, high: u32, shift: u32,
-            mask: u32, epoch: u32, first_tile: u32, tiles: u32, starts: *mut u32, starts_stride: u32, words: *mut u32,
-            next_tile: *mut u32,
-        ) {
-            // SAFETY: the same contract.
-            unsafe {
-                sort_pass::<$key, $items>(
-                    keys, payloads, keys_out, payloads_out, len, high, shift, mask, epoch, first_tile, tiles, starts, starts_stride,
-                    words, next_tile,
-                )
-            }
-        }
-    )*};
-}
-sort_instances!(define_kernels);

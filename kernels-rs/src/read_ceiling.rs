@@ -1,21 +1,39 @@
 //! Reading memory and nothing else: the ceiling that k-selection is measured against.
 
 use cuda_std::global::U32x4;
+use cuda_std::launch::LaunchConfig;
 use cuda_std::warp::FULL_MASK;
 use cuda_std::{atomic, global, kernel, thread, unroll, warp};
 
 /// Threads of a block.
 pub const THREADS: u32 = 256;
 
-/// Reads `quads` · 16 bytes once and leaves the exclusive or of all words, or-ed over warps, in `out`, which only says that
-/// nothing was left out.
-///
-/// Grid: any number of blocks of [`THREADS`]; 16 a multiprocessor saturate the memory.
+/// Reads every word once. The exclusive or of the words goes to `out`: without a result the compiler would remove the reads.
 ///
 /// # Safety
-/// `words` is that long and aligned to 16 bytes; `out` is one word.
-#[kernel(max_threads = 256)]
-pub unsafe fn read_once(words: *const U32x4, quads: u64, out: *mut u32) {
+/// The arrays are as long as the fields say.
+#[kernel(max_threads = 256, read_once = read)]
+pub struct ReadOnce {
+    /// What is read: `quads` groups of four words, aligned to 16 bytes.
+    pub words: *const U32x4,
+    /// Groups of four words.
+    pub quads: u64,
+    /// One word. The exclusive or of each warp's words is or-ed to it.
+    pub out: *mut u32,
+}
+
+impl ReadOnce {
+    /// 16 blocks a multiprocessor, which saturate the memory, but no more threads than groups of words.
+    pub fn config(&self, multiprocessors: u32) -> LaunchConfig {
+        let blocks = self.quads.div_ceil(THREADS as u64).max(1);
+        LaunchConfig::linear(blocks.min(multiprocessors as u64 * 16), THREADS)
+    }
+}
+
+/// # Safety
+/// As [`ReadOnce`].
+#[inline(always)]
+unsafe fn read(ReadOnce { words, quads, out }: ReadOnce) {
     let threads = (thread::grid_dim_x() * THREADS) as u64;
     let mut quad = (thread::block_idx_x() * THREADS + thread::thread_idx_x()) as u64;
     let mut mixed = 0;

@@ -29,15 +29,17 @@
 //! A draft of it with 64 registers took 0.036 for 5,000 rows of 4,096 scores of centroids, k = 24, where ThresholdSelect takes 0.063; with
 //! 256 threads, which hold fewer keys each and wait for each other longer, 0.054.
 
+use core::ptr::null;
+use cuda_std::launch::LaunchConfig;
 use cuda_std::warp::FULL_MASK;
 use cuda_std::{global, kernel, thread, unroll, warp};
 
 use crate::entry::{self, EMPTY};
-use crate::keys::{Bf16Key, F16Key, F32Key, I32Key, Key, U32Key};
+use crate::keys::{Bf16Key, F16Key, F32Key, I32Key, Key, KeyType, U32Key};
 use crate::networks::warp_sort;
 use crate::rows::{Row, RowTable};
 use crate::survivors::{SharedSink, Sink};
-use crate::threshold_select::{LEAST_CAPACITY, Workspace, select_row, store_result};
+use crate::threshold_select::{LEAST_CAPACITY, ThresholdSelect, Workspace, select_rows, shared_bytes, store_result};
 
 /// Quads of keys that a thread holds.
 const QUADS: usize = 8;
@@ -108,23 +110,65 @@ impl<K: Key> Quads<K> {
     }
 }
 
-/// The body of `short_select_*`. All threads of the block arrive.
+/// Selects the best `k` of each row, sorted. The results are those of [`ThresholdSelect`].
 ///
 /// # Safety
-/// As [`short_select_f32`].
+/// The pointers that are not null cover the shapes that the fields give. 1 ≤ k ≤ `out_stride`;
+/// k ≤ [`most`] of the threads of a block; [`LEAST_CAPACITY`] ≤ capacity.
+#[kernel(
+    key = KeyType,
+    max_threads = 512,
+    min_blocks = 1,
+    KeyType::F32 => short_select_f32 = select_short_rows::<F32Key>,
+    KeyType::F16 => short_select_f16 = select_short_rows::<F16Key>,
+    KeyType::Bf16 => short_select_bf16 = select_short_rows::<Bf16Key>,
+    KeyType::I32 => short_select_i32 = select_short_rows::<I32Key>,
+    KeyType::U32 => short_select_u32 = select_short_rows::<U32Key>,
+)]
+pub struct ShortSelect {
+    /// The keys of all rows, of the type of the kernel's key.
+    pub keys: *const u8,
+    /// The id of each key, at the same place; null: the id is the position in the row. A key with the id `NO_ROW` is left out. Of equal
+    /// keys the one with the lower id is better.
+    pub ids: *const u32,
+    /// Keys from one row to the next, where `starts` is null.
+    pub stride: u64,
+    /// Where each row starts and, one entry more, where the last one ends; null: row r starts at r · `stride`.
+    pub starts: *const u64,
+    /// The length of each row; null: the distance of the row's `starts`, or `columns` where `starts` is null too.
+    pub lengths: *const u32,
+    /// The length of a row, at most.
+    pub columns: u32,
+    /// 0 selects the smallest keys, `Key::FLIP` the largest.
+    pub flip: u32,
+    /// Results of a row.
+    pub k: u32,
+    /// Survivors of a row that a block has room for.
+    pub capacity: u32,
+    /// The selected keys, best first, of the type of the kernel's key; the worst key where there is none.
+    pub out_keys: *mut u8,
+    /// Their ids; `NO_ROW` where there is none.
+    pub out_ids: *mut u32,
+    /// Results from one row to the next.
+    pub out_stride: u32,
+}
+
+impl ShortSelect {
+    /// A block of `threads` threads a row: 32 to 512, a multiple of 32.
+    pub fn config(&self, rows: u32, threads: u32) -> LaunchConfig {
+        LaunchConfig::linear(rows as u64, threads).with_shared(shared_bytes(self.capacity))
+    }
+}
+
+/// The body of the kernels `short_select_*`. All threads of the block arrive.
+///
+/// # Safety
+/// As [`ShortSelect`].
 #[inline(always)]
-#[expect(clippy::too_many_arguments, reason = "kernel parameters")]
-unsafe fn select_short<K: Key>(
-    keys: *const K::Stored,
-    ids: *const u32,
-    table: RowTable,
-    flip: u32,
-    k: u32,
-    capacity: u32,
-    out_keys: *mut K::Stored,
-    out_ids: *mut u32,
-    out_stride: u32,
-) {
+unsafe fn select_short_rows<K: Key>(launch: ShortSelect) {
+    let ShortSelect { ids, stride, starts, lengths, columns, flip, k, capacity, out_ids, out_stride, .. } = launch;
+    let (keys, out_keys) = (launch.keys.cast::<K::Stored>(), launch.out_keys.cast::<K::Stored>());
+    let table = RowTable { stride, starts, lengths, columns };
     let number = thread::block_idx_x();
     let (thread, threads, lane) = (thread::thread_idx_x(), thread::block_dim_x(), warp::lane_id());
     let warps = (threads / 32).max(1);
@@ -214,24 +258,25 @@ unsafe fn select_short<K: Key>(
     if count == u32::MAX {
         // The workspace is free.
         thread::sync_threads();
-        let null = core::ptr::null::<u64>();
-        // SAFETY: the same contract; nobody reads the workspace any more.
-        return unsafe {
-            select_row::<K>(
-                keys,
-                ids,
-                table,
-                flip,
-                k,
-                capacity,
-                null,
-                null,
-                core::ptr::null(),
-                out_keys,
-                out_ids,
-                out_stride,
-            )
+        let launch = ThresholdSelect {
+            keys: launch.keys,
+            ids,
+            stride,
+            starts,
+            lengths,
+            columns,
+            flip,
+            k,
+            capacity,
+            thresholds: null(),
+            lists: null(),
+            counts: null(),
+            out_keys: launch.out_keys,
+            out_ids,
+            out_stride,
         };
+        // SAFETY: the same contract; nobody reads the workspace any more.
+        return unsafe { select_rows::<K>(launch) };
     }
     let out = number as usize * out_stride as usize;
     // SAFETY: entries below the count were written before the barrier; a place is below k, and each is one survivor's.
@@ -260,36 +305,4 @@ unsafe fn select_short<K: Key>(
             place += threads;
         }
     }
-}
-
-/// The kernel of one key type.
-macro_rules! define_kernels {
-    ($(($key:ident, $select:ident))*) => {$(
-        /// Selects the best `k` of each row, sorted: rows, ids, `flip` and results as of `threshold_select_*`.
-        ///
-        /// Grid: a block a row, of 32 to 512 threads (a multiple of 32), with `threshold_select::shared_bytes` of `capacity`.
-        ///
-        /// # Safety
-        /// All pointers that are not null cover the shapes; 1 ≤ k ≤ out_stride, k ≤ [`most`] of the threads, 512 ≤ capacity.
-        #[kernel(max_threads = 512, min_blocks = 1)]
-        pub unsafe fn $select(
-            keys: *const <$key as Key>::Stored, ids: *const u32, stride: u64, starts: *const u64, lengths: *const u32,
-            columns: u32, flip: u32, k: u32, capacity: u32, out_keys: *mut <$key as Key>::Stored, out_ids: *mut u32,
-            out_stride: u32,
-        ) {
-            // SAFETY: the same contract.
-            unsafe {
-                select_short::<$key>(
-                    keys, ids, RowTable { stride, starts, lengths, columns }, flip, k, capacity, out_keys, out_ids, out_stride,
-                )
-            }
-        }
-    )*};
-}
-define_kernels! {
-    (F32Key, short_select_f32)
-    (F16Key, short_select_f16)
-    (Bf16Key, short_select_bf16)
-    (I32Key, short_select_i32)
-    (U32Key, short_select_u32)
 }

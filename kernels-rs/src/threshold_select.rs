@@ -16,10 +16,10 @@
 //! result. A row that fits in the room needs no threshold.
 //!
 //! Three ways to run it, for rows of different number and length:
-//! 1. *block*: one block a row does all of it, survivors in shared memory ([`threshold_select_f32`]);
-//! 2. *grid*: for few long rows. [`row_thresholds_f32`], one block a row and up to 16 for the longest; [`filter_rows_f32`], many
-//!    blocks a row, survivors to a list in global memory; then [`threshold_select_f32`] takes the survivors from the list;
-//! 3. *list*: for k beyond shared memory. The first two kernels of *grid*, [`repair_lists_f32`] for a list that came out too
+//! 1. *block*: one block a row does all of it, survivors in shared memory ([`ThresholdSelect`]);
+//! 2. *grid*: for few long rows. [`RowThresholds`], one block a row and up to 16 for the longest; [`FilterRows`], many
+//!    blocks a row, survivors to a list in global memory; then [`ThresholdSelect`] takes the survivors from the list;
+//! 3. *list*: for k beyond shared memory. The first two kernels of *grid*, [`RepairLists`] for a list that came out too
 //!    short or too long, then a merge sort of the lists in global memory ([`crate::list_sort`]).
 //!
 //! Where the steps are: rows are read as [`crate::rows`] says, the sample is [`crate::sample`], the filter
@@ -43,12 +43,13 @@
 //!
 //! It wins against WarpSelect wherever rows are long: no queue, no merge while reading, registers free for loads in flight.
 
+use cuda_std::launch::LaunchConfig;
 use cuda_std::shared::SharedPtr;
 use cuda_std::{atomic, global, kernel, shared, shared_array, thread};
 
 use crate::block_sort::{ORDER_HEADER_BYTES, OrderWorkspace, block_order};
 use crate::entry::{self, EMPTY};
-use crate::keys::{Bf16Key, F16Key, F32Key, I32Key, Key, U32Key};
+use crate::keys::{Bf16Key, F16Key, F32Key, I32Key, Key, KeyType, U32Key};
 use crate::radix::BINS;
 use crate::rows::{Row, RowTable};
 use crate::sample::{BLOCK_GROUP_KEYS, MOST_GROUPS, SamplePlan, threshold_of_groups};
@@ -125,26 +126,75 @@ impl Workspace {
     }
 }
 
-/// The body of `threshold_select_*`.
+/// Selects the best `k` of each row, sorted.
+///
+/// Where `lists` is not null, the survivors of each row are there already: `counts[r]` entries at or below `thresholds[r]`, from
+/// r · `capacity` of `lists` on, as [`FilterRows`] wrote them.
 ///
 /// # Safety
-/// As [`threshold_select_f32`].
+/// The pointers that are not null cover the shapes that the fields give. 1 ≤ k ≤ `out_stride`;
+/// min(k, columns) ≤ capacity; [`LEAST_CAPACITY`] ≤ capacity.
+#[kernel(
+    key = KeyType,
+    max_threads = 512,
+    min_blocks = 2,
+    KeyType::F32 => threshold_select_f32 = select_rows::<F32Key>,
+    KeyType::F16 => threshold_select_f16 = select_rows::<F16Key>,
+    KeyType::Bf16 => threshold_select_bf16 = select_rows::<Bf16Key>,
+    KeyType::I32 => threshold_select_i32 = select_rows::<I32Key>,
+    KeyType::U32 => threshold_select_u32 = select_rows::<U32Key>,
+)]
+pub struct ThresholdSelect {
+    /// The keys of all rows, of the type of the kernel's key.
+    pub keys: *const u8,
+    /// The id of each key, at the same place; null: the id is the position in the row. A key with the id `NO_ROW` is left out. Of equal
+    /// keys the one with the lower id is better.
+    pub ids: *const u32,
+    /// Keys from one row to the next, where `starts` is null.
+    pub stride: u64,
+    /// Where each row starts and, one entry more, where the last one ends; null: row r starts at r · `stride`.
+    pub starts: *const u64,
+    /// The length of each row; null: the distance of the row's `starts`, or `columns` where `starts` is null too.
+    pub lengths: *const u32,
+    /// The length of a row, at most.
+    pub columns: u32,
+    /// 0 selects the smallest keys, `Key::FLIP` the largest.
+    pub flip: u32,
+    /// Results of a row.
+    pub k: u32,
+    /// Survivors of a row that a block has room for.
+    pub capacity: u32,
+    /// The threshold of each row; read only where `lists` is not null.
+    pub thresholds: *const u64,
+    /// A list of survivors for each row, `capacity` entries; null: the launch finds the survivors itself.
+    pub lists: *const u64,
+    /// How many survivors each row has, including those without room in the list; read only where `lists` is not null.
+    pub counts: *const u32,
+    /// The selected keys, best first, of the type of the kernel's key; the worst key where there is none.
+    pub out_keys: *mut u8,
+    /// Their ids; `NO_ROW` where there is none.
+    pub out_ids: *mut u32,
+    /// Results from one row to the next.
+    pub out_stride: u32,
+}
+
+impl ThresholdSelect {
+    /// A block of `threads` threads a row: 32 to 512, a multiple of 32.
+    pub fn config(&self, rows: u32, threads: u32) -> LaunchConfig {
+        LaunchConfig::linear(rows as u64, threads).with_shared(shared_bytes(self.capacity))
+    }
+}
+
+/// The body of the kernels `threshold_select_*`.
+///
+/// # Safety
+/// As [`ThresholdSelect`].
 #[inline(always)]
-#[expect(clippy::too_many_arguments, reason = "kernel parameters")]
-pub(crate) unsafe fn select_row<K: Key>(
-    keys: *const K::Stored,
-    ids: *const u32,
-    table: RowTable,
-    flip: u32,
-    k: u32,
-    capacity: u32,
-    thresholds: *const u64,
-    lists: *const u64,
-    counts: *const u32,
-    out_keys: *mut K::Stored,
-    out_ids: *mut u32,
-    out_stride: u32,
-) {
+pub(crate) unsafe fn select_rows<K: Key>(launch: ThresholdSelect) {
+    let ThresholdSelect { ids, stride, starts, lengths, columns, flip, k, capacity, thresholds, .. } = launch;
+    let ThresholdSelect { lists, counts, out_ids, out_stride, .. } = launch;
+    let (keys, out_keys) = (launch.keys.cast::<K::Stored>(), launch.out_keys.cast::<K::Stored>());
+    let table = RowTable { stride, starts, lengths, columns };
     let number = thread::block_idx_x();
     let (thread, threads) = (thread::thread_idx_x(), thread::block_dim_x());
     let Workspace { header, entries, order } = Workspace::new(capacity);
@@ -202,25 +252,69 @@ pub(crate) unsafe fn select_row<K: Key>(
     }
 }
 
-/// The body of `row_thresholds_*`.
+/// Finds the threshold of each row for the best `k` from a sample of the row, and sets the row's count of survivors to 0. A row of at most
+/// `capacity` keys gets [`ALL`].
 ///
 /// # Safety
-/// As [`row_thresholds_f32`].
+/// The pointers that are not null cover the shapes that the fields give; min(k, columns) ≤ capacity.
+#[kernel(
+    key = KeyType,
+    max_threads = 256,
+    KeyType::F32 => row_thresholds_f32 = find_thresholds::<F32Key>,
+    KeyType::F16 => row_thresholds_f16 = find_thresholds::<F16Key>,
+    KeyType::Bf16 => row_thresholds_bf16 = find_thresholds::<Bf16Key>,
+    KeyType::I32 => row_thresholds_i32 = find_thresholds::<I32Key>,
+    KeyType::U32 => row_thresholds_u32 = find_thresholds::<U32Key>,
+)]
+pub struct RowThresholds {
+    /// The keys of all rows, of the type of the kernel's key.
+    pub keys: *const u8,
+    /// The id of each key, at the same place; null: the id is the position in the row. A key with the id `NO_ROW` is left out. Of equal
+    /// keys the one with the lower id is better.
+    pub ids: *const u32,
+    /// Keys from one row to the next, where `starts` is null.
+    pub stride: u64,
+    /// Where each row starts and, one entry more, where the last one ends; null: row r starts at r · `stride`.
+    pub starts: *const u64,
+    /// The length of each row; null: the distance of the row's `starts`, or `columns` where `starts` is null too.
+    pub lengths: *const u32,
+    /// The length of a row, at most.
+    pub columns: u32,
+    /// 0 selects the smallest keys, `Key::FLIP` the largest.
+    pub flip: u32,
+    /// How many keys of each row are wanted.
+    pub k: u32,
+    /// Survivors of a row that there is room for.
+    pub capacity: u32,
+    /// Blocks that share the sample of a row.
+    pub blocks: u32,
+    /// Where the blocks of a row join their samples: [`MOST_GROUPS`] words a row, all ones. Not used where `blocks` is 1.
+    pub bests: *mut u64,
+    /// Counts the blocks of a row: a word a row, all ones. Not used where `blocks` is 1.
+    pub tickets: *mut u32,
+    /// The threshold of each row.
+    pub thresholds: *mut u64,
+    /// The count of survivors of each row: becomes 0.
+    pub counts: *mut u32,
+}
+
+impl RowThresholds {
+    /// `blocks` blocks a row.
+    pub fn config(&self, rows: u32) -> LaunchConfig {
+        LaunchConfig::linear(rows as u64 * self.blocks as u64, FILTER_THREADS).with_shared(shared_bytes(MOST_GROUPS))
+    }
+}
+
+/// The body of the kernels `row_thresholds_*`.
+///
+/// # Safety
+/// As [`RowThresholds`].
 #[inline(always)]
-#[expect(clippy::too_many_arguments, reason = "kernel parameters")]
-unsafe fn threshold_of_row<K: Key>(
-    keys: *const K::Stored,
-    ids: *const u32,
-    table: RowTable,
-    flip: u32,
-    k: u32,
-    capacity: u32,
-    blocks: u32,
-    bests: *mut u64,
-    tickets: *mut u32,
-    thresholds: *mut u64,
-    counts: *mut u32,
-) {
+unsafe fn find_thresholds<K: Key>(launch: RowThresholds) {
+    let RowThresholds { ids, stride, starts, lengths, columns, flip, k, capacity, blocks, .. } = launch;
+    let RowThresholds { bests, tickets, thresholds, counts, .. } = launch;
+    let keys = launch.keys.cast::<K::Stored>();
+    let table = RowTable { stride, starts, lengths, columns };
     let (number, block) = (thread::block_idx_x() / blocks.max(1), thread::block_idx_x() % blocks.max(1));
     let thread = thread::thread_idx_x();
     let Workspace { header, entries, order } = Workspace::new(MOST_GROUPS);
@@ -271,24 +365,68 @@ unsafe fn threshold_of_row<K: Key>(
     }
 }
 
-/// The body of `filter_rows_*`.
+/// Appends the entries of each row at or below its threshold to its list, in any order.
 ///
 /// # Safety
-/// As [`filter_rows_f32`].
+/// The pointers that are not null cover the shapes that the fields give. [`RowThresholds`] wrote `thresholds` and `counts`.
+/// segments · `segment_columns` ≥ columns.
+#[kernel(
+    key = KeyType,
+    max_threads = 256,
+    min_blocks = 5,
+    KeyType::F32 => filter_rows_f32 = filter_rows::<F32Key>,
+    KeyType::F16 => filter_rows_f16 = filter_rows::<F16Key>,
+    KeyType::Bf16 => filter_rows_bf16 = filter_rows::<Bf16Key>,
+    KeyType::I32 => filter_rows_i32 = filter_rows::<I32Key>,
+    KeyType::U32 => filter_rows_u32 = filter_rows::<U32Key>,
+)]
+pub struct FilterRows {
+    /// The keys of all rows, of the type of the kernel's key.
+    pub keys: *const u8,
+    /// The id of each key, at the same place; null: the id is the position in the row. A key with the id `NO_ROW` is left out. Of equal
+    /// keys the one with the lower id is better.
+    pub ids: *const u32,
+    /// Keys from one row to the next, where `starts` is null.
+    pub stride: u64,
+    /// Where each row starts and, one entry more, where the last one ends; null: row r starts at r · `stride`.
+    pub starts: *const u64,
+    /// The length of each row; null: the distance of the row's `starts`, or `columns` where `starts` is null too.
+    pub lengths: *const u32,
+    /// The length of a row, at most.
+    pub columns: u32,
+    /// 0 selects the smallest keys, `Key::FLIP` the largest.
+    pub flip: u32,
+    /// Blocks that filter one row.
+    pub segments: u32,
+    /// Keys that one block filters.
+    pub segment_columns: u32,
+    /// Entries from one list to the next.
+    pub capacity: u32,
+    /// The threshold of each row.
+    pub thresholds: *const u64,
+    /// The survivors of each row, at most `capacity`.
+    pub lists: *mut u64,
+    /// How many survivors each row has, including those without room in the list.
+    pub counts: *mut u32,
+}
+
+impl FilterRows {
+    /// `segments` blocks a row.
+    pub fn config(&self, rows: u32) -> LaunchConfig {
+        LaunchConfig::linear(rows as u64 * self.segments as u64, FILTER_THREADS)
+    }
+}
+
+/// The body of the kernels `filter_rows_*`.
+///
+/// # Safety
+/// As [`FilterRows`].
 #[inline(always)]
-#[expect(clippy::too_many_arguments, reason = "kernel parameters")]
-unsafe fn filter_segment<K: Key>(
-    keys: *const K::Stored,
-    ids: *const u32,
-    table: RowTable,
-    flip: u32,
-    segments: u32,
-    segment_columns: u32,
-    capacity: u32,
-    thresholds: *const u64,
-    lists: *mut u64,
-    counts: *mut u32,
-) {
+unsafe fn filter_rows<K: Key>(launch: FilterRows) {
+    let FilterRows { ids, stride, starts, lengths, columns, flip, segments, segment_columns, .. } = launch;
+    let FilterRows { capacity, thresholds, lists, counts, .. } = launch;
+    let keys = launch.keys.cast::<K::Stored>();
+    let table = RowTable { stride, starts, lengths, columns };
     let number = thread::block_idx_x() / segments.max(1);
     let segment = thread::block_idx_x() % segments.max(1);
     // SAFETY: the caller promises the shapes.
@@ -315,23 +453,65 @@ unsafe fn filter_segment<K: Key>(
     }
 }
 
-/// The body of `repair_lists_*`.
+/// Replaces each list that does not hold the best `k` by exactly the best `k`. The exact threshold takes up to six passes over the row.
 ///
 /// # Safety
-/// As [`repair_lists_f32`].
+/// The pointers that are not null cover the shapes that the fields give. [`FilterRows`] wrote the lists. min(k, columns) ≤ capacity.
+#[kernel(
+    key = KeyType,
+    max_threads = 256,
+    min_blocks = 4,
+    KeyType::F32 => repair_lists_f32 = repair_lists::<F32Key>,
+    KeyType::F16 => repair_lists_f16 = repair_lists::<F16Key>,
+    KeyType::Bf16 => repair_lists_bf16 = repair_lists::<Bf16Key>,
+    KeyType::I32 => repair_lists_i32 = repair_lists::<I32Key>,
+    KeyType::U32 => repair_lists_u32 = repair_lists::<U32Key>,
+)]
+pub struct RepairLists {
+    /// The keys of all rows, of the type of the kernel's key.
+    pub keys: *const u8,
+    /// The id of each key, at the same place; null: the id is the position in the row. A key with the id `NO_ROW` is left out. Of equal
+    /// keys the one with the lower id is better.
+    pub ids: *const u32,
+    /// Keys from one row to the next, where `starts` is null.
+    pub stride: u64,
+    /// Where each row starts and, one entry more, where the last one ends; null: row r starts at r · `stride`.
+    pub starts: *const u64,
+    /// The length of each row; null: the distance of the row's `starts`, or `columns` where `starts` is null too.
+    pub lengths: *const u32,
+    /// The length of a row, at most.
+    pub columns: u32,
+    /// 0 selects the smallest keys, `Key::FLIP` the largest.
+    pub flip: u32,
+    /// How many keys of each row are wanted.
+    pub k: u32,
+    /// Entries from one list to the next.
+    pub capacity: u32,
+    /// The threshold that each list was made with.
+    pub thresholds: *const u64,
+    /// The survivors of each row, at most `capacity`.
+    pub lists: *mut u64,
+    /// How many survivors each row has, including those without room in the list.
+    pub counts: *mut u32,
+}
+
+impl RepairLists {
+    /// A block a row.
+    pub fn config(&self, rows: u32) -> LaunchConfig {
+        LaunchConfig::linear(rows as u64, FILTER_THREADS).with_shared(shared_bytes(LEAST_CAPACITY))
+    }
+}
+
+/// The body of the kernels `repair_lists_*`.
+///
+/// # Safety
+/// As [`RepairLists`].
 #[inline(always)]
-#[expect(clippy::too_many_arguments, reason = "kernel parameters")]
-unsafe fn repair_list<K: Key>(
-    keys: *const K::Stored,
-    ids: *const u32,
-    table: RowTable,
-    flip: u32,
-    k: u32,
-    capacity: u32,
-    thresholds: *const u64,
-    lists: *mut u64,
-    counts: *mut u32,
-) {
+unsafe fn repair_lists<K: Key>(launch: RepairLists) {
+    let RepairLists { ids, stride, starts, lengths, columns, flip, k, capacity, .. } = launch;
+    let RepairLists { thresholds, lists, counts, .. } = launch;
+    let keys = launch.keys.cast::<K::Stored>();
+    let table = RowTable { stride, starts, lengths, columns };
     let number = thread::block_idx_x();
     let Workspace { header, entries, .. } = Workspace::new(LEAST_CAPACITY);
     // SAFETY: the caller promises the shapes.
@@ -351,109 +531,4 @@ unsafe fn repair_list<K: Key>(
         let entries = lists.wrapping_add(number as usize * capacity as usize);
         row.filter(0, len, threshold, ListSink { count, entries, capacity });
     }
-}
-
-/// Kernels of one key type.
-macro_rules! define_kernels {
-    ($(($key:ident, $select:ident, $thresholds:ident, $filter:ident, $repair:ident))*) => {$(
-        /// Selects the best `k` of each row, sorted.
-        ///
-        /// Rows lie as [`RowTable`] says, from `keys` on, and ids beside them where `ids` is not null (a key with the id
-        /// `NO_ROW` is not there; ties go by id). Results of row r go to `out_keys` and `out_ids` from r · `out_stride`: k keys
-        /// with their ids (positions in the row where `ids` is null), missing ones as the worst key and `NO_ROW`. `flip` is 0
-        /// for the smallest, `Key::FLIP` for the largest.
-        ///
-        /// Where `lists` is not null, a row's survivors are there already: `counts[r]` entries of `thresholds[r]` from
-        /// r · `capacity`, as the filter kernel left them.
-        ///
-        /// Grid: a block a row, of 32 to 512 threads (a multiple of 32), with [`shared_bytes`] of `capacity`.
-        ///
-        /// # Safety
-        /// All pointers that are not null cover the shapes above; 1 ≤ k ≤ out_stride, min(k, columns) ≤ capacity, 512 ≤ capacity.
-        #[kernel(max_threads = 512, min_blocks = 2)]
-        pub unsafe fn $select(
-            keys: *const <$key as Key>::Stored, ids: *const u32, stride: u64, starts: *const u64, lengths: *const u32,
-            columns: u32, flip: u32, k: u32, capacity: u32, thresholds: *const u64, lists: *const u64,
-            counts: *const u32, out_keys: *mut <$key as Key>::Stored, out_ids: *mut u32, out_stride: u32,
-        ) {
-            // SAFETY: the same contract.
-            unsafe {
-                select_row::<$key>(
-                    keys, ids, RowTable { stride, starts, lengths, columns }, flip, k, capacity, thresholds, lists,
-                    counts, out_keys, out_ids, out_stride,
-                )
-            }
-        }
-
-        /// Finds the threshold of each row for the best `k`, from a sample, and sets its count of survivors to 0. Rows of
-        /// at most `capacity` keys need none and get [`ALL`]. `blocks` blocks share the sample of a row.
-        ///
-        /// Grid: rows · `blocks` blocks of [`FILTER_THREADS`], with [`shared_bytes`] of [`MOST_GROUPS`].
-        ///
-        /// # Safety
-        /// Rows are as for the selection; min(k, columns) ≤ capacity; `thresholds` and `counts` have an element a row. With more
-        /// than one block, `bests` ([`MOST_GROUPS`] a row) and `tickets` (one a row) are all ones.
-        #[kernel(max_threads = 256)]
-        pub unsafe fn $thresholds(
-            keys: *const <$key as Key>::Stored, ids: *const u32, stride: u64, starts: *const u64, lengths: *const u32,
-            columns: u32, flip: u32, k: u32, capacity: u32, blocks: u32, bests: *mut u64, tickets: *mut u32,
-            thresholds: *mut u64, counts: *mut u32,
-        ) {
-            // SAFETY: the same contract.
-            unsafe {
-                threshold_of_row::<$key>(
-                    keys, ids, RowTable { stride, starts, lengths, columns }, flip, k, capacity, blocks, bests, tickets,
-                    thresholds, counts,
-                )
-            }
-        }
-
-        /// Appends the entries of each row at or below its threshold to its list, `capacity` entries from
-        /// row · `capacity`, in any order; `counts` also counts what had no room.
-        ///
-        /// Grid: rows · `segments` blocks of [`FILTER_THREADS`]; each filters `segment_columns` keys of a row.
-        ///
-        /// # Safety
-        /// Rows are as for the selection; the kernel above has run; segments · segment_columns ≥ columns.
-        #[kernel(max_threads = 256, min_blocks = 5)]
-        pub unsafe fn $filter(
-            keys: *const <$key as Key>::Stored, ids: *const u32, stride: u64, starts: *const u64, lengths: *const u32,
-            columns: u32, flip: u32, segments: u32, segment_columns: u32, capacity: u32, thresholds: *const u64,
-            lists: *mut u64, counts: *mut u32,
-        ) {
-            // SAFETY: the same contract.
-            unsafe {
-                filter_segment::<$key>(
-                    keys, ids, RowTable { stride, starts, lengths, columns }, flip, segments, segment_columns, capacity,
-                    thresholds, lists, counts,
-                )
-            }
-        }
-
-        /// Makes the lists that do not hold the best `k` anew, from the exact threshold: they then hold just those.
-        ///
-        /// Grid: a block a row, of [`FILTER_THREADS`], with [`shared_bytes`] of [`LEAST_CAPACITY`].
-        ///
-        /// # Safety
-        /// As for the filter kernel, which has run; min(k, columns) ≤ capacity.
-        #[kernel(max_threads = 256, min_blocks = 4)]
-        pub unsafe fn $repair(
-            keys: *const <$key as Key>::Stored, ids: *const u32, stride: u64, starts: *const u64, lengths: *const u32,
-            columns: u32, flip: u32, k: u32, capacity: u32, thresholds: *const u64, lists: *mut u64, counts: *mut u32,
-        ) {
-            // SAFETY: the same contract.
-            unsafe {
-                repair_list::<$key>(
-                    keys, ids, RowTable { stride, starts, lengths, columns }, flip, k, capacity, thresholds, lists, counts,
-                )
-            }
-        }
-    )*};
-}
-define_kernels! {
-    (F32Key, threshold_select_f32, row_thresholds_f32, filter_rows_f32, repair_lists_f32)
-    (F16Key, threshold_select_f16, row_thresholds_f16, filter_rows_f16, repair_lists_f16)
-    (Bf16Key, threshold_select_bf16, row_thresholds_bf16, filter_rows_bf16, repair_lists_bf16)
-    (I32Key, threshold_select_i32, row_thresholds_i32, filter_rows_i32, repair_lists_i32)
-    (U32Key, threshold_select_u32, row_thresholds_u32, filter_rows_u32, repair_lists_u32)
 }

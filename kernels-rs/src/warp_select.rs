@@ -44,6 +44,7 @@
 //! The merge inlined at each use (five copies) thrashes the instruction cache: one loop, one push, one merge. A counter
 //! that differs by lane makes ptxas guard every shuffle: the loop counts a uniform base and adds the lane in the address.
 
+use cuda_std::launch::LaunchConfig;
 use cuda_std::warp::FULL_MASK;
 use cuda_std::{global, kernel, math, thread, unroll, warp};
 
@@ -63,7 +64,7 @@ const GROUP_KEYS: u32 = 32 * GROUP as u32;
 /// kernels guarantee: the exact best k, ties by lower payload, NaN last, whatever the order of offers.
 ///
 /// `offer` candidates, `finish`, then read the sorted `entry` registers. Every method must be reached by all 32 lanes of the
-/// warp together. `QUEUE_REGISTERS` is a power of two; t = `THREAD_QUEUE` by k as in [`crate::warp_select_instances`].
+/// warp together. `QUEUE_REGISTERS` is a power of two. [`thread_queue`] gives a good `THREAD_QUEUE`.
 ///
 /// ```
 /// # use cuda_std::{emulator::{self, Buffer}, global, kernel, launch::LaunchConfig, warp};
@@ -93,9 +94,9 @@ const GROUP_KEYS: u32 = 32 * GROUP as u32;
 ///
 /// let base = Buffer::from_slice(&std::array::from_fn::<f32, 100, _>(|row| (row * 37 % 100) as f32));
 /// let mut nearest = Buffer::<u32>::new(3);
-/// # let config = LaunchConfig { grid: [1, 1, 1], block: [32, 1, 1], shared_bytes: 0 };
+/// let launch = NearestThree { query: 50.2, base: base.as_ptr(), rows: 100, nearest: nearest.as_mut_ptr() };
 /// // SAFETY: 100 rows, room for 3.
-/// unsafe { emulator::launch(&NEAREST_THREE, config, (50.2, base.as_ptr(), 100, nearest.as_mut_ptr()))? };
+/// unsafe { emulator::launch(&NearestThree::KERNEL, LaunchConfig::linear(1, 32), launch)? };
 /// // 50, 51 and 49.
 /// assert_eq!(nearest.to_vec(), [50, 23, 77]);
 /// # Ok::<(), emulator::Violation>(())
@@ -209,33 +210,21 @@ struct Row {
     flip: u32,
 }
 
-/// The cut of every row into `segments` pieces of `columns` keys, the last of which may be shorter or empty.
-#[derive(Clone, Copy)]
-struct Segments {
-    segments: u32,
-    columns: u32,
-}
-
 impl Row {
-    /// Piece number `piece`, counted over all rows.
+    /// Piece number `piece` of the launch, counted over all rows.
     ///
     /// # Safety
-    /// The table has the row; `keys`, and `ids` where it is not null, cover the table's rows.
+    /// The launch is as [`WarpSelectRows`] says, and has the piece.
     #[inline(always)]
-    unsafe fn of_piece(
-        keys: *const f32,
-        ids: *const u32,
-        table: RowTable,
-        cut: Segments,
-        piece: u32,
-        flip: u32,
-    ) -> Row {
-        let (row, segment) = (piece / cut.segments.max(1), piece % cut.segments.max(1));
-        // SAFETY: the caller promises the row.
-        let (start, length) = unsafe { table.extent(row) };
-        let first = segment * cut.columns;
+    unsafe fn of_piece(launch: WarpSelectRows, piece: u32) -> Row {
+        let WarpSelectRows { keys, ids, stride, starts, lengths, columns, .. } = launch;
+        let WarpSelectRows { segments, segment_columns, flip, .. } = launch;
+        let (row, segment) = (piece / segments.max(1), piece % segments.max(1));
+        // SAFETY: the row of a piece of the launch is one of its rows.
+        let (start, length) = unsafe { RowTable { stride, starts, lengths, columns }.extent(row) };
+        let first = segment * segment_columns;
         let start = start as usize + first as usize;
-        let len = if first < length { (length - first).min(cut.columns) } else { 0 };
+        let len = if first < length { (length - first).min(segment_columns) } else { 0 };
         let ids = if ids.is_null() { ids } else { ids.wrapping_add(start) };
         Row { keys: keys.wrapping_add(start), ids, first, len, flip }
     }
@@ -324,32 +313,104 @@ unsafe fn scan<const QUEUE_REGISTERS: usize, const THREAD_QUEUE: usize, const AH
     }
 }
 
-/// The body of every `warp_select_k*` kernel; the parameters are documented at [`warp_select_k32`].
+/// The queues of the kernels that have one, in entries, ascending: each is the greatest k of its kernel.
+pub const QUEUES: [u32; 6] = [32, 64, 128, 256, 512, LONGEST_QUEUE];
+/// The greatest k of one launch.
+pub const LONGEST_QUEUE: u32 = 1024;
+
+/// Entries of the thread queue of each lane, for a warp queue of `queue` entries.
+pub const fn thread_queue(queue: u32) -> usize {
+    match queue {
+        ..=32 => 2,
+        33..=128 => 3,
+        129..=256 => 4,
+        _ => 8,
+    }
+}
+
+/// Selects the best `k` of each piece of each row, sorted. [`Self::queue`] is the key of the kernel.
+///
+/// A row is cut into `segments` pieces. Warp r · `segments` + s selects from piece s of row r. Its results start at place
+/// (r · `segments` + s) · `out_stride`.
+///
+/// Each line of the table gives the registers of the warp queue, the entries of the thread queue, and the groups that a warp loads ahead. Three
+/// groups of 512 bytes a warp keep enough bytes in flight for 12 warps a multiprocessor to saturate HBM. Long queues are bound by their
+/// merges and need the registers. `min_blocks` bounds the registers: it is the greatest number without a spill.
 ///
 /// # Safety
-/// As [`warp_select_k32`].
+/// The pointers that are not null cover the shapes that the fields give. 1 ≤ k ≤ the kernel's queue; skip + k ≤ `out_stride`.
+#[kernel(
+    key = u32,
+    max_threads = 128,
+    0..=1 => warp_select_k1 = select_one,
+    2..=32 => warp_select_k32(min_blocks = 8) = select_some::<1, { thread_queue(32) }, 3>,
+    33..=64 => warp_select_k64(min_blocks = 8) = select_some::<2, { thread_queue(64) }, 3>,
+    65..=128 => warp_select_k128(min_blocks = 6) = select_some::<4, { thread_queue(128) }, 3>,
+    129..=256 => warp_select_k256(min_blocks = 5) = select_some::<8, { thread_queue(256) }, 2>,
+    257..=512 => warp_select_k512(min_blocks = 4) = select_some::<16, { thread_queue(512) }, 1>,
+    _ => warp_select_k1024(min_blocks = 2) = select_some::<32, { thread_queue(1024) }, 1>,
+)]
+pub struct WarpSelectRows {
+    /// The keys of all rows.
+    pub keys: *const f32,
+    /// The id of each key, at the same place; null: the id is the position in the row. A key with the id `NO_ROW` is left out.
+    pub ids: *const u32,
+    /// Keys from one row to the next, where `starts` is null.
+    pub stride: u64,
+    /// Where each row starts and, one entry more, where the last one ends; null: row r starts at r · `stride`.
+    pub starts: *const u64,
+    /// The length of each row; null: the distance of the row's `starts`, or `columns` where `starts` is null too.
+    pub lengths: *const u32,
+    /// The length of a row, at most.
+    pub columns: u32,
+    /// Pieces of a row.
+    pub segments: u32,
+    /// Keys of a piece; the last piece of a row may be shorter or empty.
+    pub segment_columns: u32,
+    /// Rows.
+    pub rows: u32,
+    /// 0 selects the smallest keys, 0x80000000 the largest.
+    pub flip: u32,
+    /// Results of a piece.
+    pub k: u32,
+    /// Results of each row that earlier launches wrote; the next `k` follow them. Where it is not 0, a row has one piece.
+    pub skip: u32,
+    /// The selected keys, best first; the worst value where there is none.
+    pub out_keys: *mut f32,
+    /// Their ids; `NO_ROW` where there is none.
+    pub out_ids: *mut u32,
+    /// Results from one piece to the next.
+    pub out_stride: u32,
+}
+
+impl WarpSelectRows {
+    /// The key of the kernel: `k`. After an earlier launch it is at least 2, because the kernel for k = 1 cannot continue.
+    pub fn queue(&self) -> u32 {
+        if self.skip == 0 { self.k } else { self.k.max(2) }
+    }
+
+    /// A warp a piece.
+    pub fn config(&self) -> LaunchConfig {
+        LaunchConfig::warps(self.rows as u64 * self.segments as u64, WARPS_PER_BLOCK)
+    }
+}
+
+/// The body of the kernels with queues.
+///
+/// # Safety
+/// As [`WarpSelectRows`].
 #[inline(always)]
-#[expect(clippy::too_many_arguments, reason = "kernel parameters are passed separately so that loads stay ld.global")]
-unsafe fn select_row<const QUEUE_REGISTERS: usize, const THREAD_QUEUE: usize, const AHEAD: usize>(
-    keys: *const f32,
-    ids: *const u32,
-    table: RowTable,
-    cut: Segments,
-    rows: u32,
-    flip: u32,
-    k: u32,
-    skip: u32,
-    out_keys: *mut f32,
-    out_ids: *mut u32,
-    out_stride: u32,
+unsafe fn select_some<const QUEUE_REGISTERS: usize, const THREAD_QUEUE: usize, const AHEAD: usize>(
+    launch: WarpSelectRows,
 ) {
+    let WarpSelectRows { segments, rows, flip, k, skip, out_keys, out_ids, out_stride, .. } = launch;
     let warp = thread::block_idx_x() * WARPS_PER_BLOCK + warp::warp_id();
-    if warp >= rows * cut.segments {
+    if warp >= rows * segments {
         return;
     }
     // SAFETY: the caller promises the shapes, and the piece is one of the rows'.
     unsafe {
-        let row = Row::of_piece(keys, ids, table, cut, warp, flip);
+        let row = Row::of_piece(launch, warp);
         let out = warp as usize * out_stride as usize;
         let floor = if skip == 0 {
             None
@@ -397,90 +458,22 @@ unsafe fn store_result(out_key: *mut f32, out_id: *mut u32, found: u64, flip: u3
     }
 }
 
-/// Calls `$then!` with the table of instances: `(largest k, thread queue, groups ahead, blocks an SM, kernel, handle)`,
-/// by ascending k. Groups ahead: 3 groups of 512 bytes a warp keep enough bytes in flight for 12 warps an SM to saturate HBM;
-/// long queues are bound by their merges and need the registers. The blocks an SM bound the registers: the most that leaves
-/// no spill.
-#[macro_export]
-macro_rules! warp_select_instances {
-    ($then:ident) => {
-        $then! {
-            (32, 2, 3, 8, warp_select_k32, WARP_SELECT_K32)
-            (64, 3, 3, 8, warp_select_k64, WARP_SELECT_K64)
-            (128, 3, 3, 6, warp_select_k128, WARP_SELECT_K128)
-            (256, 4, 2, 5, warp_select_k256, WARP_SELECT_K256)
-            (512, 8, 1, 4, warp_select_k512, WARP_SELECT_K512)
-            (1024, 8, 1, 2, warp_select_k1024, WARP_SELECT_K1024)
-        }
-    };
-}
-
-macro_rules! define_kernels {
-    ($(($k:literal, $t:literal, $ahead:literal, $blocks:literal, $name:ident, $handle:ident))*) => {$(
-        /// Selects the best k of each row, sorted, for k up to the number in its name.
-        ///
-        /// Rows lie as [`RowTable`] says, from `keys` on, and ids beside them where `ids` is not null (a key with the id `NO_ROW`
-        /// is not there). A row is cut into `segments` pieces of `segment_columns` keys, and warp
-        /// r · segments + s selects from piece s into `out_keys` and `out_ids` from (r · segments + s) · out_stride:
-        /// values and ids (positions in the row where `ids` is null), missing ones as the worst value and `NO_ROW`.
-        /// `flip` is 0 for the smallest, 0x80000000 for the largest. With `skip` > 0 the first `skip` results are
-        /// there already and the next k follow (segments = 1).
-        ///
-        /// Grid: ceil(rows · segments / 4) blocks of 128 threads.
-        ///
-        /// # Safety
-        /// All pointers that are not null cover the shapes above; 1 ≤ k ≤ the kernel's queue; skip + k ≤ out_stride.
-        #[kernel(max_threads = 128, min_blocks = $blocks)]
-        pub unsafe fn $name(
-            keys: *const f32, ids: *const u32, stride: u64, starts: *const u64, lengths: *const u32, columns: u32,
-            segments: u32, segment_columns: u32, rows: u32, flip: u32, k: u32, skip: u32, out_keys: *mut f32,
-            out_ids: *mut u32, out_stride: u32,
-        ) {
-            // SAFETY: the same contract.
-            unsafe {
-                select_row::<{ $k / 32 }, $t, $ahead>(
-                    keys, ids, RowTable { stride, starts, lengths, columns },
-                    Segments { segments, columns: segment_columns }, rows, flip, k, skip, out_keys, out_ids, out_stride,
-                )
-            }
-        }
-    )*};
-}
-warp_select_instances!(define_kernels);
-
-/// The best entry of each row: [`warp_select_k32`] for k = 1 and skip = 0, without queues.
-///
-/// Each lane keeps its best; a butterfly minimum joins them. One compare a key, no votes in the loop.
+/// The body of the kernel for k = 1, which has no queue. Each lane keeps its best entry. A butterfly minimum joins them. The loop takes one
+/// comparison a key and no vote.
 ///
 /// # Safety
-/// As [`warp_select_k32`] with k = 1, skip = 0.
-#[kernel(max_threads = 128)]
-pub unsafe fn warp_select_k1(
-    keys: *const f32,
-    ids: *const u32,
-    stride: u64,
-    starts: *const u64,
-    lengths: *const u32,
-    columns: u32,
-    segments: u32,
-    segment_columns: u32,
-    rows: u32,
-    flip: u32,
-    _k: u32,
-    _skip: u32,
-    out_keys: *mut f32,
-    out_ids: *mut u32,
-    out_stride: u32,
-) {
+/// As [`WarpSelectRows`], with k = 1 and skip = 0.
+#[inline(always)]
+unsafe fn select_one(launch: WarpSelectRows) {
+    let WarpSelectRows { segments, rows, flip, out_keys, out_ids, out_stride, .. } = launch;
     let warp = thread::block_idx_x() * WARPS_PER_BLOCK + warp::warp_id();
     if warp >= rows * segments {
         return;
     }
     let lane = warp::lane_id();
-    let (table, cut) = (RowTable { stride, starts, lengths, columns }, Segments { segments, columns: segment_columns });
     // SAFETY: the caller promises the shapes; positions are checked against the piece's length.
     unsafe {
-        let row = Row::of_piece(keys, ids, table, cut, warp, flip);
+        let row = Row::of_piece(launch, warp);
         let mut best = EMPTY;
         let mut base = 0u32;
         while base < row.len {
@@ -505,6 +498,21 @@ pub unsafe fn warp_select_k1(
         let out = warp as usize * out_stride as usize;
         if lane == 0 {
             store_result(out_keys.wrapping_add(out), out_ids.wrapping_add(out), best, flip);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kernels_are_chosen_by_their_queues() {
+        assert_eq!(WarpSelectRows::kernel(1).name(), "warp_select_k1");
+        for (shorter, queue) in [1].into_iter().chain(QUEUES).zip(QUEUES) {
+            for k in [shorter + 1, queue] {
+                assert_eq!(WarpSelectRows::kernel(k).name(), format!("warp_select_k{queue}"));
+            }
         }
     }
 }

@@ -2,10 +2,9 @@
 //! plain simulation of the published algorithm. Keys are permutations drawn evenly, as the model assumes.
 
 use cuda_std::emulator::{self, Buffer, Operation, Profile};
-use cuda_std::launch::{Kernel, LaunchConfig};
 use warpann::select::cost_model::Shape;
 use warpann_kernels::networks::{Step, sort_program};
-use warpann_kernels::warp_select;
+use warpann_kernels::warp_select::WarpSelectRows;
 use warpann_tests::data::Random;
 
 /// `rows` permutations of 0..`columns`, one after the other.
@@ -27,16 +26,6 @@ fn assert_near(counted: f64, expected: f64, share: f64, what: &str) {
     let ratio = counted / expected;
     assert!((ratio - 1.0).abs() <= share, "{what}: {counted:.2} counted, {expected:.2} expected, ratio {ratio:.3}");
 }
-
-type SelectArgs =
-    (*const f32, *const u32, u64, *const u64, *const u32, u32, u32, u32, u32, u32, u32, u32, *mut f32, *mut u32, u32);
-
-macro_rules! table {
-    ($(($k:literal, $t:literal, $ahead:literal, $blocks:literal, $name:ident, $handle:ident))*) => {
-        const KERNELS: &[(u32, Kernel<SelectArgs>)] = &[$(($k, warp_select::$handle)),*];
-    };
-}
-warpann_kernels::warp_select_instances!(table);
 
 /// Warp-level executions on the one line of the kernel's source that contains `text`.
 fn on_line(profile: &Profile, operation: Operation, text: &str) -> u64 {
@@ -63,30 +52,27 @@ fn count(shape: Shape, rows: usize, columns: usize) -> Counted {
     let k = shape.k();
     let mut found = Buffer::<f32>::new(rows * k as usize);
     let mut positions = Buffer::<u32>::new(rows * k as usize);
-    let blocks = (rows as u32).div_ceil(warp_select::WARPS_PER_BLOCK);
-    let block = [32 * warp_select::WARPS_PER_BLOCK, 1, 1];
-    let config = LaunchConfig { grid: [blocks, 1, 1], block, shared_bytes: 0 };
-    let kernel = &KERNELS.iter().find(|(queue, _)| *queue == shape.warp_queue()).unwrap().1;
     let all = columns as u32;
-    let args = (
-        keys.as_ptr(),
-        std::ptr::null(),
-        columns as u64,
-        std::ptr::null(),
-        std::ptr::null(),
-        all,
-        1,
-        all,
-        rows as u32,
-        0,
+    let launch = WarpSelectRows {
+        keys: keys.as_ptr(),
+        ids: std::ptr::null(),
+        stride: columns as u64,
+        starts: std::ptr::null(),
+        lengths: std::ptr::null(),
+        columns: all,
+        segments: 1,
+        segment_columns: all,
+        rows: rows as u32,
+        flip: 0,
         k,
-        0,
-        found.as_mut_ptr(),
-        positions.as_mut_ptr(),
-        k,
-    );
+        skip: 0,
+        out_keys: found.as_mut_ptr(),
+        out_ids: positions.as_mut_ptr(),
+        out_stride: k,
+    };
+    let kernel = WarpSelectRows::kernel(shape.warp_queue());
     // SAFETY: rows of `columns` keys, room for k results of each, a warp for each row.
-    let profile = unsafe { emulator::profile(kernel, config, args) }.unwrap();
+    let profile = unsafe { emulator::profile(kernel, launch.config(), launch) }.unwrap();
     let smallest: Vec<f32> = (0..k).map(|key| if key < all { key as f32 } else { f32::INFINITY }).collect();
     assert!(found.to_vec().chunks(k as usize).all(|row| row == smallest));
     // Every row ends with one merge more, whose turn of the loop makes each of the votes once, whatever the keys.

@@ -1,8 +1,8 @@
 //! The sorting networks of `warpann_kernels::networks`: their comparator programs on plain arrays, with the zero-one principle,
 //! and the kernels that run them, on the emulator.
 
-use cuda_std::emulator::{self, Buffer};
-use cuda_std::launch::{Kernel, LaunchConfig};
+use cuda_std::emulator::{self, Buffer, Stats, Violation};
+use cuda_std::launch::LaunchConfig;
 use cuda_std::{global, kernel, thread, unroll, warp};
 use proptest::prelude::*;
 use warpann_kernels::entry::EMPTY;
@@ -192,8 +192,6 @@ fn depths_are_the_papers() {
 
 // Kernels.
 
-type SortArgs = (*mut u64,);
-
 /// Register r of this lane in block-private data of 32 · `REGISTERS` entries.
 fn entry_place(registers: usize, r: usize) -> usize {
     thread::block_idx_x() as usize * 32 * registers + 32 * r + warp::lane_id() as usize
@@ -229,7 +227,10 @@ macro_rules! sorts {
                     store(data, &x);
                 }
             }
-            ($registers, SORT)
+            ($registers, |config, data| {
+                // SAFETY: the caller of the launch has the kernel's contract.
+                unsafe { emulator::launch(&Sort::KERNEL, config, Sort { data }) }
+            })
         }),*]
     };
 }
@@ -248,7 +249,10 @@ macro_rules! merges {
                     store(data, &x);
                 }
             }
-            ($left, $right, MERGE)
+            ($left, $right, |config, data| {
+                // SAFETY: the caller of the launch has the kernel's contract.
+                unsafe { emulator::launch(&Merge::KERNEL, config, Merge { data }) }
+            })
         }),*]
     };
 }
@@ -267,16 +271,22 @@ macro_rules! keeps {
                     store(keep, &x);
                 }
             }
-            ($keep, $other, MERGE_KEEP)
+            ($keep, $other, |config, keep, other| {
+                // SAFETY: the caller of the launch has the kernel's contract.
+                unsafe { emulator::launch(&MergeKeep::KERNEL, config, MergeKeep { keep, other }) }
+            })
         }),*),*]
     };
 }
 
-fn sorts() -> Vec<(usize, Kernel<SortArgs>)> {
+/// Launches one of the kernels that work in place. Its data must be as the kernel's documentation says.
+type InPlace = unsafe fn(LaunchConfig, *mut u64) -> Result<Stats, Violation>;
+
+fn sorts() -> Vec<(usize, InPlace)> {
     sorts![1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30 31 32]
 }
 
-fn merges() -> Vec<(usize, usize, Kernel<SortArgs>)> {
+fn merges() -> Vec<(usize, usize, InPlace)> {
     merges![(1, 1)(1, 2)(2, 1)(1, 3)(3, 1)(2, 2)(2, 3)(3, 2)(3, 3)(1, 4)(4, 1)(5, 1)(1, 5)(3, 4)(4, 3)(2, 6)(6, 2)(
         5, 5
     )(1, 8)(8, 1)(8, 3)(3, 8)(7, 6)(4, 12)(12, 4)(9, 9)(16, 2)(2, 16)(13, 7)(1, 31)(31, 1)(16, 16)(20, 12)(
@@ -284,9 +294,10 @@ fn merges() -> Vec<(usize, usize, Kernel<SortArgs>)> {
     )(17, 15)(15, 17)(24, 8)(32, 0)(0, 5)(11, 3)]
 }
 
-type KeepArgs = (*mut u64, *const u64);
+/// Launches one of the kernels that merge what they keep with others.
+type Keep = unsafe fn(LaunchConfig, *mut u64, *const u64) -> Result<Stats, Violation>;
 
-fn keeps() -> Vec<(usize, usize, Kernel<KeepArgs>)> {
+fn keeps() -> Vec<(usize, usize, Keep)> {
     keeps! {
         1: 1 2 3 4 8;
         2: 1 2 3 4 8;
@@ -298,14 +309,14 @@ fn keeps() -> Vec<(usize, usize, Kernel<KeepArgs>)> {
 }
 
 fn grid(blocks: usize) -> LaunchConfig {
-    LaunchConfig { grid: [blocks as u32, 1, 1], block: [32, 1, 1], shared_bytes: 0 }
+    LaunchConfig::linear(blocks as u64, 32)
 }
 
 /// Runs a kernel that works in place, one block for each `len` entries of `data`.
-fn run(kernel: &Kernel<SortArgs>, data: &[u64], len: usize) -> Vec<u64> {
+fn run(launch: InPlace, data: &[u64], len: usize) -> Vec<u64> {
     let mut buffer = Buffer::from_slice(data);
     // SAFETY: the buffer has `len` entries for each block and outlives the launch.
-    unsafe { emulator::launch(kernel, grid(data.len() / len), (buffer.as_mut_ptr(),)) }.unwrap();
+    unsafe { launch(grid(data.len() / len), buffer.as_mut_ptr()) }.unwrap();
     buffer.to_vec()
 }
 
@@ -346,16 +357,16 @@ fn assert_sorted(what: &str, input: &[u64], output: &[u64], len: usize) {
 
 #[test]
 fn warp_sort_of_every_length() {
-    for (registers, kernel) in sorts() {
+    for (registers, launch) in sorts() {
         let len = 32 * registers;
         let input = inputs(len, registers as u64);
-        assert_sorted(&format!("warp_sort {registers}"), &input, &run(&kernel, &input, len), len);
+        assert_sorted(&format!("warp_sort {registers}"), &input, &run(launch, &input, len), len);
     }
 }
 
 #[test]
 fn warp_merge_of_many_lengths() {
-    for (left, right, kernel) in merges() {
+    for (left, right, launch) in merges() {
         let len = 32 * (left + right);
         let mut input = inputs(len, (100 * left + right) as u64);
         for set in input.chunks_mut(len) {
@@ -363,19 +374,19 @@ fn warp_merge_of_many_lengths() {
             first.sort_unstable();
             second.sort_unstable();
         }
-        assert_sorted(&format!("warp_merge ({left}, {right})"), &input, &run(&kernel, &input, len), len);
+        assert_sorted(&format!("warp_merge ({left}, {right})"), &input, &run(launch, &input, len), len);
     }
 }
 
 #[test]
 fn warp_merge_keep_keeps_the_smallest() {
-    for (keep, other, kernel) in keeps() {
+    for (keep, other, launch) in keeps() {
         let (l, r) = (32 * keep, 32 * other);
         let part = |len: usize, seed: u64| -> Vec<u64> { inputs(len, seed).chunks(len).flat_map(sorted).collect() };
         let (kept, others) = (part(l, 7), part(r, (100 * keep + other) as u64));
         let (mut buffer, second) = (Buffer::from_slice(&kept), Buffer::from_slice(&others));
         // SAFETY: both buffers have the entries of each block and outlive the launch.
-        unsafe { emulator::launch(&kernel, grid(kept.len() / l), (buffer.as_mut_ptr(), second.as_ptr())) }.unwrap();
+        unsafe { launch(grid(kept.len() / l), buffer.as_mut_ptr(), second.as_ptr()) }.unwrap();
         for (set, output) in buffer.to_vec().chunks(l).enumerate() {
             let both = sorted(&[&kept[set * l..][..l], &others[set * r..][..r]].concat());
             assert_eq!(output, &both[..l], "warp_merge_keep ({keep}, {other}), input {set}");
@@ -387,13 +398,13 @@ fn warp_merge_keep_keeps_the_smallest() {
 /// merge, where the outcome shows the wiring.
 #[test]
 fn merge_kernels_run_their_programs() {
-    for (left, right, kernel) in merges() {
+    for (left, right, launch) in merges() {
         let len = 32 * (left + right);
         let input = inputs(len, 9);
         let list = comparators(&merge_program(left, right));
         let mut expected = input.clone();
         expected.chunks_mut(len).for_each(|set| apply(&list, set));
-        assert_eq!(run(&kernel, &input, len), expected, "warp_merge ({left}, {right})");
+        assert_eq!(run(launch, &input, len), expected, "warp_merge ({left}, {right})");
     }
 }
 
@@ -428,8 +439,8 @@ proptest! {
     /// Any entries, any length, through the kernel.
     #[test]
     fn warp_sort_sorts_anything(which in 0usize..32, entries in prop::collection::vec(any::<u64>(), 1024)) {
-        let (registers, kernel) = sorts()[which];
+        let (registers, launch) = sorts()[which];
         let input = &entries[..32 * registers];
-        prop_assert_eq!(run(&kernel, input, input.len()), sorted(input));
+        prop_assert_eq!(run(launch, input, input.len()), sorted(input));
     }
 }

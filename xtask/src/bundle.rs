@@ -35,7 +35,18 @@ pub fn run() -> Result<()> {
         "--tests",
         "--benches",
     ]);
-    build.args(["-p", "warpann", "-p", "warpann-cli", "-p", "warpann-tests", "-p", "warpann-benches", "-p", "cuda_loader"]);
+    build.args([
+        "-p",
+        "warpann",
+        "-p",
+        "warpann-cli",
+        "-p",
+        "warpann-tests",
+        "-p",
+        "warpann-benches",
+        "-p",
+        "cuda_loader",
+    ]);
     eprintln!("$ {}", shell::shown(&build));
     let mut count = 0;
     for artifact in executables(&shell::output(&mut build)?)? {

@@ -58,7 +58,16 @@ pub fn run() -> Result<()> {
     // Not optimised: the program is built once more for this, and what the ranks do takes a second or two either way.
     let mut command = cargo();
     command.env("CARGO_PROFILE_DEV_OPT_LEVEL", "0");
-    shell::run(command.args(["test", "-p", "warpann-cli", "--no-default-features", "--features", "mpi", "--test", "mpi"]))
+    shell::run(command.args([
+        "test",
+        "-p",
+        "warpann-cli",
+        "--no-default-features",
+        "--features",
+        "mpi",
+        "--test",
+        "mpi",
+    ]))
 }
 
 #[cfg(test)]

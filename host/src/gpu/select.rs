@@ -10,143 +10,61 @@
 //!
 //! Which one is chosen: [`super::dispatch`].
 
-use cuda_std::launch::{Kernel, LaunchConfig};
+use std::ptr::null;
+
+use cuda_std::launch::Kernel;
 use half::{bf16, f16};
-use warpann_kernels::keys::{self, Key as _};
+use warpann_kernels::gather::Gather;
+use warpann_kernels::keys::{self, Key as _, KeyType};
+use warpann_kernels::list_sort::{self, MergeRuns, SortChunks, UnpackLists};
 use warpann_kernels::sample::{self, SamplePlan};
-use warpann_kernels::threshold_select as threshold;
-use warpann_kernels::{gather, list_sort, short_select, warp_select};
+use warpann_kernels::short_select::ShortSelect;
+use warpann_kernels::threshold_select::{self as threshold, FilterRows, RepairLists, RowThresholds, ThresholdSelect};
+use warpann_kernels::warp_select::{LONGEST_QUEUE, WarpSelectRows};
 
 use super::dispatch::{self, Method};
-use super::runtime::{Layout, Limits, OnStream, Queue, Runtime, grid};
+use super::runtime::{Layout, Limits, OnStream, Queue, Runtime};
 use crate::select::{Algorithm, Best, Key};
 use crate::{Error, Result};
 
-/// Arguments of WarpSelect, in order (see `warp_select::warp_select_k32`).
-type WarpArgs =
-    (*const f32, *const u32, u64, *const u64, *const u32, u32, u32, u32, u32, u32, u32, u32, *mut f32, *mut u32, u32);
-
-macro_rules! table {
-    ($(($k:literal, $t:literal, $ahead:literal, $blocks:literal, $name:ident, $handle:ident))*) => {
-        /// WarpSelect kernels by the largest k they serve, ascending.
-        pub(crate) const KERNELS: &[(u32, Kernel<WarpArgs>)] =
-            &[(1, warp_select::WARP_SELECT_K1), $(($k, warp_select::$handle)),*];
-    };
-}
-warpann_kernels::warp_select_instances!(table);
-
-/// Largest k of one pass of WarpSelect.
-pub(crate) const PASS: u32 = KERNELS[KERNELS.len() - 1].0;
-
-/// Arguments of `threshold_select_*`, in order.
-type SelectArgs<S> = (
-    *const S,
-    *const u32,
-    u64,
-    *const u64,
-    *const u32,
-    u32,
-    u32,
-    u32,
-    u32,
-    *const u64,
-    *const u64,
-    *const u32,
-    *mut S,
-    *mut u32,
-    u32,
-);
-/// Arguments of `short_select_*`.
-type ShortArgs<S> = (*const S, *const u32, u64, *const u64, *const u32, u32, u32, u32, u32, *mut S, *mut u32, u32);
-/// Arguments of `row_thresholds_*`.
-type ThresholdsArgs<S> = (
-    *const S,
-    *const u32,
-    u64,
-    *const u64,
-    *const u32,
-    u32,
-    u32,
-    u32,
-    u32,
-    u32,
-    *mut u64,
-    *mut u32,
-    *mut u64,
-    *mut u32,
-);
-/// Arguments of `filter_rows_*`.
-type FilterArgs<S> =
-    (*const S, *const u32, u64, *const u64, *const u32, u32, u32, u32, u32, u32, *const u64, *mut u64, *mut u32);
-/// Arguments of `repair_lists_*`.
-type RepairArgs<S> =
-    (*const S, *const u32, u64, *const u64, *const u32, u32, u32, u32, u32, *const u64, *mut u64, *mut u32);
-/// Arguments of `unpack_lists_*`.
-type UnpackArgs<S> = (*const u64, *const u32, u32, u32, u32, u32, *mut S, *mut u32, u32);
-
-/// The kernels for keys stored as `S` (see `warpann_kernels::threshold_select`, `short_select` and `list_sort`).
-pub struct KeyKernels<S: 'static> {
-    select: Kernel<SelectArgs<S>>,
-    short: Kernel<ShortArgs<S>>,
-    thresholds: Kernel<ThresholdsArgs<S>>,
-    filter: Kernel<FilterArgs<S>>,
-    repair: Kernel<RepairArgs<S>>,
-    unpack: Kernel<UnpackArgs<S>>,
-}
-
-/// A key type that the kernels know. Public only so that it can seal [`crate::select::Key`].
+/// A key type that the kernels have. Public only so that it can seal [`crate::select::Key`].
 pub trait DeviceKey: Copy + 'static {
-    /// The bits as stored.
-    type Stored: Copy + 'static;
-    /// Its kernels.
-    const KERNELS: KeyKernels<Self::Stored>;
+    /// Chooses its kernels.
+    const KERNELS: KeyType;
     /// What turns the order of keys around.
     const FLIP: u32;
-    /// Whether WarpSelect, which is written for f32, serves it.
-    const WARP_SELECT: bool;
+    /// Whether WarpSelect, which is written for f32, selects from it.
+    const WARP_SELECT: bool = matches!(Self::KERNELS, KeyType::F32);
 }
 
 macro_rules! device_keys {
-    ($($key:ty, $kernel_key:ident, $warp:literal, $select:ident, $short:ident, $thresholds:ident, $filter:ident, $repair:ident, $unpack:ident;)*) => {$(
+    ($($key:ty, $name:ident, $of_kernels:ident;)*) => {$(
         impl DeviceKey for $key {
-            type Stored = <keys::$kernel_key as keys::Key>::Stored;
-            const KERNELS: KeyKernels<Self::Stored> = KeyKernels {
-                select: threshold::$select,
-                short: short_select::$short,
-                thresholds: threshold::$thresholds,
-                filter: threshold::$filter,
-                repair: threshold::$repair,
-                unpack: list_sort::$unpack,
-            };
-            const FLIP: u32 = keys::$kernel_key::FLIP;
-            const WARP_SELECT: bool = $warp;
+            const KERNELS: KeyType = KeyType::$name;
+            const FLIP: u32 = keys::$of_kernels::FLIP;
         }
     )*};
 }
 device_keys! {
-    f32, F32Key, true, THRESHOLD_SELECT_F32, SHORT_SELECT_F32, ROW_THRESHOLDS_F32, FILTER_ROWS_F32, REPAIR_LISTS_F32, UNPACK_LISTS_F32;
-    f16, F16Key, false, THRESHOLD_SELECT_F16, SHORT_SELECT_F16, ROW_THRESHOLDS_F16, FILTER_ROWS_F16, REPAIR_LISTS_F16, UNPACK_LISTS_F16;
-    bf16, Bf16Key, false, THRESHOLD_SELECT_BF16, SHORT_SELECT_BF16, ROW_THRESHOLDS_BF16, FILTER_ROWS_BF16, REPAIR_LISTS_BF16,
-        UNPACK_LISTS_BF16;
-    i32, I32Key, false, THRESHOLD_SELECT_I32, SHORT_SELECT_I32, ROW_THRESHOLDS_I32, FILTER_ROWS_I32, REPAIR_LISTS_I32, UNPACK_LISTS_I32;
-    u32, U32Key, false, THRESHOLD_SELECT_U32, SHORT_SELECT_U32, ROW_THRESHOLDS_U32, FILTER_ROWS_U32, REPAIR_LISTS_U32, UNPACK_LISTS_U32;
+    f32, F32, F32Key;
+    f16, F16, F16Key;
+    bf16, Bf16, Bf16Key;
+    i32, I32, I32Key;
+    u32, U32, U32Key;
 }
-
-/// Arguments of `gather_*`, in order.
-type GatherArgs<P> = (*const P, u64, *const u64, *const u32, *mut P, u32, u64);
 
 /// What the kernels can bring along with keys. Public only so that it can seal [`crate::select::Payload`].
 pub trait DevicePayload: Copy + 'static {
-    /// Finds the payloads of selected keys.
-    const GATHER: Kernel<GatherArgs<Self>>;
+    /// Looks up the payloads of selected keys.
+    const GATHER: Kernel<Gather<Self>>;
 }
 
 impl DevicePayload for u32 {
-    const GATHER: Kernel<GatherArgs<u32>> = gather::GATHER_U32;
+    const GATHER: Kernel<Gather<u32>> = Gather::<u32>::KERNEL;
 }
 
 impl DevicePayload for u64 {
-    const GATHER: Kernel<GatherArgs<u64>> = gather::GATHER_U64;
+    const GATHER: Kernel<Gather<u64>> = Gather::<u64>::KERNEL;
 }
 
 /// A batch of rows on the device and what to select from them.
@@ -274,7 +192,7 @@ impl Plan {
     ) -> Result<Plan> {
         check_algorithm::<K>(algorithm)?;
         // Passes beyond the end of a row find nothing, and each reads it again.
-        let warp = K::WARP_SELECT && (k <= columns || k <= PASS);
+        let warp = K::WARP_SELECT && (k <= columns || k <= LONGEST_QUEUE);
         let method = match algorithm {
             Algorithm::WarpSelect => Method::Warp,
             Algorithm::ThresholdSelect => dispatch::choose(&limits.device, rows, columns, k, false),
@@ -328,7 +246,7 @@ pub(crate) fn check_algorithm<K: Key>(algorithm: Algorithm) -> Result<()> {
 /// The kernel that ends a selection from such keys, for messages.
 #[cfg(any(feature = "cuda", test))]
 pub(crate) fn kernel_name<K: DeviceKey>() -> &'static str {
-    K::KERNELS.select.name()
+    ThresholdSelect::kernel(K::KERNELS).name()
 }
 
 /// Room for the survivors of a row of `columns` keys, `group_keys` in a group of the sample: what the threshold
@@ -365,7 +283,7 @@ fn warp_levels(layout: &mut Layout, rows: u32, columns: u32, k: u32, limits: &Li
     let mut columns = u64::from(columns);
     let mut levels = Vec::new();
     // More than one pass needs the row in one piece: a pass goes on from the last result of the one before.
-    let may_cut = k <= PASS;
+    let may_cut = k <= LONGEST_QUEUE;
     loop {
         let segments = wanted.min(columns / shortest);
         if segments <= 1 || !may_cut {
@@ -452,12 +370,17 @@ pub(crate) unsafe fn enqueue_gather<K, P: DevicePayload, Q: Queue>(
     if slots == 0 {
         return Ok(());
     }
-    let kernel = &P::GATHER;
-    let blocks = grid(kernel.name(), slots.div_ceil(gather::THREADS.into()))?;
-    let config = LaunchConfig { grid: [blocks, 1, 1], block: [gather::THREADS, 1, 1], shared_bytes: 0 };
-    let args = (payloads, what.row_stride, what.starts, what.out_ids.cast_const(), found, what.k, slots);
+    let launch = Gather {
+        payloads,
+        stride: what.row_stride,
+        starts: what.starts,
+        positions: what.out_ids,
+        out: found,
+        k: what.k,
+        slots,
+    };
     // SAFETY: as the caller promises.
-    unsafe { queue.launch(kernel, config, args) }
+    unsafe { queue.launch(&P::GATHER, launch.config(), launch) }
 }
 
 /// One selection on its way: what its launches have in common.
@@ -476,251 +399,197 @@ impl<K: DeviceKey, Q: Queue> Batch<'_, K, Q> {
         if self.what.best == Best::Largest { K::FLIP } else { 0 }
     }
 
-    fn config(&self, kernel: &'static str, blocks: u64, threads: u32, shared_bytes: u32) -> Result<LaunchConfig> {
-        Ok(LaunchConfig { grid: [grid(kernel, blocks)?, 1, 1], block: [threads, 1, 1], shared_bytes })
-    }
-
     unsafe fn warp(&self, levels: &[Level]) -> Result<()> {
         let what = self.what;
-        let mut what = Select::<f32> {
+        let (last, inner) = levels.split_last().unwrap_or((&ONE_PIECE, &[]));
+        let mut launch = WarpSelectRows {
             keys: what.keys.cast(),
             ids: what.ids,
-            row_stride: what.row_stride,
+            stride: what.row_stride,
             starts: what.starts,
             lengths: what.lengths,
             columns: what.columns,
+            segments: last.segments,
+            segment_columns: last.segment_columns,
             rows: what.rows,
+            flip: self.flip(),
             k: what.k,
-            best: what.best,
+            skip: 0,
             out_keys: what.out_keys.cast(),
             out_ids: what.out_ids,
+            out_stride: what.k,
         };
-        let (last, inner) = levels.split_last().unwrap_or((&ONE_PIECE, &[]));
         // SAFETY: the scratch has room for k winners of each segment, and the next level reads just those; later passes of this
         // stream find the first results where earlier ones wrote them.
         unsafe {
-            for level in inner {
-                let (out_keys, out_ids) = (self.at(level.winners.0), self.at(level.winners.1));
-                self.warp_pass(&Select { out_keys, out_ids, ..what }, *level, 0, what.k)?;
-                let columns = level.segments * what.k;
-                what = Select {
+            for &Level { segments, segment_columns, winners: (keys, ids) } in inner {
+                let (out_keys, out_ids) = (self.at(keys), self.at(ids));
+                self.warp_pass(WarpSelectRows { segments, segment_columns, out_keys, out_ids, ..launch })?;
+                let columns = segments * what.k;
+                launch = WarpSelectRows {
                     keys: out_keys,
                     ids: out_ids,
-                    row_stride: u64::from(columns),
-                    starts: std::ptr::null(),
-                    lengths: std::ptr::null(),
+                    stride: columns.into(),
+                    starts: null(),
+                    lengths: null(),
                     columns,
-                    ..what
+                    ..launch
                 };
             }
-            let mut done = 0;
-            while done < what.k {
-                let now = (what.k - done).min(PASS);
-                self.warp_pass(&what, *last, done, now)?;
-                done += now;
+            while launch.skip < what.k {
+                launch.k = (what.k - launch.skip).min(LONGEST_QUEUE);
+                self.warp_pass(launch)?;
+                launch.skip += launch.k;
             }
         }
         Ok(())
     }
 
-    /// One launch of WarpSelect: `k` results after the first `skip`, which are there.
-    unsafe fn warp_pass(&self, what: &Select<f32>, level: Level, skip: u32, k: u32) -> Result<()> {
-        // The kernel for k = 1 knows no earlier pass.
-        let least = if skip == 0 { k } else { k.max(2) };
-        let kernel = &KERNELS.iter().find(|(limit, _)| least <= *limit).unwrap_or(&KERNELS[KERNELS.len() - 1]).1;
-        let warps = u64::from(what.rows) * u64::from(level.segments);
-        let blocks = warps.div_ceil(u64::from(warp_select::WARPS_PER_BLOCK));
-        let config = self.config(kernel.name(), blocks, 32 * warp_select::WARPS_PER_BLOCK, 0)?;
-        let args = (
-            what.keys,
-            what.ids,
-            what.row_stride,
-            what.starts,
-            what.lengths,
-            what.columns,
-            level.segments,
-            level.segment_columns,
-            what.rows,
-            self.flip(),
-            k,
-            skip,
-            what.out_keys,
-            what.out_ids,
-            what.k,
-        );
+    /// One launch of WarpSelect.
+    unsafe fn warp_pass(&self, launch: WarpSelectRows) -> Result<()> {
         // SAFETY: as the caller promises.
-        unsafe { self.queue.launch(kernel, config, args) }
+        unsafe { self.queue.launch(WarpSelectRows::kernel(launch.queue()), launch.config(), launch) }
     }
 
     /// One block a row, on the row or on its survivors.
     unsafe fn block(&self, threads: u32, capacity: u32, survivors: Option<Split>) -> Result<()> {
-        let (what, kernel) = (self.what, &K::KERNELS.select);
-        let bytes = threshold::shared_bytes(capacity);
-        let config = self.config(kernel.name(), u64::from(what.rows), threads, bytes)?;
-        let (thresholds, lists, counts) = match survivors {
-            None => (std::ptr::null(), std::ptr::null(), std::ptr::null()),
-            Some(split) => (
-                self.at::<u64>(split.thresholds).cast_const(),
-                self.at::<u64>(split.lists).cast_const(),
-                self.at::<u32>(split.counts).cast_const(),
-            ),
-        };
-        let args = (
-            what.keys.cast(),
-            what.ids,
-            what.row_stride,
-            what.starts,
-            what.lengths,
-            what.columns,
-            self.flip(),
-            what.k,
+        let what = self.what;
+        let launch = ThresholdSelect {
+            keys: what.keys.cast(),
+            ids: what.ids,
+            stride: what.row_stride,
+            starts: what.starts,
+            lengths: what.lengths,
+            columns: what.columns,
+            flip: self.flip(),
+            k: what.k,
             capacity,
-            thresholds,
-            lists,
-            counts,
-            what.out_keys.cast(),
-            what.out_ids,
-            what.k,
-        );
+            thresholds: survivors.map_or(null(), |split| self.at(split.thresholds)),
+            lists: survivors.map_or(null(), |split| self.at(split.lists)),
+            counts: survivors.map_or(null(), |split| self.at(split.counts)),
+            out_keys: what.out_keys.cast(),
+            out_ids: what.out_ids,
+            out_stride: what.k,
+        };
         // SAFETY: as the caller promises.
-        unsafe { self.queue.launch(kernel, config, args) }
+        unsafe { self.queue.launch(ThresholdSelect::kernel(K::KERNELS), launch.config(what.rows, threads), launch) }
     }
 
     /// One block a row, which keeps it in registers.
     unsafe fn short(&self, threads: u32, capacity: u32) -> Result<()> {
-        let (what, kernel) = (self.what, &K::KERNELS.short);
-        let bytes = threshold::shared_bytes(capacity);
-        let config = self.config(kernel.name(), u64::from(what.rows), threads, bytes)?;
-        let args = (
-            what.keys.cast(),
-            what.ids,
-            what.row_stride,
-            what.starts,
-            what.lengths,
-            what.columns,
-            self.flip(),
-            what.k,
+        let what = self.what;
+        let launch = ShortSelect {
+            keys: what.keys.cast(),
+            ids: what.ids,
+            stride: what.row_stride,
+            starts: what.starts,
+            lengths: what.lengths,
+            columns: what.columns,
+            flip: self.flip(),
+            k: what.k,
             capacity,
-            what.out_keys.cast(),
-            what.out_ids,
-            what.k,
-        );
-        // SAFETY: as the caller promises; k is what so many threads serve.
-        unsafe { self.queue.launch(kernel, config, args) }
+            out_keys: what.out_keys.cast(),
+            out_ids: what.out_ids,
+            out_stride: what.k,
+        };
+        // SAFETY: as the caller promises; the plan takes this method only for a k that blocks of `threads` threads find.
+        unsafe { self.queue.launch(ShortSelect::kernel(K::KERNELS), launch.config(what.rows, threads), launch) }
     }
 
     /// Thresholds of all rows, and their survivors into lists.
     unsafe fn filter(&self, capacity: u32, split: Split) -> Result<()> {
         let what = self.what;
-        let (thresholds, counts) = (self.at::<u64>(split.thresholds), self.at::<u32>(split.counts));
-        let (bests, tickets) = (self.at::<u64>(split.bests), self.at::<u32>(split.tickets));
         if split.sampling > 1 {
             let bytes = split.tickets + size_of::<u32>() * what.rows as usize - split.bests;
             // SAFETY: the two arrays lie one behind the other.
-            unsafe { self.queue.fill(bests.cast(), 0xff, bytes)? };
+            unsafe { self.queue.fill(self.at(split.bests), 0xff, bytes)? };
         }
-        let kernel = &K::KERNELS.thresholds;
-        let bytes = threshold::shared_bytes(sample::MOST_GROUPS);
-        let blocks = u64::from(what.rows) * u64::from(split.sampling);
-        let config = self.config(kernel.name(), blocks, threshold::FILTER_THREADS, bytes)?;
-        let args = (
-            what.keys.cast(),
-            what.ids,
-            what.row_stride,
-            what.starts,
-            what.lengths,
-            what.columns,
-            self.flip(),
-            what.k,
+        let launch = RowThresholds {
+            keys: what.keys.cast(),
+            ids: what.ids,
+            stride: what.row_stride,
+            starts: what.starts,
+            lengths: what.lengths,
+            columns: what.columns,
+            flip: self.flip(),
+            k: what.k,
             capacity,
-            split.sampling,
-            bests,
-            tickets,
-            thresholds,
-            counts,
-        );
+            blocks: split.sampling,
+            bests: self.at(split.bests),
+            tickets: self.at(split.tickets),
+            thresholds: self.at(split.thresholds),
+            counts: self.at(split.counts),
+        };
         // SAFETY: as the caller promises.
-        unsafe { self.queue.launch(kernel, config, args)? };
-        let kernel = &K::KERNELS.filter;
-        let blocks = u64::from(what.rows) * u64::from(split.segments);
-        let config = self.config(kernel.name(), blocks, threshold::FILTER_THREADS, 0)?;
-        let args = (
-            what.keys.cast(),
-            what.ids,
-            what.row_stride,
-            what.starts,
-            what.lengths,
-            what.columns,
-            self.flip(),
-            split.segments,
-            split.segment_columns,
+        unsafe { self.queue.launch(RowThresholds::kernel(K::KERNELS), launch.config(what.rows), launch)? };
+        let launch = FilterRows {
+            keys: what.keys.cast(),
+            ids: what.ids,
+            stride: what.row_stride,
+            starts: what.starts,
+            lengths: what.lengths,
+            columns: what.columns,
+            flip: self.flip(),
+            segments: split.segments,
+            segment_columns: split.segment_columns,
             capacity,
-            thresholds.cast_const(),
-            self.at(split.lists),
-            counts,
-        );
+            thresholds: self.at(split.thresholds),
+            lists: self.at(split.lists),
+            counts: self.at(split.counts),
+        };
         // SAFETY: as the caller promises; the kernel before wrote thresholds and counts.
-        unsafe { self.queue.launch(kernel, config, args) }
+        unsafe { self.queue.launch(FilterRows::kernel(K::KERNELS), launch.config(what.rows), launch) }
     }
 
     unsafe fn repair(&self, capacity: u32, split: Split) -> Result<()> {
-        let (what, kernel) = (self.what, &K::KERNELS.repair);
-        let bytes = threshold::shared_bytes(threshold::LEAST_CAPACITY);
-        let config = self.config(kernel.name(), u64::from(what.rows), threshold::FILTER_THREADS, bytes)?;
-        let args = (
-            what.keys.cast(),
-            what.ids,
-            what.row_stride,
-            what.starts,
-            what.lengths,
-            what.columns,
-            self.flip(),
-            what.k,
+        let what = self.what;
+        let launch = RepairLists {
+            keys: what.keys.cast(),
+            ids: what.ids,
+            stride: what.row_stride,
+            starts: what.starts,
+            lengths: what.lengths,
+            columns: what.columns,
+            flip: self.flip(),
+            k: what.k,
             capacity,
-            self.at::<u64>(split.thresholds).cast_const(),
-            self.at(split.lists),
-            self.at(split.counts),
-        );
+            thresholds: self.at(split.thresholds),
+            lists: self.at(split.lists),
+            counts: self.at(split.counts),
+        };
         // SAFETY: as the caller promises; the filter has run.
-        unsafe { self.queue.launch(kernel, config, args) }
+        unsafe { self.queue.launch(RepairLists::kernel(K::KERNELS), launch.config(what.rows), launch) }
     }
 
     /// Sorts the lists, back and forth between the two arrays, and writes the results.
     unsafe fn sort(&self, capacity: u32, split: Split, other_lists: usize) -> Result<()> {
         let what = self.what;
-        let counts = self.at::<u32>(split.counts).cast_const();
+        let counts = self.at::<u32>(split.counts);
         let (mut lists, mut others) = (self.at::<u64>(split.lists), self.at::<u64>(other_lists));
         let chunks = capacity.div_ceil(list_sort::CHUNK);
-        let blocks = u64::from(what.rows) * u64::from(chunks);
-        let kernel = &list_sort::SORT_CHUNKS;
-        let config = self.config(kernel.name(), blocks, list_sort::THREADS, list_sort::SHARED_BYTES)?;
         // SAFETY: as the caller promises; each launch reads what the one before wrote.
         unsafe {
-            self.queue.launch(kernel, config, (lists, counts, capacity, chunks))?;
-            let kernel = &list_sort::MERGE_RUNS;
+            let launch = SortChunks { lists, counts, capacity, chunks };
+            self.queue.launch(&SortChunks::KERNEL, launch.config(what.rows), launch)?;
             let mut width = list_sort::CHUNK;
             while width < capacity {
-                let args = (lists.cast_const(), others, counts, capacity, chunks, width, what.k);
-                self.queue.launch(kernel, LaunchConfig { ..config }, args)?;
+                let launch = MergeRuns { from: lists, to: others, counts, capacity, chunks, width, keep: what.k };
+                self.queue.launch(&MergeRuns::KERNEL, launch.config(what.rows), launch)?;
                 std::mem::swap(&mut lists, &mut others);
                 width = width.saturating_mul(2);
             }
-            let kernel = &K::KERNELS.unpack;
-            let pieces = what.k.div_ceil(list_sort::THREADS);
-            let blocks = u64::from(what.rows) * u64::from(pieces);
-            let config = self.config(kernel.name(), blocks, list_sort::THREADS, 0)?;
-            let args = (
-                lists.cast_const(),
+            let launch = UnpackLists {
+                lists,
                 counts,
                 capacity,
-                pieces,
-                self.flip(),
-                what.k,
-                what.out_keys.cast(),
-                what.out_ids,
-                what.k,
-            );
-            self.queue.launch(kernel, config, args)
+                pieces: what.k.div_ceil(list_sort::THREADS),
+                flip: self.flip(),
+                k: what.k,
+                out_keys: what.out_keys.cast(),
+                out_ids: what.out_ids,
+                out_stride: what.k,
+            };
+            self.queue.launch(UnpackLists::kernel(K::KERNELS), launch.config(what.rows), launch)
         }
     }
 }

@@ -8,11 +8,10 @@
 use std::ops::Range;
 
 use bytemuck::Pod;
-use cuda_std::launch::{Kernel, LaunchConfig};
-use warpann_kernels::radix_sort::{self, SortKey};
-use warpann_kernels::sort_instances;
+use cuda_std::launch::Kernel;
+use warpann_kernels::radix_sort::{self, CountDigits, ScanDigits, SortKey, SortPass};
 
-use super::runtime::{Layout, Limits, OnStream, Queue, Runtime, grid};
+use super::runtime::{Layout, Limits, OnStream, Queue, Runtime};
 use crate::Result;
 
 /// Keys that a block counts, at least.
@@ -20,31 +19,23 @@ const KEYS_PER_COUNTING_BLOCK: u32 = 8192;
 /// Blocks that count on one multiprocessor at once.
 const COUNTING_BLOCKS: u32 = 2;
 
-/// The kernel that counts digits of keys `K`.
-type CountDigits<K> = Kernel<(*const K, u32, u32, u64, u32, u64, *mut u32)>;
-/// The kernel of a pass over keys `K`.
-#[rustfmt::skip]
-type SortPass<K> = Kernel<(
-    *const K, *const u32, *mut K, *mut u32, u32, u32, u32, u32, u32, u32, u32, *mut u32, u32, *mut u32, *mut u32,
-)>;
-
 /// A key type that the kernels sort. Public only so that it can seal [`crate::sort::Key`].
 pub trait DeviceKey: SortKey + Pod {
     /// Counts its digits.
-    const COUNT: CountDigits<Self>;
+    const COUNT: Kernel<CountDigits<Self>>;
     /// Sorts by one of them.
-    const PASS: SortPass<Self>;
+    const PASS: Kernel<SortPass<Self>>;
 }
 
-macro_rules! device_keys {
-    ($(($key:ty, $items:literal, $c:ident, $count:ident, $p:ident, $pass:ident))*) => {$(
-        impl DeviceKey for $key {
-            const COUNT: CountDigits<Self> = radix_sort::$count;
-            const PASS: SortPass<Self> = radix_sort::$pass;
-        }
-    )*};
+impl DeviceKey for u64 {
+    const COUNT: Kernel<CountDigits<u64>> = CountDigits::<u64>::KERNEL;
+    const PASS: Kernel<SortPass<u64>> = SortPass::<u64>::KERNEL;
 }
-sort_instances!(device_keys);
+
+impl DeviceKey for u128 {
+    const COUNT: Kernel<CountDigits<u128>> = CountDigits::<u128>::KERNEL;
+    const PASS: Kernel<SortPass<u128>> = SortPass::<u128>::KERNEL;
+}
 
 /// Significant bits of a key's word: as the kernels shift and mask it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -191,47 +182,49 @@ pub(crate) unsafe fn enqueue<K: DeviceKey, Q: Queue>(
     let &SortPlan { len, sets, tiles, portion, fields: [low, high], .. } = plan;
     let part = |offset: usize| start.wrapping_add(offset).cast::<u32>();
     let (counts, taken, starts, words) = (part(plan.counts), part(plan.taken), part(plan.starts), part(plan.words));
-    let config = |blocks: u64, threads: u32, shared_bytes: u32| LaunchConfig {
-        grid: [blocks, sets.into(), 1],
-        block: [threads, 1, 1],
-        shared_bytes,
-    };
     let (digits, portions) = (SortPlan::digits::<K>() as u32, tiles.div_ceil(portion));
     let word_bytes = sets as usize * tiles as usize * radix_sort::DIGITS as usize * size_of::<u32>();
-    let counting = config(plan.counting_blocks.into(), radix_sort::THREADS, radix_sort::COUNT_SHARED_BYTES);
     let (mut from, mut to) = (pairs, spare);
     // SAFETY: the layout reserved every part with the size that the kernels ask for; counts and what is taken are zeroed, words are
     // stale, and passes and portions come in their order.
     unsafe {
         queue.fill(counts.cast(), 0, plan.starts - plan.counts)?;
         queue.fill(words.cast(), radix_sort::STALE, word_bytes)?;
-        queue.launch(&K::COUNT, counting, (from.keys, len, low.shift, low.mask, high.shift, high.mask, counts))?;
-        let scanning = config(digits.into(), radix_sort::DIGITS, 0);
-        queue.launch(&radix_sort::SCAN_DIGITS, scanning, (counts.cast_const(), portions, starts))?;
+        let launch = CountDigits {
+            keys: from.keys,
+            len,
+            low_shift: low.shift,
+            low_mask: low.mask,
+            high_shift: high.shift,
+            high_mask: high.mask,
+            counts,
+        };
+        queue.launch(&K::COUNT, launch.config(plan.counting_blocks, sets), launch)?;
+        let launch = ScanDigits { counts, portions, starts };
+        queue.launch(&ScanDigits::KERNEL, launch.config(digits, sets), launch)?;
         let rows = portions + 1;
         for (number, pass) in plan.passes.iter().enumerate() {
             for turn in 0..portions {
-                let first = turn * portion;
-                let blocks = grid(K::PASS.name(), u64::from(portion.min(tiles - first)))?;
+                let first_tile = turn * portion;
                 let row = (pass.digit * rows + turn) as usize * radix_sort::DIGITS as usize;
-                let args = (
-                    from.keys.cast_const(),
-                    from.payloads.cast_const(),
-                    to.keys,
-                    to.payloads,
+                let launch = SortPass {
+                    keys: from.keys,
+                    payloads: from.payloads,
+                    keys_out: to.keys,
+                    payloads_out: to.payloads,
                     len,
-                    u32::from(pass.high),
-                    pass.shift,
-                    pass.mask,
-                    number as u32 % 2,
-                    first,
+                    high: pass.high.into(),
+                    shift: pass.shift,
+                    mask: pass.mask,
+                    epoch: number as u32 % 2,
+                    first_tile,
                     tiles,
-                    starts.wrapping_add(row),
-                    digits * rows * radix_sort::DIGITS,
+                    starts: starts.wrapping_add(row),
+                    starts_stride: digits * rows * radix_sort::DIGITS,
                     words,
-                    taken.wrapping_add((number * portions as usize + turn as usize) * sets as usize),
-                );
-                queue.launch(&K::PASS, config(blocks, radix_sort::THREADS, K::SHARED_BYTES), args)?;
+                    next_tile: taken.wrapping_add((number * portions as usize + turn as usize) * sets as usize),
+                };
+                queue.launch(&K::PASS, launch.config(portion.min(tiles - first_tile), sets), launch)?;
             }
             (from, to) = (to, from);
         }

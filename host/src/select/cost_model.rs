@@ -50,6 +50,7 @@
 
 use cuda_std::warp::WARP_SIZE;
 use warpann_kernels::networks::{MAX_REGISTERS, Step, merge_steps, sort_program, sort_steps};
+use warpann_kernels::warp_select::{QUEUES, thread_queue};
 
 /// Steps of 32 keys that are followed one by one; 1024 are 32,768 keys.
 pub const EXACT_STEPS: usize = 1024;
@@ -96,14 +97,6 @@ impl Counts {
     }
 }
 
-macro_rules! queues {
-    ($(($k:literal, $t:literal, $ahead:literal, $blocks:literal, $name:ident, $handle:ident))*) => {
-        /// Warp queue and thread queue of the kernels, ascending.
-        const QUEUES: &[(u32, u32)] = &[$(($k, $t)),*];
-    };
-}
-warpann_kernels::warp_select_instances!(queues);
-
 impl Shape {
     /// A selection of the best `k` with a warp queue of `warp_queue` entries, a multiple of 32, and thread queues of
     /// `thread_queue`. `None` unless 1 ≤ k ≤ `warp_queue` ≤ 1024 and 1 ≤ `thread_queue` ≤ 32.
@@ -116,8 +109,8 @@ impl Shape {
     /// The kernel that serves `k` in one pass. `None` for k = 1, whose kernel has no queues, and for k = 0 and above 1024.
     pub fn of_kernel(k: usize) -> Option<Self> {
         let k = u32::try_from(k).ok().filter(|&k| k > 1)?;
-        let &(warp_queue, thread_queue) = QUEUES.iter().find(|&&(queue, _)| k <= queue)?;
-        Self::new(k, warp_queue, thread_queue)
+        let warp_queue = QUEUES.into_iter().find(|&queue| k <= queue)?;
+        Self::new(k, warp_queue, thread_queue(warp_queue) as u32)
     }
 
     /// How many are selected.
