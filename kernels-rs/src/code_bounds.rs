@@ -4,6 +4,7 @@
 //! ([`crate::codes::Operands`]), and what that recipe loses is measured here, row by row, once an index.
 
 use cuda_std::global::F32x4;
+use cuda_std::launch::LaunchConfig;
 use cuda_std::warp::{FULL_MASK, butterfly_sum};
 use cuda_std::{atomic, global, kernel, math, thread, unroll, warp};
 
@@ -14,6 +15,7 @@ use crate::prepare::{METRIC_L2, raise, scale_of};
 
 /// Warps in a block of these kernels.
 pub const WARPS_PER_BLOCK: u32 = 4;
+const THREADS: u32 = 32 * WARPS_PER_BLOCK;
 
 /// Four components of the centre, zeros where there is none.
 ///
@@ -29,29 +31,51 @@ unsafe fn centre4(centre: *const f32, quad: u32) -> [f32; 4] {
     }
 }
 
-/// Raises `greatest` to the bits of twice the greatest |component − centre| of the decoded rows ([`Operands`] has room for no more). `row_lists[row]` is the list of each of
-/// `row_count` rows of the storage, `NO_ROW` for padding.
-///
-/// Grid: any, blocks of 128.
+/// Raises `greatest` to twice the greatest |component − centre| of the decoded rows: [`Operands`] has room for no more.
 ///
 /// # Safety
-/// The pointers cover these shapes and those of [`Codes`]; `shape` is code bytes · 2^4 + bits; `centre` is null or has `dim` components
-/// padded to a multiple of 4.
-#[kernel(max_threads = 128, min_blocks = 8)]
-pub unsafe fn greatest_code(
-    codes: *const u8,
-    shape: u32,
-    width: u32,
-    dim: u32,
-    codebooks: *const f32,
-    centroids: *const f32,
-    row_lists: *const u32,
-    row_count: u32,
-    centre: *const f32,
-    greatest: *mut u32,
-) {
+/// The arrays are as long as the fields say, and codes name codewords that exist.
+#[kernel(max_threads = 128, min_blocks = 8, greatest_code = greatest_component)]
+pub struct GreatestCode {
+    /// Codes: `row_count` rows of `code_bytes`.
+    pub codes: *const u8,
+    /// Bytes of a row.
+    pub code_bytes: u32,
+    /// Bits of a sub-quantizer's code, at most 8.
+    pub bits: u32,
+    /// Components of a sub-vector.
+    pub width: u32,
+    /// Components of a vector.
+    pub dim: u32,
+    /// Codewords \[dim / width\]\[2^bits\]\[width\].
+    pub codebooks: *const f32,
+    /// Centroids of the lists, `dim` padded to a multiple of 4 a row.
+    pub centroids: *const f32,
+    /// The list of each row; `NO_ROW` for padding.
+    pub row_lists: *const u32,
+    /// Rows of the storage.
+    pub row_count: u32,
+    /// The centre, `dim` padded to a multiple of 4; null for none.
+    pub centre: *const f32,
+    /// The bits of a float that is not negative.
+    pub greatest: *mut u32,
+}
+
+impl GreatestCode {
+    /// A warp takes every so many rows, as many warps as `multiprocessors` run at once.
+    pub fn config(&self, multiprocessors: u32) -> LaunchConfig {
+        LaunchConfig::warps((self.row_count as u64).min(multiprocessors as u64 * 64), WARPS_PER_BLOCK)
+    }
+}
+
+/// # Safety
+/// As [`GreatestCode`].
+#[inline(always)]
+unsafe fn greatest_component(launch: GreatestCode) {
+    let GreatestCode { codes, code_bytes, bits, width, dim, codebooks, centroids, .. } = launch;
+    let GreatestCode { row_lists, row_count, centre, greatest, .. } = launch;
     let stride = dim.next_multiple_of(4);
-    let codes = Codes { codes, code_bytes: shape >> 4, bits: shape & 15, width, dim, codebooks, centroids, stride };
+    let codes = Codes { codes, code_bytes, bits, width, dim, codebooks, centroids, stride };
     let lane = warp::lane_id();
     let warps = thread::grid_dim_x() * WARPS_PER_BLOCK;
     let mut row = thread::block_idx_x() * WARPS_PER_BLOCK + warp::warp_id();
@@ -77,26 +101,46 @@ pub unsafe fn greatest_code(
     }
 }
 
-/// Writes the parts that operands are made of ([`Operands`]): `offsets` of `centroid_count` components of the centroids, `dim` padded to a
-/// multiple of 4 a row, and `halves` of `codeword_count` components of the codebooks.
-///
-/// Grid: ceil(the larger count / 128) blocks of 128.
+/// Writes the parts that operands are made of ([`Operands`]).
 ///
 /// # Safety
-/// The arrays have as many components; `centre` is null or has a row's; `greatest` is complete.
-#[kernel(max_threads = 128)]
-pub unsafe fn scale_codes(
-    centroids: *const f32,
-    centroid_count: u32,
-    stride: u32,
-    centre: *const f32,
-    codebooks: *const f32,
-    codeword_count: u32,
-    greatest: *const u32,
-    offsets: *mut u16,
-    halves: *mut u16,
-) {
-    let at = thread::block_idx_x() * 128 + thread::thread_idx_x();
+/// The arrays are as long as the fields say, and `greatest` is complete.
+#[kernel(max_threads = 128, scale_codes = scale)]
+pub struct ScaleCodes {
+    /// Centroids of the lists, `stride` components a row.
+    pub centroids: *const f32,
+    /// Components of all centroids.
+    pub centroid_count: u32,
+    /// Components from one centroid to the next.
+    pub stride: u32,
+    /// `stride` components that are subtracted from each centroid; null for none.
+    pub centre: *const f32,
+    /// Codewords.
+    pub codebooks: *const f32,
+    /// Components of all codewords.
+    pub codeword_count: u32,
+    /// What [`GreatestCode`] found.
+    pub greatest: *const u32,
+    /// The scaled centroids as f16, laid out as `centroids`.
+    pub offsets: *mut u16,
+    /// The scaled codewords as f16, laid out as `codebooks`.
+    pub halves: *mut u16,
+}
+
+impl ScaleCodes {
+    /// A thread a component.
+    pub fn config(&self) -> LaunchConfig {
+        LaunchConfig::linear(self.centroid_count.max(self.codeword_count).div_ceil(THREADS) as u64, THREADS)
+    }
+}
+
+/// # Safety
+/// As [`ScaleCodes`].
+#[inline(always)]
+unsafe fn scale(launch: ScaleCodes) {
+    let ScaleCodes { centroids, centroid_count, stride, centre, codebooks, codeword_count, .. } = launch;
+    let ScaleCodes { greatest, offsets, halves, .. } = launch;
+    let at = thread::block_idx_x() * THREADS + thread::thread_idx_x();
     // SAFETY: places below the counts.
     unsafe {
         let scale = scale_of(METRIC_L2, f32::from_bits(global::load_nc(greatest)));
@@ -113,37 +157,65 @@ pub unsafe fn scale_codes(
     }
 }
 
-/// Writes `values[row]` (‖r − centre‖² for squared L2, else 0; +∞ for padding) and raises the two words at `bounds` to the greatest norm
-/// of a decoded row or its operand, and to the greatest norm of what an operand lost (float bits, zeroed before).
-///
-/// Grid: ceil(row_count / 4) blocks of 128, a warp a row.
+/// Writes the value of each decoded row, and raises the bounds of all rows.
 ///
 /// # Safety
-/// As [`greatest_code`], whose `greatest` is complete; `offsets` and `halves` are what `scale_codes` wrote.
-#[kernel(max_threads = 128, min_blocks = 6)]
-pub unsafe fn measure_codes(
-    codes: *const u8,
-    shape: u32,
-    width: u32,
-    dim: u32,
-    codebooks: *const f32,
-    centroids: *const f32,
-    row_lists: *const u32,
-    row_count: u32,
-    centre: *const f32,
-    metric: u32,
-    greatest: *const u32,
-    offsets: *const u16,
-    halves: *const u16,
-    values: *mut f32,
-    bounds: *mut u32,
-) {
+/// The arrays are as long as the fields say, and codes name codewords that exist; `greatest` is complete.
+#[kernel(max_threads = 128, min_blocks = 6, measure_codes = measure)]
+pub struct MeasureCodes {
+    /// Codes: `row_count` rows of `code_bytes`.
+    pub codes: *const u8,
+    /// Bytes of a row.
+    pub code_bytes: u32,
+    /// Bits of a sub-quantizer's code, at most 8.
+    pub bits: u32,
+    /// Components of a sub-vector.
+    pub width: u32,
+    /// Components of a vector.
+    pub dim: u32,
+    /// Codewords \[dim / width\]\[2^bits\]\[width\].
+    pub codebooks: *const f32,
+    /// Centroids of the lists, `dim` padded to a multiple of 4 a row.
+    pub centroids: *const f32,
+    /// The list of each row; `NO_ROW` for padding.
+    pub row_lists: *const u32,
+    /// Rows of the storage.
+    pub row_count: u32,
+    /// The centre, `dim` padded to a multiple of 4; null for none.
+    pub centre: *const f32,
+    /// A `METRIC_*` of [`crate::prepare`].
+    pub metric: u32,
+    /// What [`GreatestCode`] found.
+    pub greatest: *const u32,
+    /// What [`ScaleCodes`] wrote.
+    pub offsets: *const u16,
+    /// What [`ScaleCodes`] wrote.
+    pub halves: *const u16,
+    /// ‖r − centre‖² (squared L2) or 0 of each row r; +∞ for padding.
+    pub values: *mut f32,
+    /// Two words, raised: the bits of the greatest norm of a decoded row or its operand, and those of the greatest norm of what an operand lost.
+    pub bounds: *mut u32,
+}
+
+impl MeasureCodes {
+    /// A warp a row.
+    pub fn config(&self) -> LaunchConfig {
+        LaunchConfig::warps(self.row_count as u64, WARPS_PER_BLOCK)
+    }
+}
+
+/// # Safety
+/// As [`MeasureCodes`].
+#[inline(always)]
+unsafe fn measure(launch: MeasureCodes) {
+    let MeasureCodes { codes, code_bytes, bits, width, dim, codebooks, centroids, row_lists, .. } = launch;
+    let MeasureCodes { row_count, centre, metric, greatest, offsets, halves, values, bounds, .. } = launch;
     let row = thread::block_idx_x() * WARPS_PER_BLOCK + warp::warp_id();
     if row >= row_count {
         return;
     }
     let stride = dim.next_multiple_of(4);
-    let codes = Codes { codes, code_bytes: shape >> 4, bits: shape & 15, width, dim, codebooks, centroids, stride };
+    let codes = Codes { codes, code_bytes, bits, width, dim, codebooks, centroids, stride };
     let operands = Operands { codes, offsets, halves };
     let lane = warp::lane_id();
     // SAFETY: row < row_count, and quads stay below the stride.
@@ -186,15 +258,32 @@ pub unsafe fn measure_codes(
     }
 }
 
-/// Makes the value of padding +∞: rows whose rank is `NO_ROW`.
-///
-/// Grid: ceil(row_count / 128) blocks of 128.
+/// Makes the value of padding +∞.
 ///
 /// # Safety
 /// Both arrays have `row_count` entries.
-#[kernel(max_threads = 128)]
-pub unsafe fn mark_padding(ranks: *const u32, row_count: u32, values: *mut f32) {
-    let row = thread::block_idx_x() * 128 + thread::thread_idx_x();
+#[kernel(max_threads = 128, mark_padding = mark)]
+pub struct MarkPadding {
+    /// The rank of each row; `NO_ROW` for padding.
+    pub ranks: *const u32,
+    /// Rows.
+    pub row_count: u32,
+    /// The value of each row.
+    pub values: *mut f32,
+}
+
+impl MarkPadding {
+    /// A thread a row.
+    pub fn config(&self) -> LaunchConfig {
+        LaunchConfig::linear(self.row_count.div_ceil(THREADS) as u64, THREADS)
+    }
+}
+
+/// # Safety
+/// As [`MarkPadding`].
+#[inline(always)]
+unsafe fn mark(MarkPadding { ranks, row_count, values }: MarkPadding) {
+    let row = thread::block_idx_x() * THREADS + thread::thread_idx_x();
     if row < row_count {
         // SAFETY: row < row_count.
         unsafe {
@@ -205,20 +294,35 @@ pub unsafe fn mark_padding(ranks: *const u32, row_count: u32, values: *mut f32) 
     }
 }
 
-/// Counts, of each list, the rows whose rank has its bit set in `filter`.
-///
-/// Grid: `list_count` blocks of 128.
+/// Counts the rows of each list that pass a filter.
 ///
 /// # Safety
 /// The arrays cover the lists and their rows; the filter has a bit for every rank.
-#[kernel(max_threads = 128)]
-pub unsafe fn count_live(
-    list_starts: *const u32,
-    lengths: *const u32,
-    ranks: *const u32,
-    filter: *const u32,
-    live: *mut u32,
-) {
+#[kernel(max_threads = 128, count_live = count)]
+pub struct CountLive {
+    /// The first row of each list.
+    pub list_starts: *const u32,
+    /// The rows of each list.
+    pub lengths: *const u32,
+    /// The rank of each row.
+    pub ranks: *const u32,
+    /// A bit for each rank, 1 for rows that pass.
+    pub filter: *const u32,
+    /// The rows of each list that pass; zeroed before.
+    pub live: *mut u32,
+}
+
+impl CountLive {
+    /// A block for each of `lists` lists.
+    pub fn config(&self, lists: u32) -> LaunchConfig {
+        LaunchConfig::linear(lists as u64, THREADS)
+    }
+}
+
+/// # Safety
+/// As [`CountLive`].
+#[inline(always)]
+unsafe fn count(CountLive { list_starts, lengths, ranks, filter, live }: CountLive) {
     let list = thread::block_idx_x() as usize;
     // SAFETY: list < list_count, rows below the list's length.
     unsafe {
@@ -229,7 +333,7 @@ pub unsafe fn count_live(
         while at < length {
             let rank = global::load_nc(ranks.wrapping_add(start + at as usize));
             passed += global::load_nc(filter.wrapping_add((rank / 32) as usize)) >> (rank % 32) & 1;
-            at += 128;
+            at += THREADS;
         }
         // `live` is zeroed before.
         let of_warp = warp::reduce_add(FULL_MASK, passed);

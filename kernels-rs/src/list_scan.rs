@@ -25,7 +25,7 @@
 //! # Appending
 //! With hundreds of probes nearly all scores are of no use: a query's nearest lists hold its best. So the first few probes are scored as above,
 //! k-selection gives each query a limit, its k'-th smallest score, and the lists of the other probes are scanned with
-//! `APPEND`: what is at most the limit joins the query's list of candidates, and nothing else leaves the multiprocessor. The k' smallest scores of
+//! [`Tile::Append`]: what is at most the limit joins the query's list of candidates, and nothing else leaves the multiprocessor. The k' smallest scores of
 //! all are the same as without.
 //!
 //! # Dense use
@@ -34,7 +34,7 @@
 //! # How it maps to the machine
 //! 1. 8 warps; for 64 queries as 2 × 4, each 32 queries × 32 rows; for 16 queries side by side, each 16 × 16.
 //! 2. `cp.async` fills a ring of stages of 128 rows × 64 components; queries stay in shared memory where they fit
-//!    ([`resident_chunks`]), else their chunks travel with those of the rows.
+//!    ([`Residence`]), else their chunks travel with those of the rows.
 //! 3. Codes are decoded straight into the stage ([`crate::codes::Operands`]), by codebooks in shared memory where they fit: then two
 //!    blocks share a multiprocessor, and one decodes while the other multiplies.
 //! 4. 16-byte chunks are stored at `chunk ^ (row & 7)`, as in the filter.
@@ -50,6 +50,7 @@
 //! 32 bytes, H200).
 
 use cuda_std::global::{F32x2, U32x2, U32x4};
+use cuda_std::launch::LaunchConfig;
 use cuda_std::math::mul_add_f32;
 use cuda_std::shared::SharedPtr;
 use cuda_std::warp::FULL_MASK;
@@ -65,16 +66,12 @@ pub const TILE_ROWS: u32 = 128;
 pub const CHUNK: u32 = 64;
 /// Threads of a block.
 pub const THREADS: u32 = 256;
-/// Chunks of a tile of so many queries that stay in shared memory, at most: what every device has room for.
-pub const fn resident_chunks(queries: u32) -> u32 {
-    if queries > 64 { 3 } else { 5 }
-}
-/// Queries of a tile of the kernels that append from copies: as many as the filter's.
-pub const APPEND_QUERIES: u32 = 128;
-/// Bytes of the codebooks' halves that fit shared memory beside the rest, at most.
-pub const TABLE_BYTES: u32 = 64 << 10;
-/// Chunks of the queries beside them, at most.
-pub const TABLE_CHUNKS: u32 = 2;
+/// Queries of [`Tile::Append`] where the operands are copies: as many as the filter's.
+const APPEND_QUERIES: u32 = 128;
+/// Bytes of the codebooks' halves that fit shared memory with the rest, at most.
+const TABLE_BYTES: u32 = 64 << 10;
+/// Chunks of the queries with them, at most.
+const TABLE_CHUNKS: u32 = 2;
 
 const CHUNK_BYTES: u32 = CHUNK * 2;
 const ROWS_BYTES: u32 = TILE_ROWS * CHUNK_BYTES;
@@ -83,39 +80,42 @@ const STAGES: u32 = 3;
 const MOST_COLUMNS: usize = 4;
 /// Rows of a tile that one thread brings 16 bytes of.
 const ROWS_A_THREAD: usize = (TILE_ROWS * 8 / THREADS) as usize;
+/// Shared memory of a multiprocessor, of those with most: where there is less, blocks wait for others to end.
+const MULTIPROCESSOR_BYTES: u32 = 228 << 10;
+/// What the driver takes of it for each block.
+const DRIVER_BYTES: u32 = 1024;
+
+/// Chunks of a tile of so many queries that stay in shared memory, at most: every device has room for them.
+const fn resident_chunks(queries: u32) -> u32 {
+    if queries > 64 { 3 } else { 5 }
+}
+
 /// Where a query's scores go (u64), its factor and its number: 16 bytes. Values of two tiles of rows.
 const fn header_bytes(queries: u32) -> u32 {
     (queries * 16 + 2 * TILE_ROWS * 4).next_multiple_of(128)
 }
 
-/// Dynamic shared memory of a block for tiles of `queries` queries, in bytes, for copies of `chunks` chunks.
-pub const fn shared_bytes(queries: u32, chunks: u32) -> u32 {
-    let of_queries = queries * CHUNK_BYTES;
-    if chunks <= resident_chunks(queries) {
-        header_bytes(queries) + chunks * of_queries + STAGES * ROWS_BYTES
-    } else {
-        streamed_shared_bytes(queries)
-    }
+/// Dynamic shared memory of a block for tiles of `queries` queries, in bytes, for copies of `chunks` chunks that are resident.
+const fn resident_shared_bytes(queries: u32, chunks: u32) -> u32 {
+    header_bytes(queries) + chunks * queries * CHUNK_BYTES + STAGES * ROWS_BYTES
 }
 
-/// The same for kernels that keep nothing of the queries.
-pub const fn streamed_shared_bytes(queries: u32) -> u32 {
+/// The same where nothing of the queries is resident.
+const fn streamed_shared_bytes(queries: u32) -> u32 {
     header_bytes(queries) + STAGES * (queries * CHUNK_BYTES + ROWS_BYTES)
 }
 
-/// The same for codes whose halves, of `table` bytes, lie in shared memory.
-pub const fn table_shared_bytes(queries: u32, chunks: u32, table: u32) -> u32 {
+/// The same for codes whose halves, of `table` bytes, are resident too.
+const fn table_shared_bytes(queries: u32, chunks: u32, table: u32) -> u32 {
     header_bytes(queries) + chunks * queries * CHUNK_BYTES + ROWS_BYTES + table.next_multiple_of(16)
 }
 
 const _: () = {
-    let mut chunks = 1;
-    while chunks <= 6 {
-        assert!(
-            shared_bytes(64, chunks) <= LEAST_SHARED_BYTES
-                && shared_bytes(APPEND_QUERIES, chunks) <= LEAST_SHARED_BYTES
-        );
-        chunks += 1;
+    let mut queries = 16;
+    while queries <= APPEND_QUERIES {
+        assert!(resident_shared_bytes(queries, resident_chunks(queries)) <= LEAST_SHARED_BYTES);
+        assert!(streamed_shared_bytes(queries) <= LEAST_SHARED_BYTES);
+        queries *= 2;
     }
     assert!(table_shared_bytes(64, TABLE_CHUNKS, TABLE_BYTES) <= LEAST_SHARED_BYTES);
 };
@@ -127,6 +127,12 @@ fn chunk_offset(row: u32, part: u32) -> u32 {
 
 /// Where the f16 operands of a list's rows come from.
 trait Rows: Copy {
+    /// Whether a launch may have no items: dense use.
+    const DENSE: bool;
+
+    /// The rows of a launch.
+    fn of(launch: &ScanLists) -> Self;
+
     /// Stages of the ring; with one, a stage is filled just before it is used.
     const STAGES: u32;
 
@@ -161,8 +167,14 @@ struct Copies {
 }
 
 impl Rows for Copies {
+    const DENSE: bool = true;
     const STAGES: u32 = STAGES;
     type Ahead = ();
+
+    #[inline(always)]
+    fn of(launch: &ScanLists) -> Self {
+        Self { base: launch.base, stride: launch.stride }
+    }
 
     #[inline(always)]
     unsafe fn begin(&mut self, _: SharedPtr<u8>, _: u32) {}
@@ -260,10 +272,24 @@ impl<const TABLE: bool> Decoded<TABLE> {
 }
 
 impl<const TABLE: bool> Rows for Decoded<TABLE> {
+    const DENSE: bool = false;
     const STAGES: u32 = if TABLE { 1 } else { STAGES };
     /// The codes of its eight components of each of its rows, a byte each: four where sub-vectors have two components, else
     /// one for each quad, where their width is a multiple of four.
     type Ahead = [u32; ROWS_A_THREAD];
+
+    #[inline(always)]
+    fn of(launch: &ScanLists) -> Self {
+        let ScanLists { codes, code_bytes, bits, width, dim, centroid_offsets, halves, .. } = *launch;
+        let none = core::ptr::null();
+        let stride = dim.next_multiple_of(4);
+        let codes = Codes { codes, code_bytes, bits, width, dim, codebooks: none, centroids: none, stride };
+        Self {
+            operands: Operands { codes, offsets: centroid_offsets, halves },
+            table: SharedPtr::from_address(0),
+            table_bytes: launch.table_bytes(),
+        }
+    }
 
     #[inline(always)]
     unsafe fn ahead(&self, first: u32, chunk: u32, thread: u32) -> Self::Ahead {
@@ -375,47 +401,194 @@ impl<const TABLE: bool> Rows for Decoded<TABLE> {
     }
 }
 
-/// The queries and the work of a launch; null pointers as the module documentation says.
-#[derive(Clone, Copy)]
-struct Work {
-    queries: *const u16,
-    factors: *const f32,
-    query_count: u32,
-    stride: u32,
-    items: *const U32x4,
-    item_count: *const u32,
-    item_rows: u32,
-    grouped: *const U32x4,
-    row_stride: u32,
-    list_starts: *const u32,
-    lengths: *const u32,
-    row_count: u32,
-    values: *const f32,
-    ranks: *const u32,
-    filter: *const u32,
-    scores: *mut f32,
-    /// Where appended places go, how many candidates each query has, and room for them.
-    places: *mut u32,
-    counts: *mut u32,
-    capacity: u32,
+/// What the f16 operands of rows are made of: a part of the key of [`ScanLists`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Operand {
+    /// f16 copies in memory.
+    Copies,
+    /// Codes, which are decoded on the way.
+    Codes,
 }
 
-impl Work {
-    /// Items of the launch.
-    #[inline(always)]
-    unsafe fn count(&self, tile: u32) -> u32 {
-        if self.items.is_null() {
-            self.query_count.div_ceil(tile) * self.row_count.div_ceil(self.item_rows.max(1))
-        } else {
-            // SAFETY: one word.
-            unsafe { global::load_nc(self.item_count) }
+/// How many queries an item has at most, and where scores go: a part of the key of [`ScanLists`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Tile {
+    /// 64 queries, all of whose scores are stored.
+    Of64,
+    /// 16 queries, all of whose scores are stored.
+    Of16,
+    /// 128 queries for copies, 64 for codes; scores within the query's limit are appended to its list.
+    Append,
+}
+
+impl Tile {
+    /// Queries of an item, at most.
+    pub const fn queries(self, operand: Operand) -> u32 {
+        match (self, operand) {
+            (Self::Append, Operand::Copies) => APPEND_QUERIES,
+            (Self::Of64, _) | (Self::Append, Operand::Codes) => 64,
+            (Self::Of16, _) => 16,
         }
+    }
+}
+
+/// What stays in shared memory for a whole item: a part of the key of [`ScanLists`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Residence {
+    /// The item's queries, and with codes the codebooks' halves.
+    Resident,
+    /// Nothing: chunks of the queries travel with those of the rows. For any number of components.
+    Streamed,
+}
+
+/// Which kernel scans.
+pub type ScanKey = (Operand, Tile, Residence);
+
+/// Multiplies the queries of each item with the rows of its list, and writes the score of each pair of a query and a row.
+///
+/// Without [`Tile::Append`] the score of row i of the list, for i below the list's padded length, goes i places behind the place where the
+/// pair's scores start. With it, what is at most the query's limit is appended to the query's list of candidates.
+///
+/// The default has null pointers and zeros, which is what dense use needs (module documentation) of the fields that it does not name:
+/// no items, no lists, no filter, nothing appended, no codes. [`Operand::Codes`] needs items.
+///
+/// # Safety
+/// All pointers that are not null cover the shapes of their fields. `base` or `codes`, and `values`, can be read for 128 rows from any multiple
+/// of 128 in a list; codes name codewords that exist.
+#[kernel(
+    key = ScanKey,
+    max_threads = 256,
+    min_blocks = 2,
+    (Operand::Copies, Tile::Of64, Residence::Resident) => scan_lists_64(min_blocks = 3) = scan::<Copies, 64, 2, 2, 4, true, false>,
+    (Operand::Copies, Tile::Of64, Residence::Streamed) => scan_lists_64_streamed = scan::<Copies, 64, 2, 2, 4, false, false>,
+    (Operand::Copies, Tile::Of16, Residence::Resident) => scan_lists_16(min_blocks = 3) = scan::<Copies, 16, 1, 1, 2, true, false>,
+    (Operand::Copies, Tile::Of16, Residence::Streamed) => scan_lists_16_streamed = scan::<Copies, 16, 1, 1, 2, false, false>,
+    (Operand::Copies, Tile::Append, Residence::Resident) => append_lists = scan::<Copies, APPEND_QUERIES, 2, 4, 4, true, true>,
+    (Operand::Copies, Tile::Append, Residence::Streamed) =>
+        append_lists_streamed = scan::<Copies, APPEND_QUERIES, 2, 4, 4, false, true>,
+    (Operand::Codes, Tile::Of64, Residence::Resident) => scan_codes_64 = scan::<Decoded<true>, 64, 2, 2, 4, true, false>,
+    (Operand::Codes, Tile::Of64, Residence::Streamed) => scan_codes_64_streamed = scan::<Decoded<false>, 64, 2, 2, 4, false, false>,
+    (Operand::Codes, Tile::Of16, Residence::Resident) => scan_codes_16 = scan::<Decoded<true>, 16, 1, 1, 2, true, false>,
+    (Operand::Codes, Tile::Of16, Residence::Streamed) => scan_codes_16_streamed = scan::<Decoded<false>, 16, 1, 1, 2, false, false>,
+    (Operand::Codes, Tile::Append, Residence::Resident) => append_codes = scan::<Decoded<true>, 64, 2, 2, 4, true, true>,
+    (Operand::Codes, Tile::Append, Residence::Streamed) => append_codes_streamed = scan::<Decoded<false>, 64, 2, 2, 4, false, true>,
+)]
+#[derive(Default)]
+pub struct ScanLists {
+    /// f16 copies of the queries ([`crate::queries`]), `stride` components each.
+    pub queries: *const u16,
+    /// The factor of each query. Dense use only: otherwise `grouped` has it.
+    pub factors: *const f32,
+    /// Queries. Dense use only.
+    pub query_count: u32,
+    /// Components from one copy to the next, of queries and of `base`: a multiple of [`CHUNK`].
+    pub stride: u32,
+    /// (list, first pair in `grouped`, pairs, first row) of each item ([`crate::pairs`]). Null: dense use.
+    pub items: *const U32x4,
+    /// The number of items: one word; null where `items` is.
+    pub item_count: *const u32,
+    /// Rows of an item, at most: a multiple of [`TILE_ROWS`].
+    pub item_rows: u32,
+    /// The record of each pair ([`crate::pairs::ScatterPairs::grouped`]), with limits for [`Tile::Append`]; null where `items` is.
+    pub grouped: *const U32x4,
+    /// Scores from one query's row to the next. Dense use only.
+    pub row_stride: u32,
+    /// The first row of each list in the storage, a multiple of 8; null where `items` is.
+    pub list_starts: *const u32,
+    /// The vectors of each list; null where `items` is.
+    pub lengths: *const u32,
+    /// Rows of the storage, all of which every query is compared with. Dense use only.
+    pub row_count: u32,
+    /// What is added to the product of each row: +∞ for padding.
+    pub values: *const f32,
+    /// The rank of each row's id; null where `filter` is.
+    pub ranks: *const u32,
+    /// A bit for each rank: rows whose bit is 0 score +∞. Null: no filter.
+    pub filter: *const u32,
+    /// The scores; with [`Tile::Append`] `capacity` a query.
+    pub scores: *mut f32,
+    /// [`Tile::Append`] only: the place in the query's row of each of `scores`.
+    pub places: *mut u32,
+    /// [`Tile::Append`] only: the candidates of each query, also those that found no place.
+    pub counts: *mut u32,
+    /// [`Tile::Append`] only: places of a query's list.
+    pub capacity: u32,
+    /// Copies only: f16 copies of the storage's rows, `stride` components each.
+    pub base: *const u16,
+    /// Codes only: the storage's rows, `code_bytes` each.
+    pub codes: *const u8,
+    /// Codes only: bytes of a row.
+    pub code_bytes: u32,
+    /// Codes only: bits of a sub-quantizer's code, at most 8.
+    pub bits: u32,
+    /// Codes only: components of a sub-vector.
+    pub width: u32,
+    /// Codes only: components of a vector.
+    pub dim: u32,
+    /// Codes only: what [`crate::code_bounds::ScaleCodes`] wrote as `offsets`.
+    pub centroid_offsets: *const u16,
+    /// Codes only: what [`crate::code_bounds::ScaleCodes`] wrote as `halves`, padded to 16 bytes.
+    pub halves: *const u16,
+}
+
+impl ScanLists {
+    /// The kernel for these operands and tiles: resident, where shared memory has room for it on every device.
+    pub fn key(&self, operand: Operand, tile: Tile) -> ScanKey {
+        let chunks = self.stride / CHUNK;
+        let fits = match operand {
+            Operand::Copies => chunks <= resident_chunks(tile.queries(operand)),
+            Operand::Codes => chunks <= TABLE_CHUNKS && self.table_bytes() <= TABLE_BYTES,
+        };
+        (operand, tile, if fits { Residence::Resident } else { Residence::Streamed })
+    }
+
+    /// As many blocks as `multiprocessors` run at once, each of which takes one item after the other; fewer where there are at most `items`.
+    pub fn config(&self, key: ScanKey, items: u64, multiprocessors: u32) -> LaunchConfig {
+        let (operand, tile, residence) = key;
+        let (queries, chunks) = (tile.queries(operand), self.stride / CHUNK);
+        let shared_bytes = match (operand, residence) {
+            (Operand::Copies, Residence::Resident) => resident_shared_bytes(queries, chunks),
+            (Operand::Codes, Residence::Resident) => table_shared_bytes(queries, chunks, self.table_bytes()),
+            (_, Residence::Streamed) => streamed_shared_bytes(queries),
+        };
+        let by_registers = match (operand, tile) {
+            (Operand::Copies, Tile::Of64 | Tile::Of16) => 3,
+            (Operand::Copies, Tile::Append) | (Operand::Codes, _) => 2,
+        };
+        let each = (MULTIPROCESSOR_BYTES / (shared_bytes + DRIVER_BYTES)).clamp(1, by_registers);
+        let most = multiprocessors as u64 * each as u64;
+        LaunchConfig::linear(items.clamp(1, most), THREADS).with_shared(shared_bytes)
+    }
+
+    /// Items of dense use with tiles of so many queries.
+    #[inline(always)]
+    pub fn dense_items(&self, tile: u32) -> u32 {
+        self.query_count.div_ceil(tile) * self.row_count.div_ceil(self.item_rows.max(1))
+    }
+
+    /// Bytes of the codebooks' halves.
+    #[inline(always)]
+    fn table_bytes(&self) -> u32 {
+        (self.dim << self.bits) * 2
+    }
+
+    /// Items of the launch.
+    ///
+    /// # Safety
+    /// With items, their number is there.
+    #[inline(always)]
+    unsafe fn count(&self, dense: bool, tile: u32) -> u32 {
+        // SAFETY: one word.
+        if dense { self.dense_items(tile) } else { unsafe { global::load_nc(self.item_count) } }
     }
 
     /// List, first place among the grouped pairs, pairs and first row of an item.
+    ///
+    /// # Safety
+    /// The item is below [`Self::count`].
     #[inline(always)]
-    unsafe fn item(&self, item: u32, tile: u32) -> [u32; 4] {
-        if self.items.is_null() {
+    unsafe fn item(&self, dense: bool, item: u32, tile: u32) -> [u32; 4] {
+        if dense {
             let cuts = self.row_count.div_ceil(self.item_rows.max(1)).max(1);
             let first = item / cuts * tile;
             [0, first, (self.query_count - first).min(tile), item % cuts * self.item_rows]
@@ -445,7 +618,7 @@ impl Work {
 /// Body of the scan kernels. All threads of a block stay together from item to item.
 ///
 /// # Safety
-/// As [`scan_lists_64`].
+/// As [`ScanLists`].
 #[inline(always)]
 unsafe fn scan<
     R: Rows,
@@ -456,9 +629,10 @@ unsafe fn scan<
     const RESIDENT: bool,
     const APPEND: bool,
 >(
-    work: Work,
-    mut rows: R,
+    work: ScanLists,
 ) {
+    let mut rows = R::of(&work);
+    let dense = R::DENSE && work.items.is_null();
     let across = 8 / DOWN;
     let thread = thread::thread_idx_x();
     let lane = warp::lane_id();
@@ -492,15 +666,14 @@ unsafe fn scan<
         // In an accumulator, a lane holds queries lane/4 and lane/4 + 8, rows 2·(lane mod 4) and the next.
         let (c_row, c_column) = (lane >> 2, 2 * (lane & 3));
 
-        let count = work.count(QUERIES);
+        let count = work.count(dense, QUERIES);
         let mut number = thread::block_idx_x();
         // Read an item ahead: a trip to memory that nobody waits for.
-        let mut next = if number < count { work.item(number, QUERIES) } else { [0; 4] };
+        let mut next = if number < count { work.item(dense, number, QUERIES) } else { [0; 4] };
         while number < count {
             let [list, first_place, pairs, first_row] = next;
             number += thread::grid_dim_x();
-            next = if number < count { work.item(number, QUERIES) } else { [0; 4] };
-            let dense = work.items.is_null();
+            next = if number < count { work.item(dense, number, QUERIES) } else { [0; 4] };
             let (start, length) = if dense {
                 (0, work.row_count)
             } else {
@@ -705,107 +878,4 @@ unsafe fn scan<
             async_copy::wait_all();
         }
     }
-}
-
-macro_rules! define_flat_kernels {
-    ($($(#[$doc:meta])* $name:ident: $queries:literal, $down:literal, $mmas:literal, $columns:literal, $resident:literal, $append:literal, $blocks:literal;)*) => {$(
-        $(#[$doc])*
-        ///
-        /// `queries` are the f16 copies of [`crate::queries`], `stride` components a row (a multiple of 64), with their `factors`.
-        /// `items`, `item_count` and `grouped` are what [`crate::pairs`] made, for items of `item_rows` rows (a multiple of 128); `list_starts` (multiples of 8) and `lengths` say where lists lie in the
-        /// storage. `base` holds f16 copies of the storage's rows, `values` what to add to each row's product (+∞ for padding).
-        /// With `filter`, rows whose bit at `ranks[row]` is 0 score +∞. The score of row i of the list, for i below its
-        /// padded length, goes i places behind where the pair's scores start. `places`, `counts` and `capacity` are for appending.
-        ///
-        /// Null `items`: each of `query_count` queries against rows 0 .. `row_count`, scores at query · `row_stride` + row.
-        ///
-        /// Grid: any number of blocks of 256 threads, [`shared_bytes`] of dynamic shared memory.
-        ///
-        /// # Safety
-        /// All pointers cover these shapes; `base` and `values` can be read for 128 rows from any multiple of 128 in a list.
-        #[kernel(max_threads = 256, min_blocks = $blocks)]
-        pub unsafe fn $name(
-            queries: *const u16, factors: *const f32, query_count: u32, stride: u32, items: *const U32x4,
-            item_count: *const u32, item_rows: u32, grouped: *const U32x4, row_stride: u32, list_starts: *const u32, lengths: *const u32, row_count: u32,
-            values: *const f32, ranks: *const u32, filter: *const u32, scores: *mut f32, places: *mut u32, counts: *mut u32,
-            capacity: u32, base: *const u16,
-        ) {
-            let work = Work {
-                queries, factors, query_count, stride, items, item_count, item_rows, grouped, row_stride, list_starts, lengths, row_count, values, ranks, filter, scores, places, counts, capacity,
-            };
-            // SAFETY: the same contract.
-            unsafe { scan::<Copies, $queries, $down, $mmas, $columns, $resident, $append>(work, Copies { base, stride }) }
-        }
-    )*};
-}
-
-define_flat_kernels! {
-    /// Scores tiles of 64 queries; copies of at most 64 · [`resident_chunks`] components.
-    scan_lists_64: 64, 2, 2, 4, true, false, 3;
-    /// As [`scan_lists_64`], for any dimension.
-    scan_lists_64_streamed: 64, 2, 2, 4, false, false, 2;
-    /// As [`scan_lists_64`], tiles of 16 queries.
-    scan_lists_16: 16, 1, 1, 2, true, false, 3;
-    /// As [`scan_lists_16`], for any dimension.
-    scan_lists_16_streamed: 16, 1, 1, 2, false, false, 2;
-    /// Tiles of [`APPEND_QUERIES`]. As [`scan_lists_64`], but appends what is at most the limit of the query: place p of its row (the second word of the pair's record is
-    /// where the pair's part starts, the third the limit's bits) with its score to the query's list of `capacity` in `places` and
-    /// `scores`; `counts[query]` counts all of them, also those that found no place.
-    append_lists: 128, 2, 4, 4, true, true, 2;
-    /// As [`append_lists`], for any dimension.
-    append_lists_streamed: 128, 2, 4, 4, false, true, 2;
-}
-
-macro_rules! define_code_kernels {
-    ($($(#[$doc:meta])* $name:ident: $queries:literal, $down:literal, $mmas:literal, $columns:literal, $table:literal, $append:literal;)*) => {$(
-        $(#[$doc])*
-        ///
-        /// The parameters of [`scan_lists_64`] (`dim` padded to a multiple of 64 is the stride of the queries), and those of
-        /// [`Operands`]: `shape` is code bytes · 2^4 + bits, `centroid_offsets` and `halves` (padded to 16 bytes) are what
-        /// `scale_codes` wrote.
-        ///
-        /// Grid: any number of blocks of 256 threads.
-        ///
-        /// # Safety
-        /// As [`scan_lists_64`]; `codes` can be read for 128 rows from any multiple of 128 in a list, and name codewords that exist.
-        #[kernel(max_threads = 256, min_blocks = 2)]
-        pub unsafe fn $name(
-            queries: *const u16, items: *const U32x4, item_count: *const u32, item_rows: u32, grouped: *const U32x4,
-            list_starts: *const u32, lengths: *const u32, values: *const f32, ranks: *const u32, filter: *const u32, scores: *mut f32, places: *mut u32,
-            counts: *mut u32, capacity: u32,
-            codes: *const u8, shape: u32, width: u32, dim: u32, centroid_offsets: *const u16, halves: *const u16,
-        ) {
-            let work = Work {
-                queries, factors: core::ptr::null(), query_count: 0, stride: dim.next_multiple_of(CHUNK), items, item_count,
-                item_rows, grouped, row_stride: 0, list_starts, lengths, row_count: 0, values, ranks, filter, scores, places, counts, capacity,
-            };
-            let codes = Codes {
-                codes, code_bytes: shape >> 4, bits: shape & 15, width, dim, codebooks: core::ptr::null(),
-                centroids: core::ptr::null(), stride: dim.next_multiple_of(4),
-            };
-            let rows = Decoded::<$table> {
-                operands: Operands { codes, offsets: centroid_offsets, halves },
-                table: SharedPtr::from_address(0),
-                table_bytes: (dim << codes.bits) * 2,
-            };
-            // SAFETY: the same contract.
-            unsafe { scan::<Decoded<$table>, $queries, $down, $mmas, $columns, $table, $append>(work, rows) }
-        }
-    )*};
-}
-
-define_code_kernels! {
-    /// Scores tiles of 64 queries against codes whose halves, at most [`TABLE_BYTES`], are kept in shared memory ([`table_shared_bytes`] of
-    /// it); at most [`TABLE_CHUNKS`] · 64 components.
-    scan_codes_64: 64, 2, 2, 4, true, false;
-    /// As [`scan_codes_64`], for any shape; [`streamed_shared_bytes`].
-    scan_codes_64_streamed: 64, 2, 2, 4, false, false;
-    /// As [`scan_codes_64`], tiles of 16 queries.
-    scan_codes_16: 16, 1, 1, 2, true, false;
-    /// As [`scan_codes_16`], for any shape.
-    scan_codes_16_streamed: 16, 1, 1, 2, false, false;
-    /// As [`append_lists`], of codes as [`scan_codes_64`] takes them.
-    append_codes: 64, 2, 2, 4, true, true;
-    /// As [`append_codes`], for any shape.
-    append_codes_streamed: 64, 2, 2, 4, false, true;
 }

@@ -24,6 +24,7 @@
 //! One atomic and 16 bytes a pair, 16 bytes an item; three launches. 10,000 queries with 32 probes are 320,000 pairs: a few megabytes.
 
 use cuda_std::global::U32x4;
+use cuda_std::launch::LaunchConfig;
 use cuda_std::shared::SharedPtr;
 use cuda_std::warp::{FULL_MASK, exclusive_sum, inclusive_sum, shuffle_idx};
 use cuda_std::{atomic, global, kernel, shared_array, thread, warp};
@@ -32,11 +33,11 @@ use crate::NO_ROW;
 
 /// Scores of a list are padded to a multiple of this, and lists start at multiples of it: a sector of memory.
 pub const PAD: u32 = 8;
-/// Warps in a block of `count_pairs`.
+/// Warps in a block of the kernels where each warp has a query.
 pub const WARPS_PER_BLOCK: u32 = 4;
-/// Threads of the two blocks of `place_pairs`.
+/// Threads of a block of [`PlacePairs`] and [`FewPairs`].
 pub const PLACE_THREADS: u32 = 1024;
-/// Threads of a block of `scatter_pairs`.
+/// Threads of a block of [`ScatterPairs`].
 pub const SCATTER_THREADS: u32 = 256;
 
 /// `length` rounded up to whole sectors.
@@ -45,32 +46,51 @@ pub const fn padded(length: u32) -> u32 {
     length.next_multiple_of(PAD)
 }
 
-/// Numbers the pairs of probes `first_probe` .. `end_probe` within their lists, and lays out each query's row of scores.
-///
-/// `probes[query · nprobe ..]` are list numbers or `NO_ROW`. `counts[list]` (zeroed before) counts the pairs of the list;
-/// `slots[pair]` is the pair's number there (unspecified where the list is empty or missing). `offsets[pair]` is where the scores
-/// of the pair start in the query's row, `row_lengths[query]` the length of the row up to `end_probe`, and `live_rows[query]` the sum of
-/// `live[list]` over its probes. `live` is the number of vectors of a list that a search may return.
-///
-/// Grid: ceil(query_count / 4) blocks of 128 threads, a warp a query.
+/// Numbers the pairs of some probes within their lists, and lays out each query's row of scores.
 ///
 /// # Safety
-/// All pointers cover these shapes; list numbers are below the number of lists.
-#[kernel(max_threads = 128)]
-pub unsafe fn count_pairs(
-    probes: *const u32,
-    query_count: u32,
-    nprobe: u32,
-    first_probe: u32,
-    end_probe: u32,
-    lengths: *const u32,
-    live: *const u32,
-    counts: *mut u32,
-    slots: *mut u32,
-    offsets: *mut u32,
-    row_lengths: *mut u32,
-    live_rows: *mut u32,
-) {
+/// All pointers cover the shapes of their fields; list numbers are below the number of lists.
+#[kernel(max_threads = 128, count_pairs = count)]
+pub struct CountPairs {
+    /// `nprobe` lists a query, `NO_ROW` for none.
+    pub probes: *const u32,
+    /// Queries.
+    pub query_count: u32,
+    /// Probes of a query.
+    pub nprobe: u32,
+    /// The first probe whose pair is counted.
+    pub first_probe: u32,
+    /// The end of those probes.
+    pub end_probe: u32,
+    /// The vectors of each list.
+    pub lengths: *const u32,
+    /// The vectors of each list that a search may return.
+    pub live: *const u32,
+    /// The counted pairs of each list; zeroed before.
+    pub counts: *mut u32,
+    /// The number of each pair within its list; unspecified where the list is empty or missing.
+    pub slots: *mut u32,
+    /// Where the scores of each pair start in the query's row.
+    pub offsets: *mut u32,
+    /// The length of each query's row, up to `end_probe`.
+    pub row_lengths: *mut u32,
+    /// The sum of `live` over all probes of each query.
+    pub live_rows: *mut u32,
+}
+
+impl CountPairs {
+    /// A warp a query.
+    pub fn config(&self) -> LaunchConfig {
+        LaunchConfig::warps(self.query_count as u64, WARPS_PER_BLOCK)
+    }
+}
+
+/// # Safety
+/// As [`CountPairs`].
+#[inline(always)]
+unsafe fn count(launch: CountPairs) {
+    let CountPairs { probes, query_count, nprobe, first_probe, end_probe, lengths, live, counts, .. } = launch;
+    let CountPairs { slots, offsets, row_lengths, live_rows, .. } = launch;
     let query = thread::block_idx_x() * WARPS_PER_BLOCK + warp::warp_id();
     if query >= query_count {
         return;
@@ -149,28 +169,49 @@ fn block_sum(value: u64, sums: SharedPtr<u64>) -> (u64, u64) {
     }
 }
 
-/// Sums up what `count_pairs` counted. Block 0: `first_pairs[list]` = pairs of the lists before, `first_items[list]` = items of the
-/// lists before for tiles of `tile` pairs and `item_rows` rows, and `item_count[0]`, the items of all. Block 1: `row_starts[query]` = lengths of the rows
-/// before, query_count + 1 of them.
-///
-/// Grid: 2 blocks of [`PLACE_THREADS`].
+/// Sums up what [`CountPairs`] counted: one block does it for the lists, a second one for the rows of scores.
 ///
 /// # Safety
-/// All pointers cover these shapes.
-#[kernel(max_threads = 1024)]
-pub unsafe fn place_pairs(
-    list_count: u32,
-    lengths: *const u32,
-    counts: *const u32,
-    tile: u32,
-    item_rows: u32,
-    first_pairs: *mut u32,
-    first_items: *mut u32,
-    item_count: *mut u32,
-    query_count: u32,
-    row_lengths: *const u32,
-    row_starts: *mut u64,
-) {
+/// All pointers cover the shapes of their fields.
+#[kernel(max_threads = 1024, place_pairs = place)]
+pub struct PlacePairs {
+    /// Lists.
+    pub list_count: u32,
+    /// The vectors of each list.
+    pub lengths: *const u32,
+    /// The pairs of each list.
+    pub counts: *const u32,
+    /// Pairs of an item, at most.
+    pub tile: u32,
+    /// Rows of an item, at most.
+    pub item_rows: u32,
+    /// The pairs of all lists before each list.
+    pub first_pairs: *mut u32,
+    /// The items of all lists before each list.
+    pub first_items: *mut u32,
+    /// The items of all lists: one word.
+    pub item_count: *mut u32,
+    /// Queries.
+    pub query_count: u32,
+    /// The length of each query's row of scores.
+    pub row_lengths: *const u32,
+    /// Where each query's row starts, and behind them the end of the last one: `query_count` + 1 entries.
+    pub row_starts: *mut u64,
+}
+
+impl PlacePairs {
+    /// A block for the lists, and one for the rows.
+    pub fn config(&self) -> LaunchConfig {
+        LaunchConfig::linear(2, PLACE_THREADS)
+    }
+}
+
+/// # Safety
+/// As [`PlacePairs`].
+#[inline(always)]
+unsafe fn place(launch: PlacePairs) {
+    let PlacePairs { list_count, lengths, counts, tile, item_rows, first_pairs, first_items, .. } = launch;
+    let PlacePairs { item_count, query_count, row_lengths, row_starts, .. } = launch;
     let sums = shared_array!(u64, 32);
     let thread = thread::thread_idx_x();
     let lists = thread::block_idx_x() == 0;
@@ -226,41 +267,72 @@ pub unsafe fn place_pairs(
     }
 }
 
-/// Writes the pairs grouped by list, `grouped[place]` = (query, where the scores of the pair start in all scores: low and high word,
-/// bits of the query's `factors`), or with `limits` (query, where the pair's part of its row starts, bits of the query's limit, factor);
-/// of probes `first_probe` .. `end_probe`; and the items (list, first place, pairs, first row) of every list.
-///
-/// Grid: ceil(query_count · nprobe / 256) blocks of [`SCATTER_THREADS`].
+/// Writes the pairs of some probes grouped by list, and the items of every list.
 ///
 /// # Safety
-/// All pointers cover these shapes; the other arrays are what `count_pairs` and `place_pairs` wrote.
-#[kernel(max_threads = 256)]
-pub unsafe fn scatter_pairs(
-    probes: *const u32,
-    pair_count: u32,
-    nprobe: u32,
-    first_probe: u32,
-    end_probe: u32,
-    lengths: *const u32,
-    counts: *const u32,
-    slots: *const u32,
-    offsets: *const u32,
-    row_starts: *const u64,
-    limits: *const f32,
-    factors: *const f32,
-    tile: u32,
-    item_rows: u32,
-    first_pairs: *const u32,
-    first_items: *const u32,
-    grouped: *mut U32x4,
-    items: *mut U32x4,
-) {
+/// All pointers that are not null cover the shapes of their fields, and [`CountPairs`] and [`PlacePairs`] wrote the fields of the names that
+/// they have.
+#[kernel(max_threads = 256, scatter_pairs = scatter)]
+pub struct ScatterPairs {
+    /// `nprobe` lists a query, `NO_ROW` for none.
+    pub probes: *const u32,
+    /// Queries · `nprobe`.
+    pub pair_count: u32,
+    /// Probes of a query.
+    pub nprobe: u32,
+    /// The first probe whose pair is written.
+    pub first_probe: u32,
+    /// The end of those probes.
+    pub end_probe: u32,
+    /// The vectors of each list.
+    pub lengths: *const u32,
+    /// The pairs of each list.
+    pub counts: *const u32,
+    /// The number of each pair within its list.
+    pub slots: *const u32,
+    /// Where the scores of each pair start in the query's row.
+    pub offsets: *const u32,
+    /// Where each query's row of scores starts.
+    pub row_starts: *const u64,
+    /// The limit of each query, for appending ([`crate::list_scan`]); null where all scores are kept.
+    pub limits: *const f32,
+    /// The factor of each query.
+    pub factors: *const f32,
+    /// Pairs of an item, at most.
+    pub tile: u32,
+    /// Rows of an item, at most.
+    pub item_rows: u32,
+    /// The pairs of all lists before each list.
+    pub first_pairs: *const u32,
+    /// The items of all lists before each list.
+    pub first_items: *const u32,
+    /// The pairs, list by list: (query, where the pair's scores start among all scores: low and high word, bits of the query's factor), or
+    /// with `limits` (query, where the pair's scores start in the query's row, bits of the query's limit, bits of its factor).
+    pub grouped: *mut U32x4,
+    /// (list, first pair in `grouped`, pairs, first row) of each item.
+    pub items: *mut U32x4,
+}
+
+impl ScatterPairs {
+    /// A thread a pair.
+    pub fn config(&self) -> LaunchConfig {
+        LaunchConfig::linear(self.pair_count.div_ceil(SCATTER_THREADS) as u64, SCATTER_THREADS)
+    }
+}
+
+/// # Safety
+/// As [`ScatterPairs`].
+#[inline(always)]
+unsafe fn scatter(launch: ScatterPairs) {
+    let ScatterPairs { probes, pair_count, nprobe, first_probe, end_probe, lengths, counts, slots, .. } = launch;
+    let ScatterPairs { offsets, row_starts, limits, factors, item_rows, first_pairs, first_items, .. } = launch;
+    let ScatterPairs { tile, grouped, items, .. } = launch;
     let pair = thread::block_idx_x() * SCATTER_THREADS + thread::thread_idx_x();
     if pair >= pair_count {
         return;
     }
     let tile = tile.max(1);
-    // SAFETY: pair < pair_count; places are below the pairs of all lists, items below the count that `place_pairs` made.
+    // SAFETY: pair < pair_count; places are below the pairs of all lists, items below the count of [`PlacePairs`].
     unsafe {
         let list = global::load_nc(probes.wrapping_add(pair as usize));
         let query = pair / nprobe.max(1);
@@ -297,34 +369,57 @@ pub unsafe fn scatter_pairs(
     }
 }
 
-/// [`few_pairs`] takes fewer.
+/// [`FewPairs`] takes fewer.
 pub const FEW: u32 = PLACE_THREADS;
 
 /// All of the above in one launch, for less than [`FEW`] pairs: nothing is grouped, each pair is a tile of its own. For a batch of a few queries
 /// launches count, and hardly two of them probe the same list.
 ///
-/// Parameters as those of `count_pairs`, `place_pairs` and `scatter_pairs`.
-///
-/// Grid: one block of [`PLACE_THREADS`], a thread a pair.
-///
 /// # Safety
-/// As theirs; query_count · nprobe < [`FEW`].
-#[kernel(max_threads = 1024)]
-pub unsafe fn few_pairs(
-    probes: *const u32,
-    query_count: u32,
-    nprobe: u32,
-    lengths: *const u32,
-    live: *const u32,
-    factors: *const f32,
-    item_rows: u32,
-    offsets: *mut u32,
-    row_starts: *mut u64,
-    live_rows: *mut u32,
-    item_count: *mut u32,
-    grouped: *mut U32x4,
-    items: *mut U32x4,
-) {
+/// All pointers cover the shapes of their fields; query_count · nprobe < [`FEW`].
+#[kernel(max_threads = 1024, few_pairs = few)]
+pub struct FewPairs {
+    /// `nprobe` lists a query, `NO_ROW` for none.
+    pub probes: *const u32,
+    /// Queries.
+    pub query_count: u32,
+    /// Probes of a query.
+    pub nprobe: u32,
+    /// The vectors of each list.
+    pub lengths: *const u32,
+    /// The vectors of each list that a search may return.
+    pub live: *const u32,
+    /// The factor of each query.
+    pub factors: *const f32,
+    /// Rows of an item, at most.
+    pub item_rows: u32,
+    /// Where the scores of each pair start in the query's row.
+    pub offsets: *mut u32,
+    /// Where each query's row starts, and behind them the end of the last one: `query_count` + 1 entries.
+    pub row_starts: *mut u64,
+    /// The sum of `live` over all probes of each query.
+    pub live_rows: *mut u32,
+    /// The items of all lists: one word.
+    pub item_count: *mut u32,
+    /// The pairs in order, as [`ScatterPairs::grouped`] without limits.
+    pub grouped: *mut U32x4,
+    /// As [`ScatterPairs::items`].
+    pub items: *mut U32x4,
+}
+
+impl FewPairs {
+    /// One block, with a thread a pair.
+    pub fn config(&self) -> LaunchConfig {
+        LaunchConfig::linear(1, PLACE_THREADS)
+    }
+}
+
+/// # Safety
+/// As [`FewPairs`].
+#[inline(always)]
+unsafe fn few(launch: FewPairs) {
+    let FewPairs { probes, query_count, nprobe, lengths, live, factors, item_rows, .. } = launch;
+    let FewPairs { offsets, row_starts, live_rows, item_count, grouped, items, .. } = launch;
     let sums = shared_array!(u64, 32);
     let scores_before = shared_array!(u64, 1025);
     let live_before = shared_array!(u32, 1025);
@@ -381,25 +476,45 @@ pub unsafe fn few_pairs(
     }
 }
 
-/// Begins lists of candidates with what was selected: the `selected` (score, place) of each query become the first of its list of
-/// `capacity`, `counts[query]` = `selected`, and `limits[query]` is the last score, NaN (no limit) where there are fewer.
-///
-/// Grid: ceil(query_count / 4) blocks of 128 threads, a warp a query.
+/// Begins each query's list of candidates with its selected candidates.
 ///
 /// # Safety
-/// All pointers cover these shapes; selected ≤ capacity.
-#[kernel(max_threads = 128)]
-pub unsafe fn begin_candidates(
-    query_count: u32,
-    selected: u32,
-    scores: *const f32,
-    places: *const u32,
-    capacity: u32,
-    list_scores: *mut f32,
-    list_places: *mut u32,
-    counts: *mut u32,
-    limits: *mut f32,
-) {
+/// All pointers cover the shapes of their fields; selected ≤ capacity.
+#[kernel(max_threads = 128, begin_candidates = begin)]
+pub struct BeginCandidates {
+    /// Queries.
+    pub query_count: u32,
+    /// Selected candidates of a query.
+    pub selected: u32,
+    /// The score of each selected candidate, best first.
+    pub scores: *const f32,
+    /// The place of each selected candidate, laid out as `scores`; `NO_ROW` for none.
+    pub places: *const u32,
+    /// Places from one query's list to the next.
+    pub capacity: u32,
+    /// The scores of the lists.
+    pub list_scores: *mut f32,
+    /// The places of the lists.
+    pub list_places: *mut u32,
+    /// The candidates of each list: `selected`.
+    pub counts: *mut u32,
+    /// The last selected score of each query; NaN (no limit) where there are fewer.
+    pub limits: *mut f32,
+}
+
+impl BeginCandidates {
+    /// A warp a query.
+    pub fn config(&self) -> LaunchConfig {
+        LaunchConfig::warps(self.query_count as u64, WARPS_PER_BLOCK)
+    }
+}
+
+/// # Safety
+/// As [`BeginCandidates`].
+#[inline(always)]
+unsafe fn begin(launch: BeginCandidates) {
+    let BeginCandidates { query_count, selected, scores, places, capacity, list_scores, .. } = launch;
+    let BeginCandidates { list_places, counts, limits, .. } = launch;
     let query = thread::block_idx_x() * WARPS_PER_BLOCK + warp::warp_id();
     if query >= query_count {
         return;

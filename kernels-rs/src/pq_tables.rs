@@ -12,7 +12,7 @@
 //! ```
 //!
 //! The paper keeps the middle term as tables, lists · M · 2^bits numbers, which the scan adds to the query's for every pair.
-//! Summed over m for each *stored row* it is one number a row instead ([`row_terms`]): less memory whenever the mean list is
+//! Summed over m for each *stored row* it is one number a row instead ([`RowTerms`]): less memory whenever the mean list is
 //! shorter than M · 2^bits, which is nearly always, and then one table serves all lists of a query and nothing is
 //! built per pair. Both are offered, and neither: then the table of a pair is |q_m − c_m − p_m|², evaluated from scratch.
 //!
@@ -42,6 +42,7 @@
 //! Tables of queries or lists: dim · 2^bits multiply-adds each, and M · 2^bits · 4 bytes written; a codeword's component is
 //! loaded once for [`VECTORS`] vectors. Row terms: dim f64 multiply-adds a row, once an index.
 
+use cuda_std::launch::LaunchConfig;
 use cuda_std::math::{mul_add_f32, sqrt_f64};
 use cuda_std::warp::butterfly_sum;
 use cuda_std::{global, kernel, thread, unroll, warp};
@@ -53,9 +54,9 @@ use crate::prepare::{METRIC_L2, round_up, scale_of};
 
 /// Threads of a block of these kernels.
 pub const THREADS: u32 = 256;
-/// Vectors whose tables a thread of [`sub_tables`] works on.
+/// Vectors whose tables a thread of [`SubTables`] works on.
 pub const VECTORS: u32 = 8;
-/// Warps of a block of [`row_terms`] and [`table_bounds`].
+/// Warps of a block of [`RowTerms`] and [`TableBounds`].
 pub const WARPS_PER_BLOCK: u32 = THREADS / 32;
 
 /// Squared L2 by the query's table and a term for each row, as the kernels' `form` parameter.
@@ -74,29 +75,50 @@ pub const fn roundings(dim: u32, sub_quantizers: u32) -> u64 {
     sub_quantizers as u64 + if sub_dim > constant { sub_dim } else { constant } as u64 + 16
 }
 
+/// Computes the table of each of some vectors:
 /// tables\[v\]\[m\]\[j\] = Σ_i p_i · (squares · p_i + scale · x_i) over codeword p = codebooks\[m\]\[j\] and sub-vector x = m of
-/// vector v: with squares = 0 and scale = −2 or −1 the table of a query, with 1 and 2 that of a list.
-///
-/// `vectors` is row-major with `stride` components, `codebooks` \[M\]\[2^bits\]\[sub_dim\], `tables`
-/// \[count\]\[M\]\[2^bits\], both contiguous.
-///
-/// Grid: ceil(count / 8) · ceil(M · 2^bits / 256) blocks of 256 threads, those of the same vectors side by side.
+/// vector v.
 ///
 /// # Safety
-/// The pointers cover these shapes, stride ≥ M · sub_dim, and all components are finite.
-#[kernel(max_threads = 256)]
-pub unsafe fn sub_tables(
-    vectors: *const f32,
-    stride: u32,
-    count: u32,
-    codebooks: *const f32,
-    sub_dim: u32,
-    sub_quantizers: u32,
-    bits: u32,
-    scale: f32,
-    squares: f32,
-    tables: *mut f32,
-) {
+/// All pointers cover the shapes of their fields, stride ≥ M · sub_dim, and all components are finite.
+#[kernel(max_threads = 256, sub_tables = tables_of)]
+pub struct SubTables {
+    /// `count` vectors of `stride` components.
+    pub vectors: *const f32,
+    /// Components from one vector to the next.
+    pub stride: u32,
+    /// Vectors.
+    pub count: u32,
+    /// Codewords \[`sub_quantizers`\]\[2^`bits`\]\[`sub_dim`\].
+    pub codebooks: *const f32,
+    /// Components of a sub-vector.
+    pub sub_dim: u32,
+    /// Sub-quantizers, M.
+    pub sub_quantizers: u32,
+    /// Bits of a code.
+    pub bits: u32,
+    /// −2 or −1 for the table of a query (squared L2, inner product), 2 for that of a list.
+    pub scale: f32,
+    /// 0 for the table of a query, 1 for that of a list.
+    pub squares: f32,
+    /// The tables, \[`count`\]\[`sub_quantizers`\]\[2^`bits`\].
+    pub tables: *mut f32,
+}
+
+impl SubTables {
+    /// A thread for each entry of the tables of [`VECTORS`] vectors; the blocks of the same vectors lie side by side.
+    pub fn config(&self) -> LaunchConfig {
+        let blocks = self.count.div_ceil(VECTORS) as u64 * (self.sub_quantizers << self.bits).div_ceil(THREADS) as u64;
+        LaunchConfig::linear(blocks, THREADS)
+    }
+}
+
+/// # Safety
+/// As [`SubTables`].
+#[inline(always)]
+unsafe fn tables_of(launch: SubTables) {
+    let SubTables { vectors, stride, count, codebooks, sub_dim, sub_quantizers, bits, .. } = launch;
+    let SubTables { scale, squares, tables, .. } = launch;
     let entries = sub_quantizers << bits;
     let blocks = entries.div_ceil(THREADS).max(1);
     let first = thread::block_idx_x() / blocks * VECTORS;
@@ -134,30 +156,52 @@ pub unsafe fn sub_tables(
     });
 }
 
-/// terms\[row\] = |p|² + 2<c,p> of every stored row, c the centroid of its list and p what its code means; summed in f64.
-/// Padding rows get nothing.
-///
-/// `codes` has `code_bytes` a row; list l has the rows `list_starts[l] .. + list_lengths[l]`.
-///
-/// Grid: lists · `slices` blocks of 256 threads, a warp a row.
+/// Computes |p|² + 2<c,p> of every stored row, c the centroid of its list and p what its code means; summed in f64. Padding rows get
+/// nothing.
 ///
 /// # Safety
-/// The pointers cover these shapes, and `centroids` (row-major with `stride`) and `codebooks` those of [`sub_tables`].
-#[kernel(max_threads = 256)]
-pub unsafe fn row_terms(
-    codes: *const u8,
-    code_bytes: u32,
-    list_starts: *const u32,
-    list_lengths: *const u32,
-    slices: u32,
-    centroids: *const f32,
-    stride: u32,
-    codebooks: *const f32,
-    sub_dim: u32,
-    sub_quantizers: u32,
-    bits: u32,
-    terms: *mut f32,
-) {
+/// All pointers cover the shapes of their fields.
+#[kernel(max_threads = 256, row_terms = terms_of)]
+pub struct RowTerms {
+    /// The rows of the storage, `code_bytes` each.
+    pub codes: *const u8,
+    /// Bytes of a row.
+    pub code_bytes: u32,
+    /// The first row of each list.
+    pub list_starts: *const u32,
+    /// The rows of each list.
+    pub list_lengths: *const u32,
+    /// Blocks that share the rows of a list.
+    pub slices: u32,
+    /// Centroids of the lists, `stride` components each.
+    pub centroids: *const f32,
+    /// Components from one centroid to the next.
+    pub stride: u32,
+    /// Codewords \[`sub_quantizers`\]\[2^`bits`\]\[`sub_dim`\].
+    pub codebooks: *const f32,
+    /// Components of a sub-vector.
+    pub sub_dim: u32,
+    /// Sub-quantizers, M.
+    pub sub_quantizers: u32,
+    /// Bits of a code.
+    pub bits: u32,
+    /// The term of each stored row.
+    pub terms: *mut f32,
+}
+
+impl RowTerms {
+    /// `slices` blocks for each of `lists` lists, whose warps take a row at a time.
+    pub fn config(&self, lists: u32) -> LaunchConfig {
+        LaunchConfig::linear(lists as u64 * self.slices as u64, THREADS)
+    }
+}
+
+/// # Safety
+/// As [`RowTerms`].
+#[inline(always)]
+unsafe fn terms_of(launch: RowTerms) {
+    let RowTerms { codes, code_bytes, list_starts, list_lengths, slices, centroids, stride, .. } = launch;
+    let RowTerms { codebooks, sub_dim, sub_quantizers, bits, terms, .. } = launch;
     let slices = slices.max(1);
     let (list, slice) = ((thread::block_idx_x() / slices) as usize, thread::block_idx_x() % slices);
     let lane = warp::lane_id();
@@ -193,30 +237,50 @@ pub unsafe fn row_terms(
     }
 }
 
-/// errors\[q\] ≥ |score − real value| of every candidate of query q (module documentation), +∞ if scores may overflow; for f16 tables (`scales` not null)
-/// scales\[q\] = σ.
-///
-/// `centroid_norm` is C, `codeword_norm` P, `sub_codeword_norm` the greatest ‖p_mj‖, `gamma` γ_n; none too small.
-///
-/// Grid: ceil(count / 8) blocks of 256 threads, a warp a query.
+/// Computes a bound of |score − real value| over all candidates of each query (module documentation), +∞ if scores may overflow, and for f16
+/// tables the query's σ.
 ///
 /// # Safety
-/// `queries` has `count` rows of `stride` components, a multiple of 4, padded with zeros; `errors` and `scales`, where not null,
-/// have an entry a query.
-#[kernel(max_threads = 256)]
-pub unsafe fn table_bounds(
-    queries: *const f32,
-    stride: u32,
-    count: u32,
-    form: u32,
-    sub_quantizers: u32,
-    centroid_norm: f64,
-    codeword_norm: f64,
-    sub_codeword_norm: f64,
-    gamma: f64,
-    errors: *mut f32,
-    scales: *mut f32,
-) {
+/// All pointers that are not null cover the shapes of their fields.
+#[kernel(max_threads = 256, table_bounds = bounds_of)]
+pub struct TableBounds {
+    /// `count` queries of `stride` components.
+    pub queries: *const f32,
+    /// Components from one query to the next: a multiple of 4, zero padded.
+    pub stride: u32,
+    /// Queries.
+    pub count: u32,
+    /// What is looked up: a `FORM_*` of this module.
+    pub form: u32,
+    /// Sub-quantizers, M.
+    pub sub_quantizers: u32,
+    /// C, or more.
+    pub centroid_norm: f64,
+    /// P, or more.
+    pub codeword_norm: f64,
+    /// The greatest ‖p_mj‖, or more.
+    pub sub_codeword_norm: f64,
+    /// γ_n, or more.
+    pub gamma: f64,
+    /// The bound of each query.
+    pub errors: *mut f32,
+    /// The σ of each query; null for f32 tables.
+    pub scales: *mut f32,
+}
+
+impl TableBounds {
+    /// A warp a query.
+    pub fn config(&self) -> LaunchConfig {
+        LaunchConfig::warps(self.count as u64, WARPS_PER_BLOCK)
+    }
+}
+
+/// # Safety
+/// As [`TableBounds`].
+#[inline(always)]
+unsafe fn bounds_of(launch: TableBounds) {
+    let TableBounds { queries, stride, count, form, sub_quantizers, centroid_norm, codeword_norm, .. } = launch;
+    let TableBounds { sub_codeword_norm, gamma, errors, scales, .. } = launch;
     let query = thread::block_idx_x() * WARPS_PER_BLOCK + warp::warp_id();
     if query >= count {
         return;

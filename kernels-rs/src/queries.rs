@@ -12,38 +12,74 @@
 //! shift = |v|^2 (L2) or 0                                        // score + shift is the distance
 //! ```
 
+use cuda_std::launch::LaunchConfig;
 use cuda_std::warp::FULL_MASK;
 use cuda_std::{global, kernel, thread, unroll, warp};
 
 use crate::canonical::squares;
-use crate::element::{self, Element};
+use crate::element::{self, Element, ElementKey};
 use crate::filter::{Bounds, QueryTerms};
 use crate::prepare::{METRIC_COSINE, METRIC_L2, copy_row, normaliser, product_factor, row_greatest, scale_of};
 
 /// Warps in a block of these kernels.
 pub const WARPS_PER_BLOCK: u32 = 4;
 
-/// Body of the `prepare_queries_*` kernels.
+/// Writes copy, factor, shift and errors of each query (module documentation).
 ///
 /// # Safety
-/// As [`prepare_queries_f32`].
+/// All pointers that are not null cover the shapes of their fields.
+#[kernel(
+    key = ElementKey,
+    max_threads = 128,
+    ElementKey::F32 => prepare_queries_f32 = prepare_queries::<element::F32>,
+    ElementKey::F16 => prepare_queries_f16 = prepare_queries::<element::F16>,
+    ElementKey::Bf16 => prepare_queries_bf16 = prepare_queries::<element::Bf16>,
+    ElementKey::U8 => prepare_queries_u8 = prepare_queries::<element::U8>,
+    ElementKey::I8 => prepare_queries_i8 = prepare_queries::<element::I8>,
+)]
+pub struct PrepareQueries {
+    /// `count` queries of `stride` components, of the type of the key.
+    pub rows: *const u8,
+    /// Queries.
+    pub count: u32,
+    /// Components from one query to the next: a multiple of 4, zero padded.
+    pub stride: u32,
+    /// `stride` components that are subtracted from each query; null for none.
+    pub centre: *const f32,
+    /// A `METRIC_*` of [`crate::prepare`].
+    pub metric: u32,
+    /// What [`crate::prepare::Greatest`] found among the vectors of the base.
+    pub base_greatest: *const u32,
+    /// f16 copies: `count` rows of `copy_stride` components.
+    pub copy: *mut u16,
+    /// Components from one copy to the next: a multiple of 4, at least `stride`.
+    pub copy_stride: u32,
+    /// The factor of each query.
+    pub factors: *mut f32,
+    /// The greatest norm and residual of the vectors, then those of the centroids.
+    pub base_bounds: *const f32,
+    /// The error bound of each query against the vectors, and `errors_apart` places behind it the one against the centroids.
+    pub errors: *mut f32,
+    /// Places from a query's first error bound to its second.
+    pub errors_apart: u32,
+    /// The shift of each query.
+    pub shifts: *mut f32,
+}
+
+impl PrepareQueries {
+    /// A warp a query.
+    pub fn config(&self) -> LaunchConfig {
+        LaunchConfig::warps(self.count as u64, WARPS_PER_BLOCK)
+    }
+}
+
+/// # Safety
+/// As [`PrepareQueries`].
 #[inline(always)]
-#[expect(clippy::too_many_arguments, reason = "kernel parameters are passed separately so that loads stay ld.global")]
-unsafe fn prepare_queries<E: Element>(
-    rows: *const E::Stored,
-    count: u32,
-    stride: u32,
-    centre: *const f32,
-    metric: u32,
-    base_greatest: *const u32,
-    copy: *mut u16,
-    copy_stride: u32,
-    factors: *mut f32,
-    base_bounds: *const f32,
-    errors: *mut f32,
-    errors_apart: u32,
-    shifts: *mut f32,
-) {
+unsafe fn prepare_queries<E: Element>(launch: PrepareQueries) {
+    let PrepareQueries { count, stride, centre, metric, base_greatest, copy, copy_stride, .. } = launch;
+    let PrepareQueries { factors, base_bounds, errors, errors_apart, shifts, .. } = launch;
+    let rows = launch.rows.cast::<E::Stored>();
     let row = thread::block_idx_x() * WARPS_PER_BLOCK + warp::warp_id();
     if row >= count {
         return;
@@ -76,32 +112,3 @@ unsafe fn prepare_queries<E: Element>(
         }
     }
 }
-
-macro_rules! define_kernels {
-    ($(($element:ident, $stored:ty, $name:ident, $handle:ident, $rerank:ident, $rh:ident, $f:ident, $fh:ident))*) => {$(
-        /// Writes copy, factor, shift and errors of each query (module documentation). `base_bounds` are the greatest norm and
-        /// residual of the vectors, then of the centroids; `errors` are the bounds against the vectors, and `errors_apart` behind each the one
-        /// against the centroids.
-        ///
-        /// Grid: ceil(count / 4) blocks of 128 threads, a warp a query.
-        ///
-        /// # Safety
-        /// `rows` has `count` rows of `stride` components, `copy` as many of `copy_stride` ≥ stride, both multiples of 4; the other
-        /// arrays have an entry a row; `centre` is null or has `stride` components; `base_greatest` is what `greatest_*` made.
-        #[kernel(max_threads = 128)]
-        pub unsafe fn $name(
-            rows: *const $stored, count: u32, stride: u32, centre: *const f32, metric: u32, base_greatest: *const u32,
-            copy: *mut u16, copy_stride: u32, factors: *mut f32, base_bounds: *const f32, errors: *mut f32,
-            errors_apart: u32, shifts: *mut f32,
-        ) {
-            // SAFETY: the same contract.
-            unsafe {
-                prepare_queries::<element::$element>(
-                    rows, count, stride, centre, metric, base_greatest, copy, copy_stride, factors, base_bounds,
-                    errors, errors_apart, shifts,
-                )
-            }
-        }
-    )*};
-}
-crate::list_search_instances!(define_kernels);

@@ -4,28 +4,46 @@
 //! vector within the radius has v + shift − E ≤ radius, E being one number a query, and these are the first of the row in the order of
 //! scores: counting them says how many to select and re-rank ([`crate::rerank`]). One read of the scores.
 
+use cuda_std::launch::LaunchConfig;
 use cuda_std::warp::FULL_MASK;
 use cuda_std::{global, kernel, shared_array, thread, warp};
 
 /// Threads of a block.
 pub const THREADS: u32 = 128;
 
-/// Writes to `counts[query]` the number of scores of its row with score + shift − error ≤ `radius` (as smaller is better); scores that are
-/// not numbers count, infinite ones of padding do not.
-///
-/// Grid: a block of [`THREADS`] a query.
+/// Counts the scores of each query's row with score + shift − error ≤ `radius`. Scores that are not numbers count, infinite ones of padding do
+/// not.
 ///
 /// # Safety
-/// Row q of `scores` runs from `row_starts[q]` to `row_starts[q + 1]`; the other arrays have an entry a query.
-#[kernel(max_threads = 128)]
-pub unsafe fn count_within(
-    scores: *const f32,
-    row_starts: *const u64,
-    shifts: *const f32,
-    errors: *const f32,
-    radius: f32,
-    counts: *mut u32,
-) {
+/// The arrays are as long as the fields say.
+#[kernel(max_threads = 128, count_within = count)]
+pub struct CountWithin {
+    /// The rows of scores.
+    pub scores: *const f32,
+    /// Where each query's row starts, and behind them the end of the last one.
+    pub row_starts: *const u64,
+    /// The shift of each query; null for 0.
+    pub shifts: *const f32,
+    /// The error bound of each query's scores.
+    pub errors: *const f32,
+    /// The radius, as smaller is better.
+    pub radius: f32,
+    /// The number for each query.
+    pub counts: *mut u32,
+}
+
+impl CountWithin {
+    /// A block for each of `queries` queries.
+    pub fn config(&self, queries: u64) -> LaunchConfig {
+        LaunchConfig::linear(queries, THREADS)
+    }
+}
+
+/// # Safety
+/// As [`CountWithin`].
+#[inline(always)]
+unsafe fn count(launch: CountWithin) {
+    let CountWithin { scores, row_starts, shifts, errors, radius, counts } = launch;
     let sums = shared_array!(u32, 4);
     let query = thread::block_idx_x() as usize;
     let thread = thread::thread_idx_x();

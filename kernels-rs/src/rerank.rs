@@ -24,9 +24,10 @@
 //! them, nearly all of it waiting for look-ups and barriers; so up to [`WARP_SELECTED`] candidates go to one warp, which has them in
 //! registers and looks them up at once. More are sorted as in [`crate::block_sort`].
 //!
-//! Where the k' entries do not fit shared memory, `SORT` = false writes them to memory, k-selection orders them, and
-//! [`certify`] decides.
+//! Where the k' entries do not fit shared memory, a launch with `sort` = 0 writes them to memory, k-selection orders them, and
+//! [`Certify`] decides.
 
+use cuda_std::launch::LaunchConfig;
 use cuda_std::warp::FULL_MASK;
 use cuda_std::{atomic, global, kernel, math, shared, shared_array, thread, unroll, warp};
 
@@ -34,13 +35,23 @@ use crate::NO_ROW;
 use crate::block_sort::{ORDER_HEADER_BYTES, OrderWorkspace, block_order};
 use crate::canonical::{BATCH, row_squares, squares, sums};
 use crate::codes::Codes;
-use crate::element::{self, Element};
+use crate::element::{self, Element, ElementKey};
 use crate::entry::{self, EMPTY};
 use crate::networks::warp_sort;
 use crate::prepare::{METRIC_COSINE, METRIC_L2};
 
 /// Threads of a block.
 pub const THREADS: u32 = 128;
+/// Candidates that one warp re-ranks, at most.
+pub const WARP_SELECTED: u32 = 32 * FEW_REGISTERS as u32;
+const FEW_REGISTERS: usize = 2;
+/// Centroids near the last probe that a warp compares exactly, at most.
+pub const SETTLED: u32 = 128;
+/// Queries of a block where each warp has one query.
+pub const WARP_QUERIES: u32 = THREADS / 32;
+/// Candidates of a query for each block that shares them, where they are not sorted; and most such blocks.
+const SLICE: u32 = 1024;
+const MOST_SLICES: u32 = 1024;
 
 /// Bytes before the entries.
 const HEADER: u32 = ORDER_HEADER_BYTES.next_multiple_of(16);
@@ -54,6 +65,10 @@ pub const fn shared_bytes(selected: u32) -> u32 {
 trait Rows: Copy {
     /// What queries are stored as.
     type Query: Element;
+
+    /// The vectors of a launch.
+    fn of(launch: &Rerank) -> Self;
+
     /// Components 4·`quad` .. of a row of the storage, which belongs to `list`.
     ///
     /// # Safety
@@ -77,6 +92,12 @@ impl<E: Element> Copy for Stored<E> {}
 
 impl<E: Element> Rows for Stored<E> {
     type Query = E;
+
+    #[inline(always)]
+    fn of(launch: &Rerank) -> Self {
+        Self { rows: launch.rows.cast(), stride: launch.stride }
+    }
+
     #[inline(always)]
     unsafe fn load4(&self, row: u32, _: u32, quad: u32) -> [f32; 4] {
         // SAFETY: as the caller promises.
@@ -86,6 +107,13 @@ impl<E: Element> Rows for Stored<E> {
 
 impl Rows for Codes {
     type Query = element::F32;
+
+    #[inline(always)]
+    fn of(launch: &Rerank) -> Self {
+        let Rerank { rows, stride, code_bytes, bits, width, dim, codebooks, centroids, .. } = *launch;
+        Self { codes: rows, code_bytes, bits, width, dim, codebooks, centroids, stride }
+    }
+
     #[inline(always)]
     unsafe fn load4(&self, row: u32, list: u32, quad: u32) -> [f32; 4] {
         // SAFETY: as the caller promises.
@@ -93,22 +121,134 @@ impl Rows for Codes {
     }
 }
 
-/// Where the candidates of a query lie, and what was selected from them. Null `probes`: one list, the storage itself.
-#[derive(Clone, Copy)]
-struct Selected {
-    places: *const u32,
-    selected: u32,
-    nprobe: u32,
-    probes: *const u32,
-    offsets: *const u32,
-    list_starts: *const u32,
-    lengths: *const u32,
-    ranks: *const u32,
-    filter: *const u32,
-    row_count: u32,
+/// Whose vectors are compared with queries: half of the key of [`Rerank`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RowsKey {
+    /// Vectors of this type, as they were added.
+    Stored(ElementKey),
+    /// Product-quantizer codes ([`Codes`]); queries are f32.
+    Codes,
 }
 
-impl Selected {
+/// How many threads re-rank the candidates of a query: the other half of the key of [`Rerank`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PerQuery {
+    /// A block of [`THREADS`].
+    Block,
+    /// A warp, for at most [`WARP_SELECTED`] candidates, which it sorts.
+    Warp,
+}
+
+/// Re-ranks the selected candidates of each query by canonical distance, and writes the k best, best first.
+///
+/// With `sort` the results are final: distances go to `out_keys`, ranks to `out_ranks` (the worst distance and `NO_ROW` where there are
+/// fewer than k), and `flags` gets 1 where the result is not proved, else 0.
+///
+/// Without `sort`, any number of blocks along y share the candidates of a query. Each candidate's distance (as smaller is better) and rank
+/// go to places query · selected + place of `out_keys` and `out_ranks`. The number of vectors among the candidates is added to
+/// `flags[query]`. K-selection and [`Certify`] do the rest.
+///
+/// The default has null pointers and zeros. So each field that is not named is absent: no probes, no ranks, no filter, no codes.
+///
+/// # Safety
+/// All pointers that are not null cover the shapes of their fields, rows are those of the lists' storage, and codes name codewords that
+/// exist. [`PerQuery::Warp`]: `selected` ≤ [`WARP_SELECTED`].
+#[kernel(
+    key = (RowsKey, PerQuery),
+    max_threads = 128,
+    min_blocks = 4,
+    (RowsKey::Stored(ElementKey::F32), PerQuery::Block) => rerank_f32 = by_block::<Stored<element::F32>>,
+    (RowsKey::Stored(ElementKey::F16), PerQuery::Block) => rerank_f16 = by_block::<Stored<element::F16>>,
+    (RowsKey::Stored(ElementKey::Bf16), PerQuery::Block) => rerank_bf16 = by_block::<Stored<element::Bf16>>,
+    (RowsKey::Stored(ElementKey::U8), PerQuery::Block) => rerank_u8 = by_block::<Stored<element::U8>>,
+    (RowsKey::Stored(ElementKey::I8), PerQuery::Block) => rerank_i8 = by_block::<Stored<element::I8>>,
+    (RowsKey::Codes, PerQuery::Block) => rerank_codes(min_blocks = 3) = by_block::<Codes>,
+    (RowsKey::Stored(ElementKey::F32), PerQuery::Warp) => rerank_few_f32 = by_warp::<Stored<element::F32>>,
+    (RowsKey::Stored(ElementKey::F16), PerQuery::Warp) => rerank_few_f16 = by_warp::<Stored<element::F16>>,
+    (RowsKey::Stored(ElementKey::Bf16), PerQuery::Warp) => rerank_few_bf16 = by_warp::<Stored<element::Bf16>>,
+    (RowsKey::Stored(ElementKey::U8), PerQuery::Warp) => rerank_few_u8 = by_warp::<Stored<element::U8>>,
+    (RowsKey::Stored(ElementKey::I8), PerQuery::Warp) => rerank_few_i8 = by_warp::<Stored<element::I8>>,
+    (RowsKey::Codes, PerQuery::Warp) => rerank_few_codes(min_blocks = 3) = by_warp::<Codes>,
+)]
+#[derive(Default)]
+pub struct Rerank {
+    /// Queries.
+    pub query_count: u32,
+    /// `query_count` rows of `stride` components, of the type of the key.
+    pub queries: *const u8,
+    /// Rows of the storage: `stride` components of the type of the key, or `code_bytes` of codes.
+    pub rows: *const u8,
+    /// Components from one query to the next, and from one stored vector or centroid to the next: a multiple of 4, zero padded.
+    pub stride: u32,
+    /// Codes only: bytes of a row.
+    pub code_bytes: u32,
+    /// Codes only: bits of a sub-quantizer's code, at most 8.
+    pub bits: u32,
+    /// Codes only: components of a sub-vector.
+    pub width: u32,
+    /// Codes only: components of a vector, without padding.
+    pub dim: u32,
+    /// Codes only: codewords \[dim / width\]\[2^bits\]\[width\].
+    pub codebooks: *const f32,
+    /// Codes only: centroids of the lists, `stride` components a row.
+    pub centroids: *const f32,
+    /// `selected` places a query, best first: places in the query's row of scores; `NO_ROW` for none.
+    pub places: *const u32,
+    /// The score at each of `places`.
+    pub scores: *const f32,
+    /// Candidates of a query.
+    pub selected: u32,
+    /// Probes of a query.
+    pub nprobe: u32,
+    /// `nprobe` lists a query, `NO_ROW` for none. Null: there is one list, and a place is a row of the storage.
+    pub probes: *const u32,
+    /// Where the scores of each probe start in the query's row ([`crate::pairs`]); null where `probes` is.
+    pub offsets: *const u32,
+    /// The first row of each list in the storage; null where `probes` is.
+    pub list_starts: *const u32,
+    /// The vectors of each list; null where `probes` is.
+    pub lengths: *const u32,
+    /// The rank of each row's id; null where the row is the rank.
+    pub ranks: *const u32,
+    /// A bit for each rank, 1 for vectors that may be found; null for all.
+    pub filter: *const u32,
+    /// The vectors that each query may find in its probes; null: `row_count`.
+    pub live_rows: *const u32,
+    /// Rows of the storage, where it is one list.
+    pub row_count: u32,
+    /// A `METRIC_*` of [`crate::prepare`].
+    pub metric: u32,
+    /// 0: the candidates are not sorted.
+    pub sort: u32,
+    /// What a score of each query lacks to be a distance; null for 0.
+    pub shifts: *const f32,
+    /// E of each query: the bound of |score + shift − distance|.
+    pub errors: *const f32,
+    /// Results of a query.
+    pub k: u32,
+    /// Distances: `k` a query, or `selected` without `sort`.
+    pub out_keys: *mut f32,
+    /// Ranks, laid out as `out_keys`.
+    pub out_ranks: *mut u32,
+    /// One flag or number for each query; null where no proof is wanted.
+    pub flags: *mut u32,
+}
+
+impl Rerank {
+    /// A block or a warp a query. Without the sort, several blocks share the candidates of a query.
+    pub fn config(&self, per_query: PerQuery) -> LaunchConfig {
+        match per_query {
+            PerQuery::Warp => LaunchConfig::warps(self.query_count as u64, WARP_QUERIES),
+            PerQuery::Block if self.sort != 0 => {
+                LaunchConfig::linear(self.query_count as u64, THREADS).with_shared(shared_bytes(self.selected))
+            }
+            PerQuery::Block => {
+                let slices = self.selected.div_ceil(SLICE).min(MOST_SLICES);
+                LaunchConfig::linear(self.query_count as u64, THREADS).along_y(slices as u64)
+            }
+        }
+    }
+
     /// List, row of the storage and rank of selected place `at` of `query`; rank `NO_ROW` where there is no vector.
     ///
     /// # Safety
@@ -149,9 +289,15 @@ impl Selected {
             [list, row, if passes { rank } else { NO_ROW }]
         }
     }
+
+    #[inline(always)]
+    fn certificate(&self) -> Certificate {
+        let Self { selected, scores, live_rows, row_count, shifts, errors, .. } = *self;
+        Certificate { selected, scores, live_rows, row_count, shifts, errors }
+    }
 }
 
-/// What the certificate is made of.
+/// What the certificate is made of: fields of [`Rerank`] or [`Certify`].
 #[derive(Clone, Copy)]
 struct Certificate {
     selected: u32,
@@ -228,66 +374,75 @@ fn worst(metric: u32) -> f32 {
     if metric == METRIC_L2 { f32::INFINITY } else { f32::NEG_INFINITY }
 }
 
-/// Canonical distances, before rounding, of a query to [`BATCH`] rows. All 32 lanes arrive, with the same arguments but `lane`.
-///
-/// # Safety
-/// Rows and lists exist; x has `quads` readable groups of four components.
-#[inline(always)]
-#[expect(clippy::too_many_arguments, reason = "the parts of a comparison")]
-unsafe fn canonical<R: Rows>(
-    x: *const <R::Query as Element>::Stored,
-    rows: R,
-    lists: &[u32; BATCH],
-    numbers: &[u32; BATCH],
-    metric: u32,
-    query_squares: f64,
+/// A query, as a warp compares it with rows.
+struct Query<E: Element> {
+    components: *const E::Stored,
     quads: u32,
-    lane: u32,
-) -> [f64; BATCH] {
-    // SAFETY: as the caller promises; quad < quads.
-    let load = |b: usize, quad: u32| unsafe { rows.load4(numbers[b], lists[b], quad) };
-    // SAFETY: as above.
-    let query_quad = |quad: u32| unsafe { R::Query::load4(x, quad) };
-    let mut distances = if metric == METRIC_L2 {
-        sums::<true>(query_quad, load, quads, lane)
-    } else {
-        sums::<false>(query_quad, load, quads, lane)
-    };
-    if metric == METRIC_COSINE {
-        let own = row_squares(load, quads, lane);
-        unroll::<BATCH>(|b| {
-            let squares = query_squares * own[b];
-            distances[b] = if squares == 0.0 { 0.0 } else { distances[b] / math::sqrt_f64(squares) };
-        });
-    }
-    distances
+    metric: u32,
+    /// Σx² (cosine only).
+    squares: f64,
 }
 
-/// Body of the re-ranking kernels. All threads of a block stay together.
+impl<E: Element> Query<E> {
+    /// The query of this number. All 32 lanes arrive, with the same arguments but `lane`.
+    ///
+    /// # Safety
+    /// The launch has such a query.
+    #[inline(always)]
+    unsafe fn of(launch: &Rerank, query: u32, lane: u32) -> Self {
+        let Rerank { stride, metric, .. } = *launch;
+        let components = launch.queries.cast::<E::Stored>().wrapping_add(query as usize * stride as usize);
+        let quads = stride / 4;
+        // SAFETY: a query has so many groups of four components.
+        let squares = if metric == METRIC_COSINE { unsafe { squares::<E>(components, quads, lane) } } else { 0.0 };
+        Self { components, quads, metric, squares }
+    }
+
+    /// Canonical distances, before rounding, to [`BATCH`] rows. All 32 lanes arrive, with the same arguments but `lane`.
+    ///
+    /// # Safety
+    /// Rows and lists exist.
+    #[inline(always)]
+    unsafe fn distances<R: Rows<Query = E>>(
+        &self,
+        rows: R,
+        lists: &[u32; BATCH],
+        numbers: &[u32; BATCH],
+        lane: u32,
+    ) -> [f64; BATCH] {
+        // SAFETY: as the caller promises; quad < quads.
+        let load = |b: usize, quad: u32| unsafe { rows.load4(numbers[b], lists[b], quad) };
+        // SAFETY: as above.
+        let own = |quad: u32| unsafe { E::load4(self.components, quad) };
+        let mut distances = if self.metric == METRIC_L2 {
+            sums::<true>(own, load, self.quads, lane)
+        } else {
+            sums::<false>(own, load, self.quads, lane)
+        };
+        if self.metric == METRIC_COSINE {
+            let of_rows = row_squares(load, self.quads, lane);
+            unroll::<BATCH>(|b| {
+                let squares = self.squares * of_rows[b];
+                distances[b] = if squares == 0.0 { 0.0 } else { distances[b] / math::sqrt_f64(squares) };
+            });
+        }
+        distances
+    }
+}
+
+/// Re-ranks the candidates of one query by a block. All its threads stay together.
 ///
 /// # Safety
-/// As [`rerank_f32`].
+/// As [`Rerank`].
 #[inline(always)]
-#[expect(clippy::too_many_arguments, reason = "what the kernels have in common")]
-unsafe fn rerank<R: Rows>(
-    queries: *const <R::Query as Element>::Stored,
-    rows: R,
-    stride: u32,
-    what: Selected,
-    certificate: Certificate,
-    metric: u32,
-    sort: bool,
-    k: u32,
-    out_keys: *mut f32,
-    out_ranks: *mut u32,
-    flags: *mut u32,
-) {
+unsafe fn by_block<R: Rows>(launch: Rerank) {
+    let Rerank { selected, metric, k, out_keys, out_ranks, flags, .. } = launch;
+    let (rows, sort) = (R::of(&launch), launch.sort != 0);
     let thread = thread::thread_idx_x();
     let (lane, warp) = (warp::lane_id(), warp::warp_id());
     let warps = thread::block_dim_x() / 32;
     let query = thread::block_idx_x();
     let slice = thread::block_idx_y();
-    let quads = stride / 4;
     let found = shared_array!(u32, 1);
     let entries = shared::dynamic::<u8>();
     // SAFETY: for the whole body, the caller promises the shapes; places stay below `selected`.
@@ -297,14 +452,13 @@ unsafe fn rerank<R: Rows>(
             found.store(0);
         }
         thread::sync_threads();
-        let x = queries.wrapping_add(query as usize * stride as usize);
-        let query_squares = if metric == METRIC_COSINE { squares::<R::Query>(x, quads, lane) } else { 0.0 };
+        let x = Query::<R::Query>::of(&launch, query, lane);
         let mut valid = 0;
         let mut first = (slice * warps + warp) * BATCH as u32;
-        while first < what.selected {
+        while first < selected {
             // Each lane looks up one candidate of the batch; lanes past it repeat the last.
-            let at = (first + lane.min(BATCH as u32 - 1)).min(what.selected - 1);
-            let [list, row, rank] = what.candidate(query, at);
+            let at = (first + lane.min(BATCH as u32 - 1)).min(selected - 1);
+            let [list, row, rank] = launch.candidate(query, at);
             let mut lists = [0u32; BATCH];
             let mut numbers = [0u32; BATCH];
             unroll::<BATCH>(|b| {
@@ -312,10 +466,10 @@ unsafe fn rerank<R: Rows>(
                 numbers[b] = warp::shuffle_idx(FULL_MASK, row, b as u32);
             });
             // Without a vector, row 0 of list 0 is evaluated and dropped.
-            let distances = canonical::<R>(x, rows, &lists, &numbers, metric, query_squares, quads, lane);
+            let distances = x.distances(rows, &lists, &numbers, lane);
             let mut distance = distances[0];
             unroll::<BATCH>(|b| distance = if lane == b as u32 { distances[b] } else { distance });
-            let exists = lane < BATCH as u32 && first + lane < what.selected;
+            let exists = lane < BATCH as u32 && first + lane < selected;
             let alive = exists && rank != NO_ROW;
             valid += warp::ballot(FULL_MASK, alive).count_ones();
             if exists {
@@ -324,7 +478,7 @@ unsafe fn rerank<R: Rows>(
                     let entry = if alive { entry::pack(entry::key_of(bad), rank) } else { EMPTY };
                     entries.add(first + lane).store(entry);
                 } else {
-                    let at = query as usize * what.selected as usize + (first + lane) as usize;
+                    let at = query as usize * selected as usize + (first + lane) as usize;
                     global::store(out_keys.wrapping_add(at), bad);
                     global::store(out_ranks.wrapping_add(at), if alive { rank } else { NO_ROW });
                 }
@@ -341,13 +495,13 @@ unsafe fn rerank<R: Rows>(
             atomic::shared_add_u32(found, valid);
         }
         thread::sync_threads();
-        let capacity = what.selected.next_multiple_of(2);
+        let capacity = selected.next_multiple_of(2);
         let workspace =
             OrderWorkspace { header: shared::dynamic::<u64>(), words: entries.add(capacity).cast(), capacity };
-        let order = block_order(entries, what.selected, k, workspace);
+        let order = block_order(entries, selected, k, workspace);
         let mut slot = thread;
         while slot < k {
-            let entry = if slot < what.selected { order.get(slot) } else { EMPTY };
+            let entry = if slot < selected { order.get(slot) } else { EMPTY };
             let out = query as usize * k as usize + slot as usize;
             let bad = entry::value_of(entry::key(entry));
             global::store(
@@ -357,7 +511,7 @@ unsafe fn rerank<R: Rows>(
             global::store(out_ranks.wrapping_add(out), entry::payload(entry));
             if slot == k - 1 && !flags.is_null() {
                 let bad = if entry == EMPTY { f32::INFINITY } else { bad };
-                let proved = certificate.holds(query, found.load(), bad);
+                let proved = launch.certificate().holds(query, found.load(), bad);
                 global::store(flags.wrapping_add(query as usize), !proved as u32);
             }
             slot += THREADS;
@@ -365,50 +519,41 @@ unsafe fn rerank<R: Rows>(
     }
 }
 
-/// Candidates that one warp re-ranks, at most.
-pub const WARP_SELECTED: u32 = 32 * FEW_REGISTERS as u32;
-const FEW_REGISTERS: usize = 2;
-/// Centroids near the last probe that a warp compares exactly, at most.
-pub const SETTLED: u32 = 128;
-/// Queries of a block where a warp has one.
-pub const WARP_QUERIES: u32 = THREADS / 32;
-
-/// Body of the re-ranking kernels for at most [`WARP_SELECTED`] candidates: a warp a query, entries in registers. Nobody waits for
-/// another warp, and a multiprocessor works on four times as many queries. Of the selected, those below `begin` are taken for results, and
-/// those from `end` on for none, which the certificate then proves or not: slots `begin` .. k are filled from those between, at most
-/// 32 · `REGISTERS`. All 32 lanes arrive.
+/// Re-ranks the candidates of one query by a warp, which has the entries in registers. Nobody waits for another warp, and a multiprocessor
+/// works on four times as many queries. All 32 lanes arrive.
 ///
 /// # Safety
-/// As [`rerank_f32`].
+/// As [`Rerank`].
 #[inline(always)]
-#[expect(clippy::too_many_arguments, reason = "what the kernels have in common")]
-unsafe fn rerank_few<R: Rows, const REGISTERS: usize>(
-    query: u32,
-    queries: *const <R::Query as Element>::Stored,
-    rows: R,
-    stride: u32,
-    what: Selected,
-    certificate: Certificate,
-    metric: u32,
-    (begin, end): (u32, u32),
-    k: u32,
-    out_keys: *mut f32,
-    out_ranks: *mut u32,
-    flags: *mut u32,
-) {
+unsafe fn by_warp<R: Rows>(launch: Rerank) {
+    let query = thread::block_idx_x() * WARP_QUERIES + warp::warp_id();
+    if query >= launch.query_count {
+        return;
+    }
+    // SAFETY: the same contract; the query exists, and so do its selected candidates.
+    unsafe { rerank_some::<R, FEW_REGISTERS>(launch, query, 0, launch.selected) }
+}
+
+/// Re-ranks candidates `begin` .. `end` of `query` by a warp, at most 32 · `REGISTERS`. The result takes the candidates before `begin` as they
+/// are and none from `end` on, which the certificate then proves or not: slots `begin` .. k are filled. All 32 lanes arrive.
+///
+/// # Safety
+/// As [`Rerank`]; the launch has the query, and begin ≤ end ≤ selected.
+#[inline(always)]
+unsafe fn rerank_some<R: Rows, const REGISTERS: usize>(launch: Rerank, query: u32, begin: u32, end: u32) {
+    let Rerank { selected, metric, k, out_keys, out_ranks, flags, .. } = launch;
+    let (rows, certificate) = (R::of(&launch), launch.certificate());
     let lane = warp::lane_id();
-    let quads = stride / 4;
     // SAFETY: for the whole body, the caller promises the shapes; places stay below `selected`.
     unsafe {
-        let x = queries.wrapping_add(query as usize * stride as usize);
-        let query_squares = if metric == METRIC_COSINE { squares::<R::Query>(x, quads, lane) } else { 0.0 };
+        let x = Query::<R::Query>::of(&launch, query, lane);
         // Lane l looks up candidates l, l + 32, ..: one trip through the offsets for all.
         let mut candidates = [[0u32; 3]; REGISTERS];
         let mut entries = [EMPTY; REGISTERS];
         let mut valid = 0;
         unroll::<REGISTERS>(|r| {
             let at = begin + 32 * r as u32 + lane;
-            candidates[r] = if at < end { what.candidate(query, at) } else { [0, 0, NO_ROW] };
+            candidates[r] = if at < end { launch.candidate(query, at) } else { [0, 0, NO_ROW] };
             valid += warp::ballot(FULL_MASK, candidates[r][2] != NO_ROW).count_ones();
         });
         let mut first = 0;
@@ -423,7 +568,7 @@ unsafe fn rerank_few<R: Rows, const REGISTERS: usize>(
                 numbers[b] = warp::shuffle_idx(FULL_MASK, own[1], first % 32 + b as u32);
             });
             // Without a vector, row 0 of list 0 is evaluated and dropped.
-            let distances = canonical::<R>(x, rows, &lists, &numbers, metric, query_squares, quads, lane);
+            let distances = x.distances(rows, &lists, &numbers, lane);
             unroll::<BATCH>(|b| {
                 let bad = badness(metric, distances[b]);
                 let mine = lane == first % 32 + b as u32 && own[2] != NO_ROW;
@@ -446,7 +591,7 @@ unsafe fn rerank_few<R: Rows, const REGISTERS: usize>(
                 global::store(out_ranks.wrapping_add(out), entry::payload(entry));
                 if slot == k - 1 && !flags.is_null() {
                     let bad = if entry == EMPTY { f32::INFINITY } else { bad };
-                    let next = if end < what.selected { end } else { what.selected - 1 };
+                    let next = if end < selected { end } else { selected - 1 };
                     let none_beyond =
                         certificate.all(query, begin + valid) || certificate.bounds(query, next)[0] > bad as f64;
                     // False where anything is NaN.
@@ -458,223 +603,61 @@ unsafe fn rerank_few<R: Rows, const REGISTERS: usize>(
     }
 }
 
-/// Calls `$then!` with the table of element types that lists are searched by: `(type, stored type, kernels and handles)`.
-#[macro_export]
-macro_rules! list_search_instances {
-    ($then:ident) => {
-        $then! {
-            (F32, f32, prepare_queries_f32, PREPARE_QUERIES_F32, rerank_f32, RERANK_F32, rerank_few_f32, RERANK_FEW_F32)
-            (F16, u16, prepare_queries_f16, PREPARE_QUERIES_F16, rerank_f16, RERANK_F16, rerank_few_f16, RERANK_FEW_F16)
-            (Bf16, u16, prepare_queries_bf16, PREPARE_QUERIES_BF16, rerank_bf16, RERANK_BF16, rerank_few_bf16, RERANK_FEW_BF16)
-            (U8, u8, prepare_queries_u8, PREPARE_QUERIES_U8, rerank_u8, RERANK_U8, rerank_few_u8, RERANK_FEW_U8)
-            (I8, i8, prepare_queries_i8, PREPARE_QUERIES_I8, rerank_i8, RERANK_I8, rerank_few_i8, RERANK_FEW_I8)
-        }
-    };
-}
-
-macro_rules! define_kernels {
-    ($(($element:ident, $stored:ty, $q:ident, $qh:ident, $name:ident, $handle:ident, $few:ident, $fh:ident))*) => {$(
-        /// Re-ranks `selected` places a query (`places`, with their `scores`, best first) and writes the k best, best first: distances to
-        /// `out_keys`, ranks to `out_ranks` (`NO_ROW` and the worst distance where there are fewer), and to `flags` 1 where that is
-        /// not proved to be the result, else 0. Null `flags`: nobody asks.
-        ///
-        /// `queries` and `rows` are row-major with `stride` components a row (a multiple of 4, zero padded). `probes`, `offsets`,
-        /// `live_rows`: as in [`crate::pairs`]; null `probes` and `live_rows`: the places are the first `row_count` rows of the storage.
-        /// `ranks` may be null (rank = row), `filter` too. `shifts` (null: 0) and `errors` make the certificate.
-        ///
-        /// Grid: a block of [`THREADS`] a query, [`shared_bytes`] of dynamic shared memory. With `sort` = 0, any number of blocks along
-        /// y share a query's candidates, no shared memory: then (distance as smaller is better, rank) go to places query · selected
-        /// + place of `out_keys` and `out_ranks`, and the number of vectors among them is added to `flags[query]`.
-        ///
-        /// # Safety
-        /// All pointers that are not null cover these shapes; rows are those of the lists' storage.
-        #[kernel(max_threads = 128, min_blocks = 4)]
-        pub unsafe fn $name(
-            queries: *const $stored, rows: *const $stored, stride: u32, places: *const u32, scores: *const f32,
-            selected: u32, nprobe: u32, probes: *const u32, offsets: *const u32, list_starts: *const u32,
-            lengths: *const u32, ranks: *const u32, filter: *const u32, live_rows: *const u32, row_count: u32,
-            metric: u32, sort: u32, shifts: *const f32, errors: *const f32, k: u32, out_keys: *mut f32,
-            out_ranks: *mut u32, flags: *mut u32,
-        ) {
-            let what =
-                Selected { places, selected, nprobe, probes, offsets, list_starts, lengths, ranks, filter, row_count };
-            let certificate = Certificate { selected, scores, live_rows, row_count, shifts, errors };
-            // SAFETY: the same contract.
-            unsafe {
-                rerank::<Stored<element::$element>>(
-                    queries, Stored { rows, stride }, stride, what, certificate, metric, sort != 0, k, out_keys, out_ranks,
-                    flags,
-                )
-            }
-        }
-
-        /// The same for at most [`WARP_SELECTED`] candidates a query, sorted.
-        ///
-        /// Grid: ceil(query_count / 4) blocks of [`THREADS`], a warp a query; no dynamic shared memory.
-        ///
-        /// # Safety
-        /// As the kernel before.
-        #[kernel(max_threads = 128, min_blocks = 4)]
-        pub unsafe fn $few(
-            query_count: u32, queries: *const $stored, rows: *const $stored, stride: u32, places: *const u32,
-            scores: *const f32, selected: u32, nprobe: u32, probes: *const u32, offsets: *const u32,
-            list_starts: *const u32, lengths: *const u32, ranks: *const u32, filter: *const u32, live_rows: *const u32,
-            row_count: u32, metric: u32, shifts: *const f32, errors: *const f32, k: u32, out_keys: *mut f32,
-            out_ranks: *mut u32, flags: *mut u32,
-        ) {
-            let what =
-                Selected { places, selected, nprobe, probes, offsets, list_starts, lengths, ranks, filter, row_count };
-            let certificate = Certificate { selected, scores, live_rows, row_count, shifts, errors };
-            let query = thread::block_idx_x() * WARP_QUERIES + warp::warp_id();
-            if query >= query_count {
-                return;
-            }
-            // SAFETY: the same contract.
-            unsafe {
-                rerank_few::<Stored<element::$element>, FEW_REGISTERS>(
-                    query, queries, Stored { rows, stride }, stride, what, certificate, metric, (0, selected), k, out_keys, out_ranks,
-                    flags,
-                )
-            }
-        }
-    )*};
-}
-crate::list_search_instances!(define_kernels);
-
-/// [`rerank_f32`] for codes, with the parameters of [`Codes`]: `shape` is code bytes · 2^4 + bits. Queries have `dim` components, padded
-/// to a multiple of 4.
-///
-/// # Safety
-/// As [`rerank_f32`]; codes name codewords that exist.
-#[kernel(max_threads = 128, min_blocks = 3)]
-pub unsafe fn rerank_codes(
-    queries: *const f32,
-    codes: *const u8,
-    shape: u32,
-    width: u32,
-    dim: u32,
-    codebooks: *const f32,
-    centroids: *const f32,
-    places: *const u32,
-    scores: *const f32,
-    selected: u32,
-    nprobe: u32,
-    probes: *const u32,
-    offsets: *const u32,
-    list_starts: *const u32,
-    lengths: *const u32,
-    ranks: *const u32,
-    filter: *const u32,
-    live_rows: *const u32,
-    metric: u32,
-    sort: u32,
-    shifts: *const f32,
-    errors: *const f32,
-    k: u32,
-    out_keys: *mut f32,
-    out_ranks: *mut u32,
-    flags: *mut u32,
-) {
-    let stride = dim.next_multiple_of(4);
-    let rows = Codes { codes, code_bytes: shape >> 4, bits: shape & 15, width, dim, codebooks, centroids, stride };
-    let what =
-        Selected { places, selected, nprobe, probes, offsets, list_starts, lengths, ranks, filter, row_count: 0 };
-    let certificate = Certificate { selected, scores, live_rows, row_count: 0, shifts, errors };
-    // SAFETY: the same contract.
-    unsafe { rerank(queries, rows, stride, what, certificate, metric, sort != 0, k, out_keys, out_ranks, flags) }
-}
-
-/// [`rerank_few_f32`] for codes, with the parameters of [`rerank_codes`].
-///
-/// # Safety
-/// As [`rerank_codes`].
-#[kernel(max_threads = 128, min_blocks = 3)]
-pub unsafe fn rerank_few_codes(
-    query_count: u32,
-    queries: *const f32,
-    codes: *const u8,
-    shape: u32,
-    width: u32,
-    dim: u32,
-    codebooks: *const f32,
-    centroids: *const f32,
-    places: *const u32,
-    scores: *const f32,
-    selected: u32,
-    nprobe: u32,
-    probes: *const u32,
-    offsets: *const u32,
-    list_starts: *const u32,
-    lengths: *const u32,
-    ranks: *const u32,
-    filter: *const u32,
-    live_rows: *const u32,
-    metric: u32,
-    shifts: *const f32,
-    errors: *const f32,
-    k: u32,
-    out_keys: *mut f32,
-    out_ranks: *mut u32,
-    flags: *mut u32,
-) {
-    let stride = dim.next_multiple_of(4);
-    let rows = Codes { codes, code_bytes: shape >> 4, bits: shape & 15, width, dim, codebooks, centroids, stride };
-    let what =
-        Selected { places, selected, nprobe, probes, offsets, list_starts, lengths, ranks, filter, row_count: 0 };
-    let certificate = Certificate { selected, scores, live_rows, row_count: 0, shifts, errors };
-    let query = thread::block_idx_x() * WARP_QUERIES + warp::warp_id();
-    if query >= query_count {
-        return;
-    }
-    // SAFETY: the same contract.
-    unsafe {
-        rerank_few::<_, FEW_REGISTERS>(
-            query,
-            queries,
-            rows,
-            stride,
-            what,
-            certificate,
-            metric,
-            (0, selected),
-            k,
-            out_keys,
-            out_ranks,
-            flags,
-        )
-    }
-}
-
-/// The `nprobe` nearest centroids of each query, in no particular order, from the `selected` with the smallest `scores` (places are
-/// centroids, best first): those whose scores are far below the nprobe-th are taken without a look, and those near it, at most
-/// [`SETTLED`], are compared by canonical distance. Flags 1 where the result is not proved. Parameters as those of [`rerank_few_f32`].
+/// Finds the `nprobe` nearest centroids of each query, in no particular order, from the `selected` with the smallest scores. Those whose
+/// scores are far below the nprobe-th are taken without a look. Those near it, at most [`SETTLED`], are compared by canonical distance.
 ///
 /// How far: the bound E on a score's error is several times the errors that occur, so the true nprobe-th distance w lies near the nprobe-th
 /// score b. The proof wants scores below w − E for those taken and above w + E for those left out: it holds with 1.5 E on either
 /// side of b if |w − b| < E / 2. With 2 E, which needs no proof afterwards, a quarter of the queries that probe 1,280 of 4,096 lists have
 /// more than 64 candidates near the last.
 ///
-/// Grid: ceil(query_count / 4) blocks of [`THREADS`], a warp a query.
-///
 /// # Safety
-/// As [`rerank_few_f32`]; nprobe ≤ selected.
-#[kernel(max_threads = 128, min_blocks = 4)]
-pub unsafe fn settle_probes(
-    query_count: u32,
-    queries: *const f32,
-    centroids: *const f32,
-    stride: u32,
-    places: *const u32,
-    scores: *const f32,
-    selected: u32,
-    nprobe: u32,
-    row_count: u32,
-    metric: u32,
-    shifts: *const f32,
-    errors: *const f32,
-    probes: *mut u32,
-    flags: *mut u32,
-) {
+/// All pointers that are not null cover the shapes of their fields; nprobe ≤ selected.
+#[kernel(max_threads = 128, min_blocks = 4, settle_probes = settle)]
+pub struct SettleProbes {
+    /// Queries.
+    pub query_count: u32,
+    /// `query_count` rows of `stride` components.
+    pub queries: *const f32,
+    /// `row_count` rows of `stride` components.
+    pub centroids: *const f32,
+    /// Components from one row to the next: a multiple of 4, zero padded.
+    pub stride: u32,
+    /// `selected` centroids a query, best first; `NO_ROW` for none.
+    pub places: *const u32,
+    /// The score of each of `places`.
+    pub scores: *const f32,
+    /// Candidates of a query.
+    pub selected: u32,
+    /// Probes of a query.
+    pub nprobe: u32,
+    /// Centroids.
+    pub row_count: u32,
+    /// A `METRIC_*` of [`crate::prepare`].
+    pub metric: u32,
+    /// What a score of each query lacks to be a distance; null for 0.
+    pub shifts: *const f32,
+    /// E of each query: the bound of |score + shift − distance|.
+    pub errors: *const f32,
+    /// The result: `nprobe` centroids a query.
+    pub probes: *mut u32,
+    /// 1 for each query whose result is not proved, else 0.
+    pub flags: *mut u32,
+}
+
+impl SettleProbes {
+    /// A warp a query.
+    pub fn config(&self) -> LaunchConfig {
+        LaunchConfig::warps(self.query_count as u64, WARP_QUERIES)
+    }
+}
+
+/// # Safety
+/// As [`SettleProbes`].
+#[inline(always)]
+unsafe fn settle(launch: SettleProbes) {
+    let SettleProbes { query_count, queries, centroids, stride, places, scores, selected, nprobe, .. } = launch;
+    let SettleProbes { row_count, metric, shifts, errors, probes, flags, .. } = launch;
     let query = thread::block_idx_x() * WARP_QUERIES + warp::warp_id();
     if query >= query_count {
         return;
@@ -719,62 +702,74 @@ pub unsafe fn settle_probes(
             }
             return;
         }
-        let none = core::ptr::null();
-        let what = Selected {
-            places,
-            selected,
-            nprobe: 1,
-            probes: none,
-            offsets: none,
-            list_starts: none,
-            lengths: none,
-            ranks: none,
-            filter: none,
-            row_count,
-        };
-        let certificate = Certificate { selected, scores, live_rows: none, row_count, shifts, errors };
-        let rows = Stored::<element::F32> { rows: centroids, stride };
-        let keys = core::ptr::null_mut();
-        rerank_few::<_, { SETTLED as usize / 32 }>(
-            query,
-            queries,
-            rows,
+        // One list, without filter, and nobody wants the distances.
+        let near = Rerank {
+            query_count,
+            queries: queries.cast(),
+            rows: centroids.cast(),
             stride,
-            what,
-            certificate,
+            places,
+            scores,
+            selected,
+            row_count,
             metric,
-            (begin, end),
-            nprobe,
-            keys,
-            probes,
+            shifts,
+            errors,
+            k: nprobe,
+            out_ranks: probes,
             flags,
-        );
+            ..Rerank::default()
+        };
+        rerank_some::<Stored<element::F32>, { SETTLED as usize / 32 }>(near, query, begin, end);
     }
 }
 
-/// Ends what a re-ranking with `sort` = 0 began, after k-selection: `keys` and `ranks` hold the k best of each query as (distance as
-/// smaller is better, rank); distances become those of the metric, and `flags`, which hold the number of vectors among the
-/// selected, become 1 where the result is not proved, else 0. The other parameters are those of [`rerank_f32`].
-///
-/// Grid: ceil(query_count / 128) blocks of [`THREADS`], a thread a query.
+/// Ends what a [`Rerank`] without `sort` began, after k-selection: distances become those of the metric, and flags say whether the result
+/// is proved.
 ///
 /// # Safety
-/// As [`rerank_f32`].
-#[kernel(max_threads = 128)]
-pub unsafe fn certify(
-    query_count: u32,
-    k: u32,
-    metric: u32,
-    selected: u32,
-    scores: *const f32,
-    live_rows: *const u32,
-    row_count: u32,
-    shifts: *const f32,
-    errors: *const f32,
-    keys: *mut f32,
-    ranks: *const u32,
-    flags: *mut u32,
-) {
+/// All pointers that are not null cover the shapes of their fields.
+#[kernel(max_threads = 128, certify = finish)]
+pub struct Certify {
+    /// Queries.
+    pub query_count: u32,
+    /// Results of a query.
+    pub k: u32,
+    /// A `METRIC_*` of [`crate::prepare`].
+    pub metric: u32,
+    /// Candidates of a query.
+    pub selected: u32,
+    /// The scores of the candidates, best first.
+    pub scores: *const f32,
+    /// The vectors that each query may find in its probes; null: `row_count`.
+    pub live_rows: *const u32,
+    /// Rows of the storage, where it is one list.
+    pub row_count: u32,
+    /// What a score of each query lacks to be a distance; null for 0.
+    pub shifts: *const f32,
+    /// E of each query: the bound of |score + shift − distance|.
+    pub errors: *const f32,
+    /// The k best distances of each query, best first: as smaller is better before, those of the metric after.
+    pub keys: *mut f32,
+    /// The ranks at `keys`; `NO_ROW` for none.
+    pub ranks: *const u32,
+    /// The number of vectors among each query's candidates before; 1 where the result is not proved, else 0, after.
+    pub flags: *mut u32,
+}
+
+impl Certify {
+    /// A thread a query.
+    pub fn config(&self) -> LaunchConfig {
+        LaunchConfig::linear(self.query_count.div_ceil(THREADS) as u64, THREADS)
+    }
+}
+
+/// # Safety
+/// As [`Certify`].
+#[inline(always)]
+unsafe fn finish(launch: Certify) {
+    let Certify { query_count, k, metric, selected, scores, live_rows, row_count, shifts, errors, .. } = launch;
+    let Certify { keys, ranks, flags, .. } = launch;
     let query = thread::block_idx_x() * THREADS + thread::thread_idx_x();
     if query >= query_count {
         return;

@@ -40,6 +40,7 @@
 //! block a multiprocessor or none.
 
 use cuda_std::global::{F32x4, U32x2, U32x4};
+use cuda_std::launch::LaunchConfig;
 use cuda_std::math::{f16_to_f32, f32_to_f16, mul_add_f32};
 use cuda_std::shared::SharedPtr;
 use cuda_std::warp::butterfly_sum;
@@ -174,37 +175,139 @@ unsafe fn residual_entries(query: *const f32, centroid: *const f32, codewords: *
     sums
 }
 
-/// Body of the `table_scan_*` kernels; parameters at [`table_scan_bytes16_f32`].
+/// What a table's entries are stored as: half of the key of [`ScanTables`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EntryKey {
+    /// f32.
+    F32,
+    /// f16, times the σ of the query.
+    F16,
+}
+
+impl EntryKey {
+    /// Bytes of an entry.
+    pub const fn bytes(self) -> u32 {
+        match self {
+            Self::F32 => 4,
+            Self::F16 => 2,
+        }
+    }
+}
+
+/// How codes are read: the other half of the key of [`ScanTables`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CodesKey {
+    /// 8-bit codes, 16 at once.
+    Bytes16,
+    /// 8-bit codes, 8 at once.
+    Bytes8,
+    /// 8-bit codes, 4 at once.
+    Bytes4,
+    /// Codes of 4 to 8 bits, one by one.
+    Packed,
+}
+
+impl CodesKey {
+    /// All, from the widest loads.
+    pub const ALL: [Self; 4] = [Self::Bytes16, Self::Bytes8, Self::Bytes4, Self::Packed];
+
+    /// 8-bit codes that one load gets; `None`: codes of any width.
+    pub const fn bytes_at_once(self) -> Option<u32> {
+        match self {
+            Self::Bytes16 => Some(16),
+            Self::Bytes8 => Some(8),
+            Self::Bytes4 => Some(4),
+            Self::Packed => None,
+        }
+    }
+}
+
+/// Which kernel scans.
+pub type TableKey = (EntryKey, CodesKey);
+
+/// Writes the scores of all pairs of a query and a list that it probes.
 ///
 /// # Safety
-/// As [`table_scan_bytes16_f32`].
+/// All pointers that are not null cover the shapes of their fields. Those to f32 arrays that are not indexed by row or pair are aligned to 16
+/// bytes, `codes` to what is loaded at once. There is a list, and probed lists exist; no two pairs' scores overlap. Of the codes that are loaded
+/// at once ([`CodesKey`]), `chunk_size`, `sub_quantizers` and `code_bytes` are multiples.
+#[kernel(
+    key = TableKey,
+    max_threads = 1024,
+    (EntryKey::F32, CodesKey::Bytes16) => table_scan_bytes16_f32 = scan::<F32Entry, Bytes<U32x4>>,
+    (EntryKey::F32, CodesKey::Bytes8) => table_scan_bytes8_f32 = scan::<F32Entry, Bytes<U32x2>>,
+    (EntryKey::F32, CodesKey::Bytes4) => table_scan_bytes4_f32 = scan::<F32Entry, Bytes<u32>>,
+    (EntryKey::F32, CodesKey::Packed) => table_scan_packed_f32 = scan::<F32Entry, Packed>,
+    (EntryKey::F16, CodesKey::Bytes16) => table_scan_bytes16_f16 = scan::<F16Entry, Bytes<U32x4>>,
+    (EntryKey::F16, CodesKey::Bytes8) => table_scan_bytes8_f16 = scan::<F16Entry, Bytes<U32x2>>,
+    (EntryKey::F16, CodesKey::Bytes4) => table_scan_bytes4_f16 = scan::<F16Entry, Bytes<u32>>,
+    (EntryKey::F16, CodesKey::Packed) => table_scan_packed_f16 = scan::<F16Entry, Packed>,
+)]
+pub struct ScanTables {
+    /// Queries, `stride` components each.
+    pub queries: *const f32,
+    /// Components from one query or centroid to the next: a multiple of 4, zero padded.
+    pub stride: u32,
+    /// Centroids of the lists, `stride` components each.
+    pub centroids: *const f32,
+    /// Codewords \[`sub_quantizers`\]\[2^`bits`\]\[`sub_dim`\].
+    pub codebooks: *const f32,
+    /// Components of a sub-vector.
+    pub sub_dim: u32,
+    /// Sub-quantizers, M.
+    pub sub_quantizers: u32,
+    /// Bits of a code, 4 to 8.
+    pub bits: u32,
+    /// The rows of the storage, `code_bytes` each.
+    pub codes: *const u8,
+    /// Bytes of a row.
+    pub code_bytes: u32,
+    /// The first row of each list.
+    pub list_starts: *const u32,
+    /// The rows of each list.
+    pub list_lengths: *const u32,
+    /// `nprobe` lists a query, `NO_ROW` for none.
+    pub probes: *const u32,
+    /// Where the scores of each pair start in the query's row, laid out as `probes`.
+    pub pair_offsets: *const u32,
+    /// Probes of a query.
+    pub nprobe: u32,
+    /// Where each query's row of scores starts.
+    pub row_starts: *const u64,
+    /// What is looked up: a `FORM_*` of [`crate::pq_tables`].
+    pub form: u32,
+    /// The table of each query, \[`sub_quantizers`\]\[2^`bits`\]; not read for `FORM_RESIDUAL`.
+    pub query_tables: *const f32,
+    /// A term for each stored row (`FORM_ROW_TERMS`) or a table for each list (`FORM_LIST_TERMS`); null for the other forms.
+    pub terms: *const f32,
+    /// The σ of each query; null for [`EntryKey::F32`].
+    pub scales: *const f32,
+    /// Sub-quantizers whose tables are in shared memory at once.
+    pub chunk_size: u32,
+    /// Pairs of a block, at most [`MAX_PAIRS`]; 1 for `FORM_LIST_TERMS` and `FORM_RESIDUAL`.
+    pub block_pairs: u32,
+    /// Blocks that share the rows of a list.
+    pub segments: u32,
+    /// The score of row i of a list goes i places behind where the pair's scores start; +∞ up to the next multiple of [`ROW_BLOCK`] rows.
+    pub scores: *mut f32,
+}
+
+impl ScanTables {
+    /// For each of `queries` queries, `segments` blocks of `threads` threads for each `block_pairs` of its pairs.
+    pub fn config(&self, entry: EntryKey, queries: u32, threads: u32) -> LaunchConfig {
+        let groups = self.nprobe.div_ceil(self.block_pairs);
+        let blocks = queries as u64 * groups as u64 * self.segments as u64;
+        LaunchConfig::linear(blocks, threads).with_shared(shared_bytes(self.chunk_size << self.bits, entry.bytes()))
+    }
+}
+
+/// # Safety
+/// As [`ScanTables`].
 #[inline(always)]
-#[expect(clippy::too_many_arguments, reason = "kernel parameters are passed separately so that loads stay ld.global")]
-unsafe fn scan<E: Entry, C: Codes>(
-    queries: *const f32,
-    stride: u32,
-    centroids: *const f32,
-    codebooks: *const f32,
-    sub_dim: u32,
-    sub_quantizers: u32,
-    bits: u32,
-    codes: *const u8,
-    code_bytes: u32,
-    list_starts: *const u32,
-    list_lengths: *const u32,
-    probes: *const u32,
-    pair_offsets: *const u32,
-    nprobe: u32,
-    row_starts: *const u64,
-    form: u32,
-    query_tables: *const f32,
-    terms: *const f32,
-    scales: *const f32,
-    chunk_size: u32,
-    block_pairs: u32,
-    segments: u32,
-    scores: *mut f32,
-) {
+unsafe fn scan<E: Entry, C: Codes>(launch: ScanTables) {
+    let ScanTables { queries, stride, centroids, codebooks, sub_dim, sub_quantizers, bits, codes, .. } = launch;
+    let ScanTables { code_bytes, list_starts, list_lengths, probes, pair_offsets, nprobe, row_starts, .. } = launch;
+    let ScanTables { form, query_tables, terms, scales, chunk_size, block_pairs, segments, scores, .. } = launch;
     let (thread, threads) = (thread::thread_idx_x(), thread::block_dim_x());
     let (lane, warp, warps) = (warp::lane_id(), thread / 32, threads / 32);
     let groups = nprobe.div_ceil(block_pairs.max(1)).max(1);
@@ -338,65 +441,3 @@ unsafe fn scan<E: Entry, C: Codes>(
         }
     }
 }
-
-/// Calls `$then!` with the table of scan kernels: `(entry type, its bytes, code reader, 8-bit codes a load or 0, kernel, handle)`, readers
-/// from the widest.
-#[macro_export]
-macro_rules! table_scan_instances {
-    ($then:ident) => {
-        $then! {
-            (F32Entry, 4, Bytes<U32x4>, 16, table_scan_bytes16_f32, TABLE_SCAN_BYTES16_F32)
-            (F32Entry, 4, Bytes<U32x2>, 8, table_scan_bytes8_f32, TABLE_SCAN_BYTES8_F32)
-            (F32Entry, 4, Bytes<u32>, 4, table_scan_bytes4_f32, TABLE_SCAN_BYTES4_F32)
-            (F32Entry, 4, Packed, 0, table_scan_packed_f32, TABLE_SCAN_PACKED_F32)
-            (F16Entry, 2, Bytes<U32x4>, 16, table_scan_bytes16_f16, TABLE_SCAN_BYTES16_F16)
-            (F16Entry, 2, Bytes<U32x2>, 8, table_scan_bytes8_f16, TABLE_SCAN_BYTES8_F16)
-            (F16Entry, 2, Bytes<u32>, 4, table_scan_bytes4_f16, TABLE_SCAN_BYTES4_F16)
-            (F16Entry, 2, Packed, 0, table_scan_packed_f16, TABLE_SCAN_PACKED_F16)
-        }
-    };
-}
-
-macro_rules! define_kernels {
-    ($(($entry:ty, $entry_bytes:literal, $codes:ty, $at_once:literal, $name:ident, $handle:ident))*) => {$(
-        /// Writes the scores of all pairs: scores\[row_starts\[q\] + pair_offsets\[q\]\[p\] + i\] for row i of list
-        /// probes\[q\]\[p\] (`NO_ROW`: none), and +∞ up to the next multiple of 8 rows.
-        ///
-        /// `queries` and `centroids` are row-major with `stride` components, a multiple of 4, padded with zeros;
-        /// `codebooks` \[M\]\[2^bits\]\[sub_dim\], 4 to 8 bits; `codes` has `code_bytes` a row, list l the rows from
-        /// `list_starts[l]` on; `probes` and `pair_offsets` are \[queries\]\[nprobe\], `row_starts` has an entry a query.
-        ///
-        /// `form` says what is looked up ([`crate::pq_tables`]): with row terms and inner product, `query_tables`
-        /// \[queries\]\[M\]\[2^bits\] and for the former `terms` for each stored row; with list terms, `query_tables` and
-        /// `terms` \[lists\]\[M\]\[2^bits\]; from scratch, neither. The latter two need `block_pairs` = 1. `scales` is null
-        /// with f32 entries, else the σ of each query.
-        ///
-        /// `chunk_size` sub-quantizers have their tables in shared memory at once; a multiple of what the reader loads at
-        /// once, and so are M and `code_bytes`.
-        ///
-        /// Grid: queries · ceil(nprobe / block_pairs) · segments blocks of any number of whole warps, [`shared_bytes`] of
-        /// chunk_size · 2^bits entries. block_pairs ≤ [`MAX_PAIRS`].
-        ///
-        /// # Safety
-        /// All pointers cover these shapes, those to f32 arrays that are not indexed by row or pair are aligned to 16 bytes,
-        /// `codes` to what is loaded at once; there is a list, and probed lists exist; no two pairs' scores overlap.
-        #[kernel(max_threads = 1024)]
-        pub unsafe fn $name(
-            queries: *const f32, stride: u32, centroids: *const f32, codebooks: *const f32, sub_dim: u32,
-            sub_quantizers: u32, bits: u32, codes: *const u8, code_bytes: u32, list_starts: *const u32,
-            list_lengths: *const u32, probes: *const u32, pair_offsets: *const u32, nprobe: u32, row_starts: *const u64,
-            form: u32, query_tables: *const f32, terms: *const f32, scales: *const f32, chunk_size: u32,
-            block_pairs: u32, segments: u32, scores: *mut f32,
-        ) {
-            // SAFETY: the same contract.
-            unsafe {
-                scan::<$entry, $codes>(
-                    queries, stride, centroids, codebooks, sub_dim, sub_quantizers, bits, codes, code_bytes, list_starts,
-                    list_lengths, probes, pair_offsets, nprobe, row_starts, form, query_tables, terms, scales, chunk_size,
-                    block_pairs, segments, scores,
-                )
-            }
-        }
-    )*};
-}
-table_scan_instances!(define_kernels);

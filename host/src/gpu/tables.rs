@@ -13,65 +13,15 @@ mod index;
 #[cfg(test)]
 mod tests;
 
-use cuda_std::launch::{Kernel, LaunchConfig};
 use warpann_kernels::pq_tables::{
-    self, FORM_LIST_TERMS, FORM_RESIDUAL, FORM_ROW_TERMS, ROW_TERMS, SUB_TABLES, TABLE_BOUNDS,
+    self, FORM_LIST_TERMS, FORM_RESIDUAL, FORM_ROW_TERMS, RowTerms, SubTables, TableBounds,
 };
-use warpann_kernels::table_scan::{self, MAX_PAIRS, TILE_ROWS, entries_in};
+use warpann_kernels::table_scan::{self, CodesKey, EntryKey, MAX_PAIRS, ScanTables, TILE_ROWS, TableKey, entries_in};
 
 pub(crate) use index::{Image, Norms, Shape, Terms};
 
-use super::runtime::{Layout, Limits, Queue, grid};
+use super::runtime::{Layout, Limits, Queue};
 use crate::{Error, Result};
-
-/// Arguments of the scan, in order (see `table_scan::table_scan_bytes16_f32`).
-type ScanArgs = (
-    *const f32,
-    u32,
-    *const f32,
-    *const f32,
-    u32,
-    u32,
-    u32,
-    *const u8,
-    u32,
-    *const u32,
-    *const u32,
-    *const u32,
-    *const u32,
-    u32,
-    *const u64,
-    u32,
-    *const f32,
-    *const f32,
-    *const f32,
-    u32,
-    u32,
-    u32,
-    *mut f32,
-);
-
-/// A scan kernel and what it is for.
-struct ScanKernel {
-    entry_bytes: u32,
-    /// 8-bit codes that it loads at once; 0: any code, one by one.
-    at_once: u32,
-    kernel: Kernel<ScanArgs>,
-}
-
-/// Bytes of an f32 entry.
-const F32_BYTES: u32 = 4;
-/// Bytes of an f16 entry.
-const F16_BYTES: u32 = 2;
-
-macro_rules! table {
-    ($(($entry:ident, $entry_bytes:literal, $codes:ty, $at_once:literal, $name:ident, $handle:ident))*) => {
-        /// Those of f32 tables, then those of f16 tables; each from the widest loads.
-        const KERNELS: &[ScanKernel] =
-            &[$(ScanKernel { entry_bytes: $entry_bytes, at_once: $at_once, kernel: table_scan::$handle }),*];
-    };
-}
-warpann_kernels::table_scan_instances!(table);
 
 /// What table entries are stored as.
 #[cfg_attr(not(test), expect(dead_code, reason = "tests force what sizes would choose"))]
@@ -114,7 +64,8 @@ pub(crate) struct TableScan {
 pub(crate) struct TablePlan {
     shape: Shape,
     form: u32,
-    kernel: &'static ScanKernel,
+    key: TableKey,
+    /// Sub-quantizers whose tables are in shared memory at once.
     chunk: u32,
     threads: u32,
     block_pairs: u32,
@@ -123,12 +74,6 @@ pub(crate) struct TablePlan {
     query_tile: u32,
     query_tables: usize,
     scales: usize,
-}
-
-impl std::fmt::Debug for ScanKernel {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(self.kernel.name())
-    }
 }
 
 impl TablePlan {
@@ -141,8 +86,7 @@ impl TablePlan {
     /// computed by [`enqueue_terms`].
     ///
     /// # Errors
-    /// [`Error::LaunchLimit`] if shared memory has not even room for the table of one sub-quantizer (at most 1 KiB), or the grid
-    /// of a single query exceeds the hardware's.
+    /// [`Error::LaunchLimit`] if shared memory has not even room for the table of one sub-quantizer (at most 1 KiB).
     pub fn new(
         layout: &mut Layout,
         shape: &Shape,
@@ -153,8 +97,9 @@ impl TablePlan {
         limits: &Limits,
     ) -> Result<TablePlan> {
         let form = shape.form(terms);
-        let (kernel, chunk) = choose_kernel(shape, precision, limits)?;
-        let bytes = table_scan::shared_bytes(chunk << shape.bits, kernel.entry_bytes);
+        let (key, chunk) = choose_kernel(shape, precision, limits)?;
+        let (entry, _) = key;
+        let bytes = table_scan::shared_bytes(chunk << shape.bits, entry.bytes());
 
         // Blocks share a multiprocessor's memory: the fewer fit, the more threads each gets.
         let resident = (limits.shared_bytes / bytes).max(1);
@@ -179,17 +124,14 @@ impl TablePlan {
         let by_tables =
             if form == FORM_RESIDUAL { u64::MAX } else { (Self::QUERY_TABLES_BYTES / of_query.max(1)).max(1) };
         let by_grid = i32::MAX as u64 / (groups * u64::from(segments)).max(1);
-        if by_grid == 0 {
-            grid(kernel.kernel.name(), groups * u64::from(segments))?;
-        }
         let tiles = u64::from(queries).div_ceil(by_tables.min(by_grid).max(1)).max(1);
         let query_tile = u64::from(queries).div_ceil(tiles) as u32;
         let tables = if form == FORM_RESIDUAL { 0 } else { query_tile as usize * shape.entries() as usize };
-        let scales = if kernel.entry_bytes == F16_BYTES { queries as usize } else { 0 };
+        let scales = if entry == EntryKey::F16 { queries as usize } else { 0 };
         Ok(TablePlan {
             shape: *shape,
             form,
-            kernel,
+            key,
             chunk,
             threads,
             block_pairs,
@@ -202,38 +144,39 @@ impl TablePlan {
 
     /// Whether table entries are f16: errors are about a thousand times those of f32.
     pub fn is_half(&self) -> bool {
-        self.kernel.entry_bytes == F16_BYTES
+        self.key.0 == EntryKey::F16
     }
 }
 
 /// The kernel for codes and tables of this shape, and how many sub-quantizers have their tables in shared memory at once.
-fn choose_kernel(shape: &Shape, precision: Precision, limits: &Limits) -> Result<(&'static ScanKernel, u32)> {
-    let fit = |entry_bytes: u32| entries_in(limits.shared_bytes, entry_bytes) >> shape.bits;
-    let whole = |entry_bytes: u32| fit(entry_bytes) >= shape.sub_quantizers;
-    let entry_bytes = match precision {
-        Precision::F16 => F16_BYTES,
-        Precision::Auto if !whole(F32_BYTES) && whole(F16_BYTES) => F16_BYTES,
-        Precision::Auto | Precision::F32 => F32_BYTES,
+fn choose_kernel(shape: &Shape, precision: Precision, limits: &Limits) -> Result<(TableKey, u32)> {
+    let fit = |entry: EntryKey| entries_in(limits.shared_bytes, entry.bytes()) >> shape.bits;
+    let whole = |entry: EntryKey| fit(entry) >= shape.sub_quantizers;
+    let entry = match precision {
+        Precision::F16 => EntryKey::F16,
+        Precision::Auto if !whole(EntryKey::F32) && whole(EntryKey::F16) => EntryKey::F16,
+        Precision::Auto | Precision::F32 => EntryKey::F32,
     };
-    let fit = fit(entry_bytes).min(shape.sub_quantizers);
-    for candidate in KERNELS.iter().filter(|candidate| candidate.entry_bytes == entry_bytes) {
-        let at_once = candidate.at_once;
-        if at_once == 0 {
-            if fit == 0 && shape.sub_quantizers > 0 {
-                break;
+    let fit = fit(entry).min(shape.sub_quantizers);
+    for codes in CodesKey::ALL {
+        let chunk = match codes.bytes_at_once() {
+            Some(at_once) => {
+                let suits = shape.bits == 8 && shape.sub_quantizers.is_multiple_of(at_once) && fit >= at_once;
+                suits.then(|| fit - fit % at_once)
             }
+            None if fit == 0 && shape.sub_quantizers > 0 => None,
             // Chunks of 32 begin at a whole word.
-            let chunk = if fit < shape.sub_quantizers && fit >= 32 { fit - fit % 32 } else { fit };
-            return Ok((candidate, chunk));
-        }
-        if shape.bits == 8 && shape.sub_quantizers.is_multiple_of(at_once) && fit >= at_once {
-            return Ok((candidate, fit - fit % at_once));
+            None if fit < shape.sub_quantizers && fit >= 32 => Some(fit - fit % 32),
+            None => Some(fit),
+        };
+        if let Some(chunk) = chunk {
+            return Ok(((entry, codes), chunk));
         }
     }
     Err(Error::LaunchLimit {
-        kernel: KERNELS[0].kernel.name(),
+        kernel: ScanTables::kernel((EntryKey::F32, CodesKey::Bytes16)).name(),
         what: "shared memory",
-        asked: table_scan::shared_bytes(1 << shape.bits, entry_bytes).into(),
+        asked: table_scan::shared_bytes(1 << shape.bits, entry.bytes()).into(),
         limit: limits.shared_bytes.into(),
     })
 }
@@ -254,62 +197,38 @@ pub(crate) unsafe fn enqueue_terms<Q: Queue>(
         return Ok(());
     }
     if terms == Terms::Lists {
+        let launch = SubTables {
+            vectors: image.centroids,
+            stride: shape.stride(),
+            count: shape.lists,
+            codebooks: image.codebooks,
+            sub_dim: shape.sub_dim(),
+            sub_quantizers: shape.sub_quantizers,
+            bits: shape.bits,
+            scale: 2.0,
+            squares: 1.0,
+            tables: to,
+        };
         // SAFETY: as the caller promises.
-        return unsafe { sub_tables(queue, shape, image, image.centroids, shape.lists, 2.0, 1.0, to) };
+        return unsafe { queue.launch(&SubTables::KERNEL, launch.config(), launch) };
     }
-    let kernel = &ROW_TERMS;
-    // Lists longer than 16 rows a warp are shared by several blocks.
-    let slices = shape.longest_list.div_ceil(16 * pq_tables::WARPS_PER_BLOCK).clamp(1, 64);
-    let blocks = grid(kernel.name(), u64::from(shape.lists) * u64::from(slices))?;
-    let config = LaunchConfig { grid: [blocks, 1, 1], block: [pq_tables::THREADS, 1, 1], shared_bytes: 0 };
-    let args = (
-        image.codes,
-        shape.code_bytes(),
-        image.list_starts,
-        image.list_lengths,
-        slices,
-        image.centroids,
-        shape.stride(),
-        image.codebooks,
-        shape.sub_dim(),
-        shape.sub_quantizers,
-        shape.bits,
-        to,
-    );
+    let launch = RowTerms {
+        codes: image.codes,
+        code_bytes: shape.code_bytes(),
+        list_starts: image.list_starts,
+        list_lengths: image.list_lengths,
+        // Lists longer than 16 rows a warp are shared by several blocks.
+        slices: shape.longest_list.div_ceil(16 * pq_tables::WARPS_PER_BLOCK).clamp(1, 64),
+        centroids: image.centroids,
+        stride: shape.stride(),
+        codebooks: image.codebooks,
+        sub_dim: shape.sub_dim(),
+        sub_quantizers: shape.sub_quantizers,
+        bits: shape.bits,
+        terms: to,
+    };
     // SAFETY: as the caller promises.
-    unsafe { queue.launch(kernel, config, args) }
-}
-
-/// Tables of `count` vectors: see [`pq_tables::sub_tables`].
-#[expect(clippy::too_many_arguments, reason = "what the kernel takes")]
-unsafe fn sub_tables<Q: Queue>(
-    queue: &Q,
-    shape: &Shape,
-    image: &Image,
-    vectors: *const f32,
-    count: u32,
-    scale: f32,
-    squares: f32,
-    to: *mut f32,
-) -> Result<()> {
-    let kernel = &SUB_TABLES;
-    let of_vectors = u64::from(count.div_ceil(pq_tables::VECTORS));
-    let blocks = grid(kernel.name(), of_vectors * u64::from(shape.entries().div_ceil(pq_tables::THREADS)))?;
-    let config = LaunchConfig { grid: [blocks, 1, 1], block: [pq_tables::THREADS, 1, 1], shared_bytes: 0 };
-    let args = (
-        vectors,
-        shape.stride(),
-        count,
-        image.codebooks,
-        shape.sub_dim(),
-        shape.sub_quantizers,
-        shape.bits,
-        scale,
-        squares,
-        to,
-    );
-    // SAFETY: as the caller promises.
-    unsafe { queue.launch(kernel, config, args) }
+    unsafe { queue.launch(&RowTerms::KERNEL, launch.config(shape.lists), launch) }
 }
 
 /// Scans as `what` says, with the plan's scratch from `start` on: writes scores and errors.
@@ -336,31 +255,27 @@ pub(crate) unsafe fn enqueue<Q: Queue>(
     let n = pq_tables::roundings(shape.dim, shape.sub_quantizers) as f64 / f64::from(1u32 << 24);
     // Where n·u reaches 1 nothing is certain.
     let gamma = if n < 1.0 { n / (1.0 - n) * (1.0 + 1e-9) } else { f64::INFINITY };
-    let kernel = &TABLE_BOUNDS;
-    let blocks = grid(kernel.name(), what.query_count.div_ceil(pq_tables::WARPS_PER_BLOCK).into())?;
-    let config = LaunchConfig { grid: [blocks, 1, 1], block: [pq_tables::THREADS, 1, 1], shared_bytes: 0 };
     let Norms { centroid, codeword, sub_codeword } = shape.norms;
-    let (stride, count) = (shape.stride(), what.query_count);
-    let args = (
-        what.queries,
+    let stride = shape.stride();
+    let launch = TableBounds {
+        queries: what.queries,
         stride,
-        count,
-        plan.form,
-        shape.sub_quantizers,
-        centroid,
-        codeword,
-        sub_codeword,
+        count: what.query_count,
+        form: plan.form,
+        sub_quantizers: shape.sub_quantizers,
+        centroid_norm: centroid,
+        codeword_norm: codeword,
+        sub_codeword_norm: sub_codeword,
         gamma,
-        what.errors,
+        errors: what.errors,
         scales,
-    );
+    };
     // SAFETY: as the caller promises.
-    unsafe { queue.launch(kernel, config, args)? };
+    unsafe { queue.launch(&TableBounds::KERNEL, launch.config(), launch)? };
     if what.probe_count == 0 || shape.lists == 0 {
         return Ok(());
     }
-    let groups = what.probe_count.div_ceil(plan.block_pairs);
-    let kernel = &plan.kernel.kernel;
+    let (entry, _) = plan.key;
     let mut first = 0;
     while first < what.query_count {
         let count = plan.query_tile.min(what.query_count - first);
@@ -368,42 +283,50 @@ pub(crate) unsafe fn enqueue<Q: Queue>(
         let queries = what.queries.wrapping_add(of_first(stride));
         let tables = at(plan.query_tables);
         if plan.form != FORM_RESIDUAL {
-            let scale = if shape.inner_product { -1.0 } else { -2.0 };
+            let launch = SubTables {
+                vectors: queries,
+                stride,
+                count,
+                codebooks: image.codebooks,
+                sub_dim: shape.sub_dim(),
+                sub_quantizers: shape.sub_quantizers,
+                bits: shape.bits,
+                scale: if shape.inner_product { -1.0 } else { -2.0 },
+                squares: 0.0,
+                tables,
+            };
             // SAFETY: as the caller promises; the plan has room for the tables of a tile, which is scanned before the next.
-            unsafe { sub_tables(queue, shape, image, queries, count, scale, 0.0, tables)? };
+            unsafe { queue.launch(&SubTables::KERNEL, launch.config(), launch)? };
         }
-        let blocks = grid(kernel.name(), u64::from(count) * u64::from(groups) * u64::from(plan.segments))?;
-        let shared_bytes = table_scan::shared_bytes(plan.chunk << shape.bits, plan.kernel.entry_bytes);
-        let config = LaunchConfig { grid: [blocks, 1, 1], block: [plan.threads, 1, 1], shared_bytes };
         let terms = if matches!(plan.form, FORM_ROW_TERMS | FORM_LIST_TERMS) { terms } else { std::ptr::null() };
         let scales = if scales.is_null() { scales } else { scales.wrapping_add(first as usize) };
-        let args = (
+        let launch = ScanTables {
             queries,
             stride,
-            image.centroids,
-            image.codebooks,
-            shape.sub_dim(),
-            shape.sub_quantizers,
-            shape.bits,
-            image.codes,
-            shape.code_bytes(),
-            image.list_starts,
-            image.list_lengths,
-            what.probes.wrapping_add(of_first(what.probe_count)),
-            what.pair_offsets.wrapping_add(of_first(what.probe_count)),
-            what.probe_count,
-            what.row_starts.wrapping_add(first as usize),
-            plan.form,
-            tables.cast_const(),
+            centroids: image.centroids,
+            codebooks: image.codebooks,
+            sub_dim: shape.sub_dim(),
+            sub_quantizers: shape.sub_quantizers,
+            bits: shape.bits,
+            codes: image.codes,
+            code_bytes: shape.code_bytes(),
+            list_starts: image.list_starts,
+            list_lengths: image.list_lengths,
+            probes: what.probes.wrapping_add(of_first(what.probe_count)),
+            pair_offsets: what.pair_offsets.wrapping_add(of_first(what.probe_count)),
+            nprobe: what.probe_count,
+            row_starts: what.row_starts.wrapping_add(first as usize),
+            form: plan.form,
+            query_tables: tables,
             terms,
-            scales.cast_const(),
-            plan.chunk,
-            plan.block_pairs,
-            plan.segments,
-            what.scores,
-        );
+            scales,
+            chunk_size: plan.chunk,
+            block_pairs: plan.block_pairs,
+            segments: plan.segments,
+            scores: what.scores,
+        };
         // SAFETY: as the caller promises; the bounds kernel wrote the scales.
-        unsafe { queue.launch(kernel, config, args)? };
+        unsafe { queue.launch(ScanTables::kernel(plan.key), launch.config(entry, count, plan.threads), launch)? };
         first += count;
     }
     Ok(())

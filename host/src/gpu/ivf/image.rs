@@ -6,11 +6,12 @@
 
 use std::ops::Range;
 
+use warpann_kernels::code_bounds::{GreatestCode, MarkPadding, MeasureCodes, ScaleCodes};
 use warpann_kernels::list_scan::{self, TILE_ROWS};
-use warpann_kernels::{NO_ROW, code_bounds, pairs, prepare};
+use warpann_kernels::{NO_ROW, pairs, prepare};
 
 use super::super::runtime::{Layout, OnStream, Runtime};
-use super::super::sets::{Prepared, Shape, Unprepared, blocks, greatest_of, prepare_rows, upload_rows};
+use super::super::sets::{Prepared, Shape, Unprepared, greatest_of, prepare_rows, upload_rows};
 use super::super::tables::{self, Terms};
 use crate::ivf::View;
 use crate::ivf::codec::Codec;
@@ -50,11 +51,6 @@ pub(super) struct Codes {
 }
 
 impl Codes {
-    /// Code bytes and bits in one number, as kernels take them.
-    pub fn shape(&self) -> u32 {
-        self.code_bytes << 4 | self.bits
-    }
-
     /// The index as the scan by lookup tables sees it.
     pub fn table_image(&self, image: &Image) -> tables::Image {
         tables::Image {
@@ -448,8 +444,6 @@ impl Image {
     ) -> Result<()> {
         let metric = self.metric_code();
         let cosine = metric == prepare::METRIC_COSINE;
-        let multiprocessors = runtime.limits().multiprocessors;
-        let warps = u64::from(self.rows).min(u64::from(multiprocessors) * 64);
         // Cosine scales vectors by their norms; its centroids need a scale of their own.
         let centroid_greatest = if cosine { self.greatest.wrapping_add(1) } else { self.greatest };
         // SAFETY: the image's arrays have the shapes that the kernels ask for.
@@ -479,64 +473,59 @@ impl Image {
                     };
                     greatest_of(runtime, stream, from)?;
                     prepare_rows(runtime, stream, from, self.prepared(copies, self.values, 0))?;
-                    let kernel = &code_bounds::MARK_PADDING;
-                    let config = blocks(kernel.name(), u64::from(self.rows.div_ceil(32)), 4)?;
-                    runtime.launch(stream, kernel, config, (self.ranks.cast_const(), self.rows, self.values))?;
+                    let launch = MarkPadding { ranks: self.ranks, row_count: self.rows, values: self.values };
+                    runtime.launch(stream, &MarkPadding::KERNEL, launch.config(), launch)?;
                 }
                 Stored::Codes(codes) => {
-                    let kernel = &code_bounds::GREATEST_CODE;
-                    let config = blocks(kernel.name(), warps, code_bounds::WARPS_PER_BLOCK)?;
-                    let args = (
-                        codes.codes.cast_const(),
-                        codes.shape(),
-                        codes.width,
-                        self.dim,
-                        codes.codebooks.cast_const(),
-                        self.centroids.cast_const(),
+                    let launch = GreatestCode {
+                        codes: codes.codes,
+                        code_bytes: codes.code_bytes,
+                        bits: codes.bits,
+                        width: codes.width,
+                        dim: self.dim,
+                        codebooks: codes.codebooks,
+                        centroids: self.centroids,
                         row_lists,
-                        self.rows,
-                        self.centre.cast_const(),
-                        self.greatest,
-                    );
-                    runtime.launch(stream, kernel, config, args)?;
+                        row_count: self.rows,
+                        centre: self.centre,
+                        greatest: self.greatest,
+                    };
+                    let config = launch.config(runtime.limits().multiprocessors);
+                    runtime.launch(stream, &GreatestCode::KERNEL, config, launch)?;
                     let queue = OnStream { runtime, stream };
                     let by_tables = codes.table_image(self);
                     tables::enqueue_terms(&queue, &codes.tables, &by_tables, codes.terms, codes.terms_at)?;
-                    let kernel = &code_bounds::SCALE_CODES;
-                    let (centroid_count, codeword_count) = (self.lists * self.stride(), codes.components());
-                    let warps = u64::from(centroid_count.max(codeword_count).div_ceil(32));
-                    let args = (
-                        self.centroids.cast_const(),
-                        centroid_count,
-                        self.stride(),
-                        self.centre.cast_const(),
-                        codes.codebooks.cast_const(),
-                        codeword_count,
-                        self.greatest.cast_const(),
-                        codes.offsets,
-                        codes.halves,
-                    );
-                    runtime.launch(stream, kernel, blocks(kernel.name(), warps, 4)?, args)?;
-                    let kernel = &code_bounds::MEASURE_CODES;
-                    let config = blocks(kernel.name(), u64::from(self.rows), code_bounds::WARPS_PER_BLOCK)?;
-                    let args = (
-                        codes.codes.cast_const(),
-                        codes.shape(),
-                        codes.width,
-                        self.dim,
-                        codes.codebooks.cast_const(),
-                        self.centroids.cast_const(),
+                    let launch = ScaleCodes {
+                        centroids: self.centroids,
+                        centroid_count: self.lists * self.stride(),
+                        stride: self.stride(),
+                        centre: self.centre,
+                        codebooks: codes.codebooks,
+                        codeword_count: codes.components(),
+                        greatest: self.greatest,
+                        offsets: codes.offsets,
+                        halves: codes.halves,
+                    };
+                    runtime.launch(stream, &ScaleCodes::KERNEL, launch.config(), launch)?;
+                    let launch = MeasureCodes {
+                        codes: codes.codes,
+                        code_bytes: codes.code_bytes,
+                        bits: codes.bits,
+                        width: codes.width,
+                        dim: self.dim,
+                        codebooks: codes.codebooks,
+                        centroids: self.centroids,
                         row_lists,
-                        self.rows,
-                        self.centre.cast_const(),
+                        row_count: self.rows,
+                        centre: self.centre,
                         metric,
-                        self.greatest.cast_const(),
-                        codes.offsets.cast_const(),
-                        codes.halves.cast_const(),
-                        self.values,
-                        self.bounds.cast::<u32>(),
-                    );
-                    runtime.launch(stream, kernel, config, args)?;
+                        greatest: self.greatest,
+                        offsets: codes.offsets,
+                        halves: codes.halves,
+                        values: self.values,
+                        bounds: self.bounds.cast(),
+                    };
+                    runtime.launch(stream, &MeasureCodes::KERNEL, launch.config(), launch)?;
                 }
             }
             prepare_rows(runtime, stream, centroids, self.prepared(self.centroid_copies, self.centroid_values, 2))

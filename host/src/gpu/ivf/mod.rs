@@ -28,7 +28,8 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use rayon::prelude::*;
-use warpann_kernels::{NO_ROW, range};
+use warpann_kernels::NO_ROW;
+use warpann_kernels::range::CountWithin;
 
 use self::image::{Resident, Stored};
 use self::plan::{Ask, SearchPlan};
@@ -36,7 +37,7 @@ use self::search::Search;
 use self::stage::Stage;
 use super::results::{Found, Slots};
 use super::runtime::{Lane, Lanes, Layout, Runtime};
-use super::sets::{Shape, blocks, upload_queries, upload_rows};
+use super::sets::{Shape, upload_queries, upload_rows};
 use crate::flat::check_vectors;
 use crate::ivf::{Bitset, IvfBackend, RangeNeighbors, Request, Scan, View};
 use crate::shards::share;
@@ -352,11 +353,16 @@ impl<T: Element, R: Runtime> IvfDevice<T, R> {
             search.group(0..ask.probes, std::ptr::null())?;
             search.scan(None)?;
             let from = search.candidates();
-            let kernel = &range::COUNT_WITHIN;
-            let config = blocks(kernel.name(), count as u64 * 4, 4)?;
             let counts = search.results().cast_mut().cast::<u32>().wrapping_add(count);
-            let args = (from.scores, from.row_starts, from.shifts, from.errors, bad, counts);
-            self.runtime.launch(&lane.stream, kernel, config, args)?;
+            let launch = CountWithin {
+                scores: from.scores,
+                row_starts: from.row_starts,
+                shifts: from.shifts,
+                errors: from.errors,
+                radius: bad,
+                counts,
+            };
+            self.runtime.launch(&lane.stream, &CountWithin::KERNEL, launch.config(count as u64), launch)?;
             self.runtime.download(&lane.stream, bytemuck::cast_slice_mut(&mut within), counts.cast())?;
             self.runtime.download(&lane.stream, bytemuck::cast_slice_mut(&mut flags), search.results())?;
         }

@@ -11,33 +11,17 @@
 
 use std::ops::Range;
 
-use cuda_std::global::U32x4;
-use cuda_std::launch::LaunchConfig;
-use warpann_kernels::list_scan::{self, TILE_ROWS};
-use warpann_kernels::{code_bounds, pairs, queries as query_kernels};
+use warpann_kernels::code_bounds::CountLive;
+use warpann_kernels::list_scan::{Operand, ScanLists, TILE_ROWS, Tile};
+use warpann_kernels::pairs::{self, CountPairs, FewPairs, PlacePairs, ScatterPairs};
+use warpann_kernels::queries::PrepareQueries;
 
-use super::super::exact::blocks;
-use super::super::runtime::{Array, OnStream, Runtime, grid};
+use super::super::runtime::{Array, OnStream, Runtime};
 use super::super::tables::{self, TableScan};
 use super::image::{Resident, Stored};
 use super::plan::{ITEM_ROWS, SearchPlan};
 use super::stage::{CandidateLists, Candidates, Found, Stage, Vectors};
 use crate::{ElementType, Result};
-
-/// Shared memory of a multiprocessor, of those with most: where there is less, blocks wait for others to end.
-const SHARED_BYTES: u32 = 228 << 10;
-
-/// The kernels of the scan, by tile and whether queries stay in shared memory.
-macro_rules! scan_kernel {
-    ($small:expr, $resident:expr, $a:ident, $b:ident, $c:ident, $d:ident) => {
-        match ($small, $resident) {
-            (false, true) => &list_scan::$a,
-            (false, false) => &list_scan::$b,
-            (true, true) => &list_scan::$c,
-            (true, false) => &list_scan::$d,
-        }
-    };
-}
 
 /// A search on its way.
 pub(super) struct Search<'a, R: Runtime> {
@@ -129,12 +113,15 @@ impl<R: Runtime> Search<'_, R> {
         }
     }
 
-    /// Queries of a tile.
-    fn tile(&self, appends: bool) -> u32 {
-        match self.resident.image.stored {
-            Stored::Rows { .. } if appends => list_scan::APPEND_QUERIES,
-            _ => self.resident.tile(self.plan.ask),
-        }
+    /// What the rows of the lists are multiplied as, and in which tiles of queries.
+    fn operand_and_tile(&self, appends: bool) -> (Operand, Tile) {
+        let operand = match self.resident.image.stored {
+            Stored::Rows { .. } => Operand::Copies,
+            Stored::Codes(_) => Operand::Codes,
+        };
+        // Appending pays where there are many pairs a list, and has no kernels for few.
+        let all = if self.resident.small_tiles(self.plan.ask) { Tile::Of16 } else { Tile::Of64 };
+        (operand, if appends { Tile::Append } else { all })
     }
 
     /// Numbers of candidates, behind all else that comes to the host: they do where candidates are appended.
@@ -168,66 +155,36 @@ impl<R: Runtime> Search<'_, R> {
             };
             let row_stride = pairs::padded(image.lists);
             let scores = self.at::<f32>(plan.coarse_scores).wrapping_add(first * row_stride as usize);
-            let small = queries <= 16;
-            let tile = if small { 16 } else { 64 };
-            let tiles = queries.div_ceil(tile);
-            let cuts = (self.runtime.limits().multiprocessors * 2).div_ceil(tiles.max(1));
-            let item_rows = image.lists.div_ceil(cuts).next_multiple_of(TILE_ROWS).min(ITEM_ROWS);
-            let null = std::ptr::null();
-            let kernel = scan_kernel!(
-                small,
-                self.resident_queries(tile),
-                SCAN_LISTS_64,
-                SCAN_LISTS_64_STREAMED,
-                SCAN_LISTS_16,
-                SCAN_LISTS_16_STREAMED
-            );
-            let items = u64::from(tiles) * u64::from(image.lists.div_ceil(item_rows));
-            let args = (
-                self.at::<u16>(copies).wrapping_add(first * image.copy_stride as usize).cast_const(),
-                self.at::<f32>(factors).wrapping_add(first).cast_const(),
-                queries,
-                image.copy_stride,
-                std::ptr::null::<U32x4>(),
-                null,
-                item_rows,
-                std::ptr::null::<U32x4>(),
+            let tile = if queries <= 16 { Tile::Of16 } else { Tile::Of64 };
+            let tile_queries = tile.queries(Operand::Copies);
+            let multiprocessors = self.runtime.limits().multiprocessors;
+            let cuts = (multiprocessors * 2).div_ceil(queries.div_ceil(tile_queries).max(1));
+            // Dense use: every query with all centroids.
+            let launch = ScanLists {
+                queries: self.at::<u16>(copies).wrapping_add(first * image.copy_stride as usize),
+                factors: self.at::<f32>(factors).wrapping_add(first),
+                query_count: queries,
+                stride: image.copy_stride,
+                item_rows: image.lists.div_ceil(cuts).next_multiple_of(TILE_ROWS).min(ITEM_ROWS),
                 row_stride,
-                null,
-                null,
-                image.lists,
-                image.centroid_values.cast_const(),
-                null,
-                null,
+                row_count: image.lists,
+                values: image.centroid_values,
                 scores,
-                std::ptr::null_mut::<u32>(),
-                std::ptr::null_mut::<u32>(),
-                0,
-                image.centroid_copies.cast_const(),
-            );
-            self.runtime.launch(
-                self.stream,
-                kernel,
-                self.scan_config(kernel.name(), self.flat_shared_bytes(tile), items, false)?,
-                args,
-            )?;
+                base: image.centroid_copies,
+                ..ScanLists::default()
+            };
+            let key = launch.key(Operand::Copies, tile);
+            let config = launch.config(key, launch.dense_items(tile_queries).into(), multiprocessors);
+            self.runtime.launch(self.stream, ScanLists::kernel(key), config, launch)?;
             let from = Candidates {
                 scores,
                 row_stride: u64::from(row_stride),
-                row_starts: std::ptr::null(),
-                nprobe: 1,
-                probes: null,
-                offsets: null,
-                list_starts: null,
-                lengths: null,
-                ranks: null,
-                filter: null,
-                live_rows: null,
                 row_count: image.lists,
                 metric: image.probe_metric_code(),
                 shifts: self.at::<f32>(shifts).wrapping_add(first),
                 // The second half is of the centroids.
                 errors: self.at::<f32>(errors).wrapping_add(plan.ask.queries as usize + first),
+                ..Candidates::default()
             };
             let probes = self.at::<u32>(plan.probes).wrapping_add(first * plan.ask.probes as usize);
             let flags = self.at::<u32>(plan.results).wrapping_add(first);
@@ -263,28 +220,6 @@ impl<R: Runtime> Search<'_, R> {
         }
     }
 
-    /// Whether tiles of so many queries of this dimension stay in shared memory.
-    fn resident_queries(&self, tile: u32) -> bool {
-        self.resident.image.copy_stride / list_scan::CHUNK <= list_scan::resident_chunks(tile)
-    }
-
-    /// As many blocks as run at once, each of which takes one item after the other; fewer if there are fewer items.
-    fn scan_config(&self, kernel: &'static str, shared_bytes: u32, items: u64, wide: bool) -> Result<LaunchConfig> {
-        // Beside the kernel's own memory the driver takes a KiB a block; registers allow three, or two with wide tiles.
-        let by_registers = if wide { 2 } else { 3 };
-        let each = (SHARED_BYTES / (shared_bytes + 1024)).clamp(1, by_registers);
-        let most = u64::from(self.runtime.limits().multiprocessors * each);
-        Ok(LaunchConfig {
-            grid: [grid(kernel, items.clamp(1, most))?, 1, 1],
-            block: [list_scan::THREADS, 1, 1],
-            shared_bytes,
-        })
-    }
-
-    fn flat_shared_bytes(&self, tile: u32) -> u32 {
-        list_scan::shared_bytes(tile, self.resident.image.copy_stride / list_scan::CHUNK)
-    }
-
     /// f16 copies of queries and what goes with them.
     ///
     /// # Safety
@@ -301,26 +236,24 @@ impl<R: Runtime> Search<'_, R> {
         let image = &self.resident.image;
         let (first, queries) = (of.start as usize, of.len() as u32);
         let [copies, factors, errors, shifts] = parts;
-        macro_rules! by_element {
-            ($(($name:ident, $stored:ty, $q:ident, $kernel:ident, $r:ident, $rh:ident, $f:ident, $fh:ident))*) => {
-                match element {$(
-                    ElementType::$name => {
-                        let kernel = &query_kernels::$kernel;
-                        let config = blocks(kernel.name(), u64::from(queries), query_kernels::WARPS_PER_BLOCK)?;
-                        let args = (
-                            rows.cast::<$stored>(), queries, image.stride(), image.centre.cast_const(), metric, greatest,
-                            self.at::<u16>(copies).wrapping_add(first * image.copy_stride as usize), image.copy_stride,
-                            self.at::<f32>(factors).wrapping_add(first), image.bounds.cast_const(),
-                            self.at::<f32>(errors).wrapping_add(first), self.plan.ask.queries,
-                            self.at::<f32>(shifts).wrapping_add(first),
-                        );
-                        // SAFETY: as the caller promises.
-                        unsafe { self.runtime.launch(self.stream, kernel, config, args) }
-                    }
-                )*}
-            };
-        }
-        warpann_kernels::list_search_instances!(by_element)
+        let launch = PrepareQueries {
+            rows,
+            count: queries,
+            stride: image.stride(),
+            centre: image.centre,
+            metric,
+            base_greatest: greatest,
+            copy: self.at::<u16>(copies).wrapping_add(first * image.copy_stride as usize),
+            copy_stride: image.copy_stride,
+            factors: self.at::<f32>(factors).wrapping_add(first),
+            base_bounds: image.bounds,
+            errors: self.at::<f32>(errors).wrapping_add(first),
+            errors_apart: self.plan.ask.queries,
+            shifts: self.at::<f32>(shifts).wrapping_add(first),
+        };
+        let kernel = PrepareQueries::kernel(element.key());
+        // SAFETY: as the caller promises.
+        unsafe { self.runtime.launch(self.stream, kernel, launch.config(), launch) }
     }
 
     /// Groups the pairs of some probes by list, for appending up to `limits` where those are not null.
@@ -329,109 +262,99 @@ impl<R: Runtime> Search<'_, R> {
     /// As [`Self::run`]; the probes are there.
     pub unsafe fn group(&self, of: Range<u32>, limits: *const f32) -> Result<()> {
         let (plan, image, ask) = (self.plan, &self.resident.image, self.plan.ask);
-        let (tile, item_rows) = (self.tile(!limits.is_null()), Resident::<R>::item_rows(ask));
+        let (operand, tile) = self.operand_and_tile(!limits.is_null());
+        let (tile, item_rows) = (tile.queries(operand), Resident::<R>::item_rows(ask));
         let pair_count = ask.queries * ask.probes;
-        let probes = self.at::<u32>(plan.probes).cast_const();
-        let lengths = image.lengths.cast_const();
+        let probes = self.at::<u32>(plan.probes);
         let counts = self.at::<u32>(plan.counts);
         // SAFETY: as the caller promises; arrays have the sizes that the plan reserved.
         unsafe {
             if ask.filtered() && of.start == 0 {
-                let kernel = &code_bounds::COUNT_LIVE;
                 self.runtime.fill(self.stream, self.at(plan.live), 0, 4 * image.lists as usize)?;
-                let config = blocks(kernel.name(), u64::from(image.lists) * 4, 4)?;
-                let args = (
-                    image.starts.cast_const(),
-                    lengths,
-                    image.ranks.cast_const(),
-                    self.at::<u32>(plan.filter).cast_const(),
-                    self.at::<u32>(plan.live),
-                );
-                self.runtime.launch(self.stream, kernel, config, args)?;
+                let launch = CountLive {
+                    list_starts: image.starts,
+                    lengths: image.lengths,
+                    ranks: image.ranks,
+                    filter: self.at(plan.filter),
+                    live: self.at(plan.live),
+                };
+                self.runtime.launch(self.stream, &CountLive::KERNEL, launch.config(image.lists), launch)?;
             }
             let live = if ask.filtered() { self.at(plan.live) } else { image.lengths };
             // Fewer than lists: else several queries share one, and it is read once for them. By tables it is read for each.
             let few = pair_count < pairs::FEW && (pair_count <= image.lists || plan.tables.is_some());
             if few && of == (0..ask.probes) {
-                let kernel = &pairs::FEW_PAIRS;
-                let config = LaunchConfig { grid: [1, 1, 1], block: [pairs::PLACE_THREADS, 1, 1], shared_bytes: 0 };
-                let args = (
+                let launch = FewPairs {
                     probes,
-                    ask.queries,
-                    ask.probes,
-                    lengths,
-                    live.cast_const(),
-                    self.at::<f32>(plan.factors).cast_const(),
+                    query_count: ask.queries,
+                    nprobe: ask.probes,
+                    lengths: image.lengths,
+                    live,
+                    factors: self.at(plan.factors),
                     item_rows,
-                    self.at::<u32>(plan.offsets),
-                    self.at::<u64>(plan.row_starts),
-                    self.at::<u32>(plan.live_rows),
-                    self.at::<u32>(plan.item_count),
-                    self.at::<U32x4>(plan.grouped),
-                    self.at::<U32x4>(plan.items),
-                );
-                return self.runtime.launch(self.stream, kernel, config, args);
+                    offsets: self.at(plan.offsets),
+                    row_starts: self.at(plan.row_starts),
+                    live_rows: self.at(plan.live_rows),
+                    item_count: self.at(plan.item_count),
+                    grouped: self.at(plan.grouped),
+                    items: self.at(plan.items),
+                };
+                return self.runtime.launch(self.stream, &FewPairs::KERNEL, launch.config(), launch);
             }
             self.runtime.fill(self.stream, counts.cast(), 0, 4 * image.lists as usize)?;
-            let kernel = &pairs::COUNT_PAIRS;
-            let config = blocks(kernel.name(), u64::from(ask.queries), pairs::WARPS_PER_BLOCK)?;
-            let args = (
+            let launch = CountPairs {
                 probes,
-                ask.queries,
-                ask.probes,
-                of.start,
-                of.end,
-                lengths,
-                live.cast_const(),
+                query_count: ask.queries,
+                nprobe: ask.probes,
+                first_probe: of.start,
+                end_probe: of.end,
+                lengths: image.lengths,
+                live,
                 counts,
-                self.at::<u32>(plan.slots),
-                self.at::<u32>(plan.offsets),
-                self.at::<u32>(plan.row_lengths),
-                self.at::<u32>(plan.live_rows),
-            );
-            self.runtime.launch(self.stream, kernel, config, args)?;
-            let kernel = &pairs::PLACE_PAIRS;
-            let config = LaunchConfig { grid: [2, 1, 1], block: [pairs::PLACE_THREADS, 1, 1], shared_bytes: 0 };
-            let args = (
-                image.lists,
-                lengths,
-                counts.cast_const(),
+                slots: self.at(plan.slots),
+                offsets: self.at(plan.offsets),
+                row_lengths: self.at(plan.row_lengths),
+                live_rows: self.at(plan.live_rows),
+            };
+            self.runtime.launch(self.stream, &CountPairs::KERNEL, launch.config(), launch)?;
+            let launch = PlacePairs {
+                list_count: image.lists,
+                lengths: image.lengths,
+                counts,
                 tile,
                 item_rows,
-                self.at::<u32>(plan.first_pairs),
-                self.at::<u32>(plan.first_items),
-                self.at::<u32>(plan.item_count),
-                ask.queries,
-                self.at::<u32>(plan.row_lengths).cast_const(),
-                self.at::<u64>(plan.row_starts),
-            );
-            self.runtime.launch(self.stream, kernel, config, args)?;
+                first_pairs: self.at(plan.first_pairs),
+                first_items: self.at(plan.first_items),
+                item_count: self.at(plan.item_count),
+                query_count: ask.queries,
+                row_lengths: self.at(plan.row_lengths),
+                row_starts: self.at(plan.row_starts),
+            };
+            self.runtime.launch(self.stream, &PlacePairs::KERNEL, launch.config(), launch)?;
             if plan.tables.is_some() {
                 return Ok(());
             }
-            let kernel = &pairs::SCATTER_PAIRS;
-            let config = blocks(kernel.name(), u64::from(pair_count.div_ceil(32)), pairs::SCATTER_THREADS / 32)?;
-            let args = (
+            let launch = ScatterPairs {
                 probes,
                 pair_count,
-                ask.probes,
-                of.start,
-                of.end,
-                lengths,
-                counts.cast_const(),
-                self.at::<u32>(plan.slots).cast_const(),
-                self.at::<u32>(plan.offsets).cast_const(),
-                self.at::<u64>(plan.row_starts).cast_const(),
+                nprobe: ask.probes,
+                first_probe: of.start,
+                end_probe: of.end,
+                lengths: image.lengths,
+                counts,
+                slots: self.at(plan.slots),
+                offsets: self.at(plan.offsets),
+                row_starts: self.at(plan.row_starts),
                 limits,
-                self.at::<f32>(plan.factors).cast_const(),
+                factors: self.at(plan.factors),
                 tile,
                 item_rows,
-                self.at::<u32>(plan.first_pairs).cast_const(),
-                self.at::<u32>(plan.first_items).cast_const(),
-                self.at::<U32x4>(plan.grouped),
-                self.at::<U32x4>(plan.items),
-            );
-            self.runtime.launch(self.stream, kernel, config, args)
+                first_pairs: self.at(plan.first_pairs),
+                first_items: self.at(plan.first_items),
+                grouped: self.at(plan.grouped),
+                items: self.at(plan.items),
+            };
+            self.runtime.launch(self.stream, &ScatterPairs::KERNEL, launch.config(), launch)
         }
     }
 
@@ -462,117 +385,46 @@ impl<R: Runtime> Search<'_, R> {
                 tables::enqueue(&queue, &what, &codes.table_image(image), codes.terms_at, tables, self.start)
             };
         }
-        // Appending pays where there are many pairs a list, and has no kernels for few; pairs were cut into the tiles of the ask.
-        let small = self.resident.small_tiles(ask);
-        let tile = self.tile(lists.is_some());
-        let items = self.resident.most_items(ask) as u64;
-        let copies = self.at::<u16>(plan.copies).cast_const();
-        let factors = self.at::<f32>(plan.factors).cast_const();
-        let list_items = self.at::<U32x4>(plan.items).cast_const();
-        let item_count = self.at::<u32>(plan.item_count).cast_const();
-        let item_rows = Resident::<R>::item_rows(ask);
-        let grouped = self.at::<U32x4>(plan.grouped).cast_const();
-        let (starts, lengths) = (image.starts.cast_const(), image.lengths.cast_const());
-        let (values, ranks) = (image.values.cast_const(), image.ranks.cast_const());
-        let scores = lists.map_or(self.at::<f32>(plan.scores), |lists| lists.scores);
-        let none = std::ptr::null_mut();
-        let (places, counts) = lists.map_or((none, none), |lists| (lists.places, lists.counts));
-        let capacity = lists.map_or(0, |lists| lists.capacity);
-        let resident = self.resident_queries(tile);
-        // SAFETY: as the caller promises.
-        unsafe {
-            match image.stored {
-                Stored::Rows { copies: base, .. } => {
-                    let kernel = match (lists.is_some(), resident) {
-                        (true, true) => &list_scan::APPEND_LISTS,
-                        (true, false) => &list_scan::APPEND_LISTS_STREAMED,
-                        (false, _) => scan_kernel!(
-                            small,
-                            resident,
-                            SCAN_LISTS_64,
-                            SCAN_LISTS_64_STREAMED,
-                            SCAN_LISTS_16,
-                            SCAN_LISTS_16_STREAMED
-                        ),
-                    };
-                    let args = (
-                        copies,
-                        factors,
-                        ask.queries,
-                        image.copy_stride,
-                        list_items,
-                        item_count,
-                        item_rows,
-                        grouped,
-                        0,
-                        starts,
-                        lengths,
-                        0,
-                        values,
-                        ranks,
-                        self.filter_bits(),
-                        scores,
-                        places,
-                        counts,
-                        capacity,
-                        base.cast_const(),
-                    );
-                    self.runtime.launch(
-                        self.stream,
-                        kernel,
-                        self.scan_config(kernel.name(), self.flat_shared_bytes(tile), items, lists.is_some())?,
-                        args,
-                    )
-                }
-                Stored::Codes(codes) => {
-                    let chunks = image.copy_stride / list_scan::CHUNK;
-                    let table = codes.components() * 2;
-                    let in_table = chunks <= list_scan::TABLE_CHUNKS && table <= list_scan::TABLE_BYTES;
-                    let kernel = match (lists.is_some(), in_table) {
-                        (true, true) => &list_scan::APPEND_CODES,
-                        (true, false) => &list_scan::APPEND_CODES_STREAMED,
-                        (false, _) => scan_kernel!(
-                            small,
-                            in_table,
-                            SCAN_CODES_64,
-                            SCAN_CODES_64_STREAMED,
-                            SCAN_CODES_16,
-                            SCAN_CODES_16_STREAMED
-                        ),
-                    };
-                    let tile = if small { 16 } else { 64 };
-                    let shared_bytes = if in_table {
-                        list_scan::table_shared_bytes(tile, chunks, table)
-                    } else {
-                        list_scan::streamed_shared_bytes(tile)
-                    };
-                    let config = self.scan_config(kernel.name(), shared_bytes, items, true)?;
-                    let args = (
-                        copies,
-                        list_items,
-                        item_count,
-                        item_rows,
-                        grouped,
-                        starts,
-                        lengths,
-                        values,
-                        ranks,
-                        self.filter_bits(),
-                        scores,
-                        places,
-                        counts,
-                        capacity,
-                        codes.codes.cast_const(),
-                        codes.shape(),
-                        codes.width,
-                        image.dim,
-                        codes.offsets.cast_const(),
-                        codes.halves.cast_const(),
-                    );
-                    self.runtime.launch(self.stream, kernel, config, args)
-                }
+        let (operand, tile) = self.operand_and_tile(lists.is_some());
+        let launch = ScanLists {
+            queries: self.at(plan.copies),
+            stride: image.copy_stride,
+            items: self.at(plan.items),
+            item_count: self.at(plan.item_count),
+            item_rows: Resident::<R>::item_rows(ask),
+            grouped: self.at(plan.grouped),
+            list_starts: image.starts,
+            lengths: image.lengths,
+            values: image.values,
+            ranks: image.ranks,
+            filter: self.filter_bits(),
+            scores: self.at(plan.scores),
+            ..ScanLists::default()
+        };
+        let launch = match lists {
+            None => launch,
+            Some(CandidateLists { capacity, scores, places, counts, .. }) => {
+                ScanLists { scores, places, counts, capacity, ..launch }
             }
-        }
+        };
+        let launch = match image.stored {
+            Stored::Rows { copies, .. } => ScanLists { base: copies, ..launch },
+            Stored::Codes(codes) => ScanLists {
+                codes: codes.codes,
+                code_bytes: codes.code_bytes,
+                bits: codes.bits,
+                width: codes.width,
+                dim: image.dim,
+                centroid_offsets: codes.offsets,
+                halves: codes.halves,
+                ..launch
+            },
+        };
+        let key = launch.key(operand, tile);
+        let items = self.resident.most_items(ask) as u64;
+        let config = launch.config(key, items, self.runtime.limits().multiprocessors);
+        // SAFETY: as the caller promises; pairs were grouped for these tiles.
+        unsafe { self.runtime.launch(self.stream, ScanLists::kernel(key), config, launch) }
     }
 
     /// What was scanned.

@@ -3,12 +3,13 @@
 //! The coarse quantiser (candidates are the centroids, the result is the probes) and the search of the lists are the same three steps: select
 //! k' > k by score, re-rank by canonical distance, certify (`warpann_kernels::rerank`).
 
-use cuda_std::launch::LaunchConfig;
-use warpann_kernels::{pairs, rerank};
+use std::ptr::null;
 
-use super::super::runtime::{Layout, Limits, Runtime, grid};
+use warpann_kernels::pairs::BeginCandidates;
+use warpann_kernels::rerank::{self, Certify, PerQuery, Rerank, RowsKey, SettleProbes};
+
+use super::super::runtime::{Layout, Limits, Runtime};
 use super::super::select::{Columns, Plan, Select, select};
-use super::super::sets::blocks;
 use super::image::Codes;
 use crate::select::Best;
 use crate::{ElementType, Result};
@@ -22,7 +23,7 @@ const GROWTH: u64 = 8;
 /// Room for appended candidates, at least, and relative to those selected.
 const ROOM: u32 = 1024;
 const ROOM_SHARE: u32 = 4;
-/// Blocks of [`rerank::RERANK_CODES`] that a multiprocessor has room for.
+/// Blocks of the kernel that re-ranks codes, of which a multiprocessor has room for so many.
 const CODE_BLOCKS: u32 = 3;
 /// Candidates that one block sorts in shared memory, at most: more are ordered by k-selection.
 const SORTED: u32 = 4096;
@@ -87,14 +88,14 @@ pub(super) struct CandidateLists {
     pub limits: *mut f32,
 }
 
-/// What a stage goes over.
-#[derive(Debug, Clone, Copy)]
+/// What a stage goes over. The default has null pointers and zeros: one list, all of whose rows may be found.
+#[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Candidates {
     /// Scores: row q starts at q · `row_stride`, or at `row_starts[q]`.
     pub scores: *const f32,
     pub row_stride: u64,
     pub row_starts: *const u64,
-    /// As the kernels of `rerank` take them.
+    /// The fields of [`Rerank`] of these names.
     pub nprobe: u32,
     pub probes: *const u32,
     pub offsets: *const u32,
@@ -200,23 +201,21 @@ impl Stage {
         let lists = appended.lists(start, counts);
         let (scores, places) =
             (start.wrapping_add(self.scores).cast::<f32>(), start.wrapping_add(self.places).cast::<u32>());
-        let kernel = &pairs::BEGIN_CANDIDATES;
+        let launch = BeginCandidates {
+            query_count: queries,
+            selected: self.selected,
+            scores,
+            places,
+            capacity: lists.capacity,
+            list_scores: lists.scores,
+            list_places: lists.places,
+            counts: lists.counts,
+            limits: lists.limits,
+        };
         // SAFETY: as the caller promises; the selection writes what the lists begin with.
         unsafe {
             select(runtime, stream, &self.selection(queries, from, scores, places), &self.select, start)?;
-            let config = blocks(kernel.name(), u64::from(queries), pairs::WARPS_PER_BLOCK)?;
-            let args = (
-                queries,
-                self.selected,
-                scores.cast_const(),
-                places.cast_const(),
-                lists.capacity,
-                lists.scores,
-                lists.places,
-                lists.counts,
-                lists.limits,
-            );
-            runtime.launch(stream, kernel, config, args)?;
+            runtime.launch(stream, &BeginCandidates::KERNEL, launch.config(), launch)?;
         }
         Ok(Some(lists))
     }
@@ -230,10 +229,10 @@ impl Stage {
     fn selection(&self, queries: u32, from: &Candidates, scores: *mut f32, places: *mut u32) -> Select<f32> {
         Select {
             keys: from.scores,
-            ids: std::ptr::null(),
+            ids: null(),
             row_stride: from.row_stride,
             starts: from.row_starts,
-            lengths: std::ptr::null(),
+            lengths: null(),
             columns: self.columns,
             rows: queries,
             k: self.selected,
@@ -266,10 +265,10 @@ impl Stage {
             start.wrapping_add(appended.best_places).cast::<u32>(),
         );
         let what = Select {
-            keys: lists.scores.cast_const(),
+            keys: lists.scores,
             ids: lists.places,
             row_stride: u64::from(lists.capacity),
-            starts: std::ptr::null(),
+            starts: null(),
             lengths: lists.counts,
             columns: lists.capacity,
             ..self.selection(queries, from, scores, places)
@@ -299,28 +298,26 @@ impl Stage {
     ) -> Result<()> {
         let scores = start.wrapping_add(self.scores).cast::<f32>();
         let places = start.wrapping_add(self.places).cast::<u32>();
-        let kernel = &rerank::SETTLE_PROBES;
-        let config = blocks(kernel.name(), u64::from(queries), rerank::WARP_QUERIES)?;
-        let args = (
-            queries,
-            vectors,
+        let launch = SettleProbes {
+            query_count: queries,
+            queries: vectors,
             centroids,
             stride,
-            places.cast_const(),
-            scores.cast_const(),
-            self.selected,
-            self.k,
-            from.row_count,
-            from.metric,
-            from.shifts,
-            from.errors,
+            places,
+            scores,
+            selected: self.selected,
+            nprobe: self.k,
+            row_count: from.row_count,
+            metric: from.metric,
+            shifts: from.shifts,
+            errors: from.errors,
             probes,
             flags,
-        );
+        };
         // SAFETY: as the caller promises; the selection writes what the kernel reads.
         unsafe {
             select(runtime, stream, &self.selection(queries, from, scores, places), &self.select, start)?;
-            runtime.launch(stream, kernel, config, args)
+            runtime.launch(stream, &SettleProbes::KERNEL, launch.config(), launch)
         }
     }
 
@@ -377,38 +374,36 @@ impl Stage {
             runtime.fill(stream, to.flags.cast(), 0, 4 * queries as usize)?;
             self.rerank(runtime, stream, queries, from, vectors, places, scores, false, unsorted)?;
             let what = Select {
-                keys: unsorted.keys.cast_const(),
+                keys: unsorted.keys,
                 ids: unsorted.ranks,
                 row_stride: u64::from(self.selected),
-                starts: std::ptr::null(),
+                starts: null(),
                 columns: self.selected,
                 k: self.k,
                 ..self.selection(queries, from, to.keys, to.ranks)
             };
             select(runtime, stream, &what, plan, start)?;
-            let kernel = &rerank::CERTIFY;
-            let config = blocks(kernel.name(), u64::from(queries.div_ceil(32)), rerank::THREADS / 32)?;
-            let args = (
-                queries,
-                self.k,
-                from.metric,
-                self.selected,
-                scores.cast_const(),
-                from.live_rows,
-                from.row_count,
-                from.shifts,
-                from.errors,
-                to.keys,
-                to.ranks.cast_const(),
-                to.flags,
-            );
-            runtime.launch(stream, kernel, config, args)
+            let launch = Certify {
+                query_count: queries,
+                k: self.k,
+                metric: from.metric,
+                selected: self.selected,
+                scores,
+                live_rows: from.live_rows,
+                row_count: from.row_count,
+                shifts: from.shifts,
+                errors: from.errors,
+                keys: to.keys,
+                ranks: to.ranks,
+                flags: to.flags,
+            };
+            runtime.launch(stream, &Certify::KERNEL, launch.config(), launch)
         }
     }
 
     /// # Safety
     /// As [`Self::run`].
-    #[expect(clippy::too_many_arguments, reason = "as the kernels")]
+    #[expect(clippy::too_many_arguments, reason = "where, what, and where to")]
     unsafe fn rerank<R: Runtime>(
         &self,
         runtime: &R,
@@ -421,71 +416,56 @@ impl Stage {
         sort: bool,
         to: Found,
     ) -> Result<()> {
-        let few = sort && self.selected <= rerank::WARP_SELECTED;
-        // A block of four warps is sooner done with codes, and a warp less work: of one query with 16 bytes a code a single warp took 33 µs,
-        // a third of all kernels (H200, 2026-11-22). Vectors are read so fast that four warps cost more to bring together: one query took
-        // 68 to 69 µs in all for 60 to 67.
-        let few_codes = few && queries > runtime.limits().multiprocessors * CODE_BLOCKS;
-        // Without the sort, several blocks share the candidates of a query.
-        let slices = if sort { 1 } else { self.selected.div_ceil(1024).min(1024) };
-        let config = |kernel: &'static str| -> Result<LaunchConfig> {
-            let shared_bytes = if sort { rerank::shared_bytes(self.selected) } else { 0 };
-            let blocks = grid(kernel, u64::from(queries))?;
-            Ok(LaunchConfig { grid: [blocks, slices.into(), 1], block: [rerank::THREADS, 1, 1], shared_bytes })
+        let launch = Rerank {
+            query_count: queries,
+            places,
+            scores,
+            selected: self.selected,
+            nprobe: from.nprobe,
+            probes: from.probes,
+            offsets: from.offsets,
+            list_starts: from.list_starts,
+            lengths: from.lengths,
+            ranks: from.ranks,
+            filter: from.filter,
+            live_rows: from.live_rows,
+            row_count: from.row_count,
+            metric: from.metric,
+            sort: u32::from(sort),
+            shifts: from.shifts,
+            errors: from.errors,
+            k: self.k,
+            out_keys: to.keys,
+            out_ranks: to.ranks,
+            flags: to.flags,
+            ..Rerank::default()
         };
-        macro_rules! by_element {
-            ($(($name:ident, $stored:ty, $q:ident, $qh:ident, $r:ident, $kernel:ident, $f:ident, $few:ident))*) => {
-                match *vectors {
-                    $(Vectors::Rows { element: ElementType::$name, queries: x, rows, stride } if few => {
-                        let kernel = &rerank::$few;
-                        let args = (
-                            queries, x.cast::<$stored>(), rows.cast::<$stored>(), stride, places, scores, self.selected,
-                            from.nprobe, from.probes, from.offsets, from.list_starts, from.lengths, from.ranks,
-                            from.filter, from.live_rows, from.row_count, from.metric, from.shifts, from.errors, self.k,
-                            to.keys, to.ranks, to.flags,
-                        );
-                        let config = blocks(kernel.name(), u64::from(queries), rerank::WARP_QUERIES)?;
-                        // SAFETY: as the caller promises.
-                        unsafe { runtime.launch(stream, kernel, config, args) }
-                    })*
-                    Vectors::Codes { queries: x, codes, centroids, dim } if few_codes => {
-                        let kernel = &rerank::RERANK_FEW_CODES;
-                        let args = (
-                            queries, x, codes.codes.cast_const(), codes.shape(), codes.width, dim,
-                            codes.codebooks.cast_const(), centroids, places, scores, self.selected, from.nprobe,
-                            from.probes, from.offsets, from.list_starts, from.lengths, from.ranks, from.filter,
-                            from.live_rows, from.metric, from.shifts, from.errors, self.k, to.keys, to.ranks, to.flags,
-                        );
-                        let config = blocks(kernel.name(), u64::from(queries), rerank::WARP_QUERIES)?;
-                        // SAFETY: as the caller promises.
-                        unsafe { runtime.launch(stream, kernel, config, args) }
-                    }
-                    $(Vectors::Rows { element: ElementType::$name, queries, rows, stride } => {
-                        let kernel = &rerank::$kernel;
-                        let args = (
-                            queries.cast::<$stored>(), rows.cast::<$stored>(), stride, places, scores, self.selected,
-                            from.nprobe, from.probes, from.offsets, from.list_starts, from.lengths, from.ranks,
-                            from.filter, from.live_rows, from.row_count, from.metric, u32::from(sort), from.shifts,
-                            from.errors, self.k, to.keys, to.ranks, to.flags,
-                        );
-                        // SAFETY: as the caller promises.
-                        unsafe { runtime.launch(stream, kernel, config(kernel.name())?, args) }
-                    })*
-                    Vectors::Codes { queries, codes, centroids, dim } => {
-                        let kernel = &rerank::RERANK_CODES;
-                        let args = (
-                            queries, codes.codes.cast_const(), codes.shape(), codes.width, dim,
-                            codes.codebooks.cast_const(), centroids, places, scores, self.selected, from.nprobe,
-                            from.probes, from.offsets, from.list_starts, from.lengths, from.ranks, from.filter,
-                            from.live_rows, from.metric, u32::from(sort), from.shifts, from.errors, self.k, to.keys,
-                            to.ranks, to.flags,
-                        );
-                        // SAFETY: as the caller promises.
-                        unsafe { runtime.launch(stream, kernel, config(kernel.name())?, args) }
-                    }
-                }
-            };
-        }
-        warpann_kernels::list_search_instances!(by_element)
+        let few = sort && self.selected <= rerank::WARP_SELECTED;
+        let (rows, by_warps, launch) = match *vectors {
+            Vectors::Rows { element, queries, rows, stride } => {
+                (RowsKey::Stored(element.key()), few, Rerank { queries, rows, stride, ..launch })
+            }
+            // A block of four warps is sooner done with codes, and a warp less work: of one query with 16 bytes a code a single warp took
+            // 33 µs, a third of all kernels (H200, 2026-11-22). Vectors are read so fast that four warps cost more to bring together: one
+            // query took 68 to 69 µs in all for 60 to 67.
+            Vectors::Codes { queries: x, codes, centroids, dim } => {
+                let launch = Rerank {
+                    queries: x.cast(),
+                    rows: codes.codes,
+                    stride: dim.next_multiple_of(4),
+                    code_bytes: codes.code_bytes,
+                    bits: codes.bits,
+                    width: codes.width,
+                    dim,
+                    codebooks: codes.codebooks,
+                    centroids,
+                    ..launch
+                };
+                (RowsKey::Codes, few && queries > runtime.limits().multiprocessors * CODE_BLOCKS, launch)
+            }
+        };
+        let per_query = if by_warps { PerQuery::Warp } else { PerQuery::Block };
+        // SAFETY: as the caller promises.
+        unsafe { runtime.launch(stream, Rerank::kernel((rows, per_query)), launch.config(per_query), launch) }
     }
 }

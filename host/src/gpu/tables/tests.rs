@@ -432,7 +432,7 @@ fn tables_are_cut_by_size() {
     let shape = |sub_quantizers, bits| Make { dim: sub_quantizers, sub_quantizers, bits, ..SMALL }.case().shape;
     let choose = |shape: &Shape, precision, shared_bytes| {
         choose_kernel(shape, precision, &limits(shared_bytes))
-            .map(|(kernel, chunk)| (kernel.kernel.name(), chunk))
+            .map(|(key, chunk)| (ScanTables::kernel(key).name(), chunk))
             .unwrap()
     };
     let auto = |sub_quantizers, bits, shared_bytes| choose(&shape(sub_quantizers, bits), Precision::Auto, shared_bytes);
