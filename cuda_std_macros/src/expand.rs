@@ -60,7 +60,6 @@ pub fn function(bounds: &Bounds, mut function: ItemFn) -> syn::Result<TokenStrea
         #[allow(clippy::too_many_arguments, reason = "the entry point takes its arguments one by one")]
         #vis unsafe fn #name(#inputs) #block
 
-        #[cfg(not(target_arch = "nvptx64"))]
         #[doc = #documentation]
         #[allow(missing_docs, reason = "the kernel's documentation has what the arguments must be")]
         #[derive(Debug, Clone, Copy)]

@@ -54,6 +54,7 @@
 //! # What lost
 //! By warpgroups: compares for eight pairs of a row, as [`crate::filter`] has them: 2.85 ms and 3.69.
 
+use cuda_std::launch::LaunchConfig;
 use cuda_std::math::{f16_to_f32, max_f32, min_f32, mul_add_f32};
 use cuda_std::warp::FULL_MASK;
 use cuda_std::{async_copy, atomic, global, kernel, shared, thread, unroll, warp};
@@ -64,10 +65,9 @@ use crate::filter::{Bounds, QueryTerms};
 pub use crate::nearest_lists::LIST;
 use crate::nearest_lists::{LISTS_BYTES, Lists};
 use crate::prepare::{product_factor, scale_of};
-pub use crate::tile::{CHUNK, GROUPS_RING, RESIDENT_CHUNKS, THREADS, TILE_ROWS, WARPS_RING};
 use crate::tile::{
-    CHUNK_TILE_BYTES, ChunkCopy, Groups, LEAST_SHARED_BYTES, Product, ROWS_AT_ONCE, Ring, Warps, entry_of, part_offset,
-    wait_for_stage,
+    CHUNK, CHUNK_TILE_BYTES, ChunkCopy, Instruction, LEAST_SHARED_BYTES, MmaSync, Product, RESIDENT_CHUNKS,
+    ROWS_AT_ONCE, Residency, THREADS, TILE_ROWS, Wgmma, entry_of, part_offset, wait_for_stage,
 };
 
 /// Columns of a lane, in pairs, whose values it keeps while it goes from row to row.
@@ -82,12 +82,12 @@ const INFOS: u32 = 4;
 const HEADER_BYTES: u32 = (LISTS_BYTES + INFOS * INFO_BYTES).next_multiple_of(1024);
 
 /// Dynamic shared memory of a block, in bytes, for copies of `chunks` chunks.
-pub const fn shared_bytes(ring: Ring, chunks: u32) -> u32 {
-    HEADER_BYTES + ring.bytes(chunks)
+const fn shared_bytes(instruction: Instruction, chunks: u32) -> u32 {
+    HEADER_BYTES + instruction.ring().bytes(chunks)
 }
 
-const _: () =
-    assert!(shared_bytes(WARPS_RING, 2) <= LEAST_SHARED_BYTES && shared_bytes(WARPS_RING, 3) <= LEAST_SHARED_BYTES);
+const _: () = assert!(shared_bytes(Instruction::MmaSync, 2) <= LEAST_SHARED_BYTES);
+const _: () = assert!(shared_bytes(Instruction::MmaSync, 3) <= LEAST_SHARED_BYTES);
 
 /// Reserves a place in a queue for each lane with `wanted`; the result means something on those lanes. All 32 lanes
 /// arrive.
@@ -118,34 +118,94 @@ fn product(sum: f32, x: [u32; 4], y: [u32; 4]) -> f32 {
     sum
 }
 
-/// Body of the assignment kernels; parameters at [`assign_resident`].
+/// Finds the nearest centroid of each point, or leaves the point in a queue (module documentation).
+///
+/// A point whose nearest centroid is proved gets it in `labels`. Every other point goes to a place p of a queue, in no order: with its
+/// candidates to the pending ones, or to the unbounded ones.
 ///
 /// # Safety
-/// As [`assign_resident`].
+/// The arrays are as long as the fields say; the copies are padded to whole tiles of 128 rows; there is at least one centroid. The
+/// residency of the key is that of the launch ([`Self::residency`]).
+#[kernel(
+    key = (Instruction, Residency),
+    max_threads = 256,
+    min_blocks = 2,
+    (Instruction::MmaSync, Residency::Resident) => assign_resident = assign::<MmaSync, 4, 4, true>,
+    (Instruction::MmaSync, Residency::Streamed) => assign_streamed = assign::<MmaSync, 4, 4, false>,
+    (Instruction::Wgmma, Residency::Resident) => assign_resident_sm90(arch = "sm_90a") = assign::<Wgmma, 1, 16, true>,
+    (Instruction::Wgmma, Residency::Streamed) => assign_streamed_sm90(arch = "sm_90a") = assign::<Wgmma, 1, 16, false>,
+)]
+pub struct Assign {
+    /// f16 copies of the points: rows of `stride` components.
+    pub points: *const u16,
+    /// f16 copies of the centroids: rows of `stride` components.
+    pub centroids: *const u16,
+    /// Components from one copy to the next: a multiple of [`CHUNK`], [`MOST_COMPONENTS`](crate::filter::MOST_COMPONENTS) at most.
+    pub stride: u32,
+    /// Points without padding.
+    pub point_count: u32,
+    /// Centroids without padding.
+    pub cluster_count: u32,
+    /// A `METRIC_*` of [`crate::prepare`].
+    pub metric: u32,
+    /// What [`crate::prepare::Greatest`] found for the points.
+    pub point_greatest: *const u32,
+    /// What [`crate::prepare::Greatest`] found for the centroids.
+    pub centroid_greatest: *const u32,
+    /// A bound of the norm of each point.
+    pub point_norms: *const f32,
+    /// A bound of what the copy of each point lost.
+    pub point_residuals: *const f32,
+    /// Values, norms and residuals of the centroids: three arrays of whole tiles, one after the other.
+    pub centroid_numbers: *const f32,
+    /// The greatest norm of each tile of centroids.
+    pub tile_norms: *const f32,
+    /// The greatest residual of each tile of centroids.
+    pub tile_residuals: *const f32,
+    /// The greatest norm and the greatest residual of all centroids: two numbers.
+    pub set_bounds: *const f32,
+    /// Not 0: `labels` has a guess for each point, at best the centroid that was nearest before the centroids moved. Any number will
+    /// do; a good one saves time.
+    pub labelled: u32,
+    /// The label of each point: becomes the nearest centroid where it is proved.
+    pub labels: *mut u32,
+    /// The lengths of the queues of pending and of unbounded points: two words, 0 at first.
+    pub queue_sizes: *mut u32,
+    /// The queue of pending points, with room for all.
+    pub pending: *mut u32,
+    /// The candidates of the pending points: [`LIST`] for each, filled up with [`NO_ROW`].
+    pub pending_lists: *mut u32,
+    /// The queue of unbounded points, with room for all.
+    pub unbounded: *mut u32,
+}
+
+impl Assign {
+    /// Whether the points stay in shared memory.
+    pub fn residency(&self) -> Residency {
+        Residency::of(self.stride)
+    }
+
+    /// Tiles of points.
+    pub fn tiles(&self) -> u32 {
+        self.point_count.div_ceil(TILE_ROWS)
+    }
+
+    /// A block a tile of points.
+    pub fn config(&self, instruction: Instruction) -> LaunchConfig {
+        LaunchConfig::linear(self.tiles() as u64, THREADS).with_shared(shared_bytes(instruction, self.stride / CHUNK))
+    }
+}
+
+/// # Safety
+/// As [`Assign`].
 #[inline(always)]
-#[expect(clippy::too_many_arguments, reason = "kernel parameters are passed separately so that loads stay ld.global")]
 unsafe fn assign<P: Product<ROWS, COLUMNS>, const ROWS: usize, const COLUMNS: usize, const RESIDENT: bool>(
-    points: *const u16,
-    centroids: *const u16,
-    stride: u32,
-    point_count: u32,
-    cluster_count: u32,
-    metric: u32,
-    point_greatest: *const u32,
-    centroid_greatest: *const u32,
-    point_norms: *const f32,
-    point_residuals: *const f32,
-    centroid_numbers: *const f32,
-    tile_norms: *const f32,
-    tile_residuals: *const f32,
-    set_bounds: *const f32,
-    labelled: u32,
-    labels: *mut u32,
-    queue_sizes: *mut u32,
-    pending: *mut u32,
-    pending_lists: *mut u32,
-    unbounded: *mut u32,
+    launch: Assign,
 ) {
+    let Assign { points, centroids, stride, point_count, cluster_count, metric, .. } = launch;
+    let Assign { point_greatest, centroid_greatest, point_norms, point_residuals, centroid_numbers, .. } = launch;
+    let Assign { tile_norms, tile_residuals, set_bounds, labelled, labels, .. } = launch;
+    let Assign { queue_sizes, pending, pending_lists, unbounded, .. } = launch;
     let stages = P::RING.stages(RESIDENT);
     let thread = thread::thread_idx_x();
     let lane = warp::lane_id();
@@ -496,55 +556,4 @@ unsafe fn assign<P: Product<ROWS, COLUMNS>, const ROWS: usize, const COLUMNS: us
             }
         }
     }
-}
-
-macro_rules! define_kernels {
-    ($($(#[$doc:meta])* $name:ident ($($bound:tt)*): $product:ty, $rows:literal, $columns:literal, $resident:literal;)*) => {$(
-        $(#[$doc])*
-        ///
-        /// `points` and `centroids` are f16 copies of `stride` components a row (a multiple of 64, at most
-        /// [`MOST_COMPONENTS`](crate::filter::MOST_COMPONENTS); the resident kernel takes at most [`RESIDENT_CHUNKS`] · 64), padded to whole tiles of 128 rows; the other inputs are what
-        /// [`crate::prepare`] wrote for them, with tile norms and set bounds of the centroids. `centroid_numbers` are their
-        /// values, norms and residuals: three arrays of whole tiles, one after the other.
-        ///
-        /// Where `labelled` ≠ 0, `labels` has a guess for each point, at best the centroid that was nearest before the
-        /// centroids moved: any number will do, a good one saves time.
-        ///
-        /// A point whose nearest centroid is proved gets it in `labels`. Each other goes to place p of a queue, in no
-        /// order: with its candidates to `pending[p]` and `pending_lists[LIST · p ..]` (filled up with `NO_ROW`), or to
-        /// `unbounded[p]`. The two words at `queue_sizes` count them; they start at 0.
-        ///
-        /// Grid: ceil(point_count / 128) blocks of 256 threads, [`shared_bytes`] of dynamic shared memory.
-        ///
-        /// # Safety
-        /// All pointers cover the shapes above; the queues have room for all points.
-        #[kernel(max_threads = 256, min_blocks = 2 $($bound)*)]
-        pub unsafe fn $name(
-            points: *const u16, centroids: *const u16, stride: u32, point_count: u32, cluster_count: u32, metric: u32,
-            point_greatest: *const u32, centroid_greatest: *const u32, point_norms: *const f32,
-            point_residuals: *const f32, centroid_numbers: *const f32,
-            tile_norms: *const f32, tile_residuals: *const f32, set_bounds: *const f32, labelled: u32,
-            labels: *mut u32, queue_sizes: *mut u32, pending: *mut u32, pending_lists: *mut u32, unbounded: *mut u32,
-        ) {
-            // SAFETY: the same contract.
-            unsafe {
-                assign::<$product, $rows, $columns, $resident>(
-                    points, centroids, stride, point_count, cluster_count, metric, point_greatest, centroid_greatest,
-                    point_norms, point_residuals, centroid_numbers, tile_norms,
-                    tile_residuals, set_bounds, labelled, labels, queue_sizes, pending, pending_lists, unbounded,
-                )
-            }
-        }
-    )*};
-}
-
-define_kernels! {
-    /// Finds the nearest centroid of each point. Points resident.
-    assign_resident (): Warps, 4, 4, true;
-    /// [`assign_resident`] for every dimension that has a bound: points are streamed with the centroids.
-    assign_streamed (): Warps, 4, 4, false;
-    /// [`assign_resident`] by warpgroups.
-    assign_resident_sm90 (, arch = "sm_90a"): Groups, 1, 16, true;
-    /// [`assign_streamed`] by warpgroups.
-    assign_streamed_sm90 (, arch = "sm_90a"): Groups, 1, 16, false;
 }

@@ -1,7 +1,7 @@
 //! The nearest centroid of every point where all centroids fit into shared memory.
 //!
 //! # Problem
-//! That of [`crate::assign`], with the same proof, for few centroids ([`shared_bytes`]: with the 227 KiB of an H200 864 of 128
+//! That of [`crate::assign`], with the same proof, for few centroids ([`AssignFew::config`]: with the 227 KiB of an H200 864 of 128
 //! components, 1024 of 64). There a point meets few tiles: what [`crate::assign`] does once a point (its start, its list in
 //! shared memory, barriers) then costs more than the product.
 //!
@@ -36,6 +36,7 @@
 //! product at d = 128; one read of the points' copies. 1,000,000 × 128 against 256 on an H200: by these counts 0.11 ms of
 //! product, 0.10 ms of ALU and 0.06 ms of memory, which should overlap; measured by ncu, at its clock, 0.38 ms.
 
+use cuda_std::launch::LaunchConfig;
 use cuda_std::math::{max_f32, min_f32, mul_add_f32};
 use cuda_std::warp::FULL_MASK;
 use cuda_std::{async_copy, global, kernel, mma, shared, thread, unroll, warp};
@@ -49,14 +50,11 @@ use crate::prepare::{product_factor, scale_of};
 use crate::tile::CHUNK;
 
 /// Warps of a block.
-pub const WARPS: u32 = 12;
+const WARPS: u32 = 12;
 /// Threads of a block.
-pub const THREADS: u32 = WARPS * 32;
+const THREADS: u32 = WARPS * 32;
 /// Points that a warp works on at once.
-pub const WARP_POINTS: u32 = 32;
-/// Chunks of a row, at most: more components do not fit into registers.
-pub const MOST_CHUNKS: u32 = 2;
-
+const WARP_POINTS: u32 = 32;
 /// Centroids of one turn.
 const TURN: u32 = 32;
 /// Tiles of eight of them, the columns of one mma.
@@ -71,10 +69,10 @@ const PACKED: f32 = 1.0 / 16_384.0;
 /// The score of columns that stand for no centroid: above all others.
 const NONE: f32 = 3e38;
 
-/// Dynamic shared memory of a block for centroids of `chunks` chunks, in bytes; `None` if they are too many or too wide
-/// for this kernel and a block with at most `available` bytes.
-pub const fn shared_bytes(centroids: u32, chunks: u32, available: u32) -> Option<u32> {
-    if centroids > MOST_CENTROIDS || chunks > MOST_CHUNKS {
+/// Dynamic shared memory of a block for centroids of `chunks` chunks, in bytes; `None` if they are too many for these kernels and a block
+/// with at most `available` bytes.
+const fn shared_bytes(centroids: u32, chunks: u32, available: u32) -> Option<u32> {
+    if centroids > MOST_CENTROIDS {
         return None;
     }
     let bytes = centroids.next_multiple_of(TURN) * (chunks * CHUNK * 2 + 3 * 4);
@@ -153,32 +151,104 @@ fn choose(first: bool, a: Numbered, b: Numbered) -> Numbered {
     }
 }
 
-/// Body of the kernels; parameters at [`assign_few_128`]. `PARTS`: 64-byte parts of a row.
+/// Components of an f16 copy, of which there is a kernel for each: more than 128 do not fit into registers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CopyWidth {
+    /// One chunk.
+    Of64,
+    /// Two chunks.
+    Of128,
+}
+
+impl CopyWidth {
+    const fn chunks(self) -> u32 {
+        match self {
+            CopyWidth::Of64 => 1,
+            CopyWidth::Of128 => 2,
+        }
+    }
+
+    /// Of copies of `stride` components; `None` where they are too wide for these kernels.
+    pub const fn of(stride: u32) -> Option<CopyWidth> {
+        match stride / CHUNK {
+            1 => Some(CopyWidth::Of64),
+            2 => Some(CopyWidth::Of128),
+            _ => None,
+        }
+    }
+}
+
+/// Finds the nearest centroid of each point, or leaves the point in a queue, as [`crate::assign::Assign`] does.
 ///
 /// # Safety
-/// As [`assign_few_128`].
+/// The arrays are as long as the fields say; the copies are padded to whole tiles of 128 rows and have the components of the key; there
+/// is at least one point and one centroid.
+#[kernel(
+    key = CopyWidth,
+    max_threads = 384,
+    min_blocks = 1,
+    CopyWidth::Of128 => assign_few_128 = assign_few::<4>,
+    CopyWidth::Of64 => assign_few_64 = assign_few::<2>,
+)]
+pub struct AssignFew {
+    /// f16 copies of the points.
+    pub points: *const u16,
+    /// f16 copies of the centroids.
+    pub centroids: *const u16,
+    /// Points without padding.
+    pub point_count: u32,
+    /// Centroids without padding.
+    pub cluster_count: u32,
+    /// A `METRIC_*` of [`crate::prepare`].
+    pub metric: u32,
+    /// What [`crate::prepare::Greatest`] found for the points.
+    pub point_greatest: *const u32,
+    /// What [`crate::prepare::Greatest`] found for the centroids.
+    pub centroid_greatest: *const u32,
+    /// A bound of the norm of each point.
+    pub point_norms: *const f32,
+    /// A bound of what the copy of each point lost.
+    pub point_residuals: *const f32,
+    /// ‖c‖² (squared L2) or 0 of each centroid.
+    pub centroid_values: *const f32,
+    /// A bound of the norm of each centroid.
+    pub centroid_norms: *const f32,
+    /// A bound of what the copy of each centroid lost.
+    pub centroid_residuals: *const f32,
+    /// The greatest norm and the greatest residual of all centroids: two numbers.
+    pub set_bounds: *const f32,
+    /// The label of each point: becomes the nearest centroid where it is proved.
+    pub labels: *mut u32,
+    /// The lengths of the queues of pending and of unbounded points: two words, 0 at first.
+    pub queue_sizes: *mut u32,
+    /// The queue of pending points, with room for all.
+    pub pending: *mut u32,
+    /// The candidates of the pending points: [`LIST`] for each, filled up with [`NO_ROW`].
+    pub pending_lists: *mut u32,
+    /// The queue of unbounded points, with room for all.
+    pub unbounded: *mut u32,
+}
+
+impl AssignFew {
+    /// A block a multiprocessor, or fewer where there are few points. `None` where the centroids are too many for the
+    /// `available` bytes of a block's shared memory.
+    pub fn config(&self, width: CopyWidth, multiprocessors: u32, available: u32) -> Option<LaunchConfig> {
+        let shared = shared_bytes(self.cluster_count, width.chunks(), available)?;
+        let blocks = self.point_count.div_ceil(WARPS * WARP_POINTS).min(multiprocessors);
+        Some(LaunchConfig::linear(blocks as u64, THREADS).with_shared(shared))
+    }
+}
+
+/// `PARTS`: 64-byte parts of a row.
+///
+/// # Safety
+/// As [`AssignFew`].
 #[inline(always)]
-#[expect(clippy::too_many_arguments, reason = "kernel parameters are passed separately so that loads stay ld.global")]
-unsafe fn assign_few<const PARTS: usize>(
-    points: *const u16,
-    centroids: *const u16,
-    point_count: u32,
-    cluster_count: u32,
-    metric: u32,
-    point_greatest: *const u32,
-    centroid_greatest: *const u32,
-    point_norms: *const f32,
-    point_residuals: *const f32,
-    centroid_values: *const f32,
-    centroid_norms: *const f32,
-    centroid_residuals: *const f32,
-    set_bounds: *const f32,
-    labels: *mut u32,
-    queue_sizes: *mut u32,
-    pending: *mut u32,
-    pending_lists: *mut u32,
-    unbounded: *mut u32,
-) {
+unsafe fn assign_few<const PARTS: usize>(launch: AssignFew) {
+    let AssignFew { points, centroids, point_count, cluster_count, metric, .. } = launch;
+    let AssignFew { point_greatest, centroid_greatest, point_norms, point_residuals, .. } = launch;
+    let AssignFew { centroid_values, centroid_norms, centroid_residuals, set_bounds, labels, .. } = launch;
+    let AssignFew { queue_sizes, pending, pending_lists, unbounded, .. } = launch;
     let (thread, lane) = (thread::thread_idx_x(), warp::lane_id());
     // The place of a lane in an operand: row (or column) g of eight, part t of a row's four.
     let (g, t) = (lane >> 2, lane & 3);
@@ -345,44 +415,4 @@ unsafe fn assign_few<const PARTS: usize>(
             group += warps;
         }
     }
-}
-
-macro_rules! define_kernels {
-    ($($(#[$doc:meta])* $name:ident: $parts:literal;)*) => {$(
-        $(#[$doc])*
-        ///
-        /// `points` and `centroids` are f16 copies, padded to whole tiles of 128 rows; the other inputs are what
-        /// [`crate::prepare`] wrote for them, with set bounds of the centroids. Results as of
-        /// [`crate::assign::assign_resident`]: labels where they are proved, else two queues, whose sizes start at 0.
-        ///
-        /// Grid: any, best one block an SM, of [`THREADS`]; [`shared_bytes`] of dynamic shared memory.
-        ///
-        /// # Safety
-        /// All pointers cover the shapes above; there are at least one point and one centroid; the queues have room for
-        /// all points.
-        #[kernel(max_threads = 384, min_blocks = 1)]
-        pub unsafe fn $name(
-            points: *const u16, centroids: *const u16, point_count: u32, cluster_count: u32, metric: u32,
-            point_greatest: *const u32, centroid_greatest: *const u32, point_norms: *const f32,
-            point_residuals: *const f32, centroid_values: *const f32, centroid_norms: *const f32,
-            centroid_residuals: *const f32, set_bounds: *const f32, labels: *mut u32, queue_sizes: *mut u32,
-            pending: *mut u32, pending_lists: *mut u32, unbounded: *mut u32,
-        ) {
-            // SAFETY: the same contract.
-            unsafe {
-                assign_few::<$parts>(
-                    points, centroids, point_count, cluster_count, metric, point_greatest, centroid_greatest,
-                    point_norms, point_residuals, centroid_values, centroid_norms, centroid_residuals, set_bounds,
-                    labels, queue_sizes, pending, pending_lists, unbounded,
-                )
-            }
-        }
-    )*};
-}
-
-define_kernels! {
-    /// The nearest centroid of each point, for copies of 128 components.
-    assign_few_128: 4;
-    /// The nearest centroid of each point, for copies of 64 components.
-    assign_few_64: 2;
 }

@@ -16,43 +16,66 @@
 //! In place: a ballot numbers the kept entries of 32, and they move towards the front only, behind everything read.
 //! A list that overflowed raises the query's flag; its survivors are then not complete and the host searches it again.
 
+use cuda_std::launch::LaunchConfig;
 use cuda_std::warp::FULL_MASK;
 use cuda_std::{global, kernel, math, thread, warp};
 
 use crate::filter::{Bounds, QueryTerms};
 
 /// Warps in a block of this kernel.
-pub const WARPS_PER_BLOCK: u32 = 4;
+const WARPS_PER_BLOCK: u32 = 4;
 
-/// Compacts each query's list of `counts[query]` entries (at most `stride`) from query · `stride` in `values` and `rows`,
-/// and stores the new count.
-///
-/// `found[query · found_stride]` is the k-th smallest u; the new limit, its minimum with `limits[query]` (itself if `first` ≠
-/// 0), is stored to `limits[query]`. `base_bounds` are the base's greatest norm and residual. `overflow[query]` is set to 1 if
-/// the count exceeds `stride`, and left otherwise.
-///
-/// Grid: ceil(query_count / 4) blocks of 128 threads.
+/// Tightens the limit of each query, and drops from its list what the limit rules out.
 ///
 /// # Safety
-/// All pointers cover the shapes above.
-#[kernel(max_threads = 128)]
-pub unsafe fn compact_candidates(
-    query_count: u32,
-    metric: u32,
-    padded: u32,
-    query_norms: *const f32,
-    query_residuals: *const f32,
-    base_bounds: *const f32,
-    found: *const f32,
-    found_stride: u32,
-    first: u32,
-    limits: *mut f32,
-    values: *mut f32,
-    rows: *mut u32,
-    counts: *mut u32,
-    stride: u32,
-    overflow: *mut u32,
-) {
+/// The arrays are as long as the fields say.
+#[kernel(max_threads = 128, compact_candidates = compact)]
+pub struct CompactCandidates {
+    /// Queries: a list each.
+    pub query_count: u32,
+    /// A `METRIC_*` of [`crate::prepare`].
+    pub metric: u32,
+    /// Components of an f16 copy, with padding.
+    pub padded: u32,
+    /// A bound of the norm of each query.
+    pub query_norms: *const f32,
+    /// A bound of what the f16 copy of each query lost.
+    pub query_residuals: *const f32,
+    /// The base's greatest norm and greatest residual: two numbers.
+    pub base_bounds: *const f32,
+    /// The k-th smallest u of query q's list, at place q · `found_stride`; NaN where there are fewer.
+    pub found: *const f32,
+    /// Places from one query's number in `found` to the next.
+    pub found_stride: u32,
+    /// Not 0: `limits` holds nothing yet, and `found` is the limit.
+    pub first: u32,
+    /// The limit of each query, before and after.
+    pub limits: *mut f32,
+    /// The upper bounds u of the lists: that of query q begins at q · `stride`.
+    pub values: *mut f32,
+    /// The rows of the base that `values` are of.
+    pub rows: *mut u32,
+    /// The length of each list, of which `stride` entries are there at most; becomes the number of entries that stay.
+    pub counts: *mut u32,
+    /// The room of a list, and places from one to the next.
+    pub stride: u32,
+    /// A flag for each query: becomes 1 where the list was longer than `stride`, and stays as it is elsewhere.
+    pub overflow: *mut u32,
+}
+
+impl CompactCandidates {
+    /// A warp a query.
+    pub fn config(&self) -> LaunchConfig {
+        LaunchConfig::warps(self.query_count as u64, WARPS_PER_BLOCK)
+    }
+}
+
+/// # Safety
+/// As [`CompactCandidates`].
+#[inline(always)]
+unsafe fn compact(launch: CompactCandidates) {
+    let CompactCandidates { query_count, metric, padded, query_norms, query_residuals, base_bounds, .. } = launch;
+    let CompactCandidates { found, found_stride, first, limits, values, rows, counts, stride, overflow, .. } = launch;
     let query = (thread::block_idx_x() * WARPS_PER_BLOCK + warp::warp_id()) as usize;
     if query as u32 >= query_count {
         return;

@@ -10,13 +10,14 @@
 //! # Cost
 //! One read of k·d sums of 8 bytes and centroids of 4: 6 MB for 4096 × 128, microseconds.
 
+use cuda_std::launch::LaunchConfig;
 use cuda_std::warp::butterfly_sum;
 use cuda_std::{global, kernel, math, thread, unroll, warp};
 
 use crate::element::{self, Element};
 
 /// Warps in a block of these kernels.
-pub const WARPS_PER_BLOCK: u32 = 4;
+const WARPS_PER_BLOCK: u32 = 4;
 
 /// Sums of `levels` levels, `size` words each, and the unit of each level.
 #[derive(Clone, Copy)]
@@ -49,26 +50,49 @@ impl Levels {
     }
 }
 
-/// Writes ⟨c, S⟩ of each cluster, S in units of `units` (one for each of the `levels`), to `products`, ‖c‖² to `norms`, and where `weighted` = 0 its number of points to `weights`.
-/// Grid: ceil(clusters / 4) blocks of 128.
+/// Writes ⟨c, S⟩ and ‖c‖² of each cluster, and its number of points where they have no weights.
 ///
 /// # Safety
-/// `centroids`, and `sums` in each level, have `clusters` rows of `stride` components (a multiple of 4, zero padded), the others an
-/// entry each.
-#[kernel(max_threads = 128)]
-pub unsafe fn cluster_totals(
-    clusters: u32,
-    stride: u32,
-    centroids: *const f32,
-    sums: *const u64,
-    levels: u32,
-    units: *const f64,
-    counts: *const u32,
-    weighted: u32,
-    weights: *mut u64,
-    products: *mut f64,
-    norms: *mut f64,
-) {
+/// The arrays are as long as the fields say.
+#[kernel(max_threads = 128, cluster_totals = totals)]
+pub struct ClusterTotals {
+    /// Clusters.
+    pub clusters: u32,
+    /// Components from one row of `centroids` and `sums` to the next: a multiple of 4, zero padded.
+    pub stride: u32,
+    /// A row for each cluster.
+    pub centroids: *const f32,
+    /// S: for each level a row for each cluster, of i64 in two's complement.
+    pub sums: *const u64,
+    /// Levels of the sums.
+    pub levels: u32,
+    /// What 1 stands for in the sums of each level.
+    pub units: *const f64,
+    /// The points of each cluster.
+    pub counts: *const u32,
+    /// Whether points have weights: where it is 0, `counts` goes to `weights`.
+    pub weighted: u32,
+    /// A word for each cluster, in the first level.
+    pub weights: *mut u64,
+    /// ⟨c, S⟩ of each cluster.
+    pub products: *mut f64,
+    /// ‖c‖² of each cluster.
+    pub norms: *mut f64,
+}
+
+impl ClusterTotals {
+    /// A warp a cluster.
+    pub fn config(&self) -> LaunchConfig {
+        LaunchConfig::warps(self.clusters as u64, WARPS_PER_BLOCK)
+    }
+}
+
+/// # Safety
+/// As [`ClusterTotals`].
+#[inline(always)]
+unsafe fn totals(launch: ClusterTotals) {
+    let ClusterTotals { clusters, stride, centroids, sums, levels, units, counts, .. } = launch;
+    let ClusterTotals { weighted, weights, products, norms, .. } = launch;
     let cluster = thread::block_idx_x() * WARPS_PER_BLOCK + warp::warp_id();
     if cluster >= clusters {
         return;
@@ -107,23 +131,44 @@ pub unsafe fn cluster_totals(
     }
 }
 
-/// Replaces each centroid that has weight by the mean of its points: S / W, in units of `units` and `weight_units`; divided by its
-/// norm where `spherical` ≠ 0. Grid: ceil(clusters / 4) blocks of 128.
+/// Replaces each centroid that has weight by the mean of its points, S / W.
 ///
 /// # Safety
-/// As [`cluster_totals`], after it.
-#[kernel(max_threads = 128)]
-pub unsafe fn update_centroids(
-    clusters: u32,
-    stride: u32,
-    sums: *const u64,
-    levels: u32,
-    units: *const f64,
-    weights: *const u64,
-    weight_units: *const f64,
-    spherical: u32,
-    centroids: *mut f32,
-) {
+/// The arrays are as long as the fields say, after [`ClusterTotals`].
+#[kernel(max_threads = 128, update_centroids = update)]
+pub struct UpdateCentroids {
+    /// Clusters.
+    pub clusters: u32,
+    /// Components from one row of `centroids` and `sums` to the next: a multiple of 4, zero padded.
+    pub stride: u32,
+    /// S: for each level a row for each cluster, of i64 in two's complement.
+    pub sums: *const u64,
+    /// Levels of the sums and of the weights.
+    pub levels: u32,
+    /// What 1 stands for in the sums of each level.
+    pub units: *const f64,
+    /// W: for each level a word for each cluster.
+    pub weights: *const u64,
+    /// What 1 stands for in the weights of each level.
+    pub weight_units: *const f64,
+    /// Not 0: centroids are divided by their norms.
+    pub spherical: u32,
+    /// A row for each cluster.
+    pub centroids: *mut f32,
+}
+
+impl UpdateCentroids {
+    /// A warp a cluster.
+    pub fn config(&self) -> LaunchConfig {
+        LaunchConfig::warps(self.clusters as u64, WARPS_PER_BLOCK)
+    }
+}
+
+/// # Safety
+/// As [`UpdateCentroids`].
+#[inline(always)]
+unsafe fn update(launch: UpdateCentroids) {
+    let UpdateCentroids { clusters, stride, sums, levels, units, weights, weight_units, spherical, centroids } = launch;
     let cluster = thread::block_idx_x() * WARPS_PER_BLOCK + warp::warp_id();
     if cluster >= clusters {
         return;

@@ -31,8 +31,8 @@
 //! a conversion to i64 takes a slow instruction.
 //!
 //! # Levels
-//! Where the host's scale has several levels, kernels `add_level_*` run once for each and add only the w·x that the level takes by their
-//! magnitude, into sums of the level. Ordinary data has one level, and kernels without a comparison.
+//! Where the host's scale has several levels, kernels `add_level_*` ([`AddLevel`]) run once for each level. They add only the w·x that the
+//! level takes by their magnitude, into sums of the level. Ordinary data has one level, and kernels without a comparison.
 //!
 //! # How it maps to the machine
 //! A warp reads 128 components of a row at once, 16 bytes of f32 a lane, `AHEAD` rows in flight; wider rows take
@@ -45,21 +45,28 @@
 //! 0.13 ms on an H200. 20 iterations from scratch with 256 clusters move 3.9 times the points (simulated, 60,000 points of the
 //! standard set's recipe).
 
+use core::ops::Range;
+
+use cuda_std::launch::LaunchConfig;
 use cuda_std::math::mul_add_f64;
 use cuda_std::warp::FULL_MASK;
 use cuda_std::{atomic, global, kernel, shared, shared_array, thread, unroll, warp};
 
 use crate::NO_ROW;
-use crate::element::{self, Element};
+use crate::element::{self, Element, ElementKey};
 
 /// Threads of a block of the kernels that count, scan and group.
-pub const THREADS: u32 = 1024;
+const THREADS: u32 = 1024;
+/// Points that a block counts or groups, at least.
+const POINTS_PER_BLOCK: u32 = 2048;
 /// Clusters up to which a block counts in shared memory: 32 KiB for two groups each.
 pub const SHARED_CLUSTERS: u32 = 4096;
-/// Warps in a block of the `add_rows_*` kernels.
-pub const WARPS_PER_BLOCK: u32 = 4;
-/// Components that a warp of those kernels adds up.
-pub const WARP_COMPONENTS: u32 = 128;
+/// Warps in a block of [`AddRows`] and [`AddLevel`].
+const WARPS_PER_BLOCK: u32 = 4;
+/// Warps of those kernels that a multiprocessor runs at once.
+const ADDING_WARPS: u32 = 24;
+/// Components that such a warp adds up.
+const WARP_COMPONENTS: u32 = 128;
 /// Moves that such a warp takes, at least.
 const SHORTEST_RUN: u32 = 16;
 /// Rows that such a warp has in flight.
@@ -126,14 +133,30 @@ unsafe fn count_shared(labels: *const u32, previous: *const u32, first: u32, las
     thread::sync_threads();
 }
 
-/// Adds the number of moves of each group to `counts`. Where `previous` is [`NO_ROW`], a point comes from nowhere. Grid: any,
-/// blocks of [`THREADS`], 8 · `clusters` bytes of dynamic shared memory.
+/// Blocks that share `count` points, two a multiprocessor at most, each with the words of `groups` groups in shared memory. The count of a
+/// block's groups must be worth its points.
+fn share_config(count: u32, groups: u32, multiprocessors: u32) -> LaunchConfig {
+    let blocks = count.div_ceil(POINTS_PER_BLOCK.max(groups)).clamp(1, multiprocessors * 2);
+    LaunchConfig::linear(blocks as u64, THREADS).with_shared(4 * groups)
+}
+
+/// Adds the number of moves of each group to `counts`.
 ///
 /// # Safety
-/// `labels` and `previous` have `count` labels below `clusters` ≤ [`SHARED_CLUSTERS`], or `NO_ROW` in the second; `counts`
-/// has 2 · `clusters` words.
+/// The arrays are as long as the parameters say; labels are below `clusters`.
 #[kernel(max_threads = 1024)]
-pub unsafe fn count_moves(labels: *const u32, previous: *const u32, count: u32, clusters: u32, counts: *mut u32) {
+pub unsafe fn count_moves(
+    /// A label for each point.
+    labels: *const u32,
+    /// The label that each point had before; [`NO_ROW`] where it had none.
+    previous: *const u32,
+    /// Points.
+    count: u32,
+    /// Clusters: [`SHARED_CLUSTERS`] at most.
+    clusters: u32,
+    /// Two words for each cluster.
+    counts: *mut u32,
+) {
     let (first, last) = share(count);
     // SAFETY: the share lies inside the labels.
     unsafe {
@@ -146,6 +169,13 @@ pub unsafe fn count_moves(labels: *const u32, previous: *const u32, count: u32, 
             }
             group += THREADS;
         }
+    }
+}
+
+impl CountMoves {
+    /// Blocks that share the points.
+    pub fn config(&self, multiprocessors: u32) -> LaunchConfig {
+        share_config(self.count, 2 * self.clusters, multiprocessors)
     }
 }
 
@@ -168,12 +198,21 @@ unsafe fn add_by_group(words: *mut u32, group: u32, lane: u32) -> u32 {
     warp::shuffle_idx(FULL_MASK, before, leader) + (peers & ((1 << lane) - 1)).count_ones()
 }
 
-/// As [`count_moves`], for any number of clusters and without shared memory.
+/// Does what [`count_moves`] does, for any number of clusters and without shared memory.
 ///
 /// # Safety
-/// As [`count_moves`], but for the limit.
+/// As [`count_moves`].
 #[kernel(max_threads = 1024)]
-pub unsafe fn count_moves_global(labels: *const u32, previous: *const u32, count: u32, counts: *mut u32) {
+pub unsafe fn count_moves_global(
+    /// A label for each point.
+    labels: *const u32,
+    /// The label that each point had before; [`NO_ROW`] where it had none.
+    previous: *const u32,
+    /// Points.
+    count: u32,
+    /// Two words for each cluster.
+    counts: *mut u32,
+) {
     let (thread, lane) = (thread::thread_idx_x(), warp::lane_id());
     let (first, last) = share(count);
     let mut at = 0;
@@ -190,13 +229,28 @@ pub unsafe fn count_moves_global(labels: *const u32, previous: *const u32, count
     }
 }
 
-/// Exclusive sums: `next[g]` becomes the number of moves of groups below g, and `next[2 · clusters]` that of all. Adds what each
-/// cluster gained to `totals`, and clears the counts. Grid: one block of [`THREADS`].
+impl CountMovesGlobal {
+    /// Blocks that share the points.
+    pub fn config(&self, multiprocessors: u32) -> LaunchConfig {
+        share_config(self.count, 0, multiprocessors)
+    }
+}
+
+/// Makes exclusive sums of the counts, brings the totals of the clusters up to date, and clears the counts.
 ///
 /// # Safety
-/// `counts` has 2 · `clusters` words, `next` one more, `totals` `clusters` words.
+/// The arrays are as long as the parameters say.
 #[kernel(max_threads = 1024)]
-pub unsafe fn scan_groups(clusters: u32, counts: *mut u32, next: *mut u32, totals: *mut u32) {
+pub unsafe fn scan_groups(
+    /// Clusters.
+    clusters: u32,
+    /// The moves of each group: two words for each cluster, which become 0.
+    counts: *mut u32,
+    /// Word g becomes the number of moves of the groups below g; one word more than there are groups: the last becomes that of all.
+    next: *mut u32,
+    /// The points of each cluster: what the cluster gained is added.
+    totals: *mut u32,
+) {
     let (thread, lane, warp) = (thread::thread_idx_x(), warp::lane_id(), warp::warp_id());
     let warp_sums = shared_array!(u32, 32);
     let groups = 2 * clusters;
@@ -237,6 +291,13 @@ pub unsafe fn scan_groups(clusters: u32, counts: *mut u32, next: *mut u32, total
     }
 }
 
+impl ScanGroups {
+    /// One block.
+    pub fn config(&self) -> LaunchConfig {
+        LaunchConfig::linear(1, THREADS)
+    }
+}
+
 #[inline(always)]
 fn entry(group: u32, point: u32) -> u64 {
     (group as u64) << 32 | point as u64
@@ -254,19 +315,23 @@ unsafe fn keep(previous: *mut u32, point: u32, moves: [u32; 2]) {
     }
 }
 
-/// Writes the moves in the order of their groups: `order` gets (group << 32 | point), group g from place `next[g]`
-/// on, which moves to its end. `previous` becomes equal to `labels`. Grid: any, blocks of [`THREADS`],
-/// 8 · `clusters` bytes of dynamic shared memory.
+/// Writes the moves in the order of their groups, and makes the present labels the previous ones.
 ///
 /// # Safety
-/// As [`count_moves`]; `order` has room for all moves, at most two a point; `next` is from [`scan_groups`].
+/// As [`count_moves`], with room in `order` for all moves, two a point at most; `next` is from [`scan_groups`].
 #[kernel(max_threads = 1024)]
 pub unsafe fn group_moves(
+    /// A label for each point.
     labels: *const u32,
+    /// The label that each point had before; becomes equal to `labels`.
     previous: *mut u32,
+    /// Points.
     count: u32,
+    /// Clusters: [`SHARED_CLUSTERS`] at most.
     clusters: u32,
+    /// Where the moves of each group begin in the order; becomes where they end.
     next: *mut u32,
+    /// The moves, (group << 32 | point).
     order: *mut u64,
 ) {
     let thread = thread::thread_idx_x();
@@ -299,12 +364,26 @@ pub unsafe fn group_moves(
     }
 }
 
-/// to\[i\] += from\[i\] for `count` words, modulo 2^64. A grid of any size, blocks of up to 1024.
+impl GroupMoves {
+    /// Blocks that share the points.
+    pub fn config(&self, multiprocessors: u32) -> LaunchConfig {
+        share_config(self.count, 2 * self.clusters, multiprocessors)
+    }
+}
+
+/// Adds words to words, modulo 2^64.
 ///
 /// # Safety
-/// Both have so many words, and do not overlap.
+/// Both arrays have `count` words, and do not overlap.
 #[kernel(max_threads = 1024)]
-pub unsafe fn add_words(from: *const u64, count: u64, to: *mut u64) {
+pub unsafe fn add_words(
+    /// What is added.
+    from: *const u64,
+    /// Words of either array.
+    count: u64,
+    /// What it is added to.
+    to: *mut u64,
+) {
     let step = u64::from(thread::grid_dim_x()) * u64::from(thread::block_dim_x());
     let mut at =
         u64::from(thread::block_idx_x()) * u64::from(thread::block_dim_x()) + u64::from(thread::thread_idx_x());
@@ -318,12 +397,30 @@ pub unsafe fn add_words(from: *const u64, count: u64, to: *mut u64) {
     }
 }
 
-/// As [`group_moves`], for any number of clusters and without shared memory.
+impl AddWords {
+    /// A thread a word, in blocks of which a multiprocessor has two; the words go round.
+    pub fn config(&self, multiprocessors: u32) -> LaunchConfig {
+        LaunchConfig::linear(self.count.div_ceil(THREADS as u64).clamp(1, 2 * multiprocessors as u64), THREADS)
+    }
+}
+
+/// Does what [`group_moves`] does, for any number of clusters and without shared memory.
 ///
 /// # Safety
-/// As [`group_moves`], but for the limit.
+/// As [`group_moves`].
 #[kernel(max_threads = 1024)]
-pub unsafe fn group_moves_global(labels: *const u32, previous: *mut u32, count: u32, next: *mut u32, order: *mut u64) {
+pub unsafe fn group_moves_global(
+    /// A label for each point.
+    labels: *const u32,
+    /// The label that each point had before; becomes equal to `labels`.
+    previous: *mut u32,
+    /// Points.
+    count: u32,
+    /// Where the moves of each group begin in the order; becomes where they end.
+    next: *mut u32,
+    /// The moves, (group << 32 | point).
+    order: *mut u64,
+) {
     let (thread, lane) = (thread::thread_idx_x(), warp::lane_id());
     let (first, last) = share(count);
     let mut at = 0;
@@ -342,6 +439,13 @@ pub unsafe fn group_moves_global(labels: *const u32, previous: *mut u32, count: 
             keep(previous, point, moves);
         }
         at += THREADS;
+    }
+}
+
+impl GroupMovesGlobal {
+    /// Blocks that share the points.
+    pub fn config(&self, multiprocessors: u32) -> LaunchConfig {
+        share_config(self.count, 0, multiprocessors)
     }
 }
 
@@ -397,24 +501,154 @@ fn rounded(value: f64, scale: f64, taken: bool) -> u64 {
     if taken { mul_add_f64(value, scale, ROUND).to_bits() } else { ROUND.to_bits() }
 }
 
-/// Body of the `add_rows_*` and `add_level_*` kernels; parameters at [`add_rows_f32`] and [`add_level_f32`].
+/// Adds round(w·x · `component_scale`) of every point that came to a cluster to the cluster's sums, and takes away that of every point that
+/// left. Weights likewise.
 ///
 /// # Safety
-/// As [`add_rows_f32`].
+/// The arrays that are not null are as long as the fields say; points and clusters of the order exist.
+#[kernel(
+    key = ElementKey,
+    max_threads = 128,
+    min_blocks = 6,
+    ElementKey::F32 => add_rows_f32 = add_all::<element::F32>,
+    ElementKey::F16 => add_rows_f16 = add_all::<element::F16>,
+    ElementKey::Bf16 => add_rows_bf16 = add_all::<element::Bf16>,
+    ElementKey::U8 => add_rows_u8 = add_all::<element::U8>,
+    ElementKey::I8 => add_rows_i8 = add_all::<element::I8>,
+)]
+pub struct AddRows {
+    /// Rows of `stride` components, of the type of the key.
+    pub rows: *const u8,
+    /// Components from one row to the next, and from one row of `sums` to the next: a multiple of 4, zero padded.
+    pub stride: u32,
+    /// The moves as [`GroupMoves`] leaves them, (group << 32 | point).
+    pub order: *const u64,
+    /// How many moves there are.
+    pub move_count: *const u32,
+    /// A weight for each point; null: all are 1, and nothing is added to `weight_sums`.
+    pub weights: *const f32,
+    /// A power of two: w·x is rounded to integers after it is multiplied by this.
+    pub component_scale: f64,
+    /// A power of two: w is rounded to integers after it is multiplied by this.
+    pub weight_scale: f64,
+    /// A row for each cluster, of i64 in two's complement.
+    pub sums: *mut u64,
+    /// A word for each cluster, likewise.
+    pub weight_sums: *mut u64,
+}
+
+impl AddRows {
+    /// One wave of warps, which share the moves; a row of blocks in y for each 128 components.
+    pub fn config(&self, multiprocessors: u32) -> LaunchConfig {
+        let parts = self.stride.div_ceil(WARP_COMPONENTS);
+        let warps = (multiprocessors * ADDING_WARPS).div_ceil(parts);
+        LaunchConfig::warps(warps as u64, WARPS_PER_BLOCK).along_y(parts as u64)
+    }
+}
+
+/// Does what [`AddRows`] does for one level of several: adds only the numbers whose magnitudes the level takes. (Six blocks a
+/// multiprocessor would spill.)
+///
+/// # Safety
+/// As [`AddRows`].
+#[kernel(
+    key = ElementKey,
+    max_threads = 128,
+    min_blocks = 5,
+    ElementKey::F32 => add_level_f32 = add_level::<element::F32>,
+    ElementKey::F16 => add_level_f16 = add_level::<element::F16>,
+    ElementKey::Bf16 => add_level_bf16 = add_level::<element::Bf16>,
+    ElementKey::U8 => add_level_u8 = add_level::<element::U8>,
+    ElementKey::I8 => add_level_i8 = add_level::<element::I8>,
+)]
+pub struct AddLevel {
+    /// Rows of `stride` components, of the type of the key.
+    pub rows: *const u8,
+    /// Components from one row to the next, and from one row of `sums` to the next: a multiple of 4, zero padded.
+    pub stride: u32,
+    /// The moves as [`GroupMoves`] leaves them, (group << 32 | point).
+    pub order: *const u64,
+    /// How many moves there are.
+    pub move_count: *const u32,
+    /// A weight for each point; null: all are 1, and nothing is added to `weight_sums`.
+    pub weights: *const f32,
+    /// A power of two: w·x is rounded to integers after it is multiplied by this.
+    pub component_scale: f64,
+    /// A power of two: w is rounded to integers after it is multiplied by this.
+    pub weight_scale: f64,
+    /// A row for each cluster, of i64 in two's complement: those of the level.
+    pub sums: *mut u64,
+    /// A word for each cluster, likewise.
+    pub weight_sums: *mut u64,
+    /// The least magnitude of w·x that the level takes.
+    pub from: f64,
+    /// The magnitude of w·x from which on the level takes none.
+    pub below: f64,
+    /// The least weight that the level takes.
+    pub weight_from: f64,
+    /// The weight from which on the level takes none.
+    pub weight_below: f64,
+}
+
+impl AddLevel {
+    /// The same launch as `all` for the numbers of one level: magnitudes of w·x in `products`, and weights in `weight_range`.
+    pub fn of(all: AddRows, products: Range<f64>, weight_range: Range<f64>) -> AddLevel {
+        let AddRows { rows, stride, order, move_count, weights, component_scale, weight_scale, sums, weight_sums } =
+            all;
+        AddLevel {
+            rows,
+            stride,
+            order,
+            move_count,
+            weights,
+            component_scale,
+            weight_scale,
+            sums,
+            weight_sums,
+            from: products.start,
+            below: products.end,
+            weight_from: weight_range.start,
+            weight_below: weight_range.end,
+        }
+    }
+
+    /// As [`AddRows::config`].
+    pub fn config(&self, multiprocessors: u32) -> LaunchConfig {
+        self.all().config(multiprocessors)
+    }
+
+    /// The launch for the numbers of all levels.
+    #[inline(always)]
+    fn all(&self) -> AddRows {
+        let &AddLevel { rows, stride, order, move_count, weights, component_scale, weight_scale, .. } = self;
+        let &AddLevel { sums, weight_sums, .. } = self;
+        AddRows { rows, stride, order, move_count, weights, component_scale, weight_scale, sums, weight_sums }
+    }
+}
+
+/// # Safety
+/// As [`AddRows`].
 #[inline(always)]
-#[expect(clippy::too_many_arguments, reason = "kernel parameters are passed separately so that loads stay ld.global")]
-unsafe fn add_rows<E: Element>(
-    taken: impl Taken,
-    rows: *const E::Stored,
-    stride: u32,
-    order: *const u64,
-    move_count: *const u32,
-    weights: *const f32,
-    component_scale: f64,
-    weight_scale: f64,
-    sums: *mut u64,
-    weight_sums: *mut u64,
-) {
+unsafe fn add_all<E: Element>(launch: AddRows) {
+    // SAFETY: the same contract.
+    unsafe { add_rows::<E>(All, launch) }
+}
+
+/// # Safety
+/// As [`AddLevel`].
+#[inline(always)]
+unsafe fn add_level<E: Element>(launch: AddLevel) {
+    let AddLevel { from, below, weight_from, weight_below, .. } = launch;
+    // SAFETY: the same contract.
+    unsafe { add_rows::<E>(OfLevel { from, below, weight_from, weight_below }, launch.all()) }
+}
+
+/// # Safety
+/// As [`AddRows`].
+#[inline(always)]
+unsafe fn add_rows<E: Element>(taken: impl Taken, launch: AddRows) {
+    let AddRows { stride, order, move_count, weights, component_scale, weight_scale, sums, weight_sums, .. } = launch;
+    let rows = launch.rows.cast::<E::Stored>();
     let lane = warp::lane_id();
     let warp = thread::block_idx_x() * WARPS_PER_BLOCK + warp::warp_id();
     // SAFETY: the caller promises the word.
@@ -437,6 +671,7 @@ unsafe fn add_rows<E: Element>(
     // SAFETY: places are below `count`, where the order names points and clusters that exist; quad < quads.
     unsafe {
         let mut group = (global::load_nc(order.wrapping_add(first as usize)) >> 32) as u32;
+        let to = LaneSums { sums, weight_sums, stride, quad, adds, adds_weights };
         let (mut acc, mut weight_acc, mut points) = ([0u64; 4], 0u64, 0u64);
         let mut at = first;
         while at < last {
@@ -458,7 +693,7 @@ unsafe fn add_rows<E: Element>(
                     let weight = warp::shuffle_idx(FULL_MASK, my_weight, from + i as u32) as f64;
                     if from + (i as u32) < here {
                         if of != group {
-                            flush(sums, weight_sums, stride, group, quad, adds, adds_weights, acc, weight_acc, points);
+                            to.flush(group, acc, weight_acc, points);
                             (acc, weight_acc, points) = ([0; 4], 0, 0);
                             group = of;
                         }
@@ -474,111 +709,47 @@ unsafe fn add_rows<E: Element>(
             }
             at += 32;
         }
-        flush(sums, weight_sums, stride, group, quad, adds, adds_weights, acc, weight_acc, points);
+        to.flush(group, acc, weight_acc, points);
     }
 }
 
-/// Adds what a lane has of `points` points to its cluster's sums, or takes it away, as the group says.
-///
-/// # Safety
-/// The sums have the group's cluster, and `quad`.
-#[inline(always)]
-#[expect(clippy::too_many_arguments, reason = "the registers of a lane")]
-unsafe fn flush(
+/// Where a lane adds what it has in registers.
+#[derive(Clone, Copy)]
+struct LaneSums {
     sums: *mut u64,
     weight_sums: *mut u64,
     stride: u32,
-    group: u32,
+    /// Its four components of every row.
     quad: u32,
+    /// Whether it adds components.
     adds: bool,
+    /// Whether it adds weights.
     adds_weights: bool,
-    acc: [u64; 4],
-    weight_acc: u64,
-    points: u64,
-) {
-    let rounding = points.wrapping_mul(ROUND.to_bits());
-    let cluster = group / 2;
-    let change = |acc: u64| {
-        let sum = acc.wrapping_sub(rounding);
-        if group.is_multiple_of(2) { sum } else { sum.wrapping_neg() }
-    };
-    if adds {
-        let to = sums.wrapping_add(cluster as usize * stride as usize + 4 * quad as usize);
-        // SAFETY: as the caller promises.
-        unroll::<4>(|e| unsafe {
-            atomic::add_u64(to.wrapping_add(e), change(acc[e]));
-        });
+}
+
+impl LaneSums {
+    /// Adds what the lane has of `points` points to their cluster's sums, or takes it away, as the group says.
+    ///
+    /// # Safety
+    /// The sums have the group's cluster, and the lane's components.
+    #[inline(always)]
+    unsafe fn flush(self, group: u32, acc: [u64; 4], weight_acc: u64, points: u64) {
+        let rounding = points.wrapping_mul(ROUND.to_bits());
+        let cluster = group / 2;
+        let change = |acc: u64| {
+            let sum = acc.wrapping_sub(rounding);
+            if group.is_multiple_of(2) { sum } else { sum.wrapping_neg() }
+        };
+        if self.adds {
+            let to = self.sums.wrapping_add(cluster as usize * self.stride as usize + 4 * self.quad as usize);
+            // SAFETY: as the caller promises.
+            unroll::<4>(|e| unsafe {
+                atomic::add_u64(to.wrapping_add(e), change(acc[e]));
+            });
+        }
+        if self.adds_weights {
+            // SAFETY: as the caller promises.
+            unsafe { atomic::add_u64(self.weight_sums.wrapping_add(cluster as usize), change(weight_acc)) };
+        }
     }
-    if adds_weights {
-        // SAFETY: as the caller promises.
-        unsafe { atomic::add_u64(weight_sums.wrapping_add(cluster as usize), change(weight_acc)) };
-    }
 }
-
-/// Calls `$then!` with the table of element types: `(type, stored type, suffixed kernels and handles)`.
-#[macro_export]
-macro_rules! clustering_instances {
-    ($then:ident) => {
-        $then! {
-            (F32, f32, settle_f32, SETTLE_F32, settle_all_f32, SETTLE_ALL_F32, add_rows_f32, ADD_ROWS_F32,
-                add_level_f32, ADD_LEVEL_F32)
-            (F16, u16, settle_f16, SETTLE_F16, settle_all_f16, SETTLE_ALL_F16, add_rows_f16, ADD_ROWS_F16,
-                add_level_f16, ADD_LEVEL_F16)
-            (Bf16, u16, settle_bf16, SETTLE_BF16, settle_all_bf16, SETTLE_ALL_BF16, add_rows_bf16, ADD_ROWS_BF16,
-                add_level_bf16, ADD_LEVEL_BF16)
-            (U8, u8, settle_u8, SETTLE_U8, settle_all_u8, SETTLE_ALL_U8, add_rows_u8, ADD_ROWS_U8,
-                add_level_u8, ADD_LEVEL_U8)
-            (I8, i8, settle_i8, SETTLE_I8, settle_all_i8, SETTLE_ALL_I8, add_rows_i8, ADD_ROWS_I8,
-                add_level_i8, ADD_LEVEL_I8)
-        }
-    };
-}
-
-macro_rules! define_kernels {
-    ($(($element:ident, $stored:ty, $s:ident, $sh:ident, $a:ident, $ah:ident, $name:ident, $handle:ident,
-        $level:ident, $level_handle:ident))*) => {$(
-        /// Adds round(w·x · `component_scale`) of every point in `order` to its cluster's row of `sums`, or takes it away, and
-        /// round(w · `weight_scale`) to its word of `weight_sums`; without weights (null) w is 1 and nothing is added
-        /// there. Sums are i64 in two's complement.
-        ///
-        /// `order` has `*move_count` moves, as [`group_moves`] leaves them; `rows` and `sums` have `stride` components a
-        /// row, a multiple of 4. The warps of a row of the grid share the moves. Grid: (any, ceil(stride / 128)), blocks of
-        /// 128.
-        ///
-        /// # Safety
-        /// All pointers that are not null cover the shapes above; points and clusters of the order exist.
-        #[kernel(max_threads = 128, min_blocks = 6)]
-        pub unsafe fn $name(
-            rows: *const $stored, stride: u32, order: *const u64, move_count: *const u32, weights: *const f32,
-            component_scale: f64, weight_scale: f64, sums: *mut u64, weight_sums: *mut u64,
-        ) {
-            // SAFETY: the same contract.
-            unsafe {
-                add_rows::<element::$element>(
-                    All, rows, stride, order, move_count, weights, component_scale, weight_scale, sums, weight_sums,
-                )
-            }
-        }
-
-        /// As the kernel above, for one level of several: adds only the w·x with magnitudes from `from` up to `below`, exclusive, and
-        /// the weights from `weight_from` up to `weight_below`.
-        ///
-        /// # Safety
-        /// As above; sums are those of the level. (Six blocks an SM would spill.)
-        #[kernel(max_threads = 128, min_blocks = 5)]
-        pub unsafe fn $level(
-            rows: *const $stored, stride: u32, order: *const u64, move_count: *const u32, weights: *const f32,
-            component_scale: f64, weight_scale: f64, sums: *mut u64, weight_sums: *mut u64,
-            from: f64, below: f64, weight_from: f64, weight_below: f64,
-        ) {
-            let taken = OfLevel { from, below, weight_from, weight_below };
-            // SAFETY: the same contract.
-            unsafe {
-                add_rows::<element::$element>(
-                    taken, rows, stride, order, move_count, weights, component_scale, weight_scale, sums, weight_sums,
-                )
-            }
-        }
-    )*};
-}
-clustering_instances!(define_kernels);

@@ -29,11 +29,12 @@
 //! operations without the comparisons, 3.3 ms of an H200's f32 rate.
 
 use cuda_std::global::F32x4;
+use cuda_std::launch::LaunchConfig;
 use cuda_std::shared::{self, SharedPtr};
 use cuda_std::{global, kernel, thread, unroll};
 
 /// Threads of a block.
-pub const THREADS: u32 = 128;
+const THREADS: u32 = 128;
 /// Vectors of a thread.
 const ROWS: usize = 2;
 /// Vectors of a block.
@@ -74,26 +75,73 @@ impl Vector {
     }
 }
 
-/// Body of the two kernels; parameters at [`encode_staged`].
+/// Where a block reads sub-vectors and codebooks from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Staging {
+    /// From shared memory, which it fills piece by piece: [`shared_bytes`] of it.
+    Shared,
+    /// From global memory: any width.
+    Global,
+}
+
+/// Writes the code of each vector, or of its residual.
 ///
 /// # Safety
-/// As [`encode_staged`].
+/// The arrays are as long as the fields say; there is at least one row; every label names a centroid.
+#[kernel(
+    key = Staging,
+    max_threads = 128,
+    min_blocks = 4,
+    Staging::Shared => encode_staged = encode::<true>,
+    Staging::Global => encode_direct = encode::<false>,
+)]
+pub struct Encode {
+    /// Rows of `sub_quantizers` · `width` components.
+    pub rows: *const f32,
+    /// Rows.
+    pub row_count: u32,
+    /// The row of `centroids` that is subtracted from each row; null where nothing is.
+    pub labels: *const u32,
+    /// Rows as those of `rows`; null where `labels` is.
+    pub centroids: *const f32,
+    /// The codebooks, `sub_quantizers` × `width` × 2^`bits`, aligned to 16 bytes.
+    pub codebooks: *const f32,
+    /// Components from one row to the next.
+    pub stride: u32,
+    /// Sub-quantizers.
+    pub sub_quantizers: u32,
+    /// Components of a sub-vector.
+    pub width: u32,
+    /// Bits of a code.
+    pub bits: u32,
+    /// Codewords that are in shared memory at once: a power of two from [`FEWEST_CODEWORDS`] to 2^`bits`. All of them where nothing is in
+    /// shared memory.
+    pub piece: u32,
+    /// Sub-quantizers of a block: a multiple of [`GROUP`].
+    pub run: u32,
+    /// ceil(`sub_quantizers` · `bits` / 8) bytes a row.
+    pub codes: *mut u8,
+}
+
+impl Encode {
+    /// Blocks along x share the rows, 256 each; those along y share the sub-quantizers, a run each.
+    pub fn config(&self, staging: Staging) -> LaunchConfig {
+        let shared = match staging {
+            Staging::Shared => shared_bytes(self.width as u64, self.piece as u64) as u32,
+            Staging::Global => 0,
+        };
+        LaunchConfig::linear(self.row_count.div_ceil(BLOCK_ROWS) as u64, THREADS)
+            .along_y(self.sub_quantizers.div_ceil(self.run) as u64)
+            .with_shared(shared)
+    }
+}
+
+/// # Safety
+/// As [`Encode`].
 #[inline(always)]
-#[expect(clippy::too_many_arguments, reason = "kernel parameters are passed separately so that loads stay ld.global")]
-unsafe fn encode<const STAGED: bool>(
-    rows: *const f32,
-    row_count: u32,
-    labels: *const u32,
-    centroids: *const f32,
-    codebooks: *const f32,
-    stride: u32,
-    sub_quantizers: u32,
-    width: u32,
-    bits: u32,
-    piece: u32,
-    run: u32,
-    codes: *mut u8,
-) {
+unsafe fn encode<const STAGED: bool>(launch: Encode) {
+    let Encode { rows, row_count, labels, centroids, codebooks, stride, .. } = launch;
+    let Encode { sub_quantizers, width, bits, piece, run, codes, .. } = launch;
     let thread = thread::thread_idx_x();
     let stride = stride as usize;
     let codewords = 1u32 << bits;
@@ -207,40 +255,4 @@ unsafe fn encode<const STAGED: bool>(
             part += 1;
         }
     }
-}
-
-macro_rules! define_kernels {
-    ($($(#[$doc:meta])* $name:ident, $staged:literal;)*) => {$(
-        $(#[$doc])*
-        ///
-        /// `rows`: `row_count` ≥ 1 rows of `sub_quantizers` · `width` components, row-major with `stride`, as are centroids. `labels`
-        /// and `centroids` are both null, or the row of `centroids` that is subtracted from each row. `codebooks`: `sub_quantizers` × `width` ×
-        /// 2^`bits`, 16-byte aligned. `piece`, a power of two from 8 to 2^bits, counts the codewords that are in shared memory
-        /// at once. `codes` gets ceil(sub_quantizers · bits / 8) bytes a row. `run`, a multiple of 8: the sub-quantizers of a
-        /// block.
-        ///
-        /// Grid: ceil(row_count / 256) × ceil(sub_quantizers / run) blocks of [`THREADS`].
-        ///
-        /// # Safety
-        /// The pointers cover the shapes above, and every label names a centroid.
-        #[kernel(max_threads = 128, min_blocks = 4)]
-        pub unsafe fn $name(
-            rows: *const f32, row_count: u32, labels: *const u32, centroids: *const f32, codebooks: *const f32,
-            stride: u32, sub_quantizers: u32, width: u32, bits: u32, piece: u32, run: u32, codes: *mut u8,
-        ) {
-            // SAFETY: the same contract.
-            unsafe {
-                encode::<$staged>(
-                    rows, row_count, labels, centroids, codebooks, stride, sub_quantizers, width, bits, piece, run,
-                    codes,
-                )
-            }
-        }
-    )*};
-}
-define_kernels! {
-    /// Codes of vectors or residuals, sub-vectors and codebooks in shared memory: [`shared_bytes`] of it.
-    encode_staged, true;
-    /// As [`encode_staged`] for sub-vectors that are too wide for that: without shared memory; `piece` is 2^bits.
-    encode_direct, false;
 }

@@ -77,14 +77,16 @@
 //! 32 pairs of a row instead of eight 3.61; three groups of 64 queries that a fourth feeds by bulk copies and barriers in memory, which do
 //! not wait for each other, 3.36 (2.31 with nothing kept).
 
+use cuda_std::launch::LaunchConfig;
 use cuda_std::math::{min_f32, mul_add_f32, sqrt_f64};
 use cuda_std::warp::FULL_MASK;
 use cuda_std::{async_copy, atomic, global, kernel, shared, thread, unroll, warp};
 
 use crate::prepare::{METRIC_L2, product_factor, round_up, scale_of};
-pub use crate::tile::{CHUNK, GROUPS_RING, RESIDENT_CHUNKS, THREADS, TILE_ROWS, WARPS_RING};
+pub use crate::tile::{CHUNK, RESIDENT_CHUNKS, TILE_ROWS};
 use crate::tile::{
-    CHUNK_TILE_BYTES, ChunkCopy, Groups, LEAST_SHARED_BYTES, Product, Ring, Warps, entry_of, wait_for_stage,
+    CHUNK_TILE_BYTES, ChunkCopy, Instruction, LEAST_SHARED_BYTES, MmaSync, Product, Residency, THREADS, Wgmma,
+    entry_of, wait_for_stage,
 };
 
 /// Queries of a tile.
@@ -103,12 +105,12 @@ const QUEUES_AT: u32 = (TERMS_BYTES + INFOS * INFO_BYTES).next_multiple_of(16);
 const HEADER_BYTES: u32 = (QUEUES_AT + THREADS / 32 * QUEUE * 16).next_multiple_of(1024);
 
 /// Dynamic shared memory of a block, in bytes, for copies of `chunks` chunks.
-pub const fn shared_bytes(ring: Ring, chunks: u32) -> u32 {
-    HEADER_BYTES + ring.bytes(chunks)
+const fn shared_bytes(instruction: Instruction, chunks: u32) -> u32 {
+    HEADER_BYTES + instruction.ring().bytes(chunks)
 }
 
-const _: () =
-    assert!(shared_bytes(WARPS_RING, 2) <= LEAST_SHARED_BYTES && shared_bytes(WARPS_RING, 3) <= LEAST_SHARED_BYTES);
+const _: () = assert!(shared_bytes(Instruction::MmaSync, 2) <= LEAST_SHARED_BYTES);
+const _: () = assert!(shared_bytes(Instruction::MmaSync, 3) <= LEAST_SHARED_BYTES);
 
 /// Components of a copy up to which the bound is proved (module documentation, *Dimension*); half of the 3.2 million that it would be true
 /// for, and the same as the CPU's. Offsets inside a tile of rows also fit 32 bits up to here: with 2²⁵ components they would not.
@@ -205,12 +207,119 @@ pub fn tile_number(visited: u32, stride: u32, skip: u32) -> u32 {
     if skip == 0 { visited * stride } else { visited + visited / (skip - 1).max(1) + 1 }
 }
 
-/// Body of the filter kernels; parameters at [`filter_append_resident`].
+/// What a filter kernel writes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FilterOutput {
+    /// Upper bounds u of the scores of every query with every visited row.
+    Dense,
+    /// (u, row) for each pair whose lower bound is at most the query's limit.
+    Append,
+}
+
+/// Bounds the scores of queries against tiles of the base (module documentation).
 ///
 /// # Safety
-/// As [`filter_append_resident`].
+/// The arrays are as long as the fields say; the copies and `base_values` are padded to whole tiles of 128 rows. The residency of the key
+/// is that of the launch ([`Self::residency`]).
+#[kernel(
+    key = (Instruction, FilterOutput, Residency),
+    max_threads = 256,
+    (Instruction::MmaSync, FilterOutput::Dense, Residency::Resident)
+        => filter_dense_resident(min_blocks = 2) = filter::<MmaSync, 4, 4, true, true>,
+    /// Two blocks a multiprocessor would spill a register; this pass sees the sample only.
+    (Instruction::MmaSync, FilterOutput::Dense, Residency::Streamed)
+        => filter_dense_streamed(min_blocks = 1) = filter::<MmaSync, 4, 4, false, true>,
+    (Instruction::MmaSync, FilterOutput::Append, Residency::Resident)
+        => filter_append_resident(min_blocks = 2) = filter::<MmaSync, 4, 4, true, false>,
+    (Instruction::MmaSync, FilterOutput::Append, Residency::Streamed)
+        => filter_append_streamed(min_blocks = 2) = filter::<MmaSync, 4, 4, false, false>,
+    (Instruction::Wgmma, FilterOutput::Dense, Residency::Resident)
+        => filter_dense_resident_sm90(min_blocks = 2, arch = "sm_90a") = filter::<Wgmma, 1, 16, true, true>,
+    (Instruction::Wgmma, FilterOutput::Dense, Residency::Streamed)
+        => filter_dense_streamed_sm90(min_blocks = 2, arch = "sm_90a") = filter::<Wgmma, 1, 16, false, true>,
+    (Instruction::Wgmma, FilterOutput::Append, Residency::Resident)
+        => filter_append_resident_sm90(min_blocks = 2, arch = "sm_90a") = filter::<Wgmma, 1, 16, true, false>,
+    (Instruction::Wgmma, FilterOutput::Append, Residency::Streamed)
+        => filter_append_streamed_sm90(min_blocks = 2, arch = "sm_90a") = filter::<Wgmma, 1, 16, false, false>,
+)]
+pub struct Filter {
+    /// f16 copies of the queries: rows of `stride` components.
+    pub queries: *const u16,
+    /// f16 copies of the base: rows of `stride` components.
+    pub base: *const u16,
+    /// Components from one copy to the next: a multiple of [`CHUNK`], [`MOST_COMPONENTS`] at most.
+    pub stride: u32,
+    /// Queries without padding.
+    pub query_count: u32,
+    /// Rows of the base without padding.
+    pub row_count: u32,
+    /// A `METRIC_*` of [`crate::prepare`].
+    pub metric: u32,
+    /// What [`crate::prepare::Greatest`] found for the queries.
+    pub query_greatest: *const u32,
+    /// What [`crate::prepare::Greatest`] found for the base.
+    pub base_greatest: *const u32,
+    /// A bound of the norm of each query.
+    pub query_norms: *const f32,
+    /// A bound of what the copy of each query lost.
+    pub query_residuals: *const f32,
+    /// ‖y‖² (squared L2) or 0 of each row of the base; +∞ of padding.
+    pub base_values: *const f32,
+    /// The greatest norm of each tile of the base.
+    pub tile_norms: *const f32,
+    /// The greatest residual of each tile of the base.
+    pub tile_residuals: *const f32,
+    /// Tiles that the launch visits: those that [`tile_number`] gives for 0 .. `tiles`.
+    pub tiles: u32,
+    /// The `stride` of [`tile_number`].
+    pub tile_stride: u32,
+    /// The `skip` of [`tile_number`].
+    pub tile_skip: u32,
+    /// The limit of each query. Dense kernels do not read it: null.
+    pub limits: *const f32,
+    /// The upper bounds u. Dense: row r of visited tile t goes to column 128 · t + r of the query's row. Append: entry p of a query's
+    /// list goes to place p of its row.
+    pub out_values: *mut f32,
+    /// Append: the row of the base that each entry of `out_values` stands for. Dense: null.
+    pub out_rows: *mut u32,
+    /// Append: the length of each query's list. The launch adds the entries that it finds, those beyond the list's room included. Dense:
+    /// null.
+    pub counts: *mut u32,
+    /// Places from one row of `out_values` and `out_rows` to the next. Dense: at least 128 · `tiles`, even. Append: the room of a list.
+    pub out_stride: u32,
+}
+
+impl Filter {
+    /// Whether the queries stay in shared memory.
+    pub fn residency(&self) -> Residency {
+        Residency::of(self.stride)
+    }
+
+    /// A block takes 128 queries and a share of the visited tiles. The shares come out in whole waves of blocks, two a multiprocessor.
+    pub fn config(&self, instruction: Instruction, multiprocessors: u32) -> LaunchConfig {
+        let query_tiles = self.query_count.div_ceil(TILE_QUERIES);
+        let shares = shares(query_tiles, self.tiles, multiprocessors);
+        LaunchConfig::linear(query_tiles as u64, THREADS)
+            .along_y(shares as u64)
+            .with_shared(shared_bytes(instruction, self.stride / CHUNK))
+    }
+}
+
+/// Into how many shares to cut the tiles so that the blocks, two a multiprocessor, come out in whole waves.
+fn shares(query_tiles: u32, tiles: u32, multiprocessors: u32) -> u32 {
+    // Filling and draining the pipeline costs a block about as much as two tiles.
+    const OVERHEAD: u64 = 2;
+    let slots = multiprocessors as u64 * 2;
+    let cost = |shares: u32| {
+        let waves = (query_tiles as u64 * shares as u64).div_ceil(slots);
+        waves * (tiles.div_ceil(shares) as u64 + OVERHEAD)
+    };
+    (1..=tiles.min(1024)).min_by_key(|&shares| cost(shares)).unwrap_or(1)
+}
+
+/// # Safety
+/// As [`Filter`].
 #[inline(always)]
-#[expect(clippy::too_many_arguments, reason = "kernel parameters are passed separately so that loads stay ld.global")]
 unsafe fn filter<
     P: Product<ROWS, COLUMNS>,
     const ROWS: usize,
@@ -218,28 +327,11 @@ unsafe fn filter<
     const RESIDENT: bool,
     const DENSE: bool,
 >(
-    queries: *const u16,
-    base: *const u16,
-    stride: u32,
-    query_count: u32,
-    row_count: u32,
-    metric: u32,
-    query_greatest: *const u32,
-    base_greatest: *const u32,
-    query_norms: *const f32,
-    query_residuals: *const f32,
-    base_values: *const f32,
-    tile_norms: *const f32,
-    tile_residuals: *const f32,
-    tiles: u32,
-    tile_stride: u32,
-    tile_skip: u32,
-    limits: *const f32,
-    out_values: *mut f32,
-    out_rows: *mut u32,
-    counts: *mut u32,
-    out_stride: u32,
+    launch: Filter,
 ) {
+    let Filter { queries, base, stride, query_count, row_count, metric, query_greatest, base_greatest, .. } = launch;
+    let Filter { query_norms, query_residuals, base_values, tile_norms, tile_residuals, .. } = launch;
+    let Filter { tiles, tile_stride, tile_skip, limits, out_values, out_rows, counts, out_stride, .. } = launch;
     let stages = P::RING.stages(RESIDENT);
     let thread = thread::thread_idx_x();
     let lane = warp::lane_id();
@@ -496,62 +588,6 @@ unsafe fn filter<
         }
         async_copy::wait_all();
     }
-}
-
-macro_rules! define_kernels {
-    ($($(#[$doc:meta])* $name:ident ($($bound:tt)*): $product:ty, $rows:literal, $columns:literal, $resident:literal, $dense:literal;)*) => {$(
-        $(#[$doc])*
-        ///
-        /// `queries` and `base` are f16 copies of `stride` components a row (a multiple of 64, at most [`MOST_COMPONENTS`]; the resident
-        /// kernels take at most [`RESIDENT_CHUNKS`] · 64), padded to whole tiles of 128 rows; the other inputs are what
-        /// [`crate::prepare`] wrote for them. The launch visits `tiles` tiles as [`tile_number`] says.
-        ///
-        /// Grid: (ceil(query_count / 128), any share of the tiles), blocks of 256 threads, [`shared_bytes`] of dynamic shared
-        /// memory, with the ring of the product.
-        ///
-        /// # Safety
-        /// All pointers cover the shapes above and below.
-        #[kernel(max_threads = 256, $($bound)*)]
-        pub unsafe fn $name(
-            queries: *const u16, base: *const u16, stride: u32, query_count: u32, row_count: u32, metric: u32,
-            query_greatest: *const u32, base_greatest: *const u32, query_norms: *const f32, query_residuals: *const f32,
-            base_values: *const f32, tile_norms: *const f32, tile_residuals: *const f32, tiles: u32, tile_stride: u32,
-            tile_skip: u32, limits: *const f32, out_values: *mut f32, out_rows: *mut u32,
-            counts: *mut u32, out_stride: u32,
-        ) {
-            // SAFETY: the same contract.
-            unsafe {
-                filter::<$product, $rows, $columns, $resident, $dense>(
-                    queries, base, stride, query_count, row_count, metric, query_greatest, base_greatest, query_norms,
-                    query_residuals, base_values, tile_norms, tile_residuals, tiles, tile_stride, tile_skip, limits,
-                    out_values, out_rows, counts, out_stride,
-                )
-            }
-        }
-    )*};
-}
-
-define_kernels! {
-    /// Writes upper bounds u: visited tile t, row r of it, goes to column 128·t + r of row `query` of `out_values` (row-major,
-    /// `out_stride` ≥ 128 · tiles, even). `limits`, `out_rows` and `counts` are not used. Queries resident.
-    filter_dense_resident (min_blocks = 2): Warps, 4, 4, true, true;
-    /// [`filter_dense_resident`] for every dimension that has a bound: queries are streamed with the base. (Two blocks an SM would spill a
-    /// register; this pass sees the sample only.)
-    filter_dense_streamed (min_blocks = 1): Warps, 4, 4, false, true;
-    /// Appends (u, row) to the list of each query whose lower bound is at most `limits[query]`: entry p goes
-    /// to place query · out_stride + p of `out_values` and `out_rows` if p < out_stride, and `counts[query]` counts all of
-    /// them, also those that found no place. Queries resident.
-    filter_append_resident (min_blocks = 2): Warps, 4, 4, true, false;
-    /// [`filter_append_resident`] for every dimension that has a bound: queries are streamed with the base.
-    filter_append_streamed (min_blocks = 2): Warps, 4, 4, false, false;
-    /// [`filter_dense_resident`] by warpgroups.
-    filter_dense_resident_sm90 (min_blocks = 2, arch = "sm_90a"): Groups, 1, 16, true, true;
-    /// [`filter_dense_streamed`] by warpgroups.
-    filter_dense_streamed_sm90 (min_blocks = 2, arch = "sm_90a"): Groups, 1, 16, false, true;
-    /// [`filter_append_resident`] by warpgroups.
-    filter_append_resident_sm90 (min_blocks = 2, arch = "sm_90a"): Groups, 1, 16, true, false;
-    /// [`filter_append_streamed`] by warpgroups.
-    filter_append_streamed_sm90 (min_blocks = 2, arch = "sm_90a"): Groups, 1, 16, false, false;
 }
 
 #[cfg(test)]

@@ -26,12 +26,11 @@
 //! Three hashes of about twenty integer operations a component: 10⁹ × 96 is some 10¹³ operations, a second or two of an H200.
 
 use cuda_std::global::F32x4;
+use cuda_std::launch::LaunchConfig;
 use cuda_std::{global, kernel, thread, unroll, warp};
 
-/// Threads of a block.
-pub const THREADS: u32 = 256;
 /// Rows of a block: a warp each.
-pub const ROWS_PER_BLOCK: u32 = THREADS / 32;
+const ROWS_PER_BLOCK: u32 = 8;
 /// Clusters of a group, as a power of two.
 const GROUP_BITS: u32 = 6;
 
@@ -90,14 +89,27 @@ impl RowKeys {
     }
 }
 
-/// Writes `count` rows from number `first` on to `out`: `dim` components each and zeros up to `stride`, a multiple of 4.
-///
-/// Grid: ceil(`count` / 8) blocks of [`THREADS`], a warp a row.
+/// Writes rows of generated vectors.
 ///
 /// # Safety
-/// `out`, 16-byte aligned, has room for `count` × `stride` components; `clusters` is a power of two.
+/// `out` has the room that its documentation says.
 #[kernel(max_threads = 256)]
-pub unsafe fn generate_rows(seed: u64, clusters: u32, first: u64, count: u32, dim: u32, stride: u32, out: *mut f32) {
+pub unsafe fn generate_rows(
+    /// Vectors of different seeds have nothing in common.
+    seed: u64,
+    /// Clusters: a power of two.
+    clusters: u32,
+    /// The number of the first row.
+    first: u64,
+    /// Rows.
+    count: u32,
+    /// Components of a row.
+    dim: u32,
+    /// Components from one row to the next: a multiple of 4. Those from `dim` on become 0.
+    stride: u32,
+    /// `count` rows, aligned to 16 bytes.
+    out: *mut f32,
+) {
     let row = thread::block_idx_x() * ROWS_PER_BLOCK + warp::warp_id();
     if row >= count {
         return;
@@ -114,5 +126,12 @@ pub unsafe fn generate_rows(seed: u64, clusters: u32, first: u64, count: u32, di
         // SAFETY: row < count and quad < stride / 4.
         unsafe { global::store(to.wrapping_add(4 * quad as usize).cast::<F32x4>(), F32x4(values)) };
         quad += 32;
+    }
+}
+
+impl GenerateRows {
+    /// A warp a row.
+    pub fn config(&self) -> LaunchConfig {
+        LaunchConfig::warps(self.count as u64, ROWS_PER_BLOCK)
     }
 }

@@ -24,12 +24,13 @@
 //!
 //! What a query outside the base's bounding box becomes is the code of the nearest cell of the box.
 
+use cuda_std::launch::LaunchConfig;
 use cuda_std::{global, kernel, thread, unroll};
 
 /// Most components of a point.
 pub const MAX_DIM: usize = 12;
 /// Threads of a block.
-pub const THREADS: u32 = 256;
+const THREADS: u32 = 256;
 
 /// Bits of one coordinate in a code of dimension `dim`, 1 ≤ `dim` ≤ [`MAX_DIM`].
 pub const fn coordinate_bits(dim: u32) -> u32 {
@@ -118,23 +119,48 @@ pub fn code<W: Code>(
     interleave(cells, dim, bits)
 }
 
-/// Body of the `morton_codes_*` kernels; parameters at [`morton_codes_u64`].
+/// Writes the code of every point in one copy, and the point's number beside it: the pairs that are sorted next.
 ///
 /// # Safety
-/// As [`morton_codes_u64`].
+/// The arrays are as long as the fields say; the codes of these dimensions fit `W`.
+#[kernel(
+    max_threads = 256,
+    morton_codes_u64 for MortonCodes<u64> = write_codes::<u64>,
+    morton_codes_u128 for MortonCodes<u128> = write_codes::<u128>,
+)]
+pub struct MortonCodes<W> {
+    /// Rows of `dim` components.
+    pub points: *const f32,
+    /// Points.
+    pub count: u32,
+    /// Components of a point: 1 to [`MAX_DIM`].
+    pub dim: u32,
+    /// Bits of a coordinate: [`coordinate_bits`]`(dim)`.
+    pub bits: u32,
+    /// The lowest corner of the base's bounding box: `dim` coordinates.
+    pub mins: *const f64,
+    /// Cells to a unit of the coordinates.
+    pub scale: f64,
+    /// How far the copy is shifted, in cells: [`offset`].
+    pub offset: u32,
+    /// A code for each point.
+    pub codes: *mut W,
+    /// The number of each point.
+    pub ids: *mut u32,
+}
+
+impl<W> MortonCodes<W> {
+    /// A thread a point.
+    pub fn config(&self) -> LaunchConfig {
+        LaunchConfig::linear(self.count.div_ceil(THREADS) as u64, THREADS)
+    }
+}
+
+/// # Safety
+/// As [`MortonCodes`].
 #[inline(always)]
-#[expect(clippy::too_many_arguments, reason = "kernel parameters are passed separately so that loads stay ld.global")]
-unsafe fn codes<W: Code>(
-    points: *const f32,
-    count: u32,
-    dim: u32,
-    bits: u32,
-    mins: *const f64,
-    scale: f64,
-    offset: u32,
-    codes: *mut W,
-    ids: *mut u32,
-) {
+unsafe fn write_codes<W: Code>(launch: MortonCodes<W>) {
+    let MortonCodes { points, count, dim, bits, mins, scale, offset, codes, ids } = launch;
     let point = thread::block_idx_x() * THREADS + thread::thread_idx_x();
     if point < count {
         let row = points.wrapping_add(point as usize * dim as usize);
@@ -152,31 +178,6 @@ unsafe fn codes<W: Code>(
             global::store(ids.wrapping_add(point as usize), point);
         }
     }
-}
-
-macro_rules! define_codes {
-    ($($code:ty, $name:ident;)*) => {$(
-        /// The code of every point, shifted by `offset` cells, and the point's number beside it: what is sorted next.
-        ///
-        /// `points` is row-major, `dim` components a row; `mins` has `dim` entries; `bits` is [`coordinate_bits`]`(dim)`.
-        ///
-        /// Grid: ceil(count / 256) blocks of [`THREADS`].
-        ///
-        /// # Safety
-        /// The pointers cover the shapes above, `codes` and `ids` `count` entries each; 1 ≤ dim ≤ [`MAX_DIM`]; the code fits.
-        #[kernel(max_threads = 256)]
-        pub unsafe fn $name(
-            points: *const f32, count: u32, dim: u32, bits: u32, mins: *const f64, scale: f64, offset: u32,
-            out_codes: *mut $code, ids: *mut u32,
-        ) {
-            // SAFETY: the same contract.
-            unsafe { codes(points, count, dim, bits, mins, scale, offset, out_codes, ids) }
-        }
-    )*};
-}
-define_codes! {
-    u64, morton_codes_u64;
-    u128, morton_codes_u128;
 }
 
 #[cfg(test)]

@@ -7,25 +7,26 @@
 //! centroids.
 //!
 //! # Algorithm
-//! [`settle_f32`]: a warp a point, `BATCH` candidates at once ([`canonical::sums`]). [`settle_all_f32`]: a block a
+//! [`Settle`]: a warp a point, `BATCH` candidates at once ([`canonical::sums`]). [`SettleAll`]: a block a
 //! point, its warps share the centroids, the smallest (key, number) is found by an atomic minimum in shared memory. The
 //! queues' lengths are known to the device only: blocks stride over them.
 //!
 //! # Cost
 //! About d/8 f64 operations a lane and candidate; what counts is one row of points and a few centroids read from L2.
 
+use cuda_std::launch::LaunchConfig;
 use cuda_std::{atomic, global, kernel, shared_array, thread, unroll, warp};
 
 use crate::NO_ROW;
 use crate::assign::LIST;
 use crate::canonical::{self, BATCH};
-use crate::element::{self, Element};
+use crate::element::{self, Element, ElementKey};
 use crate::entry::{EMPTY, key_of, pack, payload};
 
-/// Warps in a block of the `settle_*` kernels.
-pub const WARPS_PER_BLOCK: u32 = 4;
-/// Warps in a block of the `settle_all_*` kernels.
-pub const WARPS_FOR_ALL: u32 = 16;
+/// Warps in a block of [`Settle`].
+const WARPS_PER_BLOCK: u32 = 4;
+/// Warps in a block of [`SettleAll`].
+const WARPS_FOR_ALL: u32 = 16;
 
 /// The points and centroids of a launch.
 #[derive(Clone, Copy)]
@@ -79,18 +80,54 @@ impl<E: Element> Sides<E> {
     }
 }
 
-/// Body of the `settle_*` kernels.
+/// Labels the pending points: each with the best of its candidates, by canonical squared L2 or inner product.
 ///
 /// # Safety
-/// As [`settle_f32`].
+/// The arrays are as long as the fields say, and every point and candidate of the queue exists.
+#[kernel(
+    key = ElementKey,
+    max_threads = 128,
+    min_blocks = 4,
+    ElementKey::F32 => settle_f32 = settle::<element::F32>,
+    ElementKey::F16 => settle_f16 = settle::<element::F16>,
+    ElementKey::Bf16 => settle_bf16 = settle::<element::Bf16>,
+    ElementKey::U8 => settle_u8 = settle::<element::U8>,
+    ElementKey::I8 => settle_i8 = settle::<element::I8>,
+)]
+pub struct Settle {
+    /// Rows of `stride` components, of the type of the key.
+    pub points: *const u8,
+    /// Rows of `stride` components.
+    pub centroids: *const f32,
+    /// Components from one row to the next: a multiple of 4, zero padded.
+    pub stride: u32,
+    /// Squared L2 where it is not 0, else inner products.
+    pub squared_difference: u32,
+    /// How many points are pending.
+    pub queue_size: *const u32,
+    /// The numbers of the pending points.
+    pub pending: *const u32,
+    /// The candidates of each pending point: [`LIST`] centroids, [`NO_ROW`] behind the last.
+    pub pending_lists: *const u32,
+    /// A label for each point, by the point's number.
+    pub labels: *mut u32,
+}
+
+impl Settle {
+    /// A warp a pending point in turn. The device alone knows how many are pending: of `points` points at most all, and as many warps as
+    /// `multiprocessors` run at once are enough.
+    pub fn config(&self, points: u32, multiprocessors: u32) -> LaunchConfig {
+        LaunchConfig::warps((points as u64).min(multiprocessors as u64 * 64), WARPS_PER_BLOCK)
+    }
+}
+
+/// # Safety
+/// As [`Settle`].
 #[inline(always)]
-unsafe fn settle<E: Element>(
-    sides: Sides<E>,
-    queue_size: *const u32,
-    pending: *const u32,
-    pending_lists: *const u32,
-    labels: *mut u32,
-) {
+unsafe fn settle<E: Element>(launch: Settle) {
+    let Settle { centroids, stride, queue_size, pending, pending_lists, labels, .. } = launch;
+    let (points, squared_difference) = (launch.points.cast(), launch.squared_difference != 0);
+    let sides = Sides::<E> { points, centroids, stride, squared_difference };
     let lane = warp::lane_id();
     // SAFETY: the caller promises the queue, whose places below its size are filled.
     unsafe {
@@ -118,18 +155,53 @@ unsafe fn settle<E: Element>(
     }
 }
 
-/// Body of the `settle_all_*` kernels.
+/// Labels the unbounded points: each with the best of all centroids, by canonical squared L2 or inner product.
 ///
 /// # Safety
-/// As [`settle_all_f32`].
+/// The arrays are as long as the fields say, and every point of the queue exists.
+#[kernel(
+    key = ElementKey,
+    max_threads = 512,
+    ElementKey::F32 => settle_all_f32 = settle_all::<element::F32>,
+    ElementKey::F16 => settle_all_f16 = settle_all::<element::F16>,
+    ElementKey::Bf16 => settle_all_bf16 = settle_all::<element::Bf16>,
+    ElementKey::U8 => settle_all_u8 = settle_all::<element::U8>,
+    ElementKey::I8 => settle_all_i8 = settle_all::<element::I8>,
+)]
+pub struct SettleAll {
+    /// Rows of `stride` components, of the type of the key.
+    pub points: *const u8,
+    /// `clusters` rows of `stride` components.
+    pub centroids: *const f32,
+    /// Components from one row to the next: a multiple of 4, zero padded.
+    pub stride: u32,
+    /// Squared L2 where it is not 0, else inner products.
+    pub squared_difference: u32,
+    /// Centroids.
+    pub clusters: u32,
+    /// How many points are unbounded.
+    pub queue_size: *const u32,
+    /// The numbers of the unbounded points.
+    pub unbounded: *const u32,
+    /// A label for each point, by the point's number.
+    pub labels: *mut u32,
+}
+
+impl SettleAll {
+    /// A block an unbounded point in turn. The device alone knows how many are unbounded: of `points` points at most all, and as many
+    /// blocks as `multiprocessors` run at once are enough.
+    pub fn config(&self, points: u32, multiprocessors: u32) -> LaunchConfig {
+        LaunchConfig::linear((points as u64).min(multiprocessors as u64 * 4), 32 * WARPS_FOR_ALL)
+    }
+}
+
+/// # Safety
+/// As [`SettleAll`].
 #[inline(always)]
-unsafe fn settle_all<E: Element>(
-    sides: Sides<E>,
-    clusters: u32,
-    queue_size: *const u32,
-    unbounded: *const u32,
-    labels: *mut u32,
-) {
+unsafe fn settle_all<E: Element>(launch: SettleAll) {
+    let SettleAll { centroids, stride, clusters, queue_size, unbounded, labels, .. } = launch;
+    let (points, squared_difference) = (launch.points.cast(), launch.squared_difference != 0);
+    let sides = Sides::<E> { points, centroids, stride, squared_difference };
     let lane = warp::lane_id();
     let thread = thread::thread_idx_x();
     let winner = shared_array!(u64, 1);
@@ -163,53 +235,3 @@ unsafe fn settle_all<E: Element>(
         }
     }
 }
-
-macro_rules! define_kernels {
-    ($(($element:ident, $stored:ty, $settle:ident, $sh:ident, $all:ident, $ah:ident, $add:ident, $dh:ident,
-        $level:ident, $lh:ident))*) => {$(
-        /// Labels of the first `*queue_size` points of `pending`: each the best of its [`LIST`] candidates in
-        /// `pending_lists` (`NO_ROW`: none), by canonical squared L2 (`squared_difference` ≠ 0) or inner product.
-        ///
-        /// Rows of `points` and `centroids` have `stride` components, a multiple of 4, zero padded. Grid: any, blocks
-        /// of 128.
-        ///
-        /// # Safety
-        /// All pointers cover the shapes above; every point and candidate exists.
-        #[kernel(max_threads = 128, min_blocks = 4)]
-        pub unsafe fn $settle(
-            points: *const $stored, centroids: *const f32, stride: u32, squared_difference: u32, queue_size: *const u32,
-            pending: *const u32, pending_lists: *const u32, labels: *mut u32,
-        ) {
-            let squared_difference = squared_difference != 0;
-            // SAFETY: the same contract.
-            unsafe {
-                settle(
-                    Sides::<element::$element> { points, centroids, stride, squared_difference },
-                    queue_size, pending, pending_lists, labels,
-                )
-            }
-        }
-
-        /// Labels of the first `*queue_size` points of `unbounded`: each the best of all `clusters` centroids;
-        /// otherwise as
-        #[doc = concat!("[`", stringify!($settle), "`]. Grid: any, blocks of 512.")]
-        ///
-        /// # Safety
-        /// All pointers cover the shapes above; every point exists.
-        #[kernel(max_threads = 512)]
-        pub unsafe fn $all(
-            points: *const $stored, centroids: *const f32, stride: u32, squared_difference: u32, clusters: u32,
-            queue_size: *const u32, unbounded: *const u32, labels: *mut u32,
-        ) {
-            let squared_difference = squared_difference != 0;
-            // SAFETY: the same contract.
-            unsafe {
-                settle_all(
-                    Sides::<element::$element> { points, centroids, stride, squared_difference },
-                    clusters, queue_size, unbounded, labels,
-                )
-            }
-        }
-    )*};
-}
-crate::clustering_instances!(define_kernels);

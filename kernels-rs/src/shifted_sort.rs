@@ -43,6 +43,7 @@
 //! One thread a query with its own queue of k: 32 lanes read 32 different windows, 32 sectors for what one line holds. Two queries a
 //! warp for small k: half the candidates at the same number of instructions.
 
+use cuda_std::launch::LaunchConfig;
 use cuda_std::warp::FULL_MASK;
 use cuda_std::{global, kernel, thread, unroll, warp};
 
@@ -51,9 +52,9 @@ use crate::morton::{self, Code, MAX_DIM};
 use crate::networks::{warp_merge_keep, warp_sort};
 
 /// Threads of a block of all kernels here.
-pub const THREADS: u32 = 256;
-/// Warps of a block, each with its own query in `shifted_nearest_*`.
-pub const WARPS_PER_BLOCK: u32 = THREADS / 32;
+const THREADS: u32 = 256;
+/// Warps of a block, each with its own query in [`ShiftedNearest`].
+const WARPS_PER_BLOCK: u32 = THREADS / 32;
 
 /// The canonical squared distance between points of up to [`MAX_DIM`] components: the host crate's `metric` for so few. `x` and `y`
 /// give component j, zero from the dimension on; `COMPONENTS` is 4, 8 or 12 and at least the dimension.
@@ -82,24 +83,50 @@ pub fn window_start(place: u32, width: u32, n: u32) -> u32 {
     place.saturating_sub(width / 2).min(n - width)
 }
 
-/// Body of the `shifted_locate_*` kernels; parameters at [`shifted_locate_u64`].
+/// Writes the place of every query in every copy: how many codes of the copy are below the query's.
 ///
 /// # Safety
-/// As [`shifted_locate_u64`].
+/// The arrays are as long as the fields say; the codes are of width `W`.
+#[kernel(
+    max_threads = 256,
+    shifted_locate_u64 for ShiftedLocate<u64> = locate::<u64>,
+    shifted_locate_u128 for ShiftedLocate<u128> = locate::<u128>,
+)]
+pub struct ShiftedLocate<W> {
+    /// Rows of `dim` components.
+    pub queries: *const f32,
+    /// Queries.
+    pub count: u32,
+    /// Components of a query: 1 to [`MAX_DIM`].
+    pub dim: u32,
+    /// Bits of a coordinate, as of [`crate::morton::MortonCodes`].
+    pub bits: u32,
+    /// The lowest corner of the base's bounding box: `dim` coordinates.
+    pub mins: *const f64,
+    /// Cells to a unit of the coordinates.
+    pub scale: f64,
+    /// Copies.
+    pub copies: u32,
+    /// The sorted codes of one copy after the other.
+    pub codes: *const W,
+    /// Points of a copy.
+    pub n: u32,
+    /// The place of query q in copy c, at c · `count` + q.
+    pub places: *mut u32,
+}
+
+impl<W> ShiftedLocate<W> {
+    /// A thread a query; a row of blocks in y for each copy.
+    pub fn config(&self) -> LaunchConfig {
+        LaunchConfig::linear(self.count.div_ceil(THREADS) as u64, THREADS).along_y(self.copies as u64)
+    }
+}
+
+/// # Safety
+/// As [`ShiftedLocate`].
 #[inline(always)]
-#[expect(clippy::too_many_arguments, reason = "kernel parameters are passed separately so that loads stay ld.global")]
-unsafe fn locate<W: Code>(
-    queries: *const f32,
-    count: u32,
-    dim: u32,
-    bits: u32,
-    mins: *const f64,
-    scale: f64,
-    copies: u32,
-    codes: *const W,
-    n: u32,
-    places: *mut u32,
-) {
+unsafe fn locate<W: Code>(launch: ShiftedLocate<W>) {
+    let ShiftedLocate { queries, count, dim, bits, mins, scale, copies, codes, n, places } = launch;
     let query = thread::block_idx_x() * THREADS + thread::thread_idx_x();
     let copy = thread::block_idx_y();
     if query >= count {
@@ -128,41 +155,23 @@ unsafe fn locate<W: Code>(
     }
 }
 
-macro_rules! define_locate {
-    ($($code:ty, $name:ident;)*) => {$(
-        /// The place of every query in every copy: how many codes are below the query's. `places[copy · count + query]`.
-        ///
-        /// `queries` is row-major with `dim` components a row, `codes` holds `copies` sorted runs of `n`; the others are those of
-        /// [`crate::morton`].
-        ///
-        /// Grid: ceil(count / 256) by `copies` blocks of [`THREADS`].
-        ///
-        /// # Safety
-        /// The pointers cover the shapes above; 1 ≤ dim ≤ [`MAX_DIM`]; the codes are of this width.
-        #[kernel(max_threads = 256)]
-        pub unsafe fn $name(
-            queries: *const f32, count: u32, dim: u32, bits: u32, mins: *const f64, scale: f64, copies: u32,
-            codes: *const $code, n: u32, places: *mut u32,
-        ) {
-            // SAFETY: the same contract.
-            unsafe { locate(queries, count, dim, bits, mins, scale, copies, codes, n, places) }
-        }
-    )*};
-}
-define_locate! {
-    u64, shifted_locate_u64;
-    u128, shifted_locate_u128;
-}
-
-/// Lays out the points of one copy in its order: `out[j · n + position]` becomes component j of point `ids[position]` of `rows`
-/// (row-major, `dim` components).
-///
-/// Grid: ceil(n / 256) blocks of [`THREADS`].
+/// Lays out the points of one copy in its order.
 ///
 /// # Safety
-/// The pointers cover the shapes above; ids are below `n`.
+/// The arrays are as long as the parameters say; ids are below `n`.
 #[kernel(max_threads = 256)]
-pub unsafe fn shifted_arrange(rows: *const f32, n: u32, dim: u32, ids: *const u32, out: *mut f32) {
+pub unsafe fn shifted_arrange(
+    /// `n` rows of `dim` components.
+    rows: *const f32,
+    /// Points.
+    n: u32,
+    /// Components of a point.
+    dim: u32,
+    /// The number of the point at each position.
+    ids: *const u32,
+    /// Component j of the point at position p, at j · `n` + p.
+    out: *mut f32,
+) {
     let position = thread::block_idx_x() * THREADS + thread::thread_idx_x();
     if position < n {
         // SAFETY: position < n, j < dim, and ids are below n.
@@ -178,14 +187,26 @@ pub unsafe fn shifted_arrange(rows: *const f32, n: u32, dim: u32, ids: *const u3
     }
 }
 
-/// Where each point stands in each copy: `ranks[copy · n + ids[copy · n + position]]` becomes `position`.
-///
-/// Grid: ceil(n / 256) by copies blocks of [`THREADS`].
+impl ShiftedArrange {
+    /// A thread a point.
+    pub fn config(&self) -> LaunchConfig {
+        LaunchConfig::linear(self.n.div_ceil(THREADS) as u64, THREADS)
+    }
+}
+
+/// Writes where each point stands in each copy.
 ///
 /// # Safety
-/// `ids` and `ranks` hold n · copies entries; the ids of a copy are 0 .. n in some order.
+/// The arrays are as long as the parameters say; the ids of a copy are 0 .. n in some order.
 #[kernel(max_threads = 256)]
-pub unsafe fn shifted_ranks(ids: *const u32, n: u32, ranks: *mut u32) {
+pub unsafe fn shifted_ranks(
+    /// The number of the point at each position, `n` for each copy.
+    ids: *const u32,
+    /// Points of a copy.
+    n: u32,
+    /// The position of each point, `n` for each copy.
+    ranks: *mut u32,
+) {
     let position = thread::block_idx_x() * THREADS + thread::thread_idx_x();
     if position < n {
         let first = thread::block_idx_y() as usize * n as usize;
@@ -194,6 +215,13 @@ pub unsafe fn shifted_ranks(ids: *const u32, n: u32, ranks: *mut u32) {
             let id = global::load_nc(ids.wrapping_add(first + position as usize));
             global::store(ranks.wrapping_add(first + id as usize), position);
         }
+    }
+}
+
+impl ShiftedRanks {
+    /// A thread a point; a row of blocks in y for each copy.
+    pub fn config(&self, copies: u32) -> LaunchConfig {
+        LaunchConfig::linear(self.n.div_ceil(THREADS) as u64, THREADS).along_y(copies as u64)
     }
 }
 
@@ -265,29 +293,115 @@ impl<const REGISTERS: usize> Best<REGISTERS> {
     }
 }
 
-/// Body of the `shifted_nearest_*` kernels; parameters at [`shifted_nearest_d4_k32`].
+/// Most components of a point: there are kernels for each.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MostComponents {
+    /// Four.
+    Four,
+    /// Eight.
+    Eight,
+    /// Twelve: [`MAX_DIM`].
+    Twelve,
+}
+
+impl MostComponents {
+    /// The least that points of `dim` components, [`MAX_DIM`] at most, fit.
+    pub const fn of(dim: u32) -> MostComponents {
+        match dim {
+            0..=4 => MostComponents::Four,
+            5..=8 => MostComponents::Eight,
+            _ => MostComponents::Twelve,
+        }
+    }
+}
+
+/// Length of the queue in which a warp keeps the best: there are kernels for each.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum QueueLength {
+    /// 32 entries.
+    Of32,
+    /// 128 entries.
+    Of128,
+}
+
+impl QueueLength {
+    /// The shortest that finds `k` neighbours in the fewest passes.
+    pub const fn of(k: u32) -> QueueLength {
+        if k <= QueueLength::Of32.entries() { QueueLength::Of32 } else { QueueLength::Of128 }
+    }
+
+    /// Neighbours that one pass finds, at most.
+    pub const fn entries(self) -> u32 {
+        match self {
+            QueueLength::Of32 => 32,
+            QueueLength::Of128 => 128,
+        }
+    }
+}
+
+/// Finds the k nearest of each query's candidates: sorted entries ([`crate::entry`]: key of the canonical distance, id) without
+/// duplicates, [`EMPTY`] where there are fewer.
+///
+/// The candidates of a query are the `width` positions around its place ([`window_start`]) in each copy.
 ///
 /// # Safety
-/// As [`shifted_nearest_d4_k32`].
+/// The arrays are as long as the fields say; places are at most `n`; `dim` and `k` are within the key's limits.
+#[kernel(
+    key = (MostComponents, QueueLength),
+    max_threads = 256,
+    (MostComponents::Four, QueueLength::Of32) => shifted_nearest_d4_k32 = nearest::<4, 1>,
+    (MostComponents::Four, QueueLength::Of128) => shifted_nearest_d4_k128 = nearest::<4, 4>,
+    (MostComponents::Eight, QueueLength::Of32) => shifted_nearest_d8_k32 = nearest::<8, 1>,
+    (MostComponents::Eight, QueueLength::Of128) => shifted_nearest_d8_k128 = nearest::<8, 4>,
+    (MostComponents::Twelve, QueueLength::Of32) => shifted_nearest_d12_k32 = nearest::<12, 1>,
+    (MostComponents::Twelve, QueueLength::Of128) => shifted_nearest_d12_k128 = nearest::<12, 4>,
+)]
+pub struct ShiftedNearest {
+    /// Rows of `dim` components.
+    pub queries: *const f32,
+    /// Queries.
+    pub count: u32,
+    /// Components of a query, 1 at least.
+    pub dim: u32,
+    /// The place of query q in copy c, at c · `place_stride` + q.
+    pub places: *const u32,
+    /// Places of one copy.
+    pub place_stride: u64,
+    /// Component j of the point at position p of copy c, at (c · `dim` + j) · `n` + p.
+    pub points: *const f32,
+    /// The number of the point at position p of copy c, at c · `n` + p.
+    pub ids: *const u32,
+    /// Points of a copy.
+    pub n: u32,
+    /// Copies.
+    pub copies: u32,
+    /// Positions of a window: 1 to `n`.
+    pub width: u32,
+    /// Query q is point `first_own` + q, which is left out; [`NO_ROW`](crate::NO_ROW) where queries are no points.
+    pub first_own: u32,
+    /// Neighbours that this pass finds, 1 at least.
+    pub k: u32,
+    /// Neighbours that passes before found: the first places of a row of `out`.
+    pub skip: u32,
+    /// A row for each query: the entries of this pass go behind the first `skip`.
+    pub out: *mut u64,
+    /// Places of a row of `out`: `skip` + `k` at least.
+    pub out_stride: u32,
+}
+
+impl ShiftedNearest {
+    /// A warp a query.
+    pub fn config(&self) -> LaunchConfig {
+        LaunchConfig::warps(self.count as u64, WARPS_PER_BLOCK)
+    }
+}
+
+/// # Safety
+/// As [`ShiftedNearest`].
 #[inline(always)]
-#[expect(clippy::too_many_arguments, reason = "kernel parameters are passed separately so that loads stay ld.global")]
-unsafe fn nearest<const COMPONENTS: usize, const REGISTERS: usize>(
-    queries: *const f32,
-    count: u32,
-    dim: u32,
-    places: *const u32,
-    place_stride: u64,
-    points: *const f32,
-    ids: *const u32,
-    n: u32,
-    copies: u32,
-    width: u32,
-    first_own: u32,
-    k: u32,
-    skip: u32,
-    out: *mut u64,
-    out_stride: u32,
-) {
+unsafe fn nearest<const COMPONENTS: usize, const REGISTERS: usize>(launch: ShiftedNearest) {
+    let ShiftedNearest { queries, count, dim, places, place_stride, points, ids, n, .. } = launch;
+    let ShiftedNearest { copies, width, first_own, k, skip, out, out_stride, .. } = launch;
     let query = thread::block_idx_x() * WARPS_PER_BLOCK + warp::warp_id();
     if query >= count {
         return;
@@ -334,56 +448,6 @@ unsafe fn nearest<const COMPONENTS: usize, const REGISTERS: usize>(
         });
     }
 }
-
-/// Calls `$then!` with the table of instances: `(most components, registers of the queue, kernel, handle)`; a queue of r registers
-/// holds k up to 32·r. Ascending in both.
-#[macro_export]
-macro_rules! shifted_nearest_instances {
-    ($then:ident) => {
-        $then! {
-            (4, 1, shifted_nearest_d4_k32, SHIFTED_NEAREST_D4_K32)
-            (4, 4, shifted_nearest_d4_k128, SHIFTED_NEAREST_D4_K128)
-            (8, 1, shifted_nearest_d8_k32, SHIFTED_NEAREST_D8_K32)
-            (8, 4, shifted_nearest_d8_k128, SHIFTED_NEAREST_D8_K128)
-            (12, 1, shifted_nearest_d12_k32, SHIFTED_NEAREST_D12_K32)
-            (12, 4, shifted_nearest_d12_k128, SHIFTED_NEAREST_D12_K128)
-        }
-    };
-}
-
-macro_rules! define_nearest {
-    ($(($components:literal, $registers:literal, $name:ident, $handle:ident))*) => {$(
-        /// The k nearest of each query's candidates as sorted entries ([`crate::entry`]: key of the canonical distance, id), without
-        /// duplicates, [`EMPTY`] where there are fewer; for dimensions and k up to the numbers in the kernel's name.
-        ///
-        /// `queries` is row-major with `dim` components a row. Query q stands at `places[copy · place_stride + q]` of a copy; its
-        /// candidates are the `width` positions around it ([`window_start`]) in each of the `copies` copies of `n` points, whose
-        /// components and ids lie as the module documentation says. Unless `first_own` is `NO_ROW`, query q is point
-        /// `first_own` + q, which is left out. Results go to `out[q · out_stride + skip ..]`; with `skip` > 0 the first `skip` are
-        /// there already and the next k follow.
-        ///
-        /// Grid: ceil(count / 8) blocks of [`THREADS`].
-        ///
-        /// # Safety
-        /// The pointers cover the shapes above; places are at most n; 1 ≤ width ≤ n; 1 ≤ k ≤ the kernel's; skip + k ≤ out_stride;
-        /// 1 ≤ dim ≤ the kernel's.
-        #[kernel(max_threads = 256)]
-        pub unsafe fn $name(
-            queries: *const f32, count: u32, dim: u32, places: *const u32, place_stride: u64, points: *const f32,
-            ids: *const u32, n: u32, copies: u32, width: u32, first_own: u32, k: u32, skip: u32, out: *mut u64,
-            out_stride: u32,
-        ) {
-            // SAFETY: the same contract.
-            unsafe {
-                nearest::<$components, $registers>(
-                    queries, count, dim, places, place_stride, points, ids, n, copies, width, first_own, k, skip, out,
-                    out_stride,
-                )
-            }
-        }
-    )*};
-}
-shifted_nearest_instances!(define_nearest);
 
 #[cfg(test)]
 mod tests {

@@ -6,8 +6,8 @@
 //! body.
 //!
 //! # How it maps to the machine
-//! 1. A block has 8 warps. By [`Warps`] they stand as 2 × 4, each with 64 × 32 of the 128 × 128 scores, by `mma.m16n8k16`: any device.
-//!    By [`Groups`] they are two warpgroups with 64 × 128 each, by `wgmma.m64n128k16` straight from shared memory: sm_90a alone.
+//! 1. A block has 8 warps. By [`MmaSync`] they stand as 2 × 4, each with 64 × 32 of the 128 × 128 scores, by `mma.m16n8k16`: any device.
+//!    By [`Wgmma`] they are two warpgroups with 64 × 128 each, by `wgmma.m64n128k16` straight from shared memory: sm_90a alone.
 //! 2. A chunk is 128 bytes a row, copied by `cp.async`; its 16-byte parts are stored at `part ^ (row & 7)`: neither
 //!    `ldmatrix` nor `cp.async` meets a bank conflict, and it is the layout that `wgmma` reads.
 //!
@@ -128,7 +128,7 @@ impl Ring {
         if resident { self.resident } else { self.streamed }
     }
 
-    /// Bytes of shared memory for rows of `chunks` chunks.
+    /// Bytes of shared memory for rows of `chunks` chunks, resident where [`Residency::of`] says so.
     pub const fn bytes(self, chunks: u32) -> u32 {
         if chunks <= RESIDENT_CHUNKS {
             (chunks + self.resident) * CHUNK_TILE_BYTES
@@ -138,11 +138,42 @@ impl Ring {
     }
 }
 
-/// Of [`Warps`]: what every device has room for.
-pub const WARPS_RING: Ring = Ring { resident: 3, streamed: 2 };
+/// Where the rows of a block lie while the rows of the other side pass by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Residency {
+    /// All their chunks stay in shared memory: [`RESIDENT_CHUNKS`] at most.
+    Resident,
+    /// Their chunks pass through the ring with those of the other side: any number.
+    Streamed,
+}
 
-/// Of [`Groups`]: two blocks a multiprocessor of 228 KiB.
-pub const GROUPS_RING: Ring = Ring { resident: 4, streamed: 3 };
+impl Residency {
+    /// Of rows of `stride` components, a multiple of [`CHUNK`].
+    pub const fn of(stride: u32) -> Residency {
+        if stride / CHUNK <= RESIDENT_CHUNKS { Residency::Resident } else { Residency::Streamed }
+    }
+}
+
+/// The instruction that multiplies a tile. Kernels of either are chosen by it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Instruction {
+    /// `mma.sync`, by warps ([`MmaSync`]): any device.
+    MmaSync,
+    /// `wgmma`, by warpgroups ([`Wgmma`]): devices of compute capability 9.0 alone.
+    Wgmma,
+}
+
+impl Instruction {
+    /// The ring of its kernels.
+    pub const fn ring(self) -> Ring {
+        match self {
+            // What every device has room for.
+            Instruction::MmaSync => Ring { resident: 3, streamed: 2 },
+            // Two blocks a multiprocessor of 228 KiB.
+            Instruction::Wgmma => Ring { resident: 4, streamed: 3 },
+        }
+    }
+}
 
 /// Shared memory that a block has on every device from compute capability 8.0 on (8.6, 8.9 and 12.0 have no more).
 pub const LEAST_SHARED_BYTES: u32 = 99 << 10;
@@ -195,18 +226,18 @@ pub trait Product<const ROWS: usize, const COLUMNS: usize>: Copy {
 
 /// Each warp by itself, with 64 × 32 of the scores.
 #[derive(Clone, Copy)]
-pub struct Warps {
+pub struct MmaSync {
     warp_row: u32,
     warp_column: u32,
     lane: u32,
 }
 
-impl Product<4, 4> for Warps {
-    const RING: Ring = WARPS_RING;
+impl Product<4, 4> for MmaSync {
+    const RING: Ring = Instruction::MmaSync.ring();
 
     #[inline(always)]
     fn new(warp: u32, lane: u32) -> Self {
-        Warps { warp_row: warp / WARPS_ACROSS, warp_column: warp % WARPS_ACROSS, lane }
+        MmaSync { warp_row: warp / WARPS_ACROSS, warp_column: warp % WARPS_ACROSS, lane }
     }
 
     #[inline(always)]
@@ -267,17 +298,17 @@ impl Product<4, 4> for Warps {
 
 /// Two warpgroups, with 64 × 128 of the scores each.
 #[derive(Clone, Copy)]
-pub struct Groups {
+pub struct Wgmma {
     warp: u32,
     lane: u32,
 }
 
-impl Product<1, 16> for Groups {
-    const RING: Ring = GROUPS_RING;
+impl Product<1, 16> for Wgmma {
+    const RING: Ring = Instruction::Wgmma.ring();
 
     #[inline(always)]
     fn new(warp: u32, lane: u32) -> Self {
-        Groups { warp, lane }
+        Wgmma { warp, lane }
     }
 
     #[inline(always)]

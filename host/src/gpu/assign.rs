@@ -9,12 +9,14 @@
 //!
 //! With more components than the bound of the products is proved for, all points are unbounded, and no product is made.
 
-use cuda_std::launch::LaunchConfig;
-use warpann_kernels::{assign, assign_few, clustering_instances, settle};
+use warpann_kernels::assign::{Assign, LIST};
+use warpann_kernels::assign_few::{AssignFew, CopyWidth};
+use warpann_kernels::settle::{Settle, SettleAll};
+use warpann_kernels::tile::TILE_ROWS;
 
-use super::exact::{Set, SetLayout, Shape, blocks};
-use super::runtime::{Layout, Runtime, grid};
-use crate::{ElementType, Metric, Result};
+use super::exact::{Set, SetLayout, Shape};
+use super::runtime::{Layout, Runtime};
+use crate::{Metric, Result};
 
 /// Where the parts of a batch of points lie, relative to its start.
 #[derive(Debug, Clone, Copy)]
@@ -41,7 +43,7 @@ impl BatchLayout {
             labels: layout.array::<u32>(points),
             queue_sizes: layout.array::<u32>(2),
             pending: layout.array::<u32>(points),
-            pending_lists: layout.array::<u32>(points.saturating_mul(assign::LIST as usize)),
+            pending_lists: layout.array::<u32>(points.saturating_mul(LIST as usize)),
             unbounded: layout.array::<u32>(points),
             previous: layout.array::<u32>(if summed { points } else { 0 }),
             order: layout.array::<u64>(if summed { points.saturating_mul(2) } else { 0 }),
@@ -93,9 +95,20 @@ impl Batch {
     }
 
     /// How many points were pending, and how many unbounded.
-    #[cfg(test)]
-    pub fn queue_sizes(&self) -> *const u32 {
+    pub fn queue_sizes(&self) -> *mut u32 {
         self.part(self.layout.queue_sizes)
+    }
+
+    fn pending(&self) -> *mut u32 {
+        self.part(self.layout.pending)
+    }
+
+    fn pending_lists(&self) -> *mut u32 {
+        self.part(self.layout.pending_lists)
+    }
+
+    fn unbounded(&self) -> *mut u32 {
+        self.part(self.layout.unbounded)
     }
 
     /// Moves of points from cluster to cluster, in the order of clusters, where there is room for them.
@@ -118,201 +131,144 @@ pub(super) unsafe fn assign_batch<R: Runtime>(
     centroids: Set,
     labelled: bool,
 ) -> Result<()> {
-    let queues = Queues::of(batch);
     // SAFETY: the layouts reserved every part with the size that the kernels ask for, and the stream runs these in
     // order.
     unsafe {
-        if !shape.has_bound() {
-            enqueue_all(runtime, stream, batch.set.count, queues)?;
-            return settle_queues(runtime, stream, shape, batch, centroids, queues);
+        if shape.has_bound() {
+            runtime.fill(stream, batch.queue_sizes().cast(), 0, 2 * size_of::<u32>())?;
+            launch_assign(runtime, stream, shape, batch, centroids, labelled)?;
+        } else {
+            enqueue_all(runtime, stream, batch)?;
         }
-        runtime.fill(stream, queues.sizes.cast(), 0, 2 * size_of::<u32>())?;
-        let chunks = (shape.copy_stride() / assign::CHUNK as usize) as u32;
-        match assign_few::shared_bytes(centroids.count, chunks, runtime.limits().shared_bytes) {
-            Some(shared) => launch_few(runtime, stream, shape, batch, centroids, queues, shared)?,
-            None => launch_many(runtime, stream, shape, batch, centroids, queues, labelled)?,
-        }
-        settle_queues(runtime, stream, shape, batch, centroids, queues)
+        settle_queues(runtime, stream, shape, batch, centroids)
     }
 }
 
-/// Where the kernels of assignment leave the points that they have not proved a label for.
-#[derive(Debug, Clone, Copy)]
-struct Queues {
-    sizes: *mut u32,
-    pending: *mut u32,
-    pending_lists: *mut u32,
-    unbounded: *mut u32,
-}
-
-impl Queues {
-    fn of(batch: Batch) -> Queues {
-        Queues {
-            sizes: batch.part(batch.layout.queue_sizes),
-            pending: batch.part(batch.layout.pending),
-            pending_lists: batch.part(batch.layout.pending_lists),
-            unbounded: batch.part(batch.layout.unbounded),
-        }
-    }
-}
-
-/// Puts all of `count` points into the queue of the unbounded.
+/// Puts all points into the queue of the unbounded.
 ///
 /// # Safety
 /// As [`assign_batch`].
-unsafe fn enqueue_all<R: Runtime>(runtime: &R, stream: &R::Stream, count: u32, queues: Queues) -> Result<()> {
+unsafe fn enqueue_all<R: Runtime>(runtime: &R, stream: &R::Stream, batch: Batch) -> Result<()> {
+    let count = batch.set.count;
     let points: Vec<u32> = (0..count).collect();
     // SAFETY: the queues have room for all points, and two words for their sizes.
     unsafe {
-        runtime.upload(stream, queues.sizes.cast(), bytemuck::cast_slice(&[0, count]))?;
-        runtime.upload(stream, queues.unbounded.cast(), bytemuck::cast_slice(&points))
+        runtime.upload(stream, batch.queue_sizes().cast(), bytemuck::cast_slice(&[0, count]))?;
+        runtime.upload(stream, batch.unbounded().cast(), bytemuck::cast_slice(&points))
     }
 }
 
-/// Kernels `assign_few`: all centroids in `shared` bytes of shared memory.
+/// Labels the points whose nearest centroid half-precision products prove, and leaves the others in the queues. Few centroids stay in
+/// shared memory; many pass by, tile after tile.
 ///
 /// # Safety
-/// As [`assign_batch`].
-unsafe fn launch_few<R: Runtime>(
+/// As [`assign_batch`], for vectors that have a bound; the sizes of the queues are 0.
+unsafe fn launch_assign<R: Runtime>(
     runtime: &R,
     stream: &R::Stream,
     shape: Shape,
     batch: Batch,
     centroids: Set,
-    queues: Queues,
-    shared: u32,
-) -> Result<()> {
-    let points = batch.set;
-    let wide = shape.copy_stride() > assign::CHUNK as usize;
-    let kernel = if wide { &assign_few::ASSIGN_FEW_128 } else { &assign_few::ASSIGN_FEW_64 };
-    let blocks = points.count.div_ceil(assign_few::WARPS * assign_few::WARP_POINTS);
-    let config = LaunchConfig {
-        grid: [blocks.min(runtime.limits().multiprocessors).into(), 1, 1],
-        block: [assign_few::THREADS, 1, 1],
-        shared_bytes: shared,
-    };
-    let args = (
-        points.part::<u16>(points.layout.copy).cast_const(),
-        centroids.part::<u16>(centroids.layout.copy).cast_const(),
-        points.count,
-        centroids.count,
-        shape.metric_code(),
-        points.part::<u32>(points.layout.greatest).cast_const(),
-        centroids.part::<u32>(centroids.layout.greatest).cast_const(),
-        points.part::<f32>(points.layout.norms).cast_const(),
-        points.part::<f32>(points.layout.residuals).cast_const(),
-        centroids.part::<f32>(centroids.layout.values).cast_const(),
-        centroids.part::<f32>(centroids.layout.norms).cast_const(),
-        centroids.part::<f32>(centroids.layout.residuals).cast_const(),
-        centroids.part::<f32>(centroids.layout.bounds).cast_const(),
-        batch.labels(),
-        queues.sizes,
-        queues.pending,
-        queues.pending_lists,
-        queues.unbounded,
-    );
-    // SAFETY: as the caller promises.
-    unsafe { runtime.launch(stream, kernel, config, args) }
-}
-
-/// Kernels `assign`: tiles of centroids pass by.
-///
-/// # Safety
-/// As [`assign_batch`].
-unsafe fn launch_many<R: Runtime>(
-    runtime: &R,
-    stream: &R::Stream,
-    shape: Shape,
-    batch: Batch,
-    centroids: Set,
-    queues: Queues,
     labelled: bool,
 ) -> Result<()> {
-    let points = batch.set;
-    let chunks = (shape.copy_stride() / assign::CHUNK as usize) as u32;
-    let tiles = points.count.div_ceil(assign::TILE_ROWS);
-    let groups = runtime.limits().products.by_groups(tiles);
-    let kernel = match (groups, chunks <= assign::RESIDENT_CHUNKS) {
-        (false, true) => &assign::ASSIGN_RESIDENT,
-        (false, false) => &assign::ASSIGN_STREAMED,
-        (true, true) => &assign::ASSIGN_RESIDENT_SM90,
-        (true, false) => &assign::ASSIGN_STREAMED_SM90,
+    let (points, limits) = (batch.set, runtime.limits());
+    let stride = shape.copy_stride() as u32;
+    let few = AssignFew {
+        points: points.part(points.layout.copy),
+        centroids: centroids.part(centroids.layout.copy),
+        point_count: points.count,
+        cluster_count: centroids.count,
+        metric: shape.metric_code(),
+        point_greatest: points.part(points.layout.greatest),
+        centroid_greatest: centroids.part(centroids.layout.greatest),
+        point_norms: points.part(points.layout.norms),
+        point_residuals: points.part(points.layout.residuals),
+        centroid_values: centroids.part(centroids.layout.values),
+        centroid_norms: centroids.part(centroids.layout.norms),
+        centroid_residuals: centroids.part(centroids.layout.residuals),
+        set_bounds: centroids.part(centroids.layout.bounds),
+        labels: batch.labels(),
+        queue_sizes: batch.queue_sizes(),
+        pending: batch.pending(),
+        pending_lists: batch.pending_lists(),
+        unbounded: batch.unbounded(),
     };
-    let config = LaunchConfig {
-        grid: [grid(kernel.name(), tiles.into())?, 1, 1],
-        block: [assign::THREADS, 1, 1],
-        shared_bytes: assign::shared_bytes(if groups { assign::GROUPS_RING } else { assign::WARPS_RING }, chunks),
-    };
-    let of_tiles = centroids.count.next_multiple_of(assign::TILE_ROWS) as usize * size_of::<f32>();
+    if let Some(width) = CopyWidth::of(stride)
+        && let Some(config) = few.config(width, limits.multiprocessors, limits.shared_bytes)
+    {
+        // SAFETY: as the caller promises.
+        return unsafe { runtime.launch(stream, AssignFew::kernel(width), config, few) };
+    }
+    let of_tiles = centroids.count.next_multiple_of(TILE_ROWS) as usize * size_of::<f32>();
     let numbers = [centroids.layout.values, centroids.layout.norms, centroids.layout.residuals];
     debug_assert_eq!(numbers, [0, 1, 2].map(|array| numbers[0] + array * of_tiles), "one after the other");
-    let args = (
-        points.part::<u16>(points.layout.copy).cast_const(),
-        centroids.part::<u16>(centroids.layout.copy).cast_const(),
-        shape.copy_stride() as u32,
-        points.count,
-        centroids.count,
-        shape.metric_code(),
-        points.part::<u32>(points.layout.greatest).cast_const(),
-        centroids.part::<u32>(centroids.layout.greatest).cast_const(),
-        points.part::<f32>(points.layout.norms).cast_const(),
-        points.part::<f32>(points.layout.residuals).cast_const(),
-        centroids.part::<f32>(centroids.layout.values).cast_const(),
-        centroids.part::<f32>(centroids.layout.tile_norms).cast_const(),
-        centroids.part::<f32>(centroids.layout.tile_residuals).cast_const(),
-        centroids.part::<f32>(centroids.layout.bounds).cast_const(),
-        u32::from(labelled),
-        batch.labels(),
-        queues.sizes,
-        queues.pending,
-        queues.pending_lists,
-        queues.unbounded,
-    );
+    let many = Assign {
+        points: few.points,
+        centroids: few.centroids,
+        stride,
+        point_count: few.point_count,
+        cluster_count: few.cluster_count,
+        metric: few.metric,
+        point_greatest: few.point_greatest,
+        centroid_greatest: few.centroid_greatest,
+        point_norms: few.point_norms,
+        point_residuals: few.point_residuals,
+        centroid_numbers: few.centroid_values,
+        tile_norms: centroids.part(centroids.layout.tile_norms),
+        tile_residuals: centroids.part(centroids.layout.tile_residuals),
+        set_bounds: few.set_bounds,
+        labelled: u32::from(labelled),
+        labels: few.labels,
+        queue_sizes: few.queue_sizes,
+        pending: few.pending,
+        pending_lists: few.pending_lists,
+        unbounded: few.unbounded,
+    };
+    let instruction = limits.products.instruction(many.tiles());
+    let kernel = Assign::kernel((instruction, many.residency()));
     // SAFETY: as the caller promises.
-    unsafe { runtime.launch(stream, kernel, config, args) }
+    unsafe { runtime.launch(stream, kernel, many.config(instruction), many) }
 }
 
-macro_rules! per_element {
-    ($(($name:ident, $stored:ty, $s:ident, $settle:ident, $a:ident, $settle_all:ident, $d:ident, $add:ident,
-        $e:ident, $level:ident))*) => {
-        /// Labels of the points that `assign` left in its queues.
-        ///
-        /// # Safety
-        /// As [`assign_batch`]; the queues are as `assign` left them.
-        unsafe fn settle_queues<R: Runtime>(
-            runtime: &R, stream: &R::Stream, shape: Shape, batch: Batch, centroids: Set, queues: Queues,
-        ) -> Result<()> {
-            // The device alone knows how long the queues are: as many warps as it holds, or the longest queue needs.
-            let multiprocessors = u64::from(runtime.limits().multiprocessors);
-            let points = u64::from(batch.set.count);
-            let squared_difference = u32::from(shape.metric == Metric::L2);
-            let stride = shape.stride() as u32;
-            let rows = centroids.rows().cast::<f32>().cast_const();
-            match shape.element {$(
-                ElementType::$name => {
-                    let kernel = &settle::$settle;
-                    let config = blocks(kernel.name(), points.min(multiprocessors * 64), settle::WARPS_PER_BLOCK)?;
-                    let x = batch.set.rows().cast::<$stored>().cast_const();
-                    // SAFETY: as the caller promises.
-                    unsafe {
-                        runtime.launch(stream, kernel, config, (
-                            x, rows, stride, squared_difference, queues.sizes.cast_const(), queues.pending.cast_const(),
-                            queues.pending_lists.cast_const(), batch.labels(),
-                        ))?;
-                        let kernel = &settle::$settle_all;
-                        let warps = points.min(multiprocessors * 4) * u64::from(settle::WARPS_FOR_ALL);
-                        let config = blocks(kernel.name(), warps, settle::WARPS_FOR_ALL)?;
-                        runtime.launch(stream, kernel, config, (
-                            x, rows, stride, squared_difference, centroids.count,
-                            queues.sizes.wrapping_add(1).cast_const(), queues.unbounded.cast_const(), batch.labels(),
-                        ))
-                    }
-                }
-            )*}
-        }
+/// Labels the points that are in the queues.
+///
+/// # Safety
+/// As [`assign_batch`]; the queues are filled.
+unsafe fn settle_queues<R: Runtime>(
+    runtime: &R,
+    stream: &R::Stream,
+    shape: Shape,
+    batch: Batch,
+    centroids: Set,
+) -> Result<()> {
+    let (count, multiprocessors) = (batch.set.count, runtime.limits().multiprocessors);
+    let pending = Settle {
+        points: batch.set.rows(),
+        centroids: centroids.rows().cast(),
+        stride: shape.stride() as u32,
+        squared_difference: u32::from(shape.metric == Metric::L2),
+        queue_size: batch.queue_sizes(),
+        pending: batch.pending(),
+        pending_lists: batch.pending_lists(),
+        labels: batch.labels(),
     };
+    let unbounded = SettleAll {
+        points: pending.points,
+        centroids: pending.centroids,
+        stride: pending.stride,
+        squared_difference: pending.squared_difference,
+        clusters: centroids.count,
+        queue_size: pending.queue_size.wrapping_add(1),
+        unbounded: batch.unbounded(),
+        labels: pending.labels,
+    };
+    let key = shape.element.key();
+    // SAFETY: as the caller promises.
+    unsafe {
+        runtime.launch(stream, Settle::kernel(key), pending.config(count, multiprocessors), pending)?;
+        runtime.launch(stream, SettleAll::kernel(key), unbounded.config(count, multiprocessors), unbounded)
+    }
 }
-clustering_instances!(per_element);
 
 #[cfg(test)]
 mod tests {
@@ -320,6 +276,7 @@ mod tests {
     use super::super::exact::prepare_set;
     use super::super::sets::upload_rows;
     use super::*;
+    use crate::ElementType;
 
     /// What vectors of too many components take, on vectors of few.
     #[test]
@@ -340,11 +297,9 @@ mod tests {
             upload_rows(&Emulator, &Immediate, shape, batch.set.rows(), &points).unwrap();
             upload_rows(&Emulator, &Immediate, shape, set.rows(), centroids).unwrap();
             prepare_set(&Emulator, &Immediate, shape, set, false).unwrap();
-            enqueue_all(&Emulator, &Immediate, 70, Queues::of(batch)).unwrap();
-            settle_queues(&Emulator, &Immediate, shape, batch, set, Queues::of(batch)).unwrap();
-            Emulator
-                .download(&Immediate, bytemuck::cast_slice_mut(&mut labels), batch.labels().cast_const().cast())
-                .unwrap();
+            enqueue_all(&Emulator, &Immediate, batch).unwrap();
+            settle_queues(&Emulator, &Immediate, shape, batch, set).unwrap();
+            Emulator.download(&Immediate, bytemuck::cast_slice_mut(&mut labels), batch.labels().cast()).unwrap();
         }
         for (point, &label) in points.chunks(3).zip(&labels) {
             let distance = |c: &[f32]| point.iter().zip(c).map(|(x, c)| (x - c) * (x - c)).sum::<f32>();

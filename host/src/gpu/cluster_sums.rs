@@ -5,21 +5,19 @@
 //!                                                                                                    └─update──► centroids
 //! ```
 
-use cuda_std::launch::LaunchConfig;
-use warpann_kernels::{centroids, cluster_sums, clustering_instances};
+use warpann_kernels::centroids::{ClusterTotals, UpdateCentroids};
+use warpann_kernels::cluster_sums::{
+    AddLevel, AddRows, AddWords, CountMoves, CountMovesGlobal, GroupMoves, GroupMovesGlobal, SHARED_CLUSTERS,
+    ScanGroups,
+};
 
 use super::assign::Batch;
-use super::exact::{Set, SetLayout, Shape, blocks};
-use super::runtime::{Layout, Runtime, grid};
-use crate::kmeans::scale::{Level, Scale, power_of_two};
+use super::exact::{Set, SetLayout, Shape};
+use super::runtime::{Layout, Runtime};
+use crate::kmeans::scale::{Scale, power_of_two};
 use crate::kmeans::sums::PartialSums;
 use crate::kmeans::worker::Totals;
 use crate::{ElementType, Result};
-
-/// Points that a block counts or groups, at least.
-const POINTS_PER_BLOCK: u32 = 2048;
-/// Warps that add up on one multiprocessor at once.
-const ADDING_WARPS: u32 = 24;
 
 /// How means are formed.
 #[derive(Debug, Clone, Copy)]
@@ -157,7 +155,7 @@ impl Clusters {
 
     /// The units of the levels.
     fn units(&self) -> *const f64 {
-        self.part::<f64>(self.layout.units).cast_const()
+        self.part(self.layout.units)
     }
 
     fn weight_units(&self) -> *const f64 {
@@ -197,90 +195,70 @@ impl Clusters {
 /// As [`add_batch`].
 unsafe fn group_batch<R: Runtime>(runtime: &R, stream: &R::Stream, batch: Batch, clusters: Clusters) -> Result<()> {
     let (count, cluster_count) = (batch.set.count, clusters.set.count);
-    let (labels, previous) = (batch.labels().cast_const(), batch.previous());
+    let (labels, previous) = (batch.labels(), batch.previous());
     let (counts, next, order) = (clusters.counts(), clusters.next(), batch.order());
-    let in_shared = cluster_count <= cluster_sums::SHARED_CLUSTERS;
-    // A block's count of clusters must be worth its points.
-    let each = POINTS_PER_BLOCK.max(if in_shared { 2 * cluster_count } else { 0 });
-    let most = runtime.limits().multiprocessors * 2;
-    let config = |blocks: u32, shared_bytes: u32| LaunchConfig {
-        grid: [blocks.into(), 1, 1],
-        block: [cluster_sums::THREADS, 1, 1],
-        shared_bytes,
-    };
-    let wide = config(count.div_ceil(each).clamp(1, most), if in_shared { 8 * cluster_count } else { 0 });
+    let multiprocessors = runtime.limits().multiprocessors;
+    let scan = ScanGroups { clusters: cluster_count, counts, next, totals: clusters.totals() };
     // SAFETY: labels are below the number of clusters; the order has room for the batch.
     unsafe {
-        let before = previous.cast_const();
-        if in_shared {
-            let args = (labels, before, count, cluster_count, counts);
-            runtime.launch(stream, &cluster_sums::COUNT_MOVES, wide, args)?;
+        if cluster_count <= SHARED_CLUSTERS {
+            let count_moves = CountMoves { labels, previous, count, clusters: cluster_count, counts };
+            runtime.launch(stream, &CountMoves::KERNEL, count_moves.config(multiprocessors), count_moves)?;
+            runtime.launch(stream, &ScanGroups::KERNEL, scan.config(), scan)?;
+            let group_moves = GroupMoves { labels, previous, count, clusters: cluster_count, next, order };
+            runtime.launch(stream, &GroupMoves::KERNEL, group_moves.config(multiprocessors), group_moves)
         } else {
-            runtime.launch(stream, &cluster_sums::COUNT_MOVES_GLOBAL, wide, (labels, before, count, counts))?;
-        }
-        let scan = (cluster_count, counts, next, clusters.totals());
-        runtime.launch(stream, &cluster_sums::SCAN_GROUPS, config(1, 0), scan)?;
-        if in_shared {
-            let args = (labels, previous, count, cluster_count, next, order);
-            runtime.launch(stream, &cluster_sums::GROUP_MOVES, wide, args)
-        } else {
-            runtime.launch(stream, &cluster_sums::GROUP_MOVES_GLOBAL, wide, (labels, previous, count, next, order))
+            let count_moves = CountMovesGlobal { labels, previous, count, counts };
+            runtime.launch(stream, &CountMovesGlobal::KERNEL, count_moves.config(multiprocessors), count_moves)?;
+            runtime.launch(stream, &ScanGroups::KERNEL, scan.config(), scan)?;
+            let group_moves = GroupMovesGlobal { labels, previous, count, next, order };
+            runtime.launch(stream, &GroupMovesGlobal::KERNEL, group_moves.config(multiprocessors), group_moves)
         }
     }
 }
 
-macro_rules! per_element {
-    ($(($name:ident, $stored:ty, $s:ident, $settle:ident, $a:ident, $settle_all:ident, $d:ident, $add:ident,
-        $e:ident, $level:ident))*) => {
-        /// Brings the sums of clusters up to date with the labels of a batch: adds and takes away the points whose labels are not
-        /// their previous ones.
-        ///
-        /// # Safety
-        /// The memory of both is as laid out, with room for order and sums, and every label is that of a cluster; the batch was added
-        /// before, or [`forget_labels`] called for it.
-        pub(super) unsafe fn add_batch<R: Runtime>(
-            runtime: &R, stream: &R::Stream, shape: Shape, batch: Batch, clusters: Clusters, means: Means,
-            weighted: bool,
-        ) -> Result<()> {
-            // SAFETY: as the caller promises.
-            unsafe { group_batch(runtime, stream, batch, clusters)? };
-            let stride = shape.stride() as u32;
-            let move_count = clusters.next().wrapping_add(2 * clusters.set.count as usize).cast_const();
-            // One wave of warps, in y one for each part of a row.
-            let parts = stride.div_ceil(cluster_sums::WARP_COMPONENTS);
-            let warps = (runtime.limits().multiprocessors * ADDING_WARPS).div_ceil(parts);
-            let weights = if weighted { batch.weights().cast_const() } else { std::ptr::null() };
-            match shape.element {$(
-                ElementType::$name => {
-                    let blocks = warps.div_ceil(cluster_sums::WARPS_PER_BLOCK);
-                    let config = LaunchConfig {
-                        grid: [grid(cluster_sums::$add.name(), u64::from(blocks))?, parts.into(), 1],
-                        block: [32 * cluster_sums::WARPS_PER_BLOCK, 1, 1],
-                        shared_bytes: 0,
-                    };
-                    let (rows, order) = (batch.set.rows().cast::<$stored>().cast_const(), batch.order().cast_const());
-                    let mut levels = means.scale.levels().enumerate();
-                    // SAFETY: as the caller promises; every level has its sums and weights.
-                    levels.try_for_each(|(at, (level, of_weights))| unsafe {
-                        let sums = clusters.sums().wrapping_add(at * clusters.level_words());
-                        let weight_sums = clusters.weights().wrapping_add(at * clusters.set.count as usize);
-                        let (up, weights_up) = (power_of_two(level.exponent), power_of_two(of_weights.exponent));
-                        if means.scale.count() == 1 {
-                            let args = (rows, stride, order, move_count, weights, up, weights_up, sums, weight_sums);
-                            return runtime.launch(stream, &cluster_sums::$add, config, args);
-                        }
-                        let Level { from, below, .. } = level;
-                        runtime.launch(stream, &cluster_sums::$level, config, (
-                            rows, stride, order, move_count, weights, up, weights_up, sums, weight_sums, from, below,
-                            of_weights.from, of_weights.below,
-                        ))
-                    })
-                }
-            )*}
+/// Brings the sums of clusters up to date with the labels of a batch: adds and takes away the points whose labels are not
+/// their previous ones.
+///
+/// # Safety
+/// The memory of both is as laid out, with room for order and sums, and every label is that of a cluster; the batch was added
+/// before, or [`forget_labels`] called for it.
+pub(super) unsafe fn add_batch<R: Runtime>(
+    runtime: &R,
+    stream: &R::Stream,
+    shape: Shape,
+    batch: Batch,
+    clusters: Clusters,
+    means: Means,
+    weighted: bool,
+) -> Result<()> {
+    // SAFETY: as the caller promises.
+    unsafe { group_batch(runtime, stream, batch, clusters)? };
+    let (key, multiprocessors) = (shape.element.key(), runtime.limits().multiprocessors);
+    for (at, (level, of_weights)) in means.scale.levels().enumerate() {
+        let all = AddRows {
+            rows: batch.set.rows(),
+            stride: shape.stride() as u32,
+            order: batch.order(),
+            move_count: clusters.next().wrapping_add(2 * clusters.set.count as usize),
+            weights: if weighted { batch.weights() } else { std::ptr::null() },
+            component_scale: power_of_two(level.exponent),
+            weight_scale: power_of_two(of_weights.exponent),
+            sums: clusters.sums().wrapping_add(at * clusters.level_words()),
+            weight_sums: clusters.weights().wrapping_add(at * clusters.set.count as usize),
+        };
+        // SAFETY: as the caller promises; every level has its sums and weights.
+        unsafe {
+            if means.scale.count() == 1 {
+                runtime.launch(stream, AddRows::kernel(key), all.config(multiprocessors), all)?;
+            } else {
+                let one = AddLevel::of(all, level.from..level.below, of_weights.from..of_weights.below);
+                runtime.launch(stream, AddLevel::kernel(key), one.config(multiprocessors), one)?;
+            }
         }
-    };
+    }
+    Ok(())
 }
-clustering_instances!(per_element);
 
 /// Makes the points of a batch points that were never added.
 ///
@@ -315,23 +293,21 @@ pub(super) unsafe fn totals_of<R: Runtime>(
     totals: Option<&mut Totals>,
 ) -> Result<()> {
     let (layout, count) = (clusters.layout, clusters.set.count as usize);
-    let kernel = &centroids::CLUSTER_TOTALS;
-    let config = blocks(kernel.name(), count as u64, centroids::WARPS_PER_BLOCK)?;
-    let args = (
-        clusters.set.count,
-        clusters.stride,
-        clusters.set.rows().cast::<f32>().cast_const(),
-        clusters.sums().cast_const(),
-        layout.levels,
-        clusters.units(),
-        clusters.totals().cast_const(),
-        u32::from(weighted),
-        clusters.weights(),
-        clusters.products(),
-        clusters.norms(),
-    );
+    let launch = ClusterTotals {
+        clusters: clusters.set.count,
+        stride: clusters.stride,
+        centroids: clusters.set.rows().cast(),
+        sums: clusters.sums(),
+        levels: layout.levels,
+        units: clusters.units(),
+        counts: clusters.totals(),
+        weighted: u32::from(weighted),
+        weights: clusters.weights(),
+        products: clusters.products(),
+        norms: clusters.norms(),
+    };
     // SAFETY: every part has an entry a cluster.
-    unsafe { runtime.launch(stream, kernel, config, args)? };
+    unsafe { runtime.launch(stream, &ClusterTotals::KERNEL, launch.config(), launch)? };
     let Some(totals) = totals else { return Ok(()) };
     // Words of 8 bytes, as the parts are aligned.
     let mut words = vec![0u64; (layout.end - layout.weights) / size_of::<u64>()];
@@ -386,12 +362,11 @@ pub(super) unsafe fn add_sums<R: Runtime>(
     from: *const u8,
     clusters: Clusters,
 ) -> Result<()> {
-    let words = (clusters.layout.sum_bytes() / size_of::<u64>()) as u64;
-    let blocks = words.div_ceil(u64::from(cluster_sums::THREADS)).min(u64::from(2 * runtime.limits().multiprocessors));
-    let config = LaunchConfig { grid: [blocks.max(1), 1, 1], block: [cluster_sums::THREADS, 1, 1], shared_bytes: 0 };
+    let count = (clusters.layout.sum_bytes() / size_of::<u64>()) as u64;
     // Counts are two to a word: no cluster has 2^32 points, so none carries into the other.
+    let launch = AddWords { from: from.cast(), count, to: clusters.sums() };
     // SAFETY: as the caller promises.
-    unsafe { runtime.launch(stream, &cluster_sums::ADD_WORDS, config, (from.cast(), words, clusters.sums())) }
+    unsafe { runtime.launch(stream, &AddWords::KERNEL, launch.config(runtime.limits().multiprocessors), launch) }
 }
 
 /// Replaces the centroids by the means of their points.
@@ -404,19 +379,17 @@ pub(super) unsafe fn update_centroids<R: Runtime>(
     clusters: Clusters,
     means: Means,
 ) -> Result<()> {
-    let kernel = &centroids::UPDATE_CENTROIDS;
-    let config = blocks(kernel.name(), u64::from(clusters.set.count), centroids::WARPS_PER_BLOCK)?;
-    let args = (
-        clusters.set.count,
-        clusters.stride,
-        clusters.sums().cast_const(),
-        clusters.layout.levels,
-        clusters.units(),
-        clusters.weights().cast_const(),
-        clusters.weight_units(),
-        u32::from(means.spherical),
-        clusters.set.rows().cast::<f32>(),
-    );
+    let launch = UpdateCentroids {
+        clusters: clusters.set.count,
+        stride: clusters.stride,
+        sums: clusters.sums(),
+        levels: clusters.layout.levels,
+        units: clusters.units(),
+        weights: clusters.weights(),
+        weight_units: clusters.weight_units(),
+        spherical: u32::from(means.spherical),
+        centroids: clusters.set.rows().cast(),
+    };
     // SAFETY: every part has an entry a cluster.
-    unsafe { runtime.launch(stream, kernel, config, args) }
+    unsafe { runtime.launch(stream, &UpdateCentroids::KERNEL, launch.config(), launch) }
 }

@@ -142,12 +142,12 @@ impl<R: Runtime> ListCoder for Coder<'_, R> {
                 prepare_set(runtime, stream, shape, batch.set, self.centred())?;
                 assign_batch(runtime, stream, shape, batch, centroids, false)?;
                 let what = OnDevice {
-                    rows: batch.set.rows().cast_const().cast(),
+                    rows: batch.set.rows().cast(),
                     stride: shape.stride() as u32,
                     count: labels.len() as u32,
-                    labels: batch.labels().cast_const(),
-                    centroids: centroids.rows().cast_const().cast(),
-                    codebooks: runtime.address(&self.memory).wrapping_add(self.codebooks).cast_const().cast(),
+                    labels: batch.labels(),
+                    centroids: centroids.rows().cast(),
+                    codebooks: runtime.address(&self.memory).wrapping_add(self.codebooks).cast(),
                     codes: scratch.wrapping_add(codes_at),
                 };
                 enqueue(runtime, stream, self.quantizer, what)?;

@@ -1,12 +1,9 @@
 //! Product-quantizer codes on a device.
 
-use cuda_std::launch::LaunchConfig;
-use warpann_kernels::encode::{
-    BLOCK_ROWS, ENCODE_DIRECT, ENCODE_STAGED, FEWEST_CODEWORDS, GROUP, THREADS, shared_bytes,
-};
+use warpann_kernels::encode::{BLOCK_ROWS, Encode, FEWEST_CODEWORDS, GROUP, Staging, shared_bytes};
 
 use super::batches::{Batches, bus_rows};
-use super::runtime::{Lanes, Layout, Limits, Runtime, grid};
+use super::runtime::{Lanes, Layout, Limits, Runtime};
 use crate::pq::ProductQuantizer;
 use crate::{Result, host_memory};
 
@@ -17,17 +14,15 @@ const MAX_GRID_Y: u32 = 65535;
 
 /// How a batch is launched.
 struct Plan {
-    staged: bool,
+    staging: Staging,
     /// Codewords in shared memory at once.
     piece: u32,
-    shared_bytes: u32,
     /// Sub-quantizers of a block.
     run: u32,
-    grid: [u64; 3],
 }
 
 impl Plan {
-    fn new(limits: &Limits, quantizer: &ProductQuantizer, rows: usize) -> Result<Plan> {
+    fn new(limits: &Limits, quantizer: &ProductQuantizer, rows: u32) -> Plan {
         let (width, codewords) = (quantizer.width() as u64, quantizer.codewords() as u32);
         let bytes = |piece: u32| shared_bytes(width, u64::from(piece));
         // Small enough that several blocks share a multiprocessor, where a smaller piece can bring that about.
@@ -36,14 +31,15 @@ impl Plan {
         while piece > FEWEST_CODEWORDS && bytes(piece) > share {
             piece /= 2;
         }
-        let staged = bytes(piece) <= u64::from(limits.shared_bytes);
-        let (piece, shared_bytes) = if staged { (piece, bytes(piece) as u32) } else { (codewords, 0) };
-        let blocks = grid(ENCODE_STAGED.name(), (rows as u64).div_ceil(u64::from(BLOCK_ROWS)))?;
+        let (staging, piece) = if bytes(piece) <= u64::from(limits.shared_bytes) {
+            (Staging::Shared, piece)
+        } else {
+            (Staging::Global, codewords)
+        };
         let groups = (quantizer.sub_quantizers() as u32).div_ceil(GROUP);
-        let wanted =
-            (BLOCKS_PER_MULTIPROCESSOR * limits.multiprocessors).div_ceil(blocks.clamp(1, u64::from(u32::MAX)) as u32);
+        let wanted = (BLOCKS_PER_MULTIPROCESSOR * limits.multiprocessors).div_ceil(rows.div_ceil(BLOCK_ROWS).max(1));
         let run = groups.div_ceil(wanted.clamp(1, groups.min(MAX_GRID_Y)));
-        Ok(Plan { staged, piece, shared_bytes, run: run * GROUP, grid: [blocks, groups.div_ceil(run).into(), 1] })
+        Plan { staging, piece, run: run * GROUP }
     }
 }
 
@@ -76,25 +72,23 @@ pub(super) unsafe fn enqueue<R: Runtime>(
     quantizer: &ProductQuantizer,
     what: OnDevice,
 ) -> Result<()> {
-    let plan = Plan::new(&runtime.limits(), quantizer, what.count as usize)?;
-    let config = LaunchConfig { grid: plan.grid, block: [THREADS, 1, 1], shared_bytes: plan.shared_bytes };
-    let kernel = if plan.staged { &ENCODE_STAGED } else { &ENCODE_DIRECT };
-    let args = (
-        what.rows,
-        what.count,
-        what.labels,
-        what.centroids,
-        what.codebooks,
-        what.stride,
-        quantizer.sub_quantizers() as u32,
-        quantizer.width() as u32,
-        quantizer.bits(),
-        plan.piece,
-        plan.run,
-        what.codes,
-    );
-    // SAFETY: as the caller promises; the shared memory is what the plan says.
-    unsafe { runtime.launch(stream, kernel, config, args) }
+    let Plan { staging, piece, run } = Plan::new(&runtime.limits(), quantizer, what.count);
+    let launch = Encode {
+        rows: what.rows,
+        row_count: what.count,
+        labels: what.labels,
+        centroids: what.centroids,
+        codebooks: what.codebooks,
+        stride: what.stride,
+        sub_quantizers: quantizer.sub_quantizers() as u32,
+        width: quantizer.width() as u32,
+        bits: quantizer.bits(),
+        piece,
+        run,
+        codes: what.codes,
+    };
+    // SAFETY: as the caller promises; the plan says whether shared memory holds what the kernel stages there.
+    unsafe { runtime.launch(stream, Encode::kernel(staging), launch.config(staging), launch) }
 }
 
 /// See [`super::encode_pq`].

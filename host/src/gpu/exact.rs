@@ -12,9 +12,11 @@
 //! [`filter::MOST_COMPONENTS`] components), and for queries whose list overflowed, the canonical distances of all rows are computed and
 //! selected from: slower, and right for any input.
 
-use cuda_std::launch::LaunchConfig;
+use std::ptr::{null, null_mut};
+
+use warpann_kernels::candidates::CompactCandidates;
 use warpann_kernels::canonical::Canonical;
-use warpann_kernels::{candidates, filter};
+use warpann_kernels::filter::{self, Filter, FilterOutput};
 
 use super::results::{Found, Slots};
 use super::runtime::{Array, Lane, Layout, Limits, Runtime};
@@ -42,46 +44,6 @@ pub(crate) struct Tuning {
     pub direct_work: u64,
     /// Rows of the sample that gives the first limit, at least.
     pub sample_rows: u32,
-}
-
-/// Canonical distances of each query to its listed rows (all rows where `rows` is null), of which `expected` are expected.
-///
-/// # Safety
-/// As [`Canonical`].
-#[expect(clippy::too_many_arguments, reason = "two sets, and lists of rows")]
-unsafe fn canonical_distances<R: Runtime>(
-    runtime: &R,
-    stream: &R::Stream,
-    shape: Shape,
-    queries: Set,
-    base: Set,
-    rows: *const u32,
-    counts: *const u32,
-    columns: u32,
-    expected: u64,
-    list_stride: u64,
-    distances: *mut f32,
-) -> Result<()> {
-    // Enough warps to fill the device, and no more a list than it has rows.
-    let warps = u64::from(runtime.limits().multiprocessors) * 64;
-    let slices = warps.div_ceil(u64::from(queries.count).max(1)).min(expected.div_ceil(8)).max(1) as u32;
-    let launch = Canonical {
-        queries: queries.rows(),
-        base: base.rows(),
-        stride: shape.stride() as u32,
-        query_count: queries.count,
-        squared_difference: u32::from(shape.metric == Metric::L2),
-        query_squares: queries.squares(shape),
-        base_squares: base.squares(shape),
-        rows,
-        counts,
-        columns,
-        slices,
-        list_stride,
-        distances,
-    };
-    // SAFETY: as the caller promises.
-    unsafe { runtime.launch(stream, Canonical::kernel(shape.element.key()), launch.config(), launch) }
 }
 
 /// How the filter goes about a base of so many rows.
@@ -284,6 +246,45 @@ impl Block {
         move |row| first_id + u64::from(row)
     }
 
+    /// The canonical distances of each query to all rows: a row of `distances` for each query.
+    fn canonical(&self, queries: Set, distances: *mut f32) -> Canonical {
+        Canonical {
+            queries: queries.rows(),
+            base: self.base.rows(),
+            stride: self.shape.stride() as u32,
+            query_count: queries.count,
+            squared_difference: u32::from(self.shape.metric == Metric::L2),
+            query_squares: queries.squares(self.shape),
+            base_squares: self.base.squares(self.shape),
+            rows: null(),
+            counts: null(),
+            columns: self.base.count,
+            slices: 1,
+            list_stride: u64::from(self.base.count),
+            distances,
+        }
+    }
+
+    /// Launches canonical distances whose lists have about `expected` rows each. As many warps share a list as fill the device, and no more
+    /// than the list has rows for.
+    ///
+    /// # Safety
+    /// As [`Canonical`].
+    unsafe fn launch_canonical<R: Runtime>(
+        &self,
+        runtime: &R,
+        stream: &R::Stream,
+        launch: Canonical,
+        expected: u32,
+    ) -> Result<()> {
+        let warps = u64::from(runtime.limits().multiprocessors) * 64;
+        let of_query = warps.div_ceil(u64::from(launch.query_count).max(1));
+        let slices = of_query.min(u64::from(expected).div_ceil(8)).max(1) as u32;
+        let launch = Canonical { slices, ..launch };
+        // SAFETY: as the caller promises.
+        unsafe { runtime.launch(stream, Canonical::kernel(self.shape.element.key()), launch.config(), launch) }
+    }
+
     /// Canonical distances of everything, then k-selection. `numbers` says which queries of the call these are, if not all in order.
     fn search_direct<T: Element, R: Runtime>(
         &self,
@@ -309,15 +310,13 @@ impl Block {
             if shape.metric == Metric::Cosine {
                 prepare_set(runtime, stream, shape, set, false)?;
             }
-            let none = std::ptr::null();
-            let stride = u64::from(rows);
-            canonical_distances(runtime, stream, shape, set, self.base, none, none, rows, stride, stride, distances)?;
+            self.launch_canonical(runtime, stream, self.canonical(set, distances), rows)?;
             let what = Select {
                 keys: distances,
-                ids: none,
-                row_stride: stride,
-                starts: std::ptr::null(),
-                lengths: none,
+                ids: null(),
+                row_stride: u64::from(rows),
+                starts: null(),
+                lengths: null(),
                 columns: rows,
                 rows: count as u32,
                 k,
@@ -359,8 +358,40 @@ impl Block {
         let overflow = part(plan.overflow).cast::<u32>();
         let (keys, ids) = (part(plan.keys).cast::<f32>(), part(plan.ids).cast::<u32>());
         let limits = part(plan.limits).cast::<f32>();
-        let none = std::ptr::null();
-        let run = FilterRun { block: self, runtime, stream, queries: set, limits };
+        let dense = Filter {
+            queries: set.part(set.layout.copy),
+            base: self.base.part(self.base.layout.copy),
+            stride: shape.copy_stride() as u32,
+            query_count: set.count,
+            row_count: self.base.count,
+            metric: shape.metric_code(),
+            query_greatest: set.part(set.layout.greatest),
+            base_greatest: self.base.part(self.base.layout.greatest),
+            query_norms: set.part(set.layout.norms),
+            query_residuals: set.part(set.layout.residuals),
+            base_values: self.base.part(self.base.layout.values),
+            tile_norms: self.base.part(self.base.layout.tile_norms),
+            tile_residuals: self.base.part(self.base.layout.tile_residuals),
+            tiles: passes.sample,
+            tile_stride: passes.sample_stride,
+            tile_skip: 0,
+            limits: null(),
+            out_values: upper,
+            out_rows: null_mut(),
+            counts: null_mut(),
+            out_stride: passes.sample_columns(),
+        };
+        // All tiles.
+        let append = Filter {
+            tiles: passes.tiles,
+            tile_stride: 1,
+            limits,
+            out_values: list_values,
+            out_rows: list_rows,
+            counts,
+            out_stride: passes.capacity,
+            ..dense
+        };
         // SAFETY: the plan reserved every part with the size that the kernels ask for, the base is there and prepared, and
         // the stream runs these in order.
         unsafe {
@@ -373,22 +404,13 @@ impl Block {
             runtime.fill(stream, counts.cast(), 0, 4 * count)?;
             runtime.fill(stream, overflow.cast(), 0, 4 * count)?;
 
-            run.filter(
-                true,
-                passes.sample,
-                passes.sample_stride,
-                0,
-                upper,
-                std::ptr::null_mut(),
-                std::ptr::null_mut(),
-                passes.sample_columns(),
-            )?;
+            launch_filter(runtime, stream, FilterOutput::Dense, dense)?;
             let sample = Select {
                 keys: upper,
-                ids: none,
+                ids: null(),
                 row_stride: u64::from(passes.sample_columns()),
-                starts: std::ptr::null(),
-                lengths: none,
+                starts: null(),
+                lengths: null(),
                 columns: passes.sample_columns(),
                 rows: count as u32,
                 k,
@@ -408,31 +430,24 @@ impl Block {
             };
             // The k-th smallest u that a selection found renews the limit, and the limit shortens the list.
             let apply_limit = |first: bool| -> Result<()> {
-                let kernel = &candidates::COMPACT_CANDIDATES;
-                let config = blocks(kernel.name(), count as u64, candidates::WARPS_PER_BLOCK)?;
-                let kth = keys.wrapping_add(k as usize - 1).cast_const();
-                runtime.launch(
-                    stream,
-                    kernel,
-                    config,
-                    (
-                        count as u32,
-                        shape.metric_code(),
-                        shape.copy_stride() as u32,
-                        set.part::<f32>(set.layout.norms).cast_const(),
-                        set.part::<f32>(set.layout.residuals).cast_const(),
-                        self.base.part::<f32>(self.base.layout.bounds).cast_const(),
-                        kth,
-                        k,
-                        u32::from(first),
-                        limits,
-                        list_values,
-                        list_rows,
-                        counts,
-                        passes.capacity,
-                        overflow,
-                    ),
-                )
+                let launch = CompactCandidates {
+                    query_count: count as u32,
+                    metric: shape.metric_code(),
+                    padded: shape.copy_stride() as u32,
+                    query_norms: set.part(set.layout.norms),
+                    query_residuals: set.part(set.layout.residuals),
+                    base_bounds: self.base.part(self.base.layout.bounds),
+                    found: keys.wrapping_add(k as usize - 1),
+                    found_stride: k,
+                    first: u32::from(first),
+                    limits,
+                    values: list_values,
+                    rows: list_rows,
+                    counts,
+                    stride: passes.capacity,
+                    overflow,
+                };
+                runtime.launch(stream, &CompactCandidates::KERNEL, launch.config(), launch)
             };
             let tighten = || -> Result<()> {
                 select(runtime, stream, &list, &plan.of_lists, scratch)?;
@@ -440,38 +455,26 @@ impl Block {
             };
             apply_limit(true)?;
             if passes.middle == 0 {
-                run.filter(false, passes.tiles, 1, 0, list_values, list_rows, counts, passes.capacity)?;
+                launch_filter(runtime, stream, FilterOutput::Append, append)?;
             } else {
                 let visited = passes.tiles.div_ceil(passes.middle);
-                run.filter(false, visited, passes.middle, 0, list_values, list_rows, counts, passes.capacity)?;
+                let middle = Filter { tiles: visited, tile_stride: passes.middle, ..append };
+                launch_filter(runtime, stream, FilterOutput::Append, middle)?;
                 tighten()?;
-                run.filter(
-                    false,
-                    passes.tiles - visited,
-                    0,
-                    passes.middle,
-                    list_values,
-                    list_rows,
-                    counts,
-                    passes.capacity,
-                )?;
+                let others =
+                    Filter { tiles: passes.tiles - visited, tile_stride: 0, tile_skip: passes.middle, ..append };
+                launch_filter(runtime, stream, FilterOutput::Append, others)?;
             }
             tighten()?;
 
-            let stride = u64::from(passes.capacity);
-            canonical_distances(
-                runtime,
-                stream,
-                shape,
-                set,
-                self.base,
-                list_rows,
+            let of_lists = Canonical {
+                rows: list_rows,
                 counts,
-                passes.capacity,
-                u64::from(k),
-                stride,
-                list_values,
-            )?;
+                columns: passes.capacity,
+                list_stride: u64::from(passes.capacity),
+                ..self.canonical(set, list_values)
+            };
+            self.launch_canonical(runtime, stream, of_lists, k)?;
             select(runtime, stream, &Select { best: shape.best(), ..list }, &plan.of_lists, scratch)?;
             let mut overflowed = Vec::new();
             let arrays = [Array::new(overflow, 1), Array::new(keys, k as usize), Array::new(ids, k as usize)];
@@ -485,94 +488,24 @@ impl Block {
     }
 }
 
-/// What the launches of the filter have in common.
-struct FilterRun<'a, R: Runtime> {
-    block: &'a Block,
-    runtime: &'a R,
-    stream: &'a R::Stream,
-    queries: Set,
-    limits: *const f32,
-}
-
-impl<R: Runtime> FilterRun<'_, R> {
-    /// One pass over `tiles` tiles, numbered as `filter::tile_number` says.
-    ///
-    /// # Safety
-    /// As the filter kernels.
-    #[expect(clippy::too_many_arguments, reason = "what differs between the passes")]
-    unsafe fn filter(
-        &self,
-        dense: bool,
-        tiles: u32,
-        tile_stride: u32,
-        tile_skip: u32,
-        out_values: *mut f32,
-        out_rows: *mut u32,
-        counts: *mut u32,
-        out_stride: u32,
-    ) -> Result<()> {
-        if tiles == 0 {
-            return Ok(());
-        }
-        let (block, queries) = (self.block, self.queries);
-        let base = block.base;
-        let chunks = block.shape.copy_stride() as u32 / filter::CHUNK;
-        let resident = chunks <= filter::RESIDENT_CHUNKS;
-        let groups = self.runtime.limits().products.by_groups(tiles);
-        let kernel = match (groups, dense, resident) {
-            (false, true, true) => &filter::FILTER_DENSE_RESIDENT,
-            (false, true, false) => &filter::FILTER_DENSE_STREAMED,
-            (false, false, true) => &filter::FILTER_APPEND_RESIDENT,
-            (false, false, false) => &filter::FILTER_APPEND_STREAMED,
-            (true, true, true) => &filter::FILTER_DENSE_RESIDENT_SM90,
-            (true, true, false) => &filter::FILTER_DENSE_STREAMED_SM90,
-            (true, false, true) => &filter::FILTER_APPEND_RESIDENT_SM90,
-            (true, false, false) => &filter::FILTER_APPEND_STREAMED_SM90,
-        };
-        let query_tiles = queries.count.div_ceil(filter::TILE_QUERIES);
-        let config = LaunchConfig {
-            grid: [query_tiles.into(), shares(query_tiles, tiles, self.runtime.limits().multiprocessors).into(), 1],
-            block: [filter::THREADS, 1, 1],
-            shared_bytes: filter::shared_bytes(if groups { filter::GROUPS_RING } else { filter::WARPS_RING }, chunks),
-        };
-        let args = (
-            queries.part::<u16>(queries.layout.copy).cast_const(),
-            base.part::<u16>(base.layout.copy).cast_const(),
-            block.shape.copy_stride() as u32,
-            queries.count,
-            base.count,
-            block.shape.metric_code(),
-            queries.part::<u32>(queries.layout.greatest).cast_const(),
-            base.part::<u32>(base.layout.greatest).cast_const(),
-            queries.part::<f32>(queries.layout.norms).cast_const(),
-            queries.part::<f32>(queries.layout.residuals).cast_const(),
-            base.part::<f32>(base.layout.values).cast_const(),
-            base.part::<f32>(base.layout.tile_norms).cast_const(),
-            base.part::<f32>(base.layout.tile_residuals).cast_const(),
-            tiles,
-            tile_stride,
-            tile_skip,
-            self.limits,
-            out_values,
-            out_rows,
-            counts,
-            out_stride,
-        );
-        // SAFETY: as the caller promises.
-        unsafe { self.runtime.launch(self.stream, kernel, config, args) }
+/// Launches one pass of the filter with the kernel for this device and these dimensions. A pass over no tiles launches nothing.
+///
+/// # Safety
+/// As [`Filter`].
+unsafe fn launch_filter<R: Runtime>(
+    runtime: &R,
+    stream: &R::Stream,
+    output: FilterOutput,
+    launch: Filter,
+) -> Result<()> {
+    if launch.tiles == 0 {
+        return Ok(());
     }
-}
-
-/// Into how many shares to cut the tiles so that the blocks, two an SM, come out in whole waves.
-fn shares(query_tiles: u32, tiles: u32, multiprocessors: u32) -> u32 {
-    // Filling and draining the pipeline costs a block about as much as two tiles.
-    const OVERHEAD: u64 = 2;
-    let slots = u64::from(multiprocessors) * 2;
-    let cost = |shares: u32| {
-        let waves = (u64::from(query_tiles) * u64::from(shares)).div_ceil(slots);
-        waves * (u64::from(tiles.div_ceil(shares)) + OVERHEAD)
-    };
-    (1..=tiles.min(1024)).min_by_key(|&shares| cost(shares)).unwrap_or(1)
+    let limits = runtime.limits();
+    let instruction = limits.products.instruction(launch.tiles);
+    let kernel = Filter::kernel((instruction, output, launch.residency()));
+    // SAFETY: as the caller promises; the queries are resident where their stride says so.
+    unsafe { runtime.launch(stream, kernel, launch.config(instruction, limits.multiprocessors), launch) }
 }
 
 #[cfg(test)]
@@ -634,8 +567,8 @@ mod tests {
             for (k, rows) in [(5, 700), (5, 2_500), (20, 900), (20, 4_200)] {
                 let passes = Passes::choose(Emulator.tuning(), rows, k);
                 let visited = if passes.middle == 0 { passes.tiles } else { passes.tiles.div_ceil(passes.middle) };
-                let by_groups = |tiles| Emulator.limits().products.by_groups(tiles);
-                seen.insert((dim > 128, by_groups(passes.sample), by_groups(visited)));
+                let instruction = |tiles| Emulator.limits().products.instruction(tiles);
+                seen.insert((dim > 128, instruction(passes.sample), instruction(visited)));
                 let shape = Shape { element: ElementType::F32, metric: Metric::L2, dim };
                 let [filtered, direct] = [true, false].map(|by| searched(shape, rows as usize, 150, k as usize, by));
                 assert_eq!(filtered, direct, "{dim} components, {rows} rows, k = {k}");
@@ -664,7 +597,7 @@ mod tests {
             for metric in Metric::ALL {
                 let shape = Shape { element: ElementType::F32, metric, dim };
                 let (_, layout) = SetLayout::reserve(&mut Layout::default(), shape, 1_000);
-                let base = Set::new(std::ptr::null_mut(), layout, 1_000);
+                let base = Set::new(null_mut(), layout, 1_000);
                 let block = Block { shape, base, centred: false, first_id: 0, tuning: Emulator.tuning() };
                 assert_eq!(block.uses_filter(10, 5), filters, "{dim} components");
                 let of_tile = u64::from(filter::TILE_ROWS) * shape.copy_stride() as u64;

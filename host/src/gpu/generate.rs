@@ -2,12 +2,11 @@
 
 use std::ops::Range;
 
-use cuda_std::launch::LaunchConfig;
-use warpann_kernels::generate::{GENERATE_ROWS, ROWS_PER_BLOCK, THREADS};
+use warpann_kernels::generate::GenerateRows;
 
 use super::exact::{Block, Set, SetLayout, Shape, prepare_set};
 use super::flat::Centre;
-use super::runtime::{Lanes, Layout, Runtime, grid};
+use super::runtime::{Lanes, Layout, Runtime};
 use crate::generate::Generator;
 use crate::shards::merge;
 use crate::{ElementType, Error, Metric, Neighbors, Result};
@@ -33,11 +32,10 @@ pub(super) unsafe fn enqueue_rows<R: Runtime>(
     to: *mut f32,
 ) -> Result<()> {
     let (seed, clusters) = generator.law();
-    let blocks = grid(GENERATE_ROWS.name(), u64::from(count.div_ceil(ROWS_PER_BLOCK)))?;
-    let config = LaunchConfig { grid: [blocks, 1, 1], block: [THREADS, 1, 1], shared_bytes: 0 };
-    let args = (seed, clusters, first, count, generator.dim() as u32, stride as u32, to);
+    let (dim, stride) = (generator.dim() as u32, stride as u32);
+    let launch = GenerateRows { seed, clusters, first, count, dim, stride, out: to };
     // SAFETY: as the caller promises.
-    unsafe { runtime.launch(stream, &GENERATE_ROWS, config, args) }
+    unsafe { runtime.launch(stream, &GenerateRows::KERNEL, launch.config(), launch) }
 }
 
 /// See [`super::nearest_generated`].

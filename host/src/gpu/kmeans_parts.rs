@@ -82,7 +82,7 @@ impl<T: Element, R: Runtime> Part<'_, T, R> {
         let bytes = own.sum_bytes();
         // SAFETY: every device has added up its points and waits; all have one layout.
         unsafe {
-            runtime.copy(stream, all.sums().cast(), own.sums().cast_const().cast(), bytes)?;
+            runtime.copy(stream, all.sums().cast(), own.sums().cast(), bytes)?;
             for (_, &(other, from)) in sums.iter().enumerate().filter(|(other, _)| *other != at) {
                 runtime.copy_from(stream, others, other, std::ptr::with_exposed_provenance(from), bytes)?;
                 add_sums(runtime, stream, others, all)?;

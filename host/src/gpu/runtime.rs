@@ -7,6 +7,7 @@ use std::ops::Range;
 use std::sync::Mutex;
 
 use cuda_std::launch::{Kernel, KernelArgs, LaunchConfig, MOST_BLOCKS};
+use warpann_kernels::tile::Instruction;
 
 use super::exact::Tuning;
 use crate::{Error, Result};
@@ -191,12 +192,13 @@ pub(crate) enum Products {
 }
 
 impl Products {
-    /// Whether a launch over so many tiles is one of warpgroups.
-    pub fn by_groups(self, tiles: u32) -> bool {
+    /// The instruction of a launch over so many tiles.
+    pub fn instruction(self, tiles: u32) -> Instruction {
         match self {
-            Products::Warps => false,
-            Products::Groups => true,
-            Products::Both => tiles.is_multiple_of(2),
+            Products::Warps => Instruction::MmaSync,
+            Products::Groups => Instruction::Wgmma,
+            Products::Both if tiles.is_multiple_of(2) => Instruction::Wgmma,
+            Products::Both => Instruction::MmaSync,
         }
     }
 }

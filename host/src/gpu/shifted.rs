@@ -5,58 +5,33 @@
 //! search:  a batch of queries ──locate──► places ──nearest──► entries          (two lanes, so that the bus and the kernels overlap)
 //! ```
 
-use cuda_std::launch::{Kernel, LaunchConfig};
-use warpann_kernels::morton::{self, Code, is_wide};
-use warpann_kernels::{NO_ROW, shifted_sort};
+use cuda_std::launch::Kernel;
+use warpann_kernels::NO_ROW;
+use warpann_kernels::morton::{self, Code, MortonCodes, is_wide};
+use warpann_kernels::shifted_sort::{
+    MostComponents, QueueLength, ShiftedArrange, ShiftedLocate, ShiftedNearest, ShiftedRanks,
+};
 
 use super::batches::{Batches, bus_rows};
-use super::runtime::{Lanes, Layout, OnStream, Runtime, grid};
+use super::runtime::{Lanes, Layout, OnStream, Runtime};
 use super::sort::{DeviceKey, Pairs, SortPlan, enqueue};
 use crate::shifted::{Ask, Grid, ShiftedBackend};
 use crate::{Error, Result};
 
-/// The parameters of `morton_codes_*`.
-type Codes<W> = Kernel<(*const f32, u32, u32, u32, *const f64, f64, u32, *mut W, *mut u32)>;
-/// The parameters of `shifted_locate_*`.
-type Locate<W> = Kernel<(*const f32, u32, u32, u32, *const f64, f64, u32, *const W, u32, *mut u32)>;
-/// The parameters of `shifted_nearest_*`.
-#[rustfmt::skip]
-type Nearest = Kernel<(
-    *const f32, u32, u32, *const u32, u64, *const f32, *const u32, u32, u32, u32, u32, u32, u32, *mut u64, u32,
-)>;
-
 /// A width of codes and its kernels.
 trait DeviceCode: Code + DeviceKey {
-    const CODES: Codes<Self>;
-    const LOCATE: Locate<Self>;
+    const CODES: Kernel<MortonCodes<Self>>;
+    const LOCATE: Kernel<ShiftedLocate<Self>>;
 }
 
 impl DeviceCode for u64 {
-    const CODES: Codes<u64> = morton::MORTON_CODES_U64;
-    const LOCATE: Locate<u64> = shifted_sort::SHIFTED_LOCATE_U64;
+    const CODES: Kernel<MortonCodes<u64>> = MortonCodes::<u64>::KERNEL;
+    const LOCATE: Kernel<ShiftedLocate<u64>> = ShiftedLocate::<u64>::KERNEL;
 }
 
 impl DeviceCode for u128 {
-    const CODES: Codes<u128> = morton::MORTON_CODES_U128;
-    const LOCATE: Locate<u128> = shifted_sort::SHIFTED_LOCATE_U128;
-}
-
-macro_rules! table {
-    ($(($components:literal, $registers:literal, $name:ident, $handle:ident))*) => {
-        /// Most components, most neighbours of one pass, kernel; ascending.
-        const NEAREST: &[(u32, u32, Nearest)] = &[$(($components, 32 * $registers, shifted_sort::$handle)),*];
-    };
-}
-warpann_kernels::shifted_nearest_instances!(table);
-
-/// The kernel for points of `dim` components, and how many of `k` neighbours one pass finds.
-fn kernel(dim: u32, k: u32) -> (Nearest, u32) {
-    let narrowest = NEAREST.iter().map(|&(components, ..)| components).find(|&components| components >= dim);
-    let fitting = || NEAREST.iter().filter(|&&(components, ..)| Some(components) == narrowest);
-    // In several passes where no queue is long enough.
-    let found = fitting().find(|&&(_, most, _)| most >= k).or(fitting().next_back());
-    let &(_, most, kernel) = found.unwrap_or(&NEAREST[NEAREST.len() - 1]);
-    (kernel, most)
+    const CODES: Kernel<MortonCodes<u128>> = MortonCodes::<u128>::KERNEL;
+    const LOCATE: Kernel<ShiftedLocate<u128>> = ShiftedLocate::<u128>::KERNEL;
 }
 
 /// The index on one device.
@@ -134,9 +109,6 @@ impl<R: Runtime> ShiftedDevice<R> {
         let (from, to) = if plan.ends_in_spare() { (spare, pairs) } else { (pairs, spare) };
         self.lanes.with(runtime, |lane| {
             let (stream, rows_at) = (&lane.stream, start.wrapping_add(rows_at));
-            let blocks = grid(W::CODES.name(), (n as u64).div_ceil(u64::from(morton::THREADS)))?;
-            let config =
-                |y: u32| LaunchConfig { grid: [blocks, y.into(), 1], block: [morton::THREADS, 1, 1], shared_bytes: 0 };
             // SAFETY: the layouts reserved every array; a copy's part starts at its number times n; the stream runs this in order,
             // and all of it is over before the scratch goes.
             unsafe {
@@ -145,29 +117,29 @@ impl<R: Runtime> ShiftedDevice<R> {
                 runtime.upload(stream, rows_at, bytemuck::cast_slice(rows))?;
                 for copy in 0..copies {
                     let first = copy as usize * n;
-                    let args = (
-                        rows_at.cast_const().cast(),
-                        n as u32,
-                        cells.dim,
-                        cells.bits,
-                        mins.cast_const().cast(),
-                        cells.scale,
-                        morton::offset(cells.bits, copies, copy),
-                        from.keys.wrapping_add(first),
-                        from.payloads.wrapping_add(first),
-                    );
-                    runtime.launch(stream, &W::CODES, config(1), args)?;
+                    let launch = MortonCodes {
+                        points: rows_at.cast(),
+                        count: n as u32,
+                        dim: cells.dim,
+                        bits: cells.bits,
+                        mins: mins.cast(),
+                        scale: cells.scale,
+                        offset: morton::offset(cells.bits, copies, copy),
+                        codes: from.keys.wrapping_add(first),
+                        ids: from.payloads.wrapping_add(first),
+                    };
+                    runtime.launch(stream, &W::CODES, launch.config(), launch)?;
                 }
                 enqueue(&OnStream { runtime, stream }, &plan, from, to, start)?;
                 for copy in 0..copies as usize {
-                    let args = (
-                        rows_at.cast_const().cast(),
-                        n as u32,
-                        cells.dim,
-                        pairs.payloads.wrapping_add(copy * n).cast_const(),
-                        kept.wrapping_add(place.points).cast::<f32>().wrapping_add(copy * dim * n),
-                    );
-                    runtime.launch(stream, &shifted_sort::SHIFTED_ARRANGE, config(1), args)?;
+                    let launch = ShiftedArrange {
+                        rows: rows_at.cast(),
+                        n: n as u32,
+                        dim: cells.dim,
+                        ids: pairs.payloads.wrapping_add(copy * n),
+                        out: kept.wrapping_add(place.points).cast::<f32>().wrapping_add(copy * dim * n),
+                    };
+                    runtime.launch(stream, &ShiftedArrange::KERNEL, launch.config(), launch)?;
                 }
             }
             runtime.synchronize(stream)
@@ -186,15 +158,12 @@ impl<R: Runtime> ShiftedDevice<R> {
     fn ranks(&self, sorted: &Sorted<R>) -> Result<R::Memory> {
         let runtime = &self.runtime;
         let memory = runtime.allocate(size_of::<u32>() * sorted.n as usize * sorted.grid.copies as usize)?;
-        let kernel = &shifted_sort::SHIFTED_RANKS;
-        let blocks = grid(kernel.name(), u64::from(sorted.n.div_ceil(shifted_sort::THREADS)))?;
-        let threads = [shifted_sort::THREADS, 1, 1];
-        let config = LaunchConfig { grid: [blocks, sorted.grid.copies.into(), 1], block: threads, shared_bytes: 0 };
         self.lanes.with(runtime, |lane| {
             let ids = runtime.address(&sorted.memory).wrapping_add(sorted.place.ids);
-            let args = (ids.cast_const().cast(), sorted.n, runtime.address(&memory).cast());
+            let launch = ShiftedRanks { ids: ids.cast(), n: sorted.n, ranks: runtime.address(&memory).cast() };
+            let config = launch.config(sorted.grid.copies);
             // SAFETY: ids and ranks hold n entries for each copy; sorting changed the order of a copy's ids only.
-            unsafe { runtime.launch(&lane.stream, kernel, config, args)? };
+            unsafe { runtime.launch(&lane.stream, &ShiftedRanks::KERNEL, config, launch)? };
             runtime.synchronize(&lane.stream)
         })?;
         Ok(memory)
@@ -217,7 +186,8 @@ impl<R: Runtime> ShiftedDevice<R> {
         let held = if self.budget.is_some() { place.bytes } else { 0 };
         let batches = Batches::new(runtime, self.budget, held, (count, bus_rows(4 * dim)), |rows| batch(rows).3)?;
         let (queries_at, places_at, out_at, bytes) = batch(batches.rows);
-        let (kernel, pass) = kernel(cells.dim, ask.k as u32);
+        let queue = QueueLength::of(ask.k as u32);
+        let kernel = ShiftedNearest::kernel((MostComponents::of(cells.dim), queue));
         let outs = entries.chunks_mut((batches.rows * ask.k).max(1));
         batches.run(runtime, &self.lanes, outs, |lane, first, entries| {
             let queries = batches.of(ask.queries, dim, first);
@@ -235,50 +205,43 @@ impl<R: Runtime> ShiftedDevice<R> {
                     Some(ranks) => (runtime.address(ranks).cast::<u32>().wrapping_add(first), n as usize),
                     None => {
                         let places = scratch.wrapping_add(places_at).cast::<u32>();
-                        let blocks = grid(W::LOCATE.name(), (rows as u64).div_ceil(u64::from(shifted_sort::THREADS)))?;
-                        let threads = [shifted_sort::THREADS, 1, 1];
-                        let config =
-                            LaunchConfig { grid: [blocks, cells.copies.into(), 1], block: threads, shared_bytes: 0 };
-                        let args = (
-                            queries_at.cast_const().cast(),
-                            rows as u32,
-                            cells.dim,
-                            cells.bits,
-                            kept.wrapping_add(place.mins).cast_const().cast(),
-                            cells.scale,
-                            cells.copies,
-                            kept.wrapping_add(place.codes).cast_const().cast(),
+                        let launch = ShiftedLocate {
+                            queries: queries_at.cast(),
+                            count: rows as u32,
+                            dim: cells.dim,
+                            bits: cells.bits,
+                            mins: kept.wrapping_add(place.mins).cast(),
+                            scale: cells.scale,
+                            copies: cells.copies,
+                            codes: kept.wrapping_add(place.codes).cast(),
                             n,
                             places,
-                        );
-                        runtime.launch(stream, &W::LOCATE, config, args)?;
+                        };
+                        runtime.launch(stream, &W::LOCATE, launch.config(), launch)?;
                         (places, rows)
                     }
                 };
-                let blocks = grid(kernel.name(), (rows as u64).div_ceil(u64::from(shifted_sort::WARPS_PER_BLOCK)))?;
-                let config =
-                    LaunchConfig { grid: [blocks, 1, 1], block: [shifted_sort::THREADS, 1, 1], shared_bytes: 0 };
-                for skip in (0..ask.k as u32).step_by(pass as usize) {
-                    let args = (
-                        queries_at.cast_const().cast(),
-                        rows as u32,
-                        cells.dim,
-                        places.cast_const(),
-                        stride as u64,
-                        kept.wrapping_add(place.points).cast_const().cast(),
-                        kept.wrapping_add(place.ids).cast_const().cast(),
+                for skip in (0..ask.k as u32).step_by(queue.entries() as usize) {
+                    let launch = ShiftedNearest {
+                        queries: queries_at.cast(),
+                        count: rows as u32,
+                        dim: cells.dim,
+                        places,
+                        place_stride: stride as u64,
+                        points: kept.wrapping_add(place.points).cast(),
+                        ids: kept.wrapping_add(place.ids).cast(),
                         n,
-                        cells.copies,
-                        ask.width as u32,
-                        if ask.own { first as u32 } else { NO_ROW },
-                        pass.min(ask.k as u32 - skip),
+                        copies: cells.copies,
+                        width: ask.width as u32,
+                        first_own: if ask.own { first as u32 } else { NO_ROW },
+                        k: queue.entries().min(ask.k as u32 - skip),
                         skip,
                         out,
-                        ask.k as u32,
-                    );
-                    runtime.launch(stream, &kernel, config, args)?;
+                        out_stride: ask.k as u32,
+                    };
+                    runtime.launch(stream, kernel, launch.config(), launch)?;
                 }
-                runtime.download(stream, bytemuck::cast_slice_mut(entries), out.cast_const().cast())
+                runtime.download(stream, bytemuck::cast_slice_mut(entries), out.cast())
             }
         })
     }
@@ -316,8 +279,8 @@ mod tests {
     #[test]
     fn every_dimension_has_the_narrowest_kernel() {
         let name = |dim, k| {
-            let (kernel, pass) = kernel(dim, k);
-            (kernel.name(), pass)
+            let queue = QueueLength::of(k);
+            (ShiftedNearest::kernel((MostComponents::of(dim), queue)).name(), queue.entries())
         };
         assert_eq!(name(1, 1), ("shifted_nearest_d4_k32", 32));
         assert_eq!(name(4, 33), ("shifted_nearest_d4_k128", 128));
