@@ -1,7 +1,7 @@
 //! With the feature `cuda`: compiles the kernels to PTX and writes `ptx.rs` into `OUT_DIR`, the table of modules that the
 //! library embeds. Without it there is nothing to do.
 //!
-//! `WARPANN_PTX_DIR` names a folder of ready-made modules (`FAMILY.ptx`, as `cargo xtask ptx` writes them) to embed instead;
+//! `WARPANN_PTX_DIR` names a folder of ready-made modules (`KERNEL.ptx`, as `cargo xtask ptx` writes them) to embed instead;
 //! then no device compiler is needed.
 
 fn main() {
@@ -32,8 +32,8 @@ mod cuda {
     ///
     /// ```text
     /// pub static ARCH: &str = "sm_80";
-    /// pub static MODULES: &[(&str, &str)] = &[("family", include_str!("..")), ..];
-    /// pub static KERNELS: &[(&str, &str)] = &[("kernel", "family"), ..];
+    /// pub static MODULES: &[(&str, &str)] = &[("module", include_str!("..")), ..];
+    /// pub static KERNELS: &[(&str, &str)] = &[("kernel", "module"), ..];
     /// ```
     pub fn write_modules() -> Result<(), Box<dyn Error>> {
         let out = PathBuf::from(std::env::var_os("OUT_DIR").ok_or("cargo gave no OUT_DIR")?);
@@ -44,38 +44,38 @@ mod cuda {
         };
         let mut table = String::from("// Written by build.rs.\n/// Architecture of the modules.\n");
         writeln!(table, "pub static ARCH: &str = \"{ARCH}\";")?;
-        table.push_str("/// Kernel modules: family and PTX text, sorted by family.\n");
+        table.push_str("/// Kernel modules: name and PTX text, sorted by name.\n");
         table.push_str("pub static MODULES: &[(&str, &str)] = &[\n");
         let mut kernels = BTreeMap::new();
-        for (family, file) in &modules {
-            writeln!(table, "    ({family:?}, include_str!({file:?})),")?;
+        for (module, file) in &modules {
+            writeln!(table, "    ({module:?}, include_str!({file:?})),")?;
             let text = std::fs::read_to_string(file)?;
-            kernels.extend(entries(&text)?.into_iter().map(|(kernel, _)| (kernel.to_owned(), family)));
+            kernels.extend(entries(&text)?.into_iter().map(|(kernel, _)| (kernel.to_owned(), module)));
         }
-        table.push_str("];\n/// Kernels: name and the family that holds it, sorted by name.\n");
+        table.push_str("];\n/// Kernels: name and the module that holds it, sorted by name.\n");
         table.push_str("pub static KERNELS: &[(&str, &str)] = &[\n");
-        for (kernel, family) in kernels {
-            writeln!(table, "    ({kernel:?}, {family:?}),")?;
+        for (kernel, module) in kernels {
+            writeln!(table, "    ({kernel:?}, {module:?}),")?;
         }
         table.push_str("];\n");
         write_if_changed(&out.join("ptx.rs"), &table)
     }
 
-    /// Builds the kernels; one file a family.
+    /// Builds the kernels; one file for each.
     fn compiled(out: &Path) -> Result<Vec<(String, PathBuf)>, Box<dyn Error>> {
         let info = CudaBuilder::new("../kernels-rs").arch(ARCH).build()?;
         let folder = out.join(ARCH.name());
         std::fs::create_dir_all(&folder)?;
         let mut modules = Vec::new();
-        for (family, ptx) in info.families {
-            let file = folder.join(format!("{family}.ptx"));
+        for (kernel, ptx) in info.modules {
+            let file = folder.join(format!("{kernel}.ptx"));
             write_if_changed(&file, &ptx)?;
-            modules.push((family, file));
+            modules.push((kernel, file));
         }
         Ok(modules)
     }
 
-    /// Takes every `FAMILY.ptx` of a folder.
+    /// Takes every `MODULE.ptx` of a folder.
     fn ready_made(folder: &Path) -> Result<Vec<(String, PathBuf)>, Box<dyn Error>> {
         let failed = |what: &dyn std::fmt::Display| format!("WARPANN_PTX_DIR={}: {what}", folder.display());
         println!("cargo::rerun-if-changed={}", folder.display());
@@ -83,9 +83,9 @@ mod cuda {
         for entry in std::fs::read_dir(folder).map_err(|error| failed(&error))? {
             let file = entry?.path().canonicalize()?;
             if file.extension().is_some_and(|extension| extension == "ptx") {
-                let family = file.file_stem().and_then(|stem| stem.to_str()).ok_or_else(|| failed(&"odd file name"))?;
+                let module = file.file_stem().and_then(|stem| stem.to_str()).ok_or_else(|| failed(&"odd file name"))?;
                 println!("cargo::rerun-if-changed={}", file.display());
-                modules.push((family.to_owned(), file));
+                modules.push((module.to_owned(), file));
             }
         }
         if modules.is_empty() {

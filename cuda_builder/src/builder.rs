@@ -114,10 +114,10 @@ pub enum BuilderError {
 /// What a device build produced.
 #[derive(Debug, Clone)]
 pub struct PtxInfo {
-    /// The PTX text, launch bounds included. It says that it is for `arch`, also where kernels ask for another: `families` has those right.
+    /// The PTX text, launch bounds included. It says that it is for `arch`, also where kernels ask for another: `modules` has those right.
     pub ptx: String,
-    /// One module a kernel family: (family, PTX), sorted by family. See [`ptx::split_families`].
-    pub families: Vec<(String, String)>,
+    /// One module for each kernel: (kernel, PTX), sorted by kernel. See [`ptx::split`].
+    pub modules: Vec<(String, String)>,
     /// Architecture that was compiled for.
     pub arch: GpuArch,
     /// Compiler that wrote it.
@@ -135,7 +135,6 @@ pub struct CudaBuilder {
     target_dir: Option<PathBuf>,
     compiler: Option<DeviceCompiler>,
     emit_rerun: bool,
-    families: Vec<(String, Vec<String>)>,
 }
 
 impl CudaBuilder {
@@ -149,7 +148,6 @@ impl CudaBuilder {
             target_dir: None,
             compiler: None,
             emit_rerun: std::env::var_os("OUT_DIR").is_some(),
-            families: Vec::new(),
         }
     }
 
@@ -186,13 +184,6 @@ impl CudaBuilder {
     #[must_use]
     pub fn emit_rerun(mut self, emit: bool) -> Self {
         self.emit_rerun = emit;
-        self
-    }
-
-    /// Puts kernels whose names start with one of `prefixes` into `family`, where their own comment names none.
-    #[must_use]
-    pub fn family(mut self, family: &str, prefixes: &[&str]) -> Self {
-        self.families.push((family.to_owned(), prefixes.iter().map(|&prefix| prefix.to_owned()).collect()));
         self
     }
 
@@ -246,7 +237,7 @@ impl CudaBuilder {
         drop(guard);
 
         let ptx = ptx::apply_launch_bounds(&raw)?;
-        let families = ptx::split_families(&ptx, &self.families)?;
+        let modules = ptx::split(&ptx)?;
         if let Some(path) = &self.copy_to {
             std::fs::write(path, &ptx).map_err(io_at(path))?;
         }
@@ -258,7 +249,7 @@ impl CudaBuilder {
                 println!("cargo::rerun-if-changed={}", shown.as_deref().unwrap_or(source).display());
             }
         }
-        Ok(PtxInfo { ptx, families, arch: self.arch, compiler, sources })
+        Ok(PtxInfo { ptx, modules, arch: self.arch, compiler, sources })
     }
 
     fn command(

@@ -1,19 +1,18 @@
-//! Work on PTX text: launch bounds, and one module a kernel family.
+//! Work on PTX text: launch bounds, and one module for each kernel.
 //!
 //! rustc has no attribute for launch bounds, so `#[kernel]` leaves a comment in the module's assembly and this module turns it
 //! into directives:
 //!
 //! ```text
-//! // warpann.kernel NAME maxntid=256 minnctapersm=2 arch=sm_90a family=select
+//! // warpann.kernel NAME maxntid=256 minnctapersm=2 arch=sm_90a
 //! ```
 //!
-//! Every `key=value` may be absent; unknown keys are ignored. A family is a word or a Rust module path: of a path, the segment
-//! after the crate's name counts (`warpann_kernels::select::warp` is of family `select`).
+//! Every `key=value` may be absent; unknown keys are ignored.
 //!
-//! The driver compiles a module when it loads it, and that time grows with the module. [`split_families`] therefore cuts the
-//! text into one module a family, each with the functions, variables and declarations that its kernels reach.
+//! The driver compiles a module when it loads it, and that time grows with the module. [`split`] therefore cuts the text into one
+//! module for each kernel, with the functions, variables and declarations that the kernel reaches.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
 use crate::builder::GpuArch;
@@ -25,8 +24,6 @@ const NOTE: &str = "warpann.kernel";
 pub struct KernelNote {
     /// The kernel's symbol.
     pub name: String,
-    /// Family, if the comment names one.
-    pub family: Option<String>,
     /// Most threads of a block (`.maxntid`).
     pub max_threads: Option<u32>,
     /// Blocks that must fit a multiprocessor at once (`.minnctapersm`).
@@ -55,13 +52,13 @@ pub enum PtxError {
         /// Value given.
         value: String,
     },
-    /// Kernels of one family for different architectures, or for one that is not known.
-    #[error("PTX family '{family}': no module can be for {archs}")]
+    /// A kernel for an architecture that is not known.
+    #[error("PTX kernel '{kernel}': no module can be for {arch}")]
     BadArch {
-        /// Family.
-        family: String,
-        /// What its kernels ask for.
-        archs: String,
+        /// Kernel.
+        kernel: String,
+        /// Architecture that its comment names.
+        arch: String,
     },
     /// A kernel comment without a kernel.
     #[error("PTX kernel comment names '{kernel}', but the module has no such entry")]
@@ -110,20 +107,12 @@ pub fn notes(ptx: &str) -> Result<Vec<KernelNote>, PtxError> {
                 "maxntid" => note.max_threads = Some(number()?),
                 "minnctapersm" => note.min_blocks = Some(number()?),
                 "arch" => note.arch = Some(value.to_owned()),
-                "family" => note.family = Some(family_of_path(value).to_owned()),
                 _ => {}
             }
         }
         notes.push(note);
     }
     Ok(notes)
-}
-
-/// `select` of `warpann_kernels::select::warp`; a lone word is itself.
-fn family_of_path(path: &str) -> &str {
-    let mut segments = path.split("::");
-    let first = segments.next().unwrap_or(path);
-    segments.next().unwrap_or(first)
 }
 
 /// The kernels of a module: symbol and text from `.entry` line to closing brace, in text order.
@@ -164,43 +153,29 @@ pub fn apply_launch_bounds(ptx: &str) -> Result<String, PtxError> {
     }
 }
 
-/// One module a family, sorted by family.
+/// One module for each kernel: (kernel, PTX), sorted by kernel.
 ///
-/// A kernel's family is what its comment says; failing that, that of the first row of `table` (family, name prefixes) one of
-/// whose prefixes its name has; failing that, the kernel's own name: a module to itself, loaded when it is first used. Each module holds the directives, its kernels with their
-/// comments, and what these kernels reach: functions, declarations, constants, shared arrays. A module of kernels for one architecture is
-/// for that one: its text is what the code generator wrote, and only inline assembly makes it need more than the build's.
+/// Each module holds the directives, its kernel with its comment, and what the kernel reaches: functions, declarations, constants,
+/// shared arrays. The module of a kernel for one architecture is for that one: its text is what the code generator wrote, and only
+/// inline assembly makes it need more than the build's.
 ///
 /// # Errors
 /// [`PtxError`].
-pub fn split_families(ptx: &str, table: &[(String, Vec<String>)]) -> Result<Vec<(String, String)>, PtxError> {
+pub fn split(ptx: &str) -> Result<Vec<(String, String)>, PtxError> {
     let items = items(ptx)?;
     let notes = notes(ptx)?;
-    let note_of = |kernel: &str| notes.iter().find(|note| note.name == kernel);
-    let family_of = |kernel: &str| {
-        let said = note_of(kernel).and_then(|note| note.family.as_deref());
-        let by_prefix = || {
-            let row = table.iter().find(|(_, prefixes)| prefixes.iter().any(|prefix| kernel.starts_with(prefix)));
-            row.map(|(family, _)| family.as_str())
-        };
-        said.or_else(by_prefix).unwrap_or(kernel).to_owned()
-    };
-
     // A symbol may have a declaration and a definition, so a name leads to several statements.
     let mut by_name: HashMap<&str, Vec<usize>> = HashMap::new();
     for (index, item) in items.iter().enumerate().filter(|(_, item)| item.kind != Kind::Directive) {
         by_name.entry(item.name).or_default().push(index);
     }
-    let mut families: BTreeMap<String, Vec<usize>> = BTreeMap::new();
-    for (index, item) in items.iter().enumerate().filter(|(_, item)| item.kind == Kind::Entry) {
-        families.entry(family_of(item.name)).or_default().push(index);
-    }
 
-    let mut modules = Vec::with_capacity(families.len());
-    for (family, kernels) in families {
-        let target = target_of(&family, kernels.iter().map(|&index| note_of(items[index].name)))?;
-        let mut wanted: HashSet<usize> = kernels.iter().copied().collect();
-        let mut pending = kernels;
+    let mut modules = Vec::new();
+    for (kernel, entry) in items.iter().enumerate().filter(|(_, item)| item.kind == Kind::Entry) {
+        let note = notes.iter().find(|note| note.name == entry.name);
+        let own_arch = note.map_or(Ok(None), target_of)?;
+        let mut wanted = HashSet::from([kernel]);
+        let mut pending = vec![kernel];
         while let Some(index) = pending.pop() {
             for word in words(&ptx[items[index].span.clone()]) {
                 for &target in by_name.get(word).into_iter().flatten() {
@@ -213,34 +188,25 @@ pub fn split_families(ptx: &str, table: &[(String, Vec<String>)]) -> Result<Vec<
         let mut text = String::new();
         for (index, item) in items.iter().enumerate() {
             if item.kind == Kind::Directive || wanted.contains(&index) {
-                let own = target.and_then(|arch| retargeted(&ptx[item.span.clone()], arch));
-                if let Some(note) = note_of(item.name).filter(|_| item.kind == Kind::Entry) {
+                if let Some(note) = note.filter(|_| index == kernel) {
                     text.push_str(&comment_of(note));
                 }
+                let own = own_arch.and_then(|arch| retargeted(&ptx[item.span.clone()], arch));
                 text.push_str(own.as_deref().unwrap_or(&ptx[item.span.clone()]));
                 text.push('\n');
             }
         }
-        modules.push((family, text));
+        modules.push((entry.name.to_owned(), text));
     }
+    modules.sort();
     Ok(modules)
 }
 
-/// The architecture that a family's kernels ask for, if they do.
-fn target_of<'a>(
-    family: &str,
-    notes: impl Iterator<Item = Option<&'a KernelNote>>,
-) -> Result<Option<GpuArch>, PtxError> {
-    let asked: BTreeSet<Option<&str>> = notes.map(|note| note.and_then(|note| note.arch.as_deref())).collect();
-    let only = if asked.len() == 1 { asked.first().copied().flatten() } else { None };
-    match only.map(GpuArch::from_name) {
-        None if asked.len() == 1 => Ok(None),
-        Some(Some(arch)) => Ok(Some(arch)),
-        _ => {
-            let archs: Vec<&str> = asked.into_iter().map(|arch| arch.unwrap_or("that of the build")).collect();
-            Err(PtxError::BadArch { family: family.to_owned(), archs: archs.join(" and ") })
-        }
-    }
+/// The architecture that a kernel's comment names, if it does.
+fn target_of(note: &KernelNote) -> Result<Option<GpuArch>, PtxError> {
+    let Some(arch) = &note.arch else { return Ok(None) };
+    let bad = || PtxError::BadArch { kernel: note.name.clone(), arch: arch.clone() };
+    GpuArch::from_name(arch).map(Some).ok_or_else(bad)
 }
 
 /// A `.version` or `.target` directive as a module for `arch` has it.
@@ -263,9 +229,6 @@ fn comment_of(note: &KernelNote) -> String {
     }
     if let Some(arch) = &note.arch {
         line.push_str(&format!(" arch={arch}"));
-    }
-    if let Some(family) = &note.family {
-        line.push_str(&format!(" family={family}"));
     }
     line.push('\n');
     line
@@ -382,8 +345,8 @@ mod tests {
 .target sm_80
 .address_size 64
 
-	// warpann.kernel sort_r1 maxntid=256 minnctapersm=2 family=warpann_kernels::sort::table
-	// warpann.kernel select_k32 maxntid=128 family=warpann_kernels::select
+	// warpann.kernel sort_r1 maxntid=256 minnctapersm=2
+	// warpann.kernel select_k32 maxntid=128 of_later_versions=1
 	// warpann.kernel plain
 .extern .shared .align 128 .b8 dyn_smem[];
 	// .globl	sort_r1
@@ -444,13 +407,7 @@ mod tests {
         assert_eq!(notes.len(), 3);
         assert_eq!(
             notes[0],
-            KernelNote {
-                name: "sort_r1".into(),
-                family: Some("sort".into()),
-                max_threads: Some(256),
-                min_blocks: Some(2),
-                arch: None,
-            }
+            KernelNote { name: "sort_r1".into(), max_threads: Some(256), min_blocks: Some(2), arch: None }
         );
         assert_eq!((notes[1].max_threads, notes[1].min_blocks), (Some(128), None));
         assert_eq!(notes[2], KernelNote { name: "plain".into(), ..KernelNote::default() });
@@ -490,56 +447,47 @@ mod tests {
     #[test]
     fn a_kernel_for_one_architecture_has_a_module_for_it() {
         let text = MODULE.replace("warpann.kernel plain", "warpann.kernel plain arch=sm_90a");
-        let modules = split_families(&text, &[]).unwrap();
-        let module = |family: &str| &modules.iter().find(|(name, _)| name == family).unwrap().1;
+        let modules = split(&text).unwrap();
+        let module = |kernel: &str| &modules.iter().find(|(name, _)| name == kernel).unwrap().1;
         assert!(module("plain").contains(".version 8.0\n.target sm_90a\n"), "{}", module("plain"));
         assert_eq!(notes(module("plain")).unwrap()[0].arch.as_deref(), Some("sm_90a"));
-        assert!(module("sort").contains(".version 7.8\n.target sm_80\n"), "{}", module("sort"));
+        assert!(module("sort_r1").contains(".version 7.8\n.target sm_80\n"), "{}", module("sort_r1"));
     }
 
     #[test]
-    fn a_family_is_for_one_architecture() {
-        let both = MODULE.replace("warpann.kernel plain", "warpann.kernel plain arch=sm_90a family=sort");
-        let error = split_families(&both, &[]).unwrap_err();
-        assert_eq!(error, PtxError::BadArch { family: "sort".into(), archs: "that of the build and sm_90a".into() });
+    fn an_architecture_that_is_not_known_is_an_error() {
         let unknown = MODULE.replace("warpann.kernel plain", "warpann.kernel plain arch=sm_1");
-        let error = split_families(&unknown, &[]).unwrap_err();
-        assert_eq!(error, PtxError::BadArch { family: "plain".into(), archs: "sm_1".into() });
+        let error = split(&unknown).unwrap_err();
+        assert_eq!(error, PtxError::BadArch { kernel: "plain".into(), arch: "sm_1".into() });
     }
 
     #[test]
-    fn families_hold_what_they_reach_and_no_more() {
-        let families = split_families(MODULE, &[]).unwrap();
-        let names: Vec<_> = families.iter().map(|family| family.0.as_str()).collect();
-        assert_eq!(names, ["plain", "select", "sort"]);
-        for (family, text) in &families {
+    fn modules_hold_what_their_kernel_reaches_and_no_more() {
+        let modules = split(MODULE).unwrap();
+        let names: Vec<_> = modules.iter().map(|module| module.0.as_str()).collect();
+        assert_eq!(names, ["plain", "select_k32", "sort_r1"]);
+        for (kernel, text) in &modules {
             for always in [".version 7.8", ".target sm_80", ".address_size 64", ".file\t1"] {
-                assert!(text.contains(always), "{family}: {always}");
+                assert!(text.contains(always), "{kernel}: {always}");
             }
-            assert!(!text.contains("unused_by_all"), "{family}");
+            assert!(!text.contains("unused_by_all"), "{kernel}");
+            assert_eq!(entries(text).unwrap().len(), 1, "{kernel}");
+            assert_eq!(notes(text).unwrap().len(), 1, "{kernel}");
         }
-        let holds = |index: usize, part: &str| families[index].1.contains(part);
+        let holds = |index: usize, part: &str| modules[index].1.contains(part);
         assert!(holds(2, ".entry sort_r1") && !holds(2, ".entry select_k32") && !holds(2, "dyn_smem"));
         // Declaration, definition, and what the definition calls.
         assert!(holds(2, ".extern .func") && holds(2, "\n.func  (.param") && holds(2, ".func inner"));
         assert!(holds(2, ".global .align 4 .b8 table_of_steps[8] = {1, 2"));
         assert!(holds(1, ".extern .shared .align 128 .b8 dyn_smem[];") && !holds(1, "helper"));
-        assert!(holds(2, "// warpann.kernel sort_r1 maxntid=256 minnctapersm=2 family=sort"));
+        assert!(holds(2, "// warpann.kernel sort_r1 maxntid=256 minnctapersm=2\n.visible .entry sort_r1("));
     }
 
     #[test]
-    fn splitting_a_family_again_changes_nothing() {
-        for (family, text) in split_families(MODULE, &[]).unwrap() {
-            assert_eq!(split_families(&text, &[]).unwrap(), [(family, text)]);
+    fn splitting_a_module_again_changes_nothing() {
+        for (kernel, text) in split(MODULE).unwrap() {
+            assert_eq!(split(&text).unwrap(), [(kernel, text)]);
         }
-    }
-
-    #[test]
-    fn prefixes_give_a_family_to_kernels_without_one() {
-        let table = [("other".to_owned(), vec!["pl".to_owned(), "sort".to_owned()])];
-        let families = split_families(MODULE, &table).unwrap();
-        let names: Vec<_> = families.iter().map(|family| family.0.as_str()).collect();
-        assert_eq!(names, ["other", "select", "sort"]);
     }
 
     #[test]
@@ -547,7 +495,7 @@ mod tests {
         let cut = MODULE.find("call.uni (retval0)").unwrap();
         assert_eq!(entries(&MODULE[..cut]).unwrap_err(), PtxError::Unfinished { line: 22 });
         for at in (0..MODULE.len()).filter(|&at| MODULE.is_char_boundary(at)) {
-            let _ = split_families(&MODULE[..at], &[]);
+            let _ = split(&MODULE[..at]);
         }
     }
 }

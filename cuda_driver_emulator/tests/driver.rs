@@ -1,10 +1,11 @@
 //! The emulated driver by its C functions: what it does, what it refuses, what it counts, and how it fails. One test, as a process has one
 //! driver.
 
-use std::ffi::c_void;
+use std::ffi::{CString, c_void};
 use std::ptr::null_mut;
 
 use cuda_driver_emulator::{self as driver, Failed, Fault, Lasts, Usage};
+use cuda_std::launch::KernelArgs;
 use cuda_std::{global, kernel, thread};
 use cust_raw::CUresult::{
     CUDA_ERROR_ILLEGAL_ADDRESS, CUDA_ERROR_INVALID_CONTEXT, CUDA_ERROR_INVALID_HANDLE, CUDA_ERROR_INVALID_PTX,
@@ -17,7 +18,14 @@ use cust_raw::*;
 /// # Safety
 /// `x` has `n` values.
 #[kernel]
-pub unsafe fn double(x: *mut f32, n: u32, beyond: u32) {
+pub unsafe fn double(
+    /// `n` values.
+    x: *mut f32,
+    /// Number of values.
+    n: u32,
+    /// 1 to write one value beyond the last.
+    beyond: u32,
+) {
     let i = thread::thread_idx_x();
     if i < n + beyond {
         let x = x.wrapping_add(i as usize);
@@ -26,8 +34,38 @@ pub unsafe fn double(x: *mut f32, n: u32, beyond: u32) {
     }
 }
 
-const PTX: &std::ffi::CStr =
-    c".version 8.0\n.target sm_80\n.visible .entry double(\n\t.param .u64 x\n)\n.visible .entry stranger(\n)";
+/// Stores `bias` + `factor` · `value`, rounded towards zero, or its negative. Parameters of several sizes.
+///
+/// # Safety
+/// `out` has one value.
+#[kernel(
+    key = bool,
+    max_threads = 32,
+    false => weigh = weigh::<1>,
+    true => weigh_negative = weigh::<-1>,
+)]
+pub struct Weigh {
+    /// Added first.
+    pub bias: i8,
+    /// Multiplies `value`.
+    pub factor: f64,
+    /// Where the result goes.
+    pub out: *mut i64,
+    /// What is weighed.
+    pub value: u16,
+}
+
+/// # Safety
+/// As [`Weigh`].
+unsafe fn weigh<const SIGN: i64>(Weigh { bias, factor, out, value }: Weigh) {
+    if thread::thread_idx_x() == 0 {
+        // SAFETY: one value.
+        unsafe { global::store(out, SIGN * (f64::from(bias) + factor * f64::from(value)) as i64) };
+    }
+}
+
+const PTX: &std::ffi::CStr = c".version 8.0\n.target sm_80\n.visible .entry double(\n\t.param .u64 x\n)\n\
+    .visible .entry weigh(\n)\n.visible .entry weigh_negative(\n)\n.visible .entry stranger(\n)";
 
 /// Whether every test value is gone from device 0.
 fn idle() -> Usage {
@@ -98,6 +136,7 @@ unsafe fn launches() {
         let (mut address, values) = (0, [1.0f32, 2.0, 3.0]);
         assert_eq!(cuMemAlloc_v2(&mut address, 12), CUDA_SUCCESS);
         assert_eq!(cuMemcpyHtoD_v2(address, values.as_ptr().cast(), 12), CUDA_SUCCESS);
+        // Addresses written out here, without the code of `KernelArgs`.
         let launch = |mut beyond: u32, shared| {
             let (mut x, mut n) = (address, 3u32);
             let mut arguments: [*mut c_void; 3] = [(&raw mut x).cast(), (&raw mut n).cast(), (&raw mut beyond).cast()];
@@ -111,6 +150,17 @@ unsafe fn launches() {
         assert_eq!(launch(0, 49 << 10), CUDA_ERROR_INVALID_VALUE, "more shared memory than allowed");
         assert_eq!(launch(1, 0), CUDA_ERROR_ILLEGAL_ADDRESS, "a write beyond the allocation");
         assert_eq!(driver::violations().len(), 2);
+        for (negative, expected) in [(false, 36i64), (true, -36)] {
+            let (mut weigh, name) = (null_mut(), CString::new(Weigh::kernel(negative).name()).unwrap());
+            assert_eq!(cuModuleGetFunction(&mut weigh, module, name.as_ptr()), CUDA_SUCCESS);
+            let out = std::ptr::with_exposed_provenance_mut(address as usize);
+            let mut launch = Weigh { bias: -4, factor: 2.5, out, value: 16 };
+            let mut raw = launch.as_raw();
+            let launched = cuLaunchKernel(weigh, 1, 1, 1, 32, 1, 1, 0, null_mut(), raw.as_mut_ptr(), null_mut());
+            let mut result = 0i64;
+            let copied = cuMemcpyDtoH_v2((&raw mut result).cast(), address, 8);
+            assert_eq!((launched, copied, result), (CUDA_SUCCESS, CUDA_SUCCESS, expected));
+        }
         assert_eq!(cuMemFree_v2(address), CUDA_SUCCESS);
         assert_eq!(cuModuleUnload(module), CUDA_SUCCESS);
         assert_eq!(launch(0, 0), CUDA_ERROR_INVALID_HANDLE, "a kernel of an unloaded module");

@@ -26,9 +26,9 @@
 //! }
 //!
 //! let mut x = Buffer::from_slice(&[1.0f32, 2.0, 3.0]);
-//! let config = LaunchConfig { grid: [1, 1, 1], block: [64, 1, 1], shared_bytes: 0 };
+//! let launch = Double { x: x.as_mut_ptr(), n: 3 };
 //! // SAFETY: the arguments are what `double` asks for, and `x` outlives the launch.
-//! unsafe { emulator::launch(&Double::KERNEL, config, Double { x: x.as_mut_ptr(), n: 3 })? };
+//! unsafe { emulator::launch(&Double::KERNEL, LaunchConfig::linear(1, 64), launch)? };
 //! assert_eq!(x.to_vec(), [2.0, 4.0, 6.0]);
 //! # Ok::<(), cuda_std::emulator::Violation>(())
 //! ```

@@ -124,9 +124,9 @@ pub fn static_array<T, const LEN: usize>(site: &'static u8) -> SharedPtr<T> {
 /// }
 ///
 /// let mut x = Buffer::from_slice(&std::array::from_fn::<u32, 64, _>(|i| i as u32));
-/// # let config = LaunchConfig { grid: [1, 1, 1], block: [64, 1, 1], shared_bytes: 0 };
+/// let launch = Reverse { x: x.as_mut_ptr() };
 /// // SAFETY: `x` has 64 elements.
-/// unsafe { emulator::launch(&REVERSE, config, (x.as_mut_ptr(),))? };
+/// unsafe { emulator::launch(&Reverse::KERNEL, LaunchConfig::linear(1, 64), launch)? };
 /// assert_eq!(x.to_vec()[..3], [63, 62, 61]);
 /// # Ok::<(), emulator::Violation>(())
 /// ```

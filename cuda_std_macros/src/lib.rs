@@ -4,6 +4,8 @@
 mod attribute;
 mod expand;
 mod signature;
+#[cfg(test)]
+mod tests;
 
 use proc_macro::TokenStream;
 
@@ -11,21 +13,35 @@ use proc_macro::TokenStream;
 ///
 /// # A function
 /// ```
-/// # use cuda_std::{global, kernel, thread};
-/// /// Adds one to `n` values.
+/// # use cuda_std::{global, kernel, launch::LaunchConfig, thread};
+/// /// Adds one to each value.
 /// ///
 /// /// # Safety
-/// /// `x` points to `n` values in global memory.
+/// /// The array is as long as the parameters say.
 /// #[kernel(max_threads = 256, min_blocks = 2)]
-/// pub unsafe fn increment(x: *mut f32, n: u32) {
+/// pub unsafe fn increment(
+///     /// `n` values.
+///     x: *mut f32,
+///     /// Number of values.
+///     n: u32,
+/// ) {
 ///     let i = thread::block_idx_x() * thread::block_dim_x() + thread::thread_idx_x();
 ///     if i < n {
 ///         // SAFETY: i < n.
 ///         unsafe { global::store(x.add(i as usize), global::load(x.add(i as usize)) + 1.0) }
 ///     }
 /// }
-/// // The arguments have names, and a launch is a value.
-/// let launch = Increment { x: std::ptr::null_mut(), n: 0 };
+///
+/// // The arguments have names, and a launch is a value, which knows its grid.
+/// impl Increment {
+///     /// A thread for each value.
+///     pub fn config(&self) -> LaunchConfig {
+///         LaunchConfig::linear(self.n.div_ceil(256).into(), 256)
+///     }
+/// }
+///
+/// let launch = Increment { x: std::ptr::null_mut(), n: 1000 };
+/// assert_eq!(launch.config().grid, [4, 1, 1]);
 /// assert_eq!(Increment::KERNEL.name(), "increment");
 /// assert_eq!(Increment::KERNEL.max_threads(), Some(256));
 /// ```
@@ -33,8 +49,8 @@ use proc_macro::TokenStream;
 /// It makes:
 /// - For the GPU: an entry point of the function's name, plus, as a comment in the PTX, the launch bounds
 ///   (`// warpann.kernel increment maxntid=256 minnctapersm=2`), which `cuda_builder` turns into directives.
-/// - Elsewhere: the function as it stands; a struct of its arguments, named after it (`Increment`), whose fields are the parameters with
-///   their documentation; and its constant `KERNEL`, a `launch::Kernel`.
+/// - For both: a struct of its arguments, named after it (`Increment`), whose fields are the parameters with their documentation.
+/// - Elsewhere: the function as it stands, and the struct's constant `KERNEL`, a `launch::Kernel`.
 ///
 /// # A struct
 /// Where several kernels take the same arguments, the struct is written out, and the attribute has the table of the kernels: entry point,
@@ -73,7 +89,33 @@ use proc_macro::TokenStream;
 ///
 /// It makes entry points with the fields as parameters, one by one, and `kernel`, which chooses among the kernels by the key: the patterns
 /// are those of a `match`, so a kernel cannot be forgotten. Without a key there is one kernel, `KERNEL`. A struct that is generic has one for
-/// each type that a row names: `sort_u64 for Sort<u64> = sort::<u64>`.
+/// each type that a row names:
+///
+/// ```
+/// # use cuda_std::{global, kernel, launch::KernelArgs, thread};
+/// /// Copies a value for each thread.
+/// #[kernel(
+///     copy_words for Copy<u32> = copy::<u32>,
+///     copy_doubles(max_threads = 256) for Copy<f64> = copy::<f64>,
+/// )]
+/// pub struct Copy<T> {
+///     /// One value for each thread.
+///     pub from: *const T,
+///     /// One value for each thread.
+///     pub to: *mut T,
+/// }
+///
+/// /// # Safety
+/// /// The arrays are as long as [`Copy`] says.
+/// unsafe fn copy<T: std::marker::Copy>(Copy { from, to }: Copy<T>) {
+///     let thread = thread::thread_idx_x() as usize;
+///     // SAFETY: the caller promises a value for each thread.
+///     unsafe { global::store(to.add(thread), global::load(from.add(thread))) }
+/// }
+/// assert_eq!(Copy::<u32>::KERNEL.name(), "copy_words");
+/// assert_eq!(Copy::<f64>::KERNEL.max_threads(), Some(256));
+/// assert_eq!(Copy::<f64>::NAMES, ["from", "to"]);
+/// ```
 ///
 /// # The crate
 /// A crate with kernels starts with the one line that its device build needs, as entry points and the comment are behind
@@ -90,7 +132,7 @@ use proc_macro::TokenStream;
 ///   `min_blocks = M`, with `max_threads` only: registers are limited so that M blocks fit a multiprocessor.
 /// - `arch = "sm_90a"`: the kernel uses what only that architecture has (`wgmma`). Its module is for that one, and another device
 ///   refuses it; whoever launches it asks the device first.
-/// - A kernel may come out of `macro_rules!` that passes the name and the bounds.
+/// - A kernel may come out of `macro_rules!` that passes the name and the bounds, and the struct's name where the macro itself uses it.
 ///
 /// A wrong argument type does not compile:
 ///
@@ -101,9 +143,9 @@ use proc_macro::TokenStream;
 /// #[kernel]
 /// pub unsafe fn idle(_x: *const f32, _n: u32) {}
 ///
-/// let config = LaunchConfig { grid: [1, 1, 1], block: [32, 1, 1], shared_bytes: 0 };
+/// let launch = Idle { _x: std::ptr::null::<f64>(), _n: 1 };
 /// // SAFETY: `idle` touches nothing.
-/// unsafe { emulator::launch(&Idle::KERNEL, config, Idle { _x: std::ptr::null::<f64>(), _n: 1 }) };
+/// unsafe { emulator::launch(&Idle::KERNEL, LaunchConfig::linear(1, 32), launch) };
 /// ```
 ///
 /// Nor does a missing argument, nor one by another name:
@@ -123,6 +165,29 @@ use proc_macro::TokenStream;
 /// ```compile_fail,E0004
 /// # use cuda_std::kernel;
 /// #[kernel(key = bool, true => wide = run)]
+/// pub struct Run {
+///     /// Unused.
+///     pub n: u32,
+/// }
+/// unsafe fn run(_: Run) {}
+/// ```
+///
+/// Nor a struct without a table:
+///
+/// ```compile_fail
+/// # use cuda_std::kernel;
+/// #[kernel]
+/// pub struct Run {
+///     /// Unused.
+///     pub n: u32,
+/// }
+/// ```
+///
+/// Nor a bound of all kernels after the first of them:
+///
+/// ```compile_fail
+/// # use cuda_std::kernel;
+/// #[kernel(run_any = run, max_threads = 128)]
 /// pub struct Run {
 ///     /// Unused.
 ///     pub n: u32,

@@ -27,7 +27,7 @@ pub fn run(archs: &[GpuArch], full: bool, assemble: bool) -> Result<()> {
     Ok(())
 }
 
-/// Compiles the kernels and writes one file a family into target/ptx/ARCH.
+/// Compiles the kernels and writes one file for each kernel into target/ptx/ARCH.
 fn compile(arch: GpuArch) -> Result<Vec<PathBuf>> {
     let start = Instant::now();
     let builder = CudaBuilder::new(shell::root().join("kernels-rs"))
@@ -35,16 +35,16 @@ fn compile(arch: GpuArch) -> Result<Vec<PathBuf>> {
         .compiler(device_compiler::ensure()?)
         .target_dir(shell::target_dir().join("cuda-builder"))
         .emit_rerun(false);
-    let PtxInfo { ptx, families, compiler, .. } = builder.build()?;
+    let PtxInfo { ptx, modules, compiler, .. } = builder.build()?;
     let folder = shell::target_dir().join("ptx").join(arch.name());
-    // A family that is gone must not stay behind for WARPANN_PTX_DIR.
+    // A kernel that is gone must not stay behind for WARPANN_PTX_DIR.
     if folder.exists() {
         std::fs::remove_dir_all(&folder)?;
     }
     std::fs::create_dir_all(&folder)?;
     let mut files = Vec::new();
-    for (family, text) in families {
-        let file = folder.join(format!("{family}.ptx"));
+    for (kernel, text) in modules {
+        let file = folder.join(format!("{kernel}.ptx"));
         std::fs::write(&file, text)?;
         files.push(file);
     }

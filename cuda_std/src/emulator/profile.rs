@@ -72,9 +72,9 @@ impl fmt::Display for Profile {
 ///     }
 /// }
 ///
-/// let config = LaunchConfig { grid: [10, 1, 1], block: [64, 1, 1], shared_bytes: 0 };
+/// let config = LaunchConfig::linear(10, 64);
 /// // SAFETY: the kernel asks for nothing.
-/// let profile = unsafe { emulator::profile(&SUM_INDICES, config, ())? };
+/// let profile = unsafe { emulator::profile(&SumIndices::KERNEL, config, SumIndices {})? };
 /// // Ten blocks of two warps, five shuffles each, all on one line.
 /// assert_eq!(profile.sites.len(), 1);
 /// assert_eq!(profile.executions(|site| site.operation == Operation::ShuffleXor), 10 * 2 * 5);

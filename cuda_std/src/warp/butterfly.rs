@@ -80,9 +80,9 @@ sum! {
 /// }
 ///
 /// let mut out = Buffer::<u32>::new(32);
-/// # let one_warp = LaunchConfig { grid: [1, 1, 1], block: [32, 1, 1], shared_bytes: 0 };
+/// let launch = SwapPairs { out: out.as_mut_ptr() };
 /// // SAFETY: `out` has 32 elements.
-/// unsafe { emulator::launch(&SWAP_PAIRS, one_warp, (out.as_mut_ptr(),))? };
+/// unsafe { emulator::launch(&SwapPairs::KERNEL, LaunchConfig::linear(1, 32), launch)? };
 /// assert_eq!(out.to_vec()[..4], [10, 0, 30, 20]);
 /// # Ok::<(), emulator::Violation>(())
 /// ```
@@ -108,9 +108,9 @@ pub fn pair_swap<T: Shuffle>(value: T) -> T {
 /// }
 ///
 /// let mut x = Buffer::from_slice(&std::array::from_fn::<f32, 32, _>(|i| if i == 7 { 1000.0 } else { i as f32 }));
-/// # let one_warp = LaunchConfig { grid: [1, 1, 1], block: [32, 1, 1], shared_bytes: 0 };
+/// let launch = SpreadMax { x: x.as_mut_ptr() };
 /// // SAFETY: `x` has 32 elements.
-/// unsafe { emulator::launch(&SPREAD_MAX, one_warp, (x.as_mut_ptr(),))? };
+/// unsafe { emulator::launch(&SpreadMax::KERNEL, LaunchConfig::linear(1, 32), launch)? };
 /// assert_eq!(x.to_vec(), [1000.0; 32]);
 /// # Ok::<(), emulator::Violation>(())
 /// ```
@@ -145,9 +145,9 @@ pub fn butterfly_max<T: MinMax>(value: T) -> T {
 /// }
 ///
 /// let mut out = Buffer::<u32>::new(64);
-/// # let one_warp = LaunchConfig { grid: [1, 1, 1], block: [32, 1, 1], shared_bytes: 0 };
+/// let launch = Extremes { out: out.as_mut_ptr() };
 /// // SAFETY: `out` has 64 elements.
-/// unsafe { emulator::launch(&EXTREMES, one_warp, (out.as_mut_ptr(),))? };
+/// unsafe { emulator::launch(&Extremes::KERNEL, LaunchConfig::linear(1, 32), launch)? };
 /// assert_eq!(out.to_vec(), [[100; 32], [131; 32]].concat());
 /// # Ok::<(), emulator::Violation>(())
 /// ```
@@ -179,9 +179,9 @@ pub fn butterfly_min_max<T: MinMax>(value: T) -> (T, T) {
 /// }
 ///
 /// let mut out = Buffer::<u32>::new(32);
-/// # let one_warp = LaunchConfig { grid: [1, 1, 1], block: [32, 1, 1], shared_bytes: 0 };
+/// let launch = Alternate { out: out.as_mut_ptr() };
 /// // SAFETY: `out` has 32 elements.
-/// unsafe { emulator::launch(&ALTERNATE, one_warp, (out.as_mut_ptr(),))? };
+/// unsafe { emulator::launch(&Alternate::KERNEL, LaunchConfig::linear(1, 32), launch)? };
 /// assert_eq!(out.to_vec(), [63, 32].repeat(16));
 /// # Ok::<(), emulator::Violation>(())
 /// ```
@@ -210,9 +210,9 @@ pub fn even_odd_max_min<T: MinMax>(value: T) -> T {
 /// }
 ///
 /// let mut x = Buffer::from_slice(&std::array::from_fn::<f64, 32, _>(|i| i as f64));
-/// # let one_warp = LaunchConfig { grid: [1, 1, 1], block: [32, 1, 1], shared_bytes: 0 };
+/// let launch = SpreadSum { x: x.as_mut_ptr() };
 /// // SAFETY: `x` has 32 elements.
-/// unsafe { emulator::launch(&SPREAD_SUM, one_warp, (x.as_mut_ptr(),))? };
+/// unsafe { emulator::launch(&SpreadSum::KERNEL, LaunchConfig::linear(1, 32), launch)? };
 /// assert_eq!(x.to_vec(), [496.0; 32]);
 /// # Ok::<(), emulator::Violation>(())
 /// ```
@@ -246,9 +246,9 @@ pub fn butterfly_sum<T: Sum>(value: T) -> T {
 /// }
 ///
 /// let mut out = Buffer::<u32>::new(32);
-/// # let one_warp = LaunchConfig { grid: [1, 1, 1], block: [32, 1, 1], shared_bytes: 0 };
+/// let launch = CountUp { out: out.as_mut_ptr() };
 /// // SAFETY: `out` has 32 elements.
-/// unsafe { emulator::launch(&COUNT_UP, one_warp, (out.as_mut_ptr(),))? };
+/// unsafe { emulator::launch(&CountUp::KERNEL, LaunchConfig::linear(1, 32), launch)? };
 /// assert_eq!(out.to_vec()[..5], [0, 1, 3, 6, 10]);
 /// # Ok::<(), emulator::Violation>(())
 /// ```
@@ -280,9 +280,9 @@ pub fn inclusive_sum<T: Sum>(value: T) -> T {
 /// }
 ///
 /// let mut out = Buffer::<f32>::new(32);
-/// # let one_warp = LaunchConfig { grid: [1, 1, 1], block: [32, 1, 1], shared_bytes: 0 };
+/// let launch = Offsets { out: out.as_mut_ptr() };
 /// // SAFETY: `out` has 32 elements.
-/// unsafe { emulator::launch(&OFFSETS, one_warp, (out.as_mut_ptr(),))? };
+/// unsafe { emulator::launch(&Offsets::KERNEL, LaunchConfig::linear(1, 32), launch)? };
 /// assert_eq!(out.to_vec()[..4], [0.0, 2.0, 4.0, 6.0]);
 /// # Ok::<(), emulator::Violation>(())
 /// ```

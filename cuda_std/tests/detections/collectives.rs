@@ -1,6 +1,6 @@
 //! Lanes that do not come to a collective, threads that do not come to a barrier.
 
-use crate::{Source, launch};
+use crate::Source;
 use cuda_std::{
     emulator::{Buffer, Instead, Operation, ViolationKind},
     global, kernel, mma, shared, thread, warp,
@@ -20,7 +20,7 @@ unsafe fn lanes_return_early() {
 
 #[test]
 fn returned_lanes() {
-    let kind = HERE.fault(launch(&LANES_RETURN_EARLY, 4, 32, ()), "lanes_return_early", 2, 0, "returned");
+    let kind = HERE.fault(launch!(LanesReturnEarly {}, 4, 32), "lanes_return_early", 2, 0, "returned");
     assert_eq!(
         kind,
         ViolationKind::CollectiveIncomplete {
@@ -45,7 +45,7 @@ unsafe fn different_operations() {
 
 #[test]
 fn lanes_in_another_operation() {
-    let kind = HERE.fault(launch(&DIFFERENT_OPERATIONS, 1, 64, ()), "different_operations", 0, 0, "operation");
+    let kind = HERE.fault(launch!(DifferentOperations {}, 1, 64), "different_operations", 0, 0, "operation");
     let ViolationKind::CollectiveIncomplete {
         operation: Operation::Ballot,
         arrived: 0x5555_5555,
@@ -71,7 +71,7 @@ unsafe fn different_masks() {
 
 #[test]
 fn lanes_with_another_mask() {
-    let kind = HERE.fault(launch(&DIFFERENT_MASKS, 1, 32, ()), "different_masks", 0, 0, "mask");
+    let kind = HERE.fault(launch!(DifferentMasks {}, 1, 32), "different_masks", 0, 0, "mask");
     assert!(matches!(kind, ViolationKind::CollectiveIncomplete { arrived: 0x0000_ffff, missing: 16, .. }), "{kind}");
 }
 
@@ -83,7 +83,7 @@ unsafe fn uninvited() {
 
 #[test]
 fn a_lane_that_the_mask_does_not_name() {
-    let kind = HERE.fault(launch(&UNINVITED, 1, 64, ()), "uninvited", 0, 31, "uninvited");
+    let kind = HERE.fault(launch!(Uninvited {}, 1, 64), "uninvited", 0, 31, "uninvited");
     assert_eq!(kind, ViolationKind::LaneNotInMask { operation: Operation::Any, mask: 0x7fff_ffff, lane: 31 });
 }
 
@@ -95,7 +95,7 @@ unsafe fn full_mask_in_a_part_of_a_warp() {
 
 #[test]
 fn lanes_that_the_block_does_not_have() {
-    let result = launch(&FULL_MASK_IN_A_PART_OF_A_WARP, 1, 40, ());
+    let result = launch!(FullMaskInAPartOfAWarp {}, 1, 40);
     let kind = HERE.fault(result, "full_mask_in_a_part_of_a_warp", 0, 32, "not there");
     assert!(
         matches!(kind, ViolationKind::CollectiveIncomplete { missing: 8, instead: Instead::DoesNotExist, .. }),
@@ -113,7 +113,7 @@ unsafe fn reads_outside_the_mask() {
 
 #[test]
 fn a_shuffle_from_outside_the_mask() {
-    let kind = HERE.fault(launch(&READS_OUTSIDE_THE_MASK, 1, 32, ()), "reads_outside_the_mask", 0, 12, "outside");
+    let kind = HERE.fault(launch!(ReadsOutsideTheMask {}, 1, 32), "reads_outside_the_mask", 0, 12, "outside");
     assert_eq!(
         kind,
         ViolationKind::ShuffleFromOutside { operation: Operation::ShuffleDown, mask: 0x0000_ffff, source_lane: 16 }
@@ -136,7 +136,7 @@ unsafe fn split_product() {
 
 #[test]
 fn aligned_operations_at_two_places() {
-    let kind = HERE.fault(launch(&SPLIT_PRODUCT, 1, 32, ()), "split_product", 0, 0, "product");
+    let kind = HERE.fault(launch!(SplitProduct {}, 1, 32), "split_product", 0, 0, "product");
     assert!(
         matches!(kind, ViolationKind::CollectiveIncomplete { operation: Operation::MmaBf16, missing: 4, .. }),
         "{kind}"
@@ -160,7 +160,7 @@ unsafe fn split_shuffle(out: *mut u32) {
 #[test]
 fn other_operations_at_two_places_are_fine() {
     let mut out = Buffer::<u32>::new(32);
-    launch(&SPLIT_SHUFFLE, 1, 32, (out.as_mut_ptr(),)).unwrap();
+    launch!(SplitShuffle { out: out.as_mut_ptr() }, 1, 32).unwrap();
     assert_eq!(out.to_vec(), (0..32).rev().collect::<Vec<_>>());
 }
 
@@ -174,7 +174,7 @@ unsafe fn barrier_after_return() {
 
 #[test]
 fn a_barrier_that_part_of_a_warp_does_not_reach() {
-    let kind = HERE.fault(launch(&BARRIER_AFTER_RETURN, 1, 96, ()), "barrier_after_return", 0, 32, "barrier");
+    let kind = HERE.fault(launch!(BarrierAfterReturn {}, 1, 96), "barrier_after_return", 0, 32, "barrier");
     assert_eq!(
         kind,
         ViolationKind::BarrierIncomplete {
@@ -195,7 +195,7 @@ unsafe fn barrier_of_one_warp() {
 
 #[test]
 fn a_barrier_that_a_warp_does_not_reach() {
-    let kind = HERE.fault(launch(&BARRIER_OF_ONE_WARP, 3, 64, ()), "barrier_of_one_warp", 0, 0, "one warp");
+    let kind = HERE.fault(launch!(BarrierOfOneWarp {}, 3, 64), "barrier_of_one_warp", 0, 0, "one warp");
     assert!(
         matches!(kind, ViolationKind::BarrierIncomplete { missing: 32, instead: Instead::HasReturned, .. }),
         "{kind}"
@@ -214,7 +214,7 @@ unsafe fn two_barriers() {
 
 #[test]
 fn a_barrier_in_divergent_code() {
-    let kind = HERE.fault(launch(&TWO_BARRIERS, 1, 32, ()), "two_barriers", 0, 0, "first barrier");
+    let kind = HERE.fault(launch!(TwoBarriers {}, 1, 32), "two_barriers", 0, 0, "first barrier");
     let ViolationKind::BarrierIncomplete { missing: 7, instead: Instead::WaitsElsewhere { location, .. }, .. } = kind
     else {
         panic!("{kind}");
@@ -234,7 +234,7 @@ unsafe fn different_barriers() {
 
 #[test]
 fn barriers_of_two_kinds() {
-    let kind = HERE.fault(launch(&DIFFERENT_BARRIERS, 1, 64, ()), "different_barriers", 0, 0, "kind of barrier");
+    let kind = HERE.fault(launch!(DifferentBarriers {}, 1, 64), "different_barriers", 0, 0, "kind of barrier");
     assert!(
         matches!(
             kind,
@@ -260,7 +260,7 @@ unsafe fn deadlock() {
 
 #[test]
 fn a_deadlock() {
-    let kind = HERE.fault(launch(&DEADLOCK, 1, 32, ()), "deadlock", 0, 0, "deadlock");
+    let kind = HERE.fault(launch!(Deadlock {}, 1, 32), "deadlock", 0, 0, "deadlock");
     let ViolationKind::CollectiveIncomplete {
         operation: Operation::All,
         missing: 9,
@@ -285,7 +285,7 @@ unsafe fn waits_in_vain(flag: *const u32) {
 #[test]
 fn a_livelock() {
     let flag = Buffer::<u32>::new(1);
-    let kind = HERE.fault(launch(&WAITS_IN_VAIN, 1, 1, (flag.as_ptr(),)), "waits_in_vain", 0, 0, "in vain");
+    let kind = HERE.fault(launch!(WaitsInVain { flag: flag.as_ptr() }, 1, 1), "waits_in_vain", 0, 0, "in vain");
     assert_eq!(kind, ViolationKind::Livelock);
 }
 
@@ -307,7 +307,7 @@ unsafe fn incomplete_load() {
 
 #[test]
 fn a_matrix_load_without_a_lane() {
-    let kind = HERE.fault(launch(&INCOMPLETE_LOAD, 1, 32, ()), "incomplete_load", 0, 0, "load");
+    let kind = HERE.fault(launch!(IncompleteLoad {}, 1, 32), "incomplete_load", 0, 0, "load");
     assert!(
         matches!(kind, ViolationKind::CollectiveIncomplete { missing: 31, instead: Instead::HasReturned, .. }),
         "{kind}"

@@ -1,6 +1,6 @@
 //! Global accesses outside the buffers, after they were freed, and misaligned.
 
-use crate::{Source, launch};
+use crate::Source;
 use cuda_std::{
     async_copy, atomic,
     emulator::{Buffer, Nearest, ViolationKind},
@@ -24,7 +24,8 @@ unsafe fn no_bounds(input: *const u32, out: *mut u32) {
 fn a_load_past_the_end() {
     let input = Buffer::<u32>::new(100);
     let mut out = Buffer::<u32>::new(128);
-    let kind = HERE.fault(launch(&NO_BOUNDS, 2, 64, (input.as_ptr(), out.as_mut_ptr())), "no_bounds", 1, 36, "load");
+    let result = launch!(NoBounds { input: input.as_ptr(), out: out.as_mut_ptr() }, 2, 64);
+    let kind = HERE.fault(result, "no_bounds", 1, 36, "load");
     let address = input.as_ptr().addr() + 400;
     assert_eq!(
         kind,
@@ -36,14 +37,15 @@ fn a_load_past_the_end() {
 fn a_store_past_the_end() {
     let input = Buffer::<u32>::new(128);
     let mut out = Buffer::<u32>::new(127);
-    let kind = HERE.fault(launch(&NO_BOUNDS, 2, 64, (input.as_ptr(), out.as_mut_ptr())), "no_bounds", 1, 63, "store");
+    let result = launch!(NoBounds { input: input.as_ptr(), out: out.as_mut_ptr() }, 2, 64);
+    let kind = HERE.fault(result, "no_bounds", 1, 63, "store");
     assert!(matches!(kind, ViolationKind::GlobalOutOfBounds { bytes: 4, .. }), "{kind}");
 }
 
 #[test]
 fn a_null_pointer() {
     let input = Buffer::<u32>::new(128);
-    let result = launch(&NO_BOUNDS, 1, 1, (input.as_ptr(), std::ptr::null_mut()));
+    let result = launch!(NoBounds { input: input.as_ptr(), out: std::ptr::null_mut() }, 1, 1);
     let kind = HERE.fault(result, "no_bounds", 0, 0, "store");
     assert_eq!(kind, ViolationKind::GlobalOutOfBounds { address: 0, bytes: 4, nearest: None });
 }
@@ -51,7 +53,8 @@ fn a_null_pointer() {
 #[test]
 fn host_memory_is_not_global_memory() {
     let input = [0u32; 4];
-    let kind = HERE.fault(launch(&NO_BOUNDS, 1, 1, (input.as_ptr(), std::ptr::null_mut())), "no_bounds", 0, 0, "load");
+    let result = launch!(NoBounds { input: input.as_ptr(), out: std::ptr::null_mut() }, 1, 1);
+    let kind = HERE.fault(result, "no_bounds", 0, 0, "load");
     assert!(matches!(kind, ViolationKind::GlobalOutOfBounds { .. }), "{kind}");
 }
 
@@ -59,7 +62,7 @@ fn host_memory_is_not_global_memory() {
 fn a_freed_buffer() {
     let mut out = Buffer::<u32>::new(4);
     let input = Buffer::<u32>::new(4).as_ptr();
-    let kind = HERE.fault(launch(&NO_BOUNDS, 1, 4, (input, out.as_mut_ptr())), "no_bounds", 0, 0, "load");
+    let kind = HERE.fault(launch!(NoBounds { input, out: out.as_mut_ptr() }, 1, 4), "no_bounds", 0, 0, "load");
     assert_eq!(kind, ViolationKind::GlobalFreed { address: input.addr(), bytes: 4 });
 }
 
@@ -68,7 +71,7 @@ fn a_misaligned_pointer() {
     let input = Buffer::<u32>::new(4);
     let mut out = Buffer::<u32>::new(4);
     let pointer = input.as_ptr().wrapping_byte_add(2);
-    let kind = HERE.fault(launch(&NO_BOUNDS, 1, 1, (pointer, out.as_mut_ptr())), "no_bounds", 0, 0, "load");
+    let kind = HERE.fault(launch!(NoBounds { input: pointer, out: out.as_mut_ptr() }, 1, 1), "no_bounds", 0, 0, "load");
     assert_eq!(kind, ViolationKind::GlobalMisaligned { address: pointer.addr(), alignment: 4 });
 }
 
@@ -85,11 +88,11 @@ unsafe fn vector(input: *const f32) {
 fn a_vector_that_straddles_the_end() {
     let input = Buffer::<f32>::new(10);
     let pointer = input.as_ptr().wrapping_add(8);
-    let kind = HERE.fault(launch(&VECTOR, 1, 1, (pointer,)), "vector", 0, 0, "vector");
+    let kind = HERE.fault(launch!(Vector { input: pointer }, 1, 1), "vector", 0, 0, "vector");
     let nearest = Some(Nearest { offset: 32, len: 40 });
     assert_eq!(kind, ViolationKind::GlobalOutOfBounds { address: pointer.addr(), bytes: 16, nearest });
     let pointer = input.as_ptr().wrapping_add(1);
-    let kind = HERE.fault(launch(&VECTOR, 1, 1, (pointer,)), "vector", 0, 0, "vector");
+    let kind = HERE.fault(launch!(Vector { input: pointer }, 1, 1), "vector", 0, 0, "vector");
     assert_eq!(kind, ViolationKind::GlobalMisaligned { address: pointer.addr(), alignment: 16 });
 }
 
@@ -121,20 +124,20 @@ fn every_other_access() {
             .into_iter()
             .enumerate()
     {
-        let kind = HERE.fault(launch(&OTHERS, 1, 1, (end, which as u32)), "others", 0, 0, marker);
+        let kind = HERE.fault(launch!(Others { p: end, which: which as u32 }, 1, 1), "others", 0, 0, marker);
         assert!(matches!(kind, ViolationKind::GlobalOutOfBounds { .. }), "{marker}: {kind}");
     }
     // Nothing is read, so nothing is out of bounds.
-    launch(&OTHERS, 1, 1, (end, 7)).unwrap();
+    launch!(Others { p: end, which: 7 }, 1, 1).unwrap();
 }
 
 #[test]
 fn misaligned_copies_and_atomics() {
     let mut buffer = Buffer::<u32>::new(16);
     let pointer = buffer.as_mut_ptr().wrapping_add(1);
-    let kind = HERE.fault(launch(&OTHERS, 1, 1, (pointer, 4)), "others", 0, 0, "copy");
+    let kind = HERE.fault(launch!(Others { p: pointer, which: 4 }, 1, 1), "others", 0, 0, "copy");
     assert_eq!(kind, ViolationKind::GlobalMisaligned { address: pointer.addr(), alignment: 16 });
     let pointer = buffer.as_mut_ptr().wrapping_byte_add(3);
-    let kind = HERE.fault(launch(&OTHERS, 1, 1, (pointer, 0)), "others", 0, 0, "atomic");
+    let kind = HERE.fault(launch!(Others { p: pointer, which: 0 }, 1, 1), "others", 0, 0, "atomic");
     assert_eq!(kind, ViolationKind::GlobalMisaligned { address: pointer.addr(), alignment: 4 });
 }

@@ -1,6 +1,6 @@
 //! Races between threads of one block in global memory, and sound kernels that come close to one.
 
-use crate::{Source, launch};
+use crate::Source;
 use cuda_std::{
     async_copy, atomic,
     emulator::{Access, Buffer, ViolationKind},
@@ -49,7 +49,9 @@ unsafe fn neighbours(array: *mut u32, distance: u32, sync: u32, write_first: u32
 fn reads_and_writes() {
     let mut array = Buffer::<u32>::new(192);
     let p = array.as_mut_ptr();
-    let run = |threads, distance, sync, write_first| launch(&NEIGHBOURS, 3, threads, (p, distance, sync, write_first));
+    let run = |threads, distance, sync, write_first| {
+        launch!(Neighbours { array: p, distance, sync, write_first }, 3, threads)
+    };
     for write_first in [0, 1] {
         run(64, 0, 0, write_first).unwrap();
         run(32, 1, 1, write_first).unwrap();
@@ -88,10 +90,10 @@ unsafe fn same_word(out: *mut u32, of_warp: u32) {
 #[test]
 fn two_writes() {
     let mut out = Buffer::<u32>::new(3);
-    launch(&SAME_WORD, 3, 32, (out.as_mut_ptr(), 1)).unwrap();
+    launch!(SameWord { out: out.as_mut_ptr(), of_warp: 1 }, 3, 32).unwrap();
     for (of_warp, thread) in [(0, 1), (1, 32)] {
-        let kind =
-            HERE.fault(launch(&SAME_WORD, 3, 64, (out.as_mut_ptr(), of_warp)), "same_word", 0, thread, "same word");
+        let result = launch!(SameWord { out: out.as_mut_ptr(), of_warp }, 3, 64);
+        let kind = HERE.fault(result, "same_word", 0, thread, "same word");
         assert_eq!(race(kind), (Access::Write, Access::Write, 0, HERE.line("same word")));
     }
 }
@@ -117,15 +119,15 @@ unsafe fn many_readers(word: *mut u32, sync: u32, writer: u32) {
 #[test]
 fn a_write_under_many_readers() {
     let mut word = Buffer::<u32>::new(1);
-    launch(&MANY_READERS, 1, 96, (word.as_mut_ptr(), 1, 70)).unwrap();
-    launch(&MANY_READERS, 1, 32, (word.as_mut_ptr(), 0, 7)).unwrap();
+    launch!(ManyReaders { word: word.as_mut_ptr(), sync: 1, writer: 70 }, 1, 96).unwrap();
+    launch!(ManyReaders { word: word.as_mut_ptr(), sync: 0, writer: 7 }, 1, 32).unwrap();
     // Warps run one after the other: the last to write finds all the others' reads.
-    let result = launch(&MANY_READERS, 1, 96, (word.as_mut_ptr(), 0, 95));
+    let result = launch!(ManyReaders { word: word.as_mut_ptr(), sync: 0, writer: 95 }, 1, 96);
     let (access, other, thread, line) = race(HERE.fault(result, "many_readers", 0, 95, "write under readers"));
     assert_eq!((access, other, line), (Access::Write, Access::Read, HERE.line("many readers")));
     assert_ne!(thread, 95, "the other thread is another");
     // The first to write is found by those that read later.
-    let result = launch(&MANY_READERS, 1, 96, (word.as_mut_ptr(), 0, 3));
+    let result = launch!(ManyReaders { word: word.as_mut_ptr(), sync: 0, writer: 3 }, 1, 96);
     let kind = HERE.fault(result, "many_readers", 0, 32, "many readers");
     assert_eq!(race(kind), (Access::Read, Access::Write, 3, HERE.line("write under readers")));
 }
@@ -148,8 +150,8 @@ unsafe fn bytes(array: *mut u8, distance: u32) {
 #[test]
 fn bytes_of_a_word_are_apart() {
     let mut array = Buffer::<u8>::new(1024);
-    launch(&BYTES, 1, 64, (array.as_mut_ptr(), 0)).unwrap();
-    let kind = HERE.fault(launch(&BYTES, 1, 64, (array.as_mut_ptr(), 63)), "bytes", 0, 1, "byte");
+    launch!(Bytes { array: array.as_mut_ptr(), distance: 0 }, 1, 64).unwrap();
+    let kind = HERE.fault(launch!(Bytes { array: array.as_mut_ptr(), distance: 63 }, 1, 64), "bytes", 0, 1, "byte");
     let ViolationKind::GlobalRace { address, other_thread: 0, .. } = kind else { panic!("{kind}") };
     assert_eq!(address, array.as_ptr().addr());
 }
@@ -186,7 +188,7 @@ unsafe fn counters(word: *mut u32, which: u32, plain: u32, sync: u32) {
 #[test]
 fn atomics_and_volatile_accesses_race_with_plain_ones_only() {
     let mut word = Buffer::<u32>::new(1);
-    let mut run = |which, plain, sync| launch(&COUNTERS, 2, 64, (word.as_mut_ptr(), which, plain, sync));
+    let mut run = |which, plain, sync| launch!(Counters { word: word.as_mut_ptr(), which, plain, sync }, 2, 64);
     for which in [0, 1, 2] {
         run(which, 0, 0).unwrap();
         run(which, 1, 1).unwrap();
@@ -234,7 +236,7 @@ fn fences_and_a_flag_order() {
     for (threads, volatile) in [(32, 0), (64, 0), (32, 1), (64, 1)] {
         let run = |fences| {
             let (mut data, mut flag) = (Buffer::<u32>::new(1), Buffer::<u32>::new(1));
-            launch(&PUBLISH, 1, threads, (data.as_mut_ptr(), flag.as_mut_ptr(), fences, volatile))
+            launch!(Publish { data: data.as_mut_ptr(), flag: flag.as_mut_ptr(), fences, volatile }, 1, threads)
         };
         run(3).unwrap();
         for fences in 0..3 {
@@ -249,7 +251,7 @@ fn fences_and_a_flag_order() {
 fn a_fence_alone_orders_nothing() {
     let mut array = Buffer::<u32>::new(64);
     for (distance, thread) in [(1, 1), (32, 32)] {
-        let result = launch(&NEIGHBOURS, 1, 64, (array.as_mut_ptr(), distance, 5, 1));
+        let result = launch!(Neighbours { array: array.as_mut_ptr(), distance, sync: 5, write_first: 1 }, 1, 64);
         let kind = HERE.fault(result, "neighbours", 0, thread, "writer");
         assert_eq!(race(kind), (Access::Write, Access::Read, 0, HERE.line("late reader")));
     }
@@ -275,11 +277,11 @@ unsafe fn read_only(array: *mut u32, distance: u32, plain: u32) {
 #[test]
 fn reads_through_the_read_only_cache() {
     let mut array = Buffer::<u32>::new(128);
-    launch(&READ_ONLY, 1, 64, (array.as_mut_ptr(), 1, 1)).unwrap();
+    launch!(ReadOnly { array: array.as_mut_ptr(), distance: 1, plain: 1 }, 1, 64).unwrap();
     // What no thread writes may be read so, though it is in the same buffer.
-    launch(&READ_ONLY, 1, 64, (array.as_mut_ptr(), 64, 0)).unwrap();
+    launch!(ReadOnly { array: array.as_mut_ptr(), distance: 64, plain: 0 }, 1, 64).unwrap();
     for (distance, writer) in [(0, 0), (1, 1), (40, 40)] {
-        let result = launch(&READ_ONLY, 1, 64, (array.as_mut_ptr(), distance, 0));
+        let result = launch!(ReadOnly { array: array.as_mut_ptr(), distance, plain: 0 }, 1, 64);
         let kind = HERE.fault(result, "read_only", 0, 0, "read-only load");
         let ViolationKind::ReadOnlyWritten { thread, written, .. } = kind else { panic!("{kind}") };
         assert_eq!((thread, written.line), (writer, HERE.line("written")));
@@ -310,10 +312,10 @@ unsafe fn copied(array: *mut u32, sync: u32) {
 #[test]
 fn sources_of_asynchronous_copies() {
     let mut array = Buffer::<u32>::new(64);
-    launch(&COPIED, 1, 64, (array.as_mut_ptr(), 1)).unwrap();
-    launch(&COPIED, 1, 64, (array.as_mut_ptr(), 2)).unwrap();
+    launch!(Copied { array: array.as_mut_ptr(), sync: 1 }, 1, 64).unwrap();
+    launch!(Copied { array: array.as_mut_ptr(), sync: 2 }, 1, 64).unwrap();
     // Thread 0 writes word 1; thread 1's copy, started before the barrier, is not waited for until later.
-    let kind = HERE.fault(launch(&COPIED, 1, 64, (array.as_mut_ptr(), 0)), "copied", 0, 1, "copy");
+    let kind = HERE.fault(launch!(Copied { array: array.as_mut_ptr(), sync: 0 }, 1, 64), "copied", 0, 1, "copy");
     assert_eq!(race(kind), (Access::Read, Access::Write, 0, HERE.line("write to a source")));
 }
 
@@ -329,7 +331,7 @@ unsafe fn cast_away(out: *const u32) {
 #[test]
 fn a_pointer_that_is_not_mut() {
     let out = Buffer::<u32>::new(1);
-    let kind = HERE.fault(launch(&CAST_AWAY, 1, 32, (out.as_ptr(),)), "cast_away", 0, 1, "constant word");
+    let kind = HERE.fault(launch!(CastAway { out: out.as_ptr() }, 1, 32), "cast_away", 0, 1, "constant word");
     assert_eq!(race(kind), (Access::Write, Access::Write, 0, HERE.line("constant word")));
 }
 
@@ -351,8 +353,8 @@ unsafe fn many_lines(array: *mut u32, rounds: u32, distance: u32) {
 fn as_many_lines_as_are_written() {
     let mut array = Buffer::<u32>::new(3000 * 64 * 16);
     for rounds in [1, 10, 3000] {
-        launch(&MANY_LINES, 1, 64, (array.as_mut_ptr(), rounds, 0)).unwrap();
-        let result = launch(&MANY_LINES, 1, 64, (array.as_mut_ptr(), rounds, 63));
+        launch!(ManyLines { array: array.as_mut_ptr(), rounds, distance: 0 }, 1, 64).unwrap();
+        let result = launch!(ManyLines { array: array.as_mut_ptr(), rounds, distance: 63 }, 1, 64);
         let kind = HERE.fault(result, "many_lines", 0, 1, "spread read");
         assert_eq!(race(kind), (Access::Read, Access::Write, 0, HERE.line("spread write")));
     }

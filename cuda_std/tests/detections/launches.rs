@@ -1,6 +1,6 @@
 //! Panics, refused launches, and what a violation leaves behind.
 
-use crate::{Source, launch};
+use crate::Source;
 use cuda_std::{
     emulator::{self, Buffer, ViolationKind},
     global, kernel,
@@ -23,8 +23,8 @@ unsafe fn panics(out: *mut u32) {
 #[test]
 fn a_panic() {
     let mut out = Buffer::<u32>::new(3);
-    launch(&PANICS, 1, 3, (out.as_mut_ptr(),)).unwrap();
-    let kind = HERE.fault(launch(&PANICS, 1, 4, (out.as_mut_ptr(),)), "panics", 0, 3, "index");
+    launch!(Panics { out: out.as_mut_ptr() }, 1, 3).unwrap();
+    let kind = HERE.fault(launch!(Panics { out: out.as_mut_ptr() }, 1, 4), "panics", 0, 3, "index");
     let ViolationKind::Panic { message } = kind else { panic!("{kind}") };
     assert_eq!(message, "index out of bounds: the len is 3 but the index is 3");
 }
@@ -39,7 +39,7 @@ unsafe fn many_fail() {
 #[test]
 fn the_first_failing_block_is_reported() {
     for _ in 0..20 {
-        let kind = HERE.fault(launch(&MANY_FAIL, 1000, 32, ()), "many_fail", 5, 0, "assertion");
+        let kind = HERE.fault(launch!(ManyFail {}, 1000, 32), "many_fail", 5, 0, "assertion");
         assert_eq!(kind, ViolationKind::Panic { message: "block 5".to_owned() });
     }
 }
@@ -62,7 +62,7 @@ unsafe fn owns(drops: *mut u32) {
 #[test]
 fn stopped_threads_are_unwound() {
     let mut drops = Buffer::<u32>::new(1);
-    launch(&OWNS, 1, 40, (drops.as_mut_ptr(),)).unwrap_err();
+    launch!(Owns { drops: drops.as_mut_ptr() }, 1, 40).unwrap_err();
     assert_eq!(drops.to_vec(), [40]);
 }
 
@@ -73,7 +73,7 @@ unsafe fn bounded() {}
 fn configured(grid: [u64; 3], block: [u32; 3], shared_bytes: u32) -> ViolationKind {
     let config = LaunchConfig { grid, block, shared_bytes };
     // SAFETY: the kernel does nothing.
-    let result = unsafe { emulator::launch(&BOUNDED, config, ()) }; // FAULT: refused
+    let result = unsafe { emulator::launch(&Bounded::KERNEL, config, Bounded {}) }; // FAULT: refused
     HERE.fault(result, "bounded", 0, 0, "refused")
 }
 
@@ -101,14 +101,14 @@ unsafe fn large_arrays() {
 
 #[test]
 fn too_much_static_shared_memory() {
-    let kind = HERE.fault(launch(&LARGE_ARRAYS, 1, 32, ()), "large_arrays", 0, 0, "too large");
+    let kind = HERE.fault(launch!(LargeArrays {}, 1, 32), "large_arrays", 0, 0, "too large");
     assert_eq!(kind, ViolationKind::StaticSharedTooLarge { asked: 48 * 1024 + 16, limit: 48 * 1024 });
 }
 
 #[test]
 fn a_violation_reads_as_one_line() {
     let mut out = Buffer::<u32>::new(3);
-    let violation = launch(&PANICS, 1, 4, (out.as_mut_ptr(),)).unwrap_err();
+    let violation = launch!(Panics { out: out.as_mut_ptr() }, 1, 4).unwrap_err();
     let line = HERE.line("index");
     let place = format!("kernel panics, block [0, 0, 0], thread [3, 0, 0], at {}:{line}:", HERE.file);
     assert!(violation.to_string().starts_with(&place), "{violation}");
@@ -127,9 +127,9 @@ fn launches_at_the_same_time() {
     let one = |id: usize| {
         let mut out = Buffer::<u32>::new(3);
         if id.is_multiple_of(3) {
-            launch(&PANICS, 20, 4, (out.as_mut_ptr(),)).unwrap_err();
+            launch!(Panics { out: out.as_mut_ptr() }, 20, 4).unwrap_err();
         } else {
-            launch(&PANICS, 20, 3, (out.as_mut_ptr(),)).unwrap();
+            launch!(Panics { out: out.as_mut_ptr() }, 20, 3).unwrap();
             assert_eq!(out.to_vec(), [10, 20, 30]);
         }
     };

@@ -10,6 +10,13 @@ macro_rules! source {
     };
 }
 
+/// `launch!(Name { field: value, .. }, blocks, threads)`: launches the one kernel that takes these arguments.
+macro_rules! launch {
+    ($name:ident $fields:tt, $blocks:expr, $threads:expr) => {
+        $crate::launch(&$name::KERNEL, $blocks, $threads, $name $fields)
+    };
+}
+
 mod collectives;
 mod global_memory;
 mod global_races;

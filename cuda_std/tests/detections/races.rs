@@ -1,6 +1,6 @@
 //! Shared-memory races, and sound kernels that come close to one.
 
-use crate::{Source, launch};
+use crate::Source;
 use cuda_std::{
     async_copy, atomic,
     emulator::{Access, Buffer, ViolationKind},
@@ -37,19 +37,19 @@ unsafe fn neighbours(distance: u32, sync: u32) {
 #[test]
 fn a_read_before_the_write() {
     // The emulator runs thread 0 first, which then reads a word that nobody has written yet: the race shows as that.
-    let kind = HERE.fault(launch(&NEIGHBOURS, 1, 32, (31, 0)), "neighbours", 0, 0, "reader");
+    let kind = HERE.fault(launch!(Neighbours { distance: 31, sync: 0 }, 1, 32), "neighbours", 0, 0, "reader");
     assert!(matches!(kind, ViolationKind::SharedUninitialised { .. }), "{kind}");
-    let kind = HERE.fault(launch(&NEIGHBOURS, 1, 64, (32, 1)), "neighbours", 0, 0, "reader");
+    let kind = HERE.fault(launch!(Neighbours { distance: 32, sync: 1 }, 1, 64), "neighbours", 0, 0, "reader");
     assert!(matches!(kind, ViolationKind::SharedUninitialised { .. }), "{kind}");
 }
 
 #[test]
 fn a_warp_barrier_orders_a_warp_only() {
-    launch(&NEIGHBOURS, 1, 32, (1, 1)).unwrap();
-    launch(&NEIGHBOURS, 1, 32, (31, 2)).unwrap();
-    launch(&NEIGHBOURS, 1, 64, (33, 4)).unwrap();
+    launch!(Neighbours { distance: 1, sync: 1 }, 1, 32).unwrap();
+    launch!(Neighbours { distance: 31, sync: 2 }, 1, 32).unwrap();
+    launch!(Neighbours { distance: 33, sync: 4 }, 1, 64).unwrap();
     // Two halves: lane 15 reads lane 16's word.
-    let kind = HERE.fault(launch(&NEIGHBOURS, 1, 32, (1, 3)), "neighbours", 0, 15, "reader");
+    let kind = HERE.fault(launch!(Neighbours { distance: 1, sync: 3 }, 1, 32), "neighbours", 0, 15, "reader");
     assert_eq!(race(kind), (Access::Read, Access::Write, 16, HERE.line("writer")));
 }
 
@@ -73,15 +73,15 @@ unsafe fn rounds(distance: u32, order: u32) {
 
 #[test]
 fn races_between_and_within_warps() {
-    launch(&ROUNDS, 1, 64, (0, 0)).unwrap();
+    launch!(Rounds { distance: 0, order: 0 }, 1, 64).unwrap();
     // Thread 0 reads word 1, which thread 1 then writes.
-    let kind = HERE.fault(launch(&ROUNDS, 1, 64, (1, 0)), "rounds", 0, 1, "first write");
+    let kind = HERE.fault(launch!(Rounds { distance: 1, order: 0 }, 1, 64), "rounds", 0, 1, "first write");
     assert_eq!(race(kind), (Access::Write, Access::Read, 0, HERE.line("late read")));
     // Thread 1 reads word 0, which thread 0 has written.
-    let kind = HERE.fault(launch(&ROUNDS, 1, 64, (63, 0)), "rounds", 0, 1, "late read");
+    let kind = HERE.fault(launch!(Rounds { distance: 63, order: 0 }, 1, 64), "rounds", 0, 1, "late read");
     assert_eq!(race(kind), (Access::Read, Access::Write, 0, HERE.line("first write")));
     // Thread 32, of another warp, reads what thread 0 has written since the barrier.
-    let kind = HERE.fault(launch(&ROUNDS, 1, 64, (32, 1)), "rounds", 0, 32, "first read");
+    let kind = HERE.fault(launch!(Rounds { distance: 32, order: 1 }, 1, 64), "rounds", 0, 32, "first read");
     assert_eq!(race(kind), (Access::Read, Access::Write, 0, HERE.line("late write")));
 }
 
@@ -96,7 +96,7 @@ unsafe fn same_word() {
 
 #[test]
 fn two_writes() {
-    let kind = HERE.fault(launch(&SAME_WORD, 3, 32, ()), "same_word", 0, 1, "same word");
+    let kind = HERE.fault(launch!(SameWord {}, 3, 32), "same_word", 0, 1, "same word");
     assert_eq!(race(kind), (Access::Write, Access::Write, 0, HERE.line("same word")));
 }
 
@@ -124,8 +124,8 @@ unsafe fn many_readers(sync: u32) {
 
 #[test]
 fn a_write_under_many_readers() {
-    launch(&MANY_READERS, 2, 96, (1,)).unwrap();
-    let kind = HERE.fault(launch(&MANY_READERS, 2, 96, (0,)), "many_readers", 0, 70, "write under readers");
+    launch!(ManyReaders { sync: 1 }, 2, 96).unwrap();
+    let kind = HERE.fault(launch!(ManyReaders { sync: 0 }, 2, 96), "many_readers", 0, 70, "write under readers");
     let (access, other, _, line) = race(kind);
     assert_eq!((access, other, line), (Access::Write, Access::Read, HERE.line("many readers")));
 }
@@ -146,8 +146,8 @@ unsafe fn bytes(distance: u32) {
 
 #[test]
 fn bytes_of_a_word_are_apart() {
-    launch(&BYTES, 2, 64, (0,)).unwrap();
-    let kind = HERE.fault(launch(&BYTES, 2, 64, (63,)), "bytes", 0, 1, "byte");
+    launch!(Bytes { distance: 0 }, 2, 64).unwrap();
+    let kind = HERE.fault(launch!(Bytes { distance: 63 }, 2, 64), "bytes", 0, 1, "byte");
     let ViolationKind::SharedRace { address, other_thread: 0, .. } = kind else { panic!("{kind}") };
     assert_eq!(address % 64, 0);
 }
@@ -177,10 +177,10 @@ unsafe fn counters(plain: u32, sync: u32) {
 
 #[test]
 fn atomics_race_with_plain_accesses_only() {
-    launch(&COUNTERS, 1, 64, (0, 0)).unwrap();
+    launch!(Counters { plain: 0, sync: 0 }, 1, 64).unwrap();
     for (plain, access, marker) in [(1, Access::Read, "plain read"), (2, Access::Write, "plain write")] {
-        launch(&COUNTERS, 1, 64, (plain, 1)).unwrap();
-        let kind = HERE.fault(launch(&COUNTERS, 1, 64, (plain, 0)), "counters", 0, 33, marker);
+        launch!(Counters { plain, sync: 1 }, 1, 64).unwrap();
+        let kind = HERE.fault(launch!(Counters { plain, sync: 0 }, 1, 64), "counters", 0, 33, marker);
         let (this, other, _, line) = race(kind);
         assert_eq!((this, other, line), (access, Access::Atomic, HERE.line("atomic")));
     }
@@ -213,8 +213,8 @@ unsafe fn relay(broken: u32) {
 
 #[test]
 fn order_is_transitive() {
-    launch(&RELAY, 1, 32, (0,)).unwrap();
-    let kind = HERE.fault(launch(&RELAY, 1, 32, (1,)), "relay", 0, 2, "relay reader");
+    launch!(Relay { broken: 0 }, 1, 32).unwrap();
+    let kind = HERE.fault(launch!(Relay { broken: 1 }, 1, 32), "relay", 0, 2, "relay reader");
     assert_eq!(race(kind), (Access::Read, Access::Write, 0, HERE.line("relay writer")));
 }
 
@@ -240,8 +240,8 @@ unsafe fn matrix_rows(sync: u32) {
 
 #[test]
 fn matrix_loads_take_part() {
-    launch(&MATRIX_ROWS, 1, 32, (1,)).unwrap();
-    let result = launch(&MATRIX_ROWS, 1, 32, (0,));
+    launch!(MatrixRows { sync: 1 }, 1, 32).unwrap();
+    let result = launch!(MatrixRows { sync: 0 }, 1, 32);
     // Lane 16 writes row 15, which lane 15 has read.
     let kind = HERE.fault(result, "matrix_rows", 0, 16, "row writer");
     assert_eq!(race(kind), (Access::Write, Access::Read, 15, HERE.line("row reader")));
@@ -268,8 +268,8 @@ unsafe fn refill(input: *const u32, sync: u32) {
 #[test]
 fn a_stage_refilled_too_early() {
     let input = Buffer::<u32>::new(64);
-    launch(&REFILL, 2, 64, (input.as_ptr(), 1)).unwrap();
+    launch!(Refill { input: input.as_ptr(), sync: 1 }, 2, 64).unwrap();
     // The emulator runs the first warp to its end before the second: thread 32 is the slow one.
-    let kind = HERE.fault(launch(&REFILL, 2, 64, (input.as_ptr(), 0)), "refill", 0, 32, "slow reader");
+    let kind = HERE.fault(launch!(Refill { input: input.as_ptr(), sync: 0 }, 2, 64), "refill", 0, 32, "slow reader");
     assert_eq!(race(kind), (Access::Read, Access::Write, 0, HERE.line("refill")));
 }

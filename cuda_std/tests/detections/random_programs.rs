@@ -3,7 +3,6 @@
 //! A program is a list of events; each thread performs the events that concern it, in order. So every synchronisation is
 //! well formed, and which accesses are ordered does not depend on the schedule.
 
-use crate::launch;
 use cuda_std::{
     emulator::{Buffer, ViolationKind},
     global, kernel, shared, thread, warp,
@@ -88,7 +87,7 @@ fn detected_in(events: &[Event], global: bool) -> bool {
     let programs = Buffer::from_slice(&programs.concat());
     let mut words = Buffer::<u64>::new(BYTES as usize / 8);
     let words = if global { words.as_mut_ptr().cast() } else { std::ptr::null_mut() };
-    match launch(&INTERPRET, 1, THREADS as u32, (programs.as_ptr(), longest as u32, words)) {
+    match launch!(Interpret { programs: programs.as_ptr(), longest: longest as u32, words }, 1, THREADS as u32) {
         Ok(_) => false,
         Err(violation) => {
             let expected = match *violation.kind {

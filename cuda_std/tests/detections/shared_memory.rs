@@ -1,6 +1,6 @@
 //! Shared accesses out of bounds, misaligned, before anything was written, and under an unfinished copy.
 
-use crate::{Source, launch};
+use crate::Source;
 use cuda_std::{
     async_copy, atomic,
     emulator::{Buffer, ViolationKind},
@@ -21,8 +21,8 @@ unsafe fn static_bounds() {
 
 #[test]
 fn past_a_static_array() {
-    launch(&STATIC_BOUNDS, 2, 40, ()).unwrap();
-    let kind = HERE.fault(launch(&STATIC_BOUNDS, 2, 64, ()), "static_bounds", 0, 40, "static");
+    launch!(StaticBounds {}, 2, 40).unwrap();
+    let kind = HERE.fault(launch!(StaticBounds {}, 2, 64), "static_bounds", 0, 40, "static");
     assert!(matches!(kind, ViolationKind::SharedOutOfBounds { bytes: 4, .. }), "{kind}");
 }
 
@@ -37,8 +37,8 @@ unsafe fn dynamic_bounds() {
 
 #[test]
 fn past_the_dynamic_memory() {
-    launch(&DYNAMIC_BOUNDS, 1, 128, ()).unwrap();
-    let kind = HERE.fault(launch(&DYNAMIC_BOUNDS, 1, 160, ()), "dynamic_bounds", 0, 128, "dynamic");
+    launch!(DynamicBounds {}, 1, 128).unwrap();
+    let kind = HERE.fault(launch!(DynamicBounds {}, 1, 160), "dynamic_bounds", 0, 128, "dynamic");
     let ViolationKind::SharedOutOfBounds { address, bytes: 8, base, dynamic: 1024 } = kind else { panic!("{kind}") };
     assert_eq!(address, base + 1024);
 }
@@ -60,7 +60,7 @@ unsafe fn wild(which: u32) {
 #[test]
 fn wild_addresses() {
     for (which, marker) in [(0, "before"), (1, "zero")] {
-        let kind = HERE.fault(launch(&WILD, 1, 1, (which,)), "wild", 0, 0, marker);
+        let kind = HERE.fault(launch!(Wild { which }, 1, 1), "wild", 0, 0, marker);
         assert!(matches!(kind, ViolationKind::SharedOutOfBounds { .. }), "{kind}");
     }
 }
@@ -77,7 +77,7 @@ unsafe fn misaligned() {
 
 #[test]
 fn a_misaligned_access() {
-    let kind = HERE.fault(launch(&MISALIGNED, 1, 1, ()), "misaligned", 0, 0, "misaligned");
+    let kind = HERE.fault(launch!(Misaligned {}, 1, 1), "misaligned", 0, 0, "misaligned");
     assert!(matches!(kind, ViolationKind::SharedMisaligned { alignment: 8, .. }), "{kind}");
 }
 
@@ -98,7 +98,7 @@ unsafe fn gap() {
 
 #[test]
 fn a_read_of_nothing() {
-    let kind = HERE.fault(launch(&GAP, 1, 32, ()), "gap", 0, 26, "gap");
+    let kind = HERE.fault(launch!(Gap {}, 1, 32), "gap", 0, 26, "gap");
     assert!(matches!(kind, ViolationKind::SharedUninitialised { .. }), "{kind}");
 }
 
@@ -118,7 +118,7 @@ unsafe fn leftovers() {
 
 #[test]
 fn a_read_of_what_another_block_wrote() {
-    let kind = HERE.fault(launch(&LEFTOVERS, 2, 32, ()), "leftovers", 1, 0, "leftover");
+    let kind = HERE.fault(launch!(Leftovers {}, 2, 32), "leftovers", 1, 0, "leftover");
     assert!(matches!(kind, ViolationKind::SharedUninitialised { .. }), "{kind}");
 }
 
@@ -138,7 +138,7 @@ unsafe fn part_of_a_word() {
 
 #[test]
 fn a_read_of_a_word_written_in_part() {
-    let kind = HERE.fault(launch(&PART_OF_A_WORD, 1, 1, ()), "part_of_a_word", 0, 0, "part");
+    let kind = HERE.fault(launch!(PartOfAWord {}, 1, 1), "part_of_a_word", 0, 0, "part");
     let ViolationKind::SharedUninitialised { address } = kind else { panic!("{kind}") };
     assert_eq!(address % 4, 3);
 }
@@ -162,7 +162,7 @@ unsafe fn readers(which: u32) {
 #[test]
 fn every_reader_needs_a_writer() {
     for (which, marker) in [(0, "atomic"), (1, "matrix")] {
-        let kind = HERE.fault(launch(&READERS, 1, 32, (which,)), "readers", 0, 0, marker);
+        let kind = HERE.fault(launch!(Readers { which }, 1, 32), "readers", 0, 0, marker);
         assert!(matches!(kind, ViolationKind::SharedUninitialised { .. }), "{kind}");
     }
 }
@@ -202,16 +202,19 @@ unsafe fn missing_wait(input: *const u32, which: u32) {
 fn a_copy_that_was_not_waited_for() {
     let input = Buffer::<u32>::new(32);
     for which in 0..3 {
-        let kind = HERE.fault(launch(&MISSING_WAIT, 1, 32, (input.as_ptr(), which)), "missing_wait", 0, 0, "no wait");
+        let result = launch!(MissingWait { input: input.as_ptr(), which }, 1, 32);
+        let kind = HERE.fault(result, "missing_wait", 0, 0, "no wait");
         let ViolationKind::AsyncCopyUnfinished { thread: 31, started, .. } = kind else { panic!("{kind}") };
         assert_eq!((started.file.as_str(), started.line), (HERE.file, HERE.line("start")));
     }
-    let kind = HERE.fault(launch(&MISSING_WAIT, 1, 32, (input.as_ptr(), 3)), "missing_wait", 0, 0, "overwritten");
+    let result = launch!(MissingWait { input: input.as_ptr(), which: 3 }, 1, 32);
+    let kind = HERE.fault(result, "missing_wait", 0, 0, "overwritten");
     assert!(matches!(kind, ViolationKind::AsyncCopyUnfinished { thread: 0, .. }), "{kind}");
     // Waited for by its own thread, but not yet passed on to others.
-    let kind = HERE.fault(launch(&MISSING_WAIT, 1, 32, (input.as_ptr(), 4)), "missing_wait", 0, 0, "no barrier");
+    let result = launch!(MissingWait { input: input.as_ptr(), which: 4 }, 1, 32);
+    let kind = HERE.fault(result, "missing_wait", 0, 0, "no barrier");
     assert!(matches!(kind, ViolationKind::AsyncCopyUnfinished { thread: 1, .. }), "{kind}");
-    launch(&MISSING_WAIT, 1, 32, (input.as_ptr(), 5)).unwrap();
+    launch!(MissingWait { input: input.as_ptr(), which: 5 }, 1, 32).unwrap();
 }
 
 /// More source than destination.
@@ -226,6 +229,6 @@ unsafe fn oversized_copy(input: *const u8) {
 #[test]
 fn a_copy_larger_than_its_destination() {
     let input = Buffer::<u8>::new(32);
-    let kind = HERE.fault(launch(&OVERSIZED_COPY, 1, 1, (input.as_ptr(),)), "oversized_copy", 0, 0, "oversized");
+    let kind = HERE.fault(launch!(OversizedCopy { input: input.as_ptr() }, 1, 1), "oversized_copy", 0, 0, "oversized");
     assert_eq!(kind, ViolationKind::AsyncCopySize { asked: 9, limit: 8 });
 }

@@ -47,9 +47,9 @@ unsafe fn product(which: u32) {
 }
 
 fn run(threads: u32, which: u32) -> Result<Stats, Violation> {
-    let config = LaunchConfig { grid: [1, 1, 1], block: [threads, 1, 1], shared_bytes: 24576 };
+    let config = LaunchConfig::linear(1, threads).with_shared(24576);
     // SAFETY: 24 KiB of shared memory are what the kernel asks for.
-    unsafe { emulator::launch(&PRODUCT, config, (which,)) }
+    unsafe { emulator::launch(&Product::KERNEL, config, Product { which }) }
 }
 
 #[test]

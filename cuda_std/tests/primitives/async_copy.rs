@@ -41,8 +41,9 @@ fn sizes_and_zero_fill() {
     for kept in [0u32, 1, 3, 4, 7, 8, 15, 16] {
         let mut out = Buffer::<u8>::new_poisoned(56 * THREADS);
         let config = one_block(THREADS as u32, 64 * THREADS as u32);
+        let launch = Sizes { input: input.as_ptr(), out: out.as_mut_ptr(), kept };
         // SAFETY: 16 bytes a thread in the input, 56 in the output, 64 in shared memory.
-        unsafe { emulator::launch(&SIZES, config, (input.as_ptr(), out.as_mut_ptr(), kept)) }.unwrap();
+        unsafe { emulator::launch(&Sizes::KERNEL, config, launch) }.unwrap();
         for (t, row) in out.to_vec().chunks(56).enumerate() {
             let src = &bytes[16 * (THREADS - 1 - t)..][..16];
             let padded = |size: usize| {
@@ -90,9 +91,9 @@ fn a_pipeline_of_groups() {
     for steps in [1u32, 2, 3, 10] {
         let input = Buffer::from_slice(&(0..steps * 64).map(|i| i * i).collect::<Vec<_>>());
         let mut out = Buffer::<u32>::new(64);
+        let launch = Pipeline { input: input.as_ptr(), out: out.as_mut_ptr(), steps };
         // SAFETY: `steps` rows of 64 words, three rows of shared memory, 64 results.
-        unsafe { emulator::launch(&PIPELINE, one_block(64, 3 * 64 * 4), (input.as_ptr(), out.as_mut_ptr(), steps)) }
-            .unwrap();
+        unsafe { emulator::launch(&Pipeline::KERNEL, one_block(64, 3 * 64 * 4), launch) }.unwrap();
         let input = input.to_vec();
         for (t, sum) in out.to_vec().into_iter().enumerate() {
             let expected = (0..steps as usize).map(|step| input[64 * step + (t + 1) % 64]).sum::<u32>();

@@ -43,11 +43,16 @@ fn global_atomics() {
     let mut float = Buffer::<f32>::new(1);
     let mut tickets = Buffer::<u32>::new_poisoned(ALL as usize);
     let mut chosen = Buffer::<u32>::new(2);
-    let arguments =
-        (words.as_mut_ptr(), longs.as_mut_ptr(), float.as_mut_ptr(), tickets.as_mut_ptr(), chosen.as_mut_ptr());
-    let config = LaunchConfig { grid: [BLOCKS, 1, 1], block: [THREADS, 1, 1], shared_bytes: 0 };
+    let launch = OnGlobal {
+        words: words.as_mut_ptr(),
+        longs: longs.as_mut_ptr(),
+        float: float.as_mut_ptr(),
+        tickets: tickets.as_mut_ptr(),
+        chosen: chosen.as_mut_ptr(),
+    };
+    let config = LaunchConfig::linear(BLOCKS.into(), THREADS);
     // SAFETY: six words, three longs, one float, a ticket a thread.
-    let stats = unsafe { emulator::launch(&ON_GLOBAL, config, arguments) }.unwrap();
+    let stats = unsafe { emulator::launch(&OnGlobal::KERNEL, config, launch) }.unwrap();
     let words = words.to_vec();
     assert_eq!(words[..5], [ALL, 1000, 1000 + ALL - 1, u32::MAX, 1]);
     assert!(words[5] < ALL);
@@ -94,9 +99,9 @@ unsafe fn on_shared(out: *mut u64) {
 #[test]
 fn shared_atomics() {
     let mut out = Buffer::<u64>::new(4 * BLOCKS as usize);
-    let config = LaunchConfig { grid: [BLOCKS, 1, 1], block: [THREADS, 1, 1], shared_bytes: 0 };
+    let config = LaunchConfig::linear(BLOCKS.into(), THREADS);
     // SAFETY: four results a block.
-    let stats = unsafe { emulator::launch(&ON_SHARED, config, (out.as_mut_ptr(),)) }.unwrap();
+    let stats = unsafe { emulator::launch(&OnShared::KERNEL, config, OnShared { out: out.as_mut_ptr() }) }.unwrap();
     let row =
         [u64::from(THREADS * (THREADS - 1) / 2), 50, u64::from(50 + THREADS - 1), u64::from(200 - THREADS + 1) << 32];
     assert_eq!(out.to_vec(), row.repeat(BLOCKS as usize));
@@ -130,8 +135,8 @@ unsafe fn while_others_write(out: *mut u32) {
 #[test]
 fn shared_loads_may_race_with_atomics() {
     let mut out = Buffer::<u32>::new(THREADS as usize);
-    let config = LaunchConfig { grid: [1, 1, 1], block: [THREADS, 1, 1], shared_bytes: 0 };
+    let config = LaunchConfig::linear(1, THREADS);
     // SAFETY: a result a thread.
-    unsafe { emulator::launch(&WHILE_OTHERS_WRITE, config, (out.as_mut_ptr(),)) }.unwrap();
+    unsafe { emulator::launch(&WhileOthersWrite::KERNEL, config, WhileOthersWrite { out: out.as_mut_ptr() }) }.unwrap();
     assert_eq!(out.to_vec(), [1; THREADS as usize]);
 }

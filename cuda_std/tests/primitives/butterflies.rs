@@ -3,40 +3,44 @@ use cuda_std::{
     emulator::{self, Buffer},
     global, kernel,
     launch::Kernel,
-    warp,
+    warp::{self, MinMax, Sum},
 };
 use proptest::prelude::*;
 
-macro_rules! family {
-    ($($name:ident($t:ty);)*) => {$(
-        #[kernel]
-        unsafe fn $name(values: *const $t, out: *mut $t) {
-            let lane = warp::lane_id() as usize;
-            // SAFETY: 32 values, 8 × 32 results, lane < 32.
-            unsafe {
-                let value = global::load(values.add(lane));
-                let (min, max) = warp::butterfly_min_max(value);
-                let results = [
-                    warp::pair_swap(value),
-                    warp::butterfly_max(value),
-                    min,
-                    max,
-                    warp::even_odd_max_min(value),
-                    warp::butterfly_sum(value),
-                    warp::inclusive_sum(value),
-                    warp::exclusive_sum(value),
-                ];
-                for (i, result) in results.into_iter().enumerate() {
-                    global::store(out.add(32 * i + lane), result);
-                }
-            }
-        }
-    )*};
+/// Stores the result of every butterfly of one warp's values.
+#[kernel(
+    butterflies_u32 for Butterflies<u32> = butterflies::<u32>,
+    butterflies_f32 for Butterflies<f32> = butterflies::<f32>,
+)]
+struct Butterflies<T> {
+    /// A value a lane.
+    values: *const T,
+    /// Eight results a lane: 32 of the first butterfly, 32 of the second, ..
+    out: *mut T,
 }
 
-family! {
-    family_u32(u32);
-    family_f32(f32);
+/// # Safety
+/// The arrays are as long as [`Butterflies`] says.
+unsafe fn butterflies<T: MinMax + Sum>(Butterflies { values, out }: Butterflies<T>) {
+    let lane = warp::lane_id() as usize;
+    // SAFETY: 32 values, 8 × 32 results, lane < 32.
+    unsafe {
+        let value = global::load(values.add(lane));
+        let (min, max) = warp::butterfly_min_max(value);
+        let results = [
+            warp::pair_swap(value),
+            warp::butterfly_max(value),
+            min,
+            max,
+            warp::even_odd_max_min(value),
+            warp::butterfly_sum(value),
+            warp::inclusive_sum(value),
+            warp::exclusive_sum(value),
+        ];
+        for (i, result) in results.into_iter().enumerate() {
+            global::store(out.add(32 * i + lane), result);
+        }
+    }
 }
 
 /// The sum in the documented order: the whole vector, stage by stage.
@@ -47,11 +51,12 @@ fn butterfly_sum<T: Copy>(mut values: Lanes<T>, plus: impl Fn(T, T) -> T) -> Lan
     values
 }
 
-fn run<T: bytemuck::AnyBitPattern>(kernel: &Kernel<(*const T, *mut T)>, values: &Lanes<T>) -> Vec<Lanes<T>> {
+fn run<T: bytemuck::AnyBitPattern>(kernel: &Kernel<Butterflies<T>>, values: &Lanes<T>) -> Vec<Lanes<T>> {
     let input = Buffer::from_slice(values);
     let mut out = Buffer::from_slice(&[values[0]; 256]);
+    let launch = Butterflies { values: input.as_ptr(), out: out.as_mut_ptr() };
     // SAFETY: 32 values and 8 × 32 results.
-    unsafe { emulator::launch(kernel, one_block(32, 0), (input.as_ptr(), out.as_mut_ptr())) }.unwrap();
+    unsafe { emulator::launch(kernel, one_block(32, 0), launch) }.unwrap();
     out.to_vec().chunks(32).map(|results| lanes(|lane| results[lane])).collect()
 }
 
@@ -60,7 +65,7 @@ proptest! {
 
     #[test]
     fn integers(values: Lanes<u32>) {
-        let results = run(&FAMILY_U32, &values);
+        let results = run(&Butterflies::<u32>::KERNEL, &values);
         let (min, max) = (*values.iter().min().unwrap(), *values.iter().max().unwrap());
         let total = values.iter().fold(0u32, |sum, &value| sum.wrapping_add(value));
         prop_assert_eq!(results[0], lanes(|lane| values[if lane % 2 == 0 { lane + 1 } else { lane - 1 }]));
@@ -76,7 +81,7 @@ proptest! {
 
     #[test]
     fn floats(values in prop::array::uniform32(-1e6f32..1e6)) {
-        let results = run(&FAMILY_F32, &values);
+        let results = run(&Butterflies::<f32>::KERNEL, &values);
         let min = values.iter().copied().min_by(f32::total_cmp).unwrap();
         let max = values.iter().copied().max_by(f32::total_cmp).unwrap();
         prop_assert_eq!(results[1], [max; 32]);
@@ -98,7 +103,7 @@ proptest! {
 fn nan_loses() {
     let mut values = lanes(|lane| lane as f32);
     values[5] = f32::NAN;
-    let results = run(&FAMILY_F32, &values);
+    let results = run(&Butterflies::<f32>::KERNEL, &values);
     assert_eq!(results[1], [31.0; 32]);
     assert_eq!(results[2], [0.0; 32]);
 }

@@ -1,4 +1,4 @@
-//! What `#[kernel]` makes: names, bounds, families from a table, arguments of every type.
+//! What `#[kernel]` makes: names, bounds, kernels chosen by a key or by a type, arguments of every type.
 
 use crate::one_block;
 use cuda_std::{
@@ -7,8 +7,9 @@ use cuda_std::{
     launch::{Kernel, KernelArgs},
     thread,
 };
+use std::{ffi::c_void, ptr::null};
 
-/// A kernel a line: name, rows a thread, bounds.
+/// A kernel a line: name, element, rows a thread, bounds.
 macro_rules! family {
     ($($name:ident[$t:ty] $rows:literal, $threads:literal, $blocks:literal;)*) => {$(
         #[kernel(max_threads = $threads, min_blocks = $blocks)]
@@ -28,23 +29,27 @@ family! {
 }
 
 #[test]
-fn a_family_from_a_table() {
+fn a_family_from_a_macro() {
     let (mut words, mut doubles) = (Buffer::<u32>::new(20), Buffer::<f64>::new(30));
+    let two = FillTwo { out: words.as_mut_ptr(), first: 5 };
+    let three = FillThree { out: doubles.as_mut_ptr(), first: 0.5 };
     // SAFETY: two and three values a thread.
     unsafe {
-        emulator::launch(&FILL_TWO, one_block(10, 0), (words.as_mut_ptr(), 5)).unwrap();
-        emulator::launch(&FILL_THREE, one_block(10, 0), (doubles.as_mut_ptr(), 0.5)).unwrap();
+        emulator::launch(&FillTwo::KERNEL, one_block(10, 0), two).unwrap();
+        emulator::launch(&FillThree::KERNEL, one_block(10, 0), three).unwrap();
     }
     assert_eq!(words.to_vec(), (5..25).collect::<Vec<_>>());
     assert_eq!(doubles.to_vec(), (0..30).map(|i| f64::from(i) + 0.5).collect::<Vec<_>>());
-    assert_eq!((FILL_TWO.name(), FILL_THREE.name()), ("fill_two", "fill_three"));
-    assert_eq!(FILL_TWO.max_threads(), Some(128));
+    assert_eq!((FillTwo::KERNEL.name(), FillThree::KERNEL.name()), ("fill_two", "fill_three"));
+    assert_eq!(FillTwo::KERNEL.max_threads(), Some(128));
 }
 
 /// One parameter of each type.
 #[kernel]
 unsafe fn every_type(
+    /// Twelve values.
     out: *mut f64,
+    /// One byte.
     bytes: *const u8,
     a: u8,
     b: u16,
@@ -55,6 +60,8 @@ unsafe fn every_type(
     g: i32,
     h: i64,
     i: usize,
+    /// A parameter's documentation may have
+    /// several lines.
     j: f32,
     k: f64,
 ) {
@@ -68,34 +75,210 @@ unsafe fn every_type(
     unsafe { global::store(out.add(11), global::load(bytes).into()) }
 }
 
+/// Arguments for `every_type`.
+fn one_of_each(out: &mut Buffer<f64>, bytes: &Buffer<u8>) -> EveryType {
+    EveryType {
+        out: out.as_mut_ptr(),
+        bytes: bytes.as_ptr(),
+        a: 1,
+        b: 2,
+        c: 3,
+        d: 4,
+        e: -5,
+        f: -6,
+        g: -7,
+        h: -8,
+        i: 9,
+        j: 10.5,
+        k: -11.25,
+    }
+}
+
+const ONE_OF_EACH: [f64; 12] = [1.0, 2.0, 3.0, 4.0, -5.0, -6.0, -7.0, -8.0, 9.0, 10.5, -11.25, 77.0];
+
 #[test]
 fn arguments_of_every_type() {
-    assert_eq!(EVERY_TYPE.max_threads(), None);
+    assert_eq!(EveryType::KERNEL.max_threads(), None);
     let (mut out, bytes) = (Buffer::<f64>::new(12), Buffer::from_slice(&[77u8]));
-    let arguments = (out.as_mut_ptr(), bytes.as_ptr(), 1, 2, 3, 4, -5, -6, -7, -8, 9, 10.5, -11.25);
+    let launch = one_of_each(&mut out, &bytes);
     // SAFETY: 12 results, one byte.
-    unsafe { emulator::launch(&EVERY_TYPE, one_block(1, 0), arguments) }.unwrap();
-    assert_eq!(out.to_vec(), [1.0, 2.0, 3.0, 4.0, -5.0, -6.0, -7.0, -8.0, 9.0, 10.5, -11.25, 77.0]);
+    unsafe { emulator::launch(&EveryType::KERNEL, one_block(1, 0), launch) }.unwrap();
+    assert_eq!(out.to_vec(), ONE_OF_EACH);
+}
+
+/// The kernel of that name as a driver finds it.
+#[cfg(target_os = "linux")]
+fn registered(name: &str) -> &'static dyn emulator::AnyKernel {
+    let mut found = emulator::kernels().iter().filter(|kernel| kernel.name() == name);
+    let kernel = found.next().unwrap_or_else(|| panic!("no kernel is named {name}"));
+    assert!(found.next().is_none(), "several kernels are named {name}");
+    *kernel
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn arguments_by_their_addresses() {
+    let (mut out, bytes) = (Buffer::<f64>::new(12), Buffer::from_slice(&[77u8]));
+    let mut launch = one_of_each(&mut out, &bytes);
+    let mut raw = launch.as_raw();
+    // SAFETY: 12 results, one byte; `launch` has a value for each parameter and is not moved.
+    unsafe { registered("every_type").launch_raw(one_block(1, 0), raw.as_mut_ptr()) }.unwrap();
+    assert_eq!(out.to_vec(), ONE_OF_EACH);
+}
+
+#[kernel]
+unsafe fn idle() {}
+
+#[kernel]
+unsafe fn four(_a: u32, _b: f64, _c: *const u8, _d: u8) {}
+
+#[test]
+fn arguments_have_the_parameters_names() {
+    assert_eq!(FillTwo::NAMES, ["out", "first"]);
+    assert_eq!(EveryType::NAMES.concat(), "outbytesabcdefghijk");
+    assert_eq!(Mix::NAMES, ["values", "out", "count"]);
+    assert_eq!(Reversed::<f64>::NAMES, ["values", "out", "count"]);
+    assert!(Idle::NAMES.is_empty());
 }
 
 #[test]
 fn arguments_as_the_driver_takes_them() {
-    let mut arguments = (7u32, 2.5f64, std::ptr::null::<u8>(), 9u8);
-    let addresses = [
-        std::ptr::from_mut(&mut arguments.0).cast(),
-        std::ptr::from_mut(&mut arguments.1).cast(),
-        std::ptr::from_mut(&mut arguments.2).cast(),
-        std::ptr::from_mut(&mut arguments.3).cast(),
+    let mut launch = Four { _a: 7, _b: 2.5, _c: null(), _d: 9 };
+    let addresses: [*mut c_void; 4] = [
+        (&raw mut launch._a).cast(),
+        (&raw mut launch._b).cast(),
+        (&raw mut launch._c).cast(),
+        (&raw mut launch._d).cast(),
     ];
-    let mut raw = arguments.as_raw();
+    let mut raw = launch.as_raw();
     assert_eq!(raw.as_slice(), addresses);
     assert_eq!(raw.as_mut_ptr().addr(), raw.as_slice().as_ptr().addr());
-    assert!(().as_raw().as_slice().is_empty());
+    assert!(Idle {}.as_raw().as_slice().is_empty());
 }
 
-/// A handle is a constant, and may be kept in a table.
 #[test]
-fn handles_are_values() {
-    static TABLE: [Kernel<(*mut u32, u32)>; 1] = [FILL_TWO];
+fn arguments_from_their_addresses() {
+    // Neither in the struct's order nor aligned.
+    let mut bytes = [0u8; 24];
+    let places = [12, 1, 16, 0];
+    bytes[12..16].copy_from_slice(&7u32.to_ne_bytes());
+    bytes[1..9].copy_from_slice(&2.5f64.to_ne_bytes());
+    bytes[0] = 9;
+    let addresses = places.map(|place| (&raw mut bytes[place]).cast::<c_void>());
+    // SAFETY: at each address lies a value of the parameter's type; zeros are a null pointer.
+    let Four { _a, _b, _c, _d } = unsafe { Four::from_raw(addresses.as_ptr()) };
+    assert_eq!((_a, _b, _c, _d), (7, 2.5, null(), 9));
+}
+
+/// A kernel is a constant, and may be kept in a table.
+#[test]
+fn kernels_are_values() {
+    static TABLE: [Kernel<FillTwo>; 1] = [FillTwo::KERNEL];
     assert_eq!(TABLE[0].name(), "fill_two");
+}
+
+/// How `mix` joins two values.
+#[derive(Clone, Copy)]
+enum Join {
+    Add,
+    Multiply,
+}
+
+/// Joins the values of each thread, and negates the sum where the key's second part is true.
+#[kernel(
+    key = (Join, bool),
+    max_threads = 64,
+    min_blocks = 2,
+    /// The sum.
+    (Join::Add, false) => mix_sum = mix::<true, false>,
+    (Join::Add, true) => mix_negative_sum(max_threads = 32, min_blocks = 4) = mix::<true, true>,
+    (Join::Multiply, _) => mix_product(max_threads = 96) = mix::<false, false>,
+)]
+struct Mix {
+    /// `count` values a thread.
+    values: *const i32,
+    /// One value a thread.
+    out: *mut i32,
+    /// Values of a thread.
+    count: u32,
+}
+
+/// # Safety
+/// The arrays are as long as [`Mix`] says.
+unsafe fn mix<const ADD: bool, const NEGATIVE: bool>(Mix { values, out, count }: Mix) {
+    let t = thread::thread_idx_x();
+    let mut joined = i32::from(!ADD);
+    for i in 0..count {
+        // SAFETY: i < count.
+        let value = unsafe { global::load(values.add((t * count + i) as usize)) };
+        joined = if ADD { joined + value } else { joined * value };
+    }
+    // SAFETY: one value a thread.
+    unsafe { global::store(out.add(t as usize), if NEGATIVE { -joined } else { joined }) }
+}
+
+#[test]
+fn kernels_chosen_by_a_key() {
+    let values = Buffer::from_slice(&[1, 2, 3, 4, -5, 6]);
+    for (key, name, max_threads, expected) in [
+        ((Join::Add, false), "mix_sum", 64, [6, 5]),
+        ((Join::Add, true), "mix_negative_sum", 32, [-6, -5]),
+        ((Join::Multiply, false), "mix_product", 96, [6, -120]),
+        ((Join::Multiply, true), "mix_product", 96, [6, -120]),
+    ] {
+        let kernel = Mix::kernel(key);
+        assert_eq!((kernel.name(), kernel.max_threads()), (name, Some(max_threads)));
+        let mut out = Buffer::<i32>::new(2);
+        let launch = Mix { values: values.as_ptr(), out: out.as_mut_ptr(), count: 3 };
+        // SAFETY: three values and a result for each of two threads.
+        unsafe { emulator::launch(kernel, one_block(2, 0), launch) }.unwrap();
+        assert_eq!(out.to_vec(), expected, "{name}");
+        #[cfg(target_os = "linux")]
+        assert_eq!(registered(name).name(), name);
+    }
+}
+
+/// Reverses the values of a block.
+#[kernel(
+    reversed_words for Reversed<u32> = reversed::<u32>,
+    reversed_doubles(max_threads = 256) for Reversed<f64> = reversed::<f64>,
+)]
+struct Reversed<T> {
+    /// One value a thread.
+    values: *const T,
+    /// One value a thread.
+    out: *mut T,
+    /// Values.
+    count: u32,
+}
+
+/// # Safety
+/// The arrays are as long as [`Reversed`] says.
+unsafe fn reversed<T: Copy>(Reversed { values, out, count }: Reversed<T>) {
+    let t = thread::thread_idx_x();
+    // SAFETY: one value and one result a thread.
+    unsafe { global::store(out.add((count - 1 - t) as usize), global::load(values.add(t as usize))) }
+}
+
+/// Launches the kernel with `values`.
+fn run_reversed<T: bytemuck::AnyBitPattern>(kernel: &Kernel<Reversed<T>>, values: &[T]) -> Vec<T> {
+    let (input, mut out) = (Buffer::from_slice(values), Buffer::from_slice(values));
+    let count = values.len() as u32;
+    let launch = Reversed { values: input.as_ptr(), out: out.as_mut_ptr(), count };
+    // SAFETY: one value and one result a thread.
+    unsafe { emulator::launch(kernel, one_block(count, 0), launch) }.unwrap();
+    out.to_vec()
+}
+
+#[test]
+fn kernels_of_a_generic_struct() {
+    let (words, doubles) = (&Reversed::<u32>::KERNEL, &Reversed::<f64>::KERNEL);
+    assert_eq!((words.name(), words.max_threads()), ("reversed_words", None));
+    assert_eq!((doubles.name(), doubles.max_threads()), ("reversed_doubles", Some(256)));
+    assert_eq!(run_reversed(words, &[1, 2, 3]), [3, 2, 1]);
+    assert_eq!(run_reversed(doubles, &[0.5, 1.5]), [1.5, 0.5]);
+    #[cfg(target_os = "linux")]
+    for name in ["reversed_words", "reversed_doubles"] {
+        assert_eq!(registered(name).name(), name);
+    }
 }

@@ -17,7 +17,7 @@ use cuda_std::launch::LaunchConfig;
 
 /// One block of `threads` threads with `shared_bytes` bytes of dynamic shared memory.
 pub fn one_block(threads: u32, shared_bytes: u32) -> LaunchConfig {
-    LaunchConfig { grid: [1, 1, 1], block: [threads, 1, 1], shared_bytes }
+    LaunchConfig::linear(1, threads).with_shared(shared_bytes)
 }
 
 /// A warp's values.

@@ -33,7 +33,7 @@ unsafe fn halves(out: *mut u32) {
 fn halves_diverge_and_meet() {
     let mut out = Buffer::<u32>::new(64);
     // SAFETY: 64 results.
-    unsafe { emulator::launch(&HALVES, one_block(32, 0), (out.as_mut_ptr(),)) }.unwrap();
+    unsafe { emulator::launch(&Halves::KERNEL, one_block(32, 0), Halves { out: out.as_mut_ptr() }) }.unwrap();
     let low = (0..16).sum::<u32>();
     let expected = [[low; 16], [31 + 17; 16], [16 * (low + 48); 16], [16 * (low + 48); 16]].concat();
     assert_eq!(out.to_vec(), expected);
@@ -57,7 +57,7 @@ unsafe fn staircase(out: *mut u32) {
 fn lanes_leave_a_loop_one_by_one() {
     let mut out = Buffer::<u32>::new(32);
     // SAFETY: 32 results.
-    unsafe { emulator::launch(&STAIRCASE, one_block(32, 0), (out.as_mut_ptr(),)) }.unwrap();
+    unsafe { emulator::launch(&Staircase::KERNEL, one_block(32, 0), Staircase { out: out.as_mut_ptr() }) }.unwrap();
     assert_eq!(out.to_vec(), (0..32).collect::<Vec<_>>());
 }
 
@@ -77,8 +77,9 @@ unsafe fn ragged(out: *mut u32, threads: u32) {
 fn blocks_that_are_not_whole_warps() {
     for threads in [1u32, 31, 33, 40, 63, 1000] {
         let mut out = Buffer::<u32>::new(threads as usize);
+        let launch = Ragged { out: out.as_mut_ptr(), threads };
         // SAFETY: one result a thread.
-        unsafe { emulator::launch(&RAGGED, one_block(threads, 0), (out.as_mut_ptr(), threads)) }.unwrap();
+        unsafe { emulator::launch(&Ragged::KERNEL, one_block(threads, 0), launch) }.unwrap();
         for (t, sum) in out.to_vec().into_iter().enumerate() {
             let first = t as u32 / 32 * 32;
             assert_eq!(sum, (first..threads.min(first + 32)).sum::<u32>(), "thread {t} of {threads}");
@@ -113,7 +114,7 @@ fn three_dimensions() {
     let config = LaunchConfig { grid: [3, 2, 2], block: [5, 3, 4], shared_bytes: 0 };
     let mut out = Buffer::<u32>::new_poisoned(6 * 12 * 60);
     // SAFETY: six results a thread.
-    unsafe { emulator::launch(&INDICES, config, (out.as_mut_ptr(),)) }.unwrap();
+    unsafe { emulator::launch(&Indices::KERNEL, config, Indices { out: out.as_mut_ptr() }) }.unwrap();
     let mut expected = Vec::new();
     for (bz, by, bx) in itertools(2, 2, 3) {
         for (tz, ty, tx) in itertools(4, 3, 5) {
@@ -148,8 +149,9 @@ unsafe fn wait_for_store(flag: *mut u32) {
 fn waiting_loops_make_progress() {
     for threads in [2, 32, 33, 256] {
         let mut flag = Buffer::<u32>::new(1);
+        let launch = WaitForStore { flag: flag.as_mut_ptr() };
         // SAFETY: one value.
-        unsafe { emulator::launch(&WAIT_FOR_STORE, one_block(threads, 0), (flag.as_mut_ptr(),)) }.unwrap();
+        unsafe { emulator::launch(&WaitForStore::KERNEL, one_block(threads, 0), launch) }.unwrap();
         assert_eq!(flag.to_vec(), [2], "{threads} threads");
     }
 }
@@ -180,8 +182,8 @@ unsafe fn atomic_is_not(p: *mut u32, expected: u32) -> bool {
 #[test]
 fn blocks_can_wait_for_earlier_blocks() {
     let mut done = Buffer::<u32>::new(1);
-    let config = LaunchConfig { grid: [100, 1, 1], block: [64, 1, 1], shared_bytes: 0 };
+    let config = LaunchConfig::linear(100, 64);
     // SAFETY: one value.
-    unsafe { emulator::launch(&CHAIN, config, (done.as_mut_ptr(),)) }.unwrap();
+    unsafe { emulator::launch(&Chain::KERNEL, config, Chain { done: done.as_mut_ptr() }) }.unwrap();
     assert_eq!(done.to_vec(), [100]);
 }

@@ -3,18 +3,39 @@
 use crate::one_block;
 use cuda_std::{
     emulator::{self, Buffer},
-    global, kernel,
-    launch::Kernel,
-    mma, shared, thread, warp,
+    global, kernel, mma, shared, thread, warp,
 };
 use half::{bf16, f16};
 use proptest::prelude::*;
 
-/// One product: fragments a (4 words a lane), b (2 words a lane), c (4 values a lane).
-macro_rules! products {
+/// The type of a product's operands.
+enum Operands {
+    F16,
+    Bf16,
+    Tf32,
+}
+
+/// Adds one product of matrices A and B to C.
+#[kernel(
+    key = Operands,
+    Operands::F16 => product_f16 = with_f16,
+    Operands::Bf16 => product_bf16 = with_bf16,
+    Operands::Tf32 => product_tf32 = with_tf32,
+)]
+struct Product {
+    /// The fragment of A of each lane.
+    a: *const [u32; 4],
+    /// The fragment of B of each lane.
+    b: *const [u32; 2],
+    /// The fragment of C of each lane.
+    c: *mut [f32; 4],
+}
+
+macro_rules! bodies {
     ($($name:ident = $mma:ident;)*) => {$(
-        #[kernel]
-        unsafe fn $name(a: *const [u32; 4], b: *const [u32; 2], c: *mut [f32; 4]) {
+        /// # Safety
+        /// The arrays have a fragment for each of 32 lanes.
+        unsafe fn $name(Product { a, b, c }: Product) {
             let lane = warp::lane_id() as usize;
             // SAFETY: a fragment a lane, lane < 32; all lanes arrive.
             unsafe {
@@ -26,13 +47,11 @@ macro_rules! products {
     )*};
 }
 
-products! {
-    product_f16 = mma_m16n8k16_f16;
-    product_bf16 = mma_m16n8k16_bf16;
-    product_tf32 = mma_m16n8k8_tf32;
+bodies! {
+    with_f16 = mma_m16n8k16_f16;
+    with_bf16 = mma_m16n8k16_bf16;
+    with_tf32 = mma_m16n8k8_tf32;
 }
-
-type Product = Kernel<(*const [u32; 4], *const [u32; 2], *mut [f32; 4])>;
 
 /// 16 × 8 results of a plain triple loop.
 fn plain(a: &[Vec<i32>], b: &[Vec<i32>], c: &[Vec<i32>]) -> Vec<Vec<f32>> {
@@ -54,8 +73,8 @@ fn pack(pair: bool, bits: &dyn Fn(i32) -> u32, element: impl Fn(usize) -> i32, k
     if pair { bits(element(k)) | bits(element(k + 1)) << 16 } else { bits(element(k)) }
 }
 
-/// Runs the kernel on matrices A (16 × K), B (K × 8), C (16 × 8) and gives D as a matrix.
-fn run(kernel: &Product, bits: &dyn Fn(i32) -> u32, a: &[Vec<i32>], b: &[Vec<i32>], c: &[Vec<i32>]) -> Vec<Vec<f32>> {
+/// Runs the kernel for these operands on matrices A (16 × K), B (K × 8), C (16 × 8) and gives D as a matrix.
+fn run(operands: Operands, bits: &dyn Fn(i32) -> u32, a: &[Vec<i32>], b: &[Vec<i32>], c: &[Vec<i32>]) -> Vec<Vec<f32>> {
     let pair = b.len() == 16;
     let (step, second) = if pair { (2, 8) } else { (1, 4) };
     let (mut fa, mut fb, mut fc) = (Vec::new(), Vec::new(), Vec::new());
@@ -72,8 +91,9 @@ fn run(kernel: &Product, bits: &dyn Fn(i32) -> u32, a: &[Vec<i32>], b: &[Vec<i32
         fc.push([c[g][2 * t], c[g][2 * t + 1], c[g + 8][2 * t], c[g + 8][2 * t + 1]].map(|value| value as f32));
     }
     let (fa, fb, mut fc) = (Buffer::from_slice(&fa), Buffer::from_slice(&fb), Buffer::from_slice(&fc));
+    let launch = Product { a: fa.as_ptr(), b: fb.as_ptr(), c: fc.as_mut_ptr() };
     // SAFETY: a fragment a lane.
-    unsafe { emulator::launch(kernel, one_block(32, 0), (fa.as_ptr(), fb.as_ptr(), fc.as_mut_ptr())) }.unwrap();
+    unsafe { emulator::launch(Product::kernel(operands), one_block(32, 0), launch) }.unwrap();
     let mut d = vec![vec![f32::NAN; 8]; 16];
     for (lane, [d0, d1, d2, d3]) in fc.to_vec().into_iter().enumerate() {
         let (g, t) = (lane / 4, lane % 4);
@@ -96,20 +116,20 @@ proptest! {
     #[test]
     fn f16_product(a in matrix(16, 16), b in matrix(16, 8), c in matrix(16, 8)) {
         let bits = |value: i32| u32::from(f16::from_f32(value as f32).to_bits());
-        prop_assert_eq!(run(&PRODUCT_F16, &bits, &a, &b, &c), plain(&a, &b, &c));
+        prop_assert_eq!(run(Operands::F16, &bits, &a, &b, &c), plain(&a, &b, &c));
     }
 
     #[test]
     fn bf16_product(a in matrix(16, 16), b in matrix(16, 8), c in matrix(16, 8)) {
         let bits = |value: i32| u32::from(bf16::from_f32(value as f32).to_bits());
-        prop_assert_eq!(run(&PRODUCT_BF16, &bits, &a, &b, &c), plain(&a, &b, &c));
+        prop_assert_eq!(run(Operands::Bf16, &bits, &a, &b, &c), plain(&a, &b, &c));
     }
 
     #[test]
     fn tf32_product(a in matrix(16, 8), b in matrix(8, 8), c in matrix(16, 8)) {
         // The low 13 bits are ignored, whatever they are.
         let bits = |value: i32| (value as f32).to_bits() | 0x1fff;
-        prop_assert_eq!(run(&PRODUCT_TF32, &bits, &a, &b, &c), plain(&a, &b, &c));
+        prop_assert_eq!(run(Operands::Tf32, &bits, &a, &b, &c), plain(&a, &b, &c));
     }
 }
 
@@ -143,8 +163,9 @@ fn matrices_are_loaded_as_fragments() {
     let elements: Vec<u16> = (0..256).map(|i| i * 257 % 251).collect();
     let input = Buffer::from_slice(&elements);
     let mut out = Buffer::from_slice(&[[0u32; 10]; 32]);
+    let launch = LoadMatrices { input: input.as_ptr(), out: out.as_mut_ptr() };
     // SAFETY: 32 rows of 8, 512 bytes of shared memory, a fragment a lane.
-    unsafe { emulator::launch(&LOAD_MATRICES, one_block(32, 512), (input.as_ptr(), out.as_mut_ptr())) }.unwrap();
+    unsafe { emulator::launch(&LoadMatrices::KERNEL, one_block(32, 512), launch) }.unwrap();
     for (lane, fragments) in out.to_vec().into_iter().enumerate() {
         let at = |matrix: usize, row: usize, column: usize| u32::from(elements[64 * matrix + 8 * row + column]);
         let (g, t) = (lane / 4, lane % 4);

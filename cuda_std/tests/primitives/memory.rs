@@ -2,7 +2,9 @@ use crate::one_block;
 use cuda_std::{
     emulator::{self, Buffer},
     global::{self, F32x2, F32x4, U32x2, U32x4},
-    kernel, shared, shared_array, thread, unroll,
+    kernel,
+    launch::LaunchConfig,
+    shared, shared_array, thread, unroll,
 };
 
 /// Moves values of every width through global and shared memory, reversed within the block of 64.
@@ -45,16 +47,16 @@ fn every_width_survives_a_reversal() {
     let mut pairs = Buffer::from_slice(&(0..64u32).map(|i| U32x2([i, !i])).collect::<Vec<_>>());
     let mut quads = Buffer::from_slice(&(0..64).map(|i| F32x4([i as f32, 1.0, -2.0, 0.5])).collect::<Vec<_>>());
     let mut doubles = Buffer::from_slice(&(0..64).map(|i| f64::from(i) / 3.0).collect::<Vec<_>>());
-    let arguments = (
-        bytes.as_mut_ptr(),
-        halves.as_mut_ptr(),
-        words.as_mut_ptr(),
-        pairs.as_mut_ptr(),
-        quads.as_mut_ptr(),
-        doubles.as_mut_ptr(),
-    );
+    let launch = Widths {
+        bytes: bytes.as_mut_ptr(),
+        halves: halves.as_mut_ptr(),
+        words: words.as_mut_ptr(),
+        pairs: pairs.as_mut_ptr(),
+        quads: quads.as_mut_ptr(),
+        doubles: doubles.as_mut_ptr(),
+    };
     // SAFETY: 64 threads and 64 elements in each buffer.
-    let stats = unsafe { emulator::launch(&WIDTHS, one_block(64, 64 * 16), arguments) }.unwrap();
+    let stats = unsafe { emulator::launch(&Widths::KERNEL, one_block(64, 64 * 16), launch) }.unwrap();
     assert_eq!(bytes.to_vec(), (0..64).rev().collect::<Vec<u8>>());
     assert_eq!(halves.to_vec(), (0..64).rev().map(|i| i * 1000).collect::<Vec<u16>>());
     assert_eq!(words.to_vec(), (0..64).rev().map(|i| i * 0x0101_0101).collect::<Vec<u32>>());
@@ -85,9 +87,9 @@ unsafe fn arrays(out: *mut u32) {
 #[test]
 fn static_arrays_are_distinct() {
     let mut out = Buffer::<u32>::new(48);
-    let config = cuda_std::launch::LaunchConfig { grid: [3, 1, 1], block: [8, 1, 1], shared_bytes: 0 };
+    let config = LaunchConfig::linear(3, 8);
     // SAFETY: 16 results a block.
-    unsafe { emulator::launch(&ARRAYS, config, (out.as_mut_ptr(),)) }.unwrap();
+    unsafe { emulator::launch(&Arrays::KERNEL, config, Arrays { out: out.as_mut_ptr() }) }.unwrap();
     let block = [[7, 6, 5, 4, 3, 2, 1, 0], [107, 106, 105, 104, 103, 102, 101, 100]].concat();
     assert_eq!(out.to_vec(), block.repeat(3));
 }
@@ -110,8 +112,9 @@ unsafe fn dynamic_words(out: *mut u32) {
 fn dynamic_memory_grows_by_words() {
     for threads in (2..200).step_by(2) {
         let mut out = Buffer::<u32>::new(threads as usize);
+        let launch = DynamicWords { out: out.as_mut_ptr() };
         // SAFETY: a word and a result a thread.
-        unsafe { emulator::launch(&DYNAMIC_WORDS, one_block(threads, 4 * threads), (out.as_mut_ptr(),)) }.unwrap();
+        unsafe { emulator::launch(&DynamicWords::KERNEL, one_block(threads, 4 * threads), launch) }.unwrap();
         assert_eq!(out.to_vec(), (0..threads).map(|t| t ^ 1).collect::<Vec<_>>());
     }
 }
@@ -131,8 +134,9 @@ unsafe fn someone(the_one: u32, out: *mut u32) {
 fn barriers_tell_whether_any() {
     for (the_one, expected) in [(0, 5), (77, 5), (95, 5), (96, 4)] {
         let mut out = Buffer::<u32>::new(96);
+        let launch = Someone { the_one, out: out.as_mut_ptr() };
         // SAFETY: one result a thread.
-        unsafe { emulator::launch(&SOMEONE, one_block(96, 0), (the_one, out.as_mut_ptr())) }.unwrap();
+        unsafe { emulator::launch(&Someone::KERNEL, one_block(96, 0), launch) }.unwrap();
         assert_eq!(out.to_vec(), [expected; 96], "thread {the_one}");
     }
 }

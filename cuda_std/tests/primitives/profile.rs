@@ -44,9 +44,10 @@ fn on_line(profile: &Profile, mark: &str, operation: Operation) -> u64 {
 #[test]
 fn executions_by_line() {
     let mut out = Buffer::<u32>::new(96);
-    let config = LaunchConfig { grid: [5, 1, 1], block: [96, 1, 1], shared_bytes: 0 };
+    let config = LaunchConfig::linear(5, 96);
+    let launch = Varied { out: out.as_mut_ptr(), rounds: 7 };
     // SAFETY: a word for each of 96 threads.
-    let profile = unsafe { emulator::profile(&VARIED, config, (out.as_mut_ptr(), 7)) }.unwrap();
+    let profile = unsafe { emulator::profile(&Varied::KERNEL, config, launch) }.unwrap();
     let warps = 5 * 3;
     let expected = [
         ("WORD", Operation::ShuffleXor, 7 * warps),
@@ -76,14 +77,16 @@ fn executions_by_line() {
 fn a_profile_is_of_one_launch() {
     let mut out = Buffer::<u32>::new(32);
     let mut run = |rounds| {
+        let launch = Varied { out: out.as_mut_ptr(), rounds };
         // SAFETY: a word for each thread.
-        unsafe { emulator::profile(&VARIED, one_block(32, 0), (out.as_mut_ptr(), rounds)) }.unwrap()
+        unsafe { emulator::profile(&Varied::KERNEL, one_block(32, 0), launch) }.unwrap()
     };
     let (first, second) = (run(2), run(2));
     assert_eq!(first, second);
     assert_eq!(on_line(&run(1), "WORD", Operation::ShuffleXor), 1);
+    let launch = Varied { out: out.as_mut_ptr(), rounds: 2 };
     // SAFETY: as above.
-    let stats = unsafe { emulator::launch(&VARIED, one_block(32, 0), (out.as_mut_ptr(), 2)) }.unwrap();
+    let stats = unsafe { emulator::launch(&Varied::KERNEL, one_block(32, 0), launch) }.unwrap();
     assert_eq!(first.stats, stats);
     let ghosts: Vec<&SiteCount> = first.sites.iter().filter(|site| site.executions == 0).collect();
     assert!(ghosts.is_empty(), "{ghosts:?}");

@@ -71,9 +71,9 @@ fn model(values: &Lanes<u32>, mask: u32, threshold: u32, own: usize) -> [u32; 12
 fn check(values: &Lanes<u32>, mask: u32, threshold: u32) {
     let input = Buffer::from_slice(values);
     let mut out = Buffer::new_poisoned(32 * 12);
+    let launch = Collect { values: input.as_ptr(), mask, threshold, out: out.as_mut_ptr() };
     // SAFETY: 32 values and 32 × 12 results.
-    unsafe { emulator::launch(&COLLECT, one_block(32, 0), (input.as_ptr(), mask, threshold, out.as_mut_ptr())) }
-        .unwrap();
+    unsafe { emulator::launch(&Collect::KERNEL, one_block(32, 0), launch) }.unwrap();
     for (lane, results) in out.to_vec().chunks(12).enumerate() {
         if mask >> lane & 1 == 1 {
             assert_eq!(results, model(values, mask, threshold, lane), "lane {lane}");

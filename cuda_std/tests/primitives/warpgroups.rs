@@ -53,10 +53,9 @@ proptest! {
         let halves = |m: &[i8]| Buffer::from_slice(&m.iter().map(|&x| f16::from(x).to_bits()).collect::<Vec<_>>());
         let (fa, fb) = (halves(&a), halves(&b));
         let mut out = Buffer::from_slice(&[[[0.0f32; 4]; 16]; 256]);
+        let launch = Product { a: fa.as_ptr(), b: fb.as_ptr(), twice, out: out.as_mut_ptr() };
         // SAFETY: what the kernel asks for.
-        unsafe {
-            emulator::launch(&PRODUCT, one_block(256, 32768), (fa.as_ptr(), fb.as_ptr(), twice, out.as_mut_ptr())).unwrap();
-        }
+        unsafe { emulator::launch(&Product::KERNEL, one_block(256, 32768), launch) }.unwrap();
         for (thread, fragment) in out.to_vec().into_iter().enumerate() {
             let (warp, g, t) = (thread / 32, thread % 32 / 4, thread % 4);
             for (j, pairs) in fragment.into_iter().enumerate() {

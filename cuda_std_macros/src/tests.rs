@@ -1,0 +1,125 @@
+//! What the attribute accepts, what it says of the rest, and what it makes of documentation.
+
+use crate::{
+    attribute::{Bounds, Table},
+    expand,
+};
+use quote::ToTokens;
+use syn::{Field, Fields, Item, ItemFn, ItemStruct, LitStr, parse_quote, parse_str};
+
+/// The message of the error.
+fn refused<T>(result: syn::Result<T>) -> String {
+    result.err().expect("this is refused").to_string()
+}
+
+fn table(text: &str) -> syn::Result<Table> {
+    parse_str(text)
+}
+
+#[test]
+fn bounds_of_a_row_come_before_those_of_all() {
+    let rows = table("max_threads = 128, min_blocks = 2, one = body, two(min_blocks = 3, arch = \"sm_90a\") = body")
+        .unwrap()
+        .rows;
+    let bounds: Vec<_> = rows.iter().map(|row| &row.bounds).collect();
+    assert_eq!((bounds[0].max_threads, bounds[0].min_blocks, &bounds[0].arch), (Some(128), Some(2), &None));
+    assert_eq!((bounds[1].max_threads, bounds[1].min_blocks), (Some(128), Some(3)));
+    assert_eq!(bounds[1].arch.as_deref(), Some("sm_90a"));
+}
+
+#[test]
+fn rows_have_patterns_where_there_is_a_key() {
+    let Table { key, rows } =
+        table("key = (Tile, bool), (Tile::A | Tile::B, _) => x = f::<1>, _ => y = f::<2>,").unwrap();
+    assert_eq!(key.into_token_stream().to_string(), "(Tile , bool)");
+    assert!(rows.iter().all(|row| row.pattern.is_some()));
+    assert!(table("x = f").unwrap().rows[0].pattern.is_none());
+}
+
+#[test]
+fn tables_that_are_none() {
+    let cases = [
+        ("", "a struct of arguments needs a kernel: `name = body`"),
+        ("max_threads = 128", "a struct of arguments needs a kernel: `name = body`"),
+        ("key = bool", "a struct of arguments needs a kernel: `name = body`"),
+        ("one = body, max_threads = 128", "bounds of all kernels come before the first"),
+        ("max_threads = 128, one = body, arch = \"sm_90a\"", "bounds of all kernels come before the first"),
+        ("max_threads = 128, max_threads = 256, one = body", "given twice"),
+        ("one(min_blocks = 2) = body", "min_blocks needs max_threads"),
+        ("one(threads = 2) = body", "known here: max_threads, min_blocks, arch"),
+        ("max_threads = 2048, one = body", "a block has at most 1024 threads"),
+        ("max_threads = 0, one = body", "must be positive"),
+        ("key = bool, one = body", "expected `=>`"),
+        ("true => one = body", "expected identifier, found keyword `true`"),
+    ];
+    for (text, message) in cases {
+        assert_eq!(refused(table(text)), message, "{text}");
+    }
+    assert_eq!(refused(parse_str::<Bounds>("threads = 2")), "known here: max_threads, min_blocks, arch");
+}
+
+#[test]
+fn a_generic_struct_needs_a_type_in_each_row() {
+    let item: ItemStruct = parse_quote! { struct Sort<K> { keys: *mut K } };
+    let expanded = |text| expand::arguments(&table(text).unwrap(), &item);
+    assert_eq!(refused(expanded("sort = sort")), "the struct is generic: `name for Type<..> = body`");
+    let wrong_count = "names the struct with a type for each of its parameters";
+    assert_eq!(refused(expanded("sort for Sort<u32, u64> = sort")), wrong_count);
+    assert_eq!(refused(expanded("sort for Sort = sort")), wrong_count);
+    let text = expanded("sort_u32 for Sort<u32> = sort::<u32>").unwrap().to_string();
+    assert!(text.contains("fn sort_u32 (keys : * mut u32)"), "{text}");
+}
+
+#[test]
+fn fields_that_no_kernel_takes() {
+    let one = table("one = body").unwrap();
+    let expanded = |item: ItemStruct| expand::arguments(&one, &item);
+    assert!(refused(expanded(parse_quote! { struct A { x: &'static f32 } })).contains("raw pointers or one of u8"));
+    assert!(refused(expanded(parse_quote! { struct A(u32); })).contains("fields with names"));
+    assert!(refused(expanded(parse_quote! { struct A<'a> { x: *const &'a u32 } })).contains("over types only"));
+    assert!(refused(expanded(parse_quote! { struct A<const N: usize> { x: u32 } })).contains("over types only"));
+}
+
+/// The documentation of a field, a line each.
+fn documentation(field: &Field) -> Vec<String> {
+    let lines = field.attrs.iter().filter(|attribute| attribute.path().is_ident("doc"));
+    let text = |value: &syn::Expr| syn::parse2::<LitStr>(value.to_token_stream()).unwrap().value();
+    lines.map(|attribute| text(&attribute.meta.require_name_value().unwrap().value)).collect()
+}
+
+#[test]
+fn parameters_documentation_moves_to_the_fields() {
+    let function: ItemFn = parse_quote! {
+        /// Fills.
+        pub unsafe fn fill_two(
+            /// Where to.
+            ///
+            /// Two lines.
+            out: *mut u32,
+            first: u32,
+        ) {}
+    };
+    let expanded = expand::function(&Bounds::default(), function).unwrap();
+    let items = syn::parse2::<syn::File>(expanded).unwrap().items;
+    let of_functions: Vec<_> =
+        items.iter().filter_map(|item| if let Item::Fn(f) = item { Some(f) } else { None }).collect();
+    // One for the GPU, one for the host.
+    assert_eq!(of_functions.len(), 2);
+    for input in of_functions.iter().flat_map(|function| &function.sig.inputs) {
+        let syn::FnArg::Typed(typed) = input else { panic!("a kernel has no self") };
+        assert!(typed.attrs.is_empty(), "the language has no documentation of parameters");
+    }
+    let structs: Vec<_> =
+        items.iter().filter_map(|item| if let Item::Struct(s) = item { Some(s) } else { None }).collect();
+    let [arguments] = structs[..] else { panic!("one struct") };
+    assert_eq!(arguments.ident, "FillTwo");
+    assert!(!arguments.attrs.iter().any(|attribute| attribute.path().is_ident("cfg")), "`config` is for both sides");
+    let Fields::Named(fields) = &arguments.fields else { panic!("fields have names") };
+    let fields: Vec<_> = fields.named.iter().collect();
+    assert_eq!(
+        fields.iter().map(|field| field.ident.as_ref().unwrap().to_string()).collect::<Vec<_>>(),
+        ["out", "first"]
+    );
+    assert_eq!(documentation(fields[0]), [" Where to.", "", " Two lines."]);
+    assert!(documentation(fields[1]).is_empty());
+}
