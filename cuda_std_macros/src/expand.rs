@@ -26,26 +26,7 @@ pub fn function(bounds: &Bounds, mut function: ItemFn) -> syn::Result<TokenStrea
         kernel_const(vis, &arguments.to_token_stream(), name, bounds, &call),
     ];
     let note = bounds_note(name, bounds);
-    // Until every launch has named arguments.
-    let positional = {
-        let handle = format_ident!("{}", name.to_string().to_uppercase(), span = name.span());
-        let types: Vec<_> = parameters.iter().map(|parameter| parameter.ty).collect();
-        let names: Vec<_> = parameters.iter().map(|parameter| parameter.name).collect();
-        let kernel = kernel_value(
-            &quote!((#(#types,)*)),
-            name,
-            bounds,
-            &quote! { { let (#(#names,)*) = *arguments; #name(#(#names),*) } },
-        );
-        quote! {
-            #[cfg(not(target_arch = "nvptx64"))]
-            #[allow(missing_docs, dead_code, clippy::type_complexity, reason = "goes")]
-            #vis const #handle: ::cuda_std::launch::Kernel<(#(#types,)*)> = #kernel;
-        }
-    };
     Ok(quote! {
-        #positional
-
         #[cfg(target_arch = "nvptx64")]
         #(#attrs)*
         #[allow(clippy::too_many_arguments, reason = "the entry point takes its arguments one by one")]

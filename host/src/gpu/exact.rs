@@ -21,7 +21,7 @@ use warpann_kernels::filter::{self, Filter, FilterOutput};
 use super::results::{Found, Slots};
 use super::runtime::{Array, Lane, Layout, Limits, Runtime};
 use super::select::{Columns, Plan, Select, select};
-pub(crate) use super::sets::{Set, SetLayout, Shape, blocks, prepare_set, upload_rows};
+pub(crate) use super::sets::{Set, SetLayout, Shape, prepare_set, upload_rows};
 use crate::select::Best;
 use crate::{Element, Error, Metric, Result};
 

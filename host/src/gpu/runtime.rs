@@ -332,11 +332,6 @@ pub(crate) fn check_launch<A: KernelArgs>(kernel: &Kernel<A>, config: LaunchConf
     if threads > limit { refused("threads a block", threads, limit) } else { Ok(()) }
 }
 
-/// A grid of `blocks` along x.
-pub(crate) fn grid(_kernel: &'static str, blocks: u64) -> Result<u64> {
-    Ok(blocks)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

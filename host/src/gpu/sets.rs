@@ -10,11 +10,10 @@
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use cuda_std::launch::LaunchConfig;
 use warpann_kernels::prepare::{Greatest, Prepare};
 use warpann_kernels::{filter, prepare};
 
-use super::runtime::{Layout, Runtime, grid};
+use super::runtime::{Layout, Runtime};
 use crate::flat::check_vectors;
 use crate::select::Best;
 use crate::{Element, ElementType, Input, Metric, Result};
@@ -299,12 +298,6 @@ pub(crate) unsafe fn prepare_set<R: Runtime>(
         greatest_of(runtime, stream, from)?;
         prepare_rows(runtime, stream, from, to)
     }
-}
-
-/// Launches of warps, some a block.
-pub(crate) fn blocks(kernel: &'static str, warps: u64, warps_per_block: u32) -> Result<LaunchConfig> {
-    let blocks = grid(kernel, warps.div_ceil(u64::from(warps_per_block)))?;
-    Ok(LaunchConfig { grid: [blocks, 1, 1], block: [32 * warps_per_block, 1, 1], shared_bytes: 0 })
 }
 
 /// Finds the greatest component of rows.
