@@ -1,6 +1,6 @@
 //! The kernels of a program by name: what a driver needs that finds a kernel by its name in a module, and its arguments by their addresses.
 //!
-//! [`kernel`](macro@crate::kernel) puts a reference to each handle into a section of the program, which the linker gathers; so no kernel can
+//! [`kernel`](macro@crate::kernel) puts a reference to each kernel into a section of the program, which the linker gathers; so no kernel can
 //! be forgotten, and none is listed by hand. A program that does not call [`kernels`] keeps nothing of it.
 
 use std::ffi::c_void;

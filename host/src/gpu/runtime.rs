@@ -151,13 +151,14 @@ impl<R: Runtime> Queue for OnStream<'_, R> {
     }
 }
 
-/// Launches nothing, and makes ready what would be launched.
+/// Launches nothing: checks what would be launched, and makes it ready.
 #[cfg(any(feature = "cuda", test))]
 pub(crate) struct Preload<'a, R>(pub &'a R);
 
 #[cfg(any(feature = "cuda", test))]
 impl<R: Runtime> Queue for Preload<'_, R> {
     unsafe fn launch<A: KernelArgs>(&self, kernel: &Kernel<A>, config: LaunchConfig, _: A) -> Result<()> {
+        check_launch(kernel, config)?;
         self.0.load(kernel, config.shared_bytes)
     }
 
