@@ -21,7 +21,7 @@ const BREAK: &str = "**3. Break it.**";
 const ADDITIONS: [(&str, &str); 2] =
     [("pub mod row_norms;", "kernels-rs/src/lib.rs"), ("mod row_norms;", "host/src/gpu/mod.rs")];
 /// What a copy needs in order to build: the workspace's own files and every member.
-const COPIED: [&str; 14] = [
+const COPIED: [&str; 15] = [
     "Cargo.toml",
     "Cargo.lock",
     "rust-toolchain.toml",
@@ -33,6 +33,7 @@ const COPIED: [&str; 14] = [
     "cuda_std",
     "cuda_std_macros",
     "host",
+    "cli",
     "kernels-rs",
     "tests",
     "xtask",
