@@ -162,7 +162,10 @@ fn row(input: ParseStream, keyed: bool, all: &Bounds) -> syn::Result<Row> {
     let bounds = bounds.or(all);
     bounds.check(name.span())?;
     let arguments = if input.peek(Token![for]) {
-        input.parse::<Token![for]>()?;
+        let token = input.parse::<Token![for]>()?;
+        if keyed {
+            return Err(syn::Error::new(token.span, "a struct with a key is not generic"));
+        }
         Some(input.parse()?)
     } else {
         None

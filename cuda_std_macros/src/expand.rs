@@ -91,15 +91,17 @@ fn entry(row: &Row, item: &ItemStruct, parameters: &[Parameter<'_>]) -> syn::Res
         Some(arguments) => substituted(arguments, &item.generics, parameters)?,
     };
     let names: Vec<_> = parameters.iter().map(|parameter| parameter.name).collect();
+    // Not the fields' names: a body may have one of those.
+    let given: Vec<_> = names.iter().map(|name| format_ident!("argument_{name}")).collect();
     let note = bounds_note(name, bounds);
     Ok(quote! {
         #[cfg(target_arch = "nvptx64")]
         const _: () = {
             #[allow(clippy::too_many_arguments, reason = "the entry point takes its arguments one by one")]
             #[unsafe(no_mangle)]
-            unsafe extern "ptx-kernel" fn #name(#(#names: #types),*) {
+            unsafe extern "ptx-kernel" fn #name(#(#given: #types),*) {
                 // SAFETY: the launch keeps the contract of the kernel, which is that of the body.
-                unsafe { #body(#struct_name { #(#names),* }) }
+                unsafe { #body(#struct_name { #(#names: #given),* }) }
             }
         };
 

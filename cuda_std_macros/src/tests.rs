@@ -50,6 +50,7 @@ fn tables_that_are_none() {
         ("max_threads = 2048, one = body", "a block has at most 1024 threads"),
         ("max_threads = 0, one = body", "must be positive"),
         ("key = bool, one = body", "expected `=>`"),
+        ("key = bool, true => one for Sort<u64> = body", "a struct with a key is not generic"),
         ("true => one = body", "expected identifier, found keyword `true`"),
     ];
     for (text, message) in cases {
@@ -67,7 +68,14 @@ fn a_generic_struct_needs_a_type_in_each_row() {
     assert_eq!(refused(expanded("sort for Sort<u32, u64> = sort")), wrong_count);
     assert_eq!(refused(expanded("sort for Sort = sort")), wrong_count);
     let text = expanded("sort_u32 for Sort<u32> = sort::<u32>").unwrap().to_string();
-    assert!(text.contains("fn sort_u32 (keys : * mut u32)"), "{text}");
+    assert!(text.contains("fn sort_u32 (argument_keys : * mut u32)"), "{text}");
+}
+
+#[test]
+fn a_body_may_have_the_name_of_a_field() {
+    let item: ItemStruct = parse_quote! { struct Sort { sort: u32 } };
+    let text = expand::arguments(&table("sort_words = sort").unwrap(), &item).unwrap().to_string();
+    assert!(text.contains("sort (Sort { sort : argument_sort })"), "{text}");
 }
 
 #[test]
