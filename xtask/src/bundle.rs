@@ -95,8 +95,9 @@ impl Artifact {
     /// Whether it says something on a GPU host. The tests of the programs start them from where cargo built them, which the GPU host does not
     /// have; the tests on the emulator, and on a driver made of it, are the same on every machine.
     fn belongs(&self) -> bool {
-        let of_program = matches!(self.package.as_str(), "cli" | "benches") && self.kind == "test";
-        !of_program && !matches!(self.target.as_str(), "emulator" | "driver_cases" | "driver_faults")
+        // Those in host/tests need no GPU either.
+        let of_package = matches!(self.package.as_str(), "host" | "cli" | "benches") && self.kind == "test";
+        !of_package && !matches!(self.target.as_str(), "emulator" | "driver_cases" | "driver_faults")
     }
 
     /// Distinct among packages and kinds: `tests-gpu-test`.
