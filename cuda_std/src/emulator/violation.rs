@@ -376,7 +376,7 @@ pub enum ViolationKind {
 /// What an access does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
-#[allow(missing_docs, reason = "self-explanatory")]
+#[allow(missing_docs, reason = "each is named after what the access does")]
 pub enum Access {
     Read,
     Write,

@@ -900,7 +900,7 @@ impl Queue for CallersStream<'_> {
         let mut raw = args.as_raw();
         // Checked: they fit.
         let ([gx, gy, gz], [bx, by, bz]) = (config.grid.map(|blocks| blocks as u32), config.block);
-        // SAFETY: the typed handle made the argument pointers match the kernel's parameters; they outlive the call, which
+        // SAFETY: `KernelArgs` gives an address for each of the kernel's parameters; they outlive the call, which
         // copies the arguments. The kernel's own contract is the caller's promise.
         device.check("cuLaunchKernel", unsafe {
             sys::cuLaunchKernel(
