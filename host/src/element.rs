@@ -1,7 +1,7 @@
 //! Element types of vectors: f32, f16, bf16, u8, i8.
 
 use half::{bf16, f16};
-use warpann_kernels::element::ElementKey;
+use warpann_kernels::product::element::ElementKey;
 
 use crate::once::Once;
 

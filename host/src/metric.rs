@@ -2,7 +2,7 @@
 //!
 //! A fast path may look at vectors in any precision and order it likes, as long as it proves which vectors can be among
 //! the best k. The numbers it *returns*, and the order it returns them in, come from one definition, evaluated by
-//! [`canonical`] here and by `warpann_kernels::canonical` on the GPU and the emulator. So the same input gives the same
+//! [`canonical`] here and by `warpann_kernels::product::canonical` on the GPU and the emulator. So the same input gives the same
 //! bits on every device, on every run.
 //!
 //! # Definition

@@ -3,7 +3,7 @@
 
 use warpann::Device;
 use warpann::select::{Algorithm, Best, Rows, select_k_with};
-use warpann_kernels::sample::{BLOCK_GROUP_KEYS, SamplePlan};
+use warpann_kernels::select::sample::{BLOCK_GROUP_KEYS, SamplePlan};
 
 use crate::data::{Random, TestKey};
 use crate::reference;

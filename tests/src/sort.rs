@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use warpann::sort::{Key, sort_pairs, sort_pairs_by_bits};
 use warpann::{Device, Error};
-use warpann_kernels::radix_sort::SortKey;
+use warpann_kernels::sort::radix_sort::SortKey;
 
 use crate::data::Random;
 use crate::runner::Outcome;

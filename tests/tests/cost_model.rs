@@ -3,8 +3,8 @@
 
 use cuda_std::emulator::{self, Buffer, Operation, Profile};
 use warpann::select::cost_model::Shape;
-use warpann_kernels::networks::{Step, sort_program};
-use warpann_kernels::warp_select::WarpSelectRows;
+use warpann_kernels::select::networks::{Step, sort_program};
+use warpann_kernels::select::warp_select::WarpSelectRows;
 use warpann_tests::data::Random;
 
 /// `rows` permutations of 0..`columns`, one after the other.
@@ -29,7 +29,7 @@ fn assert_near(counted: f64, expected: f64, share: f64, what: &str) {
 
 /// Warp-level executions on the one line of the kernel's source that contains `text`.
 fn on_line(profile: &Profile, operation: Operation, text: &str) -> u64 {
-    let source = include_str!("../../kernels-rs/src/warp_select.rs");
+    let source = include_str!("../../kernels-rs/src/select/warp_select.rs");
     let lines: Vec<u32> = (1..).zip(source.lines()).filter(|(_, line)| line.contains(text)).map(|(n, _)| n).collect();
     let [line] = lines[..] else { panic!("{text:?} is on lines {lines:?} of warp_select.rs, not on one") };
     profile.executions(|site| {

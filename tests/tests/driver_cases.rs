@@ -9,7 +9,7 @@ use cuda_driver_emulator as driver;
 use libtest_mimic::{Arguments, Failed, Trial};
 use warpann::Device;
 use warpann::ivf::IvfIndex;
-use warpann_kernels::rerank;
+use warpann_kernels::ivf::rerank;
 use warpann_tests::cases::{Size, search_cases, select_cases};
 use warpann_tests::ivf::cases::ivf_cases;
 use warpann_tests::runner::Outcome;

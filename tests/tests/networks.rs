@@ -1,12 +1,12 @@
-//! The sorting networks of `warpann_kernels::networks`: their comparator programs on plain arrays, with the zero-one principle,
+//! The sorting networks of `warpann_kernels::select::networks`: their comparator programs on plain arrays, with the zero-one principle,
 //! and the kernels that run them, on the emulator.
 
 use cuda_std::emulator::{self, Buffer, Stats, Violation};
 use cuda_std::launch::LaunchConfig;
 use cuda_std::{global, kernel, thread, unroll, warp};
 use proptest::prelude::*;
-use warpann_kernels::entry::EMPTY;
-use warpann_kernels::networks::{
+use warpann_kernels::select::entry::EMPTY;
+use warpann_kernels::select::networks::{
     MAX_REGISTERS, Program, Step, merge_program, merge_steps, sort_program, sort_steps, warp_merge, warp_merge_keep,
     warp_sort,
 };

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use warpann::Device;
 use warpann::sort::{Key, sort_pairs_by_bits};
-use warpann_kernels::radix_sort::SortKey;
+use warpann_kernels::sort::radix_sort::SortKey;
 use warpann_tests::sort::{KINDS, TestKey, field, keys};
 
 /// Sorts pairs of any keys with any payloads by any bits.

@@ -9,10 +9,10 @@
 //!
 //! With more components than the bound of the products is proved for, all points are unbounded, and no product is made.
 
-use warpann_kernels::assign::{Assign, LIST};
-use warpann_kernels::assign_few::{AssignFew, CopyWidth};
-use warpann_kernels::settle::{Settle, SettleAll};
-use warpann_kernels::tile::TILE_ROWS;
+use warpann_kernels::kmeans::assign::{Assign, LIST};
+use warpann_kernels::kmeans::assign_few::{AssignFew, CopyWidth};
+use warpann_kernels::kmeans::settle::{Settle, SettleAll};
+use warpann_kernels::product::tile::TILE_ROWS;
 
 use super::exact::{Set, SetLayout, Shape};
 use super::runtime::{Layout, Runtime};

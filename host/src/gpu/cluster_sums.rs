@@ -5,8 +5,8 @@
 //!                                                                                                    └─update──► centroids
 //! ```
 
-use warpann_kernels::centroids::{ClusterTotals, UpdateCentroids};
-use warpann_kernels::cluster_sums::{
+use warpann_kernels::kmeans::centroids::{ClusterTotals, UpdateCentroids};
+use warpann_kernels::kmeans::cluster_sums::{
     AddLevel, AddRows, AddWords, CountMoves, CountMovesGlobal, GroupMoves, GroupMovesGlobal, SHARED_CLUSTERS,
     ScanGroups,
 };

@@ -9,7 +9,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::LazyLock;
 
-use warpann_kernels::short_select;
+use warpann_kernels::select::short_select;
 
 /// A method of k-selection on a GPU, as the table names it: `warp`, `block-128`, `grid`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -1,6 +1,6 @@
 //! Product-quantizer codes on a device.
 
-use warpann_kernels::encode::{BLOCK_ROWS, Encode, FEWEST_CODEWORDS, GROUP, Staging, shared_bytes};
+use warpann_kernels::pq::encode::{BLOCK_ROWS, Encode, FEWEST_CODEWORDS, GROUP, Staging, shared_bytes};
 
 use super::batches::{Batches, bus_rows};
 use super::runtime::{Lanes, Layout, Limits, Runtime};

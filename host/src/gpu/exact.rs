@@ -1,5 +1,5 @@
 //! Exact search of one block of rows that lies on the device: the host side of the filter (kernels `prepare`, `filter`,
-//! `candidates`, `canonical`, `warp_select`; the algorithm and its proof are in `warpann_kernels::filter`).
+//! `candidates`, `canonical`, `warp_select`; the algorithm and its proof are in `warpann_kernels::flat::filter`).
 //!
 //! ```text
 //! queries ──prepare──► f16 copies ──filter_dense on a sample──► upper bounds ──select──► limit
@@ -9,14 +9,15 @@
 //! ```
 //!
 //! Where the filter does not pay (little work, or k near the number of rows), where it proves nothing (more than
-//! [`filter::MOST_COMPONENTS`] components), and for queries whose list overflowed, the canonical distances of all rows are computed and
+//! [`bounds::MOST_COMPONENTS`] components), and for queries whose list overflowed, the canonical distances of all rows are computed and
 //! selected from: slower, and right for any input.
 
 use std::ptr::{null, null_mut};
 
-use warpann_kernels::candidates::CompactCandidates;
-use warpann_kernels::canonical::Canonical;
-use warpann_kernels::filter::{self, Filter, FilterOutput};
+use warpann_kernels::flat::candidates::CompactCandidates;
+use warpann_kernels::flat::filter::{self, Filter, FilterOutput};
+use warpann_kernels::product::bounds;
+use warpann_kernels::product::canonical::Canonical;
 
 use super::results::{Found, Slots};
 use super::runtime::{Array, Lane, Layout, Limits, Runtime};
@@ -592,7 +593,7 @@ mod tests {
     /// Beyond the dimension that the bound is proved for there is no filter; up to it, offsets in a tile of rows fit 32 bits.
     #[test]
     fn no_filter_beyond_the_dimension_of_the_bound() {
-        let most = filter::MOST_COMPONENTS as usize;
+        let most = bounds::MOST_COMPONENTS as usize;
         for (dim, filters) in [(8, true), (most - 1, true), (most, true), (most + 1, false), (1 << 25, false)] {
             for metric in Metric::ALL {
                 let shape = Shape { element: ElementType::F32, metric, dim };

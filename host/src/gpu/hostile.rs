@@ -8,7 +8,7 @@ use std::cell::RefCell;
 
 use cuda_std::emulator::{self, Buffer, SiteCount};
 use cuda_std::launch::{Kernel, KernelArgs, LaunchConfig};
-use warpann_kernels::sample::{BLOCK_GROUP_KEYS, SamplePlan};
+use warpann_kernels::select::sample::{BLOCK_GROUP_KEYS, SamplePlan};
 
 use super::dispatch::Method;
 use super::emulated::Emulator;
@@ -50,8 +50,8 @@ struct Fallbacks {
 
 impl Fallbacks {
     fn count(profiling: Profiling) -> Self {
-        let radix = include_str!("../../../kernels-rs/src/radix.rs");
-        let block_sort = include_str!("../../../kernels-rs/src/block_sort.rs");
+        let radix = include_str!("../../../kernels-rs/src/select/radix.rs");
+        let block_sort = include_str!("../../../kernels-rs/src/select/block_sort.rs");
         let vote = line(radix, "warp::ballot(FULL_MASK, up_to >= rank)");
         let barrier = line(block_sort, "sort_runs::<u64, 1>(from, len,") + 1;
         assert!(block_sort.lines().nth(barrier as usize - 1).is_some_and(|line| line.contains("sync_threads()")));
@@ -60,7 +60,8 @@ impl Fallbacks {
             let there = |site: &&SiteCount| site.location.file.ends_with(file) && site.location.line == line;
             counts.iter().filter(there).map(|site| site.executions).sum()
         };
-        let given_up = line(include_str!("../../../kernels-rs/src/short_select.rs"), "// The workspace is free.") + 1;
+        let given_up =
+            line(include_str!("../../../kernels-rs/src/select/short_select.rs"), "// The workspace is free.") + 1;
         Self {
             exact_thresholds: on_line("radix.rs", vote),
             entry_sorts: on_line("block_sort.rs", barrier),

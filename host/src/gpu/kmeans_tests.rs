@@ -1,7 +1,7 @@
 //! Labels, sums, totals and centroids against a naive reference in f64 and i128, on the emulator.
 
 use half::{bf16, f16};
-use warpann_kernels::cluster_sums;
+use warpann_kernels::kmeans::cluster_sums;
 
 use super::super::emulated::Emulator;
 use super::super::kmeans_parts::KMeansParts;

@@ -2,7 +2,7 @@
 
 use std::ptr::null;
 
-use warpann_kernels::canonical::Canonical;
+use warpann_kernels::product::canonical::Canonical;
 
 use super::batches::{Batches, bus_rows};
 use super::runtime::{Lanes, Layout, Runtime};

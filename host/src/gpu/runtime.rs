@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::sync::Mutex;
 
 use cuda_std::launch::{Kernel, KernelArgs, LaunchConfig, MOST_BLOCKS};
-use warpann_kernels::tile::Instruction;
+use warpann_kernels::product::tile::Instruction;
 
 use super::exact::Tuning;
 use crate::{Error, Result};
@@ -180,7 +180,7 @@ pub(crate) struct Limits {
     pub products: Products,
 }
 
-/// Kernels of tile products (`warpann_kernels::tile`): by warps on any device, by warpgroups on compute capability 9.0.
+/// Kernels of tile products (`warpann_kernels::product::tile`): by warps on any device, by warpgroups on compute capability 9.0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(not(feature = "cuda"), allow(dead_code, reason = "a GPU has one of them"))]
 pub(crate) enum Products {

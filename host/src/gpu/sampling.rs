@@ -4,7 +4,7 @@
 use std::collections::HashSet;
 
 use rayon::prelude::*;
-use warpann_kernels::sample::{BLOCK_GROUP_KEYS, SamplePlan};
+use warpann_kernels::select::sample::{BLOCK_GROUP_KEYS, SamplePlan};
 
 use super::select::{expected_survivors, survivors};
 

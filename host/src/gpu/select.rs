@@ -14,13 +14,15 @@ use std::ptr::null;
 
 use cuda_std::launch::Kernel;
 use half::{bf16, f16};
-use warpann_kernels::gather::Gather;
-use warpann_kernels::keys::{self, Key as _, KeyType};
-use warpann_kernels::list_sort::{self, MergeRuns, SortChunks, UnpackLists};
-use warpann_kernels::sample::{self, SamplePlan};
-use warpann_kernels::short_select::ShortSelect;
-use warpann_kernels::threshold_select::{self as threshold, FilterRows, RepairLists, RowThresholds, ThresholdSelect};
-use warpann_kernels::warp_select::{LONGEST_QUEUE, WarpSelectRows};
+use warpann_kernels::select::gather::Gather;
+use warpann_kernels::select::keys::{self, Key as _, KeyType};
+use warpann_kernels::select::list_sort::{self, MergeRuns, SortChunks, UnpackLists};
+use warpann_kernels::select::sample::{self, SamplePlan};
+use warpann_kernels::select::short_select::ShortSelect;
+use warpann_kernels::select::threshold_select::{
+    self as threshold, FilterRows, RepairLists, RowThresholds, ThresholdSelect,
+};
+use warpann_kernels::select::warp_select::{LONGEST_QUEUE, WarpSelectRows};
 
 use super::dispatch::{self, Method};
 use super::runtime::{Layout, Limits, OnStream, Queue, Runtime};

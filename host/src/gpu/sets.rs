@@ -10,8 +10,9 @@
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use warpann_kernels::prepare::{Greatest, Prepare};
-use warpann_kernels::{filter, prepare};
+use warpann_kernels::product::prepare::{Greatest, Prepare};
+use warpann_kernels::flat::filter;
+use warpann_kernels::product::{bounds, prepare};
 
 use super::runtime::{Layout, Runtime};
 use crate::flat::check_vectors;
@@ -42,7 +43,7 @@ impl Shape {
 
     /// Whether half-precision products of such vectors prove anything: the bound of their error has a largest dimension.
     pub fn has_bound(self) -> bool {
-        self.copy_stride() <= filter::MOST_COMPONENTS as usize
+        self.copy_stride() <= bounds::MOST_COMPONENTS as usize
     }
 
     /// Bytes of a row on the device.

@@ -7,8 +7,8 @@
 
 use cuda_std::launch::Kernel;
 use warpann_kernels::NO_ROW;
-use warpann_kernels::morton::{self, Code, MortonCodes, is_wide};
-use warpann_kernels::shifted_sort::{
+use warpann_kernels::shifted::morton::{self, Code, MortonCodes, is_wide};
+use warpann_kernels::shifted::shifted_sort::{
     MostComponents, QueueLength, ShiftedArrange, ShiftedLocate, ShiftedNearest, ShiftedRanks,
 };
 
@@ -257,7 +257,7 @@ impl<R: Runtime> ShiftedBackend for ShiftedDevice<R> {
 
     fn search(&self, ask: &Ask<'_>, entries: &mut [u64]) -> Result<()> {
         let Some(sorted) = &self.sorted else {
-            entries.fill(warpann_kernels::entry::EMPTY);
+            entries.fill(warpann_kernels::select::entry::EMPTY);
             return Ok(());
         };
         if is_wide(sorted.grid.dim) {

@@ -9,7 +9,7 @@ use std::ops::Range;
 
 use bytemuck::Pod;
 use cuda_std::launch::Kernel;
-use warpann_kernels::radix_sort::{self, CountDigits, ScanDigits, SortKey, SortPass};
+use warpann_kernels::sort::radix_sort::{self, CountDigits, ScanDigits, SortKey, SortPass};
 
 use super::runtime::{Layout, Limits, OnStream, Queue, Runtime};
 use crate::Result;

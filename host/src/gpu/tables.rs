@@ -7,16 +7,18 @@
 //! | [`Terms::None`] | nothing | of the pair, from scratch | 1 |
 //!
 //! Inner product keeps nothing and has the query's table. The arithmetic, its error bound and the kernels' cost:
-//! [`warpann_kernels::pq_tables`] and [`warpann_kernels::table_scan`].
+//! [`warpann_kernels::pq::pq_tables`] and [`warpann_kernels::ivf::table_scan`].
 
 mod index;
 #[cfg(test)]
 mod tests;
 
-use warpann_kernels::pq_tables::{
+use warpann_kernels::ivf::table_scan::{
+    self, CodesKey, EntryKey, MAX_PAIRS, ScanTables, TILE_ROWS, TableKey, entries_in,
+};
+use warpann_kernels::pq::pq_tables::{
     self, FORM_LIST_TERMS, FORM_RESIDUAL, FORM_ROW_TERMS, RowTerms, SubTables, TableBounds,
 };
-use warpann_kernels::table_scan::{self, CodesKey, EntryKey, MAX_PAIRS, ScanTables, TILE_ROWS, TableKey, entries_in};
 
 pub(crate) use index::{Image, Norms, Shape, Terms};
 

@@ -14,7 +14,7 @@
 //! is 5 to 16 times too high. Each function says how far.
 //!
 //! # As our kernel counts
-//! [`Shape::kernel_counts`] is exact for `warpann_kernels::warp_select` but for numerical error, and 1 % for what
+//! [`Shape::kernel_counts`] is exact for `warpann_kernels::select::warp_select` but for numerical error, and 1 % for what
 //! lies beyond the first 32,768 keys. What the kernel does differently, and what of it matters:
 //!
 //! 1. A key is tested against the bound W_{k−1}, not against the lane's own T₀: fewer insertions (at k = 32, ℓ = 100,000
@@ -49,8 +49,8 @@
 //! (−ln p grows by that sum on average, as the k-th smallest of k − 1 + c uniform numbers shows, and ln n keeps pace.)
 
 use cuda_std::warp::WARP_SIZE;
-use warpann_kernels::networks::{MAX_REGISTERS, Step, merge_steps, sort_program, sort_steps};
-use warpann_kernels::warp_select::{QUEUES, thread_queue};
+use warpann_kernels::select::networks::{MAX_REGISTERS, Step, merge_steps, sort_program, sort_steps};
+use warpann_kernels::select::warp_select::{QUEUES, thread_queue};
 
 /// Steps of 32 keys that are followed one by one; 1024 are 32,768 keys.
 pub const EXACT_STEPS: usize = 1024;
@@ -128,7 +128,7 @@ impl Shape {
         self.thread_queue
     }
 
-    /// What `warpann_kernels::warp_select` does on average for a row of `columns` keys, read by one warp in one pass: the
+    /// What `warpann_kernels::select::warp_select` does on average for a row of `columns` keys, read by one warp in one pass: the
     /// model of the module documentation. Tests hold it to 5 % of the kernel's counts, and find it within 2 %, which is the
     /// error of their sample. O(columns²) operations up to [`EXACT_STEPS`] steps, O(1) beyond: 60 ms at most.
     ///
@@ -312,7 +312,7 @@ impl Shape {
     }
 
     /// Costs of our kernel: C₁ = 1, the comparison with the bound; C₂ = t moves, for the queues are stacks; C₃ the comparisons
-    /// of the networks as they are (`warpann_kernels::networks::{warp_sort, warp_merge_keep}`), which drop what a merge pushes
+    /// of the networks as they are (`warpann_kernels::select::networks::{warp_sort, warp_merge_keep}`), which drop what a merge pushes
     /// out of the warp queue.
     pub fn kernel_costs(self) -> Costs {
         let thread_queue = self.thread_queue as usize;

@@ -1,5 +1,5 @@
 //! k-selection by itself: the best k of each row of keys (paper section 4; kernels:
-//! `warpann_kernels::threshold_select` and `warpann_kernels::warp_select`).
+//! `warpann_kernels::select::threshold_select` and `warpann_kernels::select::warp_select`).
 //!
 //! One order on every device: keys ascending (or descending), −0 equal to +0, NaN last, equal keys by lower position. The same
 //! input gives the same bits on every device and every run.

@@ -1,9 +1,9 @@
-//! Shifted sort on the CPU, by rayon: the algorithm of `warpann_kernels::shifted_sort`, one query after the other on each thread.
+//! Shifted sort on the CPU, by rayon: the algorithm of `warpann_kernels::shifted::shifted_sort`, one query after the other on each thread.
 
 use rayon::prelude::*;
-use warpann_kernels::entry::{self, EMPTY};
-use warpann_kernels::morton::MAX_DIM;
-use warpann_kernels::shifted_sort::{distance, window_start};
+use warpann_kernels::select::entry::{self, EMPTY};
+use warpann_kernels::shifted::morton::MAX_DIM;
+use warpann_kernels::shifted::shifted_sort::{distance, window_start};
 
 use super::{Ask, Grid, ShiftedBackend};
 use crate::{Result, host_memory};

@@ -1,9 +1,9 @@
 //! The grid of cells that points are sorted on.
 
 use rayon::prelude::*;
-use warpann_kernels::morton::{self, Code, MAX_DIM, coordinate_bits};
+use warpann_kernels::shifted::morton::{self, Code, MAX_DIM, coordinate_bits};
 
-/// A grid of cubes over the bounding box of the points, and the copies of it. `warpann_kernels::morton` says what codes are.
+/// A grid of cubes over the bounding box of the points, and the copies of it. `warpann_kernels::shifted::morton` says what codes are.
 ///
 /// One scale serves all components: the longest side of the box takes the whole range, so that cells are cubes and near codes mean
 /// near points. A component that is constant, or short, spans few cells or one; where all are constant, every point has the same cell.

@@ -2,8 +2,8 @@
 //! twelve components.
 //!
 //! The index keeps S copies of its points, each shifted by another part of a grid's cube and sorted by Morton code. The neighbours of
-//! a query are looked for among the points around its place in each copy. `warpann_kernels::morton` and
-//! `warpann_kernels::shifted_sort` explain the algorithm and what it costs; [`quality`] measures how good its answers are.
+//! a query are looked for among the points around its place in each copy. `warpann_kernels::shifted::morton` and
+//! `warpann_kernels::shifted::shifted_sort` explain the algorithm and what it costs; [`quality`] measures how good its answers are.
 //!
 //! ```
 //! use warpann::shifted::{ShiftedIndex, quality};
@@ -33,8 +33,8 @@ mod quality;
 mod tests;
 
 use rayon::prelude::*;
-use warpann_kernels::entry::{self, EMPTY};
-pub use warpann_kernels::morton::MAX_DIM;
+use warpann_kernels::select::entry::{self, EMPTY};
+pub use warpann_kernels::shifted::morton::MAX_DIM;
 
 use self::cpu::ShiftedCpu;
 pub(crate) use self::grid::Grid;

@@ -86,7 +86,7 @@ fn check(case: &ShiftedCase, random: &mut Random, device: Device) -> Outcome {
     Ok(())
 }
 
-/// The copies, by the documentation of `warpann_kernels::morton` and `warpann_kernels::shifted_sort`.
+/// The copies, by the documentation of `warpann_kernels::shifted::morton` and `warpann_kernels::shifted::shifted_sort`.
 struct Copies<'a> {
     dim: usize,
     base: &'a [f64],

@@ -6,9 +6,9 @@
 
 use std::ops::Range;
 
-use warpann_kernels::code_bounds::{GreatestCode, MarkPadding, MeasureCodes, ScaleCodes};
-use warpann_kernels::list_scan::{self, TILE_ROWS};
-use warpann_kernels::{NO_ROW, pairs, prepare};
+use warpann_kernels::ivf::code_bounds::{GreatestCode, MarkPadding, MeasureCodes, ScaleCodes};
+use warpann_kernels::ivf::list_scan::{self, TILE_ROWS};
+use warpann_kernels::{NO_ROW, ivf::pairs, product::prepare};
 
 use super::super::runtime::{Layout, OnStream, Runtime};
 use super::super::sets::{Prepared, Shape, Unprepared, greatest_of, prepare_rows, upload_rows};
@@ -41,7 +41,7 @@ pub(super) struct Codes {
     /// [M][2^bits][width].
     pub codebooks: *mut f32,
     pub sub_quantizers: u32,
-    /// What f16 operands are made of (`warpann_kernels::codes::Operands`).
+    /// What f16 operands are made of (`warpann_kernels::pq::codes::Operands`).
     pub offsets: *mut u16,
     pub halves: *mut u16,
     /// For scanning by lookup tables.

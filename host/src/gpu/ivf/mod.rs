@@ -29,7 +29,7 @@ use std::sync::Arc;
 
 use rayon::prelude::*;
 use warpann_kernels::NO_ROW;
-use warpann_kernels::range::CountWithin;
+use warpann_kernels::ivf::range::CountWithin;
 
 use self::image::{Resident, Stored};
 use self::plan::{Ask, SearchPlan};

@@ -1,8 +1,8 @@
 //! What a search takes: scratch and the choices that sizes make.
 
 use cuda_std::global::U32x4;
-use warpann_kernels::list_scan::TILE_ROWS;
-use warpann_kernels::{pairs, prepare};
+use warpann_kernels::ivf::list_scan::TILE_ROWS;
+use warpann_kernels::{ivf::pairs, product::prepare};
 
 use super::super::runtime::{Layout, Limits, Runtime};
 use super::super::select::Columns;

@@ -11,10 +11,10 @@
 
 use std::ops::Range;
 
-use warpann_kernels::code_bounds::CountLive;
-use warpann_kernels::list_scan::{Operand, ScanLists, TILE_ROWS, Tile};
-use warpann_kernels::pairs::{self, CountPairs, FewPairs, PlacePairs, ScatterPairs};
-use warpann_kernels::queries::PrepareQueries;
+use warpann_kernels::ivf::code_bounds::CountLive;
+use warpann_kernels::ivf::list_scan::{Operand, ScanLists, TILE_ROWS, Tile};
+use warpann_kernels::ivf::pairs::{self, CountPairs, FewPairs, PlacePairs, ScatterPairs};
+use warpann_kernels::ivf::queries::PrepareQueries;
 
 use super::super::runtime::{Array, OnStream, Runtime};
 use super::super::tables::{self, TableScan};

@@ -1,12 +1,12 @@
 //! One stage of a search: from approximate scores of a row of candidates to the exact best k, proved.
 //!
 //! The coarse quantiser (candidates are the centroids, the result is the probes) and the search of the lists are the same three steps: select
-//! k' > k by score, re-rank by canonical distance, certify (`warpann_kernels::rerank`).
+//! k' > k by score, re-rank by canonical distance, certify (`warpann_kernels::ivf::rerank`).
 
 use std::ptr::null;
 
-use warpann_kernels::pairs::BeginCandidates;
-use warpann_kernels::rerank::{self, Certify, PerQuery, Rerank, RowsKey, SettleProbes};
+use warpann_kernels::ivf::pairs::BeginCandidates;
+use warpann_kernels::ivf::rerank::{self, Certify, PerQuery, Rerank, RowsKey, SettleProbes};
 
 use super::super::runtime::{Layout, Limits, Runtime};
 use super::super::select::{Columns, Plan, Select, select};

@@ -1,6 +1,6 @@
 //! A product-quantized index as the scan by lookup tables sees it: its sizes, norms and arrays.
 
-use warpann_kernels::pq_tables::{FORM_INNER_PRODUCT, FORM_LIST_TERMS, FORM_RESIDUAL, FORM_ROW_TERMS};
+use warpann_kernels::pq::pq_tables::{FORM_INNER_PRODUCT, FORM_LIST_TERMS, FORM_RESIDUAL, FORM_ROW_TERMS};
 
 /// Upper bounds of norms, from which error bounds are made.
 #[derive(Debug, Clone, Copy, PartialEq)]

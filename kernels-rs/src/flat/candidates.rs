@@ -1,0 +1,132 @@
+//! Compaction of candidate lists between filter passes, one warp a list.
+//!
+//! # Problem
+//! A filter pass ([`crate::flat::filter`]) appended, for each query, rows with upper bounds u of their scores; k-selection over the
+//! list gave the k-th smallest u. It may be a tighter limit, and rows whose lower bound is above the limit can go.
+//!
+//! # Algorithm
+//! ```text
+//! limit = min(limit, k-th smallest u of the list)       // the list need not hold the rows that gave the old limit
+//! E = error bound of the query against the base's greatest norm and residual      // at least each row's own E
+//! keep entry (u, row) if u - 2E <= limit; pack the kept ones to the front, in order
+//! ```
+//!
+//! The first limit of a search comes from the sample alone: then there is nothing to take the minimum with, and no list.
+//!
+//! In place: a ballot numbers the kept entries of 32, and they move towards the front only, behind everything read.
+//! A list that overflowed raises the query's flag; its survivors are then not complete and the host searches it again.
+
+use cuda_std::launch::LaunchConfig;
+use cuda_std::warp::FULL_MASK;
+use cuda_std::{global, kernel, math, thread, warp};
+
+use crate::product::bounds::{Bounds, QueryTerms};
+
+/// Warps in a block of this kernel.
+const WARPS_PER_BLOCK: u32 = 4;
+
+/// Tightens the limit of each query, and drops from its list what the limit rules out.
+///
+/// # Safety
+/// The arrays are as long as the fields say.
+#[kernel(max_threads = 128, compact_candidates = compact)]
+pub struct CompactCandidates {
+    /// Queries: a list each.
+    pub query_count: u32,
+    /// A `METRIC_*` of [`crate::product::prepare`].
+    pub metric: u32,
+    /// Components of an f16 copy, with padding.
+    pub padded: u32,
+    /// A bound of the norm of each query.
+    pub query_norms: *const f32,
+    /// A bound of what the f16 copy of each query lost.
+    pub query_residuals: *const f32,
+    /// The base's greatest norm and greatest residual: two numbers.
+    pub base_bounds: *const f32,
+    /// The k-th smallest u of query q's list, at place q · `found_stride`; NaN where there are fewer.
+    pub found: *const f32,
+    /// Places from one query's number in `found` to the next.
+    pub found_stride: u32,
+    /// Not 0: `limits` holds nothing yet, and `found` is the limit.
+    pub first: u32,
+    /// The limit of each query, before and after.
+    pub limits: *mut f32,
+    /// The upper bounds u of the lists: that of query q begins at q · `stride`.
+    pub values: *mut f32,
+    /// The rows of the base that `values` are of.
+    pub rows: *mut u32,
+    /// The length of each list, of which `stride` entries are there at most; becomes the number of entries that stay.
+    pub counts: *mut u32,
+    /// The room of a list, and places from one to the next.
+    pub stride: u32,
+    /// A flag for each query: becomes 1 where the list was longer than `stride`, and stays as it is elsewhere.
+    pub overflow: *mut u32,
+}
+
+impl CompactCandidates {
+    /// A warp a query.
+    pub fn config(&self) -> LaunchConfig {
+        LaunchConfig::warps(self.query_count as u64, WARPS_PER_BLOCK)
+    }
+}
+
+/// # Safety
+/// As [`CompactCandidates`].
+#[inline(always)]
+unsafe fn compact(launch: CompactCandidates) {
+    let CompactCandidates { query_count, metric, padded, query_norms, query_residuals, base_bounds, .. } = launch;
+    let CompactCandidates { found, found_stride, first, limits, values, rows, counts, stride, overflow, .. } = launch;
+    let query = (thread::block_idx_x() * WARPS_PER_BLOCK + warp::warp_id()) as usize;
+    if query as u32 >= query_count {
+        return;
+    }
+    let lane = warp::lane_id();
+    // SAFETY: query < query_count; entries are read and written below min(count, stride).
+    unsafe {
+        let count = global::load(counts.wrapping_add(query));
+        let len = count.min(stride);
+        let x = Bounds {
+            norm: global::load_nc(query_norms.wrapping_add(query)),
+            residual: global::load_nc(query_residuals.wrapping_add(query)),
+        };
+        let y = Bounds { norm: global::load_nc(base_bounds), residual: global::load_nc(base_bounds.wrapping_add(1)) };
+        let found = global::load_nc(found.wrapping_add(query * found_stride as usize));
+        // A NaN says nothing; `min_f32` takes the other value.
+        let limit = if first != 0 { found } else { math::min_f32(found, global::load(limits.wrapping_add(query))) };
+        let highest = limit + 2.0 * QueryTerms::new(metric, padded, x).error(metric, y);
+        let list = query * stride as usize;
+        let mut kept = 0;
+        let mut start = 0;
+        while start < len {
+            let place = start + lane;
+            let exists = place < len;
+            let (value, row) = if exists {
+                (
+                    global::load(values.wrapping_add(list + place as usize)),
+                    global::load(rows.wrapping_add(list + place as usize)),
+                )
+            } else {
+                (f32::INFINITY, 0)
+            };
+            #[expect(clippy::neg_cmp_op_on_partial_ord, reason = "NaN on either side must keep the row")]
+            let keep = exists && !(value > highest);
+            let keepers = warp::ballot(FULL_MASK, keep);
+            if keep {
+                let to = list + (kept + (keepers & ((1 << lane) - 1)).count_ones()) as usize;
+                global::store(values.wrapping_add(to), value);
+                global::store(rows.wrapping_add(to), row);
+            }
+            kept += keepers.count_ones();
+            start += 32;
+        }
+        // A list of no entries has had no ballot: all lanes have read the count and the limit before they change.
+        warp::sync_warp(FULL_MASK);
+        if lane == 0 {
+            global::store(counts.wrapping_add(query), kept);
+            global::store(limits.wrapping_add(query), limit);
+            if count > stride {
+                global::store(overflow.wrapping_add(query), 1);
+            }
+        }
+    }
+}

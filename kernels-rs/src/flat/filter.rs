@@ -1,0 +1,566 @@
+//! The filter of exact search: a half-precision matrix product on tensor cores that keeps every base row which may be
+//! among a query's best k, and proves that it drops no other (paper section 5.1, in two precisions).
+//!
+//! # Problem
+//! For queries x and base rows y, find all y whose distance could be among the k smallest of x. The full-precision
+//! product costs 20 times the half-precision one on an H200; but half precision alone returns wrong neighbours.
+//!
+//! # Algorithm
+//! Let x̂, ŷ be the f16 copies of [`crate::product::prepare`], and score(x, y) = ‖y‖² − 2⟨x, y⟩ (squared L2 without the constant
+//! ‖x‖²) or −⟨x, y⟩. The tile product gives v = score(x̂, ŷ) with a known error bound E ≥ |v − score(x, y)|, so
+//! u = v + E is an upper and v − E a lower bound of the true score.
+//!
+//! ```text
+//! dense pass:   u of each query with a sample of the base's tiles -> k-select -> limit = k-th smallest u
+//! append pass:  for each row y of further tiles: if v - E <= limit, append (u, y) to the query's list
+//! between:      k-select over the list -> tighter limit; compact the list ([`crate::flat::candidates`])
+//! at the end:   canonical distances of what is left ([`crate::product::canonical`]), k-select, done
+//! ```
+//!
+//! The limit is sound whatever the sample was: the k-th smallest upper bound of *any* subset is at least the k-th smallest
+//! score of all. So the answer is exact, and equal to the bit to a search without a filter.
+//!
+//! The bound E and its proof: [`crate::product::bounds`].
+//!
+//! # How it maps to the machine
+//! 1. A block owns 128 queries and walks over tiles of 128 base rows; 8 warps, by one of the products of [`crate::product::tile`].
+//! 2. `cp.async` fills a ring of stages of 64 components (128 bytes a row) across tile borders: the pipeline never drains.
+//! 3. Where the queries fit (up to [`RESIDENT_CHUNKS`] · 64 components) they stay in shared memory: half the traffic.
+//! 4. 16-byte chunks are stored at `chunk ^ (row & 7)`: neither product nor `cp.async` meets a bank conflict.
+//! 5. The block index runs over queries first, so that blocks in flight share base tiles through L2; and blocks of other shares read the
+//!    neighbours of these tiles (8,000,000 rows on an H200: 1 to 3 % faster than shares of consecutive tiles, measured together with a change
+//!    of the host's copies).
+//! 6. The epilogue is one FMA and one minimum a pair, and a compare for eight pairs of a row. Only groups of eight with a hit, which the
+//!    warp agrees on, are looked at again.
+//! 7. What is kept waits in shared memory, a queue a warp, until there is enough for the atomics that give it places in the lists: each is a
+//!    round trip to L2, and warps that waited for one at a time held up their whole block.
+//! 8. What the epilogue needs of a tile (values, greatest norm and residual) comes through the same pipeline: loading it where
+//!    it is used stalled four of eight warps for a trip to L2 in every tile.
+//!
+//! # Cost
+//! Floor: 2·nq·n·d operations at the f16 rate (3.2 ms for 10,000 × 1,000,000 × 128 on an H200). Survivors: about k times the
+//! ratio of base to sample, plus those within 2E of the limit (some percent of k on clustered data). Measured on an H200 (one launch,
+//! 5,000 queries × 1,000,000 × 128, 252 pairs kept a query): 3.03 ms by warpgroups (423 TFLOP/s), 4.26 by warps (300); with nothing kept
+//! 2.40 (534) and 4.02 (319).
+//!
+//! # What lost
+//! By warps: four warps of 64 × 64 (246 registers): a third less shared-memory traffic, and 5 % faster where nothing is
+//! appended; but eight warps an SM do not hide the appends: 5.6 ms for 4.0 at k = 10, and a search with k = 100 took 30.7 ms for
+//! 14.6. By warpgroups, the launch above: an atomic of each lane for each row as soon as it keeps something 3.40 ms; a second look at all
+//! 32 pairs of a row instead of eight 3.61; three groups of 64 queries that a fourth feeds by bulk copies and barriers in memory, which do
+//! not wait for each other, 3.36 (2.31 with nothing kept).
+
+use cuda_std::launch::LaunchConfig;
+use cuda_std::math::{min_f32, mul_add_f32};
+use cuda_std::warp::FULL_MASK;
+use cuda_std::{async_copy, atomic, global, kernel, shared, thread, unroll, warp};
+
+use crate::product::bounds::{Bounds, QueryTerms};
+use crate::product::prepare::{product_factor, scale_of};
+pub use crate::product::tile::{CHUNK, RESIDENT_CHUNKS, TILE_ROWS};
+use crate::product::tile::{
+    CHUNK_TILE_BYTES, ChunkCopy, Instruction, LEAST_SHARED_BYTES, MmaSync, Product, Residency, THREADS, Wgmma,
+    entry_of, wait_for_stage,
+};
+
+/// Queries of a tile.
+pub const TILE_QUERIES: u32 = 128;
+/// What the epilogue needs of a tile: 128 values, greatest norm, greatest residual, its number.
+const INFO_BYTES: u32 = TILE_ROWS * 4 + 16;
+/// Tiles whose chunks can be under way at once.
+const INFOS: u32 = 4;
+/// What the epilogue needs of a query: [`QueryTerms`].
+const TERMS_BYTES: u32 = TILE_QUERIES * 16;
+/// Groups of eight pairs that a lane has of a row, at most.
+const GROUPS: usize = 4;
+/// Pairs that a warp keeps in shared memory; from half of them on it appends them to lists.
+const QUEUE: u32 = 64;
+const QUEUES_AT: u32 = (TERMS_BYTES + INFOS * INFO_BYTES).next_multiple_of(16);
+const HEADER_BYTES: u32 = (QUEUES_AT + THREADS / 32 * QUEUE * 16).next_multiple_of(1024);
+
+/// Dynamic shared memory of a block, in bytes, for copies of `chunks` chunks.
+const fn shared_bytes(instruction: Instruction, chunks: u32) -> u32 {
+    HEADER_BYTES + instruction.ring().bytes(chunks)
+}
+
+const _: () = assert!(shared_bytes(Instruction::MmaSync, 2) <= LEAST_SHARED_BYTES);
+const _: () = assert!(shared_bytes(Instruction::MmaSync, 3) <= LEAST_SHARED_BYTES);
+
+/// Which of the base's tiles a launch visits.
+///
+/// `skip` = 0: tiles 0, stride, 2·stride, ..; else all tiles that are not multiples of `skip`.
+#[inline(always)]
+pub fn tile_number(visited: u32, stride: u32, skip: u32) -> u32 {
+    // `max(1)` shows the compiler that it divides by no zero; a skip of 1 would visit nothing.
+    if skip == 0 { visited * stride } else { visited + visited / (skip - 1).max(1) + 1 }
+}
+
+/// What a filter kernel writes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FilterOutput {
+    /// Upper bounds u of the scores of every query with every visited row.
+    Dense,
+    /// (u, row) for each pair whose lower bound is at most the query's limit.
+    Append,
+}
+
+/// Bounds the scores of queries against tiles of the base (module documentation).
+///
+/// # Safety
+/// The arrays are as long as the fields say; the copies and `base_values` are padded to whole tiles of 128 rows. The residency of the key
+/// is that of the launch ([`Self::residency`]).
+#[kernel(
+    key = (Instruction, FilterOutput, Residency),
+    max_threads = 256,
+    (Instruction::MmaSync, FilterOutput::Dense, Residency::Resident)
+        => filter_dense_resident(min_blocks = 2) = filter::<MmaSync, 4, 4, true, true>,
+    /// Two blocks a multiprocessor would spill a register; this pass sees the sample only.
+    (Instruction::MmaSync, FilterOutput::Dense, Residency::Streamed)
+        => filter_dense_streamed(min_blocks = 1) = filter::<MmaSync, 4, 4, false, true>,
+    (Instruction::MmaSync, FilterOutput::Append, Residency::Resident)
+        => filter_append_resident(min_blocks = 2) = filter::<MmaSync, 4, 4, true, false>,
+    (Instruction::MmaSync, FilterOutput::Append, Residency::Streamed)
+        => filter_append_streamed(min_blocks = 2) = filter::<MmaSync, 4, 4, false, false>,
+    (Instruction::Wgmma, FilterOutput::Dense, Residency::Resident)
+        => filter_dense_resident_sm90(min_blocks = 2, arch = "sm_90a") = filter::<Wgmma, 1, 16, true, true>,
+    (Instruction::Wgmma, FilterOutput::Dense, Residency::Streamed)
+        => filter_dense_streamed_sm90(min_blocks = 2, arch = "sm_90a") = filter::<Wgmma, 1, 16, false, true>,
+    (Instruction::Wgmma, FilterOutput::Append, Residency::Resident)
+        => filter_append_resident_sm90(min_blocks = 2, arch = "sm_90a") = filter::<Wgmma, 1, 16, true, false>,
+    (Instruction::Wgmma, FilterOutput::Append, Residency::Streamed)
+        => filter_append_streamed_sm90(min_blocks = 2, arch = "sm_90a") = filter::<Wgmma, 1, 16, false, false>,
+)]
+pub struct Filter {
+    /// f16 copies of the queries: rows of `stride` components.
+    pub queries: *const u16,
+    /// f16 copies of the base: rows of `stride` components.
+    pub base: *const u16,
+    /// Components from one copy to the next: a multiple of [`CHUNK`], [`MOST_COMPONENTS`](crate::product::bounds::MOST_COMPONENTS) at most.
+    pub stride: u32,
+    /// Queries without padding.
+    pub query_count: u32,
+    /// Rows of the base without padding.
+    pub row_count: u32,
+    /// A `METRIC_*` of [`crate::product::prepare`].
+    pub metric: u32,
+    /// What [`crate::product::prepare::Greatest`] found for the queries.
+    pub query_greatest: *const u32,
+    /// What [`crate::product::prepare::Greatest`] found for the base.
+    pub base_greatest: *const u32,
+    /// A bound of the norm of each query.
+    pub query_norms: *const f32,
+    /// A bound of what the copy of each query lost.
+    pub query_residuals: *const f32,
+    /// ‖y‖² (squared L2) or 0 of each row of the base; +∞ of padding.
+    pub base_values: *const f32,
+    /// The greatest norm of each tile of the base.
+    pub tile_norms: *const f32,
+    /// The greatest residual of each tile of the base.
+    pub tile_residuals: *const f32,
+    /// Tiles that the launch visits: those that [`tile_number`] gives for 0 .. `tiles`.
+    pub tiles: u32,
+    /// The `stride` of [`tile_number`].
+    pub tile_stride: u32,
+    /// The `skip` of [`tile_number`].
+    pub tile_skip: u32,
+    /// The limit of each query. Dense kernels do not read it: null.
+    pub limits: *const f32,
+    /// The upper bounds u. Dense: row r of visited tile t goes to column 128 · t + r of the query's row. Append: entry p of a query's
+    /// list goes to place p of its row.
+    pub out_values: *mut f32,
+    /// Append: the row of the base that each entry of `out_values` stands for. Dense: null.
+    pub out_rows: *mut u32,
+    /// Append: the length of each query's list. The launch adds the entries that it finds, those beyond the list's room included. Dense:
+    /// null.
+    pub counts: *mut u32,
+    /// Places from one row of `out_values` and `out_rows` to the next. Dense: at least 128 · `tiles`, even. Append: the room of a list.
+    pub out_stride: u32,
+}
+
+impl Filter {
+    /// Whether the queries stay in shared memory.
+    pub fn residency(&self) -> Residency {
+        Residency::of(self.stride)
+    }
+
+    /// A block takes 128 queries and a share of the visited tiles. The shares come out in whole waves of blocks, two a multiprocessor.
+    pub fn config(&self, instruction: Instruction, multiprocessors: u32) -> LaunchConfig {
+        let query_tiles = self.query_count.div_ceil(TILE_QUERIES);
+        let shares = shares(query_tiles, self.tiles, multiprocessors);
+        LaunchConfig::linear(query_tiles as u64, THREADS)
+            .along_y(shares as u64)
+            .with_shared(shared_bytes(instruction, self.stride / CHUNK))
+    }
+}
+
+/// Into how many shares to cut the tiles so that the blocks, two a multiprocessor, come out in whole waves.
+fn shares(query_tiles: u32, tiles: u32, multiprocessors: u32) -> u32 {
+    // Filling and draining the pipeline costs a block about as much as two tiles.
+    const OVERHEAD: u64 = 2;
+    let slots = multiprocessors as u64 * 2;
+    let cost = |shares: u32| {
+        let waves = (query_tiles as u64 * shares as u64).div_ceil(slots);
+        waves * (tiles.div_ceil(shares) as u64 + OVERHEAD)
+    };
+    (1..=tiles.min(1024)).min_by_key(|&shares| cost(shares)).unwrap_or(1)
+}
+
+/// # Safety
+/// As [`Filter`].
+#[inline(always)]
+unsafe fn filter<
+    P: Product<ROWS, COLUMNS>,
+    const ROWS: usize,
+    const COLUMNS: usize,
+    const RESIDENT: bool,
+    const DENSE: bool,
+>(
+    launch: Filter,
+) {
+    let Filter { queries, base, stride, query_count, row_count, metric, query_greatest, base_greatest, .. } = launch;
+    let Filter { query_norms, query_residuals, base_values, tile_norms, tile_residuals, .. } = launch;
+    let Filter { tiles, tile_stride, tile_skip, limits, out_values, out_rows, counts, out_stride, .. } = launch;
+    let stages = P::RING.stages(RESIDENT);
+    let thread = thread::thread_idx_x();
+    let lane = warp::lane_id();
+    let first_query = thread::block_idx_x() * TILE_QUERIES;
+    let chunks = stride / CHUNK;
+
+    // This block's share of the visited tiles: every so many-th, so that blocks in flight read neighbours.
+    let (first_visit, step) = (thread::block_idx_y(), thread::grid_dim_y().max(1));
+    if first_visit >= tiles {
+        return;
+    }
+    let last_visit = (tiles - first_visit).div_ceil(step);
+    let visited = |visit: u32| first_visit + visit * step;
+
+    // SAFETY: for the whole body, the caller promises the shapes; copies are padded to whole tiles, so tile loads stay inside,
+    // stores are checked against query_count, row_count and out_stride, and shared addresses against `shared_bytes`.
+    unsafe {
+        let terms_at = shared::dynamic::<u8>().cast::<global::F32x4>();
+        let infos_at = shared::dynamic::<u8>().add(TERMS_BYTES);
+        let queries_at = shared::dynamic::<u8>().add(HEADER_BYTES);
+        let (ring, stage_bytes) = if RESIDENT {
+            (queries_at.add(chunks * CHUNK_TILE_BYTES), CHUNK_TILE_BYTES)
+        } else {
+            (queries_at, 2 * CHUNK_TILE_BYTES)
+        };
+        let query_tile = queries.wrapping_add(first_query as usize * stride as usize);
+
+        let query_scale = scale_of(metric, f32::from_bits(global::load_nc(query_greatest)));
+        let base_scale = scale_of(metric, f32::from_bits(global::load_nc(base_greatest)));
+        let factor = product_factor(metric, query_scale, base_scale);
+
+        // Rows past the last query have no limit: nothing is kept.
+        if thread < TILE_QUERIES {
+            let query = (first_query + thread) as usize;
+            let mut terms = QueryTerms::new(metric, stride, Bounds { norm: 0.0, residual: 0.0 });
+            let mut limit = f32::NEG_INFINITY;
+            if query < query_count as usize {
+                let x = Bounds {
+                    norm: global::load_nc(query_norms.wrapping_add(query)),
+                    residual: global::load_nc(query_residuals.wrapping_add(query)),
+                };
+                terms = QueryTerms::new(metric, stride, x).with_factor(factor);
+                if !DENSE {
+                    limit = global::load_nc(limits.wrapping_add(query));
+                }
+            }
+            let words = [terms.per_norm, terms.per_residual, terms.own, terms.own + limit];
+            terms_at.add(thread).store(global::F32x4(words));
+        }
+
+        // The load cursor runs `stages - 1` steps ahead of the compute cursor; a step is one chunk of one tile.
+        let copy = ChunkCopy::new(thread, stride);
+        let (mut load_visit, mut load_tile, mut load_chunk, mut load_stage) = (0, 0u32, 0u32, 0u32);
+        let mut load_step = || {
+            if load_visit < last_visit {
+                let to = ring.add(load_stage * stage_bytes);
+                if load_chunk == 0 {
+                    load_tile = tile_number(visited(load_visit), tile_stride, tile_skip);
+                    let info = infos_at.add((load_visit % INFOS) * INFO_BYTES);
+                    let (tile, part) = (load_tile as usize, thread as usize);
+                    if thread < TILE_ROWS / 4 {
+                        let from = base_values.wrapping_add(tile * TILE_ROWS as usize + 4 * part);
+                        async_copy::copy_16(info.add(16 * thread), from.cast());
+                    } else if thread == TILE_ROWS / 4 {
+                        async_copy::copy_4(info.add(TILE_ROWS * 4), tile_norms.wrapping_add(tile).cast());
+                    } else if thread == TILE_ROWS / 4 + 1 {
+                        async_copy::copy_4(info.add(TILE_ROWS * 4 + 4), tile_residuals.wrapping_add(tile).cast());
+                    } else if thread == TILE_ROWS / 4 + 2 {
+                        info.add(TILE_ROWS * 4 + 8).cast::<u32>().store(load_tile);
+                    }
+                }
+                let at = load_tile as usize * (TILE_ROWS * stride) as usize + (load_chunk * CHUNK) as usize;
+                copy.copy(to, copy.start(base.wrapping_add(at)));
+                if !RESIDENT {
+                    let from = copy.start(query_tile).wrapping_add((load_chunk * CHUNK) as usize);
+                    copy.copy(to.add(CHUNK_TILE_BYTES), from);
+                }
+                load_stage = if load_stage + 1 == stages { 0 } else { load_stage + 1 };
+                load_chunk += 1;
+                if load_chunk == chunks {
+                    load_chunk = 0;
+                    load_visit += 1;
+                }
+            }
+            async_copy::commit();
+        };
+
+        if RESIDENT {
+            let mut chunk = 0;
+            while chunk < chunks {
+                let from = copy.start(query_tile).wrapping_add((chunk * CHUNK) as usize);
+                copy.copy(queries_at.add(chunk * CHUNK_TILE_BYTES), from);
+                chunk += 1;
+            }
+        }
+        unroll::<3>(|s| {
+            if (s as u32) < stages - 1 {
+                load_step();
+            }
+        });
+
+        let part = P::new(warp::warp_id(), lane);
+        let mut acc = [[[0.0f32; 4]; COLUMNS]; ROWS];
+
+        // What the warp keeps waits here until it is worth the atomics, which then run side by side.
+        let queue = shared::dynamic::<u8>().add(QUEUES_AT).cast::<global::U32x4>().add(warp::warp_id() * QUEUE);
+        let mut queued = 0u32;
+        let append = |[upper, row, query, _]: [u32; 4]| {
+            let query = first_query + query;
+            // Padding has the value +∞ and the limit −∞, which an infinite limit or a NaN lets pass.
+            if row >= row_count || query >= query_count {
+                return;
+            }
+            let place = atomic::add_u32(counts.wrapping_add(query as usize), 1);
+            if place < out_stride {
+                let at = query as usize * out_stride as usize + place as usize;
+                global::store(out_values.wrapping_add(at), f32::from_bits(upper));
+                global::store(out_rows.wrapping_add(at), row);
+            }
+        };
+        let append_queue = |queued: &mut u32, from: u32| {
+            if *queued > from {
+                warp::sync_warp(FULL_MASK);
+                let mut entry = lane;
+                while entry < (*queued).min(QUEUE) {
+                    append(queue.add(entry).load().0);
+                    entry += 32;
+                }
+                warp::sync_warp(FULL_MASK);
+                *queued = 0;
+            }
+        };
+        let mut stage = 0;
+        let mut visit = 0;
+        while visit < last_visit {
+            P::clear(&mut acc);
+            let mut chunk = 0;
+            while chunk < chunks {
+                wait_for_stage(stages);
+                P::publish();
+                // Also orders the last reads of the stage and of the tile's numbers that are refilled now.
+                thread::sync_threads();
+                let b_at = ring.add(stage * stage_bytes);
+                let a_at = if RESIDENT { queries_at.add(chunk * CHUNK_TILE_BYTES) } else { b_at.add(CHUNK_TILE_BYTES) };
+                part.multiply_chunk(&mut acc, a_at, b_at, chunk > 0, &mut load_step);
+                stage = if stage + 1 == stages { 0 } else { stage + 1 };
+                chunk += 1;
+            }
+
+            // The tile's numbers came with its first chunk.
+            let info = infos_at.add((visit % INFOS) * INFO_BYTES);
+            let numbers = info.add(TILE_ROWS * 4).cast::<f32>();
+            let y = Bounds { norm: numbers.load(), residual: numbers.add(1).load() };
+            let of_base = QueryTerms::of_base(metric, y);
+            let column = part.column();
+            let value = |j: usize| info.add((column + 8 * j as u32) * 4).cast::<global::F32x2>().load().0;
+            unroll::<ROWS>(|i| {
+                let terms = |half: usize| terms_at.add(part.row(i, half)).load().0;
+                let score = |j: usize, value: [f32; 2], half: usize, e: usize| {
+                    mul_add_f32(acc[i][j % COLUMNS][2 * half + e], factor, value[e])
+                };
+                let error = |half: usize| {
+                    let [per_norm, per_residual, own, _] = terms(half);
+                    QueryTerms { per_norm, per_residual, own }.error(metric, y)
+                };
+                if DENSE {
+                    unroll::<2>(|half| {
+                        let query = first_query + part.row(i, half);
+                        if query < query_count {
+                            let error = error(half);
+                            let out =
+                                query as usize * out_stride as usize + (visited(visit) * TILE_ROWS + column) as usize;
+                            unroll::<COLUMNS>(|j| {
+                                let value = value(j);
+                                let pair = [score(j, value, half, 0) + error, score(j, value, half, 1) + error];
+                                let to = out_values.wrapping_add(out + 8 * j).cast::<global::F32x2>();
+                                global::store(to, global::F32x2(pair));
+                            });
+                        }
+                    });
+                } else {
+                    let limit = |half: usize| {
+                        let [per_norm, per_residual, own, own_and_limit] = terms(half);
+                        QueryTerms { per_norm, per_residual, own }.error_from(own_and_limit + of_base, y)
+                    };
+                    let limits = [limit(0), limit(1)];
+                    // A bit for each group of eight pairs of a row: no chain of compares is long, and little is looked at twice.
+                    let mut hits = 0u32;
+                    unroll::<GROUPS>(|group| {
+                        if 4 * group < COLUMNS {
+                            let mut least = [f32::INFINITY; 2];
+                            unroll::<4>(|j| {
+                                let value = value(4 * group + j);
+                                unroll::<2>(|half| {
+                                    unroll::<2>(|e| {
+                                        least[half] = min_f32(least[half], score(4 * group + j, value, half, e))
+                                    })
+                                });
+                            });
+                            #[expect(
+                                clippy::neg_cmp_op_on_partial_ord,
+                                reason = "NaN on either side must keep the row"
+                            )]
+                            unroll::<2>(|half| hits |= (!(least[half] > limits[half]) as u32) << (2 * group + half));
+                        }
+                    });
+                    // Of the whole warp, which then branches as one.
+                    let hits = warp::reduce_or(FULL_MASK, hits);
+                    if hits != 0 {
+                        unroll::<{ 2 * GROUPS }>(|group_half| {
+                            let (group, half) = (group_half / 2, group_half % 2);
+                            if 4 * group < COLUMNS && hits & (1 << group_half) != 0 {
+                                let mut scores = [[0.0f32; 2]; 4];
+                                let mut keeps = 0u32;
+                                unroll::<4>(|j| {
+                                    let value = value(4 * group + j);
+                                    #[expect(clippy::neg_cmp_op_on_partial_ord, reason = "as above")]
+                                    unroll::<2>(|e| {
+                                        scores[j][e] = score(4 * group + j, value, half, e);
+                                        keeps |= (!(scores[j][e] > limits[half]) as u32) << (2 * j + e);
+                                    });
+                                });
+                                let error = error(half);
+                                loop {
+                                    let waiting = warp::ballot(FULL_MASK, keeps != 0);
+                                    if waiting == 0 {
+                                        break;
+                                    }
+                                    if keeps != 0 {
+                                        let at = keeps.trailing_zeros();
+                                        keeps &= keeps - 1;
+                                        let column = column + 32 * group as u32 + 8 * (at / 2) + at % 2;
+                                        let upper = entry_of::<4>(|j, e| scores[j][e], at) + error;
+                                        let tile = numbers.add(2).cast::<u32>().load();
+                                        let words = [upper.to_bits(), tile * TILE_ROWS + column, part.row(i, half), 0];
+                                        let place = queued + (waiting & ((1 << lane) - 1)).count_ones();
+                                        if place < QUEUE {
+                                            queue.add(place).store(global::U32x4(words));
+                                        } else {
+                                            append(words);
+                                        }
+                                    }
+                                    queued += waiting.count_ones();
+                                }
+                            }
+                        });
+                    }
+                }
+            });
+            visit += 1;
+            if !DENSE {
+                append_queue(&mut queued, if visit < last_visit { QUEUE / 2 } else { 0 });
+            }
+        }
+        async_copy::wait_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::product::prepare::METRIC_INNER_PRODUCT;
+
+    const LEAST: f32 = f32::MIN_POSITIVE;
+
+    #[test]
+    fn bounds_are_normal_numbers_below_the_farthest_or_infinite() {
+        for exponent in -300..270 {
+            for factor in [1.0, 1.1, 1.999] {
+                let root = factor * 2f64.powi(exponent);
+                let Bounds { norm, residual } = Bounds::of_squares(root * root, root * root);
+                assert_eq!(norm.to_bits(), residual.to_bits());
+                assert!(f64::from(norm) >= root && norm >= LEAST, "{root:e}: {norm:e}");
+                assert!(norm < FARTHEST || norm == f32::INFINITY, "{root:e}: {norm:e}");
+                assert_eq!(norm == f32::INFINITY, exponent >= 62, "{root:e}: {norm:e}");
+                assert!(
+                    norm == f32::INFINITY || f64::from(norm) <= root * (1.0 + 2e-6) + 1.2e-38,
+                    "{root:e}: {norm:e}"
+                );
+            }
+        }
+        let none = Bounds::of_squares(0.0, 0.0);
+        assert_eq!((none.norm, none.residual), (LEAST, LEAST));
+        for lost in [f64::INFINITY, f64::NAN] {
+            assert_eq!(Bounds::of_squares(1.0, lost).residual, f32::INFINITY);
+        }
+    }
+
+    /// E in f64, of norms as they are.
+    fn proved(metric: u32, padded: u32, x: Bounds, y: Bounds) -> f64 {
+        let [xn, xr, yn, yr] = [x.norm, x.residual, y.norm, y.residual].map(f64::from);
+        let product = (xr + f64::from(padded) * 2f64.powi(-22) * xn) * yn + xn * yr;
+        let unit = 2f64.powi(-20);
+        if metric == METRIC_L2 {
+            2.0 * product + unit * (xn * xn + yn * yn) + 1e-36
+        } else {
+            product + unit * xn * yn + 1e-36
+        }
+    }
+
+    #[test]
+    fn no_magnitude_makes_the_error_too_small() {
+        let magnitudes = || (-126..62).step_by(7).map(|exponent| 1.3 * 2f32.powi(exponent));
+        for metric in [METRIC_L2, METRIC_INNER_PRODUCT] {
+            for padded in [64, 1_024, MOST_COMPONENTS] {
+                for (x_norm, y_norm) in magnitudes().flat_map(|x| magnitudes().map(move |y| (x, y))) {
+                    for lost in [0.0, 1.0 / 4_096.0, 1.0] {
+                        let bounds = |norm: f32| Bounds { norm, residual: (lost * norm).max(LEAST) };
+                        let (x, y) = (bounds(x_norm), bounds(y_norm));
+                        let error = QueryTerms::new(metric, padded, x).error(metric, y);
+                        let least = proved(metric, padded, x, y);
+                        assert!(
+                            f64::from(error) >= least,
+                            "{metric}, {padded}, {x_norm:e}, {y_norm:e}: {error:e}, {least:e}"
+                        );
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn errors_are_infinite_and_never_nan_where_nothing_is_proved() {
+        let of = |norm: f32, residual: f32| Bounds { norm, residual };
+        let far = Bounds::of_squares(2f64.powi(124), 1.0);
+        let near = [of(LEAST, LEAST), of(1.0, LEAST), of(1e18, 1e15), of(1e18, f32::INFINITY), far];
+        for metric in [METRIC_L2, METRIC_INNER_PRODUCT] {
+            let error = |padded: u32, x: Bounds, y: Bounds| QueryTerms::new(metric, padded, x).error(metric, y);
+            for other in near {
+                assert_eq!(error(64, far, other), f32::INFINITY);
+                assert_eq!(error(64, other, far), f32::INFINITY);
+                assert_eq!(error(MOST_COMPONENTS + 64, of(1.0, LEAST), other), f32::INFINITY);
+                for factor in [0.0, -0.0, f32::INFINITY, f32::NEG_INFINITY, f32::NAN] {
+                    let terms = QueryTerms::new(metric, 64, of(1.0, LEAST)).with_factor(factor);
+                    assert_eq!(terms.error(metric, other), f32::INFINITY);
+                }
+            }
+            assert!(error(MOST_COMPONENTS, of(1.0, 0.1), of(1.0, 0.1)) < 2.0);
+            // The largest norms that have a bound leave room for scores and limits.
+            let largest = Bounds::of_squares(2f64.powi(123), 2f64.powi(100));
+            assert!(error(4_096, largest, largest) < 1e37);
+        }
+    }
+}

@@ -1,0 +1,344 @@
+//! What the scan of codes needs to know of them: scale, values, and the error of their f16 operands.
+//!
+//! [`crate::product::prepare`] for vectors that exist as codes only. No copy is written: the scan decodes by the same recipe
+//! ([`crate::pq::codes::Operands`]), and what that recipe loses is measured here, row by row, once an index.
+
+use cuda_std::global::F32x4;
+use cuda_std::launch::LaunchConfig;
+use cuda_std::warp::{FULL_MASK, butterfly_sum};
+use cuda_std::{atomic, global, kernel, math, thread, unroll, warp};
+
+use crate::NO_ROW;
+use crate::pq::codes::{Codes, Operands};
+use crate::product::bounds::Bounds;
+use crate::product::prepare::{METRIC_L2, raise, scale_of};
+
+/// Warps in a block of these kernels.
+pub const WARPS_PER_BLOCK: u32 = 4;
+const THREADS: u32 = 32 * WARPS_PER_BLOCK;
+
+/// Four components of the centre, zeros where there is none.
+///
+/// # Safety
+/// The centre is null or has the quad.
+#[inline(always)]
+unsafe fn centre4(centre: *const f32, quad: u32) -> [f32; 4] {
+    if centre.is_null() {
+        [0.0; 4]
+    } else {
+        // SAFETY: as the caller promises.
+        unsafe { global::load_nc(centre.wrapping_add(4 * quad as usize).cast::<F32x4>()).0 }
+    }
+}
+
+/// Raises `greatest` to twice the greatest |component − centre| of the decoded rows: [`Operands`] has room for no more.
+///
+/// # Safety
+/// The arrays are as long as the fields say, and codes name codewords that exist.
+#[kernel(max_threads = 128, min_blocks = 8, greatest_code = greatest_component)]
+pub struct GreatestCode {
+    /// Codes: `row_count` rows of `code_bytes`.
+    pub codes: *const u8,
+    /// Bytes of a row.
+    pub code_bytes: u32,
+    /// Bits of a sub-quantizer's code, at most 8.
+    pub bits: u32,
+    /// Components of a sub-vector.
+    pub width: u32,
+    /// Components of a vector.
+    pub dim: u32,
+    /// Codewords \[dim / width\]\[2^bits\]\[width\].
+    pub codebooks: *const f32,
+    /// Centroids of the lists, `dim` padded to a multiple of 4 a row.
+    pub centroids: *const f32,
+    /// The list of each row; `NO_ROW` for padding.
+    pub row_lists: *const u32,
+    /// Rows of the storage.
+    pub row_count: u32,
+    /// The centre, `dim` padded to a multiple of 4; null for none.
+    pub centre: *const f32,
+    /// The bits of a float that is not negative.
+    pub greatest: *mut u32,
+}
+
+impl GreatestCode {
+    /// A warp takes every so many rows, as many warps as `multiprocessors` run at once.
+    pub fn config(&self, multiprocessors: u32) -> LaunchConfig {
+        LaunchConfig::warps((self.row_count as u64).min(multiprocessors as u64 * 64), WARPS_PER_BLOCK)
+    }
+}
+
+/// # Safety
+/// As [`GreatestCode`].
+#[inline(always)]
+unsafe fn greatest_component(launch: GreatestCode) {
+    let GreatestCode { codes, code_bytes, bits, width, dim, codebooks, centroids, .. } = launch;
+    let GreatestCode { row_lists, row_count, centre, greatest, .. } = launch;
+    let stride = dim.next_multiple_of(4);
+    let codes = Codes { codes, code_bytes, bits, width, dim, codebooks, centroids, stride };
+    let lane = warp::lane_id();
+    let warps = thread::grid_dim_x() * WARPS_PER_BLOCK;
+    let mut row = thread::block_idx_x() * WARPS_PER_BLOCK + warp::warp_id();
+    let mut most = 0.0f32;
+    while row < row_count {
+        // SAFETY: row < row_count, and quads stay below the stride.
+        unsafe {
+            let list = global::load_nc(row_lists.wrapping_add(row as usize));
+            let mut quad = if list == NO_ROW { stride } else { lane };
+            while quad < stride / 4 {
+                let (r, c) = (codes.load4(row, list, quad), centre4(centre, quad));
+                unroll::<4>(|e| most = math::max_f32(most, (r[e] - c[e]).abs()));
+                quad += 32;
+            }
+        }
+        row += warps;
+    }
+    // Floats that are not negative order like their bits.
+    let most = warp::reduce_max(FULL_MASK, (2.0 * most).to_bits());
+    if lane == 0 {
+        // SAFETY: one word.
+        unsafe { atomic::max_u32(greatest, most) };
+    }
+}
+
+/// Writes the parts that operands are made of ([`Operands`]).
+///
+/// # Safety
+/// The arrays are as long as the fields say, and `greatest` is complete.
+#[kernel(max_threads = 128, scale_codes = scale)]
+pub struct ScaleCodes {
+    /// Centroids of the lists, `stride` components a row.
+    pub centroids: *const f32,
+    /// Components of all centroids.
+    pub centroid_count: u32,
+    /// Components from one centroid to the next.
+    pub stride: u32,
+    /// `stride` components that are subtracted from each centroid; null for none.
+    pub centre: *const f32,
+    /// Codewords.
+    pub codebooks: *const f32,
+    /// Components of all codewords.
+    pub codeword_count: u32,
+    /// What [`GreatestCode`] found.
+    pub greatest: *const u32,
+    /// The scaled centroids as f16, laid out as `centroids`.
+    pub offsets: *mut u16,
+    /// The scaled codewords as f16, laid out as `codebooks`.
+    pub halves: *mut u16,
+}
+
+impl ScaleCodes {
+    /// A thread a component.
+    pub fn config(&self) -> LaunchConfig {
+        LaunchConfig::linear(self.centroid_count.max(self.codeword_count).div_ceil(THREADS) as u64, THREADS)
+    }
+}
+
+/// # Safety
+/// As [`ScaleCodes`].
+#[inline(always)]
+unsafe fn scale(launch: ScaleCodes) {
+    let ScaleCodes { centroids, centroid_count, stride, centre, codebooks, codeword_count, .. } = launch;
+    let ScaleCodes { greatest, offsets, halves, .. } = launch;
+    let at = thread::block_idx_x() * THREADS + thread::thread_idx_x();
+    // SAFETY: places below the counts.
+    unsafe {
+        let scale = scale_of(METRIC_L2, f32::from_bits(global::load_nc(greatest)));
+        if at < centroid_count {
+            let column = (at % stride.max(1)) as usize;
+            let c = if centre.is_null() { 0.0 } else { global::load_nc(centre.wrapping_add(column)) };
+            let value = (global::load_nc(centroids.wrapping_add(at as usize)) - c) * scale;
+            global::store(offsets.wrapping_add(at as usize), math::f32_to_f16(value));
+        }
+        if at < codeword_count {
+            let half = math::f32_to_f16(global::load_nc(codebooks.wrapping_add(at as usize)) * scale);
+            global::store(halves.wrapping_add(at as usize), half);
+        }
+    }
+}
+
+/// Writes the value of each decoded row, and raises the bounds of all rows.
+///
+/// # Safety
+/// The arrays are as long as the fields say, and codes name codewords that exist; `greatest` is complete.
+#[kernel(max_threads = 128, min_blocks = 6, measure_codes = measure)]
+pub struct MeasureCodes {
+    /// Codes: `row_count` rows of `code_bytes`.
+    pub codes: *const u8,
+    /// Bytes of a row.
+    pub code_bytes: u32,
+    /// Bits of a sub-quantizer's code, at most 8.
+    pub bits: u32,
+    /// Components of a sub-vector.
+    pub width: u32,
+    /// Components of a vector.
+    pub dim: u32,
+    /// Codewords \[dim / width\]\[2^bits\]\[width\].
+    pub codebooks: *const f32,
+    /// Centroids of the lists, `dim` padded to a multiple of 4 a row.
+    pub centroids: *const f32,
+    /// The list of each row; `NO_ROW` for padding.
+    pub row_lists: *const u32,
+    /// Rows of the storage.
+    pub row_count: u32,
+    /// The centre, `dim` padded to a multiple of 4; null for none.
+    pub centre: *const f32,
+    /// A `METRIC_*` of [`crate::product::prepare`].
+    pub metric: u32,
+    /// What [`GreatestCode`] found.
+    pub greatest: *const u32,
+    /// What [`ScaleCodes`] wrote.
+    pub offsets: *const u16,
+    /// What [`ScaleCodes`] wrote.
+    pub halves: *const u16,
+    /// ‖r − centre‖² (squared L2) or 0 of each row r; +∞ for padding.
+    pub values: *mut f32,
+    /// Two words, raised: the bits of the greatest norm of a decoded row or its operand, and those of the greatest norm of what an operand lost.
+    pub bounds: *mut u32,
+}
+
+impl MeasureCodes {
+    /// A warp a row.
+    pub fn config(&self) -> LaunchConfig {
+        LaunchConfig::warps(self.row_count as u64, WARPS_PER_BLOCK)
+    }
+}
+
+/// # Safety
+/// As [`MeasureCodes`].
+#[inline(always)]
+unsafe fn measure(launch: MeasureCodes) {
+    let MeasureCodes { codes, code_bytes, bits, width, dim, codebooks, centroids, row_lists, .. } = launch;
+    let MeasureCodes { row_count, centre, metric, greatest, offsets, halves, values, bounds, .. } = launch;
+    let row = thread::block_idx_x() * WARPS_PER_BLOCK + warp::warp_id();
+    if row >= row_count {
+        return;
+    }
+    let stride = dim.next_multiple_of(4);
+    let codes = Codes { codes, code_bytes, bits, width, dim, codebooks, centroids, stride };
+    let operands = Operands { codes, offsets, halves };
+    let lane = warp::lane_id();
+    // SAFETY: row < row_count, and quads stay below the stride.
+    unsafe {
+        let list = global::load_nc(row_lists.wrapping_add(row as usize));
+        let scale = scale_of(METRIC_L2, f32::from_bits(global::load_nc(greatest)));
+        let down = 1.0 / scale as f64;
+        let (mut own, mut of_operand, mut lost) = (0.0f64, 0.0f64, 0.0f64);
+        let mut quad = if list == NO_ROW { stride } else { lane };
+        while quad < stride / 4 {
+            let (r, c) = (codes.load4(row, list, quad), centre4(centre, quad));
+            let half = |at: u32| global::load_nc(halves.wrapping_add(at as usize));
+            let held = operands.quad(row, quad, operands.offset4(list, quad), half);
+            unroll::<4>(|e| {
+                let v = r[e] as f64 - c[e] as f64;
+                let held = math::f16_to_f32((held[e / 2] >> (16 * (e % 2))) as u16) as f64 * down;
+                own += v * v;
+                of_operand += held * held;
+                lost += (v - held) * (v - held);
+            });
+            quad += 32;
+        }
+        let own = butterfly_sum(own);
+        let of_operand = butterfly_sum(of_operand);
+        let lost = butterfly_sum(lost);
+        if lane == 0 {
+            let value = if list == NO_ROW {
+                f32::INFINITY
+            } else if metric == METRIC_L2 {
+                own as f32
+            } else {
+                0.0
+            };
+            global::store(values.wrapping_add(row as usize), value);
+            // A decoded component beyond f32 is infinite, and so are the bounds then.
+            let Bounds { norm, residual } = Bounds::of_squares(own.max(of_operand), lost);
+            raise(bounds, norm);
+            raise(bounds.wrapping_add(1), residual);
+        }
+    }
+}
+
+/// Makes the value of padding +∞.
+///
+/// # Safety
+/// Both arrays have `row_count` entries.
+#[kernel(max_threads = 128, mark_padding = mark)]
+pub struct MarkPadding {
+    /// The rank of each row; `NO_ROW` for padding.
+    pub ranks: *const u32,
+    /// Rows.
+    pub row_count: u32,
+    /// The value of each row.
+    pub values: *mut f32,
+}
+
+impl MarkPadding {
+    /// A thread a row.
+    pub fn config(&self) -> LaunchConfig {
+        LaunchConfig::linear(self.row_count.div_ceil(THREADS) as u64, THREADS)
+    }
+}
+
+/// # Safety
+/// As [`MarkPadding`].
+#[inline(always)]
+unsafe fn mark(MarkPadding { ranks, row_count, values }: MarkPadding) {
+    let row = thread::block_idx_x() * THREADS + thread::thread_idx_x();
+    if row < row_count {
+        // SAFETY: row < row_count.
+        unsafe {
+            if global::load_nc(ranks.wrapping_add(row as usize)) == NO_ROW {
+                global::store(values.wrapping_add(row as usize), f32::INFINITY);
+            }
+        }
+    }
+}
+
+/// Counts the rows of each list that pass a filter.
+///
+/// # Safety
+/// The arrays cover the lists and their rows; the filter has a bit for every rank.
+#[kernel(max_threads = 128, count_live = count)]
+pub struct CountLive {
+    /// The first row of each list.
+    pub list_starts: *const u32,
+    /// The rows of each list.
+    pub lengths: *const u32,
+    /// The rank of each row.
+    pub ranks: *const u32,
+    /// A bit for each rank, 1 for rows that pass.
+    pub filter: *const u32,
+    /// The rows of each list that pass; zeroed before.
+    pub live: *mut u32,
+}
+
+impl CountLive {
+    /// A block for each of `lists` lists.
+    pub fn config(&self, lists: u32) -> LaunchConfig {
+        LaunchConfig::linear(lists as u64, THREADS)
+    }
+}
+
+/// # Safety
+/// As [`CountLive`].
+#[inline(always)]
+unsafe fn count(CountLive { list_starts, lengths, ranks, filter, live }: CountLive) {
+    let list = thread::block_idx_x() as usize;
+    // SAFETY: list < list_count, rows below the list's length.
+    unsafe {
+        let start = global::load_nc(list_starts.wrapping_add(list)) as usize;
+        let length = global::load_nc(lengths.wrapping_add(list));
+        let mut passed = 0u32;
+        let mut at = thread::thread_idx_x();
+        while at < length {
+            let rank = global::load_nc(ranks.wrapping_add(start + at as usize));
+            passed += global::load_nc(filter.wrapping_add((rank / 32) as usize)) >> (rank % 32) & 1;
+            at += THREADS;
+        }
+        // `live` is zeroed before.
+        let of_warp = warp::reduce_add(FULL_MASK, passed);
+        if warp::lane_id() == 0 {
+            atomic::add_u32(live.wrapping_add(list), of_warp);
+        }
+    }
+}

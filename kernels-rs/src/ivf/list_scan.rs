@@ -1,0 +1,881 @@
+//! List-major scanning of an inverted file: approximate scores of all vectors of a list for all queries that probe it, by
+//! half-precision matrix products on tensor cores.
+//!
+//! # Problem
+//! After coarse quantisation, nq · nprobe pairs of a query and a list want a score for every vector of the list. Query by query
+//! (paper section 5.3) a list is read once for every query that probes it, and every product is computed by itself. With thousands of queries a
+//! list is probed by many: read it once and multiply matrices.
+//!
+//! # Algorithm
+//! ```text
+//! item = (list, up to QUERIES pairs, up to item_rows rows)            // made by pairs.rs
+//! block: copy the item's queries (f16 copies, gathered) to shared memory
+//!        for each 128 rows of the list: copy them in chunks of 64 components, or decode their codes to f16
+//!            product on tensor cores, f32 sums
+//!            score = value of the row + factor of the query * product -> the pair's place in the query's row of scores
+//! ```
+//!
+//! score(x, y) = ‖y‖² − 2⟨x, y⟩ or −⟨x, y⟩ for the copies x̂, ŷ; the error bound of [`crate::product::bounds`] holds for it, and
+//! [`crate::ivf::rerank`] turns the best scores into the exact result. Scores go to memory (4 bytes a pair, written and read
+//! once) because then any k, any number of probes and any imbalance of lists is served by k-selection, which runs
+//! at the memory limit: 10,000 queries × 32 probes × 244 vectors are 0.3 GB, 0.15 ms on an H200.
+//!
+//! Vectors that a filter excludes, and padding between lists, get the score +∞.
+//!
+//! # Appending
+//! With hundreds of probes nearly all scores are of no use: a query's nearest lists hold its best. So the first few probes are scored as above,
+//! k-selection gives each query a limit, its k'-th smallest score, and the lists of the other probes are scanned with
+//! [`Tile::Append`]: what is at most the limit joins the query's list of candidates, and nothing else leaves the multiprocessor. The k' smallest scores of
+//! all are the same as without.
+//!
+//! # Dense use
+//! Without items and lists (null pointers) every query is scored against all rows of one list: the coarse quantiser.
+//!
+//! # How it maps to the machine
+//! 1. 8 warps; for 64 queries as 2 × 4, each 32 queries × 32 rows; for 16 queries side by side, each 16 × 16.
+//! 2. `cp.async` fills a ring of stages of 128 rows × 64 components; queries stay in shared memory where they fit
+//!    ([`Residence`]), else their chunks travel with those of the rows.
+//! 3. Codes are decoded straight into the stage ([`crate::pq::codes::Operands`]), by codebooks in shared memory where they fit: then two
+//!    blocks share a multiprocessor, and one decodes while the other multiplies.
+//! 4. 16-byte chunks are stored at `chunk ^ (row & 7)`, as in the filter.
+//! 5. A lane holds two neighbouring rows of a query: stores of 8 bytes, four lanes a sector.
+//!
+//! # Cost
+//! Bytes: rows · d · 2 (or codes) once per 64 queries of a list, and 4 a pair. Operations: 2 · d a pair and padding to 64
+//! queries and 128 rows: with 20 queries a list and 244 rows a third of the product is used, which the memory hides. Where that
+//! does not, when appending, rows are padded to 32: warps without a row leave the product to others.
+//!
+//! # What lost
+//! Decoding from f32 codebooks and centroids in cache, without the table: 1.35 ms for 0.36 of the flat scan (10,000 queries, 32 probes,
+//! 32 bytes, H200).
+
+use cuda_std::global::{F32x2, U32x2, U32x4};
+use cuda_std::launch::LaunchConfig;
+use cuda_std::math::mul_add_f32;
+use cuda_std::shared::SharedPtr;
+use cuda_std::warp::FULL_MASK;
+use cuda_std::{async_copy, atomic, global, kernel, math, mma, shared, thread, unroll, warp};
+
+use crate::ivf::pairs::padded;
+use crate::pq::codes::{Codes, Operands};
+use crate::product::tile::LEAST_SHARED_BYTES;
+
+/// Rows of a tile.
+pub const TILE_ROWS: u32 = 128;
+/// Components of a chunk; copies are padded to a multiple.
+pub const CHUNK: u32 = 64;
+/// Threads of a block.
+pub const THREADS: u32 = 256;
+/// Queries of [`Tile::Append`] where the operands are copies: as many as the filter's.
+const APPEND_QUERIES: u32 = 128;
+/// Bytes of the codebooks' halves that fit shared memory with the rest, at most.
+const TABLE_BYTES: u32 = 64 << 10;
+/// Chunks of the queries with them, at most.
+const TABLE_CHUNKS: u32 = 2;
+
+const CHUNK_BYTES: u32 = CHUNK * 2;
+const ROWS_BYTES: u32 = TILE_ROWS * CHUNK_BYTES;
+const STAGES: u32 = 3;
+/// Pairs of rows that a lane holds of a query, at most.
+const MOST_COLUMNS: usize = 4;
+/// Rows of a tile that one thread brings 16 bytes of.
+const ROWS_A_THREAD: usize = (TILE_ROWS * 8 / THREADS) as usize;
+/// Shared memory of a multiprocessor, of those with most: where there is less, blocks wait for others to end.
+const MULTIPROCESSOR_BYTES: u32 = 228 << 10;
+/// What the driver takes of it for each block.
+const DRIVER_BYTES: u32 = 1024;
+
+/// Chunks of a tile of so many queries that stay in shared memory, at most: every device has room for them.
+const fn resident_chunks(queries: u32) -> u32 {
+    if queries > 64 { 3 } else { 5 }
+}
+
+/// Where a query's scores go (u64), its factor and its number: 16 bytes. Values of two tiles of rows.
+const fn header_bytes(queries: u32) -> u32 {
+    (queries * 16 + 2 * TILE_ROWS * 4).next_multiple_of(128)
+}
+
+/// Dynamic shared memory of a block for tiles of `queries` queries, in bytes, for copies of `chunks` chunks that are resident.
+const fn resident_shared_bytes(queries: u32, chunks: u32) -> u32 {
+    header_bytes(queries) + chunks * queries * CHUNK_BYTES + STAGES * ROWS_BYTES
+}
+
+/// The same where nothing of the queries is resident.
+const fn streamed_shared_bytes(queries: u32) -> u32 {
+    header_bytes(queries) + STAGES * (queries * CHUNK_BYTES + ROWS_BYTES)
+}
+
+/// The same for codes whose halves, of `table` bytes, are resident too.
+const fn table_shared_bytes(queries: u32, chunks: u32, table: u32) -> u32 {
+    header_bytes(queries) + chunks * queries * CHUNK_BYTES + ROWS_BYTES + table.next_multiple_of(16)
+}
+
+const _: () = {
+    let mut queries = 16;
+    while queries <= APPEND_QUERIES {
+        assert!(resident_shared_bytes(queries, resident_chunks(queries)) <= LEAST_SHARED_BYTES);
+        assert!(streamed_shared_bytes(queries) <= LEAST_SHARED_BYTES);
+        queries *= 2;
+    }
+    assert!(table_shared_bytes(64, TABLE_CHUNKS, TABLE_BYTES) <= LEAST_SHARED_BYTES);
+};
+
+#[inline(always)]
+fn chunk_offset(row: u32, part: u32) -> u32 {
+    row * CHUNK_BYTES + ((part ^ (row & 7)) << 4)
+}
+
+/// Where the f16 operands of a list's rows come from.
+trait Rows: Copy {
+    /// Whether a launch may have no items: dense use.
+    const DENSE: bool;
+
+    /// The rows of a launch.
+    fn of(launch: &ScanLists) -> Self;
+
+    /// Stages of the ring; with one, a stage is filled just before it is used.
+    const STAGES: u32;
+
+    /// Work before the first item. All threads of the block; a barrier follows.
+    ///
+    /// # Safety
+    /// `to` has the room that the launch gave for it.
+    unsafe fn begin(&mut self, to: SharedPtr<u8>, thread: u32);
+
+    /// What a thread fetches for the next stage while this one is used.
+    type Ahead: Copy;
+
+    /// Fetches it: for components 64·`chunk` .. of rows `first` .. `first` + 128 of the storage.
+    ///
+    /// # Safety
+    /// The rows exist.
+    unsafe fn ahead(&self, first: u32, chunk: u32, thread: u32) -> Self::Ahead;
+
+    /// Brings components 64·`chunk` .. of rows `first` .. `first` + 128 of the storage, which belong to `list`, into a stage. All
+    /// threads of the block; complete after a commit, the wait for it, and a barrier.
+    ///
+    /// # Safety
+    /// The rows exist, and the stage has room for 16 KiB; `ahead` was fetched for them.
+    unsafe fn fill(&self, to: SharedPtr<u8>, list: u32, first: u32, chunk: u32, thread: u32, ahead: Self::Ahead);
+}
+
+/// f16 copies in memory.
+#[derive(Clone, Copy)]
+struct Copies {
+    base: *const u16,
+    stride: u32,
+}
+
+impl Rows for Copies {
+    const DENSE: bool = true;
+    const STAGES: u32 = STAGES;
+    type Ahead = ();
+
+    #[inline(always)]
+    fn of(launch: &ScanLists) -> Self {
+        Self { base: launch.base, stride: launch.stride }
+    }
+
+    #[inline(always)]
+    unsafe fn begin(&mut self, _: SharedPtr<u8>, _: u32) {}
+
+    #[inline(always)]
+    unsafe fn ahead(&self, _: u32, _: u32, _: u32) {}
+
+    #[inline(always)]
+    unsafe fn fill(&self, to: SharedPtr<u8>, _: u32, first: u32, chunk: u32, thread: u32, _: ()) {
+        let (row, part) = (thread / 8, thread % 8);
+        let at = (first + row) as usize * self.stride as usize + (chunk * CHUNK + part * 8) as usize;
+        let from = self.base.wrapping_add(at);
+        unroll::<ROWS_A_THREAD>(|i| {
+            let down = i as u32 * (THREADS / 8);
+            // SAFETY: rows row + down < 128, which exist. A multiple of 8 rows on, the swizzle is the same.
+            unsafe {
+                let to = to.add(chunk_offset(row, part) + down * CHUNK_BYTES);
+                async_copy::copy_16(to, from.wrapping_add(down as usize * self.stride as usize).cast());
+            }
+        });
+    }
+}
+
+/// Codes, decoded on the way; with `TABLE`, the codebooks' halves are in shared memory.
+#[derive(Clone, Copy)]
+struct Decoded<const TABLE: bool> {
+    operands: Operands,
+    table: SharedPtr<u16>,
+    table_bytes: u32,
+}
+
+impl<const TABLE: bool> Decoded<TABLE> {
+    /// Four halves, two words, from place `at` on, which is a multiple of four.
+    ///
+    /// # Safety
+    /// The places exist.
+    #[inline(always)]
+    unsafe fn halves(&self, at: u32) -> [u32; 2] {
+        // SAFETY: as the caller promises.
+        unsafe {
+            if TABLE {
+                self.table.add(at).cast::<U32x2>().load().0
+            } else {
+                global::load_nc(self.operands.halves.wrapping_add(at as usize).cast::<U32x2>()).0
+            }
+        }
+    }
+
+    /// Whether sub-vectors have two components, and their codes are the bytes of whole words.
+    #[inline(always)]
+    fn in_pairs(&self) -> bool {
+        let codes = self.operands.codes;
+        codes.width == 2 && codes.bits == 8 && codes.code_bytes.is_multiple_of(4)
+    }
+
+    /// Whether the codes of eight components are one byte or two: of sub-vectors of a multiple of eight components, or of four.
+    #[inline(always)]
+    fn in_bytes(&self) -> bool {
+        let codes = self.operands.codes;
+        let whole = codes.width.is_multiple_of(8) || (codes.width == 4 && codes.code_bytes.is_multiple_of(2));
+        codes.bits == 8 && whole
+    }
+
+    /// Two halves from place `at` on, which is even.
+    ///
+    /// # Safety
+    /// The places exist.
+    #[inline(always)]
+    unsafe fn two_halves(&self, at: u32) -> u32 {
+        // SAFETY: as the caller promises.
+        unsafe {
+            if TABLE {
+                self.table.add(at).cast::<u32>().load()
+            } else {
+                global::load_nc(self.operands.halves.wrapping_add(at as usize).cast::<u32>())
+            }
+        }
+    }
+
+    /// The half at place `at`.
+    ///
+    /// # Safety
+    /// The place exists.
+    #[inline(always)]
+    unsafe fn half(&self, at: u32) -> u16 {
+        // SAFETY: as the caller promises.
+        unsafe {
+            if TABLE {
+                self.table.add(at).load()
+            } else {
+                global::load_nc(self.operands.halves.wrapping_add(at as usize))
+            }
+        }
+    }
+}
+
+impl<const TABLE: bool> Rows for Decoded<TABLE> {
+    const DENSE: bool = false;
+    const STAGES: u32 = if TABLE { 1 } else { STAGES };
+    /// The codes of its eight components of each of its rows, a byte each: four where sub-vectors have two components, else
+    /// one for each quad, where their width is a multiple of four.
+    type Ahead = [u32; ROWS_A_THREAD];
+
+    #[inline(always)]
+    fn of(launch: &ScanLists) -> Self {
+        let ScanLists { codes, code_bytes, bits, width, dim, centroid_offsets, halves, .. } = *launch;
+        let none = core::ptr::null();
+        let stride = dim.next_multiple_of(4);
+        let codes = Codes { codes, code_bytes, bits, width, dim, codebooks: none, centroids: none, stride };
+        Self {
+            operands: Operands { codes, offsets: centroid_offsets, halves },
+            table: SharedPtr::from_address(0),
+            table_bytes: launch.table_bytes(),
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn ahead(&self, first: u32, chunk: u32, thread: u32) -> Self::Ahead {
+        let (row, part) = (thread / 8, thread % 8);
+        let codes = self.operands.codes;
+        let quad = chunk * (CHUNK / 4) + 2 * part;
+        let mut found = [0u32; ROWS_A_THREAD];
+        if self.in_pairs() {
+            unroll::<ROWS_A_THREAD>(|i| {
+                let row = (first + row + i as u32 * (THREADS / 8)) as usize;
+                if 4 * quad < codes.dim {
+                    let at = codes.codes.wrapping_add(row * codes.code_bytes as usize + 2 * quad as usize);
+                    // SAFETY: rows are multiples of four bytes, and so are the codes of eight components.
+                    found[i] = unsafe { global::load_nc(at.cast::<u32>()) };
+                }
+            });
+        } else if self.in_bytes() {
+            let two = codes.width == 4;
+            let first_code = self.operands.book(quad).0;
+            unroll::<ROWS_A_THREAD>(|i| {
+                let row = (first + row + i as u32 * (THREADS / 8)) as usize;
+                if 4 * quad < codes.dim {
+                    let at = codes.codes.wrapping_add(row * codes.code_bytes as usize + first_code as usize);
+                    // SAFETY: rows of codes of four components are multiples of two bytes, and so are the codes of eight components.
+                    found[i] = unsafe {
+                        if two { global::load_nc(at.cast::<u16>()) as u32 } else { global::load_nc(at) as u32 * 0x101 }
+                    };
+                }
+            });
+        } else if codes.width.is_multiple_of(4) {
+            let books = [self.operands.book(quad), self.operands.book(quad + 1)];
+            let inside = [4 * quad < codes.dim, 4 * quad + 4 < codes.dim];
+            unroll::<ROWS_A_THREAD>(|i| {
+                let row = first + row + i as u32 * (THREADS / 8);
+                unroll::<2>(|q| {
+                    if inside[q] {
+                        // SAFETY: as the caller promises; components inside the vector have codes.
+                        found[i] |= unsafe { codes.code(row, books[q].0) } << (8 * q);
+                    }
+                });
+            });
+        }
+        found
+    }
+
+    #[inline(always)]
+    unsafe fn begin(&mut self, to: SharedPtr<u8>, thread: u32) {
+        if TABLE {
+            self.table = to.cast();
+            let mut at = 16 * thread;
+            while at < self.table_bytes {
+                // SAFETY: the halves are padded to 16 bytes, and the launch gave room for them.
+                unsafe {
+                    let from = self.operands.halves.cast::<u8>().wrapping_add(at as usize);
+                    to.add(at).cast::<U32x4>().store(global::load_nc(from.cast::<U32x4>()));
+                }
+                at += 16 * THREADS;
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn fill(&self, to: SharedPtr<u8>, list: u32, first: u32, chunk: u32, thread: u32, found: Self::Ahead) {
+        let (row, part) = (thread / 8, thread % 8);
+        let codes = self.operands.codes;
+        let quad = chunk * (CHUNK / 4) + 2 * part;
+        // SAFETY: rows row + 32·i < 128, which exist; quads past the end of a vector have no codes and become zeros.
+        unsafe {
+            let to = to.add(chunk_offset(row, part));
+            let offsets = [self.operands.offset4(list, quad), self.operands.offset4(list, quad + 1)];
+            let place = |i: u32| to.add(i * (THREADS / 8) * CHUNK_BYTES).cast::<U32x4>();
+            if self.in_pairs() {
+                unroll::<ROWS_A_THREAD>(|i| {
+                    let mut words = [0u32; 4];
+                    if 4 * quad < codes.dim {
+                        unroll::<4>(|j| {
+                            let code = found[i] >> (8 * j) & 0xff;
+                            let half = self.two_halves(((2 * quad + j as u32) << 8 | code) * 2);
+                            words[j] = math::add_f16x2(offsets[j / 2][j % 2], half);
+                        });
+                    }
+                    place(i as u32).store(U32x4(words));
+                });
+            } else if codes.width.is_multiple_of(4) {
+                let books = [self.operands.book(quad), self.operands.book(quad + 1)];
+                let inside = [4 * quad < codes.dim, 4 * quad + 4 < codes.dim];
+                unroll::<ROWS_A_THREAD>(|i| {
+                    let mut words = [[0u32; 2]; 2];
+                    unroll::<2>(|q| {
+                        if inside[q] {
+                            let code = found[i] >> (8 * q) & 0xff;
+                            let halves = self.halves(code * codes.width + books[q].1);
+                            unroll::<2>(|e| words[q][e] = math::add_f16x2(offsets[q][e], halves[e]));
+                        }
+                    });
+                    place(i as u32).store(U32x4([words[0][0], words[0][1], words[1][0], words[1][1]]));
+                });
+            } else {
+                let mut i = 0;
+                while i < ROWS_A_THREAD as u32 {
+                    let row = first + row + i * (THREADS / 8);
+                    let low = self.operands.quad(row, quad, offsets[0], |at| self.half(at));
+                    let high = self.operands.quad(row, quad + 1, offsets[1], |at| self.half(at));
+                    place(i).store(U32x4([low[0], low[1], high[0], high[1]]));
+                    i += 1;
+                }
+            }
+        }
+    }
+}
+
+/// What the f16 operands of rows are made of: a part of the key of [`ScanLists`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Operand {
+    /// f16 copies in memory.
+    Copies,
+    /// Codes, which are decoded on the way.
+    Codes,
+}
+
+/// How many queries an item has at most, and where scores go: a part of the key of [`ScanLists`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Tile {
+    /// 64 queries, all of whose scores are stored.
+    Of64,
+    /// 16 queries, all of whose scores are stored.
+    Of16,
+    /// 128 queries for copies, 64 for codes; scores within the query's limit are appended to its list.
+    Append,
+}
+
+impl Tile {
+    /// Queries of an item, at most.
+    pub const fn queries(self, operand: Operand) -> u32 {
+        match (self, operand) {
+            (Self::Append, Operand::Copies) => APPEND_QUERIES,
+            (Self::Of64, _) | (Self::Append, Operand::Codes) => 64,
+            (Self::Of16, _) => 16,
+        }
+    }
+}
+
+/// What stays in shared memory for a whole item: a part of the key of [`ScanLists`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Residence {
+    /// The item's queries, and with codes the codebooks' halves.
+    Resident,
+    /// Nothing: chunks of the queries travel with those of the rows. For any number of components.
+    Streamed,
+}
+
+/// Which kernel scans.
+pub type ScanKey = (Operand, Tile, Residence);
+
+/// Multiplies the queries of each item with the rows of its list, and writes the score of each pair of a query and a row.
+///
+/// Without [`Tile::Append`] the score of row i of the list, for i below the list's padded length, goes i places behind the place where the
+/// pair's scores start. With it, what is at most the query's limit is appended to the query's list of candidates.
+///
+/// The default has null pointers and zeros, which is what dense use needs (module documentation) of the fields that it does not name:
+/// no items, no lists, no filter, nothing appended, no codes. [`Operand::Codes`] needs items.
+///
+/// # Safety
+/// All pointers that are not null cover the shapes of their fields. `base` or `codes`, and `values`, can be read for 128 rows from any multiple
+/// of 128 in a list; codes name codewords that exist.
+#[kernel(
+    key = ScanKey,
+    max_threads = 256,
+    min_blocks = 2,
+    (Operand::Copies, Tile::Of64, Residence::Resident) => scan_lists_64(min_blocks = 3) = scan::<Copies, 64, 2, 2, 4, true, false>,
+    (Operand::Copies, Tile::Of64, Residence::Streamed) => scan_lists_64_streamed = scan::<Copies, 64, 2, 2, 4, false, false>,
+    (Operand::Copies, Tile::Of16, Residence::Resident) => scan_lists_16(min_blocks = 3) = scan::<Copies, 16, 1, 1, 2, true, false>,
+    (Operand::Copies, Tile::Of16, Residence::Streamed) => scan_lists_16_streamed = scan::<Copies, 16, 1, 1, 2, false, false>,
+    (Operand::Copies, Tile::Append, Residence::Resident) => append_lists = scan::<Copies, APPEND_QUERIES, 2, 4, 4, true, true>,
+    (Operand::Copies, Tile::Append, Residence::Streamed) =>
+        append_lists_streamed = scan::<Copies, APPEND_QUERIES, 2, 4, 4, false, true>,
+    (Operand::Codes, Tile::Of64, Residence::Resident) => scan_codes_64 = scan::<Decoded<true>, 64, 2, 2, 4, true, false>,
+    (Operand::Codes, Tile::Of64, Residence::Streamed) => scan_codes_64_streamed = scan::<Decoded<false>, 64, 2, 2, 4, false, false>,
+    (Operand::Codes, Tile::Of16, Residence::Resident) => scan_codes_16 = scan::<Decoded<true>, 16, 1, 1, 2, true, false>,
+    (Operand::Codes, Tile::Of16, Residence::Streamed) => scan_codes_16_streamed = scan::<Decoded<false>, 16, 1, 1, 2, false, false>,
+    (Operand::Codes, Tile::Append, Residence::Resident) => append_codes = scan::<Decoded<true>, 64, 2, 2, 4, true, true>,
+    (Operand::Codes, Tile::Append, Residence::Streamed) => append_codes_streamed = scan::<Decoded<false>, 64, 2, 2, 4, false, true>,
+)]
+#[derive(Default)]
+pub struct ScanLists {
+    /// f16 copies of the queries ([`crate::ivf::queries`]), `stride` components each.
+    pub queries: *const u16,
+    /// The factor of each query. Dense use only: otherwise `grouped` has it.
+    pub factors: *const f32,
+    /// Queries. Dense use only.
+    pub query_count: u32,
+    /// Components from one copy to the next, of queries and of `base`: a multiple of [`CHUNK`].
+    pub stride: u32,
+    /// (list, first pair in `grouped`, pairs, first row) of each item ([`crate::ivf::pairs`]). Null: dense use.
+    pub items: *const U32x4,
+    /// The number of items: one word; null where `items` is.
+    pub item_count: *const u32,
+    /// Rows of an item, at most: a multiple of [`TILE_ROWS`].
+    pub item_rows: u32,
+    /// The record of each pair ([`crate::ivf::pairs::ScatterPairs::grouped`]), with limits for [`Tile::Append`]; null where `items` is.
+    pub grouped: *const U32x4,
+    /// Scores from one query's row to the next. Dense use only.
+    pub row_stride: u32,
+    /// The first row of each list in the storage, a multiple of 8; null where `items` is.
+    pub list_starts: *const u32,
+    /// The vectors of each list; null where `items` is.
+    pub lengths: *const u32,
+    /// Rows of the storage, all of which every query is compared with. Dense use only.
+    pub row_count: u32,
+    /// What is added to the product of each row: +∞ for padding.
+    pub values: *const f32,
+    /// The rank of each row's id; null where `filter` is.
+    pub ranks: *const u32,
+    /// A bit for each rank: rows whose bit is 0 score +∞. Null: no filter.
+    pub filter: *const u32,
+    /// The scores; with [`Tile::Append`] `capacity` a query.
+    pub scores: *mut f32,
+    /// [`Tile::Append`] only: the place in the query's row of each of `scores`.
+    pub places: *mut u32,
+    /// [`Tile::Append`] only: the candidates of each query, also those that found no place.
+    pub counts: *mut u32,
+    /// [`Tile::Append`] only: places of a query's list.
+    pub capacity: u32,
+    /// Copies only: f16 copies of the storage's rows, `stride` components each.
+    pub base: *const u16,
+    /// Codes only: the storage's rows, `code_bytes` each.
+    pub codes: *const u8,
+    /// Codes only: bytes of a row.
+    pub code_bytes: u32,
+    /// Codes only: bits of a sub-quantizer's code, at most 8.
+    pub bits: u32,
+    /// Codes only: components of a sub-vector.
+    pub width: u32,
+    /// Codes only: components of a vector.
+    pub dim: u32,
+    /// Codes only: what [`crate::ivf::code_bounds::ScaleCodes`] wrote as `offsets`.
+    pub centroid_offsets: *const u16,
+    /// Codes only: what [`crate::ivf::code_bounds::ScaleCodes`] wrote as `halves`, padded to 16 bytes.
+    pub halves: *const u16,
+}
+
+impl ScanLists {
+    /// The kernel for these operands and tiles: resident, where shared memory has room for it on every device.
+    pub fn key(&self, operand: Operand, tile: Tile) -> ScanKey {
+        let chunks = self.stride / CHUNK;
+        let fits = match operand {
+            Operand::Copies => chunks <= resident_chunks(tile.queries(operand)),
+            Operand::Codes => chunks <= TABLE_CHUNKS && self.table_bytes() <= TABLE_BYTES,
+        };
+        (operand, tile, if fits { Residence::Resident } else { Residence::Streamed })
+    }
+
+    /// As many blocks as `multiprocessors` run at once, each of which takes one item after the other; fewer where there are at most `items`.
+    pub fn config(&self, key: ScanKey, items: u64, multiprocessors: u32) -> LaunchConfig {
+        let (operand, tile, residence) = key;
+        let (queries, chunks) = (tile.queries(operand), self.stride / CHUNK);
+        let shared_bytes = match (operand, residence) {
+            (Operand::Copies, Residence::Resident) => resident_shared_bytes(queries, chunks),
+            (Operand::Codes, Residence::Resident) => table_shared_bytes(queries, chunks, self.table_bytes()),
+            (_, Residence::Streamed) => streamed_shared_bytes(queries),
+        };
+        let by_registers = match (operand, tile) {
+            (Operand::Copies, Tile::Of64 | Tile::Of16) => 3,
+            (Operand::Copies, Tile::Append) | (Operand::Codes, _) => 2,
+        };
+        let each = (MULTIPROCESSOR_BYTES / (shared_bytes + DRIVER_BYTES)).clamp(1, by_registers);
+        let most = multiprocessors as u64 * each as u64;
+        LaunchConfig::linear(items.clamp(1, most), THREADS).with_shared(shared_bytes)
+    }
+
+    /// Items of dense use with tiles of so many queries.
+    #[inline(always)]
+    pub fn dense_items(&self, tile: u32) -> u32 {
+        self.query_count.div_ceil(tile) * self.row_count.div_ceil(self.item_rows.max(1))
+    }
+
+    /// Bytes of the codebooks' halves.
+    #[inline(always)]
+    fn table_bytes(&self) -> u32 {
+        (self.dim << self.bits) * 2
+    }
+
+    /// Items of the launch.
+    ///
+    /// # Safety
+    /// With items, their number is there.
+    #[inline(always)]
+    unsafe fn count(&self, dense: bool, tile: u32) -> u32 {
+        // SAFETY: one word.
+        if dense { self.dense_items(tile) } else { unsafe { global::load_nc(self.item_count) } }
+    }
+
+    /// List, first place among the grouped pairs, pairs and first row of an item.
+    ///
+    /// # Safety
+    /// The item is below [`Self::count`].
+    #[inline(always)]
+    unsafe fn item(&self, dense: bool, item: u32, tile: u32) -> [u32; 4] {
+        if dense {
+            let cuts = self.row_count.div_ceil(self.item_rows.max(1)).max(1);
+            let first = item / cuts * tile;
+            [0, first, (self.query_count - first).min(tile), item % cuts * self.item_rows]
+        } else {
+            // SAFETY: item < count.
+            unsafe { global::load_nc(self.items.wrapping_add(item as usize)).0 }
+        }
+    }
+
+    /// What the scan adds to the product of a row of the storage.
+    #[inline(always)]
+    unsafe fn value(&self, row: u32) -> f32 {
+        // SAFETY: the row exists; a rank has a bit in the filter, and padding is not looked up.
+        unsafe {
+            let value = global::load_nc(self.values.wrapping_add(row as usize));
+            if self.filter.is_null() {
+                return value;
+            }
+            let rank = global::load_nc(self.ranks.wrapping_add(row as usize));
+            let word =
+                if rank == crate::NO_ROW { 0 } else { global::load_nc(self.filter.wrapping_add((rank / 32) as usize)) };
+            if word >> (rank % 32) & 1 == 1 { value } else { f32::INFINITY }
+        }
+    }
+}
+
+/// Body of the scan kernels. All threads of a block stay together from item to item.
+///
+/// # Safety
+/// As [`ScanLists`].
+#[inline(always)]
+unsafe fn scan<
+    R: Rows,
+    const QUERIES: u32,
+    const DOWN: u32,
+    const MMAS: usize,
+    const COLUMNS: usize,
+    const RESIDENT: bool,
+    const APPEND: bool,
+>(
+    work: ScanLists,
+) {
+    let mut rows = R::of(&work);
+    let dense = R::DENSE && work.items.is_null();
+    let across = 8 / DOWN;
+    let thread = thread::thread_idx_x();
+    let lane = warp::lane_id();
+    let warp = warp::warp_id();
+    let (warp_row, warp_column) = (warp / across, warp % across);
+    let warp_rows = MMAS as u32 * 16;
+    let warp_columns = COLUMNS as u32 * 8;
+    let chunks = work.stride / CHUNK;
+    let query_bytes = QUERIES * CHUNK_BYTES;
+
+    // SAFETY: for the whole body, the caller promises the shapes; shared addresses stay below `shared_bytes`; storage has a
+    // whole tile of rows from every list's last tile on; scores are written inside the pair's padded part.
+    unsafe {
+        let targets = shared::dynamic::<u64>();
+        let terms = shared::dynamic::<u8>().add(QUERIES * 8).cast::<U32x4>();
+        let values_at = shared::dynamic::<u8>().add(QUERIES * 16).cast::<f32>();
+        let factors_at = terms.cast::<f32>();
+        let numbers_at = factors_at.add(QUERIES).cast::<u32>();
+        let queries_at = shared::dynamic::<u8>().add(header_bytes(QUERIES));
+        let (ring, stage_bytes) = if RESIDENT {
+            (queries_at.add(chunks * query_bytes), ROWS_BYTES)
+        } else {
+            (queries_at, query_bytes + ROWS_BYTES)
+        };
+        // The barriers of the first item stand before its first use.
+        rows.begin(ring.add(R::STAGES * stage_bytes), thread);
+
+        // Addresses of ldmatrix: 16 queries by two 16-byte halves; two groups of 8 rows by two halves.
+        let (a_row, a_half) = (warp_row * warp_rows + (lane & 15), lane >> 4);
+        let (b_row, b_half) = (warp_column * warp_columns + (lane & 7) + ((lane >> 4) << 3), (lane >> 3) & 1);
+        // In an accumulator, a lane holds queries lane/4 and lane/4 + 8, rows 2·(lane mod 4) and the next.
+        let (c_row, c_column) = (lane >> 2, 2 * (lane & 3));
+
+        let count = work.count(dense, QUERIES);
+        let mut number = thread::block_idx_x();
+        // Read an item ahead: a trip to memory that nobody waits for.
+        let mut next = if number < count { work.item(dense, number, QUERIES) } else { [0; 4] };
+        while number < count {
+            let [list, first_place, pairs, first_row] = next;
+            number += thread::grid_dim_x();
+            next = if number < count { work.item(dense, number, QUERIES) } else { [0; 4] };
+            let (start, length) = if dense {
+                (0, work.row_count)
+            } else {
+                (
+                    global::load_nc(work.list_starts.wrapping_add(list as usize)),
+                    global::load_nc(work.lengths.wrapping_add(list as usize)),
+                )
+            };
+            // The tile of rows at hand, and where the item ends: with the list, or at the next item's tile.
+            let mut row = first_row;
+            let end = first_row + (length - first_row).min(work.item_rows);
+
+            let mut ahead = rows.ahead(start + first_row, 0, thread);
+            // The item before may still be read.
+            thread::sync_threads();
+            if thread < QUERIES {
+                // Past the last pair the first is taken again, and its scores are not stored.
+                let place = first_place + if thread < pairs { thread } else { 0 };
+                let [query, low, high, factor] = if dense {
+                    let target = place as u64 * work.row_stride as u64;
+                    let factor = global::load_nc(work.factors.wrapping_add(place as usize));
+                    [place, target as u32, (target >> 32) as u32, factor.to_bits()]
+                } else {
+                    global::load_nc(work.grouped.wrapping_add(place as usize)).0
+                };
+                targets.add(thread).store(low as u64 | (high as u64) << 32);
+                factors_at.add(thread).store(f32::from_bits(factor));
+                numbers_at.add(thread).store(query);
+            }
+            thread::sync_threads();
+
+            let copy_queries = |to: SharedPtr<u8>, chunk: u32| {
+                let (row, part) = (thread / 8, thread % 8);
+                let mut row = row;
+                while row < QUERIES {
+                    let query = numbers_at.add(row).load() as usize;
+                    let at = query * work.stride as usize + (chunk * CHUNK + part * 8) as usize;
+                    async_copy::copy_16(to.add(chunk_offset(row, part)), work.queries.wrapping_add(at).cast());
+                    row += THREADS / 8;
+                }
+            };
+            if RESIDENT {
+                let mut chunk = 0;
+                while chunk < chunks {
+                    copy_queries(queries_at.add(chunk * query_bytes), chunk);
+                    chunk += 1;
+                }
+            }
+            // The load cursor runs `R::STAGES - 1` steps ahead of the compute cursor; a step is one chunk of one tile.
+            let (mut load_row, mut load_chunk, mut load_stage) = (first_row, 0u32, 0u32);
+            let mut load_step = || {
+                if load_row < end {
+                    let to = ring.add(load_stage * stage_bytes);
+                    rows.fill(to, list, start + load_row, load_chunk, thread, ahead);
+                    if !RESIDENT {
+                        copy_queries(to.add(ROWS_BYTES), load_chunk);
+                    }
+                    load_stage = if load_stage + 1 == R::STAGES { 0 } else { load_stage + 1 };
+                    load_chunk += 1;
+                    if load_chunk == chunks {
+                        load_chunk = 0;
+                        load_row += TILE_ROWS;
+                    }
+                    // Past the last tile the last one's rows are fetched again: they exist.
+                    let row = if load_row < end { load_row } else { load_row - TILE_ROWS };
+                    ahead = rows.ahead(start + row, load_chunk, thread);
+                }
+                async_copy::commit();
+            };
+            unroll::<{ STAGES as usize - 1 }>(|s| {
+                if (s as u32) < R::STAGES - 1 {
+                    load_step();
+                }
+            });
+
+            // Values are fetched a tile ahead: a trip to memory that nobody waits for.
+            let value_of =
+                |row: u32| if thread < TILE_ROWS && row < end { work.value(start + row + thread) } else { 0.0 };
+            let mut next_value = value_of(row);
+            let mut stage = 0;
+            while row < end {
+                let values_at = values_at.add((row / TILE_ROWS % 2) * TILE_ROWS);
+                if thread < TILE_ROWS {
+                    values_at.add(thread).store(next_value);
+                }
+                next_value = value_of(row + TILE_ROWS);
+                let mut acc = [[[0.0f32; 4]; COLUMNS]; MMAS];
+                let mut chunk = 0;
+                while chunk < chunks {
+                    if R::STAGES == 1 {
+                        // The queries, which came before the first stage.
+                        async_copy::wait_all();
+                    } else {
+                        async_copy::wait_group::<{ STAGES - 2 }>();
+                    }
+                    // Also orders the last reads of the stage that is refilled now, and this tile's values.
+                    thread::sync_threads();
+                    load_step();
+                    if R::STAGES == 1 {
+                        thread::sync_threads();
+                    }
+                    // Copies branch by lane; `ldmatrix` and `mma` need the whole warp together.
+                    warp::sync_warp(FULL_MASK);
+                    let b_at = ring.add(stage * stage_bytes);
+                    let a_at = if RESIDENT { queries_at.add(chunk * query_bytes) } else { b_at.add(ROWS_BYTES) };
+                    // A warp without rows leaves the tensor cores to others; the same for all its lanes. (Of the other kernels, registers
+                    // suffer by the branch.)
+                    if !APPEND || !RESIDENT || row + warp_column * warp_columns < end {
+                        unroll::<4>(|step| {
+                            let step = 2 * step as u32;
+                            let mut a = [[0u32; 4]; MMAS];
+                            let mut b = [[0u32; 4]; 2];
+                            unroll::<MMAS>(|i| {
+                                a[i] = mma::ldmatrix_x4(a_at.add(chunk_offset(a_row + 16 * i as u32, step + a_half)));
+                            });
+                            unroll::<2>(|j| {
+                                if 2 * j < COLUMNS {
+                                    b[j] =
+                                        mma::ldmatrix_x4(b_at.add(chunk_offset(b_row + 16 * j as u32, step + b_half)));
+                                }
+                            });
+                            unroll::<MMAS>(|i| {
+                                unroll::<COLUMNS>(|j| {
+                                    let b = [b[j / 2][2 * (j % 2)], b[j / 2][2 * (j % 2) + 1]];
+                                    mma::mma_m16n8k16_f16(&mut acc[i][j], &a[i], b);
+                                });
+                            });
+                        });
+                    }
+                    stage = if stage + 1 == R::STAGES { 0 } else { stage + 1 };
+                    chunk += 1;
+                }
+
+                let column = warp_column * warp_columns + c_column;
+                let mut values = [[0.0f32; 2]; COLUMNS];
+                unroll::<COLUMNS>(|j| values[j] = values_at.add(column + 8 * j as u32).cast::<F32x2>().load().0);
+                let first = row + column;
+                unroll::<MMAS>(|i| {
+                    unroll::<2>(|half| {
+                        let place = warp_row * warp_rows + 16 * i as u32 + 8 * half as u32 + c_row;
+                        if APPEND && place < pairs {
+                            let factor = factors_at.add(place).load();
+                            let target = targets.add(place).load();
+                            let limit = f32::from_bits((target >> 32) as u32);
+                            let mut scores = [[0.0f32; 2]; COLUMNS];
+                            let mut hit = false;
+                            #[expect(
+                                clippy::neg_cmp_op_on_partial_ord,
+                                reason = "NaN on either side must keep the row"
+                            )]
+                            unroll::<COLUMNS>(|j| {
+                                unroll::<2>(|e| {
+                                    scores[j][e] = mul_add_f32(acc[i][j][2 * half + e], factor, values[j][e]);
+                                    hit |= !(scores[j][e] > limit);
+                                });
+                            });
+                            if hit {
+                                let query = numbers_at.add(place).load() as usize;
+                                #[expect(clippy::neg_cmp_op_on_partial_ord, reason = "as above")]
+                                let keeps =
+                                    |j: usize, e: usize| !(scores[j][e] > limit) & (first + ((8 * j + e) as u32) < end);
+                                // One atomic for all rows of the lane: each is a round trip to L2.
+                                let mut kept = 0;
+                                unroll::<{ 2 * MOST_COLUMNS }>(|je| {
+                                    if je < 2 * COLUMNS {
+                                        kept += keeps(je / 2, je % 2) as u32;
+                                    }
+                                });
+                                let mut to =
+                                    if kept > 0 { atomic::add_u32(work.counts.wrapping_add(query), kept) } else { 0 };
+                                unroll::<{ 2 * MOST_COLUMNS }>(|je| {
+                                    let (j, e) = (je / 2, je % 2);
+                                    if je < 2 * COLUMNS && keeps(j, e) {
+                                        if to < work.capacity {
+                                            let at = query * work.capacity as usize + to as usize;
+                                            global::store(work.scores.wrapping_add(at), scores[j][e]);
+                                            let row = target as u32 + first + (8 * j + e) as u32;
+                                            global::store(work.places.wrapping_add(at), row);
+                                        }
+                                        to += 1;
+                                    }
+                                });
+                            }
+                        }
+                        if !APPEND && place < pairs {
+                            let factor = factors_at.add(place).load();
+                            let out = work.scores.wrapping_add((targets.add(place).load() + first as u64) as usize);
+                            unroll::<COLUMNS>(|j| {
+                                if first + (8 * j as u32) < padded(end) {
+                                    let pair = [
+                                        mul_add_f32(acc[i][j][2 * half], factor, values[j][0]),
+                                        mul_add_f32(acc[i][j][2 * half + 1], factor, values[j][1]),
+                                    ];
+                                    global::store(out.wrapping_add(8 * j).cast::<F32x2>(), F32x2(pair));
+                                }
+                            });
+                        }
+                    });
+                });
+                row += TILE_ROWS;
+            }
+            async_copy::wait_all();
+        }
+    }
+}

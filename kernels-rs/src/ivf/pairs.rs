@@ -1,0 +1,539 @@
+//! Groups the (query, probe) pairs of a batch by list, so that a list is read once for all queries that probe it.
+//!
+//! # Problem
+//! Query q probes the lists `probes[q][0 .. nprobe]`. List-major scanning ([`crate::ivf::list_scan`]) wants, for each list, the
+//! queries that probe it, in tiles; and each pair needs a place for the scores of the list's vectors: query q's scores lie in
+//! one row, list after list in the order of its probes, each list's part padded to a multiple of [`PAD`] scores.
+//!
+//! # Algorithm
+//! A counting sort whose keys are list numbers:
+//!
+//! ```text
+//! count:    a warp a query: slot of a pair = counts[list]++ ; offset of its scores in the row = sum of padded lengths before
+//! place:    one block sums up counts -> first pair of each list, first item of each list; a second one row lengths -> row starts
+//! scatter:  grouped[first pair of the list + slot] = all that the scan needs of the pair; the first pair of a tile writes its items
+//! ```
+//!
+//! An *item* is the work of one block: up to `tile` pairs of a list with up to `item_rows` of its rows. Long lists are cut into
+//! several items, so that they are no block's burden alone.
+//!
+//! The slots come from atomics, so the order of pairs in a tile changes from run to run; every pair writes to a place of its own,
+//! so no result depends on it.
+//!
+//! # Cost
+//! One atomic and 16 bytes a pair, 16 bytes an item; three launches. 10,000 queries with 32 probes are 320,000 pairs: a few megabytes.
+
+use cuda_std::global::U32x4;
+use cuda_std::launch::LaunchConfig;
+use cuda_std::shared::SharedPtr;
+use cuda_std::warp::{FULL_MASK, exclusive_sum, inclusive_sum, shuffle_idx};
+use cuda_std::{atomic, global, kernel, shared_array, thread, warp};
+
+use crate::NO_ROW;
+
+/// Scores of a list are padded to a multiple of this, and lists start at multiples of it: a sector of memory.
+pub const PAD: u32 = 8;
+/// Warps in a block of the kernels where each warp has a query.
+pub const WARPS_PER_BLOCK: u32 = 4;
+/// Threads of a block of [`PlacePairs`] and [`FewPairs`].
+pub const PLACE_THREADS: u32 = 1024;
+/// Threads of a block of [`ScatterPairs`].
+pub const SCATTER_THREADS: u32 = 256;
+
+/// `length` rounded up to whole sectors.
+#[inline(always)]
+pub const fn padded(length: u32) -> u32 {
+    length.next_multiple_of(PAD)
+}
+
+/// Numbers the pairs of some probes within their lists, and lays out each query's row of scores.
+///
+/// # Safety
+/// All pointers cover the shapes of their fields; list numbers are below the number of lists.
+#[kernel(max_threads = 128, count_pairs = count)]
+pub struct CountPairs {
+    /// `nprobe` lists a query, `NO_ROW` for none.
+    pub probes: *const u32,
+    /// Queries.
+    pub query_count: u32,
+    /// Probes of a query.
+    pub nprobe: u32,
+    /// The first probe whose pair is counted.
+    pub first_probe: u32,
+    /// The end of those probes.
+    pub end_probe: u32,
+    /// The vectors of each list.
+    pub lengths: *const u32,
+    /// The vectors of each list that a search may return.
+    pub live: *const u32,
+    /// The counted pairs of each list; zeroed before.
+    pub counts: *mut u32,
+    /// The number of each pair within its list; unspecified where the list is empty or missing.
+    pub slots: *mut u32,
+    /// Where the scores of each pair start in the query's row.
+    pub offsets: *mut u32,
+    /// The length of each query's row, up to `end_probe`.
+    pub row_lengths: *mut u32,
+    /// The sum of `live` over all probes of each query.
+    pub live_rows: *mut u32,
+}
+
+impl CountPairs {
+    /// A warp a query.
+    pub fn config(&self) -> LaunchConfig {
+        LaunchConfig::warps(self.query_count as u64, WARPS_PER_BLOCK)
+    }
+}
+
+/// # Safety
+/// As [`CountPairs`].
+#[inline(always)]
+unsafe fn count(launch: CountPairs) {
+    let CountPairs { probes, query_count, nprobe, first_probe, end_probe, lengths, live, counts, .. } = launch;
+    let CountPairs { slots, offsets, row_lengths, live_rows, .. } = launch;
+    let query = thread::block_idx_x() * WARPS_PER_BLOCK + warp::warp_id();
+    if query >= query_count {
+        return;
+    }
+    let lane = warp::lane_id();
+    let first = query as usize * nprobe as usize;
+    let (mut before, mut alive, mut row_length) = (0u32, 0u32, 0u32);
+    // SAFETY: probe < nprobe.
+    let list_at = |probe: u32| unsafe {
+        if probe < nprobe { global::load_nc(probes.wrapping_add(first + probe as usize)) } else { NO_ROW }
+    };
+    // A slot is stored a turn after its atomic, and a list read a turn before its use: with a thousand probes the trips to memory
+    // are what a query waits for.
+    let (mut slot, mut slot_of) = (0, NO_ROW);
+    let mut list = list_at(lane);
+    let mut start = 0;
+    while start < nprobe {
+        let probe = start + lane;
+        let (mut length, mut living) = (0, 0);
+        // SAFETY: probe < nprobe where the list is not NO_ROW, which then exists; slots belong to probes.
+        unsafe {
+            if list != NO_ROW {
+                length = global::load_nc(lengths.wrapping_add(list as usize));
+                living = global::load_nc(live.wrapping_add(list as usize));
+            }
+            let next = list_at(probe + 32);
+            if slot_of != NO_ROW {
+                global::store(slots.wrapping_add(first + slot_of as usize), slot);
+                slot_of = NO_ROW;
+            }
+            if length > 0 && probe >= first_probe && probe < end_probe {
+                slot = atomic::add_u32(counts.wrapping_add(list as usize), 1);
+                slot_of = probe;
+            }
+            let offset = exclusive_sum(padded(length));
+            if probe < nprobe {
+                global::store(offsets.wrapping_add(first + probe as usize), before + offset);
+            }
+            before += shuffle_idx(FULL_MASK, offset + padded(length), 31);
+            // The row ends with the last probe that counts; offsets go on.
+            let counted = if probe < end_probe { padded(length) } else { 0 };
+            row_length += warp::reduce_add(FULL_MASK, counted);
+            list = next;
+        }
+        alive += warp::reduce_add(FULL_MASK, living);
+        start += 32;
+    }
+    if slot_of != NO_ROW {
+        // SAFETY: as above.
+        unsafe { global::store(slots.wrapping_add(first + slot_of as usize), slot) };
+    }
+    if lane == 0 {
+        // SAFETY: query < query_count.
+        unsafe {
+            global::store(row_lengths.wrapping_add(query as usize), row_length);
+            global::store(live_rows.wrapping_add(query as usize), alive);
+        }
+    }
+}
+
+/// The exclusive sum of one value a thread over a block of [`PLACE_THREADS`], and the sum of all. All threads arrive.
+#[inline(always)]
+fn block_sum(value: u64, sums: SharedPtr<u64>) -> (u64, u64) {
+    let own = inclusive_sum(value);
+    // SAFETY: 32 sums fit; barriers stand between writing and reading.
+    unsafe {
+        if warp::lane_id() == 31 {
+            sums.add(warp::warp_id()).store(own);
+        }
+        thread::sync_threads();
+        let of_warp = sums.add(warp::lane_id()).load();
+        let up_to = inclusive_sum(of_warp);
+        let total = shuffle_idx(FULL_MASK, up_to, 31);
+        let before = shuffle_idx(FULL_MASK, up_to - of_warp, warp::warp_id());
+        (before + own - value, total)
+    }
+}
+
+/// Sums up what [`CountPairs`] counted: one block does it for the lists, a second one for the rows of scores.
+///
+/// # Safety
+/// All pointers cover the shapes of their fields.
+#[kernel(max_threads = 1024, place_pairs = place)]
+pub struct PlacePairs {
+    /// Lists.
+    pub list_count: u32,
+    /// The vectors of each list.
+    pub lengths: *const u32,
+    /// The pairs of each list.
+    pub counts: *const u32,
+    /// Pairs of an item, at most.
+    pub tile: u32,
+    /// Rows of an item, at most.
+    pub item_rows: u32,
+    /// The pairs of all lists before each list.
+    pub first_pairs: *mut u32,
+    /// The items of all lists before each list.
+    pub first_items: *mut u32,
+    /// The items of all lists: one word.
+    pub item_count: *mut u32,
+    /// Queries.
+    pub query_count: u32,
+    /// The length of each query's row of scores.
+    pub row_lengths: *const u32,
+    /// Where each query's row starts, and behind them the end of the last one: `query_count` + 1 entries.
+    pub row_starts: *mut u64,
+}
+
+impl PlacePairs {
+    /// A block for the lists, and one for the rows.
+    pub fn config(&self) -> LaunchConfig {
+        LaunchConfig::linear(2, PLACE_THREADS)
+    }
+}
+
+/// # Safety
+/// As [`PlacePairs`].
+#[inline(always)]
+unsafe fn place(launch: PlacePairs) {
+    let PlacePairs { list_count, lengths, counts, tile, item_rows, first_pairs, first_items, .. } = launch;
+    let PlacePairs { item_count, query_count, row_lengths, row_starts, .. } = launch;
+    let sums = shared_array!(u64, 32);
+    let thread = thread::thread_idx_x();
+    let lists = thread::block_idx_x() == 0;
+    let count = if lists { list_count } else { query_count };
+    // Each thread takes a run of neighbours: one round over the block whatever the count.
+    let share = count.div_ceil(PLACE_THREADS);
+    let first = (thread * share).min(count);
+    let end = (first + share).min(count);
+    // A list's pairs (low word) and items (high word); or the length of a row.
+    let value = |at: u32| {
+        // SAFETY: at < count.
+        unsafe {
+            if lists {
+                let pairs = global::load(counts.wrapping_add(at as usize));
+                let length = global::load_nc(lengths.wrapping_add(at as usize));
+                let items = pairs.div_ceil(tile.max(1)) * length.div_ceil(item_rows.max(1));
+                (items as u64) << 32 | pairs as u64
+            } else {
+                global::load(row_lengths.wrapping_add(at as usize)) as u64
+            }
+        }
+    };
+    let mut own = 0u64;
+    let mut at = first;
+    while at < end {
+        own += value(at);
+        at += 1;
+    }
+    let (mut before, total) = block_sum(own, sums);
+    let mut at = first;
+    while at < end {
+        // SAFETY: at < count, and each is written by one thread.
+        unsafe {
+            if lists {
+                global::store(first_pairs.wrapping_add(at as usize), before as u32);
+                global::store(first_items.wrapping_add(at as usize), (before >> 32) as u32);
+            } else {
+                global::store(row_starts.wrapping_add(at as usize), before);
+            }
+        }
+        before += value(at);
+        at += 1;
+    }
+    if thread == 0 {
+        // SAFETY: one item count, and one row start more than queries.
+        unsafe {
+            if lists {
+                global::store(item_count, (total >> 32) as u32);
+            } else {
+                global::store(row_starts.wrapping_add(count as usize), total);
+            }
+        }
+    }
+}
+
+/// Writes the pairs of some probes grouped by list, and the items of every list.
+///
+/// # Safety
+/// All pointers that are not null cover the shapes of their fields, and [`CountPairs`] and [`PlacePairs`] wrote the fields of the names that
+/// they have.
+#[kernel(max_threads = 256, scatter_pairs = scatter)]
+pub struct ScatterPairs {
+    /// `nprobe` lists a query, `NO_ROW` for none.
+    pub probes: *const u32,
+    /// Queries · `nprobe`.
+    pub pair_count: u32,
+    /// Probes of a query.
+    pub nprobe: u32,
+    /// The first probe whose pair is written.
+    pub first_probe: u32,
+    /// The end of those probes.
+    pub end_probe: u32,
+    /// The vectors of each list.
+    pub lengths: *const u32,
+    /// The pairs of each list.
+    pub counts: *const u32,
+    /// The number of each pair within its list.
+    pub slots: *const u32,
+    /// Where the scores of each pair start in the query's row.
+    pub offsets: *const u32,
+    /// Where each query's row of scores starts.
+    pub row_starts: *const u64,
+    /// The limit of each query, for appending ([`crate::ivf::list_scan`]); null where all scores are kept.
+    pub limits: *const f32,
+    /// The factor of each query.
+    pub factors: *const f32,
+    /// Pairs of an item, at most.
+    pub tile: u32,
+    /// Rows of an item, at most.
+    pub item_rows: u32,
+    /// The pairs of all lists before each list.
+    pub first_pairs: *const u32,
+    /// The items of all lists before each list.
+    pub first_items: *const u32,
+    /// The pairs, list by list: (query, where the pair's scores start among all scores: low and high word, bits of the query's factor), or
+    /// with `limits` (query, where the pair's scores start in the query's row, bits of the query's limit, bits of its factor).
+    pub grouped: *mut U32x4,
+    /// (list, first pair in `grouped`, pairs, first row) of each item.
+    pub items: *mut U32x4,
+}
+
+impl ScatterPairs {
+    /// A thread a pair.
+    pub fn config(&self) -> LaunchConfig {
+        LaunchConfig::linear(self.pair_count.div_ceil(SCATTER_THREADS) as u64, SCATTER_THREADS)
+    }
+}
+
+/// # Safety
+/// As [`ScatterPairs`].
+#[inline(always)]
+unsafe fn scatter(launch: ScatterPairs) {
+    let ScatterPairs { probes, pair_count, nprobe, first_probe, end_probe, lengths, counts, slots, .. } = launch;
+    let ScatterPairs { offsets, row_starts, limits, factors, item_rows, first_pairs, first_items, .. } = launch;
+    let ScatterPairs { tile, grouped, items, .. } = launch;
+    let pair = thread::block_idx_x() * SCATTER_THREADS + thread::thread_idx_x();
+    if pair >= pair_count {
+        return;
+    }
+    let tile = tile.max(1);
+    // SAFETY: pair < pair_count; places are below the pairs of all lists, items below the count of [`PlacePairs`].
+    unsafe {
+        let list = global::load_nc(probes.wrapping_add(pair as usize));
+        let query = pair / nprobe.max(1);
+        let probe = pair - query * nprobe;
+        if list == NO_ROW || probe < first_probe || probe >= end_probe {
+            return;
+        }
+        let length = global::load_nc(lengths.wrapping_add(list as usize));
+        if length == 0 {
+            return;
+        }
+        let slot = global::load_nc(slots.wrapping_add(pair as usize));
+        let first = global::load_nc(first_pairs.wrapping_add(list as usize));
+        let offset = global::load_nc(offsets.wrapping_add(pair as usize));
+        let factor = global::load_nc(factors.wrapping_add(query as usize)).to_bits();
+        let record = if limits.is_null() {
+            let target = global::load_nc(row_starts.wrapping_add(query as usize)) + offset as u64;
+            U32x4([query, target as u32, (target >> 32) as u32, factor])
+        } else {
+            U32x4([query, offset, global::load_nc(limits.wrapping_add(query as usize)).to_bits(), factor])
+        };
+        global::store(grouped.wrapping_add((first + slot) as usize), record);
+        if slot.is_multiple_of(tile) {
+            let pairs = (global::load_nc(counts.wrapping_add(list as usize)) - slot).min(tile);
+            let cuts = length.div_ceil(item_rows.max(1));
+            let mut item = global::load_nc(first_items.wrapping_add(list as usize)) + slot / tile * cuts;
+            let mut row = 0;
+            while row < length {
+                global::store(items.wrapping_add(item as usize), U32x4([list, first + slot, pairs, row]));
+                item += 1;
+                row += item_rows;
+            }
+        }
+    }
+}
+
+/// [`FewPairs`] takes fewer.
+pub const FEW: u32 = PLACE_THREADS;
+
+/// All of the above in one launch, for less than [`FEW`] pairs: nothing is grouped, each pair is a tile of its own. For a batch of a few queries
+/// launches count, and hardly two of them probe the same list.
+///
+/// # Safety
+/// All pointers cover the shapes of their fields; query_count · nprobe < [`FEW`].
+#[kernel(max_threads = 1024, few_pairs = few)]
+pub struct FewPairs {
+    /// `nprobe` lists a query, `NO_ROW` for none.
+    pub probes: *const u32,
+    /// Queries.
+    pub query_count: u32,
+    /// Probes of a query.
+    pub nprobe: u32,
+    /// The vectors of each list.
+    pub lengths: *const u32,
+    /// The vectors of each list that a search may return.
+    pub live: *const u32,
+    /// The factor of each query.
+    pub factors: *const f32,
+    /// Rows of an item, at most.
+    pub item_rows: u32,
+    /// Where the scores of each pair start in the query's row.
+    pub offsets: *mut u32,
+    /// Where each query's row starts, and behind them the end of the last one: `query_count` + 1 entries.
+    pub row_starts: *mut u64,
+    /// The sum of `live` over all probes of each query.
+    pub live_rows: *mut u32,
+    /// The items of all lists: one word.
+    pub item_count: *mut u32,
+    /// The pairs in order, as [`ScatterPairs::grouped`] without limits.
+    pub grouped: *mut U32x4,
+    /// As [`ScatterPairs::items`].
+    pub items: *mut U32x4,
+}
+
+impl FewPairs {
+    /// One block, with a thread a pair.
+    pub fn config(&self) -> LaunchConfig {
+        LaunchConfig::linear(1, PLACE_THREADS)
+    }
+}
+
+/// # Safety
+/// As [`FewPairs`].
+#[inline(always)]
+unsafe fn few(launch: FewPairs) {
+    let FewPairs { probes, query_count, nprobe, lengths, live, factors, item_rows, .. } = launch;
+    let FewPairs { offsets, row_starts, live_rows, item_count, grouped, items, .. } = launch;
+    let sums = shared_array!(u64, 32);
+    let scores_before = shared_array!(u64, 1025);
+    let live_before = shared_array!(u32, 1025);
+    let pair = thread::thread_idx_x();
+    let nprobe = nprobe.max(1);
+    let pair_count = query_count * nprobe;
+    let item_rows = item_rows.max(1);
+    // SAFETY: pair < pair_count where anything is read or written; shared arrays have an entry a pair and one more.
+    unsafe {
+        let list = if pair < pair_count { global::load_nc(probes.wrapping_add(pair as usize)) } else { NO_ROW };
+        let (mut length, mut living) = (0, 0);
+        if list != NO_ROW {
+            length = global::load_nc(lengths.wrapping_add(list as usize));
+            living = global::load_nc(live.wrapping_add(list as usize));
+        }
+        let cuts = length.div_ceil(item_rows);
+        let (scores, all_scores) = block_sum(padded(length) as u64, sums);
+        // `block_sum` ends with reads of the sums.
+        thread::sync_threads();
+        let (counted, all_counted) = block_sum((cuts as u64) << 32 | living as u64, sums);
+        scores_before.add(pair).store(scores);
+        live_before.add(pair).store(counted as u32);
+        if pair == 0 {
+            scores_before.add(FEW).store(all_scores);
+            live_before.add(FEW).store(all_counted as u32);
+            global::store(item_count, (all_counted >> 32) as u32);
+        }
+        thread::sync_threads();
+        if pair <= query_count {
+            let first = if pair * nprobe < FEW { pair * nprobe } else { FEW };
+            let start = scores_before.add(first).load();
+            global::store(row_starts.wrapping_add(pair as usize), start);
+            if pair < query_count {
+                let next = if (pair + 1) * nprobe < FEW { (pair + 1) * nprobe } else { FEW };
+                let alive = live_before.add(next).load() - live_before.add(first).load();
+                global::store(live_rows.wrapping_add(pair as usize), alive);
+            }
+        }
+        if pair < pair_count {
+            let query = pair / nprobe;
+            let start = scores_before.add(query * nprobe).load();
+            global::store(offsets.wrapping_add(pair as usize), (scores - start) as u32);
+            let factor = global::load_nc(factors.wrapping_add(query as usize)).to_bits();
+            let record = U32x4([query, scores as u32, (scores >> 32) as u32, factor]);
+            global::store(grouped.wrapping_add(pair as usize), record);
+            let mut item = (counted >> 32) as u32;
+            let mut row = 0;
+            while row < length {
+                global::store(items.wrapping_add(item as usize), U32x4([list, pair, 1, row]));
+                item += 1;
+                row += item_rows;
+            }
+        }
+    }
+}
+
+/// Begins each query's list of candidates with its selected candidates.
+///
+/// # Safety
+/// All pointers cover the shapes of their fields; selected ≤ capacity.
+#[kernel(max_threads = 128, begin_candidates = begin)]
+pub struct BeginCandidates {
+    /// Queries.
+    pub query_count: u32,
+    /// Selected candidates of a query.
+    pub selected: u32,
+    /// The score of each selected candidate, best first.
+    pub scores: *const f32,
+    /// The place of each selected candidate, laid out as `scores`; `NO_ROW` for none.
+    pub places: *const u32,
+    /// Places from one query's list to the next.
+    pub capacity: u32,
+    /// The scores of the lists.
+    pub list_scores: *mut f32,
+    /// The places of the lists.
+    pub list_places: *mut u32,
+    /// The candidates of each list: `selected`.
+    pub counts: *mut u32,
+    /// The last selected score of each query; NaN (no limit) where there are fewer.
+    pub limits: *mut f32,
+}
+
+impl BeginCandidates {
+    /// A warp a query.
+    pub fn config(&self) -> LaunchConfig {
+        LaunchConfig::warps(self.query_count as u64, WARPS_PER_BLOCK)
+    }
+}
+
+/// # Safety
+/// As [`BeginCandidates`].
+#[inline(always)]
+unsafe fn begin(launch: BeginCandidates) {
+    let BeginCandidates { query_count, selected, scores, places, capacity, list_scores, .. } = launch;
+    let BeginCandidates { list_places, counts, limits, .. } = launch;
+    let query = thread::block_idx_x() * WARPS_PER_BLOCK + warp::warp_id();
+    if query >= query_count {
+        return;
+    }
+    let (from, to) = (query as usize * selected as usize, query as usize * capacity as usize);
+    let mut at = warp::lane_id();
+    // SAFETY: query < query_count, at < selected.
+    unsafe {
+        while at < selected {
+            let score = global::load_nc(scores.wrapping_add(from + at as usize));
+            let place = global::load_nc(places.wrapping_add(from + at as usize));
+            global::store(list_scores.wrapping_add(to + at as usize), score);
+            global::store(list_places.wrapping_add(to + at as usize), place);
+            if at == selected - 1 {
+                let limit = if place == NO_ROW { f32::NAN } else { score };
+                global::store(limits.wrapping_add(query as usize), limit);
+                global::store(counts.wrapping_add(query as usize), selected);
+            }
+            at += 32;
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! Half-precision copies of queries for scanning lists, each with its own scale.
+//!
+//! As [`crate::product::prepare`], with two differences. Every query has its own power of two, so one kernel reads a query twice instead of two
+//! kernels reading all of them, and a batch of one query costs one launch; and what the scan needs of a query beside its copy comes
+//! ready to use:
+//!
+//! ```text
+//! v = x - centre (squared L2), x (inner product), x / |x| (cosine)
+//! copy = f16(v * scale), scale = the power of two that brings the query's greatest component into [2^14, 2^15)
+//! factor = -2 (L2) or -1, over the scales of query and base     // score = value of the base row + factor * product
+//! error = bound of |score + shift - distance| for every row of the base           // of crate::product::bounds, from its greatest norm and residual
+//! shift = |v|^2 (L2) or 0                                        // score + shift is the distance
+//! ```
+
+use cuda_std::launch::LaunchConfig;
+use cuda_std::warp::FULL_MASK;
+use cuda_std::{global, kernel, thread, unroll, warp};
+
+use crate::product::bounds::{Bounds, QueryTerms};
+use crate::product::canonical::squares;
+use crate::product::element::{self, Element, ElementKey};
+use crate::product::prepare::{METRIC_COSINE, METRIC_L2, copy_row, normaliser, product_factor, row_greatest, scale_of};
+
+/// Warps in a block of these kernels.
+pub const WARPS_PER_BLOCK: u32 = 4;
+
+/// Writes copy, factor, shift and errors of each query (module documentation).
+///
+/// # Safety
+/// All pointers that are not null cover the shapes of their fields.
+#[kernel(
+    key = ElementKey,
+    max_threads = 128,
+    ElementKey::F32 => prepare_queries_f32 = prepare_queries::<element::F32>,
+    ElementKey::F16 => prepare_queries_f16 = prepare_queries::<element::F16>,
+    ElementKey::Bf16 => prepare_queries_bf16 = prepare_queries::<element::Bf16>,
+    ElementKey::U8 => prepare_queries_u8 = prepare_queries::<element::U8>,
+    ElementKey::I8 => prepare_queries_i8 = prepare_queries::<element::I8>,
+)]
+pub struct PrepareQueries {
+    /// `count` queries of `stride` components, of the type of the key.
+    pub rows: *const u8,
+    /// Queries.
+    pub count: u32,
+    /// Components from one query to the next: a multiple of 4, zero padded.
+    pub stride: u32,
+    /// `stride` components that are subtracted from each query; null for none.
+    pub centre: *const f32,
+    /// A `METRIC_*` of [`crate::product::prepare`].
+    pub metric: u32,
+    /// What [`crate::product::prepare::Greatest`] found among the vectors of the base.
+    pub base_greatest: *const u32,
+    /// f16 copies: `count` rows of `copy_stride` components.
+    pub copy: *mut u16,
+    /// Components from one copy to the next: a multiple of 4, at least `stride`.
+    pub copy_stride: u32,
+    /// The factor of each query.
+    pub factors: *mut f32,
+    /// The greatest norm and residual of the vectors, then those of the centroids.
+    pub base_bounds: *const f32,
+    /// The error bound of each query against the vectors, and `errors_apart` places behind it the one against the centroids.
+    pub errors: *mut f32,
+    /// Places from a query's first error bound to its second.
+    pub errors_apart: u32,
+    /// The shift of each query.
+    pub shifts: *mut f32,
+}
+
+impl PrepareQueries {
+    /// A warp a query.
+    pub fn config(&self) -> LaunchConfig {
+        LaunchConfig::warps(self.count as u64, WARPS_PER_BLOCK)
+    }
+}
+
+/// # Safety
+/// As [`PrepareQueries`].
+#[inline(always)]
+unsafe fn prepare_queries<E: Element>(launch: PrepareQueries) {
+    let PrepareQueries { count, stride, centre, metric, base_greatest, copy, copy_stride, .. } = launch;
+    let PrepareQueries { factors, base_bounds, errors, errors_apart, shifts, .. } = launch;
+    let rows = launch.rows.cast::<E::Stored>();
+    let row = thread::block_idx_x() * WARPS_PER_BLOCK + warp::warp_id();
+    if row >= count {
+        return;
+    }
+    let lane = warp::lane_id();
+    let quads = stride / 4;
+    let x = rows.wrapping_add(row as usize * stride as usize);
+    // SAFETY: the caller promises the shapes; row < count.
+    unsafe {
+        let greatest = row_greatest::<E>(x, quads, centre, lane);
+        // Floats that are not negative order like their bits.
+        let scale = scale_of(metric, f32::from_bits(warp::reduce_max(FULL_MASK, greatest.to_bits())));
+        let squares = if metric == METRIC_COSINE { squares::<E>(x, quads, lane) } else { 0.0 };
+        let normalise = normaliser(metric, squares);
+        let to = copy.wrapping_add(row as usize * copy_stride as usize);
+        let (own, bounds) = copy_row::<E>(x, quads, centre, normalise, scale, to, copy_stride / 4, lane);
+        if lane == 0 {
+            let at = row as usize;
+            let factor = product_factor(metric, scale, scale_of(metric, f32::from_bits(global::load(base_greatest))));
+            global::store(factors.wrapping_add(at), factor);
+            let terms = QueryTerms::new(metric, copy_stride, bounds).with_factor(factor);
+            unroll::<2>(|set| {
+                let y = Bounds {
+                    norm: global::load_nc(base_bounds.wrapping_add(2 * set)),
+                    residual: global::load_nc(base_bounds.wrapping_add(2 * set + 1)),
+                };
+                global::store(errors.wrapping_add(set * errors_apart as usize + at), terms.error(metric, y));
+            });
+            global::store(shifts.wrapping_add(at), if metric == METRIC_L2 { own as f32 } else { 0.0 });
+        }
+    }
+}

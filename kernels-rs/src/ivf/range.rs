@@ -1,0 +1,76 @@
+//! How many candidates of a query may lie within a radius.
+//!
+//! Range search wants every vector whose distance is at most a radius. Scores v bound distances: distance ≥ v + shift − E. So every
+//! vector within the radius has v + shift − E ≤ radius, E being one number a query, and these are the first of the row in the order of
+//! scores: counting them says how many to select and re-rank ([`crate::ivf::rerank`]). One read of the scores.
+
+use cuda_std::launch::LaunchConfig;
+use cuda_std::warp::FULL_MASK;
+use cuda_std::{global, kernel, shared_array, thread, warp};
+
+/// Threads of a block.
+pub const THREADS: u32 = 128;
+
+/// Counts the scores of each query's row with score + shift − error ≤ `radius`. Scores that are not numbers count, infinite ones of padding do
+/// not.
+///
+/// # Safety
+/// The arrays are as long as the fields say.
+#[kernel(max_threads = 128, count_within = count)]
+pub struct CountWithin {
+    /// The rows of scores.
+    pub scores: *const f32,
+    /// Where each query's row starts, and behind them the end of the last one.
+    pub row_starts: *const u64,
+    /// The shift of each query; null for 0.
+    pub shifts: *const f32,
+    /// The error bound of each query's scores.
+    pub errors: *const f32,
+    /// The radius, as smaller is better.
+    pub radius: f32,
+    /// The number for each query.
+    pub counts: *mut u32,
+}
+
+impl CountWithin {
+    /// A block for each of `queries` queries.
+    pub fn config(&self, queries: u64) -> LaunchConfig {
+        LaunchConfig::linear(queries, THREADS)
+    }
+}
+
+/// # Safety
+/// As [`CountWithin`].
+#[inline(always)]
+unsafe fn count(launch: CountWithin) {
+    let CountWithin { scores, row_starts, shifts, errors, radius, counts } = launch;
+    let sums = shared_array!(u32, 4);
+    let query = thread::block_idx_x() as usize;
+    let thread = thread::thread_idx_x();
+    // SAFETY: the caller promises the shapes; four warps write four sums before the barrier.
+    unsafe {
+        let start = global::load_nc(row_starts.wrapping_add(query));
+        let end = global::load_nc(row_starts.wrapping_add(query + 1));
+        let shift = if shifts.is_null() { 0.0 } else { global::load_nc(shifts.wrapping_add(query)) };
+        // Upwards, so that rounding keeps rather than drops.
+        let limit = radius as f64 - shift as f64 + global::load_nc(errors.wrapping_add(query)) as f64;
+        let mut own = 0u32;
+        let mut at = start + thread as u64;
+        while at < end {
+            let score = global::load_nc(scores.wrapping_add(at as usize)) as f64;
+            #[expect(clippy::neg_cmp_op_on_partial_ord, reason = "NaN on either side must count")]
+            let within = !(score > limit);
+            own += within as u32;
+            at += THREADS as u64;
+        }
+        let of_warp = warp::reduce_add(FULL_MASK, own);
+        if warp::lane_id() == 0 {
+            sums.add(warp::warp_id()).store(of_warp);
+        }
+        thread::sync_threads();
+        if thread == 0 {
+            let total = sums.load() + sums.add(1).load() + sums.add(2).load() + sums.add(3).load();
+            global::store(counts.wrapping_add(query), total);
+        }
+    }
+}

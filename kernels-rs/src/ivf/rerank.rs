@@ -1,0 +1,794 @@
+//! From the best approximate scores of a query to its exact result: canonical distances, their order, and a certificate.
+//!
+//! # Problem
+//! Scanning ([`crate::ivf::list_scan`], [`crate::ivf::table_scan`]) wrote approximate scores v with |v + shift − distance| ≤ E for every candidate of a
+//! query, and k-selection found the k' ≥ k smallest. Which are the k best by canonical distance, and are they among the k'?
+//!
+//! # Algorithm
+//! ```text
+//! for each selected place of the query's row:
+//!     place -> probe (binary search among the offsets) -> list and row of the storage; padding and filtered rows drop out
+//!     canonical distance of query and row; entry = (distance, rank of the row's id)
+//! sort the entries; the first k are the result if
+//!     every candidate of the query is among the k', or
+//!     v of the last selected + shift − E > distance of the k-th entry        // all others are farther than the k-th
+//! ```
+//!
+//! The comparison is strict, so a vector outside cannot tie with the k-th either. E covers the roundings of score, shift and
+//! canonical distance (module [`crate::product::bounds`]). A query without certificate is flagged, and the host selects more.
+//!
+//! Entries order by rank where distances tie: ranks of ids ascend with ids, so ties go to the lower id.
+//!
+//! # Cost
+//! k' canonical distances a query: 10,000 × 18 × 128 components are latency, not work. With a block a query an H200 took 171 µs for
+//! them, nearly all of it waiting for look-ups and barriers; so up to [`WARP_SELECTED`] candidates go to one warp, which has them in
+//! registers and looks them up at once. More are sorted as in [`crate::select::block_sort`].
+//!
+//! Where the k' entries do not fit shared memory, a launch with `sort` = 0 writes them to memory, k-selection orders them, and
+//! [`Certify`] decides.
+
+use cuda_std::launch::LaunchConfig;
+use cuda_std::warp::FULL_MASK;
+use cuda_std::{atomic, global, kernel, math, shared, shared_array, thread, unroll, warp};
+
+use crate::NO_ROW;
+use crate::pq::codes::Codes;
+use crate::product::canonical::{BATCH, row_squares, squares, sums};
+use crate::product::element::{self, Element, ElementKey};
+use crate::product::prepare::{METRIC_COSINE, METRIC_L2};
+use crate::select::block_sort::{ORDER_HEADER_BYTES, OrderWorkspace, block_order};
+use crate::select::entry::{self, EMPTY};
+use crate::select::networks::warp_sort;
+
+/// Threads of a block.
+pub const THREADS: u32 = 128;
+/// Candidates that one warp re-ranks, at most.
+pub const WARP_SELECTED: u32 = 32 * FEW_REGISTERS as u32;
+const FEW_REGISTERS: usize = 2;
+/// Centroids near the last probe that a warp compares exactly, at most.
+pub const SETTLED: u32 = 128;
+/// Queries of a block where each warp has one query.
+pub const WARP_QUERIES: u32 = THREADS / 32;
+/// Candidates of a query for each block that shares them, where they are not sorted; and most such blocks.
+const SLICE: u32 = 1024;
+const MOST_SLICES: u32 = 1024;
+
+/// Bytes before the entries.
+const HEADER: u32 = ORDER_HEADER_BYTES.next_multiple_of(16);
+
+/// Dynamic shared memory of a block that sorts `selected` entries, in bytes.
+pub const fn shared_bytes(selected: u32) -> u32 {
+    HEADER + selected.next_multiple_of(2) * 16
+}
+
+/// Vectors that a scan went over.
+trait Rows: Copy {
+    /// What queries are stored as.
+    type Query: Element;
+
+    /// The vectors of a launch.
+    fn of(launch: &Rerank) -> Self;
+
+    /// Components 4·`quad` .. of a row of the storage, which belongs to `list`.
+    ///
+    /// # Safety
+    /// Row and list exist, and quad is inside the row.
+    unsafe fn load4(&self, row: u32, list: u32, quad: u32) -> [f32; 4];
+}
+
+/// Vectors as they were added.
+struct Stored<E: Element> {
+    rows: *const E::Stored,
+    stride: u32,
+}
+
+impl<E: Element> Clone for Stored<E> {
+    #[inline(always)]
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<E: Element> Copy for Stored<E> {}
+
+impl<E: Element> Rows for Stored<E> {
+    type Query = E;
+
+    #[inline(always)]
+    fn of(launch: &Rerank) -> Self {
+        Self { rows: launch.rows.cast(), stride: launch.stride }
+    }
+
+    #[inline(always)]
+    unsafe fn load4(&self, row: u32, _: u32, quad: u32) -> [f32; 4] {
+        // SAFETY: as the caller promises.
+        unsafe { E::load4(self.rows.wrapping_add(row as usize * self.stride as usize), quad) }
+    }
+}
+
+impl Rows for Codes {
+    type Query = element::F32;
+
+    #[inline(always)]
+    fn of(launch: &Rerank) -> Self {
+        let Rerank { rows, stride, code_bytes, bits, width, dim, codebooks, centroids, .. } = *launch;
+        Self { codes: rows, code_bytes, bits, width, dim, codebooks, centroids, stride }
+    }
+
+    #[inline(always)]
+    unsafe fn load4(&self, row: u32, list: u32, quad: u32) -> [f32; 4] {
+        // SAFETY: as the caller promises.
+        unsafe { Codes::load4(self, row, list, quad) }
+    }
+}
+
+/// Whose vectors are compared with queries: half of the key of [`Rerank`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RowsKey {
+    /// Vectors of this type, as they were added.
+    Stored(ElementKey),
+    /// Product-quantizer codes ([`Codes`]); queries are f32.
+    Codes,
+}
+
+/// How many threads re-rank the candidates of a query: the other half of the key of [`Rerank`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PerQuery {
+    /// A block of [`THREADS`].
+    Block,
+    /// A warp, for at most [`WARP_SELECTED`] candidates, which it sorts.
+    Warp,
+}
+
+/// Re-ranks the selected candidates of each query by canonical distance, and writes the k best, best first.
+///
+/// With `sort` the results are final: distances go to `out_keys`, ranks to `out_ranks` (the worst distance and `NO_ROW` where there are
+/// fewer than k), and `flags` gets 1 where the result is not proved, else 0.
+///
+/// Without `sort`, any number of blocks along y share the candidates of a query. Each candidate's distance (as smaller is better) and rank
+/// go to places query · selected + place of `out_keys` and `out_ranks`. The number of vectors among the candidates is added to
+/// `flags[query]`. K-selection and [`Certify`] do the rest.
+///
+/// The default has null pointers and zeros. So each field that is not named is absent: no probes, no ranks, no filter, no codes.
+///
+/// # Safety
+/// All pointers that are not null cover the shapes of their fields, rows are those of the lists' storage, and codes name codewords that
+/// exist. [`PerQuery::Warp`]: `selected` ≤ [`WARP_SELECTED`].
+#[kernel(
+    key = (RowsKey, PerQuery),
+    max_threads = 128,
+    min_blocks = 4,
+    (RowsKey::Stored(ElementKey::F32), PerQuery::Block) => rerank_f32 = by_block::<Stored<element::F32>>,
+    (RowsKey::Stored(ElementKey::F16), PerQuery::Block) => rerank_f16 = by_block::<Stored<element::F16>>,
+    (RowsKey::Stored(ElementKey::Bf16), PerQuery::Block) => rerank_bf16 = by_block::<Stored<element::Bf16>>,
+    (RowsKey::Stored(ElementKey::U8), PerQuery::Block) => rerank_u8 = by_block::<Stored<element::U8>>,
+    (RowsKey::Stored(ElementKey::I8), PerQuery::Block) => rerank_i8 = by_block::<Stored<element::I8>>,
+    (RowsKey::Codes, PerQuery::Block) => rerank_codes(min_blocks = 3) = by_block::<Codes>,
+    (RowsKey::Stored(ElementKey::F32), PerQuery::Warp) => rerank_few_f32 = by_warp::<Stored<element::F32>>,
+    (RowsKey::Stored(ElementKey::F16), PerQuery::Warp) => rerank_few_f16 = by_warp::<Stored<element::F16>>,
+    (RowsKey::Stored(ElementKey::Bf16), PerQuery::Warp) => rerank_few_bf16 = by_warp::<Stored<element::Bf16>>,
+    (RowsKey::Stored(ElementKey::U8), PerQuery::Warp) => rerank_few_u8 = by_warp::<Stored<element::U8>>,
+    (RowsKey::Stored(ElementKey::I8), PerQuery::Warp) => rerank_few_i8 = by_warp::<Stored<element::I8>>,
+    (RowsKey::Codes, PerQuery::Warp) => rerank_few_codes(min_blocks = 3) = by_warp::<Codes>,
+)]
+#[derive(Default)]
+pub struct Rerank {
+    /// Queries.
+    pub query_count: u32,
+    /// `query_count` rows of `stride` components, of the type of the key.
+    pub queries: *const u8,
+    /// Rows of the storage: `stride` components of the type of the key, or `code_bytes` of codes.
+    pub rows: *const u8,
+    /// Components from one query to the next, and from one stored vector or centroid to the next: a multiple of 4, zero padded.
+    pub stride: u32,
+    /// Codes only: bytes of a row.
+    pub code_bytes: u32,
+    /// Codes only: bits of a sub-quantizer's code, at most 8.
+    pub bits: u32,
+    /// Codes only: components of a sub-vector.
+    pub width: u32,
+    /// Codes only: components of a vector, without padding.
+    pub dim: u32,
+    /// Codes only: codewords \[dim / width\]\[2^bits\]\[width\].
+    pub codebooks: *const f32,
+    /// Codes only: centroids of the lists, `stride` components a row.
+    pub centroids: *const f32,
+    /// `selected` places a query, best first: places in the query's row of scores; `NO_ROW` for none.
+    pub places: *const u32,
+    /// The score at each of `places`.
+    pub scores: *const f32,
+    /// Candidates of a query.
+    pub selected: u32,
+    /// Probes of a query.
+    pub nprobe: u32,
+    /// `nprobe` lists a query, `NO_ROW` for none. Null: there is one list, and a place is a row of the storage.
+    pub probes: *const u32,
+    /// Where the scores of each probe start in the query's row ([`crate::ivf::pairs`]); null where `probes` is.
+    pub offsets: *const u32,
+    /// The first row of each list in the storage; null where `probes` is.
+    pub list_starts: *const u32,
+    /// The vectors of each list; null where `probes` is.
+    pub lengths: *const u32,
+    /// The rank of each row's id; null where the row is the rank.
+    pub ranks: *const u32,
+    /// A bit for each rank, 1 for vectors that may be found; null for all.
+    pub filter: *const u32,
+    /// The vectors that each query may find in its probes; null: `row_count`.
+    pub live_rows: *const u32,
+    /// Rows of the storage, where it is one list.
+    pub row_count: u32,
+    /// A `METRIC_*` of [`crate::product::prepare`].
+    pub metric: u32,
+    /// 0: the candidates are not sorted.
+    pub sort: u32,
+    /// What a score of each query lacks to be a distance; null for 0.
+    pub shifts: *const f32,
+    /// E of each query: the bound of |score + shift − distance|.
+    pub errors: *const f32,
+    /// Results of a query.
+    pub k: u32,
+    /// Distances: `k` a query, or `selected` without `sort`.
+    pub out_keys: *mut f32,
+    /// Ranks, laid out as `out_keys`.
+    pub out_ranks: *mut u32,
+    /// One flag or number for each query; null where no proof is wanted.
+    pub flags: *mut u32,
+}
+
+impl Rerank {
+    /// A block or a warp a query. Without the sort, several blocks share the candidates of a query.
+    pub fn config(&self, per_query: PerQuery) -> LaunchConfig {
+        match per_query {
+            PerQuery::Warp => LaunchConfig::warps(self.query_count as u64, WARP_QUERIES),
+            PerQuery::Block if self.sort != 0 => {
+                LaunchConfig::linear(self.query_count as u64, THREADS).with_shared(shared_bytes(self.selected))
+            }
+            PerQuery::Block => {
+                let slices = self.selected.div_ceil(SLICE).min(MOST_SLICES);
+                LaunchConfig::linear(self.query_count as u64, THREADS).along_y(slices as u64)
+            }
+        }
+    }
+
+    /// List, row of the storage and rank of selected place `at` of `query`; rank `NO_ROW` where there is no vector.
+    ///
+    /// # Safety
+    /// The arrays cover the query; at < selected.
+    #[inline(always)]
+    unsafe fn candidate(&self, query: u32, at: u32) -> [u32; 3] {
+        // SAFETY: the places are those of the query's row, so the last probe that starts at or before one holds it.
+        unsafe {
+            let place =
+                global::load_nc(self.places.wrapping_add(query as usize * self.selected as usize + at as usize));
+            if place == NO_ROW {
+                return [0, 0, NO_ROW];
+            }
+            let (list, row) = if self.probes.is_null() {
+                if place >= self.row_count {
+                    return [0, 0, NO_ROW];
+                }
+                (0, place)
+            } else {
+                let first = query as usize * self.nprobe as usize;
+                let (mut low, mut high) = (0, self.nprobe);
+                while high - low > 1 {
+                    let middle = (low + high) / 2;
+                    let before = global::load_nc(self.offsets.wrapping_add(first + middle as usize)) <= place;
+                    low = if before { middle } else { low };
+                    high = if before { high } else { middle };
+                }
+                let list = global::load_nc(self.probes.wrapping_add(first + low as usize));
+                let local = place - global::load_nc(self.offsets.wrapping_add(first + low as usize));
+                if list == NO_ROW || local >= global::load_nc(self.lengths.wrapping_add(list as usize)) {
+                    return [0, 0, NO_ROW];
+                }
+                (list, global::load_nc(self.list_starts.wrapping_add(list as usize)) + local)
+            };
+            let rank = if self.ranks.is_null() { row } else { global::load_nc(self.ranks.wrapping_add(row as usize)) };
+            let passes = self.filter.is_null()
+                || global::load_nc(self.filter.wrapping_add((rank / 32) as usize)) >> (rank % 32) & 1 == 1;
+            [list, row, if passes { rank } else { NO_ROW }]
+        }
+    }
+
+    #[inline(always)]
+    fn certificate(&self) -> Certificate {
+        let Self { selected, scores, live_rows, row_count, shifts, errors, .. } = *self;
+        Certificate { selected, scores, live_rows, row_count, shifts, errors }
+    }
+}
+
+/// What the certificate is made of: fields of [`Rerank`] or [`Certify`].
+#[derive(Clone, Copy)]
+struct Certificate {
+    selected: u32,
+    scores: *const f32,
+    live_rows: *const u32,
+    row_count: u32,
+    shifts: *const f32,
+    errors: *const f32,
+}
+
+impl Certificate {
+    /// Whether the result of `query` is proved: `valid` vectors were among the selected, and `worst` is the distance of the
+    /// k-th (as smaller is better), +∞ if there are fewer.
+    ///
+    /// # Safety
+    /// The arrays cover the query.
+    #[inline(always)]
+    unsafe fn holds(&self, query: u32, valid: u32, worst: f32) -> bool {
+        // SAFETY: as the caller promises.
+        unsafe { self.all(query, valid) || self.bounds(query, self.selected - 1)[0] > worst as f64 }
+    }
+
+    /// Whether `valid` vectors are all that the query may find.
+    ///
+    /// # Safety
+    /// The arrays cover the query.
+    #[inline(always)]
+    unsafe fn all(&self, query: u32, valid: u32) -> bool {
+        // SAFETY: as the caller promises.
+        let live = unsafe {
+            if self.live_rows.is_null() {
+                self.row_count
+            } else {
+                global::load_nc(self.live_rows.wrapping_add(query as usize))
+            }
+        };
+        valid == live
+    }
+
+    /// Bounds of the distance of the vector at a place of the selected, from below and above; NaN where nothing is proved.
+    ///
+    /// # Safety
+    /// The arrays cover the query; place < selected.
+    #[inline(always)]
+    unsafe fn bounds(&self, query: u32, place: u32) -> [f64; 2] {
+        let at = query as usize;
+        // SAFETY: as the caller promises.
+        unsafe {
+            let shift = if self.shifts.is_null() { 0.0 } else { global::load_nc(self.shifts.wrapping_add(at)) };
+            let score = global::load_nc(self.scores.wrapping_add(at * self.selected as usize + place as usize));
+            let error = global::load_nc(self.errors.wrapping_add(at)) as f64;
+            let middle = score as f64 + shift as f64;
+            [middle - error, middle + error]
+        }
+    }
+}
+
+/// A distance (f64 sum or quotient) as f32, smaller is better: similarities are ordered by their negatives.
+#[inline(always)]
+fn badness(metric: u32, distance: f64) -> f32 {
+    let distance = distance as f32 + 0.0;
+    if metric == METRIC_L2 { distance } else { 0.0 - distance }
+}
+
+/// The distance that [`badness`] came from.
+#[inline(always)]
+fn goodness(metric: u32, bad: f32) -> f32 {
+    if metric == METRIC_L2 { bad } else { 0.0 - bad }
+}
+
+/// What a slot without a neighbour holds.
+#[inline(always)]
+fn worst(metric: u32) -> f32 {
+    if metric == METRIC_L2 { f32::INFINITY } else { f32::NEG_INFINITY }
+}
+
+/// A query, as a warp compares it with rows.
+struct Query<E: Element> {
+    components: *const E::Stored,
+    quads: u32,
+    metric: u32,
+    /// Σx² (cosine only).
+    squares: f64,
+}
+
+impl<E: Element> Query<E> {
+    /// The query of this number. All 32 lanes arrive, with the same arguments but `lane`.
+    ///
+    /// # Safety
+    /// The launch has such a query.
+    #[inline(always)]
+    unsafe fn of(launch: &Rerank, query: u32, lane: u32) -> Self {
+        let Rerank { stride, metric, .. } = *launch;
+        let components = launch.queries.cast::<E::Stored>().wrapping_add(query as usize * stride as usize);
+        let quads = stride / 4;
+        // SAFETY: a query has so many groups of four components.
+        let squares = if metric == METRIC_COSINE { unsafe { squares::<E>(components, quads, lane) } } else { 0.0 };
+        Self { components, quads, metric, squares }
+    }
+
+    /// Canonical distances, before rounding, to [`BATCH`] rows. All 32 lanes arrive, with the same arguments but `lane`.
+    ///
+    /// # Safety
+    /// Rows and lists exist.
+    #[inline(always)]
+    unsafe fn distances<R: Rows<Query = E>>(
+        &self,
+        rows: R,
+        lists: &[u32; BATCH],
+        numbers: &[u32; BATCH],
+        lane: u32,
+    ) -> [f64; BATCH] {
+        // SAFETY: as the caller promises; quad < quads.
+        let load = |b: usize, quad: u32| unsafe { rows.load4(numbers[b], lists[b], quad) };
+        // SAFETY: as above.
+        let own = |quad: u32| unsafe { E::load4(self.components, quad) };
+        let mut distances = if self.metric == METRIC_L2 {
+            sums::<true>(own, load, self.quads, lane)
+        } else {
+            sums::<false>(own, load, self.quads, lane)
+        };
+        if self.metric == METRIC_COSINE {
+            let of_rows = row_squares(load, self.quads, lane);
+            unroll::<BATCH>(|b| {
+                let squares = self.squares * of_rows[b];
+                distances[b] = if squares == 0.0 { 0.0 } else { distances[b] / math::sqrt_f64(squares) };
+            });
+        }
+        distances
+    }
+}
+
+/// Re-ranks the candidates of one query by a block. All its threads stay together.
+///
+/// # Safety
+/// As [`Rerank`].
+#[inline(always)]
+unsafe fn by_block<R: Rows>(launch: Rerank) {
+    let Rerank { selected, metric, k, out_keys, out_ranks, flags, .. } = launch;
+    let (rows, sort) = (R::of(&launch), launch.sort != 0);
+    let thread = thread::thread_idx_x();
+    let (lane, warp) = (warp::lane_id(), warp::warp_id());
+    let warps = thread::block_dim_x() / 32;
+    let query = thread::block_idx_x();
+    let slice = thread::block_idx_y();
+    let found = shared_array!(u32, 1);
+    let entries = shared::dynamic::<u8>();
+    // SAFETY: for the whole body, the caller promises the shapes; places stay below `selected`.
+    unsafe {
+        let entries = entries.add(HEADER).cast::<u64>();
+        if thread == 0 {
+            found.store(0);
+        }
+        thread::sync_threads();
+        let x = Query::<R::Query>::of(&launch, query, lane);
+        let mut valid = 0;
+        let mut first = (slice * warps + warp) * BATCH as u32;
+        while first < selected {
+            // Each lane looks up one candidate of the batch; lanes past it repeat the last.
+            let at = (first + lane.min(BATCH as u32 - 1)).min(selected - 1);
+            let [list, row, rank] = launch.candidate(query, at);
+            let mut lists = [0u32; BATCH];
+            let mut numbers = [0u32; BATCH];
+            unroll::<BATCH>(|b| {
+                lists[b] = warp::shuffle_idx(FULL_MASK, list, b as u32);
+                numbers[b] = warp::shuffle_idx(FULL_MASK, row, b as u32);
+            });
+            // Without a vector, row 0 of list 0 is evaluated and dropped.
+            let distances = x.distances(rows, &lists, &numbers, lane);
+            let mut distance = distances[0];
+            unroll::<BATCH>(|b| distance = if lane == b as u32 { distances[b] } else { distance });
+            let exists = lane < BATCH as u32 && first + lane < selected;
+            let alive = exists && rank != NO_ROW;
+            valid += warp::ballot(FULL_MASK, alive).count_ones();
+            if exists {
+                let bad = badness(metric, distance);
+                if sort {
+                    let entry = if alive { entry::pack(entry::key_of(bad), rank) } else { EMPTY };
+                    entries.add(first + lane).store(entry);
+                } else {
+                    let at = query as usize * selected as usize + (first + lane) as usize;
+                    global::store(out_keys.wrapping_add(at), bad);
+                    global::store(out_ranks.wrapping_add(at), if alive { rank } else { NO_ROW });
+                }
+            }
+            first += thread::grid_dim_y() * warps * BATCH as u32;
+        }
+        if !sort {
+            if lane == 0 {
+                atomic::add_u32(flags.wrapping_add(query as usize), valid);
+            }
+            return;
+        }
+        if lane == 0 {
+            atomic::shared_add_u32(found, valid);
+        }
+        thread::sync_threads();
+        let capacity = selected.next_multiple_of(2);
+        let workspace =
+            OrderWorkspace { header: shared::dynamic::<u64>(), words: entries.add(capacity).cast(), capacity };
+        let order = block_order(entries, selected, k, workspace);
+        let mut slot = thread;
+        while slot < k {
+            let entry = if slot < selected { order.get(slot) } else { EMPTY };
+            let out = query as usize * k as usize + slot as usize;
+            let bad = entry::value_of(entry::key(entry));
+            global::store(
+                out_keys.wrapping_add(out),
+                if entry == EMPTY { worst(metric) } else { goodness(metric, bad) },
+            );
+            global::store(out_ranks.wrapping_add(out), entry::payload(entry));
+            if slot == k - 1 && !flags.is_null() {
+                let bad = if entry == EMPTY { f32::INFINITY } else { bad };
+                let proved = launch.certificate().holds(query, found.load(), bad);
+                global::store(flags.wrapping_add(query as usize), !proved as u32);
+            }
+            slot += THREADS;
+        }
+    }
+}
+
+/// Re-ranks the candidates of one query by a warp, which has the entries in registers. Nobody waits for another warp, and a multiprocessor
+/// works on four times as many queries. All 32 lanes arrive.
+///
+/// # Safety
+/// As [`Rerank`].
+#[inline(always)]
+unsafe fn by_warp<R: Rows>(launch: Rerank) {
+    let query = thread::block_idx_x() * WARP_QUERIES + warp::warp_id();
+    if query >= launch.query_count {
+        return;
+    }
+    // SAFETY: the same contract; the query exists, and so do its selected candidates.
+    unsafe { rerank_some::<R, FEW_REGISTERS>(launch, query, 0, launch.selected) }
+}
+
+/// Re-ranks candidates `begin` .. `end` of `query` by a warp, at most 32 · `REGISTERS`. The result takes the candidates before `begin` as they
+/// are and none from `end` on, which the certificate then proves or not: slots `begin` .. k are filled. All 32 lanes arrive.
+///
+/// # Safety
+/// As [`Rerank`]; the launch has the query, and begin ≤ end ≤ selected.
+#[inline(always)]
+unsafe fn rerank_some<R: Rows, const REGISTERS: usize>(launch: Rerank, query: u32, begin: u32, end: u32) {
+    let Rerank { selected, metric, k, out_keys, out_ranks, flags, .. } = launch;
+    let (rows, certificate) = (R::of(&launch), launch.certificate());
+    let lane = warp::lane_id();
+    // SAFETY: for the whole body, the caller promises the shapes; places stay below `selected`.
+    unsafe {
+        let x = Query::<R::Query>::of(&launch, query, lane);
+        // Lane l looks up candidates l, l + 32, ..: one trip through the offsets for all.
+        let mut candidates = [[0u32; 3]; REGISTERS];
+        let mut entries = [EMPTY; REGISTERS];
+        let mut valid = 0;
+        unroll::<REGISTERS>(|r| {
+            let at = begin + 32 * r as u32 + lane;
+            candidates[r] = if at < end { launch.candidate(query, at) } else { [0, 0, NO_ROW] };
+            valid += warp::ballot(FULL_MASK, candidates[r][2] != NO_ROW).count_ones();
+        });
+        let mut first = 0;
+        while begin + first < end {
+            let of = first / 32;
+            let mut own = candidates[0];
+            unroll::<REGISTERS>(|r| own = if of == r as u32 { candidates[r] } else { own });
+            let mut lists = [0u32; BATCH];
+            let mut numbers = [0u32; BATCH];
+            unroll::<BATCH>(|b| {
+                lists[b] = warp::shuffle_idx(FULL_MASK, own[0], first % 32 + b as u32);
+                numbers[b] = warp::shuffle_idx(FULL_MASK, own[1], first % 32 + b as u32);
+            });
+            // Without a vector, row 0 of list 0 is evaluated and dropped.
+            let distances = x.distances(rows, &lists, &numbers, lane);
+            unroll::<BATCH>(|b| {
+                let bad = badness(metric, distances[b]);
+                let mine = lane == first % 32 + b as u32 && own[2] != NO_ROW;
+                let entry = entry::pack(entry::key_of(bad), own[2]);
+                unroll::<REGISTERS>(|r| entries[r] = if mine && of == r as u32 { entry } else { entries[r] });
+            });
+            first += BATCH as u32;
+        }
+        warp_sort(&mut entries, lane);
+        unroll::<REGISTERS>(|r| {
+            let slot = begin + 32 * r as u32 + lane;
+            if slot < k {
+                let entry = entries[r];
+                let bad = entry::value_of(entry::key(entry));
+                let out = query as usize * k as usize + slot as usize;
+                if !out_keys.is_null() {
+                    let distance = if entry == EMPTY { worst(metric) } else { goodness(metric, bad) };
+                    global::store(out_keys.wrapping_add(out), distance);
+                }
+                global::store(out_ranks.wrapping_add(out), entry::payload(entry));
+                if slot == k - 1 && !flags.is_null() {
+                    let bad = if entry == EMPTY { f32::INFINITY } else { bad };
+                    let next = if end < selected { end } else { selected - 1 };
+                    let none_beyond =
+                        certificate.all(query, begin + valid) || certificate.bounds(query, next)[0] > bad as f64;
+                    // False where anything is NaN.
+                    let proved = none_beyond && (begin == 0 || certificate.bounds(query, begin - 1)[1] < bad as f64);
+                    global::store(flags.wrapping_add(query as usize), !proved as u32);
+                }
+            }
+        });
+    }
+}
+
+/// Finds the `nprobe` nearest centroids of each query, in no particular order, from the `selected` with the smallest scores. Those whose
+/// scores are far below the nprobe-th are taken without a look. Those near it, at most [`SETTLED`], are compared by canonical distance.
+///
+/// How far: the bound E on a score's error is several times the errors that occur, so the true nprobe-th distance w lies near the nprobe-th
+/// score b. The proof wants scores below w − E for those taken and above w + E for those left out: it holds with 1.5 E on either
+/// side of b if |w − b| < E / 2. With 2 E, which needs no proof afterwards, a quarter of the queries that probe 1,280 of 4,096 lists have
+/// more than 64 candidates near the last.
+///
+/// # Safety
+/// All pointers that are not null cover the shapes of their fields; nprobe ≤ selected.
+#[kernel(max_threads = 128, min_blocks = 4, settle_probes = settle)]
+pub struct SettleProbes {
+    /// Queries.
+    pub query_count: u32,
+    /// `query_count` rows of `stride` components.
+    pub queries: *const f32,
+    /// `row_count` rows of `stride` components.
+    pub centroids: *const f32,
+    /// Components from one row to the next: a multiple of 4, zero padded.
+    pub stride: u32,
+    /// `selected` centroids a query, best first; `NO_ROW` for none.
+    pub places: *const u32,
+    /// The score of each of `places`.
+    pub scores: *const f32,
+    /// Candidates of a query.
+    pub selected: u32,
+    /// Probes of a query.
+    pub nprobe: u32,
+    /// Centroids.
+    pub row_count: u32,
+    /// A `METRIC_*` of [`crate::product::prepare`].
+    pub metric: u32,
+    /// What a score of each query lacks to be a distance; null for 0.
+    pub shifts: *const f32,
+    /// E of each query: the bound of |score + shift − distance|.
+    pub errors: *const f32,
+    /// The result: `nprobe` centroids a query.
+    pub probes: *mut u32,
+    /// 1 for each query whose result is not proved, else 0.
+    pub flags: *mut u32,
+}
+
+impl SettleProbes {
+    /// A warp a query.
+    pub fn config(&self) -> LaunchConfig {
+        LaunchConfig::warps(self.query_count as u64, WARP_QUERIES)
+    }
+}
+
+/// # Safety
+/// As [`SettleProbes`].
+#[inline(always)]
+unsafe fn settle(launch: SettleProbes) {
+    let SettleProbes { query_count, queries, centroids, stride, places, scores, selected, nprobe, .. } = launch;
+    let SettleProbes { row_count, metric, shifts, errors, probes, flags, .. } = launch;
+    let query = thread::block_idx_x() * WARP_QUERIES + warp::warp_id();
+    if query >= query_count {
+        return;
+    }
+    let lane = warp::lane_id();
+    let from = query as usize * selected as usize;
+    // SAFETY: query < query_count; places below `selected`.
+    unsafe {
+        let error = global::load_nc(errors.wrapping_add(query as usize)) as f64;
+        let last = global::load_nc(scores.wrapping_add(from + nprobe as usize - 1)) as f64;
+        let near = 1.5 * error;
+        // Scores ascend: look for the start of those near the nprobe-th backwards, and for their end forwards. False where anything is
+        // NaN: then all are near.
+        let score = |at: u32| global::load_nc(scores.wrapping_add(from + at as usize)) as f64;
+        let mut begin = nprobe;
+        let mut found = 0;
+        while begin > 0 && found == 0 && nprobe - begin < SETTLED {
+            let below = begin.wrapping_sub(32 - lane);
+            let far = below >= nprobe || score(below) < last - near;
+            found = warp::ballot(FULL_MASK, far);
+            begin = begin.saturating_sub(found.leading_zeros());
+        }
+        let mut end = nprobe;
+        found = 0;
+        while end < selected && found == 0 {
+            let far = end + lane >= selected || score(end + lane) > last + near;
+            found = warp::ballot(FULL_MASK, far);
+            end += if found == 0 { 32 } else { found.trailing_zeros() };
+        }
+        let end = end.min(selected);
+        let settled = end - begin <= SETTLED;
+        let sure = if settled { begin } else { nprobe };
+        let mut slot = lane;
+        while slot < sure {
+            let centroid = global::load_nc(places.wrapping_add(from + slot as usize));
+            global::store(probes.wrapping_add(query as usize * nprobe as usize + slot as usize), centroid);
+            slot += 32;
+        }
+        if !settled {
+            if lane == 0 {
+                global::store(flags.wrapping_add(query as usize), 1);
+            }
+            return;
+        }
+        // One list, without filter, and nobody wants the distances.
+        let near = Rerank {
+            query_count,
+            queries: queries.cast(),
+            rows: centroids.cast(),
+            stride,
+            places,
+            scores,
+            selected,
+            row_count,
+            metric,
+            shifts,
+            errors,
+            k: nprobe,
+            out_ranks: probes,
+            flags,
+            ..Rerank::default()
+        };
+        rerank_some::<Stored<element::F32>, { SETTLED as usize / 32 }>(near, query, begin, end);
+    }
+}
+
+/// Ends what a [`Rerank`] without `sort` began, after k-selection: distances become those of the metric, and flags say whether the result
+/// is proved.
+///
+/// # Safety
+/// All pointers that are not null cover the shapes of their fields.
+#[kernel(max_threads = 128, certify = finish)]
+pub struct Certify {
+    /// Queries.
+    pub query_count: u32,
+    /// Results of a query.
+    pub k: u32,
+    /// A `METRIC_*` of [`crate::product::prepare`].
+    pub metric: u32,
+    /// Candidates of a query.
+    pub selected: u32,
+    /// The scores of the candidates, best first.
+    pub scores: *const f32,
+    /// The vectors that each query may find in its probes; null: `row_count`.
+    pub live_rows: *const u32,
+    /// Rows of the storage, where it is one list.
+    pub row_count: u32,
+    /// What a score of each query lacks to be a distance; null for 0.
+    pub shifts: *const f32,
+    /// E of each query: the bound of |score + shift − distance|.
+    pub errors: *const f32,
+    /// The k best distances of each query, best first: as smaller is better before, those of the metric after.
+    pub keys: *mut f32,
+    /// The ranks at `keys`; `NO_ROW` for none.
+    pub ranks: *const u32,
+    /// The number of vectors among each query's candidates before; 1 where the result is not proved, else 0, after.
+    pub flags: *mut u32,
+}
+
+impl Certify {
+    /// A thread a query.
+    pub fn config(&self) -> LaunchConfig {
+        LaunchConfig::linear(self.query_count.div_ceil(THREADS) as u64, THREADS)
+    }
+}
+
+/// # Safety
+/// As [`Certify`].
+#[inline(always)]
+unsafe fn finish(launch: Certify) {
+    let Certify { query_count, k, metric, selected, scores, live_rows, row_count, shifts, errors, .. } = launch;
+    let Certify { keys, ranks, flags, .. } = launch;
+    let query = thread::block_idx_x() * THREADS + thread::thread_idx_x();
+    if query >= query_count {
+        return;
+    }
+    let certificate = Certificate { selected, scores, live_rows, row_count, shifts, errors };
+    let first = query as usize * k as usize;
+    // SAFETY: query < query_count.
+    unsafe {
+        let last = first + k as usize - 1;
+        let exists = global::load_nc(ranks.wrapping_add(last)) != NO_ROW;
+        let bad = if exists { global::load(keys.wrapping_add(last)) } else { f32::INFINITY };
+        let valid = global::load(flags.wrapping_add(query as usize));
+        global::store(flags.wrapping_add(query as usize), !certificate.holds(query, valid, bad) as u32);
+        let mut slot = 0;
+        while slot < k as usize {
+            let exists = global::load_nc(ranks.wrapping_add(first + slot)) != NO_ROW;
+            let bad = global::load(keys.wrapping_add(first + slot));
+            global::store(keys.wrapping_add(first + slot), if exists { goodness(metric, bad) } else { worst(metric) });
+            slot += 1;
+        }
+    }
+}

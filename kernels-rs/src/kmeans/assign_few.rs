@@ -1,0 +1,419 @@
+//! The nearest centroid of every point where all centroids fit into shared memory.
+//!
+//! # Problem
+//! That of [`crate::kmeans::assign`], with the same proof, for few centroids ([`AssignFew::config`]: with the 227 KiB of an H200 864 of 128
+//! components, 1024 of 64). There a point meets few tiles: what [`crate::kmeans::assign`] does once a point (its start, its list in
+//! shared memory, barriers) then costs more than the product.
+//!
+//! # Algorithm
+//! With v and E as there, and E split into what depends on the point alone and the rest, E = own + D:
+//!
+//! ```text
+//! every centroid:  low = v − D;  keep the three smallest low, with the numbers of two of them: a, b, (c)
+//! limit = low_a + 2·D_a + 2·own                  // low > limit: its score is above that of a, certainly
+//! low_b > limit:   a is the nearest
+//! low_c > limit:   a or b: the point joins the queue of pending points           // canonical distances: `settle`
+//! else:            the point joins the queue of unbounded points                 // all distances: `settle_all`
+//! ```
+//!
+//! Three within the error of half precision are rare; where centroids are duplicates that costs time only.
+//!
+//! The three smallest of a lane are kept by minima and maxima without a branch. A score's number lies in the low bits of
+//! its own float: `NUMBER_BITS` of the mantissa, an error below 2^-15 that the comparison accounts for.
+//!
+//! # How it maps to the machine
+//! 1. One block an SM copies all centroids to shared memory once; after that its warps never meet again.
+//! 2. A warp takes 32 points at a time and keeps them in registers as the A operand of all products: they are read from
+//!    global memory straight into place, 16 bytes a lane. For that the components are permuted within each 64 bytes, on
+//!    both sides alike: lane t of a quad gives its 16 bytes to two steps of `mma`, four components each.
+//! 3. The B operand comes by one 16-byte load for two steps; the 64-byte parts of odd rows are swapped in pairs, so
+//!    eight lanes meet no bank conflict. One read serves 32 points: 64 KiB a warp and group for 256 × 128.
+//! 4. After 32 centroids the lane's 32 scores (8 columns, 4 rows) go into the minima and the registers are free.
+//! 5. At the end the lanes of a quad exchange by butterfly, rows against rows: each ends with one point.
+//!
+//! # Cost
+//! 2·n·k·d operations; three fused multiply-adds and six ALU instructions a score, about the same issue time as the
+//! product at d = 128; one read of the points' copies. 1,000,000 × 128 against 256 on an H200: by these counts 0.11 ms of
+//! product, 0.10 ms of ALU and 0.06 ms of memory, which should overlap; measured by ncu, at its clock, 0.38 ms.
+
+use cuda_std::launch::LaunchConfig;
+use cuda_std::math::{max_f32, min_f32, mul_add_f32};
+use cuda_std::warp::FULL_MASK;
+use cuda_std::{async_copy, global, kernel, mma, shared, thread, unroll, warp};
+
+use crate::NO_ROW;
+use crate::kmeans::assign::queue_place;
+use crate::kmeans::nearest_lists::LIST;
+use crate::product::bounds::{Bounds, QueryTerms};
+use crate::product::prepare::{product_factor, scale_of};
+use crate::product::tile::CHUNK;
+use crate::select::entry::{key_of, pack, payload, value_of};
+
+/// Warps of a block.
+const WARPS: u32 = 12;
+/// Threads of a block.
+const THREADS: u32 = WARPS * 32;
+/// Points that a warp works on at once.
+const WARP_POINTS: u32 = 32;
+/// Centroids of one turn.
+const TURN: u32 = 32;
+/// Tiles of eight of them, the columns of one mma.
+const COLUMN_TILES: usize = TURN as usize / 8;
+/// A lane numbers the centroids that it sees, 8 a turn, up to 1024 / 32 turns, in as many low bits of a float.
+const NUMBER_BITS: u32 = 8;
+/// Centroids, at most, whatever the shared memory.
+const MOST_CENTROIDS: u32 = (TURN / 8) << NUMBER_BITS;
+const NUMBER: u32 = (1 << NUMBER_BITS) - 1;
+/// Relative error of a float whose low bits were replaced, rounded up.
+const PACKED: f32 = 1.0 / 16_384.0;
+/// The score of columns that stand for no centroid: above all others.
+const NONE: f32 = 3e38;
+
+/// Dynamic shared memory of a block for centroids of `chunks` chunks, in bytes; `None` if they are too many for these kernels and a block
+/// with at most `available` bytes.
+const fn shared_bytes(centroids: u32, chunks: u32, available: u32) -> Option<u32> {
+    if centroids > MOST_CENTROIDS {
+        return None;
+    }
+    let bytes = centroids.next_multiple_of(TURN) * (chunks * CHUNK * 2 + 3 * 4);
+    if bytes <= available { Some(bytes) } else { None }
+}
+
+/// The smallest scores that were seen of one point.
+#[derive(Clone, Copy)]
+struct Smallest {
+    first: f32,
+    second: f32,
+    third: f32,
+}
+
+impl Smallest {
+    const START: Smallest = Smallest { first: NONE, second: NONE, third: NONE };
+
+    #[inline(always)]
+    fn insert(&mut self, score: f32) {
+        let beyond_first = max_f32(self.first, score);
+        self.first = min_f32(self.first, score);
+        let beyond_second = max_f32(self.second, beyond_first);
+        self.second = min_f32(self.second, beyond_first);
+        self.third = min_f32(self.third, beyond_second);
+    }
+
+    /// The same with the numbers spelt out, for a lane that is lane `t` of its quad.
+    #[inline(always)]
+    fn numbered(self, t: u32) -> Numbered {
+        let number = |score: f32| {
+            let number = score.to_bits() & NUMBER;
+            // Eight a turn, in four pairs.
+            pack(key_of(score), number / 8 * TURN + number % 8 / 2 * 8 + 2 * t + number % 2)
+        };
+        Numbered { first: number(self.first), second: number(self.second), third: self.third }
+    }
+}
+
+/// [`Smallest`] of several lanes: entries of score and centroid.
+#[derive(Clone, Copy)]
+struct Numbered {
+    first: u64,
+    second: u64,
+    third: f32,
+}
+
+impl Numbered {
+    /// The smallest of both. The third of the four entries is the larger of what follows the first of all: nothing that
+    /// comes after it in its own list can be smaller.
+    #[inline(always)]
+    fn merge(self, other: Numbered) -> Numbered {
+        let (low, high) = (self.first.min(other.first), self.first.max(other.first));
+        let second = self.second.min(other.second);
+        let third = value_of(crate::select::entry::key(high.max(second)));
+        Numbered { first: low, second: high.min(second), third: min_f32(third, min_f32(self.third, other.third)) }
+    }
+
+    /// What the lane at distance `mask` has. All 32 lanes arrive.
+    #[inline(always)]
+    fn of_lane(self, mask: u32) -> Numbered {
+        Numbered {
+            first: warp::shuffle_xor(FULL_MASK, self.first, mask),
+            second: warp::shuffle_xor(FULL_MASK, self.second, mask),
+            third: warp::shuffle_xor(FULL_MASK, self.third, mask),
+        }
+    }
+}
+
+/// `a` or `b`, by selects.
+#[inline(always)]
+fn choose(first: bool, a: Numbered, b: Numbered) -> Numbered {
+    Numbered {
+        first: if first { a.first } else { b.first },
+        second: if first { a.second } else { b.second },
+        third: if first { a.third } else { b.third },
+    }
+}
+
+/// Components of an f16 copy, of which there is a kernel for each: more than 128 do not fit into registers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CopyWidth {
+    /// One chunk.
+    Of64,
+    /// Two chunks.
+    Of128,
+}
+
+impl CopyWidth {
+    const fn chunks(self) -> u32 {
+        match self {
+            CopyWidth::Of64 => 1,
+            CopyWidth::Of128 => 2,
+        }
+    }
+
+    /// Of copies of `stride` components; `None` where they are too wide for these kernels.
+    pub const fn of(stride: u32) -> Option<CopyWidth> {
+        match stride / CHUNK {
+            1 => Some(CopyWidth::Of64),
+            2 => Some(CopyWidth::Of128),
+            _ => None,
+        }
+    }
+}
+
+/// Finds the nearest centroid of each point, or leaves the point in a queue, as [`crate::kmeans::assign::Assign`] does.
+///
+/// # Safety
+/// The arrays are as long as the fields say; the copies are padded to whole tiles of 128 rows and have the components of the key; there
+/// is at least one point and one centroid.
+#[kernel(
+    key = CopyWidth,
+    max_threads = 384,
+    min_blocks = 1,
+    CopyWidth::Of128 => assign_few_128 = assign_few::<4>,
+    CopyWidth::Of64 => assign_few_64 = assign_few::<2>,
+)]
+pub struct AssignFew {
+    /// f16 copies of the points.
+    pub points: *const u16,
+    /// f16 copies of the centroids.
+    pub centroids: *const u16,
+    /// Points without padding.
+    pub point_count: u32,
+    /// Centroids without padding.
+    pub cluster_count: u32,
+    /// A `METRIC_*` of [`crate::product::prepare`].
+    pub metric: u32,
+    /// What [`crate::product::prepare::Greatest`] found for the points.
+    pub point_greatest: *const u32,
+    /// What [`crate::product::prepare::Greatest`] found for the centroids.
+    pub centroid_greatest: *const u32,
+    /// A bound of the norm of each point.
+    pub point_norms: *const f32,
+    /// A bound of what the copy of each point lost.
+    pub point_residuals: *const f32,
+    /// ‖c‖² (squared L2) or 0 of each centroid.
+    pub centroid_values: *const f32,
+    /// A bound of the norm of each centroid.
+    pub centroid_norms: *const f32,
+    /// A bound of what the copy of each centroid lost.
+    pub centroid_residuals: *const f32,
+    /// The greatest norm and the greatest residual of all centroids: two numbers.
+    pub set_bounds: *const f32,
+    /// The label of each point: becomes the nearest centroid where it is proved.
+    pub labels: *mut u32,
+    /// The lengths of the queues of pending and of unbounded points: two words, 0 at first.
+    pub queue_sizes: *mut u32,
+    /// The queue of pending points, with room for all.
+    pub pending: *mut u32,
+    /// The candidates of the pending points: [`LIST`] for each, filled up with [`NO_ROW`].
+    pub pending_lists: *mut u32,
+    /// The queue of unbounded points, with room for all.
+    pub unbounded: *mut u32,
+}
+
+impl AssignFew {
+    /// A block a multiprocessor, or fewer where there are few points. `None` where the centroids are too many for the
+    /// `available` bytes of a block's shared memory.
+    pub fn config(&self, width: CopyWidth, multiprocessors: u32, available: u32) -> Option<LaunchConfig> {
+        let shared = shared_bytes(self.cluster_count, width.chunks(), available)?;
+        let blocks = self.point_count.div_ceil(WARPS * WARP_POINTS).min(multiprocessors);
+        Some(LaunchConfig::linear(blocks as u64, THREADS).with_shared(shared))
+    }
+}
+
+/// `PARTS`: 64-byte parts of a row.
+///
+/// # Safety
+/// As [`AssignFew`].
+#[inline(always)]
+unsafe fn assign_few<const PARTS: usize>(launch: AssignFew) {
+    let AssignFew { points, centroids, point_count, cluster_count, metric, .. } = launch;
+    let AssignFew { point_greatest, centroid_greatest, point_norms, point_residuals, .. } = launch;
+    let AssignFew { centroid_values, centroid_norms, centroid_residuals, set_bounds, labels, .. } = launch;
+    let AssignFew { queue_sizes, pending, pending_lists, unbounded, .. } = launch;
+    let (thread, lane) = (thread::thread_idx_x(), warp::lane_id());
+    // The place of a lane in an operand: row (or column) g of eight, part t of a row's four.
+    let (g, t) = (lane >> 2, lane & 3);
+    let row_bytes = PARTS as u32 * 64;
+    let stride = row_bytes / 2;
+    let columns = cluster_count.next_multiple_of(TURN);
+
+    // SAFETY: for the whole body, the caller promises the shapes; copies are padded to whole tiles of 128 rows, so loads of
+    // points and centroids stay inside; all else is checked against point_count and cluster_count, and shared addresses
+    // lie inside `shared_bytes`.
+    unsafe {
+        let rows_at = shared::dynamic::<u8>();
+        let values_at = rows_at.add(columns * row_bytes).cast::<f32>();
+        let (norms_at, residuals_at) = (values_at.add(columns), values_at.add(2 * columns));
+
+        let point_scale = scale_of(metric, f32::from_bits(global::load_nc(point_greatest)));
+        let centroid_scale = scale_of(metric, f32::from_bits(global::load_nc(centroid_greatest)));
+        let scale = product_factor(metric, point_scale, centroid_scale);
+        let all = Bounds { norm: global::load_nc(set_bounds), residual: global::load_nc(set_bounds.wrapping_add(1)) };
+
+        let mut piece = thread;
+        while piece < columns * row_bytes / 16 {
+            let (row, at) = (piece / (row_bytes / 16), piece % (row_bytes / 16));
+            let to = row * row_bytes + ((at / 4) ^ (row & 1)) * 64 + at % 4 * 16;
+            async_copy::copy_16(rows_at.add(to), centroids.wrapping_add(8 * piece as usize).cast());
+            piece += THREADS;
+        }
+        let mut column = thread;
+        while column < columns {
+            let at = column as usize;
+            let exists = column < cluster_count;
+            let (mut value, mut norm, mut residual) = (NONE, 0.0, 0.0);
+            if exists {
+                norm = global::load_nc(centroid_norms.wrapping_add(at));
+                residual = global::load_nc(centroid_residuals.wrapping_add(at));
+                // Twice: the second covers the rounding of low.
+                let own = 2.0 * QueryTerms::of_base(metric, Bounds { norm, residual });
+                value = global::load_nc(centroid_values.wrapping_add(at)) - own;
+            }
+            values_at.add(column).store(value);
+            norms_at.add(column).store(norm);
+            residuals_at.add(column).store(residual);
+            column += THREADS;
+        }
+        async_copy::commit();
+        async_copy::wait_all();
+        thread::sync_threads();
+
+        let terms_of = |point: u32| {
+            let point = point.min(point_count - 1) as usize;
+            let norm = global::load_nc(point_norms.wrapping_add(point));
+            let residual = global::load_nc(point_residuals.wrapping_add(point));
+            let mut terms = QueryTerms::new(metric, stride, Bounds { norm, residual }).with_factor(scale);
+            // The rounding of low, where it comes from the product.
+            terms.per_norm += 4.0 * QueryTerms::UNIT * norm;
+            terms
+        };
+
+        let warps = thread::grid_dim_x() * WARPS;
+        // Neighbouring groups go to different SMs: all end together.
+        let mut group = warp::warp_id() * thread::grid_dim_x() + thread::block_idx_x();
+        while group < point_count.div_ceil(WARP_POINTS) {
+            let first = group * WARP_POINTS;
+            // [i][half][part]: row 16·i + 8·half + g, 16 bytes of each 64.
+            let mut x = [[[[0u32; 4]; PARTS]; 2]; 2];
+            let (mut per_norm, mut per_residual) = ([[0.0f32; 2]; 2], [[0.0f32; 2]; 2]);
+            unroll::<2>(|i| {
+                unroll::<2>(|half| {
+                    let row = first + (16 * i + 8 * half) as u32 + g;
+                    let from = points.wrapping_add((row as usize) * stride as usize + 8 * t as usize);
+                    unroll::<PARTS>(|part| {
+                        x[i][half][part] = global::load_nc(from.wrapping_add(32 * part).cast::<global::U32x4>()).0
+                    });
+                    let terms = terms_of(row);
+                    (per_norm[i][half], per_residual[i][half]) = (-terms.per_norm, -terms.per_residual);
+                })
+            });
+            let mut smallest = [[Smallest::START; 2]; 2];
+            let mut turn = 0;
+            while turn * TURN < columns {
+                let mut scores = [[[0.0f32; 4]; COLUMN_TILES]; 2];
+                // `mma` needs the warp together.
+                warp::sync_warp(FULL_MASK);
+                unroll::<PARTS>(|part| {
+                    let mut y = [[0u32; 4]; COLUMN_TILES];
+                    unroll::<COLUMN_TILES>(|j| {
+                        let row = turn * TURN + 8 * j as u32 + g;
+                        // Of the row only its lowest bit matters, which is that of g.
+                        let at = row * row_bytes + ((part as u32) ^ (g & 1)) * 64 + 16 * t;
+                        y[j] = rows_at.add(at).cast::<global::U32x4>().load().0;
+                    });
+                    unroll::<2>(|step| {
+                        unroll::<2>(|i| {
+                            let [above, below] = [x[i][0][part], x[i][1][part]];
+                            let a = [above[2 * step], below[2 * step], above[2 * step + 1], below[2 * step + 1]];
+                            unroll::<COLUMN_TILES>(|j| {
+                                mma::mma_m16n8k16_f16(&mut scores[i][j], &a, [y[j][2 * step], y[j][2 * step + 1]]);
+                            });
+                        });
+                    });
+                });
+                unroll::<COLUMN_TILES>(|j| {
+                    let column = turn * TURN + 8 * j as u32 + 2 * t;
+                    let value = values_at.add(column).cast::<global::F32x2>().load().0;
+                    let norm = norms_at.add(column).cast::<global::F32x2>().load().0;
+                    let residual = residuals_at.add(column).cast::<global::F32x2>().load().0;
+                    unroll::<2>(|e| {
+                        let number = turn * 8 + (2 * j + e) as u32;
+                        unroll::<2>(|i| {
+                            unroll::<2>(|half| {
+                                let v = mul_add_f32(scores[i][j][2 * half + e], scale, value[e]);
+                                let low = mul_add_f32(per_residual[i][half], residual[e], v);
+                                let low = mul_add_f32(per_norm[i][half], norm[e], low);
+                                smallest[i][half].insert(f32::from_bits(low.to_bits() & !NUMBER | number));
+                            })
+                        })
+                    })
+                });
+                turn += 1;
+            }
+
+            // Rows against rows: lane t of a quad ends with row 16 · (t & 1) + 8 · (t >> 1) + g.
+            let odd = t & 1 != 0;
+            let mut kept = [Numbered { first: 0, second: 0, third: 0.0 }; 2];
+            unroll::<2>(|half| {
+                let [a, b] = [smallest[0][half].numbered(t), smallest[1][half].numbered(t)];
+                kept[half] = choose(odd, b, a).merge(choose(odd, a, b).of_lane(1));
+            });
+            let high = t & 2 != 0;
+            let found = choose(high, kept[1], kept[0]).merge(choose(high, kept[0], kept[1]).of_lane(2));
+
+            let point = first + 16 * (t & 1) + 8 * (t >> 1) + g;
+            let exists = point < point_count;
+            let terms = terms_of(point);
+            let bounded = terms.error(metric, all) < f32::INFINITY;
+            let (nearest, other) = (payload(found.first), payload(found.second));
+            let [first_low, second_low] =
+                [found.first, found.second].map(|entry| value_of(crate::select::entry::key(entry)));
+            // A point without a bound may have been given any number.
+            let at = nearest.min(cluster_count - 1);
+            let own = Bounds { norm: norms_at.add(at).load(), residual: residuals_at.add(at).load() };
+            let width = terms.error_from(terms.own + 2.0 * QueryTerms::of_base(metric, own), own);
+            let limit = first_low + 2.0 * (1.0 + PACKED) * width;
+            // Both sides are off by the number's bits; NaN and what has no bound is beyond no limit.
+            let beyond = |low: f32| low - PACKED * low.abs() > limit + PACKED * (first_low.abs() + width);
+            let proved = exists && bounded && beyond(second_low);
+            let several = exists && bounded && !proved && beyond(found.third);
+            let lost = exists && !proved && !several;
+            if proved {
+                global::store(labels.wrapping_add(point as usize), nearest);
+            }
+            let place = queue_place(queue_sizes, several, lane) as usize;
+            if several {
+                global::store(pending.wrapping_add(place), point);
+                let list = pending_lists.wrapping_add(place * LIST as usize).cast::<global::U32x4>();
+                global::store(list, global::U32x4([nearest, other, NO_ROW, NO_ROW]));
+                unroll::<{ LIST as usize / 4 - 1 }>(|quad| {
+                    global::store(list.wrapping_add(quad + 1), global::U32x4([NO_ROW; 4]))
+                });
+            }
+            let place = queue_place(queue_sizes.wrapping_add(1), lost, lane) as usize;
+            if lost {
+                global::store(unbounded.wrapping_add(place), point);
+            }
+            group += warps;
+        }
+    }
+}

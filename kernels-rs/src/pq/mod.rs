@@ -1,0 +1,13 @@
+//! Product quantization: codes, their tables, and codes as vectors.
+//!
+//! | module | algorithm | source |
+//! |---|---|---|
+//! | [`codes`] | codes as vectors | paper 2.2 |
+//! | [`encode`] | codes of vectors: the nearest codeword of each sub-vector | paper 5.2 |
+//! | [`pq_codes`] | reading codes | |
+//! | [`pq_tables`] | tables of queries and lists, terms of rows, and the error bound of scores | paper 5.2 |
+
+pub mod codes;
+pub mod encode;
+pub mod pq_codes;
+pub mod pq_tables;

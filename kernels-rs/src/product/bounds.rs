@@ -1,0 +1,124 @@
+//! How wrong a score may be that half-precision operands gave: the bound that every filter of this crate rests on.
+//!
+//! Let x̂, ŷ be the f16 copies of [`crate::product::prepare`], and score(x, y) = ‖y‖² − 2⟨x, y⟩ or −⟨x, y⟩. A tile product
+//! ([`crate::product::tile`]) gives v = score(x̂, ŷ). This file gives E ≥ |v − score(x, y)|.
+//!
+//! # The bound
+//! ⟨x, y⟩ − ⟨x̂, ŷ⟩ = ⟨x − x̂, ŷ⟩ + ⟨x, y − ŷ⟩, so by Cauchy and Schwarz its size is at most ‖x − x̂‖·‖ŷ‖ + ‖x‖·‖y − ŷ‖:
+//! the residuals and norms that `prepare` measured. f16 products are exact in f32; an addition on the tensor core is wrong
+//! by at most 2⁻²³ of the largest magnitude involved, and with at most 18 of them for 16 components the sum by less than
+//! d·2⁻²²·‖x̂‖·‖ŷ‖ =: γ‖x̂‖‖ŷ‖. Rounding of ‖y‖², of the score and of the limit, and that of the canonical distance to f32,
+//! are covered by 2⁻²⁰(‖x‖² + ‖y‖²) (inner products: 2⁻²⁰‖x‖‖y‖). [`QueryTerms`] adds these up with the greatest norm and
+//! residual of the tile: one number a query and tile.
+//!
+//! *Dimension.* The size of a partial sum grows with its own error, so the first-order bound γ is not enough for every d. With
+//! a = 18/16·d·2⁻²³, the relative error of d/16 steps, the sum errs by at most a/(1 − a): below γ = d·2⁻²² as long as a ≤ 7/16, up to 3.2
+//! million components. Beyond [`MOST_COMPONENTS`] = 2²¹ γ is infinite.
+//!
+//! *Overflow.* Scores, limits and canonical distances are below (‖x‖ + ‖y‖)² in size, and their bounds not much above. Where either norm is
+//! 2⁶² or more ([`FARTHEST`]) that may leave the range of f32: a value ‖y‖² may be infinite, a score infinite or NaN, and two distances that
+//! differ may both be +∞, a tie that the lower row wins. Such a norm becomes +∞ where it is measured ([`Bounds::of_squares`]), and with it
+//! every bound that it is part of. All others are finite, and so are all scores: (2⁶² + 2⁶²)² is 2¹²⁶.
+//!
+//! *Underflow.* Norms and residuals are never below 2⁻¹²⁶ ([`round_up`](crate::product::prepare::round_up)), so the factors of E that a norm of any size
+//! multiplies are normal numbers: γ‖x‖ and 2⁻²⁰‖x‖ round by at most 2⁻¹⁵⁰ each where they are subnormal or 0, and the residual beside them
+//! has 2⁻¹²⁶ to spare. What else may be subnormal, or vanish, errs by 2⁻¹⁵⁰ a rounding and is multiplied by nothing any more (‖y‖², scores,
+//! limits, canonical distances, 2⁻²⁰‖x‖²): 10⁻³⁵ covers all of them.
+//!
+//! *Scales.* One factor takes a product of copies to one of vectors: a power of two, that of both scales. With components of about
+//! 10⁻¹⁸ on either side, or 10²³, it is 0 or infinite in f32, although some scores are not: then every bound is infinite. A subnormal power
+//! of two is exact.
+//!
+//! An infinite bound keeps all: v − E ≤ limit is evaluated as not (v > limit + E), which holds for E = +∞ whatever the limit and v are, NaN
+//! included; v + E is then +∞ or NaN, which k-selection has last. NaN occurs with an infinite bound only.
+
+use cuda_std::math::{mul_add_f32, sqrt_f64};
+
+use crate::product::prepare::{METRIC_L2, round_up};
+use crate::product::tile::TILE_ROWS;
+
+/// Components of a copy up to which the bound is proved (module documentation, *Dimension*); half of the 3.2 million that it would be true
+/// for, and the same as the CPU's. Offsets inside a tile of rows also fit 32 bits up to here: with 2²⁵ components they would not.
+pub const MOST_COMPONENTS: u32 = 1 << 21;
+const _: () = assert!(TILE_ROWS.checked_mul(MOST_COMPONENTS).is_some());
+
+/// 2⁶²: norms from here on have no finite bound (module documentation, *Overflow*).
+pub const FARTHEST: f32 = (1u64 << 62) as f32;
+
+/// The norms of one side of a pair: `norm` ≥ ‖v‖ and ‖v̂‖, `residual` ≥ ‖v − v̂‖. Each lies in 2⁻¹²⁶ .. [`FARTHEST`], or is +∞.
+#[derive(Clone, Copy)]
+pub struct Bounds {
+    /// Upper bound of the vector's and its copy's norm.
+    pub norm: f32,
+    /// Upper bound of the norm of what the copy lost.
+    pub residual: f32,
+}
+
+impl Bounds {
+    /// The bounds of a vector v of which `greatest` is the larger of ‖v‖² and ‖v̂‖², and `lost` is ‖v − v̂‖².
+    #[inline(always)]
+    pub fn of_squares(greatest: f64, lost: f64) -> Bounds {
+        let bound = |square: f64| {
+            let root = round_up(sqrt_f64(square));
+            // False for NaN.
+            if root < FARTHEST { root } else { f32::INFINITY }
+        };
+        Bounds { norm: bound(greatest), residual: bound(lost) }
+    }
+}
+
+/// E of the module documentation as a function of the base's side: E = per_norm · norm + per_residual · residual + own +
+/// [`Self::of_base`].
+#[derive(Clone, Copy)]
+pub struct QueryTerms {
+    pub(crate) per_norm: f32,
+    pub(crate) per_residual: f32,
+    pub(crate) own: f32,
+}
+
+impl QueryTerms {
+    /// Covers rounding; also of the bound itself, upwards.
+    pub(crate) const UNIT: f32 = 1.0 / 1_048_576.0;
+    /// Covers what subnormal results lose (module documentation, *Underflow*).
+    const TINY: f32 = 1e-35;
+
+    /// The terms of a query, for copies of `padded` components.
+    #[inline(always)]
+    pub fn new(metric: u32, padded: u32, x: Bounds) -> QueryTerms {
+        let gamma = if padded <= MOST_COMPONENTS { (padded + 16) as f32 * (1.0 / 4_194_304.0) } else { f32::INFINITY };
+        let per_norm = x.residual + gamma * x.norm;
+        let up = 1.0 + Self::UNIT;
+        if metric == METRIC_L2 {
+            let own = Self::UNIT * x.norm * x.norm * up + Self::TINY;
+            QueryTerms { per_norm: 2.0 * per_norm * up, per_residual: 2.0 * x.norm * up, own }
+        } else {
+            QueryTerms { per_norm: (per_norm + Self::UNIT * x.norm) * up, per_residual: x.norm * up, own: Self::TINY }
+        }
+    }
+
+    /// These terms where `factor` ([`crate::product::prepare::product_factor`]) says what products stand for; if it left the range of
+    /// f32, an infinite bound.
+    #[inline(always)]
+    pub fn with_factor(self, factor: f32) -> QueryTerms {
+        let lost = factor == 0.0 || !factor.is_finite();
+        QueryTerms { own: if lost { f32::INFINITY } else { self.own }, ..self }
+    }
+
+    /// The part of the bound that depends on the base's side alone.
+    #[inline(always)]
+    pub fn of_base(metric: u32, y: Bounds) -> f32 {
+        if metric == METRIC_L2 { Self::UNIT * y.norm * y.norm * (1.0 + Self::UNIT) } else { 0.0 }
+    }
+
+    /// The error bound against `y`, added to `start`.
+    #[inline(always)]
+    pub fn error_from(&self, start: f32, y: Bounds) -> f32 {
+        mul_add_f32(self.per_norm, y.norm, mul_add_f32(self.per_residual, y.residual, start))
+    }
+
+    /// The error bound against `y`.
+    #[inline(always)]
+    pub fn error(&self, metric: u32, y: Bounds) -> f32 {
+        self.error_from(self.own + Self::of_base(metric, y), y)
+    }
+}

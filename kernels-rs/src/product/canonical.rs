@@ -1,0 +1,219 @@
+//! The canonical distance of a query to listed base rows, one warp a list.
+//!
+//! # Problem
+//! Whatever a fast path looked at, results carry one distance, equal to the bit on every back end. Its definition
+//! (f64 sums over 128 interleaved accumulators, joined pairwise and by a butterfly, rounded to f32 at the end) stands
+//! in the host crate's `metric` module; this is its evaluation by 32 lanes:
+//!
+//! ```text
+//! lane l owns components i with (i / 4) mod 32 = l, in four accumulators    // one vector load a step
+//! for each step of 128 components: acc[e] += term(x[i+e], y[i+e])
+//! s = (acc[0] + acc[1]) + (acc[2] + acc[3])
+//! butterfly: s += s of lane ^ m, m = 16, 8, 4, 2, 1
+//! ```
+//!
+//! Rows are padded with zeros to a multiple of four components; a zero term changes no sum.
+//!
+//! # Use
+//! With a list of row numbers this re-ranks what a filter let through; without one it covers rows 0, 1, 2, .., which is
+//! exact search without a filter: for small bases, and for the rare query whose candidates overflow their list.
+//!
+//! # Cost
+//! A pair costs about 3·d/32 f64 and d/32 conversion instructions a lane and 15 for the butterfly. Conversions to f64
+//! run at a quarter of the f64 rate, so the query's are shared by `BATCH` rows, whose loads overlap as well.
+
+use cuda_std::launch::LaunchConfig;
+use cuda_std::warp::butterfly_sum;
+use cuda_std::{global, kernel, thread, unroll, warp};
+
+use crate::product::element::{self, Element, ElementKey};
+
+/// Warps in a block of these kernels.
+pub const WARPS_PER_BLOCK: u32 = 4;
+/// Base rows a warp has in flight.
+pub const BATCH: usize = 4;
+
+/// Steps 1 to 4 of the definition for `BATCH` rows at once; every lane returns all sums. `x(quad)` gives four components of the
+/// query, `y(b, quad)` of row b, for quad < `quads`. All 32 lanes arrive.
+#[inline(always)]
+pub fn sums<const SQUARED_DIFFERENCE: bool>(
+    x: impl Fn(u32) -> [f32; 4],
+    y: impl Fn(usize, u32) -> [f32; 4],
+    quads: u32,
+    lane: u32,
+) -> [f64; BATCH] {
+    let mut acc = [[0.0f64; 4]; BATCH];
+    let mut base = 0;
+    while base < quads {
+        let quad = base + lane;
+        if quad < quads {
+            let mut of_rows = [[0.0; 4]; BATCH];
+            unroll::<BATCH>(|b| of_rows[b] = y(b, quad));
+            let x = x(quad);
+            unroll::<4>(|e| {
+                let x = x[e] as f64;
+                unroll::<BATCH>(|b| {
+                    let y = of_rows[b][e] as f64;
+                    acc[b][e] += if SQUARED_DIFFERENCE { (x - y) * (x - y) } else { x * y };
+                });
+            });
+        }
+        base += 32;
+    }
+    let mut sums = [0.0; BATCH];
+    unroll::<BATCH>(|b| sums[b] = butterfly_sum((acc[b][0] + acc[b][1]) + (acc[b][2] + acc[b][3])));
+    sums
+}
+
+/// Σ y² of `BATCH` rows in the canonical order, as [`sums`]. All 32 lanes arrive.
+#[inline(always)]
+pub fn row_squares(y: impl Fn(usize, u32) -> [f32; 4], quads: u32, lane: u32) -> [f64; BATCH] {
+    let mut acc = [[0.0f64; 4]; BATCH];
+    let mut base = 0;
+    while base < quads {
+        let quad = base + lane;
+        if quad < quads {
+            unroll::<BATCH>(|b| {
+                let y = y(b, quad);
+                unroll::<4>(|e| acc[b][e] += y[e] as f64 * y[e] as f64);
+            });
+        }
+        base += 32;
+    }
+    let mut sums = [0.0; BATCH];
+    unroll::<BATCH>(|b| sums[b] = butterfly_sum((acc[b][0] + acc[b][1]) + (acc[b][2] + acc[b][3])));
+    sums
+}
+
+/// Σ x² of one row in the canonical order, on every lane. All 32 lanes arrive.
+///
+/// # Safety
+/// `x` has `quads` readable groups of four components.
+#[inline(always)]
+pub unsafe fn squares<E: Element>(x: *const E::Stored, quads: u32, lane: u32) -> f64 {
+    let mut acc = [0.0f64; 4];
+    let mut base = 0;
+    while base < quads {
+        let quad = base + lane;
+        if quad < quads {
+            // SAFETY: quad < quads.
+            let x = unsafe { E::load4(x, quad) };
+            unroll::<4>(|e| acc[e] += x[e] as f64 * x[e] as f64);
+        }
+        base += 32;
+    }
+    butterfly_sum((acc[0] + acc[1]) + (acc[2] + acc[3]))
+}
+
+/// Writes the canonical distance of each query to each row of its list beside the list.
+///
+/// # Safety
+/// The arrays are as long as the fields say, and every listed row exists.
+#[kernel(
+    key = ElementKey,
+    max_threads = 128,
+    ElementKey::F32 => canonical_f32 = canonical::<element::F32>,
+    ElementKey::F16 => canonical_f16 = canonical::<element::F16>,
+    ElementKey::Bf16 => canonical_bf16 = canonical::<element::Bf16>,
+    ElementKey::U8 => canonical_u8 = canonical::<element::U8>,
+    ElementKey::I8 => canonical_i8 = canonical::<element::I8>,
+)]
+pub struct Canonical {
+    /// `query_count` rows of `stride` components, of the type of the key.
+    pub queries: *const u8,
+    /// The rows that lists name, of `stride` components.
+    pub base: *const u8,
+    /// Components from one row to the next: a multiple of 4, zero padded.
+    pub stride: u32,
+    /// Queries.
+    pub query_count: u32,
+    /// Squared L2 where it is not 0, else inner products.
+    pub squared_difference: u32,
+    /// Σx² of each query, by which inner products become cosines; null for inner products as they are.
+    pub query_squares: *const f64,
+    /// Σx² of each row of the base; null where `query_squares` is.
+    pub base_squares: *const f64,
+    /// The lists: that of query q begins at q · `list_stride`. Null: place p is row p.
+    pub rows: *const u32,
+    /// The length of each list, of which `columns` count at most; null where all have `columns`.
+    pub counts: *const u32,
+    /// The length of a list, at most.
+    pub columns: u32,
+    /// Warps that share a list.
+    pub slices: u32,
+    /// Places from one list to the next.
+    pub list_stride: u64,
+    /// Distances, laid out as `rows`.
+    pub distances: *mut f32,
+}
+
+impl Canonical {
+    /// `slices` warps a query.
+    pub fn config(&self) -> LaunchConfig {
+        LaunchConfig::warps(self.query_count as u64 * self.slices as u64, WARPS_PER_BLOCK)
+    }
+}
+
+/// # Safety
+/// As [`Canonical`].
+#[inline(always)]
+unsafe fn canonical<E: Element>(launch: Canonical) {
+    // SAFETY: the same contract.
+    unsafe { if launch.squared_difference != 0 { lists::<E, true>(launch) } else { lists::<E, false>(launch) } }
+}
+
+/// # Safety
+/// As [`Canonical`].
+#[inline(always)]
+unsafe fn lists<E: Element, const SQUARED_DIFFERENCE: bool>(launch: Canonical) {
+    let Canonical { stride, query_count, query_squares, base_squares, rows, counts, columns, .. } = launch;
+    let Canonical { slices, list_stride, distances, .. } = launch;
+    let (queries, base) = (launch.queries.cast::<E::Stored>(), launch.base.cast::<E::Stored>());
+    let warp = thread::block_idx_x() * WARPS_PER_BLOCK + warp::warp_id();
+    let (query, slice) = (warp / slices.max(1), warp % slices.max(1));
+    if query >= query_count {
+        return;
+    }
+    let lane = warp::lane_id();
+    let quads = stride / 4;
+    // SAFETY: the caller promises the shapes; places stay below the list's length and listed rows exist.
+    unsafe {
+        let length =
+            if counts.is_null() { columns } else { global::load_nc(counts.wrapping_add(query as usize)).min(columns) };
+        let list = query as u64 * list_stride;
+        let x = queries.wrapping_add(query as usize * stride as usize);
+        let mut place = slice * BATCH as u32;
+        while place < length {
+            // Past the end of the list the last row is evaluated again and not stored.
+            let mut row = [0u32; BATCH];
+            let mut pointers = [base; BATCH];
+            unroll::<BATCH>(|b| {
+                let at = (place + b as u32).min(length - 1);
+                row[b] =
+                    if rows.is_null() { at } else { global::load_nc(rows.wrapping_add((list + at as u64) as usize)) };
+                pointers[b] = base.wrapping_add(row[b] as usize * stride as usize);
+            });
+            let sums = sums::<SQUARED_DIFFERENCE>(
+                |quad| E::load4(x, quad),
+                |b, quad| E::load4(pointers[b], quad),
+                quads,
+                lane,
+            );
+            unroll::<BATCH>(|b| {
+                if lane == b as u32 && place + (b as u32) < length {
+                    let mut sum = sums[b];
+                    if !query_squares.is_null() {
+                        let squares = global::load_nc(query_squares.wrapping_add(query as usize))
+                            * global::load_nc(base_squares.wrapping_add(row[b] as usize));
+                        sum = if squares == 0.0 { 0.0 } else { sum / cuda_std::math::sqrt_f64(squares) };
+                    }
+                    global::store(
+                        distances.wrapping_add((list + (place + b as u32) as u64) as usize),
+                        sum as f32 + 0.0,
+                    );
+                }
+            });
+            place += slices * BATCH as u32;
+        }
+    }
+}

@@ -1,0 +1,347 @@
+//! Half-precision copies of vectors, with norms that bound what the copies lose.
+//!
+//! # Problem
+//! The filter ([`crate::flat::filter`]) multiplies f16 vectors on tensor cores. For its answer to be exact it must know, for
+//! each vector v and its copy v̂ (as real numbers), an upper bound of ‖v − v̂‖ and of the larger of ‖v‖ and ‖v̂‖.
+//!
+//! # Algorithm
+//! ```text
+//! v = row − centre (squared L2), row (inner product), row / ‖row‖ (cosine), in f64
+//! scale = the power of two that puts the set's greatest |component| into [2^14, 2^15)
+//! copy = round_to_f16(v · scale)           // v̂ = copy / scale
+//! residual = ‖v − v̂‖, norm = max(‖v‖, ‖v̂‖), both in f64, stored as f32 rounded up ([`Bounds::of_squares`])
+//! value = ‖v‖² (squared L2) or 0
+//! ```
+//!
+//! Neither sum leaves the range of f64: a component that is not 0 has a magnitude between 2^-285 (cosine, divided by a norm) and 2^129.
+//!
+//! One scale for a set keeps the filter's inner loop free of per-row factors, and f16 has 29 binades below the greatest
+//! component before it loses relative precision; whatever is lost (subnormals, zeros) is in the residual. f16 holds i8 and
+//! u8 exactly, and 11 bits of an f32: eight times less error than bf16 at the same speed.
+//!
+//! Subtracting a common centre changes no squared L2 distance; it shrinks norms, and with them the error bound, where a
+//! set lies far from the origin.
+
+use cuda_std::launch::LaunchConfig;
+use cuda_std::warp::{FULL_MASK, butterfly_sum};
+use cuda_std::{atomic, global, kernel, math, thread, unroll, warp};
+
+use crate::product::bounds::Bounds;
+use crate::product::canonical::squares;
+use crate::product::element::{self, Element, ElementKey};
+use crate::product::tile::TILE_ROWS;
+
+/// Warps in a block of these kernels.
+pub const WARPS_PER_BLOCK: u32 = 4;
+
+/// Squared L2, as the kernels' `metric` parameter.
+pub const METRIC_L2: u32 = 0;
+/// Inner product.
+pub const METRIC_INNER_PRODUCT: u32 = 1;
+/// Cosine similarity.
+pub const METRIC_COSINE: u32 = 2;
+
+/// The power of two that brings `greatest` into [2^14, 2^15); 2^14 for cosine, whose components are at most 1.
+#[inline(always)]
+pub fn scale_of(metric: u32, greatest: f32) -> f32 {
+    if metric == METRIC_COSINE {
+        return 16384.0;
+    }
+    // Exponent field e means 2^(e - 127); the result's field is 127 + 14 - (e - 127), kept inside the normal range.
+    // Zero and subnormal greatest values get the largest scale; what f16 cannot hold is then in the residual.
+    let exponent = (greatest.to_bits() >> 23) as i32;
+    f32::from_bits(((268 - exponent).clamp(1, 254) as u32) << 23)
+}
+
+/// What takes a product of copies with these scales to its part of a score: −2 (squared L2) or −1, over both scales. 0 or infinite
+/// where that is outside the range of f32.
+#[inline(always)]
+pub fn product_factor(metric: u32, x_scale: f32, y_scale: f32) -> f32 {
+    let factor = (1.0 / x_scale) * (1.0 / y_scale);
+    if metric == METRIC_L2 { -2.0 * factor } else { -factor }
+}
+
+/// f64 to f32, never below `value` (≥ 0), and above it by at most 2^-20, relatively, and the least normal f32, 2^-126.
+///
+/// So the result is a normal number, also where `value` is 0: the conversion alone would round a subnormal result down. Of a value from
+/// 2^-101 on, the least normal number changes no bit.
+#[inline(always)]
+pub fn round_up(value: f64) -> f32 {
+    (value * (1.0 + 1.0 / 1_048_576.0)) as f32 + f32::MIN_POSITIVE
+}
+
+/// Raises the float whose bits are at `place` to `value`; neither is negative. Reads first: nearly always that is all.
+///
+/// # Safety
+/// `place` is a word of global memory that is changed by this function only.
+#[inline(always)]
+pub unsafe fn raise(place: *mut u32, value: f32) {
+    // SAFETY: the caller's promise. A value read too early is at most too low, and then the atomic decides.
+    unsafe {
+        if global::load_volatile(place) < value.to_bits() {
+            atomic::max_u32(place, value.to_bits());
+        }
+    }
+}
+
+/// The greatest |component − centre| among the row's groups of four that are this lane's.
+///
+/// # Safety
+/// `x` has `quads` groups of components, and `centre`, unless null, as many.
+#[inline(always)]
+pub unsafe fn row_greatest<E: Element>(x: *const E::Stored, quads: u32, centre: *const f32, lane: u32) -> f32 {
+    let mut greatest = 0.0f32;
+    let mut base = 0;
+    while base < quads {
+        let quad = base + lane;
+        if quad < quads {
+            // SAFETY: quad < quads.
+            unsafe {
+                let x = E::load4(x, quad);
+                let c = if centre.is_null() { [0.0; 4] } else { element::F32::load4(centre, quad) };
+                unroll::<4>(|e| greatest = math::max_f32(greatest, (x[e] - c[e]).abs()));
+            }
+        }
+        base += 32;
+    }
+    greatest
+}
+
+/// What the components of a row with Σx² = `squares` are multiplied by: 1 / ‖x‖ for cosine (0 where there is no direction), else 1.
+#[inline(always)]
+pub fn normaliser(metric: u32, squares: f64) -> f64 {
+    if metric != METRIC_COSINE {
+        1.0
+    } else if squares == 0.0 {
+        0.0
+    } else {
+        1.0 / math::sqrt_f64(squares)
+    }
+}
+
+/// Writes the f16 copy of v = (x − centre) · normalise, and zeros from `quads` to `copy_quads` groups of four components. Returns
+/// Σv² and the bounds. All 32 lanes arrive.
+///
+/// # Safety
+/// `x` has `quads` groups of components, `centre`, unless null, as many, and `copy` has room for `copy_quads`.
+#[inline(always)]
+#[expect(clippy::too_many_arguments, reason = "a row, what is done to it, and where to")]
+pub unsafe fn copy_row<E: Element>(
+    x: *const E::Stored,
+    quads: u32,
+    centre: *const f32,
+    normalise: f64,
+    scale: f32,
+    copy: *mut u16,
+    copy_quads: u32,
+    lane: u32,
+) -> (f64, Bounds) {
+    let (up, down) = (scale as f64, 1.0 / scale as f64);
+    let (mut own, mut of_copy, mut lost) = (0.0f64, 0.0f64, 0.0f64);
+    let mut base = 0;
+    while base < copy_quads {
+        let quad = base + lane;
+        if quad < copy_quads {
+            let v = if quad < quads {
+                // SAFETY: quad < quads.
+                let (x, c) = unsafe {
+                    let c = if centre.is_null() { [0.0; 4] } else { element::F32::load4(centre, quad) };
+                    (E::load4(x, quad), c)
+                };
+                [
+                    x[0] as f64 - c[0] as f64,
+                    x[1] as f64 - c[1] as f64,
+                    x[2] as f64 - c[2] as f64,
+                    x[3] as f64 - c[3] as f64,
+                ]
+            } else {
+                [0.0; 4]
+            };
+            let mut bits = [0u32; 4];
+            unroll::<4>(|e| {
+                let v = v[e] * normalise;
+                let half = math::f32_to_f16((v * up) as f32);
+                let held = math::f16_to_f32(half) as f64 * down;
+                bits[e] = half as u32;
+                own += v * v;
+                of_copy += held * held;
+                lost += (v - held) * (v - held);
+            });
+            let words = [bits[0] | bits[1] << 16, bits[2] | bits[3] << 16];
+            // SAFETY: quad < copy_quads.
+            unsafe {
+                global::store(copy.wrapping_add(4 * quad as usize).cast::<global::U32x2>(), global::U32x2(words));
+            }
+        }
+        base += 32;
+    }
+    let own = butterfly_sum(own);
+    let of_copy = butterfly_sum(of_copy);
+    let lost = butterfly_sum(lost);
+    (own, Bounds::of_squares(own.max(of_copy), lost))
+}
+
+/// Raises `out` to the bits of the greatest |component − centre| of all rows.
+///
+/// # Safety
+/// The arrays are as long as the fields say.
+#[kernel(
+    key = ElementKey,
+    max_threads = 128,
+    ElementKey::F32 => greatest_f32 = greatest::<element::F32>,
+    ElementKey::F16 => greatest_f16 = greatest::<element::F16>,
+    ElementKey::Bf16 => greatest_bf16 = greatest::<element::Bf16>,
+    ElementKey::U8 => greatest_u8 = greatest::<element::U8>,
+    ElementKey::I8 => greatest_i8 = greatest::<element::I8>,
+)]
+pub struct Greatest {
+    /// `count` rows of `stride` components, of the type of the key.
+    pub rows: *const u8,
+    /// Rows.
+    pub count: u32,
+    /// Components from one row to the next: a multiple of 4, zero padded.
+    pub stride: u32,
+    /// `stride` components that are subtracted from each row; null for none.
+    pub centre: *const f32,
+    /// The bits of a float that is not negative.
+    pub out: *mut u32,
+}
+
+impl Greatest {
+    /// A warp takes every so many rows, as many warps as `multiprocessors` run at once.
+    pub fn config(&self, multiprocessors: u32) -> LaunchConfig {
+        LaunchConfig::warps((self.count as u64).min(multiprocessors as u64 * 64), WARPS_PER_BLOCK)
+    }
+}
+
+/// # Safety
+/// As [`Greatest`].
+#[inline(always)]
+unsafe fn greatest<E: Element>(Greatest { rows, count, stride, centre, out }: Greatest) {
+    let rows = rows.cast::<E::Stored>();
+    let lane = warp::lane_id();
+    let quads = stride / 4;
+    let warps = thread::grid_dim_x() * WARPS_PER_BLOCK;
+    let mut row = thread::block_idx_x() * WARPS_PER_BLOCK + warp::warp_id();
+    let mut greatest = 0.0f32;
+    while row < count {
+        let x = rows.wrapping_add(row as usize * stride as usize);
+        // SAFETY: row < count; the caller promises the shapes.
+        greatest = math::max_f32(greatest, unsafe { row_greatest::<E>(x, quads, centre, lane) });
+        row += warps;
+    }
+    // Floats that are not negative order like their bits.
+    let most = warp::reduce_max(FULL_MASK, greatest.to_bits());
+    if lane == 0 {
+        // SAFETY: the caller promises one writable word.
+        unsafe { atomic::max_u32(out, most) };
+    }
+}
+
+/// Writes the f16 copy, value, norm and residual of each row (module documentation).
+///
+/// # Safety
+/// The arrays are as long as the fields say.
+#[kernel(
+    key = ElementKey,
+    max_threads = 128,
+    min_blocks = 8,
+    ElementKey::F32 => prepare_f32 = prepare::<element::F32>,
+    ElementKey::F16 => prepare_f16 = prepare::<element::F16>,
+    ElementKey::Bf16 => prepare_bf16 = prepare::<element::Bf16>,
+    ElementKey::U8 => prepare_u8 = prepare::<element::U8>,
+    ElementKey::I8 => prepare_i8 = prepare::<element::I8>,
+)]
+pub struct Prepare {
+    /// `count` rows of `stride` components, of the type of the key.
+    pub rows: *const u8,
+    /// Rows.
+    pub count: u32,
+    /// Rows with padding: those from `count` on become zeros with value +∞.
+    pub padded_count: u32,
+    /// Components from one row to the next: a multiple of 4, zero padded.
+    pub stride: u32,
+    /// `stride` components that are subtracted from each row; null for none.
+    pub centre: *const f32,
+    /// A `METRIC_*` of this module.
+    pub metric: u32,
+    /// What [`Greatest`] found.
+    pub greatest: *const u32,
+    /// f16 copies: `padded_count` rows of `copy_stride` components.
+    pub copy: *mut u16,
+    /// Components from one copy to the next: a multiple of 4, at least `stride`.
+    pub copy_stride: u32,
+    /// ‖v‖² (squared L2) or 0 of each padded row.
+    pub values: *mut f32,
+    /// A bound of the norm of each padded row; null for none, and then no `residuals` either.
+    pub norms: *mut f32,
+    /// A bound of what the copy of each padded row lost.
+    pub residuals: *mut f32,
+    /// Bits of the greatest norm of each tile of rows, raised; null for none, and then no `tile_residuals` either.
+    pub tile_norms: *mut u32,
+    /// Bits of the greatest residual of each tile, raised.
+    pub tile_residuals: *mut u32,
+    /// Bits of the greatest norm and the greatest residual of all, raised; null for none.
+    pub set_bounds: *mut u32,
+    /// The canonical Σx² of each of `count` rows; null for none.
+    pub row_squares: *mut f64,
+}
+
+impl Prepare {
+    /// A warp a row.
+    pub fn config(&self) -> LaunchConfig {
+        LaunchConfig::warps(self.padded_count as u64, WARPS_PER_BLOCK)
+    }
+}
+
+/// # Safety
+/// As [`Prepare`].
+#[inline(always)]
+unsafe fn prepare<E: Element>(launch: Prepare) {
+    let Prepare { count, padded_count, stride, centre, metric, greatest, copy, copy_stride, .. } = launch;
+    let Prepare { values, norms, residuals, tile_norms, tile_residuals, set_bounds, row_squares, .. } = launch;
+    let rows = launch.rows.cast::<E::Stored>();
+    let row = thread::block_idx_x() * WARPS_PER_BLOCK + warp::warp_id();
+    if row >= padded_count {
+        return;
+    }
+    let lane = warp::lane_id();
+    let exists = row < count;
+    let x = rows.wrapping_add(if exists { row as usize * stride as usize } else { 0 });
+    // SAFETY: the caller promises the shapes; a row past `count` reads nothing and writes its padding.
+    unsafe {
+        let squares = if exists { squares::<E>(x, stride / 4, lane) } else { 0.0 };
+        let scale = scale_of(metric, f32::from_bits(global::load(greatest)));
+        let to = copy.wrapping_add(row as usize * copy_stride as usize);
+        let there = if exists { stride / 4 } else { 0 };
+        let normalise = normaliser(metric, squares);
+        let (own, bounds) = copy_row::<E>(x, there, centre, normalise, scale, to, copy_stride / 4, lane);
+        if lane == 0 {
+            let Bounds { norm, residual } = bounds;
+            let value = if !exists {
+                f32::INFINITY
+            } else if metric == METRIC_L2 {
+                own as f32
+            } else {
+                0.0
+            };
+            global::store(values.wrapping_add(row as usize), value);
+            if !norms.is_null() {
+                global::store(norms.wrapping_add(row as usize), norm);
+                global::store(residuals.wrapping_add(row as usize), residual);
+            }
+            if !tile_norms.is_null() {
+                let tile = (row / TILE_ROWS) as usize;
+                raise(tile_norms.wrapping_add(tile), norm);
+                raise(tile_residuals.wrapping_add(tile), residual);
+            }
+            if !set_bounds.is_null() {
+                raise(set_bounds, norm);
+                raise(set_bounds.wrapping_add(1), residual);
+            }
+            if exists && !row_squares.is_null() {
+                global::store(row_squares.wrapping_add(row as usize), squares);
+            }
+        }
+    }
+}

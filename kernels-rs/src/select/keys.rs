@@ -1,0 +1,219 @@
+//! The key types of k-selection, as ordered 32-bit integers.
+//!
+//! Every selection kernel but the published WarpSelect sees keys as `u32` words whose integer order is the order of results:
+//! one comparison for all types, and (word, position) is an entry of [`crate::select::entry`]. Two words belong to a key:
+//!
+//! 1. [`Key::raw_order`], three instructions: right for all numbers, but −0 stands before +0, and NaN before −∞ or after +∞. Good
+//!    enough to pass over numbers above a bound: −0 is never passed over where +0 is not.
+//! 2. [`Key::order`]: −0 equal to +0, every NaN after +∞.
+//!
+//! 16-bit floats are read as the upper half of a word: sign and exponent then lie where a float's do, so one formula serves.
+
+use cuda_std::global::{U32x2, U32x4};
+
+const SIGN: u32 = 0x8000_0000;
+
+/// A key type as selection kernels see it.
+pub trait Key: Copy {
+    /// A key as stored.
+    type Stored: Copy;
+    /// Four consecutive keys, moved by one access.
+    type Quad: Copy;
+    /// What turns the order around when xor-ed to the bits: the sign of a float, all bits of an integer.
+    const FLIP: u32;
+    /// The order of the worst number: +∞, or the largest integer.
+    const WORST: u32;
+    /// The order of the best number: −∞, or the smallest integer. Raw orders outside `BEST..=WORST` are NaN.
+    const BEST: u32;
+    /// The order of NaN; [`Self::WORST`] for integers.
+    const NAN: u32;
+
+    /// The bits of a stored key, in the upper half if it has 16.
+    fn bits(stored: Self::Stored) -> u32;
+    /// The bits of four stored keys.
+    fn quad_bits(quad: Self::Quad) -> [u32; 4];
+    /// The stored key with these bits.
+    fn stored(bits: u32) -> Self::Stored;
+    /// Ordered words of bits, right for all numbers but −0.
+    fn raw_order(bits: u32) -> u32;
+    /// The bits of an ordered word.
+    fn unorder(order: u32) -> u32;
+    /// The word to order a key by, of its raw one.
+    fn order(raw: u32) -> u32;
+}
+
+/// Names a key type: the key of kernels of which there is one for each.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KeyType {
+    /// [`F32Key`].
+    F32,
+    /// [`F16Key`].
+    F16,
+    /// [`Bf16Key`].
+    Bf16,
+    /// [`I32Key`].
+    I32,
+    /// [`U32Key`].
+    U32,
+}
+
+/// IEEE binary32.
+#[derive(Clone, Copy)]
+pub struct F32Key;
+/// IEEE binary16, as bits.
+#[derive(Clone, Copy)]
+pub struct F16Key;
+/// bfloat16, as bits.
+#[derive(Clone, Copy)]
+pub struct Bf16Key;
+/// Signed integer.
+#[derive(Clone, Copy)]
+pub struct I32Key;
+/// Unsigned integer.
+#[derive(Clone, Copy)]
+pub struct U32Key;
+
+macro_rules! word {
+    () => {
+        type Stored = u32;
+        type Quad = U32x4;
+        #[inline(always)]
+        fn bits(stored: u32) -> u32 {
+            stored
+        }
+        #[inline(always)]
+        fn quad_bits(quad: U32x4) -> [u32; 4] {
+            quad.0
+        }
+        #[inline(always)]
+        fn stored(bits: u32) -> u32 {
+            bits
+        }
+    };
+}
+
+macro_rules! half_word {
+    () => {
+        type Stored = u16;
+        type Quad = U32x2;
+        #[inline(always)]
+        fn bits(stored: u16) -> u32 {
+            (stored as u32) << 16
+        }
+        #[inline(always)]
+        fn quad_bits(quad: U32x2) -> [u32; 4] {
+            let [a, b] = quad.0;
+            [a << 16, a & 0xffff_0000, b << 16, b & 0xffff_0000]
+        }
+        #[inline(always)]
+        fn stored(bits: u32) -> u16 {
+            (bits >> 16) as u16
+        }
+    };
+}
+
+macro_rules! float_key {
+    ($name:ident, $infinity:literal, $nan:literal, $storage:ident) => {
+        impl Key for $name {
+            const FLIP: u32 = SIGN;
+            const WORST: u32 = $infinity ^ SIGN;
+            const BEST: u32 = !($infinity | SIGN);
+            const NAN: u32 = $nan ^ SIGN;
+            $storage!();
+            #[inline(always)]
+            fn raw_order(bits: u32) -> u32 {
+                bits ^ (((bits as i32) >> 31) as u32 | SIGN)
+            }
+            #[inline(always)]
+            fn unorder(order: u32) -> u32 {
+                if order & SIGN != 0 { order ^ SIGN } else { !order }
+            }
+            #[inline(always)]
+            fn order(raw: u32) -> u32 {
+                let number = if raw == SIGN - 1 { SIGN } else { raw };
+                if (Self::BEST..=Self::WORST).contains(&raw) { number } else { Self::NAN }
+            }
+        }
+    };
+}
+float_key!(F32Key, 0x7f80_0000, 0x7fc0_0000, word);
+float_key!(F16Key, 0x7c00_0000, 0x7e00_0000, half_word);
+float_key!(Bf16Key, 0x7f80_0000, 0x7fc0_0000, half_word);
+
+macro_rules! integer_key {
+    ($name:ident, $sign:expr) => {
+        impl Key for $name {
+            const FLIP: u32 = u32::MAX;
+            const WORST: u32 = u32::MAX;
+            const BEST: u32 = 0;
+            const NAN: u32 = u32::MAX;
+            word!();
+            #[inline(always)]
+            fn raw_order(bits: u32) -> u32 {
+                bits ^ $sign
+            }
+            #[inline(always)]
+            fn unorder(order: u32) -> u32 {
+                order ^ $sign
+            }
+            #[inline(always)]
+            fn order(raw: u32) -> u32 {
+                raw
+            }
+        }
+    };
+}
+integer_key!(I32Key, SIGN);
+integer_key!(U32Key, 0);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn order_of<K: Key>(bits: u32) -> u32 {
+        K::order(K::raw_order(bits))
+    }
+
+    #[test]
+    fn floats_are_ordered_and_come_back() {
+        let values = [f32::NEG_INFINITY, -3.5, -1e-40, 0.0, 1e-40, 2.0, f32::INFINITY];
+        let orders: Vec<u32> = values.iter().map(|value| order_of::<F32Key>(value.to_bits())).collect();
+        assert!(orders.is_sorted_by(|a, b| a < b), "{orders:x?}");
+        assert_eq!((orders[0], orders[6]), (F32Key::BEST, F32Key::WORST));
+        for (value, order) in values.iter().zip(orders) {
+            assert_eq!(F32Key::unorder(order), value.to_bits());
+        }
+        assert_eq!(order_of::<F32Key>((-0.0f32).to_bits()), order_of::<F32Key>(0));
+        for nan in [0x7f80_0001, 0x7fff_ffff, 0xff80_0001, 0xffff_ffff] {
+            assert_eq!(order_of::<F32Key>(nan), F32Key::NAN, "{nan:x}");
+        }
+        const { assert!(F32Key::NAN > F32Key::WORST) };
+        assert_eq!(F32Key::unorder(F32Key::NAN), f32::NAN.to_bits());
+    }
+
+    #[test]
+    fn halves_are_ordered_as_the_floats_they_are() {
+        let ordered = |infinity: u16, order: fn(u32) -> u32| {
+            // All non-negative numbers ascend with their bits, all negative ones descend.
+            let orders: Vec<u32> = (0..=infinity).map(|bits| order(u32::from(bits) << 16)).collect();
+            assert!(orders.is_sorted_by(|a, b| a < b));
+            let below: Vec<u32> = (0..=infinity).map(|bits| order(u32::from(bits | 0x8000) << 16)).collect();
+            assert!(below.is_sorted_by(|a, b| a > b));
+            assert_eq!(below[0], orders[0], "-0 and +0");
+            for nan in infinity + 1..=0x7fff {
+                assert!(order(u32::from(nan) << 16) > orders[infinity as usize]);
+                assert_eq!(order(u32::from(nan | 0x8000) << 16), order(u32::from(nan) << 16));
+            }
+        };
+        ordered(0x7c00, order_of::<F16Key>);
+        ordered(0x7f80, order_of::<Bf16Key>);
+    }
+
+    #[test]
+    fn integers_are_ordered() {
+        let signed = [i32::MIN, -1, 0, 1, i32::MAX].map(|value| order_of::<I32Key>(value as u32));
+        assert!(signed.is_sorted_by(|a, b| a < b));
+        assert_eq!([0, 7, u32::MAX].map(order_of::<U32Key>), [0, 7, u32::MAX]);
+        assert_eq!(I32Key::unorder(signed[1]), -1i32 as u32);
+    }
+}

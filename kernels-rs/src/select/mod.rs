@@ -1,0 +1,31 @@
+//! k-selection: the k smallest or largest keys of each row, with their payloads.
+//!
+//! | module | algorithm | source |
+//! |---|---|---|
+//! | [`entry`] | a key and its payload as one ordered 64-bit word | |
+//! | [`keys`] | key types as ordered integers | |
+//! | [`rows`] | where the rows of a batch lie, and how a block reads one | |
+//! | [`networks`] | odd-size merging and sorting networks over lane-stride register arrays | paper 4.1, algorithms 1 and 2 |
+//! | [`warp_select`] | WarpSelect: one warp a row, state in registers | paper 4.2, 4.3, algorithm 3 |
+//! | [`short_select`] | many short rows, small k: a bound from every key, kept in registers | |
+//! | [`threshold_select`] | long rows, any k and key type: a sampled bound, one pass, a sort of the survivors | |
+//! | [`sample`] | step of `threshold_select`: a threshold from a sample | |
+//! | [`survivors`] | step of `threshold_select`: the keys that pass the threshold | |
+//! | [`radix`] | step of `threshold_select`: an exact threshold where the sample misled | |
+//! | [`block_sort`] | merge sort of entries by one block in shared memory | |
+//! | [`list_sort`] | merge sort of entries by many blocks in global memory | |
+//! | [`gather`] | the payloads of selected keys | |
+
+pub mod block_sort;
+pub mod entry;
+pub mod gather;
+pub mod keys;
+pub mod list_sort;
+pub mod networks;
+pub mod radix;
+pub mod rows;
+pub mod sample;
+pub mod short_select;
+pub mod survivors;
+pub mod threshold_select;
+pub mod warp_select;

@@ -1,0 +1,142 @@
+//! Where the rows of a batch lie in memory, and how a block reads one.
+
+use cuda_std::{global, thread, unroll};
+
+use crate::NO_ROW;
+use crate::select::entry::{self, EMPTY};
+use crate::select::keys::Key;
+
+/// The shape of a batch of rows: evenly spaced, or with given starts; of one length, or of given lengths.
+#[derive(Clone, Copy)]
+pub struct RowTable {
+    /// Keys from one row to the next, where `starts` is null.
+    pub stride: u64,
+    /// Null, or where each row starts and, one entry more, where the last one ends.
+    pub starts: *const u64,
+    /// Null, or the length of each row.
+    pub lengths: *const u32,
+    /// The length of a row, at most.
+    pub columns: u32,
+}
+
+impl RowTable {
+    /// Where `row` starts, and its length.
+    ///
+    /// # Safety
+    /// The arrays that are not null have an entry for the row.
+    #[inline(always)]
+    pub unsafe fn extent(&self, row: u32) -> (u64, u32) {
+        // SAFETY: as the caller promises.
+        unsafe {
+            let (start, columns) = if self.starts.is_null() {
+                (row as u64 * self.stride, self.columns)
+            } else {
+                let start = global::load_nc(self.starts.wrapping_add(row as usize));
+                let end = global::load_nc(self.starts.wrapping_add(row as usize + 1));
+                (start, (end - start).min(self.columns as u64) as u32)
+            };
+            let length =
+                if self.lengths.is_null() { columns } else { global::load_nc(self.lengths.wrapping_add(row as usize)) };
+            (start, length.min(columns))
+        }
+    }
+}
+
+/// A row in global memory.
+#[derive(Clone, Copy)]
+pub struct Row<K: Key> {
+    /// Its first key.
+    pub keys: *const K::Stored,
+    /// The ids beside the keys, or null: then the payload of a key is its position.
+    pub ids: *const u32,
+    /// How many keys it has.
+    pub len: u32,
+    /// 0, or what turns the order of keys around.
+    pub flip: u32,
+    /// Its number in the batch: makes its sample its own.
+    pub number: u32,
+}
+
+impl<K: Key> Row<K> {
+    /// Row `number` of `table`, whose keys start at `keys` and ids, where not null, at `ids`.
+    ///
+    /// # Safety
+    /// As [`RowTable::extent`].
+    #[inline(always)]
+    pub unsafe fn of(table: RowTable, number: u32, keys: *const K::Stored, ids: *const u32, flip: u32) -> Row<K> {
+        // SAFETY: as the caller promises.
+        let (start, len) = unsafe { table.extent(number) };
+        let ids = if ids.is_null() { ids } else { ids.wrapping_add(start as usize) };
+        Row { keys: keys.wrapping_add(start as usize), ids, len, flip, number }
+    }
+
+    /// The entry at `position` with the raw order `raw`; [`EMPTY`] if its id is [`NO_ROW`].
+    ///
+    /// # Safety
+    /// position < len, and the row is readable.
+    #[inline(always)]
+    pub unsafe fn entry(&self, raw: u32, position: u32) -> u64 {
+        let payload = if self.ids.is_null() {
+            position
+        } else {
+            // SAFETY: position < len, as the caller promises.
+            unsafe { global::load_nc(self.ids.wrapping_add(position as usize)) }
+        };
+        // Positions are never NO_ROW.
+        if payload == NO_ROW { EMPTY } else { entry::pack(K::order(raw), payload) }
+    }
+
+    /// The raw order of the key at `position`.
+    ///
+    /// # Safety
+    /// position < len, and the row is readable.
+    #[inline(always)]
+    pub unsafe fn raw(&self, position: u32) -> u32 {
+        // SAFETY: as the caller promises.
+        K::raw_order(unsafe { K::bits(global::load_nc(self.keys.wrapping_add(position as usize))) } ^ self.flip)
+    }
+
+    /// Calls `visit(raw orders, position of the first, how many of the four exist)` until every key of positions `from .. to`
+    /// was visited once. All lanes of a warp arrive at every call together, with 4, 1 or 0 keys each.
+    ///
+    /// Keys are read four at a time where their address is a multiple of four keys, `AHEAD` such quads before the first is
+    /// looked at; those before and behind one at a time.
+    ///
+    /// # Safety
+    /// The row is readable, to ≤ len; all threads of the block arrive.
+    #[inline(always)]
+    pub unsafe fn scan<const AHEAD: usize>(&self, from: u32, to: u32, mut visit: impl FnMut([u32; 4], u32, u32)) {
+        let (thread, threads) = (thread::thread_idx_x(), thread::block_dim_x());
+        let len = to.saturating_sub(from);
+        let misaligned = (self.keys.wrapping_add(from as usize).addr() / size_of::<K::Stored>()) as u32 % 4;
+        let head = ((4 - misaligned) % 4).min(len);
+        let quads = (len - head) / 4;
+        let first = from + head;
+        let body = self.keys.wrapping_add(first as usize).cast::<K::Quad>();
+        let mut base = 0;
+        while base < quads {
+            let mut tile = [[u32::MAX; 4]; AHEAD];
+            unroll::<AHEAD>(|a| {
+                let quad = base + a as u32 * threads + thread;
+                if quad < quads {
+                    // SAFETY: quad < quads, so its four keys lie before `to`, at an address that is a multiple of four keys.
+                    tile[a] = K::quad_bits(unsafe { global::load_nc(body.wrapping_add(quad as usize)) });
+                }
+            });
+            unroll::<AHEAD>(|a| {
+                let quad = base + a as u32 * threads + thread;
+                let raw = tile[a].map(|bits| K::raw_order(bits ^ self.flip));
+                visit(raw, first + 4 * quad, if quad < quads { 4 } else { 0 });
+            });
+            base += AHEAD as u32 * threads;
+        }
+        if thread < 32 {
+            // At most three keys before the first quad and three behind the last.
+            let position = if thread < 3 { from + thread } else { first + 4 * quads + thread - 3 };
+            let exists = if thread < 3 { thread < head } else { position < to };
+            // SAFETY: position < to ≤ len where it exists.
+            let raw = if exists { unsafe { self.raw(position) } } else { u32::MAX };
+            visit([raw, u32::MAX, u32::MAX, u32::MAX], position, exists as u32);
+        }
+    }
+}

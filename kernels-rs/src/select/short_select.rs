@@ -1,0 +1,310 @@
+//! ShortSelect: the k best of each row by a bound from all of its keys, which one block keeps in registers.
+//!
+//! # Problem
+//! As [`crate::select::threshold_select`], for many rows of a few thousand keys and a small k: the scores of a search's centroids, and of its lists.
+//!
+//! # Algorithm
+//! ```text
+//! each thread reads its keys, 32 at a time, and keeps the least        // the row's first 32 a thread stay in registers
+//! each warp sorts its 32 least; bound = the greatest of all warps' r-th, r = ⌈k / warps⌉
+//! each thread looks at its keys again: those up to the bound survive   // what is not in registers is read once more
+//! the place of a survivor is the number of survivors before it
+//! ```
+//! Each warp has r keys or more up to the bound, keys of different threads and so different keys: at least k survive. About 50 of 4,096
+//! random keys do for k = 26. Where too many do (rows of few values), [`crate::select::threshold_select`] does the row.
+//!
+//! # Cost
+//! Floor: one read of the row. Per key a load, a minimum and a comparison; per row 15 shuffles, three barriers, and survivors² / threads
+//! comparisons. ThresholdSelect, which samples a row and sorts the sample and the survivors by whole blocks, has a dozen barriers.
+//!
+//! Milliseconds for 10,000 rows of f32, H200, 2026-11-22, revision 7240808, and those in which a kernel that does nothing else reads them:
+//!
+//! | keys a row | k = 10 | k = 32 | reading | threads |
+//! |---|---|---|---|---|
+//! | 1,000 | 0.025 | 0.045 | 0.026 | 32, 64 |
+//! | 4,000 | 0.065 | 0.084 | 0.055 | 128, 64 |
+//! | 8,000 | 0.119 | 0.137 | 0.091 | 128 |
+//! | 16,000 | 0.231 | 0.246 | 0.159 | 256 |
+//!
+//! A draft of it with 64 registers took 0.036 for 5,000 rows of 4,096 scores of centroids, k = 24, where ThresholdSelect takes 0.063; with
+//! 256 threads, which hold fewer keys each and wait for each other longer, 0.054.
+
+use core::ptr::null;
+use cuda_std::launch::LaunchConfig;
+use cuda_std::warp::FULL_MASK;
+use cuda_std::{global, kernel, thread, unroll, warp};
+
+use crate::select::entry::{self, EMPTY};
+use crate::select::keys::{Bf16Key, F16Key, F32Key, I32Key, Key, KeyType, U32Key};
+use crate::select::networks::warp_sort;
+use crate::select::rows::{Row, RowTable};
+use crate::select::survivors::{SharedSink, Sink};
+use crate::select::threshold_select::{
+    LEAST_CAPACITY, ThresholdSelect, Workspace, select_rows, shared_bytes, store_result,
+};
+
+/// Quads of keys that a thread holds.
+const QUADS: usize = 8;
+/// Survivors that are compared at a time.
+const AHEAD: usize = 8;
+/// Threads' least keys that a bound takes from a warp, at most: with more of the 32 it lets too much through.
+const MOST_OF_WARP: u32 = 24;
+
+/// The greatest k that a block of so many threads serves.
+pub const fn most(threads: u32) -> u32 {
+    threads / 32 * MOST_OF_WARP
+}
+
+/// Lanes whose quads lie side by side: whole lines of memory (of f32 keys).
+const LINE: u32 = 8;
+
+/// The quads of a row, and the keys before and behind them, at most three each.
+#[derive(Clone, Copy)]
+struct Quads<K: Key> {
+    body: *const K::Quad,
+    /// The position of the first key of the first quad.
+    first: u32,
+    count: u32,
+    /// The thread's quad among those that the block reads at once.
+    own: u32,
+}
+
+impl<K: Key> Quads<K> {
+    fn of(row: Row<K>) -> Quads<K> {
+        let misaligned = (row.keys.addr() / size_of::<K::Stored>()) as u32 % 4;
+        let first = ((4 - misaligned) % 4).min(row.len);
+        // The warps take lines in turn: where good keys lie together (in a near list), each has its part of them, and its r-th is a
+        // sharp bound.
+        let (lane, warp, warps) = (warp::lane_id(), thread::thread_idx_x() / 32, thread::block_dim_x() / 32);
+        let own = (lane / LINE * warps + warp) * LINE + lane % LINE;
+        Quads { body: row.keys.wrapping_add(first as usize).cast(), first, count: (row.len - first) / 4, own }
+    }
+
+    /// Raw orders of the quads from `base` on, every `threads`-th the thread's; all ones behind the last.
+    ///
+    /// # Safety
+    /// The row is readable.
+    #[inline(always)]
+    unsafe fn read(&self, base: u32, flip: u32) -> [[u32; 4]; QUADS] {
+        let mut tile = [[u32::MAX; 4]; QUADS];
+        unroll::<QUADS>(|q| {
+            let quad = self.number(base, q);
+            if quad < self.count {
+                // SAFETY: the quad's four keys lie in the row, at an address that is a multiple of four keys.
+                let bits = K::quad_bits(unsafe { global::load_nc(self.body.wrapping_add(quad as usize)) });
+                tile[q] = bits.map(|bits| K::raw_order(bits ^ flip));
+            }
+        });
+        tile
+    }
+
+    #[inline(always)]
+    fn number(&self, base: u32, q: usize) -> u32 {
+        base + q as u32 * thread::block_dim_x() + self.own
+    }
+
+    /// The key outside the quads that is the thread's: whether there is one, and its position.
+    #[inline(always)]
+    fn fringe(&self, len: u32) -> (bool, u32) {
+        let thread = thread::thread_idx_x();
+        let behind = self.first + 4 * self.count + thread - thread.min(3);
+        if thread < 3 { (thread < self.first, thread) } else { (behind < len, behind) }
+    }
+}
+
+/// Selects the best `k` of each row, sorted. The results are those of [`ThresholdSelect`].
+///
+/// # Safety
+/// The pointers that are not null cover the shapes that the fields give. 1 ≤ k ≤ `out_stride`;
+/// k ≤ [`most`] of the threads of a block; [`LEAST_CAPACITY`] ≤ capacity.
+#[kernel(
+    key = KeyType,
+    max_threads = 512,
+    min_blocks = 1,
+    KeyType::F32 => short_select_f32 = select_short_rows::<F32Key>,
+    KeyType::F16 => short_select_f16 = select_short_rows::<F16Key>,
+    KeyType::Bf16 => short_select_bf16 = select_short_rows::<Bf16Key>,
+    KeyType::I32 => short_select_i32 = select_short_rows::<I32Key>,
+    KeyType::U32 => short_select_u32 = select_short_rows::<U32Key>,
+)]
+pub struct ShortSelect {
+    /// The keys of all rows, of the type of the kernel's key.
+    pub keys: *const u8,
+    /// The id of each key, at the same place; null: the id is the position in the row. A key with the id `NO_ROW` is left out. Of equal
+    /// keys the one with the lower id is better.
+    pub ids: *const u32,
+    /// Keys from one row to the next, where `starts` is null.
+    pub stride: u64,
+    /// Where each row starts and, one entry more, where the last one ends; null: row r starts at r · `stride`.
+    pub starts: *const u64,
+    /// The length of each row; null: the distance of the row's `starts`, or `columns` where `starts` is null too.
+    pub lengths: *const u32,
+    /// The length of a row, at most.
+    pub columns: u32,
+    /// 0 selects the smallest keys, `Key::FLIP` the largest.
+    pub flip: u32,
+    /// Results of a row.
+    pub k: u32,
+    /// Survivors of a row that a block has room for.
+    pub capacity: u32,
+    /// The selected keys, best first, of the type of the kernel's key; the worst key where there is none.
+    pub out_keys: *mut u8,
+    /// Their ids; `NO_ROW` where there is none.
+    pub out_ids: *mut u32,
+    /// Results from one row to the next.
+    pub out_stride: u32,
+}
+
+impl ShortSelect {
+    /// A block of `threads` threads a row: 32 to 512, a multiple of 32.
+    pub fn config(&self, rows: u32, threads: u32) -> LaunchConfig {
+        LaunchConfig::linear(rows as u64, threads).with_shared(shared_bytes(self.capacity))
+    }
+}
+
+/// The body of the kernels `short_select_*`. All threads of the block arrive.
+///
+/// # Safety
+/// As [`ShortSelect`].
+#[inline(always)]
+unsafe fn select_short_rows<K: Key>(launch: ShortSelect) {
+    let ShortSelect { ids, stride, starts, lengths, columns, flip, k, capacity, out_ids, out_stride, .. } = launch;
+    let (keys, out_keys) = (launch.keys.cast::<K::Stored>(), launch.out_keys.cast::<K::Stored>());
+    let table = RowTable { stride, starts, lengths, columns };
+    let number = thread::block_idx_x();
+    let (thread, threads, lane) = (thread::thread_idx_x(), thread::block_dim_x(), warp::lane_id());
+    let warps = (threads / 32).max(1);
+    let Workspace { header, entries, order } = Workspace::new(capacity);
+    // SAFETY: the caller promises the shapes; one block has the row's workspace and results to itself.
+    let count = unsafe {
+        let row = Row::<K>::of(table, number, keys, ids, flip);
+        let wanted = k.min(row.len);
+        let quads = Quads::of(row);
+        let span = (QUADS as u32 * threads).max(1);
+        let (fringe, fringe_position) = quads.fringe(row.len);
+        let fringe_raw = if fringe { row.raw(fringe_position) } else { u32::MAX };
+        let mut least = [fringe_raw];
+        // The first of several turns last: it is a whole one, and stays.
+        let mut base = quads.count.saturating_sub(1) / span * span;
+        let mut tile = quads.read(base, flip);
+        loop {
+            unroll::<QUADS>(|q| {
+                let [a, b, c, d] = tile[q];
+                least[0] = least[0].min(a.min(b).min(c.min(d)));
+            });
+            if base == 0 {
+                break;
+            }
+            base -= span;
+            tile = quads.read(base, flip);
+        }
+        warp_sort(&mut least, lane);
+        let bound = warp::shuffle_idx(FULL_MASK, least[0], wanted.div_ceil(warps).max(1) - 1);
+        if thread == 0 {
+            header.store(0);
+        }
+        if lane == 0 {
+            order.words.add(thread / 32).store(bound);
+        }
+        thread::sync_threads();
+        let mut bound = 0;
+        let mut other = 0;
+        while other < warps {
+            bound = bound.max(order.words.add(other).load());
+            other += 1;
+        }
+        // A threshold among NaN, or in a block some of whose threads have no keys, lets everything through.
+        let ordered = K::order(bound);
+        let mark = if ordered > K::WORST { u32::MAX } else { ordered };
+        let sink = SharedSink { count: header, entries, capacity };
+        let mut fringe = fringe && fringe_raw <= mark;
+        loop {
+            let mut hits = 0u32;
+            unroll::<QUADS>(|q| {
+                let hit = |e: usize| (tile[q][e] <= mark) as u32;
+                let four = hit(0) | hit(1) << 1 | hit(2) << 2 | hit(3) << 3;
+                hits |= if quads.number(base, q) < quads.count { four << (4 * q) } else { 0 };
+            });
+            while warp::any(FULL_MASK, fringe || hits != 0) {
+                let place = hits.trailing_zeros();
+                let position = if fringe {
+                    fringe_position
+                } else {
+                    quads.first + 4 * quads.number(base, place as usize / 4) + place % 4
+                };
+                let found = if fringe || hits != 0 { row.entry(row.raw(position), position) } else { EMPTY };
+                hits = if fringe { hits } else { hits & hits.wrapping_sub(1) };
+                fringe = false;
+                // Among the keys that pass by their raw order may be NaN, which comes last.
+                let keeps = found != EMPTY && entry::key(found) <= mark;
+                let keepers = warp::ballot(FULL_MASK, keeps);
+                if keepers != 0 {
+                    let first = if lane == 0 { sink.reserve(keepers.count_ones()) } else { 0 };
+                    let first = warp::shuffle_idx(FULL_MASK, first, 0);
+                    if keeps {
+                        sink.put(first, (keepers & ((1 << lane) - 1)).count_ones(), found);
+                    }
+                }
+            }
+            base += span;
+            if base >= quads.count {
+                break;
+            }
+            tile = quads.read(base, flip);
+        }
+        thread::sync_threads();
+        let count = header.load();
+        // With ids, keys without one are not there: then everything was seen.
+        if count <= LEAST_CAPACITY && (count >= wanted || mark == u32::MAX) { count } else { u32::MAX }
+    };
+    if count == u32::MAX {
+        // The workspace is free.
+        thread::sync_threads();
+        let launch = ThresholdSelect {
+            keys: launch.keys,
+            ids,
+            stride,
+            starts,
+            lengths,
+            columns,
+            flip,
+            k,
+            capacity,
+            thresholds: null(),
+            lists: null(),
+            counts: null(),
+            out_keys: launch.out_keys,
+            out_ids,
+            out_stride,
+        };
+        // SAFETY: the same contract; nobody reads the workspace any more.
+        return unsafe { select_rows::<K>(launch) };
+    }
+    let out = number as usize * out_stride as usize;
+    // SAFETY: entries below the count were written before the barrier; a place is below k, and each is one survivor's.
+    unsafe {
+        let mut own = thread;
+        while own < count {
+            let found = entries.add(own).load();
+            let (mut place, mut other) = (0, 0);
+            while other < count {
+                unroll::<AHEAD>(|ahead| {
+                    let other = other + ahead as u32;
+                    let entry = entries.add(other.min(count - 1)).load();
+                    // Equal entries, of equal ids, go by where they lie.
+                    place += (other < count && entry < found + (other < own) as u64) as u32;
+                });
+                other += AHEAD as u32;
+            }
+            if place < k {
+                store_result::<K>(found, flip, out_keys, out_ids, out + place as usize);
+            }
+            own += threads;
+        }
+        let mut place = count + thread;
+        while place < k {
+            store_result::<K>(EMPTY, flip, out_keys, out_ids, out + place as usize);
+            place += threads;
+        }
+    }
+}

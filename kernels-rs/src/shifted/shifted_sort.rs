@@ -1,0 +1,464 @@
+//! Approximate k nearest neighbours in low dimension: neighbourhoods in sorted, shifted copies of the points, merged in a warp to
+//! the k best without duplicates (Park, *Implementation of parallel k-approximate nearest neighbor search using six dimensional
+//! shifted sort with CUDA*, 2019; Li, Simons et al., *kANN on the GPU with shifted sorting*, 2012; Chan 1997).
+//!
+//! # Algorithm
+//! ```text
+//! once:  for each of S copies: codes (crate::shifted::morton), sorted with their points' numbers; the points laid out in that order
+//! query: for each copy:
+//!            place  = how many codes of the copy are below the query's                    // locate_*, one thread each
+//!            window = `width` positions around the place                                   // nearest_*, one warp a query
+//!            for each 32 of them: one candidate a lane, its canonical distance,
+//!                drop what is not below the k-th best, or is among the best already,
+//!                sort the rest by a butterfly network, merge it into the best
+//! ```
+//! A point met in several copies has the same entry (distance, id) each time, to the bit. The best are sorted, so a binary search
+//! among the lanes finds out whether an entry is there already: 5 shuffles for all 32 candidates at once. What was once dropped
+//! or pushed out is not below the k-th best any more: no other memory of past candidates is needed.
+//!
+//! In a self-join the place of every point is where the sort put it ([`shifted_ranks`]), and the point itself is left out by id.
+//!
+//! # Layout
+//! Copies hold the points' components in structure-of-arrays form, `points[(copy · dim + j) · n + position]`: the 32 lanes of a warp
+//! read 128 neighbouring bytes of each component. A window of the report's form, k before and k after, would leave half a warp
+//! idle for k = 8; a width is a multiple of 32 unless the caller wants another.
+//!
+//! # Cost, and why queries are not sorted
+//! For m queries among n points in S copies:
+//!
+//! | step | floor | 2²³ 6-d queries, 40,000 points, S = 7, on an H200 |
+//! |---|---|---|
+//! | (a) search in the sorted codes | S·log₂ n reads of 32 bytes from L2, the first half of them from L1 | 15 GB of L2: 3 ms |
+//! | (b) sorting base and queries together | S · 16 passes · 2 · 20 bytes of DRAM | 38 GB: 8 ms, 12 GB of memory |
+//! | codes | morton's | 1.3 ms |
+//! | candidates | S·width·(4·d + 4) bytes from L2 or L1 | 53 GB of L2: 9 to 12 ms |
+//!
+//! Searching (a) is cheaper the smaller the base, needs no memory to speak of and leaves the queries' results independent of each
+//! other, so it is taken for every base; sorting (b) would be level only where the codes of a copy, 16·n bytes, are far larger than L2 and
+//! queries are as many as points; that is the self-join, where the places come with the base's own sort.
+//! The floor of the candidates in f64 arithmetic is 2·d + 5 operations and d conversions each: 1.9·10⁹ candidates take 3 ms of
+//! conversions (16 a clock and multiprocessor) and 2 ms of arithmetic: less than the reads.
+//!
+//! # What lost
+//! One thread a query with its own queue of k: 32 lanes read 32 different windows, 32 sectors for what one line holds. Two queries a
+//! warp for small k: half the candidates at the same number of instructions.
+
+use cuda_std::launch::LaunchConfig;
+use cuda_std::warp::FULL_MASK;
+use cuda_std::{global, kernel, thread, unroll, warp};
+
+use crate::select::entry::{self, EMPTY};
+use crate::select::networks::{warp_merge_keep, warp_sort};
+use crate::shifted::morton::{self, Code, MAX_DIM};
+
+/// Threads of a block of all kernels here.
+const THREADS: u32 = 256;
+/// Warps of a block, each with its own query in [`ShiftedNearest`].
+const WARPS_PER_BLOCK: u32 = THREADS / 32;
+
+/// The canonical squared distance between points of up to [`MAX_DIM`] components: the host crate's `metric` for so few. `x` and `y`
+/// give component j, zero from the dimension on; `COMPONENTS` is 4, 8 or 12 and at least the dimension.
+///
+/// Of the definition's accumulators only the first [`MAX_DIM`] are not zero, of its lanes only three; of the butterfly the steps
+/// that join these remain: lane 0 with lane 2, then with lane 1.
+#[inline(always)]
+pub fn distance<const COMPONENTS: usize>(x: impl Fn(usize) -> f64, y: impl Fn(usize) -> f32) -> f32 {
+    let term = |j: usize| {
+        let difference = x(j) - y(j) as f64;
+        difference * difference
+    };
+    let mut lanes = [0.0f64; MAX_DIM / 4];
+    unroll::<{ MAX_DIM / 4 }>(|lane| {
+        if 4 * lane < COMPONENTS {
+            lanes[lane] = (term(4 * lane) + term(4 * lane + 1)) + (term(4 * lane + 2) + term(4 * lane + 3));
+        }
+    });
+    ((lanes[0] + lanes[2]) + lanes[1]) as f32
+}
+
+/// The first of `width` positions around `place` in a copy of `n` points, width ≤ n: as many before as after, moved inside where the
+/// copy ends.
+#[inline(always)]
+pub fn window_start(place: u32, width: u32, n: u32) -> u32 {
+    place.saturating_sub(width / 2).min(n - width)
+}
+
+/// Writes the place of every query in every copy: how many codes of the copy are below the query's.
+///
+/// # Safety
+/// The arrays are as long as the fields say; the codes are of width `W`.
+#[kernel(
+    max_threads = 256,
+    shifted_locate_u64 for ShiftedLocate<u64> = locate::<u64>,
+    shifted_locate_u128 for ShiftedLocate<u128> = locate::<u128>,
+)]
+pub struct ShiftedLocate<W> {
+    /// Rows of `dim` components.
+    pub queries: *const f32,
+    /// Queries.
+    pub count: u32,
+    /// Components of a query: 1 to [`MAX_DIM`].
+    pub dim: u32,
+    /// Bits of a coordinate, as of [`crate::shifted::morton::MortonCodes`].
+    pub bits: u32,
+    /// The lowest corner of the base's bounding box: `dim` coordinates.
+    pub mins: *const f64,
+    /// Cells to a unit of the coordinates.
+    pub scale: f64,
+    /// Copies.
+    pub copies: u32,
+    /// The sorted codes of one copy after the other.
+    pub codes: *const W,
+    /// Points of a copy.
+    pub n: u32,
+    /// The place of query q in copy c, at c · `count` + q.
+    pub places: *mut u32,
+}
+
+impl<W> ShiftedLocate<W> {
+    /// A thread a query; a row of blocks in y for each copy.
+    pub fn config(&self) -> LaunchConfig {
+        LaunchConfig::linear(self.count.div_ceil(THREADS) as u64, THREADS).along_y(self.copies as u64)
+    }
+}
+
+/// # Safety
+/// As [`ShiftedLocate`].
+#[inline(always)]
+unsafe fn locate<W: Code>(launch: ShiftedLocate<W>) {
+    let ShiftedLocate { queries, count, dim, bits, mins, scale, copies, codes, n, places } = launch;
+    let query = thread::block_idx_x() * THREADS + thread::thread_idx_x();
+    let copy = thread::block_idx_y();
+    if query >= count {
+        return;
+    }
+    let row = queries.wrapping_add(query as usize * dim as usize);
+    let codes = codes.wrapping_add(copy as usize * n as usize);
+    // SAFETY: query < count, copy < copies by the grid; components are asked for below dim, codes below n.
+    unsafe {
+        let code = morton::code::<W>(
+            |j| global::load_nc(row.wrapping_add(j)),
+            |j| global::load_nc(mins.wrapping_add(j)),
+            scale,
+            dim,
+            bits,
+            morton::offset(bits, copies, copy),
+        );
+        let (mut low, mut high) = (0, n);
+        while low < high {
+            let middle = low + (high - low) / 2;
+            let below = global::load_nc(codes.wrapping_add(middle as usize)) < code;
+            low = if below { middle + 1 } else { low };
+            high = if below { high } else { middle };
+        }
+        global::store(places.wrapping_add(copy as usize * count as usize + query as usize), low);
+    }
+}
+
+/// Lays out the points of one copy in its order.
+///
+/// # Safety
+/// The arrays are as long as the parameters say; ids are below `n`.
+#[kernel(max_threads = 256)]
+pub unsafe fn shifted_arrange(
+    /// `n` rows of `dim` components.
+    rows: *const f32,
+    /// Points.
+    n: u32,
+    /// Components of a point.
+    dim: u32,
+    /// The number of the point at each position.
+    ids: *const u32,
+    /// Component j of the point at position p, at j · `n` + p.
+    out: *mut f32,
+) {
+    let position = thread::block_idx_x() * THREADS + thread::thread_idx_x();
+    if position < n {
+        // SAFETY: position < n, j < dim, and ids are below n.
+        unsafe {
+            let row = global::load_nc(ids.wrapping_add(position as usize)) as usize * dim as usize;
+            let mut j = 0;
+            while j < dim {
+                let x = global::load_nc(rows.wrapping_add(row + j as usize));
+                global::store(out.wrapping_add(j as usize * n as usize + position as usize), x);
+                j += 1;
+            }
+        }
+    }
+}
+
+impl ShiftedArrange {
+    /// A thread a point.
+    pub fn config(&self) -> LaunchConfig {
+        LaunchConfig::linear(self.n.div_ceil(THREADS) as u64, THREADS)
+    }
+}
+
+/// Writes where each point stands in each copy.
+///
+/// # Safety
+/// The arrays are as long as the parameters say; the ids of a copy are 0 .. n in some order.
+#[kernel(max_threads = 256)]
+pub unsafe fn shifted_ranks(
+    /// The number of the point at each position, `n` for each copy.
+    ids: *const u32,
+    /// Points of a copy.
+    n: u32,
+    /// The position of each point, `n` for each copy.
+    ranks: *mut u32,
+) {
+    let position = thread::block_idx_x() * THREADS + thread::thread_idx_x();
+    if position < n {
+        let first = thread::block_idx_y() as usize * n as usize;
+        // SAFETY: position < n, ids are below n and each occurs once.
+        unsafe {
+            let id = global::load_nc(ids.wrapping_add(first + position as usize));
+            global::store(ranks.wrapping_add(first + id as usize), position);
+        }
+    }
+}
+
+impl ShiftedRanks {
+    /// A thread a point; a row of blocks in y for each copy.
+    pub fn config(&self, copies: u32) -> LaunchConfig {
+        LaunchConfig::linear(self.n.div_ceil(THREADS) as u64, THREADS).along_y(copies as u64)
+    }
+}
+
+/// The best 32·`REGISTERS` distinct entries so far, entry 32·r + lane in register r; sorted, [`EMPTY`] at the end.
+struct Best<const REGISTERS: usize> {
+    queue: [u64; REGISTERS],
+    /// Entries at or above are not among the best k. Uniform.
+    bound: u64,
+    /// Entries below were returned by an earlier pass. Uniform.
+    floor: u64,
+    last: u32,
+    lane: u32,
+}
+
+impl<const REGISTERS: usize> Best<REGISTERS> {
+    /// Nothing yet; the best `k` of 1 to 32·`REGISTERS`, from `floor` on.
+    #[inline(always)]
+    fn new(k: u32, floor: u64) -> Self {
+        Best { queue: [EMPTY; REGISTERS], bound: EMPTY, floor, last: k - 1, lane: warp::lane_id() }
+    }
+
+    /// Takes in one entry of each lane where `take` holds, if it is among the best k and not there yet. The entries offered
+    /// together are distinct. All 32 lanes arrive.
+    #[inline(always)]
+    fn offer(&mut self, entry: u64, take: bool) {
+        let better = take & (entry >= self.floor) & (entry < self.bound);
+        if warp::any(FULL_MASK, better) {
+            let fresh = better & !self.holds(entry);
+            if warp::any(FULL_MASK, fresh) {
+                let mut batch = [if fresh { entry } else { EMPTY }];
+                warp_sort(&mut batch, self.lane);
+                warp_merge_keep(&mut self.queue, &batch, self.lane);
+                let mut holder = self.queue[0];
+                // Register last / 32 is uniform: selects, not an indexed (local-memory) access.
+                unroll::<REGISTERS>(|r| {
+                    let entries = self.queue[r];
+                    holder = if r as u32 == self.last / 32 { entries } else { holder };
+                });
+                self.bound = warp::shuffle_idx(FULL_MASK, holder, self.last % 32);
+            }
+        }
+    }
+
+    /// Whether this lane's `entry` is in the queue: the register by the last entry of each, the lane by binary search. All 32 lanes
+    /// arrive, each with its own entry.
+    #[inline(always)]
+    fn holds(&self, entry: u64) -> bool {
+        let mut register = 0;
+        unroll::<REGISTERS>(|r| {
+            register +=
+                if r + 1 < REGISTERS { (warp::shuffle_idx(FULL_MASK, self.queue[r], 31) < entry) as u32 } else { 0 };
+        });
+        let at = |lane: u32| {
+            let mut found = 0;
+            unroll::<REGISTERS>(|r| {
+                let of_register = warp::shuffle_idx(FULL_MASK, self.queue[r], lane);
+                found = if r as u32 == register { of_register } else { found };
+            });
+            found
+        };
+        // How many entries of the register's first 31 are below.
+        let mut below = 0;
+        let mut stride = 16;
+        while stride > 0 {
+            below = if at(below + stride - 1) < entry { below + stride } else { below };
+            stride /= 2;
+        }
+        at(below) == entry
+    }
+}
+
+/// Most components of a point: there are kernels for each.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MostComponents {
+    /// Four.
+    Four,
+    /// Eight.
+    Eight,
+    /// Twelve: [`MAX_DIM`].
+    Twelve,
+}
+
+impl MostComponents {
+    /// The least that points of `dim` components, [`MAX_DIM`] at most, fit.
+    pub const fn of(dim: u32) -> MostComponents {
+        match dim {
+            0..=4 => MostComponents::Four,
+            5..=8 => MostComponents::Eight,
+            _ => MostComponents::Twelve,
+        }
+    }
+}
+
+/// Length of the queue in which a warp keeps the best: there are kernels for each.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum QueueLength {
+    /// 32 entries.
+    Of32,
+    /// 128 entries.
+    Of128,
+}
+
+impl QueueLength {
+    /// The shortest that finds `k` neighbours in the fewest passes.
+    pub const fn of(k: u32) -> QueueLength {
+        if k <= QueueLength::Of32.entries() { QueueLength::Of32 } else { QueueLength::Of128 }
+    }
+
+    /// Neighbours that one pass finds, at most.
+    pub const fn entries(self) -> u32 {
+        match self {
+            QueueLength::Of32 => 32,
+            QueueLength::Of128 => 128,
+        }
+    }
+}
+
+/// Finds the k nearest of each query's candidates: sorted entries ([`crate::select::entry`]: key of the canonical distance, id) without
+/// duplicates, [`EMPTY`] where there are fewer.
+///
+/// The candidates of a query are the `width` positions around its place ([`window_start`]) in each copy.
+///
+/// # Safety
+/// The arrays are as long as the fields say; places are at most `n`; `dim` and `k` are within the key's limits.
+#[kernel(
+    key = (MostComponents, QueueLength),
+    max_threads = 256,
+    (MostComponents::Four, QueueLength::Of32) => shifted_nearest_d4_k32 = nearest::<4, 1>,
+    (MostComponents::Four, QueueLength::Of128) => shifted_nearest_d4_k128 = nearest::<4, 4>,
+    (MostComponents::Eight, QueueLength::Of32) => shifted_nearest_d8_k32 = nearest::<8, 1>,
+    (MostComponents::Eight, QueueLength::Of128) => shifted_nearest_d8_k128 = nearest::<8, 4>,
+    (MostComponents::Twelve, QueueLength::Of32) => shifted_nearest_d12_k32 = nearest::<12, 1>,
+    (MostComponents::Twelve, QueueLength::Of128) => shifted_nearest_d12_k128 = nearest::<12, 4>,
+)]
+pub struct ShiftedNearest {
+    /// Rows of `dim` components.
+    pub queries: *const f32,
+    /// Queries.
+    pub count: u32,
+    /// Components of a query, 1 at least.
+    pub dim: u32,
+    /// The place of query q in copy c, at c · `place_stride` + q.
+    pub places: *const u32,
+    /// Places of one copy.
+    pub place_stride: u64,
+    /// Component j of the point at position p of copy c, at (c · `dim` + j) · `n` + p.
+    pub points: *const f32,
+    /// The number of the point at position p of copy c, at c · `n` + p.
+    pub ids: *const u32,
+    /// Points of a copy.
+    pub n: u32,
+    /// Copies.
+    pub copies: u32,
+    /// Positions of a window: 1 to `n`.
+    pub width: u32,
+    /// Query q is point `first_own` + q, which is left out; [`NO_ROW`](crate::NO_ROW) where queries are no points.
+    pub first_own: u32,
+    /// Neighbours that this pass finds, 1 at least.
+    pub k: u32,
+    /// Neighbours that passes before found: the first places of a row of `out`.
+    pub skip: u32,
+    /// A row for each query: the entries of this pass go behind the first `skip`.
+    pub out: *mut u64,
+    /// Places of a row of `out`: `skip` + `k` at least.
+    pub out_stride: u32,
+}
+
+impl ShiftedNearest {
+    /// A warp a query.
+    pub fn config(&self) -> LaunchConfig {
+        LaunchConfig::warps(self.count as u64, WARPS_PER_BLOCK)
+    }
+}
+
+/// # Safety
+/// As [`ShiftedNearest`].
+#[inline(always)]
+unsafe fn nearest<const COMPONENTS: usize, const REGISTERS: usize>(launch: ShiftedNearest) {
+    let ShiftedNearest { queries, count, dim, places, place_stride, points, ids, n, .. } = launch;
+    let ShiftedNearest { copies, width, first_own, k, skip, out, out_stride, .. } = launch;
+    let query = thread::block_idx_x() * WARPS_PER_BLOCK + warp::warp_id();
+    if query >= count {
+        return;
+    }
+    let lane = warp::lane_id();
+    let own = if first_own == crate::NO_ROW { crate::NO_ROW } else { first_own + query };
+    // SAFETY: query < count; components are asked for below dim, positions below n, copies below `copies`.
+    unsafe {
+        let row = queries.wrapping_add(query as usize * dim as usize);
+        let mut x = [0.0f64; COMPONENTS];
+        unroll::<COMPONENTS>(|j| {
+            x[j] = if (j as u32) < dim { global::load_nc(row.wrapping_add(j)) as f64 } else { 0.0 };
+        });
+        let out = out.wrapping_add(query as usize * out_stride as usize);
+        // An earlier pass that ran out of candidates left EMPTY: nothing comes after it.
+        let floor = if skip == 0 { 0 } else { global::load(out.wrapping_add(skip as usize - 1)).saturating_add(1) };
+        let mut best = Best::<REGISTERS>::new(k, floor);
+        let mut copy = 0;
+        while copy < copies {
+            let place = global::load_nc(places.wrapping_add(copy as usize * place_stride as usize + query as usize));
+            let start = window_start(place, width, n);
+            let ids = ids.wrapping_add(copy as usize * n as usize);
+            let points = points.wrapping_add(copy as usize * dim as usize * n as usize);
+            let mut done = 0;
+            while done < width {
+                // Past the end of the window its last position is read again, and not taken.
+                let position = start + (done + lane).min(width - 1);
+                let id = global::load_nc(ids.wrapping_add(position as usize));
+                let point = points.wrapping_add(position as usize);
+                let component = |j: usize| {
+                    if (j as u32) < dim { global::load_nc(point.wrapping_add(j * n as usize)) } else { 0.0 }
+                };
+                let distance = distance::<COMPONENTS>(|j| x[j], component);
+                best.offer(entry::pack(entry::key_of(distance), id), (done + lane < width) & (id != own));
+                done += 32;
+            }
+            copy += 1;
+        }
+        unroll::<REGISTERS>(|r| {
+            let place = 32 * r as u32 + lane;
+            if place < k {
+                global::store(out.wrapping_add((skip + place) as usize), best.queue[r]);
+            }
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn windows_stay_inside() {
+        for (place, width, n, start) in
+            [(0, 32, 100, 0), (16, 32, 100, 0), (17, 32, 100, 1), (100, 32, 100, 68), (7, 10, 10, 0), (3, 1, 5, 3)]
+        {
+            assert_eq!(window_start(place, width, n), start, "{place} {width} {n}");
+        }
+    }
+}
