@@ -12,7 +12,7 @@ use rayon::prelude::*;
 #[cfg(feature = "peers")]
 use warpann::NONE;
 use warpann::ivf::{IvfIndex, SearchOptions};
-use warpann::{Element, FlatIndex, Metric, Neighbors, device_info};
+use warpann::{Element, FlatIndex, Metric, Neighbors, device::info};
 
 use crate::ivf::{Coding, Source, Vectors, Work, count, milliseconds, with_vectors};
 use crate::machine::Machine;
@@ -227,7 +227,7 @@ impl Grid<'_> {
     /// Bytes in use on the GPU, or by this process, where the system tells.
     fn memory_in_use(&self) -> Option<u64> {
         if let Some(gpu) = self.machine.gpu {
-            let info = device_info::devices().ok()?.into_iter().nth(gpu)?;
+            let info = info::devices().ok()?.into_iter().nth(gpu)?;
             return info.memory_free.map(|free| info.memory_total - free);
         }
         let status = std::fs::read_to_string("/proc/self/status").ok()?;

@@ -3,7 +3,8 @@
 use std::time::Instant;
 
 use rayon::prelude::*;
-use warpann::{Device, Error, device_info};
+use warpann::device::info;
+use warpann::{Device, Error};
 
 use crate::Outcome;
 
@@ -26,7 +27,7 @@ impl Machine {
     pub fn open(device: Device, quick: bool) -> Outcome<Self> {
         let gpu = match device {
             Device::Gpu(index) => Some(index),
-            Device::Auto => match device_info::devices() {
+            Device::Auto => match info::devices() {
                 Ok(_) => Some(0),
                 Err(Error::NoDevice { .. }) => None,
                 Err(error) => return Err(error.into()),
@@ -37,7 +38,7 @@ impl Machine {
         match gpu {
             Some(index) => Self::open_gpu(index, bytes),
             None => {
-                let cpu = device_info::cpu();
+                let cpu = info::cpu();
                 let model = cpu.model.unwrap_or_else(|| "CPU".into());
                 Ok(Self {
                     gpu: None,
@@ -61,7 +62,7 @@ impl Machine {
 
     #[cfg(feature = "cuda")]
     fn open_gpu(index: usize, bytes: usize) -> Outcome<Self> {
-        let devices = device_info::devices()?;
+        let devices = info::devices()?;
         let available = devices.len();
         let Some(info) = devices.into_iter().nth(index) else {
             return Err(Error::NoSuchDevice { asked: index, available }.into());

@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use rayon::prelude::*;
 use warpann::ivf::{IvfIndex, SearchOptions};
-use warpann::{FlatIndex, Metric, NONE, Neighbors, device_info};
+use warpann::{FlatIndex, Metric, NONE, Neighbors, device::info};
 
 use crate::ivf::{Coding, count, milliseconds};
 use crate::machine::Machine;
@@ -99,7 +99,7 @@ pub fn run(args: &Args) -> Outcome<bool> {
 /// Bytes that nobody uses on the GPU; `None` on the CPU, and where the driver does not tell.
 pub fn free_memory(machine: &Machine) -> Outcome<Option<u64>> {
     let Some(index) = machine.gpu else { return Ok(None) };
-    Ok(device_info::devices()?.get(index).and_then(|device| device.memory_free))
+    Ok(info::devices()?.get(index).and_then(|device| device.memory_free))
 }
 
 /// Sizes.

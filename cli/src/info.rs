@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
-use warpann::device_info::{self, CpuInfo, DeviceInfo, ModuleInfo};
+use warpann::device::info::{self, CpuInfo, DeviceInfo, ModuleInfo};
 use warpann::ivf::IndexInfo;
 
 use crate::index::{describe, kind_of};
@@ -67,12 +67,12 @@ pub fn run(args: &Args, out: &Out) -> Outcome {
     if let Some(path) = &args.index {
         return index(path, out);
     }
-    let (devices, no_device) = match device_info::devices() {
+    let (devices, no_device) = match info::devices() {
         Ok(devices) => (devices, None),
         Err(error) => (Vec::new(), Some(error.to_string())),
     };
     let version = env!("CARGO_PKG_VERSION");
-    let info = Info { version, cpu: device_info::cpu(), devices, no_device, modules: device_info::modules() };
+    let info = Info { version, cpu: info::cpu(), devices, no_device, modules: info::modules() };
     out.field("warpann", version)?;
     let cpu = &info.cpu;
     out.field("cpu", format_args!("{}, {} threads", cpu.model.as_deref().unwrap_or("unnamed"), cpu.threads))?;

@@ -35,15 +35,12 @@
 //! Bad input is answered by an [`Error`] that carries the numbers; nothing here panics on it. [`io`] reads and writes the
 //! usual vector files.
 
-mod cpu;
 pub mod device;
-pub mod device_info;
 pub mod distributed;
 pub mod element;
 pub mod error;
 pub mod flat;
 pub mod generate;
-mod gpu;
 pub mod graph;
 mod host_memory;
 pub mod io;
@@ -51,29 +48,35 @@ pub mod ivf;
 pub mod kmeans;
 #[cfg(test)]
 mod limits_tests;
+#[cfg(test)]
+mod magnitude_tests;
 #[cfg(feature = "cuda")]
 pub mod measure;
 pub mod mesh;
 pub mod metric;
 pub mod neighbors;
 mod once;
+mod open;
 pub mod placement;
 pub mod pq;
+mod product;
+mod random;
 pub mod select;
 mod shards;
 pub mod shifted;
+mod simd;
 pub mod sort;
 mod threads;
+mod validate;
 
 /// The driver interface that [`select::device`] takes streams and addresses from, in the version that this library uses.
 #[cfg(feature = "cuda")]
 pub use cust;
-pub use device::Device;
 pub use element::{Element, ElementType};
 pub use error::{Error, FileDefect, Input, NoDeviceReason, Result};
 pub use flat::{FlatIndex, FlatIndexBuilder};
 pub use ivf::{IvfIndex, IvfIndexBuilder};
 pub use metric::Metric;
 pub use neighbors::{NONE, Neighbors};
-pub use placement::Placement;
+pub use placement::{Device, Placement};
 pub use shifted::{ShiftedIndex, ShiftedIndexBuilder};

@@ -3,7 +3,6 @@
 
 use half::f16;
 
-use crate::flat::{MAX_COMPONENTS, MAX_ROWS, check_dim, check_rows};
 use crate::generate::Generator;
 use crate::graph::KnnGraph;
 use crate::ivf::{Encoding, IvfIndex, Refiner};
@@ -11,6 +10,7 @@ use crate::kmeans::KMeans;
 use crate::pq::{ProductQuantizer, Rotation};
 use crate::select::{Best, Rows, select_k};
 use crate::shifted::MAX_DIM;
+use crate::validate::{MAX_COMPONENTS, MAX_ROWS, check_dim, check_rows};
 use crate::{Device, Error, FlatIndex, Metric, NONE, Neighbors, Result, ShiftedIndex};
 
 const DEVICES: [Device; 2] = [Device::Cpu, Device::Emulator];

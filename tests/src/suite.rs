@@ -18,7 +18,7 @@ const PORTABLE: &str = "WARPANN_PORTABLE_KERNELS";
 pub fn run_with_portable_kernels_too(device: Device) -> ExitCode {
     let own = run(device);
     let index = if let Device::Gpu(index) = device { Some(index) } else { None };
-    let devices = warpann::device_info::devices().unwrap_or_default();
+    let devices = warpann::device::info::devices().unwrap_or_default();
     let target = devices.iter().find(|info| Some(info.index) == index).and_then(|info| info.ptx_target.as_deref());
     // Such as `sm_80, sm_90a`.
     let has_own_kernels = target.is_some_and(|target| target.contains(','));

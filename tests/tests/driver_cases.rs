@@ -52,7 +52,7 @@ fn main() -> ExitCode {
 /// Every kernel of the PTX modules is one that the driver can run, and the other way round.
 fn same_kernels() -> Outcome {
     let of_modules: BTreeSet<String> =
-        warpann::device_info::modules().into_iter().flat_map(|module| module.kernels).collect();
+        warpann::device::info::modules().into_iter().flat_map(|module| module.kernels).collect();
     let of_program: BTreeSet<String> =
         cuda_std::emulator::kernels().iter().map(|kernel| kernel.name().to_owned()).collect();
     if of_modules.is_empty() || of_modules != of_program {

@@ -534,7 +534,7 @@ fn start_of_the_driver() {
         assert_eq!(driver::heal(), Some(Failed { name: "cuInit", code }));
         assert!(matches!(made, Err(Error::Driver { call: "cuInit", code: c, .. }) if c == code), "{code}: {made:?}");
         driver::fail(Fault { after: 0, code, lasts: Lasts::Once });
-        let listed = warpann::device_info::devices();
+        let listed = warpann::device::info::devices();
         assert!(
             matches!(listed, Err(Error::Driver { call: "cuInit", code: c, .. }) if c == code),
             "{code}: {listed:?}"

@@ -283,7 +283,7 @@ fn plans_for_device_memory() {
 fn a_device_that_does_not_exist() {
     let open = |index| FlatIndex::<f32>::new(4, Metric::L2, Device::Gpu(index)).map(|_| ());
     let selected = |index| select_k(Device::Gpu(index), &one_row(&[1.0]), 1, Best::Smallest).map(|_| ());
-    match warpann::device_info::devices() {
+    match warpann::device::info::devices() {
         Ok(devices) => {
             let available = devices.len();
             for asked in [available, available + 5, usize::MAX] {

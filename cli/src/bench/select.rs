@@ -141,7 +141,7 @@ pub fn run(args: &Args, out: &Out) -> Outcome {
 fn resident_gpu(device: Device) -> Outcome<Option<usize>> {
     match device {
         Device::Gpu(index) => Ok(Some(index)),
-        Device::Auto => match warpann::device_info::devices() {
+        Device::Auto => match warpann::device::info::devices() {
             Ok(_) => Ok(Some(0)),
             Err(warpann::Error::NoDevice { .. }) => Ok(None),
             Err(error) => Err(error.into()),

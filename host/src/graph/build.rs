@@ -8,8 +8,8 @@ use rayon::prelude::*;
 
 use super::journal::{Files, Recipe};
 use super::{Graph, check_rows};
-use crate::flat::MAX_ROWS;
 use crate::threads::meanwhile;
+use crate::validate::MAX_ROWS;
 use crate::{Element, Error, FlatIndex, Input, IvfIndex, Metric, Neighbors, Result};
 
 /// Rows of the first batch; the next ones are twice as large while they take less than [`BATCH_TIME`].

@@ -27,8 +27,8 @@ use std::path::{Path, PathBuf};
 use super::build::GraphIndex;
 use crate::Element;
 use crate::error::{Error, FileDefect, Result};
+use crate::io::checksum::{of_bytes, xxh64};
 use crate::io::{Destination, Format, check_files, folder_of, is_at, known, layout, open_locked, sync_folder};
-use crate::ivf::file::checksum::{of_bytes, xxh64};
 
 /// The first word of a journal.
 const MAGIC: &str = "warpann-knn-graph";

@@ -55,9 +55,9 @@ pub use self::build::{GraphIndex, KnnGraph, Progress};
 pub use self::components::Components;
 pub use self::path::Path;
 use crate::error::{Error, FileDefect, Result};
-use crate::flat::{MAX_ROWS, check_vectors};
 use crate::io::{self, IdMatrix};
-use crate::kmeans::start::{Random, gather};
+use crate::random::{Random, gather};
+use crate::validate::{MAX_ROWS, check_vectors};
 use crate::{Element, Input, NONE, ivf};
 
 /// What stands in a slot of a [`Graph`] that has no neighbour: [`NONE`] in 32 bits.

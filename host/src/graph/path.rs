@@ -27,9 +27,9 @@ use rayon::prelude::*;
 
 use super::components::Forest;
 use super::{Graph, NO_NODE, check_rows};
-use crate::flat::{check_dim, check_vectors};
 use crate::metric::canonical;
 use crate::select::{Best, Key};
+use crate::validate::{check_dim, check_vectors};
 use crate::{Element, Error, Input, Metric, Result};
 
 /// A path in a [`Graph`].

@@ -5,7 +5,7 @@ use super::{Flat, check_size, decode, extent, reserve, u32_at};
 use crate::NONE;
 use crate::element::ElementType;
 use crate::error::FileDefect;
-use crate::ivf::RangeNeighbors;
+use crate::neighbors::RangeNeighbors;
 
 /// Bytes of the header.
 const HEADER: usize = 8;

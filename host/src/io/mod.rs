@@ -41,6 +41,7 @@
 //! ```
 
 mod bin;
+pub(crate) mod checksum;
 mod fuzz;
 mod ids;
 mod npy;
@@ -55,7 +56,7 @@ use std::sync::Arc;
 
 use crate::element::{Element, ElementType};
 use crate::error::{Error, FileDefect, Result};
-use crate::ivf::RangeNeighbors;
+use crate::neighbors::RangeNeighbors;
 
 #[doc(hidden)]
 pub use fuzz::read_any_bytes;

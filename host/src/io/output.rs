@@ -14,8 +14,8 @@ use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Seek};
 use std::path::{Path, PathBuf};
 
+use super::checksum::xxh64;
 use crate::error::{Error, Result};
-use crate::ivf::file::checksum::xxh64;
 
 /// Links from one path to the next that are followed, as many as Linux follows.
 const MOST_LINKS: usize = 40;

@@ -5,10 +5,11 @@ use std::borrow::Cow;
 use std::marker::PhantomData;
 use std::ops::Range;
 
+use super::Scan;
 use super::bitset::Bitset;
 use super::codec::Codec;
 use super::lists::{Directory, Lists};
-use super::{RangeNeighbors, Scan};
+use crate::neighbors::RangeNeighbors;
 use crate::shards::share;
 use crate::{Device, Element, Metric, Result};
 

@@ -10,10 +10,10 @@ use std::borrow::Cow;
 
 use rayon::prelude::*;
 
-use crate::cpu::simd::Isa;
-use crate::cpu::{canonical_square, convert};
-use crate::flat::check_derived;
 use crate::pq::{ProductQuantizer, Rotation};
+use crate::product::cpu::{canonical_square, convert};
+use crate::simd::Isa;
+use crate::validate::check_derived;
 use crate::{Device, Element, Metric, Result, host_memory};
 
 /// See the module documentation.

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use super::{Codec, PqCodec, Settings, Trained};
 use crate::generate::{Generator, Rows};
-use crate::gpu::coder::ListCoder;
+use crate::ivf::gpu::coder::ListCoder;
 use crate::kmeans::assign_rows;
 use crate::kmeans::worker::Assign;
 use crate::pq::encode::Residuals;
@@ -40,7 +40,7 @@ impl<'a, T: Element> Coder<'a, T> {
                 (Codec::Flat, _) | (_, Device::Cpu) => None,
                 (Codec::Pq(pq), device) => {
                     let by = by(settings.metric);
-                    Some(crate::gpu::open_coder(device, by, &trained.centroids, &pq.quantizer, settings.budget)?)
+                    Some(crate::open::open_coder(device, by, &trained.centroids, &pq.quantizer, settings.budget)?)
                 }
             };
             Ok((device, coder))

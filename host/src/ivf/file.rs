@@ -27,7 +27,6 @@
 //! # Ok::<(), warpann::Error>(())
 //! ```
 
-pub(crate) mod checksum;
 mod format;
 mod fuzz;
 mod mapped;
@@ -50,7 +49,7 @@ use self::write::Content;
 use super::lists::Bytes;
 use super::{Codec, Encoding, IvfIndex, Lists, PqCodec, Trained};
 use crate::error::{Error, FileDefect, Result};
-use crate::io::{self, FileBytes, Open};
+use crate::io::{self, FileBytes, Open, checksum};
 use crate::pq::{ProductQuantizer, Rotation};
 use crate::{Element, ElementType, Metric, Placement};
 

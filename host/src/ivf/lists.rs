@@ -15,8 +15,8 @@ use std::sync::{Arc, OnceLock};
 
 use rayon::prelude::*;
 
-use crate::flat::{MAX_ROWS, check_rows};
 use crate::io::FileBytes;
+use crate::validate::{MAX_ROWS, check_rows};
 use crate::{Error, Result, host_memory};
 
 /// Bytes that start at a multiple of 8, so that they can be seen as components or ids.

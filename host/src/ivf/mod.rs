@@ -32,6 +32,8 @@ pub(crate) mod codec;
 mod coder;
 mod cpu;
 pub(crate) mod file;
+pub(crate) mod gpu;
+pub(crate) mod grid;
 mod lists;
 mod refine;
 mod search;
@@ -48,15 +50,16 @@ pub(crate) use self::codec::{Codec, PqCodec};
 pub use self::file::IndexInfo;
 #[doc(hidden)]
 pub use self::file::{mend_index_bytes, read_any_index_bytes};
+use self::grid::IvfGrid;
 pub(crate) use self::lists::Lists;
 pub use self::refine::Refiner;
-pub use self::search::{RangeNeighbors, Scan, SearchOptions};
+pub use self::search::{Scan, SearchOptions};
 pub use self::statistics::IvfStatistics;
 pub use self::tune::recall;
-use crate::flat::check_dim;
 use crate::kmeans::on_device;
+pub use crate::neighbors::RangeNeighbors;
 use crate::pq::{ProductQuantizer, Rotation, codes};
-use crate::shards::ivf::IvfGrid;
+use crate::validate::check_dim;
 use crate::{Device, Element, Error, Metric, Placement, Result};
 
 /// What an inverted file keeps of each vector.
@@ -120,7 +123,7 @@ impl Settings {
     fn open_on<T: Element>(&self, device: Device) -> Result<(Device, Box<dyn IvfBackend<T>>)> {
         let Settings { budget, simd, .. } = *self;
         let cpu = || -> Result<Box<dyn IvfBackend<T>>> { Ok(Box::new(cpu::IvfCpu::new(budget, simd))) };
-        on_device(device, |device| crate::gpu::open_ivf(device, budget), cpu)
+        on_device(device, |device| crate::open::open_ivf(device, budget), cpu)
     }
 }
 

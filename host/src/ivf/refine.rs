@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use rayon::prelude::*;
 
 use super::update::ascending;
-use crate::cpu::Scorer;
-use crate::flat::{check_dim, check_results, check_vectors, check_whole};
+use crate::product::cpu::Scorer;
+use crate::validate::{check_dim, check_results, check_vectors, check_whole};
 use crate::{Element, Error, Input, Metric, NONE, Neighbors, Result, host_memory};
 
 /// The original vectors of an index, to rank candidates by: it turns what a search in compressed codes has found into results as exact as

@@ -1,9 +1,7 @@
 //! The searches of an [`IvfIndex`]: arguments are checked here, once for all devices.
 
-use rayon::prelude::*;
-
-use super::{Bitset, IvfIndex, Request};
-use crate::flat::{check_results, check_vectors, check_whole};
+use super::{Bitset, IvfIndex, RangeNeighbors, Request};
+use crate::validate::{check_results, check_vectors, check_whole};
 use crate::{Element, Error, Input, NONE, Neighbors, Result};
 
 /// How the lists are read.
@@ -43,43 +41,6 @@ pub struct SearchOptions<'a> {
     pub filter: Option<&'a Bitset>,
     /// How the lists are read; results do not depend on it.
     pub scan: Scan,
-}
-
-/// What a range search returns: for each query some number of vectors, best first, equal distances by lower id.
-#[derive(Debug, Clone, PartialEq)]
-pub struct RangeNeighbors {
-    /// Where each query's results start in `ids` and `distances`; then the number of all: queries + 1 numbers.
-    pub offsets: Vec<usize>,
-    /// Ids.
-    pub ids: Vec<u64>,
-    /// Canonical distances, in the places of `ids`.
-    pub distances: Vec<f32>,
-}
-
-impl RangeNeighbors {
-    /// Number of queries.
-    pub fn queries(&self) -> usize {
-        self.offsets.len().saturating_sub(1)
-    }
-
-    /// Results query by query, ids with distances.
-    pub(crate) fn of_rows(rows: Vec<Vec<(u64, f32)>>) -> RangeNeighbors {
-        let mut offsets = vec![0];
-        for row in &rows {
-            offsets.push(offsets[offsets.len() - 1] + row.len());
-        }
-        let (ids, distances) = rows.into_par_iter().flatten_iter().unzip();
-        RangeNeighbors { offsets, ids, distances }
-    }
-
-    /// Ids and distances of query `query`.
-    ///
-    /// # Panics
-    /// If there is no such query, as slice indexing does.
-    pub fn row(&self, query: usize) -> (&[u64], &[f32]) {
-        let row = self.offsets[query]..self.offsets[query + 1];
-        (&self.ids[row.clone()], &self.distances[row])
-    }
 }
 
 impl<T: Element> IvfIndex<T> {

@@ -3,7 +3,7 @@
 use rayon::prelude::*;
 
 use super::{IvfIndex, SearchOptions};
-use crate::flat::check_vectors;
+use crate::validate::check_vectors;
 use crate::{Element, Error, Input, NONE, Result};
 
 /// The mean over queries of |first `at` found ∩ first `at` true| / |first `at` true|, from 0 to 1: k-recall@k with k = `at`.

@@ -7,12 +7,12 @@ use rayon::prelude::*;
 use super::codec::{rotated, to_f32};
 use super::coder::{Coded, Coder};
 use super::{Codec, Encoding, IvfIndex, Lists, PqCodec, Trained, next_version};
-use crate::flat::{MAX_ROWS, check_derived, check_rows, check_vectors};
 use crate::generate::Generator;
 use crate::kmeans::KMeans;
-use crate::kmeans::start::{Random, gather};
 use crate::pq::{PqTraining, ProductQuantizer, Rotation};
+use crate::random::{Random, gather};
 use crate::threads::meanwhile;
+use crate::validate::{MAX_ROWS, check_derived, check_rows, check_vectors};
 use crate::{Device, Element, Error, Input, Metric, NONE, Result, host_memory};
 
 /// Training vectors for each codeword of a product quantizer.

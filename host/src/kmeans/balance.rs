@@ -14,7 +14,7 @@
 use rayon::prelude::*;
 
 use super::cpu::Points;
-use crate::cpu::nearest::Nearest;
+use super::nearest::Nearest;
 use crate::{Element, Metric};
 
 /// Changes `labels`, each point's nearest centroid, so that no cluster has more than `most` points.

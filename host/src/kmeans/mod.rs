@@ -47,11 +47,13 @@
 
 mod balance;
 mod cpu;
+pub(crate) mod gpu;
+pub(crate) mod nearest;
 mod parts;
 mod run;
 pub(crate) mod scale;
 mod split;
-pub(crate) mod start;
+mod start;
 pub(crate) mod sums;
 #[cfg(test)]
 mod tests;
@@ -60,15 +62,15 @@ pub(crate) mod worker;
 use rayon::prelude::*;
 
 use self::cpu::Points;
+use self::nearest::{Nearest, canonical_squares};
 use self::parts::{Part, Parts};
 use self::run::Run;
 use self::scale::Scale;
-use self::start::Random;
 use self::sums::{PartialSums, Sums};
 use self::worker::{Assign, PartWorker, Worker};
-use crate::cpu::nearest::{Nearest, canonical_squares};
-use crate::flat::{MAX_ROWS, check_dim, check_rows, check_vectors};
+use crate::random::{Random, gather};
 use crate::shards::{by_rows, joined, parts_of};
+use crate::validate::{MAX_ROWS, check_dim, check_rows, check_vectors};
 use crate::{Device, Element, Error, Input, Placement, Result, host_memory};
 
 /// The first centroids.
@@ -256,9 +258,9 @@ impl KMeans {
         let mut random = Random::new(self.seed);
         let wanted = self.points_per_centroid.map(|points| points.max(1).saturating_mul(self.clusters));
         let places = wanted.filter(|&wanted| wanted < count).map(|wanted| random.sample(count, wanted));
-        let sample = places.as_ref().map(|places| start::gather(rows, dim, places)).transpose()?;
+        let sample = places.as_ref().map(|places| gather(rows, dim, places)).transpose()?;
         let sample_weights =
-            places.as_ref().and_then(|places| weights.map(|weights| start::gather(weights, 1, places))).transpose()?;
+            places.as_ref().and_then(|places| weights.map(|weights| gather(weights, 1, places))).transpose()?;
         let training = sample.as_deref().unwrap_or(rows);
         let training_weights = sample_weights.as_deref().or(weights);
         let squares = canonical_squares(training, dim)?;
@@ -348,13 +350,13 @@ impl KMeans {
             Start::PlusPlus => {
                 let wanted = self.clusters.saturating_mul(start::SAMPLE).min(points.len());
                 let places = random.sample(points.len(), wanted);
-                let sample = start::gather(rows, dim, &places)?;
-                let weights = weights.map(|weights| start::gather(weights, 1, &places)).transpose()?;
+                let sample = gather(rows, dim, &places)?;
+                let weights = weights.map(|weights| gather(weights, 1, &places)).transpose()?;
                 start::plus_plus(&sample, dim, weights.as_deref(), self.clusters, self.spherical, random)
             }
         };
         if self.spherical {
-            let isa = crate::cpu::simd::Isa::detect();
+            let isa = crate::simd::Isa::detect();
             centroids.par_chunks_mut(dim).for_each(|centroid| sums::normalise(isa, centroid));
         }
         Ok(centroids)
@@ -377,7 +379,7 @@ impl KMeans {
             return Ok((device.into(), worker));
         }
         let devices = self.placement.devices();
-        if let Some(worker) = crate::gpu::open_kmeans_parts(devices, self.run(points), self.means(scale))? {
+        if let Some(worker) = crate::open::open_kmeans_parts(devices, self.run(points), self.means(scale))? {
             // Few points stay on few devices, which are as many replicas then.
             let devices = devices[..parts_of(devices.len(), points.len())].to_vec();
             return Ok((Placement::new(devices, 1)?, worker));
@@ -398,7 +400,7 @@ impl KMeans {
         points: Points<'a, T>,
         scale: Scale,
     ) -> Result<(Device, Box<dyn PartWorker + 'a>)> {
-        let on = |device| crate::gpu::open_kmeans(device, self.run(points), self.means(scale));
+        let on = |device| crate::open::open_kmeans(device, self.run(points), self.means(scale));
         let cpu = || -> Result<Box<dyn PartWorker + 'a>> {
             Ok(Box::new(cpu::CpuWorker::new(self.assign_by(), points, self.clusters, scale, self.spherical)))
         };
@@ -406,14 +408,14 @@ impl KMeans {
     }
 
     /// What GPUs and emulators need to know.
-    fn run<'a, T: Element>(&self, points: Points<'a, T>) -> crate::gpu::kmeans::Run<'a, T> {
+    fn run<'a, T: Element>(&self, points: Points<'a, T>) -> self::gpu::Run<'a, T> {
         let Points { rows, dim, weights, .. } = points;
         let (metric, clusters, budget) = (self.assign_by(), self.clusters, self.budget);
-        crate::gpu::kmeans::Run { metric, clusters, rows, weights, dim, budget }
+        self::gpu::Run { metric, clusters, rows, weights, dim, budget }
     }
 
-    fn means(&self, scale: Scale) -> crate::gpu::kmeans::Means {
-        crate::gpu::kmeans::Means { scale, spherical: self.spherical }
+    fn means(&self, scale: Scale) -> self::gpu::Means {
+        self::gpu::Means { scale, spherical: self.spherical }
     }
 }
 
@@ -477,7 +479,7 @@ pub(crate) fn assign_on<T: Element>(
 ) -> Result<Vec<u32>> {
     let labels = by_rows(placement, rows.len() / dim, |part, device| {
         let rows = &rows[part.start * dim..part.end * dim];
-        let on = |device| crate::gpu::assign_rows(device, metric, rows, dim, centroids, budget);
+        let on = |device| crate::open::assign_rows(device, metric, rows, dim, centroids, budget);
         let cpu = || {
             let mut labels = host_memory::zeroed(rows.len() / dim)?;
             Nearest::new(metric.metric(), centroids, dim, labels.len()).assign(

@@ -25,8 +25,8 @@
 use rayon::prelude::*;
 
 use super::cpu::Points;
-use super::start::Random;
 use crate::Element;
+use crate::random::Random;
 
 /// Levels, at most.
 pub(crate) const MOST_LEVELS: usize = 8;

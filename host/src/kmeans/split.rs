@@ -8,7 +8,7 @@ use super::cpu::Points;
 use super::sums::normalise;
 use super::worker::Totals;
 use crate::Element;
-use crate::cpu::simd::Isa;
+use crate::simd::Isa;
 
 /// The nudge, as a share of the centroid's largest component.
 const NUDGE: f32 = 1.0 / 1024.0;

@@ -11,9 +11,11 @@
 use rayon::prelude::*;
 
 use super::sums::normalise;
-use crate::cpu::exact::{self, Term};
-use crate::cpu::simd::Isa;
-use crate::{Element, Result, host_memory};
+use crate::Element;
+use crate::product::cpu::exact;
+use crate::product::cpu::exact::Term;
+use crate::random::Random;
+use crate::simd::Isa;
 
 /// Points whose D² are added up together.
 const BLOCK: usize = 1024;
@@ -21,53 +23,6 @@ const BLOCK: usize = 1024;
 const TASK: usize = 1 << 16;
 /// Points a centroid that k-means++ looks at.
 pub(super) const SAMPLE: usize = 64;
-
-/// splitmix64: random numbers that follow from a seed, the same on every machine.
-#[derive(Debug, Clone)]
-pub(crate) struct Random(u64);
-
-impl Random {
-    pub(crate) fn new(seed: u64) -> Self {
-        Self(seed)
-    }
-
-    pub(crate) fn bits(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
-    }
-
-    /// In 0..`below`, which is not 0.
-    pub(crate) fn below(&mut self, below: usize) -> usize {
-        ((u128::from(self.bits()) * below as u128) >> 64) as usize
-    }
-
-    /// In 0..1.
-    pub(crate) fn unit(&mut self) -> f64 {
-        (self.bits() >> 11) as f64 / (1u64 << 53) as f64
-    }
-
-    /// `count` of the numbers below `total`, ascending, every set equally likely (selection sampling, Knuth's algorithm S).
-    /// O(total).
-    pub(crate) fn sample(&mut self, total: usize, count: usize) -> Vec<usize> {
-        let mut chosen = Vec::with_capacity(count);
-        for at in 0..total {
-            if chosen.len() < count && self.below(total - at) < count - chosen.len() {
-                chosen.push(at);
-            }
-        }
-        chosen
-    }
-}
-
-/// The rows at these places, one after the other.
-pub(crate) fn gather<T: Copy>(rows: &[T], dim: usize, places: &[usize]) -> Result<Vec<T>> {
-    let mut gathered = host_memory::with_room(host_memory::count::<T>(&[places.len(), dim])?)?;
-    places.iter().for_each(|&place| gathered.extend_from_slice(&rows[place * dim..][..dim]));
-    Ok(gathered)
-}
 
 /// `clusters` rows, chosen by D² sampling, of `rows` as f32. For spherical k-means D is taken between points divided by their
 /// norms. Where all other points coincide with centroids, the lowest that was not chosen is next.

@@ -20,9 +20,11 @@ use rayon::prelude::*;
 
 use super::scale::{Level, Scale, power_of_two};
 use super::worker::Totals;
-use crate::cpu::exact::{self, Term};
-use crate::cpu::simd::{self, Isa};
-use crate::cpu::{canonical_square, convert};
+use crate::product::cpu::exact;
+use crate::product::cpu::exact::Term;
+use crate::product::cpu::{canonical_square, convert};
+use crate::simd;
+use crate::simd::Isa;
 use crate::{Element, ElementType};
 
 /// Points that one task adds up at least.

@@ -1,10 +1,12 @@
 //! Times of sorts with the pairs on the GPU.
 
 use super::{DeviceTimes, FLUSH_BYTES};
-use crate::gpu::cuda::{self, CudaDevice, Memory};
-use crate::gpu::runtime::{Layout, OnStream, Runtime};
-use crate::gpu::sort::{self, Pairs, SortPlan};
+use crate::device::cuda;
+use crate::device::cuda::{CudaDevice, Memory};
+use crate::device::runtime::{Layout, OnStream, Runtime};
 use crate::sort::Key;
+use crate::sort::gpu as sort;
+use crate::sort::gpu::{Pairs, SortPlan};
 use crate::{Error, Result};
 
 /// What repeated sorts of the same pairs took, and gave.

@@ -13,7 +13,7 @@
 use rayon::prelude::*;
 
 use super::{ProductQuantizer, codes};
-use crate::cpu::simd::Isa;
+use crate::simd::Isa;
 use crate::{Result, host_memory};
 
 /// Rows whose codes are found sub-quantizer by sub-quantizer.

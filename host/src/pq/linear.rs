@@ -3,7 +3,7 @@
 
 use rayon::prelude::*;
 
-use crate::cpu::simd::Isa;
+use crate::simd::Isa;
 
 /// Steps after which [`polar`] gives up; 10 are usual, and more only for nearly singular matrices.
 const STEPS: usize = 60;
@@ -215,7 +215,7 @@ fn subtract_portable(row: &mut [f64], multipliers: &[f64], pivots: &[f64], strid
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kmeans::start::Random;
+    use crate::random::Random;
 
     fn random(n: usize, seed: u64) -> Vec<f64> {
         let mut random = Random::new(seed);

@@ -43,6 +43,7 @@
 
 pub(crate) mod codes;
 pub(crate) mod encode;
+pub(crate) mod gpu;
 mod linear;
 mod rotation;
 mod tables;
@@ -57,9 +58,9 @@ pub use self::tables::{SymmetricTables, Tables};
 pub use self::train::PqTraining;
 
 use self::encode::{Residuals, Term};
-use crate::cpu::simd::Isa;
-use crate::flat::{check_dim, check_vectors};
 use crate::kmeans::on_device;
+use crate::simd::Isa;
+use crate::validate::{check_dim, check_vectors};
 use crate::{Device, Error, Input, Result, host_memory};
 
 /// Rows that one thread decodes at least.
@@ -225,7 +226,7 @@ impl ProductQuantizer {
     /// As [`encode`](Self::encode), of rows that were checked; on a device within `budget` bytes.
     pub(crate) fn encode_checked(&self, rows: &[f32], device: Device, budget: Option<u64>) -> Result<Vec<u8>> {
         let cpu = || encode::encode(Isa::detect(), self, rows, None);
-        Ok(on_device(device, |device| crate::gpu::encode_pq(device, self, rows, budget), cpu)?.1)
+        Ok(on_device(device, |device| crate::open::encode_pq(device, self, rows, budget), cpu)?.1)
     }
 
     /// The codes of what is left of rows that were checked after their lists' centroids are subtracted; on the CPU.

@@ -33,11 +33,12 @@ use rayon::prelude::*;
 
 use super::linear::polar;
 use super::{PqTraining, ProductQuantizer, check_shape, codes};
-use crate::cpu::exact::{self, Term};
-use crate::cpu::simd::Isa;
-use crate::flat::{check_derived, check_dim, check_vectors};
 use crate::kmeans::on_device;
-use crate::kmeans::start::Random;
+use crate::product::cpu::exact;
+use crate::product::cpu::exact::Term;
+use crate::random::Random;
+use crate::simd::Isa;
+use crate::validate::{check_derived, check_dim, check_vectors};
 use crate::{Device, Error, Input, Result, host_memory};
 
 /// Vectors that rotations are learned from: so many for each codeword, or component where there are more of them.
@@ -287,7 +288,7 @@ impl Rotation {
     fn by(&self, matrix: &[f32], rows: &[f32], device: Device) -> Result<Vec<f32>> {
         check_vectors(rows, self.dim, Input::Vectors)?;
         let cpu = || products(matrix, rows, self.dim);
-        Ok(on_device(device, |device| crate::gpu::row_products(device, matrix, rows, self.dim), cpu)?.1)
+        Ok(on_device(device, |device| crate::open::row_products(device, matrix, rows, self.dim), cpu)?.1)
     }
 }
 

@@ -13,7 +13,7 @@ use rayon::prelude::*;
 
 use super::encode::{self, Term};
 use super::{ProductQuantizer, codes};
-use crate::cpu::simd::Isa;
+use crate::simd::Isa;
 use crate::{Element, Error, Result};
 
 /// Half the spacing of f32 at 1.

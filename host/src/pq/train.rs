@@ -2,8 +2,8 @@
 
 use rayon::prelude::*;
 
-use crate::kmeans::start::Random;
 use crate::kmeans::{Clustering, KMeans, Start};
+use crate::random::Random;
 use crate::shards::share;
 use crate::threads::at_once;
 use crate::{Device, Result};

@@ -51,7 +51,7 @@
 use rayon::prelude::*;
 
 use super::{Best, Key, Rows, Selection};
-use crate::cpu::simd::{Isa, prefetch_line};
+use crate::simd::{Isa, prefetch_line};
 
 /// Keys that one comparison loop tests, and the pass skips, at once.
 const BLOCK: usize = 64;

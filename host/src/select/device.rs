@@ -49,9 +49,10 @@
 use std::marker::PhantomData;
 use std::ptr;
 
+use super::gpu as select;
+use super::gpu::{Plan, Select};
 use super::{Algorithm, Best, Key, MAX_COLUMNS, Payload};
-use crate::gpu::runtime::{Layout, Limits, Preload, Queue, Runtime};
-use crate::gpu::select::{self, Plan, Select};
+use crate::device::runtime::{Layout, Limits, Preload, Queue, Runtime};
 use crate::{Error, Result};
 
 #[cfg(feature = "cuda")]
@@ -109,7 +110,7 @@ pub struct DeviceResults<K> {
 /// belong to it. Whatever context is current in the calling thread is so again when a call returns.
 #[cfg(feature = "cuda")]
 pub struct DeviceSelect<K: Key> {
-    planned: Planned<K, crate::gpu::cuda::CudaDevice>,
+    planned: Planned<K, crate::device::cuda::CudaDevice>,
 }
 
 #[cfg(feature = "cuda")]
@@ -124,7 +125,7 @@ impl<K: Key> DeviceSelect<K> {
     pub fn new(gpu: usize, rows: u32, columns: u32, k: u32, best: Best, algorithm: Algorithm) -> Result<Self> {
         let shape = Shape { rows, columns, k, best };
         shape.check::<K>(algorithm)?;
-        Ok(Self { planned: Planned::new(crate::gpu::cuda::open(gpu)?, shape, algorithm)? })
+        Ok(Self { planned: Planned::new(crate::device::cuda::open(gpu)?, shape, algorithm)? })
     }
 
     /// Bytes of device memory that a run needs for itself; may be 0.
@@ -178,8 +179,8 @@ impl<K: Key> DeviceSelect<K> {
         unsafe { self.planned.gather(&self.queue(stream), rows, positions, payloads, found) }
     }
 
-    fn queue(&self, stream: CUstream) -> crate::gpu::cuda::CallersStream<'_> {
-        crate::gpu::cuda::CallersStream { device: &self.planned.runtime, stream: stream.cast() }
+    fn queue(&self, stream: CUstream) -> crate::device::cuda::CallersStream<'_> {
+        crate::device::cuda::CallersStream { device: &self.planned.runtime, stream: stream.cast() }
     }
 }
 
@@ -312,10 +313,10 @@ mod tests {
     use half::{bf16, f16};
 
     use super::*;
-    use crate::gpu::dispatch::Method;
-    use crate::gpu::emulated::{Emulator, Immediate};
-    use crate::gpu::runtime::OnStream;
+    use crate::device::emulated::{Emulator, Immediate};
+    use crate::device::runtime::OnStream;
     use crate::select::NO_POSITION;
+    use crate::select::gpu::dispatch::Method;
 
     const STREAM: OnStream<'_, Emulator> = OnStream { runtime: &Emulator, stream: &Immediate };
 

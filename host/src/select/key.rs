@@ -4,8 +4,8 @@ use std::fmt;
 
 use half::{bf16, f16};
 
+use super::gpu::DeviceKey;
 use super::{Algorithm, Best, Rows, Selection, select_on};
-use crate::gpu::select::DeviceKey;
 use crate::{Device, Result};
 
 /// Names a key type at run time (kernels, reports).

@@ -16,13 +16,14 @@ pub mod cost_model;
 mod cpu;
 #[cfg(any(feature = "cuda", test))]
 pub mod device;
+pub(crate) mod gpu;
 mod key;
 mod rows;
 
 use std::fmt;
 use std::str::FromStr;
 
-use crate::gpu::select::DevicePayload;
+use self::gpu::DevicePayload;
 use crate::{Device, Error, Result};
 
 pub use key::{Key, KeyType};
@@ -234,11 +235,11 @@ fn select_on<K: Key>(
 ) -> Result<()> {
     match device {
         Device::Cpu => cpu::select(rows, best, selection),
-        Device::Auto => match crate::gpu::select_k(device, rows, best, algorithm, selection) {
+        Device::Auto => match crate::open::select_k(device, rows, best, algorithm, selection) {
             Err(Error::NoDevice { .. } | Error::DeviceTooOld { .. }) => cpu::select(rows, best, selection),
             done => done?,
         },
-        Device::Gpu(_) | Device::Emulator => crate::gpu::select_k(device, rows, best, algorithm, selection)?,
+        Device::Gpu(_) | Device::Emulator => crate::open::select_k(device, rows, best, algorithm, selection)?,
     }
     Ok(())
 }

@@ -13,7 +13,7 @@ use crate::{Metric, NONE};
 const SLOTS: usize = 1 << 12;
 
 /// Whether the first (id, distance) comes before the second: by distance, then by lower id; empty slots come last.
-pub(super) fn comes_before(metric: Metric, (id, distance): (u64, f32), (other_id, other): (u64, f32)) -> bool {
+pub(crate) fn comes_before(metric: Metric, (id, distance): (u64, f32), (other_id, other): (u64, f32)) -> bool {
     id != NONE && (other_id == NONE || metric.order(distance, other).then(id.cmp(&other_id)) == Ordering::Less)
 }
 

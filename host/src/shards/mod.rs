@@ -32,9 +32,7 @@
 //! Any other error, such as a lack of memory, may pass: the search fails with it and the place stays. Nothing is tried twice in secret: the
 //! caller decides whether to ask again.
 
-pub(crate) mod flat;
-pub(crate) mod ivf;
-mod merge;
+pub(crate) mod merge;
 #[cfg(test)]
 mod tests;
 
@@ -42,22 +40,22 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 pub(crate) use self::merge::{merge, merge_apart};
-use crate::flat::{check_vectors, check_whole};
 use crate::threads::{at_once, worth_threads};
+use crate::validate::{check_vectors, check_whole};
 use crate::{Device, Element, Error, Input, Placement, Result};
 
 /// Queries that are worth a thread: waking one takes as long as a device takes for about so many.
 const QUERIES_PER_REPLICA: usize = 16;
 
 /// A device's back end, at its place of the grid.
-struct Place<B: ?Sized> {
-    device: Device,
+pub(crate) struct Place<B: ?Sized> {
+    pub device: Device,
     failed: AtomicBool,
-    backend: Box<B>,
+    pub backend: Box<B>,
 }
 
 impl<B: ?Sized> Place<B> {
-    fn alive(&self) -> bool {
+    pub fn alive(&self) -> bool {
         !self.failed.load(Ordering::Relaxed)
     }
 }
@@ -65,19 +63,19 @@ impl<B: ?Sized> Place<B> {
 /// The back ends of a [`Placement`].
 pub(crate) struct Grid<B: ?Sized> {
     /// Replica after replica.
-    places: Vec<Place<B>>,
-    shards: usize,
+    pub places: Vec<Place<B>>,
+    pub shards: usize,
     /// Counts searches, so that small ones go to the replicas in turn.
     turn: AtomicUsize,
 }
 
 /// What one device does of a search.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Part {
+pub(crate) struct Part {
     /// Its number in the grid.
-    place: usize,
+    pub place: usize,
     /// The queries that it answers.
-    queries: Range<usize>,
+    pub queries: Range<usize>,
 }
 
 impl<B: ?Sized + Send + Sync> Grid<B> {
@@ -90,7 +88,7 @@ impl<B: ?Sized + Send + Sync> Grid<B> {
 
     /// Which device answers which of `queries` (at least one) queries over the vectors of `shard`: the replicas that are left divide them
     /// evenly and in order, but only among as many as it pays for.
-    fn parts(&self, shard: usize, queries: usize) -> Result<Vec<Part>> {
+    pub fn parts(&self, shard: usize, queries: usize) -> Result<Vec<Part>> {
         let of_shard = (shard..self.places.len()).step_by(self.shards);
         let left: Vec<usize> = of_shard.filter(|&place| self.places[place].alive()).collect();
         if left.is_empty() {
@@ -106,7 +104,7 @@ impl<B: ?Sized + Send + Sync> Grid<B> {
     }
 
     /// Passes on what a device said, or takes it out of service and says so.
-    fn judge<V>(&self, place: usize, result: Result<V>) -> Result<V> {
+    pub fn judge<V>(&self, place: usize, result: Result<V>) -> Result<V> {
         result.map_err(|error| match error {
             Error::Driver { code, .. } if lost(code) => {
                 self.places[place].failed.store(true, Ordering::Relaxed);
@@ -120,7 +118,7 @@ impl<B: ?Sized + Send + Sync> Grid<B> {
     }
 
     /// The grid in words: each device as `describe` has it.
-    fn describe_with(&self, describe: impl Fn(&B) -> String) -> String {
+    pub fn describe_with(&self, describe: impl Fn(&B) -> String) -> String {
         let mut text = String::new();
         for (at, place) in self.places.iter().enumerate() {
             match at {

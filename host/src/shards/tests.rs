@@ -3,12 +3,13 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::flat::FlatGrid;
-use super::ivf::IvfGrid;
 use super::*;
-use crate::cpu::FlatCpu;
 use crate::flat::FlatBackend;
-use crate::ivf::{IvfBackend, IvfIndex, RangeNeighbors, Request, SearchOptions, View};
+use crate::flat::cpu::FlatCpu;
+use crate::flat::grid::FlatGrid;
+use crate::ivf::grid::IvfGrid;
+use crate::ivf::{IvfBackend, IvfIndex, Request, SearchOptions, View};
+use crate::neighbors::RangeNeighbors;
 use crate::{FlatIndex, Metric, NONE};
 
 /// A device that works so many times, and fails from then on as a lost GPU does.
@@ -87,7 +88,7 @@ impl IvfBackend<f32> for Failing<dyn IvfBackend<f32>> {
 const DIM: usize = 5;
 
 fn vectors(count: usize, seed: u64) -> Vec<f32> {
-    let mut random = crate::kmeans::start::Random::new(seed);
+    let mut random = crate::random::Random::new(seed);
     (0..count * DIM).map(|_| random.below(20) as f32).collect()
 }
 

@@ -27,6 +27,7 @@
 //! ```
 
 mod cpu;
+pub(crate) mod gpu;
 mod grid;
 mod quality;
 #[cfg(test)]
@@ -39,7 +40,7 @@ pub use warpann_kernels::shifted::morton::MAX_DIM;
 use self::cpu::ShiftedCpu;
 pub(crate) use self::grid::Grid;
 pub use self::quality::{Epsilon, Quality, quality};
-use crate::flat::{MAX_ROWS, check_results, check_rows, check_vectors};
+use crate::validate::{MAX_ROWS, check_results, check_rows, check_vectors};
 use crate::{Device, Error, Input, Metric, NONE, Neighbors, Result, host_memory};
 
 // An empty slot is the same word in an entry and in an id, so that entries can be turned into ids in place.
@@ -161,7 +162,7 @@ impl ShiftedIndexBuilder {
         if self.neighbourhood == Some(0) {
             return Err(Error::ZeroClusters { what: "positions" });
         }
-        let open = || crate::gpu::open_shifted(self.device, self.budget);
+        let open = || crate::open::open_shifted(self.device, self.budget);
         let backend: Box<dyn ShiftedBackend> = match self.device {
             Device::Cpu => Box::new(ShiftedCpu::default()),
             Device::Gpu(_) | Device::Emulator => open()?,

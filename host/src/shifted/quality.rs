@@ -1,7 +1,7 @@
 //! How good approximate neighbours are.
 
 use super::ShiftedIndex;
-use crate::flat::{check_results, check_vectors};
+use crate::validate::{check_results, check_vectors};
 use crate::{Device, Error, FlatIndex, Input, Metric, NONE, Neighbors, Result};
 
 /// What an approximate search found of the truth.

@@ -1,8 +1,8 @@
 //! What a search keeps of the vectors that pass: the k best so far, or all within a radius.
 
 use crate::Metric;
-use crate::cpu::bound::{QueryBound, ceil_f32};
-use crate::cpu::candidates::{Candidates, Judge, Limit, distance, key};
+use crate::product::cpu::bound::{QueryBound, ceil_f32};
+use crate::product::cpu::candidates::{Candidates, Judge, Limit, distance, key};
 
 /// What was found for one query by one worker.
 pub(super) trait Collect: Send + Sized {
@@ -99,5 +99,5 @@ impl Collect for Ball {
 
 /// Distance and rank of a key.
 pub(super) fn parts(metric: Metric, key: u64) -> (f32, u32) {
-    (distance(metric, key), crate::cpu::candidates::id(key))
+    (distance(metric, key), crate::product::cpu::candidates::id(key))
 }

@@ -13,11 +13,12 @@ use super::collect::Collect;
 use super::judge::PairJudge;
 use super::tables::{self, Tables};
 use crate::Element;
-use crate::cpu::bound::all_whole;
-use crate::cpu::candidates::{Limit, TOGETHER};
-use crate::cpu::scan::{self, MAX_PANEL, PANEL_VECS, Sink, Tile};
-use crate::cpu::{BLOCK, DIRECT_QUERIES, Line, Queries, as_f32, canonical_square, exact, tile_rows};
 use crate::ivf::codec::{Codec, PqCodec};
+use crate::product::cpu::bound::all_whole;
+use crate::product::cpu::candidates::{Limit, TOGETHER};
+use crate::product::cpu::scan;
+use crate::product::cpu::scan::{MAX_PANEL, PANEL_VECS, Sink, Tile};
+use crate::product::cpu::{BLOCK, DIRECT_QUERIES, Line, Queries, as_f32, canonical_square, exact, tile_rows};
 
 /// Rows of a list that a worker takes at a time, a multiple of [`BLOCK`].
 const RUN: usize = 16 * BLOCK;
@@ -27,7 +28,7 @@ const PACKED: usize = 1 << 17;
 /// Queries, and which of them probe which list.
 pub(super) struct Group {
     queries: Queries,
-    /// x' of every query (see [`crate::cpu::bound`]), row-major.
+    /// x' of every query (see [`crate::product::cpu::bound`]), row-major.
     factored: Vec<f32>,
     /// What is scanned by lookup tables, query after query.
     pieces: Vec<Piece>,

@@ -2,11 +2,12 @@
 
 use super::Job;
 use crate::Element;
-use crate::cpu::bound::QueryBound;
-use crate::cpu::candidates::{Judge, TOGETHER};
-use crate::cpu::{exact, simd};
 use crate::ivf::backend::View;
 use crate::ivf::codec::Codec;
+use crate::product::cpu::bound::QueryBound;
+use crate::product::cpu::candidates::{Judge, TOGETHER};
+use crate::product::cpu::exact;
+use crate::simd;
 
 /// Canonical distances of one query; vectors are named by location.
 pub(super) struct PairJudge<'a, T: Element> {

@@ -1,8 +1,8 @@
-//! Search of an inverted file on the CPU: the certified f32 filter of [`crate::cpu`], list by list.
+//! Search of an inverted file on the CPU: the certified f32 filter of [`crate::flat::cpu`], list by list.
 //!
 //! # Algorithm
 //! Everything that makes exact search right here as well: scores in f32 whose distance from the canonical value is proved
-//! ([`crate::cpu::bound`]), candidates ([`crate::cpu::candidates`]), canonical distances for what is left. What differs is which pairs
+//! ([`crate::product::cpu::bound`]), candidates ([`crate::product::cpu::candidates`]), canonical distances for what is left. What differs is which pairs
 //! are scored:
 //!
 //! ```text
@@ -44,7 +44,7 @@
 //! | tables (codes) | 256 · 128 multiply-adds and as many loads, 0.5 | 1.0; 1.4 for M = 64 |
 //! | scores of one list | codes: M look-ups each, 1.5 a cycle; vectors: memory | 1 for M = 16 to 3 for 64; 3 |
 //! | re-rank of 100 codes | 5 f64 instructions for 8 components, 2 | 2.1, and 1.8 (M = 16) to 3.6 (64) for decoding |
-//! | re-rank of whole numbers | nothing: scores are exact ([`crate::cpu::bound`]) | 0 |
+//! | re-rank of whole numbers | nothing: scores are exact ([`crate::product::cpu::bound`]) | 0 |
 //! | buffers, selection, order of results | | 2 for k = 10, 4.5 for k = 100 |
 //!
 //! # Tried, and lost
@@ -68,12 +68,15 @@ use self::group::Group;
 use super::backend::{IvfBackend, Request, View};
 use super::codec::Codec;
 use super::lists::Directory;
-use super::{Bitset, RangeNeighbors, Scan};
-use crate::cpu::bound::largest_norm;
-use crate::cpu::candidates::Candidates;
-use crate::cpu::simd::Isa;
-use crate::cpu::{BLOCK, DEFAULT_BUDGET, FlatCpu};
-use crate::flat::{FlatBackend, check_vectors};
+use super::{Bitset, Scan};
+use crate::flat::FlatBackend;
+use crate::flat::cpu::FlatCpu;
+use crate::neighbors::RangeNeighbors;
+use crate::product::cpu::bound::largest_norm;
+use crate::product::cpu::candidates::Candidates;
+use crate::product::cpu::{BLOCK, DEFAULT_BUDGET};
+use crate::simd::Isa;
+use crate::validate::check_vectors;
 use crate::{Device, Element, Input, Metric, NONE, Result};
 
 /// Queries scanned together, where there are enough.

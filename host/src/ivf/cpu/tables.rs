@@ -13,10 +13,11 @@
 //! ([`QueryBound::error_by_tables`]); everything else is as there. With M = 32 and one query a vector takes a third of the time that
 //! decoding and scanning it does; from about 192 / M queries on decoding is cheaper ([`few`]).
 
-use crate::cpu::bound::QueryBound;
-use crate::cpu::exact::{self, Term};
-use crate::cpu::simd::Isa;
 use crate::pq::{ProductQuantizer, codes, encode};
+use crate::product::cpu::bound::QueryBound;
+use crate::product::cpu::exact;
+use crate::product::cpu::exact::Term;
+use crate::simd::Isa;
 
 /// Look-ups that cost as much as decoding a vector and scoring it in a panel.
 const LOOK_UPS: usize = 192;

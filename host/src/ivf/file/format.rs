@@ -22,9 +22,9 @@
 
 use std::ops::Range;
 
-use super::checksum::xxh64;
 use crate::error::FileDefect;
-use crate::flat::MAX_ROWS;
+use crate::io::checksum::xxh64;
+use crate::validate::MAX_ROWS;
 use crate::{ElementType, Metric};
 
 /// Bytes of the header.

@@ -1,10 +1,11 @@
 //! What a fuzzer calls: an index from any bytes, and the laws that hold for whatever is accepted.
 
-use super::checksum::{self, CHUNK, xxh64};
 use super::format::{HEADER, SUM, Section, TABLE};
 use super::mapped::IndexFile;
 use super::parts;
 use crate::io::FileBytes;
+use crate::io::checksum;
+use crate::io::checksum::{CHUNK, xxh64};
 use crate::ivf::{IvfIndex, SearchOptions};
 use crate::{Device, Element, NONE};
 

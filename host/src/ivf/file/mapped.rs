@@ -7,10 +7,11 @@ use std::sync::Arc;
 use half::{bf16, f16};
 use rayon::prelude::*;
 
-use super::checksum::{self, CHUNK, xxh64};
 use super::format::{self, Coding, Section, Shape};
 use crate::ElementType;
 use crate::error::{Error, FileDefect, Result};
+use crate::io::checksum;
+use crate::io::checksum::{CHUNK, xxh64};
 use crate::io::{self, FileBytes, Open};
 
 /// An index file whose every byte was checked. Clones share the bytes.

@@ -6,9 +6,10 @@ use std::path::Path;
 
 use memmap2::Mmap;
 
-use super::checksum::{self, CHUNK};
 use super::format::{self, HEADER, Places, Section, Shape};
 use crate::error::{Error, FileDefect, Result};
+use crate::io::checksum;
+use crate::io::checksum::CHUNK;
 
 /// What goes into a file. Lengths are those that the shape says.
 #[derive(Debug, Clone)]

@@ -1,0 +1,159 @@
+//! The emulator as a device: device memory is host memory that the emulator knows, streams run at once.
+
+use cuda_std::emulator::{self, Buffer};
+use cuda_std::global::U32x4;
+use cuda_std::launch::{Kernel, KernelArgs, LaunchConfig};
+
+use super::runtime::{Array, Limits, Overlap, Products, Put, Runtime, Take, check_launch};
+use crate::flat::gpu::exact::Tuning;
+use crate::{Error, Result};
+
+/// The checking emulator.
+#[derive(Clone)]
+pub(crate) struct Emulator;
+
+/// The emulator has one stream, which runs everything at once.
+pub(crate) struct Immediate;
+
+impl Runtime for Emulator {
+    type Memory = Buffer<U32x4>;
+    type Stream = Immediate;
+    type Entered = ();
+
+    fn enter(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn describe(&self) -> String {
+        format!("GPU emulator on {} CPU threads", rayon::current_num_threads())
+    }
+
+    fn limits(&self) -> Limits {
+        // Few multiprocessors, so that small tests cut rows into segments and tiles into shares; shared memory for k up to about
+        // 1,000, so that they reach the selection by lists as well.
+        Limits { device: "emulator".to_owned(), multiprocessors: 2, shared_bytes: 48 << 10, products: Products::Both }
+    }
+
+    fn tuning(&self) -> Tuning {
+        // The emulator exists to run kernels: the filter from the smallest case on that has more rows than neighbours.
+        // A small sample, so that small cases take the middle pass too.
+        Tuning { direct_work: 0, sample_rows: 128 }
+    }
+
+    fn overlap(&self) -> Overlap {
+        // So few that small cases have several parts and both lanes.
+        Overlap { part_queries: 4, two_lanes_from: 16 }
+    }
+
+    fn free_memory(&self) -> Result<u64> {
+        // A checker for small cases: a gigabyte stands for whatever the host has.
+        Ok(1 << 30)
+    }
+
+    fn allocate(&self, bytes: usize) -> Result<Buffer<U32x4>> {
+        let available = self.free_memory()?;
+        if bytes as u64 > available {
+            return Err(Error::OutOfDeviceMemory { device: self.describe(), asked: bytes as u64, available });
+        }
+        // Poisoned, so that a kernel that reads what nobody wrote gives wrong results rather than lucky zeros.
+        Ok(Buffer::new_poisoned(bytes.div_ceil(size_of::<U32x4>())))
+    }
+
+    fn address(&self, memory: &Buffer<U32x4>) -> *mut u8 {
+        memory.as_ptr().cast_mut().cast()
+    }
+
+    fn stream(&self) -> Result<Immediate> {
+        Ok(Immediate)
+    }
+
+    unsafe fn send(&self, _: &Immediate, to: *mut u8, rows: usize, row_bytes: usize, put: &Put<'_>) -> Result<()> {
+        if rows == 0 {
+            return Ok(());
+        }
+        // SAFETY: `to` has room, as the caller promises, and nothing is launched before `put` returns.
+        let to = unsafe { std::slice::from_raw_parts_mut(to, rows * row_bytes) };
+        // A few at a time, so that small uploads have several pieces.
+        let each = rows.div_ceil(3).max(1);
+        to.chunks_mut((each * row_bytes).max(1)).enumerate().for_each(|(at, to)| {
+            put(at * each..at * each + to.len() / row_bytes, to);
+        });
+        Ok(())
+    }
+
+    unsafe fn download(&self, _: &Immediate, to: &mut [u8], from: *const u8) -> Result<()> {
+        // SAFETY: `from` has that many bytes, as the caller promises.
+        unsafe { to.as_mut_ptr().copy_from_nonoverlapping(from, to.len()) };
+        Ok(())
+    }
+
+    unsafe fn receive(&self, _: &Immediate, rows: usize, arrays: &[Array], take: &mut Take<'_>) -> Result<()> {
+        // A few at a time, so that small searches come in several parts.
+        const ROWS: usize = 5;
+        for first in (0..rows).step_by(ROWS) {
+            let some = first..rows.min(first + ROWS);
+            // SAFETY: the arrays have these rows, written, as the caller promises, and nothing is launched before `take` returns.
+            let part = |array: &Array| unsafe {
+                std::slice::from_raw_parts(
+                    array.from.wrapping_add(first * array.row_bytes),
+                    some.len() * array.row_bytes,
+                )
+            };
+            let parts: Vec<&[u8]> = arrays.iter().map(part).collect();
+            take(some, &parts);
+        }
+        Ok(())
+    }
+
+    unsafe fn copy(&self, _: &Immediate, to: *mut u8, from: *const u8, bytes: usize) -> Result<()> {
+        // SAFETY: both ranges exist and do not overlap, as the caller promises.
+        unsafe { to.copy_from_nonoverlapping(from, bytes) };
+        Ok(())
+    }
+
+    unsafe fn copy_from(
+        &self,
+        stream: &Immediate,
+        to: *mut u8,
+        _: &Emulator,
+        from: *const u8,
+        bytes: usize,
+    ) -> Result<()> {
+        // SAFETY: as the caller promises; all emulators have one memory.
+        unsafe { self.copy(stream, to, from, bytes) }
+    }
+
+    unsafe fn fill(&self, _: &Immediate, to: *mut u8, byte: u8, bytes: usize) -> Result<()> {
+        // SAFETY: `to` has room, as the caller promises.
+        unsafe { to.write_bytes(byte, bytes) };
+        Ok(())
+    }
+
+    unsafe fn launch<A: KernelArgs>(
+        &self,
+        _: &Immediate,
+        kernel: &Kernel<A>,
+        config: LaunchConfig,
+        args: A,
+    ) -> Result<()> {
+        check_launch(kernel, config)?;
+        // SAFETY: the kernel's contract holds, as the caller promises.
+        match unsafe { emulator::launch(kernel, config, args) } {
+            Ok(_) => Ok(()),
+            Err(violation) => Err(Error::KernelViolation { violation: Box::new(violation) }),
+        }
+    }
+
+    #[cfg(any(feature = "cuda", test))]
+    fn load<A: KernelArgs>(&self, _: &Kernel<A>, _: u32) -> Result<()> {
+        Ok(())
+    }
+
+    fn follow(&self, _: &Immediate, _: &Immediate) -> Result<()> {
+        Ok(())
+    }
+
+    fn synchronize(&self, _: &Immediate) -> Result<()> {
+        Ok(())
+    }
+}

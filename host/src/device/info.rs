@@ -1,0 +1,168 @@
+//! What this machine and this build have: CPU, CUDA devices, kernel modules. For `warpann info` and for reports of measurements.
+
+use serde::Serialize;
+
+use crate::error::Result;
+#[cfg(not(feature = "cuda"))]
+use crate::error::{Error, NoDeviceReason};
+
+/// A CUDA device, as its driver describes it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct DeviceInfo {
+    /// Index for `Device::Gpu`, from 0.
+    pub index: usize,
+    /// Name of the product.
+    pub name: String,
+    /// Compute capability, major and minor.
+    pub compute_capability: (i32, i32),
+    /// Streaming multiprocessors.
+    pub multiprocessors: u32,
+    /// Memory in bytes.
+    pub memory_total: u64,
+    /// Bytes of it that are free now, where the driver tells.
+    pub memory_free: Option<u64>,
+    /// CUDA version that the driver supports, such as `13.0`.
+    pub driver: String,
+    /// PTX targets whose kernels this build would load on the device, such as `sm_80, sm_90a`; `None` if the device is older than all.
+    pub ptx_target: Option<String>,
+}
+
+/// A module of kernels in this build.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ModuleInfo {
+    /// Kernel family.
+    pub family: String,
+    /// PTX target it was compiled for, such as `sm_80`.
+    pub target: String,
+    /// Names of its kernels.
+    pub kernels: Vec<String>,
+    /// Bytes of PTX.
+    pub bytes: usize,
+}
+
+/// The CPU that this program runs on.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct CpuInfo {
+    /// Model, where the system tells it.
+    pub model: Option<String>,
+    /// Threads that searches use.
+    pub threads: usize,
+    /// SIMD instruction sets it has, of those that matter to vector search.
+    pub simd: Vec<&'static str>,
+}
+
+/// The CPU. Never fails: what the system does not tell is left out.
+pub fn cpu() -> CpuInfo {
+    let model = std::fs::read_to_string("/proc/cpuinfo").ok().and_then(|text| {
+        let line = text.lines().find(|line| line.starts_with("model name"))?;
+        Some(line.split_once(':')?.1.trim().to_owned())
+    });
+    CpuInfo { model, threads: rayon::current_num_threads(), simd: simd() }
+}
+
+#[cfg(target_arch = "x86_64")]
+fn simd() -> Vec<&'static str> {
+    macro_rules! detected {
+        ($($name:tt)*) => {[$(($name, std::arch::is_x86_feature_detected!($name))),*]};
+    }
+    detected!("sse4.2" "avx" "f16c" "fma" "avx2" "avxvnni" "avx512f" "avx512bw" "avx512vnni" "avx512bf16" "avx512fp16")
+        .into_iter()
+        .filter_map(|(name, there)| there.then_some(name))
+        .collect()
+}
+
+#[cfg(target_arch = "aarch64")]
+fn simd() -> Vec<&'static str> {
+    macro_rules! detected {
+        ($($name:tt)*) => {[$(($name, std::arch::is_aarch64_feature_detected!($name))),*]};
+    }
+    detected!("neon" "fp16" "dotprod" "bf16" "i8mm" "sve" "sve2")
+        .into_iter()
+        .filter_map(|(name, there)| there.then_some(name))
+        .collect()
+}
+
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+fn simd() -> Vec<&'static str> {
+    Vec::new()
+}
+
+/// The CUDA devices. Asking for free memory opens a context on each for a moment.
+///
+/// # Errors
+/// [`NoDevice`](crate::Error::NoDevice) with the reason where there is none; [`Driver`](crate::Error::Driver) for other failures that the driver reports.
+pub fn devices() -> Result<Vec<DeviceInfo>> {
+    #[cfg(not(feature = "cuda"))]
+    let devices = Err(Error::NoDevice { reason: NoDeviceReason::FeatureOff });
+    #[cfg(feature = "cuda")]
+    let devices = cuda::devices();
+    devices
+}
+
+/// The kernel modules in this build; none without the `cuda` feature.
+pub fn modules() -> Vec<ModuleInfo> {
+    #[cfg(not(feature = "cuda"))]
+    let modules = Vec::new();
+    #[cfg(feature = "cuda")]
+    let modules = cuda::modules();
+    modules
+}
+
+/// The kernel modules that the build script embedded.
+#[cfg(feature = "cuda")]
+pub(crate) mod ptx {
+    include!(concat!(env!("OUT_DIR"), "/ptx.rs"));
+}
+
+/// Whether a device runs kernels of warpgroups: compute capability 9.0 alone has their instructions, and their PTX needs a driver of
+/// CUDA 12.
+///
+/// `WARPANN_PORTABLE_KERNELS=1` in the environment keeps such a device to the kernels of all others. For tests, which run both there.
+#[cfg(feature = "cuda")]
+pub(crate) fn runs_warpgroups(capability: (i32, i32), driver: (i32, i32)) -> bool {
+    let portable_only = std::env::var_os("WARPANN_PORTABLE_KERNELS").is_some_and(|value| value == "1");
+    capability == (9, 0) && driver.0 >= 12 && !portable_only
+}
+
+#[cfg(feature = "cuda")]
+mod cuda {
+    use super::{DeviceInfo, ModuleInfo, ptx};
+    use crate::device::cuda::{Ordinal, driver_version, start_driver};
+    use crate::device::driver::MULTIPROCESSOR_COUNT;
+    use crate::error::Result;
+
+    pub fn devices() -> Result<Vec<DeviceInfo>> {
+        let count = start_driver(0)?;
+        let version = driver_version(0)?;
+        let describe = |index: usize| {
+            let device = Ordinal::get(index)?;
+            let capability = device.capability()?;
+            Ok(DeviceInfo {
+                index,
+                name: device.name()?,
+                compute_capability: capability,
+                multiprocessors: u32::try_from(device.attribute(MULTIPROCESSOR_COUNT)?).unwrap_or(0),
+                memory_total: device.total_memory()?,
+                // A device whose memory is taken refuses a context; its description is no less useful then.
+                memory_free: device.free_memory().ok(),
+                driver: format!("{}.{}", version.0, version.1),
+                ptx_target: if super::runs_warpgroups(capability, version) {
+                    Some(format!("{}, sm_90a", ptx::ARCH))
+                } else {
+                    (capability >= (8, 0)).then(|| ptx::ARCH.to_owned())
+                },
+            })
+        };
+        (0..count).map(describe).collect()
+    }
+
+    pub fn modules() -> Vec<ModuleInfo> {
+        let module = |&(family, text): &(&str, &str)| ModuleInfo {
+            family: family.to_owned(),
+            target: text.lines().find_map(|line| line.strip_prefix(".target ")).unwrap_or(ptx::ARCH).trim().to_owned(),
+            kernels: ptx::KERNELS.iter().filter(|(_, of)| *of == family).map(|&(name, _)| name.to_owned()).collect(),
+            bytes: text.len(),
+        };
+        ptx::MODULES.iter().map(module).collect()
+    }
+}

@@ -1,0 +1,385 @@
+//! The CPU path against a float64 reference of its own, and to the bit against the canonical definition.
+
+use std::cell::Cell;
+
+use half::{bf16, f16};
+
+use super::FlatCpu;
+use crate::flat::FlatBackend;
+use crate::metric::canonical;
+use crate::product::cpu::bound::{QueryBound, all_whole, largest_norm};
+use crate::product::cpu::scan;
+use crate::product::cpu::scan::{Sink, Tile};
+use crate::simd::Isa;
+use crate::{Element, Metric, NONE};
+
+/// xorshift64*: the tests' own source of numbers.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_F491_4F6C_DD1D)
+    }
+
+    /// In 0..below.
+    fn below(&mut self, below: usize) -> usize {
+        (self.next() >> 33) as usize % below
+    }
+
+    /// In −1..1.
+    fn unit(&mut self) -> f32 {
+        (self.next() >> 40) as f32 / (1u64 << 23) as f32 - 1.0
+    }
+
+    fn vectors<T: Element>(&mut self, len: usize, scale: f32) -> Vec<T> {
+        (0..len).map(|_| T::from_f32(self.unit() * scale)).collect()
+    }
+}
+
+/// Distance by the textbook, in f64: shares nothing with the definition but the formula.
+fn textbook<T: Element>(metric: Metric, x: &[T], y: &[T]) -> f64 {
+    let pairs = || x.iter().zip(y).map(|(x, y)| (f64::from(x.to_f32()), f64::from(y.to_f32())));
+    match metric {
+        Metric::L2 => pairs().map(|(x, y)| (x - y).powi(2)).sum(),
+        Metric::InnerProduct => pairs().map(|(x, y)| x * y).sum(),
+        Metric::Cosine => {
+            let norms =
+                pairs().map(|(x, _)| x * x).sum::<f64>().sqrt() * pairs().map(|(_, y)| y * y).sum::<f64>().sqrt();
+            if norms == 0.0 { 0.0 } else { pairs().map(|(x, y)| x * y).sum::<f64>() / norms }
+        }
+    }
+}
+
+fn square_norm(row: &[f32]) -> f64 {
+    row.iter().map(|&x| f64::from(x).powi(2)).sum()
+}
+
+/// Searches on every instruction set and checks everything the contract says.
+fn check<T: Element>(metric: Metric, dim: usize, base: &[T], queries: &[T], k: usize, budget: Option<u64>) {
+    let mut first = None;
+    for isa in Isa::all() {
+        let mut index = FlatCpu::with_isa(dim, metric, budget, isa);
+        index.add(base).unwrap();
+        let results = search(&index, queries, k);
+        // The first is compared with the references, the others with the first, to the bit.
+        let bits = (results.0.clone(), results.1.iter().map(|d| d.to_bits()).collect::<Vec<u32>>());
+        match &first {
+            None => {
+                check_results(metric, dim, base, queries, k, &results, isa);
+                first = Some(bits);
+            }
+            Some(first) => {
+                let shape = (dim, base.len() / dim, queries.len() / dim, k);
+                assert!(*first == bits, "{:?} {metric:?}: {isa:?} differs, {shape:?}", T::TYPE);
+            }
+        }
+    }
+}
+
+/// As [`check`], for one index that holds `base`.
+fn check_index<T: Element>(index: &FlatCpu<T>, base: &[T], queries: &[T], k: usize) {
+    check_results(index.metric, index.dim, base, queries, k, &search(index, queries, k), index.isa);
+}
+
+fn search<T: Element>(index: &FlatCpu<T>, queries: &[T], k: usize) -> (Vec<u64>, Vec<f32>) {
+    let slots = queries.len() / index.dim * k;
+    let (mut ids, mut distances) = (vec![7; slots], vec![f32::NAN; slots]);
+    index.search(queries, k, &mut ids, &mut distances).unwrap();
+    (ids, distances)
+}
+
+fn check_results<T: Element>(
+    metric: Metric,
+    dim: usize,
+    base: &[T],
+    queries: &[T],
+    k: usize,
+    (ids, distances): &(Vec<u64>, Vec<f32>),
+    isa: Isa,
+) {
+    let (count, rows) = (queries.len() / dim, base.len() / dim);
+    let what = format!("{:?} {metric:?} {isa:?} dim {dim} rows {rows} queries {count} k {k}", T::TYPE);
+    for (query, (ids, distances)) in queries.chunks(dim).zip(ids.chunks(k).zip(distances.chunks(k))) {
+        // To the bit: the definition for every vector, sorted.
+        let mut expected: Vec<(f32, u64)> = base.chunks(dim).map(|y| canonical(metric, query, y)).zip(0..).collect();
+        expected.sort_by(|a, b| metric.order(a.0, b.0).then(a.1.cmp(&b.1)));
+        expected.resize(k, (metric.worst(), NONE));
+        for (slot, &(distance, id)) in expected.iter().enumerate() {
+            assert_eq!((ids[slot], distances[slot].to_bits()), (id, distance.to_bits()), "{what}: slot {slot}");
+        }
+        // In value: the textbook's distance of the id, and no better vector left out.
+        let reference: Vec<f64> = base.chunks(dim).map(|y| textbook(metric, query, y)).collect();
+        let sign = if metric.larger_is_better() { -1.0 } else { 1.0 };
+        let mut sorted: Vec<f64> = reference.iter().map(|d| d * sign).collect();
+        sorted.sort_by(f64::total_cmp);
+        let norm = |v: &[T]| v.iter().map(|v| f64::from(v.to_f32()).powi(2)).sum::<f64>().sqrt();
+        for (slot, &id) in ids.iter().enumerate().take(rows) {
+            let y = &base[id as usize * dim..][..dim];
+            let scale = match metric {
+                Metric::L2 => reference[id as usize],
+                Metric::InnerProduct => reference[id as usize].abs() + norm(query) * norm(y) * 1e-8,
+                Metric::Cosine => 1.0,
+            };
+            let tolerance = scale * 2f64.powi(-23) + f64::from(f32::from_bits(1));
+            let value = f64::from(distances[slot]);
+            // Values past f32 are all ±∞ in the result, and tie.
+            let in_range = |value: f64| value.abs() < f64::from(f32::MAX);
+            if in_range(reference[id as usize]) && in_range(sorted[slot]) {
+                assert!((value - reference[id as usize]).abs() <= tolerance, "{what}: value in slot {slot}");
+                assert!(
+                    reference[id as usize] * sign - sorted[slot] <= 2.0 * tolerance,
+                    "{what}: order at slot {slot}"
+                );
+            }
+        }
+    }
+}
+
+fn all_types(metric: Metric, dim: usize, rows: usize, queries: usize, k: usize, random: &mut Random) {
+    fn one<T: Element>(
+        metric: Metric,
+        dim: usize,
+        rows: usize,
+        queries: usize,
+        k: usize,
+        random: &mut Random,
+        scale: f32,
+    ) {
+        let base: Vec<T> = random.vectors(rows * dim, scale);
+        let queries: Vec<T> = random.vectors(queries * dim, scale);
+        check(metric, dim, &base, &queries, k, None);
+    }
+    one::<f32>(metric, dim, rows, queries, k, random, 1.0);
+    one::<f16>(metric, dim, rows, queries, k, random, 8.0);
+    one::<bf16>(metric, dim, rows, queries, k, random, 1e3);
+    one::<u8>(metric, dim, rows, queries, k, random, 255.0);
+    one::<i8>(metric, dim, rows, queries, k, random, 127.0);
+}
+
+#[test]
+fn small_shapes_of_every_type_and_metric() {
+    let mut random = Random(1);
+    for metric in Metric::ALL {
+        for (dim, rows, queries, k) in [
+            (1, 1, 1, 1),
+            (1, 300, 9, 4),
+            (2, 5, 3, 9),
+            (3, 257, 17, 1),
+            (7, 600, 8, 100),
+            (15, 513, 50, 10),
+            (16, 1000, 1, 10),
+            (17, 256, 33, 256),
+            (33, 255, 65, 300),
+            (96, 700, 10, 7),
+            (127, 300, 24, 2),
+            (128, 1200, 49, 20),
+            (129, 100, 12, 99),
+            (500, 90, 9, 5),
+            (2048, 40, 11, 3),
+        ] {
+            all_types(metric, dim, rows, queries, k, &mut random);
+        }
+    }
+}
+
+#[test]
+fn random_shapes() {
+    let mut random = Random(2);
+    for _ in 0..40 {
+        let metric = Metric::ALL[random.below(3)];
+        let dim = if random.below(4) == 0 { 1 + random.below(700) } else { 1 + random.below(70) };
+        let (rows, queries) = (1 + random.below(900), 1 + random.below(70));
+        let k = if random.below(2) == 0 { 1 + random.below(12) } else { 1 + random.below(rows + 5) };
+        all_types(metric, dim, rows, queries, k, &mut random);
+    }
+}
+
+#[test]
+fn many_rows_thin_the_buffers_many_times() {
+    let mut random = Random(3);
+    let base: Vec<f32> = random.vectors(20_000 * 12, 1.0);
+    for queries in [1, 5, 40, 300] {
+        let queries: Vec<f32> = random.vectors(queries * 12, 1.0);
+        for k in [1, 10, 300] {
+            let mut index = FlatCpu::new(12, Metric::L2, None);
+            index.add(&base).unwrap();
+            check_index(&index, &base, &queries, k);
+        }
+    }
+}
+
+#[test]
+fn ties_go_to_the_lower_id() {
+    let mut random = Random(4);
+    for metric in Metric::ALL {
+        // Few distinct vectors, each many times; and one vector throughout.
+        let distinct: Vec<f32> = random.vectors(5 * 10, 1.0);
+        let base: Vec<f32> = (0..1500).flat_map(|_| distinct[random.below(5) * 10..][..10].to_vec()).collect();
+        let queries: Vec<f32> = random.vectors(20 * 10, 1.0);
+        for k in [1, 3, 128, 700] {
+            check(metric, 10, &base, &queries, k, None);
+            check(metric, 10, &distinct[..10].repeat(800), &queries, k, None);
+        }
+        let integers: Vec<u8> = (0..2000 * 3).map(|_| random.below(3) as u8).collect();
+        check(metric, 3, &integers, &integers[..60], 50, None);
+    }
+}
+
+#[test]
+fn magnitudes_at_the_ends_of_the_range_lose_nothing() {
+    let mut random = Random(5);
+    for metric in Metric::ALL {
+        for (rows_scale, query_scale) in [
+            (1e30, 1e30),
+            (3.4e38, 1.0),
+            (3.4e38, 3.4e38),
+            (1e-38, 1e-38),
+            (1e-44, 1e-44),
+            (1e-44, 3e38),
+            (1e30, 1e-30),
+            (1e19, 1e19),
+            (1e-30, 1.0),
+        ] {
+            let base: Vec<f32> = random.vectors(700 * 9, rows_scale);
+            for queries in [3, 20] {
+                let queries: Vec<f32> = random.vectors(queries * 9, query_scale);
+                check(metric, 9, &base, &queries, 5, None);
+            }
+        }
+        // Every magnitude in one base, with zero vectors and zero queries.
+        let mut base: Vec<f32> = (0..900).flat_map(|i| random.vectors::<f32>(9, 2f32.powi(i % 267 - 140))).collect();
+        base[9 * 31..9 * 35].fill(0.0);
+        let mut queries: Vec<f32> = (0..12).flat_map(|i| random.vectors::<f32>(9, 2f32.powi(i * 20 - 120))).collect();
+        queries[9..18].fill(0.0);
+        check(metric, 9, &base, &queries, 40, None);
+    }
+}
+
+#[test]
+fn data_far_from_the_origin_is_settled_by_canonical_distances() {
+    let mut random = Random(6);
+    // The differences are below the resolution of the f32 score: nothing can be filtered.
+    let base: Vec<f32> = (0..3000 * 20).map(|_| 1000.0 + random.unit() * 0.01).collect();
+    let queries: Vec<f32> = (0..20 * 20).map(|_| 1000.0 + random.unit() * 0.01).collect();
+    for k in [1, 10, 200] {
+        check(Metric::L2, 20, &base, &queries, k, None);
+        check(Metric::Cosine, 20, &base, &queries[..60], k, None);
+    }
+    // One huge vector spoils the bound of its own block only, and results nowhere.
+    let mut base: Vec<f32> = random.vectors(3000 * 20, 1.0);
+    base[20 * 1234] = 1e25;
+    for metric in Metric::ALL {
+        check(metric, 20, &base, &random.vectors::<f32>(30 * 20, 1.0), 10, None);
+    }
+}
+
+#[test]
+fn adding_in_parts_equals_adding_at_once() {
+    let mut random = Random(7);
+    for metric in Metric::ALL {
+        let base: Vec<f32> = random.vectors(1000 * 6, 1.0);
+        let mut parts = FlatCpu::new(6, metric, None);
+        let mut left = base.as_slice();
+        while !left.is_empty() {
+            let (now, later) = left.split_at((random.below(150) * 6).min(left.len()));
+            parts.add(now).unwrap();
+            left = later;
+        }
+        let mut whole = FlatCpu::new(6, metric, None);
+        whole.add(&base).unwrap();
+        assert_eq!(parts.largest, whole.largest);
+        check_index(&parts, &base, &random.vectors(30 * 6, 1.0), 11);
+    }
+}
+
+#[test]
+fn a_tiny_budget_only_narrows_the_groups() {
+    let mut random = Random(8);
+    let base: Vec<f32> = random.vectors(800 * 6, 1.0);
+    let queries: Vec<f32> = random.vectors(50 * 6, 1.0);
+    for budget in [0, 1, 100_000, 1 << 20] {
+        check(Metric::L2, 6, &base, &queries, 30, Some(budget));
+    }
+}
+
+/// Keeps every score.
+struct All(Vec<(usize, u32, f32)>);
+
+impl Sink for All {
+    fn take(&mut self, passed: u32, scores: &[f32; 16], first_query: usize, id: u32) {
+        let lanes = (0..16).filter(|l| passed >> l & 1 == 1);
+        self.0.extend(lanes.map(|l| (first_query + l, id, scores[l])));
+    }
+}
+
+#[test]
+fn scores_stay_within_the_proved_bound() {
+    let mut random = Random(9);
+    for isa in Isa::all() {
+        for dim in [1, 3, 16, 33, 128, 300, 1000] {
+            for far in [0.0, 50.0] {
+                let rows: Vec<f32> = (0..21 * dim).map(|_| random.unit() + far).collect();
+                let query: Vec<f32> = (0..dim).map(|_| random.unit() + far).collect();
+                let squares: Vec<f64> = rows.chunks(dim).map(square_norm).collect();
+                let offset: Vec<f32> = squares.iter().map(|&s| s as f32).collect();
+                let doubled: Vec<f32> = query.iter().map(|x| -2.0 * x).collect();
+                let bound = QueryBound::new(Metric::L2, dim, square_norm(&query));
+                let error = bound.error(largest_norm(Metric::L2, squares.iter().copied()));
+                let tile = Tile { dim, rows: &rows, first_id: 5, scale: &[], offset: &offset };
+
+                // The query in the first lane of a panel of each width, and alone.
+                for vecs in 0..=3 {
+                    let mut all = All(Vec::new());
+                    let thresholds = [const { Cell::new(f32::NEG_INFINITY) }; 48];
+                    thresholds[0].set(f32::INFINITY);
+                    if vecs == 0 {
+                        scan::scan_direct(isa, &tile, &doubled, &thresholds[..1], &mut all);
+                    } else {
+                        let width = vecs * isa.lanes();
+                        let mut panel = vec![0.0; width * dim];
+                        panel.iter_mut().step_by(width).zip(&doubled).for_each(|(to, from)| *to = *from);
+                        scan::scan_panel(isa, vecs, &tile, &panel, &thresholds, &mut all);
+                    }
+                    assert_eq!(all.0.len(), 21);
+                    for (at, &(lane, id, score)) in all.0.iter().enumerate() {
+                        assert_eq!((lane, id as usize), (0, at + 5));
+                        let y = &rows[at * dim..][..dim];
+                        let square: f64 = query.iter().map(|&x| f64::from(x).powi(2)).sum();
+                        let exact = f64::from(canonical(Metric::L2, &query, y)) - square;
+                        let gap = (f64::from(score) - exact).abs();
+                        assert!(gap <= error, "{isa:?} dim {dim} far {far}: {gap} exceeds {error}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn many_threads_search_one_index() {
+    let mut random = Random(10);
+    let base: Vec<f32> = random.vectors(2000 * 8, 1.0);
+    let mut index = FlatCpu::new(8, Metric::InnerProduct, None);
+    index.add(&base).unwrap();
+    std::thread::scope(|scope| {
+        for seed in 11..15 {
+            let (index, base) = (&index, &base);
+            scope.spawn(move || check_index(index, base, &Random(seed).vectors(40 * 8, 1.0), 10));
+        }
+    });
+}
+
+#[test]
+fn whole_numbers_are_told_from_others() {
+    let whole = [0.0, -0.0, 1.0, -128.0, 255.0, 4_194_303.0, 4_194_304.0, -4_194_304.0];
+    assert!(all_whole(&whole) && all_whole(&[]));
+    // Sums of the third with 1.5 · 2²³ are exact, though it is not whole.
+    for other in [0.5, -254.5, -8_388_607.5, 4_194_303.5, 1e-30, -1e-45, 1e20, f32::NAN, f32::INFINITY] {
+        let mut values = vec![3.0; 600];
+        values[517] = other;
+        assert!(!all_whole(&values), "{other}");
+    }
+}

@@ -1,0 +1,630 @@
+//! Exact search of one block of rows that lies on the device: the host side of the filter (kernels `prepare`, `filter`,
+//! `candidates`, `canonical`, `warp_select`; the algorithm and its proof are in `warpann_kernels::flat::filter`).
+//!
+//! ```text
+//! queries ──prepare──► f16 copies ──filter_dense on a sample──► upper bounds ──select──► limit
+//!                          │  filter_append on every g-th tile, limit ──► lists ──select, compact──► tighter limit
+//!                          └─ filter_append on the other tiles, limit ──► lists ──select, compact──► few rows
+//!                                                  canonical distances of those ──select──► the answer
+//! ```
+//!
+//! Where the filter does not pay (little work, or k near the number of rows), where it proves nothing (more than
+//! [`bounds::MOST_COMPONENTS`] components), and for queries whose list overflowed, the canonical distances of all rows are computed and
+//! selected from: slower, and right for any input.
+
+use std::ptr::{null, null_mut};
+
+use warpann_kernels::flat::candidates::CompactCandidates;
+use warpann_kernels::flat::filter::{self, Filter, FilterOutput};
+use warpann_kernels::product::canonical::Canonical;
+
+use crate::device::runtime::{Array, Lane, Layout, Limits, Runtime};
+use crate::neighbors::slots::{Found, Slots};
+pub(crate) use crate::product::gpu::{Set, SetLayout, Shape, prepare_set, upload_rows};
+use crate::select::Best;
+use crate::select::gpu::{Columns, Plan, Select, select};
+use crate::{Element, Error, Metric, Result};
+
+/// The sample has at least this many rows for each neighbour asked for.
+const SAMPLE_PER_NEIGHBOUR: u32 = 8;
+/// A larger sample costs selection in proportion, and saves candidates, k · √(base / sample) a pass: the best size grows with
+/// √k. A sample of `sample_rows` is right for the square of this number of neighbours.
+const SAMPLE_ROOT: u32 = 5;
+/// Ratio of base to sample from which a pass between them pays.
+const MIDDLE_FROM: u32 = 16;
+/// Room of a candidate list, relative to the number expected on data in random order.
+const LIST_MARGIN: u64 = 4;
+/// Shortest candidate list.
+const LIST_LEAST: u64 = 1024;
+
+/// Choices that depend on the device.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Tuning {
+    /// Component products (queries × rows × components) up to which the filter is not worth its launches.
+    pub direct_work: u64,
+    /// Rows of the sample that gives the first limit, at least.
+    pub sample_rows: u32,
+}
+
+/// How the filter goes about a base of so many rows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Passes {
+    /// Tiles of the base.
+    tiles: u32,
+    /// Tiles of the sample, and the distance from one to the next.
+    sample: u32,
+    sample_stride: u32,
+    /// The middle pass visits every tile that is a multiple of this; 0: there is none.
+    middle: u32,
+    /// Places of a candidate list.
+    capacity: u32,
+}
+
+impl Passes {
+    fn choose(tuning: Tuning, rows: u32, k: u32) -> Passes {
+        let tiles = rows.div_ceil(filter::TILE_ROWS);
+        let by_root = (tuning.sample_rows / SAMPLE_ROOT).saturating_mul(k.isqrt());
+        let wanted = tuning.sample_rows.max(by_root).max(k.saturating_mul(SAMPLE_PER_NEIGHBOUR));
+        let sample = wanted.div_ceil(filter::TILE_ROWS).min(tiles);
+        let sample_stride = tiles / sample;
+        let ratio = tiles.div_ceil(sample);
+        let middle = if ratio < MIDDLE_FROM { 0 } else { ratio.isqrt() };
+        let growth = if middle == 0 { ratio } else { middle.max(ratio.div_ceil(middle)) };
+        let expected = u64::from(k) * u64::from(growth);
+        let capacity = (expected * LIST_MARGIN).max(LIST_LEAST).next_multiple_of(32);
+        let capacity = capacity.min(u64::from(tiles) * u64::from(filter::TILE_ROWS)) as u32;
+        Passes { tiles, sample, sample_stride, middle, capacity }
+    }
+
+    fn sample_columns(&self) -> u32 {
+        self.sample * filter::TILE_ROWS
+    }
+}
+
+/// Scratch of a search by filter.
+struct FilterPlan {
+    passes: Passes,
+    queries: (usize, SetLayout),
+    upper: usize,
+    list_values: usize,
+    list_rows: usize,
+    counts: usize,
+    overflow: usize,
+    limits: usize,
+    keys: usize,
+    ids: usize,
+    of_sample: Plan,
+    of_lists: Plan,
+    bytes: usize,
+}
+
+impl FilterPlan {
+    fn new(shape: Shape, tuning: Tuning, queries: usize, rows: u32, k: u32, limits: &Limits) -> FilterPlan {
+        let passes = Passes::choose(tuning, rows, k);
+        let mut layout = Layout::default();
+        let list = queries.saturating_mul(passes.capacity as usize);
+        let results = queries.saturating_mul(k as usize);
+        let mut selection = |columns| Plan::by_table(&mut layout, queries as u32, Columns::from(columns), k, limits);
+        let (of_sample, of_lists) = (selection(passes.sample_columns()), selection(passes.capacity));
+        let mut plan = FilterPlan {
+            passes,
+            queries: SetLayout::reserve(&mut layout, shape, queries),
+            upper: layout.array::<f32>(queries.saturating_mul(passes.sample_columns() as usize)),
+            list_values: layout.array::<f32>(list),
+            list_rows: layout.array::<u32>(list),
+            counts: layout.array::<u32>(queries),
+            limits: layout.array::<f32>(queries),
+            // What comes to the host: one behind the other.
+            overflow: layout.array::<u32>(queries),
+            keys: layout.array::<f32>(results),
+            ids: layout.array::<u32>(results),
+            of_sample,
+            of_lists,
+            bytes: 0,
+        };
+        plan.bytes = layout.bytes();
+        plan
+    }
+}
+
+/// Scratch of a search without a filter.
+struct DirectPlan {
+    queries: (usize, SetLayout),
+    distances: usize,
+    keys: usize,
+    ids: usize,
+    selection: Plan,
+    bytes: usize,
+}
+
+impl DirectPlan {
+    fn new(shape: Shape, queries: usize, rows: u32, k: u32, limits: &Limits) -> DirectPlan {
+        let mut layout = Layout::default();
+        let results = queries.saturating_mul(k as usize);
+        let selection = Plan::by_table(&mut layout, queries as u32, rows.into(), k, limits);
+        let mut plan = DirectPlan {
+            queries: SetLayout::reserve(&mut layout, shape, queries),
+            distances: layout.array::<f32>(queries.saturating_mul(rows as usize)),
+            keys: layout.array::<f32>(results),
+            ids: layout.array::<u32>(results),
+            selection,
+            bytes: 0,
+        };
+        plan.bytes = layout.bytes();
+        plan
+    }
+}
+
+/// One block of base rows on the device, ready for search.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Block {
+    /// How its vectors lie.
+    pub shape: Shape,
+    /// The rows, prepared unless the base is searched without a filter only.
+    pub base: Set,
+    /// Whether a centre is subtracted.
+    pub centred: bool,
+    /// Id of the first row.
+    pub first_id: u64,
+    /// Choices that depend on the device.
+    pub tuning: Tuning,
+}
+
+// SAFETY: a Block is addresses of device memory and numbers; whoever owns the memory keeps it alive and unchanged.
+unsafe impl Send for Block {}
+// SAFETY: as above; the block is only read.
+unsafe impl Sync for Block {}
+
+impl Block {
+    fn uses_filter(&self, queries: usize, k: u32) -> bool {
+        let rows = u64::from(self.base.count);
+        let work = (queries as u64).saturating_mul(rows).saturating_mul(self.shape.dim as u64);
+        work > self.tuning.direct_work && u64::from(k) * 4 < rows && self.shape.has_bound()
+    }
+
+    /// Scratch that a search of so many queries takes at once.
+    fn scratch_bytes(&self, queries: usize, k: u32, limits: &Limits) -> usize {
+        if self.uses_filter(queries, k) {
+            FilterPlan::new(self.shape, self.tuning, queries, self.base.count, k, limits).bytes
+        } else {
+            DirectPlan::new(self.shape, queries, self.base.count, k, limits).bytes
+        }
+    }
+
+    /// The largest number of queries, up to `queries`, whose search fits `budget` bytes of scratch.
+    pub fn tile_queries<R: Runtime>(&self, runtime: &R, queries: usize, k: usize, budget: u64) -> Result<usize> {
+        let k = k.min(self.base.count as usize) as u32;
+        let bytes = |queries| self.scratch_bytes(queries, k, &runtime.limits()) as u64;
+        let mut tile = queries.min(u32::MAX as usize / 2);
+        while tile > 1 && bytes(tile) > budget {
+            tile = tile.div_ceil(2);
+        }
+        if bytes(tile) > budget {
+            return Err(Error::OutOfDeviceMemory { device: runtime.describe(), asked: bytes(tile), available: budget });
+        }
+        Ok(tile)
+    }
+
+    /// The best k of this block for each query, best first; slots without a neighbour hold `NONE` and the worst distance.
+    ///
+    /// `ids` and `distances` have queries × k slots. The block's memory outlives the call.
+    pub fn search<T: Element, R: Runtime>(
+        &self,
+        runtime: &R,
+        lane: &mut Lane<R>,
+        queries: &[T],
+        k: usize,
+        ids: &mut [u64],
+        distances: &mut [f32],
+    ) -> Result<()> {
+        let count = queries.len() / self.shape.dim;
+        let found = k.min(self.base.count as usize);
+        let mut slots = Slots { k, worst: self.shape.metric.worst(), ids, distances };
+        if !self.uses_filter(count, found as u32) {
+            return self.search_direct(runtime, lane, queries, found as u32, &mut slots, None);
+        }
+        let overflowed = self.search_filtered(runtime, lane, queries, found as u32, &mut slots)?;
+        // A share at a time: the distances to all rows are large.
+        let again = |numbers: &[usize]| -> Vec<T> {
+            numbers.iter().flat_map(|&q| &queries[q * self.shape.dim..][..self.shape.dim]).copied().collect()
+        };
+        let largest =
+            FilterPlan::new(self.shape, self.tuning, count, self.base.count, found as u32, &runtime.limits()).bytes;
+        let mut share = overflowed.len();
+        let bytes = |share| DirectPlan::new(self.shape, share, self.base.count, found as u32, &runtime.limits()).bytes;
+        while share > 1 && bytes(share) > largest {
+            share = share.div_ceil(2);
+        }
+        for numbers in overflowed.chunks(share.max(1)) {
+            self.search_direct(runtime, lane, &again(numbers), found as u32, &mut slots, Some(numbers))?;
+        }
+        Ok(())
+    }
+
+    fn id_of(&self) -> impl Fn(u32) -> u64 + Sync + use<> {
+        let first_id = self.first_id;
+        move |row| first_id + u64::from(row)
+    }
+
+    /// The canonical distances of each query to all rows: a row of `distances` for each query.
+    fn canonical(&self, queries: Set, distances: *mut f32) -> Canonical {
+        Canonical {
+            queries: queries.rows(),
+            base: self.base.rows(),
+            stride: self.shape.stride() as u32,
+            query_count: queries.count,
+            squared_difference: u32::from(self.shape.metric == Metric::L2),
+            query_squares: queries.squares(self.shape),
+            base_squares: self.base.squares(self.shape),
+            rows: null(),
+            counts: null(),
+            columns: self.base.count,
+            slices: 1,
+            list_stride: u64::from(self.base.count),
+            distances,
+        }
+    }
+
+    /// Launches canonical distances whose lists have about `expected` rows each. As many warps share a list as fill the device, and no more
+    /// than the list has rows for.
+    ///
+    /// # Safety
+    /// As [`Canonical`].
+    unsafe fn launch_canonical<R: Runtime>(
+        &self,
+        runtime: &R,
+        stream: &R::Stream,
+        launch: Canonical,
+        expected: u32,
+    ) -> Result<()> {
+        let warps = u64::from(runtime.limits().multiprocessors) * 64;
+        let of_query = warps.div_ceil(u64::from(launch.query_count).max(1));
+        let slices = of_query.min(u64::from(expected).div_ceil(8)).max(1) as u32;
+        let launch = Canonical { slices, ..launch };
+        // SAFETY: as the caller promises.
+        unsafe { runtime.launch(stream, Canonical::kernel(self.shape.element.key()), launch.config(), launch) }
+    }
+
+    /// Canonical distances of everything, then k-selection. `numbers` says which queries of the call these are, if not all in order.
+    fn search_direct<T: Element, R: Runtime>(
+        &self,
+        runtime: &R,
+        lane: &mut Lane<R>,
+        queries: &[T],
+        k: u32,
+        slots: &mut Slots<'_>,
+        numbers: Option<&[usize]>,
+    ) -> Result<()> {
+        let shape = self.shape;
+        let count = queries.len() / shape.dim;
+        let plan = DirectPlan::new(shape, count, self.base.count, k, &runtime.limits());
+        let scratch = lane.scratch(runtime, plan.bytes)?;
+        let stream = &lane.stream;
+        let set = Set::new(scratch.wrapping_add(plan.queries.0), plan.queries.1, count as u32);
+        let distances = scratch.wrapping_add(plan.distances).cast::<f32>();
+        let (keys, ids) = (scratch.wrapping_add(plan.keys).cast::<f32>(), scratch.wrapping_add(plan.ids).cast::<u32>());
+        let rows = self.base.count;
+        // SAFETY: the plan reserved every part; the base is there, as the caller of `search` promises.
+        unsafe {
+            upload_rows(runtime, stream, shape, set.rows(), queries)?;
+            if shape.metric == Metric::Cosine {
+                prepare_set(runtime, stream, shape, set, false)?;
+            }
+            self.launch_canonical(runtime, stream, self.canonical(set, distances), rows)?;
+            let what = Select {
+                keys: distances,
+                ids: null(),
+                row_stride: u64::from(rows),
+                starts: null(),
+                lengths: null(),
+                columns: rows,
+                rows: count as u32,
+                k,
+                best: shape.best(),
+                out_keys: keys,
+                out_ids: ids,
+            };
+            select(runtime, stream, &what, &plan.selection, scratch)?;
+            let arrays = [Array::new(keys, k as usize), Array::new(ids, k as usize)];
+            runtime.receive(stream, count, &arrays, &mut |queries, parts| {
+                let found = Found::new(k as usize, parts[0], parts[1]);
+                match numbers {
+                    None => slots.fill(queries.start, found, self.id_of()),
+                    Some(numbers) => slots.fill_some(&numbers[queries], found, self.id_of()),
+                }
+            })
+        }
+    }
+
+    /// The filter's passes. Returns the queries whose candidates did not fit their list; their slots are not final.
+    fn search_filtered<T: Element, R: Runtime>(
+        &self,
+        runtime: &R,
+        lane: &mut Lane<R>,
+        queries: &[T],
+        k: u32,
+        slots: &mut Slots<'_>,
+    ) -> Result<Vec<usize>> {
+        let shape = self.shape;
+        let count = queries.len() / shape.dim;
+        let plan = FilterPlan::new(shape, self.tuning, count, self.base.count, k, &runtime.limits());
+        let passes = plan.passes;
+        let scratch = lane.scratch(runtime, plan.bytes)?;
+        let stream = &lane.stream;
+        let part = |offset: usize| scratch.wrapping_add(offset);
+        let set = Set::new(part(plan.queries.0), plan.queries.1, count as u32);
+        let (upper, counts) = (part(plan.upper).cast::<f32>(), part(plan.counts).cast::<u32>());
+        let (list_values, list_rows) = (part(plan.list_values).cast::<f32>(), part(plan.list_rows).cast::<u32>());
+        let overflow = part(plan.overflow).cast::<u32>();
+        let (keys, ids) = (part(plan.keys).cast::<f32>(), part(plan.ids).cast::<u32>());
+        let limits = part(plan.limits).cast::<f32>();
+        let dense = Filter {
+            queries: set.part(set.layout.copy),
+            base: self.base.part(self.base.layout.copy),
+            stride: shape.copy_stride() as u32,
+            query_count: set.count,
+            row_count: self.base.count,
+            metric: shape.metric_code(),
+            query_greatest: set.part(set.layout.greatest),
+            base_greatest: self.base.part(self.base.layout.greatest),
+            query_norms: set.part(set.layout.norms),
+            query_residuals: set.part(set.layout.residuals),
+            base_values: self.base.part(self.base.layout.values),
+            tile_norms: self.base.part(self.base.layout.tile_norms),
+            tile_residuals: self.base.part(self.base.layout.tile_residuals),
+            tiles: passes.sample,
+            tile_stride: passes.sample_stride,
+            tile_skip: 0,
+            limits: null(),
+            out_values: upper,
+            out_rows: null_mut(),
+            counts: null_mut(),
+            out_stride: passes.sample_columns(),
+        };
+        // All tiles.
+        let append = Filter {
+            tiles: passes.tiles,
+            tile_stride: 1,
+            limits,
+            out_values: list_values,
+            out_rows: list_rows,
+            counts,
+            out_stride: passes.capacity,
+            ..dense
+        };
+        // SAFETY: the plan reserved every part with the size that the kernels ask for, the base is there and prepared, and
+        // the stream runs these in order.
+        unsafe {
+            upload_rows(runtime, stream, shape, set.rows(), queries)?;
+            if self.centred {
+                let bytes = shape.stride() * size_of::<f32>();
+                runtime.copy(stream, set.centre().cast(), self.base.centre().cast(), bytes)?;
+            }
+            prepare_set(runtime, stream, shape, set, self.centred)?;
+            runtime.fill(stream, counts.cast(), 0, 4 * count)?;
+            runtime.fill(stream, overflow.cast(), 0, 4 * count)?;
+
+            launch_filter(runtime, stream, FilterOutput::Dense, dense)?;
+            let sample = Select {
+                keys: upper,
+                ids: null(),
+                row_stride: u64::from(passes.sample_columns()),
+                starts: null(),
+                lengths: null(),
+                columns: passes.sample_columns(),
+                rows: count as u32,
+                k,
+                best: Best::Smallest,
+                out_keys: keys,
+                out_ids: ids,
+            };
+            select(runtime, stream, &sample, &plan.of_sample, scratch)?;
+
+            let list = Select {
+                keys: list_values,
+                ids: list_rows,
+                row_stride: u64::from(passes.capacity),
+                lengths: counts,
+                columns: passes.capacity,
+                ..sample
+            };
+            // The k-th smallest u that a selection found renews the limit, and the limit shortens the list.
+            let apply_limit = |first: bool| -> Result<()> {
+                let launch = CompactCandidates {
+                    query_count: count as u32,
+                    metric: shape.metric_code(),
+                    padded: shape.copy_stride() as u32,
+                    query_norms: set.part(set.layout.norms),
+                    query_residuals: set.part(set.layout.residuals),
+                    base_bounds: self.base.part(self.base.layout.bounds),
+                    found: keys.wrapping_add(k as usize - 1),
+                    found_stride: k,
+                    first: u32::from(first),
+                    limits,
+                    values: list_values,
+                    rows: list_rows,
+                    counts,
+                    stride: passes.capacity,
+                    overflow,
+                };
+                runtime.launch(stream, &CompactCandidates::KERNEL, launch.config(), launch)
+            };
+            let tighten = || -> Result<()> {
+                select(runtime, stream, &list, &plan.of_lists, scratch)?;
+                apply_limit(false)
+            };
+            apply_limit(true)?;
+            if passes.middle == 0 {
+                launch_filter(runtime, stream, FilterOutput::Append, append)?;
+            } else {
+                let visited = passes.tiles.div_ceil(passes.middle);
+                let middle = Filter { tiles: visited, tile_stride: passes.middle, ..append };
+                launch_filter(runtime, stream, FilterOutput::Append, middle)?;
+                tighten()?;
+                let others =
+                    Filter { tiles: passes.tiles - visited, tile_stride: 0, tile_skip: passes.middle, ..append };
+                launch_filter(runtime, stream, FilterOutput::Append, others)?;
+            }
+            tighten()?;
+
+            let of_lists = Canonical {
+                rows: list_rows,
+                counts,
+                columns: passes.capacity,
+                list_stride: u64::from(passes.capacity),
+                ..self.canonical(set, list_values)
+            };
+            self.launch_canonical(runtime, stream, of_lists, k)?;
+            select(runtime, stream, &Select { best: shape.best(), ..list }, &plan.of_lists, scratch)?;
+            let mut overflowed = Vec::new();
+            let arrays = [Array::new(overflow, 1), Array::new(keys, k as usize), Array::new(ids, k as usize)];
+            runtime.receive(stream, count, &arrays, &mut |queries, parts| {
+                slots.fill(queries.start, Found::new(k as usize, parts[1], parts[2]), self.id_of());
+                let flags = bytemuck::cast_slice::<u8, u32>(parts[0]).iter().zip(queries);
+                overflowed.extend(flags.filter(|(flag, _)| **flag != 0).map(|(_, query)| query));
+            })?;
+            Ok(overflowed)
+        }
+    }
+}
+
+/// Launches one pass of the filter with the kernel for this device and these dimensions. A pass over no tiles launches nothing.
+///
+/// # Safety
+/// As [`Filter`].
+unsafe fn launch_filter<R: Runtime>(
+    runtime: &R,
+    stream: &R::Stream,
+    output: FilterOutput,
+    launch: Filter,
+) -> Result<()> {
+    if launch.tiles == 0 {
+        return Ok(());
+    }
+    let limits = runtime.limits();
+    let instruction = limits.products.instruction(launch.tiles);
+    let kernel = Filter::kernel((instruction, output, launch.residency()));
+    // SAFETY: as the caller promises; the queries are resident where their stride says so.
+    unsafe { runtime.launch(stream, kernel, launch.config(instruction, limits.multiprocessors), launch) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ElementType;
+    use crate::device::emulated::Emulator;
+    use crate::device::runtime::Lanes;
+
+    /// A base on the emulator and random queries against it: ids and distances found, and how many queries overflowed their list.
+    fn searched(shape: Shape, rows: usize, queries: usize, k: usize, filtered: bool) -> (Vec<u64>, Vec<f32>, usize) {
+        let mut state = 7u64;
+        let mut random = |count: usize| -> Vec<f32> {
+            std::iter::repeat_with(|| {
+                state ^= state << 13;
+                state ^= state >> 7;
+                state ^= state << 17;
+                (state >> 40) as f32 / (1u32 << 24) as f32 - 0.5
+            })
+            .take(count * shape.dim)
+            .collect()
+        };
+        let (base, queries) = (random(rows), random(queries));
+        let runtime = Emulator;
+        let mut layout = Layout::default();
+        let (start, set) = SetLayout::reserve(&mut layout, shape, rows);
+        let memory = runtime.allocate(layout.bytes()).unwrap();
+        let set = Set::new(runtime.address(&memory).wrapping_add(start), set, rows as u32);
+        let block = Block { shape, base: set, centred: false, first_id: 0, tuning: runtime.tuning() };
+        let count = queries.len() / shape.dim;
+        let (mut ids, mut distances) = (vec![0; count * k], vec![0.0; count * k]);
+        let lanes = Lanes::new();
+        let overflowed = lanes.with(&runtime, |lane| {
+            // SAFETY: the memory was laid out for this set.
+            unsafe {
+                upload_rows(&runtime, &lane.stream, shape, set.rows(), &base)?;
+                prepare_set(&runtime, &lane.stream, shape, set, false)?;
+            }
+            let mut slots = Slots { k, worst: shape.metric.worst(), ids: &mut ids, distances: &mut distances };
+            if filtered {
+                block.search_filtered(&runtime, lane, &queries, k as u32, &mut slots)
+            } else {
+                block.search_direct(&runtime, lane, &queries, k as u32, &mut slots, None).map(|()| Vec::new())
+            }
+        });
+        (ids, distances, overflowed.unwrap().len())
+    }
+
+    fn overflowed(metric: Metric, rows: usize, queries: usize, k: usize) -> usize {
+        searched(Shape { element: ElementType::F32, metric, dim: 8 }, rows, queries, k, true).2
+    }
+
+    /// Products by warps and by warpgroups, of the sample and of the rest, resident and streamed: the filter finds what distances to all
+    /// rows do.
+    #[test]
+    fn every_product_filters_soundly() {
+        let mut seen = std::collections::BTreeSet::new();
+        for dim in [8, 100, 130] {
+            for (k, rows) in [(5, 700), (5, 2_500), (20, 900), (20, 4_200)] {
+                let passes = Passes::choose(Emulator.tuning(), rows, k);
+                let visited = if passes.middle == 0 { passes.tiles } else { passes.tiles.div_ceil(passes.middle) };
+                let instruction = |tiles| Emulator.limits().products.instruction(tiles);
+                seen.insert((dim > 128, instruction(passes.sample), instruction(visited)));
+                let shape = Shape { element: ElementType::F32, metric: Metric::L2, dim };
+                let [filtered, direct] = [true, false].map(|by| searched(shape, rows as usize, 150, k as usize, by));
+                assert_eq!(filtered, direct, "{dim} components, {rows} rows, k = {k}");
+            }
+        }
+        assert_eq!(seen.len(), 8, "both products in both passes, resident and streamed: {seen:?}");
+    }
+
+    /// A list that holds fewer than k rows gives no limit; the one before must stay. It did not once, and one query in twelve
+    /// took the slow way.
+    #[test]
+    fn limits_never_loosen() {
+        for metric in Metric::ALL {
+            for k in [1, 2, 5] {
+                assert!(Passes::choose(Emulator.tuning(), 4_000, k as u32).middle > 0, "two passes");
+                assert_eq!(overflowed(metric, 4_000, 100, k), 0, "{metric:?}, k = {k}");
+            }
+        }
+    }
+
+    /// Beyond the dimension that the bound is proved for there is no filter; up to it, offsets in a tile of rows fit 32 bits.
+    #[test]
+    fn no_filter_beyond_the_dimension_of_the_bound() {
+        let most = warpann_kernels::product::bounds::MOST_COMPONENTS as usize;
+        for (dim, filters) in [(8, true), (most - 1, true), (most, true), (most + 1, false), (1 << 25, false)] {
+            for metric in Metric::ALL {
+                let shape = Shape { element: ElementType::F32, metric, dim };
+                let (_, layout) = SetLayout::reserve(&mut Layout::default(), shape, 1_000);
+                let base = Set::new(null_mut(), layout, 1_000);
+                let block = Block { shape, base, centred: false, first_id: 0, tuning: Emulator.tuning() };
+                assert_eq!(block.uses_filter(10, 5), filters, "{dim} components");
+                let of_tile = u64::from(filter::TILE_ROWS) * shape.copy_stride() as u64;
+                assert!(!filters || of_tile <= u64::from(u32::MAX), "{dim} components");
+            }
+        }
+    }
+
+    #[test]
+    fn passes_visit_every_tile_once() {
+        for rows in [1, 128, 129, 2_600, 40_000, 1_000_000] {
+            for k in [1, 10, 100, 1_000] {
+                let passes = Passes::choose(Tuning { direct_work: 0, sample_rows: 8_192 }, rows, k);
+                assert!((passes.sample - 1) * passes.sample_stride < passes.tiles);
+                let mut seen = vec![0; passes.tiles as usize];
+                let mut visit = |tiles: u32, stride: u32, skip: u32| {
+                    (0..tiles).for_each(|t| seen[filter::tile_number(t, stride, skip) as usize] += 1);
+                };
+                if passes.middle == 0 {
+                    visit(passes.tiles, 1, 0);
+                } else {
+                    let visited = passes.tiles.div_ceil(passes.middle);
+                    visit(visited, passes.middle, 0);
+                    visit(passes.tiles - visited, 0, passes.middle);
+                }
+                assert!(seen.iter().all(|&count| count == 1), "{rows} rows, k = {k}: {passes:?}");
+            }
+        }
+    }
+}

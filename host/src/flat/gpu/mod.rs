@@ -1,0 +1,417 @@
+//! The flat index on a device: where its rows live, and the tiling of a search.
+//!
+//! Rows live in device memory while they and their f16 copies take at most [`RESIDENT_SHARE`] of the budget. A larger base
+//! stays in host memory and is streamed: while one block is searched, the next is uploaded into the other of two slots.
+//! Queries are cut into tiles whose scratch fits the rest of the budget; two lanes (streams with scratch) work on different
+//! tiles at once, so that the selection of one overlaps the matrix product of the other.
+
+pub(crate) mod exact;
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use self::exact::{Block, Tuning};
+use super::FlatBackend;
+use crate::device::runtime::{Lanes, Layout, Runtime};
+use crate::product::gpu::{Set, SetLayout, Shape, prepare_set, upload_rows};
+use crate::shards::merge_apart;
+use crate::threads::{Exclusive, apart, at_once, meanwhile};
+use crate::{Element, Error, Metric, Result, host_memory};
+
+/// Share of the budget that resident rows may take: numerator and denominator.
+const RESIDENT_SHARE: (u64, u64) = (3, 4);
+/// Queries from which two lanes pay.
+const TWO_LANES_FROM: usize = 2048;
+/// Queries of a tile at most: enough to fill any device, and few enough that in a large batch the lanes get out of step, so that one's
+/// copies over the bus are hidden behind the other's kernels.
+const TILE_QUERIES: usize = 16_384;
+/// Bytes that come back to the host at once when a base outgrows the device.
+const FETCH_BYTES: usize = 64 << 20;
+/// Rows that the centre is estimated from.
+const CENTRE_SAMPLE: usize = 4096;
+
+/// A flat index on one device.
+pub(crate) struct FlatDevice<T: Element, R: Runtime> {
+    runtime: R,
+    shape: Shape,
+    tuning: Tuning,
+    budget: u64,
+    count: usize,
+    rows: Rows<T, R>,
+    centre: Centre,
+    lanes: Lanes<R>,
+}
+
+/// Where the rows are.
+enum Rows<T, R: Runtime> {
+    Device(Resident<R>),
+    Host { rows: Vec<T>, slots: Exclusive<Option<Slots<R>>> },
+}
+
+/// Rows in device memory.
+struct Resident<R: Runtime> {
+    memory: R::Memory,
+    layout: SetLayout,
+    capacity: usize,
+    /// Whether the f16 copies and norms match the rows; made by the first search after an `add`.
+    prepared: Exclusive<bool>,
+}
+
+/// Two places for blocks of a base that stays on the host.
+struct Slots<R: Runtime> {
+    memory: [R::Memory; 2],
+    layout: SetLayout,
+    rows: usize,
+}
+
+/// A point near the middle of the base: subtracting it from every vector changes no squared L2 distance and makes norms, and
+/// with them the filter's error bound, smaller.
+#[derive(Default)]
+pub(crate) struct Centre {
+    sum: Vec<f64>,
+    rows: usize,
+    integers: bool,
+}
+
+impl Centre {
+    /// Takes a sample of the rows into the estimate.
+    pub fn add<T: Element>(&mut self, rows: &[T], dim: usize) {
+        let count = rows.len() / dim;
+        if self.rows == 0 {
+            *self = Centre { sum: vec![0.0; dim], rows: 0, integers: true };
+        }
+        if self.rows >= CENTRE_SAMPLE {
+            return;
+        }
+        let step = count.div_ceil(CENTRE_SAMPLE).max(1);
+        for row in rows.chunks_exact(dim).step_by(step) {
+            for (sum, value) in self.sum.iter_mut().zip(row) {
+                let value = value.to_f32();
+                *sum += f64::from(value);
+                self.integers &= value.trunc() == value;
+            }
+            self.rows += 1;
+        }
+    }
+
+    /// The estimate. For whole numbers it is whole, so that f16 still holds the differences exactly.
+    pub fn components(&self, stride: usize) -> Vec<f32> {
+        let mean = |sum: &f64| sum / self.rows.max(1) as f64;
+        let round = |value: f64| if self.integers { value.round() } else { value };
+        let mut centre: Vec<f32> = self.sum.iter().map(mean).map(round).map(|value| value as f32).collect();
+        centre.resize(stride, 0.0);
+        // Sums of components near f32's limit may leave its range: no centre then.
+        if centre.iter().all(|value| value.is_finite()) { centre } else { vec![0.0; stride] }
+    }
+}
+
+/// Bytes that a set of so many rows takes, and how it lies.
+fn set_layout(shape: Shape, rows: usize) -> (usize, SetLayout) {
+    let mut layout = Layout::default();
+    let (_, set) = SetLayout::reserve(&mut layout, shape, rows);
+    (layout.bytes(), set)
+}
+
+impl<T: Element, R: Runtime> FlatDevice<T, R> {
+    /// An empty index; `budget` defaults to nine tenths of the device's free memory.
+    pub fn new(runtime: R, dim: usize, metric: Metric, budget: Option<u64>) -> Result<Self> {
+        let budget = match budget {
+            Some(bytes) => bytes,
+            None => runtime.free_memory()? / 10 * 9,
+        };
+        let shape = Shape { element: T::TYPE, metric, dim };
+        let (_, layout) = set_layout(shape, 0);
+        let memory = runtime.allocate(0)?;
+        let rows = Rows::Device(Resident { memory, layout, capacity: 0, prepared: Exclusive::new(true) });
+        let tuning = runtime.tuning();
+        Ok(FlatDevice {
+            runtime,
+            shape,
+            tuning,
+            budget,
+            count: 0,
+            rows,
+            centre: Centre::default(),
+            lanes: Lanes::new(),
+        })
+    }
+
+    fn resident_limit(&self) -> u64 {
+        self.budget / RESIDENT_SHARE.1 * RESIDENT_SHARE.0
+    }
+
+    /// Device memory for `rows` rows that holds the first `self.count` already, or an out-of-memory error.
+    fn grown(&self, old: &Resident<R>, rows: usize) -> Result<Resident<R>> {
+        let (bytes, layout) = set_layout(self.shape, rows);
+        let memory = self.runtime.allocate(bytes)?;
+        let (to, from) = (self.runtime.address(&memory), self.runtime.address(&old.memory));
+        self.lanes.with(&self.runtime, |lane| {
+            // SAFETY: both allocations start with their rows, and hold at least `count` of them.
+            unsafe { self.runtime.copy(&lane.stream, to, from, self.count * self.shape.row_bytes())? };
+            self.runtime.synchronize(&lane.stream)
+        })?;
+        Ok(Resident { memory, layout, capacity: rows, prepared: Exclusive::new(false) })
+    }
+
+    /// The rows of a resident base, back on the host.
+    fn fetch(&self, resident: &Resident<R>, first: usize, count: usize) -> Result<Vec<T>> {
+        let (stride, dim) = (self.shape.stride(), self.shape.dim);
+        let mut padded = vec![T::default(); count * stride];
+        let from = self.runtime.address(&resident.memory).wrapping_add(first * self.shape.row_bytes());
+        self.lanes.with(&self.runtime, |lane| {
+            // SAFETY: the caller asks for rows that are there.
+            unsafe { self.runtime.download(&lane.stream, bytemuck::cast_slice_mut(&mut padded), from) }
+        })?;
+        if stride == dim {
+            return Ok(padded);
+        }
+        Ok(padded.chunks_exact(stride).flat_map(|row| &row[..dim]).copied().collect())
+    }
+
+    /// Appends to device memory. `Ok(false)`: they do not fit, nothing has changed.
+    fn add_resident(&mut self, rows: &[T]) -> Result<bool> {
+        let Rows::Device(resident) = &self.rows else { return Ok(false) };
+        let needed = self.count + rows.len() / self.shape.dim;
+        if needed > resident.capacity {
+            let fits = |rows: usize| set_layout(self.shape, rows).0 as u64 <= self.resident_limit();
+            // Room to grow when rows come in portions; the exact size for the first, or where room is short.
+            let roomy = needed.max(resident.capacity + resident.capacity / 2);
+            let capacity = if resident.capacity > 0 && fits(roomy) { roomy } else { needed };
+            if !fits(capacity) {
+                return Ok(false);
+            }
+            let grown = match self.grown(resident, capacity) {
+                Ok(grown) => grown,
+                Err(Error::OutOfDeviceMemory { .. }) => return Ok(false),
+                Err(error) => return Err(error),
+            };
+            self.rows = Rows::Device(grown);
+        }
+        let Rows::Device(resident) = &mut self.rows else { return Ok(false) };
+        let to = self.runtime.address(&resident.memory).wrapping_add(self.count * self.shape.row_bytes());
+        let (runtime, shape) = (&self.runtime, self.shape);
+        self.lanes.with(runtime, |lane| {
+            // SAFETY: the capacity was checked above.
+            unsafe { upload_rows(runtime, &lane.stream, shape, to, rows)? };
+            runtime.synchronize(&lane.stream)
+        })?;
+        resident.prepared = Exclusive::new(false);
+        Ok(true)
+    }
+
+    fn centred(&self) -> bool {
+        self.shape.metric == Metric::L2
+    }
+
+    /// Makes copies, norms and bounds of a set whose rows are uploaded, and waits for them.
+    fn prepare(&self, stream: &R::Stream, set: Set) -> Result<()> {
+        // SAFETY: the set was laid out by `set_layout`, so its centre has `stride` components.
+        unsafe {
+            if self.centred() {
+                let centre = self.centre.components(self.shape.stride());
+                self.runtime.upload(stream, set.centre().cast(), bytemuck::cast_slice(&centre))?;
+            }
+            prepare_set(&self.runtime, stream, self.shape, set, self.centred())?;
+        }
+        self.runtime.synchronize(stream)
+    }
+
+    /// Searches one block, tile of queries by tile.
+    fn search_block(
+        &self,
+        block: &Block,
+        scratch: u64,
+        queries: &[T],
+        k: usize,
+        ids: &mut [u64],
+        distances: &mut [f32],
+    ) -> Result<()> {
+        let dim = self.shape.dim;
+        let count = queries.len() / dim;
+        let lanes = if count >= TWO_LANES_FROM { 2 } else { 1 };
+        let fits = block.tile_queries(&self.runtime, count.min(TILE_QUERIES), k, scratch / lanes)?;
+        let tile = fits.min(count.div_ceil(lanes as usize));
+        type Tile<'a, T> = (&'a [T], &'a mut [u64], &'a mut [f32]);
+        let tiles: Vec<Mutex<Option<Tile<'_, T>>>> = queries
+            .chunks(tile * dim)
+            .zip(ids.chunks_mut(tile * k))
+            .zip(distances.chunks_mut(tile * k))
+            .map(|((queries, ids), distances)| Mutex::new(Some((queries, ids, distances))))
+            .collect();
+        let next = AtomicUsize::new(0);
+        let work = || {
+            self.lanes.with(&self.runtime, |lane| {
+                while let Some(tile) = tiles.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let tile = tile.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).take();
+                    if let Some((queries, ids, distances)) = tile {
+                        block.search(&self.runtime, lane, queries, k, ids, distances)?;
+                    }
+                }
+                Ok(())
+            })
+        };
+        if lanes == 1 || tiles.len() == 1 {
+            return work();
+        }
+        at_once(vec![(); 2], |()| work()).into_iter().collect()
+    }
+
+    fn search_resident(
+        &self,
+        resident: &Resident<R>,
+        queries: &[T],
+        k: usize,
+        ids: &mut [u64],
+        distances: &mut [f32],
+    ) -> Result<()> {
+        let set = Set::new(self.runtime.address(&resident.memory), resident.layout, self.count as u32);
+        resident.prepared.with(|prepared| -> Result<()> {
+            if !*prepared {
+                self.lanes.with(&self.runtime, |lane| self.prepare(&lane.stream, set))?;
+                *prepared = true;
+            }
+            Ok(())
+        })?;
+        let block = Block { shape: self.shape, base: set, centred: self.centred(), first_id: 0, tuning: self.tuning };
+        let used = set_layout(self.shape, resident.capacity).0 as u64;
+        self.search_block(&block, self.budget.saturating_sub(used), queries, k, ids, distances)
+    }
+
+    /// The two slots for a streamed base, each as large as the budget allows.
+    fn slots(&self) -> Result<Slots<R>> {
+        let each = self.resident_limit() / 2;
+        let bytes = |rows: usize| set_layout(self.shape, rows).0 as u64;
+        let mut rows = self.count.div_ceil(2).max(1);
+        while rows > 1 && bytes(rows) > each {
+            rows = rows.div_ceil(2);
+        }
+        if bytes(rows) > each {
+            return Err(Error::OutOfDeviceMemory {
+                device: self.runtime.describe(),
+                asked: bytes(rows),
+                available: each,
+            });
+        }
+        let (bytes, layout) = set_layout(self.shape, rows);
+        let memory = [self.runtime.allocate(bytes)?, self.runtime.allocate(bytes)?];
+        Ok(Slots { memory, layout, rows })
+    }
+
+    fn search_streamed(
+        &self,
+        rows: &[T],
+        slots: &Slots<R>,
+        queries: &[T],
+        k: usize,
+        ids: &mut [u64],
+        distances: &mut [f32],
+    ) -> Result<()> {
+        let dim = self.shape.dim;
+        let pieces: Vec<&[T]> = rows.chunks(slots.rows * dim).collect();
+        let block = |piece: usize| {
+            let set = Set::new(
+                self.runtime.address(&slots.memory[piece % 2]),
+                slots.layout,
+                (pieces[piece].len() / dim) as u32,
+            );
+            Block {
+                shape: self.shape,
+                base: set,
+                centred: self.centred(),
+                first_id: (piece * slots.rows) as u64,
+                tuning: self.tuning,
+            }
+        };
+        let load = |piece: usize| {
+            let set = block(piece).base;
+            self.lanes.with(&self.runtime, |lane| {
+                // SAFETY: a slot has room for a piece, and the search that used it is over.
+                unsafe { upload_rows(&self.runtime, &lane.stream, self.shape, set.rows(), pieces[piece])? };
+                self.prepare(&lane.stream, set)
+            })
+        };
+        let scratch = self.budget - self.resident_limit();
+        ids.fill(crate::NONE);
+        distances.fill(self.shape.metric.worst());
+        let worst = self.shape.metric.worst();
+        let mut found = (host_memory::filled(crate::NONE, ids.len())?, host_memory::filled(worst, ids.len())?);
+        load(0)?;
+        for piece in 0..pieces.len() {
+            let next = piece + 1;
+            let (ahead, own) = meanwhile(
+                || if next < pieces.len() { load(next) } else { Ok(()) },
+                || self.search_block(&block(piece), scratch, queries, k, &mut found.0, &mut found.1),
+            );
+            own.and(ahead)?;
+            merge_apart(self.shape.metric, k, ids, distances, std::slice::from_ref(&found));
+        }
+        Ok(())
+    }
+}
+
+impl<T: Element, R: Runtime> FlatBackend<T> for FlatDevice<T, R> {
+    fn add(&mut self, rows: &[T]) -> Result<()> {
+        let added = rows.len() / self.shape.dim;
+        if !self.add_resident(rows)? {
+            if let Rows::Device(resident) = &self.rows {
+                let mut host = Vec::new();
+                host_memory::reserve(&mut host, rows.len() + self.count * self.shape.dim)?;
+                // In pieces, so that the base is never there twice on the host.
+                let piece = (FETCH_BYTES / self.shape.row_bytes()).max(1);
+                for first in (0..self.count).step_by(piece) {
+                    host.extend(self.fetch(resident, first, piece.min(self.count - first))?);
+                }
+                self.rows = Rows::Host { rows: host, slots: Exclusive::new(None) };
+            }
+            if let Rows::Host { rows: host, slots } = &mut self.rows {
+                host_memory::reserve(host, rows.len())?;
+                host.extend_from_slice(rows);
+                *slots = Exclusive::new(None);
+            }
+        }
+        self.centre.add(rows, self.shape.dim);
+        self.count += added;
+        Ok(())
+    }
+
+    fn search(&self, queries: &[T], k: usize, ids: &mut [u64], distances: &mut [f32]) -> Result<()> {
+        // Apart from the pools, so that a pool thread does not take up another search while it has a lane.
+        match &self.rows {
+            Rows::Device(resident) => apart(|| self.search_resident(resident, queries, k, ids, distances)),
+            Rows::Host { rows, slots } => slots.with(|slots| {
+                let slots = match slots {
+                    Some(slots) => slots,
+                    none => none.insert(self.slots()?),
+                };
+                self.search_streamed(rows, slots, queries, k, ids, distances)
+            }),
+        }
+    }
+
+    fn len(&self) -> usize {
+        self.count
+    }
+
+    fn truncate(&mut self, len: usize) {
+        self.count = self.count.min(len);
+        match &mut self.rows {
+            Rows::Device(resident) => resident.prepared = Exclusive::new(false),
+            Rows::Host { rows, .. } => rows.truncate(len * self.shape.dim),
+        }
+    }
+
+    fn rows(&self, first: u64, count: usize) -> Result<Vec<T>> {
+        let (first, dim) = (first as usize, self.shape.dim);
+        match &self.rows {
+            Rows::Device(resident) => self.fetch(resident, first, count),
+            Rows::Host { rows, .. } => host_memory::copied(&rows[first * dim..(first + count) * dim]),
+        }
+    }
+
+    fn describe(&self) -> String {
+        match self.rows {
+            Rows::Device(_) => self.runtime.describe(),
+            Rows::Host { .. } => format!("{}, base streamed from host memory", self.runtime.describe()),
+        }
+    }
+}

@@ -1,0 +1,289 @@
+//! A flat index over several devices: every shard has some of the rows.
+//!
+//! An addition is cut into one run of rows a shard, so long that all shards have equally many rows afterwards, but for one. So shard s
+//! has min(total / S + (s < total mod S)) rows whatever the additions were, no row is copied on the host, and a shard numbers its rows in
+//! the order of their ids: the lower id is the lower row, and ties come out right. Runs that continue each other become one.
+
+use std::ops::Range;
+
+use rayon::prelude::*;
+
+use super::FlatBackend;
+use crate::shards::{Grid, Part, merge};
+use crate::threads::at_once;
+use crate::{Element, Error, Metric, NONE, Neighbors, Placement, Result, host_memory};
+
+/// Rows with consecutive ids that lie side by side in one shard.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Run {
+    /// The first id.
+    id: u64,
+    /// Its shard.
+    shard: usize,
+    /// Its row there.
+    row: u64,
+}
+
+/// Which rows are where.
+#[derive(Debug, Default, Clone)]
+struct Runs {
+    /// By ascending id.
+    by_id: Vec<Run>,
+    /// Of each shard, by ascending row.
+    of_shard: Vec<Vec<Run>>,
+    len: u64,
+}
+
+impl Runs {
+    fn new(shards: usize) -> Self {
+        Runs { by_id: Vec::new(), of_shard: vec![Vec::new(); shards], len: 0 }
+    }
+
+    /// Rows of a shard among `total`.
+    fn rows_of(&self, shard: usize, total: u64) -> u64 {
+        let shards = self.of_shard.len() as u64;
+        total / shards + u64::from((shard as u64) < total % shards)
+    }
+
+    /// The part of `count` new rows that each shard takes, in order.
+    fn cut(&self, count: u64) -> Vec<Range<usize>> {
+        let mut end = 0;
+        let part = |shard| {
+            let start = end;
+            end += (self.rows_of(shard, self.len + count) - self.rows_of(shard, self.len)) as usize;
+            start..end
+        };
+        (0..self.of_shard.len()).map(part).collect()
+    }
+
+    /// Takes in what [`Runs::cut`] gave.
+    fn append(&mut self, parts: &[Range<usize>]) {
+        let before = self.len;
+        for (shard, part) in parts.iter().enumerate().filter(|(_, part)| !part.is_empty()) {
+            let run = Run { id: before + part.start as u64, shard, row: self.rows_of(shard, before) };
+            let continues =
+                self.by_id.last().is_some_and(|last| last.shard == shard && last.row + (run.id - last.id) == run.row);
+            if !continues {
+                self.by_id.push(run);
+                self.of_shard[shard].push(run);
+            }
+        }
+        self.len += parts.last().map_or(0, |part| part.end) as u64;
+    }
+
+    /// Forgets what was appended since there were `len` rows.
+    fn truncate(&mut self, len: u64) {
+        self.by_id.retain(|run| run.id < len);
+        self.of_shard.iter_mut().for_each(|runs| runs.retain(|run| run.id < len));
+        self.len = len;
+    }
+
+    /// The id of a row of a shard.
+    fn id(&self, shard: usize, row: u64) -> u64 {
+        let runs = &self.of_shard[shard];
+        let run = runs[runs.partition_point(|run| run.row <= row) - 1];
+        run.id + (row - run.row)
+    }
+
+    /// Where the rows of `ids` are: shard and rows of each piece, in order.
+    fn pieces(&self, ids: Range<u64>) -> impl Iterator<Item = (usize, Range<u64>)> {
+        let first = self.by_id.partition_point(|run| run.id <= ids.start).saturating_sub(1);
+        let runs = self.by_id[first..].iter().enumerate().take_while(move |(_, run)| run.id < ids.end);
+        runs.map(move |(at, run)| {
+            let end = self.by_id.get(first + at + 1).map_or(self.len, |next| next.id).min(ids.end);
+            let start = run.id.max(ids.start);
+            (run.shard, run.row + (start - run.id)..run.row + (end - run.id))
+        })
+    }
+}
+
+/// Flat indexes at the places of a grid.
+pub(crate) struct FlatGrid<T: Element> {
+    pub(crate) grid: Grid<dyn FlatBackend<T>>,
+    dim: usize,
+    metric: Metric,
+    runs: Runs,
+}
+
+impl<T: Element> FlatGrid<T> {
+    /// An empty index over empty `backends`, place after place of `placement`.
+    pub(crate) fn new(
+        placement: &Placement,
+        backends: Vec<Box<dyn FlatBackend<T>>>,
+        dim: usize,
+        metric: Metric,
+    ) -> Self {
+        FlatGrid { grid: Grid::new(placement, backends), dim, metric, runs: Runs::new(placement.shards()) }
+    }
+
+    /// Takes back what devices have added since the index held `len` rows.
+    fn restore(&mut self, len: u64) {
+        for (at, place) in self.grid.places.iter_mut().enumerate() {
+            place.backend.truncate(self.runs.rows_of(at % self.grid.shards, len) as usize);
+        }
+    }
+
+    /// Searches the rows of one shard, into results of the same order with ids of the index.
+    fn search_part(
+        &self,
+        shard: usize,
+        part: &Part,
+        queries: &[T],
+        k: usize,
+        ids: &mut [u64],
+        distances: &mut [f32],
+    ) -> Result<()> {
+        let queries = &queries[part.queries.start * self.dim..part.queries.end * self.dim];
+        let found = self.grid.places[part.place].backend.search(queries, k, ids, distances);
+        self.grid.judge(part.place, found)?;
+        if self.grid.shards > 1 {
+            let named = |id: &mut u64| *id = if *id == NONE { NONE } else { self.runs.id(shard, *id) };
+            ids.par_iter_mut().with_min_len(1 << 14).for_each(named);
+        }
+        Ok(())
+    }
+}
+
+/// What one device is to do: its shard, its part of the queries, and where the results go.
+type Job<'a> = (usize, Part, &'a mut [u64], &'a mut [f32]);
+
+/// Cuts the results of one shard into those of its parts.
+pub(crate) fn jobs_of<'a>(
+    shard: usize,
+    parts: Vec<Part>,
+    k: usize,
+    mut ids: &'a mut [u64],
+    mut distances: &'a mut [f32],
+) -> Vec<Job<'a>> {
+    let job = |part: Part| {
+        let own_ids = ids.split_off_mut(..part.queries.len() * k).unwrap_or_default();
+        let own_distances = distances.split_off_mut(..part.queries.len() * k).unwrap_or_default();
+        (shard, part, own_ids, own_distances)
+    };
+    parts.into_iter().map(job).collect()
+}
+
+impl<T: Element> FlatBackend<T> for FlatGrid<T> {
+    fn add(&mut self, rows: &[T]) -> Result<()> {
+        let parts = self.runs.cut((rows.len() / self.dim) as u64);
+        let (dim, shards) = (self.dim, self.grid.shards);
+        for (shard, part) in parts.iter().enumerate() {
+            let left = self.grid.places.iter().skip(shard).step_by(shards).any(|place| place.alive());
+            if !left && !part.is_empty() {
+                return Err(Error::ShardLost { shard, replicas: self.grid.places.len() / shards });
+            }
+        }
+        let places = self.grid.places.iter_mut().enumerate();
+        let jobs: Vec<_> = places
+            .filter(|(at, place)| place.alive() && !parts[at % shards].is_empty())
+            .map(|(at, place)| (at, &mut place.backend, parts[at % shards].clone()))
+            .collect();
+        let added = at_once(jobs, |(at, backend, part)| (at, backend.add(&rows[part.start * dim..part.end * dim])));
+        let mut all = Ok(());
+        for (at, result) in added {
+            let result = self.grid.judge(at, result);
+            all = all.and(result);
+        }
+        match all {
+            Ok(()) => self.runs.append(&parts),
+            Err(_) => self.restore(self.runs.len),
+        }
+        all
+    }
+
+    fn search(&self, queries: &[T], k: usize, ids: &mut [u64], distances: &mut [f32]) -> Result<()> {
+        let count = queries.len() / self.dim;
+        // The first shards have the rows where there are fewer rows than shards.
+        let shards = (0..self.grid.shards).take_while(|&shard| self.runs.rows_of(shard, self.runs.len) > 0);
+        let parts = shards.map(|shard| self.grid.parts(shard, count)).collect::<Result<Vec<_>>>()?;
+        let more = parts.iter().skip(1).map(|_| Neighbors::none(self.metric, count, k));
+        let mut more = more.collect::<Result<Vec<_>>>()?;
+        let mut jobs = Vec::new();
+        let first = [(&mut *ids, &mut *distances)].into_iter();
+        let others = more.iter_mut().map(|found| (found.ids.as_mut_slice(), found.distances.as_mut_slice()));
+        for ((shard, parts), (ids, distances)) in parts.into_iter().enumerate().zip(first.chain(others)) {
+            jobs.extend(jobs_of(shard, parts, k, ids, distances));
+        }
+        let done =
+            at_once(jobs, |(shard, part, ids, distances)| self.search_part(shard, &part, queries, k, ids, distances));
+        done.into_iter().collect::<Result<()>>()?;
+        let more: Vec<_> = more.iter().map(|found| (&found.ids, &found.distances)).collect();
+        merge(self.metric, k, ids, distances, &more);
+        Ok(())
+    }
+
+    fn truncate(&mut self, len: usize) {
+        self.restore(len as u64);
+        self.runs.truncate(len as u64);
+    }
+
+    fn len(&self) -> usize {
+        self.runs.len as usize
+    }
+
+    fn rows(&self, first: u64, count: usize) -> Result<Vec<T>> {
+        let mut rows = host_memory::with_room(host_memory::count::<T>(&[count, self.dim])?)?;
+        for (shard, piece) in self.runs.pieces(first..first + count as u64) {
+            let place = self.grid.parts(shard, 1)?[0].place;
+            let found = self.grid.places[place].backend.rows(piece.start, (piece.end - piece.start) as usize);
+            rows.extend(self.grid.judge(place, found)?);
+        }
+        Ok(rows)
+    }
+
+    fn describe(&self) -> String {
+        self.grid.describe_with(|backend| backend.describe())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_spread_evenly_and_every_one_is_found_again() {
+        for shards in 1..5 {
+            let mut runs = Runs::new(shards);
+            // The shard and row of every id, as the parts say.
+            let mut truth = Vec::new();
+            for count in [1, 0, 1, 1, 7, 2, 64, 1, 13] {
+                let parts = runs.cut(count);
+                let mut lens = vec![0u64; shards];
+                truth.iter().for_each(|&(shard, _): &(usize, u64)| lens[shard] += 1);
+                for (shard, part) in parts.iter().enumerate() {
+                    truth.extend((0..part.len() as u64).map(|at| (shard, lens[shard] + at)));
+                }
+                runs.append(&parts);
+                assert_eq!(runs.len, truth.len() as u64);
+                // An addition that is taken back leaves no trace.
+                let before = runs.clone();
+                let parts = runs.cut(5);
+                runs.append(&parts);
+                runs.truncate(before.len);
+                assert_eq!((&runs.by_id, &runs.of_shard, runs.len), (&before.by_id, &before.of_shard, before.len));
+            }
+            let mut lens = vec![0u64; shards];
+            for (id, &(shard, row)) in truth.iter().enumerate() {
+                assert_eq!(runs.id(shard, row), id as u64);
+                assert_eq!(runs.pieces(id as u64..id as u64 + 1).collect::<Vec<_>>(), [(shard, row..row + 1)]);
+                lens[shard] += 1;
+            }
+            assert!(lens.iter().max().unwrap() - lens.iter().min().unwrap() <= 1, "{lens:?}");
+            for (start, end) in [(0, 90), (1, 1), (3, 50), (70, 90)] {
+                let pieces: Vec<_> =
+                    runs.pieces(start..end).flat_map(|(shard, rows)| rows.map(move |row| (shard, row))).collect();
+                assert_eq!(pieces, truth[start as usize..end as usize], "{start}..{end}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_run_that_goes_on_is_one() {
+        let mut runs = Runs::new(1);
+        for count in [5, 1, 9] {
+            let parts = runs.cut(count);
+            runs.append(&parts);
+        }
+        assert_eq!(runs.by_id, [Run { id: 0, shard: 0, row: 0 }]);
+    }
+}

@@ -1,0 +1,395 @@
+//! The exact index: every search looks at every vector, and returns exactly the k best.
+//!
+//! This file checks arguments, once, for all back ends; the back ends (`cpu`, and `gpu` for GPUs and their emulator) search.
+
+pub(crate) mod cpu;
+pub(crate) mod gpu;
+pub(crate) mod grid;
+
+use self::cpu::FlatCpu;
+use self::grid::FlatGrid;
+use crate::shards::check_queries;
+pub use crate::validate::{MAX_COMPONENTS, MAX_ROWS};
+use crate::validate::{check_dim, check_results, check_rows, check_vectors};
+use crate::{Device, Element, Error, Input, Metric, NONE, Neighbors, Placement, Result};
+
+/// What a device does for a flat index. Arguments were checked: whole rows of the index's dimension, finite components,
+/// k ≥ 1, row count within [`MAX_ROWS`].
+pub(crate) trait FlatBackend<T: Element>: Send + Sync {
+    /// Appends rows. On error the back end holds what it held before.
+    fn add(&mut self, rows: &[T]) -> Result<()>;
+    /// Fills `ids` and `distances` (queries × k, both) as [`FlatIndex::search`] promises, empty slots included.
+    fn search(&self, queries: &[T], k: usize, ids: &mut [u64], distances: &mut [f32]) -> Result<()>;
+    /// Takes back the last `add`: `len` rows were held before it, or fewer are held now. Touches no device.
+    fn truncate(&mut self, len: usize);
+    /// Rows held.
+    fn len(&self) -> usize;
+    /// The components of `count` rows from `first` on, which exist.
+    fn rows(&self, first: u64, count: usize) -> Result<Vec<T>>;
+    /// The device in words.
+    fn describe(&self) -> String;
+}
+
+/// An exact nearest-neighbour index over vectors of one dimension and element type.
+///
+/// A search compares the query with every vector and returns exactly the `k` best by (canonical distance, lower id), with
+/// the canonical distances of [`crate::metric`]: the same bits on every device and on every run.
+///
+/// Ids are the positions in which vectors were added, from 0. The index is `Send + Sync`; any number of threads may search
+/// at once.
+///
+/// ```
+/// use warpann::{Device, FlatIndex, Metric};
+///
+/// // Four vectors of dimension 2, row-major.
+/// let base = [0.0, 0.0, 1.0, 0.0, 0.0, 2.0, 3.0, 3.0f32];
+/// let mut index = FlatIndex::<f32>::builder(2).metric(Metric::L2).device(Device::Cpu).build()?;
+/// index.add(&base)?;
+///
+/// let found = index.search(&[0.9, 0.1], 2)?;
+/// assert_eq!(found.ids, [1, 0]);
+/// assert!((found.distances[0] - 0.02).abs() < 1e-6);
+/// # Ok::<(), warpann::Error>(())
+/// ```
+///
+/// Bytes, half precision and other metrics go the same way:
+///
+/// ```
+/// use warpann::{Device, FlatIndex, Metric};
+///
+/// let mut index = FlatIndex::<u8>::new(3, Metric::InnerProduct, Device::Cpu)?;
+/// index.add(&[1, 2, 3, 200, 100, 0])?;
+/// let found = index.search(&[1, 1, 1], 1)?;
+/// assert_eq!((found.ids[0], found.distances[0]), (1, 300.0));
+/// # Ok::<(), warpann::Error>(())
+/// ```
+pub struct FlatIndex<T: Element = f32> {
+    builder: FlatIndexBuilder<T>,
+    backend: Box<dyn FlatBackend<T>>,
+}
+
+impl<T: Element> std::fmt::Debug for FlatIndex<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("FlatIndex")
+            .field("element", &T::TYPE)
+            .field("dim", &self.dim())
+            .field("metric", &self.metric())
+            .field("len", &self.len())
+            .field("device", &self.device())
+            .finish()
+    }
+}
+
+/// Settings of a [`FlatIndex`] before it is built; see [`FlatIndex::builder`].
+#[derive(Debug, Clone)]
+pub struct FlatIndexBuilder<T: Element = f32> {
+    dim: usize,
+    metric: Metric,
+    placement: Placement,
+    budget: Option<u64>,
+    element: std::marker::PhantomData<T>,
+}
+
+impl<T: Element> FlatIndexBuilder<T> {
+    /// The metric; [`Metric::L2`] unless set.
+    pub fn metric(mut self, metric: Metric) -> Self {
+        self.metric = metric;
+        self
+    }
+
+    /// The [`Device`], or the [`Placement`] over several; [`Device::Auto`] unless set.
+    pub fn device(mut self, device: impl Into<Placement>) -> Self {
+        self.placement = device.into();
+        self
+    }
+
+    /// Bytes that the index may use on its device, of several on each. On a GPU: vectors, norms and search buffers together; a base that does
+    /// not fit stays on the host and is streamed. On the CPU: the scratch of one search (vectors live where the program's
+    /// memory is); at least the candidates of one query are kept however small the budget. Unless set, each device uses a
+    /// share of what is free.
+    pub fn memory_budget(mut self, bytes: u64) -> Self {
+        self.budget = Some(bytes);
+        self
+    }
+
+    /// Opens the device and makes an empty index on it.
+    ///
+    /// # Errors
+    /// [`Error::ZeroDimension`], [`Error::TooManyDimensions`] above [`MAX_COMPONENTS`]; and what opening the device can meet: [`Error::NoDevice`], [`Error::NoSuchDevice`],
+    /// [`Error::DeviceTooOld`], [`Error::OutOfDeviceMemory`], [`Error::PtxRefused`]. [`Device::Auto`] falls back to the CPU
+    /// only where there is no usable device.
+    pub fn build(self) -> Result<FlatIndex<T>> {
+        check_dim(self.dim)?;
+        let backend = T::open_flat(&self)?;
+        Ok(FlatIndex { builder: self, backend })
+    }
+
+    fn open_on(&self, device: Device) -> Result<Box<dyn FlatBackend<T>>> {
+        let cpu = || Box::new(FlatCpu::new(self.dim, self.metric, self.budget));
+        if device == Device::Cpu {
+            return Ok(cpu());
+        }
+        match crate::open::open_flat(device, self.dim, self.metric, self.budget) {
+            Err(Error::NoDevice { .. } | Error::DeviceTooOld { .. }) if device == Device::Auto => Ok(cpu()),
+            opened => opened,
+        }
+    }
+}
+
+/// The back end of the builder's placement, empty.
+pub(crate) fn open_flat<T: Element>(builder: &FlatIndexBuilder<T>) -> Result<Box<dyn FlatBackend<T>>> {
+    let FlatIndexBuilder { dim, metric, ref placement, .. } = *builder;
+    if let Some(device) = placement.single() {
+        return builder.open_on(device);
+    }
+    let backends = placement.devices().iter().map(|&device| builder.open_on(device)).collect::<Result<_>>()?;
+    Ok(Box::new(FlatGrid::new(placement, backends, dim, metric)))
+}
+
+impl<T: Element> FlatIndex<T> {
+    /// Starts an index over vectors of `dim` components.
+    pub fn builder(dim: usize) -> FlatIndexBuilder<T> {
+        FlatIndexBuilder {
+            dim,
+            metric: Metric::default(),
+            placement: Placement::default(),
+            budget: None,
+            element: std::marker::PhantomData,
+        }
+    }
+
+    /// An empty index over vectors of `dim` components, with the default memory budget.
+    ///
+    /// # Errors
+    /// As [`FlatIndexBuilder::build`].
+    pub fn new(dim: usize, metric: Metric, device: impl Into<Placement>) -> Result<Self> {
+        Self::builder(dim).metric(metric).device(device).build()
+    }
+
+    /// Appends the vectors of `rows`, row-major, `dim` components each; their ids go on from [`len`](Self::len). All or
+    /// nothing: on error the index is unchanged. O(rows · dim).
+    ///
+    /// # Errors
+    /// [`Error::RaggedVectors`], [`Error::NotFinite`] with the first offending place (row within `rows`),
+    /// [`Error::TooManyRows`], [`Error::OutOfDeviceMemory`], and what the device's driver reports.
+    pub fn add(&mut self, rows: &[T]) -> Result<()> {
+        let count = check_vectors(rows, self.dim(), Input::Base)?;
+        let limit = MAX_ROWS.saturating_mul(self.builder.placement.shards() as u64);
+        check_rows(self.len() as u64 + count as u64, limit)?;
+        if count == 0 {
+            return Ok(());
+        }
+        self.backend.add(rows)
+    }
+
+    /// The `k` nearest vectors of each query (`queries`: row-major, `dim` components each), best first, equal distances by
+    /// lower id. Where the index holds fewer than `k` vectors the row ends in [`NONE`] and [`Metric::worst`]. No queries
+    /// and an empty index are legal. O(queries · len · dim).
+    ///
+    /// # Errors
+    /// [`Error::ZeroK`], [`Error::RaggedVectors`], [`Error::NotFinite`] with query and column, [`Error::ResultTooLarge`],
+    /// [`Error::OutOfDeviceMemory`], and what the device's driver reports; over several devices [`Error::DeviceFailed`], after which the
+    /// index goes on without the device, and [`Error::ShardLost`] once it cannot.
+    pub fn search(&self, queries: &[T], k: usize) -> Result<Neighbors> {
+        let count = self.check_queries(queries, k)?;
+        let mut found = Neighbors::none(self.metric(), count, k)?;
+        self.search_checked(queries, k, &mut found.ids, &mut found.distances)?;
+        Ok(found)
+    }
+
+    /// As [`search`](Self::search), into memory of the caller: `ids` and `distances` hold queries × `k` slots each.
+    ///
+    /// # Errors
+    /// As [`search`](Self::search); and [`Error::WrongResultLength`] if a slice has another length.
+    pub fn search_into(&self, queries: &[T], k: usize, ids: &mut [u64], distances: &mut [f32]) -> Result<()> {
+        let count = self.check_queries(queries, k)?;
+        check_results(count, k, ids, distances)?;
+        self.search_checked(queries, k, ids, distances)
+    }
+
+    fn search_checked(&self, queries: &[T], k: usize, ids: &mut [u64], distances: &mut [f32]) -> Result<()> {
+        if queries.is_empty() {
+            return Ok(());
+        }
+        if self.is_empty() {
+            ids.fill(NONE);
+            distances.fill(self.metric().worst());
+            return Ok(());
+        }
+        self.backend.search(queries, k, ids, distances)
+    }
+
+    fn check_queries(&self, queries: &[T], k: usize) -> Result<usize> {
+        if k == 0 {
+            return Err(Error::ZeroK);
+        }
+        check_queries(self.builder.placement.devices().len(), queries, self.dim())
+    }
+
+    /// The components of vector `id`, as they were added.
+    ///
+    /// # Errors
+    /// [`Error::UnknownId`], and what the device's driver reports.
+    pub fn reconstruct(&self, id: u64) -> Result<Vec<T>> {
+        let len = self.len() as u64;
+        if id >= len {
+            return Err(Error::UnknownId { id, len });
+        }
+        self.backend.rows(id, 1)
+    }
+
+    /// Moves the index to other devices, by way of host memory: to more or fewer replicas or shards, or away from a device that has failed.
+    /// It is in both places until it has arrived, and on error stays where it was. O(len · dim).
+    ///
+    /// # Errors
+    /// What opening the devices can meet, as [`FlatIndexBuilder::build`]; what [`add`](Self::add) can; [`Error::ShardLost`] where no device
+    /// is left that holds some of the vectors.
+    pub fn move_to(&mut self, device: impl Into<Placement>) -> Result<()> {
+        let mut moved = self.builder.clone().device(device).build()?;
+        let piece = (MOVED_BYTES / (self.dim() * size_of::<T>())).max(1);
+        for first in (0..self.len()).step_by(piece) {
+            moved.add(&self.backend.rows(first as u64, piece.min(self.len() - first))?)?;
+        }
+        *self = moved;
+        Ok(())
+    }
+
+    /// Vectors in the index.
+    pub fn len(&self) -> usize {
+        self.backend.len()
+    }
+
+    /// True where no vector was added yet.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Components of a vector.
+    pub fn dim(&self) -> usize {
+        self.builder.dim
+    }
+
+    /// The metric.
+    pub fn metric(&self) -> Metric {
+        self.builder.metric
+    }
+
+    /// The device in use, in words: what [`Device::Auto`] chose, and for the CPU its threads and instruction set.
+    pub fn device(&self) -> String {
+        self.backend.describe()
+    }
+}
+
+/// Bytes of vectors that are moved from device to device at a time.
+const MOVED_BYTES: usize = 256 << 20;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn index(metric: Metric) -> FlatIndex<f32> {
+        let mut index = FlatIndex::new(2, metric, Device::Cpu).unwrap();
+        index.add(&[0.0, 0.0, 1.0, 0.0, 0.0, 2.0]).unwrap();
+        index
+    }
+
+    #[test]
+    fn bad_arguments_are_refused_with_the_numbers() {
+        assert!(matches!(FlatIndex::<f32>::new(0, Metric::L2, Device::Cpu), Err(Error::ZeroDimension)));
+        let mut index = index(Metric::L2);
+        assert!(matches!(index.add(&[1.0, 2.0, 3.0]), Err(Error::RaggedVectors { len: 3, dim: 2 })));
+        assert!(matches!(index.search(&[1.0], 1), Err(Error::RaggedVectors { len: 1, dim: 2 })));
+        assert!(matches!(index.search(&[1.0, 2.0], 0), Err(Error::ZeroK)));
+        assert!(matches!(
+            index.search(&[1.0, 2.0], usize::MAX / 2),
+            Err(Error::ResultTooLarge { queries: 1, k }) if k == usize::MAX / 2
+        ));
+        assert!(matches!(
+            index.search(&[1.0, 2.0, 3.0, 4.0], usize::MAX),
+            Err(Error::ResultTooLarge { queries: 2, k: usize::MAX })
+        ));
+        assert!(matches!(index.reconstruct(3), Err(Error::UnknownId { id: 3, len: 3 })));
+        assert!(matches!(index.reconstruct(NONE), Err(Error::UnknownId { id: NONE, len: 3 })));
+        assert!(matches!(
+            index.search_into(&[1.0, 2.0], 2, &mut [0; 2], &mut [0.0; 3]),
+            Err(Error::WrongResultLength { expected: 2, actual: 3 })
+        ));
+        assert_eq!(index.len(), 3);
+    }
+
+    #[test]
+    fn what_is_not_finite_is_named_by_place_and_changes_nothing() {
+        let mut index = FlatIndex::<f32>::new(5, Metric::L2, Device::Cpu).unwrap();
+        let mut rows = vec![1.0; 5 * 1000];
+        index.add(&rows).unwrap();
+        for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+            for at in [0, 4, 2500, 4999] {
+                rows[at] = bad;
+                let (add, search) = (index.add(&rows), index.search(&rows, 1).map(|_| ()));
+                for (result, expected) in [(add, Input::Base), (search, Input::Queries)] {
+                    match result {
+                        Err(Error::NotFinite { input, row, column, value }) => {
+                            assert_eq!((input, row, column), (expected, at / 5, at % 5));
+                            assert_eq!(value.to_bits(), bad.to_bits());
+                        }
+                        other => panic!("{other:?}"),
+                    }
+                }
+                rows[at] = 1.0;
+            }
+        }
+        assert_eq!(index.len(), 1000);
+        let mut halves = FlatIndex::<half::f16>::new(1, Metric::L2, Device::Cpu).unwrap();
+        assert!(matches!(halves.add(&[half::f16::NAN]), Err(Error::NotFinite { row: 0, column: 0, .. })));
+    }
+
+    #[test]
+    fn nothing_to_search_and_nothing_to_find_are_legal() {
+        for metric in Metric::ALL {
+            let mut empty = FlatIndex::<f32>::new(2, metric, Device::Cpu).unwrap();
+            empty.add(&[]).unwrap();
+            assert!(empty.is_empty());
+            let found = empty.search(&[1.0, 2.0], 3).unwrap();
+            assert_eq!((found.queries(), found.row(0)), (1, ([NONE; 3].as_slice(), [metric.worst(); 3].as_slice())));
+            assert_eq!(found.found(0).count(), 0);
+
+            let found = index(metric).search(&[], 3).unwrap();
+            assert_eq!((found.queries(), found.rows().len()), (0, 0));
+
+            let found = index(metric).search(&[1.0, 1.0], 5).unwrap();
+            assert_eq!(found.found(0).count(), 3);
+            assert_eq!(&found.ids[3..], [NONE; 2]);
+            assert_eq!(&found.distances[3..], [metric.worst(); 2]);
+        }
+    }
+
+    #[test]
+    fn small_results_by_hand() {
+        let l2 = index(Metric::L2).search(&[1.0, 1.0], 3).unwrap();
+        assert_eq!((l2.ids.as_slice(), l2.distances.as_slice()), ([1, 0, 2].as_slice(), [1.0, 2.0, 2.0].as_slice()));
+        let ip = index(Metric::InnerProduct).search(&[1.0, 1.0], 3).unwrap();
+        assert_eq!((ip.ids.as_slice(), ip.distances.as_slice()), ([2, 1, 0].as_slice(), [2.0, 1.0, 0.0].as_slice()));
+        let cosine = index(Metric::Cosine).search(&[1.0, 1.0], 3).unwrap();
+        assert_eq!(cosine.ids, [1, 2, 0]);
+        assert_eq!(cosine.distances, [0.5f32.sqrt(), 0.5f32.sqrt(), 0.0]);
+    }
+
+    #[test]
+    fn search_into_and_reconstruct_agree_with_search_and_add() {
+        let index = index(Metric::L2);
+        let found = index.search(&[0.0, 1.1, 1.0, 0.1], 2).unwrap();
+        let (mut ids, mut distances) = ([0; 4], [0.0; 4]);
+        index.search_into(&[0.0, 1.1, 1.0, 0.1], 2, &mut ids, &mut distances).unwrap();
+        assert_eq!((found.ids.as_slice(), found.distances.as_slice()), (ids.as_slice(), distances.as_slice()));
+        assert_eq!(index.reconstruct(2).unwrap(), [0.0, 2.0]);
+    }
+
+    #[test]
+    fn an_index_is_shared_between_threads() {
+        fn shared<T: Send + Sync>() {}
+        shared::<FlatIndex<f32>>();
+        shared::<FlatIndex<half::bf16>>();
+        assert!(index(Metric::L2).device().starts_with("cpu, "));
+        assert!(format!("{:?}", index(Metric::L2)).contains("len: 3"));
+    }
+}

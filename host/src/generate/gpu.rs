@@ -1,0 +1,96 @@
+//! Generated vectors on a device: making them, and exact search of as many as one likes, block by block.
+
+use std::ops::Range;
+
+use warpann_kernels::generate::GenerateRows;
+
+use super::Generator;
+use crate::device::runtime::{Lanes, Layout, Runtime};
+use crate::flat::gpu::Centre;
+use crate::flat::gpu::exact::{Block, Set, SetLayout, Shape, prepare_set};
+use crate::shards::merge;
+use crate::{ElementType, Error, Metric, Neighbors, Result};
+
+/// Rows of a block of exact search, at most.
+const BLOCK_ROWS: u64 = 1 << 22;
+/// Share of the memory that a block may take: denominator.
+const BLOCK_SHARE: u64 = 2;
+/// Rows that the centre is estimated from.
+const CENTRE_ROWS: u64 = 4096;
+
+/// Makes `count` rows from number `first` on, `stride` components from one to the next.
+///
+/// # Safety
+/// `to` has room for them, from a multiple of 16 bytes on; `stride` is a multiple of 4.
+pub(crate) unsafe fn enqueue_rows<R: Runtime>(
+    runtime: &R,
+    stream: &R::Stream,
+    generator: &Generator,
+    first: u64,
+    count: u32,
+    stride: usize,
+    to: *mut f32,
+) -> Result<()> {
+    let (seed, clusters) = generator.law();
+    let (dim, stride) = (generator.dim() as u32, stride as u32);
+    let launch = GenerateRows { seed, clusters, first, count, dim, stride, out: to };
+    // SAFETY: as the caller promises.
+    unsafe { runtime.launch(stream, &GenerateRows::KERNEL, launch.config(), launch) }
+}
+
+/// See [`crate::open::nearest_generated`].
+pub(crate) fn nearest<R: Runtime>(
+    runtime: &R,
+    generator: &Generator,
+    rows: Range<u64>,
+    queries: &[f32],
+    k: usize,
+    found: &mut Neighbors,
+) -> Result<()> {
+    let shape = Shape { element: ElementType::F32, metric: Metric::L2, dim: generator.dim() };
+    let budget = runtime.free_memory()? / 10 * 9;
+    let of = |rows: u64| {
+        let mut layout = Layout::default();
+        let (_, set) = SetLayout::reserve(&mut layout, shape, rows as usize);
+        (layout.bytes() as u64, set)
+    };
+    let mut each = (rows.end - rows.start).min(BLOCK_ROWS);
+    while each > 1 && of(each).0 > budget / BLOCK_SHARE {
+        each = each.div_ceil(2);
+    }
+    let (bytes, layout) = of(each);
+    if bytes > budget / BLOCK_SHARE {
+        let (device, available) = (runtime.describe(), budget / BLOCK_SHARE);
+        return Err(Error::OutOfDeviceMemory { device, asked: bytes, available });
+    }
+    let mut centre = Centre::default();
+    let sample = (rows.end - rows.start).min(CENTRE_ROWS) as usize;
+    centre.add(&generator.rows(rows.start, sample), shape.dim);
+    let centre = centre.components(shape.stride());
+    let memory = runtime.allocate(bytes as usize)?;
+    let start = runtime.address(&memory);
+    let mut more = found.clone();
+    Lanes::new().with(runtime, |lane| {
+        let mut first = rows.start;
+        while first < rows.end {
+            let count = (rows.end - first).min(each) as u32;
+            let base = Set::new(start, layout, count);
+            // SAFETY: the layout reserved every part for `each` rows; the search of the block before is over, for its results
+            // are on the host.
+            unsafe {
+                enqueue_rows(runtime, &lane.stream, generator, first, count, shape.stride(), start.cast())?;
+                runtime.upload(&lane.stream, base.centre().cast(), bytemuck::cast_slice(&centre))?;
+                prepare_set(runtime, &lane.stream, shape, base, true)?;
+            }
+            let block = Block { shape, base, centred: true, first_id: first, tuning: runtime.tuning() };
+            let tile = block.tile_queries(runtime, queries.len() / shape.dim, k, budget - bytes)?;
+            let outs = more.ids.chunks_mut(tile * k).zip(more.distances.chunks_mut(tile * k));
+            for (queries, (ids, distances)) in queries.chunks(tile * shape.dim).zip(outs) {
+                block.search(runtime, lane, queries, k, ids, distances)?;
+            }
+            merge(shape.metric, k, &mut found.ids, &mut found.distances, &[(&more.ids, &more.distances)]);
+            first += u64::from(count);
+        }
+        Ok(())
+    })
+}

@@ -1,0 +1,251 @@
+//! Clustered vectors that are made from their numbers: a set of any size that nobody has to store.
+//!
+//! [`Generator`] makes any row alone, with the same bits on every device; `warpann_kernels::generate` says how, and why these vectors
+//! look like descriptors reduced by principal components. An index takes them without a copy on the host
+//! ([`IvfIndex::add_generated`](crate::IvfIndex::add_generated)), and [`Generator::nearest`] finds the true neighbours among as many
+//! rows as one likes.
+//!
+//! ```
+//! use warpann::generate::Generator;
+//! use warpann::{Device, Metric};
+//!
+//! let vectors = Generator::new(24, 64, 1)?;
+//! // Rows past those that are searched make queries of the same kind.
+//! let queries = vectors.rows(5_000, 3);
+//! let truth = vectors.nearest(0..5_000, &queries, 10, Device::Cpu)?;
+//! assert_eq!((truth.queries(), truth.k), (3, 10));
+//! # Ok::<(), warpann::Error>(())
+//! ```
+
+pub(crate) mod gpu;
+
+use std::ops::Range;
+
+use rayon::prelude::*;
+use warpann_kernels::generate::RowKeys;
+
+use crate::kmeans::on_device;
+use crate::shards::merge;
+use crate::validate::{check_dim, check_vectors};
+use crate::{Device, Error, FlatIndex, Input, Metric, Neighbors, Result};
+
+/// Rows that the CPU makes and searches at a time.
+const CPU_ROWS: u64 = 1 << 16;
+
+/// Clustered vectors of one dimension; see the [module](self).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Generator {
+    dim: usize,
+    clusters: u32,
+    seed: u64,
+}
+
+/// Vectors of f32 that are there, or that are to be made.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Rows<'a> {
+    /// Row-major.
+    Given(&'a [f32]),
+    /// The rows from number `first` on.
+    Generated { generator: &'a Generator, first: u64 },
+}
+
+impl<'a> Rows<'a> {
+    /// Some of them, by place; `dim` components each.
+    pub(crate) fn part(&self, places: Range<usize>, dim: usize) -> Rows<'a> {
+        match *self {
+            Rows::Given(rows) => Rows::Given(&rows[places.start * dim..places.end * dim]),
+            Rows::Generated { generator, first } => {
+                Rows::Generated { generator, first: first.wrapping_add(places.start as u64) }
+            }
+        }
+    }
+}
+
+impl Generator {
+    /// Vectors of `dim` components around `clusters` centres, or the next power of two, at most 2³¹. Of n rows about n / clusters
+    /// belong to each: take a thousandth of n or so.
+    ///
+    /// # Errors
+    /// [`Error::ZeroDimension`], [`Error::TooManyDimensions`], [`Error::ZeroClusters`].
+    pub fn new(dim: usize, clusters: usize, seed: u64) -> Result<Generator> {
+        check_dim(dim)?;
+        if clusters == 0 {
+            return Err(Error::ZeroClusters { what: "clusters" });
+        }
+        Ok(Generator { dim, clusters: clusters.min(1 << 31).next_power_of_two() as u32, seed })
+    }
+
+    /// Components of a vector.
+    pub fn dim(&self) -> usize {
+        self.dim
+    }
+
+    /// Centres that the vectors lie around.
+    pub fn clusters(&self) -> usize {
+        self.clusters as usize
+    }
+
+    /// What tells these vectors from others of the same dimension and number of clusters.
+    pub fn seed(&self) -> u64 {
+        self.seed
+    }
+
+    /// Rows `first` to `first + count`, row-major. O(count · dim), in parallel. It needs the memory for them, as a `Vec` of that size
+    /// does; [`fill`](Self::fill) writes to memory of the caller.
+    pub fn rows(&self, first: u64, count: usize) -> Vec<f32> {
+        let mut rows = vec![0.0; count * self.dim];
+        self.fill(first, &mut rows);
+        rows
+    }
+
+    /// Fills `out`, of whole rows, with the rows from number `first` on. O(out), in parallel.
+    pub fn fill(&self, first: u64, out: &mut [f32]) {
+        out.par_chunks_mut(self.dim).enumerate().with_min_len(16).for_each(|(row, out)| {
+            let keys = RowKeys::new(self.seed, self.clusters, first.wrapping_add(row as u64));
+            out.iter_mut().zip(0..).for_each(|(x, j)| *x = keys.component(j));
+        });
+    }
+
+    /// The exact `k` nearest of the rows `rows` of each query by squared L2 distance, ids being their numbers: as a
+    /// [`FlatIndex`] of these rows has it. They are made on `device` in blocks, each of which is searched and forgotten.
+    /// O(rows · queries · dim).
+    ///
+    /// # Errors
+    /// [`Error::ZeroK`], [`Error::RaggedVectors`], [`Error::NotFinite`] with query and column, [`Error::ResultTooLarge`],
+    /// [`Error::OutOfDeviceMemory`], and what opening the device and running on it can meet.
+    pub fn nearest(&self, rows: Range<u64>, queries: &[f32], k: usize, device: Device) -> Result<Neighbors> {
+        if k == 0 {
+            return Err(Error::ZeroK);
+        }
+        let count = check_vectors(queries, self.dim, Input::Queries)?;
+        let none = Neighbors::none(Metric::L2, count, k)?;
+        if count == 0 || rows.is_empty() {
+            return Ok(none);
+        }
+        let on = |device| {
+            let mut found = none.clone();
+            crate::open::nearest_generated(device, self, rows.clone(), queries, k, &mut found)?;
+            Ok(found)
+        };
+        let cpu = || {
+            let mut found = none.clone();
+            let mut first = rows.start;
+            while first < rows.end {
+                let end = rows.end.min(first.saturating_add(CPU_ROWS));
+                let mut index = FlatIndex::<f32>::new(self.dim, Metric::L2, Device::Cpu)?;
+                index.add(&self.rows(first, (end - first) as usize))?;
+                let mut more = index.search(queries, k)?;
+                more.ids.par_iter_mut().filter(|id| **id != crate::NONE).for_each(|id| *id += first);
+                merge(Metric::L2, k, &mut found.ids, &mut found.distances, &[(&more.ids, &more.distances)]);
+                first = end;
+            }
+            Ok(found)
+        };
+        Ok(on_device(device, on, cpu)?.1)
+    }
+
+    /// What the kernel is told: seed and number of clusters.
+    pub(crate) fn law(&self) -> (u64, u32) {
+        (self.seed, self.clusters)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The formulas of `warpann_kernels::generate`, written again in wide integers.
+    fn naive(seed: u64, clusters: u64, number: u64, j: u64) -> f32 {
+        const M64: u128 = 1 << 64;
+        const M32: u64 = 1 << 32;
+        let mix = |z: u64| {
+            let z = u128::from(z);
+            let z = (z ^ (z >> 30)) * 0xbf58_476d_1ce4_e5b9 % M64;
+            let z = (z ^ (z >> 27)) * 0x94d0_49bb_1331_11eb % M64;
+            (z ^ (z >> 31)) as u64
+        };
+        let key = |level: u128, number: u64| {
+            let of_level = mix(((u128::from(seed) + level) % M64) as u64);
+            mix(of_level ^ (u128::from(number) * 0x9e37_79b9_7f4a_7c15 % M64) as u64)
+        };
+        let deviate = |key: u64| {
+            let x = (key % M32) ^ (j * 0x9e37_79b9 % M32);
+            let x = (x ^ (x >> 16)) * 0x85eb_ca6b % M32;
+            let x = (x ^ (x >> 13)) * 0xc2b2_ae35 % M32;
+            let x = x ^ (x >> 16) ^ (key / M32);
+            let x = (x ^ (x >> 16)) * 0x7feb_352d % M32;
+            let x = (x ^ (x >> 15)) * 0x846c_a68b % M32;
+            let x = x ^ (x >> 16);
+            (x as u32).to_le_bytes().iter().map(|&byte| i64::from(byte)).sum::<i64>() - 510
+        };
+        let row = key(1, number);
+        let cluster = (mix(row) / M32) % clusters;
+        let sum = 3 * deviate(key(3, cluster / 64)) + 2 * deviate(key(2, cluster)) + 2 * deviate(row);
+        (sum as f64 / (j as f64 + 8.0)) as f32
+    }
+
+    #[test]
+    fn rows_follow_the_definition() {
+        for (dim, clusters, seed, first) in [(1, 1, 0, 0), (5, 64, 7, 3), (96, 300, u64::MAX, u64::from(u32::MAX) - 2)]
+        {
+            let generator = Generator::new(dim, clusters, seed).unwrap();
+            let clusters = generator.clusters() as u64;
+            let rows = generator.rows(first, 6);
+            for (at, &x) in rows.iter().enumerate() {
+                let (row, j) = (first + (at / dim) as u64, (at % dim) as u64);
+                assert_eq!(x.to_bits(), naive(seed, clusters, row, j).to_bits(), "row {row}, component {j}");
+            }
+            // Any row alone.
+            assert_eq!(generator.rows(first + 4, 1), rows[4 * dim..5 * dim]);
+        }
+    }
+
+    #[test]
+    fn components_spread_as_documented() {
+        let dim = 12;
+        let generator = Generator::new(dim, 1 << 12, 3).unwrap();
+        let count = 40_000;
+        let rows = generator.rows(0, count);
+        for j in 0..dim {
+            let column = || rows.iter().skip(j).step_by(dim).map(|&x| f64::from(x));
+            let mean = column().sum::<f64>() / count as f64;
+            let deviation = (column().map(|x| (x - mean).powi(2)).sum::<f64>() / count as f64).sqrt();
+            // √(3² + 2² + 2²) · 147.8 / (j + 8), of 64 groups only.
+            let expected = 17f64.sqrt() * 147.8 / (j as f64 + 8.0);
+            assert!((0.7..1.3).contains(&(deviation / expected)), "{j}: {deviation} for {expected}");
+        }
+    }
+
+    #[test]
+    fn devices_make_and_search_the_same_rows() {
+        // A dimension that the device pads, and one that it does not.
+        for dim in [6, 8] {
+            let generator = Generator::new(dim, 16, 5).unwrap();
+            let queries = generator.rows(1 << 40, 9);
+            let base = generator.rows(100, 700);
+            let mut flat = FlatIndex::<f32>::new(dim, Metric::L2, Device::Cpu).unwrap();
+            flat.add(&base).unwrap();
+            let mut expected = flat.search(&queries, 5).unwrap();
+            expected.ids.iter_mut().for_each(|id| *id += 100);
+            for device in [Device::Cpu, Device::Emulator] {
+                let found = generator.nearest(100..800, &queries, 5, device).unwrap();
+                assert_eq!(found, expected, "{device}, {dim} components");
+            }
+        }
+    }
+
+    #[test]
+    fn bad_settings_are_errors() {
+        assert!(matches!(Generator::new(0, 1, 0), Err(Error::ZeroDimension)));
+        assert!(matches!(Generator::new(1, 0, 0), Err(Error::ZeroClusters { .. })));
+        let generator = Generator::new(4, 3, 0).unwrap();
+        assert_eq!(generator.clusters(), 4);
+        assert!(matches!(generator.nearest(0..5, &[0.0; 4], 0, Device::Cpu), Err(Error::ZeroK)));
+        assert!(matches!(generator.nearest(0..5, &[0.0; 3], 1, Device::Cpu), Err(Error::RaggedVectors { .. })));
+        assert!(matches!(generator.nearest(0..5, &[f32::NAN; 4], 1, Device::Cpu), Err(Error::NotFinite { .. })));
+        // No rows, and fewer than k.
+        assert_eq!(generator.nearest(5..5, &[0.0; 4], 1, Device::Cpu).unwrap().ids, [crate::NONE]);
+        let few = generator.nearest(5..7, &[0.0; 4], 3, Device::Cpu).unwrap();
+        assert!(few.ids[0] >= 5 && few.ids[2] == crate::NONE);
+    }
+}

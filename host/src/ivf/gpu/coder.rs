@@ -1,0 +1,159 @@
+//! List and code of each vector of an inverted file, with one trip over the bus: the host side of kernels `generate`, `prepare`,
+//! `assign`, `settle` and `encode`.
+//!
+//! ```text
+//! centroids, codebooks ──► device, prepared           // once, for all calls
+//! rows ──upload, or generate──► device ──prepare, assign, settle──► labels ──encode──► codes ──► host
+//! ```
+//!
+//! Two lanes work on different batches: one is copied while the other is computed. Rows that the device makes itself take larger
+//! batches, which the matrix product fills better.
+
+use crate::device::runtime::{Lanes, Layout, Runtime};
+use crate::device::tiling::{Batches, bus_rows};
+use crate::flat::gpu::Centre;
+use crate::flat::gpu::exact::{Set, SetLayout, Shape, prepare_set, upload_rows};
+use crate::generate::Rows;
+use crate::generate::gpu::enqueue_rows;
+use crate::kmeans::gpu::assign::{Batch, BatchLayout, assign_batch};
+use crate::kmeans::worker::Assign;
+use crate::pq::ProductQuantizer;
+use crate::pq::gpu::encode::{OnDevice, enqueue};
+use crate::{ElementType, Metric, Result};
+
+/// Rows of a batch that need not be uploaded.
+const GENERATED_ROWS: usize = 1 << 20;
+
+/// Finds lists and codes of vectors that were normalised and rotated before, where that is called for.
+pub(crate) trait ListCoder: Send + Sync {
+    /// Writes list and code of each of `rows`: as many as `labels` has places.
+    fn code(&self, rows: Rows<'_>, labels: &mut [u32], codes: &mut [u8]) -> Result<()>;
+}
+
+/// A [`ListCoder`] on one device.
+pub(crate) struct Coder<'a, R: Runtime> {
+    runtime: R,
+    shape: Shape,
+    quantizer: &'a ProductQuantizer,
+    budget: Option<u64>,
+    lists: usize,
+    /// Centroids as a set, then the codebooks at `codebooks`.
+    memory: R::Memory,
+    centroids: SetLayout,
+    codebooks: usize,
+    bytes: usize,
+    lanes: Lanes<R>,
+}
+
+impl<'a, R: Runtime> Coder<'a, R> {
+    /// Uploads and prepares `centroids` (row-major, at least one) and codebooks. Memory: `budget` bytes, or nine tenths of what is free.
+    pub fn new(
+        runtime: R,
+        by: Assign,
+        centroids: &[f32],
+        quantizer: &'a ProductQuantizer,
+        budget: Option<u64>,
+    ) -> Result<Self> {
+        let shape = Shape { element: ElementType::F32, metric: by.metric(), dim: quantizer.dim() };
+        let lists = centroids.len() / shape.dim;
+        let mut layout = Layout::default();
+        // Rows of a set come first, so the set starts where the memory does.
+        let (_, set) = SetLayout::reserve(&mut layout, shape, lists);
+        let codebooks = layout.array::<f32>(quantizer.codebooks().len());
+        let memory = runtime.allocate(layout.bytes())?;
+        let (bytes, lanes) = (layout.bytes(), Lanes::new());
+        let coder = Coder { runtime, shape, quantizer, budget, lists, memory, centroids: set, codebooks, bytes, lanes };
+        coder.lanes.with(&coder.runtime, |lane| {
+            let (runtime, set) = (&coder.runtime, coder.set());
+            // SAFETY: the layout reserved every part.
+            unsafe {
+                upload_rows(runtime, &lane.stream, shape, set.rows(), centroids)?;
+                if coder.centred() {
+                    let mut centre = Centre::default();
+                    centre.add(centroids, shape.dim);
+                    let centre = centre.components(shape.stride());
+                    runtime.upload(&lane.stream, set.centre().cast(), bytemuck::cast_slice(&centre))?;
+                }
+                prepare_set(runtime, &lane.stream, shape, set, coder.centred())?;
+                let to = runtime.address(&coder.memory).wrapping_add(codebooks);
+                runtime.upload(&lane.stream, to, bytemuck::cast_slice(quantizer.all_transposed()))?;
+            }
+            runtime.synchronize(&lane.stream)
+        })?;
+        Ok(coder)
+    }
+
+    fn centred(&self) -> bool {
+        self.shape.metric == Metric::L2
+    }
+
+    /// The centroids.
+    fn set(&self) -> Set {
+        Set::new(self.runtime.address(&self.memory), self.centroids, self.lists as u32)
+    }
+
+    /// Where the parts of a batch lie, where its codes do, and its bytes.
+    fn place(&self, rows: usize) -> (BatchLayout, usize, usize) {
+        let batch = BatchLayout::new(self.shape, rows, false, false);
+        let mut layout = Layout::default();
+        layout.array::<u8>(batch.bytes());
+        let codes = layout.array::<u8>(rows.saturating_mul(self.quantizer.code_bytes()));
+        (batch, codes, layout.bytes())
+    }
+}
+
+impl<R: Runtime> ListCoder for Coder<'_, R> {
+    fn code(&self, rows: Rows<'_>, labels: &mut [u32], codes: &mut [u8]) -> Result<()> {
+        let (runtime, shape, code_bytes) = (&self.runtime, self.shape, self.quantizer.code_bytes());
+        let count = labels.len();
+        if count == 0 {
+            return Ok(());
+        }
+        let most = match rows {
+            Rows::Given(_) => bus_rows(shape.row_bytes()),
+            Rows::Generated { .. } => GENERATED_ROWS,
+        };
+        let batches = Batches::new(runtime, self.budget, self.bytes, (count, most), |rows| self.place(rows).2)?;
+        let (layout, codes_at, bytes) = self.place(batches.rows);
+        let outs = labels.chunks_mut(batches.rows).zip(codes.chunks_mut(batches.rows * code_bytes));
+        batches.run(runtime, &self.lanes, outs, |lane, first, (labels, codes)| {
+            let centroids = self.set();
+            let scratch = lane.scratch(runtime, bytes)?;
+            let stream = &lane.stream;
+            let batch = Batch::new(scratch, layout, labels.len() as u32);
+            // SAFETY: the layouts reserved the parts for as many rows as a batch has; the downloads wait for the kernels; `assign`
+            // gives labels below the number of centroids.
+            unsafe {
+                match rows {
+                    Rows::Given(rows) => {
+                        let rows = batches.of(rows, shape.dim, first);
+                        upload_rows(runtime, stream, shape, batch.set.rows(), rows)?;
+                    }
+                    Rows::Generated { generator, first: start } => {
+                        let to = batch.set.rows().cast();
+                        let number = start.wrapping_add(first as u64);
+                        enqueue_rows(runtime, stream, generator, number, labels.len() as u32, shape.stride(), to)?;
+                    }
+                }
+                if self.centred() {
+                    let bytes = shape.stride() * size_of::<f32>();
+                    runtime.copy(stream, batch.set.centre().cast(), centroids.centre().cast(), bytes)?;
+                }
+                prepare_set(runtime, stream, shape, batch.set, self.centred())?;
+                assign_batch(runtime, stream, shape, batch, centroids, false)?;
+                let what = OnDevice {
+                    rows: batch.set.rows().cast(),
+                    stride: shape.stride() as u32,
+                    count: labels.len() as u32,
+                    labels: batch.labels(),
+                    centroids: centroids.rows().cast(),
+                    codebooks: runtime.address(&self.memory).wrapping_add(self.codebooks).cast(),
+                    codes: scratch.wrapping_add(codes_at),
+                };
+                enqueue(runtime, stream, self.quantizer, what)?;
+                runtime.download(stream, bytemuck::cast_slice_mut(labels), batch.labels().cast())?;
+                runtime.download(stream, codes, what.codes)
+            }
+        })
+    }
+}

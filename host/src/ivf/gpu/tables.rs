@@ -1,0 +1,335 @@
+//! Launches the scan of product-quantized lists by lookup tables: what is kept of an index, how a batch is scanned, and the run.
+//!
+//! | squared L2 with | kept | table in shared memory | pairs a block |
+//! |---|---|---|---|
+//! | [`Terms::Rows`] | 4 bytes a stored row | the query's | many |
+//! | [`Terms::Lists`] | 4 · M · 2^bits bytes a list | the query's + the list's | 1 |
+//! | [`Terms::None`] | nothing | of the pair, from scratch | 1 |
+//!
+//! Inner product keeps nothing and has the query's table. The arithmetic, its error bound and the kernels' cost:
+//! [`warpann_kernels::pq::pq_tables`] and [`warpann_kernels::ivf::table_scan`].
+
+mod index;
+#[cfg(test)]
+mod tests;
+
+use warpann_kernels::ivf::table_scan::{
+    self, CodesKey, EntryKey, MAX_PAIRS, ScanTables, TILE_ROWS, TableKey, entries_in,
+};
+use warpann_kernels::pq::pq_tables::{
+    self, FORM_LIST_TERMS, FORM_RESIDUAL, FORM_ROW_TERMS, RowTerms, SubTables, TableBounds,
+};
+
+pub(crate) use index::{Image, Norms, Shape, Terms};
+
+use crate::device::runtime::{Layout, Limits, Queue};
+use crate::{Error, Result};
+
+/// What table entries are stored as.
+#[cfg_attr(not(test), expect(dead_code, reason = "tests force what sizes would choose"))]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Precision {
+    /// f32 where a whole table fits the shared memory of a block; else f16 where that does; else f32, in chunks. A block that
+    /// has a multiprocessor to itself is given 1,024 threads, as many as registers allow: that is no reason for f16 yet.
+    Auto,
+    /// f32, in chunks where the table does not fit.
+    F32,
+    /// f16, in chunks where the table does not fit.
+    F16,
+}
+
+/// A batch of queries, what they probe, and where scores go: all in device memory.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct TableScan {
+    /// \[query_count\]\[stride\], padded with zeros.
+    pub queries: *const f32,
+    /// Queries.
+    pub query_count: u32,
+    /// Lists of a query.
+    pub probe_count: u32,
+    /// \[query_count\]\[probe_count\]: lists, or `NO_ROW` for none.
+    pub probes: *const u32,
+    /// Like `probes`: where a pair's scores start in the query's row.
+    pub pair_offsets: *const u32,
+    /// Where the query's row of scores starts; an entry a query (and one more, which is not read).
+    pub row_starts: *const u64,
+    /// scores\[row_starts\[q\] + pair_offsets\[q\]\[p\] + i\]: that of row i of the list, +∞ from its length to the next multiple
+    /// of 8.
+    pub scores: *mut f32,
+    /// errors\[q\] ≥ |score − real value| for every row of every list, also if the real value is that of a reconstruction c + p
+    /// rounded to f32, and is itself rounded to f32. +∞ where scores may overflow; then they may be anything.
+    pub errors: *mut f32,
+}
+
+/// How a batch is scanned, and where its scratch lies.
+#[derive(Debug, Clone)]
+pub(crate) struct TablePlan {
+    shape: Shape,
+    form: u32,
+    key: TableKey,
+    /// Sub-quantizers whose tables are in shared memory at once.
+    chunk: u32,
+    threads: u32,
+    block_pairs: u32,
+    segments: u32,
+    /// Queries whose tables are in memory at once.
+    query_tile: u32,
+    query_tables: usize,
+    scales: usize,
+}
+
+impl TablePlan {
+    /// Bytes that the tables of a batch's queries may take, unless those of one query take more.
+    const QUERY_TABLES_BYTES: u64 = 256 << 20;
+    /// Threads of a multiprocessor: what registers allow.
+    const RESIDENT_THREADS: u32 = 1024;
+
+    /// Plans the scan of `probes` lists for each of `queries` queries, and reserves its scratch. `terms` are those that were
+    /// computed by [`enqueue_terms`].
+    ///
+    /// # Errors
+    /// [`Error::LaunchLimit`] if shared memory has not even room for the table of one sub-quantizer (at most 1 KiB).
+    pub fn new(
+        layout: &mut Layout,
+        shape: &Shape,
+        terms: Terms,
+        precision: Precision,
+        queries: u32,
+        probes: u32,
+        limits: &Limits,
+    ) -> Result<TablePlan> {
+        let form = shape.form(terms);
+        let (key, chunk) = choose_kernel(shape, precision, limits)?;
+        let (entry, _) = key;
+        let bytes = table_scan::shared_bytes(chunk << shape.bits, entry.bytes());
+
+        // Blocks share a multiprocessor's memory: the fewer fit, the more threads each gets.
+        let resident = (limits.shared_bytes / bytes).max(1);
+        let threads = (Self::RESIDENT_THREADS / resident).next_power_of_two().clamp(128, 1024);
+
+        // Two waves of blocks: more would build more tables, fewer leave multiprocessors idle at the end. With enough queries a
+        // block takes all pairs of one.
+        let wanted =
+            u64::from(limits.multiprocessors) * u64::from((Self::RESIDENT_THREADS / threads).min(resident)) * 2;
+        let pairs = u64::from(queries) * u64::from(probes);
+        let block_pairs = if form == FORM_LIST_TERMS || form == FORM_RESIDUAL {
+            1
+        } else {
+            (pairs / wanted.max(1)).clamp(1, u64::from(probes.clamp(1, MAX_PAIRS))) as u32
+        };
+        let groups = u64::from(probes.div_ceil(block_pairs));
+        let blocks = (u64::from(queries) * groups).max(1);
+        let most_segments = shape.longest_list.div_ceil(TILE_ROWS * threads / 32).max(1);
+        let segments = wanted.div_ceil(blocks).clamp(1, u64::from(most_segments)) as u32;
+
+        let of_query = u64::from(shape.entries()) * 4;
+        let by_tables =
+            if form == FORM_RESIDUAL { u64::MAX } else { (Self::QUERY_TABLES_BYTES / of_query.max(1)).max(1) };
+        let by_grid = i32::MAX as u64 / (groups * u64::from(segments)).max(1);
+        let tiles = u64::from(queries).div_ceil(by_tables.min(by_grid).max(1)).max(1);
+        let query_tile = u64::from(queries).div_ceil(tiles) as u32;
+        let tables = if form == FORM_RESIDUAL { 0 } else { query_tile as usize * shape.entries() as usize };
+        let scales = if entry == EntryKey::F16 { queries as usize } else { 0 };
+        Ok(TablePlan {
+            shape: *shape,
+            form,
+            key,
+            chunk,
+            threads,
+            block_pairs,
+            segments,
+            query_tile,
+            query_tables: layout.array::<f32>(tables),
+            scales: layout.array::<f32>(scales),
+        })
+    }
+
+    /// Whether table entries are f16: errors are about a thousand times those of f32.
+    pub fn is_half(&self) -> bool {
+        self.key.0 == EntryKey::F16
+    }
+}
+
+/// The kernel for codes and tables of this shape, and how many sub-quantizers have their tables in shared memory at once.
+fn choose_kernel(shape: &Shape, precision: Precision, limits: &Limits) -> Result<(TableKey, u32)> {
+    let fit = |entry: EntryKey| entries_in(limits.shared_bytes, entry.bytes()) >> shape.bits;
+    let whole = |entry: EntryKey| fit(entry) >= shape.sub_quantizers;
+    let entry = match precision {
+        Precision::F16 => EntryKey::F16,
+        Precision::Auto if !whole(EntryKey::F32) && whole(EntryKey::F16) => EntryKey::F16,
+        Precision::Auto | Precision::F32 => EntryKey::F32,
+    };
+    let fit = fit(entry).min(shape.sub_quantizers);
+    for codes in CodesKey::ALL {
+        let chunk = match codes.bytes_at_once() {
+            Some(at_once) => {
+                let suits = shape.bits == 8 && shape.sub_quantizers.is_multiple_of(at_once) && fit >= at_once;
+                suits.then(|| fit - fit % at_once)
+            }
+            None if fit == 0 && shape.sub_quantizers > 0 => None,
+            // Chunks of 32 begin at a whole word.
+            None if fit < shape.sub_quantizers && fit >= 32 => Some(fit - fit % 32),
+            None => Some(fit),
+        };
+        if let Some(chunk) = chunk {
+            return Ok(((entry, codes), chunk));
+        }
+    }
+    Err(Error::LaunchLimit {
+        kernel: ScanTables::kernel((EntryKey::F32, CodesKey::Bytes16)).name(),
+        what: "shared memory",
+        asked: table_scan::shared_bytes(1 << shape.bits, entry.bytes()).into(),
+        limit: limits.shared_bytes.into(),
+    })
+}
+
+/// Computes `terms` of the index to `to`; needed again for rows after codes have changed, for lists after training only.
+///
+/// # Safety
+/// The pointers of `image` cover `shape` and `to` has [`Shape::terms_len`] f32, all aligned to 16 bytes, until the queue has done
+/// the work.
+pub(crate) unsafe fn enqueue_terms<Q: Queue>(
+    queue: &Q,
+    shape: &Shape,
+    image: &Image,
+    terms: Terms,
+    to: *mut f32,
+) -> Result<()> {
+    if shape.terms_len(terms) == 0 {
+        return Ok(());
+    }
+    if terms == Terms::Lists {
+        let launch = SubTables {
+            vectors: image.centroids,
+            stride: shape.stride(),
+            count: shape.lists,
+            codebooks: image.codebooks,
+            sub_dim: shape.sub_dim(),
+            sub_quantizers: shape.sub_quantizers,
+            bits: shape.bits,
+            scale: 2.0,
+            squares: 1.0,
+            tables: to,
+        };
+        // SAFETY: as the caller promises.
+        return unsafe { queue.launch(&SubTables::KERNEL, launch.config(), launch) };
+    }
+    let launch = RowTerms {
+        codes: image.codes,
+        code_bytes: shape.code_bytes(),
+        list_starts: image.list_starts,
+        list_lengths: image.list_lengths,
+        // Lists longer than 16 rows a warp are shared by several blocks.
+        slices: shape.longest_list.div_ceil(16 * pq_tables::WARPS_PER_BLOCK).clamp(1, 64),
+        centroids: image.centroids,
+        stride: shape.stride(),
+        codebooks: image.codebooks,
+        sub_dim: shape.sub_dim(),
+        sub_quantizers: shape.sub_quantizers,
+        bits: shape.bits,
+        terms: to,
+    };
+    // SAFETY: as the caller promises.
+    unsafe { queue.launch(&RowTerms::KERNEL, launch.config(shape.lists), launch) }
+}
+
+/// Scans as `what` says, with the plan's scratch from `start` on: writes scores and errors.
+///
+/// # Safety
+/// The pointers of `what` and `image` cover their shapes, `terms` holds what [`enqueue_terms`] wrote for the plan's choice (it is
+/// not read where there is none), and `start` has what the plan reserved, until the queue has done the work; queries, centroids,
+/// codebooks, codes and terms are aligned to 16 bytes. The plan was made for as many queries and probes. Probed lists exist,
+/// lists start at multiples of 8 rows, components are finite, and no two pairs' scores overlap.
+pub(crate) unsafe fn enqueue<Q: Queue>(
+    queue: &Q,
+    what: &TableScan,
+    image: &Image,
+    terms: *const f32,
+    plan: &TablePlan,
+    start: *mut u8,
+) -> Result<()> {
+    if what.query_count == 0 {
+        return Ok(());
+    }
+    let shape = &plan.shape;
+    let at = |offset: usize| start.wrapping_add(offset).cast::<f32>();
+    let scales = if plan.is_half() { at(plan.scales) } else { std::ptr::null_mut() };
+    let n = pq_tables::roundings(shape.dim, shape.sub_quantizers) as f64 / f64::from(1u32 << 24);
+    // Where n·u reaches 1 nothing is certain.
+    let gamma = if n < 1.0 { n / (1.0 - n) * (1.0 + 1e-9) } else { f64::INFINITY };
+    let Norms { centroid, codeword, sub_codeword } = shape.norms;
+    let stride = shape.stride();
+    let launch = TableBounds {
+        queries: what.queries,
+        stride,
+        count: what.query_count,
+        form: plan.form,
+        sub_quantizers: shape.sub_quantizers,
+        centroid_norm: centroid,
+        codeword_norm: codeword,
+        sub_codeword_norm: sub_codeword,
+        gamma,
+        errors: what.errors,
+        scales,
+    };
+    // SAFETY: as the caller promises.
+    unsafe { queue.launch(&TableBounds::KERNEL, launch.config(), launch)? };
+    if what.probe_count == 0 || shape.lists == 0 {
+        return Ok(());
+    }
+    let (entry, _) = plan.key;
+    let mut first = 0;
+    while first < what.query_count {
+        let count = plan.query_tile.min(what.query_count - first);
+        let of_first = |values: u32| first as usize * values as usize;
+        let queries = what.queries.wrapping_add(of_first(stride));
+        let tables = at(plan.query_tables);
+        if plan.form != FORM_RESIDUAL {
+            let launch = SubTables {
+                vectors: queries,
+                stride,
+                count,
+                codebooks: image.codebooks,
+                sub_dim: shape.sub_dim(),
+                sub_quantizers: shape.sub_quantizers,
+                bits: shape.bits,
+                scale: if shape.inner_product { -1.0 } else { -2.0 },
+                squares: 0.0,
+                tables,
+            };
+            // SAFETY: as the caller promises; the plan has room for the tables of a tile, which is scanned before the next.
+            unsafe { queue.launch(&SubTables::KERNEL, launch.config(), launch)? };
+        }
+        let terms = if matches!(plan.form, FORM_ROW_TERMS | FORM_LIST_TERMS) { terms } else { std::ptr::null() };
+        let scales = if scales.is_null() { scales } else { scales.wrapping_add(first as usize) };
+        let launch = ScanTables {
+            queries,
+            stride,
+            centroids: image.centroids,
+            codebooks: image.codebooks,
+            sub_dim: shape.sub_dim(),
+            sub_quantizers: shape.sub_quantizers,
+            bits: shape.bits,
+            codes: image.codes,
+            code_bytes: shape.code_bytes(),
+            list_starts: image.list_starts,
+            list_lengths: image.list_lengths,
+            probes: what.probes.wrapping_add(of_first(what.probe_count)),
+            pair_offsets: what.pair_offsets.wrapping_add(of_first(what.probe_count)),
+            nprobe: what.probe_count,
+            row_starts: what.row_starts.wrapping_add(first as usize),
+            form: plan.form,
+            query_tables: tables,
+            terms,
+            scales,
+            chunk_size: plan.chunk,
+            block_pairs: plan.block_pairs,
+            segments: plan.segments,
+            scores: what.scores,
+        };
+        // SAFETY: as the caller promises; the bounds kernel wrote the scales.
+        unsafe { queue.launch(ScanTables::kernel(plan.key), launch.config(entry, count, plan.threads), launch)? };
+        first += count;
+    }
+    Ok(())
+}

@@ -1,0 +1,108 @@
+//! Inverted files over several devices: all have the same coarse quantizer and codebooks, and every shard a part of every list.
+//!
+//! The master copy in host memory holds all lists once, however many devices there are; a device's image shows the part of its shard
+//! ([`View::part`](crate::ivf::View)). Ids, ranks and filters are those of the whole index. Every query probes the same lists on every
+//! shard, so shards have equally much to do, whichever lists are popular.
+
+use rayon::prelude::*;
+
+use super::{IvfBackend, Request, View};
+use crate::flat::grid as flat;
+use crate::neighbors::RangeNeighbors;
+use crate::shards::merge::comes_before;
+use crate::shards::{Grid, Part, check_queries, merge};
+use crate::threads::at_once;
+use crate::{Element, Neighbors, Placement, Result};
+
+/// Inverted files at the places of a grid.
+pub(crate) struct IvfGrid<T: Element> {
+    grid: Grid<dyn IvfBackend<T>>,
+}
+
+impl<T: Element> IvfGrid<T> {
+    /// Over `backends`, place after place of `placement`.
+    pub(crate) fn new(placement: &Placement, backends: Vec<Box<dyn IvfBackend<T>>>) -> Self {
+        IvfGrid { grid: Grid::new(placement, backends) }
+    }
+
+    /// The shards that have vectors, and who answers which queries there.
+    fn parts<'a>(&self, view: &View<'a, T>, queries: usize) -> Result<Vec<(View<'a, T>, Vec<Part>)>> {
+        let shards = self.grid.shards;
+        let views = (0..shards).map(|shard| (shard, view.part(shard, shards))).filter(|(_, view)| view.len() > 0);
+        views.map(|(shard, view)| Ok((view, self.grid.parts(shard, queries)?))).collect()
+    }
+}
+
+impl<T: Element> IvfBackend<T> for IvfGrid<T> {
+    fn search(
+        &self,
+        view: &View<'_, T>,
+        queries: &[T],
+        k: usize,
+        request: &Request<'_>,
+        ids: &mut [u64],
+        distances: &mut [f32],
+    ) -> Result<()> {
+        let (dim, metric) = (view.dim, view.distance_metric());
+        // All of them before any device has results.
+        let count = check_queries(self.grid.places.len(), queries, dim)?;
+        // Once for all shards, which would make it at the same time.
+        view.directory();
+        let (views, parts): (Vec<_>, Vec<_>) = self.parts(view, count)?.into_iter().unzip();
+        let mut more = views.iter().skip(1).map(|_| Neighbors::none(metric, count, k)).collect::<Result<Vec<_>>>()?;
+        let mut jobs = Vec::new();
+        let first = [(&mut *ids, &mut *distances)].into_iter();
+        let others = more.iter_mut().map(|found| (found.ids.as_mut_slice(), found.distances.as_mut_slice()));
+        for ((shard, parts), (ids, distances)) in parts.into_iter().enumerate().zip(first.chain(others)) {
+            jobs.extend(flat::jobs_of(shard, parts, k, ids, distances));
+        }
+        let done = at_once(jobs, |(shard, part, ids, distances)| {
+            let queries = &queries[part.queries.start * dim..part.queries.end * dim];
+            let backend = &self.grid.places[part.place].backend;
+            let found = backend.search(&views[shard], queries, k, request, ids, distances);
+            self.grid.judge(part.place, found)
+        });
+        done.into_iter().collect::<Result<()>>()?;
+        let more: Vec<_> = more.iter().map(|found| (&found.ids, &found.distances)).collect();
+        merge(metric, k, ids, distances, &more);
+        Ok(())
+    }
+
+    fn range_search(
+        &self,
+        view: &View<'_, T>,
+        queries: &[T],
+        radius: f32,
+        request: &Request<'_>,
+    ) -> Result<RangeNeighbors> {
+        let (dim, metric) = (view.dim, view.distance_metric());
+        let count = queries.len() / dim;
+        view.directory();
+        let (views, parts): (Vec<_>, Vec<_>) = self.parts(view, count)?.into_iter().unzip();
+        let jobs = parts.into_iter().enumerate().flat_map(|(shard, parts)| parts.into_iter().map(move |p| (shard, p)));
+        let done = at_once(jobs.collect(), |(shard, part): (usize, Part)| {
+            let queries = &queries[part.queries.start * dim..part.queries.end * dim];
+            let found = self.grid.places[part.place].backend.range_search(&views[shard], queries, radius, request);
+            Ok((part.queries, self.grid.judge(part.place, found)?))
+        });
+        let found = done.into_iter().collect::<Result<Vec<_>>>()?;
+        // What every shard has found for a query, best first.
+        let of_query = |query: usize| -> Vec<(u64, f32)> {
+            let of_shards = found.iter().filter(|(queries, _)| queries.contains(&query));
+            let row = of_shards.flat_map(|(queries, found)| {
+                let (ids, distances) = found.row(query - queries.start);
+                ids.iter().copied().zip(distances.iter().copied())
+            });
+            let mut row: Vec<(u64, f32)> = row.collect();
+            if views.len() > 1 {
+                row.sort_unstable_by(|&a, &b| comes_before(metric, b, a).cmp(&comes_before(metric, a, b)));
+            }
+            row
+        };
+        Ok(RangeNeighbors::of_rows((0..count).into_par_iter().with_min_len(64).map(of_query).collect()))
+    }
+
+    fn describe(&self) -> String {
+        self.grid.describe_with(|backend| backend.describe())
+    }
+}

@@ -1,0 +1,311 @@
+//! The nearest centroid of each point of one batch on the device: the host side of kernels `prepare`, `assign` and
+//! `settle`.
+//!
+//! ```text
+//! centroids ──prepare──► f16 copies ┐    (few: `assign_few`)
+//! points ──prepare (once)─► copies ─┴─assign──► labels │ pending points with candidates ──settle──► their labels
+//!                                                      │ unbounded points ────────────settle_all──► their labels
+//! ```
+//!
+//! With more components than the bound of the products is proved for, all points are unbounded, and no product is made.
+
+use warpann_kernels::kmeans::assign::{Assign, LIST};
+use warpann_kernels::kmeans::assign_few::{AssignFew, CopyWidth};
+use warpann_kernels::kmeans::settle::{Settle, SettleAll};
+use warpann_kernels::product::tile::TILE_ROWS;
+
+use crate::device::runtime::{Layout, Runtime};
+use crate::flat::gpu::exact::{Set, SetLayout, Shape};
+use crate::{Metric, Result};
+
+/// Where the parts of a batch of points lie, relative to its start.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct BatchLayout {
+    set: (usize, SetLayout),
+    weights: usize,
+    labels: usize,
+    previous: usize,
+    queue_sizes: usize,
+    pending: usize,
+    pending_lists: usize,
+    unbounded: usize,
+    order: usize,
+    bytes: usize,
+}
+
+impl BatchLayout {
+    /// Room for `points` points; for their weights, and for what adding them up needs, only where asked for.
+    pub fn new(shape: Shape, points: usize, weighted: bool, summed: bool) -> BatchLayout {
+        let mut layout = Layout::default();
+        let mut batch = BatchLayout {
+            set: SetLayout::reserve(&mut layout, shape, points),
+            weights: layout.array::<f32>(if weighted { points } else { 0 }),
+            labels: layout.array::<u32>(points),
+            queue_sizes: layout.array::<u32>(2),
+            pending: layout.array::<u32>(points),
+            pending_lists: layout.array::<u32>(points.saturating_mul(LIST as usize)),
+            unbounded: layout.array::<u32>(points),
+            previous: layout.array::<u32>(if summed { points } else { 0 }),
+            order: layout.array::<u64>(if summed { points.saturating_mul(2) } else { 0 }),
+            bytes: 0,
+        };
+        batch.bytes = layout.bytes();
+        batch
+    }
+
+    /// Bytes of all parts.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+}
+
+/// A batch of points on the device.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Batch {
+    start: *mut u8,
+    layout: BatchLayout,
+    /// The points as a set of vectors.
+    pub set: Set,
+}
+
+impl Batch {
+    /// The batch of `count` points that lies at `start`.
+    pub fn new(start: *mut u8, layout: BatchLayout, count: u32) -> Batch {
+        let (at, set) = layout.set;
+        Batch { start, layout, set: Set::new(start.wrapping_add(at), set, count) }
+    }
+
+    fn part<V>(&self, offset: usize) -> *mut V {
+        self.start.wrapping_add(offset).cast()
+    }
+
+    /// Weights of the points, where there is room for them.
+    pub fn weights(&self) -> *mut f32 {
+        self.part(self.layout.weights)
+    }
+
+    /// Labels of the points.
+    pub fn labels(&self) -> *mut u32 {
+        self.part(self.layout.labels)
+    }
+
+    /// The labels that the sums of clusters have them with, where there is room for them.
+    pub fn previous(&self) -> *mut u32 {
+        self.part(self.layout.previous)
+    }
+
+    /// How many points were pending, and how many unbounded.
+    pub fn queue_sizes(&self) -> *mut u32 {
+        self.part(self.layout.queue_sizes)
+    }
+
+    fn pending(&self) -> *mut u32 {
+        self.part(self.layout.pending)
+    }
+
+    fn pending_lists(&self) -> *mut u32 {
+        self.part(self.layout.pending_lists)
+    }
+
+    fn unbounded(&self) -> *mut u32 {
+        self.part(self.layout.unbounded)
+    }
+
+    /// Moves of points from cluster to cluster, in the order of clusters, where there is room for them.
+    pub fn order(&self) -> *mut u64 {
+        self.part(self.layout.order)
+    }
+}
+
+/// Labels every point of `batch` with the nearest of `centroids`. Both are prepared, with the same centre. Where the
+/// points are `labelled`, at best from an assignment to centroids nearby, that saves time.
+///
+/// # Safety
+/// The memory of both is as laid out, the centroids are f32 of the points' dimension and metric, at least one; labelled
+/// points have labels, any numbers.
+pub(crate) unsafe fn assign_batch<R: Runtime>(
+    runtime: &R,
+    stream: &R::Stream,
+    shape: Shape,
+    batch: Batch,
+    centroids: Set,
+    labelled: bool,
+) -> Result<()> {
+    // SAFETY: the layouts reserved every part with the size that the kernels ask for, and the stream runs these in
+    // order.
+    unsafe {
+        if shape.has_bound() {
+            runtime.fill(stream, batch.queue_sizes().cast(), 0, 2 * size_of::<u32>())?;
+            launch_assign(runtime, stream, shape, batch, centroids, labelled)?;
+        } else {
+            enqueue_all(runtime, stream, batch)?;
+        }
+        settle_queues(runtime, stream, shape, batch, centroids)
+    }
+}
+
+/// Puts all points into the queue of the unbounded.
+///
+/// # Safety
+/// As [`assign_batch`].
+unsafe fn enqueue_all<R: Runtime>(runtime: &R, stream: &R::Stream, batch: Batch) -> Result<()> {
+    let count = batch.set.count;
+    let points: Vec<u32> = (0..count).collect();
+    // SAFETY: the queues have room for all points, and two words for their sizes.
+    unsafe {
+        runtime.upload(stream, batch.queue_sizes().cast(), bytemuck::cast_slice(&[0, count]))?;
+        runtime.upload(stream, batch.unbounded().cast(), bytemuck::cast_slice(&points))
+    }
+}
+
+/// Labels the points whose nearest centroid half-precision products prove, and leaves the others in the queues. Few centroids stay in
+/// shared memory; many pass by, tile after tile.
+///
+/// # Safety
+/// As [`assign_batch`], for vectors that have a bound; the sizes of the queues are 0.
+unsafe fn launch_assign<R: Runtime>(
+    runtime: &R,
+    stream: &R::Stream,
+    shape: Shape,
+    batch: Batch,
+    centroids: Set,
+    labelled: bool,
+) -> Result<()> {
+    let (points, limits) = (batch.set, runtime.limits());
+    let stride = shape.copy_stride() as u32;
+    let few = AssignFew {
+        points: points.part(points.layout.copy),
+        centroids: centroids.part(centroids.layout.copy),
+        point_count: points.count,
+        cluster_count: centroids.count,
+        metric: shape.metric_code(),
+        point_greatest: points.part(points.layout.greatest),
+        centroid_greatest: centroids.part(centroids.layout.greatest),
+        point_norms: points.part(points.layout.norms),
+        point_residuals: points.part(points.layout.residuals),
+        centroid_values: centroids.part(centroids.layout.values),
+        centroid_norms: centroids.part(centroids.layout.norms),
+        centroid_residuals: centroids.part(centroids.layout.residuals),
+        set_bounds: centroids.part(centroids.layout.bounds),
+        labels: batch.labels(),
+        queue_sizes: batch.queue_sizes(),
+        pending: batch.pending(),
+        pending_lists: batch.pending_lists(),
+        unbounded: batch.unbounded(),
+    };
+    if let Some(width) = CopyWidth::of(stride)
+        && let Some(config) = few.config(width, limits.multiprocessors, limits.shared_bytes)
+    {
+        // SAFETY: as the caller promises.
+        return unsafe { runtime.launch(stream, AssignFew::kernel(width), config, few) };
+    }
+    let of_tiles = centroids.count.next_multiple_of(TILE_ROWS) as usize * size_of::<f32>();
+    let numbers = [centroids.layout.values, centroids.layout.norms, centroids.layout.residuals];
+    debug_assert_eq!(numbers, [0, 1, 2].map(|array| numbers[0] + array * of_tiles), "one after the other");
+    let many = Assign {
+        points: few.points,
+        centroids: few.centroids,
+        stride,
+        point_count: few.point_count,
+        cluster_count: few.cluster_count,
+        metric: few.metric,
+        point_greatest: few.point_greatest,
+        centroid_greatest: few.centroid_greatest,
+        point_norms: few.point_norms,
+        point_residuals: few.point_residuals,
+        centroid_numbers: few.centroid_values,
+        tile_norms: centroids.part(centroids.layout.tile_norms),
+        tile_residuals: centroids.part(centroids.layout.tile_residuals),
+        set_bounds: few.set_bounds,
+        labelled: u32::from(labelled),
+        labels: few.labels,
+        queue_sizes: few.queue_sizes,
+        pending: few.pending,
+        pending_lists: few.pending_lists,
+        unbounded: few.unbounded,
+    };
+    let instruction = limits.products.instruction(many.tiles());
+    let kernel = Assign::kernel((instruction, many.residency()));
+    // SAFETY: as the caller promises.
+    unsafe { runtime.launch(stream, kernel, many.config(instruction), many) }
+}
+
+/// Labels the points that are in the queues.
+///
+/// # Safety
+/// As [`assign_batch`]; the queues are filled.
+unsafe fn settle_queues<R: Runtime>(
+    runtime: &R,
+    stream: &R::Stream,
+    shape: Shape,
+    batch: Batch,
+    centroids: Set,
+) -> Result<()> {
+    let (count, multiprocessors) = (batch.set.count, runtime.limits().multiprocessors);
+    let pending = Settle {
+        points: batch.set.rows(),
+        centroids: centroids.rows().cast(),
+        stride: shape.stride() as u32,
+        squared_difference: u32::from(shape.metric == Metric::L2),
+        queue_size: batch.queue_sizes(),
+        pending: batch.pending(),
+        pending_lists: batch.pending_lists(),
+        labels: batch.labels(),
+    };
+    let unbounded = SettleAll {
+        points: pending.points,
+        centroids: pending.centroids,
+        stride: pending.stride,
+        squared_difference: pending.squared_difference,
+        clusters: centroids.count,
+        queue_size: pending.queue_size.wrapping_add(1),
+        unbounded: batch.unbounded(),
+        labels: pending.labels,
+    };
+    let key = shape.element.key();
+    // SAFETY: as the caller promises.
+    unsafe {
+        runtime.launch(stream, Settle::kernel(key), pending.config(count, multiprocessors), pending)?;
+        runtime.launch(stream, SettleAll::kernel(key), unbounded.config(count, multiprocessors), unbounded)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ElementType;
+    use crate::device::emulated::{Emulator, Immediate};
+    use crate::flat::gpu::exact::prepare_set;
+    use crate::product::gpu::upload_rows;
+
+    /// What vectors of too many components take, on vectors of few.
+    #[test]
+    fn queues_of_all_points_are_settled_by_the_definition() {
+        let shape = Shape { element: ElementType::F32, metric: Metric::L2, dim: 3 };
+        let points: Vec<f32> = (0..70 * 3).map(|at| (at * 7919 % 101) as f32).collect();
+        let centroids = &points[30..30 + 9 * 3];
+        let layout = BatchLayout::new(shape, 70, false, false);
+        let memory = Emulator.allocate(layout.bytes()).unwrap();
+        let batch = Batch::new(Emulator.address(&memory), layout, 70);
+        let mut of_centroids = Layout::default();
+        let (start, set) = SetLayout::reserve(&mut of_centroids, shape, 9);
+        let centroid_memory = Emulator.allocate(of_centroids.bytes()).unwrap();
+        let set = Set::new(Emulator.address(&centroid_memory).wrapping_add(start), set, 9);
+        let mut labels = vec![u32::MAX; 70];
+        // SAFETY: both have the room that their layouts reserved, and all that is read was written before.
+        unsafe {
+            upload_rows(&Emulator, &Immediate, shape, batch.set.rows(), &points).unwrap();
+            upload_rows(&Emulator, &Immediate, shape, set.rows(), centroids).unwrap();
+            prepare_set(&Emulator, &Immediate, shape, set, false).unwrap();
+            enqueue_all(&Emulator, &Immediate, batch).unwrap();
+            settle_queues(&Emulator, &Immediate, shape, batch, set).unwrap();
+            Emulator.download(&Immediate, bytemuck::cast_slice_mut(&mut labels), batch.labels().cast()).unwrap();
+        }
+        for (point, &label) in points.chunks(3).zip(&labels) {
+            let distance = |c: &[f32]| point.iter().zip(c).map(|(x, c)| (x - c) * (x - c)).sum::<f32>();
+            let distances: Vec<f32> = centroids.chunks(3).map(distance).collect();
+            let nearest = (0..9).rev().min_by(|&a, &b| distances[a].total_cmp(&distances[b]).then(a.cmp(&b))).unwrap();
+            assert_eq!(label as usize, nearest);
+        }
+    }
+}

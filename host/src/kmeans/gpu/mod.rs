@@ -1,0 +1,436 @@
+//! k-means on a device: [`Worker`] over the kernels `assign`, `settle`, `cluster_sums` and `centroids`.
+//!
+//! ```text
+//! assign:  prepare the centroids; at first zero the sums
+//!          each batch of points:  labels (see `assign`) ──count, scan, group──► order of moves ──add_rows──► sums
+//!          totals ──► host                                          // the one synchronisation of an iteration
+//! update:  sums ──► centroids
+//! ```
+//!
+//! Points, their f16 copies and labels live in device memory while they fit the budget: one batch, uploaded and
+//! prepared once, and sums are kept up to date from one iteration to the next. More points stay in host memory and pass through two slots in every iteration: while one batch is
+//! worked on, the next is uploaded into the other. Sums are integers, so batches change no bit.
+
+pub(crate) mod assign;
+mod cluster_sums;
+pub(crate) mod parts;
+
+use self::assign::{Batch, BatchLayout, assign_batch};
+pub(crate) use self::cluster_sums::Means;
+use self::cluster_sums::{
+    ClusterLayout, Clusters, add_batch, clear_sums, forget_labels, sums_of, totals_of, update_centroids,
+};
+use super::sums::PartialSums;
+use super::worker::{Assign, PartWorker, Totals, Worker};
+use crate::device::runtime::Runtime;
+use crate::flat::gpu::Centre;
+use crate::flat::gpu::exact::{Set, Shape, prepare_set, upload_rows};
+use crate::threads::{apart, meanwhile};
+use crate::{Element, ElementType, Error, Metric, Result};
+
+/// Points of a batch, at most: with padding they, and two moves of each, stay in u32.
+const BATCH_POINTS: usize = 1 << 30;
+
+/// Clusters, at most: two groups of moves of each stay in u32.
+const MOST_CLUSTERS: usize = 1 << 30;
+
+/// What a run is about.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Run<'a, T> {
+    /// How points and centroids are compared.
+    pub metric: Assign,
+    /// Number of centroids, at least 1.
+    pub clusters: usize,
+    /// The points, row-major.
+    pub rows: &'a [T],
+    /// Their weights, if they have any.
+    pub weights: Option<&'a [f32]>,
+    /// Components of a point, at least 1.
+    pub dim: usize,
+    /// Device memory that may be used, in bytes; `None`: nine tenths of what is free.
+    pub budget: Option<u64>,
+}
+
+impl<T: Element> Run<'_, T> {
+    /// The same about some of the points.
+    pub(crate) fn part(&self, points: std::ops::Range<usize>) -> Self {
+        Run {
+            rows: &self.rows[points.start * self.dim..points.end * self.dim],
+            weights: self.weights.map(|weights| &weights[points]),
+            ..*self
+        }
+    }
+}
+
+/// Bytes of sums and what is made of them, and of sums alone.
+pub(crate) fn result_bytes<T: Element>(run: &Run<'_, T>, means: Means) -> [usize; 2] {
+    let shape = Shape { element: T::TYPE, metric: Metric::L2, dim: run.dim };
+    let layout = ClusterLayout::new(shape, run.clusters, means.scale.count());
+    [layout.result_bytes(), layout.sum_bytes()]
+}
+
+/// The labels of the rows of `run` for these centroids.
+pub(crate) fn labels<T: Element, R: Runtime>(runtime: R, run: Run<'_, T>, centroids: &[f32]) -> Result<Vec<u32>> {
+    let mut device = KMeansDevice::open(runtime, run, None)?;
+    device.set_centroids(centroids)?;
+    device.label_points()?;
+    let mut labels = vec![0; device.count()];
+    device.labels(&mut labels)?;
+    Ok(labels)
+}
+
+/// The points of one k-means run on one device.
+pub(crate) struct KMeansDevice<'a, T: Element, R: Runtime> {
+    points: Source<'a, T, R>,
+    means: Option<Means>,
+    stream: R::Stream,
+    /// Where batches are uploaded while the other stream works.
+    loader: R::Stream,
+    clusters: usize,
+    cluster_memory: R::Memory,
+    cluster_layout: ClusterLayout,
+    /// Whether copies and bounds of the centroids are of the present ones.
+    prepared: bool,
+    /// Whether all points are in one batch that has labels of an assignment before, and sums of these: a start for the next.
+    labelled: bool,
+    /// Labels of all points where they are in several batches.
+    labels: Vec<u32>,
+}
+
+/// Where points come from and where they go to.
+struct Source<'a, T: Element, R: Runtime> {
+    runtime: R,
+    rows: &'a [T],
+    weights: Option<&'a [f32]>,
+    shape: Shape,
+    /// What is subtracted from points and centroids (squared L2).
+    centre: Option<Vec<f32>>,
+    /// Points of a batch.
+    batch: usize,
+    /// One slot if all points are in one batch, two otherwise.
+    slots: Vec<R::Memory>,
+    layout: BatchLayout,
+}
+
+impl<T: Element, R: Runtime> Source<'_, T, R> {
+    fn count(&self) -> usize {
+        self.rows.len() / self.shape.dim
+    }
+
+    fn batches(&self) -> usize {
+        self.count().div_ceil(self.batch.max(1))
+    }
+
+    /// Points of batch `number`.
+    fn range(&self, number: usize) -> std::ops::Range<usize> {
+        number * self.batch..((number + 1) * self.batch).min(self.count())
+    }
+
+    fn batch(&self, number: usize) -> Batch {
+        let slot = &self.slots[number % self.slots.len()];
+        Batch::new(self.runtime.address(slot), self.layout, self.range(number).len() as u32)
+    }
+
+    /// Uploads and prepares batch `number`, and waits for it.
+    fn load(&self, stream: &R::Stream, number: usize) -> Result<()> {
+        let (runtime, shape, batch) = (&self.runtime, self.shape, self.batch(number));
+        let range = self.range(number);
+        // SAFETY: the layout has room for a batch, and whatever used the slot before is over.
+        unsafe {
+            upload_rows(
+                runtime,
+                stream,
+                shape,
+                batch.set.rows(),
+                &self.rows[range.start * shape.dim..range.end * shape.dim],
+            )?;
+            if let Some(weights) = self.weights {
+                runtime.upload(stream, batch.weights().cast(), bytemuck::cast_slice(&weights[range]))?;
+            }
+            self.upload_centre(stream, batch.set)?;
+            prepare_set(runtime, stream, shape, batch.set, self.centre.is_some())?;
+        }
+        runtime.synchronize(stream)
+    }
+
+    /// Uploads what is subtracted from the vectors of a set of points or centroids, if anything.
+    ///
+    /// # Safety
+    /// The set's memory is there, for vectors of this dimension.
+    unsafe fn upload_centre(&self, stream: &R::Stream, set: Set) -> Result<()> {
+        match &self.centre {
+            // SAFETY: as the caller promises; the centre has the components of a row.
+            Some(centre) => unsafe { self.runtime.upload(stream, set.centre().cast(), bytemuck::cast_slice(centre)) },
+            None => Ok(()),
+        }
+    }
+}
+
+impl<'a, T: Element, R: Runtime> KMeansDevice<'a, T, R> {
+    /// Uploads the points if they fit the device, or makes two slots for batches of them. Without centroids yet.
+    pub fn new(runtime: R, run: Run<'a, T>, means: Means) -> Result<Self> {
+        Self::open(runtime, run, Some(means))
+    }
+
+    fn open(runtime: R, run: Run<'a, T>, means: Option<Means>) -> Result<Self> {
+        let Run { metric, clusters, rows, weights, dim, budget } = run;
+        if dim == 0 {
+            return Err(Error::ZeroDimension);
+        }
+        if clusters == 0 {
+            return Err(Error::ZeroClusters { what: "clusters" });
+        }
+        if clusters > MOST_CLUSTERS {
+            return Err(Error::TooManyRows { asked: clusters as u64, limit: MOST_CLUSTERS as u64 });
+        }
+        let metric = match metric {
+            Assign::L2 => Metric::L2,
+            Assign::InnerProduct => Metric::InnerProduct,
+        };
+        let shape = Shape { element: T::TYPE, metric, dim };
+        let count = rows.len() / dim;
+        let cluster_layout = ClusterLayout::new(shape, clusters, means.map_or(0, |means| means.scale.count()));
+        let budget = match budget {
+            Some(bytes) => bytes,
+            None => runtime.free_memory()? / 10 * 9,
+        };
+        let layout = |points| BatchLayout::new(shape, points, weights.is_some(), means.is_some());
+        let room = budget.saturating_sub(cluster_layout.bytes() as u64);
+        let fits = |points: usize, slots: u64| slots.saturating_mul(layout(points).bytes() as u64) <= room;
+        let (batch, slots) = if count <= BATCH_POINTS && fits(count, 1) {
+            (count, 1)
+        } else {
+            // The largest batch of which two fit: `fits` goes from true to false as points grow.
+            let (mut most, mut too_many) = (0, count.min(BATCH_POINTS) + 1);
+            while too_many - most > 1 {
+                let points = most + (too_many - most) / 2;
+                *(if fits(points, 2) { &mut most } else { &mut too_many }) = points;
+            }
+            if most == 0 {
+                let asked = (cluster_layout.bytes() as u64).saturating_add(2 * layout(1).bytes() as u64);
+                return Err(Error::OutOfDeviceMemory { device: runtime.describe(), asked, available: budget });
+            }
+            (most, 2)
+        };
+        let layout = layout(batch);
+        let cluster_memory = runtime.allocate(cluster_layout.bytes())?;
+        let slots = (0..slots).map(|_| runtime.allocate(layout.bytes())).collect::<Result<Vec<_>>>()?;
+        let centre = (metric == Metric::L2).then(|| {
+            let mut centre = Centre::default();
+            centre.add(rows, dim);
+            centre.components(shape.stride())
+        });
+        let (stream, loader) = (runtime.stream()?, runtime.stream()?);
+        let points = Source { runtime, rows, weights, shape, centre, batch, slots, layout };
+        if points.batches() == 1 {
+            points.load(&stream, 0)?;
+        }
+        let labels = vec![0; if points.batches() > 1 { count } else { 0 }];
+        let device = KMeansDevice {
+            points,
+            means,
+            stream,
+            loader,
+            clusters,
+            cluster_memory,
+            cluster_layout,
+            prepared: false,
+            labelled: false,
+            labels,
+        };
+        let parts = device.cluster_parts();
+        // SAFETY: the cluster memory is as laid out.
+        unsafe {
+            device.points.upload_centre(&device.stream, parts.set)?;
+            if let Some(means) = means {
+                parts.prepare(&device.points.runtime, &device.stream, means)?;
+            }
+        }
+        Ok(device)
+    }
+
+    /// Points of the run.
+    pub fn count(&self) -> usize {
+        self.points.count()
+    }
+
+    fn cluster_shape(&self) -> Shape {
+        Shape { element: ElementType::F32, ..self.points.shape }
+    }
+
+    /// The device.
+    pub(crate) fn runtime(&self) -> &R {
+        &self.points.runtime
+    }
+
+    /// Where its work is queued.
+    pub(crate) fn stream(&self) -> &R::Stream {
+        &self.stream
+    }
+
+    pub(crate) fn weighted(&self) -> bool {
+        self.points.weights.is_some()
+    }
+
+    /// Says that the centroids change: copies and bounds of them are to be made anew.
+    pub(crate) fn centroids_move(&mut self) {
+        self.prepared = false;
+    }
+
+    pub(crate) fn cluster_parts(&self) -> Clusters {
+        Clusters::new(self.points.runtime.address(&self.cluster_memory), self.cluster_layout, self.clusters as u32)
+    }
+
+    /// Labels all points with the present centroids, and adds them up if there are to be means.
+    pub(crate) fn label_points(&mut self) -> Result<()> {
+        let clusters = self.cluster_parts();
+        if !self.prepared {
+            let centred = self.points.centre.is_some();
+            // SAFETY: the centroids are there, set or updated, as is the centre.
+            unsafe { prepare_set(&self.points.runtime, &self.stream, self.cluster_shape(), clusters.set, centred)? };
+            self.prepared = true;
+        }
+        if let Some(means) = self.means {
+            let anew = !self.labelled;
+            if anew {
+                // SAFETY: the memory of clusters is as laid out.
+                unsafe { clear_sums(&self.points.runtime, &self.stream, clusters)? };
+            }
+            self.each_batch(|points, stream, batch| {
+                let weighted = points.weights.is_some();
+                // SAFETY: as below; labels are of these clusters, and labelled points were added when they became so.
+                unsafe {
+                    if anew {
+                        forget_labels(&points.runtime, stream, batch)?;
+                    }
+                    add_batch(&points.runtime, stream, points.shape, batch, clusters, means, weighted)
+                }
+            })
+        } else {
+            self.each_batch(|_, _, _| Ok(()))
+        }
+    }
+
+    /// Labels every batch, then calls `then` for it. Labels of several batches come to the host.
+    fn each_batch(&mut self, then: impl Fn(&Source<'a, T, R>, &R::Stream, Batch) -> Result<()>) -> Result<()> {
+        let centroids = self.cluster_parts().set;
+        let KMeansDevice { points, stream, loader, labelled, labels, .. } = self;
+        let (points, stream) = (&*points, &*stream);
+        let start = std::mem::replace(labelled, points.batches() == 1);
+        let work = |number: usize| -> Result<Batch> {
+            let batch = points.batch(number);
+            // SAFETY: points and centroids are there and prepared.
+            unsafe { assign_batch(&points.runtime, stream, points.shape, batch, centroids, start)? };
+            then(points, stream, batch)?;
+            Ok(batch)
+        };
+        match points.batches() {
+            0 => return Ok(()),
+            1 => return work(0).map(|_| ()),
+            _ => points.load(loader, 0)?,
+        }
+        for number in 0..points.batches() {
+            let labels = &mut labels[points.range(number)];
+            let loader = &mut *loader;
+            let next = number + 1;
+            let own = || {
+                let batch = work(number)?;
+                // SAFETY: every point has a label. This also waits for the batch, whose slot is filled next.
+                unsafe { points.runtime.download(stream, bytemuck::cast_slice_mut(labels), batch.labels().cast()) }
+            };
+            let ahead = move || if next < points.batches() { points.load(loader, next) } else { Ok(()) };
+            let (ahead, own) = apart(|| meanwhile(ahead, own));
+            own.and(ahead)?;
+        }
+        Ok(())
+    }
+
+    /// Waits for all work.
+    #[cfg(feature = "cuda")]
+    pub fn synchronize(&self) -> Result<()> {
+        self.points.runtime.synchronize(&self.stream)
+    }
+}
+
+impl<T: Element, R: Runtime> Worker for KMeansDevice<'_, T, R> {
+    fn set_centroids(&mut self, centroids: &[f32]) -> Result<()> {
+        // What was nearest among other centroids is a bad guess now: lists of candidates would overflow.
+        self.labelled = false;
+        self.move_centroids(centroids)
+    }
+
+    fn centroids(&mut self, to: &mut [f32]) -> Result<()> {
+        let (clusters, shape) = (self.cluster_parts(), self.cluster_shape());
+        let from = clusters.set.rows();
+        // SAFETY: the centroids are there, `stride` components a row.
+        unsafe {
+            if shape.stride() == shape.dim {
+                return self.points.runtime.download(&self.stream, bytemuck::cast_slice_mut(to), from);
+            }
+            let mut padded = vec![0.0f32; self.clusters * shape.stride()];
+            self.points.runtime.download(&self.stream, bytemuck::cast_slice_mut(&mut padded), from)?;
+            for (to, from) in to.chunks_exact_mut(shape.dim).zip(padded.chunks_exact(shape.stride())) {
+                to.copy_from_slice(&from[..shape.dim]);
+            }
+        }
+        Ok(())
+    }
+
+    fn assign(&mut self, totals: &mut Totals) -> Result<()> {
+        self.label_points()?;
+        let Some(means) = self.means else { return Ok(()) };
+        // SAFETY: every batch was added up.
+        unsafe {
+            totals_of(&self.points.runtime, &self.stream, self.cluster_parts(), means, self.weighted(), Some(totals))
+        }
+    }
+
+    fn update(&mut self) -> Result<()> {
+        let Some(means) = self.means else { return Ok(()) };
+        self.centroids_move();
+        // SAFETY: the last `assign` filled sums and weights.
+        unsafe { update_centroids(&self.points.runtime, &self.stream, self.cluster_parts(), means) }
+    }
+
+    fn labels(&mut self, to: &mut [u32]) -> Result<()> {
+        match self.points.batches() {
+            0 => Ok(()),
+            1 => {
+                let from = self.points.batch(0).labels();
+                // SAFETY: the last `assign` gave every point a label.
+                unsafe { self.points.runtime.download(&self.stream, bytemuck::cast_slice_mut(to), from.cast()) }
+            }
+            _ => {
+                to.copy_from_slice(&self.labels);
+                Ok(())
+            }
+        }
+    }
+}
+
+impl<T: Element, R: Runtime> PartWorker for KMeansDevice<'_, T, R> {
+    fn move_centroids(&mut self, centroids: &[f32]) -> Result<()> {
+        let (clusters, shape) = (self.cluster_parts(), self.cluster_shape());
+        self.centroids_move();
+        // SAFETY: there is room for that many centroids.
+        unsafe {
+            upload_rows(
+                &self.points.runtime,
+                &self.stream,
+                shape,
+                clusters.set.rows(),
+                &centroids[..self.clusters * shape.dim],
+            )
+        }
+    }
+
+    fn assign_part(&mut self, sums: &mut PartialSums) -> Result<()> {
+        self.label_points()?;
+        let weighted = self.weighted();
+        // SAFETY: every batch was added up.
+        unsafe { sums_of(&self.points.runtime, &self.stream, self.cluster_parts(), weighted, sums) }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,494 @@
+//! Labels, sums, totals and centroids against a naive reference in f64 and i128, on the emulator.
+
+use half::{bf16, f16};
+use warpann_kernels::kmeans::cluster_sums;
+
+use super::parts::KMeansParts;
+use super::*;
+use crate::device::emulated::Emulator;
+use crate::kmeans::scale::{Scale, power_of_two};
+
+/// Numbers that look random.
+struct Random(u64);
+
+impl Random {
+    fn bits(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+
+    /// In [-0.5, 0.5).
+    fn uniform(&mut self) -> f32 {
+        (self.bits() >> 40) as f32 / (1u32 << 24) as f32 - 0.5
+    }
+
+    fn values(&mut self, count: usize) -> Vec<f32> {
+        (0..count).map(|_| self.uniform()).collect()
+    }
+}
+
+/// The canonical sum as its definition says, lane by lane; not the library's evaluation of it.
+fn canonical(terms: impl Iterator<Item = f64>) -> f64 {
+    let mut acc = [0.0f64; 128];
+    terms.enumerate().for_each(|(i, term)| acc[i % 128] += term);
+    let mut lanes: Vec<f64> =
+        (0..32).map(|l| (acc[4 * l] + acc[4 * l + 1]) + (acc[4 * l + 2] + acc[4 * l + 3])).collect();
+    for m in [16, 8, 4, 2, 1] {
+        lanes = (0..32).map(|l: usize| lanes[l] + lanes[l ^ m]).collect();
+    }
+    lanes[0]
+}
+
+fn wide<T: Element>(row: &[T]) -> impl Iterator<Item = f64> {
+    row.iter().map(|x| f64::from(x.to_f32()))
+}
+
+/// Step 1 of the definition.
+fn nearest<T: Element>(metric: Assign, row: &[T], centroids: &[f32]) -> u32 {
+    let distance = |centroid: &[f32]| {
+        let pairs = wide(row).zip(wide(centroid));
+        match metric {
+            Assign::L2 => canonical(pairs.map(|(x, c)| (x - c) * (x - c))) as f32 + 0.0,
+            Assign::InnerProduct => -(canonical(pairs.map(|(x, c)| x * c)) as f32 + 0.0),
+        }
+    };
+    let distances: Vec<f32> = centroids.chunks_exact(row.len()).map(distance).collect();
+    let mut best = 0;
+    for (cluster, &distance) in distances.iter().enumerate() {
+        if distance < distances[best] {
+            best = cluster;
+        }
+    }
+    best as u32
+}
+
+/// One iteration by the definition.
+struct Expected {
+    labels: Vec<u32>,
+    totals: Totals,
+    centroids: Vec<f32>,
+}
+
+fn expected<T: Element>(run: &Run<'_, T>, means: Means, centroids: &[f32]) -> Expected {
+    let dim = run.dim;
+    let labels: Vec<u32> = run.rows.chunks_exact(dim).map(|row| nearest(run.metric, row, centroids)).collect();
+    let clusters = run.clusters;
+    let levels: Vec<_> = means.scale.levels().collect();
+    let mut sums = vec![vec![0i128; clusters * dim]; levels.len()];
+    let (mut weights, mut counts) = (vec![vec![0i128; clusters]; levels.len()], vec![0u32; clusters]);
+    // The level that a number belongs to by its magnitude.
+    let level = |number: f64, of: &dyn Fn(usize) -> (f64, f64)| {
+        (0..levels.len()).find(|&at| number.abs() >= of(at).0 && number.abs() < of(at).1).unwrap()
+    };
+    // Scaling by a power of two in steps that stay in range, and rounding to even by hand.
+    let rounded = |value: f64, exponent: i32| -> i128 {
+        let scaled = value * 2f64.powi(exponent);
+        let floor = scaled.floor();
+        let up = match (scaled - floor).partial_cmp(&0.5).unwrap() {
+            std::cmp::Ordering::Less => false,
+            std::cmp::Ordering::Equal => floor % 2.0 != 0.0,
+            std::cmp::Ordering::Greater => true,
+        };
+        floor as i128 + i128::from(up)
+    };
+    for (point, (row, &label)) in run.rows.chunks_exact(dim).zip(&labels).enumerate() {
+        let label = label as usize;
+        let weight = run.weights.map_or(1.0, |weights| f64::from(weights[point]));
+        counts[label] += 1;
+        let at = level(weight, &|at| (levels[at].1.from, levels[at].1.below));
+        weights[at][label] += rounded(weight, levels[at].1.exponent);
+        for (j, x) in wide(row).enumerate() {
+            let at = level(weight * x, &|at| (levels[at].0.from, levels[at].0.below));
+            sums[at][label * dim + j] += rounded(weight * x, levels[at].0.exponent);
+        }
+    }
+    let sum = |at: usize| {
+        let of_levels = sums.iter().zip(&levels).rev();
+        of_levels.fold(0.0, |total, (sums, (level, _))| total + sums[at] as f64 * 2f64.powi(-level.exponent))
+    };
+    let weight = |cluster: usize| {
+        let of_levels = weights.iter().zip(&levels).rev();
+        of_levels.fold(0.0, |total, (sums, (_, level))| total + sums[cluster] as f64 * 2f64.powi(-level.exponent))
+    };
+    let products = (0..clusters).map(|cluster| {
+        let at = cluster * dim..(cluster + 1) * dim;
+        canonical(wide(&centroids[at.clone()]).zip(at).map(|(c, at)| c * sum(at)))
+    });
+    let totals = Totals {
+        counts,
+        weights: (0..clusters).map(weight).collect(),
+        products: products.collect(),
+        norms: centroids.chunks_exact(dim).map(|c| canonical(wide(c).map(|c| c * c))).collect(),
+    };
+    let mut new = centroids.to_vec();
+    for (cluster, centroid) in new.chunks_exact_mut(dim).enumerate().filter(|(cluster, _)| weight(*cluster) != 0.0) {
+        for (j, c) in centroid.iter_mut().enumerate() {
+            *c = (sum(cluster * dim + j) / weight(cluster)) as f32;
+        }
+        let norm = canonical(wide(centroid).map(|c| c * c)).sqrt();
+        if means.spherical && norm > 0.0 {
+            centroid.iter_mut().for_each(|c| *c = (f64::from(*c) / norm) as f32);
+        }
+    }
+    Expected { labels, totals, centroids: new }
+}
+
+fn scale_of<T: Element>(run: &Run<'_, T>) -> Scale {
+    let weight = |point: usize| run.weights.map_or(1.0, |weights| f64::from(weights[point]));
+    let rows = run.rows.chunks_exact(run.dim).enumerate();
+    let greatest = rows.flat_map(|(point, row)| wide(row).map(move |x| (x * weight(point)).abs())).fold(0.0, f64::max);
+    let greatest_weight = run.weights.map(|weights| weights.iter().fold(0.0, |most, &w| f64::max(most, f64::from(w))));
+    Scale::new(run.rows.len() / run.dim, greatest, greatest_weight)
+}
+
+fn bits(values: &[f32]) -> Vec<u32> {
+    values.iter().map(|value| value.to_bits()).collect()
+}
+
+/// Runs iterations on the emulator and compares each with the definition.
+fn check<T: Element>(name: &str, run: Run<'_, T>, spherical: bool, centroids: &[f32], iterations: usize) {
+    check_means(name, run, Means { scale: scale_of(&run), spherical }, centroids, iterations);
+}
+
+fn check_means<T: Element>(name: &str, run: Run<'_, T>, means: Means, centroids: &[f32], iterations: usize) {
+    let mut worker = KMeansDevice::new(Emulator, run, means).unwrap();
+    let mut centroids = centroids.to_vec();
+    worker.set_centroids(&centroids).unwrap();
+    let count = run.rows.len() / run.dim;
+    for iteration in 0..iterations {
+        let expected = expected(&run, means, &centroids);
+        let (mut totals, mut labels) = (Totals::default(), vec![u32::MAX; count]);
+        worker.assign(&mut totals).unwrap();
+        worker.labels(&mut labels).unwrap();
+        assert_eq!(labels, expected.labels, "{name}, iteration {iteration}: labels");
+        assert_eq!(totals, expected.totals, "{name}, iteration {iteration}: totals");
+        worker.update().unwrap();
+        worker.centroids(&mut centroids).unwrap();
+        assert_eq!(bits(&centroids), bits(&expected.centroids), "{name}, iteration {iteration}: centroids");
+    }
+}
+
+fn run_of<T>(metric: Assign, clusters: usize, rows: &[T], dim: usize) -> Run<'_, T> {
+    Run { metric, clusters, rows, weights: None, dim, budget: None }
+}
+
+#[test]
+fn every_shape_equals_the_definition() {
+    let mut random = Random(1);
+    for (dim, clusters, points) in
+        [(1, 1, 1), (3, 2, 130), (64, 127, 129), (65, 129, 300), (129, 3, 257), (200, 17, 140), (8, 300, 700)]
+            .into_iter()
+            // More than the kernels for few centroids take: one tile of points is for warps, two are for warpgroups.
+            .chain([(70, 400, 100), (70, 400, 250)])
+    {
+        let rows = random.values(points * dim);
+        let centroids = random.values(clusters * dim);
+        for metric in [Assign::L2, Assign::InnerProduct] {
+            let run = run_of(metric, clusters, &rows, dim);
+            check(
+                &format!("{metric:?} {points}x{dim}, {clusters} clusters"),
+                run,
+                metric == Assign::InnerProduct,
+                &centroids,
+                2,
+            );
+        }
+    }
+}
+
+#[test]
+fn every_element_type() {
+    fn check_type<T: Element>(factor: f32) {
+        let mut random = Random(2);
+        let rows: Vec<T> = random.values(150 * 20).into_iter().map(|x| T::from_f32(x * factor)).collect();
+        let centroids: Vec<f32> = rows[..5 * 20].iter().map(|x| x.to_f32()).collect();
+        for metric in [Assign::L2, Assign::InnerProduct] {
+            check(T::TYPE.name(), run_of(metric, 5, &rows, 20), false, &centroids, 2);
+        }
+    }
+    check_type::<f32>(1.0);
+    check_type::<f16>(1.0);
+    check_type::<bf16>(1.0);
+    check_type::<u8>(300.0);
+    check_type::<i8>(200.0);
+}
+
+#[test]
+fn weights_count() {
+    let mut random = Random(3);
+    let (rows, centroids) = (random.values(200 * 12), random.values(7 * 12));
+    let weights: Vec<f32> = (0..200).map(|i| if i % 9 == 0 { 0.0 } else { random.uniform() + 0.5 }).collect();
+    check("weights", Run { weights: Some(&weights), ..run_of(Assign::L2, 7, &rows, 12) }, false, &centroids, 2);
+    // A cluster whose points weigh nothing keeps its centroid.
+    let rows = [0.0f32, 0.1, 10.0, 10.1];
+    let run = Run { weights: Some(&[1.0, 2.0, 0.0, 0.0]), ..run_of(Assign::L2, 2, &rows, 1) };
+    check("no weight", run, false, &[0.0, 9.0], 2);
+}
+
+/// Exact ties, duplicates of centroids beyond a list, and points that are all equal.
+#[test]
+fn ties_go_to_the_lower_cluster() {
+    let mut random = Random(4);
+    let rows: Vec<u8> = (0..300 * 4).map(|_| (random.bits() % 3) as u8).collect();
+    let centroids: Vec<f32> = (0..140 * 4).map(|_| (random.bits() % 3) as f32).collect();
+    check("small integers", run_of(Assign::L2, 140, &rows, 4), false, &centroids, 2);
+    check("small integers", run_of(Assign::InnerProduct, 140, &rows, 4), false, &centroids, 1);
+
+    let rows = random.values(140 * 6);
+    let centroids: Vec<f32> = (0..50).flat_map(|_| rows[..3 * 6].to_vec()).collect();
+    check("duplicates", run_of(Assign::L2, 150, &rows, 6), false, &centroids, 1);
+    check("all equal", run_of(Assign::L2, 4, &[0.25f32; 600], 3), false, &[0.25; 12], 2);
+    check("all zero", run_of(Assign::InnerProduct, 4, &[0.0f32; 60], 3), true, &[0.0; 12], 1);
+}
+
+/// Numbers at the limits of f32, far clusters, and sets of very different scale.
+#[test]
+fn any_magnitude() {
+    let mut random = Random(5);
+    let unit = random.values(140 * 8);
+    let scaled = |factor: f32| -> Vec<f32> { unit.iter().map(|x| x * factor).collect() };
+    for factor in [3.4e38, 1e25, 1e20, 1e19, 3e18, 1e-15, 1e-19, 1e-30, 1e-44] {
+        for metric in [Assign::L2, Assign::InnerProduct] {
+            let rows = scaled(factor);
+            check(&format!("{metric:?} times {factor:e}"), run_of(metric, 9, &rows, 8), false, &rows[8..80], 1);
+        }
+    }
+    // Clusters far from the origin, and each other; one of them a million times further out than the rest.
+    let mut rows = unit.clone();
+    for (point, row) in rows.chunks_exact_mut(8).enumerate() {
+        row.iter_mut().for_each(|x| *x += 1000.0 * (point % 4) as f32);
+    }
+    rows[8..16].fill(1e9);
+    check("far clusters", run_of(Assign::L2, 9, &rows, 8), false, &rows[..72], 2);
+    // Points and centroids whose scales multiply to infinity, or to nothing.
+    let mut rows = unit.clone();
+    rows[3] = 3e38;
+    let mut centroids = random.values(9 * 8);
+    centroids[70] = 1e12;
+    for metric in [Assign::L2, Assign::InnerProduct] {
+        check("one huge component", run_of(metric, 9, &rows, 8), false, &centroids, 1);
+        check("tiny and huge", run_of(metric, 9, &scaled(1e-38), 8), false, &scaled(1e30)[..72], 1);
+    }
+}
+
+/// How many points the product left to canonical distances: with several candidates, and with all.
+fn queues(run: Run<'_, f32>, centroids: &[f32]) -> [u32; 2] {
+    let mut worker = KMeansDevice::new(Emulator, run, Means { scale: scale_of(&run), spherical: false }).unwrap();
+    worker.set_centroids(centroids).unwrap();
+    worker.assign(&mut Totals::default()).unwrap();
+    let mut sizes = [0; 2];
+    // SAFETY: the assignment left two words there.
+    unsafe {
+        let from = worker.points.batch(0).queue_sizes();
+        Emulator.download(&worker.stream, bytemuck::cast_slice_mut(&mut sizes), from.cast()).unwrap();
+    }
+    sizes
+}
+
+/// The product decides nearly all, and each of its ways out is taken where it must be.
+#[test]
+fn few_points_need_canonical_distances() {
+    let mut random = Random(9);
+    let (mut rows, mut centroids) = (random.values(384 * 64), random.values(300 * 64));
+    for metric in [Assign::L2, Assign::InnerProduct] {
+        let [pending, unbounded] = queues(run_of(metric, 300, &rows, 64), &centroids);
+        assert!(pending < 384 / 10 && unbounded == 0, "{metric:?}: {pending} pending, {unbounded} unbounded");
+    }
+    // Many tiles, so that lists are compacted.
+    let many = random.values(2200 * 64);
+    assert_eq!(queues(run_of(Assign::L2, 2200, &rows[..128 * 64], 64), &many)[1], 0);
+    // One centroid far away is no reason to doubt the others of its tile.
+    centroids[5 * 64..6 * 64].fill(300.0);
+    let [pending, unbounded] = queues(run_of(Assign::L2, 300, &rows, 64), &centroids);
+    assert!(pending < 384 / 4 && unbounded == 0, "far: {pending} pending, {unbounded} unbounded");
+    // Two of each centroid: nearly all pending (few kernels keep two candidates: a third near is enough to be unbounded). Ten of
+    // each: all unbounded, as is everything where f32 ends.
+    let copies = |count: usize| (0..count).flat_map(|_| centroids[..4 * 64].to_vec()).collect::<Vec<f32>>();
+    let [pending, unbounded] = queues(run_of(Assign::L2, 8, &rows, 64), &copies(2));
+    assert!(pending + unbounded == 384 && unbounded < 10, "twins: {pending} pending, {unbounded} unbounded");
+    assert_eq!(queues(run_of(Assign::L2, 40, &rows, 64), &copies(10)), [0, 384]);
+    rows[0] = 3e19;
+    assert_eq!(queues(run_of(Assign::L2, 4, &rows[..64], 64), &centroids[..4 * 64]), [0, 1]);
+}
+
+/// An order of centroids that fills the lists: each tile nearer than the one before.
+#[test]
+fn descending_distances_overflow_no_result() {
+    let mut random = Random(6);
+    let rows: Vec<f32> = random.values(130 * 2);
+    let centroids: Vec<f32> = (0..2000).flat_map(|c| [20.0 - c as f32 * 0.01, random.uniform()]).collect();
+    check("descending", run_of(Assign::L2, 2000, &rows, 2), false, &centroids, 1);
+}
+
+/// Labels of an assignment before are a start for the next, near or far from what they come to be.
+#[test]
+fn labels_of_other_centroids_change_no_result() {
+    let mut random = Random(10);
+    // Three tiles of points, for warps, or two, for warpgroups; up to 128 components stay resident, more are streamed.
+    for (metric, dim, clusters, points) in [
+        (Assign::L2, 40, 150, 300),
+        (Assign::L2, 128, 300, 300),
+        (Assign::L2, 128, 300, 200),
+        (Assign::InnerProduct, 100, 140, 300),
+        (Assign::InnerProduct, 64, 400, 250),
+        (Assign::L2, 200, 140, 300),
+        (Assign::L2, 200, 140, 130),
+    ] {
+        let rows = random.values(points * dim);
+        let run = run_of(metric, clusters, &rows, dim);
+        let means = Means { scale: scale_of(&run), spherical: false };
+        let mut worker = KMeansDevice::new(Emulator, run, means).unwrap();
+        let mut labels = vec![0; points];
+        for turn in 0..3 {
+            let mut centroids = random.values(clusters * dim);
+            // Where the last turn's nearest centroids are now far away, or beyond what a bound can say.
+            centroids[..10 * dim].iter_mut().for_each(|c| *c *= [1.0, 1e4, 1e30][turn]);
+            worker.set_centroids(&centroids).unwrap();
+            worker.assign(&mut Totals::default()).unwrap();
+            worker.labels(&mut labels).unwrap();
+            let expected = expected(&run, means, &centroids).labels;
+            assert_eq!(labels, expected, "{metric:?}, {points} points of {dim} components, turn {turn}");
+        }
+    }
+}
+
+/// More clusters than shared memory counts, and one giant cluster.
+#[test]
+fn many_clusters_and_a_giant_one() {
+    let mut random = Random(7);
+    let clusters = cluster_sums::SHARED_CLUSTERS as usize + 1;
+    let (rows, mut centroids) = (random.values(2100 * 2), random.values(clusters * 2));
+    check("many clusters", run_of(Assign::L2, clusters, &rows[..300], 2), false, &centroids, 1);
+    centroids[2..].iter_mut().for_each(|c| *c += 50.0);
+    check("giant cluster", run_of(Assign::L2, clusters, &rows[..300], 2), false, &centroids, 1);
+    check("giant cluster", run_of(Assign::L2, 40, &rows, 2), false, &centroids[..80], 2);
+}
+
+/// A budget that the points exceed: batches, with the same bits. And one that nothing fits.
+#[test]
+fn points_beyond_the_budget_are_streamed() {
+    let mut random = Random(8);
+    let (rows, centroids) = (random.values(1000 * 10), random.values(6 * 10));
+    let weights: Vec<f32> = random.values(1000).iter().map(|w| w + 0.5).collect();
+    let whole = run_of(Assign::L2, 6, &rows, 10);
+    let shape = Shape { element: ElementType::F32, metric: Metric::L2, dim: 10 };
+    let fixed = ClusterLayout::new(shape, 6, 1).bytes();
+    let run = Run { weights: Some(&weights), budget: Some((fixed + 150_000) as u64), ..whole };
+    let device = KMeansDevice::new(Emulator, run, Means { scale: scale_of(&run), spherical: false }).unwrap();
+    assert!(device.points.batches() > 2, "{} batches", device.points.batches());
+    assert_eq!(device.points.slots.len(), 2);
+    let slots = 2 * device.points.layout.bytes();
+    assert!(fixed + slots <= fixed + 150_000, "the budget holds");
+    check("streamed", run, false, &centroids, 2);
+    let labels = labels(Emulator, Run { budget: Some(300_000), ..whole }, &centroids).unwrap();
+    assert_eq!(labels, expected(&whole, Means { scale: scale_of(&whole), spherical: false }, &centroids).labels);
+
+    let run = Run { budget: Some(10_000), ..whole };
+    let Err(Error::OutOfDeviceMemory { asked, available: 10_000, .. }) =
+        KMeansDevice::new(Emulator, run, Means { scale: scale_of(&run), spherical: false }).map(|_| ())
+    else {
+        panic!("10,000 bytes hold no batch")
+    };
+    assert!(asked > 10_000);
+}
+
+/// Points in parts on several devices: as on one.
+#[test]
+fn parts_on_several_devices_equal_the_definition() {
+    let mut random = Random(11);
+    // The last has too little memory for its points, which pass through it in batches.
+    for (metric, dim, clusters, weighted, points_memory) in [
+        (Assign::L2, 7, 5, false, None),
+        (Assign::L2, 40, 33, true, None),
+        (Assign::InnerProduct, 16, 9, false, None),
+        (Assign::L2, 40, 33, true, Some(150_000)),
+    ] {
+        let (rows, mut centroids) = (random.values(2500 * dim), random.values(clusters * dim));
+        let weights: Vec<f32> = random.values(2500).iter().map(|w| w + 0.5).collect();
+        let shape = Shape { element: ElementType::F32, metric: Metric::L2, dim };
+        let run = Run { weights: weighted.then_some(&weights[..]), ..run_of(metric, clusters, &rows, dim) };
+        let means = Means { scale: scale_of(&run), spherical: metric == Assign::InnerProduct };
+        let fixed = ClusterLayout::new(shape, clusters, 1).bytes() + result_bytes(&run, means).iter().sum::<usize>();
+        let run = Run { budget: points_memory.map(|bytes| (fixed + bytes) as u64), ..run };
+        let mut worker = KMeansParts::open(&[Emulator, Emulator, Emulator, Emulator], run, means).unwrap();
+        assert_eq!(worker.devices(), 3, "2,500 points are worth three devices");
+        worker.set_centroids(&centroids).unwrap();
+        for iteration in 0..3 {
+            let expected = expected(&run, means, &centroids);
+            let (mut totals, mut labels) = (Totals::default(), vec![u32::MAX; 2500]);
+            worker.assign(&mut totals).unwrap();
+            worker.labels(&mut labels).unwrap();
+            assert_eq!(labels, expected.labels, "{metric:?}, iteration {iteration}: labels");
+            assert_eq!(totals, expected.totals, "{metric:?}, iteration {iteration}: totals");
+            worker.update().unwrap();
+            for device in 0..3 {
+                worker.centroids_of(device, &mut centroids).unwrap();
+                assert_eq!(bits(&centroids), bits(&expected.centroids), "{metric:?}, iteration {iteration}: centroids");
+            }
+        }
+    }
+}
+
+#[test]
+fn nothing_to_do_and_nothing_to_do_it_with() {
+    let run = run_of::<f32>(Assign::L2, 2, &[], 3);
+    check("no points", run, false, &[1.0; 6], 1);
+    assert!(labels(Emulator, run, &[1.0; 6]).unwrap().is_empty());
+    assert!(matches!(labels(Emulator, Run { dim: 0, ..run }, &[]), Err(Error::ZeroDimension)));
+    assert!(matches!(labels(Emulator, Run { clusters: 0, ..run }, &[]), Err(Error::ZeroClusters { .. })));
+}
+
+#[test]
+fn scales_leave_no_range() {
+    for points in [0, 1, 2047, 2048, 1 << 20, u32::MAX as usize] {
+        for greatest in [0.0, 1e-300, f64::from(f32::MIN_POSITIVE).powi(2), 1.0, 1.5, f64::from(f32::MAX).powi(2)] {
+            let [(component, weight)] = Scale::new(points, greatest, Some(greatest)).levels().collect::<Vec<_>>()[..]
+            else {
+                panic!("one level")
+            };
+            assert_eq!(component, weight);
+            let largest = greatest * power_of_two(component.exponent);
+            assert!(power_of_two(-component.exponent).is_normal() && largest <= power_of_two(50));
+            assert!(largest * (points as f64) < power_of_two(62), "{points} points up to {greatest:e}");
+        }
+    }
+    assert_eq!(Scale::new(1000, 1.0, None).levels().map(|(_, weight)| weight.exponent).collect::<Vec<_>>(), [0]);
+}
+
+/// Every number in the sum of its level, for all element types, with weights of several levels and without.
+#[test]
+fn sums_of_levels_equal_the_definition() {
+    fn check_type<T: Element>(tops: &[i32]) {
+        let mut random = Random(12);
+        let far: Vec<f32> = tops[1..].iter().map(|&top| 2f32.powi(top - 1)).chain([2f32.powi(tops[0] - 1)]).collect();
+        // A third of the components and weights at the magnitudes of other levels, and at the edges between levels.
+        let mut value = |bits: u64| match bits % 6 {
+            0 => far[(bits >> 8) as usize % far.len()] * (0.5 + random.uniform().abs()),
+            1 => -far[(bits >> 8) as usize % far.len()],
+            _ => random.uniform(),
+        };
+        let mut bits = Random(13);
+        let rows: Vec<T> = (0..200 * 12).map(|_| T::from_f32(value(bits.bits()))).collect();
+        let weights: Vec<f32> = (0..200).map(|_| value(bits.bits()).abs()).collect();
+        let centroids: Vec<f32> = rows[..7 * 12].iter().map(|x| x.to_f32()).collect();
+        let run = run_of(Assign::L2, 7, &rows, 12);
+        // Without weights t = 0: the 50 bits that numbers have for 200 points, less 50.
+        let means = |weights: &[i32]| Means { scale: Scale::of_tops(200, tops, weights), spherical: false };
+        check_means(&format!("{} {tops:?}", T::TYPE.name()), run, means(&[50]), &centroids, 3);
+        // w·x reaches the product of both.
+        let run = Run { weights: Some(&weights), ..run };
+        let products: Vec<i32> = [2 * tops[0]].iter().chain(tops).copied().collect();
+        let means = |weights: &[i32]| Means { scale: Scale::of_tops(200, &products, weights), spherical: false };
+        check_means(&format!("{} {tops:?}, weights", T::TYPE.name()), run, means(tops), &centroids, 3);
+        check_means(&format!("{} {tops:?}, plain weights", T::TYPE.name()), run, means(&tops[..1]), &centroids, 3);
+        check_means("streamed", Run { budget: Some(70_000), ..run }, means(tops), &centroids, 2);
+    }
+    check_type::<f32>(&[60, 1]);
+    check_type::<f32>(&[60, 30, 1]);
+    check_type::<bf16>(&[60, 1]);
+    check_type::<f16>(&[14, 1]);
+    check_type::<u8>(&[7, 1]);
+    check_type::<i8>(&[6, 1]);
+}

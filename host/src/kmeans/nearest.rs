@@ -1,0 +1,714 @@
+//! The nearest of a set of rows for each of very many queries: what k-means and the building of inverted files do.
+//!
+//! The search of [`super`] with k = 1 gives the same answer. This one leaves out all that k > 1 needs: with k = 1 a query keeps
+//! eight scored rows at most, in one cache line or two, and nearly always one of them is left at the end.
+//!
+//! ```text
+//! of equal rows the first is left; rows far from the origin are left out; a common centre is subtracted where that shrinks norms
+//! for each group of queries (at most 384), in parallel:
+//!     for each tile of the rows (1 MiB):
+//!         for each panel of the group:                                        the kernel of scan.rs
+//!             rows x panel in f32; a score not above its query's limit is noted, and
+//!             limit[q] = smallest score so far + 2 E(q)                       bound.rs
+//!     for each query: who is noted within the limit? One: the winner. Several: canonical distances of those decide.
+//!     queries that noted more than eight at a time: scanned once more, with the last limit; canonical distances of all within it decide
+//!     far rows: none is nearer where their norms say so; else canonical distances decide
+//! ```
+//!
+//! O(queries · rows · d) f32 operations. A query notes about ln(rows) rows on its way.
+//!
+//! # Why rows are looked at first
+//! E grows with the norms, and each row within 2 E of the best costs an f64 distance, twenty times a score. k-means has equal rows
+//! wherever points are equal, all points lie in one direction where a component is large and constant, and one point with 1e16 in
+//! a component makes a centroid that spoils E for all. None of this changes an answer.
+//!
+//! *Centre* (L2). Scores are those of x' = fl(x − c) and y' = fl(y − c). Each component errs by u relatively, so ‖x' − y'‖ differs from
+//! ‖x − y‖ by at most 1.01 u (‖x'‖ + ‖y'‖), and its square by 2.1 u (‖x'‖ + ‖y'‖)²: added to E as 4 u (‖x'‖ + M')². It is
+//! subtracted where the mean of the rows has most of their squared norm.
+//!
+//! *Far rows* (L2). A row y has ‖x − y‖ ≥ ‖y‖ − ‖x‖. Where the square of that is above the best's score + E + ‖x‖², which its
+//! distance is not, the row is farther.
+
+use std::borrow::Cow;
+use std::cell::Cell;
+use std::cmp::Ordering;
+use std::ops::Range;
+
+use rayon::prelude::*;
+
+use crate::product::cpu::bound::{QueryBound, ceil_f32, largest_norm};
+use crate::product::cpu::exact;
+use crate::product::cpu::exact::Term;
+use crate::product::cpu::scan;
+use crate::product::cpu::scan::{MAX_PANEL, PANEL_VECS, Sink, Tile};
+use crate::product::cpu::{Line, TILE_BYTES, canonical_square, convert};
+use crate::simd::Isa;
+use crate::{Element, Metric, Result, host_memory};
+
+/// Queries that one task takes at most: eight full panels of the widest instruction set.
+const GROUP: usize = 8 * MAX_PANEL;
+/// Rows that a query notes before it thins them.
+const NOTES: usize = 8;
+
+/// Queries from which on it pays to look for equal rows, far rows and a centre: that costs what some twenty queries cost.
+const WORTH_LOOKING: usize = 256;
+/// Norms from this many times the median's on are far.
+const FAR: f64 = 64.0;
+/// The share of the squared norms that a centre leaves, as its inverse, from which on it is subtracted.
+const CENTRED: f64 = 64.0;
+/// 4 u, u = 2^-24.
+const CENTRE_ERROR: f64 = 4.0 / (1u64 << 24) as f64;
+
+/// Rows to be near to; all finite, at least one. [`Metric::L2`] or [`Metric::InnerProduct`].
+#[derive(Debug)]
+pub(crate) struct Nearest<'a> {
+    isa: Isa,
+    metric: Metric,
+    dim: usize,
+    rows: &'a [f32],
+    scanned: Scanned<'a>,
+    /// Rows that are not scanned, because they are far from the origin, and a lower bound of their norms.
+    far: Vec<u32>,
+    far_norm: f64,
+    /// Canonical distances taken.
+    #[cfg(test)]
+    judged: std::sync::atomic::AtomicU64,
+}
+
+/// The rows that all queries are scored with.
+#[derive(Debug)]
+struct Scanned<'a> {
+    /// The rows, less the centre.
+    rows: Cow<'a, [f32]>,
+    /// The number of each; empty if all are there.
+    ids: Vec<u32>,
+    /// What was subtracted, and is from queries; empty for nothing.
+    centre: Vec<f32>,
+    /// f32(‖y‖²) for L2, else empty.
+    offset: Vec<f32>,
+    /// Upper bound of the rows' norms.
+    largest: f32,
+}
+
+impl<'a> Scanned<'a> {
+    /// The rows with these numbers, all for `None`; `squares` of all rows; `look` for a centre.
+    fn new(
+        isa: Isa,
+        metric: Metric,
+        rows: &'a [f32],
+        dim: usize,
+        ids: Option<Vec<u32>>,
+        squares: &[f64],
+        look: bool,
+    ) -> Self {
+        let (mut rows, mut squares, ids) = match ids {
+            None => (Cow::Borrowed(rows), Cow::Borrowed(squares), Vec::new()),
+            Some(ids) => {
+                let of = |&id: &u32| &rows[id as usize * dim..][..dim];
+                let kept: Vec<f32> = ids.iter().flat_map(of).copied().collect();
+                let squares = ids.iter().map(|&id| squares[id as usize]).collect();
+                (Cow::Owned(kept), Cow::Owned(squares), ids)
+            }
+        };
+        let centre = if look && metric == Metric::L2 { centre(&rows, dim, &squares) } else { Vec::new() };
+        if !centre.is_empty() {
+            for row in rows.to_mut().chunks_exact_mut(dim) {
+                row.iter_mut().zip(&centre).for_each(|(y, c)| *y -= c);
+            }
+            squares = Cow::Owned(each_square(isa, &rows, dim).collect());
+        }
+        let offset = match metric {
+            Metric::L2 => squares.iter().map(|&square| square as f32).collect(),
+            Metric::InnerProduct | Metric::Cosine => Vec::new(),
+        };
+        let largest = largest_norm(metric, squares.iter().copied());
+        Self { rows, ids, centre, offset, largest }
+    }
+
+    /// The number of the row at a place.
+    fn id(&self, place: u32) -> u32 {
+        self.ids.get(place as usize).copied().unwrap_or(place)
+    }
+
+    /// E of a query, given with Σx² of what is scored.
+    fn error(&self, metric: Metric, dim: usize, square: f64) -> f64 {
+        let error = QueryBound::new(metric, dim, square).error(self.largest);
+        if self.centre.is_empty() {
+            return error;
+        }
+        let reach = square.sqrt() + f64::from(self.largest);
+        error + CENTRE_ERROR * reach * reach
+    }
+}
+
+/// The mean of the rows where it has most of their squared norm; else nothing.
+fn centre(rows: &[f32], dim: usize, squares: &[f64]) -> Vec<f32> {
+    let count = squares.len() as f64;
+    let mut mean = vec![0.0f64; dim];
+    for row in rows.chunks_exact(dim) {
+        mean.iter_mut().zip(row).for_each(|(sum, &y)| *sum += f64::from(y));
+    }
+    mean.iter_mut().for_each(|sum| *sum /= count);
+    let (own, all) = (mean.iter().map(|c| c * c).sum::<f64>(), squares.iter().sum::<f64>() / count);
+    // Differences of rows near f32's limit may leave its range.
+    let pays = all > 0.0 && all < 1e70 && own > all * (1.0 - 1.0 / CENTRED);
+    if pays { mean.into_iter().map(|c| c as f32).collect() } else { Vec::new() }
+}
+
+/// The first of each set of equal rows, ascending; `None` if no two are equal. O(rows · log(rows)), and where norms are equal · dim.
+fn first_of_equals(rows: &[f32], dim: usize, squares: &[f64]) -> Option<Vec<u32>> {
+    let row = |id: u32| &rows[id as usize * dim..][..dim];
+    // −0 is 0.
+    let compare = |a: &u32, b: &u32| {
+        let components = || row(*a).iter().zip(row(*b)).map(|(a, b)| (a + 0.0).total_cmp(&(b + 0.0)));
+        let equal = |ordering: &Ordering| ordering.is_eq();
+        squares[*a as usize]
+            .total_cmp(&squares[*b as usize])
+            .then_with(|| components().find(|ordering| !equal(ordering)).unwrap_or(Ordering::Equal))
+    };
+    let mut ids: Vec<u32> = (0..squares.len() as u32).collect();
+    ids.sort_unstable_by(|a, b| compare(a, b).then(a.cmp(b)));
+    ids.dedup_by(|b, a| compare(a, b).is_eq());
+    ids.sort_unstable();
+    (ids.len() < squares.len()).then_some(ids)
+}
+
+/// Takes the rows far from the origin out of `ids` (all for `None`), if they are few.
+fn take_far(ids: &mut Option<Vec<u32>>, squares: &[f64]) -> Vec<u32> {
+    let all = || (0..squares.len() as u32).collect::<Vec<_>>();
+    let mut sorted: Vec<f64> = match ids {
+        Some(ids) => ids.iter().map(|&id| squares[id as usize]).collect(),
+        None => squares.to_vec(),
+    };
+    let middle = sorted.len() / 2;
+    let limit = *sorted.select_nth_unstable_by(middle, f64::total_cmp).1 * FAR * FAR;
+    let is_far = |id: &u32| squares[*id as usize] > limit;
+    let count = sorted.iter().filter(|&&square| square > limit).count();
+    if count == 0 || 4 * count > sorted.len() {
+        return Vec::new();
+    }
+    let (far, near) = ids.take().unwrap_or_else(all).into_iter().partition(is_far);
+    *ids = Some(near);
+    far
+}
+
+impl<'a> Nearest<'a> {
+    /// Looks at the rows, as closely as so many queries are worth. O(rows · (dim + log(rows))).
+    pub(crate) fn new(metric: Metric, rows: &'a [f32], dim: usize, queries: usize) -> Self {
+        Self::with_isa(Isa::detect(), metric, rows, dim, queries)
+    }
+
+    /// `isa` is one that the processor has.
+    fn with_isa(isa: Isa, metric: Metric, rows: &'a [f32], dim: usize, queries: usize) -> Self {
+        let squares: Vec<f64> = each_square(isa, rows, dim).collect();
+        let look = queries >= WORTH_LOOKING;
+        let mut ids = if look { first_of_equals(rows, dim, &squares) } else { None };
+        let far = if look && metric == Metric::L2 { take_far(&mut ids, &squares) } else { Vec::new() };
+        let far_norm = far.iter().map(|&id| squares[id as usize]).fold(f64::INFINITY, f64::min).sqrt();
+        let scanned = Scanned::new(isa, metric, rows, dim, ids, &squares, look);
+        Self {
+            isa,
+            metric,
+            dim,
+            rows,
+            scanned,
+            far,
+            far_norm,
+            #[cfg(test)]
+            judged: std::sync::atomic::AtomicU64::new(0),
+        }
+    }
+
+    /// The nearest row of each query by (canonical distance, lower row). `squares`: the queries' [`squares`].
+    pub(crate) fn assign<T: Element>(&self, queries: &[T], squares: &[f64], labels: &mut [u32]) {
+        let fit = TILE_BYTES / size_of::<f32>() / self.dim;
+        let share = labels.len().div_ceil(4 * rayon::current_num_threads());
+        let group = share.min(fit).next_multiple_of(MAX_PANEL).clamp(MAX_PANEL, GROUP);
+        queries
+            .par_chunks(group * self.dim)
+            .zip(squares.par_chunks(group))
+            .zip(labels.par_chunks_mut(group))
+            .for_each_init(
+                || Scratch::new(group, self.dim),
+                |scratch, ((queries, squares), labels)| self.assign_group(scratch, queries, squares, labels),
+            );
+    }
+
+    /// The canonical distance of `query` from row `id`.
+    pub(crate) fn distance<T: Element>(&self, query: &[T], id: u32) -> f32 {
+        let wide: Vec<f64> = query.iter().map(|&x| f64::from(x.to_f32())).collect();
+        self.canonical(&wide, id)
+    }
+
+    fn canonical(&self, query: &[f64], id: u32) -> f32 {
+        #[cfg(test)]
+        self.judged.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let term = if self.metric == Metric::L2 { Term::SquaredDifference } else { Term::Product };
+        let start = id as usize * self.dim;
+        exact::sum(self.isa, term, query, &self.rows[start..start + self.dim]) as f32 + 0.0
+    }
+
+    fn assign_group<T: Element>(&self, scratch: &mut Scratch, queries: &[T], squares: &[f64], labels: &mut [u32]) {
+        let Scratch { narrow, centred, packed, wide, notes, thresholds } = scratch;
+        let queries: &[f32] = if T::TYPE == crate::ElementType::F32 {
+            bytemuck::cast_slice(queries)
+        } else {
+            narrow.resize(queries.len(), 0.0);
+            convert(queries, narrow);
+            narrow
+        };
+        let centred = self.centred(queries, squares, centred);
+        notes.clear();
+        notes.extend(centred.squares.iter().map(|&s| Notes::new(self.scanned.error(self.metric, self.dim, s), s)));
+        // Padding lanes: nothing but NaN passes −∞, and the sink drops that.
+        for (lane, threshold) in thresholds.iter().enumerate() {
+            threshold.set(if lane < notes.len() { f32::INFINITY } else { f32::NEG_INFINITY });
+        }
+        let packed: &mut [f32] = bytemuck::cast_slice_mut(packed);
+        self.pack(centred.queries, packed);
+        let panel = self.panel();
+        for tile in self.tiles() {
+            for first in (0..notes.len()).step_by(panel) {
+                let lanes = first..(first + panel).min(notes.len());
+                let mut sink =
+                    Panel { notes: &mut notes[lanes.clone()], thresholds: &thresholds[first..first + panel] };
+                self.scan(&tile, packed, lanes, thresholds, &mut sink);
+            }
+        }
+        let mut crowded = false;
+        for (at, (label, query)) in labels.iter_mut().zip(queries.chunks_exact(self.dim)).enumerate() {
+            notes[at].thin();
+            crowded |= notes[at].crowded;
+            if !notes[at].crowded {
+                *label = self.winner(&notes[at], query, squares[at], wide);
+            }
+        }
+        if crowded {
+            self.assign_crowded(notes, queries, squares, packed, thresholds, labels);
+        }
+    }
+
+    /// The queries as they are scored.
+    fn centred<'q>(&self, queries: &'q [f32], squares: &'q [f64], to: &'q mut (Vec<f32>, Vec<f64>)) -> Centred<'q> {
+        if self.scanned.centre.is_empty() {
+            return Centred { queries, squares };
+        }
+        let (rows, sums) = to;
+        rows.clear();
+        sums.clear();
+        for query in queries.chunks_exact(self.dim) {
+            rows.extend(query.iter().zip(&self.scanned.centre).map(|(x, c)| x - c));
+            sums.push(rows[rows.len() - self.dim..].iter().map(|&x| f64::from(x) * f64::from(x)).sum());
+        }
+        Centred { queries: rows, squares: sums }
+    }
+
+    /// Queries of a panel.
+    fn panel(&self) -> usize {
+        PANEL_VECS * self.isa.lanes()
+    }
+
+    /// Registers of a panel with so many queries.
+    fn vecs(&self, queries: usize) -> usize {
+        queries.div_ceil(self.isa.lanes()).min(PANEL_VECS)
+    }
+
+    /// The queries times −2 or −1, panel after panel.
+    fn pack(&self, queries: &[f32], packed: &mut [f32]) {
+        let (dim, panel) = (self.dim, self.panel());
+        let factor = if self.metric == Metric::L2 { -2.0 } else { -1.0 };
+        for (at, queries) in queries.chunks(panel * dim).enumerate() {
+            let width = self.vecs(queries.len() / dim) * self.isa.lanes();
+            let packed = &mut packed[at * panel * dim..][..width * dim];
+            for (lane, query) in queries.chunks_exact(dim).enumerate() {
+                for (line, x) in packed.chunks_exact_mut(width).zip(query) {
+                    line[lane] = factor * x;
+                }
+            }
+        }
+    }
+
+    /// The scanned rows; ids are places.
+    fn tiles(&self) -> impl Iterator<Item = Tile<'_>> {
+        let Scanned { rows, offset, .. } = &self.scanned;
+        let each = (TILE_BYTES / size_of::<f32>() / self.dim).max(MAX_PANEL);
+        rows.chunks(each * self.dim).enumerate().map(move |(at, rows)| {
+            let places = at * each..at * each + rows.len() / self.dim;
+            let offset = if offset.is_empty() { &[][..] } else { &offset[places.clone()] };
+            Tile { dim: self.dim, rows, first_id: places.start as u32, scale: &[], offset }
+        })
+    }
+
+    /// Scores a tile with the panel of `lanes`.
+    fn scan(
+        &self,
+        tile: &Tile<'_>,
+        packed: &[f32],
+        lanes: Range<usize>,
+        thresholds: &[Cell<f32>],
+        sink: &mut dyn Sink,
+    ) {
+        let thresholds = &thresholds[lanes.start..lanes.start + self.panel()];
+        scan::scan_panel(self.isa, self.vecs(lanes.len()), tile, &packed[lanes.start * self.dim..], thresholds, sink);
+    }
+
+    /// Decides between the rows that a query has noted, and the far ones.
+    fn winner(&self, notes: &Notes, query: &[f32], square: f64, wide: &mut Vec<f64>) -> u32 {
+        let far = self.far_may_win(notes, square);
+        if let (&[(_, only)], false) = (notes.kept(), far) {
+            return self.scanned.id(only);
+        }
+        widen(query, wide);
+        let mut best = None;
+        notes.kept().iter().for_each(|&(_, place)| self.judge(wide, self.scanned.id(place), &mut best));
+        if far {
+            self.far.iter().for_each(|&id| self.judge(wide, id, &mut best));
+        }
+        best.map_or(0, |(_, id)| id)
+    }
+
+    /// The winners of the queries that noted too many rows: scans once more, with the last limits, and judges all within.
+    fn assign_crowded(
+        &self,
+        notes: &[Notes],
+        queries: &[f32],
+        squares: &[f64],
+        packed: &[f32],
+        thresholds: &[Cell<f32>],
+        labels: &mut [u32],
+    ) {
+        let (dim, panel) = (self.dim, self.panel());
+        for (threshold, notes) in thresholds.iter().zip(notes) {
+            threshold.set(if notes.crowded { notes.limit } else { f32::NEG_INFINITY });
+        }
+        let mut sink = Within { lists: vec![Vec::new(); panel] };
+        for first in (0..notes.len()).step_by(panel) {
+            let lanes = first..(first + panel).min(notes.len());
+            if !notes[lanes.clone()].iter().any(|notes| notes.crowded) {
+                continue;
+            }
+            let wide = |lane: usize| {
+                let mut wide = Vec::with_capacity(dim);
+                widen(&queries[lane * dim..][..dim], &mut wide);
+                wide
+            };
+            // The query, and its best so far.
+            let mut bests: Vec<_> =
+                lanes.clone().map(|lane| notes[lane].crowded.then(|| (lane, wide(lane), None))).collect();
+            for tile in self.tiles() {
+                self.scan(&tile, packed, lanes.clone(), thresholds, &mut sink);
+                for (list, best) in sink.lists.iter_mut().zip(&mut bests) {
+                    if let Some((_, wide, best)) = best {
+                        list.iter().for_each(|&place| self.judge(wide, self.scanned.id(place), best));
+                    }
+                    list.clear();
+                }
+            }
+            for (lane, wide, mut best) in bests.into_iter().flatten() {
+                if self.far_may_win(&notes[lane], squares[lane]) {
+                    self.far.iter().for_each(|&id| self.judge(&wide, id, &mut best));
+                }
+                labels[lane] = best.map_or(0, |(_, id)| id);
+            }
+        }
+    }
+
+    /// Keeps the better of a row and the best so far.
+    fn judge(&self, query: &[f64], id: u32, best: &mut Option<(f32, u32)>) {
+        let distance = self.canonical(query, id);
+        let better = |&mut (of, best): &mut (f32, u32)| self.metric.order(distance, of).then(id.cmp(&best)).is_lt();
+        if best.as_mut().is_none_or(better) {
+            *best = Some((distance, id));
+        }
+    }
+
+    /// False where the scanned row with the best score is nearer than every far row. `square`: Σx² of the query.
+    fn far_may_win(&self, notes: &Notes, square: f64) -> bool {
+        if self.far.is_empty() {
+            return false;
+        }
+        let nearest = f64::from(notes.best) + notes.error + notes.square;
+        let apart = self.far_norm - square.sqrt();
+        // Wide margins: for the roundings here, and where f32 ends, as distances that are infinite or 0 are equal.
+        let farther = apart > 0.0
+            && apart * apart > 1.0001 * nearest.max(0.0) + f64::from(f32::MIN_POSITIVE)
+            && nearest < 0.9 * f64::from(f32::MAX);
+        !farther
+    }
+}
+
+/// Queries as they are scored, with their Σx².
+struct Centred<'a> {
+    queries: &'a [f32],
+    squares: &'a [f64],
+}
+
+fn widen(query: &[f32], wide: &mut Vec<f64>) {
+    wide.clear();
+    wide.extend(query.iter().map(|&x| f64::from(x)));
+}
+
+/// Σx² of each row by the canonical definition. O(rows · dim), in parallel.
+pub(crate) fn canonical_squares<T: Element>(rows: &[T], dim: usize) -> Result<Vec<f64>> {
+    host_memory::collected_in_parallel(each_square(Isa::detect(), rows, dim))
+}
+
+fn each_square<T: Element>(isa: Isa, rows: &[T], dim: usize) -> impl IndexedParallelIterator<Item = f64> {
+    rows.par_chunks(dim).with_min_len(256).map(move |row| canonical_square(isa, row))
+}
+
+/// What one thread needs for a group of queries.
+struct Scratch {
+    /// The queries as f32, where they are of another type.
+    narrow: Vec<f32>,
+    /// The queries less the centre, and their Σx², where there is a centre.
+    centred: (Vec<f32>, Vec<f64>),
+    /// The queries in panels, times −2 or −1.
+    packed: Vec<Line>,
+    /// One query as f64.
+    wide: Vec<f64>,
+    notes: Vec<Notes>,
+    thresholds: Vec<Cell<f32>>,
+}
+
+impl Scratch {
+    fn new(group: usize, dim: usize) -> Self {
+        let lanes = group.next_multiple_of(MAX_PANEL);
+        Self {
+            narrow: Vec::new(),
+            centred: Default::default(),
+            packed: vec![Line([0.0; 16]); (lanes * dim).div_ceil(16)],
+            wide: Vec::new(),
+            notes: Vec::with_capacity(group),
+            thresholds: vec![Cell::new(f32::NEG_INFINITY); lanes],
+        }
+    }
+}
+
+/// The rows that may be a query's nearest, in ascending order.
+#[derive(Debug, Clone)]
+struct Notes {
+    /// E of [`crate::product::cpu::bound`].
+    error: f64,
+    /// Σx² of the query as it is scored.
+    square: f64,
+    /// Smallest score so far.
+    best: f32,
+    /// Scores above this cannot be the nearest's: the row of the best score is at most E worse than it looks, another at most E
+    /// better.
+    limit: f32,
+    len: usize,
+    /// Some row was dropped for want of room: the rows must be scanned again.
+    crowded: bool,
+    noted: [(f32, u32); NOTES],
+}
+
+impl Notes {
+    fn new(error: f64, square: f64) -> Self {
+        let best = f32::INFINITY;
+        Self { error, square, best, limit: best, len: 0, crowded: false, noted: [(0.0, 0); NOTES] }
+    }
+
+    /// Notes a row and returns the limit from here on.
+    fn push(&mut self, score: f32, id: u32) -> f32 {
+        if score < self.best {
+            self.best = score;
+            let limit = f64::from(score) + 2.0 * self.error;
+            self.limit = if limit < f64::INFINITY { ceil_f32(limit) } else { f32::INFINITY };
+        }
+        if self.len == NOTES {
+            self.thin();
+        }
+        match self.noted.get_mut(self.len) {
+            Some(noted) => {
+                *noted = (score, id);
+                self.len += 1;
+            }
+            None => self.crowded = true,
+        }
+        self.limit
+    }
+
+    /// Drops whoever is past the limit. NaN (scored where the bound is infinite) stays.
+    fn thin(&mut self) {
+        let mut kept = 0;
+        for at in 0..self.len {
+            let noted = self.noted[at];
+            self.noted[kept] = noted;
+            kept += usize::from(!matches!(noted.0.partial_cmp(&self.limit), Some(Ordering::Greater)));
+        }
+        self.len = kept;
+    }
+
+    fn kept(&self) -> &[(f32, u32)] {
+        &self.noted[..self.len]
+    }
+}
+
+/// Takes what passes the scan of one panel.
+struct Panel<'a> {
+    notes: &'a mut [Notes],
+    thresholds: &'a [Cell<f32>],
+}
+
+impl Sink for Panel<'_> {
+    fn take(&mut self, mut passed: u32, scores: &[f32; 16], first_query: usize, id: u32) {
+        while passed != 0 {
+            let bit = passed.trailing_zeros() as usize;
+            passed &= passed - 1;
+            let lane = first_query + bit;
+            let Some(notes) = self.notes.get_mut(lane) else { return };
+            self.thresholds[lane].set(notes.push(scores[bit % 16], id));
+        }
+    }
+}
+
+/// Takes all that passes the scan of one panel, by queries.
+struct Within {
+    lists: Vec<Vec<u32>>,
+}
+
+impl Sink for Within {
+    fn take(&mut self, mut passed: u32, _: &[f32; 16], first_query: usize, id: u32) {
+        while passed != 0 {
+            let lane = first_query + passed.trailing_zeros() as usize;
+            passed &= passed - 1;
+            if let Some(list) = self.lists.get_mut(lane) {
+                list.push(id);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::metric;
+
+    /// The definition, plainly.
+    fn plain(metric: Metric, queries: &[f32], rows: &[f32], dim: usize) -> Vec<u32> {
+        let nearest = |query: &[f32]| {
+            let mut best = (f32::NAN, 0);
+            for (id, row) in rows.chunks(dim).enumerate() {
+                let distance = metric::canonical(metric, query, row);
+                if id == 0 || metric.order(distance, best.0).is_lt() {
+                    best = (distance, id as u32);
+                }
+            }
+            best.1
+        };
+        queries.chunks(dim).map(nearest).collect()
+    }
+
+    #[test]
+    fn rows_within_twice_the_error_of_the_best_are_kept() {
+        let mut notes = Notes::new(1.0, 0.0);
+        for (id, score) in [20.0, 12.0, 10.0, 11.9, 12.0].into_iter().enumerate() {
+            notes.push(score, id as u32);
+        }
+        assert!(notes.limit >= 12.0 && notes.limit < 12.001, "{notes:?}");
+        notes.thin();
+        assert_eq!(notes.kept(), [(12.0, 1), (10.0, 2), (11.9, 3), (12.0, 4)]);
+        // More than there is room for.
+        (5..11).for_each(|id| _ = notes.push(10.5, id));
+        assert!(notes.crowded);
+        // An infinite error drops nobody.
+        let mut notes = Notes::new(f64::INFINITY, 0.0);
+        [3.0, f32::NAN, 5.0, f32::INFINITY].into_iter().for_each(|score| _ = notes.push(score, 0));
+        notes.thin();
+        assert_eq!((notes.kept().len(), notes.limit), (4, f32::INFINITY));
+    }
+
+    #[test]
+    fn every_instruction_set_finds_the_nearest_of_the_definition() {
+        let mut state = 7u64;
+        let mut next = || {
+            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            (state >> 40) as f32 / (1u64 << 24) as f32 - 0.5
+        };
+        // Plain; whole numbers full of ties; far from the origin, where f32 sees no difference; past f32's squares; equal rows.
+        // One component large and the same; some rows far, near or beyond where f32 ends.
+        let kinds: [fn(f32, usize) -> f32; 9] = [
+            |x, _| x,
+            |x, _| (x * 4.0).round(),
+            |x, _| 1e4 + x,
+            |x, _| x * 1e25,
+            |x, _| x * 1e-25,
+            |_, i| i as f32,
+            |x, i| if i == 0 { 1e16 } else { x },
+            |x, i| if i == 0 && x > 0.45 { 1e16 } else { x },
+            |x, i| if x > 0.49 && i < 2 { 1e25 } else { 1e18 * x },
+        ];
+        for kind in kinds {
+            for (dim, clusters, count) in [(1, 1, 5), (3, 7, 100), (17, 50, 49), (127, 300, 97), (129, 20, 500)] {
+                let rows: Vec<f32> = (0..clusters * dim).map(|at| kind(next(), at % dim)).collect();
+                let queries: Vec<f32> = (0..count * dim).map(|at| kind(next(), at % dim)).collect();
+                for metric in [Metric::L2, Metric::InnerProduct] {
+                    let expected = plain(metric, &queries, &rows, dim);
+                    for (isa, expect) in Isa::all().into_iter().flat_map(|isa| [(isa, 1), (isa, WORTH_LOOKING)]) {
+                        let nearest = Nearest::with_isa(isa, metric, &rows, dim, expect);
+                        let mut labels = vec![u32::MAX; count];
+                        nearest.assign(&queries, &each_square(isa, &queries, dim).collect::<Vec<_>>(), &mut labels);
+                        assert_eq!(labels, expected, "{isa:?}, {metric:?}, {clusters} rows of {dim}");
+                    }
+                }
+            }
+        }
+    }
+
+    /// Canonical distances that are taken for these queries.
+    fn judged(metric: Metric, queries: &[f32], rows: &[f32], dim: usize) -> u64 {
+        let nearest = Nearest::new(metric, rows, dim, WORTH_LOOKING);
+        let mut labels = vec![u32::MAX; queries.len() / dim];
+        nearest.assign(queries, &canonical_squares(queries, dim).unwrap(), &mut labels);
+        assert_eq!(labels, plain(metric, queries, rows, dim));
+        nearest.judged.into_inner()
+    }
+
+    #[test]
+    fn rows_that_are_equal_or_far_or_in_one_direction_cost_no_canonical_distances() {
+        let mut state = 9u64;
+        let mut next = || {
+            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            (state >> 40) as f32 / (1u64 << 24) as f32 - 0.5
+        };
+        let (dim, count, clusters) = (16, 300, 100);
+        let mut values = |rows: usize| (0..rows * dim).map(|_| next()).collect::<Vec<f32>>();
+        let (queries, rows) = (values(count), values(clusters));
+        let usual = judged(Metric::L2, &queries, &rows, dim);
+        assert!(usual < count as u64 / 4, "{usual}");
+        let few =
+            |judged: u64, what: &str| assert!(judged <= usual + count as u64 / 4, "{what}: {judged}, usually {usual}");
+        for metric in [Metric::L2, Metric::InnerProduct] {
+            // All equal, all zero; half of them.
+            few(judged(metric, &vec![0.25; count * dim], &vec![0.25; clusters * dim], dim), "equal");
+            few(judged(metric, &vec![0.0; count * dim], &vec![-0.0; clusters * dim], dim), "zero");
+            let mut half = rows.clone();
+            half[..clusters / 2 * dim].fill(0.25);
+            few(judged(metric, &vec![0.25; count * dim], &half, dim), "half");
+        }
+        // A large constant component; far from the origin altogether.
+        let constant = |rows: &[f32], x: f32| {
+            let mut rows = rows.to_vec();
+            rows.iter_mut().step_by(dim).for_each(|to| *to = x);
+            rows
+        };
+        for x in [1e3, 1e6, 1e16] {
+            few(judged(Metric::L2, &constant(&queries, x), &constant(&rows, x), dim), "constant component");
+        }
+        // Rows and a query that are far.
+        let (mut far_rows, mut far_queries) = (rows.clone(), queries.clone());
+        (far_rows[7 * dim + 3], far_rows[50 * dim]) = (1e16, -3e38);
+        far_queries[40 * dim + 3] = 1e16;
+        let far = judged(Metric::L2, &far_queries, &far_rows, dim);
+        few(far - clusters as u64, "far rows");
+        // Many near each other: only those are judged.
+        let mut tight = rows.clone();
+        for row in 1..20 {
+            (0..dim).for_each(|j| tight[row * dim + j] = tight[j] + 1e-7 * row as f32);
+        }
+        let near: Vec<f32> = (0..count).flat_map(|_| tight[..dim].to_vec()).collect();
+        let tight = judged(Metric::L2, &near, &tight, dim);
+        assert!(tight <= 20 * count as u64, "{tight}");
+    }
+}

@@ -1,0 +1,306 @@
+//! Times of parts of the library, with data resident on the GPU: what `warpann bench` prints.
+
+mod sort;
+
+use std::time::Instant;
+
+use rayon::prelude::*;
+use warpann_kernels::read_ceiling::ReadOnce;
+
+use crate::device::cuda;
+use crate::device::cuda::{CudaDevice, Memory};
+use crate::device::runtime::{Layout, Limits, Runtime};
+use crate::kmeans::gpu::{KMeansDevice, Means, Run};
+use crate::kmeans::scale::Scale;
+use crate::kmeans::worker::{Assign, Totals, Worker};
+pub use crate::select::gpu::dispatch::{HEADER as DISPATCH_HEADER, Method};
+use crate::select::gpu::{Plan, Select, select};
+use crate::select::{Algorithm, Best, Rows, select_k};
+use crate::{Device, Error, Result};
+
+pub use sort::{SortBench, SortRun};
+
+/// Times of repeated runs by device events, in milliseconds, ascending.
+#[derive(Debug, Clone, PartialEq)]
+pub struct DeviceTimes(Vec<f32>);
+
+impl DeviceTimes {
+    /// The median (the lower of the middle two).
+    pub fn median(&self) -> f32 {
+        self.0[(self.0.len() - 1) / 2]
+    }
+
+    /// All times, ascending.
+    pub fn milliseconds(&self) -> &[f32] {
+        &self.0
+    }
+
+    /// Two runs without a watch, then `repeat`, each after `flush`, whose work keeps the stream busy while the watched
+    /// launches queue up: what is measured is the device, not the host's launching.
+    fn measure(
+        device: &CudaDevice,
+        stream: &<CudaDevice as Runtime>::Stream,
+        repeat: usize,
+        mut flush: impl FnMut() -> Result<()>,
+        mut work: impl FnMut() -> Result<()>,
+    ) -> Result<DeviceTimes> {
+        let _current = device.enter()?;
+        let (start, end) = (device.timer()?, device.timer()?);
+        work()?;
+        work()?;
+        let mut times = Vec::new();
+        for _ in 0..repeat.max(1) {
+            flush()?;
+            start.record(stream)?;
+            work()?;
+            end.record(stream)?;
+            end.synchronize()?;
+            times.push(end.milliseconds_since(&start)?);
+        }
+        times.sort_by(f32::total_cmp);
+        Ok(DeviceTimes(times))
+    }
+}
+
+/// More than the L2 cache of any GPU: copying as much leaves nothing in it of what was there.
+const FLUSH_BYTES: usize = 256 << 20;
+
+/// Keys on a GPU, to be selected from again and again under the watch. Before each run something else fills the L2 cache.
+pub struct SelectionBench {
+    device: CudaDevice,
+    stream: <CudaDevice as Runtime>::Stream,
+    memory: Memory,
+    /// Offsets of the keys, of two areas to copy between, and of a word.
+    parts: [usize; 4],
+    keys: Vec<f32>,
+    rows: usize,
+    columns: usize,
+}
+
+impl SelectionBench {
+    /// Uploads `rows` rows to GPU `index`. `keys` holds whole rows of `columns` keys, at least one, and is repeated until there
+    /// are `rows` of them (0 is taken as 1).
+    ///
+    /// # Errors
+    /// [`Error::RaggedVectors`] if `keys` is not whole rows or has none; as opening the device; [`Error::OutOfDeviceMemory`].
+    pub fn new(index: usize, keys: Vec<f32>, rows: usize, columns: usize) -> Result<SelectionBench> {
+        if columns == 0 || keys.is_empty() || !keys.len().is_multiple_of(columns) {
+            return Err(Error::RaggedVectors { len: keys.len(), dim: columns });
+        }
+        let rows = rows.max(1);
+        let device = cuda::open(index)?;
+        let mut layout = Layout::default();
+        let parts = [
+            layout.array::<f32>(rows * columns),
+            layout.array::<u8>(FLUSH_BYTES),
+            layout.array::<u8>(FLUSH_BYTES),
+            layout.array::<u32>(1),
+        ];
+        let memory = device.allocate(layout.bytes())?;
+        let stream = device.stream()?;
+        let start = device.address(&memory).wrapping_add(parts[0]);
+        let block = rows.min(keys.len() / columns);
+        for first in (0..rows).step_by(block) {
+            let keys = &keys[..(rows - first).min(block) * columns];
+            // SAFETY: the layout reserved rows · columns keys.
+            unsafe { device.upload(&stream, start.wrapping_add(4 * first * columns), bytemuck::cast_slice(keys))? };
+        }
+        Ok(SelectionBench { device, stream, memory, parts, keys, rows, columns })
+    }
+
+    /// The device in words.
+    pub fn device(&self) -> String {
+        self.device.describe()
+    }
+
+    /// The device's product name, as the dispatch table has it.
+    pub fn product(&self) -> String {
+        self.device.limits().device
+    }
+
+    fn part(&self, part: usize) -> *mut u8 {
+        self.device.address(&self.memory).wrapping_add(self.parts[part])
+    }
+
+    fn flush(&self) -> Result<()> {
+        // SAFETY: both areas have that size.
+        unsafe { self.device.copy(&self.stream, self.part(1), self.part(2), FLUSH_BYTES) }
+    }
+
+    /// Times one read of all keys, by a kernel that does nothing else: the ceiling of every selection.
+    ///
+    /// # Errors
+    /// What the device can meet.
+    pub fn read(&self, repeat: usize) -> Result<DeviceTimes> {
+        let quads = (self.rows * self.columns / 4) as u64;
+        let launch = ReadOnce { words: self.part(0).cast(), quads, out: self.part(3).cast() };
+        let config = launch.config(self.device.limits().multiprocessors);
+        // SAFETY: the keys were uploaded, at an aligned place; the word is there.
+        let run = || unsafe { self.device.launch(&self.stream, &ReadOnce::KERNEL, config, launch) };
+        DeviceTimes::measure(&self.device, &self.stream, repeat, || self.flush(), run)
+    }
+
+    /// Times the selection of the `k` smallest of every row, by the method that the library takes for `algorithm`, and checks
+    /// the first rows and the last of the result against the CPU's.
+    ///
+    /// # Errors
+    /// [`Error::ZeroK`]; [`Error::OutOfDeviceMemory`] if results and scratch do not fit; [`Error::WrongSelection`] if the
+    /// results differ.
+    pub fn select(&self, k: usize, algorithm: Algorithm, repeat: usize) -> Result<DeviceTimes> {
+        let (rows, columns) = (self.rows as u32, self.columns as u32);
+        self.time(k, repeat, |layout, limits| Plan::new::<f32>(layout, rows, columns, k as u32, algorithm, limits))
+    }
+
+    /// As [`Self::select`], by one method.
+    ///
+    /// # Errors
+    /// As [`Self::select`].
+    pub fn select_by(&self, k: usize, method: Method, repeat: usize) -> Result<DeviceTimes> {
+        let (rows, columns) = (self.rows as u32, self.columns as u32);
+        let plan =
+            |layout: &mut Layout, limits: &Limits| Ok(Plan::of_method(layout, rows, columns, k as u32, method, limits));
+        self.time(k, repeat, plan)
+    }
+
+    /// Times and checks the plan that `plan` makes for `k`.
+    fn time(
+        &self,
+        k: usize,
+        repeat: usize,
+        plan: impl FnOnce(&mut Layout, &Limits) -> Result<Plan>,
+    ) -> Result<DeviceTimes> {
+        if k == 0 {
+            return Err(Error::ZeroK);
+        }
+        let (device, stream, rows, columns) = (&self.device, &self.stream, self.rows, self.columns);
+        let mut layout = Layout::default();
+        let (out_keys, out_ids) = (layout.array::<f32>(rows * k), layout.array::<u32>(rows * k));
+        let plan = plan(&mut layout, &device.limits())?;
+        let memory = device.allocate(layout.bytes())?;
+        let part = |offset: usize| device.address(&memory).wrapping_add(offset);
+        let what = Select::<f32> {
+            keys: self.part(0).cast(),
+            ids: std::ptr::null(),
+            row_stride: columns as u64,
+            starts: std::ptr::null(),
+            lengths: std::ptr::null(),
+            columns: columns as u32,
+            rows: rows as u32,
+            k: k as u32,
+            best: Best::Smallest,
+            out_keys: part(out_keys).cast(),
+            out_ids: part(out_ids).cast(),
+        };
+        // SAFETY: the layout reserved every part; the keys are there.
+        let run = || unsafe { select(device, stream, &what, &plan, part(0)) };
+        let times = DeviceTimes::measure(device, stream, repeat, || self.flush(), run)?;
+        // The last rows lie after all repetitions.
+        let block = self.keys.len() / columns;
+        for row in (0..rows.min(4)).chain(rows.saturating_sub(4).max(4)..rows) {
+            let like = row % block * columns;
+            let keys = Rows::contiguous(&self.keys[like..like + columns], columns)?;
+            let expected = select_k(Device::Cpu, &keys, k, Best::Smallest)?;
+            let (mut out, mut ids) = (vec![0f32; k], vec![0u32; k]);
+            // SAFETY: the selection wrote k results for each row.
+            unsafe {
+                device.download(stream, bytemuck::cast_slice_mut(&mut out), part(out_keys + 4 * row * k))?;
+                device.download(stream, bytemuck::cast_slice_mut(&mut ids), part(out_ids + 4 * row * k))?;
+            }
+            // Bits: a NaN equals itself.
+            if bytemuck::cast_slice::<_, u32>(&out) != bytemuck::cast_slice::<_, u32>(&expected.keys)
+                || ids != expected.positions
+            {
+                return Err(Error::WrongSelection { row });
+            }
+        }
+        Ok(times)
+    }
+}
+
+/// What one run of k-means gave.
+#[derive(Debug, Clone, PartialEq)]
+pub struct KMeansRun {
+    /// Wall-clock time of all iterations, from a drained device to a drained device.
+    pub seconds: f64,
+    /// Σ‖x − c‖² over all points, c the nearest of [`Self::centroids`].
+    pub objective: f64,
+    /// The centroids after the last iteration, row-major.
+    pub centroids: Vec<f32>,
+}
+
+/// Points on a GPU, to be clustered again and again under the watch: Lloyd's iterations for squared L2, without what comes
+/// before (upload, choice of the first centroids) and after.
+///
+/// ```no_run
+/// # fn main() -> Result<(), warpann::Error> {
+/// use warpann::measure::KMeansBench;
+///
+/// let rows: Vec<f32> = (0..1_000_000 * 128u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 8) as f32).collect();
+/// let mut bench = KMeansBench::new(0, &rows, 128, 256)?;
+/// bench.run(2)?; // loads the kernels
+/// let run = bench.run(20)?;
+/// println!("{:.2} ms, objective {:e}", run.seconds * 1e3, run.objective);
+/// # Ok(())
+/// # }
+/// ```
+pub struct KMeansBench<'a> {
+    worker: KMeansDevice<'a, f32, CudaDevice>,
+    /// The first centroids of every run.
+    starts: Vec<f32>,
+    /// Σ‖x‖².
+    squares: f64,
+}
+
+impl<'a> KMeansBench<'a> {
+    /// Uploads the rows of `dim` components to GPU `index`. Every run starts with `clusters` of them, evenly spaced.
+    ///
+    /// # Errors
+    /// [`Error::ZeroDimension`], [`Error::RaggedVectors`], [`Error::ZeroClusters`]; [`Error::TooFewTrainingVectors`] if there
+    /// are fewer rows than clusters; as opening the device; [`Error::OutOfDeviceMemory`].
+    pub fn new(index: usize, rows: &'a [f32], dim: usize, clusters: usize) -> Result<KMeansBench<'a>> {
+        if dim == 0 {
+            return Err(Error::ZeroDimension);
+        }
+        if !rows.len().is_multiple_of(dim) {
+            return Err(Error::RaggedVectors { len: rows.len(), dim });
+        }
+        let points = rows.len() / dim;
+        if points < clusters {
+            return Err(Error::TooFewTrainingVectors { have: points, need: clusters });
+        }
+        let greatest = rows.par_iter().map(|x| x.abs()).reduce(|| 0.0, f32::max);
+        let squares = rows.par_iter().map(|&x| f64::from(x) * f64::from(x)).sum();
+        let starts = (0..clusters).flat_map(|cluster| {
+            let point = (cluster as u128 * points as u128 / clusters as u128) as usize;
+            &rows[point * dim..(point + 1) * dim]
+        });
+        let starts = starts.copied().collect();
+        let run = Run { metric: Assign::L2, clusters, rows, weights: None, dim, budget: None };
+        let means = Means { scale: Scale::new(points, f64::from(greatest), None), spherical: false };
+        let worker = KMeansDevice::new(cuda::open(index)?, run, means)?;
+        Ok(KMeansBench { worker, starts, squares })
+    }
+
+    /// Times `iterations` iterations, each an assignment of all points and new centroids.
+    ///
+    /// # Errors
+    /// What the device can meet.
+    pub fn run(&mut self, iterations: usize) -> Result<KMeansRun> {
+        let mut totals = Totals::default();
+        self.worker.set_centroids(&self.starts)?;
+        self.worker.synchronize()?;
+        let start = Instant::now();
+        for _ in 0..iterations {
+            self.worker.assign(&mut totals)?;
+            self.worker.update()?;
+        }
+        self.worker.synchronize()?;
+        let seconds = start.elapsed().as_secs_f64();
+        self.worker.assign(&mut totals)?;
+        let mut centroids = vec![0.0; self.starts.len()];
+        self.worker.centroids(&mut centroids)?;
+        let terms = totals.norms.iter().zip(&totals.weights).zip(&totals.products);
+        let objective = terms.map(|((norm, &weight), product)| weight * norm - 2.0 * product).sum::<f64>();
+        Ok(KMeansRun { seconds, objective: objective + self.squares, centroids })
+    }
+}

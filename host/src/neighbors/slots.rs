@@ -1,0 +1,124 @@
+//! Results that a device found, on their way into the caller's slots.
+
+use bytemuck::cast_slice;
+use warpann_kernels::NO_ROW;
+
+use crate::NONE;
+use crate::threads::{piece_rows, work_off};
+
+/// The slots of a call: `k` ids and distances a query.
+pub(crate) struct Slots<'a> {
+    /// Slots of a query.
+    pub k: usize,
+    /// The distance of an empty slot.
+    pub worst: f32,
+    pub ids: &'a mut [u64],
+    pub distances: &'a mut [f32],
+}
+
+/// What a device found for some queries, best first: the same number of f32 distances and u32 rows each. A row that is [`NO_ROW`] is none.
+#[derive(Clone, Copy)]
+pub(crate) struct Found<'a> {
+    /// Results of a query, at most as many as it has slots.
+    pub each: usize,
+    pub distances: &'a [f32],
+    pub rows: &'a [u32],
+}
+
+impl<'a> Found<'a> {
+    /// As the bytes came from the device.
+    pub fn new(each: usize, distances: &'a [u8], rows: &'a [u8]) -> Found<'a> {
+        Found { each, distances: cast_slice(distances), rows: cast_slice(rows) }
+    }
+}
+
+impl Slots<'_> {
+    /// Fills the slots of consecutive queries, from query `first` on; `id_of` says which id a row has, without a pool.
+    pub fn fill(&mut self, first: usize, found: Found<'_>, id_of: impl Fn(u32) -> u64 + Sync) {
+        let (k, each, worst) = (self.k, found.each, self.worst);
+        let queries = found.rows.len() / each;
+        let slots = first * k..(first + queries) * k;
+        let (ids, distances) = (&mut self.ids[slots.clone()], &mut self.distances[slots]);
+        let bytes = size_of_val(ids) + size_of_val(distances);
+        let share = piece_rows(bytes / queries.max(1));
+        let slots = ids.chunks_mut(share * k).zip(distances.chunks_mut(share * k));
+        let results = found.rows.chunks(share * each).zip(found.distances.chunks(share * each));
+        work_off(slots.zip(results), bytes, |((ids, distances), (rows, found)): ((&mut [u64], &mut [f32]), _)| {
+            if each == k {
+                return fill(ids, distances, rows, found, worst, &id_of);
+            }
+            let slots = ids.chunks_mut(k).zip(distances.chunks_mut(k));
+            for ((ids, distances), (rows, found)) in slots.zip(rows.chunks(each).zip(<[f32]>::chunks(found, each))) {
+                fill(ids, distances, rows, found, worst, &id_of);
+            }
+        });
+    }
+
+    /// The same for queries of any number.
+    pub fn fill_some(&mut self, queries: &[usize], found: Found<'_>, id_of: impl Fn(u32) -> u64 + Sync) {
+        let results = found.rows.chunks(found.each).zip(found.distances.chunks(found.each));
+        for (&query, (rows, distances)) in queries.iter().zip(results) {
+            let slots = query * self.k..(query + 1) * self.k;
+            fill(&mut self.ids[slots.clone()], &mut self.distances[slots], rows, distances, self.worst, &id_of);
+        }
+    }
+}
+
+/// Without a branch, so that it runs in SIMD where `id_of` does. Slots behind the last result stay empty.
+fn fill(ids: &mut [u64], distances: &mut [f32], rows: &[u32], found: &[f32], worst: f32, id_of: &impl Fn(u32) -> u64) {
+    let (ids, no_ids) = ids.split_at_mut(rows.len());
+    let (distances, no_distances) = distances.split_at_mut(rows.len());
+    for ((id, distance), (&row, &found)) in ids.iter_mut().zip(distances).zip(rows.iter().zip(found)) {
+        *id = if row == NO_ROW { NONE } else { id_of(row) };
+        *distance = if row == NO_ROW { worst } else { found };
+    }
+    no_ids.fill(NONE);
+    no_distances.fill(worst);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Slots of `queries` queries after results with holes came for the queries from `first` on.
+    fn filled(k: usize, each: usize, queries: usize, first: usize) -> (Vec<u64>, Vec<f32>) {
+        let (mut ids, mut distances) = (vec![7; queries * k], vec![7.0; queries * k]);
+        let count = (queries - first) * each;
+        let rows: Vec<u32> = (0..count as u32).map(|at| if at % 3 == 2 { NO_ROW } else { at }).collect();
+        let found: Vec<f32> = (0..count).map(|at| at as f32).collect();
+        let found = Found { each, distances: &found, rows: &rows };
+        let mut slots = Slots { k, worst: f32::INFINITY, ids: &mut ids, distances: &mut distances };
+        slots.fill(first, found, |row| u64::from(row) + 100);
+        (ids, distances)
+    }
+
+    #[test]
+    fn every_slot_is_filled_or_empty_and_others_are_left_alone() {
+        // The last takes several threads.
+        for (k, each, queries, first) in
+            [(1, 1, 1, 0), (4, 4, 9, 2), (5, 3, 9, 0), (5, 1, 7, 6), (20, 20, 9_000, 1), (20, 19, 9_000, 1)]
+        {
+            let (ids, distances) = filled(k, each, queries, first);
+            for at in 0..queries * k {
+                let (query, slot) = (at / k, at % k);
+                let expected = if query < first {
+                    (7, 7.0)
+                } else {
+                    let result = (query - first) * each + slot;
+                    let there = slot < each && result % 3 != 2;
+                    if there { (result as u64 + 100, result as f32) } else { (NONE, f32::INFINITY) }
+                };
+                assert_eq!((ids[at], distances[at]), expected, "query {query}, slot {slot} of {k}, {each} found");
+            }
+        }
+    }
+
+    #[test]
+    fn chosen_queries_get_their_results() {
+        let (mut ids, mut distances) = (vec![7; 8], vec![7.0; 8]);
+        let mut slots = Slots { k: 2, worst: -1.0, ids: &mut ids, distances: &mut distances };
+        slots.fill_some(&[3, 1], Found { each: 1, distances: &[0.5, 0.25], rows: &[9, NO_ROW] }, u64::from);
+        assert_eq!(ids, [7, 7, NONE, NONE, 7, 7, 9, NONE]);
+        assert_eq!(distances, [7.0, 7.0, -1.0, -1.0, 7.0, 7.0, 0.5, -1.0]);
+    }
+}

@@ -1,0 +1,425 @@
+//! Rows made to defeat k-selection: samples that say the opposite of their row, and keys whose leading bits say nothing.
+//!
+//! ThresholdSelect and the sort of its survivors each have a path that random keys never take. Here the emulator runs every
+//! method of the plans on rows that must take it, and its counts show which path was taken; results are compared with a plain
+//! sort. The same rows run on GPUs among the scenarios of warpann-tests.
+
+use std::cell::RefCell;
+
+use cuda_std::emulator::{self, Buffer, SiteCount};
+use cuda_std::launch::{Kernel, KernelArgs, LaunchConfig};
+use warpann_kernels::select::sample::{BLOCK_GROUP_KEYS, SamplePlan};
+
+use super::dispatch::Method;
+use super::{Plan, Select, enqueue};
+use crate::device::emulated::Emulator;
+use crate::device::runtime::{Layout, Queue, Runtime};
+use crate::select::{Best, Key};
+use crate::{Error, Result};
+
+/// Launches on the emulator and keeps the counts of all launches.
+#[derive(Default)]
+struct Profiling(RefCell<Vec<SiteCount>>);
+
+impl Queue for Profiling {
+    unsafe fn launch<A: KernelArgs>(&self, kernel: &Kernel<A>, config: LaunchConfig, args: A) -> Result<()> {
+        // SAFETY: the kernel's contract holds, as the caller promises.
+        let profile = unsafe { emulator::profile(kernel, config, args) };
+        let profile = profile.map_err(|violation| Error::KernelViolation { violation: Box::new(violation) })?;
+        self.0.borrow_mut().extend(profile.sites);
+        Ok(())
+    }
+
+    unsafe fn fill(&self, to: *mut u8, byte: u8, bytes: usize) -> Result<()> {
+        // SAFETY: `to` has room, as the caller promises.
+        unsafe { to.write_bytes(byte, bytes) };
+        Ok(())
+    }
+}
+
+/// What a selection had to fall back on, in executions of a collective that nothing else reaches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Fallbacks {
+    /// The vote among the counters of a radix pass: 64 times a pass.
+    exact_thresholds: u64,
+    /// The barrier between the runs of entries and their merges: once a warp and sort.
+    entry_sorts: u64,
+    /// The barrier before ThresholdSelect does what ShortSelect could not: once a warp and row.
+    given_up: u64,
+}
+
+impl Fallbacks {
+    fn count(profiling: Profiling) -> Self {
+        let radix = include_str!("../../../../kernels-rs/src/select/radix.rs");
+        let block_sort = include_str!("../../../../kernels-rs/src/select/block_sort.rs");
+        let vote = line(radix, "warp::ballot(FULL_MASK, up_to >= rank)");
+        let barrier = line(block_sort, "sort_runs::<u64, 1>(from, len,") + 1;
+        assert!(block_sort.lines().nth(barrier as usize - 1).is_some_and(|line| line.contains("sync_threads()")));
+        let counts = profiling.0.into_inner();
+        let on_line = |file: &str, line: u32| {
+            let there = |site: &&SiteCount| site.location.file.ends_with(file) && site.location.line == line;
+            counts.iter().filter(there).map(|site| site.executions).sum()
+        };
+        let given_up =
+            line(include_str!("../../../../kernels-rs/src/select/short_select.rs"), "// The workspace is free.") + 1;
+        Self {
+            exact_thresholds: on_line("radix.rs", vote),
+            entry_sorts: on_line("block_sort.rs", barrier),
+            given_up: on_line("short_select.rs", given_up),
+        }
+    }
+}
+
+/// The number of the one line that contains `text`.
+fn line(source: &str, text: &str) -> u32 {
+    let lines: Vec<u32> = (1..).zip(source.lines()).filter(|(_, line)| line.contains(text)).map(|(n, _)| n).collect();
+    let [line] = lines[..] else { panic!("{text:?} is on lines {lines:?}, not on one") };
+    line
+}
+
+/// How bad a key is: lower is better. NaN, or the worst key of a type without one, is the worst of all.
+type Badness = i32;
+const NAN: Badness = Badness::MAX;
+
+/// A type of keys by their badness.
+trait HostileKey: Key {
+    /// A key whose order among others is that of `value`, |value| < 2²⁴.
+    fn of(value: i32) -> Self;
+    /// What comes after all of these.
+    fn last(best: Best) -> Self;
+    /// Everything in one word, to compare by.
+    fn word(self) -> u32;
+
+    fn as_bad_as(badness: Badness, best: Best) -> Self {
+        match (badness, best) {
+            (NAN, _) => Self::last(best),
+            (_, Best::Smallest) => Self::of(badness),
+            (_, Best::Largest) => Self::of(-badness),
+        }
+    }
+}
+
+impl HostileKey for f32 {
+    fn of(value: i32) -> Self {
+        value as f32
+    }
+    fn last(_: Best) -> Self {
+        f32::NAN
+    }
+    fn word(self) -> u32 {
+        self.to_bits()
+    }
+}
+
+impl HostileKey for i32 {
+    fn of(value: i32) -> Self {
+        value
+    }
+    fn last(best: Best) -> Self {
+        if best == Best::Smallest { i32::MAX } else { i32::MIN }
+    }
+    fn word(self) -> u32 {
+        self as u32
+    }
+}
+
+/// Numbers without a pattern.
+struct Random(u32);
+
+impl Random {
+    fn below(&mut self, below: u32) -> u32 {
+        self.0 = self.0.wrapping_mul(747_796_405).wrapping_add(2_891_336_453);
+        let word = ((self.0 >> ((self.0 >> 28) + 4)) ^ self.0).wrapping_mul(277_803_737);
+        ((u64::from((word >> 22) ^ word) * u64::from(below)) >> 32) as u32
+    }
+
+    fn shuffle<T>(&mut self, values: &mut [T]) {
+        for last in (1..values.len()).rev() {
+            values.swap(last, self.below(last as u32 + 1) as usize);
+        }
+    }
+}
+
+/// Selects by `method` from rows of such badness, compares with a sort, and returns the plan's steps in words and what it fell
+/// back on.
+fn select<K: HostileKey>(
+    rows: &[Vec<Badness>],
+    k: u32,
+    best: Best,
+    method: Method,
+    key: impl Fn(Badness) -> K,
+) -> (String, Fallbacks) {
+    let columns = rows[0].len() as u32;
+    let host: Vec<K> = rows.iter().flatten().map(|&badness| key(badness)).collect();
+    let mut layout = Layout::default();
+    let plan = Plan::of_method(&mut layout, rows.len() as u32, columns, k, method, &Emulator.limits());
+    let (keys, scratch) = (Buffer::from_slice(&host), Emulator.allocate(layout.bytes()).unwrap());
+    let mut found_keys = Buffer::<K>::new_poisoned(rows.len() * k as usize);
+    let mut found_positions = Buffer::<u32>::new_poisoned(rows.len() * k as usize);
+    let what = Select::<K> {
+        keys: keys.as_ptr(),
+        ids: std::ptr::null(),
+        row_stride: columns.into(),
+        starts: std::ptr::null(),
+        lengths: std::ptr::null(),
+        columns,
+        rows: rows.len() as u32,
+        k,
+        best,
+        out_keys: found_keys.as_mut_ptr(),
+        out_ids: found_positions.as_mut_ptr(),
+    };
+    let profiling = Profiling::default();
+    // SAFETY: the buffers have the shapes of the batch, and the scratch what the plan reserved.
+    unsafe { enqueue(&profiling, &what, &plan, Emulator.address(&scratch)) }.unwrap();
+    let (found_keys, found_positions) = (found_keys.to_vec(), found_positions.to_vec());
+    for (number, row) in rows.iter().enumerate() {
+        // Stable: equal keys keep the order of positions.
+        let mut order: Vec<u32> = (0..columns).collect();
+        order.sort_by_key(|&position| row[position as usize]);
+        for (place, &position) in order[..k as usize].iter().enumerate() {
+            let slot = number * k as usize + place;
+            let at = format!("{plan:?}, {best:?}, k = {k}, row {number}, place {place}");
+            assert_eq!(found_positions[slot], position, "{at}");
+            assert_eq!(found_keys[slot].word(), key(row[position as usize]).word(), "{at}");
+        }
+    }
+    (format!("{plan:?}"), Fallbacks::count(profiling))
+}
+
+fn is_by(plan: &str, steps: &str) {
+    assert!(plan.contains(&format!("steps: {steps} ")), "{plan}");
+}
+
+/// The keys that the sample sees, or those that it does not.
+#[derive(Debug, Clone, Copy)]
+enum Values {
+    /// Any of 50,000 numbers.
+    Many,
+    /// One number.
+    One,
+    /// NaN.
+    Nan,
+}
+
+/// A row that its sample misrepresents.
+#[derive(Debug, Clone, Copy)]
+struct Misleading {
+    /// All keys of the sample beat all others, or none does.
+    sample_wins: bool,
+    sampled: Values,
+    others: Values,
+}
+
+/// The threshold is too tight where the sample wins, and lets nearly everything through where it loses.
+const MISLEADING: [Misleading; 8] = [
+    Misleading { sample_wins: true, sampled: Values::Many, others: Values::Many },
+    Misleading { sample_wins: true, sampled: Values::Many, others: Values::One },
+    Misleading { sample_wins: true, sampled: Values::Many, others: Values::Nan },
+    Misleading { sample_wins: true, sampled: Values::One, others: Values::Many },
+    Misleading { sample_wins: false, sampled: Values::Many, others: Values::Many },
+    Misleading { sample_wins: false, sampled: Values::Many, others: Values::One },
+    Misleading { sample_wins: false, sampled: Values::Nan, others: Values::Many },
+    Misleading { sample_wins: false, sampled: Values::Nan, others: Values::One },
+];
+
+impl Misleading {
+    /// Row `number` of a batch, for a sample of at most `group_keys` keys in a group.
+    fn row(self, columns: u32, k: u32, number: u32, group_keys: u32) -> Vec<Badness> {
+        let plan = SamplePlan::new(k, columns, group_keys);
+        let mut sampled = vec![false; columns as usize];
+        for group in 0..plan.groups {
+            for turn in 0..plan.group_keys {
+                sampled[plan.position(group, turn, columns, number) as usize] = true;
+            }
+        }
+        let mut random = Random(number + 1);
+        let offset = if self.sample_wins { -100_000 } else { 100_000 };
+        let mut badness = |sampled: bool| {
+            let base = if sampled { offset } else { 0 };
+            match if sampled { self.sampled } else { self.others } {
+                Values::Many => base + random.below(50_000) as Badness,
+                Values::One => base,
+                Values::Nan => NAN,
+            }
+        };
+        sampled.into_iter().map(&mut badness).collect()
+    }
+}
+
+/// Every misleading row, and one that is not, by a method that must be planned as `steps`.
+fn mislead<K: HostileKey>((rows, columns, k): (u32, u32, u32), best: Best, method: Method, steps: &str) {
+    // As the kernels sample: in each group as many keys for every block that shares in it.
+    let shared = SamplePlan::grid_keys(columns).next_multiple_of(BLOCK_GROUP_KEYS);
+    let sampled = if steps == "Block" { BLOCK_GROUP_KEYS } else { shared };
+    let key = |badness| K::as_bad_as(badness, best);
+    for misleading in MISLEADING {
+        let batch: Vec<_> = (0..rows).map(|number| misleading.row(columns, k, number, sampled)).collect();
+        let (plan, fallbacks) = select::<K>(&batch, k, best, method, key);
+        is_by(&plan, steps);
+        let passes = fallbacks.exact_thresholds / 64;
+        let any = u64::from(rows)..=6 * u64::from(rows);
+        assert!(any.contains(&passes), "{misleading:?}, {plan}: {passes} radix passes");
+    }
+    let mut random = Random(5);
+    let batch: Vec<Vec<_>> =
+        (0..rows).map(|_| (0..columns).map(|_| random.below(50_000) as Badness).collect()).collect();
+    let (plan, fallbacks) = select::<K>(&batch, k, best, method, key);
+    assert_eq!(fallbacks, Fallbacks { exact_thresholds: 0, entry_sorts: 0, given_up: 0 }, "random keys, {plan}");
+}
+
+#[test]
+fn samples_that_mislead_a_block() {
+    for (threads, best) in [(32, Best::Smallest), (256, Best::Largest)] {
+        mislead::<f32>((2, 6000, 100), best, Method::Block { threads }, "Block");
+    }
+    mislead::<f32>((1, 9000, 700), Best::Largest, Method::Block { threads: 512 }, "Block");
+    mislead::<i32>((1, 6001, 100), Best::Largest, Method::Block { threads: 64 }, "Block");
+    mislead::<i32>((1, 9000, 700), Best::Smallest, Method::Block { threads: 128 }, "Block");
+}
+
+#[test]
+fn samples_that_mislead_many_blocks() {
+    mislead::<f32>((2, 9001, 100), Best::Smallest, Method::Grid, "Grid");
+    mislead::<f32>((1, 9000, 700), Best::Largest, Method::Grid, "Grid");
+    mislead::<i32>((1, 9000, 100), Best::Largest, Method::Grid, "Grid");
+    mislead::<i32>((2, 9000, 700), Best::Smallest, Method::Grid, "Grid");
+}
+
+#[test]
+fn samples_by_several_blocks_that_mislead() {
+    let columns = (BLOCK_GROUP_KEYS + 1) << 14;
+    assert!(SamplePlan::grid_keys(columns) > BLOCK_GROUP_KEYS);
+    mislead::<i32>((1, columns, 100), Best::Smallest, Method::Grid, "Grid");
+}
+
+#[test]
+fn samples_that_mislead_lists() {
+    // Whatever method is asked for: shared memory ends before k.
+    mislead::<f32>((1, 9000, 3100), Best::Smallest, Method::Block { threads: 128 }, "List");
+    mislead::<f32>((1, 9000, 3100), Best::Largest, Method::Grid, "List");
+    mislead::<i32>((2, 9001, 3100), Best::Smallest, Method::Grid, "List");
+    mislead::<i32>((1, 9000, 3100), Best::Largest, Method::Grid, "List");
+}
+
+/// Rows that fit into shared memory, whose keys are sorted by 20 bits: those that count are in the bits below.
+fn one_outlier<K: HostileKey>(key: impl Fn(Badness) -> K, best: Best) {
+    for (columns, k) in [(2900, 2900), (2900, 700), (900, 10), (600, 590)] {
+        for threads in [32, 256] {
+            let mut row: Vec<Badness> = (0..columns).collect();
+            row[0] = -1;
+            Random(columns as u32 + k).shuffle(&mut row);
+            let (plan, fallbacks) = select::<K>(&[row], k, best, Method::Block { threads }, &key);
+            is_by(&plan, "Block");
+            // A barrier counts once for each warp.
+            assert_eq!(fallbacks.entry_sorts, u64::from(threads / 32), "{columns} keys, k = {k}, {plan}");
+        }
+    }
+}
+
+#[test]
+fn outliers_that_hide_the_order_of_all_others() {
+    for best in [Best::Smallest, Best::Largest] {
+        let sign = if best == Best::Smallest { 1 } else { -1 };
+        one_outlier::<i32>(
+            |badness| match (badness, best) {
+                (-1, Best::Smallest) => i32::MIN,
+                (-1, Best::Largest) => i32::MAX,
+                _ => sign * badness,
+            },
+            best,
+        );
+        one_outlier::<f32>(
+            |badness| match badness {
+                -1 => -3e38 * sign as f32,
+                // Denormal.
+                _ => f32::from_bits(badness as u32) * sign as f32,
+            },
+            best,
+        );
+    }
+}
+
+/// Groups of `size` ≤ 64 neighbouring numbers, about 512 in all, which spread over 2²⁹: sorting sees the upper 23 of 29 bits.
+fn groups(size: i32) -> Vec<Badness> {
+    let count = 512 / size;
+    let distance = (1 << 29) / (count as u32).next_power_of_two() as i32;
+    let mut row: Vec<Badness> = (0..count).flat_map(|group| (0..size).map(move |one| group * distance + one)).collect();
+    Random(size as u32).shuffle(&mut row);
+    row
+}
+
+#[test]
+fn groups_of_equal_leading_bits_up_to_the_last_one_wanted() {
+    // The longest group that a thread sorts has 16; k falls inside a group, at its ends, and where one is cut off.
+    for (size, sorted_as_entries) in [(2, 0), (15, 0), (16, 0), (17, 4), (40, 4)] {
+        for k in [1, size, 5 * size - 1, 5 * size, 5 * size + 1, 5 * size + size / 2, 8 * size] {
+            for best in [Best::Smallest, Best::Largest] {
+                let row = groups(size);
+                let key = |badness| i32::as_bad_as(badness, best);
+                let (plan, fallbacks) =
+                    select::<i32>(std::slice::from_ref(&row), k as u32, best, Method::Block { threads: 128 }, key);
+                is_by(&plan, "Block");
+                assert_eq!(fallbacks.entry_sorts, sorted_as_entries, "groups of {size}, k = {k}, {plan}");
+            }
+        }
+    }
+}
+
+/// Groups of the sample whose keys are all the worse value are far from the others, which then differ only in the last bits of
+/// what they are sorted by.
+#[test]
+fn rows_of_two_values_need_no_exact_threshold() {
+    let mut random = Random(5);
+    let rows: Vec<Vec<Badness>> = (0..12).map(|_| (0..10_000).map(|_| random.below(2) as Badness).collect()).collect();
+    let key = |badness| f32::as_bad_as(badness, Best::Smallest);
+    let (plan, fallbacks) = select(&rows, 500, Best::Smallest, Method::Block { threads: 256 }, key);
+    is_by(&plan, "Block");
+    assert_eq!(fallbacks.exact_thresholds, 0);
+}
+
+/// ShortSelect takes its bound from the least keys of threads: ties and NaN may leave too many below it, and then ThresholdSelect does the
+/// row. What lies where does not matter.
+#[test]
+fn rows_that_short_select_cannot_bound() {
+    const COLUMNS: usize = 3_000;
+    let mut random = Random(11);
+    let mut many: Vec<Badness> = (0..COLUMNS as Badness).collect();
+    let one = vec![5; COLUMNS];
+    let mut few_better = one.clone();
+    (0..7).for_each(|at| few_better[400 * at] = at as Badness - 9);
+    let ascending = many.clone();
+    let descending: Vec<Badness> = many.iter().rev().copied().collect();
+    random.shuffle(&mut many);
+    let with_nan = |count: u32, random: &mut Random| -> Vec<Badness> {
+        let mut row = many.clone();
+        (0..count).for_each(|_| row[random.below(COLUMNS as u32) as usize] = NAN);
+        row
+    };
+    let (some_nan, most_nan) = (with_nan(40, &mut random), with_nan(8_000, &mut random));
+    assert!(most_nan.iter().filter(|&&badness| badness != NAN).count() > 24);
+    for (name, row, falls_back) in [
+        ("many", many.clone(), Some(false)),
+        ("one", one, Some(true)),
+        ("few better", few_better, Some(true)),
+        ("ascending", ascending, Some(false)),
+        ("descending", descending, Some(false)),
+        ("some NaN", some_nan, None),
+        ("most NaN", most_nan, Some(true)),
+    ] {
+        for (threads, k, best) in [(32, 24, Best::Smallest), (128, 20, Best::Largest), (256, 3, Best::Smallest)] {
+            // Below all numbers by its bits, and yet the last.
+            let key = |badness| {
+                if badness == NAN { f32::from_bits(0xFFC0_0001) } else { f32::as_bad_as(badness, best) }
+            };
+            let rows = [row.clone(), many.clone()];
+            let (plan, fallbacks) = select::<f32>(&rows, k, best, Method::Short { threads }, key);
+            is_by(&plan, "Short");
+            // Turned around, such NaN come last by their bits as well.
+            let falls_back = falls_back.filter(|_| name != "most NaN" || best == Best::Smallest);
+            if let Some(falls_back) = falls_back {
+                assert_eq!(fallbacks.given_up > 0, falls_back, "{name}, {plan}");
+            }
+        }
+    }
+}
