@@ -56,7 +56,6 @@ pub mod mesh;
 pub mod metric;
 pub mod neighbors;
 mod once;
-mod open;
 pub mod placement;
 pub mod pq;
 mod product;

@@ -17,10 +17,11 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use cuda_std::launch::{Kernel, KernelArgs, LaunchConfig};
 
+use super::backend::{Array, Backend, Put, Take};
 use super::driver as sys;
 use super::info::{ptx, runs_warpgroups};
-use super::runtime::{Array, Limits, Products, Put, Queue, Runtime, Take, check_launch};
-use crate::flat::gpu::exact::Tuning;
+use super::limits::{Limits, Products};
+use super::queue::{Queue, check_launch};
 use crate::threads::{piece_rows, work_off};
 use crate::{Error, NoDeviceReason, Result};
 
@@ -391,6 +392,7 @@ impl Cuda {
             device: name.clone(),
             multiprocessors: device.attribute(sys::MULTIPROCESSOR_COUNT)? as u32,
             shared_bytes: device.attribute(sys::MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)? as u32,
+            emulated: false,
             products: if runs_warpgroups((major, minor), driver) { Products::Groups } else { Products::Warps },
         };
         Ok(Cuda {
@@ -532,7 +534,7 @@ impl Cuda {
         Ok(())
     }
 
-    /// [`Runtime::receive`] of rows of millions of results: one by one.
+    /// [`Backend::receive`] of rows of millions of results: one by one.
     ///
     /// # Safety
     /// As there.
@@ -631,7 +633,7 @@ fn copy_memory(to: &mut [u8], from: &[u8]) {
     put_rows(0..from.len(), 1, to, &|bytes, to| to.copy_from_slice(&from[bytes]));
 }
 
-impl Runtime for CudaDevice {
+impl Backend for CudaDevice {
     type Memory = Memory;
     type Stream = Stream;
     type Entered = Entered;
@@ -646,12 +648,6 @@ impl Runtime for CudaDevice {
 
     fn limits(&self) -> Limits {
         self.limits.clone()
-    }
-
-    fn tuning(&self) -> Tuning {
-        // Where what the filter saves in bytes, its launches cost again: on an H200, of 128 components, 500,000 rows for one query
-        // (0.128 ms by the filter, 0.132 without), 125,000 for two (0.089, 0.086), 60,000 for four (0.076, 0.070).
-        Tuning { direct_work: 48_000_000, sample_rows: 8192 }
     }
 
     fn free_memory(&self) -> Result<u64> {

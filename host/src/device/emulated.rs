@@ -4,8 +4,9 @@ use cuda_std::emulator::{self, Buffer};
 use cuda_std::global::U32x4;
 use cuda_std::launch::{Kernel, KernelArgs, LaunchConfig};
 
-use super::runtime::{Array, Limits, Overlap, Products, Put, Runtime, Take, check_launch};
-use crate::flat::gpu::exact::Tuning;
+use super::backend::{Array, Backend, Put, Take};
+use super::limits::{Limits, Products};
+use super::queue::check_launch;
 use crate::{Error, Result};
 
 /// The checking emulator.
@@ -15,7 +16,7 @@ pub(crate) struct Emulator;
 /// The emulator has one stream, which runs everything at once.
 pub(crate) struct Immediate;
 
-impl Runtime for Emulator {
+impl Backend for Emulator {
     type Memory = Buffer<U32x4>;
     type Stream = Immediate;
     type Entered = ();
@@ -31,18 +32,13 @@ impl Runtime for Emulator {
     fn limits(&self) -> Limits {
         // Few multiprocessors, so that small tests cut rows into segments and tiles into shares; shared memory for k up to about
         // 1,000, so that they reach the selection by lists as well.
-        Limits { device: "emulator".to_owned(), multiprocessors: 2, shared_bytes: 48 << 10, products: Products::Both }
-    }
-
-    fn tuning(&self) -> Tuning {
-        // The emulator exists to run kernels: the filter from the smallest case on that has more rows than neighbours.
-        // A small sample, so that small cases take the middle pass too.
-        Tuning { direct_work: 0, sample_rows: 128 }
-    }
-
-    fn overlap(&self) -> Overlap {
-        // So few that small cases have several parts and both lanes.
-        Overlap { part_queries: 4, two_lanes_from: 16 }
+        Limits {
+            device: "emulator".to_owned(),
+            multiprocessors: 2,
+            shared_bytes: 48 << 10,
+            emulated: true,
+            products: Products::Both,
+        }
     }
 
     fn free_memory(&self) -> Result<u64> {

@@ -3,7 +3,8 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::runtime::{Lane, Lanes, Runtime};
+use super::lanes::{Lane, Lanes};
+use super::runtime::Runtime;
 use crate::threads::{apart, at_once};
 use crate::{Error, Result};
 
@@ -26,8 +27,8 @@ pub(crate) fn bus_rows(row_bytes: usize) -> usize {
 impl Batches {
     /// Cuts `count` ≥ 1 rows into batches of at most `most` ≥ 1 rows that `budget` bytes of device memory allow, where all
     /// batches share `shared_bytes` and a batch of so many rows takes `bytes`.
-    pub fn new<R: Runtime>(
-        runtime: &R,
+    pub fn new(
+        runtime: &Runtime,
         budget: Option<u64>,
         shared_bytes: usize,
         (count, most): (usize, usize),
@@ -60,12 +61,12 @@ impl Batches {
 
     /// Calls `work(lane, first row, out)` for every batch and what is its of `outs`, where the results of each batch go. On return
     /// every batch is done, or one has failed. `work` uses no pool: all is done [`apart`].
-    pub fn run<R: Runtime, O: Send>(
+    pub fn run<O: Send>(
         self,
-        runtime: &R,
-        pool: &Lanes<R>,
+        runtime: &Runtime,
+        pool: &Lanes,
         outs: impl Iterator<Item = O>,
-        work: impl Fn(&mut Lane<R>, usize, O) -> Result<()> + Sync,
+        work: impl Fn(&mut Lane, usize, O) -> Result<()> + Sync,
     ) -> Result<()> {
         let outs: Vec<_> = outs.map(Some).map(Mutex::new).collect();
         let next = AtomicUsize::new(0);

@@ -7,7 +7,9 @@ pub(crate) mod gpu;
 pub(crate) mod grid;
 
 use self::cpu::FlatCpu;
+use self::gpu::FlatDevice;
 use self::grid::FlatGrid;
+use crate::device::open::open;
 use crate::shards::check_queries;
 pub use crate::validate::{MAX_COMPONENTS, MAX_ROWS};
 use crate::validate::{check_dim, check_results, check_rows, check_vectors};
@@ -125,14 +127,10 @@ impl<T: Element> FlatIndexBuilder<T> {
     }
 
     fn open_on(&self, device: Device) -> Result<Box<dyn FlatBackend<T>>> {
-        let cpu = || Box::new(FlatCpu::new(self.dim, self.metric, self.budget));
-        if device == Device::Cpu {
-            return Ok(cpu());
-        }
-        match crate::open::open_flat(device, self.dim, self.metric, self.budget) {
-            Err(Error::NoDevice { .. } | Error::DeviceTooOld { .. }) if device == Device::Auto => Ok(cpu()),
-            opened => opened,
-        }
+        Ok(match open(device)?.1 {
+            Some(runtime) => Box::new(FlatDevice::new(runtime, self.dim, self.metric, self.budget)?),
+            None => Box::new(FlatCpu::new(self.dim, self.metric, self.budget)),
+        })
     }
 }
 

@@ -5,9 +5,11 @@ use std::ops::Range;
 use warpann_kernels::generate::GenerateRows;
 
 use super::Generator;
-use crate::device::runtime::{Lanes, Layout, Runtime};
+use crate::device::lanes::Lanes;
+use crate::device::runtime::{Runtime, Stream};
+use crate::device::scratch::Layout;
 use crate::flat::gpu::Centre;
-use crate::flat::gpu::exact::{Block, Set, SetLayout, Shape, prepare_set};
+use crate::flat::gpu::exact::{Block, Set, SetLayout, Shape, Tuning, prepare_set};
 use crate::shards::merge;
 use crate::{ElementType, Error, Metric, Neighbors, Result};
 
@@ -22,9 +24,9 @@ const CENTRE_ROWS: u64 = 4096;
 ///
 /// # Safety
 /// `to` has room for them, from a multiple of 16 bytes on; `stride` is a multiple of 4.
-pub(crate) unsafe fn enqueue_rows<R: Runtime>(
-    runtime: &R,
-    stream: &R::Stream,
+pub(crate) unsafe fn enqueue_rows(
+    runtime: &Runtime,
+    stream: &Stream,
     generator: &Generator,
     first: u64,
     count: u32,
@@ -39,8 +41,8 @@ pub(crate) unsafe fn enqueue_rows<R: Runtime>(
 }
 
 /// See [`crate::open::nearest_generated`].
-pub(crate) fn nearest<R: Runtime>(
-    runtime: &R,
+pub(crate) fn nearest(
+    runtime: &Runtime,
     generator: &Generator,
     rows: Range<u64>,
     queries: &[f32],
@@ -82,7 +84,7 @@ pub(crate) fn nearest<R: Runtime>(
                 runtime.upload(&lane.stream, base.centre().cast(), bytemuck::cast_slice(&centre))?;
                 prepare_set(runtime, &lane.stream, shape, base, true)?;
             }
-            let block = Block { shape, base, centred: true, first_id: first, tuning: runtime.tuning() };
+            let block = Block { shape, base, centred: true, first_id: first, tuning: Tuning::of(&runtime.limits()) };
             let tile = block.tile_queries(runtime, queries.len() / shape.dim, k, budget - bytes)?;
             let outs = more.ids.chunks_mut(tile * k).zip(more.distances.chunks_mut(tile * k));
             for (queries, (ids, distances)) in queries.chunks(tile * shape.dim).zip(outs) {

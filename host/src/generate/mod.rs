@@ -24,7 +24,7 @@ use std::ops::Range;
 use rayon::prelude::*;
 use warpann_kernels::generate::RowKeys;
 
-use crate::kmeans::on_device;
+use crate::device::open::open;
 use crate::shards::merge;
 use crate::validate::{check_dim, check_vectors};
 use crate::{Device, Error, FlatIndex, Input, Metric, Neighbors, Result};
@@ -122,26 +122,22 @@ impl Generator {
         if count == 0 || rows.is_empty() {
             return Ok(none);
         }
-        let on = |device| {
-            let mut found = none.clone();
-            crate::open::nearest_generated(device, self, rows.clone(), queries, k, &mut found)?;
-            Ok(found)
-        };
-        let cpu = || {
-            let mut found = none.clone();
-            let mut first = rows.start;
-            while first < rows.end {
-                let end = rows.end.min(first.saturating_add(CPU_ROWS));
-                let mut index = FlatIndex::<f32>::new(self.dim, Metric::L2, Device::Cpu)?;
-                index.add(&self.rows(first, (end - first) as usize))?;
-                let mut more = index.search(queries, k)?;
-                more.ids.par_iter_mut().filter(|id| **id != crate::NONE).for_each(|id| *id += first);
-                merge(Metric::L2, k, &mut found.ids, &mut found.distances, &[(&more.ids, &more.distances)]);
-                first = end;
-            }
-            Ok(found)
-        };
-        Ok(on_device(device, on, cpu)?.1)
+        let mut found = none;
+        if let Some(runtime) = open(device)?.1 {
+            gpu::nearest(&runtime, self, rows, queries, k, &mut found)?;
+            return Ok(found);
+        }
+        let mut first = rows.start;
+        while first < rows.end {
+            let end = rows.end.min(first.saturating_add(CPU_ROWS));
+            let mut index = FlatIndex::<f32>::new(self.dim, Metric::L2, Device::Cpu)?;
+            index.add(&self.rows(first, (end - first) as usize))?;
+            let mut more = index.search(queries, k)?;
+            more.ids.par_iter_mut().filter(|id| **id != crate::NONE).for_each(|id| *id += first);
+            merge(Metric::L2, k, &mut found.ids, &mut found.distances, &[(&more.ids, &more.distances)]);
+            first = end;
+        }
+        Ok(found)
     }
 
     /// What the kernel is told: seed and number of clusters.

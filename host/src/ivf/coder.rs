@@ -2,9 +2,10 @@
 
 use std::borrow::Cow;
 
+use super::gpu::coder::{Coder as DeviceCoder, ListCoder};
 use super::{Codec, PqCodec, Settings, Trained};
+use crate::device::open::open;
 use crate::generate::{Generator, Rows};
-use crate::ivf::gpu::coder::ListCoder;
 use crate::kmeans::assign_rows;
 use crate::kmeans::worker::Assign;
 use crate::pq::encode::Residuals;
@@ -36,14 +37,11 @@ pub(crate) struct Coder<'a, T: Element> {
 impl<'a, T: Element> Coder<'a, T> {
     pub(crate) fn new(settings: &'a Settings, trained: &'a Trained) -> Result<Self> {
         let coder = |&device: &Device| {
-            let coder = match (&trained.codec, device) {
-                (Codec::Flat, _) | (_, Device::Cpu) => None,
-                (Codec::Pq(pq), device) => {
-                    let by = by(settings.metric);
-                    Some(crate::open::open_coder(device, by, &trained.centroids, &pq.quantizer, settings.budget)?)
-                }
-            };
-            Ok((device, coder))
+            let Codec::Pq(pq) = &trained.codec else { return Ok((device, None)) };
+            let (by, quantizer) = (by(settings.metric), &pq.quantizer);
+            let Some(runtime) = open(device)?.1 else { return Ok((device, None)) };
+            let coder = DeviceCoder::new(runtime, by, &trained.centroids, quantizer, settings.budget)?;
+            Ok((device, Some(Box::new(coder) as Box<dyn ListCoder>)))
         };
         let places = settings.placement.devices().iter().map(coder).collect::<Result<_>>()?;
         Ok(Coder { settings, trained, places, element: std::marker::PhantomData })

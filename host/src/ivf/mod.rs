@@ -56,7 +56,7 @@ pub use self::refine::Refiner;
 pub use self::search::{Scan, SearchOptions};
 pub use self::statistics::IvfStatistics;
 pub use self::tune::recall;
-use crate::kmeans::on_device;
+use crate::device::open::open;
 pub use crate::neighbors::RangeNeighbors;
 use crate::pq::{ProductQuantizer, Rotation, codes};
 use crate::validate::check_dim;
@@ -122,8 +122,10 @@ impl Settings {
 
     fn open_on<T: Element>(&self, device: Device) -> Result<(Device, Box<dyn IvfBackend<T>>)> {
         let Settings { budget, simd, .. } = *self;
-        let cpu = || -> Result<Box<dyn IvfBackend<T>>> { Ok(Box::new(cpu::IvfCpu::new(budget, simd))) };
-        on_device(device, |device| crate::open::open_ivf(device, budget), cpu)
+        Ok(match open(device)? {
+            (device, Some(runtime)) => (device, Box::new(gpu::IvfDevice::new(runtime, device, budget)?)),
+            (device, None) => (device, Box::new(cpu::IvfCpu::new(budget, simd))),
+        })
     }
 }
 

@@ -68,6 +68,7 @@ use self::run::Run;
 use self::scale::Scale;
 use self::sums::{PartialSums, Sums};
 use self::worker::{Assign, PartWorker, Worker};
+use crate::device::open::{open, open_together};
 use crate::random::{Random, gather};
 use crate::shards::{by_rows, joined, parts_of};
 use crate::validate::{MAX_ROWS, check_dim, check_rows, check_vectors};
@@ -379,7 +380,8 @@ impl KMeans {
             return Ok((device.into(), worker));
         }
         let devices = self.placement.devices();
-        if let Some(worker) = crate::open::open_kmeans_parts(devices, self.run(points), self.means(scale))? {
+        if let Some(runtimes) = open_together(devices)? {
+            let worker = Box::new(gpu::parts::KMeansParts::open(&runtimes, self.run(points), self.means(scale))?);
             // Few points stay on few devices, which are as many replicas then.
             let devices = devices[..parts_of(devices.len(), points.len())].to_vec();
             return Ok((Placement::new(devices, 1)?, worker));
@@ -400,11 +402,15 @@ impl KMeans {
         points: Points<'a, T>,
         scale: Scale,
     ) -> Result<(Device, Box<dyn PartWorker + 'a>)> {
-        let on = |device| crate::open::open_kmeans(device, self.run(points), self.means(scale));
-        let cpu = || -> Result<Box<dyn PartWorker + 'a>> {
-            Ok(Box::new(cpu::CpuWorker::new(self.assign_by(), points, self.clusters, scale, self.spherical)))
-        };
-        on_device(device, on, cpu)
+        Ok(match open(device)? {
+            (device, Some(runtime)) => {
+                (device, Box::new(gpu::KMeansDevice::new(runtime, self.run(points), self.means(scale))?))
+            }
+            (device, None) => {
+                let worker = cpu::CpuWorker::new(self.assign_by(), points, self.clusters, scale, self.spherical);
+                (device, Box::new(worker))
+            }
+        })
     }
 
     /// What GPUs and emulators need to know.
@@ -479,35 +485,17 @@ pub(crate) fn assign_on<T: Element>(
 ) -> Result<Vec<u32>> {
     let labels = by_rows(placement, rows.len() / dim, |part, device| {
         let rows = &rows[part.start * dim..part.end * dim];
-        let on = |device| crate::open::assign_rows(device, metric, rows, dim, centroids, budget);
-        let cpu = || {
-            let mut labels = host_memory::zeroed(rows.len() / dim)?;
-            Nearest::new(metric.metric(), centroids, dim, labels.len()).assign(
-                rows,
-                &canonical_squares(rows, dim)?,
-                &mut labels,
-            );
-            Ok(labels)
-        };
-        Ok(on_device(device, on, cpu)?.1)
+        if let Some(runtime) = open(device)?.1 {
+            let run = gpu::Run { metric, clusters: centroids.len() / dim.max(1), rows, weights: None, dim, budget };
+            return gpu::labels(runtime, run, centroids);
+        }
+        let mut labels = host_memory::zeroed(rows.len() / dim)?;
+        Nearest::new(metric.metric(), centroids, dim, labels.len()).assign(
+            rows,
+            &canonical_squares(rows, dim)?,
+            &mut labels,
+        );
+        Ok(labels)
     })?;
     Ok(joined(labels))
-}
-
-/// Does it on a GPU or the emulator, or on the CPU: where `device` says, [`Device::Auto`] being the first GPU, or the CPU where
-/// there is no usable one. Returns where it was done as well.
-pub(crate) fn on_device<R>(
-    device: Device,
-    on: impl FnOnce(Device) -> Result<R>,
-    cpu: impl FnOnce() -> Result<R>,
-) -> Result<(Device, R)> {
-    match device {
-        Device::Cpu => Ok((device, cpu()?)),
-        Device::Gpu(_) | Device::Emulator => Ok((device, on(device)?)),
-        Device::Auto => match on(Device::Gpu(0)) {
-            Ok(done) => Ok((Device::Gpu(0), done)),
-            Err(Error::NoDevice { .. } | Error::DeviceTooOld { .. }) => Ok((Device::Cpu, cpu()?)),
-            Err(error) => Err(error),
-        },
-    }
 }

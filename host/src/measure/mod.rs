@@ -7,9 +7,10 @@ use std::time::Instant;
 use rayon::prelude::*;
 use warpann_kernels::read_ceiling::ReadOnce;
 
-use crate::device::cuda;
-use crate::device::cuda::{CudaDevice, Memory};
-use crate::device::runtime::{Layout, Limits, Runtime};
+use crate::device::limits::Limits;
+use crate::device::open::open_gpu;
+use crate::device::runtime::{Memory, Runtime, Stream};
+use crate::device::scratch::Layout;
 use crate::kmeans::gpu::{KMeansDevice, Means, Run};
 use crate::kmeans::scale::Scale;
 use crate::kmeans::worker::{Assign, Totals, Worker};
@@ -38,14 +39,15 @@ impl DeviceTimes {
     /// Two runs without a watch, then `repeat`, each after `flush`, whose work keeps the stream busy while the watched
     /// launches queue up: what is measured is the device, not the host's launching.
     fn measure(
-        device: &CudaDevice,
-        stream: &<CudaDevice as Runtime>::Stream,
+        device: &Runtime,
+        stream: &Stream,
         repeat: usize,
         mut flush: impl FnMut() -> Result<()>,
         mut work: impl FnMut() -> Result<()>,
     ) -> Result<DeviceTimes> {
         let _current = device.enter()?;
-        let (start, end) = (device.timer()?, device.timer()?);
+        let (start, end) = (device.gpu().timer()?, device.gpu().timer()?);
+        let stream = stream.of_gpu();
         work()?;
         work()?;
         let mut times = Vec::new();
@@ -67,8 +69,8 @@ const FLUSH_BYTES: usize = 256 << 20;
 
 /// Keys on a GPU, to be selected from again and again under the watch. Before each run something else fills the L2 cache.
 pub struct SelectionBench {
-    device: CudaDevice,
-    stream: <CudaDevice as Runtime>::Stream,
+    device: Runtime,
+    stream: Stream,
     memory: Memory,
     /// Offsets of the keys, of two areas to copy between, and of a word.
     parts: [usize; 4],
@@ -88,7 +90,7 @@ impl SelectionBench {
             return Err(Error::RaggedVectors { len: keys.len(), dim: columns });
         }
         let rows = rows.max(1);
-        let device = cuda::open(index)?;
+        let device = open_gpu(index)?;
         let mut layout = Layout::default();
         let parts = [
             layout.array::<f32>(rows * columns),
@@ -244,7 +246,7 @@ pub struct KMeansRun {
 /// # }
 /// ```
 pub struct KMeansBench<'a> {
-    worker: KMeansDevice<'a, f32, CudaDevice>,
+    worker: KMeansDevice<'a, f32>,
     /// The first centroids of every run.
     starts: Vec<f32>,
     /// Σ‖x‖².
@@ -277,7 +279,7 @@ impl<'a> KMeansBench<'a> {
         let starts = starts.copied().collect();
         let run = Run { metric: Assign::L2, clusters, rows, weights: None, dim, budget: None };
         let means = Means { scale: Scale::new(points, f64::from(greatest), None), spherical: false };
-        let worker = KMeansDevice::new(cuda::open(index)?, run, means)?;
+        let worker = KMeansDevice::new(open_gpu(index)?, run, means)?;
         Ok(KMeansBench { worker, starts, squares })
     }
 

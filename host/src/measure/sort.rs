@@ -1,9 +1,10 @@
 //! Times of sorts with the pairs on the GPU.
 
 use super::{DeviceTimes, FLUSH_BYTES};
-use crate::device::cuda;
-use crate::device::cuda::{CudaDevice, Memory};
-use crate::device::runtime::{Layout, OnStream, Runtime};
+use crate::device::open::open_gpu;
+use crate::device::queue::OnStream;
+use crate::device::runtime::{Memory, Runtime, Stream};
+use crate::device::scratch::Layout;
 use crate::sort::Key;
 use crate::sort::gpu as sort;
 use crate::sort::gpu::{Pairs, SortPlan};
@@ -34,8 +35,8 @@ pub struct SortRun<K> {
 /// # }
 /// ```
 pub struct SortBench<K> {
-    device: CudaDevice,
-    stream: <CudaDevice as Runtime>::Stream,
+    device: Runtime,
+    stream: Stream,
     memory: Memory,
     /// Keys and payloads: as given, in work, spare.
     pairs: [(usize, usize); 3],
@@ -54,7 +55,7 @@ impl<K: Key> SortBench<K> {
     pub fn new(index: usize, keys: &[K]) -> Result<SortBench<K>> {
         let len = u32::try_from(keys.len())
             .map_err(|_| Error::TooManyPairs { asked: keys.len() as u64, limit: u64::from(u32::MAX) })?;
-        let device = cuda::open(index)?;
+        let device = open_gpu(index)?;
         let mut layout = Layout::default();
         let pairs = [(); 3].map(|()| (layout.array::<K>(keys.len()), layout.array::<u32>(keys.len())));
         let flush = [(); 2].map(|()| layout.array::<u8>(FLUSH_BYTES));

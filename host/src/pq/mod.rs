@@ -58,7 +58,7 @@ pub use self::tables::{SymmetricTables, Tables};
 pub use self::train::PqTraining;
 
 use self::encode::{Residuals, Term};
-use crate::kmeans::on_device;
+use crate::device::open::open;
 use crate::simd::Isa;
 use crate::validate::{check_dim, check_vectors};
 use crate::{Device, Error, Input, Result, host_memory};
@@ -225,8 +225,10 @@ impl ProductQuantizer {
 
     /// As [`encode`](Self::encode), of rows that were checked; on a device within `budget` bytes.
     pub(crate) fn encode_checked(&self, rows: &[f32], device: Device, budget: Option<u64>) -> Result<Vec<u8>> {
-        let cpu = || encode::encode(Isa::detect(), self, rows, None);
-        Ok(on_device(device, |device| crate::open::encode_pq(device, self, rows, budget), cpu)?.1)
+        match open(device)?.1 {
+            Some(runtime) => gpu::encode::encode(&runtime, self, rows, budget),
+            None => encode::encode(Isa::detect(), self, rows, None),
+        }
     }
 
     /// The codes of what is left of rows that were checked after their lists' centroids are subtracted; on the CPU.

@@ -31,9 +31,10 @@
 
 use rayon::prelude::*;
 
+use super::gpu::rotate::row_products;
 use super::linear::polar;
 use super::{PqTraining, ProductQuantizer, check_shape, codes};
-use crate::kmeans::on_device;
+use crate::device::open::open;
 use crate::product::cpu::exact;
 use crate::product::cpu::exact::Term;
 use crate::random::Random;
@@ -287,8 +288,10 @@ impl Rotation {
 
     fn by(&self, matrix: &[f32], rows: &[f32], device: Device) -> Result<Vec<f32>> {
         check_vectors(rows, self.dim, Input::Vectors)?;
-        let cpu = || products(matrix, rows, self.dim);
-        Ok(on_device(device, |device| crate::open::row_products(device, matrix, rows, self.dim), cpu)?.1)
+        match open(device)?.1 {
+            Some(runtime) => row_products(&runtime, matrix, rows, self.dim),
+            None => products(matrix, rows, self.dim),
+        }
     }
 }
 

@@ -14,7 +14,8 @@ use warpann_kernels::flat::filter;
 use warpann_kernels::product::prepare::{Greatest, Prepare};
 use warpann_kernels::product::{bounds, prepare};
 
-use crate::device::runtime::{Layout, Runtime};
+use crate::device::runtime::{Runtime, Stream};
+use crate::device::scratch::Layout;
 use crate::select::Best;
 use crate::validate::check_vectors;
 use crate::{Element, ElementType, Input, Metric, Result};
@@ -203,9 +204,9 @@ pub(crate) struct Prepared {
 ///
 /// # Safety
 /// `to` has room for the rows at `shape`'s stride.
-pub(crate) unsafe fn upload_rows<T: Element, R: Runtime>(
-    runtime: &R,
-    stream: &R::Stream,
+pub(crate) unsafe fn upload_rows<T: Element>(
+    runtime: &Runtime,
+    stream: &Stream,
     shape: Shape,
     to: *mut u8,
     rows: &[T],
@@ -224,9 +225,9 @@ pub(crate) unsafe fn upload_rows<T: Element, R: Runtime>(
 ///
 /// # Safety
 /// As [`upload_rows`].
-pub(crate) unsafe fn upload_queries<T: Element, R: Runtime>(
-    runtime: &R,
-    stream: &R::Stream,
+pub(crate) unsafe fn upload_queries<T: Element>(
+    runtime: &Runtime,
+    stream: &Stream,
     shape: Shape,
     to: *mut u8,
     queries: &[T],
@@ -262,9 +263,9 @@ fn put_padded<T: Element>(rows: &[T], shape: Shape, to: &mut [u8]) {
 ///
 /// # Safety
 /// The set's memory is as `SetLayout` reserved it.
-pub(crate) unsafe fn prepare_set<R: Runtime>(
-    runtime: &R,
-    stream: &R::Stream,
+pub(crate) unsafe fn prepare_set(
+    runtime: &Runtime,
+    stream: &Stream,
     shape: Shape,
     set: Set,
     centred: bool,
@@ -305,7 +306,7 @@ pub(crate) unsafe fn prepare_set<R: Runtime>(
 ///
 /// # Safety
 /// The pointers cover the shapes; the word at `from.greatest` is zero, or what rows of the same scale gave before.
-pub(crate) unsafe fn greatest_of<R: Runtime>(runtime: &R, stream: &R::Stream, from: Unprepared) -> Result<()> {
+pub(crate) unsafe fn greatest_of(runtime: &Runtime, stream: &Stream, from: Unprepared) -> Result<()> {
     let Unprepared { element, rows, count, stride, centre, greatest, .. } = from;
     let launch = Greatest { rows, count, stride, centre, out: greatest };
     let config = launch.config(runtime.limits().multiprocessors);
@@ -317,12 +318,7 @@ pub(crate) unsafe fn greatest_of<R: Runtime>(runtime: &R, stream: &R::Stream, fr
 ///
 /// # Safety
 /// The pointers that are not null cover the shapes, as [`Prepare`] says.
-pub(crate) unsafe fn prepare_rows<R: Runtime>(
-    runtime: &R,
-    stream: &R::Stream,
-    from: Unprepared,
-    to: Prepared,
-) -> Result<()> {
+pub(crate) unsafe fn prepare_rows(runtime: &Runtime, stream: &Stream, from: Unprepared, to: Prepared) -> Result<()> {
     let launch = Prepare {
         rows: from.rows,
         count: from.count,

@@ -52,7 +52,10 @@ use std::ptr;
 use super::gpu as select;
 use super::gpu::{Plan, Select};
 use super::{Algorithm, Best, Key, MAX_COLUMNS, Payload};
-use crate::device::runtime::{Layout, Limits, Preload, Queue, Runtime};
+use crate::device::limits::Limits;
+use crate::device::queue::{Preload, Queue};
+use crate::device::runtime::Runtime;
+use crate::device::scratch::Layout;
 use crate::{Error, Result};
 
 #[cfg(feature = "cuda")]
@@ -110,7 +113,7 @@ pub struct DeviceResults<K> {
 /// belong to it. Whatever context is current in the calling thread is so again when a call returns.
 #[cfg(feature = "cuda")]
 pub struct DeviceSelect<K: Key> {
-    planned: Planned<K, crate::device::cuda::CudaDevice>,
+    planned: Planned<K>,
 }
 
 #[cfg(feature = "cuda")]
@@ -125,7 +128,7 @@ impl<K: Key> DeviceSelect<K> {
     pub fn new(gpu: usize, rows: u32, columns: u32, k: u32, best: Best, algorithm: Algorithm) -> Result<Self> {
         let shape = Shape { rows, columns, k, best };
         shape.check::<K>(algorithm)?;
-        Ok(Self { planned: Planned::new(crate::device::cuda::open(gpu)?, shape, algorithm)? })
+        Ok(Self { planned: Planned::new(crate::device::open::open_gpu(gpu)?, shape, algorithm)? })
     }
 
     /// Bytes of device memory that a run needs for itself; may be 0.
@@ -180,7 +183,7 @@ impl<K: Key> DeviceSelect<K> {
     }
 
     fn queue(&self, stream: CUstream) -> crate::device::cuda::CallersStream<'_> {
-        crate::device::cuda::CallersStream { device: &self.planned.runtime, stream: stream.cast() }
+        crate::device::cuda::CallersStream { device: self.planned.runtime.gpu(), stream: stream.cast() }
     }
 }
 
@@ -216,23 +219,23 @@ impl Shape {
 }
 
 /// [`DeviceSelect`] on any device: the emulator runs the same plans.
-struct Planned<K, R> {
-    runtime: R,
+struct Planned<K> {
+    runtime: Runtime,
     shape: Shape,
     plan: Plan,
     workspace_bytes: usize,
     key: PhantomData<fn(K)>,
 }
 
-impl<K: Key, R: Runtime> Planned<K, R> {
-    fn new(runtime: R, shape: Shape, algorithm: Algorithm) -> Result<Self> {
+impl<K: Key> Planned<K> {
+    fn new(runtime: Runtime, shape: Shape, algorithm: Algorithm) -> Result<Self> {
         shape.check::<K>(algorithm)?;
         let Shape { rows, columns, k, .. } = shape;
         Self::by(runtime, shape, |layout, limits| Plan::new::<K>(layout, rows, columns, k, algorithm, limits))
     }
 
     /// By a given plan, whose kernels are loaded.
-    fn by(runtime: R, shape: Shape, plan: impl FnOnce(&mut Layout, &Limits) -> Result<Plan>) -> Result<Self> {
+    fn by(runtime: Runtime, shape: Shape, plan: impl FnOnce(&mut Layout, &Limits) -> Result<Plan>) -> Result<Self> {
         let mut layout = Layout::default();
         let plan = plan(&mut layout, &runtime.limits())?;
         let planned = Self { runtime, shape, plan, workspace_bytes: layout.bytes(), key: PhantomData };
@@ -313,12 +316,12 @@ mod tests {
     use half::{bf16, f16};
 
     use super::*;
-    use crate::device::emulated::{Emulator, Immediate};
-    use crate::device::runtime::OnStream;
+    use crate::device::queue::OnStream;
+    use crate::device::runtime::{Memory, Runtime, Stream};
     use crate::select::NO_POSITION;
     use crate::select::gpu::dispatch::Method;
 
-    const STREAM: OnStream<'_, Emulator> = OnStream { runtime: &Emulator, stream: &Immediate };
+    const STREAM: OnStream<'_> = OnStream { runtime: &Runtime::EMULATOR, stream: &Stream::EMULATOR };
 
     /// A key type by its values.
     trait TestKey: Key {
@@ -395,28 +398,30 @@ mod tests {
 
     /// A copy in the emulator's device memory; a kernel that leaves it is stopped.
     struct OnDevice<T> {
-        memory: <Emulator as Runtime>::Memory,
+        memory: Memory,
         len: usize,
         kind: PhantomData<T>,
     }
 
     impl<T: bytemuck::Pod> OnDevice<T> {
         fn room(len: usize) -> Result<Self> {
-            Ok(Self { memory: Emulator.allocate(len * size_of::<T>())?, len, kind: PhantomData })
+            Ok(Self { memory: Runtime::EMULATOR.allocate(len * size_of::<T>())?, len, kind: PhantomData })
         }
         fn of(values: &[T]) -> Result<Self> {
             let copy = Self::room(values.len())?;
             // SAFETY: the allocation has room for the values.
-            unsafe { Emulator.upload(&Immediate, copy.at().cast(), bytemuck::cast_slice(values))? };
+            unsafe { Runtime::EMULATOR.upload(STREAM.stream, copy.at().cast(), bytemuck::cast_slice(values))? };
             Ok(copy)
         }
         fn at(&self) -> *mut T {
-            Emulator.address(&self.memory).cast()
+            Runtime::EMULATOR.address(&self.memory).cast()
         }
         fn read(&self) -> Result<Vec<T>> {
             let mut values = vec![T::zeroed(); self.len];
             // SAFETY: the allocation has as many values; what nobody wrote is poison, which any bits are.
-            unsafe { Emulator.download(&Immediate, bytemuck::cast_slice_mut(&mut values), self.at().cast())? };
+            unsafe {
+                Runtime::EMULATOR.download(STREAM.stream, bytemuck::cast_slice_mut(&mut values), self.at().cast())?
+            };
             Ok(values)
         }
     }
@@ -433,7 +438,7 @@ mod tests {
 
     /// One run on a batch of `rows` rows, checked key by key.
     fn run<K: TestKey>(
-        planned: &Planned<K, Emulator>,
+        planned: &Planned<K>,
         workspace: &OnDevice<u8>,
         (rows, columns): (u32, u32),
         lie: Lie,
@@ -511,8 +516,8 @@ mod tests {
     fn check<K: TestKey>((rows, columns, k): (u32, u32, u32), best: Best, method: Option<Method>) -> Result<String> {
         let shape = Shape { rows, columns, k, best };
         let planned = match method {
-            None => Planned::<K, _>::new(Emulator, shape, Algorithm::Auto)?,
-            Some(method) => Planned::<K, _>::by(Emulator, shape, |layout, limits| {
+            None => Planned::<K>::new(Runtime::EMULATOR, shape, Algorithm::Auto)?,
+            Some(method) => Planned::<K>::by(Runtime::EMULATOR, shape, |layout, limits| {
                 Ok(Plan::of_method(layout, rows, columns, k, method, limits))
             })?,
         };
@@ -617,7 +622,7 @@ mod tests {
     #[test]
     fn what_cannot_be_planned_or_run_is_refused() -> Result<()> {
         let shape = Shape { rows: 2, columns: 8, k: 3, best: Best::Smallest };
-        let refused = |shape, algorithm| Planned::<i32, _>::new(Emulator, shape, algorithm).err();
+        let refused = |shape, algorithm| Planned::<i32>::new(Runtime::EMULATOR, shape, algorithm).err();
         assert!(matches!(refused(Shape { k: 0, ..shape }, Algorithm::Auto), Some(Error::ZeroK)));
         assert!(matches!(
             refused(Shape { columns: 1 << 31, ..shape }, Algorithm::Auto),
@@ -640,7 +645,7 @@ mod tests {
             refused(shape, Algorithm::WarpSelect),
             Some(Error::NoSuchSelection { algorithm: Algorithm::WarpSelect, .. })
         ));
-        let planned = Planned::<i32, _>::new(Emulator, shape, Algorithm::ThresholdSelect)?;
+        let planned = Planned::<i32>::new(Runtime::EMULATOR, shape, Algorithm::ThresholdSelect)?;
         let results = DeviceResults { keys: ptr::null_mut(), positions: ptr::null_mut() };
         for (rows, columns, what, asked, limit) in [(3, 8, "rows", 3, 2), (2, 9, "columns", 9, 8)] {
             let batch = DeviceRows::contiguous(ptr::null(), rows, columns);
@@ -655,7 +660,7 @@ mod tests {
     #[test]
     fn plans_are_shared_by_threads() {
         fn shared<T: Send + Sync>() {}
-        shared::<Planned<f16, Emulator>>();
+        shared::<Planned<f16>>();
         #[cfg(feature = "cuda")]
         shared::<DeviceSelect<f16>>();
     }

@@ -24,6 +24,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use self::gpu::DevicePayload;
+use crate::device::open::open;
 use crate::{Device, Error, Result};
 
 pub use key::{Key, KeyType};
@@ -233,15 +234,13 @@ fn select_on<K: Key>(
     algorithm: Algorithm,
     selection: &mut Selection<K>,
 ) -> Result<()> {
-    match device {
-        Device::Cpu => cpu::select(rows, best, selection),
-        Device::Auto => match crate::open::select_k(device, rows, best, algorithm, selection) {
-            Err(Error::NoDevice { .. } | Error::DeviceTooOld { .. }) => cpu::select(rows, best, selection),
-            done => done?,
-        },
-        Device::Gpu(_) | Device::Emulator => crate::open::select_k(device, rows, best, algorithm, selection)?,
+    match open(device)?.1 {
+        Some(runtime) => gpu::rows::select_from_host(&runtime, rows, best, algorithm, selection),
+        None => {
+            cpu::select(rows, best, selection);
+            Ok(())
+        }
     }
-    Ok(())
 }
 
 #[cfg(test)]

@@ -13,7 +13,10 @@ use warpann_kernels::shifted::shifted_sort::{
 };
 
 use super::{Ask, Grid, ShiftedBackend};
-use crate::device::runtime::{Lanes, Layout, OnStream, Runtime};
+use crate::device::lanes::Lanes;
+use crate::device::queue::OnStream;
+use crate::device::runtime::{Memory, Runtime};
+use crate::device::scratch::Layout;
 use crate::device::tiling::{Batches, bus_rows};
 use crate::sort::gpu::{DeviceKey, Pairs, SortPlan, enqueue};
 use crate::{Error, Result};
@@ -35,16 +38,16 @@ impl DeviceCode for u128 {
 }
 
 /// The index on one device.
-pub(crate) struct ShiftedDevice<R: Runtime> {
-    runtime: R,
+pub(crate) struct ShiftedDevice {
+    runtime: Runtime,
     budget: Option<u64>,
-    lanes: Lanes<R>,
-    sorted: Option<Sorted<R>>,
+    lanes: Lanes,
+    sorted: Option<Sorted>,
 }
 
 /// The sorted copies in device memory.
-struct Sorted<R: Runtime> {
-    memory: R::Memory,
+struct Sorted {
+    memory: Memory,
     place: SortedLayout,
     grid: Grid,
     n: u32,
@@ -74,14 +77,14 @@ impl SortedLayout {
     }
 }
 
-impl<R: Runtime> ShiftedDevice<R> {
+impl ShiftedDevice {
     /// An empty index within `budget` bytes of device memory, or nine tenths of what is free.
-    pub fn new(runtime: R, budget: Option<u64>) -> Self {
+    pub fn new(runtime: Runtime, budget: Option<u64>) -> Self {
         ShiftedDevice { runtime, budget, lanes: Lanes::new(), sorted: None }
     }
 
     /// Sorts `rows` into copies.
-    fn sorted<W: DeviceCode>(&self, cells: &Grid, rows: &[f32]) -> Result<Sorted<R>> {
+    fn sorted<W: DeviceCode>(&self, cells: &Grid, rows: &[f32]) -> Result<Sorted> {
         let runtime = &self.runtime;
         let (dim, copies) = (cells.dim as usize, cells.copies);
         let n = rows.len() / dim;
@@ -155,7 +158,7 @@ impl<R: Runtime> ShiftedDevice<R> {
     }
 
     /// Where every point stands in every copy, in memory of its own.
-    fn ranks(&self, sorted: &Sorted<R>) -> Result<R::Memory> {
+    fn ranks(&self, sorted: &Sorted) -> Result<Memory> {
         let runtime = &self.runtime;
         let memory = runtime.allocate(size_of::<u32>() * sorted.n as usize * sorted.grid.copies as usize)?;
         self.lanes.with(runtime, |lane| {
@@ -170,7 +173,7 @@ impl<R: Runtime> ShiftedDevice<R> {
     }
 
     /// See [`ShiftedBackend::search`].
-    fn search_sorted<W: DeviceCode>(&self, sorted: &Sorted<R>, ask: &Ask<'_>, entries: &mut [u64]) -> Result<()> {
+    fn search_sorted<W: DeviceCode>(&self, sorted: &Sorted, ask: &Ask<'_>, entries: &mut [u64]) -> Result<()> {
         let (runtime, place, cells, n) = (&self.runtime, sorted.place, &sorted.grid, sorted.n);
         let (dim, copies) = (cells.dim as usize, cells.copies as usize);
         let count = ask.queries.len() / dim;
@@ -247,7 +250,7 @@ impl<R: Runtime> ShiftedDevice<R> {
     }
 }
 
-impl<R: Runtime> ShiftedBackend for ShiftedDevice<R> {
+impl ShiftedBackend for ShiftedDevice {
     fn rebuild(&mut self, cells: &Grid, rows: &[f32]) -> Result<()> {
         let sorted =
             if is_wide(cells.dim) { self.sorted::<u128>(cells, rows) } else { self.sorted::<u64>(cells, rows) };

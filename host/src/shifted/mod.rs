@@ -40,6 +40,7 @@ pub use warpann_kernels::shifted::morton::MAX_DIM;
 use self::cpu::ShiftedCpu;
 pub(crate) use self::grid::Grid;
 pub use self::quality::{Epsilon, Quality, quality};
+use crate::device::open::open;
 use crate::validate::{MAX_ROWS, check_results, check_rows, check_vectors};
 use crate::{Device, Error, Input, Metric, NONE, Neighbors, Result, host_memory};
 
@@ -162,15 +163,9 @@ impl ShiftedIndexBuilder {
         if self.neighbourhood == Some(0) {
             return Err(Error::ZeroClusters { what: "positions" });
         }
-        let open = || crate::open::open_shifted(self.device, self.budget);
-        let backend: Box<dyn ShiftedBackend> = match self.device {
-            Device::Cpu => Box::new(ShiftedCpu::default()),
-            Device::Gpu(_) | Device::Emulator => open()?,
-            Device::Auto => match open() {
-                Ok(device) => device,
-                Err(Error::NoDevice { .. } | Error::DeviceTooOld { .. }) => Box::new(ShiftedCpu::default()),
-                Err(error) => return Err(error),
-            },
+        let backend: Box<dyn ShiftedBackend> = match open(self.device)?.1 {
+            Some(runtime) => Box::new(gpu::ShiftedDevice::new(runtime, self.budget)),
+            None => Box::new(ShiftedCpu::default()),
         };
         Ok(ShiftedIndex { dim, shifts, neighbourhood: self.neighbourhood, rows: Vec::new(), backend })
     }

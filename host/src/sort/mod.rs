@@ -11,6 +11,7 @@ use std::ops::Range;
 use rayon::prelude::*;
 
 use self::gpu::DeviceKey;
+use crate::device::open::open;
 use crate::{Device, Error, Result, host_memory};
 
 /// A type that keys may be of: u64, u128. Sealed: every kernel table lists these two.
@@ -100,15 +101,10 @@ pub fn sort_pairs_by_bits<K: Key>(
 }
 
 fn sort_on<K: Key>(device: Device, keys: &mut [K], payloads: &mut [u32], bits: Range<u32>) -> Result<()> {
-    match device {
-        Device::Cpu => sort_on_cpu(keys, payloads, &bits)?,
-        Device::Auto => match crate::open::sort_pairs(device, keys, payloads, bits.clone()) {
-            Err(Error::NoDevice { .. } | Error::DeviceTooOld { .. }) => sort_on_cpu(keys, payloads, &bits)?,
-            done => done?,
-        },
-        Device::Gpu(_) | Device::Emulator => crate::open::sort_pairs(device, keys, payloads, bits)?,
+    match open(device)?.1 {
+        Some(runtime) => gpu::sort_from_host(&runtime, keys, payloads, bits),
+        None => sort_on_cpu(keys, payloads, &bits),
     }
-    Ok(())
 }
 
 fn check<K: Key>(keys: usize, payloads: usize, bits: &Range<u32>) -> Result<()> {

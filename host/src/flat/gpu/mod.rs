@@ -12,7 +12,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use self::exact::{Block, Tuning};
 use super::FlatBackend;
-use crate::device::runtime::{Lanes, Layout, Runtime};
+use crate::device::lanes::Lanes;
+use crate::device::runtime::{Memory, Runtime, Stream};
+use crate::device::scratch::Layout;
 use crate::product::gpu::{Set, SetLayout, Shape, prepare_set, upload_rows};
 use crate::shards::merge_apart;
 use crate::threads::{Exclusive, apart, at_once, meanwhile};
@@ -31,26 +33,26 @@ const FETCH_BYTES: usize = 64 << 20;
 const CENTRE_SAMPLE: usize = 4096;
 
 /// A flat index on one device.
-pub(crate) struct FlatDevice<T: Element, R: Runtime> {
-    runtime: R,
+pub(crate) struct FlatDevice<T: Element> {
+    runtime: Runtime,
     shape: Shape,
     tuning: Tuning,
     budget: u64,
     count: usize,
-    rows: Rows<T, R>,
+    rows: Rows<T>,
     centre: Centre,
-    lanes: Lanes<R>,
+    lanes: Lanes,
 }
 
 /// Where the rows are.
-enum Rows<T, R: Runtime> {
-    Device(Resident<R>),
-    Host { rows: Vec<T>, slots: Exclusive<Option<Slots<R>>> },
+enum Rows<T> {
+    Device(Resident),
+    Host { rows: Vec<T>, slots: Exclusive<Option<Slots>> },
 }
 
 /// Rows in device memory.
-struct Resident<R: Runtime> {
-    memory: R::Memory,
+struct Resident {
+    memory: Memory,
     layout: SetLayout,
     capacity: usize,
     /// Whether the f16 copies and norms match the rows; made by the first search after an `add`.
@@ -58,8 +60,8 @@ struct Resident<R: Runtime> {
 }
 
 /// Two places for blocks of a base that stays on the host.
-struct Slots<R: Runtime> {
-    memory: [R::Memory; 2],
+struct Slots {
+    memory: [Memory; 2],
     layout: SetLayout,
     rows: usize,
 }
@@ -112,9 +114,9 @@ fn set_layout(shape: Shape, rows: usize) -> (usize, SetLayout) {
     (layout.bytes(), set)
 }
 
-impl<T: Element, R: Runtime> FlatDevice<T, R> {
+impl<T: Element> FlatDevice<T> {
     /// An empty index; `budget` defaults to nine tenths of the device's free memory.
-    pub fn new(runtime: R, dim: usize, metric: Metric, budget: Option<u64>) -> Result<Self> {
+    pub fn new(runtime: Runtime, dim: usize, metric: Metric, budget: Option<u64>) -> Result<Self> {
         let budget = match budget {
             Some(bytes) => bytes,
             None => runtime.free_memory()? / 10 * 9,
@@ -123,7 +125,7 @@ impl<T: Element, R: Runtime> FlatDevice<T, R> {
         let (_, layout) = set_layout(shape, 0);
         let memory = runtime.allocate(0)?;
         let rows = Rows::Device(Resident { memory, layout, capacity: 0, prepared: Exclusive::new(true) });
-        let tuning = runtime.tuning();
+        let tuning = Tuning::of(&runtime.limits());
         Ok(FlatDevice {
             runtime,
             shape,
@@ -141,7 +143,7 @@ impl<T: Element, R: Runtime> FlatDevice<T, R> {
     }
 
     /// Device memory for `rows` rows that holds the first `self.count` already, or an out-of-memory error.
-    fn grown(&self, old: &Resident<R>, rows: usize) -> Result<Resident<R>> {
+    fn grown(&self, old: &Resident, rows: usize) -> Result<Resident> {
         let (bytes, layout) = set_layout(self.shape, rows);
         let memory = self.runtime.allocate(bytes)?;
         let (to, from) = (self.runtime.address(&memory), self.runtime.address(&old.memory));
@@ -154,7 +156,7 @@ impl<T: Element, R: Runtime> FlatDevice<T, R> {
     }
 
     /// The rows of a resident base, back on the host.
-    fn fetch(&self, resident: &Resident<R>, first: usize, count: usize) -> Result<Vec<T>> {
+    fn fetch(&self, resident: &Resident, first: usize, count: usize) -> Result<Vec<T>> {
         let (stride, dim) = (self.shape.stride(), self.shape.dim);
         let mut padded = vec![T::default(); count * stride];
         let from = self.runtime.address(&resident.memory).wrapping_add(first * self.shape.row_bytes());
@@ -204,7 +206,7 @@ impl<T: Element, R: Runtime> FlatDevice<T, R> {
     }
 
     /// Makes copies, norms and bounds of a set whose rows are uploaded, and waits for them.
-    fn prepare(&self, stream: &R::Stream, set: Set) -> Result<()> {
+    fn prepare(&self, stream: &Stream, set: Set) -> Result<()> {
         // SAFETY: the set was laid out by `set_layout`, so its centre has `stride` components.
         unsafe {
             if self.centred() {
@@ -258,7 +260,7 @@ impl<T: Element, R: Runtime> FlatDevice<T, R> {
 
     fn search_resident(
         &self,
-        resident: &Resident<R>,
+        resident: &Resident,
         queries: &[T],
         k: usize,
         ids: &mut [u64],
@@ -278,7 +280,7 @@ impl<T: Element, R: Runtime> FlatDevice<T, R> {
     }
 
     /// The two slots for a streamed base, each as large as the budget allows.
-    fn slots(&self) -> Result<Slots<R>> {
+    fn slots(&self) -> Result<Slots> {
         let each = self.resident_limit() / 2;
         let bytes = |rows: usize| set_layout(self.shape, rows).0 as u64;
         let mut rows = self.count.div_ceil(2).max(1);
@@ -300,7 +302,7 @@ impl<T: Element, R: Runtime> FlatDevice<T, R> {
     fn search_streamed(
         &self,
         rows: &[T],
-        slots: &Slots<R>,
+        slots: &Slots,
         queries: &[T],
         k: usize,
         ids: &mut [u64],
@@ -349,7 +351,7 @@ impl<T: Element, R: Runtime> FlatDevice<T, R> {
     }
 }
 
-impl<T: Element, R: Runtime> FlatBackend<T> for FlatDevice<T, R> {
+impl<T: Element> FlatBackend<T> for FlatDevice<T> {
     fn add(&mut self, rows: &[T]) -> Result<()> {
         let added = rows.len() / self.shape.dim;
         if !self.add_resident(rows)? {

@@ -9,7 +9,9 @@
 //! Two lanes work on different batches: one is copied while the other is computed. Rows that the device makes itself take larger
 //! batches, which the matrix product fills better.
 
-use crate::device::runtime::{Lanes, Layout, Runtime};
+use crate::device::lanes::Lanes;
+use crate::device::runtime::{Memory, Runtime};
+use crate::device::scratch::Layout;
 use crate::device::tiling::{Batches, bus_rows};
 use crate::flat::gpu::Centre;
 use crate::flat::gpu::exact::{Set, SetLayout, Shape, prepare_set, upload_rows};
@@ -31,24 +33,24 @@ pub(crate) trait ListCoder: Send + Sync {
 }
 
 /// A [`ListCoder`] on one device.
-pub(crate) struct Coder<'a, R: Runtime> {
-    runtime: R,
+pub(crate) struct Coder<'a> {
+    runtime: Runtime,
     shape: Shape,
     quantizer: &'a ProductQuantizer,
     budget: Option<u64>,
     lists: usize,
     /// Centroids as a set, then the codebooks at `codebooks`.
-    memory: R::Memory,
+    memory: Memory,
     centroids: SetLayout,
     codebooks: usize,
     bytes: usize,
-    lanes: Lanes<R>,
+    lanes: Lanes,
 }
 
-impl<'a, R: Runtime> Coder<'a, R> {
+impl<'a> Coder<'a> {
     /// Uploads and prepares `centroids` (row-major, at least one) and codebooks. Memory: `budget` bytes, or nine tenths of what is free.
     pub fn new(
-        runtime: R,
+        runtime: Runtime,
         by: Assign,
         centroids: &[f32],
         quantizer: &'a ProductQuantizer,
@@ -102,7 +104,7 @@ impl<'a, R: Runtime> Coder<'a, R> {
     }
 }
 
-impl<R: Runtime> ListCoder for Coder<'_, R> {
+impl ListCoder for Coder<'_> {
     fn code(&self, rows: Rows<'_>, labels: &mut [u32], codes: &mut [u8]) -> Result<()> {
         let (runtime, shape, code_bytes) = (&self.runtime, self.shape, self.quantizer.code_bytes());
         let count = labels.len();

@@ -12,7 +12,9 @@ use warpann_kernels::{NO_ROW, ivf::pairs, product::prepare};
 
 use super::tables;
 use super::tables::Terms;
-use crate::device::runtime::{Layout, OnStream, Runtime};
+use crate::device::queue::OnStream;
+use crate::device::runtime::{Memory, Runtime, Stream};
+use crate::device::scratch::Layout;
 use crate::ivf::View;
 use crate::ivf::codec::Codec;
 use crate::product::gpu::{Prepared, Shape, Unprepared, greatest_of, prepare_rows, upload_rows};
@@ -130,7 +132,7 @@ impl Image {
 }
 
 /// An image and the memory that it lies in.
-pub(super) struct Resident<R: Runtime> {
+pub(super) struct Resident {
     /// Which state of which index it shows.
     pub version: u64,
     pub image: Image,
@@ -140,7 +142,7 @@ pub(super) struct Resident<R: Runtime> {
     pub longest: Vec<u64>,
     /// The longest list.
     pub longest_list: u32,
-    _memory: R::Memory,
+    _memory: Memory,
 }
 
 /// Where the lists lie in the storage.
@@ -202,10 +204,10 @@ impl Storage {
     ///
     /// # Safety
     /// `to` has room for all rows.
-    unsafe fn upload<R: Runtime>(
+    unsafe fn upload(
         &self,
-        runtime: &R,
-        stream: &R::Stream,
+        runtime: &Runtime,
+        stream: &Stream,
         to: *mut u8,
         bytes: usize,
         write: impl Fn(usize, Range<usize>, &mut [u8]) + Sync,
@@ -246,10 +248,10 @@ fn fill_rows(from: &[u8], first: usize, width: usize, stride: usize, to: &mut [u
     }
 }
 
-impl<R: Runtime> Resident<R> {
+impl Resident {
     /// Uploads the index and prepares it for scanning, within `budget` bytes. The index has vectors, and their directory is made if their
     /// ids need one: from here on no pool is used.
-    pub fn new<T: Element>(runtime: &R, stream: &R::Stream, view: &View<'_, T>, budget: u64) -> Result<Resident<R>> {
+    pub fn new<T: Element>(runtime: &Runtime, stream: &Stream, view: &View<'_, T>, budget: u64) -> Result<Resident> {
         let (dim, lists) = (view.dim, view.list_count());
         let lengths: Vec<u32> = (0..lists).map(|list| view.length(list) as u32).collect();
         let storage = Storage::new(lengths)?;
@@ -389,7 +391,7 @@ impl<R: Runtime> Resident<R> {
                     })?;
                 }
             }
-            image.prepare::<T, R>(runtime, stream, at(row_lists).cast())?;
+            image.prepare::<T>(runtime, stream, at(row_lists).cast())?;
         }
         runtime.synchronize(stream)?;
         let mut longest: Vec<u64> = storage.lengths.iter().map(|&length| u64::from(pairs::padded(length))).collect();
@@ -437,12 +439,7 @@ impl Image {
     ///
     /// # Safety
     /// Everything else of the image is uploaded; the words at `greatest` and `bounds` are zero.
-    unsafe fn prepare<T: Element, R: Runtime>(
-        &self,
-        runtime: &R,
-        stream: &R::Stream,
-        row_lists: *const u32,
-    ) -> Result<()> {
+    unsafe fn prepare<T: Element>(&self, runtime: &Runtime, stream: &Stream, row_lists: *const u32) -> Result<()> {
         let metric = self.metric_code();
         let cosine = metric == prepare::METRIC_COSINE;
         // Cosine scales vectors by their norms; its centroids need a scale of their own.

@@ -38,7 +38,10 @@ use self::plan::{Ask, SearchPlan};
 use self::search::Search;
 use self::stage::Stage;
 use super::{Bitset, IvfBackend, Request, Scan, View};
-use crate::device::runtime::{Lane, Lanes, Layout, Runtime};
+use crate::device::lanes::{Lane, Lanes};
+use crate::device::limits::Limits;
+use crate::device::runtime::Runtime;
+use crate::device::scratch::Layout;
 use crate::neighbors::RangeNeighbors;
 use crate::neighbors::slots::{Found, Slots};
 use crate::product::gpu::{Shape, upload_queries, upload_rows};
@@ -55,12 +58,12 @@ const MOST_PARTS: usize = 3;
 const MOST_PAIRS: usize = 1 << 30;
 
 /// Inverted files on one device.
-pub(crate) struct IvfDevice<T: Element, R: Runtime> {
-    runtime: R,
+pub(crate) struct IvfDevice<T: Element> {
+    runtime: Runtime,
     device: Device,
     budget: u64,
-    resident: Exclusive<Option<Arc<Resident<R>>>>,
-    lanes: Lanes<R>,
+    resident: Exclusive<Option<Arc<Resident>>>,
+    lanes: Lanes,
     element: PhantomData<T>,
 }
 
@@ -74,9 +77,9 @@ struct Call<'a, 'v, T: Element> {
     distances: &'a mut [f32],
 }
 
-impl<T: Element, R: Runtime> IvfDevice<T, R> {
+impl<T: Element> IvfDevice<T> {
     /// `budget` defaults to nine tenths of the device's free memory.
-    pub fn new(runtime: R, device: Device, budget: Option<u64>) -> Result<Self> {
+    pub fn new(runtime: Runtime, device: Device, budget: Option<u64>) -> Result<Self> {
         let budget = match budget {
             Some(bytes) => bytes,
             None => runtime.free_memory()? / 10 * 9,
@@ -86,7 +89,7 @@ impl<T: Element, R: Runtime> IvfDevice<T, R> {
     }
 
     /// The image of the index as it is now. Of the searches that come first one makes it, within the budget, and the others wait.
-    fn resident(&self, view: &View<'_, T>) -> Result<Arc<Resident<R>>> {
+    fn resident(&self, view: &View<'_, T>) -> Result<Arc<Resident>> {
         // It takes a pool to make, so it is made before the lock is held.
         view.sparse_directory();
         self.resident.with(|resident| {
@@ -102,12 +105,12 @@ impl<T: Element, R: Runtime> IvfDevice<T, R> {
         })
     }
 
-    fn scratch(&self, resident: &Resident<R>) -> u64 {
+    fn scratch(&self, resident: &Resident) -> u64 {
         self.budget.saturating_sub(resident.bytes)
     }
 
     /// What so many queries ask in attempt number `attempt`.
-    fn ask(resident: &Resident<R>, queries: usize, k: usize, request: &Request<'_>, attempt: u32) -> Ask {
+    fn ask(resident: &Resident, queries: usize, k: usize, request: &Request<'_>, attempt: u32) -> Ask {
         let probes = request.probes.min(resident.image.lists as usize) as u32;
         let k = k.min(resident.columns(probes).most as usize) as u32;
         let filter_words = request.filter.map(filter_words);
@@ -133,7 +136,7 @@ impl<T: Element, R: Runtime> IvfDevice<T, R> {
     /// The scratch of `search` is as its plan says, for these queries.
     unsafe fn begin(
         &self,
-        search: &Search<'_, R>,
+        search: &Search<'_>,
         view: &View<'_, T>,
         queries: &[T],
         request: &Request<'_>,
@@ -141,7 +144,7 @@ impl<T: Element, R: Runtime> IvfDevice<T, R> {
         let (runtime, dim) = (&self.runtime, view.dim);
         let shape = |element| Shape { element, metric: view.metric, dim };
         let count = queries.len() / dim;
-        let parts = (count / runtime.overlap().part_queries).clamp(1, MOST_PARTS);
+        let parts = (count / Overlap::of(&runtime.limits()).part_queries).clamp(1, MOST_PARTS);
         let stream = if parts == 1 { search.stream } else { search.copies };
         // SAFETY: the plan reserved room for the queries and the filter.
         unsafe {
@@ -177,8 +180,8 @@ impl<T: Element, R: Runtime> IvfDevice<T, R> {
     /// next is: one thread does it all, so that the first batch gets the whole memory and is on the device as soon as can be.
     fn search_some(
         &self,
-        resident: &Resident<R>,
-        lanes: &mut [Lane<R>],
+        resident: &Resident,
+        lanes: &mut [Lane],
         call: &mut Call<'_, '_, T>,
         which: Batch<'_>,
         attempt: u32,
@@ -232,12 +235,7 @@ impl<T: Element, R: Runtime> IvfDevice<T, R> {
     }
 
     /// A search by a lane.
-    fn search_on<'a>(
-        &'a self,
-        resident: &'a Resident<R>,
-        lane: &'a mut Lane<R>,
-        plan: &'a SearchPlan,
-    ) -> Result<Search<'a, R>> {
+    fn search_on<'a>(&'a self, resident: &'a Resident, lane: &'a mut Lane, plan: &'a SearchPlan) -> Result<Search<'a>> {
         let start = lane.scratch(&self.runtime, plan.bytes)?;
         Ok(Search {
             runtime: &self.runtime,
@@ -251,7 +249,7 @@ impl<T: Element, R: Runtime> IvfDevice<T, R> {
     }
 
     /// Copies the queries of a batch to the device and launches their search.
-    fn submit(&self, search: &Search<'_, R>, call: &Call<'_, '_, T>, batch: Batch<'_>) -> Result<()> {
+    fn submit(&self, search: &Search<'_>, call: &Call<'_, '_, T>, batch: Batch<'_>) -> Result<()> {
         let dim = call.view.dim;
         let gathered: Vec<T>;
         let queries = match batch {
@@ -271,7 +269,7 @@ impl<T: Element, R: Runtime> IvfDevice<T, R> {
     /// Waits for a batch and puts its results into their slots; notes which queries lack a certificate.
     fn receive(
         &self,
-        search: &Search<'_, R>,
+        search: &Search<'_>,
         call: &mut Call<'_, '_, T>,
         batch: Batch<'_>,
         unproved: &mut Vec<usize>,
@@ -310,8 +308,8 @@ impl<T: Element, R: Runtime> IvfDevice<T, R> {
     #[expect(clippy::too_many_arguments, reason = "what, where, and with what")]
     fn range_some(
         &self,
-        resident: &Resident<R>,
-        lane: &mut Lane<R>,
+        resident: &Resident,
+        lane: &mut Lane,
         view: &View<'_, T>,
         queries: &[T],
         radius: f32,
@@ -320,7 +318,7 @@ impl<T: Element, R: Runtime> IvfDevice<T, R> {
     ) -> Result<Vec<Vec<(u64, f32)>>> {
         let dim = view.dim;
         let count = queries.len() / dim;
-        let halves = |lane: &mut Lane<R>| -> Result<Vec<Vec<(u64, f32)>>> {
+        let halves = |lane: &mut Lane| -> Result<Vec<Vec<(u64, f32)>>> {
             let (low, high) = queries.split_at(count / 2 * dim);
             let mut rows = self.range_some(resident, lane, view, low, radius, request, attempt)?;
             rows.extend(self.range_some(resident, lane, view, high, radius, request, attempt)?);
@@ -413,6 +411,25 @@ impl<T: Element, R: Runtime> IvfDevice<T, R> {
     }
 }
 
+/// How queries are cut so that copies hide behind kernels.
+#[derive(Debug, Clone, Copy)]
+struct Overlap {
+    /// Queries whose probes are found at once, while the next are copied, at least.
+    part_queries: usize,
+    /// Queries from which two lanes pay: half of them read every list, and the two halves read it twice.
+    two_lanes_from: usize,
+}
+
+impl Overlap {
+    fn of(limits: &Limits) -> Overlap {
+        if limits.emulated {
+            // So few that small cases have several parts and both lanes.
+            return Overlap { part_queries: 4, two_lanes_from: 16 };
+        }
+        Overlap { part_queries: 3_000, two_lanes_from: 20_000 }
+    }
+}
+
 /// Words of 32 bits that a filter takes on a device.
 fn filter_words(filter: &Bitset) -> usize {
     filter.len().div_ceil(32)
@@ -449,7 +466,7 @@ impl<'a> Batch<'a> {
     }
 }
 
-impl<T: Element, R: Runtime> IvfBackend<T> for IvfDevice<T, R> {
+impl<T: Element> IvfBackend<T> for IvfDevice<T> {
     fn search(
         &self,
         view: &View<'_, T>,
@@ -464,7 +481,7 @@ impl<T: Element, R: Runtime> IvfBackend<T> for IvfDevice<T, R> {
         // Decoding a list costs more than copying queries does, so what is decoded is decoded once.
         let decodes = matches!(resident.image.stored, Stored::Codes(_))
             && !Self::ask(&resident, count / 2, k, request, 0).by_tables;
-        let lanes = if count < self.runtime.overlap().two_lanes_from || decodes { 1 } else { 2 };
+        let lanes = if count < Overlap::of(&self.runtime.limits()).two_lanes_from || decodes { 1 } else { 2 };
         let mut call = Call { view, queries, k, request, ids, distances };
         self.lanes.with_some(&self.runtime, lanes, |lanes| {
             self.search_some(&resident, lanes, &mut call, Batch::Range(0, count), 0)

@@ -7,7 +7,8 @@ use warpann_kernels::{ivf::pairs, product::prepare};
 use super::image::{Resident, Stored};
 use super::stage::{Stage, selected, selected_probes};
 use super::tables::{Precision, TablePlan};
-use crate::device::runtime::{Layout, Limits, Runtime};
+use crate::device::limits::Limits;
+use crate::device::scratch::Layout;
 use crate::select::gpu::Columns;
 use crate::{ElementType, Result};
 
@@ -91,12 +92,7 @@ pub(super) struct SearchPlan {
 impl SearchPlan {
     /// # Errors
     /// What [`TablePlan::new`] says.
-    pub fn new<R: Runtime>(
-        resident: &Resident<R>,
-        element: ElementType,
-        ask: Ask,
-        limits: &Limits,
-    ) -> Result<SearchPlan> {
+    pub fn new(resident: &Resident, element: ElementType, ask: Ask, limits: &Limits) -> Result<SearchPlan> {
         let image = &resident.image;
         let queries = ask.queries as usize;
         let mut layout = Layout::default();
@@ -187,7 +183,7 @@ pub(super) fn result_words(queries: usize, k: usize) -> usize {
     queries.saturating_mul(3).saturating_add(queries.saturating_mul(k).saturating_mul(2))
 }
 
-impl<R: Runtime> Resident<R> {
+impl Resident {
     /// Scores of a query with so many probes: at most, where they are the longest lists, and about.
     pub fn columns(&self, probes: u32) -> Columns {
         let at = (probes as usize).min(self.longest.len());

@@ -21,23 +21,25 @@ use super::plan::{ITEM_ROWS, SearchPlan};
 use super::stage::{CandidateLists, Candidates, Found, Stage, Vectors};
 use super::tables;
 use super::tables::TableScan;
-use crate::device::runtime::{Array, OnStream, Runtime};
+use crate::device::backend::Array;
+use crate::device::queue::OnStream;
+use crate::device::runtime::{Runtime, Stream};
 use crate::{ElementType, Result};
 
 /// A search on its way.
-pub(super) struct Search<'a, R: Runtime> {
-    pub runtime: &'a R,
-    pub stream: &'a R::Stream,
+pub(super) struct Search<'a> {
+    pub runtime: &'a Runtime,
+    pub stream: &'a Stream,
     /// For copies that come before the search.
-    pub copies: &'a R::Stream,
-    pub resident: &'a Resident<R>,
+    pub copies: &'a Stream,
+    pub resident: &'a Resident,
     pub element: ElementType,
     pub plan: &'a SearchPlan,
     /// Scratch of the plan's size.
     pub start: *mut u8,
 }
 
-impl<R: Runtime> Search<'_, R> {
+impl Search<'_> {
     fn at<T>(&self, offset: usize) -> *mut T {
         self.start.wrapping_add(offset).cast()
     }
@@ -264,7 +266,7 @@ impl<R: Runtime> Search<'_, R> {
     pub unsafe fn group(&self, of: Range<u32>, limits: *const f32) -> Result<()> {
         let (plan, image, ask) = (self.plan, &self.resident.image, self.plan.ask);
         let (operand, tile) = self.operand_and_tile(!limits.is_null());
-        let (tile, item_rows) = (tile.queries(operand), Resident::<R>::item_rows(ask));
+        let (tile, item_rows) = (tile.queries(operand), Resident::item_rows(ask));
         let pair_count = ask.queries * ask.probes;
         let probes = self.at::<u32>(plan.probes);
         let counts = self.at::<u32>(plan.counts);
@@ -392,7 +394,7 @@ impl<R: Runtime> Search<'_, R> {
             stride: image.copy_stride,
             items: self.at(plan.items),
             item_count: self.at(plan.item_count),
-            item_rows: Resident::<R>::item_rows(ask),
+            item_rows: Resident::item_rows(ask),
             grouped: self.at(plan.grouped),
             list_starts: image.starts,
             lengths: image.lengths,

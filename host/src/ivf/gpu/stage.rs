@@ -9,7 +9,9 @@ use warpann_kernels::ivf::pairs::BeginCandidates;
 use warpann_kernels::ivf::rerank::{self, Certify, PerQuery, Rerank, RowsKey, SettleProbes};
 
 use super::image::Codes;
-use crate::device::runtime::{Layout, Limits, Runtime};
+use crate::device::limits::Limits;
+use crate::device::runtime::{Runtime, Stream};
+use crate::device::scratch::Layout;
 use crate::select::Best;
 use crate::select::gpu::{Columns, Plan, Select, select};
 use crate::{ElementType, Result};
@@ -188,10 +190,10 @@ impl Stage {
     ///
     /// # Safety
     /// As [`Self::run`]; `counts` has a word a query.
-    pub unsafe fn begin_lists<R: Runtime>(
+    pub unsafe fn begin_lists(
         &self,
-        runtime: &R,
-        stream: &R::Stream,
+        runtime: &Runtime,
+        stream: &Stream,
         start: *mut u8,
         queries: u32,
         from: &Candidates,
@@ -247,10 +249,10 @@ impl Stage {
     /// # Safety
     /// As [`Self::run`]; `counts` are those of the lists.
     #[expect(clippy::too_many_arguments, reason = "where, what, and where to")]
-    pub unsafe fn end_lists<R: Runtime>(
+    pub unsafe fn end_lists(
         &self,
-        runtime: &R,
-        stream: &R::Stream,
+        runtime: &Runtime,
+        stream: &Stream,
         start: *mut u8,
         queries: u32,
         counts: *mut u32,
@@ -286,10 +288,10 @@ impl Stage {
     /// # Safety
     /// As [`Self::run`].
     #[expect(clippy::too_many_arguments, reason = "where, what, and where to")]
-    pub unsafe fn settle<R: Runtime>(
+    pub unsafe fn settle(
         &self,
-        runtime: &R,
-        stream: &R::Stream,
+        runtime: &Runtime,
+        stream: &Stream,
         start: *mut u8,
         queries: u32,
         from: &Candidates,
@@ -326,10 +328,10 @@ impl Stage {
     /// # Safety
     /// `start` has what the plan reserved; `from`, `vectors` and `to` cover `queries` queries, until the stream has done the work.
     #[expect(clippy::too_many_arguments, reason = "where, what, and where to")]
-    pub unsafe fn run<R: Runtime>(
+    pub unsafe fn run(
         &self,
-        runtime: &R,
-        stream: &R::Stream,
+        runtime: &Runtime,
+        stream: &Stream,
         start: *mut u8,
         queries: u32,
         from: &Candidates,
@@ -350,10 +352,10 @@ impl Stage {
     /// # Safety
     /// As [`Self::run`].
     #[expect(clippy::too_many_arguments, reason = "where, what, and where to")]
-    unsafe fn finish<R: Runtime>(
+    unsafe fn finish(
         &self,
-        runtime: &R,
-        stream: &R::Stream,
+        runtime: &Runtime,
+        stream: &Stream,
         start: *mut u8,
         queries: u32,
         (scores, places): (*mut f32, *mut u32),
@@ -404,10 +406,10 @@ impl Stage {
     /// # Safety
     /// As [`Self::run`].
     #[expect(clippy::too_many_arguments, reason = "where, what, and where to")]
-    unsafe fn rerank<R: Runtime>(
+    unsafe fn rerank(
         &self,
-        runtime: &R,
-        stream: &R::Stream,
+        runtime: &Runtime,
+        stream: &Stream,
         queries: u32,
         from: &Candidates,
         vectors: &Vectors,

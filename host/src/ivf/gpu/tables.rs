@@ -22,7 +22,9 @@ use warpann_kernels::pq::pq_tables::{
 
 pub(crate) use index::{Image, Norms, Shape, Terms};
 
-use crate::device::runtime::{Layout, Limits, Queue};
+use crate::device::limits::Limits;
+use crate::device::queue::Queue;
+use crate::device::scratch::Layout;
 use crate::{Error, Result};
 
 /// What table entries are stored as.

@@ -14,7 +14,8 @@ use warpann_kernels::kmeans::assign_few::{AssignFew, CopyWidth};
 use warpann_kernels::kmeans::settle::{Settle, SettleAll};
 use warpann_kernels::product::tile::TILE_ROWS;
 
-use crate::device::runtime::{Layout, Runtime};
+use crate::device::runtime::{Runtime, Stream};
+use crate::device::scratch::Layout;
 use crate::flat::gpu::exact::{Set, SetLayout, Shape};
 use crate::{Metric, Result};
 
@@ -123,9 +124,9 @@ impl Batch {
 /// # Safety
 /// The memory of both is as laid out, the centroids are f32 of the points' dimension and metric, at least one; labelled
 /// points have labels, any numbers.
-pub(crate) unsafe fn assign_batch<R: Runtime>(
-    runtime: &R,
-    stream: &R::Stream,
+pub(crate) unsafe fn assign_batch(
+    runtime: &Runtime,
+    stream: &Stream,
     shape: Shape,
     batch: Batch,
     centroids: Set,
@@ -148,7 +149,7 @@ pub(crate) unsafe fn assign_batch<R: Runtime>(
 ///
 /// # Safety
 /// As [`assign_batch`].
-unsafe fn enqueue_all<R: Runtime>(runtime: &R, stream: &R::Stream, batch: Batch) -> Result<()> {
+unsafe fn enqueue_all(runtime: &Runtime, stream: &Stream, batch: Batch) -> Result<()> {
     let count = batch.set.count;
     let points: Vec<u32> = (0..count).collect();
     // SAFETY: the queues have room for all points, and two words for their sizes.
@@ -163,9 +164,9 @@ unsafe fn enqueue_all<R: Runtime>(runtime: &R, stream: &R::Stream, batch: Batch)
 ///
 /// # Safety
 /// As [`assign_batch`], for vectors that have a bound; the sizes of the queues are 0.
-unsafe fn launch_assign<R: Runtime>(
-    runtime: &R,
-    stream: &R::Stream,
+unsafe fn launch_assign(
+    runtime: &Runtime,
+    stream: &Stream,
     shape: Shape,
     batch: Batch,
     centroids: Set,
@@ -234,13 +235,7 @@ unsafe fn launch_assign<R: Runtime>(
 ///
 /// # Safety
 /// As [`assign_batch`]; the queues are filled.
-unsafe fn settle_queues<R: Runtime>(
-    runtime: &R,
-    stream: &R::Stream,
-    shape: Shape,
-    batch: Batch,
-    centroids: Set,
-) -> Result<()> {
+unsafe fn settle_queues(runtime: &Runtime, stream: &Stream, shape: Shape, batch: Batch, centroids: Set) -> Result<()> {
     let (count, multiprocessors) = (batch.set.count, runtime.limits().multiprocessors);
     let pending = Settle {
         points: batch.set.rows(),
@@ -274,7 +269,7 @@ unsafe fn settle_queues<R: Runtime>(
 mod tests {
     use super::*;
     use crate::ElementType;
-    use crate::device::emulated::{Emulator, Immediate};
+    use crate::device::runtime::{Runtime, Stream};
     use crate::flat::gpu::exact::prepare_set;
     use crate::product::gpu::upload_rows;
 
@@ -285,21 +280,23 @@ mod tests {
         let points: Vec<f32> = (0..70 * 3).map(|at| (at * 7919 % 101) as f32).collect();
         let centroids = &points[30..30 + 9 * 3];
         let layout = BatchLayout::new(shape, 70, false, false);
-        let memory = Emulator.allocate(layout.bytes()).unwrap();
-        let batch = Batch::new(Emulator.address(&memory), layout, 70);
+        let memory = Runtime::EMULATOR.allocate(layout.bytes()).unwrap();
+        let batch = Batch::new(Runtime::EMULATOR.address(&memory), layout, 70);
         let mut of_centroids = Layout::default();
         let (start, set) = SetLayout::reserve(&mut of_centroids, shape, 9);
-        let centroid_memory = Emulator.allocate(of_centroids.bytes()).unwrap();
-        let set = Set::new(Emulator.address(&centroid_memory).wrapping_add(start), set, 9);
+        let centroid_memory = Runtime::EMULATOR.allocate(of_centroids.bytes()).unwrap();
+        let set = Set::new(Runtime::EMULATOR.address(&centroid_memory).wrapping_add(start), set, 9);
         let mut labels = vec![u32::MAX; 70];
         // SAFETY: both have the room that their layouts reserved, and all that is read was written before.
         unsafe {
-            upload_rows(&Emulator, &Immediate, shape, batch.set.rows(), &points).unwrap();
-            upload_rows(&Emulator, &Immediate, shape, set.rows(), centroids).unwrap();
-            prepare_set(&Emulator, &Immediate, shape, set, false).unwrap();
-            enqueue_all(&Emulator, &Immediate, batch).unwrap();
-            settle_queues(&Emulator, &Immediate, shape, batch, set).unwrap();
-            Emulator.download(&Immediate, bytemuck::cast_slice_mut(&mut labels), batch.labels().cast()).unwrap();
+            upload_rows(&Runtime::EMULATOR, &Stream::EMULATOR, shape, batch.set.rows(), &points).unwrap();
+            upload_rows(&Runtime::EMULATOR, &Stream::EMULATOR, shape, set.rows(), centroids).unwrap();
+            prepare_set(&Runtime::EMULATOR, &Stream::EMULATOR, shape, set, false).unwrap();
+            enqueue_all(&Runtime::EMULATOR, &Stream::EMULATOR, batch).unwrap();
+            settle_queues(&Runtime::EMULATOR, &Stream::EMULATOR, shape, batch, set).unwrap();
+            Runtime::EMULATOR
+                .download(&Stream::EMULATOR, bytemuck::cast_slice_mut(&mut labels), batch.labels().cast())
+                .unwrap();
         }
         for (point, &label) in points.chunks(3).zip(&labels) {
             let distance = |c: &[f32]| point.iter().zip(c).map(|(x, c)| (x - c) * (x - c)).sum::<f32>();

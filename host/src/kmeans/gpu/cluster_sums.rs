@@ -12,7 +12,8 @@ use warpann_kernels::kmeans::cluster_sums::{
 };
 
 use super::assign::Batch;
-use crate::device::runtime::{Layout, Runtime};
+use crate::device::runtime::{Runtime, Stream};
+use crate::device::scratch::Layout;
 use crate::flat::gpu::exact::{Set, SetLayout, Shape};
 use crate::kmeans::scale::{Scale, power_of_two};
 use crate::kmeans::sums::PartialSums;
@@ -123,7 +124,7 @@ impl Clusters {
     ///
     /// # Safety
     /// It is as laid out, for the levels of `means`.
-    pub unsafe fn prepare<R: Runtime>(&self, runtime: &R, stream: &R::Stream, means: Means) -> Result<()> {
+    pub unsafe fn prepare(&self, runtime: &Runtime, stream: &Stream, means: Means) -> Result<()> {
         let units = means.scale.units().concat();
         // SAFETY: as the caller promises. The scan leaves the counts at zero after every batch.
         unsafe {
@@ -193,7 +194,7 @@ impl Clusters {
 ///
 /// # Safety
 /// As [`add_batch`].
-unsafe fn group_batch<R: Runtime>(runtime: &R, stream: &R::Stream, batch: Batch, clusters: Clusters) -> Result<()> {
+unsafe fn group_batch(runtime: &Runtime, stream: &Stream, batch: Batch, clusters: Clusters) -> Result<()> {
     let (count, cluster_count) = (batch.set.count, clusters.set.count);
     let (labels, previous) = (batch.labels(), batch.previous());
     let (counts, next, order) = (clusters.counts(), clusters.next(), batch.order());
@@ -223,9 +224,9 @@ unsafe fn group_batch<R: Runtime>(runtime: &R, stream: &R::Stream, batch: Batch,
 /// # Safety
 /// The memory of both is as laid out, with room for order and sums, and every label is that of a cluster; the batch was added
 /// before, or [`forget_labels`] called for it.
-pub(crate) unsafe fn add_batch<R: Runtime>(
-    runtime: &R,
-    stream: &R::Stream,
+pub(crate) unsafe fn add_batch(
+    runtime: &Runtime,
+    stream: &Stream,
     shape: Shape,
     batch: Batch,
     clusters: Clusters,
@@ -264,7 +265,7 @@ pub(crate) unsafe fn add_batch<R: Runtime>(
 ///
 /// # Safety
 /// The memory is as laid out, with room for order and sums.
-pub(crate) unsafe fn forget_labels<R: Runtime>(runtime: &R, stream: &R::Stream, batch: Batch) -> Result<()> {
+pub(crate) unsafe fn forget_labels(runtime: &Runtime, stream: &Stream, batch: Batch) -> Result<()> {
     // All ones is the label of a point without one.
     let bytes = batch.set.count as usize * size_of::<u32>();
     // SAFETY: as the caller promises.
@@ -275,7 +276,7 @@ pub(crate) unsafe fn forget_labels<R: Runtime>(runtime: &R, stream: &R::Stream, 
 ///
 /// # Safety
 /// The memory is as laid out, with room for sums.
-pub(crate) unsafe fn clear_sums<R: Runtime>(runtime: &R, stream: &R::Stream, clusters: Clusters) -> Result<()> {
+pub(crate) unsafe fn clear_sums(runtime: &Runtime, stream: &Stream, clusters: Clusters) -> Result<()> {
     // SAFETY: the three lie side by side.
     unsafe { runtime.fill(stream, clusters.sums().cast(), 0, clusters.layout.sum_bytes()) }
 }
@@ -284,9 +285,9 @@ pub(crate) unsafe fn clear_sums<R: Runtime>(runtime: &R, stream: &R::Stream, clu
 ///
 /// # Safety
 /// The memory is as laid out, and every batch was added up for the centroids that are there.
-pub(crate) unsafe fn totals_of<R: Runtime>(
-    runtime: &R,
-    stream: &R::Stream,
+pub(crate) unsafe fn totals_of(
+    runtime: &Runtime,
+    stream: &Stream,
     clusters: Clusters,
     means: Means,
     weighted: bool,
@@ -333,9 +334,9 @@ pub(crate) unsafe fn totals_of<R: Runtime>(
 ///
 /// # Safety
 /// The memory is as laid out, with room for sums, and every batch was added up.
-pub(crate) unsafe fn sums_of<R: Runtime>(
-    runtime: &R,
-    stream: &R::Stream,
+pub(crate) unsafe fn sums_of(
+    runtime: &Runtime,
+    stream: &Stream,
     clusters: Clusters,
     weighted: bool,
     sums: &mut PartialSums,
@@ -356,12 +357,7 @@ pub(crate) unsafe fn sums_of<R: Runtime>(
 ///
 /// # Safety
 /// Both are as laid out, with room for sums, and were written; they are not the same.
-pub(crate) unsafe fn add_sums<R: Runtime>(
-    runtime: &R,
-    stream: &R::Stream,
-    from: *const u8,
-    clusters: Clusters,
-) -> Result<()> {
+pub(crate) unsafe fn add_sums(runtime: &Runtime, stream: &Stream, from: *const u8, clusters: Clusters) -> Result<()> {
     let count = (clusters.layout.sum_bytes() / size_of::<u64>()) as u64;
     // Counts are two to a word: no cluster has 2^32 points, so none carries into the other.
     let launch = AddWords { from: from.cast(), count, to: clusters.sums() };
@@ -373,9 +369,9 @@ pub(crate) unsafe fn add_sums<R: Runtime>(
 ///
 /// # Safety
 /// As [`totals_of`], after it.
-pub(crate) unsafe fn update_centroids<R: Runtime>(
-    runtime: &R,
-    stream: &R::Stream,
+pub(crate) unsafe fn update_centroids(
+    runtime: &Runtime,
+    stream: &Stream,
     clusters: Clusters,
     means: Means,
 ) -> Result<()> {

@@ -22,7 +22,7 @@ use self::cluster_sums::{
 };
 use super::sums::PartialSums;
 use super::worker::{Assign, PartWorker, Totals, Worker};
-use crate::device::runtime::Runtime;
+use crate::device::runtime::{Memory, Runtime, Stream};
 use crate::flat::gpu::Centre;
 use crate::flat::gpu::exact::{Set, Shape, prepare_set, upload_rows};
 use crate::threads::{apart, meanwhile};
@@ -70,7 +70,7 @@ pub(crate) fn result_bytes<T: Element>(run: &Run<'_, T>, means: Means) -> [usize
 }
 
 /// The labels of the rows of `run` for these centroids.
-pub(crate) fn labels<T: Element, R: Runtime>(runtime: R, run: Run<'_, T>, centroids: &[f32]) -> Result<Vec<u32>> {
+pub(crate) fn labels<T: Element>(runtime: Runtime, run: Run<'_, T>, centroids: &[f32]) -> Result<Vec<u32>> {
     let mut device = KMeansDevice::open(runtime, run, None)?;
     device.set_centroids(centroids)?;
     device.label_points()?;
@@ -80,14 +80,14 @@ pub(crate) fn labels<T: Element, R: Runtime>(runtime: R, run: Run<'_, T>, centro
 }
 
 /// The points of one k-means run on one device.
-pub(crate) struct KMeansDevice<'a, T: Element, R: Runtime> {
-    points: Source<'a, T, R>,
+pub(crate) struct KMeansDevice<'a, T: Element> {
+    points: Source<'a, T>,
     means: Option<Means>,
-    stream: R::Stream,
+    stream: Stream,
     /// Where batches are uploaded while the other stream works.
-    loader: R::Stream,
+    loader: Stream,
     clusters: usize,
-    cluster_memory: R::Memory,
+    cluster_memory: Memory,
     cluster_layout: ClusterLayout,
     /// Whether copies and bounds of the centroids are of the present ones.
     prepared: bool,
@@ -98,8 +98,8 @@ pub(crate) struct KMeansDevice<'a, T: Element, R: Runtime> {
 }
 
 /// Where points come from and where they go to.
-struct Source<'a, T: Element, R: Runtime> {
-    runtime: R,
+struct Source<'a, T: Element> {
+    runtime: Runtime,
     rows: &'a [T],
     weights: Option<&'a [f32]>,
     shape: Shape,
@@ -108,11 +108,11 @@ struct Source<'a, T: Element, R: Runtime> {
     /// Points of a batch.
     batch: usize,
     /// One slot if all points are in one batch, two otherwise.
-    slots: Vec<R::Memory>,
+    slots: Vec<Memory>,
     layout: BatchLayout,
 }
 
-impl<T: Element, R: Runtime> Source<'_, T, R> {
+impl<T: Element> Source<'_, T> {
     fn count(&self) -> usize {
         self.rows.len() / self.shape.dim
     }
@@ -132,7 +132,7 @@ impl<T: Element, R: Runtime> Source<'_, T, R> {
     }
 
     /// Uploads and prepares batch `number`, and waits for it.
-    fn load(&self, stream: &R::Stream, number: usize) -> Result<()> {
+    fn load(&self, stream: &Stream, number: usize) -> Result<()> {
         let (runtime, shape, batch) = (&self.runtime, self.shape, self.batch(number));
         let range = self.range(number);
         // SAFETY: the layout has room for a batch, and whatever used the slot before is over.
@@ -157,7 +157,7 @@ impl<T: Element, R: Runtime> Source<'_, T, R> {
     ///
     /// # Safety
     /// The set's memory is there, for vectors of this dimension.
-    unsafe fn upload_centre(&self, stream: &R::Stream, set: Set) -> Result<()> {
+    unsafe fn upload_centre(&self, stream: &Stream, set: Set) -> Result<()> {
         match &self.centre {
             // SAFETY: as the caller promises; the centre has the components of a row.
             Some(centre) => unsafe { self.runtime.upload(stream, set.centre().cast(), bytemuck::cast_slice(centre)) },
@@ -166,13 +166,13 @@ impl<T: Element, R: Runtime> Source<'_, T, R> {
     }
 }
 
-impl<'a, T: Element, R: Runtime> KMeansDevice<'a, T, R> {
+impl<'a, T: Element> KMeansDevice<'a, T> {
     /// Uploads the points if they fit the device, or makes two slots for batches of them. Without centroids yet.
-    pub fn new(runtime: R, run: Run<'a, T>, means: Means) -> Result<Self> {
+    pub fn new(runtime: Runtime, run: Run<'a, T>, means: Means) -> Result<Self> {
         Self::open(runtime, run, Some(means))
     }
 
-    fn open(runtime: R, run: Run<'a, T>, means: Option<Means>) -> Result<Self> {
+    fn open(runtime: Runtime, run: Run<'a, T>, means: Option<Means>) -> Result<Self> {
         let Run { metric, clusters, rows, weights, dim, budget } = run;
         if dim == 0 {
             return Err(Error::ZeroDimension);
@@ -259,12 +259,12 @@ impl<'a, T: Element, R: Runtime> KMeansDevice<'a, T, R> {
     }
 
     /// The device.
-    pub(crate) fn runtime(&self) -> &R {
+    pub(crate) fn runtime(&self) -> &Runtime {
         &self.points.runtime
     }
 
     /// Where its work is queued.
-    pub(crate) fn stream(&self) -> &R::Stream {
+    pub(crate) fn stream(&self) -> &Stream {
         &self.stream
     }
 
@@ -312,7 +312,7 @@ impl<'a, T: Element, R: Runtime> KMeansDevice<'a, T, R> {
     }
 
     /// Labels every batch, then calls `then` for it. Labels of several batches come to the host.
-    fn each_batch(&mut self, then: impl Fn(&Source<'a, T, R>, &R::Stream, Batch) -> Result<()>) -> Result<()> {
+    fn each_batch(&mut self, then: impl Fn(&Source<'a, T>, &Stream, Batch) -> Result<()>) -> Result<()> {
         let centroids = self.cluster_parts().set;
         let KMeansDevice { points, stream, loader, labelled, labels, .. } = self;
         let (points, stream) = (&*points, &*stream);
@@ -352,7 +352,7 @@ impl<'a, T: Element, R: Runtime> KMeansDevice<'a, T, R> {
     }
 }
 
-impl<T: Element, R: Runtime> Worker for KMeansDevice<'_, T, R> {
+impl<T: Element> Worker for KMeansDevice<'_, T> {
     fn set_centroids(&mut self, centroids: &[f32]) -> Result<()> {
         // What was nearest among other centroids is a bad guess now: lists of candidates would overflow.
         self.labelled = false;
@@ -408,7 +408,7 @@ impl<T: Element, R: Runtime> Worker for KMeansDevice<'_, T, R> {
     }
 }
 
-impl<T: Element, R: Runtime> PartWorker for KMeansDevice<'_, T, R> {
+impl<T: Element> PartWorker for KMeansDevice<'_, T> {
     fn move_centroids(&mut self, centroids: &[f32]) -> Result<()> {
         let (clusters, shape) = (self.cluster_parts(), self.cluster_shape());
         self.centroids_move();

@@ -18,36 +18,33 @@
 
 use super::cluster_sums::{Means, add_sums, totals_of, update_centroids};
 use super::{KMeansDevice, Run, result_bytes};
-use crate::device::runtime::Runtime;
+use crate::device::runtime::{Memory, Runtime};
 use crate::kmeans::worker::{Totals, Worker};
 use crate::shards::divided;
 use crate::threads::at_once;
 use crate::{Element, Result};
 
 /// The points of one device, and the sums of all.
-struct Part<'a, T: Element, R: Runtime> {
-    device: KMeansDevice<'a, T, R>,
+struct Part<'a, T: Element> {
+    device: KMeansDevice<'a, T>,
     /// All sums, and what is made of them.
-    results: R::Memory,
+    results: Memory,
     /// Sums of another device, on their way into these.
-    others: R::Memory,
+    others: Memory,
 }
 
 /// The points of one run on several devices.
-pub(crate) struct KMeansParts<'a, T: Element, R: Runtime> {
+pub(crate) struct KMeansParts<'a, T: Element> {
     /// In the order of their points.
-    parts: Vec<Part<'a, T, R>>,
+    parts: Vec<Part<'a, T>>,
     /// Their devices.
-    runtimes: Vec<R>,
+    runtimes: Vec<Runtime>,
     means: Means,
 }
 
-impl<'a, T: Element, R: Runtime> KMeansParts<'a, T, R> {
+impl<'a, T: Element> KMeansParts<'a, T> {
     /// Divides the points of `run` among devices, one at least.
-    pub fn open(runtimes: &[R], run: Run<'a, T>, means: Means) -> Result<Self>
-    where
-        R: Clone,
-    {
+    pub fn open(runtimes: &[Runtime], run: Run<'a, T>, means: Means) -> Result<Self> {
         let count = run.rows.len() / run.dim;
         let own = result_bytes(&run, means).iter().sum::<usize>() as u64;
         let run = Run { budget: run.budget.map(|bytes| bytes.saturating_sub(own)), ..run };
@@ -72,9 +69,9 @@ impl<'a, T: Element, R: Runtime> KMeansParts<'a, T, R> {
     }
 }
 
-impl<T: Element, R: Runtime> Part<'_, T, R> {
+impl<T: Element> Part<'_, T> {
     /// All sums on this device, number `at`, and totals of these; to the host where it asks for them. `sums`: where each device has its own.
-    fn gather(&self, at: usize, sums: &[(&R, usize)], means: Means, totals: Option<&mut Totals>) -> Result<()> {
+    fn gather(&self, at: usize, sums: &[(&Runtime, usize)], means: Means, totals: Option<&mut Totals>) -> Result<()> {
         let Part { device, results, others } = self;
         let (runtime, stream) = (device.runtime(), device.stream());
         let (own, others) = (device.cluster_parts(), runtime.address(others));
@@ -93,10 +90,10 @@ impl<T: Element, R: Runtime> Part<'_, T, R> {
     }
 }
 
-impl<T: Element, R: Runtime> Worker for KMeansParts<'_, T, R> {
+impl<T: Element> Worker for KMeansParts<'_, T> {
     fn set_centroids(&mut self, centroids: &[f32]) -> Result<()> {
         let parts = self.parts.iter_mut().collect();
-        at_once(parts, |part: &mut Part<'_, T, R>| part.device.set_centroids(centroids)).into_iter().collect()
+        at_once(parts, |part: &mut Part<'_, T>| part.device.set_centroids(centroids)).into_iter().collect()
     }
 
     fn centroids(&mut self, to: &mut [f32]) -> Result<()> {
@@ -104,17 +101,17 @@ impl<T: Element, R: Runtime> Worker for KMeansParts<'_, T, R> {
     }
 
     fn assign(&mut self, totals: &mut Totals) -> Result<()> {
-        let label = |part: &mut Part<'_, T, R>| {
+        let label = |part: &mut Part<'_, T>| {
             part.device.label_points()?;
             part.device.runtime().synchronize(part.device.stream())
         };
         at_once(self.parts.iter_mut().collect(), label).into_iter().collect::<Result<()>>()?;
-        let own = |part: &Part<'_, T, R>| part.device.cluster_parts().sums().expose_provenance();
+        let own = |part: &Part<'_, T>| part.device.cluster_parts().sums().expose_provenance();
         let sums: Vec<usize> = self.parts.iter().map(own).collect();
-        let sums: Vec<(&R, usize)> = self.runtimes.iter().zip(sums).collect();
+        let sums: Vec<(&Runtime, usize)> = self.runtimes.iter().zip(sums).collect();
         let (means, mut totals) = (self.means, Some(totals));
         let jobs = self.parts.iter_mut().enumerate().map(|(at, part)| (at, part, totals.take())).collect();
-        at_once(jobs, |(at, part, totals): (usize, &mut Part<'_, T, R>, _)| part.gather(at, &sums, means, totals))
+        at_once(jobs, |(at, part, totals): (usize, &mut Part<'_, T>, _)| part.gather(at, &sums, means, totals))
             .into_iter()
             .collect()
     }
@@ -131,13 +128,11 @@ impl<T: Element, R: Runtime> Worker for KMeansParts<'_, T, R> {
 
     fn labels(&mut self, mut to: &mut [u32]) -> Result<()> {
         let own = |part| {
-            let part: &mut Part<'_, T, R> = part;
+            let part: &mut Part<'_, T> = part;
             let labels = to.split_off_mut(..part.device.count()).unwrap_or_default();
             (part, labels)
         };
         let jobs = self.parts.iter_mut().map(own).collect();
-        at_once(jobs, |(part, labels): (&mut Part<'_, T, R>, &mut [u32])| part.device.labels(labels))
-            .into_iter()
-            .collect()
+        at_once(jobs, |(part, labels): (&mut Part<'_, T>, &mut [u32])| part.device.labels(labels)).into_iter().collect()
     }
 }

@@ -5,7 +5,7 @@ use warpann_kernels::kmeans::cluster_sums;
 
 use super::parts::KMeansParts;
 use super::*;
-use crate::device::emulated::Emulator;
+use crate::device::runtime::Runtime;
 use crate::kmeans::scale::{Scale, power_of_two};
 
 /// Numbers that look random.
@@ -153,7 +153,7 @@ fn check<T: Element>(name: &str, run: Run<'_, T>, spherical: bool, centroids: &[
 }
 
 fn check_means<T: Element>(name: &str, run: Run<'_, T>, means: Means, centroids: &[f32], iterations: usize) {
-    let mut worker = KMeansDevice::new(Emulator, run, means).unwrap();
+    let mut worker = KMeansDevice::new(Runtime::EMULATOR, run, means).unwrap();
     let mut centroids = centroids.to_vec();
     worker.set_centroids(&centroids).unwrap();
     let count = run.rows.len() / run.dim;
@@ -275,14 +275,15 @@ fn any_magnitude() {
 
 /// How many points the product left to canonical distances: with several candidates, and with all.
 fn queues(run: Run<'_, f32>, centroids: &[f32]) -> [u32; 2] {
-    let mut worker = KMeansDevice::new(Emulator, run, Means { scale: scale_of(&run), spherical: false }).unwrap();
+    let mut worker =
+        KMeansDevice::new(Runtime::EMULATOR, run, Means { scale: scale_of(&run), spherical: false }).unwrap();
     worker.set_centroids(centroids).unwrap();
     worker.assign(&mut Totals::default()).unwrap();
     let mut sizes = [0; 2];
     // SAFETY: the assignment left two words there.
     unsafe {
         let from = worker.points.batch(0).queue_sizes();
-        Emulator.download(&worker.stream, bytemuck::cast_slice_mut(&mut sizes), from.cast()).unwrap();
+        Runtime::EMULATOR.download(&worker.stream, bytemuck::cast_slice_mut(&mut sizes), from.cast()).unwrap();
     }
     sizes
 }
@@ -339,7 +340,7 @@ fn labels_of_other_centroids_change_no_result() {
         let rows = random.values(points * dim);
         let run = run_of(metric, clusters, &rows, dim);
         let means = Means { scale: scale_of(&run), spherical: false };
-        let mut worker = KMeansDevice::new(Emulator, run, means).unwrap();
+        let mut worker = KMeansDevice::new(Runtime::EMULATOR, run, means).unwrap();
         let mut labels = vec![0; points];
         for turn in 0..3 {
             let mut centroids = random.values(clusters * dim);
@@ -376,18 +377,18 @@ fn points_beyond_the_budget_are_streamed() {
     let shape = Shape { element: ElementType::F32, metric: Metric::L2, dim: 10 };
     let fixed = ClusterLayout::new(shape, 6, 1).bytes();
     let run = Run { weights: Some(&weights), budget: Some((fixed + 150_000) as u64), ..whole };
-    let device = KMeansDevice::new(Emulator, run, Means { scale: scale_of(&run), spherical: false }).unwrap();
+    let device = KMeansDevice::new(Runtime::EMULATOR, run, Means { scale: scale_of(&run), spherical: false }).unwrap();
     assert!(device.points.batches() > 2, "{} batches", device.points.batches());
     assert_eq!(device.points.slots.len(), 2);
     let slots = 2 * device.points.layout.bytes();
     assert!(fixed + slots <= fixed + 150_000, "the budget holds");
     check("streamed", run, false, &centroids, 2);
-    let labels = labels(Emulator, Run { budget: Some(300_000), ..whole }, &centroids).unwrap();
+    let labels = labels(Runtime::EMULATOR, Run { budget: Some(300_000), ..whole }, &centroids).unwrap();
     assert_eq!(labels, expected(&whole, Means { scale: scale_of(&whole), spherical: false }, &centroids).labels);
 
     let run = Run { budget: Some(10_000), ..whole };
     let Err(Error::OutOfDeviceMemory { asked, available: 10_000, .. }) =
-        KMeansDevice::new(Emulator, run, Means { scale: scale_of(&run), spherical: false }).map(|_| ())
+        KMeansDevice::new(Runtime::EMULATOR, run, Means { scale: scale_of(&run), spherical: false }).map(|_| ())
     else {
         panic!("10,000 bytes hold no batch")
     };
@@ -412,7 +413,12 @@ fn parts_on_several_devices_equal_the_definition() {
         let means = Means { scale: scale_of(&run), spherical: metric == Assign::InnerProduct };
         let fixed = ClusterLayout::new(shape, clusters, 1).bytes() + result_bytes(&run, means).iter().sum::<usize>();
         let run = Run { budget: points_memory.map(|bytes| (fixed + bytes) as u64), ..run };
-        let mut worker = KMeansParts::open(&[Emulator, Emulator, Emulator, Emulator], run, means).unwrap();
+        let mut worker = KMeansParts::open(
+            &[Runtime::EMULATOR, Runtime::EMULATOR, Runtime::EMULATOR, Runtime::EMULATOR],
+            run,
+            means,
+        )
+        .unwrap();
         assert_eq!(worker.devices(), 3, "2,500 points are worth three devices");
         worker.set_centroids(&centroids).unwrap();
         for iteration in 0..3 {
@@ -435,9 +441,9 @@ fn parts_on_several_devices_equal_the_definition() {
 fn nothing_to_do_and_nothing_to_do_it_with() {
     let run = run_of::<f32>(Assign::L2, 2, &[], 3);
     check("no points", run, false, &[1.0; 6], 1);
-    assert!(labels(Emulator, run, &[1.0; 6]).unwrap().is_empty());
-    assert!(matches!(labels(Emulator, Run { dim: 0, ..run }, &[]), Err(Error::ZeroDimension)));
-    assert!(matches!(labels(Emulator, Run { clusters: 0, ..run }, &[]), Err(Error::ZeroClusters { .. })));
+    assert!(labels(Runtime::EMULATOR, run, &[1.0; 6]).unwrap().is_empty());
+    assert!(matches!(labels(Runtime::EMULATOR, Run { dim: 0, ..run }, &[]), Err(Error::ZeroDimension)));
+    assert!(matches!(labels(Runtime::EMULATOR, Run { clusters: 0, ..run }, &[]), Err(Error::ZeroClusters { .. })));
 }
 
 #[test]

@@ -2,7 +2,10 @@
 
 use warpann_kernels::pq::encode::{BLOCK_ROWS, Encode, FEWEST_CODEWORDS, GROUP, Staging, shared_bytes};
 
-use crate::device::runtime::{Lanes, Layout, Limits, Runtime};
+use crate::device::lanes::Lanes;
+use crate::device::limits::Limits;
+use crate::device::runtime::{Runtime, Stream};
+use crate::device::scratch::Layout;
 use crate::device::tiling::{Batches, bus_rows};
 use crate::pq::ProductQuantizer;
 use crate::{Result, host_memory};
@@ -66,9 +69,9 @@ pub(crate) struct OnDevice {
 ///
 /// # Safety
 /// The pointers cover the shapes, and every label names a centroid.
-pub(crate) unsafe fn enqueue<R: Runtime>(
-    runtime: &R,
-    stream: &R::Stream,
+pub(crate) unsafe fn enqueue(
+    runtime: &Runtime,
+    stream: &Stream,
     quantizer: &ProductQuantizer,
     what: OnDevice,
 ) -> Result<()> {
@@ -92,8 +95,8 @@ pub(crate) unsafe fn enqueue<R: Runtime>(
 }
 
 /// See [`crate::open::encode_pq`].
-pub(crate) fn encode<R: Runtime>(
-    runtime: &R,
+pub(crate) fn encode(
+    runtime: &Runtime,
     quantizer: &ProductQuantizer,
     rows: &[f32],
     budget: Option<u64>,

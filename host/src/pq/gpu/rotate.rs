@@ -4,7 +4,9 @@ use std::ptr::null;
 
 use warpann_kernels::product::canonical::Canonical;
 
-use crate::device::runtime::{Lanes, Layout, Runtime};
+use crate::device::lanes::Lanes;
+use crate::device::runtime::Runtime;
+use crate::device::scratch::Layout;
 use crate::device::tiling::{Batches, bus_rows};
 use crate::element::ElementType;
 use crate::product::gpu::{Shape, upload_rows};
@@ -14,7 +16,7 @@ use crate::{Metric, Result};
 const WARPS_PER_MULTIPROCESSOR: u64 = 64;
 
 /// See [`crate::open::row_products`].
-pub(crate) fn row_products<R: Runtime>(runtime: &R, matrix: &[f32], rows: &[f32], dim: usize) -> Result<Vec<f32>> {
+pub(crate) fn row_products(runtime: &Runtime, matrix: &[f32], rows: &[f32], dim: usize) -> Result<Vec<f32>> {
     let shape = Shape { element: ElementType::F32, metric: Metric::InnerProduct, dim };
     let columns = matrix.len() / dim;
     let count = rows.len() / dim;

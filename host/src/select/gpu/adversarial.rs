@@ -12,8 +12,9 @@ use warpann_kernels::select::sample::{BLOCK_GROUP_KEYS, SamplePlan};
 
 use super::dispatch::Method;
 use super::{Plan, Select, enqueue};
-use crate::device::emulated::Emulator;
-use crate::device::runtime::{Layout, Queue, Runtime};
+use crate::device::queue::Queue;
+use crate::device::runtime::Runtime;
+use crate::device::scratch::Layout;
 use crate::select::{Best, Key};
 use crate::{Error, Result};
 
@@ -152,8 +153,8 @@ fn select<K: HostileKey>(
     let columns = rows[0].len() as u32;
     let host: Vec<K> = rows.iter().flatten().map(|&badness| key(badness)).collect();
     let mut layout = Layout::default();
-    let plan = Plan::of_method(&mut layout, rows.len() as u32, columns, k, method, &Emulator.limits());
-    let (keys, scratch) = (Buffer::from_slice(&host), Emulator.allocate(layout.bytes()).unwrap());
+    let plan = Plan::of_method(&mut layout, rows.len() as u32, columns, k, method, &Runtime::EMULATOR.limits());
+    let (keys, scratch) = (Buffer::from_slice(&host), Runtime::EMULATOR.allocate(layout.bytes()).unwrap());
     let mut found_keys = Buffer::<K>::new_poisoned(rows.len() * k as usize);
     let mut found_positions = Buffer::<u32>::new_poisoned(rows.len() * k as usize);
     let what = Select::<K> {
@@ -171,7 +172,7 @@ fn select<K: HostileKey>(
     };
     let profiling = Profiling::default();
     // SAFETY: the buffers have the shapes of the batch, and the scratch what the plan reserved.
-    unsafe { enqueue(&profiling, &what, &plan, Emulator.address(&scratch)) }.unwrap();
+    unsafe { enqueue(&profiling, &what, &plan, Runtime::EMULATOR.address(&scratch)) }.unwrap();
     let (found_keys, found_positions) = (found_keys.to_vec(), found_positions.to_vec());
     for (number, row) in rows.iter().enumerate() {
         // Stable: equal keys keep the order of positions.

@@ -33,7 +33,10 @@ use warpann_kernels::select::warp_select::{LONGEST_QUEUE, WarpSelectRows};
 
 use self::dispatch::Method;
 use super::{Algorithm, Best, Key};
-use crate::device::runtime::{Layout, Limits, OnStream, Queue, Runtime};
+use crate::device::limits::Limits;
+use crate::device::queue::{OnStream, Queue};
+use crate::device::runtime::{Runtime, Stream};
+use crate::device::scratch::Layout;
 use crate::{Error, Result};
 
 /// A key type that the kernels have. Public only so that it can seal [`crate::select::Key`].
@@ -318,9 +321,9 @@ fn warp_levels(layout: &mut Layout, rows: u32, columns: u32, k: u32, limits: &Li
 /// # Safety
 /// The pointers of `what` cover their shapes and `start` what the plan reserved, until the stream has done the work; the
 /// plan was made for as many rows and columns, the same k and this type of keys.
-pub(crate) unsafe fn select<K: DeviceKey, R: Runtime>(
-    runtime: &R,
-    stream: &R::Stream,
+pub(crate) unsafe fn select<K: DeviceKey>(
+    runtime: &Runtime,
+    stream: &Stream,
     what: &Select<K>,
     plan: &Plan,
     start: *mut u8,

@@ -6,13 +6,16 @@
 use std::ops::Range;
 
 use super::{Plan, Select, select};
-use crate::device::runtime::{Lanes, Layout, Limits, Runtime};
+use crate::device::lanes::Lanes;
+use crate::device::limits::Limits;
+use crate::device::runtime::{Runtime, Stream};
+use crate::device::scratch::Layout;
 use crate::select::{Algorithm, Best, Key, Rows, RowsLayout, Selection};
 use crate::{Error, Result};
 
 /// Selects from rows on the host: uploads them a share at a time and brings the results back into `selection`.
-pub(crate) fn select_from_host<K: Key, R: Runtime>(
-    runtime: &R,
+pub(crate) fn select_from_host<K: Key>(
+    runtime: &Runtime,
     rows: &Rows<'_, K>,
     best: Best,
     algorithm: Algorithm,
@@ -100,10 +103,10 @@ impl Share {
     ///
     /// # Safety
     /// `start` has the bytes of the plan, for this alone.
-    unsafe fn run<K: Key, R: Runtime>(
+    unsafe fn run<K: Key>(
         &self,
-        runtime: &R,
-        stream: &R::Stream,
+        runtime: &Runtime,
+        stream: &Stream,
         rows: &Rows<'_, K>,
         best: Best,
         start: *mut u8,

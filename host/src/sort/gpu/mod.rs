@@ -12,7 +12,10 @@ use cuda_std::launch::Kernel;
 use warpann_kernels::sort::radix_sort::{self, CountDigits, ScanDigits, SortKey, SortPass};
 
 use crate::Result;
-use crate::device::runtime::{Layout, Limits, OnStream, Queue, Runtime};
+use crate::device::limits::Limits;
+use crate::device::queue::{OnStream, Queue};
+use crate::device::runtime::Runtime;
+use crate::device::scratch::Layout;
 
 /// Keys that a block counts, at least.
 const KEYS_PER_COUNTING_BLOCK: u32 = 8192;
@@ -233,8 +236,8 @@ pub(crate) unsafe fn enqueue<K: DeviceKey, Q: Queue>(
 }
 
 /// Sorts pairs in host memory by `bits` of the keys; as many keys as payloads, at most 2³² − 1.
-pub(crate) fn sort_from_host<K: DeviceKey, R: Runtime>(
-    runtime: &R,
+pub(crate) fn sort_from_host<K: DeviceKey>(
+    runtime: &Runtime,
     keys: &mut [K],
     payloads: &mut [u32],
     bits: Range<u32>,

@@ -1,7 +1,7 @@
 //! Sorts on the emulator that only the device interface has: several sets at once, several portions.
 
 use super::*;
-use crate::device::emulated::Emulator;
+use crate::device::runtime::Runtime;
 
 /// Multiplicative noise: bits enough for keys of any type.
 fn noise(at: usize) -> u128 {
@@ -18,7 +18,7 @@ fn check<K: DeviceKey + Ord + std::fmt::Debug>(
     key: fn(u128) -> K,
     field: fn(K, &Range<u32>) -> u128,
 ) {
-    let runtime = Emulator;
+    let runtime = Runtime::EMULATOR;
     let keys: Vec<K> = (0..len * sets).map(|at| key(noise(at))).collect();
     let payloads: Vec<u32> = (0..(len * sets) as u32).collect();
     let mut layout = Layout::default();
@@ -77,7 +77,7 @@ fn several_sets_of_several_portions() {
 #[test]
 fn passes_cover_the_bits_and_no_more() {
     let passes = |words: u32, bits: Range<u32>| {
-        let (mut layout, limits) = (Layout::default(), Emulator.limits());
+        let (mut layout, limits) = (Layout::default(), Runtime::EMULATOR.limits());
         let plan = match words {
             1 => SortPlan::new::<u64>(&mut layout, 100, 1, bits, &limits),
             _ => SortPlan::new::<u128>(&mut layout, 100, 1, bits, &limits),

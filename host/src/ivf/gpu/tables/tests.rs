@@ -1,9 +1,9 @@
 //! Scores and error bounds on the emulator, against f64 arithmetic on codes that are read bit by bit.
 
 use super::*;
-use crate::device::emulated::Emulator;
-use crate::device::runtime::Products;
-use crate::device::runtime::{OnStream, Runtime};
+use crate::device::limits::Products;
+use crate::device::queue::OnStream;
+use crate::device::runtime::{Memory, Runtime};
 use warpann_kernels::NO_ROW;
 
 /// What memory holds that no kernel has written.
@@ -152,7 +152,7 @@ struct Outcome {
 }
 
 fn limits(shared_bytes: u32) -> Limits {
-    Limits { device: "test".to_owned(), multiprocessors: 2, shared_bytes, products: Products::Warps }
+    Limits { device: "test".to_owned(), multiprocessors: 2, shared_bytes, emulated: true, products: Products::Warps }
 }
 
 const PLENTY: u32 = 227 << 10;
@@ -173,12 +173,12 @@ impl Case {
     }
 
     fn run(&self, terms: Terms, precision: Precision, shared_bytes: u32, alter: impl Fn(&mut TablePlan)) -> Outcome {
-        self.run_on(&Emulator, terms, precision, &limits(shared_bytes), alter).unwrap()
+        self.run_on(&Runtime::EMULATOR, terms, precision, &limits(shared_bytes), alter).unwrap()
     }
 
-    fn run_on<R: Runtime>(
+    fn run_on(
         &self,
-        runtime: &R,
+        runtime: &Runtime,
         terms: Terms,
         precision: Precision,
         limits: &Limits,
@@ -186,7 +186,7 @@ impl Case {
     ) -> Result<Outcome> {
         let stream = runtime.stream()?;
         let queue = OnStream { runtime, stream: &stream };
-        let load = |bytes: &[u8]| -> Result<R::Memory> {
+        let load = |bytes: &[u8]| -> Result<Memory> {
             let memory = runtime.allocate(bytes.len())?;
             // SAFETY: as many bytes as were allocated.
             unsafe { runtime.upload(&stream, runtime.address(&memory), bytes)? };
@@ -463,6 +463,7 @@ fn tables_are_cut_by_size() {
 fn few_queries_are_spread_and_many_are_not() {
     let shape = Shape { longest_list: 5000, ..Make { dim: 16, sub_quantizers: 16, ..SMALL }.case().shape };
     let h200 = Limits {
+        emulated: false,
         shared_bytes: PLENTY,
         device: "NVIDIA H200".to_owned(),
         multiprocessors: 132,

@@ -1,0 +1,71 @@
+//! Streams with scratch memory, kept for the next search.
+
+use std::sync::Mutex;
+
+use super::runtime::{Memory, Runtime, Stream};
+use crate::Result;
+
+/// A stream with scratch memory; searches borrow one each.
+pub(crate) struct Lane {
+    /// The stream.
+    pub stream: Stream,
+    /// Another, for copies to the device that its kernels need not wait for.
+    pub copies: Stream,
+    memory: Memory,
+    bytes: usize,
+}
+
+impl Lane {
+    /// Scratch of at least `bytes`, with unspecified contents. Work of the stream on earlier scratch must be over.
+    pub fn scratch(&mut self, runtime: &Runtime, bytes: usize) -> Result<*mut u8> {
+        if bytes > self.bytes {
+            // The old scratch goes first: both may not fit.
+            self.memory = runtime.allocate(0)?;
+            self.bytes = 0;
+            self.memory = runtime.allocate(bytes)?;
+            self.bytes = bytes;
+        }
+        Ok(runtime.address(&self.memory))
+    }
+}
+
+/// Lanes that no search uses at the moment.
+pub(crate) struct Lanes {
+    idle: Mutex<Vec<Lane>>,
+}
+
+impl Lanes {
+    /// No lanes yet; they are made when needed.
+    pub fn new() -> Self {
+        Lanes { idle: Mutex::new(Vec::new()) }
+    }
+
+    /// Runs `work` with a lane of its own. A lane whose work failed is not used again.
+    pub fn with<V>(&self, runtime: &Runtime, work: impl FnOnce(&mut Lane) -> Result<V>) -> Result<V> {
+        self.with_some(runtime, 1, |lanes| work(&mut lanes[0]))
+    }
+
+    /// The same with so many lanes.
+    pub fn with_some<V>(
+        &self,
+        runtime: &Runtime,
+        count: usize,
+        work: impl FnOnce(&mut [Lane]) -> Result<V>,
+    ) -> Result<V> {
+        let _current = runtime.enter()?;
+        let idle = || self.idle.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let idle_or_new = |_| match idle().pop() {
+            Some(lane) => Ok(lane),
+            None => Ok(Lane {
+                stream: runtime.stream()?,
+                copies: runtime.stream()?,
+                memory: runtime.allocate(0)?,
+                bytes: 0,
+            }),
+        };
+        let mut lanes = (0..count).map(idle_or_new).collect::<Result<Vec<_>>>()?;
+        let result = work(&mut lanes)?;
+        idle().append(&mut lanes);
+        Ok(result)
+    }
+}

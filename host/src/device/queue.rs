@@ -1,0 +1,101 @@
+//! Where launches go: a stream, or a check that they would be legal.
+
+use cuda_std::launch::{Kernel, KernelArgs, LaunchConfig, MOST_BLOCKS};
+
+use super::runtime::{Runtime, Stream};
+use crate::{Error, Result};
+
+/// Where launches go, in order.
+pub(crate) trait Queue {
+    /// Launches a kernel after what was launched before.
+    ///
+    /// # Safety
+    /// As [`Runtime::launch`].
+    unsafe fn launch<A: KernelArgs>(&self, kernel: &Kernel<A>, config: LaunchConfig, args: A) -> Result<()>;
+    /// Fills `bytes` with `byte`, after what was launched before.
+    ///
+    /// # Safety
+    /// As [`Runtime::fill`].
+    unsafe fn fill(&self, to: *mut u8, byte: u8, bytes: usize) -> Result<()>;
+}
+
+/// A stream of a device.
+#[derive(Clone, Copy)]
+pub(crate) struct OnStream<'a> {
+    /// The device.
+    pub runtime: &'a Runtime,
+    /// The stream.
+    pub stream: &'a Stream,
+}
+
+impl Queue for OnStream<'_> {
+    unsafe fn launch<A: KernelArgs>(&self, kernel: &Kernel<A>, config: LaunchConfig, args: A) -> Result<()> {
+        // SAFETY: as the caller promises.
+        unsafe { self.runtime.launch(self.stream, kernel, config, args) }
+    }
+
+    unsafe fn fill(&self, to: *mut u8, byte: u8, bytes: usize) -> Result<()> {
+        // SAFETY: as the caller promises.
+        unsafe { self.runtime.fill(self.stream, to, byte, bytes) }
+    }
+}
+
+/// Launches nothing: checks what would be launched, and makes it ready.
+#[cfg(any(feature = "cuda", test))]
+pub(crate) struct Preload<'a>(pub &'a Runtime);
+
+#[cfg(any(feature = "cuda", test))]
+impl Queue for Preload<'_> {
+    unsafe fn launch<A: KernelArgs>(&self, kernel: &Kernel<A>, config: LaunchConfig, _: A) -> Result<()> {
+        check_launch(kernel, config)?;
+        self.0.load(kernel, config.shared_bytes)
+    }
+
+    unsafe fn fill(&self, _: *mut u8, _: u8, _: usize) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// [`Error::LaunchLimit`] if no device takes so many blocks or threads.
+pub(crate) fn check_launch<A: KernelArgs>(kernel: &Kernel<A>, config: LaunchConfig) -> Result<()> {
+    let refused = |what, asked, limit| Err(Error::LaunchLimit { kernel: kernel.name(), what, asked, limit });
+    for ((what, asked), limit) in ["grid x", "grid y", "grid z"].into_iter().zip(config.grid).zip(MOST_BLOCKS) {
+        if asked > limit {
+            return refused(what, asked, limit);
+        }
+    }
+    let threads = config.block.iter().map(|&threads| u64::from(threads)).product();
+    let limit = kernel.max_threads().map_or(1024, u64::from);
+    if threads > limit { refused("threads a block", threads, limit) } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[cuda_std::kernel(max_threads = 256)]
+    unsafe fn bounded() {}
+
+    #[test]
+    fn a_grid_has_as_many_blocks_as_31_bits_count_and_16_along_the_others() {
+        let checked =
+            |grid, threads| check_launch(&Bounded::KERNEL, LaunchConfig { grid, ..LaunchConfig::linear(1, threads) });
+        for (grid, threads) in [([1, 1, 1], 256), ([0x7fff_ffff, 1, 1], 1), ([1, 65_535, 65_535], 32)] {
+            checked(grid, threads).unwrap();
+        }
+        for (grid, threads, expected) in [
+            ([0x8000_0000, 1, 1], 1, ("grid x", 0x8000_0000, 0x7fff_ffff)),
+            ([u64::MAX, 1, 1], 1, ("grid x", u64::MAX, 0x7fff_ffff)),
+            ([1, 65_536, 1], 1, ("grid y", 65_536, 65_535)),
+            ([1, 1, 65_536], 1, ("grid z", 65_536, 65_535)),
+            ([1, 1, 1], 257, ("threads a block", 257, 256)),
+        ] {
+            match checked(grid, threads) {
+                Err(Error::LaunchLimit { kernel: "bounded", what, asked, limit }) => {
+                    assert_eq!((what, asked, limit), expected);
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+}
