@@ -18,12 +18,7 @@ pub(crate) trait Backend: Send + Sync + 'static {
     type Memory: Send + Sync;
     /// A queue of work; operations of one stream run in order, streams run side by side.
     type Stream: Send;
-    /// The device is the calling thread's current one while this lives.
-    type Entered;
 
-    /// Makes the device the calling thread's current one, until the result is dropped. Every other function does so for itself; who calls
-    /// many of them holds this meanwhile, which saves each of them the change.
-    fn enter(&self) -> Result<Self::Entered>;
     /// The device in words.
     fn describe(&self) -> String;
     /// What launches are shaped by.

@@ -636,11 +636,6 @@ fn copy_memory(to: &mut [u8], from: &[u8]) {
 impl Backend for CudaDevice {
     type Memory = Memory;
     type Stream = Stream;
-    type Entered = Entered;
-
-    fn enter(&self) -> Result<Entered> {
-        Cuda::enter(self)
-    }
 
     fn describe(&self) -> String {
         format!("gpu:{} ({})", self.index, self.name)

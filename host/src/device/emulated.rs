@@ -19,11 +19,6 @@ pub(crate) struct Immediate;
 impl Backend for Emulator {
     type Memory = Buffer<U32x4>;
     type Stream = Immediate;
-    type Entered = ();
-
-    fn enter(&self) -> Result<()> {
-        Ok(())
-    }
 
     fn describe(&self) -> String {
         format!("GPU emulator on {} CPU threads", rayon::current_num_threads())

@@ -13,7 +13,7 @@ use crate::Result;
 
 /// A GPU or the emulator. Cheap to clone; clones are the same device.
 ///
-/// Every method is that of [`Backend`]. A stream or memory of another kind of device is a defect of the caller and panics.
+/// Every method but [`enter`](Self::enter) is that of [`Backend`]. A stream or memory of another kind of device is a defect of the caller and panics.
 #[derive(Clone)]
 pub(crate) enum Runtime {
     #[cfg(feature = "cuda")]
@@ -90,11 +90,12 @@ impl Runtime {
         }
     }
 
-    /// See [`Backend::enter`].
+    /// Makes the device the calling thread's current one, until the result is dropped. Every other function does so for itself; who calls
+    /// many of them holds this meanwhile, which saves each of them the change.
     pub fn enter(&self) -> Result<Entered> {
         Ok(match self {
             #[cfg(feature = "cuda")]
-            Runtime::Cuda(device) => Entered::Cuda(Backend::enter(device)?),
+            Runtime::Cuda(device) => Entered::Cuda(device.enter()?),
             Runtime::Emulator(_) => Entered::Emulator,
         })
     }
