@@ -10,8 +10,8 @@
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use warpann_kernels::product::prepare::{Greatest, Prepare};
 use warpann_kernels::flat::filter;
+use warpann_kernels::product::prepare::{Greatest, Prepare};
 use warpann_kernels::product::{bounds, prepare};
 
 use super::runtime::{Layout, Runtime};
