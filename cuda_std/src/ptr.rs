@@ -77,7 +77,25 @@ macro_rules! pointer {
             }
         }
 
+        /// No elements.
+        impl<T> Default for $name<T> {
+            fn default() -> Self {
+                Self::empty()
+            }
+        }
+
         impl<T> $name<T> {
+            /// No elements: for an argument that the launch does not use.
+            #[inline(always)]
+            pub const fn empty() -> Self {
+                Self {
+                    address: NonNull::dangling(),
+                    #[cfg(not(target_arch = "nvptx64"))]
+                    len: 0,
+                    of: PhantomData,
+                }
+            }
+
             /// The same memory as elements of another type. The length becomes the number of whole elements of that type.
             #[inline(always)]
             pub const fn cast<U>(self) -> $name<U> {
@@ -106,11 +124,6 @@ macro_rules! pointer {
                     None => NonNull::dangling(),
                 };
                 Self { address, len, of: PhantomData }
-            }
-
-            /// No elements: for an argument that the launch does not use.
-            pub const fn empty() -> Self {
-                Self { address: NonNull::dangling(), len: 0, of: PhantomData }
             }
 
             /// Number of elements, or [`TO_END`].
