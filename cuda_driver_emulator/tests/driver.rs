@@ -6,7 +6,7 @@ use std::ptr::null_mut;
 
 use cuda_driver_emulator::{self as driver, Failed, Fault, Lasts, Usage};
 use cuda_std::launch::KernelArgs;
-use cuda_std::{global, kernel, thread};
+use cuda_std::{PtrMut, global, kernel, thread};
 use cust_raw::CUresult::{
     CUDA_ERROR_ILLEGAL_ADDRESS, CUDA_ERROR_INVALID_CONTEXT, CUDA_ERROR_INVALID_HANDLE, CUDA_ERROR_INVALID_PTX,
     CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_FOUND, CUDA_ERROR_NOT_INITIALIZED, CUDA_ERROR_OUT_OF_MEMORY, CUDA_SUCCESS,
@@ -20,7 +20,7 @@ use cust_raw::*;
 #[kernel]
 pub unsafe fn double(
     /// `n` values.
-    x: *mut f32,
+    x: PtrMut<f32>,
     /// Number of values.
     n: u32,
     /// 1 to write one value beyond the last.
@@ -50,7 +50,7 @@ pub struct Weigh {
     /// Multiplies `value`.
     pub factor: f64,
     /// Where the result goes.
-    pub out: *mut i64,
+    pub out: PtrMut<i64>,
     /// What is weighed.
     pub value: u16,
 }
@@ -60,7 +60,7 @@ pub struct Weigh {
 unsafe fn weigh<const SIGN: i64>(Weigh { bias, factor, out, value }: Weigh) {
     if thread::thread_idx_x() == 0 {
         // SAFETY: one value.
-        unsafe { global::store(out, SIGN * (f64::from(bias) + factor * f64::from(value)) as i64) };
+        unsafe { global::store(*out, SIGN * (f64::from(bias) + factor * f64::from(value)) as i64) };
     }
 }
 
@@ -153,7 +153,7 @@ unsafe fn launches() {
         for (negative, expected) in [(false, 36i64), (true, -36)] {
             let (mut weigh, name) = (null_mut(), CString::new(Weigh::kernel(negative).name()).unwrap());
             assert_eq!(cuModuleGetFunction(&mut weigh, module, name.as_ptr()), CUDA_SUCCESS);
-            let out = std::ptr::with_exposed_provenance_mut(address as usize);
+            let out = PtrMut::new(std::ptr::with_exposed_provenance_mut(address as usize), 1);
             let mut launch = Weigh { bias: -4, factor: 2.5, out, value: 16 };
             let mut raw = launch.as_raw();
             let launched = cuLaunchKernel(weigh, 1, 1, 1, 32, 1, 1, 0, null_mut(), raw.as_mut_ptr(), null_mut());

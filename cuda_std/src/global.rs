@@ -1,9 +1,10 @@
 //! Global memory: loads, stores, and vector types that move as one access.
 //!
-//! The compiler knows that the raw-pointer parameters of a kernel, and what is computed from them, are global; a pointer
-//! out of a struct or out of memory becomes a generic access, which is slower. So pass pointers as separate parameters.
+//! The compiler derives that a kernel's parameters of type [`Ptr`](crate::Ptr) and [`PtrMut`](crate::PtrMut) point to global memory, and so
+//! does everything that is computed from them. A pointer that a kernel loads from memory becomes a generic access, which is slower. So each
+//! array is a parameter; [`kernel`](macro@crate::kernel) passes the fields of a struct of arguments one by one.
 //!
-//! A kernel may also dereference its pointers directly, but only these functions are checked by the emulator.
+//! A kernel may also dereference raw pointers directly, but the emulator checks only the functions of this module.
 
 use crate::imp;
 use core::panic::Location;

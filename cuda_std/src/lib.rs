@@ -10,14 +10,14 @@
 //! output of its macro) asks for the target.
 //!
 //! ```
-//! use cuda_std::{emulator::{self, Buffer}, global, kernel, launch::LaunchConfig, thread};
+//! use cuda_std::{PtrMut, emulator::{self, Buffer}, global, kernel, launch::LaunchConfig, thread};
 //!
 //! /// Doubles `n` values of `x`.
 //! ///
 //! /// # Safety
 //! /// `x` points to `n` values in global memory.
 //! #[kernel]
-//! pub unsafe fn double(x: *mut f32, n: u32) {
+//! pub unsafe fn double(x: PtrMut<f32>, n: u32) {
 //!     let i = thread::block_idx_x() * thread::block_dim_x() + thread::thread_idx_x();
 //!     if i < n {
 //!         // SAFETY: i < n, and the caller vouches for n values.
@@ -59,6 +59,7 @@ pub mod global;
 pub mod launch;
 pub mod math;
 pub mod mma;
+pub mod ptr;
 pub mod shared;
 pub mod thread;
 mod unroll;
@@ -75,6 +76,7 @@ use emulator::device as imp;
 #[cfg(target_arch = "nvptx64")]
 use nvptx as imp;
 
+pub use ptr::{Ptr, PtrMut};
 pub use unroll::unroll;
 
 /// Where in the kernel's source an operation stands; the emulator reports it, the device drops it.

@@ -106,13 +106,13 @@ pub fn static_array<T, const LEN: usize>(site: &'static u8) -> SharedPtr<T> {
 /// the pointer on.
 ///
 /// ```
-/// # use cuda_std::{emulator::{self, Buffer}, global, kernel, launch::LaunchConfig, shared_array, thread};
+/// # use cuda_std::{PtrMut, emulator::{self, Buffer}, global, kernel, launch::LaunchConfig, shared_array, thread};
 /// /// Reverses 64 values. One block of 64 threads.
 /// ///
 /// /// # Safety
 /// /// `x` has 64 elements.
 /// #[kernel(max_threads = 64)]
-/// pub unsafe fn reverse(x: *mut u32) {
+/// pub unsafe fn reverse(x: PtrMut<u32>) {
 ///     let t = thread::thread_idx_x();
 ///     let tile = shared_array!(u32, 64);
 ///     // SAFETY: t < 64 everywhere, and the barrier stands between writes and reads.

@@ -146,7 +146,7 @@ fn arguments_impl(arguments: &Ident, generics: &Generics, parameters: &[Paramete
     let (with_bounds, names_only, conditions) = bounded.split_for_impl();
     let (with_bounds, names_only) = (with_bounds.to_token_stream(), names_only.to_token_stream());
     let names: Vec<_> = parameters.iter().map(|parameter| parameter.name).collect();
-    let texts = names.iter().map(ToString::to_string);
+    let texts: Vec<_> = names.iter().map(ToString::to_string).collect();
     let numbers = 0..names.len();
     quote! {
         // SAFETY: `Param` is asked of every field, and each function names all fields in order.
@@ -157,8 +157,9 @@ fn arguments_impl(arguments: &Ident, generics: &Generics, parameters: &[Paramete
                 ::cuda_std::launch::RawArgs::new(&[#(::core::ptr::from_mut(&mut self.#names).cast()),*])
             }
 
-            fn written(&self) -> impl ::core::iter::Iterator<Item = usize> {
-                let given: [::core::option::Option<usize>; _] = [#(::cuda_std::launch::Param::written(&self.#names)),*];
+            fn ranges(&self) -> impl ::core::iter::Iterator<Item = ::cuda_std::launch::ArgumentRange> {
+                let given: [::core::option::Option<::cuda_std::launch::ArgumentRange>; _] =
+                    [#(::cuda_std::launch::Param::range(&self.#names, #texts)),*];
                 given.into_iter().flatten()
             }
 

@@ -13,7 +13,7 @@ use proc_macro::TokenStream;
 ///
 /// # A function
 /// ```
-/// # use cuda_std::{global, kernel, launch::LaunchConfig, thread};
+/// # use cuda_std::{PtrMut, global, kernel, launch::LaunchConfig, thread};
 /// /// Adds one to each value.
 /// ///
 /// /// # Safety
@@ -21,7 +21,7 @@ use proc_macro::TokenStream;
 /// #[kernel(max_threads = 256, min_blocks = 2)]
 /// pub unsafe fn increment(
 ///     /// `n` values.
-///     x: *mut f32,
+///     x: PtrMut<f32>,
 ///     /// Number of values.
 ///     n: u32,
 /// ) {
@@ -40,7 +40,7 @@ use proc_macro::TokenStream;
 ///     }
 /// }
 ///
-/// let launch = Increment { x: std::ptr::null_mut(), n: 1000 };
+/// let launch = Increment { x: PtrMut::empty(), n: 1000 };
 /// assert_eq!(launch.config().grid, [4, 1, 1]);
 /// assert_eq!(Increment::KERNEL.name(), "increment");
 /// assert_eq!(Increment::KERNEL.max_threads(), Some(256));
@@ -57,7 +57,7 @@ use proc_macro::TokenStream;
 /// bounds in parentheses where they differ from those of all, and the function that is called with the struct.
 ///
 /// ```
-/// # use cuda_std::{global, kernel, thread};
+/// # use cuda_std::{Ptr, PtrMut, global, kernel, thread};
 /// /// Adds up `rows` values a thread.
 /// #[kernel(
 ///     key = u32,
@@ -69,9 +69,9 @@ use proc_macro::TokenStream;
 /// )]
 /// pub struct Add {
 ///     /// What is added up: as many values a thread as the kernel's name says.
-///     pub values: *const f32,
+///     pub values: Ptr<f32>,
 ///     /// The sum of each thread.
-///     pub sums: *mut f32,
+///     pub sums: PtrMut<f32>,
 /// }
 ///
 /// /// # Safety
@@ -92,7 +92,7 @@ use proc_macro::TokenStream;
 /// each type that a row names:
 ///
 /// ```
-/// # use cuda_std::{global, kernel, launch::KernelArgs, thread};
+/// # use cuda_std::{Ptr, PtrMut, global, kernel, launch::KernelArgs, thread};
 /// /// Copies a value for each thread.
 /// #[kernel(
 ///     copy_words for Copy<u32> = copy::<u32>,
@@ -100,9 +100,9 @@ use proc_macro::TokenStream;
 /// )]
 /// pub struct Copy<T> {
 ///     /// One value for each thread.
-///     pub from: *const T,
+///     pub from: Ptr<T>,
 ///     /// One value for each thread.
-///     pub to: *mut T,
+///     pub to: PtrMut<T>,
 /// }
 ///
 /// /// # Safety
@@ -126,8 +126,10 @@ use proc_macro::TokenStream;
 /// ```
 ///
 /// # What it accepts
-/// - Parameters are raw pointers, integers (`u8` .. `u64`, `i8` .. `i64`, `usize`), `f32` and `f64`, by name; at most 64.
+/// - Parameters are pointers with a length, integers (`u8` .. `u64`, `i8` .. `i64`, `usize`), `f32` and `f64`, by name; at most 64.
 ///   No result, no generics but those of a struct.
+/// - A pointer is a `cuda_std::Ptr<T>` if the kernel reads its elements, and a `cuda_std::PtrMut<T>` if it writes them. A launch may
+///   leave out an `Option` of either. A body uses a pointer like a raw one; the emulator stops accesses outside of its elements.
 /// - `max_threads = N`: no launch has more threads a block (the compiler may then use more registers).
 ///   `min_blocks = M`, with `max_threads` only: registers are limited so that M blocks fit a multiprocessor.
 /// - `arch = "sm_90a"`: the kernel uses what only that architecture has (`wgmma`). Its module is for that one, and another device
@@ -137,13 +139,13 @@ use proc_macro::TokenStream;
 /// A wrong argument type does not compile:
 ///
 /// ```compile_fail,E0308
-/// # use cuda_std::{emulator, kernel, launch::LaunchConfig};
+/// # use cuda_std::{Ptr, emulator, kernel, launch::LaunchConfig};
 /// /// # Safety
 /// /// None needed.
 /// #[kernel]
-/// pub unsafe fn idle(_x: *const f32, _n: u32) {}
+/// pub unsafe fn idle(_x: Ptr<f32>, _n: u32) {}
 ///
-/// let launch = Idle { _x: std::ptr::null::<f64>(), _n: 1 };
+/// let launch = Idle { _x: Ptr::<f64>::empty(), _n: 1 };
 /// // SAFETY: `idle` touches nothing.
 /// unsafe { emulator::launch(&Idle::KERNEL, LaunchConfig::linear(1, 32), launch) };
 /// ```
@@ -151,11 +153,11 @@ use proc_macro::TokenStream;
 /// Nor does a missing argument, nor one by another name:
 ///
 /// ```compile_fail,E0063
-/// # use cuda_std::kernel;
+/// # use cuda_std::{Ptr, kernel};
 /// /// # Safety
 /// /// None needed.
 /// #[kernel]
-/// pub unsafe fn idle(_x: *const f32, _n: u32) {}
+/// pub unsafe fn idle(_x: Ptr<f32>, _n: u32) {}
 ///
 /// let launch = Idle { _n: 1 };
 /// ```
@@ -193,6 +195,16 @@ use proc_macro::TokenStream;
 ///     pub n: u32,
 /// }
 /// unsafe fn run(_: Run) {}
+/// ```
+///
+/// Nor does a raw pointer as a parameter, because it has no length:
+///
+/// ```compile_fail
+/// # use cuda_std::kernel;
+/// /// # Safety
+/// /// None needed.
+/// #[kernel]
+/// pub unsafe fn takes_raw_pointer(_x: *const f32) {}
 /// ```
 ///
 /// Nor does a parameter that is neither a pointer nor a scalar:

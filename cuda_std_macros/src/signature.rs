@@ -1,7 +1,10 @@
 //! What a kernel's parameters may be.
 
 use crate::expand::Documentation;
-use syn::{Field, Fields, FnArg, Ident, ItemFn, ItemStruct, Pat, ReturnType, Type, spanned::Spanned};
+use syn::{
+    Field, Fields, FnArg, GenericArgument, Ident, ItemFn, ItemStruct, Pat, PathArguments, ReturnType, Type, TypePath,
+    spanned::Spanned,
+};
 
 /// Most parameters, as `cuda_std::launch::MAX_PARAMS` has it.
 const MAX_PARAMETERS: usize = 64;
@@ -71,12 +74,7 @@ fn parameter<'a>(input: &'a FnArg, documentation: &'a [syn::Attribute]) -> syn::
     let Pat::Ident(pattern) = &*typed.pat else {
         return refuse(typed.pat.span(), "a kernel's parameters are plain names");
     };
-    if !is_param(&typed.ty) {
-        return refuse(
-            typed.ty.span(),
-            format!("a kernel's parameters are raw pointers or one of {}", SCALARS.join(", ")),
-        );
-    }
+    check_type(&typed.ty)?;
     Ok(Parameter { name: &pattern.ident, ty: &typed.ty, documentation })
 }
 
@@ -96,22 +94,63 @@ pub fn of_struct(item: &ItemStruct) -> syn::Result<Vec<Parameter<'_>>> {
 
 fn field(field: &Field) -> syn::Result<Parameter<'_>> {
     let Some(name) = &field.ident else { return refuse(field.span(), "an argument has a name") };
-    if !is_param(&field.ty) {
-        return refuse(
-            field.ty.span(),
-            format!("a kernel's arguments are raw pointers or one of {}", SCALARS.join(", ")),
-        );
-    }
+    check_type(&field.ty)?;
     Ok(Parameter { name, ty: &field.ty, documentation: &[] })
 }
 
-/// Whether a kernel can take this type; types that came through `macro_rules!` stand in invisible groups.
-fn is_param(ty: &Type) -> bool {
+/// Refuses a type that no parameter has. Types that came through `macro_rules!` stand in invisible groups.
+fn check_type(ty: &Type) -> syn::Result<()> {
     match ty {
-        Type::Group(group) => is_param(&group.elem),
-        Type::Paren(paren) => is_param(&paren.elem),
-        Type::Ptr(_) => true,
-        Type::Path(path) => path.qself.is_none() && SCALARS.iter().any(|scalar| path.path.is_ident(scalar)),
+        Type::Group(group) => check_type(&group.elem),
+        Type::Paren(paren) => check_type(&paren.elem),
+        Type::Ptr(pointer) => {
+            let name = if pointer.mutability.is_some() { "PtrMut" } else { "Ptr" };
+            refuse(
+                ty.span(),
+                format!(
+                    "a raw pointer has no length: a kernel takes `{name}<..>`, or `Option<{name}<..>>` if it may be absent"
+                ),
+            )
+        }
+        Type::Path(path) if path.qself.is_none() && is_param(path) => Ok(()),
+        _ => refuse(
+            ty.span(),
+            format!("a kernel takes `Ptr<..>`, `PtrMut<..>`, an `Option` of either, or one of {}", SCALARS.join(", ")),
+        ),
+    }
+}
+
+/// Whether this is the name of a scalar or of a pointer. What the name stands for is for the trait `Param` to check.
+fn is_param(path: &TypePath) -> bool {
+    if SCALARS.iter().any(|scalar| path.path.is_ident(scalar)) {
+        return true;
+    }
+    match (path.path.segments.last(), only_argument(path)) {
+        (Some(last), Some(_)) if is_pointer(&last.ident) => true,
+        (Some(last), Some(Type::Path(inner))) if last.ident == "Option" => {
+            inner.path.segments.last().is_some_and(|last| is_pointer(&last.ident)) && only_argument(inner).is_some()
+        }
         _ => false,
+    }
+}
+
+fn is_pointer(name: &Ident) -> bool {
+    name == "Ptr" || name == "PtrMut"
+}
+
+/// `T` of `Name<T>`.
+fn only_argument(path: &TypePath) -> Option<&Type> {
+    let PathArguments::AngleBracketed(arguments) = &path.path.segments.last()?.arguments else { return None };
+    match arguments.args.iter().collect::<Vec<_>>()[..] {
+        [GenericArgument::Type(ty)] => Some(ungrouped(ty)),
+        _ => None,
+    }
+}
+
+/// The type inside the invisible groups of `macro_rules!`.
+fn ungrouped(ty: &Type) -> &Type {
+    match ty {
+        Type::Group(group) => ungrouped(&group.elem),
+        other => other,
     }
 }

@@ -61,14 +61,14 @@ fn tables_that_are_none() {
 
 #[test]
 fn a_generic_struct_needs_a_type_in_each_row() {
-    let item: ItemStruct = parse_quote! { struct Sort<K> { keys: *mut K } };
+    let item: ItemStruct = parse_quote! { struct Sort<K> { keys: PtrMut<K> } };
     let expanded = |text| expand::arguments(&table(text).unwrap(), &item);
     assert_eq!(refused(expanded("sort = sort")), "the struct is generic: `name for Type<..> = body`");
     let wrong_count = "names the struct with a type for each of its parameters";
     assert_eq!(refused(expanded("sort for Sort<u32, u64> = sort")), wrong_count);
     assert_eq!(refused(expanded("sort for Sort = sort")), wrong_count);
     let text = expanded("sort_u32 for Sort<u32> = sort::<u32>").unwrap().to_string();
-    assert!(text.contains("fn sort_u32 (argument_keys : * mut u32)"), "{text}");
+    assert!(text.contains("fn sort_u32 (argument_keys : PtrMut < u32 >)"), "{text}");
 }
 
 #[test]
@@ -82,10 +82,36 @@ fn a_body_may_have_the_name_of_a_field() {
 fn fields_that_no_kernel_takes() {
     let one = table("one = body").unwrap();
     let expanded = |item: ItemStruct| expand::arguments(&one, &item);
-    assert!(refused(expanded(parse_quote! { struct A { x: &'static f32 } })).contains("raw pointers or one of u8"));
+    let allowed = "a kernel takes `Ptr<..>`, `PtrMut<..>`, an `Option` of either, or one of u8, u16";
+    assert!(refused(expanded(parse_quote! { struct A { x: &'static f32 } })).starts_with(allowed));
+    assert!(refused(expanded(parse_quote! { struct A { x: Option<u32> } })).starts_with(allowed));
+    assert!(refused(expanded(parse_quote! { struct A { x: Ptr } })).starts_with(allowed));
+    assert!(refused(expanded(parse_quote! { struct A { x: Option<Option<Ptr<u32>>> } })).starts_with(allowed));
     assert!(refused(expanded(parse_quote! { struct A(u32); })).contains("fields with names"));
-    assert!(refused(expanded(parse_quote! { struct A<'a> { x: *const &'a u32 } })).contains("over types only"));
+    assert!(refused(expanded(parse_quote! { struct A<'a> { x: Ptr<&'a u32> } })).contains("over types only"));
     assert!(refused(expanded(parse_quote! { struct A<const N: usize> { x: u32 } })).contains("over types only"));
+}
+
+#[test]
+fn raw_pointers_have_no_length() {
+    let one = table("one = body").unwrap();
+    let message = refused(expand::arguments(&one, &parse_quote! { struct A { x: *const f32 } }));
+    assert_eq!(
+        message,
+        "a raw pointer has no length: a kernel takes `Ptr<..>`, or `Option<Ptr<..>>` if it may be absent"
+    );
+    let function: ItemFn = parse_quote! { unsafe fn f(x: *mut f32) {} };
+    let message = refused(expand::function(&Bounds::default(), function));
+    assert!(message.contains("`PtrMut<..>`, or `Option<PtrMut<..>>`"), "{message}");
+}
+
+#[test]
+fn pointers_with_a_length() {
+    let one = table("one = body").unwrap();
+    let item: ItemStruct = parse_quote! {
+        struct A { a: Ptr<u32>, b: cuda_std::PtrMut<[f32; 4]>, c: Option<Ptr<u8>>, d: core::option::Option<PtrMut<f64>> }
+    };
+    assert!(expand::arguments(&one, &item).is_ok());
 }
 
 /// The documentation of a field, a line each.
@@ -103,7 +129,7 @@ fn parameters_documentation_moves_to_the_fields() {
             /// Where to.
             ///
             /// Two lines.
-            out: *mut u32,
+            out: PtrMut<u32>,
             first: u32,
         ) {}
     };

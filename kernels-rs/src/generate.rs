@@ -27,7 +27,7 @@
 
 use cuda_std::global::F32x4;
 use cuda_std::launch::LaunchConfig;
-use cuda_std::{global, kernel, thread, unroll, warp};
+use cuda_std::{PtrMut, global, kernel, thread, unroll, warp};
 
 /// Rows of a block: a warp each.
 const ROWS_PER_BLOCK: u32 = 8;
@@ -108,7 +108,7 @@ pub unsafe fn generate_rows(
     /// Components from one row to the next: a multiple of 4. Those from `dim` on become 0.
     stride: u32,
     /// `count` rows, aligned to 16 bytes.
-    out: *mut f32,
+    out: PtrMut<f32>,
 ) {
     let row = thread::block_idx_x() * ROWS_PER_BLOCK + warp::warp_id();
     if row >= count {

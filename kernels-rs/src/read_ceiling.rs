@@ -3,7 +3,7 @@
 use cuda_std::global::U32x4;
 use cuda_std::launch::LaunchConfig;
 use cuda_std::warp::FULL_MASK;
-use cuda_std::{atomic, global, kernel, thread, unroll, warp};
+use cuda_std::{Ptr, PtrMut, atomic, global, kernel, thread, unroll, warp};
 
 /// Threads of a block.
 pub const THREADS: u32 = 256;
@@ -15,11 +15,11 @@ pub const THREADS: u32 = 256;
 #[kernel(max_threads = 256, read_once = read)]
 pub struct ReadOnce {
     /// What is read: `quads` groups of four words, aligned to 16 bytes.
-    pub words: *const U32x4,
+    pub words: Ptr<U32x4>,
     /// Groups of four words.
     pub quads: u64,
     /// One word. The exclusive or of each warp's words is or-ed to it.
-    pub out: *mut u32,
+    pub out: PtrMut<u32>,
 }
 
 impl ReadOnce {
@@ -55,6 +55,6 @@ unsafe fn read(ReadOnce { words, quads, out }: ReadOnce) {
     let mixed = warp::reduce_xor(FULL_MASK, mixed);
     if warp::lane_id() == 0 {
         // SAFETY: `out` is one word, touched by atomics only.
-        unsafe { atomic::or_u32(out, mixed) };
+        unsafe { atomic::or_u32(*out, mixed) };
     }
 }

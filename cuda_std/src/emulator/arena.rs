@@ -1,12 +1,13 @@
 //! What a block needs while it runs. One arena an OS thread, reused from block to block and launch to launch.
 
 use super::{
+    arguments::Arguments,
     context::{LANES, Lane, Product, WIDE, Warp, WarpClock},
     device::async_copy::Copies,
     global_memory::GlobalMemory,
     launch::Stats,
     profile::Counter,
-    registry::{Range, Snapshot},
+    registry::Range,
     shared_memory::SharedMemory,
     stack::ColouredStack,
     violation::{Operation, Violation},
@@ -18,7 +19,7 @@ use std::{cell::Cell, panic::Location};
 /// A thread's coroutine.
 pub type Thread = Coroutine<(), (), (), ColouredStack>;
 
-/// Entries of the cache of buffer ranges.
+/// Entries of the cache of pieces of memory.
 const RANGES: usize = 8;
 
 /// The block that runs.
@@ -29,11 +30,11 @@ pub struct Block {
     pub number: u64,
     pub config: LaunchConfig,
     pub shared: SharedMemory,
-    /// Which buffers there are; set while a launch runs.
-    pub buffers: *const Snapshot,
-    /// What the block did to them.
+    /// The memory that the launch may access; set while it runs.
+    pub arguments: *const Arguments,
+    /// What the block did to it.
     pub global: GlobalMemory,
-    /// Buffers used last, by a hash of the address.
+    /// Pieces of that memory that were used last, by a hash of the address.
     ranges: [Range; RANGES],
     /// What threads passed to the barrier that is being gathered, and to the last one.
     pub or_gathered: bool,
@@ -49,14 +50,6 @@ impl Block {
     #[inline(always)]
     pub fn range(&mut self, address: usize) -> &mut Range {
         &mut self.ranges[(address >> 12 ^ address >> 15) % RANGES]
-    }
-
-    /// Makes accesses to the buffer at `address` be recorded from now on.
-    #[cold]
-    pub fn make_writable(&mut self, address: usize) {
-        // SAFETY: the snapshot outlives the launch.
-        unsafe { (*self.buffers).make_writable(address) };
-        self.ranges = [Range::default(); RANGES];
     }
 }
 
@@ -74,7 +67,7 @@ thread_local! {
 
 impl Arena {
     /// This OS thread's arena, made ready for a launch. Give it back with [`Arena::give_back`].
-    pub fn take(kernel: &'static str, config: LaunchConfig, buffers: &Snapshot, profiled: bool) -> Box<Self> {
+    pub fn take(kernel: &'static str, config: LaunchConfig, arguments: &Arguments, profiled: bool) -> Box<Self> {
         let mut arena = IDLE.take().unwrap_or_else(|| {
             Box::new(Self {
                 block: Block {
@@ -83,7 +76,7 @@ impl Arena {
                     number: 0,
                     config,
                     shared: SharedMemory::new(),
-                    buffers,
+                    arguments,
                     global: GlobalMemory::new(),
                     ranges: [Range::default(); RANGES],
                     or_gathered: false,
@@ -99,7 +92,7 @@ impl Arena {
         });
         arena.block.kernel = kernel;
         arena.block.config = config;
-        arena.block.buffers = buffers;
+        arena.block.arguments = arguments;
         arena.block.ranges = [Range::default(); RANGES];
         arena.block.stats = Stats::default();
         arena.block.counter = profiled.then(Counter::default);
@@ -109,7 +102,7 @@ impl Arena {
 
     /// Keeps the arena for the next launch on this OS thread.
     pub fn give_back(mut self: Box<Self>) {
-        self.block.buffers = std::ptr::null();
+        self.block.arguments = std::ptr::null();
         IDLE.set(Some(self));
     }
 

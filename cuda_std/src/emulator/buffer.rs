@@ -1,6 +1,7 @@
 //! Global memory for the emulator.
 
 use super::registry::{self, Allocation, Line};
+use crate::{Ptr, PtrMut};
 use bytemuck::AnyBitPattern;
 use std::marker::PhantomData;
 
@@ -53,20 +54,22 @@ impl<T: Copy> Buffer<T> {
         self.len == 0
     }
 
-    /// The first value, for a kernel that reads.
-    pub fn as_ptr(&self) -> *const T {
-        self.allocation.as_ref().map_or(std::ptr::null(), |allocation| allocation.memory.as_ptr().cast())
+    /// The values, for a kernel that reads them.
+    pub fn as_ptr(&self) -> Ptr<T> {
+        let allocation = self.allocation.as_ref();
+        allocation.map_or(Ptr::empty(), |allocation| Ptr::new(allocation.memory.as_ptr().cast(), self.len))
     }
 
-    /// The first value, for a kernel that writes.
-    pub fn as_mut_ptr(&mut self) -> *mut T {
-        self.allocation.as_mut().map_or(std::ptr::null_mut(), |allocation| allocation.memory.as_mut_ptr().cast())
+    /// The values, for a kernel that writes them.
+    pub fn as_mut_ptr(&mut self) -> PtrMut<T> {
+        let allocation = self.allocation.as_mut();
+        allocation.map_or(PtrMut::empty(), |allocation| PtrMut::new(allocation.memory.as_mut_ptr().cast(), self.len))
     }
 
     /// The values as bytes.
     fn bytes(&self) -> &[u8] {
         // SAFETY: the allocation has at least this many bytes, all initialised, and lives as long as self.
-        unsafe { std::slice::from_raw_parts(self.as_ptr().cast(), self.len * size_of::<T>()) }
+        unsafe { std::slice::from_raw_parts(*self.as_ptr().cast::<u8>(), self.len * size_of::<T>()) }
     }
 
     /// Overwrites all values.
@@ -77,7 +80,7 @@ impl<T: Copy> Buffer<T> {
         assert_eq!(values.len(), self.len, "copy_from needs as many values as the buffer holds");
         let to = self.as_mut_ptr();
         // SAFETY: both have `len` values; a buffer overlaps nothing else.
-        unsafe { std::ptr::copy_nonoverlapping(values.as_ptr(), to, values.len()) }
+        unsafe { std::ptr::copy_nonoverlapping(values.as_ptr(), *to, values.len()) }
     }
 }
 
@@ -102,7 +105,7 @@ impl<T: AnyBitPattern> Buffer<T> {
 
 impl<T: Copy> std::fmt::Debug for Buffer<T> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Buffer").field("address", &self.as_ptr()).field("len", &self.len).finish()
+        f.debug_struct("Buffer").field("address", &*self.as_ptr()).field("len", &self.len).finish()
     }
 }
 

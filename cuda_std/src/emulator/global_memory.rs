@@ -1,7 +1,7 @@
 //! What a block does to global memory, word by word (see [`super::records`]), so that races between its threads are found.
 //!
-//! A block touches little of global memory, so records are kept in lines of 64 bytes that a hash table finds, and only of buffers that the
-//! kernel may write: those that a `*mut` argument points into, and those that it has written all the same. Nothing is cleared between
+//! A block touches little of global memory, so records are kept in lines of 64 bytes that a hash table finds, and only of memory that the
+//! kernel may write: that of its `PtrMut` arguments. Nothing is cleared between
 //! blocks: entries of the table and records carry the epoch that made them. Reads by `load_nc`, which are most of what kernels read, are
 //! compared with writes and not recorded.
 //!

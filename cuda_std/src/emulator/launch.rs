@@ -2,8 +2,8 @@
 
 use super::{
     arena::Arena,
+    arguments::Arguments,
     profile::Counter,
-    registry::Snapshot,
     schedule::{self, run_block},
     violation::{Violation, ViolationKind},
     workers,
@@ -49,22 +49,11 @@ impl Stats {
 /// Dynamic shared memory that the largest GPUs give a block.
 const MAX_SHARED: u32 = 227 * 1024;
 
-/// Arguments on their way to other OS threads.
-struct Shared<A>(A);
-
-// SAFETY: the arguments are raw pointers and scalars, only read; what is done through the pointers is the kernel's contract.
-unsafe impl<A: KernelArgs> Sync for Shared<A> {}
-
-impl<A> Shared<A> {
-    fn get(&self) -> &A {
-        &self.0
-    }
-}
-
 /// Runs `kernel` on the CPU and checks it. Returns when all blocks are done, or the first violation: of the blocks that
 /// fail, the one with the lowest number.
 ///
-/// Global memory is the [`Buffer`](super::Buffer)s that exist when the launch starts.
+/// The launch may access the memory of its arguments: the elements of each [`Ptr`](crate::Ptr), and those of each
+/// [`PtrMut`](crate::PtrMut), which it may also write. Each of them lies in one [`Buffer`](super::Buffer).
 ///
 /// # Safety
 /// The kernel's own contract. The buffers that it uses stay alive until the launch returns, and nobody else accesses them
@@ -95,18 +84,19 @@ pub unsafe fn run<A: KernelArgs>(
 ) -> Result<(Stats, Counter), Violation> {
     check(kernel, config)?;
     schedule::install_panic_hook();
-    let buffers = Snapshot::new(arguments.written());
-    // SAFETY: a snapshot is plain data; the pointer that arenas keep to it is cleared before this function returns.
-    let arguments = Shared(arguments);
+    let memory = match Arguments::new(arguments.ranges()) {
+        Ok(memory) => memory,
+        Err(kind) => return Err(refused(kernel, kind)),
+    };
     let blocks = config.grid.iter().product::<u64>();
     let threads = config.block.iter().product::<u32>() as usize;
     let next = AtomicU64::new(0);
     let first_failure = AtomicU64::new(u64::MAX);
     let result = Mutex::new(((Stats::default(), Counter::default()), None::<Violation>));
     let work = || {
-        let mut arena = Arena::take(kernel.name(), config, &buffers, profiled);
+        let mut arena = Arena::take(kernel.name(), config, &memory, profiled);
         // SAFETY: the caller has the kernel's contract.
-        let body = || unsafe { kernel.call(arguments.get()) };
+        let body = || unsafe { kernel.call(&arguments) };
         let mut failure = None;
         loop {
             let number = next.fetch_add(1, Ordering::Relaxed);
@@ -157,7 +147,7 @@ fn check<A>(kernel: &Kernel<A>, config: LaunchConfig) -> Result<(), Violation> {
         ("threads of a block", threads, 1024),
         ("threads of a block (max_threads)", threads, kernel.max_threads().unwrap_or(1024).into()),
     ];
-    let refused = limits
+    let exceeded = limits
         .into_iter()
         .find_map(|(what, asked, limit): (_, u64, u64)| match asked {
             0 => Some((what, asked, 1)),
@@ -170,12 +160,18 @@ fn check<A>(kernel: &Kernel<A>, config: LaunchConfig) -> Result<(), Violation> {
                 MAX_SHARED.into(),
             ))
         });
-    let Some((what, asked, limit)) = refused else { return Ok(()) };
-    Err(Violation {
+    let Some((what, asked, limit)) = exceeded else { return Ok(()) };
+    Err(refused(kernel, ViolationKind::LaunchLimit { what, asked, limit }))
+}
+
+/// The violation of a launch that does not start.
+#[track_caller]
+fn refused<A>(kernel: &Kernel<A>, kind: ViolationKind) -> Violation {
+    Violation {
         kernel: kernel.name(),
         block: [0; 3],
         thread: [0; 3],
         location: Location::caller().into(),
-        kind: Box::new(ViolationKind::LaunchLimit { what, asked, limit }),
-    })
+        kind: Box::new(kind),
+    }
 }

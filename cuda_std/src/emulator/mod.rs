@@ -10,7 +10,9 @@
 //! - A collective that not all lanes of its mask reach, or reach with different operations or masks; a barrier that not
 //!   all threads of the block reach. A deadlock is one of these, so a launch ends (a loop that waits in vain for another
 //!   thread's volatile or atomic store is stopped after ten seconds; a loop that does nothing is not).
-//! - A global access outside the buffers (freed ones included) or misaligned. Accesses by plain Rust pointers are not seen.
+//! - An argument that is longer than the rest of its buffer, or that lies in no buffer.
+//! - A global access outside the launch's arguments (in the same buffer too), or misaligned. A write by an argument that is a
+//!   [`Ptr`](crate::Ptr). Accesses by plain Rust pointers are not seen.
 //! - A shared access out of bounds or misaligned, a read of shared memory that nobody wrote, or one whose asynchronous
 //!   copy was not waited for.
 //! - A shared-memory race: two threads touch the same bytes, one of them writes, at least one access is not atomic, and
@@ -38,14 +40,13 @@
 //! - Between lanes of a warp that meet in a collective other than `sync_warp`: it takes any collective for an order, see above.
 //! - In global memory between two warps that have both executed a [`fence`](crate::thread::fence) since the last barrier of the block, or two
 //!   lanes of a warp that have: fences and a flag may have ordered their accesses, and it does not follow flags.
-//! - In global memory between a write and an earlier read of the same buffer, if no `*mut` argument of the kernel points into that buffer and
-//!   the launch had not written it. (Such a buffer costs no bookkeeping, and most are read only.)
 //! - In global memory between a write and an earlier read by `load_nc`: these reads are not kept. A read by `load_nc` of what another
 //!   block writes.
 //! - Some of three or more accesses to a word: of several readers, and of several atomic or volatile accesses, it keeps two.
-//! - In global memory after a block has touched 16 MiB of buffers that it may write: it forgets what it knew, and goes on.
+//! - In global memory after a block has touched 16 MiB of memory that it may write: it forgets what it knew, and goes on.
 
 mod arena;
+mod arguments;
 mod buffer;
 mod context;
 pub(crate) mod device;

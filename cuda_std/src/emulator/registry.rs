@@ -2,10 +2,7 @@
 
 use std::{
     collections::{BTreeMap, VecDeque},
-    sync::{
-        PoisonError, RwLock,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{PoisonError, RwLock, RwLockReadGuard},
 };
 
 /// An allocation, owned.
@@ -75,44 +72,22 @@ impl Range {
     }
 }
 
-/// Whether `address` is in a buffer that was freed, as far as its memory is held back.
-pub fn is_freed(address: usize) -> bool {
-    let registry = REGISTRY.read().unwrap_or_else(PoisonError::into_inner);
-    registry.freed.iter().any(|freed| address.wrapping_sub(freed.address()) < freed.len)
-}
+/// The buffers there are, which neither come nor go while this value lives.
+pub struct Live(RwLockReadGuard<'static, Registry>);
 
-/// The live buffers at the time of a launch, by address, and whether the launch may write them. (Not the freed ones: there can be many, and
-/// only a launch that fails looks for them.)
-pub struct Snapshot(Vec<(Range, AtomicBool)>);
-
-impl Snapshot {
-    /// The buffers there are; the launch may write those that hold one of `written`.
-    pub fn new(written: impl Iterator<Item = usize>) -> Self {
-        let range = |(&start, &len): (&usize, &usize)| (Range { start, len, writable: false }, AtomicBool::new(false));
-        let registry = REGISTRY.read().unwrap_or_else(PoisonError::into_inner);
-        let snapshot = Self(registry.live.iter().map(range).collect());
-        drop(registry);
-        written.for_each(|address| snapshot.make_writable(address));
-        snapshot
+impl Live {
+    pub fn lock() -> Self {
+        Self(REGISTRY.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn find(&self, address: usize) -> Option<&(Range, AtomicBool)> {
-        let count = self.0.partition_point(|(range, _)| range.start <= address);
-        self.0[..count].last()
+    /// Bytes from `address` to the end of the live buffer that holds it, or that it is the end of.
+    pub fn bytes_from(&self, address: usize) -> Option<usize> {
+        let (start, len) = self.0.live.range(..=address).next_back()?;
+        len.checked_sub(address - start)
     }
 
-    /// The live buffer that starts at or below `address`, the nearest one.
-    pub fn below(&self, address: usize) -> Option<Range> {
-        let (range, writable) = self.find(address)?;
-        Some(Range { writable: writable.load(Ordering::Relaxed), ..*range })
-    }
-
-    /// The launch writes the buffer that holds `address`, if one does.
-    pub fn make_writable(&self, address: usize) {
-        if let Some((range, writable)) = self.find(address)
-            && range.holds(address, 1)
-        {
-            writable.store(true, Ordering::Relaxed);
-        }
+    /// Whether `address` is in a buffer that was freed, as far as its memory is held back.
+    pub fn is_freed(&self, address: usize) -> bool {
+        self.0.freed.iter().any(|freed| address.wrapping_sub(freed.address()) < freed.len)
     }
 }

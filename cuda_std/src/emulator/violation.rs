@@ -221,15 +221,63 @@ pub enum ViolationKind {
     /// A loop waits for a store that does not come.
     #[error("waited ten seconds for another thread's store")]
     Livelock,
-    /// A global access outside all buffers.
-    #[error("{bytes} bytes at {address:#x} are outside global memory{}", nearest.as_ref().map_or(String::new(), ToString::to_string))]
+    /// An argument that is longer than the rest of its buffer.
+    #[error("launch refused: `{parameter}` has {bytes} bytes, its buffer has {available} from there on")]
+    ArgumentTooLong {
+        /// The parameter's name.
+        parameter: &'static str,
+        /// Bytes of the argument.
+        bytes: usize,
+        /// Bytes from the argument's address to the end of the buffer.
+        available: usize,
+    },
+    /// An argument whose address lies in no buffer.
+    #[error("launch refused: the {bytes} bytes of `{parameter}` at {address:#x} are not in global memory")]
+    ArgumentNotGlobal {
+        /// The parameter's name.
+        parameter: &'static str,
+        /// First byte.
+        address: usize,
+        /// Bytes of the argument.
+        bytes: usize,
+    },
+    /// An argument in a buffer that was dropped.
+    #[error("launch refused: the {bytes} bytes of `{parameter}` at {address:#x} are in a buffer that was freed")]
+    ArgumentFreed {
+        /// The parameter's name.
+        parameter: &'static str,
+        /// First byte.
+        address: usize,
+        /// Bytes of the argument.
+        bytes: usize,
+    },
+    /// A global access outside the memory of the launch's arguments.
+    #[error(
+        "{access} of {bytes} bytes at {address:#x}, outside the launch's arguments{}",
+        nearest.map_or(String::new(), |nearest| format!(": {nearest}"))
+    )]
     GlobalOutOfBounds {
+        /// What the access does.
+        access: Access,
         /// First byte.
         address: usize,
         /// Size of the access.
         bytes: usize,
-        /// The buffer that starts nearest below.
+        /// The argument that is nearest, unless all are more than 1 GiB away.
         nearest: Option<Nearest>,
+    },
+    /// A write to memory that the launch's arguments allow to read only.
+    #[error(
+        "{access} at {address:#x}, which the kernel may only read{}",
+        holder.map_or(String::new(), |holder| format!(": {holder}"))
+    )]
+    ReadOnlyArgument {
+        /// What the access does.
+        access: Access,
+        /// First byte that may not be written.
+        address: usize,
+        /// The argument, a `Ptr`, that has the byte.
+        holder: Option<Nearest>,
     },
     /// A global access to a buffer that was dropped.
     #[error("{bytes} bytes at {address:#x} are in a buffer that was freed")]
@@ -411,17 +459,25 @@ impl fmt::Display for Access {
     }
 }
 
-/// Where a stray access lies, relative to a buffer.
+/// Where an access lies, relative to an argument.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Nearest {
-    /// Bytes from the buffer's start.
-    pub offset: usize,
-    /// Bytes the buffer has.
+    /// The parameter's name.
+    pub parameter: &'static str,
+    /// Bytes from the argument's start to the first byte of the access.
+    pub offset: isize,
+    /// Bytes that the argument has.
     pub len: usize,
 }
 
 impl fmt::Display for Nearest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, ": {} bytes from the start of a buffer of {} bytes", self.offset, self.len)
+        let Self { parameter, offset, len } = *self;
+        match usize::try_from(offset).map(|offset| offset.checked_sub(len)) {
+            Err(_) => write!(f, "{} bytes before the start", offset.unsigned_abs())?,
+            Ok(Some(distance)) => write!(f, "{distance} bytes beyond the end")?,
+            Ok(None) => write!(f, "{offset} bytes from the start")?,
+        }
+        write!(f, " of `{parameter}` ({len} bytes)")
     }
 }

@@ -1,5 +1,6 @@
 //! Kernels and their arguments, for the host.
 
+use crate::ptr::{Ptr, PtrMut, TO_END};
 use std::ffi::c_void;
 
 /// A kernel that takes the arguments `A`. Made by [`kernel`](macro@crate::kernel): the constant `KERNEL` of a struct of arguments, or its
@@ -52,31 +53,85 @@ mod sealed {
     pub trait Sealed {}
 }
 
-/// A kernel's parameter: a raw pointer or a scalar.
-pub trait Param: Copy + sealed::Sealed {
-    /// Where a kernel may write by it; for the emulator.
+/// A kernel's parameter: a scalar, a [`Ptr`], a [`PtrMut`], or an `Option` of either.
+pub trait Param: Copy + Send + Sync + sealed::Sealed {
+    /// The memory that a kernel may access through the argument; none for a scalar and for an absent pointer.
     #[doc(hidden)]
-    fn written(&self) -> Option<usize> {
+    fn range(&self, name: &'static str) -> Option<ArgumentRange> {
+        let _ = name;
         None
     }
+
+    /// The argument whose value for the GPU lies at `place`, aligned or not.
+    ///
+    /// # Safety
+    /// At `place` lies a scalar of this type, or for a pointer an address, which is null for an absent one.
+    #[doc(hidden)]
+    unsafe fn read(place: *const c_void) -> Self;
 }
 
-macro_rules! params {
+macro_rules! scalars {
     ($($t:ty)*) => {$(
         impl sealed::Sealed for $t {}
-        impl Param for $t {}
+        impl Param for $t {
+            unsafe fn read(place: *const c_void) -> Self {
+                // SAFETY: same contract.
+                unsafe { place.cast::<Self>().read_unaligned() }
+            }
+        }
     )*};
 }
 
-params! { u8 u16 u32 u64 usize i8 i16 i32 i64 f32 f64 }
+scalars! { u8 u16 u32 u64 usize i8 i16 i32 i64 f32 f64 }
 
-impl<T> sealed::Sealed for *const T {}
-impl<T> Param for *const T {}
-impl<T> sealed::Sealed for *mut T {}
-impl<T> Param for *mut T {
-    fn written(&self) -> Option<usize> {
-        Some(self.addr())
-    }
+macro_rules! pointers {
+    ($($name:ident[$($raw:tt)*] $writable:literal;)*) => {$(
+        impl<T> sealed::Sealed for $name<T> {}
+        impl<T> Param for $name<T> {
+            fn range(&self, name: &'static str) -> Option<ArgumentRange> {
+                Some(ArgumentRange { name, address: self.addr(), bytes: self.bytes(), writable: $writable })
+            }
+
+            unsafe fn read(place: *const c_void) -> Self {
+                // SAFETY: same contract. A null address has no length, so that no launch may access memory by it.
+                match unsafe { Option::read(place) } {
+                    Some(pointer) => pointer,
+                    None => Self::empty(),
+                }
+            }
+        }
+
+        impl<T> sealed::Sealed for Option<$name<T>> {}
+        impl<T> Param for Option<$name<T>> {
+            fn range(&self, name: &'static str) -> Option<ArgumentRange> {
+                self.and_then(|pointer| pointer.range(name))
+            }
+
+            unsafe fn read(place: *const c_void) -> Self {
+                // SAFETY: same contract.
+                let address = unsafe { place.cast::<$($raw)* T>().read_unaligned() };
+                (!address.is_null()).then(|| $name::new(address, TO_END))
+            }
+        }
+    )*};
+}
+
+pointers! {
+    Ptr[*const] false;
+    PtrMut[*mut] true;
+}
+
+/// The memory that a kernel may access through one of its arguments.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ArgumentRange {
+    /// The parameter's name.
+    pub name: &'static str,
+    /// First byte.
+    pub address: usize,
+    /// Number of bytes; none if the range extends to the end of its allocation ([`TO_END`]).
+    pub bytes: Option<usize>,
+    /// Whether the kernel may write the bytes.
+    pub writable: bool,
 }
 
 /// Most parameters of a kernel.
@@ -114,21 +169,20 @@ impl RawArgs {
 ///
 /// # Safety
 /// Every field is a [`Param`], and the functions are about all of them, in order.
-pub unsafe trait KernelArgs: Copy {
+pub unsafe trait KernelArgs: Copy + Send + Sync {
     /// The names of the parameters.
     const NAMES: &'static [&'static str];
 
     /// The address of each argument, valid as long as `self` is neither moved nor dropped.
     fn as_raw(&mut self) -> RawArgs;
 
-    /// The `*mut` pointers' addresses; for the emulator.
-    #[doc(hidden)]
-    fn written(&self) -> impl Iterator<Item = usize>;
+    /// The memory that the launch may access: a range for each pointer that is present, in the order of the parameters.
+    fn ranges(&self) -> impl Iterator<Item = ArgumentRange>;
 
-    /// The arguments that lie at these addresses.
+    /// The arguments that lie at these addresses, as the driver gets them: pointers have no lengths there, so theirs are [`TO_END`].
     ///
     /// # Safety
-    /// `addresses` has as many addresses as there are parameters, each of a value of its parameter's type.
+    /// `addresses` has as many addresses as there are parameters, each of a scalar of its parameter's type or of a pointer's address.
     unsafe fn from_raw(addresses: *const *mut c_void) -> Self;
 }
 
@@ -139,5 +193,5 @@ pub unsafe trait KernelArgs: Copy {
 #[doc(hidden)]
 pub unsafe fn raw_arg<T: Param>(addresses: *const *mut c_void, number: usize) -> T {
     // SAFETY: the caller promises an address of a value for each parameter.
-    unsafe { addresses.add(number).read().cast::<T>().read_unaligned() }
+    unsafe { T::read(addresses.add(number).read()) }
 }

@@ -69,11 +69,11 @@ sum! {
 /// Exchanges `value` between the lanes of each pair (0, 1), (2, 3), ..: the result is the partner's value.
 ///
 /// ```
-/// # use cuda_std::{emulator::{self, Buffer}, global, kernel, launch::LaunchConfig, warp};
+/// # use cuda_std::{PtrMut, emulator::{self, Buffer}, global, kernel, launch::LaunchConfig, warp};
 /// /// # Safety
 /// /// `out` has 32 elements.
 /// #[kernel]
-/// pub unsafe fn swap_pairs(out: *mut u32) {
+/// pub unsafe fn swap_pairs(out: PtrMut<u32>) {
 ///     let lane = warp::lane_id();
 ///     // SAFETY: lane < 32.
 ///     unsafe { global::store(out.add(lane as usize), warp::pair_swap(10 * lane)) }
@@ -95,11 +95,11 @@ pub fn pair_swap<T: Shuffle>(value: T) -> T {
 /// The largest value of the warp, to every lane.
 ///
 /// ```
-/// # use cuda_std::{emulator::{self, Buffer}, global, kernel, launch::LaunchConfig, warp};
+/// # use cuda_std::{PtrMut, emulator::{self, Buffer}, global, kernel, launch::LaunchConfig, warp};
 /// /// # Safety
 /// /// `x` has 32 elements.
 /// #[kernel]
-/// pub unsafe fn spread_max(x: *mut f32) {
+/// pub unsafe fn spread_max(x: PtrMut<f32>) {
 ///     // SAFETY: lane < 32.
 ///     unsafe {
 ///         let p = x.add(warp::lane_id() as usize);
@@ -130,11 +130,11 @@ pub fn butterfly_max<T: MinMax>(value: T) -> T {
 /// The smallest and the largest value of the warp, found at the same time, to every lane.
 ///
 /// ```
-/// # use cuda_std::{emulator::{self, Buffer}, global, kernel, launch::LaunchConfig, warp};
+/// # use cuda_std::{PtrMut, emulator::{self, Buffer}, global, kernel, launch::LaunchConfig, warp};
 /// /// # Safety
 /// /// `out` has 64 elements.
 /// #[kernel]
-/// pub unsafe fn extremes(out: *mut u32) {
+/// pub unsafe fn extremes(out: PtrMut<u32>) {
 ///     let lane = warp::lane_id();
 ///     let (min, max) = warp::butterfly_min_max(100 + lane);
 ///     // SAFETY: 32 + lane < 64.
@@ -168,11 +168,11 @@ pub fn butterfly_min_max<T: MinMax>(value: T) -> (T, T) {
 /// The largest value of the warp to even lanes, the smallest to odd lanes.
 ///
 /// ```
-/// # use cuda_std::{emulator::{self, Buffer}, global, kernel, launch::LaunchConfig, warp};
+/// # use cuda_std::{PtrMut, emulator::{self, Buffer}, global, kernel, launch::LaunchConfig, warp};
 /// /// # Safety
 /// /// `out` has 32 elements.
 /// #[kernel]
-/// pub unsafe fn alternate(out: *mut u32) {
+/// pub unsafe fn alternate(out: PtrMut<u32>) {
 ///     let lane = warp::lane_id();
 ///     // SAFETY: lane < 32.
 ///     unsafe { global::store(out.add(lane as usize), warp::even_odd_max_min(32 + lane)) }
@@ -197,11 +197,11 @@ pub fn even_odd_max_min<T: MinMax>(value: T) -> T {
 /// Addition commutes, so all lanes get the same bits, and the same bits on every back end.
 ///
 /// ```
-/// # use cuda_std::{emulator::{self, Buffer}, global, kernel, launch::LaunchConfig, warp};
+/// # use cuda_std::{PtrMut, emulator::{self, Buffer}, global, kernel, launch::LaunchConfig, warp};
 /// /// # Safety
 /// /// `x` has 32 elements.
 /// #[kernel]
-/// pub unsafe fn spread_sum(x: *mut f64) {
+/// pub unsafe fn spread_sum(x: PtrMut<f64>) {
 ///     // SAFETY: lane < 32.
 ///     unsafe {
 ///         let p = x.add(warp::lane_id() as usize);
@@ -235,11 +235,11 @@ pub fn butterfly_sum<T: Sum>(value: T) -> T {
 /// additions is fixed for floating-point numbers).
 ///
 /// ```
-/// # use cuda_std::{emulator::{self, Buffer}, global, kernel, launch::LaunchConfig, warp};
+/// # use cuda_std::{PtrMut, emulator::{self, Buffer}, global, kernel, launch::LaunchConfig, warp};
 /// /// # Safety
 /// /// `out` has 32 elements.
 /// #[kernel]
-/// pub unsafe fn count_up(out: *mut u32) {
+/// pub unsafe fn count_up(out: PtrMut<u32>) {
 ///     let lane = warp::lane_id();
 ///     // SAFETY: lane < 32.
 ///     unsafe { global::store(out.add(lane as usize), warp::inclusive_sum(lane)) }
@@ -269,11 +269,11 @@ pub fn inclusive_sum<T: Sum>(value: T) -> T {
 /// Prefix sum without the lane's own value: lane `l` gets the sum over lanes 0..l, lane 0 gets zero.
 ///
 /// ```
-/// # use cuda_std::{emulator::{self, Buffer}, global, kernel, launch::LaunchConfig, warp};
+/// # use cuda_std::{PtrMut, emulator::{self, Buffer}, global, kernel, launch::LaunchConfig, warp};
 /// /// # Safety
 /// /// `out` has 32 elements.
 /// #[kernel]
-/// pub unsafe fn offsets(out: *mut f32) {
+/// pub unsafe fn offsets(out: PtrMut<f32>) {
 ///     let lane = warp::lane_id();
 ///     // SAFETY: lane < 32.
 ///     unsafe { global::store(out.add(lane as usize), warp::exclusive_sum(2.0f32)) }

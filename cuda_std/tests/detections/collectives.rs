@@ -2,6 +2,7 @@
 
 use crate::Source;
 use cuda_std::{
+    Ptr, PtrMut,
     emulator::{Buffer, Instead, Operation, ViolationKind},
     global, kernel, mma, shared, thread, warp,
 };
@@ -146,7 +147,7 @@ fn aligned_operations_at_two_places() {
 /// Shuffles may come from two places, as on the GPU.
 #[kernel]
 #[expect(clippy::if_same_then_else, reason = "two places are the point")]
-unsafe fn split_shuffle(out: *mut u32) {
+unsafe fn split_shuffle(out: PtrMut<u32>) {
     let lane = warp::lane_id();
     let value = if lane < 4 {
         warp::shuffle_xor(warp::FULL_MASK, lane, 31)
@@ -275,10 +276,10 @@ fn a_deadlock() {
 
 /// Waits for a store that nobody makes.
 #[kernel]
-unsafe fn waits_in_vain(flag: *const u32) {
+unsafe fn waits_in_vain(flag: Ptr<u32>) {
     // SAFETY: one value.
     unsafe {
-        while global::load_volatile(flag) == 0 {} // FAULT: in vain
+        while global::load_volatile(*flag) == 0 {} // FAULT: in vain
     }
 }
 

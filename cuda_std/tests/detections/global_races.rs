@@ -2,7 +2,7 @@
 
 use crate::Source;
 use cuda_std::{
-    async_copy, atomic,
+    PtrMut, async_copy, atomic,
     emulator::{Access, Buffer, ViolationKind},
     global, kernel, shared, thread, warp,
 };
@@ -18,7 +18,7 @@ fn race(kind: ViolationKind) -> (Access, Access, u32, u32) {
 
 /// Writes a word, or reads first, and touches the word `distance` further on the other way; `sync` says what stands between.
 #[kernel]
-unsafe fn neighbours(array: *mut u32, distance: u32, sync: u32, write_first: u32) {
+unsafe fn neighbours(array: PtrMut<u32>, distance: u32, sync: u32, write_first: u32) {
     let (t, count) = (thread::thread_idx_x(), thread::block_dim_x());
     let own = array.wrapping_add((thread::block_idx_x() * count + t) as usize);
     let other = array.wrapping_add((thread::block_idx_x() * count + (t + distance) % count) as usize);
@@ -77,7 +77,7 @@ fn reads_and_writes() {
 
 /// All threads of each block write one word of it.
 #[kernel]
-unsafe fn same_word(out: *mut u32, of_warp: u32) {
+unsafe fn same_word(out: PtrMut<u32>, of_warp: u32) {
     let t = thread::thread_idx_x();
     // SAFETY: within bounds; the race is the fault.
     unsafe {
@@ -100,18 +100,18 @@ fn two_writes() {
 
 /// Several threads of several warps read a word; one of them then writes it.
 #[kernel]
-unsafe fn many_readers(word: *mut u32, sync: u32, writer: u32) {
+unsafe fn many_readers(word: PtrMut<u32>, sync: u32, writer: u32) {
     let t = thread::thread_idx_x();
     // SAFETY: within bounds; the missing barrier is the race.
     unsafe {
-        global::load(word); // FAULT: many readers
+        global::load(*word); // FAULT: many readers
         if sync == 1 {
             thread::sync_threads();
         } else {
             warp::sync_warp(warp::FULL_MASK);
         }
         if t == writer {
-            global::store(word, 2); // FAULT: write under readers
+            global::store(*word, 2); // FAULT: write under readers
         }
     }
 }
@@ -134,7 +134,7 @@ fn a_write_under_many_readers() {
 
 /// Threads write neighbouring bytes and halves of words, and then read bytes of each other's.
 #[kernel]
-unsafe fn bytes(array: *mut u8, distance: u32) {
+unsafe fn bytes(array: PtrMut<u8>, distance: u32) {
     let t = thread::thread_idx_x();
     let at = |i: u32| array.wrapping_add(i as usize);
     // SAFETY: within bounds; reads of others' bytes are the race.
@@ -158,18 +158,18 @@ fn bytes_of_a_word_are_apart() {
 
 /// Atomics of all threads on one word, and volatile accesses, then a plain access; `sync` says whether a barrier stands between.
 #[kernel]
-unsafe fn counters(word: *mut u32, which: u32, plain: u32, sync: u32) {
+unsafe fn counters(word: PtrMut<u32>, which: u32, plain: u32, sync: u32) {
     let t = thread::thread_idx_x();
     // SAFETY: within bounds; the missing barrier is the race.
     unsafe {
         match which {
-            0 => drop(atomic::add_u32(word, 1)),  // FAULT: atomic
-            1 => global::store_volatile(word, 1), // FAULT: volatile store
+            0 => drop(atomic::add_u32(*word, 1)),  // FAULT: atomic
+            1 => global::store_volatile(*word, 1), // FAULT: volatile store
             _ => {
-                if global::load_volatile(word) < t {
-                    atomic::max_u32(word, t);
+                if global::load_volatile(*word) < t {
+                    atomic::max_u32(*word, t);
                 }
-                global::load_volatile(word); // FAULT: volatile load
+                global::load_volatile(*word); // FAULT: volatile load
             }
         }
         if sync == 1 {
@@ -178,8 +178,8 @@ unsafe fn counters(word: *mut u32, which: u32, plain: u32, sync: u32) {
         if t == 33 {
             match plain {
                 0 => {}
-                1 => drop(global::load(word)), // FAULT: plain read
-                _ => global::store(word, 5),   // FAULT: plain write
+                1 => drop(global::load(*word)), // FAULT: plain read
+                _ => global::store(*word, 5),   // FAULT: plain write
             }
         }
     }
@@ -208,25 +208,25 @@ fn atomics_and_volatile_accesses_race_with_plain_ones_only() {
 
 /// Thread 0 publishes what it wrote by a flag for which the last thread waits, with or without fences.
 #[kernel]
-unsafe fn publish(data: *mut u32, flag: *mut u32, fences: u32, volatile: u32) {
+unsafe fn publish(data: PtrMut<u32>, flag: PtrMut<u32>, fences: u32, volatile: u32) {
     let (t, last) = (thread::thread_idx_x(), thread::block_dim_x() - 1);
     // SAFETY: within bounds; without fences nothing orders the data.
     unsafe {
         if t == 0 {
-            global::store(data, 7); // FAULT: publisher
+            global::store(*data, 7); // FAULT: publisher
             if fences & 1 == 1 {
                 thread::fence();
             }
             match volatile {
-                1 => global::store_volatile(flag, 1),
-                _ => _ = atomic::exchange_u32(flag, 1),
+                1 => global::store_volatile(*flag, 1),
+                _ => _ = atomic::exchange_u32(*flag, 1),
             }
         } else if t == last {
-            while global::load_volatile(flag) == 0 {}
+            while global::load_volatile(*flag) == 0 {}
             if fences & 2 == 2 {
                 thread::fence_block();
             }
-            global::load(data); // FAULT: subscriber
+            global::load(*data); // FAULT: subscriber
         }
     }
 }
@@ -259,7 +259,7 @@ fn a_fence_alone_orders_nothing() {
 
 /// Writes where a read through the read-only cache follows, of the same thread or of another, barrier or not.
 #[kernel]
-unsafe fn read_only(array: *mut u32, distance: u32, plain: u32) {
+unsafe fn read_only(array: PtrMut<u32>, distance: u32, plain: u32) {
     let (t, count) = (thread::thread_idx_x(), thread::block_dim_x());
     // SAFETY: within bounds; what is written must not be read so: the fault.
     unsafe {
@@ -290,7 +290,7 @@ fn reads_through_the_read_only_cache() {
 
 /// Copies from words that other threads write while the copy is under way, unless a barrier keeps them off.
 #[kernel]
-unsafe fn copied(array: *mut u32, sync: u32) {
+unsafe fn copied(array: PtrMut<u32>, sync: u32) {
     let (t, stage) = (thread::thread_idx_x(), shared::dynamic::<u32>());
     // SAFETY: within bounds; the missing barrier is the race.
     unsafe {
@@ -319,25 +319,9 @@ fn sources_of_asynchronous_copies() {
     assert_eq!(race(kind), (Access::Read, Access::Write, 0, HERE.line("write to a source")));
 }
 
-/// As `same_word`, by a pointer that does not say that it is written.
-#[kernel]
-unsafe fn cast_away(out: *const u32) {
-    // SAFETY: within bounds; the race is the fault.
-    unsafe {
-        global::store(out.cast_mut(), thread::thread_idx_x()); // FAULT: constant word
-    }
-}
-
-#[test]
-fn a_pointer_that_is_not_mut() {
-    let out = Buffer::<u32>::new(1);
-    let kind = HERE.fault(launch!(CastAway { out: out.as_ptr() }, 1, 32), "cast_away", 0, 1, "constant word");
-    assert_eq!(race(kind), (Access::Write, Access::Write, 0, HERE.line("constant word")));
-}
-
 /// Each thread writes `rounds` words that are far apart, and reads another thread's last one.
 #[kernel]
-unsafe fn many_lines(array: *mut u32, rounds: u32, distance: u32) {
+unsafe fn many_lines(array: PtrMut<u32>, rounds: u32, distance: u32) {
     let (t, count) = (thread::thread_idx_x(), thread::block_dim_x());
     let at = |round: u32, t: u32| array.wrapping_add(((round * count + t) * 16) as usize);
     // SAFETY: within bounds; a distance is the race.

@@ -2,6 +2,7 @@
 
 use crate::Source;
 use cuda_std::{
+    PtrMut,
     emulator::{self, Buffer, ViolationKind},
     global, kernel,
     launch::LaunchConfig,
@@ -12,7 +13,7 @@ const HERE: Source = source!("launches.rs");
 
 /// Indexes an array by the thread's number.
 #[kernel]
-unsafe fn panics(out: *mut u32) {
+unsafe fn panics(out: PtrMut<u32>) {
     let table = [10, 20, 30];
     let t = thread::thread_idx_x() as usize;
     let value = table[t]; // FAULT: index
@@ -46,7 +47,7 @@ fn the_first_failing_block_is_reported() {
 
 /// What a thread owns is dropped when the launch stops under it.
 #[kernel]
-unsafe fn owns(drops: *mut u32) {
+unsafe fn owns(drops: PtrMut<u32>) {
     struct Owned(*mut u32);
     impl Drop for Owned {
         fn drop(&mut self) {
@@ -54,7 +55,7 @@ unsafe fn owns(drops: *mut u32) {
             unsafe { *self.0 += 1 }
         }
     }
-    let _owned = Owned(drops);
+    let _owned = Owned(*drops);
     thread::sync_threads();
     assert_ne!(thread::thread_idx_x(), 10, "stop");
 }

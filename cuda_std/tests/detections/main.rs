@@ -15,6 +15,9 @@ macro_rules! launch {
     ($name:ident $fields:tt, $blocks:expr, $threads:expr) => {
         $crate::launch(&$name::KERNEL, $blocks, $threads, $name $fields)
     };
+    ($name:ident, $launch:expr, $blocks:expr, $threads:expr) => {
+        $crate::launch(&$name::KERNEL, $blocks, $threads, $launch)
+    };
 }
 
 mod collectives;
@@ -67,6 +70,7 @@ impl Source {
 }
 
 /// Launches `blocks` blocks of `threads` threads with 1024 bytes of dynamic shared memory.
+#[track_caller]
 fn launch<A: KernelArgs>(kernel: &Kernel<A>, blocks: u32, threads: u32, arguments: A) -> Result<Stats, Violation> {
     let config = LaunchConfig::linear(blocks.into(), threads).with_shared(1024);
     // SAFETY: the kernels here are broken only in ways that the emulator stops before harm is done.

@@ -2,7 +2,7 @@
 
 use crate::Source;
 use cuda_std::{
-    async_copy, atomic,
+    Ptr, async_copy, atomic,
     emulator::{Access, Buffer, ViolationKind},
     kernel, mma, shared, thread, warp,
 };
@@ -249,7 +249,7 @@ fn matrix_loads_take_part() {
 
 /// Refills a stage that slower threads may still read: the classic fault of a pipeline.
 #[kernel]
-unsafe fn refill(input: *const u32, sync: u32) {
+unsafe fn refill(input: Ptr<u32>, sync: u32) {
     let (t, stage) = (thread::thread_idx_x(), shared::dynamic::<u32>());
     // SAFETY: within bounds; the missing barrier is the race.
     unsafe {

@@ -4,6 +4,7 @@
 //! well formed, and which accesses are ordered does not depend on the schedule.
 
 use cuda_std::{
+    Ptr, PtrMut,
     emulator::{Buffer, ViolationKind},
     global, kernel, shared, thread, warp,
 };
@@ -27,7 +28,7 @@ enum Event {
 
 /// Performs a thread's list of (operation, operand) pairs, which ends with operation 0: in shared memory, or in `words` if there are any.
 #[kernel]
-unsafe fn interpret(programs: *const [u32; 2], longest: u32, words: *mut u8) {
+unsafe fn interpret(programs: Ptr<[u32; 2]>, longest: u32, words: Option<PtrMut<u8>>) {
     let (t, memory) = (thread::thread_idx_x(), shared::dynamic::<u8>());
     let program = programs.wrapping_add((t * longest) as usize);
     // SAFETY: each thread has `longest` pairs; addresses are within 8 bytes and aligned. Races are what is tested.
@@ -38,14 +39,23 @@ unsafe fn interpret(programs: *const [u32; 2], longest: u32, words: *mut u8) {
         thread::sync_threads();
         for step in 0..longest {
             let [operation, operand] = global::load(program.add(step as usize));
-            let (place, word) = (memory.add(operand), words.wrapping_add(operand as usize));
-            match operation + if operation < 20 && !words.is_null() { 100 } else { 0 } {
-                101 => _ = global::load(word),
-                102 => _ = global::load(word.cast::<u16>()),
-                104 => _ = global::load(word.cast::<u32>()),
-                111 => global::store(word, 1),
-                112 => global::store(word.cast::<u16>(), 1),
-                114 => global::store(word.cast::<u32>(), 1),
+            if let Some(words) = words
+                && operation < 20
+            {
+                let word = words.wrapping_add(operand as usize);
+                match operation {
+                    1 => _ = global::load(word),
+                    2 => _ = global::load(word.cast::<u16>()),
+                    4 => _ = global::load(word.cast::<u32>()),
+                    11 => global::store(word, 1),
+                    12 => global::store(word.cast::<u16>(), 1),
+                    14 => global::store(word.cast::<u32>(), 1),
+                    _ => break,
+                }
+                continue;
+            }
+            let place = memory.add(operand);
+            match operation {
                 1 => drop(place.load()),
                 2 => drop(place.cast::<u16>().load()),
                 4 => drop(place.cast::<u32>().load()),
@@ -86,7 +96,7 @@ fn detected_in(events: &[Event], global: bool) -> bool {
     programs.iter_mut().for_each(|program| program.resize(longest, [0, 0]));
     let programs = Buffer::from_slice(&programs.concat());
     let mut words = Buffer::<u64>::new(BYTES as usize / 8);
-    let words = if global { words.as_mut_ptr().cast() } else { std::ptr::null_mut() };
+    let words = global.then(|| words.as_mut_ptr().as_bytes());
     match launch!(Interpret { programs: programs.as_ptr(), longest: longest as u32, words }, 1, THREADS as u32) {
         Ok(_) => false,
         Err(violation) => {

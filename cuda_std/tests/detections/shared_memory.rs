@@ -2,7 +2,7 @@
 
 use crate::Source;
 use cuda_std::{
-    async_copy, atomic,
+    Ptr, async_copy, atomic,
     emulator::{Buffer, ViolationKind},
     kernel, mma, shared, shared_array, thread, warp,
 };
@@ -169,7 +169,7 @@ fn every_reader_needs_a_writer() {
 
 /// Copies one word a thread, and touches it too early; `which` says how.
 #[kernel]
-unsafe fn missing_wait(input: *const u32, which: u32) {
+unsafe fn missing_wait(input: Ptr<u32>, which: u32) {
     let (t, array) = (thread::thread_idx_x(), shared::dynamic::<u32>());
     // SAFETY: one word a thread; the copy is not waited for, which is the fault.
     unsafe {
@@ -219,10 +219,10 @@ fn a_copy_that_was_not_waited_for() {
 
 /// More source than destination.
 #[kernel]
-unsafe fn oversized_copy(input: *const u8) {
+unsafe fn oversized_copy(input: Ptr<u8>) {
     // SAFETY: none: that is the fault.
     unsafe {
-        async_copy::copy_8_zfill(shared::dynamic(), input, 9); // FAULT: oversized
+        async_copy::copy_8_zfill(shared::dynamic(), *input, 9); // FAULT: oversized
     }
 }
 

@@ -1,13 +1,13 @@
 use crate::one_block;
 use cuda_std::{
-    async_copy,
+    Ptr, PtrMut, async_copy,
     emulator::{self, Buffer},
     global, kernel, shared, thread,
 };
 
 /// Each thread copies 4, 8 and 16 bytes, whole and in part, and reads a neighbour's after wait and barrier.
 #[kernel]
-unsafe fn sizes(input: *const u8, out: *mut u8, kept: u32) {
+unsafe fn sizes(input: Ptr<u8>, out: PtrMut<u8>, kept: u32) {
     let t = thread::thread_idx_x();
     let (memory, src) = (shared::dynamic::<u8>(), input.wrapping_add(16 * t as usize));
     let count = thread::block_dim_x();
@@ -58,7 +58,7 @@ fn sizes_and_zero_fill() {
 
 /// A ring of three stages: the usual pipeline, `wait_group::<1>` with two groups in flight.
 #[kernel]
-unsafe fn pipeline(input: *const u32, out: *mut u32, steps: u32) {
+unsafe fn pipeline(input: Ptr<u32>, out: PtrMut<u32>, steps: u32) {
     const STAGES: u32 = 3;
     let t = thread::thread_idx_x();
     let count = thread::block_dim_x();

@@ -1,5 +1,5 @@
 use cuda_std::{
-    atomic,
+    PtrMut, atomic,
     emulator::{self, Buffer},
     global::{self, U32x4},
     kernel,
@@ -13,26 +13,32 @@ const ALL: u32 = BLOCKS * THREADS;
 
 /// Every thread adds, compares and sets bits with its number; counters hold the results.
 #[kernel]
-unsafe fn on_global(words: *mut u32, longs: *mut u64, float: *mut f32, tickets: *mut u32, chosen: *mut u32) {
+unsafe fn on_global(
+    words: PtrMut<u32>,
+    longs: PtrMut<u64>,
+    float: PtrMut<f32>,
+    tickets: PtrMut<u32>,
+    chosen: PtrMut<u32>,
+) {
     let i = thread::block_idx_x() * thread::block_dim_x() + thread::thread_idx_x();
     // SAFETY: six words, three longs, one float, a ticket a thread.
     unsafe {
-        let ticket = atomic::add_u32(words, 1);
+        let ticket = atomic::add_u32(*words, 1);
         global::store(tickets.add(ticket as usize), i);
         atomic::min_u32(words.add(1), 1000 + i);
         atomic::max_u32(words.add(2), 1000 + i);
         atomic::or_u32(words.add(3), 1 << (i % 32));
         if atomic::exchange_u32(words.add(4), 1) == 0 {
-            atomic::add_u32(chosen, 1);
+            atomic::add_u32(*chosen, 1);
         }
         if atomic::cas_u32(words.add(5), 7, i) == 7 {
             atomic::add_u32(chosen.add(1), 1);
         }
-        atomic::add_u64(longs, u64::from(i) << 32);
+        atomic::add_u64(*longs, u64::from(i) << 32);
         atomic::min_u64(longs.add(1), u64::from(i + 5) << 33);
         atomic::max_u64(longs.add(2), u64::from(i + 5) << 33);
         // A multiple of a half each: the sum is exact in any order.
-        atomic::add_f32(float, 0.5 * i as f32);
+        atomic::add_f32(*float, 0.5 * i as f32);
     }
 }
 
@@ -69,7 +75,7 @@ fn global_atomics() {
 
 /// The same on shared memory, one result row a block.
 #[kernel]
-unsafe fn on_shared(out: *mut u64) {
+unsafe fn on_shared(out: PtrMut<u64>) {
     let t = thread::thread_idx_x();
     let (words, long) = (shared_array!(u32, 3), shared_array!(u64, 1));
     // SAFETY: three words, one long; written before a barrier, read after one. Four results a block.
@@ -111,7 +117,7 @@ fn shared_atomics() {
 
 /// Every thread lowers all four words and looks at them, with no barrier between its looks and the others' atomics.
 #[kernel]
-unsafe fn while_others_write(out: *mut u32) {
+unsafe fn while_others_write(out: PtrMut<u32>) {
     let t = thread::thread_idx_x();
     let words = shared_array!(U32x4, 2);
     // SAFETY: two vectors, written before a barrier; a result a thread.

@@ -1,5 +1,6 @@
 use crate::{Lanes, lanes, one_block};
 use cuda_std::{
+    Ptr, PtrMut,
     emulator::{self, Buffer},
     global, kernel,
     launch::Kernel,
@@ -14,9 +15,9 @@ use proptest::prelude::*;
 )]
 struct Butterflies<T> {
     /// A value a lane.
-    values: *const T,
+    values: Ptr<T>,
     /// Eight results a lane: 32 of the first butterfly, 32 of the second, ..
-    out: *mut T,
+    out: PtrMut<T>,
 }
 
 /// # Safety

@@ -2,18 +2,20 @@
 
 use crate::one_block;
 use cuda_std::{
+    Ptr, PtrMut,
     emulator::{self, Buffer},
     global, kernel,
-    launch::{Kernel, KernelArgs},
+    launch::{ArgumentRange, Kernel, KernelArgs},
+    ptr::TO_END,
     thread,
 };
-use std::{ffi::c_void, ptr::null};
+use std::{ffi::c_void, ptr};
 
 /// A kernel a line: name, element, rows a thread, bounds.
 macro_rules! family {
     ($($name:ident[$t:ty] $rows:literal, $threads:literal, $blocks:literal;)*) => {$(
         #[kernel(max_threads = $threads, min_blocks = $blocks)]
-        pub unsafe fn $name(out: *mut $t, first: $t) {
+        pub unsafe fn $name(out: PtrMut<$t>, first: $t) {
             for row in 0..$rows {
                 let i = row * thread::block_dim_x() + thread::thread_idx_x();
                 // SAFETY: the test gives `rows` values a thread.
@@ -48,9 +50,9 @@ fn a_family_from_a_macro() {
 #[kernel]
 unsafe fn every_type(
     /// Twelve values.
-    out: *mut f64,
+    out: PtrMut<f64>,
     /// One byte.
-    bytes: *const u8,
+    bytes: Ptr<u8>,
     a: u8,
     b: u16,
     c: u32,
@@ -72,7 +74,7 @@ unsafe fn every_type(
         unsafe { global::store(out.add(at), value) }
     }
     // SAFETY: as above.
-    unsafe { global::store(out.add(11), global::load(bytes).into()) }
+    unsafe { global::store(out.add(11), global::load(*bytes).into()) }
 }
 
 /// Arguments for `every_type`.
@@ -130,7 +132,7 @@ fn arguments_by_their_addresses() {
 unsafe fn idle() {}
 
 #[kernel]
-unsafe fn four(_a: u32, _b: f64, _c: *const u8, _d: u8) {}
+unsafe fn five(_a: u32, _b: f64, _c: Option<Ptr<u8>>, _d: u8, _e: Ptr<u64>) {}
 
 #[test]
 fn arguments_have_the_parameters_names() {
@@ -143,15 +145,22 @@ fn arguments_have_the_parameters_names() {
 
 #[test]
 fn arguments_as_the_driver_takes_them() {
-    let mut launch = Four { _a: 7, _b: 2.5, _c: null(), _d: 9 };
-    let addresses: [*mut c_void; 4] = [
+    let p = ptr::without_provenance::<u64>(0x1238);
+    let mut launch = Five { _a: 7, _b: 2.5, _c: None, _d: 9, _e: Ptr::new(p, 3) };
+    let addresses: [*mut c_void; 5] = [
         (&raw mut launch._a).cast(),
         (&raw mut launch._b).cast(),
         (&raw mut launch._c).cast(),
         (&raw mut launch._d).cast(),
+        (&raw mut launch._e).cast(),
     ];
     let mut raw = launch.as_raw();
     assert_eq!(raw.as_slice(), addresses);
+    // The driver copies 8 bytes of a pointer: its address, which is null if it is absent.
+    // SAFETY: an address lies at the beginning of each pointer.
+    assert_eq!(unsafe { addresses[2].cast::<*const u8>().read() }, ptr::null());
+    // SAFETY: as above.
+    assert_eq!(unsafe { addresses[4].cast::<*const u64>().read() }, p);
     assert_eq!(raw.as_mut_ptr().addr(), raw.as_slice().as_ptr().addr());
     assert!(Idle {}.as_raw().as_slice().is_empty());
 }
@@ -159,15 +168,60 @@ fn arguments_as_the_driver_takes_them() {
 #[test]
 fn arguments_from_their_addresses() {
     // Neither in the struct's order nor aligned.
-    let mut bytes = [0u8; 24];
-    let places = [12, 1, 16, 0];
+    let mut bytes = [0u8; 40];
+    let places = [12, 1, 16, 0, 25];
     bytes[12..16].copy_from_slice(&7u32.to_ne_bytes());
     bytes[1..9].copy_from_slice(&2.5f64.to_ne_bytes());
     bytes[0] = 9;
+    bytes[25..33].copy_from_slice(&0x1238u64.to_ne_bytes());
     let addresses = places.map(|place| bytes.as_mut_ptr().wrapping_add(place).cast::<c_void>());
-    // SAFETY: at each address lies a value of the parameter's type; zeros are a null pointer.
-    let Four { _a, _b, _c, _d } = unsafe { Four::from_raw(addresses.as_ptr()) };
-    assert_eq!((_a, _b, _c, _d), (7, 2.5, null(), 9));
+    // SAFETY: at each address lies a scalar of the parameter's type or an address; zeros are a null pointer.
+    let Five { _a, _b, _c, _d, _e } = unsafe { Five::from_raw(addresses.as_ptr()) };
+    assert_eq!((_a, _b, _d), (7, 2.5, 9));
+    assert!(_c.is_none());
+    assert_eq!((_e.addr(), _e.len()), (0x1238, TO_END));
+    // A null address that is not optional has no elements.
+    bytes[25..33].fill(0);
+    // SAFETY: as above.
+    assert!(unsafe { Five::from_raw(addresses.as_ptr()) }._e.is_empty());
+}
+
+#[test]
+fn ranges_of_arguments() {
+    let p = ptr::without_provenance_mut::<f64>(0x1000);
+    let range = |name, bytes, writable| ArgumentRange { name, address: 0x1000, bytes, writable };
+    let launch = FillThree { out: PtrMut::new(p, 5), first: 0.0 };
+    assert_eq!(launch.ranges().collect::<Vec<_>>(), [range("out", Some(40), true)]);
+    let launch = Five { _a: 0, _b: 0.0, _c: None, _d: 0, _e: Ptr::new(p.cast(), TO_END) };
+    assert_eq!(launch.ranges().collect::<Vec<_>>(), [range("_e", None, false)], "an absent argument has no range");
+    let launch = Five { _c: Some(Ptr::new(p.cast(), 3)), _e: Ptr::new(p.cast(), usize::MAX / 2), ..launch };
+    let ranges: Vec<_> = launch.ranges().collect();
+    assert_eq!(ranges[0], range("_c", Some(3), false));
+    assert_eq!(ranges[1].bytes, Some(usize::MAX - 1), "a length that overflows is no unknown length");
+}
+
+#[test]
+fn views_of_pointers() {
+    let p = PtrMut::new(ptr::without_provenance_mut::<u32>(0x1000), 10);
+    let parts = |p: Ptr<u32>| (p.addr(), p.len());
+    assert_eq!(parts(p.into()), (0x1000, 10));
+    assert_eq!(parts(p.skip(3).read_only()), (0x100c, 7));
+    assert_eq!(parts(p.skip(10).into()), (0x1028, 0));
+    assert_eq!(parts(p.skip(usize::MAX).into()), (0x1028, 0), "never beyond the end");
+    assert_eq!(parts(p.take(3).into()), (0x1000, 3));
+    assert_eq!(parts(p.take(30).into()), (0x1000, 10));
+    assert_eq!(parts(p.skip(9).take(3).into()), (0x1024, 1));
+    assert_eq!((p.as_bytes().addr(), p.as_bytes().len()), (0x1000, 40));
+    assert_eq!(p.cast::<[u32; 4]>().len(), 2, "whole elements only");
+    assert_eq!(p.cast::<u8>().cast::<u64>().len(), 5);
+    let present: Option<Ptr<u32>> = p.into();
+    assert_eq!(present.map(parts), Some((0x1000, 10)));
+    let open = Ptr::new(ptr::without_provenance::<u32>(0x1000), TO_END);
+    assert_eq!(parts(open.skip(4)), (0x1010, TO_END));
+    assert_eq!(parts(open.skip(4).take(2)), (0x1010, 2));
+    assert_eq!(open.as_bytes().len(), TO_END);
+    assert_eq!(parts(Ptr::new(ptr::null(), 3)), (align_of::<u32>(), 3));
+    assert_eq!(format!("{p:?} {open:?}"), "0x1000[..10] 0x1000 to the end");
 }
 
 /// A kernel is a constant, and may be kept in a table.
@@ -196,9 +250,9 @@ enum Join {
 )]
 struct Mix {
     /// `count` values a thread.
-    values: *const i32,
+    values: Ptr<i32>,
     /// One value a thread.
-    out: *mut i32,
+    out: PtrMut<i32>,
     /// Values of a thread.
     count: u32,
 }
@@ -245,9 +299,9 @@ fn kernels_chosen_by_a_key() {
 )]
 struct Reversed<T> {
     /// One value a thread.
-    values: *const T,
+    values: Ptr<T>,
     /// One value a thread.
-    out: *mut T,
+    out: PtrMut<T>,
     /// Values.
     count: u32,
 }

@@ -2,6 +2,7 @@
 
 use crate::one_block;
 use cuda_std::{
+    PtrMut,
     emulator::{self, Buffer},
     global, kernel,
     launch::LaunchConfig,
@@ -10,7 +11,7 @@ use cuda_std::{
 
 /// Two halves go different ways, a different number of times, and meet again.
 #[kernel]
-unsafe fn halves(out: *mut u32) {
+unsafe fn halves(out: PtrMut<u32>) {
     let lane = warp::lane_id();
     let mut value = lane;
     if lane < 16 {
@@ -41,7 +42,7 @@ fn halves_diverge_and_meet() {
 
 /// Lane l does l rounds of collectives with the lanes that still go on.
 #[kernel]
-unsafe fn staircase(out: *mut u32) {
+unsafe fn staircase(out: PtrMut<u32>) {
     let lane = warp::lane_id();
     let mut rounds = 0;
     while rounds < lane {
@@ -63,7 +64,7 @@ fn lanes_leave_a_loop_one_by_one() {
 
 /// Sums the thread numbers of each warp, also of a last warp that is not whole.
 #[kernel]
-unsafe fn ragged(out: *mut u32, threads: u32) {
+unsafe fn ragged(out: PtrMut<u32>, threads: u32) {
     let t = thread::thread_idx_x();
     let last = threads / 32;
     let mask = if warp::warp_id() == last { (1 << (threads % 32)) - 1 } else { warp::FULL_MASK };
@@ -89,7 +90,7 @@ fn blocks_that_are_not_whole_warps() {
 
 /// Every index, one thread a row of six.
 #[kernel]
-unsafe fn indices(out: *mut u32) {
+unsafe fn indices(out: PtrMut<u32>) {
     let dims = [thread::block_dim_x(), thread::block_dim_y(), thread::block_dim_z()];
     let in_block = thread::thread_idx_x() + dims[0] * (thread::thread_idx_y() + dims[1] * thread::thread_idx_z());
     let block = thread::block_idx_x()
@@ -131,15 +132,15 @@ fn itertools(a: u32, b: u32, c: u32) -> impl Iterator<Item = (u32, u32, u32)> {
 
 /// Lane 0 of the block waits for what its last thread stores; another warp or the same one.
 #[kernel]
-unsafe fn wait_for_store(flag: *mut u32) {
+unsafe fn wait_for_store(flag: PtrMut<u32>) {
     // SAFETY: one value.
     unsafe {
         if thread::thread_idx_x() == 0 {
-            while global::load_volatile(flag) == 0 {}
+            while global::load_volatile(*flag) == 0 {}
             thread::fence();
-            global::store_volatile(flag, 2);
+            global::store_volatile(*flag, 2);
         } else if thread::thread_idx_x() == thread::block_dim_x() - 1 {
-            global::store_volatile(flag, 1);
+            global::store_volatile(*flag, 1);
         }
     }
     thread::sync_threads();
@@ -158,16 +159,16 @@ fn waiting_loops_make_progress() {
 
 /// Each block waits for the one before it.
 #[kernel]
-unsafe fn chain(done: *mut u32) {
+unsafe fn chain(done: PtrMut<u32>) {
     let block = thread::block_idx_x();
     // SAFETY: one value.
     unsafe {
         if thread::thread_idx_x() == 0 {
-            while atomic_is_not(done, block) {}
+            while atomic_is_not(*done, block) {}
         }
         thread::sync_threads();
         if thread::thread_idx_x() == 0 {
-            global::store_volatile(done, block + 1);
+            global::store_volatile(*done, block + 1);
         }
     }
 }

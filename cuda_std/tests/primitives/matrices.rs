@@ -2,6 +2,7 @@
 
 use crate::one_block;
 use cuda_std::{
+    Ptr, PtrMut,
     emulator::{self, Buffer},
     global, kernel, mma, shared, thread, warp,
 };
@@ -24,11 +25,11 @@ enum Operands {
 )]
 struct Product {
     /// The fragment of A of each lane.
-    a: *const [u32; 4],
+    a: Ptr<[u32; 4]>,
     /// The fragment of B of each lane.
-    b: *const [u32; 2],
+    b: Ptr<[u32; 2]>,
     /// The fragment of C of each lane.
-    c: *mut [f32; 4],
+    c: PtrMut<[f32; 4]>,
 }
 
 macro_rules! bodies {
@@ -135,7 +136,7 @@ proptest! {
 
 /// Copies four 8 × 8 matrices of u16 to shared memory, at addresses that are not in order, and loads them three ways.
 #[kernel]
-unsafe fn load_matrices(input: *const u16, out: *mut [u32; 10]) {
+unsafe fn load_matrices(input: Ptr<u16>, out: PtrMut<[u32; 10]>) {
     let lane = thread::thread_idx_x();
     let tile = shared::dynamic::<u8>();
     // SAFETY: 32 rows of 16 bytes in global and in shared memory (a permutation of them: 11 is odd), a fragment a lane.

@@ -1,5 +1,6 @@
 use crate::one_block;
 use cuda_std::{
+    PtrMut,
     emulator::{self, Buffer},
     global::{self, F32x2, F32x4, U32x2, U32x4},
     kernel,
@@ -10,12 +11,12 @@ use cuda_std::{
 /// Moves values of every width through global and shared memory, reversed within the block of 64.
 #[kernel]
 unsafe fn widths(
-    bytes: *mut u8,
-    halves: *mut u16,
-    words: *mut u32,
-    pairs: *mut U32x2,
-    quads: *mut F32x4,
-    doubles: *mut f64,
+    bytes: PtrMut<u8>,
+    halves: PtrMut<u16>,
+    words: PtrMut<u32>,
+    pairs: PtrMut<U32x2>,
+    quads: PtrMut<F32x4>,
+    doubles: PtrMut<f64>,
 ) {
     let t = thread::thread_idx_x();
     let (s8, s16, s32) = (shared_array!(u8, 64), shared_array!(u16, 64), shared_array!(u32, 64));
@@ -70,7 +71,7 @@ fn every_width_survives_a_reversal() {
 
 /// An array per place and size: arrays do not overlap, and a second block starts with fresh ones.
 #[kernel]
-unsafe fn arrays(out: *mut u32) {
+unsafe fn arrays(out: PtrMut<u32>) {
     let t = thread::thread_idx_x();
     let (a, b) = (shared_array!(u32, 8), shared_array!(u32, 8));
     // SAFETY: 8 threads, 8 elements each; 16 results a block.
@@ -96,7 +97,7 @@ fn static_arrays_are_distinct() {
 
 /// Every thread writes and reads a word of dynamic shared memory.
 #[kernel]
-unsafe fn dynamic_words(out: *mut u32) {
+unsafe fn dynamic_words(out: PtrMut<u32>) {
     let t = thread::thread_idx_x();
     let words = shared::dynamic::<u32>();
     // SAFETY: a word and a result a thread.
@@ -121,7 +122,7 @@ fn dynamic_memory_grows_by_words() {
 
 /// `sync_threads_or` of whether this thread is the one.
 #[kernel]
-unsafe fn someone(the_one: u32, out: *mut u32) {
+unsafe fn someone(the_one: u32, out: PtrMut<u32>) {
     let t = thread::thread_idx_x();
     let first = thread::sync_threads_or(t == the_one);
     let second = thread::sync_threads_or(false);

@@ -2,6 +2,7 @@
 
 use crate::one_block;
 use cuda_std::{
+    PtrMut,
     emulator::{self, Buffer, Operation, Profile, SiteCount},
     global, kernel,
     launch::LaunchConfig,
@@ -10,7 +11,7 @@ use cuda_std::{
 
 /// Collectives of several kinds; the words in comments name their lines.
 #[kernel]
-unsafe fn varied(out: *mut u32, rounds: u32) {
+unsafe fn varied(out: PtrMut<u32>, rounds: u32) {
     let lane = warp::lane_id();
     let mut sum = 0;
     for round in 0..rounds {

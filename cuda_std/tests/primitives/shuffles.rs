@@ -1,5 +1,6 @@
 use crate::{Lanes, lanes, one_block};
 use cuda_std::{
+    Ptr, PtrMut,
     emulator::{self, Buffer},
     global, kernel,
     warp::{self, Shuffle},
@@ -17,9 +18,9 @@ use proptest::prelude::*;
 )]
 struct Shuffles<T> {
     /// A value a lane.
-    values: *const T,
+    values: Ptr<T>,
     /// 32 results of each shuffle.
-    out: *mut T,
+    out: PtrMut<T>,
     /// Lanes from the source to the destination.
     distance: u32,
 }

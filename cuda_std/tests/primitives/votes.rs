@@ -1,5 +1,6 @@
 use crate::{Lanes, one_block};
 use cuda_std::{
+    Ptr, PtrMut,
     emulator::{self, Buffer},
     global, kernel, warp,
 };
@@ -7,7 +8,7 @@ use proptest::prelude::*;
 
 /// Votes, matches and reductions of the lanes of `mask`; other lanes write nothing.
 #[kernel]
-unsafe fn collect(values: *const u32, mask: u32, threshold: u32, out: *mut u32) {
+unsafe fn collect(values: Ptr<u32>, mask: u32, threshold: u32, out: PtrMut<u32>) {
     let lane = warp::lane_id() as usize;
     if mask >> lane & 1 == 0 {
         return;

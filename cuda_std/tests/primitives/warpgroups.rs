@@ -2,6 +2,7 @@
 
 use crate::one_block;
 use cuda_std::{
+    Ptr, PtrMut,
     emulator::{self, Buffer},
     global, kernel, shared, thread, wgmma,
 };
@@ -15,7 +16,7 @@ const INNER: usize = 64;
 
 /// D = A · Bᵀ, twice over where `twice` is not 0; D comes as fragments, and holds nonsense before.
 #[kernel(max_threads = 256, arch = "sm_90a")]
-unsafe fn product(a: *const u16, b: *const u16, twice: u32, out: *mut [[f32; 4]; 16]) {
+unsafe fn product(a: Ptr<u16>, b: Ptr<u16>, twice: u32, out: PtrMut<[[f32; 4]; 16]>) {
     let t = thread::thread_idx_x();
     // SAFETY: 128 rows of A and of B, a row a thread, in 32 KiB of shared memory; all threads arrive at the products.
     unsafe {

@@ -18,7 +18,7 @@
 
 use cuda_std::launch::LaunchConfig;
 use cuda_std::warp::FULL_MASK;
-use cuda_std::{global, kernel, math, thread, warp};
+use cuda_std::{Ptr, PtrMut, global, kernel, math, thread, warp};
 
 use crate::product::bounds::{Bounds, QueryTerms};
 
@@ -38,29 +38,29 @@ pub struct CompactCandidates {
     /// Components of an f16 copy, with padding.
     pub padded: u32,
     /// A bound of the norm of each query.
-    pub query_norms: *const f32,
+    pub query_norms: Ptr<f32>,
     /// A bound of what the f16 copy of each query lost.
-    pub query_residuals: *const f32,
+    pub query_residuals: Ptr<f32>,
     /// The base's greatest norm and greatest residual: two numbers.
-    pub base_bounds: *const f32,
+    pub base_bounds: Ptr<f32>,
     /// The k-th smallest u of query q's list, at place q · `found_stride`; NaN where there are fewer.
-    pub found: *const f32,
+    pub found: Ptr<f32>,
     /// Places from one query's number in `found` to the next.
     pub found_stride: u32,
     /// Not 0: `limits` holds nothing yet, and `found` is the limit.
     pub first: u32,
     /// The limit of each query, before and after.
-    pub limits: *mut f32,
+    pub limits: PtrMut<f32>,
     /// The upper bounds u of the lists: that of query q begins at q · `stride`.
-    pub values: *mut f32,
+    pub values: PtrMut<f32>,
     /// The rows of the base that `values` are of.
-    pub rows: *mut u32,
+    pub rows: PtrMut<u32>,
     /// The length of each list, of which `stride` entries are there at most; becomes the number of entries that stay.
-    pub counts: *mut u32,
+    pub counts: PtrMut<u32>,
     /// The room of a list, and places from one to the next.
     pub stride: u32,
     /// A flag for each query: becomes 1 where the list was longer than `stride`, and stays as it is elsewhere.
-    pub overflow: *mut u32,
+    pub overflow: PtrMut<u32>,
 }
 
 impl CompactCandidates {
@@ -89,7 +89,7 @@ unsafe fn compact(launch: CompactCandidates) {
             norm: global::load_nc(query_norms.wrapping_add(query)),
             residual: global::load_nc(query_residuals.wrapping_add(query)),
         };
-        let y = Bounds { norm: global::load_nc(base_bounds), residual: global::load_nc(base_bounds.wrapping_add(1)) };
+        let y = Bounds { norm: global::load_nc(*base_bounds), residual: global::load_nc(base_bounds.wrapping_add(1)) };
         let found = global::load_nc(found.wrapping_add(query * found_stride as usize));
         // A NaN says nothing; `min_f32` takes the other value.
         let limit = if first != 0 { found } else { math::min_f32(found, global::load(limits.wrapping_add(query))) };

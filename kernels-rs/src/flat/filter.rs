@@ -53,7 +53,7 @@
 use cuda_std::launch::LaunchConfig;
 use cuda_std::math::{min_f32, mul_add_f32};
 use cuda_std::warp::FULL_MASK;
-use cuda_std::{async_copy, atomic, global, kernel, shared, thread, unroll, warp};
+use cuda_std::{Ptr, PtrMut, async_copy, atomic, global, kernel, shared, thread, unroll, warp};
 
 use crate::product::bounds::{Bounds, QueryTerms};
 use crate::product::prepare::{product_factor, scale_of};
@@ -132,9 +132,9 @@ pub enum FilterOutput {
 )]
 pub struct Filter {
     /// f16 copies of the queries: rows of `stride` components.
-    pub queries: *const u16,
+    pub queries: Ptr<u16>,
     /// f16 copies of the base: rows of `stride` components.
-    pub base: *const u16,
+    pub base: Ptr<u16>,
     /// Components from one copy to the next: a multiple of [`CHUNK`], [`MOST_COMPONENTS`](crate::product::bounds::MOST_COMPONENTS) at most.
     pub stride: u32,
     /// Queries without padding.
@@ -144,19 +144,19 @@ pub struct Filter {
     /// A `METRIC_*` of [`crate::product::prepare`].
     pub metric: u32,
     /// What [`crate::product::prepare::Greatest`] found for the queries.
-    pub query_greatest: *const u32,
+    pub query_greatest: Ptr<u32>,
     /// What [`crate::product::prepare::Greatest`] found for the base.
-    pub base_greatest: *const u32,
+    pub base_greatest: Ptr<u32>,
     /// A bound of the norm of each query.
-    pub query_norms: *const f32,
+    pub query_norms: Ptr<f32>,
     /// A bound of what the copy of each query lost.
-    pub query_residuals: *const f32,
+    pub query_residuals: Ptr<f32>,
     /// ‖y‖² (squared L2) or 0 of each row of the base; +∞ of padding.
-    pub base_values: *const f32,
+    pub base_values: Ptr<f32>,
     /// The greatest norm of each tile of the base.
-    pub tile_norms: *const f32,
+    pub tile_norms: Ptr<f32>,
     /// The greatest residual of each tile of the base.
-    pub tile_residuals: *const f32,
+    pub tile_residuals: Ptr<f32>,
     /// Tiles that the launch visits: those that [`tile_number`] gives for 0 .. `tiles`.
     pub tiles: u32,
     /// The `stride` of [`tile_number`].
@@ -164,15 +164,15 @@ pub struct Filter {
     /// The `skip` of [`tile_number`].
     pub tile_skip: u32,
     /// The limit of each query. Dense kernels do not read it: null.
-    pub limits: *const f32,
+    pub limits: Ptr<f32>,
     /// The upper bounds u. Dense: row r of visited tile t goes to column 128 · t + r of the query's row. Append: entry p of a query's
     /// list goes to place p of its row.
-    pub out_values: *mut f32,
+    pub out_values: PtrMut<f32>,
     /// Append: the row of the base that each entry of `out_values` stands for. Dense: null.
-    pub out_rows: *mut u32,
+    pub out_rows: PtrMut<u32>,
     /// Append: the length of each query's list. The launch adds the entries that it finds, those beyond the list's room included. Dense:
     /// null.
-    pub counts: *mut u32,
+    pub counts: PtrMut<u32>,
     /// Places from one row of `out_values` and `out_rows` to the next. Dense: at least 128 · `tiles`, even. Append: the room of a list.
     pub out_stride: u32,
 }
@@ -247,8 +247,8 @@ unsafe fn filter<
         };
         let query_tile = queries.wrapping_add(first_query as usize * stride as usize);
 
-        let query_scale = scale_of(metric, f32::from_bits(global::load_nc(query_greatest)));
-        let base_scale = scale_of(metric, f32::from_bits(global::load_nc(base_greatest)));
+        let query_scale = scale_of(metric, f32::from_bits(global::load_nc(*query_greatest)));
+        let base_scale = scale_of(metric, f32::from_bits(global::load_nc(*base_greatest)));
         let factor = product_factor(metric, query_scale, base_scale);
 
         // Rows past the last query have no limit: nothing is kept.

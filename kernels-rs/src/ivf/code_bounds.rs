@@ -6,7 +6,7 @@
 use cuda_std::global::F32x4;
 use cuda_std::launch::LaunchConfig;
 use cuda_std::warp::{FULL_MASK, butterfly_sum};
-use cuda_std::{atomic, global, kernel, math, thread, unroll, warp};
+use cuda_std::{Ptr, PtrMut, atomic, global, kernel, math, thread, unroll, warp};
 
 use crate::NO_ROW;
 use crate::pq::codes::{Codes, Operands};
@@ -20,14 +20,13 @@ const THREADS: u32 = 32 * WARPS_PER_BLOCK;
 /// Four components of the centre, zeros where there is none.
 ///
 /// # Safety
-/// The centre is null or has the quad.
+/// A centre has the quad.
 #[inline(always)]
-unsafe fn centre4(centre: *const f32, quad: u32) -> [f32; 4] {
-    if centre.is_null() {
-        [0.0; 4]
-    } else {
+unsafe fn centre4(centre: Option<Ptr<f32>>, quad: u32) -> [f32; 4] {
+    match centre {
         // SAFETY: as the caller promises.
-        unsafe { global::load_nc(centre.wrapping_add(4 * quad as usize).cast::<F32x4>()).0 }
+        Some(centre) => unsafe { global::load_nc(centre.wrapping_add(4 * quad as usize).cast::<F32x4>()).0 },
+        None => [0.0; 4],
     }
 }
 
@@ -38,7 +37,7 @@ unsafe fn centre4(centre: *const f32, quad: u32) -> [f32; 4] {
 #[kernel(max_threads = 128, min_blocks = 8, greatest_code = greatest_component)]
 pub struct GreatestCode {
     /// Codes: `row_count` rows of `code_bytes`.
-    pub codes: *const u8,
+    pub codes: Ptr<u8>,
     /// Bytes of a row.
     pub code_bytes: u32,
     /// Bits of a sub-quantizer's code, at most 8.
@@ -48,17 +47,17 @@ pub struct GreatestCode {
     /// Components of a vector.
     pub dim: u32,
     /// Codewords \[dim / width\]\[2^bits\]\[width\].
-    pub codebooks: *const f32,
+    pub codebooks: Ptr<f32>,
     /// Centroids of the lists, `dim` padded to a multiple of 4 a row.
-    pub centroids: *const f32,
+    pub centroids: Ptr<f32>,
     /// The list of each row; `NO_ROW` for padding.
-    pub row_lists: *const u32,
+    pub row_lists: Ptr<u32>,
     /// Rows of the storage.
     pub row_count: u32,
     /// The centre, `dim` padded to a multiple of 4; null for none.
-    pub centre: *const f32,
+    pub centre: Option<Ptr<f32>>,
     /// The bits of a float that is not negative.
-    pub greatest: *mut u32,
+    pub greatest: PtrMut<u32>,
 }
 
 impl GreatestCode {
@@ -75,7 +74,8 @@ unsafe fn greatest_component(launch: GreatestCode) {
     let GreatestCode { codes, code_bytes, bits, width, dim, codebooks, centroids, .. } = launch;
     let GreatestCode { row_lists, row_count, centre, greatest, .. } = launch;
     let stride = dim.next_multiple_of(4);
-    let codes = Codes { codes, code_bytes, bits, width, dim, codebooks, centroids, stride };
+    let codes =
+        Codes { codes: *codes, code_bytes, bits, width, dim, codebooks: *codebooks, centroids: *centroids, stride };
     let lane = warp::lane_id();
     let warps = thread::grid_dim_x() * WARPS_PER_BLOCK;
     let mut row = thread::block_idx_x() * WARPS_PER_BLOCK + warp::warp_id();
@@ -97,7 +97,7 @@ unsafe fn greatest_component(launch: GreatestCode) {
     let most = warp::reduce_max(FULL_MASK, (2.0 * most).to_bits());
     if lane == 0 {
         // SAFETY: one word.
-        unsafe { atomic::max_u32(greatest, most) };
+        unsafe { atomic::max_u32(*greatest, most) };
     }
 }
 
@@ -108,23 +108,23 @@ unsafe fn greatest_component(launch: GreatestCode) {
 #[kernel(max_threads = 128, scale_codes = scale)]
 pub struct ScaleCodes {
     /// Centroids of the lists, `stride` components a row.
-    pub centroids: *const f32,
+    pub centroids: Ptr<f32>,
     /// Components of all centroids.
     pub centroid_count: u32,
     /// Components from one centroid to the next.
     pub stride: u32,
     /// `stride` components that are subtracted from each centroid; null for none.
-    pub centre: *const f32,
+    pub centre: Option<Ptr<f32>>,
     /// Codewords.
-    pub codebooks: *const f32,
+    pub codebooks: Ptr<f32>,
     /// Components of all codewords.
     pub codeword_count: u32,
     /// What [`GreatestCode`] found.
-    pub greatest: *const u32,
+    pub greatest: Ptr<u32>,
     /// The scaled centroids as f16, laid out as `centroids`.
-    pub offsets: *mut u16,
+    pub offsets: PtrMut<u16>,
     /// The scaled codewords as f16, laid out as `codebooks`.
-    pub halves: *mut u16,
+    pub halves: PtrMut<u16>,
 }
 
 impl ScaleCodes {
@@ -143,10 +143,13 @@ unsafe fn scale(launch: ScaleCodes) {
     let at = thread::block_idx_x() * THREADS + thread::thread_idx_x();
     // SAFETY: places below the counts.
     unsafe {
-        let scale = scale_of(METRIC_L2, f32::from_bits(global::load_nc(greatest)));
+        let scale = scale_of(METRIC_L2, f32::from_bits(global::load_nc(*greatest)));
         if at < centroid_count {
             let column = (at % stride.max(1)) as usize;
-            let c = if centre.is_null() { 0.0 } else { global::load_nc(centre.wrapping_add(column)) };
+            let c = match centre {
+                Some(centre) => global::load_nc(centre.wrapping_add(column)),
+                None => 0.0,
+            };
             let value = (global::load_nc(centroids.wrapping_add(at as usize)) - c) * scale;
             global::store(offsets.wrapping_add(at as usize), math::f32_to_f16(value));
         }
@@ -164,7 +167,7 @@ unsafe fn scale(launch: ScaleCodes) {
 #[kernel(max_threads = 128, min_blocks = 6, measure_codes = measure)]
 pub struct MeasureCodes {
     /// Codes: `row_count` rows of `code_bytes`.
-    pub codes: *const u8,
+    pub codes: Ptr<u8>,
     /// Bytes of a row.
     pub code_bytes: u32,
     /// Bits of a sub-quantizer's code, at most 8.
@@ -174,27 +177,27 @@ pub struct MeasureCodes {
     /// Components of a vector.
     pub dim: u32,
     /// Codewords \[dim / width\]\[2^bits\]\[width\].
-    pub codebooks: *const f32,
+    pub codebooks: Ptr<f32>,
     /// Centroids of the lists, `dim` padded to a multiple of 4 a row.
-    pub centroids: *const f32,
+    pub centroids: Ptr<f32>,
     /// The list of each row; `NO_ROW` for padding.
-    pub row_lists: *const u32,
+    pub row_lists: Ptr<u32>,
     /// Rows of the storage.
     pub row_count: u32,
     /// The centre, `dim` padded to a multiple of 4; null for none.
-    pub centre: *const f32,
+    pub centre: Option<Ptr<f32>>,
     /// A `METRIC_*` of [`crate::product::prepare`].
     pub metric: u32,
     /// What [`GreatestCode`] found.
-    pub greatest: *const u32,
+    pub greatest: Ptr<u32>,
     /// What [`ScaleCodes`] wrote.
-    pub offsets: *const u16,
+    pub offsets: Ptr<u16>,
     /// What [`ScaleCodes`] wrote.
-    pub halves: *const u16,
+    pub halves: Ptr<u16>,
     /// ‖r − centre‖² (squared L2) or 0 of each row r; +∞ for padding.
-    pub values: *mut f32,
+    pub values: PtrMut<f32>,
     /// Two words, raised: the bits of the greatest norm of a decoded row or its operand, and those of the greatest norm of what an operand lost.
-    pub bounds: *mut u32,
+    pub bounds: PtrMut<u32>,
 }
 
 impl MeasureCodes {
@@ -215,13 +218,14 @@ unsafe fn measure(launch: MeasureCodes) {
         return;
     }
     let stride = dim.next_multiple_of(4);
-    let codes = Codes { codes, code_bytes, bits, width, dim, codebooks, centroids, stride };
-    let operands = Operands { codes, offsets, halves };
+    let codes =
+        Codes { codes: *codes, code_bytes, bits, width, dim, codebooks: *codebooks, centroids: *centroids, stride };
+    let operands = Operands { codes, offsets: *offsets, halves: *halves };
     let lane = warp::lane_id();
     // SAFETY: row < row_count, and quads stay below the stride.
     unsafe {
         let list = global::load_nc(row_lists.wrapping_add(row as usize));
-        let scale = scale_of(METRIC_L2, f32::from_bits(global::load_nc(greatest)));
+        let scale = scale_of(METRIC_L2, f32::from_bits(global::load_nc(*greatest)));
         let down = 1.0 / scale as f64;
         let (mut own, mut of_operand, mut lost) = (0.0f64, 0.0f64, 0.0f64);
         let mut quad = if list == NO_ROW { stride } else { lane };
@@ -252,7 +256,7 @@ unsafe fn measure(launch: MeasureCodes) {
             global::store(values.wrapping_add(row as usize), value);
             // A decoded component beyond f32 is infinite, and so are the bounds then.
             let Bounds { norm, residual } = Bounds::of_squares(own.max(of_operand), lost);
-            raise(bounds, norm);
+            raise(*bounds, norm);
             raise(bounds.wrapping_add(1), residual);
         }
     }
@@ -265,11 +269,11 @@ unsafe fn measure(launch: MeasureCodes) {
 #[kernel(max_threads = 128, mark_padding = mark)]
 pub struct MarkPadding {
     /// The rank of each row; `NO_ROW` for padding.
-    pub ranks: *const u32,
+    pub ranks: Ptr<u32>,
     /// Rows.
     pub row_count: u32,
     /// The value of each row.
-    pub values: *mut f32,
+    pub values: PtrMut<f32>,
 }
 
 impl MarkPadding {
@@ -301,15 +305,15 @@ unsafe fn mark(MarkPadding { ranks, row_count, values }: MarkPadding) {
 #[kernel(max_threads = 128, count_live = count)]
 pub struct CountLive {
     /// The first row of each list.
-    pub list_starts: *const u32,
+    pub list_starts: Ptr<u32>,
     /// The rows of each list.
-    pub lengths: *const u32,
+    pub lengths: Ptr<u32>,
     /// The rank of each row.
-    pub ranks: *const u32,
+    pub ranks: Ptr<u32>,
     /// A bit for each rank, 1 for rows that pass.
-    pub filter: *const u32,
+    pub filter: Ptr<u32>,
     /// The rows of each list that pass; zeroed before.
-    pub live: *mut u32,
+    pub live: PtrMut<u32>,
 }
 
 impl CountLive {

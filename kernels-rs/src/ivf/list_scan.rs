@@ -54,7 +54,7 @@ use cuda_std::launch::LaunchConfig;
 use cuda_std::math::mul_add_f32;
 use cuda_std::shared::SharedPtr;
 use cuda_std::warp::FULL_MASK;
-use cuda_std::{async_copy, atomic, global, kernel, math, mma, shared, thread, unroll, warp};
+use cuda_std::{Ptr, PtrMut, async_copy, atomic, global, kernel, math, mma, shared, thread, unroll, warp};
 
 use crate::ivf::pairs::padded;
 use crate::pq::codes::{Codes, Operands};
@@ -173,7 +173,7 @@ impl Rows for Copies {
 
     #[inline(always)]
     fn of(launch: &ScanLists) -> Self {
-        Self { base: launch.base, stride: launch.stride }
+        Self { base: *launch.base, stride: launch.stride }
     }
 
     #[inline(always)]
@@ -281,11 +281,12 @@ impl<const TABLE: bool> Rows for Decoded<TABLE> {
     #[inline(always)]
     fn of(launch: &ScanLists) -> Self {
         let ScanLists { codes, code_bytes, bits, width, dim, centroid_offsets, halves, .. } = *launch;
-        let none = core::ptr::null();
+        // The scan reads scaled codewords and centroids instead.
+        let none = *Ptr::empty();
         let stride = dim.next_multiple_of(4);
-        let codes = Codes { codes, code_bytes, bits, width, dim, codebooks: none, centroids: none, stride };
+        let codes = Codes { codes: *codes, code_bytes, bits, width, dim, codebooks: none, centroids: none, stride };
         Self {
-            operands: Operands { codes, offsets: centroid_offsets, halves },
+            operands: Operands { codes, offsets: *centroid_offsets, halves: *halves },
             table: SharedPtr::from_address(0),
             table_bytes: launch.table_bytes(),
         }
@@ -476,47 +477,47 @@ pub type ScanKey = (Operand, Tile, Residence);
 #[derive(Default)]
 pub struct ScanLists {
     /// f16 copies of the queries ([`crate::ivf::queries`]), `stride` components each.
-    pub queries: *const u16,
+    pub queries: Ptr<u16>,
     /// The factor of each query. Dense use only: otherwise `grouped` has it.
-    pub factors: *const f32,
+    pub factors: Ptr<f32>,
     /// Queries. Dense use only.
     pub query_count: u32,
     /// Components from one copy to the next, of queries and of `base`: a multiple of [`CHUNK`].
     pub stride: u32,
     /// (list, first pair in `grouped`, pairs, first row) of each item ([`crate::ivf::pairs`]). Null: dense use.
-    pub items: *const U32x4,
+    pub items: Option<Ptr<U32x4>>,
     /// The number of items: one word; null where `items` is.
-    pub item_count: *const u32,
+    pub item_count: Ptr<u32>,
     /// Rows of an item, at most: a multiple of [`TILE_ROWS`].
     pub item_rows: u32,
     /// The record of each pair ([`crate::ivf::pairs::ScatterPairs::grouped`]), with limits for [`Tile::Append`]; null where `items` is.
-    pub grouped: *const U32x4,
+    pub grouped: Ptr<U32x4>,
     /// Scores from one query's row to the next. Dense use only.
     pub row_stride: u32,
     /// The first row of each list in the storage, a multiple of 8; null where `items` is.
-    pub list_starts: *const u32,
+    pub list_starts: Ptr<u32>,
     /// The vectors of each list; null where `items` is.
-    pub lengths: *const u32,
+    pub lengths: Ptr<u32>,
     /// Rows of the storage, all of which every query is compared with. Dense use only.
     pub row_count: u32,
     /// What is added to the product of each row: +∞ for padding.
-    pub values: *const f32,
+    pub values: Ptr<f32>,
     /// The rank of each row's id; null where `filter` is.
-    pub ranks: *const u32,
+    pub ranks: Ptr<u32>,
     /// A bit for each rank: rows whose bit is 0 score +∞. Null: no filter.
-    pub filter: *const u32,
+    pub filter: Option<Ptr<u32>>,
     /// The scores; with [`Tile::Append`] `capacity` a query.
-    pub scores: *mut f32,
+    pub scores: PtrMut<f32>,
     /// [`Tile::Append`] only: the place in the query's row of each of `scores`.
-    pub places: *mut u32,
+    pub places: PtrMut<u32>,
     /// [`Tile::Append`] only: the candidates of each query, also those that found no place.
-    pub counts: *mut u32,
+    pub counts: PtrMut<u32>,
     /// [`Tile::Append`] only: places of a query's list.
     pub capacity: u32,
     /// Copies only: f16 copies of the storage's rows, `stride` components each.
-    pub base: *const u16,
+    pub base: Ptr<u16>,
     /// Codes only: the storage's rows, `code_bytes` each.
-    pub codes: *const u8,
+    pub codes: Ptr<u8>,
     /// Codes only: bytes of a row.
     pub code_bytes: u32,
     /// Codes only: bits of a sub-quantizer's code, at most 8.
@@ -526,9 +527,9 @@ pub struct ScanLists {
     /// Codes only: components of a vector.
     pub dim: u32,
     /// Codes only: what [`crate::ivf::code_bounds::ScaleCodes`] wrote as `offsets`.
-    pub centroid_offsets: *const u16,
+    pub centroid_offsets: Ptr<u16>,
     /// Codes only: what [`crate::ivf::code_bounds::ScaleCodes`] wrote as `halves`, padded to 16 bytes.
-    pub halves: *const u16,
+    pub halves: Ptr<u16>,
 }
 
 impl ScanLists {
@@ -579,7 +580,7 @@ impl ScanLists {
     #[inline(always)]
     unsafe fn count(&self, dense: bool, tile: u32) -> u32 {
         // SAFETY: one word.
-        if dense { self.dense_items(tile) } else { unsafe { global::load_nc(self.item_count) } }
+        if dense { self.dense_items(tile) } else { unsafe { global::load_nc(*self.item_count) } }
     }
 
     /// List, first place among the grouped pairs, pairs and first row of an item.
@@ -594,7 +595,7 @@ impl ScanLists {
             [0, first, (self.query_count - first).min(tile), item % cuts * self.item_rows]
         } else {
             // SAFETY: item < count.
-            unsafe { global::load_nc(self.items.wrapping_add(item as usize)).0 }
+            unsafe { global::load_nc(self.items.unwrap_or_default().wrapping_add(item as usize)).0 }
         }
     }
 
@@ -604,12 +605,10 @@ impl ScanLists {
         // SAFETY: the row exists; a rank has a bit in the filter, and padding is not looked up.
         unsafe {
             let value = global::load_nc(self.values.wrapping_add(row as usize));
-            if self.filter.is_null() {
-                return value;
-            }
+            let Some(filter) = self.filter else { return value };
             let rank = global::load_nc(self.ranks.wrapping_add(row as usize));
             let word =
-                if rank == crate::NO_ROW { 0 } else { global::load_nc(self.filter.wrapping_add((rank / 32) as usize)) };
+                if rank == crate::NO_ROW { 0 } else { global::load_nc(filter.wrapping_add((rank / 32) as usize)) };
             if word >> (rank % 32) & 1 == 1 { value } else { f32::INFINITY }
         }
     }
@@ -632,7 +631,7 @@ unsafe fn scan<
     work: ScanLists,
 ) {
     let mut rows = R::of(&work);
-    let dense = R::DENSE && work.items.is_null();
+    let dense = R::DENSE && work.items.is_none();
     let across = 8 / DOWN;
     let thread = thread::thread_idx_x();
     let lane = warp::lane_id();

@@ -27,7 +27,7 @@ use cuda_std::global::U32x4;
 use cuda_std::launch::LaunchConfig;
 use cuda_std::shared::SharedPtr;
 use cuda_std::warp::{FULL_MASK, exclusive_sum, inclusive_sum, shuffle_idx};
-use cuda_std::{atomic, global, kernel, shared_array, thread, warp};
+use cuda_std::{Ptr, PtrMut, atomic, global, kernel, shared_array, thread, warp};
 
 use crate::NO_ROW;
 
@@ -53,7 +53,7 @@ pub const fn padded(length: u32) -> u32 {
 #[kernel(max_threads = 128, count_pairs = count)]
 pub struct CountPairs {
     /// `nprobe` lists a query, `NO_ROW` for none.
-    pub probes: *const u32,
+    pub probes: Ptr<u32>,
     /// Queries.
     pub query_count: u32,
     /// Probes of a query.
@@ -63,19 +63,19 @@ pub struct CountPairs {
     /// The end of those probes.
     pub end_probe: u32,
     /// The vectors of each list.
-    pub lengths: *const u32,
+    pub lengths: Ptr<u32>,
     /// The vectors of each list that a search may return.
-    pub live: *const u32,
+    pub live: Ptr<u32>,
     /// The counted pairs of each list; zeroed before.
-    pub counts: *mut u32,
+    pub counts: PtrMut<u32>,
     /// The number of each pair within its list; unspecified where the list is empty or missing.
-    pub slots: *mut u32,
+    pub slots: PtrMut<u32>,
     /// Where the scores of each pair start in the query's row.
-    pub offsets: *mut u32,
+    pub offsets: PtrMut<u32>,
     /// The length of each query's row, up to `end_probe`.
-    pub row_lengths: *mut u32,
+    pub row_lengths: PtrMut<u32>,
     /// The sum of `live` over all probes of each query.
-    pub live_rows: *mut u32,
+    pub live_rows: PtrMut<u32>,
 }
 
 impl CountPairs {
@@ -178,25 +178,25 @@ pub struct PlacePairs {
     /// Lists.
     pub list_count: u32,
     /// The vectors of each list.
-    pub lengths: *const u32,
+    pub lengths: Ptr<u32>,
     /// The pairs of each list.
-    pub counts: *const u32,
+    pub counts: Ptr<u32>,
     /// Pairs of an item, at most.
     pub tile: u32,
     /// Rows of an item, at most.
     pub item_rows: u32,
     /// The pairs of all lists before each list.
-    pub first_pairs: *mut u32,
+    pub first_pairs: PtrMut<u32>,
     /// The items of all lists before each list.
-    pub first_items: *mut u32,
+    pub first_items: PtrMut<u32>,
     /// The items of all lists: one word.
-    pub item_count: *mut u32,
+    pub item_count: PtrMut<u32>,
     /// Queries.
     pub query_count: u32,
     /// The length of each query's row of scores.
-    pub row_lengths: *const u32,
+    pub row_lengths: Ptr<u32>,
     /// Where each query's row starts, and behind them the end of the last one: `query_count` + 1 entries.
-    pub row_starts: *mut u64,
+    pub row_starts: PtrMut<u64>,
 }
 
 impl PlacePairs {
@@ -259,7 +259,7 @@ unsafe fn place(launch: PlacePairs) {
         // SAFETY: one item count, and one row start more than queries.
         unsafe {
             if lists {
-                global::store(item_count, (total >> 32) as u32);
+                global::store(*item_count, (total >> 32) as u32);
             } else {
                 global::store(row_starts.wrapping_add(count as usize), total);
             }
@@ -275,7 +275,7 @@ unsafe fn place(launch: PlacePairs) {
 #[kernel(max_threads = 256, scatter_pairs = scatter)]
 pub struct ScatterPairs {
     /// `nprobe` lists a query, `NO_ROW` for none.
-    pub probes: *const u32,
+    pub probes: Ptr<u32>,
     /// Queries · `nprobe`.
     pub pair_count: u32,
     /// Probes of a query.
@@ -285,32 +285,32 @@ pub struct ScatterPairs {
     /// The end of those probes.
     pub end_probe: u32,
     /// The vectors of each list.
-    pub lengths: *const u32,
+    pub lengths: Ptr<u32>,
     /// The pairs of each list.
-    pub counts: *const u32,
+    pub counts: Ptr<u32>,
     /// The number of each pair within its list.
-    pub slots: *const u32,
+    pub slots: Ptr<u32>,
     /// Where the scores of each pair start in the query's row.
-    pub offsets: *const u32,
+    pub offsets: Ptr<u32>,
     /// Where each query's row of scores starts.
-    pub row_starts: *const u64,
+    pub row_starts: Ptr<u64>,
     /// The limit of each query, for appending ([`crate::ivf::list_scan`]); null where all scores are kept.
-    pub limits: *const f32,
+    pub limits: Option<Ptr<f32>>,
     /// The factor of each query.
-    pub factors: *const f32,
+    pub factors: Ptr<f32>,
     /// Pairs of an item, at most.
     pub tile: u32,
     /// Rows of an item, at most.
     pub item_rows: u32,
     /// The pairs of all lists before each list.
-    pub first_pairs: *const u32,
+    pub first_pairs: Ptr<u32>,
     /// The items of all lists before each list.
-    pub first_items: *const u32,
+    pub first_items: Ptr<u32>,
     /// The pairs, list by list: (query, where the pair's scores start among all scores: low and high word, bits of the query's factor), or
     /// with `limits` (query, where the pair's scores start in the query's row, bits of the query's limit, bits of its factor).
-    pub grouped: *mut U32x4,
+    pub grouped: PtrMut<U32x4>,
     /// (list, first pair in `grouped`, pairs, first row) of each item.
-    pub items: *mut U32x4,
+    pub items: PtrMut<U32x4>,
 }
 
 impl ScatterPairs {
@@ -348,11 +348,14 @@ unsafe fn scatter(launch: ScatterPairs) {
         let first = global::load_nc(first_pairs.wrapping_add(list as usize));
         let offset = global::load_nc(offsets.wrapping_add(pair as usize));
         let factor = global::load_nc(factors.wrapping_add(query as usize)).to_bits();
-        let record = if limits.is_null() {
-            let target = global::load_nc(row_starts.wrapping_add(query as usize)) + offset as u64;
-            U32x4([query, target as u32, (target >> 32) as u32, factor])
-        } else {
-            U32x4([query, offset, global::load_nc(limits.wrapping_add(query as usize)).to_bits(), factor])
+        let record = match limits {
+            None => {
+                let target = global::load_nc(row_starts.wrapping_add(query as usize)) + offset as u64;
+                U32x4([query, target as u32, (target >> 32) as u32, factor])
+            }
+            Some(limits) => {
+                U32x4([query, offset, global::load_nc(limits.wrapping_add(query as usize)).to_bits(), factor])
+            }
         };
         global::store(grouped.wrapping_add((first + slot) as usize), record);
         if slot.is_multiple_of(tile) {
@@ -380,31 +383,31 @@ pub const FEW: u32 = PLACE_THREADS;
 #[kernel(max_threads = 1024, few_pairs = few)]
 pub struct FewPairs {
     /// `nprobe` lists a query, `NO_ROW` for none.
-    pub probes: *const u32,
+    pub probes: Ptr<u32>,
     /// Queries.
     pub query_count: u32,
     /// Probes of a query.
     pub nprobe: u32,
     /// The vectors of each list.
-    pub lengths: *const u32,
+    pub lengths: Ptr<u32>,
     /// The vectors of each list that a search may return.
-    pub live: *const u32,
+    pub live: Ptr<u32>,
     /// The factor of each query.
-    pub factors: *const f32,
+    pub factors: Ptr<f32>,
     /// Rows of an item, at most.
     pub item_rows: u32,
     /// Where the scores of each pair start in the query's row.
-    pub offsets: *mut u32,
+    pub offsets: PtrMut<u32>,
     /// Where each query's row starts, and behind them the end of the last one: `query_count` + 1 entries.
-    pub row_starts: *mut u64,
+    pub row_starts: PtrMut<u64>,
     /// The sum of `live` over all probes of each query.
-    pub live_rows: *mut u32,
+    pub live_rows: PtrMut<u32>,
     /// The items of all lists: one word.
-    pub item_count: *mut u32,
+    pub item_count: PtrMut<u32>,
     /// The pairs in order, as [`ScatterPairs::grouped`] without limits.
-    pub grouped: *mut U32x4,
+    pub grouped: PtrMut<U32x4>,
     /// As [`ScatterPairs::items`].
-    pub items: *mut U32x4,
+    pub items: PtrMut<U32x4>,
 }
 
 impl FewPairs {
@@ -445,7 +448,7 @@ unsafe fn few(launch: FewPairs) {
         if pair == 0 {
             scores_before.add(FEW).store(all_scores);
             live_before.add(FEW).store(all_counted as u32);
-            global::store(item_count, (all_counted >> 32) as u32);
+            global::store(*item_count, (all_counted >> 32) as u32);
         }
         thread::sync_threads();
         if pair <= query_count {
@@ -487,19 +490,19 @@ pub struct BeginCandidates {
     /// Selected candidates of a query.
     pub selected: u32,
     /// The score of each selected candidate, best first.
-    pub scores: *const f32,
+    pub scores: Ptr<f32>,
     /// The place of each selected candidate, laid out as `scores`; `NO_ROW` for none.
-    pub places: *const u32,
+    pub places: Ptr<u32>,
     /// Places from one query's list to the next.
     pub capacity: u32,
     /// The scores of the lists.
-    pub list_scores: *mut f32,
+    pub list_scores: PtrMut<f32>,
     /// The places of the lists.
-    pub list_places: *mut u32,
+    pub list_places: PtrMut<u32>,
     /// The candidates of each list: `selected`.
-    pub counts: *mut u32,
+    pub counts: PtrMut<u32>,
     /// The last selected score of each query; NaN (no limit) where there are fewer.
-    pub limits: *mut f32,
+    pub limits: PtrMut<f32>,
 }
 
 impl BeginCandidates {

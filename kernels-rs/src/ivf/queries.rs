@@ -14,7 +14,7 @@
 
 use cuda_std::launch::LaunchConfig;
 use cuda_std::warp::FULL_MASK;
-use cuda_std::{global, kernel, thread, unroll, warp};
+use cuda_std::{Ptr, PtrMut, global, kernel, thread, unroll, warp};
 
 use crate::product::bounds::{Bounds, QueryTerms};
 use crate::product::canonical::squares;
@@ -39,31 +39,31 @@ pub const WARPS_PER_BLOCK: u32 = 4;
 )]
 pub struct PrepareQueries {
     /// `count` queries of `stride` components, of the type of the key.
-    pub rows: *const u8,
+    pub rows: Ptr<u8>,
     /// Queries.
     pub count: u32,
     /// Components from one query to the next: a multiple of 4, zero padded.
     pub stride: u32,
     /// `stride` components that are subtracted from each query; null for none.
-    pub centre: *const f32,
+    pub centre: Option<Ptr<f32>>,
     /// A `METRIC_*` of [`crate::product::prepare`].
     pub metric: u32,
     /// What [`crate::product::prepare::Greatest`] found among the vectors of the base.
-    pub base_greatest: *const u32,
+    pub base_greatest: Ptr<u32>,
     /// f16 copies: `count` rows of `copy_stride` components.
-    pub copy: *mut u16,
+    pub copy: PtrMut<u16>,
     /// Components from one copy to the next: a multiple of 4, at least `stride`.
     pub copy_stride: u32,
     /// The factor of each query.
-    pub factors: *mut f32,
+    pub factors: PtrMut<f32>,
     /// The greatest norm and residual of the vectors, then those of the centroids.
-    pub base_bounds: *const f32,
+    pub base_bounds: Ptr<f32>,
     /// The error bound of each query against the vectors, and `errors_apart` places behind it the one against the centroids.
-    pub errors: *mut f32,
+    pub errors: PtrMut<f32>,
     /// Places from a query's first error bound to its second.
     pub errors_apart: u32,
     /// The shift of each query.
-    pub shifts: *mut f32,
+    pub shifts: PtrMut<f32>,
 }
 
 impl PrepareQueries {
@@ -98,7 +98,7 @@ unsafe fn prepare_queries<E: Element>(launch: PrepareQueries) {
         let (own, bounds) = copy_row::<E>(x, quads, centre, normalise, scale, to, copy_stride / 4, lane);
         if lane == 0 {
             let at = row as usize;
-            let factor = product_factor(metric, scale, scale_of(metric, f32::from_bits(global::load(base_greatest))));
+            let factor = product_factor(metric, scale, scale_of(metric, f32::from_bits(global::load(*base_greatest))));
             global::store(factors.wrapping_add(at), factor);
             let terms = QueryTerms::new(metric, copy_stride, bounds).with_factor(factor);
             unroll::<2>(|set| {

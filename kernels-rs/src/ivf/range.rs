@@ -6,7 +6,7 @@
 
 use cuda_std::launch::LaunchConfig;
 use cuda_std::warp::FULL_MASK;
-use cuda_std::{global, kernel, shared_array, thread, warp};
+use cuda_std::{Ptr, PtrMut, global, kernel, shared_array, thread, warp};
 
 /// Threads of a block.
 pub const THREADS: u32 = 128;
@@ -19,17 +19,17 @@ pub const THREADS: u32 = 128;
 #[kernel(max_threads = 128, count_within = count)]
 pub struct CountWithin {
     /// The rows of scores.
-    pub scores: *const f32,
+    pub scores: Ptr<f32>,
     /// Where each query's row starts, and behind them the end of the last one.
-    pub row_starts: *const u64,
+    pub row_starts: Ptr<u64>,
     /// The shift of each query; null for 0.
-    pub shifts: *const f32,
+    pub shifts: Option<Ptr<f32>>,
     /// The error bound of each query's scores.
-    pub errors: *const f32,
+    pub errors: Ptr<f32>,
     /// The radius, as smaller is better.
     pub radius: f32,
     /// The number for each query.
-    pub counts: *mut u32,
+    pub counts: PtrMut<u32>,
 }
 
 impl CountWithin {
@@ -51,7 +51,10 @@ unsafe fn count(launch: CountWithin) {
     unsafe {
         let start = global::load_nc(row_starts.wrapping_add(query));
         let end = global::load_nc(row_starts.wrapping_add(query + 1));
-        let shift = if shifts.is_null() { 0.0 } else { global::load_nc(shifts.wrapping_add(query)) };
+        let shift = match shifts {
+            Some(shifts) => global::load_nc(shifts.wrapping_add(query)),
+            None => 0.0,
+        };
         // Upwards, so that rounding keeps rather than drops.
         let limit = radius as f64 - shift as f64 + global::load_nc(errors.wrapping_add(query)) as f64;
         let mut own = 0u32;

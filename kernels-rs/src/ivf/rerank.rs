@@ -29,7 +29,7 @@
 
 use cuda_std::launch::LaunchConfig;
 use cuda_std::warp::FULL_MASK;
-use cuda_std::{atomic, global, kernel, math, shared, shared_array, thread, unroll, warp};
+use cuda_std::{Ptr, PtrMut, atomic, global, kernel, math, shared, shared_array, thread, unroll, warp};
 
 use crate::NO_ROW;
 use crate::pq::codes::Codes;
@@ -95,7 +95,7 @@ impl<E: Element> Rows for Stored<E> {
 
     #[inline(always)]
     fn of(launch: &Rerank) -> Self {
-        Self { rows: launch.rows.cast(), stride: launch.stride }
+        Self { rows: *launch.rows.cast::<E::Stored>(), stride: launch.stride }
     }
 
     #[inline(always)]
@@ -111,7 +111,7 @@ impl Rows for Codes {
     #[inline(always)]
     fn of(launch: &Rerank) -> Self {
         let Rerank { rows, stride, code_bytes, bits, width, dim, codebooks, centroids, .. } = *launch;
-        Self { codes: rows, code_bytes, bits, width, dim, codebooks, centroids, stride }
+        Self { codes: *rows, code_bytes, bits, width, dim, codebooks: *codebooks, centroids: *centroids, stride }
     }
 
     #[inline(always)]
@@ -175,9 +175,9 @@ pub struct Rerank {
     /// Queries.
     pub query_count: u32,
     /// `query_count` rows of `stride` components, of the type of the key.
-    pub queries: *const u8,
+    pub queries: Ptr<u8>,
     /// Rows of the storage: `stride` components of the type of the key, or `code_bytes` of codes.
-    pub rows: *const u8,
+    pub rows: Ptr<u8>,
     /// Components from one query to the next, and from one stored vector or centroid to the next: a multiple of 4, zero padded.
     pub stride: u32,
     /// Codes only: bytes of a row.
@@ -189,31 +189,31 @@ pub struct Rerank {
     /// Codes only: components of a vector, without padding.
     pub dim: u32,
     /// Codes only: codewords \[dim / width\]\[2^bits\]\[width\].
-    pub codebooks: *const f32,
+    pub codebooks: Ptr<f32>,
     /// Codes only: centroids of the lists, `stride` components a row.
-    pub centroids: *const f32,
+    pub centroids: Ptr<f32>,
     /// `selected` places a query, best first: places in the query's row of scores; `NO_ROW` for none.
-    pub places: *const u32,
+    pub places: Ptr<u32>,
     /// The score at each of `places`.
-    pub scores: *const f32,
+    pub scores: Ptr<f32>,
     /// Candidates of a query.
     pub selected: u32,
     /// Probes of a query.
     pub nprobe: u32,
     /// `nprobe` lists a query, `NO_ROW` for none. Null: there is one list, and a place is a row of the storage.
-    pub probes: *const u32,
+    pub probes: Option<Ptr<u32>>,
     /// Where the scores of each probe start in the query's row ([`crate::ivf::pairs`]); null where `probes` is.
-    pub offsets: *const u32,
+    pub offsets: Ptr<u32>,
     /// The first row of each list in the storage; null where `probes` is.
-    pub list_starts: *const u32,
+    pub list_starts: Ptr<u32>,
     /// The vectors of each list; null where `probes` is.
-    pub lengths: *const u32,
+    pub lengths: Ptr<u32>,
     /// The rank of each row's id; null where the row is the rank.
-    pub ranks: *const u32,
+    pub ranks: Option<Ptr<u32>>,
     /// A bit for each rank, 1 for vectors that may be found; null for all.
-    pub filter: *const u32,
+    pub filter: Option<Ptr<u32>>,
     /// The vectors that each query may find in its probes; null: `row_count`.
-    pub live_rows: *const u32,
+    pub live_rows: Option<Ptr<u32>>,
     /// Rows of the storage, where it is one list.
     pub row_count: u32,
     /// A `METRIC_*` of [`crate::product::prepare`].
@@ -221,17 +221,17 @@ pub struct Rerank {
     /// 0: the candidates are not sorted.
     pub sort: u32,
     /// What a score of each query lacks to be a distance; null for 0.
-    pub shifts: *const f32,
+    pub shifts: Option<Ptr<f32>>,
     /// E of each query: the bound of |score + shift − distance|.
-    pub errors: *const f32,
+    pub errors: Ptr<f32>,
     /// Results of a query.
     pub k: u32,
     /// Distances: `k` a query, or `selected` without `sort`.
-    pub out_keys: *mut f32,
+    pub out_keys: PtrMut<f32>,
     /// Ranks, laid out as `out_keys`.
-    pub out_ranks: *mut u32,
+    pub out_ranks: PtrMut<u32>,
     /// One flag or number for each query; null where no proof is wanted.
-    pub flags: *mut u32,
+    pub flags: Option<PtrMut<u32>>,
 }
 
 impl Rerank {
@@ -262,12 +262,7 @@ impl Rerank {
             if place == NO_ROW {
                 return [0, 0, NO_ROW];
             }
-            let (list, row) = if self.probes.is_null() {
-                if place >= self.row_count {
-                    return [0, 0, NO_ROW];
-                }
-                (0, place)
-            } else {
+            let (list, row) = if let Some(probes) = self.probes {
                 let first = query as usize * self.nprobe as usize;
                 let (mut low, mut high) = (0, self.nprobe);
                 while high - low > 1 {
@@ -276,16 +271,26 @@ impl Rerank {
                     low = if before { middle } else { low };
                     high = if before { high } else { middle };
                 }
-                let list = global::load_nc(self.probes.wrapping_add(first + low as usize));
+                let list = global::load_nc(probes.wrapping_add(first + low as usize));
                 let local = place - global::load_nc(self.offsets.wrapping_add(first + low as usize));
                 if list == NO_ROW || local >= global::load_nc(self.lengths.wrapping_add(list as usize)) {
                     return [0, 0, NO_ROW];
                 }
                 (list, global::load_nc(self.list_starts.wrapping_add(list as usize)) + local)
+            } else {
+                if place >= self.row_count {
+                    return [0, 0, NO_ROW];
+                }
+                (0, place)
             };
-            let rank = if self.ranks.is_null() { row } else { global::load_nc(self.ranks.wrapping_add(row as usize)) };
-            let passes = self.filter.is_null()
-                || global::load_nc(self.filter.wrapping_add((rank / 32) as usize)) >> (rank % 32) & 1 == 1;
+            let rank = match self.ranks {
+                Some(ranks) => global::load_nc(ranks.wrapping_add(row as usize)),
+                None => row,
+            };
+            let passes = match self.filter {
+                Some(filter) => global::load_nc(filter.wrapping_add((rank / 32) as usize)) >> (rank % 32) & 1 == 1,
+                None => true,
+            };
             [list, row, if passes { rank } else { NO_ROW }]
         }
     }
@@ -293,7 +298,7 @@ impl Rerank {
     #[inline(always)]
     fn certificate(&self) -> Certificate {
         let Self { selected, scores, live_rows, row_count, shifts, errors, .. } = *self;
-        Certificate { selected, scores, live_rows, row_count, shifts, errors }
+        Certificate { selected, scores: *scores, live_rows, row_count, shifts, errors: *errors }
     }
 }
 
@@ -302,9 +307,9 @@ impl Rerank {
 struct Certificate {
     selected: u32,
     scores: *const f32,
-    live_rows: *const u32,
+    live_rows: Option<Ptr<u32>>,
     row_count: u32,
-    shifts: *const f32,
+    shifts: Option<Ptr<f32>>,
     errors: *const f32,
 }
 
@@ -328,10 +333,9 @@ impl Certificate {
     unsafe fn all(&self, query: u32, valid: u32) -> bool {
         // SAFETY: as the caller promises.
         let live = unsafe {
-            if self.live_rows.is_null() {
-                self.row_count
-            } else {
-                global::load_nc(self.live_rows.wrapping_add(query as usize))
+            match self.live_rows {
+                Some(live_rows) => global::load_nc(live_rows.wrapping_add(query as usize)),
+                None => self.row_count,
             }
         };
         valid == live
@@ -346,7 +350,10 @@ impl Certificate {
         let at = query as usize;
         // SAFETY: as the caller promises.
         unsafe {
-            let shift = if self.shifts.is_null() { 0.0 } else { global::load_nc(self.shifts.wrapping_add(at)) };
+            let shift = match self.shifts {
+                Some(shifts) => global::load_nc(shifts.wrapping_add(at)),
+                None => 0.0,
+            };
             let score = global::load_nc(self.scores.wrapping_add(at * self.selected as usize + place as usize));
             let error = global::load_nc(self.errors.wrapping_add(at)) as f64;
             let middle = score as f64 + shift as f64;
@@ -486,7 +493,9 @@ unsafe fn by_block<R: Rows>(launch: Rerank) {
             first += thread::grid_dim_y() * warps * BATCH as u32;
         }
         if !sort {
-            if lane == 0 {
+            if let Some(flags) = flags
+                && lane == 0
+            {
                 atomic::add_u32(flags.wrapping_add(query as usize), valid);
             }
             return;
@@ -509,7 +518,9 @@ unsafe fn by_block<R: Rows>(launch: Rerank) {
                 if entry == EMPTY { worst(metric) } else { goodness(metric, bad) },
             );
             global::store(out_ranks.wrapping_add(out), entry::payload(entry));
-            if slot == k - 1 && !flags.is_null() {
+            if let Some(flags) = flags
+                && slot == k - 1
+            {
                 let bad = if entry == EMPTY { f32::INFINITY } else { bad };
                 let proved = launch.certificate().holds(query, found.load(), bad);
                 global::store(flags.wrapping_add(query as usize), !proved as u32);
@@ -531,17 +542,23 @@ unsafe fn by_warp<R: Rows>(launch: Rerank) {
         return;
     }
     // SAFETY: the same contract; the query exists, and so do its selected candidates.
-    unsafe { rerank_some::<R, FEW_REGISTERS>(launch, query, 0, launch.selected) }
+    unsafe { rerank_some::<R, FEW_REGISTERS>(launch, query, (0, launch.selected), Some(launch.out_keys)) }
 }
 
 /// Re-ranks candidates `begin` .. `end` of `query` by a warp, at most 32 · `REGISTERS`. The result takes the candidates before `begin` as they
-/// are and none from `end` on, which the certificate then proves or not: slots `begin` .. k are filled. All 32 lanes arrive.
+/// are and none from `end` on, which the certificate then proves or not: slots `begin` .. k of the ranks are filled, and those of
+/// `distances_out` if there are any. All 32 lanes arrive.
 ///
 /// # Safety
 /// As [`Rerank`]; the launch has the query, and begin ≤ end ≤ selected.
 #[inline(always)]
-unsafe fn rerank_some<R: Rows, const REGISTERS: usize>(launch: Rerank, query: u32, begin: u32, end: u32) {
-    let Rerank { selected, metric, k, out_keys, out_ranks, flags, .. } = launch;
+unsafe fn rerank_some<R: Rows, const REGISTERS: usize>(
+    launch: Rerank,
+    query: u32,
+    (begin, end): (u32, u32),
+    distances_out: Option<PtrMut<f32>>,
+) {
+    let Rerank { selected, metric, k, out_ranks, flags, .. } = launch;
     let (rows, certificate) = (R::of(&launch), launch.certificate());
     let lane = warp::lane_id();
     // SAFETY: for the whole body, the caller promises the shapes; places stay below `selected`.
@@ -584,12 +601,14 @@ unsafe fn rerank_some<R: Rows, const REGISTERS: usize>(launch: Rerank, query: u3
                 let entry = entries[r];
                 let bad = entry::value_of(entry::key(entry));
                 let out = query as usize * k as usize + slot as usize;
-                if !out_keys.is_null() {
+                if let Some(out_keys) = distances_out {
                     let distance = if entry == EMPTY { worst(metric) } else { goodness(metric, bad) };
                     global::store(out_keys.wrapping_add(out), distance);
                 }
                 global::store(out_ranks.wrapping_add(out), entry::payload(entry));
-                if slot == k - 1 && !flags.is_null() {
+                if let Some(flags) = flags
+                    && slot == k - 1
+                {
                     let bad = if entry == EMPTY { f32::INFINITY } else { bad };
                     let next = if end < selected { end } else { selected - 1 };
                     let none_beyond =
@@ -618,15 +637,15 @@ pub struct SettleProbes {
     /// Queries.
     pub query_count: u32,
     /// `query_count` rows of `stride` components.
-    pub queries: *const f32,
+    pub queries: Ptr<f32>,
     /// `row_count` rows of `stride` components.
-    pub centroids: *const f32,
+    pub centroids: Ptr<f32>,
     /// Components from one row to the next: a multiple of 4, zero padded.
     pub stride: u32,
     /// `selected` centroids a query, best first; `NO_ROW` for none.
-    pub places: *const u32,
+    pub places: Ptr<u32>,
     /// The score of each of `places`.
-    pub scores: *const f32,
+    pub scores: Ptr<f32>,
     /// Candidates of a query.
     pub selected: u32,
     /// Probes of a query.
@@ -636,13 +655,13 @@ pub struct SettleProbes {
     /// A `METRIC_*` of [`crate::product::prepare`].
     pub metric: u32,
     /// What a score of each query lacks to be a distance; null for 0.
-    pub shifts: *const f32,
+    pub shifts: Option<Ptr<f32>>,
     /// E of each query: the bound of |score + shift − distance|.
-    pub errors: *const f32,
+    pub errors: Ptr<f32>,
     /// The result: `nprobe` centroids a query.
-    pub probes: *mut u32,
+    pub probes: PtrMut<u32>,
     /// 1 for each query whose result is not proved, else 0.
-    pub flags: *mut u32,
+    pub flags: PtrMut<u32>,
 }
 
 impl SettleProbes {
@@ -717,10 +736,10 @@ unsafe fn settle(launch: SettleProbes) {
             errors,
             k: nprobe,
             out_ranks: probes,
-            flags,
+            flags: Some(flags),
             ..Rerank::default()
         };
-        rerank_some::<Stored<element::F32>, { SETTLED as usize / 32 }>(near, query, begin, end);
+        rerank_some::<Stored<element::F32>, { SETTLED as usize / 32 }>(near, query, (begin, end), None);
     }
 }
 
@@ -740,21 +759,21 @@ pub struct Certify {
     /// Candidates of a query.
     pub selected: u32,
     /// The scores of the candidates, best first.
-    pub scores: *const f32,
+    pub scores: Ptr<f32>,
     /// The vectors that each query may find in its probes; null: `row_count`.
-    pub live_rows: *const u32,
+    pub live_rows: Option<Ptr<u32>>,
     /// Rows of the storage, where it is one list.
     pub row_count: u32,
     /// What a score of each query lacks to be a distance; null for 0.
-    pub shifts: *const f32,
+    pub shifts: Option<Ptr<f32>>,
     /// E of each query: the bound of |score + shift − distance|.
-    pub errors: *const f32,
+    pub errors: Ptr<f32>,
     /// The k best distances of each query, best first: as smaller is better before, those of the metric after.
-    pub keys: *mut f32,
+    pub keys: PtrMut<f32>,
     /// The ranks at `keys`; `NO_ROW` for none.
-    pub ranks: *const u32,
+    pub ranks: Ptr<u32>,
     /// The number of vectors among each query's candidates before; 1 where the result is not proved, else 0, after.
-    pub flags: *mut u32,
+    pub flags: PtrMut<u32>,
 }
 
 impl Certify {
@@ -774,7 +793,7 @@ unsafe fn finish(launch: Certify) {
     if query >= query_count {
         return;
     }
-    let certificate = Certificate { selected, scores, live_rows, row_count, shifts, errors };
+    let certificate = Certificate { selected, scores: *scores, live_rows, row_count, shifts, errors: *errors };
     let first = query as usize * k as usize;
     // SAFETY: query < query_count.
     unsafe {

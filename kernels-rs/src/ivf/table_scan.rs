@@ -44,11 +44,11 @@ use cuda_std::launch::LaunchConfig;
 use cuda_std::math::{f16_to_f32, f32_to_f16, mul_add_f32};
 use cuda_std::shared::SharedPtr;
 use cuda_std::warp::butterfly_sum;
-use cuda_std::{global, kernel, shared, thread, unroll, warp};
+use cuda_std::{Ptr, PtrMut, global, kernel, shared, thread, unroll, warp};
 
 use crate::NO_ROW;
 use crate::pq::pq_codes::{Bytes, Chunk, Codes, Packed, ROWS};
-use crate::pq::pq_tables::{FORM_INNER_PRODUCT, FORM_LIST_TERMS, FORM_RESIDUAL};
+use crate::pq::pq_tables::{FORM_INNER_PRODUCT, FORM_LIST_TERMS, FORM_RESIDUAL, FORM_ROW_TERMS};
 use crate::product::element::{self, Element};
 
 /// Pairs of a block, at most.
@@ -245,13 +245,13 @@ pub type TableKey = (EntryKey, CodesKey);
 )]
 pub struct ScanTables {
     /// Queries, `stride` components each.
-    pub queries: *const f32,
+    pub queries: Ptr<f32>,
     /// Components from one query or centroid to the next: a multiple of 4, zero padded.
     pub stride: u32,
     /// Centroids of the lists, `stride` components each.
-    pub centroids: *const f32,
+    pub centroids: Ptr<f32>,
     /// Codewords \[`sub_quantizers`\]\[2^`bits`\]\[`sub_dim`\].
-    pub codebooks: *const f32,
+    pub codebooks: Ptr<f32>,
     /// Components of a sub-vector.
     pub sub_dim: u32,
     /// Sub-quantizers, M.
@@ -259,29 +259,29 @@ pub struct ScanTables {
     /// Bits of a code, 4 to 8.
     pub bits: u32,
     /// The rows of the storage, `code_bytes` each.
-    pub codes: *const u8,
+    pub codes: Ptr<u8>,
     /// Bytes of a row.
     pub code_bytes: u32,
     /// The first row of each list.
-    pub list_starts: *const u32,
+    pub list_starts: Ptr<u32>,
     /// The rows of each list.
-    pub list_lengths: *const u32,
+    pub list_lengths: Ptr<u32>,
     /// `nprobe` lists a query, `NO_ROW` for none.
-    pub probes: *const u32,
+    pub probes: Ptr<u32>,
     /// Where the scores of each pair start in the query's row, laid out as `probes`.
-    pub pair_offsets: *const u32,
+    pub pair_offsets: Ptr<u32>,
     /// Probes of a query.
     pub nprobe: u32,
     /// Where each query's row of scores starts.
-    pub row_starts: *const u64,
+    pub row_starts: Ptr<u64>,
     /// What is looked up: a `FORM_*` of [`crate::pq::pq_tables`].
     pub form: u32,
     /// The table of each query, \[`sub_quantizers`\]\[2^`bits`\]; not read for `FORM_RESIDUAL`.
-    pub query_tables: *const f32,
+    pub query_tables: Ptr<f32>,
     /// A term for each stored row (`FORM_ROW_TERMS`) or a table for each list (`FORM_LIST_TERMS`); null for the other forms.
-    pub terms: *const f32,
+    pub terms: Ptr<f32>,
     /// The σ of each query; null for [`EntryKey::F32`].
-    pub scales: *const f32,
+    pub scales: Option<Ptr<f32>>,
     /// Sub-quantizers whose tables are in shared memory at once.
     pub chunk_size: u32,
     /// Pairs of a block, at most [`MAX_PAIRS`]; 1 for `FORM_LIST_TERMS` and `FORM_RESIDUAL`.
@@ -289,7 +289,7 @@ pub struct ScanTables {
     /// Blocks that share the rows of a list.
     pub segments: u32,
     /// The score of row i of a list goes i places behind where the pair's scores start; +∞ up to the next multiple of [`ROW_BLOCK`] rows.
-    pub scores: *mut f32,
+    pub scores: PtrMut<f32>,
 }
 
 impl ScanTables {
@@ -352,7 +352,10 @@ unsafe fn scan<E: Entry, C: Codes>(launch: ScanTables) {
             return;
         }
 
-        let scale = if scales.is_null() { 1.0 } else { global::load_nc(scales.wrapping_add(query)) };
+        let scale = match scales {
+            Some(scales) => global::load_nc(scales.wrapping_add(query)),
+            None => 1.0,
+        };
         let unscale = 1.0 / scale;
         // Where a table belongs to a pair, the block has but this one, and it exists.
         let only_list =
@@ -393,7 +396,7 @@ unsafe fn scan<E: Entry, C: Codes>(launch: ScanTables) {
             thread::sync_threads();
 
             let chunk = Chunk { first, count, bits, code_bytes };
-            let row_terms = form != FORM_LIST_TERMS && !terms.is_null();
+            let row_terms = form == FORM_ROW_TERMS;
             // Tiles of all pairs are dealt to the warps in turn: `tile` counts from the first of the current pair.
             let mut tile = warp;
             let mut pair = 0;
@@ -404,7 +407,7 @@ unsafe fn scan<E: Entry, C: Codes>(launch: ScanTables) {
                 let padded = length.next_multiple_of(ROW_BLOCK);
                 while from + tile < to {
                     let first_row = (from + tile) * TILE_ROWS + lane;
-                    let mut rows = [codes; ROWS];
+                    let mut rows = [*codes; ROWS];
                     let mut sums = [f32::from_bits(constant); ROWS];
                     unroll::<ROWS>(|r| {
                         let row = first_row + 32 * r as u32;

@@ -57,7 +57,7 @@
 use cuda_std::launch::LaunchConfig;
 use cuda_std::math::{f16_to_f32, max_f32, min_f32, mul_add_f32};
 use cuda_std::warp::FULL_MASK;
-use cuda_std::{async_copy, atomic, global, kernel, shared, thread, unroll, warp};
+use cuda_std::{Ptr, PtrMut, async_copy, atomic, global, kernel, shared, thread, unroll, warp};
 
 use crate::NO_ROW;
 pub use crate::kmeans::nearest_lists::LIST;
@@ -137,9 +137,9 @@ fn product(sum: f32, x: [u32; 4], y: [u32; 4]) -> f32 {
 )]
 pub struct Assign {
     /// f16 copies of the points: rows of `stride` components.
-    pub points: *const u16,
+    pub points: Ptr<u16>,
     /// f16 copies of the centroids: rows of `stride` components.
-    pub centroids: *const u16,
+    pub centroids: Ptr<u16>,
     /// Components from one copy to the next: a multiple of [`CHUNK`], [`MOST_COMPONENTS`](crate::product::bounds::MOST_COMPONENTS) at most.
     pub stride: u32,
     /// Points without padding.
@@ -149,34 +149,34 @@ pub struct Assign {
     /// A `METRIC_*` of [`crate::product::prepare`].
     pub metric: u32,
     /// What [`crate::product::prepare::Greatest`] found for the points.
-    pub point_greatest: *const u32,
+    pub point_greatest: Ptr<u32>,
     /// What [`crate::product::prepare::Greatest`] found for the centroids.
-    pub centroid_greatest: *const u32,
+    pub centroid_greatest: Ptr<u32>,
     /// A bound of the norm of each point.
-    pub point_norms: *const f32,
+    pub point_norms: Ptr<f32>,
     /// A bound of what the copy of each point lost.
-    pub point_residuals: *const f32,
+    pub point_residuals: Ptr<f32>,
     /// Values, norms and residuals of the centroids: three arrays of whole tiles, one after the other.
-    pub centroid_numbers: *const f32,
+    pub centroid_numbers: Ptr<f32>,
     /// The greatest norm of each tile of centroids.
-    pub tile_norms: *const f32,
+    pub tile_norms: Ptr<f32>,
     /// The greatest residual of each tile of centroids.
-    pub tile_residuals: *const f32,
+    pub tile_residuals: Ptr<f32>,
     /// The greatest norm and the greatest residual of all centroids: two numbers.
-    pub set_bounds: *const f32,
+    pub set_bounds: Ptr<f32>,
     /// Not 0: `labels` has a guess for each point, at best the centroid that was nearest before the centroids moved. Any number will
     /// do; a good one saves time.
     pub labelled: u32,
     /// The label of each point: becomes the nearest centroid where it is proved.
-    pub labels: *mut u32,
+    pub labels: PtrMut<u32>,
     /// The lengths of the queues of pending and of unbounded points: two words, 0 at first.
-    pub queue_sizes: *mut u32,
+    pub queue_sizes: PtrMut<u32>,
     /// The queue of pending points, with room for all.
-    pub pending: *mut u32,
+    pub pending: PtrMut<u32>,
     /// The candidates of the pending points: [`LIST`] for each, filled up with [`NO_ROW`].
-    pub pending_lists: *mut u32,
+    pub pending_lists: PtrMut<u32>,
     /// The queue of unbounded points, with room for all.
-    pub unbounded: *mut u32,
+    pub unbounded: PtrMut<u32>,
 }
 
 impl Assign {
@@ -226,8 +226,8 @@ unsafe fn assign<P: Product<ROWS, COLUMNS>, const ROWS: usize, const COLUMNS: us
         };
         let point_tile = points.wrapping_add(first_point as usize * stride as usize);
 
-        let point_scale = scale_of(metric, f32::from_bits(global::load_nc(point_greatest)));
-        let centroid_scale = scale_of(metric, f32::from_bits(global::load_nc(centroid_greatest)));
+        let point_scale = scale_of(metric, f32::from_bits(global::load_nc(*point_greatest)));
+        let centroid_scale = scale_of(metric, f32::from_bits(global::load_nc(*centroid_greatest)));
         let scale = product_factor(metric, point_scale, centroid_scale);
 
         // Rows past the last point take no candidates, nor do points without a bound: those count as overflown from the
@@ -241,7 +241,7 @@ unsafe fn assign<P: Product<ROWS, COLUMNS>, const ROWS: usize, const COLUMNS: us
                 x.residual = global::load_nc(point_residuals.wrapping_add(point));
             }
             let all =
-                Bounds { norm: global::load_nc(set_bounds), residual: global::load_nc(set_bounds.wrapping_add(1)) };
+                Bounds { norm: global::load_nc(*set_bounds), residual: global::load_nc(set_bounds.wrapping_add(1)) };
             let terms = QueryTerms::new(metric, stride, x).with_factor(scale);
             let bounded = terms.error(metric, all) < f32::INFINITY;
             let start = if exists && bounded { f32::INFINITY } else { f32::NEG_INFINITY };
@@ -304,7 +304,7 @@ unsafe fn assign<P: Product<ROWS, COLUMNS>, const ROWS: usize, const COLUMNS: us
             // Sums in f32, of products that are exact in it: they round by less than E allows the tensor cores.
             // Eight lanes a row, one 16-byte part of each chunk a lane, four rows a thread.
             let (row, eighth) = (thread / 8, thread % 8);
-            let mut rows = [centroids; ROWS_A_THREAD];
+            let mut rows = [*centroids; ROWS_A_THREAD];
             // Lane i of the eight keeps what belongs to the i-th of the rows.
             let mut guess = 0;
             unroll::<ROWS_A_THREAD>(|i| {
@@ -539,7 +539,7 @@ unsafe fn assign<P: Product<ROWS, COLUMNS>, const ROWS: usize, const COLUMNS: us
             if exists && size == 1 {
                 global::store(labels.wrapping_add(point as usize), lists.clusters.add(thread).load());
             }
-            let place = queue_place(queue_sizes, several, lane) as usize;
+            let place = queue_place(*queue_sizes, several, lane) as usize;
             if several {
                 global::store(pending.wrapping_add(place), point);
                 unroll::<{ LIST as usize }>(|entry| {

@@ -39,7 +39,7 @@
 use cuda_std::launch::LaunchConfig;
 use cuda_std::math::{max_f32, min_f32, mul_add_f32};
 use cuda_std::warp::FULL_MASK;
-use cuda_std::{async_copy, global, kernel, mma, shared, thread, unroll, warp};
+use cuda_std::{Ptr, PtrMut, async_copy, global, kernel, mma, shared, thread, unroll, warp};
 
 use crate::NO_ROW;
 use crate::kmeans::assign::queue_place;
@@ -192,9 +192,9 @@ impl CopyWidth {
 )]
 pub struct AssignFew {
     /// f16 copies of the points.
-    pub points: *const u16,
+    pub points: Ptr<u16>,
     /// f16 copies of the centroids.
-    pub centroids: *const u16,
+    pub centroids: Ptr<u16>,
     /// Points without padding.
     pub point_count: u32,
     /// Centroids without padding.
@@ -202,31 +202,31 @@ pub struct AssignFew {
     /// A `METRIC_*` of [`crate::product::prepare`].
     pub metric: u32,
     /// What [`crate::product::prepare::Greatest`] found for the points.
-    pub point_greatest: *const u32,
+    pub point_greatest: Ptr<u32>,
     /// What [`crate::product::prepare::Greatest`] found for the centroids.
-    pub centroid_greatest: *const u32,
+    pub centroid_greatest: Ptr<u32>,
     /// A bound of the norm of each point.
-    pub point_norms: *const f32,
+    pub point_norms: Ptr<f32>,
     /// A bound of what the copy of each point lost.
-    pub point_residuals: *const f32,
+    pub point_residuals: Ptr<f32>,
     /// ‖c‖² (squared L2) or 0 of each centroid.
-    pub centroid_values: *const f32,
+    pub centroid_values: Ptr<f32>,
     /// A bound of the norm of each centroid.
-    pub centroid_norms: *const f32,
+    pub centroid_norms: Ptr<f32>,
     /// A bound of what the copy of each centroid lost.
-    pub centroid_residuals: *const f32,
+    pub centroid_residuals: Ptr<f32>,
     /// The greatest norm and the greatest residual of all centroids: two numbers.
-    pub set_bounds: *const f32,
+    pub set_bounds: Ptr<f32>,
     /// The label of each point: becomes the nearest centroid where it is proved.
-    pub labels: *mut u32,
+    pub labels: PtrMut<u32>,
     /// The lengths of the queues of pending and of unbounded points: two words, 0 at first.
-    pub queue_sizes: *mut u32,
+    pub queue_sizes: PtrMut<u32>,
     /// The queue of pending points, with room for all.
-    pub pending: *mut u32,
+    pub pending: PtrMut<u32>,
     /// The candidates of the pending points: [`LIST`] for each, filled up with [`NO_ROW`].
-    pub pending_lists: *mut u32,
+    pub pending_lists: PtrMut<u32>,
     /// The queue of unbounded points, with room for all.
-    pub unbounded: *mut u32,
+    pub unbounded: PtrMut<u32>,
 }
 
 impl AssignFew {
@@ -264,10 +264,10 @@ unsafe fn assign_few<const PARTS: usize>(launch: AssignFew) {
         let values_at = rows_at.add(columns * row_bytes).cast::<f32>();
         let (norms_at, residuals_at) = (values_at.add(columns), values_at.add(2 * columns));
 
-        let point_scale = scale_of(metric, f32::from_bits(global::load_nc(point_greatest)));
-        let centroid_scale = scale_of(metric, f32::from_bits(global::load_nc(centroid_greatest)));
+        let point_scale = scale_of(metric, f32::from_bits(global::load_nc(*point_greatest)));
+        let centroid_scale = scale_of(metric, f32::from_bits(global::load_nc(*centroid_greatest)));
         let scale = product_factor(metric, point_scale, centroid_scale);
-        let all = Bounds { norm: global::load_nc(set_bounds), residual: global::load_nc(set_bounds.wrapping_add(1)) };
+        let all = Bounds { norm: global::load_nc(*set_bounds), residual: global::load_nc(set_bounds.wrapping_add(1)) };
 
         let mut piece = thread;
         while piece < columns * row_bytes / 16 {
@@ -400,7 +400,7 @@ unsafe fn assign_few<const PARTS: usize>(launch: AssignFew) {
             if proved {
                 global::store(labels.wrapping_add(point as usize), nearest);
             }
-            let place = queue_place(queue_sizes, several, lane) as usize;
+            let place = queue_place(*queue_sizes, several, lane) as usize;
             if several {
                 global::store(pending.wrapping_add(place), point);
                 let list = pending_lists.wrapping_add(place * LIST as usize).cast::<global::U32x4>();

@@ -12,7 +12,7 @@
 
 use cuda_std::launch::LaunchConfig;
 use cuda_std::warp::butterfly_sum;
-use cuda_std::{global, kernel, math, thread, unroll, warp};
+use cuda_std::{Ptr, PtrMut, global, kernel, math, thread, unroll, warp};
 
 use crate::product::element::{self, Element};
 
@@ -61,23 +61,23 @@ pub struct ClusterTotals {
     /// Components from one row of `centroids` and `sums` to the next: a multiple of 4, zero padded.
     pub stride: u32,
     /// A row for each cluster.
-    pub centroids: *const f32,
+    pub centroids: Ptr<f32>,
     /// S: for each level a row for each cluster, of i64 in two's complement.
-    pub sums: *const u64,
+    pub sums: Ptr<u64>,
     /// Levels of the sums.
     pub levels: u32,
     /// What 1 stands for in the sums of each level.
-    pub units: *const f64,
+    pub units: Ptr<f64>,
     /// The points of each cluster.
-    pub counts: *const u32,
+    pub counts: Ptr<u32>,
     /// Whether points have weights: where it is 0, `counts` goes to `weights`.
     pub weighted: u32,
     /// A word for each cluster, in the first level.
-    pub weights: *mut u64,
+    pub weights: PtrMut<u64>,
     /// ⟨c, S⟩ of each cluster.
-    pub products: *mut f64,
+    pub products: PtrMut<f64>,
     /// ‖c‖² of each cluster.
-    pub norms: *mut f64,
+    pub norms: PtrMut<f64>,
 }
 
 impl ClusterTotals {
@@ -100,7 +100,7 @@ unsafe fn totals(launch: ClusterTotals) {
     let lane = warp::lane_id();
     let (cluster, quads) = (cluster as usize, stride / 4);
     let row = cluster * stride as usize;
-    let sums = Levels { sums, size: clusters as usize * stride as usize, units, levels };
+    let sums = Levels { sums: *sums, size: clusters as usize * stride as usize, units: *units, levels };
     let (mut acc, mut squares) = ([0.0f64; 4], [0.0f64; 4]);
     let mut base = 0;
     while base < quads {
@@ -142,19 +142,19 @@ pub struct UpdateCentroids {
     /// Components from one row of `centroids` and `sums` to the next: a multiple of 4, zero padded.
     pub stride: u32,
     /// S: for each level a row for each cluster, of i64 in two's complement.
-    pub sums: *const u64,
+    pub sums: Ptr<u64>,
     /// Levels of the sums and of the weights.
     pub levels: u32,
     /// What 1 stands for in the sums of each level.
-    pub units: *const f64,
+    pub units: Ptr<f64>,
     /// W: for each level a word for each cluster.
-    pub weights: *const u64,
+    pub weights: Ptr<u64>,
     /// What 1 stands for in the weights of each level.
-    pub weight_units: *const f64,
+    pub weight_units: Ptr<f64>,
     /// Not 0: centroids are divided by their norms.
     pub spherical: u32,
     /// A row for each cluster.
-    pub centroids: *mut f32,
+    pub centroids: PtrMut<f32>,
 }
 
 impl UpdateCentroids {
@@ -177,12 +177,12 @@ unsafe fn update(launch: UpdateCentroids) {
     let quads = stride / 4;
     // SAFETY: cluster < clusters, quads below `quads`; a lane reads back what it wrote itself.
     unsafe {
-        let weights = Levels { sums: weights, size: clusters as usize, units: weight_units, levels };
+        let weights = Levels { sums: *weights, size: clusters as usize, units: *weight_units, levels };
         let [weight] = weights.numbers::<1>(cluster as usize);
         if weight == 0.0 {
             return;
         }
-        let sums = Levels { sums, size: clusters as usize * stride as usize, units, levels };
+        let sums = Levels { sums: *sums, size: clusters as usize * stride as usize, units: *units, levels };
         let row = cluster as usize * stride as usize;
         let centroid = centroids.wrapping_add(row);
         let store = |quad: u32, c: [f32; 4]| {

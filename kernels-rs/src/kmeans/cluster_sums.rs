@@ -50,7 +50,7 @@ use core::ops::Range;
 use cuda_std::launch::LaunchConfig;
 use cuda_std::math::mul_add_f64;
 use cuda_std::warp::FULL_MASK;
-use cuda_std::{atomic, global, kernel, shared, shared_array, thread, unroll, warp};
+use cuda_std::{Ptr, PtrMut, atomic, global, kernel, shared, shared_array, thread, unroll, warp};
 
 use crate::NO_ROW;
 use crate::product::element::{self, Element, ElementKey};
@@ -147,20 +147,20 @@ fn share_config(count: u32, groups: u32, multiprocessors: u32) -> LaunchConfig {
 #[kernel(max_threads = 1024)]
 pub unsafe fn count_moves(
     /// A label for each point.
-    labels: *const u32,
+    labels: Ptr<u32>,
     /// The label that each point had before; [`NO_ROW`] where it had none.
-    previous: *const u32,
+    previous: Ptr<u32>,
     /// Points.
     count: u32,
     /// Clusters: [`SHARED_CLUSTERS`] at most.
     clusters: u32,
     /// Two words for each cluster.
-    counts: *mut u32,
+    counts: PtrMut<u32>,
 ) {
     let (first, last) = share(count);
     // SAFETY: the share lies inside the labels.
     unsafe {
-        count_shared(labels, previous, first, last, 2 * clusters);
+        count_shared(*labels, *previous, first, last, 2 * clusters);
         let mut group = thread::thread_idx_x();
         while group < 2 * clusters {
             let found = shared::dynamic::<u32>().add(group).load();
@@ -205,13 +205,13 @@ unsafe fn add_by_group(words: *mut u32, group: u32, lane: u32) -> u32 {
 #[kernel(max_threads = 1024)]
 pub unsafe fn count_moves_global(
     /// A label for each point.
-    labels: *const u32,
+    labels: Ptr<u32>,
     /// The label that each point had before; [`NO_ROW`] where it had none.
-    previous: *const u32,
+    previous: Ptr<u32>,
     /// Points.
     count: u32,
     /// Two words for each cluster.
-    counts: *mut u32,
+    counts: PtrMut<u32>,
 ) {
     let (thread, lane) = (thread::thread_idx_x(), warp::lane_id());
     let (first, last) = share(count);
@@ -220,9 +220,9 @@ pub unsafe fn count_moves_global(
         let here = at + thread < last - first;
         // SAFETY: first + at + thread < last.
         unsafe {
-            let moves = if here { moves(labels, previous, first + at + thread) } else { [NO_GROUP; 2] };
+            let moves = if here { moves(*labels, *previous, first + at + thread) } else { [NO_GROUP; 2] };
             unroll::<2>(|way| {
-                add_by_group(counts, moves[way], lane);
+                add_by_group(*counts, moves[way], lane);
             });
         }
         at += THREADS;
@@ -245,11 +245,11 @@ pub unsafe fn scan_groups(
     /// Clusters.
     clusters: u32,
     /// The moves of each group: two words for each cluster, which become 0.
-    counts: *mut u32,
+    counts: PtrMut<u32>,
     /// Word g becomes the number of moves of the groups below g; one word more than there are groups: the last becomes that of all.
-    next: *mut u32,
+    next: PtrMut<u32>,
     /// The points of each cluster: what the cluster gained is added.
-    totals: *mut u32,
+    totals: PtrMut<u32>,
 ) {
     let (thread, lane, warp) = (thread::thread_idx_x(), warp::lane_id(), warp::warp_id());
     let warp_sums = shared_array!(u32, 32);
@@ -322,24 +322,24 @@ unsafe fn keep(previous: *mut u32, point: u32, moves: [u32; 2]) {
 #[kernel(max_threads = 1024)]
 pub unsafe fn group_moves(
     /// A label for each point.
-    labels: *const u32,
+    labels: Ptr<u32>,
     /// The label that each point had before; becomes equal to `labels`.
-    previous: *mut u32,
+    previous: PtrMut<u32>,
     /// Points.
     count: u32,
     /// Clusters: [`SHARED_CLUSTERS`] at most.
     clusters: u32,
     /// Where the moves of each group begin in the order; becomes where they end.
-    next: *mut u32,
+    next: PtrMut<u32>,
     /// The moves, (group << 32 | point).
-    order: *mut u64,
+    order: PtrMut<u64>,
 ) {
     let thread = thread::thread_idx_x();
     let (first, last) = share(count);
     let places = shared::dynamic::<u32>();
     // SAFETY: the share lies inside the labels; each place is given out once, since blocks take disjoint ranges.
     unsafe {
-        count_shared(labels, previous, first, last, 2 * clusters);
+        count_shared(*labels, *previous, first, last, 2 * clusters);
         let mut group = thread;
         while group < 2 * clusters {
             let found = places.add(group).load();
@@ -351,14 +351,14 @@ pub unsafe fn group_moves(
         thread::sync_threads();
         let mut at = thread;
         while at < last - first {
-            let moves = moves(labels, previous, first + at);
+            let moves = moves(*labels, *previous, first + at);
             unroll::<2>(|way| {
                 if moves[way] != NO_GROUP {
                     let place = atomic::shared_add_u32(places.add(moves[way]), 1);
                     global::store(order.wrapping_add(place as usize), entry(moves[way], first + at));
                 }
             });
-            keep(previous, first + at, moves);
+            keep(*previous, first + at, moves);
             at += THREADS;
         }
     }
@@ -378,11 +378,11 @@ impl GroupMoves {
 #[kernel(max_threads = 1024)]
 pub unsafe fn add_words(
     /// What is added.
-    from: *const u64,
+    from: Ptr<u64>,
     /// Words of either array.
     count: u64,
     /// What it is added to.
-    to: *mut u64,
+    to: PtrMut<u64>,
 ) {
     let step = u64::from(thread::grid_dim_x()) * u64::from(thread::block_dim_x());
     let mut at =
@@ -411,15 +411,15 @@ impl AddWords {
 #[kernel(max_threads = 1024)]
 pub unsafe fn group_moves_global(
     /// A label for each point.
-    labels: *const u32,
+    labels: Ptr<u32>,
     /// The label that each point had before; becomes equal to `labels`.
-    previous: *mut u32,
+    previous: PtrMut<u32>,
     /// Points.
     count: u32,
     /// Where the moves of each group begin in the order; becomes where they end.
-    next: *mut u32,
+    next: PtrMut<u32>,
     /// The moves, (group << 32 | point).
-    order: *mut u64,
+    order: PtrMut<u64>,
 ) {
     let (thread, lane) = (thread::thread_idx_x(), warp::lane_id());
     let (first, last) = share(count);
@@ -429,14 +429,14 @@ pub unsafe fn group_moves_global(
         let point = first + at + thread;
         // SAFETY: the point exists; each place is given out once.
         unsafe {
-            let moves = if here { moves(labels, previous, point) } else { [NO_GROUP; 2] };
+            let moves = if here { moves(*labels, *previous, point) } else { [NO_GROUP; 2] };
             unroll::<2>(|way| {
-                let place = add_by_group(next, moves[way], lane);
+                let place = add_by_group(*next, moves[way], lane);
                 if moves[way] != NO_GROUP {
                     global::store(order.wrapping_add(place as usize), entry(moves[way], point));
                 }
             });
-            keep(previous, point, moves);
+            keep(*previous, point, moves);
         }
         at += THREADS;
     }
@@ -518,23 +518,23 @@ fn rounded(value: f64, scale: f64, taken: bool) -> u64 {
 )]
 pub struct AddRows {
     /// Rows of `stride` components, of the type of the key.
-    pub rows: *const u8,
+    pub rows: Ptr<u8>,
     /// Components from one row to the next, and from one row of `sums` to the next: a multiple of 4, zero padded.
     pub stride: u32,
     /// The moves as [`GroupMoves`] leaves them, (group << 32 | point).
-    pub order: *const u64,
+    pub order: Ptr<u64>,
     /// How many moves there are.
-    pub move_count: *const u32,
+    pub move_count: Ptr<u32>,
     /// A weight for each point; null: all are 1, and nothing is added to `weight_sums`.
-    pub weights: *const f32,
+    pub weights: Option<Ptr<f32>>,
     /// A power of two: w·x is rounded to integers after it is multiplied by this.
     pub component_scale: f64,
     /// A power of two: w is rounded to integers after it is multiplied by this.
     pub weight_scale: f64,
     /// A row for each cluster, of i64 in two's complement.
-    pub sums: *mut u64,
+    pub sums: PtrMut<u64>,
     /// A word for each cluster, likewise.
-    pub weight_sums: *mut u64,
+    pub weight_sums: PtrMut<u64>,
 }
 
 impl AddRows {
@@ -563,23 +563,23 @@ impl AddRows {
 )]
 pub struct AddLevel {
     /// Rows of `stride` components, of the type of the key.
-    pub rows: *const u8,
+    pub rows: Ptr<u8>,
     /// Components from one row to the next, and from one row of `sums` to the next: a multiple of 4, zero padded.
     pub stride: u32,
     /// The moves as [`GroupMoves`] leaves them, (group << 32 | point).
-    pub order: *const u64,
+    pub order: Ptr<u64>,
     /// How many moves there are.
-    pub move_count: *const u32,
+    pub move_count: Ptr<u32>,
     /// A weight for each point; null: all are 1, and nothing is added to `weight_sums`.
-    pub weights: *const f32,
+    pub weights: Option<Ptr<f32>>,
     /// A power of two: w·x is rounded to integers after it is multiplied by this.
     pub component_scale: f64,
     /// A power of two: w is rounded to integers after it is multiplied by this.
     pub weight_scale: f64,
     /// A row for each cluster, of i64 in two's complement: those of the level.
-    pub sums: *mut u64,
+    pub sums: PtrMut<u64>,
     /// A word for each cluster, likewise.
-    pub weight_sums: *mut u64,
+    pub weight_sums: PtrMut<u64>,
     /// The least magnitude of w·x that the level takes.
     pub from: f64,
     /// The magnitude of w·x from which on the level takes none.
@@ -652,7 +652,7 @@ unsafe fn add_rows<E: Element>(taken: impl Taken, launch: AddRows) {
     let lane = warp::lane_id();
     let warp = thread::block_idx_x() * WARPS_PER_BLOCK + warp::warp_id();
     // SAFETY: the caller promises the word.
-    let count = unsafe { global::load_nc(move_count) };
+    let count = unsafe { global::load_nc(*move_count) };
     let run = count.div_ceil((thread::grid_dim_x() * WARPS_PER_BLOCK).max(1)).max(SHORTEST_RUN);
     // In 64 bits: the last warps may begin past the end.
     let first = warp as u64 * run as u64;
@@ -666,12 +666,12 @@ unsafe fn add_rows<E: Element>(taken: impl Taken, launch: AddRows) {
     let adds = quad < quads;
     // Lanes past the row's end read its last components and add nothing.
     let quad = if adds { quad } else { quads - 1 };
-    let adds_weights = !weights.is_null() && lane == 0 && thread::block_idx_y() == 0;
+    let adds_weights = weights.is_some() && lane == 0 && thread::block_idx_y() == 0;
 
     // SAFETY: places are below `count`, where the order names points and clusters that exist; quad < quads.
     unsafe {
         let mut group = (global::load_nc(order.wrapping_add(first as usize)) >> 32) as u32;
-        let to = LaneSums { sums, weight_sums, stride, quad, adds, adds_weights };
+        let to = LaneSums { sums: *sums, weight_sums: *weight_sums, stride, quad, adds, adds_weights };
         let (mut acc, mut weight_acc, mut points) = ([0u64; 4], 0u64, 0u64);
         let mut at = first;
         while at < last {
@@ -679,8 +679,10 @@ unsafe fn add_rows<E: Element>(taken: impl Taken, launch: AddRows) {
             let here = (last - at).min(32);
             let mine = global::load_nc(order.wrapping_add((at + lane.min(here - 1)) as usize));
             let (my_group, my_point) = ((mine >> 32) as u32, mine as u32);
-            let my_weight =
-                if weights.is_null() { 1.0 } else { global::load_nc(weights.wrapping_add(my_point as usize)) };
+            let my_weight = match weights {
+                Some(weights) => global::load_nc(weights.wrapping_add(my_point as usize)),
+                None => 1.0,
+            };
             let mut from = 0;
             while from < here {
                 let mut x = [[0.0f32; 4]; AHEAD];

@@ -15,7 +15,7 @@
 //! About d/8 f64 operations a lane and candidate; what counts is one row of points and a few centroids read from L2.
 
 use cuda_std::launch::LaunchConfig;
-use cuda_std::{atomic, global, kernel, shared_array, thread, unroll, warp};
+use cuda_std::{Ptr, PtrMut, atomic, global, kernel, shared_array, thread, unroll, warp};
 
 use crate::NO_ROW;
 use crate::kmeans::assign::LIST;
@@ -96,21 +96,21 @@ impl<E: Element> Sides<E> {
 )]
 pub struct Settle {
     /// Rows of `stride` components, of the type of the key.
-    pub points: *const u8,
+    pub points: Ptr<u8>,
     /// Rows of `stride` components.
-    pub centroids: *const f32,
+    pub centroids: Ptr<f32>,
     /// Components from one row to the next: a multiple of 4, zero padded.
     pub stride: u32,
     /// Squared L2 where it is not 0, else inner products.
     pub squared_difference: u32,
     /// How many points are pending.
-    pub queue_size: *const u32,
+    pub queue_size: Ptr<u32>,
     /// The numbers of the pending points.
-    pub pending: *const u32,
+    pub pending: Ptr<u32>,
     /// The candidates of each pending point: [`LIST`] centroids, [`NO_ROW`] behind the last.
-    pub pending_lists: *const u32,
+    pub pending_lists: Ptr<u32>,
     /// A label for each point, by the point's number.
-    pub labels: *mut u32,
+    pub labels: PtrMut<u32>,
 }
 
 impl Settle {
@@ -127,11 +127,11 @@ impl Settle {
 unsafe fn settle<E: Element>(launch: Settle) {
     let Settle { centroids, stride, queue_size, pending, pending_lists, labels, .. } = launch;
     let (points, squared_difference) = (launch.points.cast(), launch.squared_difference != 0);
-    let sides = Sides::<E> { points, centroids, stride, squared_difference };
+    let sides = Sides::<E> { points: *points, centroids: *centroids, stride, squared_difference };
     let lane = warp::lane_id();
     // SAFETY: the caller promises the queue, whose places below its size are filled.
     unsafe {
-        let size = global::load_nc(queue_size);
+        let size = global::load_nc(*queue_size);
         let mut place = thread::block_idx_x() * WARPS_PER_BLOCK + warp::warp_id();
         while place < size {
             let point = global::load_nc(pending.wrapping_add(place as usize));
@@ -170,9 +170,9 @@ unsafe fn settle<E: Element>(launch: Settle) {
 )]
 pub struct SettleAll {
     /// Rows of `stride` components, of the type of the key.
-    pub points: *const u8,
+    pub points: Ptr<u8>,
     /// `clusters` rows of `stride` components.
-    pub centroids: *const f32,
+    pub centroids: Ptr<f32>,
     /// Components from one row to the next: a multiple of 4, zero padded.
     pub stride: u32,
     /// Squared L2 where it is not 0, else inner products.
@@ -180,11 +180,11 @@ pub struct SettleAll {
     /// Centroids.
     pub clusters: u32,
     /// How many points are unbounded.
-    pub queue_size: *const u32,
+    pub queue_size: Ptr<u32>,
     /// The numbers of the unbounded points.
-    pub unbounded: *const u32,
+    pub unbounded: Ptr<u32>,
     /// A label for each point, by the point's number.
-    pub labels: *mut u32,
+    pub labels: PtrMut<u32>,
 }
 
 impl SettleAll {
@@ -201,14 +201,14 @@ impl SettleAll {
 unsafe fn settle_all<E: Element>(launch: SettleAll) {
     let SettleAll { centroids, stride, clusters, queue_size, unbounded, labels, .. } = launch;
     let (points, squared_difference) = (launch.points.cast(), launch.squared_difference != 0);
-    let sides = Sides::<E> { points, centroids, stride, squared_difference };
+    let sides = Sides::<E> { points: *points, centroids: *centroids, stride, squared_difference };
     let lane = warp::lane_id();
     let thread = thread::thread_idx_x();
     let winner = shared_array!(u64, 1);
     // SAFETY: the caller promises the queue, whose places below its size are filled; thread 0 alone writes the shared
     // word between barriers, the others by atomics.
     unsafe {
-        let size = global::load_nc(queue_size);
+        let size = global::load_nc(*queue_size);
         let mut place = thread::block_idx_x();
         while place < size {
             if thread == 0 {

@@ -31,7 +31,7 @@
 use cuda_std::global::F32x4;
 use cuda_std::launch::LaunchConfig;
 use cuda_std::shared::{self, SharedPtr};
-use cuda_std::{global, kernel, thread, unroll};
+use cuda_std::{Ptr, PtrMut, global, kernel, thread, unroll};
 
 /// Threads of a block.
 const THREADS: u32 = 128;
@@ -55,8 +55,8 @@ pub const fn shared_bytes(width: u64, piece: u64) -> u64 {
 #[derive(Clone, Copy)]
 struct Vector {
     row: *const f32,
-    /// Null, or what is subtracted.
-    centroid: *const f32,
+    /// What is subtracted, if anything.
+    centroid: Option<*const f32>,
 }
 
 impl Vector {
@@ -68,7 +68,10 @@ impl Vector {
     unsafe fn component(self, j: usize) -> f32 {
         // SAFETY: as the caller promises.
         unsafe {
-            let centroid = if self.centroid.is_null() { 0.0 } else { global::load_nc(self.centroid.wrapping_add(j)) };
+            let centroid = match self.centroid {
+                Some(centroid) => global::load_nc(centroid.wrapping_add(j)),
+                None => 0.0,
+            };
             // Without a centroid: x − 0 is x, also where x is −0.
             global::load_nc(self.row.wrapping_add(j)) - centroid
         }
@@ -97,15 +100,15 @@ pub enum Staging {
 )]
 pub struct Encode {
     /// Rows of `sub_quantizers` · `width` components.
-    pub rows: *const f32,
+    pub rows: Ptr<f32>,
     /// Rows.
     pub row_count: u32,
     /// The row of `centroids` that is subtracted from each row; null where nothing is.
-    pub labels: *const u32,
+    pub labels: Option<Ptr<u32>>,
     /// Rows as those of `rows`; null where `labels` is.
-    pub centroids: *const f32,
+    pub centroids: Ptr<f32>,
     /// The codebooks, `sub_quantizers` × `width` × 2^`bits`, aligned to 16 bytes.
-    pub codebooks: *const f32,
+    pub codebooks: Ptr<f32>,
     /// Components from one row to the next.
     pub stride: u32,
     /// Sub-quantizers.
@@ -120,7 +123,7 @@ pub struct Encode {
     /// Sub-quantizers of a block: a multiple of [`GROUP`].
     pub run: u32,
     /// ceil(`sub_quantizers` · `bits` / 8) bytes a row.
-    pub codes: *mut u8,
+    pub codes: PtrMut<u8>,
 }
 
 impl Encode {
@@ -153,14 +156,15 @@ unsafe fn encode<const STAGED: bool>(launch: Encode) {
     unsafe {
         let column: SharedPtr<f32> = book.add(width * piece + thread);
         let mut number = [0u32; ROWS];
-        let mut vector = [Vector { row: rows, centroid: centroids }; ROWS];
+        let mut vector = [Vector { row: *rows, centroid: None }; ROWS];
         unroll::<ROWS>(|r| {
             number[r] = thread::block_idx_x() * BLOCK_ROWS + r as u32 * THREADS + thread;
             let row = number[r].min(row_count - 1) as usize;
-            let label = if labels.is_null() { 0 } else { global::load_nc(labels.wrapping_add(row)) as usize };
-            // Without labels `centroids` is null and stays it.
-            vector[r] =
-                Vector { row: rows.wrapping_add(row * stride), centroid: centroids.wrapping_add(label * stride) };
+            let centroid = labels.map(|labels| {
+                let label = global::load_nc(labels.wrapping_add(row)) as usize;
+                centroids.wrapping_add(label * stride)
+            });
+            vector[r] = Vector { row: rows.wrapping_add(row * stride), centroid };
         });
         let mut words = [0u64; ROWS];
         let mut part = thread::block_idx_y() * run;

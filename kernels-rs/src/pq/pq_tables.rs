@@ -45,7 +45,7 @@
 use cuda_std::launch::LaunchConfig;
 use cuda_std::math::{mul_add_f32, sqrt_f64};
 use cuda_std::warp::butterfly_sum;
-use cuda_std::{global, kernel, thread, unroll, warp};
+use cuda_std::{Ptr, PtrMut, global, kernel, thread, unroll, warp};
 
 use crate::pq::pq_codes::code_at;
 use crate::product::canonical::squares;
@@ -84,13 +84,13 @@ pub const fn roundings(dim: u32, sub_quantizers: u32) -> u64 {
 #[kernel(max_threads = 256, sub_tables = tables_of)]
 pub struct SubTables {
     /// `count` vectors of `stride` components.
-    pub vectors: *const f32,
+    pub vectors: Ptr<f32>,
     /// Components from one vector to the next.
     pub stride: u32,
     /// Vectors.
     pub count: u32,
     /// Codewords \[`sub_quantizers`\]\[2^`bits`\]\[`sub_dim`\].
-    pub codebooks: *const f32,
+    pub codebooks: Ptr<f32>,
     /// Components of a sub-vector.
     pub sub_dim: u32,
     /// Sub-quantizers, M.
@@ -102,7 +102,7 @@ pub struct SubTables {
     /// 0 for the table of a query, 1 for that of a list.
     pub squares: f32,
     /// The tables, \[`count`\]\[`sub_quantizers`\]\[2^`bits`\].
-    pub tables: *mut f32,
+    pub tables: PtrMut<f32>,
 }
 
 impl SubTables {
@@ -128,7 +128,7 @@ unsafe fn tables_of(launch: SubTables) {
     }
     let p = codebooks.wrapping_add(entry as usize * sub_dim as usize);
     let sub_vector = ((entry >> bits) * sub_dim) as usize;
-    let mut x = [vectors; VECTORS as usize];
+    let mut x = [*vectors; VECTORS as usize];
     // Past the last vector the last is evaluated again and not stored.
     unroll::<{ VECTORS as usize }>(|v| {
         let row = (first + v as u32).min(count - 1);
@@ -164,21 +164,21 @@ unsafe fn tables_of(launch: SubTables) {
 #[kernel(max_threads = 256, row_terms = terms_of)]
 pub struct RowTerms {
     /// The rows of the storage, `code_bytes` each.
-    pub codes: *const u8,
+    pub codes: Ptr<u8>,
     /// Bytes of a row.
     pub code_bytes: u32,
     /// The first row of each list.
-    pub list_starts: *const u32,
+    pub list_starts: Ptr<u32>,
     /// The rows of each list.
-    pub list_lengths: *const u32,
+    pub list_lengths: Ptr<u32>,
     /// Blocks that share the rows of a list.
     pub slices: u32,
     /// Centroids of the lists, `stride` components each.
-    pub centroids: *const f32,
+    pub centroids: Ptr<f32>,
     /// Components from one centroid to the next.
     pub stride: u32,
     /// Codewords \[`sub_quantizers`\]\[2^`bits`\]\[`sub_dim`\].
-    pub codebooks: *const f32,
+    pub codebooks: Ptr<f32>,
     /// Components of a sub-vector.
     pub sub_dim: u32,
     /// Sub-quantizers, M.
@@ -186,7 +186,7 @@ pub struct RowTerms {
     /// Bits of a code.
     pub bits: u32,
     /// The term of each stored row.
-    pub terms: *mut f32,
+    pub terms: PtrMut<f32>,
 }
 
 impl RowTerms {
@@ -245,7 +245,7 @@ unsafe fn terms_of(launch: RowTerms) {
 #[kernel(max_threads = 256, table_bounds = bounds_of)]
 pub struct TableBounds {
     /// `count` queries of `stride` components.
-    pub queries: *const f32,
+    pub queries: Ptr<f32>,
     /// Components from one query to the next: a multiple of 4, zero padded.
     pub stride: u32,
     /// Queries.
@@ -263,9 +263,9 @@ pub struct TableBounds {
     /// γ_n, or more.
     pub gamma: f64,
     /// The bound of each query.
-    pub errors: *mut f32,
+    pub errors: PtrMut<f32>,
     /// The σ of each query; null for f32 tables.
-    pub scales: *mut f32,
+    pub scales: Option<PtrMut<f32>>,
 }
 
 impl TableBounds {
@@ -296,7 +296,7 @@ unsafe fn bounds_of(launch: TableBounds) {
     let whole = norm + c + p;
     let sum = if form == FORM_INNER_PRODUCT { norm * (c + p) } else { whole * whole };
     let mut error = gamma * sum;
-    if !scales.is_null() {
+    if let Some(scales) = scales {
         let (of_all, of_one) = if form == FORM_ROW_TERMS {
             (2.0 * norm * p, 2.0 * norm * part)
         } else if form == FORM_INNER_PRODUCT {

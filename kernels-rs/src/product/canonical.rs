@@ -24,7 +24,7 @@
 
 use cuda_std::launch::LaunchConfig;
 use cuda_std::warp::butterfly_sum;
-use cuda_std::{global, kernel, thread, unroll, warp};
+use cuda_std::{Ptr, PtrMut, global, kernel, thread, unroll, warp};
 
 use crate::product::element::{self, Element, ElementKey};
 
@@ -120,9 +120,9 @@ pub unsafe fn squares<E: Element>(x: *const E::Stored, quads: u32, lane: u32) ->
 )]
 pub struct Canonical {
     /// `query_count` rows of `stride` components, of the type of the key.
-    pub queries: *const u8,
+    pub queries: Ptr<u8>,
     /// The rows that lists name, of `stride` components.
-    pub base: *const u8,
+    pub base: Ptr<u8>,
     /// Components from one row to the next: a multiple of 4, zero padded.
     pub stride: u32,
     /// Queries.
@@ -130,13 +130,13 @@ pub struct Canonical {
     /// Squared L2 where it is not 0, else inner products.
     pub squared_difference: u32,
     /// Σx² of each query, by which inner products become cosines; null for inner products as they are.
-    pub query_squares: *const f64,
+    pub query_squares: Option<Ptr<f64>>,
     /// Σx² of each row of the base; null where `query_squares` is.
-    pub base_squares: *const f64,
+    pub base_squares: Ptr<f64>,
     /// The lists: that of query q begins at q · `list_stride`. Null: place p is row p.
-    pub rows: *const u32,
+    pub rows: Option<Ptr<u32>>,
     /// The length of each list, of which `columns` count at most; null where all have `columns`.
-    pub counts: *const u32,
+    pub counts: Option<Ptr<u32>>,
     /// The length of a list, at most.
     pub columns: u32,
     /// Warps that share a list.
@@ -144,7 +144,7 @@ pub struct Canonical {
     /// Places from one list to the next.
     pub list_stride: u64,
     /// Distances, laid out as `rows`.
-    pub distances: *mut f32,
+    pub distances: PtrMut<f32>,
 }
 
 impl Canonical {
@@ -178,19 +178,23 @@ unsafe fn lists<E: Element, const SQUARED_DIFFERENCE: bool>(launch: Canonical) {
     let quads = stride / 4;
     // SAFETY: the caller promises the shapes; places stay below the list's length and listed rows exist.
     unsafe {
-        let length =
-            if counts.is_null() { columns } else { global::load_nc(counts.wrapping_add(query as usize)).min(columns) };
+        let length = match counts {
+            Some(counts) => global::load_nc(counts.wrapping_add(query as usize)).min(columns),
+            None => columns,
+        };
         let list = query as u64 * list_stride;
         let x = queries.wrapping_add(query as usize * stride as usize);
         let mut place = slice * BATCH as u32;
         while place < length {
             // Past the end of the list the last row is evaluated again and not stored.
             let mut row = [0u32; BATCH];
-            let mut pointers = [base; BATCH];
+            let mut pointers = [*base; BATCH];
             unroll::<BATCH>(|b| {
                 let at = (place + b as u32).min(length - 1);
-                row[b] =
-                    if rows.is_null() { at } else { global::load_nc(rows.wrapping_add((list + at as u64) as usize)) };
+                row[b] = match rows {
+                    Some(rows) => global::load_nc(rows.wrapping_add((list + at as u64) as usize)),
+                    None => at,
+                };
                 pointers[b] = base.wrapping_add(row[b] as usize * stride as usize);
             });
             let sums = sums::<SQUARED_DIFFERENCE>(
@@ -202,7 +206,7 @@ unsafe fn lists<E: Element, const SQUARED_DIFFERENCE: bool>(launch: Canonical) {
             unroll::<BATCH>(|b| {
                 if lane == b as u32 && place + (b as u32) < length {
                     let mut sum = sums[b];
-                    if !query_squares.is_null() {
+                    if let Some(query_squares) = query_squares {
                         let squares = global::load_nc(query_squares.wrapping_add(query as usize))
                             * global::load_nc(base_squares.wrapping_add(row[b] as usize));
                         sum = if squares == 0.0 { 0.0 } else { sum / cuda_std::math::sqrt_f64(squares) };

@@ -24,7 +24,7 @@
 
 use cuda_std::launch::LaunchConfig;
 use cuda_std::warp::{FULL_MASK, butterfly_sum};
-use cuda_std::{atomic, global, kernel, math, thread, unroll, warp};
+use cuda_std::{Ptr, PtrMut, atomic, global, kernel, math, thread, unroll, warp};
 
 use crate::product::bounds::Bounds;
 use crate::product::canonical::squares;
@@ -87,9 +87,9 @@ pub unsafe fn raise(place: *mut u32, value: f32) {
 /// The greatest |component − centre| among the row's groups of four that are this lane's.
 ///
 /// # Safety
-/// `x` has `quads` groups of components, and `centre`, unless null, as many.
+/// `x` has `quads` groups of components, and a centre as many.
 #[inline(always)]
-pub unsafe fn row_greatest<E: Element>(x: *const E::Stored, quads: u32, centre: *const f32, lane: u32) -> f32 {
+pub unsafe fn row_greatest<E: Element>(x: *const E::Stored, quads: u32, centre: Option<Ptr<f32>>, lane: u32) -> f32 {
     let mut greatest = 0.0f32;
     let mut base = 0;
     while base < quads {
@@ -98,7 +98,10 @@ pub unsafe fn row_greatest<E: Element>(x: *const E::Stored, quads: u32, centre: 
             // SAFETY: quad < quads.
             unsafe {
                 let x = E::load4(x, quad);
-                let c = if centre.is_null() { [0.0; 4] } else { element::F32::load4(centre, quad) };
+                let c = match centre {
+                    Some(centre) => element::F32::load4(*centre, quad),
+                    None => [0.0; 4],
+                };
                 unroll::<4>(|e| greatest = math::max_f32(greatest, (x[e] - c[e]).abs()));
             }
         }
@@ -123,13 +126,13 @@ pub fn normaliser(metric: u32, squares: f64) -> f64 {
 /// Σv² and the bounds. All 32 lanes arrive.
 ///
 /// # Safety
-/// `x` has `quads` groups of components, `centre`, unless null, as many, and `copy` has room for `copy_quads`.
+/// `x` has `quads` groups of components, a centre as many, and `copy` has room for `copy_quads`.
 #[inline(always)]
 #[expect(clippy::too_many_arguments, reason = "a row, what is done to it, and where to")]
 pub unsafe fn copy_row<E: Element>(
     x: *const E::Stored,
     quads: u32,
-    centre: *const f32,
+    centre: Option<Ptr<f32>>,
     normalise: f64,
     scale: f32,
     copy: *mut u16,
@@ -145,7 +148,10 @@ pub unsafe fn copy_row<E: Element>(
             let v = if quad < quads {
                 // SAFETY: quad < quads.
                 let (x, c) = unsafe {
-                    let c = if centre.is_null() { [0.0; 4] } else { element::F32::load4(centre, quad) };
+                    let c = match centre {
+                        Some(centre) => element::F32::load4(*centre, quad),
+                        None => [0.0; 4],
+                    };
                     (E::load4(x, quad), c)
                 };
                 [
@@ -196,15 +202,15 @@ pub unsafe fn copy_row<E: Element>(
 )]
 pub struct Greatest {
     /// `count` rows of `stride` components, of the type of the key.
-    pub rows: *const u8,
+    pub rows: Ptr<u8>,
     /// Rows.
     pub count: u32,
     /// Components from one row to the next: a multiple of 4, zero padded.
     pub stride: u32,
     /// `stride` components that are subtracted from each row; null for none.
-    pub centre: *const f32,
+    pub centre: Option<Ptr<f32>>,
     /// The bits of a float that is not negative.
-    pub out: *mut u32,
+    pub out: PtrMut<u32>,
 }
 
 impl Greatest {
@@ -234,7 +240,7 @@ unsafe fn greatest<E: Element>(Greatest { rows, count, stride, centre, out }: Gr
     let most = warp::reduce_max(FULL_MASK, greatest.to_bits());
     if lane == 0 {
         // SAFETY: the caller promises one writable word.
-        unsafe { atomic::max_u32(out, most) };
+        unsafe { atomic::max_u32(*out, most) };
     }
 }
 
@@ -254,7 +260,7 @@ unsafe fn greatest<E: Element>(Greatest { rows, count, stride, centre, out }: Gr
 )]
 pub struct Prepare {
     /// `count` rows of `stride` components, of the type of the key.
-    pub rows: *const u8,
+    pub rows: Ptr<u8>,
     /// Rows.
     pub count: u32,
     /// Rows with padding: those from `count` on become zeros with value +∞.
@@ -262,29 +268,29 @@ pub struct Prepare {
     /// Components from one row to the next: a multiple of 4, zero padded.
     pub stride: u32,
     /// `stride` components that are subtracted from each row; null for none.
-    pub centre: *const f32,
+    pub centre: Option<Ptr<f32>>,
     /// A `METRIC_*` of this module.
     pub metric: u32,
     /// What [`Greatest`] found.
-    pub greatest: *const u32,
+    pub greatest: Ptr<u32>,
     /// f16 copies: `padded_count` rows of `copy_stride` components.
-    pub copy: *mut u16,
+    pub copy: PtrMut<u16>,
     /// Components from one copy to the next: a multiple of 4, at least `stride`.
     pub copy_stride: u32,
     /// ‖v‖² (squared L2) or 0 of each padded row.
-    pub values: *mut f32,
+    pub values: PtrMut<f32>,
     /// A bound of the norm of each padded row; null for none, and then no `residuals` either.
-    pub norms: *mut f32,
+    pub norms: Option<PtrMut<f32>>,
     /// A bound of what the copy of each padded row lost.
-    pub residuals: *mut f32,
+    pub residuals: PtrMut<f32>,
     /// Bits of the greatest norm of each tile of rows, raised; null for none, and then no `tile_residuals` either.
-    pub tile_norms: *mut u32,
+    pub tile_norms: Option<PtrMut<u32>>,
     /// Bits of the greatest residual of each tile, raised.
-    pub tile_residuals: *mut u32,
+    pub tile_residuals: PtrMut<u32>,
     /// Bits of the greatest norm and the greatest residual of all, raised; null for none.
-    pub set_bounds: *mut u32,
+    pub set_bounds: Option<PtrMut<u32>>,
     /// The canonical Σx² of each of `count` rows; null for none.
-    pub row_squares: *mut f64,
+    pub row_squares: Option<PtrMut<f64>>,
 }
 
 impl Prepare {
@@ -311,7 +317,7 @@ unsafe fn prepare<E: Element>(launch: Prepare) {
     // SAFETY: the caller promises the shapes; a row past `count` reads nothing and writes its padding.
     unsafe {
         let squares = if exists { squares::<E>(x, stride / 4, lane) } else { 0.0 };
-        let scale = scale_of(metric, f32::from_bits(global::load(greatest)));
+        let scale = scale_of(metric, f32::from_bits(global::load(*greatest)));
         let to = copy.wrapping_add(row as usize * copy_stride as usize);
         let there = if exists { stride / 4 } else { 0 };
         let normalise = normaliser(metric, squares);
@@ -326,20 +332,22 @@ unsafe fn prepare<E: Element>(launch: Prepare) {
                 0.0
             };
             global::store(values.wrapping_add(row as usize), value);
-            if !norms.is_null() {
+            if let Some(norms) = norms {
                 global::store(norms.wrapping_add(row as usize), norm);
                 global::store(residuals.wrapping_add(row as usize), residual);
             }
-            if !tile_norms.is_null() {
+            if let Some(tile_norms) = tile_norms {
                 let tile = (row / TILE_ROWS) as usize;
                 raise(tile_norms.wrapping_add(tile), norm);
                 raise(tile_residuals.wrapping_add(tile), residual);
             }
-            if !set_bounds.is_null() {
-                raise(set_bounds, norm);
+            if let Some(set_bounds) = set_bounds {
+                raise(*set_bounds, norm);
                 raise(set_bounds.wrapping_add(1), residual);
             }
-            if exists && !row_squares.is_null() {
+            if let Some(row_squares) = row_squares
+                && exists
+            {
                 global::store(row_squares.wrapping_add(row as usize), squares);
             }
         }

@@ -4,7 +4,7 @@
 //! the k winners of a row alone: one read of k scattered values, in a kernel that every method of selection shares.
 
 use cuda_std::launch::LaunchConfig;
-use cuda_std::{global, kernel, thread};
+use cuda_std::{Ptr, PtrMut, global, kernel, thread};
 
 /// Threads of a block.
 pub const THREADS: u32 = 256;
@@ -34,15 +34,15 @@ impl Payload for u64 {
 )]
 pub struct Gather<P> {
     /// A payload for each key of the rows. Payloads lie as the keys do.
-    pub payloads: *const P,
+    pub payloads: Ptr<P>,
     /// Payloads from one row to the next, where `starts` is null.
     pub stride: u64,
     /// Where each row starts; null: row r starts at r · `stride`.
-    pub starts: *const u64,
+    pub starts: Option<Ptr<u64>>,
     /// The positions that were selected, `slots` of them; `NO_ROW` in slots without a key.
-    pub positions: *const u32,
+    pub positions: Ptr<u32>,
     /// The payload of each slot; all ones in slots without a key.
-    pub out: *mut P,
+    pub out: PtrMut<P>,
     /// Slots of a row.
     pub k: u32,
     /// Slots of all rows: rows · `k`.
@@ -68,8 +68,10 @@ unsafe fn gather<P: Payload>(Gather { payloads, stride, starts, positions, out, 
     // SAFETY: slot < slots; a position that is not NO_ROW lies in its row.
     unsafe {
         let position = global::load_nc(positions.wrapping_add(slot as usize));
-        let start =
-            if starts.is_null() { row * stride } else { global::load_nc(starts.wrapping_add(row as usize)) } as usize;
+        let start = match starts {
+            Some(starts) => global::load_nc(starts.wrapping_add(row as usize)),
+            None => row * stride,
+        } as usize;
         let payload = if position == crate::NO_ROW {
             P::NONE
         } else {

@@ -14,7 +14,7 @@
 //! survivors, 8 MB, less than the one read of the keys.
 
 use cuda_std::launch::LaunchConfig;
-use cuda_std::{global, kernel, shared, thread};
+use cuda_std::{Ptr, PtrMut, global, kernel, shared, thread};
 
 use crate::select::block_sort::{ORDER_HEADER_BYTES, OrderWorkspace, Run, block_order, merge_piece, piece};
 use crate::select::entry::EMPTY;
@@ -35,9 +35,9 @@ pub const SHARED_BYTES: u32 = 16 * CHUNK + ORDER_HEADER_BYTES;
 #[kernel(max_threads = 256, sort_chunks = sort)]
 pub struct SortChunks {
     /// The lists, `capacity` entries each.
-    pub lists: *mut u64,
+    pub lists: PtrMut<u64>,
     /// Entries of each list; a number above `capacity` means `capacity`.
-    pub counts: *const u32,
+    pub counts: Ptr<u32>,
     /// Entries from one list to the next.
     pub capacity: u32,
     /// Chunks of a list.
@@ -108,11 +108,11 @@ unsafe fn taken_from_left(left: *const u64, left_len: u32, right: *const u64, ri
 #[kernel(max_threads = 256, merge_runs = merge)]
 pub struct MergeRuns {
     /// The lists, `capacity` entries each.
-    pub from: *const u64,
+    pub from: Ptr<u64>,
     /// The lists with runs twice as long.
-    pub to: *mut u64,
+    pub to: PtrMut<u64>,
     /// Entries of each list; a number above `capacity` means `capacity`.
-    pub counts: *const u32,
+    pub counts: Ptr<u32>,
     /// Entries from one list to the next.
     pub capacity: u32,
     /// Chunks of [`CHUNK`] entries of a list.
@@ -199,9 +199,9 @@ unsafe fn merge(MergeRuns { from, to, counts, capacity, chunks, width, keep }: M
 )]
 pub struct UnpackLists {
     /// The lists, `capacity` entries each.
-    pub lists: *const u64,
+    pub lists: Ptr<u64>,
     /// Entries of each list; a number above `capacity` means `capacity`.
-    pub counts: *const u32,
+    pub counts: Ptr<u32>,
     /// Entries from one list to the next.
     pub capacity: u32,
     /// Blocks of a list: ceil(k / [`THREADS`]).
@@ -211,9 +211,9 @@ pub struct UnpackLists {
     /// Results of a list.
     pub k: u32,
     /// The keys, best first, of the type of the kernel's key; the worst key where a list has fewer entries.
-    pub out_keys: *mut u8,
+    pub out_keys: PtrMut<u8>,
     /// Their ids; `NO_ROW` where a list has fewer entries.
-    pub out_ids: *mut u32,
+    pub out_ids: PtrMut<u32>,
     /// Results from one list to the next.
     pub out_stride: u32,
 }
@@ -242,6 +242,6 @@ unsafe fn unpack<K: Key>(launch: UnpackLists) {
         let entry = lists.wrapping_add(list * capacity as usize + place as usize);
         let found = if place < count { global::load_nc(entry) } else { EMPTY };
         let at = list * out_stride as usize + place as usize;
-        store_result::<K>(found, flip, out_keys, out_ids, at);
+        store_result::<K>(found, flip, *out_keys, *out_ids, at);
     }
 }

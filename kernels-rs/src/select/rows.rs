@@ -1,5 +1,6 @@
 //! Where the rows of a batch lie in memory, and how a block reads one.
 
+use cuda_std::Ptr;
 use cuda_std::{global, thread, unroll};
 
 use crate::NO_ROW;
@@ -9,12 +10,12 @@ use crate::select::keys::Key;
 /// The shape of a batch of rows: evenly spaced, or with given starts; of one length, or of given lengths.
 #[derive(Clone, Copy)]
 pub struct RowTable {
-    /// Keys from one row to the next, where `starts` is null.
+    /// Keys from one row to the next, without `starts`.
     pub stride: u64,
-    /// Null, or where each row starts and, one entry more, where the last one ends.
-    pub starts: *const u64,
-    /// Null, or the length of each row.
-    pub lengths: *const u32,
+    /// Where each row starts and, one entry more, where the last one ends.
+    pub starts: Option<Ptr<u64>>,
+    /// The length of each row.
+    pub lengths: Option<Ptr<u32>>,
     /// The length of a row, at most.
     pub columns: u32,
 }
@@ -23,20 +24,23 @@ impl RowTable {
     /// Where `row` starts, and its length.
     ///
     /// # Safety
-    /// The arrays that are not null have an entry for the row.
+    /// The arrays that are present have an entry for the row.
     #[inline(always)]
     pub unsafe fn extent(&self, row: u32) -> (u64, u32) {
         // SAFETY: as the caller promises.
         unsafe {
-            let (start, columns) = if self.starts.is_null() {
-                (row as u64 * self.stride, self.columns)
-            } else {
-                let start = global::load_nc(self.starts.wrapping_add(row as usize));
-                let end = global::load_nc(self.starts.wrapping_add(row as usize + 1));
-                (start, (end - start).min(self.columns as u64) as u32)
+            let (start, columns) = match self.starts {
+                None => (row as u64 * self.stride, self.columns),
+                Some(starts) => {
+                    let start = global::load_nc(starts.wrapping_add(row as usize));
+                    let end = global::load_nc(starts.wrapping_add(row as usize + 1));
+                    (start, (end - start).min(self.columns as u64) as u32)
+                }
             };
-            let length =
-                if self.lengths.is_null() { columns } else { global::load_nc(self.lengths.wrapping_add(row as usize)) };
+            let length = match self.lengths {
+                Some(lengths) => global::load_nc(lengths.wrapping_add(row as usize)),
+                None => columns,
+            };
             (start, length.min(columns))
         }
     }
@@ -47,8 +51,8 @@ impl RowTable {
 pub struct Row<K: Key> {
     /// Its first key.
     pub keys: *const K::Stored,
-    /// The ids beside the keys, or null: then the payload of a key is its position.
-    pub ids: *const u32,
+    /// The id of each key. Without ids the payload of a key is its position.
+    pub ids: Option<*const u32>,
     /// How many keys it has.
     pub len: u32,
     /// 0, or what turns the order of keys around.
@@ -58,15 +62,15 @@ pub struct Row<K: Key> {
 }
 
 impl<K: Key> Row<K> {
-    /// Row `number` of `table`, whose keys start at `keys` and ids, where not null, at `ids`.
+    /// Row `number` of `table`, whose keys start at `keys` and ids, if there are any, at `ids`.
     ///
     /// # Safety
     /// As [`RowTable::extent`].
     #[inline(always)]
-    pub unsafe fn of(table: RowTable, number: u32, keys: *const K::Stored, ids: *const u32, flip: u32) -> Row<K> {
+    pub unsafe fn of(table: RowTable, number: u32, keys: *const K::Stored, ids: Option<Ptr<u32>>, flip: u32) -> Row<K> {
         // SAFETY: as the caller promises.
         let (start, len) = unsafe { table.extent(number) };
-        let ids = if ids.is_null() { ids } else { ids.wrapping_add(start as usize) };
+        let ids = ids.map(|ids| ids.wrapping_add(start as usize));
         Row { keys: keys.wrapping_add(start as usize), ids, len, flip, number }
     }
 
@@ -76,11 +80,10 @@ impl<K: Key> Row<K> {
     /// position < len, and the row is readable.
     #[inline(always)]
     pub unsafe fn entry(&self, raw: u32, position: u32) -> u64 {
-        let payload = if self.ids.is_null() {
-            position
-        } else {
+        let payload = match self.ids {
             // SAFETY: position < len, as the caller promises.
-            unsafe { global::load_nc(self.ids.wrapping_add(position as usize)) }
+            Some(ids) => unsafe { global::load_nc(ids.wrapping_add(position as usize)) },
+            None => position,
         };
         // Positions are never NO_ROW.
         if payload == NO_ROW { EMPTY } else { entry::pack(K::order(raw), payload) }

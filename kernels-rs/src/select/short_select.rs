@@ -29,10 +29,9 @@
 //! A draft of it with 64 registers took 0.036 for 5,000 rows of 4,096 scores of centroids, k = 24, where ThresholdSelect takes 0.063; with
 //! 256 threads, which hold fewer keys each and wait for each other longer, 0.054.
 
-use core::ptr::null;
 use cuda_std::launch::LaunchConfig;
 use cuda_std::warp::FULL_MASK;
-use cuda_std::{global, kernel, thread, unroll, warp};
+use cuda_std::{Ptr, PtrMut, global, kernel, thread, unroll, warp};
 
 use crate::select::entry::{self, EMPTY};
 use crate::select::keys::{Bf16Key, F16Key, F32Key, I32Key, Key, KeyType, U32Key};
@@ -129,16 +128,16 @@ impl<K: Key> Quads<K> {
 )]
 pub struct ShortSelect {
     /// The keys of all rows, of the type of the kernel's key.
-    pub keys: *const u8,
+    pub keys: Ptr<u8>,
     /// The id of each key, at the same place; null: the id is the position in the row. A key with the id `NO_ROW` is left out. Of equal
     /// keys the one with the lower id is better.
-    pub ids: *const u32,
+    pub ids: Option<Ptr<u32>>,
     /// Keys from one row to the next, where `starts` is null.
     pub stride: u64,
     /// Where each row starts and, one entry more, where the last one ends; null: row r starts at r · `stride`.
-    pub starts: *const u64,
+    pub starts: Option<Ptr<u64>>,
     /// The length of each row; null: the distance of the row's `starts`, or `columns` where `starts` is null too.
-    pub lengths: *const u32,
+    pub lengths: Option<Ptr<u32>>,
     /// The length of a row, at most.
     pub columns: u32,
     /// 0 selects the smallest keys, `Key::FLIP` the largest.
@@ -148,9 +147,9 @@ pub struct ShortSelect {
     /// Survivors of a row that a block has room for.
     pub capacity: u32,
     /// The selected keys, best first, of the type of the kernel's key; the worst key where there is none.
-    pub out_keys: *mut u8,
+    pub out_keys: PtrMut<u8>,
     /// Their ids; `NO_ROW` where there is none.
-    pub out_ids: *mut u32,
+    pub out_ids: PtrMut<u32>,
     /// Results from one row to the next.
     pub out_stride: u32,
 }
@@ -177,7 +176,7 @@ unsafe fn select_short_rows<K: Key>(launch: ShortSelect) {
     let Workspace { header, entries, order } = Workspace::new(capacity);
     // SAFETY: the caller promises the shapes; one block has the row's workspace and results to itself.
     let count = unsafe {
-        let row = Row::<K>::of(table, number, keys, ids, flip);
+        let row = Row::<K>::of(table, number, *keys, ids, flip);
         let wanted = k.min(row.len);
         let quads = Quads::of(row);
         let span = (QUADS as u32 * threads).max(1);
@@ -270,9 +269,9 @@ unsafe fn select_short_rows<K: Key>(launch: ShortSelect) {
             flip,
             k,
             capacity,
-            thresholds: null(),
-            lists: null(),
-            counts: null(),
+            thresholds: Ptr::empty(),
+            lists: None,
+            counts: Ptr::empty(),
             out_keys: launch.out_keys,
             out_ids,
             out_stride,
@@ -297,13 +296,13 @@ unsafe fn select_short_rows<K: Key>(launch: ShortSelect) {
                 other += AHEAD as u32;
             }
             if place < k {
-                store_result::<K>(found, flip, out_keys, out_ids, out + place as usize);
+                store_result::<K>(found, flip, *out_keys, *out_ids, out + place as usize);
             }
             own += threads;
         }
         let mut place = count + thread;
         while place < k {
-            store_result::<K>(EMPTY, flip, out_keys, out_ids, out + place as usize);
+            store_result::<K>(EMPTY, flip, *out_keys, *out_ids, out + place as usize);
             place += threads;
         }
     }

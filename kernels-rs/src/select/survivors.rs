@@ -25,7 +25,7 @@ impl<K: Key> Row<K> {
         let mark = if bound > K::WORST { u32::MAX } else { bound };
         // Behind the threshold's own position only better keys count. With ids, positions say nothing.
         let strict_mark = if bound > K::WORST { K::WORST } else { bound.saturating_sub(1) };
-        let last_tie = if self.ids.is_null() { entry::payload(threshold) } else { u32::MAX };
+        let last_tie = if self.ids.is_none() { entry::payload(threshold) } else { u32::MAX };
         // SAFETY: as the caller promises.
         unsafe {
             self.scan::<AHEAD>(from, to, |raw, position, exist| {

@@ -45,7 +45,7 @@
 
 use cuda_std::launch::LaunchConfig;
 use cuda_std::shared::SharedPtr;
-use cuda_std::{atomic, global, kernel, shared, shared_array, thread};
+use cuda_std::{Ptr, PtrMut, atomic, global, kernel, shared, shared_array, thread};
 
 use crate::select::block_sort::{ORDER_HEADER_BYTES, OrderWorkspace, block_order};
 use crate::select::entry::{self, EMPTY};
@@ -146,16 +146,16 @@ impl Workspace {
 )]
 pub struct ThresholdSelect {
     /// The keys of all rows, of the type of the kernel's key.
-    pub keys: *const u8,
+    pub keys: Ptr<u8>,
     /// The id of each key, at the same place; null: the id is the position in the row. A key with the id `NO_ROW` is left out. Of equal
     /// keys the one with the lower id is better.
-    pub ids: *const u32,
+    pub ids: Option<Ptr<u32>>,
     /// Keys from one row to the next, where `starts` is null.
     pub stride: u64,
     /// Where each row starts and, one entry more, where the last one ends; null: row r starts at r · `stride`.
-    pub starts: *const u64,
+    pub starts: Option<Ptr<u64>>,
     /// The length of each row; null: the distance of the row's `starts`, or `columns` where `starts` is null too.
-    pub lengths: *const u32,
+    pub lengths: Option<Ptr<u32>>,
     /// The length of a row, at most.
     pub columns: u32,
     /// 0 selects the smallest keys, `Key::FLIP` the largest.
@@ -165,15 +165,15 @@ pub struct ThresholdSelect {
     /// Survivors of a row that a block has room for.
     pub capacity: u32,
     /// The threshold of each row; read only where `lists` is not null.
-    pub thresholds: *const u64,
+    pub thresholds: Ptr<u64>,
     /// A list of survivors for each row, `capacity` entries; null: the launch finds the survivors itself.
-    pub lists: *const u64,
+    pub lists: Option<Ptr<u64>>,
     /// How many survivors each row has, including those without room in the list; read only where `lists` is not null.
-    pub counts: *const u32,
+    pub counts: Ptr<u32>,
     /// The selected keys, best first, of the type of the kernel's key; the worst key where there is none.
-    pub out_keys: *mut u8,
+    pub out_keys: PtrMut<u8>,
     /// Their ids; `NO_ROW` where there is none.
-    pub out_ids: *mut u32,
+    pub out_ids: PtrMut<u32>,
     /// Results from one row to the next.
     pub out_stride: u32,
 }
@@ -200,12 +200,11 @@ pub(crate) unsafe fn select_rows<K: Key>(launch: ThresholdSelect) {
     let Workspace { header, entries, order } = Workspace::new(capacity);
     // SAFETY: the caller promises the shapes; one block has the row's workspace and results to itself.
     unsafe {
-        let row = Row::<K>::of(table, number, keys, ids, flip);
+        let row = Row::<K>::of(table, number, *keys, ids, flip);
         let len = row.len;
         let wanted = k.min(len);
-        let listed = !lists.is_null();
         let (mut threshold, mut count) = (ALL, 0);
-        if listed {
+        if lists.is_some() {
             threshold = global::load_nc(thresholds.wrapping_add(number as usize));
             count = global::load_nc(counts.wrapping_add(number as usize));
         } else if len > capacity {
@@ -214,9 +213,10 @@ pub(crate) unsafe fn select_rows<K: Key>(launch: ThresholdSelect) {
             thread::sync_threads();
             threshold = threshold_of_groups(plan, entries, order);
         }
-        let mut gathered = listed;
+        // The row's list of survivors, as long as nothing says that it has too few.
+        let mut gathered = lists;
         loop {
-            if !gathered {
+            if gathered.is_none() {
                 if thread == 0 {
                     header.store(0);
                 }
@@ -230,9 +230,9 @@ pub(crate) unsafe fn select_rows<K: Key>(launch: ThresholdSelect) {
             }
             thread::sync_threads();
             threshold = row.exact_threshold(wanted, entries.cast(), header.add(1));
-            gathered = false;
+            gathered = None;
         }
-        if gathered {
+        if let Some(lists) = gathered {
             let list = lists.wrapping_add(number as usize * capacity as usize);
             let mut place = thread;
             while place < count {
@@ -246,7 +246,7 @@ pub(crate) unsafe fn select_rows<K: Key>(launch: ThresholdSelect) {
         let mut place = thread;
         while place < k {
             let found = if place < count { ordered.get(place) } else { EMPTY };
-            store_result::<K>(found, flip, out_keys, out_ids, out + place as usize);
+            store_result::<K>(found, flip, *out_keys, *out_ids, out + place as usize);
             place += threads;
         }
     }
@@ -268,16 +268,16 @@ pub(crate) unsafe fn select_rows<K: Key>(launch: ThresholdSelect) {
 )]
 pub struct RowThresholds {
     /// The keys of all rows, of the type of the kernel's key.
-    pub keys: *const u8,
+    pub keys: Ptr<u8>,
     /// The id of each key, at the same place; null: the id is the position in the row. A key with the id `NO_ROW` is left out. Of equal
     /// keys the one with the lower id is better.
-    pub ids: *const u32,
+    pub ids: Option<Ptr<u32>>,
     /// Keys from one row to the next, where `starts` is null.
     pub stride: u64,
     /// Where each row starts and, one entry more, where the last one ends; null: row r starts at r · `stride`.
-    pub starts: *const u64,
+    pub starts: Option<Ptr<u64>>,
     /// The length of each row; null: the distance of the row's `starts`, or `columns` where `starts` is null too.
-    pub lengths: *const u32,
+    pub lengths: Option<Ptr<u32>>,
     /// The length of a row, at most.
     pub columns: u32,
     /// 0 selects the smallest keys, `Key::FLIP` the largest.
@@ -289,13 +289,13 @@ pub struct RowThresholds {
     /// Blocks that share the sample of a row.
     pub blocks: u32,
     /// Where the blocks of a row join their samples: [`MOST_GROUPS`] words a row, all ones. Not used where `blocks` is 1.
-    pub bests: *mut u64,
+    pub bests: PtrMut<u64>,
     /// Counts the blocks of a row: a word a row, all ones. Not used where `blocks` is 1.
-    pub tickets: *mut u32,
+    pub tickets: PtrMut<u32>,
     /// The threshold of each row.
-    pub thresholds: *mut u64,
+    pub thresholds: PtrMut<u64>,
     /// The count of survivors of each row: becomes 0.
-    pub counts: *mut u32,
+    pub counts: PtrMut<u32>,
 }
 
 impl RowThresholds {
@@ -320,7 +320,7 @@ unsafe fn find_thresholds<K: Key>(launch: RowThresholds) {
     let Workspace { header, entries, order } = Workspace::new(MOST_GROUPS);
     // SAFETY: the caller promises the shapes.
     unsafe {
-        let row = Row::<K>::of(table, number, keys, ids, flip);
+        let row = Row::<K>::of(table, number, *keys, ids, flip);
         let len = row.len;
         let mut threshold = ALL;
         if len > capacity {
@@ -382,16 +382,16 @@ unsafe fn find_thresholds<K: Key>(launch: RowThresholds) {
 )]
 pub struct FilterRows {
     /// The keys of all rows, of the type of the kernel's key.
-    pub keys: *const u8,
+    pub keys: Ptr<u8>,
     /// The id of each key, at the same place; null: the id is the position in the row. A key with the id `NO_ROW` is left out. Of equal
     /// keys the one with the lower id is better.
-    pub ids: *const u32,
+    pub ids: Option<Ptr<u32>>,
     /// Keys from one row to the next, where `starts` is null.
     pub stride: u64,
     /// Where each row starts and, one entry more, where the last one ends; null: row r starts at r · `stride`.
-    pub starts: *const u64,
+    pub starts: Option<Ptr<u64>>,
     /// The length of each row; null: the distance of the row's `starts`, or `columns` where `starts` is null too.
-    pub lengths: *const u32,
+    pub lengths: Option<Ptr<u32>>,
     /// The length of a row, at most.
     pub columns: u32,
     /// 0 selects the smallest keys, `Key::FLIP` the largest.
@@ -403,11 +403,11 @@ pub struct FilterRows {
     /// Entries from one list to the next.
     pub capacity: u32,
     /// The threshold of each row.
-    pub thresholds: *const u64,
+    pub thresholds: Ptr<u64>,
     /// The survivors of each row, at most `capacity`.
-    pub lists: *mut u64,
+    pub lists: PtrMut<u64>,
     /// How many survivors each row has, including those without room in the list.
-    pub counts: *mut u32,
+    pub counts: PtrMut<u32>,
 }
 
 impl FilterRows {
@@ -431,7 +431,7 @@ unsafe fn filter_rows<K: Key>(launch: FilterRows) {
     let segment = thread::block_idx_x() % segments.max(1);
     // SAFETY: the caller promises the shapes.
     unsafe {
-        let row = Row::<K>::of(table, number, keys, ids, flip);
+        let row = Row::<K>::of(table, number, *keys, ids, flip);
         let len = row.len;
         let from = (segment * segment_columns).min(len);
         let to = len.min(from + segment_columns);
@@ -469,16 +469,16 @@ unsafe fn filter_rows<K: Key>(launch: FilterRows) {
 )]
 pub struct RepairLists {
     /// The keys of all rows, of the type of the kernel's key.
-    pub keys: *const u8,
+    pub keys: Ptr<u8>,
     /// The id of each key, at the same place; null: the id is the position in the row. A key with the id `NO_ROW` is left out. Of equal
     /// keys the one with the lower id is better.
-    pub ids: *const u32,
+    pub ids: Option<Ptr<u32>>,
     /// Keys from one row to the next, where `starts` is null.
     pub stride: u64,
     /// Where each row starts and, one entry more, where the last one ends; null: row r starts at r · `stride`.
-    pub starts: *const u64,
+    pub starts: Option<Ptr<u64>>,
     /// The length of each row; null: the distance of the row's `starts`, or `columns` where `starts` is null too.
-    pub lengths: *const u32,
+    pub lengths: Option<Ptr<u32>>,
     /// The length of a row, at most.
     pub columns: u32,
     /// 0 selects the smallest keys, `Key::FLIP` the largest.
@@ -488,11 +488,11 @@ pub struct RepairLists {
     /// Entries from one list to the next.
     pub capacity: u32,
     /// The threshold that each list was made with.
-    pub thresholds: *const u64,
+    pub thresholds: Ptr<u64>,
     /// The survivors of each row, at most `capacity`.
-    pub lists: *mut u64,
+    pub lists: PtrMut<u64>,
     /// How many survivors each row has, including those without room in the list.
-    pub counts: *mut u32,
+    pub counts: PtrMut<u32>,
 }
 
 impl RepairLists {
@@ -516,7 +516,7 @@ unsafe fn repair_lists<K: Key>(launch: RepairLists) {
     let Workspace { header, entries, .. } = Workspace::new(LEAST_CAPACITY);
     // SAFETY: the caller promises the shapes.
     unsafe {
-        let row = Row::<K>::of(table, number, keys, ids, flip);
+        let row = Row::<K>::of(table, number, *keys, ids, flip);
         let (len, wanted) = (row.len, k.min(row.len));
         let threshold = global::load_nc(thresholds.wrapping_add(number as usize));
         let count = counts.wrapping_add(number as usize);

@@ -46,7 +46,7 @@
 
 use cuda_std::launch::LaunchConfig;
 use cuda_std::warp::FULL_MASK;
-use cuda_std::{global, kernel, math, thread, unroll, warp};
+use cuda_std::{Ptr, PtrMut, global, kernel, math, thread, unroll, warp};
 
 use crate::select::entry::{self, EMPTY};
 use crate::select::networks::{warp_merge_keep, warp_sort};
@@ -202,8 +202,8 @@ impl<const QUEUE_REGISTERS: usize, const THREAD_QUEUE: usize> WarpSelect<QUEUE_R
 #[derive(Clone, Copy)]
 struct Row {
     keys: *const f32,
-    /// Null: the payload is the position, counted from `first`.
-    ids: *const u32,
+    /// Without ids the payload is the position, counted from `first`.
+    ids: Option<*const u32>,
     first: u32,
     len: u32,
     /// 0 selects the smallest, the sign bit the largest.
@@ -225,7 +225,7 @@ impl Row {
         let first = segment * segment_columns;
         let start = start as usize + first as usize;
         let len = if first < length { (length - first).min(segment_columns) } else { 0 };
-        let ids = if ids.is_null() { ids } else { ids.wrapping_add(start) };
+        let ids = ids.map(|ids| ids.wrapping_add(start));
         Row { keys: keys.wrapping_add(start), ids, first, len, flip }
     }
 
@@ -258,7 +258,7 @@ unsafe fn scan<const QUEUE_REGISTERS: usize, const THREAD_QUEUE: usize, const AH
         });
     });
     // With given ids an equal key may still win by its id: the value above the bound admits equal keys.
-    let admit_equal = !row.ids.is_null() as u32;
+    let admit_equal = row.ids.is_some() as u32;
     let mut bound_value = f32::NAN;
     let mut base = 0u32;
     loop {
@@ -285,11 +285,10 @@ unsafe fn scan<const QUEUE_REGISTERS: usize, const THREAD_QUEUE: usize, const AH
                 let key = entry::key_of(group[0]);
                 group = [group[1], group[2], group[3], f32::INFINITY];
                 let take = position < row.len && key <= entry::key(select.bound);
-                let payload = if take && !row.ids.is_null() {
-                    // SAFETY: position < len, and ids has len entries where it is not null.
-                    unsafe { global::load_nc(row.ids.wrapping_add(position as usize)) }
-                } else {
-                    row.first + position
+                let payload = match row.ids {
+                    // SAFETY: position < len, and there are len ids.
+                    Some(ids) if take => unsafe { global::load_nc(ids.wrapping_add(position as usize)) },
+                    _ => row.first + position,
                 };
                 // The id of an empty slot: what an earlier level of a selection did not find. Positions never have it.
                 let take = take & (payload != crate::NO_ROW);
@@ -352,15 +351,15 @@ pub const fn thread_queue(queue: u32) -> usize {
 )]
 pub struct WarpSelectRows {
     /// The keys of all rows.
-    pub keys: *const f32,
+    pub keys: Ptr<f32>,
     /// The id of each key, at the same place; null: the id is the position in the row. A key with the id `NO_ROW` is left out.
-    pub ids: *const u32,
+    pub ids: Option<Ptr<u32>>,
     /// Keys from one row to the next, where `starts` is null.
     pub stride: u64,
     /// Where each row starts and, one entry more, where the last one ends; null: row r starts at r · `stride`.
-    pub starts: *const u64,
+    pub starts: Option<Ptr<u64>>,
     /// The length of each row; null: the distance of the row's `starts`, or `columns` where `starts` is null too.
-    pub lengths: *const u32,
+    pub lengths: Option<Ptr<u32>>,
     /// The length of a row, at most.
     pub columns: u32,
     /// Pieces of a row.
@@ -376,9 +375,9 @@ pub struct WarpSelectRows {
     /// Results of each row that earlier launches wrote; the next `k` follow them. Where it is not 0, a row has one piece.
     pub skip: u32,
     /// The selected keys, best first; the worst value where there is none.
-    pub out_keys: *mut f32,
+    pub out_keys: PtrMut<f32>,
     /// Their ids; `NO_ROW` where there is none.
-    pub out_ids: *mut u32,
+    pub out_ids: PtrMut<u32>,
     /// Results from one piece to the next.
     pub out_stride: u32,
 }
@@ -483,10 +482,9 @@ unsafe fn select_one(launch: WarpSelectRows) {
                 let position = base + 32 * e as u32 + lane;
                 let key = entry::key_of(group[e]);
                 if position < row.len && key <= entry::key(best) {
-                    let payload = if row.ids.is_null() {
-                        row.first + position
-                    } else {
-                        global::load_nc(row.ids.wrapping_add(position as usize))
+                    let payload = match row.ids {
+                        Some(ids) => global::load_nc(ids.wrapping_add(position as usize)),
+                        None => row.first + position,
                     };
                     let found = if payload == crate::NO_ROW { EMPTY } else { entry::pack(key, payload) };
                     best = best.min(found);

@@ -25,7 +25,7 @@
 //! What a query outside the base's bounding box becomes is the code of the nearest cell of the box.
 
 use cuda_std::launch::LaunchConfig;
-use cuda_std::{global, kernel, thread, unroll};
+use cuda_std::{Ptr, PtrMut, global, kernel, thread, unroll};
 
 /// Most components of a point.
 pub const MAX_DIM: usize = 12;
@@ -130,7 +130,7 @@ pub fn code<W: Code>(
 )]
 pub struct MortonCodes<W> {
     /// Rows of `dim` components.
-    pub points: *const f32,
+    pub points: Ptr<f32>,
     /// Points.
     pub count: u32,
     /// Components of a point: 1 to [`MAX_DIM`].
@@ -138,15 +138,15 @@ pub struct MortonCodes<W> {
     /// Bits of a coordinate: [`coordinate_bits`]`(dim)`.
     pub bits: u32,
     /// The lowest corner of the base's bounding box: `dim` coordinates.
-    pub mins: *const f64,
+    pub mins: Ptr<f64>,
     /// Cells to a unit of the coordinates.
     pub scale: f64,
     /// How far the copy is shifted, in cells: [`offset`].
     pub offset: u32,
     /// A code for each point.
-    pub codes: *mut W,
+    pub codes: PtrMut<W>,
     /// The number of each point.
-    pub ids: *mut u32,
+    pub ids: PtrMut<u32>,
 }
 
 impl<W> MortonCodes<W> {

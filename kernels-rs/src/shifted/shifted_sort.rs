@@ -45,7 +45,7 @@
 
 use cuda_std::launch::LaunchConfig;
 use cuda_std::warp::FULL_MASK;
-use cuda_std::{global, kernel, thread, unroll, warp};
+use cuda_std::{Ptr, PtrMut, global, kernel, thread, unroll, warp};
 
 use crate::select::entry::{self, EMPTY};
 use crate::select::networks::{warp_merge_keep, warp_sort};
@@ -94,7 +94,7 @@ pub fn window_start(place: u32, width: u32, n: u32) -> u32 {
 )]
 pub struct ShiftedLocate<W> {
     /// Rows of `dim` components.
-    pub queries: *const f32,
+    pub queries: Ptr<f32>,
     /// Queries.
     pub count: u32,
     /// Components of a query: 1 to [`MAX_DIM`].
@@ -102,17 +102,17 @@ pub struct ShiftedLocate<W> {
     /// Bits of a coordinate, as of [`crate::shifted::morton::MortonCodes`].
     pub bits: u32,
     /// The lowest corner of the base's bounding box: `dim` coordinates.
-    pub mins: *const f64,
+    pub mins: Ptr<f64>,
     /// Cells to a unit of the coordinates.
     pub scale: f64,
     /// Copies.
     pub copies: u32,
     /// The sorted codes of one copy after the other.
-    pub codes: *const W,
+    pub codes: Ptr<W>,
     /// Points of a copy.
     pub n: u32,
     /// The place of query q in copy c, at c · `count` + q.
-    pub places: *mut u32,
+    pub places: PtrMut<u32>,
 }
 
 impl<W> ShiftedLocate<W> {
@@ -162,15 +162,15 @@ unsafe fn locate<W: Code>(launch: ShiftedLocate<W>) {
 #[kernel(max_threads = 256)]
 pub unsafe fn shifted_arrange(
     /// `n` rows of `dim` components.
-    rows: *const f32,
+    rows: Ptr<f32>,
     /// Points.
     n: u32,
     /// Components of a point.
     dim: u32,
     /// The number of the point at each position.
-    ids: *const u32,
+    ids: Ptr<u32>,
     /// Component j of the point at position p, at j · `n` + p.
-    out: *mut f32,
+    out: PtrMut<f32>,
 ) {
     let position = thread::block_idx_x() * THREADS + thread::thread_idx_x();
     if position < n {
@@ -201,11 +201,11 @@ impl ShiftedArrange {
 #[kernel(max_threads = 256)]
 pub unsafe fn shifted_ranks(
     /// The number of the point at each position, `n` for each copy.
-    ids: *const u32,
+    ids: Ptr<u32>,
     /// Points of a copy.
     n: u32,
     /// The position of each point, `n` for each copy.
-    ranks: *mut u32,
+    ranks: PtrMut<u32>,
 ) {
     let position = thread::block_idx_x() * THREADS + thread::thread_idx_x();
     if position < n {
@@ -358,19 +358,19 @@ impl QueueLength {
 )]
 pub struct ShiftedNearest {
     /// Rows of `dim` components.
-    pub queries: *const f32,
+    pub queries: Ptr<f32>,
     /// Queries.
     pub count: u32,
     /// Components of a query, 1 at least.
     pub dim: u32,
     /// The place of query q in copy c, at c · `place_stride` + q.
-    pub places: *const u32,
+    pub places: Ptr<u32>,
     /// Places of one copy.
     pub place_stride: u64,
     /// Component j of the point at position p of copy c, at (c · `dim` + j) · `n` + p.
-    pub points: *const f32,
+    pub points: Ptr<f32>,
     /// The number of the point at position p of copy c, at c · `n` + p.
-    pub ids: *const u32,
+    pub ids: Ptr<u32>,
     /// Points of a copy.
     pub n: u32,
     /// Copies.
@@ -384,7 +384,7 @@ pub struct ShiftedNearest {
     /// Neighbours that passes before found: the first places of a row of `out`.
     pub skip: u32,
     /// A row for each query: the entries of this pass go behind the first `skip`.
-    pub out: *mut u64,
+    pub out: PtrMut<u64>,
     /// Places of a row of `out`: `skip` + `k` at least.
     pub out_stride: u32,
 }

@@ -43,7 +43,7 @@
 use cuda_std::launch::LaunchConfig;
 use cuda_std::shared::SharedPtr;
 use cuda_std::warp::FULL_MASK;
-use cuda_std::{atomic, global, kernel, shared, thread, unroll, warp};
+use cuda_std::{Ptr, PtrMut, atomic, global, kernel, shared, thread, unroll, warp};
 
 /// Threads of a block of [`CountDigits`] and [`SortPass`].
 pub const THREADS: u32 = 512;
@@ -163,7 +163,7 @@ unsafe fn count_word(word: u64, shift: u32, mask: u64, counters: SharedPtr<u32>,
 )]
 pub struct CountDigits<K> {
     /// The keys of all sets.
-    pub keys: *const K,
+    pub keys: Ptr<K>,
     /// Keys of a set.
     pub len: u32,
     /// The lowest bit of the first digit in the lowest word.
@@ -175,7 +175,7 @@ pub struct CountDigits<K> {
     /// The same in the next word; not used for keys of one word.
     pub high_mask: u64,
     /// The counts, which are added to: [`WORD_DIGITS`] · [`DIGITS`] for each word of a key and each set.
-    pub counts: *mut u32,
+    pub counts: PtrMut<u32>,
 }
 
 impl<K> CountDigits<K> {
@@ -265,11 +265,11 @@ unsafe fn sum_before(sums: SharedPtr<u32>, warp: u32) -> u32 {
 #[kernel(max_threads = 256, scan_digits = scan)]
 pub struct ScanDigits {
     /// [`DIGITS`] counts for each digit of each set.
-    pub counts: *const u32,
+    pub counts: Ptr<u32>,
     /// Portions of a set.
     pub portions: u32,
     /// The starts: `portions` + 1 rows of [`DIGITS`] for each digit of each set. The launch writes the first row, that of the first portion.
-    pub starts: *mut u32,
+    pub starts: PtrMut<u32>,
 }
 
 impl ScanDigits {
@@ -355,13 +355,13 @@ unsafe fn look_back(words: *const u32, first: u32, tile: u32, epoch: u32) -> u32
 )]
 pub struct SortPass<K> {
     /// The keys of all sets.
-    pub keys: *const K,
+    pub keys: Ptr<K>,
     /// The payload of each key.
-    pub payloads: *const u32,
+    pub payloads: Ptr<u32>,
     /// The keys after the pass.
-    pub keys_out: *mut K,
+    pub keys_out: PtrMut<K>,
     /// The payloads after the pass.
-    pub payloads_out: *mut u32,
+    pub payloads_out: PtrMut<u32>,
     /// Pairs of a set.
     pub len: u32,
     /// 1 if the digit is in the high word of the key, else 0.
@@ -378,13 +378,13 @@ pub struct SortPass<K> {
     pub tiles: u32,
     /// Where the portion's pairs of each value of the digit begin in the output: [`DIGITS`] places a set. The launch writes those of the next
     /// portion behind them.
-    pub starts: *mut u32,
+    pub starts: PtrMut<u32>,
     /// Words of `starts` from one set to the next.
     pub starts_stride: u32,
     /// [`DIGITS`] words for each tile of each set. Every byte is [`STALE`] before the first pass; each pass continues with what the pass before left.
-    pub words: *mut u32,
+    pub words: PtrMut<u32>,
     /// Counts the tiles that blocks of each set took: a zero a set before the launch.
-    pub next_tile: *mut u32,
+    pub next_tile: PtrMut<u32>,
 }
 
 impl<K: SortKey> SortPass<K> {

@@ -56,7 +56,7 @@ pub unsafe fn copy_zfill<const BYTES: u32>(dst: u32, src: *const u8, src_bytes: 
         }
         let mut recorded = false;
         if src_bytes > 0 {
-            recorded = check(lane, src.addr(), src_bytes as usize, 1, site);
+            recorded = check(lane, src.addr(), src_bytes as usize, 1, Access::Read, site);
         }
         if recorded {
             record(lane, src.addr(), src_bytes as usize, Access::Read, site);

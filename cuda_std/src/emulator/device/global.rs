@@ -1,54 +1,67 @@
-//! Global accesses, checked against the buffers.
+//! Global accesses, checked against the launch's arguments.
 
 use crate::{
     Site,
     emulator::{
         context::{Lane, current, fail, meet},
-        registry::{Range, is_freed},
-        violation::{Access, Nearest, Operation, ViolationKind},
+        registry::Live,
+        violation::{Access, Operation, ViolationKind},
     },
 };
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
-/// Checks that `bytes` bytes at `address` belong to one live buffer and are aligned. Gives whether the launch may write that buffer.
+/// Checks that the launch may access `bytes` bytes at `address` like this, and that they are aligned. Gives whether it may write any of them:
+/// if not, they cannot be part of a race.
 ///
 /// # Safety
 /// `lane` is the running thread.
 #[inline(always)]
-pub(super) unsafe fn check(lane: *mut Lane, address: usize, bytes: usize, alignment: usize, site: Site) -> bool {
+pub(super) unsafe fn check(
+    lane: *mut Lane,
+    address: usize,
+    bytes: usize,
+    alignment: usize,
+    access: Access,
+    site: Site,
+) -> bool {
     // SAFETY: the running thread's block is alive; nothing else runs on this OS thread.
-    let mut known = unsafe { *(*(*lane).block).range(address) };
-    if !known.holds(address, bytes) {
+    let known = unsafe { *(*(*lane).block).range(address) };
+    let mut writable = known.writable;
+    if !known.holds(address, bytes) || access.writes() && !writable {
         // SAFETY: same contract.
-        known = unsafe { look_up(lane, address, bytes, site) };
+        writable = unsafe { look_up(lane, address, bytes, access, site) };
     }
     if !address.is_multiple_of(alignment) {
         // SAFETY: same contract.
         unsafe { fail(lane, site, ViolationKind::GlobalMisaligned { address, alignment }) }
     }
-    known.writable
+    writable
 }
 
-/// Finds the buffer and remembers it.
+/// Finds the piece of memory and remembers it; stops an access that is not allowed.
 ///
 /// # Safety
 /// `lane` is the running thread.
 #[inline(never)]
-unsafe fn look_up(lane: *mut Lane, address: usize, bytes: usize, site: Site) -> Range {
-    // SAFETY: the block is alive, and the snapshot outlives the launch.
-    let (block, buffers) = unsafe { (&mut *(*lane).block, &*(*(*lane).block).buffers) };
-    let below = buffers.below(address);
-    if let Some(range) = below
-        && range.holds(address, bytes)
+unsafe fn look_up(lane: *mut Lane, address: usize, bytes: usize, access: Access, site: Site) -> bool {
+    // SAFETY: the block is alive, and the arguments outlive the launch.
+    let (block, arguments) = unsafe { (&mut *(*lane).block, &*(*(*lane).block).arguments) };
+    if let Some(piece) = arguments.piece(address, bytes)
+        && (piece.writable || !access.writes())
     {
-        *block.range(address) = range;
-        return range;
+        *block.range(address) = piece;
+        return piece.writable;
     }
-    let kind = if is_freed(address) {
-        ViolationKind::GlobalFreed { address, bytes }
-    } else {
-        let nearest = below.map(|range| Nearest { offset: address - range.start, len: range.len });
-        ViolationKind::GlobalOutOfBounds { address, bytes, nearest }
+    let kind = match arguments.coverage(address, bytes) {
+        Some(coverage) => match coverage.read_only.filter(|_| access.writes()) {
+            None => return coverage.writable,
+            Some(first) => ViolationKind::ReadOnlyArgument { access, address: first, holder: arguments.holder(first) },
+        },
+        None if Live::lock().is_freed(address) => ViolationKind::GlobalFreed { address, bytes },
+        None => {
+            let nearest = arguments.nearest(address, bytes);
+            ViolationKind::GlobalOutOfBounds { access, address, bytes, nearest }
+        }
     };
     // SAFETY: same contract.
     unsafe { fail(lane, site, kind) }
@@ -76,9 +89,7 @@ pub(super) unsafe fn record(lane: *mut Lane, address: usize, bytes: usize, kind:
 pub(super) unsafe fn write<T>(lane: *mut Lane, p: *const T, alignment: usize, kind: Access, site: Site) {
     // SAFETY: the running thread, whose block is alive; nothing else runs on this OS thread.
     unsafe {
-        if !check(lane, p.addr(), size_of::<T>(), alignment, site) {
-            (*(*lane).block).make_writable(p.addr());
-        }
+        check(lane, p.addr(), size_of::<T>(), alignment, kind, site);
         record(lane, p.addr(), size_of::<T>(), kind, site);
     }
 }
@@ -90,7 +101,7 @@ pub unsafe fn load<T: Copy>(p: *const T, site: Site) -> T {
     let lane = current();
     // SAFETY: the access was checked; the rest is the caller's contract.
     unsafe {
-        if check(lane, p.addr(), size_of::<T>(), align_of::<T>(), site) {
+        if check(lane, p.addr(), size_of::<T>(), align_of::<T>(), Access::Read, site) {
             record(lane, p.addr(), size_of::<T>(), Access::Read, site);
         }
         (*(*lane).block).stats.global_load_bytes += size_of::<T>() as u64;
@@ -123,7 +134,7 @@ pub unsafe fn load_nc<T: Copy>(p: *const T, site: Site) -> T {
     let lane = current();
     // SAFETY: the access was checked; the rest is the caller's contract.
     unsafe {
-        if check(lane, p.addr(), size_of::<T>(), align_of::<T>(), site) {
+        if check(lane, p.addr(), size_of::<T>(), align_of::<T>(), Access::Read, site) {
             check_read_only(lane, p.addr(), size_of::<T>(), site);
         }
         (*(*lane).block).stats.global_load_bytes += size_of::<T>() as u64;
@@ -169,7 +180,7 @@ pub unsafe fn load_volatile<T: Copy>(p: *const T, site: Site) -> T {
     let lane = current();
     // SAFETY: the access was checked, and an atomic of the size of T is aligned like T in each arm that makes one.
     unsafe {
-        let recorded = check(lane, p.addr(), size_of::<T>(), align_of::<T>(), site);
+        let recorded = check(lane, p.addr(), size_of::<T>(), align_of::<T>(), Access::VolatileRead, site);
         (*(*lane).block).stats.global_load_bytes += size_of::<T>() as u64;
         // Lets others run: this may be a loop that waits for one of them.
         meet(lane, Operation::Spin, 0, site);
