@@ -5,6 +5,7 @@
 
 use std::ops::Range;
 
+use cuda_std::PtrMut;
 use cuda_std::launch::{Kernel, KernelArgs, LaunchConfig};
 
 use super::limits::Limits;
@@ -12,7 +13,7 @@ use crate::Result;
 
 /// A device, opened. Everything is checked by the device's own rules; out-of-memory is [`Error::OutOfDeviceMemory`].
 ///
-/// No method uses a rayon pool, nor may what `put` and `take` do: locks are held across these calls (`threads`, "Calls from anywhere").
+/// No method uses a rayon pool, nor may what `write` and `take` do: locks are held across these calls (`threads`, "Calls from anywhere").
 pub(crate) trait Backend: Send + Sync + 'static {
     /// An allocation in device memory, aligned to 256 bytes (16 on the emulator); freed when dropped.
     type Memory: Send + Sync;
@@ -31,37 +32,43 @@ pub(crate) trait Backend: Send + Sync + 'static {
     fn address(&self, memory: &Self::Memory) -> *mut u8;
     /// A new stream.
     fn stream(&self) -> Result<Self::Stream>;
-    /// Copies `rows` rows of `row_bytes` each to device memory, in stream order, as `put` writes them.
+    /// Copies `rows` rows of `row_bytes` each to device memory, in stream order, as `write` writes them.
     ///
     /// # Safety
     /// `to` has room for them.
-    unsafe fn send(
+    unsafe fn copy_rows_to_device(
         &self,
         stream: &Self::Stream,
         to: *mut u8,
         rows: usize,
         row_bytes: usize,
-        put: &Put<'_>,
+        write: &WriteRows<'_>,
     ) -> Result<()>;
     /// Copies `from` to device memory, in stream order; `from` may be reused on return.
     ///
     /// # Safety
     /// `to` has room for it.
-    unsafe fn upload(&self, stream: &Self::Stream, to: *mut u8, from: &[u8]) -> Result<()> {
+    unsafe fn copy_to_device(&self, stream: &Self::Stream, to: *mut u8, from: &[u8]) -> Result<()> {
         // SAFETY: the same contract.
-        unsafe { self.send(stream, to, from.len(), 1, &|bytes, to| to.copy_from_slice(&from[bytes])) }
+        unsafe { self.copy_rows_to_device(stream, to, from.len(), 1, &|bytes, to| to.copy_from_slice(&from[bytes])) }
     }
     /// Copies device memory to `to` after the stream's earlier work, and waits for it.
     ///
     /// # Safety
     /// `from` has that many bytes, all written.
-    unsafe fn download(&self, stream: &Self::Stream, to: &mut [u8], from: *const u8) -> Result<()>;
-    /// Has what a device found for `rows` queries come to the host, after the stream's earlier work: calls `take` for consecutive rows, all
-    /// in order, with their part of each of `arrays`.
+    unsafe fn copy_to_host(&self, stream: &Self::Stream, to: &mut [u8], from: *const u8) -> Result<()>;
+    /// Copies the results of `rows` queries to the host, in stream order, and calls `take` once for each consecutive range of rows, with the
+    /// range's part of each of `arrays`.
     ///
     /// # Safety
     /// Each of `arrays` has so many rows, all written, from an address that suits its elements.
-    unsafe fn receive(&self, stream: &Self::Stream, rows: usize, arrays: &[Array], take: &mut Take<'_>) -> Result<()>;
+    unsafe fn copy_results_to_host(
+        &self,
+        stream: &Self::Stream,
+        rows: usize,
+        arrays: &[ResultArray],
+        take: &mut TakeResults<'_>,
+    ) -> Result<()>;
     /// Copies within device memory, in stream order.
     ///
     /// # Safety
@@ -71,7 +78,7 @@ pub(crate) trait Backend: Send + Sync + 'static {
     ///
     /// # Safety
     /// As [`copy`](Self::copy), and nothing writes to `from` until this stream has passed.
-    unsafe fn copy_from(
+    unsafe fn copy_from_device(
         &self,
         stream: &Self::Stream,
         to: *mut u8,
@@ -98,31 +105,31 @@ pub(crate) trait Backend: Send + Sync + 'static {
     /// Makes a kernel ready: launches with up to so many bytes of dynamic shared memory then neither load nor allocate.
     #[cfg(any(feature = "cuda", test))]
     fn load<A: KernelArgs>(&self, kernel: &Kernel<A>, shared_bytes: u32) -> Result<()>;
-    /// Has what `stream` is given from now on wait for what `other` was given before.
-    fn follow(&self, stream: &Self::Stream, other: &Self::Stream) -> Result<()>;
+    /// Makes later work of `stream` wait for earlier work of `other`.
+    fn wait_for(&self, stream: &Self::Stream, other: &Self::Stream) -> Result<()>;
     /// Waits for all work of the stream.
     fn synchronize(&self, stream: &Self::Stream) -> Result<()>;
 }
 
-/// Writes rows that go to a device: which of them, and their bytes, which begin at an address that suits any element. Called for
-/// consecutive rows at a time, by several threads at once, for each row once.
-pub(crate) type Put<'a> = dyn Fn(Range<usize>, &mut [u8]) + Sync + 'a;
+/// Writes a range of rows into bytes on their way to a device. The bytes begin at an address that suits any element. Several threads call it
+/// at once, for each row once.
+pub(crate) type WriteRows<'a> = dyn Fn(Range<usize>, &mut [u8]) + Sync + 'a;
 
-/// Takes results: of which rows, and their part of each array.
-pub(crate) type Take<'a> = dyn FnMut(Range<usize>, &[&[u8]]) + 'a;
+/// Takes a range of rows of results, with their part of each array.
+pub(crate) type TakeResults<'a> = dyn FnMut(Range<usize>, &[&[u8]]) + 'a;
 
 /// An array of results in device memory.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Array {
-    /// Its first row.
+pub(crate) struct ResultArray {
+    /// The first row.
     pub from: *const u8,
     /// Bytes of a row.
     pub row_bytes: usize,
 }
 
-impl Array {
+impl ResultArray {
     /// Rows of `columns` values each.
-    pub fn new<V>(from: *const V, columns: usize) -> Array {
-        Array { from: from.cast(), row_bytes: columns * size_of::<V>() }
+    pub fn new<V>(from: PtrMut<V>, columns: usize) -> ResultArray {
+        ResultArray { from: *from.as_bytes().read_only(), row_bytes: columns * size_of::<V>() }
     }
 }

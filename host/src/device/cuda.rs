@@ -15,9 +15,10 @@ use std::ops::Range;
 use std::ptr::null_mut;
 use std::sync::{Arc, Mutex, OnceLock};
 
+use cuda_std::PtrMut;
 use cuda_std::launch::{Kernel, KernelArgs, LaunchConfig};
 
-use super::backend::{Array, Backend, Put, Take};
+use super::backend::{Backend, ResultArray, TakeResults, WriteRows};
 use super::driver as sys;
 use super::info::{ptx, runs_warpgroups};
 use super::limits::{Limits, Products};
@@ -107,7 +108,15 @@ impl Drop for Entered {
 /// Device memory, freed when dropped.
 pub(crate) struct Memory {
     address: u64,
+    bytes: usize,
     device: Arc<Cuda>,
+}
+
+impl Memory {
+    /// Its size.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
 }
 
 impl Drop for Memory {
@@ -534,16 +543,16 @@ impl Cuda {
         Ok(())
     }
 
-    /// [`Backend::receive`] of rows of millions of results: one by one.
+    /// [`Backend::copy_results_to_host`] of rows of millions of results: one by one.
     ///
     /// # Safety
     /// As there.
-    unsafe fn receive_long_rows(
+    unsafe fn copy_long_rows_to_host(
         self: &Arc<Self>,
         stream: &Stream,
         rows: usize,
-        arrays: &[Array],
-        take: &mut Take<'_>,
+        arrays: &[ResultArray],
+        take: &mut TakeResults<'_>,
     ) -> Result<()> {
         // Words, so that they suit whatever the arrays hold.
         let mut words: Vec<Vec<u64>> = arrays.iter().map(|array| vec![0; array.row_bytes.div_ceil(8)]).collect();
@@ -551,7 +560,7 @@ impl Cuda {
             for (words, array) in words.iter_mut().zip(arrays) {
                 let bytes = &mut bytemuck::cast_slice_mut(words)[..array.row_bytes];
                 // SAFETY: the array has this row, as the caller promises.
-                unsafe { self.download(stream, bytes, array.from.wrapping_add(row * array.row_bytes))? };
+                unsafe { self.copy_to_host(stream, bytes, array.from.wrapping_add(row * array.row_bytes))? };
             }
             let bytes = words.iter().map(|words| bytemuck::cast_slice::<u64, u8>(words));
             let bytes: Vec<&[u8]> = bytes.zip(arrays).map(|(bytes, array)| &bytes[..array.row_bytes]).collect();
@@ -581,7 +590,7 @@ struct Parts {
 }
 
 impl Parts {
-    fn of(rows: usize, arrays: &[Array]) -> Parts {
+    fn of(rows: usize, arrays: &[ResultArray]) -> Parts {
         let row_bytes: usize = arrays.iter().map(|array| array.row_bytes).sum();
         let start = arrays.iter().map(|array| array.from.addr()).min().unwrap_or(0);
         let end = arrays.iter().map(|array| array.from.addr() + rows * array.row_bytes).max().unwrap_or(0);
@@ -592,7 +601,7 @@ impl Parts {
         }
         let each = (RECEIVED_BYTES / row_bytes.max(1)).clamp(1, rows.max(1));
         let mut used = 0;
-        let offset = |array: &Array| {
+        let offset = |array: &ResultArray| {
             let offset = used;
             used += (each * array.row_bytes).next_multiple_of(ARRAY_ALIGN);
             offset
@@ -609,12 +618,12 @@ impl Parts {
     }
 
     /// The copies of a part: where to in the buffer, from which address of the device, how many bytes.
-    fn copies(&self, part: usize, arrays: &[Array]) -> Vec<(usize, usize, usize)> {
+    fn copies(&self, part: usize, arrays: &[ResultArray]) -> Vec<(usize, usize, usize)> {
         if let Some((start, bytes)) = self.together {
             return vec![(0, start, bytes)];
         }
         let rows = self.rows_of(part);
-        let copy = |(array, &offset): (&Array, &usize)| {
+        let copy = |(array, &offset): (&ResultArray, &usize)| {
             (offset, array.from.addr() + rows.start * array.row_bytes, rows.len() * array.row_bytes)
         };
         arrays.iter().zip(&self.offsets).map(copy).collect()
@@ -622,15 +631,15 @@ impl Parts {
 }
 
 /// Has rows written by several threads where that pays.
-fn put_rows(rows: Range<usize>, row_bytes: usize, to: &mut [u8], put: &Put<'_>) {
+fn write_rows(rows: Range<usize>, row_bytes: usize, to: &mut [u8], write: &WriteRows<'_>) {
     let (each, bytes) = (piece_rows(row_bytes), to.len());
     let pieces = to.chunks_mut(each * row_bytes).zip(rows.clone().step_by(each));
-    work_off(pieces, bytes, |(to, first)| put(first..rows.end.min(first + each), to));
+    work_off(pieces, bytes, |(to, first)| write(first..rows.end.min(first + each), to));
 }
 
 /// Copies by several threads where that pays.
 fn copy_memory(to: &mut [u8], from: &[u8]) {
-    put_rows(0..from.len(), 1, to, &|bytes, to| to.copy_from_slice(&from[bytes]));
+    write_rows(0..from.len(), 1, to, &|bytes, to| to.copy_from_slice(&from[bytes]));
 }
 
 impl Backend for CudaDevice {
@@ -666,7 +675,7 @@ impl Backend for CudaDevice {
                 other => self.check("cuMemAlloc", other)?,
             }
         }
-        Ok(Memory { address, device: self.clone() })
+        Ok(Memory { address, bytes, device: self.clone() })
     }
 
     fn address(&self, memory: &Memory) -> *mut u8 {
@@ -681,7 +690,14 @@ impl Backend for CudaDevice {
         Ok(Stream { raw, device: self.clone() })
     }
 
-    unsafe fn send(&self, stream: &Stream, to: *mut u8, rows: usize, row_bytes: usize, put: &Put<'_>) -> Result<()> {
+    unsafe fn copy_rows_to_device(
+        &self,
+        stream: &Stream,
+        to: *mut u8,
+        rows: usize,
+        row_bytes: usize,
+        write: &WriteRows<'_>,
+    ) -> Result<()> {
         let _current = Cuda::enter(self)?;
         let copy = |row: usize, from: *const u8, bytes: usize| {
             let to = to.wrapping_add(row * row_bytes);
@@ -698,7 +714,7 @@ impl Backend for CudaDevice {
                 let bytes = part.len() * row_bytes;
                 // Words, so that they suit whatever the rows hold.
                 let mut words = vec![0u64; bytes.div_ceil(size_of::<u64>())];
-                put(part.clone(), &mut bytemuck::cast_slice_mut(&mut words)[..bytes]);
+                write(part.clone(), &mut bytemuck::cast_slice_mut(&mut words)[..bytes]);
                 copy(part.start, words.as_ptr().cast(), bytes)
             });
         }
@@ -710,7 +726,7 @@ impl Backend for CudaDevice {
                 let bytes = part.len() * row_bytes;
                 // SAFETY: the buffer has PINNED_BYTES, is ours, and the bus is done with it.
                 let staging = unsafe { std::slice::from_raw_parts_mut(buffer.start(), bytes) };
-                put_rows(part.clone(), row_bytes, staging, put);
+                write_rows(part.clone(), row_bytes, staging, write);
                 copy(part.start, buffer.start(), bytes)?;
                 buffer.done.record(stream)?;
             }
@@ -718,7 +734,7 @@ impl Backend for CudaDevice {
         })
     }
 
-    unsafe fn download(&self, stream: &Stream, to: &mut [u8], from: *const u8) -> Result<()> {
+    unsafe fn copy_to_host(&self, stream: &Stream, to: &mut [u8], from: *const u8) -> Result<()> {
         let _current = Cuda::enter(self)?;
         let copy = |to: *mut u8, from: *const u8, bytes: usize| {
             // SAFETY: `from` has that many bytes, as the caller promises; nothing uses `to` before the wait that follows.
@@ -760,10 +776,16 @@ impl Backend for CudaDevice {
         })
     }
 
-    unsafe fn receive(&self, stream: &Stream, rows: usize, arrays: &[Array], take: &mut Take<'_>) -> Result<()> {
+    unsafe fn copy_results_to_host(
+        &self,
+        stream: &Stream,
+        rows: usize,
+        arrays: &[ResultArray],
+        take: &mut TakeResults<'_>,
+    ) -> Result<()> {
         if arrays.iter().map(|array| array.row_bytes).sum::<usize>() > RECEIVED_BYTES {
             // SAFETY: the same contract.
-            return unsafe { self.receive_long_rows(stream, rows, arrays, take) };
+            return unsafe { self.copy_long_rows_to_host(stream, rows, arrays, take) };
         }
         let _current = Cuda::enter(self)?;
         let parts = Parts::of(rows, arrays);
@@ -793,7 +815,7 @@ impl Backend for CudaDevice {
                 let (buffer, rows) = (&buffers[part % 2], parts.rows_of(part));
                 buffer.done.synchronize()?;
                 // SAFETY: the buffer is ours, the bus is done with it, and it has these bytes of each array.
-                let bytes = |(array, offset): (&Array, &usize)| unsafe {
+                let bytes = |(array, offset): (&ResultArray, &usize)| unsafe {
                     std::slice::from_raw_parts(buffer.start().wrapping_add(*offset), rows.len() * array.row_bytes)
                 };
                 let bytes: Vec<&[u8]> = arrays.iter().zip(&parts.offsets).map(bytes).collect();
@@ -814,7 +836,7 @@ impl Backend for CudaDevice {
         })
     }
 
-    unsafe fn copy_from(
+    unsafe fn copy_from_device(
         &self,
         stream: &Stream,
         to: *mut u8,
@@ -840,7 +862,7 @@ impl Backend for CudaDevice {
 
     unsafe fn fill(&self, stream: &Stream, to: *mut u8, byte: u8, bytes: usize) -> Result<()> {
         // SAFETY: the same contract.
-        unsafe { CallersStream { device: self, stream: stream.raw }.fill(to, byte, bytes) }
+        unsafe { CallersStream { device: self, stream: stream.raw }.fill(PtrMut::new(to, bytes), byte) }
     }
 
     unsafe fn launch<A: KernelArgs>(
@@ -859,7 +881,7 @@ impl Backend for CudaDevice {
         self.function(kernel.name(), shared_bytes).map(|_| ())
     }
 
-    fn follow(&self, stream: &Stream, other: &Stream) -> Result<()> {
+    fn wait_for(&self, stream: &Stream, other: &Stream) -> Result<()> {
         let _current = Cuda::enter(self)?;
         let given = Event::new(self, sys::EVENT_DISABLE_TIMING)?;
         given.record(other)?;
@@ -910,8 +932,9 @@ impl Queue for CallersStream<'_> {
         })
     }
 
-    unsafe fn fill(&self, to: *mut u8, byte: u8, bytes: usize) -> Result<()> {
+    unsafe fn fill<V>(&self, to: PtrMut<V>, byte: u8) -> Result<()> {
         let _current = self.device.enter()?;
+        let (to, bytes) = (to.as_bytes(), to.as_bytes().len());
         if bytes == 0 {
             return Ok(());
         }
@@ -928,7 +951,7 @@ mod tests {
     #[test]
     fn parts_copy_every_row_of_every_array_once() {
         let base = 1 << 40;
-        let array = |address: usize, row_bytes| Array { from: std::ptr::without_provenance(address), row_bytes };
+        let array = |address: usize, row_bytes| ResultArray { from: std::ptr::without_provenance(address), row_bytes };
         for rows in [0, 1, 7, 5_000, 200_000] {
             for (row_bytes, gap) in
                 [([4, 40, 40], 0), ([4, 40, 40], 252), ([4, 4_000, 4_000], 0), ([4, 40, 40], 1 << 30)]

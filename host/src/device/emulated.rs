@@ -4,7 +4,7 @@ use cuda_std::emulator::{self, Buffer};
 use cuda_std::global::U32x4;
 use cuda_std::launch::{Kernel, KernelArgs, LaunchConfig};
 
-use super::backend::{Array, Backend, Put, Take};
+use super::backend::{Backend, ResultArray, TakeResults, WriteRows};
 use super::limits::{Limits, Products};
 use super::queue::check_launch;
 use crate::{Error, Result};
@@ -58,33 +58,46 @@ impl Backend for Emulator {
         Ok(Immediate)
     }
 
-    unsafe fn send(&self, _: &Immediate, to: *mut u8, rows: usize, row_bytes: usize, put: &Put<'_>) -> Result<()> {
+    unsafe fn copy_rows_to_device(
+        &self,
+        _: &Immediate,
+        to: *mut u8,
+        rows: usize,
+        row_bytes: usize,
+        write: &WriteRows<'_>,
+    ) -> Result<()> {
         if rows == 0 {
             return Ok(());
         }
-        // SAFETY: `to` has room, as the caller promises, and nothing is launched before `put` returns.
+        // SAFETY: `to` has room, as the caller promises, and nothing is launched before `write` returns.
         let to = unsafe { std::slice::from_raw_parts_mut(to, rows * row_bytes) };
         // A few at a time, so that small uploads have several pieces.
         let each = rows.div_ceil(3).max(1);
         to.chunks_mut((each * row_bytes).max(1)).enumerate().for_each(|(at, to)| {
-            put(at * each..at * each + to.len() / row_bytes, to);
+            write(at * each..at * each + to.len() / row_bytes, to);
         });
         Ok(())
     }
 
-    unsafe fn download(&self, _: &Immediate, to: &mut [u8], from: *const u8) -> Result<()> {
+    unsafe fn copy_to_host(&self, _: &Immediate, to: &mut [u8], from: *const u8) -> Result<()> {
         // SAFETY: `from` has that many bytes, as the caller promises.
         unsafe { to.as_mut_ptr().copy_from_nonoverlapping(from, to.len()) };
         Ok(())
     }
 
-    unsafe fn receive(&self, _: &Immediate, rows: usize, arrays: &[Array], take: &mut Take<'_>) -> Result<()> {
+    unsafe fn copy_results_to_host(
+        &self,
+        _: &Immediate,
+        rows: usize,
+        arrays: &[ResultArray],
+        take: &mut TakeResults<'_>,
+    ) -> Result<()> {
         // A few at a time, so that small searches come in several parts.
         const ROWS: usize = 5;
         for first in (0..rows).step_by(ROWS) {
             let some = first..rows.min(first + ROWS);
             // SAFETY: the arrays have these rows, written, as the caller promises, and nothing is launched before `take` returns.
-            let part = |array: &Array| unsafe {
+            let part = |array: &ResultArray| unsafe {
                 std::slice::from_raw_parts(
                     array.from.wrapping_add(first * array.row_bytes),
                     some.len() * array.row_bytes,
@@ -102,7 +115,7 @@ impl Backend for Emulator {
         Ok(())
     }
 
-    unsafe fn copy_from(
+    unsafe fn copy_from_device(
         &self,
         stream: &Immediate,
         to: *mut u8,
@@ -140,7 +153,7 @@ impl Backend for Emulator {
         Ok(())
     }
 
-    fn follow(&self, _: &Immediate, _: &Immediate) -> Result<()> {
+    fn wait_for(&self, _: &Immediate, _: &Immediate) -> Result<()> {
         Ok(())
     }
 

@@ -3,6 +3,7 @@
 use std::sync::Mutex;
 
 use super::runtime::{Memory, Runtime, Stream};
+use super::scratch::Scratch;
 use crate::Result;
 
 /// A stream with scratch memory; searches borrow one each.
@@ -17,7 +18,7 @@ pub(crate) struct Lane {
 
 impl Lane {
     /// Scratch of at least `bytes`, with unspecified contents. Work of the stream on earlier scratch must be over.
-    pub fn scratch(&mut self, runtime: &Runtime, bytes: usize) -> Result<*mut u8> {
+    pub fn scratch(&mut self, runtime: &Runtime, bytes: usize) -> Result<Scratch> {
         if bytes > self.bytes {
             // The old scratch goes first: both may not fit.
             self.memory = runtime.allocate(0)?;
@@ -25,7 +26,7 @@ impl Lane {
             self.memory = runtime.allocate(bytes)?;
             self.bytes = bytes;
         }
-        Ok(runtime.address(&self.memory))
+        Ok(runtime.scratch(&self.memory))
     }
 }
 

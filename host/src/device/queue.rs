@@ -1,5 +1,6 @@
 //! Where launches go: a stream, or a check that they would be legal.
 
+use cuda_std::PtrMut;
 use cuda_std::launch::{Kernel, KernelArgs, LaunchConfig, MOST_BLOCKS};
 
 use super::runtime::{Runtime, Stream};
@@ -12,11 +13,11 @@ pub(crate) trait Queue {
     /// # Safety
     /// As [`Runtime::launch`].
     unsafe fn launch<A: KernelArgs>(&self, kernel: &Kernel<A>, config: LaunchConfig, args: A) -> Result<()>;
-    /// Fills `bytes` with `byte`, after what was launched before.
+    /// Fills all of `to` with `byte`, after what was launched before.
     ///
     /// # Safety
     /// As [`Runtime::fill`].
-    unsafe fn fill(&self, to: *mut u8, byte: u8, bytes: usize) -> Result<()>;
+    unsafe fn fill<V>(&self, to: PtrMut<V>, byte: u8) -> Result<()>;
 }
 
 /// A stream of a device.
@@ -34,9 +35,9 @@ impl Queue for OnStream<'_> {
         unsafe { self.runtime.launch(self.stream, kernel, config, args) }
     }
 
-    unsafe fn fill(&self, to: *mut u8, byte: u8, bytes: usize) -> Result<()> {
+    unsafe fn fill<V>(&self, to: PtrMut<V>, byte: u8) -> Result<()> {
         // SAFETY: as the caller promises.
-        unsafe { self.runtime.fill(self.stream, to, byte, bytes) }
+        unsafe { self.runtime.fill(self.stream, to, byte) }
     }
 }
 
@@ -51,7 +52,7 @@ impl Queue for Preload<'_> {
         self.0.load(kernel, config.shared_bytes)
     }
 
-    unsafe fn fill(&self, _: *mut u8, _: u8, _: usize) -> Result<()> {
+    unsafe fn fill<V>(&self, _: PtrMut<V>, _: u8) -> Result<()> {
         Ok(())
     }
 }

@@ -1,14 +1,17 @@
 //! A device that launches kernels, whichever it is: a GPU through the CUDA driver, or the emulator.
 
+use bytemuck::{AnyBitPattern, NoUninit};
 use cuda_std::emulator::Buffer;
 use cuda_std::global::U32x4;
 use cuda_std::launch::{Kernel, KernelArgs, LaunchConfig};
+use cuda_std::{Ptr, PtrMut};
 
-use super::backend::{Array, Backend, Put, Take};
+use super::backend::{Backend, ResultArray, TakeResults, WriteRows};
 #[cfg(feature = "cuda")]
 use super::cuda::{self, CudaDevice};
 use super::emulated::{Emulator, Immediate};
 use super::limits::Limits;
+use super::scratch::Scratch;
 use crate::Result;
 
 /// A GPU or the emulator. Cheap to clone; clones are the same device.
@@ -124,9 +127,18 @@ impl Runtime {
         })
     }
 
-    /// See [`Backend::address`].
-    pub fn address(&self, memory: &Memory) -> *mut u8 {
-        call!(self, Memory memory, address())
+    /// All of an allocation.
+    pub fn scratch(&self, memory: &Memory) -> Scratch {
+        let (address, bytes) = match (self, memory) {
+            #[cfg(feature = "cuda")]
+            (Runtime::Cuda(device), Memory::Cuda(memory)) => (device.address(memory), memory.bytes()),
+            (Runtime::Emulator(device), Memory::Emulator(memory)) => {
+                (device.address(memory), memory.len() * size_of::<U32x4>())
+            }
+            #[cfg(feature = "cuda")]
+            _ => unreachable!("memory of another kind of device"),
+        };
+        Scratch::new(PtrMut::new(address, bytes))
     }
 
     /// See [`Backend::stream`].
@@ -138,92 +150,113 @@ impl Runtime {
         })
     }
 
-    /// See [`Backend::send`].
+    /// Copies `rows` rows of `row_bytes` each to device memory, in stream order, as `write` writes them.
     ///
     /// # Safety
-    /// As there.
-    pub unsafe fn send(
+    /// As [`Backend::copy_rows_to_device`].
+    pub unsafe fn copy_rows_to_device(
         &self,
         stream: &Stream,
-        to: *mut u8,
+        to: PtrMut<u8>,
         rows: usize,
         row_bytes: usize,
-        put: &Put<'_>,
+        write: &WriteRows<'_>,
     ) -> Result<()> {
+        debug_assert!(rows * row_bytes <= to.len(), "{rows} rows of {row_bytes} bytes, room for {}", to.len());
         // SAFETY: the same contract.
-        unsafe { call!(self, Stream stream, send(to, rows, row_bytes, put)) }
+        unsafe { call!(self, Stream stream, copy_rows_to_device(*to, rows, row_bytes, write)) }
     }
 
-    /// See [`Backend::upload`].
+    /// Copies `from` to device memory, in stream order; `from` may be reused on return.
     ///
     /// # Safety
-    /// As there.
-    pub unsafe fn upload(&self, stream: &Stream, to: *mut u8, from: &[u8]) -> Result<()> {
+    /// As [`Backend::copy_to_device`].
+    pub unsafe fn copy_to_device<V: NoUninit>(&self, stream: &Stream, to: PtrMut<V>, from: &[V]) -> Result<()> {
+        debug_assert!(from.len() <= to.len(), "{} values, room for {}", from.len(), to.len());
         // SAFETY: the same contract.
-        unsafe { call!(self, Stream stream, upload(to, from)) }
+        unsafe { call!(self, Stream stream, copy_to_device(*to.as_bytes(), bytemuck::cast_slice(from))) }
     }
 
-    /// See [`Backend::download`].
+    /// Copies device memory to `to` after the stream's earlier work, and waits for it.
     ///
     /// # Safety
-    /// As there.
-    pub unsafe fn download(&self, stream: &Stream, to: &mut [u8], from: *const u8) -> Result<()> {
-        // SAFETY: the same contract.
-        unsafe { call!(self, Stream stream, download(to, from)) }
-    }
-
-    /// See [`Backend::receive`].
-    ///
-    /// # Safety
-    /// As there.
-    pub unsafe fn receive(&self, stream: &Stream, rows: usize, arrays: &[Array], take: &mut Take<'_>) -> Result<()> {
-        // SAFETY: the same contract.
-        unsafe { call!(self, Stream stream, receive(rows, arrays, take)) }
-    }
-
-    /// See [`Backend::copy`].
-    ///
-    /// # Safety
-    /// As there.
-    pub unsafe fn copy(&self, stream: &Stream, to: *mut u8, from: *const u8, bytes: usize) -> Result<()> {
-        // SAFETY: the same contract.
-        unsafe { call!(self, Stream stream, copy(to, from, bytes)) }
-    }
-
-    /// See [`Backend::copy_from`].
-    ///
-    /// # Safety
-    /// As there.
-    pub unsafe fn copy_from(
+    /// As [`Backend::copy_to_host`].
+    pub unsafe fn copy_to_host<V: NoUninit + AnyBitPattern>(
         &self,
         stream: &Stream,
-        to: *mut u8,
-        other: &Runtime,
-        from: *const u8,
-        bytes: usize,
+        to: &mut [V],
+        from: impl Into<Ptr<V>>,
     ) -> Result<()> {
+        let from = from.into();
+        debug_assert!(to.len() <= from.len(), "{} values of {}", to.len(), from.len());
+        // SAFETY: the same contract.
+        unsafe { call!(self, Stream stream, copy_to_host(bytemuck::cast_slice_mut(to), *from.as_bytes())) }
+    }
+
+    /// See [`Backend::copy_results_to_host`].
+    ///
+    /// # Safety
+    /// As there.
+    pub unsafe fn copy_results_to_host(
+        &self,
+        stream: &Stream,
+        rows: usize,
+        arrays: &[ResultArray],
+        take: &mut TakeResults<'_>,
+    ) -> Result<()> {
+        // SAFETY: the same contract.
+        unsafe { call!(self, Stream stream, copy_results_to_host(rows, arrays, take)) }
+    }
+
+    /// Copies all of `from` to the start of `to` within device memory, in stream order.
+    ///
+    /// # Safety
+    /// As [`Backend::copy`].
+    pub unsafe fn copy<V>(&self, stream: &Stream, to: PtrMut<V>, from: impl Into<Ptr<V>>) -> Result<()> {
+        let from = from.into();
+        debug_assert!(from.len() <= to.len(), "{} values, room for {}", from.len(), to.len());
+        let (to, from) = (to.as_bytes(), from.as_bytes());
+        // SAFETY: the same contract.
+        unsafe { call!(self, Stream stream, copy(*to, *from, from.len())) }
+    }
+
+    /// Copies all of `from`, memory of `other`, to the start of `to`, in the order of this device's stream.
+    ///
+    /// # Safety
+    /// As [`Backend::copy_from_device`].
+    pub unsafe fn copy_from_device<V>(
+        &self,
+        stream: &Stream,
+        to: PtrMut<V>,
+        other: &Runtime,
+        from: impl Into<Ptr<V>>,
+    ) -> Result<()> {
+        let from = from.into();
+        debug_assert!(from.len() <= to.len(), "{} values, room for {}", from.len(), to.len());
+        let (to, from) = (to.as_bytes(), from.as_bytes());
         match (self, stream, other) {
             #[cfg(feature = "cuda")]
             (Runtime::Cuda(device), Stream::Cuda(stream), Runtime::Cuda(other)) => {
                 // SAFETY: the same contract.
-                unsafe { device.copy_from(stream, to, other, from, bytes) }
+                unsafe { device.copy_from_device(stream, *to, other, *from, from.len()) }
             }
             (Runtime::Emulator(device), Stream::Emulator(stream), Runtime::Emulator(other)) => {
                 // SAFETY: the same contract.
-                unsafe { device.copy_from(stream, to, other, from, bytes) }
+                unsafe { device.copy_from_device(stream, *to, other, *from, from.len()) }
             }
             #[cfg(feature = "cuda")]
             _ => unreachable!("a stream or memory of another kind of device"),
         }
     }
 
-    /// See [`Backend::fill`].
+    /// Fills all of `to` with `byte`, in stream order.
     ///
     /// # Safety
-    /// As there.
-    pub unsafe fn fill(&self, stream: &Stream, to: *mut u8, byte: u8, bytes: usize) -> Result<()> {
+    /// As [`Backend::fill`].
+    pub unsafe fn fill<V>(&self, stream: &Stream, to: PtrMut<V>, byte: u8) -> Result<()> {
+        let to = to.as_bytes();
         // SAFETY: the same contract.
-        unsafe { call!(self, Stream stream, fill(to, byte, bytes)) }
+        unsafe { call!(self, Stream stream, fill(*to, byte, to.len())) }
     }
 
     /// See [`Backend::launch`].
@@ -247,13 +280,13 @@ impl Runtime {
         call!(self, load(kernel, shared_bytes))
     }
 
-    /// See [`Backend::follow`].
-    pub fn follow(&self, stream: &Stream, other: &Stream) -> Result<()> {
+    /// See [`Backend::wait_for`].
+    pub fn wait_for(&self, stream: &Stream, other: &Stream) -> Result<()> {
         match (self, stream, other) {
             #[cfg(feature = "cuda")]
-            (Runtime::Cuda(device), Stream::Cuda(stream), Stream::Cuda(other)) => device.follow(stream, other),
+            (Runtime::Cuda(device), Stream::Cuda(stream), Stream::Cuda(other)) => device.wait_for(stream, other),
             (Runtime::Emulator(device), Stream::Emulator(stream), Stream::Emulator(other)) => {
-                device.follow(stream, other)
+                device.wait_for(stream, other)
             }
             #[cfg(feature = "cuda")]
             _ => unreachable!("a stream of another kind of device"),

@@ -1,4 +1,58 @@
-//! Scratch memory: what a plan needs, laid out before it is allocated.
+//! Scratch memory: what a plan needs, laid out before it is allocated, and its arrays once it is.
+//!
+//! ```text
+//! let mut layout = Layout::default();
+//! let keys = layout.array::<f32>(rows * k);            // Reserved<f32>: where, how long, of what
+//! let scratch = lane.scratch(runtime, layout.bytes())?;
+//! let keys: PtrMut<f32> = scratch.at(keys);            // what launches and copies take
+//! ```
+
+use std::fmt;
+use std::marker::PhantomData;
+
+use cuda_std::PtrMut;
+
+/// An array that a [`Layout`] reserved.
+pub(crate) struct Reserved<T> {
+    /// Bytes from the start of the scratch.
+    offset: usize,
+    len: usize,
+    of: PhantomData<fn() -> T>,
+}
+
+impl<T> Clone for Reserved<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for Reserved<T> {}
+
+impl<T> fmt::Debug for Reserved<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} x {} at {}", self.len, std::any::type_name::<T>(), self.offset)
+    }
+}
+
+impl<T> Reserved<T> {
+    /// Number of values.
+    pub fn len(self) -> usize {
+        self.len
+    }
+
+    /// The first `n` values, and the others, which lie directly behind them.
+    pub fn split_at(self, n: usize) -> (Reserved<T>, Reserved<T>) {
+        let n = n.min(self.len);
+        let rest = self.offset.saturating_add(n.saturating_mul(size_of::<T>()));
+        (Reserved { len: n, ..self }, Reserved { offset: rest, len: self.len - n, ..self })
+    }
+
+    /// The same place for values of another type, of the same size.
+    pub fn cast<U>(self) -> Reserved<U> {
+        const { assert!(size_of::<T>() == size_of::<U>(), "values of the same size") };
+        Reserved { offset: self.offset, len: self.len, of: PhantomData }
+    }
+}
 
 /// The size of a plan in bytes, and where its arrays start: a bump allocator that has not allocated yet.
 #[derive(Default)]
@@ -10,17 +64,35 @@ impl Layout {
     /// Alignment of every array.
     const ALIGN: usize = 256;
 
-    /// Reserves `len` values of `T`; the result is the array's offset. Saturates, so that an absurd plan fails to allocate.
-    pub fn array<T>(&mut self, len: usize) -> usize {
+    /// Reserves `len` values of `T`. Saturates, so that an absurd plan fails to allocate.
+    pub fn array<T>(&mut self, len: usize) -> Reserved<T> {
         let offset = self.bytes;
         self.bytes = offset.saturating_add(len.saturating_mul(size_of::<T>())).saturating_add(Self::ALIGN - 1);
         self.bytes -= self.bytes % Self::ALIGN;
-        offset
+        Reserved { offset, len, of: PhantomData }
     }
 
     /// Bytes of all arrays.
     pub fn bytes(&self) -> usize {
         self.bytes
+    }
+}
+
+/// Device memory that a [`Layout`] describes. Like a pointer, it gives no access by itself.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Scratch {
+    memory: PtrMut<u8>,
+}
+
+impl Scratch {
+    /// `memory`, which starts at a multiple of 16 bytes.
+    pub fn new(memory: PtrMut<u8>) -> Scratch {
+        Scratch { memory }
+    }
+
+    /// An array of the layout that the memory was allocated for. Shorter, or empty, if the memory ends before.
+    pub fn at<T>(self, array: Reserved<T>) -> PtrMut<T> {
+        self.memory.skip(array.offset).cast::<T>().take(array.len)
     }
 }
 
@@ -32,13 +104,30 @@ mod tests {
     #[test]
     fn layouts_saturate() {
         let mut layout = Layout::default();
-        assert_eq!(layout.array::<u64>(33), 0);
-        assert_eq!(layout.array::<u8>(1), 512);
+        assert_eq!(layout.array::<u64>(33).offset, 0);
+        assert_eq!(layout.array::<u8>(1).offset, 512);
         assert_eq!(layout.bytes(), 768);
         layout.array::<u64>(usize::MAX / 8);
         layout.array::<u64>(usize::MAX);
         assert!(layout.bytes() > isize::MAX as usize);
         layout.array::<u8>(1000);
         assert!(layout.bytes() > isize::MAX as usize);
+    }
+
+    #[test]
+    fn arrays_lie_where_the_layout_put_them_and_no_array_leaves_the_memory() {
+        let mut layout = Layout::default();
+        let (first, second) = (layout.array::<u64>(33), layout.array::<u32>(5));
+        let (left, right) = second.split_at(2);
+        let start = std::ptr::without_provenance_mut::<u8>(4096);
+        let scratch = Scratch::new(PtrMut::new(start, layout.bytes()));
+        let place = |pointer: PtrMut<u32>| (pointer.addr() - 4096, pointer.len());
+        assert_eq!((scratch.at(first).addr(), scratch.at(first).len()), (4096, 33));
+        assert_eq!(place(scratch.at(second)), (512, 5));
+        assert_eq!((place(scratch.at(left)), place(scratch.at(right))), ((512, 2), (520, 3)));
+        assert_eq!(place(scratch.at(second.cast::<f32>()).cast()), (512, 5));
+        let short = Scratch::new(PtrMut::new(start, 516));
+        assert_eq!(place(short.at(second)), (512, 1));
+        assert_eq!(short.at(right).len(), 0);
     }
 }
