@@ -47,10 +47,23 @@ impl<T> Reserved<T> {
         (Reserved { len: n, ..self }, Reserved { offset: rest, len: self.len - n, ..self })
     }
 
+    /// The values `from` .. `from + len`, those of them that there are.
+    pub fn part(self, from: usize, len: usize) -> Reserved<T> {
+        let (_, rest) = self.split_at(from);
+        rest.split_at(len).0
+    }
+
     /// The same place for values of another type, of the same size.
     pub fn cast<U>(self) -> Reserved<U> {
         const { assert!(size_of::<T>() == size_of::<U>(), "values of the same size") };
         Reserved { offset: self.offset, len: self.len, of: PhantomData }
+    }
+}
+
+impl Reserved<u64> {
+    /// The same place as halves of its words.
+    pub fn halves(self) -> Reserved<u32> {
+        Reserved { offset: self.offset, len: self.len.saturating_mul(2), of: PhantomData }
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use cuda_std::PtrMut;
 use warpann_kernels::generate::GenerateRows;
 
 use super::Generator;
@@ -9,7 +10,8 @@ use crate::device::lanes::Lanes;
 use crate::device::runtime::{Runtime, Stream};
 use crate::device::scratch::Layout;
 use crate::flat::gpu::Centre;
-use crate::flat::gpu::exact::{Block, Set, SetLayout, Shape, Tuning, prepare_set};
+use crate::flat::gpu::exact::{Block, Tuning};
+use crate::product::gpu::{Set, SetLayout, Shape, prepare_set};
 use crate::shards::merge;
 use crate::{ElementType, Error, Metric, Neighbors, Result};
 
@@ -31,7 +33,7 @@ pub(crate) unsafe fn enqueue_rows(
     first: u64,
     count: u32,
     stride: usize,
-    to: *mut f32,
+    to: PtrMut<f32>,
 ) -> Result<()> {
     let (seed, clusters) = generator.law();
     let (dim, stride) = (generator.dim() as u32, stride as u32);
@@ -40,7 +42,8 @@ pub(crate) unsafe fn enqueue_rows(
     unsafe { runtime.launch(stream, &GenerateRows::KERNEL, launch.config(), launch) }
 }
 
-/// See [`crate::open::nearest_generated`].
+/// The k nearest of the rows `rows` (at least one) of `generator` for each query (checked, at least one). `found` is empty, for as many
+/// queries and k.
 pub(crate) fn nearest(
     runtime: &Runtime,
     generator: &Generator,
@@ -53,7 +56,7 @@ pub(crate) fn nearest(
     let budget = runtime.free_memory()? / 10 * 9;
     let of = |rows: u64| {
         let mut layout = Layout::default();
-        let (_, set) = SetLayout::reserve(&mut layout, shape, rows as usize);
+        let set = SetLayout::reserve(&mut layout, shape, rows as usize);
         (layout.bytes() as u64, set)
     };
     let mut each = (rows.end - rows.start).min(BLOCK_ROWS);
@@ -70,18 +73,18 @@ pub(crate) fn nearest(
     centre.add(&generator.rows(rows.start, sample), shape.dim);
     let centre = centre.components(shape.stride());
     let memory = runtime.allocate(bytes as usize)?;
-    let start = runtime.address(&memory);
+    let scratch = runtime.scratch(&memory);
     let mut more = found.clone();
     Lanes::new().with(runtime, |lane| {
         let mut first = rows.start;
         while first < rows.end {
             let count = (rows.end - first).min(each) as u32;
-            let base = Set::new(start, layout, count);
+            let base = Set::new(scratch, layout, count);
             // SAFETY: the layout reserved every part for `each` rows; the search of the block before is over, for its results
             // are on the host.
             unsafe {
-                enqueue_rows(runtime, &lane.stream, generator, first, count, shape.stride(), start.cast())?;
-                runtime.upload(&lane.stream, base.centre().cast(), bytemuck::cast_slice(&centre))?;
+                enqueue_rows(runtime, &lane.stream, generator, first, count, shape.stride(), base.rows().cast())?;
+                runtime.copy_to_device(&lane.stream, base.centre(), &centre)?;
                 prepare_set(runtime, &lane.stream, shape, base, true)?;
             }
             let block = Block { shape, base, centred: true, first_id: first, tuning: Tuning::of(&runtime.limits()) };

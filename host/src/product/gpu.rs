@@ -10,12 +10,13 @@
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use cuda_std::{Ptr, PtrMut};
 use warpann_kernels::flat::filter;
 use warpann_kernels::product::prepare::{Greatest, Prepare};
 use warpann_kernels::product::{bounds, prepare};
 
 use crate::device::runtime::{Runtime, Stream};
-use crate::device::scratch::Layout;
+use crate::device::scratch::{Layout, Reserved, Scratch};
 use crate::select::Best;
 use crate::validate::check_vectors;
 use crate::{Element, ElementType, Input, Metric, Result};
@@ -72,57 +73,74 @@ fn padded(count: usize, tile: u32) -> usize {
     count.next_multiple_of(tile as usize)
 }
 
-/// Where the parts of a prepared set of vectors lie, relative to its start. Rows come first.
+/// Where the parts of a prepared set of vectors lie.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SetLayout {
-    /// f16 copies.
-    pub copy: usize,
-    /// Their part of a score; whole tiles, as are norms and residuals, which follow without a gap.
-    pub values: usize,
-    /// Bounds of norms, and of what the copies lost.
-    pub norms: usize,
+    /// The rows as stored.
+    rows: Reserved<u8>,
+    /// f16 operands.
+    pub copy: Reserved<u16>,
+    /// Values, norms and residuals, one array after the other.
+    pub numbers: Reserved<f32>,
+    /// The operands' part of a score; whole tiles, as are norms and residuals.
+    pub values: Reserved<f32>,
+    /// Bounds of norms, and of what the operands lost.
+    pub norms: Reserved<f32>,
     /// See `norms`.
-    pub residuals: usize,
+    pub residuals: Reserved<f32>,
+    /// What greatest values are found in; all of it starts as zeros.
+    greatest_values: Reserved<u32>,
     /// The greatest of each tile of 128 vectors.
-    pub tile_norms: usize,
+    pub tile_norms: Reserved<u32>,
     /// See `tile_norms`.
-    pub tile_residuals: usize,
+    pub tile_residuals: Reserved<u32>,
     /// The greatest |component|.
-    pub greatest: usize,
+    pub greatest: Reserved<u32>,
     /// The greatest norm and residual of all.
-    pub bounds: usize,
-    squares: usize,
-    centre: usize,
-    padded: usize,
+    pub bounds: Reserved<u32>,
+    squares: Option<Reserved<f64>>,
+    centre: Reserved<f32>,
 }
 
 impl SetLayout {
     /// Reserves room for `rows` vectors.
-    pub fn reserve(layout: &mut Layout, shape: Shape, rows: usize) -> (usize, SetLayout) {
+    pub fn reserve(layout: &mut Layout, shape: Shape, rows: usize) -> SetLayout {
         let padded = padded(rows, filter::TILE_ROWS);
         let tiles = padded / filter::TILE_ROWS as usize;
-        let start = layout.array::<u8>(rows.saturating_mul(shape.row_bytes()));
-        let set = SetLayout {
-            copy: layout.array::<u16>(padded.saturating_mul(shape.copy_stride())) - start,
-            values: layout.array::<f32>(padded) - start,
-            norms: layout.array::<f32>(padded) - start,
-            residuals: layout.array::<f32>(padded) - start,
-            tile_norms: layout.array::<u32>(tiles) - start,
-            tile_residuals: layout.array::<u32>(tiles) - start,
-            greatest: layout.array::<u32>(1) - start,
-            bounds: layout.array::<u32>(2) - start,
-            squares: layout.array::<f64>(if shape.metric == Metric::Cosine { rows } else { 0 }) - start,
-            centre: layout.array::<f32>(shape.stride()) - start,
-            padded,
-        };
-        (start, set)
+        let stored = layout.array(rows.saturating_mul(shape.row_bytes()));
+        let copy = layout.array(padded.saturating_mul(shape.copy_stride()));
+        // One span: the kernel that assigns points to many centroids takes all three by one pointer.
+        let numbers = layout.array(padded.saturating_mul(3));
+        let [values, norms, residuals] = [0, 1, 2].map(|array| numbers.part(padded.saturating_mul(array), padded));
+        // One span, so that one fill zeroes it.
+        let greatest_values = layout.array::<u32>(2 * tiles + 3);
+        let (tile_norms, rest) = greatest_values.split_at(tiles);
+        let (tile_residuals, rest) = rest.split_at(tiles);
+        let (greatest, bounds) = rest.split_at(1);
+        let squares = if shape.metric == Metric::Cosine { Some(layout.array(rows)) } else { None };
+        let centre = layout.array(shape.stride());
+        SetLayout {
+            rows: stored,
+            copy,
+            numbers,
+            values,
+            norms,
+            residuals,
+            greatest_values,
+            tile_norms,
+            tile_residuals,
+            greatest,
+            bounds,
+            squares,
+            centre,
+        }
     }
 }
 
 /// A set of vectors on the device: base rows or queries.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Set {
-    start: *mut u8,
+    scratch: Scratch,
     /// Where its parts lie.
     pub layout: SetLayout,
     /// Vectors in the set.
@@ -130,29 +148,49 @@ pub(crate) struct Set {
 }
 
 impl Set {
-    /// The set that lies at `start`.
-    pub fn new(start: *mut u8, layout: SetLayout, count: u32) -> Set {
-        Set { start, layout, count }
+    /// The set of `count` vectors in `scratch`, where `layout` reserved it for at least as many.
+    pub fn new(scratch: Scratch, layout: SetLayout, count: u32) -> Set {
+        Set { scratch, layout, count }
     }
 
-    /// The rows as stored.
-    pub fn rows(&self) -> *mut u8 {
-        self.start
+    /// Room for the rows as stored: for as many as were reserved.
+    pub fn rows(&self) -> PtrMut<u8> {
+        self.part(self.layout.rows)
     }
 
-    /// The part of the set at `offset`, as its layout has it.
-    pub fn part<V>(&self, offset: usize) -> *mut V {
-        self.start.wrapping_add(offset).cast()
+    /// The rows as stored that the set has.
+    pub fn stored(&self, shape: Shape) -> Ptr<u8> {
+        self.rows().take(self.count as usize * shape.row_bytes()).into()
     }
 
-    /// Where the centre goes that is subtracted from every vector (squared L2).
-    pub fn centre(&self) -> *mut f32 {
+    /// A part of the set.
+    pub fn part<V>(&self, part: Reserved<V>) -> PtrMut<V> {
+        self.scratch.at(part)
+    }
+
+    /// The centre that is subtracted from every vector (squared L2).
+    pub fn centre(&self) -> PtrMut<f32> {
         self.part(self.layout.centre)
     }
 
-    /// Where the canonical Σx² of each vector goes (cosine; else null).
-    pub fn squares(&self, shape: Shape) -> *mut f64 {
-        if shape.metric == Metric::Cosine { self.part(self.layout.squares) } else { std::ptr::null_mut() }
+    /// The greatest norm of each tile, once prepared.
+    pub fn tile_norms(&self) -> Ptr<f32> {
+        self.part(self.layout.tile_norms.cast()).into()
+    }
+
+    /// The greatest residual of each tile, once prepared.
+    pub fn tile_residuals(&self) -> Ptr<f32> {
+        self.part(self.layout.tile_residuals.cast()).into()
+    }
+
+    /// The greatest norm and residual of all, once prepared.
+    pub fn bounds(&self) -> Ptr<f32> {
+        self.part(self.layout.bounds.cast()).into()
+    }
+
+    /// The canonical Σx² of each vector (cosine).
+    pub fn squares(&self) -> Option<PtrMut<f64>> {
+        self.layout.squares.map(|squares| self.part(squares))
     }
 }
 
@@ -162,42 +200,42 @@ pub(crate) struct Unprepared {
     /// Element type.
     pub element: ElementType,
     /// The rows.
-    pub rows: *const u8,
+    pub rows: Ptr<u8>,
     /// How many.
     pub count: u32,
     /// How many with padding: those past `count` become zeros of value +∞.
     pub padded: u32,
     /// Components from one row to the next.
     pub stride: u32,
-    /// What is subtracted from each row, or null.
-    pub centre: *const f32,
+    /// What is subtracted from each row.
+    pub centre: Option<Ptr<f32>>,
     /// The kernels' number of the metric.
     pub metric: u32,
     /// Bits of the greatest component.
-    pub greatest: *mut u32,
+    pub greatest: PtrMut<u32>,
 }
 
-/// What [`prepare_rows`] makes; all but copy and values may be null.
+/// What [`prepare_rows`] makes.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Prepared {
     /// f16 copies.
-    pub copy: *mut u16,
+    pub copy: PtrMut<u16>,
     /// Components from one copy to the next.
     pub copy_stride: u32,
     /// ‖v‖² or 0.
-    pub values: *mut f32,
+    pub values: PtrMut<f32>,
     /// Bounds of norms.
-    pub norms: *mut f32,
+    pub norms: Option<PtrMut<f32>>,
     /// Bounds of what the copies lost.
-    pub residuals: *mut f32,
+    pub residuals: PtrMut<f32>,
     /// The greatest norm of each tile.
-    pub tile_norms: *mut u32,
+    pub tile_norms: Option<PtrMut<u32>>,
     /// The greatest residual of each tile.
-    pub tile_residuals: *mut u32,
+    pub tile_residuals: PtrMut<u32>,
     /// Greatest norm and residual of all.
-    pub bounds: *mut u32,
+    pub bounds: Option<PtrMut<u32>>,
     /// Canonical Σx².
-    pub squares: *mut f64,
+    pub squares: Option<PtrMut<f64>>,
 }
 
 /// Uploads vectors, zero-padded to the device's stride.
@@ -208,17 +246,17 @@ pub(crate) unsafe fn upload_rows<T: Element>(
     runtime: &Runtime,
     stream: &Stream,
     shape: Shape,
-    to: *mut u8,
+    to: PtrMut<u8>,
     rows: &[T],
 ) -> Result<()> {
     let put =
         |some: Range<usize>, to: &mut [u8]| put_padded(&rows[some.start * shape.dim..some.end * shape.dim], shape, to);
     // SAFETY: as the caller promises.
-    unsafe { runtime.send(stream, to, rows.len() / shape.dim, shape.row_bytes(), &put) }
+    unsafe { runtime.copy_rows_to_device(stream, to, rows.len() / shape.dim, shape.row_bytes(), &put) }
 }
 
-/// As [`upload_rows`] for queries that nobody has looked at: whether they are finite is found while they are copied, because memory is read
-/// once for both then. What is uploaded in vain does no harm.
+/// As [`upload_rows`] for queries that were not checked. This call finds out whether they are finite while it copies them, so that memory is
+/// read once for both. What is uploaded in vain does no harm.
 ///
 /// # Errors
 /// Besides the device's, [`Error::NotFinite`](crate::Error::NotFinite) with row and column.
@@ -229,7 +267,7 @@ pub(crate) unsafe fn upload_queries<T: Element>(
     runtime: &Runtime,
     stream: &Stream,
     shape: Shape,
-    to: *mut u8,
+    to: PtrMut<u8>,
     queries: &[T],
 ) -> Result<()> {
     let finite = AtomicBool::new(true);
@@ -241,7 +279,7 @@ pub(crate) unsafe fn upload_queries<T: Element>(
         put_padded(queries, shape, to);
     };
     // SAFETY: as the caller promises.
-    unsafe { runtime.send(stream, to, queries.len() / shape.dim, shape.row_bytes(), &put)? };
+    unsafe { runtime.copy_rows_to_device(stream, to, queries.len() / shape.dim, shape.row_bytes(), &put)? };
     // All threads that wrote it have been waited for.
     if finite.into_inner() { Ok(()) } else { check_vectors(queries, shape.dim, Input::Queries).map(|_| ()) }
 }
@@ -273,11 +311,11 @@ pub(crate) unsafe fn prepare_set(
     let layout = set.layout;
     let from = Unprepared {
         element: shape.element,
-        rows: set.rows(),
+        rows: set.stored(shape),
         count: set.count,
-        padded: layout.padded as u32,
+        padded: layout.values.len() as u32,
         stride: shape.stride() as u32,
-        centre: if centred { set.centre() } else { std::ptr::null() },
+        centre: if centred { set.centre().into() } else { None },
         metric: shape.metric_code(),
         greatest: set.part(layout.greatest),
     };
@@ -285,18 +323,16 @@ pub(crate) unsafe fn prepare_set(
         copy: set.part(layout.copy),
         copy_stride: shape.copy_stride() as u32,
         values: set.part(layout.values),
-        norms: set.part(layout.norms),
+        norms: Some(set.part(layout.norms)),
         residuals: set.part(layout.residuals),
-        tile_norms: set.part(layout.tile_norms),
+        tile_norms: Some(set.part(layout.tile_norms)),
         tile_residuals: set.part(layout.tile_residuals),
-        bounds: set.part(layout.bounds),
-        squares: set.squares(shape),
+        bounds: Some(set.part(layout.bounds)),
+        squares: set.squares(),
     };
     // SAFETY: every part has the size that the kernels ask for; the fills come first in stream order.
     unsafe {
-        // Tile norms and residuals, greatest and bounds lie side by side: one fill.
-        let zeroed = layout.bounds + 2 * size_of::<u32>() - layout.tile_norms;
-        runtime.fill(stream, set.part(layout.tile_norms), 0, zeroed)?;
+        runtime.fill(stream, set.part(layout.greatest_values), 0)?;
         greatest_of(runtime, stream, from)?;
         prepare_rows(runtime, stream, from, to)
     }
@@ -326,7 +362,7 @@ pub(crate) unsafe fn prepare_rows(runtime: &Runtime, stream: &Stream, from: Unpr
         stride: from.stride,
         centre: from.centre,
         metric: from.metric,
-        greatest: from.greatest,
+        greatest: from.greatest.into(),
         copy: to.copy,
         copy_stride: to.copy_stride,
         values: to.values,

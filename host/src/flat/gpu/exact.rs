@@ -12,19 +12,18 @@
 //! [`bounds::MOST_COMPONENTS`] components), and for queries whose list overflowed, the canonical distances of all rows are computed and
 //! selected from: slower, and right for any input.
 
-use std::ptr::{null, null_mut};
-
+use cuda_std::{Ptr, PtrMut};
 use warpann_kernels::flat::candidates::CompactCandidates;
 use warpann_kernels::flat::filter::{self, Filter, FilterOutput};
 use warpann_kernels::product::canonical::Canonical;
 
-use crate::device::backend::Array;
+use crate::device::backend::ResultArray;
 use crate::device::lanes::Lane;
 use crate::device::limits::Limits;
 use crate::device::runtime::{Runtime, Stream};
-use crate::device::scratch::Layout;
+use crate::device::scratch::{Layout, Reserved};
 use crate::neighbors::slots::{Found, Slots};
-pub(crate) use crate::product::gpu::{Set, SetLayout, Shape, prepare_set, upload_rows};
+use crate::product::gpu::{Set, SetLayout, Shape, prepare_set, upload_rows};
 use crate::select::Best;
 use crate::select::gpu::{Columns, Plan, Select, select};
 use crate::{Element, Error, Metric, Result};
@@ -102,15 +101,15 @@ impl Passes {
 /// Scratch of a search by filter.
 struct FilterPlan {
     passes: Passes,
-    queries: (usize, SetLayout),
-    upper: usize,
-    list_values: usize,
-    list_rows: usize,
-    counts: usize,
-    overflow: usize,
-    limits: usize,
-    keys: usize,
-    ids: usize,
+    queries: SetLayout,
+    upper: Reserved<f32>,
+    list_values: Reserved<f32>,
+    list_rows: Reserved<u32>,
+    counts: Reserved<u32>,
+    overflow: Reserved<u32>,
+    limits: Reserved<f32>,
+    keys: Reserved<f32>,
+    ids: Reserved<u32>,
     of_sample: Plan,
     of_lists: Plan,
     bytes: usize,
@@ -132,7 +131,7 @@ impl FilterPlan {
             list_rows: layout.array::<u32>(list),
             counts: layout.array::<u32>(queries),
             limits: layout.array::<f32>(queries),
-            // What comes to the host: one behind the other.
+            // What comes to the host. Reserved one after the other, so that one copy takes small results.
             overflow: layout.array::<u32>(queries),
             keys: layout.array::<f32>(results),
             ids: layout.array::<u32>(results),
@@ -147,10 +146,10 @@ impl FilterPlan {
 
 /// Scratch of a search without a filter.
 struct DirectPlan {
-    queries: (usize, SetLayout),
-    distances: usize,
-    keys: usize,
-    ids: usize,
+    queries: SetLayout,
+    distances: Reserved<f32>,
+    keys: Reserved<f32>,
+    ids: Reserved<u32>,
     selection: Plan,
     bytes: usize,
 }
@@ -187,11 +186,6 @@ pub(crate) struct Block {
     /// Choices that depend on the device.
     pub tuning: Tuning,
 }
-
-// SAFETY: a Block is addresses of device memory and numbers; whoever owns the memory keeps it alive and unchanged.
-unsafe impl Send for Block {}
-// SAFETY: as above; the block is only read.
-unsafe impl Sync for Block {}
 
 impl Block {
     fn uses_filter(&self, queries: usize, k: u32) -> bool {
@@ -265,17 +259,17 @@ impl Block {
     }
 
     /// The canonical distances of each query to all rows: a row of `distances` for each query.
-    fn canonical(&self, queries: Set, distances: *mut f32) -> Canonical {
+    fn canonical(&self, queries: Set, distances: PtrMut<f32>) -> Canonical {
         Canonical {
-            queries: queries.rows(),
-            base: self.base.rows(),
+            queries: queries.stored(self.shape),
+            base: self.base.stored(self.shape),
             stride: self.shape.stride() as u32,
             query_count: queries.count,
             squared_difference: u32::from(self.shape.metric == Metric::L2),
-            query_squares: queries.squares(self.shape),
-            base_squares: self.base.squares(self.shape),
-            rows: null(),
-            counts: null(),
+            query_squares: queries.squares().map(Ptr::from),
+            base_squares: self.base.squares().map_or_else(Ptr::empty, Ptr::from),
+            rows: None,
+            counts: None,
             columns: self.base.count,
             slices: 1,
             list_stride: u64::from(self.base.count),
@@ -318,9 +312,8 @@ impl Block {
         let plan = DirectPlan::new(shape, count, self.base.count, k, &runtime.limits());
         let scratch = lane.scratch(runtime, plan.bytes)?;
         let stream = &lane.stream;
-        let set = Set::new(scratch.wrapping_add(plan.queries.0), plan.queries.1, count as u32);
-        let distances = scratch.wrapping_add(plan.distances).cast::<f32>();
-        let (keys, ids) = (scratch.wrapping_add(plan.keys).cast::<f32>(), scratch.wrapping_add(plan.ids).cast::<u32>());
+        let set = Set::new(scratch, plan.queries, count as u32);
+        let (distances, keys, ids) = (scratch.at(plan.distances), scratch.at(plan.keys), scratch.at(plan.ids));
         let rows = self.base.count;
         // SAFETY: the plan reserved every part; the base is there, as the caller of `search` promises.
         unsafe {
@@ -330,11 +323,11 @@ impl Block {
             }
             self.launch_canonical(runtime, stream, self.canonical(set, distances), rows)?;
             let what = Select {
-                keys: distances,
-                ids: null(),
+                keys: distances.into(),
+                ids: None,
                 row_stride: u64::from(rows),
-                starts: null(),
-                lengths: null(),
+                starts: None,
+                lengths: None,
                 columns: rows,
                 rows: count as u32,
                 k,
@@ -343,8 +336,8 @@ impl Block {
                 out_ids: ids,
             };
             select(runtime, stream, &what, &plan.selection, scratch)?;
-            let arrays = [Array::new(keys, k as usize), Array::new(ids, k as usize)];
-            runtime.receive(stream, count, &arrays, &mut |queries, parts| {
+            let arrays = [ResultArray::new(keys, k as usize), ResultArray::new(ids, k as usize)];
+            runtime.copy_results_to_host(stream, count, &arrays, &mut |queries, parts| {
                 let found = Found::new(k as usize, parts[0], parts[1]);
                 match numbers {
                     None => slots.fill(queries.start, found, self.id_of()),
@@ -369,41 +362,39 @@ impl Block {
         let passes = plan.passes;
         let scratch = lane.scratch(runtime, plan.bytes)?;
         let stream = &lane.stream;
-        let part = |offset: usize| scratch.wrapping_add(offset);
-        let set = Set::new(part(plan.queries.0), plan.queries.1, count as u32);
-        let (upper, counts) = (part(plan.upper).cast::<f32>(), part(plan.counts).cast::<u32>());
-        let (list_values, list_rows) = (part(plan.list_values).cast::<f32>(), part(plan.list_rows).cast::<u32>());
-        let overflow = part(plan.overflow).cast::<u32>();
-        let (keys, ids) = (part(plan.keys).cast::<f32>(), part(plan.ids).cast::<u32>());
-        let limits = part(plan.limits).cast::<f32>();
+        let set = Set::new(scratch, plan.queries, count as u32);
+        let (upper, limits) = (scratch.at(plan.upper), scratch.at(plan.limits));
+        let (list_values, list_rows) = (scratch.at(plan.list_values), scratch.at(plan.list_rows));
+        let (counts, overflow) = (scratch.at(plan.counts), scratch.at(plan.overflow));
+        let (keys, ids) = (scratch.at(plan.keys), scratch.at(plan.ids));
         let dense = Filter {
-            queries: set.part(set.layout.copy),
-            base: self.base.part(self.base.layout.copy),
+            queries: set.part(set.layout.copy).into(),
+            base: self.base.part(self.base.layout.copy).into(),
             stride: shape.copy_stride() as u32,
             query_count: set.count,
             row_count: self.base.count,
             metric: shape.metric_code(),
-            query_greatest: set.part(set.layout.greatest),
-            base_greatest: self.base.part(self.base.layout.greatest),
-            query_norms: set.part(set.layout.norms),
-            query_residuals: set.part(set.layout.residuals),
-            base_values: self.base.part(self.base.layout.values),
-            tile_norms: self.base.part(self.base.layout.tile_norms),
-            tile_residuals: self.base.part(self.base.layout.tile_residuals),
+            query_greatest: set.part(set.layout.greatest).into(),
+            base_greatest: self.base.part(self.base.layout.greatest).into(),
+            query_norms: set.part(set.layout.norms).into(),
+            query_residuals: set.part(set.layout.residuals).into(),
+            base_values: self.base.part(self.base.layout.values).into(),
+            tile_norms: self.base.tile_norms(),
+            tile_residuals: self.base.tile_residuals(),
             tiles: passes.sample,
             tile_stride: passes.sample_stride,
             tile_skip: 0,
-            limits: null(),
+            limits: Ptr::empty(),
             out_values: upper,
-            out_rows: null_mut(),
-            counts: null_mut(),
+            out_rows: PtrMut::empty(),
+            counts: PtrMut::empty(),
             out_stride: passes.sample_columns(),
         };
         // All tiles.
         let append = Filter {
             tiles: passes.tiles,
             tile_stride: 1,
-            limits,
+            limits: limits.into(),
             out_values: list_values,
             out_rows: list_rows,
             counts,
@@ -415,20 +406,19 @@ impl Block {
         unsafe {
             upload_rows(runtime, stream, shape, set.rows(), queries)?;
             if self.centred {
-                let bytes = shape.stride() * size_of::<f32>();
-                runtime.copy(stream, set.centre().cast(), self.base.centre().cast(), bytes)?;
+                runtime.copy(stream, set.centre(), self.base.centre())?;
             }
             prepare_set(runtime, stream, shape, set, self.centred)?;
-            runtime.fill(stream, counts.cast(), 0, 4 * count)?;
-            runtime.fill(stream, overflow.cast(), 0, 4 * count)?;
+            runtime.fill(stream, counts, 0)?;
+            runtime.fill(stream, overflow, 0)?;
 
             launch_filter(runtime, stream, FilterOutput::Dense, dense)?;
             let sample = Select {
-                keys: upper,
-                ids: null(),
+                keys: upper.into(),
+                ids: None,
                 row_stride: u64::from(passes.sample_columns()),
-                starts: null(),
-                lengths: null(),
+                starts: None,
+                lengths: None,
                 columns: passes.sample_columns(),
                 rows: count as u32,
                 k,
@@ -439,10 +429,10 @@ impl Block {
             select(runtime, stream, &sample, &plan.of_sample, scratch)?;
 
             let list = Select {
-                keys: list_values,
-                ids: list_rows,
+                keys: list_values.into(),
+                ids: list_rows.into(),
                 row_stride: u64::from(passes.capacity),
-                lengths: counts,
+                lengths: counts.into(),
                 columns: passes.capacity,
                 ..sample
             };
@@ -452,10 +442,10 @@ impl Block {
                     query_count: count as u32,
                     metric: shape.metric_code(),
                     padded: shape.copy_stride() as u32,
-                    query_norms: set.part(set.layout.norms),
-                    query_residuals: set.part(set.layout.residuals),
-                    base_bounds: self.base.part(self.base.layout.bounds),
-                    found: keys.wrapping_add(k as usize - 1),
+                    query_norms: set.part(set.layout.norms).into(),
+                    query_residuals: set.part(set.layout.residuals).into(),
+                    base_bounds: self.base.bounds(),
+                    found: keys.skip(k as usize - 1).into(),
                     found_stride: k,
                     first: u32::from(first),
                     limits,
@@ -486,8 +476,8 @@ impl Block {
             tighten()?;
 
             let of_lists = Canonical {
-                rows: list_rows,
-                counts,
+                rows: list_rows.into(),
+                counts: counts.into(),
                 columns: passes.capacity,
                 list_stride: u64::from(passes.capacity),
                 ..self.canonical(set, list_values)
@@ -495,8 +485,9 @@ impl Block {
             self.launch_canonical(runtime, stream, of_lists, k)?;
             select(runtime, stream, &Select { best: shape.best(), ..list }, &plan.of_lists, scratch)?;
             let mut overflowed = Vec::new();
-            let arrays = [Array::new(overflow, 1), Array::new(keys, k as usize), Array::new(ids, k as usize)];
-            runtime.receive(stream, count, &arrays, &mut |queries, parts| {
+            let arrays =
+                [ResultArray::new(overflow, 1), ResultArray::new(keys, k as usize), ResultArray::new(ids, k as usize)];
+            runtime.copy_results_to_host(stream, count, &arrays, &mut |queries, parts| {
                 slots.fill(queries.start, Found::new(k as usize, parts[1], parts[2]), self.id_of());
                 let flags = bytemuck::cast_slice::<u8, u32>(parts[0]).iter().zip(queries);
                 overflowed.extend(flags.filter(|(flag, _)| **flag != 0).map(|(_, query)| query));
@@ -527,6 +518,7 @@ mod tests {
     use crate::ElementType;
     use crate::device::lanes::Lanes;
     use crate::device::runtime::Runtime;
+    use crate::device::scratch::Scratch;
 
     /// A base on the emulator and random queries against it: ids and distances found, and how many queries overflowed their list.
     fn searched(shape: Shape, rows: usize, queries: usize, k: usize, filtered: bool) -> (Vec<u64>, Vec<f32>, usize) {
@@ -544,9 +536,9 @@ mod tests {
         let (base, queries) = (random(rows), random(queries));
         let runtime = Runtime::EMULATOR;
         let mut layout = Layout::default();
-        let (start, set) = SetLayout::reserve(&mut layout, shape, rows);
+        let set = SetLayout::reserve(&mut layout, shape, rows);
         let memory = runtime.allocate(layout.bytes()).unwrap();
-        let set = Set::new(runtime.address(&memory).wrapping_add(start), set, rows as u32);
+        let set = Set::new(runtime.scratch(&memory), set, rows as u32);
         let block = Block { shape, base: set, centred: false, first_id: 0, tuning: Tuning::of(&runtime.limits()) };
         let count = queries.len() / shape.dim;
         let (mut ids, mut distances) = (vec![0; count * k], vec![0.0; count * k]);
@@ -612,8 +604,8 @@ mod tests {
         for (dim, filters) in [(8, true), (most - 1, true), (most, true), (most + 1, false), (1 << 25, false)] {
             for metric in Metric::ALL {
                 let shape = Shape { element: ElementType::F32, metric, dim };
-                let (_, layout) = SetLayout::reserve(&mut Layout::default(), shape, 1_000);
-                let base = Set::new(null_mut(), layout, 1_000);
+                let layout = SetLayout::reserve(&mut Layout::default(), shape, 1_000);
+                let base = Set::new(Scratch::new(PtrMut::empty()), layout, 1_000);
                 let block =
                     Block { shape, base, centred: false, first_id: 0, tuning: Tuning::of(&Runtime::EMULATOR.limits()) };
                 assert_eq!(block.uses_filter(10, 5), filters, "{dim} components");

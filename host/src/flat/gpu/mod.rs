@@ -110,7 +110,7 @@ impl Centre {
 /// Bytes that a set of so many rows takes, and how it lies.
 fn set_layout(shape: Shape, rows: usize) -> (usize, SetLayout) {
     let mut layout = Layout::default();
-    let (_, set) = SetLayout::reserve(&mut layout, shape, rows);
+    let set = SetLayout::reserve(&mut layout, shape, rows);
     (layout.bytes(), set)
 }
 
@@ -146,23 +146,29 @@ impl<T: Element> FlatDevice<T> {
     fn grown(&self, old: &Resident, rows: usize) -> Result<Resident> {
         let (bytes, layout) = set_layout(self.shape, rows);
         let memory = self.runtime.allocate(bytes)?;
-        let (to, from) = (self.runtime.address(&memory), self.runtime.address(&old.memory));
+        let set = |memory, layout| Set::new(self.runtime.scratch(memory), layout, self.count as u32);
+        let (to, from) = (set(&memory, layout).rows(), set(&old.memory, old.layout).rows());
         self.lanes.with(&self.runtime, |lane| {
-            // SAFETY: both allocations start with their rows, and hold at least `count` of them.
-            unsafe { self.runtime.copy(&lane.stream, to, from, self.count * self.shape.row_bytes())? };
+            // SAFETY: both sets have room for `count` rows, and lie in different memory.
+            unsafe { self.runtime.copy(&lane.stream, to, from.take(self.count * self.shape.row_bytes()))? };
             self.runtime.synchronize(&lane.stream)
         })?;
         Ok(Resident { memory, layout, capacity: rows, prepared: Exclusive::new(false) })
+    }
+
+    /// The set of resident rows.
+    fn set(&self, resident: &Resident) -> Set {
+        Set::new(self.runtime.scratch(&resident.memory), resident.layout, self.count as u32)
     }
 
     /// The rows of a resident base, back on the host.
     fn fetch(&self, resident: &Resident, first: usize, count: usize) -> Result<Vec<T>> {
         let (stride, dim) = (self.shape.stride(), self.shape.dim);
         let mut padded = vec![T::default(); count * stride];
-        let from = self.runtime.address(&resident.memory).wrapping_add(first * self.shape.row_bytes());
+        let from = self.set(resident).rows().skip(first * self.shape.row_bytes());
         self.lanes.with(&self.runtime, |lane| {
-            // SAFETY: the caller asks for rows that are there.
-            unsafe { self.runtime.download(&lane.stream, bytemuck::cast_slice_mut(&mut padded), from) }
+            // SAFETY: the caller requests rows that are there.
+            unsafe { self.runtime.copy_to_host(&lane.stream, bytemuck::cast_slice_mut(&mut padded), from) }
         })?;
         if stride == dim {
             return Ok(padded);
@@ -190,7 +196,8 @@ impl<T: Element> FlatDevice<T> {
             self.rows = Rows::Device(grown);
         }
         let Rows::Device(resident) = &mut self.rows else { return Ok(false) };
-        let to = self.runtime.address(&resident.memory).wrapping_add(self.count * self.shape.row_bytes());
+        let set = Set::new(self.runtime.scratch(&resident.memory), resident.layout, self.count as u32);
+        let to = set.rows().skip(self.count * self.shape.row_bytes());
         let (runtime, shape) = (&self.runtime, self.shape);
         self.lanes.with(runtime, |lane| {
             // SAFETY: the capacity was checked above.
@@ -211,7 +218,7 @@ impl<T: Element> FlatDevice<T> {
         unsafe {
             if self.centred() {
                 let centre = self.centre.components(self.shape.stride());
-                self.runtime.upload(stream, set.centre().cast(), bytemuck::cast_slice(&centre))?;
+                self.runtime.copy_to_device(stream, set.centre(), &centre)?;
             }
             prepare_set(&self.runtime, stream, self.shape, set, self.centred())?;
         }
@@ -266,7 +273,7 @@ impl<T: Element> FlatDevice<T> {
         ids: &mut [u64],
         distances: &mut [f32],
     ) -> Result<()> {
-        let set = Set::new(self.runtime.address(&resident.memory), resident.layout, self.count as u32);
+        let set = self.set(resident);
         resident.prepared.with(|prepared| -> Result<()> {
             if !*prepared {
                 self.lanes.with(&self.runtime, |lane| self.prepare(&lane.stream, set))?;
@@ -311,11 +318,8 @@ impl<T: Element> FlatDevice<T> {
         let dim = self.shape.dim;
         let pieces: Vec<&[T]> = rows.chunks(slots.rows * dim).collect();
         let block = |piece: usize| {
-            let set = Set::new(
-                self.runtime.address(&slots.memory[piece % 2]),
-                slots.layout,
-                (pieces[piece].len() / dim) as u32,
-            );
+            let memory = self.runtime.scratch(&slots.memory[piece % 2]);
+            let set = Set::new(memory, slots.layout, (pieces[piece].len() / dim) as u32);
             Block {
                 shape: self.shape,
                 base: set,

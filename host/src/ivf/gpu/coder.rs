@@ -14,13 +14,13 @@ use crate::device::runtime::{Memory, Runtime};
 use crate::device::scratch::Layout;
 use crate::device::tiling::{Batches, bus_rows};
 use crate::flat::gpu::Centre;
-use crate::flat::gpu::exact::{Set, SetLayout, Shape, prepare_set, upload_rows};
 use crate::generate::Rows;
 use crate::generate::gpu::enqueue_rows;
 use crate::kmeans::gpu::assign::{Batch, BatchLayout, assign_batch};
 use crate::kmeans::worker::Assign;
 use crate::pq::ProductQuantizer;
 use crate::pq::gpu::encode::{OnDevice, enqueue};
+use crate::product::gpu::{Set, SetLayout, Shape, prepare_set, upload_rows};
 use crate::{ElementType, Metric, Result};
 
 /// Rows of a batch that need not be uploaded.

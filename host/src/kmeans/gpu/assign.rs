@@ -9,28 +9,28 @@
 //!
 //! With more components than the bound of the products is proved for, all points are unbounded, and no product is made.
 
+use cuda_std::PtrMut;
 use warpann_kernels::kmeans::assign::{Assign, LIST};
 use warpann_kernels::kmeans::assign_few::{AssignFew, CopyWidth};
 use warpann_kernels::kmeans::settle::{Settle, SettleAll};
-use warpann_kernels::product::tile::TILE_ROWS;
 
 use crate::device::runtime::{Runtime, Stream};
-use crate::device::scratch::Layout;
-use crate::flat::gpu::exact::{Set, SetLayout, Shape};
+use crate::device::scratch::{Layout, Reserved, Scratch};
+use crate::product::gpu::{Set, SetLayout, Shape};
 use crate::{Metric, Result};
 
-/// Where the parts of a batch of points lie, relative to its start.
+/// Where the parts of a batch of points lie.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct BatchLayout {
-    set: (usize, SetLayout),
-    weights: usize,
-    labels: usize,
-    previous: usize,
-    queue_sizes: usize,
-    pending: usize,
-    pending_lists: usize,
-    unbounded: usize,
-    order: usize,
+    set: SetLayout,
+    weights: Reserved<f32>,
+    labels: Reserved<u32>,
+    previous: Reserved<u32>,
+    queue_sizes: Reserved<u32>,
+    pending: Reserved<u32>,
+    pending_lists: Reserved<u32>,
+    unbounded: Reserved<u32>,
+    order: Reserved<u64>,
     bytes: usize,
 }
 
@@ -63,58 +63,53 @@ impl BatchLayout {
 /// A batch of points on the device.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Batch {
-    start: *mut u8,
+    scratch: Scratch,
     layout: BatchLayout,
     /// The points as a set of vectors.
     pub set: Set,
 }
 
 impl Batch {
-    /// The batch of `count` points that lies at `start`.
-    pub fn new(start: *mut u8, layout: BatchLayout, count: u32) -> Batch {
-        let (at, set) = layout.set;
-        Batch { start, layout, set: Set::new(start.wrapping_add(at), set, count) }
-    }
-
-    fn part<V>(&self, offset: usize) -> *mut V {
-        self.start.wrapping_add(offset).cast()
+    /// The batch of `count` points in `scratch`, where `layout` reserved it for at least as many.
+    pub fn new(scratch: Scratch, layout: BatchLayout, count: u32) -> Batch {
+        Batch { scratch, layout, set: Set::new(scratch, layout.set, count) }
     }
 
     /// Weights of the points, where there is room for them.
-    pub fn weights(&self) -> *mut f32 {
-        self.part(self.layout.weights)
+    pub fn weights(&self) -> PtrMut<f32> {
+        self.scratch.at(self.layout.weights)
     }
 
     /// Labels of the points.
-    pub fn labels(&self) -> *mut u32 {
-        self.part(self.layout.labels)
+    pub fn labels(&self) -> PtrMut<u32> {
+        self.scratch.at(self.layout.labels)
     }
 
     /// The labels that the sums of clusters have them with, where there is room for them.
-    pub fn previous(&self) -> *mut u32 {
-        self.part(self.layout.previous)
+    pub fn previous(&self) -> PtrMut<u32> {
+        self.scratch.at(self.layout.previous)
     }
 
     /// How many points were pending, and how many unbounded.
-    pub fn queue_sizes(&self) -> *mut u32 {
-        self.part(self.layout.queue_sizes)
+    pub fn queue_sizes(&self) -> PtrMut<u32> {
+        self.scratch.at(self.layout.queue_sizes)
     }
 
-    fn pending(&self) -> *mut u32 {
-        self.part(self.layout.pending)
+    fn pending(&self) -> PtrMut<u32> {
+        self.scratch.at(self.layout.pending)
     }
 
-    fn pending_lists(&self) -> *mut u32 {
-        self.part(self.layout.pending_lists)
+    fn pending_lists(&self) -> PtrMut<u32> {
+        self.scratch.at(self.layout.pending_lists)
     }
 
-    fn unbounded(&self) -> *mut u32 {
-        self.part(self.layout.unbounded)
+    fn unbounded(&self) -> PtrMut<u32> {
+        self.scratch.at(self.layout.unbounded)
     }
 
     /// Moves of points from cluster to cluster, in the order of clusters, where there is room for them.
-    pub fn order(&self) -> *mut u64 {
-        self.part(self.layout.order)
+    pub fn order(&self) -> PtrMut<u64> {
+        self.scratch.at(self.layout.order)
     }
 }
 
@@ -136,7 +131,7 @@ pub(crate) unsafe fn assign_batch(
     // order.
     unsafe {
         if shape.has_bound() {
-            runtime.fill(stream, batch.queue_sizes().cast(), 0, 2 * size_of::<u32>())?;
+            runtime.fill(stream, batch.queue_sizes(), 0)?;
             launch_assign(runtime, stream, shape, batch, centroids, labelled)?;
         } else {
             enqueue_all(runtime, stream, batch)?;
@@ -154,8 +149,8 @@ unsafe fn enqueue_all(runtime: &Runtime, stream: &Stream, batch: Batch) -> Resul
     let points: Vec<u32> = (0..count).collect();
     // SAFETY: the queues have room for all points, and two words for their sizes.
     unsafe {
-        runtime.upload(stream, batch.queue_sizes().cast(), bytemuck::cast_slice(&[0, count]))?;
-        runtime.upload(stream, batch.unbounded().cast(), bytemuck::cast_slice(&points))
+        runtime.copy_to_device(stream, batch.queue_sizes(), &[0, count])?;
+        runtime.copy_to_device(stream, batch.unbounded(), &points)
     }
 }
 
@@ -175,19 +170,19 @@ unsafe fn launch_assign(
     let (points, limits) = (batch.set, runtime.limits());
     let stride = shape.copy_stride() as u32;
     let few = AssignFew {
-        points: points.part(points.layout.copy),
-        centroids: centroids.part(centroids.layout.copy),
+        points: points.part(points.layout.copy).into(),
+        centroids: centroids.part(centroids.layout.copy).into(),
         point_count: points.count,
         cluster_count: centroids.count,
         metric: shape.metric_code(),
-        point_greatest: points.part(points.layout.greatest),
-        centroid_greatest: centroids.part(centroids.layout.greatest),
-        point_norms: points.part(points.layout.norms),
-        point_residuals: points.part(points.layout.residuals),
-        centroid_values: centroids.part(centroids.layout.values),
-        centroid_norms: centroids.part(centroids.layout.norms),
-        centroid_residuals: centroids.part(centroids.layout.residuals),
-        set_bounds: centroids.part(centroids.layout.bounds),
+        point_greatest: points.part(points.layout.greatest).into(),
+        centroid_greatest: centroids.part(centroids.layout.greatest).into(),
+        point_norms: points.part(points.layout.norms).into(),
+        point_residuals: points.part(points.layout.residuals).into(),
+        centroid_values: centroids.part(centroids.layout.values).into(),
+        centroid_norms: centroids.part(centroids.layout.norms).into(),
+        centroid_residuals: centroids.part(centroids.layout.residuals).into(),
+        set_bounds: centroids.bounds(),
         labels: batch.labels(),
         queue_sizes: batch.queue_sizes(),
         pending: batch.pending(),
@@ -200,9 +195,6 @@ unsafe fn launch_assign(
         // SAFETY: as the caller promises.
         return unsafe { runtime.launch(stream, AssignFew::kernel(width), config, few) };
     }
-    let of_tiles = centroids.count.next_multiple_of(TILE_ROWS) as usize * size_of::<f32>();
-    let numbers = [centroids.layout.values, centroids.layout.norms, centroids.layout.residuals];
-    debug_assert_eq!(numbers, [0, 1, 2].map(|array| numbers[0] + array * of_tiles), "one after the other");
     let many = Assign {
         points: few.points,
         centroids: few.centroids,
@@ -214,9 +206,9 @@ unsafe fn launch_assign(
         centroid_greatest: few.centroid_greatest,
         point_norms: few.point_norms,
         point_residuals: few.point_residuals,
-        centroid_numbers: few.centroid_values,
-        tile_norms: centroids.part(centroids.layout.tile_norms),
-        tile_residuals: centroids.part(centroids.layout.tile_residuals),
+        centroid_numbers: centroids.part(centroids.layout.numbers).into(),
+        tile_norms: centroids.tile_norms(),
+        tile_residuals: centroids.tile_residuals(),
         set_bounds: few.set_bounds,
         labelled: u32::from(labelled),
         labels: few.labels,
@@ -238,13 +230,13 @@ unsafe fn launch_assign(
 unsafe fn settle_queues(runtime: &Runtime, stream: &Stream, shape: Shape, batch: Batch, centroids: Set) -> Result<()> {
     let (count, multiprocessors) = (batch.set.count, runtime.limits().multiprocessors);
     let pending = Settle {
-        points: batch.set.rows(),
-        centroids: centroids.rows().cast(),
+        points: batch.set.stored(shape),
+        centroids: centroids.rows().cast().into(),
         stride: shape.stride() as u32,
         squared_difference: u32::from(shape.metric == Metric::L2),
-        queue_size: batch.queue_sizes(),
-        pending: batch.pending(),
-        pending_lists: batch.pending_lists(),
+        queue_size: batch.queue_sizes().take(1).into(),
+        pending: batch.pending().into(),
+        pending_lists: batch.pending_lists().into(),
         labels: batch.labels(),
     };
     let unbounded = SettleAll {
@@ -253,8 +245,8 @@ unsafe fn settle_queues(runtime: &Runtime, stream: &Stream, shape: Shape, batch:
         stride: pending.stride,
         squared_difference: pending.squared_difference,
         clusters: centroids.count,
-        queue_size: pending.queue_size.wrapping_add(1),
-        unbounded: batch.unbounded(),
+        queue_size: batch.queue_sizes().skip(1).into(),
+        unbounded: batch.unbounded().into(),
         labels: pending.labels,
     };
     let key = shape.element.key();
@@ -270,7 +262,7 @@ mod tests {
     use super::*;
     use crate::ElementType;
     use crate::device::runtime::{Runtime, Stream};
-    use crate::flat::gpu::exact::prepare_set;
+    use crate::product::gpu::prepare_set;
     use crate::product::gpu::upload_rows;
 
     /// What vectors of too many components take, on vectors of few.

@@ -5,6 +5,7 @@
 //!                                                                                                    └─update──► centroids
 //! ```
 
+use cuda_std::{Ptr, PtrMut};
 use warpann_kernels::kmeans::centroids::{ClusterTotals, UpdateCentroids};
 use warpann_kernels::kmeans::cluster_sums::{
     AddLevel, AddRows, AddWords, CountMoves, CountMovesGlobal, GroupMoves, GroupMovesGlobal, SHARED_CLUSTERS,
@@ -13,11 +14,11 @@ use warpann_kernels::kmeans::cluster_sums::{
 
 use super::assign::Batch;
 use crate::device::runtime::{Runtime, Stream};
-use crate::device::scratch::Layout;
-use crate::flat::gpu::exact::{Set, SetLayout, Shape};
+use crate::device::scratch::{Layout, Reserved, Scratch};
 use crate::kmeans::scale::{Scale, power_of_two};
 use crate::kmeans::sums::PartialSums;
 use crate::kmeans::worker::Totals;
+use crate::product::gpu::{Set, SetLayout, Shape};
 use crate::{ElementType, Result};
 
 /// How means are formed.
@@ -29,27 +30,82 @@ pub(crate) struct Means {
     pub spherical: bool,
 }
 
+/// Some of the words of [`SumLayout`].
+#[derive(Debug, Clone, Copy)]
+struct Words {
+    from: usize,
+    len: usize,
+}
+
+impl Words {
+    fn end(self) -> usize {
+        self.from.saturating_add(self.len)
+    }
+
+    /// These words among all that were reserved.
+    fn of(self, all: Reserved<u64>) -> Reserved<u64> {
+        all.part(self.from, self.len)
+    }
+}
+
+/// Where the sums over clusters lie, and what is made of them: one span of 8-byte words.
+///
+/// ```text
+/// sums | weights | counts, two to a word | products | norms
+/// └────── added up over parts ───────┘
+///        └──────────────── copied to the host ────────────┘
+/// ```
+#[derive(Debug, Clone, Copy)]
+struct SumLayout {
+    all: Reserved<u64>,
+    sums: Words,
+    weights: Words,
+    counts: Words,
+    products: Words,
+    norms: Words,
+}
+
+impl SumLayout {
+    /// For `clusters` rows of sums of `stride` components in each of `levels` levels. Also the bytes.
+    fn new(clusters: usize, stride: usize, levels: usize) -> (SumLayout, usize) {
+        // Parts begin at multiples of 256 bytes, as separate arrays do.
+        let mut next = 0usize;
+        let mut part = |len: usize| {
+            let words = Words { from: next, len };
+            next = words.end().checked_next_multiple_of(32).unwrap_or(usize::MAX);
+            words
+        };
+        let sums = part(clusters.saturating_mul(stride).saturating_mul(levels));
+        let weights = part(clusters.saturating_mul(levels));
+        let [counts, products, norms] = [clusters.div_ceil(2), clusters, clusters].map(part);
+        let mut layout = Layout::default();
+        let all = layout.array(norms.end());
+        (SumLayout { all, sums, weights, counts, products, norms }, layout.bytes())
+    }
+
+    /// What the parts of a run add up: sums, weights and counts, and the gaps between them.
+    fn added(&self) -> Reserved<u64> {
+        self.all.part(0, self.products.from)
+    }
+}
+
 /// Where what belongs to clusters lies in its memory.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ClusterLayout {
-    set: (usize, SetLayout),
+    set: SetLayout,
     /// Components from one row of sums to the next.
     stride: u32,
     /// Levels of the sums; 0 without means.
     levels: u32,
-    /// The units of the levels, and behind them those of their weights.
-    units: usize,
-    /// Moves of each group in this batch, and the places that the order has for them; behind these the number of all.
-    counts: usize,
-    next: usize,
-    /// From here to `products` all is zeroed for an assignment, and added up over the parts of a run; from `weights` to `end` it goes to
-    /// the host.
-    sums: usize,
-    weights: usize,
-    totals: usize,
-    products: usize,
-    norms: usize,
-    end: usize,
+    /// The units of the levels, then those of their weights.
+    units: Reserved<f64>,
+    /// Moves of each group in this batch.
+    counts: Reserved<u32>,
+    /// The places that the order has for each group, then the number of all moves.
+    next: Reserved<u32>,
+    /// The memory of `of_sums`.
+    results: Reserved<u8>,
+    of_sums: SumLayout,
     bytes: usize,
 }
 
@@ -60,33 +116,30 @@ impl ClusterLayout {
         let mut layout = Layout::default();
         let set = SetLayout::reserve(&mut layout, shape, clusters);
         let summed = if levels > 0 { clusters } else { 0 };
+        let (of_sums, result_bytes) = SumLayout::new(summed, shape.stride(), levels);
         let mut clusters = ClusterLayout {
             set,
             stride: shape.stride() as u32,
             levels: levels as u32,
-            units: layout.array::<f64>(2 * levels),
-            counts: layout.array::<u32>(summed.saturating_mul(2)),
-            next: layout.array::<u32>(if levels > 0 { summed.saturating_mul(2).saturating_add(1) } else { 0 }),
-            sums: layout.array::<u64>(summed.saturating_mul(shape.stride()).saturating_mul(levels)),
-            weights: layout.array::<u64>(summed.saturating_mul(levels)),
-            totals: layout.array::<u32>(summed),
-            products: layout.array::<f64>(summed),
-            norms: layout.array::<f64>(summed),
-            end: 0,
-            bytes: layout.bytes(),
+            units: layout.array(2 * levels),
+            counts: layout.array(summed.saturating_mul(2)),
+            next: layout.array(if levels > 0 { summed.saturating_mul(2).saturating_add(1) } else { 0 }),
+            results: layout.array(result_bytes),
+            of_sums,
+            bytes: 0,
         };
-        clusters.end = clusters.norms.saturating_add(summed * size_of::<f64>());
+        clusters.bytes = layout.bytes();
         clusters
     }
 
-    /// Bytes of sums, weights and counts, which lie side by side, in whole words of 8: what the parts of a run add up.
+    /// Bytes of what the parts of a run add up.
     pub fn sum_bytes(&self) -> usize {
-        self.products - self.sums
+        self.of_sums.added().len() * size_of::<u64>()
     }
 
     /// Bytes of these and of what is made of them: what [`Clusters::with_sums`] needs.
     pub fn result_bytes(&self) -> usize {
-        self.end - self.sums
+        self.results.len()
     }
 
     /// Bytes of all parts.
@@ -98,9 +151,9 @@ impl ClusterLayout {
 /// What belongs to clusters, on the device.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Clusters {
-    start: *mut u8,
+    scratch: Scratch,
     /// Sums, and what is made of them.
-    results: *mut u8,
+    results: Scratch,
     layout: ClusterLayout,
     stride: u32,
     /// The centroids.
@@ -108,15 +161,14 @@ pub(crate) struct Clusters {
 }
 
 impl Clusters {
-    /// The `count` clusters whose memory is at `start`.
-    pub fn new(start: *mut u8, layout: ClusterLayout, count: u32) -> Clusters {
-        let (at, set) = layout.set;
-        let results = start.wrapping_add(layout.sums);
-        Clusters { start, results, layout, stride: layout.stride, set: Set::new(start.wrapping_add(at), set, count) }
+    /// The `count` clusters in `scratch`, for which `layout` reserved it.
+    pub fn new(scratch: Scratch, layout: ClusterLayout, count: u32) -> Clusters {
+        let results = Scratch::new(scratch.at(layout.results));
+        Clusters { scratch, results, layout, stride: layout.stride, set: Set::new(scratch, layout.set, count) }
     }
 
-    /// These clusters with other sums, those at `results`.
-    pub fn with_sums(self, results: *mut u8) -> Clusters {
+    /// These clusters with other sums, those in `results`.
+    pub fn with_sums(self, results: Scratch) -> Clusters {
         Clusters { results, ..self }
     }
 
@@ -128,39 +180,31 @@ impl Clusters {
         let units = means.scale.units().concat();
         // SAFETY: as the caller promises. The scan leaves the counts at zero after every batch.
         unsafe {
-            runtime.upload(stream, self.part(self.layout.units), bytemuck::cast_slice(&units))?;
-            runtime.fill(stream, self.counts().cast(), 0, self.layout.next - self.layout.counts)
+            runtime.copy_to_device(stream, self.scratch.at(self.layout.units), &units)?;
+            runtime.fill(stream, self.counts(), 0)
         }
     }
 
-    /// As [`ClusterLayout::sum_bytes`].
-    pub fn sum_bytes(&self) -> usize {
-        self.layout.sum_bytes()
+    fn counts(&self) -> PtrMut<u32> {
+        self.scratch.at(self.layout.counts)
     }
 
-    fn part<V>(&self, offset: usize) -> *mut V {
-        self.start.wrapping_add(offset).cast()
+    fn next(&self) -> PtrMut<u32> {
+        self.scratch.at(self.layout.next)
     }
 
-    fn counts(&self) -> *mut u32 {
-        self.part(self.layout.counts)
-    }
-
-    fn next(&self) -> *mut u32 {
-        self.part(self.layout.next)
-    }
-
-    fn result<V>(&self, offset: usize) -> *mut V {
-        self.results.wrapping_add(offset - self.layout.sums).cast()
+    fn result(&self, words: Words) -> Reserved<u64> {
+        words.of(self.layout.of_sums.all)
     }
 
     /// The units of the levels.
-    fn units(&self) -> *const f64 {
-        self.part(self.layout.units)
+    fn units(&self) -> Ptr<f64> {
+        self.scratch.at(self.layout.units.part(0, self.layout.levels as usize)).into()
     }
 
-    fn weight_units(&self) -> *const f64 {
-        self.units().wrapping_add(self.layout.levels as usize)
+    fn weight_units(&self) -> Ptr<f64> {
+        let levels = self.layout.levels as usize;
+        self.scratch.at(self.layout.units.part(levels, levels)).into()
     }
 
     /// Words of the sums of a level.
@@ -168,25 +212,29 @@ impl Clusters {
         self.set.count as usize * self.stride as usize
     }
 
-    /// Sums, and behind them weights and counts.
-    pub fn sums(&self) -> *mut u64 {
-        self.result(self.layout.sums)
+    /// What the parts of a run add up.
+    pub fn added(&self) -> PtrMut<u64> {
+        self.results.at(self.layout.of_sums.added())
     }
 
-    fn weights(&self) -> *mut u64 {
-        self.result(self.layout.weights)
+    fn sums(&self) -> PtrMut<u64> {
+        self.results.at(self.result(self.layout.of_sums.sums))
     }
 
-    fn totals(&self) -> *mut u32 {
-        self.result(self.layout.totals)
+    fn weights(&self) -> PtrMut<u64> {
+        self.results.at(self.result(self.layout.of_sums.weights))
     }
 
-    fn products(&self) -> *mut f64 {
-        self.result(self.layout.products)
+    fn totals(&self) -> PtrMut<u32> {
+        self.results.at(self.result(self.layout.of_sums.counts).halves())
     }
 
-    fn norms(&self) -> *mut f64 {
-        self.result(self.layout.norms)
+    fn products(&self) -> PtrMut<f64> {
+        self.results.at(self.result(self.layout.of_sums.products).cast())
+    }
+
+    fn norms(&self) -> PtrMut<f64> {
+        self.results.at(self.result(self.layout.of_sums.norms).cast())
     }
 }
 
@@ -238,15 +286,15 @@ pub(crate) unsafe fn add_batch(
     let (key, multiprocessors) = (shape.element.key(), runtime.limits().multiprocessors);
     for (at, (level, of_weights)) in means.scale.levels().enumerate() {
         let all = AddRows {
-            rows: batch.set.rows(),
+            rows: batch.set.stored(shape),
             stride: shape.stride() as u32,
-            order: batch.order(),
-            move_count: clusters.next().wrapping_add(2 * clusters.set.count as usize),
-            weights: if weighted { batch.weights() } else { std::ptr::null() },
+            order: batch.order().into(),
+            move_count: clusters.next().skip(2 * clusters.set.count as usize).into(),
+            weights: if weighted { batch.weights().into() } else { None },
             component_scale: power_of_two(level.exponent),
             weight_scale: power_of_two(of_weights.exponent),
-            sums: clusters.sums().wrapping_add(at * clusters.level_words()),
-            weight_sums: clusters.weights().wrapping_add(at * clusters.set.count as usize),
+            sums: clusters.sums().skip(at * clusters.level_words()).take(clusters.level_words()),
+            weight_sums: clusters.weights().skip(at * clusters.set.count as usize).take(clusters.set.count as usize),
         };
         // SAFETY: as the caller promises; every level has its sums and weights.
         unsafe {
@@ -267,9 +315,8 @@ pub(crate) unsafe fn add_batch(
 /// The memory is as laid out, with room for order and sums.
 pub(crate) unsafe fn forget_labels(runtime: &Runtime, stream: &Stream, batch: Batch) -> Result<()> {
     // All ones is the label of a point without one.
-    let bytes = batch.set.count as usize * size_of::<u32>();
     // SAFETY: as the caller promises.
-    unsafe { runtime.fill(stream, batch.previous().cast(), 0xff, bytes) }
+    unsafe { runtime.fill(stream, batch.previous().take(batch.set.count as usize), 0xff) }
 }
 
 /// Zeroes sums, weights and totals.
@@ -277,8 +324,8 @@ pub(crate) unsafe fn forget_labels(runtime: &Runtime, stream: &Stream, batch: Ba
 /// # Safety
 /// The memory is as laid out, with room for sums.
 pub(crate) unsafe fn clear_sums(runtime: &Runtime, stream: &Stream, clusters: Clusters) -> Result<()> {
-    // SAFETY: the three lie side by side.
-    unsafe { runtime.fill(stream, clusters.sums().cast(), 0, clusters.layout.sum_bytes()) }
+    // SAFETY: as the caller promises.
+    unsafe { runtime.fill(stream, clusters.added(), 0) }
 }
 
 /// Weights, products and norms; brings them and the counts to the host where they are asked for: the one synchronisation of an iteration.
@@ -297,11 +344,11 @@ pub(crate) unsafe fn totals_of(
     let launch = ClusterTotals {
         clusters: clusters.set.count,
         stride: clusters.stride,
-        centroids: clusters.set.rows().cast(),
-        sums: clusters.sums(),
+        centroids: clusters.set.rows().cast().into(),
+        sums: clusters.sums().into(),
         levels: layout.levels,
         units: clusters.units(),
-        counts: clusters.totals(),
+        counts: clusters.totals().into(),
         weighted: u32::from(weighted),
         weights: clusters.weights(),
         products: clusters.products(),
@@ -310,23 +357,24 @@ pub(crate) unsafe fn totals_of(
     // SAFETY: every part has an entry a cluster.
     unsafe { runtime.launch(stream, &ClusterTotals::KERNEL, launch.config(), launch)? };
     let Some(totals) = totals else { return Ok(()) };
-    // Words of 8 bytes, as the parts are aligned.
-    let mut words = vec![0u64; (layout.end - layout.weights) / size_of::<u64>()];
-    // SAFETY: it was zeroed or written, but for the gaps between parts, at which nobody looks.
-    unsafe { runtime.download(stream, bytemuck::cast_slice_mut(&mut words), clusters.weights().cast())? };
-    let part = |offset: usize| &words[(offset - layout.weights) / size_of::<u64>()..];
+    let of_sums = layout.of_sums;
+    let copied = Words { from: of_sums.weights.from, len: of_sums.norms.end() - of_sums.weights.from };
+    let mut words = vec![0u64; copied.len];
+    // SAFETY: it was zeroed or written, but for the gaps between parts, which nothing reads.
+    unsafe { runtime.copy_to_host(stream, &mut words, clusters.results.at(clusters.result(copied)))? };
+    let part = |part: Words| &words[part.from - copied.from..];
     let [_, weight_units] = means.scale.units();
     let weight = |cluster: usize| {
-        let levels = weight_units.iter().zip(part(layout.weights).chunks(count)).rev();
+        let levels = weight_units.iter().zip(part(of_sums.weights).chunks(count)).rev();
         levels.fold(0.0, |total, (unit, words)| total + words[cluster] as i64 as f64 * unit)
     };
     totals.weights = (0..count).map(weight).collect();
     totals.counts.clear();
-    totals.counts.extend_from_slice(&bytemuck::cast_slice(part(layout.totals))[..count]);
+    totals.counts.extend_from_slice(&bytemuck::cast_slice(part(of_sums.counts))[..count]);
     totals.products.clear();
-    totals.products.extend_from_slice(bytemuck::cast_slice(&part(layout.products)[..count]));
+    totals.products.extend_from_slice(bytemuck::cast_slice(&part(of_sums.products)[..count]));
     totals.norms.clear();
-    totals.norms.extend_from_slice(bytemuck::cast_slice(&part(layout.norms)[..count]));
+    totals.norms.extend_from_slice(bytemuck::cast_slice(&part(of_sums.norms)[..count]));
     Ok(())
 }
 
@@ -342,25 +390,25 @@ pub(crate) unsafe fn sums_of(
     sums: &mut PartialSums,
 ) -> Result<()> {
     let layout = clusters.layout;
-    // Words of 8 bytes, as the parts are aligned.
-    let word = |offset: usize| (offset - layout.sums) / size_of::<u64>();
+    let of_sums = layout.of_sums;
     sums.clusters = clusters.set.count as usize;
     sums.stride = layout.stride as usize;
-    sums.weights = weighted.then(|| word(layout.weights));
-    sums.counts = word(layout.totals);
-    sums.words.resize(word(layout.products), 0);
-    // SAFETY: what is downloaded was zeroed, and then added to.
-    unsafe { runtime.download(stream, bytemuck::cast_slice_mut(&mut sums.words), clusters.sums().cast()) }
+    sums.weights = weighted.then_some(of_sums.weights.from);
+    sums.counts = of_sums.counts.from;
+    sums.words.resize(of_sums.products.from, 0);
+    // SAFETY: what is copied was zeroed, and then added to.
+    unsafe { runtime.copy_to_host(stream, &mut sums.words, clusters.added()) }
 }
 
 /// Adds the sums at `from` to those of the clusters.
 ///
 /// # Safety
 /// Both are as laid out, with room for sums, and were written; they are not the same.
-pub(crate) unsafe fn add_sums(runtime: &Runtime, stream: &Stream, from: *const u8, clusters: Clusters) -> Result<()> {
-    let count = (clusters.layout.sum_bytes() / size_of::<u64>()) as u64;
+pub(crate) unsafe fn add_sums(runtime: &Runtime, stream: &Stream, from: Ptr<u64>, clusters: Clusters) -> Result<()> {
+    let to = clusters.added();
+    let count = to.len() as u64;
     // Counts are two to a word: no cluster has 2^32 points, so none carries into the other.
-    let launch = AddWords { from: from.cast(), count, to: clusters.sums() };
+    let launch = AddWords { from, count, to };
     // SAFETY: as the caller promises.
     unsafe { runtime.launch(stream, &AddWords::KERNEL, launch.config(runtime.limits().multiprocessors), launch) }
 }
@@ -378,10 +426,10 @@ pub(crate) unsafe fn update_centroids(
     let launch = UpdateCentroids {
         clusters: clusters.set.count,
         stride: clusters.stride,
-        sums: clusters.sums(),
+        sums: clusters.sums().into(),
         levels: clusters.layout.levels,
         units: clusters.units(),
-        weights: clusters.weights(),
+        weights: clusters.weights().into(),
         weight_units: clusters.weight_units(),
         spherical: u32::from(means.spherical),
         centroids: clusters.set.rows().cast(),

@@ -24,7 +24,7 @@ use super::sums::PartialSums;
 use super::worker::{Assign, PartWorker, Totals, Worker};
 use crate::device::runtime::{Memory, Runtime, Stream};
 use crate::flat::gpu::Centre;
-use crate::flat::gpu::exact::{Set, Shape, prepare_set, upload_rows};
+use crate::product::gpu::{Set, Shape, prepare_set, upload_rows};
 use crate::threads::{apart, meanwhile};
 use crate::{Element, ElementType, Error, Metric, Result};
 
@@ -128,7 +128,7 @@ impl<T: Element> Source<'_, T> {
 
     fn batch(&self, number: usize) -> Batch {
         let slot = &self.slots[number % self.slots.len()];
-        Batch::new(self.runtime.address(slot), self.layout, self.range(number).len() as u32)
+        Batch::new(self.runtime.scratch(slot), self.layout, self.range(number).len() as u32)
     }
 
     /// Uploads and prepares batch `number`, and waits for it.
@@ -145,7 +145,7 @@ impl<T: Element> Source<'_, T> {
                 &self.rows[range.start * shape.dim..range.end * shape.dim],
             )?;
             if let Some(weights) = self.weights {
-                runtime.upload(stream, batch.weights().cast(), bytemuck::cast_slice(&weights[range]))?;
+                runtime.copy_to_device(stream, batch.weights(), &weights[range])?;
             }
             self.upload_centre(stream, batch.set)?;
             prepare_set(runtime, stream, shape, batch.set, self.centre.is_some())?;
@@ -160,7 +160,7 @@ impl<T: Element> Source<'_, T> {
     unsafe fn upload_centre(&self, stream: &Stream, set: Set) -> Result<()> {
         match &self.centre {
             // SAFETY: as the caller promises; the centre has the components of a row.
-            Some(centre) => unsafe { self.runtime.upload(stream, set.centre().cast(), bytemuck::cast_slice(centre)) },
+            Some(centre) => unsafe { self.runtime.copy_to_device(stream, set.centre(), centre) },
             None => Ok(()),
         }
     }
@@ -278,7 +278,7 @@ impl<'a, T: Element> KMeansDevice<'a, T> {
     }
 
     pub(crate) fn cluster_parts(&self) -> Clusters {
-        Clusters::new(self.points.runtime.address(&self.cluster_memory), self.cluster_layout, self.clusters as u32)
+        Clusters::new(self.points.runtime.scratch(&self.cluster_memory), self.cluster_layout, self.clusters as u32)
     }
 
     /// Labels all points with the present centroids, and adds them up if there are to be means.
@@ -336,7 +336,7 @@ impl<'a, T: Element> KMeansDevice<'a, T> {
             let own = || {
                 let batch = work(number)?;
                 // SAFETY: every point has a label. This also waits for the batch, whose slot is filled next.
-                unsafe { points.runtime.download(stream, bytemuck::cast_slice_mut(labels), batch.labels().cast()) }
+                unsafe { points.runtime.copy_to_host(stream, labels, batch.labels()) }
             };
             let ahead = move || if next < points.batches() { points.load(loader, next) } else { Ok(()) };
             let (ahead, own) = apart(|| meanwhile(ahead, own));
@@ -361,14 +361,14 @@ impl<T: Element> Worker for KMeansDevice<'_, T> {
 
     fn centroids(&mut self, to: &mut [f32]) -> Result<()> {
         let (clusters, shape) = (self.cluster_parts(), self.cluster_shape());
-        let from = clusters.set.rows();
+        let from = clusters.set.rows().cast::<f32>();
         // SAFETY: the centroids are there, `stride` components a row.
         unsafe {
             if shape.stride() == shape.dim {
-                return self.points.runtime.download(&self.stream, bytemuck::cast_slice_mut(to), from);
+                return self.points.runtime.copy_to_host(&self.stream, to, from);
             }
             let mut padded = vec![0.0f32; self.clusters * shape.stride()];
-            self.points.runtime.download(&self.stream, bytemuck::cast_slice_mut(&mut padded), from)?;
+            self.points.runtime.copy_to_host(&self.stream, &mut padded, from)?;
             for (to, from) in to.chunks_exact_mut(shape.dim).zip(padded.chunks_exact(shape.stride())) {
                 to.copy_from_slice(&from[..shape.dim]);
             }
@@ -398,7 +398,7 @@ impl<T: Element> Worker for KMeansDevice<'_, T> {
             1 => {
                 let from = self.points.batch(0).labels();
                 // SAFETY: the last `assign` gave every point a label.
-                unsafe { self.points.runtime.download(&self.stream, bytemuck::cast_slice_mut(to), from.cast()) }
+                unsafe { self.points.runtime.copy_to_host(&self.stream, to, from) }
             }
             _ => {
                 to.copy_from_slice(&self.labels);

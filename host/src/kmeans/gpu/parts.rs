@@ -16,8 +16,10 @@
 //! included, twice: 8 · 10⁶ points 3.64 times as fast as one (33 ms an iteration), 10⁶ points 2.4 times. Through the host, as
 //! devices of different kinds do it ([`crate::kmeans::parts`]), it took 3.6 ms longer.
 
-use super::cluster_sums::{Means, add_sums, totals_of, update_centroids};
+use super::cluster_sums::{Clusters, Means, add_sums, totals_of, update_centroids};
 use super::{KMeansDevice, Run, result_bytes};
+use cuda_std::Ptr;
+
 use crate::device::runtime::{Memory, Runtime};
 use crate::kmeans::worker::{Totals, Worker};
 use crate::shards::divided;
@@ -71,18 +73,25 @@ impl<'a, T: Element> KMeansParts<'a, T> {
 
 impl<T: Element> Part<'_, T> {
     /// All sums on this device, number `at`, and totals of these; to the host where it asks for them. `sums`: where each device has its own.
-    fn gather(&self, at: usize, sums: &[(&Runtime, usize)], means: Means, totals: Option<&mut Totals>) -> Result<()> {
+    fn gather(
+        &self,
+        at: usize,
+        sums: &[(&Runtime, Ptr<u64>)],
+        means: Means,
+        totals: Option<&mut Totals>,
+    ) -> Result<()> {
         let Part { device, results, others } = self;
         let (runtime, stream) = (device.runtime(), device.stream());
-        let (own, others) = (device.cluster_parts(), runtime.address(others));
-        let all = own.with_sums(runtime.address(results));
-        let bytes = own.sum_bytes();
+        let own = device.cluster_parts();
+        let all = own.with_sums(runtime.scratch(results));
+        // Room for the sums of one device.
+        let others = Clusters::with_sums(own, runtime.scratch(others)).added();
         // SAFETY: every device has added up its points and waits; all have one layout.
         unsafe {
-            runtime.copy(stream, all.sums().cast(), own.sums().cast(), bytes)?;
+            runtime.copy(stream, all.added(), own.added())?;
             for (_, &(other, from)) in sums.iter().enumerate().filter(|(other, _)| *other != at) {
-                runtime.copy_from(stream, others, other, std::ptr::with_exposed_provenance(from), bytes)?;
-                add_sums(runtime, stream, others, all)?;
+                runtime.copy_from_device(stream, others, other, from)?;
+                add_sums(runtime, stream, others.into(), all)?;
             }
             totals_of(runtime, stream, all, means, device.weighted(), totals)?;
         }
@@ -106,9 +115,9 @@ impl<T: Element> Worker for KMeansParts<'_, T> {
             part.device.runtime().synchronize(part.device.stream())
         };
         at_once(self.parts.iter_mut().collect(), label).into_iter().collect::<Result<()>>()?;
-        let own = |part: &Part<'_, T>| part.device.cluster_parts().sums().expose_provenance();
-        let sums: Vec<usize> = self.parts.iter().map(own).collect();
-        let sums: Vec<(&Runtime, usize)> = self.runtimes.iter().zip(sums).collect();
+        let own = |part: &Part<'_, T>| Ptr::from(part.device.cluster_parts().added());
+        let sums: Vec<Ptr<u64>> = self.parts.iter().map(own).collect();
+        let sums: Vec<(&Runtime, Ptr<u64>)> = self.runtimes.iter().zip(sums).collect();
         let (means, mut totals) = (self.means, Some(totals));
         let jobs = self.parts.iter_mut().enumerate().map(|(at, part)| (at, part, totals.take())).collect();
         at_once(jobs, |(at, part, totals): (usize, &mut Part<'_, T>, _)| part.gather(at, &sums, means, totals))
@@ -119,7 +128,7 @@ impl<T: Element> Worker for KMeansParts<'_, T> {
     fn update(&mut self) -> Result<()> {
         for Part { device, results, .. } in &mut self.parts {
             device.centroids_move();
-            let all = device.cluster_parts().with_sums(device.runtime().address(results));
+            let all = device.cluster_parts().with_sums(device.runtime().scratch(results));
             // SAFETY: the last `assign` left sums and weights there.
             unsafe { update_centroids(device.runtime(), device.stream(), all, self.means)? };
         }
