@@ -228,7 +228,7 @@ pub type TableKey = (EntryKey, CodesKey);
 /// Writes the scores of all pairs of a query and a list that it probes.
 ///
 /// # Safety
-/// All pointers that are not null cover the shapes of their fields. Those to f32 arrays that are not indexed by row or pair are aligned to 16
+/// All pointers that are present cover the shapes of their fields. Those to f32 arrays that are not indexed by row or pair are aligned to 16
 /// bytes, `codes` to what is loaded at once. There is a list, and probed lists exist; no two pairs' scores overlap. Of the codes that are loaded
 /// at once ([`CodesKey`]), `chunk_size`, `sub_quantizers` and `code_bytes` are multiples.
 #[kernel(
@@ -278,9 +278,9 @@ pub struct ScanTables {
     pub form: u32,
     /// The table of each query, \[`sub_quantizers`\]\[2^`bits`\]; not read for `FORM_RESIDUAL`.
     pub query_tables: Ptr<f32>,
-    /// A term for each stored row (`FORM_ROW_TERMS`) or a table for each list (`FORM_LIST_TERMS`); null for the other forms.
+    /// A term for each stored row (`FORM_ROW_TERMS`) or a table for each list (`FORM_LIST_TERMS`); empty for the other forms.
     pub terms: Ptr<f32>,
-    /// The σ of each query; null for [`EntryKey::F32`].
+    /// The σ of each query; absent for [`EntryKey::F32`].
     pub scales: Option<Ptr<f32>>,
     /// Sub-quantizers whose tables are in shared memory at once.
     pub chunk_size: u32,

@@ -103,9 +103,9 @@ pub struct Encode {
     pub rows: Ptr<f32>,
     /// Rows.
     pub row_count: u32,
-    /// The row of `centroids` that is subtracted from each row; null where nothing is.
+    /// The row of `centroids` that is subtracted from each row; absent where nothing is.
     pub labels: Option<Ptr<u32>>,
-    /// Rows as those of `rows`; null where `labels` is.
+    /// Rows as those of `rows`, one for each label; empty where `labels` is absent.
     pub centroids: Ptr<f32>,
     /// The codebooks, `sub_quantizers` × `width` × 2^`bits`, aligned to 16 bytes.
     pub codebooks: Ptr<f32>,
