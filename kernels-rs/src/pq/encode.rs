@@ -56,7 +56,7 @@ pub const fn shared_bytes(width: u64, piece: u64) -> u64 {
 struct Vector {
     row: *const f32,
     /// What is subtracted, if anything.
-    centroid: Option<*const f32>,
+    centroid: Option<Ptr<f32>>,
 }
 
 impl Vector {
@@ -162,7 +162,8 @@ unsafe fn encode<const STAGED: bool>(launch: Encode) {
             let row = number[r].min(row_count - 1) as usize;
             let centroid = labels.map(|labels| {
                 let label = global::load_nc(labels.wrapping_add(row)) as usize;
-                centroids.wrapping_add(label * stride)
+                // The centroid exists, so that its address is not 0.
+                centroids.advance(label * stride)
             });
             vector[r] = Vector { row: rows.wrapping_add(row * stride), centroid };
         });

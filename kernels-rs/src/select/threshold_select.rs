@@ -204,8 +204,9 @@ pub(crate) unsafe fn select_rows<K: Key>(launch: ThresholdSelect) {
         let row = Row::<K>::of(table, number, *keys, ids, flip);
         let len = row.len;
         let wanted = k.min(len);
+        let listed = lists.is_some();
         let (mut threshold, mut count) = (ALL, 0);
-        if lists.is_some() {
+        if listed {
             threshold = global::load_nc(thresholds.wrapping_add(number as usize));
             count = global::load_nc(counts.wrapping_add(number as usize));
         } else if len > capacity {
@@ -214,10 +215,9 @@ pub(crate) unsafe fn select_rows<K: Key>(launch: ThresholdSelect) {
             thread::sync_threads();
             threshold = threshold_of_groups(plan, entries, order);
         }
-        // The row's list of survivors, as long as nothing says that it has too few.
-        let mut gathered = lists;
+        let mut gathered = listed;
         loop {
-            if gathered.is_none() {
+            if !gathered {
                 if thread == 0 {
                     header.store(0);
                 }
@@ -231,9 +231,11 @@ pub(crate) unsafe fn select_rows<K: Key>(launch: ThresholdSelect) {
             }
             thread::sync_threads();
             threshold = row.exact_threshold(wanted, entries.cast(), header.add(1));
-            gathered = None;
+            gathered = false;
         }
-        if let Some(lists) = gathered {
+        if let Some(lists) = lists
+            && gathered
+        {
             let list = lists.wrapping_add(number as usize * capacity as usize);
             let mut place = thread;
             while place < count {

@@ -203,7 +203,7 @@ impl<const QUEUE_REGISTERS: usize, const THREAD_QUEUE: usize> WarpSelect<QUEUE_R
 struct Row {
     keys: *const f32,
     /// Without ids the payload is the position, counted from `first`.
-    ids: Option<*const u32>,
+    ids: Option<Ptr<u32>>,
     first: u32,
     len: u32,
     /// 0 selects the smallest, the sign bit the largest.
@@ -225,7 +225,8 @@ impl Row {
         let first = segment * segment_columns;
         let start = start as usize + first as usize;
         let len = if first < length { (length - first).min(segment_columns) } else { 0 };
-        let ids = ids.map(|ids| ids.wrapping_add(start));
+        // SAFETY: a piece starts at most a row's longest length and a piece behind the start of its row. No address there is 0.
+        let ids = ids.map(|ids| unsafe { ids.advance(start) });
         Row { keys: keys.wrapping_add(start), ids, first, len, flip }
     }
 
