@@ -96,6 +96,22 @@ macro_rules! pointer {
                 }
             }
 
+            /// The elements from number `n` on, in a kernel. Unlike `wrapping_add` it gives no raw pointer, so that an optional pointer that
+            /// advances stays one word.
+            ///
+            /// # Safety
+            /// The address of element `n` does not wrap around to 0.
+            #[inline(always)]
+            pub const unsafe fn advance(self, n: usize) -> Self {
+                Self {
+                    // SAFETY: the caller promises that the address is not 0.
+                    address: unsafe { NonNull::new_unchecked(self.address.as_ptr().wrapping_add(n)) },
+                    #[cfg(not(target_arch = "nvptx64"))]
+                    len: if self.len == TO_END { TO_END } else { self.len.saturating_sub(n) },
+                    of: PhantomData,
+                }
+            }
+
             /// The same memory as elements of another type. The length becomes the number of whole elements of that type.
             #[inline(always)]
             pub const fn cast<U>(self) -> $name<U> {

@@ -55,10 +55,10 @@ fn count(shape: Shape, rows: usize, columns: usize) -> Counted {
     let all = columns as u32;
     let launch = WarpSelectRows {
         keys: keys.as_ptr(),
-        ids: std::ptr::null(),
+        ids: None,
         stride: columns as u64,
-        starts: std::ptr::null(),
-        lengths: std::ptr::null(),
+        starts: None,
+        lengths: None,
         columns: all,
         segments: 1,
         segment_columns: all,

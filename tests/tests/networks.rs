@@ -3,7 +3,7 @@
 
 use cuda_std::emulator::{self, Buffer, Stats, Violation};
 use cuda_std::launch::LaunchConfig;
-use cuda_std::{global, kernel, thread, unroll, warp};
+use cuda_std::{Ptr, PtrMut, global, kernel, thread, unroll, warp};
 use proptest::prelude::*;
 use warpann_kernels::select::entry::EMPTY;
 use warpann_kernels::select::networks::{
@@ -219,12 +219,12 @@ macro_rules! sorts {
             /// # Safety
             /// As `load`.
             #[kernel(max_threads = 32)]
-            unsafe fn sort(data: *mut u64) {
+            unsafe fn sort(data: PtrMut<u64>) {
                 // SAFETY: the same contract.
                 unsafe {
-                    let mut x = load::<$registers>(data);
+                    let mut x = load::<$registers>(*data);
                     warp_sort(&mut x, warp::lane_id());
-                    store(data, &x);
+                    store(*data, &x);
                 }
             }
             ($registers, |config, data| {
@@ -241,12 +241,12 @@ macro_rules! merges {
             /// # Safety
             /// As `load`.
             #[kernel(max_threads = 32)]
-            unsafe fn merge(data: *mut u64) {
+            unsafe fn merge(data: PtrMut<u64>) {
                 // SAFETY: the same contract.
                 unsafe {
-                    let mut x = load::<{ $left + $right }>(data);
+                    let mut x = load::<{ $left + $right }>(*data);
                     warp_merge::<$left, $right, { $left + $right }>(&mut x, warp::lane_id());
-                    store(data, &x);
+                    store(*data, &x);
                 }
             }
             ($left, $right, |config, data| {
@@ -263,12 +263,12 @@ macro_rules! keeps {
             /// # Safety
             /// `keep` and `other` as `load` asks.
             #[kernel(max_threads = 32)]
-            unsafe fn merge_keep(keep: *mut u64, other: *const u64) {
+            unsafe fn merge_keep(keep: PtrMut<u64>, other: Ptr<u64>) {
                 // SAFETY: the same contract.
                 unsafe {
-                    let mut x = load::<$keep>(keep);
-                    warp_merge_keep::<$keep, $other>(&mut x, &load::<$other>(other), warp::lane_id());
-                    store(keep, &x);
+                    let mut x = load::<$keep>(*keep);
+                    warp_merge_keep::<$keep, $other>(&mut x, &load::<$other>(*other), warp::lane_id());
+                    store(*keep, &x);
                 }
             }
             ($keep, $other, |config, keep, other| {
@@ -280,7 +280,7 @@ macro_rules! keeps {
 }
 
 /// Launches one of the kernels that work in place. Its data must be as the kernel's documentation says.
-type InPlace = unsafe fn(LaunchConfig, *mut u64) -> Result<Stats, Violation>;
+type InPlace = unsafe fn(LaunchConfig, PtrMut<u64>) -> Result<Stats, Violation>;
 
 fn sorts() -> Vec<(usize, InPlace)> {
     sorts![1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30 31 32]
@@ -295,7 +295,7 @@ fn merges() -> Vec<(usize, usize, InPlace)> {
 }
 
 /// Launches one of the kernels that merge what they keep with others.
-type Keep = unsafe fn(LaunchConfig, *mut u64, *const u64) -> Result<Stats, Violation>;
+type Keep = unsafe fn(LaunchConfig, PtrMut<u64>, Ptr<u64>) -> Result<Stats, Violation>;
 
 fn keeps() -> Vec<(usize, usize, Keep)> {
     keeps! {

@@ -1,4 +1,4 @@
-//! Global loads and stores. LLVM proves raw-pointer parameters of a kernel global, so plain accesses become `ld.global`.
+//! Global loads and stores. LLVM derives that the pointers among the parameters of a kernel are global, so plain accesses become `ld.global`.
 
 use crate::Site;
 use core::{arch::asm, mem::transmute_copy};

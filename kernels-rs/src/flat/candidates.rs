@@ -43,7 +43,8 @@ pub struct CompactCandidates {
     pub query_residuals: Ptr<f32>,
     /// The base's greatest norm and greatest residual: two numbers.
     pub base_bounds: Ptr<f32>,
-    /// The k-th smallest u of query q's list, at place q · `found_stride`; NaN where there are fewer.
+    /// The k-th smallest u of query q's list, at place q · `found_stride`; NaN where there are fewer: (`query_count` − 1) · `found_stride` + 1
+    /// numbers.
     pub found: Ptr<f32>,
     /// Places from one query's number in `found` to the next.
     pub found_stride: u32,
@@ -51,9 +52,9 @@ pub struct CompactCandidates {
     pub first: u32,
     /// The limit of each query, before and after.
     pub limits: PtrMut<f32>,
-    /// The upper bounds u of the lists: that of query q begins at q · `stride`.
+    /// The upper bounds u of the lists, `query_count` · `stride` numbers: the list of query q begins at q · `stride`.
     pub values: PtrMut<f32>,
-    /// The rows of the base that `values` are of.
+    /// The row of the base that each of `values` is of.
     pub rows: PtrMut<u32>,
     /// The length of each list, of which `stride` entries are there at most; becomes the number of entries that stay.
     pub counts: PtrMut<u32>,

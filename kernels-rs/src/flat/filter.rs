@@ -143,9 +143,9 @@ pub struct Filter {
     pub row_count: u32,
     /// A `METRIC_*` of [`crate::product::prepare`].
     pub metric: u32,
-    /// What [`crate::product::prepare::Greatest`] found for the queries.
+    /// What [`crate::product::prepare::Greatest`] found for the queries: one word.
     pub query_greatest: Ptr<u32>,
-    /// What [`crate::product::prepare::Greatest`] found for the base.
+    /// What [`crate::product::prepare::Greatest`] found for the base: one word.
     pub base_greatest: Ptr<u32>,
     /// A bound of the norm of each query.
     pub query_norms: Ptr<f32>,
@@ -163,15 +163,15 @@ pub struct Filter {
     pub tile_stride: u32,
     /// The `skip` of [`tile_number`].
     pub tile_skip: u32,
-    /// The limit of each query. Dense kernels do not read it: null.
+    /// The limit of each query. Dense kernels do not read it: empty.
     pub limits: Ptr<f32>,
     /// The upper bounds u. Dense: row r of visited tile t goes to column 128 · t + r of the query's row. Append: entry p of a query's
-    /// list goes to place p of its row.
+    /// list goes to place p of its row. `query_count` rows of `out_stride` numbers.
     pub out_values: PtrMut<f32>,
-    /// Append: the row of the base that each entry of `out_values` stands for. Dense: null.
+    /// Append: the row of the base that each entry of `out_values` stands for. Dense: empty.
     pub out_rows: PtrMut<u32>,
     /// Append: the length of each query's list. The launch adds the entries that it finds, those beyond the list's room included. Dense:
-    /// null.
+    /// empty.
     pub counts: PtrMut<u32>,
     /// Places from one row of `out_values` and `out_rows` to the next. Dense: at least 128 · `tiles`, even. Append: the room of a list.
     pub out_stride: u32,

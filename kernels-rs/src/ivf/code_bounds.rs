@@ -54,9 +54,9 @@ pub struct GreatestCode {
     pub row_lists: Ptr<u32>,
     /// Rows of the storage.
     pub row_count: u32,
-    /// The centre, `dim` padded to a multiple of 4; null for none.
+    /// The centre, `dim` padded to a multiple of 4; absent for none.
     pub centre: Option<Ptr<f32>>,
-    /// The bits of a float that is not negative.
+    /// The bits of a float that is not negative: one word.
     pub greatest: PtrMut<u32>,
 }
 
@@ -107,19 +107,19 @@ unsafe fn greatest_component(launch: GreatestCode) {
 /// The arrays are as long as the fields say, and `greatest` is complete.
 #[kernel(max_threads = 128, scale_codes = scale)]
 pub struct ScaleCodes {
-    /// Centroids of the lists, `stride` components a row.
+    /// Centroids of the lists, `stride` components a row: `centroid_count` components.
     pub centroids: Ptr<f32>,
     /// Components of all centroids.
     pub centroid_count: u32,
     /// Components from one centroid to the next.
     pub stride: u32,
-    /// `stride` components that are subtracted from each centroid; null for none.
+    /// `stride` components that are subtracted from each centroid; absent: nothing is.
     pub centre: Option<Ptr<f32>>,
-    /// Codewords.
+    /// Codewords: `codeword_count` components.
     pub codebooks: Ptr<f32>,
     /// Components of all codewords.
     pub codeword_count: u32,
-    /// What [`GreatestCode`] found.
+    /// What [`GreatestCode`] found: one word.
     pub greatest: Ptr<u32>,
     /// The scaled centroids as f16, laid out as `centroids`.
     pub offsets: PtrMut<u16>,
@@ -184,15 +184,15 @@ pub struct MeasureCodes {
     pub row_lists: Ptr<u32>,
     /// Rows of the storage.
     pub row_count: u32,
-    /// The centre, `dim` padded to a multiple of 4; null for none.
+    /// The centre, `dim` padded to a multiple of 4; absent for none.
     pub centre: Option<Ptr<f32>>,
     /// A `METRIC_*` of [`crate::product::prepare`].
     pub metric: u32,
-    /// What [`GreatestCode`] found.
+    /// What [`GreatestCode`] found: one word.
     pub greatest: Ptr<u32>,
-    /// What [`ScaleCodes`] wrote.
+    /// What [`ScaleCodes`] wrote, laid out as `centroids`.
     pub offsets: Ptr<u16>,
-    /// What [`ScaleCodes`] wrote.
+    /// What [`ScaleCodes`] wrote, laid out as `codebooks`.
     pub halves: Ptr<u16>,
     /// ‖r − centre‖² (squared L2) or 0 of each row r; +∞ for padding.
     pub values: PtrMut<f32>,

@@ -29,7 +29,7 @@
 //! all are the same as without.
 //!
 //! # Dense use
-//! Without items and lists (null pointers) every query is scored against all rows of one list: the coarse quantiser.
+//! Without items and lists every query is scored against all rows of one list: the coarse quantiser.
 //!
 //! # How it maps to the machine
 //! 1. 8 warps; for 64 queries as 2 × 4, each 32 queries × 32 rows; for 16 queries side by side, each 16 × 16.
@@ -450,11 +450,11 @@ pub type ScanKey = (Operand, Tile, Residence);
 /// Without [`Tile::Append`] the score of row i of the list, for i below the list's padded length, goes i places behind the place where the
 /// pair's scores start. With it, what is at most the query's limit is appended to the query's list of candidates.
 ///
-/// The default has null pointers and zeros, which is what dense use needs (module documentation) of the fields that it does not name:
+/// The default has empty or absent pointers and zeros, which is what dense use needs (module documentation) of the fields that it does not name:
 /// no items, no lists, no filter, nothing appended, no codes. [`Operand::Codes`] needs items.
 ///
 /// # Safety
-/// All pointers that are not null cover the shapes of their fields. `base` or `codes`, and `values`, can be read for 128 rows from any multiple
+/// All pointers that are present cover the shapes of their fields. `base` or `codes`, and `values`, can be read for 128 rows from any multiple
 /// of 128 in a list; codes name codewords that exist.
 #[kernel(
     key = ScanKey,
@@ -484,29 +484,29 @@ pub struct ScanLists {
     pub query_count: u32,
     /// Components from one copy to the next, of queries and of `base`: a multiple of [`CHUNK`].
     pub stride: u32,
-    /// (list, first pair in `grouped`, pairs, first row) of each item ([`crate::ivf::pairs`]). Null: dense use.
-    pub items: Option<Ptr<U32x4>>,
-    /// The number of items: one word; null where `items` is.
-    pub item_count: Ptr<u32>,
+    /// (list, first pair in `grouped`, pairs, first row) of each item ([`crate::ivf::pairs`]); empty where `item_count` is absent.
+    pub items: Ptr<U32x4>,
+    /// The number of items: one word. Absent: dense use.
+    pub item_count: Option<Ptr<u32>>,
     /// Rows of an item, at most: a multiple of [`TILE_ROWS`].
     pub item_rows: u32,
-    /// The record of each pair ([`crate::ivf::pairs::ScatterPairs::grouped`]), with limits for [`Tile::Append`]; null where `items` is.
+    /// The record of each pair ([`crate::ivf::pairs::ScatterPairs::grouped`]), with limits for [`Tile::Append`]; empty where `item_count` is absent.
     pub grouped: Ptr<U32x4>,
     /// Scores from one query's row to the next. Dense use only.
     pub row_stride: u32,
-    /// The first row of each list in the storage, a multiple of 8; null where `items` is.
+    /// The first row of each list in the storage, a multiple of 8; empty where `item_count` is absent.
     pub list_starts: Ptr<u32>,
-    /// The vectors of each list; null where `items` is.
+    /// The vectors of each list; empty where `item_count` is absent.
     pub lengths: Ptr<u32>,
     /// Rows of the storage, all of which every query is compared with. Dense use only.
     pub row_count: u32,
     /// What is added to the product of each row: +∞ for padding.
     pub values: Ptr<f32>,
-    /// The rank of each row's id; null where `filter` is.
+    /// The rank of each row's id; empty where `filter` is absent.
     pub ranks: Ptr<u32>,
-    /// A bit for each rank: rows whose bit is 0 score +∞. Null: no filter.
+    /// A bit for each rank: rows whose bit is 0 score +∞. Absent: no filter.
     pub filter: Option<Ptr<u32>>,
-    /// The scores; with [`Tile::Append`] `capacity` a query.
+    /// The scores: those of all queries' rows, `query_count` rows of `row_stride` in dense use, or `capacity` a query with [`Tile::Append`].
     pub scores: PtrMut<f32>,
     /// [`Tile::Append`] only: the place in the query's row of each of `scores`.
     pub places: PtrMut<u32>,
@@ -526,9 +526,9 @@ pub struct ScanLists {
     pub width: u32,
     /// Codes only: components of a vector.
     pub dim: u32,
-    /// Codes only: what [`crate::ivf::code_bounds::ScaleCodes`] wrote as `offsets`.
+    /// Codes only: what [`crate::ivf::code_bounds::ScaleCodes`] wrote as `offsets`, a row for each list.
     pub centroid_offsets: Ptr<u16>,
-    /// Codes only: what [`crate::ivf::code_bounds::ScaleCodes`] wrote as `halves`, padded to 16 bytes.
+    /// Codes only: what [`crate::ivf::code_bounds::ScaleCodes`] wrote as `halves`: `dim` · 2^`bits` numbers, padded to 16 bytes.
     pub halves: Ptr<u16>,
 }
 
@@ -576,11 +576,16 @@ impl ScanLists {
     /// Items of the launch.
     ///
     /// # Safety
-    /// With items, their number is there.
+    /// The number of items is there, unless it is absent.
     #[inline(always)]
     unsafe fn count(&self, dense: bool, tile: u32) -> u32 {
-        // SAFETY: one word.
-        if dense { self.dense_items(tile) } else { unsafe { global::load_nc(*self.item_count) } }
+        match self.item_count {
+            // SAFETY: one word.
+            Some(item_count) if !dense => unsafe { global::load_nc(*item_count) },
+            _ if dense => self.dense_items(tile),
+            // A scan of codes without items.
+            _ => 0,
+        }
     }
 
     /// List, first place among the grouped pairs, pairs and first row of an item.
@@ -595,7 +600,7 @@ impl ScanLists {
             [0, first, (self.query_count - first).min(tile), item % cuts * self.item_rows]
         } else {
             // SAFETY: item < count.
-            unsafe { global::load_nc(self.items.unwrap_or_default().wrapping_add(item as usize)).0 }
+            unsafe { global::load_nc(self.items.wrapping_add(item as usize)).0 }
         }
     }
 
@@ -631,7 +636,7 @@ unsafe fn scan<
     work: ScanLists,
 ) {
     let mut rows = R::of(&work);
-    let dense = R::DENSE && work.items.is_none();
+    let dense = R::DENSE && work.item_count.is_none();
     let across = 8 / DOWN;
     let thread = thread::thread_idx_x();
     let lane = warp::lane_id();

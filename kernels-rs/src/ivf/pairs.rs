@@ -270,7 +270,7 @@ unsafe fn place(launch: PlacePairs) {
 /// Writes the pairs of some probes grouped by list, and the items of every list.
 ///
 /// # Safety
-/// All pointers that are not null cover the shapes of their fields, and [`CountPairs`] and [`PlacePairs`] wrote the fields of the names that
+/// All pointers that are present cover the shapes of their fields, and [`CountPairs`] and [`PlacePairs`] wrote the fields of the names that
 /// they have.
 #[kernel(max_threads = 256, scatter_pairs = scatter)]
 pub struct ScatterPairs {
@@ -294,7 +294,7 @@ pub struct ScatterPairs {
     pub offsets: Ptr<u32>,
     /// Where each query's row of scores starts.
     pub row_starts: Ptr<u64>,
-    /// The limit of each query, for appending ([`crate::ivf::list_scan`]); null where all scores are kept.
+    /// The limit of each query, for appending ([`crate::ivf::list_scan`]); absent where all scores are kept.
     pub limits: Option<Ptr<f32>>,
     /// The factor of each query.
     pub factors: Ptr<f32>,
@@ -404,9 +404,9 @@ pub struct FewPairs {
     pub live_rows: PtrMut<u32>,
     /// The items of all lists: one word.
     pub item_count: PtrMut<u32>,
-    /// The pairs in order, as [`ScatterPairs::grouped`] without limits.
+    /// The pairs in order, as [`ScatterPairs::grouped`] without limits: one for each of `probes`.
     pub grouped: PtrMut<U32x4>,
-    /// As [`ScatterPairs::items`].
+    /// As [`ScatterPairs::items`], with room for the items of all pairs.
     pub items: PtrMut<U32x4>,
 }
 
@@ -495,9 +495,9 @@ pub struct BeginCandidates {
     pub places: Ptr<u32>,
     /// Places from one query's list to the next.
     pub capacity: u32,
-    /// The scores of the lists.
+    /// The scores of the lists: `query_count` · `capacity` numbers.
     pub list_scores: PtrMut<f32>,
-    /// The places of the lists.
+    /// The places of the lists, laid out as `list_scores`.
     pub list_places: PtrMut<u32>,
     /// The candidates of each list: `selected`.
     pub counts: PtrMut<u32>,

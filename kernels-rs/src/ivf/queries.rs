@@ -27,7 +27,7 @@ pub const WARPS_PER_BLOCK: u32 = 4;
 /// Writes copy, factor, shift and errors of each query (module documentation).
 ///
 /// # Safety
-/// All pointers that are not null cover the shapes of their fields.
+/// All pointers that are present cover the shapes of their fields.
 #[kernel(
     key = ElementKey,
     max_threads = 128,
@@ -44,11 +44,11 @@ pub struct PrepareQueries {
     pub count: u32,
     /// Components from one query to the next: a multiple of 4, zero padded.
     pub stride: u32,
-    /// `stride` components that are subtracted from each query; null for none.
+    /// `stride` components that are subtracted from each query; absent: nothing is.
     pub centre: Option<Ptr<f32>>,
     /// A `METRIC_*` of [`crate::product::prepare`].
     pub metric: u32,
-    /// What [`crate::product::prepare::Greatest`] found among the vectors of the base.
+    /// What [`crate::product::prepare::Greatest`] found among the vectors of the base: one word.
     pub base_greatest: Ptr<u32>,
     /// f16 copies: `count` rows of `copy_stride` components.
     pub copy: PtrMut<u16>,
@@ -56,9 +56,10 @@ pub struct PrepareQueries {
     pub copy_stride: u32,
     /// The factor of each query.
     pub factors: PtrMut<f32>,
-    /// The greatest norm and residual of the vectors, then those of the centroids.
+    /// The greatest norm and residual of the vectors, then those of the centroids: four numbers side by side.
     pub base_bounds: Ptr<f32>,
-    /// The error bound of each query against the vectors, and `errors_apart` places behind it the one against the centroids.
+    /// The error bound of each query against the vectors, and `errors_apart` places behind it the one against the centroids: one
+    /// array of `errors_apart` + `count` numbers.
     pub errors: PtrMut<f32>,
     /// Places from a query's first error bound to its second.
     pub errors_apart: u32,

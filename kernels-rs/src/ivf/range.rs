@@ -18,11 +18,11 @@ pub const THREADS: u32 = 128;
 /// The arrays are as long as the fields say.
 #[kernel(max_threads = 128, count_within = count)]
 pub struct CountWithin {
-    /// The rows of scores.
+    /// The rows of scores, up to the end that `row_starts` gives.
     pub scores: Ptr<f32>,
     /// Where each query's row starts, and behind them the end of the last one.
     pub row_starts: Ptr<u64>,
-    /// The shift of each query; null for 0.
+    /// The shift of each query; absent: 0.
     pub shifts: Option<Ptr<f32>>,
     /// The error bound of each query's scores.
     pub errors: Ptr<f32>,

@@ -148,10 +148,10 @@ pub enum PerQuery {
 /// go to places query · selected + place of `out_keys` and `out_ranks`. The number of vectors among the candidates is added to
 /// `flags[query]`. K-selection and [`Certify`] do the rest.
 ///
-/// The default has null pointers and zeros. So each field that is not named is absent: no probes, no ranks, no filter, no codes.
+/// The default has empty or absent pointers and zeros: no probes, no ranks, no filter, no codes.
 ///
 /// # Safety
-/// All pointers that are not null cover the shapes of their fields, rows are those of the lists' storage, and codes name codewords that
+/// All pointers that are present cover the shapes of their fields, rows are those of the lists' storage, and codes name codewords that
 /// exist. [`PerQuery::Warp`]: `selected` ≤ [`WARP_SELECTED`].
 #[kernel(
     key = (RowsKey, PerQuery),
@@ -200,19 +200,19 @@ pub struct Rerank {
     pub selected: u32,
     /// Probes of a query.
     pub nprobe: u32,
-    /// `nprobe` lists a query, `NO_ROW` for none. Null: there is one list, and a place is a row of the storage.
+    /// `nprobe` lists a query, `NO_ROW` for none. Absent: there is one list, and a place is a row of the storage.
     pub probes: Option<Ptr<u32>>,
-    /// Where the scores of each probe start in the query's row ([`crate::ivf::pairs`]); null where `probes` is.
+    /// Where the scores of each probe start in the query's row ([`crate::ivf::pairs`]); empty where `probes` is absent.
     pub offsets: Ptr<u32>,
-    /// The first row of each list in the storage; null where `probes` is.
+    /// The first row of each list in the storage; empty where `probes` is absent.
     pub list_starts: Ptr<u32>,
-    /// The vectors of each list; null where `probes` is.
+    /// The vectors of each list; empty where `probes` is absent.
     pub lengths: Ptr<u32>,
-    /// The rank of each row's id; null where the row is the rank.
+    /// The rank of each row's id; absent where the row is the rank.
     pub ranks: Option<Ptr<u32>>,
-    /// A bit for each rank, 1 for vectors that may be found; null for all.
+    /// A bit for each rank, 1 for vectors that may be found; absent: all may.
     pub filter: Option<Ptr<u32>>,
-    /// The vectors that each query may find in its probes; null: `row_count`.
+    /// The vectors that each query may find in its probes; absent: `row_count`.
     pub live_rows: Option<Ptr<u32>>,
     /// Rows of the storage, where it is one list.
     pub row_count: u32,
@@ -220,17 +220,17 @@ pub struct Rerank {
     pub metric: u32,
     /// 0: the candidates are not sorted.
     pub sort: u32,
-    /// What a score of each query lacks to be a distance; null for 0.
+    /// What a score of each query lacks to be a distance; absent: 0.
     pub shifts: Option<Ptr<f32>>,
     /// E of each query: the bound of |score + shift − distance|.
     pub errors: Ptr<f32>,
     /// Results of a query.
     pub k: u32,
-    /// Distances: `k` a query, or `selected` without `sort`.
+    /// Distances: `query_count` · `k`, or `query_count` · `selected` without `sort`.
     pub out_keys: PtrMut<f32>,
     /// Ranks, laid out as `out_keys`.
     pub out_ranks: PtrMut<u32>,
-    /// One flag or number for each query; null where no proof is wanted.
+    /// One flag or number for each query; absent where no proof is wanted. Without `sort` it is present.
     pub flags: Option<PtrMut<u32>>,
 }
 
@@ -631,7 +631,7 @@ unsafe fn rerank_some<R: Rows, const REGISTERS: usize>(
 /// more than 64 candidates near the last.
 ///
 /// # Safety
-/// All pointers that are not null cover the shapes of their fields; nprobe ≤ selected.
+/// All pointers that are present cover the shapes of their fields; nprobe ≤ selected.
 #[kernel(max_threads = 128, min_blocks = 4, settle_probes = settle)]
 pub struct SettleProbes {
     /// Queries.
@@ -654,7 +654,7 @@ pub struct SettleProbes {
     pub row_count: u32,
     /// A `METRIC_*` of [`crate::product::prepare`].
     pub metric: u32,
-    /// What a score of each query lacks to be a distance; null for 0.
+    /// What a score of each query lacks to be a distance; absent: 0.
     pub shifts: Option<Ptr<f32>>,
     /// E of each query: the bound of |score + shift − distance|.
     pub errors: Ptr<f32>,
@@ -747,7 +747,7 @@ unsafe fn settle(launch: SettleProbes) {
 /// is proved.
 ///
 /// # Safety
-/// All pointers that are not null cover the shapes of their fields.
+/// All pointers that are present cover the shapes of their fields.
 #[kernel(max_threads = 128, certify = finish)]
 pub struct Certify {
     /// Queries.
@@ -758,19 +758,19 @@ pub struct Certify {
     pub metric: u32,
     /// Candidates of a query.
     pub selected: u32,
-    /// The scores of the candidates, best first.
+    /// The scores of the candidates, best first: `selected` a query.
     pub scores: Ptr<f32>,
-    /// The vectors that each query may find in its probes; null: `row_count`.
+    /// The vectors that each query may find in its probes; absent: `row_count`.
     pub live_rows: Option<Ptr<u32>>,
     /// Rows of the storage, where it is one list.
     pub row_count: u32,
-    /// What a score of each query lacks to be a distance; null for 0.
+    /// What a score of each query lacks to be a distance; absent: 0.
     pub shifts: Option<Ptr<f32>>,
     /// E of each query: the bound of |score + shift − distance|.
     pub errors: Ptr<f32>,
     /// The k best distances of each query, best first: as smaller is better before, those of the metric after.
     pub keys: PtrMut<f32>,
-    /// The ranks at `keys`; `NO_ROW` for none.
+    /// The ranks, laid out as `keys`; `NO_ROW` for none.
     pub ranks: Ptr<u32>,
     /// The number of vectors among each query's candidates before; 1 where the result is not proved, else 0, after.
     pub flags: PtrMut<u32>,

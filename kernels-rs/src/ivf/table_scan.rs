@@ -48,7 +48,7 @@ use cuda_std::{Ptr, PtrMut, global, kernel, shared, thread, unroll, warp};
 
 use crate::NO_ROW;
 use crate::pq::pq_codes::{Bytes, Chunk, Codes, Packed, ROWS};
-use crate::pq::pq_tables::{FORM_INNER_PRODUCT, FORM_LIST_TERMS, FORM_RESIDUAL, FORM_ROW_TERMS};
+use crate::pq::pq_tables::{FORM_INNER_PRODUCT, FORM_LIST_TERMS, FORM_RESIDUAL};
 use crate::product::element::{self, Element};
 
 /// Pairs of a block, at most.
@@ -228,7 +228,7 @@ pub type TableKey = (EntryKey, CodesKey);
 /// Writes the scores of all pairs of a query and a list that it probes.
 ///
 /// # Safety
-/// All pointers that are not null cover the shapes of their fields. Those to f32 arrays that are not indexed by row or pair are aligned to 16
+/// All pointers that are present cover the shapes of their fields. Those to f32 arrays that are not indexed by row or pair are aligned to 16
 /// bytes, `codes` to what is loaded at once. There is a list, and probed lists exist; no two pairs' scores overlap. Of the codes that are loaded
 /// at once ([`CodesKey`]), `chunk_size`, `sub_quantizers` and `code_bytes` are multiples.
 #[kernel(
@@ -278,9 +278,9 @@ pub struct ScanTables {
     pub form: u32,
     /// The table of each query, \[`sub_quantizers`\]\[2^`bits`\]; not read for `FORM_RESIDUAL`.
     pub query_tables: Ptr<f32>,
-    /// A term for each stored row (`FORM_ROW_TERMS`) or a table for each list (`FORM_LIST_TERMS`); null for the other forms.
-    pub terms: Ptr<f32>,
-    /// The σ of each query; null for [`EntryKey::F32`].
+    /// A term for each stored row (`FORM_ROW_TERMS`) or a table for each list (`FORM_LIST_TERMS`); absent for the other forms.
+    pub terms: Option<Ptr<f32>>,
+    /// The σ of each query; absent for [`EntryKey::F32`].
     pub scales: Option<Ptr<f32>>,
     /// Sub-quantizers whose tables are in shared memory at once.
     pub chunk_size: u32,
@@ -383,7 +383,9 @@ unsafe fn scan<E: Entry, C: Codes>(launch: ScanTables) {
                 } else {
                     let at = query * table_entries + entry;
                     let mut values = global::load_nc(query_tables.wrapping_add(at).cast::<F32x4>()).0;
-                    if form == FORM_LIST_TERMS {
+                    if let Some(terms) = terms
+                        && form == FORM_LIST_TERMS
+                    {
                         let at = only_list * table_entries + entry;
                         let of_list = global::load_nc(terms.wrapping_add(at).cast::<F32x4>()).0;
                         unroll::<4>(|e| values[e] += of_list[e]);
@@ -396,7 +398,7 @@ unsafe fn scan<E: Entry, C: Codes>(launch: ScanTables) {
             thread::sync_threads();
 
             let chunk = Chunk { first, count, bits, code_bytes };
-            let row_terms = form == FORM_ROW_TERMS;
+            let row_terms = terms.filter(|_| form != FORM_LIST_TERMS);
             // Tiles of all pairs are dealt to the warps in turn: `tile` counts from the first of the current pair.
             let mut tile = warp;
             let mut pair = 0;
@@ -416,7 +418,7 @@ unsafe fn scan<E: Entry, C: Codes>(launch: ScanTables) {
                         rows[r] = codes.wrapping_add(stored * code_bytes as usize);
                         if first > 0 {
                             sums[r] = if row < length { global::load(scores.wrapping_add(row as usize)) } else { 0.0 };
-                        } else if row_terms {
+                        } else if let Some(terms) = row_terms {
                             sums[r] += global::load_nc(terms.wrapping_add(stored));
                         }
                     });

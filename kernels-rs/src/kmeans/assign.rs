@@ -148,15 +148,16 @@ pub struct Assign {
     pub cluster_count: u32,
     /// A `METRIC_*` of [`crate::product::prepare`].
     pub metric: u32,
-    /// What [`crate::product::prepare::Greatest`] found for the points.
+    /// What [`crate::product::prepare::Greatest`] found for the points: one word.
     pub point_greatest: Ptr<u32>,
-    /// What [`crate::product::prepare::Greatest`] found for the centroids.
+    /// What [`crate::product::prepare::Greatest`] found for the centroids: one word.
     pub centroid_greatest: Ptr<u32>,
     /// A bound of the norm of each point.
     pub point_norms: Ptr<f32>,
     /// A bound of what the copy of each point lost.
     pub point_residuals: Ptr<f32>,
-    /// Values, norms and residuals of the centroids: three arrays of whole tiles, one after the other.
+    /// Values, norms and residuals of the centroids: three arrays of whole tiles, one after the other. The centroids'
+    /// number is padded to whole tiles in each.
     pub centroid_numbers: Ptr<f32>,
     /// The greatest norm of each tile of centroids.
     pub tile_norms: Ptr<f32>,
@@ -171,11 +172,11 @@ pub struct Assign {
     pub labels: PtrMut<u32>,
     /// The lengths of the queues of pending and of unbounded points: two words, 0 at first.
     pub queue_sizes: PtrMut<u32>,
-    /// The queue of pending points, with room for all.
+    /// The queue of pending points, with room for all `point_count`.
     pub pending: PtrMut<u32>,
     /// The candidates of the pending points: [`LIST`] for each, filled up with [`NO_ROW`].
     pub pending_lists: PtrMut<u32>,
-    /// The queue of unbounded points, with room for all.
+    /// The queue of unbounded points, with room for all `point_count`.
     pub unbounded: PtrMut<u32>,
 }
 

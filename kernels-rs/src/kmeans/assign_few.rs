@@ -191,9 +191,9 @@ impl CopyWidth {
     CopyWidth::Of64 => assign_few_64 = assign_few::<2>,
 )]
 pub struct AssignFew {
-    /// f16 copies of the points.
+    /// f16 copies of the points: rows of as many components as the key says.
     pub points: Ptr<u16>,
-    /// f16 copies of the centroids.
+    /// f16 copies of the centroids: rows of as many components as the key says.
     pub centroids: Ptr<u16>,
     /// Points without padding.
     pub point_count: u32,
@@ -201,9 +201,9 @@ pub struct AssignFew {
     pub cluster_count: u32,
     /// A `METRIC_*` of [`crate::product::prepare`].
     pub metric: u32,
-    /// What [`crate::product::prepare::Greatest`] found for the points.
+    /// What [`crate::product::prepare::Greatest`] found for the points: one word.
     pub point_greatest: Ptr<u32>,
-    /// What [`crate::product::prepare::Greatest`] found for the centroids.
+    /// What [`crate::product::prepare::Greatest`] found for the centroids: one word.
     pub centroid_greatest: Ptr<u32>,
     /// A bound of the norm of each point.
     pub point_norms: Ptr<f32>,
@@ -221,11 +221,11 @@ pub struct AssignFew {
     pub labels: PtrMut<u32>,
     /// The lengths of the queues of pending and of unbounded points: two words, 0 at first.
     pub queue_sizes: PtrMut<u32>,
-    /// The queue of pending points, with room for all.
+    /// The queue of pending points, with room for all `point_count`.
     pub pending: PtrMut<u32>,
     /// The candidates of the pending points: [`LIST`] for each, filled up with [`NO_ROW`].
     pub pending_lists: PtrMut<u32>,
-    /// The queue of unbounded points, with room for all.
+    /// The queue of unbounded points, with room for all `point_count`.
     pub unbounded: PtrMut<u32>,
 }
 

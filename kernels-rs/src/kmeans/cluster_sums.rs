@@ -331,7 +331,7 @@ pub unsafe fn group_moves(
     clusters: u32,
     /// Where the moves of each group begin in the order; becomes where they end.
     next: PtrMut<u32>,
-    /// The moves, (group << 32 | point).
+    /// The moves, (group << 32 | point), with room for 2 · `count`.
     order: PtrMut<u64>,
 ) {
     let thread = thread::thread_idx_x();
@@ -377,11 +377,11 @@ impl GroupMoves {
 /// Both arrays have `count` words, and do not overlap.
 #[kernel(max_threads = 1024)]
 pub unsafe fn add_words(
-    /// What is added.
+    /// What is added: `count` words.
     from: Ptr<u64>,
     /// Words of either array.
     count: u64,
-    /// What it is added to.
+    /// What it is added to: `count` words.
     to: PtrMut<u64>,
 ) {
     let step = u64::from(thread::grid_dim_x()) * u64::from(thread::block_dim_x());
@@ -418,7 +418,7 @@ pub unsafe fn group_moves_global(
     count: u32,
     /// Where the moves of each group begin in the order; becomes where they end.
     next: PtrMut<u32>,
-    /// The moves, (group << 32 | point).
+    /// The moves, (group << 32 | point), with room for 2 · `count`.
     order: PtrMut<u64>,
 ) {
     let (thread, lane) = (thread::thread_idx_x(), warp::lane_id());
@@ -505,7 +505,7 @@ fn rounded(value: f64, scale: f64, taken: bool) -> u64 {
 /// left. Weights likewise.
 ///
 /// # Safety
-/// The arrays that are not null are as long as the fields say; points and clusters of the order exist.
+/// The arrays that are present are as long as the fields say; points and clusters of the order exist.
 #[kernel(
     key = ElementKey,
     max_threads = 128,
@@ -521,11 +521,11 @@ pub struct AddRows {
     pub rows: Ptr<u8>,
     /// Components from one row to the next, and from one row of `sums` to the next: a multiple of 4, zero padded.
     pub stride: u32,
-    /// The moves as [`GroupMoves`] leaves them, (group << 32 | point).
+    /// The moves as [`GroupMoves`] leaves them, (group << 32 | point): `move_count` at least.
     pub order: Ptr<u64>,
-    /// How many moves there are.
+    /// How many moves there are: one word.
     pub move_count: Ptr<u32>,
-    /// A weight for each point; null: all are 1, and nothing is added to `weight_sums`.
+    /// A weight for each point; absent: all are 1, and nothing is added to `weight_sums`.
     pub weights: Option<Ptr<f32>>,
     /// A power of two: w·x is rounded to integers after it is multiplied by this.
     pub component_scale: f64,
@@ -566,11 +566,11 @@ pub struct AddLevel {
     pub rows: Ptr<u8>,
     /// Components from one row to the next, and from one row of `sums` to the next: a multiple of 4, zero padded.
     pub stride: u32,
-    /// The moves as [`GroupMoves`] leaves them, (group << 32 | point).
+    /// The moves as [`GroupMoves`] leaves them, (group << 32 | point): `move_count` at least.
     pub order: Ptr<u64>,
-    /// How many moves there are.
+    /// How many moves there are: one word.
     pub move_count: Ptr<u32>,
-    /// A weight for each point; null: all are 1, and nothing is added to `weight_sums`.
+    /// A weight for each point; absent: all are 1, and nothing is added to `weight_sums`.
     pub weights: Option<Ptr<f32>>,
     /// A power of two: w·x is rounded to integers after it is multiplied by this.
     pub component_scale: f64,

@@ -103,9 +103,9 @@ pub struct Settle {
     pub stride: u32,
     /// Squared L2 where it is not 0, else inner products.
     pub squared_difference: u32,
-    /// How many points are pending.
+    /// How many points are pending: one word.
     pub queue_size: Ptr<u32>,
-    /// The numbers of the pending points.
+    /// The numbers of the pending points: `queue_size` at least.
     pub pending: Ptr<u32>,
     /// The candidates of each pending point: [`LIST`] centroids, [`NO_ROW`] behind the last.
     pub pending_lists: Ptr<u32>,
@@ -179,9 +179,9 @@ pub struct SettleAll {
     pub squared_difference: u32,
     /// Centroids.
     pub clusters: u32,
-    /// How many points are unbounded.
+    /// How many points are unbounded: one word.
     pub queue_size: Ptr<u32>,
-    /// The numbers of the unbounded points.
+    /// The numbers of the unbounded points: `queue_size` at least.
     pub unbounded: Ptr<u32>,
     /// A label for each point, by the point's number.
     pub labels: PtrMut<u32>,

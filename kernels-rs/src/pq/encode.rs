@@ -56,7 +56,7 @@ pub const fn shared_bytes(width: u64, piece: u64) -> u64 {
 struct Vector {
     row: *const f32,
     /// What is subtracted, if anything.
-    centroid: Option<*const f32>,
+    centroid: Option<Ptr<f32>>,
 }
 
 impl Vector {
@@ -103,9 +103,9 @@ pub struct Encode {
     pub rows: Ptr<f32>,
     /// Rows.
     pub row_count: u32,
-    /// The row of `centroids` that is subtracted from each row; null where nothing is.
+    /// The row of `centroids` that is subtracted from each row; absent where nothing is.
     pub labels: Option<Ptr<u32>>,
-    /// Rows as those of `rows`; null where `labels` is.
+    /// Rows as those of `rows`, one for each label; empty where `labels` is absent.
     pub centroids: Ptr<f32>,
     /// The codebooks, `sub_quantizers` × `width` × 2^`bits`, aligned to 16 bytes.
     pub codebooks: Ptr<f32>,
@@ -162,7 +162,8 @@ unsafe fn encode<const STAGED: bool>(launch: Encode) {
             let row = number[r].min(row_count - 1) as usize;
             let centroid = labels.map(|labels| {
                 let label = global::load_nc(labels.wrapping_add(row)) as usize;
-                centroids.wrapping_add(label * stride)
+                // The centroid exists, so that its address is not 0.
+                centroids.advance(label * stride)
             });
             vector[r] = Vector { row: rows.wrapping_add(row * stride), centroid };
         });

@@ -241,7 +241,7 @@ unsafe fn terms_of(launch: RowTerms) {
 /// tables the query's σ.
 ///
 /// # Safety
-/// All pointers that are not null cover the shapes of their fields.
+/// All pointers that are present cover the shapes of their fields.
 #[kernel(max_threads = 256, table_bounds = bounds_of)]
 pub struct TableBounds {
     /// `count` queries of `stride` components.
@@ -264,7 +264,7 @@ pub struct TableBounds {
     pub gamma: f64,
     /// The bound of each query.
     pub errors: PtrMut<f32>,
-    /// The σ of each query; null for f32 tables.
+    /// The σ of each query; absent for f32 tables.
     pub scales: Option<PtrMut<f32>>,
 }
 

@@ -121,7 +121,7 @@ pub unsafe fn squares<E: Element>(x: *const E::Stored, quads: u32, lane: u32) ->
 pub struct Canonical {
     /// `query_count` rows of `stride` components, of the type of the key.
     pub queries: Ptr<u8>,
-    /// The rows that lists name, of `stride` components.
+    /// The rows that lists name, of `stride` components and of the type of the key.
     pub base: Ptr<u8>,
     /// Components from one row to the next: a multiple of 4, zero padded.
     pub stride: u32,
@@ -129,13 +129,13 @@ pub struct Canonical {
     pub query_count: u32,
     /// Squared L2 where it is not 0, else inner products.
     pub squared_difference: u32,
-    /// Σx² of each query, by which inner products become cosines; null for inner products as they are.
+    /// Σx² of each query, by which inner products become cosines; absent for inner products as they are.
     pub query_squares: Option<Ptr<f64>>,
-    /// Σx² of each row of the base; null where `query_squares` is.
+    /// Σx² of each row of the base; empty where `query_squares` is absent.
     pub base_squares: Ptr<f64>,
-    /// The lists: that of query q begins at q · `list_stride`. Null: place p is row p.
+    /// The lists of `query_count` queries: that of query q begins at q · `list_stride` and has `columns` places. Absent: place p is row p.
     pub rows: Option<Ptr<u32>>,
-    /// The length of each list, of which `columns` count at most; null where all have `columns`.
+    /// The length of each list, of which `columns` count at most; absent where all have `columns`.
     pub counts: Option<Ptr<u32>>,
     /// The length of a list, at most.
     pub columns: u32,
@@ -143,7 +143,7 @@ pub struct Canonical {
     pub slices: u32,
     /// Places from one list to the next.
     pub list_stride: u64,
-    /// Distances, laid out as `rows`.
+    /// Distances, laid out as the lists.
     pub distances: PtrMut<f32>,
 }
 

@@ -207,9 +207,9 @@ pub struct Greatest {
     pub count: u32,
     /// Components from one row to the next: a multiple of 4, zero padded.
     pub stride: u32,
-    /// `stride` components that are subtracted from each row; null for none.
+    /// `stride` components that are subtracted from each row; absent: nothing is.
     pub centre: Option<Ptr<f32>>,
-    /// The bits of a float that is not negative.
+    /// The bits of a float that is not negative: one word.
     pub out: PtrMut<u32>,
 }
 
@@ -267,11 +267,11 @@ pub struct Prepare {
     pub padded_count: u32,
     /// Components from one row to the next: a multiple of 4, zero padded.
     pub stride: u32,
-    /// `stride` components that are subtracted from each row; null for none.
+    /// `stride` components that are subtracted from each row; absent: nothing is.
     pub centre: Option<Ptr<f32>>,
     /// A `METRIC_*` of this module.
     pub metric: u32,
-    /// What [`Greatest`] found.
+    /// What [`Greatest`] found: one word.
     pub greatest: Ptr<u32>,
     /// f16 copies: `padded_count` rows of `copy_stride` components.
     pub copy: PtrMut<u16>,
@@ -279,17 +279,17 @@ pub struct Prepare {
     pub copy_stride: u32,
     /// ‖v‖² (squared L2) or 0 of each padded row.
     pub values: PtrMut<f32>,
-    /// A bound of the norm of each padded row; null for none, and then no `residuals` either.
+    /// A bound of the norm of each padded row; absent for none, and then `residuals` is empty.
     pub norms: Option<PtrMut<f32>>,
     /// A bound of what the copy of each padded row lost.
     pub residuals: PtrMut<f32>,
-    /// Bits of the greatest norm of each tile of rows, raised; null for none, and then no `tile_residuals` either.
+    /// Bits of the greatest norm of each tile of rows, raised; absent for none, and then `tile_residuals` is empty.
     pub tile_norms: Option<PtrMut<u32>>,
     /// Bits of the greatest residual of each tile, raised.
     pub tile_residuals: PtrMut<u32>,
-    /// Bits of the greatest norm and the greatest residual of all, raised; null for none.
+    /// Bits of the greatest norm and the greatest residual of all, raised: two words; absent for none.
     pub set_bounds: Option<PtrMut<u32>>,
-    /// The canonical Σx² of each of `count` rows; null for none.
+    /// The canonical Σx² of each of `count` rows; absent for none.
     pub row_squares: Option<PtrMut<f64>>,
 }
 

@@ -35,9 +35,9 @@ impl Payload for u64 {
 pub struct Gather<P> {
     /// A payload for each key of the rows. Payloads lie as the keys do.
     pub payloads: Ptr<P>,
-    /// Payloads from one row to the next, where `starts` is null.
+    /// Payloads from one row to the next, where `starts` is absent.
     pub stride: u64,
-    /// Where each row starts; null: row r starts at r · `stride`.
+    /// Where each row starts; absent: row r starts at r · `stride`.
     pub starts: Option<Ptr<u64>>,
     /// The positions that were selected, `slots` of them; `NO_ROW` in slots without a key.
     pub positions: Ptr<u32>,

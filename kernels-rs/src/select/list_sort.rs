@@ -109,7 +109,7 @@ unsafe fn taken_from_left(left: *const u64, left_len: u32, right: *const u64, ri
 pub struct MergeRuns {
     /// The lists, `capacity` entries each.
     pub from: Ptr<u64>,
-    /// The lists with runs twice as long.
+    /// The lists with runs twice as long, laid out as `from`.
     pub to: PtrMut<u64>,
     /// Entries of each list; a number above `capacity` means `capacity`.
     pub counts: Ptr<u32>,
@@ -210,9 +210,10 @@ pub struct UnpackLists {
     pub flip: u32,
     /// Results of a list.
     pub k: u32,
-    /// The keys, best first, of the type of the kernel's key; the worst key where a list has fewer entries.
+    /// The keys, best first, of the type of the kernel's key; the worst key where a list has fewer entries. `k` a list, in rows of
+    /// `out_stride`.
     pub out_keys: PtrMut<u8>,
-    /// Their ids; `NO_ROW` where a list has fewer entries.
+    /// Their ids, laid out as `out_keys`; `NO_ROW` where a list has fewer entries.
     pub out_ids: PtrMut<u32>,
     /// Results from one list to the next.
     pub out_stride: u32,

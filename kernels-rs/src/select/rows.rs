@@ -52,7 +52,7 @@ pub struct Row<K: Key> {
     /// Its first key.
     pub keys: *const K::Stored,
     /// The id of each key. Without ids the payload of a key is its position.
-    pub ids: Option<*const u32>,
+    pub ids: Option<Ptr<u32>>,
     /// How many keys it has.
     pub len: u32,
     /// 0, or what turns the order of keys around.
@@ -70,7 +70,8 @@ impl<K: Key> Row<K> {
     pub unsafe fn of(table: RowTable, number: u32, keys: *const K::Stored, ids: Option<Ptr<u32>>, flip: u32) -> Row<K> {
         // SAFETY: as the caller promises.
         let (start, len) = unsafe { table.extent(number) };
-        let ids = ids.map(|ids| ids.wrapping_add(start as usize));
+        // SAFETY: a row starts among the batch's ids or at their end, where no address is 0.
+        let ids = ids.map(|ids| unsafe { ids.advance(start as usize) });
         Row { keys: keys.wrapping_add(start as usize), ids, len, flip, number }
     }
 

@@ -114,7 +114,7 @@ impl<K: Key> Quads<K> {
 /// Selects the best `k` of each row, sorted. The results are those of [`ThresholdSelect`].
 ///
 /// # Safety
-/// The pointers that are not null cover the shapes that the fields give. 1 ≤ k ≤ `out_stride`;
+/// The pointers that are present cover the shapes that the fields give. 1 ≤ k ≤ `out_stride`;
 /// k ≤ [`most`] of the threads of a block; [`LEAST_CAPACITY`] ≤ capacity.
 #[kernel(
     key = KeyType,
@@ -127,16 +127,16 @@ impl<K: Key> Quads<K> {
     KeyType::U32 => short_select_u32 = select_short_rows::<U32Key>,
 )]
 pub struct ShortSelect {
-    /// The keys of all rows, of the type of the kernel's key.
+    /// The keys of all rows, of the type of the kernel's key: up to the end of the last row.
     pub keys: Ptr<u8>,
-    /// The id of each key, at the same place; null: the id is the position in the row. A key with the id `NO_ROW` is left out. Of equal
+    /// The id of each key, at the same place; absent: the id is the position in the row. A key with the id `NO_ROW` is left out. Of equal
     /// keys the one with the lower id is better.
     pub ids: Option<Ptr<u32>>,
-    /// Keys from one row to the next, where `starts` is null.
+    /// Keys from one row to the next, where `starts` is absent.
     pub stride: u64,
-    /// Where each row starts and, one entry more, where the last one ends; null: row r starts at r · `stride`.
+    /// Where each row starts and, one entry more, where the last one ends; absent: row r starts at r · `stride`.
     pub starts: Option<Ptr<u64>>,
-    /// The length of each row; null: the distance of the row's `starts`, or `columns` where `starts` is null too.
+    /// The length of each row; absent: the distance of the row's `starts`, or `columns` where `starts` is absent too.
     pub lengths: Option<Ptr<u32>>,
     /// The length of a row, at most.
     pub columns: u32,
@@ -146,9 +146,10 @@ pub struct ShortSelect {
     pub k: u32,
     /// Survivors of a row that a block has room for.
     pub capacity: u32,
-    /// The selected keys, best first, of the type of the kernel's key; the worst key where there is none.
+    /// The selected keys, best first, of the type of the kernel's key; the worst key where there is none. `k` a row, in rows
+    /// of `out_stride`.
     pub out_keys: PtrMut<u8>,
-    /// Their ids; `NO_ROW` where there is none.
+    /// Their ids, laid out as `out_keys`; `NO_ROW` where there is none.
     pub out_ids: PtrMut<u32>,
     /// Results from one row to the next.
     pub out_stride: u32,

@@ -128,11 +128,11 @@ impl Workspace {
 
 /// Selects the best `k` of each row, sorted.
 ///
-/// Where `lists` is not null, the survivors of each row are there already: `counts[r]` entries at or below `thresholds[r]`, from
+/// Where `lists` is present, the survivors of each row are there already: `counts[r]` entries at or below `thresholds[r]`, from
 /// r · `capacity` of `lists` on, as [`FilterRows`] wrote them.
 ///
 /// # Safety
-/// The pointers that are not null cover the shapes that the fields give. 1 ≤ k ≤ `out_stride`;
+/// The pointers that are present cover the shapes that the fields give. 1 ≤ k ≤ `out_stride`;
 /// min(k, columns) ≤ capacity; [`LEAST_CAPACITY`] ≤ capacity.
 #[kernel(
     key = KeyType,
@@ -145,16 +145,16 @@ impl Workspace {
     KeyType::U32 => threshold_select_u32 = select_rows::<U32Key>,
 )]
 pub struct ThresholdSelect {
-    /// The keys of all rows, of the type of the kernel's key.
+    /// The keys of all rows, of the type of the kernel's key: up to the end of the last row.
     pub keys: Ptr<u8>,
-    /// The id of each key, at the same place; null: the id is the position in the row. A key with the id `NO_ROW` is left out. Of equal
+    /// The id of each key, at the same place; absent: the id is the position in the row. A key with the id `NO_ROW` is left out. Of equal
     /// keys the one with the lower id is better.
     pub ids: Option<Ptr<u32>>,
-    /// Keys from one row to the next, where `starts` is null.
+    /// Keys from one row to the next, where `starts` is absent.
     pub stride: u64,
-    /// Where each row starts and, one entry more, where the last one ends; null: row r starts at r · `stride`.
+    /// Where each row starts and, one entry more, where the last one ends; absent: row r starts at r · `stride`.
     pub starts: Option<Ptr<u64>>,
-    /// The length of each row; null: the distance of the row's `starts`, or `columns` where `starts` is null too.
+    /// The length of each row; absent: the distance of the row's `starts`, or `columns` where `starts` is absent too.
     pub lengths: Option<Ptr<u32>>,
     /// The length of a row, at most.
     pub columns: u32,
@@ -164,15 +164,16 @@ pub struct ThresholdSelect {
     pub k: u32,
     /// Survivors of a row that a block has room for.
     pub capacity: u32,
-    /// The threshold of each row; read only where `lists` is not null.
+    /// The threshold of each row; empty where `lists` is absent.
     pub thresholds: Ptr<u64>,
-    /// A list of survivors for each row, `capacity` entries; null: the launch finds the survivors itself.
+    /// A list of survivors for each row, `capacity` entries; absent: the launch finds the survivors itself.
     pub lists: Option<Ptr<u64>>,
-    /// How many survivors each row has, including those without room in the list; read only where `lists` is not null.
+    /// How many survivors each row has, including those without room in the list; empty where `lists` is absent.
     pub counts: Ptr<u32>,
-    /// The selected keys, best first, of the type of the kernel's key; the worst key where there is none.
+    /// The selected keys, best first, of the type of the kernel's key; the worst key where there is none. `k` a row, in rows
+    /// of `out_stride`.
     pub out_keys: PtrMut<u8>,
-    /// Their ids; `NO_ROW` where there is none.
+    /// Their ids, laid out as `out_keys`; `NO_ROW` where there is none.
     pub out_ids: PtrMut<u32>,
     /// Results from one row to the next.
     pub out_stride: u32,
@@ -203,8 +204,9 @@ pub(crate) unsafe fn select_rows<K: Key>(launch: ThresholdSelect) {
         let row = Row::<K>::of(table, number, *keys, ids, flip);
         let len = row.len;
         let wanted = k.min(len);
+        let listed = lists.is_some();
         let (mut threshold, mut count) = (ALL, 0);
-        if lists.is_some() {
+        if listed {
             threshold = global::load_nc(thresholds.wrapping_add(number as usize));
             count = global::load_nc(counts.wrapping_add(number as usize));
         } else if len > capacity {
@@ -213,10 +215,9 @@ pub(crate) unsafe fn select_rows<K: Key>(launch: ThresholdSelect) {
             thread::sync_threads();
             threshold = threshold_of_groups(plan, entries, order);
         }
-        // The row's list of survivors, as long as nothing says that it has too few.
-        let mut gathered = lists;
+        let mut gathered = listed;
         loop {
-            if gathered.is_none() {
+            if !gathered {
                 if thread == 0 {
                     header.store(0);
                 }
@@ -230,9 +231,11 @@ pub(crate) unsafe fn select_rows<K: Key>(launch: ThresholdSelect) {
             }
             thread::sync_threads();
             threshold = row.exact_threshold(wanted, entries.cast(), header.add(1));
-            gathered = None;
+            gathered = false;
         }
-        if let Some(lists) = gathered {
+        if let Some(lists) = lists
+            && gathered
+        {
             let list = lists.wrapping_add(number as usize * capacity as usize);
             let mut place = thread;
             while place < count {
@@ -256,7 +259,7 @@ pub(crate) unsafe fn select_rows<K: Key>(launch: ThresholdSelect) {
 /// `capacity` keys gets [`ALL`].
 ///
 /// # Safety
-/// The pointers that are not null cover the shapes that the fields give; min(k, columns) ≤ capacity.
+/// The pointers that are present cover the shapes that the fields give; min(k, columns) ≤ capacity.
 #[kernel(
     key = KeyType,
     max_threads = 256,
@@ -267,16 +270,16 @@ pub(crate) unsafe fn select_rows<K: Key>(launch: ThresholdSelect) {
     KeyType::U32 => row_thresholds_u32 = find_thresholds::<U32Key>,
 )]
 pub struct RowThresholds {
-    /// The keys of all rows, of the type of the kernel's key.
+    /// The keys of all rows, of the type of the kernel's key: up to the end of the last row.
     pub keys: Ptr<u8>,
-    /// The id of each key, at the same place; null: the id is the position in the row. A key with the id `NO_ROW` is left out. Of equal
+    /// The id of each key, at the same place; absent: the id is the position in the row. A key with the id `NO_ROW` is left out. Of equal
     /// keys the one with the lower id is better.
     pub ids: Option<Ptr<u32>>,
-    /// Keys from one row to the next, where `starts` is null.
+    /// Keys from one row to the next, where `starts` is absent.
     pub stride: u64,
-    /// Where each row starts and, one entry more, where the last one ends; null: row r starts at r · `stride`.
+    /// Where each row starts and, one entry more, where the last one ends; absent: row r starts at r · `stride`.
     pub starts: Option<Ptr<u64>>,
-    /// The length of each row; null: the distance of the row's `starts`, or `columns` where `starts` is null too.
+    /// The length of each row; absent: the distance of the row's `starts`, or `columns` where `starts` is absent too.
     pub lengths: Option<Ptr<u32>>,
     /// The length of a row, at most.
     pub columns: u32,
@@ -368,7 +371,7 @@ unsafe fn find_thresholds<K: Key>(launch: RowThresholds) {
 /// Appends the entries of each row at or below its threshold to its list, in any order.
 ///
 /// # Safety
-/// The pointers that are not null cover the shapes that the fields give. [`RowThresholds`] wrote `thresholds` and `counts`.
+/// The pointers that are present cover the shapes that the fields give. [`RowThresholds`] wrote `thresholds` and `counts`.
 /// segments · `segment_columns` ≥ columns.
 #[kernel(
     key = KeyType,
@@ -381,16 +384,16 @@ unsafe fn find_thresholds<K: Key>(launch: RowThresholds) {
     KeyType::U32 => filter_rows_u32 = filter_rows::<U32Key>,
 )]
 pub struct FilterRows {
-    /// The keys of all rows, of the type of the kernel's key.
+    /// The keys of all rows, of the type of the kernel's key: up to the end of the last row.
     pub keys: Ptr<u8>,
-    /// The id of each key, at the same place; null: the id is the position in the row. A key with the id `NO_ROW` is left out. Of equal
+    /// The id of each key, at the same place; absent: the id is the position in the row. A key with the id `NO_ROW` is left out. Of equal
     /// keys the one with the lower id is better.
     pub ids: Option<Ptr<u32>>,
-    /// Keys from one row to the next, where `starts` is null.
+    /// Keys from one row to the next, where `starts` is absent.
     pub stride: u64,
-    /// Where each row starts and, one entry more, where the last one ends; null: row r starts at r · `stride`.
+    /// Where each row starts and, one entry more, where the last one ends; absent: row r starts at r · `stride`.
     pub starts: Option<Ptr<u64>>,
-    /// The length of each row; null: the distance of the row's `starts`, or `columns` where `starts` is null too.
+    /// The length of each row; absent: the distance of the row's `starts`, or `columns` where `starts` is absent too.
     pub lengths: Option<Ptr<u32>>,
     /// The length of a row, at most.
     pub columns: u32,
@@ -456,7 +459,7 @@ unsafe fn filter_rows<K: Key>(launch: FilterRows) {
 /// Replaces each list that does not hold the best `k` by exactly the best `k`. The exact threshold takes up to six passes over the row.
 ///
 /// # Safety
-/// The pointers that are not null cover the shapes that the fields give. [`FilterRows`] wrote the lists. min(k, columns) ≤ capacity.
+/// The pointers that are present cover the shapes that the fields give. [`FilterRows`] wrote the lists. min(k, columns) ≤ capacity.
 #[kernel(
     key = KeyType,
     max_threads = 256,
@@ -468,16 +471,16 @@ unsafe fn filter_rows<K: Key>(launch: FilterRows) {
     KeyType::U32 => repair_lists_u32 = repair_lists::<U32Key>,
 )]
 pub struct RepairLists {
-    /// The keys of all rows, of the type of the kernel's key.
+    /// The keys of all rows, of the type of the kernel's key: up to the end of the last row.
     pub keys: Ptr<u8>,
-    /// The id of each key, at the same place; null: the id is the position in the row. A key with the id `NO_ROW` is left out. Of equal
+    /// The id of each key, at the same place; absent: the id is the position in the row. A key with the id `NO_ROW` is left out. Of equal
     /// keys the one with the lower id is better.
     pub ids: Option<Ptr<u32>>,
-    /// Keys from one row to the next, where `starts` is null.
+    /// Keys from one row to the next, where `starts` is absent.
     pub stride: u64,
-    /// Where each row starts and, one entry more, where the last one ends; null: row r starts at r · `stride`.
+    /// Where each row starts and, one entry more, where the last one ends; absent: row r starts at r · `stride`.
     pub starts: Option<Ptr<u64>>,
-    /// The length of each row; null: the distance of the row's `starts`, or `columns` where `starts` is null too.
+    /// The length of each row; absent: the distance of the row's `starts`, or `columns` where `starts` is absent too.
     pub lengths: Option<Ptr<u32>>,
     /// The length of a row, at most.
     pub columns: u32,

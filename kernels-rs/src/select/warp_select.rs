@@ -203,7 +203,7 @@ impl<const QUEUE_REGISTERS: usize, const THREAD_QUEUE: usize> WarpSelect<QUEUE_R
 struct Row {
     keys: *const f32,
     /// Without ids the payload is the position, counted from `first`.
-    ids: Option<*const u32>,
+    ids: Option<Ptr<u32>>,
     first: u32,
     len: u32,
     /// 0 selects the smallest, the sign bit the largest.
@@ -225,7 +225,8 @@ impl Row {
         let first = segment * segment_columns;
         let start = start as usize + first as usize;
         let len = if first < length { (length - first).min(segment_columns) } else { 0 };
-        let ids = ids.map(|ids| ids.wrapping_add(start));
+        // SAFETY: a piece starts at most a row's longest length and a piece behind the start of its row. No address there is 0.
+        let ids = ids.map(|ids| unsafe { ids.advance(start) });
         Row { keys: keys.wrapping_add(start), ids, first, len, flip }
     }
 
@@ -337,7 +338,7 @@ pub const fn thread_queue(queue: u32) -> usize {
 /// merges and need the registers. `min_blocks` bounds the registers: it is the greatest number without a spill.
 ///
 /// # Safety
-/// The pointers that are not null cover the shapes that the fields give. 1 ≤ k ≤ the kernel's queue; skip + k ≤ `out_stride`.
+/// The pointers that are present cover the shapes that the fields give. 1 ≤ k ≤ the kernel's queue; skip + k ≤ `out_stride`.
 #[kernel(
     key = u32,
     max_threads = 128,
@@ -350,15 +351,15 @@ pub const fn thread_queue(queue: u32) -> usize {
     _ => warp_select_k1024(min_blocks = 2) = select_some::<32, { thread_queue(1024) }, 1>,
 )]
 pub struct WarpSelectRows {
-    /// The keys of all rows.
+    /// The keys of all rows: up to the end of the last row.
     pub keys: Ptr<f32>,
-    /// The id of each key, at the same place; null: the id is the position in the row. A key with the id `NO_ROW` is left out.
+    /// The id of each key, at the same place; absent: the id is the position in the row. A key with the id `NO_ROW` is left out.
     pub ids: Option<Ptr<u32>>,
-    /// Keys from one row to the next, where `starts` is null.
+    /// Keys from one row to the next, where `starts` is absent.
     pub stride: u64,
-    /// Where each row starts and, one entry more, where the last one ends; null: row r starts at r · `stride`.
+    /// Where each row starts and, one entry more, where the last one ends; absent: row r starts at r · `stride`.
     pub starts: Option<Ptr<u64>>,
-    /// The length of each row; null: the distance of the row's `starts`, or `columns` where `starts` is null too.
+    /// The length of each row; absent: the distance of the row's `starts`, or `columns` where `starts` is absent too.
     pub lengths: Option<Ptr<u32>>,
     /// The length of a row, at most.
     pub columns: u32,
@@ -374,9 +375,9 @@ pub struct WarpSelectRows {
     pub k: u32,
     /// Results of each row that earlier launches wrote; the next `k` follow them. Where it is not 0, a row has one piece.
     pub skip: u32,
-    /// The selected keys, best first; the worst value where there is none.
+    /// The selected keys, best first; the worst value where there is none. `skip` + `k` a piece, in rows of `out_stride`.
     pub out_keys: PtrMut<f32>,
-    /// Their ids; `NO_ROW` where there is none.
+    /// Their ids, laid out as `out_keys`; `NO_ROW` where there is none.
     pub out_ids: PtrMut<u32>,
     /// Results from one piece to the next.
     pub out_stride: u32,

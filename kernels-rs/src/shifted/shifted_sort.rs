@@ -107,11 +107,11 @@ pub struct ShiftedLocate<W> {
     pub scale: f64,
     /// Copies.
     pub copies: u32,
-    /// The sorted codes of one copy after the other.
+    /// The sorted codes of one copy after the other: `copies` · `n`.
     pub codes: Ptr<W>,
     /// Points of a copy.
     pub n: u32,
-    /// The place of query q in copy c, at c · `count` + q.
+    /// The place of query q in copy c, at c · `count` + q: `copies` · `count` numbers.
     pub places: PtrMut<u32>,
 }
 
@@ -169,7 +169,7 @@ pub unsafe fn shifted_arrange(
     dim: u32,
     /// The number of the point at each position.
     ids: Ptr<u32>,
-    /// Component j of the point at position p, at j · `n` + p.
+    /// Component j of the point at position p, at j · `n` + p: `dim` · `n` numbers.
     out: PtrMut<f32>,
 ) {
     let position = thread::block_idx_x() * THREADS + thread::thread_idx_x();
@@ -363,13 +363,13 @@ pub struct ShiftedNearest {
     pub count: u32,
     /// Components of a query, 1 at least.
     pub dim: u32,
-    /// The place of query q in copy c, at c · `place_stride` + q.
+    /// The place of query q in copy c, at c · `place_stride` + q, below (`copies` − 1) · `place_stride` + `count`.
     pub places: Ptr<u32>,
     /// Places of one copy.
     pub place_stride: u64,
-    /// Component j of the point at position p of copy c, at (c · `dim` + j) · `n` + p.
+    /// Component j of the point at position p of copy c, at (c · `dim` + j) · `n` + p: `copies` · `dim` · `n` numbers.
     pub points: Ptr<f32>,
-    /// The number of the point at position p of copy c, at c · `n` + p.
+    /// The number of the point at position p of copy c, at c · `n` + p: `copies` · `n` numbers.
     pub ids: Ptr<u32>,
     /// Points of a copy.
     pub n: u32,
@@ -383,7 +383,7 @@ pub struct ShiftedNearest {
     pub k: u32,
     /// Neighbours that passes before found: the first places of a row of `out`.
     pub skip: u32,
-    /// A row for each query: the entries of this pass go behind the first `skip`.
+    /// A row for each query: the entries of this pass go behind the first `skip`. `count` rows of `out_stride` entries.
     pub out: PtrMut<u64>,
     /// Places of a row of `out`: `skip` + `k` at least.
     pub out_stride: u32,

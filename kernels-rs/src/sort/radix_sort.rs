@@ -162,7 +162,7 @@ unsafe fn count_word(word: u64, shift: u32, mask: u64, counters: SharedPtr<u32>,
     count_digits_u128 for CountDigits<u128> = count_digits::<u128>,
 )]
 pub struct CountDigits<K> {
-    /// The keys of all sets.
+    /// The keys of all sets: `len` a set.
     pub keys: Ptr<K>,
     /// Keys of a set.
     pub len: u32,
@@ -354,13 +354,13 @@ unsafe fn look_back(words: *const u32, first: u32, tile: u32, epoch: u32) -> u32
     sort_pass_u128 for SortPass<u128> = sort_pass::<u128, 6>,
 )]
 pub struct SortPass<K> {
-    /// The keys of all sets.
+    /// The keys of all sets: `len` a set.
     pub keys: Ptr<K>,
     /// The payload of each key.
     pub payloads: Ptr<u32>,
-    /// The keys after the pass.
+    /// The keys after the pass, laid out as `keys`.
     pub keys_out: PtrMut<K>,
-    /// The payloads after the pass.
+    /// The payloads after the pass, laid out as `payloads`.
     pub payloads_out: PtrMut<u32>,
     /// Pairs of a set.
     pub len: u32,
