@@ -17,9 +17,8 @@ pub(crate) mod rows;
 #[cfg(test)]
 mod sampling;
 
-use std::ptr::null;
-
 use cuda_std::launch::Kernel;
+use cuda_std::{Ptr, PtrMut};
 use half::{bf16, f16};
 use warpann_kernels::select::gather::Gather;
 use warpann_kernels::select::keys::{self, Key as _, KeyType};
@@ -36,7 +35,7 @@ use super::{Algorithm, Best, Key};
 use crate::device::limits::Limits;
 use crate::device::queue::{OnStream, Queue};
 use crate::device::runtime::{Runtime, Stream};
-use crate::device::scratch::Layout;
+use crate::device::scratch::{Layout, Reserved, Scratch};
 use crate::{Error, Result};
 
 /// A key type that the kernels have. Public only so that it can seal [`crate::select::Key`].
@@ -79,19 +78,21 @@ impl DevicePayload for u64 {
     const GATHER: Kernel<Gather<u64>> = Gather::<u64>::KERNEL;
 }
 
-/// A batch of rows on the device and what to select from them.
+/// A batch of rows on the device, and what to select from them.
+///
+/// The kernels may access each array as far as its pointer reaches, and no further than the shape of the batch says.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Select<K> {
     /// Keys: row r starts at r · `row_stride`, or at `starts[r]`.
-    pub keys: *const K,
-    /// Ids beside the keys, or null for positions.
-    pub ids: *const u32,
-    /// Keys from one row to the next, where `starts` is null.
+    pub keys: Ptr<K>,
+    /// The id of each key, at the same place. Without ids the id is the position in the row.
+    pub ids: Option<Ptr<u32>>,
+    /// Keys from one row to the next, without `starts`.
     pub row_stride: u64,
-    /// Null, or where each row starts and the last one ends.
-    pub starts: *const u64,
-    /// Length of each row, or null where all have `columns`, or what `starts` say.
-    pub lengths: *const u32,
+    /// Where each row starts and, one entry more, where the last one ends.
+    pub starts: Option<Ptr<u64>>,
+    /// Length of each row. Without lengths it is the distance of the row's `starts`, or `columns` without `starts` too.
+    pub lengths: Option<Ptr<u32>>,
     /// Length of a row, at most.
     pub columns: u32,
     /// Number of rows.
@@ -101,9 +102,38 @@ pub(crate) struct Select<K> {
     /// Which keys win.
     pub best: Best,
     /// Results: k keys and ids a row, best first, contiguous.
-    pub out_keys: *mut K,
+    pub out_keys: PtrMut<K>,
     /// Ids of the results; `NO_ROW` where there is none.
-    pub out_ids: *mut u32,
+    pub out_ids: PtrMut<u32>,
+}
+
+impl<K> Select<K> {
+    /// The same batch, with no pointer longer than the shape says. Where `starts` give the rows, only the device has the length of the keys.
+    fn trimmed(self) -> Self {
+        let (rows, k) = (self.rows as usize, self.k as usize);
+        let slots = rows.saturating_mul(k);
+        let keys = match self.starts {
+            Some(_) => usize::MAX,
+            None => strided_len(rows, self.columns as usize, self.row_stride),
+        };
+        Select {
+            keys: self.keys.take(keys),
+            ids: self.ids.map(|ids| ids.take(keys)),
+            starts: self.starts.map(|starts| starts.take(rows + 1)),
+            lengths: self.lengths.map(|lengths| lengths.take(rows)),
+            out_keys: self.out_keys.take(slots),
+            out_ids: self.out_ids.take(slots),
+            ..self
+        }
+    }
+}
+
+/// Keys from the first of `rows` rows to the end of the last: `columns` keys a row, `stride` from one row to the next.
+pub(crate) fn strided_len(rows: usize, columns: usize, stride: u64) -> usize {
+    match rows.checked_sub(1) {
+        None => 0,
+        Some(before) => before.saturating_mul(usize::try_from(stride).unwrap_or(usize::MAX)).saturating_add(columns),
+    }
 }
 
 /// How long the rows of a batch are.
@@ -111,7 +141,7 @@ pub(crate) struct Select<K> {
 pub(crate) struct Columns {
     /// No row is longer.
     pub most: u32,
-    /// Most are about so long: what decides about the method.
+    /// The length of most rows, roughly. The method is chosen for rows of this length.
     pub typical: u32,
 }
 
@@ -130,8 +160,8 @@ pub(crate) struct Plan {
 #[derive(Debug, Clone)]
 enum Steps {
     /// WarpSelect: in each level, rows are cut into pieces that one warp each selects from; the winners of all pieces of a row
-    /// are a row of the next level. The last level has one piece a row.
-    Warp { levels: Vec<Level> },
+    /// are a row of the next level. After the levels, one warp selects from a whole row of at most `last_columns` keys.
+    Warp { levels: Vec<Level>, last_columns: u32 },
     /// One block of `threads` a row.
     Block { threads: u32, capacity: u32 },
     /// One block of `threads` a row, which keeps it in registers.
@@ -139,15 +169,15 @@ enum Steps {
     /// Thresholds, filter, and one block a row for the survivors.
     Grid { threads: u32, capacity: u32, split: Split },
     /// Thresholds, filter, repair, and merge sort of the survivors.
-    List { capacity: u32, split: Split, other_lists: usize },
+    List { capacity: u32, split: Split, other_lists: Reserved<u64> },
 }
 
 #[derive(Debug, Clone, Copy)]
 struct Level {
     segments: u32,
     segment_columns: u32,
-    /// Offsets of the winners' keys and ids; not used by the last level.
-    winners: (usize, usize),
+    /// Keys and ids of the winners.
+    winners: (Reserved<f32>, Reserved<u32>),
 }
 
 /// How many blocks filter one row, and their scratch.
@@ -155,13 +185,14 @@ struct Level {
 struct Split {
     segments: u32,
     segment_columns: u32,
-    /// Blocks that take the sample of a row, and where its groups and tickets meet (one array behind the other).
+    /// Blocks that take the sample of a row.
     sampling: u32,
-    bests: usize,
-    tickets: usize,
-    thresholds: usize,
-    counts: usize,
-    lists: usize,
+    /// Where these blocks join their samples: the groups of all rows, and behind them the tickets, two in a word. One array, because one
+    /// fill sets both.
+    joins: Reserved<u64>,
+    thresholds: Reserved<u64>,
+    counts: Reserved<u32>,
+    lists: Reserved<u64>,
 }
 
 impl Split {
@@ -175,14 +206,18 @@ impl Split {
         let sampling = SamplePlan::grid_keys(columns) / sample::BLOCK_GROUP_KEYS;
         Split {
             sampling,
-            bests: layout.array::<u64>(rows.saturating_mul(sample::MOST_GROUPS as usize)),
-            tickets: layout.array::<u32>(rows),
+            joins: layout.array(Self::groups_len(rows).saturating_add(rows.div_ceil(2))),
             segments: u64::from(columns).div_ceil(segment_columns).max(1) as u32,
             segment_columns: segment_columns as u32,
-            thresholds: layout.array::<u64>(rows),
-            counts: layout.array::<u32>(rows),
-            lists: layout.array::<u64>(rows.saturating_mul(capacity as usize)),
+            thresholds: layout.array(rows),
+            counts: layout.array(rows),
+            lists: layout.array(rows.saturating_mul(capacity as usize)),
         }
+    }
+
+    /// Words of the groups of so many rows.
+    const fn groups_len(rows: usize) -> usize {
+        rows.saturating_mul(sample::MOST_GROUPS as usize)
     }
 
     /// Keys of a segment, at least: a few for every thread of the block.
@@ -228,7 +263,10 @@ impl Plan {
         let capacity = survivors(k, columns, sampled);
         let fits = threshold::shared_bytes(capacity.min(1 << 24)) <= limits.shared_bytes;
         let steps = match method {
-            Method::Warp => Steps::Warp { levels: warp_levels(layout, rows, columns, k, limits) },
+            Method::Warp => {
+                let (levels, last_columns) = warp_levels(layout, rows, columns, k, limits);
+                Steps::Warp { levels, last_columns }
+            }
             Method::Short { threads } if fits && method.serves(k) => Steps::Short { threads, capacity },
             Method::Block { threads } | Method::Short { threads } if fits => Steps::Block { threads, capacity },
             Method::Grid if fits => {
@@ -239,7 +277,7 @@ impl Plan {
             Method::Block { .. } | Method::Short { .. } | Method::Grid => {
                 let capacity = survivors(k, columns, SamplePlan::grid_keys(columns));
                 let split = Split::reserve(layout, rows, columns, capacity, limits);
-                let other_lists = layout.array::<u64>((rows as usize).saturating_mul(capacity as usize));
+                let other_lists = layout.array((rows as usize).saturating_mul(capacity as usize));
                 Steps::List { capacity, split, other_lists }
             }
         };
@@ -287,9 +325,10 @@ pub(crate) fn expected_survivors(plan: SamplePlan, len: u32) -> (f64, f64) {
     (f64::from(len) * quantile, deviation * (1.0 - quantile) / (1.0 - reached).max(1e-9) / keys / quantile)
 }
 
-/// Cuts rows only as far as it takes to give every multiprocessor its warps, and never so short that the winners of the
-/// pieces are not far fewer than the keys.
-fn warp_levels(layout: &mut Layout, rows: u32, columns: u32, k: u32, limits: &Limits) -> Vec<Level> {
+/// The levels of WarpSelect, and the length of the rows that are left after them.
+///
+/// A level has only as many pieces as give every multiprocessor its warps. A piece is so long that its winners are far fewer than its keys.
+fn warp_levels(layout: &mut Layout, rows: u32, columns: u32, k: u32, limits: &Limits) -> (Vec<Level>, u32) {
     let wanted = (u64::from(limits.multiprocessors) * 32).div_ceil(u64::from(rows.max(1)));
     let shortest = u64::from(k).saturating_mul(8).max(1024);
     let mut columns = u64::from(columns);
@@ -307,29 +346,28 @@ fn warp_levels(layout: &mut Layout, rows: u32, columns: u32, k: u32, limits: &Li
         levels.push(Level {
             segments: segments as u32,
             segment_columns: segment_columns as u32,
-            winners: (layout.array::<f32>(winners), layout.array::<u32>(winners)),
+            winners: (layout.array(winners), layout.array(winners)),
         });
         // At most an eighth of the columns before: k winners from at least 8·k keys.
         columns = segments * u64::from(k);
     }
-    levels.push(Level { segments: 1, segment_columns: columns as u32, winners: (0, 0) });
-    levels
+    (levels, columns as u32)
 }
 
-/// Selects as `what` says, with the plan's scratch from `start` on.
+/// Selects from the batch, with the scratch that the plan reserved.
 ///
 /// # Safety
-/// The pointers of `what` cover their shapes and `start` what the plan reserved, until the stream has done the work; the
-/// plan was made for as many rows and columns, the same k and this type of keys.
+/// The arrays of the batch have its shape. They and the scratch exist, and nobody else uses them, until the stream has done the work. The
+/// plan was made for at least as many rows and columns, for the same k and for this type of keys.
 pub(crate) unsafe fn select<K: DeviceKey>(
     runtime: &Runtime,
     stream: &Stream,
-    what: &Select<K>,
+    batch: &Select<K>,
     plan: &Plan,
-    start: *mut u8,
+    scratch: Scratch,
 ) -> Result<()> {
     // SAFETY: the same contract.
-    unsafe { enqueue(&OnStream { runtime, stream }, what, plan, start) }
+    unsafe { enqueue(&OnStream { runtime, stream }, batch, plan, scratch) }
 }
 
 /// As [`select`], on any queue.
@@ -338,118 +376,119 @@ pub(crate) unsafe fn select<K: DeviceKey>(
 /// As [`select`].
 pub(crate) unsafe fn enqueue<K: DeviceKey, Q: Queue>(
     queue: &Q,
-    what: &Select<K>,
+    batch: &Select<K>,
     plan: &Plan,
-    start: *mut u8,
+    scratch: Scratch,
 ) -> Result<()> {
-    if what.rows == 0 {
+    if batch.rows == 0 {
         return Ok(());
     }
-    let batch = Batch { queue, what, start };
+    let launcher = Launcher { queue, batch: batch.trimmed(), scratch };
     // SAFETY: as the caller promises.
     unsafe {
         match &plan.steps {
-            Steps::Warp { levels } => batch.warp(levels),
-            &Steps::Block { threads, capacity } => batch.block(threads, capacity, None),
-            &Steps::Short { threads, capacity } => batch.short(threads, capacity),
+            &Steps::Warp { ref levels, last_columns } => launcher.warp(levels, last_columns),
+            &Steps::Block { threads, capacity } => launcher.block(threads, capacity, None),
+            &Steps::Short { threads, capacity } => launcher.short(threads, capacity),
             &Steps::Grid { threads, capacity, split } => {
-                batch.filter(capacity, split)?;
-                batch.block(threads, capacity, Some(split))
+                launcher.filter(capacity, split)?;
+                launcher.block(threads, capacity, Some(split))
             }
             &Steps::List { capacity, split, other_lists } => {
-                batch.filter(capacity, split)?;
-                batch.repair(capacity, split)?;
-                batch.sort(capacity, split, other_lists)
+                launcher.filter(capacity, split)?;
+                launcher.repair(capacity, split)?;
+                launcher.sort(capacity, split, other_lists)
             }
         }
     }
 }
 
-/// The payload of each found key to `found`, all ones where there is none: of the rows, positions and k of `what`. Payloads lie
-/// as the keys do.
+/// Looks up the payload of each selected key: slot i of `found` gets the payload at position `positions[i]` of its row, or all ones where
+/// there is no key. Payloads lie as the keys of the batch do. The keys and results of the batch are not used.
 ///
 /// # Safety
-/// The pointers of `what` but for its keys, and `payloads` and `found`, cover their shapes until the queue has done the work;
-/// the positions are those of a selection from these rows.
+/// The arrays have the shape of the batch until the queue has done the work. The positions are those of a selection from these rows.
 #[cfg(any(feature = "cuda", test))]
 pub(crate) unsafe fn enqueue_gather<K, P: DevicePayload, Q: Queue>(
     queue: &Q,
-    what: &Select<K>,
-    payloads: *const P,
-    found: *mut P,
+    batch: &Select<K>,
+    positions: Ptr<u32>,
+    payloads: Ptr<P>,
+    found: PtrMut<P>,
 ) -> Result<()> {
-    let slots = u64::from(what.rows) * u64::from(what.k);
+    let slots = u64::from(batch.rows) * u64::from(batch.k);
     if slots == 0 {
         return Ok(());
     }
     let launch = Gather {
         payloads,
-        stride: what.row_stride,
-        starts: what.starts,
-        positions: what.out_ids,
-        out: found,
-        k: what.k,
+        stride: batch.row_stride,
+        starts: batch.starts,
+        positions: positions.take(slots as usize),
+        out: found.take(slots as usize),
+        k: batch.k,
         slots,
     };
     // SAFETY: as the caller promises.
     unsafe { queue.launch(&P::GATHER, launch.config(), launch) }
 }
 
-/// One selection on its way: what its launches have in common.
-struct Batch<'a, K, Q> {
+/// The launches of one selection.
+struct Launcher<'a, K, Q> {
     queue: &'a Q,
-    what: &'a Select<K>,
-    start: *mut u8,
+    batch: Select<K>,
+    scratch: Scratch,
 }
 
-impl<K: DeviceKey, Q: Queue> Batch<'_, K, Q> {
-    fn at<T>(&self, offset: usize) -> *mut T {
-        self.start.wrapping_add(offset).cast()
+impl<K: DeviceKey, Q: Queue> Launcher<'_, K, Q> {
+    /// The first `rows` rows of an array that has `columns` values a row. The plan may be for more rows.
+    fn rows_of<T>(&self, array: Reserved<T>, columns: u32) -> PtrMut<T> {
+        self.scratch.at(array).take(self.batch.rows as usize * columns as usize)
     }
 
     fn flip(&self) -> u32 {
-        if self.what.best == Best::Largest { K::FLIP } else { 0 }
+        if self.batch.best == Best::Largest { K::FLIP } else { 0 }
     }
 
-    unsafe fn warp(&self, levels: &[Level]) -> Result<()> {
-        let what = self.what;
-        let (last, inner) = levels.split_last().unwrap_or((&ONE_PIECE, &[]));
+    unsafe fn warp(&self, levels: &[Level], last_columns: u32) -> Result<()> {
+        let batch = &self.batch;
         let mut launch = WarpSelectRows {
-            keys: what.keys.cast(),
-            ids: what.ids,
-            stride: what.row_stride,
-            starts: what.starts,
-            lengths: what.lengths,
-            columns: what.columns,
-            segments: last.segments,
-            segment_columns: last.segment_columns,
-            rows: what.rows,
+            // Plans take WarpSelect for f32 keys only, so these casts change no type.
+            keys: batch.keys.cast(),
+            ids: batch.ids,
+            stride: batch.row_stride,
+            starts: batch.starts,
+            lengths: batch.lengths,
+            columns: batch.columns,
+            segments: 1,
+            segment_columns: last_columns,
+            rows: batch.rows,
             flip: self.flip(),
-            k: what.k,
+            k: batch.k,
             skip: 0,
-            out_keys: what.out_keys.cast(),
-            out_ids: what.out_ids,
-            out_stride: what.k,
+            out_keys: batch.out_keys.cast(),
+            out_ids: batch.out_ids,
+            out_stride: batch.k,
         };
-        // SAFETY: the scratch has room for k winners of each segment, and the next level reads just those; later passes of this
+        // SAFETY: the scratch has room for k winners of each segment, and the next level reads just those. Later passes of this
         // stream find the first results where earlier ones wrote them.
         unsafe {
-            for &Level { segments, segment_columns, winners: (keys, ids) } in inner {
-                let (out_keys, out_ids) = (self.at(keys), self.at(ids));
+            for &Level { segments, segment_columns, winners: (keys, ids) } in levels {
+                let columns = segments * batch.k;
+                let (out_keys, out_ids) = (self.rows_of(keys, columns), self.rows_of(ids, columns));
                 self.warp_pass(WarpSelectRows { segments, segment_columns, out_keys, out_ids, ..launch })?;
-                let columns = segments * what.k;
                 launch = WarpSelectRows {
-                    keys: out_keys,
-                    ids: out_ids,
+                    keys: out_keys.into(),
+                    ids: out_ids.into(),
                     stride: columns.into(),
-                    starts: null(),
-                    lengths: null(),
+                    starts: None,
+                    lengths: None,
                     columns,
                     ..launch
                 };
             }
-            while launch.skip < what.k {
-                launch.k = (what.k - launch.skip).min(LONGEST_QUEUE);
+            while launch.skip < batch.k {
+                launch.k = (batch.k - launch.skip).min(LONGEST_QUEUE);
                 self.warp_pass(launch)?;
                 launch.skip += launch.k;
             }
@@ -465,146 +504,150 @@ impl<K: DeviceKey, Q: Queue> Batch<'_, K, Q> {
 
     /// One block a row, on the row or on its survivors.
     unsafe fn block(&self, threads: u32, capacity: u32, survivors: Option<Split>) -> Result<()> {
-        let what = self.what;
+        let batch = &self.batch;
         let launch = ThresholdSelect {
-            keys: what.keys.cast(),
-            ids: what.ids,
-            stride: what.row_stride,
-            starts: what.starts,
-            lengths: what.lengths,
-            columns: what.columns,
+            keys: batch.keys.as_bytes(),
+            ids: batch.ids,
+            stride: batch.row_stride,
+            starts: batch.starts,
+            lengths: batch.lengths,
+            columns: batch.columns,
             flip: self.flip(),
-            k: what.k,
+            k: batch.k,
             capacity,
-            thresholds: survivors.map_or(null(), |split| self.at(split.thresholds)),
-            lists: survivors.map_or(null(), |split| self.at(split.lists)),
-            counts: survivors.map_or(null(), |split| self.at(split.counts)),
-            out_keys: what.out_keys.cast(),
-            out_ids: what.out_ids,
-            out_stride: what.k,
+            thresholds: survivors.map_or(Ptr::empty(), |split| self.rows_of(split.thresholds, 1).into()),
+            lists: survivors.map(|split| self.rows_of(split.lists, capacity).into()),
+            counts: survivors.map_or(Ptr::empty(), |split| self.rows_of(split.counts, 1).into()),
+            out_keys: batch.out_keys.as_bytes(),
+            out_ids: batch.out_ids,
+            out_stride: batch.k,
         };
         // SAFETY: as the caller promises.
-        unsafe { self.queue.launch(ThresholdSelect::kernel(K::KERNELS), launch.config(what.rows, threads), launch) }
+        unsafe { self.queue.launch(ThresholdSelect::kernel(K::KERNELS), launch.config(batch.rows, threads), launch) }
     }
 
     /// One block a row, which keeps it in registers.
     unsafe fn short(&self, threads: u32, capacity: u32) -> Result<()> {
-        let what = self.what;
+        let batch = &self.batch;
         let launch = ShortSelect {
-            keys: what.keys.cast(),
-            ids: what.ids,
-            stride: what.row_stride,
-            starts: what.starts,
-            lengths: what.lengths,
-            columns: what.columns,
+            keys: batch.keys.as_bytes(),
+            ids: batch.ids,
+            stride: batch.row_stride,
+            starts: batch.starts,
+            lengths: batch.lengths,
+            columns: batch.columns,
             flip: self.flip(),
-            k: what.k,
+            k: batch.k,
             capacity,
-            out_keys: what.out_keys.cast(),
-            out_ids: what.out_ids,
-            out_stride: what.k,
+            out_keys: batch.out_keys.as_bytes(),
+            out_ids: batch.out_ids,
+            out_stride: batch.k,
         };
         // SAFETY: as the caller promises; the plan takes this method only for a k that blocks of `threads` threads find.
-        unsafe { self.queue.launch(ShortSelect::kernel(K::KERNELS), launch.config(what.rows, threads), launch) }
+        unsafe { self.queue.launch(ShortSelect::kernel(K::KERNELS), launch.config(batch.rows, threads), launch) }
     }
 
     /// Thresholds of all rows, and their survivors into lists.
     unsafe fn filter(&self, capacity: u32, split: Split) -> Result<()> {
-        let what = self.what;
+        let batch = &self.batch;
+        // One block samples into shared memory.
+        let (mut bests, mut tickets) = (PtrMut::empty(), PtrMut::empty());
         if split.sampling > 1 {
-            let bytes = split.tickets + size_of::<u32>() * what.rows as usize - split.bests;
-            // SAFETY: the two arrays lie one behind the other.
-            unsafe { self.queue.fill(self.at(split.bests), 0xff, bytes)? };
+            let (rows, joins) = (batch.rows as usize, self.scratch.at(split.joins));
+            let groups = Split::groups_len(rows);
+            // The words behind the groups hold two tickets each.
+            (bests, tickets) = (joins.take(groups), joins.skip(groups).cast::<u32>().take(rows));
+            // SAFETY: the plan reserved groups and tickets for at least as many rows.
+            unsafe { self.queue.fill(joins.take(groups + rows.div_ceil(2)), 0xff)? };
         }
+        let (thresholds, counts) = (self.rows_of(split.thresholds, 1), self.rows_of(split.counts, 1));
         let launch = RowThresholds {
-            keys: what.keys.cast(),
-            ids: what.ids,
-            stride: what.row_stride,
-            starts: what.starts,
-            lengths: what.lengths,
-            columns: what.columns,
+            keys: batch.keys.as_bytes(),
+            ids: batch.ids,
+            stride: batch.row_stride,
+            starts: batch.starts,
+            lengths: batch.lengths,
+            columns: batch.columns,
             flip: self.flip(),
-            k: what.k,
+            k: batch.k,
             capacity,
             blocks: split.sampling,
-            bests: self.at(split.bests),
-            tickets: self.at(split.tickets),
-            thresholds: self.at(split.thresholds),
-            counts: self.at(split.counts),
+            bests,
+            tickets,
+            thresholds,
+            counts,
         };
         // SAFETY: as the caller promises.
-        unsafe { self.queue.launch(RowThresholds::kernel(K::KERNELS), launch.config(what.rows), launch)? };
+        unsafe { self.queue.launch(RowThresholds::kernel(K::KERNELS), launch.config(batch.rows), launch)? };
         let launch = FilterRows {
-            keys: what.keys.cast(),
-            ids: what.ids,
-            stride: what.row_stride,
-            starts: what.starts,
-            lengths: what.lengths,
-            columns: what.columns,
+            keys: batch.keys.as_bytes(),
+            ids: batch.ids,
+            stride: batch.row_stride,
+            starts: batch.starts,
+            lengths: batch.lengths,
+            columns: batch.columns,
             flip: self.flip(),
             segments: split.segments,
             segment_columns: split.segment_columns,
             capacity,
-            thresholds: self.at(split.thresholds),
-            lists: self.at(split.lists),
-            counts: self.at(split.counts),
+            thresholds: thresholds.into(),
+            lists: self.rows_of(split.lists, capacity),
+            counts,
         };
         // SAFETY: as the caller promises; the kernel before wrote thresholds and counts.
-        unsafe { self.queue.launch(FilterRows::kernel(K::KERNELS), launch.config(what.rows), launch) }
+        unsafe { self.queue.launch(FilterRows::kernel(K::KERNELS), launch.config(batch.rows), launch) }
     }
 
     unsafe fn repair(&self, capacity: u32, split: Split) -> Result<()> {
-        let what = self.what;
+        let batch = &self.batch;
         let launch = RepairLists {
-            keys: what.keys.cast(),
-            ids: what.ids,
-            stride: what.row_stride,
-            starts: what.starts,
-            lengths: what.lengths,
-            columns: what.columns,
+            keys: batch.keys.as_bytes(),
+            ids: batch.ids,
+            stride: batch.row_stride,
+            starts: batch.starts,
+            lengths: batch.lengths,
+            columns: batch.columns,
             flip: self.flip(),
-            k: what.k,
+            k: batch.k,
             capacity,
-            thresholds: self.at(split.thresholds),
-            lists: self.at(split.lists),
-            counts: self.at(split.counts),
+            thresholds: self.rows_of(split.thresholds, 1).into(),
+            lists: self.rows_of(split.lists, capacity),
+            counts: self.rows_of(split.counts, 1),
         };
         // SAFETY: as the caller promises; the filter has run.
-        unsafe { self.queue.launch(RepairLists::kernel(K::KERNELS), launch.config(what.rows), launch) }
+        unsafe { self.queue.launch(RepairLists::kernel(K::KERNELS), launch.config(batch.rows), launch) }
     }
 
     /// Sorts the lists, back and forth between the two arrays, and writes the results.
-    unsafe fn sort(&self, capacity: u32, split: Split, other_lists: usize) -> Result<()> {
-        let what = self.what;
-        let counts = self.at::<u32>(split.counts);
-        let (mut lists, mut others) = (self.at::<u64>(split.lists), self.at::<u64>(other_lists));
+    unsafe fn sort(&self, capacity: u32, split: Split, other_lists: Reserved<u64>) -> Result<()> {
+        let batch = &self.batch;
+        let counts = self.rows_of(split.counts, 1).read_only();
+        let (mut lists, mut others) = (self.rows_of(split.lists, capacity), self.rows_of(other_lists, capacity));
         let chunks = capacity.div_ceil(list_sort::CHUNK);
         // SAFETY: as the caller promises; each launch reads what the one before wrote.
         unsafe {
             let launch = SortChunks { lists, counts, capacity, chunks };
-            self.queue.launch(&SortChunks::KERNEL, launch.config(what.rows), launch)?;
+            self.queue.launch(&SortChunks::KERNEL, launch.config(batch.rows), launch)?;
             let mut width = list_sort::CHUNK;
             while width < capacity {
-                let launch = MergeRuns { from: lists, to: others, counts, capacity, chunks, width, keep: what.k };
-                self.queue.launch(&MergeRuns::KERNEL, launch.config(what.rows), launch)?;
+                let (from, to) = (lists.read_only(), others);
+                let launch = MergeRuns { from, to, counts, capacity, chunks, width, keep: batch.k };
+                self.queue.launch(&MergeRuns::KERNEL, launch.config(batch.rows), launch)?;
                 std::mem::swap(&mut lists, &mut others);
                 width = width.saturating_mul(2);
             }
             let launch = UnpackLists {
-                lists,
+                lists: lists.into(),
                 counts,
                 capacity,
-                pieces: what.k.div_ceil(list_sort::THREADS),
+                pieces: batch.k.div_ceil(list_sort::THREADS),
                 flip: self.flip(),
-                k: what.k,
-                out_keys: what.out_keys.cast(),
-                out_ids: what.out_ids,
-                out_stride: what.k,
+                k: batch.k,
+                out_keys: batch.out_keys.as_bytes(),
+                out_ids: batch.out_ids,
+                out_stride: batch.k,
             };
-            self.queue.launch(UnpackLists::kernel(K::KERNELS), launch.config(what.rows), launch)
+            self.queue.launch(UnpackLists::kernel(K::KERNELS), launch.config(batch.rows), launch)
         }
     }
 }
-
-/// A row in one piece; what an empty list of levels means.
-const ONE_PIECE: Level = Level { segments: 1, segment_columns: u32::MAX, winners: (0, 0) };
