@@ -107,6 +107,11 @@ impl Scratch {
     pub fn at<T>(self, array: Reserved<T>) -> PtrMut<T> {
         self.memory.skip(array.offset).cast::<T>().take(array.len)
     }
+
+    /// The bytes of an array as values of one type: for rows whose type is known at run time only.
+    pub fn values_of<T>(self, array: Reserved<u8>) -> PtrMut<T> {
+        self.at(array).cast::<T>()
+    }
 }
 
 #[cfg(test)]

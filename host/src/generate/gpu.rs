@@ -83,7 +83,7 @@ pub(crate) fn nearest(
             // SAFETY: the layout reserved every part for `each` rows; the search of the block before is over, for its results
             // are on the host.
             unsafe {
-                enqueue_rows(runtime, &lane.stream, generator, first, count, shape.stride(), base.rows().cast())?;
+                enqueue_rows(runtime, &lane.stream, generator, first, count, shape.stride(), base.components())?;
                 runtime.copy_to_device(&lane.stream, base.centre(), &centre)?;
                 prepare_set(runtime, &lane.stream, shape, base, true)?;
             }

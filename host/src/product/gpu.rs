@@ -158,6 +158,11 @@ impl Set {
         self.part(self.layout.rows)
     }
 
+    /// The same of a set of f32.
+    pub fn components(&self) -> PtrMut<f32> {
+        self.scratch.values_of(self.layout.rows)
+    }
+
     /// The rows as stored that the set has.
     pub fn stored(&self, shape: Shape) -> Ptr<u8> {
         self.rows().take(self.count as usize * shape.row_bytes()).into()

@@ -231,7 +231,7 @@ unsafe fn settle_queues(runtime: &Runtime, stream: &Stream, shape: Shape, batch:
     let (count, multiprocessors) = (batch.set.count, runtime.limits().multiprocessors);
     let pending = Settle {
         points: batch.set.stored(shape),
-        centroids: centroids.rows().cast().into(),
+        centroids: centroids.components().into(),
         stride: shape.stride() as u32,
         squared_difference: u32::from(shape.metric == Metric::L2),
         queue_size: batch.queue_sizes().take(1).into(),

@@ -245,22 +245,23 @@ impl Clusters {
 unsafe fn group_batch(runtime: &Runtime, stream: &Stream, batch: Batch, clusters: Clusters) -> Result<()> {
     let (count, cluster_count) = (batch.set.count, clusters.set.count);
     let (labels, previous) = (batch.labels(), batch.previous());
+    let (before, present) = (Ptr::from(previous), Ptr::from(labels));
     let (counts, next, order) = (clusters.counts(), clusters.next(), batch.order());
     let multiprocessors = runtime.limits().multiprocessors;
     let scan = ScanGroups { clusters: cluster_count, counts, next, totals: clusters.totals() };
     // SAFETY: labels are below the number of clusters; the order has room for the batch.
     unsafe {
         if cluster_count <= SHARED_CLUSTERS {
-            let count_moves = CountMoves { labels, previous, count, clusters: cluster_count, counts };
+            let count_moves = CountMoves { labels: present, previous: before, count, clusters: cluster_count, counts };
             runtime.launch(stream, &CountMoves::KERNEL, count_moves.config(multiprocessors), count_moves)?;
             runtime.launch(stream, &ScanGroups::KERNEL, scan.config(), scan)?;
-            let group_moves = GroupMoves { labels, previous, count, clusters: cluster_count, next, order };
+            let group_moves = GroupMoves { labels: present, previous, count, clusters: cluster_count, next, order };
             runtime.launch(stream, &GroupMoves::KERNEL, group_moves.config(multiprocessors), group_moves)
         } else {
-            let count_moves = CountMovesGlobal { labels, previous, count, counts };
+            let count_moves = CountMovesGlobal { labels: present, previous: before, count, counts };
             runtime.launch(stream, &CountMovesGlobal::KERNEL, count_moves.config(multiprocessors), count_moves)?;
             runtime.launch(stream, &ScanGroups::KERNEL, scan.config(), scan)?;
-            let group_moves = GroupMovesGlobal { labels, previous, count, next, order };
+            let group_moves = GroupMovesGlobal { labels: present, previous, count, next, order };
             runtime.launch(stream, &GroupMovesGlobal::KERNEL, group_moves.config(multiprocessors), group_moves)
         }
     }
@@ -344,7 +345,7 @@ pub(crate) unsafe fn totals_of(
     let launch = ClusterTotals {
         clusters: clusters.set.count,
         stride: clusters.stride,
-        centroids: clusters.set.rows().cast().into(),
+        centroids: clusters.set.components().into(),
         sums: clusters.sums().into(),
         levels: layout.levels,
         units: clusters.units(),
@@ -432,7 +433,7 @@ pub(crate) unsafe fn update_centroids(
         weights: clusters.weights().into(),
         weight_units: clusters.weight_units(),
         spherical: u32::from(means.spherical),
-        centroids: clusters.set.rows().cast(),
+        centroids: clusters.set.components(),
     };
     // SAFETY: every part has an entry a cluster.
     unsafe { runtime.launch(stream, &UpdateCentroids::KERNEL, launch.config(), launch) }

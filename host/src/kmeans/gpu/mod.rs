@@ -361,7 +361,7 @@ impl<T: Element> Worker for KMeansDevice<'_, T> {
 
     fn centroids(&mut self, to: &mut [f32]) -> Result<()> {
         let (clusters, shape) = (self.cluster_parts(), self.cluster_shape());
-        let from = clusters.set.rows().cast::<f32>();
+        let from = clusters.set.components();
         // SAFETY: the centroids are there, `stride` components a row.
         unsafe {
             if shape.stride() == shape.dim {
