@@ -1,59 +1,185 @@
-//! The section "Indexes, step by step" of README.md: its commands run, in their order, and print what stands there.
+//! The commands of README.md and of the pages in docs/ run, in their order, and print what the pages show.
+//!
+//! A command is a line of a `text` block that begins with `$ `, and the lines up to the next command are its output. A block
+//! `obj NAME` is a file that the commands read.
 
 use std::path::Path;
 use std::process::Command;
 
 const SAMPLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/data/sift-sample");
+/// Where the pages say that the commands run.
+const FOLDER: &str = "cd tests/data/sift-sample";
+
 const README: &str = include_str!("../../README.md");
+const INDEXES: &str = include_str!("../../docs/INDEXES.md");
+/// The pages that show no command of the program in a block.
+const OTHERS: [(&str, &str); 5] = [
+    ("CONTRIBUTING.md", include_str!("../../CONTRIBUTING.md")),
+    ("docs/COST.md", include_str!("../../docs/COST.md")),
+    ("docs/FIGURES.md", include_str!("../../docs/FIGURES.md")),
+    ("docs/KERNELS.md", include_str!("../../docs/KERNELS.md")),
+    ("docs/LIMITS.md", include_str!("../../docs/LIMITS.md")),
+];
 
-/// Lines that say how fast something was, and on what: their first word only is compared.
-const OF_THE_MACHINE: [&str; 7] = ["device", "load", "train", "add", "save", "open", "search"];
+/// Lines that depend on the machine: only their first word is compared.
+const OF_THE_MACHINE: [&str; 11] =
+    ["device", "load", "build", "train", "add", "save", "open", "search", "cpu", "simd", "gpu"];
 
-/// What of a line every machine prints alike.
+/// The part of a line that is the same on every machine.
 fn stable(line: &str) -> String {
-    let words: Vec<&str> = line.split_whitespace().collect();
+    let mut words: Vec<&str> = line.split_whitespace().collect();
     let count = match words.first() {
         Some(first) if OF_THE_MACHINE.contains(first) => 1,
         // Before the time; before the speed.
-        Some(&"iteration") => 10,
-        Some(first) if first.parse::<u64>().is_ok() => 4,
+        Some(&("iteration" | "accuracy")) => 10,
+        Some(first) if first.parse::<u64>().is_ok() && words.len() == 8 => 4,
         _ => words.len(),
     };
-    words[..count.min(words.len())].join(" ")
+    words.truncate(count);
+    // A rate, such as 12.5 GB/s.
+    if words.last().is_some_and(|word| word.ends_with("/s")) {
+        words.truncate(words.len().saturating_sub(2));
+    }
+    words.join(" ")
 }
 
-#[test]
-fn the_commands_print_what_they_are_said_to() {
-    let (_, section) = README.split_once("\n### Indexes, step by step\n").expect("the section is there");
-    let section = section.split_once("\n## ").map_or(section, |(section, _)| section);
-    let folder = tempfile::tempdir().unwrap();
+/// The blocks of a page: the words behind the opening fence, and the lines.
+fn blocks(page: &str) -> Vec<(&str, Vec<&str>)> {
+    let mut blocks = Vec::new();
+    let mut lines = page.lines();
+    while let Some(line) = lines.next() {
+        if let Some(language) = line.strip_prefix("```") {
+            blocks.push((language, lines.by_ref().take_while(|line| *line != "```").collect()));
+        }
+    }
+    blocks
+}
+
+/// Whether a line of a block is a command of the program, with or without the prompt. `info` prints a line `warpann VERSION`.
+fn is_command(line: &str) -> bool {
+    let line = line.trim_start_matches("$ ");
+    let argument = ["warpann ", "mpirun "].iter().find_map(|program| line.strip_prefix(program));
+    argument.is_some_and(|rest| rest.trim_start().starts_with(|first: char| first.is_ascii_lowercase() || first == '-'))
+}
+
+/// The arguments of the program. Of several ranks: those of one process that does the same.
+fn arguments(command: &str) -> Vec<&str> {
+    let words = command.split_whitespace();
+    match command.strip_prefix("warpann ") {
+        Some(_) => words.skip(1).collect(),
+        None => words.skip_while(|word| *word != "warpann").skip(1).filter(|word| *word != "--mpi").collect(),
+    }
+}
+
+/// Runs the commands of a page in `folder`, in their order. Returns the number of commands and of compared lines.
+fn follow(page: &str, folder: &Path) -> (usize, usize) {
     for file in ["sample_base.bvecs", "sample_query.bvecs", "sample_gt.ivecs"] {
-        std::fs::copy(Path::new(SAMPLE).join(file), folder.path().join(file)).unwrap();
+        std::fs::copy(Path::new(SAMPLE).join(file), folder.join(file)).unwrap();
     }
     let (mut commands, mut compared) = (0, 0);
-    for block in section.split("\n```text\n").skip(1).filter_map(|rest| rest.split("```").next()) {
-        for session in block.split("$ warpann ").skip(1) {
-            let (command, shown) = session.split_once('\n').expect("a command has a line of its own");
+    let mut entered = false;
+    for (language, lines) in blocks(page) {
+        if let Some(name) = language.strip_prefix("obj ") {
+            std::fs::write(folder.join(name), lines.join("\n")).unwrap();
+            continue;
+        }
+        if language != "text" {
+            assert!(
+                !lines.iter().any(|line| is_command(line)),
+                "a command stands in a block that is not run: {lines:?}"
+            );
+            continue;
+        }
+        // The output of the last command.
+        let mut printed: Option<(&str, Vec<String>)> = None;
+        for line in lines {
+            let Some(command) = line.strip_prefix("$ ") else {
+                assert!(!is_command(line), "a command has no prompt: {line}");
+                let shown = stable(line);
+                if let Some((command, printed)) = printed.as_ref().filter(|_| !shown.is_empty()) {
+                    assert!(printed.contains(&shown), "{command} does not print '{shown}':\n{printed:#?}");
+                    compared += 1;
+                }
+                continue;
+            };
+            if command == FOLDER {
+                entered = true;
+                continue;
+            }
+            assert!(entered, "the page does not say where this runs: {command}");
+            assert!(is_command(command), "unknown command: {command}");
             let output = Command::new(env!("CARGO_BIN_EXE_warpann"))
-                .args(command.split_whitespace())
-                .current_dir(folder.path())
+                .args(arguments(command))
+                .current_dir(folder)
                 .output()
                 .unwrap();
             let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
             assert!(output.status.success(), "{command}: {stderr}");
-            let printed: Vec<String> = stdout.lines().map(stable).collect();
-            for line in shown.lines().map(stable) {
-                assert!(printed.contains(&line), "{command} does not print '{line}':\n{stdout}");
-                compared += 1;
-            }
+            printed = Some((command, stdout.lines().map(stable).collect()));
             commands += 1;
         }
     }
-    assert!(
-        commands >= 7 && compared >= 40,
-        "only {commands} commands and {compared} lines were found: the search is broken"
-    );
-    for file in ["curve.csv", "curve.json", "curve.svg", "curve.png", "sift.ivf", "small.ivf", "centroids.fbin"] {
+    (commands, compared)
+}
+
+#[test]
+fn commands_of_the_readme_print_what_it_shows() {
+    let folder = tempfile::tempdir().unwrap();
+    let found = follow(README, folder.path());
+    assert!(found.0 >= 1 && found.1 >= 9, "only {found:?} commands and lines were found: the search is broken");
+    assert!(folder.path().join("ids.npy").is_file());
+}
+
+#[test]
+fn commands_of_the_tour_print_what_it_shows() {
+    let folder = tempfile::tempdir().unwrap();
+    let found = follow(INDEXES, folder.path());
+    assert!(found.0 >= 18 && found.1 >= 110, "only {found:?} commands and lines were found: the search is broken");
+    let written = [
+        "ids.npy",
+        "centroids.fbin",
+        "sift.ivf",
+        "curve.csv",
+        "curve.json",
+        "curve.svg",
+        "curve.png",
+        "small.ivf",
+        "graph.ibin",
+        "boxes.ibin",
+        "ranks.npy",
+        "index.ivf",
+    ];
+    for file in written {
         assert!(folder.path().join(file).is_file(), "{file}");
+    }
+}
+
+#[test]
+fn other_pages_show_no_command_that_is_not_run() {
+    for (page, text) in OTHERS {
+        let mut lines = blocks(text).into_iter().flat_map(|(_, lines)| lines);
+        assert_eq!(lines.find(|line| is_command(line)), None, "{page}");
+    }
+}
+
+#[test]
+fn a_line_is_compared_without_what_depends_on_the_machine() {
+    for (line, expected) in [
+        ("search       0.009 s, 21580 queries/s", "search"),
+        ("             11577 queries/s", ""),
+        ("memory       0.0518 GB to touch at least once, 0.60 GB/s", "memory 0.0518 GB to touch at least once,"),
+        (
+            "memory       32 bytes a vector and 8 for its id, 422.6 KiB",
+            "memory 32 bytes a vector and 8 for its id, 422.6 KiB",
+        ),
+        ("   10       1       1  0.480000       54289     0.018     0.026     0.036", "10 1 1 0.480000"),
+        ("     1         8436            43987", "1 8436 43987"),
+        ("           1 of 10000 nodes", "1 of 10000 nodes"),
+        (
+            "iteration    1  objective     1.47e9  largest    2.28 x mean  split    0     0.007 s",
+            "iteration 1 objective 1.47e9 largest 2.28 x mean split 0",
+        ),
+    ] {
+        assert_eq!(stable(line), expected);
     }
 }

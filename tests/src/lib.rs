@@ -38,7 +38,12 @@ pub mod shifted;
 pub mod sort;
 pub mod suite;
 
-/// The library examples of the repository's README, as doctests; one needs the GPU back end to compile.
+/// The library example of README.md, as a doctest.
 #[cfg(all(doctest, feature = "cuda"))]
 #[doc = include_str!("../../README.md")]
 pub struct Readme;
+
+/// The library examples of docs/INDEXES.md, as doctests. One needs the GPU back end to compile.
+#[cfg(all(doctest, feature = "cuda"))]
+#[doc = include_str!("../../docs/INDEXES.md")]
+pub struct Indexes;

@@ -1,4 +1,4 @@
-//! What README.md says: its walk-through is followed in a copy of the repository, and the paths it names exist.
+//! Follows docs/KERNELS.md in a copy of the repository, and checks that the paths in README.md, CONTRIBUTING.md and docs/ exist.
 //!
 //! The copy lies below cargo's folder for tests (target/tmp) and stays there, with a target directory of its own, so that only
 //! the first run compiles everything. On a machine without the sources or without cargo the tests show as ignored.
@@ -11,15 +11,36 @@ use libtest_mimic::{Arguments, Failed, Trial};
 
 type Result<T> = std::result::Result<T, String>;
 
+/// The folder of the host's launch; docs/KERNELS.md names it.
+macro_rules! host_folder {
+    () => {
+        "host/src/product"
+    };
+}
+
+/// The page that the test follows.
+const KERNELS: &str = include_str!("../../docs/KERNELS.md");
 const README: &str = include_str!("../../README.md");
+/// The pages whose paths must exist. Links are relative to the page, paths in backticks to the repository.
+const PAGES: [(&str, &str); 7] = [
+    ("README.md", README),
+    ("CONTRIBUTING.md", include_str!("../../CONTRIBUTING.md")),
+    ("docs/COST.md", include_str!("../../docs/COST.md")),
+    ("docs/FIGURES.md", include_str!("../../docs/FIGURES.md")),
+    ("docs/INDEXES.md", include_str!("../../docs/INDEXES.md")),
+    ("docs/KERNELS.md", KERNELS),
+    ("docs/LIMITS.md", include_str!("../../docs/LIMITS.md")),
+];
+/// Targets of links that are not written yet. The test fails once one exists.
+const UNWRITTEN: [&str; 1] = ["docs/ARCHITECTURE.md"];
 const KERNEL: &str = "kernels-rs/src/row_norms.rs";
 const TEST: &str = "kernels-rs/tests/row_norms.rs";
-const HOST: &str = "host/src/gpu/row_norms.rs";
-/// Where the README breaks the kernel.
-const BREAK: &str = "**3. Break it.**";
-/// What the walk-through adds to files that exist, as the README says it.
+const HOST: &str = concat!(host_folder!(), "/row_norms.rs");
+/// Where the page breaks the kernel.
+const BREAK: &str = "## 3. Break it";
+/// The lines that the page adds to existing files.
 const ADDITIONS: [(&str, &str); 2] =
-    [("pub mod row_norms;", "kernels-rs/src/lib.rs"), ("mod row_norms;", "host/src/gpu/mod.rs")];
+    [("pub mod row_norms;", "kernels-rs/src/lib.rs"), ("mod row_norms;", concat!(host_folder!(), "/mod.rs"))];
 /// What a copy needs in order to build: the workspace's own files and every member.
 const COPIED: [&str; 15] = [
     "Cargo.toml",
@@ -47,8 +68,11 @@ fn main() -> ExitCode {
     let trial = |name: &str, test: fn() -> Result<()>| {
         Trial::test(name, move || test().map_err(Failed::from)).with_ignored_flag(ignored).with_kind(kind)
     };
-    let trials =
-        vec![trial("readme::walkthrough", walkthrough), trial("readme::paths_that_it_names_exist", paths_exist)];
+    let trials = vec![
+        trial("kernels::walkthrough", walkthrough),
+        trial("readme::shows_the_same_kernel", same_kernel),
+        trial("pages::paths_that_they_name_exist", paths_exist),
+    ];
     libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
 }
 
@@ -57,7 +81,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-/// Follows the section "How to add a kernel", in its order.
+/// Follows docs/KERNELS.md, in its order.
 fn walkthrough() -> Result<()> {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("walkthrough");
     let copy = folder.join("repository");
@@ -66,8 +90,8 @@ fn walkthrough() -> Result<()> {
     }
     for (line, file) in ADDITIONS {
         let sentence = format!("Add `{line}` to `{file}`");
-        if !words(README).contains(&sentence) {
-            return Err(format!("README.md does not say: {sentence}"));
+        if !words(KERNELS).contains(&sentence) {
+            return Err(format!("docs/KERNELS.md does not say: {sentence}"));
         }
         let mut text = read(&root().join(file))?;
         text.extend(format!("{line}\n").bytes());
@@ -75,43 +99,46 @@ fn walkthrough() -> Result<()> {
     }
     let kernel = block(&format!("`{KERNEL}`"), "rs")?;
     let broken = edit(kernel, block(BREAK, "diff")?)?;
-    let commands = [
+    let shown = [
         "cargo test -p warpann-kernels --test row_norms",
-        if cfg!(feature = "cuda") {
-            "cargo test -p warpann --lib row_norms"
-        } else {
-            "cargo test -p warpann --lib row_norms --no-default-features"
-        },
+        "cargo test -p warpann --lib row_norms",
+        "cargo check -p warpann",
     ];
-    let shown = commands.map(|command| command.trim_end_matches(" --no-default-features"));
-    if let Some(command) = shown.iter().find(|command| !README.contains(&format!("```sh\n{command}\n```"))) {
-        return Err(format!("README.md does not say: {command}"));
+    if let Some(command) = shown.iter().find(|command| !KERNELS.contains(&format!("```sh\n{command}\n```"))) {
+        return Err(format!("docs/KERNELS.md does not say: {command}"));
     }
+    // The features of this test: the copy finds every dependency that the outer build fetched.
+    let features = if cfg!(feature = "cuda") { "" } else { " --no-default-features" };
+    let commands = [shown[0].to_owned(), format!("{}{features}", shown[1]), format!("{}{features}", shown[2])];
 
     write_changed(&copy.join(TEST), block(&format!("`{TEST}`"), "rs")?.as_bytes())?;
     write_changed(&copy.join(HOST), block(&format!("`{HOST}`"), "rs")?.as_bytes())?;
     write_changed(&copy.join(KERNEL), broken.as_bytes())?;
-    let (passed, output) = run(&copy, &folder, commands[0])?;
+    let (passed, output) = run(&copy, &folder, &commands[0])?;
     let message = words(block(BREAK, "text")?);
     if passed || !words(&output).contains(&message) {
         return Err(format!("the broken kernel's test does not fail with: {message}\n{output}"));
     }
 
     write_changed(&copy.join(KERNEL), kernel.as_bytes())?;
-    for command in commands {
+    for command in &commands {
         let (passed, output) = run(&copy, &folder, command)?;
-        if !passed || !output.contains("test result: ok. 1 passed") {
+        let is_test = command.starts_with("cargo test ");
+        if !passed || is_test && !output.contains("test result: ok. 1 passed") {
             return Err(format!("{command} does not pass:\n{output}"));
+        }
+        if let Some(file) = [KERNEL, TEST, HOST].into_iter().find(|file| output.contains(&format!("--> {file}"))) {
+            return Err(format!("{command} prints a warning about {file}:\n{output}"));
         }
     }
     Ok(())
 }
 
-/// Runs one of the README's cargo commands in the copy: whether it succeeded, and what it printed.
+/// Runs a cargo command of the page in the copy. Returns whether it succeeded, and its output.
 fn run(copy: &Path, folder: &Path, command: &str) -> Result<(bool, String)> {
     let mut words = command.split(' ').skip(1);
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    // What cargo told this test about itself is not for the cargo that it starts.
+    // The variables that cargo set for this test describe another package.
     for (name, _) in std::env::vars_os() {
         if name.to_str().is_some_and(|name| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_")) {
             cargo.env_remove(&name);
@@ -133,10 +160,10 @@ fn run(copy: &Path, folder: &Path, command: &str) -> Result<(bool, String)> {
     Ok((output.status.success(), text))
 }
 
-/// The README's first block of `language` after the first occurrence of `landmark`.
+/// The page's first block of `language` after the first occurrence of `landmark`.
 fn block(landmark: &str, language: &str) -> Result<&'static str> {
-    let missing = || format!("README.md has no block of {language} after {landmark}");
-    let (_, rest) = README.split_once(landmark).ok_or_else(missing)?;
+    let missing = || format!("docs/KERNELS.md has no block of {language} after {landmark}");
+    let (_, rest) = KERNELS.split_once(landmark).ok_or_else(missing)?;
     let (_, rest) = rest.split_once(&format!("\n```{language}\n")).ok_or_else(missing)?;
     rest.split_once("```").map(|(text, _)| text).ok_or_else(missing)
 }
@@ -155,7 +182,7 @@ fn edit(text: &str, diff: &str) -> Result<String> {
     let (old, new) = (part('+'), part('-'));
     match text.matches(&old).count() {
         1 => Ok(text.replace(&old, &new)),
-        _ => Err(format!("the change in README.md does not fit the kernel:\n{old}")),
+        _ => Err(format!("the change in docs/KERNELS.md does not fit the kernel:\n{old}")),
     }
 }
 
@@ -211,22 +238,51 @@ fn write_changed(file: &Path, bytes: &[u8]) -> Result<()> {
     std::fs::write(file, bytes).map_err(failed)
 }
 
-/// Everything in backticks or behind a link that begins like a path of the repository is there, but for the walk-through's own
-/// files.
+/// The section of README.md about kernels shows the kernel, the command and the message of docs/KERNELS.md.
+fn same_kernel() -> Result<()> {
+    let missing = || "README.md has no section about kernels".to_owned();
+    let (_, section) = README.split_once("\n## A kernel\n").ok_or_else(missing)?;
+    let (section, _) = section.split_once("\n## ").ok_or_else(missing)?;
+    // Every second part is a block, from its language to its last line.
+    let blocks: Vec<&str> = section.split("```").skip(1).step_by(2).collect();
+    if let Some(other) = blocks.iter().find(|block| !KERNELS.contains(&format!("```{block}```"))) {
+        return Err(format!("README.md shows what docs/KERNELS.md does not:\n{other}"));
+    }
+    match blocks.as_slice() {
+        [kernel, _, _] if kernel.strip_prefix("rs\n") == Some(block(&format!("`{KERNEL}`"), "rs")?) => Ok(()),
+        _ => Err("README.md does not show the kernel, the command and the message".to_owned()),
+    }
+}
+
+/// The targets of all relative links exist, and so does everything in backticks that begins like a path of the repository, but for
+/// the files that docs/KERNELS.md writes.
 fn paths_exist() -> Result<()> {
-    let quoted = README.split('`').skip(1).step_by(2);
-    let links = README.split("](").skip(1).filter_map(|rest| rest.split(')').next());
-    let mut checked = 0;
-    for path in quoted.chain(links).filter(|text| !text.contains(char::is_whitespace)) {
-        let first = path.split('/').next().unwrap_or_default();
-        let ours = COPIED.contains(&first) || ["fuzz", ".ci"].contains(&first) || path.starts_with("LICENSE");
-        if !ours || [KERNEL, TEST, HOST].contains(&path) {
-            continue;
+    if let Some(written) = UNWRITTEN.iter().find(|path| root().join(path).exists()) {
+        return Err(format!("{written} exists: remove it from UNWRITTEN"));
+    }
+    for (page, text) in PAGES {
+        let folder = Path::new(page).parent().unwrap_or(Path::new(""));
+        let quoted = text.split('`').skip(1).step_by(2).filter(|text| !text.contains(char::is_whitespace));
+        let ours = quoted.filter(|path| {
+            let first = path.split('/').next().unwrap_or_default();
+            COPIED.contains(&first) || ["docs", "fuzz", ".ci"].contains(&first) || path.starts_with("LICENSE")
+        });
+        let links = text.split("](").skip(1).filter_map(|rest| rest.split(')').next());
+        let relative = links.filter(|link| !link.contains("://"));
+        let relative = relative.filter_map(|link| link.split('#').next()).filter(|link| !link.is_empty());
+        let paths: Vec<PathBuf> = ours.map(PathBuf::from).chain(relative.map(|link| folder.join(link))).collect();
+        let least = if page == "README.md" { 10 } else { 1 };
+        if paths.len() < least {
+            return Err(format!("only {} paths were found in {page}; the search is broken", paths.len()));
         }
-        checked += 1;
-        if !root().join(path).exists() {
-            return Err(format!("README.md names {path}, which does not exist"));
+        for path in paths
+            .iter()
+            .filter(|path| ![KERNEL, TEST, HOST].iter().chain(&UNWRITTEN).any(|other| path.ends_with(other)))
+        {
+            if !root().join(path).exists() {
+                return Err(format!("{page} names {}, which does not exist", path.display()));
+            }
         }
     }
-    if checked < 10 { Err(format!("only {checked} paths were found; the search is broken")) } else { Ok(()) }
+    Ok(())
 }
