@@ -481,7 +481,8 @@ unsafe fn filter<
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::product::prepare::METRIC_INNER_PRODUCT;
+    use crate::product::bounds::{FARTHEST, MOST_COMPONENTS};
+    use crate::product::prepare::{METRIC_INNER_PRODUCT, METRIC_L2};
 
     const LEAST: f32 = f32::MIN_POSITIVE;
 
