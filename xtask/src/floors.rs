@@ -7,8 +7,8 @@
 //!    definition. The `pub use` of the crate root is exempt, because it is the public interface: a path through it leads to
 //!    the definition alone.
 //! 2. No circle of files crosses rooms.
-//! 3. No module inside a room is `pub(crate)` without need: if no file of another room uses it, it must be private. With
-//!    this rule, Rust's own privacy keeps the inside of a room from the others.
+//! 3. No module inside a room is `pub(crate)` without need: if no file of another room uses it, it must be private or
+//!    `pub(super)`. With this rule, Rust's own privacy keeps the inside of a room from the others.
 //! 4. Each file belongs to a room, and each room of the list exists.
 //!
 //! Code that is compiled for tests only may use everything. [`read`] lists what the check does not see.
@@ -188,7 +188,7 @@ impl fmt::Display for Violation {
             ),
             Violation::NeedlesslyVisible { file, line, module, room } => write!(
                 f,
-                "{file}:{line}: pub(crate) mod {module}: no file outside of room {room} uses the module; make it private"
+                "{file}:{line}: pub(crate) mod {module}: no file outside of room {room} uses the module; make it private or pub(super)"
             ),
         }
     }
