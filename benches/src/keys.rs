@@ -2,7 +2,9 @@
 
 use std::fmt;
 
-use crate::vectors::Random;
+use test_random::Random;
+
+use crate::vectors;
 
 /// How the keys of a row are distributed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,16 +50,16 @@ impl Keys {
 
     /// `rows` rows of `columns` keys, row after row; the same on every run.
     pub fn make(self, rows: usize, columns: usize) -> Vec<f32> {
-        let mut random = Random::new(1);
+        let mut random = vectors::random(1);
         // One key in so many is random, the others are `other`.
         let one_in = |random: &mut Random, many: u64, other: f32| {
-            let key = random.unit();
+            let key = random.unit_f32();
             if random.bits().is_multiple_of(many) { key } else { other }
         };
         let key = |at: usize| {
             let column = at % columns;
             match self {
-                Self::Random => random.unit(),
+                Self::Random => random.unit_f32(),
                 Self::Ascending => column as f32,
                 Self::Descending => (columns - 1 - column) as f32,
                 Self::Equal => 0.5,
@@ -69,7 +71,7 @@ impl Keys {
                 Self::HalfNan => one_in(&mut random, 2, f32::NAN),
                 Self::Nan => f32::NAN,
                 Self::Outlier if column == columns / 2 => -f32::MAX,
-                Self::Outlier => 1.0 + random.unit(),
+                Self::Outlier => 1.0 + random.unit_f32(),
             }
         };
         (0..rows * columns).map(key).collect()

@@ -13,6 +13,7 @@
 use std::time::Instant;
 
 use rayon::prelude::*;
+use test_random::Random;
 use warpann::mesh::{BoxForm, Mesh};
 use warpann::shifted::{Quality, ShiftedIndex};
 use warpann::{NONE, Neighbors};
@@ -286,12 +287,12 @@ const KD_TREE: (&str, &str) = ("kiddo", "6.3.0");
 fn bumpy_sphere(triangles: usize) -> Mesh {
     let rings = ((triangles as f64 / 4.0).sqrt() as usize).max(2);
     let sectors = 2 * rings;
-    let mut state = 1;
+    let mut random = Random::new(1);
     let mut vertex = |ring: usize, sector: usize| {
         let (sin, cos) = (std::f64::consts::PI * ring as f64 / rings as f64).sin_cos();
         let turn = std::f64::consts::TAU * sector as f64 / sectors as f64;
         let bumps = 0.15 * (5.0 * turn).sin() * sin + 0.1 * (9.0 * cos).cos();
-        let radius = 1.0 + bumps + 0.01 * (random(&mut state) - 0.5);
+        let radius = 1.0 + bumps + 0.01 * (random.unit() - 0.5);
         [radius * sin * turn.cos(), radius * sin * turn.sin(), radius * cos].map(|x| x as f32)
     };
     let mut mesh = Mesh::default();
@@ -323,14 +324,8 @@ fn bumpy_sphere(triangles: usize) -> Mesh {
 
 /// Points that lie evenly in a cube a little larger than the sphere, row-major.
 fn cube(points: usize) -> Vec<f32> {
-    let mut state = 2;
-    (0..3 * points).map(|_| (2.8 * random(&mut state) - 1.4) as f32).collect()
-}
-
-/// A number in [0, 1), of a linear congruential generator (Knuth's multiplier).
-fn random(state: &mut u64) -> f64 {
-    *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-    (*state >> 11) as f64 / (1u64 << 53) as f64
+    let mut random = Random::new(2);
+    (0..3 * points).map(|_| (2.8 * random.unit() - 1.4) as f32).collect()
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@
 use std::time::Instant;
 
 use rayon::prelude::*;
+use test_random::Random;
 use warpann::Device;
 use warpann::sort::{Key, sort_pairs};
 
@@ -40,12 +41,9 @@ pub fn run(args: &Args) -> Outcome<bool> {
     Ok(record.all_verified())
 }
 
-/// 64 random bits from a number (splitmix64).
+/// Random number `at`.
 fn noise(at: u64) -> u64 {
-    let z = (at + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-    let z = (z ^ z >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    let z = (z ^ z >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
-    z ^ z >> 31
+    Random::nth(0, at)
 }
 
 fn measure<K: Key>(args: &Args, machine: &Machine, record: &mut Record, keys: Vec<K>) -> Outcome {

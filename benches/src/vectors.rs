@@ -1,46 +1,26 @@
 //! Vectors to search in, and which neighbours are right.
 
 use rayon::prelude::*;
+use test_random::Random;
 use warpann::{Element, Neighbors};
 
-/// splitmix64: good enough for test data, and any row can start its own.
-#[derive(Debug, Clone)]
-pub struct Random(u64);
+/// The random numbers of a seed, as the records' data are made of them: the sequence whose seed is the first number of the
+/// sequence of `seed`.
+pub fn random(seed: u64) -> Random {
+    Random::new(Random::nth(seed, 0))
+}
 
-impl Random {
-    /// A sequence of its own for each seed.
-    pub fn new(seed: u64) -> Self {
-        // One step apart, neighbouring seeds would walk the same sequence.
-        Self(Self(seed).bits())
-    }
+/// Two independent normal deviates (Box-Muller).
+fn normals(random: &mut Random) -> [f32; 2] {
+    // Above 0, for the logarithm.
+    let radius = (-2.0 * (f64::from(random.unit_f32()) + 2f64.powi(-25)).ln()).sqrt();
+    let (sin, cos) = (std::f64::consts::TAU * f64::from(random.unit_f32())).sin_cos();
+    [(radius * cos) as f32, (radius * sin) as f32]
+}
 
-    /// 64 bits.
-    pub fn bits(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    /// Evenly from 0 up to 1, in steps of 2⁻²⁴.
-    pub fn unit(&mut self) -> f32 {
-        (self.bits() >> 40) as f32 / (1u32 << 24) as f32
-    }
-
-    /// Two independent normal deviates (Box-Muller).
-    fn normals(&mut self) -> [f32; 2] {
-        // Above 0, for the logarithm.
-        let radius = (-2.0 * (f64::from(self.unit()) + 2f64.powi(-25)).ln()).sqrt();
-        let (sin, cos) = (std::f64::consts::TAU * f64::from(self.unit())).sin_cos();
-        [(radius * cos) as f32, (radius * sin) as f32]
-    }
-
-    fn fill_normal(&mut self, out: &mut [f32], scale: f32) {
-        for pair in out.chunks_mut(2) {
-            let normals = self.normals();
-            pair.iter_mut().zip(normals).for_each(|(out, normal)| *out = scale * normal);
-        }
+fn fill_normal(random: &mut Random, out: &mut [f32], scale: f32) {
+    for pair in out.chunks_mut(2) {
+        pair.iter_mut().zip(normals(random)).for_each(|(out, normal)| *out = scale * normal);
     }
 }
 
@@ -62,11 +42,11 @@ impl Clusters {
 
     /// Draws centres and bases. O(dim).
     pub fn new(dim: usize, seed: u64) -> Self {
-        let mut random = Random::new(seed);
+        let mut random = random(seed);
         let mut centres = vec![0.0; Self::COUNT * dim];
-        random.fill_normal(&mut centres, 1.0);
+        fill_normal(&mut random, &mut centres, 1.0);
         let mut bases = vec![0.0; Self::BASES * Self::INTRINSIC * dim];
-        random.fill_normal(&mut bases, (Self::INTRINSIC as f32).sqrt().recip());
+        fill_normal(&mut random, &mut bases, (Self::INTRINSIC as f32).sqrt().recip());
         Self { dim, centres, bases, start: random.bits() }
     }
 
@@ -74,11 +54,11 @@ impl Clusters {
     pub fn fill(&self, first: usize, out: &mut [f32]) {
         let Self { dim, centres, bases, start } = self;
         out.par_chunks_mut((*dim).max(1)).enumerate().for_each(|(row, out)| {
-            let mut random = Random::new(start.wrapping_add((first + row) as u64));
+            let mut random = random(start.wrapping_add((first + row) as u64));
             let cluster = (random.bits() % Self::COUNT as u64) as usize;
             let mut inner = [0.0; Self::INTRINSIC];
-            random.fill_normal(&mut inner, 1.0);
-            random.fill_normal(out, 0.1);
+            fill_normal(&mut random, &mut inner, 1.0);
+            fill_normal(&mut random, out, 0.1);
             for (out, centre) in out.iter_mut().zip(&centres[cluster * dim..]) {
                 *out += 0.7 * centre;
             }

@@ -12,6 +12,7 @@ use std::time::Instant;
 use serde::Serialize;
 use warpann::io;
 
+use crate::random::Random;
 use crate::report::{Failure, Out, Outcome};
 
 /// Arguments of `bench`.
@@ -107,17 +108,7 @@ pub fn random(rows: usize, dim: usize, seed: u64) -> Outcome<Vec<f32>> {
     let len = rows.checked_mul(dim).ok_or_else(too_large)?;
     let mut values: Vec<f32> = Vec::new();
     values.try_reserve_exact(len).map_err(|_| too_large())?;
-    let mut state = seed;
-    values.extend(
-        std::iter::repeat_with(|| {
-            // splitmix64
-            state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-            let mut z = state;
-            z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-            z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-            ((z ^ (z >> 31)) >> 40) as f32 / (1u32 << 24) as f32
-        })
-        .take(len),
-    );
+    let mut random = Random::new(seed);
+    values.extend(std::iter::repeat_with(|| random.unit()).take(len));
     Ok(values)
 }

@@ -10,6 +10,7 @@ mod kmeans;
 mod knn_graph;
 mod path;
 mod progress;
+mod random;
 #[cfg(feature = "mpi")]
 mod ranks;
 mod recall;

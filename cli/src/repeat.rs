@@ -8,8 +8,9 @@ use serde::Serialize;
 use warpann::ivf::Encoding;
 use warpann::{Device, FlatIndex, IvfIndex, Metric, Neighbors};
 
+use crate::random::Random;
 use crate::report::{Failure, Out, Outcome};
-use crate::verify::{Rng, first_difference};
+use crate::verify::first_difference;
 
 /// What is repeated.
 #[derive(Debug, Clone, Copy)]
@@ -69,8 +70,8 @@ struct Kind<'a> {
 pub fn run(plan: Plan, out: &Out) -> Outcome {
     // Small, so that a search takes tens of microseconds; on the emulator as small as uses several blocks.
     let (n, dim, lists) = if plan.device == Device::Emulator { (300, 8, 4) } else { (3_000, 32, 16) };
-    let mut rng = Rng::new(plan.seed);
-    let mut vectors = |rows: usize| (0..rows * dim).map(|_| rng.unit()).collect::<Vec<f32>>();
+    let mut random = Random::new(plan.seed);
+    let mut vectors = |rows: usize| (0..rows * dim).map(|_| random.signed_unit()).collect::<Vec<f32>>();
     let base = vectors(n);
     let sets = QUERIES.map(&mut vectors);
 

@@ -8,6 +8,7 @@ use serde::Serialize;
 use warpann::select::{Best, Key, KeyType, NO_POSITION, Rows, select_k};
 use warpann::{Device, Element, ElementType, Error, FlatIndex, Metric, NONE, Neighbors, metric};
 
+use crate::random::Random;
 use crate::repeat;
 use crate::report::{Failure, Out, Outcome, positive};
 
@@ -252,48 +253,6 @@ fn backends(device: Device) -> Outcome<(Vec<Backend>, Vec<String>)> {
     Ok((there, missing))
 }
 
-/// Random numbers: splitmix64.
-pub struct Rng(u64);
-
-impl Rng {
-    /// The numbers of a seed.
-    pub fn new(seed: u64) -> Self {
-        Self(seed)
-    }
-
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn below(&mut self, n: usize) -> usize {
-        (self.next() % n as u64) as usize
-    }
-
-    /// From 0 to `max`: half of the time evenly, half with small values as likely as large ones.
-    fn size(&mut self, max: usize) -> usize {
-        match self.below(2) {
-            0 => self.below(max + 1),
-            _ => {
-                let bits = self.below(max.ilog2() as usize + 2);
-                self.below(1 << bits).min(max)
-            }
-        }
-    }
-
-    fn pick<T: Copy>(&mut self, from: &[T]) -> T {
-        from[self.below(from.len())]
-    }
-
-    /// From −1 up to 1.
-    pub fn unit(&mut self) -> f32 {
-        (self.next() >> 40) as f32 / (1u32 << 23) as f32 - 1.0
-    }
-}
-
 type CaseResult = Result<Vec<&'static str>, Difference>;
 
 /// What a case needs beside its sizes.
@@ -312,75 +271,77 @@ enum Plan {
 }
 
 /// The case of a seed, and the random numbers to fill it with.
-fn draw(seed: u64) -> (Case, Plan, Rng) {
-    let mut rng = Rng(seed);
-    if rng.below(4) == 0 {
-        let best = rng.pick(&[Best::Smallest, Best::Largest]);
-        let data = rng.pick(&[Data::Uniform, Data::Ties, Data::Zeros]);
-        let budget = rng.pick(&[EMULATOR_WORK, EMULATOR_WORK, 1 << 22]);
-        let queries = rng.size(300);
-        let n = rng.size((budget / queries.max(1)).clamp(1, 200_000)).max(1);
-        let k = (1 + rng.size(2500)).min(n + 3);
+fn draw(seed: u64) -> (Case, Plan, Random) {
+    let mut random = Random::new(seed);
+    if random.below(4) == 0 {
+        let best = random.pick(&[Best::Smallest, Best::Largest]);
+        let data = random.pick(&[Data::Uniform, Data::Ties, Data::Zeros]);
+        let budget = random.pick(&[EMULATOR_WORK, EMULATOR_WORK, 1 << 22]);
+        let queries = random.size(300);
+        let n = random.size((budget / queries.max(1)).clamp(1, 200_000)).max(1);
+        let k = (1 + random.size(2500)).min(n + 3);
         let metric = if best == Best::Smallest { "smallest" } else { "largest" };
-        let key = rng.pick(&KeyType::ALL);
+        let key = random.pick(&KeyType::ALL);
         let case = Case { seed, task: Task::Select, element: key.name(), metric, dim: 1, n, queries, k, data };
-        let special = rng.pick(&[0, 0, 10, 2]);
-        return (case, Plan::Select { best, key, special }, rng);
+        let special = random.pick(&[0, 0, 10, 2]);
+        return (case, Plan::Select { best, key, special }, random);
     }
-    let metric = rng.pick(&Metric::ALL);
-    let element = rng.pick(&ElementType::ALL);
-    let dim = match rng.below(3) {
+    let metric = random.pick(&Metric::ALL);
+    let element = random.pick(&ElementType::ALL);
+    let dim = match random.below(3) {
         // Around the sizes at which kernels change their path.
-        0 => rng.pick(&[4usize, 8, 16, 32, 64, 128, 256]) + rng.below(3) - 1,
-        1 => rng.size(1100).max(1),
-        _ => 1 + rng.below(40),
+        0 => random.pick(&[4usize, 8, 16, 32, 64, 128, 256]) + random.below(3) - 1,
+        1 => random.size(1100).max(1),
+        _ => 1 + random.below(40),
     };
-    let budget = rng.pick(&[EMULATOR_WORK, EMULATOR_WORK, 1 << 22, 1 << 26]);
-    let queries = rng.size((budget / dim).clamp(1, 300));
-    let n = rng.size((budget / (dim * queries.max(1))).clamp(1, 60_000));
+    let budget = random.pick(&[EMULATOR_WORK, EMULATOR_WORK, 1 << 22, 1 << 26]);
+    let queries = random.size((budget / dim).clamp(1, 300));
+    let n = random.size((budget / (dim * queries.max(1))).clamp(1, 60_000));
     // Mostly below n, sometimes past it; sometimes next to a queue length of the selection kernels.
-    let k = match rng.below(3) {
-        0 => (rng.pick(&[32usize, 64, 128, 256, 512, 1024]) + rng.below(3) - 1).min(n + 3),
-        _ => 1 + rng.size((n + 3).min(1500)),
+    let k = match random.below(3) {
+        0 => (random.pick(&[32usize, 64, 128, 256, 512, 1024]) + random.below(3) - 1).min(n + 3),
+        _ => 1 + random.size((n + 3).min(1500)),
     };
-    let data = rng.pick(&[Data::Uniform, Data::Uniform, Data::Ties, Data::Duplicates, Data::Clusters, Data::Zeros]);
+    let data = random.pick(&[Data::Uniform, Data::Uniform, Data::Ties, Data::Duplicates, Data::Clusters, Data::Zeros]);
     let (task, element_name, metric_name) = (Task::Search, element.name(), metric.name());
     let case = Case { seed, task, element: element_name, metric: metric_name, dim, n, queries, k, data };
-    (case, Plan::Search { metric, element }, rng)
+    (case, Plan::Search { metric, element }, random)
 }
 
 fn run_case(seed: u64, backends: &[Backend]) -> Outcome<(Case, CaseResult)> {
-    let (case, plan, mut rng) = draw(seed);
+    let (case, plan, mut random) = draw(seed);
     let result = match plan {
         Plan::Select { best, key, special } => {
-            let (case, rng) = (&case, &mut rng);
+            let (case, random) = (&case, &mut random);
             // Whole keys from small ones, below 2^24: f32 holds them all.
             let whole = |value: f32| f64::from(value) * f64::from(1 << 20);
             match key {
-                KeyType::F32 => compare_selections(case, best, special, rng, backends, |value| value, |key| key),
-                KeyType::F16 => compare_selections(case, best, special, rng, backends, f16::from_f32, f16::to_f32),
-                KeyType::Bf16 => compare_selections(case, best, special, rng, backends, bf16::from_f32, bf16::to_f32),
+                KeyType::F32 => compare_selections(case, best, special, random, backends, |value| value, |key| key),
+                KeyType::F16 => compare_selections(case, best, special, random, backends, f16::from_f32, f16::to_f32),
+                KeyType::Bf16 => {
+                    compare_selections(case, best, special, random, backends, bf16::from_f32, bf16::to_f32)
+                }
                 KeyType::I32 => compare_selections(
                     case,
                     best,
                     special,
-                    rng,
+                    random,
                     backends,
                     |value| whole(value) as i32,
                     |key| key as f32,
                 ),
                 KeyType::U32 => {
                     let make = |value: f32| whole(value + 4.0) as u32;
-                    compare_selections(case, best, special, rng, backends, make, |key| key as f32)
+                    compare_selections(case, best, special, random, backends, make, |key| key as f32)
                 }
             }
         }
         Plan::Search { metric, element } => match element {
-            ElementType::F32 => compare::<f32>(&case, metric, &mut rng, backends),
-            ElementType::F16 => compare::<f16>(&case, metric, &mut rng, backends),
-            ElementType::Bf16 => compare::<bf16>(&case, metric, &mut rng, backends),
-            ElementType::U8 => compare::<u8>(&case, metric, &mut rng, backends),
-            ElementType::I8 => compare::<i8>(&case, metric, &mut rng, backends),
+            ElementType::F32 => compare::<f32>(&case, metric, &mut random, backends),
+            ElementType::F16 => compare::<f16>(&case, metric, &mut random, backends),
+            ElementType::Bf16 => compare::<bf16>(&case, metric, &mut random, backends),
+            ElementType::U8 => compare::<u8>(&case, metric, &mut random, backends),
+            ElementType::I8 => compare::<i8>(&case, metric, &mut random, backends),
         },
     }?;
     Ok((case, result))
@@ -391,19 +352,19 @@ fn compare_selections<K: Key>(
     case: &Case,
     best: Best,
     special: usize,
-    rng: &mut Rng,
+    random: &mut Random,
     backends: &[Backend],
     make: impl Fn(f32) -> K,
     value: impl Fn(K) -> f32,
 ) -> Outcome<CaseResult> {
     let Case { seed, n: columns, queries: rows, k, data, .. } = *case;
     let mut key = || match data {
-        _ if special > 0 && rng.below(special) == 0 => {
-            rng.pick(&[f32::NAN, -f32::NAN, f32::INFINITY, f32::NEG_INFINITY, -0.0, 0.0])
+        _ if special > 0 && random.below(special) == 0 => {
+            random.pick(&[f32::NAN, -f32::NAN, f32::INFINITY, f32::NEG_INFINITY, -0.0, 0.0])
         }
-        Data::Ties => rng.below(9) as f32 - 4.0,
-        Data::Zeros => [0.0, -0.0, rng.unit()][rng.below(3)],
-        _ => rng.unit(),
+        Data::Ties => random.below(9) as f32 - 4.0,
+        Data::Zeros => [0.0, -0.0, random.signed_unit()][random.below(3)],
+        _ => random.signed_unit(),
     };
     let keys: Vec<K> = (0..rows * columns).map(|_| make(key())).collect();
     let values: Vec<f32> = keys.iter().map(|&key| value(key)).collect();
@@ -443,7 +404,7 @@ fn selected(keys: &[f32], columns: usize, k: usize, best: Best, worst: f32) -> N
 }
 
 /// `rows` vectors of the case's kind.
-fn vectors<T: Element>(case: &Case, rows: usize, rng: &mut Rng) -> Vec<T> {
+fn vectors<T: Element>(case: &Case, rows: usize, random: &mut Random) -> Vec<T> {
     let dim = case.dim;
     // Bytes need a larger range; u8 moves everything to its positive half.
     let (scale, shift) = match T::TYPE {
@@ -455,21 +416,21 @@ fn vectors<T: Element>(case: &Case, rows: usize, rng: &mut Rng) -> Vec<T> {
     for row in 0..rows {
         let kept = match case.data {
             // A copy of an earlier vector.
-            Data::Duplicates if row > 0 && rng.below(4) > 0 => Some(rng.below(row)),
+            Data::Duplicates if row > 0 && random.below(4) > 0 => Some(random.below(row)),
             _ => None,
         };
         if let Some(kept) = kept {
             values.extend_from_within(kept * dim..(kept + 1) * dim);
             continue;
         }
-        let zero = matches!(case.data, Data::Zeros) && rng.below(2) == 0;
-        let centre = 8.0 * rng.below(3) as f32;
+        let zero = matches!(case.data, Data::Zeros) && random.below(2) == 0;
+        let centre = 8.0 * random.below(3) as f32;
         for _ in 0..dim {
             let value = match case.data {
                 _ if zero => -shift,
-                Data::Ties => rng.below(5) as f32 - 2.0,
-                Data::Clusters => scale * 0.05 * (centre + rng.unit()),
-                _ => scale * rng.unit(),
+                Data::Ties => random.below(5) as f32 - 2.0,
+                Data::Clusters => scale * 0.05 * (centre + random.signed_unit()),
+                _ => scale * random.signed_unit(),
             };
             values.push(T::from_f32(value + shift));
         }
@@ -501,14 +462,14 @@ pub fn first_difference(expected: &Neighbors, found: &Neighbors) -> Option<usize
     (0..lengths.max().unwrap_or(0)).find(|&i| slot(expected, i) != slot(found, i))
 }
 
-fn compare<T: Element>(case: &Case, metric: Metric, rng: &mut Rng, backends: &[Backend]) -> Outcome<CaseResult> {
+fn compare<T: Element>(case: &Case, metric: Metric, random: &mut Random, backends: &[Backend]) -> Outcome<CaseResult> {
     let Case { seed, dim, n, queries, k, .. } = *case;
-    let base = vectors::<T>(case, n, rng);
-    let mut probes = vectors::<T>(case, queries, rng);
+    let base = vectors::<T>(case, n, random);
+    let mut probes = vectors::<T>(case, queries, random);
     // Some queries are base vectors: distance 0, and equal distances to their duplicates.
     if n > 0 {
         for probe in probes.chunks_exact_mut(dim).step_by(3) {
-            let row = rng.below(n);
+            let row = random.below(n);
             probe.copy_from_slice(&base[row * dim..(row + 1) * dim]);
         }
     }

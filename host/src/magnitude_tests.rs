@@ -3,30 +3,22 @@
 //! Norms whose squares leave f32, products that vanish or overflow, and mixtures of all of them must give the results of the definition
 //! ([`crate::metric`]), which is evaluated here for every pair.
 
+use std::ops::Range;
+
+use test_random::Random;
+
 use super::{Device, FlatIndex, Metric, Neighbors};
 use crate::ivf::{Encoding, IvfIndex, Scan, SearchOptions};
 use crate::metric::canonical;
 
-/// Numbers that look random.
-struct Random(u64);
+/// In [-1, 1).
+fn unit(random: &mut Random) -> f64 {
+    random.signed_unit().into()
+}
 
-impl Random {
-    fn bits(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-
-    /// In [-1, 1).
-    fn unit(&mut self) -> f64 {
-        (self.bits() >> 40) as f64 / f64::from(1u32 << 23) - 1.0
-    }
-
-    /// In `range`.
-    fn whole(&mut self, range: std::ops::Range<i32>) -> i32 {
-        range.start + (self.bits() % (range.end - range.start) as u64) as i32
-    }
+/// In `range`.
+fn whole(random: &mut Random, range: Range<i32>) -> i32 {
+    range.start + random.below((range.end - range.start) as usize) as i32
 }
 
 /// `value` · 2^`exponent`, finite.
@@ -107,8 +99,8 @@ fn check_lists(
 
 /// Vectors of eight components within ±2^`exponent`.
 fn uniform(exponent: i32, count: usize, seed: u64) -> Vec<f32> {
-    let mut random = Random(seed);
-    (0..count * 8).map(|_| scaled(random.unit(), exponent)).collect()
+    let mut random = Random::new(seed);
+    (0..count * 8).map(|_| scaled(unit(&mut random), exponent)).collect()
 }
 
 #[test]
@@ -128,8 +120,8 @@ fn squares_beyond_f32_in_lists() {
 
 /// Row 1,234 is the query, far from all others but row 77; its squared norm is no f32.
 fn one_far_row(n: usize) -> (Vec<f32>, Vec<f32>) {
-    let mut random = Random(4);
-    let mut base: Vec<f32> = (0..n * 4).map(|_| random.unit() as f32 / 2.0).collect();
+    let mut random = Random::new(4);
+    let mut base: Vec<f32> = (0..n * 4).map(|_| random.signed_unit() / 2.0).collect();
     let query = [scaled(1.2, 63); 4];
     base[4 * 1_234..][..4].copy_from_slice(&query);
     base[4 * 77..][..4].copy_from_slice(&[scaled(0.6, 63); 4]);
@@ -218,12 +210,12 @@ enum Magnitudes {
 }
 
 fn vectors(random: &mut Random, magnitudes: Magnitudes, dim: usize, n: usize) -> Vec<f32> {
-    let centre: Vec<f64> = (0..dim).map(|_| random.unit()).collect();
+    let centre: Vec<f64> = (0..dim).map(|_| unit(random)).collect();
     let mut rows = Vec::new();
     for row in 0..n {
         let of_row = match magnitudes {
             Magnitudes::Same(exponent) | Magnitudes::Near(exponent) => exponent,
-            Magnitudes::Rows(low, high) | Magnitudes::Components(low, high) => random.whole(low..high),
+            Magnitudes::Rows(low, high) | Magnitudes::Components(low, high) => whole(random, low..high),
             Magnitudes::One(exponent, other) => {
                 if row == 150 {
                     other
@@ -234,11 +226,11 @@ fn vectors(random: &mut Random, magnitudes: Magnitudes, dim: usize, n: usize) ->
         };
         for middle in &centre {
             let value = match magnitudes {
-                Magnitudes::Near(_) => middle * (1.0 + random.unit() / 4_096.0),
-                _ => random.unit(),
+                Magnitudes::Near(_) => middle * (1.0 + unit(random) / 4_096.0),
+                _ => unit(random),
             };
             let exponent = match magnitudes {
-                Magnitudes::Components(low, high) => random.whole(low..high),
+                Magnitudes::Components(low, high) => whole(random, low..high),
                 _ => of_row,
             };
             rows.push(scaled(value, exponent));
@@ -253,13 +245,13 @@ fn batches(random: &mut Random, dim: usize, base: &[f32]) -> Vec<Vec<f32>> {
         .into_iter()
         .map(|row| {
             let row = &base[row * dim..][..dim];
-            let near = row.iter().map(|&y| scaled(f64::from(y) * (1.0 + random.unit() / 1e4), 0));
+            let near = row.iter().map(|&y| scaled(f64::from(y) * (1.0 + unit(random) / 1e4), 0));
             row.iter().copied().chain(near).collect()
         })
         .collect();
     for _ in 0..2 {
-        let exponent = random.whole(-149..128);
-        batches.push((0..3 * dim).map(|_| scaled(random.unit(), exponent)).collect());
+        let exponent = whole(random, -149..128);
+        batches.push((0..3 * dim).map(|_| scaled(unit(random), exponent)).collect());
     }
     batches
 }
@@ -280,7 +272,7 @@ fn kinds() -> Vec<Magnitudes> {
 #[test]
 fn every_magnitude() {
     const DIM: usize = 5;
-    let mut random = Random(17);
+    let mut random = Random::new(17);
     for kind in kinds() {
         let base = vectors(&mut random, kind, DIM, 300);
         let batches = batches(&mut random, DIM, &base);
@@ -295,7 +287,7 @@ fn every_magnitude() {
 #[test]
 fn every_magnitude_in_lists() {
     const DIM: usize = 5;
-    let mut random = Random(18);
+    let mut random = Random::new(18);
     for (number, kind) in kinds().into_iter().enumerate() {
         let base = vectors(&mut random, kind, DIM, 300);
         let batches = batches(&mut random, DIM, &base);

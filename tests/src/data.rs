@@ -1,64 +1,11 @@
 //! Deterministic data: the same bits from the same seed on every machine (no library functions with rounding of their own).
 
 use half::{bf16, f16};
+pub use test_random::Random;
 use warpann::Element;
 use warpann::select::{Best, Key};
 
 use crate::cases::{KeyData, VectorData};
-
-/// splitmix64.
-#[derive(Debug, Clone)]
-pub struct Random(u64);
-
-impl Random {
-    /// Numbers that follow from `seed`.
-    pub fn new(seed: u64) -> Self {
-        Random(seed)
-    }
-
-    /// 64 random bits.
-    pub fn bits(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
-    }
-
-    /// In 0..`below`, which is not 0.
-    pub fn below(&mut self, below: usize) -> usize {
-        ((u128::from(self.bits()) * below as u128) >> 64) as usize
-    }
-
-    /// In 0..=`most`; half of the time small numbers are as likely as large ones.
-    pub fn size(&mut self, most: usize) -> usize {
-        if self.below(2) == 0 {
-            return self.below(most + 1);
-        }
-        let bits = self.below(most.checked_ilog2().unwrap_or(0) as usize + 2);
-        self.below(1 << bits).min(most)
-    }
-
-    /// One of `from`, which is not empty.
-    pub fn pick<T: Copy>(&mut self, from: &[T]) -> T {
-        from[self.below(from.len())]
-    }
-
-    /// True once in `times`.
-    pub fn once_in(&mut self, times: usize) -> bool {
-        self.below(times) == 0
-    }
-
-    /// In 0..1.
-    pub fn unit(&mut self) -> f64 {
-        (self.bits() >> 11) as f64 / (1u64 << 53) as f64
-    }
-
-    /// Mean 0, variance 1, near the normal distribution: twelve uniform numbers, added (no logarithm, whose bits vary).
-    pub fn normal(&mut self) -> f64 {
-        (0..12).map(|_| self.unit()).sum::<f64>() - 6.0
-    }
-}
 
 /// An element type as the tests see it, by conversions of their own.
 pub trait Component: Element {

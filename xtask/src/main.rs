@@ -1,11 +1,12 @@
 //! The repository's commands: `cargo xtask --help`.
 //!
-//! Each first sees to it that device code can be compiled, and installs what is missing after saying so. None reads standard
-//! input.
+//! All but `floors` and `fuzz` first make sure that device code can be compiled, and install what is missing after saying so. None
+//! reads standard input.
 
 mod bundle;
 mod demo;
 mod device_compiler;
+mod floors;
 mod fuzz;
 mod kernel_report;
 mod mpi;
@@ -21,7 +22,7 @@ use cuda_builder::GpuArch;
 
 use shell::{Result, cargo};
 
-/// warpann's commands. Each first makes sure that a compiler for device code exists and installs one if need be.
+/// warpann's commands. All but floors and fuzz first make sure that a compiler for device code exists, and install one if need be.
 #[derive(Parser)]
 #[command(bin_name = "cargo xtask", version, max_term_width = 120)]
 struct Cli {
@@ -54,11 +55,17 @@ enum Command {
     },
     /// Everything that CI checks, with the time of each step
     ///
-    /// Formatting, clippy and documentation with warnings as errors, the tests, the kernels' register and spill report with
+    /// Formatting, the floors, clippy and documentation with warnings as errors, the tests, the kernels' register and spill report with
     /// its canary, a build without the feature `cuda`, searches by several MPI ranks, and a build without any CUDA toolkit. Needs
     /// neither GPU nor toolkit. Where there is no MPI and none can be installed, its step is skipped and named as such; with
     /// WARPANN_REQUIRE_MPI=1 in the environment, as in CI, that is a failure.
     Validate,
+    /// Check that the imports of the library and of the device code point downwards
+    ///
+    /// xtask/src/floors.rs lists the rooms of host/src and kernels-rs/src, the lowest first. Fails if a file uses a room above its
+    /// own, if files of different rooms use each other in a circle, if a module inside a room is pub(crate) and no other room
+    /// uses it, or if a file is in no room. A canary that does all of this is checked as well and must be caught.
+    Floors,
     /// Compile the kernels to PTX, assemble it, and report registers, stack frames and spills
     ///
     /// Writes target/ptx/ARCH/FAMILY.ptx (what WARPANN_PTX_DIR takes) and assembles every module with ptxas for sm_80, sm_90,
@@ -106,13 +113,14 @@ fn arch(name: &str) -> std::result::Result<GpuArch, String> {
 }
 
 fn run(command: Command) -> Result<()> {
-    if !matches!(command, Command::Fuzz { .. }) {
+    if !matches!(command, Command::Fuzz { .. } | Command::Floors) {
         device_compiler::ensure()?;
     }
     match command {
         Command::Demo { k, device } => demo::run(k, &device),
         Command::Test { arguments } => test(&arguments),
         Command::Validate => validate::run(),
+        Command::Floors => floors::run(),
         Command::Ptx { arch, full, no_assemble } => ptx::run(&arch, full, !no_assemble),
         Command::GpuBundle => bundle::run(),
         Command::Bench { arguments } => {

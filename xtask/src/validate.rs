@@ -12,8 +12,9 @@ use crate::shell::{self, Result, Skip, cargo};
 
 type Step = (&'static str, fn() -> Result<()>);
 
-const STEPS: [Step; 8] = [
+const STEPS: [Step; 9] = [
     ("formatting", format),
+    ("floors", crate::floors::run),
     ("clippy", clippy),
     ("documentation", documentation),
     ("tests", tests),

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use half::{bf16, f16};
 use proptest::prelude::*;
+use test_random::Random;
 
 use super::*;
 use crate::NONE;
@@ -82,11 +83,8 @@ proptest! {
     #[test]
     fn vectors_survive_every_format(rows in 0usize..20, dim in 1usize..40, seed in any::<u64>()) {
         // Any bit pattern, NaN included: readers and writers do not look at values.
-        let mut state = seed | 1;
-        let bytes: Vec<u8> = std::iter::repeat_with(|| {
-            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-            (state >> 56) as u8
-        }).take(rows * dim * 4).collect();
+        let mut random = Random::new(seed);
+        let bytes: Vec<u8> = std::iter::repeat_with(|| random.bits() as u8).take(rows * dim * 4).collect();
         let floats: Vec<f32> = bytes.chunks_exact(4).map(bytemuck::pod_read_unaligned).collect();
         let halves: Vec<f16> = bytes.chunks_exact(2).map(bytemuck::pod_read_unaligned).take(rows * dim).collect();
         let signed: Vec<i8> = bytes.iter().map(|&b| b as i8).take(rows * dim).collect();
@@ -648,25 +646,8 @@ fn files_that_cannot_be_read() {
     assert_eq!(read_vectors(path("empty.fvecs")).unwrap().rows(), 0);
 }
 
-/// Random numbers for the mutation loop: splitmix64.
-struct Rng(u64);
-
-impl Rng {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn below(&mut self, n: usize) -> usize {
-        (self.next() % n.max(1) as u64) as usize
-    }
-}
-
 /// Changes bytes the way damage and hostile headers do.
-fn mutate(bytes: &mut Vec<u8>, rng: &mut Rng, samples: &[(Format, Vec<u8>)]) {
+fn mutate(bytes: &mut Vec<u8>, random: &mut Random, samples: &[(Format, Vec<u8>)]) {
     const WORDS: [u32; 10] = [0, 1, 2, 3, 127, 0xffff, 0x7fff_ffff, 0x8000_0000, 0xffff_fffe, 0xffff_ffff];
     const TOKENS: [&str; 14] = [
         "'",
@@ -684,39 +665,39 @@ fn mutate(bytes: &mut Vec<u8>, rng: &mut Rng, samples: &[(Format, Vec<u8>)]) {
         "L",
         "\u{e9}",
     ];
-    let at = rng.below(bytes.len());
-    match rng.below(10) {
+    let at = random.below(bytes.len());
+    match random.below(10) {
         0 => bytes.truncate(at),
-        1 => bytes.extend((0..rng.below(40)).map(|i| i as u8)),
-        2 if !bytes.is_empty() => bytes[at] ^= 1 << rng.below(8),
-        3 if !bytes.is_empty() => bytes[at] = rng.next() as u8,
+        1 => bytes.extend((0..random.below(40)).map(|i| i as u8)),
+        2 if !bytes.is_empty() => bytes[at] ^= 1 << random.below(8),
+        3 if !bytes.is_empty() => bytes[at] = random.bits() as u8,
         // A header word, or any other aligned word, becomes an extreme or a small change of itself.
         4 | 5 if bytes.len() >= 8 => {
-            let at = [0, 4, at / 4 * 4][rng.below(3)].min(bytes.len() - 4);
+            let at = [0, 4, at / 4 * 4][random.below(3)].min(bytes.len() - 4);
             let word = u32_at(bytes, at);
-            let new = [WORDS[rng.below(WORDS.len())], word.wrapping_add(1), word.wrapping_sub(1), word << 1];
-            bytes[at..at + 4].copy_from_slice(&new[rng.below(4)].to_le_bytes());
+            let new = [WORDS[random.below(WORDS.len())], word.wrapping_add(1), word.wrapping_sub(1), word << 1];
+            bytes[at..at + 4].copy_from_slice(&new[random.below(4)].to_le_bytes());
         }
         6 => {
-            let token = TOKENS[rng.below(TOKENS.len())];
-            let end = (at + rng.below(12)).min(bytes.len());
+            let token = TOKENS[random.below(TOKENS.len())];
+            let end = (at + random.below(12)).min(bytes.len());
             bytes.splice(at..end, token.bytes());
         }
         7 => {
-            let end = (at + rng.below(16)).min(bytes.len());
+            let end = (at + random.below(16)).min(bytes.len());
             let part = bytes[at..end].to_vec();
-            let to = rng.below(bytes.len());
+            let to = random.below(bytes.len());
             bytes.splice(to..to, part);
         }
         8 => {
-            let end = (at + rng.below(16)).min(bytes.len());
+            let end = (at + random.below(16)).min(bytes.len());
             bytes.drain(at..end);
         }
         // The start of one file and the end of another.
         9 => {
-            let other = &samples[rng.below(samples.len())].1;
+            let other = &samples[random.below(samples.len())].1;
             bytes.truncate(at);
-            bytes.extend(&other[rng.below(other.len())..]);
+            bytes.extend(&other[random.below(other.len())..]);
         }
         _ => {}
     }
@@ -727,16 +708,16 @@ fn mutate(bytes: &mut Vec<u8>, rng: &mut Rng, samples: &[(Format, Vec<u8>)]) {
 /// by at least one reader.
 fn fuzz(seconds: f64, seed: u64) -> (u64, u64) {
     let samples = samples();
-    let mut rng = Rng(seed);
+    let mut random = Random::new(seed);
     let (mut executions, mut accepted) = (0u64, 0u64);
     // Accepted mutants become seeds of further ones, so that mutations add up.
     let mut pool: Vec<Vec<u8>> = samples.iter().map(|(_, bytes)| bytes.clone()).collect();
     let start = std::time::Instant::now();
     while start.elapsed().as_secs_f64() < seconds {
         for _ in 0..256 {
-            let mut bytes = pool[rng.below(pool.len())].clone();
-            for _ in 0..=rng.below(4) {
-                mutate(&mut bytes, &mut rng, &samples);
+            let mut bytes = pool[random.below(pool.len())].clone();
+            for _ in 0..=random.below(4) {
+                mutate(&mut bytes, &mut random, &samples);
             }
             executions += 1;
             if read_any_bytes(&bytes) > 0 {
@@ -744,7 +725,7 @@ fn fuzz(seconds: f64, seed: u64) -> (u64, u64) {
                 if pool.len() < 4096 {
                     pool.push(bytes);
                 } else {
-                    let at = samples.len() + rng.below(pool.len() - samples.len());
+                    let at = samples.len() + random.below(pool.len() - samples.len());
                     pool[at] = bytes;
                 }
             }

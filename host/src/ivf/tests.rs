@@ -1,18 +1,15 @@
 //! What the case table of the tests crate does not reach: sizes past the CPU's blocking, instruction sets, the lists themselves.
 
+use test_random::Random;
+
 use super::lists::Bytes;
 use super::*;
 use crate::generate::Generator;
 use crate::{FlatIndex, Input, NONE, Neighbors};
 
-/// Whole numbers from -8 to 7, so that distances tie; a generator of its own.
+/// Whole numbers from -8 to 7, so that distances tie.
 fn numbers(count: usize, seed: u64) -> Vec<f32> {
-    let mut state = seed;
-    let mut next = || {
-        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        (state >> 60) as f32 - 8.0
-    };
-    (0..count).map(|_| next()).collect()
+    Random::new(seed).whole(count, 16).into_iter().map(|number| number - 8.0).collect()
 }
 
 /// With every list probed an inverted file finds what exact search finds, to the bit.

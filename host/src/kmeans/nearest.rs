@@ -582,6 +582,8 @@ impl Sink for Within {
 
 #[cfg(test)]
 mod tests {
+    use test_random::Random;
+
     use super::*;
     use crate::metric;
 
@@ -621,11 +623,8 @@ mod tests {
 
     #[test]
     fn every_instruction_set_finds_the_nearest_of_the_definition() {
-        let mut state = 7u64;
-        let mut next = || {
-            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-            (state >> 40) as f32 / (1u64 << 24) as f32 - 0.5
-        };
+        let mut random = Random::new(7);
+        let mut next = || random.unit_f32() - 0.5;
         // Plain; whole numbers full of ties; far from the origin, where f32 sees no difference; past f32's squares; equal rows.
         // One component large and the same; some rows far, near or beyond where f32 ends.
         let kinds: [fn(f32, usize) -> f32; 9] = [
@@ -667,11 +666,8 @@ mod tests {
 
     #[test]
     fn rows_that_are_equal_or_far_or_in_one_direction_cost_no_canonical_distances() {
-        let mut state = 9u64;
-        let mut next = || {
-            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-            (state >> 40) as f32 / (1u64 << 24) as f32 - 0.5
-        };
+        let mut random = Random::new(9);
+        let mut next = || random.unit_f32() - 0.5;
         let (dim, count, clusters) = (16, 300, 100);
         let mut values = |rows: usize| (0..rows * dim).map(|_| next()).collect::<Vec<f32>>();
         let (queries, rows) = (values(count), values(clusters));

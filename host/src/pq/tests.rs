@@ -1,21 +1,15 @@
 //! Naive references, which share no code with the library, and what must hold for every shape.
 
 use proptest::prelude::*;
+use test_random::Random;
 
 use super::codes;
 use super::encode::{self, Residuals};
 use super::*;
 
-/// Numbers without a pattern, in -1 .. 1.
+/// Numbers in −1..1.
 fn noise(len: usize, seed: u64) -> Vec<f32> {
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let mut next = || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        (state >> 40) as f32 / (1 << 23) as f32 - 1.0
-    };
-    (0..len).map(|_| next()).collect()
+    Random::new(seed).signed_units(len)
 }
 
 /// Shapes: dimension and M, with M = 1, M = dim, odd widths, and more sub-quantizers than one group.

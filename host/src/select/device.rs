@@ -314,6 +314,7 @@ mod tests {
     use std::cmp::Ordering;
 
     use half::{bf16, f16};
+    use test_random::Random;
 
     use super::*;
     use crate::device::queue::OnStream;
@@ -373,14 +374,10 @@ mod tests {
         }
     }
 
-    /// Numbers without a pattern.
+    /// Numbers of 22 bits.
     fn random(count: usize, seed: u32) -> Vec<u32> {
-        let mut state = seed.wrapping_mul(2) | 1;
-        let next = |_| {
-            state = state.wrapping_mul(747_796_405).wrapping_add(2_891_336_453);
-            ((state >> ((state >> 28) + 4)) ^ state).wrapping_mul(277_803_737) >> 10
-        };
-        (0..count).map(next).collect()
+        let mut random = Random::new(seed.into());
+        (0..count).map(|_| random.below(1 << 22) as u32).collect()
     }
 
     /// Positions of the best k by a stable sort.

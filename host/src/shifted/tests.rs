@@ -1,32 +1,10 @@
 //! Shifted sort against a naive search in float64, and the devices against each other.
 
 use proptest::prelude::*;
+use test_random::Random;
 
 use super::*;
 use crate::FlatIndex;
-
-/// Numbers in [0, 1) that repeat.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        self.0 >> 33
-    }
-
-    fn unit(&mut self) -> f32 {
-        (self.next() % (1 << 20)) as f32 / (1 << 20) as f32
-    }
-
-    fn units(&mut self, len: usize) -> Vec<f32> {
-        (0..len).map(|_| self.unit()).collect()
-    }
-
-    /// Whole numbers below `below`: many distances are equal, and float64 holds them all.
-    fn whole(&mut self, len: usize, below: u64) -> Vec<f32> {
-        (0..len).map(|_| (self.next() % below) as f32).collect()
-    }
-}
 
 fn squared(x: &[f32], y: &[f32]) -> f64 {
     x.iter().zip(y).map(|(&x, &y)| (f64::from(x) - f64::from(y)).powi(2)).sum()
@@ -78,7 +56,7 @@ fn assert_sound(found: &Neighbors, base: &[f32], dim: usize, queries: &[f32]) {
 
 #[test]
 fn a_neighbourhood_of_everything_is_exact() {
-    let mut random = Random(1);
+    let mut random = Random::new(1);
     for (dim, n, k) in [(1, 50, 3), (3, 300, 8), (6, 200, 5), (12, 130, 200), (2, 1, 2)] {
         let (base, queries) = (random.whole(n * dim, 7), random.whole(40 * dim, 9));
         let index = built(ShiftedIndex::builder(dim).shifts(2).neighbourhood(usize::MAX), Device::Cpu, &base);
@@ -89,7 +67,7 @@ fn a_neighbourhood_of_everything_is_exact() {
 
 #[test]
 fn little_is_missed_in_low_dimension() {
-    let mut random = Random(2);
+    let mut random = Random::new(2);
     for (dim, least) in [(2, 0.97), (3, 0.93), (6, 0.6)] {
         let (base, queries) = (random.units(5000 * dim), random.units(300 * dim));
         let index = built(ShiftedIndex::builder(dim), Device::Cpu, &base);
@@ -114,7 +92,7 @@ fn little_is_missed_in_low_dimension() {
 /// CPU and emulator, bit for bit: every width of code, every kernel, several passes, ties, windows that are cut at both ends.
 #[test]
 fn devices_agree_to_the_bit() {
-    let mut random = Random(3);
+    let mut random = Random::new(3);
     let cases = [
         // dimension, points, queries, k, shifts, neighbourhood; 0: as it comes
         (1, 40, 5, 1, 0, 0),
@@ -150,7 +128,7 @@ fn devices_agree_to_the_bit() {
 #[test]
 fn a_self_join_leaves_out_the_point_and_keeps_its_duplicates() {
     // Every point three times.
-    let third: Vec<f32> = Random(4).units(40 * 3);
+    let third: Vec<f32> = Random::new(4).units(40 * 3);
     let base = [&third[..], &third, &third].concat();
     let index = built(ShiftedIndex::builder(3), Device::Cpu, &base);
     let found = index.self_join(3).unwrap();
@@ -203,7 +181,7 @@ fn queries_outside_the_box_find_its_border() {
 
 #[test]
 fn adding_again_sorts_anew() {
-    let mut random = Random(5);
+    let mut random = Random::new(5);
     let base = random.units(200 * 3);
     let mut index = built(ShiftedIndex::builder(3), Device::Cpu, &base[..90]);
     index.add(&[]).unwrap();
@@ -260,7 +238,7 @@ proptest! {
     fn any_shape_is_sound_and_complete_where_all_is_seen(
         dim in 1usize..=MAX_DIM, n in 1usize..120, k in 1usize..140, shifts in 1usize..6, part in 1usize..200, seed: u64,
     ) {
-        let mut random = Random(seed);
+        let mut random = Random::new(seed);
         let (base, queries) = (random.whole(n * dim, 6), random.whole(7 * dim, 8));
         let index = built(ShiftedIndex::builder(dim).shifts(shifts).neighbourhood(part), Device::Cpu, &base);
         let found = index.search(&queries, k).unwrap();

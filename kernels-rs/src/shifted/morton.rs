@@ -182,6 +182,8 @@ unsafe fn write_codes<W: Code>(launch: MortonCodes<W>) {
 
 #[cfg(test)]
 mod tests {
+    use test_random::Random;
+
     use super::*;
 
     /// Bit by bit, from the definition: bit b of coordinate j is bit b · dim + (dim − 1 − j) of the code.
@@ -214,16 +216,13 @@ mod tests {
 
     #[test]
     fn codes_are_the_definitions_bit_for_bit() {
-        let mut state = 1u32;
-        let mut random = || {
-            state = state.wrapping_mul(747_796_405).wrapping_add(2_891_336_453);
-            state >> 4
-        };
+        let mut random = Random::new(1);
         for dim in 1..=MAX_DIM as u32 {
             let bits = coordinate_bits(dim);
             for round in 0..200 {
                 let mask = (1u32 << bits) - 1;
-                let cells: Vec<u32> = (0..dim).map(|_| if round == 0 { mask } else { random() & mask }).collect();
+                let cells: Vec<u32> =
+                    (0..dim).map(|_| if round == 0 { mask } else { random.bits() as u32 & mask }).collect();
                 let expected = naive(&cells, bits);
                 assert_eq!(interleave::<u128>(padded(&cells), dim, bits), expected, "{cells:?}");
                 if !is_wide(dim) {

@@ -3,6 +3,7 @@
 use std::cell::Cell;
 
 use half::{bf16, f16};
+use test_random::Random;
 
 use super::FlatCpu;
 use crate::flat::FlatBackend;
@@ -13,30 +14,8 @@ use crate::product::cpu::scan::{Sink, Tile};
 use crate::simd::Isa;
 use crate::{Element, Metric, NONE};
 
-/// xorshift64*: the tests' own source of numbers.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_F491_4F6C_DD1D)
-    }
-
-    /// In 0..below.
-    fn below(&mut self, below: usize) -> usize {
-        (self.next() >> 33) as usize % below
-    }
-
-    /// In −1..1.
-    fn unit(&mut self) -> f32 {
-        (self.next() >> 40) as f32 / (1u64 << 23) as f32 - 1.0
-    }
-
-    fn vectors<T: Element>(&mut self, len: usize, scale: f32) -> Vec<T> {
-        (0..len).map(|_| T::from_f32(self.unit() * scale)).collect()
-    }
+fn vectors<T: Element>(random: &mut Random, len: usize, scale: f32) -> Vec<T> {
+    (0..len).map(|_| T::from_f32(random.signed_unit() * scale)).collect()
 }
 
 /// Distance by the textbook, in f64: shares nothing with the definition but the formula.
@@ -148,8 +127,8 @@ fn all_types(metric: Metric, dim: usize, rows: usize, queries: usize, k: usize, 
         random: &mut Random,
         scale: f32,
     ) {
-        let base: Vec<T> = random.vectors(rows * dim, scale);
-        let queries: Vec<T> = random.vectors(queries * dim, scale);
+        let base: Vec<T> = vectors(random, rows * dim, scale);
+        let queries: Vec<T> = vectors(random, queries * dim, scale);
         check(metric, dim, &base, &queries, k, None);
     }
     one::<f32>(metric, dim, rows, queries, k, random, 1.0);
@@ -161,7 +140,7 @@ fn all_types(metric: Metric, dim: usize, rows: usize, queries: usize, k: usize, 
 
 #[test]
 fn small_shapes_of_every_type_and_metric() {
-    let mut random = Random(1);
+    let mut random = Random::new(1);
     for metric in Metric::ALL {
         for (dim, rows, queries, k) in [
             (1, 1, 1, 1),
@@ -187,7 +166,7 @@ fn small_shapes_of_every_type_and_metric() {
 
 #[test]
 fn random_shapes() {
-    let mut random = Random(2);
+    let mut random = Random::new(2);
     for _ in 0..40 {
         let metric = Metric::ALL[random.below(3)];
         let dim = if random.below(4) == 0 { 1 + random.below(700) } else { 1 + random.below(70) };
@@ -199,10 +178,10 @@ fn random_shapes() {
 
 #[test]
 fn many_rows_thin_the_buffers_many_times() {
-    let mut random = Random(3);
-    let base: Vec<f32> = random.vectors(20_000 * 12, 1.0);
+    let mut random = Random::new(3);
+    let base: Vec<f32> = vectors(&mut random, 20_000 * 12, 1.0);
     for queries in [1, 5, 40, 300] {
-        let queries: Vec<f32> = random.vectors(queries * 12, 1.0);
+        let queries: Vec<f32> = vectors(&mut random, queries * 12, 1.0);
         for k in [1, 10, 300] {
             let mut index = FlatCpu::new(12, Metric::L2, None);
             index.add(&base).unwrap();
@@ -213,12 +192,12 @@ fn many_rows_thin_the_buffers_many_times() {
 
 #[test]
 fn ties_go_to_the_lower_id() {
-    let mut random = Random(4);
+    let mut random = Random::new(4);
     for metric in Metric::ALL {
         // Few distinct vectors, each many times; and one vector throughout.
-        let distinct: Vec<f32> = random.vectors(5 * 10, 1.0);
+        let distinct: Vec<f32> = vectors(&mut random, 5 * 10, 1.0);
         let base: Vec<f32> = (0..1500).flat_map(|_| distinct[random.below(5) * 10..][..10].to_vec()).collect();
-        let queries: Vec<f32> = random.vectors(20 * 10, 1.0);
+        let queries: Vec<f32> = vectors(&mut random, 20 * 10, 1.0);
         for k in [1, 3, 128, 700] {
             check(metric, 10, &base, &queries, k, None);
             check(metric, 10, &distinct[..10].repeat(800), &queries, k, None);
@@ -230,7 +209,7 @@ fn ties_go_to_the_lower_id() {
 
 #[test]
 fn magnitudes_at_the_ends_of_the_range_lose_nothing() {
-    let mut random = Random(5);
+    let mut random = Random::new(5);
     for metric in Metric::ALL {
         for (rows_scale, query_scale) in [
             (1e30, 1e30),
@@ -243,16 +222,18 @@ fn magnitudes_at_the_ends_of_the_range_lose_nothing() {
             (1e19, 1e19),
             (1e-30, 1.0),
         ] {
-            let base: Vec<f32> = random.vectors(700 * 9, rows_scale);
+            let base: Vec<f32> = vectors(&mut random, 700 * 9, rows_scale);
             for queries in [3, 20] {
-                let queries: Vec<f32> = random.vectors(queries * 9, query_scale);
+                let queries: Vec<f32> = vectors(&mut random, queries * 9, query_scale);
                 check(metric, 9, &base, &queries, 5, None);
             }
         }
         // Every magnitude in one base, with zero vectors and zero queries.
-        let mut base: Vec<f32> = (0..900).flat_map(|i| random.vectors::<f32>(9, 2f32.powi(i % 267 - 140))).collect();
+        let mut base: Vec<f32> =
+            (0..900).flat_map(|i| vectors::<f32>(&mut random, 9, 2f32.powi(i % 267 - 140))).collect();
         base[9 * 31..9 * 35].fill(0.0);
-        let mut queries: Vec<f32> = (0..12).flat_map(|i| random.vectors::<f32>(9, 2f32.powi(i * 20 - 120))).collect();
+        let mut queries: Vec<f32> =
+            (0..12).flat_map(|i| vectors::<f32>(&mut random, 9, 2f32.powi(i * 20 - 120))).collect();
         queries[9..18].fill(0.0);
         check(metric, 9, &base, &queries, 40, None);
     }
@@ -260,27 +241,27 @@ fn magnitudes_at_the_ends_of_the_range_lose_nothing() {
 
 #[test]
 fn data_far_from_the_origin_is_settled_by_canonical_distances() {
-    let mut random = Random(6);
+    let mut random = Random::new(6);
     // The differences are below the resolution of the f32 score: nothing can be filtered.
-    let base: Vec<f32> = (0..3000 * 20).map(|_| 1000.0 + random.unit() * 0.01).collect();
-    let queries: Vec<f32> = (0..20 * 20).map(|_| 1000.0 + random.unit() * 0.01).collect();
+    let base: Vec<f32> = (0..3000 * 20).map(|_| 1000.0 + random.signed_unit() * 0.01).collect();
+    let queries: Vec<f32> = (0..20 * 20).map(|_| 1000.0 + random.signed_unit() * 0.01).collect();
     for k in [1, 10, 200] {
         check(Metric::L2, 20, &base, &queries, k, None);
         check(Metric::Cosine, 20, &base, &queries[..60], k, None);
     }
     // One huge vector spoils the bound of its own block only, and results nowhere.
-    let mut base: Vec<f32> = random.vectors(3000 * 20, 1.0);
+    let mut base: Vec<f32> = vectors(&mut random, 3000 * 20, 1.0);
     base[20 * 1234] = 1e25;
     for metric in Metric::ALL {
-        check(metric, 20, &base, &random.vectors::<f32>(30 * 20, 1.0), 10, None);
+        check(metric, 20, &base, &vectors::<f32>(&mut random, 30 * 20, 1.0), 10, None);
     }
 }
 
 #[test]
 fn adding_in_parts_equals_adding_at_once() {
-    let mut random = Random(7);
+    let mut random = Random::new(7);
     for metric in Metric::ALL {
-        let base: Vec<f32> = random.vectors(1000 * 6, 1.0);
+        let base: Vec<f32> = vectors(&mut random, 1000 * 6, 1.0);
         let mut parts = FlatCpu::new(6, metric, None);
         let mut left = base.as_slice();
         while !left.is_empty() {
@@ -291,15 +272,15 @@ fn adding_in_parts_equals_adding_at_once() {
         let mut whole = FlatCpu::new(6, metric, None);
         whole.add(&base).unwrap();
         assert_eq!(parts.largest, whole.largest);
-        check_index(&parts, &base, &random.vectors(30 * 6, 1.0), 11);
+        check_index(&parts, &base, &vectors(&mut random, 30 * 6, 1.0), 11);
     }
 }
 
 #[test]
 fn a_tiny_budget_only_narrows_the_groups() {
-    let mut random = Random(8);
-    let base: Vec<f32> = random.vectors(800 * 6, 1.0);
-    let queries: Vec<f32> = random.vectors(50 * 6, 1.0);
+    let mut random = Random::new(8);
+    let base: Vec<f32> = vectors(&mut random, 800 * 6, 1.0);
+    let queries: Vec<f32> = vectors(&mut random, 50 * 6, 1.0);
     for budget in [0, 1, 100_000, 1 << 20] {
         check(Metric::L2, 6, &base, &queries, 30, Some(budget));
     }
@@ -317,12 +298,12 @@ impl Sink for All {
 
 #[test]
 fn scores_stay_within_the_proved_bound() {
-    let mut random = Random(9);
+    let mut random = Random::new(9);
     for isa in Isa::all() {
         for dim in [1, 3, 16, 33, 128, 300, 1000] {
             for far in [0.0, 50.0] {
-                let rows: Vec<f32> = (0..21 * dim).map(|_| random.unit() + far).collect();
-                let query: Vec<f32> = (0..dim).map(|_| random.unit() + far).collect();
+                let rows: Vec<f32> = (0..21 * dim).map(|_| random.signed_unit() + far).collect();
+                let query: Vec<f32> = (0..dim).map(|_| random.signed_unit() + far).collect();
                 let squares: Vec<f64> = rows.chunks(dim).map(square_norm).collect();
                 let offset: Vec<f32> = squares.iter().map(|&s| s as f32).collect();
                 let doubled: Vec<f32> = query.iter().map(|x| -2.0 * x).collect();
@@ -360,14 +341,14 @@ fn scores_stay_within_the_proved_bound() {
 
 #[test]
 fn many_threads_search_one_index() {
-    let mut random = Random(10);
-    let base: Vec<f32> = random.vectors(2000 * 8, 1.0);
+    let mut random = Random::new(10);
+    let base: Vec<f32> = vectors(&mut random, 2000 * 8, 1.0);
     let mut index = FlatCpu::new(8, Metric::InnerProduct, None);
     index.add(&base).unwrap();
     std::thread::scope(|scope| {
         for seed in 11..15 {
             let (index, base) = (&index, &base);
-            scope.spawn(move || check_index(index, base, &Random(seed).vectors(40 * 8, 1.0), 10));
+            scope.spawn(move || check_index(index, base, &vectors(&mut Random::new(seed), 40 * 8, 1.0), 10));
         }
     });
 }

@@ -514,6 +514,8 @@ unsafe fn launch_filter(runtime: &Runtime, stream: &Stream, output: FilterOutput
 
 #[cfg(test)]
 mod tests {
+    use test_random::Random;
+
     use super::*;
     use crate::ElementType;
     use crate::device::lanes::Lanes;
@@ -522,18 +524,10 @@ mod tests {
 
     /// A base on the emulator and random queries against it: ids and distances found, and how many queries overflowed their list.
     fn searched(shape: Shape, rows: usize, queries: usize, k: usize, filtered: bool) -> (Vec<u64>, Vec<f32>, usize) {
-        let mut state = 7u64;
-        let mut random = |count: usize| -> Vec<f32> {
-            std::iter::repeat_with(|| {
-                state ^= state << 13;
-                state ^= state >> 7;
-                state ^= state << 17;
-                (state >> 40) as f32 / (1u32 << 24) as f32 - 0.5
-            })
-            .take(count * shape.dim)
-            .collect()
-        };
-        let (base, queries) = (random(rows), random(queries));
+        let mut random = Random::new(7);
+        let mut values =
+            |count: usize| -> Vec<f32> { (0..count * shape.dim).map(|_| random.unit_f32() - 0.5).collect() };
+        let (base, queries) = (values(rows), values(queries));
         let runtime = Runtime::EMULATOR;
         let mut layout = Layout::default();
         let set = SetLayout::reserve(&mut layout, shape, rows);

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use half::{bf16, f16};
 use tempfile::TempDir;
+use test_random::Random;
 
 use super::IndexInfo;
 use super::format::{self, Section};
@@ -15,25 +16,8 @@ use crate::{Device, Element, Metric};
 const DIM: usize = 8;
 const LISTS: usize = 6;
 
-/// Numbers that look random: splitmix64.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn below(&mut self, end: usize) -> usize {
-        (self.next() % end as u64) as usize
-    }
-}
-
 fn vectors<T: Element>(count: usize, seed: u64) -> Vec<T> {
-    let mut random = Random(seed);
+    let mut random = Random::new(seed);
     (0..count * DIM).map(|_| T::from_f32(random.below(200) as f32 - 100.0)).collect()
 }
 
@@ -217,7 +201,7 @@ fn no_damage_ends_in_a_panic_or_in_nonsense() {
         let path = file(&folder, "x.ivf");
         index::<T>(metric, encoding).save(&path).unwrap();
         let bytes = std::fs::read(&path).unwrap();
-        let mut random = Random(seed);
+        let mut random = Random::new(seed);
         let mut accepted = 0;
         for round in 0..400 {
             let mut damaged = bytes.clone();
@@ -232,7 +216,7 @@ fn no_damage_ends_in_a_panic_or_in_nonsense() {
                     2 => damaged[run].fill(0),
                     3 => damaged[run].fill(0xff),
                     4 => damaged[run].reverse(),
-                    5 => damaged[run].iter_mut().for_each(|byte| *byte = random.next() as u8),
+                    5 => damaged[run].iter_mut().for_each(|byte| *byte = random.bits() as u8),
                     _ if !damaged.is_empty() => damaged[at] ^= 1 << random.below(8),
                     _ => {}
                 }

@@ -1,17 +1,14 @@
 //! The image and its search on the emulator, against the CPU: the same bits. (What both must return is tested in the tests' own package.)
 
+use test_random::Random;
+
 use crate::ivf::{Bitset, Encoding, IvfIndex, Scan, SearchOptions};
 use crate::{Device, Element, Metric, Neighbors};
 
 /// Numbers in −1 .. 1, in clumps.
 fn vectors<T: Element>(count: usize, dim: usize, seed: u64) -> Vec<T> {
-    let mut state = seed * 2 + 1;
-    let mut next = move || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        (state >> 40) as f32 / (1u32 << 24) as f32 - 0.5
-    };
+    let mut random = Random::new(seed);
+    let mut next = || random.unit_f32() - 0.5;
     let centres: Vec<f32> = (0..8 * dim).map(|_| next()).collect();
     let scale = if matches!(T::TYPE, crate::ElementType::I8 | crate::ElementType::U8) { 100.0 } else { 1.0 };
     let mut rows = Vec::new();

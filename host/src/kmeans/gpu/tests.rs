@@ -1,6 +1,7 @@
 //! Labels, sums, totals and centroids against a naive reference in f64 and i128, on the emulator.
 
 use half::{bf16, f16};
+use test_random::Random;
 use warpann_kernels::kmeans::cluster_sums;
 
 use super::parts::KMeansParts;
@@ -8,25 +9,13 @@ use super::*;
 use crate::device::runtime::Runtime;
 use crate::kmeans::scale::{Scale, power_of_two};
 
-/// Numbers that look random.
-struct Random(u64);
+/// In [-0.5, 0.5).
+fn uniform(random: &mut Random) -> f32 {
+    random.unit_f32() - 0.5
+}
 
-impl Random {
-    fn bits(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-
-    /// In [-0.5, 0.5).
-    fn uniform(&mut self) -> f32 {
-        (self.bits() >> 40) as f32 / (1u32 << 24) as f32 - 0.5
-    }
-
-    fn values(&mut self, count: usize) -> Vec<f32> {
-        (0..count).map(|_| self.uniform()).collect()
-    }
+fn values(random: &mut Random, count: usize) -> Vec<f32> {
+    (0..count).map(|_| uniform(random)).collect()
 }
 
 /// The canonical sum as its definition says, lane by lane; not the library's evaluation of it.
@@ -176,15 +165,15 @@ fn run_of<T>(metric: Assign, clusters: usize, rows: &[T], dim: usize) -> Run<'_,
 
 #[test]
 fn every_shape_equals_the_definition() {
-    let mut random = Random(1);
+    let mut random = Random::new(1);
     for (dim, clusters, points) in
         [(1, 1, 1), (3, 2, 130), (64, 127, 129), (65, 129, 300), (129, 3, 257), (200, 17, 140), (8, 300, 700)]
             .into_iter()
             // More than the kernels for few centroids take: one tile of points is for warps, two are for warpgroups.
             .chain([(70, 400, 100), (70, 400, 250)])
     {
-        let rows = random.values(points * dim);
-        let centroids = random.values(clusters * dim);
+        let rows = values(&mut random, points * dim);
+        let centroids = values(&mut random, clusters * dim);
         for metric in [Assign::L2, Assign::InnerProduct] {
             let run = run_of(metric, clusters, &rows, dim);
             check(
@@ -201,8 +190,8 @@ fn every_shape_equals_the_definition() {
 #[test]
 fn every_element_type() {
     fn check_type<T: Element>(factor: f32) {
-        let mut random = Random(2);
-        let rows: Vec<T> = random.values(150 * 20).into_iter().map(|x| T::from_f32(x * factor)).collect();
+        let mut random = Random::new(2);
+        let rows: Vec<T> = values(&mut random, 150 * 20).into_iter().map(|x| T::from_f32(x * factor)).collect();
         let centroids: Vec<f32> = rows[..5 * 20].iter().map(|x| x.to_f32()).collect();
         for metric in [Assign::L2, Assign::InnerProduct] {
             check(T::TYPE.name(), run_of(metric, 5, &rows, 20), false, &centroids, 2);
@@ -217,9 +206,9 @@ fn every_element_type() {
 
 #[test]
 fn weights_count() {
-    let mut random = Random(3);
-    let (rows, centroids) = (random.values(200 * 12), random.values(7 * 12));
-    let weights: Vec<f32> = (0..200).map(|i| if i % 9 == 0 { 0.0 } else { random.uniform() + 0.5 }).collect();
+    let mut random = Random::new(3);
+    let (rows, centroids) = (values(&mut random, 200 * 12), values(&mut random, 7 * 12));
+    let weights: Vec<f32> = (0..200).map(|i| if i % 9 == 0 { 0.0 } else { uniform(&mut random) + 0.5 }).collect();
     check("weights", Run { weights: Some(&weights), ..run_of(Assign::L2, 7, &rows, 12) }, false, &centroids, 2);
     // A cluster whose points weigh nothing keeps its centroid.
     let rows = [0.0f32, 0.1, 10.0, 10.1];
@@ -230,13 +219,13 @@ fn weights_count() {
 /// Exact ties, duplicates of centroids beyond a list, and points that are all equal.
 #[test]
 fn ties_go_to_the_lower_cluster() {
-    let mut random = Random(4);
-    let rows: Vec<u8> = (0..300 * 4).map(|_| (random.bits() % 3) as u8).collect();
-    let centroids: Vec<f32> = (0..140 * 4).map(|_| (random.bits() % 3) as f32).collect();
+    let mut random = Random::new(4);
+    let rows: Vec<u8> = (0..300 * 4).map(|_| random.below(3) as u8).collect();
+    let centroids: Vec<f32> = (0..140 * 4).map(|_| random.below(3) as f32).collect();
     check("small integers", run_of(Assign::L2, 140, &rows, 4), false, &centroids, 2);
     check("small integers", run_of(Assign::InnerProduct, 140, &rows, 4), false, &centroids, 1);
 
-    let rows = random.values(140 * 6);
+    let rows = values(&mut random, 140 * 6);
     let centroids: Vec<f32> = (0..50).flat_map(|_| rows[..3 * 6].to_vec()).collect();
     check("duplicates", run_of(Assign::L2, 150, &rows, 6), false, &centroids, 1);
     check("all equal", run_of(Assign::L2, 4, &[0.25f32; 600], 3), false, &[0.25; 12], 2);
@@ -246,8 +235,8 @@ fn ties_go_to_the_lower_cluster() {
 /// Numbers at the limits of f32, far clusters, and sets of very different scale.
 #[test]
 fn any_magnitude() {
-    let mut random = Random(5);
-    let unit = random.values(140 * 8);
+    let mut random = Random::new(5);
+    let unit = values(&mut random, 140 * 8);
     let scaled = |factor: f32| -> Vec<f32> { unit.iter().map(|x| x * factor).collect() };
     for factor in [3.4e38, 1e25, 1e20, 1e19, 3e18, 1e-15, 1e-19, 1e-30, 1e-44] {
         for metric in [Assign::L2, Assign::InnerProduct] {
@@ -265,7 +254,7 @@ fn any_magnitude() {
     // Points and centroids whose scales multiply to infinity, or to nothing.
     let mut rows = unit.clone();
     rows[3] = 3e38;
-    let mut centroids = random.values(9 * 8);
+    let mut centroids = values(&mut random, 9 * 8);
     centroids[70] = 1e12;
     for metric in [Assign::L2, Assign::InnerProduct] {
         check("one huge component", run_of(metric, 9, &rows, 8), false, &centroids, 1);
@@ -291,14 +280,14 @@ fn queues(run: Run<'_, f32>, centroids: &[f32]) -> [u32; 2] {
 /// The product decides nearly all, and each of its ways out is taken where it must be.
 #[test]
 fn few_points_need_canonical_distances() {
-    let mut random = Random(9);
-    let (mut rows, mut centroids) = (random.values(384 * 64), random.values(300 * 64));
+    let mut random = Random::new(9);
+    let (mut rows, mut centroids) = (values(&mut random, 384 * 64), values(&mut random, 300 * 64));
     for metric in [Assign::L2, Assign::InnerProduct] {
         let [pending, unbounded] = queues(run_of(metric, 300, &rows, 64), &centroids);
         assert!(pending < 384 / 10 && unbounded == 0, "{metric:?}: {pending} pending, {unbounded} unbounded");
     }
     // Many tiles, so that lists are compacted.
-    let many = random.values(2200 * 64);
+    let many = values(&mut random, 2200 * 64);
     assert_eq!(queues(run_of(Assign::L2, 2200, &rows[..128 * 64], 64), &many)[1], 0);
     // One centroid far away is no reason to doubt the others of its tile.
     centroids[5 * 64..6 * 64].fill(300.0);
@@ -317,16 +306,16 @@ fn few_points_need_canonical_distances() {
 /// An order of centroids that fills the lists: each tile nearer than the one before.
 #[test]
 fn descending_distances_overflow_no_result() {
-    let mut random = Random(6);
-    let rows: Vec<f32> = random.values(130 * 2);
-    let centroids: Vec<f32> = (0..2000).flat_map(|c| [20.0 - c as f32 * 0.01, random.uniform()]).collect();
+    let mut random = Random::new(6);
+    let rows: Vec<f32> = values(&mut random, 130 * 2);
+    let centroids: Vec<f32> = (0..2000).flat_map(|c| [20.0 - c as f32 * 0.01, uniform(&mut random)]).collect();
     check("descending", run_of(Assign::L2, 2000, &rows, 2), false, &centroids, 1);
 }
 
 /// Labels of an assignment before are a start for the next, near or far from what they come to be.
 #[test]
 fn labels_of_other_centroids_change_no_result() {
-    let mut random = Random(10);
+    let mut random = Random::new(10);
     // Three tiles of points, for warps, or two, for warpgroups; up to 128 components stay resident, more are streamed.
     for (metric, dim, clusters, points) in [
         (Assign::L2, 40, 150, 300),
@@ -337,13 +326,13 @@ fn labels_of_other_centroids_change_no_result() {
         (Assign::L2, 200, 140, 300),
         (Assign::L2, 200, 140, 130),
     ] {
-        let rows = random.values(points * dim);
+        let rows = values(&mut random, points * dim);
         let run = run_of(metric, clusters, &rows, dim);
         let means = Means { scale: scale_of(&run), spherical: false };
         let mut worker = KMeansDevice::new(Runtime::EMULATOR, run, means).unwrap();
         let mut labels = vec![0; points];
         for turn in 0..3 {
-            let mut centroids = random.values(clusters * dim);
+            let mut centroids = values(&mut random, clusters * dim);
             // Where the last turn's nearest centroids are now far away, or beyond what a bound can say.
             centroids[..10 * dim].iter_mut().for_each(|c| *c *= [1.0, 1e4, 1e30][turn]);
             worker.set_centroids(&centroids).unwrap();
@@ -358,9 +347,9 @@ fn labels_of_other_centroids_change_no_result() {
 /// More clusters than shared memory counts, and one giant cluster.
 #[test]
 fn many_clusters_and_a_giant_one() {
-    let mut random = Random(7);
+    let mut random = Random::new(7);
     let clusters = cluster_sums::SHARED_CLUSTERS as usize + 1;
-    let (rows, mut centroids) = (random.values(2100 * 2), random.values(clusters * 2));
+    let (rows, mut centroids) = (values(&mut random, 2100 * 2), values(&mut random, clusters * 2));
     check("many clusters", run_of(Assign::L2, clusters, &rows[..300], 2), false, &centroids, 1);
     centroids[2..].iter_mut().for_each(|c| *c += 50.0);
     check("giant cluster", run_of(Assign::L2, clusters, &rows[..300], 2), false, &centroids, 1);
@@ -370,9 +359,9 @@ fn many_clusters_and_a_giant_one() {
 /// A budget that the points exceed: batches, with the same bits. And one that nothing fits.
 #[test]
 fn points_beyond_the_budget_are_streamed() {
-    let mut random = Random(8);
-    let (rows, centroids) = (random.values(1000 * 10), random.values(6 * 10));
-    let weights: Vec<f32> = random.values(1000).iter().map(|w| w + 0.5).collect();
+    let mut random = Random::new(8);
+    let (rows, centroids) = (values(&mut random, 1000 * 10), values(&mut random, 6 * 10));
+    let weights: Vec<f32> = values(&mut random, 1000).iter().map(|w| w + 0.5).collect();
     let whole = run_of(Assign::L2, 6, &rows, 10);
     let shape = Shape { element: ElementType::F32, metric: Metric::L2, dim: 10 };
     let fixed = ClusterLayout::new(shape, 6, 1).bytes();
@@ -398,7 +387,7 @@ fn points_beyond_the_budget_are_streamed() {
 /// Points in parts on several devices: as on one.
 #[test]
 fn parts_on_several_devices_equal_the_definition() {
-    let mut random = Random(11);
+    let mut random = Random::new(11);
     // The last has too little memory for its points, which pass through it in batches.
     for (metric, dim, clusters, weighted, points_memory) in [
         (Assign::L2, 7, 5, false, None),
@@ -406,8 +395,8 @@ fn parts_on_several_devices_equal_the_definition() {
         (Assign::InnerProduct, 16, 9, false, None),
         (Assign::L2, 40, 33, true, Some(150_000)),
     ] {
-        let (rows, mut centroids) = (random.values(2500 * dim), random.values(clusters * dim));
-        let weights: Vec<f32> = random.values(2500).iter().map(|w| w + 0.5).collect();
+        let (rows, mut centroids) = (values(&mut random, 2500 * dim), values(&mut random, clusters * dim));
+        let weights: Vec<f32> = values(&mut random, 2500).iter().map(|w| w + 0.5).collect();
         let shape = Shape { element: ElementType::F32, metric: Metric::L2, dim };
         let run = Run { weights: weighted.then_some(&weights[..]), ..run_of(metric, clusters, &rows, dim) };
         let means = Means { scale: scale_of(&run), spherical: metric == Assign::InnerProduct };
@@ -467,15 +456,15 @@ fn scales_leave_no_range() {
 #[test]
 fn sums_of_levels_equal_the_definition() {
     fn check_type<T: Element>(tops: &[i32]) {
-        let mut random = Random(12);
+        let mut random = Random::new(12);
         let far: Vec<f32> = tops[1..].iter().map(|&top| 2f32.powi(top - 1)).chain([2f32.powi(tops[0] - 1)]).collect();
         // A third of the components and weights at the magnitudes of other levels, and at the edges between levels.
         let mut value = |bits: u64| match bits % 6 {
-            0 => far[(bits >> 8) as usize % far.len()] * (0.5 + random.uniform().abs()),
+            0 => far[(bits >> 8) as usize % far.len()] * (0.5 + uniform(&mut random).abs()),
             1 => -far[(bits >> 8) as usize % far.len()],
-            _ => random.uniform(),
+            _ => uniform(&mut random),
         };
-        let mut bits = Random(13);
+        let mut bits = Random::new(13);
         let rows: Vec<T> = (0..200 * 12).map(|_| T::from_f32(value(bits.bits()))).collect();
         let weights: Vec<f32> = (0..200).map(|_| value(bits.bits()).abs()).collect();
         let centroids: Vec<f32> = rows[..7 * 12].iter().map(|x| x.to_f32()).collect();

@@ -253,18 +253,16 @@ mod avx512 {
 
 #[cfg(test)]
 mod tests {
+    use test_random::Random;
+
     use super::*;
     use crate::metric::canonical;
 
     #[test]
     fn every_instruction_set_gives_the_bits_of_the_definition() {
-        // A small generator of its own; values over many magnitudes, so that another order of addition would show.
-        let mut state = 1u64;
-        let mut next = || {
-            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-            let unit = (state >> 40) as f32 / (1u64 << 24) as f32 - 0.5;
-            unit * 2f32.powi((state >> 8 & 31) as i32 - 16)
-        };
+        // Values over many magnitudes, so that another order of addition would show.
+        let mut random = Random::new(1);
+        let mut next = || (random.unit_f32() - 0.5) * 2f32.powi(random.below(32) as i32 - 16);
         for dim in (1..=300).chain([383, 384, 385, 512, 960, 1000, 2047, 2048]) {
             let x: Vec<f32> = (0..dim).map(|_| next()).collect();
             let y: Vec<f32> = (0..dim).map(|_| next()).collect();

@@ -8,6 +8,7 @@ use std::cell::RefCell;
 
 use cuda_std::emulator::{self, Buffer, SiteCount};
 use cuda_std::launch::{Kernel, KernelArgs, LaunchConfig};
+use test_random::Random;
 use warpann_kernels::select::sample::{BLOCK_GROUP_KEYS, SamplePlan};
 
 use super::dispatch::Method;
@@ -124,23 +125,6 @@ impl HostileKey for i32 {
     }
 }
 
-/// Numbers without a pattern.
-struct Random(u32);
-
-impl Random {
-    fn below(&mut self, below: u32) -> u32 {
-        self.0 = self.0.wrapping_mul(747_796_405).wrapping_add(2_891_336_453);
-        let word = ((self.0 >> ((self.0 >> 28) + 4)) ^ self.0).wrapping_mul(277_803_737);
-        ((u64::from((word >> 22) ^ word) * u64::from(below)) >> 32) as u32
-    }
-
-    fn shuffle<T>(&mut self, values: &mut [T]) {
-        for last in (1..values.len()).rev() {
-            values.swap(last, self.below(last as u32 + 1) as usize);
-        }
-    }
-}
-
 /// Selects by `method` from rows of such badness, compares with a sort, and returns the plan's steps in words and what it fell
 /// back on.
 fn select<K: HostileKey>(
@@ -234,7 +218,7 @@ impl Misleading {
                 sampled[plan.position(group, turn, columns, number) as usize] = true;
             }
         }
-        let mut random = Random(number + 1);
+        let mut random = Random::new(u64::from(number) + 1);
         let offset = if self.sample_wins { -100_000 } else { 100_000 };
         let mut badness = |sampled: bool| {
             let base = if sampled { offset } else { 0 };
@@ -262,7 +246,7 @@ fn mislead<K: HostileKey>((rows, columns, k): (u32, u32, u32), best: Best, metho
         let any = u64::from(rows)..=6 * u64::from(rows);
         assert!(any.contains(&passes), "{misleading:?}, {plan}: {passes} radix passes");
     }
-    let mut random = Random(5);
+    let mut random = Random::new(5);
     let batch: Vec<Vec<_>> =
         (0..rows).map(|_| (0..columns).map(|_| random.below(50_000) as Badness).collect()).collect();
     let (plan, fallbacks) = select::<K>(&batch, k, best, method, key);
@@ -309,7 +293,7 @@ fn one_outlier<K: HostileKey>(key: impl Fn(Badness) -> K, best: Best) {
         for threads in [32, 256] {
             let mut row: Vec<Badness> = (0..columns).collect();
             row[0] = -1;
-            Random(columns as u32 + k).shuffle(&mut row);
+            Random::new(u64::from(columns as u32 + k)).shuffle(&mut row);
             let (plan, fallbacks) = select::<K>(&[row], k, best, Method::Block { threads }, &key);
             is_by(&plan, "Block");
             // A barrier counts once for each warp.
@@ -346,7 +330,7 @@ fn groups(size: i32) -> Vec<Badness> {
     let count = 512 / size;
     let distance = (1 << 29) / (count as u32).next_power_of_two() as i32;
     let mut row: Vec<Badness> = (0..count).flat_map(|group| (0..size).map(move |one| group * distance + one)).collect();
-    Random(size as u32).shuffle(&mut row);
+    Random::new(size as u64).shuffle(&mut row);
     row
 }
 
@@ -371,7 +355,7 @@ fn groups_of_equal_leading_bits_up_to_the_last_one_wanted() {
 /// what they are sorted by.
 #[test]
 fn rows_of_two_values_need_no_exact_threshold() {
-    let mut random = Random(5);
+    let mut random = Random::new(5);
     let rows: Vec<Vec<Badness>> = (0..12).map(|_| (0..10_000).map(|_| random.below(2) as Badness).collect()).collect();
     let key = |badness| f32::as_bad_as(badness, Best::Smallest);
     let (plan, fallbacks) = select(&rows, 500, Best::Smallest, Method::Block { threads: 256 }, key);
@@ -384,7 +368,7 @@ fn rows_of_two_values_need_no_exact_threshold() {
 #[test]
 fn rows_that_short_select_cannot_bound() {
     const COLUMNS: usize = 3_000;
-    let mut random = Random(11);
+    let mut random = Random::new(11);
     let mut many: Vec<Badness> = (0..COLUMNS as Badness).collect();
     let one = vec![5; COLUMNS];
     let mut few_better = one.clone();
@@ -394,7 +378,7 @@ fn rows_that_short_select_cannot_bound() {
     random.shuffle(&mut many);
     let with_nan = |count: u32, random: &mut Random| -> Vec<Badness> {
         let mut row = many.clone();
-        (0..count).for_each(|_| row[random.below(COLUMNS as u32) as usize] = NAN);
+        (0..count).for_each(|_| row[random.below(COLUMNS)] = NAN);
         row
     };
     let (some_nan, most_nan) = (with_nan(40, &mut random), with_nan(8_000, &mut random));

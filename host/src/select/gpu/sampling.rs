@@ -4,22 +4,10 @@
 use std::collections::HashSet;
 
 use rayon::prelude::*;
+use test_random::Random;
 use warpann_kernels::select::sample::{BLOCK_GROUP_KEYS, SamplePlan};
 
 use super::{expected_survivors, survivors};
-
-/// xorshift64*.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, below: u32) -> u32 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        let word = self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 32;
-        ((word * u64::from(below)) >> 32) as u32
-    }
-}
 
 /// Simulated rows of each shape.
 const ROWS: u32 = 10_000;
@@ -37,7 +25,7 @@ struct Simulated {
 
 /// Draws samples of rows of `len` distinct random keys, which are their own ranks: as many different ones as the plan takes.
 fn simulate(plan: SamplePlan, k: u32, len: u32, room: u32) -> Simulated {
-    let mut random = Random(0x5eed ^ u64::from(len) << 32 ^ u64::from(k));
+    let mut random = Random::new(0x5eed ^ u64::from(len) << 32 ^ u64::from(k));
     let mut ranks: Vec<u32> = (0..len).collect();
     let mut bests = vec![0; plan.groups as usize];
     let mut simulated = Simulated { too_few: 0, too_many: 0, mean: 0.0 };
@@ -47,8 +35,8 @@ fn simulate(plan: SamplePlan, k: u32, len: u32, room: u32) -> Simulated {
             *best = u32::MAX;
             for _ in 0..plan.group_keys {
                 // What is in front was drawn for this row.
-                ranks.swap(drawn as usize, (drawn + random.below(len - drawn)) as usize);
-                *best = ranks[drawn as usize].min(*best);
+                ranks.swap(drawn, drawn + random.below(len as usize - drawn));
+                *best = ranks[drawn].min(*best);
                 drawn += 1;
             }
         }

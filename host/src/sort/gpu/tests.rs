@@ -1,12 +1,14 @@
 //! Sorts on the emulator that only the device interface has: several sets at once, several portions.
 
+use test_random::Random;
+
 use super::*;
 use crate::device::runtime::Runtime;
 
-/// Multiplicative noise: bits enough for keys of any type.
+/// Random number `at`, of 128 bits.
 fn noise(at: usize) -> u128 {
-    let low = (at as u128 + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15_F39C_C060_5CED_C834);
-    low ^ low >> 61
+    let half = |n: u64| u128::from(Random::nth(0, n));
+    half(2 * at as u64) << 64 | half(2 * at as u64 + 1)
 }
 
 /// Sorts `sets` sets of `len` keys by `bits`, in portions of `portion` tiles, and compares with the standard library's stable sort.

@@ -4,34 +4,15 @@ use super::*;
 use crate::device::limits::Products;
 use crate::device::queue::OnStream;
 use crate::device::runtime::{Memory, Runtime};
+use test_random::Random;
 use warpann_kernels::NO_ROW;
 
 /// What memory holds that no kernel has written.
 const UNTOUCHED: u32 = 0xa5a5_a5a5;
 
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        // xorshift64*
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
-    }
-
-    fn below(&mut self, limit: usize) -> usize {
-        (self.next() >> 33) as usize % limit
-    }
-
-    /// In ±`size`.
-    fn component(&mut self, size: f32) -> f32 {
-        ((self.next() >> 40) as f32 / (1 << 23) as f32 - 1.0) * size
-    }
-
-    fn components(&mut self, len: usize, size: f32, centre: f32) -> Vec<f32> {
-        (0..len).map(|_| centre + self.component(size)).collect()
-    }
+/// `len` numbers in `centre` ± `size`.
+fn components(random: &mut Random, len: usize, size: f32, centre: f32) -> Vec<f32> {
+    (0..len).map(|_| centre + size * random.signed_unit()).collect()
 }
 
 /// An index and a batch on the host.
@@ -78,10 +59,10 @@ const SMALL: Make<'static> = Make {
 
 impl Make<'_> {
     fn case(self) -> Case {
-        let mut random = Random(u64::from(self.dim * 4096 + self.sub_quantizers * 16 + self.bits) | 1 << 40);
+        let mut random = Random::new(u64::from(self.dim * 4096 + self.sub_quantizers * 16 + self.bits) | 1 << 40);
         let (dim, lists) = (self.dim as usize, self.list_lengths.len());
-        let centroids = random.components(lists * dim, self.size, self.centre);
-        let codebooks = random.components(dim << self.bits, self.size / 2.0, 0.0);
+        let centroids = components(&mut random, lists * dim, self.size, self.centre);
+        let codebooks = components(&mut random, dim << self.bits, self.size / 2.0, 0.0);
         let norms = Norms::new(&centroids, &codebooks, dim, self.sub_quantizers as usize);
         let mut list_starts = Vec::new();
         let mut stored_rows = 0;
@@ -100,12 +81,12 @@ impl Make<'_> {
             norms,
         };
         // Codes of padding rows are as random as the others: whoever reads them gets wrong scores.
-        let mut codes: Vec<u8> = (0..stored_rows * shape.code_bytes()).map(|_| random.next() as u8).collect();
+        let mut codes: Vec<u8> = (0..stored_rows * shape.code_bytes()).map(|_| random.bits() as u8).collect();
         let used = (self.sub_quantizers * self.bits) % 8;
         if used > 0 {
             codes.chunks_mut(shape.code_bytes() as usize).for_each(|code| *code.last_mut().unwrap() &= (1 << used) - 1);
         }
-        let queries = random.components(self.queries as usize * dim, self.size, self.centre);
+        let queries = components(&mut random, self.queries as usize * dim, self.size, self.centre);
         let (mut probes, mut pair_offsets, mut row_starts) = (Vec::new(), Vec::new(), vec![3u64]);
         for _ in 0..self.queries {
             // Scores of pairs lie one behind the other, in another order than the pairs, with gaps.

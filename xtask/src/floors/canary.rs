@@ -1,0 +1,62 @@
+//! A crate that breaks every rule of the floors. A check that does not find each violation is broken itself.
+
+use super::{Room, check, room};
+use crate::shell::Result;
+
+const ROOMS: [Room; 3] = [room(&["low"]), room(&["high"]), room(&["gone"])];
+
+/// The crate's files, path and text.
+const FILES: [(&str, &str); 9] = [
+    ("lib.rs", "mod low;\nmod high;\nmod lobby;\npub use high::Thing;"),
+    ("low/mod.rs", "mod by_group;\nmod by_root;\nmod nested;\nmod in_tests;\npub(crate) mod inside;\npub struct Own;"),
+    ("low/by_group.rs", "use crate::{\n    low::Own,\n    high::{self, open as open_it},\n};"),
+    ("low/by_root.rs", "fn f() {\n    println!(\"{}\", crate::Thing::new());\n}"),
+    ("low/nested.rs", "mod deep {\n    use super::super::super::high::Thing as Renamed;\n}"),
+    ("low/in_tests.rs", "#[cfg(test)]\nmod tests {\n    use crate::high::{Thing, open};\n}"),
+    ("low/inside.rs", ""),
+    (
+        "high/mod.rs",
+        "use crate::low::Own;\npub struct Thing;\npub fn open() -> Own {\n    crate::low::by_group::f()\n}",
+    ),
+    ("lobby.rs", ""),
+];
+
+/// What the check must say, and nothing else.
+const VIOLATIONS: [&str; 8] = [
+    "lobby.rs: the file is in no room; move it into one, or add a room to xtask/src/floors.rs",
+    "gone: room gone lists a module that does not exist; remove it from xtask/src/floors.rs",
+    "low/by_group.rs:3: crate::high: room low uses room high, which is above it; move what both need below both rooms",
+    "low/by_group.rs:3: crate::high::open: room low uses room high, which is above it; move what both need below both rooms",
+    "low/by_root.rs:2: crate::Thing::new: room low uses room high, which is above it; move what both need below both rooms",
+    "low/nested.rs:2: super::super::super::high::Thing: room low uses room high, which is above it; move what both need \
+     below both rooms",
+    "high/mod.rs -> low/by_group.rs -> high/mod.rs: the files use each other in a circle across rooms (2 files in \
+     all); move what they share below them",
+    "low/mod.rs:5: pub(crate) mod inside: no file outside of room low uses the module; make it private or pub(super)",
+];
+
+/// Fails unless the check finds exactly the violations of the canary.
+pub fn check_canary() -> Result<()> {
+    let sources = FILES.map(|(path, text)| (path.to_owned(), text.to_owned())).into();
+    let found: Vec<String> = check(&sources, &ROOMS)?.violations.iter().map(ToString::to_string).collect();
+    let missed: Vec<&str> =
+        VIOLATIONS.into_iter().filter(|expected| !found.iter().any(|text| text == expected)).collect();
+    let unexpected: Vec<&str> = found.iter().map(String::as_str).filter(|text| !VIOLATIONS.contains(text)).collect();
+    if missed.is_empty() && unexpected.is_empty() {
+        return Ok(());
+    }
+    Err(format!(
+        "the check of the floors is broken.\nIn the canary it misses:\n  {}\nand it reports without cause:\n  {}",
+        missed.join("\n  "),
+        unexpected.join("\n  ")
+    )
+    .into())
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_canary_is_caught() {
+        super::check_canary().unwrap();
+    }
+}
