@@ -74,6 +74,7 @@ enum Command {
         /// Only this kernel, or those whose name contains this if no kernel has the name; may be given several times
         ///
         /// One kernel takes two seconds once `core` is compiled, all take 17 and their assembly minutes.
+        /// Compiled alone, a kernel may need a few registers more or less than in the build of all, which is the one that ships.
         #[arg(long, value_name = "NAME")]
         kernel: Vec<String>,
         /// Print every kernel on every architecture, not only the table of the worst figures
