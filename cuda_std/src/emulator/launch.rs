@@ -2,6 +2,7 @@
 
 use super::{
     arena::Arena,
+    padding::Padding,
     profile::Counter,
     registry::Snapshot,
     schedule::{self, run_block},
@@ -96,6 +97,7 @@ pub unsafe fn run<A: KernelArgs>(
     check(kernel, config)?;
     schedule::install_panic_hook();
     let buffers = Snapshot::new(arguments.written());
+    let padding = Padding::new(arguments.written());
     // SAFETY: a snapshot is plain data; the pointer that arenas keep to it is cleared before this function returns.
     let arguments = Shared(arguments);
     let blocks = config.grid.iter().product::<u64>();
@@ -139,7 +141,12 @@ pub unsafe fn run<A: KernelArgs>(
     workers::run(workers - 1, threads, &work);
     match result.into_inner().unwrap_or_else(PoisonError::into_inner) {
         (_, Some(violation)) => Err(violation),
-        (counts, None) => Ok(counts),
+        // SAFETY: the caller keeps the buffers alive and to this launch, whose threads are done.
+        (counts, None) => match unsafe { padding.overwritten() } {
+            // A plain pointer leaves no trace of the thread.
+            Some(kind) => Err(at_launch(kernel, kind)),
+            None => Ok(counts),
+        },
     }
 }
 
@@ -171,11 +178,17 @@ fn check<A>(kernel: &Kernel<A>, config: LaunchConfig) -> Result<(), Violation> {
             ))
         });
     let Some((what, asked, limit)) = refused else { return Ok(()) };
-    Err(Violation {
+    Err(at_launch(kernel, ViolationKind::LaunchLimit { what, asked, limit }))
+}
+
+/// A violation of the launch as a whole: at the launch, in the first thread.
+#[track_caller]
+fn at_launch<A>(kernel: &Kernel<A>, kind: ViolationKind) -> Violation {
+    Violation {
         kernel: kernel.name(),
         block: [0; 3],
         thread: [0; 3],
         location: Location::caller().into(),
-        kind: Box::new(ViolationKind::LaunchLimit { what, asked, limit }),
-    })
+        kind: Box::new(kind),
+    }
 }
