@@ -46,15 +46,13 @@ unsafe fn extremes<T: TotalOrder>(Extremes { values, payloads, found, found_payl
 }
 
 /// Runs the kernel and compares with a search lane by lane, by bits.
-fn check<T: Copy>(
+fn check<T: bytemuck::AnyBitPattern>(
     kernel: &Kernel<Extremes<T>>,
     values: &Lanes<T>,
     payloads: &Lanes<u32>,
     order: fn(&T, &T) -> Ordering,
     bits: fn(T) -> u64,
-) where
-    T: bytemuck::AnyBitPattern,
-{
+) {
     let (input, tags) = (Buffer::from_slice(values), Buffer::from_slice(payloads));
     let (mut found, mut found_payloads) = (Buffer::<T>::new_poisoned(64), Buffer::<u32>::new_poisoned(64));
     let launch = Extremes {
