@@ -30,6 +30,7 @@
 
 mod builder;
 mod compiler;
+mod hints;
 pub mod ptx;
 
 pub use builder::{BuilderError, CudaBuilder, GpuArch, PtxInfo};

@@ -115,6 +115,15 @@ pub fn notes(ptx: &str) -> Result<Vec<KernelNote>, PtxError> {
     Ok(notes)
 }
 
+/// The text without the comments of the kernels whose names `gone` picks: those whose entry points a build left out.
+pub fn without_notes(ptx: &str, gone: impl Fn(&str) -> bool) -> String {
+    let is_gone = |line: &&str| {
+        let rest = line.trim_start().strip_prefix("//").and_then(|rest| rest.trim_start().strip_prefix(NOTE));
+        rest.and_then(|rest| rest.split_whitespace().next()).is_some_and(&gone)
+    };
+    ptx.split_inclusive('\n').filter(|line| !is_gone(line)).collect()
+}
+
 /// The kernels of a module: symbol and text from `.entry` line to closing brace, in text order.
 ///
 /// # Errors
@@ -411,6 +420,14 @@ mod tests {
         );
         assert_eq!((notes[1].max_threads, notes[1].min_blocks), (Some(128), None));
         assert_eq!(notes[2], KernelNote { name: "plain".into(), ..KernelNote::default() });
+    }
+
+    #[test]
+    fn notes_of_kernels_that_a_build_left_out_are_removed() {
+        let kept = without_notes(MODULE, |name| name != "plain");
+        assert_eq!(notes(&kept).unwrap().iter().map(|note| note.name.as_str()).collect::<Vec<_>>(), ["plain"]);
+        assert_eq!(kept.lines().count() + 2, MODULE.lines().count());
+        assert_eq!(without_notes(MODULE, |_| false), MODULE);
     }
 
     #[test]

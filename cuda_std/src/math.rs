@@ -23,6 +23,10 @@ functions! {
     min_f32(a: f32, b: f32) -> f32;
     /// The larger; a number if one of the two is NaN, +0 above −0 (`max.f32`).
     max_f32(a: f32, b: f32) -> f32;
+    /// The smaller; a number if one of the two is NaN, −0 below +0 (`min.f64`).
+    min_f64(a: f64, b: f64) -> f64;
+    /// The larger; a number if one of the two is NaN, +0 above −0 (`max.f64`).
+    max_f64(a: f64, b: f64) -> f64;
     /// Square root, rounded to nearest (`sqrt.rn.f32`).
     sqrt_f32(x: f32) -> f32;
     /// Square root, rounded to nearest (`sqrt.rn.f64`).

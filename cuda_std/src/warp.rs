@@ -9,8 +9,8 @@ use core::panic::Location;
 mod butterfly;
 
 pub use butterfly::{
-    MinMax, Sum, butterfly_max, butterfly_min_max, butterfly_sum, even_odd_max_min, exclusive_sum, inclusive_sum,
-    pair_swap,
+    MinMax, Sum, TotalOrder, butterfly_argmax, butterfly_argmin, butterfly_max, butterfly_min, butterfly_min_max,
+    butterfly_sum, even_odd_max_min, exclusive_sum, inclusive_sum, pair_swap,
 };
 
 /// Lanes in a warp.
@@ -161,24 +161,78 @@ pub fn match_all(mask: u32, value: u32) -> (u32, bool) {
     (if equal { mask } else { 0 }, equal)
 }
 
+/// A 32-bit integer, which a warp reduces in one instruction (sm_80 and later).
+///
+/// A floating-point number has no such instruction: [`butterfly_sum`], [`butterfly_min`] and [`butterfly_max`] reduce those,
+/// over the full warp.
+pub trait Reduce: Shuffle {
+    #[doc(hidden)]
+    fn to_word(self) -> u32;
+    #[doc(hidden)]
+    fn from_word(word: u32) -> Self;
+    #[doc(hidden)]
+    fn reduce_min(self, mask: u32, site: &'static Location<'static>) -> Self;
+    #[doc(hidden)]
+    fn reduce_max(self, mask: u32, site: &'static Location<'static>) -> Self;
+}
+
+macro_rules! reducible {
+    ($($t:ty: $min:ident, $max:ident;)*) => {$(
+        impl Reduce for $t {
+            #[inline(always)]
+            fn to_word(self) -> u32 {
+                self as u32
+            }
+            #[inline(always)]
+            fn from_word(word: u32) -> Self {
+                word as Self
+            }
+            #[inline(always)]
+            fn reduce_min(self, mask: u32, site: Site) -> Self {
+                imp::warp::$min(mask, self, site)
+            }
+            #[inline(always)]
+            fn reduce_max(self, mask: u32, site: Site) -> Self {
+                imp::warp::$max(mask, self, site)
+            }
+        }
+    )*};
+}
+
+reducible! {
+    u32: reduce_min, reduce_max;
+    i32: reduce_min_i32, reduce_max_i32;
+}
+
+/// Smallest value over the lanes of `mask`, to each of them (`redux.sync.min.u32` or `.s32`).
+#[track_caller]
+#[inline(always)]
+pub fn reduce_min<T: Reduce>(mask: u32, value: T) -> T {
+    value.reduce_min(mask, Location::caller())
+}
+
+/// Largest value over the lanes of `mask`, to each of them (`redux.sync.max.u32` or `.s32`).
+#[track_caller]
+#[inline(always)]
+pub fn reduce_max<T: Reduce>(mask: u32, value: T) -> T {
+    value.reduce_max(mask, Location::caller())
+}
+
 macro_rules! reduce {
     ($($(#[$doc:meta])* $name:ident;)*) => {$(
         $(#[$doc])*
         #[track_caller]
         #[inline(always)]
-        pub fn $name(mask: u32, value: u32) -> u32 {
-            imp::warp::$name(mask, value, Location::caller())
+        pub fn $name<T: Reduce>(mask: u32, value: T) -> T {
+            T::from_word(imp::warp::$name(mask, value.to_word(), Location::caller()))
         }
     )*};
 }
 
 reduce! {
-    /// Sum modulo 2³² over the lanes of `mask`, to each of them (`redux.sync.add.u32`).
+    /// Sum modulo 2³² over the lanes of `mask`, to each of them (`redux.sync.add.s32`; the bits are those of `.u32` too). For
+    /// floating-point numbers and 64-bit integers: [`butterfly_sum`].
     reduce_add;
-    /// Smallest value over the lanes of `mask`, to each of them (`redux.sync.min.u32`).
-    reduce_min;
-    /// Largest value over the lanes of `mask`, to each of them (`redux.sync.max.u32`).
-    reduce_max;
     /// Bitwise and over the lanes of `mask`, to each of them (`redux.sync.and.b32`).
     reduce_and;
     /// Bitwise or over the lanes of `mask`, to each of them (`redux.sync.or.b32`).

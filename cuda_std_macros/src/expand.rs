@@ -26,8 +26,10 @@ pub fn function(bounds: &Bounds, mut function: ItemFn) -> syn::Result<TokenStrea
         kernel_const(vis, &arguments.to_token_stream(), name, bounds, &call),
     ];
     let note = bounds_note(name, bounds);
+    let wanted = wanted(name);
     Ok(quote! {
         #[cfg(target_arch = "nvptx64")]
+        #[cfg(#wanted)]
         #(#attrs)*
         #[allow(clippy::too_many_arguments, reason = "the entry point takes its arguments one by one")]
         #[unsafe(no_mangle)]
@@ -94,8 +96,10 @@ fn entry(row: &Row, item: &ItemStruct, parameters: &[Parameter<'_>]) -> syn::Res
     // Not the fields' names: a body may have one of those.
     let given: Vec<_> = names.iter().map(|name| format_ident!("argument_{name}")).collect();
     let note = bounds_note(name, bounds);
+    let wanted = wanted(name);
     Ok(quote! {
         #[cfg(target_arch = "nvptx64")]
+        #[cfg(#wanted)]
         const _: () = {
             #[allow(clippy::too_many_arguments, reason = "the entry point takes its arguments one by one")]
             #[unsafe(no_mangle)]
@@ -260,6 +264,16 @@ fn kernel_value(arguments: &TokenStream, name: &Ident, bounds: &Bounds, call: &T
             ::cuda_std::launch::Kernel::new(#name_text, #max_threads, call)
         }
     }
+}
+
+/// Whether a device build has the entry point of the kernel `name`: `CudaBuilder::kernels` sets both options, and without them
+/// a build has all. The comment with the launch bounds stays in any case, so the text names every kernel of the crate.
+///
+/// It goes into a second `cfg`, behind the one for the target: a compilation for the host stops at the first and does not
+/// warn about options that it was not told of.
+fn wanted(name: &Ident) -> TokenStream {
+    let name = name.to_string();
+    quote! { any(not(cuda_builder_kernels), cuda_builder_kernel = #name) }
 }
 
 /// The comment that carries the launch bounds through the compiler, which has no attribute for them.

@@ -10,6 +10,7 @@ mod floors;
 mod fuzz;
 mod kernel_report;
 mod mpi;
+mod progress;
 mod ptx;
 mod ptxas;
 mod shell;
@@ -68,7 +69,8 @@ enum Command {
     Floors,
     /// Compile the kernels to PTX, assemble it, and report registers, stack frames and spills
     ///
-    /// Writes target/ptx/ARCH/FAMILY.ptx (what WARPANN_PTX_DIR takes) and assembles every module with ptxas for sm_80, sm_90,
+    /// Writes target/ptx/ARCH/KERNEL.ptx (WARPANN_PTX_DIR=target/ptx/ARCH takes them; those that --kernel selects go into a folder
+    /// below, target/ptx/ARCH/selected) and assembles every module with ptxas for sm_80, sm_90,
     /// sm_100 and sm_120. Fails if a kernel has a stack frame or spills and is not excused. A canary that does both is
     /// assembled as well and must be caught. ptxas is WARPANN_PTXAS, or the one on PATH, or comes from PyPI
     /// (nvidia-cuda-nvcc) into target/ptxas.
@@ -76,6 +78,12 @@ enum Command {
         /// Architectures to compile for
         #[arg(long, value_delimiter = ',', default_value = "sm_80", value_parser = arch)]
         arch: Vec<GpuArch>,
+        /// Only this kernel, or those whose name contains this if no kernel has the name; may be given several times
+        ///
+        /// One kernel takes two seconds once `core` is compiled, all take 17 and their assembly minutes.
+        /// Compiled alone, a kernel may need a few registers more or less than in the build of all, which is the one that ships.
+        #[arg(long, value_name = "NAME")]
+        kernel: Vec<String>,
         /// Print every kernel on every architecture, not only the table of the worst figures
         #[arg(long)]
         full: bool,
@@ -121,7 +129,7 @@ fn run(command: Command) -> Result<()> {
         Command::Test { arguments } => test(&arguments),
         Command::Validate => validate::run(),
         Command::Floors => floors::run(),
-        Command::Ptx { arch, full, no_assemble } => ptx::run(&arch, full, !no_assemble),
+        Command::Ptx { arch, kernel, full, no_assemble } => ptx::run(&arch, &kernel, full, !no_assemble),
         Command::GpuBundle => bundle::run(),
         Command::Bench { arguments } => {
             shell::run(cargo().args(["run", "--release", "-p", "warpann-cli", "--", "bench"]).args(arguments))

@@ -6,20 +6,25 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
-use cuda_builder::{CudaBuilder, GpuArch, PtxInfo};
+use cuda_builder::{BuilderError, CudaBuilder, GpuArch, PtxInfo};
 
 use crate::kernel_report::{self, EXCUSED, Usage};
+use crate::progress::Progress;
 use crate::shell::{self, Result};
 use crate::{device_compiler, ptxas};
 
 /// The generations that the report covers.
 const ASSEMBLED: [GpuArch; 4] = [GpuArch::Sm80, GpuArch::Sm90, GpuArch::Sm100, GpuArch::Sm120];
 
+/// Names that are suggested where one is unknown.
+const SUGGESTIONS: usize = 5;
+
 type Report = BTreeMap<String, Usage>;
 
-pub fn run(archs: &[GpuArch], full: bool, assemble: bool) -> Result<()> {
+/// Compiles, assembles and reports all kernels, or those that `asked` names if it names any.
+pub fn run(archs: &[GpuArch], asked: &[String], full: bool, assemble: bool) -> Result<()> {
     for &arch in archs {
-        let modules = compile(arch)?;
+        let modules = compile(arch, asked)?;
         if assemble {
             report(arch, &modules, full)?;
         }
@@ -27,16 +32,24 @@ pub fn run(archs: &[GpuArch], full: bool, assemble: bool) -> Result<()> {
     Ok(())
 }
 
-/// Compiles the kernels and writes one file for each kernel into target/ptx/ARCH.
-fn compile(arch: GpuArch) -> Result<Vec<PathBuf>> {
+/// Compiles the kernels and writes one file for each kernel: into target/ptx/ARCH if they are all, else into a folder below, so
+/// that the former is complete.
+fn compile(arch: GpuArch, asked: &[String]) -> Result<Vec<PathBuf>> {
     let start = Instant::now();
     let builder = CudaBuilder::new(shell::root().join("kernels-rs"))
         .arch(arch)
         .compiler(device_compiler::ensure()?)
         .target_dir(shell::target_dir().join("cuda-builder"))
         .emit_rerun(false);
-    let PtxInfo { ptx, modules, compiler, .. } = builder.build()?;
     let folder = shell::target_dir().join("ptx").join(arch.name());
+    let (folder, built) = if asked.is_empty() {
+        eprintln!("compiling all kernels for {arch} (17 s on one core, 40 s when `core` is compiled too)");
+        (folder, builder.build()?)
+    } else {
+        eprintln!("compiling {} for {arch}", asked.join(", "));
+        (folder.join("selected"), build_some(&builder, asked)?)
+    };
+    let PtxInfo { ptx, modules, compiler, .. } = built;
     // A kernel that is gone must not stay behind for WARPANN_PTX_DIR.
     if folder.exists() {
         std::fs::remove_dir_all(&folder)?;
@@ -57,6 +70,60 @@ fn compile(arch: GpuArch) -> Result<Vec<PathBuf>> {
         compiler.version
     );
     Ok(files)
+}
+
+/// Compiles the kernels that `asked` names. A first build takes the names literally; only if one is no kernel's name, a second
+/// one compiles the kernels that have it in theirs.
+fn build_some(builder: &CudaBuilder, asked: &[String]) -> Result<PtxInfo> {
+    match builder.clone().kernels(asked).build() {
+        Err(BuilderError::NoSuchKernel { kernels, .. }) => {
+            Ok(builder.clone().kernels(select(&kernels, asked)?).build()?)
+        }
+        built => Ok(built?),
+    }
+}
+
+/// The kernels that each of the names means: the one of that name, or else those whose name contains it.
+fn select(kernels: &[String], asked: &[String]) -> Result<BTreeSet<String>> {
+    let mut selected = BTreeSet::new();
+    for name in asked {
+        let is_exact = kernels.contains(name);
+        let is_meant = |kernel: &&String| if is_exact { *kernel == name } else { kernel.contains(name.as_str()) };
+        let meant: Vec<&String> = kernels.iter().filter(is_meant).collect();
+        if name.is_empty() || meant.is_empty() {
+            return Err(format!(
+                "no kernel is named {name}, and no kernel's name contains that; near it are: {}",
+                near(kernels, name).join(", ")
+            )
+            .into());
+        }
+        selected.extend(meant.into_iter().cloned());
+    }
+    Ok(selected)
+}
+
+/// The names that differ least from `name`.
+fn near<'a>(kernels: &'a [String], name: &str) -> Vec<&'a str> {
+    let mut sorted: Vec<&str> = kernels.iter().map(String::as_str).collect();
+    sorted.sort_by_key(|kernel| distance(kernel, name));
+    sorted.truncate(SUGGESTIONS);
+    sorted
+}
+
+/// Characters to insert, remove or replace to make `b` of `a`.
+fn distance(a: &str, b: &str) -> usize {
+    let b: Vec<char> = b.chars().collect();
+    // Distances of the part of `a` so far to each beginning of `b`.
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, from) in a.chars().enumerate() {
+        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
+        for (j, &to) in b.iter().enumerate() {
+            let replaced = diagonal + usize::from(from != to);
+            diagonal = row[j + 1];
+            row[j + 1] = replaced.min(diagonal + 1).min(row[j] + 1);
+        }
+    }
+    row[b.len()]
 }
 
 /// The architecture that a module is for, as its text says.
@@ -88,16 +155,20 @@ fn report(built_for: GpuArch, modules: &[PathBuf], full: bool) -> Result<()> {
     let next = AtomicUsize::new(0);
     let results: Mutex<Vec<(&str, std::result::Result<Report, String>)>> = Mutex::new(Vec::new());
     let workers = std::thread::available_parallelism().map_or(1, usize::from);
+    let progress = Progress::new("assembled", jobs.len());
     std::thread::scope(|scope| {
         for _ in 0..workers.min(jobs.len()) {
             scope.spawn(|| {
                 while let Some(&(arch, file)) = jobs.get(next.fetch_add(1, Ordering::Relaxed)) {
                     let result = kernel_report::assemble(&ptxas, file, arch).map_err(|error| error.to_string());
                     results.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push((arch, result));
+                    progress.step();
                 }
             });
         }
     });
+
+    progress.end();
 
     let of_own = jobs.iter().map(|(arch, _)| *arch).filter(|arch| !names.contains(arch)).collect::<BTreeSet<_>>();
     let all = names.iter().copied().chain(of_own);
@@ -109,7 +180,8 @@ fn report(built_for: GpuArch, modules: &[PathBuf], full: bool) -> Result<()> {
     print!("{}", kernel_report::table(&reports, full));
     let violations: Vec<String> =
         reports.iter().flat_map(|(arch, kernels)| kernel_report::violations(arch, kernels, EXCUSED)).collect();
-    for (kernel, reason) in EXCUSED {
+    let is_reported = |kernel: &str| reports.iter().any(|(_, kernels)| kernels.contains_key(kernel));
+    for (kernel, reason) in EXCUSED.iter().filter(|(kernel, _)| kernel.ends_with('*') || is_reported(kernel)) {
         println!("excused: {kernel}: {reason}");
     }
     println!("assembled for {} in {:.1} s; the canaries were caught", names.join(", "), start.elapsed().as_secs_f64());
@@ -117,4 +189,36 @@ fn report(built_for: GpuArch, modules: &[PathBuf], full: bool) -> Result<()> {
         return Ok(());
     }
     Err(format!("kernels with a stack frame or spills:\n  {}", violations.join("\n  ")).into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(names: &[&str]) -> Vec<String> {
+        names.iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn a_name_means_its_kernel_or_those_that_contain_it() {
+        let kernels = names(&["rerank_f32", "rerank_few_f32", "sort_pass", "sort_pass_wide"]);
+        let selected = |asked: &[&str]| select(&kernels, &names(asked)).map(|set| set.into_iter().collect::<Vec<_>>());
+        assert_eq!(selected(&["sort_pass"]).unwrap(), ["sort_pass"]);
+        assert_eq!(selected(&["f32", "rerank_few_f32"]).unwrap(), ["rerank_f32", "rerank_few_f32"]);
+        assert_eq!(selected(&["wide", "sort_pass"]).unwrap(), ["sort_pass", "sort_pass_wide"]);
+        for unknown in ["rerank_f16", "", "sort pass"] {
+            let message = selected(&["sort_pass", unknown]).unwrap_err().to_string();
+            assert!(message.contains(&format!("named {unknown},")), "{message}");
+        }
+        let message = selected(&["rerank_f16"]).unwrap_err().to_string();
+        assert!(message.contains("near it are: rerank_f32, rerank_few_f32"), "{message}");
+    }
+
+    #[test]
+    fn distances_count_edits() {
+        for (a, b, expected) in [("", "", 0), ("abc", "", 3), ("", "ab", 2), ("kitten", "sitting", 3), ("ab", "ba", 2)]
+        {
+            assert_eq!((distance(a, b), distance(b, a)), (expected, expected), "{a} {b}");
+        }
+    }
 }

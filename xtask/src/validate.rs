@@ -68,7 +68,7 @@ fn tests() -> Result<()> {
 }
 
 fn kernels() -> Result<()> {
-    crate::ptx::run(&[GpuArch::Sm80], false, true)
+    crate::ptx::run(&[GpuArch::Sm80], &[], false, true)
 }
 
 /// With the code for MPI where that can be built: it only adds to what there is without.

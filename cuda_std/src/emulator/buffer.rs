@@ -20,15 +20,24 @@ unsafe impl<T: Copy + Send> Send for Buffer<T> {}
 // SAFETY: as above.
 unsafe impl<T: Copy + Sync> Sync for Buffer<T> {}
 
-/// Byte of memory that nobody has written.
-const POISON: u8 = 0xA5;
+/// Byte of memory that nobody has written, and of the padding behind each buffer.
+pub const POISON: u8 = 0xA5;
+
+/// Bytes that a buffer of `len` bytes takes: one line more than needed, so that neighbours in the allocator are never
+/// neighbours for a kernel.
+pub const fn allocated_bytes(len: usize) -> usize {
+    (len / 256 + 2) * 256
+}
 
 impl<T: Copy> Buffer<T> {
     fn filled(len: usize, byte: u8) -> Self {
         const { assert!(align_of::<T>() <= align_of::<Line>(), "no type needs more alignment than the driver gives") };
         let bytes = len.checked_mul(size_of::<T>()).expect("a buffer fits the address space");
-        // One more line than needed: neighbours in the allocator are never neighbours for a kernel.
-        let memory = vec![Line([byte; 256]); bytes / 256 + 2].into_boxed_slice();
+        let mut memory = vec![Line([byte; 256]); allocated_bytes(bytes) / 256].into_boxed_slice();
+        for line in bytes / 256..memory.len() {
+            let own = bytes.saturating_sub(256 * line);
+            memory[line].0[own.min(256)..].fill(POISON);
+        }
         let allocation = Allocation { memory, len: bytes };
         registry::register(&allocation);
         Self { allocation: Some(allocation), len, of: PhantomData }

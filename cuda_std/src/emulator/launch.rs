@@ -3,6 +3,7 @@
 use super::{
     arena::Arena,
     arguments::Arguments,
+    padding::Padding,
     profile::Counter,
     schedule::{self, run_block},
     violation::{Violation, ViolationKind},
@@ -86,8 +87,9 @@ pub unsafe fn run<A: KernelArgs>(
     schedule::install_panic_hook();
     let memory = match Arguments::new(arguments.ranges()) {
         Ok(memory) => memory,
-        Err(kind) => return Err(refused(kernel, kind)),
+        Err(kind) => return Err(at_launch(kernel, kind)),
     };
+    let padding = Padding::new(arguments.ranges().filter(|range| range.writable).map(|range| range.address));
     let blocks = config.grid.iter().product::<u64>();
     let threads = config.block.iter().product::<u32>() as usize;
     let next = AtomicU64::new(0);
@@ -129,7 +131,12 @@ pub unsafe fn run<A: KernelArgs>(
     workers::run(workers - 1, threads, &work);
     match result.into_inner().unwrap_or_else(PoisonError::into_inner) {
         (_, Some(violation)) => Err(violation),
-        (counts, None) => Ok(counts),
+        // SAFETY: the caller keeps the buffers alive and to this launch, whose threads are done.
+        (counts, None) => match unsafe { padding.overwritten() } {
+            // A plain pointer leaves no trace of the thread.
+            Some(kind) => Err(at_launch(kernel, kind)),
+            None => Ok(counts),
+        },
     }
 }
 
@@ -161,12 +168,12 @@ fn check<A>(kernel: &Kernel<A>, config: LaunchConfig) -> Result<(), Violation> {
             ))
         });
     let Some((what, asked, limit)) = exceeded else { return Ok(()) };
-    Err(refused(kernel, ViolationKind::LaunchLimit { what, asked, limit }))
+    Err(at_launch(kernel, ViolationKind::LaunchLimit { what, asked, limit }))
 }
 
-/// The violation of a launch that does not start.
+/// A violation of the launch as a whole: at the launch, in the first thread.
 #[track_caller]
-fn refused<A>(kernel: &Kernel<A>, kind: ViolationKind) -> Violation {
+fn at_launch<A>(kernel: &Kernel<A>, kind: ViolationKind) -> Violation {
     Violation {
         kernel: kernel.name(),
         block: [0; 3],

@@ -36,8 +36,37 @@ struct Registry {
 static REGISTRY: RwLock<Registry> =
     RwLock::new(Registry { live: BTreeMap::new(), freed: VecDeque::new(), freed_bytes: 0 });
 
+/// What AddressSanitizer is told of an allocation: that plain Rust pointers must not reach its padding, nor any of it when it is freed.
+#[cfg(feature = "sanitizer")]
+mod sanitizer {
+    use super::Allocation;
+    use std::ffi::c_void;
+
+    unsafe extern "C" {
+        fn __asan_poison_memory_region(start: *const c_void, bytes: usize);
+        fn __asan_unpoison_memory_region(start: *const c_void, bytes: usize);
+    }
+
+    /// Forbids the bytes of the allocation from byte `from` on.
+    pub fn forbid(allocation: &Allocation, from: usize) {
+        let bytes = size_of_val(&*allocation.memory);
+        // SAFETY: the region is a part of the allocation; whoever owns it accesses no byte that is forbidden here.
+        unsafe { __asan_poison_memory_region(allocation.memory.as_ptr().cast::<c_void>().byte_add(from), bytes - from) }
+    }
+
+    /// Allows all bytes of the allocation, so that it can go back to the allocator.
+    pub fn allow(allocation: &Allocation) {
+        // SAFETY: the region is the allocation.
+        unsafe { __asan_unpoison_memory_region(allocation.memory.as_ptr().cast(), size_of_val(&*allocation.memory)) }
+    }
+}
+
 /// Makes an allocation global memory.
 pub fn register(allocation: &Allocation) {
+    // `Padding` reads behind the buffer, by its address alone.
+    allocation.memory.as_ptr().expose_provenance();
+    #[cfg(feature = "sanitizer")]
+    sanitizer::forbid(allocation, allocation.len);
     let mut registry = REGISTRY.write().unwrap_or_else(PoisonError::into_inner);
     registry.live.insert(allocation.address(), allocation.len);
 }
@@ -47,11 +76,15 @@ pub fn free(allocation: Allocation) {
     let mut registry = REGISTRY.write().unwrap_or_else(PoisonError::into_inner);
     registry.live.remove(&allocation.address());
     registry.freed_bytes += allocation.len;
+    #[cfg(feature = "sanitizer")]
+    sanitizer::forbid(&allocation, 0);
     registry.freed.push_back(allocation);
     while registry.freed_bytes > QUARANTINE
         && let Some(oldest) = registry.freed.pop_front()
     {
         registry.freed_bytes -= oldest.len;
+        #[cfg(feature = "sanitizer")]
+        sanitizer::allow(&oldest);
     }
 }
 
@@ -70,6 +103,13 @@ impl Range {
     pub fn holds(self, address: usize, bytes: usize) -> bool {
         bytes <= self.len && address.wrapping_sub(self.start) <= self.len - bytes
     }
+}
+
+/// The live buffer that holds `address`, or that it is the end of.
+pub fn buffer_at(address: usize) -> Option<Range> {
+    let registry = REGISTRY.read().unwrap_or_else(PoisonError::into_inner);
+    let (&start, &len) = registry.live.range(..=address).next_back()?;
+    (address - start <= len).then_some(Range { start, len, writable: true })
 }
 
 /// The buffers there are, which neither come nor go while this value lives.

@@ -279,6 +279,20 @@ pub enum ViolationKind {
         /// The argument, a `Ptr`, that has the byte.
         holder: Option<Nearest>,
     },
+    /// After the launch, memory behind a buffer was not as before: a plain Rust pointer (`*p = x`) wrote there, which is seen
+    /// only afterwards. Block and thread are zeros, and the place is that of the launch.
+    #[error(
+        "byte {address:#x}, {past} bytes behind the end of a buffer of {len} bytes, was overwritten by a plain pointer \
+         (`*p = ..`) of some thread; global::store would have stopped there"
+    )]
+    PaddingOverwritten {
+        /// The first such byte.
+        address: usize,
+        /// Bytes from the buffer's end.
+        past: usize,
+        /// Bytes of the buffer.
+        len: usize,
+    },
     /// A global access to a buffer that was dropped.
     #[error("{bytes} bytes at {address:#x} are in a buffer that was freed")]
     GlobalFreed {

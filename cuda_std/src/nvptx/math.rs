@@ -11,6 +11,10 @@ unsafe extern "C" {
     fn minnum_f32(a: f32, b: f32) -> f32;
     #[link_name = "llvm.maxnum.f32"]
     fn maxnum_f32(a: f32, b: f32) -> f32;
+    #[link_name = "llvm.minnum.f64"]
+    fn minnum_f64(a: f64, b: f64) -> f64;
+    #[link_name = "llvm.maxnum.f64"]
+    fn maxnum_f64(a: f64, b: f64) -> f64;
     #[link_name = "llvm.sqrt.f32"]
     fn sqrt_f32_(x: f32) -> f32;
     #[link_name = "llvm.sqrt.f64"]
@@ -32,6 +36,8 @@ functions! {
     mul_add_f64(a: f64, b: f64, c: f64) -> f64 = fma_f64;
     min_f32(a: f32, b: f32) -> f32 = minnum_f32;
     max_f32(a: f32, b: f32) -> f32 = maxnum_f32;
+    min_f64(a: f64, b: f64) -> f64 = minnum_f64;
+    max_f64(a: f64, b: f64) -> f64 = maxnum_f64;
     sqrt_f32(x: f32) -> f32 = sqrt_f32_;
     sqrt_f64(x: f64) -> f64 = sqrt_f64_;
 }

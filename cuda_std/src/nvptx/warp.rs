@@ -25,6 +25,10 @@ unsafe extern "C" {
     fn redux_min(value: u32, mask: u32) -> u32;
     #[link_name = "llvm.nvvm.redux.sync.umax"]
     fn redux_max(value: u32, mask: u32) -> u32;
+    #[link_name = "llvm.nvvm.redux.sync.min"]
+    fn redux_min_i32(value: i32, mask: u32) -> i32;
+    #[link_name = "llvm.nvvm.redux.sync.max"]
+    fn redux_max_i32(value: i32, mask: u32) -> i32;
     #[link_name = "llvm.nvvm.redux.sync.and"]
     fn redux_and(value: u32, mask: u32) -> u32;
     #[link_name = "llvm.nvvm.redux.sync.or"]
@@ -62,6 +66,8 @@ collectives! {
     reduce_add(mask, value: u32) -> u32 = redux_add(value, mask);
     reduce_min(mask, value: u32) -> u32 = redux_min(value, mask);
     reduce_max(mask, value: u32) -> u32 = redux_max(value, mask);
+    reduce_min_i32(mask, value: i32) -> i32 = redux_min_i32(value, mask);
+    reduce_max_i32(mask, value: i32) -> i32 = redux_max_i32(value, mask);
     reduce_and(mask, value: u32) -> u32 = redux_and(value, mask);
     reduce_or(mask, value: u32) -> u32 = redux_or(value, mask);
     reduce_xor(mask, value: u32) -> u32 = redux_xor(value, mask);

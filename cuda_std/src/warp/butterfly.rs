@@ -1,8 +1,11 @@
 //! The butterfly family: each stage exchanges values with the lane whose number differs in one bit, so that after five
 //! stages every lane knows about all 32.
 //!
-//! All of these are over the full warp: every lane must arrive, and pays one shuffle a stage and value.
+//! All of these are over the full warp: every lane must arrive (the mask is [`FULL_MASK`]), each stage costs one
+//! `shfl.sync.bfly.b32` for 32 bits of each value, and the prefix sums use `shfl.sync.up.b32` instead.
 
+#[cfg(doc)]
+use super::reduce_add;
 use super::{FULL_MASK, Shuffle, lane_id, shuffle_up, shuffle_xor};
 use crate::math;
 
@@ -31,10 +34,60 @@ macro_rules! min_max {
 
 min_max! {
     f32: math::min_f32, math::max_f32;
+    f64: math::min_f64, math::max_f64;
     u32: Ord::min, Ord::max;
     i32: Ord::min, Ord::max;
     u64: Ord::min, Ord::max;
     i64: Ord::min, Ord::max;
+}
+
+/// A value with a total order: an integer's own, and [`f32::total_cmp`] or [`f64::total_cmp`] for floating-point numbers (−NaN, −∞, ..,
+/// −0, +0, .., +∞, NaN).
+pub trait TotalOrder: Shuffle {
+    /// What is exchanged and compared in place of the value: an integer of the same size, in the same order.
+    #[doc(hidden)]
+    type Key: Shuffle + Ord;
+    #[doc(hidden)]
+    fn to_key(self) -> Self::Key;
+    #[doc(hidden)]
+    fn from_key(key: Self::Key) -> Self;
+}
+
+macro_rules! total_order {
+    ($($t:ty: $key:ty, $to_key:expr, $from_key:expr;)*) => {$(
+        impl TotalOrder for $t {
+            type Key = $key;
+            #[inline(always)]
+            fn to_key(self) -> $key {
+                $to_key(self)
+            }
+            #[inline(always)]
+            fn from_key(key: $key) -> Self {
+                $from_key(key)
+            }
+        }
+    )*};
+}
+
+/// All bits but the sign, if the sign is set: changed in a float's bits, they order like integers; applied twice, it is undone.
+#[inline(always)]
+fn ordered_32(bits: i32) -> i32 {
+    bits ^ (bits >> 31) & i32::MAX
+}
+
+/// [`ordered_32`] for 64 bits.
+#[inline(always)]
+fn ordered_64(bits: i64) -> i64 {
+    bits ^ (bits >> 63) & i64::MAX
+}
+
+total_order! {
+    u32: u32, core::convert::identity, core::convert::identity;
+    i32: i32, core::convert::identity, core::convert::identity;
+    u64: u64, core::convert::identity, core::convert::identity;
+    i64: i64, core::convert::identity, core::convert::identity;
+    f32: i32, |x: f32| ordered_32(x.to_bits() as i32), |key| f32::from_bits(ordered_32(key) as u32);
+    f64: i64, |x: f64| ordered_64(x.to_bits() as i64), |key| f64::from_bits(ordered_64(key) as u64);
 }
 
 /// A value that can be summed over lanes; integers modulo their size.
@@ -127,6 +180,100 @@ pub fn butterfly_max<T: MinMax>(value: T) -> T {
     value
 }
 
+/// The smallest value of the warp, to every lane.
+///
+/// ```
+/// # use cuda_std::{PtrMut, emulator::{self, Buffer}, global, kernel, launch::LaunchConfig, warp};
+/// /// # Safety
+/// /// `out` has 32 elements.
+/// #[kernel]
+/// pub unsafe fn spread_min(out: PtrMut<i32>) {
+///     let lane = warp::lane_id();
+///     // SAFETY: lane < 32.
+///     unsafe { global::store(out.add(lane as usize), warp::butterfly_min(7 - lane as i32)) }
+/// }
+///
+/// let mut out = Buffer::<i32>::new(32);
+/// let launch = SpreadMin { out: out.as_mut_ptr() };
+/// // SAFETY: `out` has 32 elements.
+/// unsafe { emulator::launch(&SpreadMin::KERNEL, LaunchConfig::linear(1, 32), launch)? };
+/// assert_eq!(out.to_vec(), [-24; 32]);
+/// # Ok::<(), emulator::Violation>(())
+/// ```
+#[track_caller]
+#[inline(always)]
+pub fn butterfly_min<T: MinMax>(value: T) -> T {
+    let mut value = value;
+    // `while`, not an iterator over an array: the device build leaves such an array in local memory.
+    let mut distance = 16;
+    while distance > 0 {
+        value = value.lesser(shuffle_xor(FULL_MASK, value, distance));
+        distance /= 2;
+    }
+    value
+}
+
+/// The smallest value of the warp in the order of [`TotalOrder`] and its lane's `payload`, to every lane. Of the lanes with that
+/// value, the one with the smallest payload counts.
+///
+/// ```
+/// # use cuda_std::{Ptr, PtrMut, emulator::{self, Buffer}, global, kernel, launch::LaunchConfig, warp};
+/// /// # Safety
+/// /// `values` has 32 elements, `first` one.
+/// #[kernel]
+/// pub unsafe fn where_smallest(values: Ptr<f32>, first: PtrMut<u32>) {
+///     let lane = warp::lane_id();
+///     // SAFETY: lane < 32; one element.
+///     unsafe {
+///         let (_, at) = warp::butterfly_argmin(global::load(values.add(lane as usize)), lane);
+///         if lane == 0 {
+///             global::store(*first, at);
+///         }
+///     }
+/// }
+///
+/// let values = Buffer::from_slice(&std::array::from_fn::<f32, 32, _>(|i| if i % 10 == 4 { -0.5 } else { i as f32 }));
+/// let mut first = Buffer::<u32>::new(1);
+/// let launch = WhereSmallest { values: values.as_ptr(), first: first.as_mut_ptr() };
+/// // SAFETY: 32 elements and one.
+/// unsafe { emulator::launch(&WhereSmallest::KERNEL, LaunchConfig::linear(1, 32), launch)? };
+/// assert_eq!(first.to_vec(), [4]);
+/// # Ok::<(), emulator::Violation>(())
+/// ```
+#[track_caller]
+#[inline(always)]
+pub fn butterfly_argmin<T: TotalOrder, P: Shuffle + Ord>(value: T, payload: P) -> (T, P) {
+    let mut best = (value.to_key(), payload);
+    // `while`, not an iterator over an array: the device build leaves such an array in local memory.
+    let mut distance = 16;
+    while distance > 0 {
+        let other = (shuffle_xor(FULL_MASK, best.0, distance), shuffle_xor(FULL_MASK, best.1, distance));
+        if other < best {
+            best = other;
+        }
+        distance /= 2;
+    }
+    (T::from_key(best.0), best.1)
+}
+
+/// The largest value of the warp in the order of [`TotalOrder`] and its lane's `payload`, to every lane. Of the lanes with that
+/// value, the one with the smallest payload counts. See [`butterfly_argmin`]; note that NaN is the largest float.
+#[track_caller]
+#[inline(always)]
+pub fn butterfly_argmax<T: TotalOrder, P: Shuffle + Ord>(value: T, payload: P) -> (T, P) {
+    let (mut key, mut payload) = (value.to_key(), payload);
+    // `while`, not an iterator over an array: the device build leaves such an array in local memory.
+    let mut distance = 16;
+    while distance > 0 {
+        let (other_key, other) = (shuffle_xor(FULL_MASK, key, distance), shuffle_xor(FULL_MASK, payload, distance));
+        if other_key > key || other_key == key && other < payload {
+            (key, payload) = (other_key, other);
+        }
+        distance /= 2;
+    }
+    (T::from_key(key), payload)
+}
+
 /// The smallest and the largest value of the warp, found at the same time, to every lane.
 ///
 /// ```
@@ -194,7 +341,9 @@ pub fn even_odd_max_min<T: MinMax>(value: T) -> T {
 
 /// The sum over the warp, to every lane: `v = v + shuffle_xor(v, m)` for m in 16, 8, 4, 2, 1, in that order.
 ///
-/// Addition commutes, so all lanes get the same bits, and the same bits on every back end.
+/// Addition commutes, so all lanes get the same bits, and the same bits on every back end. For floating-point numbers these are the
+/// bits of the tree that adds lanes l and l + 16 first, then the sums of l and l + 8, and so on, each addition rounded to nearest
+/// (`add.rn.f32`, `add.rn.f64`). A sum of −0 and NaN follow the addition's own rules. For 32-bit integers, [`reduce_add`] is one instruction.
 ///
 /// ```
 /// # use cuda_std::{PtrMut, emulator::{self, Buffer}, global, kernel, launch::LaunchConfig, warp};

@@ -24,6 +24,7 @@ mod collectives;
 mod global_memory;
 mod global_races;
 mod launches;
+mod plain_pointers;
 mod races;
 mod random_programs;
 mod shared_memory;

@@ -1,5 +1,6 @@
 //! Every primitive on the emulator against a plain sequential model, for all lanes.
 
+mod arguments;
 mod async_copy;
 mod atomics;
 mod butterflies;

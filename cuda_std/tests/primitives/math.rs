@@ -12,7 +12,11 @@ fn minimum_and_maximum_prefer_numbers_and_order_zeros() {
     ] {
         assert_eq!(math::min_f32(a, b).to_bits(), f32::to_bits(min), "min of {a} and {b}");
         assert_eq!(math::max_f32(a, b).to_bits(), f32::to_bits(max), "max of {a} and {b}");
+        let [a, b, min, max] = [a, b, min, max].map(f64::from);
+        assert_eq!(math::min_f64(a, b).to_bits(), min.to_bits(), "min of {a} and {b}");
+        assert_eq!(math::max_f64(a, b).to_bits(), max.to_bits(), "max of {a} and {b}");
     }
+    assert!(math::max_f64(f64::NAN, f64::NAN).is_nan());
     assert!(math::min_f32(f32::NAN, f32::NAN).is_nan());
 }
 

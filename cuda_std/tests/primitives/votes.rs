@@ -13,7 +13,7 @@ unsafe fn collect(values: Ptr<u32>, mask: u32, threshold: u32, out: PtrMut<u32>)
     if mask >> lane & 1 == 0 {
         return;
     }
-    // SAFETY: 32 values, 32 × 12 results, lane < 32.
+    // SAFETY: 32 values, 32 × 15 results, lane < 32.
     unsafe {
         let value = global::load(values.add(lane));
         let above = value > threshold;
@@ -31,15 +31,19 @@ unsafe fn collect(values: Ptr<u32>, mask: u32, threshold: u32, out: PtrMut<u32>)
             warp::reduce_and(mask, value),
             warp::reduce_or(mask, value),
             warp::reduce_xor(mask, value),
+            warp::reduce_add(mask, value as i32) as u32,
+            warp::reduce_min(mask, value as i32) as u32,
+            warp::reduce_max(mask, value as i32) as u32,
         ];
         for (i, result) in results.into_iter().enumerate() {
-            global::store(out.add(12 * lane + i), result);
+            global::store(out.add(15 * lane + i), result);
         }
     }
 }
 
 /// What lane `own` gets, by going through the lanes of the mask one after the other.
-fn model(values: &Lanes<u32>, mask: u32, threshold: u32, own: usize) -> [u32; 12] {
+fn model(values: &Lanes<u32>, mask: u32, threshold: u32, own: usize) -> [u32; 15] {
+    let (mut least, mut most) = (i32::MAX, i32::MIN);
     let (mut above, mut same, mut sum, mut min, mut max, mut and, mut or, mut xor) =
         (0u32, 0u32, 0u32, u32::MAX, 0u32, u32::MAX, 0u32, 0u32);
     for lane in 0..32 {
@@ -60,26 +64,34 @@ fn model(values: &Lanes<u32>, mask: u32, threshold: u32, own: usize) -> [u32; 12
         if value > max {
             max = value;
         }
+        if (value as i32) < least {
+            least = value as i32;
+        }
+        if value as i32 > most {
+            most = value as i32;
+        }
         and &= value;
         or |= value;
         xor ^= value;
     }
     let equal = same == mask;
     let all_equal = if equal { mask } else { 0 };
-    [u32::from(above > 0), u32::from(above == mask), above, same, all_equal, equal.into(), sum, min, max, and, or, xor]
+    let votes = [u32::from(above > 0), u32::from(above == mask), above, same, all_equal, equal.into()];
+    let reductions = [sum, min, max, and, or, xor, sum, least as u32, most as u32];
+    std::array::from_fn(|i| if i < 6 { votes[i] } else { reductions[i - 6] })
 }
 
 fn check(values: &Lanes<u32>, mask: u32, threshold: u32) {
     let input = Buffer::from_slice(values);
-    let mut out = Buffer::new_poisoned(32 * 12);
+    let mut out = Buffer::new_poisoned(32 * 15);
     let launch = Collect { values: input.as_ptr(), mask, threshold, out: out.as_mut_ptr() };
-    // SAFETY: 32 values and 32 × 12 results.
+    // SAFETY: 32 values and 32 × 15 results.
     unsafe { emulator::launch(&Collect::KERNEL, one_block(32, 0), launch) }.unwrap();
-    for (lane, results) in out.to_vec().chunks(12).enumerate() {
+    for (lane, results) in out.to_vec().chunks(15).enumerate() {
         if mask >> lane & 1 == 1 {
             assert_eq!(results, model(values, mask, threshold, lane), "lane {lane}");
         } else {
-            assert_eq!(results, [0xA5A5_A5A5; 12], "lane {lane} is not in the mask");
+            assert_eq!(results, [0xA5A5_A5A5; 15], "lane {lane} is not in the mask");
         }
     }
 }

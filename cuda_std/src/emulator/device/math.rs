@@ -24,6 +24,16 @@ pub fn max_f32(a: f32, b: f32) -> f32 {
 }
 
 #[inline(always)]
+pub fn min_f64(a: f64, b: f64) -> f64 {
+    if a == b { f64::from_bits(a.to_bits() | b.to_bits()) } else { a.min(b) }
+}
+
+#[inline(always)]
+pub fn max_f64(a: f64, b: f64) -> f64 {
+    if a == b { f64::from_bits(a.to_bits() & b.to_bits()) } else { a.max(b) }
+}
+
+#[inline(always)]
 pub fn sqrt_f32(x: f32) -> f32 {
     x.sqrt()
 }

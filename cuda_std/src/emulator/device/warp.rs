@@ -160,3 +160,15 @@ reduce! {
     reduce_or = ReduceOr, |a, b| a | b;
     reduce_xor = ReduceXor, |a, b| a ^ b;
 }
+
+#[inline(always)]
+pub fn reduce_min_i32(mask: u32, value: i32, site: Site) -> i32 {
+    let met = exchange(Operation::ReduceMin, mask, value as u32, site);
+    met.shared(|met| met.fold(|a, b| (a as i32).min(b as i32) as u32)) as i32
+}
+
+#[inline(always)]
+pub fn reduce_max_i32(mask: u32, value: i32, site: Site) -> i32 {
+    let met = exchange(Operation::ReduceMax, mask, value as u32, site);
+    met.shared(|met| met.fold(|a, b| (a as i32).max(b as i32) as u32)) as i32
+}
