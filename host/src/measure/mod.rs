@@ -4,6 +4,8 @@ mod sort;
 
 use std::time::Instant;
 
+use cuda_std::PtrMut;
+use cuda_std::global::U32x4;
 use rayon::prelude::*;
 use warpann_kernels::read_ceiling::ReadOnce;
 
@@ -36,8 +38,8 @@ impl DeviceTimes {
         &self.0
     }
 
-    /// Two runs without a watch, then `repeat`, each after `flush`, whose work keeps the stream busy while the watched
-    /// launches queue up: what is measured is the device, not the host's launching.
+    /// Runs `work` twice without measuring, then `repeat` times, each after `flush`. The work of `flush` keeps the stream busy while the
+    /// measured launches queue up, so that the times are those of the device and not of the host's launching.
     fn measure(
         device: &Runtime,
         stream: &Stream,
@@ -67,13 +69,18 @@ impl DeviceTimes {
 /// More than the L2 cache of any GPU: copying as much leaves nothing in it of what was there.
 const FLUSH_BYTES: usize = 256 << 20;
 
-/// Keys on a GPU, to be selected from again and again under the watch. Before each run something else fills the L2 cache.
+/// Keys on a GPU, to be selected from repeatedly while the time is measured. Before each run other data fills the L2 cache.
 pub struct SelectionBench {
     device: Runtime,
     stream: Stream,
-    memory: Memory,
-    /// Offsets of the keys, of two areas to copy between, and of a word.
-    parts: [usize; 4],
+    /// Holds the arrays below.
+    _memory: Memory,
+    /// The keys on the device, `rows` · `columns`.
+    device_keys: PtrMut<f32>,
+    /// Two areas to copy between.
+    flush: [PtrMut<u8>; 2],
+    /// A word for the result of reading.
+    word: PtrMut<u32>,
     keys: Vec<f32>,
     rows: usize,
     columns: usize,
@@ -92,22 +99,21 @@ impl SelectionBench {
         let rows = rows.max(1);
         let device = open_gpu(index)?;
         let mut layout = Layout::default();
-        let parts = [
-            layout.array::<f32>(rows * columns),
-            layout.array::<u8>(FLUSH_BYTES),
-            layout.array::<u8>(FLUSH_BYTES),
-            layout.array::<u32>(1),
-        ];
+        let device_keys = layout.array::<f32>(rows * columns);
+        let flush = [(); 2].map(|()| layout.array::<u8>(FLUSH_BYTES));
+        let word = layout.array::<u32>(1);
         let memory = device.allocate(layout.bytes())?;
         let stream = device.stream()?;
-        let start = device.address(&memory).wrapping_add(parts[0]);
+        let scratch = device.scratch(&memory);
+        let device_keys = scratch.at(device_keys);
         let block = rows.min(keys.len() / columns);
         for first in (0..rows).step_by(block) {
             let keys = &keys[..(rows - first).min(block) * columns];
             // SAFETY: the layout reserved rows · columns keys.
-            unsafe { device.upload(&stream, start.wrapping_add(4 * first * columns), bytemuck::cast_slice(keys))? };
+            unsafe { device.copy_to_device(&stream, device_keys.skip(first * columns), keys)? };
         }
-        Ok(SelectionBench { device, stream, memory, parts, keys, rows, columns })
+        let (flush, word) = (flush.map(|area| scratch.at(area)), scratch.at(word));
+        Ok(SelectionBench { device, stream, _memory: memory, device_keys, flush, word, keys, rows, columns })
     }
 
     /// The device in words.
@@ -120,13 +126,10 @@ impl SelectionBench {
         self.device.limits().device
     }
 
-    fn part(&self, part: usize) -> *mut u8 {
-        self.device.address(&self.memory).wrapping_add(self.parts[part])
-    }
-
     fn flush(&self) -> Result<()> {
-        // SAFETY: both areas have that size.
-        unsafe { self.device.copy(&self.stream, self.part(1), self.part(2), FLUSH_BYTES) }
+        let [from, to] = self.flush;
+        // SAFETY: the layout reserved both areas.
+        unsafe { self.device.copy(&self.stream, from, to) }
     }
 
     /// Times one read of all keys, by a kernel that does nothing else: the ceiling of every selection.
@@ -134,10 +137,11 @@ impl SelectionBench {
     /// # Errors
     /// What the device can meet.
     pub fn read(&self, repeat: usize) -> Result<DeviceTimes> {
-        let quads = (self.rows * self.columns / 4) as u64;
-        let launch = ReadOnce { words: self.part(0).cast(), quads, out: self.part(3).cast() };
+        // Only reading counts, so the kernel takes the keys as groups of four words. Less than a group is left out.
+        let words = self.device_keys.cast::<U32x4>();
+        let launch = ReadOnce { words: words.into(), quads: words.len() as u64, out: self.word };
         let config = launch.config(self.device.limits().multiprocessors);
-        // SAFETY: the keys were uploaded, at an aligned place; the word is there.
+        // SAFETY: the keys were copied to an aligned place; the layout reserved the word.
         let run = || unsafe { self.device.launch(&self.stream, &ReadOnce::KERNEL, config, launch) };
         DeviceTimes::measure(&self.device, &self.stream, repeat, || self.flush(), run)
     }
@@ -179,22 +183,23 @@ impl SelectionBench {
         let (out_keys, out_ids) = (layout.array::<f32>(rows * k), layout.array::<u32>(rows * k));
         let plan = plan(&mut layout, &device.limits())?;
         let memory = device.allocate(layout.bytes())?;
-        let part = |offset: usize| device.address(&memory).wrapping_add(offset);
-        let what = Select::<f32> {
-            keys: self.part(0).cast(),
-            ids: std::ptr::null(),
+        let scratch = device.scratch(&memory);
+        let (out_keys, out_ids) = (scratch.at(out_keys), scratch.at(out_ids));
+        let batch = Select::<f32> {
+            keys: self.device_keys.into(),
+            ids: None,
             row_stride: columns as u64,
-            starts: std::ptr::null(),
-            lengths: std::ptr::null(),
+            starts: None,
+            lengths: None,
             columns: columns as u32,
             rows: rows as u32,
             k: k as u32,
             best: Best::Smallest,
-            out_keys: part(out_keys).cast(),
-            out_ids: part(out_ids).cast(),
+            out_keys,
+            out_ids,
         };
-        // SAFETY: the layout reserved every part; the keys are there.
-        let run = || unsafe { select(device, stream, &what, &plan, part(0)) };
+        // SAFETY: the layout reserved every array; the keys were copied.
+        let run = || unsafe { select(device, stream, &batch, &plan, scratch) };
         let times = DeviceTimes::measure(device, stream, repeat, || self.flush(), run)?;
         // The last rows lie after all repetitions.
         let block = self.keys.len() / columns;
@@ -205,8 +210,8 @@ impl SelectionBench {
             let (mut out, mut ids) = (vec![0f32; k], vec![0u32; k]);
             // SAFETY: the selection wrote k results for each row.
             unsafe {
-                device.download(stream, bytemuck::cast_slice_mut(&mut out), part(out_keys + 4 * row * k))?;
-                device.download(stream, bytemuck::cast_slice_mut(&mut ids), part(out_ids + 4 * row * k))?;
+                device.copy_to_host(stream, &mut out, out_keys.skip(row * k))?;
+                device.copy_to_host(stream, &mut ids, out_ids.skip(row * k))?;
             }
             // Bits: a NaN equals itself.
             if bytemuck::cast_slice::<_, u32>(&out) != bytemuck::cast_slice::<_, u32>(&expected.keys)
@@ -230,8 +235,8 @@ pub struct KMeansRun {
     pub centroids: Vec<f32>,
 }
 
-/// Points on a GPU, to be clustered again and again under the watch: Lloyd's iterations for squared L2, without what comes
-/// before (upload, choice of the first centroids) and after.
+/// Points on a GPU, to be clustered repeatedly while the time is measured: Lloyd's iterations for squared L2, without the copy to the device
+/// and the choice of the first centroids.
 ///
 /// ```no_run
 /// # fn main() -> Result<(), warpann::Error> {

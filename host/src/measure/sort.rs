@@ -4,7 +4,7 @@ use super::{DeviceTimes, FLUSH_BYTES};
 use crate::device::open::open_gpu;
 use crate::device::queue::OnStream;
 use crate::device::runtime::{Memory, Runtime, Stream};
-use crate::device::scratch::Layout;
+use crate::device::scratch::{Layout, Reserved, Scratch};
 use crate::sort::Key;
 use crate::sort::gpu as sort;
 use crate::sort::gpu::{Pairs, SortPlan};
@@ -21,8 +21,8 @@ pub struct SortRun<K> {
     pub payloads: Vec<u32>,
 }
 
-/// Keys on a GPU with their positions as payloads, to be sorted again and again under the watch. Before each run the pairs are
-/// put back, and something else fills the L2 cache.
+/// Keys on a GPU with their positions as payloads, to be sorted repeatedly while the time is measured. Before each run the unsorted pairs
+/// are restored, and other data fills the L2 cache.
 ///
 /// ```no_run
 /// # fn main() -> Result<(), warpann::Error> {
@@ -39,12 +39,11 @@ pub struct SortBench<K> {
     stream: Stream,
     memory: Memory,
     /// Keys and payloads: as given, in work, spare.
-    pairs: [(usize, usize); 3],
+    pairs: [(Reserved<K>, Reserved<u32>); 3],
     /// Two areas to copy between.
-    flush: [usize; 2],
+    flush: [Reserved<u8>; 2],
     plan: SortPlan,
     len: usize,
-    of: std::marker::PhantomData<K>,
 }
 
 impl<K: Key> SortBench<K> {
@@ -57,41 +56,40 @@ impl<K: Key> SortBench<K> {
             .map_err(|_| Error::TooManyPairs { asked: keys.len() as u64, limit: u64::from(u32::MAX) })?;
         let device = open_gpu(index)?;
         let mut layout = Layout::default();
-        let pairs = [(); 3].map(|()| (layout.array::<K>(keys.len()), layout.array::<u32>(keys.len())));
-        let flush = [(); 2].map(|()| layout.array::<u8>(FLUSH_BYTES));
+        let pairs = [(); 3].map(|()| (layout.array(keys.len()), layout.array(keys.len())));
+        let flush = [(); 2].map(|()| layout.array(FLUSH_BYTES));
         let plan = SortPlan::new::<K>(&mut layout, len, 1, 0..<K as Key>::BITS, &device.limits());
         let memory = device.allocate(layout.bytes())?;
         let stream = device.stream()?;
-        let bench: SortBench<K> =
-            SortBench { device, stream, memory, pairs, flush, plan, len: keys.len(), of: std::marker::PhantomData };
+        let bench = SortBench { device, stream, memory, pairs, flush, plan, len: keys.len() };
         let (given, positions) = (bench.pairs(0), (0..len).collect::<Vec<u32>>());
         // SAFETY: the layout reserved both arrays.
         unsafe {
-            bench.device.upload(&bench.stream, given.keys.cast(), bytemuck::cast_slice(keys))?;
-            bench.device.upload(&bench.stream, given.payloads.cast(), bytemuck::cast_slice(&positions))?;
+            bench.device.copy_to_device(&bench.stream, given.keys, keys)?;
+            bench.device.copy_to_device(&bench.stream, given.payloads, &positions)?;
         }
-        bench.put_back()?;
+        bench.restore()?;
         Ok(bench)
     }
 
-    fn start(&self) -> *mut u8 {
-        self.device.address(&self.memory)
+    fn scratch(&self) -> Scratch {
+        self.device.scratch(&self.memory)
     }
 
     fn pairs(&self, which: usize) -> Pairs<K> {
         let (keys, payloads) = self.pairs[which];
-        Pairs { keys: self.start().wrapping_add(keys).cast(), payloads: self.start().wrapping_add(payloads).cast() }
+        Pairs { keys: self.scratch().at(keys), payloads: self.scratch().at(payloads) }
     }
 
-    fn put_back(&self) -> Result<()> {
+    /// Writes the unsorted pairs to where they are sorted, and fills the L2 cache with other data.
+    fn restore(&self) -> Result<()> {
         let (given, work) = (self.pairs(0), self.pairs(1));
-        let [from, to] = self.flush.map(|area| self.start().wrapping_add(area));
-        // SAFETY: the layout reserved all six areas, and none overlaps another.
+        let [from, to] = self.flush.map(|area| self.scratch().at(area));
+        // SAFETY: the layout reserved all six arrays, and none overlaps another.
         unsafe {
-            let copy = |to, from, bytes| self.device.copy(&self.stream, to, from, bytes);
-            copy(work.keys.cast(), given.keys.cast(), self.len * size_of::<K>())?;
-            copy(work.payloads.cast(), given.payloads.cast(), self.len * size_of::<u32>())?;
-            copy(to, from, FLUSH_BYTES)
+            self.device.copy(&self.stream, work.keys, given.keys)?;
+            self.device.copy(&self.stream, work.payloads, given.payloads)?;
+            self.device.copy(&self.stream, to, from)
         }
     }
 
@@ -103,16 +101,16 @@ impl<K: Key> SortBench<K> {
         let queue = OnStream { runtime: &self.device, stream: &self.stream };
         let mut sorted = self.pairs(1);
         let work = || {
-            // SAFETY: the layout reserved every part; the stream runs the sorts one after the other.
-            sorted = unsafe { sort::enqueue(&queue, &self.plan, self.pairs(1), self.pairs(2), self.start())? };
+            // SAFETY: the layout reserved every array; the stream runs the sorts one after the other.
+            sorted = unsafe { sort::enqueue(&queue, &self.plan, self.pairs(1), self.pairs(2), self.scratch())? };
             Ok(())
         };
-        let times = DeviceTimes::measure(&self.device, &self.stream, repeat, || self.put_back(), work)?;
+        let times = DeviceTimes::measure(&self.device, &self.stream, repeat, || self.restore(), work)?;
         let (mut keys, mut payloads) = (vec![K::zeroed(); self.len], vec![0; self.len]);
         // SAFETY: the sort wrote them all.
         unsafe {
-            self.device.download(&self.stream, bytemuck::cast_slice_mut(&mut keys), sorted.keys.cast())?;
-            self.device.download(&self.stream, bytemuck::cast_slice_mut(&mut payloads), sorted.payloads.cast())?;
+            self.device.copy_to_host(&self.stream, &mut keys, sorted.keys)?;
+            self.device.copy_to_host(&self.stream, &mut payloads, sorted.payloads)?;
         }
         Ok(SortRun { times, keys, payloads })
     }

@@ -1,12 +1,11 @@
-//! k-selection as a step of somebody else's GPU program: keys that lie in device memory, results to device memory, on the
-//! caller's stream.
+//! k-selection as a step of another GPU program: keys and results in device memory, launches on the caller's stream.
 //!
-//! [`DeviceSelect`] is a plan for batches of up to so many rows of up to so many keys. Making it loads its kernels. Running it
-//! puts a few launches on a stream and returns: nothing is allocated, nothing waited for, so it may also be captured into a
-//! CUDA graph. What the launches need in memory, the caller provides. Results are [`select_k`](super::select_k)'s, to the bit.
+//! [`DeviceSelect`] is a plan for batches of up to a given number of rows and columns. Making it loads its kernels. A run
+//! puts a few launches on a stream and returns. It allocates nothing and waits for nothing, so it may also be captured into a
+//! CUDA graph. The caller provides the memory that the launches need. Results have the bits of [`select_k`](super::select_k)'s.
 //!
-//! Addresses and streams are plain driver values, as every CUDA library hands them out; here with cust, which
-//! [`warpann::cust`](crate::cust) is:
+//! Addresses and streams are plain driver values, as every CUDA library has them; here with cust, which
+//! [`warpann::cust`](crate::cust) re-exports:
 //!
 //! ```no_run
 //! use warpann::cust::memory::DeviceBuffer;
@@ -49,13 +48,16 @@
 use std::marker::PhantomData;
 use std::ptr;
 
+use cuda_std::ptr::TO_END;
+use cuda_std::{Ptr, PtrMut};
+
 use super::gpu as select;
-use super::gpu::{Plan, Select};
+use super::gpu::{Plan, Select, strided_len};
 use super::{Algorithm, Best, Key, MAX_COLUMNS, Payload};
 use crate::device::limits::Limits;
 use crate::device::queue::{Preload, Queue};
 use crate::device::runtime::Runtime;
-use crate::device::scratch::Layout;
+use crate::device::scratch::{Layout, Scratch};
 use crate::{Error, Result};
 
 #[cfg(feature = "cuda")]
@@ -64,12 +66,12 @@ pub use cust::sys::CUstream;
 /// A batch of rows of keys in device memory. Pointers are device addresses; nothing is read here.
 #[derive(Debug, Clone, Copy)]
 pub struct DeviceRows<K> {
-    keys: *const K,
+    keys: Ptr<K>,
     rows: u32,
     columns: u32,
     stride: u64,
-    starts: *const u64,
-    lengths: *const u32,
+    starts: Option<Ptr<u64>>,
+    lengths: Option<Ptr<u32>>,
 }
 
 impl<K: Key> DeviceRows<K> {
@@ -80,18 +82,22 @@ impl<K: Key> DeviceRows<K> {
 
     /// `rows` rows of `columns` keys, row r from key r · `stride` on. Rows may overlap (`stride` < `columns`).
     pub fn strided(keys: *const K, rows: u32, columns: u32, stride: u64) -> Self {
-        Self { keys, rows, columns, stride, starts: ptr::null(), lengths: ptr::null() }
+        let keys = Ptr::new(keys, strided_len(rows as usize, columns as usize, stride));
+        Self { keys, rows, columns, stride, starts: None, lengths: None }
     }
 
     /// `rows` rows of any length (compressed sparse rows): row r is the keys from `starts[r]` up to `starts[r + 1]`; `starts`,
     /// in device memory, ascends and has `rows` + 1 entries. No row has more than `columns` keys: beyond, they are not looked at.
     pub fn ragged(keys: *const K, starts: *const u64, rows: u32, columns: u32) -> Self {
-        Self { keys, rows, columns, stride: 0, starts, lengths: ptr::null() }
+        // Only the device has the end of the last row.
+        let (keys, starts) = (Ptr::new(keys, TO_END), Ptr::new(starts, rows as usize + 1));
+        Self { keys, rows, columns, stride: 0, starts: Some(starts), lengths: None }
     }
 
     /// Only the first `lengths[r]` keys of row r; `lengths`, in device memory, has `rows` entries. A length above the row's own
-    /// means the whole row.
+    /// means the whole row, and a null address means all of every row.
     pub fn with_lengths(self, lengths: *const u32) -> Self {
+        let lengths = (!lengths.is_null()).then(|| Ptr::new(lengths, self.rows as usize));
         Self { lengths, ..self }
     }
 }
@@ -106,8 +112,8 @@ pub struct DeviceResults<K> {
     pub positions: *mut u32,
 }
 
-/// A plan for selecting the best k of each row of a batch, on one GPU. Serves any number of threads and streams at once, each run
-/// with a workspace of its own.
+/// A plan for selecting the best k of each row of a batch, on one GPU. Any number of threads and streams may use it at once, if each run
+/// has its own workspace.
 ///
 /// The library works in the device's primary context (cust's default, and the CUDA runtime's): streams and addresses must
 /// belong to it. Whatever context is current in the calling thread is so again when a call returns.
@@ -253,8 +259,8 @@ impl<K: Key> Planned<K> {
         Ok(planned)
     }
 
-    /// The batch as launches take it.
-    fn what(&self, rows: &DeviceRows<K>, results: &DeviceResults<K>) -> Result<Select<K>> {
+    /// The batch as launches take it, with results to `results`.
+    fn batch(&self, rows: &DeviceRows<K>, results: &DeviceResults<K>) -> Result<Select<K>> {
         for (what, asked, limit) in
             [("rows", rows.rows, self.shape.rows), ("columns", rows.columns, self.shape.columns)]
         {
@@ -262,9 +268,10 @@ impl<K: Key> Planned<K> {
                 return Err(Error::BeyondPlan { what, asked, limit });
             }
         }
+        let slots = self.slots(rows);
         Ok(Select {
             keys: rows.keys,
-            ids: ptr::null(),
+            ids: None,
             row_stride: rows.stride,
             starts: rows.starts,
             lengths: rows.lengths,
@@ -272,9 +279,14 @@ impl<K: Key> Planned<K> {
             rows: rows.rows,
             k: self.shape.k,
             best: self.shape.best,
-            out_keys: results.keys,
-            out_ids: results.positions,
+            out_keys: PtrMut::new(results.keys, slots),
+            out_ids: PtrMut::new(results.positions, slots),
         })
+    }
+
+    /// Results of a batch.
+    fn slots(&self, rows: &DeviceRows<K>) -> usize {
+        (rows.rows as usize).saturating_mul(self.shape.k as usize)
     }
 
     /// # Safety
@@ -286,10 +298,11 @@ impl<K: Key> Planned<K> {
         results: &DeviceResults<K>,
         workspace: *mut u8,
     ) -> Result<()> {
-        let what = self.what(rows, results)?;
-        // SAFETY: the caller promises the shapes; the plan serves every batch that is no larger than its own, since scratch lies
+        let batch = self.batch(rows, results)?;
+        let scratch = Scratch::new(PtrMut::new(workspace, self.workspace_bytes));
+        // SAFETY: the caller promises the shapes. The plan suits every batch that is no larger than its own, since scratch lies
         // row by row, and a segment that starts past the end of its row is empty.
-        unsafe { select::enqueue(queue, &what, &self.plan, workspace) }
+        unsafe { select::enqueue(queue, &batch, &self.plan, scratch) }
     }
 
     /// # Safety
@@ -302,10 +315,13 @@ impl<K: Key> Planned<K> {
         payloads: *const P,
         found: *mut P,
     ) -> Result<()> {
-        let results = DeviceResults { keys: ptr::null_mut(), positions: positions.cast_mut() };
-        let what = self.what(rows, &results)?;
+        let batch = self.batch(rows, &DeviceResults { keys: ptr::null_mut(), positions: ptr::null_mut() })?;
+        let slots = self.slots(rows);
+        let (positions, found) = (Ptr::new(positions, slots), PtrMut::new(found, slots));
+        // Payloads lie as the keys do.
+        let payloads = Ptr::new(payloads, rows.keys.len());
         // SAFETY: as the caller promises.
-        unsafe { select::enqueue_gather(queue, &what, payloads, found) }
+        unsafe { select::enqueue_gather(queue, &batch, positions, payloads, found) }
     }
 }
 
@@ -393,33 +409,33 @@ mod tests {
         order
     }
 
-    /// A copy in the emulator's device memory; a kernel that leaves it is stopped.
+    /// Values in the emulator's device memory. A kernel that leaves them is stopped.
     struct OnDevice<T> {
-        memory: Memory,
-        len: usize,
-        kind: PhantomData<T>,
+        /// Keeps the values alive.
+        _memory: Memory,
+        values: PtrMut<T>,
     }
 
     impl<T: bytemuck::Pod> OnDevice<T> {
         fn room(len: usize) -> Result<Self> {
-            Ok(Self { memory: Runtime::EMULATOR.allocate(len * size_of::<T>())?, len, kind: PhantomData })
+            let memory = Runtime::EMULATOR.allocate(len * size_of::<T>())?;
+            let values = Runtime::EMULATOR.scratch(&memory).at(Layout::default().array(len));
+            Ok(Self { _memory: memory, values })
         }
-        fn of(values: &[T]) -> Result<Self> {
-            let copy = Self::room(values.len())?;
+        fn of(host: &[T]) -> Result<Self> {
+            let copy = Self::room(host.len())?;
             // SAFETY: the allocation has room for the values.
-            unsafe { Runtime::EMULATOR.upload(STREAM.stream, copy.at().cast(), bytemuck::cast_slice(values))? };
+            unsafe { Runtime::EMULATOR.copy_to_device(STREAM.stream, copy.values, host)? };
             Ok(copy)
         }
         fn at(&self) -> *mut T {
-            Runtime::EMULATOR.address(&self.memory).cast()
+            *self.values
         }
         fn read(&self) -> Result<Vec<T>> {
-            let mut values = vec![T::zeroed(); self.len];
+            let mut host = vec![T::zeroed(); self.values.len()];
             // SAFETY: the allocation has as many values; what nobody wrote is poison, which any bits are.
-            unsafe {
-                Runtime::EMULATOR.download(STREAM.stream, bytemuck::cast_slice_mut(&mut values), self.at().cast())?
-            };
-            Ok(values)
+            unsafe { Runtime::EMULATOR.copy_to_host(STREAM.stream, &mut host, self.values)? };
+            Ok(host)
         }
     }
 
@@ -577,7 +593,7 @@ mod tests {
             is_by(&check::<f32>(shape, Best::Largest, Some(Method::Warp))?, "Warp");
         }
         let plan = check::<f32>((1, 2500, 5), Best::Smallest, Some(Method::Warp))?;
-        assert_eq!(plan.matches("segments:").count(), 2, "two levels: {plan}");
+        assert_eq!(plan.matches("segments:").count(), 1, "one level of pieces before the whole rows: {plan}");
         Ok(())
     }
 

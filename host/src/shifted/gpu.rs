@@ -5,6 +5,7 @@
 //! search:  a batch of queries ──locate──► places ──nearest──► entries          (two lanes, so that the bus and the kernels overlap)
 //! ```
 
+use cuda_std::Ptr;
 use cuda_std::launch::Kernel;
 use warpann_kernels::NO_ROW;
 use warpann_kernels::shifted::morton::{self, Code, MortonCodes, is_wide};
@@ -16,7 +17,7 @@ use super::{Ask, Grid, ShiftedBackend};
 use crate::device::lanes::Lanes;
 use crate::device::queue::OnStream;
 use crate::device::runtime::{Memory, Runtime};
-use crate::device::scratch::Layout;
+use crate::device::scratch::{Layout, Reserved};
 use crate::device::tiling::{Batches, bus_rows};
 use crate::sort::gpu::{DeviceKey, Pairs, SortPlan, enqueue};
 use crate::{Error, Result};
@@ -45,33 +46,39 @@ pub(crate) struct ShiftedDevice {
     sorted: Option<Sorted>,
 }
 
+/// The sorted copies, by the width of their codes.
+enum Sorted {
+    Narrow(SortedCopies<u64>),
+    Wide(SortedCopies<u128>),
+}
+
 /// The sorted copies in device memory.
-struct Sorted {
+struct SortedCopies<W> {
     memory: Memory,
-    place: SortedLayout,
+    layout: SortedLayout<W>,
     grid: Grid,
     n: u32,
 }
 
-/// Where the arrays of the copies start.
+/// The arrays of the copies.
 #[derive(Clone, Copy)]
-struct SortedLayout {
-    mins: usize,
-    codes: usize,
-    ids: usize,
-    points: usize,
+struct SortedLayout<W> {
+    mins: Reserved<f64>,
+    codes: Reserved<W>,
+    ids: Reserved<u32>,
+    points: Reserved<f32>,
     bytes: usize,
 }
 
-impl SortedLayout {
-    fn new<W>(grid: &Grid, n: usize) -> SortedLayout {
+impl<W> SortedLayout<W> {
+    fn new(grid: &Grid, n: usize) -> SortedLayout<W> {
         let mut layout = Layout::default();
         let all = n.saturating_mul(grid.copies as usize);
         SortedLayout {
-            mins: layout.array::<f64>(grid.mins.len()),
-            codes: layout.array::<W>(all),
-            ids: layout.array::<u32>(all),
-            points: layout.array::<f32>(all.saturating_mul(grid.dim as usize)),
+            mins: layout.array(grid.mins.len()),
+            codes: layout.array(all),
+            ids: layout.array(all),
+            points: layout.array(all.saturating_mul(grid.dim as usize)),
             bytes: layout.bytes(),
         }
     }
@@ -84,70 +91,67 @@ impl ShiftedDevice {
     }
 
     /// Sorts `rows` into copies.
-    fn sorted<W: DeviceCode>(&self, cells: &Grid, rows: &[f32]) -> Result<Sorted> {
+    fn sort<W: DeviceCode>(&self, cells: &Grid, rows: &[f32]) -> Result<SortedCopies<W>> {
         let runtime = &self.runtime;
         let (dim, copies) = (cells.dim as usize, cells.copies);
         let n = rows.len() / dim;
         let all = n.saturating_mul(copies as usize);
-        let place = SortedLayout::new::<W>(cells, n);
+        let kept_layout = SortedLayout::<W>::new(cells, n);
         let mut layout = Layout::default();
-        let rows_at = layout.array::<f32>(rows.len());
+        let device_rows = layout.array::<f32>(rows.len());
         let (spare_codes, spare_ids) = (layout.array::<W>(all), layout.array::<u32>(all));
         let plan = SortPlan::new::<W>(&mut layout, n as u32, copies, 0..cells.dim * cells.bits, &runtime.limits());
         let available = self.budget()?;
-        let asked = (place.bytes as u64).saturating_add(layout.bytes() as u64);
+        let asked = (kept_layout.bytes as u64).saturating_add(layout.bytes() as u64);
         if asked > available {
             return Err(Error::OutOfDeviceMemory { device: runtime.describe(), asked, available });
         }
-        let memory = runtime.allocate(place.bytes)?;
-        let scratch = runtime.allocate(layout.bytes())?;
-        let (kept, start) = (runtime.address(&memory), runtime.address(&scratch));
-        let pairs =
-            Pairs { keys: kept.wrapping_add(place.codes).cast::<W>(), payloads: kept.wrapping_add(place.ids).cast() };
-        let spare = Pairs {
-            keys: start.wrapping_add(spare_codes).cast::<W>(),
-            payloads: start.wrapping_add(spare_ids).cast::<u32>(),
-        };
-        // The sorted pairs are to stay.
+        let memory = runtime.allocate(kept_layout.bytes)?;
+        let scratch_memory = runtime.allocate(layout.bytes())?;
+        let (kept, scratch) = (runtime.scratch(&memory), runtime.scratch(&scratch_memory));
+        let (mins, points) = (kept.at(kept_layout.mins), kept.at(kept_layout.points));
+        let device_rows = scratch.at(device_rows);
+        let pairs = Pairs { keys: kept.at(kept_layout.codes), payloads: kept.at(kept_layout.ids) };
+        let spare = Pairs { keys: scratch.at(spare_codes), payloads: scratch.at(spare_ids) };
+        // The sorted pairs must end in the memory that is kept.
         let (from, to) = if plan.ends_in_spare() { (spare, pairs) } else { (pairs, spare) };
         self.lanes.with(runtime, |lane| {
-            let (stream, rows_at) = (&lane.stream, start.wrapping_add(rows_at));
-            // SAFETY: the layouts reserved every array; a copy's part starts at its number times n; the stream runs this in order,
-            // and all of it is over before the scratch goes.
+            let stream = &lane.stream;
+            // SAFETY: the layouts reserved every array. The part of a copy starts at n times the copy's number. The stream runs all launches
+            // in order, and they are over before the scratch is freed.
             unsafe {
-                let mins = kept.wrapping_add(place.mins);
-                runtime.upload(stream, mins, bytemuck::cast_slice(&cells.mins))?;
-                runtime.upload(stream, rows_at, bytemuck::cast_slice(rows))?;
+                runtime.copy_to_device(stream, mins, &cells.mins)?;
+                runtime.copy_to_device(stream, device_rows, rows)?;
                 for copy in 0..copies {
                     let first = copy as usize * n;
                     let launch = MortonCodes {
-                        points: rows_at.cast(),
+                        points: device_rows.into(),
                         count: n as u32,
                         dim: cells.dim,
                         bits: cells.bits,
-                        mins: mins.cast(),
+                        mins: mins.into(),
                         scale: cells.scale,
                         offset: morton::offset(cells.bits, copies, copy),
-                        codes: from.keys.wrapping_add(first),
-                        ids: from.payloads.wrapping_add(first),
+                        codes: from.keys.skip(first).take(n),
+                        ids: from.payloads.skip(first).take(n),
                     };
                     runtime.launch(stream, &W::CODES, launch.config(), launch)?;
                 }
-                enqueue(&OnStream { runtime, stream }, &plan, from, to, start)?;
+                enqueue(&OnStream { runtime, stream }, &plan, from, to, scratch)?;
                 for copy in 0..copies as usize {
                     let launch = ShiftedArrange {
-                        rows: rows_at.cast(),
+                        rows: device_rows.into(),
                         n: n as u32,
                         dim: cells.dim,
-                        ids: pairs.payloads.wrapping_add(copy * n),
-                        out: kept.wrapping_add(place.points).cast::<f32>().wrapping_add(copy * dim * n),
+                        ids: pairs.payloads.skip(copy * n).take(n).into(),
+                        out: points.skip(copy * dim * n).take(dim * n),
                     };
                     runtime.launch(stream, &ShiftedArrange::KERNEL, launch.config(), launch)?;
                 }
             }
             runtime.synchronize(stream)
         })?;
-        Ok(Sorted { memory, place, grid: cells.clone(), n: n as u32 })
+        Ok(SortedCopies { memory, layout: kept_layout, grid: cells.clone(), n: n as u32 })
     }
 
     fn budget(&self) -> Result<u64> {
@@ -157,24 +161,27 @@ impl ShiftedDevice {
         }
     }
 
-    /// Where every point stands in every copy, in memory of its own.
-    fn ranks(&self, sorted: &Sorted) -> Result<Memory> {
+    /// The position of every point in every copy: n for each copy. They exist as long as the returned memory.
+    fn ranks<W>(&self, sorted: &SortedCopies<W>) -> Result<(Memory, Ptr<u32>)> {
         let runtime = &self.runtime;
-        let memory = runtime.allocate(size_of::<u32>() * sorted.n as usize * sorted.grid.copies as usize)?;
+        let mut layout = Layout::default();
+        let ranks = layout.array::<u32>(sorted.layout.ids.len());
+        let memory = runtime.allocate(layout.bytes())?;
+        let ranks = runtime.scratch(&memory).at(ranks);
         self.lanes.with(runtime, |lane| {
-            let ids = runtime.address(&sorted.memory).wrapping_add(sorted.place.ids);
-            let launch = ShiftedRanks { ids: ids.cast(), n: sorted.n, ranks: runtime.address(&memory).cast() };
+            let ids = runtime.scratch(&sorted.memory).at(sorted.layout.ids);
+            let launch = ShiftedRanks { ids: ids.into(), n: sorted.n, ranks };
             let config = launch.config(sorted.grid.copies);
             // SAFETY: ids and ranks hold n entries for each copy; sorting changed the order of a copy's ids only.
             unsafe { runtime.launch(&lane.stream, &ShiftedRanks::KERNEL, config, launch)? };
             runtime.synchronize(&lane.stream)
         })?;
-        Ok(memory)
+        Ok((memory, ranks.into()))
     }
 
     /// See [`ShiftedBackend::search`].
-    fn search_sorted<W: DeviceCode>(&self, sorted: &Sorted, ask: &Ask<'_>, entries: &mut [u64]) -> Result<()> {
-        let (runtime, place, cells, n) = (&self.runtime, sorted.place, &sorted.grid, sorted.n);
+    fn search_sorted<W: DeviceCode>(&self, sorted: &SortedCopies<W>, ask: &Ask<'_>, entries: &mut [u64]) -> Result<()> {
+        let (runtime, kept_layout, cells, n) = (&self.runtime, &sorted.layout, &sorted.grid, sorted.n);
         let (dim, copies) = (cells.dim as usize, cells.copies as usize);
         let count = ask.queries.len() / dim;
         let ranks = if ask.own { Some(self.ranks(sorted)?) } else { None };
@@ -185,54 +192,56 @@ impl ShiftedDevice {
             let out = layout.array::<u64>(rows.saturating_mul(ask.k));
             (queries, places, out, layout.bytes())
         };
-        // What is free does not count the copies any more, a budget of the caller's does.
-        let held = if self.budget.is_some() { place.bytes } else { 0 };
+        // A budget includes the copies. Free memory does not.
+        let held = if self.budget.is_some() { kept_layout.bytes } else { 0 };
         let batches = Batches::new(runtime, self.budget, held, (count, bus_rows(4 * dim)), |rows| batch(rows).3)?;
-        let (queries_at, places_at, out_at, bytes) = batch(batches.rows);
+        let (device_queries, located, out, bytes) = batch(batches.rows);
         let queue = QueueLength::of(ask.k as u32);
         let kernel = ShiftedNearest::kernel((MostComponents::of(cells.dim), queue));
+        let kept = runtime.scratch(&sorted.memory);
+        let (mins, codes) = (kept.at(kept_layout.mins), kept.at(kept_layout.codes));
+        let (points, ids) = (kept.at(kept_layout.points), kept.at(kept_layout.ids));
         let outs = entries.chunks_mut((batches.rows * ask.k).max(1));
         batches.run(runtime, &self.lanes, outs, |lane, first, entries| {
             let queries = batches.of(ask.queries, dim, first);
             let rows = queries.len() / dim;
             let scratch = lane.scratch(runtime, bytes)?;
             let stream = &lane.stream;
-            let kept = runtime.address(&sorted.memory);
-            let queries_at = scratch.wrapping_add(queries_at);
-            let out = scratch.wrapping_add(out_at).cast::<u64>();
-            // SAFETY: the layouts reserved the arrays for the batch's rows; ranks hold a row of n for each copy, of which these queries
-            // have the places from `first` on; 1 ≤ width ≤ n and k ≥ 1 as checked by the index; the download waits for the kernels.
+            let device_queries = scratch.at(device_queries).take(rows * dim);
+            let out = scratch.at(out).take(rows * ask.k);
+            // SAFETY: the layouts reserved the arrays for the batch's rows. Ranks hold n places for each copy; those of these queries start at
+            // `first`. The index checked 1 ≤ width ≤ n and k ≥ 1. The copy to the host waits for the kernels.
             unsafe {
-                runtime.upload(stream, queries_at, bytemuck::cast_slice(queries))?;
+                runtime.copy_to_device(stream, device_queries, queries)?;
                 let (places, stride) = match &ranks {
-                    Some(ranks) => (runtime.address(ranks).cast::<u32>().wrapping_add(first), n as usize),
+                    Some((_, ranks)) => (ranks.skip(first).take((copies - 1) * n as usize + rows), n as usize),
                     None => {
-                        let places = scratch.wrapping_add(places_at).cast::<u32>();
+                        let places = scratch.at(located).take(copies * rows);
                         let launch = ShiftedLocate {
-                            queries: queries_at.cast(),
+                            queries: device_queries.into(),
                             count: rows as u32,
                             dim: cells.dim,
                             bits: cells.bits,
-                            mins: kept.wrapping_add(place.mins).cast(),
+                            mins: mins.into(),
                             scale: cells.scale,
                             copies: cells.copies,
-                            codes: kept.wrapping_add(place.codes).cast(),
+                            codes: codes.into(),
                             n,
                             places,
                         };
                         runtime.launch(stream, &W::LOCATE, launch.config(), launch)?;
-                        (places, rows)
+                        (places.into(), rows)
                     }
                 };
                 for skip in (0..ask.k as u32).step_by(queue.entries() as usize) {
                     let launch = ShiftedNearest {
-                        queries: queries_at.cast(),
+                        queries: device_queries.into(),
                         count: rows as u32,
                         dim: cells.dim,
                         places,
                         place_stride: stride as u64,
-                        points: kept.wrapping_add(place.points).cast(),
-                        ids: kept.wrapping_add(place.ids).cast(),
+                        points: points.into(),
+                        ids: ids.into(),
                         n,
                         copies: cells.copies,
                         width: ask.width as u32,
@@ -244,7 +253,7 @@ impl ShiftedDevice {
                     };
                     runtime.launch(stream, kernel, launch.config(), launch)?;
                 }
-                runtime.download(stream, bytemuck::cast_slice_mut(entries), out.cast())
+                runtime.copy_to_host(stream, entries, out)
             }
         })
     }
@@ -252,21 +261,22 @@ impl ShiftedDevice {
 
 impl ShiftedBackend for ShiftedDevice {
     fn rebuild(&mut self, cells: &Grid, rows: &[f32]) -> Result<()> {
-        let sorted =
-            if is_wide(cells.dim) { self.sorted::<u128>(cells, rows) } else { self.sorted::<u64>(cells, rows) };
-        self.sorted = Some(sorted?);
+        self.sorted = Some(if is_wide(cells.dim) {
+            Sorted::Wide(self.sort(cells, rows)?)
+        } else {
+            Sorted::Narrow(self.sort(cells, rows)?)
+        });
         Ok(())
     }
 
     fn search(&self, ask: &Ask<'_>, entries: &mut [u64]) -> Result<()> {
-        let Some(sorted) = &self.sorted else {
-            entries.fill(warpann_kernels::select::entry::EMPTY);
-            return Ok(());
-        };
-        if is_wide(sorted.grid.dim) {
-            self.search_sorted::<u128>(sorted, ask, entries)
-        } else {
-            self.search_sorted::<u64>(sorted, ask, entries)
+        match &self.sorted {
+            Some(Sorted::Narrow(sorted)) => self.search_sorted(sorted, ask, entries),
+            Some(Sorted::Wide(sorted)) => self.search_sorted(sorted, ask, entries),
+            None => {
+                entries.fill(warpann_kernels::select::entry::EMPTY);
+                Ok(())
+            }
         }
     }
 

@@ -1,5 +1,6 @@
 //! Product-quantizer codes on a device.
 
+use cuda_std::{Ptr, PtrMut};
 use warpann_kernels::pq::encode::{BLOCK_ROWS, Encode, FEWEST_CODEWORDS, GROUP, Staging, shared_bytes};
 
 use crate::device::lanes::Lanes;
@@ -50,45 +51,45 @@ impl Plan {
 #[derive(Clone, Copy)]
 pub(crate) struct OnDevice {
     /// Rows of f32, `stride` components from one to the next, as are centroids.
-    pub rows: *const f32,
+    pub rows: Ptr<f32>,
     /// See `rows`.
     pub stride: u32,
     /// How many.
     pub count: u32,
-    /// The centroid that is subtracted from each row; null, as `centroids` is: nothing.
-    pub labels: *const u32,
+    /// The number of the centroid that is subtracted from each row. Without labels nothing is subtracted, and there are no centroids.
+    pub labels: Option<Ptr<u32>>,
     /// See `labels`.
-    pub centroids: *const f32,
+    pub centroids: Ptr<f32>,
     /// The transposed codebooks.
-    pub codebooks: *const f32,
+    pub codebooks: Ptr<f32>,
     /// The codes.
-    pub codes: *mut u8,
+    pub codes: PtrMut<u8>,
 }
 
 /// Launches the encoding of rows, at least one.
 ///
 /// # Safety
-/// The pointers cover the shapes, and every label names a centroid.
+/// The arrays are as long as the shapes say, and every label names a centroid.
 pub(crate) unsafe fn enqueue(
     runtime: &Runtime,
     stream: &Stream,
     quantizer: &ProductQuantizer,
-    what: OnDevice,
+    rows: OnDevice,
 ) -> Result<()> {
-    let Plan { staging, piece, run } = Plan::new(&runtime.limits(), quantizer, what.count);
+    let Plan { staging, piece, run } = Plan::new(&runtime.limits(), quantizer, rows.count);
     let launch = Encode {
-        rows: what.rows,
-        row_count: what.count,
-        labels: what.labels,
-        centroids: what.centroids,
-        codebooks: what.codebooks,
-        stride: what.stride,
+        rows: rows.rows,
+        row_count: rows.count,
+        labels: rows.labels,
+        centroids: rows.centroids,
+        codebooks: rows.codebooks,
+        stride: rows.stride,
         sub_quantizers: quantizer.sub_quantizers() as u32,
         width: quantizer.width() as u32,
         bits: quantizer.bits(),
         piece,
         run,
-        codes: what.codes,
+        codes: rows.codes,
     };
     // SAFETY: as the caller promises; the plan says whether shared memory holds what the kernel stages there.
     unsafe { runtime.launch(stream, Encode::kernel(staging), launch.config(staging), launch) }
@@ -107,9 +108,9 @@ pub(crate) fn encode(
     if count == 0 {
         return Ok(codes);
     }
-    // What all batches read.
+    // All batches read the codebooks.
     let mut layout = Layout::default();
-    let codebooks_at = layout.array::<f32>(quantizer.codebooks().len());
+    let codebooks = layout.array::<f32>(quantizer.codebooks().len());
     let place = |count: usize| {
         let mut layout = Layout::default();
         let rows = layout.array::<f32>(count.saturating_mul(dim));
@@ -119,31 +120,33 @@ pub(crate) fn encode(
     let most = bus_rows(4 * dim);
     let batches = Batches::new(runtime, budget, layout.bytes(), (count, most), |count| place(count).2)?;
     let memory = runtime.allocate(layout.bytes())?;
+    let codebooks = runtime.scratch(&memory).at(codebooks);
     let pool = Lanes::new();
     pool.with(runtime, |lane| {
-        let codebooks = runtime.address(&memory).wrapping_add(codebooks_at);
         // SAFETY: the layout reserved the array.
-        unsafe { runtime.upload(&lane.stream, codebooks, bytemuck::cast_slice(quantizer.all_transposed()))? };
+        unsafe { runtime.copy_to_device(&lane.stream, codebooks, quantizer.all_transposed())? };
         runtime.synchronize(&lane.stream)
     })?;
+    let (rows_place, codes_place, bytes) = place(batches.rows);
     batches.run(runtime, &pool, codes.chunks_mut(batches.rows * code_bytes), |lane, first, codes| {
         let rows = batches.of(rows, dim, first);
-        let (rows_at, codes_at, bytes) = place(batches.rows);
         let scratch = lane.scratch(runtime, bytes)?;
-        let what = OnDevice {
-            rows: scratch.wrapping_add(rows_at).cast(),
+        let device_rows = scratch.at(rows_place).take(rows.len());
+        let device_codes = scratch.at(codes_place).take(codes.len());
+        let on_device = OnDevice {
+            rows: device_rows.into(),
             stride: dim as u32,
             count: (rows.len() / dim) as u32,
-            labels: std::ptr::null(),
-            centroids: std::ptr::null(),
-            codebooks: runtime.address(&memory).wrapping_add(codebooks_at).cast(),
-            codes: scratch.wrapping_add(codes_at),
+            labels: None,
+            centroids: Ptr::empty(),
+            codebooks: codebooks.into(),
+            codes: device_codes,
         };
-        // SAFETY: the layouts reserved the arrays; a batch has at most as many rows as its place; the download waits for the kernel.
+        // SAFETY: the layouts reserved the arrays for as many rows as a batch has at most. The copy to the host waits for the kernel.
         unsafe {
-            runtime.upload(&lane.stream, scratch.wrapping_add(rows_at), bytemuck::cast_slice(rows))?;
-            enqueue(runtime, &lane.stream, quantizer, what)?;
-            runtime.download(&lane.stream, codes, what.codes)
+            runtime.copy_to_device(&lane.stream, device_rows, rows)?;
+            enqueue(runtime, &lane.stream, quantizer, on_device)?;
+            runtime.copy_to_host(&lane.stream, codes, device_codes)
         }
     })?;
     Ok(codes)

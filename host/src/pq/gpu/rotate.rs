@@ -1,7 +1,6 @@
 //! Canonical inner products of rows with the rows of a matrix: a rotation, by the kernel that re-ranks candidates.
 
-use std::ptr::null;
-
+use cuda_std::Ptr;
 use warpann_kernels::product::canonical::Canonical;
 
 use crate::device::lanes::Lanes;
@@ -30,45 +29,49 @@ pub(crate) fn row_products(runtime: &Runtime, matrix: &[f32], rows: &[f32], dim:
         let out = layout.array::<f32>(count.saturating_mul(columns));
         (rows, out, layout.bytes())
     };
-    let (_, _, matrix_bytes) = place(columns);
+    let mut layout = Layout::default();
+    let device_matrix = layout.array::<f32>(columns.saturating_mul(shape.stride()));
+    let matrix_bytes = layout.bytes();
     let batches =
         Batches::new(runtime, None, matrix_bytes, (count, bus_rows(shape.row_bytes())), |count| place(count).2)?;
     let memory = runtime.allocate(matrix_bytes)?;
+    let device_matrix = runtime.scratch(&memory).at(device_matrix);
     let pool = Lanes::new();
     pool.with(runtime, |lane| {
         // SAFETY: the matrix has `columns` rows, for which there is room.
-        unsafe { upload_rows(runtime, &lane.stream, shape, runtime.address(&memory), matrix)? };
+        unsafe { upload_rows(runtime, &lane.stream, shape, device_matrix.as_bytes(), matrix)? };
         runtime.synchronize(&lane.stream)
     })?;
     let multiprocessors = u64::from(runtime.limits().multiprocessors);
+    let (rows_place, products_place, bytes) = place(batches.rows);
     batches.run(runtime, &pool, out.chunks_mut(batches.rows * columns), |lane, first, out| {
         let rows = batches.of(rows, dim, first);
-        let count = (rows.len() / dim) as u64;
-        let slices = (WARPS_PER_MULTIPROCESSOR * multiprocessors).div_ceil(count).clamp(1, columns as u64);
-        let (rows_at, out_at, bytes) = place(batches.rows);
+        let count = rows.len() / dim;
+        let slices = (WARPS_PER_MULTIPROCESSOR * multiprocessors).div_ceil(count as u64).clamp(1, columns as u64);
         let scratch = lane.scratch(runtime, bytes)?;
-        let out_at = scratch.wrapping_add(out_at);
-        // SAFETY: a batch has at most as many rows as its place; without a list the kernel visits rows 0 to `columns` of the
-        // matrix, all of which are there; the download waits for it.
+        let device_rows = scratch.at(rows_place).take(count * shape.stride());
+        let products = scratch.at(products_place).take(count * columns);
+        // SAFETY: a batch has at most as many rows as its place. Without lists the kernel visits rows 0 to `columns` of the
+        // matrix, all of which exist. The copy to the host waits for the kernel.
         unsafe {
-            upload_rows(runtime, &lane.stream, shape, scratch.wrapping_add(rows_at), rows)?;
+            upload_rows(runtime, &lane.stream, shape, device_rows.as_bytes(), rows)?;
             let launch = Canonical {
-                queries: scratch.wrapping_add(rows_at),
-                base: runtime.address(&memory),
+                queries: device_rows.as_bytes().into(),
+                base: device_matrix.as_bytes().into(),
                 stride: shape.stride() as u32,
                 query_count: count as u32,
                 squared_difference: 0,
-                query_squares: null(),
-                base_squares: null(),
-                rows: null(),
-                counts: null(),
+                query_squares: None,
+                base_squares: Ptr::empty(),
+                rows: None,
+                counts: None,
                 columns: columns as u32,
                 slices: slices as u32,
                 list_stride: columns as u64,
-                distances: out_at.cast(),
+                distances: products,
             };
             runtime.launch(&lane.stream, Canonical::kernel(shape.element.key()), launch.config(), launch)?;
-            runtime.download(&lane.stream, bytemuck::cast_slice_mut(out), out_at)
+            runtime.copy_to_host(&lane.stream, out, products)
         }
     })?;
     Ok(out)

@@ -6,6 +6,7 @@
 
 use std::cell::RefCell;
 
+use cuda_std::PtrMut;
 use cuda_std::emulator::{self, Buffer, SiteCount};
 use cuda_std::launch::{Kernel, KernelArgs, LaunchConfig};
 use test_random::Random;
@@ -14,7 +15,7 @@ use warpann_kernels::select::sample::{BLOCK_GROUP_KEYS, SamplePlan};
 use super::dispatch::Method;
 use super::{Plan, Select, enqueue};
 use crate::device::queue::Queue;
-use crate::device::runtime::Runtime;
+use crate::device::runtime::{Runtime, Stream};
 use crate::device::scratch::Layout;
 use crate::select::{Best, Key};
 use crate::{Error, Result};
@@ -32,10 +33,9 @@ impl Queue for Profiling {
         Ok(())
     }
 
-    unsafe fn fill(&self, to: *mut u8, byte: u8, bytes: usize) -> Result<()> {
-        // SAFETY: `to` has room, as the caller promises.
-        unsafe { to.write_bytes(byte, bytes) };
-        Ok(())
+    unsafe fn fill<V>(&self, to: PtrMut<V>, byte: u8) -> Result<()> {
+        // SAFETY: the same contract.
+        unsafe { Runtime::EMULATOR.fill(&Stream::EMULATOR, to, byte) }
     }
 }
 
@@ -84,7 +84,7 @@ type Badness = i32;
 const NAN: Badness = Badness::MAX;
 
 /// A type of keys by their badness.
-trait HostileKey: Key {
+trait AdversarialKey: Key {
     /// A key whose order among others is that of `value`, |value| < 2²⁴.
     fn of(value: i32) -> Self;
     /// What comes after all of these.
@@ -101,7 +101,7 @@ trait HostileKey: Key {
     }
 }
 
-impl HostileKey for f32 {
+impl AdversarialKey for f32 {
     fn of(value: i32) -> Self {
         value as f32
     }
@@ -113,7 +113,7 @@ impl HostileKey for f32 {
     }
 }
 
-impl HostileKey for i32 {
+impl AdversarialKey for i32 {
     fn of(value: i32) -> Self {
         value
     }
@@ -127,7 +127,7 @@ impl HostileKey for i32 {
 
 /// Selects by `method` from rows of such badness, compares with a sort, and returns the plan's steps in words and what it fell
 /// back on.
-fn select<K: HostileKey>(
+fn select<K: AdversarialKey>(
     rows: &[Vec<Badness>],
     k: u32,
     best: Best,
@@ -141,12 +141,12 @@ fn select<K: HostileKey>(
     let (keys, scratch) = (Buffer::from_slice(&host), Runtime::EMULATOR.allocate(layout.bytes()).unwrap());
     let mut found_keys = Buffer::<K>::new_poisoned(rows.len() * k as usize);
     let mut found_positions = Buffer::<u32>::new_poisoned(rows.len() * k as usize);
-    let what = Select::<K> {
+    let batch = Select::<K> {
         keys: keys.as_ptr(),
-        ids: std::ptr::null(),
+        ids: None,
         row_stride: columns.into(),
-        starts: std::ptr::null(),
-        lengths: std::ptr::null(),
+        starts: None,
+        lengths: None,
         columns,
         rows: rows.len() as u32,
         k,
@@ -155,8 +155,8 @@ fn select<K: HostileKey>(
         out_ids: found_positions.as_mut_ptr(),
     };
     let profiling = Profiling::default();
-    // SAFETY: the buffers have the shapes of the batch, and the scratch what the plan reserved.
-    unsafe { enqueue(&profiling, &what, &plan, Runtime::EMULATOR.address(&scratch)) }.unwrap();
+    // SAFETY: the buffers have the shapes of the batch, and the scratch has the bytes that the plan reserved.
+    unsafe { enqueue(&profiling, &batch, &plan, Runtime::EMULATOR.scratch(&scratch)) }.unwrap();
     let (found_keys, found_positions) = (found_keys.to_vec(), found_positions.to_vec());
     for (number, row) in rows.iter().enumerate() {
         // Stable: equal keys keep the order of positions.
@@ -233,7 +233,7 @@ impl Misleading {
 }
 
 /// Every misleading row, and one that is not, by a method that must be planned as `steps`.
-fn mislead<K: HostileKey>((rows, columns, k): (u32, u32, u32), best: Best, method: Method, steps: &str) {
+fn mislead<K: AdversarialKey>((rows, columns, k): (u32, u32, u32), best: Best, method: Method, steps: &str) {
     // As the kernels sample: in each group as many keys for every block that shares in it.
     let shared = SamplePlan::grid_keys(columns).next_multiple_of(BLOCK_GROUP_KEYS);
     let sampled = if steps == "Block" { BLOCK_GROUP_KEYS } else { shared };
@@ -288,7 +288,7 @@ fn samples_that_mislead_lists() {
 }
 
 /// Rows that fit into shared memory, whose keys are sorted by 20 bits: those that count are in the bits below.
-fn one_outlier<K: HostileKey>(key: impl Fn(Badness) -> K, best: Best) {
+fn one_outlier<K: AdversarialKey>(key: impl Fn(Badness) -> K, best: Best) {
     for (columns, k) in [(2900, 2900), (2900, 700), (900, 10), (600, 590)] {
         for threads in [32, 256] {
             let mut row: Vec<Badness> = (0..columns).collect();

@@ -1,7 +1,7 @@
-//! k-selection from rows in host memory: a share of them at a time goes up, is selected from ([`super`]), and comes back.
+//! k-selection from rows in host memory: copies some rows at a time to the device, selects from them ([`super`]) and copies the results back.
 //!
-//! Rows that lie close together are uploaded as they are; of rows with gaps between them only the keys. The first share is all rows;
-//! it is halved until it fits half of the device's free memory.
+//! Rows without gaps between them are copied in one piece. Rows with gaps are packed first. A share of the rows is all of them, halved until
+//! it fits half of the device's free memory.
 
 use std::ops::Range;
 
@@ -9,11 +9,11 @@ use super::{Plan, Select, select};
 use crate::device::lanes::Lanes;
 use crate::device::limits::Limits;
 use crate::device::runtime::{Runtime, Stream};
-use crate::device::scratch::Layout;
+use crate::device::scratch::{Layout, Reserved, Scratch};
 use crate::select::{Algorithm, Best, Key, Rows, RowsLayout, Selection};
 use crate::{Error, Result};
 
-/// Selects from rows on the host: uploads them a share at a time and brings the results back into `selection`.
+/// Selects from rows on the host, a share at a time, and writes the results to `selection`.
 pub(crate) fn select_from_host<K: Key>(
     runtime: &Runtime,
     rows: &Rows<'_, K>,
@@ -24,7 +24,7 @@ pub(crate) fn select_from_host<K: Key>(
     // More than a row has cannot be found: the slots beyond stay empty.
     let k = selection.k.min(rows.columns());
     let limits = runtime.limits();
-    let share_of = |first: usize, count: usize| Share::plan(rows, first..first + count, k, algorithm, &limits);
+    let share_of = |first: usize, count: usize| Share::<K>::plan(rows, first..first + count, k, algorithm, &limits);
     let budget = runtime.free_memory()? / 2;
     Lanes::new().with(runtime, |lane| {
         let (mut first, mut most) = (0, rows.len().min(1 << 24));
@@ -40,40 +40,40 @@ pub(crate) fn select_from_host<K: Key>(
                 most = count;
                 share = share_of(first, count)?;
             }
-            let start = lane.scratch(runtime, share.bytes)?;
-            // SAFETY: the share's plan reserved every part of the scratch.
-            unsafe { share.run(runtime, &lane.stream, rows, best, start, selection)? };
+            let scratch = lane.scratch(runtime, share.bytes)?;
+            // SAFETY: the scratch has the bytes that the share's plan reserved.
+            unsafe { share.run(runtime, &lane.stream, rows, best, scratch, selection)? };
             first += count;
         }
         Ok(())
     })
 }
 
-/// Some rows of a batch in host memory, and where they go on the device.
-struct Share {
+/// Some rows of a batch in host memory, and their arrays on the device.
+struct Share<K> {
     rows: Range<usize>,
-    /// Slots of a row on the device.
+    /// Results of a row on the device.
     k: usize,
-    /// The keys to upload, unless rows with gaps between them are packed first.
+    /// The keys to copy, in the order of the batch, or of the packed rows where rows are packed.
     span: Range<usize>,
     packed: bool,
-    keys: usize,
-    starts: usize,
-    lengths: usize,
-    out_keys: usize,
-    out_ids: usize,
+    keys: Reserved<K>,
+    starts: Reserved<u64>,
+    lengths: Reserved<u32>,
+    out_keys: Reserved<K>,
+    out_ids: Reserved<u32>,
     plan: Plan,
     bytes: usize,
 }
 
-impl Share {
-    fn plan<K: Key>(
+impl<K: Key> Share<K> {
+    fn plan(
         rows: &Rows<'_, K>,
         share: Range<usize>,
         k: usize,
         algorithm: Algorithm,
         limits: &Limits,
-    ) -> Result<Share> {
+    ) -> Result<Share<K>> {
         let count = share.len();
         let (packed, span) = match rows.layout() {
             RowsLayout::Strided { columns, stride, .. } if stride > columns => (true, 0..count.saturating_mul(columns)),
@@ -85,11 +85,11 @@ impl Share {
         let mut layout = Layout::default();
         let slots = count.saturating_mul(k);
         Ok(Share {
-            keys: layout.array::<K>(span.len()),
-            starts: layout.array::<u64>(count + 1),
-            lengths: layout.array::<u32>(count),
-            out_keys: layout.array::<K>(slots),
-            out_ids: layout.array::<u32>(slots),
+            keys: layout.array(span.len()),
+            starts: layout.array(count + 1),
+            lengths: layout.array(count),
+            out_keys: layout.array(slots),
+            out_ids: layout.array(slots),
             plan: Plan::new::<K>(&mut layout, count as u32, rows.columns() as u32, k as u32, algorithm, limits)?,
             bytes: layout.bytes(),
             rows: share,
@@ -99,68 +99,65 @@ impl Share {
         })
     }
 
-    /// Uploads, selects, and copies the results into their slots.
+    /// Copies the rows to the device, selects, and copies the results into their slots.
     ///
     /// # Safety
-    /// `start` has the bytes of the plan, for this alone.
-    unsafe fn run<K: Key>(
+    /// The scratch has the bytes of the plan, and nobody else uses it.
+    unsafe fn run(
         &self,
         runtime: &Runtime,
         stream: &Stream,
         rows: &Rows<'_, K>,
         best: Best,
-        start: *mut u8,
+        scratch: Scratch,
         selection: &mut Selection<K>,
     ) -> Result<()> {
-        let part = |offset: usize| start.wrapping_add(offset);
         let (count, k) = (self.rows.len(), self.k);
-        let none = std::ptr::null();
+        let keys = scratch.at(self.keys);
+        let (starts, lengths) = (scratch.at(self.starts), scratch.at(self.lengths));
+        let (out_keys, out_ids) = (scratch.at(self.out_keys), scratch.at(self.out_ids));
         let (mut found_keys, mut found_positions) = (vec![K::default(); count * k], vec![0u32; count * k]);
-        // SAFETY: the plan reserved every part.
+        // SAFETY: the plan reserved every array.
         unsafe {
-            let row_stride = match rows.layout() {
-                RowsLayout::Strided { columns, stride, .. } => {
-                    if self.packed {
-                        let mut keys = Vec::with_capacity(self.span.len());
-                        let whole = |row: usize| &rows.keys()[row * stride..row * stride + columns];
-                        self.rows.clone().for_each(|row| keys.extend_from_slice(whole(row)));
-                        runtime.upload(stream, part(self.keys), bytemuck::cast_slice(&keys))?;
-                    } else {
-                        let keys = &rows.keys()[self.span.clone()];
-                        runtime.upload(stream, part(self.keys), bytemuck::cast_slice(keys))?;
-                    }
-                    if self.packed { columns } else { stride }
+            let (row_stride, starts) = match rows.layout() {
+                RowsLayout::Strided { columns, stride, .. } if self.packed => {
+                    let mut packed = Vec::with_capacity(self.span.len());
+                    let whole = |row: usize| &rows.keys()[row * stride..row * stride + columns];
+                    self.rows.clone().for_each(|row| packed.extend_from_slice(whole(row)));
+                    runtime.copy_to_device(stream, keys, &packed)?;
+                    (columns, None)
                 }
-                RowsLayout::Ragged { starts } => {
-                    let keys = &rows.keys()[self.span.clone()];
-                    runtime.upload(stream, part(self.keys), bytemuck::cast_slice(keys))?;
-                    let first = starts[self.rows.start];
-                    let starts: Vec<u64> =
-                        starts[self.rows.start..=self.rows.end].iter().map(|start| start - first).collect();
-                    runtime.upload(stream, part(self.starts), bytemuck::cast_slice(&starts))?;
-                    0
+                RowsLayout::Strided { stride, .. } => {
+                    runtime.copy_to_device(stream, keys, &rows.keys()[self.span.clone()])?;
+                    (stride, None)
+                }
+                RowsLayout::Ragged { starts: host_starts } => {
+                    runtime.copy_to_device(stream, keys, &rows.keys()[self.span.clone()])?;
+                    let host_starts = &host_starts[self.rows.start..=self.rows.end];
+                    let from_first: Vec<u64> = host_starts.iter().map(|start| start - host_starts[0]).collect();
+                    runtime.copy_to_device(stream, starts, &from_first)?;
+                    (0, Some(starts.read_only()))
                 }
             };
-            if let Some(lengths) = rows.lengths() {
-                runtime.upload(stream, part(self.lengths), bytemuck::cast_slice(&lengths[self.rows.clone()]))?;
+            if let Some(host_lengths) = rows.lengths() {
+                runtime.copy_to_device(stream, lengths, &host_lengths[self.rows.clone()])?;
             }
-            let ragged = matches!(rows.layout(), RowsLayout::Ragged { .. });
-            let what = Select::<K> {
-                keys: part(self.keys).cast(),
-                ids: none,
+            let batch = Select::<K> {
+                keys: keys.into(),
+                ids: None,
                 row_stride: row_stride as u64,
-                starts: if ragged { part(self.starts).cast() } else { std::ptr::null() },
-                lengths: if rows.lengths().is_some() { part(self.lengths).cast() } else { std::ptr::null() },
+                starts,
+                lengths: rows.lengths().map(|_| lengths.into()),
                 columns: rows.columns() as u32,
                 rows: count as u32,
                 k: k as u32,
                 best,
-                out_keys: part(self.out_keys).cast(),
-                out_ids: part(self.out_ids).cast(),
+                out_keys,
+                out_ids,
             };
-            select(runtime, stream, &what, &self.plan, start)?;
-            runtime.download(stream, bytemuck::cast_slice_mut(&mut found_keys), part(self.out_keys))?;
-            runtime.download(stream, bytemuck::cast_slice_mut(&mut found_positions), part(self.out_ids))?;
+            select(runtime, stream, &batch, &self.plan, scratch)?;
+            runtime.copy_to_host(stream, &mut found_keys, out_keys)?;
+            runtime.copy_to_host(stream, &mut found_positions, out_ids)?;
         }
         for (row, number) in self.rows.clone().enumerate() {
             let slots = number * selection.k..number * selection.k + k;

@@ -8,6 +8,7 @@
 use std::ops::Range;
 
 use bytemuck::Pod;
+use cuda_std::PtrMut;
 use cuda_std::launch::Kernel;
 use warpann_kernels::sort::radix_sort::{self, CountDigits, ScanDigits, SortKey, SortPass};
 
@@ -15,7 +16,7 @@ use crate::Result;
 use crate::device::limits::Limits;
 use crate::device::queue::{OnStream, Queue};
 use crate::device::runtime::Runtime;
-use crate::device::scratch::Layout;
+use crate::device::scratch::{Layout, Reserved, Scratch};
 
 /// Keys that a block counts, at least.
 const KEYS_PER_COUNTING_BLOCK: u32 = 8192;
@@ -80,11 +81,12 @@ pub(crate) struct SortPlan {
     tiles: u32,
     portion: u32,
     counting_blocks: u32,
-    /// From here to `starts` all is zeroed.
-    counts: usize,
-    taken: usize,
-    starts: usize,
-    words: usize,
+    /// The counts of all digits, and behind them the tiles taken in each portion of each pass. One array, because one fill zeroes both.
+    zeroed: Reserved<u32>,
+    counts: Reserved<u32>,
+    taken: Reserved<u32>,
+    starts: Reserved<u32>,
+    words: Reserved<u32>,
 }
 
 impl SortPlan {
@@ -123,6 +125,9 @@ impl SortPlan {
         let portions = tiles.div_ceil(portion) as usize;
         let there = usize::from(!passes.is_empty());
         let most = (limits.multiprocessors * COUNTING_BLOCKS).div_ceil(sets.max(1));
+        let counts_len = there * sets_there * per_set;
+        let zeroed = layout.array(counts_len + passes.len() * portions * sets_there);
+        let (counts, taken) = zeroed.split_at(counts_len);
         SortPlan {
             len,
             sets,
@@ -130,10 +135,11 @@ impl SortPlan {
             tiles,
             portion,
             counting_blocks: len.div_ceil(KEYS_PER_COUNTING_BLOCK).clamp(1, most.max(2)),
-            counts: layout.array::<u32>(there * sets_there * per_set),
-            taken: layout.array::<u32>(passes.len() * portions * sets_there),
-            starts: layout.array::<u32>(there * sets_there * per_set * (portions + 1)),
-            words: layout.array::<u32>(there * sets_there * tiles as usize * radix_sort::DIGITS as usize),
+            zeroed,
+            counts,
+            taken,
+            starts: layout.array(counts_len * (portions + 1)),
+            words: layout.array(there * sets_there * tiles as usize * radix_sort::DIGITS as usize),
             passes,
         }
     }
@@ -149,13 +155,20 @@ impl SortPlan {
     }
 }
 
-/// Where pairs lie on a device: keys and payloads of all sets.
+/// Pairs on a device: keys and payloads of all sets.
 #[derive(Debug)]
 pub(crate) struct Pairs<K> {
     /// Keys, aligned to their size.
-    pub keys: *mut K,
-    /// Payloads, as many.
-    pub payloads: *mut u32,
+    pub keys: PtrMut<K>,
+    /// A payload for each key.
+    pub payloads: PtrMut<u32>,
+}
+
+impl<K> Pairs<K> {
+    /// The first `len` pairs.
+    fn take(self, len: usize) -> Self {
+        Pairs { keys: self.keys.take(len), payloads: self.payloads.take(len) }
+    }
 }
 
 impl<K> Clone for Pairs<K> {
@@ -166,35 +179,35 @@ impl<K> Clone for Pairs<K> {
 
 impl<K> Copy for Pairs<K> {}
 
-/// Enqueues the sort of `pairs`, with `spare` as room for as many and the workspace at `start`. Gives the one of the two where the sorted
-/// pairs will be; the other holds nothing of use then.
+/// Enqueues the sort of `pairs`, with `spare` as room for as many and the workspace in `scratch`. Returns the one of the two that will hold
+/// the sorted pairs. The contents of the other are unspecified then.
 ///
 /// # Safety
-/// Both have room for the plan's sets, do not overlap, and nobody else uses them or the workspace until this is done; the workspace is
-/// as the plan's layout reserved it.
+/// Both have room for the plan's sets and do not overlap. The plan's layout reserved the workspace in `scratch`. Nobody else uses any of them
+/// until the sort is done.
 pub(crate) unsafe fn enqueue<K: DeviceKey, Q: Queue>(
     queue: &Q,
     plan: &SortPlan,
     pairs: Pairs<K>,
     spare: Pairs<K>,
-    start: *mut u8,
+    scratch: Scratch,
 ) -> Result<Pairs<K>> {
     if plan.passes.is_empty() {
         return Ok(pairs);
     }
     let &SortPlan { len, sets, tiles, portion, fields: [low, high], .. } = plan;
-    let part = |offset: usize| start.wrapping_add(offset).cast::<u32>();
-    let (counts, taken, starts, words) = (part(plan.counts), part(plan.taken), part(plan.starts), part(plan.words));
+    let [counts, taken, starts, words] =
+        [plan.counts, plan.taken, plan.starts, plan.words].map(|array| scratch.at(array));
     let (digits, portions) = (SortPlan::digits::<K>() as u32, tiles.div_ceil(portion));
-    let word_bytes = sets as usize * tiles as usize * radix_sort::DIGITS as usize * size_of::<u32>();
-    let (mut from, mut to) = (pairs, spare);
-    // SAFETY: the layout reserved every part with the size that the kernels ask for; counts and what is taken are zeroed, words are
-    // stale, and passes and portions come in their order.
+    let all = len as usize * sets as usize;
+    let (mut from, mut to) = (pairs.take(all), spare.take(all));
+    // SAFETY: the layout reserved every array with the length that the kernels need. The counts of digits and of tiles are zeroed, the words
+    // are stale, and passes and portions come in their order.
     unsafe {
-        queue.fill(counts.cast(), 0, plan.starts - plan.counts)?;
-        queue.fill(words.cast(), radix_sort::STALE, word_bytes)?;
+        queue.fill(scratch.at(plan.zeroed), 0)?;
+        queue.fill(words, radix_sort::STALE)?;
         let launch = CountDigits {
-            keys: from.keys,
+            keys: from.keys.into(),
             len,
             low_shift: low.shift,
             low_mask: low.mask,
@@ -203,16 +216,19 @@ pub(crate) unsafe fn enqueue<K: DeviceKey, Q: Queue>(
             counts,
         };
         queue.launch(&K::COUNT, launch.config(plan.counting_blocks, sets), launch)?;
-        let launch = ScanDigits { counts, portions, starts };
+        let launch = ScanDigits { counts: counts.into(), portions, starts };
         queue.launch(&ScanDigits::KERNEL, launch.config(digits, sets), launch)?;
         let rows = portions + 1;
+        let starts_stride = digits * rows * radix_sort::DIGITS;
+        // A pass reads the starts of its portion in each set, and writes those of the next portion.
+        let starts_len = (sets as usize - 1) * starts_stride as usize + 2 * radix_sort::DIGITS as usize;
         for (number, pass) in plan.passes.iter().enumerate() {
             for turn in 0..portions {
                 let first_tile = turn * portion;
                 let row = (pass.digit * rows + turn) as usize * radix_sort::DIGITS as usize;
                 let launch = SortPass {
-                    keys: from.keys,
-                    payloads: from.payloads,
+                    keys: from.keys.into(),
+                    payloads: from.payloads.into(),
                     keys_out: to.keys,
                     payloads_out: to.payloads,
                     len,
@@ -222,10 +238,12 @@ pub(crate) unsafe fn enqueue<K: DeviceKey, Q: Queue>(
                     epoch: number as u32 % 2,
                     first_tile,
                     tiles,
-                    starts: starts.wrapping_add(row),
-                    starts_stride: digits * rows * radix_sort::DIGITS,
+                    starts: starts.skip(row).take(starts_len),
+                    starts_stride,
                     words,
-                    next_tile: taken.wrapping_add((number * portions as usize + turn as usize) * sets as usize),
+                    next_tile: taken
+                        .skip((number * portions as usize + turn as usize) * sets as usize)
+                        .take(sets as usize),
                 };
                 queue.launch(&K::PASS, launch.config(portion.min(tiles - first_tile), sets), launch)?;
             }
@@ -247,18 +265,15 @@ pub(crate) fn sort_from_host<K: DeviceKey>(
     let plan = SortPlan::new::<K>(&mut layout, keys.len() as u32, 1, bits, &runtime.limits());
     let memory = runtime.allocate(layout.bytes())?;
     let stream = runtime.stream()?;
-    let start = runtime.address(&memory);
-    let [pairs, spare] = at.map(|(keys, payloads)| Pairs {
-        keys: start.wrapping_add(keys).cast::<K>(),
-        payloads: start.wrapping_add(payloads).cast::<u32>(),
-    });
-    // SAFETY: the layout reserved every part; the stream runs all this in order.
+    let scratch = runtime.scratch(&memory);
+    let [pairs, spare] = at.map(|(keys, payloads)| Pairs { keys: scratch.at(keys), payloads: scratch.at(payloads) });
+    // SAFETY: the layout reserved every array; the stream runs all this in order.
     unsafe {
-        runtime.upload(&stream, pairs.keys.cast(), bytemuck::cast_slice(keys))?;
-        runtime.upload(&stream, pairs.payloads.cast(), bytemuck::cast_slice(payloads))?;
-        let sorted = enqueue(&OnStream { runtime, stream: &stream }, &plan, pairs, spare, start)?;
-        runtime.download(&stream, bytemuck::cast_slice_mut(keys), sorted.keys.cast())?;
-        runtime.download(&stream, bytemuck::cast_slice_mut(payloads), sorted.payloads.cast())
+        runtime.copy_to_device(&stream, pairs.keys, keys)?;
+        runtime.copy_to_device(&stream, pairs.payloads, payloads)?;
+        let sorted = enqueue(&OnStream { runtime, stream: &stream }, &plan, pairs, spare, scratch)?;
+        runtime.copy_to_host(&stream, keys, sorted.keys)?;
+        runtime.copy_to_host(&stream, payloads, sorted.payloads)
     }
 }
 

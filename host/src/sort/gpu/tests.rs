@@ -29,20 +29,17 @@ fn check<K: DeviceKey + Ord + std::fmt::Debug>(
         SortPlan::in_portions::<K>(&mut layout, len as u32, sets as u32, bits.clone(), &runtime.limits(), portion);
     let memory = runtime.allocate(layout.bytes()).unwrap();
     let stream = runtime.stream().unwrap();
-    let start = runtime.address(&memory);
-    let [pairs, spare] = at.map(|(keys, payloads)| Pairs {
-        keys: start.wrapping_add(keys).cast::<K>(),
-        payloads: start.wrapping_add(payloads).cast::<u32>(),
-    });
+    let scratch = runtime.scratch(&memory);
+    let [pairs, spare] = at.map(|(keys, payloads)| Pairs { keys: scratch.at(keys), payloads: scratch.at(payloads) });
     let (mut sorted, mut order) = (keys.clone(), payloads.clone());
-    // SAFETY: the layout reserved every part.
+    // SAFETY: the layout reserved every array.
     unsafe {
-        runtime.upload(&stream, pairs.keys.cast(), bytemuck::cast_slice(&keys)).unwrap();
-        runtime.upload(&stream, pairs.payloads.cast(), bytemuck::cast_slice(&payloads)).unwrap();
-        let found = enqueue(&OnStream { runtime: &runtime, stream: &stream }, &plan, pairs, spare, start).unwrap();
-        assert_eq!(found.keys == spare.keys, plan.ends_in_spare());
-        runtime.download(&stream, bytemuck::cast_slice_mut(&mut sorted), found.keys.cast()).unwrap();
-        runtime.download(&stream, bytemuck::cast_slice_mut(&mut order), found.payloads.cast()).unwrap();
+        runtime.copy_to_device(&stream, pairs.keys, &keys).unwrap();
+        runtime.copy_to_device(&stream, pairs.payloads, &payloads).unwrap();
+        let found = enqueue(&OnStream { runtime: &runtime, stream: &stream }, &plan, pairs, spare, scratch).unwrap();
+        assert_eq!(found.keys.addr() == spare.keys.addr(), plan.ends_in_spare());
+        runtime.copy_to_host(&stream, &mut sorted, found.keys).unwrap();
+        runtime.copy_to_host(&stream, &mut order, found.payloads).unwrap();
     }
     for set in 0..sets {
         let range = set * len..(set + 1) * len;
