@@ -52,7 +52,7 @@ const HOST: [Room; 17] = [
             "threads",
             "host_memory",
             "random",
-            "checksum",
+            "simd",
         ],
     },
     room(&["device"]),
