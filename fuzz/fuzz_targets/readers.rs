@@ -3,4 +3,5 @@
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
     warpann::io::read_any_bytes(bytes);
+    warpann::mesh::read_any_mesh_bytes(bytes);
 });

@@ -3,7 +3,6 @@
 use std::path::PathBuf;
 
 use crate::Device;
-use crate::select::{Algorithm, KeyType};
 
 /// What went wrong, with the numbers that show it. A failed call leaves the index, the output and the device as they were.
 #[derive(Debug, thiserror::Error)]
@@ -338,10 +337,10 @@ pub enum Error {
     /// An algorithm that does not select keys of that type.
     #[error("no kernel of algorithm {algorithm} selects keys of type {key}")]
     NoSuchSelection {
-        /// Algorithm asked for.
-        algorithm: Algorithm,
-        /// Type of the keys.
-        key: KeyType,
+        /// The name of the requested algorithm.
+        algorithm: &'static str,
+        /// The name of the keys' type.
+        key: &'static str,
     },
     /// More rows, or longer ones, than a selection on the device was planned for.
     #[error("the selection is planned for {limit} {what}, not for {asked}")]

@@ -110,7 +110,7 @@ pub fn modules() -> Vec<ModuleInfo> {
 
 /// The kernel modules that the build script embedded.
 #[cfg(feature = "cuda")]
-pub(crate) mod ptx {
+pub(super) mod ptx {
     include!(concat!(env!("OUT_DIR"), "/ptx.rs"));
 }
 

@@ -20,7 +20,7 @@ pub(crate) mod backend;
 pub(crate) mod cuda;
 #[cfg(feature = "cuda")]
 mod driver;
-pub(crate) mod emulated;
+mod emulated;
 pub mod info;
 pub(crate) mod lanes;
 pub(crate) mod limits;

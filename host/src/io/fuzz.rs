@@ -2,10 +2,8 @@
 
 use super::{Format, VectorData, ids_from_bytes, ranges_from_bytes, vectors_from_bytes};
 use crate::NONE;
-use crate::mesh::{MeshFormat, mesh_from_bytes};
 
-/// Reads `bytes` as every format in turn and returns how many readings gave vectors or ids. Meshes are read as well. For fuzzers and
-/// tests.
+/// Reads `bytes` as every format in turn and returns how many readings gave vectors or ids. For fuzzers and tests.
 ///
 /// # Panics
 /// If a reader panics, or accepts bytes with a shape that contradicts what it returns.
@@ -40,15 +38,6 @@ pub fn read_any_bytes(bytes: &[u8]) -> usize {
             assert!(truth.distances.is_none_or(|distances| distances.len() == len), "{format:?}");
             let negative = |&id: &u64| id > i64::MAX as u64 && id != NONE;
             assert!(format == Format::Npy || !truth.ids.ids.iter().any(negative), "{format:?}");
-        }
-    }
-    for format in MeshFormat::ALL {
-        if let Ok(mesh) = mesh_from_bytes(format, bytes) {
-            assert!(mesh.points().iter().all(|x| x.is_finite()), "{format:?}");
-            let corners = mesh.triangles.as_flattened();
-            assert!(corners.iter().all(|&corner| (corner as usize) < mesh.vertices.len()), "{format:?}");
-            // A triangle beyond a polygon's first takes one more corner, of a byte at least.
-            assert!(mesh.triangles.len() <= bytes.len(), "{format:?}");
         }
     }
     accepted

@@ -28,11 +28,11 @@
 
 mod backend;
 mod bitset;
-pub(crate) mod codec;
+mod codec;
 mod coder;
 mod cpu;
-pub(crate) mod file;
-pub(crate) mod gpu;
+mod file;
+mod gpu;
 pub(crate) mod grid;
 mod lists;
 mod refine;

@@ -48,13 +48,13 @@
 mod balance;
 mod cpu;
 pub(crate) mod gpu;
-pub(crate) mod nearest;
+mod nearest;
 mod parts;
 mod run;
 pub(crate) mod scale;
 mod split;
 mod start;
-pub(crate) mod sums;
+mod sums;
 #[cfg(test)]
 mod tests;
 pub(crate) mod worker;

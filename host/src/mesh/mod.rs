@@ -21,6 +21,7 @@
 //! # Ok::<(), warpann::FileDefect>(())
 //! ```
 
+mod fuzz;
 mod obj;
 mod ply;
 #[cfg(test)]
@@ -32,6 +33,8 @@ use std::str::FromStr;
 
 use rayon::prelude::*;
 
+#[doc(hidden)]
+pub use self::fuzz::read_any_mesh_bytes;
 use crate::{Error, FileDefect, Result};
 
 /// A mesh file's format, named by its extension.

@@ -656,7 +656,7 @@ mod tests {
         ));
         assert!(matches!(
             refused(shape, Algorithm::WarpSelect),
-            Some(Error::NoSuchSelection { algorithm: Algorithm::WarpSelect, .. })
+            Some(Error::NoSuchSelection { algorithm: "warp-select", .. })
         ));
         let planned = Planned::<i32>::new(Runtime::EMULATOR, shape, Algorithm::ThresholdSelect)?;
         let results = DeviceResults { keys: ptr::null_mut(), positions: ptr::null_mut() };

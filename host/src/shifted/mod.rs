@@ -27,7 +27,7 @@
 //! ```
 
 mod cpu;
-pub(crate) mod gpu;
+mod gpu;
 mod grid;
 mod quality;
 #[cfg(test)]

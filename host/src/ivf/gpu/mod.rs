@@ -16,12 +16,12 @@
 //! Two lanes, a half of the queries each, scan the lists twice, in 220 µs for 143, and hide the results as well: as fast with 16 lists (0.83
 //! to 0.86 ms both), faster with one (0.70 for 0.75), slower with 64 (1.36 for 1.32). Five parts took 1.4 ms where two took 0.93 to 1.0.
 
-pub(crate) mod coder;
+pub(super) mod coder;
 mod image;
 mod plan;
 mod search;
 mod stage;
-pub(crate) mod tables;
+pub(super) mod tables;
 #[cfg(test)]
 mod tests;
 

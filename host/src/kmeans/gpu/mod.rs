@@ -13,7 +13,7 @@
 
 pub(crate) mod assign;
 mod cluster_sums;
-pub(crate) mod parts;
+pub(super) mod parts;
 
 use self::assign::{Batch, BatchLayout, assign_batch};
 pub(crate) use self::cluster_sums::Means;

@@ -13,7 +13,7 @@
 pub(crate) mod bound;
 pub(crate) mod candidates;
 pub(crate) mod exact;
-pub(crate) mod queries;
+pub(super) mod queries;
 pub(crate) mod scan;
 
 pub(crate) use self::queries::{Line, Queries, Scorer, as_f32, canonical_square, convert};

@@ -13,7 +13,7 @@
 #[cfg(test)]
 mod adversarial;
 pub(crate) mod dispatch;
-pub(crate) mod rows;
+pub(super) mod rows;
 #[cfg(test)]
 mod sampling;
 
@@ -288,7 +288,9 @@ impl Plan {
 /// [`Error::NoSuchSelection`] if there are no kernels of the algorithm for these keys.
 pub(crate) fn check_algorithm<K: Key>(algorithm: Algorithm) -> Result<()> {
     match algorithm {
-        Algorithm::WarpSelect if !K::WARP_SELECT => Err(Error::NoSuchSelection { algorithm, key: K::TYPE }),
+        Algorithm::WarpSelect if !K::WARP_SELECT => {
+            Err(Error::NoSuchSelection { algorithm: algorithm.name(), key: K::TYPE.name() })
+        }
         _ => Ok(()),
     }
 }
