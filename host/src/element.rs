@@ -3,8 +3,6 @@
 use half::{bf16, f16};
 use warpann_kernels::product::element::ElementKey;
 
-use crate::once::Once;
-
 /// Names an element type at run time (files, kernels, reports).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ElementType {
@@ -56,8 +54,12 @@ impl ElementType {
     }
 }
 
+mod sealed {
+    pub trait Sealed {}
+}
+
 /// A type that vectors may be made of. Sealed: every kernel table lists these five.
-pub trait Element: bytemuck::Pod + Send + Sync + Default + std::fmt::Debug + PartialEq + Once {
+pub trait Element: bytemuck::Pod + Send + Sync + Default + std::fmt::Debug + PartialEq + sealed::Sealed {
     /// The run-time name of `Self`.
     const TYPE: ElementType;
     /// The value as f32; exact for all five types.
@@ -74,6 +76,8 @@ pub trait Element: bytemuck::Pod + Send + Sync + Default + std::fmt::Debug + Par
 
 macro_rules! element {
     ($($type:ty, $name:ident, $to:expr, $from:expr, $all_finite:expr;)*) => {$(
+        impl sealed::Sealed for $type {}
+
         impl Element for $type {
             const TYPE: ElementType = ElementType::$name;
             #[inline(always)]

@@ -55,7 +55,6 @@ pub mod measure;
 pub mod mesh;
 pub mod metric;
 pub mod neighbors;
-mod once;
 pub mod placement;
 pub mod pq;
 mod product;
@@ -67,6 +66,7 @@ mod simd;
 pub mod sort;
 mod threads;
 mod validate;
+mod vectors;
 
 /// The driver interface that [`select::device`] takes streams and addresses from, in the version that this library uses.
 #[cfg(feature = "cuda")]

@@ -53,6 +53,7 @@ const HOST: [Room; 17] = [
             "host_memory",
             "random",
             "simd",
+            "vectors",
         ],
     },
     room(&["device"]),

@@ -11,7 +11,8 @@ use rayon::prelude::*;
 use super::FlatBackend;
 use crate::shards::{Grid, Part, merge};
 use crate::threads::at_once;
-use crate::{Element, Error, Metric, NONE, Neighbors, Placement, Result, host_memory};
+use crate::vectors::{VectorSlice, VectorSliceMut};
+use crate::{Error, Metric, NONE, Neighbors, Placement, Result};
 
 /// Rows with consecutive ids that lie side by side in one shard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -98,21 +99,16 @@ impl Runs {
 }
 
 /// Flat indexes at the places of a grid.
-pub(crate) struct FlatGrid<T: Element> {
-    pub(crate) grid: Grid<dyn FlatBackend<T>>,
+pub(crate) struct FlatGrid {
+    pub(crate) grid: Grid<dyn FlatBackend>,
     dim: usize,
     metric: Metric,
     runs: Runs,
 }
 
-impl<T: Element> FlatGrid<T> {
+impl FlatGrid {
     /// An empty index over empty `backends`, place after place of `placement`.
-    pub(crate) fn new(
-        placement: &Placement,
-        backends: Vec<Box<dyn FlatBackend<T>>>,
-        dim: usize,
-        metric: Metric,
-    ) -> Self {
+    pub(crate) fn new(placement: &Placement, backends: Vec<Box<dyn FlatBackend>>, dim: usize, metric: Metric) -> Self {
         FlatGrid { grid: Grid::new(placement, backends), dim, metric, runs: Runs::new(placement.shards()) }
     }
 
@@ -128,12 +124,12 @@ impl<T: Element> FlatGrid<T> {
         &self,
         shard: usize,
         part: &Part,
-        queries: &[T],
+        queries: VectorSlice<'_>,
         k: usize,
         ids: &mut [u64],
         distances: &mut [f32],
     ) -> Result<()> {
-        let queries = &queries[part.queries.start * self.dim..part.queries.end * self.dim];
+        let queries = queries.part(part.queries.clone());
         let found = self.grid.places[part.place].backend.search(queries, k, ids, distances);
         self.grid.judge(part.place, found)?;
         if self.grid.shards > 1 {
@@ -163,10 +159,10 @@ pub(crate) fn jobs_of<'a>(
     parts.into_iter().map(job).collect()
 }
 
-impl<T: Element> FlatBackend<T> for FlatGrid<T> {
-    fn add(&mut self, rows: &[T]) -> Result<()> {
-        let parts = self.runs.cut((rows.len() / self.dim) as u64);
-        let (dim, shards) = (self.dim, self.grid.shards);
+impl FlatBackend for FlatGrid {
+    fn add(&mut self, rows: VectorSlice<'_>) -> Result<()> {
+        let parts = self.runs.cut(rows.len() as u64);
+        let shards = self.grid.shards;
         for (shard, part) in parts.iter().enumerate() {
             let left = self.grid.places.iter().skip(shard).step_by(shards).any(|place| place.alive());
             if !left && !part.is_empty() {
@@ -178,7 +174,7 @@ impl<T: Element> FlatBackend<T> for FlatGrid<T> {
             .filter(|(at, place)| place.alive() && !parts[at % shards].is_empty())
             .map(|(at, place)| (at, &mut place.backend, parts[at % shards].clone()))
             .collect();
-        let added = at_once(jobs, |(at, backend, part)| (at, backend.add(&rows[part.start * dim..part.end * dim])));
+        let added = at_once(jobs, |(at, backend, part)| (at, backend.add(rows.part(part))));
         let mut all = Ok(());
         for (at, result) in added {
             let result = self.grid.judge(at, result);
@@ -191,8 +187,8 @@ impl<T: Element> FlatBackend<T> for FlatGrid<T> {
         all
     }
 
-    fn search(&self, queries: &[T], k: usize, ids: &mut [u64], distances: &mut [f32]) -> Result<()> {
-        let count = queries.len() / self.dim;
+    fn search(&self, queries: VectorSlice<'_>, k: usize, ids: &mut [u64], distances: &mut [f32]) -> Result<()> {
+        let count = queries.len();
         // The first shards have the rows where there are fewer rows than shards.
         let shards = (0..self.grid.shards).take_while(|&shard| self.runs.rows_of(shard, self.runs.len) > 0);
         let parts = shards.map(|shard| self.grid.parts(shard, count)).collect::<Result<Vec<_>>>()?;
@@ -221,14 +217,16 @@ impl<T: Element> FlatBackend<T> for FlatGrid<T> {
         self.runs.len as usize
     }
 
-    fn rows(&self, first: u64, count: usize) -> Result<Vec<T>> {
-        let mut rows = host_memory::with_room(host_memory::count::<T>(&[count, self.dim])?)?;
+    fn rows(&self, first: u64, mut to: VectorSliceMut<'_>) -> Result<()> {
+        let row_bytes = to.row_bytes(self.dim);
+        let count = to.len(self.dim);
         for (shard, piece) in self.runs.pieces(first..first + count as u64) {
             let place = self.grid.parts(shard, 1)?[0].place;
-            let found = self.grid.places[place].backend.rows(piece.start, (piece.end - piece.start) as usize);
-            rows.extend(self.grid.judge(place, found)?);
+            let piece_to = to.split_off((piece.end - piece.start) as usize * row_bytes);
+            let found = self.grid.places[place].backend.rows(piece.start, piece_to);
+            self.grid.judge(place, found)?;
         }
-        Ok(rows)
+        Ok(())
     }
 
     fn describe(&self) -> String {

@@ -6,28 +6,32 @@ pub(crate) mod cpu;
 pub(crate) mod gpu;
 pub(crate) mod grid;
 
+use half::{bf16, f16};
+
 use self::cpu::FlatCpu;
 use self::gpu::FlatDevice;
 use self::grid::FlatGrid;
 use crate::device::open::open;
+use crate::product::gpu::Shape;
 use crate::shards::check_queries;
 pub use crate::validate::{MAX_COMPONENTS, MAX_ROWS};
 use crate::validate::{check_dim, check_results, check_rows, check_vectors};
-use crate::{Device, Element, Error, Input, Metric, NONE, Neighbors, Placement, Result};
+use crate::vectors::{VectorSlice, VectorSliceMut};
+use crate::{Device, Element, ElementType, Error, Input, Metric, NONE, Neighbors, Placement, Result, host_memory};
 
 /// What a device does for a flat index. Arguments were checked: whole rows of the index's dimension, finite components,
 /// k ≥ 1, row count within [`MAX_ROWS`].
-pub(crate) trait FlatBackend<T: Element>: Send + Sync {
+pub(crate) trait FlatBackend: Send + Sync {
     /// Appends rows. On error the back end holds what it held before.
-    fn add(&mut self, rows: &[T]) -> Result<()>;
+    fn add(&mut self, rows: VectorSlice<'_>) -> Result<()>;
     /// Fills `ids` and `distances` (queries × k, both) as [`FlatIndex::search`] promises, empty slots included.
-    fn search(&self, queries: &[T], k: usize, ids: &mut [u64], distances: &mut [f32]) -> Result<()>;
+    fn search(&self, queries: VectorSlice<'_>, k: usize, ids: &mut [u64], distances: &mut [f32]) -> Result<()>;
     /// Takes back the last `add`: `len` rows were held before it, or fewer are held now. Touches no device.
     fn truncate(&mut self, len: usize);
     /// Rows held.
     fn len(&self) -> usize;
-    /// The components of `count` rows from `first` on, which exist.
-    fn rows(&self, first: u64, count: usize) -> Result<Vec<T>>;
+    /// Copies the components of rows to `to`, from row `first` on. As many exist as it has room for.
+    fn rows(&self, first: u64, to: VectorSliceMut<'_>) -> Result<()>;
     /// The device in words.
     fn describe(&self) -> String;
 }
@@ -67,7 +71,7 @@ pub(crate) trait FlatBackend<T: Element>: Send + Sync {
 /// ```
 pub struct FlatIndex<T: Element = f32> {
     builder: FlatIndexBuilder<T>,
-    backend: Box<dyn FlatBackend<T>>,
+    backend: Box<dyn FlatBackend>,
 }
 
 impl<T: Element> std::fmt::Debug for FlatIndex<T> {
@@ -85,23 +89,30 @@ impl<T: Element> std::fmt::Debug for FlatIndex<T> {
 /// Settings of a [`FlatIndex`] before it is built; see [`FlatIndex::builder`].
 #[derive(Debug, Clone)]
 pub struct FlatIndexBuilder<T: Element = f32> {
+    settings: FlatSettings,
+    element: std::marker::PhantomData<T>,
+}
+
+/// What the vectors of an index are, and where they go.
+#[derive(Debug, Clone)]
+struct FlatSettings {
+    element: ElementType,
     dim: usize,
     metric: Metric,
     placement: Placement,
     budget: Option<u64>,
-    element: std::marker::PhantomData<T>,
 }
 
 impl<T: Element> FlatIndexBuilder<T> {
     /// The metric; [`Metric::L2`] unless set.
     pub fn metric(mut self, metric: Metric) -> Self {
-        self.metric = metric;
+        self.settings.metric = metric;
         self
     }
 
     /// The [`Device`], or the [`Placement`] over several; [`Device::Auto`] unless set.
     pub fn device(mut self, device: impl Into<Placement>) -> Self {
-        self.placement = device.into();
+        self.settings.placement = device.into();
         self
     }
 
@@ -110,7 +121,7 @@ impl<T: Element> FlatIndexBuilder<T> {
     /// memory is); at least the candidates of one query are kept however small the budget. Unless set, each device uses a
     /// share of what is free.
     pub fn memory_budget(mut self, bytes: u64) -> Self {
-        self.budget = Some(bytes);
+        self.settings.budget = Some(bytes);
         self
     }
 
@@ -121,37 +132,43 @@ impl<T: Element> FlatIndexBuilder<T> {
     /// [`Error::DeviceTooOld`], [`Error::OutOfDeviceMemory`], [`Error::PtxRefused`]. [`Device::Auto`] falls back to the CPU
     /// only where there is no usable device.
     pub fn build(self) -> Result<FlatIndex<T>> {
-        check_dim(self.dim)?;
-        let backend = T::open_flat(&self)?;
+        check_dim(self.settings.dim)?;
+        let backend = self.settings.open()?;
         Ok(FlatIndex { builder: self, backend })
-    }
-
-    fn open_on(&self, device: Device) -> Result<Box<dyn FlatBackend<T>>> {
-        Ok(match open(device)?.1 {
-            Some(runtime) => Box::new(FlatDevice::new(runtime, self.dim, self.metric, self.budget)?),
-            None => Box::new(FlatCpu::new(self.dim, self.metric, self.budget)),
-        })
     }
 }
 
-/// The back end of the builder's placement, empty.
-pub(crate) fn open_flat<T: Element>(builder: &FlatIndexBuilder<T>) -> Result<Box<dyn FlatBackend<T>>> {
-    let FlatIndexBuilder { dim, metric, ref placement, .. } = *builder;
-    if let Some(device) = placement.single() {
-        return builder.open_on(device);
+impl FlatSettings {
+    /// An empty back end at the placement.
+    fn open(&self) -> Result<Box<dyn FlatBackend>> {
+        if let Some(device) = self.placement.single() {
+            return self.open_on(device);
+        }
+        let backends = self.placement.devices().iter().map(|&device| self.open_on(device)).collect::<Result<_>>()?;
+        Ok(Box::new(FlatGrid::new(&self.placement, backends, self.dim, self.metric)))
     }
-    let backends = placement.devices().iter().map(|&device| builder.open_on(device)).collect::<Result<_>>()?;
-    Ok(Box::new(FlatGrid::new(placement, backends, dim, metric)))
+
+    fn open_on(&self, device: Device) -> Result<Box<dyn FlatBackend>> {
+        let &FlatSettings { element, dim, metric, budget, .. } = self;
+        if let Some(runtime) = open(device)?.1 {
+            return Ok(Box::new(FlatDevice::new(runtime, Shape { element, metric, dim }, budget)?));
+        }
+        Ok(match element {
+            ElementType::F32 => Box::new(FlatCpu::<f32>::new(dim, metric, budget)),
+            ElementType::F16 => Box::new(FlatCpu::<f16>::new(dim, metric, budget)),
+            ElementType::Bf16 => Box::new(FlatCpu::<bf16>::new(dim, metric, budget)),
+            ElementType::U8 => Box::new(FlatCpu::<u8>::new(dim, metric, budget)),
+            ElementType::I8 => Box::new(FlatCpu::<i8>::new(dim, metric, budget)),
+        })
+    }
 }
 
 impl<T: Element> FlatIndex<T> {
     /// Starts an index over vectors of `dim` components.
     pub fn builder(dim: usize) -> FlatIndexBuilder<T> {
+        let (metric, placement) = (Metric::default(), Placement::default());
         FlatIndexBuilder {
-            dim,
-            metric: Metric::default(),
-            placement: Placement::default(),
-            budget: None,
+            settings: FlatSettings { element: T::TYPE, dim, metric, placement, budget: None },
             element: std::marker::PhantomData,
         }
     }
@@ -172,12 +189,12 @@ impl<T: Element> FlatIndex<T> {
     /// [`Error::TooManyRows`], [`Error::OutOfDeviceMemory`], and what the device's driver reports.
     pub fn add(&mut self, rows: &[T]) -> Result<()> {
         let count = check_vectors(rows, self.dim(), Input::Base)?;
-        let limit = MAX_ROWS.saturating_mul(self.builder.placement.shards() as u64);
+        let limit = MAX_ROWS.saturating_mul(self.builder.settings.placement.shards() as u64);
         check_rows(self.len() as u64 + count as u64, limit)?;
         if count == 0 {
             return Ok(());
         }
-        self.backend.add(rows)
+        self.backend.add(VectorSlice::of(rows, self.dim()))
     }
 
     /// The `k` nearest vectors of each query (`queries`: row-major, `dim` components each), best first, equal distances by
@@ -214,14 +231,14 @@ impl<T: Element> FlatIndex<T> {
             distances.fill(self.metric().worst());
             return Ok(());
         }
-        self.backend.search(queries, k, ids, distances)
+        self.backend.search(VectorSlice::of(queries, self.dim()), k, ids, distances)
     }
 
     fn check_queries(&self, queries: &[T], k: usize) -> Result<usize> {
         if k == 0 {
             return Err(Error::ZeroK);
         }
-        check_queries(self.builder.placement.devices().len(), queries, self.dim())
+        check_queries(self.builder.settings.placement.devices().len(), queries, self.dim())
     }
 
     /// The components of vector `id`, as they were added.
@@ -233,7 +250,13 @@ impl<T: Element> FlatIndex<T> {
         if id >= len {
             return Err(Error::UnknownId { id, len });
         }
-        self.backend.rows(id, 1)
+        self.rows(id, 1)
+    }
+
+    fn rows(&self, first: u64, count: usize) -> Result<Vec<T>> {
+        let mut rows = host_memory::zeroed(host_memory::count::<T>(&[count, self.dim()])?)?;
+        self.backend.rows(first, VectorSliceMut::of(&mut rows))?;
+        Ok(rows)
     }
 
     /// Moves the index to other devices, by way of host memory: to more or fewer replicas or shards, or away from a device that has failed.
@@ -246,7 +269,7 @@ impl<T: Element> FlatIndex<T> {
         let mut moved = self.builder.clone().device(device).build()?;
         let piece = (MOVED_BYTES / (self.dim() * size_of::<T>())).max(1);
         for first in (0..self.len()).step_by(piece) {
-            moved.add(&self.backend.rows(first as u64, piece.min(self.len() - first))?)?;
+            moved.add(&self.rows(first as u64, piece.min(self.len() - first))?)?;
         }
         *self = moved;
         Ok(())
@@ -264,12 +287,12 @@ impl<T: Element> FlatIndex<T> {
 
     /// Components of a vector.
     pub fn dim(&self) -> usize {
-        self.builder.dim
+        self.builder.settings.dim
     }
 
     /// The metric.
     pub fn metric(&self) -> Metric {
-        self.builder.metric
+        self.builder.settings.metric
     }
 
     /// The device in use, in words: what [`Device::Auto`] chose, and for the CPU its threads and instruction set.

@@ -13,6 +13,7 @@ use crate::flat::gpu::Centre;
 use crate::flat::gpu::exact::{Block, Tuning};
 use crate::product::gpu::{Set, SetLayout, Shape, prepare_set};
 use crate::shards::merge;
+use crate::vectors::VectorSlice;
 use crate::{ElementType, Error, Metric, Neighbors, Result};
 
 /// Rows of a block of exact search, at most.
@@ -48,7 +49,7 @@ pub(crate) fn nearest(
     runtime: &Runtime,
     generator: &Generator,
     rows: Range<u64>,
-    queries: &[f32],
+    queries: VectorSlice<'_>,
     k: usize,
     found: &mut Neighbors,
 ) -> Result<()> {
@@ -70,7 +71,7 @@ pub(crate) fn nearest(
     }
     let mut centre = Centre::default();
     let sample = (rows.end - rows.start).min(CENTRE_ROWS) as usize;
-    centre.add(&generator.rows(rows.start, sample), shape.dim);
+    centre.add(VectorSlice::of(&generator.rows(rows.start, sample), shape.dim));
     let centre = centre.components(shape.stride());
     let memory = runtime.allocate(bytes as usize)?;
     let scratch = runtime.scratch(&memory);
@@ -88,9 +89,9 @@ pub(crate) fn nearest(
                 prepare_set(runtime, &lane.stream, shape, base, true)?;
             }
             let block = Block { shape, base, centred: true, first_id: first, tuning: Tuning::of(&runtime.limits()) };
-            let tile = block.tile_queries(runtime, queries.len() / shape.dim, k, budget - bytes)?;
+            let tile = block.tile_queries(runtime, queries.len(), k, budget - bytes)?;
             let outs = more.ids.chunks_mut(tile * k).zip(more.distances.chunks_mut(tile * k));
-            for (queries, (ids, distances)) in queries.chunks(tile * shape.dim).zip(outs) {
+            for (queries, (ids, distances)) in queries.chunks(tile).zip(outs) {
                 block.search(runtime, lane, queries, k, ids, distances)?;
             }
             merge(shape.metric, k, &mut found.ids, &mut found.distances, &[(&more.ids, &more.distances)]);

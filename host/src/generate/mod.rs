@@ -27,6 +27,7 @@ use warpann_kernels::generate::RowKeys;
 use crate::device::open::open;
 use crate::shards::merge;
 use crate::validate::{check_dim, check_vectors};
+use crate::vectors::VectorSlice;
 use crate::{Device, Error, FlatIndex, Input, Metric, Neighbors, Result};
 
 /// Rows that the CPU makes and searches at a time.
@@ -124,7 +125,7 @@ impl Generator {
         }
         let mut found = none;
         if let Some(runtime) = open(device)?.1 {
-            gpu::nearest(&runtime, self, rows, queries, k, &mut found)?;
+            gpu::nearest(&runtime, self, rows, VectorSlice::of(queries, self.dim), k, &mut found)?;
             return Ok(found);
         }
         let mut first = rows.start;

@@ -44,7 +44,11 @@ mod update;
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-pub(crate) use self::backend::{IvfBackend, Request, View};
+pub(crate) use std::any::Any;
+
+use half::{bf16, f16};
+
+use self::backend::{IvfBackend, Request, View};
 pub use self::bitset::Bitset;
 pub(crate) use self::codec::{Codec, PqCodec};
 pub use self::file::IndexInfo;
@@ -60,7 +64,7 @@ use crate::device::open::open;
 pub use crate::neighbors::RangeNeighbors;
 use crate::pq::{ProductQuantizer, Rotation, codes};
 use crate::validate::check_dim;
-use crate::{Device, Element, Error, Metric, Placement, Result};
+use crate::{Device, Element, ElementType, Error, Metric, Placement, Result};
 
 /// What an inverted file keeps of each vector.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -130,7 +134,24 @@ impl Settings {
 }
 
 /// The back end of the settings' placement, in which [`Device::Auto`] gives way to what it means.
-pub(crate) fn open_ivf<T: Element>(settings: &mut Settings) -> Result<Box<dyn IvfBackend<T>>> {
+fn open_ivf<T: Element>(settings: &mut Settings) -> Result<Box<dyn IvfBackend<T>>> {
+    let backend = open_any(T::TYPE, settings)?;
+    let Ok(backend) = backend.downcast() else { unreachable!("a back end of another element type") };
+    Ok(*backend)
+}
+
+/// A `Box<dyn IvfBackend<T>>` for T of this element type. Not generic, so that back ends are compiled with this crate.
+fn open_any(element: ElementType, settings: &mut Settings) -> Result<Box<dyn Any>> {
+    Ok(match element {
+        ElementType::F32 => Box::new(open_typed::<f32>(settings)?),
+        ElementType::F16 => Box::new(open_typed::<f16>(settings)?),
+        ElementType::Bf16 => Box::new(open_typed::<bf16>(settings)?),
+        ElementType::U8 => Box::new(open_typed::<u8>(settings)?),
+        ElementType::I8 => Box::new(open_typed::<i8>(settings)?),
+    })
+}
+
+fn open_typed<T: Element>(settings: &mut Settings) -> Result<Box<dyn IvfBackend<T>>> {
     let devices = settings.placement.devices().iter();
     let opened = devices.map(|&device| settings.open_on(device)).collect::<Result<Vec<_>>>()?;
     let (devices, mut backends): (Vec<_>, Vec<_>) = opened.into_iter().unzip();
@@ -273,7 +294,7 @@ impl<T: Element> IvfIndexBuilder<T> {
     /// only where there is no usable device.
     pub fn build(mut self) -> Result<IvfIndex<T>> {
         self.settings.check()?;
-        let backend = T::open_ivf(&mut self.settings)?;
+        let backend = open_ivf(&mut self.settings)?;
         let lists = Lists::new(0, self.settings.code_bytes::<T>());
         let probes = self.settings.lists.isqrt().div_ceil(2);
         Ok(IvfIndex { settings: self.settings, trained: None, lists, probes, version: next_version(), backend })
@@ -376,7 +397,7 @@ impl<T: Element> IvfIndex<T> {
     /// ```
     pub fn move_to(&mut self, device: impl Into<Placement>) -> Result<()> {
         let mut settings = Settings { placement: device.into(), ..self.settings.clone() };
-        self.backend = T::open_ivf(&mut settings)?;
+        self.backend = open_ivf(&mut settings)?;
         self.settings = settings;
         Ok(())
     }

@@ -72,6 +72,7 @@ use crate::device::open::{open, open_together};
 use crate::random::{Random, gather};
 use crate::shards::{by_rows, joined, parts_of};
 use crate::validate::{MAX_ROWS, check_dim, check_rows, check_vectors};
+use crate::vectors::{VectorSlice, with_components};
 use crate::{Device, Element, Error, Input, Placement, Result, host_memory};
 
 /// The first centroids.
@@ -244,18 +245,29 @@ impl KMeans {
         weights: Option<&[f32]>,
         watch: &mut dyn FnMut(&Progress),
     ) -> Result<Clustering> {
-        T::cluster(self, rows, dim, weights, watch)
+        self.check(rows, dim, weights)?;
+        self.cluster_vectors(VectorSlice::of(rows, dim), weights, watch)
     }
 
-    /// [`train_watched`](Self::train_watched), which calls it through [`crate::once`].
-    pub(crate) fn cluster<T: Element>(
+    /// [`cluster`](Self::cluster) for every element type. Not generic, so that it is compiled with this crate.
+    fn cluster_vectors(
+        &self,
+        vectors: VectorSlice<'_>,
+        weights: Option<&[f32]>,
+        watch: &mut dyn FnMut(&Progress),
+    ) -> Result<Clustering> {
+        with_components!(vectors, rows: T => self.cluster::<T>(rows, vectors.dim(), weights, watch))
+    }
+
+    /// [`train_watched`](Self::train_watched) of what was checked.
+    fn cluster<T: Element>(
         &self,
         rows: &[T],
         dim: usize,
         weights: Option<&[f32]>,
         watch: &mut dyn FnMut(&Progress),
     ) -> Result<Clustering> {
-        let count = self.check(rows, dim, weights)?;
+        let count = rows.len() / dim;
         let mut random = Random::new(self.seed);
         let wanted = self.points_per_centroid.map(|points| points.max(1).saturating_mul(self.clusters));
         let places = wanted.filter(|&wanted| wanted < count).map(|wanted| random.sample(count, wanted));
@@ -471,11 +483,22 @@ pub(crate) fn assign_rows<T: Element>(
     if rows.is_empty() {
         return Ok(Vec::new());
     }
-    T::assign(placement, metric, rows, dim, centroids, budget)
+    assign_vectors(placement, metric, VectorSlice::of(rows, dim), centroids, budget)
 }
 
-/// [`assign_rows`], which calls it through [`crate::once`], for a row at least.
-pub(crate) fn assign_on<T: Element>(
+/// [`assign_on`] for every element type. Not generic, so that it is compiled with this crate.
+fn assign_vectors(
+    placement: &Placement,
+    metric: Assign,
+    vectors: VectorSlice<'_>,
+    centroids: &[f32],
+    budget: Option<u64>,
+) -> Result<Vec<u32>> {
+    with_components!(vectors, rows: T => assign_on::<T>(placement, metric, rows, vectors.dim(), centroids, budget))
+}
+
+/// [`assign_rows`] for a row at least.
+fn assign_on<T: Element>(
     placement: &Placement,
     metric: Assign,
     rows: &[T],

@@ -19,6 +19,7 @@ use crate::device::runtime::{Runtime, Stream};
 use crate::device::scratch::{Layout, Reserved, Scratch};
 use crate::select::Best;
 use crate::validate::check_vectors;
+use crate::vectors::{VectorSlice, with_components};
 use crate::{Element, ElementType, Input, Metric, Result};
 
 /// How vectors of one dimension lie on the device.
@@ -254,10 +255,24 @@ pub(crate) unsafe fn upload_rows<T: Element>(
     to: PtrMut<u8>,
     rows: &[T],
 ) -> Result<()> {
-    let put =
-        |some: Range<usize>, to: &mut [u8]| put_padded(&rows[some.start * shape.dim..some.end * shape.dim], shape, to);
+    // SAFETY: the same contract.
+    unsafe { upload_vectors(runtime, stream, shape, to, VectorSlice::of(rows, shape.dim)) }
+}
+
+/// The same of vectors whose element type is a value.
+///
+/// # Safety
+/// As [`upload_rows`].
+pub(crate) unsafe fn upload_vectors(
+    runtime: &Runtime,
+    stream: &Stream,
+    shape: Shape,
+    to: PtrMut<u8>,
+    rows: VectorSlice<'_>,
+) -> Result<()> {
+    let write = |some: Range<usize>, to: &mut [u8]| write_padded(rows.part(some).bytes(), shape, to);
     // SAFETY: as the caller promises.
-    unsafe { runtime.copy_rows_to_device(stream, to, rows.len() / shape.dim, shape.row_bytes(), &put) }
+    unsafe { runtime.copy_rows_to_device(stream, to, rows.len(), shape.row_bytes(), &write) }
 }
 
 /// As [`upload_rows`] for queries that were not checked. This call finds out whether they are finite while it copies them, so that memory is
@@ -276,29 +291,30 @@ pub(crate) unsafe fn upload_queries<T: Element>(
     queries: &[T],
 ) -> Result<()> {
     let finite = AtomicBool::new(true);
-    let put = |some: Range<usize>, to: &mut [u8]| {
-        let queries = &queries[some.start * shape.dim..some.end * shape.dim];
-        if !T::all_finite(queries) {
+    let vectors = VectorSlice::of(queries, shape.dim);
+    let write = |some: Range<usize>, to: &mut [u8]| {
+        let queries = vectors.part(some);
+        if !with_components!(queries, rows: T => T::all_finite(rows)) {
             finite.store(false, Ordering::Relaxed);
         }
-        put_padded(queries, shape, to);
+        write_padded(queries.bytes(), shape, to);
     };
     // SAFETY: as the caller promises.
-    unsafe { runtime.copy_rows_to_device(stream, to, queries.len() / shape.dim, shape.row_bytes(), &put)? };
+    unsafe { runtime.copy_rows_to_device(stream, to, vectors.len(), shape.row_bytes(), &write)? };
     // All threads that wrote it have been waited for.
     if finite.into_inner() { Ok(()) } else { check_vectors(queries, shape.dim, Input::Queries).map(|_| ()) }
 }
 
-/// Copies rows to their places, and zeros behind each.
-fn put_padded<T: Element>(rows: &[T], shape: Shape, to: &mut [u8]) {
-    let to = bytemuck::cast_slice_mut::<u8, T>(to);
+/// Copies rows to their places, and zeros behind each: zero has the bits 0 in every element type.
+fn write_padded(rows: &[u8], shape: Shape, to: &mut [u8]) {
     if shape.stride() == shape.dim {
         return to.copy_from_slice(rows);
     }
-    for (to, row) in to.chunks_exact_mut(shape.stride()).zip(rows.chunks_exact(shape.dim)) {
-        let (components, padding) = to.split_at_mut(shape.dim);
+    let row_bytes = shape.dim * shape.element.size();
+    for (to, row) in to.chunks_exact_mut(shape.row_bytes()).zip(rows.chunks_exact(row_bytes)) {
+        let (components, padding) = to.split_at_mut(row_bytes);
         components.copy_from_slice(row);
-        padding.fill(T::default());
+        padding.fill(0);
     }
 }
 

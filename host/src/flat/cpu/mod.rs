@@ -75,6 +75,7 @@ use crate::product::cpu::{
     BLOCK, DEFAULT_BUDGET, DIRECT_QUERIES, Line, Queries, TILE_BYTES, as_f32, canonical_square, tile_rows,
 };
 use crate::simd::{self, Isa};
+use crate::vectors::{VectorSlice, VectorSliceMut};
 use crate::{Element, Metric, NONE, Result, host_memory};
 
 /// Queries scanned together, where there are enough: past 256 the base's share of the traffic no longer shows, and below
@@ -125,8 +126,9 @@ impl<T: Element> FlatCpu<T> {
     }
 }
 
-impl<T: Element> FlatBackend<T> for FlatCpu<T> {
-    fn add(&mut self, rows: &[T]) -> Result<()> {
+impl<T: Element> FlatBackend for FlatCpu<T> {
+    fn add(&mut self, rows: VectorSlice<'_>) -> Result<()> {
+        let rows: &[T] = rows.components();
         let (before, count) = (self.len(), rows.len() / self.dim);
         let blocks = (before + count).div_ceil(BLOCK);
         let (l2, cosine) = match self.metric {
@@ -163,8 +165,8 @@ impl<T: Element> FlatBackend<T> for FlatCpu<T> {
         Ok(())
     }
 
-    fn search(&self, queries: &[T], k: usize, ids: &mut [u64], distances: &mut [f32]) -> Result<()> {
-        self.search_on(rayon::current_num_threads(), queries, k, ids, distances);
+    fn search(&self, queries: VectorSlice<'_>, k: usize, ids: &mut [u64], distances: &mut [f32]) -> Result<()> {
+        self.search_on(rayon::current_num_threads(), queries.components(), k, ids, distances);
         Ok(())
     }
 
@@ -181,9 +183,10 @@ impl<T: Element> FlatBackend<T> for FlatCpu<T> {
         self.largest.truncate(len.div_ceil(BLOCK));
     }
 
-    fn rows(&self, first: u64, count: usize) -> Result<Vec<T>> {
-        let start = first as usize * self.dim;
-        host_memory::copied(&self.rows[start..start + count * self.dim])
+    fn rows(&self, first: u64, to: VectorSliceMut<'_>) -> Result<()> {
+        let (to, start) = (to.components::<T>(), first as usize * self.dim);
+        to.copy_from_slice(&self.rows[start..start + to.len()]);
+        Ok(())
     }
 
     fn describe(&self) -> String {

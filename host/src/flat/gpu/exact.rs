@@ -23,10 +23,11 @@ use crate::device::limits::Limits;
 use crate::device::runtime::{Runtime, Stream};
 use crate::device::scratch::{Layout, Reserved};
 use crate::neighbors::slots::{Found, Slots};
-use crate::product::gpu::{Set, SetLayout, Shape, prepare_set, upload_rows};
+use crate::product::gpu::{Set, SetLayout, Shape, prepare_set, upload_vectors};
 use crate::select::Best;
 use crate::select::gpu::{Columns, Plan, Select, select};
-use crate::{Element, Error, Metric, Result};
+use crate::vectors::{VectorBuffer, VectorSlice};
+use crate::{Error, Metric, Result};
 
 /// The sample has at least this many rows for each neighbour asked for.
 const SAMPLE_PER_NEIGHBOUR: u32 = 8;
@@ -220,16 +221,16 @@ impl Block {
     /// The best k of this block for each query, best first; slots without a neighbour hold `NONE` and the worst distance.
     ///
     /// `ids` and `distances` have queries × k slots. The block's memory outlives the call.
-    pub fn search<T: Element>(
+    pub fn search(
         &self,
         runtime: &Runtime,
         lane: &mut Lane,
-        queries: &[T],
+        queries: VectorSlice<'_>,
         k: usize,
         ids: &mut [u64],
         distances: &mut [f32],
     ) -> Result<()> {
-        let count = queries.len() / self.shape.dim;
+        let count = queries.len();
         let found = k.min(self.base.count as usize);
         let mut slots = Slots { k, worst: self.shape.metric.worst(), ids, distances };
         if !self.uses_filter(count, found as u32) {
@@ -237,9 +238,6 @@ impl Block {
         }
         let overflowed = self.search_filtered(runtime, lane, queries, found as u32, &mut slots)?;
         // A share at a time: the distances to all rows are large.
-        let again = |numbers: &[usize]| -> Vec<T> {
-            numbers.iter().flat_map(|&q| &queries[q * self.shape.dim..][..self.shape.dim]).copied().collect()
-        };
         let largest =
             FilterPlan::new(self.shape, self.tuning, count, self.base.count, found as u32, &runtime.limits()).bytes;
         let mut share = overflowed.len();
@@ -248,7 +246,11 @@ impl Block {
             share = share.div_ceil(2);
         }
         for numbers in overflowed.chunks(share.max(1)) {
-            self.search_direct(runtime, lane, &again(numbers), found as u32, &mut slots, Some(numbers))?;
+            let mut again = VectorBuffer::new(self.shape.element);
+            again.reserve(numbers.len() * self.shape.dim)?;
+            numbers.iter().for_each(|&query| again.extend(queries.part(query..query + 1).bytes()));
+            let again = again.as_slice(self.shape.dim);
+            self.search_direct(runtime, lane, again, found as u32, &mut slots, Some(numbers))?;
         }
         Ok(())
     }
@@ -298,17 +300,17 @@ impl Block {
     }
 
     /// Canonical distances of everything, then k-selection. `numbers` says which queries of the call these are, if not all in order.
-    fn search_direct<T: Element>(
+    fn search_direct(
         &self,
         runtime: &Runtime,
         lane: &mut Lane,
-        queries: &[T],
+        queries: VectorSlice<'_>,
         k: u32,
         slots: &mut Slots<'_>,
         numbers: Option<&[usize]>,
     ) -> Result<()> {
         let shape = self.shape;
-        let count = queries.len() / shape.dim;
+        let count = queries.len();
         let plan = DirectPlan::new(shape, count, self.base.count, k, &runtime.limits());
         let scratch = lane.scratch(runtime, plan.bytes)?;
         let stream = &lane.stream;
@@ -317,7 +319,7 @@ impl Block {
         let rows = self.base.count;
         // SAFETY: the plan reserved every part; the base is there, as the caller of `search` promises.
         unsafe {
-            upload_rows(runtime, stream, shape, set.rows(), queries)?;
+            upload_vectors(runtime, stream, shape, set.rows(), queries)?;
             if shape.metric == Metric::Cosine {
                 prepare_set(runtime, stream, shape, set, false)?;
             }
@@ -348,16 +350,16 @@ impl Block {
     }
 
     /// The filter's passes. Returns the queries whose candidates did not fit their list; their slots are not final.
-    fn search_filtered<T: Element>(
+    fn search_filtered(
         &self,
         runtime: &Runtime,
         lane: &mut Lane,
-        queries: &[T],
+        queries: VectorSlice<'_>,
         k: u32,
         slots: &mut Slots<'_>,
     ) -> Result<Vec<usize>> {
         let shape = self.shape;
-        let count = queries.len() / shape.dim;
+        let count = queries.len();
         let plan = FilterPlan::new(shape, self.tuning, count, self.base.count, k, &runtime.limits());
         let passes = plan.passes;
         let scratch = lane.scratch(runtime, plan.bytes)?;
@@ -404,7 +406,7 @@ impl Block {
         // SAFETY: the plan reserved every part with the size that the kernels ask for, the base is there and prepared, and
         // the stream runs these in order.
         unsafe {
-            upload_rows(runtime, stream, shape, set.rows(), queries)?;
+            upload_vectors(runtime, stream, shape, set.rows(), queries)?;
             if self.centred {
                 runtime.copy(stream, set.centre(), self.base.centre())?;
             }
@@ -521,6 +523,7 @@ mod tests {
     use crate::device::lanes::Lanes;
     use crate::device::runtime::Runtime;
     use crate::device::scratch::Scratch;
+    use crate::product::gpu::upload_rows;
 
     /// A base on the emulator and random queries against it: ids and distances found, and how many queries overflowed their list.
     fn searched(shape: Shape, rows: usize, queries: usize, k: usize, filtered: bool) -> (Vec<u64>, Vec<f32>, usize) {
@@ -545,9 +548,11 @@ mod tests {
             }
             let mut slots = Slots { k, worst: shape.metric.worst(), ids: &mut ids, distances: &mut distances };
             if filtered {
-                block.search_filtered(&runtime, lane, &queries, k as u32, &mut slots)
+                block.search_filtered(&runtime, lane, VectorSlice::of(&queries, shape.dim), k as u32, &mut slots)
             } else {
-                block.search_direct(&runtime, lane, &queries, k as u32, &mut slots, None).map(|()| Vec::new())
+                block
+                    .search_direct(&runtime, lane, VectorSlice::of(&queries, shape.dim), k as u32, &mut slots, None)
+                    .map(|()| Vec::new())
             }
         });
         (ids, distances, overflowed.unwrap().len())

@@ -15,9 +15,10 @@ use super::FlatBackend;
 use crate::device::lanes::Lanes;
 use crate::device::runtime::{Memory, Runtime, Stream};
 use crate::device::scratch::Layout;
-use crate::product::gpu::{Set, SetLayout, Shape, prepare_set, upload_rows};
+use crate::product::gpu::{Set, SetLayout, Shape, prepare_set, upload_vectors};
 use crate::shards::merge_apart;
 use crate::threads::{Exclusive, apart, at_once, meanwhile};
+use crate::vectors::{VectorBuffer, VectorSlice, VectorSliceMut, with_components};
 use crate::{Element, Error, Metric, Result, host_memory};
 
 /// Share of the budget that resident rows may take: numerator and denominator.
@@ -33,21 +34,21 @@ const FETCH_BYTES: usize = 64 << 20;
 const CENTRE_SAMPLE: usize = 4096;
 
 /// A flat index on one device.
-pub(crate) struct FlatDevice<T: Element> {
+pub(crate) struct FlatDevice {
     runtime: Runtime,
     shape: Shape,
     tuning: Tuning,
     budget: u64,
     count: usize,
-    rows: Rows<T>,
+    rows: Rows,
     centre: Centre,
     lanes: Lanes,
 }
 
 /// Where the rows are.
-enum Rows<T> {
+enum Rows {
     Device(Resident),
-    Host { rows: Vec<T>, slots: Exclusive<Option<Slots>> },
+    Host { rows: VectorBuffer, slots: Exclusive<Option<Slots>> },
 }
 
 /// Rows in device memory.
@@ -77,7 +78,11 @@ pub(crate) struct Centre {
 
 impl Centre {
     /// Takes a sample of the rows into the estimate.
-    pub fn add<T: Element>(&mut self, rows: &[T], dim: usize) {
+    pub fn add(&mut self, rows: VectorSlice<'_>) {
+        with_components!(rows, components: T => self.add_components::<T>(components, rows.dim()));
+    }
+
+    fn add_components<T: Element>(&mut self, rows: &[T], dim: usize) {
         let count = rows.len() / dim;
         if self.rows == 0 {
             *self = Centre { sum: vec![0.0; dim], rows: 0, integers: true };
@@ -114,14 +119,13 @@ fn set_layout(shape: Shape, rows: usize) -> (usize, SetLayout) {
     (layout.bytes(), set)
 }
 
-impl<T: Element> FlatDevice<T> {
+impl FlatDevice {
     /// An empty index; `budget` defaults to nine tenths of the device's free memory.
-    pub fn new(runtime: Runtime, dim: usize, metric: Metric, budget: Option<u64>) -> Result<Self> {
+    pub fn new(runtime: Runtime, shape: Shape, budget: Option<u64>) -> Result<Self> {
         let budget = match budget {
             Some(bytes) => bytes,
             None => runtime.free_memory()? / 10 * 9,
         };
-        let shape = Shape { element: T::TYPE, metric, dim };
         let (_, layout) = set_layout(shape, 0);
         let memory = runtime.allocate(0)?;
         let rows = Rows::Device(Resident { memory, layout, capacity: 0, prepared: Exclusive::new(true) });
@@ -162,24 +166,30 @@ impl<T: Element> FlatDevice<T> {
     }
 
     /// The rows of a resident base, back on the host.
-    fn fetch(&self, resident: &Resident, first: usize, count: usize) -> Result<Vec<T>> {
-        let (stride, dim) = (self.shape.stride(), self.shape.dim);
-        let mut padded = vec![T::default(); count * stride];
-        let from = self.set(resident).rows().skip(first * self.shape.row_bytes());
-        self.lanes.with(&self.runtime, |lane| {
-            // SAFETY: the caller requests rows that are there.
-            unsafe { self.runtime.copy_to_host(&lane.stream, bytemuck::cast_slice_mut(&mut padded), from) }
-        })?;
-        if stride == dim {
-            return Ok(padded);
+    fn fetch(&self, resident: &Resident, first: usize, to: &mut [u8]) -> Result<()> {
+        let (stride, row) = (self.shape.row_bytes(), self.shape.dim * self.shape.element.size());
+        let from = self.set(resident).rows().skip(first * stride);
+        let copy = |to: &mut [u8]| {
+            self.lanes.with(&self.runtime, |lane| {
+                // SAFETY: the caller requests rows that are there.
+                unsafe { self.runtime.copy_to_host(&lane.stream, to, from) }
+            })
+        };
+        if stride == row {
+            return copy(to);
         }
-        Ok(padded.chunks_exact(stride).flat_map(|row| &row[..dim]).copied().collect())
+        let mut padded = vec![0; to.len() / row * stride];
+        copy(&mut padded)?;
+        for (to, from) in to.chunks_exact_mut(row).zip(padded.chunks_exact(stride)) {
+            to.copy_from_slice(&from[..row]);
+        }
+        Ok(())
     }
 
     /// Appends to device memory. `Ok(false)`: they do not fit, nothing has changed.
-    fn add_resident(&mut self, rows: &[T]) -> Result<bool> {
+    fn add_resident(&mut self, rows: VectorSlice<'_>) -> Result<bool> {
         let Rows::Device(resident) = &self.rows else { return Ok(false) };
-        let needed = self.count + rows.len() / self.shape.dim;
+        let needed = self.count + rows.len();
         if needed > resident.capacity {
             let fits = |rows: usize| set_layout(self.shape, rows).0 as u64 <= self.resident_limit();
             // Room to grow when rows come in portions; the exact size for the first, or where room is short.
@@ -201,7 +211,7 @@ impl<T: Element> FlatDevice<T> {
         let (runtime, shape) = (&self.runtime, self.shape);
         self.lanes.with(runtime, |lane| {
             // SAFETY: the capacity was checked above.
-            unsafe { upload_rows(runtime, &lane.stream, shape, to, rows)? };
+            unsafe { upload_vectors(runtime, &lane.stream, shape, to, rows)? };
             runtime.synchronize(&lane.stream)
         })?;
         resident.prepared = Exclusive::new(false);
@@ -230,19 +240,18 @@ impl<T: Element> FlatDevice<T> {
         &self,
         block: &Block,
         scratch: u64,
-        queries: &[T],
+        queries: VectorSlice<'_>,
         k: usize,
         ids: &mut [u64],
         distances: &mut [f32],
     ) -> Result<()> {
-        let dim = self.shape.dim;
-        let count = queries.len() / dim;
+        let count = queries.len();
         let lanes = if count >= TWO_LANES_FROM { 2 } else { 1 };
         let fits = block.tile_queries(&self.runtime, count.min(TILE_QUERIES), k, scratch / lanes)?;
         let tile = fits.min(count.div_ceil(lanes as usize));
-        type Tile<'a, T> = (&'a [T], &'a mut [u64], &'a mut [f32]);
-        let tiles: Vec<Mutex<Option<Tile<'_, T>>>> = queries
-            .chunks(tile * dim)
+        type Tile<'a> = (VectorSlice<'a>, &'a mut [u64], &'a mut [f32]);
+        let tiles: Vec<Mutex<Option<Tile<'_>>>> = queries
+            .chunks(tile)
             .zip(ids.chunks_mut(tile * k))
             .zip(distances.chunks_mut(tile * k))
             .map(|((queries, ids), distances)| Mutex::new(Some((queries, ids, distances))))
@@ -268,7 +277,7 @@ impl<T: Element> FlatDevice<T> {
     fn search_resident(
         &self,
         resident: &Resident,
-        queries: &[T],
+        queries: VectorSlice<'_>,
         k: usize,
         ids: &mut [u64],
         distances: &mut [f32],
@@ -308,18 +317,17 @@ impl<T: Element> FlatDevice<T> {
 
     fn search_streamed(
         &self,
-        rows: &[T],
+        rows: VectorSlice<'_>,
         slots: &Slots,
-        queries: &[T],
+        queries: VectorSlice<'_>,
         k: usize,
         ids: &mut [u64],
         distances: &mut [f32],
     ) -> Result<()> {
-        let dim = self.shape.dim;
-        let pieces: Vec<&[T]> = rows.chunks(slots.rows * dim).collect();
+        let pieces: Vec<VectorSlice<'_>> = rows.chunks(slots.rows).collect();
         let block = |piece: usize| {
             let memory = self.runtime.scratch(&slots.memory[piece % 2]);
-            let set = Set::new(memory, slots.layout, (pieces[piece].len() / dim) as u32);
+            let set = Set::new(memory, slots.layout, pieces[piece].len() as u32);
             Block {
                 shape: self.shape,
                 base: set,
@@ -332,7 +340,7 @@ impl<T: Element> FlatDevice<T> {
             let set = block(piece).base;
             self.lanes.with(&self.runtime, |lane| {
                 // SAFETY: a slot has room for a piece, and the search that used it is over.
-                unsafe { upload_rows(&self.runtime, &lane.stream, self.shape, set.rows(), pieces[piece])? };
+                unsafe { upload_vectors(&self.runtime, &lane.stream, self.shape, set.rows(), pieces[piece])? };
                 self.prepare(&lane.stream, set)
             })
         };
@@ -355,32 +363,34 @@ impl<T: Element> FlatDevice<T> {
     }
 }
 
-impl<T: Element> FlatBackend<T> for FlatDevice<T> {
-    fn add(&mut self, rows: &[T]) -> Result<()> {
-        let added = rows.len() / self.shape.dim;
+impl FlatBackend for FlatDevice {
+    fn add(&mut self, rows: VectorSlice<'_>) -> Result<()> {
         if !self.add_resident(rows)? {
             if let Rows::Device(resident) = &self.rows {
-                let mut host = Vec::new();
-                host_memory::reserve(&mut host, rows.len() + self.count * self.shape.dim)?;
+                let mut host = VectorBuffer::new(self.shape.element);
+                host.reserve((rows.len() + self.count) * self.shape.dim)?;
                 // In pieces, so that the base is never there twice on the host.
                 let piece = (FETCH_BYTES / self.shape.row_bytes()).max(1);
+                let mut fetched = host_memory::zeroed(piece.min(self.count) * rows.row_bytes())?;
                 for first in (0..self.count).step_by(piece) {
-                    host.extend(self.fetch(resident, first, piece.min(self.count - first))?);
+                    let fetched = &mut fetched[..piece.min(self.count - first) * rows.row_bytes()];
+                    self.fetch(resident, first, fetched)?;
+                    host.extend(fetched);
                 }
                 self.rows = Rows::Host { rows: host, slots: Exclusive::new(None) };
             }
             if let Rows::Host { rows: host, slots } = &mut self.rows {
-                host_memory::reserve(host, rows.len())?;
-                host.extend_from_slice(rows);
+                host.reserve(rows.len() * self.shape.dim)?;
+                host.extend(rows.bytes());
                 *slots = Exclusive::new(None);
             }
         }
-        self.centre.add(rows, self.shape.dim);
-        self.count += added;
+        self.centre.add(rows);
+        self.count += rows.len();
         Ok(())
     }
 
-    fn search(&self, queries: &[T], k: usize, ids: &mut [u64], distances: &mut [f32]) -> Result<()> {
+    fn search(&self, queries: VectorSlice<'_>, k: usize, ids: &mut [u64], distances: &mut [f32]) -> Result<()> {
         // Apart from the pools, so that a pool thread does not take up another search while it has a lane.
         match &self.rows {
             Rows::Device(resident) => apart(|| self.search_resident(resident, queries, k, ids, distances)),
@@ -389,7 +399,7 @@ impl<T: Element> FlatBackend<T> for FlatDevice<T> {
                     Some(slots) => slots,
                     none => none.insert(self.slots()?),
                 };
-                self.search_streamed(rows, slots, queries, k, ids, distances)
+                self.search_streamed(rows.as_slice(self.shape.dim), slots, queries, k, ids, distances)
             }),
         }
     }
@@ -406,11 +416,14 @@ impl<T: Element> FlatBackend<T> for FlatDevice<T> {
         }
     }
 
-    fn rows(&self, first: u64, count: usize) -> Result<Vec<T>> {
-        let (first, dim) = (first as usize, self.shape.dim);
+    fn rows(&self, first: u64, to: VectorSliceMut<'_>) -> Result<()> {
+        let (first, count) = (first as usize, to.len(self.shape.dim));
         match &self.rows {
-            Rows::Device(resident) => self.fetch(resident, first, count),
-            Rows::Host { rows, .. } => host_memory::copied(&rows[first * dim..(first + count) * dim]),
+            Rows::Device(resident) => self.fetch(resident, first, to.bytes()),
+            Rows::Host { rows, .. } => {
+                to.bytes().copy_from_slice(rows.as_slice(self.shape.dim).part(first..first + count).bytes());
+                Ok(())
+            }
         }
     }
 

@@ -77,6 +77,7 @@ use crate::product::cpu::candidates::Candidates;
 use crate::product::cpu::{BLOCK, DEFAULT_BUDGET};
 use crate::simd::Isa;
 use crate::validate::check_vectors;
+use crate::vectors::VectorSlice;
 use crate::{Device, Element, Input, Metric, NONE, Result};
 
 /// Queries scanned together, where there are enough.
@@ -157,7 +158,7 @@ impl IvfCpu {
         }
         // Without the lock: while its parallel parts wait, this thread may take up another search that comes here.
         let mut coarse = FlatCpu::with_isa(view.dim, view.probe_metric(), Some(self.budget), self.isa);
-        coarse.add(view.centroids)?;
+        coarse.add(VectorSlice::of(view.centroids, view.dim))?;
         let norms = (0..view.list_count()).map(|_| OnceLock::new()).collect();
         let made = Arc::new(Image { version: view.version, coarse, norms });
         let mut image = lock();

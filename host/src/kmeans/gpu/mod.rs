@@ -26,6 +26,7 @@ use crate::device::runtime::{Memory, Runtime, Stream};
 use crate::flat::gpu::Centre;
 use crate::product::gpu::{Set, Shape, prepare_set, upload_rows};
 use crate::threads::{apart, meanwhile};
+use crate::vectors::VectorSlice;
 use crate::{Element, ElementType, Error, Metric, Result};
 
 /// Points of a batch, at most: with padding they, and two moves of each, stay in u32.
@@ -217,7 +218,7 @@ impl<'a, T: Element> KMeansDevice<'a, T> {
         let slots = (0..slots).map(|_| runtime.allocate(layout.bytes())).collect::<Result<Vec<_>>>()?;
         let centre = (metric == Metric::L2).then(|| {
             let mut centre = Centre::default();
-            centre.add(rows, dim);
+            centre.add(VectorSlice::of(rows, dim));
             centre.components(shape.stride())
         });
         let (stream, loader) = (runtime.stream()?, runtime.stream()?);

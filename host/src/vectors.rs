@@ -1,0 +1,231 @@
+//! Vectors whose element type is a value: what the GPU's host code and the back ends of indexes take, so that they are compiled once and not
+//! for every element type.
+
+use bytemuck::{Pod, cast_slice, cast_slice_mut};
+use half::{bf16, f16};
+
+use crate::{Element, ElementType};
+
+/// Vectors of one dimension, row-major, of any element type.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct VectorSlice<'a> {
+    element: ElementType,
+    dim: usize,
+    bytes: &'a [u8],
+}
+
+/// Calls `$body` with the components of a [`VectorSlice`] as `$rows: &[T]` and `$type` naming T, whichever the element type is.
+macro_rules! with_components {
+    ($vectors:expr, $rows:ident: $type:ident => $body:expr) => {{
+        let vectors: $crate::vectors::VectorSlice<'_> = $vectors;
+        macro_rules! arm {
+            ($element:ty) => {{
+                type $type = $element;
+                let $rows: &[$type] = vectors.components();
+                $body
+            }};
+        }
+        match vectors.element() {
+            $crate::ElementType::F32 => arm!(f32),
+            $crate::ElementType::F16 => arm!(::half::f16),
+            $crate::ElementType::Bf16 => arm!(::half::bf16),
+            $crate::ElementType::U8 => arm!(u8),
+            $crate::ElementType::I8 => arm!(i8),
+        }
+    }};
+}
+
+pub(crate) use with_components;
+
+impl<'a> VectorSlice<'a> {
+    /// `rows`, which has whole vectors of `dim` components.
+    pub fn of<T: Element>(rows: &'a [T], dim: usize) -> Self {
+        debug_assert!(dim > 0 && rows.len().is_multiple_of(dim), "{} components, {dim} a vector", rows.len());
+        VectorSlice { element: T::TYPE, dim, bytes: cast_slice(rows) }
+    }
+
+    /// The element type.
+    pub fn element(self) -> ElementType {
+        self.element
+    }
+
+    /// Components of a vector.
+    pub fn dim(self) -> usize {
+        self.dim
+    }
+
+    /// Bytes of a vector.
+    pub fn row_bytes(self) -> usize {
+        self.dim * self.element.size()
+    }
+
+    /// Number of vectors.
+    pub fn len(self) -> usize {
+        self.bytes.len() / self.row_bytes()
+    }
+
+    /// The vectors of a range, all of which exist.
+    pub fn part(self, rows: std::ops::Range<usize>) -> Self {
+        let row = self.row_bytes();
+        VectorSlice { bytes: &self.bytes[rows.start * row..rows.end * row], ..self }
+    }
+
+    /// The vectors, `count` at a time.
+    pub fn chunks(self, count: usize) -> impl Iterator<Item = VectorSlice<'a>> {
+        (0..self.len()).step_by(count).map(move |first| self.part(first..self.len().min(first + count)))
+    }
+
+    /// All components, as bytes.
+    pub fn bytes(self) -> &'a [u8] {
+        self.bytes
+    }
+
+    /// All components. `T` is the element type.
+    pub fn components<T: Element>(self) -> &'a [T] {
+        assert_eq!(T::TYPE, self.element, "the element type of the vectors");
+        cast_slice(self.bytes)
+    }
+}
+
+/// Memory for vectors of any element type, row-major.
+pub(crate) struct VectorSliceMut<'a> {
+    element: ElementType,
+    bytes: &'a mut [u8],
+}
+
+impl<'a> VectorSliceMut<'a> {
+    /// The memory of `rows`.
+    pub fn of<T: Element>(rows: &'a mut [T]) -> Self {
+        VectorSliceMut { element: T::TYPE, bytes: cast_slice_mut(rows) }
+    }
+
+    /// Bytes of a vector of `dim` components.
+    pub fn row_bytes(&self, dim: usize) -> usize {
+        dim * self.element.size()
+    }
+
+    /// Number of vectors of `dim` components.
+    pub fn len(&self, dim: usize) -> usize {
+        self.bytes.len() / self.row_bytes(dim)
+    }
+
+    /// All of it, as bytes.
+    pub fn bytes(self) -> &'a mut [u8] {
+        self.bytes
+    }
+
+    /// All components. `T` is the element type.
+    pub fn components<T: Element>(self) -> &'a mut [T] {
+        assert_eq!(T::TYPE, self.element, "the element type of the vectors");
+        cast_slice_mut(self.bytes)
+    }
+
+    /// The first `bytes` bytes; `self` keeps the others.
+    pub fn split_off(&mut self, bytes: usize) -> VectorSliceMut<'a> {
+        let bytes = self.bytes.split_off_mut(..bytes).unwrap_or_default();
+        VectorSliceMut { element: self.element, bytes }
+    }
+}
+
+/// Vectors that own their memory, of any element type; row-major.
+#[derive(Debug)]
+pub(crate) enum VectorBuffer {
+    F32(Vec<f32>),
+    F16(Vec<f16>),
+    Bf16(Vec<bf16>),
+    U8(Vec<u8>),
+    I8(Vec<i8>),
+}
+
+/// The vector of a [`VectorBuffer`], as `$vector`.
+macro_rules! with_vector {
+    ($buffer:expr, $vector:ident => $body:expr) => {
+        match $buffer {
+            VectorBuffer::F32($vector) => $body,
+            VectorBuffer::F16($vector) => $body,
+            VectorBuffer::Bf16($vector) => $body,
+            VectorBuffer::U8($vector) => $body,
+            VectorBuffer::I8($vector) => $body,
+        }
+    };
+}
+
+impl VectorBuffer {
+    /// No vectors.
+    pub fn new(element: ElementType) -> Self {
+        match element {
+            ElementType::F32 => VectorBuffer::F32(Vec::new()),
+            ElementType::F16 => VectorBuffer::F16(Vec::new()),
+            ElementType::Bf16 => VectorBuffer::Bf16(Vec::new()),
+            ElementType::U8 => VectorBuffer::U8(Vec::new()),
+            ElementType::I8 => VectorBuffer::I8(Vec::new()),
+        }
+    }
+
+    /// Makes room for `components` more.
+    ///
+    /// # Errors
+    /// [`Error::OutOfHostMemory`](crate::Error::OutOfHostMemory).
+    pub fn reserve(&mut self, components: usize) -> crate::Result<()> {
+        with_vector!(self, vector => crate::host_memory::reserve(vector, components))
+    }
+
+    /// Appends components of the same element type, given as bytes; there is room for them.
+    pub fn extend(&mut self, bytes: &[u8]) {
+        fn append<T: Pod>(vector: &mut Vec<T>, bytes: &[u8]) {
+            let before = vector.len();
+            vector.resize(before + bytes.len() / size_of::<T>(), T::zeroed());
+            // Bytes may be less aligned than components, so the bytes are what is copied.
+            cast_slice_mut::<T, u8>(&mut vector[before..]).copy_from_slice(bytes);
+        }
+        with_vector!(self, vector => append(vector, bytes));
+    }
+
+    /// Keeps the first `components` components.
+    pub fn truncate(&mut self, components: usize) {
+        with_vector!(self, vector => vector.truncate(components));
+    }
+
+    /// The vectors, of `dim` components each.
+    pub fn as_slice(&self, dim: usize) -> VectorSlice<'_> {
+        with_vector!(self, vector => VectorSlice::of(vector, dim))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_and_components_are_those_of_the_rows() {
+        let rows: Vec<f16> = (0..12).map(|at| f16::from_f32(at as f32)).collect();
+        let vectors = VectorSlice::of(&rows, 3);
+        assert_eq!((vectors.len(), vectors.dim(), vectors.row_bytes()), (4, 3, 6));
+        assert_eq!(vectors.part(1..3).components::<f16>(), &rows[3..9]);
+        assert_eq!(vectors.part(2..2).len(), 0);
+        let sum = with_components!(vectors, rows: T => rows.iter().map(|x| T::to_f32(*x)).sum::<f32>());
+        assert_eq!(sum, 66.0);
+    }
+
+    #[test]
+    fn buffers_grow_and_shrink_by_components_of_any_type() {
+        for element in ElementType::ALL {
+            let mut buffer = VectorBuffer::new(element);
+            let bytes: Vec<u8> = (0..4 * element.size() as u8).collect();
+            for _ in 0..3 {
+                buffer.reserve(4).unwrap();
+                buffer.extend(&bytes);
+            }
+            buffer.truncate(6);
+            let vectors = buffer.as_slice(2);
+            assert_eq!((vectors.element(), vectors.len()), (element, 3));
+            assert_eq!(vectors.bytes()[..bytes.len()], bytes[..]);
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "element type")]
+    fn another_element_type_is_refused() {
+        VectorSlice::of(&[1u8, 2], 2).components::<i8>();
+    }
+}
