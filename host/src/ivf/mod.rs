@@ -41,14 +41,13 @@ mod statistics;
 mod tune;
 mod update;
 
+use std::any::Any;
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-pub(crate) use std::any::Any;
-
 use half::{bf16, f16};
 
-use self::backend::{IvfBackend, Request, View};
+pub(crate) use self::backend::{IvfBackend, Request, View};
 pub use self::bitset::Bitset;
 pub(crate) use self::codec::{Codec, PqCodec};
 pub use self::file::IndexInfo;

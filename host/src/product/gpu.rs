@@ -181,17 +181,17 @@ impl Set {
 
     /// The greatest norm of each tile, once prepared.
     pub fn tile_norms(&self) -> Ptr<f32> {
-        self.part(self.layout.tile_norms.cast()).into()
+        self.part(self.layout.tile_norms.cast::<f32>()).into()
     }
 
     /// The greatest residual of each tile, once prepared.
     pub fn tile_residuals(&self) -> Ptr<f32> {
-        self.part(self.layout.tile_residuals.cast()).into()
+        self.part(self.layout.tile_residuals.cast::<f32>()).into()
     }
 
     /// The greatest norm and residual of all, once prepared.
     pub fn bounds(&self) -> Ptr<f32> {
-        self.part(self.layout.bounds.cast()).into()
+        self.part(self.layout.bounds.cast::<f32>()).into()
     }
 
     /// The canonical Σx² of each vector (cosine).

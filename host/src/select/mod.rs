@@ -226,7 +226,7 @@ pub fn select_k_with<K: Key>(
 }
 
 /// Fills a selection that has its slots. [`select_k_with`] calls it through [`Key::select_rows`], so that it is compiled with this crate and
-/// not in every program (as [`crate::once`] is for vectors).
+/// not in every program.
 fn select_on<K: Key>(
     device: Device,
     rows: &Rows<'_, K>,
