@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! centroids, codebooks ──► device, prepared           // once, for all calls
-//! rows ──upload, or generate──► device ──prepare, assign, settle──► labels ──encode──► codes ──► host
+//! rows ──copy, or generate──► device ──prepare, assign, settle──► labels ──encode──► codes ──► host
 //! ```
 //!
 //! Two lanes work on different batches: one is copied while the other is computed. Rows that the device makes itself take larger
@@ -11,7 +11,7 @@
 
 use crate::device::lanes::Lanes;
 use crate::device::runtime::{Memory, Runtime};
-use crate::device::scratch::Layout;
+use crate::device::scratch::{Layout, Reserved};
 use crate::device::tiling::{Batches, bus_rows};
 use crate::flat::gpu::Centre;
 use crate::generate::Rows;
@@ -21,9 +21,10 @@ use crate::kmeans::worker::Assign;
 use crate::pq::ProductQuantizer;
 use crate::pq::gpu::encode::{OnDevice, enqueue};
 use crate::product::gpu::{Set, SetLayout, Shape, prepare_set, upload_rows};
+use crate::vectors::VectorSlice;
 use crate::{ElementType, Metric, Result};
 
-/// Rows of a batch that need not be uploaded.
+/// Rows of a batch that the device makes itself.
 const GENERATED_ROWS: usize = 1 << 20;
 
 /// Finds lists and codes of vectors that were normalised and rotated before, where that is called for.
@@ -39,16 +40,16 @@ pub(crate) struct Coder<'a> {
     quantizer: &'a ProductQuantizer,
     budget: Option<u64>,
     lists: usize,
-    /// Centroids as a set, then the codebooks at `codebooks`.
+    /// Centroids and codebooks.
     memory: Memory,
     centroids: SetLayout,
-    codebooks: usize,
+    codebooks: Reserved<f32>,
     bytes: usize,
     lanes: Lanes,
 }
 
 impl<'a> Coder<'a> {
-    /// Uploads and prepares `centroids` (row-major, at least one) and codebooks. Memory: `budget` bytes, or nine tenths of what is free.
+    /// Copies `centroids` (row-major, at least one) and codebooks to the device and prepares them. Memory: `budget` bytes, or nine tenths of what is free.
     pub fn new(
         runtime: Runtime,
         by: Assign,
@@ -59,9 +60,8 @@ impl<'a> Coder<'a> {
         let shape = Shape { element: ElementType::F32, metric: by.metric(), dim: quantizer.dim() };
         let lists = centroids.len() / shape.dim;
         let mut layout = Layout::default();
-        // Rows of a set come first, so the set starts where the memory does.
-        let (_, set) = SetLayout::reserve(&mut layout, shape, lists);
-        let codebooks = layout.array::<f32>(quantizer.codebooks().len());
+        let set = SetLayout::reserve(&mut layout, shape, lists);
+        let codebooks = layout.array(quantizer.codebooks().len());
         let memory = runtime.allocate(layout.bytes())?;
         let (bytes, lanes) = (layout.bytes(), Lanes::new());
         let coder = Coder { runtime, shape, quantizer, budget, lists, memory, centroids: set, codebooks, bytes, lanes };
@@ -72,13 +72,13 @@ impl<'a> Coder<'a> {
                 upload_rows(runtime, &lane.stream, shape, set.rows(), centroids)?;
                 if coder.centred() {
                     let mut centre = Centre::default();
-                    centre.add(centroids, shape.dim);
+                    centre.add(VectorSlice::of(centroids, shape.dim));
                     let centre = centre.components(shape.stride());
-                    runtime.upload(&lane.stream, set.centre().cast(), bytemuck::cast_slice(&centre))?;
+                    runtime.copy_to_device(&lane.stream, set.centre(), &centre)?;
                 }
                 prepare_set(runtime, &lane.stream, shape, set, coder.centred())?;
-                let to = runtime.address(&coder.memory).wrapping_add(codebooks);
-                runtime.upload(&lane.stream, to, bytemuck::cast_slice(quantizer.all_transposed()))?;
+                let to = runtime.scratch(&coder.memory).at(codebooks);
+                runtime.copy_to_device(&lane.stream, to, quantizer.all_transposed())?;
             }
             runtime.synchronize(&lane.stream)
         })?;
@@ -91,15 +91,16 @@ impl<'a> Coder<'a> {
 
     /// The centroids.
     fn set(&self) -> Set {
-        Set::new(self.runtime.address(&self.memory), self.centroids, self.lists as u32)
+        Set::new(self.runtime.scratch(&self.memory), self.centroids, self.lists as u32)
     }
 
-    /// Where the parts of a batch lie, where its codes do, and its bytes.
-    fn place(&self, rows: usize) -> (BatchLayout, usize, usize) {
+    /// Where the parts of a batch and its codes lie, and the bytes of both.
+    fn place(&self, rows: usize) -> (BatchLayout, Reserved<u8>, usize) {
         let batch = BatchLayout::new(self.shape, rows, false, false);
         let mut layout = Layout::default();
+        // A batch lies at the start of its scratch.
         layout.array::<u8>(batch.bytes());
-        let codes = layout.array::<u8>(rows.saturating_mul(self.quantizer.code_bytes()));
+        let codes = layout.array(rows.saturating_mul(self.quantizer.code_bytes()));
         (batch, codes, layout.bytes())
     }
 }
@@ -122,8 +123,10 @@ impl ListCoder for Coder<'_> {
             let centroids = self.set();
             let scratch = lane.scratch(runtime, bytes)?;
             let stream = &lane.stream;
-            let batch = Batch::new(scratch, layout, labels.len() as u32);
-            // SAFETY: the layouts reserved the parts for as many rows as a batch has; the downloads wait for the kernels; `assign`
+            let count = labels.len() as u32;
+            let batch = Batch::new(scratch, layout, count);
+            let components = batch.set.components().take(labels.len() * shape.stride());
+            // SAFETY: the layouts reserved the parts for as many rows as a batch has; the copies to the host wait for the kernels; `assign`
             // gives labels below the number of centroids.
             unsafe {
                 match rows {
@@ -132,29 +135,27 @@ impl ListCoder for Coder<'_> {
                         upload_rows(runtime, stream, shape, batch.set.rows(), rows)?;
                     }
                     Rows::Generated { generator, first: start } => {
-                        let to = batch.set.rows().cast();
                         let number = start.wrapping_add(first as u64);
-                        enqueue_rows(runtime, stream, generator, number, labels.len() as u32, shape.stride(), to)?;
+                        enqueue_rows(runtime, stream, generator, number, count, shape.stride(), components)?;
                     }
                 }
                 if self.centred() {
-                    let bytes = shape.stride() * size_of::<f32>();
-                    runtime.copy(stream, batch.set.centre().cast(), centroids.centre().cast(), bytes)?;
+                    runtime.copy(stream, batch.set.centre(), centroids.centre())?;
                 }
                 prepare_set(runtime, stream, shape, batch.set, self.centred())?;
                 assign_batch(runtime, stream, shape, batch, centroids, false)?;
                 let what = OnDevice {
-                    rows: batch.set.rows().cast(),
+                    rows: components.into(),
                     stride: shape.stride() as u32,
-                    count: labels.len() as u32,
-                    labels: batch.labels(),
-                    centroids: centroids.rows().cast(),
-                    codebooks: runtime.address(&self.memory).wrapping_add(self.codebooks).cast(),
-                    codes: scratch.wrapping_add(codes_at),
+                    count,
+                    labels: batch.labels().take(labels.len()).into(),
+                    centroids: centroids.components().into(),
+                    codebooks: runtime.scratch(&self.memory).at(self.codebooks).into(),
+                    codes: scratch.at(codes_at).take(codes.len()),
                 };
                 enqueue(runtime, stream, self.quantizer, what)?;
-                runtime.download(stream, bytemuck::cast_slice_mut(labels), batch.labels().cast())?;
-                runtime.download(stream, codes, what.codes)
+                runtime.copy_to_host(stream, labels, batch.labels())?;
+                runtime.copy_to_host(stream, codes, what.codes)
             }
         })
     }

@@ -1,11 +1,12 @@
 //! The image of an inverted file in device memory, made from the master copy on the host.
 //!
-//! Lists lie one after the other, each from a multiple of `pairs::PAD` rows on, so that the scores of a list start at a sector. Rows
-//! between lists repeat the last vector of the list before (any vector of the index would do: their values are +∞, but their norms count),
-//! and a tile's worth of them follows the last list, since tiles are copied whole.
+//! Lists lie one after the other. Each starts at a multiple of `pairs::PAD` rows, so that the scores of a list start at a sector. Rows between
+//! lists repeat the last vector of the list before. Any vector of the index would do: the values of these rows are +∞, but their norms count.
+//! A tile's worth of them follows the last list, since tiles are copied whole.
 
 use std::ops::Range;
 
+use cuda_std::{Ptr, PtrMut};
 use warpann_kernels::ivf::code_bounds::{GreatestCode, MarkPadding, MeasureCodes, ScaleCodes};
 use warpann_kernels::ivf::list_scan::{self, TILE_ROWS};
 use warpann_kernels::{NO_ROW, ivf::pairs, product::prepare};
@@ -14,21 +15,21 @@ use super::tables;
 use super::tables::Terms;
 use crate::device::queue::OnStream;
 use crate::device::runtime::{Memory, Runtime, Stream};
-use crate::device::scratch::Layout;
+use crate::device::scratch::{Layout, Reserved, Scratch};
 use crate::ivf::View;
 use crate::ivf::codec::Codec;
 use crate::product::gpu::{Prepared, Shape, Unprepared, greatest_of, prepare_rows, upload_rows};
 use crate::threads::work_off;
 use crate::{Element, ElementType, Error, Metric, Result, host_memory};
 
-/// Bytes that are arranged on the host before they are uploaded.
+/// Bytes that are arranged on the host before they are copied to the device.
 const STAGING: usize = 64 << 20;
 
 /// The vectors of the lists.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Stored {
-    /// As they were added, `stride` components a row, and their f16 copies.
-    Rows { rows: *mut u8, stride: u32, copies: *mut u16 },
+    /// As they were added, [`Image::stride`] components a row, and as f16 operands.
+    Rows { rows: Ptr<u8>, f16_rows: Ptr<u16> },
     /// Product-quantizer codes of residuals.
     Codes(Codes),
 }
@@ -36,21 +37,22 @@ pub(super) enum Stored {
 /// Codes, and what they stand for.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Codes {
-    pub codes: *mut u8,
+    pub codes: Ptr<u8>,
     pub code_bytes: u32,
     pub bits: u32,
     /// Components of a sub-vector.
     pub width: u32,
     /// [M][2^bits][width].
-    pub codebooks: *mut f32,
+    pub codebooks: Ptr<f32>,
     pub sub_quantizers: u32,
-    /// What f16 operands are made of (`warpann_kernels::pq::codes::Operands`).
-    pub offsets: *mut u16,
-    pub halves: *mut u16,
+    /// The parts of f16 operands (`warpann_kernels::pq::codes::Operands`).
+    pub offsets: Ptr<u16>,
+    pub halves: Ptr<u16>,
     /// For scanning by lookup tables.
     pub tables: tables::Shape,
-    pub terms: Terms,
-    pub terms_at: *mut f32,
+    /// The kind of `terms`.
+    pub kind: Terms,
+    pub terms: Ptr<f32>,
 }
 
 impl Codes {
@@ -71,7 +73,7 @@ impl Codes {
     }
 }
 
-/// Addresses and sizes of an image.
+/// Arrays and sizes of an image.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Image {
     pub dim: u32,
@@ -81,41 +83,38 @@ pub(super) struct Image {
     pub lists: u32,
     /// Rows of the storage, padding included.
     pub rows: u32,
-    /// Components from one row of an f16 copy to the next.
-    pub copy_stride: u32,
+    /// Components from one row of f16 operands to the next.
+    pub f16_stride: u32,
     pub stored: Stored,
     /// What a scan adds to the product of each row.
-    pub values: *mut f32,
+    pub values: Ptr<f32>,
     /// Rank of each row's id; `NO_ROW` for padding.
-    pub ranks: *mut u32,
+    pub ranks: Ptr<u32>,
     /// First row of each list.
-    pub starts: *mut u32,
+    pub starts: Ptr<u32>,
     /// Vectors of each list.
-    pub lengths: *mut u32,
-    /// Centroids, `dim` padded to 4 components a row, with copies and values.
-    pub centroids: *mut f32,
-    pub centroid_copies: *mut u16,
-    pub centroid_values: *mut f32,
-    /// Subtracted from queries and vectors before they become f16 (squared L2), or null.
-    pub centre: *mut f32,
-    /// Greatest component of the vectors (of the centroids too, unless the metric is cosine), then of the centroids.
-    pub greatest: *mut u32,
+    pub lengths: Ptr<u32>,
+    /// Centroids, `dim` padded to 4 components a row, with f16 operands and values.
+    pub centroids: Ptr<f32>,
+    pub f16_centroids: Ptr<u16>,
+    pub centroid_values: Ptr<f32>,
+    /// Subtracted from queries and vectors before they become f16 (squared L2 only).
+    pub centre: Option<Ptr<f32>>,
+    /// Greatest component of the vectors, and of the centroids too unless the metric is cosine: one word.
+    pub greatest: Ptr<u32>,
+    /// Greatest component of the centroids: one word, the same as `greatest` unless the metric is cosine.
+    pub centroid_greatest: Ptr<u32>,
     /// Greatest norm and residual of the vectors, then of the centroids.
-    pub bounds: *mut f32,
+    pub bounds: Ptr<f32>,
 }
 
-// SAFETY: addresses of device memory and numbers; the owner of the memory keeps it alive and unchanged.
-unsafe impl Send for Image {}
-// SAFETY: as above; an image is only read.
-unsafe impl Sync for Image {}
-
 impl Image {
-    /// Components of a row of centroids, queries as f32 and reconstructions.
+    /// Components of a row of centroids, of stored vectors and of queries.
     pub fn stride(&self) -> u32 {
         self.dim.next_multiple_of(4)
     }
 
-    /// What the kernels that compare with stored vectors call the metric.
+    /// The metric's number for the kernels that compare with stored vectors.
     pub fn metric_code(&self) -> u32 {
         match (self.metric, &self.stored) {
             (Metric::L2, _) => prepare::METRIC_L2,
@@ -169,6 +168,11 @@ impl Storage {
         Ok(Storage { starts, lengths, rows })
     }
 
+    /// Rows of the longest list.
+    fn longest(&self) -> u32 {
+        self.lengths.iter().copied().max().unwrap_or(0)
+    }
+
     /// Rows of the storage that belong to `list`, padding included; the last list has the rest.
     fn padded(&self, list: usize) -> usize {
         let next = self.starts.get(list + 1).copied().unwrap_or(self.rows);
@@ -199,36 +203,35 @@ impl Storage {
         places.start.min(length)..places.end.min(length)
     }
 
-    /// Uploads `bytes` bytes a row, some [`STAGING`] bytes at a time however long a list is: `write(list, places, rows)` fills the rows at
-    /// these places of a list, without a pool.
+    /// Copies `row_bytes` bytes a row to the device, about [`STAGING`] bytes at a time however long a list is. `write(list, places, rows)`
+    /// fills the rows at these places of a list, without a pool.
     ///
     /// # Safety
-    /// `to` has room for all rows.
-    unsafe fn upload(
+    /// `to` is memory of the device, with room for all rows.
+    unsafe fn copy_to_device(
         &self,
-        runtime: &Runtime,
-        stream: &Stream,
-        to: *mut u8,
-        bytes: usize,
+        on: OnStream<'_>,
+        to: PtrMut<u8>,
+        row_bytes: usize,
         write: impl Fn(usize, Range<usize>, &mut [u8]) + Sync,
     ) -> Result<()> {
-        let most = (STAGING / bytes).clamp(1, self.rows as usize);
-        let mut staging: Vec<u8> = host_memory::zeroed(host_memory::count::<u8>(&[most, bytes])?)?;
+        let most = (STAGING / row_bytes).clamp(1, self.rows as usize);
+        let mut staging: Vec<u8> = host_memory::zeroed(host_memory::count::<u8>(&[most, row_bytes])?)?;
         for (number, batch) in self.batches(most).enumerate() {
             let mut parts = Vec::with_capacity(batch.len());
             let mut rest = &mut staging[..];
             for (list, places) in batch {
-                let (part, others) = rest.split_at_mut(places.len() * bytes);
+                let (part, others) = rest.split_at_mut(places.len() * row_bytes);
                 parts.push((list, places, part));
                 rest = others;
             }
-            let filled = most * bytes - rest.len();
+            let filled = most * row_bytes - rest.len();
             work_off(parts.into_iter(), filled, |(list, places, part): (usize, Range<usize>, &mut [u8])| {
                 write(list, places, part);
             });
-            let at = to.wrapping_add(number * most * bytes);
+            let to = to.skip(number * most * row_bytes);
             // SAFETY: lists follow each other in the storage without gaps, so these rows start behind those of the batches before.
-            unsafe { runtime.upload(stream, at, &staging[..filled])? };
+            unsafe { on.runtime.copy_to_device(on.stream, to, &staging[..filled])? };
         }
         Ok(())
     }
@@ -248,142 +251,211 @@ fn fill_rows(from: &[u8], first: usize, width: usize, stride: usize, to: &mut [u
     }
 }
 
-impl Resident {
-    /// Uploads the index and prepares it for scanning, within `budget` bytes. The index has vectors, and their directory is made if their
-    /// ids need one: from here on no pool is used.
-    pub fn new<T: Element>(runtime: &Runtime, stream: &Stream, view: &View<'_, T>, budget: u64) -> Result<Resident> {
-        let (dim, lists) = (view.dim, view.list_count());
-        let lengths: Vec<u32> = (0..lists).map(|list| view.length(list) as u32).collect();
-        let storage = Storage::new(lengths)?;
-        let rows = storage.rows as usize;
-        let stride = dim.next_multiple_of(4);
-        let copy_stride = dim.next_multiple_of(list_scan::CHUNK as usize);
-        let padded_lists = lists.next_multiple_of(TILE_ROWS as usize);
+/// Where the parts of an image lie.
+struct ImagePlan {
+    dim: usize,
+    metric: Metric,
+    stored: StoredPlan,
+    values: Reserved<f32>,
+    ranks: Reserved<u32>,
+    starts: Reserved<u32>,
+    lengths: Reserved<u32>,
+    centroids: Reserved<f32>,
+    f16_centroids: Reserved<u16>,
+    centroid_values: Reserved<f32>,
+    centre: Reserved<f32>,
+    /// Greatest component of the vectors, then, for cosine, of the centroids.
+    greatest: Reserved<u32>,
+    /// Bits of the greatest norm and residual of the vectors, then of the centroids.
+    bounds: Reserved<u32>,
+    bytes: usize,
+}
 
+enum StoredPlan {
+    Rows { rows: Reserved<u8>, f16_rows: Reserved<u16> },
+    Codes(CodesPlan),
+}
+
+struct CodesPlan {
+    code_bytes: u32,
+    codes: Reserved<u8>,
+    codebooks: Reserved<f32>,
+    /// The list of each row: only for making the image.
+    row_lists: Reserved<u32>,
+    offsets: Reserved<u16>,
+    halves: Reserved<u16>,
+    tables: tables::Shape,
+    kind: Terms,
+    terms: Reserved<f32>,
+}
+
+impl CodesPlan {
+    fn codes(&self, memory: Scratch) -> Codes {
+        let tables::Shape { dim, sub_quantizers, bits, .. } = self.tables;
+        Codes {
+            codes: memory.at(self.codes).into(),
+            code_bytes: self.code_bytes,
+            bits,
+            width: dim / sub_quantizers,
+            codebooks: memory.at(self.codebooks).into(),
+            sub_quantizers,
+            offsets: memory.at(self.offsets).into(),
+            halves: memory.at(self.halves).into(),
+            tables: self.tables,
+            kind: self.kind,
+            terms: memory.at(self.terms).into(),
+        }
+    }
+}
+
+impl ImagePlan {
+    fn new<T: Element>(view: &View<'_, T>, storage: &Storage, budget: u64) -> ImagePlan {
+        let (dim, lists, rows) = (view.dim, view.list_count(), storage.rows as usize);
+        let stride = dim.next_multiple_of(4);
+        let f16_stride = dim.next_multiple_of(list_scan::CHUNK as usize);
+        let padded_lists = lists.next_multiple_of(TILE_ROWS as usize);
         let mut layout = Layout::default();
-        let (mut stored_rows, mut copies, mut codes, mut codebooks, mut row_lists) = (0, 0, 0, 0, 0);
-        let (mut offsets, mut halves) = (0, 0);
-        let mut by_tables = None;
-        match view.codec {
-            Codec::Flat => {
-                stored_rows = layout.array::<u8>(rows.saturating_mul(stride * T::TYPE.size()));
-                copies = layout.array::<u16>(rows.saturating_mul(copy_stride));
-            }
+        let stored = match view.codec {
+            Codec::Flat => StoredPlan::Rows {
+                rows: layout.array(rows.saturating_mul(stride * T::TYPE.size())),
+                f16_rows: layout.array(rows.saturating_mul(f16_stride)),
+            },
             Codec::Pq(pq) => {
-                codes = layout.array::<u8>(rows.saturating_mul(view.code_bytes()));
-                codebooks = layout.array::<f32>(pq.quantizer.codebooks().len());
-                row_lists = layout.array::<u32>(rows);
-                offsets = layout.array::<u16>(lists * stride);
                 let (books, sub_quantizers) = (pq.quantizer.codebooks(), pq.quantizer.sub_quantizers());
-                halves = layout.array::<u16>(books.len().next_multiple_of(8));
-                let shape = tables::Shape {
+                let tables = tables::Shape {
                     dim: dim as u32,
                     sub_quantizers: sub_quantizers as u32,
                     bits: pq.quantizer.bits(),
                     lists: lists as u32,
                     stored_rows: storage.rows,
-                    longest_list: storage.lengths.iter().copied().max().unwrap_or(0),
+                    longest_list: storage.longest(),
                     inner_product: view.metric != Metric::L2,
                     norms: tables::Norms::new(view.centroids, books, dim, sub_quantizers),
                 };
                 // The paper's first term, where it takes at most an eighth of the budget: the scan works without it.
-                let terms = shape.choose_terms(budget / 8);
-                by_tables = Some((shape, terms, layout.array::<f32>(shape.terms_len(terms))));
-            }
-        }
-        let values = layout.array::<f32>(rows);
-        let ranks = layout.array::<u32>(rows);
-        let (starts, list_lengths) = (layout.array::<u32>(lists), layout.array::<u32>(lists));
-        let centroids = layout.array::<f32>(lists * stride);
-        let centroid_copies = layout.array::<u16>(padded_lists * copy_stride);
-        let centroid_values = layout.array::<f32>(padded_lists);
-        let centre = layout.array::<f32>(stride);
-        let (greatest, bounds) = (layout.array::<u32>(2), layout.array::<u32>(4));
-        let bytes = layout.bytes() as u64;
-        if bytes > budget {
-            return Err(Error::OutOfDeviceMemory { device: runtime.describe(), asked: bytes, available: budget });
-        }
-        let memory = runtime.allocate(layout.bytes())?;
-        let start = runtime.address(&memory);
-        let at = |offset: usize| start.wrapping_add(offset);
-        let l2 = view.metric == Metric::L2;
-        let image = Image {
-            dim: dim as u32,
-            metric: view.metric,
-            lists: lists as u32,
-            rows: storage.rows,
-            copy_stride: copy_stride as u32,
-            stored: match (view.codec, by_tables) {
-                (Codec::Pq(pq), Some((tables, terms, terms_at))) => Stored::Codes(Codes {
-                    codes: at(codes),
+                let kind = tables.choose_terms(budget / 8);
+                StoredPlan::Codes(CodesPlan {
                     code_bytes: view.code_bytes() as u32,
-                    bits: pq.quantizer.bits(),
-                    width: (dim / pq.quantizer.sub_quantizers()) as u32,
-                    codebooks: at(codebooks).cast(),
-                    sub_quantizers: pq.quantizer.sub_quantizers() as u32,
-                    offsets: at(offsets).cast(),
-                    halves: at(halves).cast(),
+                    codes: layout.array(rows.saturating_mul(view.code_bytes())),
+                    codebooks: layout.array(books.len()),
+                    row_lists: layout.array(rows),
+                    offsets: layout.array(lists * stride),
+                    // The scan copies them to shared memory by 16 bytes.
+                    halves: layout.array(books.len().next_multiple_of(8)),
                     tables,
-                    terms,
-                    terms_at: at(terms_at).cast(),
-                }),
-                _ => Stored::Rows { rows: at(stored_rows), stride: stride as u32, copies: at(copies).cast() },
-            },
-            values: at(values).cast(),
-            ranks: at(ranks).cast(),
-            starts: at(starts).cast(),
-            lengths: at(list_lengths).cast(),
-            centroids: at(centroids).cast(),
-            centroid_copies: at(centroid_copies).cast(),
-            centroid_values: at(centroid_values).cast(),
-            centre: if l2 { at(centre).cast() } else { std::ptr::null_mut() },
-            greatest: at(greatest).cast(),
-            bounds: at(bounds).cast(),
+                    kind,
+                    terms: layout.array(tables.terms_len(kind)),
+                })
+            }
         };
+        let plan = ImagePlan {
+            dim,
+            metric: view.metric,
+            stored,
+            values: layout.array(rows),
+            ranks: layout.array(rows),
+            starts: layout.array(lists),
+            lengths: layout.array(lists),
+            centroids: layout.array(lists * stride),
+            f16_centroids: layout.array(padded_lists * f16_stride),
+            centroid_values: layout.array(padded_lists),
+            centre: layout.array(stride),
+            greatest: layout.array(2),
+            bounds: layout.array(4),
+            bytes: 0,
+        };
+        ImagePlan { bytes: layout.bytes(), ..plan }
+    }
+
+    /// The words for the greatest component of the vectors and of the centroids.
+    fn greatest(&self) -> (Reserved<u32>, Reserved<u32>) {
+        let (of_vectors, of_centroids) = self.greatest.split_at(1);
+        // Cosine scales vectors by their norms, so its centroids need a scale of their own.
+        (of_vectors, if self.metric == Metric::Cosine && self.is_flat() { of_centroids } else { of_vectors })
+    }
+
+    fn is_flat(&self) -> bool {
+        matches!(self.stored, StoredPlan::Rows { .. })
+    }
+
+    /// The image in `memory`.
+    fn image(&self, memory: Scratch) -> Image {
+        let stored = match &self.stored {
+            StoredPlan::Rows { rows, f16_rows } => {
+                Stored::Rows { rows: memory.at(*rows).into(), f16_rows: memory.at(*f16_rows).into() }
+            }
+            StoredPlan::Codes(plan) => Stored::Codes(plan.codes(memory)),
+        };
+        let (greatest, centroid_greatest) = self.greatest();
+        Image {
+            dim: self.dim as u32,
+            metric: self.metric,
+            lists: self.lengths.len() as u32,
+            rows: self.ranks.len() as u32,
+            f16_stride: self.dim.next_multiple_of(list_scan::CHUNK as usize) as u32,
+            stored,
+            values: memory.at(self.values).into(),
+            ranks: memory.at(self.ranks).into(),
+            starts: memory.at(self.starts).into(),
+            lengths: memory.at(self.lengths).into(),
+            centroids: memory.at(self.centroids).into(),
+            f16_centroids: memory.at(self.f16_centroids).into(),
+            centroid_values: memory.at(self.centroid_values).into(),
+            centre: (self.metric == Metric::L2).then(|| memory.at(self.centre).into()),
+            greatest: memory.at(greatest).into(),
+            centroid_greatest: memory.at(centroid_greatest).into(),
+            // Kernels raise the bits of floats that are not negative. Searches read the floats.
+            bounds: memory.at(self.bounds.cast::<f32>()).into(),
+        }
+    }
+
+    /// Copies the index to the device.
+    ///
+    /// # Safety
+    /// `memory` has the plan's bytes, and the plan is of this index and storage.
+    unsafe fn copy_to_device<T: Element>(
+        &self,
+        on: OnStream<'_>,
+        memory: Scratch,
+        view: &View<'_, T>,
+        storage: &Storage,
+    ) -> Result<()> {
+        let OnStream { runtime, stream } = on;
+        let shape = Shape { element: ElementType::F32, metric: view.metric, dim: self.dim };
         // SAFETY: every part was reserved with the size that is written; the stream runs all in order.
         unsafe {
-            runtime.upload(stream, image.starts.cast(), bytemuck::cast_slice(&storage.starts))?;
-            runtime.upload(stream, image.lengths.cast(), bytemuck::cast_slice(&storage.lengths))?;
-            upload_rows(
-                runtime,
-                stream,
-                Shape { element: ElementType::F32, metric: view.metric, dim },
-                image.centroids.cast(),
-                view.centroids,
-            )?;
-            if l2 {
+            runtime.copy_to_device(stream, memory.at(self.starts), &storage.starts)?;
+            runtime.copy_to_device(stream, memory.at(self.lengths), &storage.lengths)?;
+            upload_rows(runtime, stream, shape, memory.at(self.centroids).as_bytes(), view.centroids)?;
+            if self.metric == Metric::L2 {
                 let mut centre = middle::<T>(view);
-                centre.resize(stride, 0.0);
-                runtime.upload(stream, image.centre.cast(), bytemuck::cast_slice(&centre))?;
+                centre.resize(self.centre.len(), 0.0);
+                runtime.copy_to_device(stream, memory.at(self.centre), &centre)?;
             }
-            runtime.fill(stream, image.greatest.cast(), 0, 4 * 2)?;
-            runtime.fill(stream, image.bounds.cast(), 0, 4 * 4)?;
-            storage.upload(runtime, stream, image.ranks.cast(), 4, |list, places, to| {
+            runtime.fill(stream, memory.at(self.greatest), 0)?;
+            runtime.fill(stream, memory.at(self.bounds), 0)?;
+            storage.copy_to_device(on, memory.at(self.ranks).as_bytes(), 4, |list, places, to| {
                 let filled = storage.filled(list, &places);
                 let (own, padding) = to.split_at_mut(4 * filled.len());
                 view.ranks_into(list, filled, bytemuck::cast_slice_mut(own));
                 padding.fill(0xff);
             })?;
-            match image.stored {
-                Stored::Rows { rows: to, .. } => {
-                    let (width, place) = (dim * T::TYPE.size(), stride * T::TYPE.size());
-                    storage.upload(runtime, stream, to, place, |list, places, to| {
+            match &self.stored {
+                StoredPlan::Rows { rows, .. } => {
+                    let (width, place) = (self.dim * T::TYPE.size(), shape.stride() * T::TYPE.size());
+                    storage.copy_to_device(on, memory.at(*rows), place, |list, places, to| {
                         fill_rows(any_row(view, list), places.start, width, place, to);
                     })?;
                 }
-                Stored::Codes(codes) => {
-                    let width = codes.code_bytes as usize;
-                    storage.upload(runtime, stream, codes.codes, width, |list, places, to| {
+                StoredPlan::Codes(plan) => {
+                    let width = plan.code_bytes as usize;
+                    storage.copy_to_device(on, memory.at(plan.codes), width, |list, places, to| {
                         fill_rows(view.codes(list), places.start, width, width, to);
                     })?;
                     if let Codec::Pq(pq) = view.codec {
-                        runtime.upload(
-                            stream,
-                            codes.codebooks.cast(),
-                            bytemuck::cast_slice(pq.quantizer.codebooks()),
-                        )?;
+                        runtime.copy_to_device(stream, memory.at(plan.codebooks), pq.quantizer.codebooks())?;
                     }
-                    storage.upload(runtime, stream, at(row_lists), 4, |list, places, to| {
+                    storage.copy_to_device(on, memory.at(plan.row_lists).as_bytes(), 4, |list, places, to| {
                         let to: &mut [u32] = bytemuck::cast_slice_mut(to);
                         let (own, padding) = to.split_at_mut(storage.filled(list, &places).len());
                         own.fill(list as u32);
@@ -391,17 +463,155 @@ impl Resident {
                     })?;
                 }
             }
-            image.prepare::<T>(runtime, stream, at(row_lists).cast())?;
+        }
+        Ok(())
+    }
+
+    /// Makes scales, f16 operands, values and bounds.
+    ///
+    /// # Safety
+    /// As [`Self::copy_to_device`], whose work comes before in the stream; `image` is that of the memory.
+    unsafe fn prepare<T: Element>(&self, on: OnStream<'_>, memory: Scratch, image: &Image) -> Result<()> {
+        let OnStream { runtime, stream } = on;
+        let (greatest, centroid_greatest) = self.greatest();
+        let (greatest, centroid_greatest) = (memory.at(greatest), memory.at(centroid_greatest));
+        let (bounds, centroid_bounds) = self.bounds.split_at(2);
+        let (bounds, centroid_bounds) = (memory.at(bounds), memory.at(centroid_bounds));
+        let values = memory.at(self.values);
+        let centroids = Unprepared {
+            element: ElementType::F32,
+            rows: image.centroids.as_bytes(),
+            count: image.lists,
+            padded: image.lists.next_multiple_of(TILE_ROWS),
+            stride: image.stride(),
+            centre: image.centre,
+            metric: image.probe_metric_code(),
+            greatest: centroid_greatest,
+        };
+        // SAFETY: the plan reserved every part with the size that the kernels ask for, and the stream runs these in order.
+        unsafe {
+            greatest_of(runtime, stream, centroids)?;
+            match &self.stored {
+                StoredPlan::Rows { rows, f16_rows } => {
+                    let from = Unprepared {
+                        element: T::TYPE,
+                        rows: memory.at(*rows).into(),
+                        count: image.rows,
+                        padded: image.rows,
+                        stride: image.stride(),
+                        centre: image.centre,
+                        metric: image.metric_code(),
+                        greatest,
+                    };
+                    greatest_of(runtime, stream, from)?;
+                    let to = prepared(image, memory.at(*f16_rows), values, bounds);
+                    prepare_rows(runtime, stream, from, to)?;
+                    let launch = MarkPadding { ranks: image.ranks, row_count: image.rows, values };
+                    runtime.launch(stream, &MarkPadding::KERNEL, launch.config(), launch)?;
+                }
+                StoredPlan::Codes(plan) => {
+                    let codes = plan.codes(memory);
+                    let row_lists = memory.at(plan.row_lists).read_only();
+                    let (offsets, halves) = (memory.at(plan.offsets), memory.at(plan.halves));
+                    let launch = GreatestCode {
+                        codes: codes.codes,
+                        code_bytes: codes.code_bytes,
+                        bits: codes.bits,
+                        width: codes.width,
+                        dim: image.dim,
+                        codebooks: codes.codebooks,
+                        centroids: image.centroids,
+                        row_lists,
+                        row_count: image.rows,
+                        centre: image.centre,
+                        greatest,
+                    };
+                    let config = launch.config(runtime.limits().multiprocessors);
+                    runtime.launch(stream, &GreatestCode::KERNEL, config, launch)?;
+                    let by_tables = codes.table_image(image);
+                    tables::enqueue_terms(&on, &codes.tables, &by_tables, codes.kind, memory.at(plan.terms))?;
+                    let launch = ScaleCodes {
+                        centroids: image.centroids,
+                        centroid_count: image.lists * image.stride(),
+                        stride: image.stride(),
+                        centre: image.centre,
+                        codebooks: codes.codebooks,
+                        codeword_count: codes.components(),
+                        greatest: image.greatest,
+                        offsets,
+                        halves: halves.take(codes.components() as usize),
+                    };
+                    runtime.launch(stream, &ScaleCodes::KERNEL, launch.config(), launch)?;
+                    let launch = MeasureCodes {
+                        codes: codes.codes,
+                        code_bytes: codes.code_bytes,
+                        bits: codes.bits,
+                        width: codes.width,
+                        dim: image.dim,
+                        codebooks: codes.codebooks,
+                        centroids: image.centroids,
+                        row_lists,
+                        row_count: image.rows,
+                        centre: image.centre,
+                        metric: image.metric_code(),
+                        greatest: image.greatest,
+                        offsets: codes.offsets,
+                        halves: codes.halves.take(codes.components() as usize),
+                        values,
+                        bounds,
+                    };
+                    runtime.launch(stream, &MeasureCodes::KERNEL, launch.config(), launch)?;
+                }
+            }
+            let (f16_centroids, values) = (memory.at(self.f16_centroids), memory.at(self.centroid_values));
+            prepare_rows(runtime, stream, centroids, prepared(image, f16_centroids, values, centroid_bounds))
+        }
+    }
+}
+
+/// Where f16 operands, values and bounds of rows go.
+fn prepared(image: &Image, copy: PtrMut<u16>, values: PtrMut<f32>, bounds: PtrMut<u32>) -> Prepared {
+    Prepared {
+        copy,
+        copy_stride: image.f16_stride,
+        values,
+        norms: None,
+        residuals: PtrMut::empty(),
+        tile_norms: None,
+        tile_residuals: PtrMut::empty(),
+        bounds: Some(bounds),
+        squares: None,
+    }
+}
+
+impl Resident {
+    /// Copies the index to the device and prepares it for scanning, within `budget` bytes. The index has vectors, and their directory is made
+    /// if their ids need one: from here on no pool is used.
+    pub fn new<T: Element>(runtime: &Runtime, stream: &Stream, view: &View<'_, T>, budget: u64) -> Result<Resident> {
+        let lengths: Vec<u32> = (0..view.list_count()).map(|list| view.length(list) as u32).collect();
+        let storage = Storage::new(lengths)?;
+        let plan = ImagePlan::new(view, &storage, budget);
+        let bytes = plan.bytes as u64;
+        if bytes > budget {
+            return Err(Error::OutOfDeviceMemory { device: runtime.describe(), asked: bytes, available: budget });
+        }
+        let memory = runtime.allocate(plan.bytes)?;
+        let (on, scratch) = (OnStream { runtime, stream }, runtime.scratch(&memory));
+        let image = plan.image(scratch);
+        // SAFETY: the memory was allocated for the plan, and the plan made for the index.
+        unsafe {
+            plan.copy_to_device(on, scratch, view, &storage)?;
+            plan.prepare::<T>(on, scratch, &image)?;
         }
         runtime.synchronize(stream)?;
         let mut longest: Vec<u64> = storage.lengths.iter().map(|&length| u64::from(pairs::padded(length))).collect();
         longest.sort_unstable_by(|a, b| b.cmp(a));
-        let longest_list = storage.lengths.iter().copied().max().unwrap_or(0);
         let mut sum = 0;
         for length in &mut longest {
             sum += *length;
             *length = sum;
         }
+        let longest_list = storage.longest();
         Ok(Resident { version: view.version, image, bytes, longest, longest_list, _memory: memory })
     }
 }
@@ -422,7 +632,7 @@ fn middle<T: Element>(view: &View<'_, T>) -> Vec<f32> {
         total += count;
         sums.iter_mut().zip(centroid).for_each(|(sum, &c)| *sum += count * f64::from(c));
     }
-    let whole = matches!(T::TYPE, crate::ElementType::U8 | crate::ElementType::I8)
+    let whole = matches!(T::TYPE, ElementType::U8 | ElementType::I8)
         || (0..view.list_count()).take(16).all(|list| {
             matches!(view.codec, Codec::Flat)
                 && view.rows(list).iter().take(1024).all(|x: &T| x.to_f32().fract() == 0.0)
@@ -432,119 +642,6 @@ fn middle<T: Element>(view: &View<'_, T>) -> Vec<f32> {
         sums.iter().map(mean).map(|mean| if whole { mean.round() } else { mean }).map(|mean| mean as f32).collect();
     // Sums of components near f32's limit may leave its range: no centre then.
     if centre.iter().all(|c| c.is_finite()) { centre } else { vec![0.0; view.dim] }
-}
-
-impl Image {
-    /// Makes scales, copies, values and bounds. `row_lists` (list of each row) is there where codes are stored.
-    ///
-    /// # Safety
-    /// Everything else of the image is uploaded; the words at `greatest` and `bounds` are zero.
-    unsafe fn prepare<T: Element>(&self, runtime: &Runtime, stream: &Stream, row_lists: *const u32) -> Result<()> {
-        let metric = self.metric_code();
-        let cosine = metric == prepare::METRIC_COSINE;
-        // Cosine scales vectors by their norms; its centroids need a scale of their own.
-        let centroid_greatest = if cosine { self.greatest.wrapping_add(1) } else { self.greatest };
-        // SAFETY: the image's arrays have the shapes that the kernels ask for.
-        unsafe {
-            let centroids = Unprepared {
-                element: crate::ElementType::F32,
-                rows: self.centroids.cast(),
-                count: self.lists,
-                padded: self.lists.next_multiple_of(TILE_ROWS),
-                stride: self.stride(),
-                centre: self.centre,
-                metric: self.probe_metric_code(),
-                greatest: centroid_greatest,
-            };
-            greatest_of(runtime, stream, centroids)?;
-            match self.stored {
-                Stored::Rows { rows, stride, copies } => {
-                    let from = Unprepared {
-                        element: T::TYPE,
-                        rows,
-                        count: self.rows,
-                        padded: self.rows,
-                        stride,
-                        centre: self.centre,
-                        metric,
-                        greatest: self.greatest,
-                    };
-                    greatest_of(runtime, stream, from)?;
-                    prepare_rows(runtime, stream, from, self.prepared(copies, self.values, 0))?;
-                    let launch = MarkPadding { ranks: self.ranks, row_count: self.rows, values: self.values };
-                    runtime.launch(stream, &MarkPadding::KERNEL, launch.config(), launch)?;
-                }
-                Stored::Codes(codes) => {
-                    let launch = GreatestCode {
-                        codes: codes.codes,
-                        code_bytes: codes.code_bytes,
-                        bits: codes.bits,
-                        width: codes.width,
-                        dim: self.dim,
-                        codebooks: codes.codebooks,
-                        centroids: self.centroids,
-                        row_lists,
-                        row_count: self.rows,
-                        centre: self.centre,
-                        greatest: self.greatest,
-                    };
-                    let config = launch.config(runtime.limits().multiprocessors);
-                    runtime.launch(stream, &GreatestCode::KERNEL, config, launch)?;
-                    let queue = OnStream { runtime, stream };
-                    let by_tables = codes.table_image(self);
-                    tables::enqueue_terms(&queue, &codes.tables, &by_tables, codes.terms, codes.terms_at)?;
-                    let launch = ScaleCodes {
-                        centroids: self.centroids,
-                        centroid_count: self.lists * self.stride(),
-                        stride: self.stride(),
-                        centre: self.centre,
-                        codebooks: codes.codebooks,
-                        codeword_count: codes.components(),
-                        greatest: self.greatest,
-                        offsets: codes.offsets,
-                        halves: codes.halves,
-                    };
-                    runtime.launch(stream, &ScaleCodes::KERNEL, launch.config(), launch)?;
-                    let launch = MeasureCodes {
-                        codes: codes.codes,
-                        code_bytes: codes.code_bytes,
-                        bits: codes.bits,
-                        width: codes.width,
-                        dim: self.dim,
-                        codebooks: codes.codebooks,
-                        centroids: self.centroids,
-                        row_lists,
-                        row_count: self.rows,
-                        centre: self.centre,
-                        metric,
-                        greatest: self.greatest,
-                        offsets: codes.offsets,
-                        halves: codes.halves,
-                        values: self.values,
-                        bounds: self.bounds.cast(),
-                    };
-                    runtime.launch(stream, &MeasureCodes::KERNEL, launch.config(), launch)?;
-                }
-            }
-            prepare_rows(runtime, stream, centroids, self.prepared(self.centroid_copies, self.centroid_values, 2))
-        }
-    }
-
-    /// Where copies and values go, and the bounds to the words from `bounds` on.
-    fn prepared(&self, copy: *mut u16, values: *mut f32, bounds: usize) -> Prepared {
-        let null = std::ptr::null_mut();
-        Prepared {
-            copy,
-            copy_stride: self.copy_stride,
-            values,
-            norms: null,
-            residuals: null,
-            tile_norms: std::ptr::null_mut(),
-            tile_residuals: std::ptr::null_mut(),
-            bounds: self.bounds.cast::<u32>().wrapping_add(bounds),
-            squares: std::ptr::null_mut(),
-        }
-    }
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@
 //!
 //! # What hides behind what
 //! Queries are copied in three parts, and each part's probes are found while the next is copied; whether they are finite is seen in the
-//! same pass. Flat, 10,000 queries, 16 of 4096 lists, H200, 2026-11-22: kernels take 0.49 ms of 0.83 (drafts of this revision; two parts).
+//! same pass. Flat, 10,000 queries, 16 of 4096 lists, H200, 2026-11-22: kernels take 0.49 ms of 0.83 (two parts).
 //! Two lanes, a half of the queries each, scan the lists twice, in 220 µs for 143, and hide the results as well: as fast with 16 lists (0.83
 //! to 0.86 ms both), faster with one (0.70 for 0.75), slower with 64 (1.36 for 1.32). Five parts took 1.4 ms where two took 0.93 to 1.0.
 
@@ -29,6 +29,7 @@ use std::marker::PhantomData;
 use std::ops::Range;
 use std::sync::Arc;
 
+use cuda_std::PtrMut;
 use rayon::prelude::*;
 use warpann_kernels::NO_ROW;
 use warpann_kernels::ivf::range::CountWithin;
@@ -40,6 +41,7 @@ use self::stage::Stage;
 use super::{Bitset, IvfBackend, Request, Scan, View};
 use crate::device::lanes::{Lane, Lanes};
 use crate::device::limits::Limits;
+use crate::device::queue::OnStream;
 use crate::device::runtime::Runtime;
 use crate::device::scratch::Layout;
 use crate::neighbors::RangeNeighbors;
@@ -75,6 +77,14 @@ struct Call<'a, 'v, T: Element> {
     request: &'a Request<'a>,
     ids: &'a mut [u64],
     distances: &'a mut [f32],
+}
+
+/// A range search.
+#[derive(Clone, Copy)]
+struct RangeCall<'a, 'v, T: Element> {
+    view: &'a View<'v, T>,
+    radius: f32,
+    request: &'a Request<'a>,
 }
 
 impl<T: Element> IvfDevice<T> {
@@ -124,13 +134,13 @@ impl<T: Element> IvfDevice<T> {
             };
         let ask = Ask { queries: queries as u32, k, probes, attempt, filter_words, by_tables, dense_probes: probes };
         // A retry keeps all scores: then what is selected grows until nothing is left to prove.
-        // Where a filter passes few, the first lists give no limit.
+        // Where few vectors pass a filter, the first lists give no threshold.
         let appends = attempt == 0 && !by_tables && filter_words.is_none();
         let dense_probes = if appends { resident.dense_probes(ask) } else { probes };
         Ask { dense_probes, ..ask }
     }
 
-    /// Uploads the queries of a search and its filter, and finds the probes: of some queries while the next are copied.
+    /// Copies the queries of a search and its filter to the device, and finds the probes: of some queries while the next are copied.
     ///
     /// # Safety
     /// The scratch of `search` is as its plan says, for these queries.
@@ -145,28 +155,30 @@ impl<T: Element> IvfDevice<T> {
         let shape = |element| Shape { element, metric: view.metric, dim };
         let count = queries.len() / dim;
         let parts = (count / Overlap::of(&runtime.limits()).part_queries).clamp(1, MOST_PARTS);
-        let stream = if parts == 1 { search.stream } else { search.copies };
+        let stream = if parts == 1 { search.on.stream } else { search.copies };
+        let (own, wide) = (shape(T::TYPE), shape(ElementType::F32));
         // SAFETY: the plan reserved room for the queries and the filter.
         unsafe {
             if let Some(filter) = request.filter {
-                let bytes = bytemuck::cast_slice(filter.words());
-                runtime.upload(stream, search.filter(), &bytes[..filter_words(filter) * size_of::<u32>()])?;
+                let words = &bytemuck::cast_slice(filter.words())[..filter_words(filter)];
+                runtime.copy_to_device(stream, search.filter(), words)?;
             }
             for rows in (0..parts).map(|part| share(count, part, parts)) {
                 let queries = &queries[rows.start * dim..rows.end * dim];
-                let at = |start: *mut u8, shape: Shape| start.wrapping_add(rows.start * shape.row_bytes());
-                let (own, wide) = (shape(T::TYPE), shape(ElementType::F32));
+                let part = |all: PtrMut<u8>, shape: Shape| {
+                    all.skip(rows.start * shape.row_bytes()).take(rows.len() * shape.row_bytes())
+                };
                 if let Stored::Rows { .. } = search.resident.image.stored {
-                    upload_queries(runtime, stream, own, at(search.queries(), own), queries)?;
-                    if let Some(to) = search.wide() {
-                        upload_rows(runtime, stream, wide, at(to, wide), &view.queries(queries, self.device)?)?;
+                    upload_queries(runtime, stream, own, part(search.queries(), own), queries)?;
+                    if let Some(to) = search.wide_queries() {
+                        upload_rows(runtime, stream, wide, part(to, wide), &view.queries(queries, self.device)?)?;
                     }
                 } else {
                     let queries = view.queries(queries, self.device)?;
-                    upload_queries(runtime, stream, wide, at(search.queries(), wide), &queries)?;
+                    upload_queries(runtime, stream, wide, part(search.queries(), wide), &queries)?;
                 }
                 if parts > 1 {
-                    runtime.follow(search.stream, stream)?;
+                    runtime.wait_for(search.on.stream, stream)?;
                 }
                 search.probe(rows.start as u32..rows.end as u32)?;
             }
@@ -222,7 +234,7 @@ impl<T: Element> IvfDevice<T> {
             let lane = &mut lanes[step % apart];
             // What this lane did last comes back before it goes on.
             if let Some(&(batch, plan)) = step.checked_sub(apart).map(|before| &batches[before]) {
-                self.receive(&self.search_on(resident, lane, plan)?, call, batch, &mut unproved)?;
+                self.copy_results(&self.search_on(resident, lane, plan)?, call, batch, &mut unproved)?;
             }
             if let Some(&(batch, plan)) = batches.get(step) {
                 self.submit(&self.search_on(resident, lane, plan)?, call, batch)?;
@@ -236,15 +248,14 @@ impl<T: Element> IvfDevice<T> {
 
     /// A search by a lane.
     fn search_on<'a>(&'a self, resident: &'a Resident, lane: &'a mut Lane, plan: &'a SearchPlan) -> Result<Search<'a>> {
-        let start = lane.scratch(&self.runtime, plan.bytes)?;
+        let scratch = lane.scratch(&self.runtime, plan.bytes)?;
         Ok(Search {
-            runtime: &self.runtime,
-            stream: &lane.stream,
+            on: OnStream { runtime: &self.runtime, stream: &lane.stream },
             copies: &lane.copies,
             resident,
             element: T::TYPE,
             plan,
-            start,
+            scratch,
         })
     }
 
@@ -267,7 +278,7 @@ impl<T: Element> IvfDevice<T> {
     }
 
     /// Waits for a batch and puts its results into their slots; notes which queries lack a certificate.
-    fn receive(
+    fn copy_results(
         &self,
         search: &Search<'_>,
         call: &mut Call<'_, '_, T>,
@@ -279,7 +290,7 @@ impl<T: Element> IvfDevice<T> {
         let directory = call.view.sparse_directory();
         let mut slots = Slots { k, worst: call.view.metric.worst(), ids: call.ids, distances: call.distances };
         let room = search.plan.room();
-        let arrays = search.results_of();
+        let arrays = search.results();
         let mut take = |queries: Range<usize>, parts: &[&[u8]]| {
             let words = |part: usize| bytemuck::cast_slice::<u8, u32>(parts[part]);
             let (of_probes, of_neighbours) = (words(0), words(1));
@@ -301,71 +312,62 @@ impl<T: Element> IvfDevice<T> {
             unproved.extend(lacking.map(|at| batch.number(queries.start + at)));
         };
         // SAFETY: the search before, on the same stream, writes all its results.
-        unsafe { self.runtime.receive(search.stream, search.plan.ask.queries as usize, &arrays, &mut take) }
+        unsafe {
+            self.runtime.copy_results_to_host(search.on.stream, search.plan.ask.queries as usize, &arrays, &mut take)
+        }
     }
 
     /// Range search of some queries: results of each, best first.
-    #[expect(clippy::too_many_arguments, reason = "what, where, and with what")]
     fn range_some(
         &self,
         resident: &Resident,
         lane: &mut Lane,
-        view: &View<'_, T>,
+        call: RangeCall<'_, '_, T>,
         queries: &[T],
-        radius: f32,
-        request: &Request<'_>,
         attempt: u32,
     ) -> Result<Vec<Vec<(u64, f32)>>> {
+        let RangeCall { view, radius, request } = call;
         let dim = view.dim;
         let count = queries.len() / dim;
         let halves = |lane: &mut Lane| -> Result<Vec<Vec<(u64, f32)>>> {
             let (low, high) = queries.split_at(count / 2 * dim);
-            let mut rows = self.range_some(resident, lane, view, low, radius, request, attempt)?;
-            rows.extend(self.range_some(resident, lane, view, high, radius, request, attempt)?);
+            let mut rows = self.range_some(resident, lane, call, low, attempt)?;
+            rows.extend(self.range_some(resident, lane, call, high, attempt)?);
             Ok(rows)
         };
         let limits = self.runtime.limits();
-        let scratch = self.scratch(resident);
+        let available = self.scratch(resident);
         let ask = Self::ask(resident, count, 1, request, attempt);
         let ask = Ask { dense_probes: ask.probes, ..ask };
         let plan = SearchPlan::new(resident, T::TYPE, ask, &limits)?;
-        let too_large =
-            |asked: u64| Error::OutOfDeviceMemory { device: self.runtime.describe(), asked, available: scratch };
-        if plan.bytes as u64 > scratch || count * ask.probes as usize > MOST_PAIRS {
+        let too_large = |asked: u64| Error::OutOfDeviceMemory { device: self.runtime.describe(), asked, available };
+        if plan.bytes as u64 > available || count * ask.probes as usize > MOST_PAIRS {
             return if count > 1 { halves(lane) } else { Err(too_large(plan.bytes as u64)) };
         }
-        let start = lane.scratch(&self.runtime, plan.bytes)?;
-        let search = Search {
-            runtime: &self.runtime,
-            stream: &lane.stream,
-            copies: &lane.copies,
-            resident,
-            element: T::TYPE,
-            plan: &plan,
-            start,
-        };
         let smaller_is_better = view.distance_metric() == Metric::L2;
         let bad = if smaller_is_better { radius } else { -radius };
         let mut within = vec![0u32; count];
         let mut flags = vec![0u32; count];
-        // SAFETY: the scratch has the plan's size; each step finds what the ones before wrote; `within` reuses the counts of results.
+        let search = self.search_on(resident, lane, &plan)?;
+        let OnStream { runtime, stream } = search.on;
+        // SAFETY: the scratch has the plan's size; each step finds what the ones before wrote. Nothing is appended, so the counts of candidates
+        // are free for the numbers of vectors within the radius.
         unsafe {
             self.begin(&search, view, queries, request)?;
-            search.group(0..ask.probes, std::ptr::null())?;
+            search.group(0..ask.probes, None)?;
             search.scan(None)?;
             let from = search.candidates();
-            let counts = search.results().cast_mut().cast::<u32>().wrapping_add(count);
             let launch = CountWithin {
                 scores: from.scores,
-                row_starts: from.row_starts,
+                row_starts: search.row_starts().into(),
                 shifts: from.shifts,
                 errors: from.errors,
                 radius: bad,
-                counts,
+                counts: search.counts(),
             };
-            self.runtime.launch(&lane.stream, &CountWithin::KERNEL, launch.config(count as u64), launch)?;
-            self.runtime.download(&lane.stream, bytemuck::cast_slice_mut(&mut within), counts.cast())?;
-            self.runtime.download(&lane.stream, bytemuck::cast_slice_mut(&mut flags), search.results())?;
+            runtime.launch(stream, &CountWithin::KERNEL, launch.config(count as u64), launch)?;
+            runtime.copy_to_host(stream, &mut within, search.counts())?;
+            runtime.copy_to_host(stream, &mut flags, search.probe_flags())?;
         }
         let most = within.iter().copied().max().unwrap_or(0).max(1);
         let mut layout = Layout::default();
@@ -373,23 +375,19 @@ impl<T: Element> IvfDevice<T> {
         let slots = count.saturating_mul(most as usize);
         let (keys, ranks) = (layout.array::<f32>(slots), layout.array::<u32>(slots));
         let proofs = layout.array::<u32>(count);
-        if (layout.bytes() + plan.bytes) as u64 > scratch {
-            let asked = (layout.bytes() + plan.bytes) as u64;
+        let asked = layout.bytes().saturating_add(plan.bytes) as u64;
+        if asked > available {
             return if count > 1 { halves(lane) } else { Err(too_large(asked)) };
         }
-        let memory = self.runtime.allocate(layout.bytes())?;
-        let at = self.runtime.address(&memory);
-        let to = stage::Found {
-            keys: at.wrapping_add(keys).cast(),
-            ranks: at.wrapping_add(ranks).cast(),
-            flags: at.wrapping_add(proofs).cast(),
-        };
+        let memory = runtime.allocate(layout.bytes())?;
+        let scratch = runtime.scratch(&memory);
+        let to = stage::Found { keys: scratch.at(keys), ranks: scratch.at(ranks), flags: scratch.at(proofs) };
         let (mut got_keys, mut got_ranks) = (vec![0.0f32; slots], vec![0u32; slots]);
-        // SAFETY: the memory has the layout's size, and the scores are still in the scratch.
+        // SAFETY: the memory has the layout's size, and the scores are still in the search's scratch.
         unsafe {
-            search.best(&stage, at, to)?;
-            self.runtime.download(&lane.stream, bytemuck::cast_slice_mut(&mut got_keys), to.keys.cast())?;
-            self.runtime.download(&lane.stream, bytemuck::cast_slice_mut(&mut got_ranks), to.ranks.cast())?;
+            search.best(&stage, scratch, to)?;
+            runtime.copy_to_host(stream, &mut got_keys, to.keys)?;
+            runtime.copy_to_host(stream, &mut got_ranks, to.ranks)?;
         }
         let directory = view.sparse_directory();
         let id_of = |rank: u32| directory.map_or(u64::from(rank), |directory| directory.id(rank));
@@ -405,7 +403,7 @@ impl<T: Element> IvfDevice<T> {
         // Every vector within the radius is among the selected, whose number is proved; only probes may lack a certificate.
         for (query, _) in flags.iter().enumerate().filter(|(_, flag)| **flag != 0) {
             let one = &queries[query * dim..(query + 1) * dim];
-            rows[query] = self.range_some(resident, lane, view, one, radius, request, attempt + 1)?.remove(0);
+            rows[query] = self.range_some(resident, lane, call, one, attempt + 1)?.remove(0);
         }
         Ok(rows)
     }
@@ -496,7 +494,8 @@ impl<T: Element> IvfBackend<T> for IvfDevice<T> {
         request: &Request<'_>,
     ) -> Result<RangeNeighbors> {
         let resident = self.resident(view)?;
-        let search = |lane: &mut _| self.range_some(&resident, lane, view, queries, radius, request, 0);
+        let call = RangeCall { view, radius, request };
+        let search = |lane: &mut _| self.range_some(&resident, lane, call, queries, 0);
         Ok(RangeNeighbors::of_rows(self.lanes.with(&self.runtime, search)?))
     }
 

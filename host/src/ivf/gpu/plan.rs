@@ -8,7 +8,7 @@ use super::image::{Resident, Stored};
 use super::stage::{Stage, selected, selected_probes};
 use super::tables::{Precision, TablePlan};
 use crate::device::limits::Limits;
-use crate::device::scratch::Layout;
+use crate::device::scratch::{Layout, Reserved};
 use crate::select::gpu::Columns;
 use crate::{ElementType, Result};
 
@@ -19,8 +19,8 @@ const SMALL_TILES: u64 = 12;
 const TABLES_UP_TO: u64 = 625;
 const TABLE_ROWS: u64 = 2_440;
 const MANY_SUB_QUANTIZERS: u32 = 32;
-/// Rows that are scored before a limit, for each candidate wanted; the least number of lists; and how many times more lists make
-/// appending pay.
+/// Rows that are scored before there is a threshold, for each candidate wanted; the least number of lists; and how many times more lists make
+/// appending faster.
 const DENSE_ROWS: u64 = 16;
 const DENSE_PROBES: u64 = 16;
 const APPEND_FROM: u32 = 3;
@@ -51,58 +51,98 @@ impl Ask {
     }
 }
 
-/// Scratch of a search, relative to its start.
+/// Queries as f16 operands, and the rest of their part of a score (`warpann_kernels::ivf::queries`).
+#[derive(Debug, Clone, Copy)]
+pub(super) struct OperandsPlan {
+    pub f16_queries: Reserved<u16>,
+    pub factors: Reserved<f32>,
+    /// The error bound of each query against the vectors, then of each against the centroids.
+    pub errors: Reserved<f32>,
+    pub shifts: Reserved<f32>,
+}
+
+impl OperandsPlan {
+    fn reserve(layout: &mut Layout, queries: usize, f16_stride: u32) -> OperandsPlan {
+        OperandsPlan {
+            f16_queries: layout.array(queries.saturating_mul(f16_stride as usize)),
+            factors: layout.array(queries),
+            errors: layout.array(queries.saturating_mul(2)),
+            shifts: layout.array(queries),
+        }
+    }
+}
+
+/// The results of a search. They lie side by side, so that one copy brings them to the host.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ResultsPlan {
+    /// Whether the probes of each query lack a certificate.
+    pub probe_flags: Reserved<u32>,
+    /// Whether the neighbours of each query lack a certificate.
+    pub flags: Reserved<u32>,
+    /// k distances a query.
+    pub keys: Reserved<f32>,
+    /// k ranks a query.
+    pub ranks: Reserved<u32>,
+    /// Number of candidates of each query.
+    pub counts: Reserved<u32>,
+}
+
+impl ResultsPlan {
+    fn reserve(layout: &mut Layout, queries: usize, k: usize) -> ResultsPlan {
+        let found = queries.saturating_mul(k);
+        let words = queries.saturating_mul(3).saturating_add(found.saturating_mul(2));
+        let (probe_flags, rest) = layout.array::<u32>(words).split_at(queries);
+        let (flags, rest) = rest.split_at(queries);
+        let (keys, rest) = rest.split_at(found);
+        let (ranks, counts) = rest.split_at(found);
+        // One array of words, some of which are f32.
+        ResultsPlan { probe_flags, flags, keys: keys.cast(), ranks, counts }
+    }
+}
+
+/// Scratch of a search.
 pub(super) struct SearchPlan {
     pub ask: Ask,
-    /// As stored, and as f32 where that is something else.
-    pub queries: usize,
-    pub wide: Option<usize>,
-    pub copies: usize,
-    pub factors: usize,
-    pub errors: usize,
-    pub shifts: usize,
-    /// Cosine: copies, factors, errors and shifts for the coarse quantiser.
-    pub coarse_copies: Option<[usize; 4]>,
-    pub coarse_scores: usize,
+    /// Queries as they were given, where stored vectors have the same element type and it is not f32.
+    pub narrow_queries: Option<Reserved<u8>>,
+    pub queries: Reserved<f32>,
+    pub operands: OperandsPlan,
+    /// Cosine: the coarse quantiser's operands.
+    pub coarse_operands: Option<OperandsPlan>,
+    pub coarse_scores: Reserved<f32>,
     pub coarse: Stage,
-    pub probe_keys: usize,
-    pub probes: usize,
-    pub filter: usize,
-    pub live: usize,
-    pub counts: usize,
-    pub slots: usize,
-    pub offsets: usize,
-    pub row_lengths: usize,
-    pub live_rows: usize,
-    pub first_pairs: usize,
-    pub first_items: usize,
-    pub item_count: usize,
-    pub row_starts: usize,
-    pub grouped: usize,
-    pub items: usize,
-    pub scores: usize,
-    /// Plan of the scan by lookup tables, and where its errors go.
-    pub tables: Option<(TablePlan, usize)>,
+    pub probe_keys: Reserved<f32>,
+    pub probes: Reserved<u32>,
+    pub filter: Reserved<u32>,
+    pub live: Reserved<u32>,
+    pub counts: Reserved<u32>,
+    pub slots: Reserved<u32>,
+    pub offsets: Reserved<u32>,
+    pub row_lengths: Reserved<u32>,
+    pub live_rows: Reserved<u32>,
+    pub first_pairs: Reserved<u32>,
+    pub first_items: Reserved<u32>,
+    pub item_count: Reserved<u32>,
+    pub row_starts: Reserved<u64>,
+    pub grouped: Reserved<U32x4>,
+    pub items: Reserved<U32x4>,
+    pub scores: Reserved<f32>,
+    /// The scan by lookup tables, and its error bound of each query.
+    pub tables: Option<(TablePlan, Reserved<f32>)>,
     pub fine: Stage,
-    /// Flags of the coarse quantiser and of the search, distances, ranks: one behind the other.
-    pub results: usize,
+    pub results: ResultsPlan,
     pub bytes: usize,
 }
 
 impl SearchPlan {
     /// # Errors
-    /// What [`TablePlan::new`] says.
+    /// As [`TablePlan::new`].
     pub fn new(resident: &Resident, element: ElementType, ask: Ask, limits: &Limits) -> Result<SearchPlan> {
         let image = &resident.image;
         let queries = ask.queries as usize;
         let mut layout = Layout::default();
-        let stride = image.stride() as usize;
-        let query_bytes = match image.stored {
-            Stored::Rows { .. } => stride * element.size(),
-            Stored::Codes(_) => stride * size_of::<f32>(),
-        };
+        let components = queries.saturating_mul(image.stride() as usize);
         let narrow = matches!(image.stored, Stored::Rows { .. }) && element != ElementType::F32;
-        let copy = queries.saturating_mul(image.copy_stride as usize);
         let cosine = image.metric_code() == prepare::METRIC_COSINE;
         let lists = image.lists as usize;
         let pair_count = queries.saturating_mul(ask.probes as usize);
@@ -112,28 +152,18 @@ impl SearchPlan {
             Stored::Codes(codes) if ask.by_tables => {
                 let (queries, probes) = (ask.queries, ask.probes);
                 let plan =
-                    TablePlan::new(&mut layout, &codes.tables, codes.terms, Precision::Auto, queries, probes, limits)?;
-                Some((plan, layout.array::<f32>(queries as usize)))
+                    TablePlan::new(&mut layout, &codes.tables, codes.kind, Precision::Auto, queries, probes, limits)?;
+                Some((plan, layout.array(queries as usize)))
             }
             _ => None,
         };
         let plan = SearchPlan {
             ask,
-            queries: layout.array::<u8>(queries.saturating_mul(query_bytes)),
-            wide: narrow.then(|| layout.array::<f32>(queries.saturating_mul(stride))),
-            copies: layout.array::<u16>(copy),
-            factors: layout.array::<f32>(queries),
-            errors: layout.array::<f32>(2 * queries),
-            shifts: layout.array::<f32>(queries),
-            coarse_copies: cosine.then(|| {
-                [
-                    layout.array::<u16>(copy),
-                    layout.array::<f32>(queries),
-                    layout.array::<f32>(2 * queries),
-                    layout.array::<f32>(queries),
-                ]
-            }),
-            coarse_scores: layout.array::<f32>(queries.saturating_mul(pairs::padded(image.lists) as usize)),
+            narrow_queries: narrow.then(|| layout.array(components.saturating_mul(element.size()))),
+            queries: layout.array(components),
+            operands: OperandsPlan::reserve(&mut layout, queries, image.f16_stride),
+            coarse_operands: cosine.then(|| OperandsPlan::reserve(&mut layout, queries, image.f16_stride)),
+            coarse_scores: layout.array(queries.saturating_mul(pairs::padded(image.lists) as usize)),
             coarse: Stage::reserve(
                 &mut layout,
                 ask.queries,
@@ -142,29 +172,29 @@ impl SearchPlan {
                 selected_probes(ask.probes, image.lists, ask.attempt),
                 limits,
             ),
-            probe_keys: layout.array::<f32>(pair_count),
-            probes: layout.array::<u32>(pair_count),
-            filter: layout.array::<u32>(ask.filter_words.unwrap_or(0)),
-            live: layout.array::<u32>(if ask.filtered() { lists } else { 0 }),
-            counts: layout.array::<u32>(lists),
-            slots: layout.array::<u32>(pair_count),
-            offsets: layout.array::<u32>(pair_count),
-            row_lengths: layout.array::<u32>(queries),
-            live_rows: layout.array::<u32>(queries),
-            first_pairs: layout.array::<u32>(lists),
-            first_items: layout.array::<u32>(lists),
-            item_count: layout.array::<u32>(1),
-            row_starts: layout.array::<u64>(queries + 1),
-            grouped: layout.array::<U32x4>(pair_count),
-            items: layout.array::<U32x4>(resident.most_items(ask)),
-            scores: layout.array::<f32>(queries.saturating_mul(columns.most as usize)),
+            probe_keys: layout.array(pair_count),
+            probes: layout.array(pair_count),
+            filter: layout.array(ask.filter_words.unwrap_or(0)),
+            live: layout.array(if ask.filtered() { lists } else { 0 }),
+            counts: layout.array(lists),
+            slots: layout.array(pair_count),
+            offsets: layout.array(pair_count),
+            row_lengths: layout.array(queries),
+            live_rows: layout.array(queries),
+            first_pairs: layout.array(lists),
+            first_items: layout.array(lists),
+            item_count: layout.array(1),
+            row_starts: layout.array(queries + 1),
+            grouped: layout.array(pair_count),
+            items: layout.array(resident.most_items(ask)),
+            scores: layout.array(queries.saturating_mul(columns.most as usize)),
             tables,
             fine: {
                 let reserve = if appends { Stage::reserve_appended } else { Stage::reserve };
                 let selected = selected(ask.k, columns.most, ask.attempt);
                 reserve(&mut layout, ask.queries, columns, ask.k, selected, limits)
             },
-            results: layout.array::<u32>(result_words(queries, ask.k as usize)),
+            results: ResultsPlan::reserve(&mut layout, queries, ask.k as usize),
             bytes: 0,
         };
         Ok(SearchPlan { bytes: layout.bytes(), ..plan })
@@ -176,11 +206,6 @@ impl SearchPlan {
     pub fn room(&self) -> Option<u32> {
         self.fine.capacity()
     }
-}
-
-/// Words of the results of a search: two flags, k distances and ranks, and a number of candidates a query.
-pub(super) fn result_words(queries: usize, k: usize) -> usize {
-    queries.saturating_mul(3).saturating_add(queries.saturating_mul(k).saturating_mul(2))
 }
 
 impl Resident {

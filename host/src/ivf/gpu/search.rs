@@ -1,7 +1,7 @@
 //! A search of an image: queries made ready, probes, pairs, scan, and the best of what was scanned.
 //!
 //! ```text
-//! queries ──prepare_queries──► f16 copies ──scan centroids──► scores ──stage──► probes          (coarse quantiser)
+//! queries ──prepare_queries──► f16 operands ──scan centroids──► scores ──stage──► probes          (coarse quantiser)
 //!     probes ──count, place, scatter──► pairs by list, items ──scan lists──► scores, one row a query
 //!                                                              └──stage──► distances and ranks, and who lacks a certificate
 //! ```
@@ -11,106 +11,124 @@
 
 use std::ops::Range;
 
+use cuda_std::{Ptr, PtrMut};
 use warpann_kernels::ivf::code_bounds::CountLive;
 use warpann_kernels::ivf::list_scan::{Operand, ScanLists, TILE_ROWS, Tile};
 use warpann_kernels::ivf::pairs::{self, CountPairs, FewPairs, PlacePairs, ScatterPairs};
 use warpann_kernels::ivf::queries::PrepareQueries;
 
 use super::image::{Resident, Stored};
-use super::plan::{ITEM_ROWS, SearchPlan};
-use super::stage::{CandidateLists, Candidates, Found, Stage, Vectors};
+use super::plan::{ITEM_ROWS, OperandsPlan, SearchPlan};
+use super::stage::{CandidateLists, Candidates, Centroids, Found, Stage, StageBatch, Vectors};
 use super::tables;
 use super::tables::TableScan;
-use crate::device::backend::Array;
+use crate::device::backend::ResultArray;
 use crate::device::queue::OnStream;
-use crate::device::runtime::{Runtime, Stream};
+use crate::device::runtime::Stream;
+use crate::device::scratch::{Reserved, Scratch};
 use crate::{ElementType, Result};
 
 /// A search on its way.
 pub(super) struct Search<'a> {
-    pub runtime: &'a Runtime,
-    pub stream: &'a Stream,
+    pub on: OnStream<'a>,
     /// For copies that come before the search.
     pub copies: &'a Stream,
     pub resident: &'a Resident,
     pub element: ElementType,
     pub plan: &'a SearchPlan,
     /// Scratch of the plan's size.
-    pub start: *mut u8,
+    pub scratch: Scratch,
+}
+
+/// The part of an array that belongs to some of the queries, each of which has `each` values.
+fn part<T>(array: PtrMut<T>, of: &Range<u32>, each: usize) -> PtrMut<T> {
+    array.skip(of.start as usize * each).take(of.len() * each)
+}
+
+/// Queries as they were given, the vectors that they will be compared with, and the place of their operands.
+struct GivenQueries {
+    element: ElementType,
+    /// All queries of the search.
+    rows: PtrMut<u8>,
+    metric: u32,
+    /// The greatest component of the vectors.
+    greatest: Ptr<u32>,
+    to: OperandsPlan,
 }
 
 impl Search<'_> {
-    fn at<T>(&self, offset: usize) -> *mut T {
-        self.start.wrapping_add(offset).cast()
+    fn at<T>(&self, array: Reserved<T>) -> PtrMut<T> {
+        self.scratch.at(array)
     }
 
-    /// Where queries go, as stored vectors are compared with them.
-    pub fn queries(&self) -> *mut u8 {
-        self.at(self.plan.queries)
+    /// Where the queries go that are compared with stored vectors.
+    pub fn queries(&self) -> PtrMut<u8> {
+        self.plan.narrow_queries.map_or(self.at(self.plan.queries).as_bytes(), |narrow| self.at(narrow))
     }
 
     /// Where queries go as f32, if that is another place.
-    pub fn wide(&self) -> Option<*mut u8> {
-        self.plan.wide.map(|offset| self.at(offset))
+    pub fn wide_queries(&self) -> Option<PtrMut<u8>> {
+        self.plan.narrow_queries.map(|_| self.at(self.plan.queries).as_bytes())
     }
 
     /// Where the bits of a filter go.
-    pub fn filter(&self) -> *mut u8 {
+    pub fn filter(&self) -> PtrMut<u32> {
         self.at(self.plan.filter)
     }
 
-    /// Where the results are.
-    pub fn results(&self) -> *const u8 {
-        self.at::<u8>(self.plan.results)
+    /// Whether the probes of each query lack a certificate.
+    pub fn probe_flags(&self) -> PtrMut<u32> {
+        self.at(self.plan.results.probe_flags)
     }
 
-    /// What [`Self::run`] leaves for the host: of each query whether its probes and whether its neighbours lack a certificate, k distances, as
-    /// many ranks, and where candidates are appended their number.
-    pub fn results_of(&self) -> Vec<Array> {
+    /// The number of candidates of each query, where candidates are appended.
+    pub fn counts(&self) -> PtrMut<u32> {
+        self.at(self.plan.results.counts)
+    }
+
+    /// Where each query's row of scores starts, and behind them the end of the last one.
+    pub fn row_starts(&self) -> PtrMut<u64> {
+        self.at(self.plan.row_starts)
+    }
+
+    /// The results that [`Self::run`] leaves for the host. For each query: whether its probes and whether its neighbours lack a certificate,
+    /// k distances, k ranks, and where candidates are appended their number.
+    pub fn results(&self) -> Vec<ResultArray> {
         let (found, each) = (self.found(), self.plan.ask.k as usize);
-        let of_probes = self.at::<u32>(self.plan.results);
         let all = [
-            Array::new(of_probes, 1),
-            Array::new(found.flags, 1),
-            Array::new(found.keys, each),
-            Array::new(found.ranks, each),
+            ResultArray::new(self.probe_flags(), 1),
+            ResultArray::new(found.flags, 1),
+            ResultArray::new(found.keys, each),
+            ResultArray::new(found.ranks, each),
         ];
-        let counts = self.plan.room().map(|_| Array::new(self.counts(), 1));
+        let counts = self.plan.room().map(|_| ResultArray::new(self.counts(), 1));
         all.into_iter().chain(counts).collect()
     }
 
-    fn coarse_queries(&self) -> *const f32 {
-        self.at::<f32>(self.plan.wide.unwrap_or(self.plan.queries)).cast_const()
-    }
-
     fn found(&self) -> Found {
-        let queries = self.plan.ask.queries as usize;
-        let flags = self.at::<u32>(self.plan.results).wrapping_add(queries);
-        let keys = flags.wrapping_add(queries);
-        Found { keys: keys.cast(), ranks: keys.wrapping_add(queries * self.plan.ask.k as usize), flags }
+        let results = &self.plan.results;
+        Found { keys: self.at(results.keys), ranks: self.at(results.ranks), flags: self.at(results.flags) }
     }
 
-    /// Launches what comes after [`Self::probe`] of all queries. The results hold, for each query, whether its probes and whether its
-    /// neighbours lack a certificate, then k distances and k ranks.
+    /// Launches what comes after [`Self::probe`] of all queries. [`Self::results`] hold the results afterwards.
     ///
     /// # Safety
-    /// As [`Self::probe`], and the filter is uploaded.
+    /// As [`Self::probe`], and the filter is on the device.
     pub unsafe fn run(&self) -> Result<()> {
+        let (dense, all) = (self.plan.ask.dense_probes, self.plan.ask.probes);
+        let from = self.candidates();
+        let batch = StageBatch { on: self.on, scratch: self.scratch, queries: self.plan.ask.queries, from: &from };
+        let (fine, vectors) = (&self.plan.fine, self.vectors());
         // SAFETY: as the caller promises; each step finds what the ones before wrote.
         unsafe {
-            let (dense, all) = (self.plan.ask.dense_probes, self.plan.ask.probes);
-            self.group(0..dense, std::ptr::null())?;
+            self.group(0..dense, None)?;
             self.scan(None)?;
-            let fine = &self.plan.fine;
-            let (queries, from) = (self.plan.ask.queries, self.candidates());
-            let counts = self.counts();
-            match fine.begin_lists(self.runtime, self.stream, self.start, queries, &from, counts)? {
-                None => self.best(fine, self.start, self.found()),
+            match fine.begin_lists(batch, self.counts())? {
+                None => fine.run(batch, &vectors, self.found()),
                 Some(lists) => {
-                    self.group(dense..all, lists.limits)?;
+                    self.group(dense..all, Some(lists.thresholds.into()))?;
                     self.scan(Some(lists))?;
-                    let (vectors, to) = (self.vectors(), self.found());
-                    fine.end_lists(self.runtime, self.stream, self.start, queries, counts, &from, &vectors, to)
+                    fine.end_lists(batch, lists, &vectors, self.found())
                 }
             }
         }
@@ -127,163 +145,144 @@ impl Search<'_> {
         (operand, if appends { Tile::Append } else { all })
     }
 
-    /// Numbers of candidates, behind all else that comes to the host: they do where candidates are appended.
-    fn counts(&self) -> *mut u32 {
-        let ask = self.plan.ask;
-        self.at::<u32>(self.plan.results).wrapping_add((2 + 2 * ask.k as usize) * ask.queries as usize)
-    }
-
     /// Makes some of the queries ready and finds their probes.
     ///
     /// # Safety
-    /// These queries are uploaded, and the scratch has what the plan reserved.
+    /// These queries are on the device, and the scratch has what the plan reserved.
     pub unsafe fn probe(&self, of: Range<u32>) -> Result<()> {
         let (plan, image) = (self.plan, &self.resident.image);
-        let (first, queries) = (of.start as usize, of.len() as u32);
-        let parts = [plan.copies, plan.factors, plan.errors, plan.shifts];
-        let element = if plan.wide.is_some() { self.element } else { self.query_element() };
-        let stride = image.stride() as usize;
-        let wide = self.coarse_queries().wrapping_add(first * stride);
+        let queries = of.len() as u32;
+        let wide = self.at(plan.queries);
+        let own = GivenQueries {
+            element: if plan.narrow_queries.is_some() { self.element } else { ElementType::F32 },
+            rows: self.queries(),
+            metric: image.metric_code(),
+            greatest: image.greatest,
+            to: plan.operands,
+        };
         // SAFETY: as the caller promises.
         unsafe {
-            let own = self.queries().wrapping_add(first * stride * element.size());
-            self.prepare(of.clone(), element, own, image.metric_code(), image.greatest, parts)?;
-            let [copies, factors, errors, shifts] = match plan.coarse_copies {
-                None => parts,
-                Some(parts) => {
-                    let greatest = image.greatest.wrapping_add(1);
-                    self.prepare(of, ElementType::F32, wide.cast(), image.probe_metric_code(), greatest, parts)?;
-                    parts
+            self.prepare(&of, own)?;
+            let operands = match plan.coarse_operands {
+                None => plan.operands,
+                Some(to) => {
+                    let own = GivenQueries {
+                        element: ElementType::F32,
+                        rows: wide.as_bytes(),
+                        metric: image.probe_metric_code(),
+                        greatest: image.centroid_greatest,
+                        to,
+                    };
+                    self.prepare(&of, own)?;
+                    to
                 }
             };
             let row_stride = pairs::padded(image.lists);
-            let scores = self.at::<f32>(plan.coarse_scores).wrapping_add(first * row_stride as usize);
+            let scores = part(self.at(plan.coarse_scores), &of, row_stride as usize);
             let tile = if queries <= 16 { Tile::Of16 } else { Tile::Of64 };
             let tile_queries = tile.queries(Operand::Copies);
-            let multiprocessors = self.runtime.limits().multiprocessors;
+            let multiprocessors = self.on.runtime.limits().multiprocessors;
             let cuts = (multiprocessors * 2).div_ceil(queries.div_ceil(tile_queries).max(1));
             // Dense use: every query with all centroids.
             let launch = ScanLists {
-                queries: self.at::<u16>(copies).wrapping_add(first * image.copy_stride as usize),
-                factors: self.at::<f32>(factors).wrapping_add(first),
+                queries: part(self.at(operands.f16_queries), &of, image.f16_stride as usize).into(),
+                factors: part(self.at(operands.factors), &of, 1).into(),
                 query_count: queries,
-                stride: image.copy_stride,
+                stride: image.f16_stride,
                 item_rows: image.lists.div_ceil(cuts).next_multiple_of(TILE_ROWS).min(ITEM_ROWS),
                 row_stride,
                 row_count: image.lists,
                 values: image.centroid_values,
                 scores,
-                base: image.centroid_copies,
+                base: image.f16_centroids,
                 ..ScanLists::default()
             };
             let key = launch.key(Operand::Copies, tile);
             let config = launch.config(key, launch.dense_items(tile_queries).into(), multiprocessors);
-            self.runtime.launch(self.stream, ScanLists::kernel(key), config, launch)?;
+            self.on.runtime.launch(self.on.stream, ScanLists::kernel(key), config, launch)?;
+            let against_centroids = self.at(operands.errors).skip(plan.ask.queries as usize);
             let from = Candidates {
-                scores,
+                scores: scores.into(),
                 row_stride: u64::from(row_stride),
                 row_count: image.lists,
                 metric: image.probe_metric_code(),
-                shifts: self.at::<f32>(shifts).wrapping_add(first),
-                // The second half is of the centroids.
-                errors: self.at::<f32>(errors).wrapping_add(plan.ask.queries as usize + first),
+                shifts: part(self.at(operands.shifts), &of, 1).into(),
+                errors: part(against_centroids, &of, 1).into(),
                 ..Candidates::default()
             };
-            let probes = self.at::<u32>(plan.probes).wrapping_add(first * plan.ask.probes as usize);
-            let flags = self.at::<u32>(plan.results).wrapping_add(first);
-            if plan.ask.attempt == 0 {
-                let vectors = (wide, image.centroids.cast_const(), image.stride());
-                return plan.coarse.settle(
-                    self.runtime,
-                    self.stream,
-                    self.start,
-                    queries,
-                    &from,
-                    vectors,
-                    (probes, flags),
-                );
-            }
-            let vectors = Vectors::Rows {
-                element: ElementType::F32,
-                queries: wide.cast(),
-                rows: image.centroids.cast_const().cast(),
+            let batch = StageBatch { on: self.on, scratch: self.scratch, queries, from: &from };
+            let vectors = Centroids {
+                queries: part(wide, &of, image.stride() as usize).into(),
+                centroids: image.centroids,
                 stride: image.stride(),
             };
-            let keys = self.at::<f32>(plan.probe_keys).wrapping_add(first * plan.ask.probes as usize);
-            let to = Found { keys, ranks: probes, flags };
-            plan.coarse.run(self.runtime, self.stream, self.start, queries, &from, &vectors, to)
+            let probes = part(self.at(plan.probes), &of, plan.ask.probes as usize);
+            let flags = part(self.probe_flags(), &of, 1);
+            if plan.ask.attempt == 0 {
+                return plan.coarse.settle(batch, vectors, probes, flags);
+            }
+            let keys = part(self.at(plan.probe_keys), &of, plan.ask.probes as usize);
+            plan.coarse.run(batch, &vectors.into(), Found { keys, ranks: probes, flags })
         }
     }
 
-    /// What stored vectors are compared with.
-    fn query_element(&self) -> ElementType {
-        match self.resident.image.stored {
-            Stored::Rows { .. } => self.element,
-            Stored::Codes(_) => ElementType::F32,
-        }
-    }
-
-    /// f16 copies of queries and what goes with them.
+    /// Makes f16 operands of some of the queries.
     ///
     /// # Safety
-    /// As [`Self::probe`]; `rows` are these queries, `parts` copies, factors, errors and shifts of all.
-    unsafe fn prepare(
-        &self,
-        of: Range<u32>,
-        element: ElementType,
-        rows: *const u8,
-        metric: u32,
-        greatest: *const u32,
-        parts: [usize; 4],
-    ) -> Result<()> {
-        let image = &self.resident.image;
-        let (first, queries) = (of.start as usize, of.len() as u32);
-        let [copies, factors, errors, shifts] = parts;
+    /// As [`Self::probe`].
+    unsafe fn prepare(&self, of: &Range<u32>, from: GivenQueries) -> Result<()> {
+        let GivenQueries { element, rows, metric, greatest, to } = from;
+        let (image, queries) = (&self.resident.image, self.plan.ask.queries);
+        let row_bytes = image.stride() as usize * element.size();
+        // The bounds of some queries against the vectors and against the centroids, and between them those of other queries.
+        let errors = self.at(to.errors).skip(of.start as usize).take(queries as usize + of.len());
         let launch = PrepareQueries {
-            rows,
-            count: queries,
+            rows: part(rows, of, row_bytes).into(),
+            count: of.len() as u32,
             stride: image.stride(),
             centre: image.centre,
             metric,
             base_greatest: greatest,
-            copy: self.at::<u16>(copies).wrapping_add(first * image.copy_stride as usize),
-            copy_stride: image.copy_stride,
-            factors: self.at::<f32>(factors).wrapping_add(first),
+            copy: part(self.at(to.f16_queries), of, image.f16_stride as usize),
+            copy_stride: image.f16_stride,
+            factors: part(self.at(to.factors), of, 1),
             base_bounds: image.bounds,
-            errors: self.at::<f32>(errors).wrapping_add(first),
-            errors_apart: self.plan.ask.queries,
-            shifts: self.at::<f32>(shifts).wrapping_add(first),
+            errors,
+            errors_apart: queries,
+            shifts: part(self.at(to.shifts), of, 1),
         };
         let kernel = PrepareQueries::kernel(element.key());
         // SAFETY: as the caller promises.
-        unsafe { self.runtime.launch(self.stream, kernel, launch.config(), launch) }
+        unsafe { self.on.runtime.launch(self.on.stream, kernel, launch.config(), launch) }
     }
 
-    /// Groups the pairs of some probes by list, for appending up to `limits` where those are not null.
+    /// Groups the pairs of some probes by list: for appending candidates up to `thresholds`, where they are given.
     ///
     /// # Safety
     /// As [`Self::run`]; the probes are there.
-    pub unsafe fn group(&self, of: Range<u32>, limits: *const f32) -> Result<()> {
+    pub unsafe fn group(&self, of: Range<u32>, thresholds: Option<Ptr<f32>>) -> Result<()> {
+        let OnStream { runtime, stream } = self.on;
         let (plan, image, ask) = (self.plan, &self.resident.image, self.plan.ask);
-        let (operand, tile) = self.operand_and_tile(!limits.is_null());
+        let (operand, tile) = self.operand_and_tile(thresholds.is_some());
         let (tile, item_rows) = (tile.queries(operand), Resident::item_rows(ask));
         let pair_count = ask.queries * ask.probes;
-        let probes = self.at::<u32>(plan.probes);
-        let counts = self.at::<u32>(plan.counts);
+        let probes = self.at(plan.probes).read_only();
+        let counts = self.at(plan.counts);
+        let factors = self.at(plan.operands.factors).read_only();
         // SAFETY: as the caller promises; arrays have the sizes that the plan reserved.
         unsafe {
             if ask.filtered() && of.start == 0 {
-                self.runtime.fill(self.stream, self.at(plan.live), 0, 4 * image.lists as usize)?;
+                runtime.fill(stream, self.at(plan.live), 0)?;
                 let launch = CountLive {
                     list_starts: image.starts,
                     lengths: image.lengths,
                     ranks: image.ranks,
-                    filter: self.at(plan.filter),
+                    filter: self.at(plan.filter).into(),
                     live: self.at(plan.live),
                 };
-                self.runtime.launch(self.stream, &CountLive::KERNEL, launch.config(image.lists), launch)?;
+                runtime.launch(stream, &CountLive::KERNEL, launch.config(image.lists), launch)?;
             }
-            let live = if ask.filtered() { self.at(plan.live) } else { image.lengths };
+            let live = if ask.filtered() { self.at(plan.live).read_only() } else { image.lengths };
             // Fewer than lists: else several queries share one, and it is read once for them. By tables it is read for each.
             let few = pair_count < pairs::FEW && (pair_count <= image.lists || plan.tables.is_some());
             if few && of == (0..ask.probes) {
@@ -293,18 +292,18 @@ impl Search<'_> {
                     nprobe: ask.probes,
                     lengths: image.lengths,
                     live,
-                    factors: self.at(plan.factors),
+                    factors,
                     item_rows,
                     offsets: self.at(plan.offsets),
-                    row_starts: self.at(plan.row_starts),
+                    row_starts: self.row_starts(),
                     live_rows: self.at(plan.live_rows),
                     item_count: self.at(plan.item_count),
                     grouped: self.at(plan.grouped),
                     items: self.at(plan.items),
                 };
-                return self.runtime.launch(self.stream, &FewPairs::KERNEL, launch.config(), launch);
+                return runtime.launch(stream, &FewPairs::KERNEL, launch.config(), launch);
             }
-            self.runtime.fill(self.stream, counts.cast(), 0, 4 * image.lists as usize)?;
+            runtime.fill(stream, counts, 0)?;
             let launch = CountPairs {
                 probes,
                 query_count: ask.queries,
@@ -319,21 +318,21 @@ impl Search<'_> {
                 row_lengths: self.at(plan.row_lengths),
                 live_rows: self.at(plan.live_rows),
             };
-            self.runtime.launch(self.stream, &CountPairs::KERNEL, launch.config(), launch)?;
+            runtime.launch(stream, &CountPairs::KERNEL, launch.config(), launch)?;
             let launch = PlacePairs {
                 list_count: image.lists,
                 lengths: image.lengths,
-                counts,
+                counts: counts.into(),
                 tile,
                 item_rows,
                 first_pairs: self.at(plan.first_pairs),
                 first_items: self.at(plan.first_items),
                 item_count: self.at(plan.item_count),
                 query_count: ask.queries,
-                row_lengths: self.at(plan.row_lengths),
-                row_starts: self.at(plan.row_starts),
+                row_lengths: self.at(plan.row_lengths).into(),
+                row_starts: self.row_starts(),
             };
-            self.runtime.launch(self.stream, &PlacePairs::KERNEL, launch.config(), launch)?;
+            runtime.launch(stream, &PlacePairs::KERNEL, launch.config(), launch)?;
             if plan.tables.is_some() {
                 return Ok(());
             }
@@ -344,28 +343,28 @@ impl Search<'_> {
                 first_probe: of.start,
                 end_probe: of.end,
                 lengths: image.lengths,
-                counts,
-                slots: self.at(plan.slots),
-                offsets: self.at(plan.offsets),
-                row_starts: self.at(plan.row_starts),
-                limits,
-                factors: self.at(plan.factors),
+                counts: counts.into(),
+                slots: self.at(plan.slots).into(),
+                offsets: self.at(plan.offsets).into(),
+                row_starts: self.row_starts().into(),
+                limits: thresholds,
+                factors,
                 tile,
                 item_rows,
-                first_pairs: self.at(plan.first_pairs),
-                first_items: self.at(plan.first_items),
+                first_pairs: self.at(plan.first_pairs).into(),
+                first_items: self.at(plan.first_items).into(),
                 grouped: self.at(plan.grouped),
                 items: self.at(plan.items),
             };
-            self.runtime.launch(self.stream, &ScatterPairs::KERNEL, launch.config(), launch)
+            runtime.launch(stream, &ScatterPairs::KERNEL, launch.config(), launch)
         }
     }
 
-    fn filter_bits(&self) -> *const u32 {
-        if self.plan.ask.filtered() { self.at(self.plan.filter) } else { std::ptr::null() }
+    fn filter_bits(&self) -> Option<Ptr<u32>> {
+        self.plan.ask.filtered().then(|| self.at(self.plan.filter).into())
     }
 
-    /// Scores every vector of the grouped lists; with `lists`, appends those within the limits.
+    /// Scores every vector of the grouped lists; with `lists`, appends those within the thresholds.
     ///
     /// # Safety
     /// As [`Self::run`]; the pairs are grouped.
@@ -373,45 +372,42 @@ impl Search<'_> {
         let (plan, image, ask) = (self.plan, &self.resident.image, self.plan.ask);
         if let (Stored::Codes(codes), Some((tables, errors))) = (image.stored, &plan.tables) {
             let what = TableScan {
-                queries: self.at(plan.queries),
+                queries: self.at(plan.queries).into(),
                 query_count: ask.queries,
                 probe_count: ask.probes,
-                probes: self.at(plan.probes),
-                pair_offsets: self.at(plan.offsets),
-                row_starts: self.at(plan.row_starts),
+                probes: self.at(plan.probes).into(),
+                pair_offsets: self.at(plan.offsets).into(),
+                row_starts: self.row_starts().into(),
                 scores: self.at(plan.scores),
                 errors: self.at(*errors),
             };
-            let queue = OnStream { runtime: self.runtime, stream: self.stream };
+            let image = codes.table_image(image);
             // SAFETY: as the caller promises.
-            return unsafe {
-                tables::enqueue(&queue, &what, &codes.table_image(image), codes.terms_at, tables, self.start)
-            };
+            return unsafe { tables::enqueue(&self.on, &what, &image, codes.terms, tables, self.scratch) };
         }
         let (operand, tile) = self.operand_and_tile(lists.is_some());
         let launch = ScanLists {
-            queries: self.at(plan.copies),
-            stride: image.copy_stride,
-            items: self.at(plan.items),
-            item_count: self.at(plan.item_count),
+            queries: self.at(plan.operands.f16_queries).into(),
+            stride: image.f16_stride,
+            items: self.at(plan.items).into(),
+            item_count: self.at(plan.item_count).into(),
             item_rows: Resident::item_rows(ask),
-            grouped: self.at(plan.grouped),
+            grouped: self.at(plan.grouped).into(),
             list_starts: image.starts,
             lengths: image.lengths,
             values: image.values,
             ranks: image.ranks,
             filter: self.filter_bits(),
-            scores: self.at(plan.scores),
             ..ScanLists::default()
         };
         let launch = match lists {
-            None => launch,
+            None => ScanLists { scores: self.at(plan.scores), ..launch },
             Some(CandidateLists { capacity, scores, places, counts, .. }) => {
                 ScanLists { scores, places, counts, capacity, ..launch }
             }
         };
         let launch = match image.stored {
-            Stored::Rows { copies, .. } => ScanLists { base: copies, ..launch },
+            Stored::Rows { f16_rows, .. } => ScanLists { base: f16_rows, ..launch },
             Stored::Codes(codes) => ScanLists {
                 codes: codes.codes,
                 code_bytes: codes.code_bytes,
@@ -425,54 +421,60 @@ impl Search<'_> {
         };
         let key = launch.key(operand, tile);
         let items = self.resident.most_items(ask) as u64;
-        let config = launch.config(key, items, self.runtime.limits().multiprocessors);
+        let config = launch.config(key, items, self.on.runtime.limits().multiprocessors);
         // SAFETY: as the caller promises; pairs were grouped for these tiles.
-        unsafe { self.runtime.launch(self.stream, ScanLists::kernel(key), config, launch) }
+        unsafe { self.on.runtime.launch(self.on.stream, ScanLists::kernel(key), config, launch) }
     }
 
     /// What was scanned.
     pub fn candidates(&self) -> Candidates {
         let (plan, image, ask) = (self.plan, &self.resident.image, self.plan.ask);
+        // Scores by tables are whole distances, with an error bound of their own.
+        let (shifts, errors) = match plan.tables {
+            Some((_, errors)) => (None, self.at(errors)),
+            None => {
+                let against_vectors = self.at(plan.operands.errors).take(ask.queries as usize);
+                (self.at(plan.operands.shifts).into(), against_vectors)
+            }
+        };
         Candidates {
-            scores: self.at(plan.scores),
+            scores: self.at(plan.scores).into(),
             row_stride: 0,
-            row_starts: self.at(plan.row_starts),
+            row_starts: self.row_starts().into(),
             nprobe: ask.probes,
-            probes: self.at(plan.probes),
-            offsets: self.at(plan.offsets),
+            probes: self.at(plan.probes).into(),
+            offsets: self.at(plan.offsets).into(),
             list_starts: image.starts,
             lengths: image.lengths,
-            ranks: image.ranks,
+            ranks: Some(image.ranks),
             filter: self.filter_bits(),
-            live_rows: self.at(plan.live_rows),
+            live_rows: self.at(plan.live_rows).into(),
             row_count: 0,
             metric: image.metric_code(),
-            // Scores by tables are whole distances.
-            shifts: if plan.tables.is_some() { std::ptr::null() } else { self.at(plan.shifts) },
-            errors: self.at(plan.tables.as_ref().map_or(plan.errors, |(_, errors)| *errors)),
+            shifts,
+            errors: errors.into(),
         }
     }
 
-    /// The best of what was scanned, by a stage whose scratch is at `start`.
+    /// Finds the best of what was scanned, by a stage that reserved `scratch`.
     ///
     /// # Safety
     /// As [`Self::run`]; the scores are there.
-    pub unsafe fn best(&self, stage: &Stage, start: *mut u8, to: Found) -> Result<()> {
+    pub unsafe fn best(&self, stage: &Stage, scratch: Scratch, to: Found) -> Result<()> {
         let from = self.candidates();
-        let vectors = self.vectors();
-        let queries = self.plan.ask.queries;
+        let batch = StageBatch { on: self.on, scratch, queries: self.plan.ask.queries, from: &from };
         // SAFETY: as the caller promises.
-        unsafe { stage.run(self.runtime, self.stream, start, queries, &from, &vectors, to) }
+        unsafe { stage.run(batch, &self.vectors(), to) }
     }
 
     fn vectors(&self) -> Vectors {
         let image = &self.resident.image;
         match image.stored {
-            Stored::Rows { rows, stride, .. } => {
-                Vectors::Rows { element: self.element, queries: self.queries(), rows, stride }
+            Stored::Rows { rows, .. } => {
+                Vectors::Rows { element: self.element, queries: self.queries().into(), rows, stride: image.stride() }
             }
             Stored::Codes(codes) => Vectors::Codes {
-                queries: self.queries().cast_const().cast(),
+                queries: self.at(self.plan.queries).into(),
                 codes,
                 centroids: image.centroids,
                 dim: image.dim,

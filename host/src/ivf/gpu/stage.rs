@@ -3,15 +3,14 @@
 //! The coarse quantiser (candidates are the centroids, the result is the probes) and the search of the lists are the same three steps: select
 //! k' > k by score, re-rank by canonical distance, certify (`warpann_kernels::ivf::rerank`).
 
-use std::ptr::null;
-
+use cuda_std::{Ptr, PtrMut};
 use warpann_kernels::ivf::pairs::BeginCandidates;
 use warpann_kernels::ivf::rerank::{self, Certify, PerQuery, Rerank, RowsKey, SettleProbes};
 
 use super::image::Codes;
 use crate::device::limits::Limits;
-use crate::device::runtime::{Runtime, Stream};
-use crate::device::scratch::Layout;
+use crate::device::queue::OnStream;
+use crate::device::scratch::{Layout, Reserved, Scratch};
 use crate::select::Best;
 use crate::select::gpu::{Columns, Plan, Select, select};
 use crate::{ElementType, Result};
@@ -53,90 +52,129 @@ pub(super) fn selected_probes(probes: u32, lists: u32, attempt: u32) -> u32 {
     probes.saturating_add(margin).min(lists).max(1)
 }
 
-/// Scratch of a stage, relative to its start.
+/// Scratch of a stage.
 #[derive(Debug)]
 pub(super) struct Stage {
     pub k: u32,
     columns: u32,
     selected: u32,
     select: Plan,
-    scores: usize,
-    places: usize,
-    /// Where the entries are ordered by k-selection: distances, ranks, and the plan.
-    unsorted: Option<(usize, usize, Plan)>,
+    scores: Reserved<f32>,
+    places: Reserved<u32>,
+    /// Where k-selection orders the candidates: no block can sort as many.
+    unsorted: Option<Unsorted>,
     /// Where candidates are appended to what was selected.
     appended: Option<Appended>,
+}
+
+/// Candidates of all queries before k-selection orders them: scratch.
+#[derive(Debug)]
+struct Unsorted {
+    keys: Reserved<f32>,
+    ranks: Reserved<u32>,
+    select: Plan,
 }
 
 /// Lists of candidates: scratch.
 #[derive(Debug)]
 struct Appended {
     capacity: u32,
-    scores: usize,
-    places: usize,
-    limits: usize,
+    scores: Reserved<f32>,
+    places: Reserved<u32>,
+    thresholds: Reserved<f32>,
     select: Plan,
-    best_scores: usize,
-    best_places: usize,
+    best_scores: Reserved<f32>,
+    best_places: Reserved<u32>,
 }
 
-/// Lists of candidates as the scan fills them: all in device memory.
+/// A launch of a stage: the stream, the memory that the stage reserved, and the candidates of the batch's queries.
+#[derive(Clone, Copy)]
+pub(super) struct StageBatch<'a> {
+    pub on: OnStream<'a>,
+    pub scratch: Scratch,
+    /// At most as many as the stage was planned for.
+    pub queries: u32,
+    pub from: &'a Candidates,
+}
+
+impl StageBatch<'_> {
+    /// `each` values for each of the batch's queries.
+    fn at<T>(&self, array: Reserved<T>, each: u32) -> PtrMut<T> {
+        self.scratch.at(array).take(self.queries as usize * each as usize)
+    }
+}
+
+/// Lists of candidates as the scan fills them.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct CandidateLists {
+    /// Places of a query's list.
     pub capacity: u32,
-    pub scores: *mut f32,
-    pub places: *mut u32,
-    pub counts: *mut u32,
-    pub limits: *mut f32,
+    pub scores: PtrMut<f32>,
+    pub places: PtrMut<u32>,
+    /// Candidates of each query, also those that found no place.
+    pub counts: PtrMut<u32>,
+    /// Candidates with a higher score than this are not appended; one for each query.
+    pub thresholds: PtrMut<f32>,
 }
 
-/// What a stage goes over. The default has null pointers and zeros: one list, all of whose rows may be found.
+/// Scores that a stage selects from, and what the proof of its results needs. The default is one list, all of whose rows may be found.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Candidates {
-    /// Scores: row q starts at q · `row_stride`, or at `row_starts[q]`.
-    pub scores: *const f32,
+    /// Row q starts at q · `row_stride`, or at `row_starts[q]`.
+    pub scores: Ptr<f32>,
     pub row_stride: u64,
-    pub row_starts: *const u64,
+    pub row_starts: Option<Ptr<u64>>,
     /// The fields of [`Rerank`] of these names.
     pub nprobe: u32,
-    pub probes: *const u32,
-    pub offsets: *const u32,
-    pub list_starts: *const u32,
-    pub lengths: *const u32,
-    pub ranks: *const u32,
-    pub filter: *const u32,
-    pub live_rows: *const u32,
+    pub probes: Option<Ptr<u32>>,
+    pub offsets: Ptr<u32>,
+    pub list_starts: Ptr<u32>,
+    pub lengths: Ptr<u32>,
+    pub ranks: Option<Ptr<u32>>,
+    pub filter: Option<Ptr<u32>>,
+    pub live_rows: Option<Ptr<u32>>,
     pub row_count: u32,
     pub metric: u32,
-    pub shifts: *const f32,
-    pub errors: *const f32,
+    pub shifts: Option<Ptr<f32>>,
+    pub errors: Ptr<f32>,
 }
 
 /// The vectors that candidates stand for, and the queries that are compared with them.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Vectors {
-    Rows { element: ElementType, queries: *const u8, rows: *const u8, stride: u32 },
-    Codes { queries: *const f32, codes: Codes, centroids: *const f32, dim: u32 },
+    /// Rows of `stride` components each.
+    Rows { element: ElementType, queries: Ptr<u8>, rows: Ptr<u8>, stride: u32 },
+    /// Codes; queries and centroids have `dim` components, padded to a multiple of 4.
+    Codes { queries: Ptr<f32>, codes: Codes, centroids: Ptr<f32>, dim: u32 },
 }
 
-/// Where results go: k distances and ranks a query, and a flag for each query without certificate (null: nobody asks).
+/// Queries and centroids of `stride` components a row.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Centroids {
+    pub queries: Ptr<f32>,
+    pub centroids: Ptr<f32>,
+    pub stride: u32,
+}
+
+impl From<Centroids> for Vectors {
+    fn from(Centroids { queries, centroids, stride }: Centroids) -> Vectors {
+        Vectors::Rows { element: ElementType::F32, queries: queries.as_bytes(), rows: centroids.as_bytes(), stride }
+    }
+}
+
+/// Where results go: k distances and ranks a query, and a flag for each query without certificate.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Found {
-    pub keys: *mut f32,
-    pub ranks: *mut u32,
-    pub flags: *mut u32,
+    pub keys: PtrMut<f32>,
+    pub ranks: PtrMut<u32>,
+    pub flags: PtrMut<u32>,
 }
 
-impl Appended {
-    fn lists(&self, start: *mut u8, counts: *mut u32) -> CandidateLists {
-        CandidateLists {
-            capacity: self.capacity,
-            scores: start.wrapping_add(self.scores).cast(),
-            places: start.wrapping_add(self.places).cast(),
-            counts,
-            limits: start.wrapping_add(self.limits).cast(),
-        }
-    }
+/// Selected candidates: scores and places, best first.
+#[derive(Debug, Clone, Copy)]
+struct Selected {
+    scores: PtrMut<f32>,
+    places: PtrMut<u32>,
 }
 
 impl Stage {
@@ -151,12 +189,13 @@ impl Stage {
     ) -> Stage {
         let slots = (queries as usize).saturating_mul(selected as usize);
         let select = Plan::by_table(layout, queries, columns, selected, limits);
-        let scores = layout.array::<f32>(slots);
-        let places = layout.array::<u32>(slots);
+        let scores = layout.array(slots);
+        let places = layout.array(slots);
         let sorts = selected <= SORTED && rerank::shared_bytes(selected) <= limits.shared_bytes;
-        let unsorted = (!sorts).then(|| {
-            let (keys, ranks) = (layout.array::<f32>(slots), layout.array::<u32>(slots));
-            (keys, ranks, Plan::by_table(layout, queries, selected.into(), k, limits))
+        let unsorted = (!sorts).then(|| Unsorted {
+            keys: layout.array(slots),
+            ranks: layout.array(slots),
+            select: Plan::by_table(layout, queries, selected.into(), k, limits),
         });
         Stage { k, columns: columns.most, selected, select, scores, places, unsorted, appended: None }
     }
@@ -175,51 +214,14 @@ impl Stage {
         let (list, best) = (queries as usize * capacity as usize, queries as usize * selected as usize);
         let appended = Appended {
             capacity,
-            scores: layout.array::<f32>(list),
-            places: layout.array::<u32>(list),
-            limits: layout.array::<f32>(queries as usize),
+            scores: layout.array(list),
+            places: layout.array(list),
+            thresholds: layout.array(queries as usize),
             select: Plan::by_table(layout, queries, capacity.into(), selected, limits),
-            best_scores: layout.array::<f32>(best),
-            best_places: layout.array::<u32>(best),
+            best_scores: layout.array(best),
+            best_places: layout.array(best),
         };
         Stage { appended: Some(appended), ..stage }
-    }
-
-    /// Selects from the rows of scores, and begins the lists of candidates with what was selected; `counts` counts them. `None`:
-    /// nothing is appended in this stage.
-    ///
-    /// # Safety
-    /// As [`Self::run`]; `counts` has a word a query.
-    pub unsafe fn begin_lists(
-        &self,
-        runtime: &Runtime,
-        stream: &Stream,
-        start: *mut u8,
-        queries: u32,
-        from: &Candidates,
-        counts: *mut u32,
-    ) -> Result<Option<CandidateLists>> {
-        let Some(appended) = &self.appended else { return Ok(None) };
-        let lists = appended.lists(start, counts);
-        let (scores, places) =
-            (start.wrapping_add(self.scores).cast::<f32>(), start.wrapping_add(self.places).cast::<u32>());
-        let launch = BeginCandidates {
-            query_count: queries,
-            selected: self.selected,
-            scores,
-            places,
-            capacity: lists.capacity,
-            list_scores: lists.scores,
-            list_places: lists.places,
-            counts: lists.counts,
-            limits: lists.limits,
-        };
-        // SAFETY: as the caller promises; the selection writes what the lists begin with.
-        unsafe {
-            select(runtime, stream, &self.selection(queries, from, scores, places), &self.select, start)?;
-            runtime.launch(stream, &BeginCandidates::KERNEL, launch.config(), launch)?;
-        }
-        Ok(Some(lists))
     }
 
     /// Candidates that a list has room for, if candidates are appended.
@@ -227,123 +229,146 @@ impl Stage {
         self.appended.as_ref().map(|appended| appended.capacity)
     }
 
+    /// Selects from the rows of scores, and begins the lists of candidates with the selected ones. `counts` receives the number of candidates
+    /// of each query. `None`: this stage appends nothing.
+    ///
+    /// # Safety
+    /// As [`Self::run`]; `counts` has a word a query.
+    pub unsafe fn begin_lists(&self, batch: StageBatch<'_>, counts: PtrMut<u32>) -> Result<Option<CandidateLists>> {
+        let Some(appended) = &self.appended else { return Ok(None) };
+        let lists = CandidateLists {
+            capacity: appended.capacity,
+            scores: batch.at(appended.scores, appended.capacity),
+            places: batch.at(appended.places, appended.capacity),
+            counts,
+            thresholds: batch.at(appended.thresholds, 1),
+        };
+        // SAFETY: as the caller promises; the selection writes what the lists begin with.
+        unsafe {
+            let Selected { scores, places } = self.select(batch)?;
+            let launch = BeginCandidates {
+                query_count: batch.queries,
+                selected: self.selected,
+                scores: scores.into(),
+                places: places.into(),
+                capacity: lists.capacity,
+                list_scores: lists.scores,
+                list_places: lists.places,
+                counts: lists.counts,
+                limits: lists.thresholds,
+            };
+            batch.on.runtime.launch(batch.on.stream, &BeginCandidates::KERNEL, launch.config(), launch)?;
+        }
+        Ok(Some(lists))
+    }
+
+    /// Selects from the rows of scores.
+    ///
+    /// # Safety
+    /// As [`Self::run`].
+    unsafe fn select(&self, batch: StageBatch<'_>) -> Result<Selected> {
+        let to =
+            Selected { scores: batch.at(self.scores, self.selected), places: batch.at(self.places, self.selected) };
+        let what = self.selection(batch, to);
+        // SAFETY: as the caller promises.
+        unsafe { select(batch.on.runtime, batch.on.stream, &what, &self.select, batch.scratch)? };
+        Ok(to)
+    }
+
     /// The selection from the rows of scores.
-    fn selection(&self, queries: u32, from: &Candidates, scores: *mut f32, places: *mut u32) -> Select<f32> {
+    fn selection(&self, batch: StageBatch<'_>, to: Selected) -> Select<f32> {
         Select {
-            keys: from.scores,
-            ids: null(),
-            row_stride: from.row_stride,
-            starts: from.row_starts,
-            lengths: null(),
+            keys: batch.from.scores,
+            ids: None,
+            row_stride: batch.from.row_stride,
+            starts: batch.from.row_starts,
+            lengths: None,
             columns: self.columns,
-            rows: queries,
+            rows: batch.queries,
             k: self.selected,
             best: Best::Smallest,
-            out_keys: scores,
-            out_ids: places,
+            out_keys: to.scores,
+            out_ids: to.places,
         }
     }
 
-    /// The best of the lists of candidates: from the scores appended to [`Self::begin_lists`] to the result.
+    /// Finds the best of the lists of candidates that [`Self::begin_lists`] began and a scan filled.
     ///
     /// # Safety
-    /// As [`Self::run`]; `counts` are those of the lists.
-    #[expect(clippy::too_many_arguments, reason = "where, what, and where to")]
+    /// As [`Self::run`].
     pub unsafe fn end_lists(
         &self,
-        runtime: &Runtime,
-        stream: &Stream,
-        start: *mut u8,
-        queries: u32,
-        counts: *mut u32,
-        from: &Candidates,
+        batch: StageBatch<'_>,
+        lists: CandidateLists,
         vectors: &Vectors,
         to: Found,
     ) -> Result<()> {
         let Some(appended) = &self.appended else { return Ok(()) };
-        let lists = appended.lists(start, counts);
-        let (scores, places) = (
-            start.wrapping_add(appended.best_scores).cast::<f32>(),
-            start.wrapping_add(appended.best_places).cast::<u32>(),
-        );
+        let best = Selected {
+            scores: batch.at(appended.best_scores, self.selected),
+            places: batch.at(appended.best_places, self.selected),
+        };
         let what = Select {
-            keys: lists.scores,
-            ids: lists.places,
+            keys: lists.scores.into(),
+            ids: lists.places.into(),
             row_stride: u64::from(lists.capacity),
-            starts: null(),
-            lengths: lists.counts,
+            starts: None,
+            lengths: lists.counts.into(),
             columns: lists.capacity,
-            ..self.selection(queries, from, scores, places)
+            ..self.selection(batch, best)
         };
         // SAFETY: as the caller promises; the lists were filled before.
         unsafe {
-            select(runtime, stream, &what, &appended.select, start)?;
-            self.finish(runtime, stream, start, queries, (scores, places), from, vectors, to)
+            select(batch.on.runtime, batch.on.stream, &what, &appended.select, batch.scratch)?;
+            self.finish(batch, best, vectors, to)
         }
     }
 
-    /// Finds the k nearest centroids of each query, in no particular order, for [`Vectors::Rows`] of f32: most are sure by their
-    /// scores, and only those near the k-th are compared exactly.
+    /// Finds the k nearest centroids of each query, in no particular order. Scores alone decide about most of them. Only those near the k-th
+    /// are compared exactly.
     ///
     /// # Safety
     /// As [`Self::run`].
-    #[expect(clippy::too_many_arguments, reason = "where, what, and where to")]
     pub unsafe fn settle(
         &self,
-        runtime: &Runtime,
-        stream: &Stream,
-        start: *mut u8,
-        queries: u32,
-        from: &Candidates,
-        (vectors, centroids, stride): (*const f32, *const f32, u32),
-        (probes, flags): (*mut u32, *mut u32),
+        batch: StageBatch<'_>,
+        vectors: Centroids,
+        probes: PtrMut<u32>,
+        flags: PtrMut<u32>,
     ) -> Result<()> {
-        let scores = start.wrapping_add(self.scores).cast::<f32>();
-        let places = start.wrapping_add(self.places).cast::<u32>();
-        let launch = SettleProbes {
-            query_count: queries,
-            queries: vectors,
-            centroids,
-            stride,
-            places,
-            scores,
-            selected: self.selected,
-            nprobe: self.k,
-            row_count: from.row_count,
-            metric: from.metric,
-            shifts: from.shifts,
-            errors: from.errors,
-            probes,
-            flags,
-        };
         // SAFETY: as the caller promises; the selection writes what the kernel reads.
         unsafe {
-            select(runtime, stream, &self.selection(queries, from, scores, places), &self.select, start)?;
-            runtime.launch(stream, &SettleProbes::KERNEL, launch.config(), launch)
+            let Selected { scores, places } = self.select(batch)?;
+            let launch = SettleProbes {
+                query_count: batch.queries,
+                queries: vectors.queries,
+                centroids: vectors.centroids,
+                stride: vectors.stride,
+                places: places.into(),
+                scores: scores.into(),
+                selected: self.selected,
+                nprobe: self.k,
+                row_count: batch.from.row_count,
+                metric: batch.from.metric,
+                shifts: batch.from.shifts,
+                errors: batch.from.errors,
+                probes,
+                flags,
+            };
+            batch.on.runtime.launch(batch.on.stream, &SettleProbes::KERNEL, launch.config(), launch)
         }
     }
 
     /// Launches the stage.
     ///
     /// # Safety
-    /// `start` has what the plan reserved; `from`, `vectors` and `to` cover `queries` queries, until the stream has done the work.
-    #[expect(clippy::too_many_arguments, reason = "where, what, and where to")]
-    pub unsafe fn run(
-        &self,
-        runtime: &Runtime,
-        stream: &Stream,
-        start: *mut u8,
-        queries: u32,
-        from: &Candidates,
-        vectors: &Vectors,
-        to: Found,
-    ) -> Result<()> {
-        let scores = start.wrapping_add(self.scores).cast::<f32>();
-        let places = start.wrapping_add(self.places).cast::<u32>();
+    /// The scratch of `batch` has what the stage reserved. Its candidates, `vectors` and `to` cover its queries until the stream has done the
+    /// work.
+    pub unsafe fn run(&self, batch: StageBatch<'_>, vectors: &Vectors, to: Found) -> Result<()> {
         // SAFETY: as the caller promises; the selection writes what the re-ranking reads.
         unsafe {
-            select(runtime, stream, &self.selection(queries, from, scores, places), &self.select, start)?;
-            self.finish(runtime, stream, start, queries, (scores, places), from, vectors, to)
+            let selected = self.select(batch)?;
+            self.finish(batch, selected, vectors, to)
         }
     }
 
@@ -351,52 +376,46 @@ impl Stage {
     ///
     /// # Safety
     /// As [`Self::run`].
-    #[expect(clippy::too_many_arguments, reason = "where, what, and where to")]
-    unsafe fn finish(
-        &self,
-        runtime: &Runtime,
-        stream: &Stream,
-        start: *mut u8,
-        queries: u32,
-        (scores, places): (*mut f32, *mut u32),
-        from: &Candidates,
-        vectors: &Vectors,
-        to: Found,
-    ) -> Result<()> {
+    unsafe fn finish(&self, batch: StageBatch<'_>, selected: Selected, vectors: &Vectors, to: Found) -> Result<()> {
+        let StageBatch { on: OnStream { runtime, stream }, from, .. } = batch;
         // SAFETY: as the caller promises.
         unsafe {
-            let Some((keys, ranks, plan)) = &self.unsorted else {
-                return self.rerank(runtime, stream, queries, from, vectors, places, scores, true, to);
+            let Some(unsorted) = &self.unsorted else {
+                return self.rerank(batch, selected, vectors, true, to);
             };
-            let unsorted = Found {
-                keys: start.wrapping_add(*keys).cast(),
-                ranks: start.wrapping_add(*ranks).cast(),
+            let all = Found {
+                keys: batch.at(unsorted.keys, self.selected),
+                ranks: batch.at(unsorted.ranks, self.selected),
                 flags: to.flags,
             };
-            runtime.fill(stream, to.flags.cast(), 0, 4 * queries as usize)?;
-            self.rerank(runtime, stream, queries, from, vectors, places, scores, false, unsorted)?;
+            runtime.fill(stream, to.flags, 0)?;
+            self.rerank(batch, selected, vectors, false, all)?;
             let what = Select {
-                keys: unsorted.keys,
-                ids: unsorted.ranks,
+                keys: all.keys.into(),
+                ids: all.ranks.into(),
                 row_stride: u64::from(self.selected),
-                starts: null(),
+                starts: None,
+                lengths: None,
                 columns: self.selected,
+                rows: batch.queries,
                 k: self.k,
-                ..self.selection(queries, from, to.keys, to.ranks)
+                best: Best::Smallest,
+                out_keys: to.keys,
+                out_ids: to.ranks,
             };
-            select(runtime, stream, &what, plan, start)?;
+            select(runtime, stream, &what, &unsorted.select, batch.scratch)?;
             let launch = Certify {
-                query_count: queries,
+                query_count: batch.queries,
                 k: self.k,
                 metric: from.metric,
                 selected: self.selected,
-                scores,
+                scores: selected.scores.into(),
                 live_rows: from.live_rows,
                 row_count: from.row_count,
                 shifts: from.shifts,
                 errors: from.errors,
                 keys: to.keys,
-                ranks: to.ranks,
+                ranks: to.ranks.into(),
                 flags: to.flags,
             };
             runtime.launch(stream, &Certify::KERNEL, launch.config(), launch)
@@ -405,23 +424,19 @@ impl Stage {
 
     /// # Safety
     /// As [`Self::run`].
-    #[expect(clippy::too_many_arguments, reason = "where, what, and where to")]
     unsafe fn rerank(
         &self,
-        runtime: &Runtime,
-        stream: &Stream,
-        queries: u32,
-        from: &Candidates,
+        batch: StageBatch<'_>,
+        selected: Selected,
         vectors: &Vectors,
-        places: *const u32,
-        scores: *const f32,
         sort: bool,
         to: Found,
     ) -> Result<()> {
+        let StageBatch { on: OnStream { runtime, stream }, queries, from, .. } = batch;
         let launch = Rerank {
             query_count: queries,
-            places,
-            scores,
+            places: selected.places.into(),
+            scores: selected.scores.into(),
             selected: self.selected,
             nprobe: from.nprobe,
             probes: from.probes,
@@ -439,7 +454,7 @@ impl Stage {
             k: self.k,
             out_keys: to.keys,
             out_ranks: to.ranks,
-            flags: to.flags,
+            flags: Some(to.flags),
             ..Rerank::default()
         };
         let few = sort && self.selected <= rerank::WARP_SELECTED;
@@ -450,9 +465,9 @@ impl Stage {
             // A block of four warps is sooner done with codes, and a warp less work: of one query with 16 bytes a code a single warp took
             // 33 µs, a third of all kernels (H200, 2026-11-22). Vectors are read so fast that four warps cost more to bring together: one
             // query took 68 to 69 µs in all for 60 to 67.
-            Vectors::Codes { queries: x, codes, centroids, dim } => {
+            Vectors::Codes { queries: of_codes, codes, centroids, dim } => {
                 let launch = Rerank {
-                    queries: x.cast(),
+                    queries: of_codes.as_bytes(),
                     rows: codes.codes,
                     stride: dim.next_multiple_of(4),
                     code_bytes: codes.code_bytes,

@@ -13,6 +13,7 @@ mod index;
 #[cfg(test)]
 mod tests;
 
+use cuda_std::{Ptr, PtrMut};
 use warpann_kernels::ivf::table_scan::{
     self, CodesKey, EntryKey, MAX_PAIRS, ScanTables, TILE_ROWS, TableKey, entries_in,
 };
@@ -24,7 +25,7 @@ pub(crate) use index::{Image, Norms, Shape, Terms};
 
 use crate::device::limits::Limits;
 use crate::device::queue::Queue;
-use crate::device::scratch::Layout;
+use crate::device::scratch::{Layout, Reserved, Scratch};
 use crate::{Error, Result};
 
 /// What table entries are stored as.
@@ -40,27 +41,27 @@ pub(crate) enum Precision {
     F16,
 }
 
-/// A batch of queries, what they probe, and where scores go: all in device memory.
+/// A batch of queries, the lists that they probe, and the place of their scores.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct TableScan {
     /// \[query_count\]\[stride\], padded with zeros.
-    pub queries: *const f32,
+    pub queries: Ptr<f32>,
     /// Queries.
     pub query_count: u32,
     /// Lists of a query.
     pub probe_count: u32,
     /// \[query_count\]\[probe_count\]: lists, or `NO_ROW` for none.
-    pub probes: *const u32,
+    pub probes: Ptr<u32>,
     /// Like `probes`: where a pair's scores start in the query's row.
-    pub pair_offsets: *const u32,
+    pub pair_offsets: Ptr<u32>,
     /// Where the query's row of scores starts; an entry a query (and one more, which is not read).
-    pub row_starts: *const u64,
+    pub row_starts: Ptr<u64>,
     /// scores\[row_starts\[q\] + pair_offsets\[q\]\[p\] + i\]: that of row i of the list, +∞ from its length to the next multiple
     /// of 8.
-    pub scores: *mut f32,
+    pub scores: PtrMut<f32>,
     /// errors\[q\] ≥ |score − real value| for every row of every list, also if the real value is that of a reconstruction c + p
     /// rounded to f32, and is itself rounded to f32. +∞ where scores may overflow; then they may be anything.
-    pub errors: *mut f32,
+    pub errors: PtrMut<f32>,
 }
 
 /// How a batch is scanned, and where its scratch lies.
@@ -76,8 +77,9 @@ pub(crate) struct TablePlan {
     segments: u32,
     /// Queries whose tables are in memory at once.
     query_tile: u32,
-    query_tables: usize,
-    scales: usize,
+    query_tables: Reserved<f32>,
+    /// Empty where table entries are f32.
+    scales: Reserved<f32>,
 }
 
 impl TablePlan {
@@ -141,14 +143,28 @@ impl TablePlan {
             block_pairs,
             segments,
             query_tile,
-            query_tables: layout.array::<f32>(tables),
-            scales: layout.array::<f32>(scales),
+            query_tables: layout.array(tables),
+            scales: layout.array(scales),
         })
     }
 
     /// Whether table entries are f16: errors are about a thousand times those of f32.
     pub fn is_half(&self) -> bool {
         self.key.0 == EntryKey::F16
+    }
+}
+
+/// Queries that are scanned by one launch.
+#[derive(Clone, Copy)]
+struct QueryTile {
+    first: usize,
+    count: usize,
+}
+
+impl QueryTile {
+    /// The tile's part of an array with `each` values a query.
+    fn of<T>(self, array: Ptr<T>, each: u32) -> Ptr<T> {
+        array.skip(self.first * each as usize).take(self.count * each as usize)
     }
 }
 
@@ -195,7 +211,7 @@ pub(crate) unsafe fn enqueue_terms<Q: Queue>(
     shape: &Shape,
     image: &Image,
     terms: Terms,
-    to: *mut f32,
+    to: PtrMut<f32>,
 ) -> Result<()> {
     if shape.terms_len(terms) == 0 {
         return Ok(());
@@ -235,27 +251,26 @@ pub(crate) unsafe fn enqueue_terms<Q: Queue>(
     unsafe { queue.launch(&RowTerms::KERNEL, launch.config(shape.lists), launch) }
 }
 
-/// Scans as `what` says, with the plan's scratch from `start` on: writes scores and errors.
+/// Scans the lists of a batch: writes scores and errors.
 ///
 /// # Safety
 /// The pointers of `what` and `image` cover their shapes, `terms` holds what [`enqueue_terms`] wrote for the plan's choice (it is
-/// not read where there is none), and `start` has what the plan reserved, until the queue has done the work; queries, centroids,
+/// not read where there is none), and `scratch` has what the plan reserved, until the queue has done the work; queries, centroids,
 /// codebooks, codes and terms are aligned to 16 bytes. The plan was made for as many queries and probes. Probed lists exist,
 /// lists start at multiples of 8 rows, components are finite, and no two pairs' scores overlap.
 pub(crate) unsafe fn enqueue<Q: Queue>(
     queue: &Q,
     what: &TableScan,
     image: &Image,
-    terms: *const f32,
+    terms: Ptr<f32>,
     plan: &TablePlan,
-    start: *mut u8,
+    scratch: Scratch,
 ) -> Result<()> {
     if what.query_count == 0 {
         return Ok(());
     }
     let shape = &plan.shape;
-    let at = |offset: usize| start.wrapping_add(offset).cast::<f32>();
-    let scales = if plan.is_half() { at(plan.scales) } else { std::ptr::null_mut() };
+    let scales = plan.is_half().then(|| scratch.at(plan.scales));
     let n = pq_tables::roundings(shape.dim, shape.sub_quantizers) as f64 / f64::from(1u32 << 24);
     // Where n·u reaches 1 nothing is certain.
     let gamma = if n < 1.0 { n / (1.0 - n) * (1.0 + 1e-9) } else { f64::INFINITY };
@@ -283,9 +298,9 @@ pub(crate) unsafe fn enqueue<Q: Queue>(
     let mut first = 0;
     while first < what.query_count {
         let count = plan.query_tile.min(what.query_count - first);
-        let of_first = |values: u32| first as usize * values as usize;
-        let queries = what.queries.wrapping_add(of_first(stride));
-        let tables = at(plan.query_tables);
+        let tile = QueryTile { first: first as usize, count: count as usize };
+        let queries = tile.of(what.queries, stride);
+        let tables = scratch.at(plan.query_tables).take(count as usize * shape.entries() as usize);
         if plan.form != FORM_RESIDUAL {
             let launch = SubTables {
                 vectors: queries,
@@ -302,8 +317,7 @@ pub(crate) unsafe fn enqueue<Q: Queue>(
             // SAFETY: as the caller promises; the plan has room for the tables of a tile, which is scanned before the next.
             unsafe { queue.launch(&SubTables::KERNEL, launch.config(), launch)? };
         }
-        let terms = if matches!(plan.form, FORM_ROW_TERMS | FORM_LIST_TERMS) { terms } else { std::ptr::null() };
-        let scales = if scales.is_null() { scales } else { scales.wrapping_add(first as usize) };
+        let terms = matches!(plan.form, FORM_ROW_TERMS | FORM_LIST_TERMS).then_some(terms);
         let launch = ScanTables {
             queries,
             stride,
@@ -316,14 +330,14 @@ pub(crate) unsafe fn enqueue<Q: Queue>(
             code_bytes: shape.code_bytes(),
             list_starts: image.list_starts,
             list_lengths: image.list_lengths,
-            probes: what.probes.wrapping_add(of_first(what.probe_count)),
-            pair_offsets: what.pair_offsets.wrapping_add(of_first(what.probe_count)),
+            probes: tile.of(what.probes, what.probe_count),
+            pair_offsets: tile.of(what.pair_offsets, what.probe_count),
             nprobe: what.probe_count,
-            row_starts: what.row_starts.wrapping_add(first as usize),
+            row_starts: tile.of(what.row_starts, 1),
             form: plan.form,
-            query_tables: tables,
+            query_tables: tables.into(),
             terms,
-            scales,
+            scales: scales.map(|scales| tile.of(scales.into(), 1)),
             chunk_size: plan.chunk,
             block_pairs: plan.block_pairs,
             segments: plan.segments,

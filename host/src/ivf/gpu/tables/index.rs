@@ -1,5 +1,6 @@
 //! A product-quantized index as the scan by lookup tables sees it: its sizes, norms and arrays.
 
+use cuda_std::Ptr;
 use warpann_kernels::pq::pq_tables::{FORM_INNER_PRODUCT, FORM_LIST_TERMS, FORM_RESIDUAL, FORM_ROW_TERMS};
 
 /// Upper bounds of norms, from which error bounds are made.
@@ -122,17 +123,17 @@ impl Shape {
     }
 }
 
-/// An index in device memory.
+/// The arrays of a product-quantized index in device memory.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Image {
     /// \[lists\]\[stride\], padded with zeros.
-    pub centroids: *const f32,
+    pub centroids: Ptr<f32>,
     /// \[sub_quantizers\]\[2^bits\]\[dim / sub_quantizers\].
-    pub codebooks: *const f32,
+    pub codebooks: Ptr<f32>,
     /// \[stored rows\]\[code_bytes\].
-    pub codes: *const u8,
+    pub codes: Ptr<u8>,
     /// The first stored row of each list, a multiple of 8.
-    pub list_starts: *const u32,
+    pub list_starts: Ptr<u32>,
     /// The rows of each list; storage goes on to the next multiple of 8.
-    pub list_lengths: *const u32,
+    pub list_lengths: Ptr<u32>,
 }

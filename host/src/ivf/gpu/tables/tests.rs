@@ -4,6 +4,7 @@ use super::*;
 use crate::device::limits::Products;
 use crate::device::queue::OnStream;
 use crate::device::runtime::{Memory, Runtime};
+use bytemuck::NoUninit;
 use test_random::Random;
 use warpann_kernels::NO_ROW;
 
@@ -138,6 +139,17 @@ fn limits(shared_bytes: u32) -> Limits {
 
 const PLENTY: u32 = 227 << 10;
 
+/// An allocation with these values, and the place of the values.
+fn load<V: NoUninit>(queue: OnStream<'_>, values: &[V]) -> Result<(Memory, PtrMut<V>)> {
+    let mut layout = Layout::default();
+    let array = layout.array::<V>(values.len());
+    let memory = queue.runtime.allocate(layout.bytes())?;
+    let to = queue.runtime.scratch(&memory).at(array);
+    // SAFETY: the allocation has room for them.
+    unsafe { queue.runtime.copy_to_device(queue.stream, to, values)? };
+    Ok((memory, to))
+}
+
 impl Case {
     fn queries(&self) -> u32 {
         (self.row_starts.len() - 1) as u32
@@ -167,55 +179,52 @@ impl Case {
     ) -> Result<Outcome> {
         let stream = runtime.stream()?;
         let queue = OnStream { runtime, stream: &stream };
-        let load = |bytes: &[u8]| -> Result<Memory> {
-            let memory = runtime.allocate(bytes.len())?;
-            // SAFETY: as many bytes as were allocated.
-            unsafe { runtime.upload(&stream, runtime.address(&memory), bytes)? };
-            Ok(memory)
-        };
         let mut layout = Layout::default();
         let mut plan = self.plan(&mut layout, terms, precision, limits)?;
         alter(&mut plan);
-        let centroids = load(bytemuck::cast_slice(&self.padded(&self.centroids)))?;
-        let codebooks = load(bytemuck::cast_slice(&self.codebooks))?;
-        let codes = load(&self.codes)?;
-        let list_starts = load(bytemuck::cast_slice(&self.list_starts))?;
-        let list_lengths = load(bytemuck::cast_slice(&self.list_lengths))?;
-        let queries = load(bytemuck::cast_slice(&self.padded(&self.queries)))?;
-        let probes = load(bytemuck::cast_slice(&self.probes))?;
-        let pair_offsets = load(bytemuck::cast_slice(&self.pair_offsets))?;
-        let row_starts = load(bytemuck::cast_slice(&self.row_starts))?;
-        let kept = runtime.allocate(4 * self.shape.terms_len(terms))?;
+        let (_centroids, centroids) = load(queue, &self.padded(&self.centroids))?;
+        let (_codebooks, codebooks) = load(queue, &self.codebooks)?;
+        let (_codes, codes) = load(queue, &self.codes)?;
+        let (_list_starts, list_starts) = load(queue, &self.list_starts)?;
+        let (_list_lengths, list_lengths) = load(queue, &self.list_lengths)?;
+        let (_queries, queries) = load(queue, &self.padded(&self.queries))?;
+        let (_probes, probes) = load(queue, &self.probes)?;
+        let (_pair_offsets, pair_offsets) = load(queue, &self.pair_offsets)?;
+        let (_row_starts, row_starts) = load(queue, &self.row_starts)?;
+        let mut kept = Layout::default();
+        let kept_at = kept.array::<f32>(self.shape.terms_len(terms));
+        let kept = runtime.allocate(kept.bytes())?;
         let scratch = runtime.allocate(layout.bytes())?;
         let len = self.row_starts[self.row_starts.len() - 1] as usize;
-        let scores = load(bytemuck::cast_slice(&vec![UNTOUCHED; len]))?;
-        let errors = load(bytemuck::cast_slice(&vec![UNTOUCHED; self.queries() as usize]))?;
+        let untouched = f32::from_bits(UNTOUCHED);
+        let (_scores, scores) = load(queue, &vec![untouched; len])?;
+        let (_errors, errors) = load(queue, &vec![untouched; self.queries() as usize])?;
         let image = Image {
-            centroids: runtime.address(&centroids).cast(),
-            codebooks: runtime.address(&codebooks).cast(),
-            codes: runtime.address(&codes),
-            list_starts: runtime.address(&list_starts).cast(),
-            list_lengths: runtime.address(&list_lengths).cast(),
+            centroids: centroids.into(),
+            codebooks: codebooks.into(),
+            codes: codes.into(),
+            list_starts: list_starts.into(),
+            list_lengths: list_lengths.into(),
         };
         let what = TableScan {
-            queries: runtime.address(&queries).cast(),
+            queries: queries.into(),
             query_count: self.queries(),
             probe_count: self.probe_count,
-            probes: runtime.address(&probes).cast(),
-            pair_offsets: runtime.address(&pair_offsets).cast(),
-            row_starts: runtime.address(&row_starts).cast(),
-            scores: runtime.address(&scores).cast(),
-            errors: runtime.address(&errors).cast(),
+            probes: probes.into(),
+            pair_offsets: pair_offsets.into(),
+            row_starts: row_starts.into(),
+            scores,
+            errors,
         };
         let mut outcome =
             Outcome { scores: vec![0.0; len], errors: vec![0.0; self.queries() as usize], plan: plan.clone() };
-        let kept_at = runtime.address(&kept).cast::<f32>();
-        // SAFETY: every array was made for the case's shapes, the scratch by the plan; all live until the downloads are over.
+        let kept_at = runtime.scratch(&kept).at(kept_at);
+        // SAFETY: every array was made for the case's shapes, the scratch by the plan; all live until the copies to the host are over.
         unsafe {
             enqueue_terms(&queue, &self.shape, &image, terms, kept_at)?;
-            enqueue(&queue, &what, &image, kept_at, &plan, runtime.address(&scratch))?;
-            runtime.download(&stream, bytemuck::cast_slice_mut(&mut outcome.scores), runtime.address(&scores))?;
-            runtime.download(&stream, bytemuck::cast_slice_mut(&mut outcome.errors), runtime.address(&errors))?;
+            enqueue(&queue, &what, &image, kept_at.into(), &plan, runtime.scratch(&scratch))?;
+            runtime.copy_to_host(&stream, &mut outcome.scores, scores)?;
+            runtime.copy_to_host(&stream, &mut outcome.errors, errors)?;
         }
         Ok(outcome)
     }
