@@ -10,6 +10,7 @@ use crate::flat::grid::FlatGrid;
 use crate::ivf::grid::IvfGrid;
 use crate::ivf::{IvfBackend, IvfIndex, Request, SearchOptions, View};
 use crate::neighbors::RangeNeighbors;
+use crate::vectors::{VectorSlice, VectorSliceMut};
 use crate::{FlatIndex, Metric, NONE};
 
 /// A device that works so many times, and fails from then on as a lost GPU does.
@@ -26,13 +27,13 @@ impl<B: ?Sized> Failing<B> {
     }
 }
 
-impl FlatBackend<f32> for Failing<dyn FlatBackend<f32>> {
-    fn add(&mut self, rows: &[f32]) -> Result<()> {
+impl FlatBackend for Failing<dyn FlatBackend> {
+    fn add(&mut self, rows: VectorSlice<'_>) -> Result<()> {
         self.work()?;
         self.inner.add(rows)
     }
 
-    fn search(&self, queries: &[f32], k: usize, ids: &mut [u64], distances: &mut [f32]) -> Result<()> {
+    fn search(&self, queries: VectorSlice<'_>, k: usize, ids: &mut [u64], distances: &mut [f32]) -> Result<()> {
         self.work()?;
         self.inner.search(queries, k, ids, distances)
     }
@@ -45,9 +46,9 @@ impl FlatBackend<f32> for Failing<dyn FlatBackend<f32>> {
         self.inner.len()
     }
 
-    fn rows(&self, first: u64, count: usize) -> Result<Vec<f32>> {
+    fn rows(&self, first: u64, to: VectorSliceMut<'_>) -> Result<()> {
         self.work()?;
-        self.inner.rows(first, count)
+        self.inner.rows(first, to)
     }
 
     fn describe(&self) -> String {
@@ -104,13 +105,23 @@ fn break_after(works: &Works, place: usize, count: usize) {
 }
 
 /// Replicas of two shards each.
-fn flat_grid(replicas: usize, works: &Works) -> FlatGrid<f32> {
+fn flat_grid(replicas: usize, works: &Works) -> FlatGrid {
     let placement = Placement::new((0..2 * replicas).map(Device::Gpu).collect(), 2).unwrap();
-    let backend = |(number, works): (usize, &Arc<AtomicUsize>)| -> Box<dyn FlatBackend<f32>> {
-        let inner: Box<dyn FlatBackend<f32>> = Box::new(FlatCpu::new(DIM, Metric::L2, None));
+    let backend = |(number, works): (usize, &Arc<AtomicUsize>)| -> Box<dyn FlatBackend> {
+        let inner: Box<dyn FlatBackend> = Box::new(FlatCpu::<f32>::new(DIM, Metric::L2, None));
         Box::new(Failing { works: works.clone(), number, inner })
     };
     FlatGrid::new(&placement, works.iter().enumerate().map(backend).collect(), DIM, Metric::L2)
+}
+
+fn slice(rows: &[f32]) -> VectorSlice<'_> {
+    VectorSlice::of(rows, DIM)
+}
+
+/// The first rows of an index.
+fn rows_of(grid: &FlatGrid, count: usize) -> Result<Vec<f32>> {
+    let mut rows = vec![0.0; count * DIM];
+    grid.rows(0, VectorSliceMut::of(&mut rows)).map(|()| rows)
 }
 
 /// What the error says: the device, its shard, and how many are left.
@@ -132,10 +143,10 @@ fn a_flat_index_goes_on_without_a_device_that_fails_until_a_shard_is_lost() {
     let expected = one.search(&queries, 7).unwrap();
     let works = works(4);
     let mut grid = flat_grid(2, &works);
-    grid.add(&base).unwrap();
-    let search = |grid: &FlatGrid<f32>| {
+    grid.add(slice(&base)).unwrap();
+    let search = |grid: &FlatGrid| {
         let (mut ids, mut distances) = (vec![NONE; 700], vec![0.0; 700]);
-        let result = grid.search(&queries, 7, &mut ids, &mut distances);
+        let result = grid.search(slice(&queries), 7, &mut ids, &mut distances);
         if result.is_ok() {
             assert!(ids == expected.ids && distances == expected.distances);
         }
@@ -149,15 +160,15 @@ fn a_flat_index_goes_on_without_a_device_that_fails_until_a_shard_is_lost() {
     search(&grid).unwrap();
     search(&grid).unwrap();
     assert!(grid.describe().ends_with(" + gpu:3 (failed)"), "{}", grid.describe());
-    assert_eq!(grid.rows(0, 301).unwrap(), base);
+    assert_eq!(rows_of(&grid, 301).unwrap(), base);
     // An addition that fails on a device is taken back from the others, and can be repeated.
     break_after(&works, 0, 0);
-    assert_eq!(failed(grid.add(&queries)), (Device::Gpu(0), 0, 1));
+    assert_eq!(failed(grid.add(slice(&queries))), (Device::Gpu(0), 0, 1));
     assert_eq!(grid.len(), 301);
     search(&grid).unwrap();
     break_after(&works, 1, 0);
     assert_eq!(failed(search(&grid)), (Device::Gpu(1), 1, 0));
-    for result in [search(&grid), grid.add(&queries), grid.rows(0, 301).map(|_| ())] {
+    for result in [search(&grid), grid.add(slice(&queries)), rows_of(&grid, 301).map(|_| ())] {
         assert!(matches!(result, Err(Error::ShardLost { shard: 1, replicas: 2 })), "{result:?}");
     }
 }
@@ -167,18 +178,18 @@ fn an_addition_that_was_taken_back_can_be_made_again() {
     let (base, more) = (vectors(301, 1), vectors(100, 2));
     let works = works(4);
     let mut grid = flat_grid(2, &works);
-    grid.add(&base).unwrap();
+    grid.add(slice(&base)).unwrap();
     break_after(&works, 2, 0);
-    assert_eq!(failed(grid.add(&more)), (Device::Gpu(2), 0, 1));
-    grid.add(&more).unwrap();
+    assert_eq!(failed(grid.add(slice(&more))), (Device::Gpu(2), 0, 1));
+    grid.add(slice(&more)).unwrap();
     let mut one = FlatIndex::<f32>::new(DIM, Metric::L2, Device::Cpu).unwrap();
     one.add(&base).unwrap();
     one.add(&more).unwrap();
     let expected = one.search(&more[..20 * DIM], 500).unwrap();
     let (mut ids, mut distances) = (vec![NONE; 10_000], vec![0.0; 10_000]);
-    grid.search(&more[..20 * DIM], 500, &mut ids, &mut distances).unwrap();
+    grid.search(slice(&more[..20 * DIM]), 500, &mut ids, &mut distances).unwrap();
     assert!(ids == expected.ids && distances == expected.distances);
-    assert_eq!(grid.rows(0, 401).unwrap(), [base, more].concat());
+    assert_eq!(rows_of(&grid, 401).unwrap(), [base, more].concat());
 }
 
 #[test]
@@ -250,7 +261,7 @@ fn the_first_bad_query_is_named_whichever_device_has_it() {
 
 #[test]
 fn only_a_lost_device_is_left_out() {
-    let backend = || -> Box<dyn FlatBackend<f32>> { Box::new(FlatCpu::new(DIM, Metric::L2, None)) };
+    let backend = || -> Box<dyn FlatBackend> { Box::new(FlatCpu::<f32>::new(DIM, Metric::L2, None)) };
     let placement = Placement::new(vec![Device::Cpu; 2], 1).unwrap();
     let passing = [1, 2, 209, 304, 600, 701, 805, 4321].map(|code| (code, false));
     let lost = [3, 4, 100, 201, 214, 220, 700, 702, 709, 714, 719, 999].map(|code| (code, true));

@@ -12,6 +12,7 @@ use crate::product::cpu::bound::{QueryBound, all_whole, largest_norm};
 use crate::product::cpu::scan;
 use crate::product::cpu::scan::{Sink, Tile};
 use crate::simd::Isa;
+use crate::vectors::VectorSlice;
 use crate::{Element, Metric, NONE};
 
 fn vectors<T: Element>(random: &mut Random, len: usize, scale: f32) -> Vec<T> {
@@ -40,8 +41,8 @@ fn square_norm(row: &[f32]) -> f64 {
 fn check<T: Element>(metric: Metric, dim: usize, base: &[T], queries: &[T], k: usize, budget: Option<u64>) {
     let mut first = None;
     for isa in Isa::all() {
-        let mut index = FlatCpu::with_isa(dim, metric, budget, isa);
-        index.add(base).unwrap();
+        let mut index = FlatCpu::<T>::with_isa(dim, metric, budget, isa);
+        index.add(VectorSlice::of(base, dim)).unwrap();
         let results = search(&index, queries, k);
         // The first is compared with the references, the others with the first, to the bit.
         let bits = (results.0.clone(), results.1.iter().map(|d| d.to_bits()).collect::<Vec<u32>>());
@@ -66,7 +67,7 @@ fn check_index<T: Element>(index: &FlatCpu<T>, base: &[T], queries: &[T], k: usi
 fn search<T: Element>(index: &FlatCpu<T>, queries: &[T], k: usize) -> (Vec<u64>, Vec<f32>) {
     let slots = queries.len() / index.dim * k;
     let (mut ids, mut distances) = (vec![7; slots], vec![f32::NAN; slots]);
-    index.search(queries, k, &mut ids, &mut distances).unwrap();
+    index.search(VectorSlice::of(queries, index.dim), k, &mut ids, &mut distances).unwrap();
     (ids, distances)
 }
 
@@ -184,7 +185,7 @@ fn many_rows_thin_the_buffers_many_times() {
         let queries: Vec<f32> = vectors(&mut random, queries * 12, 1.0);
         for k in [1, 10, 300] {
             let mut index = FlatCpu::new(12, Metric::L2, None);
-            index.add(&base).unwrap();
+            index.add(VectorSlice::of(&base, index.dim)).unwrap();
             check_index(&index, &base, &queries, k);
         }
     }
@@ -266,11 +267,11 @@ fn adding_in_parts_equals_adding_at_once() {
         let mut left = base.as_slice();
         while !left.is_empty() {
             let (now, later) = left.split_at((random.below(150) * 6).min(left.len()));
-            parts.add(now).unwrap();
+            parts.add(VectorSlice::of(now, parts.dim)).unwrap();
             left = later;
         }
-        let mut whole = FlatCpu::new(6, metric, None);
-        whole.add(&base).unwrap();
+        let mut whole = FlatCpu::<f32>::new(6, metric, None);
+        whole.add(VectorSlice::of(&base, whole.dim)).unwrap();
         assert_eq!(parts.largest, whole.largest);
         check_index(&parts, &base, &vectors(&mut random, 30 * 6, 1.0), 11);
     }
@@ -343,8 +344,8 @@ fn scores_stay_within_the_proved_bound() {
 fn many_threads_search_one_index() {
     let mut random = Random::new(10);
     let base: Vec<f32> = vectors(&mut random, 2000 * 8, 1.0);
-    let mut index = FlatCpu::new(8, Metric::InnerProduct, None);
-    index.add(&base).unwrap();
+    let mut index = FlatCpu::<f32>::new(8, Metric::InnerProduct, None);
+    index.add(VectorSlice::of(&base, index.dim)).unwrap();
     std::thread::scope(|scope| {
         for seed in 11..15 {
             let (index, base) = (&index, &base);

@@ -273,11 +273,11 @@ mod tests {
         let centroids = &points[30..30 + 9 * 3];
         let layout = BatchLayout::new(shape, 70, false, false);
         let memory = Runtime::EMULATOR.allocate(layout.bytes()).unwrap();
-        let batch = Batch::new(Runtime::EMULATOR.address(&memory), layout, 70);
+        let batch = Batch::new(Runtime::EMULATOR.scratch(&memory), layout, 70);
         let mut of_centroids = Layout::default();
-        let (start, set) = SetLayout::reserve(&mut of_centroids, shape, 9);
+        let set = SetLayout::reserve(&mut of_centroids, shape, 9);
         let centroid_memory = Runtime::EMULATOR.allocate(of_centroids.bytes()).unwrap();
-        let set = Set::new(Runtime::EMULATOR.address(&centroid_memory).wrapping_add(start), set, 9);
+        let set = Set::new(Runtime::EMULATOR.scratch(&centroid_memory), set, 9);
         let mut labels = vec![u32::MAX; 70];
         // SAFETY: both have the room that their layouts reserved, and all that is read was written before.
         unsafe {
@@ -286,9 +286,7 @@ mod tests {
             prepare_set(&Runtime::EMULATOR, &Stream::EMULATOR, shape, set, false).unwrap();
             enqueue_all(&Runtime::EMULATOR, &Stream::EMULATOR, batch).unwrap();
             settle_queues(&Runtime::EMULATOR, &Stream::EMULATOR, shape, batch, set).unwrap();
-            Runtime::EMULATOR
-                .download(&Stream::EMULATOR, bytemuck::cast_slice_mut(&mut labels), batch.labels().cast())
-                .unwrap();
+            Runtime::EMULATOR.copy_to_host(&Stream::EMULATOR, &mut labels, batch.labels()).unwrap();
         }
         for (point, &label) in points.chunks(3).zip(&labels) {
             let distance = |c: &[f32]| point.iter().zip(c).map(|(x, c)| (x - c) * (x - c)).sum::<f32>();

@@ -272,7 +272,7 @@ fn queues(run: Run<'_, f32>, centroids: &[f32]) -> [u32; 2] {
     // SAFETY: the assignment left two words there.
     unsafe {
         let from = worker.points.batch(0).queue_sizes();
-        Runtime::EMULATOR.download(&worker.stream, bytemuck::cast_slice_mut(&mut sizes), from.cast()).unwrap();
+        Runtime::EMULATOR.copy_to_host(&worker.stream, &mut sizes, from).unwrap();
     }
     sizes
 }
