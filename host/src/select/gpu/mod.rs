@@ -653,3 +653,39 @@ impl<K: DeviceKey, Q: Queue> Launcher<'_, K, Q> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use cuda_std::ptr::TO_END;
+
+    use super::*;
+
+    /// Launches get no more of an array than the batch has, however far the caller's pointers reach.
+    #[test]
+    fn pointers_end_where_the_batch_ends() {
+        let address = std::ptr::without_provenance_mut::<u32>(4096);
+        let (ids, keys) = (Ptr::new(address, TO_END), PtrMut::new(address.cast::<f32>(), TO_END));
+        let evenly = Select {
+            keys: keys.into(),
+            ids: Some(ids),
+            row_stride: 10,
+            starts: None,
+            lengths: Some(ids),
+            columns: 7,
+            rows: 3,
+            k: 2,
+            best: Best::Smallest,
+            out_keys: keys,
+            out_ids: PtrMut::new(address, 5),
+        };
+        let lengths = |batch: Select<f32>| {
+            let Select { keys, ids, starts, lengths, out_keys, out_ids, .. } = batch.trimmed();
+            let ids = ids.map(Ptr::len);
+            (keys.len(), ids, starts.map(Ptr::len), lengths.map(Ptr::len), out_keys.len(), out_ids.len())
+        };
+        assert_eq!(lengths(evenly), (27, Some(27), None, Some(3), 6, 5));
+        let ragged = Select { starts: Some(Ptr::new(address.cast(), TO_END)), lengths: None, ..evenly };
+        assert_eq!(lengths(ragged), (TO_END, Some(TO_END), Some(4), None, 6, 5));
+        assert_eq!(lengths(Select { rows: 0, ..evenly }), (0, Some(0), None, Some(0), 0, 0));
+    }
+}
