@@ -11,8 +11,8 @@ const SAMPLE: &str = "tests/data/sift-sample";
 const SHOWN: usize = 3;
 
 pub fn run(k: usize, device: &str) -> Result<()> {
-    shell::run(cargo().args(["build", "--release", "-p", "warpann-cli"]))?;
-    let program = shell::target_dir().join("release/warpann");
+    shell::run(cargo().args(["build", "-p", "warpann-cli"]))?;
+    let program = shell::target_dir().join("debug/warpann");
     let file = |name: &str| shell::root().join(SAMPLE).join(name);
     let mut search = Command::new(&program);
     search.arg("search").arg("--base").arg(file("sample_base.bvecs"));

@@ -9,7 +9,7 @@ use super::{
     violation::{Violation, ViolationKind},
     workers,
 };
-use crate::launch::{Kernel, KernelArgs, LaunchConfig, MOST_BLOCKS};
+use crate::launch::{ArgumentRange, Kernel, KernelArgs, LaunchConfig, MOST_BLOCKS};
 use std::{
     panic::Location,
     sync::{
@@ -83,29 +83,54 @@ pub unsafe fn run<A: KernelArgs>(
     arguments: A,
     profiled: bool,
 ) -> Result<(Stats, Counter), Violation> {
-    check(kernel, config)?;
+    let entry = Entry { name: kernel.name(), max_threads: kernel.max_threads() };
+    let ranges: Vec<ArgumentRange> = arguments.ranges().collect();
+    // SAFETY: the caller has the kernel's contract.
+    let body = || unsafe { kernel.call(&arguments) };
+    // SAFETY: the same contract.
+    unsafe { run_body(entry, config, &ranges, &body, profiled) }
+}
+
+/// What a launch needs to know of a kernel, whatever its arguments are.
+#[derive(Clone, Copy)]
+struct Entry {
+    name: &'static str,
+    max_threads: Option<u32>,
+}
+
+/// The rest of [`run`], compiled once for all kernels: `body` runs one thread.
+///
+/// # Safety
+/// As [`launch`].
+#[track_caller]
+unsafe fn run_body(
+    entry: Entry,
+    config: LaunchConfig,
+    ranges: &[ArgumentRange],
+    body: &(dyn Fn() + Sync),
+    profiled: bool,
+) -> Result<(Stats, Counter), Violation> {
+    check(entry, config)?;
     schedule::install_panic_hook();
-    let memory = match Arguments::new(arguments.ranges()) {
+    let memory = match Arguments::new(ranges.iter().copied()) {
         Ok(memory) => memory,
-        Err(kind) => return Err(at_launch(kernel, kind)),
+        Err(kind) => return Err(at_launch(entry, kind)),
     };
-    let padding = Padding::new(arguments.ranges().filter(|range| range.writable).map(|range| range.address));
+    let padding = Padding::new(ranges.iter().filter(|range| range.writable).map(|range| range.address));
     let blocks = config.grid.iter().product::<u64>();
     let threads = config.block.iter().product::<u32>() as usize;
     let next = AtomicU64::new(0);
     let first_failure = AtomicU64::new(u64::MAX);
     let result = Mutex::new(((Stats::default(), Counter::default()), None::<Violation>));
     let work = || {
-        let mut arena = Arena::take(kernel.name(), config, &memory, profiled);
-        // SAFETY: the caller has the kernel's contract.
-        let body = || unsafe { kernel.call(&arguments) };
+        let mut arena = Arena::take(entry.name, config, &memory, profiled);
         let mut failure = None;
         loop {
             let number = next.fetch_add(1, Ordering::Relaxed);
             if number >= blocks || first_failure.load(Ordering::Relaxed) < number {
                 break;
             }
-            // SAFETY: as above.
+            // SAFETY: the caller has the kernel's contract.
             match unsafe { run_block(&mut arena, number, &body, &first_failure) } {
                 Ok(_) => {}
                 Err(violation) => {
@@ -134,7 +159,7 @@ pub unsafe fn run<A: KernelArgs>(
         // SAFETY: the caller keeps the buffers alive and to this launch, whose threads are done.
         (counts, None) => match unsafe { padding.overwritten() } {
             // A plain pointer leaves no trace of the thread.
-            Some(kind) => Err(at_launch(kernel, kind)),
+            Some(kind) => Err(at_launch(entry, kind)),
             None => Ok(counts),
         },
     }
@@ -142,7 +167,7 @@ pub unsafe fn run<A: KernelArgs>(
 
 /// Whether a GPU would take the launch.
 #[track_caller]
-fn check<A>(kernel: &Kernel<A>, config: LaunchConfig) -> Result<(), Violation> {
+fn check(entry: Entry, config: LaunchConfig) -> Result<(), Violation> {
     let threads = config.block.iter().map(|&n| u64::from(n)).product();
     let limits = [
         ("grid x", config.grid[0], MOST_BLOCKS[0]),
@@ -152,7 +177,7 @@ fn check<A>(kernel: &Kernel<A>, config: LaunchConfig) -> Result<(), Violation> {
         ("block y", config.block[1].into(), 1024),
         ("block z", config.block[2].into(), 64),
         ("threads of a block", threads, 1024),
-        ("threads of a block (max_threads)", threads, kernel.max_threads().unwrap_or(1024).into()),
+        ("threads of a block (max_threads)", threads, entry.max_threads.unwrap_or(1024).into()),
     ];
     let exceeded = limits
         .into_iter()
@@ -168,14 +193,14 @@ fn check<A>(kernel: &Kernel<A>, config: LaunchConfig) -> Result<(), Violation> {
             ))
         });
     let Some((what, asked, limit)) = exceeded else { return Ok(()) };
-    Err(at_launch(kernel, ViolationKind::LaunchLimit { what, asked, limit }))
+    Err(at_launch(entry, ViolationKind::LaunchLimit { what, asked, limit }))
 }
 
 /// A violation of the launch as a whole: at the launch, in the first thread.
 #[track_caller]
-fn at_launch<A>(kernel: &Kernel<A>, kind: ViolationKind) -> Violation {
+fn at_launch(entry: Entry, kind: ViolationKind) -> Violation {
     Violation {
-        kernel: kernel.name(),
+        kernel: entry.name,
         block: [0; 3],
         thread: [0; 3],
         location: Location::caller().into(),

@@ -16,7 +16,7 @@ use std::ptr::null_mut;
 use std::sync::{Arc, Mutex, OnceLock};
 
 use cuda_std::PtrMut;
-use cuda_std::launch::{Kernel, KernelArgs, LaunchConfig};
+use cuda_std::launch::{Kernel, KernelArgs, LaunchConfig, RawArgs};
 
 use super::backend::{Backend, ResultArray, TakeResults, WriteRows};
 use super::driver as sys;
@@ -904,13 +904,15 @@ pub(crate) struct CallersStream<'a> {
     pub stream: sys::CUstream,
 }
 
-impl Queue for CallersStream<'_> {
-    unsafe fn launch<A: KernelArgs>(&self, kernel: &Kernel<A>, config: LaunchConfig, mut args: A) -> Result<()> {
+impl CallersStream<'_> {
+    /// Launches a kernel that was checked; compiled once for all kernels.
+    ///
+    /// # Safety
+    /// `raw` has the addresses of the kernel's arguments, which outlive the call; and the kernel's own contract.
+    unsafe fn launch_raw(&self, name: &'static str, config: LaunchConfig, mut raw: RawArgs) -> Result<()> {
         let device = self.device;
-        check_launch(kernel, config)?;
         let _current = device.enter()?;
-        let function = device.function(kernel.name(), config.shared_bytes)?;
-        let mut raw = args.as_raw();
+        let function = device.function(name, config.shared_bytes)?;
         // Checked: they fit.
         let ([gx, gy, gz], [bx, by, bz]) = (config.grid.map(|blocks| blocks as u32), config.block);
         // SAFETY: `KernelArgs` gives an address for each of the kernel's parameters; they outlive the call, which
@@ -930,6 +932,14 @@ impl Queue for CallersStream<'_> {
                 null_mut(),
             )
         })
+    }
+}
+
+impl Queue for CallersStream<'_> {
+    unsafe fn launch<A: KernelArgs>(&self, kernel: &Kernel<A>, config: LaunchConfig, mut args: A) -> Result<()> {
+        check_launch(kernel.name(), kernel.max_threads(), config)?;
+        // SAFETY: `KernelArgs` gives an address for each of the kernel's parameters, and `args` outlives the call.
+        unsafe { self.launch_raw(kernel.name(), config, args.as_raw()) }
     }
 
     unsafe fn fill<V>(&self, to: PtrMut<V>, byte: u8) -> Result<()> {

@@ -140,7 +140,7 @@ impl Backend for Emulator {
         config: LaunchConfig,
         args: A,
     ) -> Result<()> {
-        check_launch(kernel, config)?;
+        check_launch(kernel.name(), kernel.max_threads(), config)?;
         // SAFETY: the kernel's contract holds, as the caller promises.
         match unsafe { emulator::launch(kernel, config, args) } {
             Ok(_) => Ok(()),

@@ -48,7 +48,7 @@ pub(crate) struct Preload<'a>(pub &'a Runtime);
 #[cfg(any(feature = "cuda", test))]
 impl Queue for Preload<'_> {
     unsafe fn launch<A: KernelArgs>(&self, kernel: &Kernel<A>, config: LaunchConfig, _: A) -> Result<()> {
-        check_launch(kernel, config)?;
+        check_launch(kernel.name(), kernel.max_threads(), config)?;
         self.0.load(kernel, config.shared_bytes)
     }
 
@@ -58,15 +58,15 @@ impl Queue for Preload<'_> {
 }
 
 /// [`Error::LaunchLimit`] if no device takes so many blocks or threads.
-pub(crate) fn check_launch<A: KernelArgs>(kernel: &Kernel<A>, config: LaunchConfig) -> Result<()> {
-    let refused = |what, asked, limit| Err(Error::LaunchLimit { kernel: kernel.name(), what, asked, limit });
+pub(crate) fn check_launch(kernel: &'static str, max_threads: Option<u32>, config: LaunchConfig) -> Result<()> {
+    let refused = |what, asked, limit| Err(Error::LaunchLimit { kernel, what, asked, limit });
     for ((what, asked), limit) in ["grid x", "grid y", "grid z"].into_iter().zip(config.grid).zip(MOST_BLOCKS) {
         if asked > limit {
             return refused(what, asked, limit);
         }
     }
     let threads = config.block.iter().map(|&threads| u64::from(threads)).product();
-    let limit = kernel.max_threads().map_or(1024, u64::from);
+    let limit = max_threads.map_or(1024, u64::from);
     if threads > limit { refused("threads a block", threads, limit) } else { Ok(()) }
 }
 
@@ -79,8 +79,13 @@ mod tests {
 
     #[test]
     fn a_grid_has_as_many_blocks_as_31_bits_count_and_16_along_the_others() {
-        let checked =
-            |grid, threads| check_launch(&Bounded::KERNEL, LaunchConfig { grid, ..LaunchConfig::linear(1, threads) });
+        let checked = |grid, threads| {
+            check_launch(
+                Bounded::KERNEL.name(),
+                Bounded::KERNEL.max_threads(),
+                LaunchConfig { grid, ..LaunchConfig::linear(1, threads) },
+            )
+        };
         for (grid, threads) in [([1, 1, 1], 256), ([0x7fff_ffff, 1, 1], 1), ([1, 65_535, 65_535], 32)] {
             checked(grid, threads).unwrap();
         }
