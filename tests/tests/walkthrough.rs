@@ -271,10 +271,7 @@ fn paths_exist() -> Result<()> {
         if paths.len() < least {
             return Err(format!("only {} paths were found in {page}; the search is broken", paths.len()));
         }
-        for path in paths
-            .iter()
-            .filter(|path| ![KERNEL, TEST, HOST].iter().any(|other| path.ends_with(other)))
-        {
+        for path in paths.iter().filter(|path| ![KERNEL, TEST, HOST].iter().any(|other| path.ends_with(other))) {
             if !root().join(path).exists() {
                 return Err(format!("{page} names {}, which does not exist", path.display()));
             }

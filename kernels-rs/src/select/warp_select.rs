@@ -67,14 +67,14 @@ const GROUP_KEYS: u32 = 32 * GROUP as u32;
 /// warp together. `QUEUE_REGISTERS` is a power of two. [`thread_queue`] gives a good `THREAD_QUEUE`.
 ///
 /// ```
-/// # use cuda_std::{emulator::{self, Buffer}, global, kernel, launch::LaunchConfig, warp};
+/// # use cuda_std::{Ptr, PtrMut, emulator::{self, Buffer}, global, kernel, launch::LaunchConfig, warp};
 /// # use warpann_kernels::{select::entry, select::warp_select::WarpSelect};
 /// /// The 3 rows of `base` (one number each) nearest to `query`, without storing any distance. One block of one warp.
 /// ///
 /// /// # Safety
 /// /// `base` has `rows` elements, `nearest` has 3.
 /// #[kernel(max_threads = 32)]
-/// pub unsafe fn nearest_three(query: f32, base: *const f32, rows: u32, nearest: *mut u32) {
+/// pub unsafe fn nearest_three(query: f32, base: Ptr<f32>, rows: u32, nearest: PtrMut<u32>) {
 ///     let lane = warp::lane_id();
 ///     let mut select = WarpSelect::<1, 2>::new(3, None);
 ///     let mut first = 0;

@@ -388,15 +388,15 @@ pub(crate) unsafe fn enqueue<K: DeviceKey, Q: Queue>(
     let launcher = Launcher { queue, batch: batch.trimmed(), scratch };
     // SAFETY: as the caller promises.
     unsafe {
-        match &plan.steps {
-            &Steps::Warp { ref levels, last_columns } => launcher.warp(levels, last_columns),
-            &Steps::Block { threads, capacity } => launcher.block(threads, capacity, None),
-            &Steps::Short { threads, capacity } => launcher.short(threads, capacity),
-            &Steps::Grid { threads, capacity, split } => {
+        match plan.steps {
+            Steps::Warp { ref levels, last_columns } => launcher.warp(levels, last_columns),
+            Steps::Block { threads, capacity } => launcher.block(threads, capacity, None),
+            Steps::Short { threads, capacity } => launcher.short(threads, capacity),
+            Steps::Grid { threads, capacity, split } => {
                 launcher.filter(capacity, split)?;
                 launcher.block(threads, capacity, Some(split))
             }
-            &Steps::List { capacity, split, other_lists } => {
+            Steps::List { capacity, split, other_lists } => {
                 launcher.filter(capacity, split)?;
                 launcher.repair(capacity, split)?;
                 launcher.sort(capacity, split, other_lists)
