@@ -20,7 +20,7 @@
 //! differ may both be +∞, a tie that the lower row wins. Such a norm becomes +∞ where it is measured ([`Bounds::of_squares`]), and with it
 //! every bound that it is part of. All others are finite, and so are all scores: (2⁶² + 2⁶²)² is 2¹²⁶.
 //!
-//! *Underflow.* Norms and residuals are never below 2⁻¹²⁶ ([`round_up`](crate::product::prepare::round_up)), so the factors of E that a norm of any size
+//! *Underflow.* Norms and residuals are never below 2⁻¹²⁶ ([`round_up`]), so the factors of E that a norm of any size
 //! multiplies are normal numbers: γ‖x‖ and 2⁻²⁰‖x‖ round by at most 2⁻¹⁵⁰ each where they are subnormal or 0, and the residual beside them
 //! has 2⁻¹²⁶ to spare. What else may be subnormal, or vanish, errs by 2⁻¹⁵⁰ a rounding and is multiplied by nothing any more (‖y‖², scores,
 //! limits, canonical distances, 2⁻²⁰‖x‖²): 10⁻³⁵ covers all of them.
