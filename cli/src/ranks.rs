@@ -6,10 +6,11 @@ use std::path::Path;
 use std::time::Instant;
 
 use serde::Serialize;
+use warpann::device::info;
 use warpann::distributed::{Mpi, Ranks, Sharded, agree, part};
 use warpann::graph::GraphIndex;
 use warpann::ivf::{IvfIndex, SearchOptions};
-use warpann::{Device, Element, FlatIndex, Placement, device_info};
+use warpann::{Device, Element, FlatIndex, Placement};
 
 use crate::index::{Place, describe};
 use crate::report::{Failure, Out, Outcome, complain};
@@ -36,7 +37,7 @@ pub fn with_ranks(work: impl FnOnce(&Mpi) -> Outcome) -> Outcome {
 
 /// The devices of this rank: what was asked for, or one of the machine's GPUs by turns.
 fn placement(asked: &Placement, ranks: &Mpi) -> Placement {
-    match device_info::devices() {
+    match info::devices() {
         Ok(devices) if *asked == Device::Auto && !devices.is_empty() => {
             Device::Gpu(ranks.local_rank() % devices.len()).into()
         }
