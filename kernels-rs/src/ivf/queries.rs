@@ -19,7 +19,9 @@ use cuda_std::{Ptr, PtrMut, global, kernel, thread, unroll, warp};
 use crate::product::bounds::{Bounds, QueryTerms};
 use crate::product::canonical::squares;
 use crate::product::element::{self, Element, ElementKey};
-use crate::product::prepare::{METRIC_COSINE, METRIC_L2, copy_row, normaliser, product_factor, row_greatest, scale_of};
+use crate::product::prepare::{
+    METRIC_COSINE, METRIC_L2, RowOperand, copy_row, normaliser, product_factor, row_greatest, scale_of,
+};
 
 /// Warps in a block of these kernels.
 pub const WARPS_PER_BLOCK: u32 = 4;
@@ -96,7 +98,8 @@ unsafe fn prepare_queries<E: Element>(launch: PrepareQueries) {
         let squares = if metric == METRIC_COSINE { squares::<E>(x, quads, lane) } else { 0.0 };
         let normalise = normaliser(metric, squares);
         let to = copy.wrapping_add(row as usize * copy_stride as usize);
-        let (own, bounds) = copy_row::<E>(x, quads, centre, normalise, scale, to, copy_stride / 4, lane);
+        let operand = RowOperand::<E> { x, quads, centre, normalise, scale };
+        let (own, bounds) = copy_row(operand, to, copy_stride / 4, lane);
         if lane == 0 {
             let at = row as usize;
             let factor = product_factor(metric, scale, scale_of(metric, f32::from_bits(global::load(*base_greatest))));

@@ -122,23 +122,28 @@ pub fn normaliser(metric: u32, squares: f64) -> f64 {
     }
 }
 
-/// Writes the f16 copy of v = (x − centre) · normalise, and zeros from `quads` to `copy_quads` groups of four components. Returns
-/// Σv² and the bounds. All 32 lanes arrive.
+/// A row, and what is done to it: v = (x − centre) · normalise.
+pub struct RowOperand<E: Element> {
+    /// The components of x, `quads` groups of four.
+    pub x: *const E::Stored,
+    /// Groups of four components.
+    pub quads: u32,
+    /// The centre, if one is subtracted: as many components.
+    pub centre: Option<Ptr<f32>>,
+    /// What components are multiplied by.
+    pub normalise: f64,
+    /// The scale of the f16 copy ([`scale_of`]).
+    pub scale: f32,
+}
+
+/// Writes the f16 copy of v ([`RowOperand`]), and zeros up to `copy_quads` groups of four components. Returns Σv² and the bounds. All 32
+/// lanes arrive.
 ///
 /// # Safety
-/// `x` has `quads` groups of components, a centre as many, and `copy` has room for `copy_quads`.
+/// The row is as its fields say, and `copy` has room for `copy_quads` groups.
 #[inline(always)]
-#[expect(clippy::too_many_arguments, reason = "a row, what is done to it, and where to")]
-pub unsafe fn copy_row<E: Element>(
-    x: *const E::Stored,
-    quads: u32,
-    centre: Option<Ptr<f32>>,
-    normalise: f64,
-    scale: f32,
-    copy: *mut u16,
-    copy_quads: u32,
-    lane: u32,
-) -> (f64, Bounds) {
+pub unsafe fn copy_row<E: Element>(row: RowOperand<E>, copy: *mut u16, copy_quads: u32, lane: u32) -> (f64, Bounds) {
+    let RowOperand { x, quads, centre, normalise, scale } = row;
     let (up, down) = (scale as f64, 1.0 / scale as f64);
     let (mut own, mut of_copy, mut lost) = (0.0f64, 0.0f64, 0.0f64);
     let mut base = 0;
@@ -321,7 +326,8 @@ unsafe fn prepare<E: Element>(launch: Prepare) {
         let to = copy.wrapping_add(row as usize * copy_stride as usize);
         let there = if exists { stride / 4 } else { 0 };
         let normalise = normaliser(metric, squares);
-        let (own, bounds) = copy_row::<E>(x, there, centre, normalise, scale, to, copy_stride / 4, lane);
+        let operand = RowOperand::<E> { x, quads: there, centre, normalise, scale };
+        let (own, bounds) = copy_row(operand, to, copy_stride / 4, lane);
         if lane == 0 {
             let Bounds { norm, residual } = bounds;
             let value = if !exists {
