@@ -1,5 +1,5 @@
 //! `warpann bench select --tune`: times every method of k-selection over a grid of shapes and stores the fastest of each, the
-//! table that the library chooses by (`host/src/gpu/dispatch.csv`).
+//! table that the library chooses by (`host/src/select/gpu/dispatch.csv`).
 
 use std::path::Path;
 

@@ -6,7 +6,7 @@
 //! them on top of what waits: so whoever holds a lock across parallel work may come to wait for that lock on top of itself, for ever. And a
 //! pool thread that blocks is lost to the pool: where all are lost, what they wait for is never done. Three rules exclude both:
 //!
-//! 1. **A device needs no pool.** Copies, launches and waits ([`Runtime`](crate::open)) use threads of this file and of the emulator, which
+//! 1. **A device needs no pool.** Copies, launches and waits ([`Runtime`](crate::device::runtime::Runtime)) use threads of this file and of the emulator, which
 //!    take up nothing else ([`work_off`], [`apart`]).
 //! 2. **Who holds what others wait for needs no pool.** A lock that is held across work is an [`Exclusive`]: its holder works apart from all
 //!    pools, and so it always comes to an end. Other locks guard a few instructions: take out, put back. What needs a pool to be made is made

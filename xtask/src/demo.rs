@@ -54,7 +54,7 @@ fn page(answer: &Value) -> Result<String> {
         out += "\n";
     }
     out += &format!(
-        "device     {}\ntime       {:.2} ms for the search, {:.0} queries/s\nrecall@{}  {}\n",
+        "device     {}\ntime       {:.2} ms for the search, {:.0} queries/s (development build)\nrecall@{}  {}\n",
         text("device")?,
         1e3 * number("search_seconds")?,
         number("queries_per_second")?,

@@ -118,6 +118,14 @@ impl Runtime {
         call!(self, free_memory())
     }
 
+    /// Bytes that may be used: those of the caller's `budget`, or nine tenths of what is free.
+    pub fn budget(&self, budget: Option<u64>) -> Result<u64> {
+        match budget {
+            Some(bytes) => Ok(bytes),
+            None => Ok(self.free_memory()? / 10 * 9),
+        }
+    }
+
     /// See [`Backend::allocate`].
     pub fn allocate(&self, bytes: usize) -> Result<Memory> {
         Ok(match self {

@@ -34,10 +34,7 @@ impl Batches {
         (count, most): (usize, usize),
         bytes: impl Fn(usize) -> usize,
     ) -> Result<Batches> {
-        let budget = match budget {
-            Some(bytes) => bytes,
-            None => runtime.free_memory()? / 10 * 9,
-        };
+        let budget = runtime.budget(budget)?;
         let mut rows = count.min(most);
         let asked = |rows: usize| {
             let lanes = if rows < count { 2 } else { 1 };

@@ -54,7 +54,7 @@ pub(crate) fn nearest(
     found: &mut Neighbors,
 ) -> Result<()> {
     let shape = Shape { element: ElementType::F32, metric: Metric::L2, dim: generator.dim() };
-    let budget = runtime.free_memory()? / 10 * 9;
+    let budget = runtime.budget(None)?;
     let of = |rows: u64| {
         let mut layout = Layout::default();
         let set = SetLayout::reserve(&mut layout, shape, rows as usize);

@@ -19,7 +19,7 @@
 //! objectives for one seed.
 //!
 //! *Several devices* ([`Placement`]) have a part of the points each, whether as replicas or as shards. Sums of GPUs meet on the GPUs
-//! (gpu/kmeans_parts.rs), those of devices of different kinds on the host (parts.rs).
+//! (`gpu/parts.rs`), those of devices of different kinds on the host (`parts.rs`).
 //!
 //! *Spherical.* Points are compared by inner product, and centroids have norm 1. Points are taken as they are: a longer one
 //! pulls more. Divide them by their norms first where directions alone should count.

@@ -1,5 +1,5 @@
 //! k-means over devices of different kinds, or parts of the CPU: each has a part of the points, and all have all centroids. (GPUs alone:
-//! gpu/kmeans_parts.rs.)
+//! `gpu/parts.rs`.)
 //!
 //! ```text
 //! assign:  each device at once:  centroids ──► device;  labels and sums of its points;  sums ──► host

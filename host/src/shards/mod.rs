@@ -14,11 +14,9 @@
 //! the same bits as on one device. Replicas write into the caller's memory; so does the first shard, and the others into memory that is
 //! merged into it.
 //!
-//! | file | what |
-//! |---|---|
-//! | `flat` | which rows a shard of a flat index has, and which id each row has |
-//! | `ivf` | inverted files: every shard has a part of every list |
-//! | `merge` | results of several shards to those of all |
+//! This folder has what all grids share: places that fail, parts of a batch, and the merge of results (`merge.rs`). The grids themselves
+//! belong to their indexes: `flat/grid.rs` (which rows a shard has, and which id each row has) and `ivf/grid.rs` (every shard has a part of
+//! every list).
 //!
 //! # Cost
 //! Of q queries over n vectors each device does q / R · n / S of the distances. What is not divided: the coarse quantizer of inverted files

@@ -101,7 +101,7 @@ impl ShiftedDevice {
         let device_rows = layout.array::<f32>(rows.len());
         let (spare_codes, spare_ids) = (layout.array::<W>(all), layout.array::<u32>(all));
         let plan = SortPlan::new::<W>(&mut layout, n as u32, copies, 0..cells.dim * cells.bits, &runtime.limits());
-        let available = self.budget()?;
+        let available = self.runtime.budget(self.budget)?;
         let asked = (kept_layout.bytes as u64).saturating_add(layout.bytes() as u64);
         if asked > available {
             return Err(Error::OutOfDeviceMemory { device: runtime.describe(), asked, available });
@@ -152,13 +152,6 @@ impl ShiftedDevice {
             runtime.synchronize(stream)
         })?;
         Ok(SortedCopies { memory, layout: kept_layout, grid: cells.clone(), n: n as u32 })
-    }
-
-    fn budget(&self) -> Result<u64> {
-        match self.budget {
-            Some(bytes) => Ok(bytes),
-            None => Ok(self.runtime.free_memory()? / 10 * 9),
-        }
     }
 
     /// The position of every point in every copy: n for each copy. They exist as long as the returned memory.

@@ -14,11 +14,11 @@
 //!     for each tile of the base (at most 256 rows and 1 MiB as f32):          other element types are converted here
 //!         for each panel of the group (up to 3 registers of queries):
 //!             threshold[q] = limit[q] + E(q, largest norm of the tile)
-//!             for each 8 to 16 rows of the tile:                              scan.rs
+//!             for each 8 to 16 rows of the tile:                              product/cpu/scan.rs
 //!                 scores = rows x panel, accumulated in registers
 //!                 for each score not above its threshold:                     one comparison for 16 scores
 //!                     append (score, id) to the buffer of its query
-//!                     buffer full: thin it, lower limit[q] and threshold[q]   candidates.rs
+//!                     buffer full: thin it, lower limit[q] and threshold[q]   product/cpu/candidates.rs
 //! group:
 //!     merge the workers' buffers; thin once more
 //!     canonical distances for the rest, in the order of the base; select and sort k

@@ -122,10 +122,7 @@ fn set_layout(shape: Shape, rows: usize) -> (usize, SetLayout) {
 impl FlatDevice {
     /// An empty index; `budget` defaults to nine tenths of the device's free memory.
     pub fn new(runtime: Runtime, shape: Shape, budget: Option<u64>) -> Result<Self> {
-        let budget = match budget {
-            Some(bytes) => bytes,
-            None => runtime.free_memory()? / 10 * 9,
-        };
+        let budget = runtime.budget(budget)?;
         let (_, layout) = set_layout(shape, 0);
         let memory = runtime.allocate(0)?;
         let rows = Rows::Device(Resident { memory, layout, capacity: 0, prepared: Exclusive::new(true) });

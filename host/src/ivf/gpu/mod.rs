@@ -90,10 +90,7 @@ struct RangeCall<'a, 'v, T: Element> {
 impl<T: Element> IvfDevice<T> {
     /// `budget` defaults to nine tenths of the device's free memory.
     pub fn new(runtime: Runtime, device: Device, budget: Option<u64>) -> Result<Self> {
-        let budget = match budget {
-            Some(bytes) => bytes,
-            None => runtime.free_memory()? / 10 * 9,
-        };
+        let budget = runtime.budget(budget)?;
         let resident = Exclusive::new(None);
         Ok(IvfDevice { runtime, device, budget, resident, lanes: Lanes::new(), element: PhantomData })
     }

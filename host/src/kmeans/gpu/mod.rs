@@ -191,10 +191,7 @@ impl<'a, T: Element> KMeansDevice<'a, T> {
         let shape = Shape { element: T::TYPE, metric, dim };
         let count = rows.len() / dim;
         let cluster_layout = ClusterLayout::new(shape, clusters, means.map_or(0, |means| means.scale.count()));
-        let budget = match budget {
-            Some(bytes) => bytes,
-            None => runtime.free_memory()? / 10 * 9,
-        };
+        let budget = runtime.budget(budget)?;
         let layout = |points| BatchLayout::new(shape, points, weights.is_some(), means.is_some());
         let room = budget.saturating_sub(cluster_layout.bytes() as u64);
         let fits = |points: usize, slots: u64| slots.saturating_mul(layout(points).bytes() as u64) <= room;

@@ -95,7 +95,7 @@ pub(crate) unsafe fn enqueue(
     unsafe { runtime.launch(stream, Encode::kernel(staging), launch.config(staging), launch) }
 }
 
-/// See [`crate::open::encode_pq`].
+/// Codes of `rows` (checked), within `budget` bytes of the device's memory (default: nine tenths of what is free).
 pub(crate) fn encode(
     runtime: &Runtime,
     quantizer: &ProductQuantizer,

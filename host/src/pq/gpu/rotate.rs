@@ -14,7 +14,7 @@ use crate::{Metric, Result};
 /// Warps a multiprocessor should have at least, before the products of a row are spread over warps.
 const WARPS_PER_MULTIPROCESSOR: u64 = 64;
 
-/// See [`crate::open::row_products`].
+/// Canonical inner products of each of `rows` (checked) with each row of `matrix`, rows of `dim` components both: rows × matrix rows.
 pub(crate) fn row_products(runtime: &Runtime, matrix: &[f32], rows: &[f32], dim: usize) -> Result<Vec<f32>> {
     let shape = Shape { element: ElementType::F32, metric: Metric::InnerProduct, dim };
     let columns = matrix.len() / dim;
