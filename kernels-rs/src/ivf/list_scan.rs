@@ -49,15 +49,17 @@
 //! Decoding from f32 codebooks and centroids in cache, without the table: 1.35 ms for 0.36 of the flat scan (10,000 queries, 32 probes,
 //! 32 bytes, H200).
 
-use cuda_std::global::{F32x2, U32x2, U32x4};
+use cuda_std::global::{F32x2, U32x4};
 use cuda_std::launch::LaunchConfig;
 use cuda_std::math::mul_add_f32;
 use cuda_std::shared::SharedPtr;
 use cuda_std::warp::FULL_MASK;
-use cuda_std::{Ptr, PtrMut, async_copy, atomic, global, kernel, math, mma, shared, thread, unroll, warp};
+use cuda_std::{Ptr, PtrMut, async_copy, atomic, global, kernel, mma, shared, thread, unroll, warp};
 
+use crate::ivf::encoding::Rows;
+use crate::ivf::encoding::flat::Copies;
+use crate::ivf::encoding::pq::Decoded;
 use crate::ivf::pairs::padded;
-use crate::pq::codes::{Codes, Operands};
 use crate::product::tile::LEAST_SHARED_BYTES;
 
 /// Rows of a tile.
@@ -73,13 +75,13 @@ const TABLE_BYTES: u32 = 64 << 10;
 /// Chunks of the queries with them, at most.
 const TABLE_CHUNKS: u32 = 2;
 
-const CHUNK_BYTES: u32 = CHUNK * 2;
+pub(crate) const CHUNK_BYTES: u32 = CHUNK * 2;
 const ROWS_BYTES: u32 = TILE_ROWS * CHUNK_BYTES;
-const STAGES: u32 = 3;
+pub(crate) const STAGES: u32 = 3;
 /// Pairs of rows that a lane holds of a query, at most.
 const MOST_COLUMNS: usize = 4;
 /// Rows of a tile that one thread brings 16 bytes of.
-const ROWS_A_THREAD: usize = (TILE_ROWS * 8 / THREADS) as usize;
+pub(crate) const ROWS_A_THREAD: usize = (TILE_ROWS * 8 / THREADS) as usize;
 /// Shared memory of a multiprocessor, of those with most: where there is less, blocks wait for others to end.
 const MULTIPROCESSOR_BYTES: u32 = 228 << 10;
 /// What the driver takes of it for each block.
@@ -120,286 +122,10 @@ const _: () = {
     assert!(table_shared_bytes(64, TABLE_CHUNKS, TABLE_BYTES) <= LEAST_SHARED_BYTES);
 };
 
+/// Where 16-byte part `part` of row `row` of a chunk lies in a stage, in bytes.
 #[inline(always)]
-fn chunk_offset(row: u32, part: u32) -> u32 {
+pub(crate) fn chunk_offset(row: u32, part: u32) -> u32 {
     row * CHUNK_BYTES + ((part ^ (row & 7)) << 4)
-}
-
-/// Where the f16 operands of a list's rows come from.
-trait Rows: Copy {
-    /// Whether a launch may have no items: dense use.
-    const DENSE: bool;
-
-    /// The rows of a launch.
-    fn of(launch: &ScanLists) -> Self;
-
-    /// Stages of the ring; with one, a stage is filled just before it is used.
-    const STAGES: u32;
-
-    /// Work before the first item. All threads of the block; a barrier follows.
-    ///
-    /// # Safety
-    /// `to` has the room that the launch gave for it.
-    unsafe fn begin(&mut self, to: SharedPtr<u8>, thread: u32);
-
-    /// What a thread fetches for the next stage while this one is used.
-    type Ahead: Copy;
-
-    /// Fetches it: for components 64·`chunk` .. of rows `first` .. `first` + 128 of the storage.
-    ///
-    /// # Safety
-    /// The rows exist.
-    unsafe fn ahead(&self, first: u32, chunk: u32, thread: u32) -> Self::Ahead;
-
-    /// Brings components 64·`chunk` .. of rows `first` .. `first` + 128 of the storage, which belong to `list`, into a stage. All
-    /// threads of the block; complete after a commit, the wait for it, and a barrier.
-    ///
-    /// # Safety
-    /// The rows exist, and the stage has room for 16 KiB; `ahead` was fetched for them.
-    unsafe fn fill(&self, to: SharedPtr<u8>, list: u32, first: u32, chunk: u32, thread: u32, ahead: Self::Ahead);
-}
-
-/// f16 copies in memory.
-#[derive(Clone, Copy)]
-struct Copies {
-    base: *const u16,
-    stride: u32,
-}
-
-impl Rows for Copies {
-    const DENSE: bool = true;
-    const STAGES: u32 = STAGES;
-    type Ahead = ();
-
-    #[inline(always)]
-    fn of(launch: &ScanLists) -> Self {
-        Self { base: *launch.base, stride: launch.stride }
-    }
-
-    #[inline(always)]
-    unsafe fn begin(&mut self, _: SharedPtr<u8>, _: u32) {}
-
-    #[inline(always)]
-    unsafe fn ahead(&self, _: u32, _: u32, _: u32) {}
-
-    #[inline(always)]
-    unsafe fn fill(&self, to: SharedPtr<u8>, _: u32, first: u32, chunk: u32, thread: u32, _: ()) {
-        let (row, part) = (thread / 8, thread % 8);
-        let at = (first + row) as usize * self.stride as usize + (chunk * CHUNK + part * 8) as usize;
-        let from = self.base.wrapping_add(at);
-        unroll::<ROWS_A_THREAD>(|i| {
-            let down = i as u32 * (THREADS / 8);
-            // SAFETY: rows row + down < 128, which exist. A multiple of 8 rows on, the swizzle is the same.
-            unsafe {
-                let to = to.add(chunk_offset(row, part) + down * CHUNK_BYTES);
-                async_copy::copy_16(to, from.wrapping_add(down as usize * self.stride as usize).cast());
-            }
-        });
-    }
-}
-
-/// Codes, decoded on the way; with `TABLE`, the codebooks' halves are in shared memory.
-#[derive(Clone, Copy)]
-struct Decoded<const TABLE: bool> {
-    operands: Operands,
-    table: SharedPtr<u16>,
-    table_bytes: u32,
-}
-
-impl<const TABLE: bool> Decoded<TABLE> {
-    /// Four halves, two words, from place `at` on, which is a multiple of four.
-    ///
-    /// # Safety
-    /// The places exist.
-    #[inline(always)]
-    unsafe fn halves(&self, at: u32) -> [u32; 2] {
-        // SAFETY: as the caller promises.
-        unsafe {
-            if TABLE {
-                self.table.add(at).cast::<U32x2>().load().0
-            } else {
-                global::load_nc(self.operands.halves.wrapping_add(at as usize).cast::<U32x2>()).0
-            }
-        }
-    }
-
-    /// Whether sub-vectors have two components, and their codes are the bytes of whole words.
-    #[inline(always)]
-    fn in_pairs(&self) -> bool {
-        let codes = self.operands.codes;
-        codes.width == 2 && codes.bits == 8 && codes.code_bytes.is_multiple_of(4)
-    }
-
-    /// Whether the codes of eight components are one byte or two: of sub-vectors of a multiple of eight components, or of four.
-    #[inline(always)]
-    fn in_bytes(&self) -> bool {
-        let codes = self.operands.codes;
-        let whole = codes.width.is_multiple_of(8) || (codes.width == 4 && codes.code_bytes.is_multiple_of(2));
-        codes.bits == 8 && whole
-    }
-
-    /// Two halves from place `at` on, which is even.
-    ///
-    /// # Safety
-    /// The places exist.
-    #[inline(always)]
-    unsafe fn two_halves(&self, at: u32) -> u32 {
-        // SAFETY: as the caller promises.
-        unsafe {
-            if TABLE {
-                self.table.add(at).cast::<u32>().load()
-            } else {
-                global::load_nc(self.operands.halves.wrapping_add(at as usize).cast::<u32>())
-            }
-        }
-    }
-
-    /// The half at place `at`.
-    ///
-    /// # Safety
-    /// The place exists.
-    #[inline(always)]
-    unsafe fn half(&self, at: u32) -> u16 {
-        // SAFETY: as the caller promises.
-        unsafe {
-            if TABLE {
-                self.table.add(at).load()
-            } else {
-                global::load_nc(self.operands.halves.wrapping_add(at as usize))
-            }
-        }
-    }
-}
-
-impl<const TABLE: bool> Rows for Decoded<TABLE> {
-    const DENSE: bool = false;
-    const STAGES: u32 = if TABLE { 1 } else { STAGES };
-    /// The codes of its eight components of each of its rows, a byte each: four where sub-vectors have two components, else
-    /// one for each quad, where their width is a multiple of four.
-    type Ahead = [u32; ROWS_A_THREAD];
-
-    #[inline(always)]
-    fn of(launch: &ScanLists) -> Self {
-        let ScanLists { codes, code_bytes, bits, width, dim, centroid_offsets, halves, .. } = *launch;
-        // The scan reads scaled codewords and centroids instead.
-        let none = *Ptr::empty();
-        let stride = dim.next_multiple_of(4);
-        let codes = Codes { codes: *codes, code_bytes, bits, width, dim, codebooks: none, centroids: none, stride };
-        Self {
-            operands: Operands { codes, offsets: *centroid_offsets, halves: *halves },
-            table: SharedPtr::from_address(0),
-            table_bytes: launch.table_bytes(),
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn ahead(&self, first: u32, chunk: u32, thread: u32) -> Self::Ahead {
-        let (row, part) = (thread / 8, thread % 8);
-        let codes = self.operands.codes;
-        let quad = chunk * (CHUNK / 4) + 2 * part;
-        let mut found = [0u32; ROWS_A_THREAD];
-        if self.in_pairs() {
-            unroll::<ROWS_A_THREAD>(|i| {
-                let row = (first + row + i as u32 * (THREADS / 8)) as usize;
-                if 4 * quad < codes.dim {
-                    let at = codes.codes.wrapping_add(row * codes.code_bytes as usize + 2 * quad as usize);
-                    // SAFETY: rows are multiples of four bytes, and so are the codes of eight components.
-                    found[i] = unsafe { global::load_nc(at.cast::<u32>()) };
-                }
-            });
-        } else if self.in_bytes() {
-            let two = codes.width == 4;
-            let first_code = self.operands.book(quad).0;
-            unroll::<ROWS_A_THREAD>(|i| {
-                let row = (first + row + i as u32 * (THREADS / 8)) as usize;
-                if 4 * quad < codes.dim {
-                    let at = codes.codes.wrapping_add(row * codes.code_bytes as usize + first_code as usize);
-                    // SAFETY: rows of codes of four components are multiples of two bytes, and so are the codes of eight components.
-                    found[i] = unsafe {
-                        if two { global::load_nc(at.cast::<u16>()) as u32 } else { global::load_nc(at) as u32 * 0x101 }
-                    };
-                }
-            });
-        } else if codes.width.is_multiple_of(4) {
-            let books = [self.operands.book(quad), self.operands.book(quad + 1)];
-            let inside = [4 * quad < codes.dim, 4 * quad + 4 < codes.dim];
-            unroll::<ROWS_A_THREAD>(|i| {
-                let row = first + row + i as u32 * (THREADS / 8);
-                unroll::<2>(|q| {
-                    if inside[q] {
-                        // SAFETY: as the caller promises; components inside the vector have codes.
-                        found[i] |= unsafe { codes.code(row, books[q].0) } << (8 * q);
-                    }
-                });
-            });
-        }
-        found
-    }
-
-    #[inline(always)]
-    unsafe fn begin(&mut self, to: SharedPtr<u8>, thread: u32) {
-        if TABLE {
-            self.table = to.cast();
-            let mut at = 16 * thread;
-            while at < self.table_bytes {
-                // SAFETY: the halves are padded to 16 bytes, and the launch gave room for them.
-                unsafe {
-                    let from = self.operands.halves.cast::<u8>().wrapping_add(at as usize);
-                    to.add(at).cast::<U32x4>().store(global::load_nc(from.cast::<U32x4>()));
-                }
-                at += 16 * THREADS;
-            }
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn fill(&self, to: SharedPtr<u8>, list: u32, first: u32, chunk: u32, thread: u32, found: Self::Ahead) {
-        let (row, part) = (thread / 8, thread % 8);
-        let codes = self.operands.codes;
-        let quad = chunk * (CHUNK / 4) + 2 * part;
-        // SAFETY: rows row + 32·i < 128, which exist; quads past the end of a vector have no codes and become zeros.
-        unsafe {
-            let to = to.add(chunk_offset(row, part));
-            let offsets = [self.operands.offset4(list, quad), self.operands.offset4(list, quad + 1)];
-            let place = |i: u32| to.add(i * (THREADS / 8) * CHUNK_BYTES).cast::<U32x4>();
-            if self.in_pairs() {
-                unroll::<ROWS_A_THREAD>(|i| {
-                    let mut words = [0u32; 4];
-                    if 4 * quad < codes.dim {
-                        unroll::<4>(|j| {
-                            let code = found[i] >> (8 * j) & 0xff;
-                            let half = self.two_halves(((2 * quad + j as u32) << 8 | code) * 2);
-                            words[j] = math::add_f16x2(offsets[j / 2][j % 2], half);
-                        });
-                    }
-                    place(i as u32).store(U32x4(words));
-                });
-            } else if codes.width.is_multiple_of(4) {
-                let books = [self.operands.book(quad), self.operands.book(quad + 1)];
-                let inside = [4 * quad < codes.dim, 4 * quad + 4 < codes.dim];
-                unroll::<ROWS_A_THREAD>(|i| {
-                    let mut words = [[0u32; 2]; 2];
-                    unroll::<2>(|q| {
-                        if inside[q] {
-                            let code = found[i] >> (8 * q) & 0xff;
-                            let halves = self.halves(code * codes.width + books[q].1);
-                            unroll::<2>(|e| words[q][e] = math::add_f16x2(offsets[q][e], halves[e]));
-                        }
-                    });
-                    place(i as u32).store(U32x4([words[0][0], words[0][1], words[1][0], words[1][1]]));
-                });
-            } else {
-                let mut i = 0;
-                while i < ROWS_A_THREAD as u32 {
-                    let row = first + row + i * (THREADS / 8);
-                    let low = self.operands.quad(row, quad, offsets[0], |at| self.half(at));
-                    let high = self.operands.quad(row, quad + 1, offsets[1], |at| self.half(at));
-                    place(i).store(U32x4([low[0], low[1], high[0], high[1]]));
-                    i += 1;
-                }
-            }
-        }
-    }
 }
 
 /// What the f16 operands of rows are made of: a part of the key of [`ScanLists`].
@@ -569,7 +295,7 @@ impl ScanLists {
 
     /// Bytes of the codebooks' halves.
     #[inline(always)]
-    fn table_bytes(&self) -> u32 {
+    pub(crate) fn table_bytes(&self) -> u32 {
         (self.dim << self.bits) * 2
     }
 

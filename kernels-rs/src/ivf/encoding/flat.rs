@@ -1,0 +1,46 @@
+//! Vectors as they were added: a scan reads their f16 operands.
+
+use cuda_std::shared::SharedPtr;
+use cuda_std::{async_copy, unroll};
+
+use super::Rows;
+use crate::ivf::list_scan::{CHUNK, CHUNK_BYTES, ROWS_A_THREAD, STAGES, ScanLists, THREADS, chunk_offset};
+
+/// f16 copies in memory.
+#[derive(Clone, Copy)]
+pub(crate) struct Copies {
+    base: *const u16,
+    stride: u32,
+}
+
+impl Rows for Copies {
+    const DENSE: bool = true;
+    const STAGES: u32 = STAGES;
+    type Ahead = ();
+
+    #[inline(always)]
+    fn of(launch: &ScanLists) -> Self {
+        Self { base: *launch.base, stride: launch.stride }
+    }
+
+    #[inline(always)]
+    unsafe fn begin(&mut self, _: SharedPtr<u8>, _: u32) {}
+
+    #[inline(always)]
+    unsafe fn ahead(&self, _: u32, _: u32, _: u32) {}
+
+    #[inline(always)]
+    unsafe fn fill(&self, to: SharedPtr<u8>, _: u32, first: u32, chunk: u32, thread: u32, _: ()) {
+        let (row, part) = (thread / 8, thread % 8);
+        let at = (first + row) as usize * self.stride as usize + (chunk * CHUNK + part * 8) as usize;
+        let from = self.base.wrapping_add(at);
+        unroll::<ROWS_A_THREAD>(|i| {
+            let down = i as u32 * (THREADS / 8);
+            // SAFETY: rows row + down < 128, which exist. A multiple of 8 rows on, the swizzle is the same.
+            unsafe {
+                let to = to.add(chunk_offset(row, part) + down * CHUNK_BYTES);
+                async_copy::copy_16(to, from.wrapping_add(down as usize * self.stride as usize).cast());
+            }
+        });
+    }
+}

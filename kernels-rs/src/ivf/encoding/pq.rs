@@ -1,0 +1,213 @@
+//! Product-quantizer codes: a scan decodes them to f16 operands ([`Operands`]).
+
+use cuda_std::global::{U32x2, U32x4};
+use cuda_std::shared::SharedPtr;
+use cuda_std::{Ptr, global, math, unroll};
+
+use super::Rows;
+use crate::ivf::list_scan::{CHUNK, CHUNK_BYTES, ROWS_A_THREAD, STAGES, ScanLists, THREADS, chunk_offset};
+use crate::pq::codes::{Codes, Operands};
+
+/// Codes, decoded on the way; with `TABLE`, the codebooks' halves are in shared memory.
+#[derive(Clone, Copy)]
+pub(crate) struct Decoded<const TABLE: bool> {
+    operands: Operands,
+    table: SharedPtr<u16>,
+    table_bytes: u32,
+}
+
+impl<const TABLE: bool> Decoded<TABLE> {
+    /// Four halves, two words, from place `at` on, which is a multiple of four.
+    ///
+    /// # Safety
+    /// The places exist.
+    #[inline(always)]
+    unsafe fn halves(&self, at: u32) -> [u32; 2] {
+        // SAFETY: as the caller promises.
+        unsafe {
+            if TABLE {
+                self.table.add(at).cast::<U32x2>().load().0
+            } else {
+                global::load_nc(self.operands.halves.wrapping_add(at as usize).cast::<U32x2>()).0
+            }
+        }
+    }
+
+    /// Whether sub-vectors have two components, and their codes are the bytes of whole words.
+    #[inline(always)]
+    fn in_pairs(&self) -> bool {
+        let codes = self.operands.codes;
+        codes.width == 2 && codes.bits == 8 && codes.code_bytes.is_multiple_of(4)
+    }
+
+    /// Whether the codes of eight components are one byte or two: of sub-vectors of a multiple of eight components, or of four.
+    #[inline(always)]
+    fn in_bytes(&self) -> bool {
+        let codes = self.operands.codes;
+        let whole = codes.width.is_multiple_of(8) || (codes.width == 4 && codes.code_bytes.is_multiple_of(2));
+        codes.bits == 8 && whole
+    }
+
+    /// Two halves from place `at` on, which is even.
+    ///
+    /// # Safety
+    /// The places exist.
+    #[inline(always)]
+    unsafe fn two_halves(&self, at: u32) -> u32 {
+        // SAFETY: as the caller promises.
+        unsafe {
+            if TABLE {
+                self.table.add(at).cast::<u32>().load()
+            } else {
+                global::load_nc(self.operands.halves.wrapping_add(at as usize).cast::<u32>())
+            }
+        }
+    }
+
+    /// The half at place `at`.
+    ///
+    /// # Safety
+    /// The place exists.
+    #[inline(always)]
+    unsafe fn half(&self, at: u32) -> u16 {
+        // SAFETY: as the caller promises.
+        unsafe {
+            if TABLE {
+                self.table.add(at).load()
+            } else {
+                global::load_nc(self.operands.halves.wrapping_add(at as usize))
+            }
+        }
+    }
+}
+
+impl<const TABLE: bool> Rows for Decoded<TABLE> {
+    const DENSE: bool = false;
+    const STAGES: u32 = if TABLE { 1 } else { STAGES };
+    /// The codes of its eight components of each of its rows, a byte each: four where sub-vectors have two components, else
+    /// one for each quad, where their width is a multiple of four.
+    type Ahead = [u32; ROWS_A_THREAD];
+
+    #[inline(always)]
+    fn of(launch: &ScanLists) -> Self {
+        let ScanLists { codes, code_bytes, bits, width, dim, centroid_offsets, halves, .. } = *launch;
+        // The scan reads scaled codewords and centroids instead.
+        let none = *Ptr::empty();
+        let stride = dim.next_multiple_of(4);
+        let codes = Codes { codes: *codes, code_bytes, bits, width, dim, codebooks: none, centroids: none, stride };
+        Self {
+            operands: Operands { codes, offsets: *centroid_offsets, halves: *halves },
+            table: SharedPtr::from_address(0),
+            table_bytes: launch.table_bytes(),
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn ahead(&self, first: u32, chunk: u32, thread: u32) -> Self::Ahead {
+        let (row, part) = (thread / 8, thread % 8);
+        let codes = self.operands.codes;
+        let quad = chunk * (CHUNK / 4) + 2 * part;
+        let mut found = [0u32; ROWS_A_THREAD];
+        if self.in_pairs() {
+            unroll::<ROWS_A_THREAD>(|i| {
+                let row = (first + row + i as u32 * (THREADS / 8)) as usize;
+                if 4 * quad < codes.dim {
+                    let at = codes.codes.wrapping_add(row * codes.code_bytes as usize + 2 * quad as usize);
+                    // SAFETY: rows are multiples of four bytes, and so are the codes of eight components.
+                    found[i] = unsafe { global::load_nc(at.cast::<u32>()) };
+                }
+            });
+        } else if self.in_bytes() {
+            let two = codes.width == 4;
+            let first_code = self.operands.book(quad).0;
+            unroll::<ROWS_A_THREAD>(|i| {
+                let row = (first + row + i as u32 * (THREADS / 8)) as usize;
+                if 4 * quad < codes.dim {
+                    let at = codes.codes.wrapping_add(row * codes.code_bytes as usize + first_code as usize);
+                    // SAFETY: rows of codes of four components are multiples of two bytes, and so are the codes of eight components.
+                    found[i] = unsafe {
+                        if two { global::load_nc(at.cast::<u16>()) as u32 } else { global::load_nc(at) as u32 * 0x101 }
+                    };
+                }
+            });
+        } else if codes.width.is_multiple_of(4) {
+            let books = [self.operands.book(quad), self.operands.book(quad + 1)];
+            let inside = [4 * quad < codes.dim, 4 * quad + 4 < codes.dim];
+            unroll::<ROWS_A_THREAD>(|i| {
+                let row = first + row + i as u32 * (THREADS / 8);
+                unroll::<2>(|q| {
+                    if inside[q] {
+                        // SAFETY: as the caller promises; components inside the vector have codes.
+                        found[i] |= unsafe { codes.code(row, books[q].0) } << (8 * q);
+                    }
+                });
+            });
+        }
+        found
+    }
+
+    #[inline(always)]
+    unsafe fn begin(&mut self, to: SharedPtr<u8>, thread: u32) {
+        if TABLE {
+            self.table = to.cast();
+            let mut at = 16 * thread;
+            while at < self.table_bytes {
+                // SAFETY: the halves are padded to 16 bytes, and the launch gave room for them.
+                unsafe {
+                    let from = self.operands.halves.cast::<u8>().wrapping_add(at as usize);
+                    to.add(at).cast::<U32x4>().store(global::load_nc(from.cast::<U32x4>()));
+                }
+                at += 16 * THREADS;
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn fill(&self, to: SharedPtr<u8>, list: u32, first: u32, chunk: u32, thread: u32, found: Self::Ahead) {
+        let (row, part) = (thread / 8, thread % 8);
+        let codes = self.operands.codes;
+        let quad = chunk * (CHUNK / 4) + 2 * part;
+        // SAFETY: rows row + 32·i < 128, which exist; quads past the end of a vector have no codes and become zeros.
+        unsafe {
+            let to = to.add(chunk_offset(row, part));
+            let offsets = [self.operands.offset4(list, quad), self.operands.offset4(list, quad + 1)];
+            let place = |i: u32| to.add(i * (THREADS / 8) * CHUNK_BYTES).cast::<U32x4>();
+            if self.in_pairs() {
+                unroll::<ROWS_A_THREAD>(|i| {
+                    let mut words = [0u32; 4];
+                    if 4 * quad < codes.dim {
+                        unroll::<4>(|j| {
+                            let code = found[i] >> (8 * j) & 0xff;
+                            let half = self.two_halves(((2 * quad + j as u32) << 8 | code) * 2);
+                            words[j] = math::add_f16x2(offsets[j / 2][j % 2], half);
+                        });
+                    }
+                    place(i as u32).store(U32x4(words));
+                });
+            } else if codes.width.is_multiple_of(4) {
+                let books = [self.operands.book(quad), self.operands.book(quad + 1)];
+                let inside = [4 * quad < codes.dim, 4 * quad + 4 < codes.dim];
+                unroll::<ROWS_A_THREAD>(|i| {
+                    let mut words = [[0u32; 2]; 2];
+                    unroll::<2>(|q| {
+                        if inside[q] {
+                            let code = found[i] >> (8 * q) & 0xff;
+                            let halves = self.halves(code * codes.width + books[q].1);
+                            unroll::<2>(|e| words[q][e] = math::add_f16x2(offsets[q][e], halves[e]));
+                        }
+                    });
+                    place(i as u32).store(U32x4([words[0][0], words[0][1], words[1][0], words[1][1]]));
+                });
+            } else {
+                let mut i = 0;
+                while i < ROWS_A_THREAD as u32 {
+                    let row = first + row + i * (THREADS / 8);
+                    let low = self.operands.quad(row, quad, offsets[0], |at| self.half(at));
+                    let high = self.operands.quad(row, quad + 1, offsets[1], |at| self.half(at));
+                    place(i).store(U32x4([low[0], low[1], high[0], high[1]]));
+                    i += 1;
+                }
+            }
+        }
+    }
+}
