@@ -3,8 +3,9 @@
 #[cfg(not(target_arch = "nvptx64"))]
 mod kernel;
 
+pub use cuda_std_macros::Param;
 #[cfg(not(target_arch = "nvptx64"))]
-pub use kernel::{ArgumentRange, Kernel, KernelArgs, MAX_PARAMS, Param, RawArgs, raw_arg};
+pub use kernel::{ArgumentRange, Choice, Kernel, KernelArgs, MAX_PARAMS, Param, RawArgs, raw_arg};
 
 /// Size of a launch. Numbers of blocks are as wide as a kernel's own sizes make them; whoever launches checks them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -2,6 +2,7 @@
 //! `cuda_std::kernel`.
 
 mod attribute;
+mod choice;
 mod expand;
 mod signature;
 #[cfg(test)]
@@ -126,8 +127,8 @@ use proc_macro::TokenStream;
 /// ```
 ///
 /// # What it accepts
-/// - Parameters are pointers with a length, integers (`u8` .. `u64`, `i8` .. `i64`, `usize`), `f32` and `f64`, by name; at most 64.
-///   No result, no generics but those of a struct.
+/// - Parameters are pointers with a length, integers (`u8` .. `u64`, `i8` .. `i64`, `usize`), `f32` and `f64`, and enums that derive
+///   `cuda_std::launch::Param`, by name; at most 64. No result, no generics but those of a struct.
 /// - A pointer is a `cuda_std::Ptr<T>` if the kernel reads its elements, and a `cuda_std::PtrMut<T>` if it writes them. A launch may
 ///   leave out an `Option` of either. A body uses a pointer like a raw one; the emulator stops accesses outside of its elements.
 /// - `max_threads = N`: no launch has more threads a block (the compiler may then use more registers).
@@ -258,4 +259,85 @@ pub fn kernel(attribute: TokenStream, item: TokenStream) -> TokenStream {
         other => Err(syn::Error::new_spanned(other, "#[kernel] stands before a function or a struct of arguments")),
     };
     expanded.unwrap_or_else(syn::Error::into_compile_error).into()
+}
+
+/// Makes an enum a kernel's parameter: a `#[repr(u32)]` enum whose variants have no fields. It is passed as a 32-bit word, and a launch can
+/// only pass a variant, so that a kernel may match on it without an arm for other words.
+///
+/// ```
+/// # use cuda_std::{PtrMut, global, kernel, launch::Param, thread};
+/// /// What becomes of a value.
+/// #[derive(Debug, Clone, Copy, Param)]
+/// #[repr(u32)]
+/// pub enum Step {
+///     /// One more.
+///     Increment,
+///     /// Twice as much.
+///     Double,
+/// }
+///
+/// /// Changes the first value.
+/// ///
+/// /// # Safety
+/// /// There is a value.
+/// #[kernel]
+/// pub unsafe fn change(x: PtrMut<f32>, step: Step) {
+///     if thread::thread_idx_x() == 0 {
+///         // SAFETY: the caller promises a value.
+///         let value = unsafe { global::load(*x) };
+///         let changed = match step {
+///             Step::Increment => value + 1.0,
+///             Step::Double => 2.0 * value,
+///         };
+///         // SAFETY: as above.
+///         unsafe { global::store(*x, changed) }
+///     }
+/// }
+///
+/// use cuda_std::{emulator, launch::LaunchConfig};
+/// let values = emulator::Buffer::from_slice(&[3.0f32]);
+/// for step in [Step::Increment, Step::Double] {
+///     let launch = Change { x: values.as_mut_ptr(), step };
+///     // SAFETY: there is one value.
+///     unsafe { emulator::launch(&Change::KERNEL, LaunchConfig::linear(1, 32), launch).unwrap() };
+/// }
+/// assert_eq!(values.to_vec(), [8.0]);
+/// ```
+///
+/// An enum of another width does not compile:
+///
+/// ```compile_fail
+/// # use cuda_std::launch::Param;
+/// #[derive(Clone, Copy, Param)]
+/// #[repr(u8)]
+/// pub enum Step { Increment, Double }
+/// ```
+///
+/// Nor does one with fields:
+///
+/// ```compile_fail
+/// # use cuda_std::launch::Param;
+/// #[derive(Clone, Copy, Param)]
+/// #[repr(u32)]
+/// pub enum Step { Increment, Add(u32) }
+/// ```
+///
+/// Nor an enum as a parameter that does not derive it:
+///
+/// ```compile_fail,E0277
+/// # use cuda_std::kernel;
+/// #[derive(Debug, Clone, Copy)]
+/// #[repr(u32)]
+/// pub enum Step { Increment, Double }
+///
+/// /// # Safety
+/// /// None needed.
+/// #[kernel]
+/// pub unsafe fn change(_step: Step) {}
+/// ```
+#[proc_macro_derive(Param)]
+pub fn param(item: TokenStream) -> TokenStream {
+    choice::param(&syn::parse_macro_input!(item as syn::DeriveInput))
+        .unwrap_or_else(syn::Error::into_compile_error)
+        .into()
 }

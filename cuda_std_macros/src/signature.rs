@@ -115,17 +115,19 @@ fn check_type(ty: &Type) -> syn::Result<()> {
         Type::Path(path) if path.qself.is_none() && is_param(path) => Ok(()),
         _ => refuse(
             ty.span(),
-            format!("a kernel takes `Ptr<..>`, `PtrMut<..>`, an `Option` of either, or one of {}", SCALARS.join(", ")),
+            format!(
+                "a kernel takes `Ptr<..>`, `PtrMut<..>`, an `Option` of either, an enum that derives `Param`, or one of {}",
+                SCALARS.join(", ")
+            ),
         ),
     }
 }
 
-/// Whether this is the name of a scalar or of a pointer. What the name stands for is for the trait `Param` to check.
+/// Whether this may be the name of a scalar, of an enum or of a pointer. What the name stands for is for the trait `Param` to check.
 fn is_param(path: &TypePath) -> bool {
-    if SCALARS.iter().any(|scalar| path.path.is_ident(scalar)) {
-        return true;
-    }
+    let plain = path.path.segments.iter().all(|segment| matches!(segment.arguments, PathArguments::None));
     match (path.path.segments.last(), only_argument(path)) {
+        (Some(last), None) if plain => !is_pointer(&last.ident) && last.ident != "Option",
         (Some(last), Some(_)) if is_pointer(&last.ident) => true,
         (Some(last), Some(Type::Path(inner))) if last.ident == "Option" => {
             inner.path.segments.last().is_some_and(|last| is_pointer(&last.ident)) && only_argument(inner).is_some()

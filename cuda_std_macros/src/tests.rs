@@ -82,7 +82,7 @@ fn a_body_may_have_the_name_of_a_field() {
 fn fields_that_no_kernel_takes() {
     let one = table("one = body").unwrap();
     let expanded = |item: ItemStruct| expand::arguments(&one, &item);
-    let allowed = "a kernel takes `Ptr<..>`, `PtrMut<..>`, an `Option` of either, or one of u8, u16";
+    let allowed = "a kernel takes `Ptr<..>`, `PtrMut<..>`, an `Option` of either, an enum that derives `Param`, or one of u8, u16";
     assert!(refused(expanded(parse_quote! { struct A { x: &'static f32 } })).starts_with(allowed));
     assert!(refused(expanded(parse_quote! { struct A { x: Option<u32> } })).starts_with(allowed));
     assert!(refused(expanded(parse_quote! { struct A { x: Ptr } })).starts_with(allowed));

@@ -53,7 +53,8 @@ mod sealed {
     pub trait Sealed {}
 }
 
-/// A kernel's parameter: a scalar, a [`Ptr`], a [`PtrMut`], or an `Option` of either.
+/// A kernel's parameter: a scalar, a [`Ptr`], a [`PtrMut`], or an `Option` of either; or an enum that derives it
+/// ([`Param`](macro@crate::launch::Param)).
 pub trait Param: Copy + Send + Sync + sealed::Sealed {
     /// The memory that a kernel may access through the argument; none for a scalar and for an absent pointer.
     #[doc(hidden)]
@@ -65,7 +66,7 @@ pub trait Param: Copy + Send + Sync + sealed::Sealed {
     /// The argument whose value for the GPU lies at `place`, aligned or not.
     ///
     /// # Safety
-    /// At `place` lies a scalar of this type, or for a pointer an address, which is null for an absent one.
+    /// At `place` lies a scalar of this type, or for an enum the word of a variant, or for a pointer an address, which is null for an absent one.
     #[doc(hidden)]
     unsafe fn read(place: *const c_void) -> Self;
 }
@@ -83,6 +84,29 @@ macro_rules! scalars {
 }
 
 scalars! { u8 u16 u32 u64 usize i8 i16 i32 i64 f32 f64 }
+
+/// An enum without fields that is a kernel's parameter; see [`Param`](macro@crate::launch::Param), which implements it.
+///
+/// # Safety
+/// The type is `repr(u32)`, and `ALL` has every variant, whose word is its number.
+#[doc(hidden)]
+pub unsafe trait Choice: Copy + Send + Sync + 'static {
+    const ALL: &'static [Self];
+
+    fn word(self) -> u32;
+}
+
+impl<T: Choice> sealed::Sealed for T {}
+impl<T: Choice> Param for T {
+    unsafe fn read(place: *const c_void) -> Self {
+        // SAFETY: same contract.
+        let word = unsafe { place.cast::<u32>().read_unaligned() };
+        match T::ALL.iter().find(|choice| choice.word() == word) {
+            Some(&choice) => choice,
+            None => panic!("{word} is not a value of the parameter's type {}", std::any::type_name::<T>()),
+        }
+    }
+}
 
 macro_rules! pointers {
     ($($name:ident[$($raw:tt)*] $writable:literal;)*) => {$(
