@@ -18,6 +18,8 @@
 //!
 //! The relative error before step 6 is below (d/128 + 10) · 2⁻⁵³ of Σ|term|: next to the final rounding it vanishes.
 
+use warpann_kernels::product::metric::Metric as KernelMetric;
+
 use crate::element::Element;
 
 /// How similar two vectors are.
@@ -38,7 +40,10 @@ impl Metric {
 
     /// True where a larger value is a better match.
     pub const fn larger_is_better(self) -> bool {
-        !matches!(self, Self::L2)
+        match self {
+            Self::L2 => false,
+            Self::InnerProduct | Self::Cosine => true,
+        }
     }
 
     /// What a slot without a neighbour holds: +∞ for distances, −∞ for similarities.
@@ -58,6 +63,105 @@ impl Metric {
     /// The order of results: best first. Equal distances are ordered by lower id, by the caller.
     pub fn order(self, a: f32, b: f32) -> std::cmp::Ordering {
         if self.larger_is_better() { b.total_cmp(&a) } else { a.total_cmp(&b) }
+    }
+
+    /// Whether `distance` is as good as `radius`, or better.
+    pub(crate) fn within(self, distance: f32, radius: f32) -> bool {
+        if self.larger_is_better() { distance >= radius } else { distance <= radius }
+    }
+
+    /// A distance as a number of which less is better.
+    pub(crate) fn badness(self, distance: f32) -> f32 {
+        if self.larger_is_better() { -distance } else { distance }
+    }
+
+    /// The metric as an argument of kernels.
+    pub(crate) const fn of_kernel(self) -> KernelMetric {
+        match self {
+            Self::L2 => KernelMetric::L2,
+            Self::InnerProduct => KernelMetric::InnerProduct,
+            Self::Cosine => KernelMetric::Cosine,
+        }
+    }
+
+    /// Whether distances are over the norms of both vectors.
+    pub(crate) const fn divides_by_norms(self) -> bool {
+        match self {
+            Self::L2 | Self::InnerProduct => false,
+            Self::Cosine => true,
+        }
+    }
+
+    /// The metric that gives the distances of vectors which were divided by their norms before.
+    pub(crate) const fn of_normalised(self) -> Metric {
+        match self {
+            Self::L2 => Self::L2,
+            Self::InnerProduct | Self::Cosine => Self::InnerProduct,
+        }
+    }
+
+    /// Whether distances stay the same where one vector is subtracted from all.
+    pub(crate) const fn ignores_translation(self) -> bool {
+        match self {
+            Self::L2 => true,
+            Self::InnerProduct | Self::Cosine => false,
+        }
+    }
+
+    /// What the vectors of an inverted file are assigned to lists by.
+    pub(crate) const fn assigned_by(self) -> Assign {
+        match self {
+            Self::L2 | Self::InnerProduct => Assign::L2,
+            Self::Cosine => Assign::InnerProduct,
+        }
+    }
+
+    /// What a query's lists are chosen by, and what lookup tables hold.
+    pub(crate) const fn probed_by(self) -> Assign {
+        match self {
+            Self::L2 => Assign::L2,
+            Self::InnerProduct | Self::Cosine => Assign::InnerProduct,
+        }
+    }
+
+    /// Whether longer codewords rank better ([`crate::PqTraining::lengthen`]).
+    pub(crate) const fn lengthens_codewords(self) -> bool {
+        match self {
+            Self::L2 => true,
+            Self::InnerProduct | Self::Cosine => false,
+        }
+    }
+}
+
+/// Which centroid is the nearest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Assign {
+    /// Smallest squared L2 distance.
+    L2,
+    /// Largest inner product (spherical k-means, cosine).
+    InnerProduct,
+}
+
+impl Assign {
+    /// What k-means assigns points by.
+    pub(crate) const fn of_spherical(spherical: bool) -> Assign {
+        if spherical { Self::InnerProduct } else { Self::L2 }
+    }
+
+    /// Whether this is the assignment of spherical k-means.
+    pub(crate) const fn is_spherical(self) -> bool {
+        match self {
+            Self::L2 => false,
+            Self::InnerProduct => true,
+        }
+    }
+
+    /// The metric by whose canonical distance points are compared.
+    pub(crate) const fn metric(self) -> Metric {
+        match self {
+            Self::L2 => Metric::L2,
+            Self::InnerProduct => Metric::InnerProduct,
+        }
     }
 }
 

@@ -124,17 +124,13 @@ impl<'a, T: Element> View<'a, T> {
     pub(crate) fn distance_metric(&self) -> Metric {
         match self.codec {
             Codec::Flat => self.metric,
-            Codec::Pq(_) if self.metric == Metric::Cosine => Metric::InnerProduct,
-            Codec::Pq(_) => self.metric,
+            Codec::Pq(_) => self.metric.of_normalised(),
         }
     }
 
     /// What queries are compared with centroids by.
     pub(crate) fn probe_metric(&self) -> Metric {
-        match self.metric {
-            Metric::L2 => Metric::L2,
-            Metric::InnerProduct | Metric::Cosine => Metric::InnerProduct,
-        }
+        self.metric.probed_by().metric()
     }
 
     /// Queries as they are compared with centroids and stored vectors: as f32; for PQ of a cosine index normalised; rotated, on

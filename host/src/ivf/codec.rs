@@ -63,7 +63,7 @@ impl Codec {
         device: Device,
     ) -> Result<Cow<'a, [f32]>> {
         let Codec::Pq(pq) = self else { return to_f32(rows, dim, false) };
-        rotated(pq.rotation.as_ref(), to_f32(rows, dim, metric == Metric::Cosine)?, dim, device)
+        rotated(pq.rotation.as_ref(), to_f32(rows, dim, metric.divides_by_norms())?, dim, device)
     }
 }
 

@@ -7,10 +7,9 @@ use super::{Codec, PqCodec, Settings, Trained};
 use crate::device::open::open;
 use crate::generate::{Generator, Rows};
 use crate::kmeans::assign_rows;
-use crate::kmeans::worker::Assign;
 use crate::pq::encode::Residuals;
 use crate::shards::{divided, joined};
-use crate::{Device, Element, Metric, Result, host_memory};
+use crate::{Device, Element, Result, host_memory};
 
 /// Lists and codes of some vectors, in their order.
 pub(crate) struct Coded<'a> {
@@ -38,7 +37,7 @@ impl<'a, T: Element> Coder<'a, T> {
     pub(crate) fn new(settings: &'a Settings, trained: &'a Trained) -> Result<Self> {
         let coder = |&device: &Device| {
             let Codec::Pq(pq) = &trained.codec else { return Ok((device, None)) };
-            let (by, quantizer) = (by(settings.metric), &pq.quantizer);
+            let (by, quantizer) = (settings.metric.assigned_by(), &pq.quantizer);
             let Some(runtime) = open(device)?.1 else { return Ok((device, None)) };
             let coder = DeviceCoder::new(runtime, by, &trained.centroids, quantizer, settings.budget)?;
             Ok((device, Some(Box::new(coder) as Box<dyn ListCoder>)))
@@ -52,7 +51,7 @@ impl<'a, T: Element> Coder<'a, T> {
         let (settings, trained) = (self.settings, self.trained);
         let &Settings { dim, metric, ref placement, budget, .. } = settings;
         let Codec::Pq(pq) = &trained.codec else {
-            let labels = assign_rows(placement, by(metric), rows, dim, &trained.centroids, budget)?;
+            let labels = assign_rows(placement, metric.assigned_by(), rows, dim, &trained.centroids, budget)?;
             return Ok(Coded { labels, codes: Cow::Borrowed(bytemuck::cast_slice(rows)) });
         };
         let rows = trained.codec.transform(rows, dim, metric, placement.first())?;
@@ -75,7 +74,7 @@ impl<'a, T: Element> Coder<'a, T> {
                 Rows::Given(rows) => Cow::Borrowed(rows),
                 Rows::Generated { generator, first } => Cow::Owned(generator.rows(first, count)),
             };
-            let labels = assign_rows(&(*device).into(), by(metric), &rows, dim, centroids, budget)?;
+            let labels = assign_rows(&(*device).into(), metric.assigned_by(), &rows, dim, centroids, budget)?;
             let codes = pq.quantizer.encode_residuals(&rows, Residuals { labels: &labels, centroids })?;
             Ok((labels, codes))
         })?;
@@ -89,15 +88,10 @@ impl Coder<'_, f32> {
     pub(crate) fn code_generated(&self, generator: &Generator, first: u64, count: usize) -> Result<Coded<'static>> {
         match &self.trained.codec {
             // Coded as they are: neither rotated nor normalised.
-            Codec::Pq(pq) if pq.rotation.is_none() && self.settings.metric != Metric::Cosine => {
+            Codec::Pq(pq) if pq.rotation.is_none() && !self.settings.metric.divides_by_norms() => {
                 self.code_rows(pq, Rows::Generated { generator, first }, count)
             }
             _ => Ok(self.code(&generator.rows(first, count))?.into_owned()),
         }
     }
-}
-
-/// How an index assigns vectors to lists.
-fn by(metric: Metric) -> Assign {
-    if metric == Metric::Cosine { Assign::InnerProduct } else { Assign::L2 }
 }

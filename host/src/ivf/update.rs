@@ -13,7 +13,7 @@ use crate::pq::{PqTraining, ProductQuantizer, Rotation};
 use crate::random::{Random, gather};
 use crate::threads::meanwhile;
 use crate::validate::{MAX_ROWS, check_derived, check_rows, check_vectors};
-use crate::{Device, Element, Error, Input, Metric, NONE, Result, host_memory};
+use crate::{Device, Element, Error, Input, NONE, Result, host_memory};
 
 /// Training vectors for each codeword of a product quantizer.
 const POINTS_PER_CODEWORD: usize = 256;
@@ -55,7 +55,7 @@ impl<T: Element> IvfIndex<T> {
         // The row of `rows` that is meant by a row of the sample.
         let named = |error: Error| error.with_row(|row| chosen.as_ref().map_or(row, |chosen| chosen[row]));
         check_vectors(rows, dim, Input::Training).map_err(named)?;
-        let spherical = metric == Metric::Cosine;
+        let spherical = metric.assigned_by().is_spherical();
         let mut kmeans = KMeans::new(lists)
             .iterations(settings.iterations)
             .seed(seed)
@@ -74,8 +74,8 @@ impl<T: Element> IvfIndex<T> {
             Encoding::Flat => Trained { centroids: kmeans.train(rows, dim)?.centroids, codec: Codec::Flat },
             Encoding::Pq { sub_quantizers, bits, rotate } => {
                 let training = PqTraining::new(sub_quantizers).bits(bits).seed(seed).device(device);
-                let training = training.lengthen(metric == Metric::L2);
-                let rows = to_f32(rows, dim, spherical)?;
+                let training = training.lengthen(metric.lengthens_codewords());
+                let rows = to_f32(rows, dim, metric.divides_by_norms())?;
                 let rotation = rotate.then(|| Rotation::train(&training, &rows, dim)).transpose().map_err(named)?;
                 let rows = rotated(rotation.as_ref(), rows, dim, device).map_err(named)?;
                 let clustering = kmeans.labels(true).train(&rows, dim)?;

@@ -15,11 +15,12 @@ use rayon::prelude::*;
 
 use super::cpu::Points;
 use super::nearest::Nearest;
-use crate::{Element, Metric};
+use crate::Element;
+use crate::metric::Assign;
 
 /// Changes `labels`, each point's nearest centroid, so that no cluster has more than `most` points.
 pub(super) fn balance<T: Element>(
-    metric: Metric,
+    metric: Assign,
     points: Points<'_, T>,
     centroids: &[f32],
     most: usize,
@@ -41,7 +42,7 @@ pub(super) fn balance<T: Element>(
             }
             let distance = |&point: &u32| (all.distance(points.row(point as usize), cluster as u32), point);
             let mut ranked: Vec<(f32, u32)> = group.iter().map(distance).collect();
-            ranked.sort_unstable_by(|a, b| metric.order(a.0, b.0).then(a.1.cmp(&b.1)));
+            ranked.sort_unstable_by(|a, b| metric.metric().order(a.0, b.0).then(a.1.cmp(&b.1)));
             group.truncate(room);
             ranked[room..].iter().map(|&(_, point)| point).collect()
         };
@@ -74,7 +75,7 @@ mod tests {
     fn balanced(rows: &[f32], centroids: &[f32], most: usize, mut labels: Vec<u32>) -> Vec<u32> {
         let squares: Vec<f64> = rows.iter().map(|&x| f64::from(x) * f64::from(x)).collect();
         let points = Points { rows, dim: 1, weights: None, squares: &squares };
-        balance(Metric::L2, points, centroids, most, &mut labels);
+        balance(Assign::L2, points, centroids, most, &mut labels);
         labels
     }
 

@@ -9,22 +9,13 @@ use rayon::prelude::*;
 use super::nearest::Nearest;
 use super::scale::Scale;
 use super::sums::{PartialSums, Sums};
-use super::worker::{Assign, PartWorker, Totals, Worker};
-use crate::{Element, Metric, Result};
-
-impl Assign {
-    /// The metric by whose canonical distance points are compared.
-    pub(crate) fn metric(self) -> Metric {
-        match self {
-            Self::L2 => Metric::L2,
-            Self::InnerProduct => Metric::InnerProduct,
-        }
-    }
-}
+use super::worker::{PartWorker, Totals, Worker};
+use crate::metric::Assign;
+use crate::{Element, Result};
 
 /// The points of one run, in the caller's memory.
 pub(super) struct CpuWorker<'a, T: Element> {
-    metric: Metric,
+    metric: Assign,
     dim: usize,
     rows: &'a [T],
     weights: Option<&'a [f32]>,
@@ -79,7 +70,7 @@ impl<'a, T: Element> CpuWorker<'a, T> {
     pub(super) fn new(metric: Assign, points: Points<'a, T>, clusters: usize, scale: Scale, spherical: bool) -> Self {
         let Points { rows, dim, weights, squares } = points;
         Self {
-            metric: metric.metric(),
+            metric,
             dim,
             rows,
             weights,

@@ -67,8 +67,9 @@ use self::parts::{Part, Parts};
 use self::run::Run;
 use self::scale::Scale;
 use self::sums::{PartialSums, Sums};
-use self::worker::{Assign, PartWorker, Worker};
+use self::worker::{PartWorker, Worker};
 use crate::device::open::{open, open_together};
+use crate::metric::Assign;
 use crate::random::{Random, gather};
 use crate::shards::{by_rows, joined, parts_of};
 use crate::validate::{MAX_ROWS, check_dim, check_rows, check_vectors};
@@ -296,7 +297,7 @@ impl KMeans {
                     if let Some(most) = self.most(count) {
                         let squares = canonical_squares(rows, dim)?;
                         let points = Points { rows, dim, weights, squares: &squares };
-                        balance::balance(metric.metric(), points, centroids, most, &mut labels);
+                        balance::balance(metric, points, centroids, most, &mut labels);
                     }
                     labels
                 }
@@ -376,7 +377,7 @@ impl KMeans {
     }
 
     fn assign_by(&self) -> Assign {
-        if self.spherical { Assign::InnerProduct } else { Assign::L2 }
+        Assign::of_spherical(self.spherical)
     }
 
     /// Points that a cluster may have of `points`, where that is bounded; clusters times this is at least `points`.
@@ -465,7 +466,7 @@ impl Clustering {
             return Err(Error::ZeroClusters { what: "clusters" });
         }
         check_vectors(rows, self.dim, Input::Vectors)?;
-        let metric = if self.spherical { Assign::InnerProduct } else { Assign::L2 };
+        let metric = Assign::of_spherical(self.spherical);
         assign_rows(&device.into(), metric, rows, self.dim, &self.centroids, None)
     }
 }
@@ -513,11 +514,7 @@ fn assign_on<T: Element>(
             return gpu::labels(runtime, run, centroids);
         }
         let mut labels = host_memory::zeroed(rows.len() / dim)?;
-        Nearest::new(metric.metric(), centroids, dim, labels.len()).assign(
-            rows,
-            &canonical_squares(rows, dim)?,
-            &mut labels,
-        );
+        Nearest::new(metric, centroids, dim, labels.len()).assign(rows, &canonical_squares(rows, dim)?, &mut labels);
         Ok(labels)
     })?;
     Ok(joined(labels))

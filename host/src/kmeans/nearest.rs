@@ -36,6 +36,7 @@ use std::ops::Range;
 
 use rayon::prelude::*;
 
+use crate::metric::Assign;
 use crate::product::cpu::bound::{QueryBound, ceil_f32, largest_norm};
 use crate::product::cpu::exact;
 use crate::product::cpu::exact::Term;
@@ -43,7 +44,7 @@ use crate::product::cpu::scan;
 use crate::product::cpu::scan::{MAX_PANEL, PANEL_VECS, Sink, Tile};
 use crate::product::cpu::{Line, TILE_BYTES, canonical_square, convert};
 use crate::simd::Isa;
-use crate::{Element, Metric, Result, host_memory};
+use crate::{Element, Result, host_memory};
 
 /// Queries that one task takes at most: eight full panels of the widest instruction set.
 const GROUP: usize = 8 * MAX_PANEL;
@@ -59,11 +60,11 @@ const CENTRED: f64 = 64.0;
 /// 4 u, u = 2^-24.
 const CENTRE_ERROR: f64 = 4.0 / (1u64 << 24) as f64;
 
-/// Rows to be near to; all finite, at least one. [`Metric::L2`] or [`Metric::InnerProduct`].
+/// Rows to be near to; all finite, at least one. The nearest is by [`Assign`].
 #[derive(Debug)]
 pub(crate) struct Nearest<'a> {
     isa: Isa,
-    metric: Metric,
+    metric: Assign,
     dim: usize,
     rows: &'a [f32],
     scanned: Scanned<'a>,
@@ -94,7 +95,7 @@ impl<'a> Scanned<'a> {
     /// The rows with these numbers, all for `None`; `squares` of all rows; `look` for a centre.
     fn new(
         isa: Isa,
-        metric: Metric,
+        metric: Assign,
         rows: &'a [f32],
         dim: usize,
         ids: Option<Vec<u32>>,
@@ -110,7 +111,10 @@ impl<'a> Scanned<'a> {
                 (Cow::Owned(kept), Cow::Owned(squares), ids)
             }
         };
-        let centre = if look && metric == Metric::L2 { centre(&rows, dim, &squares) } else { Vec::new() };
+        let centre = match metric {
+            Assign::L2 if look => centre(&rows, dim, &squares),
+            Assign::L2 | Assign::InnerProduct => Vec::new(),
+        };
         if !centre.is_empty() {
             for row in rows.to_mut().chunks_exact_mut(dim) {
                 row.iter_mut().zip(&centre).for_each(|(y, c)| *y -= c);
@@ -118,10 +122,10 @@ impl<'a> Scanned<'a> {
             squares = Cow::Owned(each_square(isa, &rows, dim).collect());
         }
         let offset = match metric {
-            Metric::L2 => squares.iter().map(|&square| square as f32).collect(),
-            Metric::InnerProduct | Metric::Cosine => Vec::new(),
+            Assign::L2 => squares.iter().map(|&square| square as f32).collect(),
+            Assign::InnerProduct => Vec::new(),
         };
-        let largest = largest_norm(metric, squares.iter().copied());
+        let largest = largest_norm(metric.metric(), squares.iter().copied());
         Self { rows, ids, centre, offset, largest }
     }
 
@@ -131,8 +135,8 @@ impl<'a> Scanned<'a> {
     }
 
     /// E of a query, given with Σx² of what is scored.
-    fn error(&self, metric: Metric, dim: usize, square: f64) -> f64 {
-        let error = QueryBound::new(metric, dim, square).error(self.largest);
+    fn error(&self, metric: Assign, dim: usize, square: f64) -> f64 {
+        let error = QueryBound::new(metric.metric(), dim, square).error(self.largest);
         if self.centre.is_empty() {
             return error;
         }
@@ -194,16 +198,19 @@ fn take_far(ids: &mut Option<Vec<u32>>, squares: &[f64]) -> Vec<u32> {
 
 impl<'a> Nearest<'a> {
     /// Looks at the rows, as closely as so many queries are worth. O(rows · (dim + log(rows))).
-    pub(crate) fn new(metric: Metric, rows: &'a [f32], dim: usize, queries: usize) -> Self {
+    pub(crate) fn new(metric: Assign, rows: &'a [f32], dim: usize, queries: usize) -> Self {
         Self::with_isa(Isa::detect(), metric, rows, dim, queries)
     }
 
     /// `isa` is one that the processor has.
-    fn with_isa(isa: Isa, metric: Metric, rows: &'a [f32], dim: usize, queries: usize) -> Self {
+    fn with_isa(isa: Isa, metric: Assign, rows: &'a [f32], dim: usize, queries: usize) -> Self {
         let squares: Vec<f64> = each_square(isa, rows, dim).collect();
         let look = queries >= WORTH_LOOKING;
         let mut ids = if look { first_of_equals(rows, dim, &squares) } else { None };
-        let far = if look && metric == Metric::L2 { take_far(&mut ids, &squares) } else { Vec::new() };
+        let far = match metric {
+            Assign::L2 if look => take_far(&mut ids, &squares),
+            Assign::L2 | Assign::InnerProduct => Vec::new(),
+        };
         let far_norm = far.iter().map(|&id| squares[id as usize]).fold(f64::INFINITY, f64::min).sqrt();
         let scanned = Scanned::new(isa, metric, rows, dim, ids, &squares, look);
         Self {
@@ -243,7 +250,10 @@ impl<'a> Nearest<'a> {
     fn canonical(&self, query: &[f64], id: u32) -> f32 {
         #[cfg(test)]
         self.judged.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        let term = if self.metric == Metric::L2 { Term::SquaredDifference } else { Term::Product };
+        let term = match self.metric {
+            Assign::L2 => Term::SquaredDifference,
+            Assign::InnerProduct => Term::Product,
+        };
         let start = id as usize * self.dim;
         exact::sum(self.isa, term, query, &self.rows[start..start + self.dim]) as f32 + 0.0
     }
@@ -316,7 +326,10 @@ impl<'a> Nearest<'a> {
     /// The queries times −2 or −1, panel after panel.
     fn pack(&self, queries: &[f32], packed: &mut [f32]) {
         let (dim, panel) = (self.dim, self.panel());
-        let factor = if self.metric == Metric::L2 { -2.0 } else { -1.0 };
+        let factor = match self.metric {
+            Assign::L2 => -2.0,
+            Assign::InnerProduct => -1.0,
+        };
         for (at, queries) in queries.chunks(panel * dim).enumerate() {
             let width = self.vecs(queries.len() / dim) * self.isa.lanes();
             let packed = &mut packed[at * panel * dim..][..width * dim];
@@ -416,7 +429,8 @@ impl<'a> Nearest<'a> {
     /// Keeps the better of a row and the best so far.
     fn judge(&self, query: &[f64], id: u32, best: &mut Option<(f32, u32)>) {
         let distance = self.canonical(query, id);
-        let better = |&mut (of, best): &mut (f32, u32)| self.metric.order(distance, of).then(id.cmp(&best)).is_lt();
+        let better =
+            |&mut (of, best): &mut (f32, u32)| self.metric.metric().order(distance, of).then(id.cmp(&best)).is_lt();
         if best.as_mut().is_none_or(better) {
             *best = Some((distance, id));
         }
@@ -588,12 +602,12 @@ mod tests {
     use crate::metric;
 
     /// The definition, plainly.
-    fn plain(metric: Metric, queries: &[f32], rows: &[f32], dim: usize) -> Vec<u32> {
+    fn plain(metric: Assign, queries: &[f32], rows: &[f32], dim: usize) -> Vec<u32> {
         let nearest = |query: &[f32]| {
             let mut best = (f32::NAN, 0);
             for (id, row) in rows.chunks(dim).enumerate() {
-                let distance = metric::canonical(metric, query, row);
-                if id == 0 || metric.order(distance, best.0).is_lt() {
+                let distance = metric::canonical(metric.metric(), query, row);
+                if id == 0 || metric.metric().order(distance, best.0).is_lt() {
                     best = (distance, id as u32);
                 }
             }
@@ -642,7 +656,7 @@ mod tests {
             for (dim, clusters, count) in [(1, 1, 5), (3, 7, 100), (17, 50, 49), (127, 300, 97), (129, 20, 500)] {
                 let rows: Vec<f32> = (0..clusters * dim).map(|at| kind(next(), at % dim)).collect();
                 let queries: Vec<f32> = (0..count * dim).map(|at| kind(next(), at % dim)).collect();
-                for metric in [Metric::L2, Metric::InnerProduct] {
+                for metric in [Assign::L2, Assign::InnerProduct] {
                     let expected = plain(metric, &queries, &rows, dim);
                     for (isa, expect) in Isa::all().into_iter().flat_map(|isa| [(isa, 1), (isa, WORTH_LOOKING)]) {
                         let nearest = Nearest::with_isa(isa, metric, &rows, dim, expect);
@@ -656,7 +670,7 @@ mod tests {
     }
 
     /// Canonical distances that are taken for these queries.
-    fn judged(metric: Metric, queries: &[f32], rows: &[f32], dim: usize) -> u64 {
+    fn judged(metric: Assign, queries: &[f32], rows: &[f32], dim: usize) -> u64 {
         let nearest = Nearest::new(metric, rows, dim, WORTH_LOOKING);
         let mut labels = vec![u32::MAX; queries.len() / dim];
         nearest.assign(queries, &canonical_squares(queries, dim).unwrap(), &mut labels);
@@ -671,11 +685,11 @@ mod tests {
         let (dim, count, clusters) = (16, 300, 100);
         let mut values = |rows: usize| (0..rows * dim).map(|_| next()).collect::<Vec<f32>>();
         let (queries, rows) = (values(count), values(clusters));
-        let usual = judged(Metric::L2, &queries, &rows, dim);
+        let usual = judged(Assign::L2, &queries, &rows, dim);
         assert!(usual < count as u64 / 4, "{usual}");
         let few =
             |judged: u64, what: &str| assert!(judged <= usual + count as u64 / 4, "{what}: {judged}, usually {usual}");
-        for metric in [Metric::L2, Metric::InnerProduct] {
+        for metric in [Assign::L2, Assign::InnerProduct] {
             // All equal, all zero; half of them.
             few(judged(metric, &vec![0.25; count * dim], &vec![0.25; clusters * dim], dim), "equal");
             few(judged(metric, &vec![0.0; count * dim], &vec![-0.0; clusters * dim], dim), "zero");
@@ -690,13 +704,13 @@ mod tests {
             rows
         };
         for x in [1e3, 1e6, 1e16] {
-            few(judged(Metric::L2, &constant(&queries, x), &constant(&rows, x), dim), "constant component");
+            few(judged(Assign::L2, &constant(&queries, x), &constant(&rows, x), dim), "constant component");
         }
         // Rows and a query that are far.
         let (mut far_rows, mut far_queries) = (rows.clone(), queries.clone());
         (far_rows[7 * dim + 3], far_rows[50 * dim]) = (1e16, -3e38);
         far_queries[40 * dim + 3] = 1e16;
-        let far = judged(Metric::L2, &far_queries, &far_rows, dim);
+        let far = judged(Assign::L2, &far_queries, &far_rows, dim);
         few(far - clusters as u64, "far rows");
         // Many near each other: only those are judged.
         let mut tight = rows.clone();
@@ -704,7 +718,7 @@ mod tests {
             (0..dim).for_each(|j| tight[row * dim + j] = tight[j] + 1e-7 * row as f32);
         }
         let near: Vec<f32> = (0..count).flat_map(|_| tight[..dim].to_vec()).collect();
-        let tight = judged(Metric::L2, &near, &tight, dim);
+        let tight = judged(Assign::L2, &near, &tight, dim);
         assert!(tight <= 20 * count as u64, "{tight}");
     }
 }

@@ -5,8 +5,9 @@ use super::cpu::Points;
 use super::scale::{Scale, spread};
 use super::split::{Distinct, Nudge, split_empty};
 use super::sums::Sums;
-use super::worker::{Assign, Totals, Worker};
+use super::worker::{Totals, Worker};
 use super::{KMeans, Progress};
+use crate::metric::Assign;
 use crate::{Element, Result};
 
 /// A run between two iterations.
@@ -70,7 +71,7 @@ impl<'a, T: Element> Run<'a, T> {
     pub(super) fn iterate(&mut self, iteration: usize, watch: &mut dyn FnMut(&Progress)) -> Result<f64> {
         self.assign()?;
         let objective = self.objective();
-        let spherical = self.metric == Assign::InnerProduct;
+        let spherical = self.metric.is_spherical();
         match &self.balance {
             None => {
                 self.worker.update()?;
@@ -136,7 +137,7 @@ impl<'a, T: Element> Run<'a, T> {
         self.worker.assign(&mut self.totals)?;
         if let Some(Balance { most, labels, sums }) = &mut self.balance {
             self.worker.labels(labels)?;
-            balance(self.metric.metric(), self.points, &self.centroids, *most, labels);
+            balance(self.metric, self.points, &self.centroids, *most, labels);
             sums.add_up(self.points.rows, self.points.weights, labels);
             sums.totals(&self.centroids, &mut self.totals);
         }

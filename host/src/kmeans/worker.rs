@@ -4,7 +4,7 @@
 //! Centroids are f32. One iteration:
 //!
 //! 1. Each point goes to its best centroid by (canonical distance of [`crate::metric`], lower centroid number), the point's
-//!    components as f32: smallest squared L2, or for [`Assign::InnerProduct`] the largest inner product.
+//!    components as f32: smallest squared L2, or for [`Assign::InnerProduct`](crate::metric::Assign::InnerProduct) the largest inner product.
 //! 2. q(i, j) = round(w_i · x_ij · 2^s) as i64, where product and scaling are f64, rounding is to nearest, ties to even; and
 //!    the weight w_i as round(w_i · 2^t). Sums over the points of a cluster are exact integer sums, so their order does not
 //!    matter and every device gets the same bits. Without weights w_i = 1 and t = 0. [`Scale`](super::scale::Scale) chooses s and t so
@@ -20,15 +20,6 @@
 
 use super::sums::PartialSums;
 use crate::Result;
-
-/// How points are compared with centroids.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Assign {
-    /// Smallest squared L2 distance.
-    L2,
-    /// Largest inner product (spherical k-means, cosine).
-    InnerProduct,
-}
 
 /// What an assignment found out about each cluster.
 #[derive(Debug, Clone, Default, PartialEq)]

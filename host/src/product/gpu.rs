@@ -12,8 +12,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use cuda_std::{Ptr, PtrMut};
 use warpann_kernels::flat::filter;
+use warpann_kernels::product::bounds::QueryTerms;
+use warpann_kernels::product::metric::Metric as KernelMetric;
 use warpann_kernels::product::prepare::{Greatest, Prepare};
-use warpann_kernels::product::{bounds, prepare};
 
 use crate::device::runtime::{Runtime, Stream};
 use crate::device::scratch::{Layout, Reserved, Scratch};
@@ -44,23 +45,14 @@ impl Shape {
         self.dim.next_multiple_of(filter::CHUNK as usize)
     }
 
-    /// Whether half-precision products of such vectors prove anything: the bound of their error has a largest dimension.
+    /// Whether half-precision products of such vectors prove anything.
     pub fn has_bound(self) -> bool {
-        self.copy_stride() <= bounds::MOST_COMPONENTS as usize
+        u32::try_from(self.copy_stride()).is_ok_and(|padded| QueryTerms::are_proved(self.metric.of_kernel(), padded))
     }
 
     /// Bytes of a row on the device.
     pub fn row_bytes(self) -> usize {
         self.stride() * self.element.size()
-    }
-
-    /// The metric as the kernels take it.
-    pub fn metric_code(self) -> u32 {
-        match self.metric {
-            Metric::L2 => prepare::METRIC_L2,
-            Metric::InnerProduct => prepare::METRIC_INNER_PRODUCT,
-            Metric::Cosine => prepare::METRIC_COSINE,
-        }
     }
 
     /// Which distances are the best.
@@ -118,7 +110,7 @@ impl SetLayout {
         let (tile_norms, rest) = greatest_values.split_at(tiles);
         let (tile_residuals, rest) = rest.split_at(tiles);
         let (greatest, bounds) = rest.split_at(1);
-        let squares = if shape.metric == Metric::Cosine { Some(layout.array(rows)) } else { None };
+        let squares = shape.metric.divides_by_norms().then(|| layout.array(rows));
         let centre = layout.array(shape.stride());
         SetLayout {
             rows: stored,
@@ -215,8 +207,8 @@ pub(crate) struct Unprepared {
     pub stride: u32,
     /// What is subtracted from each row.
     pub centre: Option<Ptr<f32>>,
-    /// The kernels' number of the metric.
-    pub metric: u32,
+    /// The metric.
+    pub metric: KernelMetric,
     /// Bits of the greatest component.
     pub greatest: PtrMut<u32>,
 }
@@ -337,7 +329,7 @@ pub(crate) unsafe fn prepare_set(
         padded: layout.values.len() as u32,
         stride: shape.stride() as u32,
         centre: if centred { set.centre().into() } else { None },
-        metric: shape.metric_code(),
+        metric: shape.metric.of_kernel(),
         greatest: set.part(layout.greatest),
     };
     let to = Prepared {

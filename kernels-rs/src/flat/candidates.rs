@@ -21,6 +21,7 @@ use cuda_std::warp::FULL_MASK;
 use cuda_std::{Ptr, PtrMut, global, kernel, math, thread, warp};
 
 use crate::product::bounds::{Bounds, QueryTerms};
+use crate::product::metric::Metric;
 
 /// Warps in a block of this kernel.
 const WARPS_PER_BLOCK: u32 = 4;
@@ -33,8 +34,8 @@ const WARPS_PER_BLOCK: u32 = 4;
 pub struct CompactCandidates {
     /// Queries: a list each.
     pub query_count: u32,
-    /// A `METRIC_*` of [`crate::product::prepare`].
-    pub metric: u32,
+    /// The metric.
+    pub metric: Metric,
     /// Components of an f16 copy, with padding.
     pub padded: u32,
     /// A bound of the norm of each query.

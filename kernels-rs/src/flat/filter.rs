@@ -56,7 +56,7 @@ use cuda_std::warp::FULL_MASK;
 use cuda_std::{Ptr, PtrMut, async_copy, atomic, global, kernel, shared, thread, unroll, warp};
 
 use crate::product::bounds::{Bounds, QueryTerms};
-use crate::product::prepare::{product_factor, scale_of};
+use crate::product::metric::{Metric, product_factor, scale_of};
 pub use crate::product::tile::{CHUNK, RESIDENT_CHUNKS, TILE_ROWS};
 use crate::product::tile::{
     CHUNK_TILE_BYTES, ChunkCopy, Instruction, LEAST_SHARED_BYTES, MmaSync, Product, Residency, THREADS, Wgmma,
@@ -141,8 +141,8 @@ pub struct Filter {
     pub query_count: u32,
     /// Rows of the base without padding.
     pub row_count: u32,
-    /// A `METRIC_*` of [`crate::product::prepare`].
-    pub metric: u32,
+    /// The metric.
+    pub metric: Metric,
     /// What [`crate::product::prepare::Greatest`] found for the queries: one word.
     pub query_greatest: Ptr<u32>,
     /// What [`crate::product::prepare::Greatest`] found for the base: one word.

@@ -11,7 +11,8 @@ use cuda_std::{Ptr, PtrMut, atomic, global, kernel, math, thread, unroll, warp};
 use crate::NO_ROW;
 use crate::pq::codes::{Codes, Operands};
 use crate::product::bounds::Bounds;
-use crate::product::prepare::{METRIC_L2, raise, scale_of};
+use crate::product::metric::{Metric, scale_of};
+use crate::product::prepare::raise;
 
 /// Warps in a block of these kernels.
 pub const WARPS_PER_BLOCK: u32 = 4;
@@ -143,7 +144,7 @@ unsafe fn scale(launch: ScaleCodes) {
     let at = thread::block_idx_x() * THREADS + thread::thread_idx_x();
     // SAFETY: places below the counts.
     unsafe {
-        let scale = scale_of(METRIC_L2, f32::from_bits(global::load_nc(*greatest)));
+        let scale = scale_of(Metric::L2, f32::from_bits(global::load_nc(*greatest)));
         if at < centroid_count {
             let column = (at % stride.max(1)) as usize;
             let c = match centre {
@@ -186,8 +187,8 @@ pub struct MeasureCodes {
     pub row_count: u32,
     /// The centre, `dim` padded to a multiple of 4; absent for none.
     pub centre: Option<Ptr<f32>>,
-    /// A `METRIC_*` of [`crate::product::prepare`].
-    pub metric: u32,
+    /// The metric.
+    pub metric: Metric,
     /// What [`GreatestCode`] found: one word.
     pub greatest: Ptr<u32>,
     /// What [`ScaleCodes`] wrote, laid out as `centroids`.
@@ -225,7 +226,7 @@ unsafe fn measure(launch: MeasureCodes) {
     // SAFETY: row < row_count, and quads stay below the stride.
     unsafe {
         let list = global::load_nc(row_lists.wrapping_add(row as usize));
-        let scale = scale_of(METRIC_L2, f32::from_bits(global::load_nc(*greatest)));
+        let scale = scale_of(Metric::L2, f32::from_bits(global::load_nc(*greatest)));
         let down = 1.0 / scale as f64;
         let (mut own, mut of_operand, mut lost) = (0.0f64, 0.0f64, 0.0f64);
         let mut quad = if list == NO_ROW { stride } else { lane };
@@ -246,13 +247,7 @@ unsafe fn measure(launch: MeasureCodes) {
         let of_operand = butterfly_sum(of_operand);
         let lost = butterfly_sum(lost);
         if lane == 0 {
-            let value = if list == NO_ROW {
-                f32::INFINITY
-            } else if metric == METRIC_L2 {
-                own as f32
-            } else {
-                0.0
-            };
+            let value = if list == NO_ROW { f32::INFINITY } else { metric.value(own) };
             global::store(values.wrapping_add(row as usize), value);
             // A decoded component beyond f32 is infinite, and so are the bounds then.
             let Bounds { norm, residual } = Bounds::of_squares(own.max(of_operand), lost);

@@ -19,9 +19,8 @@ use cuda_std::{Ptr, PtrMut, global, kernel, thread, unroll, warp};
 use crate::product::bounds::{Bounds, QueryTerms};
 use crate::product::canonical::squares;
 use crate::product::element::{self, Element, ElementKey};
-use crate::product::prepare::{
-    METRIC_COSINE, METRIC_L2, RowOperand, copy_row, normaliser, product_factor, row_greatest, scale_of,
-};
+use crate::product::metric::{Metric, normaliser, product_factor, scale_of};
+use crate::product::prepare::{RowOperand, copy_row, row_greatest};
 
 /// Warps in a block of these kernels.
 pub const WARPS_PER_BLOCK: u32 = 4;
@@ -48,8 +47,8 @@ pub struct PrepareQueries {
     pub stride: u32,
     /// `stride` components that are subtracted from each query; absent: nothing is.
     pub centre: Option<Ptr<f32>>,
-    /// A `METRIC_*` of [`crate::product::prepare`].
-    pub metric: u32,
+    /// The metric.
+    pub metric: Metric,
     /// What [`crate::product::prepare::Greatest`] found among the vectors of the base: one word.
     pub base_greatest: Ptr<u32>,
     /// f16 copies: `count` rows of `copy_stride` components.
@@ -95,7 +94,7 @@ unsafe fn prepare_queries<E: Element>(launch: PrepareQueries) {
         let greatest = row_greatest::<E>(x, quads, centre, lane);
         // Floats that are not negative order like their bits.
         let scale = scale_of(metric, f32::from_bits(warp::reduce_max(FULL_MASK, greatest.to_bits())));
-        let squares = if metric == METRIC_COSINE { squares::<E>(x, quads, lane) } else { 0.0 };
+        let squares = if metric.divides_by_norms() { squares::<E>(x, quads, lane) } else { 0.0 };
         let normalise = normaliser(metric, squares);
         let to = copy.wrapping_add(row as usize * copy_stride as usize);
         let operand = RowOperand::<E> { x, quads, centre, normalise, scale };
@@ -112,7 +111,7 @@ unsafe fn prepare_queries<E: Element>(launch: PrepareQueries) {
                 };
                 global::store(errors.wrapping_add(set * errors_apart as usize + at), terms.error(metric, y));
             });
-            global::store(shifts.wrapping_add(at), if metric == METRIC_L2 { own as f32 } else { 0.0 });
+            global::store(shifts.wrapping_add(at), metric.value(own));
         }
     }
 }

@@ -29,13 +29,13 @@
 
 use cuda_std::launch::LaunchConfig;
 use cuda_std::warp::FULL_MASK;
-use cuda_std::{Ptr, PtrMut, atomic, global, kernel, math, shared, shared_array, thread, unroll, warp};
+use cuda_std::{Ptr, PtrMut, atomic, global, kernel, shared, shared_array, thread, unroll, warp};
 
 use crate::NO_ROW;
 use crate::pq::codes::Codes;
-use crate::product::canonical::{BATCH, row_squares, squares, sums};
+use crate::product::canonical::{BATCH, over_norms, row_squares, squares, sums_by};
 use crate::product::element::{self, Element, ElementKey};
-use crate::product::prepare::{METRIC_COSINE, METRIC_L2};
+use crate::product::metric::Metric;
 use crate::select::block_sort::{ORDER_HEADER_BYTES, OrderWorkspace, block_order};
 use crate::select::entry::{self, EMPTY};
 use crate::select::networks::warp_sort;
@@ -216,8 +216,8 @@ pub struct Rerank {
     pub live_rows: Option<Ptr<u32>>,
     /// Rows of the storage, where it is one list.
     pub row_count: u32,
-    /// A `METRIC_*` of [`crate::product::prepare`].
-    pub metric: u32,
+    /// The metric.
+    pub metric: Metric,
     /// 0: the candidates are not sorted.
     pub sort: u32,
     /// What a score of each query lacks to be a distance; absent: 0.
@@ -362,30 +362,11 @@ impl Certificate {
     }
 }
 
-/// A distance (f64 sum or quotient) as f32, smaller is better: similarities are ordered by their negatives.
-#[inline(always)]
-fn badness(metric: u32, distance: f64) -> f32 {
-    let distance = distance as f32 + 0.0;
-    if metric == METRIC_L2 { distance } else { 0.0 - distance }
-}
-
-/// The distance that [`badness`] came from.
-#[inline(always)]
-fn goodness(metric: u32, bad: f32) -> f32 {
-    if metric == METRIC_L2 { bad } else { 0.0 - bad }
-}
-
-/// What a slot without a neighbour holds.
-#[inline(always)]
-fn worst(metric: u32) -> f32 {
-    if metric == METRIC_L2 { f32::INFINITY } else { f32::NEG_INFINITY }
-}
-
 /// A query, as a warp compares it with rows.
 struct Query<E: Element> {
     components: *const E::Stored,
     quads: u32,
-    metric: u32,
+    metric: Metric,
     /// Σx² (cosine only).
     squares: f64,
 }
@@ -401,7 +382,7 @@ impl<E: Element> Query<E> {
         let components = launch.queries.cast::<E::Stored>().wrapping_add(query as usize * stride as usize);
         let quads = stride / 4;
         // SAFETY: a query has so many groups of four components.
-        let squares = if metric == METRIC_COSINE { unsafe { squares::<E>(components, quads, lane) } } else { 0.0 };
+        let squares = if metric.divides_by_norms() { unsafe { squares::<E>(components, quads, lane) } } else { 0.0 };
         Self { components, quads, metric, squares }
     }
 
@@ -421,16 +402,11 @@ impl<E: Element> Query<E> {
         let load = |b: usize, quad: u32| unsafe { rows.load4(numbers[b], lists[b], quad) };
         // SAFETY: as above.
         let own = |quad: u32| unsafe { E::load4(self.components, quad) };
-        let mut distances = if self.metric == METRIC_L2 {
-            sums::<true>(own, load, self.quads, lane)
-        } else {
-            sums::<false>(own, load, self.quads, lane)
-        };
-        if self.metric == METRIC_COSINE {
+        let mut distances = sums_by(self.metric, own, load, self.quads, lane);
+        if self.metric.divides_by_norms() {
             let of_rows = row_squares(load, self.quads, lane);
             unroll::<BATCH>(|b| {
-                let squares = self.squares * of_rows[b];
-                distances[b] = if squares == 0.0 { 0.0 } else { distances[b] / math::sqrt_f64(squares) };
+                distances[b] = over_norms(distances[b], self.squares * of_rows[b]);
             });
         }
         distances
@@ -480,7 +456,7 @@ unsafe fn by_block<R: Rows>(launch: Rerank) {
             let alive = exists && rank != NO_ROW;
             valid += warp::ballot(FULL_MASK, alive).count_ones();
             if exists {
-                let bad = badness(metric, distance);
+                let bad = metric.badness(distance as f32 + 0.0);
                 if sort {
                     let entry = if alive { entry::pack(entry::key_of(bad), rank) } else { EMPTY };
                     entries.add(first + lane).store(entry);
@@ -515,7 +491,7 @@ unsafe fn by_block<R: Rows>(launch: Rerank) {
             let bad = entry::value_of(entry::key(entry));
             global::store(
                 out_keys.wrapping_add(out),
-                if entry == EMPTY { worst(metric) } else { goodness(metric, bad) },
+                if entry == EMPTY { metric.worst() } else { metric.distance(bad) },
             );
             global::store(out_ranks.wrapping_add(out), entry::payload(entry));
             if let Some(flags) = flags
@@ -587,7 +563,7 @@ unsafe fn rerank_some<R: Rows, const REGISTERS: usize>(
             // Without a vector, row 0 of list 0 is evaluated and dropped.
             let distances = x.distances(rows, &lists, &numbers, lane);
             unroll::<BATCH>(|b| {
-                let bad = badness(metric, distances[b]);
+                let bad = metric.badness(distances[b] as f32 + 0.0);
                 let mine = lane == first % 32 + b as u32 && own[2] != NO_ROW;
                 let entry = entry::pack(entry::key_of(bad), own[2]);
                 unroll::<REGISTERS>(|r| entries[r] = if mine && of == r as u32 { entry } else { entries[r] });
@@ -602,7 +578,7 @@ unsafe fn rerank_some<R: Rows, const REGISTERS: usize>(
                 let bad = entry::value_of(entry::key(entry));
                 let out = query as usize * k as usize + slot as usize;
                 if let Some(out_keys) = distances_out {
-                    let distance = if entry == EMPTY { worst(metric) } else { goodness(metric, bad) };
+                    let distance = if entry == EMPTY { metric.worst() } else { metric.distance(bad) };
                     global::store(out_keys.wrapping_add(out), distance);
                 }
                 global::store(out_ranks.wrapping_add(out), entry::payload(entry));
@@ -652,8 +628,8 @@ pub struct SettleProbes {
     pub nprobe: u32,
     /// Centroids.
     pub row_count: u32,
-    /// A `METRIC_*` of [`crate::product::prepare`].
-    pub metric: u32,
+    /// The metric.
+    pub metric: Metric,
     /// What a score of each query lacks to be a distance; absent: 0.
     pub shifts: Option<Ptr<f32>>,
     /// E of each query: the bound of |score + shift − distance|.
@@ -754,8 +730,8 @@ pub struct Certify {
     pub query_count: u32,
     /// Results of a query.
     pub k: u32,
-    /// A `METRIC_*` of [`crate::product::prepare`].
-    pub metric: u32,
+    /// The metric.
+    pub metric: Metric,
     /// Candidates of a query.
     pub selected: u32,
     /// The scores of the candidates, best first: `selected` a query.
@@ -806,7 +782,7 @@ unsafe fn finish(launch: Certify) {
         while slot < k as usize {
             let exists = global::load_nc(ranks.wrapping_add(first + slot)) != NO_ROW;
             let bad = global::load(keys.wrapping_add(first + slot));
-            global::store(keys.wrapping_add(first + slot), if exists { goodness(metric, bad) } else { worst(metric) });
+            global::store(keys.wrapping_add(first + slot), if exists { metric.distance(bad) } else { metric.worst() });
             slot += 1;
         }
     }

@@ -63,7 +63,7 @@ use crate::NO_ROW;
 pub use crate::kmeans::nearest_lists::LIST;
 use crate::kmeans::nearest_lists::{LISTS_BYTES, Lists};
 use crate::product::bounds::{Bounds, QueryTerms};
-use crate::product::prepare::{product_factor, scale_of};
+use crate::product::metric::{Metric, product_factor, scale_of};
 use crate::product::tile::{
     CHUNK, CHUNK_TILE_BYTES, ChunkCopy, Instruction, LEAST_SHARED_BYTES, MmaSync, Product, RESIDENT_CHUNKS,
     ROWS_AT_ONCE, Residency, THREADS, TILE_ROWS, Wgmma, entry_of, part_offset, wait_for_stage,
@@ -146,8 +146,8 @@ pub struct Assign {
     pub point_count: u32,
     /// Centroids without padding.
     pub cluster_count: u32,
-    /// A `METRIC_*` of [`crate::product::prepare`].
-    pub metric: u32,
+    /// The metric.
+    pub metric: Metric,
     /// What [`crate::product::prepare::Greatest`] found for the points: one word.
     pub point_greatest: Ptr<u32>,
     /// What [`crate::product::prepare::Greatest`] found for the centroids: one word.

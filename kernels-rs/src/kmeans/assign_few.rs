@@ -45,7 +45,7 @@ use crate::NO_ROW;
 use crate::kmeans::assign::queue_place;
 use crate::kmeans::nearest_lists::LIST;
 use crate::product::bounds::{Bounds, QueryTerms};
-use crate::product::prepare::{product_factor, scale_of};
+use crate::product::metric::{Metric, product_factor, scale_of};
 use crate::product::tile::CHUNK;
 use crate::select::entry::{key_of, pack, payload, value_of};
 
@@ -199,8 +199,8 @@ pub struct AssignFew {
     pub point_count: u32,
     /// Centroids without padding.
     pub cluster_count: u32,
-    /// A `METRIC_*` of [`crate::product::prepare`].
-    pub metric: u32,
+    /// The metric.
+    pub metric: Metric,
     /// What [`crate::product::prepare::Greatest`] found for the points: one word.
     pub point_greatest: Ptr<u32>,
     /// What [`crate::product::prepare::Greatest`] found for the centroids: one word.

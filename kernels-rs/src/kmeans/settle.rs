@@ -21,6 +21,7 @@ use crate::NO_ROW;
 use crate::kmeans::assign::LIST;
 use crate::product::canonical::{self, BATCH};
 use crate::product::element::{self, Element, ElementKey};
+use crate::product::metric::Metric;
 use crate::select::entry::{EMPTY, key_of, pack, payload};
 
 /// Warps in a block of [`Settle`].
@@ -34,7 +35,7 @@ struct Sides<E: Element> {
     points: *const E::Stored,
     centroids: *const f32,
     stride: u32,
-    squared_difference: bool,
+    metric: Metric,
 }
 
 impl<E: Element> Sides<E> {
@@ -54,26 +55,18 @@ impl<E: Element> Sides<E> {
         let quads = self.stride / 4;
         // SAFETY: as the caller promises; row 0 stands in for none.
         let sums = unsafe {
-            if self.squared_difference {
-                canonical::sums::<true>(
-                    |quad| E::load4(x, quad),
-                    |b, quad| element::F32::load4(rows[b], quad),
-                    quads,
-                    lane,
-                )
-            } else {
-                canonical::sums::<false>(
-                    |quad| E::load4(x, quad),
-                    |b, quad| element::F32::load4(rows[b], quad),
-                    quads,
-                    lane,
-                )
-            }
+            canonical::sums_by(
+                self.metric,
+                |quad| E::load4(x, quad),
+                |b, quad| element::F32::load4(rows[b], quad),
+                quads,
+                lane,
+            )
         };
         let mut best = EMPTY;
         unroll::<BATCH>(|b| {
             let key = key_of(sums[b] as f32);
-            let entry = pack(if self.squared_difference { key } else { !key }, clusters[b]);
+            let entry = pack(self.metric.order(key), clusters[b]);
             best = best.min(if clusters[b] == NO_ROW { EMPTY } else { entry });
         });
         best
@@ -101,8 +94,8 @@ pub struct Settle {
     pub centroids: Ptr<f32>,
     /// Components from one row to the next: a multiple of 4, zero padded.
     pub stride: u32,
-    /// Squared L2 where it is not 0, else inner products.
-    pub squared_difference: u32,
+    /// Squared L2 or inner product.
+    pub metric: Metric,
     /// How many points are pending: one word.
     pub queue_size: Ptr<u32>,
     /// The numbers of the pending points: `queue_size` at least.
@@ -126,8 +119,8 @@ impl Settle {
 #[inline(always)]
 unsafe fn settle<E: Element>(launch: Settle) {
     let Settle { centroids, stride, queue_size, pending, pending_lists, labels, .. } = launch;
-    let (points, squared_difference) = (launch.points.cast(), launch.squared_difference != 0);
-    let sides = Sides::<E> { points: *points, centroids: *centroids, stride, squared_difference };
+    let (points, metric) = (launch.points.cast(), launch.metric);
+    let sides = Sides::<E> { points: *points, centroids: *centroids, stride, metric };
     let lane = warp::lane_id();
     // SAFETY: the caller promises the queue, whose places below its size are filled.
     unsafe {
@@ -175,8 +168,8 @@ pub struct SettleAll {
     pub centroids: Ptr<f32>,
     /// Components from one row to the next: a multiple of 4, zero padded.
     pub stride: u32,
-    /// Squared L2 where it is not 0, else inner products.
-    pub squared_difference: u32,
+    /// Squared L2 or inner product.
+    pub metric: Metric,
     /// Centroids.
     pub clusters: u32,
     /// How many points are unbounded: one word.
@@ -200,8 +193,8 @@ impl SettleAll {
 #[inline(always)]
 unsafe fn settle_all<E: Element>(launch: SettleAll) {
     let SettleAll { centroids, stride, clusters, queue_size, unbounded, labels, .. } = launch;
-    let (points, squared_difference) = (launch.points.cast(), launch.squared_difference != 0);
-    let sides = Sides::<E> { points: *points, centroids: *centroids, stride, squared_difference };
+    let (points, metric) = (launch.points.cast(), launch.metric);
+    let sides = Sides::<E> { points: *points, centroids: *centroids, stride, metric };
     let lane = warp::lane_id();
     let thread = thread::thread_idx_x();
     let winner = shared_array!(u64, 1);

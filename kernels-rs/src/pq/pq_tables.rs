@@ -50,7 +50,8 @@ use cuda_std::{Ptr, PtrMut, global, kernel, thread, unroll, warp};
 use crate::pq::pq_codes::code_at;
 use crate::product::canonical::squares;
 use crate::product::element;
-use crate::product::prepare::{METRIC_L2, round_up, scale_of};
+use crate::product::metric::{Metric, scale_of};
+use crate::product::prepare::round_up;
 
 /// Threads of a block of these kernels.
 pub const THREADS: u32 = 256;
@@ -310,7 +311,7 @@ unsafe fn bounds_of(launch: TableBounds) {
         let up = (1.0 + gamma) * (1.0 + gamma);
         error += up * (of_all / 2048.0 + sub_quantizers as f64 * of_one / 274_877_906_944.0);
         // SAFETY: query < count.
-        unsafe { global::store(scales.wrapping_add(query as usize), scale_of(METRIC_L2, round_up(of_one))) };
+        unsafe { global::store(scales.wrapping_add(query as usize), scale_of(Metric::L2, round_up(of_one))) };
     }
     // No partial sum exceeds `sum` and its error, no component c + p. A NaN is not below the limit either.
     let bound = if sum + error < 1e38 && c + p < 1e38 { round_up(error + 1e-35) } else { f32::INFINITY };

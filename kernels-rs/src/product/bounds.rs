@@ -34,7 +34,8 @@
 
 use cuda_std::math::{mul_add_f32, sqrt_f64};
 
-use crate::product::prepare::{METRIC_L2, round_up};
+use crate::product::metric::Metric;
+use crate::product::prepare::round_up;
 use crate::product::tile::TILE_ROWS;
 
 /// Components of a copy up to which the bound is proved (module documentation, *Dimension*); half of the 3.2 million that it would be true
@@ -82,21 +83,32 @@ impl QueryTerms {
     /// Covers what subnormal results lose (module documentation, *Underflow*).
     const TINY: f32 = 1e-35;
 
-    /// The terms of a query, for copies of `padded` components.
-    #[inline(always)]
-    pub fn new(metric: u32, padded: u32, x: Bounds) -> QueryTerms {
-        let gamma = if padded <= MOST_COMPONENTS { (padded + 16) as f32 * (1.0 / 4_194_304.0) } else { f32::INFINITY };
-        let per_norm = x.residual + gamma * x.norm;
-        let up = 1.0 + Self::UNIT;
-        if metric == METRIC_L2 {
-            let own = Self::UNIT * x.norm * x.norm * up + Self::TINY;
-            QueryTerms { per_norm: 2.0 * per_norm * up, per_residual: 2.0 * x.norm * up, own }
-        } else {
-            QueryTerms { per_norm: (per_norm + Self::UNIT * x.norm) * up, per_residual: x.norm * up, own: Self::TINY }
+    /// Whether anything is proved of products of copies of `padded` components; else all bounds are infinite.
+    pub fn are_proved(metric: Metric, padded: u32) -> bool {
+        match metric {
+            Metric::L2 | Metric::InnerProduct | Metric::Cosine => padded <= MOST_COMPONENTS,
         }
     }
 
-    /// These terms where `factor` ([`crate::product::prepare::product_factor`]) says what products stand for; if it left the range of
+    /// The terms of a query, for copies of `padded` components.
+    #[inline(always)]
+    pub fn new(metric: Metric, padded: u32, x: Bounds) -> QueryTerms {
+        let gamma = if padded <= MOST_COMPONENTS { (padded + 16) as f32 * (1.0 / 4_194_304.0) } else { f32::INFINITY };
+        let per_norm = x.residual + gamma * x.norm;
+        let up = 1.0 + Self::UNIT;
+        match metric {
+            Metric::L2 => {
+                let own = Self::UNIT * x.norm * x.norm * up + Self::TINY;
+                QueryTerms { per_norm: 2.0 * per_norm * up, per_residual: 2.0 * x.norm * up, own }
+            }
+            Metric::InnerProduct | Metric::Cosine => {
+                let per_norm = (per_norm + Self::UNIT * x.norm) * up;
+                QueryTerms { per_norm, per_residual: x.norm * up, own: Self::TINY }
+            }
+        }
+    }
+
+    /// These terms where `factor` ([`crate::product::metric::product_factor`]) says what products stand for; if it left the range of
     /// f32, an infinite bound.
     #[inline(always)]
     pub fn with_factor(self, factor: f32) -> QueryTerms {
@@ -106,8 +118,11 @@ impl QueryTerms {
 
     /// The part of the bound that depends on the base's side alone.
     #[inline(always)]
-    pub fn of_base(metric: u32, y: Bounds) -> f32 {
-        if metric == METRIC_L2 { Self::UNIT * y.norm * y.norm * (1.0 + Self::UNIT) } else { 0.0 }
+    pub fn of_base(metric: Metric, y: Bounds) -> f32 {
+        match metric {
+            Metric::L2 => Self::UNIT * y.norm * y.norm * (1.0 + Self::UNIT),
+            Metric::InnerProduct | Metric::Cosine => 0.0,
+        }
     }
 
     /// The error bound against `y`, added to `start`.
@@ -118,7 +133,7 @@ impl QueryTerms {
 
     /// The error bound against `y`.
     #[inline(always)]
-    pub fn error(&self, metric: u32, y: Bounds) -> f32 {
+    pub fn error(&self, metric: Metric, y: Bounds) -> f32 {
         self.error_from(self.own + Self::of_base(metric, y), y)
     }
 }
@@ -126,7 +141,6 @@ impl QueryTerms {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::product::prepare::METRIC_INNER_PRODUCT;
 
     const LEAST: f32 = f32::MIN_POSITIVE;
 
@@ -154,21 +168,20 @@ mod tests {
     }
 
     /// E in f64, of norms as they are.
-    fn proved(metric: u32, padded: u32, x: Bounds, y: Bounds) -> f64 {
+    fn proved(metric: Metric, padded: u32, x: Bounds, y: Bounds) -> f64 {
         let [xn, xr, yn, yr] = [x.norm, x.residual, y.norm, y.residual].map(f64::from);
         let product = (xr + f64::from(padded) * 2f64.powi(-22) * xn) * yn + xn * yr;
         let unit = 2f64.powi(-20);
-        if metric == METRIC_L2 {
-            2.0 * product + unit * (xn * xn + yn * yn) + 1e-36
-        } else {
-            product + unit * xn * yn + 1e-36
+        match metric {
+            Metric::L2 => 2.0 * product + unit * (xn * xn + yn * yn) + 1e-36,
+            Metric::InnerProduct | Metric::Cosine => product + unit * xn * yn + 1e-36,
         }
     }
 
     #[test]
     fn no_magnitude_makes_the_error_too_small() {
         let magnitudes = || (-126..62).step_by(7).map(|exponent| 1.3 * 2f32.powi(exponent));
-        for metric in [METRIC_L2, METRIC_INNER_PRODUCT] {
+        for metric in Metric::UNNORMALISED {
             for padded in [64, 1_024, MOST_COMPONENTS] {
                 for (x_norm, y_norm) in magnitudes().flat_map(|x| magnitudes().map(move |y| (x, y))) {
                     for lost in [0.0, 1.0 / 4_096.0, 1.0] {
@@ -178,7 +191,7 @@ mod tests {
                         let least = proved(metric, padded, x, y);
                         assert!(
                             f64::from(error) >= least,
-                            "{metric}, {padded}, {x_norm:e}, {y_norm:e}: {error:e}, {least:e}"
+                            "{metric:?}, {padded}, {x_norm:e}, {y_norm:e}: {error:e}, {least:e}"
                         );
                     }
                 }
@@ -191,7 +204,7 @@ mod tests {
         let of = |norm: f32, residual: f32| Bounds { norm, residual };
         let far = Bounds::of_squares(2f64.powi(124), 1.0);
         let near = [of(LEAST, LEAST), of(1.0, LEAST), of(1e18, 1e15), of(1e18, f32::INFINITY), far];
-        for metric in [METRIC_L2, METRIC_INNER_PRODUCT] {
+        for metric in Metric::UNNORMALISED {
             let error = |padded: u32, x: Bounds, y: Bounds| QueryTerms::new(metric, padded, x).error(metric, y);
             for other in near {
                 assert_eq!(error(64, far, other), f32::INFINITY);

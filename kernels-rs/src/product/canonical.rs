@@ -27,16 +27,64 @@ use cuda_std::warp::butterfly_sum;
 use cuda_std::{Ptr, PtrMut, global, kernel, thread, unroll, warp};
 
 use crate::product::element::{self, Element, ElementKey};
+use crate::product::metric::Metric;
 
 /// Warps in a block of these kernels.
 pub const WARPS_PER_BLOCK: u32 = 4;
 /// Base rows a warp has in flight.
 pub const BATCH: usize = 4;
 
+/// What a canonical distance sums.
+trait Term {
+    /// The term of two components.
+    fn of(x: f64, y: f64) -> f64;
+}
+
+/// (x − y)².
+struct SquaredDifference;
+
+impl Term for SquaredDifference {
+    #[inline(always)]
+    fn of(x: f64, y: f64) -> f64 {
+        (x - y) * (x - y)
+    }
+}
+
+/// x · y.
+struct Product;
+
+impl Term for Product {
+    #[inline(always)]
+    fn of(x: f64, y: f64) -> f64 {
+        x * y
+    }
+}
+
+/// The sums of a metric, before cosine divides them: [`sums`] of its terms.
+#[inline(always)]
+pub fn sums_by(
+    metric: Metric,
+    x: impl Fn(u32) -> [f32; 4],
+    y: impl Fn(usize, u32) -> [f32; 4],
+    quads: u32,
+    lane: u32,
+) -> [f64; BATCH] {
+    match metric {
+        Metric::L2 => sums::<SquaredDifference>(x, y, quads, lane),
+        Metric::InnerProduct | Metric::Cosine => sums::<Product>(x, y, quads, lane),
+    }
+}
+
+/// An inner product over the norms of both vectors, whose product has the square `squares`; 0 where either is 0.
+#[inline(always)]
+pub fn over_norms(product: f64, squares: f64) -> f64 {
+    if squares == 0.0 { 0.0 } else { product / cuda_std::math::sqrt_f64(squares) }
+}
+
 /// Steps 1 to 4 of the definition for `BATCH` rows at once; every lane returns all sums. `x(quad)` gives four components of the
 /// query, `y(b, quad)` of row b, for quad < `quads`. All 32 lanes arrive.
 #[inline(always)]
-pub fn sums<const SQUARED_DIFFERENCE: bool>(
+fn sums<T: Term>(
     x: impl Fn(u32) -> [f32; 4],
     y: impl Fn(usize, u32) -> [f32; 4],
     quads: u32,
@@ -54,7 +102,7 @@ pub fn sums<const SQUARED_DIFFERENCE: bool>(
                 let x = x[e] as f64;
                 unroll::<BATCH>(|b| {
                     let y = of_rows[b][e] as f64;
-                    acc[b][e] += if SQUARED_DIFFERENCE { (x - y) * (x - y) } else { x * y };
+                    acc[b][e] += T::of(x, y);
                 });
             });
         }
@@ -127,9 +175,9 @@ pub struct Canonical {
     pub stride: u32,
     /// Queries.
     pub query_count: u32,
-    /// Squared L2 where it is not 0, else inner products.
-    pub squared_difference: u32,
-    /// Σx² of each query, by which inner products become cosines; absent for inner products as they are.
+    /// The metric.
+    pub metric: Metric,
+    /// Σx² of each query, where distances are over norms; else absent.
     pub query_squares: Option<Ptr<f64>>,
     /// Σx² of each row of the base; empty where `query_squares` is absent.
     pub base_squares: Ptr<f64>,
@@ -159,13 +207,18 @@ impl Canonical {
 #[inline(always)]
 unsafe fn canonical<E: Element>(launch: Canonical) {
     // SAFETY: the same contract.
-    unsafe { if launch.squared_difference != 0 { lists::<E, true>(launch) } else { lists::<E, false>(launch) } }
+    unsafe {
+        match launch.metric {
+            Metric::L2 => lists::<E, SquaredDifference>(launch),
+            Metric::InnerProduct | Metric::Cosine => lists::<E, Product>(launch),
+        }
+    }
 }
 
 /// # Safety
 /// As [`Canonical`].
 #[inline(always)]
-unsafe fn lists<E: Element, const SQUARED_DIFFERENCE: bool>(launch: Canonical) {
+unsafe fn lists<E: Element, T: Term>(launch: Canonical) {
     let Canonical { stride, query_count, query_squares, base_squares, rows, counts, columns, .. } = launch;
     let Canonical { slices, list_stride, distances, .. } = launch;
     let (queries, base) = (launch.queries.cast::<E::Stored>(), launch.base.cast::<E::Stored>());
@@ -197,19 +250,14 @@ unsafe fn lists<E: Element, const SQUARED_DIFFERENCE: bool>(launch: Canonical) {
                 };
                 pointers[b] = base.wrapping_add(row[b] as usize * stride as usize);
             });
-            let sums = sums::<SQUARED_DIFFERENCE>(
-                |quad| E::load4(x, quad),
-                |b, quad| E::load4(pointers[b], quad),
-                quads,
-                lane,
-            );
+            let sums = sums::<T>(|quad| E::load4(x, quad), |b, quad| E::load4(pointers[b], quad), quads, lane);
             unroll::<BATCH>(|b| {
                 if lane == b as u32 && place + (b as u32) < length {
                     let mut sum = sums[b];
                     if let Some(query_squares) = query_squares {
                         let squares = global::load_nc(query_squares.wrapping_add(query as usize))
                             * global::load_nc(base_squares.wrapping_add(row[b] as usize));
-                        sum = if squares == 0.0 { 0.0 } else { sum / cuda_std::math::sqrt_f64(squares) };
+                        sum = over_norms(sum, squares);
                     }
                     global::store(
                         distances.wrapping_add((list + (place + b as u32) as u64) as usize),

@@ -3,6 +3,7 @@
 //! | module | algorithm |
 //! |---|---|
 //! | [`element`] | loading four vector components of any element type |
+//! | [`metric`] | metrics, and what depends on them |
 //! | [`prepare`] | half-precision operands of vectors, with proved error norms |
 //! | [`bounds`] | how wrong a score of such operands may be |
 //! | [`tile`] | the tile product, by warps or by warpgroups |
@@ -11,5 +12,6 @@
 pub mod bounds;
 pub mod canonical;
 pub mod element;
+pub mod metric;
 pub mod prepare;
 pub mod tile;

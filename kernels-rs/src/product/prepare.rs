@@ -29,37 +29,11 @@ use cuda_std::{Ptr, PtrMut, atomic, global, kernel, math, thread, unroll, warp};
 use crate::product::bounds::Bounds;
 use crate::product::canonical::squares;
 use crate::product::element::{self, Element, ElementKey};
+use crate::product::metric::{Metric, normaliser, scale_of};
 use crate::product::tile::TILE_ROWS;
 
 /// Warps in a block of these kernels.
 pub const WARPS_PER_BLOCK: u32 = 4;
-
-/// Squared L2, as the kernels' `metric` parameter.
-pub const METRIC_L2: u32 = 0;
-/// Inner product.
-pub const METRIC_INNER_PRODUCT: u32 = 1;
-/// Cosine similarity.
-pub const METRIC_COSINE: u32 = 2;
-
-/// The power of two that brings `greatest` into [2^14, 2^15); 2^14 for cosine, whose components are at most 1.
-#[inline(always)]
-pub fn scale_of(metric: u32, greatest: f32) -> f32 {
-    if metric == METRIC_COSINE {
-        return 16384.0;
-    }
-    // Exponent field e means 2^(e - 127); the result's field is 127 + 14 - (e - 127), kept inside the normal range.
-    // Zero and subnormal greatest values get the largest scale; what f16 cannot hold is then in the residual.
-    let exponent = (greatest.to_bits() >> 23) as i32;
-    f32::from_bits(((268 - exponent).clamp(1, 254) as u32) << 23)
-}
-
-/// What takes a product of copies with these scales to its part of a score: −2 (squared L2) or −1, over both scales. 0 or infinite
-/// where that is outside the range of f32.
-#[inline(always)]
-pub fn product_factor(metric: u32, x_scale: f32, y_scale: f32) -> f32 {
-    let factor = (1.0 / x_scale) * (1.0 / y_scale);
-    if metric == METRIC_L2 { -2.0 * factor } else { -factor }
-}
 
 /// f64 to f32, never below `value` (≥ 0), and above it by at most 2^-20, relatively, and the least normal f32, 2^-126.
 ///
@@ -108,18 +82,6 @@ pub unsafe fn row_greatest<E: Element>(x: *const E::Stored, quads: u32, centre: 
         base += 32;
     }
     greatest
-}
-
-/// What the components of a row with Σx² = `squares` are multiplied by: 1 / ‖x‖ for cosine (0 where there is no direction), else 1.
-#[inline(always)]
-pub fn normaliser(metric: u32, squares: f64) -> f64 {
-    if metric != METRIC_COSINE {
-        1.0
-    } else if squares == 0.0 {
-        0.0
-    } else {
-        1.0 / math::sqrt_f64(squares)
-    }
 }
 
 /// A row, and what is done to it: v = (x − centre) · normalise.
@@ -274,8 +236,8 @@ pub struct Prepare {
     pub stride: u32,
     /// `stride` components that are subtracted from each row; absent: nothing is.
     pub centre: Option<Ptr<f32>>,
-    /// A `METRIC_*` of this module.
-    pub metric: u32,
+    /// The metric.
+    pub metric: Metric,
     /// What [`Greatest`] found: one word.
     pub greatest: Ptr<u32>,
     /// f16 copies: `padded_count` rows of `copy_stride` components.
@@ -330,13 +292,7 @@ unsafe fn prepare<E: Element>(launch: Prepare) {
         let (own, bounds) = copy_row(operand, to, copy_stride / 4, lane);
         if lane == 0 {
             let Bounds { norm, residual } = bounds;
-            let value = if !exists {
-                f32::INFINITY
-            } else if metric == METRIC_L2 {
-                own as f32
-            } else {
-                0.0
-            };
+            let value = if exists { metric.value(own) } else { f32::INFINITY };
             global::store(values.wrapping_add(row as usize), value);
             if let Some(norms) = norms {
                 global::store(norms.wrapping_add(row as usize), norm);

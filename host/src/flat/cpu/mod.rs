@@ -67,7 +67,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use rayon::prelude::*;
 
 use super::FlatBackend;
-use crate::product::cpu::bound::{QueryBound, largest_norm};
+use crate::product::cpu::bound::{self, QueryBound, has_offset, largest_norm};
 use crate::product::cpu::candidates::{self, Candidates, Judge, Limit};
 use crate::product::cpu::exact;
 use crate::product::cpu::scan::{self, MAX_PANEL, PANEL_VECS, Sink, Tile};
@@ -131,28 +131,23 @@ impl<T: Element> FlatBackend for FlatCpu<T> {
         let rows: &[T] = rows.components();
         let (before, count) = (self.len(), rows.len() / self.dim);
         let blocks = (before + count).div_ceil(BLOCK);
-        let (l2, cosine) = match self.metric {
-            Metric::L2 => (count, 0),
-            Metric::InnerProduct => (0, 0),
-            Metric::Cosine => (0, count),
-        };
+        let (has_offset, has_scale) = (has_offset(self.metric), self.metric.divides_by_norms());
         // Memory first: past this, nothing fails.
         host_memory::reserve(&mut self.rows, rows.len())?;
-        host_memory::reserve(&mut self.offset, l2)?;
-        host_memory::reserve(&mut self.scale, cosine)?;
-        host_memory::reserve(&mut self.squares, cosine)?;
+        host_memory::reserve(&mut self.offset, if has_offset { count } else { 0 })?;
+        host_memory::reserve(&mut self.scale, if has_scale { count } else { 0 })?;
+        host_memory::reserve(&mut self.squares, if has_scale { count } else { 0 })?;
         let more = blocks - self.largest.len();
         host_memory::reserve(&mut self.largest, more)?;
         let square = |row| canonical_square(self.isa, row);
         let squares = host_memory::collected_in_parallel(rows.par_chunks(self.dim).with_min_len(256).map(square))?;
         self.rows.extend_from_slice(rows);
-        match self.metric {
-            Metric::L2 => self.offset.extend(squares.iter().map(|&square| square as f32)),
-            Metric::InnerProduct => {}
-            Metric::Cosine => {
-                self.scale.extend(squares.iter().map(|&s| if s == 0.0 { 0.0 } else { s.sqrt().recip() as f32 }));
-                self.squares.extend_from_slice(&squares);
-            }
+        if has_offset {
+            self.offset.extend(squares.iter().map(|&square| square as f32));
+        }
+        if has_scale {
+            self.scale.extend(squares.iter().map(|&square| bound::scale(square)));
+            self.squares.extend_from_slice(&squares);
         }
         self.largest.resize(blocks, 0.0);
         // The first block may be half full already.

@@ -27,7 +27,7 @@ use crate::product::gpu::{Set, SetLayout, Shape, prepare_set, upload_vectors};
 use crate::select::Best;
 use crate::select::gpu::{Columns, Plan, Select, select};
 use crate::vectors::{VectorBuffer, VectorSlice};
-use crate::{Error, Metric, Result};
+use crate::{Error, Result};
 
 /// The sample has at least this many rows for each neighbour asked for.
 const SAMPLE_PER_NEIGHBOUR: u32 = 8;
@@ -267,7 +267,7 @@ impl Block {
             base: self.base.stored(self.shape),
             stride: self.shape.stride() as u32,
             query_count: queries.count,
-            squared_difference: u32::from(self.shape.metric == Metric::L2),
+            metric: self.shape.metric.of_kernel(),
             query_squares: queries.squares().map(Ptr::from),
             base_squares: self.base.squares().map_or_else(Ptr::empty, Ptr::from),
             rows: None,
@@ -320,7 +320,7 @@ impl Block {
         // SAFETY: the plan reserved every part; the base is there, as the caller of `search` promises.
         unsafe {
             upload_vectors(runtime, stream, shape, set.rows(), queries)?;
-            if shape.metric == Metric::Cosine {
+            if shape.metric.divides_by_norms() {
                 prepare_set(runtime, stream, shape, set, false)?;
             }
             self.launch_canonical(runtime, stream, self.canonical(set, distances), rows)?;
@@ -375,7 +375,7 @@ impl Block {
             stride: shape.copy_stride() as u32,
             query_count: set.count,
             row_count: self.base.count,
-            metric: shape.metric_code(),
+            metric: shape.metric.of_kernel(),
             query_greatest: set.part(set.layout.greatest).into(),
             base_greatest: self.base.part(self.base.layout.greatest).into(),
             query_norms: set.part(set.layout.norms).into(),
@@ -442,7 +442,7 @@ impl Block {
             let apply_limit = |first: bool| -> Result<()> {
                 let launch = CompactCandidates {
                     query_count: count as u32,
-                    metric: shape.metric_code(),
+                    metric: shape.metric.of_kernel(),
                     padded: shape.copy_stride() as u32,
                     query_norms: set.part(set.layout.norms).into(),
                     query_residuals: set.part(set.layout.residuals).into(),
@@ -519,11 +519,11 @@ mod tests {
     use test_random::Random;
 
     use super::*;
-    use crate::ElementType;
     use crate::device::lanes::Lanes;
     use crate::device::runtime::Runtime;
     use crate::device::scratch::Scratch;
     use crate::product::gpu::upload_rows;
+    use crate::{ElementType, Metric};
 
     /// A base on the emulator and random queries against it: ids and distances found, and how many queries overflowed their list.
     fn searched(shape: Shape, rows: usize, queries: usize, k: usize, filtered: bool) -> (Vec<u64>, Vec<f32>, usize) {

@@ -19,7 +19,7 @@ use crate::product::gpu::{Set, SetLayout, Shape, prepare_set, upload_vectors};
 use crate::shards::merge_apart;
 use crate::threads::{Exclusive, apart, at_once, meanwhile};
 use crate::vectors::{VectorBuffer, VectorSlice, VectorSliceMut, with_components};
-use crate::{Element, Error, Metric, Result, host_memory};
+use crate::{Element, Error, Result, host_memory};
 
 /// Share of the budget that resident rows may take: numerator and denominator.
 const RESIDENT_SHARE: (u64, u64) = (3, 4);
@@ -216,7 +216,7 @@ impl FlatDevice {
     }
 
     fn centred(&self) -> bool {
-        self.shape.metric == Metric::L2
+        self.shape.metric.ignores_translation()
     }
 
     /// Makes copies, norms and bounds of a set whose rows are uploaded, and waits for them.

@@ -62,7 +62,7 @@ impl Ball {
     fn settle(&mut self, judge: &mut impl Judge) {
         for id in self.pending.drain(..) {
             let value = judge.canonical(id);
-            let within = if self.metric.larger_is_better() { value >= self.radius } else { value <= self.radius };
+            let within = self.metric.within(value, self.radius);
             if within {
                 self.found.push(key(self.metric, value, judge.rank(id)));
             }

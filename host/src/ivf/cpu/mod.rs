@@ -72,7 +72,7 @@ use super::{Bitset, Scan};
 use crate::flat::FlatBackend;
 use crate::flat::cpu::FlatCpu;
 use crate::neighbors::RangeNeighbors;
-use crate::product::cpu::bound::largest_norm;
+use crate::product::cpu::bound::{self, largest_norm};
 use crate::product::cpu::candidates::Candidates;
 use crate::product::cpu::{BLOCK, DEFAULT_BUDGET};
 use crate::simd::Isa;
@@ -120,13 +120,12 @@ impl Norms {
     fn new(metric: Metric, squares: Vec<f64>) -> Norms {
         let largest = squares.chunks(BLOCK).map(|block| largest_norm(metric, block.iter().copied())).collect();
         let mut norms = Norms { largest, ..Norms::default() };
-        match metric {
-            Metric::L2 => norms.offset = squares.iter().map(|&square| square as f32).collect(),
-            Metric::InnerProduct => {}
-            Metric::Cosine => {
-                let inverse = |&square: &f64| if square == 0.0 { 0.0 } else { square.sqrt().recip() as f32 };
-                (norms.scale, norms.squares) = (squares.iter().map(inverse).collect(), squares);
-            }
+        if bound::has_offset(metric) {
+            norms.offset = squares.iter().map(|&square| square as f32).collect();
+        }
+        if metric.divides_by_norms() {
+            norms.scale = squares.iter().map(|&square| bound::scale(square)).collect();
+            norms.squares = squares;
         }
         norms
     }

@@ -17,12 +17,12 @@ use crate::flat::gpu::Centre;
 use crate::generate::Rows;
 use crate::generate::gpu::enqueue_rows;
 use crate::kmeans::gpu::assign::{Batch, BatchLayout, assign_batch};
-use crate::kmeans::worker::Assign;
+use crate::metric::Assign;
 use crate::pq::ProductQuantizer;
 use crate::pq::gpu::encode::{OnDevice, enqueue};
 use crate::product::gpu::{Set, SetLayout, Shape, prepare_set, upload_rows};
 use crate::vectors::VectorSlice;
-use crate::{ElementType, Metric, Result};
+use crate::{ElementType, Result};
 
 /// Rows of a batch that the device makes itself.
 const GENERATED_ROWS: usize = 1 << 20;
@@ -86,7 +86,7 @@ impl<'a> Coder<'a> {
     }
 
     fn centred(&self) -> bool {
-        self.shape.metric == Metric::L2
+        self.shape.metric.ignores_translation()
     }
 
     /// The centroids.

@@ -9,7 +9,8 @@ use std::ops::Range;
 use cuda_std::{Ptr, PtrMut};
 use warpann_kernels::ivf::code_bounds::{GreatestCode, MarkPadding, MeasureCodes, ScaleCodes};
 use warpann_kernels::ivf::list_scan::{self, TILE_ROWS};
-use warpann_kernels::{NO_ROW, ivf::pairs, product::prepare};
+use warpann_kernels::product::metric::Metric as KernelMetric;
+use warpann_kernels::{NO_ROW, ivf::pairs};
 
 use super::tables;
 use super::tables::Terms;
@@ -114,19 +115,19 @@ impl Image {
         self.dim.next_multiple_of(4)
     }
 
-    /// The metric's number for the kernels that compare with stored vectors.
-    pub fn metric_code(&self) -> u32 {
-        match (self.metric, &self.stored) {
-            (Metric::L2, _) => prepare::METRIC_L2,
-            (Metric::Cosine, Stored::Rows { .. }) => prepare::METRIC_COSINE,
-            // Coded vectors were normalised before.
-            (Metric::InnerProduct, _) | (Metric::Cosine, Stored::Codes(_)) => prepare::METRIC_INNER_PRODUCT,
-        }
+    /// What stored vectors are compared by.
+    pub fn row_metric(&self) -> KernelMetric {
+        let metric = match self.stored {
+            Stored::Rows { .. } => self.metric,
+            // Coded vectors were normalised before, where the metric divides by norms.
+            Stored::Codes(_) => self.metric.of_normalised(),
+        };
+        metric.of_kernel()
     }
 
-    /// The same for comparisons with centroids.
-    pub fn probe_metric_code(&self) -> u32 {
-        if self.metric == Metric::L2 { prepare::METRIC_L2 } else { prepare::METRIC_INNER_PRODUCT }
+    /// What centroids are compared by.
+    pub fn probe_metric(&self) -> KernelMetric {
+        self.metric.probed_by().metric().of_kernel()
     }
 }
 
@@ -329,7 +330,7 @@ impl ImagePlan {
                     lists: lists as u32,
                     stored_rows: storage.rows,
                     longest_list: storage.longest(),
-                    inner_product: view.metric != Metric::L2,
+                    inner_product: view.metric.probed_by().is_spherical(),
                     norms: tables::Norms::new(view.centroids, books, dim, sub_quantizers),
                 };
                 // The paper's first term, where it takes at most an eighth of the budget: the scan works without it.
@@ -371,7 +372,7 @@ impl ImagePlan {
     fn greatest(&self) -> (Reserved<u32>, Reserved<u32>) {
         let (of_vectors, of_centroids) = self.greatest.split_at(1);
         // Cosine scales vectors by their norms, so its centroids need a scale of their own.
-        (of_vectors, if self.metric == Metric::Cosine && self.is_flat() { of_centroids } else { of_vectors })
+        (of_vectors, if self.metric.divides_by_norms() && self.is_flat() { of_centroids } else { of_vectors })
     }
 
     fn is_flat(&self) -> bool {
@@ -401,7 +402,7 @@ impl ImagePlan {
             centroids: memory.at(self.centroids).into(),
             f16_centroids: memory.at(self.f16_centroids).into(),
             centroid_values: memory.at(self.centroid_values).into(),
-            centre: (self.metric == Metric::L2).then(|| memory.at(self.centre).into()),
+            centre: self.metric.ignores_translation().then(|| memory.at(self.centre).into()),
             greatest: memory.at(greatest).into(),
             centroid_greatest: memory.at(centroid_greatest).into(),
             // Kernels raise the bits of floats that are not negative. Searches read the floats.
@@ -427,7 +428,7 @@ impl ImagePlan {
             runtime.copy_to_device(stream, memory.at(self.starts), &storage.starts)?;
             runtime.copy_to_device(stream, memory.at(self.lengths), &storage.lengths)?;
             upload_rows(runtime, stream, shape, memory.at(self.centroids).as_bytes(), view.centroids)?;
-            if self.metric == Metric::L2 {
+            if self.metric.ignores_translation() {
                 let mut centre = middle::<T>(view);
                 centre.resize(self.centre.len(), 0.0);
                 runtime.copy_to_device(stream, memory.at(self.centre), &centre)?;
@@ -485,7 +486,7 @@ impl ImagePlan {
             padded: image.lists.next_multiple_of(TILE_ROWS),
             stride: image.stride(),
             centre: image.centre,
-            metric: image.probe_metric_code(),
+            metric: image.probe_metric(),
             greatest: centroid_greatest,
         };
         // SAFETY: the plan reserved every part with the size that the kernels ask for, and the stream runs these in order.
@@ -500,7 +501,7 @@ impl ImagePlan {
                         padded: image.rows,
                         stride: image.stride(),
                         centre: image.centre,
-                        metric: image.metric_code(),
+                        metric: image.row_metric(),
                         greatest,
                     };
                     greatest_of(runtime, stream, from)?;
@@ -553,7 +554,7 @@ impl ImagePlan {
                         row_lists,
                         row_count: image.rows,
                         centre: image.centre,
-                        metric: image.metric_code(),
+                        metric: image.row_metric(),
                         greatest: image.greatest,
                         offsets: codes.offsets,
                         halves: codes.halves.take(codes.components() as usize),

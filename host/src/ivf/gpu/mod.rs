@@ -50,7 +50,7 @@ use crate::product::gpu::{Shape, upload_queries, upload_rows};
 use crate::shards::share;
 use crate::threads::Exclusive;
 use crate::validate::check_vectors;
-use crate::{Device, Element, ElementType, Error, Input, Metric, Result};
+use crate::{Device, Element, ElementType, Error, Input, Result};
 
 /// Share of the budget that an image may take: numerator and denominator.
 const RESIDENT_SHARE: (u64, u64) = (3, 4);
@@ -341,8 +341,7 @@ impl<T: Element> IvfDevice<T> {
         if plan.bytes as u64 > available || count * ask.probes as usize > MOST_PAIRS {
             return if count > 1 { halves(lane) } else { Err(too_large(plan.bytes as u64)) };
         }
-        let smaller_is_better = view.distance_metric() == Metric::L2;
-        let bad = if smaller_is_better { radius } else { -radius };
+        let metric = view.distance_metric();
         let mut within = vec![0u32; count];
         let mut flags = vec![0u32; count];
         let search = self.search_on(resident, lane, &plan)?;
@@ -359,7 +358,7 @@ impl<T: Element> IvfDevice<T> {
                 row_starts: search.row_starts().into(),
                 shifts: from.shifts,
                 errors: from.errors,
-                radius: bad,
+                radius: metric.badness(radius),
                 counts: search.counts(),
             };
             runtime.launch(stream, &CountWithin::KERNEL, launch.config(count as u64), launch)?;
@@ -388,7 +387,7 @@ impl<T: Element> IvfDevice<T> {
         }
         let directory = view.sparse_directory();
         let id_of = |rank: u32| directory.map_or(u64::from(rank), |directory| directory.id(rank));
-        let near = |distance: f32| if smaller_is_better { distance <= radius } else { distance >= radius };
+        let near = |distance: f32| metric.within(distance, radius);
         let mut rows: Vec<Vec<(u64, f32)>> = got_keys
             .par_chunks(most as usize)
             .zip(got_ranks.par_chunks(most as usize))

@@ -2,7 +2,7 @@
 
 use cuda_std::global::U32x4;
 use warpann_kernels::ivf::list_scan::TILE_ROWS;
-use warpann_kernels::{ivf::pairs, product::prepare};
+use warpann_kernels::ivf::pairs;
 
 use super::image::{Resident, Stored};
 use super::stage::{Stage, selected, selected_probes};
@@ -143,7 +143,7 @@ impl SearchPlan {
         let mut layout = Layout::default();
         let components = queries.saturating_mul(image.stride() as usize);
         let narrow = matches!(image.stored, Stored::Rows { .. }) && element != ElementType::F32;
-        let cosine = image.metric_code() == prepare::METRIC_COSINE;
+        let cosine = image.row_metric().divides_by_norms();
         let lists = image.lists as usize;
         let pair_count = queries.saturating_mul(ask.probes as usize);
         let columns = resident.columns(ask.dense_probes);

@@ -16,6 +16,7 @@ use warpann_kernels::ivf::code_bounds::CountLive;
 use warpann_kernels::ivf::list_scan::{Operand, ScanLists, TILE_ROWS, Tile};
 use warpann_kernels::ivf::pairs::{self, CountPairs, FewPairs, PlacePairs, ScatterPairs};
 use warpann_kernels::ivf::queries::PrepareQueries;
+use warpann_kernels::product::metric::Metric as KernelMetric;
 
 use super::image::{Resident, Stored};
 use super::plan::{ITEM_ROWS, OperandsPlan, SearchPlan};
@@ -50,7 +51,7 @@ struct GivenQueries {
     element: ElementType,
     /// All queries of the search.
     rows: PtrMut<u8>,
-    metric: u32,
+    metric: KernelMetric,
     /// The greatest component of the vectors.
     greatest: Ptr<u32>,
     to: OperandsPlan,
@@ -156,7 +157,7 @@ impl Search<'_> {
         let own = GivenQueries {
             element: if plan.narrow_queries.is_some() { self.element } else { ElementType::F32 },
             rows: self.queries(),
-            metric: image.metric_code(),
+            metric: image.row_metric(),
             greatest: image.greatest,
             to: plan.operands,
         };
@@ -169,7 +170,7 @@ impl Search<'_> {
                     let own = GivenQueries {
                         element: ElementType::F32,
                         rows: wide.as_bytes(),
-                        metric: image.probe_metric_code(),
+                        metric: image.probe_metric(),
                         greatest: image.centroid_greatest,
                         to,
                     };
@@ -205,7 +206,7 @@ impl Search<'_> {
                 scores: scores.into(),
                 row_stride: u64::from(row_stride),
                 row_count: image.lists,
-                metric: image.probe_metric_code(),
+                metric: image.probe_metric(),
                 shifts: part(self.at(operands.shifts), &of, 1).into(),
                 errors: part(against_centroids, &of, 1).into(),
                 ..Candidates::default()
@@ -450,7 +451,7 @@ impl Search<'_> {
             filter: self.filter_bits(),
             live_rows: self.at(plan.live_rows).into(),
             row_count: 0,
-            metric: image.metric_code(),
+            metric: image.row_metric(),
             shifts,
             errors: errors.into(),
         }

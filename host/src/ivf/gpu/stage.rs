@@ -6,6 +6,7 @@
 use cuda_std::{Ptr, PtrMut};
 use warpann_kernels::ivf::pairs::BeginCandidates;
 use warpann_kernels::ivf::rerank::{self, Certify, PerQuery, Rerank, RowsKey, SettleProbes};
+use warpann_kernels::product::metric::Metric as KernelMetric;
 
 use super::image::Codes;
 use crate::device::limits::Limits;
@@ -134,7 +135,7 @@ pub(super) struct Candidates {
     pub filter: Option<Ptr<u32>>,
     pub live_rows: Option<Ptr<u32>>,
     pub row_count: u32,
-    pub metric: u32,
+    pub metric: KernelMetric,
     pub shifts: Option<Ptr<f32>>,
     pub errors: Ptr<f32>,
 }

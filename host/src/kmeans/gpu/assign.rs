@@ -14,10 +14,10 @@ use warpann_kernels::kmeans::assign::{Assign, LIST};
 use warpann_kernels::kmeans::assign_few::{AssignFew, CopyWidth};
 use warpann_kernels::kmeans::settle::{Settle, SettleAll};
 
+use crate::Result;
 use crate::device::runtime::{Runtime, Stream};
 use crate::device::scratch::{Layout, Reserved, Scratch};
 use crate::product::gpu::{Set, SetLayout, Shape};
-use crate::{Metric, Result};
 
 /// Where the parts of a batch of points lie.
 #[derive(Debug, Clone, Copy)]
@@ -174,7 +174,7 @@ unsafe fn launch_assign(
         centroids: centroids.part(centroids.layout.copy).into(),
         point_count: points.count,
         cluster_count: centroids.count,
-        metric: shape.metric_code(),
+        metric: shape.metric.of_kernel(),
         point_greatest: points.part(points.layout.greatest).into(),
         centroid_greatest: centroids.part(centroids.layout.greatest).into(),
         point_norms: points.part(points.layout.norms).into(),
@@ -233,7 +233,7 @@ unsafe fn settle_queues(runtime: &Runtime, stream: &Stream, shape: Shape, batch:
         points: batch.set.stored(shape),
         centroids: centroids.components().into(),
         stride: shape.stride() as u32,
-        squared_difference: u32::from(shape.metric == Metric::L2),
+        metric: shape.metric.of_kernel(),
         queue_size: batch.queue_sizes().take(1).into(),
         pending: batch.pending().into(),
         pending_lists: batch.pending_lists().into(),
@@ -243,7 +243,7 @@ unsafe fn settle_queues(runtime: &Runtime, stream: &Stream, shape: Shape, batch:
         points: pending.points,
         centroids: pending.centroids,
         stride: pending.stride,
-        squared_difference: pending.squared_difference,
+        metric: pending.metric,
         clusters: centroids.count,
         queue_size: batch.queue_sizes().skip(1).into(),
         unbounded: batch.unbounded().into(),
@@ -260,10 +260,10 @@ unsafe fn settle_queues(runtime: &Runtime, stream: &Stream, shape: Shape, batch:
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ElementType;
     use crate::device::runtime::{Runtime, Stream};
     use crate::product::gpu::prepare_set;
     use crate::product::gpu::upload_rows;
+    use crate::{ElementType, Metric};
 
     /// What vectors of too many components take, on vectors of few.
     #[test]

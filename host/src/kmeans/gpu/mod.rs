@@ -21,9 +21,10 @@ use self::cluster_sums::{
     ClusterLayout, Clusters, add_batch, clear_sums, forget_labels, sums_of, totals_of, update_centroids,
 };
 use super::sums::PartialSums;
-use super::worker::{Assign, PartWorker, Totals, Worker};
+use super::worker::{PartWorker, Totals, Worker};
 use crate::device::runtime::{Memory, Runtime, Stream};
 use crate::flat::gpu::Centre;
+use crate::metric::Assign;
 use crate::product::gpu::{Set, Shape, prepare_set, upload_rows};
 use crate::threads::{apart, meanwhile};
 use crate::vectors::VectorSlice;
@@ -184,10 +185,7 @@ impl<'a, T: Element> KMeansDevice<'a, T> {
         if clusters > MOST_CLUSTERS {
             return Err(Error::TooManyRows { asked: clusters as u64, limit: MOST_CLUSTERS as u64 });
         }
-        let metric = match metric {
-            Assign::L2 => Metric::L2,
-            Assign::InnerProduct => Metric::InnerProduct,
-        };
+        let metric = metric.metric();
         let shape = Shape { element: T::TYPE, metric, dim };
         let count = rows.len() / dim;
         let cluster_layout = ClusterLayout::new(shape, clusters, means.map_or(0, |means| means.scale.count()));
@@ -213,7 +211,7 @@ impl<'a, T: Element> KMeansDevice<'a, T> {
         let layout = layout(batch);
         let cluster_memory = runtime.allocate(cluster_layout.bytes())?;
         let slots = (0..slots).map(|_| runtime.allocate(layout.bytes())).collect::<Result<Vec<_>>>()?;
-        let centre = (metric == Metric::L2).then(|| {
+        let centre = metric.ignores_translation().then(|| {
             let mut centre = Centre::default();
             centre.add(VectorSlice::of(rows, dim));
             centre.components(shape.stride())

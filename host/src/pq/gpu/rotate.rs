@@ -60,7 +60,7 @@ pub(crate) fn row_products(runtime: &Runtime, matrix: &[f32], rows: &[f32], dim:
                 base: device_matrix.as_bytes().into(),
                 stride: shape.stride() as u32,
                 query_count: count as u32,
-                squared_difference: 0,
+                metric: shape.metric.of_kernel(),
                 query_squares: None,
                 base_squares: Ptr::empty(),
                 rows: None,

@@ -125,7 +125,10 @@ impl QueryBound {
     /// E for a block of sums of a centroid, of norm `centroid`, and codewords, scored by lookup tables, each product through at most
     /// `terms` f32 operations; not under cosine.
     pub(crate) fn error_by_tables(&self, largest: f32, centroid: f64, terms: usize) -> f64 {
-        let factor = if self.metric == Metric::L2 { 2.0 } else { 1.0 };
+        let factor = match self.metric {
+            Metric::L2 => 2.0,
+            Metric::InnerProduct | Metric::Cosine => 1.0,
+        };
         let reach = factor * self.norm * (f64::from(largest) + 2.0 * round_up(centroid));
         let gamma = terms as f64 * U / (1.0 - terms as f64 * U);
         // An infinite reach fails the comparison, as does NaN.
@@ -178,13 +181,39 @@ pub(crate) fn ceil_f32(value: f64) -> f32 {
     (value as f32).next_up()
 }
 
+/// What the components of a query with ‖x‖² = `square` are multiplied by for x'.
+pub(crate) fn factor(metric: Metric, square: f64) -> f64 {
+    match metric {
+        Metric::L2 => -2.0,
+        Metric::InnerProduct => -1.0,
+        Metric::Cosine if square == 0.0 => 0.0,
+        Metric::Cosine => -1.0 / square.sqrt(),
+    }
+}
+
+/// Whether scores have the offset f32(‖y‖²), not 0. They have a scale where the metric divides by norms.
+pub(crate) fn has_offset(metric: Metric) -> bool {
+    match metric {
+        Metric::L2 => true,
+        Metric::InnerProduct | Metric::Cosine => false,
+    }
+}
+
+/// The scale of a row with ‖y‖² = `square`, where scores have one.
+pub(crate) fn scale(square: f64) -> f32 {
+    if square == 0.0 { 0.0 } else { square.sqrt().recip() as f32 }
+}
+
 /// What the scan keeps of a block of base vectors: an upper bound of their norms, +∞ where the cosine's range is left.
 /// `squares`: each ‖y‖², summed in f64.
 pub(crate) fn largest_norm(metric: Metric, squares: impl Iterator<Item = f64>) -> f32 {
     let mut largest = 0.0f64;
     for square in squares {
-        let out_of_range = square != 0.0 && !(SMALL..=1.0 / SMALL).contains(&square);
-        largest = largest.max(if metric == Metric::Cosine && out_of_range { f64::INFINITY } else { square });
+        let out_of_range = match metric {
+            Metric::L2 | Metric::InnerProduct => false,
+            Metric::Cosine => square != 0.0 && !(SMALL..=1.0 / SMALL).contains(&square),
+        };
+        largest = largest.max(if out_of_range { f64::INFINITY } else { square });
     }
     ceil_f32(largest.sqrt())
 }

@@ -2,7 +2,7 @@
 
 use rayon::prelude::*;
 
-use super::bound::{QueryBound, all_whole};
+use super::bound::{self, QueryBound, all_whole};
 use super::exact;
 use super::exact::Term;
 use crate::element::ElementType;
@@ -50,13 +50,7 @@ impl Queries {
         };
         let each = wide.par_chunks_exact_mut(stride).zip(queries.par_chunks_exact(dim)).with_min_len(ALONE);
         let (squares, bounds): (Vec<f64>, Vec<QueryBound>) = each.map_init(Vec::new, make_ready).unzip();
-        let factor = |&square: &f64| match metric {
-            Metric::L2 => -2.0,
-            Metric::InnerProduct => -1.0,
-            Metric::Cosine if square == 0.0 => 0.0,
-            Metric::Cosine => -1.0 / square.sqrt(),
-        };
-        let factors = squares.iter().map(factor).collect();
+        let factors = squares.iter().map(|&square| bound::factor(metric, square)).collect();
         Self { dim, wide, factors, bounds, squares }
     }
 

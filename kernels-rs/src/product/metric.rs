@@ -1,0 +1,121 @@
+//! Metrics, and every decision of a kernel that depends on one.
+//!
+//! | decision | where |
+//! |---|---|
+//! | which terms a canonical distance sums, and what becomes of the sum | [`crate::product::canonical`] |
+//! | what a score is made of: scale, factor, value | here |
+//! | how wrong a score may be | [`crate::product::bounds`] |
+//! | which distance is better, and the worst | here |
+//!
+//! Each is a `match` that names every metric. So a new metric does not compile before all of them have an answer for it, and nowhere else
+//! does a kernel look at which metric it has.
+
+use cuda_std::launch::Param;
+use cuda_std::math;
+
+/// How similar two vectors are. A kernel's argument, by value.
+#[derive(Debug, Clone, Copy, Default, Param)]
+#[repr(u32)]
+pub enum Metric {
+    /// Squared Euclidean distance.
+    #[default]
+    L2,
+    /// Inner product.
+    InnerProduct,
+    /// Inner product over both norms.
+    Cosine,
+}
+
+impl Metric {
+    /// Metrics of products of vectors as they are: what rows are assigned to centroids by.
+    pub const UNNORMALISED: [Metric; 2] = [Metric::L2, Metric::InnerProduct];
+
+    /// A row's part of a score: Σv² or 0, of a row with Σv² = `squares`.
+    #[inline(always)]
+    pub fn value(self, squares: f64) -> f32 {
+        match self {
+            Metric::L2 => squares as f32,
+            Metric::InnerProduct | Metric::Cosine => 0.0,
+        }
+    }
+
+    /// Whether distances are over the norms of both vectors.
+    #[inline(always)]
+    pub fn divides_by_norms(self) -> bool {
+        match self {
+            Metric::L2 | Metric::InnerProduct => false,
+            Metric::Cosine => true,
+        }
+    }
+
+    /// A distance as a number of which less is better: similarities are ordered by their negatives.
+    #[inline(always)]
+    pub fn badness(self, distance: f32) -> f32 {
+        match self {
+            Metric::L2 => distance,
+            Metric::InnerProduct | Metric::Cosine => 0.0 - distance,
+        }
+    }
+
+    /// The distance that [`Self::badness`] came from.
+    #[inline(always)]
+    pub fn distance(self, badness: f32) -> f32 {
+        match self {
+            Metric::L2 => badness,
+            Metric::InnerProduct | Metric::Cosine => 0.0 - badness,
+        }
+    }
+
+    /// A distance's key ([`crate::select::entry::key_of`]) as a key of which less is better.
+    #[inline(always)]
+    pub fn order(self, key: u32) -> u32 {
+        match self {
+            Metric::L2 => key,
+            Metric::InnerProduct | Metric::Cosine => !key,
+        }
+    }
+
+    /// What a slot without a neighbour holds.
+    #[inline(always)]
+    pub fn worst(self) -> f32 {
+        match self {
+            Metric::L2 => f32::INFINITY,
+            Metric::InnerProduct | Metric::Cosine => f32::NEG_INFINITY,
+        }
+    }
+}
+
+/// The power of two that brings `greatest` into [2^14, 2^15); 2^14 for cosine, whose components are at most 1.
+#[inline(always)]
+pub fn scale_of(metric: Metric, greatest: f32) -> f32 {
+    match metric {
+        Metric::L2 | Metric::InnerProduct => {
+            // Exponent field e means 2^(e - 127); the result's field is 127 + 14 - (e - 127), kept inside the normal range.
+            // Zero and subnormal greatest values get the largest scale; what f16 cannot hold is then in the residual.
+            let exponent = (greatest.to_bits() >> 23) as i32;
+            f32::from_bits(((268 - exponent).clamp(1, 254) as u32) << 23)
+        }
+        Metric::Cosine => 16384.0,
+    }
+}
+
+/// What takes a product of copies with these scales to its part of a score: −2 (squared L2) or −1, over both scales. 0 or infinite
+/// where that is outside the range of f32.
+#[inline(always)]
+pub fn product_factor(metric: Metric, x_scale: f32, y_scale: f32) -> f32 {
+    let factor = (1.0 / x_scale) * (1.0 / y_scale);
+    match metric {
+        Metric::L2 => -2.0 * factor,
+        Metric::InnerProduct | Metric::Cosine => -factor,
+    }
+}
+
+/// What the components of a row with Σx² = `squares` are multiplied by: 1 / ‖x‖ for cosine (0 where there is no direction), else 1.
+#[inline(always)]
+pub fn normaliser(metric: Metric, squares: f64) -> f64 {
+    match metric {
+        Metric::L2 | Metric::InnerProduct => 1.0,
+        Metric::Cosine if squares == 0.0 => 0.0,
+        Metric::Cosine => 1.0 / math::sqrt_f64(squares),
+    }
+}
