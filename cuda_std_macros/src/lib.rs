@@ -295,7 +295,7 @@ pub fn kernel(attribute: TokenStream, item: TokenStream) -> TokenStream {
 /// }
 ///
 /// use cuda_std::{emulator, launch::LaunchConfig};
-/// let values = emulator::Buffer::from_slice(&[3.0f32]);
+/// let mut values = emulator::Buffer::from_slice(&[3.0f32]);
 /// for step in [Step::Increment, Step::Double] {
 ///     let launch = Change { x: values.as_mut_ptr(), step };
 ///     // SAFETY: there is one value.

@@ -2,7 +2,7 @@
 
 use crate::{
     attribute::{Bounds, Table},
-    expand,
+    choice, expand,
 };
 use quote::ToTokens;
 use syn::{Field, Fields, Item, ItemFn, ItemStruct, LitStr, parse_quote, parse_str};
@@ -90,6 +90,24 @@ fn fields_that_no_kernel_takes() {
     assert!(refused(expanded(parse_quote! { struct A(u32); })).contains("fields with names"));
     assert!(refused(expanded(parse_quote! { struct A<'a> { x: Ptr<&'a u32> } })).contains("over types only"));
     assert!(refused(expanded(parse_quote! { struct A<const N: usize> { x: u32 } })).contains("over types only"));
+}
+
+#[test]
+fn enums_that_are_no_word() {
+    let cases = [
+        ("struct Step(u32);", "a parameter is an enum, a pointer or a number"),
+        ("enum Step { A }", "a parameter is 32 bits wide: #[repr(u32)]"),
+        ("#[repr(u64)] enum Step { A }", "a parameter is 32 bits wide: #[repr(u32)]"),
+        ("#[repr(u32)] enum Step { A, B(u32) }", "a parameter is a word: its variants have no fields"),
+        ("#[repr(u32)] enum Step { A, B {} }", "a parameter is a word: its variants have no fields"),
+        ("#[repr(u32)] enum Step<T> { A, B }", "a parameter is not generic"),
+        ("#[repr(u32)] enum Step {}", "a parameter has a value"),
+    ];
+    for (text, message) in cases {
+        assert_eq!(refused(choice::param(&parse_str(text).unwrap())), message, "{text}");
+    }
+    let made = choice::param(&parse_quote! { #[repr(u32)] enum Step { A = 3, B } }).unwrap().to_string();
+    assert!(made.contains("& [Self :: A , Self :: B]"), "{made}");
 }
 
 #[test]

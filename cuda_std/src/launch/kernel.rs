@@ -66,7 +66,7 @@ pub trait Param: Copy + Send + Sync + sealed::Sealed {
     /// The argument whose value for the GPU lies at `place`, aligned or not.
     ///
     /// # Safety
-    /// At `place` lies a scalar of this type, or for an enum the word of a variant, or for a pointer an address, which is null for an absent one.
+    /// At `place` lies a scalar of this type, or for an enum a word (one that is no variant's makes this panic), or for a pointer an address, which is null for an absent one.
     #[doc(hidden)]
     unsafe fn read(place: *const c_void) -> Self;
 }

@@ -5,7 +5,7 @@ use cuda_std::{
     Ptr, PtrMut,
     emulator::{self, Buffer},
     global, kernel,
-    launch::{ArgumentRange, Kernel, KernelArgs},
+    launch::{ArgumentRange, Kernel, KernelArgs, Param},
     ptr::TO_END,
     thread,
 };
@@ -184,6 +184,53 @@ fn arguments_from_their_addresses() {
     bytes[25..33].fill(0);
     // SAFETY: as above.
     assert!(unsafe { Five::from_raw(addresses.as_ptr()) }._e.is_empty());
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Param)]
+#[repr(u32)]
+enum Step {
+    Increment = 7,
+    Double = 1 << 31,
+}
+
+#[kernel]
+unsafe fn take_step(out: PtrMut<u32>, step: Step, _after: u8) {
+    let to = match step {
+        Step::Increment => 1,
+        Step::Double => 2,
+    };
+    // SAFETY: the test gives a value.
+    unsafe { global::store(*out, to) }
+}
+
+#[test]
+fn an_enum_is_passed_as_its_word() {
+    let mut out = Buffer::from_slice(&[0u32]);
+    for (step, seen) in [(Step::Increment, 1), (Step::Double, 2)] {
+        let mut launch = TakeStep { out: out.as_mut_ptr(), step, _after: 3 };
+        // SAFETY: one value.
+        unsafe { emulator::launch(&TakeStep::KERNEL, one_block(1, 0), launch) }.unwrap();
+        assert_eq!(out.to_vec(), [seen]);
+        out.copy_from(&[0]);
+        // As the driver has it: a 32-bit word at the second address.
+        let mut raw = launch.as_raw();
+        // SAFETY: the enum is 32 bits wide.
+        assert_eq!(unsafe { raw.as_slice()[1].cast::<u32>().read() }, step as u32);
+        // SAFETY: `launch` has a value for each parameter and is not moved.
+        unsafe { registered("take_step").launch_raw(one_block(1, 0), raw.as_mut_ptr()) }.unwrap();
+        assert_eq!(out.to_vec(), [seen]);
+    }
+}
+
+#[test]
+#[should_panic(expected = "8 is not a value of the parameter's type primitives::kernels::Step")]
+fn a_word_that_is_no_variant_is_refused() {
+    let mut launch = TakeStep { out: PtrMut::empty(), step: Step::Increment, _after: 3 };
+    let mut addresses = launch.as_raw().as_slice().to_vec();
+    let mut word = 8u32;
+    addresses[1] = ptr::from_mut(&mut word).cast();
+    // SAFETY: at each address lies a scalar of the parameter's width.
+    unsafe { TakeStep::from_raw(addresses.as_ptr()) };
 }
 
 #[test]
