@@ -1,7 +1,7 @@
-//! `cargo xtask floors`: checks that imports point downwards.
+//! `cargo xtask floors`: checks that imports point downwards, and that no code decides by one metric alone.
 //!
 //! Each crate has an ordered list of rooms, the lowest first. A room is a folder of modules, or a few of them. A room may use
-//! itself and the rooms that stand before it in the list. Four rules:
+//! itself and the rooms that stand before it in the list. Five rules:
 //!
 //! 1. No path leads to a room above. A path to a re-exported name leads to the module that the path names, and to the
 //!    definition. The `pub use` of the crate root is exempt, because it is the public interface: a path through it leads to
@@ -10,12 +10,14 @@
 //! 3. No module inside a room is `pub(crate)` without need: if no file of another room uses it, it must be private or
 //!    `pub(super)`. With this rule, Rust's own privacy keeps the inside of a room from the others.
 //! 4. Each file belongs to a room, and each room of the list exists.
+//! 5. Where a decision depends on the metric, a `match` names every metric ([`metrics`]). This one is checked in cli/src too.
 //!
 //! Code that is compiled for tests only may use everything. [`read`] lists what the check does not see.
 //!
 //! [`canary`] is a crate that breaks each rule. The command checks the canary first, and fails unless it finds every violation.
 
 mod canary;
+mod metrics;
 mod read;
 mod resolve;
 
@@ -105,6 +107,9 @@ pub fn run() -> Result<()> {
         );
         violations.extend(report.violations.iter().map(|violation| format!("{folder}/{violation}")));
     }
+    for (file, (line, how)) in metrics::in_all(&sources(&shell::root().join("cli/src"))?, |_| false)? {
+        violations.push(format!("cli/src/{}", Violation::OneMetric { file, line, how }));
+    }
     println!("the canary was caught");
     if violations.is_empty() {
         return Ok(());
@@ -157,6 +162,8 @@ enum Violation {
     Circle { files: Vec<String>, size: usize },
     /// Rule 3.
     NeedlesslyVisible { file: String, line: usize, module: String, room: &'static str },
+    /// Rule 5.
+    OneMetric { file: String, line: usize, how: &'static str },
 }
 
 impl fmt::Display for Violation {
@@ -191,6 +198,9 @@ impl fmt::Display for Violation {
                 f,
                 "{file}:{line}: pub(crate) mod {module}: no file outside of room {room} uses the module; make it private or pub(super)"
             ),
+            Violation::OneMetric { file, line, how } => {
+                write!(f, "{file}:{line}: {how}; a new metric would compile here: match, and name every metric")
+            }
         }
     }
 }
@@ -253,6 +263,10 @@ fn check(sources: &Sources, rooms: &[Room]) -> Result<Report> {
             let (file, line, module) = (tree.files[declared.file].path.clone(), declared.line, declared.name.clone());
             violations.push(Violation::NeedlesslyVisible { file, line, module, room: name(room) });
         }
+    }
+    let of_tests = |path: &str| tree.files.iter().any(|file| file.path == path && file.test);
+    for (file, (line, how)) in metrics::in_all(sources, of_tests)? {
+        violations.push(Violation::OneMetric { file, line, how });
     }
     violations.sort();
     let files = tree.files.iter().filter(|file| !file.test).count();

@@ -61,11 +61,11 @@ enum Command {
     /// neither GPU nor toolkit. Where there is no MPI and none can be installed, its step is skipped and named as such; with
     /// WARPANN_REQUIRE_MPI=1 in the environment, as in CI, that is a failure.
     Validate,
-    /// Check that the imports of the library and of the device code point downwards
+    /// Check that the imports of the library and of the device code point downwards, and that decisions name every metric
     ///
     /// xtask/src/floors.rs lists the rooms of host/src and kernels-rs/src, the lowest first. Fails if a file uses a room above its
     /// own, if files of different rooms use each other in a circle, if a module inside a room is pub(crate) and no other room
-    /// uses it, or if a file is in no room. A canary that does all of this is checked as well and must be caught.
+    /// uses it, if a file is in no room, or if code decides by one metric without naming the others. A canary that does all of this is checked as well and must be caught.
     Floors,
     /// Compile the kernels to PTX, assemble it, and report registers, stack frames and spills
     ///

@@ -6,14 +6,56 @@ use crate::shell::Result;
 const ROOMS: [Room; 3] = [room(&["low"]), room(&["high"]), room(&["gone"])];
 
 /// The crate's files, path and text.
-const FILES: [(&str, &str); 9] = [
+const FILES: [(&str, &str); 11] = [
     ("lib.rs", "mod low;\nmod high;\nmod lobby;\npub use high::Thing;"),
-    ("low/mod.rs", "mod by_group;\nmod by_root;\nmod nested;\nmod in_tests;\npub(crate) mod inside;\npub struct Own;"),
+    (
+        "low/mod.rs",
+        "mod by_group;\nmod by_root;\nmod nested;\nmod in_tests;\nmod metric;\nmod decides;\npub(crate) mod inside;\npub struct Own;",
+    ),
     ("low/by_group.rs", "use crate::{\n    low::Own,\n    high::{self, open as open_it},\n};"),
     ("low/by_root.rs", "fn f() {\n    println!(\"{}\", crate::Thing::new());\n}"),
     ("low/nested.rs", "mod deep {\n    use super::super::super::high::Thing as Renamed;\n}"),
     ("low/in_tests.rs", "#[cfg(test)]\nmod tests {\n    use crate::high::{Thing, open};\n}"),
     ("low/inside.rs", ""),
+    // `Self` is a metric here.
+    (
+        "low/metric.rs",
+        "fn f(self) -> bool {\n    matches!(self, Self::L2)\n}\nfn g(self) -> bool {\n    match self {\n        Self::L2 => true,\n        \
+         Self::Other | Self::Cosine => false,\n    }\n}",
+    ),
+    // What is forbidden, then what is allowed.
+    (
+        "low/decides.rs",
+        "fn f(m: Metric, n: u32) -> bool {
+    m == Metric::L2
+        || crate::low::Metric::Other != m
+        || &m == &Metric::L2
+        || matches!(m, x | Assign::L2)
+        || if let (Metric::L2, 3) = (m, n) { true } else { false }
+        || match m {
+            Metric::L2 => true,
+            _ => false,
+        }
+        || match (n, m) {
+            (3, KernelMetric::L2) => { true }
+            (_, other) => false,
+        }
+}
+fn g(m: Metric, n: u32) -> bool {
+    let m = Metric::L2;
+    m == Metric::ALL[0]
+        || matches!(f(Metric::L2), Ok(_))
+        || match f(Metric::L2) { Ok(m) if m.f(Metric::L2) => true, _ => false }
+        || match (n, m) {
+            (3, Metric::L2 | Metric::Other) => { true }
+            (_, Metric::Cosine) => match n { 3 => Metric::L2, _ => Metric::Other },
+        }
+}
+#[cfg(test)]
+mod tests {
+    fn f(m: Metric) -> bool { m == Metric::L2 }
+}",
+    ),
     (
         "high/mod.rs",
         "use crate::low::Own;\npub struct Thing;\npub fn open() -> Own {\n    crate::low::by_group::f()\n}",
@@ -22,7 +64,7 @@ const FILES: [(&str, &str); 9] = [
 ];
 
 /// What the check must say, and nothing else.
-const VIOLATIONS: [&str; 8] = [
+const VIOLATIONS: [&str; 16] = [
     "lobby.rs: the file is in no room; move it into one, or add a room to xtask/src/floors.rs",
     "gone: room gone lists a module that does not exist; remove it from xtask/src/floors.rs",
     "low/by_group.rs:3: crate::high: room low uses room high, which is above it; move what both need below both rooms",
@@ -32,7 +74,15 @@ const VIOLATIONS: [&str; 8] = [
      below both rooms",
     "high/mod.rs -> low/by_group.rs -> high/mod.rs: the files use each other in a circle across rooms (2 files in \
      all); move what they share below them",
-    "low/mod.rs:5: pub(crate) mod inside: no file outside of room low uses the module; make it private or pub(super)",
+    "low/mod.rs:7: pub(crate) mod inside: no file outside of room low uses the module; make it private or pub(super)",
+    "low/metric.rs:2: matches! one metric; a new metric would compile here: match, and name every metric",
+    "low/decides.rs:2: compares with one metric; a new metric would compile here: match, and name every metric",
+    "low/decides.rs:3: compares with one metric; a new metric would compile here: match, and name every metric",
+    "low/decides.rs:4: compares with one metric; a new metric would compile here: match, and name every metric",
+    "low/decides.rs:5: matches! one metric; a new metric would compile here: match, and name every metric",
+    "low/decides.rs:6: takes one metric apart with let; a new metric would compile here: match, and name every metric",
+    "low/decides.rs:7: has a wildcard for other metrics; a new metric would compile here: match, and name every metric",
+    "low/decides.rs:11: has a wildcard for other metrics; a new metric would compile here: match, and name every metric",
 ];
 
 /// Fails unless the check finds exactly the violations of the canary.

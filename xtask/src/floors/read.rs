@@ -348,7 +348,7 @@ fn item_name(word: &str, tokens: &[TokenTree], at: usize) -> Option<String> {
 }
 
 /// The index behind the item, statement, field, variant or arm that begins at `at` (behind its attributes).
-fn item_end(tokens: &[TokenTree], mut at: usize, end: usize) -> usize {
+pub fn item_end(tokens: &[TokenTree], mut at: usize, end: usize) -> usize {
     if is_word(tokens, at, &["pub"]) {
         at += 1 + usize::from(group(tokens, at + 1, Delimiter::Parenthesis).is_some());
     }
@@ -435,7 +435,7 @@ fn path_attribute(attribute: &Group) -> Option<String> {
 }
 
 /// Whether an attribute is `cfg(..)` with a condition that only tests meet.
-fn is_test_only(attribute: &Group) -> bool {
+pub fn is_test_only(attribute: &Group) -> bool {
     let tokens: Vec<TokenTree> = attribute.stream().into_iter().collect();
     match (&tokens[..], tokens.get(1)) {
         ([TokenTree::Ident(word), ..], Some(TokenTree::Group(condition))) if word == "cfg" => {
@@ -463,27 +463,27 @@ fn needs_test(condition: &[TokenTree]) -> bool {
     }
 }
 
-fn is_punct(tokens: &[TokenTree], at: usize, char: char) -> bool {
+pub fn is_punct(tokens: &[TokenTree], at: usize, char: char) -> bool {
     matches!(tokens.get(at), Some(TokenTree::Punct(punct)) if punct.as_char() == char)
 }
 
-fn is_word(tokens: &[TokenTree], at: usize, words: &[&str]) -> bool {
+pub fn is_word(tokens: &[TokenTree], at: usize, words: &[&str]) -> bool {
     matches!(tokens.get(at), Some(TokenTree::Ident(word)) if words.iter().any(|expected| word == expected))
 }
 
 /// `::`
-fn is_separator(tokens: &[TokenTree], at: usize) -> bool {
+pub fn is_separator(tokens: &[TokenTree], at: usize) -> bool {
     is_punct(tokens, at, ':') && is_punct(tokens, at + 1, ':')
 }
 
-fn group(tokens: &[TokenTree], at: usize, delimiter: Delimiter) -> Option<&Group> {
+pub fn group(tokens: &[TokenTree], at: usize, delimiter: Delimiter) -> Option<&Group> {
     match tokens.get(at) {
         Some(TokenTree::Group(group)) if group.delimiter() == delimiter => Some(group),
         _ => None,
     }
 }
 
-fn bracket(tokens: &[TokenTree], at: usize) -> Option<&Group> {
+pub fn bracket(tokens: &[TokenTree], at: usize) -> Option<&Group> {
     group(tokens, at, Delimiter::Bracket)
 }
 
