@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use super::Scan;
 use super::bitset::Bitset;
-use super::codec::Codec;
+use super::encoding::Codec;
 use super::lists::{Directory, Lists};
 use crate::neighbors::RangeNeighbors;
 use crate::shards::share;

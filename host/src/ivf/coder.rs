@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use super::gpu::coder::{Coder as DeviceCoder, ListCoder};
+use super::encoding::pq::coder::{Coder as DeviceCoder, ListCoder};
 use super::{Codec, PqCodec, Settings, Trained};
 use crate::device::open::open;
 use crate::generate::{Generator, Rows};

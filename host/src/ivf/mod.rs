@@ -28,9 +28,9 @@
 
 mod backend;
 mod bitset;
-mod codec;
 mod coder;
 mod cpu;
+mod encoding;
 mod file;
 mod gpu;
 pub(crate) mod grid;
@@ -49,7 +49,7 @@ use half::{bf16, f16};
 
 pub(crate) use self::backend::{IvfBackend, Request, View};
 pub use self::bitset::Bitset;
-pub(crate) use self::codec::{Codec, PqCodec};
+pub(crate) use self::encoding::{Codec, PqCodec};
 pub use self::file::IndexInfo;
 #[doc(hidden)]
 pub use self::file::{mend_index_bytes, read_any_index_bytes};

@@ -4,8 +4,8 @@ use std::ops::Range;
 
 use rayon::prelude::*;
 
-use super::codec::{rotated, to_f32};
 use super::coder::{Coded, Coder};
+use super::encoding::{rotated, to_f32};
 use super::{Codec, Encoding, IvfIndex, Lists, PqCodec, Trained, next_version};
 use crate::generate::Generator;
 use crate::kmeans::KMeans;

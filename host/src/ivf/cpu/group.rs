@@ -13,7 +13,7 @@ use super::collect::Collect;
 use super::judge::PairJudge;
 use super::tables::{self, Tables};
 use crate::Element;
-use crate::ivf::codec::{Codec, PqCodec};
+use crate::ivf::encoding::{Codec, PqCodec};
 use crate::product::cpu::bound::all_whole;
 use crate::product::cpu::candidates::{Limit, TOGETHER};
 use crate::product::cpu::scan;

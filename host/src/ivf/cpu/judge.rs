@@ -3,7 +3,7 @@
 use super::Job;
 use crate::Element;
 use crate::ivf::backend::View;
-use crate::ivf::codec::Codec;
+use crate::ivf::encoding::Codec;
 use crate::product::cpu::bound::QueryBound;
 use crate::product::cpu::candidates::{Judge, TOGETHER};
 use crate::product::cpu::exact;

@@ -66,7 +66,7 @@ use rayon::prelude::*;
 use self::collect::{Ball, Collect, parts};
 use self::group::Group;
 use super::backend::{IvfBackend, Request, View};
-use super::codec::Codec;
+use super::encoding::Codec;
 use super::lists::Directory;
 use super::{Bitset, Scan};
 use crate::flat::FlatBackend;

@@ -17,7 +17,7 @@ use crate::device::queue::OnStream;
 use crate::device::runtime::{Memory, Runtime, Stream};
 use crate::device::scratch::{Layout, Reserved, Scratch};
 use crate::ivf::View;
-use crate::ivf::codec::Codec;
+use crate::ivf::encoding::Codec;
 use crate::product::gpu::{Prepared, Shape, Unprepared, greatest_of, prepare_rows, upload_rows};
 use crate::threads::work_off;
 use crate::{Element, ElementType, Error, Metric, Result, host_memory};

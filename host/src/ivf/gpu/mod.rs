@@ -16,7 +16,6 @@
 //! Two lanes, a half of the queries each, scan the lists twice, in 220 µs for 143, and hide the results as well: as fast with 16 lists (0.83
 //! to 0.86 ms both), faster with one (0.70 for 0.75), slower with 64 (1.36 for 1.32). Five parts took 1.4 ms where two took 0.93 to 1.0.
 
-pub(super) mod coder;
 mod image;
 mod plan;
 mod search;

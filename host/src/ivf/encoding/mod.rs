@@ -6,6 +6,8 @@
 //! (f32 subtraction, component by component). What the code stands for is r_i = f32(c_i + p_i), p the decoded residual:
 //! canonical distances are between the query, made alike, and r.
 
+pub(super) mod pq;
+
 use std::borrow::Cow;
 
 use rayon::prelude::*;

@@ -1,0 +1,3 @@
+//! Product-quantizer codes.
+
+pub(crate) mod coder;
