@@ -4,6 +4,8 @@
 //! |---|---|---|---|
 //! | [`flat`] | [`Encoding::Flat`] | dim · size of an element | the vector |
 //! | [`pq`] | [`Encoding::Pq`] | ⌈sub_quantizers · bits / 8⌉ | the residual |
+//! | [`f16`] | [`Encoding::F16`] | 2 · dim | the vector |
+//! | [`scalar8`] | [`Encoding::Scalar8`] | dim | the residual |
 //!
 //! # The seam
 //! [`Encoding::scheme`] is the one place that leads from an encoding to its code. A [`Scheme`] has what follows from the settings alone: checks,
@@ -18,8 +20,10 @@
 //! stays zero) and from there on compared by inner product. Canonical distances are between the query, made alike, and the vector r that
 //! [`Codec::decode`] gives; each encoding defines r to the bit.
 
+pub(crate) mod f16;
 pub(crate) mod flat;
 pub(crate) mod pq;
+pub(crate) mod scalar8;
 
 use std::borrow::Cow;
 use std::fmt::Debug;
@@ -27,8 +31,10 @@ use std::sync::Arc;
 
 use rayon::prelude::*;
 
+use self::f16::F16Scheme;
 use self::flat::Flat;
 use self::pq::PqScheme;
+use self::scalar8::Scalar8Scheme;
 use super::Trained;
 use super::gpu::image::{ImageShape, StoredPlan};
 use crate::device::runtime::Runtime;
@@ -58,13 +64,25 @@ pub enum Encoding {
         /// Whether training looks for a rotation under which the parts are quantized better (optimized product quantization).
         rotate: bool,
     },
+    /// The vector as half-precision numbers (IEEE binary16): 2 · dim bytes, for f32 vectors whose components are at most 65,504 in size. On a
+    /// GPU these are all that an index keeps of a vector; [`Encoding::Flat`] keeps 6 · dim bytes there. Under cosine the vector is
+    /// normalised first.
+    F16,
+    /// A byte for each component of what the vector differs from its list's centroid by (scalar quantization): dim bytes. Training finds the least
+    /// and the greatest difference of each component; codes divide this range into 255 equal steps. Under cosine the vector is normalised first.
+    Scalar8,
 }
 
 /// The encoding that a file with some words of parameters has; `None` where there is no such encoding.
 type Reader = fn([u32; 3]) -> Option<Encoding>;
 
 /// The readers of all encodings. The place of a reader is the number of its encoding in a file.
-const READERS: &[Reader] = &[Flat::read_words, PqScheme::read_words];
+const READERS: &[Reader] = &[
+    Flat::read_words,
+    PqScheme::read_words,
+    |words| (words == [0; 3]).then_some(Encoding::F16),
+    |words| (words == [0; 3]).then_some(Encoding::Scalar8),
+];
 
 impl Encoding {
     /// What follows from the encoding.
@@ -72,6 +90,8 @@ impl Encoding {
         match self {
             Encoding::Flat => Box::new(Flat),
             Encoding::Pq { sub_quantizers, bits, rotate } => Box::new(PqScheme { sub_quantizers, bits, rotate }),
+            Encoding::F16 => Box::new(F16Scheme),
+            Encoding::Scalar8 => Box::new(Scalar8Scheme),
         }
     }
 

@@ -7,6 +7,7 @@
 use std::ops::Range;
 
 use cuda_std::{Ptr, PtrMut};
+use warpann_kernels::ivf::code_bounds::MeasureCodes;
 use warpann_kernels::ivf::list_scan::{self, Operand, TILE_ROWS};
 use warpann_kernels::ivf::rerank::RowsKey;
 use warpann_kernels::{NO_ROW, ivf::pairs, product::prepare};
@@ -172,6 +173,32 @@ pub(crate) struct Measured<'a> {
     pub values: PtrMut<f32>,
     /// The bits of the greatest norm and residual: two words.
     pub bounds: PtrMut<u32>,
+}
+
+impl Measured<'_> {
+    /// The launch that measures the rows, without their lists.
+    pub fn launch(&self) -> MeasureCodes {
+        let &Measured { image, values, bounds, .. } = self;
+        let stored = &image.stored;
+        MeasureCodes {
+            codes: stored.rows,
+            code_bytes: stored.row_bytes,
+            bits: stored.bits,
+            width: stored.width,
+            dim: image.dim,
+            codebooks: stored.codebooks,
+            centroids: image.centroids,
+            row_lists: Ptr::empty(),
+            row_count: image.rows,
+            centre: image.centre,
+            metric: image.metric_code(),
+            greatest: image.greatest,
+            offsets: stored.offsets,
+            halves: stored.halves,
+            values,
+            bounds,
+        }
+    }
 }
 
 /// Arrays and sizes of an image.

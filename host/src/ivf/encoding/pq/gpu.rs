@@ -1,6 +1,7 @@
 //! Product-quantizer codes on a device: codes, codebooks, the parts of f16 operands, and what the scan by lookup tables keeps.
 
 use warpann_kernels::ivf::code_bounds::{GreatestCode, MeasureCodes, ScaleCodes};
+use warpann_kernels::ivf::encoding::CodeKey;
 use warpann_kernels::ivf::list_scan::Operand;
 use warpann_kernels::ivf::rerank::RowsKey;
 
@@ -70,7 +71,7 @@ impl StoredPlan for PqPlan<'_> {
             offsets: memory.at(self.offsets).into(),
             halves: memory.at(self.halves).into(),
             tables: Some(TableIndex { shape: self.tables, kind: self.kind, terms: memory.at(self.terms).into() }),
-            ..Stored::new(Operand::Codes, RowsKey::Codes, memory.at(self.codes).into())
+            ..Stored::new(Operand::Codes, RowsKey::Coded(CodeKey::Pq), memory.at(self.codes).into())
         }
     }
 
@@ -86,7 +87,7 @@ impl StoredPlan for PqPlan<'_> {
 
     unsafe fn prepare(&self, on: OnStream<'_>, memory: Scratch, to: Measured<'_>) -> Result<()> {
         let OnStream { runtime, stream } = on;
-        let Measured { image, greatest, values, bounds } = to;
+        let Measured { image, greatest, .. } = to;
         let stored = &image.stored;
         let components = self.quantizer.codebooks().len();
         let row_lists = memory.at(self.row_lists).read_only();
@@ -121,25 +122,8 @@ impl StoredPlan for PqPlan<'_> {
                 halves: memory.at(self.halves).take(components),
             };
             runtime.launch(stream, &ScaleCodes::KERNEL, launch.config(), launch)?;
-            let launch = MeasureCodes {
-                codes: stored.rows,
-                code_bytes: stored.row_bytes,
-                bits: stored.bits,
-                width: stored.width,
-                dim: image.dim,
-                codebooks: stored.codebooks,
-                centroids: image.centroids,
-                row_lists,
-                row_count: image.rows,
-                centre: image.centre,
-                metric: image.metric_code(),
-                greatest: image.greatest,
-                offsets: stored.offsets,
-                halves: stored.halves.take(components),
-                values,
-                bounds,
-            };
-            runtime.launch(stream, &MeasureCodes::KERNEL, launch.config(), launch)
+            let launch = MeasureCodes { row_lists, halves: stored.halves.take(components), ..to.launch() };
+            runtime.launch(stream, MeasureCodes::kernel(CodeKey::Pq), launch.config(), launch)
         }
     }
 }
