@@ -35,6 +35,8 @@ functions! {
     f16_to_f32(bits: u16) -> f32;
     /// The sums of the two f16 in `a` and `b`, low and high half, each rounded to the nearest, ties to even (`add.rn.f16x2`).
     add_f16x2(a: u32, b: u32) -> u32;
+    /// `a · b + c` of the two f16 in each, low and high half, each with one rounding to the nearest, ties to even (`fma.rn.f16x2`).
+    fma_f16x2(a: u32, b: u32, c: u32) -> u32;
     /// The nearest f16, ties to even, too large to infinity; NaN gives 0x7fff (`cvt.rn.f16.f32`).
     f32_to_f16(x: f32) -> u16;
     /// The nearest bf16, ties to even, too large to infinity; NaN gives 0x7fff (`cvt.rn.bf16.f32`).

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use crate::Device;
+use crate::{Device, ElementType};
 
 /// What went wrong, with the numbers that show it. A failed call leaves the index, the output and the device as they were.
 #[derive(Debug, thiserror::Error)]
@@ -51,6 +51,28 @@ pub enum Error {
         row: usize,
         /// Column, from 0.
         column: usize,
+    },
+    /// A component of a vector is larger than the encoding of an index holds.
+    #[error("column {column} of row {row} exceeds {greatest} in size, the most that encoding {encoding} holds")]
+    DoesNotFit {
+        /// The encoding's name.
+        encoding: &'static str,
+        /// Row of the vector, from 0.
+        row: usize,
+        /// Column, from 0.
+        column: usize,
+        /// The greatest component that the encoding holds.
+        greatest: f32,
+    },
+    /// An encoding that is not for vectors of this element type.
+    #[error("encoding {encoding} takes {} vectors, not {}", takes.name(), element.name())]
+    EncodingOfElement {
+        /// The encoding's name.
+        encoding: &'static str,
+        /// The element type of the index.
+        element: ElementType,
+        /// The element type that the encoding takes.
+        takes: ElementType,
     },
     /// More rows than a shard can number.
     #[error("{asked} rows exceed the {limit} that one index can hold")]
@@ -602,7 +624,7 @@ impl Error {
 
     /// The error of rows that were taken from others, as an error of those: `row_of` says which row of the others each one is.
     pub(crate) fn with_row(mut self, row_of: impl FnOnce(usize) -> usize) -> Error {
-        if let Error::NotFinite { row, .. } | Error::Overflow { row, .. } = &mut self {
+        if let Error::NotFinite { row, .. } | Error::Overflow { row, .. } | Error::DoesNotFit { row, .. } = &mut self {
             *row = row_of(*row);
         }
         self

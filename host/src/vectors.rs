@@ -44,6 +44,12 @@ impl<'a> VectorSlice<'a> {
         VectorSlice { element: T::TYPE, dim, bytes: cast_slice(rows) }
     }
 
+    /// Whole vectors of `dim` components, as bytes that are aligned for the element type.
+    pub fn of_bytes(element: ElementType, dim: usize, bytes: &'a [u8]) -> Self {
+        debug_assert!(dim > 0 && bytes.len().is_multiple_of(dim * element.size()), "{} bytes", bytes.len());
+        VectorSlice { element, dim, bytes }
+    }
+
     /// The element type.
     pub fn element(self) -> ElementType {
         self.element

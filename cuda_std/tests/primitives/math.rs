@@ -49,6 +49,54 @@ fn pairs_of_halves_are_added_with_one_rounding_each() {
     }
 }
 
+#[test]
+fn pairs_of_halves_are_multiplied_and_added_with_one_rounding_each() {
+    let half = |x: f64| half::f16::from_f64(x).to_bits();
+    let (one, least, most) = (half(1.0), 1u16, half::f16::MAX.to_bits());
+    let pack = |low: u16, high: u16| u32::from(low) | u32::from(high) << 16;
+    for (a, b, c, result) in [
+        (half(3.0), half(5.0), half(-7.0), half(8.0)),
+        // (1 + 2^-10)^2 = 1 + 2^-9 + 2^-20: the last term shows after the sum is exact.
+        (one + 1, one + 1, half(-1.0), half(2f64.powi(-9)) + 1),
+        // A tie goes to even. The least number decides it, although f32 loses that beside the product.
+        (one, half(2f64.powi(-11)), one, one),
+        (half(48.0), half(683.0), 0, half(32_768.0)),
+        (half(48.0), half(683.0), least, half(32_800.0)),
+        (half(255.0), half(0.007_843), half(-1.0), half(255.0 * half::f16::from_f64(0.007_843).to_f64() - 1.0)),
+        (most, half(2.0), half(-60_000.0), half::f16::INFINITY.to_bits()),
+        (most, most, half::f16::NEG_INFINITY.to_bits(), half::f16::NEG_INFINITY.to_bits()),
+        (least, least, least, least),
+        (least, half(0.5), 0, 0),
+        (least, half(0.5), least, 2),
+    ] {
+        let two = |x: u16, y: u16, z: u16| {
+            (
+                math::fma_f16x2(pack(x, one), pack(y, one), pack(z, one)),
+                math::fma_f16x2(pack(one, x), pack(one, y), pack(one, z)),
+            )
+        };
+        assert_eq!(two(a, b, c), (pack(result, 0x4000), pack(0x4000, result)), "{a:#x} * {b:#x} + {c:#x}");
+    }
+    let nan = half::f16::NAN.to_bits();
+    assert_eq!(math::fma_f16x2(pack(nan, one), pack(one, one), 0) & 0xffff, 0x7fff);
+    // Every code of a byte, and what rounding once means: nothing lies nearer to the exact value, which f64 holds here.
+    for code in 0..=255u16 {
+        for (step, base) in [(half(0.013), half(-1.7)), (half(31.9), half(-4_000.0)), (least, half(2f64.powi(-14)))] {
+            let wide = |bits: u16| half::f16::from_bits(bits).to_f64();
+            let exact = f64::from(code) * wide(step) + wide(base);
+            let got = math::fma_f16x2(u32::from(half(f64::from(code))), u32::from(step), u32::from(base)) as u16;
+            let distance = (wide(got) - exact).abs();
+            for near in [got.wrapping_sub(1), got + 1] {
+                let other = (wide(near) - exact).abs();
+                assert!(
+                    other.is_nan() || distance < other || distance == other && got & 1 == 0,
+                    "{code} * {step:#x} + {base:#x}"
+                );
+            }
+        }
+    }
+}
+
 /// The value of a 16-bit float by its definition.
 fn value(bits: u16, exponent_bits: u32, mantissa_bits: u32) -> f64 {
     let sign = if bits >> 15 == 1 { -1.0 } else { 1.0 };

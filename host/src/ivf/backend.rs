@@ -2,23 +2,23 @@
 //! that search it.
 
 use std::borrow::Cow;
-use std::marker::PhantomData;
 use std::ops::Range;
 
 use super::Scan;
 use super::bitset::Bitset;
-use super::codec::Codec;
+use super::encoding::Codec;
 use super::lists::{Directory, Lists};
 use crate::neighbors::RangeNeighbors;
 use crate::shards::share;
-use crate::{Device, Element, Metric, Result};
+use crate::vectors::VectorSlice;
+use crate::{Device, Element, ElementType, Metric, Result};
 
 /// An index, or one shard of it, as a search sees it: trained, with at least one vector.
 ///
 /// A shard has a contiguous part of every list, of lengths that differ by one at most; which shards have the longer parts changes from list
 /// to list, so that short lists do not all favour the same. Locations, ranks and ids are those of the whole index.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct View<'a, T: Element> {
+pub(crate) struct View<'a> {
     /// Components of a vector.
     pub(crate) dim: usize,
     /// The metric of the index.
@@ -26,19 +26,20 @@ pub(crate) struct View<'a, T: Element> {
     /// Lists × dim, row-major; in rotated space where the codec rotates.
     pub(crate) centroids: &'a [f32],
     /// What the bytes of a code mean.
-    pub(crate) codec: &'a Codec,
+    pub(crate) codec: &'a dyn Codec,
+    /// The type of added vectors and of queries.
+    pub(crate) element: ElementType,
     /// Codes and ids of the whole index.
     pub(super) lists: &'a Lists,
     /// Which shard of how many.
     pub(super) shard: (usize, usize),
     /// Changes with every change of the index, and differs between indexes: an image of another version is stale.
     pub(crate) version: u64,
-    pub(crate) element: PhantomData<T>,
 }
 
-impl<'a, T: Element> View<'a, T> {
+impl<'a> View<'a> {
     /// Shard `shard` of `shards` of an index. Its back end must see no other shard of the same version.
-    pub(crate) fn part(&self, shard: usize, shards: usize) -> View<'a, T> {
+    pub(crate) fn part(&self, shard: usize, shards: usize) -> View<'a> {
         View { shard: (shard, shards), ..*self }
     }
 
@@ -100,12 +101,6 @@ impl<'a, T: Element> View<'a, T> {
         &self.lists.codes(list)[places.start * self.code_bytes()..places.end * self.code_bytes()]
     }
 
-    /// The vectors of a list of [`Codec::Flat`], row-major.
-    #[inline]
-    pub(crate) fn rows(&self, list: usize) -> &'a [T] {
-        bytemuck::cast_slice(self.codes(list))
-    }
-
     /// The location of the first vector of a list.
     #[inline]
     pub(crate) fn first_location(&self, list: usize) -> u32 {
@@ -119,13 +114,9 @@ impl<'a, T: Element> View<'a, T> {
         (list, place - self.places(list).start)
     }
 
-    /// What canonical distances between queries and stored vectors are taken by: the metric of the index, but the inner product
-    /// where the codec has normalised both.
+    /// The metric of canonical distances between queries and stored vectors.
     pub(crate) fn distance_metric(&self) -> Metric {
-        match self.codec {
-            Codec::Flat => self.metric,
-            Codec::Pq(_) => self.metric.of_normalised(),
-        }
+        if self.codec.in_place() { self.metric } else { self.metric.of_normalised() }
     }
 
     /// What queries are compared with centroids by.
@@ -133,10 +124,9 @@ impl<'a, T: Element> View<'a, T> {
         self.metric.probed_by().metric()
     }
 
-    /// Queries as they are compared with centroids and stored vectors: as f32; for PQ of a cosine index normalised; rotated, on
-    /// `device`, where the codec rotates.
-    pub(crate) fn queries<'q>(&self, queries: &'q [T], device: Device) -> Result<Cow<'q, [f32]>> {
-        self.codec.transform(queries, self.dim, self.metric, device)
+    /// Queries as they are compared with centroids and stored vectors ([`Codec::transform`]).
+    pub(crate) fn queries<'q, T: Element>(&self, queries: &'q [T], device: Device) -> Result<Cow<'q, [f32]>> {
+        self.codec.transform(VectorSlice::of(queries, self.dim), self.metric, device)
     }
 }
 
@@ -158,7 +148,7 @@ pub(crate) trait IvfBackend<T: Element>: Send + Sync {
     /// id), then [`NONE`](crate::NONE) and the worst distance.
     fn search(
         &self,
-        view: &View<'_, T>,
+        view: &View<'_>,
         queries: &[T],
         k: usize,
         request: &Request<'_>,
@@ -170,7 +160,7 @@ pub(crate) trait IvfBackend<T: Element>: Send + Sync {
     /// best first for each query, equal ones by lower id.
     fn range_search(
         &self,
-        view: &View<'_, T>,
+        view: &View<'_>,
         queries: &[T],
         radius: f32,
         request: &Request<'_>,

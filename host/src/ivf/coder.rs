@@ -2,13 +2,14 @@
 
 use std::borrow::Cow;
 
-use super::gpu::coder::{Coder as DeviceCoder, ListCoder};
-use super::{Codec, PqCodec, Settings, Trained};
+use super::encoding::{CoderOn, ListCoder};
+use super::{Settings, Trained};
 use crate::device::open::open;
 use crate::generate::{Generator, Rows};
 use crate::kmeans::assign_rows;
 use crate::pq::encode::Residuals;
 use crate::shards::{divided, joined};
+use crate::vectors::VectorSlice;
 use crate::{Device, Element, Result, host_memory};
 
 /// Lists and codes of some vectors, in their order.
@@ -28,7 +29,7 @@ impl Coded<'_> {
 pub(crate) struct Coder<'a, T: Element> {
     settings: &'a Settings,
     trained: &'a Trained,
-    /// The devices, which divide the rows; with what makes product-quantizer codes on a GPU or the emulator.
+    /// The devices, which divide the rows; with what makes codes on a GPU or the emulator, where the encoding has that.
     places: Vec<(Device, Option<Box<dyn ListCoder + 'a>>)>,
     element: std::marker::PhantomData<T>,
 }
@@ -36,11 +37,9 @@ pub(crate) struct Coder<'a, T: Element> {
 impl<'a, T: Element> Coder<'a, T> {
     pub(crate) fn new(settings: &'a Settings, trained: &'a Trained) -> Result<Self> {
         let coder = |&device: &Device| {
-            let Codec::Pq(pq) = &trained.codec else { return Ok((device, None)) };
-            let (by, quantizer) = (settings.metric.assigned_by(), &pq.quantizer);
             let Some(runtime) = open(device)?.1 else { return Ok((device, None)) };
-            let coder = DeviceCoder::new(runtime, by, &trained.centroids, quantizer, settings.budget)?;
-            Ok((device, Some(Box::new(coder) as Box<dyn ListCoder>)))
+            let (by, centroids, budget) = (settings.metric.assigned_by(), &trained.centroids[..], settings.budget);
+            Ok((device, trained.codec.list_coder(CoderOn { runtime, by, centroids, budget })?))
         };
         let places = settings.placement.devices().iter().map(coder).collect::<Result<_>>()?;
         Ok(Coder { settings, trained, places, element: std::marker::PhantomData })
@@ -50,23 +49,24 @@ impl<'a, T: Element> Coder<'a, T> {
     pub(crate) fn code<'r>(&self, rows: &'r [T]) -> Result<Coded<'r>> {
         let (settings, trained) = (self.settings, self.trained);
         let &Settings { dim, metric, ref placement, budget, .. } = settings;
-        let Codec::Pq(pq) = &trained.codec else {
+        if trained.codec.in_place() {
             let labels = assign_rows(placement, metric.assigned_by(), rows, dim, &trained.centroids, budget)?;
             return Ok(Coded { labels, codes: Cow::Borrowed(bytemuck::cast_slice(rows)) });
-        };
-        let rows = trained.codec.transform(rows, dim, metric, placement.first())?;
-        self.code_rows(pq, Rows::Given(&rows), rows.len() / dim)
+        }
+        let rows = trained.codec.transform(VectorSlice::of(rows, dim), metric, placement.first())?;
+        self.code_rows(Rows::Given(&rows), rows.len() / dim)
     }
 
-    /// Product-quantizer codes of rows that were transformed.
-    fn code_rows(&self, pq: &PqCodec, rows: Rows<'_>, count: usize) -> Result<Coded<'static>> {
-        let &Settings { dim, metric, budget, .. } = self.settings;
-        let centroids = &self.trained.centroids;
+    /// Lists and codes of rows that were transformed.
+    fn code_rows(&self, rows: Rows<'_>, count: usize) -> Result<Coded<'static>> {
+        let &Settings { dim, metric, budget, encoding, .. } = self.settings;
+        let Trained { centroids, codec } = self.trained;
+        let code_bytes = encoding.scheme().code_bytes(dim, T::TYPE);
         let parts = divided(&self.places, count, |part, (device, coder)| {
-            let (count, rows) = (part.len(), rows.part(part, dim));
+            let (first_row, count, rows) = (part.start, part.len(), rows.part(part, dim));
             if let Some(coder) = coder {
                 let mut labels = host_memory::zeroed(count)?;
-                let mut codes = host_memory::zeroed(host_memory::count::<u8>(&[count, pq.quantizer.code_bytes()])?)?;
+                let mut codes = host_memory::zeroed(host_memory::count::<u8>(&[count, code_bytes])?)?;
                 coder.code(rows, &mut labels, &mut codes)?;
                 return Ok((labels, codes));
             }
@@ -75,7 +75,8 @@ impl<'a, T: Element> Coder<'a, T> {
                 Rows::Generated { generator, first } => Cow::Owned(generator.rows(first, count)),
             };
             let labels = assign_rows(&(*device).into(), metric.assigned_by(), &rows, dim, centroids, budget)?;
-            let codes = pq.quantizer.encode_residuals(&rows, Residuals { labels: &labels, centroids })?;
+            let codes = codec.encode(&rows, Residuals { labels: &labels, centroids });
+            let codes = codes.map_err(|error| error.after_rows(first_row))?;
             Ok((labels, codes))
         })?;
         let (labels, codes) = parts.into_iter().unzip();
@@ -86,12 +87,11 @@ impl<'a, T: Element> Coder<'a, T> {
 impl Coder<'_, f32> {
     /// Lists and codes of `count` rows of `generator` from number `first` on.
     pub(crate) fn code_generated(&self, generator: &Generator, first: u64, count: usize) -> Result<Coded<'static>> {
-        match &self.trained.codec {
-            // Coded as they are: neither rotated nor normalised.
-            Codec::Pq(pq) if pq.rotation.is_none() && !self.settings.metric.divides_by_norms() => {
-                self.code_rows(pq, Rows::Generated { generator, first }, count)
-            }
-            _ => Ok(self.code(&generator.rows(first, count))?.into_owned()),
+        let codec = &self.trained.codec;
+        // Coded as they are: neither rotated nor normalised.
+        if !codec.in_place() && codec.rotation().is_none() && !self.settings.metric.divides_by_norms() {
+            return self.code_rows(Rows::Generated { generator, first }, count);
         }
+        Ok(self.code(&generator.rows(first, count))?.into_owned())
     }
 }

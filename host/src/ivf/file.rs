@@ -41,16 +41,16 @@ use std::path::Path;
 
 use rayon::prelude::*;
 
-use self::format::{Coding, Places, Section, Shape};
+use self::format::{Places, Section, Shape};
 #[doc(hidden)]
 pub use self::fuzz::{mend_index_bytes, read_any_index_bytes};
 use self::mapped::IndexFile;
 use self::write::Content;
+use super::encoding::FileParts;
 use super::lists::Bytes;
-use super::{Codec, Encoding, IvfIndex, Lists, PqCodec, Trained};
+use super::{Encoding, IvfIndex, Lists, Trained};
 use crate::error::{Error, FileDefect, Result};
 use crate::io::{self, FileBytes, Open, checksum};
-use crate::pq::{ProductQuantizer, Rotation};
 use crate::{Element, ElementType, Metric, Placement};
 
 /// What an index file holds, by its header.
@@ -92,7 +92,7 @@ impl IndexInfo {
             element: shape.element,
             dim: shape.dim as usize,
             metric: shape.metric,
-            encoding: encoding_of(shape.coding),
+            encoding: shape.encoding,
             lists: shape.lists as usize,
             vectors: shape.vectors,
             probes: shape.probes as usize,
@@ -169,7 +169,7 @@ impl<T: Element> IvfIndex<T> {
     ) -> Result<Self> {
         let mut builder = Self::builder(shape.dim as usize, shape.lists as usize)
             .metric(shape.metric)
-            .encoding(encoding_of(shape.coding))
+            .encoding(shape.encoding)
             .device(device);
         if let Some(budget) = budget {
             builder = builder.memory_budget(budget);
@@ -198,18 +198,11 @@ impl<T: Element> IvfIndex<T> {
     /// What a file holds of this index.
     fn content<'a>(&'a self, trained: &'a Trained) -> Content<'a> {
         let lists = self.master();
-        let (coding, codebooks, rotation): (_, &[f32], &[f32]) = match &trained.codec {
-            Codec::Flat => (Coding::Flat, &[], &[]),
-            Codec::Pq(PqCodec { quantizer, rotation }) => {
-                let (sub_quantizers, bits) = (quantizer.sub_quantizers() as u32, quantizer.bits());
-                let coding = Coding::Pq { sub_quantizers, bits, rotated: rotation.is_some() };
-                (coding, quantizer.codebooks(), rotation.as_ref().map_or(&[], Rotation::matrix))
-            }
-        };
+        let [codebooks, rotation] = trained.codec.sections();
         let shape = Shape {
             element: T::TYPE,
             metric: self.metric(),
-            coding,
+            encoding: self.encoding(),
             dim: self.dim() as u64,
             lists: self.lists() as u64,
             vectors: self.len() as u64,
@@ -227,15 +220,6 @@ fn received(defect: FileDefect) -> Error {
     Error::BadFile { path: RECEIVED.into(), defect }
 }
 
-fn encoding_of(coding: Coding) -> Encoding {
-    match coding {
-        Coding::Flat => Encoding::Flat,
-        Coding::Pq { sub_quantizers, bits, rotated } => {
-            Encoding::Pq { sub_quantizers: sub_quantizers as usize, bits, rotate: rotated }
-        }
-    }
-}
-
 /// What an index of `T` is made of, from a file that was checked.
 fn parts<T: Element>(file: &IndexFile) -> Result<(Trained, Lists), FileDefect> {
     let shape = file.shape();
@@ -243,23 +227,15 @@ fn parts<T: Element>(file: &IndexFile) -> Result<(Trained, Lists), FileDefect> {
         return Err(FileDefect::WrongElement { actual: shape.element.name().into(), expected: T::TYPE.name() });
     }
     let dim = shape.dim as usize;
-    let codec = match shape.coding {
-        Coding::Flat => Codec::Flat,
-        Coding::Pq { sub_quantizers, bits, rotated } => {
-            let codebooks = file.values(Section::Codebooks).to_vec();
-            let quantizer = ProductQuantizer::from_codebooks(dim, sub_quantizers as usize, bits, codebooks)
-                .map_err(|_| FileDefect::Inconsistent("the codebooks contradict the shape"))?;
-            let rotation = rotated.then(|| Rotation::from_matrix(dim, file.values(Section::Rotation).to_vec()));
-            let rotation =
-                rotation.transpose().map_err(|_| FileDefect::Inconsistent("the rotation is not orthogonal"))?;
-            Codec::Pq(PqCodec { quantizer, rotation })
-        }
-    };
+    let scheme = shape.encoding.scheme();
+    let (codebooks, rotation) = (file.values(Section::Codebooks), file.values(Section::Rotation));
+    let codec = scheme
+        .codec(FileParts { dim, element: shape.element, codebooks, rotation })
+        .map_err(FileDefect::Inconsistent)?;
     let (ids, codes) = (file.place(Section::Ids), file.place(Section::Codes));
     // It fitted when the sections were placed.
-    let code_bytes = shape.code_bytes().unwrap_or_default() as usize;
-    // Codes of a quantizer are bytes.
-    let align = if shape.coding == Coding::Flat { align_of::<T>() } else { 1 };
+    let code_bytes = shape.code_bytes() as usize;
+    let align = scheme.alignment(shape.element);
     let starts: &[u64] = file.values(Section::Starts);
     let lists: Option<Vec<(Bytes, Bytes)>> = starts
         .windows(2)
@@ -278,21 +254,21 @@ fn parts<T: Element>(file: &IndexFile) -> Result<(Trained, Lists), FileDefect> {
         _ => FileDefect::Inconsistent("the lists contradict the shape"),
     })?;
     let trained = Trained { centroids: file.values(Section::Centroids).to_vec(), codec };
-    if let Codec::Pq(codec) = &trained.codec
-        && !codes_are_finite(codec, &trained.centroids, &lists)
-    {
+    if !codes_are_finite(&trained, &lists) {
         return Err(FileDefect::Inconsistent("a code stands for a vector that is not finite"));
     }
     Ok((trained, lists))
 }
 
-/// Whether everything that the codes stand for is finite. O(lists · dim), unless numbers are so large that all must be decoded.
-fn codes_are_finite(codec: &PqCodec, centroids: &[f32], lists: &Lists) -> bool {
-    let greatest = |values: &[f32]| values.iter().fold(0.0f32, |greatest, value| greatest.max(value.abs()));
-    if (greatest(centroids) + greatest(codec.quantizer.codebooks())).is_finite() {
+/// Whether everything that the codes stand for is finite. O(lists · dim), unless numbers are so large that all must be decoded. Vectors that
+/// are compared as they are were checked before.
+fn codes_are_finite(trained: &Trained, lists: &Lists) -> bool {
+    let Trained { centroids, codec } = trained;
+    let greatest = centroids.iter().fold(0.0f32, |greatest, value| greatest.max(value.abs()));
+    if codec.in_place() || (greatest + codec.reach()).is_finite() {
         return true;
     }
-    let dim = codec.quantizer.dim();
+    let dim = centroids.len() / lists.count().max(1);
     (0..lists.count()).into_par_iter().all(|list| {
         let mut vector = vec![0.0; dim];
         lists.codes(list).chunks_exact(lists.code_bytes()).all(|code| {

@@ -26,7 +26,7 @@ impl<T: Element> IvfGrid<T> {
     }
 
     /// The shards that have vectors, and who answers which queries there.
-    fn parts<'a>(&self, view: &View<'a, T>, queries: usize) -> Result<Vec<(View<'a, T>, Vec<Part>)>> {
+    fn parts<'a>(&self, view: &View<'a>, queries: usize) -> Result<Vec<(View<'a>, Vec<Part>)>> {
         let shards = self.grid.shards;
         let views = (0..shards).map(|shard| (shard, view.part(shard, shards))).filter(|(_, view)| view.len() > 0);
         views.map(|(shard, view)| Ok((view, self.grid.parts(shard, queries)?))).collect()
@@ -36,7 +36,7 @@ impl<T: Element> IvfGrid<T> {
 impl<T: Element> IvfBackend<T> for IvfGrid<T> {
     fn search(
         &self,
-        view: &View<'_, T>,
+        view: &View<'_>,
         queries: &[T],
         k: usize,
         request: &Request<'_>,
@@ -70,7 +70,7 @@ impl<T: Element> IvfBackend<T> for IvfGrid<T> {
 
     fn range_search(
         &self,
-        view: &View<'_, T>,
+        view: &View<'_>,
         queries: &[T],
         radius: f32,
         request: &Request<'_>,

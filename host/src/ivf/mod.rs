@@ -10,7 +10,7 @@
 //! search: the probes nearest centroids; the k best vectors of their lists
 //! ```
 //!
-//! [`IvfIndex`] is both kinds: [`Encoding::Flat`] keeps vectors as they are; [`Encoding::Pq`] keeps a few bytes for each.
+//! The [`Encoding`] of an [`IvfIndex`] says what it keeps of each vector: the vector as it is, or a code of fewer bytes.
 //!
 //! # Results
 //! Which lists a query probes is defined exactly: the `probes` best centroids by canonical distance ([`crate::metric`]; squared L2, or
@@ -28,9 +28,9 @@
 
 mod backend;
 mod bitset;
-mod codec;
 mod coder;
 mod cpu;
+mod encoding;
 mod file;
 mod gpu;
 pub(crate) mod grid;
@@ -43,13 +43,15 @@ mod update;
 
 use std::any::Any;
 use std::marker::PhantomData;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use half::{bf16, f16};
 
 pub(crate) use self::backend::{IvfBackend, Request, View};
 pub use self::bitset::Bitset;
-pub(crate) use self::codec::{Codec, PqCodec};
+use self::encoding::Codec;
+pub use self::encoding::Encoding;
 pub use self::file::IndexInfo;
 #[doc(hidden)]
 pub use self::file::{mend_index_bytes, read_any_index_bytes};
@@ -61,26 +63,9 @@ pub use self::statistics::IvfStatistics;
 pub use self::tune::recall;
 use crate::device::open::open;
 pub use crate::neighbors::RangeNeighbors;
-use crate::pq::{ProductQuantizer, Rotation, codes};
+use crate::pq::{ProductQuantizer, Rotation};
 use crate::validate::check_dim;
 use crate::{Device, Element, ElementType, Error, Metric, Placement, Result};
-
-/// What an inverted file keeps of each vector.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub enum Encoding {
-    /// The vector as it was added: dim elements.
-    #[default]
-    Flat,
-    /// A product-quantizer code of what the vector differs from its list's centroid by: ⌈sub_quantizers · bits / 8⌉ bytes.
-    Pq {
-        /// Parts that the vector is cut into; a divisor of its dimension.
-        sub_quantizers: usize,
-        /// Bits of each part's code, 4 to 8: each part is one of 2^bits codewords.
-        bits: u32,
-        /// Whether training looks for a rotation under which the parts are quantized better (optimized product quantization).
-        rotate: bool,
-    },
-}
 
 /// What an index is made for; all but the element type.
 #[derive(Debug, Clone)]
@@ -99,28 +84,12 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
-    /// Bytes of one vector's code.
-    fn code_bytes<T: Element>(&self) -> usize {
-        match self.encoding {
-            Encoding::Flat => self.dim.saturating_mul(size_of::<T>()),
-            Encoding::Pq { sub_quantizers, bits, .. } => codes::code_bytes(sub_quantizers, bits),
-        }
-    }
-
-    fn check(&self) -> Result<()> {
+    fn check(&self, element: ElementType) -> Result<()> {
         check_dim(self.dim)?;
         if self.lists == 0 {
             return Err(Error::ZeroClusters { what: "lists" });
         }
-        if let Encoding::Pq { sub_quantizers, bits, .. } = self.encoding {
-            if sub_quantizers == 0 || !self.dim.is_multiple_of(sub_quantizers) {
-                return Err(Error::NotDivisible { dim: self.dim, parts: sub_quantizers });
-            }
-            if !(4..=8).contains(&bits) {
-                return Err(Error::BadCodeBits { bits });
-            }
-        }
-        Ok(())
+        self.encoding.scheme().check(self.dim, element)
     }
 
     fn open_on<T: Element>(&self, device: Device) -> Result<(Device, Box<dyn IvfBackend<T>>)> {
@@ -168,7 +137,7 @@ fn open_typed<T: Element>(settings: &mut Settings) -> Result<Box<dyn IvfBackend<
 pub(crate) struct Trained {
     /// Lists × dim, row-major; in rotated space where the codec rotates.
     pub(crate) centroids: Vec<f32>,
-    pub(crate) codec: Codec,
+    pub(crate) codec: Arc<dyn Codec>,
 }
 
 /// An inverted-file index over vectors of one dimension and element type. See the [module](self) for what it promises.
@@ -292,9 +261,9 @@ impl<T: Element> IvfIndexBuilder<T> {
     /// the device can meet, as [`FlatIndexBuilder::build`](crate::FlatIndexBuilder::build). [`Device::Auto`] falls back to the CPU
     /// only where there is no usable device.
     pub fn build(mut self) -> Result<IvfIndex<T>> {
-        self.settings.check()?;
+        self.settings.check(T::TYPE)?;
         let backend = open_ivf(&mut self.settings)?;
-        let lists = Lists::new(0, self.settings.code_bytes::<T>());
+        let lists = Lists::new(0, self.settings.encoding.scheme().code_bytes(self.settings.dim, T::TYPE));
         let probes = self.settings.lists.isqrt().div_ceil(2);
         Ok(IvfIndex { settings: self.settings, trained: None, lists, probes, version: next_version(), backend })
     }
@@ -406,21 +375,14 @@ impl<T: Element> IvfIndex<T> {
         self.trained.as_ref().map_or(&[], |trained| &trained.centroids)
     }
 
-    /// The product quantizer of residuals; none for [`Encoding::Flat`] and until trained.
+    /// The product quantizer of residuals; none for other encodings than [`Encoding::Pq`] and until trained.
     pub fn quantizer(&self) -> Option<&ProductQuantizer> {
-        self.codes().map(|codes| &codes.quantizer)
+        self.trained.as_ref()?.codec.quantizer()
     }
 
     /// The rotation that vectors and queries go through first; none where the encoding does not rotate, and until trained.
     pub fn rotation(&self) -> Option<&Rotation> {
-        self.codes().and_then(|codes| codes.rotation.as_ref())
-    }
-
-    fn codes(&self) -> Option<&PqCodec> {
-        match &self.trained.as_ref()?.codec {
-            Codec::Flat => None,
-            Codec::Pq(codes) => Some(codes),
-        }
+        self.trained.as_ref()?.codec.rotation()
     }
 
     /// Lists that a search probes where the caller does not say ([`SearchOptions::probes`]); kept in index files. At first half the
@@ -469,16 +431,16 @@ impl<T: Element> IvfIndex<T> {
     }
 
     /// The index as a back end sees it.
-    fn view<'a>(&'a self, trained: &'a Trained) -> View<'a, T> {
+    fn view<'a>(&'a self, trained: &'a Trained) -> View<'a> {
         View {
             dim: self.settings.dim,
             metric: self.settings.metric,
             centroids: &trained.centroids,
-            codec: &trained.codec,
+            codec: &*trained.codec,
+            element: T::TYPE,
             lists: &self.lists,
             shard: (0, 1),
             version: self.version,
-            element: PhantomData,
         }
     }
 

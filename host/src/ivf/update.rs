@@ -4,22 +4,19 @@ use std::ops::Range;
 
 use rayon::prelude::*;
 
-use super::codec::{rotated, to_f32};
 use super::coder::{Coded, Coder};
-use super::{Codec, Encoding, IvfIndex, Lists, PqCodec, Trained, next_version};
+use super::encoding::Training;
+use super::{IvfIndex, Lists, next_version};
 use crate::generate::Generator;
 use crate::kmeans::KMeans;
-use crate::pq::{PqTraining, ProductQuantizer, Rotation};
 use crate::random::{Random, gather};
 use crate::threads::meanwhile;
-use crate::validate::{MAX_ROWS, check_derived, check_rows, check_vectors};
-use crate::{Device, Element, Error, Input, NONE, Result, host_memory};
-
-/// Training vectors for each codeword of a product quantizer.
-const POINTS_PER_CODEWORD: usize = 256;
+use crate::validate::{MAX_ROWS, check_rows, check_vectors};
+use crate::vectors::VectorSlice;
+use crate::{Element, Error, Input, NONE, Result, host_memory};
 
 impl<T: Element> IvfIndex<T> {
-    /// Finds centroids, and with [`Encoding::Pq`] codebooks, from a sample of vectors like those that will be added; `rows`: row-major,
+    /// Finds centroids, and with [`Encoding::Pq`](super::Encoding::Pq) codebooks, from a sample of vectors like those that will be added; `rows`: row-major,
     /// at least as many vectors as lists, and as codewords. Of more than training uses
     /// ([`points_per_centroid`](super::IvfIndexBuilder::points_per_centroid)) only those are looked at: a mapped file need not be read
     /// as a whole. An empty index can be trained again.
@@ -37,18 +34,15 @@ impl<T: Element> IvfIndex<T> {
             return Err(Error::RaggedVectors { len: rows.len(), dim });
         }
         let have = rows.len() / dim;
-        let codewords = match self.encoding() {
-            Encoding::Flat => 0,
-            Encoding::Pq { bits, .. } => 1 << bits,
-        };
-        let need = lists.max(codewords);
+        let scheme = self.encoding().scheme();
+        let need = lists.max(scheme.least_training());
         if have < need {
             return Err(Error::TooFewTrainingVectors { have, need });
         }
         let settings = &self.settings;
         let (placement, seed) = (&settings.placement, settings.seed);
         let device = placement.first();
-        let wanted = lists.saturating_mul(settings.points_per_centroid.max(1)).max(codewords * POINTS_PER_CODEWORD);
+        let wanted = lists.saturating_mul(settings.points_per_centroid.max(1)).max(scheme.most_training());
         let chosen = (wanted < have).then(|| Random::new(seed).sample(have, wanted));
         let sample = chosen.as_ref().map(|chosen| gather(rows, dim, chosen)).transpose()?;
         let rows = sample.as_deref().unwrap_or(rows);
@@ -65,34 +59,8 @@ impl<T: Element> IvfIndex<T> {
         if let Some(bytes) = settings.budget {
             kmeans = kmeans.memory_budget(bytes);
         }
-        let trained = match settings.encoding {
-            // Spherical k-means weighs vectors by their lengths: all are made equal.
-            Encoding::Flat if spherical => {
-                let centroids = kmeans.train(&to_f32(rows, dim, true)?, dim)?.centroids;
-                Trained { centroids, codec: Codec::Flat }
-            }
-            Encoding::Flat => Trained { centroids: kmeans.train(rows, dim)?.centroids, codec: Codec::Flat },
-            Encoding::Pq { sub_quantizers, bits, rotate } => {
-                let training = PqTraining::new(sub_quantizers).bits(bits).seed(seed).device(device);
-                let training = training.lengthen(metric.lengthens_codewords());
-                let rows = to_f32(rows, dim, metric.divides_by_norms())?;
-                let rotation = rotate.then(|| Rotation::train(&training, &rows, dim)).transpose().map_err(named)?;
-                let rows = rotated(rotation.as_ref(), rows, dim, device).map_err(named)?;
-                let clustering = kmeans.labels(true).train(&rows, dim)?;
-                let (centroids, labels) = (clustering.centroids, clustering.labels.unwrap_or_default());
-                // Of the vectors that the quantizer learns from, and no others.
-                let learned = training.sample(labels.len());
-                let mut residuals = gather(&rows, dim, &learned)?;
-                residuals.par_chunks_exact_mut(dim).zip(&learned).for_each(|(row, &at)| {
-                    let centroid = &centroids[labels[at] as usize * dim..][..dim];
-                    row.iter_mut().zip(centroid).for_each(|(x, c)| *x -= c);
-                });
-                check_derived(&residuals, dim, "residual")
-                    .map_err(|error| named(error.with_row(|row| learned[row])))?;
-                let quantizer = ProductQuantizer::train(&training, &residuals, dim)?;
-                Trained { centroids, codec: Codec::Pq(PqCodec { quantizer, rotation }) }
-            }
-        };
+        let rows = VectorSlice::of(rows, dim);
+        let trained = scheme.train(Training { kmeans, rows, metric, seed, device }).map_err(named)?;
         self.lists = Lists::new(lists, self.lists.code_bytes());
         self.trained = Some(trained);
         self.version = next_version();
@@ -241,13 +209,15 @@ impl<T: Element> IvfIndex<T> {
         let (ours, theirs) = (self.trained_for("merge")?, other.trained_for("merge")?);
         let same_bits =
             |a: &[f32], b: &[f32]| a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.to_bits() == b.to_bits());
+        let tables = ours.codec.sections().into_iter().zip(theirs.codec.sections());
+        let same_tables = tables.into_iter().all(|(ours, theirs)| same_bits(ours, theirs));
         let checks = [
             (self.dim() == other.dim(), "dimension"),
             (self.lists() == other.lists(), "number of lists"),
             (self.metric() == other.metric(), "metric"),
             (self.encoding() == other.encoding(), "encoding"),
             (same_bits(&ours.centroids, &theirs.centroids), "centroids"),
-            (ours.codec == theirs.codec, "codebooks"),
+            (same_tables, "codebooks"),
         ];
         if let Some((_, what)) = checks.into_iter().find(|(same, _)| !same) {
             return Err(Error::Incompatible { what });
@@ -264,7 +234,7 @@ impl<T: Element> IvfIndex<T> {
         Ok(())
     }
 
-    /// The components of vector `id` as f32, which holds every element type's values: as added for [`Encoding::Flat`], what its code
+    /// The components of vector `id` as f32, which holds every element type's values: as added for [`Encoding::Flat`](super::Encoding::Flat), what its code
     /// stands for otherwise (under cosine of a vector of length 1), rotated back. O(dim), O(dim²) with a rotation; and O(len) the
     /// first time after a change.
     ///
@@ -276,17 +246,9 @@ impl<T: Element> IvfIndex<T> {
         let Some((list, place)) = self.lists.directory().find(id) else { return Err(unknown) };
         let (dim, bytes) = (self.dim(), self.lists.code_bytes());
         let code = &self.lists.codes(list)[place * bytes..][..bytes];
-        match &trained.codec {
-            Codec::Flat => Ok(bytemuck::cast_slice::<_, T>(code).iter().map(|x| x.to_f32()).collect()),
-            Codec::Pq(pq) => {
-                let mut vector = vec![0.0; dim];
-                pq.decode_into(code, &trained.centroids[list * dim..][..dim], &mut vector);
-                match &pq.rotation {
-                    Some(rotation) => rotation.apply_transposed(&vector, Device::Cpu),
-                    None => Ok(vector),
-                }
-            }
-        }
+        let (codec, mut vector) = (&trained.codec, vec![0.0; dim]);
+        codec.decode_into(code, &trained.centroids[list * dim..][..dim], &mut vector);
+        codec.restored(vector)
     }
 }
 
@@ -295,7 +257,7 @@ const GENERATED_BATCH: u64 = 1 << 22;
 
 impl IvfIndex<f32> {
     /// Appends the rows `rows` of `generator`, made batch by batch where they are coded: those of a GPU that encodes
-    /// ([`Encoding::Pq`] without rotation, not cosine) never cross the bus. Ids and errors as [`add_batches`](Self::add_batches).
+    /// ([`Encoding::Pq`](super::Encoding::Pq) without rotation, not cosine) never cross the bus. Ids and errors as [`add_batches`](Self::add_batches).
     ///
     /// # Errors
     /// As [`add_batches`](Self::add_batches), and [`Error::WrongDimension`].

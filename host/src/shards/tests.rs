@@ -59,7 +59,7 @@ impl FlatBackend for Failing<dyn FlatBackend> {
 impl IvfBackend<f32> for Failing<dyn IvfBackend<f32>> {
     fn search(
         &self,
-        view: &View<'_, f32>,
+        view: &View<'_>,
         queries: &[f32],
         k: usize,
         request: &Request<'_>,
@@ -72,7 +72,7 @@ impl IvfBackend<f32> for Failing<dyn IvfBackend<f32>> {
 
     fn range_search(
         &self,
-        view: &View<'_, f32>,
+        view: &View<'_>,
         queries: &[f32],
         radius: f32,
         request: &Request<'_>,

@@ -1,7 +1,7 @@
 //! What the scan of codes needs to know of them: scale, values, and the error of their f16 operands.
 //!
 //! [`crate::product::prepare`] for vectors that exist as codes only. No copy is written: the scan decodes by the same recipe
-//! ([`crate::pq::codes::Operands`]), and what that recipe loses is measured here, row by row, once an index.
+//! ([`crate::ivf::encoding::Operand4`]), and what that recipe loses is measured here, row by row, once an index.
 
 use cuda_std::global::F32x4;
 use cuda_std::launch::LaunchConfig;
@@ -9,7 +9,10 @@ use cuda_std::warp::{FULL_MASK, butterfly_sum};
 use cuda_std::{Ptr, PtrMut, atomic, global, kernel, math, thread, unroll, warp};
 
 use crate::NO_ROW;
-use crate::pq::codes::{Codes, Operands};
+use crate::ivf::encoding::f16::F16Rows;
+use crate::ivf::encoding::scalar8::Scalar8;
+use crate::ivf::encoding::{CodeKey, CodedRows, Decode, Operand4, OperandParts};
+use crate::pq::codes::Codes;
 use crate::product::bounds::Bounds;
 use crate::product::metric::{Metric, scale_of};
 use crate::product::prepare::raise;
@@ -31,11 +34,11 @@ unsafe fn centre4(centre: Option<Ptr<f32>>, quad: u32) -> [f32; 4] {
     }
 }
 
-/// Raises `greatest` to twice the greatest |component − centre| of the decoded rows: [`Operands`] has room for no more.
+/// Raises `greatest` to twice the greatest |component − centre| of the decoded rows: [`crate::pq::codes::Operands`] has room for no more.
 ///
 /// # Safety
 /// The arrays are as long as the fields say, and codes name codewords that exist.
-#[kernel(max_threads = 128, min_blocks = 8, greatest_code = greatest_component)]
+#[kernel(max_threads = 128, min_blocks = 8, greatest_code = greatest_component::<Codes>)]
 pub struct GreatestCode {
     /// Codes: `row_count` rows of `code_bytes`.
     pub codes: Ptr<u8>,
@@ -71,12 +74,12 @@ impl GreatestCode {
 /// # Safety
 /// As [`GreatestCode`].
 #[inline(always)]
-unsafe fn greatest_component(launch: GreatestCode) {
+unsafe fn greatest_component<D: Decode>(launch: GreatestCode) {
     let GreatestCode { codes, code_bytes, bits, width, dim, codebooks, centroids, .. } = launch;
     let GreatestCode { row_lists, row_count, centre, greatest, .. } = launch;
     let stride = dim.next_multiple_of(4);
-    let codes =
-        Codes { codes: *codes, code_bytes, bits, width, dim, codebooks: *codebooks, centroids: *centroids, stride };
+    let (codes, codebooks, centroids) = (*codes, *codebooks, *centroids);
+    let codes = D::of(&CodedRows { codes, code_bytes, bits, width, dim, stride, codebooks, centroids });
     let lane = warp::lane_id();
     let warps = thread::grid_dim_x() * WARPS_PER_BLOCK;
     let mut row = thread::block_idx_x() * WARPS_PER_BLOCK + warp::warp_id();
@@ -102,7 +105,7 @@ unsafe fn greatest_component(launch: GreatestCode) {
     }
 }
 
-/// Writes the parts that operands are made of ([`Operands`]).
+/// Writes the parts that operands are made of ([`crate::pq::codes::Operands`]).
 ///
 /// # Safety
 /// The arrays are as long as the fields say, and `greatest` is complete.
@@ -165,7 +168,14 @@ unsafe fn scale(launch: ScaleCodes) {
 ///
 /// # Safety
 /// The arrays are as long as the fields say, and codes name codewords that exist; `greatest` is complete.
-#[kernel(max_threads = 128, min_blocks = 6, measure_codes = measure)]
+#[kernel(
+    key = CodeKey,
+    max_threads = 128,
+    min_blocks = 6,
+    CodeKey::Pq => measure_codes = measure::<Codes>,
+    CodeKey::F16 => measure_f16_codes = measure::<F16Rows>,
+    CodeKey::Scalar8 => measure_scalar8 = measure::<Scalar8>,
+)]
 pub struct MeasureCodes {
     /// Codes: `row_count` rows of `code_bytes`.
     pub codes: Ptr<u8>,
@@ -211,7 +221,7 @@ impl MeasureCodes {
 /// # Safety
 /// As [`MeasureCodes`].
 #[inline(always)]
-unsafe fn measure(launch: MeasureCodes) {
+unsafe fn measure<D: Operand4>(launch: MeasureCodes) {
     let MeasureCodes { codes, code_bytes, bits, width, dim, codebooks, centroids, row_lists, .. } = launch;
     let MeasureCodes { row_count, centre, metric, greatest, offsets, halves, values, bounds, .. } = launch;
     let row = thread::block_idx_x() * WARPS_PER_BLOCK + warp::warp_id();
@@ -219,9 +229,9 @@ unsafe fn measure(launch: MeasureCodes) {
         return;
     }
     let stride = dim.next_multiple_of(4);
-    let codes =
-        Codes { codes: *codes, code_bytes, bits, width, dim, codebooks: *codebooks, centroids: *centroids, stride };
-    let operands = Operands { codes, offsets: *offsets, halves: *halves };
+    let (codes, codebooks, centroids) = (*codes, *codebooks, *centroids);
+    let codes = D::of(&CodedRows { codes, code_bytes, bits, width, dim, stride, codebooks, centroids });
+    let parts = OperandParts { offsets: *offsets, halves: *halves };
     let lane = warp::lane_id();
     // SAFETY: row < row_count, and quads stay below the stride.
     unsafe {
@@ -232,8 +242,7 @@ unsafe fn measure(launch: MeasureCodes) {
         let mut quad = if list == NO_ROW { stride } else { lane };
         while quad < stride / 4 {
             let (r, c) = (codes.load4(row, list, quad), centre4(centre, quad));
-            let half = |at: u32| global::load_nc(halves.wrapping_add(at as usize));
-            let held = operands.quad(row, quad, operands.offset4(list, quad), half);
+            let held = codes.operand4(parts, row, list, quad);
             unroll::<4>(|e| {
                 let v = r[e] as f64 - c[e] as f64;
                 let held = math::f16_to_f32((held[e / 2] >> (16 * (e % 2))) as u16) as f64 * down;

@@ -59,6 +59,7 @@ use cuda_std::{Ptr, PtrMut, async_copy, atomic, global, kernel, mma, shared, thr
 use crate::ivf::encoding::Rows;
 use crate::ivf::encoding::flat::Copies;
 use crate::ivf::encoding::pq::Decoded;
+use crate::ivf::encoding::scalar8::Scaled;
 use crate::ivf::pairs::padded;
 use crate::product::tile::LEAST_SHARED_BYTES;
 
@@ -133,8 +134,10 @@ pub(crate) fn chunk_offset(row: u32, part: u32) -> u32 {
 pub enum Operand {
     /// f16 copies in memory.
     Copies,
-    /// Codes, which are decoded on the way.
+    /// Product-quantizer codes, which are decoded on the way by codebooks.
     Codes,
+    /// A byte a component, which is decoded on the way by arithmetic.
+    Scalar8,
 }
 
 /// How many queries an item has at most, and where scores go: a part of the key of [`ScanLists`].
@@ -144,7 +147,7 @@ pub enum Tile {
     Of64,
     /// 16 queries, all of whose scores are stored.
     Of16,
-    /// 128 queries for copies, 64 for codes; scores within the query's limit are appended to its list.
+    /// 128 queries for copies, 64 where operands are decoded; scores within the query's limit are appended to its list.
     Append,
 }
 
@@ -153,7 +156,7 @@ impl Tile {
     pub const fn queries(self, operand: Operand) -> u32 {
         match (self, operand) {
             (Self::Append, Operand::Copies) => APPEND_QUERIES,
-            (Self::Of64, _) | (Self::Append, Operand::Codes) => 64,
+            (Self::Of64, _) | (Self::Append, Operand::Codes | Operand::Scalar8) => 64,
             (Self::Of16, _) => 16,
         }
     }
@@ -177,7 +180,7 @@ pub type ScanKey = (Operand, Tile, Residence);
 /// pair's scores start. With it, what is at most the query's limit is appended to the query's list of candidates.
 ///
 /// The default has empty or absent pointers and zeros, which is what dense use needs (module documentation) of the fields that it does not name:
-/// no items, no lists, no filter, nothing appended, no codes. [`Operand::Codes`] needs items.
+/// no items, no lists, no filter, nothing appended, no codes. [`Operand::Codes`] and [`Operand::Scalar8`] need items.
 ///
 /// # Safety
 /// All pointers that are present cover the shapes of their fields. `base` or `codes`, and `values`, can be read for 128 rows from any multiple
@@ -199,6 +202,12 @@ pub type ScanKey = (Operand, Tile, Residence);
     (Operand::Codes, Tile::Of16, Residence::Streamed) => scan_codes_16_streamed = scan::<Decoded<false>, 16, 1, 1, 2, false, false>,
     (Operand::Codes, Tile::Append, Residence::Resident) => append_codes = scan::<Decoded<true>, 64, 2, 2, 4, true, true>,
     (Operand::Codes, Tile::Append, Residence::Streamed) => append_codes_streamed = scan::<Decoded<false>, 64, 2, 2, 4, false, true>,
+    (Operand::Scalar8, Tile::Of64, Residence::Resident) => scan_scalar8_64 = scan::<Scaled, 64, 2, 2, 4, true, false>,
+    (Operand::Scalar8, Tile::Of64, Residence::Streamed) => scan_scalar8_64_streamed = scan::<Scaled, 64, 2, 2, 4, false, false>,
+    (Operand::Scalar8, Tile::Of16, Residence::Resident) => scan_scalar8_16 = scan::<Scaled, 16, 1, 1, 2, true, false>,
+    (Operand::Scalar8, Tile::Of16, Residence::Streamed) => scan_scalar8_16_streamed = scan::<Scaled, 16, 1, 1, 2, false, false>,
+    (Operand::Scalar8, Tile::Append, Residence::Resident) => append_scalar8 = scan::<Scaled, 64, 2, 2, 4, true, true>,
+    (Operand::Scalar8, Tile::Append, Residence::Streamed) => append_scalar8_streamed = scan::<Scaled, 64, 2, 2, 4, false, true>,
 )]
 #[derive(Default)]
 pub struct ScanLists {
@@ -254,7 +263,8 @@ pub struct ScanLists {
     pub dim: u32,
     /// Codes only: what [`crate::ivf::code_bounds::ScaleCodes`] wrote as `offsets`, a row for each list.
     pub centroid_offsets: Ptr<u16>,
-    /// Codes only: what [`crate::ivf::code_bounds::ScaleCodes`] wrote as `halves`: `dim` · 2^`bits` numbers, padded to 16 bytes.
+    /// Codes only: what [`crate::ivf::code_bounds::ScaleCodes`] wrote as `halves`: `dim` · 2^`bits` numbers, padded to 16 bytes; with
+    /// [`Operand::Scalar8`] two numbers a component of the padded dimension.
     pub halves: Ptr<u16>,
 }
 
@@ -263,7 +273,7 @@ impl ScanLists {
     pub fn key(&self, operand: Operand, tile: Tile) -> ScanKey {
         let chunks = self.stride / CHUNK;
         let fits = match operand {
-            Operand::Copies => chunks <= resident_chunks(tile.queries(operand)),
+            Operand::Copies | Operand::Scalar8 => chunks <= resident_chunks(tile.queries(operand)),
             Operand::Codes => chunks <= TABLE_CHUNKS && self.table_bytes() <= TABLE_BYTES,
         };
         (operand, tile, if fits { Residence::Resident } else { Residence::Streamed })
@@ -274,13 +284,13 @@ impl ScanLists {
         let (operand, tile, residence) = key;
         let (queries, chunks) = (tile.queries(operand), self.stride / CHUNK);
         let shared_bytes = match (operand, residence) {
-            (Operand::Copies, Residence::Resident) => resident_shared_bytes(queries, chunks),
+            (Operand::Copies | Operand::Scalar8, Residence::Resident) => resident_shared_bytes(queries, chunks),
             (Operand::Codes, Residence::Resident) => table_shared_bytes(queries, chunks, self.table_bytes()),
             (_, Residence::Streamed) => streamed_shared_bytes(queries),
         };
         let by_registers = match (operand, tile) {
             (Operand::Copies, Tile::Of64 | Tile::Of16) => 3,
-            (Operand::Copies, Tile::Append) | (Operand::Codes, _) => 2,
+            (Operand::Copies, Tile::Append) | (Operand::Codes | Operand::Scalar8, _) => 2,
         };
         let each = (MULTIPROCESSOR_BYTES / (shared_bytes + DRIVER_BYTES)).clamp(1, by_registers);
         let most = multiprocessors as u64 * each as u64;

@@ -12,7 +12,7 @@
 //! | [`range`] | how many candidates may lie within a radius | |
 
 pub mod code_bounds;
-pub(crate) mod encoding;
+pub mod encoding;
 pub mod list_scan;
 pub mod pairs;
 pub mod queries;

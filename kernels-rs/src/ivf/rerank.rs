@@ -32,6 +32,10 @@ use cuda_std::warp::FULL_MASK;
 use cuda_std::{Ptr, PtrMut, atomic, global, kernel, shared, shared_array, thread, unroll, warp};
 
 use crate::NO_ROW;
+use crate::ivf::encoding::f16::F16Rows;
+use crate::ivf::encoding::flat::Stored;
+use crate::ivf::encoding::scalar8::Scalar8;
+use crate::ivf::encoding::{CodeKey, CodedRows, Decode};
 use crate::pq::codes::Codes;
 use crate::product::canonical::{BATCH, over_norms, row_squares, squares, sums_by};
 use crate::product::element::{self, Element, ElementKey};
@@ -61,73 +65,13 @@ pub const fn shared_bytes(selected: u32) -> u32 {
     HEADER + selected.next_multiple_of(2) * 16
 }
 
-/// Vectors that a scan went over.
-trait Rows: Copy {
-    /// What queries are stored as.
-    type Query: Element;
-
-    /// The vectors of a launch.
-    fn of(launch: &Rerank) -> Self;
-
-    /// Components 4·`quad` .. of a row of the storage, which belongs to `list`.
-    ///
-    /// # Safety
-    /// Row and list exist, and quad is inside the row.
-    unsafe fn load4(&self, row: u32, list: u32, quad: u32) -> [f32; 4];
-}
-
-/// Vectors as they were added.
-struct Stored<E: Element> {
-    rows: *const E::Stored,
-    stride: u32,
-}
-
-impl<E: Element> Clone for Stored<E> {
-    #[inline(always)]
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-impl<E: Element> Copy for Stored<E> {}
-
-impl<E: Element> Rows for Stored<E> {
-    type Query = E;
-
-    #[inline(always)]
-    fn of(launch: &Rerank) -> Self {
-        Self { rows: *launch.rows.cast::<E::Stored>(), stride: launch.stride }
-    }
-
-    #[inline(always)]
-    unsafe fn load4(&self, row: u32, _: u32, quad: u32) -> [f32; 4] {
-        // SAFETY: as the caller promises.
-        unsafe { E::load4(self.rows.wrapping_add(row as usize * self.stride as usize), quad) }
-    }
-}
-
-impl Rows for Codes {
-    type Query = element::F32;
-
-    #[inline(always)]
-    fn of(launch: &Rerank) -> Self {
-        let Rerank { rows, stride, code_bytes, bits, width, dim, codebooks, centroids, .. } = *launch;
-        Self { codes: *rows, code_bytes, bits, width, dim, codebooks: *codebooks, centroids: *centroids, stride }
-    }
-
-    #[inline(always)]
-    unsafe fn load4(&self, row: u32, list: u32, quad: u32) -> [f32; 4] {
-        // SAFETY: as the caller promises.
-        unsafe { Codes::load4(self, row, list, quad) }
-    }
-}
-
 /// Whose vectors are compared with queries: half of the key of [`Rerank`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RowsKey {
     /// Vectors of this type, as they were added.
     Stored(ElementKey),
-    /// Product-quantizer codes ([`Codes`]); queries are f32.
-    Codes,
+    /// Codes; queries are f32.
+    Coded(CodeKey),
 }
 
 /// How many threads re-rank the candidates of a query: the other half of the key of [`Rerank`].
@@ -162,13 +106,17 @@ pub enum PerQuery {
     (RowsKey::Stored(ElementKey::Bf16), PerQuery::Block) => rerank_bf16 = by_block::<Stored<element::Bf16>>,
     (RowsKey::Stored(ElementKey::U8), PerQuery::Block) => rerank_u8 = by_block::<Stored<element::U8>>,
     (RowsKey::Stored(ElementKey::I8), PerQuery::Block) => rerank_i8 = by_block::<Stored<element::I8>>,
-    (RowsKey::Codes, PerQuery::Block) => rerank_codes(min_blocks = 3) = by_block::<Codes>,
+    (RowsKey::Coded(CodeKey::Pq), PerQuery::Block) => rerank_codes(min_blocks = 3) = by_block::<Codes>,
+    (RowsKey::Coded(CodeKey::F16), PerQuery::Block) => rerank_f16_codes = by_block::<F16Rows>,
+    (RowsKey::Coded(CodeKey::Scalar8), PerQuery::Block) => rerank_scalar8(min_blocks = 3) = by_block::<Scalar8>,
     (RowsKey::Stored(ElementKey::F32), PerQuery::Warp) => rerank_few_f32 = by_warp::<Stored<element::F32>>,
     (RowsKey::Stored(ElementKey::F16), PerQuery::Warp) => rerank_few_f16 = by_warp::<Stored<element::F16>>,
     (RowsKey::Stored(ElementKey::Bf16), PerQuery::Warp) => rerank_few_bf16 = by_warp::<Stored<element::Bf16>>,
     (RowsKey::Stored(ElementKey::U8), PerQuery::Warp) => rerank_few_u8 = by_warp::<Stored<element::U8>>,
     (RowsKey::Stored(ElementKey::I8), PerQuery::Warp) => rerank_few_i8 = by_warp::<Stored<element::I8>>,
-    (RowsKey::Codes, PerQuery::Warp) => rerank_few_codes(min_blocks = 3) = by_warp::<Codes>,
+    (RowsKey::Coded(CodeKey::Pq), PerQuery::Warp) => rerank_few_codes(min_blocks = 3) = by_warp::<Codes>,
+    (RowsKey::Coded(CodeKey::F16), PerQuery::Warp) => rerank_few_f16_codes = by_warp::<F16Rows>,
+    (RowsKey::Coded(CodeKey::Scalar8), PerQuery::Warp) => rerank_few_scalar8(min_blocks = 3) = by_warp::<Scalar8>,
 )]
 #[derive(Default)]
 pub struct Rerank {
@@ -296,6 +244,13 @@ impl Rerank {
     }
 
     #[inline(always)]
+    fn coded(&self) -> CodedRows {
+        let Self { rows, stride, code_bytes, bits, width, dim, codebooks, centroids, .. } = *self;
+        let (codes, codebooks, centroids) = (*rows, *codebooks, *centroids);
+        CodedRows { codes, code_bytes, bits, width, dim, stride, codebooks, centroids }
+    }
+
+    #[inline(always)]
     fn certificate(&self) -> Certificate {
         let Self { selected, scores, live_rows, row_count, shifts, errors, .. } = *self;
         Certificate { selected, scores: *scores, live_rows, row_count, shifts, errors: *errors }
@@ -391,7 +346,7 @@ impl<E: Element> Query<E> {
     /// # Safety
     /// Rows and lists exist.
     #[inline(always)]
-    unsafe fn distances<R: Rows<Query = E>>(
+    unsafe fn distances<R: Decode<Query = E>>(
         &self,
         rows: R,
         lists: &[u32; BATCH],
@@ -418,9 +373,9 @@ impl<E: Element> Query<E> {
 /// # Safety
 /// As [`Rerank`].
 #[inline(always)]
-unsafe fn by_block<R: Rows>(launch: Rerank) {
+unsafe fn by_block<R: Decode>(launch: Rerank) {
     let Rerank { selected, metric, k, out_keys, out_ranks, flags, .. } = launch;
-    let (rows, sort) = (R::of(&launch), launch.sort != 0);
+    let (rows, sort) = (R::of(&launch.coded()), launch.sort != 0);
     let thread = thread::thread_idx_x();
     let (lane, warp) = (warp::lane_id(), warp::warp_id());
     let warps = thread::block_dim_x() / 32;
@@ -512,7 +467,7 @@ unsafe fn by_block<R: Rows>(launch: Rerank) {
 /// # Safety
 /// As [`Rerank`].
 #[inline(always)]
-unsafe fn by_warp<R: Rows>(launch: Rerank) {
+unsafe fn by_warp<R: Decode>(launch: Rerank) {
     let query = thread::block_idx_x() * WARP_QUERIES + warp::warp_id();
     if query >= launch.query_count {
         return;
@@ -528,14 +483,14 @@ unsafe fn by_warp<R: Rows>(launch: Rerank) {
 /// # Safety
 /// As [`Rerank`]; the launch has the query, and begin ≤ end ≤ selected.
 #[inline(always)]
-unsafe fn rerank_some<R: Rows, const REGISTERS: usize>(
+unsafe fn rerank_some<R: Decode, const REGISTERS: usize>(
     launch: Rerank,
     query: u32,
     (begin, end): (u32, u32),
     distances_out: Option<PtrMut<f32>>,
 ) {
     let Rerank { selected, metric, k, out_ranks, flags, .. } = launch;
-    let (rows, certificate) = (R::of(&launch), launch.certificate());
+    let (rows, certificate) = (R::of(&launch.coded()), launch.certificate());
     let lane = warp::lane_id();
     // SAFETY: for the whole body, the caller promises the shapes; places stay below `selected`.
     unsafe {

@@ -60,6 +60,34 @@ pub fn add_f16x2(a: u32, b: u32) -> u32 {
 }
 
 #[inline(always)]
+pub fn fma_f16x2(a: u32, b: u32, c: u32) -> u32 {
+    let wide = |bits: u32| half::f16::from_bits(bits as u16).to_f64();
+    let fma = |a: u32, b: u32, c: u32| {
+        // The product of two f16 is exact in f64. Its sum with another may not be: an odd f32 between keeps what rounding needs.
+        let (product, addend) = (wide(a) * wide(b), wide(c));
+        let sum = product + addend;
+        if !sum.is_finite() {
+            return f32_to_f16(sum as f32);
+        }
+        let of_addend = sum - product;
+        let error = (product - (sum - of_addend)) + (addend - of_addend);
+        f32_to_f16(rounded_to_odd(sum, error))
+    };
+    u32::from(fma(a, b, c)) | u32::from(fma(a >> 16, b >> 16, c >> 16)) << 16
+}
+
+/// `sum` + `error` where f32 holds it, else the one of its two neighbours whose last bit is set. It rounds to f16 as the exact value does, because
+/// f32 has more than two bits more.
+fn rounded_to_odd(sum: f64, error: f64) -> f32 {
+    let near = sum as f32;
+    let rest = (sum - f64::from(near)) + error;
+    if rest == 0.0 || near.to_bits() & 1 == 1 {
+        return near;
+    }
+    if rest > 0.0 { near.next_up() } else { near.next_down() }
+}
+
+#[inline(always)]
 pub fn f32_to_f16(x: f32) -> u16 {
     if x.is_nan() { NAN_16 } else { half::f16::from_f32(x).to_bits() }
 }

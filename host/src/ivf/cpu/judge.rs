@@ -1,17 +1,15 @@
 //! Canonical distances of what passed the scan.
 
 use super::Job;
-use crate::Element;
 use crate::ivf::backend::View;
-use crate::ivf::codec::Codec;
 use crate::product::cpu::bound::QueryBound;
 use crate::product::cpu::candidates::{Judge, TOGETHER};
 use crate::product::cpu::exact;
 use crate::simd;
 
 /// Canonical distances of one query; vectors are named by location.
-pub(super) struct PairJudge<'a, T: Element> {
-    job: &'a Job<'a, T>,
+pub(super) struct PairJudge<'a> {
+    job: &'a Job<'a>,
     query: &'a [f64],
     bound: &'a QueryBound,
     square: f64,
@@ -34,7 +32,7 @@ struct Place<'a> {
 impl<'a> Place<'a> {
     /// List, and place in it, of a location.
     #[inline]
-    fn find<T: Element>(&mut self, view: &View<'a, T>, location: u32) -> (usize, usize) {
+    fn find(&mut self, view: &View<'a>, location: u32) -> (usize, usize) {
         if !self.range.contains(&location) {
             self.list = view.place(location).0;
             let first = view.first_location(self.list);
@@ -46,16 +44,16 @@ impl<'a> Place<'a> {
 
     /// List, and code, of a location.
     #[inline]
-    fn code<T: Element>(&mut self, view: &View<'a, T>, location: u32) -> (usize, &'a [u8]) {
+    fn code(&mut self, view: &View<'a>, location: u32) -> (usize, &'a [u8]) {
         let ((list, place), bytes) = (self.find(view, location), view.code_bytes());
         (list, &self.codes[place * bytes..(place + 1) * bytes])
     }
 }
 
-impl<'a, T: Element> PairJudge<'a, T> {
+impl<'a> PairJudge<'a> {
     /// Of a query given as f64, with Σx² and its bound.
     pub(super) fn new(
-        job: &'a Job<'a, T>,
+        job: &'a Job<'a>,
         (query, square, bound): (&'a [f64], f64, &'a QueryBound),
         scratch: &'a mut Vec<f32>,
     ) -> Self {
@@ -68,7 +66,7 @@ impl<'a, T: Element> PairJudge<'a, T> {
     }
 }
 
-impl<T: Element> Judge for PairJudge<'_, T> {
+impl Judge for PairJudge<'_> {
     fn canonical(&mut self, id: u32) -> f32 {
         let (list, place) = self.here.find(self.job.view, id);
         let mut row = std::mem::take(self.scratch);
@@ -79,16 +77,16 @@ impl<T: Element> Judge for PairJudge<'_, T> {
 
     fn canonicals(&mut self, ids: &[u32], to: &mut [f32]) {
         let (job, dim) = (self.job, self.job.view.dim);
-        let Codec::Pq(pq) = job.view.codec else {
+        if job.view.codec.in_place() {
             ids.iter().zip(to).for_each(|(&id, to)| *to = self.canonical(id));
             return;
-        };
+        }
         // All decoded before the first is read: a register of several short stores waits for them to reach the cache.
         let mut rows = std::mem::take(self.scratch);
         rows.resize(rows.len().max(TOGETHER * dim), 0.0);
         for (&id, row) in ids.iter().zip(rows.chunks_exact_mut(dim)) {
             let (list, code) = self.here.code(job.view, id);
-            pq.decode_into(code, &job.view.centroids[list * dim..][..dim], row);
+            job.view.codec.decode_into(code, &job.view.centroids[list * dim..][..dim], row);
         }
         // Never the cosine, for which alone the list matters: codes are of normalised vectors then.
         to.iter_mut().zip(rows.chunks_exact(dim)).for_each(|(to, row)| *to = self.distance(0, 0, row));

@@ -66,7 +66,6 @@ use rayon::prelude::*;
 use self::collect::{Ball, Collect, parts};
 use self::group::Group;
 use super::backend::{IvfBackend, Request, View};
-use super::codec::Codec;
 use super::lists::Directory;
 use super::{Bitset, Scan};
 use crate::flat::FlatBackend;
@@ -132,8 +131,8 @@ impl Norms {
 }
 
 /// What every part of one search looks at.
-struct Job<'a, T: Element> {
-    view: &'a View<'a, T>,
+struct Job<'a> {
+    view: &'a View<'a>,
     directory: &'a Directory,
     image: &'a Image,
     isa: Isa,
@@ -150,7 +149,7 @@ impl IvfCpu {
     }
 
     /// The image of this version of the index.
-    fn image<T: Element>(&self, view: &View<'_, T>) -> Result<Arc<Image>> {
+    fn image(&self, view: &View<'_>) -> Result<Arc<Image>> {
         let lock = || self.image.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(image) = lock().as_ref().filter(|image| image.version == view.version) {
             return Ok(Arc::clone(image));
@@ -169,10 +168,10 @@ impl IvfCpu {
 
     /// What is found for each query, as keys of (distance, rank), best first. `collect` makes a query's collector, which takes up to
     /// `bytes` bytes.
-    fn run<T: Element, C: Collect>(
+    fn run<C: Collect>(
         &self,
-        view: &View<'_, T>,
-        queries: &[T],
+        view: &View<'_>,
+        queries: &[f32],
         request: &Request<'_>,
         bytes: usize,
         collect: &(impl Fn() -> C + Sync),
@@ -187,21 +186,17 @@ impl IvfCpu {
             filter: request.filter,
         };
         let (dim, probes, threads) = (view.dim, request.probes, rayon::current_num_threads());
-        let queries = view.queries(queries, Device::Cpu)?;
         let count = queries.len() / dim;
         // Its probes, before and after they are sorted by list; the query in its several forms; its candidates.
         let query_bytes = probes * 28 + dim * 20 + bytes.saturating_mul(threads);
         let fit = usize::try_from(self.budget / query_bytes as u64).unwrap_or(usize::MAX).max(1);
         let group = GROUP.min(fit).min(count);
         let share = count.div_ceil(4 * threads).min(ALONE.1).min(fit);
-        if share >= ALONE.0 && probes == 1 && matches!((request.scan, view.codec), (Scan::Auto, Codec::Flat)) {
+        if share >= ALONE.0 && probes == 1 && request.scan == Scan::Auto && view.codec.in_place() {
             return Ok(run_by_list(&job, &queries, share, collect));
         }
-        let alone = share >= ALONE.0
-            && match view.codec {
-                Codec::Flat => false,
-                Codec::Pq(pq) => group * probes <= tables::few(&pq.quantizer) * view.list_count(),
-            };
+        let by_tables = |quantizer| group * probes <= tables::few(quantizer) * view.list_count();
+        let alone = share >= ALONE.0 && view.codec.quantizer().is_some_and(by_tables);
         // One after the other: batches; side by side: tasks of a batch, and groups of a task.
         let (batch, task, size) = match request.scan {
             Scan::QueryMajor => (group, group, 1),
@@ -230,8 +225,8 @@ impl IvfCpu {
 }
 
 /// [`IvfCpu::run`] for one probe, by groups of up to `size` queries whose lists are next to each other.
-fn run_by_list<T: Element, C: Collect>(
-    job: &Job<'_, T>,
+fn run_by_list<C: Collect>(
+    job: &Job<'_>,
     queries: &[f32],
     size: usize,
     collect: &(impl Fn() -> C + Sync),
@@ -256,7 +251,7 @@ fn run_by_list<T: Element, C: Collect>(
 impl<T: Element> IvfBackend<T> for IvfCpu {
     fn search(
         &self,
-        view: &View<'_, T>,
+        view: &View<'_>,
         queries: &[T],
         k: usize,
         request: &Request<'_>,
@@ -267,7 +262,8 @@ impl<T: Element> IvfBackend<T> for IvfCpu {
         let (rows, metric, directory) = (view.len(), view.distance_metric(), view.directory());
         let kept = k.min(rows);
         let collect = || Candidates::new(kept, rows);
-        let found = self.run(view, queries, request, Candidates::bytes(kept, rows), &collect)?;
+        let found =
+            self.run(view, &view.queries(queries, Device::Cpu)?, request, Candidates::bytes(kept, rows), &collect)?;
         let slots = ids.par_chunks_mut(k).zip(distances.par_chunks_mut(k)).with_min_len(64);
         slots.zip(found).for_each(|((ids, distances), found)| {
             ids.fill(NONE);
@@ -282,14 +278,16 @@ impl<T: Element> IvfBackend<T> for IvfCpu {
 
     fn range_search(
         &self,
-        view: &View<'_, T>,
+        view: &View<'_>,
         queries: &[T],
         radius: f32,
         request: &Request<'_>,
     ) -> Result<RangeNeighbors> {
         check_vectors(queries, view.dim, Input::Queries)?;
         let (metric, directory) = (view.distance_metric(), view.directory());
-        let found = self.run(view, queries, request, size_of::<Ball>(), &|| Ball::new(metric, radius))?;
+        let found = self.run(view, &view.queries(queries, Device::Cpu)?, request, size_of::<Ball>(), &|| {
+            Ball::new(metric, radius)
+        })?;
         let pair = |key| {
             let (distance, rank) = parts(metric, key);
             (directory.id(rank), distance)

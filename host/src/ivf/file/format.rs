@@ -9,7 +9,7 @@
 //! | 12..16 | element type: 0 f32, 1 f16, 2 bf16, 3 u8, 4 i8 |
 //! | 16..20 | metric: 0 squared L2, 1 inner product, 2 cosine |
 //! | 20..24 | encoding: 0 flat, 1 product quantizer |
-//! | 24..36 | sub-quantizers, bits of each, whether there is a rotation (0 or 1); zeros if flat |
+//! | 24..36 | parameters of the encoding; product quantizer: sub-quantizers, bits of each, whether there is a rotation (0 or 1); others: zeros |
 //! | 36..40 | zeros |
 //! | 40..72 | dimension, lists, vectors, default number of probes: u64 each |
 //! | 72..216 | of each section (in the order of [`Section::ALL`]): offset, length in bytes, checksum: u64 each |
@@ -24,6 +24,7 @@ use std::ops::Range;
 
 use crate::error::FileDefect;
 use crate::io::checksum::xxh64;
+use crate::ivf::Encoding;
 use crate::validate::MAX_ROWS;
 use crate::{ElementType, Metric};
 
@@ -51,9 +52,9 @@ pub enum Section {
     Starts,
     /// u64, one a vector.
     Ids,
-    /// Stored vectors: the elements (flat) or the codes (product quantizer), list after list.
+    /// The codes of the vectors, list after list.
     Codes,
-    /// f32, sub-quantizers × 2^bits × dimension / sub-quantizers; empty if flat.
+    /// f32, what codes are made of; product quantizer: sub-quantizers × 2^bits × dimension / sub-quantizers.
     Codebooks,
     /// f32, dimension × dimension; empty without a rotation.
     Rotation,
@@ -76,21 +77,12 @@ impl Section {
     }
 }
 
-/// How vectors are stored.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Coding {
-    /// As they were added.
-    Flat,
-    /// As codes of a product quantizer.
-    Pq { sub_quantizers: u32, bits: u32, rotated: bool },
-}
-
 /// What a header says besides the places of the sections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shape {
     pub element: ElementType,
     pub metric: Metric,
-    pub coding: Coding,
+    pub encoding: Encoding,
     pub dim: u64,
     pub lists: u64,
     pub vectors: u64,
@@ -101,31 +93,24 @@ pub struct Shape {
 pub type Places = [Range<u64>; Section::ALL.len()];
 
 impl Shape {
-    /// Bytes of one stored vector, if that fits.
-    pub fn code_bytes(&self) -> Option<u64> {
-        match self.coding {
-            Coding::Flat => self.dim.checked_mul(self.element.size() as u64),
-            Coding::Pq { sub_quantizers, bits, .. } => Some((u64::from(sub_quantizers) * u64::from(bits)).div_ceil(8)),
-        }
+    /// Bytes of one stored vector; the greatest number where they are more.
+    pub fn code_bytes(&self) -> u64 {
+        let dim = usize::try_from(self.dim).unwrap_or(usize::MAX);
+        self.encoding.scheme().code_bytes(dim, self.element) as u64
     }
 
     /// Where the sections lie; `None` if they are larger than memory can be.
     pub fn places(&self) -> Option<Places> {
         let Self { dim, lists, vectors, .. } = *self;
         let product = |factors: &[u64]| factors.iter().try_fold(1u64, |product, &factor| product.checked_mul(factor));
-        let (codebooks, rotation) = match self.coding {
-            Coding::Flat => (0, 0),
-            Coding::Pq { bits, rotated, .. } => {
-                (product(&[4, dim, 1 << bits])?, if rotated { product(&[4, dim, dim])? } else { 0 })
-            }
-        };
+        let [codebooks, rotation] = self.encoding.scheme().section_lengths(dim)?;
         let lengths = [
             product(&[4, dim, lists])?,
             lists.checked_add(1)?.checked_mul(8)?,
             product(&[8, vectors])?,
-            product(&[vectors, self.code_bytes()?])?,
-            codebooks,
-            rotation,
+            product(&[vectors, self.code_bytes()])?,
+            product(&[4, codebooks])?,
+            product(&[4, rotation])?,
         ];
         let mut end = HEADER as u64;
         let mut places = Places::default();
@@ -153,13 +138,7 @@ impl Shape {
         if probes == 0 {
             return fail("0 probes");
         }
-        match self.coding {
-            Coding::Pq { bits, .. } if !(4..=8).contains(&bits) => fail("bits of a sub-quantizer"),
-            Coding::Pq { sub_quantizers, .. } if sub_quantizers == 0 || !dim.is_multiple_of(sub_quantizers.into()) => {
-                fail("sub-quantizers that do not divide the dimension")
-            }
-            _ => Ok(()),
-        }
+        self.encoding.scheme().contradiction(dim, self.element).map_or(Ok(()), fail)
     }
 }
 
@@ -167,14 +146,10 @@ impl Shape {
 pub fn encode(shape: &Shape, places: &Places, checksums: &[u64; Section::ALL.len()]) -> [u8; HEADER] {
     let mut header = [0; HEADER];
     let mut put = |at: usize, bytes: &[u8]| header[at..at + bytes.len()].copy_from_slice(bytes);
-    let (encoding, sub_quantizers, bits, rotated) = match shape.coding {
-        Coding::Flat => (0, 0, 0, 0),
-        Coding::Pq { sub_quantizers, bits, rotated } => (1, sub_quantizers, bits, u32::from(rotated)),
-    };
     put(0, &MAGIC);
     let codes = [VERSION, place(&ElementType::ALL, shape.element), place(&Metric::ALL, shape.metric)];
     put(8, bytemuck::cast_slice(&codes));
-    put(20, bytemuck::cast_slice(&[encoding, sub_quantizers, bits, rotated]));
+    put(20, bytemuck::cast_slice(&shape.encoding.file_words()));
     put(40, bytemuck::cast_slice(&[shape.dim, shape.lists, shape.vectors, shape.probes]));
     for (index, (place, &sum)) in places.iter().zip(checksums).enumerate() {
         put(TABLE + 24 * index, bytemuck::cast_slice(&[place.start, place.end - place.start, sum]));
@@ -208,15 +183,11 @@ pub fn decode(bytes: &[u8], file_bytes: u64) -> Result<(Shape, Places, [u64; Sec
         return Err(FileDefect::Checksum { section: "header" });
     }
     let unknown = |what| move || FileDefect::BadHeader(what);
-    let coding = match (word(20), word(24), word(28), word(32)) {
-        (0, 0, 0, 0) => Coding::Flat,
-        (1, sub_quantizers, bits, rotated @ (0 | 1)) => Coding::Pq { sub_quantizers, bits, rotated: rotated == 1 },
-        _ => return Err(FileDefect::BadHeader("unknown encoding")),
-    };
+    let encoding = Encoding::of_file_words([word(20), word(24), word(28), word(32)]);
     let shape = Shape {
         element: *ElementType::ALL.get(word(12) as usize).ok_or_else(unknown("unknown element type"))?,
         metric: *Metric::ALL.get(word(16) as usize).ok_or_else(unknown("unknown metric"))?,
-        coding,
+        encoding: encoding.ok_or_else(unknown("unknown encoding"))?,
         dim: long(40),
         lists: long(48),
         vectors: long(56),

@@ -4,15 +4,14 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
-use half::{bf16, f16};
 use rayon::prelude::*;
 
-use super::format::{self, Coding, Section, Shape};
-use crate::ElementType;
+use super::format::{self, Section, Shape};
 use crate::error::{Error, FileDefect, Result};
 use crate::io::checksum;
 use crate::io::checksum::{CHUNK, xxh64};
 use crate::io::{self, FileBytes, Open};
+use crate::ivf::encoding::finite;
 
 /// An index file whose every byte was checked. Clones share the bytes.
 #[derive(Debug, Clone)]
@@ -104,24 +103,14 @@ impl IndexFile {
         let place = self.place(section);
         let from = chunk * CHUNK;
         let bytes = &self.bytes[place.start + from..place.end.min(place.start + from + CHUNK)];
-        let (right, finding) = match (section, self.shape.coding) {
-            (Section::Centroids, _) => (finite(bytes, f32::is_finite), "a centroid is not finite"),
-            (Section::Codebooks, _) => (finite(bytes, f32::is_finite), "a codeword is not finite"),
-            (Section::Rotation, _) => (finite(bytes, f32::is_finite), "the rotation is not finite"),
-            (Section::Codes, Coding::Flat) => (
-                match self.shape.element {
-                    ElementType::F32 => finite(bytes, f32::is_finite),
-                    ElementType::F16 => finite(bytes, f16::is_finite),
-                    ElementType::Bf16 => finite(bytes, bf16::is_finite),
-                    ElementType::U8 | ElementType::I8 => true,
-                },
-                "a vector is not finite",
-            ),
-            (Section::Codes, Coding::Pq { sub_quantizers, bits, .. }) => (
-                unused_bits_are_zero(bytes, from, sub_quantizers as usize * bits as usize),
-                "unused bits of a code are set",
-            ),
-            (Section::Starts | Section::Ids, _) => (true, ""),
+        let (right, finding) = match section {
+            Section::Centroids => (finite(bytes, f32::is_finite), "a centroid is not finite"),
+            Section::Codebooks => (finite(bytes, f32::is_finite), "a codeword is not finite"),
+            Section::Rotation => (finite(bytes, f32::is_finite), "the rotation is not finite"),
+            Section::Codes => {
+                return (xxh64(bytes), self.shape.encoding.scheme().defect(bytes, from, self.shape.element));
+            }
+            Section::Starts | Section::Ids => (true, ""),
         };
         (xxh64(bytes), (!right).then_some(finding))
     }
@@ -135,20 +124,4 @@ impl IndexFile {
         }
         Err(FileDefect::Inconsistent("the lists do not partition the vectors"))
     }
-}
-
-/// Whether all values are finite: no early end, so that it runs in SIMD registers.
-fn finite<V: bytemuck::AnyBitPattern>(bytes: &[u8], is_finite: impl Fn(V) -> bool) -> bool {
-    bytemuck::cast_slice(bytes).iter().fold(true, |all, &value| all & is_finite(value))
-}
-
-/// Whether codes of `bits` bits, of which `bytes` are those from byte `from` on, have zeros behind their last bit.
-fn unused_bits_are_zero(bytes: &[u8], from: usize, bits: usize) -> bool {
-    let code_bytes = bits.div_ceil(8);
-    let unused = match bits % 8 {
-        0 => return true,
-        used => u8::MAX << used,
-    };
-    let first = code_bytes - 1 - from % code_bytes;
-    bytes.iter().skip(first).step_by(code_bytes).fold(0, |all, &byte| all | byte) & unused == 0
 }

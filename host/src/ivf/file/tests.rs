@@ -1,10 +1,11 @@
 //! The container on right and on damaged bytes. `round_trip.rs` saves, damages and loads whole indexes.
 
-use super::format::{self, Coding, HEADER, Section, Shape};
+use super::format::{self, HEADER, Section, Shape};
 use super::fuzz::mend_index_bytes as mend;
 use super::{Content, IndexFile};
 use crate::error::FileDefect;
 use crate::io::FileBytes;
+use crate::ivf::Encoding;
 use crate::{ElementType, Metric, NONE};
 
 /// Owned contents of a file, made up.
@@ -20,26 +21,26 @@ struct Sample {
 }
 
 impl Sample {
-    fn new(element: ElementType, coding: Coding, dim: usize, lengths: &[usize]) -> Self {
+    fn new(element: ElementType, encoding: Encoding, dim: usize, lengths: &[usize]) -> Self {
         let vectors: usize = lengths.iter().sum();
         let shape = Shape {
             element,
             metric: Metric::L2,
-            coding,
+            encoding,
             dim: dim as u64,
             lists: lengths.len() as u64,
             vectors: vectors as u64,
             probes: 3,
         };
         let floats = |count: usize| (0..count).map(|i| i as f32 * 0.25 - 3.0).collect::<Vec<_>>();
-        let (codebooks, rotation, unused) = match coding {
-            Coding::Flat => (0, 0, 0),
-            Coding::Pq { sub_quantizers, bits, rotated } => {
-                let used = (sub_quantizers * bits) % 8;
+        let (codebooks, rotation, unused) = match encoding {
+            Encoding::Flat => (0, 0, 0),
+            Encoding::Pq { sub_quantizers, bits, rotate: rotated } => {
+                let used = (sub_quantizers as u32 * bits) % 8;
                 (dim << bits, if rotated { dim * dim } else { 0 }, if used == 0 { 0 } else { u8::MAX << used })
             }
         };
-        let code_bytes = shape.code_bytes().unwrap() as usize;
+        let code_bytes = shape.code_bytes() as usize;
         // Small bytes: as f16, bf16 and f32 none of them is infinite or NaN.
         let codes = (0..vectors * code_bytes)
             .map(|i| if i % code_bytes == code_bytes - 1 { (i * 7 % 60) as u8 & !unused } else { (i * 7 % 60) as u8 })
@@ -56,7 +57,7 @@ impl Sample {
     }
 
     fn bytes(&self) -> Vec<u8> {
-        let code_bytes = self.shape.code_bytes().unwrap() as usize;
+        let code_bytes = self.shape.code_bytes() as usize;
         let mut start = 0;
         let lists = self.lengths.iter().map(|&length| {
             let vectors = start..start + length;
@@ -69,13 +70,13 @@ impl Sample {
 }
 
 fn samples() -> Vec<Sample> {
-    let pq = |sub_quantizers, bits, rotated| Coding::Pq { sub_quantizers, bits, rotated };
+    let pq = |sub_quantizers, bits, rotated| Encoding::Pq { sub_quantizers, bits, rotate: rotated };
     vec![
-        Sample::new(ElementType::F32, Coding::Flat, 5, &[3, 0, 9, 1]),
-        Sample::new(ElementType::F16, Coding::Flat, 3, &[2]),
-        Sample::new(ElementType::Bf16, Coding::Flat, 3, &[0, 2]),
-        Sample::new(ElementType::U8, Coding::Flat, 7, &[1, 1, 1]),
-        Sample::new(ElementType::I8, Coding::Flat, 1, &[0, 0]),
+        Sample::new(ElementType::F32, Encoding::Flat, 5, &[3, 0, 9, 1]),
+        Sample::new(ElementType::F16, Encoding::Flat, 3, &[2]),
+        Sample::new(ElementType::Bf16, Encoding::Flat, 3, &[0, 2]),
+        Sample::new(ElementType::U8, Encoding::Flat, 7, &[1, 1, 1]),
+        Sample::new(ElementType::I8, Encoding::Flat, 1, &[0, 0]),
         Sample::new(ElementType::F32, pq(3, 5, false), 6, &[4, 3, 0]),
         Sample::new(ElementType::U8, pq(2, 4, true), 4, &[0, 2]),
         Sample::new(ElementType::F32, pq(4, 8, true), 4, &[5]),
@@ -88,7 +89,7 @@ fn read(bytes: &[u8]) -> Result<IndexFile, FileDefect> {
 
 /// Writes what was read.
 fn written_again(file: &IndexFile) -> Vec<u8> {
-    let code_bytes = file.shape().code_bytes().unwrap() as usize;
+    let code_bytes = file.shape().code_bytes() as usize;
     let (ids, codes) = (file.values::<u64>(Section::Ids), file.values::<u8>(Section::Codes));
     let starts = file.values::<u64>(Section::Starts);
     let lists = starts.windows(2).map(|pair| {
@@ -208,10 +209,10 @@ fn damage_behind_right_checksums_is_refused_or_another_index() {
 /// Every check has a file that only it refuses.
 #[test]
 fn what_contradicts_itself_is_refused_by_name() {
-    let pq = Coding::Pq { sub_quantizers: 3, bits: 5, rotated: true };
-    let flat = || Sample::new(ElementType::F32, Coding::Flat, 2, &[2, 3]);
+    let pq = Encoding::Pq { sub_quantizers: 3, bits: 5, rotate: true };
+    let flat = || Sample::new(ElementType::F32, Encoding::Flat, 2, &[2, 3]);
     let coded = || Sample::new(ElementType::F32, pq, 6, &[2, 3]);
-    let halves = |element| Sample::new(element, Coding::Flat, 2, &[2, 3]);
+    let halves = |element| Sample::new(element, Encoding::Flat, 2, &[2, 3]);
     let inconsistent = FileDefect::Inconsistent;
     let changed = |mut sample: Sample, change: fn(&mut Sample)| {
         change(&mut sample);
@@ -269,7 +270,7 @@ fn what_contradicts_itself_is_refused_by_name() {
 
 #[test]
 fn a_checksum_names_its_section() {
-    let sample = Sample::new(ElementType::F32, Coding::Pq { sub_quantizers: 2, bits: 8, rotated: true }, 4, &[2, 3]);
+    let sample = Sample::new(ElementType::F32, Encoding::Pq { sub_quantizers: 2, bits: 8, rotate: true }, 4, &[2, 3]);
     let bytes = sample.bytes();
     let file = read(&bytes).unwrap();
     for section in Section::ALL {
@@ -285,7 +286,7 @@ fn a_checksum_names_its_section() {
 /// Sections of several chunks, the last of them short, and codes that straddle chunks.
 #[test]
 fn large_sections_are_checked_to_the_end() {
-    let coding = Coding::Pq { sub_quantizers: 3, bits: 5, rotated: false };
+    let coding = Encoding::Pq { sub_quantizers: 3, bits: 5, rotate: false };
     let mut sample = Sample::new(ElementType::F32, coding, 3, &[1_400_000, 3]);
     sample.ids = (0..1_400_003).rev().collect();
     let bytes = sample.bytes();

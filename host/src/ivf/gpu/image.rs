@@ -7,8 +7,9 @@
 use std::ops::Range;
 
 use cuda_std::{Ptr, PtrMut};
-use warpann_kernels::ivf::code_bounds::{GreatestCode, MarkPadding, MeasureCodes, ScaleCodes};
-use warpann_kernels::ivf::list_scan::{self, TILE_ROWS};
+use warpann_kernels::ivf::code_bounds::MeasureCodes;
+use warpann_kernels::ivf::list_scan::{self, Operand, TILE_ROWS};
+use warpann_kernels::ivf::rerank::RowsKey;
 use warpann_kernels::product::metric::Metric as KernelMetric;
 use warpann_kernels::{NO_ROW, ivf::pairs};
 
@@ -18,65 +19,192 @@ use crate::device::queue::OnStream;
 use crate::device::runtime::{Memory, Runtime, Stream};
 use crate::device::scratch::{Layout, Reserved, Scratch};
 use crate::ivf::View;
-use crate::ivf::codec::Codec;
 use crate::product::gpu::{Prepared, Shape, Unprepared, greatest_of, prepare_rows, upload_rows};
 use crate::threads::work_off;
-use crate::{Element, ElementType, Error, Metric, Result, host_memory};
+use crate::{ElementType, Error, Metric, Result, host_memory};
 
 /// Bytes that are arranged on the host before they are copied to the device.
 const STAGING: usize = 64 << 20;
 
-/// The vectors of the lists.
+/// The codes of an image as searches read them, whatever the encoding. What an encoding lacks is empty or 0.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Stored {
-    /// As they were added, [`Image::stride`] components a row, and as f16 operands.
-    Rows { rows: Ptr<u8>, f16_rows: Ptr<u16> },
-    /// Product-quantizer codes of residuals.
-    Codes(Codes),
-}
-
-/// Codes, and what they stand for.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Codes {
-    pub codes: Ptr<u8>,
-    pub code_bytes: u32,
+pub(crate) struct Stored {
+    /// The operands of the list scan.
+    pub operand: Operand,
+    /// How re-ranking reads a row.
+    pub rows_key: RowsKey,
+    /// Codes, `row_bytes` a row.
+    pub rows: Ptr<u8>,
+    pub row_bytes: u32,
+    /// [`Operand::Copies`]: f16 operands, [`Image::f16_stride`] components a row.
+    pub f16_rows: Ptr<u16>,
+    /// The fields of `warpann_kernels::ivf::rerank::Rerank` and `list_scan::ScanLists` of these names.
     pub bits: u32,
-    /// Components of a sub-vector.
     pub width: u32,
-    /// [M][2^bits][width].
     pub codebooks: Ptr<f32>,
-    pub sub_quantizers: u32,
-    /// The parts of f16 operands (`warpann_kernels::pq::codes::Operands`).
+    /// The parts of f16 operands.
     pub offsets: Ptr<u16>,
     pub halves: Ptr<u16>,
+    /// Whether rows are vectors as they were added, of the element type of queries.
+    pub in_place: bool,
+    /// Whether the list scan decodes operands, so that to scan a list twice costs more than it hides.
+    pub decodes: bool,
+    /// Whether re-ranking decodes so slowly that a block of warps is sooner done with few queries than a warp each.
+    pub costly: bool,
     /// For scanning by lookup tables.
-    pub tables: tables::Shape,
+    pub tables: Option<TableIndex>,
+}
+
+impl Stored {
+    /// Codes in `rows`, and nothing else.
+    pub fn new(operand: Operand, rows_key: RowsKey, rows: Ptr<u8>) -> Stored {
+        Stored {
+            operand,
+            rows_key,
+            rows,
+            row_bytes: 0,
+            f16_rows: Ptr::empty(),
+            bits: 0,
+            width: 0,
+            codebooks: Ptr::empty(),
+            offsets: Ptr::empty(),
+            halves: Ptr::empty(),
+            in_place: false,
+            decodes: false,
+            costly: false,
+            tables: None,
+        }
+    }
+}
+
+/// What the scan by lookup tables needs of an index.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct TableIndex {
+    pub shape: tables::Shape,
     /// The kind of `terms`.
     pub kind: Terms,
     pub terms: Ptr<f32>,
 }
 
-impl Codes {
-    /// The index as the scan by lookup tables sees it.
-    pub fn table_image(&self, image: &Image) -> tables::Image {
-        tables::Image {
-            centroids: image.centroids,
-            codebooks: self.codebooks,
-            codes: self.codes,
-            list_starts: image.starts,
-            list_lengths: image.lengths,
+/// An index, as an encoding plans its part of the image.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ImageShape<'a> {
+    pub view: &'a View<'a>,
+    /// Rows of the storage, padding included.
+    pub rows: u32,
+    pub longest_list: u32,
+    /// Bytes that the image may take.
+    pub budget: u64,
+}
+
+/// Where the codes of an image lie, and how they get there.
+pub(crate) trait StoredPlan {
+    /// The codes in the memory of the image.
+    fn stored(&self, memory: Scratch) -> Stored;
+
+    /// The least that the greatest component of the vectors counts as. Where [`Self::fixed_scale`] says so, it counts as just that.
+    fn least_greatest(&self) -> f32 {
+        0.0
+    }
+
+    /// Whether operands have a scale of their own, and no centre: that of the greatest component [`Self::least_greatest`].
+    fn fixed_scale(&self) -> bool {
+        false
+    }
+
+    /// Copies codes and what belongs to them to the device.
+    ///
+    /// # Safety
+    /// `memory` is that of the image, and the plan is of the source's index.
+    unsafe fn copy_to_device(&self, source: &Source<'_>, memory: Scratch) -> Result<()>;
+
+    /// Makes the parts of operands; writes the value of each row, and raises greatest component and bounds.
+    ///
+    /// # Safety
+    /// As [`Self::copy_to_device`], whose work comes before in the stream; `to` is of the same memory.
+    unsafe fn prepare(&self, on: OnStream<'_>, memory: Scratch, to: Measured<'_>) -> Result<()>;
+}
+
+/// An index on the way to a device.
+pub(crate) struct Source<'a> {
+    pub on: OnStream<'a>,
+    view: &'a View<'a>,
+    storage: &'a Storage,
+}
+
+impl Source<'_> {
+    /// Copies the codes of all rows, each to the start of `place` bytes. The rest of a place becomes zero.
+    ///
+    /// # Safety
+    /// `to` is memory of the device, with room for all rows of the storage.
+    pub unsafe fn copy_codes(&self, to: PtrMut<u8>, place: usize) -> Result<()> {
+        let (view, width) = (self.view, self.view.code_bytes());
+        // SAFETY: as the caller promises.
+        unsafe {
+            self.storage.copy_to_device(self.on, to, place, |list, places, to| {
+                fill_rows(any_row(view, list), places.start, width, place, to);
+            })
         }
     }
 
-    /// Components of all codewords.
-    pub fn components(&self) -> u32 {
-        (self.sub_quantizers * self.width) << self.bits
+    /// Copies the list of each row; `NO_ROW` for padding.
+    ///
+    /// # Safety
+    /// As [`Self::copy_codes`].
+    pub unsafe fn copy_row_lists(&self, to: PtrMut<u32>) -> Result<()> {
+        // SAFETY: as the caller promises.
+        unsafe {
+            self.storage.copy_to_device(self.on, to.as_bytes(), 4, |list, places, to| {
+                let to: &mut [u32] = bytemuck::cast_slice_mut(to);
+                let (own, padding) = to.split_at_mut(self.storage.filled(list, &places).len());
+                own.fill(list as u32);
+                padding.fill(NO_ROW);
+            })
+        }
+    }
+}
+
+/// Where the measures of an image's vectors go.
+#[derive(Clone, Copy)]
+pub(crate) struct Measured<'a> {
+    pub image: &'a Image,
+    /// The bits of the greatest component: one word.
+    pub greatest: PtrMut<u32>,
+    /// What a scan adds to the product of each row.
+    pub values: PtrMut<f32>,
+    /// The bits of the greatest norm and residual: two words.
+    pub bounds: PtrMut<u32>,
+}
+
+impl Measured<'_> {
+    /// The launch that measures the rows, without their lists.
+    pub fn launch(&self) -> MeasureCodes {
+        let &Measured { image, values, bounds, .. } = self;
+        let stored = &image.stored;
+        MeasureCodes {
+            codes: stored.rows,
+            code_bytes: stored.row_bytes,
+            bits: stored.bits,
+            width: stored.width,
+            dim: image.dim,
+            codebooks: stored.codebooks,
+            centroids: image.centroids,
+            row_lists: Ptr::empty(),
+            row_count: image.rows,
+            centre: image.centre,
+            metric: image.row_metric(),
+            greatest: image.greatest,
+            offsets: stored.offsets,
+            halves: stored.halves,
+            values,
+            bounds,
+        }
     }
 }
 
 /// Arrays and sizes of an image.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Image {
+pub(crate) struct Image {
     pub dim: u32,
     /// The metric that the index was made with.
     pub metric: Metric,
@@ -115,17 +243,25 @@ impl Image {
         self.dim.next_multiple_of(4)
     }
 
-    /// What stored vectors are compared by.
+    /// The metric of comparisons with stored vectors.
     pub fn row_metric(&self) -> KernelMetric {
-        let metric = match self.stored {
-            Stored::Rows { .. } => self.metric,
-            // Coded vectors were normalised before, where the metric divides by norms.
-            Stored::Codes(_) => self.metric.of_normalised(),
-        };
+        // Coded vectors were normalised before, where the metric divides by norms.
+        let metric = if self.stored.in_place { self.metric } else { self.metric.of_normalised() };
         metric.of_kernel()
     }
 
-    /// What centroids are compared by.
+    /// The index as the scan by lookup tables sees it.
+    pub fn table_image(&self) -> tables::Image {
+        tables::Image {
+            centroids: self.centroids,
+            codebooks: self.stored.codebooks,
+            codes: self.stored.rows,
+            list_starts: self.starts,
+            list_lengths: self.lengths,
+        }
+    }
+
+    /// The metric of comparisons with centroids.
     pub fn probe_metric(&self) -> KernelMetric {
         self.metric.probed_by().metric().of_kernel()
     }
@@ -253,10 +389,11 @@ fn fill_rows(from: &[u8], first: usize, width: usize, stride: usize, to: &mut [u
 }
 
 /// Where the parts of an image lie.
-struct ImagePlan {
+struct ImagePlan<'a> {
     dim: usize,
     metric: Metric,
-    stored: StoredPlan,
+    in_place: bool,
+    stored: Box<dyn StoredPlan + 'a>,
     values: Reserved<f32>,
     ranks: Reserved<u32>,
     starts: Reserved<u32>,
@@ -272,86 +409,19 @@ struct ImagePlan {
     bytes: usize,
 }
 
-enum StoredPlan {
-    Rows { rows: Reserved<u8>, f16_rows: Reserved<u16> },
-    Codes(CodesPlan),
-}
-
-struct CodesPlan {
-    code_bytes: u32,
-    codes: Reserved<u8>,
-    codebooks: Reserved<f32>,
-    /// The list of each row: only for making the image.
-    row_lists: Reserved<u32>,
-    offsets: Reserved<u16>,
-    halves: Reserved<u16>,
-    tables: tables::Shape,
-    kind: Terms,
-    terms: Reserved<f32>,
-}
-
-impl CodesPlan {
-    fn codes(&self, memory: Scratch) -> Codes {
-        let tables::Shape { dim, sub_quantizers, bits, .. } = self.tables;
-        Codes {
-            codes: memory.at(self.codes).into(),
-            code_bytes: self.code_bytes,
-            bits,
-            width: dim / sub_quantizers,
-            codebooks: memory.at(self.codebooks).into(),
-            sub_quantizers,
-            offsets: memory.at(self.offsets).into(),
-            halves: memory.at(self.halves).into(),
-            tables: self.tables,
-            kind: self.kind,
-            terms: memory.at(self.terms).into(),
-        }
-    }
-}
-
-impl ImagePlan {
-    fn new<T: Element>(view: &View<'_, T>, storage: &Storage, budget: u64) -> ImagePlan {
+impl<'a> ImagePlan<'a> {
+    fn new(view: &View<'a>, storage: &Storage, budget: u64) -> ImagePlan<'a> {
         let (dim, lists, rows) = (view.dim, view.list_count(), storage.rows as usize);
         let stride = dim.next_multiple_of(4);
         let f16_stride = dim.next_multiple_of(list_scan::CHUNK as usize);
         let padded_lists = lists.next_multiple_of(TILE_ROWS as usize);
         let mut layout = Layout::default();
-        let stored = match view.codec {
-            Codec::Flat => StoredPlan::Rows {
-                rows: layout.array(rows.saturating_mul(stride * T::TYPE.size())),
-                f16_rows: layout.array(rows.saturating_mul(f16_stride)),
-            },
-            Codec::Pq(pq) => {
-                let (books, sub_quantizers) = (pq.quantizer.codebooks(), pq.quantizer.sub_quantizers());
-                let tables = tables::Shape {
-                    dim: dim as u32,
-                    sub_quantizers: sub_quantizers as u32,
-                    bits: pq.quantizer.bits(),
-                    lists: lists as u32,
-                    stored_rows: storage.rows,
-                    longest_list: storage.longest(),
-                    inner_product: view.metric.probed_by().is_spherical(),
-                    norms: tables::Norms::new(view.centroids, books, dim, sub_quantizers),
-                };
-                // The paper's first term, where it takes at most an eighth of the budget: the scan works without it.
-                let kind = tables.choose_terms(budget / 8);
-                StoredPlan::Codes(CodesPlan {
-                    code_bytes: view.code_bytes() as u32,
-                    codes: layout.array(rows.saturating_mul(view.code_bytes())),
-                    codebooks: layout.array(books.len()),
-                    row_lists: layout.array(rows),
-                    offsets: layout.array(lists * stride),
-                    // The scan copies them to shared memory by 16 bytes.
-                    halves: layout.array(books.len().next_multiple_of(8)),
-                    tables,
-                    kind,
-                    terms: layout.array(tables.terms_len(kind)),
-                })
-            }
-        };
+        let shape = ImageShape { view, rows: storage.rows, longest_list: storage.longest(), budget };
+        let stored = view.codec.plan(&mut layout, &shape);
         let plan = ImagePlan {
             dim,
             metric: view.metric,
+            in_place: view.codec.in_place(),
             stored,
             values: layout.array(rows),
             ranks: layout.array(rows),
@@ -372,21 +442,16 @@ impl ImagePlan {
     fn greatest(&self) -> (Reserved<u32>, Reserved<u32>) {
         let (of_vectors, of_centroids) = self.greatest.split_at(1);
         // Cosine scales vectors by their norms, so its centroids need a scale of their own.
-        (of_vectors, if self.metric.divides_by_norms() && self.is_flat() { of_centroids } else { of_vectors })
+        (of_vectors, if self.metric.divides_by_norms() && self.in_place { of_centroids } else { of_vectors })
     }
 
-    fn is_flat(&self) -> bool {
-        matches!(self.stored, StoredPlan::Rows { .. })
+    /// Whether a centre is subtracted from queries and vectors.
+    fn is_centred(&self) -> bool {
+        self.metric.ignores_translation() && !self.stored.fixed_scale()
     }
 
     /// The image in `memory`.
     fn image(&self, memory: Scratch) -> Image {
-        let stored = match &self.stored {
-            StoredPlan::Rows { rows, f16_rows } => {
-                Stored::Rows { rows: memory.at(*rows).into(), f16_rows: memory.at(*f16_rows).into() }
-            }
-            StoredPlan::Codes(plan) => Stored::Codes(plan.codes(memory)),
-        };
         let (greatest, centroid_greatest) = self.greatest();
         Image {
             dim: self.dim as u32,
@@ -394,7 +459,7 @@ impl ImagePlan {
             lists: self.lengths.len() as u32,
             rows: self.ranks.len() as u32,
             f16_stride: self.dim.next_multiple_of(list_scan::CHUNK as usize) as u32,
-            stored,
+            stored: self.stored.stored(memory),
             values: memory.at(self.values).into(),
             ranks: memory.at(self.ranks).into(),
             starts: memory.at(self.starts).into(),
@@ -402,7 +467,7 @@ impl ImagePlan {
             centroids: memory.at(self.centroids).into(),
             f16_centroids: memory.at(self.f16_centroids).into(),
             centroid_values: memory.at(self.centroid_values).into(),
-            centre: self.metric.ignores_translation().then(|| memory.at(self.centre).into()),
+            centre: self.is_centred().then(|| memory.at(self.centre).into()),
             greatest: memory.at(greatest).into(),
             centroid_greatest: memory.at(centroid_greatest).into(),
             // Kernels raise the bits of floats that are not negative. Searches read the floats.
@@ -414,11 +479,11 @@ impl ImagePlan {
     ///
     /// # Safety
     /// `memory` has the plan's bytes, and the plan is of this index and storage.
-    unsafe fn copy_to_device<T: Element>(
+    unsafe fn copy_to_device(
         &self,
         on: OnStream<'_>,
         memory: Scratch,
-        view: &View<'_, T>,
+        view: &View<'_>,
         storage: &Storage,
     ) -> Result<()> {
         let OnStream { runtime, stream } = on;
@@ -428,12 +493,13 @@ impl ImagePlan {
             runtime.copy_to_device(stream, memory.at(self.starts), &storage.starts)?;
             runtime.copy_to_device(stream, memory.at(self.lengths), &storage.lengths)?;
             upload_rows(runtime, stream, shape, memory.at(self.centroids).as_bytes(), view.centroids)?;
-            if self.metric.ignores_translation() {
-                let mut centre = middle::<T>(view);
+            if self.is_centred() {
+                let mut centre = middle(view);
                 centre.resize(self.centre.len(), 0.0);
                 runtime.copy_to_device(stream, memory.at(self.centre), &centre)?;
             }
-            runtime.fill(stream, memory.at(self.greatest), 0)?;
+            let greatest = [self.stored.least_greatest().to_bits(), 0];
+            runtime.copy_to_device(stream, memory.at(self.greatest), &greatest)?;
             runtime.fill(stream, memory.at(self.bounds), 0)?;
             storage.copy_to_device(on, memory.at(self.ranks).as_bytes(), 4, |list, places, to| {
                 let filled = storage.filled(list, &places);
@@ -441,38 +507,15 @@ impl ImagePlan {
                 view.ranks_into(list, filled, bytemuck::cast_slice_mut(own));
                 padding.fill(0xff);
             })?;
-            match &self.stored {
-                StoredPlan::Rows { rows, .. } => {
-                    let (width, place) = (self.dim * T::TYPE.size(), shape.stride() * T::TYPE.size());
-                    storage.copy_to_device(on, memory.at(*rows), place, |list, places, to| {
-                        fill_rows(any_row(view, list), places.start, width, place, to);
-                    })?;
-                }
-                StoredPlan::Codes(plan) => {
-                    let width = plan.code_bytes as usize;
-                    storage.copy_to_device(on, memory.at(plan.codes), width, |list, places, to| {
-                        fill_rows(view.codes(list), places.start, width, width, to);
-                    })?;
-                    if let Codec::Pq(pq) = view.codec {
-                        runtime.copy_to_device(stream, memory.at(plan.codebooks), pq.quantizer.codebooks())?;
-                    }
-                    storage.copy_to_device(on, memory.at(plan.row_lists).as_bytes(), 4, |list, places, to| {
-                        let to: &mut [u32] = bytemuck::cast_slice_mut(to);
-                        let (own, padding) = to.split_at_mut(storage.filled(list, &places).len());
-                        own.fill(list as u32);
-                        padding.fill(NO_ROW);
-                    })?;
-                }
-            }
+            self.stored.copy_to_device(&Source { on, view, storage }, memory)
         }
-        Ok(())
     }
 
     /// Makes scales, f16 operands, values and bounds.
     ///
     /// # Safety
     /// As [`Self::copy_to_device`], whose work comes before in the stream; `image` is that of the memory.
-    unsafe fn prepare<T: Element>(&self, on: OnStream<'_>, memory: Scratch, image: &Image) -> Result<()> {
+    unsafe fn prepare(&self, on: OnStream<'_>, memory: Scratch, image: &Image) -> Result<()> {
         let OnStream { runtime, stream } = on;
         let (greatest, centroid_greatest) = self.greatest();
         let (greatest, centroid_greatest) = (memory.at(greatest), memory.at(centroid_greatest));
@@ -491,79 +534,10 @@ impl ImagePlan {
         };
         // SAFETY: the plan reserved every part with the size that the kernels ask for, and the stream runs these in order.
         unsafe {
-            greatest_of(runtime, stream, centroids)?;
-            match &self.stored {
-                StoredPlan::Rows { rows, f16_rows } => {
-                    let from = Unprepared {
-                        element: T::TYPE,
-                        rows: memory.at(*rows).into(),
-                        count: image.rows,
-                        padded: image.rows,
-                        stride: image.stride(),
-                        centre: image.centre,
-                        metric: image.row_metric(),
-                        greatest,
-                    };
-                    greatest_of(runtime, stream, from)?;
-                    let to = prepared(image, memory.at(*f16_rows), values, bounds);
-                    prepare_rows(runtime, stream, from, to)?;
-                    let launch = MarkPadding { ranks: image.ranks, row_count: image.rows, values };
-                    runtime.launch(stream, &MarkPadding::KERNEL, launch.config(), launch)?;
-                }
-                StoredPlan::Codes(plan) => {
-                    let codes = plan.codes(memory);
-                    let row_lists = memory.at(plan.row_lists).read_only();
-                    let (offsets, halves) = (memory.at(plan.offsets), memory.at(plan.halves));
-                    let launch = GreatestCode {
-                        codes: codes.codes,
-                        code_bytes: codes.code_bytes,
-                        bits: codes.bits,
-                        width: codes.width,
-                        dim: image.dim,
-                        codebooks: codes.codebooks,
-                        centroids: image.centroids,
-                        row_lists,
-                        row_count: image.rows,
-                        centre: image.centre,
-                        greatest,
-                    };
-                    let config = launch.config(runtime.limits().multiprocessors);
-                    runtime.launch(stream, &GreatestCode::KERNEL, config, launch)?;
-                    let by_tables = codes.table_image(image);
-                    tables::enqueue_terms(&on, &codes.tables, &by_tables, codes.kind, memory.at(plan.terms))?;
-                    let launch = ScaleCodes {
-                        centroids: image.centroids,
-                        centroid_count: image.lists * image.stride(),
-                        stride: image.stride(),
-                        centre: image.centre,
-                        codebooks: codes.codebooks,
-                        codeword_count: codes.components(),
-                        greatest: image.greatest,
-                        offsets,
-                        halves: halves.take(codes.components() as usize),
-                    };
-                    runtime.launch(stream, &ScaleCodes::KERNEL, launch.config(), launch)?;
-                    let launch = MeasureCodes {
-                        codes: codes.codes,
-                        code_bytes: codes.code_bytes,
-                        bits: codes.bits,
-                        width: codes.width,
-                        dim: image.dim,
-                        codebooks: codes.codebooks,
-                        centroids: image.centroids,
-                        row_lists,
-                        row_count: image.rows,
-                        centre: image.centre,
-                        metric: image.row_metric(),
-                        greatest: image.greatest,
-                        offsets: codes.offsets,
-                        halves: codes.halves.take(codes.components() as usize),
-                        values,
-                        bounds,
-                    };
-                    runtime.launch(stream, &MeasureCodes::KERNEL, launch.config(), launch)?;
-                }
+            if !self.stored.fixed_scale() {
+                greatest_of(runtime, stream, centroids)?;
             }
+            self.stored.prepare(on, memory, Measured { image, greatest, values, bounds })?;
             let (f16_centroids, values) = (memory.at(self.f16_centroids), memory.at(self.centroid_values));
             prepare_rows(runtime, stream, centroids, prepared(image, f16_centroids, values, centroid_bounds))
         }
@@ -571,7 +545,7 @@ impl ImagePlan {
 }
 
 /// Where f16 operands, values and bounds of rows go.
-fn prepared(image: &Image, copy: PtrMut<u16>, values: PtrMut<f32>, bounds: PtrMut<u32>) -> Prepared {
+pub(crate) fn prepared(image: &Image, copy: PtrMut<u16>, values: PtrMut<f32>, bounds: PtrMut<u32>) -> Prepared {
     Prepared {
         copy,
         copy_stride: image.f16_stride,
@@ -588,7 +562,7 @@ fn prepared(image: &Image, copy: PtrMut<u16>, values: PtrMut<f32>, bounds: PtrMu
 impl Resident {
     /// Copies the index to the device and prepares it for scanning, within `budget` bytes. The index has vectors, and their directory is made
     /// if their ids need one: from here on no pool is used.
-    pub fn new<T: Element>(runtime: &Runtime, stream: &Stream, view: &View<'_, T>, budget: u64) -> Result<Resident> {
+    pub fn new(runtime: &Runtime, stream: &Stream, view: &View<'_>, budget: u64) -> Result<Resident> {
         let lengths: Vec<u32> = (0..view.list_count()).map(|list| view.length(list) as u32).collect();
         let storage = Storage::new(lengths)?;
         let plan = ImagePlan::new(view, &storage, budget);
@@ -602,7 +576,7 @@ impl Resident {
         // SAFETY: the memory was allocated for the plan, and the plan made for the index.
         unsafe {
             plan.copy_to_device(on, scratch, view, &storage)?;
-            plan.prepare::<T>(on, scratch, &image)?;
+            plan.prepare(on, scratch, &image)?;
         }
         runtime.synchronize(stream)?;
         let mut longest: Vec<u64> = storage.lengths.iter().map(|&length| u64::from(pairs::padded(length))).collect();
@@ -618,14 +592,14 @@ impl Resident {
 }
 
 /// The rows of a list, or where it is empty those of the next list that is not, so that padding is always some vector of the index.
-fn any_row<'a, T: Element>(view: &View<'a, T>, list: usize) -> &'a [u8] {
+fn any_row<'a>(view: &View<'a>, list: usize) -> &'a [u8] {
     let lists = view.list_count();
     (0..lists).map(|on| view.codes((list + on) % lists)).find(|codes| !codes.is_empty()).unwrap_or(&[])
 }
 
 /// The mean of the centroids, each counted as often as its list has vectors; whole numbers where the vectors are, so that f16 still holds
 /// the differences exactly.
-fn middle<T: Element>(view: &View<'_, T>) -> Vec<f32> {
+fn middle(view: &View<'_>) -> Vec<f32> {
     let mut sums = vec![0.0f64; view.dim];
     let mut total = 0.0;
     for (list, centroid) in view.centroids.chunks_exact(view.dim).enumerate() {
@@ -633,11 +607,8 @@ fn middle<T: Element>(view: &View<'_, T>) -> Vec<f32> {
         total += count;
         sums.iter_mut().zip(centroid).for_each(|(sum, &c)| *sum += count * f64::from(c));
     }
-    let whole = matches!(T::TYPE, ElementType::U8 | ElementType::I8)
-        || (0..view.list_count()).take(16).all(|list| {
-            matches!(view.codec, Codec::Flat)
-                && view.rows(list).iter().take(1024).all(|x: &T| x.to_f32().fract() == 0.0)
-        });
+    let whole = matches!(view.element, ElementType::U8 | ElementType::I8)
+        || (0..view.list_count()).take(16).all(|list| view.codec.whole(view.codes(list)));
     let mean = |sum: &f64| sum / total.max(1.0);
     let centre: Vec<f32> =
         sums.iter().map(mean).map(|mean| if whole { mean.round() } else { mean }).map(|mean| mean as f32).collect();

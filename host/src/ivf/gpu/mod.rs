@@ -16,8 +16,7 @@
 //! Two lanes, a half of the queries each, scan the lists twice, in 220 µs for 143, and hide the results as well: as fast with 16 lists (0.83
 //! to 0.86 ms both), faster with one (0.70 for 0.75), slower with 64 (1.36 for 1.32). Five parts took 1.4 ms where two took 0.93 to 1.0.
 
-pub(super) mod coder;
-mod image;
+pub(super) mod image;
 mod plan;
 mod search;
 mod stage;
@@ -34,7 +33,7 @@ use rayon::prelude::*;
 use warpann_kernels::NO_ROW;
 use warpann_kernels::ivf::range::CountWithin;
 
-use self::image::{Resident, Stored};
+use self::image::Resident;
 use self::plan::{Ask, SearchPlan};
 use self::search::Search;
 use self::stage::Stage;
@@ -71,7 +70,7 @@ pub(crate) struct IvfDevice<T: Element> {
 
 /// A call: what is asked, and where results go.
 struct Call<'a, 'v, T: Element> {
-    view: &'a View<'v, T>,
+    view: &'a View<'v>,
     queries: &'a [T],
     k: usize,
     request: &'a Request<'a>,
@@ -81,8 +80,8 @@ struct Call<'a, 'v, T: Element> {
 
 /// A range search.
 #[derive(Clone, Copy)]
-struct RangeCall<'a, 'v, T: Element> {
-    view: &'a View<'v, T>,
+struct RangeCall<'a, 'v> {
+    view: &'a View<'v>,
     radius: f32,
     request: &'a Request<'a>,
 }
@@ -96,7 +95,7 @@ impl<T: Element> IvfDevice<T> {
     }
 
     /// The image of the index as it is now. Of the searches that come first one makes it, within the budget, and the others wait.
-    fn resident(&self, view: &View<'_, T>) -> Result<Arc<Resident>> {
+    fn resident(&self, view: &View<'_>) -> Result<Arc<Resident>> {
         // It takes a pool to make, so it is made before the lock is held.
         view.sparse_directory();
         self.resident.with(|resident| {
@@ -121,8 +120,7 @@ impl<T: Element> IvfDevice<T> {
         let probes = request.probes.min(resident.image.lists as usize) as u32;
         let k = k.min(resident.columns(probes).most as usize) as u32;
         let filter_words = request.filter.map(filter_words);
-        let coded = matches!(resident.image.stored, Stored::Codes(_));
-        let by_tables = coded
+        let by_tables = resident.image.stored.tables.is_some()
             && filter_words.is_none()
             && match request.scan {
                 Scan::Auto => resident.tables_pay(queries, probes),
@@ -141,13 +139,7 @@ impl<T: Element> IvfDevice<T> {
     ///
     /// # Safety
     /// The scratch of `search` is as its plan says, for these queries.
-    unsafe fn begin(
-        &self,
-        search: &Search<'_>,
-        view: &View<'_, T>,
-        queries: &[T],
-        request: &Request<'_>,
-    ) -> Result<()> {
+    unsafe fn begin(&self, search: &Search<'_>, view: &View<'_>, queries: &[T], request: &Request<'_>) -> Result<()> {
         let (runtime, dim) = (&self.runtime, view.dim);
         let shape = |element| Shape { element, metric: view.metric, dim };
         let count = queries.len() / dim;
@@ -165,7 +157,7 @@ impl<T: Element> IvfDevice<T> {
                 let part = |all: PtrMut<u8>, shape: Shape| {
                     all.skip(rows.start * shape.row_bytes()).take(rows.len() * shape.row_bytes())
                 };
-                if let Stored::Rows { .. } = search.resident.image.stored {
+                if search.resident.image.stored.in_place {
                     upload_queries(runtime, stream, own, part(search.queries(), own), queries)?;
                     if let Some(to) = search.wide_queries() {
                         upload_rows(runtime, stream, wide, part(to, wide), &view.queries(queries, self.device)?)?;
@@ -319,7 +311,7 @@ impl<T: Element> IvfDevice<T> {
         &self,
         resident: &Resident,
         lane: &mut Lane,
-        call: RangeCall<'_, '_, T>,
+        call: RangeCall<'_, '_>,
         queries: &[T],
         attempt: u32,
     ) -> Result<Vec<Vec<(u64, f32)>>> {
@@ -463,7 +455,7 @@ impl<'a> Batch<'a> {
 impl<T: Element> IvfBackend<T> for IvfDevice<T> {
     fn search(
         &self,
-        view: &View<'_, T>,
+        view: &View<'_>,
         queries: &[T],
         k: usize,
         request: &Request<'_>,
@@ -473,8 +465,7 @@ impl<T: Element> IvfBackend<T> for IvfDevice<T> {
         let resident = self.resident(view)?;
         let count = queries.len() / view.dim;
         // Decoding a list costs more than copying queries does, so what is decoded is decoded once.
-        let decodes = matches!(resident.image.stored, Stored::Codes(_))
-            && !Self::ask(&resident, count / 2, k, request, 0).by_tables;
+        let decodes = resident.image.stored.decodes && !Self::ask(&resident, count / 2, k, request, 0).by_tables;
         let lanes = if count < Overlap::of(&self.runtime.limits()).two_lanes_from || decodes { 1 } else { 2 };
         let mut call = Call { view, queries, k, request, ids, distances };
         self.lanes.with_some(&self.runtime, lanes, |lanes| {
@@ -484,7 +475,7 @@ impl<T: Element> IvfBackend<T> for IvfDevice<T> {
 
     fn range_search(
         &self,
-        view: &View<'_, T>,
+        view: &View<'_>,
         queries: &[T],
         radius: f32,
         request: &Request<'_>,

@@ -4,7 +4,7 @@ use cuda_std::global::U32x4;
 use warpann_kernels::ivf::list_scan::TILE_ROWS;
 use warpann_kernels::ivf::pairs;
 
-use super::image::{Resident, Stored};
+use super::image::Resident;
 use super::stage::{Stage, selected, selected_probes};
 use super::tables::{Precision, TablePlan};
 use crate::device::limits::Limits;
@@ -142,17 +142,17 @@ impl SearchPlan {
         let queries = ask.queries as usize;
         let mut layout = Layout::default();
         let components = queries.saturating_mul(image.stride() as usize);
-        let narrow = matches!(image.stored, Stored::Rows { .. }) && element != ElementType::F32;
+        let narrow = image.stored.in_place && element != ElementType::F32;
         let cosine = image.row_metric().divides_by_norms();
         let lists = image.lists as usize;
         let pair_count = queries.saturating_mul(ask.probes as usize);
         let columns = resident.columns(ask.dense_probes);
         let appends = ask.dense_probes < ask.probes;
-        let tables = match image.stored {
-            Stored::Codes(codes) if ask.by_tables => {
+        let tables = match image.stored.tables {
+            Some(index) if ask.by_tables => {
                 let (queries, probes) = (ask.queries, ask.probes);
                 let plan =
-                    TablePlan::new(&mut layout, &codes.tables, codes.kind, Precision::Auto, queries, probes, limits)?;
+                    TablePlan::new(&mut layout, &index.shape, index.kind, Precision::Auto, queries, probes, limits)?;
                 Some((plan, layout.array(queries as usize)))
             }
             _ => None,
@@ -241,13 +241,14 @@ impl Resident {
     /// | 10,000, 8 | 0.94, 0.94 | 0.98, 0.94 | 1.23, 0.94 | 1.80, 0.88 |
     /// | 10,000, 32 | 1.38, 1.28 | 1.55, 1.27 | 2.29, 1.26 | 3.99, 1.15 |
     pub fn tables_pay(&self, queries: usize, probes: u32) -> bool {
-        let Stored::Codes(codes) = self.image.stored else { return false };
+        let Some(index) = self.image.stored.tables else { return false };
+        let sub_quantizers = index.shape.sub_quantizers;
         let (queries, lists) = (queries as u64, u64::from(self.image.lists.max(1)));
         let average = (u64::from(self.image.rows) / lists).max(1);
         let pairs = queries * u64::from(probes) + queries * TABLE_ROWS / average;
         // Codes of two components a byte are decoded fastest, and tables of so many sub-quantizers leave room for few blocks.
-        let many = u64::from(codes.sub_quantizers.max(MANY_SUB_QUANTIZERS)).pow(2);
-        let cost = pairs.saturating_mul(u64::from(codes.sub_quantizers)).saturating_mul(many);
+        let many = u64::from(sub_quantizers.max(MANY_SUB_QUANTIZERS)).pow(2);
+        let cost = pairs.saturating_mul(u64::from(sub_quantizers)).saturating_mul(many);
         cost <= TABLES_UP_TO * lists * u64::from(MANY_SUB_QUANTIZERS).pow(2)
     }
 

@@ -16,9 +16,10 @@ use warpann_kernels::ivf::code_bounds::CountLive;
 use warpann_kernels::ivf::list_scan::{Operand, ScanLists, TILE_ROWS, Tile};
 use warpann_kernels::ivf::pairs::{self, CountPairs, FewPairs, PlacePairs, ScatterPairs};
 use warpann_kernels::ivf::queries::PrepareQueries;
+use warpann_kernels::ivf::rerank::Rerank;
 use warpann_kernels::product::metric::Metric as KernelMetric;
 
-use super::image::{Resident, Stored};
+use super::image::Resident;
 use super::plan::{ITEM_ROWS, OperandsPlan, SearchPlan};
 use super::stage::{CandidateLists, Candidates, Centroids, Found, Stage, StageBatch, Vectors};
 use super::tables;
@@ -137,13 +138,9 @@ impl Search<'_> {
 
     /// What the rows of the lists are multiplied as, and in which tiles of queries.
     fn operand_and_tile(&self, appends: bool) -> (Operand, Tile) {
-        let operand = match self.resident.image.stored {
-            Stored::Rows { .. } => Operand::Copies,
-            Stored::Codes(_) => Operand::Codes,
-        };
         // Appending pays where there are many pairs a list, and has no kernels for few.
         let all = if self.resident.small_tiles(self.plan.ask) { Tile::Of16 } else { Tile::Of64 };
-        (operand, if appends { Tile::Append } else { all })
+        (self.resident.image.stored.operand, if appends { Tile::Append } else { all })
     }
 
     /// Makes some of the queries ready and finds their probes.
@@ -371,7 +368,7 @@ impl Search<'_> {
     /// As [`Self::run`]; the pairs are grouped.
     pub unsafe fn scan(&self, lists: Option<CandidateLists>) -> Result<()> {
         let (plan, image, ask) = (self.plan, &self.resident.image, self.plan.ask);
-        if let (Stored::Codes(codes), Some((tables, errors))) = (image.stored, &plan.tables) {
+        if let (Some(index), Some((tables, errors))) = (image.stored.tables, &plan.tables) {
             let what = TableScan {
                 queries: self.at(plan.queries).into(),
                 query_count: ask.queries,
@@ -382,11 +379,11 @@ impl Search<'_> {
                 scores: self.at(plan.scores),
                 errors: self.at(*errors),
             };
-            let image = codes.table_image(image);
+            let image = image.table_image();
             // SAFETY: as the caller promises.
-            return unsafe { tables::enqueue(&self.on, &what, &image, codes.terms, tables, self.scratch) };
+            return unsafe { tables::enqueue(&self.on, &what, &image, index.terms, tables, self.scratch) };
         }
-        let (operand, tile) = self.operand_and_tile(lists.is_some());
+        let ((operand, tile), stored) = (self.operand_and_tile(lists.is_some()), &image.stored);
         let launch = ScanLists {
             queries: self.at(plan.operands.f16_queries).into(),
             stride: image.f16_stride,
@@ -399,6 +396,14 @@ impl Search<'_> {
             values: image.values,
             ranks: image.ranks,
             filter: self.filter_bits(),
+            base: stored.f16_rows,
+            codes: stored.rows,
+            code_bytes: stored.row_bytes,
+            bits: stored.bits,
+            width: stored.width,
+            dim: image.dim,
+            centroid_offsets: stored.offsets,
+            halves: stored.halves,
             ..ScanLists::default()
         };
         let launch = match lists {
@@ -406,19 +411,6 @@ impl Search<'_> {
             Some(CandidateLists { capacity, scores, places, counts, .. }) => {
                 ScanLists { scores, places, counts, capacity, ..launch }
             }
-        };
-        let launch = match image.stored {
-            Stored::Rows { f16_rows, .. } => ScanLists { base: f16_rows, ..launch },
-            Stored::Codes(codes) => ScanLists {
-                codes: codes.codes,
-                code_bytes: codes.code_bytes,
-                bits: codes.bits,
-                width: codes.width,
-                dim: image.dim,
-                centroid_offsets: codes.offsets,
-                halves: codes.halves,
-                ..launch
-            },
         };
         let key = launch.key(operand, tile);
         let items = self.resident.most_items(ask) as u64;
@@ -470,16 +462,19 @@ impl Search<'_> {
 
     fn vectors(&self) -> Vectors {
         let image = &self.resident.image;
-        match image.stored {
-            Stored::Rows { rows, .. } => {
-                Vectors::Rows { element: self.element, queries: self.queries().into(), rows, stride: image.stride() }
-            }
-            Stored::Codes(codes) => Vectors::Codes {
-                queries: self.at(self.plan.queries).into(),
-                codes,
-                centroids: image.centroids,
-                dim: image.dim,
-            },
-        }
+        let stored = &image.stored;
+        let of = Rerank {
+            queries: self.queries().into(),
+            rows: stored.rows,
+            stride: image.stride(),
+            code_bytes: stored.row_bytes,
+            bits: stored.bits,
+            width: stored.width,
+            dim: image.dim,
+            codebooks: stored.codebooks,
+            centroids: image.centroids,
+            ..Rerank::default()
+        };
+        Vectors { key: stored.rows_key, costly: stored.costly, of }
     }
 }

@@ -8,7 +8,6 @@ use warpann_kernels::ivf::pairs::BeginCandidates;
 use warpann_kernels::ivf::rerank::{self, Certify, PerQuery, Rerank, RowsKey, SettleProbes};
 use warpann_kernels::product::metric::Metric as KernelMetric;
 
-use super::image::Codes;
 use crate::device::limits::Limits;
 use crate::device::queue::OnStream;
 use crate::device::scratch::{Layout, Reserved, Scratch};
@@ -142,11 +141,13 @@ pub(super) struct Candidates {
 
 /// The vectors that candidates stand for, and the queries that are compared with them.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Vectors {
-    /// Rows of `stride` components each.
-    Rows { element: ElementType, queries: Ptr<u8>, rows: Ptr<u8>, stride: u32 },
-    /// Codes; queries and centroids have `dim` components, padded to a multiple of 4.
-    Codes { queries: Ptr<f32>, codes: Codes, centroids: Ptr<f32>, dim: u32 },
+pub(super) struct Vectors {
+    /// How rows are read.
+    pub key: RowsKey,
+    /// [`Stored::costly`](super::image::Stored::costly).
+    pub costly: bool,
+    /// The fields from `queries` to `centroids`; the others are not looked at.
+    pub of: Rerank,
 }
 
 /// Queries and centroids of `stride` components a row.
@@ -159,7 +160,8 @@ pub(super) struct Centroids {
 
 impl From<Centroids> for Vectors {
     fn from(Centroids { queries, centroids, stride }: Centroids) -> Vectors {
-        Vectors::Rows { element: ElementType::F32, queries: queries.as_bytes(), rows: centroids.as_bytes(), stride }
+        let of = Rerank { queries: queries.as_bytes(), rows: centroids.as_bytes(), stride, ..Rerank::default() };
+        Vectors { key: RowsKey::Stored(ElementType::F32.key()), costly: false, of }
     }
 }
 
@@ -456,34 +458,15 @@ impl Stage {
             out_keys: to.keys,
             out_ranks: to.ranks,
             flags: Some(to.flags),
-            ..Rerank::default()
+            ..vectors.of
         };
         let few = sort && self.selected <= rerank::WARP_SELECTED;
-        let (rows, by_warps, launch) = match *vectors {
-            Vectors::Rows { element, queries, rows, stride } => {
-                (RowsKey::Stored(element.key()), few, Rerank { queries, rows, stride, ..launch })
-            }
-            // A block of four warps is sooner done with codes, and a warp less work: of one query with 16 bytes a code a single warp took
-            // 33 µs, a third of all kernels (H200, 2026-11-22). Vectors are read so fast that four warps cost more to bring together: one
-            // query took 68 to 69 µs in all for 60 to 67.
-            Vectors::Codes { queries: of_codes, codes, centroids, dim } => {
-                let launch = Rerank {
-                    queries: of_codes.as_bytes(),
-                    rows: codes.codes,
-                    stride: dim.next_multiple_of(4),
-                    code_bytes: codes.code_bytes,
-                    bits: codes.bits,
-                    width: codes.width,
-                    dim,
-                    codebooks: codes.codebooks,
-                    centroids,
-                    ..launch
-                };
-                (RowsKey::Codes, few && queries > runtime.limits().multiprocessors * CODE_BLOCKS, launch)
-            }
-        };
+        // A block of four warps is sooner done with codes of a product quantizer, and a warp less work: of one query with 16 bytes a code a single
+        // warp took 33 µs, a third of all kernels (H200, 2026-11-22). Vectors are read so fast that four warps cost more to bring together: one
+        // query took 68 to 69 µs in all for 60 to 67.
+        let by_warps = few && (!vectors.costly || queries > runtime.limits().multiprocessors * CODE_BLOCKS);
         let per_query = if by_warps { PerQuery::Warp } else { PerQuery::Block };
         // SAFETY: as the caller promises.
-        unsafe { runtime.launch(stream, Rerank::kernel((rows, per_query)), launch.config(per_query), launch) }
+        unsafe { runtime.launch(stream, Rerank::kernel((vectors.key, per_query)), launch.config(per_query), launch) }
     }
 }

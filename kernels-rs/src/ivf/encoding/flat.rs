@@ -1,10 +1,11 @@
-//! Vectors as they were added: a scan reads their f16 operands.
+//! Vectors as they were added, of any element type: re-ranking reads them, and a scan reads their f16 operands.
 
 use cuda_std::shared::SharedPtr;
 use cuda_std::{async_copy, unroll};
 
-use super::Rows;
+use super::{CodedRows, Decode, Rows};
 use crate::ivf::list_scan::{CHUNK, CHUNK_BYTES, ROWS_A_THREAD, STAGES, ScanLists, THREADS, chunk_offset};
+use crate::product::element::Element;
 
 /// f16 copies in memory.
 #[derive(Clone, Copy)]
@@ -42,5 +43,34 @@ impl Rows for Copies {
                 async_copy::copy_16(to, from.wrapping_add(down as usize * self.stride as usize).cast());
             }
         });
+    }
+}
+
+/// Vectors as they were added.
+pub(crate) struct Stored<E: Element> {
+    rows: *const E::Stored,
+    stride: u32,
+}
+
+impl<E: Element> Clone for Stored<E> {
+    #[inline(always)]
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<E: Element> Copy for Stored<E> {}
+
+impl<E: Element> Decode for Stored<E> {
+    type Query = E;
+
+    #[inline(always)]
+    fn of(rows: &CodedRows) -> Self {
+        Self { rows: rows.codes.cast(), stride: rows.stride }
+    }
+
+    #[inline(always)]
+    unsafe fn load4(&self, row: u32, _: u32, quad: u32) -> [f32; 4] {
+        // SAFETY: as the caller promises.
+        unsafe { E::load4(self.rows.wrapping_add(row as usize * self.stride as usize), quad) }
     }
 }

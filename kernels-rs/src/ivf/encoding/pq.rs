@@ -1,12 +1,13 @@
-//! Product-quantizer codes: a scan decodes them to f16 operands ([`Operands`]).
+//! Product-quantizer codes of residuals ([`Codes`]): a scan decodes them to f16 operands ([`Operands`]).
 
 use cuda_std::global::{U32x2, U32x4};
 use cuda_std::shared::SharedPtr;
 use cuda_std::{Ptr, global, math, unroll};
 
-use super::Rows;
+use super::{CodedRows, Decode, Operand4, OperandParts, Rows};
 use crate::ivf::list_scan::{CHUNK, CHUNK_BYTES, ROWS_A_THREAD, STAGES, ScanLists, THREADS, chunk_offset};
 use crate::pq::codes::{Codes, Operands};
+use crate::product::element;
 
 /// Codes, decoded on the way; with `TABLE`, the codebooks' halves are in shared memory.
 #[derive(Clone, Copy)]
@@ -208,6 +209,35 @@ impl<const TABLE: bool> Rows for Decoded<TABLE> {
                     i += 1;
                 }
             }
+        }
+    }
+}
+
+impl Decode for Codes {
+    type Query = element::F32;
+
+    #[inline(always)]
+    fn of(rows: &CodedRows) -> Self {
+        let CodedRows { codes, code_bytes, bits, width, dim, stride, codebooks, centroids } = *rows;
+        Self { codes, code_bytes, bits, width, dim, codebooks, centroids, stride }
+    }
+
+    #[inline(always)]
+    unsafe fn load4(&self, row: u32, list: u32, quad: u32) -> [f32; 4] {
+        // SAFETY: as the caller promises.
+        unsafe { Codes::load4(self, row, list, quad) }
+    }
+}
+
+impl Operand4 for Codes {
+    #[inline(always)]
+    unsafe fn operand4(&self, parts: OperandParts, row: u32, list: u32, quad: u32) -> [u32; 2] {
+        let OperandParts { offsets, halves } = parts;
+        let operands = Operands { codes: *self, offsets, halves };
+        // SAFETY: as the caller promises; codes name places of the halves.
+        unsafe {
+            let half = |at: u32| global::load_nc(halves.wrapping_add(at as usize));
+            operands.quad(row, quad, operands.offset4(list, quad), half)
         }
     }
 }

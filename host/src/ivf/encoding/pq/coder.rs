@@ -9,6 +9,7 @@
 //! Two lanes work on different batches: one is copied while the other is computed. Rows that the device makes itself take larger
 //! batches, which the matrix product fills better.
 
+use super::super::{CoderOn, ListCoder};
 use crate::device::lanes::Lanes;
 use crate::device::runtime::{Memory, Runtime};
 use crate::device::scratch::{Layout, Reserved};
@@ -17,7 +18,6 @@ use crate::flat::gpu::Centre;
 use crate::generate::Rows;
 use crate::generate::gpu::enqueue_rows;
 use crate::kmeans::gpu::assign::{Batch, BatchLayout, assign_batch};
-use crate::metric::Assign;
 use crate::pq::ProductQuantizer;
 use crate::pq::gpu::encode::{OnDevice, enqueue};
 use crate::product::gpu::{Set, SetLayout, Shape, prepare_set, upload_rows};
@@ -27,14 +27,8 @@ use crate::{ElementType, Result};
 /// Rows of a batch that the device makes itself.
 const GENERATED_ROWS: usize = 1 << 20;
 
-/// Finds lists and codes of vectors that were normalised and rotated before, where that is called for.
-pub(crate) trait ListCoder: Send + Sync {
-    /// Writes list and code of each of `rows`: as many as `labels` has places.
-    fn code(&self, rows: Rows<'_>, labels: &mut [u32], codes: &mut [u8]) -> Result<()>;
-}
-
 /// A [`ListCoder`] on one device.
-pub(crate) struct Coder<'a> {
+pub(super) struct Coder<'a> {
     runtime: Runtime,
     shape: Shape,
     quantizer: &'a ProductQuantizer,
@@ -49,14 +43,9 @@ pub(crate) struct Coder<'a> {
 }
 
 impl<'a> Coder<'a> {
-    /// Copies `centroids` (row-major, at least one) and codebooks to the device and prepares them. Memory: `budget` bytes, or nine tenths of what is free.
-    pub fn new(
-        runtime: Runtime,
-        by: Assign,
-        centroids: &[f32],
-        quantizer: &'a ProductQuantizer,
-        budget: Option<u64>,
-    ) -> Result<Self> {
+    /// Copies centroids and codebooks to the device and prepares them.
+    pub fn new(on: CoderOn<'a>, quantizer: &'a ProductQuantizer) -> Result<Self> {
+        let CoderOn { runtime, by, centroids, budget } = on;
         let shape = Shape { element: ElementType::F32, metric: by.metric(), dim: quantizer.dim() };
         let lists = centroids.len() / shape.dim;
         let mut layout = Layout::default();

@@ -1,0 +1,72 @@
+//! f16 codes on a device. The rows are the operands of the list scan as they are: their scale is 1, and no centre is subtracted.
+
+use warpann_kernels::ivf::code_bounds::MeasureCodes;
+use warpann_kernels::ivf::encoding::CodeKey;
+use warpann_kernels::ivf::list_scan::{CHUNK, Operand};
+use warpann_kernels::ivf::rerank::RowsKey;
+
+use crate::Result;
+use crate::device::queue::OnStream;
+use crate::device::scratch::{Layout, Reserved, Scratch};
+use crate::ivf::gpu::image::{ImageShape, Measured, Source, Stored, StoredPlan};
+
+/// The greatest component that makes the scale 1 (`warpann_kernels::product::prepare::scale_of`).
+const GREATEST_OF_SCALE_ONE: f32 = 16_384.0;
+
+/// Where the parts lie.
+pub(super) struct F16Plan {
+    rows: Reserved<u8>,
+    row_bytes: usize,
+    /// The list of each row: only for making the image.
+    row_lists: Reserved<u32>,
+}
+
+impl F16Plan {
+    pub fn new(layout: &mut Layout, shape: &ImageShape<'_>) -> Self {
+        let rows = shape.rows as usize;
+        let row_bytes = 2 * shape.view.dim.next_multiple_of(CHUNK as usize);
+        Self { rows: layout.array(rows.saturating_mul(row_bytes)), row_bytes, row_lists: layout.array(rows) }
+    }
+}
+
+impl StoredPlan for F16Plan {
+    fn stored(&self, memory: Scratch) -> Stored {
+        Stored {
+            row_bytes: self.row_bytes as u32,
+            f16_rows: memory.at(self.rows.cast::<u16>()).into(),
+            ..Stored::new(Operand::Copies, RowsKey::Coded(CodeKey::F16), memory.at(self.rows).into())
+        }
+    }
+
+    fn least_greatest(&self) -> f32 {
+        GREATEST_OF_SCALE_ONE
+    }
+
+    fn fixed_scale(&self) -> bool {
+        true
+    }
+
+    unsafe fn copy_to_device(&self, source: &Source<'_>, memory: Scratch) -> Result<()> {
+        // SAFETY: as the caller promises; the plan reserved both.
+        unsafe {
+            source.copy_codes(memory.at(self.rows), self.row_bytes)?;
+            source.copy_row_lists(memory.at(self.row_lists))
+        }
+    }
+
+    unsafe fn prepare(&self, on: OnStream<'_>, memory: Scratch, to: Measured<'_>) -> Result<()> {
+        let launch = MeasureCodes { row_lists: memory.at(self.row_lists).read_only(), ..to.launch() };
+        // SAFETY: as the caller promises.
+        unsafe { on.runtime.launch(on.stream, MeasureCodes::kernel(CodeKey::F16), launch.config(), launch) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use warpann_kernels::product::metric::{Metric, scale_of};
+
+    #[test]
+    fn the_scale_of_f16_rows_is_one() {
+        assert_eq!(scale_of(Metric::L2, super::GREATEST_OF_SCALE_ONE), 1.0);
+    }
+}

@@ -1,0 +1,73 @@
+//! Vectors as they were added, on a device: the elements, which re-ranking reads, and f16 operands, which the list scan reads.
+
+use warpann_kernels::ivf::code_bounds::MarkPadding;
+use warpann_kernels::ivf::list_scan::{CHUNK, Operand};
+use warpann_kernels::ivf::rerank::RowsKey;
+
+use crate::device::queue::OnStream;
+use crate::device::scratch::{Layout, Reserved, Scratch};
+use crate::ivf::gpu::image::{ImageShape, Measured, Source, Stored, StoredPlan, prepared};
+use crate::product::gpu::{Unprepared, greatest_of, prepare_rows};
+use crate::{ElementType, Result};
+
+/// Where the parts lie.
+pub(super) struct FlatPlan {
+    element: ElementType,
+    dim: usize,
+    rows: Reserved<u8>,
+    f16_rows: Reserved<u16>,
+}
+
+impl FlatPlan {
+    pub fn new(layout: &mut Layout, shape: &ImageShape<'_>, element: ElementType) -> Self {
+        let (dim, rows) = (shape.view.dim, shape.rows as usize);
+        Self {
+            element,
+            dim,
+            rows: layout.array(rows.saturating_mul(dim.next_multiple_of(4) * element.size())),
+            f16_rows: layout.array(rows.saturating_mul(dim.next_multiple_of(CHUNK as usize))),
+        }
+    }
+
+    fn row_bytes(&self) -> usize {
+        self.dim.next_multiple_of(4) * self.element.size()
+    }
+}
+
+impl StoredPlan for FlatPlan {
+    fn stored(&self, memory: Scratch) -> Stored {
+        Stored {
+            in_place: true,
+            f16_rows: memory.at(self.f16_rows).into(),
+            row_bytes: self.row_bytes() as u32,
+            ..Stored::new(Operand::Copies, RowsKey::Stored(self.element.key()), memory.at(self.rows).into())
+        }
+    }
+
+    unsafe fn copy_to_device(&self, source: &Source<'_>, memory: Scratch) -> Result<()> {
+        // SAFETY: as the caller promises; the plan reserved the rows.
+        unsafe { source.copy_codes(memory.at(self.rows), self.row_bytes()) }
+    }
+
+    unsafe fn prepare(&self, on: OnStream<'_>, memory: Scratch, to: Measured<'_>) -> Result<()> {
+        let OnStream { runtime, stream } = on;
+        let Measured { image, greatest, values, bounds } = to;
+        let from = Unprepared {
+            element: self.element,
+            rows: memory.at(self.rows).into(),
+            count: image.rows,
+            padded: image.rows,
+            stride: image.stride(),
+            centre: image.centre,
+            metric: image.row_metric(),
+            greatest,
+        };
+        // SAFETY: as the caller promises.
+        unsafe {
+            greatest_of(runtime, stream, from)?;
+            prepare_rows(runtime, stream, from, prepared(image, memory.at(self.f16_rows), values, bounds))?;
+            let launch = MarkPadding { ranks: image.ranks, row_count: image.rows, values };
+            runtime.launch(stream, &MarkPadding::KERNEL, launch.config(), launch)
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! Vectors as they were added. A search compares them where they lie; a device keeps them and their f16 operands.
+
+mod gpu;
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use half::{bf16, f16};
+
+use self::gpu::FlatPlan;
+use super::{Codec, FileParts, Scheme, StoredPlan, Training, to_f32};
+use crate::device::scratch::Layout;
+use crate::ivf::gpu::image::ImageShape;
+use crate::ivf::{Encoding, Trained};
+use crate::pq::encode::Residuals;
+use crate::product::cpu::{as_f32, convert};
+use crate::vectors::{VectorSlice, with_components};
+use crate::{Device, ElementType, Metric, Result};
+
+/// [`Encoding::Flat`].
+#[derive(Debug)]
+pub(crate) struct Flat;
+
+impl Flat {
+    pub(super) fn read_words(words: [u32; 3]) -> Option<Encoding> {
+        (words == [0; 3]).then_some(Encoding::Flat)
+    }
+}
+
+impl Scheme for Flat {
+    fn name(&self) -> &'static str {
+        "flat"
+    }
+
+    fn check(&self, _: usize, _: ElementType) -> Result<()> {
+        Ok(())
+    }
+
+    fn code_bytes(&self, dim: usize, element: ElementType) -> usize {
+        dim.saturating_mul(element.size())
+    }
+
+    fn train(&self, training: Training<'_>) -> Result<Trained> {
+        let dim = training.rows.dim();
+        // Spherical k-means weighs vectors by their lengths: all are made equal.
+        let clustering = if training.metric.assigned_by().is_spherical() {
+            training.kmeans.train(&training.normalised()?, dim)?
+        } else {
+            with_components!(training.rows, rows: T => training.kmeans.train::<T>(rows, dim)?)
+        };
+        let codec = FlatCodec { element: training.rows.element() };
+        Ok(Trained { centroids: clustering.centroids, codec: Arc::new(codec) })
+    }
+
+    fn defect(&self, codes: &[u8], _: usize, element: ElementType) -> Option<&'static str> {
+        let right = match element {
+            ElementType::F32 => super::finite(codes, f32::is_finite),
+            ElementType::F16 => super::finite(codes, f16::is_finite),
+            ElementType::Bf16 => super::finite(codes, bf16::is_finite),
+            ElementType::U8 | ElementType::I8 => true,
+        };
+        (!right).then_some("a vector is not finite")
+    }
+
+    fn alignment(&self, element: ElementType) -> usize {
+        element.size()
+    }
+
+    fn codec(&self, file: FileParts<'_>) -> Result<Arc<dyn Codec>, &'static str> {
+        Ok(Arc::new(FlatCodec { element: file.element }))
+    }
+}
+
+/// Codes that are vectors.
+#[derive(Debug)]
+struct FlatCodec {
+    element: ElementType,
+}
+
+impl FlatCodec {
+    fn vectors<'a>(&self, codes: &'a [u8]) -> VectorSlice<'a> {
+        VectorSlice::of_bytes(self.element, 1, codes)
+    }
+}
+
+impl Codec for FlatCodec {
+    fn in_place(&self) -> bool {
+        true
+    }
+
+    fn transform<'a>(&self, rows: VectorSlice<'a>, _: Metric, _: Device) -> Result<Cow<'a, [f32]>> {
+        to_f32(rows, false)
+    }
+
+    fn encode(&self, rows: &[f32], _: Residuals<'_>) -> Result<Vec<u8>> {
+        Ok(bytemuck::cast_slice(rows).to_vec())
+    }
+
+    fn decode_into(&self, codes: &[u8], _: &[f32], to: &mut [f32]) {
+        with_components!(self.vectors(codes), rows: T => convert::<T>(rows, to));
+    }
+
+    fn decode<'a>(&self, codes: &'a [u8], _: &[f32], _: usize, scratch: &'a mut Vec<f32>) -> &'a [f32] {
+        with_components!(self.vectors(codes), rows: T => as_f32::<T>(rows, scratch))
+    }
+
+    fn reach(&self) -> f32 {
+        0.0
+    }
+
+    fn whole(&self, codes: &[u8]) -> bool {
+        use crate::Element;
+        with_components!(self.vectors(codes), rows: T => rows.iter().take(1024).all(|x: &T| x.to_f32().fract() == 0.0))
+    }
+
+    fn plan(&self, layout: &mut Layout, shape: &ImageShape<'_>) -> Box<dyn StoredPlan + '_> {
+        Box::new(FlatPlan::new(layout, shape, self.element))
+    }
+}

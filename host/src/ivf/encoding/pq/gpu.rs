@@ -1,0 +1,129 @@
+//! Product-quantizer codes on a device: codes, codebooks, the parts of f16 operands, and what the scan by lookup tables keeps.
+
+use warpann_kernels::ivf::code_bounds::{GreatestCode, MeasureCodes, ScaleCodes};
+use warpann_kernels::ivf::encoding::CodeKey;
+use warpann_kernels::ivf::list_scan::Operand;
+use warpann_kernels::ivf::rerank::RowsKey;
+
+use crate::Result;
+use crate::device::queue::OnStream;
+use crate::device::scratch::{Layout, Reserved, Scratch};
+use crate::ivf::gpu::image::{ImageShape, Measured, Source, Stored, StoredPlan, TableIndex};
+use crate::ivf::gpu::tables;
+use crate::ivf::gpu::tables::Terms;
+use crate::pq::ProductQuantizer;
+
+/// Where the parts lie.
+pub(super) struct PqPlan<'a> {
+    quantizer: &'a ProductQuantizer,
+    codes: Reserved<u8>,
+    codebooks: Reserved<f32>,
+    /// The list of each row: only for making the image.
+    row_lists: Reserved<u32>,
+    offsets: Reserved<u16>,
+    halves: Reserved<u16>,
+    tables: tables::Shape,
+    kind: Terms,
+    terms: Reserved<f32>,
+}
+
+impl<'a> PqPlan<'a> {
+    pub fn new(layout: &mut Layout, shape: &ImageShape<'_>, quantizer: &'a ProductQuantizer) -> Self {
+        let &ImageShape { view, rows, longest_list, budget } = shape;
+        let (dim, lists, stored_rows) = (view.dim, view.list_count(), rows as usize);
+        let (books, sub_quantizers) = (quantizer.codebooks(), quantizer.sub_quantizers());
+        let tables = tables::Shape {
+            dim: dim as u32,
+            sub_quantizers: sub_quantizers as u32,
+            bits: quantizer.bits(),
+            lists: lists as u32,
+            stored_rows: rows,
+            longest_list,
+            inner_product: view.metric.probed_by().is_spherical(),
+            norms: tables::Norms::new(view.centroids, books, dim, sub_quantizers),
+        };
+        // The paper's first term, where it takes at most an eighth of the budget: the scan works without it.
+        let kind = tables.choose_terms(budget / 8);
+        Self {
+            quantizer,
+            codes: layout.array(stored_rows.saturating_mul(quantizer.code_bytes())),
+            codebooks: layout.array(books.len()),
+            row_lists: layout.array(stored_rows),
+            offsets: layout.array(lists * dim.next_multiple_of(4)),
+            // The scan copies them to shared memory by 16 bytes.
+            halves: layout.array(books.len().next_multiple_of(8)),
+            tables,
+            kind,
+            terms: layout.array(tables.terms_len(kind)),
+        }
+    }
+}
+
+impl StoredPlan for PqPlan<'_> {
+    fn stored(&self, memory: Scratch) -> Stored {
+        Stored {
+            decodes: true,
+            costly: true,
+            row_bytes: self.quantizer.code_bytes() as u32,
+            bits: self.quantizer.bits(),
+            width: self.quantizer.width() as u32,
+            codebooks: memory.at(self.codebooks).into(),
+            offsets: memory.at(self.offsets).into(),
+            halves: memory.at(self.halves).into(),
+            tables: Some(TableIndex { shape: self.tables, kind: self.kind, terms: memory.at(self.terms).into() }),
+            ..Stored::new(Operand::Codes, RowsKey::Coded(CodeKey::Pq), memory.at(self.codes).into())
+        }
+    }
+
+    unsafe fn copy_to_device(&self, source: &Source<'_>, memory: Scratch) -> Result<()> {
+        let OnStream { runtime, stream } = source.on;
+        // SAFETY: as the caller promises; the plan reserved every part.
+        unsafe {
+            source.copy_codes(memory.at(self.codes), self.quantizer.code_bytes())?;
+            runtime.copy_to_device(stream, memory.at(self.codebooks), self.quantizer.codebooks())?;
+            source.copy_row_lists(memory.at(self.row_lists))
+        }
+    }
+
+    unsafe fn prepare(&self, on: OnStream<'_>, memory: Scratch, to: Measured<'_>) -> Result<()> {
+        let OnStream { runtime, stream } = on;
+        let Measured { image, greatest, .. } = to;
+        let stored = &image.stored;
+        let components = self.quantizer.codebooks().len();
+        let row_lists = memory.at(self.row_lists).read_only();
+        let launch = GreatestCode {
+            codes: stored.rows,
+            code_bytes: stored.row_bytes,
+            bits: stored.bits,
+            width: stored.width,
+            dim: image.dim,
+            codebooks: stored.codebooks,
+            centroids: image.centroids,
+            row_lists,
+            row_count: image.rows,
+            centre: image.centre,
+            greatest,
+        };
+        let config = launch.config(runtime.limits().multiprocessors);
+        // SAFETY: as the caller promises; the stream runs these in order.
+        unsafe {
+            runtime.launch(stream, &GreatestCode::KERNEL, config, launch)?;
+            let by_tables = image.table_image();
+            tables::enqueue_terms(&on, &self.tables, &by_tables, self.kind, memory.at(self.terms))?;
+            let launch = ScaleCodes {
+                centroids: image.centroids,
+                centroid_count: image.lists * image.stride(),
+                stride: image.stride(),
+                centre: image.centre,
+                codebooks: stored.codebooks,
+                codeword_count: components as u32,
+                greatest: image.greatest,
+                offsets: memory.at(self.offsets),
+                halves: memory.at(self.halves).take(components),
+            };
+            runtime.launch(stream, &ScaleCodes::KERNEL, launch.config(), launch)?;
+            let launch = MeasureCodes { row_lists, halves: stored.halves.take(components), ..to.launch() };
+            runtime.launch(stream, MeasureCodes::kernel(CodeKey::Pq), launch.config(), launch)
+        }
+    }
+}

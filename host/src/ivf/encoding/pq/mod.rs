@@ -1,0 +1,201 @@
+//! Product-quantizer codes of residuals, of vectors that may be rotated first.
+//!
+//! The code of a transformed vector x is the [`crate::pq`] code of x − c, where c is the centroid of its list (f32 subtraction, component by
+//! component). It stands for r_i = f32(c_i + p_i), p the decoded residual.
+//!
+//! These codes alone are also scanned by lookup tables, query by query, on the CPU and on devices.
+
+mod coder;
+mod gpu;
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use rayon::prelude::*;
+
+use self::coder::Coder;
+use self::gpu::PqPlan;
+use super::{Codec, CoderOn, FileParts, ListCoder, Scheme, StoredPlan, Training, to_f32};
+use crate::device::scratch::Layout;
+use crate::ivf::gpu::image::ImageShape;
+use crate::ivf::{Encoding, Trained};
+use crate::pq::encode::Residuals;
+use crate::pq::{PqTraining, ProductQuantizer, Rotation, codes};
+use crate::random::gather;
+use crate::validate::check_derived;
+use crate::vectors::VectorSlice;
+use crate::{Device, ElementType, Error, Metric, Result};
+
+/// Training vectors for each codeword.
+const POINTS_PER_CODEWORD: usize = 256;
+
+/// The parameters of [`Encoding::Pq`].
+#[derive(Debug)]
+pub(crate) struct PqScheme {
+    pub sub_quantizers: usize,
+    pub bits: u32,
+    pub rotate: bool,
+}
+
+impl PqScheme {
+    pub(super) fn read_words([sub_quantizers, bits, rotate]: [u32; 3]) -> Option<Encoding> {
+        let rotate = [false, true].into_iter().find(|&rotated| u32::from(rotated) == rotate)?;
+        Some(Encoding::Pq { sub_quantizers: sub_quantizers as usize, bits, rotate })
+    }
+}
+
+impl Scheme for PqScheme {
+    fn name(&self) -> &'static str {
+        "pq"
+    }
+
+    fn check(&self, dim: usize, _: ElementType) -> Result<()> {
+        if self.sub_quantizers == 0 || !dim.is_multiple_of(self.sub_quantizers) {
+            return Err(Error::NotDivisible { dim, parts: self.sub_quantizers });
+        }
+        if !(4..=8).contains(&self.bits) {
+            return Err(Error::BadCodeBits { bits: self.bits });
+        }
+        Ok(())
+    }
+
+    fn code_bytes(&self, _: usize, _: ElementType) -> usize {
+        codes::code_bytes(self.sub_quantizers, self.bits)
+    }
+
+    fn least_training(&self) -> usize {
+        1 << self.bits
+    }
+
+    fn most_training(&self) -> usize {
+        self.least_training() * POINTS_PER_CODEWORD
+    }
+
+    fn train(&self, training: Training<'_>) -> Result<Trained> {
+        let Training { ref kmeans, metric, seed, device, .. } = training;
+        let dim = training.rows.dim();
+        let settings = PqTraining::new(self.sub_quantizers).bits(self.bits).seed(seed).device(device);
+        let settings = settings.lengthen(metric.lengthens_codewords());
+        let rows = training.normalised()?;
+        let rotation = self.rotate.then(|| Rotation::train(&settings, &rows, dim)).transpose()?;
+        let rows = rotated(rotation.as_ref(), rows, dim, device)?;
+        let clustering = kmeans.clone().labels(true).train(&rows, dim)?;
+        let (centroids, labels) = (clustering.centroids, clustering.labels.unwrap_or_default());
+        // Of the vectors that the quantizer learns from, and no others.
+        let learned = settings.sample(labels.len());
+        let mut residuals = gather(&rows, dim, &learned)?;
+        residuals.par_chunks_exact_mut(dim).zip(&learned).for_each(|(row, &at)| {
+            let centroid = &centroids[labels[at] as usize * dim..][..dim];
+            row.iter_mut().zip(centroid).for_each(|(x, c)| *x -= c);
+        });
+        check_derived(&residuals, dim, "residual").map_err(|error| error.with_row(|row| learned[row]))?;
+        let quantizer = ProductQuantizer::train(&settings, &residuals, dim)?;
+        Ok(Trained { centroids, codec: Arc::new(PqCodec { quantizer, rotation }) })
+    }
+
+    fn words(&self) -> [u32; 3] {
+        [self.sub_quantizers as u32, self.bits, u32::from(self.rotate)]
+    }
+
+    fn contradiction(&self, dim: u64, _: ElementType) -> Option<&'static str> {
+        if !(4..=8).contains(&self.bits) {
+            return Some("bits of a sub-quantizer");
+        }
+        let divides = self.sub_quantizers != 0 && dim.is_multiple_of(self.sub_quantizers as u64);
+        (!divides).then_some("sub-quantizers that do not divide the dimension")
+    }
+
+    fn section_lengths(&self, dim: u64) -> Option<[u64; 2]> {
+        Some([dim.checked_mul(1 << self.bits)?, if self.rotate { dim.checked_mul(dim)? } else { 0 }])
+    }
+
+    fn defect(&self, codes: &[u8], from: usize, _: ElementType) -> Option<&'static str> {
+        let zero = unused_bits_are_zero(codes, from, self.sub_quantizers * self.bits as usize);
+        (!zero).then_some("unused bits of a code are set")
+    }
+
+    fn codec(&self, file: FileParts<'_>) -> Result<Arc<dyn Codec>, &'static str> {
+        let FileParts { dim, codebooks, rotation, .. } = file;
+        let quantizer = ProductQuantizer::from_codebooks(dim, self.sub_quantizers, self.bits, codebooks.to_vec())
+            .map_err(|_| "the codebooks contradict the shape")?;
+        let rotation = self.rotate.then(|| Rotation::from_matrix(dim, rotation.to_vec()));
+        let rotation = rotation.transpose().map_err(|_| "the rotation is not orthogonal")?;
+        Ok(Arc::new(PqCodec { quantizer, rotation }))
+    }
+}
+
+/// Product-quantizer codes of residuals.
+#[derive(Debug)]
+pub(crate) struct PqCodec {
+    pub quantizer: ProductQuantizer,
+    pub rotation: Option<Rotation>,
+}
+
+impl Codec for PqCodec {
+    fn transform<'a>(&self, rows: VectorSlice<'a>, metric: Metric, device: Device) -> Result<Cow<'a, [f32]>> {
+        rotated(self.rotation.as_ref(), to_f32(rows, metric.divides_by_norms())?, rows.dim(), device)
+    }
+
+    fn list_coder<'a>(&'a self, on: CoderOn<'a>) -> Result<Option<Box<dyn ListCoder + 'a>>> {
+        Ok(Some(Box::new(Coder::new(on, &self.quantizer)?)))
+    }
+
+    fn encode(&self, rows: &[f32], residuals: Residuals<'_>) -> Result<Vec<u8>> {
+        self.quantizer.encode_residuals(rows, residuals)
+    }
+
+    fn decode_into(&self, codes: &[u8], centroid: &[f32], to: &mut [f32]) {
+        self.quantizer.decode_onto(codes, centroid, to);
+    }
+
+    fn restored(&self, vector: Vec<f32>) -> Result<Vec<f32>> {
+        match &self.rotation {
+            Some(rotation) => rotation.apply_transposed(&vector, Device::Cpu),
+            None => Ok(vector),
+        }
+    }
+
+    fn reach(&self) -> f32 {
+        self.quantizer.codebooks().iter().fold(0.0, |greatest, value| greatest.max(value.abs()))
+    }
+
+    fn sections(&self) -> [&[f32]; 2] {
+        [self.quantizer.codebooks(), self.rotation.as_ref().map_or(&[], Rotation::matrix)]
+    }
+
+    fn quantizer(&self) -> Option<&ProductQuantizer> {
+        Some(&self.quantizer)
+    }
+
+    fn rotation(&self) -> Option<&Rotation> {
+        self.rotation.as_ref()
+    }
+
+    fn plan(&self, layout: &mut Layout, shape: &ImageShape<'_>) -> Box<dyn StoredPlan + '_> {
+        Box::new(PqPlan::new(layout, shape, &self.quantizer))
+    }
+}
+
+/// `rows` through the rotation, where there is one.
+fn rotated<'a>(
+    rotation: Option<&Rotation>,
+    rows: Cow<'a, [f32]>,
+    dim: usize,
+    device: Device,
+) -> Result<Cow<'a, [f32]>> {
+    let Some(rotation) = rotation else { return Ok(rows) };
+    let rows = rotation.apply(&rows, device)?;
+    check_derived(&rows, dim, "rotated vector")?;
+    Ok(Cow::Owned(rows))
+}
+
+/// Whether codes of `bits` bits, of which `bytes` are those from byte `from` on, have zeros behind their last bit.
+fn unused_bits_are_zero(bytes: &[u8], from: usize, bits: usize) -> bool {
+    let code_bytes = bits.div_ceil(8);
+    let unused = match bits % 8 {
+        0 => return true,
+        used => u8::MAX << used,
+    };
+    let first = code_bytes - 1 - from % code_bytes;
+    bytes.iter().skip(first).step_by(code_bytes).fold(0, |all, &byte| all | byte) & unused == 0
+}

@@ -1,0 +1,100 @@
+//! Codes of a byte a component on a device: codes, the ranges, and the scaled parts that f16 operands are made of.
+
+use warpann_kernels::ivf::code_bounds::{MeasureCodes, ScaleCodes};
+use warpann_kernels::ivf::encoding::CodeKey;
+use warpann_kernels::ivf::list_scan::Operand;
+use warpann_kernels::ivf::rerank::RowsKey;
+
+use super::Scalar8Codec;
+use crate::Result;
+use crate::device::queue::OnStream;
+use crate::device::scratch::{Layout, Reserved, Scratch};
+use crate::ivf::encoding::Codec;
+use crate::ivf::gpu::image::{ImageShape, Measured, Source, Stored, StoredPlan};
+
+/// Where the parts lie.
+pub(super) struct Scalar8Plan<'a> {
+    codec: &'a Scalar8Codec,
+    row_bytes: usize,
+    stride: usize,
+    codes: Reserved<u8>,
+    /// Least values, then steps, `stride` numbers each.
+    tables: Reserved<f32>,
+    /// The list of each row: only for making the image.
+    row_lists: Reserved<u32>,
+    offsets: Reserved<u16>,
+    halves: Reserved<u16>,
+}
+
+impl<'a> Scalar8Plan<'a> {
+    pub fn new(layout: &mut Layout, shape: &ImageShape<'_>, codec: &'a Scalar8Codec) -> Self {
+        let (dim, rows) = (shape.view.dim, shape.rows as usize);
+        // Kernels read eight codes at a time.
+        let (row_bytes, stride) = (dim.next_multiple_of(8), dim.next_multiple_of(4));
+        Self {
+            codec,
+            row_bytes,
+            stride,
+            codes: layout.array(rows.saturating_mul(row_bytes)),
+            tables: layout.array(2 * stride),
+            row_lists: layout.array(rows),
+            offsets: layout.array(shape.view.list_count() * stride),
+            halves: layout.array(2 * stride),
+        }
+    }
+}
+
+impl StoredPlan for Scalar8Plan<'_> {
+    fn stored(&self, memory: Scratch) -> Stored {
+        Stored {
+            decodes: true,
+            row_bytes: self.row_bytes as u32,
+            codebooks: memory.at(self.tables).into(),
+            offsets: memory.at(self.offsets).into(),
+            halves: memory.at(self.halves).into(),
+            ..Stored::new(Operand::Scalar8, RowsKey::Coded(CodeKey::Scalar8), memory.at(self.codes).into())
+        }
+    }
+
+    /// So large that neither the parts of an operand nor their sums leave the range of f16: with its scale a centroid is below 2^15 in size, and a
+    /// decoded residual below 2^13.
+    fn least_greatest(&self) -> f32 {
+        4.0 * self.codec.reach()
+    }
+
+    unsafe fn copy_to_device(&self, source: &Source<'_>, memory: Scratch) -> Result<()> {
+        let OnStream { runtime, stream } = source.on;
+        let (least, steps) = self.codec.parts();
+        let mut tables = vec![0.0; 2 * self.stride];
+        tables[..least.len()].copy_from_slice(least);
+        tables[self.stride..][..steps.len()].copy_from_slice(steps);
+        // SAFETY: as the caller promises; the plan reserved every part.
+        unsafe {
+            source.copy_codes(memory.at(self.codes), self.row_bytes)?;
+            runtime.copy_to_device(stream, memory.at(self.tables), &tables)?;
+            source.copy_row_lists(memory.at(self.row_lists))
+        }
+    }
+
+    unsafe fn prepare(&self, on: OnStream<'_>, memory: Scratch, to: Measured<'_>) -> Result<()> {
+        let OnStream { runtime, stream } = on;
+        let image = to.image;
+        let scale = ScaleCodes {
+            centroids: image.centroids,
+            centroid_count: image.lists * image.stride(),
+            stride: image.stride(),
+            centre: image.centre,
+            codebooks: image.stored.codebooks,
+            codeword_count: 2 * self.stride as u32,
+            greatest: image.greatest,
+            offsets: memory.at(self.offsets),
+            halves: memory.at(self.halves),
+        };
+        let measure = MeasureCodes { row_lists: memory.at(self.row_lists).read_only(), ..to.launch() };
+        // SAFETY: as the caller promises; the stream runs both in order, after the greatest component of the centroids was found.
+        unsafe {
+            runtime.launch(stream, &ScaleCodes::KERNEL, scale.config(), scale)?;
+            runtime.launch(stream, MeasureCodes::kernel(CodeKey::Scalar8), measure.config(), measure)
+        }
+    }
+}

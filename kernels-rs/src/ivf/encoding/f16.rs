@@ -1,0 +1,46 @@
+//! f32 vectors kept as f16. The rows are their own operands, with scale 1 and without centre: the list scan multiplies them where they lie
+//! ([`super::flat::Copies`]), and re-ranking compares their exact values with f32 queries.
+
+use cuda_std::global;
+use cuda_std::global::U32x2;
+
+use super::{CodedRows, Decode, Operand4, OperandParts};
+use crate::product::element::{self, Element};
+
+/// f16 rows.
+#[derive(Clone, Copy)]
+pub(crate) struct F16Rows {
+    rows: *const u16,
+    /// Components from one row to the next, a multiple of four.
+    stride: u32,
+}
+
+impl F16Rows {
+    #[inline(always)]
+    fn row(&self, row: u32) -> *const u16 {
+        self.rows.wrapping_add(row as usize * self.stride as usize)
+    }
+}
+
+impl Decode for F16Rows {
+    type Query = element::F32;
+
+    #[inline(always)]
+    fn of(rows: &CodedRows) -> Self {
+        Self { rows: rows.codes.cast(), stride: rows.code_bytes / 2 }
+    }
+
+    #[inline(always)]
+    unsafe fn load4(&self, row: u32, _: u32, quad: u32) -> [f32; 4] {
+        // SAFETY: as the caller promises.
+        unsafe { element::F16::load4(self.row(row).cast(), quad) }
+    }
+}
+
+impl Operand4 for F16Rows {
+    #[inline(always)]
+    unsafe fn operand4(&self, _: OperandParts, row: u32, _: u32, quad: u32) -> [u32; 2] {
+        // SAFETY: as the caller promises; rows are multiples of eight bytes.
+        unsafe { global::load_nc(self.row(row).wrapping_add(4 * quad as usize).cast::<U32x2>()).0 }
+    }
+}
