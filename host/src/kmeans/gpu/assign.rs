@@ -16,6 +16,7 @@ use warpann_kernels::kmeans::settle::{Settle, SettleAll};
 
 use crate::device::runtime::{Runtime, Stream};
 use crate::device::scratch::{Layout, Reserved, Scratch};
+use crate::device::tiling::Planned;
 use crate::product::gpu::{Set, SetLayout, Shape};
 use crate::{Metric, Result};
 
@@ -53,9 +54,10 @@ impl BatchLayout {
         batch.bytes = layout.bytes();
         batch
     }
+}
 
-    /// Bytes of all parts.
-    pub fn bytes(&self) -> usize {
+impl Planned for BatchLayout {
+    fn bytes(&self) -> usize {
         self.bytes
     }
 }

@@ -15,6 +15,8 @@ pub(crate) mod assign;
 mod cluster_sums;
 pub(super) mod parts;
 
+use std::ops::Range;
+
 use self::assign::{Batch, BatchLayout, assign_batch};
 pub(crate) use self::cluster_sums::Means;
 use self::cluster_sums::{
@@ -23,6 +25,7 @@ use self::cluster_sums::{
 use super::sums::PartialSums;
 use super::worker::{Assign, PartWorker, Totals, Worker};
 use crate::device::runtime::{Memory, Runtime, Stream};
+use crate::device::tiling::{Budget, Planned, Tiling};
 use crate::flat::gpu::Centre;
 use crate::product::gpu::{Set, Shape, prepare_set, upload_rows};
 use crate::threads::{apart, meanwhile};
@@ -54,7 +57,7 @@ pub(crate) struct Run<'a, T> {
 
 impl<T: Element> Run<'_, T> {
     /// The same about some of the points.
-    pub(crate) fn part(&self, points: std::ops::Range<usize>) -> Self {
+    pub(crate) fn part(&self, points: Range<usize>) -> Self {
         Run {
             rows: &self.rows[points.start * self.dim..points.end * self.dim],
             weights: self.weights.map(|weights| &weights[points]),
@@ -106,11 +109,10 @@ struct Source<'a, T: Element> {
     shape: Shape,
     /// What is subtracted from points and centroids (squared L2).
     centre: Option<Vec<f32>>,
-    /// Points of a batch.
-    batch: usize,
+    /// How the points are cut into batches.
+    tiling: Tiling<BatchLayout>,
     /// One slot if all points are in one batch, two otherwise.
     slots: Vec<Memory>,
-    layout: BatchLayout,
 }
 
 impl<T: Element> Source<'_, T> {
@@ -119,17 +121,17 @@ impl<T: Element> Source<'_, T> {
     }
 
     fn batches(&self) -> usize {
-        self.count().div_ceil(self.batch.max(1))
+        self.tiling.len()
     }
 
     /// Points of batch `number`.
-    fn range(&self, number: usize) -> std::ops::Range<usize> {
-        number * self.batch..((number + 1) * self.batch).min(self.count())
+    fn range(&self, number: usize) -> Range<usize> {
+        self.tiling.tile(number)
     }
 
     fn batch(&self, number: usize) -> Batch {
         let slot = &self.slots[number % self.slots.len()];
-        Batch::new(self.runtime.scratch(slot), self.layout, self.range(number).len() as u32)
+        Batch::new(self.runtime.scratch(slot), self.tiling.plan, self.range(number).len() as u32)
     }
 
     /// Uploads and prepares batch `number`, and waits for it.
@@ -191,35 +193,18 @@ impl<'a, T: Element> KMeansDevice<'a, T> {
         let shape = Shape { element: T::TYPE, metric, dim };
         let count = rows.len() / dim;
         let cluster_layout = ClusterLayout::new(shape, clusters, means.map_or(0, |means| means.scale.count()));
-        let budget = runtime.budget(budget)?;
+        let budget = Budget::new(&runtime, runtime.budget(budget)?).with_shared(cluster_layout.bytes());
         let layout = |points| BatchLayout::new(shape, points, weights.is_some(), means.is_some());
-        let room = budget.saturating_sub(cluster_layout.bytes() as u64);
-        let fits = |points: usize, slots: u64| slots.saturating_mul(layout(points).bytes() as u64) <= room;
-        let (batch, slots) = if count <= BATCH_POINTS && fits(count, 1) {
-            (count, 1)
-        } else {
-            // The largest batch of which two fit: `fits` goes from true to false as points grow.
-            let (mut most, mut too_many) = (0, count.min(BATCH_POINTS) + 1);
-            while too_many - most > 1 {
-                let points = most + (too_many - most) / 2;
-                *(if fits(points, 2) { &mut most } else { &mut too_many }) = points;
-            }
-            if most == 0 {
-                let asked = (cluster_layout.bytes() as u64).saturating_add(2 * layout(1).bytes() as u64);
-                return Err(Error::OutOfDeviceMemory { device: runtime.describe(), asked, available: budget });
-            }
-            (most, 2)
-        };
-        let layout = layout(batch);
+        let tiling = Tiling::largest(budget, (count, BATCH_POINTS), layout)?;
         let cluster_memory = runtime.allocate(cluster_layout.bytes())?;
-        let slots = (0..slots).map(|_| runtime.allocate(layout.bytes())).collect::<Result<Vec<_>>>()?;
+        let slots = (0..tiling.lanes()).map(|_| runtime.allocate(tiling.plan.bytes())).collect::<Result<Vec<_>>>()?;
         let centre = (metric == Metric::L2).then(|| {
             let mut centre = Centre::default();
             centre.add(VectorSlice::of(rows, dim));
             centre.components(shape.stride())
         });
         let (stream, loader) = (runtime.stream()?, runtime.stream()?);
-        let points = Source { runtime, rows, weights, shape, centre, batch, slots, layout };
+        let points = Source { runtime, rows, weights, shape, centre, tiling, slots };
         if points.batches() == 1 {
             points.load(&stream, 0)?;
         }

@@ -369,7 +369,7 @@ fn points_beyond_the_budget_are_streamed() {
     let device = KMeansDevice::new(Runtime::EMULATOR, run, Means { scale: scale_of(&run), spherical: false }).unwrap();
     assert!(device.points.batches() > 2, "{} batches", device.points.batches());
     assert_eq!(device.points.slots.len(), 2);
-    let slots = 2 * device.points.layout.bytes();
+    let slots = 2 * device.points.tiling.plan.bytes();
     assert!(fixed + slots <= fixed + 150_000, "the budget holds");
     check("streamed", run, false, &centroids, 2);
     let labels = labels(Runtime::EMULATOR, Run { budget: Some(300_000), ..whole }, &centroids).unwrap();
