@@ -1,85 +1,410 @@
-//! Rows that go up in batches and results that come back: two lanes overlap the bus with the kernels.
+//! Tiles: rows of a search or a build, cut so that what a tile needs fits the device memory that may be used.
+//!
+//! ```text
+//! Tiling::new         tiles for a given number of lanes, from the first row on
+//! Tiling::overlapped  one tile where all rows fit, else tiles for two lanes
+//! Tiling::largest     the same, with tiles as large as fit, not halved
+//!
+//! Tiling::run         a thread for each lane: a tile's copies overlap another's kernels
+//! Tiling::pipelined   one thread for all lanes: tiles are queued on one lane while another's results are copied
+//! Budget::halving     where only the work itself shows how much memory it needs
+//! ```
+//!
+//! Tiles are halved, as a rule, until they fit: halves are equal, so that no lane ends with a small rest.
 
-use std::sync::Mutex;
+use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use super::lanes::{Lane, Lanes};
 use super::runtime::Runtime;
+use super::scratch::Layout;
 use crate::threads::{apart, at_once};
 use crate::{Error, Result};
 
-/// Bytes of rows in a batch: two pinned buffers of the bus.
-const BATCH_BYTES: usize = 64 << 20;
+/// Bytes of rows in a tile that is copied to the device: two pinned buffers of the bus.
+const COPIED_BYTES: usize = 64 << 20;
 
-/// How rows are cut.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Batches {
-    /// Rows of a batch; the last may have fewer.
-    pub rows: usize,
-    lanes: u64,
-}
-
-/// Rows of `row_bytes` bytes that the bus takes at a time.
+/// Rows of `row_bytes` bytes that are copied to the device at a time.
 pub(crate) fn bus_rows(row_bytes: usize) -> usize {
-    (BATCH_BYTES / row_bytes).max(1)
+    (COPIED_BYTES / row_bytes).max(1)
 }
 
-impl Batches {
-    /// Cuts `count` ≥ 1 rows into batches of at most `most` ≥ 1 rows that `budget` bytes of device memory allow, where all
-    /// batches share `shared_bytes` and a batch of so many rows takes `bytes`.
+/// Device memory that tiles may take.
+#[derive(Clone, Copy)]
+pub(crate) struct Budget<'a> {
+    runtime: &'a Runtime,
+    bytes: u64,
+    /// Bytes that all tiles share.
+    shared: u64,
+}
+
+/// What a tile takes of a [`Budget`].
+pub(crate) trait Planned {
+    /// Bytes of device memory.
+    fn bytes(&self) -> usize;
+}
+
+impl Planned for usize {
+    fn bytes(&self) -> usize {
+        *self
+    }
+}
+
+/// Arrays, and the layout that reserved them.
+impl<A> Planned for (A, Layout) {
+    fn bytes(&self) -> usize {
+        self.1.bytes()
+    }
+}
+
+/// What became of rows in [`Budget::halving`].
+pub(crate) enum Attempt<V> {
+    /// The result.
+    Done(V),
+    /// So many bytes are needed, more than the budget has.
+    Exceeds(u64),
+}
+
+impl<'a> Budget<'a> {
+    /// `bytes` bytes.
+    pub fn new(runtime: &'a Runtime, bytes: u64) -> Self {
+        Budget { runtime, bytes, shared: 0 }
+    }
+
+    /// The device.
+    pub fn runtime(self) -> &'a Runtime {
+        self.runtime
+    }
+
+    /// The same budget, of which `bytes` bytes are for what all tiles share.
+    pub fn with_shared(self, bytes: usize) -> Self {
+        Budget { shared: self.shared.saturating_add(bytes as u64), ..self }
+    }
+
+    /// Bytes of what is shared and of `lanes` tiles.
+    fn asked(self, lanes: usize, plan: &impl Planned) -> u64 {
+        self.shared.saturating_add((plan.bytes() as u64).saturating_mul(lanes as u64))
+    }
+
+    /// Whether `asked` bytes, the shared ones included, fit.
+    pub fn has(self, asked: u64) -> bool {
+        asked <= self.bytes
+    }
+
+    /// Checks that `asked` bytes, the shared ones included, fit.
+    ///
+    /// # Errors
+    /// [`Error::OutOfDeviceMemory`].
+    pub fn check(self, asked: u64) -> Result<()> {
+        if self.has(asked) { Ok(()) } else { Err(self.exceeded(asked)) }
+    }
+
+    fn exceeded(self, asked: u64) -> Error {
+        Error::OutOfDeviceMemory { device: self.runtime.describe(), asked, available: self.bytes }
+    }
+
+    /// Calls `work` for consecutive ranges of rows, of at most `most` rows each, and returns the results in the order of the rows. A range
+    /// that exceeds the budget is cut into halves, whose work starts anew.
+    ///
+    /// # Errors
+    /// [`Error::OutOfDeviceMemory`] where a single row exceeds the budget; the errors of `work`.
+    pub fn halving<V>(
+        self,
+        rows: Range<usize>,
+        most: usize,
+        mut work: impl FnMut(Range<usize>) -> Result<Attempt<V>>,
+    ) -> Result<Vec<V>> {
+        let (mut left, mut done) = (vec![rows], Vec::new());
+        while let Some(rows) = left.pop() {
+            let attempt = if rows.len() > most.max(1) { None } else { Some(work(rows.clone())?) };
+            match attempt {
+                Some(Attempt::Done(result)) => done.push(result),
+                Some(Attempt::Exceeds(asked)) if rows.len() <= 1 => return Err(self.exceeded(asked)),
+                Some(Attempt::Exceeds(_)) | None => {
+                    let middle = rows.start + rows.len() / 2;
+                    left.extend([middle..rows.end, rows.start..middle]);
+                }
+            }
+        }
+        Ok(done)
+    }
+}
+
+/// Rows cut into tiles that fit a budget.
+#[derive(Debug)]
+pub(crate) struct Tiling<P> {
+    /// Rows of a tile; the last may have fewer.
+    pub rows: usize,
+    /// What a tile of `rows` rows needs.
+    pub plan: P,
+    count: usize,
+    /// Tiles that are worked on at once.
+    lanes: usize,
+}
+
+/// Work on tiles by one thread over several lanes ([`Tiling::pipelined`]).
+pub(crate) trait Pipeline {
+    /// Queues the work of a tile on a lane.
+    fn submit(&mut self, lane: &mut Lane, tile: Range<usize>) -> Result<()>;
+
+    /// Waits for a tile, the last that was queued on the lane, and takes its results.
+    fn finish(&mut self, lane: &mut Lane, tile: Range<usize>) -> Result<()>;
+}
+
+impl<P: Planned> Tiling<P> {
+    /// Cuts `count` rows into tiles of at most `most` rows, at least one tile for each of `lanes` lanes while there are rows. `plan` says
+    /// what a tile of a number of rows needs; as many tiles as lanes, and what all tiles share, fit the budget.
+    ///
+    /// # Errors
+    /// [`Error::OutOfDeviceMemory`] where tiles of one row do not fit; the errors of `plan`.
     pub fn new(
-        runtime: &Runtime,
-        budget: Option<u64>,
-        shared_bytes: usize,
+        budget: Budget<'_>,
         (count, most): (usize, usize),
-        bytes: impl Fn(usize) -> usize,
-    ) -> Result<Batches> {
-        let budget = runtime.budget(budget)?;
-        let mut rows = count.min(most);
-        let asked = |rows: usize| {
-            let lanes = if rows < count { 2 } else { 1 };
-            (lanes, (shared_bytes as u64).saturating_add((bytes(rows) as u64).saturating_mul(lanes)))
-        };
-        while rows > 1 && asked(rows).1 > budget {
+        lanes: usize,
+        plan: impl FnMut(usize) -> Result<P>,
+    ) -> Result<Self> {
+        Self::halved(budget, (count, most.min(count.div_ceil(lanes))), |_| lanes, plan)
+    }
+
+    /// Makes `count` rows one tile if they are at most `most` and fit the budget; else cuts them into tiles for two lanes.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn overlapped(
+        budget: Budget<'_>,
+        (count, most): (usize, usize),
+        plan: impl FnMut(usize) -> Result<P>,
+    ) -> Result<Self> {
+        Self::halved(budget, (count, most.min(count)), |rows| if rows < count { 2 } else { 1 }, plan)
+    }
+
+    fn halved(
+        budget: Budget<'_>,
+        (count, most): (usize, usize),
+        lanes: impl Fn(usize) -> usize,
+        mut plan: impl FnMut(usize) -> Result<P>,
+    ) -> Result<Self> {
+        let mut rows = most.max(1);
+        loop {
+            let tiling = Tiling { rows, plan: plan(rows)?, count, lanes: lanes(rows) };
+            let asked = budget.asked(tiling.lanes, &tiling.plan);
+            if budget.has(asked) {
+                return Ok(tiling);
+            }
+            if rows == 1 {
+                return Err(budget.exceeded(asked));
+            }
             rows = rows.div_ceil(2);
         }
-        let (lanes, asked) = asked(rows);
-        if asked > budget {
-            return Err(Error::OutOfDeviceMemory { device: runtime.describe(), asked, available: budget });
+    }
+
+    /// As [`overlapped`](Self::overlapped), but tiles for two lanes are as large as the budget allows: for data that passes through the
+    /// device again and again, where fewer tiles count more than equal ones. `plan` grows with the rows.
+    ///
+    /// # Errors
+    /// [`Error::OutOfDeviceMemory`] where tiles of one row do not fit.
+    pub fn largest(budget: Budget<'_>, (count, most): (usize, usize), plan: impl Fn(usize) -> P) -> Result<Self> {
+        let tiling = |rows: usize, lanes| Tiling { rows, plan: plan(rows), count, lanes };
+        let asked = |tiling: &Self| budget.asked(tiling.lanes, &tiling.plan);
+        let whole = tiling(count, 1);
+        if count <= most && budget.has(asked(&whole)) {
+            return Ok(whole);
         }
-        Ok(Batches { rows, lanes })
+        let (mut fits, mut exceeds) = (0, count.min(most) + 1);
+        while exceeds - fits > 1 {
+            let middle = fits + (exceeds - fits) / 2;
+            *(if budget.has(asked(&tiling(middle, 2))) { &mut fits } else { &mut exceeds }) = middle;
+        }
+        let found = tiling(fits.max(1), 2);
+        budget.check(asked(&found))?;
+        Ok(found)
+    }
+}
+
+impl<P> Tiling<P> {
+    /// Number of tiles.
+    pub fn len(&self) -> usize {
+        self.count.div_ceil(self.rows.max(1))
     }
 
-    /// The rows of `row_len` values that the batch from row `first` on has.
-    pub fn of<T>(self, rows: &[T], row_len: usize, first: usize) -> &[T] {
-        let rows = &rows[first * row_len..];
-        &rows[..rows.len().min(self.rows * row_len)]
+    /// The rows of tile `number`.
+    pub fn tile(&self, number: usize) -> Range<usize> {
+        number * self.rows..((number + 1) * self.rows).min(self.count)
     }
 
-    /// Calls `work(lane, first row, out)` for every batch and what is its of `outs`, where the results of each batch go. On return
-    /// every batch is done, or one has failed. `work` uses no pool: all is done [`apart`].
+    /// All tiles, in order.
+    pub fn tiles(&self) -> impl Iterator<Item = Range<usize>> {
+        (0..self.len()).map(|number| self.tile(number))
+    }
+
+    /// Rows of the last tile.
+    pub fn last_rows(&self) -> usize {
+        self.tile(self.len().saturating_sub(1)).len()
+    }
+
+    /// Tiles that are worked on at once.
+    pub fn lanes(&self) -> usize {
+        self.lanes
+    }
+
+    /// Calls `work(lane, rows of the tile, out)` for every tile and its item of `outs`: where its results go. On return every tile is done,
+    /// or one has failed. `work` uses no pool: where there are several lanes, it is done [`apart`].
     pub fn run<O: Send>(
-        self,
+        &self,
         runtime: &Runtime,
         pool: &Lanes,
         outs: impl Iterator<Item = O>,
-        work: impl Fn(&mut Lane, usize, O) -> Result<()> + Sync,
+        work: impl Fn(&mut Lane, Range<usize>, O) -> Result<()> + Sync,
     ) -> Result<()> {
-        let outs: Vec<_> = outs.map(Some).map(Mutex::new).collect();
+        let tiles: Vec<_> = self.tiles().zip(outs).map(Some).map(Mutex::new).collect();
         let next = AtomicUsize::new(0);
         let lane = || {
             pool.with(runtime, |lane| {
-                let each = std::iter::repeat_with(|| next.fetch_add(1, Ordering::Relaxed));
-                for (batch, slot) in each.map_while(|batch| Some((batch, outs.get(batch)?))) {
-                    let out = slot.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).take();
-                    out.map_or(Ok(()), |out| work(lane, batch * self.rows, out))?;
+                while let Some(slot) = tiles.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let tile = slot.lock().unwrap_or_else(PoisonError::into_inner).take();
+                    tile.map_or(Ok(()), |(rows, out)| work(lane, rows, out))?;
                 }
                 Ok(())
             })
         };
-        if self.lanes == 1 {
-            return lane();
+        match self.lanes.min(tiles.len()) {
+            0 | 1 => lane(),
+            lanes => apart(|| at_once(vec![(); lanes], |()| lane())).into_iter().collect(),
         }
-        apart(|| at_once(vec![(); 2], |()| lane())).into_iter().collect()
+    }
+
+    /// Does the work of all tiles on `lanes`, in turn. A lane's results are taken before its next tile is queued, and the tiles of the
+    /// other lanes run meanwhile. One thread queues everything, so that the first tile gets the whole bandwidth to the device.
+    pub fn pipelined(&self, lanes: &mut [Lane], work: &mut impl Pipeline) -> Result<()> {
+        let tiles = self.len();
+        for step in 0..tiles + lanes.len() {
+            let lane_number = step % lanes.len();
+            let before = step.checked_sub(lanes.len()).map(|number| self.tile(number));
+            let lane = &mut lanes[lane_number];
+            if let Some(tile) = before {
+                work.finish(lane, tile)?;
+            }
+            if step < tiles {
+                work.submit(lane, self.tile(step))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RUNTIME: Runtime = Runtime::EMULATOR;
+
+    /// Rows and lanes of a tiling in which a row takes 10 bytes.
+    fn shape_of(tiling: Result<Tiling<usize>>) -> (usize, usize) {
+        let tiling = tiling.unwrap();
+        let mut next = 0;
+        for tile in tiling.tiles() {
+            assert_eq!(tile.start, next);
+            assert!(tile.len() == tiling.rows || tile.end == tiling.count, "{tile:?}");
+            next = tile.end;
+        }
+        assert_eq!((next, tiling.plan), (tiling.count, 10 * tiling.rows));
+        (tiling.rows, tiling.lanes)
+    }
+
+    fn ten(rows: usize) -> Result<usize> {
+        Ok(10 * rows)
+    }
+
+    #[test]
+    fn tiles_that_fit_keep_their_size_and_others_are_halved() {
+        let budget = |bytes| Budget::new(&RUNTIME, bytes);
+        assert_eq!(shape_of(Tiling::new(budget(1_000), (100, 100), 1, ten)), (100, 1));
+        assert_eq!(shape_of(Tiling::new(budget(999), (100, 100), 1, ten)), (50, 1));
+        assert_eq!(shape_of(Tiling::new(budget(999), (101, 30), 1, ten)), (30, 1));
+        assert_eq!(shape_of(Tiling::new(budget(2_000), (101, 101), 2, ten)), (51, 2));
+        assert_eq!(shape_of(Tiling::new(budget(1_000), (101, 101), 2, ten)), (26, 2));
+        assert_eq!(shape_of(Tiling::overlapped(budget(1_000), (100, 100), ten)), (100, 1));
+        assert_eq!(shape_of(Tiling::overlapped(budget(1_000), (100, 99), ten)), (50, 2));
+        assert_eq!(shape_of(Tiling::overlapped(budget(1_000).with_shared(1), (100, 100), ten)), (25, 2));
+        assert_eq!(shape_of(Tiling::largest(budget(1_000), (100, 100), |rows| 10 * rows)), (100, 1));
+        assert_eq!(shape_of(Tiling::largest(budget(999), (100, 100), |rows| 10 * rows)), (49, 2));
+        assert_eq!(shape_of(Tiling::largest(budget(1_000), (100, 7), |rows| 10 * rows)), (7, 2));
+    }
+
+    #[test]
+    fn a_row_that_does_not_fit_is_refused_with_both_numbers() {
+        let budget = Budget::new(&RUNTIME, 29).with_shared(10);
+        let refused = |tiling: Result<Tiling<usize>>, number: u64| match tiling {
+            Err(Error::OutOfDeviceMemory { asked, available: 29, .. }) => assert_eq!(asked, number),
+            other => panic!("{other:?}"),
+        };
+        refused(Tiling::new(budget, (5, 5), 2, ten), 30);
+        refused(Tiling::overlapped(budget, (5, 5), ten), 30);
+        refused(Tiling::largest(budget, (5, 5), |rows| 10 * rows), 30);
+        refused(Tiling::new(budget, (1, 1), 1, |rows| Ok(usize::MAX - rows)), u64::MAX);
+    }
+
+    #[test]
+    fn ranges_that_exceed_the_budget_are_cut_in_their_order() {
+        let budget = Budget::new(&RUNTIME, 40);
+        let heavy = |rows: &Range<usize>| rows.clone().map(|row| if row == 6 { 30 } else { 10 }).sum::<u64>();
+        let work = |rows: Range<usize>| {
+            let asked = heavy(&rows);
+            Ok(if budget.has(asked) { Attempt::Done(rows) } else { Attempt::Exceeds(asked) })
+        };
+        assert_eq!(budget.halving(0..10, 8, work).unwrap(), [0..2, 2..5, 5..7, 7..10]);
+        assert_eq!(budget.halving(0..4, 3, work).unwrap(), [0..2, 2..4]);
+        let small = Budget::new(&RUNTIME, 20);
+        let refused = small.halving(0..10, 10, |rows| {
+            let asked = heavy(&rows);
+            Ok(if small.has(asked) { Attempt::Done(()) } else { Attempt::Exceeds(asked) })
+        });
+        assert!(matches!(refused, Err(Error::OutOfDeviceMemory { asked: 30, available: 20, .. })), "{refused:?}");
+    }
+
+    #[test]
+    fn every_tile_runs_once_with_its_own_results() {
+        let pool = Lanes::new();
+        for lanes in [1, 2, 3] {
+            let tiling = Tiling::new(Budget::new(&RUNTIME, 90), (23, 23), lanes, ten).unwrap();
+            let mut out = vec![0; 23];
+            let work = |_: &mut Lane, rows: Range<usize>, out: &mut [usize]| {
+                assert_eq!(out.len(), rows.len());
+                out.iter_mut().zip(rows).for_each(|(out, row)| *out += row + 1);
+                Ok(())
+            };
+            tiling.run(&RUNTIME, &pool, out.chunks_mut(tiling.rows), work).unwrap();
+            assert_eq!(out, (1..24).collect::<Vec<_>>());
+        }
+    }
+
+    /// Which tiles were queued on which lane, by the address of the lane.
+    struct Log(Vec<(bool, Range<usize>, usize)>);
+
+    impl Pipeline for Log {
+        fn submit(&mut self, lane: &mut Lane, tile: Range<usize>) -> Result<()> {
+            self.0.push((true, tile, std::ptr::from_ref(lane).addr()));
+            Ok(())
+        }
+
+        fn finish(&mut self, lane: &mut Lane, tile: Range<usize>) -> Result<()> {
+            self.0.push((false, tile, std::ptr::from_ref(lane).addr()));
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_lane_finishes_a_tile_before_it_takes_the_next() {
+        let tiling = Tiling::new(Budget::new(&RUNTIME, 40), (9, 9), 2, ten).unwrap();
+        let mut log = Log(Vec::new());
+        Lanes::new().with_some(&RUNTIME, 2, |lanes| tiling.pipelined(lanes, &mut log)).unwrap();
+        let order: Vec<(bool, usize)> = log.0.iter().map(|(submitted, tile, _)| (*submitted, tile.start)).collect();
+        let expected = [(true, 0), (true, 2), (false, 0), (true, 4), (false, 2), (true, 6), (false, 4), (true, 8)];
+        assert_eq!(order[..8], expected);
+        assert_eq!(order[8..], [(false, 6), (false, 8)]);
+        for (_, tile, lane) in &log.0 {
+            assert_eq!(*lane == log.0[0].2, (tile.start / 2).is_multiple_of(2), "{tile:?}");
+        }
     }
 }

@@ -9,15 +9,16 @@ use super::Generator;
 use crate::device::lanes::Lanes;
 use crate::device::runtime::{Runtime, Stream};
 use crate::device::scratch::Layout;
+use crate::device::tiling::{Budget, Tiling};
 use crate::flat::gpu::Centre;
 use crate::flat::gpu::exact::{Block, Tuning};
 use crate::product::gpu::{Set, SetLayout, Shape, prepare_set};
 use crate::shards::merge;
 use crate::vectors::VectorSlice;
-use crate::{ElementType, Error, Metric, Neighbors, Result};
+use crate::{ElementType, Metric, Neighbors, Result};
 
 /// Rows of a block of exact search, at most.
-const BLOCK_ROWS: u64 = 1 << 22;
+const BLOCK_ROWS: usize = 1 << 22;
 /// Share of the memory that a block may take: denominator.
 const BLOCK_SHARE: u64 = 2;
 /// Rows that the centre is estimated from.
@@ -55,33 +56,25 @@ pub(crate) fn nearest(
 ) -> Result<()> {
     let shape = Shape { element: ElementType::F32, metric: Metric::L2, dim: generator.dim() };
     let budget = runtime.budget(None)?;
-    let of = |rows: u64| {
+    let plan = |rows: usize| {
         let mut layout = Layout::default();
-        let set = SetLayout::reserve(&mut layout, shape, rows as usize);
-        (layout.bytes() as u64, set)
+        Ok((SetLayout::reserve(&mut layout, shape, rows), layout))
     };
-    let mut each = (rows.end - rows.start).min(BLOCK_ROWS);
-    while each > 1 && of(each).0 > budget / BLOCK_SHARE {
-        each = each.div_ceil(2);
-    }
-    let (bytes, layout) = of(each);
-    if bytes > budget / BLOCK_SHARE {
-        let (device, available) = (runtime.describe(), budget / BLOCK_SHARE);
-        return Err(Error::OutOfDeviceMemory { device, asked: bytes, available });
-    }
+    let count = (rows.end - rows.start) as usize;
+    let blocks = Tiling::new(Budget::new(runtime, budget / BLOCK_SHARE), (count, BLOCK_ROWS), 1, plan)?;
+    let (set_layout, layout) = &blocks.plan;
     let mut centre = Centre::default();
     let sample = (rows.end - rows.start).min(CENTRE_ROWS) as usize;
     centre.add(VectorSlice::of(&generator.rows(rows.start, sample), shape.dim));
     let centre = centre.components(shape.stride());
-    let memory = runtime.allocate(bytes as usize)?;
+    let memory = runtime.allocate(layout.bytes())?;
     let scratch = runtime.scratch(&memory);
     let mut more = found.clone();
     Lanes::new().with(runtime, |lane| {
-        let mut first = rows.start;
-        while first < rows.end {
-            let count = (rows.end - first).min(each) as u32;
-            let base = Set::new(scratch, layout, count);
-            // SAFETY: the layout reserved every part for `each` rows; the search of the block before is over, for its results
+        for part in blocks.tiles() {
+            let (first, count) = (rows.start + part.start as u64, part.len() as u32);
+            let base = Set::new(scratch, *set_layout, count);
+            // SAFETY: the layout reserved every part for the rows of a block; the search of the block before is over, for its results
             // are on the host.
             unsafe {
                 enqueue_rows(runtime, &lane.stream, generator, first, count, shape.stride(), base.components())?;
@@ -89,13 +82,13 @@ pub(crate) fn nearest(
                 prepare_set(runtime, &lane.stream, shape, base, true)?;
             }
             let block = Block { shape, base, centred: true, first_id: first, tuning: Tuning::of(&runtime.limits()) };
-            let tile = block.tile_queries(runtime, queries.len(), k, budget - bytes)?;
-            let outs = more.ids.chunks_mut(tile * k).zip(more.distances.chunks_mut(tile * k));
-            for (queries, (ids, distances)) in queries.chunks(tile).zip(outs) {
+            let of_queries = Budget::new(runtime, budget - layout.bytes() as u64);
+            let each = block.tiling(of_queries, (queries.len(), usize::MAX), k, 1)?.rows;
+            let outs = more.ids.chunks_mut(each * k).zip(more.distances.chunks_mut(each * k));
+            for (queries, (ids, distances)) in queries.chunks(each).zip(outs) {
                 block.search(runtime, lane, queries, k, ids, distances)?;
             }
             merge(shape.metric, k, &mut found.ids, &mut found.distances, &[(&more.ids, &more.distances)]);
-            first += u64::from(count);
         }
         Ok(())
     })

@@ -427,10 +427,11 @@ impl KMeans {
     }
 
     /// What GPUs and emulators need to know.
-    fn run<'a, T: Element>(&self, points: Points<'a, T>) -> self::gpu::Run<'a, T> {
+    fn run<'a, T: Element>(&self, points: Points<'a, T>) -> self::gpu::Run<'a> {
         let Points { rows, dim, weights, .. } = points;
+        let rows = VectorSlice::of(rows, dim);
         let (metric, clusters, budget) = (self.assign_by(), self.clusters, self.budget);
-        self::gpu::Run { metric, clusters, rows, weights, dim, budget }
+        self::gpu::Run { metric, clusters, rows, weights, budget }
     }
 
     fn means(&self, scale: Scale) -> self::gpu::Means {
@@ -487,7 +488,7 @@ pub(crate) fn assign_rows<T: Element>(
     assign_vectors(placement, metric, VectorSlice::of(rows, dim), centroids, budget)
 }
 
-/// [`assign_on`] for every element type. Not generic, so that it is compiled with this crate.
+/// [`assign_rows`] for a row at least.
 fn assign_vectors(
     placement: &Placement,
     metric: Assign,
@@ -495,26 +496,16 @@ fn assign_vectors(
     centroids: &[f32],
     budget: Option<u64>,
 ) -> Result<Vec<u32>> {
-    with_components!(vectors, rows: T => assign_on::<T>(placement, metric, rows, vectors.dim(), centroids, budget))
-}
-
-/// [`assign_rows`] for a row at least.
-fn assign_on<T: Element>(
-    placement: &Placement,
-    metric: Assign,
-    rows: &[T],
-    dim: usize,
-    centroids: &[f32],
-    budget: Option<u64>,
-) -> Result<Vec<u32>> {
-    let labels = by_rows(placement, rows.len() / dim, |part, device| {
-        let rows = &rows[part.start * dim..part.end * dim];
+    let dim = vectors.dim();
+    let labels = by_rows(placement, vectors.len(), |part, device| {
+        let rows = vectors.part(part);
         if let Some(runtime) = open(device)?.1 {
-            let run = gpu::Run { metric, clusters: centroids.len() / dim.max(1), rows, weights: None, dim, budget };
+            let run = gpu::Run { metric, clusters: centroids.len() / dim, rows, weights: None, budget };
             return gpu::labels(runtime, run, centroids);
         }
-        let mut labels = host_memory::zeroed(rows.len() / dim)?;
-        Nearest::new(metric, centroids, dim, labels.len()).assign(rows, &canonical_squares(rows, dim)?, &mut labels);
+        let mut labels = host_memory::zeroed(rows.len())?;
+        let nearest = Nearest::new(metric, centroids, dim, labels.len());
+        with_components!(rows, rows: T => nearest.assign::<T>(rows, &canonical_squares(rows, dim)?, &mut labels));
         Ok(labels)
     })?;
     Ok(joined(labels))

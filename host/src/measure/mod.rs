@@ -20,6 +20,7 @@ use crate::metric::Assign;
 pub use crate::select::gpu::dispatch::{HEADER as DISPATCH_HEADER, Method};
 use crate::select::gpu::{Plan, Select, select};
 use crate::select::{Algorithm, Best, Rows, select_k};
+use crate::vectors::VectorSlice;
 use crate::{Device, Error, Result};
 
 pub use sort::{SortBench, SortRun};
@@ -252,7 +253,7 @@ pub struct KMeansRun {
 /// # }
 /// ```
 pub struct KMeansBench<'a> {
-    worker: KMeansDevice<'a, f32>,
+    worker: KMeansDevice<'a>,
     /// The first centroids of every run.
     starts: Vec<f32>,
     /// Σ‖x‖².
@@ -283,7 +284,7 @@ impl<'a> KMeansBench<'a> {
             &rows[point * dim..(point + 1) * dim]
         });
         let starts = starts.copied().collect();
-        let run = Run { metric: Assign::L2, clusters, rows, weights: None, dim, budget: None };
+        let run = Run { metric: Assign::L2, clusters, rows: VectorSlice::of(rows, dim), weights: None, budget: None };
         let means = Means { scale: Scale::new(points, f64::from(greatest), None), spherical: false };
         let worker = KMeansDevice::new(open_gpu(index)?, run, means)?;
         Ok(KMeansBench { worker, starts, squares })

@@ -14,13 +14,13 @@ use warpann_kernels::shifted::shifted_sort::{
 };
 
 use super::{Ask, Grid, ShiftedBackend};
+use crate::Result;
 use crate::device::lanes::Lanes;
 use crate::device::queue::OnStream;
 use crate::device::runtime::{Memory, Runtime};
 use crate::device::scratch::{Layout, Reserved};
-use crate::device::tiling::{Batches, bus_rows};
+use crate::device::tiling::{Budget, Tiling, bus_rows};
 use crate::sort::gpu::{DeviceKey, Pairs, SortPlan, enqueue};
-use crate::{Error, Result};
 
 /// A width of codes and its kernels.
 trait DeviceCode: Code + DeviceKey {
@@ -103,9 +103,7 @@ impl ShiftedDevice {
         let plan = SortPlan::new::<W>(&mut layout, n as u32, copies, 0..cells.dim * cells.bits, &runtime.limits());
         let available = self.runtime.budget(self.budget)?;
         let asked = (kept_layout.bytes as u64).saturating_add(layout.bytes() as u64);
-        if asked > available {
-            return Err(Error::OutOfDeviceMemory { device: runtime.describe(), asked, available });
-        }
+        Budget::new(runtime, available).check(asked)?;
         let memory = runtime.allocate(kept_layout.bytes)?;
         let scratch_memory = runtime.allocate(layout.bytes())?;
         let (kept, scratch) = (runtime.scratch(&memory), runtime.scratch(&scratch_memory));
@@ -178,38 +176,39 @@ impl ShiftedDevice {
         let (dim, copies) = (cells.dim as usize, cells.copies as usize);
         let count = ask.queries.len() / dim;
         let ranks = if ask.own { Some(self.ranks(sorted)?) } else { None };
-        let batch = |rows: usize| {
+        let place = |rows: usize| {
             let mut layout = Layout::default();
             let queries = layout.array::<f32>(rows.saturating_mul(dim));
             let places = layout.array::<u32>(if ask.own { 0 } else { rows.saturating_mul(copies) });
             let out = layout.array::<u64>(rows.saturating_mul(ask.k));
-            (queries, places, out, layout.bytes())
+            Ok(((queries, places, out), layout))
         };
         // A budget includes the copies. Free memory does not.
         let held = if self.budget.is_some() { kept_layout.bytes } else { 0 };
-        let batches = Batches::new(runtime, self.budget, held, (count, bus_rows(4 * dim)), |rows| batch(rows).3)?;
-        let (device_queries, located, out, bytes) = batch(batches.rows);
+        let budget = Budget::new(runtime, runtime.budget(self.budget)?).with_shared(held);
+        let tiling = Tiling::overlapped(budget, (count, bus_rows(4 * dim)), place)?;
+        let ((device_queries, located, out), tile_layout) = &tiling.plan;
         let queue = QueueLength::of(ask.k as u32);
         let kernel = ShiftedNearest::kernel((MostComponents::of(cells.dim), queue));
         let kept = runtime.scratch(&sorted.memory);
         let (mins, codes) = (kept.at(kept_layout.mins), kept.at(kept_layout.codes));
         let (points, ids) = (kept.at(kept_layout.points), kept.at(kept_layout.ids));
-        let outs = entries.chunks_mut((batches.rows * ask.k).max(1));
-        batches.run(runtime, &self.lanes, outs, |lane, first, entries| {
-            let queries = batches.of(ask.queries, dim, first);
-            let rows = queries.len() / dim;
-            let scratch = lane.scratch(runtime, bytes)?;
+        let outs = entries.chunks_mut((tiling.rows * ask.k).max(1));
+        tiling.run(runtime, &self.lanes, outs, |lane, tile, entries| {
+            let (first, rows) = (tile.start, tile.len());
+            let queries = &ask.queries[first * dim..tile.end * dim];
+            let scratch = lane.scratch(runtime, tile_layout.bytes())?;
             let stream = &lane.stream;
-            let device_queries = scratch.at(device_queries).take(rows * dim);
-            let out = scratch.at(out).take(rows * ask.k);
-            // SAFETY: the layouts reserved the arrays for the batch's rows. Ranks hold n places for each copy; those of these queries start at
+            let device_queries = scratch.at(*device_queries).take(rows * dim);
+            let out = scratch.at(*out).take(rows * ask.k);
+            // SAFETY: the layouts reserved the arrays for the tile's rows. Ranks hold n places for each copy; those of these queries start at
             // `first`. The index checked 1 ≤ width ≤ n and k ≥ 1. The copy to the host waits for the kernels.
             unsafe {
                 runtime.copy_to_device(stream, device_queries, queries)?;
                 let (places, stride) = match &ranks {
                     Some((_, ranks)) => (ranks.skip(first).take((copies - 1) * n as usize + rows), n as usize),
                     None => {
-                        let places = scratch.at(located).take(copies * rows);
+                        let places = scratch.at(*located).take(copies * rows);
                         let launch = ShiftedLocate {
                             queries: device_queries.into(),
                             count: rows as u32,

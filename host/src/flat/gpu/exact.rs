@@ -22,12 +22,13 @@ use crate::device::lanes::Lane;
 use crate::device::limits::Limits;
 use crate::device::runtime::{Runtime, Stream};
 use crate::device::scratch::{Layout, Reserved};
+use crate::device::tiling::{Budget, Tiling};
 use crate::neighbors::slots::{Found, Slots};
 use crate::product::gpu::{Set, SetLayout, Shape, prepare_set, upload_vectors};
 use crate::select::Best;
 use crate::select::gpu::{Columns, Plan, Select, select};
 use crate::vectors::{VectorBuffer, VectorSlice};
-use crate::{Error, Result};
+use crate::Result;
 
 /// The sample has at least this many rows for each neighbour asked for.
 const SAMPLE_PER_NEIGHBOUR: u32 = 8;
@@ -40,6 +41,8 @@ const MIDDLE_FROM: u32 = 16;
 const LIST_MARGIN: u64 = 4;
 /// Shortest candidate list.
 const LIST_LEAST: u64 = 1024;
+/// Queries of one search, at most: with padding their number stays in u32.
+const MOST_QUERIES: usize = u32::MAX as usize / 2;
 
 /// Choices that depend on the device.
 #[derive(Debug, Clone, Copy)]
@@ -204,18 +207,18 @@ impl Block {
         }
     }
 
-    /// The largest number of queries, up to `queries`, whose search fits `budget` bytes of scratch.
-    pub fn tile_queries(&self, runtime: &Runtime, queries: usize, k: usize, budget: u64) -> Result<usize> {
+    /// Cuts queries into tiles whose scratch fits the budget, of at most `most` queries, for searches on `lanes` lanes.
+    pub fn tiling(
+        &self,
+        budget: Budget<'_>,
+        (queries, most): (usize, usize),
+        k: usize,
+        lanes: usize,
+    ) -> Result<Tiling<usize>> {
         let k = k.min(self.base.count as usize) as u32;
-        let bytes = |queries| self.scratch_bytes(queries, k, &runtime.limits()) as u64;
-        let mut tile = queries.min(u32::MAX as usize / 2);
-        while tile > 1 && bytes(tile) > budget {
-            tile = tile.div_ceil(2);
-        }
-        if bytes(tile) > budget {
-            return Err(Error::OutOfDeviceMemory { device: runtime.describe(), asked: bytes(tile), available: budget });
-        }
-        Ok(tile)
+        let limits = budget.runtime().limits();
+        let plan = |queries| Ok(self.scratch_bytes(queries, k, &limits));
+        Tiling::new(budget, (queries, most.min(MOST_QUERIES)), lanes, plan)
     }
 
     /// The best k of this block for each query, best first; slots without a neighbour hold `NONE` and the worst distance.
@@ -237,15 +240,13 @@ impl Block {
             return self.search_direct(runtime, lane, queries, found as u32, &mut slots, None);
         }
         let overflowed = self.search_filtered(runtime, lane, queries, found as u32, &mut slots)?;
-        // A share at a time: the distances to all rows are large.
-        let largest =
-            FilterPlan::new(self.shape, self.tuning, count, self.base.count, found as u32, &runtime.limits()).bytes;
-        let mut share = overflowed.len();
-        let bytes = |share| DirectPlan::new(self.shape, share, self.base.count, found as u32, &runtime.limits()).bytes;
-        while share > 1 && bytes(share) > largest {
-            share = share.div_ceil(2);
-        }
-        for numbers in overflowed.chunks(share.max(1)) {
+        // Some at a time: the distances to all rows are large. One query at least, even where it needs more than the filter did.
+        let limits = runtime.limits();
+        let filtered = FilterPlan::new(self.shape, self.tuning, count, self.base.count, found as u32, &limits).bytes;
+        let direct = |queries| DirectPlan::new(self.shape, queries, self.base.count, found as u32, &limits).bytes;
+        let budget = Budget::new(runtime, filtered.max(direct(1)) as u64);
+        let tiling = Tiling::new(budget, (overflowed.len(), usize::MAX), 1, |queries| Ok(direct(queries)))?;
+        for numbers in overflowed.chunks(tiling.rows) {
             let mut again = VectorBuffer::new(self.shape.element);
             again.reserve(numbers.len() * self.shape.dim)?;
             numbers.iter().for_each(|&query| again.extend(queries.part(query..query + 1).bytes()));

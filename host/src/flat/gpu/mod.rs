@@ -7,17 +7,15 @@
 
 pub(crate) mod exact;
 
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
-
 use self::exact::{Block, Tuning};
 use super::FlatBackend;
 use crate::device::lanes::Lanes;
 use crate::device::runtime::{Memory, Runtime, Stream};
 use crate::device::scratch::Layout;
+use crate::device::tiling::{Budget, Tiling};
 use crate::product::gpu::{Set, SetLayout, Shape, prepare_set, upload_vectors};
 use crate::shards::merge_apart;
-use crate::threads::{Exclusive, apart, at_once, meanwhile};
+use crate::threads::{Exclusive, apart, meanwhile};
 use crate::vectors::{VectorBuffer, VectorSlice, VectorSliceMut, with_components};
 use crate::{Element, Error, Result, host_memory};
 
@@ -112,18 +110,18 @@ impl Centre {
     }
 }
 
-/// Bytes that a set of so many rows takes, and how it lies.
-fn set_layout(shape: Shape, rows: usize) -> (usize, SetLayout) {
+/// How a set of `rows` rows lies in its memory.
+fn set_layout(shape: Shape, rows: usize) -> (SetLayout, Layout) {
     let mut layout = Layout::default();
     let set = SetLayout::reserve(&mut layout, shape, rows);
-    (layout.bytes(), set)
+    (set, layout)
 }
 
 impl FlatDevice {
     /// An empty index; `budget` defaults to nine tenths of the device's free memory.
     pub fn new(runtime: Runtime, shape: Shape, budget: Option<u64>) -> Result<Self> {
         let budget = runtime.budget(budget)?;
-        let (_, layout) = set_layout(shape, 0);
+        let (layout, _) = set_layout(shape, 0);
         let memory = runtime.allocate(0)?;
         let rows = Rows::Device(Resident { memory, layout, capacity: 0, prepared: Exclusive::new(true) });
         let tuning = Tuning::of(&runtime.limits());
@@ -145,8 +143,8 @@ impl FlatDevice {
 
     /// Device memory for `rows` rows that holds the first `self.count` already, or an out-of-memory error.
     fn grown(&self, old: &Resident, rows: usize) -> Result<Resident> {
-        let (bytes, layout) = set_layout(self.shape, rows);
-        let memory = self.runtime.allocate(bytes)?;
+        let (layout, all) = set_layout(self.shape, rows);
+        let memory = self.runtime.allocate(all.bytes())?;
         let set = |memory, layout| Set::new(self.runtime.scratch(memory), layout, self.count as u32);
         let (to, from) = (set(&memory, layout).rows(), set(&old.memory, old.layout).rows());
         self.lanes.with(&self.runtime, |lane| {
@@ -188,7 +186,7 @@ impl FlatDevice {
         let Rows::Device(resident) = &self.rows else { return Ok(false) };
         let needed = self.count + rows.len();
         if needed > resident.capacity {
-            let fits = |rows: usize| set_layout(self.shape, rows).0 as u64 <= self.resident_limit();
+            let fits = |rows: usize| set_layout(self.shape, rows).1.bytes() as u64 <= self.resident_limit();
             // Room to grow when rows come in portions; the exact size for the first, or where room is short.
             let roomy = needed.max(resident.capacity + resident.capacity / 2);
             let capacity = if resident.capacity > 0 && fits(roomy) { roomy } else { needed };
@@ -244,31 +242,11 @@ impl FlatDevice {
     ) -> Result<()> {
         let count = queries.len();
         let lanes = if count >= TWO_LANES_FROM { 2 } else { 1 };
-        let fits = block.tile_queries(&self.runtime, count.min(TILE_QUERIES), k, scratch / lanes)?;
-        let tile = fits.min(count.div_ceil(lanes as usize));
-        type Tile<'a> = (VectorSlice<'a>, &'a mut [u64], &'a mut [f32]);
-        let tiles: Vec<Mutex<Option<Tile<'_>>>> = queries
-            .chunks(tile)
-            .zip(ids.chunks_mut(tile * k))
-            .zip(distances.chunks_mut(tile * k))
-            .map(|((queries, ids), distances)| Mutex::new(Some((queries, ids, distances))))
-            .collect();
-        let next = AtomicUsize::new(0);
-        let work = || {
-            self.lanes.with(&self.runtime, |lane| {
-                while let Some(tile) = tiles.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    let tile = tile.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).take();
-                    if let Some((queries, ids, distances)) = tile {
-                        block.search(&self.runtime, lane, queries, k, ids, distances)?;
-                    }
-                }
-                Ok(())
-            })
-        };
-        if lanes == 1 || tiles.len() == 1 {
-            return work();
-        }
-        at_once(vec![(); 2], |()| work()).into_iter().collect()
+        let tiling = block.tiling(Budget::new(&self.runtime, scratch), (count, TILE_QUERIES), k, lanes)?;
+        let outs = ids.chunks_mut(tiling.rows * k).zip(distances.chunks_mut(tiling.rows * k));
+        tiling.run(&self.runtime, &self.lanes, outs, |lane, tile, (ids, distances)| {
+            block.search(&self.runtime, lane, queries.part(tile), k, ids, distances)
+        })
     }
 
     fn search_resident(
@@ -288,28 +266,17 @@ impl FlatDevice {
             Ok(())
         })?;
         let block = Block { shape: self.shape, base: set, centred: self.centred(), first_id: 0, tuning: self.tuning };
-        let used = set_layout(self.shape, resident.capacity).0 as u64;
+        let used = set_layout(self.shape, resident.capacity).1.bytes() as u64;
         self.search_block(&block, self.budget.saturating_sub(used), queries, k, ids, distances)
     }
 
     /// The two slots for a streamed base, each as large as the budget allows.
     fn slots(&self) -> Result<Slots> {
-        let each = self.resident_limit() / 2;
-        let bytes = |rows: usize| set_layout(self.shape, rows).0 as u64;
-        let mut rows = self.count.div_ceil(2).max(1);
-        while rows > 1 && bytes(rows) > each {
-            rows = rows.div_ceil(2);
-        }
-        if bytes(rows) > each {
-            return Err(Error::OutOfDeviceMemory {
-                device: self.runtime.describe(),
-                asked: bytes(rows),
-                available: each,
-            });
-        }
-        let (bytes, layout) = set_layout(self.shape, rows);
+        let budget = Budget::new(&self.runtime, self.resident_limit());
+        let tiling = Tiling::new(budget, (self.count, self.count), 2, |rows| Ok(set_layout(self.shape, rows)))?;
+        let (layout, bytes) = (tiling.plan.0, tiling.plan.1.bytes());
         let memory = [self.runtime.allocate(bytes)?, self.runtime.allocate(bytes)?];
-        Ok(Slots { memory, layout, rows })
+        Ok(Slots { memory, layout, rows: tiling.rows })
     }
 
     fn search_streamed(

@@ -43,13 +43,14 @@ use crate::device::limits::Limits;
 use crate::device::queue::OnStream;
 use crate::device::runtime::Runtime;
 use crate::device::scratch::Layout;
+use crate::device::tiling::{Attempt, Budget, Pipeline, Planned, Tiling};
 use crate::neighbors::RangeNeighbors;
 use crate::neighbors::slots::{Found, Slots};
 use crate::product::gpu::{Shape, upload_queries, upload_rows};
 use crate::shards::share;
 use crate::threads::Exclusive;
 use crate::validate::check_vectors;
-use crate::{Device, Element, ElementType, Error, Input, Result};
+use crate::{Device, Element, ElementType, Input, Result};
 
 /// Share of the budget that an image may take: numerator and denominator.
 const RESIDENT_SHARE: (u64, u64) = (3, 4);
@@ -77,6 +78,9 @@ struct Call<'a, 'v, T: Element> {
     ids: &'a mut [u64],
     distances: &'a mut [f32],
 }
+
+/// Ids and distances within a radius, best first, of each of some queries.
+type Ranges = Vec<Vec<(u64, f32)>>;
 
 /// A range search.
 #[derive(Clone, Copy)]
@@ -111,8 +115,9 @@ impl<T: Element> IvfDevice<T> {
         })
     }
 
-    fn scratch(&self, resident: &Resident) -> u64 {
-        self.budget.saturating_sub(resident.bytes)
+    /// What the image leaves of the budget.
+    fn scratch(&self, resident: &Resident) -> Budget<'_> {
+        Budget::new(&self.runtime, self.budget.saturating_sub(resident.bytes))
     }
 
     /// What so many queries ask in attempt number `attempt`.
@@ -175,10 +180,10 @@ impl<T: Element> IvfDevice<T> {
         Ok(())
     }
 
-    /// Searches some queries of a call, in batches that fit the scratch, one lane after the other; those without certificate again.
+    /// Searches some queries of a call in batches that fit the scratch, and those without certificate again.
     ///
-    /// With two lanes a batch is copied and its kernels are queued while the one before is searched, and results are dealt with while the
-    /// next is: one thread does it all, so that the first batch gets the whole memory and is on the device as soon as can be.
+    /// With two lanes a batch is copied and its kernels are queued while the one before is searched, and results are put into their slots
+    /// while the next is searched.
     fn search_some(
         &self,
         resident: &Resident,
@@ -189,46 +194,20 @@ impl<T: Element> IvfDevice<T> {
     ) -> Result<()> {
         let count = which.len();
         let limits = self.runtime.limits();
-        let scratch = self.scratch(resident) / lanes.len() as u64;
         let plan = |queries: usize| {
             SearchPlan::new(resident, T::TYPE, Self::ask(resident, queries, call.k, call.request, attempt), &limits)
         };
         let probes = call.request.probes.min(resident.image.lists as usize).max(1);
-        let mut batch = count.div_ceil(lanes.len()).min(MOST_PAIRS / probes).max(1);
-        let mut fitting = plan(batch)?;
-        while batch > 1 && fitting.bytes as u64 > scratch {
-            batch = batch.div_ceil(2);
-            fitting = plan(batch)?;
-        }
-        if fitting.bytes as u64 > scratch {
-            let device = self.runtime.describe();
-            return Err(Error::OutOfDeviceMemory { device, asked: fitting.bytes as u64, available: scratch });
-        }
-        let last = if count.is_multiple_of(batch) { None } else { Some(plan(count % batch)?) };
-        let batches: Vec<_> = (0..count)
-            .step_by(batch)
-            .map(|first| {
-                let end = (first + batch).min(count);
-                let plan = last.as_ref().filter(|_| end - first < batch).unwrap_or(&fitting);
-                (which.part(first..end), plan)
-            })
-            .collect();
-        // Batches look at their queries on the way, but the first results come before the third batch goes.
-        if batches.len() > lanes.len() {
+        let tiling = Tiling::new(self.scratch(resident), (count, MOST_PAIRS / probes), lanes.len(), plan)?;
+        // A batch's queries are checked while they are copied, but the first results are written before the last batches are copied.
+        if tiling.len() > lanes.len() {
             check_vectors(call.queries, call.view.dim, Input::Queries)?;
         }
-        let mut unproved = Vec::new();
-        let apart = lanes.len();
-        for step in 0..batches.len() + apart {
-            let lane = &mut lanes[step % apart];
-            // What this lane did last comes back before it goes on.
-            if let Some(&(batch, plan)) = step.checked_sub(apart).map(|before| &batches[before]) {
-                self.copy_results(&self.search_on(resident, lane, plan)?, call, batch, &mut unproved)?;
-            }
-            if let Some(&(batch, plan)) = batches.get(step) {
-                self.submit(&self.search_on(resident, lane, plan)?, call, batch)?;
-            }
-        }
+        let last = if tiling.last_rows() == tiling.rows { None } else { Some(plan(tiling.last_rows())?) };
+        let plans = [Some(&tiling.plan), last.as_ref()];
+        let mut pass = Pass { device: self, resident, call, which, plans, unproved: Vec::new() };
+        tiling.pipelined(lanes, &mut pass)?;
+        let unproved = pass.unproved;
         if unproved.is_empty() {
             return Ok(());
         }
@@ -306,7 +285,24 @@ impl<T: Element> IvfDevice<T> {
         }
     }
 
-    /// Range search of some queries: results of each, best first.
+    /// Range search of queries, in batches that fit the scratch: results of each, best first.
+    fn range_search_on(
+        &self,
+        resident: &Resident,
+        lane: &mut Lane,
+        call: RangeCall<'_, '_, T>,
+        queries: &[T],
+        attempt: u32,
+    ) -> Result<Ranges> {
+        let dim = call.view.dim;
+        let probes = call.request.probes.min(resident.image.lists as usize).max(1);
+        let batches = self.scratch(resident).halving(0..queries.len() / dim, MOST_PAIRS / probes, |batch| {
+            self.range_some(resident, lane, call, &queries[batch.start * dim..batch.end * dim], attempt)
+        })?;
+        Ok(batches.into_iter().flatten().collect())
+    }
+
+    /// [`range_search_on`](Self::range_search_on) for one batch.
     fn range_some(
         &self,
         resident: &Resident,
@@ -314,24 +310,17 @@ impl<T: Element> IvfDevice<T> {
         call: RangeCall<'_, '_>,
         queries: &[T],
         attempt: u32,
-    ) -> Result<Vec<Vec<(u64, f32)>>> {
+    ) -> Result<Attempt<Ranges>> {
         let RangeCall { view, radius, request } = call;
         let dim = view.dim;
         let count = queries.len() / dim;
-        let halves = |lane: &mut Lane| -> Result<Vec<Vec<(u64, f32)>>> {
-            let (low, high) = queries.split_at(count / 2 * dim);
-            let mut rows = self.range_some(resident, lane, call, low, attempt)?;
-            rows.extend(self.range_some(resident, lane, call, high, attempt)?);
-            Ok(rows)
-        };
         let limits = self.runtime.limits();
-        let available = self.scratch(resident);
+        let budget = self.scratch(resident);
         let ask = Self::ask(resident, count, 1, request, attempt);
         let ask = Ask { dense_probes: ask.probes, ..ask };
         let plan = SearchPlan::new(resident, T::TYPE, ask, &limits)?;
-        let too_large = |asked: u64| Error::OutOfDeviceMemory { device: self.runtime.describe(), asked, available };
-        if plan.bytes as u64 > available || count * ask.probes as usize > MOST_PAIRS {
-            return if count > 1 { halves(lane) } else { Err(too_large(plan.bytes as u64)) };
+        if !budget.has(plan.bytes as u64) {
+            return Ok(Attempt::Exceeds(plan.bytes as u64));
         }
         let metric = view.distance_metric();
         let mut within = vec![0u32; count];
@@ -364,8 +353,8 @@ impl<T: Element> IvfDevice<T> {
         let (keys, ranks) = (layout.array::<f32>(slots), layout.array::<u32>(slots));
         let proofs = layout.array::<u32>(count);
         let asked = layout.bytes().saturating_add(plan.bytes) as u64;
-        if asked > available {
-            return if count > 1 { halves(lane) } else { Err(too_large(asked)) };
+        if !budget.has(asked) {
+            return Ok(Attempt::Exceeds(asked));
         }
         let memory = runtime.allocate(layout.bytes())?;
         let scratch = runtime.scratch(&memory);
@@ -380,7 +369,7 @@ impl<T: Element> IvfDevice<T> {
         let directory = view.sparse_directory();
         let id_of = |rank: u32| directory.map_or(u64::from(rank), |directory| directory.id(rank));
         let near = |distance: f32| metric.within(distance, radius);
-        let mut rows: Vec<Vec<(u64, f32)>> = got_keys
+        let mut rows: Ranges = got_keys
             .par_chunks(most as usize)
             .zip(got_ranks.par_chunks(most as usize))
             .map(|(keys, ranks)| {
@@ -391,9 +380,53 @@ impl<T: Element> IvfDevice<T> {
         // Every vector within the radius is among the selected, whose number is proved; only probes may lack a certificate.
         for (query, _) in flags.iter().enumerate().filter(|(_, flag)| **flag != 0) {
             let one = &queries[query * dim..(query + 1) * dim];
-            rows[query] = self.range_some(resident, lane, call, one, attempt + 1)?.remove(0);
+            rows[query] = self.range_search_on(resident, lane, call, one, attempt + 1)?.remove(0);
         }
-        Ok(rows)
+        Ok(Attempt::Done(rows))
+    }
+}
+
+/// One pass over queries of a call, batch after batch.
+struct Pass<'a, 'c, 'v, T: Element> {
+    device: &'a IvfDevice<T>,
+    resident: &'a Resident,
+    call: &'a mut Call<'c, 'v, T>,
+    /// The queries of the pass.
+    which: Batch<'a>,
+    /// Of the batches, and of the last where that has fewer queries.
+    plans: [Option<&'a SearchPlan>; 2],
+    /// Queries that lack a certificate.
+    unproved: Vec<usize>,
+}
+
+impl<'a, T: Element> Pass<'a, '_, '_, T> {
+    fn search_on<'l>(&self, lane: &'l mut Lane, queries: usize) -> Result<Search<'l>>
+    where
+        'a: 'l,
+    {
+        let mut plans = self.plans.into_iter().flatten();
+        let Some(plan) = plans.find(|plan| plan.ask.queries as usize == queries) else {
+            unreachable!("a batch of {queries} queries has no plan")
+        };
+        self.device.search_on(self.resident, lane, plan)
+    }
+}
+
+impl<T: Element> Pipeline for Pass<'_, '_, '_, T> {
+    fn submit(&mut self, lane: &mut Lane, tile: Range<usize>) -> Result<()> {
+        let search = self.search_on(lane, tile.len())?;
+        self.device.submit(&search, self.call, self.which.part(tile))
+    }
+
+    fn finish(&mut self, lane: &mut Lane, tile: Range<usize>) -> Result<()> {
+        let search = self.search_on(lane, tile.len())?;
+        self.device.copy_results(&search, self.call, self.which.part(tile), &mut self.unproved)
+    }
+}
+
+impl Planned for SearchPlan {
+    fn bytes(&self) -> usize {
+        self.bytes
     }
 }
 
@@ -482,7 +515,7 @@ impl<T: Element> IvfBackend<T> for IvfDevice<T> {
     ) -> Result<RangeNeighbors> {
         let resident = self.resident(view)?;
         let call = RangeCall { view, radius, request };
-        let search = |lane: &mut _| self.range_some(&resident, lane, call, queries, 0);
+        let search = |lane: &mut _| self.range_search_on(&resident, lane, call, queries, 0);
         Ok(RangeNeighbors::of_rows(self.lanes.with(&self.runtime, search)?))
     }
 

@@ -17,6 +17,7 @@ use warpann_kernels::kmeans::settle::{Settle, SettleAll};
 use crate::Result;
 use crate::device::runtime::{Runtime, Stream};
 use crate::device::scratch::{Layout, Reserved, Scratch};
+use crate::device::tiling::Planned;
 use crate::product::gpu::{Set, SetLayout, Shape};
 
 /// Where the parts of a batch of points lie.
@@ -53,9 +54,10 @@ impl BatchLayout {
         batch.bytes = layout.bytes();
         batch
     }
+}
 
-    /// Bytes of all parts.
-    pub fn bytes(&self) -> usize {
+impl Planned for BatchLayout {
+    fn bytes(&self) -> usize {
         self.bytes
     }
 }

@@ -15,6 +15,8 @@ pub(crate) mod assign;
 mod cluster_sums;
 pub(super) mod parts;
 
+use std::ops::Range;
+
 use self::assign::{Batch, BatchLayout, assign_batch};
 pub(crate) use self::cluster_sums::Means;
 use self::cluster_sums::{
@@ -23,12 +25,13 @@ use self::cluster_sums::{
 use super::sums::PartialSums;
 use super::worker::{PartWorker, Totals, Worker};
 use crate::device::runtime::{Memory, Runtime, Stream};
+use crate::device::tiling::{Budget, Planned, Tiling};
 use crate::flat::gpu::Centre;
 use crate::metric::Assign;
-use crate::product::gpu::{Set, Shape, prepare_set, upload_rows};
+use crate::product::gpu::{Set, Shape, prepare_set, upload_rows, upload_vectors};
 use crate::threads::{apart, meanwhile};
 use crate::vectors::VectorSlice;
-use crate::{Element, ElementType, Error, Metric, Result};
+use crate::{ElementType, Error, Metric, Result};
 
 /// Points of a batch, at most: with padding they, and two moves of each, stay in u32.
 const BATCH_POINTS: usize = 1 << 30;
@@ -38,41 +41,35 @@ const MOST_CLUSTERS: usize = 1 << 30;
 
 /// What a run is about.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Run<'a, T> {
+pub(crate) struct Run<'a> {
     /// How points and centroids are compared.
     pub metric: Assign,
     /// Number of centroids, at least 1.
     pub clusters: usize,
-    /// The points, row-major.
-    pub rows: &'a [T],
+    /// The points.
+    pub rows: VectorSlice<'a>,
     /// Their weights, if they have any.
     pub weights: Option<&'a [f32]>,
-    /// Components of a point, at least 1.
-    pub dim: usize,
     /// Device memory that may be used, in bytes; `None`: nine tenths of what is free.
     pub budget: Option<u64>,
 }
 
-impl<T: Element> Run<'_, T> {
+impl Run<'_> {
     /// The same about some of the points.
-    pub(crate) fn part(&self, points: std::ops::Range<usize>) -> Self {
-        Run {
-            rows: &self.rows[points.start * self.dim..points.end * self.dim],
-            weights: self.weights.map(|weights| &weights[points]),
-            ..*self
-        }
+    pub(crate) fn part(&self, points: Range<usize>) -> Self {
+        Run { rows: self.rows.part(points.clone()), weights: self.weights.map(|weights| &weights[points]), ..*self }
     }
 }
 
 /// Bytes of sums and what is made of them, and of sums alone.
-pub(crate) fn result_bytes<T: Element>(run: &Run<'_, T>, means: Means) -> [usize; 2] {
-    let shape = Shape { element: T::TYPE, metric: Metric::L2, dim: run.dim };
+pub(crate) fn result_bytes(run: &Run<'_>, means: Means) -> [usize; 2] {
+    let shape = Shape { element: run.rows.element(), metric: Metric::L2, dim: run.rows.dim() };
     let layout = ClusterLayout::new(shape, run.clusters, means.scale.count());
     [layout.result_bytes(), layout.sum_bytes()]
 }
 
 /// The labels of the rows of `run` for these centroids.
-pub(crate) fn labels<T: Element>(runtime: Runtime, run: Run<'_, T>, centroids: &[f32]) -> Result<Vec<u32>> {
+pub(crate) fn labels(runtime: Runtime, run: Run<'_>, centroids: &[f32]) -> Result<Vec<u32>> {
     let mut device = KMeansDevice::open(runtime, run, None)?;
     device.set_centroids(centroids)?;
     device.label_points()?;
@@ -82,8 +79,8 @@ pub(crate) fn labels<T: Element>(runtime: Runtime, run: Run<'_, T>, centroids: &
 }
 
 /// The points of one k-means run on one device.
-pub(crate) struct KMeansDevice<'a, T: Element> {
-    points: Source<'a, T>,
+pub(crate) struct KMeansDevice<'a> {
+    points: Source<'a>,
     means: Option<Means>,
     stream: Stream,
     /// Where batches are uploaded while the other stream works.
@@ -100,37 +97,36 @@ pub(crate) struct KMeansDevice<'a, T: Element> {
 }
 
 /// Where points come from and where they go to.
-struct Source<'a, T: Element> {
+struct Source<'a> {
     runtime: Runtime,
-    rows: &'a [T],
+    rows: VectorSlice<'a>,
     weights: Option<&'a [f32]>,
     shape: Shape,
     /// What is subtracted from points and centroids (squared L2).
     centre: Option<Vec<f32>>,
-    /// Points of a batch.
-    batch: usize,
+    /// How the points are cut into batches.
+    tiling: Tiling<BatchLayout>,
     /// One slot if all points are in one batch, two otherwise.
     slots: Vec<Memory>,
-    layout: BatchLayout,
 }
 
-impl<T: Element> Source<'_, T> {
+impl Source<'_> {
     fn count(&self) -> usize {
-        self.rows.len() / self.shape.dim
+        self.rows.len()
     }
 
     fn batches(&self) -> usize {
-        self.count().div_ceil(self.batch.max(1))
+        self.tiling.len()
     }
 
     /// Points of batch `number`.
-    fn range(&self, number: usize) -> std::ops::Range<usize> {
-        number * self.batch..((number + 1) * self.batch).min(self.count())
+    fn range(&self, number: usize) -> Range<usize> {
+        self.tiling.tile(number)
     }
 
     fn batch(&self, number: usize) -> Batch {
         let slot = &self.slots[number % self.slots.len()];
-        Batch::new(self.runtime.scratch(slot), self.layout, self.range(number).len() as u32)
+        Batch::new(self.runtime.scratch(slot), self.tiling.plan, self.range(number).len() as u32)
     }
 
     /// Uploads and prepares batch `number`, and waits for it.
@@ -139,13 +135,7 @@ impl<T: Element> Source<'_, T> {
         let range = self.range(number);
         // SAFETY: the layout has room for a batch, and whatever used the slot before is over.
         unsafe {
-            upload_rows(
-                runtime,
-                stream,
-                shape,
-                batch.set.rows(),
-                &self.rows[range.start * shape.dim..range.end * shape.dim],
-            )?;
+            upload_vectors(runtime, stream, shape, batch.set.rows(), self.rows.part(range.clone()))?;
             if let Some(weights) = self.weights {
                 runtime.copy_to_device(stream, batch.weights(), &weights[range])?;
             }
@@ -168,17 +158,14 @@ impl<T: Element> Source<'_, T> {
     }
 }
 
-impl<'a, T: Element> KMeansDevice<'a, T> {
+impl<'a> KMeansDevice<'a> {
     /// Uploads the points if they fit the device, or makes two slots for batches of them. Without centroids yet.
-    pub fn new(runtime: Runtime, run: Run<'a, T>, means: Means) -> Result<Self> {
+    pub fn new(runtime: Runtime, run: Run<'a>, means: Means) -> Result<Self> {
         Self::open(runtime, run, Some(means))
     }
 
-    fn open(runtime: Runtime, run: Run<'a, T>, means: Option<Means>) -> Result<Self> {
-        let Run { metric, clusters, rows, weights, dim, budget } = run;
-        if dim == 0 {
-            return Err(Error::ZeroDimension);
-        }
+    fn open(runtime: Runtime, run: Run<'a>, means: Option<Means>) -> Result<Self> {
+        let Run { metric, clusters, rows, weights, budget } = run;
         if clusters == 0 {
             return Err(Error::ZeroClusters { what: "clusters" });
         }
@@ -186,38 +173,21 @@ impl<'a, T: Element> KMeansDevice<'a, T> {
             return Err(Error::TooManyRows { asked: clusters as u64, limit: MOST_CLUSTERS as u64 });
         }
         let metric = metric.metric();
-        let shape = Shape { element: T::TYPE, metric, dim };
-        let count = rows.len() / dim;
+        let shape = Shape { element: rows.element(), metric, dim: rows.dim() };
+        let count = rows.len();
         let cluster_layout = ClusterLayout::new(shape, clusters, means.map_or(0, |means| means.scale.count()));
-        let budget = runtime.budget(budget)?;
+        let budget = Budget::new(&runtime, runtime.budget(budget)?).with_shared(cluster_layout.bytes());
         let layout = |points| BatchLayout::new(shape, points, weights.is_some(), means.is_some());
-        let room = budget.saturating_sub(cluster_layout.bytes() as u64);
-        let fits = |points: usize, slots: u64| slots.saturating_mul(layout(points).bytes() as u64) <= room;
-        let (batch, slots) = if count <= BATCH_POINTS && fits(count, 1) {
-            (count, 1)
-        } else {
-            // The largest batch of which two fit: `fits` goes from true to false as points grow.
-            let (mut most, mut too_many) = (0, count.min(BATCH_POINTS) + 1);
-            while too_many - most > 1 {
-                let points = most + (too_many - most) / 2;
-                *(if fits(points, 2) { &mut most } else { &mut too_many }) = points;
-            }
-            if most == 0 {
-                let asked = (cluster_layout.bytes() as u64).saturating_add(2 * layout(1).bytes() as u64);
-                return Err(Error::OutOfDeviceMemory { device: runtime.describe(), asked, available: budget });
-            }
-            (most, 2)
-        };
-        let layout = layout(batch);
+        let tiling = Tiling::largest(budget, (count, BATCH_POINTS), layout)?;
         let cluster_memory = runtime.allocate(cluster_layout.bytes())?;
-        let slots = (0..slots).map(|_| runtime.allocate(layout.bytes())).collect::<Result<Vec<_>>>()?;
+        let slots = (0..tiling.lanes()).map(|_| runtime.allocate(tiling.plan.bytes())).collect::<Result<Vec<_>>>()?;
         let centre = metric.ignores_translation().then(|| {
             let mut centre = Centre::default();
-            centre.add(VectorSlice::of(rows, dim));
+            centre.add(rows);
             centre.components(shape.stride())
         });
         let (stream, loader) = (runtime.stream()?, runtime.stream()?);
-        let points = Source { runtime, rows, weights, shape, centre, batch, slots, layout };
+        let points = Source { runtime, rows, weights, shape, centre, tiling, slots };
         if points.batches() == 1 {
             points.load(&stream, 0)?;
         }
@@ -308,7 +278,7 @@ impl<'a, T: Element> KMeansDevice<'a, T> {
     }
 
     /// Labels every batch, then calls `then` for it. Labels of several batches come to the host.
-    fn each_batch(&mut self, then: impl Fn(&Source<'a, T>, &Stream, Batch) -> Result<()>) -> Result<()> {
+    fn each_batch(&mut self, then: impl Fn(&Source<'a>, &Stream, Batch) -> Result<()>) -> Result<()> {
         let centroids = self.cluster_parts().set;
         let KMeansDevice { points, stream, loader, labelled, labels, .. } = self;
         let (points, stream) = (&*points, &*stream);
@@ -348,7 +318,7 @@ impl<'a, T: Element> KMeansDevice<'a, T> {
     }
 }
 
-impl<T: Element> Worker for KMeansDevice<'_, T> {
+impl Worker for KMeansDevice<'_> {
     fn set_centroids(&mut self, centroids: &[f32]) -> Result<()> {
         // What was nearest among other centroids is a bad guess now: lists of candidates would overflow.
         self.labelled = false;
@@ -404,7 +374,7 @@ impl<T: Element> Worker for KMeansDevice<'_, T> {
     }
 }
 
-impl<T: Element> PartWorker for KMeansDevice<'_, T> {
+impl PartWorker for KMeansDevice<'_> {
     fn move_centroids(&mut self, centroids: &[f32]) -> Result<()> {
         let (clusters, shape) = (self.cluster_parts(), self.cluster_shape());
         self.centroids_move();

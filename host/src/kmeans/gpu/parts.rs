@@ -20,15 +20,15 @@ use super::cluster_sums::{Clusters, Means, add_sums, totals_of, update_centroids
 use super::{KMeansDevice, Run, result_bytes};
 use cuda_std::Ptr;
 
+use crate::Result;
 use crate::device::runtime::{Memory, Runtime};
 use crate::kmeans::worker::{Totals, Worker};
 use crate::shards::divided;
 use crate::threads::at_once;
-use crate::{Element, Result};
 
 /// The points of one device, and the sums of all.
-struct Part<'a, T: Element> {
-    device: KMeansDevice<'a, T>,
+struct Part<'a> {
+    device: KMeansDevice<'a>,
     /// All sums, and what is made of them.
     results: Memory,
     /// Sums of another device, on their way into these.
@@ -36,18 +36,18 @@ struct Part<'a, T: Element> {
 }
 
 /// The points of one run on several devices.
-pub(crate) struct KMeansParts<'a, T: Element> {
+pub(crate) struct KMeansParts<'a> {
     /// In the order of their points.
-    parts: Vec<Part<'a, T>>,
+    parts: Vec<Part<'a>>,
     /// Their devices.
     runtimes: Vec<Runtime>,
     means: Means,
 }
 
-impl<'a, T: Element> KMeansParts<'a, T> {
+impl<'a> KMeansParts<'a> {
     /// Divides the points of `run` among devices, one at least.
-    pub fn open(runtimes: &[Runtime], run: Run<'a, T>, means: Means) -> Result<Self> {
-        let count = run.rows.len() / run.dim;
+    pub fn open(runtimes: &[Runtime], run: Run<'a>, means: Means) -> Result<Self> {
+        let count = run.rows.len();
         let own = result_bytes(&run, means).iter().sum::<usize>() as u64;
         let run = Run { budget: run.budget.map(|bytes| bytes.saturating_sub(own)), ..run };
         let parts = divided(runtimes, count, |points, runtime| {
@@ -71,7 +71,7 @@ impl<'a, T: Element> KMeansParts<'a, T> {
     }
 }
 
-impl<T: Element> Part<'_, T> {
+impl Part<'_> {
     /// All sums on this device, number `at`, and totals of these; to the host where it asks for them. `sums`: where each device has its own.
     fn gather(
         &self,
@@ -99,10 +99,10 @@ impl<T: Element> Part<'_, T> {
     }
 }
 
-impl<T: Element> Worker for KMeansParts<'_, T> {
+impl Worker for KMeansParts<'_> {
     fn set_centroids(&mut self, centroids: &[f32]) -> Result<()> {
         let parts = self.parts.iter_mut().collect();
-        at_once(parts, |part: &mut Part<'_, T>| part.device.set_centroids(centroids)).into_iter().collect()
+        at_once(parts, |part: &mut Part<'_>| part.device.set_centroids(centroids)).into_iter().collect()
     }
 
     fn centroids(&mut self, to: &mut [f32]) -> Result<()> {
@@ -110,17 +110,17 @@ impl<T: Element> Worker for KMeansParts<'_, T> {
     }
 
     fn assign(&mut self, totals: &mut Totals) -> Result<()> {
-        let label = |part: &mut Part<'_, T>| {
+        let label = |part: &mut Part<'_>| {
             part.device.label_points()?;
             part.device.runtime().synchronize(part.device.stream())
         };
         at_once(self.parts.iter_mut().collect(), label).into_iter().collect::<Result<()>>()?;
-        let own = |part: &Part<'_, T>| Ptr::from(part.device.cluster_parts().added());
+        let own = |part: &Part<'_>| Ptr::from(part.device.cluster_parts().added());
         let sums: Vec<Ptr<u64>> = self.parts.iter().map(own).collect();
         let sums: Vec<(&Runtime, Ptr<u64>)> = self.runtimes.iter().zip(sums).collect();
         let (means, mut totals) = (self.means, Some(totals));
         let jobs = self.parts.iter_mut().enumerate().map(|(at, part)| (at, part, totals.take())).collect();
-        at_once(jobs, |(at, part, totals): (usize, &mut Part<'_, T>, _)| part.gather(at, &sums, means, totals))
+        at_once(jobs, |(at, part, totals): (usize, &mut Part<'_>, _)| part.gather(at, &sums, means, totals))
             .into_iter()
             .collect()
     }
@@ -137,11 +137,11 @@ impl<T: Element> Worker for KMeansParts<'_, T> {
 
     fn labels(&mut self, mut to: &mut [u32]) -> Result<()> {
         let own = |part| {
-            let part: &mut Part<'_, T> = part;
+            let part: &mut Part<'_> = part;
             let labels = to.split_off_mut(..part.device.count()).unwrap_or_default();
             (part, labels)
         };
         let jobs = self.parts.iter_mut().map(own).collect();
-        at_once(jobs, |(part, labels): (&mut Part<'_, T>, &mut [u32])| part.device.labels(labels)).into_iter().collect()
+        at_once(jobs, |(part, labels): (&mut Part<'_>, &mut [u32])| part.device.labels(labels)).into_iter().collect()
     }
 }

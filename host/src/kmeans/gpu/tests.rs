@@ -6,8 +6,10 @@ use warpann_kernels::kmeans::cluster_sums;
 
 use super::parts::KMeansParts;
 use super::*;
+use crate::Element;
 use crate::device::runtime::Runtime;
 use crate::kmeans::scale::{Scale, power_of_two};
+use crate::vectors::with_components;
 
 /// In [-0.5, 0.5).
 fn uniform(random: &mut Random) -> f32 {
@@ -60,9 +62,13 @@ struct Expected {
     centroids: Vec<f32>,
 }
 
-fn expected<T: Element>(run: &Run<'_, T>, means: Means, centroids: &[f32]) -> Expected {
-    let dim = run.dim;
-    let labels: Vec<u32> = run.rows.chunks_exact(dim).map(|row| nearest(run.metric, row, centroids)).collect();
+fn expected(run: &Run<'_>, means: Means, centroids: &[f32]) -> Expected {
+    with_components!(run.rows, rows: T => expected_of::<T>(rows, run, means, centroids))
+}
+
+fn expected_of<T: Element>(rows: &[T], run: &Run<'_>, means: Means, centroids: &[f32]) -> Expected {
+    let dim = run.rows.dim();
+    let labels: Vec<u32> = rows.chunks_exact(dim).map(|row| nearest(run.metric, row, centroids)).collect();
     let clusters = run.clusters;
     let levels: Vec<_> = means.scale.levels().collect();
     let mut sums = vec![vec![0i128; clusters * dim]; levels.len()];
@@ -82,7 +88,7 @@ fn expected<T: Element>(run: &Run<'_, T>, means: Means, centroids: &[f32]) -> Ex
         };
         floor as i128 + i128::from(up)
     };
-    for (point, (row, &label)) in run.rows.chunks_exact(dim).zip(&labels).enumerate() {
+    for (point, (row, &label)) in rows.chunks_exact(dim).zip(&labels).enumerate() {
         let label = label as usize;
         let weight = run.weights.map_or(1.0, |weights| f64::from(weights[point]));
         counts[label] += 1;
@@ -124,12 +130,16 @@ fn expected<T: Element>(run: &Run<'_, T>, means: Means, centroids: &[f32]) -> Ex
     Expected { labels, totals, centroids: new }
 }
 
-fn scale_of<T: Element>(run: &Run<'_, T>) -> Scale {
+fn scale_of(run: &Run<'_>) -> Scale {
+    with_components!(run.rows, rows: T => scale_of_rows::<T>(rows, run))
+}
+
+fn scale_of_rows<T: Element>(rows: &[T], run: &Run<'_>) -> Scale {
     let weight = |point: usize| run.weights.map_or(1.0, |weights| f64::from(weights[point]));
-    let rows = run.rows.chunks_exact(run.dim).enumerate();
+    let rows = rows.chunks_exact(run.rows.dim()).enumerate();
     let greatest = rows.flat_map(|(point, row)| wide(row).map(move |x| (x * weight(point)).abs())).fold(0.0, f64::max);
     let greatest_weight = run.weights.map(|weights| weights.iter().fold(0.0, |most, &w| f64::max(most, f64::from(w))));
-    Scale::new(run.rows.len() / run.dim, greatest, greatest_weight)
+    Scale::new(run.rows.len(), greatest, greatest_weight)
 }
 
 fn bits(values: &[f32]) -> Vec<u32> {
@@ -137,15 +147,15 @@ fn bits(values: &[f32]) -> Vec<u32> {
 }
 
 /// Runs iterations on the emulator and compares each with the definition.
-fn check<T: Element>(name: &str, run: Run<'_, T>, spherical: bool, centroids: &[f32], iterations: usize) {
+fn check(name: &str, run: Run<'_>, spherical: bool, centroids: &[f32], iterations: usize) {
     check_means(name, run, Means { scale: scale_of(&run), spherical }, centroids, iterations);
 }
 
-fn check_means<T: Element>(name: &str, run: Run<'_, T>, means: Means, centroids: &[f32], iterations: usize) {
+fn check_means(name: &str, run: Run<'_>, means: Means, centroids: &[f32], iterations: usize) {
     let mut worker = KMeansDevice::new(Runtime::EMULATOR, run, means).unwrap();
     let mut centroids = centroids.to_vec();
     worker.set_centroids(&centroids).unwrap();
-    let count = run.rows.len() / run.dim;
+    let count = run.rows.len();
     for iteration in 0..iterations {
         let expected = expected(&run, means, &centroids);
         let (mut totals, mut labels) = (Totals::default(), vec![u32::MAX; count]);
@@ -159,8 +169,8 @@ fn check_means<T: Element>(name: &str, run: Run<'_, T>, means: Means, centroids:
     }
 }
 
-fn run_of<T>(metric: Assign, clusters: usize, rows: &[T], dim: usize) -> Run<'_, T> {
-    Run { metric, clusters, rows, weights: None, dim, budget: None }
+fn run_of<T: Element>(metric: Assign, clusters: usize, rows: &[T], dim: usize) -> Run<'_> {
+    Run { metric, clusters, rows: VectorSlice::of(rows, dim), weights: None, budget: None }
 }
 
 #[test]
@@ -263,7 +273,7 @@ fn any_magnitude() {
 }
 
 /// How many points the product left to canonical distances: with several candidates, and with all.
-fn queues(run: Run<'_, f32>, centroids: &[f32]) -> [u32; 2] {
+fn queues(run: Run<'_>, centroids: &[f32]) -> [u32; 2] {
     let mut worker =
         KMeansDevice::new(Runtime::EMULATOR, run, Means { scale: scale_of(&run), spherical: false }).unwrap();
     worker.set_centroids(centroids).unwrap();
@@ -369,7 +379,7 @@ fn points_beyond_the_budget_are_streamed() {
     let device = KMeansDevice::new(Runtime::EMULATOR, run, Means { scale: scale_of(&run), spherical: false }).unwrap();
     assert!(device.points.batches() > 2, "{} batches", device.points.batches());
     assert_eq!(device.points.slots.len(), 2);
-    let slots = 2 * device.points.layout.bytes();
+    let slots = 2 * device.points.tiling.plan.bytes();
     assert!(fixed + slots <= fixed + 150_000, "the budget holds");
     check("streamed", run, false, &centroids, 2);
     let labels = labels(Runtime::EMULATOR, Run { budget: Some(300_000), ..whole }, &centroids).unwrap();
@@ -431,7 +441,6 @@ fn nothing_to_do_and_nothing_to_do_it_with() {
     let run = run_of::<f32>(Assign::L2, 2, &[], 3);
     check("no points", run, false, &[1.0; 6], 1);
     assert!(labels(Runtime::EMULATOR, run, &[1.0; 6]).unwrap().is_empty());
-    assert!(matches!(labels(Runtime::EMULATOR, Run { dim: 0, ..run }, &[]), Err(Error::ZeroDimension)));
     assert!(matches!(labels(Runtime::EMULATOR, Run { clusters: 0, ..run }, &[]), Err(Error::ZeroClusters { .. })));
 }
 

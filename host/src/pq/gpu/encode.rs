@@ -7,7 +7,7 @@ use crate::device::lanes::Lanes;
 use crate::device::limits::Limits;
 use crate::device::runtime::{Runtime, Stream};
 use crate::device::scratch::Layout;
-use crate::device::tiling::{Batches, bus_rows};
+use crate::device::tiling::{Budget, Tiling, bus_rows};
 use crate::pq::ProductQuantizer;
 use crate::{Result, host_memory};
 
@@ -108,17 +108,17 @@ pub(crate) fn encode(
     if count == 0 {
         return Ok(codes);
     }
-    // All batches read the codebooks.
+    // All tiles read the codebooks.
     let mut layout = Layout::default();
     let codebooks = layout.array::<f32>(quantizer.codebooks().len());
     let place = |count: usize| {
         let mut layout = Layout::default();
         let rows = layout.array::<f32>(count.saturating_mul(dim));
         let codes = layout.array::<u8>(count.saturating_mul(code_bytes));
-        (rows, codes, layout.bytes())
+        Ok(((rows, codes), layout))
     };
-    let most = bus_rows(4 * dim);
-    let batches = Batches::new(runtime, budget, layout.bytes(), (count, most), |count| place(count).2)?;
+    let budget = Budget::new(runtime, runtime.budget(budget)?).with_shared(layout.bytes());
+    let tiling = Tiling::overlapped(budget, (count, bus_rows(4 * dim)), place)?;
     let memory = runtime.allocate(layout.bytes())?;
     let codebooks = runtime.scratch(&memory).at(codebooks);
     let pool = Lanes::new();
@@ -127,22 +127,22 @@ pub(crate) fn encode(
         unsafe { runtime.copy_to_device(&lane.stream, codebooks, quantizer.all_transposed())? };
         runtime.synchronize(&lane.stream)
     })?;
-    let (rows_place, codes_place, bytes) = place(batches.rows);
-    batches.run(runtime, &pool, codes.chunks_mut(batches.rows * code_bytes), |lane, first, codes| {
-        let rows = batches.of(rows, dim, first);
-        let scratch = lane.scratch(runtime, bytes)?;
-        let device_rows = scratch.at(rows_place).take(rows.len());
-        let device_codes = scratch.at(codes_place).take(codes.len());
+    let ((rows_place, codes_place), tile_layout) = &tiling.plan;
+    tiling.run(runtime, &pool, codes.chunks_mut(tiling.rows * code_bytes), |lane, tile, codes| {
+        let rows = &rows[tile.start * dim..tile.end * dim];
+        let scratch = lane.scratch(runtime, tile_layout.bytes())?;
+        let device_rows = scratch.at(*rows_place).take(rows.len());
+        let device_codes = scratch.at(*codes_place).take(codes.len());
         let on_device = OnDevice {
             rows: device_rows.into(),
             stride: dim as u32,
-            count: (rows.len() / dim) as u32,
+            count: tile.len() as u32,
             labels: None,
             centroids: Ptr::empty(),
             codebooks: codebooks.into(),
             codes: device_codes,
         };
-        // SAFETY: the layouts reserved the arrays for as many rows as a batch has at most. The copy to the host waits for the kernel.
+        // SAFETY: the layouts reserved the arrays for as many rows as a tile has at most. The copy to the host waits for the kernel.
         unsafe {
             runtime.copy_to_device(&lane.stream, device_rows, rows)?;
             enqueue(runtime, &lane.stream, quantizer, on_device)?;

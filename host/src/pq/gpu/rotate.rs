@@ -6,7 +6,7 @@ use warpann_kernels::product::canonical::Canonical;
 use crate::device::lanes::Lanes;
 use crate::device::runtime::Runtime;
 use crate::device::scratch::Layout;
-use crate::device::tiling::{Batches, bus_rows};
+use crate::device::tiling::{Budget, Tiling, bus_rows};
 use crate::element::ElementType;
 use crate::product::gpu::{Shape, upload_rows};
 use crate::{Metric, Result};
@@ -27,13 +27,13 @@ pub(crate) fn row_products(runtime: &Runtime, matrix: &[f32], rows: &[f32], dim:
         let mut layout = Layout::default();
         let rows = layout.array::<f32>(count.saturating_mul(shape.stride()));
         let out = layout.array::<f32>(count.saturating_mul(columns));
-        (rows, out, layout.bytes())
+        Ok(((rows, out), layout))
     };
     let mut layout = Layout::default();
     let device_matrix = layout.array::<f32>(columns.saturating_mul(shape.stride()));
     let matrix_bytes = layout.bytes();
-    let batches =
-        Batches::new(runtime, None, matrix_bytes, (count, bus_rows(shape.row_bytes())), |count| place(count).2)?;
+    let budget = Budget::new(runtime, runtime.budget(None)?).with_shared(matrix_bytes);
+    let tiling = Tiling::overlapped(budget, (count, bus_rows(shape.row_bytes())), place)?;
     let memory = runtime.allocate(matrix_bytes)?;
     let device_matrix = runtime.scratch(&memory).at(device_matrix);
     let pool = Lanes::new();
@@ -43,15 +43,15 @@ pub(crate) fn row_products(runtime: &Runtime, matrix: &[f32], rows: &[f32], dim:
         runtime.synchronize(&lane.stream)
     })?;
     let multiprocessors = u64::from(runtime.limits().multiprocessors);
-    let (rows_place, products_place, bytes) = place(batches.rows);
-    batches.run(runtime, &pool, out.chunks_mut(batches.rows * columns), |lane, first, out| {
-        let rows = batches.of(rows, dim, first);
-        let count = rows.len() / dim;
+    let ((rows_place, products_place), tile_layout) = &tiling.plan;
+    tiling.run(runtime, &pool, out.chunks_mut(tiling.rows * columns), |lane, tile, out| {
+        let count = tile.len();
+        let rows = &rows[tile.start * dim..tile.end * dim];
         let slices = (WARPS_PER_MULTIPROCESSOR * multiprocessors).div_ceil(count as u64).clamp(1, columns as u64);
-        let scratch = lane.scratch(runtime, bytes)?;
-        let device_rows = scratch.at(rows_place).take(count * shape.stride());
-        let products = scratch.at(products_place).take(count * columns);
-        // SAFETY: a batch has at most as many rows as its place. Without lists the kernel visits rows 0 to `columns` of the
+        let scratch = lane.scratch(runtime, tile_layout.bytes())?;
+        let device_rows = scratch.at(*rows_place).take(count * shape.stride());
+        let products = scratch.at(*products_place).take(count * columns);
+        // SAFETY: a tile has at most as many rows as its place. Without lists the kernel visits rows 0 to `columns` of the
         // matrix, all of which exist. The copy to the host waits for the kernel.
         unsafe {
             upload_rows(runtime, &lane.stream, shape, device_rows.as_bytes(), rows)?;

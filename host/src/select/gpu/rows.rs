@@ -6,12 +6,13 @@
 use std::ops::Range;
 
 use super::{Plan, Select, select};
+use crate::Result;
 use crate::device::lanes::Lanes;
 use crate::device::limits::Limits;
 use crate::device::runtime::{Runtime, Stream};
 use crate::device::scratch::{Layout, Reserved, Scratch};
+use crate::device::tiling::{Budget, Planned, Tiling};
 use crate::select::{Algorithm, Best, Key, Rows, RowsLayout, Selection};
-use crate::{Error, Result};
 
 /// Selects from rows on the host, a share at a time, and writes the results to `selection`.
 pub(crate) fn select_from_host<K: Key>(
@@ -25,25 +26,18 @@ pub(crate) fn select_from_host<K: Key>(
     let k = selection.k.min(rows.columns());
     let limits = runtime.limits();
     let share_of = |first: usize, count: usize| Share::<K>::plan(rows, first..first + count, k, algorithm, &limits);
-    let budget = runtime.free_memory()? / 2;
+    let budget = Budget::new(runtime, runtime.free_memory()? / 2);
     Lanes::new().with(runtime, |lane| {
         let (mut first, mut most) = (0, rows.len().min(1 << 24));
         while first < rows.len() {
-            let mut count = most.min(rows.len() - first);
-            let mut share = share_of(first, count)?;
-            while share.bytes as u64 > budget {
-                if count == 1 {
-                    let (device, asked) = (runtime.describe(), share.bytes as u64);
-                    return Err(Error::OutOfDeviceMemory { device, asked, available: budget });
-                }
-                count = count.div_ceil(2);
-                most = count;
-                share = share_of(first, count)?;
-            }
+            // Each share has a tiling of its own, since ragged rows differ in length.
+            let tiling = Tiling::new(budget, (rows.len() - first, most), 1, |count| share_of(first, count))?;
+            let share = tiling.plan;
             let scratch = lane.scratch(runtime, share.bytes)?;
             // SAFETY: the scratch has the bytes that the share's plan reserved.
             unsafe { share.run(runtime, &lane.stream, rows, best, scratch, selection)? };
-            first += count;
+            most = tiling.rows;
+            first += most;
         }
         Ok(())
     })
@@ -64,6 +58,12 @@ struct Share<K> {
     out_ids: Reserved<u32>,
     plan: Plan,
     bytes: usize,
+}
+
+impl<K> Planned for Share<K> {
+    fn bytes(&self) -> usize {
+        self.bytes
+    }
 }
 
 impl<K: Key> Share<K> {

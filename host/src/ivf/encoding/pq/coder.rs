@@ -13,7 +13,7 @@ use super::super::{CoderOn, ListCoder};
 use crate::device::lanes::Lanes;
 use crate::device::runtime::{Memory, Runtime};
 use crate::device::scratch::{Layout, Reserved};
-use crate::device::tiling::{Batches, bus_rows};
+use crate::device::tiling::{Budget, Planned, Tiling, bus_rows};
 use crate::flat::gpu::Centre;
 use crate::generate::Rows;
 use crate::generate::gpu::enqueue_rows;
@@ -83,14 +83,14 @@ impl<'a> Coder<'a> {
         Set::new(self.runtime.scratch(&self.memory), self.centroids, self.lists as u32)
     }
 
-    /// Where the parts of a batch and its codes lie, and the bytes of both.
-    fn place(&self, rows: usize) -> (BatchLayout, Reserved<u8>, usize) {
+    /// Where the parts of a tile of rows and their codes lie.
+    fn place(&self, rows: usize) -> ((BatchLayout, Reserved<u8>), Layout) {
         let batch = BatchLayout::new(self.shape, rows, false, false);
         let mut layout = Layout::default();
         // A batch lies at the start of its scratch.
         layout.array::<u8>(batch.bytes());
         let codes = layout.array(rows.saturating_mul(self.quantizer.code_bytes()));
-        (batch, codes, layout.bytes())
+        ((batch, codes), layout)
     }
 }
 
@@ -105,26 +105,27 @@ impl ListCoder for Coder<'_> {
             Rows::Given(_) => bus_rows(shape.row_bytes()),
             Rows::Generated { .. } => GENERATED_ROWS,
         };
-        let batches = Batches::new(runtime, self.budget, self.bytes, (count, most), |rows| self.place(rows).2)?;
-        let (layout, codes_at, bytes) = self.place(batches.rows);
-        let outs = labels.chunks_mut(batches.rows).zip(codes.chunks_mut(batches.rows * code_bytes));
-        batches.run(runtime, &self.lanes, outs, |lane, first, (labels, codes)| {
+        let budget = Budget::new(runtime, runtime.budget(self.budget)?).with_shared(self.bytes);
+        let tiling = Tiling::overlapped(budget, (count, most), |rows| Ok(self.place(rows)))?;
+        let ((layout, codes_at), tile_layout) = &tiling.plan;
+        let outs = labels.chunks_mut(tiling.rows).zip(codes.chunks_mut(tiling.rows * code_bytes));
+        tiling.run(runtime, &self.lanes, outs, |lane, tile, (labels, codes)| {
             let centroids = self.set();
-            let scratch = lane.scratch(runtime, bytes)?;
+            let scratch = lane.scratch(runtime, tile_layout.bytes())?;
             let stream = &lane.stream;
             let count = labels.len() as u32;
-            let batch = Batch::new(scratch, layout, count);
+            let batch = Batch::new(scratch, *layout, count);
             let components = batch.set.components().take(labels.len() * shape.stride());
-            // SAFETY: the layouts reserved the parts for as many rows as a batch has; the copies to the host wait for the kernels; `assign`
+            // SAFETY: the layouts reserved the parts for as many rows as a tile has; the copies to the host wait for the kernels; `assign`
             // gives labels below the number of centroids.
             unsafe {
                 match rows {
                     Rows::Given(rows) => {
-                        let rows = batches.of(rows, shape.dim, first);
+                        let rows = &rows[tile.start * shape.dim..tile.end * shape.dim];
                         upload_rows(runtime, stream, shape, batch.set.rows(), rows)?;
                     }
                     Rows::Generated { generator, first: start } => {
-                        let number = start.wrapping_add(first as u64);
+                        let number = start.wrapping_add(tile.start as u64);
                         enqueue_rows(runtime, stream, generator, number, count, shape.stride(), components)?;
                     }
                 }
@@ -140,7 +141,7 @@ impl ListCoder for Coder<'_> {
                     labels: batch.labels().take(labels.len()).into(),
                     centroids: centroids.components().into(),
                     codebooks: runtime.scratch(&self.memory).at(self.codebooks).into(),
-                    codes: scratch.at(codes_at).take(codes.len()),
+                    codes: scratch.at(*codes_at).take(codes.len()),
                 };
                 enqueue(runtime, stream, self.quantizer, what)?;
                 runtime.copy_to_host(stream, labels, batch.labels())?;
