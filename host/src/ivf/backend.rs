@@ -2,7 +2,6 @@
 //! that search it.
 
 use std::borrow::Cow;
-use std::marker::PhantomData;
 use std::ops::Range;
 
 use super::Scan;
@@ -11,14 +10,15 @@ use super::codec::Codec;
 use super::lists::{Directory, Lists};
 use crate::neighbors::RangeNeighbors;
 use crate::shards::share;
-use crate::{Device, Element, Metric, Result};
+use crate::vectors::{VectorSlice, with_components};
+use crate::{Device, ElementType, Metric, Result};
 
 /// An index, or one shard of it, as a search sees it: trained, with at least one vector.
 ///
 /// A shard has a contiguous part of every list, of lengths that differ by one at most; which shards have the longer parts changes from list
 /// to list, so that short lists do not all favour the same. Locations, ranks and ids are those of the whole index.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct View<'a, T: Element> {
+pub(crate) struct View<'a> {
     /// Components of a vector.
     pub(crate) dim: usize,
     /// The metric of the index.
@@ -27,18 +27,19 @@ pub(crate) struct View<'a, T: Element> {
     pub(crate) centroids: &'a [f32],
     /// What the bytes of a code mean.
     pub(crate) codec: &'a Codec,
+    /// The type of added vectors and of queries.
+    pub(crate) element: ElementType,
     /// Codes and ids of the whole index.
     pub(super) lists: &'a Lists,
     /// Which shard of how many.
     pub(super) shard: (usize, usize),
     /// Changes with every change of the index, and differs between indexes: an image of another version is stale.
     pub(crate) version: u64,
-    pub(crate) element: PhantomData<T>,
 }
 
-impl<'a, T: Element> View<'a, T> {
+impl<'a> View<'a> {
     /// Shard `shard` of `shards` of an index. Its back end must see no other shard of the same version.
-    pub(crate) fn part(&self, shard: usize, shards: usize) -> View<'a, T> {
+    pub(crate) fn part(&self, shard: usize, shards: usize) -> View<'a> {
         View { shard: (shard, shards), ..*self }
     }
 
@@ -100,10 +101,10 @@ impl<'a, T: Element> View<'a, T> {
         &self.lists.codes(list)[places.start * self.code_bytes()..places.end * self.code_bytes()]
     }
 
-    /// The vectors of a list of [`Codec::Flat`], row-major.
+    /// The vectors of a list of [`Codec::Flat`].
     #[inline]
-    pub(crate) fn rows(&self, list: usize) -> &'a [T] {
-        bytemuck::cast_slice(self.codes(list))
+    pub(crate) fn rows(&self, list: usize) -> VectorSlice<'a> {
+        VectorSlice::of_bytes(self.element, self.dim, self.codes(list))
     }
 
     /// The location of the first vector of a list.
@@ -139,8 +140,8 @@ impl<'a, T: Element> View<'a, T> {
 
     /// Queries as they are compared with centroids and stored vectors: as f32; for PQ of a cosine index normalised; rotated, on
     /// `device`, where the codec rotates.
-    pub(crate) fn queries<'q>(&self, queries: &'q [T], device: Device) -> Result<Cow<'q, [f32]>> {
-        self.codec.transform(queries, self.dim, self.metric, device)
+    pub(crate) fn queries<'q>(&self, queries: VectorSlice<'q>, device: Device) -> Result<Cow<'q, [f32]>> {
+        with_components!(queries, rows: T => self.codec.transform::<T>(rows, self.dim, self.metric, device))
     }
 }
 
@@ -157,13 +158,13 @@ pub(crate) struct Request<'a> {
 
 /// What a device does for an inverted file. Arguments were checked: whole queries, at least one; k ≥ 1. Where a query is not finite the
 /// device says [`Error::NotFinite`](crate::Error::NotFinite) and leaves the results as they were.
-pub(crate) trait IvfBackend<T: Element>: Send + Sync {
+pub(crate) trait IvfBackend: Send + Sync {
     /// Fills `ids` and `distances` (queries × k, both) with the k best vectors of the probed lists by (canonical distance, lower
     /// id), then [`NONE`](crate::NONE) and the worst distance.
     fn search(
         &self,
-        view: &View<'_, T>,
-        queries: &[T],
+        view: &View<'_>,
+        queries: VectorSlice<'_>,
         k: usize,
         request: &Request<'_>,
         ids: &mut [u64],
@@ -174,8 +175,8 @@ pub(crate) trait IvfBackend<T: Element>: Send + Sync {
     /// best first for each query, equal ones by lower id.
     fn range_search(
         &self,
-        view: &View<'_, T>,
-        queries: &[T],
+        view: &View<'_>,
+        queries: VectorSlice<'_>,
         radius: f32,
         request: &Request<'_>,
     ) -> Result<RangeNeighbors>;

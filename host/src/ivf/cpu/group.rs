@@ -12,13 +12,13 @@ use super::Job;
 use super::collect::Collect;
 use super::judge::PairJudge;
 use super::tables::{self, Tables};
-use crate::Element;
 use crate::ivf::codec::{Codec, PqCodec};
 use crate::product::cpu::bound::all_whole;
 use crate::product::cpu::candidates::{Limit, TOGETHER};
 use crate::product::cpu::scan;
 use crate::product::cpu::scan::{MAX_PANEL, PANEL_VECS, Sink, Tile};
 use crate::product::cpu::{BLOCK, DIRECT_QUERIES, Line, Queries, as_f32, canonical_square, exact, tile_rows};
+use crate::vectors::with_components;
 
 /// Rows of a list that a worker takes at a time, a multiple of [`BLOCK`].
 const RUN: usize = 16 * BLOCK;
@@ -44,7 +44,7 @@ pub(super) struct Group {
 
 impl Group {
     /// `probes` lists for each of whole `queries`, nearest first.
-    pub(super) fn new<T: Element>(job: &Job<'_, T>, queries: &[f32], lists: &[u64], probes: usize) -> Group {
+    pub(super) fn new(job: &Job<'_>, queries: &[f32], lists: &[u64], probes: usize) -> Group {
         let queries = Queries::new(job.isa, job.metric, job.view.dim, queries);
         let mut factored = vec![0.0; queries.len() * job.view.dim];
         factored.par_chunks_exact_mut(job.view.dim).with_min_len(256).enumerate().for_each(|(query, to)| {
@@ -99,9 +99,9 @@ impl Group {
     }
 
     /// What each query's collector, made by `collect`, has found when `workers` workers have scanned the lists.
-    pub(super) fn search<T: Element, C: Collect>(
+    pub(super) fn search<C: Collect>(
         &self,
-        job: &Job<'_, T>,
+        job: &Job<'_>,
         workers: usize,
         collect: &(impl Fn() -> C + Sync),
     ) -> Vec<Vec<u64>> {
@@ -155,12 +155,7 @@ impl Group {
         Some(&self.pieces[start as usize..end as usize])
     }
 
-    fn judge<'a, T: Element>(
-        &'a self,
-        job: &'a Job<'a, T>,
-        query: usize,
-        scratch: &'a mut Vec<f32>,
-    ) -> PairJudge<'a, T> {
+    fn judge<'a>(&'a self, job: &'a Job<'a>, query: usize, scratch: &'a mut Vec<f32>) -> PairJudge<'a> {
         let query = (self.queries.wide(query), self.queries.squares[query], &self.queries.bounds[query]);
         PairJudge::new(job, query, scratch)
     }
@@ -187,8 +182,8 @@ struct Panel {
 }
 
 /// Scans lists for a group, and keeps what it finds.
-struct Worker<'a, T: Element, C> {
-    job: &'a Job<'a, T>,
+struct Worker<'a, C> {
+    job: &'a Job<'a>,
     group: &'a Group,
     limits: &'a [Limit],
     /// One a query.
@@ -203,7 +198,7 @@ struct Worker<'a, T: Element, C> {
     numbers: Vec<u8>,
 }
 
-impl<T: Element, C: Collect> Worker<'_, T, C> {
+impl<C: Collect> Worker<'_, C> {
     /// Scans up to [`RUN`] rows from `first` on of the list at place `at` of the group, for all its members.
     fn scan(&mut self, at: usize, first: usize) {
         let (job, group) = (self.job, self.group);
@@ -351,8 +346,8 @@ impl<T: Element, C: Collect> Worker<'_, T, C> {
 }
 
 /// Files what passed the scan of one panel.
-struct Survivors<'a, T: Element, C> {
-    job: &'a Job<'a, T>,
+struct Survivors<'a, C> {
+    job: &'a Job<'a>,
     group: &'a Group,
     limits: &'a [Limit],
     /// The panel's queries.
@@ -364,7 +359,7 @@ struct Survivors<'a, T: Element, C> {
     errors: &'a [f64],
 }
 
-impl<T: Element, C: Collect> Sink for Survivors<'_, T, C> {
+impl<C: Collect> Sink for Survivors<'_, C> {
     fn take(&mut self, mut passed: u32, scores: &[f32; 16], first_query: usize, id: u32) {
         if !self.job.may_be_found(id) {
             return;
@@ -385,7 +380,7 @@ impl<T: Element, C: Collect> Sink for Survivors<'_, T, C> {
     }
 }
 
-impl<T: Element> Job<'_, T> {
+impl Job<'_> {
     /// Rows of a list as they are compared; those of other types than f32 and codes go through `scratch`.
     pub(super) fn rows<'s>(
         &'s self,
@@ -395,7 +390,7 @@ impl<T: Element> Job<'_, T> {
     ) -> &'s [f32] {
         let dim = self.view.dim;
         match self.view.codec {
-            Codec::Flat => as_f32(&self.view.rows(list)[rows.start * dim..rows.end * dim], scratch),
+            Codec::Flat => with_components!(self.view.rows(list).part(rows), rows: T => as_f32::<T>(rows, scratch)),
             Codec::Pq(pq) => {
                 let bytes = self.view.code_bytes();
                 let codes = &self.view.codes(list)[rows.start * bytes..rows.end * bytes];

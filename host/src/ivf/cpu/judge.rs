@@ -1,7 +1,6 @@
 //! Canonical distances of what passed the scan.
 
 use super::Job;
-use crate::Element;
 use crate::ivf::backend::View;
 use crate::ivf::codec::Codec;
 use crate::product::cpu::bound::QueryBound;
@@ -10,8 +9,8 @@ use crate::product::cpu::exact;
 use crate::simd;
 
 /// Canonical distances of one query; vectors are named by location.
-pub(super) struct PairJudge<'a, T: Element> {
-    job: &'a Job<'a, T>,
+pub(super) struct PairJudge<'a> {
+    job: &'a Job<'a>,
     query: &'a [f64],
     bound: &'a QueryBound,
     square: f64,
@@ -34,7 +33,7 @@ struct Place<'a> {
 impl<'a> Place<'a> {
     /// List, and place in it, of a location.
     #[inline]
-    fn find<T: Element>(&mut self, view: &View<'a, T>, location: u32) -> (usize, usize) {
+    fn find(&mut self, view: &View<'a>, location: u32) -> (usize, usize) {
         if !self.range.contains(&location) {
             self.list = view.place(location).0;
             let first = view.first_location(self.list);
@@ -46,16 +45,16 @@ impl<'a> Place<'a> {
 
     /// List, and code, of a location.
     #[inline]
-    fn code<T: Element>(&mut self, view: &View<'a, T>, location: u32) -> (usize, &'a [u8]) {
+    fn code(&mut self, view: &View<'a>, location: u32) -> (usize, &'a [u8]) {
         let ((list, place), bytes) = (self.find(view, location), view.code_bytes());
         (list, &self.codes[place * bytes..(place + 1) * bytes])
     }
 }
 
-impl<'a, T: Element> PairJudge<'a, T> {
+impl<'a> PairJudge<'a> {
     /// Of a query given as f64, with Σx² and its bound.
     pub(super) fn new(
-        job: &'a Job<'a, T>,
+        job: &'a Job<'a>,
         (query, square, bound): (&'a [f64], f64, &'a QueryBound),
         scratch: &'a mut Vec<f32>,
     ) -> Self {
@@ -68,7 +67,7 @@ impl<'a, T: Element> PairJudge<'a, T> {
     }
 }
 
-impl<T: Element> Judge for PairJudge<'_, T> {
+impl Judge for PairJudge<'_> {
     fn canonical(&mut self, id: u32) -> f32 {
         let (list, place) = self.here.find(self.job.view, id);
         let mut row = std::mem::take(self.scratch);

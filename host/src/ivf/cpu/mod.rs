@@ -76,9 +76,8 @@ use crate::product::cpu::bound::largest_norm;
 use crate::product::cpu::candidates::Candidates;
 use crate::product::cpu::{BLOCK, DEFAULT_BUDGET};
 use crate::simd::Isa;
-use crate::validate::check_vectors;
 use crate::vectors::VectorSlice;
-use crate::{Device, Element, Input, Metric, NONE, Result};
+use crate::{Device, Input, Metric, NONE, Result};
 
 /// Queries scanned together, where there are enough.
 const GROUP: usize = 2048;
@@ -133,8 +132,8 @@ impl Norms {
 }
 
 /// What every part of one search looks at.
-struct Job<'a, T: Element> {
-    view: &'a View<'a, T>,
+struct Job<'a> {
+    view: &'a View<'a>,
     directory: &'a Directory,
     image: &'a Image,
     isa: Isa,
@@ -151,7 +150,7 @@ impl IvfCpu {
     }
 
     /// The image of this version of the index.
-    fn image<T: Element>(&self, view: &View<'_, T>) -> Result<Arc<Image>> {
+    fn image(&self, view: &View<'_>) -> Result<Arc<Image>> {
         let lock = || self.image.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(image) = lock().as_ref().filter(|image| image.version == view.version) {
             return Ok(Arc::clone(image));
@@ -170,10 +169,10 @@ impl IvfCpu {
 
     /// What is found for each query, as keys of (distance, rank), best first. `collect` makes a query's collector, which takes up to
     /// `bytes` bytes.
-    fn run<T: Element, C: Collect>(
+    fn run<C: Collect>(
         &self,
-        view: &View<'_, T>,
-        queries: &[T],
+        view: &View<'_>,
+        queries: &[f32],
         request: &Request<'_>,
         bytes: usize,
         collect: &(impl Fn() -> C + Sync),
@@ -188,7 +187,6 @@ impl IvfCpu {
             filter: request.filter,
         };
         let (dim, probes, threads) = (view.dim, request.probes, rayon::current_num_threads());
-        let queries = view.queries(queries, Device::Cpu)?;
         let count = queries.len() / dim;
         // Its probes, before and after they are sorted by list; the query in its several forms; its candidates.
         let query_bytes = probes * 28 + dim * 20 + bytes.saturating_mul(threads);
@@ -196,7 +194,7 @@ impl IvfCpu {
         let group = GROUP.min(fit).min(count);
         let share = count.div_ceil(4 * threads).min(ALONE.1).min(fit);
         if share >= ALONE.0 && probes == 1 && matches!((request.scan, view.codec), (Scan::Auto, Codec::Flat)) {
-            return Ok(run_by_list(&job, &queries, share, collect));
+            return Ok(run_by_list(&job, queries, share, collect));
         }
         let alone = share >= ALONE.0
             && match view.codec {
@@ -231,8 +229,8 @@ impl IvfCpu {
 }
 
 /// [`IvfCpu::run`] for one probe, by groups of up to `size` queries whose lists are next to each other.
-fn run_by_list<T: Element, C: Collect>(
-    job: &Job<'_, T>,
+fn run_by_list<C: Collect>(
+    job: &Job<'_>,
     queries: &[f32],
     size: usize,
     collect: &(impl Fn() -> C + Sync),
@@ -254,21 +252,22 @@ fn run_by_list<T: Element, C: Collect>(
     found
 }
 
-impl<T: Element> IvfBackend<T> for IvfCpu {
+impl IvfBackend for IvfCpu {
     fn search(
         &self,
-        view: &View<'_, T>,
-        queries: &[T],
+        view: &View<'_>,
+        queries: VectorSlice<'_>,
         k: usize,
         request: &Request<'_>,
         ids: &mut [u64],
         distances: &mut [f32],
     ) -> Result<()> {
-        check_vectors(queries, view.dim, Input::Queries)?;
+        queries.check_finite(Input::Queries)?;
+        let queries = view.queries(queries, Device::Cpu)?;
         let (rows, metric, directory) = (view.len(), view.distance_metric(), view.directory());
         let kept = k.min(rows);
         let collect = || Candidates::new(kept, rows);
-        let found = self.run(view, queries, request, Candidates::bytes(kept, rows), &collect)?;
+        let found = self.run(view, &queries, request, Candidates::bytes(kept, rows), &collect)?;
         let slots = ids.par_chunks_mut(k).zip(distances.par_chunks_mut(k)).with_min_len(64);
         slots.zip(found).for_each(|((ids, distances), found)| {
             ids.fill(NONE);
@@ -283,14 +282,15 @@ impl<T: Element> IvfBackend<T> for IvfCpu {
 
     fn range_search(
         &self,
-        view: &View<'_, T>,
-        queries: &[T],
+        view: &View<'_>,
+        queries: VectorSlice<'_>,
         radius: f32,
         request: &Request<'_>,
     ) -> Result<RangeNeighbors> {
-        check_vectors(queries, view.dim, Input::Queries)?;
+        queries.check_finite(Input::Queries)?;
+        let queries = view.queries(queries, Device::Cpu)?;
         let (metric, directory) = (view.distance_metric(), view.directory());
-        let found = self.run(view, queries, request, size_of::<Ball>(), &|| Ball::new(metric, radius))?;
+        let found = self.run(view, &queries, request, size_of::<Ball>(), &|| Ball::new(metric, radius))?;
         let pair = |key| {
             let (distance, rank) = parts(metric, key);
             (directory.id(rank), distance)

@@ -20,6 +20,7 @@ use crate::ivf::View;
 use crate::ivf::codec::Codec;
 use crate::product::gpu::{Prepared, Shape, Unprepared, greatest_of, prepare_rows, upload_rows};
 use crate::threads::work_off;
+use crate::vectors::with_components;
 use crate::{Element, ElementType, Error, Metric, Result, host_memory};
 
 /// Bytes that are arranged on the host before they are copied to the device.
@@ -309,7 +310,7 @@ impl CodesPlan {
 }
 
 impl ImagePlan {
-    fn new<T: Element>(view: &View<'_, T>, storage: &Storage, budget: u64) -> ImagePlan {
+    fn new(view: &View<'_>, storage: &Storage, budget: u64) -> ImagePlan {
         let (dim, lists, rows) = (view.dim, view.list_count(), storage.rows as usize);
         let stride = dim.next_multiple_of(4);
         let f16_stride = dim.next_multiple_of(list_scan::CHUNK as usize);
@@ -317,7 +318,7 @@ impl ImagePlan {
         let mut layout = Layout::default();
         let stored = match view.codec {
             Codec::Flat => StoredPlan::Rows {
-                rows: layout.array(rows.saturating_mul(stride * T::TYPE.size())),
+                rows: layout.array(rows.saturating_mul(stride * view.element.size())),
                 f16_rows: layout.array(rows.saturating_mul(f16_stride)),
             },
             Codec::Pq(pq) => {
@@ -413,11 +414,11 @@ impl ImagePlan {
     ///
     /// # Safety
     /// `memory` has the plan's bytes, and the plan is of this index and storage.
-    unsafe fn copy_to_device<T: Element>(
+    unsafe fn copy_to_device(
         &self,
         on: OnStream<'_>,
         memory: Scratch,
-        view: &View<'_, T>,
+        view: &View<'_>,
         storage: &Storage,
     ) -> Result<()> {
         let OnStream { runtime, stream } = on;
@@ -428,7 +429,7 @@ impl ImagePlan {
             runtime.copy_to_device(stream, memory.at(self.lengths), &storage.lengths)?;
             upload_rows(runtime, stream, shape, memory.at(self.centroids).as_bytes(), view.centroids)?;
             if self.metric == Metric::L2 {
-                let mut centre = middle::<T>(view);
+                let mut centre = middle(view);
                 centre.resize(self.centre.len(), 0.0);
                 runtime.copy_to_device(stream, memory.at(self.centre), &centre)?;
             }
@@ -442,7 +443,7 @@ impl ImagePlan {
             })?;
             match &self.stored {
                 StoredPlan::Rows { rows, .. } => {
-                    let (width, place) = (self.dim * T::TYPE.size(), shape.stride() * T::TYPE.size());
+                    let (width, place) = (self.dim * view.element.size(), shape.stride() * view.element.size());
                     storage.copy_to_device(on, memory.at(*rows), place, |list, places, to| {
                         fill_rows(any_row(view, list), places.start, width, place, to);
                     })?;
@@ -471,7 +472,7 @@ impl ImagePlan {
     ///
     /// # Safety
     /// As [`Self::copy_to_device`], whose work comes before in the stream; `image` is that of the memory.
-    unsafe fn prepare<T: Element>(&self, on: OnStream<'_>, memory: Scratch, image: &Image) -> Result<()> {
+    unsafe fn prepare(&self, on: OnStream<'_>, memory: Scratch, image: &Image, element: ElementType) -> Result<()> {
         let OnStream { runtime, stream } = on;
         let (greatest, centroid_greatest) = self.greatest();
         let (greatest, centroid_greatest) = (memory.at(greatest), memory.at(centroid_greatest));
@@ -494,7 +495,7 @@ impl ImagePlan {
             match &self.stored {
                 StoredPlan::Rows { rows, f16_rows } => {
                     let from = Unprepared {
-                        element: T::TYPE,
+                        element,
                         rows: memory.at(*rows).into(),
                         count: image.rows,
                         padded: image.rows,
@@ -587,7 +588,7 @@ fn prepared(image: &Image, copy: PtrMut<u16>, values: PtrMut<f32>, bounds: PtrMu
 impl Resident {
     /// Copies the index to the device and prepares it for scanning, within `budget` bytes. The index has vectors, and their directory is made
     /// if their ids need one: from here on no pool is used.
-    pub fn new<T: Element>(runtime: &Runtime, stream: &Stream, view: &View<'_, T>, budget: u64) -> Result<Resident> {
+    pub fn new(runtime: &Runtime, stream: &Stream, view: &View<'_>, budget: u64) -> Result<Resident> {
         let lengths: Vec<u32> = (0..view.list_count()).map(|list| view.length(list) as u32).collect();
         let storage = Storage::new(lengths)?;
         let plan = ImagePlan::new(view, &storage, budget);
@@ -601,7 +602,7 @@ impl Resident {
         // SAFETY: the memory was allocated for the plan, and the plan made for the index.
         unsafe {
             plan.copy_to_device(on, scratch, view, &storage)?;
-            plan.prepare::<T>(on, scratch, &image)?;
+            plan.prepare(on, scratch, &image, view.element)?;
         }
         runtime.synchronize(stream)?;
         let mut longest: Vec<u64> = storage.lengths.iter().map(|&length| u64::from(pairs::padded(length))).collect();
@@ -617,14 +618,14 @@ impl Resident {
 }
 
 /// The rows of a list, or where it is empty those of the next list that is not, so that padding is always some vector of the index.
-fn any_row<'a, T: Element>(view: &View<'a, T>, list: usize) -> &'a [u8] {
+fn any_row<'a>(view: &View<'a>, list: usize) -> &'a [u8] {
     let lists = view.list_count();
     (0..lists).map(|on| view.codes((list + on) % lists)).find(|codes| !codes.is_empty()).unwrap_or(&[])
 }
 
 /// The mean of the centroids, each counted as often as its list has vectors; whole numbers where the vectors are, so that f16 still holds
 /// the differences exactly.
-fn middle<T: Element>(view: &View<'_, T>) -> Vec<f32> {
+fn middle(view: &View<'_>) -> Vec<f32> {
     let mut sums = vec![0.0f64; view.dim];
     let mut total = 0.0;
     for (list, centroid) in view.centroids.chunks_exact(view.dim).enumerate() {
@@ -632,11 +633,9 @@ fn middle<T: Element>(view: &View<'_, T>) -> Vec<f32> {
         total += count;
         sums.iter_mut().zip(centroid).for_each(|(sum, &c)| *sum += count * f64::from(c));
     }
-    let whole = matches!(T::TYPE, ElementType::U8 | ElementType::I8)
-        || (0..view.list_count()).take(16).all(|list| {
-            matches!(view.codec, Codec::Flat)
-                && view.rows(list).iter().take(1024).all(|x: &T| x.to_f32().fract() == 0.0)
-        });
+    let whole_list = |list| with_components!(view.rows(list), rows: T => rows.iter().take(1024).all(|x: &T| x.to_f32().fract() == 0.0));
+    let whole = matches!(view.element, ElementType::U8 | ElementType::I8)
+        || matches!(view.codec, Codec::Flat) && (0..view.list_count()).take(16).all(whole_list);
     let mean = |sum: &f64| sum / total.max(1.0);
     let centre: Vec<f32> =
         sums.iter().map(mean).map(|mean| if whole { mean.round() } else { mean }).map(|mean| mean as f32).collect();
