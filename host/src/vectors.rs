@@ -4,7 +4,8 @@
 use bytemuck::{Pod, cast_slice, cast_slice_mut};
 use half::{bf16, f16};
 
-use crate::{Element, ElementType};
+use crate::validate::check_vectors;
+use crate::{Element, ElementType, Input, Result};
 
 /// Vectors of one dimension, row-major, of any element type.
 #[derive(Debug, Clone, Copy)]
@@ -79,6 +80,25 @@ impl<'a> VectorSlice<'a> {
     /// The vectors, `count` at a time.
     pub fn chunks(self, count: usize) -> impl Iterator<Item = VectorSlice<'a>> {
         (0..self.len()).step_by(count).map(move |first| self.part(first..self.len().min(first + count)))
+    }
+
+    /// The vectors of these numbers, all of which exist, one after the other.
+    ///
+    /// # Errors
+    /// [`Error::OutOfHostMemory`](crate::Error::OutOfHostMemory).
+    pub fn gather(self, numbers: &[usize]) -> Result<VectorBuffer> {
+        let mut buffer = VectorBuffer::new(self.element);
+        buffer.reserve(numbers.len() * self.dim)?;
+        numbers.iter().for_each(|&number| buffer.extend(self.part(number..number + 1).bytes));
+        Ok(buffer)
+    }
+
+    /// Checks that all components are finite; `input` is what the caller calls the vectors.
+    ///
+    /// # Errors
+    /// [`Error::NotFinite`](crate::Error::NotFinite).
+    pub fn check_finite(self, input: Input) -> Result<()> {
+        with_components!(self, rows: T => check_vectors::<T>(rows, self.dim, input)).map(|_| ())
     }
 
     /// All components, as bytes.
@@ -172,7 +192,7 @@ impl VectorBuffer {
     ///
     /// # Errors
     /// [`Error::OutOfHostMemory`](crate::Error::OutOfHostMemory).
-    pub fn reserve(&mut self, components: usize) -> crate::Result<()> {
+    pub fn reserve(&mut self, components: usize) -> Result<()> {
         with_vector!(self, vector => crate::host_memory::reserve(vector, components))
     }
 
@@ -209,6 +229,9 @@ mod tests {
         assert_eq!((vectors.len(), vectors.dim(), vectors.row_bytes()), (4, 3, 6));
         assert_eq!(vectors.part(1..3).components::<f16>(), &rows[3..9]);
         assert_eq!(vectors.part(2..2).len(), 0);
+        assert_eq!(VectorSlice::of_bytes(ElementType::F16, 3, vectors.bytes()).components::<f16>(), rows);
+        let gathered = vectors.gather(&[3, 0, 3]).unwrap();
+        assert_eq!(gathered.as_slice(3).components::<f16>(), [&rows[9..], &rows[..3], &rows[9..]].concat());
         let sum = with_components!(vectors, rows: T => rows.iter().map(|x| T::to_f32(*x)).sum::<f32>());
         assert_eq!(sum, 66.0);
     }

@@ -11,7 +11,7 @@ use super::lists::{Directory, Lists};
 use crate::neighbors::RangeNeighbors;
 use crate::shards::share;
 use crate::vectors::VectorSlice;
-use crate::{Device, Element, ElementType, Metric, Result};
+use crate::{Device, ElementType, Metric, Result};
 
 /// An index, or one shard of it, as a search sees it: trained, with at least one vector.
 ///
@@ -125,8 +125,8 @@ impl<'a> View<'a> {
     }
 
     /// Queries as they are compared with centroids and stored vectors ([`Codec::transform`]).
-    pub(crate) fn queries<'q, T: Element>(&self, queries: &'q [T], device: Device) -> Result<Cow<'q, [f32]>> {
-        self.codec.transform(VectorSlice::of(queries, self.dim), self.metric, device)
+    pub(crate) fn queries<'q>(&self, queries: VectorSlice<'q>, device: Device) -> Result<Cow<'q, [f32]>> {
+        self.codec.transform(queries, self.metric, device)
     }
 }
 
@@ -143,13 +143,13 @@ pub(crate) struct Request<'a> {
 
 /// What a device does for an inverted file. Arguments were checked: whole queries, at least one; k ≥ 1. Where a query is not finite the
 /// device says [`Error::NotFinite`](crate::Error::NotFinite) and leaves the results as they were.
-pub(crate) trait IvfBackend<T: Element>: Send + Sync {
+pub(crate) trait IvfBackend: Send + Sync {
     /// Fills `ids` and `distances` (queries × k, both) with the k best vectors of the probed lists by (canonical distance, lower
     /// id), then [`NONE`](crate::NONE) and the worst distance.
     fn search(
         &self,
         view: &View<'_>,
-        queries: &[T],
+        queries: VectorSlice<'_>,
         k: usize,
         request: &Request<'_>,
         ids: &mut [u64],
@@ -161,7 +161,7 @@ pub(crate) trait IvfBackend<T: Element>: Send + Sync {
     fn range_search(
         &self,
         view: &View<'_>,
-        queries: &[T],
+        queries: VectorSlice<'_>,
         radius: f32,
         request: &Request<'_>,
     ) -> Result<RangeNeighbors>;

@@ -12,16 +12,17 @@ use crate::neighbors::RangeNeighbors;
 use crate::shards::merge::comes_before;
 use crate::shards::{Grid, Part, check_queries, merge};
 use crate::threads::at_once;
-use crate::{Element, Neighbors, Placement, Result};
+use crate::vectors::{VectorSlice, with_components};
+use crate::{Neighbors, Placement, Result};
 
 /// Inverted files at the places of a grid.
-pub(crate) struct IvfGrid<T: Element> {
-    grid: Grid<dyn IvfBackend<T>>,
+pub(crate) struct IvfGrid {
+    grid: Grid<dyn IvfBackend>,
 }
 
-impl<T: Element> IvfGrid<T> {
+impl IvfGrid {
     /// Over `backends`, place after place of `placement`.
-    pub(crate) fn new(placement: &Placement, backends: Vec<Box<dyn IvfBackend<T>>>) -> Self {
+    pub(crate) fn new(placement: &Placement, backends: Vec<Box<dyn IvfBackend>>) -> Self {
         IvfGrid { grid: Grid::new(placement, backends) }
     }
 
@@ -33,19 +34,20 @@ impl<T: Element> IvfGrid<T> {
     }
 }
 
-impl<T: Element> IvfBackend<T> for IvfGrid<T> {
+impl IvfBackend for IvfGrid {
     fn search(
         &self,
         view: &View<'_>,
-        queries: &[T],
+        queries: VectorSlice<'_>,
         k: usize,
         request: &Request<'_>,
         ids: &mut [u64],
         distances: &mut [f32],
     ) -> Result<()> {
-        let (dim, metric) = (view.dim, view.distance_metric());
+        let metric = view.distance_metric();
         // All of them before any device has results.
-        let count = check_queries(self.grid.places.len(), queries, dim)?;
+        let places = self.grid.places.len();
+        let count = with_components!(queries, rows: T => check_queries::<T>(places, rows, view.dim))?;
         // Once for all shards, which would make it at the same time.
         view.directory();
         let (views, parts): (Vec<_>, Vec<_>) = self.parts(view, count)?.into_iter().unzip();
@@ -57,7 +59,7 @@ impl<T: Element> IvfBackend<T> for IvfGrid<T> {
             jobs.extend(flat::jobs_of(shard, parts, k, ids, distances));
         }
         let done = at_once(jobs, |(shard, part, ids, distances)| {
-            let queries = &queries[part.queries.start * dim..part.queries.end * dim];
+            let queries = queries.part(part.queries.clone());
             let backend = &self.grid.places[part.place].backend;
             let found = backend.search(&views[shard], queries, k, request, ids, distances);
             self.grid.judge(part.place, found)
@@ -71,17 +73,16 @@ impl<T: Element> IvfBackend<T> for IvfGrid<T> {
     fn range_search(
         &self,
         view: &View<'_>,
-        queries: &[T],
+        queries: VectorSlice<'_>,
         radius: f32,
         request: &Request<'_>,
     ) -> Result<RangeNeighbors> {
-        let (dim, metric) = (view.dim, view.distance_metric());
-        let count = queries.len() / dim;
+        let (metric, count) = (view.distance_metric(), queries.len());
         view.directory();
         let (views, parts): (Vec<_>, Vec<_>) = self.parts(view, count)?.into_iter().unzip();
         let jobs = parts.into_iter().enumerate().flat_map(|(shard, parts)| parts.into_iter().map(move |p| (shard, p)));
         let done = at_once(jobs.collect(), |(shard, part): (usize, Part)| {
-            let queries = &queries[part.queries.start * dim..part.queries.end * dim];
+            let queries = queries.part(part.queries.clone());
             let found = self.grid.places[part.place].backend.range_search(&views[shard], queries, radius, request);
             Ok((part.queries, self.grid.judge(part.place, found)?))
         });

@@ -41,12 +41,9 @@ mod statistics;
 mod tune;
 mod update;
 
-use std::any::Any;
 use std::marker::PhantomData;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-
-use half::{bf16, f16};
 
 pub(crate) use self::backend::{IvfBackend, Request, View};
 pub use self::bitset::Bitset;
@@ -92,7 +89,7 @@ impl Settings {
         self.encoding.scheme().check(self.dim, element)
     }
 
-    fn open_on<T: Element>(&self, device: Device) -> Result<(Device, Box<dyn IvfBackend<T>>)> {
+    fn open_on(&self, device: Device) -> Result<(Device, Box<dyn IvfBackend>)> {
         let Settings { budget, simd, .. } = *self;
         Ok(match open(device)? {
             (device, Some(runtime)) => (device, Box::new(gpu::IvfDevice::new(runtime, device, budget)?)),
@@ -102,24 +99,7 @@ impl Settings {
 }
 
 /// The back end of the settings' placement, in which [`Device::Auto`] gives way to what it means.
-fn open_ivf<T: Element>(settings: &mut Settings) -> Result<Box<dyn IvfBackend<T>>> {
-    let backend = open_any(T::TYPE, settings)?;
-    let Ok(backend) = backend.downcast() else { unreachable!("a back end of another element type") };
-    Ok(*backend)
-}
-
-/// A `Box<dyn IvfBackend<T>>` for T of this element type. Not generic, so that back ends are compiled with this crate.
-fn open_any(element: ElementType, settings: &mut Settings) -> Result<Box<dyn Any>> {
-    Ok(match element {
-        ElementType::F32 => Box::new(open_typed::<f32>(settings)?),
-        ElementType::F16 => Box::new(open_typed::<f16>(settings)?),
-        ElementType::Bf16 => Box::new(open_typed::<bf16>(settings)?),
-        ElementType::U8 => Box::new(open_typed::<u8>(settings)?),
-        ElementType::I8 => Box::new(open_typed::<i8>(settings)?),
-    })
-}
-
-fn open_typed<T: Element>(settings: &mut Settings) -> Result<Box<dyn IvfBackend<T>>> {
+fn open_ivf(settings: &mut Settings) -> Result<Box<dyn IvfBackend>> {
     let devices = settings.placement.devices().iter();
     let opened = devices.map(|&device| settings.open_on(device)).collect::<Result<Vec<_>>>()?;
     let (devices, mut backends): (Vec<_>, Vec<_>) = opened.into_iter().unzip();
@@ -174,7 +154,8 @@ pub struct IvfIndex<T: Element = f32> {
     lists: Lists,
     probes: usize,
     version: u64,
-    backend: Box<dyn IvfBackend<T>>,
+    backend: Box<dyn IvfBackend>,
+    element: PhantomData<T>,
 }
 
 impl<T: Element> std::fmt::Debug for IvfIndex<T> {
@@ -265,7 +246,8 @@ impl<T: Element> IvfIndexBuilder<T> {
         let backend = open_ivf(&mut self.settings)?;
         let lists = Lists::new(0, self.settings.encoding.scheme().code_bytes(self.settings.dim, T::TYPE));
         let probes = self.settings.lists.isqrt().div_ceil(2);
-        Ok(IvfIndex { settings: self.settings, trained: None, lists, probes, version: next_version(), backend })
+        let (settings, version) = (self.settings, next_version());
+        Ok(IvfIndex { settings, trained: None, lists, probes, version, backend, element: PhantomData })
     }
 
     /// An index of these settings with what was kept in a file.
@@ -446,13 +428,13 @@ impl<T: Element> IvfIndex<T> {
 
     /// A CPU as a device, for tests of others that stand on it.
     #[cfg(test)]
-    pub(crate) fn open_cpu(&self) -> Box<dyn IvfBackend<T>> {
+    pub(crate) fn open_cpu(&self) -> Box<dyn IvfBackend> {
         Box::new(cpu::IvfCpu::new(None, true))
     }
 
     /// Has another back end search.
     #[cfg(test)]
-    pub(crate) fn replace_backend(&mut self, backend: Box<dyn IvfBackend<T>>) {
+    pub(crate) fn replace_backend(&mut self, backend: Box<dyn IvfBackend>) {
         self.backend = backend;
     }
 

@@ -2,6 +2,7 @@
 
 use super::{Bitset, IvfIndex, RangeNeighbors, Request};
 use crate::validate::{check_results, check_vectors, check_whole};
+use crate::vectors::VectorSlice;
 use crate::{Element, Error, Input, NONE, Neighbors, Result};
 
 /// How the lists are read.
@@ -111,7 +112,8 @@ impl<T: Element> IvfIndex<T> {
             return Ok(());
         }
         let view = self.view(self.trained_for("search")?);
-        located(self.backend.search(&view, queries, k, request, ids, distances), queries, self.dim())
+        let vectors = VectorSlice::of(queries, self.dim());
+        located(self.backend.search(&view, vectors, k, request, ids, distances), vectors)
     }
 
     /// All vectors in the probed lists of each query whose distance is at most `radius` (similarity: at least).
@@ -130,7 +132,8 @@ impl<T: Element> IvfIndex<T> {
             check_vectors(queries, self.dim(), Input::Queries)?;
             return Ok(RangeNeighbors { offsets: vec![0; count + 1], ids: Vec::new(), distances: Vec::new() });
         }
-        located(self.backend.range_search(&self.view(trained), queries, radius, &request), queries, self.dim())
+        let vectors = VectorSlice::of(queries, self.dim());
+        located(self.backend.range_search(&self.view(trained), vectors, radius, &request), vectors)
     }
 
     fn request<'a>(&self, options: &SearchOptions<'a>) -> Result<Request<'a>> {
@@ -152,9 +155,9 @@ impl<T: Element> IvfIndex<T> {
 
 /// What a back end returned, with the place in `queries` of the first value that is not finite where it has found one: it sees some of the
 /// queries at a time, and some transformed.
-fn located<T: Element, V>(result: Result<V>, queries: &[T], dim: usize) -> Result<V> {
+fn located<V>(result: Result<V>, queries: VectorSlice<'_>) -> Result<V> {
     if let Err(Error::NotFinite { .. }) = result {
-        check_vectors(queries, dim, Input::Queries)?;
+        queries.check_finite(Input::Queries)?;
     }
     result
 }

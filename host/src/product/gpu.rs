@@ -19,7 +19,6 @@ use warpann_kernels::product::prepare::{Greatest, Prepare};
 use crate::device::runtime::{Runtime, Stream};
 use crate::device::scratch::{Layout, Reserved, Scratch};
 use crate::select::Best;
-use crate::validate::check_vectors;
 use crate::vectors::{VectorSlice, with_components};
 use crate::{Element, ElementType, Input, Metric, Result};
 
@@ -275,26 +274,25 @@ pub(crate) unsafe fn upload_vectors(
 ///
 /// # Safety
 /// As [`upload_rows`].
-pub(crate) unsafe fn upload_queries<T: Element>(
+pub(crate) unsafe fn upload_queries(
     runtime: &Runtime,
     stream: &Stream,
     shape: Shape,
     to: PtrMut<u8>,
-    queries: &[T],
+    queries: VectorSlice<'_>,
 ) -> Result<()> {
     let finite = AtomicBool::new(true);
-    let vectors = VectorSlice::of(queries, shape.dim);
     let write = |some: Range<usize>, to: &mut [u8]| {
-        let queries = vectors.part(some);
+        let queries = queries.part(some);
         if !with_components!(queries, rows: T => T::all_finite(rows)) {
             finite.store(false, Ordering::Relaxed);
         }
         write_padded(queries.bytes(), shape, to);
     };
     // SAFETY: as the caller promises.
-    unsafe { runtime.copy_rows_to_device(stream, to, vectors.len(), shape.row_bytes(), &write)? };
+    unsafe { runtime.copy_rows_to_device(stream, to, queries.len(), shape.row_bytes(), &write)? };
     // All threads that wrote it have been waited for.
-    if finite.into_inner() { Ok(()) } else { check_vectors(queries, shape.dim, Input::Queries).map(|_| ()) }
+    if finite.into_inner() { Ok(()) } else { queries.check_finite(Input::Queries) }
 }
 
 /// Copies rows to their places, and zeros behind each: zero has the bits 0 in every element type.

@@ -56,11 +56,11 @@ impl FlatBackend for Failing<dyn FlatBackend> {
     }
 }
 
-impl IvfBackend<f32> for Failing<dyn IvfBackend<f32>> {
+impl IvfBackend for Failing<dyn IvfBackend> {
     fn search(
         &self,
         view: &View<'_>,
-        queries: &[f32],
+        queries: VectorSlice<'_>,
         k: usize,
         request: &Request<'_>,
         ids: &mut [u64],
@@ -73,7 +73,7 @@ impl IvfBackend<f32> for Failing<dyn IvfBackend<f32>> {
     fn range_search(
         &self,
         view: &View<'_>,
-        queries: &[f32],
+        queries: VectorSlice<'_>,
         radius: f32,
         request: &Request<'_>,
     ) -> Result<RangeNeighbors> {
@@ -203,7 +203,7 @@ fn an_inverted_file_goes_on_without_a_device_that_fails_and_moves_to_others() {
     let near = index.range_search(&queries, 60.0, &options).unwrap();
     let works = works(4);
     let placement = Placement::new((0..4).map(Device::Gpu).collect(), 2).unwrap();
-    let backend = |(number, works): (usize, &Arc<AtomicUsize>)| -> Box<dyn IvfBackend<f32>> {
+    let backend = |(number, works): (usize, &Arc<AtomicUsize>)| -> Box<dyn IvfBackend> {
         Box::new(Failing { works: works.clone(), number, inner: index.open_cpu() })
     };
     let backends = works.iter().enumerate().map(backend).collect();

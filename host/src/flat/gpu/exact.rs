@@ -17,6 +17,7 @@ use warpann_kernels::flat::candidates::CompactCandidates;
 use warpann_kernels::flat::filter::{self, Filter, FilterOutput};
 use warpann_kernels::product::canonical::Canonical;
 
+use crate::Result;
 use crate::device::backend::ResultArray;
 use crate::device::lanes::Lane;
 use crate::device::limits::Limits;
@@ -27,8 +28,7 @@ use crate::neighbors::slots::{Found, Slots};
 use crate::product::gpu::{Set, SetLayout, Shape, prepare_set, upload_vectors};
 use crate::select::Best;
 use crate::select::gpu::{Columns, Plan, Select, select};
-use crate::vectors::{VectorBuffer, VectorSlice};
-use crate::Result;
+use crate::vectors::VectorSlice;
 
 /// The sample has at least this many rows for each neighbour asked for.
 const SAMPLE_PER_NEIGHBOUR: u32 = 8;
@@ -247,9 +247,7 @@ impl Block {
         let budget = Budget::new(runtime, filtered.max(direct(1)) as u64);
         let tiling = Tiling::new(budget, (overflowed.len(), usize::MAX), 1, |queries| Ok(direct(queries)))?;
         for numbers in overflowed.chunks(tiling.rows) {
-            let mut again = VectorBuffer::new(self.shape.element);
-            again.reserve(numbers.len() * self.shape.dim)?;
-            numbers.iter().for_each(|&query| again.extend(queries.part(query..query + 1).bytes()));
+            let again = queries.gather(numbers)?;
             let again = again.as_slice(self.shape.dim);
             self.search_direct(runtime, lane, again, found as u32, &mut slots, Some(numbers))?;
         }

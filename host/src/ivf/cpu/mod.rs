@@ -75,9 +75,8 @@ use crate::product::cpu::bound::{self, largest_norm};
 use crate::product::cpu::candidates::Candidates;
 use crate::product::cpu::{BLOCK, DEFAULT_BUDGET};
 use crate::simd::Isa;
-use crate::validate::check_vectors;
 use crate::vectors::VectorSlice;
-use crate::{Device, Element, Input, Metric, NONE, Result};
+use crate::{Device, Input, Metric, NONE, Result};
 
 /// Queries scanned together, where there are enough.
 const GROUP: usize = 2048;
@@ -193,7 +192,7 @@ impl IvfCpu {
         let group = GROUP.min(fit).min(count);
         let share = count.div_ceil(4 * threads).min(ALONE.1).min(fit);
         if share >= ALONE.0 && probes == 1 && request.scan == Scan::Auto && view.codec.in_place() {
-            return Ok(run_by_list(&job, &queries, share, collect));
+            return Ok(run_by_list(&job, queries, share, collect));
         }
         let by_tables = |quantizer| group * probes <= tables::few(quantizer) * view.list_count();
         let alone = share >= ALONE.0 && view.codec.quantizer().is_some_and(by_tables);
@@ -248,22 +247,22 @@ fn run_by_list<C: Collect>(
     found
 }
 
-impl<T: Element> IvfBackend<T> for IvfCpu {
+impl IvfBackend for IvfCpu {
     fn search(
         &self,
         view: &View<'_>,
-        queries: &[T],
+        queries: VectorSlice<'_>,
         k: usize,
         request: &Request<'_>,
         ids: &mut [u64],
         distances: &mut [f32],
     ) -> Result<()> {
-        check_vectors(queries, view.dim, Input::Queries)?;
+        queries.check_finite(Input::Queries)?;
+        let queries = view.queries(queries, Device::Cpu)?;
         let (rows, metric, directory) = (view.len(), view.distance_metric(), view.directory());
         let kept = k.min(rows);
         let collect = || Candidates::new(kept, rows);
-        let found =
-            self.run(view, &view.queries(queries, Device::Cpu)?, request, Candidates::bytes(kept, rows), &collect)?;
+        let found = self.run(view, &queries, request, Candidates::bytes(kept, rows), &collect)?;
         let slots = ids.par_chunks_mut(k).zip(distances.par_chunks_mut(k)).with_min_len(64);
         slots.zip(found).for_each(|((ids, distances), found)| {
             ids.fill(NONE);
@@ -279,15 +278,14 @@ impl<T: Element> IvfBackend<T> for IvfCpu {
     fn range_search(
         &self,
         view: &View<'_>,
-        queries: &[T],
+        queries: VectorSlice<'_>,
         radius: f32,
         request: &Request<'_>,
     ) -> Result<RangeNeighbors> {
-        check_vectors(queries, view.dim, Input::Queries)?;
+        queries.check_finite(Input::Queries)?;
+        let queries = view.queries(queries, Device::Cpu)?;
         let (metric, directory) = (view.distance_metric(), view.directory());
-        let found = self.run(view, &view.queries(queries, Device::Cpu)?, request, size_of::<Ball>(), &|| {
-            Ball::new(metric, radius)
-        })?;
+        let found = self.run(view, &queries, request, size_of::<Ball>(), &|| Ball::new(metric, radius))?;
         let pair = |key| {
             let (distance, rank) = parts(metric, key);
             (directory.id(rank), distance)

@@ -24,7 +24,6 @@ pub(super) mod tables;
 #[cfg(test)]
 mod tests;
 
-use std::marker::PhantomData;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -49,8 +48,8 @@ use crate::neighbors::slots::{Found, Slots};
 use crate::product::gpu::{Shape, upload_queries, upload_rows};
 use crate::shards::share;
 use crate::threads::Exclusive;
-use crate::validate::check_vectors;
-use crate::{Device, Element, ElementType, Input, Result};
+use crate::vectors::VectorSlice;
+use crate::{Device, ElementType, Input, Result};
 
 /// Share of the budget that an image may take: numerator and denominator.
 const RESIDENT_SHARE: (u64, u64) = (3, 4);
@@ -60,19 +59,18 @@ const MOST_PARTS: usize = 3;
 const MOST_PAIRS: usize = 1 << 30;
 
 /// Inverted files on one device.
-pub(crate) struct IvfDevice<T: Element> {
+pub(crate) struct IvfDevice {
     runtime: Runtime,
     device: Device,
     budget: u64,
     resident: Exclusive<Option<Arc<Resident>>>,
     lanes: Lanes,
-    element: PhantomData<T>,
 }
 
 /// A call: what is asked, and where results go.
-struct Call<'a, 'v, T: Element> {
+struct Call<'a, 'v> {
     view: &'a View<'v>,
-    queries: &'a [T],
+    queries: VectorSlice<'a>,
     k: usize,
     request: &'a Request<'a>,
     ids: &'a mut [u64],
@@ -90,12 +88,12 @@ struct RangeCall<'a, 'v> {
     request: &'a Request<'a>,
 }
 
-impl<T: Element> IvfDevice<T> {
+impl IvfDevice {
     /// `budget` defaults to nine tenths of the device's free memory.
     pub fn new(runtime: Runtime, device: Device, budget: Option<u64>) -> Result<Self> {
         let budget = runtime.budget(budget)?;
         let resident = Exclusive::new(None);
-        Ok(IvfDevice { runtime, device, budget, resident, lanes: Lanes::new(), element: PhantomData })
+        Ok(IvfDevice { runtime, device, budget, resident, lanes: Lanes::new() })
     }
 
     /// The image of the index as it is now. Of the searches that come first one makes it, within the budget, and the others wait.
@@ -144,13 +142,19 @@ impl<T: Element> IvfDevice<T> {
     ///
     /// # Safety
     /// The scratch of `search` is as its plan says, for these queries.
-    unsafe fn begin(&self, search: &Search<'_>, view: &View<'_>, queries: &[T], request: &Request<'_>) -> Result<()> {
+    unsafe fn begin(
+        &self,
+        search: &Search<'_>,
+        view: &View<'_>,
+        queries: VectorSlice<'_>,
+        request: &Request<'_>,
+    ) -> Result<()> {
         let (runtime, dim) = (&self.runtime, view.dim);
         let shape = |element| Shape { element, metric: view.metric, dim };
-        let count = queries.len() / dim;
+        let count = queries.len();
         let parts = (count / Overlap::of(&runtime.limits()).part_queries).clamp(1, MOST_PARTS);
         let stream = if parts == 1 { search.on.stream } else { search.copies };
-        let (own, wide) = (shape(T::TYPE), shape(ElementType::F32));
+        let (own, wide) = (shape(view.element), shape(ElementType::F32));
         // SAFETY: the plan reserved room for the queries and the filter.
         unsafe {
             if let Some(filter) = request.filter {
@@ -158,7 +162,7 @@ impl<T: Element> IvfDevice<T> {
                 runtime.copy_to_device(stream, search.filter(), words)?;
             }
             for rows in (0..parts).map(|part| share(count, part, parts)) {
-                let queries = &queries[rows.start * dim..rows.end * dim];
+                let queries = queries.part(rows.clone());
                 let part = |all: PtrMut<u8>, shape: Shape| {
                     all.skip(rows.start * shape.row_bytes()).take(rows.len() * shape.row_bytes())
                 };
@@ -169,7 +173,13 @@ impl<T: Element> IvfDevice<T> {
                     }
                 } else {
                     let queries = view.queries(queries, self.device)?;
-                    upload_queries(runtime, stream, wide, part(search.queries(), wide), &queries)?;
+                    upload_queries(
+                        runtime,
+                        stream,
+                        wide,
+                        part(search.queries(), wide),
+                        VectorSlice::of(&queries, dim),
+                    )?;
                 }
                 if parts > 1 {
                     runtime.wait_for(search.on.stream, stream)?;
@@ -188,20 +198,25 @@ impl<T: Element> IvfDevice<T> {
         &self,
         resident: &Resident,
         lanes: &mut [Lane],
-        call: &mut Call<'_, '_, T>,
+        call: &mut Call<'_, '_>,
         which: Batch<'_>,
         attempt: u32,
     ) -> Result<()> {
         let count = which.len();
         let limits = self.runtime.limits();
         let plan = |queries: usize| {
-            SearchPlan::new(resident, T::TYPE, Self::ask(resident, queries, call.k, call.request, attempt), &limits)
+            SearchPlan::new(
+                resident,
+                call.view.element,
+                Self::ask(resident, queries, call.k, call.request, attempt),
+                &limits,
+            )
         };
         let probes = call.request.probes.min(resident.image.lists as usize).max(1);
         let tiling = Tiling::new(self.scratch(resident), (count, MOST_PAIRS / probes), lanes.len(), plan)?;
         // A batch's queries are checked while they are copied, but the first results are written before the last batches are copied.
         if tiling.len() > lanes.len() {
-            check_vectors(call.queries, call.view.dim, Input::Queries)?;
+            call.queries.check_finite(Input::Queries)?;
         }
         let last = if tiling.last_rows() == tiling.rows { None } else { Some(plan(tiling.last_rows())?) };
         let plans = [Some(&tiling.plan), last.as_ref()];
@@ -215,27 +230,32 @@ impl<T: Element> IvfDevice<T> {
     }
 
     /// A search by a lane.
-    fn search_on<'a>(&'a self, resident: &'a Resident, lane: &'a mut Lane, plan: &'a SearchPlan) -> Result<Search<'a>> {
+    fn search_on<'a>(
+        &'a self,
+        resident: &'a Resident,
+        lane: &'a mut Lane,
+        element: ElementType,
+        plan: &'a SearchPlan,
+    ) -> Result<Search<'a>> {
         let scratch = lane.scratch(&self.runtime, plan.bytes)?;
         Ok(Search {
             on: OnStream { runtime: &self.runtime, stream: &lane.stream },
             copies: &lane.copies,
             resident,
-            element: T::TYPE,
+            element,
             plan,
             scratch,
         })
     }
 
     /// Copies the queries of a batch to the device and launches their search.
-    fn submit(&self, search: &Search<'_>, call: &Call<'_, '_, T>, batch: Batch<'_>) -> Result<()> {
-        let dim = call.view.dim;
-        let gathered: Vec<T>;
+    fn submit(&self, search: &Search<'_>, call: &Call<'_, '_>, batch: Batch<'_>) -> Result<()> {
+        let gathered;
         let queries = match batch {
-            Batch::Range(first, end) => &call.queries[first * dim..end * dim],
+            Batch::Range(first, end) => call.queries.part(first..end),
             Batch::Numbers(numbers) => {
-                gathered = numbers.iter().flat_map(|&query| &call.queries[query * dim..][..dim]).copied().collect();
-                &gathered
+                gathered = call.queries.gather(numbers)?;
+                gathered.as_slice(call.view.dim)
             }
         };
         // SAFETY: the scratch has the plan's size, and the plan is for so many queries.
@@ -249,7 +269,7 @@ impl<T: Element> IvfDevice<T> {
     fn copy_results(
         &self,
         search: &Search<'_>,
-        call: &mut Call<'_, '_, T>,
+        call: &mut Call<'_, '_>,
         batch: Batch<'_>,
         unproved: &mut Vec<usize>,
     ) -> Result<()> {
@@ -290,14 +310,13 @@ impl<T: Element> IvfDevice<T> {
         &self,
         resident: &Resident,
         lane: &mut Lane,
-        call: RangeCall<'_, '_, T>,
-        queries: &[T],
+        call: RangeCall<'_, '_>,
+        queries: VectorSlice<'_>,
         attempt: u32,
     ) -> Result<Ranges> {
-        let dim = call.view.dim;
         let probes = call.request.probes.min(resident.image.lists as usize).max(1);
-        let batches = self.scratch(resident).halving(0..queries.len() / dim, MOST_PAIRS / probes, |batch| {
-            self.range_some(resident, lane, call, &queries[batch.start * dim..batch.end * dim], attempt)
+        let batches = self.scratch(resident).halving(0..queries.len(), MOST_PAIRS / probes, |batch| {
+            self.range_some(resident, lane, call, queries.part(batch), attempt)
         })?;
         Ok(batches.into_iter().flatten().collect())
     }
@@ -308,24 +327,23 @@ impl<T: Element> IvfDevice<T> {
         resident: &Resident,
         lane: &mut Lane,
         call: RangeCall<'_, '_>,
-        queries: &[T],
+        queries: VectorSlice<'_>,
         attempt: u32,
     ) -> Result<Attempt<Ranges>> {
         let RangeCall { view, radius, request } = call;
-        let dim = view.dim;
-        let count = queries.len() / dim;
+        let count = queries.len();
         let limits = self.runtime.limits();
         let budget = self.scratch(resident);
         let ask = Self::ask(resident, count, 1, request, attempt);
         let ask = Ask { dense_probes: ask.probes, ..ask };
-        let plan = SearchPlan::new(resident, T::TYPE, ask, &limits)?;
+        let plan = SearchPlan::new(resident, view.element, ask, &limits)?;
         if !budget.has(plan.bytes as u64) {
             return Ok(Attempt::Exceeds(plan.bytes as u64));
         }
         let metric = view.distance_metric();
         let mut within = vec![0u32; count];
         let mut flags = vec![0u32; count];
-        let search = self.search_on(resident, lane, &plan)?;
+        let search = self.search_on(resident, lane, view.element, &plan)?;
         let OnStream { runtime, stream } = search.on;
         // SAFETY: the scratch has the plan's size; each step finds what the ones before wrote. Nothing is appended, so the counts of candidates
         // are free for the numbers of vectors within the radius.
@@ -379,7 +397,7 @@ impl<T: Element> IvfDevice<T> {
             .collect();
         // Every vector within the radius is among the selected, whose number is proved; only probes may lack a certificate.
         for (query, _) in flags.iter().enumerate().filter(|(_, flag)| **flag != 0) {
-            let one = &queries[query * dim..(query + 1) * dim];
+            let one = queries.part(query..query + 1);
             rows[query] = self.range_search_on(resident, lane, call, one, attempt + 1)?.remove(0);
         }
         Ok(Attempt::Done(rows))
@@ -387,10 +405,10 @@ impl<T: Element> IvfDevice<T> {
 }
 
 /// One pass over queries of a call, batch after batch.
-struct Pass<'a, 'c, 'v, T: Element> {
-    device: &'a IvfDevice<T>,
+struct Pass<'a, 'c, 'v> {
+    device: &'a IvfDevice,
     resident: &'a Resident,
-    call: &'a mut Call<'c, 'v, T>,
+    call: &'a mut Call<'c, 'v>,
     /// The queries of the pass.
     which: Batch<'a>,
     /// Of the batches, and of the last where that has fewer queries.
@@ -399,7 +417,7 @@ struct Pass<'a, 'c, 'v, T: Element> {
     unproved: Vec<usize>,
 }
 
-impl<'a, T: Element> Pass<'a, '_, '_, T> {
+impl<'a> Pass<'a, '_, '_> {
     fn search_on<'l>(&self, lane: &'l mut Lane, queries: usize) -> Result<Search<'l>>
     where
         'a: 'l,
@@ -408,11 +426,11 @@ impl<'a, T: Element> Pass<'a, '_, '_, T> {
         let Some(plan) = plans.find(|plan| plan.ask.queries as usize == queries) else {
             unreachable!("a batch of {queries} queries has no plan")
         };
-        self.device.search_on(self.resident, lane, plan)
+        self.device.search_on(self.resident, lane, self.call.view.element, plan)
     }
 }
 
-impl<T: Element> Pipeline for Pass<'_, '_, '_, T> {
+impl Pipeline for Pass<'_, '_, '_> {
     fn submit(&mut self, lane: &mut Lane, tile: Range<usize>) -> Result<()> {
         let search = self.search_on(lane, tile.len())?;
         self.device.submit(&search, self.call, self.which.part(tile))
@@ -485,18 +503,18 @@ impl<'a> Batch<'a> {
     }
 }
 
-impl<T: Element> IvfBackend<T> for IvfDevice<T> {
+impl IvfBackend for IvfDevice {
     fn search(
         &self,
         view: &View<'_>,
-        queries: &[T],
+        queries: VectorSlice<'_>,
         k: usize,
         request: &Request<'_>,
         ids: &mut [u64],
         distances: &mut [f32],
     ) -> Result<()> {
         let resident = self.resident(view)?;
-        let count = queries.len() / view.dim;
+        let count = queries.len();
         // Decoding a list costs more than copying queries does, so what is decoded is decoded once.
         let decodes = resident.image.stored.decodes && !Self::ask(&resident, count / 2, k, request, 0).by_tables;
         let lanes = if count < Overlap::of(&self.runtime.limits()).two_lanes_from || decodes { 1 } else { 2 };
@@ -509,7 +527,7 @@ impl<T: Element> IvfBackend<T> for IvfDevice<T> {
     fn range_search(
         &self,
         view: &View<'_>,
-        queries: &[T],
+        queries: VectorSlice<'_>,
         radius: f32,
         request: &Request<'_>,
     ) -> Result<RangeNeighbors> {
