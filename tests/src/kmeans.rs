@@ -20,7 +20,7 @@ pub const ALL: &[Scenario] = &[
     ("kmeans::same_bits_as_the_cpu_f32", same_bits_as_the_cpu::<f32>),
     ("kmeans::same_bits_as_the_cpu_u8", same_bits_as_the_cpu::<u8>),
     ("kmeans::every_option_the_same_bits_as_the_cpu", every_option),
-    ("kmeans::nearest_of_hostile_rows", nearest_of_hostile_rows),
+    ("kmeans::nearest_of_adversarial_rows", nearest_of_adversarial_rows),
     ("kmeans::objective_falls_and_no_cluster_is_empty", objective_falls),
     ("kmeans::spherical_objective_rises_on_the_sphere", spherical),
     ("kmeans::balance_holds_its_bound", balance_holds),
@@ -224,7 +224,7 @@ fn every_option(device: Device) -> Outcome {
 }
 
 /// Assignments alone, to centroids of every kind of the table, against the definition.
-fn nearest_of_hostile_rows(device: Device) -> Outcome {
+fn nearest_of_adversarial_rows(device: Device) -> Outcome {
     let shapes = [(5, 60, 9), (17, 90, 40), (128, 500, 70), (64, 1500, 300)];
     for (dim, points, clusters) in shapes.into_iter().take(by_device(device, 2, shapes.len())) {
         let kinds = [

@@ -3,11 +3,11 @@
 //! | module | what |
 //! |---|---|
 //! | [mod@reference] | what the right answer is: naive, float64, sharing no code with warpann |
+//! | [`adversarial`] | rows made to defeat k-selection on GPUs |
 //! | [`anywhere`] | every parallel call, made from pools, parallel iterators and many threads |
 //! | [`cases`] | the table: named cases of exact search and of k-selection |
 //! | [`data`] | deterministic vectors and keys of every kind the table names |
 //! | [`ivf`] | inverted files: cases, reference, runner, scenarios |
-//! | [`hostile`] | rows made to defeat k-selection on GPUs |
 //! | [`kmeans`] | clustering: against the definition, by its properties, and with the same bits as the CPU |
 //! | [`property`] | random cases of every public operation, against the same references |
 //! | [`runner`] | runs one case on one device and compares it with the reference |
@@ -21,10 +21,10 @@
 //! A back end adds itself in `tests/NAME.rs` with one call of [`suite::run`]. Tests that need a GPU show as ignored where
 //! there is none; with `WARPANN_REQUIRE_GPU=1` in the environment a missing GPU makes them fail.
 
+pub mod adversarial;
 pub mod anywhere;
 pub mod cases;
 pub mod data;
-pub mod hostile;
 pub mod ivf;
 pub mod kmeans;
 #[cfg(feature = "cuda")]

@@ -8,7 +8,7 @@ use warpann::{Device, Error, FlatIndex};
 use crate::cases::{Size, search_cases, select_cases};
 use crate::ivf::cases::ivf_cases;
 use crate::runner::{self, Outcome};
-use crate::{hostile, ivf, kmeans, sanitize, scenarios, shifted, sort};
+use crate::{adversarial, ivf, kmeans, sanitize, scenarios, shifted, sort};
 
 /// Keeps GPUs to the portable kernels if it is 1. Any value keeps [`run_with_portable_kernels_too`] from running them as well.
 const PORTABLE: &str = "WARPANN_PORTABLE_KERNELS";
@@ -84,7 +84,7 @@ pub fn run(device: Device) -> ExitCode {
         trials.push(trial(case.name(), Box::new(move || ivf::runner::run(&case, device))));
     }
     let families =
-        [scenarios::ALL, sanitize::ALL, hostile::ALL, ivf::scenarios::ALL, kmeans::ALL, sort::ALL, shifted::ALL];
+        [scenarios::ALL, sanitize::ALL, adversarial::ALL, ivf::scenarios::ALL, kmeans::ALL, sort::ALL, shifted::ALL];
     for &(name, scenario) in families.into_iter().flatten() {
         trials.push(trial(name.to_owned(), Box::new(move || scenario(device))));
     }

@@ -649,7 +649,7 @@ fn files_that_cannot_be_read() {
     assert_eq!(read_vectors(path("empty.fvecs")).unwrap().rows(), 0);
 }
 
-/// Changes bytes the way damage and hostile headers do.
+/// Changes bytes the way damage and forged headers do.
 fn mutate(bytes: &mut Vec<u8>, random: &mut Random, samples: &[(Format, Vec<u8>)]) {
     const WORDS: [u32; 10] = [0, 1, 2, 3, 127, 0xffff, 0x7fff_ffff, 0x8000_0000, 0xffff_fffe, 0xffff_ffff];
     const TOKENS: [&str; 14] = [

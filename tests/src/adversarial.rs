@@ -12,15 +12,15 @@ use crate::scenarios::{Scenario, by_device};
 
 /// Every scenario.
 pub const ALL: &[Scenario] = &[
-    ("hostile::misleading_samples_of_blocks_f32", mislead_blocks::<f32>),
-    ("hostile::misleading_samples_of_blocks_i32", mislead_blocks::<i32>),
-    ("hostile::misleading_samples_of_long_rows_f32", mislead_long_rows::<f32>),
-    ("hostile::misleading_samples_of_long_rows_i32", mislead_long_rows::<i32>),
-    ("hostile::misleading_samples_for_large_k_f32", mislead_lists::<f32>),
-    ("hostile::misleading_samples_for_large_k_i32", mislead_lists::<i32>),
-    ("hostile::an_outlier_hides_the_order_f32", outlier_f32),
-    ("hostile::an_outlier_hides_the_order_i32", outlier_i32),
-    ("hostile::groups_of_equal_leading_bits", groups_of_equal_leading_bits),
+    ("adversarial::misleading_samples_of_blocks_f32", mislead_blocks::<f32>),
+    ("adversarial::misleading_samples_of_blocks_i32", mislead_blocks::<i32>),
+    ("adversarial::misleading_samples_of_long_rows_f32", mislead_long_rows::<f32>),
+    ("adversarial::misleading_samples_of_long_rows_i32", mislead_long_rows::<i32>),
+    ("adversarial::misleading_samples_for_large_k_f32", mislead_lists::<f32>),
+    ("adversarial::misleading_samples_for_large_k_i32", mislead_lists::<i32>),
+    ("adversarial::an_outlier_hides_the_order_f32", outlier_f32),
+    ("adversarial::an_outlier_hides_the_order_i32", outlier_i32),
+    ("adversarial::groups_of_equal_leading_bits", groups_of_equal_leading_bits),
 ];
 
 /// A batch of `rows` rows of `columns` keys, of which `k` are selected.
