@@ -11,7 +11,8 @@ const SAMPLE: &str = "tests/data/sift-sample";
 const SHOWN: usize = 3;
 
 pub fn run(k: usize, device: &str) -> Result<()> {
-    shell::run(cargo().args(["build", "-p", "warpann-cli"]))?;
+    // With the features that the whole workspace gives dependencies: `cargo test --workspace` then compiles none of this again.
+    shell::run(cargo().args(["build", "--workspace", "--bin", "warpann"]))?;
     let program = shell::target_dir().join("debug/warpann");
     let file = |name: &str| shell::root().join(SAMPLE).join(name);
     let mut search = Command::new(&program);

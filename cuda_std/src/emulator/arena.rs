@@ -1,4 +1,4 @@
-//! What a block needs while it runs. One arena an OS thread, reused from block to block and launch to launch.
+//! What a block needs while it runs. An OS thread takes an arena for a launch, and returns it for the next launch of any OS thread.
 
 use super::{
     arguments::Arguments,
@@ -9,12 +9,15 @@ use super::{
     profile::Counter,
     registry::Range,
     shared_memory::SharedMemory,
-    stack::ColouredStack,
+    stack::{ColouredStack, Stacks},
     violation::{Operation, Violation},
 };
 use crate::launch::LaunchConfig;
 use corosensei::Coroutine;
-use std::{cell::Cell, panic::Location};
+use std::{
+    panic::Location,
+    sync::{Mutex, PoisonError},
+};
 
 /// A thread's coroutine.
 pub type Thread = Coroutine<(), (), (), ColouredStack>;
@@ -59,51 +62,55 @@ pub struct Arena {
     pub warps: Vec<Warp>,
     pub lanes: Vec<Lane>,
     pub threads: Vec<Option<Thread>>,
+    pub stacks: Stacks,
 }
 
-thread_local! {
-    static IDLE: Cell<Option<Box<Arena>>> = const { Cell::new(None) };
+/// The memory of an arena that is not in use.
+struct Kept {
+    shared: SharedMemory,
+    global: GlobalMemory,
+    warps: Vec<Warp>,
 }
+
+/// One for each OS thread that ran blocks at the same time as others.
+static IDLE: Mutex<Vec<Kept>> = Mutex::new(Vec::new());
 
 impl Arena {
-    /// This OS thread's arena, made ready for a launch. Give it back with [`Arena::give_back`].
-    pub fn take(kernel: &'static str, config: LaunchConfig, arguments: &Arguments, profiled: bool) -> Box<Self> {
-        let mut arena = IDLE.take().unwrap_or_else(|| {
-            Box::new(Self {
-                block: Block {
-                    kernel,
-                    index: [0; 3],
-                    number: 0,
-                    config,
-                    shared: SharedMemory::new(),
-                    arguments,
-                    global: GlobalMemory::new(),
-                    ranges: [Range::default(); RANGES],
-                    or_gathered: false,
-                    or_result: false,
-                    stats: Stats::default(),
-                    counter: None,
-                    violation: None,
-                },
-                warps: Vec::new(),
-                lanes: Vec::new(),
-                threads: Vec::new(),
-            })
+    /// An arena for a launch, with memory that an earlier launch left. Give it back with [`Arena::give_back`].
+    pub fn take(kernel: &'static str, config: LaunchConfig, arguments: &Arguments, profiled: bool) -> Self {
+        let idle = IDLE.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let Kept { shared, global, warps } = idle.unwrap_or_else(|| Kept {
+            shared: SharedMemory::new(),
+            global: GlobalMemory::new(),
+            warps: Vec::new(),
         });
-        arena.block.kernel = kernel;
-        arena.block.config = config;
-        arena.block.arguments = arguments;
-        arena.block.ranges = [Range::default(); RANGES];
-        arena.block.stats = Stats::default();
-        arena.block.counter = profiled.then(Counter::default);
-        arena.block.violation = None;
-        arena
+        Self {
+            block: Block {
+                kernel,
+                index: [0; 3],
+                number: 0,
+                config,
+                shared,
+                arguments,
+                global,
+                ranges: [Range::default(); RANGES],
+                or_gathered: false,
+                or_result: false,
+                stats: Stats::default(),
+                counter: profiled.then(Counter::default),
+                violation: None,
+            },
+            warps,
+            lanes: Vec::new(),
+            threads: Vec::new(),
+            stacks: Stacks::take(config.block.iter().product::<u32>() as usize),
+        }
     }
 
-    /// Keeps the arena for the next launch on this OS thread.
-    pub fn give_back(mut self: Box<Self>) {
-        self.block.arguments = std::ptr::null();
-        IDLE.set(Some(self));
+    /// Keeps the arena's memory for another launch.
+    pub fn give_back(self) {
+        let kept = Kept { shared: self.block.shared, global: self.block.global, warps: self.warps };
+        IDLE.lock().unwrap_or_else(PoisonError::into_inner).push(kept);
     }
 
     /// Makes lanes and warps as they are at the start of a block.

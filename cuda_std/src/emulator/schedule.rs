@@ -8,7 +8,7 @@
 use super::{
     arena::{Arena, Block, Thread},
     context::{self, CURRENT, LANES, Lane, Warp, lanes},
-    stack,
+    stack::Stacks,
     violation::{Instead, Operation, SourceLocation, Violation, ViolationKind},
 };
 use crate::Site;
@@ -72,7 +72,7 @@ pub unsafe fn run_block(
     arena.threads.clear();
     for (thread, lane) in arena.lanes.iter_mut().enumerate() {
         let lane: *mut Lane = lane;
-        arena.threads.push(Some(Thread::with_stack(stack::take(thread), move |yielder, ()| {
+        arena.threads.push(Some(Thread::with_stack(arena.stacks.pop(thread), move |yielder, ()| {
             // SAFETY: the lane outlives its coroutine, which runs on this OS thread only.
             unsafe { (*lane).yielder = yielder };
             body();
@@ -127,7 +127,7 @@ fn run_warps(arena: &mut Arena, first_failure: &AtomicU64) -> Result<bool, Viola
             let first = number * LANES;
             let count = warp.existing.count_ones() as usize;
             let (threads, lanes) = (&mut arena.threads[first..first + count], &mut arena.lanes[first..first + count]);
-            match run_warp(warp, threads, lanes, &mut arena.block)? {
+            match run_warp(warp, threads, lanes, &mut arena.block, &mut arena.stacks)? {
                 Warps::Done => {}
                 Warps::Parked => {
                     arena.warps[number].parked = true;
@@ -152,13 +152,14 @@ fn run_warp(
     threads: &mut [Option<Thread>],
     lanes: &mut [Lane],
     block: &mut Block,
+    stacks: &mut Stacks,
 ) -> Result<Warps, Violation> {
     // The lanes reach warp and block by raw pointers while they run, so this function does too.
     let (warp, block): (*mut Warp, *mut Block) = (warp, block);
     loop {
         // SAFETY: both are alive, and no lane runs between two passes.
         unsafe {
-            pass(warp, threads, lanes);
+            pass(warp, threads, lanes, stacks);
             let warp = &mut *warp;
             let block = &mut *block;
             block.stats.lane_collectives += u64::from(warp.arrived);
@@ -187,7 +188,7 @@ fn run_warp(
 /// # Safety
 /// `warp` is the warp of these lanes and not referenced elsewhere.
 #[inline(always)]
-unsafe fn pass(warp: *mut Warp, threads: &mut [Option<Thread>], lanes: &mut [Lane]) {
+unsafe fn pass(warp: *mut Warp, threads: &mut [Option<Thread>], lanes: &mut [Lane], stacks: &mut Stacks) {
     // SAFETY: the warp is alive; lanes touch it only while they run.
     unsafe {
         (*warp).arrived = 0;
@@ -203,7 +204,7 @@ unsafe fn pass(warp: *mut Warp, threads: &mut [Option<Thread>], lanes: &mut [Lan
             if thread.resume(()).as_return().is_some() {
                 (*warp).exited |= 1 << lane;
                 if let Some(thread) = slot.take() {
-                    stack::give(thread.into_stack());
+                    stacks.push(thread.into_stack());
                 }
             }
         }

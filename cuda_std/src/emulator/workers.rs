@@ -18,8 +18,8 @@ use std::{
     thread,
 };
 
-/// Emulated threads that may be alive at once: each has a guarded stack, two mappings of the 65,530 that Linux allows. Idle stacks
-/// ([`super::stack`]) take some of the rest.
+/// Emulated threads that may be alive at once: each has a guarded stack, two mappings of the 65,530 that Linux allows. There are no more
+/// stacks than were in use at the same time ([`super::stack`]).
 pub const MAX_THREADS_ALIVE: usize = 24 * 1024;
 
 /// Emulated threads that may be alive now.
