@@ -1,6 +1,6 @@
 //! What launches are shaped by.
 
-use warpann_kernels::product::tile::Instruction;
+use warpann_kernels::product::instruction::Instruction;
 
 /// What launches are shaped by.
 #[derive(Debug, Clone)]
@@ -17,7 +17,7 @@ pub(crate) struct Limits {
     pub products: Products,
 }
 
-/// Kernels of tile products (`warpann_kernels::product::tile`): by warps on any device, by warpgroups on compute capability 9.0.
+/// Kernels of tile products (`warpann_kernels::product::instruction`): by warps on any device, by warpgroups on compute capability 9.0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(not(feature = "cuda"), allow(dead_code, reason = "a GPU has one of them"))]
 pub(crate) enum Products {

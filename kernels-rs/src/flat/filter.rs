@@ -23,18 +23,17 @@
 //! The bound E and its proof: [`crate::product::bounds`].
 //!
 //! # How it maps to the machine
-//! 1. A block owns 128 queries and walks over tiles of 128 base rows; 8 warps, by one of the products of [`crate::product::tile`].
-//! 2. `cp.async` fills a ring of stages of 64 components (128 bytes a row) across tile borders: the pipeline never drains.
-//! 3. Where the queries fit (up to [`RESIDENT_CHUNKS`] · 64 components) they stay in shared memory: half the traffic.
-//! 4. 16-byte chunks are stored at `chunk ^ (row & 7)`: neither product nor `cp.async` meets a bank conflict.
-//! 5. The block index runs over queries first, so that blocks in flight share base tiles through L2; and blocks of other shares read the
+//! 1. A block owns 128 queries and walks over tiles of 128 base rows; 8 warps, by one of the instructions of [`crate::product::instruction`].
+//! 2. Chunks come through the ring of [`crate::product::mainloop`], laid out as [`crate::product::tile`] says. Queries of up to
+//!    [`RESIDENT_CHUNKS`] · 64 components stay in shared memory.
+//! 3. The block index runs over queries first, so that blocks in flight share base tiles through L2; and blocks of other shares read the
 //!    neighbours of these tiles (8,000,000 rows on an H200: 1 to 3 % faster than shares of consecutive tiles, measured together with a change
 //!    of the host's copies).
-//! 6. The epilogue is one FMA and one minimum a pair, and a compare for eight pairs of a row. Only groups of eight with a hit, which the
+//! 4. The epilogue is one FMA and one minimum a pair, and a compare for eight pairs of a row. Only groups of eight with a hit, which the
 //!    warp agrees on, are looked at again.
-//! 7. What is kept waits in shared memory, a queue a warp, until there is enough for the atomics that give it places in the lists: each is a
+//! 5. What is kept waits in shared memory, a queue a warp, until there is enough for the atomics that give it places in the lists: each is a
 //!    round trip to L2, and warps that waited for one at a time held up their whole block.
-//! 8. What the epilogue needs of a tile (values, greatest norm and residual) comes through the same pipeline: loading it where
+//! 6. What the epilogue needs of a tile (values, greatest norm and residual) comes through the same pipeline: loading it where
 //!    it is used stalled four of eight warps for a trip to L2 in every tile.
 //!
 //! # Cost
@@ -52,16 +51,17 @@
 
 use cuda_std::launch::LaunchConfig;
 use cuda_std::math::{min_f32, mul_add_f32};
+use cuda_std::shared::SharedPtr;
 use cuda_std::warp::FULL_MASK;
 use cuda_std::{Ptr, PtrMut, async_copy, atomic, global, kernel, shared, thread, unroll, warp};
 
 use crate::product::bounds::{Bounds, QueryTerms};
+use crate::product::instruction::{Instruction, MmaSync, Scores, TileProduct, Wgmma, entry_of};
+pub use crate::product::mainloop::RESIDENT_CHUNKS;
+use crate::product::mainloop::{Epilogue, Operands, Pass, Residency};
 use crate::product::metric::{Metric, product_factor, scale_of};
-pub use crate::product::tile::{CHUNK, RESIDENT_CHUNKS, TILE_ROWS};
-use crate::product::tile::{
-    CHUNK_TILE_BYTES, ChunkCopy, Instruction, LEAST_SHARED_BYTES, MmaSync, Product, Residency, THREADS, Wgmma,
-    entry_of, wait_for_stage,
-};
+pub use crate::product::tile::{CHUNK, TILE_ROWS};
+use crate::product::tile::{CHUNK_TILE_BYTES, ChunkCopy, LEAST_SHARED_BYTES, THREADS};
 
 /// Queries of a tile.
 pub const TILE_QUERIES: u32 = 128;
@@ -113,14 +113,14 @@ pub enum FilterOutput {
     key = (Instruction, FilterOutput, Residency),
     max_threads = 256,
     (Instruction::MmaSync, FilterOutput::Dense, Residency::Resident)
-        => filter_dense_resident(min_blocks = 2) = filter::<MmaSync, 4, 4, true, true>,
+        => filter_dense_resident(min_blocks = 2) = filter::<MmaSync<2, 4, 4>, 4, 4, true, true>,
     /// Two blocks a multiprocessor would spill a register; this pass sees the sample only.
     (Instruction::MmaSync, FilterOutput::Dense, Residency::Streamed)
-        => filter_dense_streamed(min_blocks = 1) = filter::<MmaSync, 4, 4, false, true>,
+        => filter_dense_streamed(min_blocks = 1) = filter::<MmaSync<2, 4, 4>, 4, 4, false, true>,
     (Instruction::MmaSync, FilterOutput::Append, Residency::Resident)
-        => filter_append_resident(min_blocks = 2) = filter::<MmaSync, 4, 4, true, false>,
+        => filter_append_resident(min_blocks = 2) = filter::<MmaSync<2, 4, 4>, 4, 4, true, false>,
     (Instruction::MmaSync, FilterOutput::Append, Residency::Streamed)
-        => filter_append_streamed(min_blocks = 2) = filter::<MmaSync, 4, 4, false, false>,
+        => filter_append_streamed(min_blocks = 2) = filter::<MmaSync<2, 4, 4>, 4, 4, false, false>,
     (Instruction::Wgmma, FilterOutput::Dense, Residency::Resident)
         => filter_dense_resident_sm90(min_blocks = 2, arch = "sm_90a") = filter::<Wgmma, 1, 16, true, true>,
     (Instruction::Wgmma, FilterOutput::Dense, Residency::Streamed)
@@ -205,11 +205,369 @@ fn shares(query_tiles: u32, tiles: u32, multiprocessors: u32) -> u32 {
     (1..=tiles.min(1024)).min_by_key(|&shares| cost(shares)).unwrap_or(1)
 }
 
+/// Which of the visited tiles are this block's share: every so many-th, so that blocks in flight read neighbours.
+#[derive(Clone, Copy)]
+struct Share {
+    first: u32,
+    step: u32,
+}
+
+impl Share {
+    /// Tile `visit` of the share among all visited tiles.
+    #[inline(always)]
+    fn visited(self, visit: u32) -> u32 {
+        self.first + visit * self.step
+    }
+}
+
+/// Brings queries, tiles of the base, and what the epilogue needs of a tile.
+struct BaseTiles {
+    launch: Filter,
+    share: Share,
+    copy: ChunkCopy,
+    query_tile: *const u16,
+    infos_at: SharedPtr<u8>,
+    thread: u32,
+    /// The number of the tile at hand.
+    tile: u32,
+}
+
+impl Operands for BaseTiles {
+    #[inline(always)]
+    unsafe fn load_rows(&mut self, to: SharedPtr<u8>, chunk: u32) {
+        // SAFETY: the copies of queries are padded to whole tiles.
+        unsafe { self.copy.copy(to, self.copy.start(self.query_tile).wrapping_add((chunk * CHUNK) as usize)) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_tile(&mut self, to: SharedPtr<u8>, visit: u32, chunk: u32) {
+        let Filter { base, stride, base_values, tile_norms, tile_residuals, tile_stride, tile_skip, .. } = self.launch;
+        let thread = self.thread;
+        // SAFETY: the tile exists, and the arrays of the base cover whole tiles; its info is below `INFOS`.
+        unsafe {
+            if chunk == 0 {
+                self.tile = tile_number(self.share.visited(visit), tile_stride, tile_skip);
+                let info = self.infos_at.add((visit % INFOS) * INFO_BYTES);
+                let (tile, part) = (self.tile as usize, thread as usize);
+                if thread < TILE_ROWS / 4 {
+                    let from = base_values.wrapping_add(tile * TILE_ROWS as usize + 4 * part);
+                    async_copy::copy_16(info.add(16 * thread), from.cast());
+                } else if thread == TILE_ROWS / 4 {
+                    async_copy::copy_4(info.add(TILE_ROWS * 4), tile_norms.wrapping_add(tile).cast());
+                } else if thread == TILE_ROWS / 4 + 1 {
+                    async_copy::copy_4(info.add(TILE_ROWS * 4 + 4), tile_residuals.wrapping_add(tile).cast());
+                } else if thread == TILE_ROWS / 4 + 2 {
+                    info.add(TILE_ROWS * 4 + 8).cast::<u32>().store(self.tile);
+                }
+            }
+            // 128 · stride fits 32 bits: `MOST_COMPONENTS` sees to it.
+            let at = self.tile as usize * (TILE_ROWS * stride) as usize + (chunk * CHUNK) as usize;
+            self.copy.copy(to, self.copy.start(base.wrapping_add(at)));
+        }
+    }
+}
+
+/// What both epilogues need: the terms of the block's queries in shared memory, and the numbers of the tiles under way.
+#[derive(Clone, Copy)]
+struct Bounding {
+    launch: Filter,
+    first_query: u32,
+    /// [`product_factor`] of both sides.
+    factor: f32,
+    /// Of each query its [`QueryTerms`], and its own term plus its limit.
+    terms_at: SharedPtr<global::F32x4>,
+    infos_at: SharedPtr<u8>,
+}
+
+impl Bounding {
+    /// Sets up the terms of the block's queries; they are there behind the next barrier. Dense kernels have no limits.
+    ///
+    /// # Safety
+    /// As [`Filter`]; the header of the block's shared memory is free.
+    #[inline(always)]
+    unsafe fn new(launch: Filter, first_query: u32, dense: bool) -> Bounding {
+        let Filter { stride, query_count, metric, query_greatest, base_greatest, .. } = launch;
+        let Filter { query_norms, query_residuals, limits, .. } = launch;
+        // SAFETY: the caller promises the shapes; queries are compared with their number.
+        unsafe {
+            let terms_at = shared::dynamic::<u8>().cast::<global::F32x4>();
+            let infos_at = shared::dynamic::<u8>().add(TERMS_BYTES);
+            let query_scale = scale_of(metric, f32::from_bits(global::load_nc(*query_greatest)));
+            let base_scale = scale_of(metric, f32::from_bits(global::load_nc(*base_greatest)));
+            let factor = product_factor(metric, query_scale, base_scale);
+            let thread = thread::thread_idx_x();
+            // Rows past the last query have no limit: nothing is kept.
+            if thread < TILE_QUERIES {
+                let query = (first_query + thread) as usize;
+                let mut terms = QueryTerms::new(metric, stride, Bounds { norm: 0.0, residual: 0.0 });
+                let mut limit = f32::NEG_INFINITY;
+                if query < query_count as usize {
+                    let x = Bounds {
+                        norm: global::load_nc(query_norms.wrapping_add(query)),
+                        residual: global::load_nc(query_residuals.wrapping_add(query)),
+                    };
+                    terms = QueryTerms::new(metric, stride, x).with_factor(factor);
+                    if !dense {
+                        limit = global::load_nc(limits.wrapping_add(query));
+                    }
+                }
+                let words = [terms.per_norm, terms.per_residual, terms.own, terms.own + limit];
+                terms_at.add(thread).store(global::F32x4(words));
+            }
+            Bounding { launch, first_query, factor, terms_at, infos_at }
+        }
+    }
+
+    /// What came with the first chunk of a tile, and its greatest norm and residual.
+    ///
+    /// # Safety
+    /// The tile was waited for.
+    #[inline(always)]
+    unsafe fn info(&self, visit: u32) -> (SharedPtr<u8>, Bounds) {
+        // SAFETY: below `INFOS`.
+        unsafe {
+            let info = self.infos_at.add((visit % INFOS) * INFO_BYTES);
+            let numbers = info.add(TILE_ROWS * 4).cast::<f32>();
+            (info, Bounds { norm: numbers.load(), residual: numbers.add(1).load() })
+        }
+    }
+
+    /// The terms of a query of the block, then its own term plus its limit.
+    ///
+    /// # Safety
+    /// `row` < 128.
+    #[inline(always)]
+    unsafe fn terms(&self, row: u32) -> (QueryTerms, f32) {
+        // SAFETY: as the caller promises.
+        let [per_norm, per_residual, own, own_and_limit] = unsafe { self.terms_at.add(row).load() }.0;
+        (QueryTerms { per_norm, per_residual, own }, own_and_limit)
+    }
+}
+
+/// The values of two neighbouring rows of a tile.
+///
+/// # Safety
+/// `column` is even and below 128.
+#[inline(always)]
+unsafe fn values(info: SharedPtr<u8>, column: u32) -> [f32; 2] {
+    // SAFETY: as the caller promises.
+    unsafe { info.add(column * 4).cast::<global::F32x2>().load().0 }
+}
+
+/// Stores the upper bounds of all pairs.
+struct DenseBounds {
+    bounding: Bounding,
+    share: Share,
+}
+
+impl<P: TileProduct<ROWS, COLUMNS>, const ROWS: usize, const COLUMNS: usize> Epilogue<P, ROWS, COLUMNS>
+    for DenseBounds
+{
+    #[inline(always)]
+    unsafe fn tile(&mut self, part: &P, visit: u32, scores: &Scores<ROWS, COLUMNS>) {
+        let Bounding { launch, first_query, factor, .. } = self.bounding;
+        let Filter { metric, query_count, out_values, out_stride, .. } = launch;
+        // SAFETY: the tile was waited for; stores are checked against query_count, and a row has room for all visited tiles.
+        unsafe {
+            let (info, y) = self.bounding.info(visit);
+            let of_base = QueryTerms::of_base(metric, y);
+            let column = part.column();
+            unroll::<ROWS>(|i| {
+                unroll::<2>(|half| {
+                    let query = first_query + part.row(i, half);
+                    if query < query_count {
+                        let terms = self.bounding.terms(part.row(i, half)).0;
+                        let error = terms.error_from(terms.own + of_base, y);
+                        let out = query as usize * out_stride as usize
+                            + (self.share.visited(visit) * TILE_ROWS + column) as usize;
+                        unroll::<COLUMNS>(|j| {
+                            let value = values(info, column + 8 * j as u32);
+                            let score = |e: usize| mul_add_f32(scores[i][j][2 * half + e], factor, value[e]);
+                            let pair = [score(0) + error, score(1) + error];
+                            let to = out_values.wrapping_add(out + 8 * j).cast::<global::F32x2>();
+                            global::store(to, global::F32x2(pair));
+                        });
+                    }
+                });
+            });
+        }
+    }
+}
+
+/// Appends the pairs whose lower bound is at most the query's limit to the query's list.
+struct AppendWithin {
+    bounding: Bounding,
+    /// Tiles of the block.
+    tiles: u32,
+    lane: u32,
+    /// What the warp keeps waits here until it is worth the atomics, which then run side by side.
+    queue: SharedPtr<global::U32x4>,
+    queued: u32,
+}
+
+impl AppendWithin {
+    #[inline(always)]
+    fn new(bounding: Bounding, tiles: u32) -> AppendWithin {
+        AppendWithin { bounding, tiles, lane: warp::lane_id(), queue: SharedPtr::from_address(0), queued: 0 }
+    }
+
+    /// Appends one pair: its upper bound, its row of the base and its query in the block.
+    ///
+    /// # Safety
+    /// As [`Filter`].
+    #[inline(always)]
+    unsafe fn append(&self, [upper, row, query, _]: [u32; 4]) {
+        let Bounding { launch, first_query, .. } = self.bounding;
+        let Filter { row_count, query_count, counts, out_values, out_rows, out_stride, .. } = launch;
+        let query = first_query + query;
+        // Padding has the value +∞ and the limit −∞, which an infinite limit or a NaN lets pass.
+        if row >= row_count || query >= query_count {
+            return;
+        }
+        // SAFETY: the query exists, and the place is checked.
+        unsafe {
+            let place = atomic::add_u32(counts.wrapping_add(query as usize), 1);
+            if place < out_stride {
+                let at = query as usize * out_stride as usize + place as usize;
+                global::store(out_values.wrapping_add(at), f32::from_bits(upper));
+                global::store(out_rows.wrapping_add(at), row);
+            }
+        }
+    }
+
+    /// Appends what waits if it is more than `from`.
+    ///
+    /// # Safety
+    /// As [`Filter`]; all lanes of the warp arrive.
+    #[inline(always)]
+    unsafe fn append_queue(&mut self, from: u32) {
+        if self.queued > from {
+            warp::sync_warp(FULL_MASK);
+            let mut entry = self.lane;
+            while entry < self.queued.min(QUEUE) {
+                // SAFETY: entries below QUEUE, which were stored.
+                unsafe { self.append(self.queue.add(entry).load().0) };
+                entry += 32;
+            }
+            warp::sync_warp(FULL_MASK);
+            self.queued = 0;
+        }
+    }
+
+    /// Keeps each pair that a bit of `keeps` stands for: `words` of it. All lanes of the warp arrive.
+    ///
+    /// # Safety
+    /// As [`Filter`].
+    #[inline(always)]
+    unsafe fn keep(&mut self, mut keeps: u32, words: impl Fn(u32) -> [u32; 4]) {
+        loop {
+            let waiting = warp::ballot(FULL_MASK, keeps != 0);
+            if waiting == 0 {
+                break;
+            }
+            if keeps != 0 {
+                let at = keeps.trailing_zeros();
+                keeps &= keeps - 1;
+                let words = words(at);
+                let place = self.queued + (waiting & ((1 << self.lane) - 1)).count_ones();
+                // SAFETY: the place is checked.
+                unsafe {
+                    if place < QUEUE {
+                        self.queue.add(place).store(global::U32x4(words));
+                    } else {
+                        self.append(words);
+                    }
+                }
+            }
+            self.queued += waiting.count_ones();
+        }
+    }
+}
+
+impl<P: TileProduct<ROWS, COLUMNS>, const ROWS: usize, const COLUMNS: usize> Epilogue<P, ROWS, COLUMNS>
+    for AppendWithin
+{
+    /// Here and not earlier, because a place that is kept over the first steps costs registers.
+    #[inline(always)]
+    unsafe fn begin(&mut self, _: SharedPtr<u8>) {
+        let header = shared::dynamic::<u8>();
+        // SAFETY: the header has the queues of all warps.
+        self.queue = unsafe { header.add(QUEUES_AT).cast::<global::U32x4>().add(warp::warp_id() * QUEUE) };
+    }
+
+    #[inline(always)]
+    unsafe fn tile(&mut self, part: &P, visit: u32, sums: &Scores<ROWS, COLUMNS>) {
+        let bounding = self.bounding;
+        let (metric, factor) = (bounding.launch.metric, bounding.factor);
+        // SAFETY: the tile was waited for, and all threads of the block arrive.
+        unsafe {
+            let (info, y) = bounding.info(visit);
+            let of_base = QueryTerms::of_base(metric, y);
+            let column = part.column();
+            let value = |j: usize| values(info, column + 8 * j as u32);
+            unroll::<ROWS>(|i| {
+                let score = |j: usize, value: [f32; 2], half: usize, e: usize| {
+                    mul_add_f32(sums[i][j % COLUMNS][2 * half + e], factor, value[e])
+                };
+                let limit = |half: usize| {
+                    let (terms, own_and_limit) = bounding.terms(part.row(i, half));
+                    terms.error_from(own_and_limit + of_base, y)
+                };
+                let limits = [limit(0), limit(1)];
+                // A bit for each group of eight pairs of a row: no chain of compares is long, and little is looked at twice.
+                let mut hits = 0u32;
+                unroll::<GROUPS>(|group| {
+                    if 4 * group < COLUMNS {
+                        let mut least = [f32::INFINITY; 2];
+                        unroll::<4>(|j| {
+                            let value = value(4 * group + j);
+                            unroll::<2>(|half| {
+                                unroll::<2>(|e| {
+                                    least[half] = min_f32(least[half], score(4 * group + j, value, half, e))
+                                })
+                            });
+                        });
+                        #[expect(clippy::neg_cmp_op_on_partial_ord, reason = "NaN on either side must keep the row")]
+                        unroll::<2>(|half| hits |= (!(least[half] > limits[half]) as u32) << (2 * group + half));
+                    }
+                });
+                // Of the whole warp, which then branches as one.
+                let hits = warp::reduce_or(FULL_MASK, hits);
+                if hits != 0 {
+                    unroll::<{ 2 * GROUPS }>(|group_half| {
+                        let (group, half) = (group_half / 2, group_half % 2);
+                        if 4 * group < COLUMNS && hits & (1 << group_half) != 0 {
+                            let mut scores = [[0.0f32; 2]; 4];
+                            let mut keeps = 0u32;
+                            unroll::<4>(|j| {
+                                let value = value(4 * group + j);
+                                #[expect(clippy::neg_cmp_op_on_partial_ord, reason = "as above")]
+                                unroll::<2>(|e| {
+                                    scores[j][e] = score(4 * group + j, value, half, e);
+                                    keeps |= (!(scores[j][e] > limits[half]) as u32) << (2 * j + e);
+                                });
+                            });
+                            let error = bounding.terms(part.row(i, half)).0.error(metric, y);
+                            self.keep(keeps, |at| {
+                                let column = column + 32 * group as u32 + 8 * (at / 2) + at % 2;
+                                let upper = entry_of::<4>(|j, e| scores[j][e], at) + error;
+                                let tile = info.add(TILE_ROWS * 4 + 8).cast::<u32>().load();
+                                [upper.to_bits(), tile * TILE_ROWS + column, part.row(i, half), 0]
+                            });
+                        }
+                    });
+                }
+            });
+            self.append_queue(if visit + 1 < self.tiles { QUEUE / 2 } else { 0 });
+        }
+    }
+}
+
 /// # Safety
 /// As [`Filter`].
 #[inline(always)]
 unsafe fn filter<
-    P: Product<ROWS, COLUMNS>,
+    P: TileProduct<ROWS, COLUMNS>,
     const ROWS: usize,
     const COLUMNS: usize,
     const RESIDENT: bool,
@@ -217,263 +575,38 @@ unsafe fn filter<
 >(
     launch: Filter,
 ) {
-    let Filter { queries, base, stride, query_count, row_count, metric, query_greatest, base_greatest, .. } = launch;
-    let Filter { query_norms, query_residuals, base_values, tile_norms, tile_residuals, .. } = launch;
-    let Filter { tiles, tile_stride, tile_skip, limits, out_values, out_rows, counts, out_stride, .. } = launch;
-    let stages = P::RING.stages(RESIDENT);
-    let thread = thread::thread_idx_x();
-    let lane = warp::lane_id();
-    let first_query = thread::block_idx_x() * TILE_QUERIES;
-    let chunks = stride / CHUNK;
-
-    // This block's share of the visited tiles: every so many-th, so that blocks in flight read neighbours.
-    let (first_visit, step) = (thread::block_idx_y(), thread::grid_dim_y().max(1));
-    if first_visit >= tiles {
+    let share = Share { first: thread::block_idx_y(), step: thread::grid_dim_y().max(1) };
+    if share.first >= launch.tiles {
         return;
     }
-    let last_visit = (tiles - first_visit).div_ceil(step);
-    let visited = |visit: u32| first_visit + visit * step;
-
-    // SAFETY: for the whole body, the caller promises the shapes; copies are padded to whole tiles, so tile loads stay inside,
-    // stores are checked against query_count, row_count and out_stride, and shared addresses against `shared_bytes`.
+    let tiles = (launch.tiles - share.first).div_ceil(share.step);
+    let first_query = thread::block_idx_x() * TILE_QUERIES;
+    let thread = thread::thread_idx_x();
+    // SAFETY: for the whole body, the caller promises the shapes; copies are padded to whole tiles, so tile loads stay inside, and shared
+    // addresses lie inside `shared_bytes`.
     unsafe {
-        let terms_at = shared::dynamic::<u8>().cast::<global::F32x4>();
-        let infos_at = shared::dynamic::<u8>().add(TERMS_BYTES);
-        let queries_at = shared::dynamic::<u8>().add(HEADER_BYTES);
-        let (ring, stage_bytes) = if RESIDENT {
-            (queries_at.add(chunks * CHUNK_TILE_BYTES), CHUNK_TILE_BYTES)
+        let bounding = Bounding::new(launch, first_query, DENSE);
+        let mut operands = BaseTiles {
+            launch,
+            share,
+            copy: ChunkCopy::new(thread, launch.stride),
+            query_tile: launch.queries.wrapping_add(first_query as usize * launch.stride as usize),
+            infos_at: bounding.infos_at,
+            thread,
+            tile: 0,
+        };
+        let pass = Pass {
+            at: shared::dynamic::<u8>().add(HEADER_BYTES),
+            rows_bytes: CHUNK_TILE_BYTES,
+            chunks: launch.stride / CHUNK,
+            tiles,
+            stages: P::INSTRUCTION.ring().stages(RESIDENT),
+        };
+        if DENSE {
+            pass.run::<P, ROWS, COLUMNS, RESIDENT>(&mut operands, &mut DenseBounds { bounding, share });
         } else {
-            (queries_at, 2 * CHUNK_TILE_BYTES)
-        };
-        let query_tile = queries.wrapping_add(first_query as usize * stride as usize);
-
-        let query_scale = scale_of(metric, f32::from_bits(global::load_nc(*query_greatest)));
-        let base_scale = scale_of(metric, f32::from_bits(global::load_nc(*base_greatest)));
-        let factor = product_factor(metric, query_scale, base_scale);
-
-        // Rows past the last query have no limit: nothing is kept.
-        if thread < TILE_QUERIES {
-            let query = (first_query + thread) as usize;
-            let mut terms = QueryTerms::new(metric, stride, Bounds { norm: 0.0, residual: 0.0 });
-            let mut limit = f32::NEG_INFINITY;
-            if query < query_count as usize {
-                let x = Bounds {
-                    norm: global::load_nc(query_norms.wrapping_add(query)),
-                    residual: global::load_nc(query_residuals.wrapping_add(query)),
-                };
-                terms = QueryTerms::new(metric, stride, x).with_factor(factor);
-                if !DENSE {
-                    limit = global::load_nc(limits.wrapping_add(query));
-                }
-            }
-            let words = [terms.per_norm, terms.per_residual, terms.own, terms.own + limit];
-            terms_at.add(thread).store(global::F32x4(words));
+            let mut epilogue = AppendWithin::new(bounding, tiles);
+            pass.run::<P, ROWS, COLUMNS, RESIDENT>(&mut operands, &mut epilogue);
         }
-
-        // The load cursor runs `stages - 1` steps ahead of the compute cursor; a step is one chunk of one tile.
-        let copy = ChunkCopy::new(thread, stride);
-        let (mut load_visit, mut load_tile, mut load_chunk, mut load_stage) = (0, 0u32, 0u32, 0u32);
-        let mut load_step = || {
-            if load_visit < last_visit {
-                let to = ring.add(load_stage * stage_bytes);
-                if load_chunk == 0 {
-                    load_tile = tile_number(visited(load_visit), tile_stride, tile_skip);
-                    let info = infos_at.add((load_visit % INFOS) * INFO_BYTES);
-                    let (tile, part) = (load_tile as usize, thread as usize);
-                    if thread < TILE_ROWS / 4 {
-                        let from = base_values.wrapping_add(tile * TILE_ROWS as usize + 4 * part);
-                        async_copy::copy_16(info.add(16 * thread), from.cast());
-                    } else if thread == TILE_ROWS / 4 {
-                        async_copy::copy_4(info.add(TILE_ROWS * 4), tile_norms.wrapping_add(tile).cast());
-                    } else if thread == TILE_ROWS / 4 + 1 {
-                        async_copy::copy_4(info.add(TILE_ROWS * 4 + 4), tile_residuals.wrapping_add(tile).cast());
-                    } else if thread == TILE_ROWS / 4 + 2 {
-                        info.add(TILE_ROWS * 4 + 8).cast::<u32>().store(load_tile);
-                    }
-                }
-                let at = load_tile as usize * (TILE_ROWS * stride) as usize + (load_chunk * CHUNK) as usize;
-                copy.copy(to, copy.start(base.wrapping_add(at)));
-                if !RESIDENT {
-                    let from = copy.start(query_tile).wrapping_add((load_chunk * CHUNK) as usize);
-                    copy.copy(to.add(CHUNK_TILE_BYTES), from);
-                }
-                load_stage = if load_stage + 1 == stages { 0 } else { load_stage + 1 };
-                load_chunk += 1;
-                if load_chunk == chunks {
-                    load_chunk = 0;
-                    load_visit += 1;
-                }
-            }
-            async_copy::commit();
-        };
-
-        if RESIDENT {
-            let mut chunk = 0;
-            while chunk < chunks {
-                let from = copy.start(query_tile).wrapping_add((chunk * CHUNK) as usize);
-                copy.copy(queries_at.add(chunk * CHUNK_TILE_BYTES), from);
-                chunk += 1;
-            }
-        }
-        unroll::<3>(|s| {
-            if (s as u32) < stages - 1 {
-                load_step();
-            }
-        });
-
-        let part = P::new(warp::warp_id(), lane);
-        let mut acc = [[[0.0f32; 4]; COLUMNS]; ROWS];
-
-        // What the warp keeps waits here until it is worth the atomics, which then run side by side.
-        let queue = shared::dynamic::<u8>().add(QUEUES_AT).cast::<global::U32x4>().add(warp::warp_id() * QUEUE);
-        let mut queued = 0u32;
-        let append = |[upper, row, query, _]: [u32; 4]| {
-            let query = first_query + query;
-            // Padding has the value +∞ and the limit −∞, which an infinite limit or a NaN lets pass.
-            if row >= row_count || query >= query_count {
-                return;
-            }
-            let place = atomic::add_u32(counts.wrapping_add(query as usize), 1);
-            if place < out_stride {
-                let at = query as usize * out_stride as usize + place as usize;
-                global::store(out_values.wrapping_add(at), f32::from_bits(upper));
-                global::store(out_rows.wrapping_add(at), row);
-            }
-        };
-        let append_queue = |queued: &mut u32, from: u32| {
-            if *queued > from {
-                warp::sync_warp(FULL_MASK);
-                let mut entry = lane;
-                while entry < (*queued).min(QUEUE) {
-                    append(queue.add(entry).load().0);
-                    entry += 32;
-                }
-                warp::sync_warp(FULL_MASK);
-                *queued = 0;
-            }
-        };
-        let mut stage = 0;
-        let mut visit = 0;
-        while visit < last_visit {
-            P::clear(&mut acc);
-            let mut chunk = 0;
-            while chunk < chunks {
-                wait_for_stage(stages);
-                P::publish();
-                // Also orders the last reads of the stage and of the tile's numbers that are refilled now.
-                thread::sync_threads();
-                let b_at = ring.add(stage * stage_bytes);
-                let a_at = if RESIDENT { queries_at.add(chunk * CHUNK_TILE_BYTES) } else { b_at.add(CHUNK_TILE_BYTES) };
-                part.multiply_chunk(&mut acc, a_at, b_at, chunk > 0, &mut load_step);
-                stage = if stage + 1 == stages { 0 } else { stage + 1 };
-                chunk += 1;
-            }
-
-            // The tile's numbers came with its first chunk.
-            let info = infos_at.add((visit % INFOS) * INFO_BYTES);
-            let numbers = info.add(TILE_ROWS * 4).cast::<f32>();
-            let y = Bounds { norm: numbers.load(), residual: numbers.add(1).load() };
-            let of_base = QueryTerms::of_base(metric, y);
-            let column = part.column();
-            let value = |j: usize| info.add((column + 8 * j as u32) * 4).cast::<global::F32x2>().load().0;
-            unroll::<ROWS>(|i| {
-                let terms = |half: usize| terms_at.add(part.row(i, half)).load().0;
-                let score = |j: usize, value: [f32; 2], half: usize, e: usize| {
-                    mul_add_f32(acc[i][j % COLUMNS][2 * half + e], factor, value[e])
-                };
-                let error = |half: usize| {
-                    let [per_norm, per_residual, own, _] = terms(half);
-                    QueryTerms { per_norm, per_residual, own }.error(metric, y)
-                };
-                if DENSE {
-                    unroll::<2>(|half| {
-                        let query = first_query + part.row(i, half);
-                        if query < query_count {
-                            let error = error(half);
-                            let out =
-                                query as usize * out_stride as usize + (visited(visit) * TILE_ROWS + column) as usize;
-                            unroll::<COLUMNS>(|j| {
-                                let value = value(j);
-                                let pair = [score(j, value, half, 0) + error, score(j, value, half, 1) + error];
-                                let to = out_values.wrapping_add(out + 8 * j).cast::<global::F32x2>();
-                                global::store(to, global::F32x2(pair));
-                            });
-                        }
-                    });
-                } else {
-                    let limit = |half: usize| {
-                        let [per_norm, per_residual, own, own_and_limit] = terms(half);
-                        QueryTerms { per_norm, per_residual, own }.error_from(own_and_limit + of_base, y)
-                    };
-                    let limits = [limit(0), limit(1)];
-                    // A bit for each group of eight pairs of a row: no chain of compares is long, and little is looked at twice.
-                    let mut hits = 0u32;
-                    unroll::<GROUPS>(|group| {
-                        if 4 * group < COLUMNS {
-                            let mut least = [f32::INFINITY; 2];
-                            unroll::<4>(|j| {
-                                let value = value(4 * group + j);
-                                unroll::<2>(|half| {
-                                    unroll::<2>(|e| {
-                                        least[half] = min_f32(least[half], score(4 * group + j, value, half, e))
-                                    })
-                                });
-                            });
-                            #[expect(
-                                clippy::neg_cmp_op_on_partial_ord,
-                                reason = "NaN on either side must keep the row"
-                            )]
-                            unroll::<2>(|half| hits |= (!(least[half] > limits[half]) as u32) << (2 * group + half));
-                        }
-                    });
-                    // Of the whole warp, which then branches as one.
-                    let hits = warp::reduce_or(FULL_MASK, hits);
-                    if hits != 0 {
-                        unroll::<{ 2 * GROUPS }>(|group_half| {
-                            let (group, half) = (group_half / 2, group_half % 2);
-                            if 4 * group < COLUMNS && hits & (1 << group_half) != 0 {
-                                let mut scores = [[0.0f32; 2]; 4];
-                                let mut keeps = 0u32;
-                                unroll::<4>(|j| {
-                                    let value = value(4 * group + j);
-                                    #[expect(clippy::neg_cmp_op_on_partial_ord, reason = "as above")]
-                                    unroll::<2>(|e| {
-                                        scores[j][e] = score(4 * group + j, value, half, e);
-                                        keeps |= (!(scores[j][e] > limits[half]) as u32) << (2 * j + e);
-                                    });
-                                });
-                                let error = error(half);
-                                loop {
-                                    let waiting = warp::ballot(FULL_MASK, keeps != 0);
-                                    if waiting == 0 {
-                                        break;
-                                    }
-                                    if keeps != 0 {
-                                        let at = keeps.trailing_zeros();
-                                        keeps &= keeps - 1;
-                                        let column = column + 32 * group as u32 + 8 * (at / 2) + at % 2;
-                                        let upper = entry_of::<4>(|j, e| scores[j][e], at) + error;
-                                        let tile = numbers.add(2).cast::<u32>().load();
-                                        let words = [upper.to_bits(), tile * TILE_ROWS + column, part.row(i, half), 0];
-                                        let place = queued + (waiting & ((1 << lane) - 1)).count_ones();
-                                        if place < QUEUE {
-                                            queue.add(place).store(global::U32x4(words));
-                                        } else {
-                                            append(words);
-                                        }
-                                    }
-                                    queued += waiting.count_ones();
-                                }
-                            }
-                        });
-                    }
-                }
-            });
-            visit += 1;
-            if !DENSE {
-                append_queue(&mut queued, if visit < last_visit { QUEUE / 2 } else { 0 });
-            }
-        }
-        async_copy::wait_all();
     }
 }

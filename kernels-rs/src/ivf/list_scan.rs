@@ -53,22 +53,19 @@ use cuda_std::global::{F32x2, U32x4};
 use cuda_std::launch::LaunchConfig;
 use cuda_std::math::mul_add_f32;
 use cuda_std::shared::SharedPtr;
-use cuda_std::warp::FULL_MASK;
-use cuda_std::{Ptr, PtrMut, async_copy, atomic, global, kernel, mma, shared, thread, unroll, warp};
+use cuda_std::{Ptr, PtrMut, async_copy, atomic, global, kernel, shared, thread, unroll};
 
 use crate::ivf::encoding::Rows;
 use crate::ivf::encoding::flat::Copies;
 use crate::ivf::encoding::pq::Decoded;
 use crate::ivf::encoding::scalar8::Scaled;
 use crate::ivf::pairs::padded;
-use crate::product::tile::LEAST_SHARED_BYTES;
+use crate::product::instruction::{MmaSync, Scores, TileProduct};
+use crate::product::mainloop::{Epilogue, Operands, Pass};
+pub use crate::product::tile::{CHUNK, THREADS, TILE_ROWS};
+pub(crate) use crate::product::tile::{CHUNK_BYTES, ROWS_A_THREAD, part_offset as chunk_offset};
+use crate::product::tile::{CHUNK_TILE_BYTES, LEAST_SHARED_BYTES};
 
-/// Rows of a tile.
-pub const TILE_ROWS: u32 = 128;
-/// Components of a chunk; copies are padded to a multiple.
-pub const CHUNK: u32 = 64;
-/// Threads of a block.
-pub const THREADS: u32 = 256;
 /// Queries of [`Tile::Append`] where the operands are copies: as many as the filter's.
 const APPEND_QUERIES: u32 = 128;
 /// Bytes of the codebooks' halves that fit shared memory with the rest, at most.
@@ -76,13 +73,9 @@ const TABLE_BYTES: u32 = 64 << 10;
 /// Chunks of the queries with them, at most.
 const TABLE_CHUNKS: u32 = 2;
 
-pub(crate) const CHUNK_BYTES: u32 = CHUNK * 2;
-const ROWS_BYTES: u32 = TILE_ROWS * CHUNK_BYTES;
 pub(crate) const STAGES: u32 = 3;
-/// Pairs of rows that a lane holds of a query, at most.
-const MOST_COLUMNS: usize = 4;
-/// Rows of a tile that one thread brings 16 bytes of.
-pub(crate) const ROWS_A_THREAD: usize = (TILE_ROWS * 8 / THREADS) as usize;
+/// Pairs of neighbouring rows of a query that a lane looks at together, at most.
+const GROUP: usize = 4;
 /// Shared memory of a multiprocessor, of those with most: where there is less, blocks wait for others to end.
 const MULTIPROCESSOR_BYTES: u32 = 228 << 10;
 /// What the driver takes of it for each block.
@@ -100,17 +93,17 @@ const fn header_bytes(queries: u32) -> u32 {
 
 /// Dynamic shared memory of a block for tiles of `queries` queries, in bytes, for copies of `chunks` chunks that are resident.
 const fn resident_shared_bytes(queries: u32, chunks: u32) -> u32 {
-    header_bytes(queries) + chunks * queries * CHUNK_BYTES + STAGES * ROWS_BYTES
+    header_bytes(queries) + chunks * queries * CHUNK_BYTES + STAGES * CHUNK_TILE_BYTES
 }
 
 /// The same where nothing of the queries is resident.
 const fn streamed_shared_bytes(queries: u32) -> u32 {
-    header_bytes(queries) + STAGES * (queries * CHUNK_BYTES + ROWS_BYTES)
+    header_bytes(queries) + STAGES * (queries * CHUNK_BYTES + CHUNK_TILE_BYTES)
 }
 
 /// The same for codes whose halves, of `table` bytes, are resident too.
 const fn table_shared_bytes(queries: u32, chunks: u32, table: u32) -> u32 {
-    header_bytes(queries) + chunks * queries * CHUNK_BYTES + ROWS_BYTES + table.next_multiple_of(16)
+    header_bytes(queries) + chunks * queries * CHUNK_BYTES + CHUNK_TILE_BYTES + table.next_multiple_of(16)
 }
 
 const _: () = {
@@ -122,12 +115,6 @@ const _: () = {
     }
     assert!(table_shared_bytes(64, TABLE_CHUNKS, TABLE_BYTES) <= LEAST_SHARED_BYTES);
 };
-
-/// Where 16-byte part `part` of row `row` of a chunk lies in a stage, in bytes.
-#[inline(always)]
-pub(crate) fn chunk_offset(row: u32, part: u32) -> u32 {
-    row * CHUNK_BYTES + ((part ^ (row & 7)) << 4)
-}
 
 /// What the f16 operands of rows are made of: a part of the key of [`ScanLists`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -189,25 +176,25 @@ pub type ScanKey = (Operand, Tile, Residence);
     key = ScanKey,
     max_threads = 256,
     min_blocks = 2,
-    (Operand::Copies, Tile::Of64, Residence::Resident) => scan_lists_64(min_blocks = 3) = scan::<Copies, 64, 2, 2, 4, true, false>,
-    (Operand::Copies, Tile::Of64, Residence::Streamed) => scan_lists_64_streamed = scan::<Copies, 64, 2, 2, 4, false, false>,
-    (Operand::Copies, Tile::Of16, Residence::Resident) => scan_lists_16(min_blocks = 3) = scan::<Copies, 16, 1, 1, 2, true, false>,
-    (Operand::Copies, Tile::Of16, Residence::Streamed) => scan_lists_16_streamed = scan::<Copies, 16, 1, 1, 2, false, false>,
-    (Operand::Copies, Tile::Append, Residence::Resident) => append_lists = scan::<Copies, APPEND_QUERIES, 2, 4, 4, true, true>,
+    (Operand::Copies, Tile::Of64, Residence::Resident) => scan_lists_64(min_blocks = 3) = scan::<Copies, MmaSync<2, 2, 4>, 2, 4, 64, true, false>,
+    (Operand::Copies, Tile::Of64, Residence::Streamed) => scan_lists_64_streamed = scan::<Copies, MmaSync<2, 2, 4>, 2, 4, 64, false, false>,
+    (Operand::Copies, Tile::Of16, Residence::Resident) => scan_lists_16(min_blocks = 3) = scan::<Copies, MmaSync<1, 1, 2>, 1, 2, 16, true, false>,
+    (Operand::Copies, Tile::Of16, Residence::Streamed) => scan_lists_16_streamed = scan::<Copies, MmaSync<1, 1, 2>, 1, 2, 16, false, false>,
+    (Operand::Copies, Tile::Append, Residence::Resident) => append_lists = scan::<Copies, MmaSync<2, 4, 4>, 4, 4, APPEND_QUERIES, true, true>,
     (Operand::Copies, Tile::Append, Residence::Streamed) =>
-        append_lists_streamed = scan::<Copies, APPEND_QUERIES, 2, 4, 4, false, true>,
-    (Operand::Codes, Tile::Of64, Residence::Resident) => scan_codes_64 = scan::<Decoded<true>, 64, 2, 2, 4, true, false>,
-    (Operand::Codes, Tile::Of64, Residence::Streamed) => scan_codes_64_streamed = scan::<Decoded<false>, 64, 2, 2, 4, false, false>,
-    (Operand::Codes, Tile::Of16, Residence::Resident) => scan_codes_16 = scan::<Decoded<true>, 16, 1, 1, 2, true, false>,
-    (Operand::Codes, Tile::Of16, Residence::Streamed) => scan_codes_16_streamed = scan::<Decoded<false>, 16, 1, 1, 2, false, false>,
-    (Operand::Codes, Tile::Append, Residence::Resident) => append_codes = scan::<Decoded<true>, 64, 2, 2, 4, true, true>,
-    (Operand::Codes, Tile::Append, Residence::Streamed) => append_codes_streamed = scan::<Decoded<false>, 64, 2, 2, 4, false, true>,
-    (Operand::Scalar8, Tile::Of64, Residence::Resident) => scan_scalar8_64 = scan::<Scaled, 64, 2, 2, 4, true, false>,
-    (Operand::Scalar8, Tile::Of64, Residence::Streamed) => scan_scalar8_64_streamed = scan::<Scaled, 64, 2, 2, 4, false, false>,
-    (Operand::Scalar8, Tile::Of16, Residence::Resident) => scan_scalar8_16 = scan::<Scaled, 16, 1, 1, 2, true, false>,
-    (Operand::Scalar8, Tile::Of16, Residence::Streamed) => scan_scalar8_16_streamed = scan::<Scaled, 16, 1, 1, 2, false, false>,
-    (Operand::Scalar8, Tile::Append, Residence::Resident) => append_scalar8 = scan::<Scaled, 64, 2, 2, 4, true, true>,
-    (Operand::Scalar8, Tile::Append, Residence::Streamed) => append_scalar8_streamed = scan::<Scaled, 64, 2, 2, 4, false, true>,
+        append_lists_streamed = scan::<Copies, MmaSync<2, 4, 4>, 4, 4, APPEND_QUERIES, false, true>,
+    (Operand::Codes, Tile::Of64, Residence::Resident) => scan_codes_64 = scan::<Decoded<true>, MmaSync<2, 2, 4>, 2, 4, 64, true, false>,
+    (Operand::Codes, Tile::Of64, Residence::Streamed) => scan_codes_64_streamed = scan::<Decoded<false>, MmaSync<2, 2, 4>, 2, 4, 64, false, false>,
+    (Operand::Codes, Tile::Of16, Residence::Resident) => scan_codes_16 = scan::<Decoded<true>, MmaSync<1, 1, 2>, 1, 2, 16, true, false>,
+    (Operand::Codes, Tile::Of16, Residence::Streamed) => scan_codes_16_streamed = scan::<Decoded<false>, MmaSync<1, 1, 2>, 1, 2, 16, false, false>,
+    (Operand::Codes, Tile::Append, Residence::Resident) => append_codes = scan::<Decoded<true>, MmaSync<2, 2, 4>, 2, 4, 64, true, true>,
+    (Operand::Codes, Tile::Append, Residence::Streamed) => append_codes_streamed = scan::<Decoded<false>, MmaSync<2, 2, 4>, 2, 4, 64, false, true>,
+    (Operand::Scalar8, Tile::Of64, Residence::Resident) => scan_scalar8_64 = scan::<Scaled, MmaSync<2, 2, 4>, 2, 4, 64, true, false>,
+    (Operand::Scalar8, Tile::Of64, Residence::Streamed) => scan_scalar8_64_streamed = scan::<Scaled, MmaSync<2, 2, 4>, 2, 4, 64, false, false>,
+    (Operand::Scalar8, Tile::Of16, Residence::Resident) => scan_scalar8_16 = scan::<Scaled, MmaSync<1, 1, 2>, 1, 2, 16, true, false>,
+    (Operand::Scalar8, Tile::Of16, Residence::Streamed) => scan_scalar8_16_streamed = scan::<Scaled, MmaSync<1, 1, 2>, 1, 2, 16, false, false>,
+    (Operand::Scalar8, Tile::Append, Residence::Resident) => append_scalar8 = scan::<Scaled, MmaSync<2, 2, 4>, 2, 4, 64, true, true>,
+    (Operand::Scalar8, Tile::Append, Residence::Streamed) => append_scalar8_streamed = scan::<Scaled, MmaSync<2, 2, 4>, 2, 4, 64, false, true>,
 )]
 #[derive(Default)]
 pub struct ScanLists {
@@ -355,6 +342,296 @@ impl ScanLists {
     }
 }
 
+/// An item: some queries, and rows of a list that all of them probe.
+#[derive(Clone, Copy)]
+struct Item {
+    list: u32,
+    /// The first row of the list in the storage.
+    start: u32,
+    /// Place of the first query among the grouped pairs, or among all queries in dense use.
+    first_place: u32,
+    /// Queries.
+    pairs: u32,
+    /// Behind the item's last row in the list.
+    end: u32,
+}
+
+/// What a block keeps of an item's queries and rows in shared memory.
+#[derive(Clone, Copy)]
+struct Header {
+    /// Where the scores of each query go; with [`Tile::Append`] the list's first place in the query's row, and the query's limit above it.
+    targets: SharedPtr<u64>,
+    factors: SharedPtr<f32>,
+    /// The number of each query.
+    numbers: SharedPtr<u32>,
+    /// The values of two tiles of rows.
+    values: SharedPtr<f32>,
+    /// What comes behind.
+    end: SharedPtr<u8>,
+}
+
+impl Header {
+    /// # Safety
+    /// The block has [`header_bytes`] of dynamic shared memory.
+    #[inline(always)]
+    unsafe fn new(queries: u32) -> Header {
+        let at = shared::dynamic::<u8>();
+        // SAFETY: the parts have these lengths together.
+        unsafe {
+            let factors = at.add(queries * 8).cast::<f32>();
+            let (numbers, values) = (factors.add(queries).cast(), at.add(queries * 16).cast());
+            Header { targets: at.cast(), factors, numbers, values, end: at.add(header_bytes(queries)) }
+        }
+    }
+
+    /// Stores what the scan needs of the item's queries. Past the last pair the first is taken again, and its scores are not stored.
+    ///
+    /// # Safety
+    /// As [`ScanLists`]; the threads up to `queries` call it, and nobody reads the item before any more.
+    #[inline(always)]
+    unsafe fn begin(&self, work: &ScanLists, dense: bool, item: Item, queries: u32, thread: u32) {
+        if thread < queries {
+            let place = item.first_place + if thread < item.pairs { thread } else { 0 };
+            // SAFETY: as the caller promises: the place is one of the item's.
+            unsafe {
+                let [query, low, high, factor] = if dense {
+                    let target = place as u64 * work.row_stride as u64;
+                    let factor = global::load_nc(work.factors.wrapping_add(place as usize));
+                    [place, target as u32, (target >> 32) as u32, factor.to_bits()]
+                } else {
+                    global::load_nc(work.grouped.wrapping_add(place as usize)).0
+                };
+                self.targets.add(thread).store(low as u64 | (high as u64) << 32);
+                self.factors.add(thread).store(f32::from_bits(factor));
+                self.numbers.add(thread).store(query);
+            }
+        }
+    }
+}
+
+/// Brings the queries of an item, by their numbers, and tiles of its rows.
+struct ItemTiles<'a, R: Rows, const QUERIES: u32> {
+    work: &'a ScanLists,
+    rows: R,
+    numbers: SharedPtr<u32>,
+    item: Item,
+    chunks: u32,
+    thread: u32,
+    /// The first row of the tile at hand, in the list.
+    row: u32,
+    /// What the rows fetched for the next call.
+    ahead: R::Ahead,
+}
+
+impl<R: Rows, const QUERIES: u32> Operands for ItemTiles<'_, R, QUERIES> {
+    #[inline(always)]
+    unsafe fn load_rows(&mut self, to: SharedPtr<u8>, chunk: u32) {
+        let (row, part) = (self.thread / 8, self.thread % 8);
+        let mut row = row;
+        while row < QUERIES {
+            // SAFETY: the numbers of the item's queries, behind a barrier; chunks exist.
+            unsafe {
+                let query = self.numbers.add(row).load() as usize;
+                let at = query * self.work.stride as usize + (chunk * CHUNK + part * 8) as usize;
+                async_copy::copy_16(to.add(chunk_offset(row, part)), self.work.queries.wrapping_add(at).cast());
+            }
+            row += THREADS / 8;
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn load_tile(&mut self, to: SharedPtr<u8>, _: u32, chunk: u32) {
+        let Item { list, start, end, .. } = self.item;
+        // SAFETY: storage has a whole tile of rows from every list's last tile on.
+        unsafe {
+            self.rows.fill(to, list, start + self.row, chunk, self.thread, self.ahead);
+            let mut next = chunk + 1;
+            if next == self.chunks {
+                next = 0;
+                self.row += TILE_ROWS;
+            }
+            // Past the last tile the last one's rows are fetched again: they exist.
+            let row = if self.row < end { self.row } else { self.row - TILE_ROWS };
+            self.ahead = self.rows.ahead(start + row, next, self.thread);
+        }
+    }
+}
+
+/// Turns products into scores, and stores them or appends those within the limits.
+struct ItemScores<'a, const RESIDENT: bool, const APPEND: bool> {
+    work: &'a ScanLists,
+    header: Header,
+    item: Item,
+    thread: u32,
+    /// The first row of the tile at hand, in the list.
+    row: u32,
+    /// The value of the thread's row of the next tile: fetched a tile ahead, a trip to memory that nobody waits for.
+    next_value: f32,
+}
+
+impl<const RESIDENT: bool, const APPEND: bool> ItemScores<'_, RESIDENT, APPEND> {
+    /// The value of the thread's row of the tile that begins at `row`.
+    ///
+    /// # Safety
+    /// As [`ScanLists`].
+    #[inline(always)]
+    unsafe fn value_of(&self, row: u32) -> f32 {
+        if self.thread < TILE_ROWS && row < self.item.end {
+            // SAFETY: storage has a whole tile of rows from every list's last tile on.
+            unsafe { self.work.value(self.item.start + row + self.thread) }
+        } else {
+            0.0
+        }
+    }
+
+    /// Where the values of the tile at hand are.
+    ///
+    /// # Safety
+    /// The header is there.
+    #[inline(always)]
+    unsafe fn values(&self) -> SharedPtr<f32> {
+        // SAFETY: two tiles.
+        unsafe { self.header.values.add((self.row / TILE_ROWS % 2) * TILE_ROWS) }
+    }
+
+    /// Stores the scores of a query with some pairs of neighbouring rows, from row `first` of the list on, that are inside its padded length.
+    ///
+    /// # Safety
+    /// As [`ScanLists`]; `place` is one of the item's queries.
+    #[inline(always)]
+    unsafe fn store(&self, place: u32, first: u32, count: usize, score: impl Fn(usize, usize) -> f32) {
+        // SAFETY: as the caller promises; scores are written inside the pair's padded part.
+        unsafe {
+            let target = self.header.targets.add(place).load();
+            let out = self.work.scores.wrapping_add((target + first as u64) as usize);
+            unroll::<GROUP>(|j| {
+                if j < count && first + (8 * j as u32) < padded(self.item.end) {
+                    let pair = [score(j, 0), score(j, 1)];
+                    global::store(out.wrapping_add(8 * j).cast::<F32x2>(), F32x2(pair));
+                }
+            });
+        }
+    }
+
+    /// Appends the scores of a query with some pairs of neighbouring rows that are within its limit.
+    ///
+    /// # Safety
+    /// As [`Self::store`].
+    #[inline(always)]
+    unsafe fn append(&self, place: u32, first: u32, count: usize, score: impl Fn(usize, usize) -> f32) {
+        let ScanLists { counts, capacity, scores: out, places, .. } = *self.work;
+        // SAFETY: as the caller promises; places are compared with the capacity.
+        unsafe {
+            let target = self.header.targets.add(place).load();
+            let limit = f32::from_bits((target >> 32) as u32);
+            let mut scores = [[0.0f32; 2]; GROUP];
+            let mut hit = false;
+            #[expect(clippy::neg_cmp_op_on_partial_ord, reason = "NaN on either side must keep the row")]
+            unroll::<GROUP>(|j| {
+                if j < count {
+                    unroll::<2>(|e| {
+                        scores[j][e] = score(j, e);
+                        hit |= !(scores[j][e] > limit);
+                    });
+                }
+            });
+            if hit {
+                let query = self.header.numbers.add(place).load() as usize;
+                #[expect(clippy::neg_cmp_op_on_partial_ord, reason = "as above")]
+                let keeps =
+                    |j: usize, e: usize| !(scores[j][e] > limit) & (first + ((8 * j + e) as u32) < self.item.end);
+                // One atomic for all rows of the lane: each is a round trip to L2.
+                let mut kept = 0;
+                unroll::<{ 2 * GROUP }>(|je| {
+                    if je < 2 * count {
+                        kept += keeps(je / 2, je % 2) as u32;
+                    }
+                });
+                let mut to = if kept > 0 { atomic::add_u32(counts.wrapping_add(query), kept) } else { 0 };
+                unroll::<{ 2 * GROUP }>(|je| {
+                    let (j, e) = (je / 2, je % 2);
+                    if je < 2 * count && keeps(j, e) {
+                        if to < capacity {
+                            let at = query * capacity as usize + to as usize;
+                            global::store(out.wrapping_add(at), scores[j][e]);
+                            let row = target as u32 + first + (8 * j + e) as u32;
+                            global::store(places.wrapping_add(at), row);
+                        }
+                        to += 1;
+                    }
+                });
+            }
+        }
+    }
+}
+
+impl<P: TileProduct<ROWS, COLUMNS>, const ROWS: usize, const COLUMNS: usize, const RESIDENT: bool, const APPEND: bool>
+    Epilogue<P, ROWS, COLUMNS> for ItemScores<'_, RESIDENT, APPEND>
+{
+    #[inline(always)]
+    unsafe fn begin(&mut self, _: SharedPtr<u8>) {
+        // SAFETY: the item's first tile.
+        self.next_value = unsafe { self.value_of(self.row) };
+    }
+
+    #[inline(always)]
+    unsafe fn before_tile(&mut self, _: u32) {
+        // SAFETY: the values of two tiles have room; those of the tile before last are not read any more.
+        unsafe {
+            if self.thread < TILE_ROWS {
+                self.values().add(self.thread).store(self.next_value);
+            }
+            self.next_value = self.value_of(self.row + TILE_ROWS);
+        }
+    }
+
+    /// Lanes without rows leave the tensor cores to others. (Of the other kernels, registers suffer by the branch.)
+    #[inline(always)]
+    fn wanted(&self, part: &P) -> bool {
+        !APPEND || !RESIDENT || self.row + part.first_column() < self.item.end
+    }
+
+    #[inline(always)]
+    unsafe fn tile(&mut self, part: &P, _: u32, sums: &Scores<ROWS, COLUMNS>) {
+        let column = part.column();
+        // SAFETY: the item's queries and the values of the tile are behind a barrier; places are below the item's pairs.
+        unsafe {
+            let values_at = self.values();
+            unroll::<{ 16 / GROUP }>(|group| {
+                if group * GROUP < COLUMNS {
+                    let count = if COLUMNS < GROUP { COLUMNS } else { GROUP };
+                    let column = column + (8 * GROUP * group) as u32;
+                    let mut values = [[0.0f32; 2]; GROUP];
+                    unroll::<GROUP>(|j| {
+                        if j < count {
+                            values[j] = values_at.add(column + 8 * j as u32).cast::<F32x2>().load().0;
+                        }
+                    });
+                    let first = self.row + column;
+                    unroll::<ROWS>(|i| {
+                        unroll::<2>(|half| {
+                            let place = part.row(i, half);
+                            if place < self.item.pairs {
+                                let factor = self.header.factors.add(place).load();
+                                let score = |j: usize, e: usize| {
+                                    let product = sums[i][(group * GROUP + j) % COLUMNS][2 * half + e];
+                                    mul_add_f32(product, factor, values[j][e])
+                                };
+                                if APPEND {
+                                    self.append(place, first, count, score);
+                                } else {
+                                    self.store(place, first, count, score);
+                                }
+                            }
+                        });
+                    });
+                }
+            });
+        }
+        self.row += TILE_ROWS;
+    }
+}
+
 /// Body of the scan kernels. All threads of a block stay together from item to item.
 ///
 /// # Safety
@@ -362,10 +639,10 @@ impl ScanLists {
 #[inline(always)]
 unsafe fn scan<
     R: Rows,
-    const QUERIES: u32,
-    const DOWN: u32,
-    const MMAS: usize,
+    P: TileProduct<ROWS, COLUMNS>,
+    const ROWS: usize,
     const COLUMNS: usize,
+    const QUERIES: u32,
     const RESIDENT: bool,
     const APPEND: bool,
 >(
@@ -373,38 +650,17 @@ unsafe fn scan<
 ) {
     let mut rows = R::of(&work);
     let dense = R::DENSE && work.item_count.is_none();
-    let across = 8 / DOWN;
     let thread = thread::thread_idx_x();
-    let lane = warp::lane_id();
-    let warp = warp::warp_id();
-    let (warp_row, warp_column) = (warp / across, warp % across);
-    let warp_rows = MMAS as u32 * 16;
-    let warp_columns = COLUMNS as u32 * 8;
     let chunks = work.stride / CHUNK;
-    let query_bytes = QUERIES * CHUNK_BYTES;
 
     // SAFETY: for the whole body, the caller promises the shapes; shared addresses stay below `shared_bytes`; storage has a
-    // whole tile of rows from every list's last tile on; scores are written inside the pair's padded part.
+    // whole tile of rows from every list's last tile on.
     unsafe {
-        let targets = shared::dynamic::<u64>();
-        let terms = shared::dynamic::<u8>().add(QUERIES * 8).cast::<U32x4>();
-        let values_at = shared::dynamic::<u8>().add(QUERIES * 16).cast::<f32>();
-        let factors_at = terms.cast::<f32>();
-        let numbers_at = factors_at.add(QUERIES).cast::<u32>();
-        let queries_at = shared::dynamic::<u8>().add(header_bytes(QUERIES));
-        let (ring, stage_bytes) = if RESIDENT {
-            (queries_at.add(chunks * query_bytes), ROWS_BYTES)
-        } else {
-            (queries_at, query_bytes + ROWS_BYTES)
-        };
+        let header = Header::new(QUERIES);
+        let pass = Pass { at: header.end, rows_bytes: QUERIES * CHUNK_BYTES, chunks, tiles: 0, stages: R::STAGES };
+        let (ring, stage_bytes) = pass.ring(RESIDENT);
         // The barriers of the first item stand before its first use.
         rows.begin(ring.add(R::STAGES * stage_bytes), thread);
-
-        // Addresses of ldmatrix: 16 queries by two 16-byte halves; two groups of 8 rows by two halves.
-        let (a_row, a_half) = (warp_row * warp_rows + (lane & 15), lane >> 4);
-        let (b_row, b_half) = (warp_column * warp_columns + (lane & 7) + ((lane >> 4) << 3), (lane >> 3) & 1);
-        // In an accumulator, a lane holds queries lane/4 and lane/4 + 8, rows 2·(lane mod 4) and the next.
-        let (c_row, c_column) = (lane >> 2, 2 * (lane & 3));
 
         let count = work.count(dense, QUERIES);
         let mut number = thread::block_idx_x();
@@ -422,200 +678,21 @@ unsafe fn scan<
                     global::load_nc(work.lengths.wrapping_add(list as usize)),
                 )
             };
-            // The tile of rows at hand, and where the item ends: with the list, or at the next item's tile.
-            let mut row = first_row;
             let end = first_row + (length - first_row).min(work.item_rows);
-
-            let mut ahead = rows.ahead(start + first_row, 0, thread);
+            let item = Item { list, start, first_place, pairs, end };
+            let ahead = rows.ahead(start + first_row, 0, thread);
             // The item before may still be read.
             thread::sync_threads();
-            if thread < QUERIES {
-                // Past the last pair the first is taken again, and its scores are not stored.
-                let place = first_place + if thread < pairs { thread } else { 0 };
-                let [query, low, high, factor] = if dense {
-                    let target = place as u64 * work.row_stride as u64;
-                    let factor = global::load_nc(work.factors.wrapping_add(place as usize));
-                    [place, target as u32, (target >> 32) as u32, factor.to_bits()]
-                } else {
-                    global::load_nc(work.grouped.wrapping_add(place as usize)).0
-                };
-                targets.add(thread).store(low as u64 | (high as u64) << 32);
-                factors_at.add(thread).store(f32::from_bits(factor));
-                numbers_at.add(thread).store(query);
-            }
+            header.begin(&work, dense, item, QUERIES, thread);
             thread::sync_threads();
 
-            let copy_queries = |to: SharedPtr<u8>, chunk: u32| {
-                let (row, part) = (thread / 8, thread % 8);
-                let mut row = row;
-                while row < QUERIES {
-                    let query = numbers_at.add(row).load() as usize;
-                    let at = query * work.stride as usize + (chunk * CHUNK + part * 8) as usize;
-                    async_copy::copy_16(to.add(chunk_offset(row, part)), work.queries.wrapping_add(at).cast());
-                    row += THREADS / 8;
-                }
-            };
-            if RESIDENT {
-                let mut chunk = 0;
-                while chunk < chunks {
-                    copy_queries(queries_at.add(chunk * query_bytes), chunk);
-                    chunk += 1;
-                }
-            }
-            // The load cursor runs `R::STAGES - 1` steps ahead of the compute cursor; a step is one chunk of one tile.
-            let (mut load_row, mut load_chunk, mut load_stage) = (first_row, 0u32, 0u32);
-            let mut load_step = || {
-                if load_row < end {
-                    let to = ring.add(load_stage * stage_bytes);
-                    rows.fill(to, list, start + load_row, load_chunk, thread, ahead);
-                    if !RESIDENT {
-                        copy_queries(to.add(ROWS_BYTES), load_chunk);
-                    }
-                    load_stage = if load_stage + 1 == R::STAGES { 0 } else { load_stage + 1 };
-                    load_chunk += 1;
-                    if load_chunk == chunks {
-                        load_chunk = 0;
-                        load_row += TILE_ROWS;
-                    }
-                    // Past the last tile the last one's rows are fetched again: they exist.
-                    let row = if load_row < end { load_row } else { load_row - TILE_ROWS };
-                    ahead = rows.ahead(start + row, load_chunk, thread);
-                }
-                async_copy::commit();
-            };
-            unroll::<{ STAGES as usize - 1 }>(|s| {
-                if (s as u32) < R::STAGES - 1 {
-                    load_step();
-                }
-            });
-
-            // Values are fetched a tile ahead: a trip to memory that nobody waits for.
-            let value_of =
-                |row: u32| if thread < TILE_ROWS && row < end { work.value(start + row + thread) } else { 0.0 };
-            let mut next_value = value_of(row);
-            let mut stage = 0;
-            while row < end {
-                let values_at = values_at.add((row / TILE_ROWS % 2) * TILE_ROWS);
-                if thread < TILE_ROWS {
-                    values_at.add(thread).store(next_value);
-                }
-                next_value = value_of(row + TILE_ROWS);
-                let mut acc = [[[0.0f32; 4]; COLUMNS]; MMAS];
-                let mut chunk = 0;
-                while chunk < chunks {
-                    if R::STAGES == 1 {
-                        // The queries, which came before the first stage.
-                        async_copy::wait_all();
-                    } else {
-                        async_copy::wait_group::<{ STAGES - 2 }>();
-                    }
-                    // Also orders the last reads of the stage that is refilled now, and this tile's values.
-                    thread::sync_threads();
-                    load_step();
-                    if R::STAGES == 1 {
-                        thread::sync_threads();
-                    }
-                    // Copies branch by lane; `ldmatrix` and `mma` need the whole warp together.
-                    warp::sync_warp(FULL_MASK);
-                    let b_at = ring.add(stage * stage_bytes);
-                    let a_at = if RESIDENT { queries_at.add(chunk * query_bytes) } else { b_at.add(ROWS_BYTES) };
-                    // A warp without rows leaves the tensor cores to others; the same for all its lanes. (Of the other kernels, registers
-                    // suffer by the branch.)
-                    if !APPEND || !RESIDENT || row + warp_column * warp_columns < end {
-                        unroll::<4>(|step| {
-                            let step = 2 * step as u32;
-                            let mut a = [[0u32; 4]; MMAS];
-                            let mut b = [[0u32; 4]; 2];
-                            unroll::<MMAS>(|i| {
-                                a[i] = mma::ldmatrix_x4(a_at.add(chunk_offset(a_row + 16 * i as u32, step + a_half)));
-                            });
-                            unroll::<2>(|j| {
-                                if 2 * j < COLUMNS {
-                                    b[j] =
-                                        mma::ldmatrix_x4(b_at.add(chunk_offset(b_row + 16 * j as u32, step + b_half)));
-                                }
-                            });
-                            unroll::<MMAS>(|i| {
-                                unroll::<COLUMNS>(|j| {
-                                    let b = [b[j / 2][2 * (j % 2)], b[j / 2][2 * (j % 2) + 1]];
-                                    mma::mma_m16n8k16_f16(&mut acc[i][j], &a[i], b);
-                                });
-                            });
-                        });
-                    }
-                    stage = if stage + 1 == R::STAGES { 0 } else { stage + 1 };
-                    chunk += 1;
-                }
-
-                let column = warp_column * warp_columns + c_column;
-                let mut values = [[0.0f32; 2]; COLUMNS];
-                unroll::<COLUMNS>(|j| values[j] = values_at.add(column + 8 * j as u32).cast::<F32x2>().load().0);
-                let first = row + column;
-                unroll::<MMAS>(|i| {
-                    unroll::<2>(|half| {
-                        let place = warp_row * warp_rows + 16 * i as u32 + 8 * half as u32 + c_row;
-                        if APPEND && place < pairs {
-                            let factor = factors_at.add(place).load();
-                            let target = targets.add(place).load();
-                            let limit = f32::from_bits((target >> 32) as u32);
-                            let mut scores = [[0.0f32; 2]; COLUMNS];
-                            let mut hit = false;
-                            #[expect(
-                                clippy::neg_cmp_op_on_partial_ord,
-                                reason = "NaN on either side must keep the row"
-                            )]
-                            unroll::<COLUMNS>(|j| {
-                                unroll::<2>(|e| {
-                                    scores[j][e] = mul_add_f32(acc[i][j][2 * half + e], factor, values[j][e]);
-                                    hit |= !(scores[j][e] > limit);
-                                });
-                            });
-                            if hit {
-                                let query = numbers_at.add(place).load() as usize;
-                                #[expect(clippy::neg_cmp_op_on_partial_ord, reason = "as above")]
-                                let keeps =
-                                    |j: usize, e: usize| !(scores[j][e] > limit) & (first + ((8 * j + e) as u32) < end);
-                                // One atomic for all rows of the lane: each is a round trip to L2.
-                                let mut kept = 0;
-                                unroll::<{ 2 * MOST_COLUMNS }>(|je| {
-                                    if je < 2 * COLUMNS {
-                                        kept += keeps(je / 2, je % 2) as u32;
-                                    }
-                                });
-                                let mut to =
-                                    if kept > 0 { atomic::add_u32(work.counts.wrapping_add(query), kept) } else { 0 };
-                                unroll::<{ 2 * MOST_COLUMNS }>(|je| {
-                                    let (j, e) = (je / 2, je % 2);
-                                    if je < 2 * COLUMNS && keeps(j, e) {
-                                        if to < work.capacity {
-                                            let at = query * work.capacity as usize + to as usize;
-                                            global::store(work.scores.wrapping_add(at), scores[j][e]);
-                                            let row = target as u32 + first + (8 * j + e) as u32;
-                                            global::store(work.places.wrapping_add(at), row);
-                                        }
-                                        to += 1;
-                                    }
-                                });
-                            }
-                        }
-                        if !APPEND && place < pairs {
-                            let factor = factors_at.add(place).load();
-                            let out = work.scores.wrapping_add((targets.add(place).load() + first as u64) as usize);
-                            unroll::<COLUMNS>(|j| {
-                                if first + (8 * j as u32) < padded(end) {
-                                    let pair = [
-                                        mul_add_f32(acc[i][j][2 * half], factor, values[j][0]),
-                                        mul_add_f32(acc[i][j][2 * half + 1], factor, values[j][1]),
-                                    ];
-                                    global::store(out.wrapping_add(8 * j).cast::<F32x2>(), F32x2(pair));
-                                }
-                            });
-                        }
-                    });
-                });
-                row += TILE_ROWS;
-            }
-            async_copy::wait_all();
+            let numbers = header.numbers;
+            let mut operands =
+                ItemTiles::<R, QUERIES> { work: &work, rows, numbers, item, chunks, thread, row: first_row, ahead };
+            let mut scores =
+                ItemScores::<RESIDENT, APPEND> { work: &work, header, item, thread, row: first_row, next_value: 0.0 };
+            let pass = Pass { tiles: (end - first_row).div_ceil(TILE_ROWS), ..pass };
+            pass.run::<P, ROWS, COLUMNS, RESIDENT>(&mut operands, &mut scores);
         }
     }
 }

@@ -34,9 +34,8 @@
 //! of [`LIST`] overflow only where that many centroids lie within 2E of the nearest: duplicates.
 //!
 //! # How it maps to the machine
-//! 1. A block owns 128 points and walks over all tiles of 128 centroids ([`crate::product::tile`]), through a ring of stages
-//!    filled by `cp.async` across tile borders. Up to [`RESIDENT_CHUNKS`] · 64 components the points stay in shared
-//!    memory.
+//! 1. A block owns 128 points and walks over all tiles of 128 centroids ([`crate::product::mainloop`]). Points of up to
+//!    [`RESIDENT_CHUNKS`] · 64 components stay in shared memory.
 //! 2. Two blocks an SM: one's barriers and list work hide behind the other's product. That is what sets ring and lists:
 //!    113 KiB (by warpgroups).
 //! 3. The epilogue is one FMA and one minimum a pair, and one compare for a lane's pairs of a row (8 by warps, 32 by warpgroups). The
@@ -56,6 +55,7 @@
 
 use cuda_std::launch::LaunchConfig;
 use cuda_std::math::{f16_to_f32, max_f32, min_f32, mul_add_f32};
+use cuda_std::shared::SharedPtr;
 use cuda_std::warp::FULL_MASK;
 use cuda_std::{Ptr, PtrMut, async_copy, atomic, global, kernel, shared, thread, unroll, warp};
 
@@ -63,10 +63,12 @@ use crate::NO_ROW;
 pub use crate::kmeans::nearest_lists::LIST;
 use crate::kmeans::nearest_lists::{LISTS_BYTES, Lists};
 use crate::product::bounds::{Bounds, QueryTerms};
+use crate::product::instruction::{Instruction, MmaSync, Scores, TileProduct, Wgmma, entry_of};
+use crate::product::mainloop::{Epilogue, Operands, Pass, RESIDENT_CHUNKS, Residency, wait_for_stage};
 use crate::product::metric::{Metric, product_factor, scale_of};
 use crate::product::tile::{
-    CHUNK, CHUNK_TILE_BYTES, ChunkCopy, Instruction, LEAST_SHARED_BYTES, MmaSync, Product, RESIDENT_CHUNKS,
-    ROWS_AT_ONCE, Residency, THREADS, TILE_ROWS, Wgmma, entry_of, part_offset, wait_for_stage,
+    CHUNK, CHUNK_TILE_BYTES, ChunkCopy, LEAST_SHARED_BYTES, ROWS_A_THREAD, ROWS_AT_ONCE, THREADS, TILE_ROWS,
+    part_offset,
 };
 use crate::select::entry::key_of;
 
@@ -74,8 +76,6 @@ use crate::select::entry::key_of;
 const FEW_COLUMNS: usize = 4;
 /// What the epilogue needs of a tile of centroids: values, norms, residuals, the greatest norm and residual.
 const INFO_BYTES: u32 = 3 * TILE_ROWS * 4 + 16;
-/// Rows of a tile of which a thread works on one 16-byte part.
-const ROWS_A_THREAD: usize = (TILE_ROWS / ROWS_AT_ONCE) as usize;
 
 /// Tiles whose chunks can be under way, or in use, at once.
 const INFOS: u32 = 4;
@@ -130,8 +130,8 @@ fn product(sum: f32, x: [u32; 4], y: [u32; 4]) -> f32 {
     key = (Instruction, Residency),
     max_threads = 256,
     min_blocks = 2,
-    (Instruction::MmaSync, Residency::Resident) => assign_resident = assign::<MmaSync, 4, 4, true>,
-    (Instruction::MmaSync, Residency::Streamed) => assign_streamed = assign::<MmaSync, 4, 4, false>,
+    (Instruction::MmaSync, Residency::Resident) => assign_resident = assign::<MmaSync<2, 4, 4>, 4, 4, true>,
+    (Instruction::MmaSync, Residency::Streamed) => assign_streamed = assign::<MmaSync<2, 4, 4>, 4, 4, false>,
     (Instruction::Wgmma, Residency::Resident) => assign_resident_sm90(arch = "sm_90a") = assign::<Wgmma, 1, 16, true>,
     (Instruction::Wgmma, Residency::Streamed) => assign_streamed_sm90(arch = "sm_90a") = assign::<Wgmma, 1, 16, false>,
 )]
@@ -197,119 +197,173 @@ impl Assign {
     }
 }
 
-/// # Safety
-/// As [`Assign`].
-#[inline(always)]
-unsafe fn assign<P: Product<ROWS, COLUMNS>, const ROWS: usize, const COLUMNS: usize, const RESIDENT: bool>(
+/// Brings points, tiles of centroids, and what the epilogue needs of a tile.
+struct CentroidTiles {
     launch: Assign,
-) {
-    let Assign { points, centroids, stride, point_count, cluster_count, metric, .. } = launch;
-    let Assign { point_greatest, centroid_greatest, point_norms, point_residuals, centroid_numbers, .. } = launch;
-    let Assign { tile_norms, tile_residuals, set_bounds, labelled, labels, .. } = launch;
-    let Assign { queue_sizes, pending, pending_lists, unbounded, .. } = launch;
-    let stages = P::RING.stages(RESIDENT);
-    let thread = thread::thread_idx_x();
-    let lane = warp::lane_id();
-    let first_point = thread::block_idx_x() * TILE_ROWS;
-    let chunks = stride / CHUNK;
-    let tiles = cluster_count.div_ceil(TILE_ROWS);
+    copy: ChunkCopy,
+    point_tile: *const u16,
+    infos_at: SharedPtr<u8>,
+    tiles: u32,
+    thread: u32,
+    lane: u32,
+}
 
-    // SAFETY: for the whole body, the caller promises the shapes; copies are padded to whole tiles, so tile loads stay
-    // inside, stores are checked against point_count and cluster_count, and shared addresses lie inside `shared_bytes`.
-    unsafe {
-        let lists = Lists::at(shared::dynamic::<u8>());
-        let infos_at = shared::dynamic::<u8>().add(LISTS_BYTES);
-        let points_at = shared::dynamic::<u8>().add(HEADER_BYTES);
-        let (ring, stage_bytes) = if RESIDENT {
-            (points_at.add(chunks * CHUNK_TILE_BYTES), CHUNK_TILE_BYTES)
-        } else {
-            (points_at, 2 * CHUNK_TILE_BYTES)
-        };
-        let point_tile = points.wrapping_add(first_point as usize * stride as usize);
+impl Operands for CentroidTiles {
+    #[inline(always)]
+    unsafe fn load_rows(&mut self, to: SharedPtr<u8>, chunk: u32) {
+        // SAFETY: the copies of points are padded to whole tiles.
+        unsafe { self.copy.copy(to, self.copy.start(self.point_tile).wrapping_add((chunk * CHUNK) as usize)) }
+    }
 
-        let point_scale = scale_of(metric, f32::from_bits(global::load_nc(*point_greatest)));
-        let centroid_scale = scale_of(metric, f32::from_bits(global::load_nc(*centroid_greatest)));
-        let scale = product_factor(metric, point_scale, centroid_scale);
-
-        // Rows past the last point take no candidates, nor do points without a bound: those count as overflown from the
-        // start.
-        if thread < TILE_ROWS {
-            let point = (first_point + thread) as usize;
-            let exists = point < point_count as usize;
-            let mut x = Bounds { norm: 0.0, residual: 0.0 };
-            if exists {
-                x.norm = global::load_nc(point_norms.wrapping_add(point));
-                x.residual = global::load_nc(point_residuals.wrapping_add(point));
+    #[inline(always)]
+    unsafe fn load_tile(&mut self, to: SharedPtr<u8>, tile: u32, chunk: u32) {
+        let Assign { centroids, stride, centroid_numbers, tile_norms, tile_residuals, .. } = self.launch;
+        let (thread, lane) = (self.thread, self.lane);
+        // SAFETY: the tile exists, and the arrays of the centroids cover whole tiles; its info is below `INFOS`.
+        unsafe {
+            if chunk == 0 {
+                let info = self.infos_at.add((tile % INFOS) * INFO_BYTES);
+                let at = tile as usize;
+                if thread < 3 * TILE_ROWS / 4 {
+                    // A warp for each of the three numbers of a centroid.
+                    let array = (thread / (TILE_ROWS / 4) * self.tiles) as usize;
+                    let from = centroid_numbers.wrapping_add((array + at) * TILE_ROWS as usize);
+                    async_copy::copy_16(info.add(16 * thread), from.wrapping_add(4 * lane as usize).cast());
+                } else if thread == 3 * TILE_ROWS / 4 {
+                    async_copy::copy_4(info.add(3 * TILE_ROWS * 4), tile_norms.wrapping_add(at).cast());
+                } else if thread == 3 * TILE_ROWS / 4 + 1 {
+                    async_copy::copy_4(info.add(3 * TILE_ROWS * 4 + 4), tile_residuals.wrapping_add(at).cast());
+                }
             }
-            let all =
-                Bounds { norm: global::load_nc(*set_bounds), residual: global::load_nc(set_bounds.wrapping_add(1)) };
-            let terms = QueryTerms::new(metric, stride, x).with_factor(scale);
-            let bounded = terms.error(metric, all) < f32::INFINITY;
-            let start = if exists && bounded { f32::INFINITY } else { f32::NEG_INFINITY };
-            let [a, b, c] = [terms.per_norm.to_bits(), terms.per_residual.to_bits(), terms.own.to_bits()];
-            lists.states.add(thread).store(global::U32x4([a, b, c, key_of(start)]));
-            lists.sizes.add(thread).store(if exists && !bounded { LIST + 1 } else { 0 });
+            // 128 · stride fits 32 bits: `MOST_COMPONENTS` sees to it.
+            let at = tile as usize * (TILE_ROWS * stride) as usize + (chunk * CHUNK) as usize;
+            self.copy.copy(to, self.copy.start(centroids.wrapping_add(at)));
         }
+    }
+}
 
-        // The load cursor runs `stages - 1` steps ahead of the compute cursor; a step is one chunk of one tile.
-        let copy = ChunkCopy::new(thread, stride);
-        let (mut load_tile, mut load_chunk, mut load_stage) = (0u32, 0u32, 0u32);
-        let mut load_step = || {
-            if load_tile < tiles {
-                let to = ring.add(load_stage * stage_bytes);
-                if load_chunk == 0 {
-                    let info = infos_at.add((load_tile % INFOS) * INFO_BYTES);
-                    let tile = load_tile as usize;
-                    if thread < 3 * TILE_ROWS / 4 {
-                        // A warp for each of the three numbers of a centroid.
-                        let array = (thread / (TILE_ROWS / 4) * tiles) as usize;
-                        let from = centroid_numbers.wrapping_add((array + tile) * TILE_ROWS as usize);
-                        async_copy::copy_16(info.add(16 * thread), from.wrapping_add(4 * lane as usize).cast());
-                    } else if thread == 3 * TILE_ROWS / 4 {
-                        async_copy::copy_4(info.add(3 * TILE_ROWS * 4), tile_norms.wrapping_add(tile).cast());
-                    } else if thread == 3 * TILE_ROWS / 4 + 1 {
-                        async_copy::copy_4(info.add(3 * TILE_ROWS * 4 + 4), tile_residuals.wrapping_add(tile).cast());
-                    }
-                }
-                let at = load_tile as usize * (TILE_ROWS * stride) as usize + (load_chunk * CHUNK) as usize;
-                copy.copy(to, copy.start(centroids.wrapping_add(at)));
-                if !RESIDENT {
-                    let from = copy.start(point_tile).wrapping_add((load_chunk * CHUNK) as usize);
-                    copy.copy(to.add(CHUNK_TILE_BYTES), from);
-                }
-                load_stage = if load_stage + 1 == stages { 0 } else { load_stage + 1 };
-                load_chunk += 1;
-                if load_chunk == chunks {
-                    load_chunk = 0;
-                    load_tile += 1;
-                }
-            }
-            async_copy::commit();
-        };
+/// The values, norms and residuals of a tile's centroids, in shared memory.
+#[derive(Clone, Copy)]
+struct TileNumbers {
+    values: SharedPtr<f32>,
+    norms: SharedPtr<f32>,
+    residuals: SharedPtr<f32>,
+    /// The greatest norm and residual of the tile.
+    all: Bounds,
+}
 
-        if RESIDENT {
-            let mut chunk = 0;
-            while chunk < chunks {
-                let from = copy.start(point_tile).wrapping_add((chunk * CHUNK) as usize);
-                copy.copy(points_at.add(chunk * CHUNK_TILE_BYTES), from);
-                chunk += 1;
-            }
+/// The values of a lane's columns, where they are few: few stay in registers, many would push scores out of them.
+type FewValues = [[f32; 2]; FEW_COLUMNS];
+
+impl TileNumbers {
+    /// The values of columns `column` and `column` + 1.
+    ///
+    /// # Safety
+    /// Both are columns of the tile.
+    #[inline(always)]
+    unsafe fn value(&self, column: u32) -> [f32; 2] {
+        // SAFETY: as the caller promises.
+        unsafe { self.values.add(column).cast::<global::F32x2>().load().0 }
+    }
+
+    /// The values of a lane's columns from `column` on, if they are few.
+    ///
+    /// # Safety
+    /// They are columns of the tile.
+    #[inline(always)]
+    unsafe fn few<const COLUMNS: usize>(&self, column: u32) -> FewValues {
+        let mut few = [[0.0f32; 2]; FEW_COLUMNS];
+        if COLUMNS <= FEW_COLUMNS {
+            // SAFETY: as the caller promises.
+            unroll::<COLUMNS>(|j| few[j] = unsafe { self.value(column + 8 * j as u32) });
         }
-        unroll::<3>(|s| {
-            if (s as u32) < stages - 1 {
-                load_step();
-            }
-        });
+        few
+    }
 
-        if labelled != 0 {
+    /// The values of column j of a lane, from `few` if they are there.
+    ///
+    /// # Safety
+    /// As [`Self::few`].
+    #[inline(always)]
+    unsafe fn of<const COLUMNS: usize>(&self, few: &FewValues, column: u32, j: usize) -> [f32; 2] {
+        // SAFETY: as the caller promises.
+        if COLUMNS <= FEW_COLUMNS { few[j % FEW_COLUMNS] } else { unsafe { self.value(column + 8 * j as u32) } }
+    }
+}
+
+/// Keeps for each point of the block the centroids that may be its nearest.
+struct Nearest<const RESIDENT: bool> {
+    launch: Assign,
+    first_point: u32,
+    tiles: u32,
+    /// [`product_factor`] of points and centroids.
+    scale: f32,
+    lists: Lists,
+    infos_at: SharedPtr<u8>,
+    thread: u32,
+    lane: u32,
+}
+
+impl<const RESIDENT: bool> Nearest<RESIDENT> {
+    /// Sets up the states of the block's points; they are there behind the next barrier.
+    ///
+    /// # Safety
+    /// As [`Assign`]; the header of the block's shared memory is free.
+    #[inline(always)]
+    unsafe fn new(launch: Assign, first_point: u32, tiles: u32) -> Self {
+        let Assign { stride, point_count, metric, point_greatest, centroid_greatest, .. } = launch;
+        let Assign { point_norms, point_residuals, set_bounds, .. } = launch;
+        let thread = thread::thread_idx_x();
+        // SAFETY: the caller promises the shapes; points are compared with their number.
+        unsafe {
+            let lists = Lists::at(shared::dynamic::<u8>());
+            let infos_at = shared::dynamic::<u8>().add(LISTS_BYTES);
+            let point_scale = scale_of(metric, f32::from_bits(global::load_nc(*point_greatest)));
+            let centroid_scale = scale_of(metric, f32::from_bits(global::load_nc(*centroid_greatest)));
+            let scale = product_factor(metric, point_scale, centroid_scale);
+            // Rows past the last point take no candidates, nor do points without a bound: those count as overflown from the
+            // start.
+            if thread < TILE_ROWS {
+                let point = (first_point + thread) as usize;
+                let exists = point < point_count as usize;
+                let mut x = Bounds { norm: 0.0, residual: 0.0 };
+                if exists {
+                    x.norm = global::load_nc(point_norms.wrapping_add(point));
+                    x.residual = global::load_nc(point_residuals.wrapping_add(point));
+                }
+                let all = Bounds {
+                    norm: global::load_nc(*set_bounds),
+                    residual: global::load_nc(set_bounds.wrapping_add(1)),
+                };
+                let terms = QueryTerms::new(metric, stride, x).with_factor(scale);
+                let bounded = terms.error(metric, all) < f32::INFINITY;
+                let start = if exists && bounded { f32::INFINITY } else { f32::NEG_INFINITY };
+                let [a, b, c] = [terms.per_norm.to_bits(), terms.per_residual.to_bits(), terms.own.to_bits()];
+                lists.states.add(thread).store(global::U32x4([a, b, c, key_of(start)]));
+                lists.sizes.add(thread).store(if exists && !bounded { LIST + 1 } else { 0 });
+            }
+            Nearest { launch, first_point, tiles, scale, lists, infos_at, thread, lane: warp::lane_id() }
+        }
+    }
+
+    /// Lowers the smallest upper bound of each point to that of the centroid that `labels` has for it.
+    ///
+    /// # Safety
+    /// The first of `stages` steps were started; the points are at `points_at` where they are resident.
+    #[inline(always)]
+    unsafe fn begin_with_labels(&self, points_at: SharedPtr<u8>, stages: u32) {
+        let Assign { centroids, stride, point_count, cluster_count, centroid_numbers, labels, metric, .. } =
+            self.launch;
+        // SAFETY: labels of points that exist, made to centroids that exist.
+        unsafe {
             // Sums in f32, of products that are exact in it: they round by less than E allows the tensor cores.
             // Eight lanes a row, one 16-byte part of each chunk a lane, four rows a thread.
-            let (row, eighth) = (thread / 8, thread % 8);
+            let (row, eighth) = (self.thread / 8, self.thread % 8);
             let mut rows = [*centroids; ROWS_A_THREAD];
             // Lane i of the eight keeps what belongs to the i-th of the rows.
             let mut guess = 0;
             unroll::<ROWS_A_THREAD>(|i| {
-                let point = first_point + row + i as u32 * ROWS_AT_ONCE;
+                let point = self.first_point + row + i as u32 * ROWS_AT_ONCE;
                 let mut label = 0;
                 if point < point_count {
                     label = global::load(labels.wrapping_add(point as usize)).min(cluster_count - 1);
@@ -325,10 +379,48 @@ unsafe fn assign<P: Product<ROWS, COLUMNS>, const ROWS: usize, const COLUMNS: us
                 parts
             };
             let numbers = centroid_numbers.wrapping_add(guess as usize);
-            let of_tiles = (tiles * TILE_ROWS) as usize;
+            let of_tiles = (self.tiles * TILE_ROWS) as usize;
             let value = global::load_nc(numbers);
             let norm = global::load_nc(numbers.wrapping_add(of_tiles));
             let residual = global::load_nc(numbers.wrapping_add(2 * of_tiles));
+            let products = self.guessed_products(points_at, stages, load);
+            let mut own = 0.0;
+            unroll::<ROWS_A_THREAD>(|i| {
+                let mut sum = products[i];
+                sum += warp::shuffle_xor(FULL_MASK, sum, 1);
+                sum += warp::shuffle_xor(FULL_MASK, sum, 2);
+                sum += warp::shuffle_xor(FULL_MASK, sum, 4);
+                own = if eighth == i as u32 { sum } else { own };
+            });
+            if eighth < ROWS_A_THREAD as u32 {
+                let row = row + eighth * ROWS_AT_ONCE;
+                let (terms, best) = self.lists.state(row);
+                // Rows that take no candidates keep it so.
+                if best == f32::INFINITY {
+                    let upper = mul_add_f32(own, self.scale, value) + terms.error(metric, Bounds { norm, residual });
+                    self.lists.best(row).store(key_of(upper));
+                }
+            }
+        }
+    }
+
+    /// Of each point of the thread's rows the product of its eighth of the components with those that `load` gives for a chunk.
+    ///
+    /// # Safety
+    /// As [`Self::begin_with_labels`].
+    #[inline(always)]
+    unsafe fn guessed_products(
+        &self,
+        points_at: SharedPtr<u8>,
+        stages: u32,
+        load: impl Fn(u32) -> [[u32; 4]; ROWS_A_THREAD],
+    ) -> [f32; ROWS_A_THREAD] {
+        let Assign { points, stride, .. } = self.launch;
+        let chunks = stride / CHUNK;
+        let point_tile = points.wrapping_add(self.first_point as usize * stride as usize);
+        let (row, eighth) = (self.thread / 8, self.thread % 8);
+        // SAFETY: rows below 128 of the block's points, whose copies are padded; behind the wait they are in shared memory.
+        unsafe {
             let mut products = [0.0f32; ROWS_A_THREAD];
             if RESIDENT {
                 // All loads first: they overlap with each other, and with those of the points.
@@ -363,110 +455,208 @@ unsafe fn assign<P: Product<ROWS, COLUMNS>, const ROWS: usize, const COLUMNS: us
                     chunk += 1;
                 }
             }
-            let mut own = 0.0;
-            unroll::<ROWS_A_THREAD>(|i| {
-                let mut sum = products[i];
-                sum += warp::shuffle_xor(FULL_MASK, sum, 1);
-                sum += warp::shuffle_xor(FULL_MASK, sum, 2);
-                sum += warp::shuffle_xor(FULL_MASK, sum, 4);
-                own = if eighth == i as u32 { sum } else { own };
+            products
+        }
+    }
+
+    /// A first look at a tile: the smallest upper bound of each point, where nothing is known of it. All threads of the block arrive.
+    ///
+    /// # Safety
+    /// The tile was waited for.
+    #[inline(always)]
+    unsafe fn first_look<P: TileProduct<ROWS, COLUMNS>, const ROWS: usize, const COLUMNS: usize>(
+        &self,
+        part: &P,
+        numbers: &TileNumbers,
+        scores: &Scores<ROWS, COLUMNS>,
+    ) {
+        let (metric, column) = (self.launch.metric, part.column());
+        // SAFETY: columns and rows of the tile.
+        unsafe {
+            // The greatest bounds of the lane's own columns: one far centroid spoils the look of one lane of sixteen.
+            let mut own = Bounds { norm: 0.0, residual: 0.0 };
+            unroll::<COLUMNS>(|j| {
+                unroll::<2>(|e| {
+                    let place = column + (8 * j + e) as u32;
+                    own.norm = max_f32(own.norm, numbers.norms.add(place).load());
+                    own.residual = max_f32(own.residual, numbers.residuals.add(place).load());
+                })
             });
-            if eighth < ROWS_A_THREAD as u32 {
-                let row = row + eighth * ROWS_AT_ONCE;
-                let (terms, best) = lists.state(row);
-                // Rows that take no candidates keep it so.
-                if best == f32::INFINITY {
-                    let upper = mul_add_f32(own, scale, value) + terms.error(metric, Bounds { norm, residual });
-                    lists.best(row).store(key_of(upper));
+            let few = numbers.few::<COLUMNS>(column);
+            unroll::<ROWS>(|i| {
+                let least = self.least(&scores[i], numbers, &few, column);
+                unroll::<2>(|half| {
+                    let row = part.row(i, half);
+                    let (terms, _) = self.lists.state(row);
+                    let mut upper = least[half] + terms.error(metric, own);
+                    upper = min_f32(upper, warp::shuffle_xor(FULL_MASK, upper, 1));
+                    upper = min_f32(upper, warp::shuffle_xor(FULL_MASK, upper, 2));
+                    if self.lane.is_multiple_of(4) {
+                        atomic::shared_min_u32(self.lists.best(row), key_of(upper));
+                    }
+                });
+            });
+            thread::sync_threads();
+        }
+    }
+
+    /// The smallest score of each of two rows among the lane's columns.
+    ///
+    /// # Safety
+    /// As [`TileNumbers::few`].
+    #[inline(always)]
+    unsafe fn least<const COLUMNS: usize>(
+        &self,
+        sums: &[[f32; 4]; COLUMNS],
+        numbers: &TileNumbers,
+        few: &FewValues,
+        column: u32,
+    ) -> [f32; 2] {
+        let mut least = [f32::INFINITY; 2];
+        unroll::<COLUMNS>(|j| {
+            // SAFETY: as the caller promises.
+            let value = unsafe { numbers.of::<COLUMNS>(few, column, j) };
+            unroll::<2>(|half| {
+                unroll::<2>(|e| {
+                    least[half] = min_f32(least[half], mul_add_f32(sums[j][2 * half + e], self.scale, value[e]))
+                })
+            })
+        });
+        least
+    }
+
+    /// The lower limit of scores that may be the nearest of a row: its smallest upper bound, and the error against a tile.
+    ///
+    /// # Safety
+    /// `row` < 128.
+    #[inline(always)]
+    unsafe fn limit(&self, row: u32, all: Bounds) -> f32 {
+        // SAFETY: as the caller promises.
+        let (terms, best) = unsafe { self.lists.state(row) };
+        terms.error_from(terms.own + QueryTerms::of_base(self.launch.metric, all) + best, all)
+    }
+
+    /// Offers the centroids of the lane's columns that are within the limit of row (`i`, `half`) to its list.
+    ///
+    /// # Safety
+    /// The tile was waited for.
+    #[inline(always)]
+    unsafe fn offer_row<P: TileProduct<ROWS, COLUMNS>, const ROWS: usize, const COLUMNS: usize>(
+        &self,
+        part: &P,
+        tile: u32,
+        (numbers, few): (&TileNumbers, &FewValues),
+        scores: &Scores<ROWS, COLUMNS>,
+        (i, half): (usize, usize),
+    ) {
+        let Assign { metric, cluster_count, .. } = self.launch;
+        let column = part.column();
+        // SAFETY: rows and columns of the tile.
+        unsafe {
+            let row = part.row(i, half);
+            // By now another warp may have lowered it.
+            let limit = self.limit(row, numbers.all);
+            let mut few_scores = [[0.0f32; 2]; FEW_COLUMNS];
+            let mut passing = 0u32;
+            unroll::<COLUMNS>(|j| {
+                let value = numbers.of::<COLUMNS>(few, column, j);
+                #[expect(clippy::neg_cmp_op_on_partial_ord, reason = "NaN on either side must keep the centroid")]
+                unroll::<2>(|e| {
+                    let score = mul_add_f32(scores[i][j][2 * half + e], self.scale, value[e]);
+                    passing |= (!(score > limit) as u32) << (2 * j + e);
+                    if COLUMNS <= FEW_COLUMNS {
+                        few_scores[j % FEW_COLUMNS][e] = score;
+                    }
+                })
+            });
+            let (terms, _) = self.lists.state(row);
+            while passing != 0 {
+                let at = passing.trailing_zeros();
+                passing &= passing - 1;
+                let place = column + 8 * (at / 2) + at % 2;
+                let (norm, residual) = (numbers.norms.add(place).load(), numbers.residuals.add(place).load());
+                let error = terms.error(metric, Bounds { norm, residual });
+                let score = if COLUMNS <= FEW_COLUMNS {
+                    entry_of::<FEW_COLUMNS>(|j, e| few_scores[j][e], at)
+                } else {
+                    let product = entry_of::<COLUMNS>(|j, e| scores[i][j][2 * half + e], at);
+                    mul_add_f32(product, self.scale, numbers.values.add(place).load())
+                };
+                self.lists.offer(row, score, error, tile * TILE_ROWS + place, cluster_count);
+            }
+        }
+    }
+
+    /// Labels the points whose nearest centroid is proved, and queues the others.
+    ///
+    /// # Safety
+    /// As [`Assign`]; all tiles were offered, and a barrier lies between.
+    #[inline(always)]
+    unsafe fn finish(&self) {
+        let Assign { point_count, labels, queue_sizes, pending, pending_lists, unbounded, .. } = self.launch;
+        let (thread, lane, lists, first_point) = (self.thread, self.lane, self.lists, self.first_point);
+        // SAFETY: points are compared with their number; the queues have room for all.
+        unsafe {
+            if thread < TILE_ROWS {
+                let point = first_point + thread;
+                let exists = point < point_count;
+                let size = lists.compact(thread);
+                // An empty list would mean a NaN: nothing is proved then either.
+                let lost = exists && (size > LIST || size == 0);
+                let several = exists && size > 1 && size <= LIST;
+                if exists && size == 1 {
+                    global::store(labels.wrapping_add(point as usize), lists.clusters.add(thread).load());
+                }
+                let place = queue_place(*queue_sizes, several, lane) as usize;
+                if several {
+                    global::store(pending.wrapping_add(place), point);
+                    unroll::<{ LIST as usize }>(|entry| {
+                        let mut cluster = NO_ROW;
+                        if (entry as u32) < size {
+                            cluster = lists.clusters.add(entry as u32 * TILE_ROWS + thread).load();
+                        }
+                        global::store(pending_lists.wrapping_add(place * LIST as usize + entry), cluster);
+                    });
+                }
+                let place = queue_place(queue_sizes.wrapping_add(1), lost, lane) as usize;
+                if lost {
+                    global::store(unbounded.wrapping_add(place), point);
                 }
             }
         }
+    }
+}
 
-        let part = P::new(warp::warp_id(), lane);
-        let mut acc = [[[0.0f32; 4]; COLUMNS]; ROWS];
-        let (mut stage, mut tile) = (0, 0);
-        while tile < tiles {
-            P::clear(&mut acc);
-            let mut chunk = 0;
-            while chunk < chunks {
-                wait_for_stage(stages);
-                P::publish();
-                // Also orders the last reads of the stage and of the tile's numbers that are refilled now, and
-                // compaction before what is appended next.
-                thread::sync_threads();
-                let b_at = ring.add(stage * stage_bytes);
-                let a_at = if RESIDENT { points_at.add(chunk * CHUNK_TILE_BYTES) } else { b_at.add(CHUNK_TILE_BYTES) };
-                part.multiply_chunk(&mut acc, a_at, b_at, chunk > 0, &mut load_step);
-                stage = if stage + 1 == stages { 0 } else { stage + 1 };
-                chunk += 1;
+impl<P: TileProduct<ROWS, COLUMNS>, const ROWS: usize, const COLUMNS: usize, const RESIDENT: bool>
+    Epilogue<P, ROWS, COLUMNS> for Nearest<RESIDENT>
+{
+    #[inline(always)]
+    unsafe fn begin(&mut self, points_at: SharedPtr<u8>) {
+        if self.launch.labelled != 0 {
+            // SAFETY: as the caller promises.
+            unsafe { self.begin_with_labels(points_at, P::INSTRUCTION.ring().stages(RESIDENT)) }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn tile(&mut self, part: &P, tile: u32, scores: &Scores<ROWS, COLUMNS>) {
+        // SAFETY: the tile was waited for, and all threads of the block arrive.
+        unsafe {
+            let values = self.infos_at.add((tile % INFOS) * INFO_BYTES).cast::<f32>();
+            let greatest = values.add(3 * TILE_ROWS);
+            let numbers = TileNumbers {
+                values,
+                norms: values.add(TILE_ROWS),
+                residuals: values.add(2 * TILE_ROWS),
+                all: Bounds { norm: greatest.load(), residual: greatest.add(1).load() },
+            };
+            if tile == 0 && self.launch.labelled == 0 {
+                self.first_look(part, &numbers, scores);
             }
-
-            // The tile's numbers came with its first chunk.
-            let values_at = infos_at.add((tile % INFOS) * INFO_BYTES).cast::<f32>();
-            let (norms_at, residuals_at) = (values_at.add(TILE_ROWS), values_at.add(2 * TILE_ROWS));
-            let greatest = values_at.add(3 * TILE_ROWS);
-            let all = Bounds { norm: greatest.load(), residual: greatest.add(1).load() };
-            let of_all = QueryTerms::of_base(metric, all);
-            let column = part.column();
-            let load_value = |j: usize| values_at.add(column + 8 * j as u32).cast::<global::F32x2>().load().0;
-            // Few stay in registers, many would push scores out of them.
-            let load_few = || {
-                let mut few = [[0.0f32; 2]; FEW_COLUMNS];
-                if COLUMNS <= FEW_COLUMNS {
-                    unroll::<COLUMNS>(|j| few[j] = load_value(j));
-                }
-                few
-            };
-            let value = |few: &[[f32; 2]; FEW_COLUMNS], j: usize| {
-                if COLUMNS <= FEW_COLUMNS { few[j % FEW_COLUMNS] } else { load_value(j) }
-            };
-            let score = |value: [f32; 2], i: usize, half: usize, j: usize, e: usize| {
-                mul_add_f32(acc[i][j][2 * half + e], scale, value[e])
-            };
-            // Of each of the two rows i.
-            let least = |few: &[[f32; 2]; FEW_COLUMNS], i: usize| {
-                let mut least = [f32::INFINITY; 2];
-                unroll::<COLUMNS>(|j| {
-                    let value = value(few, j);
-                    unroll::<2>(|half| unroll::<2>(|e| least[half] = min_f32(least[half], score(value, i, half, j, e))))
-                });
-                least
-            };
-
-            if tile == 0 && labelled == 0 {
-                // The greatest bounds of the lane's own columns: one far centroid spoils the look of one lane of sixteen.
-                let mut own = Bounds { norm: 0.0, residual: 0.0 };
-                unroll::<COLUMNS>(|j| {
-                    unroll::<2>(|e| {
-                        let place = column + (8 * j + e) as u32;
-                        own.norm = max_f32(own.norm, norms_at.add(place).load());
-                        own.residual = max_f32(own.residual, residuals_at.add(place).load());
-                    })
-                });
-                let few = load_few();
-                unroll::<ROWS>(|i| {
-                    let least = least(&few, i);
-                    unroll::<2>(|half| {
-                        let row = part.row(i, half);
-                        let (terms, _) = lists.state(row);
-                        let mut upper = least[half] + terms.error(metric, own);
-                        upper = min_f32(upper, warp::shuffle_xor(FULL_MASK, upper, 1));
-                        upper = min_f32(upper, warp::shuffle_xor(FULL_MASK, upper, 2));
-                        if lane.is_multiple_of(4) {
-                            atomic::shared_min_u32(lists.best(row), key_of(upper));
-                        }
-                    });
-                });
-                thread::sync_threads();
-            }
-
             // Loaded behind the barrier of a first look, so that the compiler keeps nothing of that in registers.
-            let few = load_few();
+            let column = part.column();
+            let few = numbers.few::<COLUMNS>(column);
             // All compares without a branch, so that loads overlap; then one branch for all that is rare.
-            let limit = |row: u32| {
-                let (terms, best) = lists.state(row);
-                terms.error_from(terms.own + of_all + best, all)
-            };
             let mut hits = 0u32;
             #[expect(clippy::neg_cmp_op_on_partial_ord, reason = "NaN on either side must keep the centroid")]
             unroll::<ROWS>(|i| {
@@ -474,8 +664,8 @@ unsafe fn assign<P: Product<ROWS, COLUMNS>, const ROWS: usize, const COLUMNS: us
                     // Limits of the second half are loaded behind this: with all of them under way registers spill.
                     warp::sync_warp(FULL_MASK);
                 }
-                let limits = [limit(part.row(i, 0)), limit(part.row(i, 1))];
-                let least = least(&few, i);
+                let limits = [self.limit(part.row(i, 0), numbers.all), self.limit(part.row(i, 1), numbers.all)];
+                let least = self.least(&scores[i], &numbers, &few, column);
                 unroll::<2>(|half| hits |= (!(least[half] > limits[half]) as u32) << (2 * i + half));
             });
             // Of the whole warp, which then branches as one; that also keeps eight conditions out of the predicates.
@@ -484,77 +674,54 @@ unsafe fn assign<P: Product<ROWS, COLUMNS>, const ROWS: usize, const COLUMNS: us
                 unroll::<ROWS>(|i| {
                     unroll::<2>(|half| {
                         if hits & (1 << (2 * i + half)) != 0 {
-                            let row = part.row(i, half);
-                            // By now another warp may have lowered it.
-                            let limit = limit(row);
-                            let mut few_scores = [[0.0f32; 2]; FEW_COLUMNS];
-                            let mut passing = 0u32;
-                            unroll::<COLUMNS>(|j| {
-                                let value = value(&few, j);
-                                #[expect(clippy::neg_cmp_op_on_partial_ord, reason = "as above")]
-                                unroll::<2>(|e| {
-                                    let score = score(value, i, half, j, e);
-                                    passing |= (!(score > limit) as u32) << (2 * j + e);
-                                    if COLUMNS <= FEW_COLUMNS {
-                                        few_scores[j % FEW_COLUMNS][e] = score;
-                                    }
-                                })
-                            });
-                            let (terms, _) = lists.state(row);
-                            while passing != 0 {
-                                let at = passing.trailing_zeros();
-                                passing &= passing - 1;
-                                let place = column + 8 * (at / 2) + at % 2;
-                                let (norm, residual) = (norms_at.add(place).load(), residuals_at.add(place).load());
-                                let error = terms.error(metric, Bounds { norm, residual });
-                                let score = if COLUMNS <= FEW_COLUMNS {
-                                    entry_of::<FEW_COLUMNS>(|j, e| few_scores[j][e], at)
-                                } else {
-                                    let product = entry_of::<COLUMNS>(|j, e| acc[i][j][2 * half + e], at);
-                                    mul_add_f32(product, scale, values_at.add(place).load())
-                                };
-                                lists.offer(row, score, error, tile * TILE_ROWS + place, cluster_count);
-                            }
+                            self.offer_row(part, tile, (&numbers, &few), scores, (i, half));
                         }
                     });
                 });
             }
-            tile += 1;
-            if tile > 1 && tile.is_power_of_two() && tile < tiles {
+            let done = tile + 1;
+            if done > 1 && done.is_power_of_two() && done < self.tiles {
                 thread::sync_threads();
-                if thread < TILE_ROWS && lists.sizes.add(thread).load() > LIST / 2 {
-                    lists.compact(thread);
+                // The barrier of the next step orders this before what is offered next.
+                if self.thread < TILE_ROWS && self.lists.sizes.add(self.thread).load() > LIST / 2 {
+                    self.lists.compact(self.thread);
                 }
             }
         }
-        async_copy::wait_all();
-        thread::sync_threads();
+    }
+}
 
-        if thread < TILE_ROWS {
-            let point = first_point + thread;
-            let exists = point < point_count;
-            let size = lists.compact(thread);
-            // An empty list would mean a NaN: nothing is proved then either.
-            let lost = exists && (size > LIST || size == 0);
-            let several = exists && size > 1 && size <= LIST;
-            if exists && size == 1 {
-                global::store(labels.wrapping_add(point as usize), lists.clusters.add(thread).load());
-            }
-            let place = queue_place(*queue_sizes, several, lane) as usize;
-            if several {
-                global::store(pending.wrapping_add(place), point);
-                unroll::<{ LIST as usize }>(|entry| {
-                    let mut cluster = NO_ROW;
-                    if (entry as u32) < size {
-                        cluster = lists.clusters.add(entry as u32 * TILE_ROWS + thread).load();
-                    }
-                    global::store(pending_lists.wrapping_add(place * LIST as usize + entry), cluster);
-                });
-            }
-            let place = queue_place(queue_sizes.wrapping_add(1), lost, lane) as usize;
-            if lost {
-                global::store(unbounded.wrapping_add(place), point);
-            }
-        }
+/// # Safety
+/// As [`Assign`].
+#[inline(always)]
+unsafe fn assign<P: TileProduct<ROWS, COLUMNS>, const ROWS: usize, const COLUMNS: usize, const RESIDENT: bool>(
+    launch: Assign,
+) {
+    let thread = thread::thread_idx_x();
+    let first_point = thread::block_idx_x() * TILE_ROWS;
+    let tiles = launch.cluster_count.div_ceil(TILE_ROWS);
+    // SAFETY: for the whole body, the caller promises the shapes; copies are padded to whole tiles, so tile loads stay inside, and shared
+    // addresses lie inside `shared_bytes`.
+    unsafe {
+        let mut epilogue = Nearest::<RESIDENT>::new(launch, first_point, tiles);
+        let mut operands = CentroidTiles {
+            launch,
+            copy: ChunkCopy::new(thread, launch.stride),
+            point_tile: launch.points.wrapping_add(first_point as usize * launch.stride as usize),
+            infos_at: epilogue.infos_at,
+            tiles,
+            thread,
+            lane: epilogue.lane,
+        };
+        let pass = Pass {
+            at: shared::dynamic::<u8>().add(HEADER_BYTES),
+            rows_bytes: CHUNK_TILE_BYTES,
+            chunks: launch.stride / CHUNK,
+            tiles,
+            stages: P::INSTRUCTION.ring().stages(RESIDENT),
+        };
+        pass.run::<P, ROWS, COLUMNS, RESIDENT>(&mut operands, &mut epilogue);
+        thread::sync_threads();
+        epilogue.finish();
     }
 }

@@ -1,0 +1,238 @@
+//! The main loop of every tile product: tiles of rows pass by the rows of a block, chunk by chunk, through a ring of stages in shared memory.
+//!
+//! # Problem
+//! Kernels that compare many vectors with many others have the same inner loop. Chunks of 64 components come from global memory into shared
+//! memory, the warps of a block multiply them, and something is done with the products of a tile. This file is that loop. What differs
+//! stands elsewhere:
+//!
+//! | part | trait | examples |
+//! |---|---|---|
+//! | where the rows come from | [`Operands`] | f16 copies, codes that are decoded on the way |
+//! | the instruction that multiplies, and its sums | [`TileProduct`] | `mma.sync`, `wgmma` |
+//! | what is done with the products of a tile | [`Epilogue`] | bounds, candidates, the nearest, scores |
+//!
+//! # How it maps to the machine
+//! 1. The rows of the block stay in shared memory where they fit ([`Residency`]): half of the traffic. Else their chunks travel with those of
+//!    the tiles.
+//! 2. The load cursor runs `stages - 1` steps ahead of the products, across the borders of tiles: the pipeline never drains before the last
+//!    tile. A step is one chunk of one tile.
+//! 3. With one stage a chunk is made just before it is used: for operands that are computed and leave no room for more.
+
+use cuda_std::shared::SharedPtr;
+use cuda_std::{async_copy, thread, unroll, warp};
+
+use crate::product::instruction::{Scores, TileProduct};
+use crate::product::tile::{CHUNK, CHUNK_TILE_BYTES};
+
+/// Chunks of the rows of a block that stay in shared memory while tiles pass by, at most, where both have 128 rows.
+pub const RESIDENT_CHUNKS: u32 = 2;
+
+/// Stages of a ring of chunks in shared memory.
+#[derive(Clone, Copy)]
+pub struct Ring {
+    /// Where the rows of the block are resident: a stage then holds a chunk of a tile.
+    pub resident: u32,
+    /// Where they are streamed: a stage holds a chunk of a tile and one of the rows of the block.
+    pub streamed: u32,
+}
+
+impl Ring {
+    /// Stages.
+    #[inline(always)]
+    pub const fn stages(self, resident: bool) -> u32 {
+        if resident { self.resident } else { self.streamed }
+    }
+
+    /// Bytes of shared memory for 128 rows of `chunks` chunks, resident where [`Residency::of`] says so.
+    pub const fn bytes(self, chunks: u32) -> u32 {
+        if chunks <= RESIDENT_CHUNKS {
+            (chunks + self.resident) * CHUNK_TILE_BYTES
+        } else {
+            self.streamed * 2 * CHUNK_TILE_BYTES
+        }
+    }
+}
+
+/// Where the rows of a block lie while tiles pass by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Residency {
+    /// All their chunks stay in shared memory: [`RESIDENT_CHUNKS`] at most.
+    Resident,
+    /// Their chunks pass through the ring with those of the tiles: any number.
+    Streamed,
+}
+
+impl Residency {
+    /// Of rows of `stride` components, a multiple of [`CHUNK`].
+    pub const fn of(stride: u32) -> Residency {
+        if stride / CHUNK <= RESIDENT_CHUNKS { Residency::Resident } else { Residency::Streamed }
+    }
+}
+
+/// Waits until the oldest chunk of a ring of `stages` stages is there, of which all but one stage are under way.
+#[inline(always)]
+pub fn wait_for_stage(stages: u32) {
+    match stages {
+        1 => async_copy::wait_all(),
+        2 => async_copy::wait_group::<0>(),
+        3 => async_copy::wait_group::<1>(),
+        _ => async_copy::wait_group::<2>(),
+    }
+}
+
+/// Where the rows of a block and the tiles that pass by come from. All threads of the block call both functions alike. A chunk is complete
+/// after a commit of the asynchronous copies, the wait for it, and a barrier.
+pub trait Operands {
+    /// Starts to bring chunk `chunk` of the rows of the block.
+    ///
+    /// # Safety
+    /// The chunk exists, and `to` has room for it.
+    unsafe fn load_rows(&mut self, to: SharedPtr<u8>, chunk: u32);
+
+    /// Starts to bring chunk `chunk` of tile `tile`, and with the first chunk what the epilogue needs of the tile. The calls come in the
+    /// order of tiles, and of chunks in a tile.
+    ///
+    /// # Safety
+    /// Tile and chunk exist, and `to` has room for 16 KiB.
+    unsafe fn load_tile(&mut self, to: SharedPtr<u8>, tile: u32, chunk: u32);
+}
+
+/// What is done with the products of a tile. All threads of the block call each function alike.
+pub trait Epilogue<P: TileProduct<ROWS, COLUMNS>, const ROWS: usize, const COLUMNS: usize> {
+    /// Work while the first chunks are under way. The rows of the block are at `rows`, where they are resident.
+    ///
+    /// # Safety
+    /// The first steps of the pipeline were started.
+    #[inline(always)]
+    unsafe fn begin(&mut self, _rows: SharedPtr<u8>) {}
+
+    /// Work before the first product of a tile. A barrier lies between it and the last [`Self::tile`], and another between it and the next.
+    ///
+    /// # Safety
+    /// The tile exists.
+    #[inline(always)]
+    unsafe fn before_tile(&mut self, _tile: u32) {}
+
+    /// Whether the products of this part of the tile are of use. The lanes that multiply together agree.
+    #[inline(always)]
+    fn wanted(&self, _part: &P) -> bool {
+        true
+    }
+
+    /// Uses the products of a tile. Where they are not [wanted](Self::wanted) they mean nothing.
+    ///
+    /// # Safety
+    /// What [`Operands::load_tile`] brought of the tile is there.
+    unsafe fn tile(&mut self, part: &P, tile: u32, scores: &Scores<ROWS, COLUMNS>);
+}
+
+/// One pass of tiles by the rows of a block.
+#[derive(Clone, Copy)]
+pub struct Pass {
+    /// The chunks in shared memory: those of the rows of the block if they are resident, then the stages.
+    pub at: SharedPtr<u8>,
+    /// Bytes of a chunk of the rows of the block.
+    pub rows_bytes: u32,
+    /// Chunks of a row.
+    pub chunks: u32,
+    /// Tiles.
+    pub tiles: u32,
+    /// Stages of the ring.
+    pub stages: u32,
+}
+
+impl Pass {
+    /// Where the first stage begins, and bytes from one to the next.
+    #[inline(always)]
+    pub fn ring(self, resident: bool) -> (SharedPtr<u8>, u32) {
+        if resident {
+            // SAFETY: behind the chunks of the rows, for which the launch gave room.
+            (unsafe { self.at.add(self.chunks * self.rows_bytes) }, CHUNK_TILE_BYTES)
+        } else {
+            (self.at, CHUNK_TILE_BYTES + self.rows_bytes)
+        }
+    }
+
+    /// Multiplies the rows of the block with each tile. All threads of the block.
+    ///
+    /// # Safety
+    /// Shared memory has room for the chunks of a pass; chunks and tiles exist. No thread uses that room any more.
+    #[inline(always)]
+    pub unsafe fn run<P: TileProduct<ROWS, COLUMNS>, const ROWS: usize, const COLUMNS: usize, const RESIDENT: bool>(
+        self,
+        operands: &mut impl Operands,
+        epilogue: &mut impl Epilogue<P, ROWS, COLUMNS>,
+    ) {
+        let Pass { at, rows_bytes, chunks, tiles, stages } = self;
+        let (ring, stage_bytes) = self.ring(RESIDENT);
+        // SAFETY: stages are below `stages` and chunks below `chunks`, so all addresses lie in the room that the caller promises; a stage is
+        // refilled behind the barrier that follows its last product.
+        unsafe {
+            if RESIDENT {
+                let mut chunk = 0;
+                while chunk < chunks {
+                    operands.load_rows(at.add(chunk * rows_bytes), chunk);
+                    chunk += 1;
+                }
+            }
+            let (mut load_tile, mut load_chunk, mut load_stage) = (0u32, 0u32, 0u32);
+            let mut load_step = || {
+                if load_tile < tiles {
+                    let to = ring.add(load_stage * stage_bytes);
+                    operands.load_tile(to, load_tile, load_chunk);
+                    if !RESIDENT {
+                        operands.load_rows(to.add(CHUNK_TILE_BYTES), load_chunk);
+                    }
+                    load_stage = if load_stage + 1 == stages { 0 } else { load_stage + 1 };
+                    load_chunk += 1;
+                    if load_chunk == chunks {
+                        load_chunk = 0;
+                        load_tile += 1;
+                    }
+                }
+                async_copy::commit();
+            };
+            unroll::<3>(|s| {
+                if (s as u32) < stages - 1 {
+                    load_step();
+                }
+            });
+            epilogue.begin(at);
+
+            let part = P::new(warp::warp_id(), warp::lane_id());
+            let mut sums = P::START;
+            let (mut stage, mut tile) = (0, 0);
+            while tile < tiles {
+                epilogue.before_tile(tile);
+                P::clear(&mut sums);
+                let mut chunk = 0;
+                while chunk < chunks {
+                    wait_for_stage(stages);
+                    if stages > 1 {
+                        P::publish();
+                    }
+                    // Also orders the last reads of the stage and of the numbers of the tile that are refilled now.
+                    thread::sync_threads();
+                    if stages == 1 {
+                        load_step();
+                        P::publish();
+                        thread::sync_threads();
+                    }
+                    let tile_at = ring.add(stage * stage_bytes);
+                    let rows_at = if RESIDENT { at.add(chunk * rows_bytes) } else { tile_at.add(CHUNK_TILE_BYTES) };
+                    let wanted = epilogue.wanted(&part);
+                    part.multiply_chunk(&mut sums, rows_at, tile_at, chunk > 0, wanted, || {
+                        if stages > 1 {
+                            load_step();
+                        }
+                    });
+                    stage = if stage + 1 == stages { 0 } else { stage + 1 };
+                    chunk += 1;
+                }
+                epilogue.tile(&part, tile, &P::scores(&sums));
+                tile += 1;
+            }
+            async_copy::wait_all();
+        }
+    }
+}
