@@ -330,7 +330,7 @@ impl ImagePlan {
                     lists: lists as u32,
                     stored_rows: storage.rows,
                     longest_list: storage.longest(),
-                    inner_product: view.metric.probed_by().is_spherical(),
+                    inner_product: view.metric.looked_up_by().is_spherical(),
                     norms: tables::Norms::new(view.centroids, books, dim, sub_quantizers),
                 };
                 // The paper's first term, where it takes at most an eighth of the budget: the scan works without it.
