@@ -116,8 +116,16 @@ impl Metric {
         }
     }
 
-    /// What a query's lists are chosen by, and what lookup tables hold.
+    /// What a query's lists are chosen by.
     pub(crate) const fn probed_by(self) -> Assign {
+        match self {
+            Self::L2 => Assign::L2,
+            Self::InnerProduct | Self::Cosine => Assign::InnerProduct,
+        }
+    }
+
+    /// What the entries of lookup tables add up to, for distances from codes.
+    pub(crate) const fn looked_up_by(self) -> Assign {
         match self {
             Self::L2 => Assign::L2,
             Self::InnerProduct | Self::Cosine => Assign::InnerProduct,

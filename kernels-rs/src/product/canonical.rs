@@ -27,38 +27,12 @@ use cuda_std::warp::butterfly_sum;
 use cuda_std::{Ptr, PtrMut, global, kernel, thread, unroll, warp};
 
 use crate::product::element::{self, Element, ElementKey};
-use crate::product::metric::Metric;
+use crate::product::metric::{Metric, Term, with_term};
 
 /// Warps in a block of these kernels.
 pub const WARPS_PER_BLOCK: u32 = 4;
 /// Base rows a warp has in flight.
 pub const BATCH: usize = 4;
-
-/// What a canonical distance sums.
-trait Term {
-    /// The term of two components.
-    fn of(x: f64, y: f64) -> f64;
-}
-
-/// (x − y)².
-struct SquaredDifference;
-
-impl Term for SquaredDifference {
-    #[inline(always)]
-    fn of(x: f64, y: f64) -> f64 {
-        (x - y) * (x - y)
-    }
-}
-
-/// x · y.
-struct Product;
-
-impl Term for Product {
-    #[inline(always)]
-    fn of(x: f64, y: f64) -> f64 {
-        x * y
-    }
-}
 
 /// The sums of a metric, before cosine divides them: [`sums`] of its terms.
 #[inline(always)]
@@ -69,10 +43,7 @@ pub fn sums_by(
     quads: u32,
     lane: u32,
 ) -> [f64; BATCH] {
-    match metric {
-        Metric::L2 => sums::<SquaredDifference>(x, y, quads, lane),
-        Metric::InnerProduct | Metric::Cosine => sums::<Product>(x, y, quads, lane),
-    }
+    with_term!(metric, T => sums::<T>(x, y, quads, lane))
 }
 
 /// An inner product over the norms of both vectors, whose product has the square `squares`; 0 where either is 0.
@@ -207,12 +178,7 @@ impl Canonical {
 #[inline(always)]
 unsafe fn canonical<E: Element>(launch: Canonical) {
     // SAFETY: the same contract.
-    unsafe {
-        match launch.metric {
-            Metric::L2 => lists::<E, SquaredDifference>(launch),
-            Metric::InnerProduct | Metric::Cosine => lists::<E, Product>(launch),
-        }
-    }
+    unsafe { with_term!(launch.metric, T => lists::<E, T>(launch)) }
 }
 
 /// # Safety

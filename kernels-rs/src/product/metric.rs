@@ -2,10 +2,10 @@
 //!
 //! | decision | where |
 //! |---|---|
-//! | which terms a canonical distance sums, and what becomes of the sum | [`crate::product::canonical`] |
+//! | which terms a canonical distance sums ([`Term`]), and what becomes of the sum | here |
 //! | what a score is made of: scale, factor, value | here |
-//! | how wrong a score may be | [`crate::product::bounds`] |
 //! | which distance is better, and the worst | here |
+//! | how wrong a score may be | [`crate::product::bounds`] |
 //!
 //! Each is a `match` that names every metric. So a new metric does not compile before all of them have an answer for it, and nowhere else
 //! does a kernel look at which metric it has.
@@ -84,6 +84,49 @@ impl Metric {
         }
     }
 }
+
+/// What a canonical distance sums.
+pub trait Term {
+    /// The term of two components.
+    fn of(x: f64, y: f64) -> f64;
+}
+
+/// (x − y)².
+pub struct SquaredDifference;
+
+impl Term for SquaredDifference {
+    #[inline(always)]
+    fn of(x: f64, y: f64) -> f64 {
+        (x - y) * (x - y)
+    }
+}
+
+/// x · y.
+pub struct Product;
+
+impl Term for Product {
+    #[inline(always)]
+    fn of(x: f64, y: f64) -> f64 {
+        x * y
+    }
+}
+
+/// `body` where the name stands for the [`Term`] of a metric.
+macro_rules! with_term {
+    ($metric:expr, $term:ident => $body:expr) => {
+        match $metric {
+            $crate::product::metric::Metric::L2 => {
+                type $term = $crate::product::metric::SquaredDifference;
+                $body
+            }
+            $crate::product::metric::Metric::InnerProduct | $crate::product::metric::Metric::Cosine => {
+                type $term = $crate::product::metric::Product;
+                $body
+            }
+        }
+    };
+}
+pub(crate) use with_term;
 
 /// The power of two that brings `greatest` into [2^14, 2^15); 2^14 for cosine, whose components are at most 1.
 #[inline(always)]

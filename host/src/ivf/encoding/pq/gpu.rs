@@ -39,7 +39,7 @@ impl<'a> PqPlan<'a> {
             lists: lists as u32,
             stored_rows: rows,
             longest_list,
-            inner_product: view.metric.probed_by().is_spherical(),
+            inner_product: view.metric.looked_up_by().is_spherical(),
             norms: tables::Norms::new(view.centroids, books, dim, sub_quantizers),
         };
         // The paper's first term, where it takes at most an eighth of the budget: the scan works without it.
