@@ -252,9 +252,9 @@ fn what_is_wrong_is_refused_by_name() {
     let text = |name: &str| files.text(name);
     for (message, expected) in [
         (build(&["--kind", "ivf-pq", "--sub-quantizers", "3"]), "dimension 8 is not divisible by 3 sub-quantizers"),
-        (build(&["--kind", "ivf-pq", "--bits", "9"]), "9 bits a sub-quantizer; 4 to 8 are possible"),
+        (build(&["--kind", "ivf-pq", "--bits", "9"]), "9 bits per sub-quantizer; 4 to 8 are possible"),
         (build(&["--bits", "8"]), "--sub-quantizers, --bits and --opq are for --kind ivf-pq"),
-        (build(&["--lists", "601"]), "600 training vectors; 601 are needed at least"),
+        (build(&["--lists", "601"]), "600 training vectors; at least 601 are needed"),
         (build(&["--train", &flat]), "wrong dimension: the index has 8, the vectors have 2"),
         (build(&["--ids", &text("few.ivecs")]), "2 ids for 600 vectors"),
         (build(&["--ids", &text("twice.ivecs")]), "id 9 is not unique"),
