@@ -20,7 +20,7 @@ pub const EXCUSED: &[(&str, &str)] = &[
 /// Resources of one kernel on one architecture.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// Registers per thread.
+    /// Number of registers per thread.
     pub registers: u32,
     /// Bytes of stack per thread, including functions that the kernel calls.
     pub stack: u32,

@@ -1,9 +1,10 @@
 //! The repository's commands: `cargo xtask --help`.
 //!
-//! All commands except `floors` and `fuzz` first make sure that a compiler for device code exists; they install one if it is missing, and
+//! All commands except `floors`, `comments` and `fuzz` first make sure that a compiler for device code exists; they install one if it is missing, and
 //! print each installation. No command reads standard input.
 
 mod bundle;
+mod comments;
 mod demo;
 mod device_compiler;
 mod floors;
@@ -23,7 +24,7 @@ use cuda_builder::GpuArch;
 
 use shell::{Result, cargo};
 
-/// warpann's commands. All except floors and fuzz first make sure that a compiler for device code exists, and install one if it is missing.
+/// warpann's commands. All except floors, comments and fuzz first make sure that a compiler for device code exists, and install one if it is missing.
 #[derive(Parser)]
 #[command(bin_name = "cargo xtask", version, max_term_width = 120)]
 struct Cli {
@@ -55,7 +56,7 @@ enum Command {
     },
     /// Run all checks of CI and print the time of each step
     ///
-    /// Formatting, the floors, clippy and documentation with warnings as errors, the tests, the kernels' register and spill report with
+    /// Formatting, the floors, the doc comments, clippy and documentation with warnings as errors, the tests, the kernels' register and spill report with
     /// its canary, a build without the feature `cuda`, searches by several MPI ranks, and a build without any CUDA toolkit. Needs neither
     /// GPU nor toolkit. If MPI is missing and cannot be installed, its step is reported as skipped; with WARPANN_REQUIRE_MPI=1 in the
     /// environment, as in CI, it fails.
@@ -66,6 +67,11 @@ enum Command {
     /// of different rooms use each other in a circle, if a module inside a room is pub(crate) and no other room uses it, or if a file is in
     /// no room. A canary that breaks each rule is checked as well and must be caught.
     Floors,
+    /// Check that no doc comment is empty of meaning
+    ///
+    /// xtask/src/comments.rs says which doc comments explain nothing, such as "The id." or "Of an index.". Fails if there is one outside of
+    /// the files that it leaves out. A canary with such comments is checked as well and must be caught.
+    Comments,
     /// Compile the kernels to PTX, assemble it, and report registers, stack frames and spills
     ///
     /// Writes target/ptx/ARCH/KERNEL.ptx (WARPANN_PTX_DIR=target/ptx/ARCH makes the program load them; those that --kernel selects go into
@@ -119,7 +125,7 @@ fn arch(name: &str) -> std::result::Result<GpuArch, String> {
 }
 
 fn run(command: Command) -> Result<()> {
-    if !matches!(command, Command::Fuzz { .. } | Command::Floors) {
+    if !matches!(command, Command::Fuzz { .. } | Command::Floors | Command::Comments) {
         device_compiler::ensure()?;
     }
     match command {
@@ -127,6 +133,7 @@ fn run(command: Command) -> Result<()> {
         Command::Test { arguments } => test(&arguments),
         Command::Validate => validate::run(),
         Command::Floors => floors::run(),
+        Command::Comments => comments::run(),
         Command::Ptx { arch, kernel, full, no_assemble } => ptx::run(&arch, &kernel, full, !no_assemble),
         Command::GpuBundle => bundle::run(),
         Command::Bench { arguments } => {

@@ -1,4 +1,4 @@
-//! Running other programs.
+//! Starts other programs and finds folders of the repository.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -18,7 +18,7 @@ impl std::fmt::Display for Skip {
 
 impl std::error::Error for Skip {}
 
-/// The repository's root.
+/// Root folder of the repository.
 pub fn root() -> PathBuf {
     // Read at run time if cargo runs this program, so that a binary that was moved with the repository still finds it.
     let own = std::env::var_os("CARGO_MANIFEST_DIR").map_or_else(|| env!("CARGO_MANIFEST_DIR").into(), PathBuf::from);

@@ -12,9 +12,10 @@ use crate::shell::{self, Result, Skip, cargo};
 
 type Step = (&'static str, fn() -> Result<()>);
 
-const STEPS: [Step; 9] = [
+const STEPS: [Step; 10] = [
     ("formatting", format),
     ("floors", crate::floors::run),
+    ("comments", crate::comments::run),
     ("clippy", clippy),
     ("documentation", documentation),
     ("tests", tests),
