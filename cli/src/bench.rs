@@ -36,7 +36,7 @@ enum Part {
     StartUp(start_up::Args),
 }
 
-/// Measures and prints.
+/// Runs the measurement and prints the report.
 pub fn run(args: &Args, out: &Out) -> Outcome {
     match &args.part {
         Part::Select(args) => select::run(args, out),
@@ -50,7 +50,7 @@ pub fn run(args: &Args, out: &Out) -> Outcome {
 /// Times of repeated runs.
 #[derive(Serialize)]
 struct Times {
-    /// Of each run, in ascending order.
+    /// Time of each run in seconds, ascending.
     seconds: Vec<f64>,
     median_seconds: f64,
 }

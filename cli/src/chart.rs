@@ -31,19 +31,19 @@ const COLOURS: [Colour; 7] = [
 const TEXT: f64 = 10.5;
 const TITLE: f64 = 14.0;
 
-/// Red, green, blue.
+/// A colour as red, green and blue.
 pub type Colour = [u8; 3];
 
 /// Where a text lies with respect to its point.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Anchor {
-    /// It starts there.
+    /// The text starts at the point.
     Start,
-    /// Its middle is there.
+    /// The middle of the text is at the point.
     Middle,
-    /// It ends there.
+    /// The text ends at the point.
     End,
-    /// Its middle is there, and it runs upwards.
+    /// The middle of the text is at the point, and the text runs upwards.
     Upwards,
 }
 

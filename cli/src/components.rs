@@ -20,7 +20,7 @@ struct Report {
     nodes: usize,
     edges: usize,
     components: usize,
-    /// Largest first.
+    /// Sizes of components with their counts, the largest first.
     sizes: Vec<Size>,
 }
 

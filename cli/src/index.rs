@@ -15,7 +15,7 @@ use crate::search::parse_metric;
 /// What is kept of a vector.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Kind {
-    /// Its components, as they are
+    /// The components as they are
     IvfFlat,
     /// The code of a product quantizer
     IvfPq,
@@ -162,7 +162,7 @@ pub fn describe(encoding: Encoding, lists: usize) -> String {
 pub struct Summary {
     device: String,
     kind: &'static str,
-    /// In words.
+    /// Description of the index.
     index: String,
     element: &'static str,
     metric: &'static str,
@@ -180,7 +180,7 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// Of an index.
+    /// Reads the properties of an index.
     pub fn of<T: Element>(index: &IvfIndex<T>) -> Self {
         let statistics = index.statistics();
         Self {
@@ -208,7 +208,7 @@ impl Summary {
         (&self.device, &self.index)
     }
 
-    /// Prints it.
+    /// Prints the properties, as text or JSON.
     pub fn print(&self, out: &Out) -> Outcome {
         let Self { device, index, element, metric, dim, vectors, .. } = self;
         out.field("device", device)?;

@@ -28,10 +28,10 @@ pub struct Args {
 /// How vectors are clustered; `bench kmeans` takes the same.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Recipe {
-    /// Centroids to find.
+    /// Number of centroids
     #[arg(long, value_name = "N")]
     centroids: usize,
-    /// Iterations.
+    /// Number of iterations
     #[arg(long, default_value_t = 20)]
     iterations: usize,
     /// All that is random follows from this; the same seed gives the same bits on every device.
@@ -58,7 +58,7 @@ pub struct Recipe {
 }
 
 impl Recipe {
-    /// The library's settings.
+    /// The options as settings of the library.
     pub fn settings(&self) -> KMeans {
         let settings = KMeans::new(self.centroids)
             .iterations(self.iterations)
@@ -97,7 +97,7 @@ fn parse_points(text: &str) -> Result<Points, String> {
     }
 }
 
-/// What is printed.
+/// The report of the command, as JSON.
 #[derive(Serialize)]
 struct Report {
     device: String,
@@ -110,7 +110,7 @@ struct Report {
     train_seconds: f64,
 }
 
-/// One iteration.
+/// The objective and the sizes after one iteration.
 #[derive(Serialize, Clone, Copy)]
 struct Iteration {
     objective: f64,

@@ -164,7 +164,7 @@ fn flat<T: Element>(args: &Args, dim: usize, metric: Metric, rows: &[T]) -> Outc
     Ok(index)
 }
 
-/// Writes the graph.
+/// Makes the graph and writes it to files.
 fn make<T: Element>(
     args: &Args,
     index: &impl GraphIndex<T>,

@@ -19,10 +19,10 @@ pub struct Args {
     /// The vectors that it is a graph of: fvecs, bvecs, fbin, u8bin, i8bin or npy.
     #[arg(long, value_name = "FILE")]
     base: PathBuf,
-    /// The first node.
+    /// The node at which the path starts
     #[arg(long, value_name = "NODE")]
     from: u64,
-    /// The last node.
+    /// The node at which the path ends
     #[arg(long, value_name = "NODE")]
     to: u64,
     /// l2 (squared Euclidean distance), ip (inner product) or cosine; of these two the largest edge is the least similar one.

@@ -12,16 +12,16 @@ use crate::random::Random;
 use crate::report::{Failure, Out, Outcome};
 use crate::verify::first_difference;
 
-/// What is repeated.
+/// A plan of searches that are repeated.
 #[derive(Debug, Clone, Copy)]
 pub struct Plan {
-    /// Searches in all.
+    /// Number of searches in all rounds.
     pub searches: u64,
     /// Threads that search at once.
     pub threads: usize,
     /// Seed of the vectors.
     pub seed: u64,
-    /// Where.
+    /// The device that searches.
     pub device: Device,
 }
 

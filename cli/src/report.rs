@@ -8,7 +8,7 @@ use serde::Serialize;
 /// Why a subcommand failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
-    /// The library's error.
+    /// An error of the library.
     #[error("{0}")]
     Library(#[from] warpann::Error),
     /// Arguments or files that contradict each other.
@@ -26,7 +26,7 @@ pub enum Failure {
 /// Result of a subcommand.
 pub type Outcome<T = ()> = Result<T, Failure>;
 
-/// Standard output.
+/// Standard output, as text or JSON.
 pub struct Out {
     json: bool,
 }

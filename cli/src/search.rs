@@ -99,7 +99,7 @@ pub fn parse_metric(text: &str) -> Result<Metric, String> {
     named.ok_or_else(|| "expected l2, ip or cosine".into())
 }
 
-/// What is printed.
+/// The report of the command, as JSON.
 #[derive(Serialize)]
 pub struct Report {
     device: String,
@@ -267,7 +267,7 @@ fn results(queries: usize, k: usize, metric: Metric) -> Outcome<(Vec<u64>, Vec<f
     Ok((ids, distances))
 }
 
-/// What is searched.
+/// The index in which the command searches.
 #[expect(clippy::large_enum_variant, reason = "there is one of it in the program")]
 enum Index<T: Element> {
     Flat(FlatIndex<T>),
@@ -300,19 +300,19 @@ pub struct About {
     pub vectors: u64,
     dim: usize,
     metric: Metric,
-    /// Of an inverted file.
+    /// Number of probed lists; none for an exact index.
     pub probes: Option<usize>,
     index: Option<String>,
 }
 
 impl About {
-    /// Of an exact index.
+    /// Settings of a search in an exact index.
     pub fn flat<T: Element>(index: &FlatIndex<T>) -> Self {
         let (device, vectors) = (index.device(), index.len() as u64);
         Self { device, vectors, dim: index.dim(), metric: index.metric(), probes: None, index: None }
     }
 
-    /// Of an inverted file.
+    /// Settings of a search in an inverted file.
     pub fn ivf<T: Element>(index: &IvfIndex<T>, args: &Args) -> Self {
         let (device, vectors) = (index.device(), index.len() as u64);
         let probes = Some(args.probes.unwrap_or(index.probes()));

@@ -68,7 +68,7 @@ pub struct Args {
     access: Access,
 }
 
-/// What is printed.
+/// The report of the command, as JSON.
 #[derive(Serialize)]
 struct Report {
     device: String,

@@ -40,7 +40,7 @@ pub struct Args {
 #[derive(Debug, Clone, Copy, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum Data {
-    /// Evenly distributed components.
+    /// Components with a uniform distribution.
     Uniform,
     /// Components from −2 to 2: many equal distances.
     Ties,
@@ -56,13 +56,13 @@ enum Data {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum Task {
-    /// Exact search.
+    /// Cases of exact search.
     Search,
     /// k-selection: `queries` rows of `n` keys; the "metric" is smallest or largest.
     Select,
 }
 
-/// One random case.
+/// One random case of a search.
 #[derive(Debug, Clone, Serialize)]
 struct Case {
     seed: u64,

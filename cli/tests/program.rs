@@ -196,7 +196,10 @@ fn search_refuses_what_is_wrong_by_name() {
         (fails("long.fbin", &[]), "oversized: 48 bytes expected, 49 found"),
         (fails("absent.fbin", &[]), "No such file"),
         (fails("base.fbin", &["--out", &text("x.fbin")]), "unknown extension; the known ones are ibin, ivecs, npy"),
-        (fails("base.fbin", &["--distances", &text("x.ibin")]), "unknown extension; the known ones are fbin, fvecs, npy"),
+        (
+            fails("base.fbin", &["--distances", &text("x.ibin")]),
+            "unknown extension; the known ones are fbin, fvecs, npy",
+        ),
         (fails("base.fbin", &["--out", &text("no/x.npy")]), "No such file"),
         (fails("base.fbin", &["--gt", &text("absent.ivecs")]), "No such file"),
         (fails("base.fbin", &["--gt", &text("short.ivecs")]), "1 neighbours a query; k is 3"),

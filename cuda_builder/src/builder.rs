@@ -91,7 +91,7 @@ pub enum BuilderError {
     /// cargo ran and failed; its messages were printed to standard error.
     #[error("the device build of {package} for {arch} failed ({status}):\n    {command}{}", hints::shown(.hints))]
     BuildFailed {
-        /// Package of kernels.
+        /// Package that contains the kernels.
         package: String,
         /// Architecture of the build.
         arch: GpuArch,
@@ -105,7 +105,7 @@ pub enum BuilderError {
     /// [`CudaBuilder::kernels`] names a kernel that the crate does not have.
     #[error("{package} has no kernel {name}")]
     NoSuchKernel {
-        /// Package of kernels.
+        /// Package that contains the kernels.
         package: String,
         /// Name that the crate does not have.
         name: String,
@@ -115,7 +115,7 @@ pub enum BuilderError {
     /// The PTX could not be processed.
     #[error(transparent)]
     Ptx(#[from] PtxError),
-    /// An operating-system error.
+    /// An error of the operating system.
     #[error("{path}: {source}")]
     Io {
         /// File, folder or program.

@@ -55,7 +55,7 @@ pub enum Library {
 /// A rustc and a cargo that can compile device code.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceCompiler {
-    /// Path of rustc.
+    /// Path of the program rustc.
     pub rustc: PathBuf,
     /// Path of the cargo that runs `rustc`.
     pub cargo: PathBuf,

@@ -22,7 +22,7 @@ const NOTE: &str = "warpann.kernel";
 /// The content of a `// warpann.kernel` comment.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct KernelNote {
-    /// The kernel's symbol.
+    /// Symbol of the kernel's entry point.
     pub name: String,
     /// Largest number of threads of a block (`.maxntid`).
     pub max_threads: Option<u32>,

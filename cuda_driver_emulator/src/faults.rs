@@ -18,7 +18,7 @@ pub struct Fault {
 /// The duration of a fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lasts {
-    /// One call fails.
+    /// Only one call fails.
     Once,
     /// One call and all later calls fail.
     ForGood,
@@ -33,7 +33,7 @@ pub struct Failed {
     pub code: i32,
 }
 
-/// A recorded call.
+/// A call that [`watch`](crate::watch) recorded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Call {
     /// Name of the driver function.

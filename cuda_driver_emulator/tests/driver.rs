@@ -44,13 +44,13 @@ pub unsafe fn double(
     true => weigh_negative = weigh::<-1>,
 )]
 pub struct Weigh {
-    /// The first summand.
+    /// The summand of the result.
     pub bias: i8,
     /// Multiplies `value`.
     pub factor: f64,
     /// Where the result goes.
     pub out: PtrMut<i64>,
-    /// The second factor.
+    /// The number that `factor` multiplies.
     pub value: u16,
 }
 

@@ -124,7 +124,7 @@ fn documentation(field: &Field) -> Vec<String> {
 #[test]
 fn parameters_documentation_moves_to_the_fields() {
     let function: ItemFn = parse_quote! {
-        /// Fills.
+        /// Stores a value in two places.
         pub unsafe fn fill_two(
             /// Where to.
             ///

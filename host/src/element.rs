@@ -6,15 +6,15 @@ use warpann_kernels::product::element::ElementKey;
 /// An element type of vectors as a value, for files, kernels and reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ElementType {
-    /// IEEE binary32.
+    /// IEEE binary32, 4 bytes.
     F32,
-    /// IEEE binary16.
+    /// IEEE binary16, 2 bytes.
     F16,
-    /// bfloat16.
+    /// bfloat16, 2 bytes: the upper half of binary32.
     Bf16,
-    /// Unsigned byte.
+    /// Unsigned integer of 8 bits.
     U8,
-    /// Signed byte.
+    /// Signed integer of 8 bits.
     I8,
 }
 

@@ -214,7 +214,7 @@ pub enum Error {
     /// The target recall is not reached by any number of probes, or is not a recall.
     #[error("recall {target} cannot be reached; all lists give {best}")]
     RecallOutOfReach {
-        /// The target recall.
+        /// The recall that was requested.
         target: f64,
         /// The recall with every list probed.
         best: f64,

@@ -101,7 +101,7 @@ pub unsafe fn generate_rows(
     clusters: u32,
     /// The number of the first row.
     first: u64,
-    /// Rows.
+    /// Number of rows.
     count: u32,
     /// Components of a row.
     dim: u32,

@@ -205,7 +205,7 @@ fn lengths_that_do_not_fit_their_rows() {
     assert_eq!((again.columns(), again.row(1).len(), again.row(2).len()), (5, 5, 0));
 }
 
-/// As many rows as there are numbers, of no keys: nothing overflows on the way to the error.
+/// `usize::MAX` rows without keys: no arithmetic overflows before the error is returned.
 #[test]
 fn rows_without_number() {
     for device in DEVICES {

@@ -23,7 +23,7 @@ pub struct Args {
     /// Neighbours of each query.
     #[arg(long, default_value_t = 10, value_parser = positive)]
     pub k: usize,
-    /// Base vectors.
+    /// Number of base vectors.
     #[arg(long, default_value_t = 100_000, value_parser = positive)]
     pub n: usize,
     /// Components of a vector.

@@ -21,7 +21,7 @@ use crate::vectors::{Access, exactly, with_element};
 const RANKS: [usize; 3] = [1, 10, 100];
 /// Batches that are timed in one measurement at most.
 const MOST_BATCHES: usize = 2_000;
-/// Of the files that `--out` names: table, report and curve.
+/// Extensions of the files that `--out` may name: table, report and curve.
 const EXTENSIONS: [&str; 4] = ["csv", "json", "svg", "png"];
 
 /// Arguments of `bench ivf`.
@@ -36,7 +36,7 @@ pub struct Args {
     /// --index its ids must be their rows.
     #[arg(long, value_name = "FILE", required_unless_present = "index")]
     base: Option<PathBuf>,
-    /// Queries.
+    /// File with the vectors to search for
     #[arg(long, value_name = "FILE")]
     query: PathBuf,
     /// True neighbours: ivecs, ibin, npy or big-ann ground truth. Unless given, an exact search among --base finds them.
@@ -110,11 +110,11 @@ struct Row {
     nearest_in_10: Option<f64>,
     nearest_in_100: Option<f64>,
     queries_per_second: f64,
-    /// Of a call.
+    /// Median time of a call, in milliseconds.
     latency_p50_ms: f64,
     latency_p95_ms: f64,
     latency_p99_ms: f64,
-    /// Timed calls.
+    /// Number of timed calls.
     calls: usize,
 }
 
@@ -397,7 +397,7 @@ impl<T: Element> Job<'_, T> {
     }
 }
 
-/// Times of calls.
+/// The times of the calls of a measurement.
 struct Calls {
     /// Seconds of each, ascending; at least one.
     calls: Vec<f64>,

@@ -38,7 +38,7 @@ struct Report {
     centroids: usize,
     #[serde(flatten)]
     times: Times,
-    /// Of the last iteration.
+    /// The objective of the last iteration.
     objective: Option<f64>,
     iterations: Vec<Iteration>,
 }

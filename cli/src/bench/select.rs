@@ -16,7 +16,7 @@ pub struct Args {
     /// Values to select from each row.
     #[arg(long, default_value_t = 100, value_parser = positive)]
     pub k: usize,
-    /// Rows.
+    /// Number of rows.
     #[arg(long, default_value_t = 10_000, value_parser = positive)]
     pub rows: usize,
     /// Values in a row.

@@ -125,7 +125,7 @@ pointers! {
 /// The memory that a kernel may access through one of its arguments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ArgumentRange {
-    /// The parameter's name.
+    /// Name of the parameter.
     pub name: &'static str,
     /// Address of the first byte.
     pub address: usize,

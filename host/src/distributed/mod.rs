@@ -144,7 +144,7 @@ impl<'a, R: Ranks, I> Sharded<'a, R, I> {
         self.len == 0
     }
 
-    /// The ranks.
+    /// The group of ranks that holds the index.
     pub fn ranks(&self) -> &'a R {
         self.ranks
     }

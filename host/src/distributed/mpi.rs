@@ -29,7 +29,7 @@ pub struct Mpi {
 }
 
 impl Mpi {
-    /// Starts MPI.
+    /// Starts MPI in this process.
     ///
     /// # Errors
     /// [`Error::MpiStarted`] if it was started before in this process.

@@ -44,7 +44,7 @@ pub struct Generator {
 /// Vectors of f32 that are there, or that are to be made.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Rows<'a> {
-    /// Row-major.
+    /// Vectors in memory, row-major.
     Given(&'a [f32]),
     /// The rows from number `first` on.
     Generated { generator: &'a Generator, first: u64 },

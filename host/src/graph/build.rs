@@ -24,7 +24,7 @@ pub trait GraphIndex<T: Element>: Sync {
     /// Vectors in the index.
     fn len(&self) -> usize;
 
-    /// True without vectors.
+    /// Whether the index has no vectors.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -32,7 +32,7 @@ pub trait GraphIndex<T: Element>: Sync {
     /// Components of a vector.
     fn dim(&self) -> usize;
 
-    /// The metric.
+    /// The metric of the index.
     fn metric(&self) -> Metric;
 
     /// The greatest id of a vector; none in an empty index. Ids are unique.
@@ -110,7 +110,7 @@ impl<T: Element> GraphIndex<T> for IvfIndex<T> {
 pub struct Progress {
     /// Rows whose neighbours are kept, those of an interrupted run included.
     pub done: usize,
-    /// Rows there are.
+    /// Number of rows of the graph.
     pub rows: usize,
 }
 
@@ -314,8 +314,7 @@ impl<'a, T: Element, I: GraphIndex<T>> Searches<'a, T, I> {
 /// Rows, and what was found for them.
 type Batch = (Range<usize>, Neighbors);
 
-/// Of each row of `found`, which has k + 1 slots, the k that are left without the row's own id, or without the last if that is not among
-/// them.
+/// Removes each row's id from `found`, whose rows have k + 1 slots: k slots remain. If the id is not among them, the last slot is removed.
 pub(super) fn without_own(
     found: &Neighbors,
     own: impl Fn(usize) -> usize + Sync,

@@ -121,7 +121,7 @@ impl Graph {
         self.neighbours.len() / self.k.max(1)
     }
 
-    /// True without nodes.
+    /// Whether the graph has no nodes.
     pub fn is_empty(&self) -> bool {
         self.neighbours.is_empty()
     }

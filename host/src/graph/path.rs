@@ -35,7 +35,7 @@ use crate::{Element, Error, Input, Metric, Result};
 /// A path in a [`Graph`].
 #[derive(Debug, Clone, PartialEq)]
 pub struct Path {
-    /// Its nodes, first and last included.
+    /// The nodes of the path, first and last included.
     pub nodes: Vec<u64>,
     /// The canonical distance ([`crate::metric`]) of its worst edge; none where a path has no edge.
     pub largest: Option<f32>,
@@ -86,7 +86,7 @@ struct Edges<'a> {
     graph: &'a Graph,
     /// Whether a node is of the component.
     inside: Vec<bool>,
-    /// Of each slot.
+    /// Rank of the distance of each slot's edge.
     ranks: Vec<u32>,
 }
 

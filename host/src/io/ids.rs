@@ -3,9 +3,9 @@
 /// Ids of the neighbours of each query, best first; [`NONE`](crate::NONE) where there is none.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct IdMatrix {
-    /// Queries.
+    /// Number of queries.
     pub rows: usize,
-    /// Neighbours of each.
+    /// Number of neighbours of each query.
     pub k: usize,
     /// `rows · k` ids, query after query.
     pub ids: Vec<u64>,
@@ -24,7 +24,7 @@ impl IdMatrix {
 /// True neighbours, and their distances where the file has them.
 #[derive(Debug, Clone, PartialEq)]
 pub struct GroundTruth {
-    /// The neighbours.
+    /// The ids of the neighbours.
     pub ids: IdMatrix,
     /// `rows · k` distances in the order of the ids; only big-ann files have them. They are in the file's own convention
     /// (squared or not, negated inner products or not): compare them only with values of known origin.

@@ -89,7 +89,7 @@ pub enum Format {
     I8bin,
     /// Header of two u32, then u32 ids; ground-truth distances may follow.
     Ibin,
-    /// NumPy array.
+    /// An array of NumPy.
     Npy,
     /// big-ann ground truth: [`Format::Ibin`] under another extension.
     Bin,
@@ -101,7 +101,7 @@ const VECTOR_EXTENSIONS: &str = "fvecs, bvecs, fbin, u8bin, i8bin, npy";
 const ID_EXTENSIONS: &str = "ivecs, ibin, npy, bin";
 
 impl Format {
-    /// Every format.
+    /// All formats that the library reads or writes.
     pub const ALL: [Format; 9] =
         [Self::Fvecs, Self::Bvecs, Self::Ivecs, Self::Fbin, Self::U8bin, Self::I8bin, Self::Ibin, Self::Npy, Self::Bin];
 

@@ -29,9 +29,9 @@ pub enum Open {
     /// Reads up to [`Open::READ_BYTES`] and maps what is larger.
     #[default]
     Auto,
-    /// Reads.
+    /// Reads the file into memory.
     Read,
-    /// Maps.
+    /// Maps the file into memory.
     Map,
 }
 
@@ -39,7 +39,7 @@ impl Open {
     /// Bytes of a file up to which [`Open::Auto`] reads: 64 MiB, which any machine has room for. What is read costs one copy; a mapping
     /// pays for larger files, and for those that are searched in part.
     pub const READ_BYTES: u64 = 64 << 20;
-    /// Every way.
+    /// All ways, in the order of their names on the command line.
     pub const ALL: [Open; 3] = [Self::Auto, Self::Read, Self::Map];
 
     /// Name on the command line: `auto`, `read`, `map`.
@@ -86,7 +86,7 @@ impl FromStr for Open {
 /// The bytes of a file, mapped or read. They start at a page of memory either way.
 #[derive(Debug)]
 pub(crate) struct FileBytes {
-    /// Of the file, or anonymous memory with its bytes.
+    /// The mapping of the file, or anonymous memory with its bytes.
     map: Mmap,
     mapped: bool,
 }

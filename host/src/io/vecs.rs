@@ -59,7 +59,7 @@ pub(super) fn vectors<T: Element>(bytes: &[u8], first: Option<usize>) -> Result<
     Ok(Vectors::from_parts(rows, dim, data_of(values)))
 }
 
-/// ivecs.
+/// Reads the ids of an ivecs file.
 pub(super) fn ids(bytes: &[u8]) -> Result<GroundTruth, FileDefect> {
     let (rows, k) = shape(bytes, 4)?;
     let mut ids = reserve(rows, k)?;

@@ -78,7 +78,7 @@ impl Vectors {
         self.dim
     }
 
-    /// The components.
+    /// The components of all vectors, row-major.
     pub fn data(&self) -> &VectorData {
         &self.data
     }

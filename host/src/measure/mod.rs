@@ -33,7 +33,7 @@ impl DeviceTimes {
         self.0[(self.0.len() - 1) / 2]
     }
 
-    /// All times, ascending.
+    /// The times of all runs in milliseconds, ascending.
     pub fn milliseconds(&self) -> &[f32] {
         &self.0
     }
@@ -254,7 +254,7 @@ pub struct KMeansBench<'a> {
     worker: KMeansDevice<'a, f32>,
     /// The first centroids of every run.
     starts: Vec<f32>,
-    /// Σ‖x‖².
+    /// Σ‖x‖²: sum of the squared norms of the vectors.
     squares: f64,
 }
 

@@ -15,7 +15,7 @@ use crate::{Error, Result};
 pub struct SortRun<K> {
     /// Device time of each sort.
     pub times: DeviceTimes,
-    /// The keys, sorted.
+    /// The keys in sorted order.
     pub keys: Vec<K>,
     /// Where each was before: the payloads.
     pub payloads: Vec<u32>,

@@ -40,14 +40,14 @@ use crate::{Error, FileDefect, Result};
 /// A mesh file's format, named by its extension.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum MeshFormat {
-    /// Wavefront OBJ.
+    /// The text format OBJ of Wavefront.
     Obj,
-    /// Stanford PLY.
+    /// The format PLY of Stanford, as text or binary.
     Ply,
 }
 
 impl MeshFormat {
-    /// Every format.
+    /// All formats, in the order of their names.
     pub const ALL: [MeshFormat; 2] = [Self::Obj, Self::Ply];
 
     /// The extension, without the dot.
@@ -65,7 +65,7 @@ impl MeshFormat {
     }
 }
 
-/// Triangles in space.
+/// A mesh of triangles in space.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Mesh {
     /// Corners, with finite coordinates.
@@ -89,7 +89,7 @@ pub enum BoxForm {
 }
 
 impl BoxForm {
-    /// Both ways.
+    /// Both forms, in the order of their names.
     pub const ALL: [BoxForm; 2] = [Self::MinMax, Self::MinExtent];
 
     /// Name on the command line: `min-max`, `min-extent`.

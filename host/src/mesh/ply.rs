@@ -115,7 +115,7 @@ impl Type {
 
 struct Property {
     role: Role,
-    /// Of a list: the type of its length.
+    /// The type of the length, if the property is a list.
     length: Option<Type>,
     value: Type,
 }

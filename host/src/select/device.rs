@@ -108,7 +108,7 @@ impl<K: Key> DeviceRows<K> {
 pub struct DeviceResults<K> {
     /// The selected keys; −0 comes back as +0, NaN as the canonical NaN.
     pub keys: *mut K,
-    /// Their positions in the row, from 0.
+    /// Positions of the selected keys in their row, from 0.
     pub positions: *mut u32,
 }
 

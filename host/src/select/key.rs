@@ -24,7 +24,7 @@ pub enum KeyType {
 }
 
 impl KeyType {
-    /// Every key type.
+    /// All key types, in the order of the kernel tables.
     pub const ALL: [KeyType; 5] = [Self::F32, Self::F16, Self::Bf16, Self::I32, Self::U32];
 
     /// Bytes of one key.

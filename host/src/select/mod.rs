@@ -31,13 +31,13 @@ pub use key::{Key, KeyType};
 pub(crate) use rows::Layout as RowsLayout;
 pub use rows::{MAX_COLUMNS, Rows};
 
-/// Which keys win.
+/// Whether the smallest or the largest keys are selected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Best {
-    /// The smallest.
+    /// Selects the smallest keys of each row.
     #[default]
     Smallest,
-    /// The largest.
+    /// Selects the largest keys of each row.
     Largest,
 }
 
@@ -65,7 +65,7 @@ pub enum Algorithm {
 }
 
 impl Algorithm {
-    /// Every algorithm.
+    /// All algorithms, `Auto` included.
     pub const ALL: [Self; 3] = [Self::Auto, Self::WarpSelect, Self::ThresholdSelect];
 
     /// Name on the command line.
@@ -111,7 +111,7 @@ pub struct Selection<K = f32> {
     pub k: usize,
     /// The selected keys; −0 comes back as +0, NaN as the canonical NaN.
     pub keys: Vec<K>,
-    /// Their positions in the row, from 0.
+    /// Positions of the selected keys in their row, from 0.
     pub positions: Vec<u32>,
 }
 

@@ -176,7 +176,7 @@ impl<'a, K: Key> Rows<'a, K> {
         self.keys
     }
 
-    /// Where rows start.
+    /// The layout of the rows: the position of each row in the keys.
     pub(crate) fn layout(&self) -> Layout<'a> {
         self.layout
     }

@@ -60,7 +60,7 @@ impl<B: ?Sized> Place<B> {
 
 /// The back ends of a [`Placement`].
 pub(crate) struct Grid<B: ?Sized> {
-    /// Replica after replica.
+    /// The devices, replica after replica.
     pub places: Vec<Place<B>>,
     pub shards: usize,
     /// Counts searches, so that small ones go to the replicas in turn.
@@ -70,7 +70,7 @@ pub(crate) struct Grid<B: ?Sized> {
 /// What one device does of a search.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Part {
-    /// Its number in the grid.
+    /// Number of the device in the grid of replicas and shards.
     pub place: usize,
     /// The queries that it answers.
     pub queries: Range<usize>,

@@ -13,7 +13,7 @@ pub(crate) struct Grid {
     pub dim: u32,
     /// Bits of a coordinate.
     pub bits: u32,
-    /// Shifted copies.
+    /// Number of shifted copies.
     pub copies: u32,
     /// Lowest corner of the box; zero from `dim` on.
     pub mins: [f64; MAX_DIM],

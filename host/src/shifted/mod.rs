@@ -306,12 +306,12 @@ impl ShiftedIndex {
         self.dim
     }
 
-    /// Shifted copies.
+    /// Number of shifted copies.
     pub fn shifts(&self) -> usize {
         self.shifts
     }
 
-    /// The vectors, row-major.
+    /// All vectors of the index, row-major.
     pub fn rows(&self) -> &[f32] {
         &self.rows
     }

@@ -51,9 +51,9 @@ impl Word for u64 {
 /// A sorted run in shared memory.
 #[derive(Clone, Copy)]
 pub struct Run<T> {
-    /// Its first word.
+    /// Pointer to the first word of the run.
     pub start: SharedPtr<T>,
-    /// Its length.
+    /// Number of words of the run.
     pub len: u32,
 }
 

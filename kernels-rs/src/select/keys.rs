@@ -66,10 +66,10 @@ pub struct F16Key;
 /// bfloat16, as bits.
 #[derive(Clone, Copy)]
 pub struct Bf16Key;
-/// Signed integer.
+/// Keys that are signed integers of 32 bits.
 #[derive(Clone, Copy)]
 pub struct I32Key;
-/// Unsigned integer.
+/// Keys that are unsigned integers of 32 bits.
 #[derive(Clone, Copy)]
 pub struct U32Key;
 

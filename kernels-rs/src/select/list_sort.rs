@@ -213,7 +213,7 @@ pub struct UnpackLists {
     /// The keys, best first, of the type of the kernel's key; the worst key where a list has fewer entries. `k` a list, in rows of
     /// `out_stride`.
     pub out_keys: PtrMut<u8>,
-    /// Their ids, laid out as `out_keys`; `NO_ROW` where a list has fewer entries.
+    /// Ids of the selected keys, laid out as `out_keys`; `NO_ROW` where a list has fewer entries.
     pub out_ids: PtrMut<u32>,
     /// Results from one list to the next.
     pub out_stride: u32,

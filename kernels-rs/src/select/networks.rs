@@ -60,7 +60,7 @@ pub enum Step {
 pub struct Program {
     /// The steps in order; entries from `len` on are [`Step::None`].
     pub steps: [Step; MAX_STEPS],
-    /// Steps in use.
+    /// Number of steps in use.
     pub len: usize,
 }
 

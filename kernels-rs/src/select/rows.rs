@@ -49,7 +49,7 @@ impl RowTable {
 /// A row in global memory.
 #[derive(Clone, Copy)]
 pub struct Row<K: Key> {
-    /// Its first key.
+    /// Pointer to the first key of the row.
     pub keys: *const K::Stored,
     /// The id of each key. Without ids the payload of a key is its position.
     pub ids: Option<Ptr<u32>>,
@@ -57,7 +57,7 @@ pub struct Row<K: Key> {
     pub len: u32,
     /// 0, or what turns the order of keys around.
     pub flip: u32,
-    /// Its number in the batch: makes its sample its own.
+    /// Number of the row in the batch, from which its random sample is drawn.
     pub number: u32,
 }
 

@@ -149,7 +149,7 @@ pub struct ShortSelect {
     /// The selected keys, best first, of the type of the kernel's key; the worst key where there is none. `k` a row, in rows
     /// of `out_stride`.
     pub out_keys: PtrMut<u8>,
-    /// Their ids, laid out as `out_keys`; `NO_ROW` where there is none.
+    /// Ids of the selected keys, laid out as `out_keys`; `NO_ROW` where there is none.
     pub out_ids: PtrMut<u32>,
     /// Results from one row to the next.
     pub out_stride: u32,

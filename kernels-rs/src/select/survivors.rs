@@ -61,7 +61,7 @@ impl<K: Key> Row<K> {
     }
 }
 
-/// Where survivors go.
+/// A destination of survivors.
 pub trait Sink: Copy {
     /// Reserves `count` places, as [`Self::put`] takes them.
     ///
@@ -80,7 +80,7 @@ pub trait Sink: Copy {
 pub struct SharedSink {
     /// How many were found.
     pub count: SharedPtr<u32>,
-    /// Their places.
+    /// The entries, in shared memory.
     pub entries: SharedPtr<u64>,
     /// How many places there are.
     pub capacity: u32,
@@ -107,7 +107,7 @@ impl Sink for SharedSink {
 pub struct ListSink {
     /// How many were found.
     pub count: *mut u32,
-    /// Their places.
+    /// The entries, in global memory.
     pub entries: *mut u64,
     /// How many places there are.
     pub capacity: u32,
@@ -133,9 +133,9 @@ impl Sink for ListSink {
 /// finds, since nothing else happens until the answer is there. What does not fit goes to the list at once.
 #[derive(Clone, Copy)]
 pub struct StagedSink {
-    /// In shared memory.
+    /// The buffer in shared memory that collects survivors.
     pub stage: SharedSink,
-    /// Where they go.
+    /// The list to which the buffer is flushed.
     pub list: ListSink,
 }
 

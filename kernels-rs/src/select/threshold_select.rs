@@ -105,9 +105,9 @@ pub(crate) unsafe fn store_result<K: Key>(
 /// Shared memory of a block, for `capacity` entries.
 #[derive(Clone, Copy)]
 pub(crate) struct Workspace {
-    /// Counters.
+    /// The counters of the row, in shared memory.
     pub header: SharedPtr<u32>,
-    /// Survivors.
+    /// The survivors of the row, in shared memory.
     pub entries: SharedPtr<u64>,
     /// Two words for each.
     pub order: OrderWorkspace,
@@ -173,7 +173,7 @@ pub struct ThresholdSelect {
     /// The selected keys, best first, of the type of the kernel's key; the worst key where there is none. `k` a row, in rows
     /// of `out_stride`.
     pub out_keys: PtrMut<u8>,
-    /// Their ids, laid out as `out_keys`; `NO_ROW` where there is none.
+    /// Ids of the selected keys, laid out as `out_keys`; `NO_ROW` where there is none.
     pub out_ids: PtrMut<u32>,
     /// Results from one row to the next.
     pub out_stride: u32,

@@ -367,7 +367,7 @@ pub struct WarpSelectRows {
     pub segments: u32,
     /// Keys of a piece; the last piece of a row may be shorter or empty.
     pub segment_columns: u32,
-    /// Rows.
+    /// Number of rows.
     pub rows: u32,
     /// 0 selects the smallest keys, 0x80000000 the largest.
     pub flip: u32,
@@ -377,7 +377,7 @@ pub struct WarpSelectRows {
     pub skip: u32,
     /// The selected keys, best first; the worst value where there is none. `skip` + `k` a piece, in rows of `out_stride`.
     pub out_keys: PtrMut<f32>,
-    /// Their ids, laid out as `out_keys`; `NO_ROW` where there is none.
+    /// Ids of the selected keys, laid out as `out_keys`; `NO_ROW` where there is none.
     pub out_ids: PtrMut<u32>,
     /// Results from one piece to the next.
     pub out_stride: u32,

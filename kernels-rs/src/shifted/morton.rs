@@ -58,7 +58,7 @@ pub fn cell(x: f32, min: f64, scale: f64, bits: u32) -> u32 {
 
 /// An integer that holds a code.
 pub trait Code: Copy + Ord {
-    /// No bits yet.
+    /// A code without bits.
     const ZERO: Self;
     /// Appends the lower `dim` bits of `level`, 1 ≤ `dim` ≤ [`MAX_DIM`]; the rest of `level` is zero.
     fn append(self, level: u32, dim: u32) -> Self;
@@ -131,7 +131,7 @@ pub fn code<W: Code>(
 pub struct MortonCodes<W> {
     /// Rows of `dim` components.
     pub points: Ptr<f32>,
-    /// Points.
+    /// Number of points.
     pub count: u32,
     /// Components of a point: 1 to [`MAX_DIM`].
     pub dim: u32,

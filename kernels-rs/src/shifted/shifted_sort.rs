@@ -95,7 +95,7 @@ pub fn window_start(place: u32, width: u32, n: u32) -> u32 {
 pub struct ShiftedLocate<W> {
     /// Rows of `dim` components.
     pub queries: Ptr<f32>,
-    /// Queries.
+    /// Number of queries.
     pub count: u32,
     /// Components of a query: 1 to [`MAX_DIM`].
     pub dim: u32,
@@ -105,7 +105,7 @@ pub struct ShiftedLocate<W> {
     pub mins: Ptr<f64>,
     /// Cells to a unit of the coordinates.
     pub scale: f64,
-    /// Copies.
+    /// Number of shifted copies.
     pub copies: u32,
     /// The sorted codes of one copy after the other: `copies` · `n`.
     pub codes: Ptr<W>,
@@ -163,7 +163,7 @@ unsafe fn locate<W: Code>(launch: ShiftedLocate<W>) {
 pub unsafe fn shifted_arrange(
     /// `n` rows of `dim` components.
     rows: Ptr<f32>,
-    /// Points.
+    /// Number of points.
     n: u32,
     /// Components of a point.
     dim: u32,
@@ -296,9 +296,9 @@ impl<const REGISTERS: usize> Best<REGISTERS> {
 /// Most components of a point: there are kernels for each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MostComponents {
-    /// Four.
+    /// Up to 4 dimensions.
     Four,
-    /// Eight.
+    /// Up to 8 dimensions.
     Eight,
     /// Twelve: [`MAX_DIM`].
     Twelve,
@@ -359,7 +359,7 @@ impl QueueLength {
 pub struct ShiftedNearest {
     /// Rows of `dim` components.
     pub queries: Ptr<f32>,
-    /// Queries.
+    /// Number of queries.
     pub count: u32,
     /// Components of a query, 1 at least.
     pub dim: u32,
@@ -373,7 +373,7 @@ pub struct ShiftedNearest {
     pub ids: Ptr<u32>,
     /// Points of a copy.
     pub n: u32,
-    /// Copies.
+    /// Number of shifted copies.
     pub copies: u32,
     /// Positions of a window: 1 to `n`.
     pub width: u32,

@@ -181,9 +181,9 @@ fn is_by(plan: &str, steps: &str) {
 enum Values {
     /// Any of 50,000 numbers.
     Many,
-    /// One number.
+    /// All keys are one number.
     One,
-    /// NaN.
+    /// All keys are NaN.
     Nan,
 }
 

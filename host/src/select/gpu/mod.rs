@@ -40,7 +40,7 @@ use crate::{Error, Result};
 
 /// A key type that the kernels have. Public only so that it can seal [`crate::select::Key`].
 pub trait DeviceKey: Copy + 'static {
-    /// Chooses its kernels.
+    /// The key type whose kernels are launched.
     const KERNELS: KeyType;
     /// What turns the order of keys around.
     const FLIP: u32;
@@ -99,7 +99,7 @@ pub(crate) struct Select<K> {
     pub rows: u32,
     /// How many to select.
     pub k: u32,
-    /// Which keys win.
+    /// Whether the smallest or the largest keys are selected.
     pub best: Best,
     /// Results: k keys and ids a row, best first, contiguous.
     pub out_keys: PtrMut<K>,

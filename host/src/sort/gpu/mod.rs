@@ -25,7 +25,7 @@ const COUNTING_BLOCKS: u32 = 2;
 
 /// A key type that the kernels sort. Public only so that it can seal [`crate::sort::Key`].
 pub trait DeviceKey: SortKey + Pod {
-    /// Counts its digits.
+    /// The kernel that counts the digits of keys of this type.
     const COUNT: Kernel<CountDigits<Self>>;
     /// Sorts by one of them.
     const PASS: Kernel<SortPass<Self>>;
