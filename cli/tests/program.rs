@@ -202,9 +202,9 @@ fn search_refuses_what_is_wrong_by_name() {
         ),
         (fails("base.fbin", &["--out", &text("no/x.npy")]), "No such file"),
         (fails("base.fbin", &["--gt", &text("absent.ivecs")]), "No such file"),
-        (fails("base.fbin", &["--gt", &text("short.ivecs")]), "1 neighbours a query; k is 3"),
+        (fails("base.fbin", &["--gt", &text("short.ivecs")]), "1 neighbours per query; k is 3"),
         (fails("base.fbin", &["--gt", &text("many.ivecs")]), "ground truth of 3 queries; the query file has 2"),
-        (fails("base.fbin", &["--gt", &text("past.ivecs")]), "names vector 10; the base file has 10"),
+        (fails("base.fbin", &["--gt", &text("past.ivecs")]), "contains vector 10; the base file has 10 vectors"),
     ] {
         assert!(message.contains(expected), "{message}: expected {expected}");
     }

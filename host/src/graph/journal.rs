@@ -315,7 +315,7 @@ impl Part {
     }
 }
 
-/// A finished batch.
+/// A batch whose rows are written.
 struct Batch {
     /// Number of rows up to the end of the batch.
     end: usize,
