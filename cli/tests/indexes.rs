@@ -128,7 +128,7 @@ fn ids_and_training_vectors_come_from_files() {
     // Queries of another type become the index's where they can.
     let bytes = files.text("bytes.u8bin");
     let (code, _, stderr) = warpann(&["search", "--device", "cpu", "--index", &index, "--query", &bytes]);
-    assert_eq!((code, stderr.contains("taken as f32, which is exact")), (0, true), "{stderr}");
+    assert_eq!((code, stderr.contains("converted to f32, which is exact")), (0, true), "{stderr}");
 }
 
 #[test]
