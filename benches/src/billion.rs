@@ -27,25 +27,25 @@ use crate::{Common, Failure, Outcome};
 pub struct Args {
     #[command(flatten)]
     common: Common,
-    /// Vectors.
+    /// Number of vectors.
     #[arg(long, default_value_t = 1_000_000_000, value_parser = count)]
     rows: usize,
     /// Components of a vector.
     #[arg(long, default_value_t = 96, value_parser = count)]
     dim: usize,
-    /// Queries.
+    /// Number of queries.
     #[arg(long, default_value_t = 10_000, value_parser = count)]
     queries: usize,
     /// Bytes of a code: as many sub-quantizers of 8 bits where they divide the dimension, else more of fewer bits.
     #[arg(long, value_delimiter = ',', default_value = "8,16,20", value_parser = count)]
     bytes: Vec<usize>,
-    /// Lists.
+    /// Number of lists.
     #[arg(long, default_value_t = 65_536, value_parser = count)]
     lists: usize,
     /// Vectors to train on, for each list.
     #[arg(long, default_value_t = 32, value_parser = count)]
     train_per_list: usize,
-    /// Lists probed.
+    /// Numbers of probed lists to measure.
     #[arg(long, value_delimiter = ',', default_value = "1,2,4,8,16,32,64", value_parser = count)]
     probes: Vec<usize>,
     /// Make the vectors on the CPU and send them to the device, as those of a file are.

@@ -21,7 +21,7 @@ use crate::record::{Row, print, read};
 /// Arguments of `equal-recall`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Records.
+    /// Record files to read.
     #[arg(required = true)]
     records: Vec<PathBuf>,
     /// Figures of peers and goals from elsewhere, as a record: `peers/anchors.csv`. Marked with a star.
@@ -222,7 +222,7 @@ fn per_second(rate: f64) -> String {
     if rate >= 1e6 { format!("{:.3} M/s", rate / 1e6) } else { format!("{:.2} k/s", rate / 1e3) }
 }
 
-/// One comparison.
+/// The comparison of one recall on one set.
 struct Line<'a> {
     device: &'a str,
     case: String,
@@ -236,7 +236,7 @@ struct Line<'a> {
     lower_bound: bool,
 }
 
-/// The table.
+/// The lines of the comparison table.
 #[derive(Default)]
 struct Lines {
     text: String,

@@ -22,13 +22,13 @@ use crate::{Common, Outcome};
 pub struct Args {
     #[command(flatten)]
     common: Common,
-    /// Vectors to make.
+    /// Number of vectors.
     #[arg(long, default_value_t = 1_000_000, value_parser = count)]
     n: usize,
     /// Components of a vector to make.
     #[arg(long, default_value_t = 128, value_parser = count)]
     dim: usize,
-    /// Neighbours of each.
+    /// Number of neighbours of each vector.
     #[arg(long, default_value_t = 10, value_parser = count)]
     k: usize,
     /// Make graphs through an inverted file of so many lists; exact unless given.

@@ -33,7 +33,7 @@ pub struct Args {
     /// Lists of each index.
     #[arg(long, default_value_t = 4096, value_parser = count)]
     lists: usize,
-    /// Lists probed.
+    /// Numbers of probed lists to measure.
     #[arg(long, value_delimiter = ',', default_value = "1,2,4,8,16,32,64,128,256,512,1024", value_parser = count)]
     probes: Vec<usize>,
     /// Results a query, when all queries are searched at once.
@@ -104,7 +104,7 @@ pub fn count(text: &str) -> Result<usize, String> {
 
 /// Queries with ground truth, where it is not given: computed by exact search.
 const WITH_TRUTH: usize = 2_000;
-/// Neighbours of each.
+/// Number of true neighbours of each query.
 const TRUTH_DEPTH: usize = 100;
 /// Queries whose answers are compared with float64, if the batch has them.
 const CHECKED: &[usize] = &[0, 15, 255, 9_999];
@@ -114,7 +114,7 @@ const FEW_QUERIES_K: usize = 10;
 /// What an index keeps of a vector.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Coding {
-    /// The vector.
+    /// The components as they are.
     Flat,
     /// A product code of so many bytes, a byte a sub-quantizer.
     Pq(usize),
@@ -161,7 +161,7 @@ impl fmt::Display for Coding {
 
 /// Base, queries and ground truth of one element type.
 pub struct Vectors<'a, T> {
-    /// What is searched.
+    /// The vectors in which the index searches.
     pub base: &'a [T],
     /// What is searched for.
     pub queries: &'a [T],
@@ -177,7 +177,7 @@ impl<T: Element> Vectors<'_, T> {
         self.base.len() / self.dim
     }
 
-    /// Queries.
+    /// Number of queries.
     pub fn count(&self) -> usize {
         self.queries.len() / self.dim
     }

@@ -27,7 +27,7 @@ pub enum Keys {
     MostlyInfinite,
     /// Half of them NaN, the others random.
     HalfNan,
-    /// All NaN.
+    /// All keys are NaN.
     Nan,
     /// Between 1 and 2, but for one far below.
     Outlier,

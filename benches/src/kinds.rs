@@ -33,7 +33,7 @@ pub struct Args {
     /// Lists of each inverted file.
     #[arg(long, default_value_t = 1024, value_parser = count)]
     lists: usize,
-    /// Lists probed.
+    /// Numbers of probed lists to measure.
     #[arg(long, value_delimiter = ',', default_value = "4,16,64", value_parser = count)]
     probes: Vec<usize>,
     /// Links of a vector in the graph.
@@ -50,7 +50,7 @@ pub struct Args {
     tree_queries: usize,
 }
 
-/// Results a query.
+/// Depths of the results for which recall is measured.
 const DEPTHS: [usize; 3] = [1, 10, 100];
 /// Results of a single query.
 const LATENCY_K: usize = 10;

@@ -26,10 +26,10 @@ pub struct Args {
     common: Common,
     #[command(flatten)]
     source: Source,
-    /// Centroids.
+    /// Numbers of centroids to measure.
     #[arg(long, value_delimiter = ',', default_value = "256,4096", value_parser = count)]
     centroids: Vec<usize>,
-    /// Iterations.
+    /// Number of iterations.
     #[arg(long, default_value_t = 20, value_parser = count)]
     iterations: usize,
     /// Rate of matrix products in f16 with f32 sums, in TFLOP/s: gives the floor that arithmetic sets.

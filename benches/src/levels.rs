@@ -26,10 +26,10 @@ pub struct Args {
     /// Lists of each index.
     #[arg(long, default_value_t = 1024, value_parser = count)]
     lists: usize,
-    /// Lists probed.
+    /// Number of probed lists.
     #[arg(long, default_value_t = 16, value_parser = count)]
     probes: usize,
-    /// Results a query.
+    /// Number of neighbours per query.
     #[arg(long, default_value_t = 10, value_parser = count)]
     k: usize,
 }

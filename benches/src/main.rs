@@ -91,7 +91,7 @@ enum Grid {
     Plan(plan::Args),
     /// Print records side by side: the latest figure of each implementation for each case.
     Table {
-        /// Records.
+        /// Record files to read.
         #[arg(required = true)]
         records: Vec<PathBuf>,
     },

@@ -10,12 +10,12 @@ use kiddo::{ImmutableKdTree, SquaredEuclidean};
 /// A library and its version, as records name it.
 pub type Name = (&'static str, &'static str);
 
-/// The graph index.
+/// The library with a graph index (HNSW), and its version.
 pub const HNSW: Name = ("hnsw_rs", "0.3.5");
-/// The tree.
+/// The library with a k-d tree, and its version.
 pub const KD_TREE: Name = ("kiddo", "6.3.0");
 
-/// Somebody's index.
+/// An index of another library.
 pub trait Peer: Sync {
     /// The `k` nearest rows of a query and their squared distances, best first. `effort` is what the kind searches with: HNSW's
     /// ef; a tree has none.

@@ -28,10 +28,10 @@ pub struct Args {
     /// `billion` "pq16 1000000000x96 lists=65536".
     #[arg(long)]
     case: String,
-    /// Lists probed.
+    /// Number of probed lists.
     #[arg(long, default_value_t = 16)]
     probes: usize,
-    /// Results a query.
+    /// Number of neighbours per query.
     #[arg(long, default_value_t = 10)]
     k: usize,
     /// Memory of a GPU in GB (10⁹ bytes).
@@ -43,7 +43,7 @@ pub struct Args {
     /// Price of a GPU for an hour, in any currency.
     #[arg(long, default_value_t = 3.0, value_parser = crate::exact::positive)]
     price: f64,
-    /// Numbers of vectors.
+    /// Numbers of vectors to plan for.
     #[arg(long, value_delimiter = ',', default_value = "1e9,1e10,1e11", value_parser = crate::exact::positive)]
     vectors: Vec<f64>,
     /// Put the table into this page, between the lines that mark its place, instead of printing it.

@@ -16,15 +16,15 @@ use crate::{Common, Failure, Outcome};
 pub struct Row {
     /// Day of the run, YYYY-MM-DD.
     pub date: String,
-    /// The library measured.
+    /// Name of the library that was measured.
     pub implementation: String,
-    /// Its version.
+    /// Version of that library.
     pub version: String,
     /// Revision of its source, where known.
     pub revision: String,
-    /// The device.
+    /// Name of the device.
     pub device: String,
-    /// Its driver.
+    /// Version of the device's driver.
     pub driver: String,
     /// What was done, on what.
     pub case: String,
@@ -32,9 +32,9 @@ pub struct Row {
     pub k: usize,
     /// Milliseconds: the median of the runs (the lower of the middle two).
     pub ms_median: Option<f64>,
-    /// The fastest run.
+    /// Time of the fastest run, in milliseconds.
     pub ms_min: Option<f64>,
-    /// The slowest run.
+    /// Time of the slowest run, in milliseconds.
     pub ms_max: Option<f64>,
     /// The least that memory allows: the input read once, at this run's rate.
     pub memory_floor_ms: Option<f64>,
@@ -42,15 +42,15 @@ pub struct Row {
     pub matrix_floor_ms: Option<f64>,
     /// The larger of the floors.
     pub floor_ms: Option<f64>,
-    /// Median over floor.
+    /// The median divided by the floor.
     pub ratio: Option<f64>,
     /// Share of the true neighbours found, where ground truth was given.
     pub recall: Option<f64>,
     /// `yes` if the results were checked and right, `no` if wrong.
     pub verified: String,
-    /// Of k-means: the squared distances of all points to their nearest centroids, summed.
+    /// For k-means: the sum of the squared distances of all points to their nearest centroids.
     pub objective: Option<f64>,
-    /// Of a build: what the index keeps in memory. Records from before it have no such column.
+    /// For a build: bytes of the index in memory. Older records lack the column.
     #[serde(default)]
     pub bytes: Option<u64>,
 }
@@ -64,7 +64,7 @@ pub struct Measured {
     pub case: String,
     /// Results a row or query.
     pub k: usize,
-    /// Of each run, ascending; empty if there is no time because the result is wrong.
+    /// Time of each run, ascending; empty if the result is wrong, because such a run has no time.
     pub milliseconds: Vec<f64>,
     /// The least that memory allows.
     pub memory_floor_ms: f64,
@@ -74,9 +74,9 @@ pub struct Measured {
     pub recall: Option<f64>,
     /// Whether the results are right.
     pub verified: bool,
-    /// Of k-means: what the centroids cost.
+    /// For k-means: the sum of the squared distances to the nearest centroids.
     pub objective: Option<f64>,
-    /// Of a build: what the index keeps in memory.
+    /// For a build: bytes of the index in memory.
     pub bytes: Option<u64>,
 }
 

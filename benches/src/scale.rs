@@ -34,24 +34,24 @@ pub struct Args {
     /// Sizes of batches; those of more queries than there are count for all.
     #[arg(long, value_delimiter = ',', default_value = "10000,100000", value_parser = count)]
     batches: Vec<usize>,
-    /// Results a query.
+    /// Number of neighbours per query.
     #[arg(long, default_value_t = 10, value_parser = count)]
     k: usize,
     /// Lists of inverted files.
     #[arg(long, default_value_t = 4096, value_parser = count)]
     lists: usize,
-    /// Lists probed.
+    /// Numbers of probed lists to measure.
     #[arg(long, value_delimiter = ',', default_value = "64,1024", value_parser = count)]
     probes: Vec<usize>,
-    /// Centroids of k-means.
+    /// Numbers of centroids of k-means to measure.
     #[arg(long, value_delimiter = ',', default_value = "4096", value_parser = count)]
     centroids: Vec<usize>,
-    /// Iterations of k-means.
+    /// Number of iterations of k-means.
     #[arg(long, default_value_t = 10, value_parser = count)]
     iterations: usize,
 }
 
-/// What searches.
+/// The kind of search or clustering that is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Exact,

@@ -16,7 +16,7 @@ use crate::{Common, Outcome};
 pub struct Args {
     #[command(flatten)]
     common: Common,
-    /// Only random keys.
+    /// Measure only rows of random keys.
     #[arg(long)]
     random_only: bool,
 }

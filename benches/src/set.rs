@@ -10,11 +10,11 @@ use crate::{Failure, Outcome};
 /// Base vectors, queries of the same dimension, and the true neighbours of the first queries where they are known: there are
 /// vectors of each, and the neighbours are among the base.
 pub struct Set {
-    /// What is searched.
+    /// The vectors in which the benchmark searches.
     pub base: Vectors,
     /// What is searched for.
     pub query: Vectors,
-    /// The true neighbours.
+    /// The true neighbours of the queries, if they are known.
     pub truth: Option<IdMatrix>,
 }
 

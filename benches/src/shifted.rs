@@ -32,10 +32,10 @@ pub struct Args {
     /// Triangles of the mesh, about.
     #[arg(long, default_value_t = 40_000, value_parser = count)]
     triangles: usize,
-    /// Queries.
+    /// Number of queries.
     #[arg(long, default_value_t = 1 << 23, value_parser = count)]
     queries: usize,
-    /// Neighbours.
+    /// Numbers of neighbours to measure.
     #[arg(long, value_delimiter = ',', default_value = "2,4,8,16", value_parser = count)]
     k: Vec<usize>,
     /// Shifted copies; unless given, the library's choice.

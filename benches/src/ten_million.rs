@@ -22,13 +22,13 @@ use crate::{Common, Outcome};
 pub struct Args {
     #[command(flatten)]
     common: Common,
-    /// Vectors.
+    /// Number of vectors.
     #[arg(long, default_value_t = 10_000_000, value_parser = count)]
     n: usize,
     /// Components of a vector.
     #[arg(long, default_value_t = 128, value_parser = count)]
     dim: usize,
-    /// Queries.
+    /// Number of queries.
     #[arg(long, default_value_t = 10_000, value_parser = count)]
     queries: usize,
     /// Vectors made and added at a time.
@@ -37,16 +37,16 @@ pub struct Args {
     /// What is kept of a vector: flat, or pq and the bytes of its code.
     #[arg(long, value_delimiter = ',', default_value = "pq32")]
     encodings: Vec<Coding>,
-    /// Lists.
+    /// Number of lists.
     #[arg(long, default_value_t = 16_384, value_parser = count)]
     lists: usize,
     /// Vectors to train on, for each list.
     #[arg(long, default_value_t = 64, value_parser = count)]
     train_per_list: usize,
-    /// Lists probed.
+    /// Numbers of probed lists to measure.
     #[arg(long, value_delimiter = ',', default_value = "1,4,16,64,256", value_parser = count)]
     probes: Vec<usize>,
-    /// Results a query.
+    /// Numbers of neighbours to measure.
     #[arg(long, value_delimiter = ',', default_value = "10,100", value_parser = count)]
     k: Vec<usize>,
     /// Bytes that the index may use on its device; a quarter of the vectors' own unless given.
@@ -56,7 +56,7 @@ pub struct Args {
 
 /// Queries with ground truth.
 const WITH_TRUTH: usize = 1_000;
-/// Neighbours of each.
+/// Number of true neighbours of each query.
 const DEPTH: usize = 100;
 
 /// Measures; true if every result was right.
@@ -102,7 +102,7 @@ pub fn free_memory(machine: &Machine) -> Outcome<Option<u64>> {
     Ok(info::devices()?.get(index).and_then(|device| device.memory_free))
 }
 
-/// Sizes.
+/// The sizes of a measurement.
 struct Shape {
     n: usize,
     dim: usize,

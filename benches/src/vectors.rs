@@ -93,7 +93,7 @@ pub struct Truth {
 }
 
 impl Truth {
-    /// O(base), in parallel.
+    /// The exact distances of one query, and what follows from them. O(base), in parallel.
     pub fn of<T: Element>(base: &[T], queries: &[T], dim: usize, query: usize) -> Self {
         let probe: Vec<f64> = queries[query * dim..(query + 1) * dim].iter().map(|x| f64::from(x.to_f32())).collect();
         let (distances, norms): (Vec<f64>, Vec<f64>) = base

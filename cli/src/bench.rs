@@ -1,4 +1,4 @@
-//! `warpann bench`: times of parts of the library, with the work that no implementation can avoid beside them.
+//! `warpann bench`: times of parts of the library, and the work that every implementation must do.
 
 mod exact;
 mod ivf;
@@ -32,11 +32,11 @@ enum Part {
     Ivf(ivf::Args),
     /// k-means: seconds and objective.
     Kmeans(kmeans::Args),
-    /// What the first search of a process pays for opening the device and loading kernels.
+    /// Time of the first search of a process, which includes opening the device and loading kernels.
     StartUp(start_up::Args),
 }
 
-/// Measures and prints.
+/// Runs the measurement and prints the report.
 pub fn run(args: &Args, out: &Out) -> Outcome {
     match &args.part {
         Part::Select(args) => select::run(args, out),
@@ -50,13 +50,14 @@ pub fn run(args: &Args, out: &Out) -> Outcome {
 /// Times of repeated runs.
 #[derive(Serialize)]
 struct Times {
-    /// Of each run, in ascending order.
+    /// Time of each run in seconds, ascending.
     seconds: Vec<f64>,
     median_seconds: f64,
 }
 
 impl Times {
-    /// Runs `work` once without a watch, for it loads kernels and fills caches, and then `repeat` times, at least once.
+    /// Runs `work` once without measuring, because the first run loads kernels and fills caches, and then `repeat`
+    /// times, at least once.
     fn measure(repeat: usize, mut work: impl FnMut() -> warpann::Result<()>) -> Outcome<Self> {
         work()?;
         let mut seconds = Vec::new();
@@ -78,7 +79,7 @@ impl Times {
     }
 }
 
-/// `name` with an extension behind it, whatever dots it has.
+/// `name` with `extension` appended, even if `name` contains dots.
 fn named(name: &Path, extension: &str) -> PathBuf {
     let mut file = name.as_os_str().to_owned();
     file.push(".");
@@ -86,7 +87,7 @@ fn named(name: &Path, extension: &str) -> PathBuf {
     file.into()
 }
 
-/// Writes rows, and their fields' names above.
+/// Writes a line with the names of the fields, and then the rows.
 fn write_csv(path: &Path, rows: &[impl Serialize]) -> Outcome {
     let failed = |error: String| Failure::Message(format!("{}: {error}", path.display()));
     let mut writer = csv::Writer::from_writer(Vec::new());
@@ -95,7 +96,7 @@ fn write_csv(path: &Path, rows: &[impl Serialize]) -> Outcome {
     Ok(io::write_file(path, &text)?)
 }
 
-/// Writes an object, for people to read as well.
+/// Writes an object as indented JSON.
 fn write_json(path: &Path, object: &impl Serialize) -> Outcome {
     let failed = |error: serde_json::Error| Failure::Message(format!("{}: {error}", path.display()));
     let text = serde_json::to_string_pretty(object).map_err(failed)? + "\n";

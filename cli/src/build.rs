@@ -1,4 +1,4 @@
-//! `warpann build`: from vectors to an index file.
+//! `warpann build`: makes an index file from vectors.
 
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
@@ -18,13 +18,13 @@ pub struct Args {
     /// Vectors to index: fvecs, bvecs, fbin, u8bin, i8bin or npy. The index keeps their element type.
     #[arg(long, value_name = "FILE")]
     pub base: PathBuf,
-    /// Index the first N vectors of the base only; a file of more may be cut off behind them.
+    /// Index only the first N vectors of the base; the file may end anywhere behind them.
     #[arg(long, value_name = "N", value_parser = positive)]
     rows: Option<usize>,
-    /// Vectors that are read and added at a time; the index does not depend on it.
+    /// Number of vectors that are read and added at a time; the index does not depend on it.
     #[arg(long, value_name = "N", default_value_t = BATCH, value_parser = positive)]
     batch: usize,
-    /// Ids of the vectors, one each: ibin, ivecs or npy; 0, 1, 2, .. unless given.
+    /// Ids of the vectors, one for each: ibin, ivecs or npy. Default: 0, 1, 2, ..
     #[arg(long, value_name = "FILE")]
     ids: Option<PathBuf>,
     /// The file to write.
@@ -36,8 +36,8 @@ pub struct Args {
     pub place: Place,
     #[command(flatten)]
     pub access: Access,
-    /// Build at every rank that mpirun starts: rank 0 trains, each adds a part of the base and writes it to INDEX.RANK-of-COUNT, for
-    /// `search --mpi` by as many ranks. auto spreads the ranks of a machine over its GPUs.
+    /// Build on every rank that mpirun starts: rank 0 trains; each rank adds a part of the base and writes it to INDEX.RANK-of-COUNT, for
+    /// `search --mpi` with the same number of ranks. auto distributes the ranks of a machine among its GPUs.
     #[cfg(feature = "mpi")]
     #[arg(long)]
     mpi: bool,
@@ -54,9 +54,9 @@ pub struct Files {
 }
 
 impl Files {
-    /// Reads them, for an index that is saved to `out`.
+    /// Reads the files, for an index that is saved to `out`.
     pub fn read(args: &Args, out: &Path) -> Outcome<Self> {
-        // Training takes long: what would stop the saving is looked at first.
+        // Training takes long, so this first checks everything that could prevent saving.
         let inputs = [Some(&args.base), args.ids.as_ref(), args.recipe.train.as_ref()];
         io::check_files(inputs.into_iter().flatten(), [out])?;
         let base = io::read_vectors_with(&args.base, args.rows, args.access.how)?;

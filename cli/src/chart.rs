@@ -1,6 +1,6 @@
-//! Small line charts, as SVG and as PNG: a linear x axis, a logarithmic y axis, one line a series.
+//! Small line charts, as SVG and as PNG: a linear x axis, a logarithmic y axis, and one line for each series.
 //!
-//! A chart draws itself on a [`Canvas`], of which there are two ([`svg`], [`png`]); neither needs a font or a program of the system.
+//! A chart is drawn on a [`Canvas`]. There are two implementations ([`svg`], [`png`]); neither needs a font or a program of the system.
 
 mod font;
 mod png;
@@ -17,7 +17,7 @@ const FRAME: [f64; 4] = [100.0, 50.0, 770.0, 430.0];
 const BLACK: Colour = [0x22, 0x22, 0x22];
 const GREY: Colour = [0xdd, 0xdd, 0xdd];
 const WHITE: Colour = [0xff; 3];
-/// Colours of series, for the colour-blind as well: M. Okabe and K. Ito, Color Universal Design, 2008.
+/// Colours of series, which colour-blind readers can distinguish: M. Okabe and K. Ito, Color Universal Design, 2008.
 const COLOURS: [Colour; 7] = [
     [0x00, 0x72, 0xb2],
     [0xd5, 0x5e, 0x00],
@@ -27,33 +27,33 @@ const COLOURS: [Colour; 7] = [
     [0x56, 0xb4, 0xe9],
     [0x55, 0x55, 0x55],
 ];
-/// Height of capitals: of labels, and of the title.
+/// Height of the capitals of labels.
 const TEXT: f64 = 10.5;
 const TITLE: f64 = 14.0;
 
-/// Red, green, blue.
+/// A colour as red, green and blue.
 pub type Colour = [u8; 3];
 
-/// Where a text lies with respect to its point.
+/// The position of a text relative to its point.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Anchor {
-    /// It starts there.
+    /// The text starts at the point.
     Start,
-    /// Its middle is there.
+    /// The middle of the text is at the point.
     Middle,
-    /// It ends there.
+    /// The text ends at the point.
     End,
-    /// Its middle is there, and it runs upwards.
+    /// The middle of the text is at the point, and the text runs upwards.
     Upwards,
 }
 
-/// What a chart is drawn on; x to the right, y downwards.
+/// The drawing operations of a chart, with x to the right and y downwards.
 pub trait Canvas {
-    /// A line through points.
+    /// Draws a line through points.
     fn line(&mut self, points: &[(f64, f64)], width: f64, colour: Colour);
-    /// A filled rectangle from its upper left corner on.
+    /// Draws a filled rectangle whose upper left corner is `corner`.
     fn rect(&mut self, corner: (f64, f64), size: (f64, f64), colour: Colour);
-    /// A text whose capitals are `height` high; `at` is on its base line.
+    /// Draws a text whose capitals have the height `height`; `at` is on its base line.
     fn text(&mut self, at: (f64, f64), anchor: Anchor, height: f64, text: &str);
 }
 
@@ -156,12 +156,12 @@ fn ends(ticks: &[f64]) -> (f64, f64) {
 /// Ticks 1, 2 or 5 times a power of ten apart that enclose the values: at least two, about ten.
 fn linear_ticks(values: impl Iterator<Item = f64>) -> Vec<f64> {
     let (low, high) = range(values).unwrap_or((0.0, 1.0));
-    // Values that are all equal lie in the middle of something.
+    // If all values are equal, they lie in the middle of a small range.
     let span = if high > low { high - low } else { low.abs().max(1e-3) * 0.1 };
     let power = 10f64.powf((span / 10.0).log10().floor());
     let step = [1.0, 2.0, 5.0, 10.0].map(|step| step * power).into_iter().find(|step| span / step <= 10.0);
     let step = step.unwrap_or(10.0 * power);
-    // Rounding must not make a tick of what lies on one.
+    // Rounding must not add a tick next to a value that lies on a tick.
     let (first, last) = ((low / step + 1e-9).floor(), (high / step - 1e-9).ceil());
     let last = last.max(first + 1.0);
     (0..=(last - first) as usize).map(|index| (first + index as f64) * step).collect()
@@ -180,7 +180,7 @@ fn logarithmic_ticks(values: impl Iterator<Item = f64>) -> Vec<f64> {
     ticks[from..=to.max(from + 1).min(ticks.len() - 1)].to_vec()
 }
 
-/// Decimals that tell the ticks apart.
+/// Number of decimals that distinguish the ticks.
 fn decimals(ticks: &[f64]) -> usize {
     let step = ticks[1] - ticks[0];
     (-(step * 1.001).log10().floor()).clamp(0.0, 9.0) as usize

@@ -20,7 +20,7 @@ struct Report {
     nodes: usize,
     edges: usize,
     components: usize,
-    /// Largest first.
+    /// Sizes of components with their counts, the largest first.
     sizes: Vec<Size>,
 }
 
@@ -31,7 +31,7 @@ struct Size {
     components: usize,
 }
 
-/// Prints how many components there are, of which sizes.
+/// Prints the number of components and their sizes.
 pub fn run(args: &Args, out: &Out) -> Outcome {
     let graph = Graph::read(&args.graph)?;
     let all = graph.components().sizes;

@@ -1,4 +1,4 @@
-//! What an inverted-file index is made of: the arguments that `build` and `bench ivf` share, and what is said of the result.
+//! Making an inverted-file index: the arguments that `build` and `bench ivf` share, and the description of the result.
 
 use std::path::PathBuf;
 use std::time::Instant;
@@ -15,7 +15,7 @@ use crate::search::parse_metric;
 /// What is kept of a vector.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Kind {
-    /// Its components, as they are
+    /// The components as they are
     IvfFlat,
     /// The code of a product quantizer
     IvfPq,
@@ -24,17 +24,17 @@ pub enum Kind {
 /// How an index is made.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Recipe {
-    /// What is kept of a vector.
+    /// Encoding of the vectors.
     #[arg(long, value_enum, default_value = "ivf-flat")]
     kind: Kind,
-    /// Lists; unless given, four times the square root of the number of vectors.
+    /// Number of lists. Default: four times the square root of the number of vectors.
     #[arg(long, value_parser = positive)]
     lists: Option<usize>,
-    /// With ivf-pq: parts that a vector is cut into, a divisor of its dimension; unless given, parts of four components or the next
-    /// larger ones that are possible.
+    /// With ivf-pq: number of parts of a vector, a divisor of its dimension. Default: parts of four components, or the next larger possible
+    /// size.
     #[arg(long, value_name = "M", value_parser = positive)]
     sub_quantizers: Option<usize>,
-    /// With ivf-pq: bits of each part's code, 4 to 8; 8 unless given.
+    /// With ivf-pq: bits of the code of each part, 4 to 8. Default: 8.
     #[arg(long, value_name = "BITS")]
     bits: Option<u32>,
     /// With ivf-pq: learn a rotation under which parts are quantized better (optimized product quantization).
@@ -43,7 +43,7 @@ pub struct Recipe {
     /// l2 (squared Euclidean distance), ip (inner product) or cosine.
     #[arg(long, default_value = "l2", value_parser = parse_metric)]
     metric: Metric,
-    /// Vectors to train with; the base unless given.
+    /// Vectors to train with. Default: the base.
     #[arg(long, value_name = "FILE")]
     pub train: Option<PathBuf>,
     /// Seed of the training: the same seed and vectors give the same index.
@@ -52,15 +52,15 @@ pub struct Recipe {
     /// Iterations of k-means that find the centroids of the lists.
     #[arg(long, default_value_t = 20, value_parser = positive)]
     iterations: usize,
-    /// Training vectors that are used for each list, of as many as there are.
+    /// Largest number of training vectors for each list.
     #[arg(long, value_name = "N", default_value_t = 256, value_parser = positive)]
     points_per_centroid: usize,
 }
 
-/// Vectors that are added at a time, unless another number is asked for.
+/// Default number of vectors that are added at a time.
 pub const BATCH: usize = 1 << 20;
 
-/// Where an index works.
+/// The device of an index and its memory budget.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Place {
     /// auto, cpu, gpu, gpu:N, or emulator (checks the GPU's kernels on the CPU; very slow). Several: gpu:0,gpu:1 are replicas, which
@@ -72,7 +72,7 @@ pub struct Place {
     pub memory_budget: Option<u64>,
 }
 
-/// A new index, and what making it took.
+/// A new index, and the times of making it.
 pub struct Built<T: Element> {
     pub index: IvfIndex<T>,
     pub train_seconds: f64,
@@ -80,8 +80,8 @@ pub struct Built<T: Element> {
 }
 
 impl Recipe {
-    /// Trains with `train`, or with `base` where that is `None`, and adds `base`, both of dimension `dim`, `batch` vectors at a
-    /// time: a mapped base is never in memory as a whole.
+    /// Trains with `train`, or with `base` if `train` is `None`, and adds `base`, both of dimension `dim`. It adds `batch` vectors at a
+    /// time, so that a mapped base is never completely in memory.
     pub fn build<T: Element>(
         &self,
         place: &Place,
@@ -126,7 +126,7 @@ impl Recipe {
 
     fn encoding(&self, dim: usize) -> Outcome<Encoding> {
         if self.kind == Kind::IvfPq {
-            // Where nothing divides, every component is a part.
+            // If no size divides the dimension, every component is a part.
             let fitting = || (4..=dim).find(|&width| dim.is_multiple_of(width)).map_or(dim.max(1), |width| dim / width);
             let sub_quantizers = self.sub_quantizers.unwrap_or_else(fitting);
             return Ok(Encoding::Pq { sub_quantizers, bits: self.bits.unwrap_or(8), rotate: self.opq });
@@ -146,7 +146,7 @@ pub fn kind_of(encoding: Encoding) -> &'static str {
     }
 }
 
-/// An index in a few words.
+/// A short description of an index.
 pub fn describe(encoding: Encoding, lists: usize) -> String {
     match encoding {
         Encoding::Flat => format!("ivf-flat, {lists} lists"),
@@ -157,12 +157,12 @@ pub fn describe(encoding: Encoding, lists: usize) -> String {
     }
 }
 
-/// What there is to say of an index.
+/// The properties of an index that reports show.
 #[derive(Debug, Clone, Serialize)]
 pub struct Summary {
     device: String,
     kind: &'static str,
-    /// In words.
+    /// Description of the index.
     index: String,
     element: &'static str,
     metric: &'static str,
@@ -180,7 +180,7 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// Of an index.
+    /// Reads the properties of an index.
     pub fn of<T: Element>(index: &IvfIndex<T>) -> Self {
         let statistics = index.statistics();
         Self {
@@ -203,12 +203,12 @@ impl Summary {
         }
     }
 
-    /// Device and index in words.
+    /// The descriptions of the device and of the index.
     pub fn names(&self) -> (&str, &str) {
         (&self.device, &self.index)
     }
 
-    /// Prints it.
+    /// Prints the properties, as text or JSON.
     pub fn print(&self, out: &Out) -> Outcome {
         let Self { device, index, element, metric, dim, vectors, .. } = self;
         out.field("device", device)?;
@@ -222,6 +222,9 @@ impl Summary {
                  {imbalance:.3}"
             ),
         )?;
-        out.field("memory", format_args!("{} bytes a vector and 8 for its id, {}", self.code_bytes, bytes(self.bytes)))
+        out.field(
+            "memory",
+            format_args!("{} bytes per vector and 8 for its id, {}", self.code_bytes, bytes(self.bytes)),
+        )
     }
 }

@@ -12,7 +12,7 @@ use crate::report::{Out, Outcome, bytes};
 /// Arguments of `info`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Show what this index file holds, by its header, and nothing else.
+    /// Show only the properties of this index file, from its header.
     #[arg(long, value_name = "INDEX")]
     index: Option<PathBuf>,
 }
@@ -22,7 +22,7 @@ struct Info {
     version: &'static str,
     cpu: CpuInfo,
     devices: Vec<DeviceInfo>,
-    /// Why `devices` is empty.
+    /// The reason why `devices` is empty.
     no_device: Option<String>,
     modules: Vec<ModuleInfo>,
 }
@@ -40,7 +40,7 @@ struct IndexFile {
     bytes: u64,
 }
 
-/// Prints what an index file holds.
+/// Prints the properties of an index file.
 fn index(path: &Path, out: &Out) -> Outcome {
     let info = IndexInfo::read(path)?;
     let file = IndexFile {
@@ -57,12 +57,12 @@ fn index(path: &Path, out: &Out) -> Outcome {
     let IndexFile { element, metric, dim, vectors, .. } = file;
     out.field("index", &file.index)?;
     out.field("vectors", format_args!("{vectors}, dimension {dim}, {element}, metric {metric}"))?;
-    out.field("probes", format_args!("{} unless asked for others", file.probes))?;
+    out.field("probes", format_args!("{} by default", file.probes))?;
     out.field("file", bytes(file.bytes))?;
     out.object(&file)
 }
 
-/// Prints what there is; a machine without a GPU is no failure.
+/// Prints the properties of the machine. A machine without a GPU is not an error.
 pub fn run(args: &Args, out: &Out) -> Outcome {
     if let Some(path) = &args.index {
         return index(path, out);

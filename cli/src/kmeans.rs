@@ -25,16 +25,16 @@ pub struct Args {
     access: Access,
 }
 
-/// How vectors are clustered; `bench kmeans` takes the same.
+/// The options of a clustering, shared with `bench kmeans`.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Recipe {
-    /// Centroids to find.
+    /// Number of centroids
     #[arg(long, value_name = "N")]
     centroids: usize,
-    /// Iterations.
+    /// Number of iterations
     #[arg(long, default_value_t = 20)]
     iterations: usize,
-    /// All that is random follows from this; the same seed gives the same bits on every device.
+    /// Seed of all random choices; the same seed gives the same bits on every device.
     #[arg(long, default_value_t = 0)]
     seed: u64,
     /// The first centroids: random (distinct vectors) or plus-plus (k-means++, on the CPU).
@@ -43,10 +43,10 @@ pub struct Recipe {
     /// Compare by inner product, with centroids of norm 1.
     #[arg(long)]
     spherical: bool,
-    /// No cluster gets more than B times the mean, rounded up.
+    /// Limit the size of a cluster to B times the mean, rounded up.
     #[arg(long, value_name = "B")]
     balanced: Option<f64>,
-    /// Train with at most so many vectors a centroid, sampled by the seed; or all.
+    /// Largest number of training vectors per centroid, which are sampled by the seed; or all.
     #[arg(long, value_name = "N|all", default_value = "256", value_parser = parse_points)]
     points_per_centroid: Points,
     /// auto, cpu, gpu, gpu:N, or emulator (checks the GPU's kernels on the CPU; very slow). Several, such as gpu:0,gpu:1, divide the vectors.
@@ -58,7 +58,7 @@ pub struct Recipe {
 }
 
 impl Recipe {
-    /// The library's settings.
+    /// The options as settings of the library.
     pub fn settings(&self) -> KMeans {
         let settings = KMeans::new(self.centroids)
             .iterations(self.iterations)
@@ -78,14 +78,14 @@ impl Recipe {
     }
 }
 
-/// [`Start`], as far as a command line can name it.
+/// The values of [`Start`] that a command line can select.
 #[derive(Debug, Clone, Copy, clap::ValueEnum)]
 enum StartName {
     Random,
     PlusPlus,
 }
 
-/// Vectors a centroid; none for all.
+/// Number of vectors per centroid; none for all.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Points(Option<usize>);
 
@@ -97,7 +97,7 @@ fn parse_points(text: &str) -> Result<Points, String> {
     }
 }
 
-/// What is printed.
+/// The report of the command, as JSON.
 #[derive(Serialize)]
 struct Report {
     device: String,
@@ -110,7 +110,7 @@ struct Report {
     train_seconds: f64,
 }
 
-/// One iteration.
+/// The objective and the sizes after one iteration.
 #[derive(Serialize, Clone, Copy)]
 struct Iteration {
     objective: f64,
@@ -123,7 +123,7 @@ struct Iteration {
 
 /// Clusters, writes the centroids, prints the report.
 pub fn run(args: &Args, out: &Out) -> Outcome {
-    // Refused before the work; centroids are f32 as distances are.
+    // Checked before the work. Centroids are f32, as distances are, so their formats are the same.
     io::check_distances_path(&args.out)?;
     io::check_files([&args.base], [&args.out])?;
     let start = Instant::now();
@@ -139,7 +139,7 @@ fn train<T: Element>(args: &Args, base: &io::Vectors, load_seconds: f64, out: &O
     let settings = args.recipe.settings();
     let start = Instant::now();
     let mut iterations = Vec::new();
-    // The first failure to print stops the printing, and is reported in the end.
+    // After the first failure to print, nothing more is printed, and the failure is reported at the end.
     let mut printed = Ok(());
     let found = settings.train_watched(vectors, base.dim(), None, &mut |progress| {
         let Progress { iteration, objective, split, largest, mean } = *progress;

@@ -19,13 +19,14 @@ use crate::vectors::{Access, exactly, with_element};
 /// Arguments of `knn-graph`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Vectors whose graph is made: fvecs, bvecs, fbin, u8bin, i8bin or npy. Each is a node, numbered from 0.
+    /// Vectors of the graph: fvecs, bvecs, fbin, u8bin, i8bin or npy. Each is a node, numbered from 0.
     #[arg(long, value_name = "FILE")]
     base: PathBuf,
-    /// Neighbours of each vector, which is not among them itself.
+    /// Neighbours of each vector, without the vector itself.
     #[arg(long, default_value_t = 10)]
     k: usize,
-    /// An index of the base, which `warpann build` made without --ids: faster, and misses some neighbours. The graph is exact without.
+    /// An index of the base, which `warpann build` made without --ids. The search is faster and misses some neighbours; without an index
+    /// the graph is exact.
     #[arg(long, value_name = "INDEX", conflicts_with = "metric")]
     index: Option<PathBuf>,
     /// With --index: lists to search for each vector; unless given, the number that the index holds.
@@ -40,22 +41,22 @@ pub struct Args {
     /// Memory that the index may use on its device, in bytes or with K, M, G, T.
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
     memory_budget: Option<u64>,
-    /// Write the graph: ibin or npy, a row of k u32 ids for each vector, nearest first, all ones where there is no neighbour.
+    /// Write the graph: ibin or npy, a row of k u32 ids for each vector, nearest first, all ones in empty slots.
     ///
-    /// While the run is at work, its results are in FILE.part and FILE.journal. If it is stopped, the same command goes on where it was
-    /// and writes the same file.
+    /// During the run its results are in FILE.part and FILE.journal. If the run stops, the same command resumes it and writes the same
+    /// file.
     #[arg(long, value_name = "FILE")]
     out: PathBuf,
     /// Write the distances of the neighbours as well: fbin or npy.
     #[arg(long, value_name = "FILE")]
     distances: Option<PathBuf>,
-    /// With --index: vectors that are searched exactly, to estimate the share of true neighbours found; 0 for none.
+    /// With --index: number of vectors that are searched exactly, to estimate the fraction of true neighbours found; 0 for no estimate.
     #[arg(long, value_name = "N", default_value_t = 10_000)]
     sample: usize,
-    /// Vectors that are searched and written at a time; unless given, about a second's.
+    /// Number of vectors that are searched and written at a time. Default: the number for about one second.
     #[arg(long, value_name = "N", value_parser = positive)]
     batch: Option<usize>,
-    /// Throw away what an interrupted run has left.
+    /// Discard the files of an interrupted run.
     #[arg(long)]
     restart: bool,
     #[command(flatten)]
@@ -65,7 +66,7 @@ pub struct Args {
 #[derive(Serialize)]
 struct Report {
     device: String,
-    /// What was opened, if it was an index.
+    /// Path of the index, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     index: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -75,7 +76,7 @@ struct Report {
     dim: usize,
     base: usize,
     k: usize,
-    /// Vectors whose neighbours an interrupted run had left.
+    /// Number of vectors whose neighbours were taken over from an interrupted run.
     resumed: usize,
     load_seconds: f64,
     build_seconds: f64,
@@ -85,7 +86,7 @@ struct Report {
     accuracy: Option<Accuracy>,
 }
 
-/// The share of true neighbours found.
+/// The estimated fraction of true neighbours that the graph contains.
 #[derive(Serialize, Clone, Copy)]
 struct Accuracy {
     estimate: f64,
@@ -95,7 +96,7 @@ struct Accuracy {
 
 /// Makes the graph, prints the report.
 pub fn run(args: &Args, out: &Out) -> Outcome {
-    // Everything that can be refused without work is refused first.
+    // Everything that can be checked without work is checked first.
     if args.k == 0 {
         return Err(Error::ZeroK.into());
     }
@@ -130,7 +131,7 @@ fn by_index<T: Element>(args: &Args, path: &Path, base: &Vectors, start: Instant
     report.index = Some(describe(index.encoding(), index.lists()));
     report.probes = Some(index.probes());
     let (dim, metric) = (index.dim(), index.metric());
-    // The device's memory is for the exact index now.
+    // Frees the device's memory for the exact index.
     drop(index);
     if args.sample > 0 {
         let start = Instant::now();
@@ -164,7 +165,7 @@ fn flat<T: Element>(args: &Args, dim: usize, metric: Metric, rows: &[T]) -> Outc
     Ok(index)
 }
 
-/// Writes the graph.
+/// Makes the graph and writes it to files.
 fn make<T: Element>(
     args: &Args,
     index: &impl GraphIndex<T>,
@@ -219,7 +220,7 @@ fn print(report: &Report, args: &Args, out: &Out) -> Outcome {
     let build = if report.index.is_some() { "open" } else { "build" };
     out.field(build, format_args!("{:.3} s", report.build_seconds))?;
     if *resumed > 0 {
-        out.field("resumed", format_args!("{resumed} vectors were done before"))?;
+        out.field("resumed", format_args!("{resumed} vectors from an interrupted run"))?;
     }
     out.field("search", format_args!("{:.3} s, {:.0} vectors/s", report.graph_seconds, report.rows_per_second))?;
     if let Some(Accuracy { estimate, sample, seconds }) = report.accuracy {

@@ -33,7 +33,7 @@ use report::{Failure, Out};
 #[derive(Debug, Parser)]
 #[command(name = "warpann", version, arg_required_else_help = true, max_term_width = 120)]
 struct Args {
-    /// Print one JSON object on standard output, and nothing else there.
+    /// Print one JSON object, and nothing else, on standard output.
     #[arg(long, global = true)]
     json: bool,
     #[command(subcommand)]
@@ -42,7 +42,7 @@ struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Show devices, driver, memory, kernels in this build and CPU features; or what an index file holds.
+    /// Show devices, driver, memory, kernels in this build and CPU features; or the properties of an index file.
     Info(info::Args),
     /// Make an inverted-file index of a file of vectors.
     Build(build::Args),
@@ -60,7 +60,7 @@ enum Command {
     Components(components::Args),
     /// Compare GPU, emulator and CPU on fresh random cases; exit code 1 at the first difference.
     Verify(verify::Args),
-    /// Measure a part of the library, with the work that it cannot avoid beside it.
+    /// Measure a part of the library, and show the work that every implementation must do.
     Bench(bench::Args),
 }
 
@@ -69,7 +69,7 @@ fn main() -> ExitCode {
     let args = match Args::try_parse() {
         Ok(args) => args,
         Err(error) => {
-            // Nothing is left to do if even the message cannot be printed.
+            // If the message cannot be printed, there is nothing left to do.
             let _ = error.print();
             return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
         }
@@ -89,7 +89,7 @@ fn main() -> ExitCode {
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
-        // The reader of our output has seen enough.
+        // The reader of the output has closed it.
         Err(Failure::Output(error)) if error.kind() == std::io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
         #[cfg(feature = "mpi")]
         Err(Failure::Told) => ExitCode::FAILURE,

@@ -16,13 +16,13 @@ pub struct Args {
     /// The graph: ids of neighbours, in ibin, npy, ivecs or bin. Edges are read in both directions.
     #[arg(long, value_name = "FILE")]
     graph: PathBuf,
-    /// The vectors that it is a graph of: fvecs, bvecs, fbin, u8bin, i8bin or npy.
+    /// The vectors of the graph: fvecs, bvecs, fbin, u8bin, i8bin or npy.
     #[arg(long, value_name = "FILE")]
     base: PathBuf,
-    /// The first node.
+    /// The node at which the path starts
     #[arg(long, value_name = "NODE")]
     from: u64,
-    /// The last node.
+    /// The node at which the path ends
     #[arg(long, value_name = "NODE")]
     to: u64,
     /// l2 (squared Euclidean distance), ip (inner product) or cosine; of these two the largest edge is the least similar one.
@@ -40,7 +40,7 @@ struct Report {
     largest: Option<f32>,
 }
 
-/// Prints the nodes, one a line, then the largest edge.
+/// Prints the nodes, one per line, and then the largest edge.
 pub fn run(args: &Args, out: &Out) -> Outcome {
     let graph = Graph::read(&args.graph)?;
     let base = args.access.vectors(&args.base)?;
@@ -48,7 +48,7 @@ pub fn run(args: &Args, out: &Out) -> Outcome {
         let Some(rows) = base.as_slice::<T>() else {
             return Err(Failure::Message("the base is of another element type".into()));
         };
-        // A file without rows may state no dimension; it has no node to start from either.
+        // A file without rows may have no dimension; then the graph has no nodes either.
         graph.path(rows, base.dim().max(1), args.metric, args.from, args.to)?
     });
     for node in &path.nodes {

@@ -1,4 +1,4 @@
-//! Progress on standard error, if a person can see it there.
+//! Progress on standard error, if standard error is a terminal.
 
 use std::io::IsTerminal;
 use std::time::Duration;
@@ -10,7 +10,7 @@ pub fn watched() -> bool {
     std::io::stderr().is_terminal()
 }
 
-/// Does `work` beside a spinner.
+/// Shows a spinner while `work` runs.
 pub fn spinning<R>(message: String, work: impl FnOnce() -> R) -> R {
     let spinner = watched().then(|| {
         let spinner = ProgressBar::new_spinner().with_message(message);

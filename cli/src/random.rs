@@ -1,4 +1,4 @@
-//! The program's random numbers.
+//! The random numbers of `verify` and `bench`.
 
 /// A sequence of random numbers, by SplitMix64: the same from the same seed on every machine.
 pub struct Random(u64);
@@ -18,12 +18,12 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// In 0..`below`, which is not 0.
+    /// A random number in 0..`below`; `below` is not 0.
     pub fn below(&mut self, below: usize) -> usize {
         (self.bits() % below as u64) as usize
     }
 
-    /// From 0 to `most`: half of the time evenly, half with small values as likely as large ones.
+    /// A random number from 0 to `most`: half of the time uniform, half of the time with a uniform logarithm.
     pub fn size(&mut self, most: usize) -> usize {
         match self.below(2) {
             0 => self.below(most + 1),
@@ -34,17 +34,17 @@ impl Random {
         }
     }
 
-    /// One of `from`, which is not empty.
+    /// A random element of `from`, which is not empty.
     pub fn pick<T: Copy>(&mut self, from: &[T]) -> T {
         from[self.below(from.len())]
     }
 
-    /// In 0..1, in steps of 2⁻²⁴.
+    /// A random number in 0..1, in steps of 2⁻²⁴.
     pub fn unit(&mut self) -> f32 {
         (self.bits() >> 40) as f32 / (1u32 << 24) as f32
     }
 
-    /// In −1..1, in steps of 2⁻²³.
+    /// A random number in −1..1, in steps of 2⁻²³.
     pub fn signed_unit(&mut self) -> f32 {
         (self.bits() >> 40) as f32 / (1u32 << 23) as f32 - 1.0
     }

@@ -1,6 +1,7 @@
-//! `build --mpi` and `search --mpi`: every rank runs the same command, rank 0 speaks.
+//! `build --mpi` and `search --mpi`: every rank runs the same command, and rank 0 prints.
 //!
-//! What a rank does by itself, such as reading its files, ends in [`agree`], so that none waits for one that has failed.
+//! Each step that a rank does alone, such as reading files, ends with [`agree`], so that no rank waits for a rank that
+//! has failed.
 
 use std::path::Path;
 use std::time::Instant;
@@ -18,16 +19,17 @@ use crate::search::{About, BaseFiles, IndexFiles, Job, Report, flat_builder};
 use crate::vectors::{exactly, with_element};
 use crate::{build, search};
 
-/// Starts MPI and does `work` at every rank. If it fails anywhere, rank 0 says why, and all exit with a failure.
+/// Starts MPI and runs `work` on every rank. If it fails on a rank, rank 0 prints the error, and all ranks exit with a
+/// failure.
 pub fn with_ranks(work: impl FnOnce(&Mpi) -> Outcome) -> Outcome {
     let ranks = Mpi::start()?;
     let done = match work(&ranks) {
-        // The reader of our output has seen enough.
+        // The reader of the output has closed it.
         Err(Failure::Output(error)) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
         done => done,
     };
     agree(&ranks, done).map_err(|failure| {
-        // Now, while MPI runs: once a process has exited with a failure, mpirun ends the others.
+        // Printed while MPI runs, because mpirun ends all processes when one has exited with a failure.
         if ranks.rank() == 0 {
             complain(format_args!("error: {failure}"));
         }
@@ -35,7 +37,7 @@ pub fn with_ranks(work: impl FnOnce(&Mpi) -> Outcome) -> Outcome {
     })
 }
 
-/// The devices of this rank: what was asked for, or one of the machine's GPUs by turns.
+/// The devices of this rank: those of the option, or one of the machine's GPUs in turn.
 fn placement(asked: &Placement, ranks: &Mpi) -> Placement {
     match info::devices() {
         Ok(devices) if *asked == Device::Auto && !devices.is_empty() => {
@@ -45,27 +47,27 @@ fn placement(asked: &Placement, ranks: &Mpi) -> Placement {
     }
 }
 
-/// What is said of an index where every rank has a shard.
+/// The description of an index that is divided among ranks.
 fn about_all(shard: About, vectors: u64, ranks: &Mpi) -> About {
     let mut about = shard;
     (about.device, about.vectors) = (of_all(about.device, ranks), vectors);
     about
 }
 
-/// What is said of a device where every rank has one.
+/// The description of the devices of all ranks.
 fn of_all(device: String, ranks: &Mpi) -> String {
     format!("{} ranks, rank 0 on {device}", ranks.count())
 }
 
 /// `search --mpi`; the report is rank 0's.
 pub fn search(args: &search::Args, ranks: &Mpi) -> Outcome<Option<Report>> {
-    // Rank 0 writes the files, whose folders others may not have.
+    // Only rank 0 checks the output files, because other machines may not have their folders.
     let shard = args.index.as_ref().map(|index| part(index, ranks));
     agree(ranks, if ranks.rank() == 0 { args.check(shard.as_deref()) } else { Ok(()) })?;
     match (&args.index, &args.base) {
         (Some(index), _) => search_index(args, index, ranks),
         (None, Some(base)) => search_base(args, base, ranks),
-        // The command line says that one of them is given.
+        // The command line requires one of them.
         (None, None) => Ok(None),
     }
 }

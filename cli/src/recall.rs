@@ -1,4 +1,4 @@
-//! How much of the truth a search found.
+//! Recall: the fraction of the true neighbours that a search found.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -9,16 +9,16 @@ use warpann::{Metric, NONE};
 
 use crate::report::{Failure, Outcome};
 
-/// How much of the truth was found, from 0 to 1.
+/// The recall of a search, from 0 to 1.
 #[derive(Serialize, Clone, Copy)]
 pub struct Recall {
     pub at: usize,
     pub by_id: f64,
-    /// None where the true neighbours' distances cannot be computed: in an index file.
+    /// None if the distances of the true neighbours cannot be computed, as with an index file.
     pub by_distance: Option<f64>,
 }
 
-/// Reads ground truth for `queries` queries and at least `k` neighbours each, whose ids are below `base` where that is known.
+/// Reads ground truth for `queries` queries and at least `k` neighbours each, whose ids are below `base` if it is given.
 pub fn read_truth(path: &Path, queries: usize, k: usize, base: Option<usize>) -> Outcome<GroundTruth> {
     let truth = io::read_ground_truth(path)?;
     let (ids, path) = (&truth.ids, path.display());
@@ -27,13 +27,15 @@ pub fn read_truth(path: &Path, queries: usize, k: usize, base: Option<usize>) ->
         return Err(Failure::Message(message));
     }
     if ids.k < k && queries > 0 {
-        let message = format!("{path}: ground truth has {} neighbours a query; k is {k}", ids.k);
+        let message = format!("{path}: ground truth has {} neighbours per query; k is {k}", ids.k);
         return Err(Failure::Message(message));
     }
     if let Some(base) = base
         && let Some(id) = ids.ids.iter().find(|&&id| id != NONE && id >= base as u64)
     {
-        return Err(Failure::Message(format!("{path}: ground truth names vector {id}; the base file has {base}")));
+        return Err(Failure::Message(format!(
+            "{path}: ground truth contains vector {id}; the base file has {base} vectors"
+        )));
     }
     Ok(truth)
 }
@@ -59,7 +61,7 @@ pub fn recall_of(
     (known.len(), by_id, by_distance.min(known.len()))
 }
 
-/// The mean over the queries that have true neighbours; 1 if none has, for then nothing was missed.
+/// The mean over the queries that have true neighbours; 1 if no query has any.
 pub fn mean(found: impl Iterator<Item = (usize, usize, usize)>, at: usize) -> Recall {
     let (mut queries, mut by_id, mut by_distance) = (0usize, 0.0, 0.0);
     for (total, ids, distances) in found.filter(|&(total, ..)| total > 0) {

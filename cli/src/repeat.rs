@@ -1,4 +1,4 @@
-//! `warpann verify --repeat`: the same searches again and again, from several threads at once, whose results must be equal to the bit.
+//! `warpann verify --repeat`: repeats the same searches from several threads at once. Their results must be equal to the bit.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -12,16 +12,16 @@ use crate::random::Random;
 use crate::report::{Failure, Out, Outcome};
 use crate::verify::first_difference;
 
-/// What is repeated.
+/// A plan of searches that are repeated.
 #[derive(Debug, Clone, Copy)]
 pub struct Plan {
-    /// Searches in all.
+    /// Number of searches in all rounds.
     pub searches: u64,
     /// Threads that search at once.
     pub threads: usize,
     /// Seed of the vectors.
     pub seed: u64,
-    /// Where.
+    /// The device that searches.
     pub device: Device,
 }
 
@@ -68,7 +68,7 @@ struct Kind<'a> {
 
 /// Searches as planned; fails at the first difference.
 pub fn run(plan: Plan, out: &Out) -> Outcome {
-    // Small, so that a search takes tens of microseconds; on the emulator as small as uses several blocks.
+    // Small indexes, so that a search takes tens of microseconds; on the emulator the smallest that use several blocks.
     let (n, dim, lists) = if plan.device == Device::Emulator { (300, 8, 4) } else { (3_000, 32, 16) };
     let mut random = Random::new(plan.seed);
     let mut vectors = |rows: usize| (0..rows * dim).map(|_| random.signed_unit()).collect::<Vec<f32>>();

@@ -1,14 +1,14 @@
-//! Output of the subcommands: lines for people or one JSON object, and failures. Nothing here panics when a pipe breaks.
+//! Output of the subcommands: lines of text or one JSON object, and failures. No function panics if a pipe breaks.
 
 use std::fmt;
 use std::io::Write;
 
 use serde::Serialize;
 
-/// Why a subcommand failed.
+/// The failure of a subcommand.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
-    /// The library's error.
+    /// An error of the library.
     #[error("{0}")]
     Library(#[from] warpann::Error),
     /// Arguments or files that contradict each other.
@@ -17,7 +17,7 @@ pub enum Failure {
     /// Standard output cannot be written.
     #[error("standard output: {0}")]
     Output(std::io::Error),
-    /// Rank 0 has printed it.
+    /// A failure that rank 0 has printed.
     #[cfg(feature = "mpi")]
     #[error("a rank failed")]
     Told,
@@ -26,7 +26,7 @@ pub enum Failure {
 /// Result of a subcommand.
 pub type Outcome<T = ()> = Result<T, Failure>;
 
-/// Standard output.
+/// Standard output, as text or JSON.
 pub struct Out {
     json: bool,
 }
@@ -37,7 +37,7 @@ impl Out {
         Self { json }
     }
 
-    /// A line for people; nothing if JSON was asked for.
+    /// Prints a line; nothing with `--json`.
     pub fn line(&self, line: impl fmt::Display) -> Outcome {
         if self.json {
             return Ok(());
@@ -45,12 +45,12 @@ impl Out {
         self.print(format_args!("{line}\n"))
     }
 
-    /// A name and its value, aligned; nothing if JSON was asked for.
+    /// Prints a name and its value, aligned; nothing with `--json`.
     pub fn field(&self, name: &str, value: impl fmt::Display) -> Outcome {
         self.line(format_args!("{name:<12} {value}"))
     }
 
-    /// The JSON object; nothing unless JSON was asked for.
+    /// Prints the JSON object; nothing without `--json`.
     pub fn object(&self, object: &impl Serialize) -> Outcome {
         if !self.json {
             return Ok(());
@@ -65,12 +65,12 @@ impl Out {
     }
 }
 
-/// A line on standard error. A closed standard error is no reason to fail.
+/// Prints a line on standard error, and ignores a failure to do so.
 pub fn complain(line: fmt::Arguments<'_>) {
     let _ = writeln!(std::io::stderr(), "{line}");
 }
 
-/// Bytes in the largest binary unit that leaves at least 1.
+/// A number of bytes as text, in the largest binary unit in which it is at least 1.
 pub fn bytes(count: u64) -> String {
     let units = ["KiB", "MiB", "GiB", "TiB"];
     let mut size = count as f64;

@@ -20,16 +20,16 @@ use crate::vectors::{Access, exactly, with_element};
 /// Arguments of `search`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Vectors to search in, exactly: fvecs, bvecs, fbin, u8bin, i8bin or npy.
+    /// Vectors for an exact search: fvecs, bvecs, fbin, u8bin, i8bin or npy.
     #[arg(long, value_name = "FILE", required_unless_present = "index")]
     pub base: Option<PathBuf>,
-    /// An index to search in, which `warpann build` made.
+    /// An index to search, which `warpann build` made.
     #[arg(long, value_name = "INDEX", conflicts_with_all = ["base", "metric"])]
     pub index: Option<PathBuf>,
-    /// With --index: lists to search for each query; unless given, the number that the index holds.
+    /// With --index: number of lists to search for each query. Default: the number in the index.
     #[arg(long, conflicts_with = "base", value_parser = positive)]
     pub probes: Option<usize>,
-    /// Vectors to search for, in any of the same formats. If the element types differ, both become f32, which is exact; an index
+    /// Vectors to search for, in any of the same formats. If the element types differ, both are converted to f32, which is exact; an index
     /// keeps its type.
     #[arg(long, value_name = "FILE")]
     pub query: PathBuf,
@@ -45,9 +45,9 @@ pub struct Args {
     pub device: Placement,
     /// True neighbours: ivecs, ibin, npy, or big-ann ground truth (bin, ibin).
     ///
-    /// Two figures are printed. recall@k: the share of the first k true neighbours that were found, averaged over queries.
-    /// Recall by distance: the share of found neighbours that are no worse than the k-th true one, by distances recomputed
-    /// from the vectors, so that equal distances in another order do not count as misses; an index does not give it.
+    /// Prints two figures. recall@k: the fraction of the first k true neighbours that were found, averaged over queries. Recall by
+    /// distance: the fraction of found neighbours that are at most as far as the k-th true one, by distances that are computed from the
+    /// vectors, so that another order of equal distances does not count as a miss. The second figure is not available with an index.
     #[arg(long, value_name = "FILE")]
     gt: Option<PathBuf>,
     /// Write the ids: ibin, ivecs or npy.
@@ -64,15 +64,15 @@ pub struct Args {
     show: usize,
     #[command(flatten)]
     pub access: Access,
-    /// Search at every rank that mpirun starts: each takes a part of the base, or its part of an index that `build --mpi` wrote.
-    /// The results are those of one process; rank 0 prints and writes them. auto spreads the ranks of a machine over its GPUs.
+    /// Search on every rank that mpirun starts: each rank takes a part of the base, or its part of an index that `build --mpi` wrote. The
+    /// results are those of one process; rank 0 prints and writes them. auto distributes the ranks of a machine among its GPUs.
     #[cfg(feature = "mpi")]
     #[arg(long)]
     mpi: bool,
 }
 
 impl Args {
-    /// Refuses what can be refused without work; `index` is the index's file.
+    /// Checks the arguments that can be checked without work. `index` is the index file.
     pub fn check(&self, index: Option<&Path>) -> Outcome {
         if self.k == 0 {
             return Err(Error::ZeroK.into());
@@ -84,7 +84,7 @@ impl Args {
         Ok(())
     }
 
-    /// Refuses ids up to `greatest` if the file of the results cannot hold them.
+    /// Checks that the file of the results can hold ids up to `greatest`.
     pub fn check_ids(&self, greatest: Option<u64>) -> Outcome {
         if let (Some(path), Some(greatest)) = (&self.out, greatest) {
             io::check_greatest_id(path, greatest)?;
@@ -99,11 +99,11 @@ pub fn parse_metric(text: &str) -> Result<Metric, String> {
     named.ok_or_else(|| "expected l2, ip or cosine".into())
 }
 
-/// What is printed.
+/// The report of the command, as JSON.
 #[derive(Serialize)]
 pub struct Report {
     device: String,
-    /// What was opened, if it was an index.
+    /// Path of the index, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     index: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -123,7 +123,7 @@ pub struct Report {
     neighbours: Vec<Shown>,
 }
 
-/// The neighbours of one query; slots without a neighbour are left out.
+/// The neighbours of one query, without empty slots.
 #[derive(Serialize)]
 struct Shown {
     query: usize,
@@ -143,7 +143,7 @@ pub fn run(args: &Args, out: &Out) -> Outcome {
     let report = match (&args.index, &args.base) {
         (Some(index), _) => search_index(args, index)?,
         (None, Some(base)) => search_base(args, base)?,
-        // The command line says that one of them is given.
+        // The command line requires one of them.
         (None, None) => return Ok(()),
     };
     print(&report, out)
@@ -157,7 +157,7 @@ pub struct IndexFiles {
 }
 
 impl IndexFiles {
-    /// Reads them, the header of the index at `path` among them.
+    /// Reads the files, including the header of the index at `path`.
     pub fn read(args: &Args, path: &Path) -> Outcome<Self> {
         let info = IndexInfo::read(path)?;
         let queries = args.access.vectors(&args.query)?;
@@ -176,7 +176,7 @@ pub struct BaseFiles {
 }
 
 impl BaseFiles {
-    /// Reads them; base and queries become of one type.
+    /// Reads the files, and converts base and queries to one element type.
     pub fn read(args: &Args, path: &Path) -> Outcome<Self> {
         let mut base = args.access.vectors(path)?;
         let mut queries = args.access.vectors(&args.query)?;
@@ -194,7 +194,7 @@ impl BaseFiles {
             base = wide(&base, path)?;
             queries = wide(&queries, &args.query)?;
         }
-        // A vecs file without rows states no dimension; the other file does, or there is nothing to search for.
+        // A vecs file without rows has no dimension. The other file has one, or there are no queries and no vectors.
         let dim = base.dim().max(queries.dim());
         Ok(Self { base, queries, truth, dim })
     }
@@ -218,7 +218,7 @@ fn search_index(args: &Args, path: &Path) -> Outcome<Report> {
     })
 }
 
-/// Puts vectors into an exact index and searches it.
+/// Adds vectors to an exact index and searches it.
 fn search_base(args: &Args, path: &Path) -> Outcome<Report> {
     let start = Instant::now();
     let BaseFiles { base, queries, truth, dim } = BaseFiles::read(args, path)?;
@@ -239,7 +239,7 @@ fn search_base(args: &Args, path: &Path) -> Outcome<Report> {
     })
 }
 
-/// The settings of an exact index, but for the device.
+/// The settings of an exact index, without the device.
 pub fn flat_builder<T: Element>(args: &Args, dim: usize) -> FlatIndexBuilder<T> {
     let builder = FlatIndex::<T>::builder(dim).metric(args.metric);
     match args.memory_budget {
@@ -255,7 +255,7 @@ fn check_dim(expected: usize, queries: &Vectors) -> Outcome {
     Ok(())
 }
 
-/// Room for ids and distances.
+/// Memory for ids and distances.
 fn results(queries: usize, k: usize, metric: Metric) -> Outcome<(Vec<u64>, Vec<f32>)> {
     let too_large = || Error::ResultTooLarge { queries, k };
     let slots = queries.checked_mul(k).ok_or_else(too_large)?;
@@ -267,11 +267,11 @@ fn results(queries: usize, k: usize, metric: Metric) -> Outcome<(Vec<u64>, Vec<f
     Ok((ids, distances))
 }
 
-/// What is searched.
+/// The index in which the command searches.
 #[expect(clippy::large_enum_variant, reason = "there is one of it in the program")]
 enum Index<T: Element> {
     Flat(FlatIndex<T>),
-    /// With the number of probes.
+    /// An inverted file, with the number of probes.
     Ivf(IvfIndex<T>, usize),
 }
 
@@ -294,25 +294,25 @@ impl<T: Element> Index<T> {
     }
 }
 
-/// What a report says of the index that was searched.
+/// The properties of the searched index that a report shows.
 pub struct About {
     pub device: String,
     pub vectors: u64,
     dim: usize,
     metric: Metric,
-    /// Of an inverted file.
+    /// Number of probed lists; none for an exact index.
     pub probes: Option<usize>,
     index: Option<String>,
 }
 
 impl About {
-    /// Of an exact index.
+    /// Settings of a search in an exact index.
     pub fn flat<T: Element>(index: &FlatIndex<T>) -> Self {
         let (device, vectors) = (index.device(), index.len() as u64);
         Self { device, vectors, dim: index.dim(), metric: index.metric(), probes: None, index: None }
     }
 
-    /// Of an inverted file.
+    /// Settings of a search in an inverted file.
     pub fn ivf<T: Element>(index: &IvfIndex<T>, args: &Args) -> Self {
         let (device, vectors) = (index.device(), index.len() as u64);
         let probes = Some(args.probes.unwrap_or(index.probes()));
@@ -326,7 +326,7 @@ pub struct Job<'a, T: Element> {
     pub args: &'a Args,
     pub about: About,
     pub queries: Cow<'a, [T]>,
-    /// The vectors that ground truth names, if they are at hand.
+    /// The vectors to which ground truth refers, if they are available.
     pub base: Option<&'a [T]>,
     pub truth: Option<&'a GroundTruth>,
     pub load_seconds: f64,
@@ -341,7 +341,7 @@ impl<T: Element> Job<'_, T> {
         self.report(&ids, &distances, search_seconds)
     }
 
-    /// Writes the files that were asked for, and says what was found.
+    /// Writes the output files, and returns the report.
     pub fn report(self, ids: &[u64], distances: &[f32], search_seconds: f64) -> Outcome<Report> {
         let Self { args, about, queries, base, truth, load_seconds, build_seconds } = self;
         let About { device, vectors, dim, metric, probes, index } = about;
@@ -389,7 +389,7 @@ impl<T: Element> Job<'_, T> {
     }
 }
 
-/// Searches in one call, or, if somebody watches, in batches that grow until each takes a quarter of a second.
+/// Searches in one call or, if progress is shown, in batches that grow until each takes a quarter of a second.
 fn search_all<T: Element>(
     index: &Index<T>,
     probes: &[T],

@@ -17,7 +17,7 @@ use crate::vectors::{Access, exactly};
 /// Arguments of `shifted`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Vectors of up to 12 components to search in: fvecs, bvecs, fbin, u8bin, i8bin or npy. What is not f32 becomes it.
+    /// Vectors of up to 12 components to search in: fvecs, bvecs, fbin, u8bin, i8bin or npy. Other types are converted to f32.
     #[arg(long, value_name = "FILE", required_unless_present = "mesh")]
     base: Option<PathBuf>,
     /// A mesh to search in, obj or ply: its vertices, or with --boxes its triangles.
@@ -25,22 +25,22 @@ pub struct Args {
     mesh: Option<PathBuf>,
     /// With --mesh: search among the bounding boxes of the triangles as 6-d vectors, lowest and highest corner (min-max) or lowest
     /// corner and lengths of the edges (min-extent). Queries in three dimensions become 6-d in the same way.
-    // clap drops what is required where it conflicts with what is given.
+    // clap does not require an argument that conflicts with a given one.
     #[arg(long, value_name = "FORM", requires = "mesh", conflicts_with = "base")]
     boxes: Option<BoxForm>,
     /// Vectors to search for, in any of the same formats.
     #[arg(long, value_name = "FILE", required_unless_present = "self_join")]
     query: Option<PathBuf>,
-    /// Search for the other neighbours of every vector of the base.
+    /// Search for the neighbours of every vector of the base, without the vector itself.
     #[arg(long, conflicts_with = "query")]
     self_join: bool,
     /// Neighbours of each query.
     #[arg(long, default_value_t = 10)]
     k: usize,
-    /// Shifted copies; unless given, the dimension plus 1, or plus 2 to be odd.
+    /// Number of shifted copies. Default: the dimension plus 1 or plus 2, whichever is odd.
     #[arg(long, value_name = "S", value_parser = positive)]
     shifts: Option<usize>,
-    /// Vectors to look at in each copy; unless given, 2k, rounded up to a multiple of 32.
+    /// Number of vectors to examine in each copy. Default: 2k, rounded up to a multiple of 32.
     #[arg(long, value_name = "N", value_parser = positive)]
     neighbourhood: Option<usize>,
     /// auto, cpu, gpu, gpu:N, or emulator (checks the GPU's kernels on the CPU; very slow).
@@ -48,8 +48,8 @@ pub struct Args {
     device: Device,
     /// Compare this many queries, evenly spaced, with exact search; 0 for none.
     ///
-    /// Printed are the recall (the share of the neighbours that are no farther away than the last true one), and by how much the
-    /// last neighbour found is farther away than the last true one, in distances: (1 + epsilon) times.
+    /// Prints the recall (the fraction of found neighbours that are at most as far as the last true one), and epsilon: the distance of the
+    /// last neighbour found is 1 + epsilon times that of the last true one.
     #[arg(long, value_name = "N", default_value_t = 0)]
     exact_sample: usize,
     /// Write the ids: ibin, ivecs or npy.
@@ -68,7 +68,7 @@ pub struct Args {
     access: Access,
 }
 
-/// What is printed.
+/// The report of the command, as JSON.
 #[derive(Serialize)]
 struct Report {
     device: String,
@@ -115,7 +115,7 @@ impl From<Quality> for Measured {
 
 /// Searches, compares, writes the files, prints the report.
 pub fn run(args: &Args, out: &Out) -> Outcome {
-    // Everything that can be refused without work is refused first.
+    // Everything that can be checked without work is checked first.
     if args.k == 0 {
         return Err(Error::ZeroK.into());
     }
@@ -185,7 +185,7 @@ pub fn run(args: &Args, out: &Out) -> Outcome {
     )
 }
 
-/// What is searched: its name, dimension and vectors.
+/// Reads the base. Returns its name, dimension and vectors.
 fn read_base(args: &Args) -> Outcome<(&'static str, usize, Vec<f32>)> {
     match (&args.mesh, args.boxes, &args.base) {
         (Some(path), Some(form), _) => Ok((form.name(), 6, read_mesh(path)?.boxes(form))),
@@ -194,12 +194,12 @@ fn read_base(args: &Args) -> Outcome<(&'static str, usize, Vec<f32>)> {
             let vectors = args.access.vectors(path)?;
             Ok(("vectors", vectors.dim(), exactly::<f32>(&vectors, path)?.into_owned()))
         }
-        // The command line says that one of them is given.
+        // The command line requires one of them.
         (None, _, None) => Ok(("vectors", 0, Vec::new())),
     }
 }
 
-/// Queries of dimension `dim`; those in space become boxes where boxes are searched.
+/// Reads queries of dimension `dim`. If the base consists of boxes, queries in space are converted to boxes.
 fn read_queries(args: &Args, path: &Path, dim: usize) -> Outcome<Vec<f32>> {
     let vectors = args.access.vectors(path)?;
     let values = exactly::<f32>(&vectors, path)?;

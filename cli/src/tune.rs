@@ -1,5 +1,5 @@
-//! `warpann bench select --tune`: times every method of k-selection over a grid of shapes and stores the fastest of each, the
-//! table that the library chooses by (`host/src/select/gpu/dispatch.csv`).
+//! `warpann bench select --tune`: times every method of k-selection for a grid of shapes and stores the fastest for each shape, in the
+//! table by which the library chooses (`host/src/select/gpu/dispatch.csv`).
 
 use std::path::Path;
 
@@ -12,11 +12,11 @@ use crate::report::{Failure, Out, Outcome};
 const ROWS: [usize; 5] = [1, 16, 128, 1_000, 10_000];
 const COLUMNS: [usize; 10] = [256, 1_000, 2_000, 4_000, 8_000, 16_000, 64_000, 128_000, 1_000_000, 16_000_000];
 const K: [usize; 7] = [1, 10, 32, 100, 256, 1_000, 2_048];
-/// Keys of the largest batch: rows and columns beyond it are left out.
+/// Number of keys of the largest batch; larger shapes are not measured.
 const MOST_KEYS: usize = 1_280_000_000;
-/// Rows that differ; later ones repeat them.
+/// Number of different rows; later rows repeat them.
 const BLOCK: usize = 100;
-/// Keys below which every device has nothing to do: those shapes are the same as the next larger.
+/// Smallest number of keys to measure. Smaller batches do not fill any device, so they take the choice of the next larger shape.
 const LEAST_KEYS: usize = 16_000;
 
 #[derive(Serialize)]
@@ -27,13 +27,13 @@ struct Tuned {
     k: usize,
     method: String,
     method_without_warp: String,
-    /// One read of the keys by a kernel that does nothing else.
+    /// Time of a kernel that reads the keys once and does nothing else.
     read_milliseconds: f32,
-    /// Median of each method.
+    /// Median time of each method.
     milliseconds: Vec<(String, f32)>,
 }
 
-/// Times everything on GPU `index`, prints the table, and writes it over the device's lines in `table` where that is given.
+/// Times all shapes on GPU `index` and prints the table. If `table` is given, replaces the lines of the device there.
 pub fn tune(index: usize, repeat: usize, table: Option<&Path>, out: &Out) -> Outcome {
     let mut lines = Vec::new();
     let mut product = String::new();

@@ -1,4 +1,4 @@
-//! Vectors from files as the element type that is needed.
+//! Reads vectors from files and converts them to the required element type.
 
 use std::borrow::Cow;
 use std::path::Path;
@@ -8,11 +8,11 @@ use warpann::{Element, ElementType, Error};
 
 use crate::report::{Failure, Outcome, complain};
 
-/// How files of vectors and indexes come to memory.
+/// The option that selects whether files are read or mapped.
 #[derive(Debug, Clone, Copy, clap::Args)]
 pub struct Access {
     /// auto reads files of vectors and indexes up to 64 MiB into memory and maps larger ones; read reads all, map maps all. A mapped file
-    /// must not be changed meanwhile: if it is cut, the system ends the program.
+    /// must not change during the run: if it is truncated, the system ends the program.
     #[arg(long = "map", value_name = "HOW", default_value_t)]
     pub how: Open,
 }
@@ -24,7 +24,7 @@ impl Access {
     }
 }
 
-/// Runs `$body` with `$T` standing for the type of an [`ElementType`].
+/// Runs `$body` with `$T` as the type of an [`ElementType`].
 macro_rules! with_element {
     ($element:expr, $T:ident => $body:expr) => {
         match $element {
@@ -62,13 +62,14 @@ pub fn exactly<'a, T: Element>(vectors: &'a Vectors, path: &Path) -> Outcome<Cow
     let wide = vectors.to_f32().map_err(|defect| Error::BadFile { path: path.to_owned(), defect })?;
     let wide = wide.as_slice::<f32>().unwrap_or_default();
     let (from, to) = (vectors.element().name(), T::TYPE.name());
-    // Every type fits f32; whether numbers are finite is the library's question.
+    // f32 holds the values of every type. The library checks that numbers are finite.
     let fits = |x: f32| T::TYPE == ElementType::F32 || T::from_f32(x).to_f32() == x;
     if let Some(at) = wide.iter().position(|&x| !fits(x)) {
         let (row, column, value) = (at / vectors.dim(), at % vectors.dim(), wide[at]);
-        let message = format!("{}: component {value} at row {row}, column {column} is no {to}", path.display());
+        let message =
+            format!("{}: component {value} at row {row}, column {column} is not a value of {to}", path.display());
         return Err(Failure::Message(message));
     }
-    complain(format_args!("note: {} holds {from}: taken as {to}, which is exact", path.display()));
+    complain(format_args!("note: {} holds {from}: converted to {to}, which is exact", path.display()));
     Ok(Cow::Owned(wide.iter().map(|&x| T::from_f32(x)).collect()))
 }

@@ -1,4 +1,4 @@
-//! `warpann verify`: every back end on the same random cases.
+//! `warpann verify`: runs every back end on the same random cases and compares the results.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -18,13 +18,13 @@ pub struct Args {
     /// Number of cases.
     #[arg(long, default_value_t = 100)]
     cases: u64,
-    /// Seed of the first case; each further case has the next seed. A new one every time unless given.
+    /// Seed of the first case; each further case has the next seed. Default: a new seed in every run.
     #[arg(long)]
     seed: Option<u64>,
-    /// What to compare beside the CPU: auto (emulator and GPU, where they are there), gpu or gpu:N (GPU and emulator), emulator, or
-    /// cpu (nothing). A device that is named must be there.
+    /// Devices to compare in addition to the CPU: auto (the emulator, and the GPU if there is one), gpu or gpu:N (GPU and emulator),
+    /// emulator, or cpu (none). A GPU that is named must exist.
     ///
-    /// Everything is compared, to the bit, with the definition of the results: all distances, sorted.
+    /// All results must equal, to the bit, the definition of the results: all distances, sorted.
     #[arg(long, default_value = "auto")]
     device: Device,
     /// Instead of random cases: this number of searches of three small indexes (exact, IVF-Flat, IVF-PQ) on the device, in turn and from
@@ -36,11 +36,11 @@ pub struct Args {
     threads: usize,
 }
 
-/// How a case's vectors are made; each way provokes other mistakes.
+/// The distribution of a case's vectors. Each distribution provokes different errors.
 #[derive(Debug, Clone, Copy, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum Data {
-    /// Evenly distributed components.
+    /// Components with a uniform distribution.
     Uniform,
     /// Components from −2 to 2: many equal distances.
     Ties,
@@ -52,17 +52,17 @@ enum Data {
     Zeros,
 }
 
-/// What a case runs.
+/// The operation of a case.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum Task {
-    /// Exact search.
+    /// Cases of exact search.
     Search,
     /// k-selection: `queries` rows of `n` keys; the "metric" is smallest or largest.
     Select,
 }
 
-/// One random case.
+/// One random case of a search.
 #[derive(Debug, Clone, Serialize)]
 struct Case {
     seed: u64,
@@ -131,7 +131,7 @@ struct Backend {
     work: usize,
 }
 
-/// Emulated threads are thousands of times slower than real ones: larger cases leave the emulator out.
+/// The largest case that runs on the emulator, in products of components: emulated threads are thousands of times slower than real ones.
 const EMULATOR_WORK: usize = 1 << 18;
 
 /// Runs the cases; fails at the first difference.
@@ -228,7 +228,7 @@ pub fn run(args: &Args, out: &Out) -> Outcome {
     out.object(&report)
 }
 
-/// The back ends to compare, and those that are not there with the reason.
+/// The back ends to compare, and the missing ones, each with the reason.
 fn backends(device: Device) -> Outcome<(Vec<Backend>, Vec<String>)> {
     let cpu = Backend { name: "cpu", device: Device::Cpu, work: usize::MAX };
     let emulator = Backend { name: "emulator", device: Device::Emulator, work: EMULATOR_WORK };
@@ -255,7 +255,7 @@ fn backends(device: Device) -> Outcome<(Vec<Backend>, Vec<String>)> {
 
 type CaseResult = Result<Vec<&'static str>, Difference>;
 
-/// What a case needs beside its sizes.
+/// The parameters of a case in addition to its sizes.
 #[derive(Clone, Copy)]
 enum Plan {
     Search {
@@ -270,7 +270,7 @@ enum Plan {
     },
 }
 
-/// The case of a seed, and the random numbers to fill it with.
+/// The case of a seed, and the random generator for its vectors.
 fn draw(seed: u64) -> (Case, Plan, Random) {
     let mut random = Random::new(seed);
     if random.below(4) == 0 {
@@ -289,7 +289,7 @@ fn draw(seed: u64) -> (Case, Plan, Random) {
     let metric = random.pick(&Metric::ALL);
     let element = random.pick(&ElementType::ALL);
     let dim = match random.below(3) {
-        // Around the sizes at which kernels change their path.
+        // Near the sizes at which kernels change their path.
         0 => random.pick(&[4usize, 8, 16, 32, 64, 128, 256]) + random.below(3) - 1,
         1 => random.size(1100).max(1),
         _ => 1 + random.below(40),
@@ -297,7 +297,7 @@ fn draw(seed: u64) -> (Case, Plan, Random) {
     let budget = random.pick(&[EMULATOR_WORK, EMULATOR_WORK, 1 << 22, 1 << 26]);
     let queries = random.size((budget / dim).clamp(1, 300));
     let n = random.size((budget / (dim * queries.max(1))).clamp(1, 60_000));
-    // Mostly below n, sometimes past it; sometimes next to a queue length of the selection kernels.
+    // Mostly below n, sometimes above; sometimes next to a queue length of the selection kernels.
     let k = match random.below(3) {
         0 => (random.pick(&[32usize, 64, 128, 256, 512, 1024]) + random.below(3) - 1).min(n + 3),
         _ => 1 + random.size((n + 3).min(1500)),
@@ -347,7 +347,7 @@ fn run_case(seed: u64, backends: &[Backend]) -> Outcome<(Case, CaseResult)> {
     Ok((case, result))
 }
 
-/// k-selection among raw keys, which `make` makes of small f32 and `value` shows as such.
+/// Compares k-selection of raw keys, which `make` makes from small f32 and `value` converts back.
 fn compare_selections<K: Key>(
     case: &Case,
     best: Best,

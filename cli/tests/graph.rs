@@ -137,8 +137,8 @@ fn what_is_wrong_is_refused_by_name() {
         let out = files.text(out);
         failure(1, &[&["knn-graph", "--device", "cpu", "--base", &base, "--out", &out][..], further].concat())
     };
-    assert!(make("g.ivecs", &[]).contains("unknown extension; known here: ibin, npy"));
-    assert!(make("g.ibin", &["--distances", "d.ibin"]).contains("unknown extension; known here: fbin, npy"));
+    assert!(make("g.ivecs", &[]).contains("unknown extension; the known ones are ibin, npy"));
+    assert!(make("g.ibin", &["--distances", "d.ibin"]).contains("unknown extension; the known ones are fbin, npy"));
     assert!(make("g.ibin", &["--k", "0"]).contains("k is 0"));
     assert!(make("no/g.ibin", &[]).contains("No such file"));
     assert!(make("mine.ibin", &[]).contains("not the journal of a graph"));
@@ -147,7 +147,7 @@ fn what_is_wrong_is_refused_by_name() {
     failure(2, &["knn-graph", "--base", &base, "--out", "g.ibin", "--probes", "3"]);
     failure(2, &["knn-graph", "--base", &base]);
     let walk = |graph: &str| failure(1, &["path", "--graph", graph, "--base", &base, "--from", "0", "--to", "1"]);
-    assert!(walk(&past).contains("row 2, column 0: id 3 names no row; there are 3"));
+    assert!(walk(&past).contains("row 2, column 0: id 3 is not a row; there are 3 rows"));
     assert!(walk(&two).contains("the base has 3 vectors; 2 are needed"));
-    assert!(failure(1, &["components", "--graph", &past]).contains("names no row"));
+    assert!(failure(1, &["components", "--graph", &past]).contains("is not a row"));
 }

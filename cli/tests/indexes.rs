@@ -128,7 +128,7 @@ fn ids_and_training_vectors_come_from_files() {
     // Queries of another type become the index's where they can.
     let bytes = files.text("bytes.u8bin");
     let (code, _, stderr) = warpann(&["search", "--device", "cpu", "--index", &index, "--query", &bytes]);
-    assert_eq!((code, stderr.contains("taken as f32, which is exact")), (0, true), "{stderr}");
+    assert_eq!((code, stderr.contains("converted to f32, which is exact")), (0, true), "{stderr}");
 }
 
 #[test]
@@ -189,7 +189,7 @@ fn bench_ivf_measures_writes_and_aims() {
     }
     let (code, stdout, _) =
         warpann(&[&args[..], &["--index", &index, "--probes", "2", "--target-recall", "0.5"]].concat());
-    assert_eq!((code, stdout.contains("queries/s") && stdout.contains("kept in the index")), (0, true), "{stdout}");
+    assert_eq!((code, stdout.contains("queries/s") && stdout.contains("stored in the index")), (0, true), "{stdout}");
 }
 
 #[test]
@@ -252,9 +252,9 @@ fn what_is_wrong_is_refused_by_name() {
     let text = |name: &str| files.text(name);
     for (message, expected) in [
         (build(&["--kind", "ivf-pq", "--sub-quantizers", "3"]), "dimension 8 is not divisible by 3 sub-quantizers"),
-        (build(&["--kind", "ivf-pq", "--bits", "9"]), "9 bits a sub-quantizer; 4 to 8 are possible"),
+        (build(&["--kind", "ivf-pq", "--bits", "9"]), "9 bits per sub-quantizer; 4 to 8 are possible"),
         (build(&["--bits", "8"]), "--sub-quantizers, --bits and --opq are for --kind ivf-pq"),
-        (build(&["--lists", "601"]), "600 training vectors; 601 are needed at least"),
+        (build(&["--lists", "601"]), "600 training vectors; at least 601 are needed"),
         (build(&["--train", &flat]), "wrong dimension: the index has 8, the vectors have 2"),
         (build(&["--ids", &text("few.ivecs")]), "2 ids for 600 vectors"),
         (build(&["--ids", &text("twice.ivecs")]), "id 9 is not unique"),
@@ -265,7 +265,7 @@ fn what_is_wrong_is_refused_by_name() {
         (search(&damaged, &query), "checksum of section 'codes' does not match: the file is damaged"),
         (search(&text("cut.ivf"), &query), "truncated"),
         (search(&index, &flat), "wrong dimension: the index has 8, the vectors have 2"),
-        (search(&u8s, &text("half.fbin")), "component 0.5 at row 0, column 0 is no u8"),
+        (search(&u8s, &text("half.fbin")), "component 0.5 at row 0, column 0 is not a value of u8"),
         (failure(1, &["info", "--index", &query]), "not an index file"),
     ] {
         assert!(message.contains(expected), "{message}: expected {expected}");

@@ -192,16 +192,19 @@ fn search_refuses_what_is_wrong_by_name() {
         (fails("flat.fvecs", &[]), "wrong dimension: the index has 2, the vectors have 1"),
         (fails("nan.fbin", &[]), "component NaN at row 1, column 0 of the base is not finite"),
         (fails("base.txt", &[]), "unknown extension"),
-        (fails("cut.fbin", &[]), "truncated: 48 bytes needed, 20 there"),
-        (fails("long.fbin", &[]), "oversized: 48 bytes expected, 49 there"),
+        (fails("cut.fbin", &[]), "truncated: 48 bytes needed, 20 found"),
+        (fails("long.fbin", &[]), "oversized: 48 bytes expected, 49 found"),
         (fails("absent.fbin", &[]), "No such file"),
-        (fails("base.fbin", &["--out", &text("x.fbin")]), "unknown extension; known here: ibin, ivecs, npy"),
-        (fails("base.fbin", &["--distances", &text("x.ibin")]), "unknown extension; known here: fbin, fvecs, npy"),
+        (fails("base.fbin", &["--out", &text("x.fbin")]), "unknown extension; the known ones are ibin, ivecs, npy"),
+        (
+            fails("base.fbin", &["--distances", &text("x.ibin")]),
+            "unknown extension; the known ones are fbin, fvecs, npy",
+        ),
         (fails("base.fbin", &["--out", &text("no/x.npy")]), "No such file"),
         (fails("base.fbin", &["--gt", &text("absent.ivecs")]), "No such file"),
-        (fails("base.fbin", &["--gt", &text("short.ivecs")]), "1 neighbours a query; k is 3"),
+        (fails("base.fbin", &["--gt", &text("short.ivecs")]), "1 neighbours per query; k is 3"),
         (fails("base.fbin", &["--gt", &text("many.ivecs")]), "ground truth of 3 queries; the query file has 2"),
-        (fails("base.fbin", &["--gt", &text("past.ivecs")]), "names vector 10; the base file has 10"),
+        (fails("base.fbin", &["--gt", &text("past.ivecs")]), "contains vector 10; the base file has 10 vectors"),
     ] {
         assert!(message.contains(expected), "{message}: expected {expected}");
     }
@@ -261,7 +264,7 @@ fn several_devices_find_what_one_does() {
     // Ten points are not divided.
     assert_eq!(json(&[&kmeans[..], &["cpu,cpu"]].concat())["device"], "cpu");
     assert!(failure(2, &[&kmeans[..], &["cpu+cpu,cpu"]].concat()).contains("replica 1 has 1 shards, the first has 2"));
-    assert!(failure(2, &[&kmeans[..], &["cpu,tpu"]].concat()).contains("'tpu' names no device"));
+    assert!(failure(2, &[&kmeans[..], &["cpu,tpu"]].concat()).contains("'tpu' is not a device"));
 }
 
 #[test]

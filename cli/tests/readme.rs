@@ -168,10 +168,13 @@ fn a_line_is_compared_without_what_depends_on_the_machine() {
     for (line, expected) in [
         ("search       0.009 s, 21580 queries/s", "search"),
         ("             11577 queries/s", ""),
-        ("memory       0.0518 GB to touch at least once, 0.60 GB/s", "memory 0.0518 GB to touch at least once,"),
         (
-            "memory       32 bytes a vector and 8 for its id, 422.6 KiB",
-            "memory 32 bytes a vector and 8 for its id, 422.6 KiB",
+            "memory       0.0518 GB to read or write at least once, 0.60 GB/s",
+            "memory 0.0518 GB to read or write at least once,",
+        ),
+        (
+            "memory       32 bytes per vector and 8 for its id, 422.6 KiB",
+            "memory 32 bytes per vector and 8 for its id, 422.6 KiB",
         ),
         ("   10       1       1  0.480000       54289     0.018     0.026     0.036", "10 1 1 0.480000"),
         ("     1         8436            43987", "1 8436 43987"),

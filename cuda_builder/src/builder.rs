@@ -1,4 +1,4 @@
-//! The device build itself.
+//! [`CudaBuilder`], which runs the device build.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -15,7 +15,7 @@ const TARGET: &str = "nvptx64-nvidia-cuda";
 
 /// The device that PTX is compiled for.
 ///
-/// PTX for one device also runs on later ones; the `a` variants alone run on that generation only.
+/// PTX for one device also runs on later devices, except that of the `a` variants, which runs on their generation only.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum GpuArch {
@@ -39,7 +39,7 @@ impl GpuArch {
     /// Every architecture, oldest first.
     pub const ALL: [Self; 7] = [Self::Sm80, Self::Sm86, Self::Sm89, Self::Sm90, Self::Sm90a, Self::Sm100, Self::Sm120];
 
-    /// `sm_80` and so on: what rustc calls a target CPU and ptxas an architecture.
+    /// The name, such as `sm_80`: rustc's target CPU and ptxas's architecture.
     pub fn name(self) -> &'static str {
         match self {
             Self::Sm80 => "sm_80",
@@ -52,13 +52,13 @@ impl GpuArch {
         }
     }
 
-    /// The architecture of that name.
+    /// The architecture with that name, if there is one.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|arch| arch.name() == name)
     }
 
-    /// The PTX version to ask for. The code generator's default for sm_80 is 7.0, too low for `cp.async` with an L2 prefetch
-    /// (7.4); 7.8 needs a driver of CUDA 11.8. A version below an architecture's own minimum is refused by the back end.
+    /// The PTX version to compile to. The code generator's default for sm_80 is 7.0, which is too low for `cp.async` with an L2 prefetch
+    /// (7.4); 7.8 needs a driver of CUDA 11.8. The back end refuses a version below the minimum of the architecture.
     pub(crate) fn ptx_version(self) -> (u32, u32) {
         match self {
             Self::Sm80 | Self::Sm86 | Self::Sm89 | Self::Sm90 => (7, 8),
@@ -85,29 +85,29 @@ pub enum BuilderError {
     /// The kernel crate's manifest has no package name.
     #[error("{0}: no package name found")]
     NoPackage(PathBuf),
-    /// Neither a build script's `OUT_DIR` nor [`CudaBuilder::target_dir`] says where to build.
+    /// There is no target directory: neither a build script's `OUT_DIR` nor [`CudaBuilder::target_dir`] is set.
     #[error("no OUT_DIR in the environment: outside a build script, set CudaBuilder::target_dir")]
     NoTargetDir,
-    /// cargo ran and failed; its own messages went to standard error.
+    /// cargo ran and failed; its messages were printed to standard error.
     #[error("the device build of {package} for {arch} failed ({status}):\n    {command}{}", hints::shown(.hints))]
     BuildFailed {
-        /// Package of kernels.
+        /// Package that contains the kernels.
         package: String,
-        /// Architecture.
+        /// Architecture of the build.
         arch: GpuArch,
-        /// How cargo ended.
+        /// Exit status of cargo.
         status: std::process::ExitStatus,
-        /// The command.
+        /// The command that was run.
         command: String,
-        /// For each function, macro or type of `std` that the compiler did not find: its name, and what a kernel uses instead.
+        /// One line for each name of `std` that the compiler did not find, with its replacement in a kernel.
         hints: Vec<String>,
     },
     /// [`CudaBuilder::kernels`] names a kernel that the crate does not have.
     #[error("{package} has no kernel {name}")]
     NoSuchKernel {
-        /// Package of kernels.
+        /// Package that contains the kernels.
         package: String,
-        /// The name.
+        /// Name that the crate does not have.
         name: String,
         /// All kernels of the crate, sorted.
         kernels: Vec<String>,
@@ -115,30 +115,31 @@ pub enum BuilderError {
     /// The PTX could not be processed.
     #[error(transparent)]
     Ptx(#[from] PtxError),
-    /// An operating-system error.
+    /// An error of the operating system.
     #[error("{path}: {source}")]
     Io {
         /// File, folder or program.
         path: PathBuf,
-        /// The system's error.
+        /// Error of the operating system.
         source: std::io::Error,
     },
 }
 
-/// What a device build produced.
+/// The result of a device build.
 #[derive(Debug, Clone)]
 pub struct PtxInfo {
-    /// The PTX text, launch bounds included. It says that it is for `arch`, also where kernels ask for another: `modules` has those right.
+    /// The PTX text of all kernels, with launch bounds. Its target is `arch`, even if a kernel requires another architecture; in `modules`
+    /// each kernel has the target that it requires.
     pub ptx: String,
     /// One module for each kernel: (kernel, PTX), sorted by kernel. See [`ptx::split`].
     pub modules: Vec<(String, String)>,
-    /// All kernels of the crate, sorted; more than `modules` has after [`CudaBuilder::kernels`].
+    /// All kernels of the crate, sorted. After [`CudaBuilder::kernels`], `modules` has only those that were selected.
     pub kernels: Vec<String>,
-    /// Architecture that was compiled for.
+    /// Architecture of the build.
     pub arch: GpuArch,
-    /// Compiler that wrote it.
+    /// Compiler that made the PTX.
     pub compiler: DeviceCompiler,
-    /// Sources that it was made from: those of the kernel crate and of its path dependencies, with their manifests.
+    /// Source files of the kernel crate and of its path dependencies, with their manifests.
     pub sources: Vec<PathBuf>,
 }
 
@@ -176,36 +177,36 @@ impl CudaBuilder {
         self
     }
 
-    /// Also writes the PTX text to this file.
+    /// Writes the PTX text to this file as well.
     #[must_use]
     pub fn copy_to(mut self, path: impl AsRef<Path>) -> Self {
         self.copy_to = Some(path.as_ref().to_owned());
         self
     }
 
-    /// Where cargo builds. Default, in a build script: `cuda-builder/` in the target directory that `OUT_DIR` belongs to, so
-    /// that builds of different profiles and features share one device build.
+    /// The target directory of the device build. Default in a build script: `cuda-builder/` in the target directory that contains
+    /// `OUT_DIR`, so that builds of different profiles and features share one device build.
     #[must_use]
     pub fn target_dir(mut self, path: impl AsRef<Path>) -> Self {
         self.target_dir = Some(path.as_ref().to_owned());
         self
     }
 
-    /// The compiler to use instead of the one that [`DeviceCompiler::find`] gives.
+    /// The compiler to use instead of the result of [`DeviceCompiler::find`].
     #[must_use]
     pub fn compiler(mut self, compiler: DeviceCompiler) -> Self {
         self.compiler = Some(compiler);
         self
     }
 
-    /// Compiles the kernels of these names only (default: all). Most of a device build is spent on optimising the code that
+    /// Compiles only the kernels with these names (default: all). A device build spends most of its time on optimising the code that
     /// kernels reach, so a build of one kernel takes a tenth of the time of a build of 170.
     ///
-    /// The code generator orders the instructions of some kernels otherwise when it compiles them alone (3 of 19 that were compared, with
-    /// the same registers after assembly or a few more or less): what ships is the build of all.
+    /// The code generator orders the instructions of some kernels differently when it compiles them alone: 3 of 19 in a comparison, with
+    /// the same number of registers after assembly or a few more or less. Ship the build of all kernels.
     ///
-    /// Builds of different selections share the target directory and replace each other there: a change of the selection
-    /// compiles the kernel crate again (not `core`).
+    /// Builds of different selections share the target directory and overwrite each other: a change of the selection compiles the kernel
+    /// crate again, but not `core`.
     #[must_use]
     pub fn kernels(mut self, names: impl IntoIterator<Item = impl Into<String>>) -> Self {
         self.kernels = Some(names.into_iter().map(Into::into).collect());
@@ -219,14 +220,14 @@ impl CudaBuilder {
         self
     }
 
-    /// Compiles the kernels.
+    /// Compiles the kernels to PTX.
     ///
-    /// An up-to-date build costs one run of cargo (a fraction of a second). The first one compiles `core` (about 20 s).
-    /// Of a build of 173 kernels (17 s, one core, November 2026) LLVM took 14 s and the front end 2 s; a build of one of these
-    /// kernels took 1.5 s ([`CudaBuilder::kernels`]).
+    /// If nothing has changed, a build costs one run of cargo (a fraction of a second). The first build compiles `core` (about 20 s). Of a
+    /// build of 173 kernels (17 s, one core, November 2026), LLVM took 14 s and the front end 2 s; a build of one of these kernels took 1.5
+    /// s ([`CudaBuilder::kernels`]).
     ///
     /// # Errors
-    /// [`BuilderError`]. When no compiler can be found, its text is the command to run.
+    /// [`BuilderError`]. If there is no compiler, its message has the commands that install one.
     pub fn build(self) -> Result<PtxInfo, BuilderError> {
         let crate_dir = canonical(&self.path_to_crate)?;
         let manifest = crate_dir.join("Cargo.toml");
@@ -246,11 +247,12 @@ impl CudaBuilder {
         .join(self.arch.name());
         std::fs::create_dir_all(&target_dir).map_err(io_at(&target_dir))?;
         let target_dir = canonical(&target_dir)?;
-        // Builds of two profiles may come here at once: cargo's own lock ends before the text is read.
+        // Builds of two profiles may run at the same time, and cargo's lock ends before the text is read.
         let lock = target_dir.join("cuda-builder.lock");
         let guard = File::create(&lock).and_then(|file| file.lock().map(|()| file)).map_err(io_at(&lock))?;
 
-        // Two checkouts may share a target folder: each has its own output, or one would find the other's and call it fresh.
+        // Two checkouts may share a target folder. Each needs a separate output file, or the build of one would take the output of the
+        // other for fresh.
         let checkout = {
             let mut hasher = std::hash::DefaultHasher::new();
             std::hash::Hash::hash(&crate_dir, &mut hasher);
@@ -258,16 +260,16 @@ impl CudaBuilder {
         };
         let assembly = target_dir.join(format!("{}-{checkout:016x}.s", package.replace('-', "_")));
         let mut command = self.command(&crate_dir, &package, &compiler, &target_dir, &assembly);
-        // rustc leaves the cdylib to a linker that writes nothing, and cargo compiles again whenever that file is missing.
+        // The linker of the cdylib writes nothing, and cargo compiles again if its output is missing, so this file stands in for it.
         let linked = target_dir.join(TARGET).join("release/deps").join(format!("{}.ptx", package.replace('-', "_")));
         let mut compile = || {
             run(&mut command, &package, self.arch)?;
-            // Anew each time: cargo compares its time stamp with those of the dependencies.
+            // Written in every build, because cargo compares its time stamp with those of the dependencies.
             std::fs::write(&linked, "The text is in the file that --emit=asm names.\n").map_err(io_at(&linked))
         };
         compile()?;
         if !assembly.is_file() {
-            // cargo counts the build as fresh, but somebody removed its output: only the last crate needs compiling again.
+            // cargo takes the build for fresh, but its output was removed. A new time stamp makes cargo compile the last crate again.
             let root = crate_dir.join("src/lib.rs");
             let now = std::time::SystemTime::now();
             File::options().append(true).open(&root).and_then(|file| file.set_modified(now)).map_err(io_at(&root))?;
@@ -294,7 +296,7 @@ impl CudaBuilder {
             std::fs::write(path, &ptx).map_err(io_at(path))?;
         }
         if self.emit_rerun {
-            // Relative to the package: checkouts that share a target folder then each watch their own files.
+            // Paths are relative to the package, so that each of several checkouts with one target folder watches its files.
             let package = std::env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from);
             for source in &sources {
                 let shown = package.as_deref().and_then(|package| relative(source, package));
@@ -316,12 +318,12 @@ impl CudaBuilder {
         let flags = [
             &format!("-Ctarget-cpu={}", self.arch),
             &format!("-Ctarget-feature=+ptx{major}{minor}"),
-            // The text is the product: nothing is linked.
+            // The PTX text is the only output, so the linker is a program that does nothing.
             "-Clinker=true",
             "-Zmir-enable-passes=-JumpThreading",
             "-Cllvm-args=-inline-threshold=10000000",
             "-Cllvm-args=-unroll-runtime=false",
-            // What `#[kernel]` reads to leave out entry points.
+            // `#[kernel]` reads this option to leave out entry points.
             "--check-cfg=cfg(cuda_builder_kernels)",
             "--check-cfg=cfg(cuda_builder_kernel,values(any()))",
         ]
@@ -332,12 +334,12 @@ impl CudaBuilder {
             .current_dir(crate_dir)
             .env("RUSTC", &compiler.rustc)
             .env("RUSTC_BOOTSTRAP", "1")
-            // Empty: no wrapper, not even one that the user's cargo configuration names.
+            // Empty means no wrapper, even if the user's cargo configuration names one.
             .env("RUSTC_WRAPPER", "")
             .env("RUSTC_WORKSPACE_WRAPPER", "")
             .env("CARGO_ENCODED_RUSTFLAGS", flags)
             .args(["rustc", "--quiet", "--release", "--package", package, "--lib", "--crate-type", "cdylib"])
-            // The messages go through a pipe, where cargo would leave the colours out.
+            // The messages go through a pipe, into which cargo would not print colours by default.
             .args(["--color", if std::io::stderr().is_terminal() { "always" } else { "never" }])
             .args(["--target", TARGET, "--target-dir"])
             .arg(target_dir);
@@ -351,9 +353,9 @@ impl CudaBuilder {
         emit.push(assembly);
         command.arg("--").arg(emit);
         if let Some(names) = &self.kernels {
-            // What only the other kernels use is unused here.
+            // Code that only other kernels use is unused in this build.
             command.args(["--allow=unused", "--cfg=cuda_builder_kernels"]);
-            // A name that is no identifier is no kernel's, and might not be one argument for rustc.
+            // Only identifiers can be names of kernels; another text could become several arguments of rustc.
             let is_name = |name: &&String| name.chars().all(|c| c.is_alphanumeric() || c == '_');
             command.args(names.iter().filter(is_name).map(|name| format!("--cfg=cuda_builder_kernel=\"{name}\"")));
         }
@@ -364,7 +366,7 @@ impl CudaBuilder {
 /// Runs cargo, passes its messages on to standard error, and looks for hints in them if it fails.
 fn run(command: &mut Command, package: &str, arch: GpuArch) -> Result<(), BuilderError> {
     let program = PathBuf::from(command.get_program());
-    // A build script's standard output is cargo's; the device build's messages belong on standard error.
+    // cargo reads a build script's standard output, so the messages of the device build go to standard error.
     let mut child = command.stdout(std::io::stderr()).stderr(Stdio::piped()).spawn().map_err(io_at(&program))?;
     let mut messages = String::new();
     let mut expected = ExpectedWarning::default();
@@ -372,7 +374,7 @@ fn run(command: &mut Command, package: &str, arch: GpuArch) -> Result<(), Builde
         let line = line.map_err(io_at(&program))?;
         let text = hints::without_colours(&String::from_utf8_lossy(&line));
         if !expected.holds(&text) {
-            // A standard error that takes nothing is no reason to stop the build.
+            // A failed write to standard error must not stop the build.
             let _ = std::io::stderr().write_all(&[line.as_slice(), b"\n"].concat());
             messages.push_str(&text);
             messages.push('\n');
@@ -386,14 +388,14 @@ fn run(command: &mut Command, package: &str, arch: GpuArch) -> Result<(), Builde
     Err(BuilderError::BuildFailed { package: package.to_owned(), arch, status, command, hints: hints::of(&messages) })
 }
 
-/// rustc warns of the PTX version, which it counts as unstable, in every compilation; nobody can act on it.
+/// Filters out a warning that rustc prints in every compilation: it takes the PTX version for an unstable feature.
 #[derive(Default)]
 struct ExpectedWarning {
     inside: bool,
 }
 
 impl ExpectedWarning {
-    /// Whether the next line of the messages belongs to that warning, which ends with an empty line.
+    /// Returns whether the next line of the messages belongs to the warning, which ends with an empty line.
     fn holds(&mut self, line: &str) -> bool {
         let first = line.starts_with("warning: unstable feature specified for `-Ctarget-feature`: `ptx");
         let held = self.inside || first;
@@ -402,12 +404,12 @@ impl ExpectedWarning {
     }
 }
 
-/// Removes what cargo sets for build scripts, and what a caller set for its own build. Settings of cargo itself (its home,
-/// its registries and its network) stay.
+/// Removes the environment variables that cargo sets for build scripts, and those that a caller set for the outer build. Settings of cargo
+/// itself (home folder, registries, network) stay.
 fn clear_cargo_environment(command: &mut Command) {
     const KEPT: [&str; 6] =
         ["CARGO_HOME", "CARGO_HTTP_", "CARGO_NET_", "CARGO_REGISTRIES_", "CARGO_REGISTRY_", "CARGO_SOURCE_"];
-    // LD_LIBRARY_PATH leads to the outer toolchain's libraries.
+    // LD_LIBRARY_PATH contains the libraries of the outer toolchain.
     const GONE: [&str; 12] = [
         "RUSTFLAGS",
         "RUSTDOCFLAGS",
@@ -432,8 +434,8 @@ fn clear_cargo_environment(command: &mut Command) {
     }
 }
 
-/// `cuda-builder/` in the target directory that an `OUT_DIR` belongs to (the nearest folder above with cargo's tag file);
-/// beside the outputs themselves where there is no tag.
+/// `cuda-builder/` in the target directory that contains `out_dir`: the nearest parent folder with cargo's tag file. Without a tag file,
+/// `cuda-builder/` in `out_dir` itself.
 fn default_target_dir(out_dir: &Path) -> PathBuf {
     let tagged = out_dir.ancestors().skip(1).find(|folder| folder.join("CACHEDIR.TAG").is_file());
     tagged.unwrap_or(out_dir).join("cuda-builder")
@@ -468,7 +470,7 @@ fn sources(target_dir: &Path, package: &str, crate_dir: &Path) -> Result<Vec<Pat
     Ok(sources)
 }
 
-/// The files to the right of the first colon; a space inside a name is written `\ `.
+/// The files to the right of the first colon of a dep-info file, in which `\ ` is a space inside a name.
 fn dep_info_files(text: &str) -> Vec<PathBuf> {
     let Some((_, files)) = text.lines().next().and_then(|line| line.split_once(": ")) else { return Vec::new() };
     let marked = files.replace("\\ ", "\0");
@@ -557,7 +559,7 @@ mod tests {
         assert_eq!(env[OsStr::new("RUSTC")], Some("/r/rustc".as_ref()));
         let flags = env[OsStr::new("CARGO_ENCODED_RUSTFLAGS")].unwrap().to_str().unwrap();
         assert!(flags.contains("-Ctarget-cpu=sm_90a\x1f-Ctarget-feature=+ptx80"));
-        // cargo gives these to every test.
+        // cargo sets these for every test.
         assert_eq!(env[OsStr::new("CARGO_MANIFEST_DIR")], None);
         assert!(!env.contains_key(OsStr::new("CARGO_HOME")) && !env.contains_key(std::ffi::OsStr::new("PATH")));
         let args: Vec<_> = command.get_args().map(|arg| arg.to_str().unwrap()).collect();
@@ -594,7 +596,7 @@ unsafe extern "ptx-kernel" fn second() {}
 global_asm!("// warpann.kernel second maxntid=64");
 "#;
 
-    /// A folder with that crate, and a builder for it.
+    /// Writes the crate to a folder. Returns the folder and a builder.
     fn small_crate(source: &str) -> (tempfile::TempDir, CudaBuilder) {
         let folder = tempfile::tempdir().unwrap();
         std::fs::create_dir(folder.path().join("src")).unwrap();
@@ -607,7 +609,7 @@ global_asm!("// warpann.kernel second maxntid=64");
         (folder, builder)
     }
 
-    /// When the compiler last wrote PTX.
+    /// The time at which the compiler last wrote PTX.
     fn compiled_at(folder: &Path) -> std::time::SystemTime {
         let files = std::fs::read_dir(folder.join("target/sm_80")).unwrap().map(|entry| entry.unwrap().path());
         let text = files.filter(|file| file.extension().is_some_and(|extension| extension == "s"));

@@ -1,8 +1,8 @@
-//! Which rustc compiles device code.
+//! The search for the rustc that compiles device code.
 //!
-//! In this order:
-//! 1. the explicit setting `WARPANN_DEVICE_RUSTC` (and `WARPANN_DEVICE_CARGO`; by default the cargo beside that rustc, else
-//!    the first on `PATH`): used or refused, never passed over;
+//! Candidates, in this order:
+//! 1. the explicit setting `WARPANN_DEVICE_RUSTC` (and `WARPANN_DEVICE_CARGO`; by default the cargo in the folder of that rustc, else the
+//!    first on `PATH`): if it is set, no other compiler is tried;
 //! 2. the toolchain that runs the present build (in a rustup checkout: the pinned one), if its sysroot has the library source
 //!    (component rust-src) or a ready-made library for nvptx64;
 //! 3. a system rustc, first on `PATH`, whose sysroot has the library source (Debian: rustc-web, cargo-web, rust-web-src).
@@ -13,16 +13,16 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Gives the rustup toolchain in use what the device build needs.
+/// The command that adds the library source, which the device build needs, to the rustup toolchain in use.
 pub const RUSTUP_COMMAND: &str = "rustup component add rust-src";
-/// The Debian packages that do the same without rustup.
+/// The Debian packages with a compiler and the library source, for systems without rustup.
 pub const DEBIAN_PACKAGES: [&str; 3] = ["rustc-web", "cargo-web", "rust-web-src"];
-/// Installs [`DEBIAN_PACKAGES`] (as root).
+/// The command that installs [`DEBIAN_PACKAGES`]; it needs root.
 pub const DEBIAN_COMMAND: &str = "apt-get install -y rustc-web cargo-web rust-web-src";
 /// Oldest rustc 1.x whose nvptx back end is known to compile the kernels (the workspace's `rust-version`).
 pub const MINIMUM_MINOR: u32 = 95;
 
-/// Where a device compiler came from.
+/// The rule by which a device compiler was found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Origin {
     /// `WARPANN_DEVICE_RUSTC`.
@@ -43,27 +43,27 @@ impl fmt::Display for Origin {
     }
 }
 
-/// How `core` for the device is obtained.
+/// The origin of `core` for the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Library {
-    /// Compiled from the sysroot's library source (`-Zbuild-std=core`), with the kernels' own flags.
+    /// The device build compiles the sysroot's library source (`-Zbuild-std=core`), with the flags of the kernels.
     Source,
-    /// Ready-made in the sysroot (`rustup target add nvptx64-nvidia-cuda`).
+    /// The sysroot has a compiled `core` (`rustup target add nvptx64-nvidia-cuda`).
     Precompiled,
 }
 
 /// A rustc and a cargo that can compile device code.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceCompiler {
-    /// The compiler.
+    /// Path of the program rustc.
     pub rustc: PathBuf,
-    /// The cargo that drives it.
+    /// Path of the cargo that runs `rustc`.
     pub cargo: PathBuf,
-    /// Which rule found it.
+    /// The rule that found the compiler.
     pub origin: Origin,
-    /// How it gets `core`.
+    /// The origin of `core` in a build with this compiler.
     pub library: Library,
-    /// What `rustc --version` says.
+    /// The output of `rustc --version`.
     pub version: String,
 }
 
@@ -78,15 +78,15 @@ pub enum CompilerError {
         list(.tried)
     )]
     NotFound {
-        /// Candidates, each with the reason for which it was passed over.
+        /// Each candidate with the reason why it cannot be used.
         tried: Vec<String>,
     },
     /// The explicit setting names a compiler that cannot compile device code.
     #[error("WARPANN_DEVICE_RUSTC={rustc}: {reason}")]
     BadSetting {
-        /// The setting.
+        /// Value of the setting.
         rustc: PathBuf,
-        /// What is wrong with it.
+        /// Why this compiler cannot compile device code.
         reason: String,
     },
 }
@@ -95,25 +95,25 @@ fn list(tried: &[String]) -> String {
     tried.iter().map(|line| format!("  - {line}")).collect::<Vec<_>>().join("\n")
 }
 
-/// The environment variables that the search reads; tests give their own.
+/// The environment variables that the search reads. Tests make other ones than the process has.
 #[derive(Debug, Clone, Default)]
 pub struct Environment {
     vars: HashMap<OsString, OsString>,
 }
 
 impl Environment {
-    /// The process's own environment.
+    /// The environment of the process.
     pub fn of_process() -> Self {
         Self { vars: std::env::vars_os().collect() }
     }
 
-    /// Sets a variable, for the search only.
+    /// Sets a variable for the search; the environment of the process does not change.
     pub fn with(mut self, name: &str, value: impl Into<OsString>) -> Self {
         self.vars.insert(name.into(), value.into());
         self
     }
 
-    /// A variable's value; an empty one counts as absent.
+    /// A variable's value; none if it is empty.
     fn get(&self, name: &str) -> Option<&OsStr> {
         self.vars.get(OsStr::new(name)).map(OsString::as_os_str).filter(|value| !value.is_empty())
     }
@@ -136,8 +136,8 @@ impl DeviceCompiler {
     /// Finds a device compiler by the module's three rules, in the process's environment.
     ///
     /// # Errors
-    /// [`CompilerError::NotFound`] with the commands that install one; [`CompilerError::BadSetting`] when the explicit setting
-    /// cannot do it.
+    /// [`CompilerError::NotFound`], with the commands that install a compiler; [`CompilerError::BadSetting`] if the compiler of the
+    /// explicit setting cannot compile device code.
     pub fn find() -> Result<Self, CompilerError> {
         Self::find_in(&Environment::of_process())
     }
@@ -177,7 +177,8 @@ impl DeviceCompiler {
     }
 }
 
-/// A rustup proxy is rustup itself under another name: it stands for the toolchain in use, which has been looked at already.
+/// Whether `rustc` is a rustup proxy, which is rustup itself under another name. It runs the toolchain in use, which the search has already
+/// tried.
 fn is_rustup_proxy(rustc: &Path) -> bool {
     let same_file = |a: &Path, b: &Path| match (std::fs::metadata(a), std::fs::metadata(b)) {
         #[cfg(unix)]
@@ -190,7 +191,7 @@ fn is_rustup_proxy(rustc: &Path) -> bool {
     rustc.parent().is_some_and(|folder| same_file(rustc, &folder.join("rustup")))
 }
 
-/// What the compiler at `rustc` can do, or why it cannot serve.
+/// Checks whether the compiler at `rustc` can compile device code; the error is the reason why not.
 fn examine(env: &Environment, rustc: &Path, cargo: Option<PathBuf>, origin: Origin) -> Result<DeviceCompiler, String> {
     let version = ask(rustc, &["--version"])?;
     let minor = minor_version(&version).ok_or_else(|| format!("'{version}' is not a rustc version"))?;
@@ -199,7 +200,7 @@ fn examine(env: &Environment, rustc: &Path, cargo: Option<PathBuf>, origin: Orig
     }
     let sysroot = PathBuf::from(ask(rustc, &["--print", "sysroot"])?);
     let rustlib = sysroot.join("lib/rustlib");
-    // cargo's -Zbuild-std looks in this place only, and needs the lock file to resolve core's own dependencies.
+    // cargo's -Zbuild-std reads this place only, and needs the lock file to resolve the dependencies of core.
     let source = rustlib.join("src/rust/library");
     let has_source = source.join("core/Cargo.toml").is_file() && source.join("Cargo.lock").is_file();
     let library = if has_source {
@@ -209,20 +210,20 @@ fn examine(env: &Environment, rustc: &Path, cargo: Option<PathBuf>, origin: Orig
     } else {
         return Err(format!("{version} has neither its library source ({}) nor the nvptx64 target", source.display()));
     };
-    // A proxy would look at RUSTUP_TOOLCHAIN and the working directory again; the sysroot's own binary does not.
+    // A proxy would select a toolchain again, by RUSTUP_TOOLCHAIN and the working directory; the binary in the sysroot does not.
     let own = sysroot.join("bin/rustc");
     let rustc = if own.is_file() { own } else { rustc.to_path_buf() };
     let cargo = match cargo {
         Some(cargo) => cargo,
         None => {
-            find_cargo(env, &rustc, origin).ok_or_else(|| format!("{version} has no cargo beside it or on PATH"))?
+            find_cargo(env, &rustc, origin).ok_or_else(|| format!("{version} has no cargo in its folder or on PATH"))?
         }
     };
     ask(&cargo, &["--version"])?;
     Ok(DeviceCompiler { rustc, cargo, origin, library, version })
 }
 
-/// The cargo beside `rustc`; else the one that runs the present build, if that is the toolchain asked for; else from `PATH`.
+/// The cargo in the folder of `rustc`; else, for the toolchain in use, the cargo that runs the present build; else the first on `PATH`.
 fn find_cargo(env: &Environment, rustc: &Path, origin: Origin) -> Option<PathBuf> {
     let beside = rustc.with_file_name("cargo");
     if beside.is_file() {
@@ -243,7 +244,7 @@ fn ask(program: &Path, args: &[&str]) -> Result<String, String> {
     text.lines().next().map(|line| line.trim().to_owned()).ok_or_else(|| failed(&"no output"))
 }
 
-/// The 95 of "rustc 1.95.0 (59807616e 2026-04-14)".
+/// The minor version of a text such as "rustc 1.95.0 (59807616e 2026-04-14)": 95.
 fn minor_version(version: &str) -> Option<u32> {
     version.strip_prefix("rustc 1.")?.split('.').next()?.parse().ok()
 }
@@ -254,8 +255,8 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
     use std::sync::{Mutex, MutexGuard, PoisonError};
 
-    /// Held by every test that writes and runs scripts: a child that another thread forks in between would inherit the script
-    /// open for writing, and running it would fail with "text file busy".
+    /// A lock for tests that write and run scripts. Without it, a child that another thread forks at the same time would inherit the
+    /// script's open file, and the script would fail with "text file busy".
     fn alone() -> MutexGuard<'static, ()> {
         static ALONE: Mutex<()> = Mutex::new(());
         ALONE.lock().unwrap_or_else(PoisonError::into_inner)

@@ -1,11 +1,12 @@
-//! What a kernel uses instead of a function of `std` that the compiler did not find.
+//! Hints: the replacements for functions of `std` that the compiler did not find in a kernel.
 //!
-//! The host compiles a kernel with `std`, so a test on the emulator passes; the device build has `core` only, and rustc says
-//! no more than "no method named `sqrt`". A hint names the function and what stands for it.
+//! The host compiles a kernel with `std`, so a test on the emulator passes. The device build has only `core`, and rustc's message is only
+//! "no method named `sqrt`". A hint names the function and its replacement.
 
 use std::collections::BTreeMap;
 
-/// How the compiler's messages name what it did not find, up to the name. A method's line goes on with the type of its receiver.
+/// The beginnings of the compiler's messages about missing items, up to the item's name. For a method, the type of its receiver follows in
+/// the same line.
 const MISSING: [(&str, Kind); 8] = [
     ("cannot find macro `", Kind::Macro),
     ("cannot find type `", Kind::Type),
@@ -23,7 +24,7 @@ enum Kind {
     Type,
     Method,
     Crate,
-    /// The crate of kernels itself is compiled with `std`.
+    /// The crate of kernels is compiled with `std`.
     Std,
 }
 
@@ -34,7 +35,7 @@ const NO_HEAP: &str =
 const NO_LIBRARY: &str = "cuda_std has no such function: compute it on the host, or approximate it by a polynomial of \
                           `cuda_std::math::mul_add_f32`";
 
-/// What to use instead of the macro, type, method or crate of that name.
+/// The replacement for the macro, type, method or crate `name`.
 fn instead(kind: Kind, name: &str) -> Option<&'static str> {
     Some(match (kind, name) {
         (Kind::Macro, "println" | "print" | "eprintln" | "eprint" | "dbg") => NO_PRINTING,
@@ -55,7 +56,7 @@ fn instead(kind: Kind, name: &str) -> Option<&'static str> {
             | "exp2" | "exp_m1" | "ln" | "ln_1p" | "log" | "log2" | "log10" | "powf" | "cbrt" | "hypot",
         ) => NO_LIBRARY,
         (Kind::Crate, "std") => {
-            "the device build has `core` only: write `core::` where the item is there, for example `core::cmp::min`"
+            "the device build has only `core`: write `core::` if `core` has the item, for example `core::cmp::min`"
         }
         (Kind::Crate, "alloc") => NO_HEAP,
         (Kind::Std, "std") => {
@@ -65,7 +66,7 @@ fn instead(kind: Kind, name: &str) -> Option<&'static str> {
     })
 }
 
-/// The hints for the compiler's messages: one a name, sorted.
+/// The hints for the compiler's messages: one for each name, sorted.
 pub(crate) fn of(messages: &str) -> Vec<String> {
     let mut hints = BTreeMap::new();
     for line in messages.lines() {
@@ -89,7 +90,7 @@ pub(crate) fn of(messages: &str) -> Vec<String> {
     hints.into_iter().map(|(name, advice)| format!("`{name}`: {advice}")).collect()
 }
 
-/// The hints as the end of an error message; nothing if there are none.
+/// The hints as the end of an error message; empty without hints.
 pub(crate) fn shown(hints: &[String]) -> String {
     if hints.is_empty() {
         return String::new();
@@ -100,7 +101,7 @@ pub(crate) fn shown(hints: &[String]) -> String {
     )
 }
 
-/// The text without the escape sequences that colour it.
+/// The text without escape sequences for colours.
 pub(crate) fn without_colours(text: &str) -> String {
     let mut plain = String::with_capacity(text.len());
     let mut parts = text.split("\x1b[");

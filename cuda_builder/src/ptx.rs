@@ -1,7 +1,7 @@
 //! Work on PTX text: launch bounds, and one module for each kernel.
 //!
-//! rustc has no attribute for launch bounds, so `#[kernel]` leaves a comment in the module's assembly and this module turns it
-//! into directives:
+//! rustc has no attribute for launch bounds. So `#[kernel]` writes a comment into the module's assembly, and this module turns it into
+//! directives:
 //!
 //! ```text
 //! // warpann.kernel NAME maxntid=256 minnctapersm=2 arch=sm_90a
@@ -19,59 +19,59 @@ use crate::builder::GpuArch;
 
 const NOTE: &str = "warpann.kernel";
 
-/// What a `// warpann.kernel` comment says.
+/// The content of a `// warpann.kernel` comment.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct KernelNote {
-    /// The kernel's symbol.
+    /// Symbol of the kernel's entry point.
     pub name: String,
-    /// Most threads of a block (`.maxntid`).
+    /// Largest number of threads of a block (`.maxntid`).
     pub max_threads: Option<u32>,
-    /// Blocks that must fit a multiprocessor at once (`.minnctapersm`).
+    /// Number of blocks that must fit a multiprocessor at once (`.minnctapersm`).
     pub min_blocks: Option<u32>,
-    /// The one architecture that it is for (`.target`); `None`: that of the build, and later ones.
+    /// The only architecture on which the kernel runs (`.target`). `None`: the architecture of the build and later ones.
     pub arch: Option<String>,
 }
 
-/// PTX text that is not what the code generator writes.
+/// PTX text of a form that the code generator does not write.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PtxError {
     /// A statement, parameter list or body does not end.
     #[error("PTX line {line}: the statement that starts here does not end")]
     Unfinished {
-        /// Line, from 1.
+        /// Line number, from 1.
         line: usize,
     },
     /// A value of a kernel comment is not a number.
     #[error("PTX kernel comment of '{kernel}': {key}={value} is not a number")]
     BadNote {
-        /// Kernel named.
+        /// Kernel that the comment names.
         kernel: String,
-        /// Key.
+        /// Key of the pair `key=value`.
         key: String,
-        /// Value given.
+        /// Value that is not a number.
         value: String,
     },
-    /// A kernel for an architecture that is not known.
-    #[error("PTX kernel '{kernel}': no module can be for {arch}")]
+    /// A kernel's comment names an unknown architecture.
+    #[error("PTX kernel '{kernel}': unknown architecture {arch}")]
     BadArch {
-        /// Kernel.
+        /// Kernel that the comment names.
         kernel: String,
-        /// Architecture that its comment names.
+        /// Architecture that the comment names.
         arch: String,
     },
-    /// A kernel comment without a kernel.
+    /// A comment names a kernel that the module does not have.
     #[error("PTX kernel comment names '{kernel}', but the module has no such entry")]
     NoSuchEntry {
-        /// Kernel named.
+        /// Kernel that the comment names.
         kernel: String,
     },
 }
 
-/// What a top-level statement is.
+/// The kind of a top-level statement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
-    /// `.version`, `.target`, `.address_size`, `.file`: every module needs them.
+    /// `.version`, `.target`, `.address_size` or `.file`, which every module needs.
     Directive,
     Entry,
     Function,
@@ -115,7 +115,7 @@ pub fn notes(ptx: &str) -> Result<Vec<KernelNote>, PtxError> {
     Ok(notes)
 }
 
-/// The text without the comments of the kernels whose names `gone` picks: those whose entry points a build left out.
+/// The text without the comments of the kernels for whose names `gone` is true. A build left out their entry points.
 pub fn without_notes(ptx: &str, gone: impl Fn(&str) -> bool) -> String {
     let is_gone = |line: &&str| {
         let rest = line.trim_start().strip_prefix("//").and_then(|rest| rest.trim_start().strip_prefix(NOTE));
@@ -124,19 +124,19 @@ pub fn without_notes(ptx: &str, gone: impl Fn(&str) -> bool) -> String {
     ptx.split_inclusive('\n').filter(|line| !is_gone(line)).collect()
 }
 
-/// The kernels of a module: symbol and text from `.entry` line to closing brace, in text order.
+/// The kernels of a module in text order: symbol, and text from the `.entry` line to the closing brace.
 ///
 /// # Errors
-/// [`PtxError::Unfinished`].
+/// [`PtxError::Unfinished`] if a statement does not end.
 pub fn entries(ptx: &str) -> Result<Vec<(&str, &str)>, PtxError> {
     let items = items(ptx)?;
     Ok(items.into_iter().filter(|item| item.kind == Kind::Entry).map(|item| (item.name, &ptx[item.span])).collect())
 }
 
-/// Writes `.maxntid` and `.minnctapersm` behind the parameter list of every kernel whose comment asks for them.
+/// Writes `.maxntid` and `.minnctapersm` behind the parameter list of every kernel whose comment has them.
 ///
 /// # Errors
-/// [`PtxError`]; a comment that names no kernel of the module is one.
+/// [`PtxError`], also if a comment names a kernel that the module does not have.
 pub fn apply_launch_bounds(ptx: &str) -> Result<String, PtxError> {
     let mut bounds: HashMap<String, KernelNote> = notes(ptx)?.into_iter().map(|n| (n.name.clone(), n)).collect();
     let mut out = String::with_capacity(ptx.len() + 64 * bounds.len());
@@ -164,9 +164,9 @@ pub fn apply_launch_bounds(ptx: &str) -> Result<String, PtxError> {
 
 /// One module for each kernel: (kernel, PTX), sorted by kernel.
 ///
-/// Each module holds the directives, its kernel with its comment, and what the kernel reaches: functions, declarations, constants,
-/// shared arrays. The module of a kernel for one architecture is for that one: its text is what the code generator wrote, and only
-/// inline assembly makes it need more than the build's.
+/// Each module has the directives, its kernel with the comment, and the functions, declarations, constants and shared arrays that the
+/// kernel reaches. The module of a kernel for a single architecture has that target; only its inline assembly needs the target, the rest of
+/// the text is unchanged.
 ///
 /// # Errors
 /// [`PtxError`].
@@ -211,14 +211,14 @@ pub fn split(ptx: &str) -> Result<Vec<(String, String)>, PtxError> {
     Ok(modules)
 }
 
-/// The architecture that a kernel's comment names, if it does.
+/// The architecture that a kernel's comment names; none if it names none.
 fn target_of(note: &KernelNote) -> Result<Option<GpuArch>, PtxError> {
     let Some(arch) = &note.arch else { return Ok(None) };
     let bad = || PtxError::BadArch { kernel: note.name.clone(), arch: arch.clone() };
     GpuArch::from_name(arch).map(Some).ok_or_else(bad)
 }
 
-/// A `.version` or `.target` directive as a module for `arch` has it.
+/// A `.version` or `.target` directive, rewritten for a module for `arch`; none for other directives.
 fn retargeted(directive: &str, arch: GpuArch) -> Option<String> {
     if directive.starts_with(".target") {
         Some(format!(".target {arch}"))
@@ -243,8 +243,7 @@ fn comment_of(note: &KernelNote) -> String {
     line
 }
 
-/// PTX identifiers of a text (registers and special registers come without their `%`, which no symbol equals in practice; a
-/// symbol too many only makes a module larger).
+/// The PTX identifiers of a text. Registers come without their `%`; if one equals a symbol, the only effect is a larger module.
 fn words(text: &str) -> impl Iterator<Item = &str> {
     text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_' || c == '$')).filter(|word| !word.is_empty())
 }
@@ -253,7 +252,7 @@ fn line_of(ptx: &str, at: usize) -> usize {
     1 + ptx.as_bytes()[..at].iter().filter(|&&byte| byte == b'\n').count()
 }
 
-/// The top-level statements of a module, in text order. Comments belong to none.
+/// The top-level statements of a module, in text order, without comments.
 fn items(ptx: &str) -> Result<Vec<Item<'_>>, PtxError> {
     let bytes = ptx.as_bytes();
     let mut items = Vec::new();
@@ -272,7 +271,7 @@ fn items(ptx: &str) -> Result<Vec<Item<'_>>, PtxError> {
     Ok(items)
 }
 
-/// The end of the comment that starts at `at`, if one does.
+/// The end of the comment that starts at `at`; none if no comment starts there.
 fn skip_comment(bytes: &[u8], at: usize) -> Option<usize> {
     let find = |needle: &[u8]| bytes[at..].windows(needle.len()).position(|window| window == needle);
     match bytes.get(at..at + 2)? {
@@ -282,8 +281,8 @@ fn skip_comment(bytes: &[u8], at: usize) -> Option<usize> {
     }
 }
 
-/// The statement that starts at `start`: to the end of the line for a directive, to the closing brace for a function body or
-/// a section, else to the semicolon.
+/// The statement that starts at `start`. It ends at the end of the line for a directive, at the closing brace for a function body or a
+/// section, else at the semicolon.
 fn item_at(ptx: &str, start: usize) -> Result<Item<'_>, PtxError> {
     let bytes = ptx.as_bytes();
     let first = ptx[start..].split(|c: char| c.is_ascii_whitespace() || c == ';').next().unwrap_or_default();
@@ -323,12 +322,12 @@ fn item_at(ptx: &str, start: usize) -> Result<Item<'_>, PtxError> {
     };
 
     let text = &ptx[start..end];
-    // The body says nothing about what the statement is.
+    // The kind of a statement does not depend on its body.
     let head = &text[..text.find(['{', '=']).unwrap_or(text.len())];
     let (kind, name) = if let Some(place) = head.find(".entry") {
         (Kind::Entry, words(&head[place + ".entry".len()..]).next())
     } else if let Some(place) = head.find(".func") {
-        // `.func (.param .b32 result) name(...)`: the result list, where there is one, comes before the name.
+        // `.func (.param .b32 result) name(...)`: a result list may precede the name.
         let rest = head[place + ".func".len()..].trim_start();
         let rest = rest.strip_prefix('(').and_then(|rest| rest.split_once(')')).map_or(rest, |(_, rest)| rest);
         (Kind::Function, words(rest).next())

@@ -41,8 +41,8 @@ unsafe fn write<V>(to: *mut V, value: V) -> Done {
     Ok(())
 }
 
-/// Defines the functions, and the table that finds them by name. `fn` ones fail before they do anything; `give_back` ones do what they are
-/// for, and then return the error.
+/// Defines the functions, and the table that finds them by name. If a fault is set, a function after `fn` fails before it does anything; a
+/// function after `give_back` does its work and then returns the error.
 macro_rules! functions {
     (@fails fn $done:expr, $fault:expr) => { match $fault { Some(fault) => fault, None => code($done) } };
     (@fails give_back $done:expr, $fault:expr) => {{ let fault = $fault; let done = code($done); fault.unwrap_or(done) }};
@@ -56,7 +56,7 @@ macro_rules! functions {
             }
         )*
 
-        /// The function of that name.
+        /// The address of the function with that name; none if there is no such function.
         pub fn look_up(name: &CStr) -> Option<*const c_void> {
             match name.to_str().ok()? {
                 $(stringify!($name) => Some($name as *const c_void),)*
@@ -79,7 +79,7 @@ functions! {
 
     fn cuDriverGetVersion(version: *mut c_int) {
         let driver = lock().devices.first().map_or(0, |owner| owner.device.driver);
-        // SAFETY: the caller has the function's contract.
+        // SAFETY: the caller promises the function's contract.
         unsafe { write(version, driver) }
     }
 
@@ -88,13 +88,13 @@ functions! {
         if !state.initialised {
             return Err(NOT_INITIALIZED);
         }
-        // SAFETY: the caller has the function's contract.
+        // SAFETY: the caller promises the function's contract.
         unsafe { write(count, state.devices.len() as c_int) }
     }
 
     fn cuDeviceGet(device: *mut c_int, ordinal: c_int) {
         lock().device(ordinal)?;
-        // SAFETY: the caller has the function's contract.
+        // SAFETY: the caller promises the function's contract.
         unsafe { write(device, ordinal) }
     }
 
@@ -124,21 +124,21 @@ functions! {
             97 => device.shared_bytes,
             _ => return Err(INVALID_VALUE),
         };
-        // SAFETY: the caller has the function's contract.
+        // SAFETY: the caller promises the function's contract.
         unsafe { write(value, number) }
     }
 
     fn cuDeviceTotalMem_v2(bytes: *mut usize, device: c_int) {
         let state = lock();
         let memory = state.devices[state.device(device)?].device.memory;
-        // SAFETY: the caller has the function's contract.
+        // SAFETY: the caller promises the function's contract.
         unsafe { write(bytes, memory as usize) }
     }
 
     fn cuDeviceCanAccessPeer(possible: *mut c_int, device: c_int, peer: c_int) {
         let state = lock();
         let (device, peer) = (state.device(device)?, state.device(peer)?);
-        // SAFETY: the caller has the function's contract.
+        // SAFETY: the caller promises the function's contract.
         unsafe { write(possible, c_int::from(device != peer)) }
     }
 
@@ -146,7 +146,7 @@ functions! {
         let mut state = lock();
         let index = state.device(device)?;
         state.devices[index].retained += 1;
-        // SAFETY: the caller has the function's contract.
+        // SAFETY: the caller promises the function's contract.
         unsafe { write(context, State::context_of(index)) }
     }
 
@@ -161,7 +161,7 @@ functions! {
         if !lock().initialised {
             return Err(NOT_INITIALIZED);
         }
-        // SAFETY: the caller has the function's contract.
+        // SAFETY: the caller promises the function's contract.
         unsafe { write(context, crate::state::current()) }
     }
 
@@ -180,7 +180,7 @@ functions! {
         let index = state.current()?;
         let memory = state.devices[index].device.memory;
         let left = memory.saturating_sub(state.usage(index).bytes);
-        // SAFETY: the caller has the function's contract.
+        // SAFETY: the caller promises the function's contract.
         unsafe {
             write(free, left as usize)?;
             write(total, memory as usize)
@@ -198,10 +198,10 @@ functions! {
             return Err(OUT_OF_MEMORY);
         }
         let mut buffer = Buffer::<u8>::new_poisoned(bytes);
-        // Exposed: copies and kernels come with the address as a number.
+        // The provenance is exposed, because copies and kernels receive the address as a number.
         let start = buffer.as_mut_ptr().expose_provenance();
         state.allocations.insert(start, Allocation { device, buffer });
-        // SAFETY: the caller has the function's contract.
+        // SAFETY: the caller promises the function's contract.
         unsafe { write(address, start as u64) }
     }
 
@@ -221,7 +221,7 @@ functions! {
         let mut memory = vec![0u64; bytes.div_ceil(8)].into_boxed_slice();
         let address = memory.as_mut_ptr();
         state.host.insert(address.addr(), HostMemory { device, memory });
-        // SAFETY: the caller has the function's contract.
+        // SAFETY: the caller promises the function's contract.
         unsafe { write(start, address.cast()) }
     }
 
@@ -234,7 +234,7 @@ functions! {
     fn cuMemcpyHtoDAsync_v2(to: u64, from: *const c_void, bytes: usize, stream: usize) {
         let device = lock().stream(stream)?;
         let to = on_device("the target of cuMemcpyHtoDAsync", Some(device), to, bytes)?;
-        // SAFETY: the caller gives `bytes` bytes; the allocation has as many from `to` on.
+        // SAFETY: the caller passes `bytes` bytes; the allocation has `bytes` bytes from `to` on.
         unsafe { to.copy_from(from.cast(), bytes) };
         Ok(())
     }
@@ -242,7 +242,7 @@ functions! {
     fn cuMemcpyDtoHAsync_v2(to: *mut c_void, from: u64, bytes: usize, stream: usize) {
         let device = lock().stream(stream)?;
         let from = on_device("the source of cuMemcpyDtoHAsync", Some(device), from, bytes)?;
-        // SAFETY: the caller gives room for `bytes` bytes; the allocation has as many from `from` on.
+        // SAFETY: the caller passes room for `bytes` bytes; the allocation has `bytes` bytes from `from` on.
         unsafe { to.cast::<u8>().copy_from(from, bytes) };
         Ok(())
     }
@@ -312,7 +312,7 @@ functions! {
         }
         let handle = state.handle();
         state.modules.insert(handle, Module { device, entries, static_shared: static_shared(text) });
-        // SAFETY: the caller has the function's contract.
+        // SAFETY: the caller promises the function's contract.
         unsafe { write(module, handle) }
     }
 
@@ -338,7 +338,7 @@ functions! {
         let handle = state.handle();
         let shared_bytes = UNASKED_SHARED - static_shared;
         state.functions.insert(handle, Function { device: current, module, kernel, shared_bytes, static_shared });
-        // SAFETY: the caller has the function's contract.
+        // SAFETY: the caller promises the function's contract.
         unsafe { write(function, handle) }
     }
 
@@ -381,7 +381,7 @@ functions! {
         }
         let grid = [grid_x, grid_y, grid_z].map(u64::from);
         let config = LaunchConfig { grid, block: [block_x, block_y, block_z], shared_bytes };
-        // SAFETY: the caller has the contract of the kernel, and gives the addresses of its arguments.
+        // SAFETY: the caller promises the kernel's contract, and passes the addresses of its arguments.
         unsafe { run(function.kernel, config, arguments) }
     }
 
@@ -391,7 +391,7 @@ functions! {
         let device = state.current()?;
         let handle = state.handle();
         state.streams.insert(handle, device);
-        // SAFETY: the caller has the function's contract.
+        // SAFETY: the caller promises the function's contract.
         unsafe { write(stream, handle) }
     }
 
@@ -401,7 +401,7 @@ functions! {
         let device = state.current()?;
         let handle = state.handle();
         state.streams.insert(handle, device);
-        // SAFETY: the caller has the function's contract.
+        // SAFETY: the caller promises the function's contract.
         unsafe { write(stream, handle) }
     }
 
@@ -419,7 +419,7 @@ functions! {
         let _ = flags;
         let state = lock();
         state.stream(stream)?;
-        // An event that was never recorded holds nothing up; one of another device may be waited for.
+        // Waiting for an event that was never recorded returns at once. The event may belong to another device.
         state.events.get(&event).map(|_| ()).ok_or(INVALID_HANDLE)
     }
 
@@ -429,7 +429,7 @@ functions! {
         let handle = state.handle();
         // CU_EVENT_DISABLE_TIMING
         state.events.insert(handle, Event { device, timed: flags & 2 == 0, recorded: None });
-        // SAFETY: the caller has the function's contract.
+        // SAFETY: the caller promises the function's contract.
         unsafe { write(event, handle) }
     }
 
@@ -458,17 +458,17 @@ functions! {
             event.recorded.ok_or(INVALID_HANDLE)
         };
         let elapsed = when(end)?.saturating_duration_since(when(start)?);
-        // SAFETY: the caller has the function's contract.
+        // SAFETY: the caller promises the function's contract.
         unsafe { write(milliseconds, elapsed.as_secs_f32() * 1e3) }
     }
 }
 
-/// What gives something back needs a context, unless a fault may have taken it.
+/// A function that releases something needs a context, unless a fault may have destroyed the context.
 fn may_give_back(state: &State) -> Done {
     if faults::fired() { Ok(()) } else { state.current().map(|_| ()) }
 }
 
-/// The memory at a device address, checked: all `bytes` bytes lie in one allocation, of `device` if one is given.
+/// The memory at a device address. Checks that all `bytes` bytes lie in one allocation, which belongs to `device` if it is given.
 fn on_device(what: &str, device: Option<usize>, address: u64, bytes: usize) -> Result<*mut u8, c_int> {
     let owner = lock().owner(address, bytes);
     if owner.is_none() || device.is_some_and(|device| owner != Some(device)) {
@@ -478,10 +478,11 @@ fn on_device(what: &str, device: Option<usize>, address: u64, bytes: usize) -> R
     Ok(std::ptr::with_exposed_provenance_mut(address as usize))
 }
 
-/// Bytes of shared memory that a launch may have, the kernel's own arrays included, without `cuFuncSetAttribute`.
+/// Bytes of shared memory that a launch may have without `cuFuncSetAttribute`, static arrays included.
 const UNASKED_SHARED: i32 = 48 << 10;
 
-/// Bytes of the shared arrays that PTX text declares, such as `.shared .align 16 .b8 counts[128];`. That of dynamic memory has no length.
+/// Bytes of the shared arrays that PTX text declares, such as `.shared .align 16 .b8 counts[128];`. The array for dynamic memory has no
+/// length and does not count.
 fn static_shared(ptx: &str) -> i32 {
     let arrays = ptx.split(".shared ").skip(1).filter_map(|rest| {
         let declaration = rest.split_once(';')?.0;
@@ -503,7 +504,7 @@ fn entries(ptx: &str) -> Vec<String> {
     names.filter(|name| !name.is_empty()).collect()
 }
 
-/// The arguments' addresses on their way to another thread, which uses them while the caller waits.
+/// The addresses of the arguments, for another thread, which uses them while the caller waits.
 struct Arguments(*mut *mut c_void);
 
 // SAFETY: the caller waits until the other thread is done.
@@ -515,8 +516,8 @@ impl Arguments {
     }
 }
 
-/// Runs a kernel on threads of the driver's own. The caller's thread may belong to a pool and hold locks, and must not take other work of
-/// that pool meanwhile: so the kernel runs elsewhere, and the thread sleeps.
+/// Runs a kernel on separate threads while the caller's thread sleeps. The caller's thread may belong to a rayon pool and hold locks; if it
+/// ran the kernel itself, it could start other work of the pool at the same time.
 ///
 /// # Safety
 /// As [`AnyKernel::launch_raw`].
@@ -527,7 +528,7 @@ unsafe fn run(kernel: &'static dyn AnyKernel, config: LaunchConfig, arguments: *
     let (result, results) = mpsc::channel();
     let arguments = Arguments(arguments);
     pool.spawn(move || {
-        // SAFETY: as the caller promises; it waits, so the arguments stay.
+        // SAFETY: as the caller promises; the caller waits, so the arguments stay valid.
         let launched = unsafe { kernel.launch_raw(config, arguments.addresses()) };
         // The receiver waits below.
         let _ = result.send(launched.map(|_| ()));

@@ -1,50 +1,50 @@
-//! Which call fails, and what was called.
+//! Faults that are set for a test, and the record of calls.
 
 use std::ffi::{c_int, c_void};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// A failure that is to come.
+/// A failure to cause.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Fault {
-    /// Calls that work before one fails.
+    /// Number of calls that succeed before the first failure.
     pub after: u64,
-    /// The code that it returns (CUresult).
+    /// The code that the failing call returns (CUresult).
     pub code: i32,
-    /// How long.
+    /// Whether one call fails or all later calls.
     pub lasts: Lasts,
 }
 
-/// How long calls fail.
+/// The duration of a fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lasts {
-    /// One call fails.
+    /// Only one call fails.
     Once,
-    /// That one and all later ones fail.
+    /// One call and all later calls fail.
     ForGood,
 }
 
-/// A call that was made to fail.
+/// A call that failed because of a [`Fault`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Failed {
-    /// The function's name.
+    /// Name of the driver function.
     pub name: &'static str,
-    /// The code that it returned.
+    /// The code that the call returned (CUresult).
     pub code: i32,
 }
 
-/// A call that was watched.
+/// A call that [`watch`](crate::watch) recorded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Call {
-    /// The function's name.
+    /// Name of the driver function.
     pub name: &'static str,
-    /// A number for the place in the program: equal for calls from the same place by the same path.
+    /// A number for the place of the call in the program: equal for calls from the same place with the same callers.
     pub site: u64,
 }
 
 struct Plan {
     fault: Option<Fault>,
-    /// Calls since the fault was set.
+    /// Number of calls since the fault was set.
     calls: u64,
     failed: Option<Failed>,
     watched: Option<Vec<Call>>,
@@ -69,12 +69,12 @@ pub fn watch<V>(work: impl FnOnce() -> V) -> (V, Vec<Call>) {
     (result, plan().watched.take().unwrap_or_default())
 }
 
-/// Whether a call was made to fail since [`set`].
+/// Whether a call has failed because of the fault since [`set`].
 pub fn fired() -> bool {
     plan().failed.is_some()
 }
 
-/// Counts a call; the code that it fails with, if it does.
+/// Counts a call. Returns the error code if the call must fail.
 pub fn count(name: &'static str) -> Option<c_int> {
     let mut plan = plan();
     if let Some(watched) = &mut plan.watched {
@@ -94,10 +94,11 @@ pub fn count(name: &'static str) -> Option<c_int> {
     Some(code)
 }
 
-/// Frames of the stack that tell places apart: those of this crate, the function that makes the call, and its callers.
+/// Number of stack frames that identify a place: those of this crate, the function that makes the call, and its
+/// callers.
 const FRAMES: usize = 7;
 
-/// Where the call comes from: a hash of the return addresses of the innermost frames.
+/// The place of the call: a hash of the return addresses of the innermost frames.
 fn site() -> u64 {
     struct Frames {
         addresses: [usize; FRAMES],
@@ -111,18 +112,18 @@ fn site() -> u64 {
     extern "C" fn visit(context: *mut c_void, argument: *mut c_void) -> c_int {
         const NO_REASON: c_int = 0;
         const END_OF_STACK: c_int = 5;
-        // SAFETY: the argument is the `Frames` below, which nobody else uses meanwhile.
+        // SAFETY: the argument is the `Frames` below, and no other code uses it during the call.
         let frames = unsafe { &mut *argument.cast::<Frames>() };
         if frames.count == FRAMES {
             return END_OF_STACK;
         }
-        // SAFETY: the context is the unwinder's own.
+        // SAFETY: the unwinder passes a valid context.
         frames.addresses[frames.count] = unsafe { _Unwind_GetIP(context) };
         frames.count += 1;
         NO_REASON
     }
     let mut frames = Frames { addresses: [0; FRAMES], count: 0 };
-    // SAFETY: `visit` gets the pointer while the call lasts.
+    // SAFETY: `visit` uses the pointer only during the call.
     unsafe { _Unwind_Backtrace(visit, (&raw mut frames).cast()) };
     let mut hasher = DefaultHasher::new();
     frames.addresses.hash(&mut hasher);

@@ -1,35 +1,36 @@
-//! A CUDA driver for tests, made of the checking emulator of `cuda_std`: a program that calls the driver runs without a GPU.
+//! A CUDA driver for tests, built on the checking emulator of `cuda_std`: a program that calls the driver runs without a GPU.
 //!
-//! # How a program gets it
-//! [`install`], before the first call of the driver, hands `cuda_loader` the functions of this crate in place of those of libcuda.so.1.
-//! From then on cust and every other caller of the driver's C functions reach this one, in the whole process.
+//! # How a program uses it
+//! Call [`install`] before the first call of the driver. It makes `cuda_loader` use the functions of this crate instead of those of
+//! libcuda.so.1. From then on cust and every other caller of the driver's C functions use this driver, in the whole process.
 //!
 //! # What it does
-//! | module | what |
+//! | module | content |
 //! |---|---|
 //! | `calls` | the driver's functions, with the signatures of cuda.h |
-//! | `state` | devices, contexts, memory, modules, streams, events: what exists, who owns it, how much is in use |
-//! | `faults` | which call fails, and what was called |
+//! | `state` | devices, contexts, memory, modules, streams and events that exist, their owners, and the amounts in use |
+//! | `faults` | faults that a test sets, and the record of calls |
 //!
-//! - A module is PTX text, of which the names of the entries are read. A kernel is the one of that name which the program is linked with
-//!   (`cuda_std::emulator::kernels`); the emulator runs it with the arguments at the raw addresses, and checks it as ever. What it stops is
-//!   printed, kept for [`violations`], and becomes code 700 or 719.
-//! - Device memory is the emulator's buffers, so a kernel that leaves an allocation is stopped. Copies and fills are checked against the
-//!   allocations as well, and against the device that owns them.
-//! - Each device has its primary context, which is retained and released by count; a thread has one current context, or none. What needs a
-//!   context is refused without one (201), and what belongs to another context is refused as well (400).
-//! - Handles are numbers that are never used again, so that a stale one is found (400).
-//! - Streams do their work at once, so synchronisation returns at once. An event knows whether it was recorded, and when.
-//! - Each device has as much memory as its settings say; what does not fit is refused (2).
+//! - A module is PTX text, of which only the names of the entries are read. The kernel of an entry is the one with its name among the
+//!   kernels linked into the program (`cuda_std::emulator::kernels`). The emulator runs it with the arguments at the raw addresses, with
+//!   all its checks. A violation is printed, kept for [`violations`], and returned as code 700 or 719.
+//! - Device memory consists of buffers of the emulator, so a kernel that leaves an allocation is stopped. Copies and fills must lie in an
+//!   allocation as well, on the right device.
+//! - Each device has a primary context with a count of retentions. A thread has one current context or none. A call that needs a context
+//!   fails without one (201); a call with a handle of another context fails as well (400).
+//! - Handles are numbers that are never used again, so a stale handle is detected (400).
+//! - Streams do their work at once, so synchronisation returns at once. An event stores the time at which it was recorded.
+//! - Each device has the memory of its settings; an allocation that does not fit fails (2).
 //!
 //! # Faults
-//! Every function counts its calls. [`fail`] lets one of the next calls fail with a code, once or from then on ([`Lasts`]). A function that
-//! gives something back (a free, a destruction, a release, an unloading) does so all the same, as the driver does, which reports earlier
-//! asynchronous errors there. Once a call has failed it does so without a current context as well, which may have been lost. What [`Usage`] still shows afterwards is a leak of the caller.
+//! Every function counts its calls. [`fail`] makes one of the next calls fail with a code, once or from then on ([`Lasts`]). A function
+//! that releases something (a free, a destruction, a release, an unloading) does its work even if it fails, as in NVIDIA's driver, which
+//! reports earlier asynchronous errors there. After a failed call, such a function also works without a current context, because the
+//! context may have been lost. Resources that [`Usage`] still counts afterwards are leaks of the caller.
 //!
-//! # What it does not model
-//! Work that goes on after a call returned, the order of streams, contexts other than primary ones, graphs, and peer access that is needed
-//! but was not enabled (copies between devices work either way, as they do on hardware).
+//! # Limits
+//! The driver does not model work that continues after a call has returned, the order of streams, contexts other than primary ones, and
+//! graphs. It does not require peer access to be enabled (copies between devices work either way, as on hardware).
 
 mod calls;
 mod faults;
@@ -41,22 +42,22 @@ use cuda_std::emulator::Violation;
 pub use faults::{Call, Failed, Fault, Lasts};
 pub use state::{Device, Usage};
 
-/// Makes this the CUDA driver of the process, with `devices`. Call it once, before anything that calls the driver.
+/// Makes this the CUDA driver of the process, with `devices`. Call it once, before the first call of the driver.
 ///
 /// # Errors
-/// [`DriverInUse`] if a driver was looked for before, or this one was installed before.
+/// [`DriverInUse`] if the process has already looked for a driver, or has already installed this one.
 pub fn install(devices: Vec<Device>) -> Result<(), DriverInUse> {
     state::create(devices)?;
     // SAFETY: `look_up` returns functions with the signatures of cuda.h, which live as long as the program.
     unsafe { cuda_loader::use_driver(calls::look_up) }
 }
 
-/// Replaces what device `index` is like. Programs that have opened it may have asked before.
+/// Replaces the properties of device `index`. A program that has opened the device may have read the old ones.
 pub fn set_device(index: usize, device: Device) {
     state::lock().devices[index].device = device;
 }
 
-/// What is in use of device `index`.
+/// The resources of device `index` that are in use.
 pub fn usage(index: usize) -> Usage {
     state::lock().usage(index)
 }
@@ -71,20 +72,20 @@ pub fn context(index: usize) -> usize {
     state::State::context_of(index)
 }
 
-/// Makes a context that is retained, or none (0), current in the calling thread. Counts as no call, and cannot fail by [`fail`].
+/// Makes a retained context, or none (0), current in the calling thread. It does not count as a call, and [`fail`] does not affect it.
 ///
 /// # Panics
-/// If nobody retains the context.
+/// Panics if the context is not retained.
 pub fn set_current_context(context: usize) {
-    assert!(state::lock().set_current(context).is_ok(), "nobody retains the context {context:#x}");
+    assert!(state::lock().set_current(context).is_ok(), "the context {context:#x} is not retained");
 }
 
-/// Lets a call fail that is made from now on, and forgets what [`fail`] said before.
+/// Makes a later call fail, and replaces the fault of an earlier [`fail`].
 pub fn fail(fault: Fault) {
     faults::set(Some(fault));
 }
 
-/// Lets no call fail from now on. Returns what failed since [`fail`]: the first such call, if there was one.
+/// Makes no further call fail. Returns the first call that failed since [`fail`], if there was one.
 pub fn heal() -> Option<Failed> {
     faults::set(None)
 }
@@ -94,12 +95,12 @@ pub fn watch<V>(work: impl FnOnce() -> V) -> (V, Vec<Call>) {
     faults::watch(work)
 }
 
-/// What the emulator, or the check of a copy, stopped since the program started.
+/// The violations since the program started: those of kernels and those of copies and fills.
 pub fn violations() -> Vec<String> {
     state::lock().violations.clone()
 }
 
-/// Keeps and prints what was stopped; the driver's code for it.
+/// Prints and keeps a violation. Returns the driver's code for it.
 fn stopped(violation: &Violation) -> i32 {
     use cuda_std::emulator::ViolationKind::GlobalOutOfBounds;
     let code =

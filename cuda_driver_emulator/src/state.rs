@@ -1,4 +1,4 @@
-//! What exists: devices with their contexts, memory, modules, streams and events, and how much of it is in use.
+//! The state of the driver: devices with their contexts, memory, modules, streams and events, and the amounts in use.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap};
@@ -11,20 +11,20 @@ use cuda_std::emulator::{AnyKernel, Buffer};
 
 use crate::calls::{INVALID_CONTEXT, INVALID_DEVICE, INVALID_HANDLE, NOT_INITIALIZED};
 
-/// What a device is like.
+/// The properties of a device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Device {
-    /// Name of the product.
+    /// Product name of the device.
     pub name: String,
     /// Compute capability, major and minor.
     pub capability: (i32, i32),
-    /// Streaming multiprocessors.
+    /// Number of streaming multiprocessors.
     pub multiprocessors: i32,
-    /// Bytes of shared memory that a block may have if its kernel is allowed to.
+    /// Largest number of bytes of shared memory of a block, after `cuFuncSetAttribute`.
     pub shared_bytes: i32,
-    /// Bytes of device memory.
+    /// Size of the device memory in bytes.
     pub memory: u64,
-    /// CUDA version of the driver, such as 12040. That of device 0 counts.
+    /// CUDA version of the driver, such as 12040. The driver reports the version of device 0.
     pub driver: i32,
 }
 
@@ -41,22 +41,22 @@ impl Default for Device {
     }
 }
 
-/// What is in use of a device.
+/// The resources of a device that are in use.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// Bytes of device memory.
+    /// Bytes of allocated device memory.
     pub bytes: u64,
-    /// Allocations of device memory.
+    /// Number of allocations of device memory.
     pub allocations: usize,
     /// Bytes of page-locked host memory that were allocated while the device's context was current.
     pub host_bytes: u64,
-    /// Streams.
+    /// Number of streams that exist.
     pub streams: usize,
-    /// Events.
+    /// Number of events that exist.
     pub events: usize,
-    /// Modules.
+    /// Number of loaded modules.
     pub modules: usize,
-    /// How often the primary context is retained.
+    /// Number of retentions of the primary context.
     pub retained: usize,
 }
 
@@ -84,7 +84,7 @@ pub struct Event {
 pub struct Module {
     pub device: usize,
     pub entries: Vec<String>,
-    /// Bytes of the shared arrays that the text declares: each entry is taken to have all of them.
+    /// Bytes of the shared arrays that the text declares. Every entry counts all of them.
     pub static_shared: i32,
 }
 
@@ -95,7 +95,7 @@ pub struct Function {
     pub kernel: &'static dyn AnyKernel,
     /// Bytes of dynamic shared memory that a launch may have.
     pub shared_bytes: i32,
-    /// Bytes of shared memory that the kernel has besides.
+    /// Bytes of static shared memory of the kernel.
     pub static_shared: i32,
 }
 
@@ -105,7 +105,7 @@ pub struct State {
     pub devices: Vec<Owner>,
     pub allocations: BTreeMap<usize, Allocation>,
     pub host: HashMap<usize, HostMemory>,
-    /// Devices of streams.
+    /// The device of each stream.
     pub streams: HashMap<usize, usize>,
     pub events: HashMap<usize, Event>,
     pub modules: HashMap<usize, Module>,
@@ -121,9 +121,9 @@ thread_local! {
     static CURRENT: Cell<usize> = const { Cell::new(0) };
 }
 
-/// The primary context of device 0; that of device i is i more.
+/// The primary context of device 0; the context of device i is this number plus i.
 const FIRST_CONTEXT: usize = 0xC0_0000;
-/// Before the first of all other handles.
+/// The first handle of other objects is this number plus one.
 const FIRST_HANDLE: usize = 0xA000_0000;
 
 pub fn create(devices: Vec<Device>) -> Result<(), DriverInUse> {
@@ -132,7 +132,7 @@ pub fn create(devices: Vec<Device>) -> Result<(), DriverInUse> {
 }
 
 pub fn lock() -> MutexGuard<'static, State> {
-    // Functions are handed out after `create` only; a test that asks for usage before has a driver without devices.
+    // Functions are available only after `create`. Before, a test that reads the usage gets a driver without devices.
     STATE.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -140,7 +140,7 @@ pub fn current() -> usize {
     CURRENT.get()
 }
 
-/// Keeps and prints what was stopped.
+/// Prints a violation and keeps it.
 pub fn violation(text: String) {
     eprintln!("the emulated driver stopped this: {text}");
     lock().violations.push(text);
@@ -162,13 +162,13 @@ impl State {
         }
     }
 
-    /// A number that no handle had.
+    /// A number that no earlier handle has.
     pub fn handle(&mut self) -> usize {
         self.handles += 16;
         FIRST_HANDLE + self.handles
     }
 
-    /// The device of that number.
+    /// The index of the device with this number. Fails if there is none.
     pub fn device(&self, ordinal: c_int) -> Result<usize, c_int> {
         if !self.initialised {
             return Err(NOT_INITIALIZED);
@@ -181,7 +181,7 @@ impl State {
         FIRST_CONTEXT + device
     }
 
-    /// The device whose primary context that is.
+    /// The device with this primary context. Fails if it is not retained.
     pub fn device_of(&self, context: usize) -> Result<usize, c_int> {
         let index = context.wrapping_sub(FIRST_CONTEXT);
         match self.devices.get(index) {
@@ -190,7 +190,7 @@ impl State {
         }
     }
 
-    /// The device whose context is current.
+    /// The device whose context is current in this thread. Fails if there is none.
     pub fn current(&self) -> Result<usize, c_int> {
         if !self.initialised {
             return Err(NOT_INITIALIZED);
@@ -206,7 +206,7 @@ impl State {
         Ok(())
     }
 
-    /// The device of a stream; the default stream is of the device that is current.
+    /// The device of a stream; the default stream belongs to the current device.
     pub fn stream(&self, stream: usize) -> Result<usize, c_int> {
         let current = self.current()?;
         if stream == 0 {

@@ -1,5 +1,4 @@
-//! The emulated driver by its C functions: what it does, what it refuses, what it counts, and how it fails. One test, as a process has one
-//! driver.
+//! Tests of the emulated driver by its C functions: results, refusals, counts and faults. It is one test, because a process has one driver.
 
 use std::ffi::{CString, c_void};
 use std::ptr::null_mut;
@@ -45,13 +44,13 @@ pub unsafe fn double(
     true => weigh_negative = weigh::<-1>,
 )]
 pub struct Weigh {
-    /// Added first.
+    /// The summand of the result.
     pub bias: i8,
     /// Multiplies `value`.
     pub factor: f64,
     /// Where the result goes.
     pub out: PtrMut<i64>,
-    /// What is weighed.
+    /// The number that `factor` multiplies.
     pub value: u16,
 }
 
@@ -67,7 +66,7 @@ unsafe fn weigh<const SIGN: i64>(Weigh { bias, factor, out, value }: Weigh) {
 const PTX: &std::ffi::CStr = c".version 8.0\n.target sm_80\n.visible .entry double(\n\t.param .u64 x\n)\n\
     .visible .entry weigh(\n)\n.visible .entry weigh_negative(\n)\n.visible .entry stranger(\n)";
 
-/// Whether every test value is gone from device 0.
+/// The usage of device 0 when it is idle: only the context is retained.
 fn idle() -> Usage {
     Usage { retained: 1, ..Usage::default() }
 }
@@ -217,7 +216,7 @@ unsafe fn faults() {
         driver::fail(Fault { after: 0, code: 719, lasts: Lasts::ForGood });
         let (_, calls) = driver::watch(|| {
             assert_eq!(cuCtxSynchronize() as i32, 500, "a function that the driver lacks");
-            // Not unrolled: two copies of the call would be two places.
+            // `black_box` prevents unrolling: two copies of the call would be two places.
             for _ in 0..std::hint::black_box(2) {
                 assert_eq!(cuMemcpyHtoD_v2(address, [0u8; 4].as_ptr().cast(), 4) as i32, 719);
             }

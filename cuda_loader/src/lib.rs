@@ -1,21 +1,23 @@
-//! Gives cust its CUDA driver symbols at run time, so that one binary runs with and without a GPU.
+//! Resolves the CUDA driver symbols of cust at run time, so that one binary runs with and without a GPU.
 //!
-//! cust calls the driver (`cuInit`, `cuMemAlloc_v2`, ..) as ordinary linked functions; a binary linked against libcuda does not
-//! even start where no driver is installed. This crate defines those symbols itself. Each is a stub that jumps to the driver's
-//! function of that name; the first call opens libcuda.so.1 and looks the name up. Where there is no driver, every function
-//! answers `CUDA_ERROR_NO_DEVICE` (cust: [`CudaError::NoDevice`]), and the functions that describe an error still do so.
+//! cust calls the driver (`cuInit`, `cuMemAlloc_v2`, ..) as ordinary linked functions. A binary that is linked against libcuda does not
+//! start on a machine without a driver. This crate defines the symbols itself. Each is a stub that jumps to the driver's function of the
+//! same name; the first call opens libcuda.so.1 and looks the name up. Without a driver, every function returns `CUDA_ERROR_NO_DEVICE`
+//! (cust: [`CudaError::NoDevice`]), except that the functions which describe an error still do so.
 //!
-//! A binary gets the symbols by using anything of this crate, e.g. [`driver_present`]. cust's build script wants a folder with
-//! a libcuda: `CUDA_LIBRARY_PATH` (set in `.cargo/config.toml`) leads it to the empty one in `stub/`.
+//! A binary gets the symbols if it uses any item of this crate, such as [`driver_present`]. cust's build script requires a folder with a
+//! libcuda: `CUDA_LIBRARY_PATH` (set in `.cargo/config.toml`) names `stub/`, which has an empty one.
 //!
-//! A test may bring a driver of its own: [`use_driver`].
+//! A test may replace the driver: see [`use_driver`].
 //!
-//! Cost: a stub is a load, a test and a jump. Calls may come from any thread at any time.
+//! A stub costs a load, a test and a jump. Any thread may call it at any time.
 //!
 //! [`CudaError::NoDevice`]: https://docs.rs/cust/0.3.2/cust/error/enum.CudaError.html
 
 #[cfg(not(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64"))))]
-compile_error!("cuda_loader knows Linux on x86-64 and aarch64; elsewhere build warpann with --no-default-features");
+compile_error!(
+    "cuda_loader supports Linux on x86-64 and aarch64; on other systems build warpann with --no-default-features"
+);
 
 mod stubs;
 mod symbols;
@@ -33,31 +35,32 @@ unsafe extern "C" {
     fn dlsym(library: *mut c_void, name: *const c_char) -> *mut c_void;
 }
 
-/// Whether this machine has a CUDA driver (libcuda.so.1). A driver may still have no device: `cust::init` tells.
+/// Whether this machine has a CUDA driver (libcuda.so.1). A driver may still have no device; then `cust::init` fails.
 ///
-/// The first call opens the library (milliseconds); later ones are a load.
+/// The first call opens the library (milliseconds); later calls cost one load.
 pub fn driver_present() -> bool {
     // Keeps the stubs in the binary, whatever the order in which the linker sees the libraries.
     std::hint::black_box(&stubs::STUBS);
     symbol(c"cuInit").is_some()
 }
 
-/// A driver: the address of its function of that name, or `None` where it has no such function. The address must stay valid, and lead to
-/// a function of the C calling convention with the signature that NVIDIA's cuda.h gives the name.
+/// A driver: a function that returns the address of the driver function with a given name, or `None` if the driver does not have it. The
+/// address must stay valid. At the address is a function of the C calling convention, with the signature of that name in NVIDIA's cuda.h.
 pub type Driver = fn(&CStr) -> Option<*const c_void>;
 
-/// Takes the functions of `driver` in place of those of libcuda.so.1, for the whole process. For tests: a driver that needs no GPU.
+/// Uses the functions of `driver` instead of those of libcuda.so.1, in the whole process. With it, tests can use a driver that needs no
+/// GPU.
 ///
 /// # Errors
-/// [`DriverInUse`] if a driver was looked for before: functions already found stay as they are.
+/// [`DriverInUse`] if the process has already looked for a driver. Functions that it found stay in use.
 ///
 /// # Safety
-/// `driver` keeps the contract of [`Driver`].
+/// `driver` satisfies the contract of [`Driver`].
 pub unsafe fn use_driver(driver: Driver) -> Result<(), DriverInUse> {
     DRIVER.set(Source::Given(driver)).map_err(|_| DriverInUse)
 }
 
-/// A driver was looked for before [`use_driver`].
+/// The error of [`use_driver`]: the process had already looked for a driver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DriverInUse;
 
@@ -69,40 +72,40 @@ impl std::fmt::Display for DriverInUse {
 
 impl std::error::Error for DriverInUse {}
 
-/// The driver's function of that exact name (`cuFuncSetAttribute`, `cuCtxCreate_v2`, ..), for calls that cust lacks. `None`
-/// when there is no driver or it has no such function.
+/// The driver's function of that exact name (`cuFuncSetAttribute`, `cuCtxCreate_v2`, ..), for calls that cust lacks. `None` if there is no
+/// driver or it has no such function.
 ///
-/// The pointer stays valid for the life of the process: the library is never closed. It is a function of the C calling
-/// convention; its signature is the caller's to know.
+/// The pointer stays valid for the life of the process: the library is never closed. At the address is a function of the C calling
+/// convention; the caller must use it with the right signature.
 pub fn symbol(name: &CStr) -> Option<*const c_void> {
     let library = match *driver() {
         Source::None => return None,
         Source::Given(driver) => return driver(name),
         Source::Library(handle) => std::ptr::with_exposed_provenance_mut(handle),
     };
-    // SAFETY: `library` is a handle that dlopen returned and nobody closes; `name` ends with NUL.
+    // SAFETY: `library` is a handle that dlopen returned and that is never closed; `name` ends with NUL.
     let address = unsafe { dlsym(library, name.as_ptr()) };
     (!address.is_null()).then_some(address.cast_const())
 }
 
-/// Where the functions come from.
+/// The origin of the driver's functions.
 enum Source {
     /// There is no driver.
     None,
     /// The handle of libcuda.so.1, never closed.
     Library(usize),
-    /// What [`use_driver`] was given.
+    /// The driver that [`use_driver`] received.
     Given(Driver),
 }
 
-/// Chosen once, by [`use_driver`] or the first look-up.
+/// Set once, by [`use_driver`] or the first look-up.
 static DRIVER: OnceLock<Source> = OnceLock::new();
 
-/// Where the functions come from; the first call opens the library, unless [`use_driver`] came before.
+/// The origin of the functions. The first call opens the library, unless [`use_driver`] was called before.
 fn driver() -> &'static Source {
     const RTLD_NOW: c_int = 2;
     DRIVER.get_or_init(|| {
-        // SAFETY: the file name ends with NUL. Loading runs the driver's initialisers, which need nothing of us.
+        // SAFETY: the file name ends with NUL. Loading runs the driver's initialisers, which have no preconditions.
         match unsafe { dlopen(c"libcuda.so.1".as_ptr(), RTLD_NOW) }.expose_provenance() {
             0 => Source::None,
             handle => Source::Library(handle),
@@ -110,7 +113,7 @@ fn driver() -> &'static Source {
     })
 }
 
-/// What a stub jumps to: the driver's function, or what answers in its place.
+/// The address to which a stub jumps: the driver's function, or a replacement that returns an error.
 fn target(name: &CStr) -> *const c_void {
     if let Some(address) = symbol(name) {
         return address;
@@ -124,13 +127,13 @@ fn target(name: &CStr) -> *const c_void {
     }
 }
 
-// Any driver function, without a driver. Called with arguments that it does not declare: the C calling convention leaves them
-// to the caller, who cleans up.
+// Replaces any driver function if there is no driver. Callers pass arguments that it does not declare; in the C calling convention the
+// caller removes them.
 extern "C" fn no_device() -> c_int {
     CUDA_ERROR_NO_DEVICE
 }
 
-// A function that the installed driver is too old for.
+// Replaces a function that the installed driver does not have because it is too old.
 extern "C" fn not_found() -> c_int {
     CUDA_ERROR_NOT_FOUND
 }

@@ -1,21 +1,20 @@
-//! The exported symbols: for each name of the table a stub in assembly, which leaves all argument registers as they are.
+//! The exported symbols: for each name of the table a stub in assembly, which preserves all argument registers.
 
 use core::arch::naked_asm;
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Looks up the function with that index, remembers its address and returns it. Several threads may do so at once: all find
-/// the same address.
+/// Looks up the function with that index, stores its address and returns it. Several threads may do so at once; all get the same address.
 extern "C" fn resolve(index: usize) -> usize {
     let address = crate::target(NAMES[index]).expose_provenance();
-    // Release: what the dynamic loader wrote must be visible to a thread that takes the short way. (x86-64 loads acquire
-    // anyway; the aarch64 stub loads with `ldar`.)
+    // Release: the writes of the dynamic loader must be visible to a thread that takes the short way. Every load on x86-64 is an acquire
+    // load; the aarch64 stub uses `ldar`.
     TARGETS[index].store(address, Ordering::Release);
     address
 }
 
-/// Body of a stub. The short way, once resolved: load, test, jump. The long way saves what the C calling convention may hand
-/// over in registers (integers, pointers and floats), resolves and jumps.
+/// Body of a stub. The short way, after the first call: load, test, jump. The long way saves the registers in which the C calling
+/// convention may pass arguments (integers, pointers and floats), resolves the function and jumps.
 #[cfg(target_arch = "x86_64")]
 macro_rules! stub_body {
     ($index:expr) => {
@@ -67,8 +66,7 @@ macro_rules! stub_body {
     };
 }
 
-/// As on x86-64. x16 is the register that the procedure call standard leaves to such stubs; x8 holds the address of a large
-/// result.
+/// Body of a stub, as on x86-64. The procedure call standard reserves x16 for such stubs; x8 holds the address of a large result.
 #[cfg(target_arch = "aarch64")]
 macro_rules! stub_body {
     ($index:expr) => {
@@ -119,7 +117,7 @@ macro_rules! define_stubs {
 
         const COUNT: usize = [$(Index::$name as usize),*].len();
 
-        /// Names by index.
+        /// The names of the functions, by index.
         static NAMES: [&CStr; COUNT] = [$(
             match CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
                 Ok(name) => name,
@@ -134,8 +132,9 @@ macro_rules! define_stubs {
         pub static STUBS: [unsafe extern "C" fn(); COUNT] = [$($name),*];
 
         $(
-            // SAFETY of the export: the name is the driver's own, and no other library of the program may define it. The stub
-            // takes any arguments: it touches none, and the function that it jumps to has the signature the caller means.
+            // SAFETY of the export: the name is that of a driver function, and no other library of the program may define it. The stub
+            // accepts any arguments because it does not use them, and the function to which it jumps has the signature that the caller
+            // uses.
             #[unsafe(naked)]
             #[unsafe(no_mangle)]
             unsafe extern "C" fn $name() {

@@ -1,8 +1,8 @@
 //! The table: every driver function that cust_raw 0.11.3 declares (its extern blocks, sorted).
 //!
-//! After an update of cust_raw, a function that is new there and used shows as an undefined symbol at link time: add it here.
+//! If an update of cust_raw adds a function and cust uses it, linking fails with an undefined symbol; add the function here.
 
-/// Hands the whole table to a macro.
+/// Calls a macro with the whole table.
 #[macro_export]
 #[doc(hidden)]
 macro_rules! __with_driver_symbols {

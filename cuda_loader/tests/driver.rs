@@ -32,7 +32,7 @@ fn a_name_that_no_driver_has_is_none() {
     assert_eq!(cuda_loader::symbol(c"cuInit").is_some(), cuda_loader::driver_present());
 }
 
-/// The first calls race; every one must come back with an answer.
+/// The first calls come from several threads at once; every call must return a result.
 #[test]
 fn first_calls_may_come_from_many_threads() {
     let expected = if cuda_loader::driver_present() { 0 } else { 100 };
@@ -51,12 +51,12 @@ fn first_calls_may_come_from_many_threads() {
     });
 }
 
-/// Floats travel in vector registers, which the long way through a stub must leave alone; without a driver the function only
-/// answers, so this checks that the call survives.
+/// Floats are passed in vector registers, which the long way through a stub must preserve. Without a driver the function only returns an
+/// error, so this checks that the call does not crash.
 #[test]
 fn a_float_argument_survives_the_first_call() {
     if !cuda_loader::driver_present() {
-        // SAFETY: without a driver no argument is looked at.
+        // SAFETY: without a driver the function reads no argument.
         let answer = unsafe { cust_raw::cuParamSetf(std::ptr::null_mut(), 0, 1.5) };
         assert_eq!(answer as c_int, 100);
     }

@@ -1,4 +1,4 @@
-//! A driver that a program brings: one test, as a process has one driver.
+//! A program replaces the driver. This is the only test here, because a process has one driver.
 
 use std::ffi::{CStr, c_int, c_void};
 

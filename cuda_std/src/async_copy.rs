@@ -1,7 +1,8 @@
-//! Asynchronous copies from global to shared memory (`cp.async`, sm_80): issued in groups, complete when waited for.
+//! Asynchronous copies from global to shared memory (`cp.async`, sm_80): a thread starts copies, closes groups of them, and waits for the
+//! groups.
 //!
-//! A thread that has waited for its own copies sees their data; other threads see them after a barrier that follows the
-//! wait. Until then the destination must not be touched, nor the source written.
+//! After a thread has waited for its copies, it may read the copied data; other threads may read them after a barrier that follows the
+//! wait. Before that, no thread may access the destination or write the source.
 
 use crate::{imp, shared::SharedPtr};
 use core::panic::Location;
@@ -11,8 +12,8 @@ macro_rules! copies {
         $(#[$doc])*
         ///
         /// # Safety
-        /// `src` points to that many readable bytes of global memory, `dst` to that many of shared memory, both aligned
-        /// to that size; nobody touches `dst` or writes `src` until the copy was waited for.
+        /// `src` points to readable global memory and `dst` to shared memory. Both have the size of the copy and are aligned to it. No
+        /// thread accesses `dst` or writes `src` until this thread has waited for the copy.
         #[track_caller]
         #[inline(always)]
         pub unsafe fn $name(dst: SharedPtr<u8>, src: *const u8) {
@@ -23,7 +24,7 @@ macro_rules! copies {
         $(#[$doc_zfill])*
         ///
         /// # Safety
-        /// As for the full copy, with only `src_bytes` bytes readable at `src`; `src` is aligned even if nothing is read.
+        /// As for the full copy, except that only `src_bytes` bytes at `src` must be readable. `src` is aligned even if `src_bytes` is 0.
         #[track_caller]
         #[inline(always)]
         pub unsafe fn $name_zfill(dst: SharedPtr<u8>, src: *const u8, src_bytes: u32) {
@@ -36,19 +37,19 @@ macro_rules! copies {
 copies! {
     /// Starts a copy of 4 bytes (`cp.async.ca`).
     copy_4,
-    /// Starts a copy of `src_bytes` ≤ 4 bytes, and zeros for the rest of 4 (`cp.async.ca`).
+    /// Starts a copy of `src_bytes` ≤ 4 bytes and fills the rest of the 4 bytes at `dst` with zeros (`cp.async.ca`).
     copy_4_zfill, 4;
     /// Starts a copy of 8 bytes (`cp.async.ca`).
     copy_8,
-    /// Starts a copy of `src_bytes` ≤ 8 bytes, and zeros for the rest of 8 (`cp.async.ca`).
+    /// Starts a copy of `src_bytes` ≤ 8 bytes and fills the rest of the 8 bytes at `dst` with zeros (`cp.async.ca`).
     copy_8_zfill, 8;
     /// Starts a copy of 16 bytes (`cp.async.cg`, which skips the L1 cache and fetches 128 bytes into L2).
     copy_16,
-    /// Starts a copy of `src_bytes` ≤ 16 bytes, and zeros for the rest of 16 (`cp.async.cg`).
+    /// Starts a copy of `src_bytes` ≤ 16 bytes and fills the rest of the 16 bytes at `dst` with zeros (`cp.async.cg`).
     copy_16_zfill, 16;
 }
 
-/// Closes the group of copies that this thread started since the last call; a group may be empty
+/// Closes a group: the copies that this thread started since its last call of this function. A group may be empty
 /// (`cp.async.commit_group`).
 #[track_caller]
 #[inline(always)]

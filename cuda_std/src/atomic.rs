@@ -1,6 +1,7 @@
-//! Atomic operations on global memory (relaxed, seen by the whole device) and on shared memory (relaxed, by the block).
+//! Atomic operations on global memory (relaxed, device scope) and on shared memory (relaxed, block scope).
 //!
-//! Each returns what the place held before. Where a result is not used the assembler drops it (`atom` becomes `red`).
+//! Each read-modify-write operation returns the value before it. If the kernel does not use the result, the assembler emits `red` instead
+//! of `atom`.
 
 use crate::{global::U32x4, imp, shared::SharedPtr};
 use core::panic::Location;
@@ -21,27 +22,27 @@ macro_rules! global {
 }
 
 global! {
-    /// Adds modulo 2³² (`atom.global.add.u32`).
+    /// Adds `value` modulo 2³² (`atom.global.add.u32`).
     add_u32(u32);
-    /// Adds modulo 2⁶⁴ (`atom.global.add.u64`).
+    /// Adds `value` modulo 2⁶⁴ (`atom.global.add.u64`).
     add_u64(u64);
-    /// Keeps the smaller (`atom.global.min.u32`).
+    /// Stores the smaller of the old value and `value` (`atom.global.min.u32`).
     min_u32(u32);
-    /// Keeps the larger (`atom.global.max.u32`).
+    /// Stores the larger of the old value and `value` (`atom.global.max.u32`).
     max_u32(u32);
-    /// Keeps the smaller (`atom.global.min.u64`).
+    /// Stores the smaller of the old value and `value` (`atom.global.min.u64`).
     min_u64(u64);
-    /// Keeps the larger (`atom.global.max.u64`).
+    /// Stores the larger of the old value and `value` (`atom.global.max.u64`).
     max_u64(u64);
-    /// Bitwise or (`atom.global.or.b32`).
+    /// Stores the bitwise or of the old value and `value` (`atom.global.or.b32`).
     or_u32(u32);
-    /// Replaces (`atom.global.exch.b32`).
+    /// Stores `value` (`atom.global.exch.b32`).
     exchange_u32(u32);
-    /// Adds (`atom.global.add.f32`). The order of additions, and so the last bits of the sum, varies from run to run.
+    /// Adds `value` (`atom.global.add.f32`). The order of the additions varies from run to run, and with it the last bits of the sum.
     add_f32(f32);
 }
 
-/// Writes `new` if `p` holds `expected`; returns what it held (`atom.global.cas.b32`).
+/// Stores `new` if the value at `p` is `expected`. Returns the value before the operation (`atom.global.cas.b32`).
 ///
 /// # Safety
 /// `p` points to an aligned value in global memory; concurrent accesses to it are atomic.
@@ -68,17 +69,17 @@ macro_rules! shared {
 }
 
 shared! {
-    /// Adds modulo 2³² (`atom.shared.add.u32`).
+    /// Adds `value` modulo 2³² (`atom.shared.add.u32`).
     shared_add_u32(u32);
-    /// Keeps the smaller (`atom.shared.min.u32`).
+    /// Stores the smaller of the old value and `value` (`atom.shared.min.u32`).
     shared_min_u32(u32);
-    /// Keeps the larger (`atom.shared.max.u32`).
+    /// Stores the larger of the old value and `value` (`atom.shared.max.u32`).
     shared_max_u32(u32);
-    /// Keeps the smaller (`atom.shared.min.u64`).
+    /// Stores the smaller of the old value and `value` (`atom.shared.min.u64`).
     shared_min_u64(u64);
 }
 
-/// What `p` holds (`ld.relaxed.shared.u32`): a load that may race with the atomics above.
+/// Loads the value at `p` (`ld.relaxed.shared.u32`). The load may race with the atomic operations on shared memory.
 ///
 /// # Safety
 /// `p` is an aligned, initialised place in shared memory; writes to it before the next synchronisation are atomic.
@@ -89,7 +90,7 @@ pub unsafe fn shared_load_u32(p: SharedPtr<u32>) -> u32 {
     unsafe { imp::atomic::shared_load_u32(p.address(), Location::caller()) }
 }
 
-/// The four words that `p` holds, each as [`shared_load_u32`] gives it (`ld.relaxed.shared.v4.u32`).
+/// Loads the four words at `p`, each with the guarantees of [`shared_load_u32`] (`ld.relaxed.shared.v4.u32`).
 ///
 /// # Safety
 /// As [`shared_load_u32`], for four words that start at a multiple of 16 bytes.

@@ -1,8 +1,8 @@
-//! Global memory: loads, stores, and vector types that move as one access.
+//! Global memory: loads, stores, and vector types that one access moves.
 //!
-//! The compiler derives that a kernel's parameters of type [`Ptr`](crate::Ptr) and [`PtrMut`](crate::PtrMut) point to global memory, and so
-//! does everything that is computed from them. A pointer that a kernel loads from memory becomes a generic access, which is slower. So each
-//! array is a parameter; [`kernel`](macro@crate::kernel) passes the fields of a struct of arguments one by one.
+//! The compiler infers that a kernel's parameters of type [`Ptr`](crate::Ptr) and [`PtrMut`](crate::PtrMut), and all pointers computed from
+//! them, point to global memory. An access through a pointer that the kernel loads from memory is a generic access, which is slower. So
+//! each array is a parameter; [`kernel`](macro@crate::kernel) passes the fields of a struct of arguments one by one.
 //!
 //! A kernel may also dereference raw pointers directly, but the emulator checks only the functions of this module.
 
@@ -41,8 +41,8 @@ pub unsafe fn load<T: Copy>(p: *const T) -> T {
     unsafe { imp::global::load(p, Location::caller()) }
 }
 
-/// The value at `p`, through the read-only cache (`ld.global.nc`); for `T` of 1, 2, 4, 8 or 16 bytes that is aligned to
-/// its size, an ordinary load otherwise.
+/// The value at `p`, through the read-only cache (`ld.global.nc`) if `T` has 1, 2, 4, 8 or 16 bytes and is aligned to its size; an ordinary
+/// load otherwise.
 ///
 /// # Safety
 /// As [`load`], and nothing writes the memory while the kernel runs.
@@ -64,10 +64,10 @@ pub unsafe fn store<T: Copy>(p: *mut T, value: T) {
     unsafe { imp::global::store(p, value, Location::caller()) }
 }
 
-/// The value at `p`, read anew each time (`ld.volatile.global`): for memory that other threads write meanwhile.
+/// The value at `p`; each call loads it again (`ld.volatile.global`). For memory that other threads write at the same time.
 ///
-/// Orders nothing; see [`crate::thread::fence`]. A loop that waits for a value by this function makes progress in the
-/// emulator: the other threads run between two loads.
+/// The load does not order other accesses; see [`crate::thread::fence`]. A loop that waits for a value by this function makes progress in
+/// the emulator: the other threads run between two loads.
 ///
 /// # Safety
 /// `p` points to a valid, aligned `T` of 1, 2, 4 or 8 bytes in global memory.

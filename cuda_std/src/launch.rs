@@ -1,4 +1,4 @@
-//! What a launch needs: a kernel, its arguments by name, and the shape of the grid. [`kernel`](macro@crate::kernel) makes the first two.
+//! The parts of a launch: a kernel, its arguments by name, and the shape of the grid. [`kernel`](macro@crate::kernel) makes the first two.
 
 #[cfg(not(target_arch = "nvptx64"))]
 mod kernel;
@@ -7,18 +7,19 @@ pub use cuda_std_macros::Param;
 #[cfg(not(target_arch = "nvptx64"))]
 pub use kernel::{ArgumentRange, Choice, Kernel, KernelArgs, MAX_PARAMS, Param, RawArgs, raw_arg};
 
-/// Size of a launch. Numbers of blocks are as wide as a kernel's own sizes make them; whoever launches checks them.
+/// Shape of a launch. Numbers of blocks are 64 bits wide, so that computing them from data sizes does not overflow; the launch checks them
+/// against [`MOST_BLOCKS`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LaunchConfig {
-    /// Blocks in x, y, z; none zero.
+    /// Numbers of blocks in x, y and z, each at least 1.
     pub grid: [u64; 3],
-    /// Threads of a block in x, y, z; none zero, 1024 in all at most.
+    /// Numbers of threads of a block in x, y and z, each at least 1; their product is at most 1024.
     pub block: [u32; 3],
-    /// Bytes of dynamic shared memory a block has.
+    /// Bytes of dynamic shared memory of each block.
     pub shared_bytes: u32,
 }
 
-/// Most blocks of a grid in x, y and z.
+/// Largest numbers of blocks of a grid in x, y and z.
 pub const MOST_BLOCKS: [u64; 3] = [(1 << 31) - 1, 65_535, 65_535];
 
 impl LaunchConfig {
@@ -27,17 +28,18 @@ impl LaunchConfig {
         Self { grid: [blocks, 1, 1], block: [threads, 1, 1], shared_bytes: 0 }
     }
 
-    /// `warps` warps, `warps_per_block` of them a block, in blocks along x, without dynamic shared memory.
+    /// At least `warps` warps along x, in blocks of `warps_per_block` warps, without dynamic shared memory. The last block may have more
+    /// warps than needed.
     pub const fn warps(warps: u64, warps_per_block: u32) -> Self {
         Self::linear(warps.div_ceil(warps_per_block as u64), 32 * warps_per_block)
     }
 
-    /// The same, `rows` times along y.
+    /// The same launch with `rows` blocks along y.
     pub const fn along_y(self, rows: u64) -> Self {
         Self { grid: [self.grid[0], rows, self.grid[2]], ..self }
     }
 
-    /// The same with so many bytes of dynamic shared memory a block.
+    /// The same launch with `shared_bytes` bytes of dynamic shared memory per block.
     pub const fn with_shared(self, shared_bytes: u32) -> Self {
         Self { shared_bytes, ..self }
     }

@@ -1,6 +1,6 @@
 //! Arithmetic that maps to one GPU instruction and gives the same bits on every back end.
 //!
-//! `a * b + c` is never fused by itself; it is where [`mul_add_f32`] is written.
+//! The compiler never fuses `a * b + c`; only [`mul_add_f32`] and [`mul_add_f64`] are fused.
 
 use crate::imp;
 
@@ -19,29 +19,29 @@ functions! {
     mul_add_f32(a: f32, b: f32, c: f32) -> f32;
     /// `a · b + c` with one rounding (`fma.rn.f64`).
     mul_add_f64(a: f64, b: f64, c: f64) -> f64;
-    /// The smaller; a number if one of the two is NaN, −0 below +0 (`min.f32`).
+    /// The smaller of `a` and `b`, with −0 below +0. If exactly one of them is NaN, the other (`min.f32`).
     min_f32(a: f32, b: f32) -> f32;
-    /// The larger; a number if one of the two is NaN, +0 above −0 (`max.f32`).
+    /// The larger of `a` and `b`, with +0 above −0. If exactly one of them is NaN, the other (`max.f32`).
     max_f32(a: f32, b: f32) -> f32;
-    /// The smaller; a number if one of the two is NaN, −0 below +0 (`min.f64`).
+    /// The smaller of `a` and `b`, with −0 below +0. If exactly one of them is NaN, the other (`min.f64`).
     min_f64(a: f64, b: f64) -> f64;
-    /// The larger; a number if one of the two is NaN, +0 above −0 (`max.f64`).
+    /// The larger of `a` and `b`, with +0 above −0. If exactly one of them is NaN, the other (`max.f64`).
     max_f64(a: f64, b: f64) -> f64;
-    /// Square root, rounded to nearest (`sqrt.rn.f32`).
+    /// Square root of `x`, rounded to nearest (`sqrt.rn.f32`).
     sqrt_f32(x: f32) -> f32;
-    /// Square root, rounded to nearest (`sqrt.rn.f64`).
+    /// Square root of `x`, rounded to nearest (`sqrt.rn.f64`).
     sqrt_f64(x: f64) -> f64;
     /// The value of the f16 bit pattern `bits`; exact (`cvt.f32.f16`).
     f16_to_f32(bits: u16) -> f32;
-    /// The sums of the two f16 in `a` and `b`, low and high half, each rounded to the nearest, ties to even (`add.rn.f16x2`).
+    /// Adds the low f16 of `a` and `b` and the high f16 of `a` and `b`, each sum rounded to nearest, ties to even (`add.rn.f16x2`).
     add_f16x2(a: u32, b: u32) -> u32;
-    /// `a · b + c` of the two f16 in each, low and high half, each with one rounding to the nearest, ties to even (`fma.rn.f16x2`).
+    /// Computes a · b + c for the low f16 of the three and for the high f16, each rounded once to nearest, ties to even (`fma.rn.f16x2`).
     fma_f16x2(a: u32, b: u32, c: u32) -> u32;
-    /// The nearest f16, ties to even, too large to infinity; NaN gives 0x7fff (`cvt.rn.f16.f32`).
+    /// The nearest f16 of `x`, ties to even. Overflow gives infinity, NaN gives 0x7fff (`cvt.rn.f16.f32`).
     f32_to_f16(x: f32) -> u16;
-    /// The nearest bf16, ties to even, too large to infinity; NaN gives 0x7fff (`cvt.rn.bf16.f32`).
+    /// The nearest bf16 of `x`, ties to even. Overflow gives infinity, NaN gives 0x7fff (`cvt.rn.bf16.f32`).
     f32_to_bf16(x: f32) -> u16;
-    /// The nearest tf32, ties away from zero, as an f32 bit pattern (`cvt.rna.tf32.f32`).
+    /// The nearest tf32 of `x`, ties away from zero, as an f32 bit pattern (`cvt.rna.tf32.f32`).
     f32_to_tf32(x: f32) -> u32;
 }
 

@@ -1,7 +1,7 @@
 //! Pointers as arguments of kernels: [`Ptr`] for memory that a kernel reads, [`PtrMut`] for memory that it may also write.
 //!
-//! On the GPU each is an address and nothing else. On the host it also has a length, so that the emulator can compare every access with the
-//! argument that it belongs to. The address is the first field, so that the driver finds it where the argument lies.
+//! On the GPU a pointer is an address and nothing else. On the host it also has a length, so that the emulator can compare every access
+//! with the length of its argument. The address is the first field, so that the driver finds it at the argument's address.
 //!
 //! An argument that a launch may leave out is an `Option<Ptr<T>>`: `None` is the null address.
 //!
@@ -19,8 +19,7 @@
 
 use core::{fmt, marker::PhantomData, ops::Deref, ptr::NonNull};
 
-/// Stands for a length that the host does not have: the argument extends to the end of its allocation. The emulator finds that end when the
-/// kernel is launched.
+/// The length of an argument that extends to the end of its allocation. The emulator finds that end when the kernel is launched.
 #[cfg(not(target_arch = "nvptx64"))]
 pub const TO_END: usize = usize::MAX;
 
@@ -28,7 +27,8 @@ macro_rules! pointer {
     ($(#[$doc:meta])* $name:ident[$($raw:tt)*] |$address:ident| $mutable:expr) => {
         $(#[$doc])*
         ///
-        /// In a kernel it is used like a raw pointer, to which it dereferences: `p.wrapping_add(i)` points to element i, and `*p` to the first.
+        /// A kernel uses it like a raw pointer, because it dereferences to one: `p.wrapping_add(i)` points to element i, and `*p` to the
+        /// first.
         #[cfg_attr(target_arch = "nvptx64", repr(transparent))]
         #[cfg_attr(not(target_arch = "nvptx64"), repr(C))]
         pub struct $name<T> {
@@ -38,7 +38,7 @@ macro_rules! pointer {
             of: PhantomData<$($raw)* T>,
         }
 
-        // An argument's address is what the driver copies to the GPU, for an absent one too.
+        // The driver copies one address to the GPU for each pointer, also for an absent one.
         #[cfg(target_arch = "nvptx64")]
         const _: () = {
             assert!(size_of::<$name<u32>>() == size_of::<*const u32>());
@@ -77,7 +77,7 @@ macro_rules! pointer {
             }
         }
 
-        /// No elements.
+        /// The pointer of [`Self::empty`].
         impl<T> Default for $name<T> {
             fn default() -> Self {
                 Self::empty()
@@ -85,7 +85,7 @@ macro_rules! pointer {
         }
 
         impl<T> $name<T> {
-            /// No elements: for an argument that the launch does not use.
+            /// A pointer to no elements, for an argument that the launch does not use.
             #[inline(always)]
             pub const fn empty() -> Self {
                 Self {
@@ -96,8 +96,8 @@ macro_rules! pointer {
                 }
             }
 
-            /// The elements from number `n` on, in a kernel. Unlike `wrapping_add` it gives no raw pointer, so that an optional pointer that
-            /// advances stays one word.
+            /// The elements from element `n` on, for use in a kernel. The result is not a raw pointer as with `wrapping_add`, so an
+            /// `Option` of it still takes one word.
             ///
             /// # Safety
             /// The address of element `n` does not wrap around to 0.
@@ -132,8 +132,8 @@ macro_rules! pointer {
         impl<T> $name<T> {
             /// `len` elements from `address` on in the memory of a device, or of the emulator; [`TO_END`] where the length is unknown.
             ///
-            /// A null address is replaced by one that belongs to no memory. With a length of 0 such an argument is valid, as nothing is
-            /// accessed. With another length the emulator refuses the launch, and a GPU stops at the first access.
+            /// A null address becomes an address that belongs to no memory. With a length of 0 such an argument is valid, as the kernel
+            /// accesses nothing. With another length the emulator refuses the launch, and a GPU stops at the first access.
             pub const fn new($address: $($raw)* T, len: usize) -> Self {
                 let address = match NonNull::new($mutable) {
                     Some(address) => address,
@@ -142,7 +142,7 @@ macro_rules! pointer {
                 Self { address, len, of: PhantomData }
             }
 
-            /// Number of elements, or [`TO_END`].
+            /// Number of elements, or [`TO_END`] if the host does not have it.
             pub const fn len(self) -> usize {
                 self.len
             }
@@ -152,7 +152,7 @@ macro_rules! pointer {
                 self.len == 0
             }
 
-            /// The elements from number `n` on; none if there are not more than `n`.
+            /// The elements from element `n` on; none if there are at most `n`.
             pub const fn skip(self, n: usize) -> Self {
                 let (n, len) = match self.len {
                     TO_END => (n, TO_END),
@@ -172,7 +172,7 @@ macro_rules! pointer {
                 self.cast()
             }
 
-            /// Number of bytes; none for [`TO_END`]. A product that overflows is as large as a length can be, which no allocation has.
+            /// Number of bytes; none for [`TO_END`]. If the product overflows, the largest possible length, which no allocation has.
             pub(crate) const fn bytes(self) -> Option<usize> {
                 match self.len {
                     TO_END => None,

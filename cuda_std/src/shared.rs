@@ -1,12 +1,13 @@
-//! Shared memory: what the threads of one block have in common.
+//! Shared memory: memory that the threads of one block share.
 //!
-//! It is addressed by [`SharedPtr`], not by Rust pointers: those would become generic loads on the GPU, and the emulator
-//! could not check them. Memory that no thread of the block has written holds nothing; reading it is a fault.
+//! A kernel addresses it by [`SharedPtr`], not by Rust pointers: accesses through Rust pointers would be generic on the GPU, and the
+//! emulator could not check them. Shared memory is uninitialised when the block starts; reading bytes that no thread of the block has
+//! written is a fault.
 
 use crate::imp;
 use core::{marker::PhantomData, panic::Location};
 
-/// A place for a `T` in shared memory: a byte address in the block's window.
+/// A pointer to a `T` in shared memory: a byte address in the block's shared window.
 pub struct SharedPtr<T> {
     address: u32,
     of: PhantomData<*mut T>,
@@ -22,7 +23,7 @@ impl<T> Clone for SharedPtr<T> {
 impl<T> Copy for SharedPtr<T> {}
 
 impl<T> SharedPtr<T> {
-    /// The place at byte `address` of the window. Forming it is harmless; the accesses are unsafe.
+    /// The pointer to byte `address` of the shared window. Making the pointer is safe; accesses through it are unsafe.
     #[inline(always)]
     pub const fn from_address(address: u32) -> Self {
         Self { address, of: PhantomData }
@@ -34,16 +35,16 @@ impl<T> SharedPtr<T> {
         self.address
     }
 
-    /// The same place, seen as another type.
+    /// The same address as a pointer to another type.
     #[inline(always)]
     pub const fn cast<U>(self) -> SharedPtr<U> {
         SharedPtr::from_address(self.address)
     }
 
-    /// The place `count` elements further on; wraps at 2³² bytes.
+    /// The pointer `count` elements further on. The address wraps at 2³² bytes.
     ///
     /// # Safety
-    /// The place lies in the same array (or one past its end).
+    /// The result points into the same array or one past its end.
     #[inline(always)]
     pub const unsafe fn add(self, count: u32) -> Self {
         Self::from_address(self.address.wrapping_add(count.wrapping_mul(size_of::<T>() as u32)))
@@ -51,7 +52,7 @@ impl<T> SharedPtr<T> {
 }
 
 impl<T: Copy> SharedPtr<T> {
-    /// The size of `T` must be one that a shared access has.
+    /// Fails to compile unless a shared access can have the size of `T`.
     const SIZE_FITS: () = assert!(
         matches!(size_of::<T>(), 1 | 2 | 4 | 8 | 16) && align_of::<T>() <= size_of::<T>(),
         "shared memory moves values of 1, 2, 4, 8 or 16 bytes"
@@ -90,7 +91,7 @@ pub fn dynamic<T>() -> SharedPtr<T> {
     SharedPtr::from_address(imp::shared::dynamic())
 }
 
-/// The array behind [`shared_array!`](crate::shared_array); `site` is the address of a static of the place of call.
+/// The array of [`shared_array!`](crate::shared_array). `site` identifies the call: it is the address of a static variable there.
 #[doc(hidden)]
 #[track_caller]
 #[inline(always)]
@@ -101,8 +102,8 @@ pub fn static_array<T, const LEN: usize>(site: &'static u8) -> SharedPtr<T> {
 /// `shared_array!(T, LEN)`: a static shared array of `LEN` values of `T`, 16-byte aligned, as a
 /// [`SharedPtr<T>`](crate::shared::SharedPtr).
 ///
-/// One array per place in the source. On the GPU, every inlined copy of that place is an array of its own (two calls of a
-/// function that holds one cost twice the memory), while the emulator has one for all: call it once in a kernel and pass
+/// Each place in the source declares one array. On the GPU, every inlined copy of that place declares another array, so two calls of a
+/// function that contains one take twice the memory; the emulator has one array for all of them. Call the macro once in a kernel and pass
 /// the pointer on.
 ///
 /// ```

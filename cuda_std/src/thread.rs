@@ -1,4 +1,4 @@
-//! Where a thread stands in its block and grid, and what synchronises the threads of a block.
+//! Indices of a thread in its block and grid, and synchronisation of the threads of a block.
 
 use crate::imp;
 use core::panic::Location;
@@ -40,30 +40,33 @@ index! {
     grid_dim_z;
 }
 
-/// Waits until every thread of the block is here; what each wrote before is then visible to all (`bar.sync 0`).
+/// Waits until every thread of the block has arrived. What each thread wrote before is then visible to all (`bar.sync
+/// 0`).
 ///
-/// Every thread of the block must arrive, the 32 of a warp at the same call: a thread that has returned or waits
-/// elsewhere is a fault.
+/// Every thread of the block must arrive, and the 32 threads of a warp at the same call. It is a fault if a thread has
+/// returned or waits elsewhere.
 #[track_caller]
 #[inline(always)]
 pub fn sync_threads() {
     imp::thread::sync_threads(Location::caller());
 }
 
-/// [`sync_threads`] that also answers, to every thread, whether any thread passed `true` (`barrier.red.or`).
+/// Does what [`sync_threads`] does, and returns to every thread whether any thread passed `true` (`barrier.red.or`).
 #[track_caller]
 #[inline(always)]
 pub fn sync_threads_or(predicate: bool) -> bool {
     imp::thread::sync_threads_or(predicate, Location::caller())
 }
 
-/// Orders this thread's memory accesses before and after it, as seen by the whole device (`fence.acq_rel.gpu`).
+/// Orders this thread's memory accesses before the call and after it for all threads of the device
+/// (`fence.acq_rel.gpu`).
 #[inline(always)]
 pub fn fence() {
     imp::thread::fence();
 }
 
-/// Orders this thread's memory accesses before and after it, as seen by its block (`fence.acq_rel.cta`).
+/// Orders this thread's memory accesses before the call and after it for the threads of its block
+/// (`fence.acq_rel.cta`).
 #[inline(always)]
 pub fn fence_block() {
     imp::thread::fence_block();

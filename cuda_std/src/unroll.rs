@@ -1,9 +1,9 @@
-//! Loops whose index is a literal in every turn.
+//! A loop whose index is a literal in every turn.
 
 #[cfg(target_arch = "nvptx64")]
 macro_rules! unrolled {
     ($($index:literal)*) => {
-        /// See the host's version.
+        /// The device version: one call for each index. The host version has the documentation.
         #[inline(always)]
         pub fn unroll<const N: usize>(mut f: impl FnMut(usize)) {
             const { assert!(N <= 64, "unroll goes up to 64") };
@@ -24,8 +24,8 @@ unrolled! {
 
 /// `f(0)`, `f(1)`, .. `f(N - 1)`, with a literal index in each call; `N` ≤ 64.
 ///
-/// On the GPU every call inlines (the device build raises the inline threshold for that), so an array indexed by the
-/// argument stays in registers, where a loop would leave it in local memory for all but the smallest sizes.
+/// On the GPU every call inlines (the device build raises the inline threshold for this purpose), so an array indexed
+/// by the argument stays in registers. With a loop, all but the smallest arrays would lie in local memory.
 ///
 /// ```
 /// let mut squares = [0; 5];

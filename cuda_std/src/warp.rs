@@ -1,7 +1,7 @@
 //! Warp collectives: shuffles, votes, matches, reductions, and the butterfly family built on them.
 //!
-//! The rule for `mask` is the crate's ("Who must arrive"). Lane `l` of a warp is the thread whose index in its block
-//! (x fastest) is `l` modulo 32.
+//! Each function with a `mask` follows the rule of the crate's section "Who must arrive". Lane `l` of a warp is the thread whose index in
+//! its block (x fastest) is `l` modulo 32.
 
 use crate::{Site, imp};
 use core::panic::Location;
@@ -13,7 +13,7 @@ pub use butterfly::{
     butterfly_sum, even_odd_max_min, exclusive_sum, inclusive_sum, pair_swap,
 };
 
-/// Lanes in a warp.
+/// Number of lanes of a warp.
 pub const WARP_SIZE: u32 = 32;
 
 /// The mask that names all lanes.
@@ -31,7 +31,7 @@ pub fn warp_id() -> u32 {
     crate::thread::thread_idx_x() / WARP_SIZE
 }
 
-/// Waits for the lanes of `mask`; what each wrote before is then visible to all of them (`bar.warp.sync`).
+/// Waits until the lanes of `mask` have arrived. What each wrote before is then visible to all of them (`bar.warp.sync`).
 #[track_caller]
 #[inline(always)]
 pub fn sync_warp(mask: u32) {
@@ -62,7 +62,7 @@ macro_rules! shuffle {
     )*};
 }
 
-/// The words of a 32- or 64-bit pattern.
+/// A pattern of 32 or 64 bits as 32-bit words.
 trait Words: Copy {
     fn map(self, word: impl Fn(u32) -> u32) -> Self;
 }
@@ -99,7 +99,7 @@ pub fn shuffle_xor<T: Shuffle>(mask: u32, value: T, lane_mask: u32) -> T {
     value.exchange(|word| imp::warp::shuffle_xor(mask, word, lane_mask, site))
 }
 
-/// The value that lane `lane_id() - delta` passed, or this lane's own where there is none (`shfl.sync.up.b32`).
+/// The value that lane `lane_id() - delta` passed, or the value of the calling lane if there is no such lane (`shfl.sync.up.b32`).
 #[track_caller]
 #[inline(always)]
 pub fn shuffle_up<T: Shuffle>(mask: u32, value: T, delta: u32) -> T {
@@ -107,7 +107,7 @@ pub fn shuffle_up<T: Shuffle>(mask: u32, value: T, delta: u32) -> T {
     value.exchange(|word| imp::warp::shuffle_up(mask, word, delta, site))
 }
 
-/// The value that lane `lane_id() + delta` passed, or this lane's own where there is none (`shfl.sync.down.b32`).
+/// The value that lane `lane_id() + delta` passed, or the value of the calling lane if there is no such lane (`shfl.sync.down.b32`).
 #[track_caller]
 #[inline(always)]
 pub fn shuffle_down<T: Shuffle>(mask: u32, value: T, delta: u32) -> T {
@@ -144,7 +144,7 @@ pub fn ballot(mask: u32, predicate: bool) -> u32 {
     imp::warp::ballot(mask, predicate, Location::caller())
 }
 
-/// The lanes of `mask` that passed the same value as this one, as a bit set (`match.any.sync.b32`).
+/// The lanes of `mask` that passed the same value as the calling lane, as a bit set (`match.any.sync.b32`).
 #[track_caller]
 #[inline(always)]
 pub fn match_any(mask: u32, value: u32) -> u32 {
@@ -153,7 +153,8 @@ pub fn match_any(mask: u32, value: u32) -> u32 {
 
 /// `(mask, true)` if all lanes of `mask` passed the same value, else `(0, false)`.
 ///
-/// Built on `match.any.sync`: the result of `match.all.sync` has a type that Rust cannot name, and the answer is the same.
+/// The implementation uses `match.any.sync`, because the intrinsic of `match.all.sync` returns a type that Rust cannot name. The result is
+/// the same.
 #[track_caller]
 #[inline(always)]
 pub fn match_all(mask: u32, value: u32) -> (u32, bool) {
@@ -161,10 +162,10 @@ pub fn match_all(mask: u32, value: u32) -> (u32, bool) {
     (if equal { mask } else { 0 }, equal)
 }
 
-/// A 32-bit integer, which a warp reduces in one instruction (sm_80 and later).
+/// A 32-bit integer. A warp reduces one value per lane in one instruction (sm_80 and later).
 ///
-/// A floating-point number has no such instruction: [`butterfly_sum`], [`butterfly_min`] and [`butterfly_max`] reduce those,
-/// over the full warp.
+/// For floating-point numbers there is no such instruction; [`butterfly_sum`], [`butterfly_min`] and [`butterfly_max`] reduce them over the
+/// full warp.
 pub trait Reduce: Shuffle {
     #[doc(hidden)]
     fn to_word(self) -> u32;
@@ -204,14 +205,14 @@ reducible! {
     i32: reduce_min_i32, reduce_max_i32;
 }
 
-/// Smallest value over the lanes of `mask`, to each of them (`redux.sync.min.u32` or `.s32`).
+/// The smallest value over the lanes of `mask`; each of them gets it (`redux.sync.min.u32` or `.s32`).
 #[track_caller]
 #[inline(always)]
 pub fn reduce_min<T: Reduce>(mask: u32, value: T) -> T {
     value.reduce_min(mask, Location::caller())
 }
 
-/// Largest value over the lanes of `mask`, to each of them (`redux.sync.max.u32` or `.s32`).
+/// The largest value over the lanes of `mask`; each of them gets it (`redux.sync.max.u32` or `.s32`).
 #[track_caller]
 #[inline(always)]
 pub fn reduce_max<T: Reduce>(mask: u32, value: T) -> T {
@@ -230,13 +231,13 @@ macro_rules! reduce {
 }
 
 reduce! {
-    /// Sum modulo 2³² over the lanes of `mask`, to each of them (`redux.sync.add.s32`; the bits are those of `.u32` too). For
-    /// floating-point numbers and 64-bit integers: [`butterfly_sum`].
+    /// The sum modulo 2³² over the lanes of `mask`; each of them gets it (`redux.sync.add.s32`, whose result has the same bits as `.u32`).
+    /// For floating-point numbers and 64-bit integers, use [`butterfly_sum`].
     reduce_add;
-    /// Bitwise and over the lanes of `mask`, to each of them (`redux.sync.and.b32`).
+    /// The bitwise and over the lanes of `mask`; each of them gets it (`redux.sync.and.b32`).
     reduce_and;
-    /// Bitwise or over the lanes of `mask`, to each of them (`redux.sync.or.b32`).
+    /// The bitwise or over the lanes of `mask`; each of them gets it (`redux.sync.or.b32`).
     reduce_or;
-    /// Bitwise exclusive or over the lanes of `mask`, to each of them (`redux.sync.xor.b32`).
+    /// The bitwise exclusive or over the lanes of `mask`; each of them gets it (`redux.sync.xor.b32`).
     reduce_xor;
 }

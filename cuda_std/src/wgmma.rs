@@ -1,43 +1,42 @@
-//! Matrix products of a warpgroup (`wgmma.mma_async`, sm_90a alone): four warps multiply what lies in shared memory.
+//! Matrix products of a warpgroup (`wgmma.mma_async`, sm_90a alone): four warps multiply matrices in shared memory.
 //!
 //! D (64×128) += A (64×64) · Bᵀ, B 128×64. A *chunk* of A or B is 64 components of 16 bits a row, 128 bytes, row after row;
 //! 16-byte part p of row r lies at part p ^ (r mod 8) of the row. A chunk starts at a multiple of 1024 bytes.
 //!
-//! Warp w of the group (of its four, in the order of their numbers) gets rows 16w to 16w + 15 of D. With g = lane / 4 and
+//! Warp w of the group (0 to 3, in the order of the warps' numbers) gets rows 16w to 16w + 15 of D. With g = lane / 4 and
 //! t = lane % 4, element `[j][r]` of its fragment is row 16w + g + 8·(r / 2), column 8j + 2t + r % 2.
 //!
-//! A kernel that uses this says so, by `#[kernel(.., arch = "sm_90a")]`: other devices refuse its PTX.
+//! A kernel that uses this module must declare it, by `#[kernel(.., arch = "sm_90a")]`: other devices refuse its PTX.
 //!
-//! # Rounding
-//! As for [`crate::mma`].
+//! # Rounding Sums round as in [`crate::mma`].
 //!
-//! # What is seen
-//! These products read shared memory past the path of ordinary loads and stores. Whoever wrote what they read, by store or by
-//! asynchronous copy (once it was waited for), calls [`publish`] before the barrier that comes before the product.
+//! # Visibility These products read shared memory through another path (the asynchronous proxy) than ordinary loads and stores. A thread
+//! that wrote operands, by a store or by an asynchronous copy that it has waited for, calls [`publish`] before the barrier that precedes
+//! the product.
 //!
 //! # Who must arrive
-//! All 128 threads of four consecutive warps, the first a multiple of four, at the same call.
+//! All 128 threads of four consecutive warps must reach the same call. The number of the first warp is a multiple of four.
 
 use crate::{imp, shared::SharedPtr};
 use core::panic::Location;
 
-/// Has later products see what this thread wrote to shared memory (`fence.proxy.async`), after the next barrier.
+/// Makes this thread's finished writes to shared memory visible to the products after the next barrier (`fence.proxy.async`).
 #[track_caller]
 #[inline(always)]
 pub fn publish() {
     imp::wgmma::publish(Location::caller());
 }
 
-/// Starts D += A · Bᵀ for chunks of f16 components at `a` (64 rows) and `b` (128 rows), with f32 sums
-/// (4 × `wgmma.mma_async.m64n128k16.f32.f16.f16`). Unless it is to `add`, D starts at zero, whatever `d` holds. Until [`wait`] the sums
-/// mean nothing, and other work of the thread runs beside the product.
+/// Starts D += A · Bᵀ for chunks of f16 components at `a` (64 rows) and `b` (128 rows), with f32 sums (4 ×
+/// `wgmma.mma_async.m64n128k16.f32.f16.f16`). If `add` is false, D starts at zero, whatever `d` holds. Before [`wait`] the values of `d`
+/// are undefined; the thread can do other work while the product runs.
 ///
-/// As with [`crate::mma`], put a [`crate::warp::sync_warp`] of all lanes straight before this and [`wait`] in a kernel whose branches differ
-/// by lane.
+/// In a kernel whose branches differ by lane, call [`crate::warp::sync_warp`] with all lanes directly before this function and before
+/// [`wait`], as with [`crate::mma`].
 ///
 /// # Safety
-/// Both chunks were written and published before a barrier, and nobody writes them before the barrier after the wait. Until then `d`
-/// is neither read, written nor moved but by further products. All threads of the warpgroup arrive, with the same arguments.
+/// Both chunks were written and published before a barrier, and no thread writes them before the barrier after the wait. Until the wait
+/// only further products read, write or move `d`. All threads of the warpgroup arrive, with the same arguments.
 #[track_caller]
 #[inline(always)]
 pub unsafe fn start_f16(d: &mut [[f32; 4]; 16], a: SharedPtr<u8>, b: SharedPtr<u8>, add: bool) {
@@ -45,7 +44,7 @@ pub unsafe fn start_f16(d: &mut [[f32; 4]; 16], a: SharedPtr<u8>, b: SharedPtr<u
     unsafe { imp::wgmma::start_f16(d, a.address(), b.address(), add, Location::caller()) }
 }
 
-/// Waits for all products that this thread has started; their sums are `d`.
+/// Waits for all products that this thread has started. `d` then holds their sums.
 ///
 /// # Safety
 /// All threads of the warpgroup arrive.

@@ -1,4 +1,5 @@
-//! Plain Rust pointers outside a buffer, which AddressSanitizer stops. It ends the process, so each case runs in one of its own.
+//! Accesses by plain Rust pointers outside a buffer, which AddressSanitizer stops. It ends the process, so each case runs in a separate
+//! process.
 //!
 //! `RUSTFLAGS=-Zsanitizer=address cargo +nightly test -p cuda_std --features sanitizer --target x86_64-unknown-linux-gnu --test sanitizer`
 
@@ -10,7 +11,7 @@ use cuda_std::{
 };
 use std::process::Command;
 
-/// Says to the process that it is to run a case, and which.
+/// The environment variable that names the case which a child process runs.
 const CASE: &str = "CUDA_STD_SANITIZER_CASE";
 
 /// Reads and writes a byte by plain pointers, at a place of each buffer.
@@ -24,7 +25,7 @@ unsafe fn plain(from: Ptr<u8>, read: i32, to: PtrMut<u8>, write: i32) {
     }
 }
 
-/// Runs the case: bytes behind the buffer's end at which the kernel reads and writes, negative ones inside.
+/// Reads at `read_past` and writes at `write_past` bytes behind the ends of the buffers; negative numbers are inside.
 fn run(read_past: i32, write_past: i32) {
     let (from, mut to) = (Buffer::<u8>::new(300), Buffer::<u8>::new(301));
     let launch = Plain { from: from.as_ptr(), read: 300 + read_past, to: to.as_mut_ptr(), write: 301 + write_past };
@@ -33,7 +34,7 @@ fn run(read_past: i32, write_past: i32) {
     assert!(result.is_ok(), "{result:?}");
 }
 
-/// What the case prints on standard error in a process of its own, and whether it succeeded.
+/// Runs the case in a separate process. Returns whether it succeeded, and its standard error.
 fn outcome(case: &str) -> (bool, String) {
     let this = std::env::current_exe().unwrap();
     let output =

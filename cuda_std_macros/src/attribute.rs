@@ -12,22 +12,22 @@ use syn::{
     spanned::Spanned,
 };
 
-/// Launch bounds, and what devices the kernel is for.
+/// The launch bounds and the architecture of a kernel.
 #[derive(Default, Clone)]
 pub struct Bounds {
-    /// The one architecture that it runs on.
+    /// The only architecture on which the kernel runs; none if it runs on all.
     pub arch: Option<String>,
-    /// Most threads of a block.
+    /// Largest number of threads of a block.
     pub max_threads: Option<u32>,
-    /// Blocks that must fit a multiprocessor.
+    /// Number of blocks that must fit a multiprocessor at once.
     pub min_blocks: Option<u32>,
 }
 
-/// Most threads that any GPU takes in a block.
+/// The largest block that any GPU can run, in threads.
 const MAX_BLOCK: u32 = 1024;
 
 impl Bounds {
-    /// Reads `name = value` for a name that was read.
+    /// Reads the rest of `name = value`, after the name.
     fn read(&mut self, name: &Ident, input: ParseStream) -> syn::Result<()> {
         input.parse::<Token![=]>()?;
         let given_twice = || Err(syn::Error::new(name.span(), "given twice"));
@@ -47,7 +47,7 @@ impl Bounds {
         if slot.replace(value).is_some() { given_twice() } else { Ok(()) }
     }
 
-    /// These bounds, and for what they leave open those of `all`.
+    /// These bounds; the bounds of `all` replace those that are not given.
     fn or(self, all: &Self) -> Self {
         Self {
             arch: self.arch.or_else(|| all.arch.clone()),
@@ -81,27 +81,27 @@ impl Parse for Bounds {
     }
 }
 
-/// A kernel of a table.
+/// One kernel of a table.
 pub struct Row {
-    /// What is said about it.
+    /// Attributes of the row, such as its documentation.
     pub attributes: Vec<Attribute>,
-    /// The value of the key that chooses it.
+    /// The values of the key that select this kernel.
     pub pattern: Option<Pat>,
     /// The name of the entry point.
     pub name: Ident,
-    /// Its bounds.
+    /// Launch bounds, those of the whole table included.
     pub bounds: Bounds,
-    /// The arguments' type where the struct is generic.
+    /// The type of the arguments, if the struct is generic.
     pub arguments: Option<Type>,
     /// The function that takes the struct.
     pub body: Path,
 }
 
-/// What stands before a struct.
+/// The attribute of a struct.
 pub struct Table {
-    /// The type of what chooses among the kernels.
+    /// The type of the key that selects a kernel.
     pub key: Option<Type>,
-    /// The kernels.
+    /// The kernels, in the order of the attribute.
     pub rows: Vec<Row>,
 }
 
@@ -182,7 +182,9 @@ fn integer(expression: &Expr) -> syn::Result<u32> {
             0 => Err(syn::Error::new(literal.span(), "must be positive")),
             value => Ok(value),
         },
-        other => Err(syn::Error::new(other.span(), "needs an integer literal: the bound is written into the PTX")),
+        other => {
+            Err(syn::Error::new(other.span(), "a bound must be an integer literal, because it is written into the PTX"))
+        }
     }
 }
 
@@ -195,9 +197,11 @@ fn architecture(expression: &Expr) -> syn::Result<String> {
             let number = name.strip_prefix("sm_").map(|rest| rest.trim_end_matches(|c: char| c.is_ascii_lowercase()));
             match number {
                 Some(number) if !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit()) => Ok(name),
-                _ => Err(syn::Error::new(literal.span(), "names no architecture: \"sm_90a\" would")),
+                _ => Err(syn::Error::new(literal.span(), "not the name of an architecture, such as \"sm_90a\"")),
             }
         }
-        other => Err(syn::Error::new(other.span(), "needs a string literal: the name is written into the PTX")),
+        other => {
+            Err(syn::Error::new(other.span(), "arch must be a string literal, because it is written into the PTX"))
+        }
     }
 }

@@ -1,4 +1,5 @@
-//! The output: entry points for the GPU; for the host the arguments as a struct, the kernels, and functions that run one thread.
+//! The output of the macro. For the GPU: entry points. For the host: the arguments as a struct, the kernels, and functions that run one
+//! thread.
 
 use crate::{
     attribute::{Bounds, Row, Table},
@@ -8,7 +9,7 @@ use proc_macro2::{Group, TokenStream, TokenTree};
 use quote::{ToTokens, format_ident, quote};
 use syn::{Attribute, GenericArgument, Generics, Ident, ItemFn, ItemStruct, PathArguments, Type, Visibility};
 
-/// A function: one kernel, whose arguments become a struct.
+/// Expands a function to one kernel and a struct of its arguments.
 pub fn function(bounds: &Bounds, mut function: ItemFn) -> syn::Result<TokenStream> {
     let documented = signature::take_documentation(&mut function);
     let parameters = signature::of_function(&function, &documented)?;
@@ -52,7 +53,7 @@ pub fn function(bounds: &Bounds, mut function: ItemFn) -> syn::Result<TokenStrea
     })
 }
 
-/// A struct of arguments: the kernels of its table.
+/// Expands a struct of arguments to the kernels of its table.
 pub fn arguments(table: &Table, item: &ItemStruct) -> syn::Result<TokenStream> {
     let parameters = signature::of_struct(item)?;
     let ItemStruct { vis, ident, generics, .. } = item;
@@ -83,7 +84,8 @@ pub fn arguments(table: &Table, item: &ItemStruct) -> syn::Result<TokenStream> {
     })
 }
 
-/// The entry point of a row: parameters one by one, which keep their loads `ld.global`; those of a struct would become generic.
+/// The entry point of a row. Its parameters are the fields one by one, so that loads are `ld.global`; through a struct they would be
+/// generic.
 fn entry(row: &Row, item: &ItemStruct, parameters: &[Parameter<'_>]) -> syn::Result<TokenStream> {
     let Row { name, body, bounds, arguments, .. } = row;
     let struct_name = &item.ident;
@@ -93,7 +95,7 @@ fn entry(row: &Row, item: &ItemStruct, parameters: &[Parameter<'_>]) -> syn::Res
         Some(arguments) => substituted(arguments, &item.generics, parameters)?,
     };
     let names: Vec<_> = parameters.iter().map(|parameter| parameter.name).collect();
-    // Not the fields' names: a body may have one of those.
+    // The parameters do not have the fields' names, because the body's path may equal one of those.
     let given: Vec<_> = names.iter().map(|name| format_ident!("argument_{name}")).collect();
     let note = bounds_note(name, bounds);
     let wanted = wanted(name);
@@ -114,7 +116,7 @@ fn entry(row: &Row, item: &ItemStruct, parameters: &[Parameter<'_>]) -> syn::Res
     })
 }
 
-/// The types of the parameters where those of the struct have the values that `arguments` gives them.
+/// The types of the parameters, with the type parameters of the struct replaced by the types in `arguments`.
 fn substituted(arguments: &Type, generics: &Generics, parameters: &[Parameter<'_>]) -> syn::Result<Vec<Type>> {
     let refuse = || syn::Error::new_spanned(arguments, "names the struct with a type for each of its parameters");
     let Type::Path(path) = arguments else { return Err(refuse()) };
@@ -143,7 +145,7 @@ fn replaced(tokens: TokenStream, pairs: &[(&Ident, TokenStream)]) -> TokenStream
     tokens.into_iter().flat_map(of).collect()
 }
 
-/// What launches need to know of a struct of arguments.
+/// The implementation of `KernelArgs` for a struct of arguments.
 fn arguments_impl(arguments: &Ident, generics: &Generics, parameters: &[Parameter<'_>]) -> TokenStream {
     let mut bounded = generics.clone();
     bounded.type_params_mut().for_each(|parameter| parameter.bounds.push(syn::parse_quote!(::core::marker::Copy)));
@@ -153,7 +155,7 @@ fn arguments_impl(arguments: &Ident, generics: &Generics, parameters: &[Paramete
     let texts: Vec<_> = names.iter().map(ToString::to_string).collect();
     let numbers = 0..names.len();
     quote! {
-        // SAFETY: `Param` is asked of every field, and each function names all fields in order.
+        // SAFETY: the bounds require `Param` of every field, and each function names all fields in order.
         unsafe impl #with_bounds ::cuda_std::launch::KernelArgs for #arguments #names_only #conditions {
             const NAMES: &'static [&'static str] = &[#(#texts),*];
 
@@ -178,7 +180,7 @@ fn arguments_impl(arguments: &Ident, generics: &Generics, parameters: &[Paramete
     }
 }
 
-/// The one kernel of a struct, as a constant.
+/// The constant `KERNEL` of a struct with one kernel.
 fn kernel_const(
     vis: &Visibility,
     arguments: &TokenStream,
@@ -204,7 +206,7 @@ fn kernel_const(
     }
 }
 
-/// The kernels of a struct, chosen by a key.
+/// The function `kernel` of a struct, which selects one of several kernels by a key.
 fn keyed_kernels(vis: &Visibility, arguments: &Ident, key: &Type, rows: &[Row]) -> TokenStream {
     let (mut statics, mut arms, mut listed) = (Vec::new(), Vec::new(), Vec::new());
     for Row { attributes, pattern, name, bounds, body, .. } in rows {
@@ -227,7 +229,7 @@ fn keyed_kernels(vis: &Visibility, arguments: &Ident, key: &Type, rows: &[Row]) 
     }
     let documentation = format!("The kernel for `key`: one of {}.", listed.join(", "));
     quote! {
-        // The key is for the host; where the device's build names it, its import is in use on both sides.
+        // Only the host uses the key. The device build names its type here, so that its import is not reported as unused.
         #[cfg(target_arch = "nvptx64")]
         const _: ::core::option::Option<#key> = ::core::option::Option::None;
 
@@ -266,11 +268,12 @@ fn kernel_value(arguments: &TokenStream, name: &Ident, bounds: &Bounds, call: &T
     }
 }
 
-/// Whether a device build has the entry point of the kernel `name`: `CudaBuilder::kernels` sets both options, and without them
-/// a build has all. The comment with the launch bounds stays in any case, so the text names every kernel of the crate.
+/// The `cfg` condition under which a device build contains the entry point of the kernel `name`. `CudaBuilder::kernels` sets both options;
+/// without them a build contains all kernels. The comment with the launch bounds is always there, so the text names every kernel of the
+/// crate.
 ///
-/// It goes into a second `cfg`, behind the one for the target: a compilation for the host stops at the first and does not
-/// warn about options that it was not told of.
+/// The condition stands in a second `cfg`, after the one for the target. A compilation for the host stops at the first `cfg` and so does
+/// not warn about unknown options.
 fn wanted(name: &Ident) -> TokenStream {
     let name = name.to_string();
     quote! { any(not(cuda_builder_kernels), cuda_builder_kernel = #name) }
@@ -291,11 +294,11 @@ fn bounds_note(name: &Ident, bounds: &Bounds) -> String {
     note
 }
 
-/// `fill_two` as `FillTwo`.
+/// Converts `fill_two` to `FillTwo`.
 fn camel_case(name: &str) -> String {
     let words = name.split('_').filter(|word| !word.is_empty());
     words.map(|word| word[..1].to_uppercase() + &word[1..]).collect()
 }
 
-/// Documentation of a parameter.
+/// The doc attributes of one parameter.
 pub type Documentation = Vec<Attribute>;

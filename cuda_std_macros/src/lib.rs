@@ -1,5 +1,5 @@
-//! `#[kernel]`: marks a function, or a struct of arguments with a table of functions, that the GPU and the emulator can launch. Documented at
-//! `cuda_std::kernel`.
+//! `#[kernel]`: marks a function, or a struct of arguments with a table of functions, that the GPU and the emulator can launch. The
+//! documentation stands at `cuda_std::kernel`.
 
 mod attribute;
 mod choice;
@@ -10,7 +10,7 @@ mod tests;
 
 use proc_macro::TokenStream;
 
-/// Makes kernels: of an `unsafe fn`, or of a struct of arguments that several kernels take.
+/// Makes a kernel from an `unsafe fn`, or several kernels from a struct of arguments that all of them take.
 ///
 /// # A function
 /// ```
@@ -33,9 +33,9 @@ use proc_macro::TokenStream;
 ///     }
 /// }
 ///
-/// // The arguments have names, and a launch is a value, which knows its grid.
+/// // The arguments have names, and a launch is a value with methods, such as one for its grid.
 /// impl Increment {
-///     /// A thread for each value.
+///     /// One thread for each value.
 ///     pub fn config(&self) -> LaunchConfig {
 ///         LaunchConfig::linear(self.n.div_ceil(256).into(), 256)
 ///     }
@@ -47,15 +47,16 @@ use proc_macro::TokenStream;
 /// assert_eq!(Increment::KERNEL.max_threads(), Some(256));
 /// ```
 ///
-/// It makes:
+/// The macro makes:
 /// - For the GPU: an entry point of the function's name, plus, as a comment in the PTX, the launch bounds
 ///   (`// warpann.kernel increment maxntid=256 minnctapersm=2`), which `cuda_builder` turns into directives.
-/// - For both: a struct of its arguments, named after it (`Increment`), whose fields are the parameters with their documentation.
-/// - Elsewhere: the function as it stands, and the struct's constant `KERNEL`, a `launch::Kernel`.
+/// - For both: a struct of the arguments. Its name is the function's name in camel case (`Increment`), and its fields are the parameters
+///   with their documentation.
+/// - For the host: the unchanged function, and the struct's constant `KERNEL`, a `launch::Kernel`.
 ///
 /// # A struct
-/// Where several kernels take the same arguments, the struct is written out, and the attribute has the table of the kernels: entry point,
-/// bounds in parentheses where they differ from those of all, and the function that is called with the struct.
+/// If several kernels take the same arguments, write the struct and list the kernels in the attribute. Each row has the name of the entry
+/// point, in parentheses the bounds that differ from those of all kernels, and the function that takes the struct.
 ///
 /// ```
 /// # use cuda_std::{Ptr, PtrMut, global, kernel, thread};
@@ -88,9 +89,9 @@ use proc_macro::TokenStream;
 /// assert_eq!(Add::kernel(7).name(), "add_three");
 /// ```
 ///
-/// It makes entry points with the fields as parameters, one by one, and `kernel`, which chooses among the kernels by the key: the patterns
-/// are those of a `match`, so a kernel cannot be forgotten. Without a key there is one kernel, `KERNEL`. A struct that is generic has one for
-/// each type that a row names:
+/// The macro makes entry points with the fields as parameters, one by one, and the function `kernel`, which selects a kernel by the key.
+/// The patterns are the arms of a `match`, so every value of the key has a kernel. Without a key there is one kernel, `KERNEL`. A generic
+/// struct has one `KERNEL` for each type that a row names:
 ///
 /// ```
 /// # use cuda_std::{Ptr, PtrMut, global, kernel, launch::KernelArgs, thread};
@@ -119,8 +120,8 @@ use proc_macro::TokenStream;
 /// ```
 ///
 /// # The crate
-/// A crate with kernels starts with the one line that its device build needs, as entry points and the comment are behind
-/// unstable features of the compiler (the host build ignores it):
+/// A crate with kernels starts with one line for the device build, because entry points and the comment need unstable features of the
+/// compiler. The host build ignores the line:
 ///
 /// ```text
 /// #![cfg_attr(target_arch = "nvptx64", no_std, feature(abi_ptx, asm_experimental_arch))]
@@ -129,13 +130,13 @@ use proc_macro::TokenStream;
 /// # What it accepts
 /// - Parameters are pointers with a length, integers (`u8` .. `u64`, `i8` .. `i64`, `usize`), `f32` and `f64`, and enums that derive
 ///   `cuda_std::launch::Param`, by name; at most 64. No result, no generics but those of a struct.
-/// - A pointer is a `cuda_std::Ptr<T>` if the kernel reads its elements, and a `cuda_std::PtrMut<T>` if it writes them. A launch may
-///   leave out an `Option` of either. A body uses a pointer like a raw one; the emulator stops accesses outside of its elements.
-/// - `max_threads = N`: no launch has more threads a block (the compiler may then use more registers).
-///   `min_blocks = M`, with `max_threads` only: registers are limited so that M blocks fit a multiprocessor.
-/// - `arch = "sm_90a"`: the kernel uses what only that architecture has (`wgmma`). Its module is for that one, and another device
-///   refuses it; whoever launches it asks the device first.
-/// - A kernel may come out of `macro_rules!` that passes the name and the bounds, and the struct's name where the macro itself uses it.
+/// - A pointer is a `cuda_std::Ptr<T>` if the kernel reads its elements, and a `cuda_std::PtrMut<T>` if it writes them. An argument of type
+///   `Option` of either may be absent. A body uses a pointer like a raw pointer; the emulator stops accesses outside of its elements.
+/// - `max_threads = N`: no launch has more than N threads per block, so the compiler may use more registers.
+///   `min_blocks = M`, only together with `max_threads`: the compiler limits registers so that M blocks fit a multiprocessor.
+/// - `arch = "sm_90a"`: the kernel uses instructions that only this architecture has (`wgmma`). Its module is for this architecture alone,
+///   and other devices refuse it, so check the device before the launch.
+/// - A `macro_rules!` macro may generate a kernel if it passes the name and the bounds, and the struct's name if the macro uses that.
 ///
 /// A wrong argument type does not compile:
 ///
@@ -150,8 +151,7 @@ use proc_macro::TokenStream;
 /// // SAFETY: `idle` touches nothing.
 /// unsafe { emulator::launch(&Idle::KERNEL, LaunchConfig::linear(1, 32), launch) };
 /// ```
-///
-/// Nor does a missing argument, nor one by another name:
+/// A missing argument or one with another name does not compile:
 ///
 /// ```compile_fail,E0063
 /// # use cuda_std::{Ptr, kernel};
@@ -162,8 +162,7 @@ use proc_macro::TokenStream;
 ///
 /// let launch = Idle { _n: 1 };
 /// ```
-///
-/// Nor a table that leaves out a value of its key:
+/// A table that leaves out a value of its key does not compile:
 ///
 /// ```compile_fail,E0004
 /// # use cuda_std::kernel;
@@ -174,8 +173,7 @@ use proc_macro::TokenStream;
 /// }
 /// unsafe fn run(_: Run) {}
 /// ```
-///
-/// Nor a struct without a table:
+/// A struct without a table does not compile:
 ///
 /// ```compile_fail
 /// # use cuda_std::kernel;
@@ -185,8 +183,7 @@ use proc_macro::TokenStream;
 ///     pub n: u32,
 /// }
 /// ```
-///
-/// Nor a bound of all kernels after the first of them:
+/// A bound of all kernels after the first kernel does not compile:
 ///
 /// ```compile_fail
 /// # use cuda_std::kernel;
@@ -197,8 +194,7 @@ use proc_macro::TokenStream;
 /// }
 /// unsafe fn run(_: Run) {}
 /// ```
-///
-/// Nor does a raw pointer as a parameter, because it has no length:
+/// A raw pointer as a parameter does not compile, because it has no length:
 ///
 /// ```compile_fail
 /// # use cuda_std::kernel;
@@ -207,8 +203,7 @@ use proc_macro::TokenStream;
 /// #[kernel]
 /// pub unsafe fn takes_raw_pointer(_x: *const f32) {}
 /// ```
-///
-/// Nor does a parameter that is neither a pointer nor a scalar:
+/// A parameter that is neither a pointer nor a scalar does not compile:
 ///
 /// ```compile_fail
 /// # use cuda_std::kernel;
@@ -217,8 +212,7 @@ use proc_macro::TokenStream;
 /// #[kernel]
 /// pub unsafe fn takes_slice(_x: &[f32]) {}
 /// ```
-///
-/// Nor a result:
+/// A kernel with a result does not compile:
 ///
 /// ```compile_fail
 /// # use cuda_std::kernel;
@@ -227,8 +221,7 @@ use proc_macro::TokenStream;
 /// #[kernel]
 /// pub unsafe fn returns(n: u32) -> u32 { n }
 /// ```
-///
-/// Nor an architecture that has no such name:
+/// An unknown architecture does not compile:
 ///
 /// ```compile_fail
 /// # use cuda_std::kernel;
@@ -237,8 +230,7 @@ use proc_macro::TokenStream;
 /// #[kernel(arch = "hopper")]
 /// pub unsafe fn for_hopper(_n: u32) {}
 /// ```
-///
-/// Nor a safe function: what a launch must satisfy is for its documentation to say.
+/// A safe function does not compile: a kernel is unsafe, and its documentation states what a launch must satisfy.
 ///
 /// ```compile_fail
 /// # use cuda_std::kernel;

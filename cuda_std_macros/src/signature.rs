@@ -1,4 +1,4 @@
-//! What a kernel's parameters may be.
+//! Checks of a kernel's parameters.
 
 use crate::expand::Documentation;
 use syn::{
@@ -6,12 +6,12 @@ use syn::{
     spanned::Spanned,
 };
 
-/// Most parameters, as `cuda_std::launch::MAX_PARAMS` has it.
+/// Largest number of parameters, equal to `cuda_std::launch::MAX_PARAMS`.
 const MAX_PARAMETERS: usize = 64;
 
 const SCALARS: [&str; 11] = ["u8", "u16", "u32", "u64", "i8", "i16", "i32", "i64", "usize", "f32", "f64"];
 
-/// A parameter.
+/// A parameter of a kernel, or a field of a struct of arguments.
 pub struct Parameter<'a> {
     pub name: &'a Ident,
     pub ty: &'a Type,
@@ -22,7 +22,7 @@ fn refuse<T>(span: proc_macro2::Span, message: impl std::fmt::Display) -> syn::R
     Err(syn::Error::new(span, message))
 }
 
-/// Takes the documentation of each parameter out of the function: the language has no such thing.
+/// Removes the documentation of each parameter from the function and returns it, because Rust does not allow it there.
 pub fn take_documentation(function: &mut ItemFn) -> Vec<Documentation> {
     let of = |input: &mut FnArg| match input {
         FnArg::Typed(typed) => typed.attrs.extract_if(.., |attribute| attribute.path().is_ident("doc")).collect(),
@@ -98,7 +98,7 @@ fn field(field: &Field) -> syn::Result<Parameter<'_>> {
     Ok(Parameter { name, ty: &field.ty, documentation: &[] })
 }
 
-/// Refuses a type that no parameter has. Types that came through `macro_rules!` stand in invisible groups.
+/// Refuses a type that no parameter may have. A type that a `macro_rules!` macro passed stands in an invisible group.
 fn check_type(ty: &Type) -> syn::Result<()> {
     match ty {
         Type::Group(group) => check_type(&group.elem),
@@ -140,7 +140,7 @@ fn is_pointer(name: &Ident) -> bool {
     name == "Ptr" || name == "PtrMut"
 }
 
-/// `T` of `Name<T>`.
+/// The type `T` of a path `Name<T>`.
 fn only_argument(path: &TypePath) -> Option<&Type> {
     let PathArguments::AngleBracketed(arguments) = &path.path.segments.last()?.arguments else { return None };
     match arguments.args.iter().collect::<Vec<_>>()[..] {

@@ -1,4 +1,4 @@
-//! What the attribute accepts, what it says of the rest, and what it makes of documentation.
+//! Tests of the attribute: what it accepts, its error messages, and its treatment of documentation.
 
 use crate::{
     attribute::{Bounds, Table},
@@ -7,7 +7,7 @@ use crate::{
 use quote::ToTokens;
 use syn::{Field, Fields, Item, ItemFn, ItemStruct, LitStr, parse_quote, parse_str};
 
-/// The message of the error.
+/// The error message of a result that must be an error.
 fn refused<T>(result: syn::Result<T>) -> String {
     result.err().expect("this is refused").to_string()
 }
@@ -142,7 +142,7 @@ fn documentation(field: &Field) -> Vec<String> {
 #[test]
 fn parameters_documentation_moves_to_the_fields() {
     let function: ItemFn = parse_quote! {
-        /// Fills.
+        /// Stores a value in two places.
         pub unsafe fn fill_two(
             /// Where to.
             ///

@@ -3,18 +3,18 @@
 use half::{bf16, f16};
 use warpann_kernels::product::element::ElementKey;
 
-/// Names an element type at run time (files, kernels, reports).
+/// An element type of vectors as a value, for files, kernels and reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ElementType {
-    /// IEEE binary32.
+    /// IEEE binary32, 4 bytes.
     F32,
-    /// IEEE binary16.
+    /// IEEE binary16, 2 bytes.
     F16,
-    /// bfloat16.
+    /// bfloat16, 2 bytes: the upper half of binary32.
     Bf16,
-    /// Unsigned byte.
+    /// Unsigned integer of 8 bits.
     U8,
-    /// Signed byte.
+    /// Signed integer of 8 bits.
     I8,
 }
 
@@ -22,7 +22,7 @@ impl ElementType {
     /// Every element type, in the order of the kernel tables.
     pub const ALL: [ElementType; 5] = [Self::F32, Self::F16, Self::Bf16, Self::U8, Self::I8];
 
-    /// Bytes of one element.
+    /// Size of an element in bytes.
     pub const fn size(self) -> usize {
         match self {
             Self::F32 => 4,
@@ -31,7 +31,7 @@ impl ElementType {
         }
     }
 
-    /// What kernels call it.
+    /// The element type in the kernel tables.
     pub(crate) const fn key(self) -> ElementKey {
         match self {
             Self::F32 => ElementKey::F32,
@@ -58,17 +58,17 @@ mod sealed {
     pub trait Sealed {}
 }
 
-/// A type that vectors may be made of. Sealed: every kernel table lists these five.
+/// An element type of vectors. The trait is sealed, because every kernel table lists these five types.
 pub trait Element: bytemuck::Pod + Send + Sync + Default + std::fmt::Debug + PartialEq + sealed::Sealed {
-    /// The run-time name of `Self`.
+    /// The element type as a value.
     const TYPE: ElementType;
     /// The value as f32; exact for all five types.
     fn to_f32(self) -> f32;
     /// The nearest value of this type (ties to even; saturating for u8 and i8).
     fn from_f32(value: f32) -> Self;
-    /// Whether there is no NaN and no infinity among `values`. By their bits and without a branch, so that it runs in SIMD.
+    /// Whether no value of `values` is NaN or infinite. It tests bits without a branch, so that the loop becomes SIMD code.
     fn all_finite(values: &[Self]) -> bool;
-    /// False for NaN and infinities.
+    /// Whether the value is neither NaN nor infinite.
     fn is_finite(self) -> bool {
         Self::all_finite(std::slice::from_ref(&self))
     }
@@ -98,7 +98,7 @@ macro_rules! element {
     )*};
 }
 
-/// Whether no exponent is all ones, which is what NaN and infinities have in common.
+/// Whether no value has an exponent of all ones, as NaN and infinities have.
 macro_rules! exponents_below {
     ($ones:expr) => {
         |values| !values.iter().fold(false, |found, value| found | (value.to_bits() & $ones == $ones))

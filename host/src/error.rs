@@ -1,628 +1,628 @@
-//! Every way a call can fail. Variants carry the facts (asked, limit, place); none is a catch-all string.
+//! The errors of the library. Each variant carries the facts as values (request, limit, place), not as text.
 
 use std::path::PathBuf;
 
 use crate::{Device, ElementType};
 
-/// What went wrong, with the numbers that show it. A failed call leaves the index, the output and the device as they were.
+/// The error of a call, with the values that caused it. A failed call leaves the index, the output and the device unchanged.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// Vectors must have at least one component.
+    /// The dimension is 0; vectors must have at least one component.
     #[error("dimension is 0; vectors need at least one component")]
     ZeroDimension,
     /// The flat array of components is not a whole number of vectors.
     #[error("{len} components are not a whole number of vectors of dimension {dim}")]
     RaggedVectors {
-        /// Components given.
+        /// Number of components that were passed.
         len: usize,
-        /// Components of one vector.
+        /// Dimension of the vectors.
         dim: usize,
     },
     /// Queries and index disagree on the dimension.
     #[error("wrong dimension: the index has {expected}, the vectors have {actual}")]
     WrongDimension {
-        /// The index's dimension.
+        /// Dimension of the index.
         expected: usize,
-        /// The dimension of what was given.
+        /// Dimension of the vectors that were passed.
         actual: usize,
     },
     /// `k` must be at least 1.
-    #[error("k is 0; ask for at least one neighbour")]
+    #[error("k is 0; it must be at least 1")]
     ZeroK,
     /// A component is NaN or infinite.
     #[error("component {value} at row {row}, column {column} of the {input} is not finite")]
     NotFinite {
         /// The argument that holds the component.
         input: Input,
-        /// Row (vector) of the component, from 0; of vectors that a call takes in batches, counted over all batches.
+        /// Row (vector) of the component, from 0. If a call takes the vectors in batches, rows count over all batches.
         row: usize,
         /// Column (position in the vector), from 0.
         column: usize,
-        /// The component itself.
+        /// Value of the component.
         value: f32,
     },
-    /// A number that the library computes from finite vectors exceeds the range of f32, so that it cannot go on with it.
+    /// A number that the library computes from finite vectors exceeds the range of f32, so that the call cannot continue.
     #[error("the {derived} of row {row} leaves the range of f32 at column {column}; divide all vectors by a constant")]
     Overflow {
-        /// What was computed: `residual` (the vector less the centroid of its list) or `rotated vector`.
+        /// Name of the computed vectors: `residual` (the vector minus the centroid of its list) or `rotated vector`.
         derived: &'static str,
-        /// Row of the vector it was computed from, from 0.
+        /// Row of the vector from which the number was computed, from 0.
         row: usize,
-        /// Column, from 0.
+        /// Number of the column, from 0.
         column: usize,
     },
     /// A component of a vector is larger than the encoding of an index holds.
     #[error("column {column} of row {row} exceeds {greatest} in size, the most that encoding {encoding} holds")]
     DoesNotFit {
-        /// The encoding's name.
+        /// Name of the encoding.
         encoding: &'static str,
         /// Row of the vector, from 0.
         row: usize,
-        /// Column, from 0.
+        /// Column (position in the vector), from 0.
         column: usize,
         /// The greatest component that the encoding holds.
         greatest: f32,
     },
-    /// An encoding that is not for vectors of this element type.
+    /// The encoding takes vectors of another element type.
     #[error("encoding {encoding} takes {} vectors, not {}", takes.name(), element.name())]
     EncodingOfElement {
-        /// The encoding's name.
+        /// Name of the encoding.
         encoding: &'static str,
         /// The element type of the index.
         element: ElementType,
         /// The element type that the encoding takes.
         takes: ElementType,
     },
-    /// More rows than a shard can number.
+    /// More rows than an index can hold.
     #[error("{asked} rows exceed the {limit} that one index can hold")]
     TooManyRows {
-        /// Rows there would be.
+        /// Number of rows that the index would have.
         asked: u64,
-        /// Rows an index can hold.
+        /// Largest number of rows of an index.
         limit: u64,
     },
-    /// An id that no vector of the index has.
+    /// No vector of the index has the id.
     #[error("id {id} does not exist; the index holds {len} vectors")]
     UnknownId {
-        /// The id asked for.
+        /// The id that was passed.
         id: u64,
-        /// Vectors in the index.
+        /// Number of vectors in the index.
         len: u64,
     },
-    /// A result slice whose length is not `nq * k`.
+    /// The length of a result slice is not the number of queries times k.
     #[error("a result slice has {actual} slots; the queries times k need {expected}")]
     WrongResultLength {
-        /// Slots needed.
+        /// Length that the slice must have.
         expected: usize,
-        /// Slots given.
+        /// Length of the slice.
         actual: usize,
     },
-    /// `nq * k` does not fit the address space.
+    /// The results, queries times k, do not fit in the address space.
     #[error("{queries} queries times k = {k} results do not fit in memory")]
     ResultTooLarge {
-        /// Queries asked.
+        /// Number of queries that were passed.
         queries: usize,
-        /// Neighbours asked for each.
+        /// Number of neighbours for each query.
         k: usize,
     },
 
     /// Clusters (of k-means), lists (of an inverted file), or copies and positions (of shifted sort) must be at least 1.
-    #[error("asked for 0 {what}; at least one is needed")]
+    #[error("the number of {what} is 0; it must be at least 1")]
     ZeroClusters {
         /// `clusters`, `lists`, `shifts` or `positions`.
         what: &'static str,
     },
-    /// An index or quantizer that must be trained first.
+    /// The index or quantizer is not trained.
     #[error("not trained; call train before {call}")]
     NotTrained {
-        /// What was called.
+        /// Name of the method that was called.
         call: &'static str,
     },
-    /// Training an index that already holds vectors would change where they belong.
+    /// A call of `train` on an index that holds vectors. Training would change the list of each vector.
     #[error("the index holds {len} vectors; it can only be trained while empty")]
     NotEmpty {
-        /// Vectors held.
+        /// Number of vectors in the index.
         len: u64,
     },
     /// Fewer training vectors than clusters or codewords.
-    #[error("{have} training vectors; {need} are needed at least")]
+    #[error("{have} training vectors; at least {need} are needed")]
     TooFewTrainingVectors {
-        /// Vectors given.
+        /// Number of vectors.
         have: usize,
         /// Clusters or codewords to train.
         need: usize,
     },
-    /// A dimension that cannot be cut into that many equal parts.
+    /// The number of sub-quantizers does not divide the dimension.
     #[error("dimension {dim} is not divisible by {parts} sub-quantizers")]
     NotDivisible {
-        /// Components of a vector.
+        /// Dimension of the vectors.
         dim: usize,
-        /// Sub-quantizers asked for.
+        /// Number of sub-quantizers that was passed.
         parts: usize,
     },
-    /// Codes have 4 to 8 bits a sub-quantizer.
-    #[error("{bits} bits a sub-quantizer; 4 to 8 are possible")]
+    /// The number of bits per sub-quantizer is not in 4..=8.
+    #[error("{bits} bits per sub-quantizer; 4 to 8 are possible")]
     BadCodeBits {
-        /// Bits asked for.
+        /// Number of bits that was passed.
         bits: u32,
     },
-    /// Codes that are not a whole number of vectors.
+    /// The code bytes are not a whole number of codes.
     #[error("{len} code bytes are not a whole number of codes of {code_bytes} bytes")]
     RaggedCodes {
-        /// Bytes given.
+        /// Number of code bytes that were passed.
         len: usize,
-        /// Bytes of one vector's code.
+        /// Bytes of the code of one vector.
         code_bytes: usize,
     },
-    /// A code that names no codeword (possible where bits do not fill the byte, or codewords are fewer).
+    /// A code contains the number of a codeword that does not exist. This is possible if a codebook has fewer than 256 codewords.
     #[error("the code of vector {row} names codeword {code} of sub-quantizer {sub_quantizer}; there are {codewords}")]
     NoSuchCodeword {
-        /// Vector, from 0.
+        /// Row of the vector, from 0.
         row: usize,
-        /// Sub-quantizer, from 0.
+        /// Number of the sub-quantizer, from 0.
         sub_quantizer: usize,
-        /// What the code says.
+        /// Number of the codeword in the code.
         code: u32,
-        /// Codewords there are.
+        /// Number of codewords of each sub-quantizer.
         codewords: usize,
     },
-    /// Not one weight for each training vector.
+    /// The numbers of weights and training vectors differ.
     #[error("{weights} weights for {rows} vectors")]
     WrongWeights {
-        /// Weights given.
+        /// Number of weights that were passed.
         weights: usize,
-        /// Vectors given.
+        /// Number of vectors.
         rows: usize,
     },
-    /// A weight that is negative, NaN or infinite, or weights that are all zero.
+    /// A weight is negative, NaN or infinite, or all weights are zero.
     #[error("weight {value} of row {row}: weights are finite, not negative, and not all zero")]
     BadWeight {
-        /// Row, from 0.
+        /// Row of the weight, from 0.
         row: usize,
-        /// The weight.
+        /// Value of the weight.
         value: f32,
     },
-    /// A bound on cluster sizes that no clustering can meet.
-    #[error("a cluster may have {bound} times the mean size; that must be a number, 1 or more")]
+    /// The bound on cluster sizes is below 1 or not a number, so no clustering can satisfy it.
+    #[error("the bound of cluster sizes is {bound} times the mean size; it must be a number of at least 1")]
     BadBalance {
-        /// The bound asked for.
+        /// The bound that was passed.
         bound: f64,
     },
-    /// Not one id for each vector.
+    /// The numbers of ids and vectors differ.
     #[error("{ids} ids for {rows} vectors")]
     WrongIds {
-        /// Ids given.
+        /// Number of ids that were passed.
         ids: usize,
-        /// Vectors given.
+        /// Number of vectors.
         rows: usize,
     },
-    /// An id that occurs twice, or that the index already holds.
+    /// An id occurs twice, or a vector of the index already has it.
     #[error("id {id} is not unique")]
     DuplicateId {
-        /// The id.
+        /// Id that is not unique.
         id: u64,
     },
-    /// All ones stands for "no neighbour" and cannot be an id.
+    /// The id `u64::MAX`, which means "no neighbour" and cannot be the id of a vector.
     #[error("id {} means 'no neighbour' and cannot be a vector's", u64::MAX)]
     ReservedId,
-    /// `probes` must be at least 1.
+    /// The number of probes is 0; it must be at least 1.
     #[error("probes is 0; at least one list must be searched")]
     ZeroProbes,
-    /// A filter that has not one bit for each vector.
+    /// The number of bits of a filter is not the number of vectors.
     #[error("the filter has {bits} bits; the index holds {vectors} vectors")]
     WrongFilterLength {
-        /// Bits of the filter.
+        /// Number of bits of the filter.
         bits: u64,
-        /// Vectors in the index.
+        /// Number of vectors in the index.
         vectors: u64,
     },
-    /// A filter that was made for other ids than the index holds: since then ids were added or removed, or it is another index's.
-    /// [`IvfIndex::filter`](crate::IvfIndex::filter) makes it again.
+    /// A filter was made for other ids than those in the index: ids were added or removed since then, or the filter belongs to another
+    /// index. [`IvfIndex::filter`](crate::IvfIndex::filter) makes a new one.
     #[error("the filter was made for other ids than the {vectors} that the index holds now; make it again")]
     StaleFilter {
-        /// Vectors in the index.
+        /// Number of vectors in the index.
         vectors: u64,
     },
-    /// A radius that is NaN.
+    /// The radius is NaN.
     #[error("the radius is not a number")]
     BadRadius,
-    /// Two indexes that cannot become one.
+    /// Two indexes cannot be merged.
     #[error("the indexes differ in {what}")]
     Incompatible {
-        /// What differs: `dimension`, `metric`, `encoding`, `centroids`, ..
+        /// Name of the property that differs: `dimension`, `metric`, `encoding`, `centroids`, ..
         what: &'static str,
     },
-    /// A target that no number of probes reaches, or that is no recall.
+    /// The target recall is not reached by any number of probes, or is not a recall.
     #[error("recall {target} cannot be reached; all lists give {best}")]
     RecallOutOfReach {
-        /// The recall asked for.
+        /// The recall that was requested.
         target: f64,
         /// The recall with every list probed.
         best: f64,
     },
-    /// Starting centroids that are not clusters times dimension.
+    /// The number of components of the starting centroids is not clusters times dimension.
     #[error("{actual} components of starting centroids; the clusters times the dimension need {expected}")]
     WrongCentroids {
-        /// Components needed.
+        /// Number of components that are needed: clusters times dimension.
         expected: usize,
-        /// Components given.
+        /// Number of components that were passed.
         actual: usize,
     },
-    /// Codebooks that do not have 2^bits codewords for each sub-quantizer.
+    /// The codebooks do not have 2^bits codewords for each sub-quantizer.
     #[error("the codebooks have {actual} components; dimension and bits need {expected}")]
     WrongCodebooks {
-        /// Components needed: dimension · 2^bits.
+        /// Number of components that are needed: dimension · 2^bits.
         expected: usize,
-        /// Components given.
+        /// Number of components that were passed.
         actual: usize,
     },
-    /// A matrix that is no rotation: not dim × dim, or its rows are not orthonormal.
-    #[error("the matrix of {len} entries is no rotation of dimension {dim}: it is {error} away from orthogonal")]
+    /// A matrix is not a rotation: it is not dim × dim, or its rows are not orthonormal.
+    #[error("the matrix of {len} entries is not a rotation of dimension {dim}: it is {error} away from orthogonal")]
     NotOrthogonal {
-        /// Dimension asked for.
+        /// Dimension of the vectors that were passed.
         dim: usize,
-        /// Entries given.
+        /// Number of entries of the matrix.
         len: usize,
-        /// Largest entry of |R·Rᵀ − I|; infinite where the shape is wrong.
+        /// Largest entry of |R·Rᵀ − I|; infinite if the shape is wrong.
         error: f64,
     },
-    /// More components than vectors of that use can have.
+    /// The dimension exceeds the limit for this use of vectors.
     #[error("dimension {dim}: {what} takes up to {limit}")]
     TooManyDimensions {
-        /// What the vectors are for: `an index`, `shifted sort`, ..
+        /// The use of the vectors: `an index`, `shifted sort`, ..
         what: &'static str,
-        /// Dimension asked for.
+        /// Dimension of the vectors that were passed.
         dim: usize,
-        /// The largest possible.
+        /// Largest dimension for this use.
         limit: usize,
     },
-    /// Two sets of neighbours that cannot be compared.
+    /// Two sets of neighbours cannot be compared, because their numbers of queries or of neighbours differ.
     #[error("{found} queries with k = {found_k} against {exact} with k = {exact_k}: they must agree")]
     UnlikeNeighbors {
-        /// Queries of the first.
+        /// Number of queries of the first set.
         found: usize,
-        /// Its k.
+        /// Number of neighbours per query of the first set.
         found_k: usize,
-        /// Queries of the second.
+        /// Number of queries of the second set.
         exact: usize,
-        /// Its k.
+        /// Number of neighbours per query of the second set.
         exact_k: usize,
     },
 
-    /// A row of keys longer than it can be.
+    /// A row of keys is longer than the limit.
     #[error("row {row} has length {length}, the limit is {limit}")]
     RowTooLong {
-        /// Row, from 0.
+        /// Number of the row, from 0.
         row: usize,
-        /// Its length.
+        /// Number of keys of the row.
         length: u64,
-        /// The longest possible.
+        /// Largest length of a row.
         limit: u64,
     },
-    /// Strided rows of which one reaches past the last key.
+    /// A strided row extends past the last key.
     #[error("{rows} rows of {columns} keys, {stride} keys apart, do not fit in {len} keys")]
     RowsPastEnd {
-        /// Rows.
+        /// Number of rows of keys.
         rows: usize,
-        /// Keys of a row.
+        /// Number of keys of a row.
         columns: usize,
-        /// Keys from the start of a row to the next row's.
+        /// Distance from the start of a row to the start of the next row, in keys.
         stride: usize,
-        /// Keys given.
+        /// Number of keys that were passed.
         len: usize,
     },
-    /// Ragged rows of which one ends before it starts.
+    /// A ragged row ends before it starts.
     #[error("row {row} starts at key {start} and ends at key {end}; starts must ascend")]
     StartsNotAscending {
-        /// Row, from 0.
+        /// Number of the row, from 0.
         row: usize,
-        /// Where it starts.
+        /// First key of the row.
         start: u64,
-        /// Where the next row starts.
+        /// First key of the next row.
         end: u64,
     },
-    /// Ragged rows that go on after the last key.
+    /// Ragged rows extend past the last key.
     #[error("the last row ends at key {end}; there are {len} keys")]
     StartsPastEnd {
-        /// Where the last row ends.
+        /// End of the last row, in keys.
         end: u64,
-        /// Keys given.
+        /// Number of keys that were passed.
         len: usize,
     },
-    /// Not one length for each row.
+    /// The numbers of lengths and rows differ.
     #[error("{lengths} lengths for {rows} rows")]
     WrongLengths {
-        /// Rows.
+        /// Number of rows of keys.
         rows: usize,
-        /// Lengths given.
+        /// Number of lengths that were passed.
         lengths: usize,
     },
-    /// Not one payload for each key.
+    /// The numbers of payloads and keys differ.
     #[error("{payloads} payloads for {keys} keys")]
     WrongPayloads {
-        /// Keys of all rows, and between rows.
+        /// Number of keys, including those between rows.
         keys: usize,
-        /// Payloads given.
+        /// Number of payloads that were passed.
         payloads: usize,
     },
-    /// A selection that names a key which its row has not.
-    #[error("the selection of row {row} names position {position}; the row has {length} keys")]
+    /// A selection contains a position that is not in its row.
+    #[error("the selection of row {row} contains position {position}; the row has {length} keys")]
     NoSuchPosition {
-        /// Row, from 0.
+        /// Number of the row, from 0.
         row: usize,
-        /// Position in the selection.
+        /// Position in the row.
         position: u32,
-        /// Keys of the row.
+        /// Number of keys of the row.
         length: usize,
     },
-    /// An algorithm that does not select keys of that type.
+    /// The algorithm does not support keys of this type.
     #[error("no kernel of algorithm {algorithm} selects keys of type {key}")]
     NoSuchSelection {
-        /// The name of the requested algorithm.
+        /// Name of the algorithm.
         algorithm: &'static str,
-        /// The name of the keys' type.
+        /// Name of the type of the keys.
         key: &'static str,
     },
-    /// More rows, or longer ones, than a selection on the device was planned for.
-    #[error("the selection is planned for {limit} {what}, not for {asked}")]
+    /// More rows or longer rows than those for which a selection on the device was planned.
+    #[error("the selection is planned for {limit} {what}; the call has {asked}")]
     BeyondPlan {
-        /// Which size: `rows` or `columns`.
+        /// Name of the size: `rows` or `columns`.
         what: &'static str,
-        /// What the call has.
+        /// Size in the call.
         asked: u32,
-        /// What was planned for.
+        /// Size in the plan.
         limit: u32,
     },
     /// More pairs than 32-bit positions can number.
     #[error("{asked} pairs to sort exceed the limit of {limit}")]
     TooManyPairs {
-        /// Pairs given.
+        /// Number of pairs that were passed.
         asked: u64,
-        /// Pairs that can be sorted.
+        /// Largest number of pairs.
         limit: u64,
     },
-    /// Bits to sort by that a key has not.
-    #[error("bits {start}..{end} are no range of the bits of a {bits}-bit key")]
+    /// A range of bits to sort by is not within the key.
+    #[error("bit range {start}..{end} is not within the key's {bits} bits")]
     BadBitRange {
-        /// The first bit.
+        /// First bit of the range.
         start: u32,
-        /// The bit after the last.
+        /// The bit after the last bit of the range.
         end: u32,
-        /// Bits of a key.
+        /// Number of bits of a key.
         bits: u32,
     },
 
-    /// A base that does not belong to the index or graph it is used with.
+    /// The base does not have as many vectors as the index or graph that it is used with.
     #[error("the base has {actual} vectors; {expected} are needed")]
     WrongBase {
-        /// Vectors of the index, or nodes of the graph.
+        /// Number of vectors of the index, or of nodes of the graph.
         expected: u64,
-        /// Vectors of the base.
+        /// Number of vectors of the base.
         actual: u64,
     },
-    /// An index whose ids are not the row numbers of its base, which the nodes of a graph are.
-    #[error("the index has a vector of id {id}; a graph needs the row numbers below {rows} as ids")]
+    /// The ids of the index are not the row numbers of its base. A graph needs them as its nodes.
+    #[error("the index has a vector with id {id}; a graph needs the row numbers below {rows} as ids")]
     IdsAreNotRows {
-        /// The greatest id.
+        /// Largest id of the index.
         id: u64,
-        /// Rows of the base.
+        /// Number of rows of the base.
         rows: u64,
     },
-    /// A node that the graph has not.
+    /// The graph does not have the node.
     #[error("node {node} does not exist; the graph has {nodes}")]
     NoSuchNode {
-        /// The node asked for.
+        /// Number of the node that was passed.
         node: u64,
-        /// Nodes of the graph.
+        /// Number of nodes of the graph.
         nodes: u64,
     },
-    /// Two nodes without a path between them.
+    /// There is no path between two nodes.
     #[error("no path leads from {from} to {to}: their components have {from_size} and {to_size} nodes")]
     NotConnected {
-        /// The first node.
+        /// Start of the path.
         from: u64,
-        /// The last node.
+        /// End of the path.
         to: u64,
-        /// Nodes in the component of the first.
+        /// Number of nodes in the component of `from`.
         from_size: u64,
-        /// Nodes in the component of the last.
+        /// Number of nodes in the component of `to`.
         to_size: u64,
     },
-    /// What an interrupted run left is of a run with other input.
+    /// The journal of an interrupted run belongs to a run with other input.
     #[error(
-        "{path}: left by a run with other input: its {what} is '{there}', here '{here}'; go on with that, or restart"
+        "{path} belongs to a run with other input: its {what} is '{there}', that of this run is '{here}'; resume with the same input, or restart"
     )]
     OtherRun {
-        /// The journal.
+        /// Path of the journal.
         path: PathBuf,
-        /// What differs: `base`, `k`, `index`, ..
+        /// Name of the input that differs: `base`, `k`, `index`, ..
         what: &'static str,
-        /// What the journal says.
+        /// Value in the journal.
         there: String,
-        /// What was asked.
+        /// Value in this run.
         here: String,
     },
 
     /// No usable GPU was found.
     #[error("no CUDA device: {reason}")]
     NoDevice {
-        /// Why: no driver library, driver without devices, or a build without the `cuda` feature.
+        /// The reason: no driver library, a driver without devices, or a build without the feature `cuda`.
         reason: NoDeviceReason,
     },
-    /// A device index past the last device.
-    #[error("device {asked} does not exist; this machine has {available}")]
+    /// There is no device with this number.
+    #[error("device {asked} does not exist; this machine has {available} devices")]
     NoSuchDevice {
-        /// Index asked for, from 0.
+        /// Number of the device, from 0.
         asked: usize,
-        /// Devices there are.
+        /// Number of devices of this machine.
         available: usize,
     },
     /// The device is older than the oldest PTX in this build.
     #[error("device {device} has compute capability {major}.{minor}; the kernels need 8.0 or later")]
     DeviceTooOld {
-        /// Device index.
+        /// Number of the device, from 0.
         device: usize,
-        /// Compute capability, major.
+        /// Major number of the compute capability.
         major: i32,
-        /// Compute capability, minor.
+        /// Minor number of the compute capability.
         minor: i32,
     },
-    /// Device memory, or the budget set for it, is too small.
-    #[error("out of memory on {device}: {asked} bytes asked, {available} bytes available within the budget")]
+    /// Device memory, or the budget for it, is too small.
+    #[error("out of memory on {device}: {asked} bytes needed, {available} bytes available within the budget")]
     OutOfDeviceMemory {
-        /// Which device.
+        /// Name of the device.
         device: String,
         /// Bytes of the request that failed.
         asked: u64,
-        /// Bytes that were free within the budget.
+        /// Bytes that were available within the budget.
         available: u64,
     },
-    /// Host memory is too small. The call that needed it has changed nothing.
-    #[error("out of host memory: {asked} bytes asked")]
+    /// Host memory is too small. The call has changed nothing.
+    #[error("out of host memory: {asked} bytes needed")]
     OutOfHostMemory {
-        /// Bytes of the request that failed; `u64::MAX` if there are more.
+        /// Bytes of the request that failed; `u64::MAX` if the number does not fit.
         asked: u64,
     },
     /// The driver refused a kernel module.
     #[error("the driver refused the PTX module '{module}' (code {code}): {log}")]
     PtxRefused {
-        /// Module (kernel family).
+        /// Name of the module, which is that of a kernel family.
         module: &'static str,
         /// Raw driver code (CUresult).
         code: i32,
         /// The driver's compile log.
         log: String,
     },
-    /// A kernel that the loaded module does not hold.
+    /// The loaded module does not contain the kernel.
     #[error("module '{module}' has no kernel '{kernel}'")]
     NoSuchKernel {
-        /// Module (kernel family).
+        /// Name of the module, which is that of a kernel family.
         module: &'static str,
-        /// Kernel looked for.
+        /// Name of the kernel.
         kernel: &'static str,
     },
-    /// Any other failure the driver reports.
+    /// Any other failure that the driver reports.
     #[error("driver call {call} failed on device {device} with code {code}")]
     Driver {
-        /// The operation, in the driver's terms.
+        /// Name of the operation in the driver.
         call: &'static str,
-        /// Device index.
+        /// Number of the device, from 0.
         device: usize,
         /// Raw driver code (CUresult).
         code: i32,
     },
-    /// Devices that cannot hold so many shards in equally large replicas.
-    #[error("{devices} devices cannot be replicas of {shards} shards each")]
+    /// The number of shards does not divide the number of devices into equal replicas.
+    #[error("{devices} devices cannot be divided into replicas of {shards} shards each")]
     BadPlacement {
-        /// Devices given.
+        /// Number of devices that were passed.
         devices: usize,
-        /// Shards asked for.
+        /// Number of shards of each replica.
         shards: usize,
     },
-    /// One of several devices failed in the middle of the work. The index does not use it again, and can be used without it while `left` is
-    /// not 0.
-    #[error("{device} failed and is left out from now on; {left} other devices hold shard {shard}: {source}")]
+    /// One of several devices failed during a call. The index does not use the device again; it works without the device as long as `left`
+    /// is not 0.
+    #[error("{device} failed and is not used again; {left} other devices hold shard {shard}: {source}")]
     DeviceFailed {
-        /// The device.
+        /// The device that failed.
         device: Device,
-        /// The shard that it holds, from 0.
+        /// Number of the shard on that device, from 0.
         shard: usize,
-        /// Replicas of the shard that are left.
+        /// Number of other devices that hold the shard.
         left: usize,
-        /// What the driver reported.
+        /// Error that the driver reported.
         source: Box<Error>,
     },
-    /// All devices that hold a shard have failed before. `move_to` of an inverted file places it on other devices, from the copy in host
-    /// memory; the vectors of a flat index, which has none, must be added to a new index.
+    /// All devices that hold a shard have failed. `move_to` of an inverted file places the index on other devices, from the copy in host
+    /// memory. A flat index has no such copy; its vectors must be added to a new index.
     #[error("shard {shard} is lost: all of its {replicas} replicas have failed")]
     ShardLost {
-        /// The shard, from 0.
+        /// Number of the shard, from 0.
         shard: usize,
-        /// Replicas that there were.
+        /// Number of replicas of the shard.
         replicas: usize,
     },
-    /// A launch that the kernel's contract forbids.
+    /// A launch exceeds a limit of the kernel.
     #[error("kernel {kernel}: {what} is {asked}, the limit is {limit}")]
     LaunchLimit {
-        /// Kernel name.
+        /// Name of the kernel.
         kernel: &'static str,
-        /// Which quantity.
+        /// Name of the quantity.
         what: &'static str,
-        /// Value asked for.
+        /// Value in the launch.
         asked: u64,
-        /// Largest value allowed.
+        /// Largest value that the kernel allows.
         limit: u64,
     },
 
-    /// A measured selection differs from the CPU's: a bug in the kernel, or a broken device.
+    /// A measured selection differs from that of the CPU: a bug in the kernel, or a broken device.
     #[error("the selection of row {row} differs from the CPU's")]
     WrongSelection {
         /// The first row that differs.
         row: usize,
     },
-    /// The emulator caught a kernel breaking the rules of the hardware: a bug in the kernel.
+    /// The emulator stopped a kernel that broke a rule of the hardware: a bug in the kernel.
     #[error("the emulator stopped a kernel: {violation}")]
     KernelViolation {
-        /// What happened where.
+        /// The rule that was broken, and the place in the kernel.
         violation: Box<cuda_std::emulator::Violation>,
     },
 
-    /// Another rank of a distributed call failed, so this one stopped as well.
+    /// Another rank of a distributed call failed, so this rank stopped as well.
     #[error("rank {rank} failed: {reason}")]
     RankFailed {
-        /// The rank, from 0; of several that failed the lowest.
+        /// Number of the rank, from 0; the lowest if several failed.
         rank: usize,
-        /// Its error in words: errors do not travel as values.
+        /// The error of that rank as text, because ranks do not exchange errors as values.
         reason: String,
     },
-    /// MPI can be started once in a process.
+    /// MPI was started before; a process can start it once.
     #[error("MPI was already started in this process")]
     MpiStarted,
 
     /// An operating-system error on a file.
     #[error("{path}: {source}")]
     Io {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// The system's error.
+        /// Error of the operating system.
         source: std::io::Error,
     },
-    /// An output of a call is the same file as another of its outputs or inputs.
-    #[error("{path}: the same file as {other}; every output needs a file of its own")]
+    /// An output file of a call is the same file as an input or another output.
+    #[error("{path}: the same file as {other}; every output needs a separate file")]
     SameFile {
-        /// The output.
+        /// Path of the output.
         path: PathBuf,
-        /// The other file, as the call names it.
+        /// Path of the other file, as the call names it.
         other: PathBuf,
     },
-    /// A file name whose extension names no known format.
-    #[error("{path}: unknown extension; known here: {known}")]
+    /// The extension of a file name is not that of a known format.
+    #[error("{path}: unknown extension; the known ones are {known}")]
     UnknownExtension {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Extensions that would do.
+        /// Extensions of the known formats.
         known: &'static str,
     },
-    /// A file of a known format whose bytes do not follow it.
+    /// A file does not follow its format.
     #[error("{path}: {defect}")]
     BadFile {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The defect of the contents.
         defect: FileDefect,
     },
 }
 
 impl Error {
-    /// The error of a call that took the rows from `first` on, as an error of all rows: the row it names, if it names one, counts
-    /// from row 0 of all. For callers that pass vectors in batches.
+    /// Converts the error of a call for a batch whose first row is row `first` of all rows: if the error contains a row number, it becomes
+    /// a number among all rows. For callers that pass vectors in batches.
     #[must_use]
     pub fn after_rows(self, first: usize) -> Error {
         self.with_row(|row| first + row)
     }
 
-    /// The error of rows that were taken from others, as an error of those: `row_of` says which row of the others each one is.
+    /// Converts the error of a call for a selection of rows: `row_of` maps a row number of the selection to one of all rows.
     pub(crate) fn with_row(mut self, row_of: impl FnOnce(usize) -> usize) -> Error {
         if let Error::NotFinite { row, .. } | Error::Overflow { row, .. } | Error::DoesNotFit { row, .. } = &mut self {
             *row = row_of(*row);
@@ -635,13 +635,13 @@ impl Error {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub enum Input {
-    /// Vectors to search in.
+    /// The vectors in which a call searches.
     #[error("base")]
     Base,
-    /// Vectors to search for.
+    /// The vectors whose neighbours a call finds.
     #[error("queries")]
     Queries,
-    /// Vectors to train with.
+    /// The vectors that train an index, a quantizer or a clustering.
     #[error("training vectors")]
     Training,
     /// Vectors to assign, encode or rotate.
@@ -658,146 +658,146 @@ pub enum Input {
     Rotation,
 }
 
-/// Why there is no device.
+/// The reason why there is no device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NoDeviceReason {
-    /// Built without the `cuda` feature.
+    /// The build lacks the feature `cuda`.
     #[error("this build has no 'cuda' feature")]
     FeatureOff,
     /// libcuda.so.1 could not be loaded.
     #[error("the NVIDIA driver library libcuda.so.1 is not on this machine")]
     NoDriver,
-    /// The driver is there and reports no device.
+    /// The driver is installed and reports no device.
     #[error("the driver reports no device (code {0})")]
     NoneReported(i32),
 }
 
-/// What is wrong with a file's bytes.
+/// A defect of a file's contents.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum FileDefect {
-    /// The file ends before its header says.
-    #[error("truncated: {expected} bytes needed, {actual} there")]
+    /// The file is shorter than its header requires.
+    #[error("truncated: {expected} bytes needed, {actual} found")]
     Truncated {
-        /// Bytes that header and shape ask for.
+        /// Bytes that the header and the shape require.
         expected: u64,
-        /// Bytes in the file.
+        /// Size of the file in bytes.
         actual: u64,
     },
-    /// The file goes on after its contents should have ended.
-    #[error("oversized: {expected} bytes expected, {actual} there")]
+    /// The file is longer than its header requires.
+    #[error("oversized: {expected} bytes expected, {actual} found")]
     Oversized {
-        /// Bytes that header and shape ask for.
+        /// Bytes that the header and the shape require.
         expected: u64,
-        /// Bytes in the file.
+        /// Size of the file in bytes.
         actual: u64,
     },
-    /// A row's stated dimension differs from the first row's.
+    /// The dimension of a row differs from that of the first row.
     #[error("row {row} has dimension {actual}, the first row has {expected}")]
     UnevenRows {
-        /// Row, from 0.
+        /// Number of the row, from 0.
         row: u64,
-        /// The first row's dimension.
+        /// Dimension of the first row.
         expected: u64,
-        /// This row's dimension.
+        /// Dimension of this row.
         actual: i64,
     },
     /// A dimension that no file can have (zero, negative or too large).
     #[error("impossible dimension {0}")]
     BadDimension(i64),
-    /// Rows times dimension overflow the address space.
+    /// Rows times dimension exceed the address space.
     #[error("{rows} rows of dimension {dim} do not fit in memory")]
     TooLarge {
-        /// Rows in the header.
+        /// Number of rows in the header.
         rows: u64,
         /// Dimension in the header.
         dim: u64,
     },
-    /// A header that is not the format's.
+    /// The header does not follow the format.
     #[error("header: {0}")]
     BadHeader(&'static str),
-    /// An element type that this use of the file cannot take.
+    /// The element type of the file is not supported for this use.
     #[error("element type {actual}; needed: {expected}")]
     WrongElement {
-        /// What is in the file.
+        /// Element type in the file.
         actual: String,
-        /// What would do.
+        /// Element types that are supported.
         expected: &'static str,
     },
     /// An index file of a version that this library does not read.
     #[error("version {found} of the index format; this library reads {known}")]
     Version {
-        /// In the file.
+        /// Version of the file.
         found: u32,
-        /// What the library reads.
+        /// Version that the library reads.
         known: u32,
     },
-    /// A part of an index file whose checksum is wrong: the file is damaged.
+    /// The checksum of a section of an index file is wrong: the file is damaged.
     #[error("checksum of section '{section}' does not match: the file is damaged")]
     Checksum {
-        /// Which part.
+        /// Name of the section.
         section: &'static str,
     },
-    /// Parts of an index file that contradict each other.
+    /// Parts of an index file contradict each other.
     #[error("inconsistent: {0}")]
     Inconsistent(&'static str),
-    /// A negative id other than −1, which stands for "no neighbour".
+    /// An id is negative, but not −1, which means "no neighbour".
     #[error("row {row}, column {column}: id {id} is negative")]
     BadId {
-        /// Row, from 0.
+        /// Number of the row, from 0.
         row: u64,
-        /// Column, from 0.
+        /// Number of the column, from 0.
         column: u64,
-        /// The id.
+        /// Id that is not allowed.
         id: i64,
     },
-    /// A matrix of ids that does not hold as many as its shape says.
+    /// The number of ids of a matrix does not agree with its shape.
     #[error("{ids} ids for {rows} rows of {k}")]
     WrongIdCount {
-        /// Rows that the matrix states.
+        /// Number of rows according to the shape.
         rows: u64,
-        /// Ids of each row that the matrix states.
+        /// Number of ids of each row according to the shape.
         k: u64,
-        /// Ids there are.
+        /// Number of ids that were passed.
         ids: u64,
     },
-    /// An id of a graph that is not the number of a row.
-    #[error("row {row}, column {column}: id {id} names no row; there are {rows}")]
+    /// An id of a graph is not the number of a row.
+    #[error("row {row}, column {column}: id {id} is not a row; there are {rows} rows")]
     NoSuchRow {
-        /// Row, from 0.
+        /// Number of the row, from 0.
         row: u64,
-        /// Column, from 0.
+        /// Number of the column, from 0.
         column: u64,
-        /// The id.
+        /// Id that is not allowed.
         id: u64,
-        /// Rows there are.
+        /// Number of rows of the base.
         rows: u64,
     },
-    /// An id that the format cannot hold.
+    /// An id exceeds the largest id of the format.
     #[error("id {id} exceeds {limit}, the largest that this format holds")]
     IdTooLarge {
-        /// The id.
+        /// Id that is not allowed.
         id: u64,
-        /// The format's limit.
+        /// Largest id of the format.
         limit: u64,
     },
-    /// A line of a text format that does not follow it.
+    /// A line does not follow its text format.
     #[error("line {line}: {what}")]
     BadLine {
-        /// Line, from 1.
+        /// Number of the line, from 1.
         line: u64,
-        /// What is wrong with it.
+        /// Description of the defect.
         what: &'static str,
     },
-    /// A value of a mesh file's element that cannot be there.
+    /// An element of a mesh file has an invalid value.
     #[error("{element} {index}: {what}")]
     BadElement {
-        /// `vertex` or `face`.
+        /// Kind of the element: `vertex` or `face`.
         element: &'static str,
-        /// Which one, from 0.
+        /// Number of the element, from 0.
         index: u64,
-        /// What is wrong with it.
+        /// Description of the defect.
         what: &'static str,
     },
 }

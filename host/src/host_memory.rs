@@ -1,18 +1,18 @@
 //! Sizes that follow from a caller's input, and host memory of such sizes.
 //!
-//! `vec![..; n]`, `with_capacity` and `collect` end the program where there is no memory. Where n follows from the input (rows, queries
-//! times k, lists times dimension) the library uses these functions, which return [`Error::OutOfHostMemory`]: an allocator refuses what
-//! exceeds the address space, a limit of the process (`ulimit -v`) or, without overcommitment, the machine's memory. What is small
-//! whatever the input, such as one vector or one counter for each thread, needs none of this.
+//! `vec![..; n]`, `with_capacity` and `collect` end the program if memory is short. If n follows from the input (rows, queries times k,
+//! lists times dimension), the library uses these functions, which return [`Error::OutOfHostMemory`]: an allocator refuses a size that
+//! exceeds the address space, a limit of the process (`ulimit -v`) or, without overcommitment, the machine's memory. Memory that is small
+//! for every input, such as one vector or one counter per thread, does not need them.
 
 use rayon::prelude::*;
 
 use crate::{Error, Result};
 
-/// The product of `factors`: a number of components or bytes that memory could hold.
+/// The product of `factors`: a number of `T` that could fit in memory.
 ///
 /// # Errors
-/// [`Error::OutOfHostMemory`] with the bytes of so many `T` if they are more than `isize::MAX`, the most that one allocation can have.
+/// [`Error::OutOfHostMemory`] with the size in bytes if it exceeds `isize::MAX`, the limit of one allocation.
 pub(crate) fn count<T>(factors: &[usize]) -> Result<usize> {
     let product = factors.iter().try_fold(1usize, |product, &factor| product.checked_mul(factor));
     let bytes = |count: usize| count.checked_mul(size_of::<T>()).is_some_and(|bytes| bytes <= isize::MAX as usize);
@@ -27,38 +27,38 @@ fn refused<T>(count: usize) -> Error {
     Error::OutOfHostMemory { asked: (count as u64).saturating_mul(size_of::<T>() as u64) }
 }
 
-/// Makes room for `more` elements behind those that `values` has.
+/// Reserves room for `more` further elements in `values`.
 pub(crate) fn reserve<T>(values: &mut Vec<T>, more: usize) -> Result<()> {
     values.try_reserve(more).map_err(|_| refused::<T>(values.len().saturating_add(more)))
 }
 
-/// An empty vector with room for `count` elements, and no more.
+/// An empty vector with room for exactly `count` elements.
 pub(crate) fn with_room<T>(count: usize) -> Result<Vec<T>> {
     let mut values = Vec::new();
     values.try_reserve_exact(count).map_err(|_| refused::<T>(count))?;
     Ok(values)
 }
 
-/// `count` zeros. Large ones cost nothing until they are touched: the system has zeroed their pages.
+/// A vector of `count` zeros. A large one costs nothing until its pages are used, because the system provides zeroed pages.
 pub(crate) fn zeroed<T: bytemuck::Zeroable>(count: usize) -> Result<Vec<T>> {
     bytemuck::allocation::try_zeroed_vec(count).map_err(|()| refused::<T>(count))
 }
 
-/// `count` times `value`.
+/// A vector of `count` copies of `value`.
 pub(crate) fn filled<T: Clone>(value: T, count: usize) -> Result<Vec<T>> {
     let mut values = with_room(count)?;
     values.resize(count, value);
     Ok(values)
 }
 
-/// A copy of `values`.
+/// A vector with a copy of `values`.
 pub(crate) fn copied<T: Copy>(values: &[T]) -> Result<Vec<T>> {
     let mut copy = with_room(values.len())?;
     copy.extend_from_slice(values);
     Ok(copy)
 }
 
-/// What a parallel iterator gives, in its order.
+/// The items of a parallel iterator as a vector, in the iterator's order.
 pub(crate) fn collected_in_parallel<T: Send>(values: impl IndexedParallelIterator<Item = T>) -> Result<Vec<T>> {
     let mut collected = with_room(values.len())?;
     values.collect_into_vec(&mut collected);

@@ -3,7 +3,7 @@
 //! [`FlatIndex`] is exact k-nearest-neighbour search over vectors of f32, f16, bf16, u8 or i8, under squared L2, inner
 //! product or cosine ([`Metric`]), on a GPU, on the CPU, or on the emulator that checks the GPU's kernels ([`Device`]), or on several
 //! of them ([`Placement`]).
-//! Results are the same bits everywhere: the k best by (canonical distance, lower id), see [`metric`].
+//! Results have the same bits on every device: the k best by (canonical distance, lower id), see [`metric`].
 //!
 //! ```
 //! use warpann::{Device, FlatIndex, Metric};
@@ -23,17 +23,16 @@
 //! ```
 //!
 //! # Calls from anywhere
-//! Indexes are `Send + Sync`, and what takes `&self` may be called by many threads at once. Every call may be made from any thread: from one of
-//! a rayon pool of any size, from inside a parallel iterator, from an async runtime's thread for blocking work (calls block until they are
-//! done), from a thread that has other indexes in use. None of these changes a bit of a result, and none makes calls wait for each other for ever.
-//! The work of the CPU runs in the caller's rayon pool: the one that was installed, or the global one. What a device needs of the host, copies and
-//! (on the emulator) kernels, runs on threads of this library; there are as many of them as were at work at the same time.
+//! Indexes are `Send + Sync`, and many threads may call methods with `&self` at once. Every method may be called from any thread: a thread
+//! of a rayon pool of any size, the inside of a parallel iterator, an async runtime's thread for blocking work (calls block until they are
+//! done), or a thread that uses other indexes. The calling thread does not change a bit of a result, and calls never deadlock. The work of
+//! the CPU runs in the caller's rayon pool: the installed pool, or the global one. The host's work for a device, which is copies and (on
+//! the emulator) kernels, runs on threads of this library; their number is the largest number that worked at the same time.
 //!
-//! As with any use of rayon, a pool thread that waits for parallel work may take up another task of its pool meanwhile. So a task should not
-//! hold a lock of its own across a call if other tasks of its pool want that lock.
+//! As with any use of rayon, a pool thread that waits for parallel work may run another task of its pool. So a task should not hold a lock
+//! during a call if other tasks of the pool take that lock.
 //!
-//! Bad input is answered by an [`Error`] that carries the numbers; nothing here panics on it. [`io`] reads and writes the
-//! usual vector files.
+//! Bad input gives an [`Error`] with the values that caused it; no function panics on it. [`io`] reads and writes the usual vector files.
 
 pub mod device;
 pub mod distributed;
@@ -68,7 +67,7 @@ mod threads;
 mod validate;
 mod vectors;
 
-/// The driver interface that [`select::device`] takes streams and addresses from, in the version that this library uses.
+/// The driver interface whose streams and addresses [`select::device`] takes, in the version that this library uses.
 #[cfg(feature = "cuda")]
 pub use cust;
 pub use element::{Element, ElementType};

@@ -1,5 +1,5 @@
-//! The limits of docs/LIMITS.md at their edge: at the limit a call is accepted, beyond it a typed error has the numbers. Where a call at
-//! the limit would need gigabytes, the function that decides is tested.
+//! The limits of docs/LIMITS.md at their edge: at the limit a call succeeds; beyond it a call returns a typed error with the numbers. If a
+//! call at the limit would need gigabytes, the test calls the function that checks the limit.
 
 use half::f16;
 
@@ -15,7 +15,7 @@ use crate::{Device, Error, FlatIndex, Metric, NONE, Neighbors, Result, ShiftedIn
 
 const DEVICES: [Device; 2] = [Device::Cpu, Device::Emulator];
 
-/// `$result` is the error `$pattern`.
+/// Asserts that `$result` is the error `$pattern`.
 macro_rules! refused {
     ($result:expr, $pattern:pat $(if $guard:expr)?) => {
         let result = $result;
@@ -40,7 +40,7 @@ fn components_of_a_vector() {
         refused!(ProductQuantizer::from_codebooks(dim, 1, 8, vec![]), Error::TooManyDimensions { .. });
         refused!(Rotation::from_matrix(dim, vec![]), Error::TooManyDimensions { .. });
     }
-    // An empty index of the most components searches, moves and answers.
+    // An empty index of the largest dimension can be searched and moved.
     for device in DEVICES {
         let mut index = FlatIndex::<f32>::new(MAX_COMPONENTS, Metric::L2, device).unwrap();
         index.move_to(device).unwrap();
@@ -69,7 +69,7 @@ fn components_of_shifted_sort_and_its_copies() {
 
 #[test]
 fn results_of_a_search() {
-    // Slots that memory can hold, one more than it can, and a product that is no number of 64 bits.
+    // The largest number of slots, one slot more, and a product that overflows 64 bits.
     let most = isize::MAX as usize / size_of::<u64>();
     refused!(Neighbors::none(Metric::L2, 1, most + 1), Error::ResultTooLarge { queries: 1, .. });
     refused!(Neighbors::none(Metric::L2, 2, usize::MAX / 2 + 1), Error::ResultTooLarge { queries: 2, .. });
@@ -79,7 +79,7 @@ fn results_of_a_search() {
         index.add(&[1.0, 2.0, 3.0]).unwrap();
         refused!(index.search(&[1.0], 0), Error::ZeroK);
         refused!(index.search(&[1.0], usize::MAX), Error::ResultTooLarge { queries: 1, k: usize::MAX });
-        // More neighbours than vectors: the rest is empty.
+        // More neighbours than vectors: the other slots are empty.
         let found = index.search(&[1.9], 5).unwrap();
         assert_eq!(found.ids, [1, 0, 2, NONE, NONE]);
         refused!(KnnGraph::new(usize::MAX).run(&index, &[1.0, 2.0, 3.0]), Error::ResultTooLarge { .. });

@@ -1,7 +1,7 @@
 //! Tests: vectors of every magnitude that f32 holds, through the half-precision products and their error bounds.
 //!
-//! Norms whose squares leave f32, products that vanish or overflow, and mixtures of all of them must give the results of the definition
-//! ([`crate::metric`]), which is evaluated here for every pair.
+//! Norms whose squares overflow f32, products that underflow or overflow, and mixtures of them must give the results of the definition
+//! ([`crate::metric`]), which these tests evaluate for every pair.
 
 use std::ops::Range;
 
@@ -11,12 +11,12 @@ use super::{Device, FlatIndex, Metric, Neighbors};
 use crate::ivf::{Encoding, IvfIndex, Scan, SearchOptions};
 use crate::metric::canonical;
 
-/// In [-1, 1).
+/// A random number in [-1, 1).
 fn unit(random: &mut Random) -> f64 {
     random.signed_unit().into()
 }
 
-/// In `range`.
+/// A random number in `range`.
 fn whole(random: &mut Random, range: Range<i32>) -> i32 {
     range.start + random.below((range.end - range.start) as usize) as i32
 }
@@ -47,7 +47,7 @@ fn same(what: &str, expected: &Neighbors, found: &Neighbors) {
     assert_eq!(bits(expected), bits(found), "{what}");
 }
 
-/// Searches of flat indexes, on the emulator and the CPU, give what the definition says. Returns that.
+/// Checks that searches of flat indexes, on the emulator and the CPU, give the results of the definition. Returns them.
 fn check_flat(what: &str, metric: Metric, dim: usize, base: &[f32], queries: &[f32], k: usize) -> Neighbors {
     let expected = defined(metric, dim, base, queries, k);
     for device in [Device::Cpu, Device::Emulator] {
@@ -58,8 +58,8 @@ fn check_flat(what: &str, metric: Metric, dim: usize, base: &[f32], queries: &[f
     expected
 }
 
-/// Searches of all of `lists` lists of an inverted file, by either scan, give what the definition says of the stored vectors; so does range
-/// search.
+/// Checks that searches of all `lists` lists of an inverted file, by either scan, give the results of the definition for the stored
+/// vectors, and so does range search.
 fn check_lists(
     what: &str,
     (metric, encoding): (Metric, Encoding),
@@ -85,7 +85,7 @@ fn check_lists(
             let what = format!("{what}, {metric:?}, {encoding:?}, {device:?}, {scan:?}");
             same(&what, &expected, &index.search_with(queries, k, &options).unwrap());
         }
-        // The radius of a neighbour in the middle finds as many, and those at the same distance.
+        // With the distance of a middle neighbour as radius, the results are the neighbours up to it and those at the same distance.
         let options = SearchOptions { probes: Some(lists), ..SearchOptions::default() };
         for (query, found) in queries.chunks(dim).zip(expected.distances.chunks(k)) {
             let radius = found[k / 2];
@@ -111,14 +111,14 @@ fn squares_beyond_f32() {
 
 #[test]
 fn squares_beyond_f32_in_lists() {
-    // Squares of queries about 2^64 are f32 or not, as are those of rows.
+    // The squared norms of queries and rows near 2^64 may or may not fit in f32.
     for exponent in [63, 64] {
         let (base, queries) = (uniform(exponent, 600, 3), uniform(63, 6, 8));
         check_lists("norms about 2^64", (Metric::L2, Encoding::Flat), 8, (&base, &queries), (3, 4));
     }
 }
 
-/// Row 1,234 is the query, far from all others but row 77; its squared norm is no f32.
+/// Row 1,234 equals the query and is far from all other rows except row 77. The squared norm overflows f32.
 fn one_far_row(n: usize) -> (Vec<f32>, Vec<f32>) {
     let mut random = Random::new(4);
     let mut base: Vec<f32> = (0..n * 4).map(|_| random.signed_unit() / 2.0).collect();
@@ -150,7 +150,7 @@ fn codes_whose_squares_are_no_f32() {
     }
 }
 
-/// What γ‖x‖ of the bound stands for is less than any f32, and yet decides: sums lose 2^72 beside 2^100.
+/// The term γ‖x‖ of the bound is smaller than any f32, but it decides: sums lose 2^72 when they are added to 2^100.
 #[test]
 fn subnormal_queries() {
     let (dim, n) = (1_024, 700);
@@ -168,8 +168,8 @@ fn subnormal_queries() {
     assert_eq!(found.ids, [600]);
 }
 
-/// The inner products of rows 100 and 600, 1.0001 · 2^128 and 2^129, are infinite as f32. That of the half-precision copies of row 100 is
-/// 0.9998 · 2^128, a number.
+/// The inner products of rows 100 and 600, 1.0001 · 2^128 and 2^129, are infinite as f32. The inner product of the half-precision copy of
+/// row 100 is 0.9998 · 2^128, which is finite.
 fn infinite_products() -> (Vec<f32>, Vec<f32>) {
     let mut base: Vec<f32> = (0..700 * 3).map(|at| scaled(1.0, at % 9)).collect();
     base[100 * 3..101 * 3].fill(scaled(1.333_487, 46));
@@ -197,15 +197,15 @@ fn infinite_inner_products_tie_in_lists() {
 /// How the exponents of vectors are chosen.
 #[derive(Debug, Clone, Copy)]
 enum Magnitudes {
-    /// All rows about 2^this.
+    /// All rows have magnitudes near 2^e for this e.
     Same(i32),
-    /// Each row another from this range.
+    /// Each row has a random exponent from this range.
     Rows(i32, i32),
-    /// Each component another from this range.
+    /// Each component has a random exponent from this range.
     Components(i32, i32),
-    /// About 2^the first, but row 150 about 2^the second.
+    /// All rows have the first exponent, except row 150, which has the second.
     One(i32, i32),
-    /// All rows about 2^this, and near to one another.
+    /// All rows have this exponent and are close to each other.
     Near(i32),
 }
 

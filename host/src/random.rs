@@ -1,8 +1,8 @@
-//! Random choices that follow from a seed, the same on every machine.
+//! Random numbers that depend only on a seed, with the same results on every machine.
 
 use crate::{Result, host_memory};
 
-/// SplitMix64.
+/// The random generator SplitMix64.
 #[derive(Debug, Clone)]
 pub(crate) struct Random(u64);
 
@@ -19,18 +19,18 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// In 0..`below`, which is not 0.
+    /// A random number in 0..`below`; `below` is not 0.
     pub(crate) fn below(&mut self, below: usize) -> usize {
         ((u128::from(self.bits()) * below as u128) >> 64) as usize
     }
 
-    /// In 0..1.
+    /// A random number from 0 up to and excluding 1.
     pub(crate) fn unit(&mut self) -> f64 {
         (self.bits() >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    /// `count` of the numbers below `total`, ascending, every set equally likely (selection sampling, Knuth's algorithm S).
-    /// O(total).
+    /// Chooses `count` of the numbers below `total` and returns them in ascending order. Every set is equally likely (selection sampling,
+    /// Knuth's algorithm S). O(total).
     pub(crate) fn sample(&mut self, total: usize, count: usize) -> Vec<usize> {
         let mut chosen = Vec::with_capacity(count);
         for at in 0..total {
@@ -42,7 +42,7 @@ impl Random {
     }
 }
 
-/// The rows at these places, one after the other.
+/// Copies the rows with the numbers `places`, one after the other.
 pub(crate) fn gather<T: Copy>(rows: &[T], dim: usize, places: &[usize]) -> Result<Vec<T>> {
     let mut gathered = host_memory::with_room(host_memory::count::<T>(&[places.len(), dim])?)?;
     places.iter().for_each(|&place| gathered.extend_from_slice(&rows[place * dim..][..dim]));

@@ -1,23 +1,24 @@
-//! The few vector operations that the scan kernels are written in, for AVX-512, AVX2 with FMA, and plain Rust.
+//! The vector operations of the CPU's scan functions, for AVX-512, AVX2 with FMA, and plain Rust.
 //!
-//! A kernel is written once, generic over [`Simd`], and compiled once an instruction set inside a function that enables it
-//! (see [`crate::product::cpu::scan`]). Everything here is `inline(always)`, so that the intrinsics meet the enabled features there.
+//! A scan function is written once, generic over [`Simd`], and compiled once for each instruction set, inside a function that enables the
+//! set (see [`crate::product::cpu::scan`]). All functions here are `inline(always)`, so that the intrinsics are compiled with the enabled
+//! features.
 
-/// Instruction sets the scan is compiled for.
+/// The instruction sets for which scan functions are compiled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Isa {
-    /// AVX-512F: 16 f32 a register, 32 registers.
+    /// AVX-512F: 32 registers of 16 f32.
     #[cfg(target_arch = "x86_64")]
     Avx512,
-    /// AVX2 and FMA: 8 f32 a register, 16 registers.
+    /// AVX2 and FMA: 16 registers of 8 f32.
     #[cfg(target_arch = "x86_64")]
     Avx2,
-    /// Arrays of 4 f32, left to the compiler: SSE2 on x86-64, NEON on AArch64.
+    /// Arrays of 4 f32 in plain Rust. The compiler uses SSE2 on x86-64 and NEON on AArch64.
     Portable,
 }
 
 impl Isa {
-    /// The widest set this processor has.
+    /// The widest instruction set of this processor.
     pub(crate) fn detect() -> Self {
         #[cfg(target_arch = "x86_64")]
         {
@@ -31,7 +32,7 @@ impl Isa {
         Self::Portable
     }
 
-    /// Every set this processor has, for tests.
+    /// All instruction sets of this processor, for tests.
     #[cfg(test)]
     pub(crate) fn all() -> Vec<Self> {
         #[cfg(target_arch = "x86_64")]
@@ -43,7 +44,7 @@ impl Isa {
         vec![Self::Portable]
     }
 
-    /// Name in [`crate::FlatIndex::device`].
+    /// The name of the set, as [`crate::FlatIndex::device`] shows it.
     pub(crate) fn name(self) -> &'static str {
         match self {
             #[cfg(target_arch = "x86_64")]
@@ -54,7 +55,7 @@ impl Isa {
         }
     }
 
-    /// f32 lanes of a register.
+    /// Number of f32 lanes of a register.
     pub(crate) fn lanes(self) -> usize {
         match self {
             #[cfg(target_arch = "x86_64")]
@@ -66,20 +67,20 @@ impl Isa {
     }
 }
 
-/// Asks for the cache line at `address`, where the instruction set has a way to ask. Any address will do.
+/// Prefetches the cache line at `address` on x86-64; does nothing elsewhere. Any address is allowed.
 #[inline(always)]
 pub(crate) fn prefetch_line<T>(address: *const T) {
     #[cfg(target_arch = "x86_64")]
     {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        // SAFETY: the instruction is part of x86-64; it neither faults nor reads anything the program can see.
+        // SAFETY: every x86-64 processor has the instruction. It neither faults nor changes anything that the program can observe.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(address.cast()) };
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = address;
 }
 
-/// Asks for the cache lines of `data`: at most 16, since past those the processor's own prefetcher has caught on.
+/// Prefetches the cache lines of `data`, at most 16: after that the hardware prefetcher of the processor is active.
 #[inline]
 pub(crate) fn prefetch<T>(data: &[T]) {
     for at in (0..size_of_val(data).min(4096)).step_by(64) {
@@ -90,30 +91,30 @@ pub(crate) fn prefetch<T>(data: &[T]) {
 /// A register of f32 lanes.
 ///
 /// # Safety
-/// Every method may execute instructions of the implementing set: the caller runs on a processor that has it. Pointers are
-/// valid for [`Simd::LANES`] reads or writes of f32 (or the stated number), with no alignment asked.
+/// Methods may execute instructions of the implementing set, so the processor must have the set. Pointers are valid for [`Simd::LANES`]
+/// reads or writes of f32 (or the stated number); they may be unaligned.
 pub(crate) trait Simd {
-    /// Lanes of a register.
+    /// Number of lanes of a register.
     const LANES: usize;
-    /// The register.
+    /// The type of a register.
     type V: Copy;
 
-    /// All lanes `value`.
+    /// A register with `value` in all lanes.
     ///
     /// # Safety
     /// As the trait says.
     unsafe fn splat(value: f32) -> Self::V;
-    /// The `LANES` values at `from`.
+    /// Loads the `LANES` values at `from`.
     ///
     /// # Safety
     /// As the trait says.
     unsafe fn load(from: *const f32) -> Self::V;
-    /// The first `count < LANES` values at `from`, then zeros; only those `count` are read.
+    /// Loads the first `count < LANES` values at `from` and fills the other lanes with zeros. Only `count` values are read.
     ///
     /// # Safety
     /// As the trait says.
     unsafe fn load_first(from: *const f32, count: usize) -> Self::V;
-    /// Writes `LANES` values.
+    /// Writes the `LANES` values of `value` to `to`.
     ///
     /// # Safety
     /// As the trait says.
@@ -128,14 +129,14 @@ pub(crate) trait Simd {
     /// # Safety
     /// As the trait says.
     unsafe fn sum(a: Self::V) -> f32;
-    /// Bit l set where not a\[l\] > b\[l\]: also where either is NaN.
+    /// A bit set: bit l is 1 unless a\[l\] > b\[l\], so it is 1 also if either is NaN.
     ///
     /// # Safety
     /// As the trait says.
     unsafe fn not_greater(a: Self::V, b: Self::V) -> u32;
 }
 
-/// See [`Isa::Portable`].
+/// The implementation of [`Isa::Portable`].
 pub(crate) struct Portable;
 
 impl Simd for Portable {
@@ -184,7 +185,7 @@ mod x86 {
 
     use super::Simd;
 
-    /// See [`super::Isa::Avx512`].
+    /// The implementation of [`super::Isa::Avx512`].
     pub(crate) struct Avx512;
 
     // SAFETY (of every block in this implementation): the processor has AVX-512F, and pointers are valid for the lanes
@@ -230,7 +231,7 @@ mod x86 {
         }
     }
 
-    /// See [`super::Isa::Avx2`].
+    /// The implementation of [`super::Isa::Avx2`].
     pub(crate) struct Avx2;
 
     // SAFETY (of every block in this implementation): the processor has AVX2 and FMA, and pointers are valid for the lanes

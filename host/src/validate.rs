@@ -1,19 +1,20 @@
-//! Checks of what callers give, for every index.
+//! Checks of arguments, for all indexes.
 
 use rayon::prelude::*;
 
 use crate::{Element, Error, Input, Result};
 
-/// Rows one index can hold: row numbers are u32 inside, and all ones means "no row".
+/// Largest number of rows of an index: row numbers are u32 internally, and `u32::MAX` means "no row".
 pub const MAX_ROWS: u64 = u32::MAX as u64;
 
-/// Components that a vector can have: 32-bit numbers count them, rounded up, inside kernels. Devices may hold less.
+/// Largest dimension of vectors: kernels count components in 32-bit numbers, rounded up. Device memory may limit it
+/// further.
 pub const MAX_COMPONENTS: usize = i32::MAX as usize;
 
-/// Values that are checked together: the place of a bad one is looked up only on failure.
+/// Number of values that are checked together. The place of a bad value is computed only after a check failed.
 const CHUNK: usize = 1024;
 
-/// That vectors can have `dim` components.
+/// Checks that vectors can have `dim` components.
 pub(crate) fn check_dim(dim: usize) -> Result<()> {
     match dim {
         0 => Err(Error::ZeroDimension),
@@ -22,12 +23,12 @@ pub(crate) fn check_dim(dim: usize) -> Result<()> {
     }
 }
 
-/// That `asked` rows are not more than `limit`.
+/// Checks that `asked` rows are at most `limit`.
 pub(crate) fn check_rows(asked: u64, limit: u64) -> Result<()> {
     if asked > limit { Err(Error::TooManyRows { asked, limit }) } else { Ok(()) }
 }
 
-/// That `ids` and `distances` hold a slot for each of `k` neighbours of `count` queries.
+/// Checks that `ids` and `distances` have `k` slots for each of `count` queries.
 pub(crate) fn check_results(count: usize, k: usize, ids: &[u64], distances: &[f32]) -> Result<()> {
     let Some(slots) = count.checked_mul(k) else { return Err(Error::ResultTooLarge { queries: count, k }) };
     for len in [ids.len(), distances.len()] {
@@ -38,7 +39,7 @@ pub(crate) fn check_results(count: usize, k: usize, ids: &[u64], distances: &[f3
     Ok(())
 }
 
-/// Number of vectors in `rows`, once they are known to be whole.
+/// Checks that `rows` is a whole number of vectors, and returns that number.
 pub(crate) fn check_whole<T>(rows: &[T], dim: usize) -> Result<usize> {
     if rows.len().is_multiple_of(dim) {
         Ok(rows.len() / dim)
@@ -47,10 +48,11 @@ pub(crate) fn check_whole<T>(rows: &[T], dim: usize) -> Result<usize> {
     }
 }
 
-/// Number of vectors in `rows`, once they are known to be whole and finite; `input` is what the caller calls them.
+/// Checks that `rows` is a whole number of finite vectors, and returns that number. `input` is the caller's name for
+/// them.
 pub(crate) fn check_vectors<T: Element>(rows: &[T], dim: usize, input: Input) -> Result<usize> {
     let count = check_whole(rows, dim)?;
-    // The place is looked up only on failure.
+    // The place of a bad value is computed only after a check failed.
     let bad = if rows.len() <= 256 * CHUNK {
         rows.chunks(CHUNK).position(|values| !T::all_finite(values))
     } else {
@@ -66,7 +68,7 @@ pub(crate) fn check_vectors<T: Element>(rows: &[T], dim: usize, input: Input) ->
     Ok(count)
 }
 
-/// That f32 holds what was computed from each row of a caller's vectors; `derived` says what that is.
+/// Checks that the numbers computed from each row of a caller's vectors are finite. `derived` is their name.
 pub(crate) fn check_derived(rows: &[f32], dim: usize, derived: &'static str) -> Result<()> {
     check_vectors(rows, dim, Input::Vectors).map(drop).map_err(|error| match error {
         Error::NotFinite { row, column, .. } => Error::Overflow { derived, row, column },

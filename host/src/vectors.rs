@@ -1,5 +1,5 @@
-//! Vectors whose element type is a value: what the GPU's host code and the back ends of indexes take, so that they are compiled once and not
-//! for every element type.
+//! Vectors whose element type is a value. The GPU's host code and the back ends of indexes take these, so that they are compiled once
+//! instead of once for each element type.
 
 use bytemuck::{Pod, cast_slice, cast_slice_mut};
 use half::{bf16, f16};
@@ -15,7 +15,7 @@ pub(crate) struct VectorSlice<'a> {
     bytes: &'a [u8],
 }
 
-/// Calls `$body` with the components of a [`VectorSlice`] as `$rows: &[T]` and `$type` naming T, whichever the element type is.
+/// Runs `$body` with `$rows: &[T]` bound to the components of a [`VectorSlice`] and `$type` to T, for the slice's element type.
 macro_rules! with_components {
     ($vectors:expr, $rows:ident: $type:ident => $body:expr) => {{
         let vectors: $crate::vectors::VectorSlice<'_> = $vectors;
@@ -39,7 +39,7 @@ macro_rules! with_components {
 pub(crate) use with_components;
 
 impl<'a> VectorSlice<'a> {
-    /// `rows`, which has whole vectors of `dim` components.
+    /// The vectors in `rows`, a whole number of vectors of `dim` components.
     pub fn of<T: Element>(rows: &'a [T], dim: usize) -> Self {
         debug_assert!(dim > 0 && rows.len().is_multiple_of(dim), "{} components, {dim} a vector", rows.len());
         VectorSlice { element: T::TYPE, dim, bytes: cast_slice(rows) }
@@ -51,17 +51,17 @@ impl<'a> VectorSlice<'a> {
         VectorSlice { element, dim, bytes }
     }
 
-    /// The element type.
+    /// The element type of the vectors.
     pub fn element(self) -> ElementType {
         self.element
     }
 
-    /// Components of a vector.
+    /// Dimension of the vectors.
     pub fn dim(self) -> usize {
         self.dim
     }
 
-    /// Bytes of a vector.
+    /// Size of one vector in bytes.
     pub fn row_bytes(self) -> usize {
         self.dim * self.element.size()
     }
@@ -71,13 +71,13 @@ impl<'a> VectorSlice<'a> {
         self.bytes.len() / self.row_bytes()
     }
 
-    /// The vectors of a range, all of which exist.
+    /// The vectors of a range. Panics if the range exceeds the vectors.
     pub fn part(self, rows: std::ops::Range<usize>) -> Self {
         let row = self.row_bytes();
         VectorSlice { bytes: &self.bytes[rows.start * row..rows.end * row], ..self }
     }
 
-    /// The vectors, `count` at a time.
+    /// The vectors in chunks of `count`; the last chunk may be smaller.
     pub fn chunks(self, count: usize) -> impl Iterator<Item = VectorSlice<'a>> {
         (0..self.len()).step_by(count).map(move |first| self.part(first..self.len().min(first + count)))
     }
@@ -101,12 +101,12 @@ impl<'a> VectorSlice<'a> {
         with_components!(self, rows: T => check_vectors::<T>(rows, self.dim, input)).map(|_| ())
     }
 
-    /// All components, as bytes.
+    /// The bytes of all components.
     pub fn bytes(self) -> &'a [u8] {
         self.bytes
     }
 
-    /// All components. `T` is the element type.
+    /// All components. Panics unless `T` is the element type.
     pub fn components<T: Element>(self) -> &'a [T] {
         assert_eq!(T::TYPE, self.element, "the element type of the vectors");
         cast_slice(self.bytes)
@@ -120,40 +120,40 @@ pub(crate) struct VectorSliceMut<'a> {
 }
 
 impl<'a> VectorSliceMut<'a> {
-    /// The memory of `rows`.
+    /// The memory of `rows`, as memory for vectors of element type `T`.
     pub fn of<T: Element>(rows: &'a mut [T]) -> Self {
         VectorSliceMut { element: T::TYPE, bytes: cast_slice_mut(rows) }
     }
 
-    /// Bytes of a vector of `dim` components.
+    /// Size of a vector of `dim` components, in bytes.
     pub fn row_bytes(&self, dim: usize) -> usize {
         dim * self.element.size()
     }
 
-    /// Number of vectors of `dim` components.
+    /// Number of vectors of `dim` components that fit.
     pub fn len(&self, dim: usize) -> usize {
         self.bytes.len() / self.row_bytes(dim)
     }
 
-    /// All of it, as bytes.
+    /// The memory as bytes.
     pub fn bytes(self) -> &'a mut [u8] {
         self.bytes
     }
 
-    /// All components. `T` is the element type.
+    /// All components. Panics unless `T` is the element type.
     pub fn components<T: Element>(self) -> &'a mut [T] {
         assert_eq!(T::TYPE, self.element, "the element type of the vectors");
         cast_slice_mut(self.bytes)
     }
 
-    /// The first `bytes` bytes; `self` keeps the others.
+    /// Splits off and returns the first `bytes` bytes; `self` keeps the others.
     pub fn split_off(&mut self, bytes: usize) -> VectorSliceMut<'a> {
         let bytes = self.bytes.split_off_mut(..bytes).unwrap_or_default();
         VectorSliceMut { element: self.element, bytes }
     }
 }
 
-/// Vectors that own their memory, of any element type; row-major.
+/// Vectors of any element type that own their memory, row-major.
 #[derive(Debug)]
 pub(crate) enum VectorBuffer {
     F32(Vec<f32>),
@@ -163,7 +163,7 @@ pub(crate) enum VectorBuffer {
     I8(Vec<i8>),
 }
 
-/// The vector of a [`VectorBuffer`], as `$vector`.
+/// Runs `$body` with `$vector` bound to the `Vec<T>` of a [`VectorBuffer`] and `$type` to T.
 macro_rules! with_vector {
     ($buffer:expr, $vector:ident => $body:expr) => {
         match $buffer {
@@ -177,7 +177,7 @@ macro_rules! with_vector {
 }
 
 impl VectorBuffer {
-    /// No vectors.
+    /// A buffer without vectors.
     pub fn new(element: ElementType) -> Self {
         match element {
             ElementType::F32 => VectorBuffer::F32(Vec::new()),
@@ -188,7 +188,7 @@ impl VectorBuffer {
         }
     }
 
-    /// Makes room for `components` more.
+    /// Reserves room for `components` further components.
     ///
     /// # Errors
     /// [`Error::OutOfHostMemory`](crate::Error::OutOfHostMemory).
@@ -196,12 +196,12 @@ impl VectorBuffer {
         with_vector!(self, vector => crate::host_memory::reserve(vector, components))
     }
 
-    /// Appends components of the same element type, given as bytes; there is room for them.
+    /// Appends the components in `bytes`, which have the buffer's element type. There must be room for them.
     pub fn extend(&mut self, bytes: &[u8]) {
         fn append<T: Pod>(vector: &mut Vec<T>, bytes: &[u8]) {
             let before = vector.len();
             vector.resize(before + bytes.len() / size_of::<T>(), T::zeroed());
-            // Bytes may be less aligned than components, so the bytes are what is copied.
+            // Bytes may be less aligned than components, so this copies bytes.
             cast_slice_mut::<T, u8>(&mut vector[before..]).copy_from_slice(bytes);
         }
         with_vector!(self, vector => append(vector, bytes));
@@ -212,7 +212,7 @@ impl VectorBuffer {
         with_vector!(self, vector => vector.truncate(components));
     }
 
-    /// The vectors, of `dim` components each.
+    /// The vectors as a slice, with `dim` components each.
     pub fn as_slice(&self, dim: usize) -> VectorSlice<'_> {
         with_vector!(self, vector => VectorSlice::of(vector, dim))
     }

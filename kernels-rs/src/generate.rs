@@ -1,9 +1,8 @@
-//! Clustered vectors made where they are needed: a stand-in for sets that are too large to keep or to send.
+//! Generated clustered vectors: a substitute for sets that are too large to store or to copy.
 //!
 //! # Problem
-//! A billion vectors of 96 components are 384 GB. To measure an index of that size one needs vectors that look like real ones, that
-//! every device makes alike to the bit, and of which any one can be made alone, from its number: then nothing has to be stored for
-//! ground truth or for checks.
+//! A billion vectors of 96 components are 384 GB. Measuring an index of that size needs vectors that resemble real ones and have the same
+//! bits on every device. Each vector must follow from its number alone, so that ground truth and checks need no stored vectors.
 //!
 //! # Algorithm
 //! ```text
@@ -19,19 +18,20 @@
 //! the division is the only rounding, by IEEE the same on every device.
 //!
 //! Standard deviations fall with 1 / (j + 8), as those of principal components do: about twenty of 96 components matter, as in the
-//! descriptors that such sets are made of. Clusters of a group overlap, and with them the lists of an inverted file: what lies near a query
-//! is mostly, not always, in its own cluster.
+//! descriptors of such sets. Clusters of a group overlap, and with them the lists of an inverted file: most vectors near a query, but not
+//! all, are in its cluster.
 //!
 //! # Cost
-//! Three hashes of about twenty integer operations a component: 10⁹ × 96 is some 10¹³ operations, a second or two of an H200.
+//! Three hashes of about twenty integer operations for each component: 10⁹ × 96 components take about 10¹³ operations, one or two seconds
+//! on an H200.
 
 use cuda_std::global::F32x4;
 use cuda_std::launch::LaunchConfig;
 use cuda_std::{PtrMut, global, kernel, thread, unroll, warp};
 
-/// Rows of a block: a warp each.
+/// Number of rows of a block; one warp makes one row.
 const ROWS_PER_BLOCK: u32 = 8;
-/// Clusters of a group, as a power of two.
+/// Binary logarithm of the number of clusters of a group.
 const GROUP_BITS: u32 = 6;
 
 /// The finaliser of splitmix64.
@@ -48,13 +48,13 @@ fn key(seed: u64, level: u64, number: u64) -> u64 {
     mix(mix(seed.wrapping_add(level)) ^ number.wrapping_mul(0x9e37_79b9_7f4a_7c15))
 }
 
-/// From −510 to 510, by a bell curve of standard deviation 148.
+/// A pseudo-random number from −510 to 510, from a bell curve of standard deviation 148.
 #[inline(always)]
 fn deviate(key: u64, component: u32) -> i32 {
     let mut x = key as u32 ^ component.wrapping_mul(0x9e37_79b9);
     x = (x ^ x >> 16).wrapping_mul(0x85eb_ca6b);
     x = (x ^ x >> 13).wrapping_mul(0xc2b2_ae35);
-    // The upper half comes in between: keys that share the lower one part here.
+    // Mixes in the upper half, so that keys with equal lower halves give different results.
     x ^= x >> 16 ^ (key >> 32) as u32;
     x = (x ^ x >> 16).wrapping_mul(0x7feb_352d);
     x = (x ^ x >> 15).wrapping_mul(0x846c_a68b);
@@ -63,7 +63,7 @@ fn deviate(key: u64, component: u32) -> i32 {
     ((pairs & 0xffff) + (pairs >> 16)) as i32 - 510
 }
 
-/// What the components of one row are made from.
+/// The keys from which the components of one row are made.
 #[derive(Debug, Clone, Copy)]
 pub struct RowKeys {
     row: u64,
@@ -72,7 +72,7 @@ pub struct RowKeys {
 }
 
 impl RowKeys {
-    /// Row `number` of the vectors of `seed` in `clusters` clusters, a power of two.
+    /// The keys of row `number` for this seed and number of clusters, which is a power of two.
     #[inline(always)]
     pub fn new(seed: u64, clusters: u32, number: u64) -> RowKeys {
         let row = key(seed, 1, number);
@@ -92,20 +92,20 @@ impl RowKeys {
 /// Writes rows of generated vectors.
 ///
 /// # Safety
-/// `out` has the room that its documentation says.
+/// `out` has the length that its documentation states.
 #[kernel(max_threads = 256)]
 pub unsafe fn generate_rows(
-    /// Vectors of different seeds have nothing in common.
+    /// The seed. Vectors of different seeds are independent.
     seed: u64,
-    /// Clusters: a power of two.
+    /// Number of clusters, a power of two.
     clusters: u32,
     /// The number of the first row.
     first: u64,
-    /// Rows.
+    /// Number of rows.
     count: u32,
-    /// Components of a row.
+    /// Number of components of a row.
     dim: u32,
-    /// Components from one row to the next: a multiple of 4. Those from `dim` on become 0.
+    /// Distance from one row to the next in components, a multiple of 4. Components from `dim` on become 0.
     stride: u32,
     /// `count` rows, aligned to 16 bytes.
     out: PtrMut<f32>,
@@ -130,7 +130,7 @@ pub unsafe fn generate_rows(
 }
 
 impl GenerateRows {
-    /// A warp a row.
+    /// One warp for each row.
     pub fn config(&self) -> LaunchConfig {
         LaunchConfig::warps(self.count as u64, ROWS_PER_BLOCK)
     }

@@ -1,7 +1,7 @@
 //! warpann's device code. Each module is one algorithm and opens with its explanation; all are ordinary Rust over
 //! [`cuda_std`], so the same source runs on the GPU (as PTX) and on the emulator.
 //!
-//! A folder is a concept, with the same name as the folder of `warpann` whose launches it holds. From the bottom up:
+//! Each folder is a concept. The folder of the same name in `warpann` has its launches. From the bottom up:
 //!
 //! | folder | concept |
 //! |---|---|
@@ -14,11 +14,10 @@
 //! | [`ivf`] | inverted files |
 //! | [`shifted`] | shifted sort |
 //! | [`generate`] | clustered vectors, made from their numbers |
-//! | [`read_ceiling`] | one read of memory, to measure against |
+//! | [`read_ceiling`] | one read of memory, as a bound for measurements |
 //!
-//! Queue lengths, tile sizes and launch shapes live here; the host takes them from these constants.
-//!
-//! A *row-major matrix with stride* below means: row r starts at element r · stride.
+//! Queue lengths, tile sizes and launch shapes are constants of this crate, which the host uses.
+//! In a *row-major matrix with stride*, row r starts at element r · stride.
 #![cfg_attr(target_arch = "nvptx64", no_std, feature(abi_ptx, asm_experimental_arch))]
 
 pub mod flat;
@@ -32,5 +31,5 @@ pub mod select;
 pub mod shifted;
 pub mod sort;
 
-/// Marks the absence of a neighbour in a list of row numbers.
+/// The row number that means "no neighbour".
 pub const NO_ROW: u32 = u32::MAX;

@@ -1,11 +1,11 @@
-//! Reading memory and nothing else: the ceiling that k-selection is measured against.
+//! A kernel that only reads memory. Its time is a lower bound for the time of k-selection.
 
 use cuda_std::global::U32x4;
 use cuda_std::launch::LaunchConfig;
 use cuda_std::warp::FULL_MASK;
 use cuda_std::{Ptr, PtrMut, atomic, global, kernel, thread, unroll, warp};
 
-/// Threads of a block.
+/// Number of threads of a block.
 pub const THREADS: u32 = 256;
 
 /// Reads every word once. The exclusive or of the words goes to `out`: without a result the compiler would remove the reads.
@@ -14,16 +14,16 @@ pub const THREADS: u32 = 256;
 /// The arrays are as long as the fields say.
 #[kernel(max_threads = 256, read_once = read)]
 pub struct ReadOnce {
-    /// What is read: `quads` groups of four words, aligned to 16 bytes.
+    /// The words to read: `quads` groups of four words, aligned to 16 bytes.
     pub words: Ptr<U32x4>,
-    /// Groups of four words.
+    /// Number of groups of four words.
     pub quads: u64,
     /// One word. The exclusive or of each warp's words is or-ed to it.
     pub out: PtrMut<u32>,
 }
 
 impl ReadOnce {
-    /// 16 blocks a multiprocessor, which saturate the memory, but no more threads than groups of words.
+    /// 16 blocks for each multiprocessor, which saturate the memory, but at most one thread for each group of words.
     pub fn config(&self, multiprocessors: u32) -> LaunchConfig {
         let blocks = self.quads.div_ceil(THREADS as u64).max(1);
         LaunchConfig::linear(blocks.min(multiprocessors as u64 * 16), THREADS)
@@ -54,7 +54,7 @@ unsafe fn read(ReadOnce { words, quads, out }: ReadOnce) {
     }
     let mixed = warp::reduce_xor(FULL_MASK, mixed);
     if warp::lane_id() == 0 {
-        // SAFETY: `out` is one word, touched by atomics only.
+        // SAFETY: `out` is one word, and all accesses to it are atomic.
         unsafe { atomic::or_u32(*out, mixed) };
     }
 }

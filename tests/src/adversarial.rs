@@ -10,7 +10,7 @@ use crate::reference;
 use crate::runner::Outcome;
 use crate::scenarios::{Scenario, by_device};
 
-/// Every scenario.
+/// All scenarios, each run as one test.
 pub const ALL: &[Scenario] = &[
     ("adversarial::misleading_samples_of_blocks_f32", mislead_blocks::<f32>),
     ("adversarial::misleading_samples_of_blocks_i32", mislead_blocks::<i32>),

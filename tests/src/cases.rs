@@ -8,14 +8,14 @@ use warpann::{ElementType, Metric};
 pub enum Size {
     /// Every back end, the emulator included.
     Small,
-    /// CPU and GPU.
+    /// The case runs on CPU and GPU, not on the emulator.
     Large,
 }
 
 /// How vectors are made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum VectorData {
-    /// Independent components.
+    /// Components are independent and normally distributed.
     Gaussian,
     /// Components from four whole numbers: most distances occur many times.
     Ties,
@@ -46,19 +46,19 @@ pub struct SearchCase {
     pub dim: usize,
     /// Vectors in the index.
     pub n: usize,
-    /// Queries.
+    /// Number of queries.
     pub nq: usize,
-    /// Neighbours asked for.
+    /// Number of neighbours per query.
     pub k: usize,
-    /// The metric.
+    /// Metric of the search.
     pub metric: Metric,
-    /// The element type.
+    /// Element type of the vectors.
     pub element: ElementType,
     /// How the vectors are made.
     pub data: VectorData,
     /// Seed of the vectors.
     pub seed: u64,
-    /// Who runs it.
+    /// The back ends that run the case.
     pub size: Size,
 }
 
@@ -207,26 +207,26 @@ pub fn search_cases() -> Vec<SearchCase> {
 /// How keys are made. Integers stand in for what they lack: their extremes for infinities and NaN.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum KeyData {
-    /// Normally distributed.
+    /// Keys with a normal distribution.
     Random,
     /// Sorted: the first k are the smallest.
     Ascending,
     /// Sorted the other way: every key beats all before it.
     Descending,
-    /// One value.
+    /// All keys are equal.
     AllEqual,
-    /// Zero and one.
+    /// Keys are zero or one.
     TwoValues,
     /// The upper half of their bits is the same.
     EqualLeadingBits,
     /// That share infinite, of either sign.
     Infinite {
-        /// Share in percent.
+        /// Share of such keys in percent.
         percent: f64,
     },
     /// That share the worst key there is, which is also what an empty slot holds.
     Worst {
-        /// Share in percent.
+        /// Share of such keys in percent.
         percent: f64,
     },
     /// A third NaN (of either sign), a third infinite.
@@ -259,30 +259,30 @@ pub enum Layout {
 /// How many keys count of the room that each row of a [`SelectCase`] has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lengths {
-    /// All.
+    /// Every row has all columns.
     Full,
     /// Any number from none to all, both included.
     Any,
-    /// At most five.
+    /// Rows have at most 5 keys.
     Short,
 }
 
 /// A case of k-selection.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SelectCase {
-    /// Rows of keys.
+    /// Number of rows of keys.
     pub rows: usize,
     /// Keys of a row, at most.
     pub columns: usize,
-    /// Keys asked for.
+    /// Number of keys to select in each row.
     pub k: usize,
-    /// Which keys win.
+    /// Whether the smallest or the largest keys are selected.
     pub best: Best,
     /// The type of the keys.
     pub key: KeyType,
     /// How the keys are made.
     pub data: KeyData,
-    /// Where rows lie.
+    /// Layout of the rows in memory.
     pub layout: Layout,
     /// How much of each row counts.
     pub lengths: Lengths,
@@ -290,7 +290,7 @@ pub struct SelectCase {
     pub algorithm: Algorithm,
     /// Seed of the keys.
     pub seed: u64,
-    /// Who runs it.
+    /// The back ends that run the case.
     pub size: Size,
 }
 

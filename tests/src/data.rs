@@ -11,7 +11,7 @@ use crate::cases::{KeyData, VectorData};
 pub trait Component: Element {
     /// The nearest finite value of this type.
     fn nearest(value: f64) -> Self;
-    /// The value, exactly.
+    /// The value as f64, which is exact.
     fn exact(self) -> f64;
     /// A factor that makes numbers around 1 fill the type's range well, and an offset into its middle.
     const SPREAD: (f64, f64);
@@ -192,11 +192,11 @@ pub trait TestKey: Key {
     const EMPTY_BITS: [u32; 2];
     /// The key of these bits (the low ones).
     fn from_low_bits(bits: u32) -> Self;
-    /// The bits.
+    /// The bits of the key, in the low bits of the result.
     fn bits(self) -> u32;
-    /// The value, exactly.
+    /// The value of the key as f64, which is exact.
     fn value(self) -> f64;
-    /// The nearest key.
+    /// The key that is nearest to `value`.
     fn rounded(value: f64) -> Self;
     /// A key whose order is that of small numbers like `value`.
     fn scaled(value: f64) -> Self;

@@ -25,7 +25,7 @@ pub fn textbook(metric: Metric, x: &[f64], y: &[f64]) -> f64 {
     }
 }
 
-/// ‖x‖².
+/// ‖x‖², the squared norm of a vector.
 pub fn squares(x: &[f64]) -> f64 {
     x.iter().fold(0.0, |sum, x| sum + x * x)
 }

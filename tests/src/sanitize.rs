@@ -10,7 +10,7 @@ use crate::data;
 use crate::runner::Outcome;
 use crate::scenarios::{Scenario, by_device, same};
 
-/// Every scenario.
+/// All scenarios, each run as one test.
 pub const ALL: &[Scenario] = &[
     ("sanitize::threads_share_an_exact_index", threads_share_an_exact_index),
     ("sanitize::base_streamed_in_blocks", base_streamed_in_blocks),
@@ -69,7 +69,7 @@ fn base_streamed_in_blocks(device: Device) -> Outcome {
     }
 }
 
-/// So many queries that a search cuts them into parts and two lanes.
+/// The number of queries is so large that a search cuts them into parts and uses two lanes.
 fn lists(device: Device, encoding: Encoding, threads: bool) -> Outcome {
     let (dim, lists, n, nq) = (4, 4, by_device(device, 80, 200), by_device(device, 20, 20_100));
     let vectors = data::vectors::<f32>(VectorData::Gaussian, dim, n, nq, 503);

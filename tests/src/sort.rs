@@ -52,15 +52,15 @@ impl TestKey for u128 {
 /// What keys look like.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// Every bit random.
+    /// Every bit of the keys is random.
     Random,
-    /// One key.
+    /// All keys are equal.
     AllEqual,
     /// All ones: what the device fills up a tile with.
     AllOnes,
-    /// Ascending, each twice.
+    /// Keys ascend, and each occurs twice.
     Sorted,
-    /// Descending.
+    /// Keys descend, without repetition.
     Reversed,
     /// Random in the highest seven bits, the others zero.
     HighBits,
@@ -70,7 +70,7 @@ pub enum Kind {
     Rare,
 }
 
-/// Every kind.
+/// All kinds of keys.
 pub const KINDS: [Kind; 8] = [
     Kind::Random,
     Kind::AllEqual,

@@ -205,7 +205,7 @@ fn lengths_that_do_not_fit_their_rows() {
     assert_eq!((again.columns(), again.row(1).len(), again.row(2).len()), (5, 5, 0));
 }
 
-/// As many rows as there are numbers, of no keys: nothing overflows on the way to the error.
+/// `usize::MAX` rows without keys: no arithmetic overflows before the error is returned.
 #[test]
 fn rows_without_number() {
     for device in DEVICES {
@@ -272,7 +272,7 @@ fn plans_for_device_memory() {
     assert!(matches!(error, Error::NoSuchDevice { .. } | Error::NoDevice { .. }), "{error}");
     assert_eq!(
         Error::BeyondPlan { what: "rows", asked: 7, limit: 5 }.to_string(),
-        "the selection is planned for 5 rows, not for 7"
+        "the selection is planned for 5 rows; the call has 7"
     );
 }
 

@@ -1,4 +1,4 @@
-//! `cargo xtask gpu-bundle`: what a GPU host without Rust needs.
+//! `cargo xtask gpu-bundle`: packs the files that a GPU host without Rust needs.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::shell::{self, Result, cargo};
 
-/// Largest archive: bundles travel over slow links.
+/// The largest size of the archive in bytes. Bundles are copied over slow links.
 const LIMIT: u64 = 60 << 20;
 const RUN: &str = include_str!("bundle_run.sh");
 
@@ -24,7 +24,7 @@ pub fn run() -> Result<()> {
     std::fs::create_dir_all(staging.join("bin"))?;
     std::fs::create_dir_all(&folder)?;
 
-    // One command: with a second one cargo would unify features anew and build most of it twice.
+    // One cargo command: in a second one cargo would unify features differently and build most crates twice.
     let mut build = cargo();
     build.args([
         "build",
@@ -60,7 +60,7 @@ pub fn run() -> Result<()> {
     copy_folder(&shell::root().join("tests/data"), &staging.join("data"))?;
 
     let archive = folder.join("warpann.tar.gz");
-    // gzip: every host can unpack it.
+    // gzip, because every host can unpack it.
     let mut tar = Command::new("tar");
     tar.args(["--create", "--use-compress-program", "gzip -9", "--file"]).arg(&archive);
     shell::run(tar.arg("--directory").arg(&staging).args(["tests", "bin", "data"]))?;
@@ -71,7 +71,7 @@ pub fn run() -> Result<()> {
 
     let size = std::fs::metadata(&archive)?.len();
     println!("{}: {count} test programs, {:.1} MiB", folder.display(), size as f64 / f64::from(1 << 20));
-    println!("on the GPU host: gpu-bundle/run.sh (gpu-bundle/run.sh --help lists what else it does)");
+    println!("on the GPU host: gpu-bundle/run.sh (gpu-bundle/run.sh --help lists its other commands)");
     if size > LIMIT {
         return Err(format!("the archive has {size} bytes, the limit is {LIMIT}").into());
     }
@@ -82,31 +82,31 @@ pub fn run() -> Result<()> {
 #[derive(Debug, PartialEq, Eq)]
 struct Artifact {
     file: PathBuf,
-    /// Folder of its package.
+    /// Folder of the executable's package.
     package: String,
     target: String,
     /// cargo's target kind: lib, bin, test, bench.
     kind: String,
-    /// To be run as a test; benches are programs.
+    /// Whether the bundle runs the executable as a test; benches are programs.
     is_test: bool,
 }
 
 impl Artifact {
-    /// Whether it says something on a GPU host. The tests of the programs start them from where cargo built them, which the GPU host does not
-    /// have; the tests on the emulator, and on a driver made of it, are the same on every machine.
+    /// Whether the executable is useful on a GPU host. The tests of programs start them from cargo's target folder, which the GPU host does
+    /// not have. The tests on the emulator and on the emulated driver give the same results on every machine.
     fn belongs(&self) -> bool {
-        // Those in host/tests need no GPU either.
+        // The tests in host/tests need no GPU either.
         let of_package = matches!(self.package.as_str(), "host" | "cli" | "benches") && self.kind == "test";
         !of_package && !matches!(self.target.as_str(), "emulator" | "driver_cases" | "driver_faults")
     }
 
-    /// Distinct among packages and kinds: `tests-gpu-test`.
+    /// A name that is unique among packages and kinds: `tests-gpu-test`.
     fn name(&self) -> String {
         format!("{}-{}-{}", self.package, self.target, self.kind)
     }
 }
 
-/// The executables among cargo's JSON messages, one message a line.
+/// The executables in cargo's JSON messages, which have one message per line.
 fn executables(messages: &str) -> Result<Vec<Artifact>> {
     let mut found = Vec::new();
     for line in messages.lines().filter(|line| line.starts_with('{')) {
@@ -119,7 +119,7 @@ fn executables(messages: &str) -> Result<Vec<Artifact>> {
             package: package.to_string_lossy().into_owned(),
             target: message["target"]["name"].as_str().unwrap_or_default().to_owned(),
             kind: message["target"]["kind"][0].as_str().unwrap_or_default().to_owned(),
-            // Tests and benches with a harness of their own are so by kind only.
+            // Tests and benches with another harness than libtest are recognised by the kind only.
             is_test: match message["target"]["kind"][0].as_str() {
                 Some("bench") => false,
                 Some("test") => true,
@@ -130,7 +130,7 @@ fn executables(messages: &str) -> Result<Vec<Artifact>> {
     Ok(found)
 }
 
-/// Copies a binary without its symbols (as it is where there is no strip).
+/// Copies a binary and strips its symbols, if the program `strip` exists.
 fn place(from: &Path, to: &Path) -> Result<()> {
     let mut strip = Command::new("strip");
     if shell::on_path("strip").is_none() || shell::output(strip.arg("-s").arg("-o").arg(to).arg(from)).is_err() {

@@ -1,4 +1,4 @@
-//! `cargo xtask demo`: real data, from two files to neighbours.
+//! `cargo xtask demo`: a search in real data that is read from two files.
 
 use std::path::Path;
 use std::process::Command;
@@ -29,13 +29,13 @@ pub fn run(k: usize, device: &str) -> Result<()> {
     }
 }
 
-/// Paths below the root, without it.
+/// The text with paths below the repository's root made relative.
 fn relative(text: &str) -> String {
     let root: &Path = &shell::root();
     text.replace(&format!("{}/", root.display()), "")
 }
 
-/// What the demo prints, from the program's answer.
+/// The output of the demo, made from the program's JSON.
 fn page(answer: &Value) -> Result<String> {
     let text = |name: &str| answer[name].as_str().ok_or_else(|| format!("no {name} in the program's answer"));
     let number = |name: &str| answer[name].as_f64().ok_or_else(|| format!("no {name} in the program's answer"));

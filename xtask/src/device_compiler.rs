@@ -1,4 +1,4 @@
-//! Makes sure that device code can be compiled, before any cargo command whose build script would need it.
+//! Makes sure that a compiler for device code exists, before any cargo command whose build script needs it.
 
 use std::process::Command;
 use std::time::Duration;
@@ -16,8 +16,8 @@ enum Way {
     Debian,
 }
 
-/// What to try, in order, on a machine with or without rustup and with or without the right to install Debian packages.
-/// A setting that names a bad compiler is the user's to correct: nothing is installed for it.
+/// The ways to try, in order, on a machine with or without rustup and with or without the right to install Debian
+/// packages. If a setting names a bad compiler, the user must correct it, so there is nothing to try.
 fn ways(missing: &CompilerError, rustup: bool, apt: bool) -> Vec<Way> {
     if !matches!(missing, CompilerError::NotFound { .. }) {
         return Vec::new();
@@ -34,7 +34,7 @@ pub fn ensure() -> Result<DeviceCompiler> {
     for way in ways(&missing, shell::on_path("rustup").is_some(), shell::can_apt()) {
         eprintln!("no compiler for device code yet: {}", reason(way));
         let done = match way {
-            // rustup retries a network that is not there for long.
+            // rustup retries a missing network for a long time.
             Way::Rustup => {
                 let mut words = RUSTUP_COMMAND.split(' ');
                 let mut command = Command::new(words.next().unwrap_or_default());

@@ -7,17 +7,17 @@ use crate::shell::{self, Result};
 /// The targets of `fuzz/`.
 const TARGETS: [&str; 2] = ["readers", "indexes"];
 
-/// When a run ends that has found nothing.
+/// When a run ends that finds nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Limit {
-    /// After so many seconds, all targets together.
+    /// After this number of seconds for all targets together.
     Seconds(u64),
-    /// After so many executions of each target.
+    /// After this number of executions of each target.
     Runs(u64),
 }
 
 impl Limit {
-    /// What `--seconds` and `--runs` mean, of which the latter goes first.
+    /// The limit for the options `--seconds` and `--runs`. `--runs` takes precedence.
     pub fn of(seconds: u64, runs: Option<u64>) -> Limit {
         runs.map_or(Limit::Seconds(seconds), Limit::Runs)
     }
@@ -34,7 +34,7 @@ impl Limit {
 pub fn run(limit: Limit) -> Result<()> {
     let nightly = || {
         let mut command = Command::new("cargo");
-        // Left in place, this would choose the toolchain that runs us.
+        // These variables would select the toolchain that runs this program.
         command.env_remove("RUSTUP_TOOLCHAIN").env_remove("CARGO").arg("+nightly");
         command.current_dir(shell::root().join("fuzz"));
         command

@@ -1,8 +1,8 @@
-//! What ptxas says about each kernel, and the rule that it must keep.
+//! The resources of each kernel as ptxas reports them, and the rule for them.
 //!
-//! The rule: no stack frame and no spills. A register array that is indexed at run time, or that does not fit, goes to local
-//! memory, which costs a factor and shows nowhere else. [`canaries`] are kernels that break the rule on purpose; a check that
-//! passes them is broken itself.
+//! The rule: no stack frame and no spills. A register array that is indexed at run time, or that does not fit, goes to local memory. That
+//! makes a kernel several times slower, and only this report shows it. [`canaries`] are kernels that break the rule on purpose; a check
+//! that passes them is broken itself.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -13,20 +13,20 @@ use crate::shell::Result;
 
 /// Kernels that may break the rule: symbol (or a prefix that ends with `*`) and the reason.
 pub const EXCUSED: &[(&str, &str)] = &[
-    ("filter_append_resident", "on sm_80 the number of the tile is spilled, 8 bytes, touched once a tile"),
-    ("filter_append_streamed", "on sm_80 the number of the tile is spilled, 8 bytes, touched once a tile"),
+    ("filter_append_resident", "on sm_80 the tile's number is spilled (8 bytes), with one access per tile"),
+    ("filter_append_streamed", "on sm_80 the tile's number is spilled (8 bytes), with one access per tile"),
 ];
 
 /// Resources of one kernel on one architecture.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// Registers a thread.
+    /// Number of registers per thread.
     pub registers: u32,
-    /// Bytes of stack a thread, functions that it calls included.
+    /// Bytes of stack per thread, including functions that the kernel calls.
     pub stack: u32,
     /// Bytes of spill stores and loads.
     pub spill: u32,
-    /// Bytes of static shared memory a block.
+    /// Bytes of static shared memory per block.
     pub shared: u32,
 }
 
@@ -49,7 +49,7 @@ pub fn assemble(ptxas: &Path, ptx: &Path, arch: &str) -> Result<BTreeMap<String,
         return Err(format!("ptxas refuses {} for {arch} ({}):\n{text}", ptx.display(), output.status).into());
     }
     if let Some(line) = text.lines().find(|line| line.contains("wgmma.mma_async instructions are serialized")) {
-        return Err(format!("ptxas cannot run products of warpgroups beside other work: {line}").into());
+        return Err(format!("ptxas serialises the products of warpgroups: {line}").into());
     }
     Ok(parse(&text))
 }
@@ -57,8 +57,8 @@ pub fn assemble(ptxas: &Path, ptx: &Path, arch: &str) -> Result<BTreeMap<String,
 /// Reads the output of `ptxas --verbose`.
 ///
 /// Each kernel has three parts: a "Compiling entry function" line, "Function properties" with the frame and the spills of the
-/// kernel itself and of each function that it calls, and a "Used .. registers" line with totals. What a called function spills
-/// counts for the kernel.
+/// kernel itself and of each function that it calls, and a "Used .. registers" line with totals. The spills of a called function count for
+/// the kernel.
 fn parse(text: &str) -> BTreeMap<String, Usage> {
     let mut kernels: BTreeMap<String, Usage> = BTreeMap::new();
     let mut current: Option<String> = None;
@@ -105,7 +105,7 @@ pub fn violations(arch: &str, kernels: &BTreeMap<String, Usage>, excused: &[(&st
         .collect()
 }
 
-/// A table of all kernels: for each the figures of every architecture, or the greatest where `full` is not wanted.
+/// A table of all kernels: for each kernel the figures of every architecture if `full`, else the greatest figures.
 pub fn table(reports: &[(&str, BTreeMap<String, Usage>)], full: bool) -> String {
     let mut by_kernel: BTreeMap<&str, Vec<(&str, &Usage)>> = BTreeMap::new();
     for (arch, kernels) in reports {
@@ -143,8 +143,8 @@ pub fn table(reports: &[(&str, BTreeMap<String, Usage>)], full: bool) -> String 
     out
 }
 
-/// Kernels that break the rule: name and PTX. One indexes a local array at run time (a stack frame), one needs far more values
-/// at once than it has registers (spills).
+/// Kernels that break the rule: name and PTX. One indexes a local array at run time (a stack frame); the other needs far more values at
+/// once than there are registers (spills).
 pub fn canaries() -> [(&'static str, String); 2] {
     const HEADER: &str = ".version 7.8\n.target sm_80\n.address_size 64\n";
     let frame = format!(
@@ -247,7 +247,7 @@ ptxas info    : Used 128 registers, used 0 barriers, 8 bytes cumulative stack si
         assert!(EXCUSED.iter().all(|(name, reason)| !name.is_empty() && reason.len() > 10));
     }
 
-    /// `cargo xtask ptx` checks the canaries in any case.
+    /// Ignored by default, because `cargo xtask ptx` always checks the canaries.
     #[test]
     #[ignore = "needs an assembler: WARPANN_PTXAS=/path/to/ptxas"]
     fn canaries_are_caught() {

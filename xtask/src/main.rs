@@ -1,9 +1,10 @@
 //! The repository's commands: `cargo xtask --help`.
 //!
-//! All but `floors` and `fuzz` first make sure that device code can be compiled, and install what is missing after saying so. None
-//! reads standard input.
+//! All commands except `floors`, `comments` and `fuzz` first make sure that a compiler for device code exists; they install one if it is missing, and
+//! print each installation. No command reads standard input.
 
 mod bundle;
+mod comments;
 mod demo;
 mod device_compiler;
 mod floors;
@@ -23,7 +24,7 @@ use cuda_builder::GpuArch;
 
 use shell::{Result, cargo};
 
-/// warpann's commands. All but floors and fuzz first make sure that a compiler for device code exists, and install one if need be.
+/// warpann's commands. All except floors, comments and fuzz first make sure that a compiler for device code exists, and install one if it is missing.
 #[derive(Parser)]
 #[command(bin_name = "cargo xtask", version, max_term_width = 120)]
 struct Cli {
@@ -38,7 +39,7 @@ enum Command {
     /// Builds the program, searches tests/data/sift-sample with it, and prints the neighbours of a few queries, the recall,
     /// the time and the device used (the CPU where there is no GPU). Exits with 1 unless the recall is 1.0.
     Demo {
-        /// Neighbours a query
+        /// Neighbours per query
         #[arg(long, default_value_t = 10)]
         k: usize,
         /// auto, cpu, gpu or gpu:N
@@ -46,42 +47,45 @@ enum Command {
         device: String,
     },
     /// Run every test that this machine can run
-    ///
-    /// `cargo test --workspace`, with what follows passed on. Tests of tier 2 need a GPU: without one they show as ignored,
-    /// and with WARPANN_REQUIRE_GPU=1 in the environment a missing GPU makes them fail.
+    /// Runs `cargo test --workspace` with the arguments that follow. Tests of tier 2 need a GPU: without one they show as ignored, and with
+    /// WARPANN_REQUIRE_GPU=1 in the environment a missing GPU makes them fail.
     Test {
         /// Passed to cargo test: a filter, --release, -- --nocapture ..
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
-    /// Everything that CI checks, with the time of each step
+    /// Run all checks of CI and print the time of each step
     ///
-    /// Formatting, the floors, clippy and documentation with warnings as errors, the tests, the kernels' register and spill report with
-    /// its canary, a build without the feature `cuda`, searches by several MPI ranks, and a build without any CUDA toolkit. Needs
-    /// neither GPU nor toolkit. Where there is no MPI and none can be installed, its step is skipped and named as such; with
-    /// WARPANN_REQUIRE_MPI=1 in the environment, as in CI, that is a failure.
+    /// Formatting, the floors, the doc comments, clippy and documentation with warnings as errors, the tests, the kernels' register and spill report with
+    /// its canary, a build without the feature `cuda`, searches by several MPI ranks, and a build without any CUDA toolkit. Needs neither
+    /// GPU nor toolkit. If MPI is missing and cannot be installed, its step is reported as skipped; with WARPANN_REQUIRE_MPI=1 in the
+    /// environment, as in CI, it fails.
     Validate,
     /// Check that the imports of the library and of the device code point downwards, and that decisions name every metric
     ///
-    /// xtask/src/floors.rs lists the rooms of host/src and kernels-rs/src, the lowest first. Fails if a file uses a room above its
-    /// own, if files of different rooms use each other in a circle, if a module inside a room is pub(crate) and no other room
-    /// uses it, if a file is in no room, or if code decides by one metric without naming the others. A canary that does all of this is checked as well and must be caught.
+    /// xtask/src/floors.rs lists the rooms of host/src and kernels-rs/src, the lowest first. Fails if a file uses a room above it, if files
+    /// of different rooms use each other in a circle, if a module inside a room is pub(crate) and no other room uses it, if a file is in no
+    /// room, or if code decides by one metric without naming the others. A canary that breaks each rule is checked as well and must be caught.
     Floors,
+    /// Check that no doc comment is empty of meaning
+    ///
+    /// xtask/src/comments.rs says which doc comments explain nothing, such as "The id." or "Of an index.". Fails if there is one outside of
+    /// the files that it leaves out. A canary with such comments is checked as well and must be caught.
+    Comments,
     /// Compile the kernels to PTX, assemble it, and report registers, stack frames and spills
     ///
-    /// Writes target/ptx/ARCH/KERNEL.ptx (WARPANN_PTX_DIR=target/ptx/ARCH takes them; those that --kernel selects go into a folder
-    /// below, target/ptx/ARCH/selected) and assembles every module with ptxas for sm_80, sm_90,
-    /// sm_100 and sm_120. Fails if a kernel has a stack frame or spills and is not excused. A canary that does both is
-    /// assembled as well and must be caught. ptxas is WARPANN_PTXAS, or the one on PATH, or comes from PyPI
-    /// (nvidia-cuda-nvcc) into target/ptxas.
+    /// Writes target/ptx/ARCH/KERNEL.ptx (WARPANN_PTX_DIR=target/ptx/ARCH makes the program load them; those that --kernel selects go into
+    /// a folder below, target/ptx/ARCH/selected) and assembles every module with ptxas for sm_80, sm_90, sm_100 and sm_120. Fails if a
+    /// kernel has a stack frame or spills and is not excused. Canaries that break the rule are assembled as well and must be caught. ptxas
+    /// is WARPANN_PTXAS, or the one on PATH, or comes from PyPI (nvidia-cuda-nvcc) into target/ptxas.
     Ptx {
         /// Architectures to compile for
         #[arg(long, value_delimiter = ',', default_value = "sm_80", value_parser = arch)]
         arch: Vec<GpuArch>,
-        /// Only this kernel, or those whose name contains this if no kernel has the name; may be given several times
+        /// Only the kernel of this name, or if there is none, those whose names contain it; may be given several times
         ///
-        /// One kernel takes two seconds once `core` is compiled, all take 17 and their assembly minutes.
-        /// Compiled alone, a kernel may need a few registers more or less than in the build of all, which is the one that ships.
+        /// One kernel takes two seconds once `core` is compiled; all take 17 seconds, and assembling them takes minutes. Compiled alone, a
+        /// kernel may need a few registers more or less than in the build of all kernels, which is the one that ships.
         #[arg(long, value_name = "NAME")]
         kernel: Vec<String>,
         /// Print every kernel on every architecture, not only the table of the worst figures
@@ -96,7 +100,7 @@ enum Command {
     /// Writes gpu-bundle/ (ignored by git): run.sh and an archive of the stripped release binaries with their data. On the
     /// GPU host, `gpu-bundle/run.sh` prints the device, runs every test with WARPANN_REQUIRE_GPU=1, and `warpann verify`.
     GpuBundle,
-    /// Run `warpann bench` (release build), with what follows passed on
+    /// Run `warpann bench` (release build) with the arguments that follow
     Bench {
         /// Passed to warpann bench: select, exact, --json ..
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
@@ -106,10 +110,10 @@ enum Command {
     ///
     /// Needs a nightly toolchain (for libFuzzer only) and cargo-fuzz; installs the latter with cargo if it is missing.
     Fuzz {
-        /// How long to run, all targets together
+        /// Seconds to run, for all targets together
         #[arg(long, default_value_t = 300)]
         seconds: u64,
-        /// Executions of each target, however long they take, instead of a time
+        /// Executions of each target, instead of a time limit
         #[arg(long, conflicts_with = "seconds", value_parser = clap::value_parser!(u64).range(1..))]
         runs: Option<u64>,
     },
@@ -121,7 +125,7 @@ fn arch(name: &str) -> std::result::Result<GpuArch, String> {
 }
 
 fn run(command: Command) -> Result<()> {
-    if !matches!(command, Command::Fuzz { .. } | Command::Floors) {
+    if !matches!(command, Command::Fuzz { .. } | Command::Floors | Command::Comments) {
         device_compiler::ensure()?;
     }
     match command {
@@ -129,6 +133,7 @@ fn run(command: Command) -> Result<()> {
         Command::Test { arguments } => test(&arguments),
         Command::Validate => validate::run(),
         Command::Floors => floors::run(),
+        Command::Comments => comments::run(),
         Command::Ptx { arch, kernel, full, no_assemble } => ptx::run(&arch, &kernel, full, !no_assemble),
         Command::GpuBundle => bundle::run(),
         Command::Bench { arguments } => {

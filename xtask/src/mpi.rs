@@ -1,19 +1,19 @@
-//! Searches by several MPI ranks on this machine, and what building them needs.
+//! Tests of searches by several MPI ranks on this machine, and the packages that they need.
 
 use std::path::Path;
 
 use crate::shell::{self, Result, Skip, cargo};
 
-/// MPI with its compiler wrapper, its starter, and what the bindings are made with.
+/// MPI with its compiler wrapper, the program that starts ranks, and the library that generates the bindings.
 const DEBIAN_PACKAGES: [&str; 3] = ["libopenmpi-dev", "openmpi-bin", "libclang-dev"];
 
-/// What is not there of what the feature `mpi` is built and run with.
+/// The missing programs and libraries of those that the feature `mpi` needs.
 fn missing() -> Vec<&'static str> {
     let programs = ["mpicc", "mpirun"].into_iter().filter(|program| shell::on_path(program).is_none());
     programs.chain((!libclang()).then_some("libclang")).collect()
 }
 
-/// Whether libclang is where bindgen looks for it.
+/// Whether libclang is in a place where bindgen searches.
 fn libclang() -> bool {
     let named = std::env::var_os("LIBCLANG_PATH").is_some() || shell::on_path("llvm-config").is_some();
     named || holds_libclang(Path::new("/usr/lib"), 2) || holds_libclang(Path::new("/usr/lib64"), 0)
@@ -30,10 +30,10 @@ fn holds_libclang(folder: &Path, depth: usize) -> bool {
     })
 }
 
-/// Sees to it that MPI is there, and installs it if need be.
+/// Installs MPI if it is missing.
 ///
 /// # Errors
-/// A [`Skip`] where it is not there and cannot be installed; a failure with WARPANN_REQUIRE_MPI=1.
+/// A [`Skip`] if MPI is missing and cannot be installed; with WARPANN_REQUIRE_MPI=1 an ordinary error instead.
 pub fn ensure() -> Result<()> {
     if !missing().is_empty() && shell::can_apt() {
         eprintln!("missing for searches by several ranks: {}", missing().join(", "));
@@ -55,7 +55,8 @@ fn verdict(missing: &[&str], required: bool) -> Result<()> {
 /// Tests searches by several ranks.
 pub fn run() -> Result<()> {
     ensure()?;
-    // Not optimised: the program is built once more for this, and what the ranks do takes a second or two either way.
+    // Without optimisation: the program is built once more for this test, and the ranks run for a second or two in any
+    // case.
     let mut command = cargo();
     command.env("CARGO_PROFILE_DEV_OPT_LEVEL", "0");
     shell::run(command.args([

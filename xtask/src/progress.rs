@@ -4,7 +4,7 @@ use std::io::{IsTerminal as _, Write as _};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Time between two lines where standard error is a file or a pipe: enough to see that the command lives, few lines in a log.
+/// Time between two lines if standard error is a file or a pipe: often enough to show that the command is working, with few lines in a log.
 const BETWEEN_LINES: Duration = Duration::from_secs(10);
 
 /// Counts steps: in one line that is rewritten on a terminal, else in a line every ten seconds.
@@ -21,7 +21,7 @@ struct State {
 }
 
 impl Progress {
-    /// For `steps` steps, shown as "`what` 3 of 7".
+    /// A counter for `steps` steps, shown as "`what` 3 of 7".
     pub fn new(what: &'static str, steps: usize) -> Self {
         let terminal = std::io::stderr().is_terminal();
         Self { what, steps, terminal, state: Mutex::new(State { done: 0, shown: Instant::now() }) }
@@ -41,7 +41,7 @@ impl Progress {
         }
     }
 
-    /// Counts a step that ends at `now`; what to print, if it is time.
+    /// Counts a step that ends at `now`. Returns the line to print, if it is time for one.
     fn next(&self, now: Instant) -> Option<String> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.done += 1;
@@ -57,7 +57,7 @@ impl Progress {
     }
 }
 
-/// A standard error that takes nothing is no reason to fail.
+/// Writes to standard error and ignores a failure to do so.
 fn write(text: &str) {
     let mut stderr = std::io::stderr().lock();
     let _ = stderr.write_all(text.as_bytes()).and_then(|()| stderr.flush());

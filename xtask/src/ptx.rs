@@ -16,12 +16,12 @@ use crate::{device_compiler, ptxas};
 /// The generations that the report covers.
 const ASSEMBLED: [GpuArch; 4] = [GpuArch::Sm80, GpuArch::Sm90, GpuArch::Sm100, GpuArch::Sm120];
 
-/// Names that are suggested where one is unknown.
+/// Number of names to suggest for an unknown name.
 const SUGGESTIONS: usize = 5;
 
 type Report = BTreeMap<String, Usage>;
 
-/// Compiles, assembles and reports all kernels, or those that `asked` names if it names any.
+/// Compiles, assembles and reports the kernels that `asked` names, or all if `asked` is empty.
 pub fn run(archs: &[GpuArch], asked: &[String], full: bool, assemble: bool) -> Result<()> {
     for &arch in archs {
         let modules = compile(arch, asked)?;
@@ -32,8 +32,8 @@ pub fn run(archs: &[GpuArch], asked: &[String], full: bool, assemble: bool) -> R
     Ok(())
 }
 
-/// Compiles the kernels and writes one file for each kernel: into target/ptx/ARCH if they are all, else into a folder below, so
-/// that the former is complete.
+/// Compiles the kernels and writes one file for each kernel: into target/ptx/ARCH for all kernels, else into a folder below it, so that
+/// target/ptx/ARCH is always complete.
 fn compile(arch: GpuArch, asked: &[String]) -> Result<Vec<PathBuf>> {
     let start = Instant::now();
     let builder = CudaBuilder::new(shell::root().join("kernels-rs"))
@@ -50,7 +50,7 @@ fn compile(arch: GpuArch, asked: &[String]) -> Result<Vec<PathBuf>> {
         (folder.join("selected"), build_some(&builder, asked)?)
     };
     let PtxInfo { ptx, modules, compiler, .. } = built;
-    // A kernel that is gone must not stay behind for WARPANN_PTX_DIR.
+    // WARPANN_PTX_DIR must not find a file of a kernel that no longer exists.
     if folder.exists() {
         std::fs::remove_dir_all(&folder)?;
     }
@@ -72,8 +72,8 @@ fn compile(arch: GpuArch, asked: &[String]) -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// Compiles the kernels that `asked` names. A first build takes the names literally; only if one is no kernel's name, a second
-/// one compiles the kernels that have it in theirs.
+/// Compiles the kernels that `asked` names. A first build takes the names literally. If one of them is not a kernel's name, a second build
+/// compiles the kernels whose names contain it.
 fn build_some(builder: &CudaBuilder, asked: &[String]) -> Result<PtxInfo> {
     match builder.clone().kernels(asked).build() {
         Err(BuilderError::NoSuchKernel { kernels, .. }) => {
@@ -83,7 +83,7 @@ fn build_some(builder: &CudaBuilder, asked: &[String]) -> Result<PtxInfo> {
     }
 }
 
-/// The kernels that each of the names means: the one of that name, or else those whose name contains it.
+/// The kernels that each name selects: the kernel of that name, or else those whose names contain it.
 fn select(kernels: &[String], asked: &[String]) -> Result<BTreeSet<String>> {
     let mut selected = BTreeSet::new();
     for name in asked {
@@ -92,7 +92,7 @@ fn select(kernels: &[String], asked: &[String]) -> Result<BTreeSet<String>> {
         let meant: Vec<&String> = kernels.iter().filter(is_meant).collect();
         if name.is_empty() || meant.is_empty() {
             return Err(format!(
-                "no kernel is named {name}, and no kernel's name contains that; near it are: {}",
+                "no kernel is named {name}, and no kernel's name contains it; similar names: {}",
                 near(kernels, name).join(", ")
             )
             .into());
@@ -110,10 +110,10 @@ fn near<'a>(kernels: &'a [String], name: &str) -> Vec<&'a str> {
     sorted
 }
 
-/// Characters to insert, remove or replace to make `b` of `a`.
+/// Number of characters to insert, remove or replace to turn `a` into `b`.
 fn distance(a: &str, b: &str) -> usize {
     let b: Vec<char> = b.chars().collect();
-    // Distances of the part of `a` so far to each beginning of `b`.
+    // Distances from the characters of `a` so far to each prefix of `b`.
     let mut row: Vec<usize> = (0..=b.len()).collect();
     for (i, from) in a.chars().enumerate() {
         let mut diagonal = std::mem::replace(&mut row[0], i + 1);
@@ -126,7 +126,7 @@ fn distance(a: &str, b: &str) -> usize {
     row[b.len()]
 }
 
-/// The architecture that a module is for, as its text says.
+/// The architecture that a module's text requires; none if it runs on all.
 fn own_arch(module: &Path) -> Result<Option<GpuArch>> {
     let text = std::fs::read_to_string(module)?;
     Ok(text.lines().find_map(|line| line.strip_prefix(".target ")).and_then(|name| GpuArch::from_name(name.trim())))
@@ -135,7 +135,7 @@ fn own_arch(module: &Path) -> Result<Option<GpuArch>> {
 /// Assembles the modules, prints the table, and fails on a kernel that breaks the rule.
 fn report(built_for: GpuArch, modules: &[PathBuf], full: bool) -> Result<()> {
     let ptxas = ptxas::find()?;
-    // The `a` variants run on their own generation only.
+    // The `a` variants run on their generation only.
     let archs: Vec<GpuArch> = match built_for {
         GpuArch::Sm90a => vec![built_for],
         _ => ASSEMBLED.into_iter().filter(|&arch| arch >= built_for).collect(),
@@ -144,7 +144,7 @@ fn report(built_for: GpuArch, modules: &[PathBuf], full: bool) -> Result<()> {
     kernel_report::check_canaries(&ptxas, &shell::target_dir().join("ptx"), &names)?;
 
     let start = Instant::now();
-    // A module for one architecture is assembled for that one.
+    // A module for a single architecture is assembled for that architecture only.
     let mut jobs: Vec<(&str, &PathBuf)> = Vec::new();
     for file in modules {
         match own_arch(file)?.filter(|&own| own != built_for) {
@@ -211,7 +211,7 @@ mod tests {
             assert!(message.contains(&format!("named {unknown},")), "{message}");
         }
         let message = selected(&["rerank_f16"]).unwrap_err().to_string();
-        assert!(message.contains("near it are: rerank_f32, rerank_few_f32"), "{message}");
+        assert!(message.contains("similar names: rerank_f32, rerank_few_f32"), "{message}");
     }
 
     #[test]

@@ -5,12 +5,12 @@ use std::process::{Command, Stdio};
 
 use crate::shell::{self, Result};
 
-/// PyPI package that holds ptxas; 13 is the first major version of that name, and knows every architecture that we report.
+/// PyPI package that holds ptxas; 13 is the first major version with that name, and supports every architecture of the report.
 const PACKAGE: &str = "nvidia-cuda-nvcc==13.*";
-/// The newest architecture that the report needs: an older ptxas on `PATH` does not know it.
+/// The newest architecture of the report, which an older ptxas on `PATH` does not support.
 const NEWEST: &str = "sm_120";
 
-/// An assembler that knows every architecture of the report: `WARPANN_PTXAS`, the one on `PATH`, the one fetched earlier into
+/// An assembler that supports every architecture of the report: `WARPANN_PTXAS`, the one on `PATH`, the one fetched earlier into
 /// target/ptxas, or a fresh one from PyPI.
 pub fn find() -> Result<PathBuf> {
     if let Some(set) = std::env::var_os("WARPANN_PTXAS").filter(|value| !value.is_empty()) {
@@ -42,7 +42,7 @@ fn has_pip() -> bool {
     pip.is_ok_and(|pip| pip.status.success())
 }
 
-/// A wheel is a zip archive: it is unpacked, not installed.
+/// Downloads the package's wheel, which is a zip archive, and unpacks it without installing it.
 fn fetch(folder: &Path) -> Result<PathBuf> {
     if !has_pip() {
         if !shell::can_apt() {
@@ -70,12 +70,12 @@ fn fetch(folder: &Path) -> Result<PathBuf> {
     let wheel = wheel.ok_or("pip downloaded no wheel")?;
     shell::run(Command::new("python3").args(["-m", "zipfile", "--extract"]).arg(&wheel).arg(folder))?;
     std::fs::remove_file(&wheel)?;
-    let ptxas = in_folder(folder).ok_or_else(|| format!("{PACKAGE} holds no ptxas"))?;
+    let ptxas = in_folder(folder).ok_or_else(|| format!("{PACKAGE} contains no ptxas"))?;
     make_executable(&ptxas)?;
     if serves(&ptxas) { Ok(ptxas) } else { Err(format!("{}: does not run, or lacks {NEWEST}", ptxas.display()).into()) }
 }
 
-/// Python's zipfile drops the mode bits.
+/// Makes a file executable: Python's zipfile does not restore the mode bits.
 fn make_executable(file: &Path) -> Result<()> {
     use std::os::unix::fs::PermissionsExt;
     Ok(std::fs::set_permissions(file, std::fs::Permissions::from_mode(0o755))?)

@@ -1,4 +1,4 @@
-//! Running other programs.
+//! Starts other programs and finds folders of the repository.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 pub type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
-/// Why something was not done on this machine, which is neither success nor failure.
+/// The reason why a step was skipped on this machine. A skip is neither success nor failure.
 #[derive(Debug)]
 pub struct Skip(pub String);
 
@@ -18,9 +18,9 @@ impl std::fmt::Display for Skip {
 
 impl std::error::Error for Skip {}
 
-/// The repository's root.
+/// Root folder of the repository.
 pub fn root() -> PathBuf {
-    // At run time when cargo runs us: a binary that was moved along with the repository still finds it.
+    // Read at run time if cargo runs this program, so that a binary that was moved with the repository still finds it.
     let own = std::env::var_os("CARGO_MANIFEST_DIR").map_or_else(|| env!("CARGO_MANIFEST_DIR").into(), PathBuf::from);
     own.parent().map_or_else(|| own.clone(), Path::to_owned)
 }
@@ -30,7 +30,8 @@ pub fn target_dir() -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), |folder| root().join(folder))
 }
 
-/// The cargo that runs us, started in the repository's root, without what it sets for its own children.
+/// The cargo that runs this program, started in the repository's root, without the variables that cargo sets for its
+/// children.
 pub fn cargo() -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.current_dir(root()).stdin(Stdio::null());
@@ -42,7 +43,7 @@ pub fn cargo() -> Command {
     command
 }
 
-/// `$ cargo test --workspace`: how a command is shown.
+/// The text of a command, as in `$ cargo test --workspace`.
 pub fn shown(command: &Command) -> String {
     let program = Path::new(command.get_program()).file_name().unwrap_or_default().to_string_lossy().into_owned();
     let arguments = command.get_args().map(|argument| argument.to_string_lossy().into_owned());
@@ -57,7 +58,7 @@ pub fn run(command: &mut Command) -> Result<()> {
     if status.success() { Ok(()) } else { Err(format!("{shown}: {status}").into()) }
 }
 
-/// Like [`run`], but ends the command after `limit`: for programs that may wait for a network that is not there.
+/// Like [`run`], but ends the command after `limit`: for programs that may wait for a missing network.
 pub fn run_within(command: &mut Command, limit: Duration) -> Result<()> {
     let shown = shown(command);
     eprintln!("$ {shown}");
@@ -76,7 +77,7 @@ pub fn run_within(command: &mut Command, limit: Duration) -> Result<()> {
     }
 }
 
-/// Runs a command and returns what it prints; its standard error goes to ours.
+/// Runs a command and returns its standard output. The command inherits standard error.
 pub fn output(command: &mut Command) -> Result<String> {
     let shown = shown(command);
     let output = command.stdin(Stdio::null()).stderr(Stdio::inherit()).output();
@@ -93,12 +94,12 @@ pub fn on_path(program: &str) -> Option<PathBuf> {
     std::env::split_paths(&std::env::var_os("PATH")?).map(|folder| folder.join(program)).find(|file| file.is_file())
 }
 
-/// Whether packages can be installed: Debian's tool is here, and we are root.
+/// Whether packages can be installed: apt-get exists, and the user is root.
 pub fn can_apt() -> bool {
     on_path("apt-get").is_some() && output(Command::new("id").arg("-u")).is_ok_and(|id| id.trim() == "0")
 }
 
-/// Installs Debian packages, after saying which.
+/// Prints the names of Debian packages and installs them.
 pub fn apt_install(packages: &[&str]) -> Result<()> {
     eprintln!("installing Debian packages: {}", packages.join(" "));
     let apt = || {

@@ -1,4 +1,4 @@
-//! `cargo xtask validate`: what CI checks, in order of cost.
+//! `cargo xtask validate`: the checks of CI, in order of cost.
 //!
 //! The steps share two sets of build products: check (clippy, documentation, the build without `cuda`) and dev (tests, the
 //! build without a toolkit). None is built with other flags.
@@ -12,9 +12,10 @@ use crate::shell::{self, Result, Skip, cargo};
 
 type Step = (&'static str, fn() -> Result<()>);
 
-const STEPS: [Step; 9] = [
+const STEPS: [Step; 10] = [
     ("formatting", format),
     ("floors", crate::floors::run),
+    ("comments", crate::comments::run),
     ("clippy", clippy),
     ("documentation", documentation),
     ("tests", tests),
@@ -27,7 +28,7 @@ const STEPS: [Step; 9] = [
 pub fn run() -> Result<()> {
     let start = Instant::now();
     let (mut times, mut failures) = (Vec::new(), Vec::new());
-    // Every step runs, so that one visit shows all that is wrong.
+    // Every step runs, even after a failure, so that one run shows all failures.
     for (name, step) in STEPS {
         eprintln!("== {name}");
         let begin = Instant::now();
@@ -71,7 +72,7 @@ fn kernels() -> Result<()> {
     crate::ptx::run(&[GpuArch::Sm80], &[], false, true)
 }
 
-/// With the code for MPI where that can be built: it only adds to what there is without.
+/// The build includes the code for MPI if MPI is installed, because that feature only adds code.
 fn without_cuda() -> Result<()> {
     let mut command = cargo();
     command.args(["clippy", "-p", "warpann", "-p", "warpann-cli", "--no-default-features", "--all-targets"]);
@@ -81,8 +82,8 @@ fn without_cuda() -> Result<()> {
     shell::run(command.args(["--", "-D", "warnings"]))
 }
 
-/// Builds the program with nothing in the environment that leads to a CUDA toolkit, starts it, and looks whether it wants a
-/// driver to be loaded.
+/// Builds the program without environment variables that name a CUDA toolkit, starts it, and checks that it is not linked against the
+/// driver.
 fn without_toolkit() -> Result<()> {
     const TOOLKIT: [&str; 6] =
         ["CUDA_PATH", "CUDA_HOME", "CUDA_ROOT", "CUDA_TOOLKIT_ROOT_DIR", "CUDA_LIBRARY_PATH", "LIBRARY_PATH"];

@@ -17,16 +17,16 @@ pub struct Args {
     /// Base vectors from a file, as f32; random ones unless given.
     #[arg(long, requires = "query", conflicts_with_all = ["n", "dim"])]
     pub base: Option<PathBuf>,
-    /// Queries from a file: the first of them, as many as --queries says.
+    /// Queries from a file, of which the first --queries are used.
     #[arg(long, requires = "base")]
     pub query: Option<PathBuf>,
     /// Neighbours of each query.
     #[arg(long, default_value_t = 10, value_parser = positive)]
     pub k: usize,
-    /// Base vectors.
+    /// Number of base vectors.
     #[arg(long, default_value_t = 100_000, value_parser = positive)]
     pub n: usize,
-    /// Components of a vector.
+    /// Dimension of the vectors.
     #[arg(long, default_value_t = 128, value_parser = positive)]
     pub dim: usize,
     /// Queries in one call.
@@ -35,10 +35,10 @@ pub struct Args {
     /// l2, ip or cosine.
     #[arg(long, default_value = "l2", value_parser = parse_metric)]
     pub metric: Metric,
-    /// auto, cpu, gpu, gpu:N or emulator; several: gpu:0,gpu:1 are replicas, gpu:0+gpu:1 shards.
+    /// auto, cpu, gpu, gpu:N or emulator; several devices: gpu:0,gpu:1 are replicas, gpu:0+gpu:1 are shards.
     #[arg(long, default_value = "auto")]
     pub device: Placement,
-    /// Timed runs after one that is not; the median counts.
+    /// Number of timed runs, after one run that is not timed; the result is the median.
     #[arg(long, default_value_t = 5, value_parser = positive)]
     pub repeat: usize,
     #[command(flatten)]
@@ -60,7 +60,7 @@ struct Exact {
     /// Multiplications and additions of all inner products: 2 · n · queries · dim.
     operations: f64,
     operations_per_second: f64,
-    /// Bytes that must be read and written at least once: vectors, queries, results.
+    /// Bytes that must be read or written at least once: vectors, queries, results.
     bytes: f64,
     bytes_per_second: f64,
 }
@@ -110,7 +110,7 @@ pub fn run(args: &Args, out: &Out) -> Outcome {
     let (count, rate) = (exact.operations / 1e9, exact.operations_per_second / 1e9);
     out.field("arithmetic", format_args!("{count:.4} GFLOP in the inner products, {rate:.2} GFLOP/s"))?;
     let (count, rate) = (exact.bytes / 1e9, exact.bytes_per_second / 1e9);
-    out.field("memory", format_args!("{count:.4} GB to touch at least once, {rate:.2} GB/s"))?;
+    out.field("memory", format_args!("{count:.4} GB to read or write at least once, {rate:.2} GB/s"))?;
     out.object(&exact)
 }
 

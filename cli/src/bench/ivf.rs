@@ -17,11 +17,11 @@ use crate::recall::read_truth;
 use crate::report::{Failure, Out, Outcome, positive};
 use crate::vectors::{Access, exactly, with_element};
 
-/// Ranks that recall is reported at, besides k.
+/// The ranks for which recall is reported, in addition to k.
 const RANKS: [usize; 3] = [1, 10, 100];
-/// Batches that are timed in one measurement at most.
+/// Largest number of batches that one measurement times.
 const MOST_BATCHES: usize = 2_000;
-/// Of the files that `--out` names: table, report and curve.
+/// Extensions of the files that `--out` may name: table, report and curve.
 const EXTENSIONS: [&str; 4] = ["csv", "json", "svg", "png"];
 
 /// Arguments of `bench ivf`.
@@ -32,11 +32,11 @@ pub struct Args {
         "kind", "lists", "sub_quantizers", "bits", "opq", "metric", "train", "seed", "iterations", "points_per_centroid",
     ])]
     index: Option<PathBuf>,
-    /// Vectors: an index is made of them, unless one is given, and without --truth their true neighbours are searched for. With
-    /// --index its ids must be their rows.
+    /// Vectors of the index, unless --index is given. Without --truth, an exact search among them finds the true neighbours. With --index,
+    /// the ids of the index must be the rows of this file.
     #[arg(long, value_name = "FILE", required_unless_present = "index")]
     base: Option<PathBuf>,
-    /// Queries.
+    /// File with the vectors to search for
     #[arg(long, value_name = "FILE")]
     query: PathBuf,
     /// True neighbours: ivecs, ibin, npy or big-ann ground truth. Unless given, an exact search among --base finds them.
@@ -46,20 +46,20 @@ pub struct Args {
     recipe: Recipe,
     #[command(flatten)]
     place: Place,
-    /// Neighbours of each query; several numbers with commas between.
+    /// Neighbours of each query; several numbers are separated by commas.
     #[arg(long, value_delimiter = ',', default_value = "10", value_parser = positive)]
     k: Vec<usize>,
-    /// Lists to search; several numbers with commas between. Unless given, powers of two up to the number of lists, at most 256.
+    /// Lists to search; several numbers are separated by commas. Default: powers of two up to the number of lists, at most 256.
     #[arg(long, value_delimiter = ',', value_parser = positive)]
     probes: Vec<usize>,
-    /// Queries in one call: a number, or all; several with commas between.
+    /// Queries in one call: a number, or all; several are separated by commas.
     #[arg(long, value_delimiter = ',', default_value = "all", value_parser = batch)]
     batch: Vec<usize>,
-    /// Timed runs over all queries after one that is not; the median counts.
+    /// Number of timed runs over all queries, after one run that is not timed; the result is the median.
     #[arg(long, default_value_t = 5, value_parser = positive)]
     repeat: usize,
-    /// Find the smallest number of probes with which searches for the first --k reach this recall (above 0, at most 1), by searching.
-    /// With --index the file keeps it as what searches probe unless asked for others.
+    /// Find the smallest number of probes with which searches for the first --k reach this recall (above 0, at most 1). With --index, the
+    /// file stores this number as the default of later searches.
     #[arg(long, value_name = "RECALL", value_parser = share)]
     target_recall: Option<f64>,
     /// Write the table as NAME.csv and NAME.json, and its curve as NAME.svg and NAME.png.
@@ -70,9 +70,9 @@ pub struct Args {
 }
 
 impl Args {
-    /// Refuses outputs that are inputs or cannot be written.
+    /// Checks the outputs: refuses those that are inputs or cannot be written.
     fn check(&self) -> Outcome {
-        // With --target-recall the index is written as well.
+        // With --target-recall, the command also writes the index.
         let (index, updated) =
             if self.target_recall.is_some() { (None, &self.index) } else { (self.index.as_ref(), &None) };
         let inputs = [index, self.base.as_ref(), Some(&self.query), self.truth.as_ref(), self.recipe.train.as_ref()];
@@ -99,33 +99,33 @@ struct Row {
     probes: usize,
     /// Queries in one call.
     batch: usize,
-    /// Share of the k true neighbours that are among the k found: k-recall@k.
+    /// Fraction of the k true neighbours that are among the k found: k-recall@k.
     recall: f64,
-    /// The same of the first 1, 10 and 100, where k is that large.
+    /// The recall of the first 1, 10 and 100 neighbours, if k is that large.
     recall_1: Option<f64>,
     recall_10: Option<f64>,
     recall_100: Option<f64>,
-    /// Share of queries whose nearest neighbour is among the first 1, 10 and 100 found: 1-recall@k.
+    /// Fraction of queries whose nearest neighbour is among the first 1, 10 and 100 found: 1-recall@k.
     nearest_in_1: Option<f64>,
     nearest_in_10: Option<f64>,
     nearest_in_100: Option<f64>,
     queries_per_second: f64,
-    /// Of a call.
+    /// Median time of a call, in milliseconds.
     latency_p50_ms: f64,
     latency_p95_ms: f64,
     latency_p99_ms: f64,
-    /// Timed calls.
+    /// Number of timed calls.
     calls: usize,
 }
 
-/// What `--target-recall` found.
+/// The result of `--target-recall`.
 #[derive(Debug, Serialize)]
 struct Target {
     recall: f64,
     k: usize,
     probes: usize,
     reached: f64,
-    /// Whether the index file keeps the number.
+    /// Whether the number was stored in the index file.
     stored: bool,
 }
 
@@ -150,7 +150,7 @@ pub fn run(args: &Args, out: &Out) -> Outcome {
     let (element, dim) = match (&args.index, &base) {
         (Some(index), _) => IndexInfo::read(index).map(|info| (info.element, info.dim))?,
         (None, Some(base)) => (base.element(), base.dim()),
-        // The command line says that one of them is given.
+        // The command line requires one of them.
         (None, None) => return Ok(()),
     };
     for vectors in base.iter().chain([&queries]) {
@@ -204,7 +204,7 @@ fn measure<T: Element>(args: &Args, base: Option<&Vectors>, queries: &Vectors, o
         out.field("built", format_args!("train {train:.3} s, add {add:.3} s"))?;
     }
     if let Some(Target { recall, k, probes, reached, stored }) = &target {
-        let kept = if *stored { ", kept in the index" } else { "" };
+        let kept = if *stored { ", stored in the index" } else { "" };
         out.field("target", format_args!("recall@{k} of {recall}: {probes} probes reach {reached:.6}{kept}"))?;
     }
     let heads = ["k", "probes", "batch", "recall@k", "queries/s", "p50 ms", "p95 ms", "p99 ms"];
@@ -237,7 +237,7 @@ fn measure<T: Element>(args: &Args, base: Option<&Vectors>, queries: &Vectors, o
             }
         }
     }
-    // The device's words may say more once it has searched.
+    // The description of the device may be longer after a search.
     summary = Summary::of(&index);
     let report = Report { summary, train_seconds, add_seconds, queries: queries.rows(), target, rows: table };
     if let Some(name) = &args.out {
@@ -260,7 +260,7 @@ fn sweep(args: &Args, lists: usize, target: Option<&Target>) -> Vec<usize> {
     probes
 }
 
-/// Finds the probes for a recall, makes them the index's own, and has the file keep them.
+/// Finds the number of probes for a recall, and stores it in the index and in the index file.
 fn aim<T: Element>(args: &Args, index: &mut IvfIndex<T>, queries: &[T], truth: &Truth, target: f64) -> Outcome<Target> {
     let k = args.k[0];
     let wanted: Vec<u64> = truth.ids.chunks_exact(truth.k).flat_map(|row| &row[..k]).copied().collect();
@@ -273,14 +273,14 @@ fn aim<T: Element>(args: &Args, index: &mut IvfIndex<T>, queries: &[T], truth: &
     Ok(Target { recall: target, k, probes, reached, stored: args.index.is_some() })
 }
 
-/// True neighbours, `k` a query.
+/// True neighbours, `k` for each query.
 struct Truth {
     ids: Vec<u64>,
     k: usize,
 }
 
 impl Truth {
-    /// From a file, or by an exact search.
+    /// Reads the true neighbours from a file, or finds them by an exact search.
     fn of<T: Element>(args: &Args, queries: &[T], metric: Metric, dim: usize, base: Option<&[T]>) -> Outcome<Self> {
         let k = args.k.iter().copied().max().unwrap_or(1);
         if let Some(path) = &args.truth {
@@ -307,7 +307,7 @@ struct Job<'a, T: Element> {
 }
 
 impl<T: Element> Job<'_, T> {
-    /// Searches for queries `from..to`; seconds.
+    /// Searches for queries `from..to`. Returns the time in seconds.
     fn search(&mut self, from: usize, to: usize) -> Outcome<f64> {
         let (dim, k) = (self.index.dim(), self.k);
         let options = SearchOptions { probes: Some(self.probes), ..SearchOptions::default() };
@@ -357,7 +357,7 @@ impl<T: Element> Job<'_, T> {
         Ok(rows)
     }
 
-    /// Share of queries whose first true neighbour is among the first `at` found.
+    /// Fraction of queries whose first true neighbour is among the first `at` found.
     fn nearest_in(&self, truth: &Truth, at: usize) -> f64 {
         let rows = self.ids.chunks_exact(self.k).zip(truth.ids.chunks_exact(truth.k));
         let known = rows.filter(|(_, truth)| truth[0] != NONE);
@@ -367,13 +367,13 @@ impl<T: Element> Job<'_, T> {
         if all == 0 { 1.0 } else { hits as f64 / all as f64 }
     }
 
-    /// Times calls of `batch` queries. All queries at once: `repeat` calls, and the median of them is the speed. Fewer: call after
-    /// call through the queries, `repeat` times over but at most [`MOST_BATCHES`], and the speed is that of all together.
+    /// Times calls of `batch` queries. If a call has all queries, there are `repeat` calls, and their median gives the speed. Otherwise
+    /// calls go through the queries `repeat` times, but at most [`MOST_BATCHES`] calls, and their total gives the speed.
     fn time(&mut self, queries: usize, batch: usize, repeat: usize) -> Outcome<Calls> {
         let whole = batch == queries;
         let a_pass = queries.div_ceil(batch);
         let count = if whole { repeat } else { a_pass.saturating_mul(repeat).min(MOST_BATCHES) };
-        // Not timed: buffers of this size are made, kernels chosen.
+        // Not timed, because it allocates buffers of this size and selects kernels.
         self.search(0, batch)?;
         let (mut calls, mut done, mut seconds) = (Vec::new(), 0, 0.0);
         for call in 0..count {
@@ -381,7 +381,7 @@ impl<T: Element> Job<'_, T> {
             let to = queries.min(from + batch);
             let time = self.search(from, to)?;
             (done, seconds) = (done + to - from, seconds + time);
-            // A shorter rest at the end of the queries says nothing about the latency of a batch.
+            // The shorter batch at the end of the queries does not count for the latency.
             if to - from == batch {
                 calls.push(time);
             }
@@ -397,9 +397,9 @@ impl<T: Element> Job<'_, T> {
     }
 }
 
-/// Times of calls.
+/// The times of the calls of a measurement.
 struct Calls {
-    /// Seconds of each, ascending; at least one.
+    /// Time of each call in seconds, ascending; at least one.
     calls: Vec<f64>,
     queries_per_second: f64,
 }

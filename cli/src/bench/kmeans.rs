@@ -19,7 +19,7 @@ pub struct Args {
     base: PathBuf,
     #[command(flatten)]
     recipe: Recipe,
-    /// Timed runs after one that is not; the median counts.
+    /// Number of timed runs, after one run that is not timed; the result is the median.
     #[arg(long, default_value_t = 5, value_parser = positive)]
     repeat: usize,
     /// Write the iterations as NAME.csv and the report as NAME.json.
@@ -38,7 +38,7 @@ struct Report {
     centroids: usize,
     #[serde(flatten)]
     times: Times,
-    /// Of the last iteration.
+    /// The objective of the last iteration.
     objective: Option<f64>,
     iterations: Vec<Iteration>,
 }
@@ -47,11 +47,11 @@ struct Report {
 struct Iteration {
     iteration: usize,
     objective: f64,
-    /// Empty clusters that took half of a large one.
+    /// Number of empty clusters that received half of a large one.
     split: usize,
-    /// Points of the largest cluster over the mean.
+    /// Size of the largest cluster divided by the mean size.
     imbalance: f64,
-    /// From the start of training to the end of this iteration, in the last run.
+    /// Seconds from the start of training to the end of this iteration, in the last run.
     seconds: f64,
 }
 

@@ -16,7 +16,7 @@ pub struct Args {
     /// Values to select from each row.
     #[arg(long, default_value_t = 100, value_parser = positive)]
     pub k: usize,
-    /// Rows.
+    /// Number of rows.
     #[arg(long, default_value_t = 10_000, value_parser = positive)]
     pub rows: usize,
     /// Values in a row.
@@ -25,16 +25,16 @@ pub struct Args {
     /// auto, cpu, gpu, gpu:N or emulator.
     #[arg(long, default_value = "auto")]
     pub device: Device,
-    /// How a GPU selects: auto, warp-select or threshold-select. The CPU has one algorithm and takes no notice.
+    /// Algorithm of a GPU: auto, warp-select or threshold-select. The CPU has one algorithm and ignores this option.
     #[arg(long, default_value_t)]
     pub algorithm: Algorithm,
-    /// Timed runs after one that is not; the median counts.
+    /// Number of timed runs, after one run that is not timed; the result is the median.
     #[arg(long, default_value_t = 9, value_parser = positive)]
     pub repeat: usize,
     /// Time every method of selection on a GPU over a grid of shapes, and print which is fastest for each.
     #[arg(long, conflicts_with_all = ["k", "rows", "cols", "algorithm"])]
     pub tune: bool,
-    /// With --tune: the table to write the choices to, in place of those that it has for this device.
+    /// With --tune: write the choices to this table, in place of its lines for this device.
     #[arg(long, value_name = "CSV", requires = "tune")]
     pub out: Option<PathBuf>,
 }
@@ -48,14 +48,14 @@ struct Select {
     k: usize,
     #[serde(flatten)]
     times: Times,
-    /// Bytes that must be read and written at least once: keys, results.
+    /// Bytes that must be read or written at least once: keys, results.
     bytes: f64,
     bytes_per_second: f64,
-    /// None for k = 1 and above 1024, which no kernel with queues serves in one pass.
+    /// None for k = 1 and above 1024, for which no kernel with queues selects in one pass.
     warp_select: Option<WarpSelectModel>,
 }
 
-/// What the cost model expects of WarpSelect, the algorithm of the paper, for one row of random keys.
+/// The prediction of the cost model for WarpSelect, the algorithm of the paper, and one row of random keys.
 #[derive(Serialize)]
 struct WarpSelectModel {
     kernel: String,
@@ -71,7 +71,7 @@ struct WarpSelectModel {
 }
 
 impl WarpSelectModel {
-    /// For the kernel that serves `k`, if one does in a single pass and with queues.
+    /// The prediction for the kernel that selects `k` in one pass with queues; none if there is no such kernel.
     fn of(k: usize, columns: usize) -> Option<Self> {
         let shape = Shape::of_kernel(k)?;
         let counts = shape.kernel_counts(columns as u64);
@@ -109,7 +109,7 @@ pub fn run(args: &Args, out: &Out) -> Outcome {
         return select_resident(args, index, out);
     }
     if tune {
-        return Err(Failure::Message("--tune measures the methods of a GPU, and this device is none".to_owned()));
+        return Err(Failure::Message("--tune measures the methods of a GPU, but the device is not a GPU".to_owned()));
     }
     let keys = random(rows, cols, 1)?;
     let matrix = Rows::contiguous(&keys, cols)?;
@@ -131,12 +131,12 @@ pub fn run(args: &Args, out: &Out) -> Outcome {
     out.field("algorithm", algorithm)?;
     select.times.print("select", out)?;
     let (count, rate) = (bytes / 1e9, select.bytes_per_second / 1e9);
-    out.field("memory", format_args!("{count:.4} GB to touch at least once, {rate:.2} GB/s"))?;
+    out.field("memory", format_args!("{count:.4} GB to read or write at least once, {rate:.2} GB/s"))?;
     WarpSelectModel::print(select.warp_select.as_ref(), out)?;
     out.object(&select)
 }
 
-/// The GPU that `device` means, if it means one.
+/// The GPU that `device` selects; none if it selects another device.
 #[cfg(feature = "cuda")]
 fn resident_gpu(device: Device) -> Outcome<Option<usize>> {
     match device {
@@ -158,7 +158,7 @@ struct SelectResident {
     rows: usize,
     cols: usize,
     k: usize,
-    /// Device times of the selection, ascending.
+    /// Times of the selection by device events in milliseconds, ascending.
     milliseconds: Vec<f32>,
     median_milliseconds: f32,
     /// Bytes that must be read: the keys, once.
@@ -168,7 +168,7 @@ struct SelectResident {
     read_bytes_per_second: f64,
     /// Time of one read of the keys at that rate.
     floor_milliseconds: f64,
-    /// None for k = 1 and above 1024, which no kernel with queues serves in one pass.
+    /// None for k = 1 and above 1024, for which no kernel with queues selects in one pass.
     warp_select: Option<WarpSelectModel>,
 }
 
@@ -176,7 +176,7 @@ struct SelectResident {
 #[cfg(feature = "cuda")]
 fn select_resident(args: &Args, index: usize, out: &Out) -> Outcome {
     let &Args { k, rows, cols, algorithm, repeat, .. } = args;
-    // A hundred rows that differ are as good as all, and sooner made.
+    // A hundred different rows suffice, and are made faster than all rows.
     let bench = warpann::measure::SelectionBench::new(index, random(rows.min(100), cols, 1)?, rows, cols)?;
     let (measured, read) = (bench.select(k, algorithm, repeat)?, bench.read(repeat)?);
     let median = measured.median();

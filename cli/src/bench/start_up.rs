@@ -16,8 +16,8 @@ pub struct Args {
     pub device: Device,
 }
 
-/// Times the first search of a process against the second: opening the device, and the driver's compilation of the kernels
-/// that this search needs. The driver keeps what it compiled in a cache; CUDA_CACHE_DISABLE=1 shows the first time of all.
+/// Compares the times of the first and the second search of a process. The first includes opening the device, and the driver's compilation
+/// of the kernels for this search. The driver caches compiled kernels; CUDA_CACHE_DISABLE=1 shows the time without the cache.
 pub fn run(args: &Args, out: &Out) -> Outcome {
     #[derive(Serialize)]
     struct StartUp {

@@ -5,7 +5,7 @@ use png::{BitDepth, ColorType, Encoder, EncodingError};
 use super::font::{self, COLUMNS, ROWS};
 use super::{Anchor, BLACK, Canvas, Colour, WHITE};
 
-/// Pixels a unit of the canvas.
+/// Pixels per unit of the canvas.
 const SCALE: f64 = 2.0;
 
 pub struct Png {
@@ -31,7 +31,7 @@ impl Png {
         Ok(bytes)
     }
 
-    /// Covers the share `coverage(x, y)` of every pixel with its middle at (x, y) in a box; outside the image there is nothing.
+    /// Covers the fraction `coverage(x, y)` of every pixel of a box whose middle is (x, y). Parts outside of the image are ignored.
     fn paint(&mut self, low: (f64, f64), high: (f64, f64), colour: Colour, coverage: impl Fn(f64, f64) -> f64) {
         let bounds =
             |low: f64, high: f64, end: usize| low.floor().max(0.0) as usize..(high.ceil().max(0.0) as usize).min(end);
@@ -73,7 +73,7 @@ impl Canvas for Png {
     }
 
     fn text(&mut self, (x, y): (f64, f64), anchor: Anchor, height: f64, text: &str) {
-        // Whole pixels a dot, from a whole pixel on: sharp edges.
+        // A dot is a whole number of pixels and starts at a whole pixel, so that its edges are sharp.
         let dot = (height * SCALE / f64::from(ROWS)).round().max(1.0);
         let advance = f64::from(COLUMNS + 1) * dot;
         let length = advance * text.chars().count() as f64 - dot;

@@ -1,4 +1,4 @@
-//! SVG: one element a drawing command.
+//! SVG: one element for each drawing operation.
 
 use std::fmt::Write;
 

@@ -1,12 +1,13 @@
-//! Kernels and their arguments, for the host.
+//! Kernels and their arguments, as the host launches them.
 
 use crate::ptr::{Ptr, PtrMut, TO_END};
 use std::ffi::c_void;
 
-/// A kernel that takes the arguments `A`. Made by [`kernel`](macro@crate::kernel): the constant `KERNEL` of a struct of arguments, or its
-/// function `kernel` where several kernels take the same.
+/// A kernel that takes the arguments `A`. [`kernel`](macro@crate::kernel) makes it: as the constant `KERNEL` of a struct of arguments, or
+/// as its function `kernel` if several kernels take the same struct.
 ///
-/// It proves that the arguments have the right names and types, not that pointers are valid or grids large enough.
+/// The type proves that the arguments have the right names and types. It does not prove that pointers are valid or that the grid is large
+/// enough.
 #[derive(Debug)]
 pub struct Kernel<A> {
     name: &'static str,
@@ -23,7 +24,7 @@ impl<A> Clone for Kernel<A> {
 impl<A> Copy for Kernel<A> {}
 
 impl<A> Kernel<A> {
-    /// For the output of `#[kernel]` only.
+    /// Only the output of `#[kernel]` calls this.
     #[doc(hidden)]
     pub const fn new(name: &'static str, max_threads: Option<u32>, call: unsafe fn(&A)) -> Self {
         Self { name, max_threads, call }
@@ -34,15 +35,15 @@ impl<A> Kernel<A> {
         self.name
     }
 
-    /// Most threads a block may have, where the kernel sets a bound.
+    /// The largest number of threads of a block; none if the kernel sets no bound.
     pub const fn max_threads(&self) -> Option<u32> {
         self.max_threads
     }
 
-    /// Runs one thread of the kernel on this stack.
+    /// Runs one thread of the kernel on the current stack.
     ///
     /// # Safety
-    /// The kernel's own contract; called by a thread of the emulator.
+    /// The kernel's contract holds, and a thread of the emulator calls this.
     pub(crate) unsafe fn call(&self, arguments: &A) {
         // SAFETY: same contract.
         unsafe { (self.call)(arguments) }
@@ -56,7 +57,7 @@ mod sealed {
 /// A kernel's parameter: a scalar, a [`Ptr`], a [`PtrMut`], or an `Option` of either; or an enum that derives it
 /// ([`Param`](macro@crate::launch::Param)).
 pub trait Param: Copy + Send + Sync + sealed::Sealed {
-    /// The memory that a kernel may access through the argument; none for a scalar and for an absent pointer.
+    /// The memory that a kernel may access through the argument; none for a scalar or an absent pointer.
     #[doc(hidden)]
     fn range(&self, name: &'static str) -> Option<ArgumentRange> {
         let _ = name;
@@ -66,7 +67,8 @@ pub trait Param: Copy + Send + Sync + sealed::Sealed {
     /// The argument whose value for the GPU lies at `place`, aligned or not.
     ///
     /// # Safety
-    /// At `place` lies a scalar of this type, or for an enum a word (one that is no variant's makes this panic), or for a pointer an address, which is null for an absent one.
+    /// At `place` lies a scalar of this type; for an enum, a word, and a word that is not a variant's panics; for a pointer, an address, which is
+    /// null for an absent pointer.
     #[doc(hidden)]
     unsafe fn read(place: *const c_void) -> Self;
 }
@@ -117,7 +119,7 @@ macro_rules! pointers {
             }
 
             unsafe fn read(place: *const c_void) -> Self {
-                // SAFETY: same contract. A null address has no length, so that no launch may access memory by it.
+                // SAFETY: same contract. A null address becomes an empty argument, so no launch may access memory through it.
                 match unsafe { Option::read(place) } {
                     Some(pointer) => pointer,
                     None => Self::empty(),
@@ -148,9 +150,9 @@ pointers! {
 /// The memory that a kernel may access through one of its arguments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ArgumentRange {
-    /// The parameter's name.
+    /// Name of the parameter.
     pub name: &'static str,
-    /// First byte.
+    /// Address of the first byte.
     pub address: usize,
     /// Number of bytes; none if the range extends to the end of its allocation ([`TO_END`]).
     pub bytes: Option<usize>,
@@ -158,7 +160,7 @@ pub struct ArgumentRange {
     pub writable: bool,
 }
 
-/// Most parameters of a kernel.
+/// Largest number of parameters of a kernel.
 pub const MAX_PARAMS: usize = 64;
 
 /// The addresses of a launch's arguments, as the driver takes them (`cuLaunchKernel`, `kernelParams`).
@@ -169,7 +171,7 @@ pub struct RawArgs {
 }
 
 impl RawArgs {
-    /// Of at most [`MAX_PARAMS`] arguments.
+    /// Copies the addresses of at most [`MAX_PARAMS`] arguments. Panics if there are more.
     #[doc(hidden)]
     pub fn new(given: &[*mut c_void]) -> Self {
         let mut addresses = [std::ptr::null_mut(); MAX_PARAMS];
@@ -177,12 +179,12 @@ impl RawArgs {
         Self { addresses, len: given.len() }
     }
 
-    /// The addresses, one a parameter.
+    /// One address for each parameter.
     pub fn as_slice(&self) -> &[*mut c_void] {
         &self.addresses[..self.len]
     }
 
-    /// The first of the addresses, for the driver; valid as long as `self`.
+    /// Pointer to the first address, for the driver; valid as long as `self`.
     pub fn as_mut_ptr(&mut self) -> *mut *mut c_void {
         self.addresses.as_mut_ptr()
     }
@@ -192,7 +194,7 @@ impl RawArgs {
 /// [`kernel`](macro@crate::kernel).
 ///
 /// # Safety
-/// Every field is a [`Param`], and the functions are about all of them, in order.
+/// Every field is a [`Param`], and each function treats all fields, in the order of the parameters.
 pub unsafe trait KernelArgs: Copy + Send + Sync {
     /// The names of the parameters.
     const NAMES: &'static [&'static str];
@@ -203,17 +205,19 @@ pub unsafe trait KernelArgs: Copy + Send + Sync {
     /// The memory that the launch may access: a range for each pointer that is present, in the order of the parameters.
     fn ranges(&self) -> impl Iterator<Item = ArgumentRange>;
 
-    /// The arguments that lie at these addresses, as the driver gets them: pointers have no lengths there, so theirs are [`TO_END`].
+    /// Reads the arguments at `addresses`, the form in which the driver receives them. That form has no lengths, so the length of each
+    /// pointer becomes [`TO_END`].
     ///
     /// # Safety
-    /// `addresses` has as many addresses as there are parameters, each of a scalar of its parameter's type or of a pointer's address.
+    /// `addresses` has one address for each parameter, and at each address lies a scalar of the parameter's type or, for a pointer, its
+    /// address.
     unsafe fn from_raw(addresses: *const *mut c_void) -> Self;
 }
 
-/// The argument at place `number` of those that the driver was given.
+/// Reads argument `number` of those that the driver received.
 ///
 /// # Safety
-/// As [`KernelArgs::from_raw`]; `number` is below the number of parameters, and that one is a `T`.
+/// As [`KernelArgs::from_raw`]; `number` is below the number of parameters, and parameter `number` is a `T`.
 #[doc(hidden)]
 pub unsafe fn raw_arg<T: Param>(addresses: *const *mut c_void, number: usize) -> T {
     // SAFETY: the caller promises an address of a value for each parameter.

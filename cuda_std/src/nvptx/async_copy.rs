@@ -1,4 +1,4 @@
-//! `cp.async`.
+//! Asynchronous copies, by asm (`cp.async`).
 
 use crate::Site;
 use core::arch::asm;
@@ -50,7 +50,7 @@ pub fn commit(_: Site) {
 
 #[inline(always)]
 pub fn wait_group<const N: u32>(_: Site) {
-    // SAFETY: waits for copies whose contract was vouched for when they were started.
+    // SAFETY: waits for copies; their contracts were promised when they were started.
     unsafe { asm!("cp.async.wait_group {0};", const N, options(nostack)) }
 }
 

@@ -1,4 +1,5 @@
-//! Atomics by asm: the orderings and scopes of `core::sync::atomic` do not reach PTX as written.
+//! Atomic operations by asm: LLVM does not translate the orderings of `core::sync::atomic` to the wanted PTX orderings
+//! and scopes.
 
 use crate::Site;
 use core::arch::asm;
@@ -80,7 +81,7 @@ shared! {
 #[inline(always)]
 pub unsafe fn shared_load_u32(address: u32, _: Site) -> u32 {
     let value: u32;
-    // SAFETY: same contract. Not `readonly`: other threads write the place between two of these.
+    // SAFETY: same contract. Not `readonly`: other threads write the place between two calls.
     unsafe { asm!("ld.relaxed.cta.shared.u32 {0}, [{1}];", out(reg32) value, in(reg32) address, options(nostack)) }
     value
 }

@@ -1,4 +1,5 @@
-//! Global loads and stores. LLVM derives that the pointers among the parameters of a kernel are global, so plain accesses become `ld.global`.
+//! Global loads and stores. LLVM infers that pointer parameters of a kernel are global, so plain accesses become `ld.global` and
+//! `st.global`.
 
 use crate::Site;
 use core::{arch::asm, mem::transmute_copy};
@@ -19,7 +20,7 @@ pub unsafe fn load_nc<T: Copy>(p: *const T, _: Site) -> T {
         // SAFETY: same contract.
         return unsafe { p.read() };
     }
-    // SAFETY: p is readable and aligned by contract; the bytes are those of a T, and the sizes are equal in each arm.
+    // SAFETY: p is readable and aligned by contract; the loaded bytes are a valid T, and the sizes are equal in each arm.
     unsafe {
         match size_of::<T>() {
             1 => {

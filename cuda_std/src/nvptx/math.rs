@@ -1,4 +1,4 @@
-//! One instruction each.
+//! Arithmetic; each function is one instruction.
 
 use core::arch::asm;
 

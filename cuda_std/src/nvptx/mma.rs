@@ -1,12 +1,12 @@
-//! Matrix products through intrinsics, which are convergent. Two things cannot be: `ldmatrix`, whose intrinsic takes a
-//! generic pointer, and the f16 product, whose intrinsic takes `<2 x half>`, which rustc 1.96 refuses in a call of this
-//! ABI ("SIMD vector type not supported"). Those are asm; any convergent operation in the same basic block (a barrier, a
-//! shuffle, another product) keeps LLVM from duplicating them into divergent branches.
+//! Matrix products by intrinsics, which are convergent. Two operations are asm instead: `ldmatrix`, because its
+//! intrinsic takes a generic pointer, and the f16 product, because its intrinsic takes `<2 x half>`, which rustc 1.96
+//! refuses in a call of this ABI ("SIMD vector type not supported"). Any convergent operation in the same basic block
+//! (a barrier, a shuffle, another product) keeps LLVM from duplicating the asm into divergent branches.
 
 use crate::Site;
 use core::arch::asm;
 
-/// A struct result as LLVM returns it.
+/// The struct type in which LLVM returns the four sums.
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct F32x4(f32, f32, f32, f32);

@@ -1,5 +1,5 @@
-//! The GPU back end. What lanes do together is an LLVM intrinsic wherever there is one: LLVM knows those to be convergent
-//! and neither duplicates nor moves them across branches, which it does with `asm!`.
+//! The GPU back end. Each collective is an LLVM intrinsic wherever one exists: intrinsics are convergent, so LLVM neither duplicates them
+//! nor moves them across branches. It does both with `asm!`.
 
 pub mod async_copy;
 pub mod atomic;

@@ -1,5 +1,5 @@
-//! Shared memory by 32-bit address. The accesses are asm because Rust has no pointer type for this address space; they
-//! are not `pure`, so they stay on their side of barriers.
+//! Shared memory by 32-bit address. The accesses are asm because Rust has no pointer type for this address space. The
+//! asm is not `pure`, so LLVM does not move an access across a barrier.
 
 use crate::Site;
 use core::{
@@ -20,8 +20,8 @@ pub fn dynamic() -> u32 {
 #[inline(always)]
 pub fn static_array<T, const LEN: usize>(_: usize, _: Site) -> u32 {
     let address: u32;
-    // SAFETY: declares an array in a scope of its own and takes its address. Not `pure`: every textual copy is its own
-    // array, so LLVM must not make two of one.
+    // SAFETY: declares an array in a separate scope and takes its address. Not `pure`: every copy of the text declares
+    // another array, so LLVM must not duplicate it.
     unsafe {
         asm!(
             "{{ .shared .align 16 .b8 cuda_std_static_shared[{1}]; mov.u32 {0}, cuda_std_static_shared; }}",
@@ -35,8 +35,8 @@ pub fn static_array<T, const LEN: usize>(_: usize, _: Site) -> u32 {
 /// As `SharedPtr::load`; the size of `T` is 1, 2, 4, 8 or 16.
 #[inline(always)]
 pub unsafe fn load<T: Copy>(address: u32, _: Site) -> T {
-    // SAFETY: the place is readable and aligned by contract; the bytes are those of a T, and the sizes are equal in each
-    // arm.
+    // SAFETY: the place is readable and aligned by contract; the loaded bytes are a valid T, and the sizes are equal in
+    // each arm.
     unsafe {
         match size_of::<T>() {
             1 => {

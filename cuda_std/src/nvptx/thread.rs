@@ -1,4 +1,4 @@
-//! Special registers, barriers, fences.
+//! Reads of special registers, barriers and fences.
 
 use crate::Site;
 use core::arch::{asm, nvptx};
@@ -35,7 +35,7 @@ registers! {
 
 #[inline(always)]
 pub fn sync_threads(_: Site) {
-    // SAFETY: that all threads of the block arrive is the caller's duty; the emulator checks it.
+    // SAFETY: the caller ensures that all threads of the block arrive; the emulator checks it.
     unsafe { nvptx::_syncthreads() }
 }
 
@@ -47,12 +47,12 @@ pub fn sync_threads_or(predicate: bool, _: Site) -> bool {
 
 #[inline(always)]
 pub fn fence() {
-    // SAFETY: orders memory accesses, touches none.
+    // SAFETY: orders memory accesses and performs none.
     unsafe { asm!("fence.acq_rel.gpu;", options(nostack)) }
 }
 
 #[inline(always)]
 pub fn fence_block() {
-    // SAFETY: orders memory accesses, touches none.
+    // SAFETY: orders memory accesses and performs none.
     unsafe { asm!("fence.acq_rel.cta;", options(nostack)) }
 }

@@ -48,7 +48,7 @@ macro_rules! collectives {
     ($($name:ident($mask:ident, $($argument:ident: $t:ty),*) -> $result:ty = $call:expr;)*) => {$(
         #[inline(always)]
         pub fn $name($mask: u32, $($argument: $t,)* _: Site) -> $result {
-            // SAFETY: that the lanes of the mask arrive is the caller's duty; the emulator checks it.
+            // SAFETY: the caller ensures that the lanes of the mask arrive; the emulator checks it.
             unsafe { $call }
         }
     )*};
@@ -81,6 +81,6 @@ pub fn lane_id() -> u32 {
 
 #[inline(always)]
 pub fn sync_warp(mask: u32, _: Site) {
-    // SAFETY: that the lanes of the mask arrive is the caller's duty; the emulator checks it.
+    // SAFETY: the caller ensures that the lanes of the mask arrive; the emulator checks it.
     unsafe { bar_warp(mask) }
 }

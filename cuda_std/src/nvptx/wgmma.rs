@@ -1,12 +1,12 @@
-//! Products of a warpgroup. The sums pass through both asm blocks as operands, so that nobody reads them between: moved while
-//! products are under way, they would have ptxas serialise these, which it says as a warning (`cargo xtask ptx` fails on it).
+//! Matrix products of a warpgroup. The sums are operands of both asm blocks, so that no code reads or moves them in between. If such a move
+//! stood there, ptxas would serialise the products and print a warning; `cargo xtask ptx` fails on that warning.
 
 use crate::Site;
 use core::arch::asm;
 
-/// Of a matrix whose rows are 128 bytes with 16-byte parts swizzled: swizzle mode 1 (128 bytes) from bit 62 on, 1024 bytes from
-/// eight rows to the next from bit 32 on, and what 128-byte rows do not use set to 1 from bit 16 on; all sizes in units of 16
-/// bytes (PTX ISA, matrix descriptor).
+/// The constant part of the descriptor of a matrix with rows of 128 bytes, whose 16-byte parts are swizzled: swizzle mode 1 (128 bytes)
+/// from bit 62 on; the stride of eight rows, 1024 bytes, from bit 32 on; from bit 16 on a field that this mode ignores, set to 1. Sizes are
+/// in units of 16 bytes (PTX ISA, matrix descriptor).
 const LAYOUT: u64 = 1 << 62 | (1024 >> 4) << 32 | 1 << 16;
 
 /// The descriptor of the chunk at `address`.
@@ -17,11 +17,11 @@ fn descriptor(address: u32) -> u64 {
 
 #[inline(always)]
 pub fn publish(_: Site) {
-    // SAFETY: orders accesses to shared memory; touches none.
+    // SAFETY: orders accesses to shared memory and performs none.
     unsafe { asm!("fence.proxy.async.shared::cta;", options(nostack)) }
 }
 
-/// The four products of a chunk, 16 components each: 32 bytes on in every row.
+/// The four products of a chunk, of 16 components each. Each product reads 32 bytes further along every row than the one before.
 macro_rules! chunk {
     ($d:ident, $a:ident, $b:ident, $add:ident) => {
         asm!(
@@ -72,7 +72,7 @@ macro_rules! chunk {
     };
 }
 
-/// Names every register of the sums, so that nobody reads one before.
+/// Waits with every register of the sums as an operand, so that no code reads a sum before the wait.
 macro_rules! wait {
     ($d:ident) => {
         asm!(

@@ -1,19 +1,19 @@
-//! The butterfly family: each stage exchanges values with the lane whose number differs in one bit, so that after five
-//! stages every lane knows about all 32.
+//! Butterfly reductions: in each stage a lane exchanges values with the lane whose number differs in one bit. After five stages every lane
+//! has the result over all 32.
 //!
-//! All of these are over the full warp: every lane must arrive (the mask is [`FULL_MASK`]), each stage costs one
-//! `shfl.sync.bfly.b32` for 32 bits of each value, and the prefix sums use `shfl.sync.up.b32` instead.
+//! All functions work on the full warp: every lane must arrive (the mask is [`FULL_MASK`]). Each stage takes one `shfl.sync.bfly.b32` for
+//! 32 bits of each value; the prefix sums use `shfl.sync.up.b32` instead.
 
 #[cfg(doc)]
 use super::reduce_add;
 use super::{FULL_MASK, Shuffle, lane_id, shuffle_up, shuffle_xor};
 use crate::math;
 
-/// A value with a smaller and a larger of two. For floating-point numbers NaN loses against a number.
+/// A type with a minimum and a maximum. For floating-point numbers, the minimum and the maximum of NaN and a number are the number.
 pub trait MinMax: Shuffle {
-    /// The smaller of two.
+    /// The smaller of `self` and `other`.
     fn lesser(self, other: Self) -> Self;
-    /// The larger of two.
+    /// The larger of `self` and `other`.
     fn greater(self, other: Self) -> Self;
 }
 
@@ -41,10 +41,10 @@ min_max! {
     i64: Ord::min, Ord::max;
 }
 
-/// A value with a total order: an integer's own, and [`f32::total_cmp`] or [`f64::total_cmp`] for floating-point numbers (−NaN, −∞, ..,
+/// A type with a total order: [`Ord`] for integers, and [`f32::total_cmp`] or [`f64::total_cmp`] for floating-point numbers (−NaN, −∞, ..,
 /// −0, +0, .., +∞, NaN).
 pub trait TotalOrder: Shuffle {
-    /// What is exchanged and compared in place of the value: an integer of the same size, in the same order.
+    /// An integer of the same size that is exchanged and compared in place of the value, in the same order.
     #[doc(hidden)]
     type Key: Shuffle + Ord;
     #[doc(hidden)]
@@ -69,7 +69,8 @@ macro_rules! total_order {
     )*};
 }
 
-/// All bits but the sign, if the sign is set: changed in a float's bits, they order like integers; applied twice, it is undone.
+/// Flips all bits except the sign if the sign is set. The results for the bits of floats compare as signed integers in the total order of
+/// the floats. The function is its own inverse.
 #[inline(always)]
 fn ordered_32(bits: i32) -> i32 {
     bits ^ (bits >> 31) & i32::MAX
@@ -90,11 +91,11 @@ total_order! {
     f64: i64, |x: f64| ordered_64(x.to_bits() as i64), |key| f64::from_bits(ordered_64(key) as u64);
 }
 
-/// A value that can be summed over lanes; integers modulo their size.
+/// A type that lanes can sum. Integers wrap around.
 pub trait Sum: Shuffle {
-    /// The sum of nothing.
+    /// The sum of no values.
     const ZERO: Self;
-    /// `self + other`.
+    /// `self + other`; integers wrap around.
     fn plus(self, other: Self) -> Self;
 }
 
@@ -145,7 +146,7 @@ pub fn pair_swap<T: Shuffle>(value: T) -> T {
     shuffle_xor(FULL_MASK, value, 1)
 }
 
-/// The largest value of the warp, to every lane.
+/// The largest value of the warp; every lane gets it.
 ///
 /// ```
 /// # use cuda_std::{PtrMut, emulator::{self, Buffer}, global, kernel, launch::LaunchConfig, warp};
@@ -171,7 +172,7 @@ pub fn pair_swap<T: Shuffle>(value: T) -> T {
 #[inline(always)]
 pub fn butterfly_max<T: MinMax>(value: T) -> T {
     let mut value = value;
-    // `while`, not an iterator over an array: the device build leaves such an array in local memory.
+    // `while`, not an iterator over an array: the device build would put that array in local memory.
     let mut distance = 16;
     while distance > 0 {
         value = value.greater(shuffle_xor(FULL_MASK, value, distance));
@@ -180,7 +181,7 @@ pub fn butterfly_max<T: MinMax>(value: T) -> T {
     value
 }
 
-/// The smallest value of the warp, to every lane.
+/// The smallest value of the warp; every lane gets it.
 ///
 /// ```
 /// # use cuda_std::{PtrMut, emulator::{self, Buffer}, global, kernel, launch::LaunchConfig, warp};
@@ -204,7 +205,7 @@ pub fn butterfly_max<T: MinMax>(value: T) -> T {
 #[inline(always)]
 pub fn butterfly_min<T: MinMax>(value: T) -> T {
     let mut value = value;
-    // `while`, not an iterator over an array: the device build leaves such an array in local memory.
+    // `while`, not an iterator over an array: the device build would put that array in local memory.
     let mut distance = 16;
     while distance > 0 {
         value = value.lesser(shuffle_xor(FULL_MASK, value, distance));
@@ -213,8 +214,8 @@ pub fn butterfly_min<T: MinMax>(value: T) -> T {
     value
 }
 
-/// The smallest value of the warp in the order of [`TotalOrder`] and its lane's `payload`, to every lane. Of the lanes with that
-/// value, the one with the smallest payload counts.
+/// The smallest value of the warp in the order of [`TotalOrder`], and the `payload` of its lane; every lane gets both. Among lanes with
+/// equal values, the smallest payload wins.
 ///
 /// ```
 /// # use cuda_std::{Ptr, PtrMut, emulator::{self, Buffer}, global, kernel, launch::LaunchConfig, warp};
@@ -244,7 +245,7 @@ pub fn butterfly_min<T: MinMax>(value: T) -> T {
 #[inline(always)]
 pub fn butterfly_argmin<T: TotalOrder, P: Shuffle + Ord>(value: T, payload: P) -> (T, P) {
     let mut best = (value.to_key(), payload);
-    // `while`, not an iterator over an array: the device build leaves such an array in local memory.
+    // `while`, not an iterator over an array: the device build would put that array in local memory.
     let mut distance = 16;
     while distance > 0 {
         let other = (shuffle_xor(FULL_MASK, best.0, distance), shuffle_xor(FULL_MASK, best.1, distance));
@@ -256,13 +257,13 @@ pub fn butterfly_argmin<T: TotalOrder, P: Shuffle + Ord>(value: T, payload: P) -
     (T::from_key(best.0), best.1)
 }
 
-/// The largest value of the warp in the order of [`TotalOrder`] and its lane's `payload`, to every lane. Of the lanes with that
-/// value, the one with the smallest payload counts. See [`butterfly_argmin`]; note that NaN is the largest float.
+/// The largest value of the warp in the order of [`TotalOrder`], and the `payload` of its lane; every lane gets both. Among lanes with
+/// equal values, the smallest payload wins. NaN is the largest float. [`butterfly_argmin`] has an example.
 #[track_caller]
 #[inline(always)]
 pub fn butterfly_argmax<T: TotalOrder, P: Shuffle + Ord>(value: T, payload: P) -> (T, P) {
     let (mut key, mut payload) = (value.to_key(), payload);
-    // `while`, not an iterator over an array: the device build leaves such an array in local memory.
+    // `while`, not an iterator over an array: the device build would put that array in local memory.
     let mut distance = 16;
     while distance > 0 {
         let (other_key, other) = (shuffle_xor(FULL_MASK, key, distance), shuffle_xor(FULL_MASK, payload, distance));
@@ -274,7 +275,7 @@ pub fn butterfly_argmax<T: TotalOrder, P: Shuffle + Ord>(value: T, payload: P) -
     (T::from_key(key), payload)
 }
 
-/// The smallest and the largest value of the warp, found at the same time, to every lane.
+/// The smallest and the largest value of the warp; every lane gets both.
 ///
 /// ```
 /// # use cuda_std::{PtrMut, emulator::{self, Buffer}, global, kernel, launch::LaunchConfig, warp};
@@ -302,7 +303,7 @@ pub fn butterfly_argmax<T: TotalOrder, P: Shuffle + Ord>(value: T, payload: P) -
 #[inline(always)]
 pub fn butterfly_min_max<T: MinMax>(value: T) -> (T, T) {
     let (mut min, mut max) = (value, value);
-    // `while`, not an iterator over an array: the device build leaves such an array in local memory.
+    // `while`, not an iterator over an array: the device build would put that array in local memory.
     let mut distance = 16;
     while distance > 0 {
         min = min.lesser(shuffle_xor(FULL_MASK, min, distance));
@@ -312,7 +313,7 @@ pub fn butterfly_min_max<T: MinMax>(value: T) -> (T, T) {
     (min, max)
 }
 
-/// The largest value of the warp to even lanes, the smallest to odd lanes.
+/// Returns the largest value of the warp in even lanes and the smallest in odd lanes.
 ///
 /// ```
 /// # use cuda_std::{PtrMut, emulator::{self, Buffer}, global, kernel, launch::LaunchConfig, warp};
@@ -339,11 +340,11 @@ pub fn even_odd_max_min<T: MinMax>(value: T) -> T {
     if lane_id().is_multiple_of(2) { max } else { min }
 }
 
-/// The sum over the warp, to every lane: `v = v + shuffle_xor(v, m)` for m in 16, 8, 4, 2, 1, in that order.
+/// The sum over the warp; every lane gets it. It is computed by `v = v + shuffle_xor(v, m)` for m = 16, 8, 4, 2, 1, in that order.
 ///
-/// Addition commutes, so all lanes get the same bits, and the same bits on every back end. For floating-point numbers these are the
-/// bits of the tree that adds lanes l and l + 16 first, then the sums of l and l + 8, and so on, each addition rounded to nearest
-/// (`add.rn.f32`, `add.rn.f64`). A sum of −0 and NaN follow the addition's own rules. For 32-bit integers, [`reduce_add`] is one instruction.
+/// Addition commutes, so all lanes get the same bits, and every back end gives the same bits. For floating-point numbers the order is a
+/// tree: first the values of lanes l and l + 16 are added, then the sums of l and l + 8, and so on; each addition rounds to nearest
+/// (`add.rn.f32`, `add.rn.f64`). −0 and NaN follow the rules of addition. For 32-bit integers, [`reduce_add`] is one instruction.
 ///
 /// ```
 /// # use cuda_std::{PtrMut, emulator::{self, Buffer}, global, kernel, launch::LaunchConfig, warp};
@@ -369,7 +370,7 @@ pub fn even_odd_max_min<T: MinMax>(value: T) -> T {
 #[inline(always)]
 pub fn butterfly_sum<T: Sum>(value: T) -> T {
     let mut value = value;
-    // `while`, not an iterator over an array: the device build leaves such an array in local memory.
+    // `while`, not an iterator over an array: the device build would put that array in local memory.
     let mut distance = 16;
     while distance > 0 {
         value = value.plus(shuffle_xor(FULL_MASK, value, distance));
@@ -380,8 +381,8 @@ pub fn butterfly_sum<T: Sum>(value: T) -> T {
 
 /// Prefix sum: lane `l` gets the sum over lanes 0..=l.
 ///
-/// Five stages of doubling reach; in stage s lane l ≥ 2^s adds what lane l − 2^s holds *before* its own (so the order of
-/// additions is fixed for floating-point numbers).
+/// There are five stages. In stage s, each lane l ≥ 2^s adds the value of lane l − 2^s as the left operand and its value as the right one,
+/// so the order of additions is fixed for floating-point numbers.
 ///
 /// ```
 /// # use cuda_std::{PtrMut, emulator::{self, Buffer}, global, kernel, launch::LaunchConfig, warp};
@@ -415,7 +416,7 @@ pub fn inclusive_sum<T: Sum>(value: T) -> T {
     value
 }
 
-/// Prefix sum without the lane's own value: lane `l` gets the sum over lanes 0..l, lane 0 gets zero.
+/// Exclusive prefix sum: lane `l` gets the sum over lanes 0..l, and lane 0 gets zero.
 ///
 /// ```
 /// # use cuda_std::{PtrMut, emulator::{self, Buffer}, global, kernel, launch::LaunchConfig, warp};

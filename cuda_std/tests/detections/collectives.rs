@@ -1,4 +1,4 @@
-//! Lanes that do not come to a collective, threads that do not come to a barrier.
+//! Lanes that do not arrive at a collective, and threads that do not arrive at a barrier.
 
 use crate::Source;
 use cuda_std::{
@@ -63,7 +63,7 @@ fn lanes_in_another_operation() {
     assert_eq!((location.file.as_str(), location.line), (HERE.file, HERE.line("other operation")));
 }
 
-/// Halves that name each other in part.
+/// Each half of the warp passes a mask that names some lanes of the other half.
 #[kernel]
 unsafe fn different_masks() {
     let mask = if warp::lane_id() < 16 { 0x0001_ffff } else { 0xffff_0000 };
@@ -104,7 +104,7 @@ fn lanes_that_the_block_does_not_have() {
     );
 }
 
-/// Half of the warp, reading from the other half.
+/// A shuffle among half of the warp that reads from the other half.
 #[kernel]
 unsafe fn reads_outside_the_mask() {
     if warp::lane_id() < 16 {
@@ -165,7 +165,7 @@ fn other_operations_at_two_places_are_fine() {
     assert_eq!(out.to_vec(), (0..32).rev().collect::<Vec<_>>());
 }
 
-/// Threads below 40 wait for the rest, which is gone. The second warp is divided, the third gone as a whole.
+/// Threads below 40 wait at a barrier; the others have returned: a part of the second warp and the whole third warp.
 #[kernel]
 unsafe fn barrier_after_return() {
     if thread::thread_idx_x() < 40 {
@@ -186,7 +186,7 @@ fn a_barrier_that_part_of_a_warp_does_not_reach() {
     );
 }
 
-/// The second warp does not come to the barrier.
+/// The second warp does not arrive at the barrier.
 #[kernel]
 unsafe fn barrier_of_one_warp() {
     if warp::warp_id() == 0 {
@@ -274,7 +274,7 @@ fn a_deadlock() {
     assert_eq!(location.line, HERE.line("barrier of the deadlock"));
 }
 
-/// Waits for a store that nobody makes.
+/// Waits for a store that no thread makes.
 #[kernel]
 unsafe fn waits_in_vain(flag: Ptr<u32>) {
     // SAFETY: one value.

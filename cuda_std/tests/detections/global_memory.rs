@@ -11,7 +11,7 @@ use cuda_std::{
 
 const HERE: Source = source!("global_memory.rs");
 
-/// Each thread reads and writes one value, without a look at the length.
+/// Each thread reads and writes one value without checking the length.
 #[kernel]
 unsafe fn no_bounds(input: Ptr<u32>, out: PtrMut<u32>) {
     let i = (thread::block_idx_x() * thread::block_dim_x() + thread::thread_idx_x()) as usize;
@@ -54,7 +54,7 @@ fn a_null_pointer() {
     let kind = HERE.fault(result, "no_bounds", 0, 0, "null argument");
     let address = std::ptr::dangling::<u32>().addr();
     assert_eq!(kind, ViolationKind::ArgumentNotGlobal { parameter: "out", address, bytes: 512 });
-    // Without elements it is a valid argument, by which nothing may be accessed.
+    // A null pointer of length 0 is a valid argument; the kernel may not access anything through it.
     let result = launch!(NoBounds { input: input.as_ptr(), out: PtrMut::new(std::ptr::null_mut(), 0) }, 1, 1);
     let kind = HERE.fault(result, "no_bounds", 0, 0, "store");
     let nearest = Some(Nearest { parameter: "out", offset: 0, len: 0 });
@@ -68,7 +68,7 @@ fn host_memory_is_not_global_memory() {
     let kind = HERE.fault(launch!(NoBounds, launch, 1, 1), "no_bounds", 0, 0, "host memory"); // FAULT: host memory
     let address = input.as_ptr().addr();
     assert_eq!(kind, ViolationKind::ArgumentNotGlobal { parameter: "input", address, bytes: 16 });
-    // Nor is it where the length is unknown.
+    // Host memory is not an argument if its length is unknown either.
     let launch = NoBounds { input: Ptr::new(input.as_ptr(), TO_END), ..launch };
     let kind = HERE.fault(launch!(NoBounds, launch, 1, 1), "no_bounds", 0, 0, "load");
     let nearest = Some(Nearest { parameter: "input", offset: 0, len: 0 });
@@ -82,7 +82,7 @@ fn a_freed_buffer() {
     let launch = NoBounds { input, out: out.as_mut_ptr() };
     let kind = HERE.fault(launch!(NoBounds, launch, 1, 4), "no_bounds", 0, 0, "freed argument"); // FAULT: freed argument
     assert_eq!(kind, ViolationKind::ArgumentFreed { parameter: "input", address: input.addr(), bytes: 16 });
-    // An address in a freed buffer that is no argument's.
+    // An address in a freed buffer, outside of all arguments.
     for len in [0, TO_END] {
         let launch = NoBounds { input: Ptr::new(*input, len), ..launch };
         let kind = HERE.fault(launch!(NoBounds, launch, 1, 4), "no_bounds", 0, 0, "load");
@@ -194,7 +194,7 @@ unsafe fn copy_rows(
     }
 }
 
-/// Neighbours of an argument in its buffer that no argument covers.
+/// Accesses in an argument's buffer that lie before the argument or behind it, where no argument is.
 #[test]
 fn an_access_beside_an_argument() {
     let buffer = Buffer::from_slice(&(0..64u32).collect::<Vec<_>>());
@@ -230,7 +230,7 @@ fn an_absent_argument() {
     assert_eq!(out.to_vec(), [1, 2, 3, 4]);
     launch!(CopyRows { rows, out: out.as_mut_ptr(), shifts: Some(rows), columns: 1, offset: 0 }, 1, 4).unwrap();
     assert_eq!(out.to_vec(), [2, 4, 6, 8]);
-    // One that is present and too short is not absent.
+    // An array that is present but too short is not treated as absent.
     let short = Buffer::<u32>::new(2);
     let launch = CopyRows { rows, out: out.as_mut_ptr(), shifts: Some(short.as_ptr()), columns: 1, offset: 0 };
     let kind = HERE.fault(launch!(CopyRows, launch, 1, 4), "copy_rows", 0, 2, "shift");
@@ -247,7 +247,7 @@ fn an_argument_longer_than_its_buffer() {
     assert_eq!(kind, ViolationKind::ArgumentTooLong { parameter: "rows", bytes: 64, available: 60 });
     assert_eq!(kind.to_string(), "launch refused: `rows` has 64 bytes, its buffer has 60 from there on");
     launch!(CopyRows { rows: Ptr::new(*rows, 15), ..launch }, 1, 1).unwrap();
-    // So is a length whose bytes overflow, and so are several bytes at the end of the buffer; none there are valid.
+    // The launch also refuses a length whose bytes overflow, and a length above 0 at the end of the buffer. Length 0 there is valid.
     for rows in [Ptr::new(*rows, usize::MAX / 2), Ptr::new(buffer.as_ptr().wrapping_add(64), 1)] {
         let kind = HERE.fault(launch!(CopyRows { rows, ..launch }, 1, 1), "copy_rows", 0, 0, "longer"); // FAULT: longer
         assert!(matches!(kind, ViolationKind::ArgumentTooLong { parameter: "rows", .. }), "{kind}");
@@ -257,7 +257,7 @@ fn an_argument_longer_than_its_buffer() {
     assert!(kind.to_string().ends_with(": 0 bytes beyond the end of `rows` (0 bytes)"), "{kind}");
 }
 
-/// A length that the host does not have is that of the rest of the buffer.
+/// An argument of unknown length extends to the end of its buffer.
 #[test]
 fn an_argument_to_the_end_of_its_buffer() {
     let buffer = Buffer::<u32>::new(64);
@@ -304,7 +304,7 @@ fn a_write_to_a_read_only_argument() {
     assert_eq!(buffer.to_vec(), [0; 4], "stopped before it is written");
 }
 
-/// What an argument of either kind covers may be written, and an access may lie in several arguments.
+/// A kernel may write where a readable and a writable argument overlap, and one access may lie in several arguments.
 #[test]
 fn arguments_that_overlap_and_touch() {
     let mut buffer = Buffer::<u32>::new(4);
@@ -327,7 +327,7 @@ fn arguments_that_overlap_and_touch() {
     assert!(matches!(kind, ViolationKind::GlobalOutOfBounds { bytes: 16, .. }), "{kind}");
 }
 
-/// Loads four words at once that two arguments have.
+/// Loads four words at once, of which two arguments cover some each.
 #[kernel]
 unsafe fn load_four(first: Option<Ptr<f32>>, rest: PtrMut<f32>) {
     if let Some(first) = first {

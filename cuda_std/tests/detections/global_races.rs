@@ -9,14 +9,15 @@ use cuda_std::{
 
 const HERE: Source = source!("global_races.rs");
 
-/// The kind of a race: this access, the other, the other's thread and line.
+/// The parts of a reported race: the reported access, the earlier access, and the thread and line of the earlier access.
 fn race(kind: ViolationKind) -> (Access, Access, u32, u32) {
     let ViolationKind::GlobalRace { access, other_access, other_thread, other, .. } = kind else { panic!("{kind}") };
     assert_eq!(other.file, HERE.file);
     (access, other_access, other_thread, other.line)
 }
 
-/// Writes a word, or reads first, and touches the word `distance` further on the other way; `sync` says what stands between.
+/// Each thread writes its word and then reads the word `distance` further on, or reads its word and then writes that one. `sync` selects
+/// the synchronisation between the two.
 #[kernel]
 unsafe fn neighbours(array: PtrMut<u32>, distance: u32, sync: u32, write_first: u32) {
     let (t, count) = (thread::thread_idx_x(), thread::block_dim_x());
@@ -67,10 +68,10 @@ fn reads_and_writes() {
     // Thread 1 reads word 0, which thread 0 has written.
     let kind = HERE.fault(run(64, 63, 0, 1), "neighbours", 0, 1, "late reader");
     assert_eq!(race(kind), (Access::Read, Access::Write, 0, HERE.line("writer")));
-    // A barrier of a warp orders nothing between warps.
+    // A barrier of a warp does not order accesses of different warps.
     let kind = HERE.fault(run(64, 32, 1, 1), "neighbours", 0, 32, "writer");
     assert_eq!(race(kind), (Access::Write, Access::Read, 0, HERE.line("late reader")));
-    // Nor one of half a warp between its halves.
+    // A barrier of half a warp does not order accesses of the two halves.
     let kind = HERE.fault(run(32, 1, 3, 0), "neighbours", 0, 15, "late writer");
     assert_eq!(race(kind), (Access::Write, Access::Read, 16, HERE.line("reader")));
 }
@@ -121,18 +122,18 @@ fn a_write_under_many_readers() {
     let mut word = Buffer::<u32>::new(1);
     launch!(ManyReaders { word: word.as_mut_ptr(), sync: 1, writer: 70 }, 1, 96).unwrap();
     launch!(ManyReaders { word: word.as_mut_ptr(), sync: 0, writer: 7 }, 1, 32).unwrap();
-    // Warps run one after the other: the last to write finds all the others' reads.
+    // Warps run one after the other: a write by the last warp comes after all reads.
     let result = launch!(ManyReaders { word: word.as_mut_ptr(), sync: 0, writer: 95 }, 1, 96);
     let (access, other, thread, line) = race(HERE.fault(result, "many_readers", 0, 95, "write under readers"));
     assert_eq!((access, other, line), (Access::Write, Access::Read, HERE.line("many readers")));
     assert_ne!(thread, 95, "the other thread is another");
-    // The first to write is found by those that read later.
+    // After a write by the first warp, the reads of later warps are reported.
     let result = launch!(ManyReaders { word: word.as_mut_ptr(), sync: 0, writer: 3 }, 1, 96);
     let kind = HERE.fault(result, "many_readers", 0, 32, "many readers");
     assert_eq!(race(kind), (Access::Read, Access::Write, 3, HERE.line("write under readers")));
 }
 
-/// Threads write neighbouring bytes and halves of words, and then read bytes of each other's.
+/// Threads write neighbouring bytes and halves of words, and then read each other's bytes.
 #[kernel]
 unsafe fn bytes(array: PtrMut<u8>, distance: u32) {
     let t = thread::thread_idx_x();
@@ -141,7 +142,7 @@ unsafe fn bytes(array: PtrMut<u8>, distance: u32) {
     unsafe {
         global::store(at(t), t as u8);
         global::store(at(256 + 2 * t).cast::<u16>(), 1);
-        // Six bytes a thread: a word of its own, and half of one shared with a neighbour.
+        // Each thread writes six bytes: one whole word, and half of a word that it shares with a neighbour.
         global::store(at(512 + 6 * t).cast::<[u16; 3]>(), [1; 3]);
         global::load(at((t + distance) % 64)); // FAULT: byte
     }
@@ -206,7 +207,7 @@ fn atomics_and_volatile_accesses_race_with_plain_ones_only() {
     assert!(matches!(race(kind).1, Access::Atomic | Access::VolatileRead));
 }
 
-/// Thread 0 publishes what it wrote by a flag for which the last thread waits, with or without fences.
+/// Thread 0 writes data and then sets a flag, for which the last thread waits; with or without fences.
 #[kernel]
 unsafe fn publish(data: PtrMut<u32>, flag: PtrMut<u32>, fences: u32, volatile: u32) {
     let (t, last) = (thread::thread_idx_x(), thread::block_dim_x() - 1);
@@ -246,7 +247,7 @@ fn fences_and_a_flag_order() {
     }
 }
 
-/// A fence orders nothing where the other thread executes none in between.
+/// A fence of one thread orders nothing if the other thread executes no fence.
 #[test]
 fn a_fence_alone_orders_nothing() {
     let mut array = Buffer::<u32>::new(64);
@@ -257,7 +258,7 @@ fn a_fence_alone_orders_nothing() {
     }
 }
 
-/// Writes where a read through the read-only cache follows, of the same thread or of another, barrier or not.
+/// A write, then a load through the read-only cache by the same thread or another one, with or without a barrier between them.
 #[kernel]
 unsafe fn read_only(array: PtrMut<u32>, distance: u32, plain: u32) {
     let (t, count) = (thread::thread_idx_x(), thread::block_dim_x());
@@ -278,7 +279,7 @@ unsafe fn read_only(array: PtrMut<u32>, distance: u32, plain: u32) {
 fn reads_through_the_read_only_cache() {
     let mut array = Buffer::<u32>::new(128);
     launch!(ReadOnly { array: array.as_mut_ptr(), distance: 1, plain: 1 }, 1, 64).unwrap();
-    // What no thread writes may be read so, though it is in the same buffer.
+    // Words that no thread writes may be read through the read-only cache, even in the same buffer.
     launch!(ReadOnly { array: array.as_mut_ptr(), distance: 64, plain: 0 }, 1, 64).unwrap();
     for (distance, writer) in [(0, 0), (1, 1), (40, 40)] {
         let result = launch!(ReadOnly { array: array.as_mut_ptr(), distance, plain: 0 }, 1, 64);
@@ -288,7 +289,7 @@ fn reads_through_the_read_only_cache() {
     }
 }
 
-/// Copies from words that other threads write while the copy is under way, unless a barrier keeps them off.
+/// Copies from words that other threads write while the copy runs, unless a barrier separates the two.
 #[kernel]
 unsafe fn copied(array: PtrMut<u32>, sync: u32) {
     let (t, stage) = (thread::thread_idx_x(), shared::dynamic::<u32>());
@@ -314,7 +315,7 @@ fn sources_of_asynchronous_copies() {
     let mut array = Buffer::<u32>::new(64);
     launch!(Copied { array: array.as_mut_ptr(), sync: 1 }, 1, 64).unwrap();
     launch!(Copied { array: array.as_mut_ptr(), sync: 2 }, 1, 64).unwrap();
-    // Thread 0 writes word 1; thread 1's copy, started before the barrier, is not waited for until later.
+    // Thread 0 writes word 1 while thread 1's copy of that word runs: thread 1 starts it before the barrier and waits for it later.
     let kind = HERE.fault(launch!(Copied { array: array.as_mut_ptr(), sync: 0 }, 1, 64), "copied", 0, 1, "copy");
     assert_eq!(race(kind), (Access::Read, Access::Write, 0, HERE.line("write to a source")));
 }

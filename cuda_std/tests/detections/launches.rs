@@ -1,4 +1,4 @@
-//! Panics, refused launches, and what a violation leaves behind.
+//! Panics, refused launches, and the state after a violation.
 
 use crate::Source;
 use cuda_std::{
@@ -45,7 +45,7 @@ fn the_first_failing_block_is_reported() {
     }
 }
 
-/// What a thread owns is dropped when the launch stops under it.
+/// The values that a thread owns are dropped when the launch stops.
 #[kernel]
 unsafe fn owns(drops: PtrMut<u32>) {
     struct Owned(*mut u32);
@@ -122,7 +122,8 @@ fn device_functions_outside_a_launch() {
     thread::thread_idx_x();
 }
 
-/// Launches from several OS threads and from within rayon's do not disturb each other, nor do buffers made meanwhile.
+/// Launches from several OS threads and from rayon threads do not disturb each other, and buffers may be made at the
+/// same time.
 #[test]
 fn launches_at_the_same_time() {
     let one = |id: usize| {

@@ -1,4 +1,4 @@
-//! Accesses by plain Rust pointers, of which the emulator sees a write close behind a buffer. With the feature `sanitizer`,
+//! Accesses by plain Rust pointers. The emulator detects such a write close behind a buffer. With the feature `sanitizer`,
 //! AddressSanitizer stops the reads too: see `tests/sanitizer.rs`.
 #![cfg(not(feature = "sanitizer"))]
 
@@ -48,7 +48,7 @@ unsafe fn plain_read(x: Ptr<u8>, out: PtrMut<u8>, skipped: u32) {
     unsafe { global::store(*out, *x.add(skipped as usize)) }
 }
 
-/// Such a read is not found, but its value is not one that a kernel would take for data.
+/// The emulator does not detect a read behind a buffer, but the read gives the poison value.
 #[test]
 fn a_plain_read_behind_a_buffer_gives_poison() {
     for len in [1, 255, 256, 257, 512] {

@@ -9,14 +9,16 @@ use cuda_std::{
 
 const HERE: Source = source!("races.rs");
 
-/// The kind of a race: this access, the other, the other's thread and line.
+/// The parts of a reported race: the reported access, the earlier access, and the thread and line of the earlier
+/// access.
 fn race(kind: ViolationKind) -> (Access, Access, u32, u32) {
     let ViolationKind::SharedRace { access, other_access, other_thread, other, .. } = kind else { panic!("{kind}") };
     assert_eq!(other.file, HERE.file);
     (access, other_access, other_thread, other.line)
 }
 
-/// Writes, and reads the neighbour's word `distance` further on; `sync` says what stands between.
+/// Each thread writes its word and then reads the word `distance` further on. `sync` selects the synchronisation
+/// between the two.
 #[kernel]
 unsafe fn neighbours(distance: u32, sync: u32) {
     let (t, count, array) = (thread::thread_idx_x(), thread::block_dim_x(), shared::dynamic::<u32>());
@@ -36,7 +38,8 @@ unsafe fn neighbours(distance: u32, sync: u32) {
 
 #[test]
 fn a_read_before_the_write() {
-    // The emulator runs thread 0 first, which then reads a word that nobody has written yet: the race shows as that.
+    // The emulator runs thread 0 first. Thread 0 reads a word that no thread has written yet, so the race is reported
+    // as a read of uninitialised memory.
     let kind = HERE.fault(launch!(Neighbours { distance: 31, sync: 0 }, 1, 32), "neighbours", 0, 0, "reader");
     assert!(matches!(kind, ViolationKind::SharedUninitialised { .. }), "{kind}");
     let kind = HERE.fault(launch!(Neighbours { distance: 32, sync: 1 }, 1, 64), "neighbours", 0, 0, "reader");
@@ -53,7 +56,7 @@ fn a_warp_barrier_orders_a_warp_only() {
     assert_eq!(race(kind), (Access::Read, Access::Write, 16, HERE.line("writer")));
 }
 
-/// All words are there; then each thread writes its own and reads another's, one round without a barrier.
+/// All words are initialised; then each thread writes its word and reads another thread's, without a barrier between.
 #[kernel]
 unsafe fn rounds(distance: u32, order: u32) {
     let (t, count, array) = (thread::thread_idx_x(), thread::block_dim_x(), shared::dynamic::<u32>());
@@ -130,7 +133,7 @@ fn a_write_under_many_readers() {
     assert_eq!((access, other, line), (Access::Write, Access::Read, HERE.line("many readers")));
 }
 
-/// Threads write neighbouring bytes and halves of words, and then each other's.
+/// Threads write neighbouring bytes and halves of words, and then read each other's.
 #[kernel]
 unsafe fn bytes(distance: u32) {
     let (t, array) = (thread::thread_idx_x(), shared::dynamic::<u8>());
@@ -186,7 +189,7 @@ fn atomics_race_with_plain_accesses_only() {
     }
 }
 
-/// Order passes on: lane 0 writes, meets lane 1, which meets lane 2, which reads.
+/// Order is transitive: lane 0 writes and synchronises with lane 1; lane 1 synchronises with lane 2; lane 2 reads.
 #[kernel]
 unsafe fn relay(broken: u32) {
     let (lane, word) = (warp::lane_id(), shared::dynamic::<u32>());
@@ -233,7 +236,7 @@ unsafe fn matrix_rows(sync: u32) {
             warp::sync_warp(warp::FULL_MASK);
         }
         mma::ldmatrix_x4(tile.add(4 * lane).cast()); // FAULT: row reader
-        // The load itself has met all lanes.
+        // The load synchronises all lanes.
         tile.add(4 * lane).store(2);
     }
 }

@@ -13,7 +13,7 @@ use proptest::prelude::*;
 /// Threads that access memory: four lanes of each warp. The other lanes take part in synchronisation only.
 const ACTORS: [u32; 8] = [0, 1, 2, 3, 32, 33, 34, 35];
 const THREADS: usize = 64;
-/// Bytes that are fought for.
+/// Bytes of memory that the programs access.
 const BYTES: u32 = 8;
 
 #[derive(Debug, Clone)]
@@ -31,7 +31,7 @@ enum Event {
 unsafe fn interpret(programs: Ptr<[u32; 2]>, longest: u32, words: Option<PtrMut<u8>>) {
     let (t, memory) = (thread::thread_idx_x(), shared::dynamic::<u8>());
     let program = programs.wrapping_add((t * longest) as usize);
-    // SAFETY: each thread has `longest` pairs; addresses are within 8 bytes and aligned. Races are what is tested.
+    // SAFETY: each thread has `longest` pairs; addresses are within 8 bytes and aligned. Races are intended.
     unsafe {
         if t == 0 {
             memory.cast::<u64>().store(0);
@@ -113,7 +113,7 @@ fn detected_in(events: &[Event], global: bool) -> bool {
 
 /// Whether two accesses conflict and are not ordered, by vector clocks.
 fn races(events: &[Event]) -> bool {
-    // clocks[a][b]: events of thread b that are ordered before what thread a does next.
+    // clocks[a][b]: number of events of thread b that are ordered before the next event of thread a.
     let mut clocks = vec![vec![0u32; THREADS]; THREADS];
     let mut accesses: Vec<(usize, u32, bool, u32, u32)> = Vec::new();
     let meet = |clocks: &mut Vec<Vec<u32>>, threads: &[usize]| {
@@ -182,7 +182,7 @@ proptest! {
         prop_assert_eq!(detected(&events), races(&events));
     }
 
-    /// With barriers of parts of warps it never cries wolf (it may miss a race among several readers).
+    /// With barriers of parts of warps the detector reports no false race. It may miss a race among several readers.
     #[test]
     fn parts_of_warps_without_false_alarms(events in prop::collection::vec(event(4, true), 0..40)) {
         if !races(&events) {

@@ -1,4 +1,4 @@
-//! Shared accesses out of bounds, misaligned, before anything was written, and under an unfinished copy.
+//! Shared accesses out of bounds, misaligned, of uninitialised memory, and of the destination of an unfinished copy.
 
 use crate::Source;
 use cuda_std::{
@@ -43,7 +43,7 @@ fn past_the_dynamic_memory() {
     assert_eq!(address, base + 1024);
 }
 
-/// Before the start of the dynamic memory, and at address 0.
+/// Reads before the start of the dynamic memory, and at address 0.
 #[kernel]
 unsafe fn wild(which: u32) {
     let start = shared::dynamic::<u32>();
@@ -65,7 +65,7 @@ fn wild_addresses() {
     }
 }
 
-/// A vector at an odd word.
+/// Writes 8 bytes at an odd word.
 #[kernel]
 unsafe fn misaligned() {
     let words = shared::dynamic::<u32>();
@@ -102,7 +102,7 @@ fn a_read_of_nothing() {
     assert!(matches!(kind, ViolationKind::SharedUninitialised { .. }), "{kind}");
 }
 
-/// The first block writes, the next one reads what it left.
+/// The first block writes shared memory; the next block reads it without writing.
 #[kernel]
 unsafe fn leftovers() {
     let array = shared::dynamic::<u32>();
@@ -143,7 +143,7 @@ fn a_read_of_a_word_written_in_part() {
     assert_eq!(address % 4, 3);
 }
 
-/// An atomic on memory that holds nothing, and a matrix row of which half was written.
+/// An atomic operation on uninitialised memory, and a load of a matrix row of which half was written.
 #[kernel]
 unsafe fn readers(which: u32) {
     let array = shared::dynamic::<u32>();
@@ -167,7 +167,7 @@ fn every_reader_needs_a_writer() {
     }
 }
 
-/// Copies one word a thread, and touches it too early; `which` says how.
+/// Each thread copies one word and accesses it too early; `which` selects the access.
 #[kernel]
 unsafe fn missing_wait(input: Ptr<u32>, which: u32) {
     let (t, array) = (thread::thread_idx_x(), shared::dynamic::<u32>());
@@ -210,14 +210,14 @@ fn a_copy_that_was_not_waited_for() {
     let result = launch!(MissingWait { input: input.as_ptr(), which: 3 }, 1, 32);
     let kind = HERE.fault(result, "missing_wait", 0, 0, "overwritten");
     assert!(matches!(kind, ViolationKind::AsyncCopyUnfinished { thread: 0, .. }), "{kind}");
-    // Waited for by its own thread, but not yet passed on to others.
+    // Each thread has waited for its copy, but no barrier has made the word visible to others.
     let result = launch!(MissingWait { input: input.as_ptr(), which: 4 }, 1, 32);
     let kind = HERE.fault(result, "missing_wait", 0, 0, "no barrier");
     assert!(matches!(kind, ViolationKind::AsyncCopyUnfinished { thread: 1, .. }), "{kind}");
     launch!(MissingWait { input: input.as_ptr(), which: 5 }, 1, 32).unwrap();
 }
 
-/// More source than destination.
+/// Copies 9 bytes to a destination of 8.
 #[kernel]
 unsafe fn oversized_copy(input: Ptr<u8>) {
     // SAFETY: none: that is the fault.

@@ -1,4 +1,4 @@
-//! Products of warpgroups whose operands are not ready, or not for long enough.
+//! Products of warpgroups whose operands are not yet visible, or are overwritten too early.
 
 use crate::Source;
 use cuda_std::{
@@ -10,7 +10,7 @@ use cuda_std::{
 
 const HERE: Source = source!("warpgroups.rs");
 
-/// Zeros for A and B; then a product, with what `which` says left out or done too early.
+/// Writes zeros to A and B and multiplies them. `which` selects the step that is missing or too early.
 #[kernel]
 unsafe fn product(which: u32) {
     let t = thread::thread_idx_x();
@@ -48,14 +48,14 @@ unsafe fn product(which: u32) {
 
 fn run(threads: u32, which: u32) -> Result<Stats, Violation> {
     let config = LaunchConfig::linear(1, threads).with_shared(24576);
-    // SAFETY: 24 KiB of shared memory are what the kernel asks for.
+    // SAFETY: the kernel requires 24 KiB of shared memory.
     unsafe { emulator::launch(&Product::KERNEL, config, Product { which }) }
 }
 
 #[test]
 fn a_product_of_what_is_there() {
     run(128, 0).unwrap();
-    // Whoever waited may write again.
+    // After the wait a thread may write again.
     run(128, 6).unwrap();
 }
 
@@ -73,7 +73,8 @@ fn an_operand_that_is_not_published() {
     assert_eq!(written.line, HERE.line("written"));
 }
 
-/// What was written in the epoch in which its thread published passes: nobody knows which came first.
+/// A word that its thread writes and publishes in the same epoch passes: the emulator does not record which of the two
+/// came first.
 #[test]
 fn an_operand_that_is_written_again_at_once() {
     run(128, 3).unwrap();

@@ -21,13 +21,13 @@ use std::cmp::Ordering;
     extremes_f64 for Extremes<f64> = extremes::<f64>,
 )]
 struct Extremes<T> {
-    /// A value a lane.
+    /// One value for each lane.
     values: Ptr<T>,
-    /// A payload a lane.
+    /// One payload for each lane.
     payloads: Ptr<u32>,
     /// 32 smallest values, then 32 largest.
     found: PtrMut<T>,
-    /// Their payloads.
+    /// The payloads of `found`.
     found_payloads: PtrMut<u32>,
 }
 
@@ -105,7 +105,7 @@ proptest! {
         check_f32(&values.map(|x| x as f32 - 1.0), &payloads);
     }
 
-    /// Any bits: NaN of both signs, infinities, zeros.
+    /// Random bits, which include NaN of both signs, infinities and zeros.
     #[test]
     fn floats(bits: Lanes<u64>, payloads: Lanes<u32>) {
         check_f32(&bits.map(|x| f32::from_bits(x as u32)), &payloads);

@@ -37,7 +37,7 @@ unsafe fn on_global(
         atomic::add_u64(*longs, u64::from(i) << 32);
         atomic::min_u64(longs.add(1), u64::from(i + 5) << 33);
         atomic::max_u64(longs.add(2), u64::from(i + 5) << 33);
-        // A multiple of a half each: the sum is exact in any order.
+        // Each term is a multiple of 0.5, so the sum is exact in any order.
         atomic::add_f32(*float, 0.5 * i as f32);
     }
 }
@@ -69,11 +69,11 @@ fn global_atomics() {
     let mut tickets = tickets.to_vec();
     tickets.sort_unstable();
     assert_eq!(tickets, (0..ALL).collect::<Vec<_>>());
-    // Ten each, and one more by each of the two that were chosen.
+    // Ten operations for each thread, and one more for each of two threads.
     assert_eq!(stats.global_atomics, u64::from(10 * ALL + 2));
 }
 
-/// The same on shared memory, one result row a block.
+/// Atomic operations on shared memory; each block writes one row of results.
 #[kernel]
 unsafe fn on_shared(out: PtrMut<u64>) {
     let t = thread::thread_idx_x();
@@ -115,7 +115,8 @@ fn shared_atomics() {
     assert_eq!(stats.barriers, u64::from(2 * BLOCKS));
 }
 
-/// Every thread lowers all four words and looks at them, with no barrier between its looks and the others' atomics.
+/// Every thread lowers all four words and loads them, without a barrier between its loads and the atomics of other
+/// threads.
 #[kernel]
 unsafe fn while_others_write(out: PtrMut<u32>) {
     let t = thread::thread_idx_x();

@@ -49,9 +49,9 @@ fn a_family_from_a_macro() {
 /// One parameter of each type.
 #[kernel]
 unsafe fn every_type(
-    /// Twelve values.
+    /// Twelve values, one per parameter.
     out: PtrMut<f64>,
-    /// One byte.
+    /// An array of one byte.
     bytes: Ptr<u8>,
     a: u8,
     b: u16,
@@ -290,7 +290,7 @@ enum Join {
     key = (Join, bool),
     max_threads = 64,
     min_blocks = 2,
-    /// The sum.
+    /// The sum of both values.
     (Join::Add, false) => mix_sum = mix::<true, false>,
     (Join::Add, true) => mix_negative_sum(max_threads = 32, min_blocks = 4) = mix::<true, true>,
     (Join::Multiply, _) => mix_product(max_threads = 96) = mix::<false, false>,
@@ -349,7 +349,7 @@ struct Reversed<T> {
     values: Ptr<T>,
     /// One value a thread.
     out: PtrMut<T>,
-    /// Values.
+    /// Number of values.
     count: u32,
 }
 

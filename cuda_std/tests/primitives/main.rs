@@ -21,10 +21,10 @@ pub fn one_block(threads: u32, shared_bytes: u32) -> LaunchConfig {
     LaunchConfig::linear(1, threads).with_shared(shared_bytes)
 }
 
-/// A warp's values.
+/// One value for each lane of a warp.
 pub type Lanes<T> = [T; 32];
 
-/// `f` of every lane.
+/// The values `f(lane)` of all lanes.
 pub fn lanes<T>(f: impl Fn(usize) -> T) -> Lanes<T> {
     std::array::from_fn(f)
 }

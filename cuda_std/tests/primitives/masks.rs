@@ -9,7 +9,7 @@ use cuda_std::{
     thread, warp,
 };
 
-/// Two halves go different ways, a different number of times, and meet again.
+/// The two halves of the warp run different loops with different numbers of turns, and then synchronise.
 #[kernel]
 unsafe fn halves(out: PtrMut<u32>) {
     let lane = warp::lane_id();
@@ -88,7 +88,7 @@ fn blocks_that_are_not_whole_warps() {
     }
 }
 
-/// Every index, one thread a row of six.
+/// Stores the six indices of each thread.
 #[kernel]
 unsafe fn indices(out: PtrMut<u32>) {
     let dims = [thread::block_dim_x(), thread::block_dim_y(), thread::block_dim_z()];

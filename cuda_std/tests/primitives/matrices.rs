@@ -1,4 +1,5 @@
-//! Matrix loads and products, against the layouts of the PTX ISA written out a second time, as matrices.
+//! Matrix loads and products, compared with plain matrices and an independent implementation of the layouts of the PTX
+//! ISA.
 
 use crate::one_block;
 use cuda_std::{

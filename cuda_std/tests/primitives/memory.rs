@@ -120,7 +120,7 @@ fn dynamic_memory_grows_by_words() {
     }
 }
 
-/// `sync_threads_or` of whether this thread is the one.
+/// Calls `sync_threads_or` with a predicate that is true for thread `the_one` only.
 #[kernel]
 unsafe fn someone(the_one: u32, out: PtrMut<u32>) {
     let t = thread::thread_idx_x();

@@ -62,7 +62,7 @@ fn executions_by_line() {
     for (mark, operation, executions) in expected {
         assert_eq!(on_line(&profile, mark, operation), executions, "{mark}\n{profile}");
     }
-    // Nothing else, and in the source's order.
+    // The profile has no other sites, and their order is that of the source.
     assert_eq!(profile.sites.len(), expected.len());
     assert!(profile.sites.iter().zip(&expected).all(|(site, expected)| site.operation == expected.1));
     let total: u64 = expected.iter().map(|expected| expected.2).sum();

@@ -17,7 +17,7 @@ use proptest::prelude::*;
     shuffle_f64 for Shuffles<f64> = shuffles::<f64>,
 )]
 struct Shuffles<T> {
-    /// A value a lane.
+    /// One value for each lane.
     values: Ptr<T>,
     /// 32 results of each shuffle.
     out: PtrMut<T>,
@@ -39,7 +39,7 @@ unsafe fn shuffles<T: Shuffle>(Shuffles { values, out, distance }: Shuffles<T>) 
     }
 }
 
-/// What the four shuffles give, lane by lane.
+/// The expected results of the four shuffles, lane by lane.
 fn model<T: Copy>(values: &Lanes<T>, distance: usize) -> Vec<T> {
     [
         lanes(|lane| values[lane ^ distance]),

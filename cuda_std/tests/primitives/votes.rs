@@ -41,7 +41,7 @@ unsafe fn collect(values: Ptr<u32>, mask: u32, threshold: u32, out: PtrMut<u32>)
     }
 }
 
-/// What lane `own` gets, by going through the lanes of the mask one after the other.
+/// The expected results of lane `own`, computed from the lanes of the mask one after the other.
 fn model(values: &Lanes<u32>, mask: u32, threshold: u32, own: usize) -> [u32; 15] {
     let (mut least, mut most) = (i32::MAX, i32::MIN);
     let (mut above, mut same, mut sum, mut min, mut max, mut and, mut or, mut xor) =

@@ -14,7 +14,8 @@ const ROWS: usize = 128;
 const COLUMNS: usize = 128;
 const INNER: usize = 64;
 
-/// D = A · Bᵀ, twice over where `twice` is not 0; D comes as fragments, and holds nonsense before.
+/// D = A · Bᵀ, added twice if `twice` is not 0. D is returned as fragments, and starts with values that the product
+/// must ignore.
 #[kernel(max_threads = 256, arch = "sm_90a")]
 unsafe fn product(a: Ptr<u16>, b: Ptr<u16>, twice: u32, out: PtrMut<[[f32; 4]; 16]>) {
     let t = thread::thread_idx_x();
@@ -55,7 +56,7 @@ proptest! {
         let (fa, fb) = (halves(&a), halves(&b));
         let mut out = Buffer::from_slice(&[[[0.0f32; 4]; 16]; 256]);
         let launch = Product { a: fa.as_ptr(), b: fb.as_ptr(), twice, out: out.as_mut_ptr() };
-        // SAFETY: what the kernel asks for.
+        // SAFETY: the arrays and the shared memory have the sizes that the kernel requires.
         unsafe { emulator::launch(&Product::KERNEL, one_block(256, 32768), launch) }.unwrap();
         for (thread, fragment) in out.to_vec().into_iter().enumerate() {
             let (warp, g, t) = (thread / 32, thread % 32 / 4, thread % 4);

@@ -1,8 +1,8 @@
-//! Search beyond one machine: ranks that each hold a shard, and answer as one index.
+//! Search on several machines: each rank holds a shard, and all ranks together behave as one index.
 //!
 //! # Problem and algorithm
-//! A base that no machine holds is divided into shards of contiguous rows, one a rank (a process, on this machine or another). Each
-//! query goes to every shard, and the k best of all shards' k best are the k best of the base (Johnson, Douze and Jégou,
+//! A base that is too large for one machine is divided into shards of contiguous rows, one for each rank (a process, on this machine or
+//! another). Each query goes to every shard. The k best of all shards' k best are the k best of the base (Johnson, Douze and Jégou,
 //! "Billion-scale similarity search with GPUs", section 5.4):
 //!
 //! ```text
@@ -12,20 +12,20 @@
 //! ```
 //!
 //! # Results
-//! The same bits as one index of the whole base. A canonical distance ([`crate::metric`]) depends on the query and the vector alone; which
-//! lists a query probes depends on the centroids alone; every shard returns exactly its k best. So the merged k best by (distance, lower id)
-//! are those of one index.
+//! Results have the same bits as those of one index of the whole base. A canonical distance ([`crate::metric`]) depends on the query and
+//! the vector alone; the lists that a query probes depend on the centroids alone; every shard returns exactly its k best. So the merged k
+//! best by (distance, lower id) are those of one index.
 //!
 //! # Failure
-//! A rank that fails must not leave the others waiting for it. Before ranks exchange results they [`agree`] that all have one; if any
-//! has failed, it returns its own error and all others [`Error::RankFailed`], and every rank may go on to the next call. A process that dies
-//! is the transport's matter: MPI ends the others.
+//! The other ranks must not wait for a rank that has failed. Before ranks exchange results they [`agree`] that all have one. If a rank has
+//! failed, it returns its error and all others return [`Error::RankFailed`]; every rank may then continue with the next call. If a process
+//! dies, the transport must handle it: MPI ends the others.
 //!
 //! # Cost
-//! A search: that of the shard, and 12 bytes a result from each rank to rank 0, which merges R · queries · k results. Building an inverted file:
-//! the centroids and codebooks once to each rank.
+//! A search costs the search of the shard, and 12 bytes for each result from each rank to rank 0, which merges R · queries · k results.
+//! Building an inverted file sends the centroids and codebooks once to each rank.
 //!
-//! What carries bytes between ranks is a [`Ranks`]; `Mpi`, in builds with the feature `mpi`, is one.
+//! The trait [`Ranks`] transfers bytes between ranks. `Mpi`, in builds with the feature `mpi`, implements it.
 
 #[cfg(feature = "mpi")]
 mod mpi;
@@ -44,19 +44,20 @@ use crate::{
 
 /// A group of processes that call the same collective operations in the same order, each in one thread.
 ///
-/// An operation returns when this rank's part is done. It does not fail: if a rank is lost, the transport ends the program.
+/// An operation returns when this rank's part is done. Operations do not fail: if a rank is lost, the transport ends the program.
 pub trait Ranks {
     /// The number of this rank, from 0.
     fn rank(&self) -> usize;
-    /// How many ranks there are; at least 1.
+    /// Number of ranks; at least 1.
     fn count(&self) -> usize;
-    /// Collective: the bytes that rank 0 gives, at every rank; what others give is not looked at.
+    /// Collective: returns the bytes of rank 0 at every rank. The arguments of other ranks are ignored.
     fn broadcast(&self, bytes: Vec<u8>) -> Vec<u8>;
-    /// Collective: at rank 0 the bytes that every rank gives, in the order of ranks; nothing at the others.
+    /// Collective: returns the bytes of every rank at rank 0, in the order of ranks, and nothing at the others.
     fn gather(&self, bytes: Vec<u8>) -> Vec<Vec<u8>>;
 }
 
-/// The rows of a base of `rows` that belong to a rank: contiguous, all rows once, as many as another's give or take one.
+/// The rows of this rank's shard of a base of `rows` rows. Shards are contiguous, cover each row once, and differ by at most one row in
+/// size.
 pub fn share(rows: usize, ranks: &impl Ranks) -> Range<usize> {
     let (rank, count) = (ranks.rank() as u128, ranks.count() as u128);
     // The quotients are at most `rows`.
@@ -64,11 +65,11 @@ pub fn share(rows: usize, ranks: &impl Ranks) -> Range<usize> {
     start(rank)..start(rank + 1)
 }
 
-/// Collective: `outcome` if it is a success at every rank. Else a rank's own error where it has one, and
-/// [`Error::RankFailed`] with the lowest rank that failed elsewhere.
+/// Collective: returns `outcome` if every rank has succeeded. Otherwise a rank that has failed returns its error, and the others return
+/// [`Error::RankFailed`] with the lowest rank that has failed.
 ///
 /// # Errors
-/// As said.
+/// The error of `outcome`, or [`Error::RankFailed`] if another rank has failed.
 pub fn agree<V, E: Display + From<Error>>(ranks: &impl Ranks, outcome: Result<V, E>) -> Result<V, E> {
     let status = outcome.as_ref().err().map_or_else(Vec::new, |error| format!("!{error}").into_bytes());
     let failed = ranks.gather(status).into_iter().enumerate().find(|(_, status)| !status.is_empty());
@@ -85,7 +86,7 @@ pub fn agree<V, E: Display + From<Error>>(ranks: &impl Ranks, outcome: Result<V,
     }
 }
 
-/// Collective: the results of every rank's shard as one, at rank 0; `None` at the others. Ids are those of the whole base.
+/// Collective: merges the results of all shards at rank 0; returns `None` at the others. Ids are those of the whole base.
 ///
 /// # Errors
 /// As [`agree`] on `mine`; [`Error::Incompatible`] if ranks searched for different numbers of queries or neighbours.
@@ -100,7 +101,7 @@ pub fn merge(ranks: &impl Ranks, metric: Metric, mine: Result<Neighbors>) -> Res
                 return Err(Error::Incompatible { what: "number of queries or neighbours" });
             }
             let (ids, distances) = part.split_at(slots * size_of::<u64>());
-            // Copies: bytes that arrive have no alignment.
+            // Copies, because received bytes may be unaligned.
             Ok((bytemuck::pod_collect_to_vec::<u8, u64>(ids), bytemuck::pod_collect_to_vec::<u8, f32>(distances)))
         });
         let others = others.collect::<Result<Vec<_>>>()?;
@@ -110,20 +111,21 @@ pub fn merge(ranks: &impl Ranks, metric: Metric, mine: Result<Neighbors>) -> Res
     agree(ranks, all.transpose())
 }
 
-/// The file in which this rank keeps its shard of the index `path`: `path` with the ending `.RANK-of-COUNT`.
+/// The file of this rank's shard of the index `path`: `path` with `.RANK-of-COUNT` appended.
 pub fn part(path: impl AsRef<Path>, ranks: &impl Ranks) -> PathBuf {
     let mut name = path.as_ref().as_os_str().to_owned();
     name.push(format!(".{}-of-{}", ranks.rank(), ranks.count()));
     name.into()
 }
 
-/// An index of which every rank holds a shard.
+/// An index that is divided among ranks; every rank holds a shard.
 ///
-/// All its functions are collective: every rank calls them with the same arguments, but for what is said to be a rank's own.
+/// All functions are collective: every rank calls them with the same arguments, except for those that are documented as different for each
+/// rank.
 pub struct Sharded<'a, R, I> {
     ranks: &'a R,
     index: I,
-    /// What a rank adds to the ids of its shard.
+    /// The number that a rank adds to the ids of its shard.
     first: u64,
     len: u64,
 }
@@ -134,17 +136,17 @@ impl<'a, R: Ranks, I> Sharded<'a, R, I> {
         &self.index
     }
 
-    /// Vectors in all shards.
+    /// Number of vectors in all shards.
     pub fn len(&self) -> u64 {
         self.len
     }
 
-    /// True where no rank has a vector.
+    /// Whether no rank has a vector.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The ranks.
+    /// The group of ranks that holds the index.
     pub fn ranks(&self) -> &'a R {
         self.ranks
     }
@@ -163,12 +165,12 @@ fn number(bytes: &[u8]) -> u64 {
 }
 
 impl<'a, R: Ranks, T: Element> Sharded<'a, R, FlatIndex<T>> {
-    /// Collective: an exact index of `base` (row-major, all rows; a mapped file is read only where this rank's [`share`] is) with
-    /// the settings of `builder`, whose device is a rank's own.
+    /// Collective: an exact index of `base` (row-major, all rows; of a mapped file only this rank's [`share`] is read) with the settings of
+    /// `builder`. Each rank may have a different device.
     ///
     /// # Errors
     /// As [`FlatIndexBuilder::build`] and [`FlatIndex::add`], rows counted from the start of `base`;
-    /// [`Error::RankFailed`] where another rank failed.
+    /// [`Error::RankFailed`] if another rank failed.
     pub fn build(ranks: &'a R, builder: FlatIndexBuilder<T>, base: &[T]) -> Result<Self> {
         let own = || {
             let mut index = builder.build()?;
@@ -187,7 +189,7 @@ impl<'a, R: Ranks, T: Element> Sharded<'a, R, FlatIndex<T>> {
     /// Collective: as [`FlatIndex::search`] in the whole base, at rank 0; `None` at the others.
     ///
     /// # Errors
-    /// As [`FlatIndex::search`]; [`Error::RankFailed`] where another rank failed.
+    /// As [`FlatIndex::search`]; [`Error::RankFailed`] if another rank failed.
     pub fn search(&self, queries: &[T], k: usize) -> Result<Option<Neighbors>> {
         let mine = self.index.search(queries, k).map(|mut found| {
             found.ids.iter_mut().filter(|id| **id != NONE).for_each(|id| *id += self.first);
@@ -198,13 +200,13 @@ impl<'a, R: Ranks, T: Element> Sharded<'a, R, FlatIndex<T>> {
 }
 
 impl<'a, R: Ranks, T: Element> Sharded<'a, R, IvfIndex<T>> {
-    /// Collective: an inverted-file index of `base` (row-major, all rows) with the settings of `builder`, whose device and memory budget
-    /// are a rank's own. Rank 0 trains, with `train` or else with the base; each rank adds its [`share`], under `ids` (one for
-    /// each row of the base) or else the row numbers.
+    /// Collective: an inverted-file index of `base` (row-major, all rows) with the settings of `builder`. Each rank may have a different
+    /// device and memory budget. Rank 0 trains, with `train` or, if it is absent, with the base. Each rank adds its [`share`], with `ids`
+    /// (one for each row of the base) or, if they are absent, with the row numbers.
     ///
     /// # Errors
     /// As [`IvfIndex::train`] and [`IvfIndex::add_with_ids`], rows counted from the start of `base`;
-    /// [`Error::RankFailed`] where another rank failed. That ids are unique is checked within each share.
+    /// [`Error::RankFailed`] if another rank failed. Each share is checked for duplicate ids, but not ids of different shares.
     pub fn build(
         ranks: &'a R,
         builder: IvfIndexBuilder<T>,
@@ -254,19 +256,20 @@ impl<'a, R: Ranks, T: Element> Sharded<'a, R, IvfIndex<T>> {
         Ok(Self::new(ranks, index, 0, held))
     }
 
-    /// Collective: writes each rank's shard to its [`part`] of `path`, an index file of its own.
+    /// Collective: writes each rank's shard to its [`part`] of `path`, which is a complete index file.
     ///
     /// # Errors
-    /// As [`IvfIndex::save`]; [`Error::RankFailed`] where another rank failed.
+    /// As [`IvfIndex::save`]; [`Error::RankFailed`] if another rank failed.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
         agree(self.ranks, self.index.save(part(path, self.ranks)))
     }
 
-    /// Collective: opens what [`save`](Self::save) wrote from as many ranks; device and budget are a rank's own.
+    /// Collective: opens an index that [`save`](Self::save) wrote from the same number of ranks. Each rank may have a different device and
+    /// budget.
     ///
     /// # Errors
-    /// As [`IvfIndex::load`], and [`Error::Io`] where the index was saved from another number of ranks; [`Error::Incompatible`] where
-    /// a part is of another index; [`Error::RankFailed`] where another rank failed.
+    /// As [`IvfIndex::load`], and [`Error::Io`] if the index was saved from another number of ranks; [`Error::Incompatible`] if a part
+    /// belongs to another index; [`Error::RankFailed`] if another rank failed.
     pub fn load(
         ranks: &'a R,
         path: impl AsRef<Path>,
@@ -296,11 +299,11 @@ impl<'a, R: Ranks, T: Element> Sharded<'a, R, IvfIndex<T>> {
         Ok(Self::new(ranks, index, 0, held))
     }
 
-    /// Collective: as [`IvfIndex::search_with`] in the whole index, at rank 0; `None` at the others. A filter is a rank's own: of
-    /// the vectors in its shard.
+    /// Collective: as [`IvfIndex::search_with`] in the whole index, at rank 0; `None` at the others. Each rank passes a different filter,
+    /// for the vectors in its shard.
     ///
     /// # Errors
-    /// As [`IvfIndex::search_with`]; [`Error::RankFailed`] where another rank failed.
+    /// As [`IvfIndex::search_with`]; [`Error::RankFailed`] if another rank failed.
     pub fn search(&self, queries: &[T], k: usize, options: &SearchOptions<'_>) -> Result<Option<Neighbors>> {
         merge(self.ranks, self.index.metric(), self.index.search_with(queries, k, options))
     }

@@ -1,7 +1,7 @@
 //! [`Ranks`] over MPI.
 //!
-//! Collectives are made of MPI's broadcast and of single messages, in pieces: MPI counts with 32-bit integers, and an answer may
-//! have more bytes. MPI's own error handling stays as it is: an operation that fails, because a process is gone, ends all ranks.
+//! Collectives use MPI's broadcast and single messages, in pieces: MPI counts with 32-bit integers, and results may have more bytes. MPI's
+//! error handling is the default one: an operation that fails, for example because a process has died, ends all ranks.
 
 use std::marker::PhantomData;
 
@@ -13,26 +13,26 @@ use mpi::traits::{Communicator, Destination, Root, Source};
 use super::Ranks;
 use crate::{Error, Result};
 
-/// Bytes of one message at most.
+/// Largest number of bytes of one message.
 const PIECE: usize = 1 << 30;
 
-/// All processes that `mpirun` started with this one; a single rank in a process that it did not start.
+/// The group of all processes that one `mpirun` started. In a process that `mpirun` did not start, the group has a single rank.
 ///
-/// MPI ends with this value, which waits for the other ranks to drop theirs. If a panic drops it, all ranks are aborted, for they may
-/// wait for this one.
+/// Dropping this value ends MPI; it waits for the other ranks to drop theirs. If a panic drops it, all ranks are aborted, because they may
+/// be waiting for this rank.
 pub struct Mpi {
     world: SimpleCommunicator,
     local_rank: usize,
     _universe: Universe,
-    /// MPI is called from the thread that started it.
+    /// Keeps the value on the thread that started MPI, which alone may call MPI.
     _thread: PhantomData<*const ()>,
 }
 
 impl Mpi {
-    /// Starts MPI.
+    /// Starts MPI in this process.
     ///
     /// # Errors
-    /// [`Error::MpiStarted`] if it was started before in this process.
+    /// [`Error::MpiStarted`] if MPI was started before in this process.
     pub fn start() -> Result<Self> {
         let (universe, _) = mpi::initialize_with_threading(Threading::Funneled).ok_or(Error::MpiStarted)?;
         let world = universe.world();
@@ -40,7 +40,7 @@ impl Mpi {
         Ok(Self { world, local_rank, _universe: universe, _thread: PhantomData })
     }
 
-    /// The number of this rank among those on the same machine, from 0: what to choose a GPU by.
+    /// The number of this rank among those on the same machine, from 0. Use it to choose a GPU.
     pub fn local_rank(&self) -> usize {
         self.local_rank
     }

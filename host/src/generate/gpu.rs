@@ -1,4 +1,4 @@
-//! Generated vectors on a device: making them, and exact search of as many as one likes, block by block.
+//! Generated vectors on a device: making them, and exact search in any number of them, block by block.
 
 use std::ops::Range;
 
@@ -17,17 +17,17 @@ use crate::shards::merge;
 use crate::vectors::VectorSlice;
 use crate::{ElementType, Metric, Neighbors, Result};
 
-/// Rows of a block of exact search, at most.
+/// Largest number of rows of a block of exact search.
 const BLOCK_ROWS: usize = 1 << 22;
-/// Share of the memory that a block may take: denominator.
+/// A block may take this fraction of the memory: one divided by this number.
 const BLOCK_SHARE: u64 = 2;
-/// Rows that the centre is estimated from.
+/// Number of rows from which the centre is estimated.
 const CENTRE_ROWS: u64 = 4096;
 
-/// Makes `count` rows from number `first` on, `stride` components from one to the next.
+/// Makes `count` rows from row `first` on. Consecutive rows are `stride` components apart.
 ///
 /// # Safety
-/// `to` has room for them, from a multiple of 16 bytes on; `stride` is a multiple of 4.
+/// `to` has room for the rows and is aligned to 16 bytes; `stride` is a multiple of 4.
 pub(crate) unsafe fn enqueue_rows(
     runtime: &Runtime,
     stream: &Stream,
@@ -44,8 +44,8 @@ pub(crate) unsafe fn enqueue_rows(
     unsafe { runtime.launch(stream, &GenerateRows::KERNEL, launch.config(), launch) }
 }
 
-/// The k nearest of the rows `rows` (at least one) of `generator` for each query (checked, at least one). `found` is empty, for as many
-/// queries and k.
+/// Finds for each query (checked, at least one) the k nearest of the rows `rows` (at least one) of `generator`. `found` has empty slots for
+/// these queries and this k.
 pub(crate) fn nearest(
     runtime: &Runtime,
     generator: &Generator,

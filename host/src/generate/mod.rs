@@ -1,9 +1,9 @@
-//! Clustered vectors that are made from their numbers: a set of any size that nobody has to store.
+//! Clustered vectors that are made from their row numbers: a set of any size that needs no storage.
 //!
-//! [`Generator`] makes any row alone, with the same bits on every device; `warpann_kernels::generate` says how, and why these vectors
-//! look like descriptors reduced by principal components. An index takes them without a copy on the host
-//! ([`IvfIndex::add_generated`](crate::IvfIndex::add_generated)), and [`Generator::nearest`] finds the true neighbours among as many
-//! rows as one likes.
+//! [`Generator`] can make any row alone, with the same bits on every device. `warpann_kernels::generate` explains how, and why these
+//! vectors resemble descriptors reduced by principal components. An index adds them without a copy on the host
+//! ([`IvfIndex::add_generated`](crate::IvfIndex::add_generated)), and [`Generator::nearest`] finds the true neighbours among any number of
+//! rows.
 //!
 //! ```
 //! use warpann::generate::Generator;
@@ -30,7 +30,7 @@ use crate::validate::{check_dim, check_vectors};
 use crate::vectors::VectorSlice;
 use crate::{Device, Error, FlatIndex, Input, Metric, Neighbors, Result};
 
-/// Rows that the CPU makes and searches at a time.
+/// Number of rows that the CPU makes and searches at a time.
 const CPU_ROWS: u64 = 1 << 16;
 
 /// Clustered vectors of one dimension; see the [module](self).
@@ -41,17 +41,17 @@ pub struct Generator {
     seed: u64,
 }
 
-/// Vectors of f32 that are there, or that are to be made.
+/// Vectors of f32, in memory or to be generated.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Rows<'a> {
-    /// Row-major.
+    /// Vectors in memory, row-major.
     Given(&'a [f32]),
-    /// The rows from number `first` on.
+    /// The rows of `generator` from row `first` on.
     Generated { generator: &'a Generator, first: u64 },
 }
 
 impl<'a> Rows<'a> {
-    /// Some of them, by place; `dim` components each.
+    /// The vectors at `places`, of `dim` components each.
     pub(crate) fn part(&self, places: Range<usize>, dim: usize) -> Rows<'a> {
         match *self {
             Rows::Given(rows) => Rows::Given(&rows[places.start * dim..places.end * dim]),
@@ -63,8 +63,8 @@ impl<'a> Rows<'a> {
 }
 
 impl Generator {
-    /// Vectors of `dim` components around `clusters` centres, or the next power of two, at most 2³¹. Of n rows about n / clusters
-    /// belong to each: take a thousandth of n or so.
+    /// Vectors of `dim` components around `clusters` centres, or the next power of two, at most 2³¹. Of n rows, about n / clusters belong
+    /// to each centre; n / 1000 clusters are a good choice.
     ///
     /// # Errors
     /// [`Error::ZeroDimension`], [`Error::TooManyDimensions`], [`Error::ZeroClusters`].
@@ -76,30 +76,30 @@ impl Generator {
         Ok(Generator { dim, clusters: clusters.min(1 << 31).next_power_of_two() as u32, seed })
     }
 
-    /// Components of a vector.
+    /// Dimension of the vectors.
     pub fn dim(&self) -> usize {
         self.dim
     }
 
-    /// Centres that the vectors lie around.
+    /// Number of centres around which the vectors lie.
     pub fn clusters(&self) -> usize {
         self.clusters as usize
     }
 
-    /// What tells these vectors from others of the same dimension and number of clusters.
+    /// The seed: another seed gives other vectors of the same dimension and number of clusters.
     pub fn seed(&self) -> u64 {
         self.seed
     }
 
-    /// Rows `first` to `first + count`, row-major. O(count · dim), in parallel. It needs the memory for them, as a `Vec` of that size
-    /// does; [`fill`](Self::fill) writes to memory of the caller.
+    /// Rows `first` to `first + count`, row-major. O(count · dim), in parallel. It allocates memory for them, and ends the program if
+    /// memory is short; [`fill`](Self::fill) writes to memory of the caller.
     pub fn rows(&self, first: u64, count: usize) -> Vec<f32> {
         let mut rows = vec![0.0; count * self.dim];
         self.fill(first, &mut rows);
         rows
     }
 
-    /// Fills `out`, of whole rows, with the rows from number `first` on. O(out), in parallel.
+    /// Fills `out`, a whole number of rows, with the rows from row `first` on. O(out), in parallel.
     pub fn fill(&self, first: u64, out: &mut [f32]) {
         out.par_chunks_mut(self.dim).enumerate().with_min_len(16).for_each(|(row, out)| {
             let keys = RowKeys::new(self.seed, self.clusters, first.wrapping_add(row as u64));
@@ -107,13 +107,12 @@ impl Generator {
         });
     }
 
-    /// The exact `k` nearest of the rows `rows` of each query by squared L2 distance, ids being their numbers: as a
-    /// [`FlatIndex`] of these rows has it. They are made on `device` in blocks, each of which is searched and forgotten.
-    /// O(rows · queries · dim).
+    /// The exact `k` nearest of the rows `rows` for each query by squared L2 distance. Ids are row numbers. The results are those of a
+    /// [`FlatIndex`] of these rows. `device` makes the rows in blocks, searches each block, and discards it. O(rows · queries · dim).
     ///
     /// # Errors
     /// [`Error::ZeroK`], [`Error::RaggedVectors`], [`Error::NotFinite`] with query and column, [`Error::ResultTooLarge`],
-    /// [`Error::OutOfDeviceMemory`], and what opening the device and running on it can meet.
+    /// [`Error::OutOfDeviceMemory`], and the errors of opening the device and running on it.
     pub fn nearest(&self, rows: Range<u64>, queries: &[f32], k: usize, device: Device) -> Result<Neighbors> {
         if k == 0 {
             return Err(Error::ZeroK);
@@ -141,7 +140,7 @@ impl Generator {
         Ok(found)
     }
 
-    /// What the kernel is told: seed and number of clusters.
+    /// The parameters of the kernel: seed and number of clusters.
     pub(crate) fn law(&self) -> (u64, u32) {
         (self.seed, self.clusters)
     }
@@ -151,7 +150,7 @@ impl Generator {
 mod tests {
     use super::*;
 
-    /// The formulas of `warpann_kernels::generate`, written again in wide integers.
+    /// The formulas of `warpann_kernels::generate`, implemented independently with wide integers.
     fn naive(seed: u64, clusters: u64, number: u64, j: u64) -> f32 {
         const M64: u128 = 1 << 64;
         const M32: u64 = 1 << 32;
@@ -192,7 +191,7 @@ mod tests {
                 let (row, j) = (first + (at / dim) as u64, (at % dim) as u64);
                 assert_eq!(x.to_bits(), naive(seed, clusters, row, j).to_bits(), "row {row}, component {j}");
             }
-            // Any row alone.
+            // A row can be made alone.
             assert_eq!(generator.rows(first + 4, 1), rows[4 * dim..5 * dim]);
         }
     }
@@ -207,7 +206,7 @@ mod tests {
             let column = || rows.iter().skip(j).step_by(dim).map(|&x| f64::from(x));
             let mean = column().sum::<f64>() / count as f64;
             let deviation = (column().map(|x| (x - mean).powi(2)).sum::<f64>() / count as f64).sqrt();
-            // √(3² + 2² + 2²) · 147.8 / (j + 8), of 64 groups only.
+            // √(3² + 2² + 2²) · 147.8 / (j + 8), estimated from 64 groups only.
             let expected = 17f64.sqrt() * 147.8 / (j as f64 + 8.0);
             assert!((0.7..1.3).contains(&(deviation / expected)), "{j}: {deviation} for {expected}");
         }
@@ -215,7 +214,7 @@ mod tests {
 
     #[test]
     fn devices_make_and_search_the_same_rows() {
-        // A dimension that the device pads, and one that it does not.
+        // The device pads the first dimension, but not the second.
         for dim in [6, 8] {
             let generator = Generator::new(dim, 16, 5).unwrap();
             let queries = generator.rows(1 << 40, 9);

@@ -1,4 +1,4 @@
-//! Making a k-NN graph: batches of searches, and what is kept of them.
+//! Making a k-NN graph: batches of searches, and the storage of their results.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -12,40 +12,40 @@ use crate::threads::meanwhile;
 use crate::validate::MAX_ROWS;
 use crate::{Element, Error, FlatIndex, Input, IvfIndex, Metric, Neighbors, Result};
 
-/// Rows of the first batch; the next ones are twice as large while they take less than [`BATCH_TIME`].
+/// Number of rows of the first batch. Each next batch is twice as large as long as batches take less than [`BATCH_TIME`].
 const FIRST_BATCH: usize = 4096;
-/// What a run may lose when it is interrupted, and how often it tells its progress.
+/// The largest time of a batch: the work that an interrupted run may lose, and the interval of progress reports.
 const BATCH_TIME: Duration = Duration::from_secs(1);
 /// Memory for the results of one batch.
 const BATCH_BYTES: usize = 256 << 20;
 
-/// An index that a k-NN graph can be made with: [`FlatIndex`], which makes it exact, and [`IvfIndex`].
+/// An index with which a k-NN graph can be made: [`FlatIndex`], which makes an exact graph, or [`IvfIndex`].
 pub trait GraphIndex<T: Element>: Sync {
-    /// Vectors in the index.
+    /// Number of vectors in the index.
     fn len(&self) -> usize;
 
-    /// True without vectors.
+    /// Whether the index has no vectors.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Components of a vector.
+    /// Dimension of the vectors.
     fn dim(&self) -> usize;
 
-    /// The metric.
+    /// The metric of the index.
     fn metric(&self) -> Metric;
 
-    /// The greatest id of a vector; none in an empty index. Ids are unique.
+    /// The largest id of a vector; none if the index is empty. Ids are unique.
     fn greatest_id(&self) -> Option<u64>;
 
-    /// The `k` best vectors for each query, as [`FlatIndex::search`]; a query's results do not depend on the others.
+    /// The `k` best vectors for each query, as [`FlatIndex::search`] returns them. The results of a query do not depend on other queries.
     ///
     /// # Errors
     /// Those of the index's search.
     fn nearest(&self, queries: &[T], k: usize) -> Result<Neighbors>;
 
-    /// A word, without blanks, for everything that results depend on besides the base and the metric: two runs with the same word give
-    /// the same graph of the same base.
+    /// A word without blanks that identifies everything on which results depend, except the base and the metric. Two runs with the same
+    /// word and the same base give the same graph.
     ///
     /// # Errors
     /// [`Error::NotTrained`].
@@ -78,7 +78,7 @@ impl<T: Element> GraphIndex<T> for FlatIndex<T> {
     }
 }
 
-/// Searches probe as many lists as the index says: [`IvfIndex::set_probes`].
+/// Searches probe the number of lists that [`IvfIndex::set_probes`] has set.
 impl<T: Element> GraphIndex<T> for IvfIndex<T> {
     fn len(&self) -> usize {
         IvfIndex::len(self)
@@ -105,16 +105,16 @@ impl<T: Element> GraphIndex<T> for IvfIndex<T> {
     }
 }
 
-/// How far a run has come.
+/// The progress of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Progress {
-    /// Rows whose neighbours are kept, those of an interrupted run included.
+    /// Number of rows whose neighbours are written, including those of an interrupted run.
     pub done: usize,
-    /// Rows there are.
+    /// Number of rows of the graph.
     pub rows: usize,
 }
 
-/// How a k-NN graph is made. See the [module](super).
+/// The settings for making a k-NN graph. See the [module](super).
 #[derive(Debug, Clone)]
 pub struct KnnGraph {
     k: usize,
@@ -123,30 +123,31 @@ pub struct KnnGraph {
 }
 
 impl KnnGraph {
-    /// A graph of the `k` nearest neighbours of every vector, itself left out.
+    /// Settings for a graph of the `k` nearest neighbours of every vector, without the vector itself.
     pub fn new(k: usize) -> Self {
         Self { k, batch: None, restart: false }
     }
 
-    /// Rows that are searched, and kept, at a time. Unless set, as many as memory allows and about a second's searches take. The graph
-    /// does not depend on it.
+    /// Sets the number of rows of a batch, which are searched and written together. By default, the number is limited by memory and by
+    /// about one second of searches. The graph does not depend on it.
     pub fn batch(mut self, rows: usize) -> Self {
         self.batch = Some(rows);
         self
     }
 
-    /// Whether [`write`](Self::write) throws away what an interrupted run has left, whatever it was a run of.
+    /// Sets whether [`write`](Self::write) discards the files of an interrupted run, even if that run had other input.
     pub fn restart(mut self, restart: bool) -> Self {
         self.restart = restart;
         self
     }
 
-    /// The graph of `base`, row-major, by `index`, which holds just these vectors under their row numbers; and the distance of each
-    /// slot's neighbour, as the index gives it ([`Metric::worst`] where there is none). A base of at most k rows leaves slots empty.
+    /// Makes the graph of `base` (row-major) with `index`, which must hold exactly these vectors with their row numbers as ids. Also
+    /// returns the distance of the neighbour in each slot, as the index computes it ([`Metric::worst`] in an empty slot). If the base has
+    /// at most k rows, slots stay empty.
     ///
     /// # Errors
     /// [`Error::ZeroK`], [`Error::RaggedVectors`]; [`Error::WrongBase`] if the index holds another number of vectors;
-    /// [`Error::IdsAreNotRows`]; [`Error::ResultTooLarge`]; and those of the index's search.
+    /// [`Error::IdsAreNotRows`]; [`Error::ResultTooLarge`]; and the errors of the index's search.
     pub fn run<T: Element>(&self, index: &impl GraphIndex<T>, base: &[T]) -> Result<(Graph, Vec<f32>)> {
         let rows = self.check(index, base)?;
         let (mut neighbours, mut distances): (Vec<u32>, Vec<f32>) = (Vec::new(), Vec::new());
@@ -162,24 +163,24 @@ impl KnnGraph {
         Ok((Graph::of_rows(neighbours, self.k), distances))
     }
 
-    /// As [`run`](Self::run), into files: ids to `out` (`ibin` or `npy`, u32), distances, if they are wanted, to `distances` (`fbin` or
-    /// `npy`). Both take their names when they are complete. `watch` is told what is done before the first batch and after each.
-    /// Returns the rows that were taken over from an interrupted run.
+    /// Makes the graph as [`run`](Self::run) does and writes it to files: ids to `out` (`ibin` or `npy`, u32) and, if it is given,
+    /// distances to `distances` (`fbin` or `npy`). Both files get their names when they are complete. `watch` is called with the progress
+    /// before the first batch and after each. Returns the number of rows that were taken over from an interrupted run.
     ///
     /// # Interrupted runs
-    /// What is done stands in `out` with `.part` added to its name (the same for `distances`), and is accounted for in a journal, `out`
-    /// with `.journal` added; where `out` is a link, in the folder that it leads to. A run that finds a journal goes on where it ends, and the files in the end are the same to the byte as
-    /// those of a run that was never interrupted. Of the journal it believes what its checksums confirm: it takes over batches up to the
-    /// first whose line or whose bytes are damaged or missing, and computes the rest again. Batches may be of other sizes than before, and
-    /// the device may be another. But base, metric, k, index, probes and formats must be the same, which the journal tells by
-    /// checksums of base and index: otherwise the run is refused, and nothing is touched, until [`restart`](Self::restart) says that what
-    /// is there may go. While a run works, its files are locked against others. A run that was stopped while the files took their names
-    /// is finished without a search.
+    /// Finished rows stand in a file named `out` with `.part` appended (the same for `distances`). A journal, `out` with `.journal`
+    /// appended, lists the finished batches. If `out` is a link, these files stand in the folder to which the link leads. A run that finds
+    /// a journal resumes where it ends, and the final files have the same bytes as those of a run without interruption. The run verifies
+    /// all checksums of the journal: it takes over batches up to the first whose line or bytes are damaged or missing, and computes the
+    /// rest again. The size of batches and the device may change between runs. Base, metric, k, index, probes and formats must be the same;
+    /// the journal has checksums of base and index to verify this. Otherwise the call fails and changes nothing, unless
+    /// [`restart`](Self::restart) is set. While a run works, its files are locked. If a run stopped while the files were renamed, the next
+    /// run finishes without a search.
     ///
     /// # Errors
-    /// As [`run`](Self::run), and as [`check_paths`](Self::check_paths); [`Error::OtherRun`] if the journal is of another run;
-    /// [`Error::BadFile`] if it is no journal; [`Error::Io`], of the kind `WouldBlock` if another run has locked the files, of the kind
-    /// `NotFound` if somebody has removed or replaced them.
+    /// As [`run`](Self::run), and as [`check_paths`](Self::check_paths); [`Error::OtherRun`] if the journal belongs to another run;
+    /// [`Error::BadFile`] if the file is not a journal; [`Error::Io`], of the kind `WouldBlock` if another run has locked the files, of the
+    /// kind `NotFound` if they were removed or replaced during the run.
     pub fn write<T: Element>(
         &self,
         index: &impl GraphIndex<T>,
@@ -203,16 +204,17 @@ impl KnnGraph {
         Ok(resumed)
     }
 
-    /// Whether [`write`](Self::write) knows the extensions of its files, they are different files, and they can be written; so a program
-    /// can refuse them before long work. [`io::check_files`](crate::io::check_files) compares [`outputs`](Self::outputs) with inputs.
+    /// Checks that [`write`](Self::write) supports the extensions of its files, that they are different files, and that they can be
+    /// written. A program can call this before long work. [`io::check_files`](crate::io::check_files) compares [`outputs`](Self::outputs)
+    /// with inputs.
     ///
     /// # Errors
-    /// [`Error::UnknownExtension`]; [`Error::SameFile`]; [`Error::Io`], of the kind `InvalidInput` if one is a pipe or a device.
+    /// [`Error::UnknownExtension`]; [`Error::SameFile`]; [`Error::Io`], of the kind `InvalidInput` if one of them is a pipe or a device.
     pub fn check_paths(out: impl AsRef<Path>, distances: Option<&Path>) -> Result<()> {
         super::journal::check_paths(out.as_ref(), distances)
     }
 
-    /// Every file that [`write`](Self::write) makes on the way: those that are given, their parts and the journal.
+    /// Every file that [`write`](Self::write) makes: the outputs, their parts and the journal.
     ///
     /// # Errors
     /// [`Error::Io`], of the kind `InvalidInput` if one of them is a pipe or a device.
@@ -220,7 +222,7 @@ impl KnnGraph {
         super::journal::outputs(out.as_ref(), distances)
     }
 
-    /// The rows of the base, if everything agrees.
+    /// Checks that base and index agree. Returns the number of rows of the base.
     fn check<T: Element>(&self, index: &impl GraphIndex<T>, base: &[T]) -> Result<usize> {
         if self.k == 0 {
             return Err(Error::ZeroK);
@@ -240,8 +242,8 @@ impl KnnGraph {
         Ok(rows)
     }
 
-    /// Calls `keep` with the rows, ids and distances of each batch from row `first` on, in order. The next batch is searched meanwhile: memory
-    /// holds one that is searched and one that is kept.
+    /// Calls `keep` with the rows, ids and distances of each batch from row `first` on, in order. The next batch is searched at the same
+    /// time, so memory holds two batches.
     fn batches<T: Element>(
         &self,
         index: &impl GraphIndex<T>,
@@ -264,15 +266,15 @@ impl KnnGraph {
     }
 }
 
-/// Searches for batch after batch.
+/// An iterator over batches, which searches for one batch after the other.
 struct Searches<'a, T: Element, I> {
     index: &'a I,
     base: &'a [T],
-    /// The first row that was not searched for.
+    /// The first row of the next batch.
     first: usize,
-    /// Neighbours of each row, the row itself included.
+    /// Number of neighbours to search for each row, the row itself included.
     wanted: usize,
-    /// Rows of the next batch, and whether that may change; rows of a batch at most.
+    /// Number of rows of the next batch, whether the number may change, and the largest number of rows of a batch.
     batch: usize,
     fixed: bool,
     most: usize,
@@ -280,7 +282,7 @@ struct Searches<'a, T: Element, I> {
 
 impl<'a, T: Element, I: GraphIndex<T>> Searches<'a, T, I> {
     fn new(graph: &KnnGraph, index: &'a I, base: &'a [T], first: usize) -> Result<Self> {
-        // The row itself is its own neighbour, usually the first.
+        // Each row is one of its neighbours, usually the first.
         let too_large = Error::ResultTooLarge { queries: base.len() / index.dim(), k: graph.k };
         let wanted = graph.k.checked_add(1).ok_or(too_large)?;
         let most = (BATCH_BYTES / (size_of::<u64>() + size_of::<f32>()) / wanted).max(1);
@@ -288,7 +290,7 @@ impl<'a, T: Element, I: GraphIndex<T>> Searches<'a, T, I> {
         Ok(Searches { index, base, first, wanted, batch, fixed: graph.batch.is_some(), most })
     }
 
-    /// What is found for the next rows; none after the last.
+    /// The results for the next rows; none after the last row.
     fn next(&mut self) -> Result<Option<Batch>> {
         let dim = self.index.dim();
         let rows = self.base.len() / dim;
@@ -311,11 +313,10 @@ impl<'a, T: Element, I: GraphIndex<T>> Searches<'a, T, I> {
     }
 }
 
-/// Rows, and what was found for them.
+/// The rows of a batch, and their neighbours.
 type Batch = (Range<usize>, Neighbors);
 
-/// Of each row of `found`, which has k + 1 slots, the k that are left without the row's own id, or without the last if that is not among
-/// them.
+/// Removes each row's id from `found`, whose rows have k + 1 slots: k slots remain. If the id is not among them, the last slot is removed.
 pub(super) fn without_own(
     found: &Neighbors,
     own: impl Fn(usize) -> usize + Sync,

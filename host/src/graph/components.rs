@@ -1,26 +1,26 @@
 //! Connected components, by union-find.
 //!
-//! Every node starts as a tree of its own; an edge hangs the root of the smaller tree under that of the larger; looking for a root
-//! halves the path to it. That makes O(edges · α(nodes)), less than five steps an edge for any number of nodes there can be (Tarjan,
-//! 1975), in one pass over the neighbours and 8 bytes a node.
+//! At the start every node is a tree of one node. An edge joins two trees: the root of the smaller one becomes a child of the root of the
+//! larger one. Each search for a root halves the path to it. The cost is O(edges · α(nodes)), less than five steps for each edge (Tarjan,
+//! 1975), in one pass over the neighbours, and 8 bytes for each node.
 
 use super::{Graph, NO_NODE};
 
-/// Which nodes can be reached from which, edges read in both directions.
+/// The connected components of a graph, with edges used in both directions.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Components {
     /// The number of each node's component.
     pub of: Vec<u32>,
-    /// Nodes of each component, the largest first; equal ones in the order of their lowest nodes.
+    /// Number of nodes of each component, the largest first; components of equal size in the order of their lowest nodes.
     pub sizes: Vec<u64>,
 }
 
 impl Graph {
-    /// The connected components. O(slots), on one thread.
+    /// Computes the connected components. O(slots), on one thread.
     pub fn components(&self) -> Components {
         let mut forest = self.forest();
         let nodes = self.len() as u32;
-        // Components by their lowest node, which is the first that is met.
+        // Components in the order of their lowest nodes, each of which is the first node of its component in the loop.
         let mut numbers = vec![NO_NODE; self.len()];
         let mut found: Vec<(u64, u32)> = Vec::new();
         for node in 0..nodes {
@@ -30,7 +30,7 @@ impl Graph {
                 found.push((forest.size(root), root));
             }
         }
-        // A stable sort keeps that order among equals.
+        // A stable sort keeps this order among components of equal size.
         found.sort_by_key(|&(size, _)| std::cmp::Reverse(size));
         for (number, &(_, root)) in found.iter().enumerate() {
             numbers[root as usize] = number as u32;
@@ -55,7 +55,7 @@ impl Graph {
 pub(super) struct Forest {
     /// A root is its own parent.
     parents: Vec<u32>,
-    /// Nodes of the tree under each root.
+    /// Number of nodes of the tree of each root.
     sizes: Vec<u32>,
 }
 
@@ -78,7 +78,7 @@ impl Forest {
         }
     }
 
-    /// Makes one set of two.
+    /// Joins the sets of `a` and `b`.
     pub fn join(&mut self, a: u32, b: u32) {
         let (a, b) = (self.find(a), self.find(b));
         if a == b {
@@ -89,7 +89,7 @@ impl Forest {
         self.sizes[root as usize] += self.sizes[leaf as usize];
     }
 
-    /// Nodes of the set whose root is `root`.
+    /// Number of nodes of the set with the root `root`.
     pub fn size(&self, root: u32) -> u64 {
         self.sizes[root as usize].into()
     }

@@ -1,7 +1,7 @@
 //! The files of a run that can be interrupted: the rows so far, and the journal that accounts for them.
 //!
-//! The rows stand in `NAME.part` as they will stand in `NAME`. The journal is text. Its first line says what is computed, the others which
-//! batches are done: the number of rows up to the end of the batch, and checksums (XXH64) of the batch's bytes in each file.
+//! `NAME.part` holds the rows in the form of `NAME`. The journal is text. The first line describes the computation; each other line
+//! describes a finished batch: the number of rows up to the end of the batch, and checksums (XXH64) of the batch's bytes in each file.
 //!
 //! ```text
 //! warpann-knn-graph version=1 rows=1000 dim=8 element=f32 k=10 metric=l2 base=5d.. index=exact ids=ibin distances=none sum=77..
@@ -9,16 +9,16 @@
 //! 1000 11e3.. 0000.. sum=f2..
 //! ```
 //!
-//! The sum of a line covers the line and the sum of the line before: lines can neither be changed nor change places. A batch counts if its
-//! line stands and the bytes agree. Rows are written before their line, and whatever stands after the last batch that counts is cut
-//! off, so it does not matter where a run was stopped. A line that is lost with the power takes its batch with it, no more.
+//! The sum of a line covers the line and the sum of the line before, so a changed or moved line is detected. A batch is valid if its line
+//! is valid and the bytes have the checksums of the line. Rows are written before their line, and all bytes after the last valid batch are
+//! cut off, so a run may stop at any point. If a power failure loses a line, only the batch of that line and later ones are lost.
 //!
-//! In the end each `NAME.part` takes its name, and then the journal is removed. A run that is stopped in between leaves a file without
-//! its `.part`, and the journal: the next run takes such a file for its own if every byte agrees. Bytes are on the disk before they get
-//! a name, and names before the journal goes.
+//! At the end each `NAME.part` is renamed to `NAME`, and then the journal is removed. A run that stops in between leaves `NAME` and the
+//! journal; the next run accepts such a file if all checksums agree. Bytes are on the disk before a file is renamed, and new names are on
+//! the disk before the journal is removed.
 //!
-//! Journal and parts are locked while a run works, and a run gives names, and removes a journal, only where the file under the path is
-//! the one that it has locked: so another run cannot get at the same files, even if somebody removed or replaced one of them.
+//! Journal and parts are locked while a run works. A run renames a part or removes a journal only if the path still leads to the file that
+//! the run has locked. So another run cannot use the same files, even if a file was removed or replaced.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -34,16 +34,16 @@ use crate::io::{Destination, Format, check_files, folder_of, is_at, known, layou
 const MAGIC: &str = "warpann-knn-graph";
 const VERSION: u32 = 1;
 
-/// What a run computes: two runs with the same recipe make the same files.
+/// The description of a run: two runs with the same recipe make the same files.
 pub(super) struct Recipe {
     rows: usize,
     k: usize,
-    /// Names and values, but for the formats of the files.
+    /// Names and values, without the formats of the files.
     words: Vec<(&'static str, String)>,
 }
 
 impl Recipe {
-    /// Reads all of base and index for their checksums. O(bytes), in parallel.
+    /// Describes a run. It reads the whole base and the whole index for checksums: O(bytes), in parallel.
     pub fn new<T: Element>(index: &impl GraphIndex<T>, base: &[T], rows: usize, k: usize) -> Result<Self> {
         let base = format!("{:016x}", of_bytes(bytemuck::cast_slice(base)));
         let words = vec![
@@ -77,12 +77,12 @@ pub(super) fn outputs(out: &Path, distances: Option<&Path>) -> Result<Vec<PathBu
     Ok(all)
 }
 
-/// Where `path` leads, which is a regular file, or none yet.
+/// The file to which `path` leads. It must be a regular file or must not exist yet.
 fn regular(path: &Path) -> Result<PathBuf> {
     match Destination::of(path).map_err(|source| failed(path, source))? {
         Destination::File(target) => Ok(target),
         Destination::Stream => {
-            let reason = "a graph needs a regular file: an interrupted run goes on in it";
+            let reason = "a graph needs a regular file, so that an interrupted run can resume";
             Err(failed(path, io::Error::new(io::ErrorKind::InvalidInput, reason)))
         }
     }
@@ -96,7 +96,7 @@ fn distances_format(path: &Path) -> Result<Format> {
     known(path, |format| matches!(format, Format::Fbin | Format::Npy), "fbin, npy")
 }
 
-/// The files of a run at work.
+/// The open files of a run.
 pub(super) struct Files {
     journal: File,
     journal_path: PathBuf,
@@ -104,12 +104,12 @@ pub(super) struct Files {
     distances: Option<Part>,
     /// Rows that are kept.
     rows: usize,
-    /// The sum of the last line.
+    /// The checksum of the last line.
     sum: u64,
 }
 
 impl Files {
-    /// Locks the journal, and takes over what it and the files agree on.
+    /// Locks the journal, and takes over the batches whose checksums agree with the files.
     pub fn open(recipe: &Recipe, out: &Path, distances: Option<&Path>, restart: bool) -> Result<Self> {
         let ids_format = ids_format(out)?;
         let distances_format = distances.map(distances_format).transpose()?;
@@ -124,13 +124,13 @@ impl Files {
         let mut journal = open_locked(&journal_path).map_err(|source| failed(&journal_path, source))?;
         let mut text = Vec::new();
         journal.read_to_end(&mut text).map_err(|source| failed(&journal_path, source))?;
-        // A journal without a line is one that was just made.
+        // A journal without a line is new.
         let mut lines = Lines::new(if restart { &[] } else { &text });
         if !lines.text.is_empty() {
             check_head(lines.next().as_deref(), &head, &journal_path)?;
         }
         let resumes = lines.read > 0;
-        // Nothing is written before this.
+        // Until here nothing has been written.
         let mut ids = Part::open(out, ids_format, recipe, "<u4", resumes)?;
         let mut distances = match (distances, distances_format) {
             (Some(path), Some(format)) => Some(Part::open(&regular(path)?, format, recipe, "<f4", resumes)?),
@@ -154,7 +154,7 @@ impl Files {
             ours &= !part.named || (rows == recipe.rows && part.is_whole(rows)?);
         }
         if !ours {
-            // A file under one of the names is of another run, and stays until the new one is whole.
+            // A file with one of the final names belongs to another run. It stays until the new file is complete.
             (rows, end, sum) = start;
         }
         for part in [&mut ids].into_iter().chain(&mut distances) {
@@ -177,7 +177,7 @@ impl Files {
         self.rows
     }
 
-    /// Appends the rows up to `end`.
+    /// Appends the rows up to row `end`, and then their line in the journal.
     pub fn keep(&mut self, end: usize, ids: &[u32], distances: &[f32]) -> Result<()> {
         let (ids, distances) = (bytemuck::cast_slice(ids), bytemuck::cast_slice(distances));
         self.ids.append(ids)?;
@@ -191,13 +191,13 @@ impl Files {
         Ok(())
     }
 
-    /// Gives the files their names and removes the journal.
+    /// Renames the files to their final names and removes the journal.
     pub fn finish(self) -> Result<()> {
         let Self { journal, journal_path, ids, distances, .. } = self;
         let parts: Vec<Part> = distances.into_iter().chain([ids]).collect();
         parts.iter().try_for_each(Part::sync)?;
         parts.iter().try_for_each(Part::give_name)?;
-        // If somebody has removed or replaced the journal, what is there now is not this run's.
+        // If the journal was removed or replaced, the file that is there now does not belong to this run.
         if !is_at(&journal, &journal_path) {
             return Ok(());
         }
@@ -211,12 +211,12 @@ impl Files {
     }
 }
 
-/// One of the files, as it grows.
+/// One of the output files, before it is complete.
 struct Part {
     path: PathBuf,
     part: PathBuf,
     file: File,
-    /// Whether the file has its name, from a run that was stopped in [`Files::finish`]. Then it is not written.
+    /// Whether the file already has its final name, from a run that stopped in [`Files::finish`]. Such a file is not written.
     named: bool,
     header: Vec<u8>,
     row_bytes: usize,
@@ -224,7 +224,7 @@ struct Part {
 
 impl Part {
     fn open(path: &Path, format: Format, recipe: &Recipe, descr: &str, resumes: bool) -> Result<Self> {
-        // The formats have nothing in front of rows; ids and distances take four bytes.
+        // The formats have no bytes in front of rows; ids and distances take four bytes each.
         let (header, _) = layout(path, format, recipe.rows, recipe.k, descr)?;
         let part = beside(path, ".part");
         let row_bytes = recipe.k.saturating_mul(4);
@@ -234,7 +234,7 @@ impl Part {
         Ok(Self { path: path.to_owned(), part, file, named, header, row_bytes })
     }
 
-    /// Leaves a file that has its name as it is, and opens a part without rows.
+    /// Opens a new part without rows. A file that already has its final name stays unchanged.
     fn start_over(&mut self) -> Result<()> {
         if self.named {
             self.file = open_locked(&self.part).map_err(|source| failed(&self.part, source))?;
@@ -243,7 +243,7 @@ impl Part {
         Ok(())
     }
 
-    /// Whether the file has this header and ends behind `rows` rows.
+    /// Whether the file has the expected header and ends after `rows` rows.
     fn is_whole(&mut self, rows: usize) -> Result<bool> {
         let mut read = || -> io::Result<bool> {
             if self.file.metadata()?.len() != self.at(rows) {
@@ -257,12 +257,12 @@ impl Part {
         read().map_err(|source| failed(&self.path, source))
     }
 
-    /// Where row `row` starts.
+    /// Offset of row `row` in the file, in bytes.
     fn at(&self, row: usize) -> u64 {
         (self.header.len() as u64).saturating_add((row as u64).saturating_mul(self.row_bytes as u64))
     }
 
-    /// The checksum of the rows from `first` to `end`; none if they are not there.
+    /// The checksum of the rows from `first` to `end`; none if the file is too short.
     fn sum(&mut self, first: usize, end: usize) -> Result<Option<u64>> {
         let (from, to) = (self.at(first), self.at(end));
         let mut read = || -> io::Result<Option<u64>> {
@@ -270,7 +270,7 @@ impl Part {
                 return Ok(None);
             }
             self.file.seek(SeekFrom::Start(from))?;
-            // No more than the file has.
+            // Reads at most to the end of the file.
             let mut bytes = Vec::new();
             (&self.file).take(to - from).read_to_end(&mut bytes)?;
             Ok(Some(xxh64(&bytes)))
@@ -278,7 +278,7 @@ impl Part {
         read().map_err(|source| failed(&self.part, source))
     }
 
-    /// Leaves the header and the first `rows` rows, and goes to their end. A file that has its name is whole.
+    /// Cuts the file after the header and the first `rows` rows, and seeks to the end. A file with its final name is already complete.
     fn cut(&mut self, rows: usize) -> Result<()> {
         if self.named {
             return Ok(());
@@ -297,16 +297,16 @@ impl Part {
         self.file.write_all(bytes).map_err(|source| failed(&self.part, source))
     }
 
-    /// Has the system put all bytes on the disk.
+    /// Waits until all bytes are on the disk.
     fn sync(&self) -> Result<()> {
         self.file.sync_all().map_err(|source| failed(&self.part, source))
     }
 
-    /// Renames the part, and makes the name last.
+    /// Renames the part to its final name, and waits until the name is on the disk.
     fn give_name(&self) -> Result<()> {
         if !self.named {
             if !is_at(&self.file, &self.part) {
-                let reason = "removed or replaced while this run was at work";
+                let reason = "the file was removed or replaced during this run";
                 return Err(failed(&self.part, io::Error::new(io::ErrorKind::NotFound, reason)));
             }
             std::fs::rename(&self.part, &self.path).map_err(|source| failed(&self.path, source))?;
@@ -315,13 +315,13 @@ impl Part {
     }
 }
 
-/// A batch that is done.
+/// A batch whose rows are written.
 struct Batch {
-    /// Rows up to its end.
+    /// Number of rows up to the end of the batch.
     end: usize,
-    /// Checksum of its ids.
+    /// Checksum of the bytes of the batch's ids.
     ids: u64,
-    /// Checksum of its distances; 0 where they are not wanted.
+    /// Checksum of the bytes of the batch's distances; 0 if there is no file of distances.
     distances: u64,
 }
 
@@ -338,12 +338,12 @@ impl Batch {
     }
 }
 
-/// The lines of a journal up to the first that is damaged, without their sums.
+/// The lines of a journal up to the first damaged line, without their checksums.
 struct Lines<'a> {
     text: &'a [u8],
-    /// Bytes of the lines so far.
+    /// Number of bytes of the lines so far.
     read: usize,
-    /// The sum of the last.
+    /// The checksum of the last line.
     sum: u64,
 }
 
@@ -370,12 +370,12 @@ impl Iterator for Lines<'_> {
     }
 }
 
-/// The sum of a line after one whose sum is `before`.
+/// The checksum of a line; `before` is the checksum of the line before it.
 fn chained(before: u64, line: &str) -> u64 {
     xxh64(&[&before.to_le_bytes(), line.as_bytes()].concat())
 }
 
-/// That the first line of a journal, if it stands, is `head`.
+/// Checks that the first line of a journal, if there is one, is `head`.
 fn check_head(found: Option<&str>, head: &str, path: &Path) -> Result<()> {
     const NAMES: [&str; 10] = ["version", "rows", "dim", "element", "k", "metric", "base", "index", "ids", "distances"];
     if found == Some(head) {
@@ -391,11 +391,11 @@ fn check_head(found: Option<&str>, head: &str, path: &Path) -> Result<()> {
         let what = NAMES.into_iter().find(|name| value(found, name) != value(head, name))?;
         Some(Error::OtherRun { path: path.to_owned(), what, there: value(found, what), here: value(head, what) })
     });
-    let defect = FileDefect::BadHeader("not the journal of a graph, or damaged; restart, if it may go");
+    let defect = FileDefect::BadHeader("not the journal of a graph, or damaged; restart to discard it");
     Err(difference.unwrap_or(Error::BadFile { path: path.to_owned(), defect }))
 }
 
-/// `path` with `suffix` added to its name.
+/// `path` with `suffix` appended to the file name.
 fn beside(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(suffix);

@@ -1,8 +1,8 @@
-//! k-nearest-neighbour graphs: making them, and what they are used for.
+//! k-nearest-neighbour graphs: making them, their components, and paths in them.
 //!
 //! # Problem
 //! The k-NN graph of a set has a node for each vector and an edge from it to each of its k nearest others (Johnson, Douze and Jégou,
-//! "Billion-scale similarity search with GPUs", sections 6.5 and 6.6). [`KnnGraph`] makes it with any index; [`Graph`] holds it, tells
+//! "Billion-scale similarity search with GPUs", sections 6.5 and 6.6). [`KnnGraph`] makes it with any index. [`Graph`] holds it, computes
 //! its [connected components](Graph::components), and finds the [path](Graph::path) between two nodes whose largest step is as small as
 //! possible.
 //!
@@ -13,13 +13,12 @@
 //!     a row's neighbours = found without the row's own id, or without the last if that is not among them
 //!     append them to the file; append their checksum to the journal
 //! ```
-//! The row itself is left out by its id: another vector with the same components is a neighbour like any other. With an exact index the
-//! graph is the same bits on every device. The batches are as large as memory allows, but grow to that only while each takes less than a
-//! second or so: what an interruption can cost is one batch. The [`journal`](self::KnnGraph::write) says what a run that goes on takes
-//! over.
+//! The row itself is removed by its id: another vector with equal components is a neighbour like any other. With an exact index the graph
+//! has the same bits on every device. Batches grow as long as memory allows and each takes less than about a second, so an interruption
+//! loses at most one batch. [`KnnGraph::write`] describes the journal of a run and what a resumed run takes over.
 //!
-//! Cost: that of n searches, less what batches of this size save; writing, checksums and own ids are hidden behind the searches. Memory:
-//! three batches of results and what the index takes, for [`KnnGraph::write`]; 8 bytes a slot more for [`KnnGraph::run`].
+//! Cost: n searches in large batches; writing, checksums and the removal of the rows' ids run at the same time as the searches. Memory:
+//! three batches of results in addition to the index for [`KnnGraph::write`]; 8 bytes more for each slot for [`KnnGraph::run`].
 //!
 //! ```
 //! use warpann::graph::KnnGraph;
@@ -60,29 +59,29 @@ use crate::random::{Random, gather};
 use crate::validate::{MAX_ROWS, check_vectors};
 use crate::{Element, Input, NONE, ivf};
 
-/// What stands in a slot of a [`Graph`] that has no neighbour: [`NONE`] in 32 bits.
+/// The content of an empty slot of a [`Graph`]: [`NONE`] in 32 bits.
 pub const NO_NODE: u32 = u32::MAX;
 
 /// A graph in which every node has `k` slots for edges: the rows of a base and their neighbours.
 ///
-/// Nodes are numbered from 0, as the rows are. It takes 4 bytes a slot.
+/// Nodes are numbered from 0, as the rows are. The graph takes 4 bytes for each slot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Graph {
     k: usize,
-    /// Nodes × k; every number is a node or [`NO_NODE`].
+    /// Nodes × k numbers, each of which is a node or [`NO_NODE`].
     neighbours: Vec<u32>,
 }
 
 impl Graph {
-    /// A graph of neighbours that are nodes, or [`NO_NODE`]: whole rows of k ≥ 1.
+    /// Makes a graph of `neighbours`, which are nodes or [`NO_NODE`], in whole rows of k ≥ 1.
     pub(crate) fn of_rows(neighbours: Vec<u32>, k: usize) -> Self {
         Self { k, neighbours }
     }
 
-    /// The graph whose node r has edges to the ids of row r; [`NONE`] is no edge. O(ids).
+    /// Makes the graph in which node r has edges to the ids of row r; [`NONE`] means no edge. O(ids).
     ///
     /// # Errors
-    /// [`FileDefect::BadDimension`] for rows of k = 0 ids; [`FileDefect::WrongIdCount`] if there are not rows · k ids;
+    /// [`FileDefect::BadDimension`] if k is 0; [`FileDefect::WrongIdCount`] unless there are rows · k ids;
     /// [`FileDefect::NoSuchRow`] if an id is not the number of a row; [`FileDefect::TooLarge`] if there are more rows than 32 bits can
     /// number, or no memory for the graph.
     pub fn from_ids(ids: &IdMatrix) -> Result<Self, FileDefect> {
@@ -107,10 +106,10 @@ impl Graph {
         Ok(Self { k, neighbours })
     }
 
-    /// Reads a graph from a file of ids: `ibin`, `npy`, `ivecs` or `bin`, whoever made it. O(file).
+    /// Reads a graph from a file of ids: `ibin`, `npy`, `ivecs` or `bin`, also one that another program wrote. O(file).
     ///
     /// # Errors
-    /// [`Error::UnknownExtension`], [`Error::Io`], or [`Error::BadFile`] with what is wrong with the bytes.
+    /// [`Error::UnknownExtension`], [`Error::Io`], or [`Error::BadFile`] with the defect of the contents.
     pub fn read(path: impl AsRef<FilePath>) -> Result<Self> {
         let path = path.as_ref();
         Self::from_ids(&io::read_ids(path)?).map_err(|defect| Error::BadFile { path: path.to_owned(), defect })
@@ -121,20 +120,20 @@ impl Graph {
         self.neighbours.len() / self.k.max(1)
     }
 
-    /// True without nodes.
+    /// Whether the graph has no nodes.
     pub fn is_empty(&self) -> bool {
         self.neighbours.is_empty()
     }
 
-    /// Slots of a node.
+    /// Number of slots of a node.
     pub fn k(&self) -> usize {
         self.k
     }
 
-    /// The neighbours of a node, nearest first; [`NO_NODE`] where there is none.
+    /// The neighbours of a node, nearest first; [`NO_NODE`] in empty slots.
     ///
     /// # Panics
-    /// If there is no such node, as slice indexing does.
+    /// Panics if there is no such node, as slice indexing does.
     pub fn row(&self, node: usize) -> &[u32] {
         &self.neighbours[node * self.k..(node + 1) * self.k]
     }
@@ -144,16 +143,17 @@ impl Graph {
         &self.neighbours
     }
 
-    /// Edges: slots that hold a neighbour. O(slots).
+    /// Number of edges, which is the number of slots with a neighbour. O(slots).
     pub fn edges(&self) -> usize {
         self.neighbours.par_iter().filter(|&&node| node != NO_NODE).count()
     }
 
-    /// The share of the true k nearest neighbours that the graph has, over `sample` nodes drawn evenly (all, if there are fewer): those
-    /// of `exact`, an exact index of `base`, whose metric is that of the graph. The same nodes on every run. It takes `sample` searches.
+    /// The fraction of true k nearest neighbours that the graph contains, for `sample` nodes at random (or all, if there are fewer).
+    /// `exact`, an exact index of `base` with the metric of the graph, finds the true neighbours. Every run uses the same nodes. The cost
+    /// is `sample` searches.
     ///
     /// # Errors
-    /// [`Error::WrongBase`] if index or base have not a vector for each node; as the searches of the index.
+    /// [`Error::WrongBase`] if index or base do not have one vector for each node; and the errors of the index's search.
     pub fn accuracy<T: Element>(&self, exact: &impl GraphIndex<T>, base: &[T], sample: usize) -> Result<f64> {
         let (nodes, dim) = (self.len(), exact.dim());
         for actual in [exact.len(), check_vectors(base, dim, Input::Base)?] {
@@ -176,15 +176,15 @@ impl Graph {
         Ok(ivf::recall(&found, self.k, &truth, self.k, self.k))
     }
 
-    /// That `node` is one, as a number of 32 bits.
+    /// Checks that the graph has `node`, and returns it as u32.
     fn node(&self, node: u64) -> Result<u32> {
         let nodes = self.len() as u64;
-        // Fewer than 2³² nodes: the cast keeps the number.
+        // There are fewer than 2³² nodes, so the cast does not change the number.
         if node < nodes { Ok(node as u32) } else { Err(Error::NoSuchNode { node, nodes }) }
     }
 }
 
-/// That a base has `expected` rows.
+/// Checks that a base has `expected` rows.
 fn check_rows(expected: usize, actual: usize) -> Result<()> {
     if expected == actual {
         return Ok(());

@@ -2,11 +2,11 @@
 //!
 //! # Problem
 //! Between nodes S and D find the path p_1 = S, .., p_n = D that minimises max d(p_i, p_{i+1}): smooth transitions rather than few.
-//! Edges are read in both directions, for distances are symmetric: that b is among the nearest of a, and not a among those of b, is
-//! an accident of density. For similarities, where larger is better, "largest" means worst.
+//! Edges are read in both directions, for distances are symmetric: whether b is among the nearest of a but a not among those of b depends
+//! only on the local density. For similarities, where larger is better, "largest" means worst.
 //!
 //! Many paths have the same largest edge; of these we take one with the fewest edges, and of those the one whose nodes come first in
-//! the order of numbers. So the answer is one, whatever the order of work.
+//! the order of numbers. So the result is unique and does not depend on the order of the work.
 //!
 //! # Algorithm
 //! ```text
@@ -17,11 +17,11 @@
 //! breadth first from D over edges up to the limit: steps of each node to D
 //! from S always to the lowest neighbour that is one step nearer
 //! ```
-//! Joining takes all edges of one distance at once, so ties need no order. Dijkstra's algorithm with the maximum in place of the sum
-//! would find a path as well, but with a queue of nodes whose every access misses the caches, and with any number of edges.
+//! Joining takes all edges of one distance at once, so ties need no order. Dijkstra's algorithm with the maximum in place of the sum would
+//! also find a path, but each access to its queue of nodes misses the caches, and its path may have more edges than necessary.
 //!
-//! Cost: O(edges · dim) for the distances, O(edges · log edges) for the sort, both in parallel. Memory: up to 16 bytes for each edge
-//! of the component beside the graph's 4, and 20 a node: 2 GB for 10 million nodes with 10 edges each.
+//! Cost: O(edges · dim) for the distances, O(edges · log edges) for the sort, both in parallel. Memory: up to 16 bytes for each edge of the
+//! component in addition to the graph's 4, and 20 for each node: 2 GB for 10 million nodes with 10 edges each.
 
 use rayon::prelude::*;
 
@@ -35,20 +35,20 @@ use crate::{Element, Error, Input, Metric, Result};
 /// A path in a [`Graph`].
 #[derive(Debug, Clone, PartialEq)]
 pub struct Path {
-    /// Its nodes, first and last included.
+    /// The nodes of the path, first and last included.
     pub nodes: Vec<u64>,
-    /// The canonical distance ([`crate::metric`]) of its worst edge; none where a path has no edge.
+    /// The canonical distance ([`crate::metric`]) of the worst edge of the path; none if the path has no edge.
     pub largest: Option<f32>,
 }
 
 impl Graph {
     /// The path from node `from` to node `to` whose largest edge, by the canonical distance between the rows of `base` (row-major,
-    /// `dim` components each), is as small as possible: for similarities, whose smallest is as large as possible. Of such paths one
-    /// with the fewest edges, and of these the first by the numbers of its nodes. Edges are read in both directions.
+    /// `dim` components each), is as small as possible; for similarities, the smallest similarity is as large as possible. Of such paths it
+    /// is one with the fewest edges, and of these the first by the numbers of the nodes. Edges are used in both directions.
     ///
     /// # Errors
-    /// [`Error::ZeroDimension`], [`Error::RaggedVectors`], [`Error::NotFinite`], and [`Error::WrongBase`] if the base has not a row for
-    /// each node; [`Error::NoSuchNode`]; [`Error::NotConnected`].
+    /// [`Error::ZeroDimension`], [`Error::RaggedVectors`], [`Error::NotFinite`], and [`Error::WrongBase`] if the base does not have one row
+    /// for each node; [`Error::NoSuchNode`]; [`Error::NotConnected`].
     pub fn path<T: Element>(&self, base: &[T], dim: usize, metric: Metric, from: u64, to: u64) -> Result<Path> {
         check_dim(dim)?;
         check_rows(self.len(), check_vectors(base, dim, Input::Base)?)?;
@@ -67,7 +67,7 @@ impl Graph {
         let inside: Vec<bool> = (0..self.len() as u32).map(|node| forest.find(node) == root).collect();
         drop(forest);
         let best = if metric.larger_is_better() { Best::Largest } else { Best::Smallest };
-        // The rank of slots outside the component, and of empty ones, is not looked at.
+        // The ranks of empty slots and of slots outside the component are never read.
         let rank = |(slot, &other): (usize, &u32)| {
             let node = slot / self.k;
             if inside[node] && other != NO_NODE { distance(node as u32, other).rank(best) } else { 0 }
@@ -81,17 +81,17 @@ impl Graph {
     }
 }
 
-/// The edges of one component and their distances, as integers that rise from best to worst.
+/// The edges of one component with their distances, as integers that increase from best to worst.
 struct Edges<'a> {
     graph: &'a Graph,
-    /// Whether a node is of the component.
+    /// Whether each node belongs to the component.
     inside: Vec<bool>,
-    /// Of each slot.
+    /// Rank of the distance of each slot's edge.
     ranks: Vec<u32>,
 }
 
 impl Edges<'_> {
-    /// The neighbours in a node's slots, with their ranks.
+    /// The neighbours of a node, each with the rank of its edge.
     fn of(&self, node: u32) -> impl Iterator<Item = (u32, u32)> {
         let k = self.graph.k;
         let slots = node as usize * k..(node as usize + 1) * k;
@@ -99,14 +99,14 @@ impl Edges<'_> {
         edges.filter(|&(other, _)| other != NO_NODE)
     }
 
-    /// The lowest rank such that edges up to it connect `source` and `target`, which some do.
+    /// The lowest rank such that the edges up to it connect `source` and `target`. They must be in one component.
     fn limit(&self, source: u32, target: u32) -> u32 {
         let entry = |(slot, &rank): (usize, &u32)| {
             let node = slot / self.graph.k;
             let edge = self.inside[node] && self.graph.neighbours[slot] != NO_NODE;
             edge.then(|| u64::from(rank) << 32 | node as u64)
         };
-        // (rank, node): 8 bytes. Which edges of the node are meant follows from the rank.
+        // (rank, node) takes 8 bytes. The rank determines the edges of the node.
         let mut entries: Vec<u64> = self.ranks.par_iter().enumerate().filter_map(entry).collect();
         entries.par_sort_unstable();
         let mut forest = Forest::new(self.graph.len());
@@ -124,10 +124,11 @@ impl Edges<'_> {
         last
     }
 
-    /// The path with the fewest edges over edges of ranks up to `limit`, which connect the two; the first of them by its nodes.
+    /// The path with the fewest edges among paths over edges of ranks up to `limit`; of several the first by the numbers of the nodes.
+    /// These edges connect the two nodes.
     fn shortest(&self, source: u32, target: u32, limit: u32) -> Vec<u32> {
         let near = Adjacency::of(self, limit);
-        // Steps to the target; those of nodes that are not reached are not looked at.
+        // Number of steps to the target. The entries of nodes that are not reached are never read.
         let mut steps = vec![NO_NODE; self.graph.len()];
         steps[target as usize] = 0;
         let mut front = vec![target];
@@ -148,7 +149,7 @@ impl Edges<'_> {
         let mut node = source;
         while node != target {
             let nearer = near.row(node).iter().filter(|&&other| steps[other as usize] < steps[node as usize]);
-            // There is one: the search came from it.
+            // There is always one: the node from which the search came.
             let Some(&lowest) = nearer.min() else { break };
             nodes.push(lowest);
             node = lowest;
@@ -157,15 +158,15 @@ impl Edges<'_> {
     }
 }
 
-/// For each node those at the other ends of its edges, in either direction.
+/// For each node the nodes at the other ends of its edges, in either direction.
 struct Adjacency {
-    /// Where each node's start; then the number of all.
+    /// The start of each node's entries, followed by the number of all entries.
     starts: Vec<usize>,
     nodes: Vec<u32>,
 }
 
 impl Adjacency {
-    /// Edges of ranks up to `limit`: counted, then put into their places.
+    /// The edges of ranks up to `limit`: first they are counted, then copied to their places.
     fn of(edges: &Edges<'_>, limit: u32) -> Self {
         let each = |work: &mut dyn FnMut(u32, u32)| {
             for node in (0..edges.graph.len() as u32).filter(|&node| edges.inside[node as usize]) {
@@ -177,7 +178,7 @@ impl Adjacency {
             starts[a as usize] += 1;
             starts[b as usize] += 1;
         });
-        // Where each node's end; filling from there downwards leaves where they start.
+        // The end of each node's entries. Filling downwards from there turns the ends into starts.
         let mut end = 0;
         for start in &mut starts {
             end += *start;

@@ -7,10 +7,10 @@ use crate::element::ElementType;
 use crate::error::FileDefect;
 use crate::neighbors::RangeNeighbors;
 
-/// Bytes of the header.
+/// Size of the header in bytes.
 const HEADER: usize = 8;
 
-/// Rows and columns of the header; rows without columns are refused.
+/// Reads rows and columns from the header. Rows without columns are an error.
 fn header(bytes: &[u8]) -> Result<(u64, u64), FileDefect> {
     if bytes.len() < HEADER {
         return Err(FileDefect::Truncated { expected: HEADER as u64, actual: bytes.len() as u64 });
@@ -22,7 +22,7 @@ fn header(bytes: &[u8]) -> Result<(u64, u64), FileDefect> {
     Ok((rows.into(), columns.into()))
 }
 
-/// The matrix of an fbin, u8bin or i8bin file; with `first` its first rows, whatever follows them.
+/// The matrix of an fbin, u8bin or i8bin file. With `first`, only its first rows; the bytes behind them are not checked.
 pub(super) fn flat(bytes: &[u8], element: ElementType, first: Option<usize>) -> Result<Flat, FileDefect> {
     let (stated, dim) = header(bytes)?;
     let rows = first.map_or(stated, |first| stated.min(first as u64));
@@ -32,7 +32,7 @@ pub(super) fn flat(bytes: &[u8], element: ElementType, first: Option<usize>) -> 
     Ok(Flat { rows: rows as usize, dim: dim as usize, at: HEADER, element })
 }
 
-/// ibin, or ids followed by as many distances if the file is exactly that long.
+/// The ids of an ibin file, and the distances if the file has exactly the size of ids and distances.
 pub(super) fn ids(bytes: &[u8]) -> Result<GroundTruth, FileDefect> {
     let (rows, k) = header(bytes)?;
     let ids_end = extent(rows, k, 4, HEADER)?;
@@ -40,7 +40,7 @@ pub(super) fn ids(bytes: &[u8]) -> Result<GroundTruth, FileDefect> {
     let actual = bytes.len() as u64;
     let with_distances = actual == both_end && both_end != ids_end;
     if !with_distances {
-        // Between the two sizes the distances are cut short; past the second the file is too long for either.
+        // A size between the two means that distances are missing; a larger size than both means that the file is too long.
         check_size(if actual > ids_end { both_end } else { ids_end }, bytes)?;
     }
     let (rows, k, ids_end) = (rows as usize, k as usize, ids_end as usize);
@@ -50,7 +50,7 @@ pub(super) fn ids(bytes: &[u8]) -> Result<GroundTruth, FileDefect> {
     Ok(GroundTruth { ids: IdMatrix { rows, k, ids }, distances })
 }
 
-/// u32 ids, all ones for none, as u64.
+/// The u32 ids in `bytes` as u64, with all ones as `NONE`.
 fn wide_ids(bytes: &[u8]) -> impl Iterator<Item = u64> {
     bytes.chunks_exact(4).map(|id| match bytemuck::pod_read_unaligned::<u32>(id) {
         u32::MAX => NONE,
@@ -58,8 +58,8 @@ fn wide_ids(bytes: &[u8]) -> impl Iterator<Item = u64> {
     })
 }
 
-/// big-ann ground truth of a range search: u32 queries, u32 results of all, then the number of results of each query, ids and distances
-/// of all results.
+/// Reads big-ann ground truth of a range search: u32 number of queries, u32 number of results, then the number of results of each query,
+/// then ids and distances of all results.
 pub(super) fn ranges(bytes: &[u8]) -> Result<RangeNeighbors, FileDefect> {
     if bytes.len() < HEADER {
         return Err(FileDefect::Truncated { expected: HEADER as u64, actual: bytes.len() as u64 });

@@ -1,4 +1,4 @@
-//! What a fuzzer calls: every reader on any bytes, and the laws that hold for whatever a reader accepts.
+//! The entry points of fuzzers: every reader on any bytes, and the properties of all accepted files.
 
 use super::{Format, VectorData, ids_from_bytes, ranges_from_bytes, vectors_from_bytes};
 use crate::NONE;

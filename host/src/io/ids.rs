@@ -1,11 +1,11 @@
 //! Matrices of ids, and ground truth.
 
-/// Ids of the neighbours of each query, best first; [`NONE`](crate::NONE) where there is none.
+/// Ids of the neighbours of each query, best first; [`NONE`](crate::NONE) where a neighbour is missing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct IdMatrix {
-    /// Queries.
+    /// Number of queries.
     pub rows: usize,
-    /// Neighbours of each.
+    /// Number of neighbours of each query.
     pub k: usize,
     /// `rows · k` ids, query after query.
     pub ids: Vec<u64>,
@@ -15,18 +15,18 @@ impl IdMatrix {
     /// The neighbours of one query.
     ///
     /// # Panics
-    /// If `row` is not below `rows`.
+    /// Panics if `row` is not below `rows`.
     pub fn row(&self, row: usize) -> &[u64] {
         &self.ids[row * self.k..(row + 1) * self.k]
     }
 }
 
-/// True neighbours, and their distances where the file has them.
+/// True neighbours, and their distances if the file has them.
 #[derive(Debug, Clone, PartialEq)]
 pub struct GroundTruth {
-    /// The neighbours.
+    /// The ids of the neighbours.
     pub ids: IdMatrix,
-    /// `rows · k` distances in the order of the ids; only big-ann files have them. They are in the file's own convention
-    /// (squared or not, negated inner products or not): compare them only with values of known origin.
+    /// `rows · k` distances in the order of the ids; only big-ann files have them. Their convention depends on the file
+    /// (squared or not, negated inner products or not), so compare them only with values of known origin.
     pub distances: Option<Vec<f32>>,
 }

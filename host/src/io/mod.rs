@@ -1,4 +1,4 @@
-//! Files of vectors, ids and distances, told apart by extension.
+//! Files of vectors, ids and distances. The extension determines the format.
 //!
 //! | extension | contents (all little-endian) | read as | written from |
 //! |---|---|---|---|
@@ -11,18 +11,18 @@
 //! | `bin` by [`read_range_truth`] | u32 queries, u32 results, u32 results of each query, then u32 ids and f32 distances of all | results | |
 //! | `npy` | NumPy array, C order, 2-D, or 1-D for a single row | `f4 f2 u1 i1` vectors; `i4 u4 i8 u8` ids | all three |
 //!
-//! A place without a neighbour is −1 in signed ids, all ones in unsigned ids, and [`NONE`](crate::NONE) in memory.
+//! A missing neighbour is −1 in signed ids, all ones in unsigned ids, and [`NONE`](crate::NONE) in memory.
 //!
-//! Whatever the bytes of a file, a reader returns a value or an [`Error`]: it checks every header against the size of the file
-//! before it reserves memory. Every writer writes a temporary file in the same folder, has the system put it on the disk, and renames
-//! it: a reader never sees half a file, and a failed write or a power failure leaves the old file as it was. A link is followed, and
-//! a pipe or a character device is written as it is. A process that is killed leaves its temporary file, `.warpann-*.part`, which the
-//! next writer of the same name removes. [`check_files`] tells before the work whether outputs can be written.
+//! For any bytes of a file, a reader returns a value or an [`Error`]: it checks the header against the size of the file before it reserves
+//! memory. Every writer writes a temporary file in the same folder, waits until it is on the disk, and renames it. So a reader never sees
+//! an incomplete file, and a failed write or a power failure leaves the old file unchanged. Links are followed; pipes and character devices
+//! are written directly. If a process is killed, its temporary file `.warpann-*.part` remains until the next writer of the same name
+//! removes it. [`check_files`] checks before the work that outputs can be written.
 //!
-//! `fbin`, `u8bin`, `i8bin` and `npy` vectors above 64 MiB are mapped, not read: opening costs O(1), and pages arrive when they are
-//! touched. [`Open`] says when that is safe, and chooses otherwise. The `vecs` formats keep a dimension in front of every row and are
-//! copied once, O(file). [`read_first_vectors`] takes the beginning of a file too large to keep whole, as one cuts it off a download of
-//! a billion vectors.
+//! `fbin`, `u8bin`, `i8bin` and `npy` vectors above 64 MiB are mapped, not read: opening costs O(1), and the system loads pages when they
+//! are used. [`Open`] explains when this is safe, and selects another way. The `vecs` formats have a dimension in front of every row and
+//! are copied once, O(file). [`read_first_vectors`] reads the beginning of a file, such as the first part of a download of a billion
+//! vectors.
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -69,10 +69,10 @@ pub use vectors::{Elements, VectorData, Vectors};
 pub(crate) use write::layout;
 pub use write::{check_distances_path, check_greatest_id, check_ids_path, write_distances, write_ids, write_vectors};
 
-// Payloads are used in place, so memory must have the files' byte order. Every host of a CUDA device has it.
+// Values of files are used in place, so the machine must have the files' byte order. Every host of a CUDA device has it.
 const _: () = assert!(cfg!(target_endian = "little"), "the file readers need a little-endian host");
 
-/// A file format, named by its extension.
+/// A file format; each has an extension.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Format {
     /// Rows of f32, each after its dimension.
@@ -89,19 +89,19 @@ pub enum Format {
     I8bin,
     /// Header of two u32, then u32 ids; ground-truth distances may follow.
     Ibin,
-    /// NumPy array.
+    /// An array of NumPy.
     Npy,
     /// big-ann ground truth: [`Format::Ibin`] under another extension.
     Bin,
 }
 
-/// Extensions that hold vectors.
+/// Extensions of the formats for vectors.
 const VECTOR_EXTENSIONS: &str = "fvecs, bvecs, fbin, u8bin, i8bin, npy";
-/// Extensions that hold ids.
+/// Extensions of the formats for ids.
 const ID_EXTENSIONS: &str = "ivecs, ibin, npy, bin";
 
 impl Format {
-    /// Every format.
+    /// All formats that the library reads or writes.
     pub const ALL: [Format; 9] =
         [Self::Fvecs, Self::Bvecs, Self::Ivecs, Self::Fbin, Self::U8bin, Self::I8bin, Self::Ibin, Self::Npy, Self::Bin];
 
@@ -120,35 +120,35 @@ impl Format {
         }
     }
 
-    /// The format of `path` by its extension, which is compared without regard to case; `None` if it names none.
+    /// The format of `path` by its extension, which is compared without regard to case; `None` if it is not that of a format.
     pub fn of(path: &Path) -> Option<Self> {
         let extension = path.extension()?;
         Self::ALL.into_iter().find(|format| extension.eq_ignore_ascii_case(format.extension()))
     }
 
-    /// True if the format can hold vectors.
+    /// Whether the format can hold vectors.
     pub const fn holds_vectors(self) -> bool {
         matches!(self, Self::Fvecs | Self::Bvecs | Self::Fbin | Self::U8bin | Self::I8bin | Self::Npy)
     }
 
-    /// True if the format can hold ids.
+    /// Whether the format can hold ids.
     pub const fn holds_ids(self) -> bool {
         matches!(self, Self::Ivecs | Self::Ibin | Self::Npy | Self::Bin)
     }
 }
 
 /// Reads a file of vectors: `fvecs`, `bvecs`, `fbin`, `u8bin`, `i8bin` or `npy` by extension. Flat formats above 64 MiB are mapped:
-/// such a file must not be changed while the returned value lives ([`Open`]). [`read_vectors_with`] can read any file.
+/// such a file must not change while the returned value exists ([`Open`]). [`read_vectors_with`] can read any file into memory instead.
 ///
 /// # Errors
-/// [`Error::UnknownExtension`], [`Error::Io`], or [`Error::BadFile`] with what is wrong with the bytes. Values are not
-/// looked at: NaN and infinities are read as they are.
+/// [`Error::UnknownExtension`], [`Error::Io`], or [`Error::BadFile`] with the defect of the contents. Values are not checked: NaN and
+/// infinities are not an error.
 pub fn read_vectors(path: impl AsRef<Path>) -> Result<Vectors> {
     read_vectors_with(path, None, Open::Auto)
 }
 
-/// As [`read_vectors`], but the first `rows` vectors only, or all where the file has fewer. Of an `fbin`, `u8bin`, `i8bin`, `fvecs` or
-/// `bvecs` file no byte behind them is looked at: it may be cut off anywhere there, whatever number its header has. O(1) for the mapped
+/// As [`read_vectors`], but only the first `rows` vectors, or all if the file has fewer. In an `fbin`, `u8bin`, `i8bin`, `fvecs` or `bvecs`
+/// file the bytes behind them are not read: the file may end anywhere there, whatever number of rows its header has. O(1) for the mapped
 /// formats, O(rows) for `vecs`.
 ///
 /// # Errors
@@ -157,8 +157,8 @@ pub fn read_first_vectors(path: impl AsRef<Path>, rows: usize) -> Result<Vectors
     read_vectors_with(path, Some(rows), Open::Auto)
 }
 
-/// As [`read_vectors`], or [`read_first_vectors`] where `rows` are given; `how` says whether the file is read or mapped. What is read
-/// does not depend on the file any more. Of the first rows of a file no more than they take is read, but an `npy` file is read whole.
+/// As [`read_vectors`], or as [`read_first_vectors`] if `rows` is given; `how` selects reading or mapping. Vectors that were read do not
+/// depend on the file any more. If `rows` is given, only the bytes of these rows are read, except that an `npy` file is read completely.
 ///
 /// # Errors
 /// As [`read_vectors`].
@@ -173,9 +173,10 @@ pub fn read_vectors_with(path: impl AsRef<Path>, rows: Option<usize>, how: Open)
     read.map_err(|defect| Error::BadFile { path: path.to_owned(), defect })
 }
 
-/// How many bytes of a file its first `rows` vectors take, by the beginning of the file; none where the whole file must be seen.
+/// The number of bytes from the start of the file to the end of its first `rows` vectors, computed from `head`, the beginning of the file.
+/// None if the whole file must be read.
 fn first_bytes(format: Format, head: &[u8], rows: usize) -> Option<u64> {
-    // Bytes of the file's header, of each row's, and of a component.
+    // Sizes of the file's header, of each row's header and of a component, in bytes.
     let (header, row_header, size) = match format {
         Format::Fvecs => (0, 4, 4),
         Format::Bvecs => (0, 4, 1),
@@ -208,8 +209,8 @@ pub fn read_ground_truth(path: impl AsRef<Path>) -> Result<GroundTruth> {
         .map_err(|defect| Error::BadFile { path: path.to_owned(), defect })
 }
 
-/// Reads big-ann ground truth of a range search (`bin` or `ibin`), which says of each query all vectors within some radius: u32 queries,
-/// u32 results, the u32 number of results of each query, then all ids (u32) and all distances (f32).
+/// Reads big-ann ground truth of a range search (`bin` or `ibin`), which has for each query all vectors within a radius: u32 number of
+/// queries, u32 number of results, u32 number of results of each query, then all ids (u32) and all distances (f32).
 ///
 /// # Errors
 /// As [`read_vectors`].
@@ -224,7 +225,7 @@ pub fn read_range_truth(path: impl AsRef<Path>) -> Result<RangeNeighbors> {
 /// Reads ground truth of a range search from the contents of a file ([`read_range_truth`]). O(bytes).
 ///
 /// # Errors
-/// What is wrong with the bytes.
+/// The defect of the bytes.
 pub fn ranges_from_bytes(bytes: &[u8]) -> Result<RangeNeighbors, FileDefect> {
     bin::ranges(bytes)
 }
@@ -232,15 +233,15 @@ pub fn ranges_from_bytes(bytes: &[u8]) -> Result<RangeNeighbors, FileDefect> {
 /// Reads vectors from the contents of a file of the given format. The values are copied. O(bytes).
 ///
 /// # Errors
-/// What is wrong with the bytes; [`FileDefect::WrongElement`] if the format holds no vectors.
+/// The defect of the bytes; [`FileDefect::WrongElement`] if the format holds no vectors.
 pub fn vectors_from_bytes(format: Format, bytes: &[u8]) -> Result<Vectors, FileDefect> {
     vectors_of(format, Source::Bytes(bytes), None)
 }
 
-/// Reads ids, and distances where there are any, from the contents of a file of the given format. O(bytes).
+/// Reads ids, and distances if there are any, from the contents of a file of the given format. O(bytes).
 ///
 /// # Errors
-/// What is wrong with the bytes; [`FileDefect::WrongElement`] if the format holds no ids.
+/// The defect of the bytes; [`FileDefect::WrongElement`] if the format holds no ids.
 pub fn ids_from_bytes(format: Format, bytes: &[u8]) -> Result<GroundTruth, FileDefect> {
     match format {
         Format::Ivecs => vecs::ids(bytes),
@@ -252,7 +253,7 @@ pub fn ids_from_bytes(format: Format, bytes: &[u8]) -> Result<GroundTruth, FileD
     }
 }
 
-/// Where bytes come from, and so whether the result may refer to them.
+/// The origin of bytes, which determines whether the result may refer to them.
 #[derive(Clone, Copy)]
 enum Source<'a> {
     File(&'a Arc<FileBytes>),
@@ -267,7 +268,7 @@ impl Source<'_> {
         }
     }
 
-    /// `len` elements from byte `at` on; the caller has checked that they are there.
+    /// The `len` elements from byte `at` on. The caller has checked that the bytes exist.
     fn elements<T: Element>(&self, at: usize, len: usize) -> Result<Elements<T>, FileDefect> {
         match self {
             Self::File(bytes) => Elements::of_file(bytes, at, len),
@@ -276,11 +277,11 @@ impl Source<'_> {
     }
 }
 
-/// A flat matrix inside a file, checked against the size of the file.
+/// A matrix of consecutive rows in a file. Its size has been checked against the size of the file.
 struct Flat {
     rows: usize,
     dim: usize,
-    /// Byte at which the values start.
+    /// Offset of the first value in bytes.
     at: usize,
     element: ElementType,
 }
@@ -311,14 +312,14 @@ fn vectors_of(format: Format, source: Source<'_>, first: Option<usize>) -> Resul
     Ok(Vectors::from_parts(rows, dim, data))
 }
 
-/// The format of `path` if `accept` takes it.
+/// The format of `path`; an error unless `accept` returns true for it.
 pub(crate) fn known(path: &Path, accept: impl Fn(Format) -> bool, known: &'static str) -> Result<Format> {
     Format::of(path)
         .filter(|&format| accept(format))
         .ok_or_else(|| Error::UnknownExtension { path: path.to_owned(), known })
 }
 
-/// Bytes of `rows · dim` elements and where a file with them after `header` bytes would end; an error where that overflows.
+/// The size of a file with `rows · dim` elements after `header` bytes. An error if the number overflows.
 fn extent(rows: u64, dim: u64, size: usize, header: usize) -> Result<u64, FileDefect> {
     rows.checked_mul(dim)
         .and_then(|count| count.checked_mul(size as u64))
@@ -327,7 +328,7 @@ fn extent(rows: u64, dim: u64, size: usize, header: usize) -> Result<u64, FileDe
         .ok_or(FileDefect::TooLarge { rows, dim })
 }
 
-/// Compares a file's size with what its header asks for.
+/// Compares the size of a file with the size that its header requires.
 fn check_size(expected: u64, bytes: &[u8]) -> Result<(), FileDefect> {
     let actual = bytes.len() as u64;
     match actual.cmp(&expected) {
@@ -337,7 +338,7 @@ fn check_size(expected: u64, bytes: &[u8]) -> Result<(), FileDefect> {
     }
 }
 
-/// An empty vector with room for `rows · dim` values, or the error that there is no room.
+/// An empty vector with room for `rows · dim` values, or an error if memory is short.
 fn reserve<T>(rows: usize, dim: usize) -> Result<Vec<T>, FileDefect> {
     let too_large = FileDefect::TooLarge { rows: rows as u64, dim: dim as u64 };
     let Some(len) = rows.checked_mul(dim) else { return Err(too_large) };
@@ -348,14 +349,14 @@ fn reserve<T>(rows: usize, dim: usize) -> Result<Vec<T>, FileDefect> {
     }
 }
 
-/// Copies values out of bytes of any alignment.
+/// Copies values from bytes of any alignment.
 fn decode<T: bytemuck::AnyBitPattern>(bytes: &[u8]) -> Result<Vec<T>, FileDefect> {
     let mut values = reserve(bytes.len() / size_of::<T>(), 1)?;
     append(&mut values, bytes);
     Ok(values)
 }
 
-/// Appends the values that `bytes`, of any alignment, hold; in one copy where they are aligned.
+/// Appends the values in `bytes`, which may have any alignment; aligned bytes are copied at once.
 fn append<T: bytemuck::AnyBitPattern>(values: &mut Vec<T>, bytes: &[u8]) {
     match bytemuck::try_cast_slice(bytes) {
         Ok(aligned) => values.extend_from_slice(aligned),
@@ -363,7 +364,7 @@ fn append<T: bytemuck::AnyBitPattern>(values: &mut Vec<T>, bytes: &[u8]) {
     }
 }
 
-/// The u32 at byte `at`; the caller has checked that it is there.
+/// The u32 at byte `at`. The caller has checked that it exists.
 fn u32_at(bytes: &[u8], at: usize) -> u32 {
     bytemuck::pod_read_unaligned(&bytes[at..at + 4])
 }

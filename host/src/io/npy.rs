@@ -10,12 +10,12 @@ const MAGIC: &[u8; 6] = b"\x93NUMPY";
 const VECTOR_TYPES: &str = "<f4, <f2, |u1 or |i1";
 const ID_TYPES: &str = "<i4, <u4, <i8 or <u8";
 
-/// What the dictionary says.
+/// The content of the dictionary.
 struct Header {
     descr: String,
     rows: u64,
     columns: u64,
-    /// Byte at which the values start.
+    /// Offset of the first value in bytes.
     at: usize,
 }
 
@@ -36,7 +36,7 @@ pub(super) fn flat(bytes: &[u8]) -> Result<Flat, FileDefect> {
 /// The matrix of a file of ids.
 pub(super) fn ids(bytes: &[u8]) -> Result<GroundTruth, FileDefect> {
     let header = header(bytes)?;
-    // Each reader maps the type's own -1, or all ones, to NONE and refuses other negative values.
+    // Each reader maps −1, or all ones in unsigned types, to NONE and refuses other negative values.
     let (size, read): (usize, ReadId) = match header.descr.as_str() {
         "<i4" => (4, |id| signed(bytemuck::pod_read_unaligned::<i32>(id).into())),
         "<i8" => (8, |id| signed(bytemuck::pod_read_unaligned::<i64>(id))),
@@ -57,17 +57,18 @@ pub(super) fn ids(bytes: &[u8]) -> Result<GroundTruth, FileDefect> {
     Ok(GroundTruth { ids: IdMatrix { rows, k, ids }, distances: None })
 }
 
-/// Reads one id of its type's size; the error is a negative id that does not mean NONE.
+/// Reads one id of a type's size. The error is a negative id that does not mean NONE.
 type ReadId = fn(&[u8]) -> Result<u64, i64>;
 
 fn signed(id: i64) -> Result<u64, i64> {
     if id == -1 { Ok(NONE) } else { u64::try_from(id).map_err(|_| id) }
 }
 
-/// Bytes of a version 1 header for a C-order matrix; the values start at a multiple of 64.
+/// Makes a version 1 header for a matrix in C order. The values behind it start at a multiple of 64 bytes.
 pub(super) fn write_header(descr: &str, rows: usize, columns: usize) -> Vec<u8> {
     let mut dictionary = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': ({rows}, {columns}), }}");
-    // Ten bytes go before the dictionary and a line feed ends it. At most 120 bytes in all: they fit version 1's u16.
+    // Ten bytes precede the dictionary and a line feed ends it. The header has at most 120 bytes, so its length fits
+    // the u16 of version 1.
     while (10 + dictionary.len() + 1) % 64 != 0 {
         dictionary.push(' ');
     }

@@ -1,4 +1,4 @@
-//! How the bytes of a file come to memory: read or mapped.
+//! Opening files: their bytes are read into memory or mapped.
 
 use std::fmt;
 use std::fs::File;
@@ -15,31 +15,31 @@ use crate::error::{Error, Result};
 /// Whether the bytes of a file are read into memory or mapped.
 ///
 /// # When mapping is safe
-/// A mapping shows the file as it is at each moment, not as it was when it was checked. It is safe while nobody changes the bytes of
-/// the file:
-/// - Whoever truncates the file makes the system end the program (SIGBUS) when it touches a page that is gone. So does a medium or a
-///   network file system that fails.
-/// - Whoever writes into the file changes what is searched after it was checked: nothing that the library promises holds then.
-/// - Replacing the file by renaming another one over it, and removing it, are harmless. The writers of this library do only that.
+/// A mapping always shows the current bytes of the file, even if they changed after the library checked them. Mapping is safe as long as
+/// the bytes of the file do not change:
+/// - If the file is truncated, the system ends the program (SIGBUS) when it reads a page that no longer exists. The same happens if the
+///   disk or a network file system fails.
+/// - If another program writes to the file, the searched data changes after the checks, and the library guarantees nothing.
+/// - Removing the file, or replacing it by renaming another file to its name, is harmless. The writers of this library do only that.
 ///
-/// What was read is independent of the file. It costs memory for the whole file, where a mapping takes only pages that are touched and
-/// gives them back when memory is short.
+/// Data that was read does not depend on the file. It takes memory for the whole file; a mapping takes only the pages that are used, and
+/// the system frees them if memory is short.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Open {
-    /// Reads up to [`Open::READ_BYTES`] and maps what is larger.
+    /// Reads files of up to [`Open::READ_BYTES`] and maps larger ones.
     #[default]
     Auto,
-    /// Reads.
+    /// Reads the file into memory.
     Read,
-    /// Maps.
+    /// Maps the file into memory.
     Map,
 }
 
 impl Open {
-    /// Bytes of a file up to which [`Open::Auto`] reads: 64 MiB, which any machine has room for. What is read costs one copy; a mapping
-    /// pays for larger files, and for those that are searched in part.
+    /// The largest file that [`Open::Auto`] reads: 64 MiB, for which every machine has memory. Reading costs one copy; mapping is faster
+    /// for larger files and for files of which only a part is used.
     pub const READ_BYTES: u64 = 64 << 20;
-    /// Every way.
+    /// All ways, in the order of their names on the command line.
     pub const ALL: [Open; 3] = [Self::Auto, Self::Read, Self::Map];
 
     /// Name on the command line: `auto`, `read`, `map`.
@@ -51,7 +51,7 @@ impl Open {
         }
     }
 
-    /// Whether `bytes` bytes are mapped.
+    /// Whether a file of `bytes` bytes is mapped.
     pub(super) const fn maps(self, bytes: u64) -> bool {
         match self {
             Self::Auto => bytes > Self::READ_BYTES,
@@ -67,9 +67,9 @@ impl fmt::Display for Open {
     }
 }
 
-/// A text that names no [`Open`].
+/// A text that is not the name of an [`Open`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("'{text}' names no way to open a file; known: auto, read, map")]
+#[error("'{text}' is not a way to open a file; the ways are auto, read and map")]
 pub struct UnknownOpen {
     text: String,
 }
@@ -86,20 +86,20 @@ impl FromStr for Open {
 /// The bytes of a file, mapped or read. They start at a page of memory either way.
 #[derive(Debug)]
 pub(crate) struct FileBytes {
-    /// Of the file, or anonymous memory with its bytes.
+    /// The mapping of the file, or anonymous memory with its bytes.
     map: Mmap,
     mapped: bool,
 }
 
 impl FileBytes {
-    /// A copy of bytes that come from elsewhere.
+    /// A copy of `bytes` in memory that starts at a page.
     pub fn copied(bytes: &[u8]) -> io::Result<Arc<Self>> {
         let mut map = MmapMut::map_anon(bytes.len())?;
         map.copy_from_slice(bytes);
         Ok(Arc::new(Self { map: map.make_read_only()?, mapped: false }))
     }
 
-    /// Whether they are the file's own, which others can change.
+    /// Whether the bytes are those of a mapped file, which other programs can change.
     pub fn is_mapped(&self) -> bool {
         self.mapped
     }
@@ -112,7 +112,7 @@ impl FileBytes {
     }
 
     fn map(file: &File) -> io::Result<Self> {
-        // SAFETY: the mapping is read-only, and that nobody changes the file meanwhile is the documented condition of `Open::Map`.
+        // SAFETY: the mapping is read-only, and the documentation of `Open::Map` requires that the file does not change.
         // Shapes and offsets are copied out of the header once, so no bound depends on bytes read twice.
         let map = unsafe { Mmap::map(file) }?;
         Ok(Self { map, mapped: true })
@@ -127,10 +127,10 @@ impl Deref for FileBytes {
     }
 }
 
-/// Opens a regular file; with its length.
+/// Opens a regular file. Returns it with its length in bytes.
 pub(crate) fn open_regular(path: &Path) -> Result<(File, u64)> {
     let failed = |source| Error::Io { path: path.to_owned(), source };
-    // Looked at before opening: opening a pipe without a writer would wait for ever.
+    // Checked before opening, because opening a pipe without a writer would block forever.
     let metadata = std::fs::metadata(path).map_err(failed)?;
     if !metadata.is_file() {
         return Err(failed(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file")));
@@ -145,7 +145,8 @@ pub(crate) fn open(path: &Path, how: Open) -> Result<Option<Arc<FileBytes>>> {
     open_first(path, how, |_| None)
 }
 
-/// As [`open`]; but where `needed` says, by the first bytes of the file (eight, if it has them), how many are needed, no more are read.
+/// As [`open`], but reads only a part of the file if `needed` returns a number of bytes. The argument of `needed` is the first eight bytes
+/// of the file, or fewer if the file is shorter.
 pub(crate) fn open_first(
     path: &Path,
     how: Open,

@@ -1,13 +1,14 @@
-//! Where outputs go: which files a call may write, and how a file gets its bytes and its name.
+//! Outputs: the checks of output files before a call, and the writing of files.
 //!
 //! # Temporary files
 //! A file is written under another name in its folder and takes its name when it is complete and on the disk. The other name is
-//! `.warpann-HASH-N.part`: HASH is the XXH64 of the file's name, and N is the first number from 0 that no writer at work holds, which
-//! a lock on the file tells. A process that is killed leaves the file; the next writer of the same name removes it. So at most as many
-//! are left as writers of one file were killed at once. A file system without locks cannot tell them apart: there they stay.
+//! `.warpann-HASH-N.part`: HASH is the XXH64 of the file's name, and N is the first number from 0 that no active writer uses; an active
+//! writer holds a lock on the temporary file. If a process is killed, its temporary file remains until the next writer of the same name
+//! removes it. So the number of remaining files is at most the number of writers of one file that were killed at the same time. On a file
+//! system without locks, such files stay.
 //!
-//! A link is followed: the file where it leads is replaced, and the link stays. A pipe or a character device is not replaced but
-//! written, from a file in the system's folder for temporary ones, because writers seek.
+//! A link is followed: its target is replaced, and the link stays. A pipe or a character device is written, not replaced. Its bytes come
+//! from a file in the system's temporary folder, because writers seek.
 
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions, TryLockError};
@@ -17,26 +18,26 @@ use std::path::{Path, PathBuf};
 use super::checksum::xxh64;
 use crate::error::{Error, Result};
 
-/// Links from one path to the next that are followed, as many as Linux follows.
+/// Largest number of links to follow from one path, equal to the limit of Linux.
 const MOST_LINKS: usize = 40;
-/// Processes that can write one file at the same time.
+/// Largest number of processes that can write one file at the same time.
 const MOST_WRITERS: usize = 1000;
-/// How often a file is opened anew that another process has removed in the meantime.
+/// Largest number of attempts to open a file that other processes remove in the meantime.
 const MOST_ATTEMPTS: usize = 100;
 
-/// What stands, or will stand, at the path of an output.
+/// The kind of file at the path of an output.
 pub(crate) enum Destination {
-    /// A regular file, or none yet; the path names it without a link at its end.
+    /// A regular file that exists or will be made. The path does not end in a link.
     File(PathBuf),
     /// A pipe or a character device.
     Stream,
 }
 
 impl Destination {
-    /// What `path` leads to.
+    /// Finds the file to which `path` leads.
     ///
     /// # Errors
-    /// The system's; `IsADirectory`; `InvalidInput` if it is nothing that can be written, such as a block device.
+    /// Errors of the system; `IsADirectory`; `InvalidInput` if the file cannot be written, such as a block device.
     pub fn of(path: &Path) -> io::Result<Self> {
         match std::fs::metadata(path) {
             Ok(found) if found.is_dir() => return Err(io::ErrorKind::IsADirectory.into()),
@@ -53,7 +54,7 @@ impl Destination {
         for _ in 0..MOST_LINKS {
             match std::fs::read_link(&path) {
                 Ok(next) => path = folder_of(&path).join(next),
-                // Not a link, or not there.
+                // Not a link, or no such file.
                 Err(_) => return Ok(Self::File(path)),
             }
         }
@@ -61,12 +62,11 @@ impl Destination {
     }
 }
 
-/// Refuses, before any work, what would make the outputs of a call fail or overwrite each other or the inputs: an output that is the
-/// same file as another one, by whatever path or link, a folder in its place, and a folder that is missing or in which no file can be
-/// made. O(inputs · outputs).
+/// Checks the outputs of a call before any work. It refuses an output that is the same file as an input or another output, by any path or
+/// link, an output that is a folder, and an output whose folder is missing or not writable. O(inputs · outputs).
 ///
-/// A temporary file is made and removed in the folder of every output. Pipes and character devices are not opened, and several
-/// outputs may go to one device, such as the null device. Inputs that cannot be found are left to their readers.
+/// It makes and removes a temporary file in the folder of every output. It does not open pipes and character devices, and several outputs
+/// may go to one device, such as the null device. It ignores inputs that do not exist; their readers report them.
 ///
 /// # Errors
 /// [`Error::SameFile`]; [`Error::Io`] with the output that cannot be written.
@@ -93,23 +93,24 @@ pub fn check_files<I: AsRef<Path>, O: AsRef<Path>>(
     })
 }
 
-/// Equal for two paths of the same file, also of one that is not there yet.
+/// The identity of a file: equal for two paths of the same file, also if the file does not exist yet.
 #[derive(Debug, PartialEq)]
 struct Identity {
-    /// The file; of one that is not there, its folder.
+    /// The file, or its folder if the file does not exist.
     at: FileId,
-    /// The name of a file that is not there.
+    /// The name of a file that does not exist.
     name: Option<OsString>,
 }
 
 impl Identity {
-    /// None for a character device, which many may write at once.
+    /// The identity of the file at `path`; none for a character device, to which several outputs may go.
     fn of(path: &Path) -> io::Result<Option<Self>> {
         if let Destination::File(target) = Destination::of(path)? {
             return match FileId::of(&target) {
                 Ok(at) => Ok(Some(Self { at, name: None })),
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                    let name = target.file_name().ok_or_else(|| invalid("no name of a file"))?.to_owned();
+                    let name =
+                        target.file_name().ok_or_else(|| invalid("the path does not end in a file name"))?.to_owned();
                     Ok(Some(Self { at: FileId::of(folder_of(&target))?, name: Some(name) }))
                 }
                 Err(error) => Err(error),
@@ -120,7 +121,7 @@ impl Identity {
     }
 }
 
-/// Device and number of a file.
+/// The device and the inode number of a file.
 #[cfg(unix)]
 #[derive(Debug, PartialEq)]
 struct FileId(u64, u64);
@@ -140,7 +141,7 @@ impl From<&std::fs::Metadata> for FileId {
     }
 }
 
-/// The path without links: two names of one file are not recognised.
+/// The path without links. Two hard links to one file are not recognised as the same file.
 #[cfg(not(unix))]
 #[derive(Debug, PartialEq)]
 struct FileId(PathBuf);
@@ -172,8 +173,8 @@ fn is_stream(_: &std::fs::Metadata) -> bool {
     false
 }
 
-/// Makes `path` a file of what `write` writes, which takes the name when it is complete and on the disk. A failure leaves what was
-/// there, and no temporary file. To a pipe or a device the bytes are written when they are complete.
+/// Replaces `path` by a file with the bytes that `write` writes. The file gets the name when it is complete and on the disk. After a
+/// failure the old file is unchanged and there is no temporary file. A pipe or a device gets the bytes when they are complete.
 pub(crate) fn replace(path: &Path, write: impl FnOnce(&mut File) -> io::Result<()>) -> Result<()> {
     let replaced = || match Destination::of(path)? {
         Destination::File(target) => {
@@ -192,26 +193,26 @@ pub(crate) fn replace(path: &Path, write: impl FnOnce(&mut File) -> io::Result<(
     replaced().map_err(|source| failed(path, source))
 }
 
-/// Writes a file of any bytes as the writers of this module do: all of it, or nothing. O(bytes).
+/// Writes `bytes` to a file as the writers of this module do: completely, or not at all. O(bytes).
 ///
 /// # Errors
-/// [`Error::Io`].
+/// [`Error::Io`] if the file cannot be written.
 pub fn write_file(path: impl AsRef<Path>, bytes: &[u8]) -> Result<()> {
     replace(path.as_ref(), |file| io::Write::write_all(file, bytes))
 }
 
-/// A file on its way to a name; dropped before it has it, it is removed.
+/// A temporary file. If it is dropped before it gets its final name, it is removed.
 struct Temporary {
     path: PathBuf,
-    /// Locked, so that no other writer takes it for one that a killed process left.
+    /// The file is locked, so that other writers do not take it for the file of a killed process.
     file: File,
     named: bool,
 }
 
 impl Temporary {
-    /// A new file in the folder of `target`.
+    /// Makes a temporary file in the folder of `target`.
     fn new(target: &Path) -> io::Result<Self> {
-        let name = target.file_name().ok_or_else(|| invalid("no name of a file"))?;
+        let name = target.file_name().ok_or_else(|| invalid("the path does not end in a file name"))?;
         let hash = xxh64(name.as_encoded_bytes());
         for number in 0..MOST_WRITERS {
             let path = folder_of(target).join(format!(".warpann-{hash:016x}-{number}.part"));
@@ -219,11 +220,11 @@ impl Temporary {
                 return Ok(Self { path, file, named: false });
             }
         }
-        Err(io::Error::new(io::ErrorKind::WouldBlock, "too many temporary files of this name are in its folder"))
+        Err(io::Error::new(io::ErrorKind::WouldBlock, "the folder contains too many temporary files of this name"))
     }
 
     fn persist(mut self, target: &Path) -> io::Result<()> {
-        // First the bytes, then the name: after a power failure the name stands for all of them or for the old file.
+        // First the bytes, then the name: after a power failure the name leads to the complete new file or to the old one.
         self.file.sync_all()?;
         std::fs::rename(&self.path, target)?;
         self.named = true;
@@ -234,18 +235,18 @@ impl Temporary {
 impl Drop for Temporary {
     fn drop(&mut self) {
         if !self.named {
-            // Still locked. If it cannot be removed, the next writer of the name does.
+            // The file is still locked. If it cannot be removed, the next writer of the name removes it.
             let _ = std::fs::remove_file(&self.path);
         }
     }
 }
 
-/// A new file at `path`, locked. `None` if another process is at work there, or if what is there is not to be removed.
+/// Makes a locked file at `path`. `None` if another process uses the file there, or if the file there cannot be removed.
 fn take(path: &Path) -> io::Result<Option<File>> {
     for _ in 0..MOST_ATTEMPTS {
         match OpenOptions::new().read(true).write(true).create_new(true).open(path) {
             Ok(file) => {
-                // Until it is locked, another writer may take it for one that is left, and remove it.
+                // Before it is locked, another writer may take it for the file of a killed process and remove it.
                 if lock(&file).is_ok() && is_at(&file, path) {
                     return Ok(Some(file));
                 }
@@ -268,16 +269,15 @@ fn take(path: &Path) -> io::Result<Option<File>> {
     Ok(None)
 }
 
-/// Opens a file to read and write, makes it if it is not there, and keeps other processes out until it is closed: the file that is
-/// locked is the one that has the name.
+/// Opens a file to read and write, or makes it, and locks it until it is closed. On return, `path` leads to the locked file.
 ///
 /// # Errors
-/// The system's; `WouldBlock` if another process has it.
+/// Errors of the system; `WouldBlock` if another process has locked the file.
 pub(crate) fn open_locked(path: &Path) -> io::Result<File> {
     for _ in 0..MOST_ATTEMPTS {
         let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
         lock(&file)?;
-        // Between the opening and the lock another process may have removed or replaced it.
+        // Between opening and locking, another process may have removed or replaced the file.
         if is_at(&file, path) {
             return Ok(file);
         }
@@ -285,7 +285,7 @@ pub(crate) fn open_locked(path: &Path) -> io::Result<File> {
     Err(io::ErrorKind::WouldBlock.into())
 }
 
-/// Locks a file until it is closed; false where the file system has no locks.
+/// Locks a file until it is closed. Returns false if the file system has no locks.
 fn lock(file: &File) -> io::Result<bool> {
     match file.try_lock() {
         Ok(()) => Ok(true),
@@ -297,26 +297,26 @@ fn lock(file: &File) -> io::Result<bool> {
     }
 }
 
-/// Whether `path` leads to this very file.
+/// Whether `path` leads to the open file `file`.
 #[cfg(unix)]
 pub(crate) fn is_at(file: &File, path: &Path) -> bool {
     file.metadata().is_ok_and(|file| FileId::of(path).is_ok_and(|there| there == FileId::from(&file)))
 }
 
-/// Whether `path` leads to a file: where files have no numbers, an open one cannot be replaced.
+/// Whether `path` leads to a file. On systems without inode numbers, an open file cannot be replaced.
 #[cfg(not(unix))]
 pub(crate) fn is_at(_: &File, path: &Path) -> bool {
     path.is_file()
 }
 
-/// Makes the names in a folder last, as `sync_all` does the bytes of a file.
+/// Writes the names in a folder to the disk, as `sync_all` writes the bytes of a file.
 pub(crate) fn sync_folder(folder: &Path) -> io::Result<()> {
-    // Only Unix opens folders.
+    // Only Unix can open folders.
     if cfg!(not(unix)) {
         return Ok(());
     }
     match File::open(folder).and_then(|folder| folder.sync_all()) {
-        // A folder that may be written but not read, or a file system that has no such call.
+        // The folder may be written but not read, or the file system does not support the call.
         Err(error)
             if matches!(
                 error.kind(),
@@ -329,7 +329,7 @@ pub(crate) fn sync_folder(folder: &Path) -> io::Result<()> {
     }
 }
 
-/// The folder that a path names a file in.
+/// The folder that contains the file of a path.
 pub(crate) fn folder_of(path: &Path) -> &Path {
     path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }

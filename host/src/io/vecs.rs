@@ -1,4 +1,4 @@
-//! fvecs, bvecs, ivecs: each row is an i32 dimension and that many values.
+//! The formats fvecs, bvecs and ivecs: each row is an i32 dimension, followed by the values.
 
 use super::ids::{GroundTruth, IdMatrix};
 use super::vectors::{Vectors, data_of};
@@ -24,7 +24,7 @@ fn shape(bytes: &[u8], size: usize) -> Result<(usize, usize), FileDefect> {
         } else if usize::try_from(stated) != Ok(first) {
             return Err(FileDefect::UnevenRows { row: rows as u64, expected: first as u64, actual: stated.into() });
         }
-        // At most 4 + 2^31 · 4 bytes after what is in memory already: far from overflowing 64 bits.
+        // At most 4 + 2^31 · 4 bytes behind bytes that are in memory, so 64 bits do not overflow.
         let end = at as u64 + 4 + first as u64 * size as u64;
         if end > actual {
             return Err(FileDefect::Truncated { expected: end, actual });
@@ -40,12 +40,12 @@ fn payloads(bytes: &[u8], dim: usize, size: usize) -> impl Iterator<Item = &[u8]
     bytes.chunks_exact(4 + dim * size).map(|row| &row[4..])
 }
 
-/// fvecs or bvecs by `T`; with `first` its first rows, whatever follows them.
+/// Reads an fvecs or bvecs file, depending on `T`. With `first`, only the first rows; the bytes behind them are not checked.
 pub(super) fn vectors<T: Element>(bytes: &[u8], first: Option<usize>) -> Result<Vectors, FileDefect> {
     let size = size_of::<T>();
     let bytes = match first {
         Some(rows) if bytes.len() >= 4 => {
-            // A dimension that no file can have is for `shape` to refuse.
+            // `shape` refuses impossible dimensions.
             let row_bytes = (u32_at(bytes, 0) as usize).saturating_mul(size).saturating_add(4);
             &bytes[..bytes.len().min(rows.saturating_mul(row_bytes))]
         }
@@ -59,7 +59,7 @@ pub(super) fn vectors<T: Element>(bytes: &[u8], first: Option<usize>) -> Result<
     Ok(Vectors::from_parts(rows, dim, data_of(values)))
 }
 
-/// ivecs.
+/// Reads the ids of an ivecs file.
 pub(super) fn ids(bytes: &[u8]) -> Result<GroundTruth, FileDefect> {
     let (rows, k) = shape(bytes, 4)?;
     let mut ids = reserve(rows, k)?;

@@ -11,7 +11,8 @@ use super::{FileBytes, decode, reserve};
 use crate::element::{Element, ElementType};
 use crate::error::{Error, FileDefect, Result};
 
-/// A matrix of vectors, row after row, in memory or mapped from a file. Cloning one whose components lie as in a file costs O(1).
+/// A matrix of vectors, row after row, in memory or mapped from a file. Cloning a matrix whose components lie in the bytes of a file costs
+/// O(1).
 #[derive(Debug, Clone, PartialEq)]
 pub struct Vectors {
     rows: usize,
@@ -34,7 +35,7 @@ pub enum VectorData {
     I8(Elements<i8>),
 }
 
-/// Runs `$body` with `$elements` bound to the components, whatever their type.
+/// Runs `$body` with `$elements` bound to the components, for any element type.
 macro_rules! each {
     ($data:expr, $elements:ident => $body:expr) => {
         match $data {
@@ -48,10 +49,10 @@ macro_rules! each {
 }
 
 impl Vectors {
-    /// Takes `values`, row after row, as vectors of dimension `dim`. O(1).
+    /// Makes vectors of dimension `dim` from `values`, row after row. O(1).
     ///
     /// # Errors
-    /// [`Error::ZeroDimension`], or [`Error::RaggedVectors`] if the last row is not whole.
+    /// [`Error::ZeroDimension`], or [`Error::RaggedVectors`] if `values` is not a whole number of rows.
     pub fn new<T: Element>(values: Vec<T>, dim: usize) -> Result<Self> {
         if dim == 0 {
             return Err(Error::ZeroDimension);
@@ -62,7 +63,7 @@ impl Vectors {
         Ok(Self { rows: values.len() / dim, dim, data: data_of(values) })
     }
 
-    /// The caller has checked that `data` holds `rows · dim` components.
+    /// Vectors from their parts. The caller has checked that `data` has `rows · dim` components.
     pub(super) fn from_parts(rows: usize, dim: usize, data: VectorData) -> Self {
         debug_assert_eq!(each!(&data, elements => elements.len()), rows * dim);
         Self { rows, dim, data }
@@ -73,12 +74,12 @@ impl Vectors {
         self.rows
     }
 
-    /// Components of one vector; 0 only if there are no rows and the file states no dimension (an empty `fvecs` or `bvecs`).
+    /// Dimension of the vectors; 0 only if there are no rows and the file has no dimension (an empty `fvecs` or `bvecs`).
     pub fn dim(&self) -> usize {
         self.dim
     }
 
-    /// The components.
+    /// The components of all vectors, row-major.
     pub fn data(&self) -> &VectorData {
         &self.data
     }
@@ -99,7 +100,7 @@ impl Vectors {
         if self.element() != T::TYPE {
             return None;
         }
-        // Equal types, so the cast changes nothing and cannot fail.
+        // The types are equal, so the cast changes nothing and cannot fail.
         Some(each!(&self.data, elements => bytemuck::cast_slice(elements)))
     }
 
@@ -112,10 +113,10 @@ impl Vectors {
         Some(each!(&self.data, elements => elements[range].iter().map(|&x| x.to_f32()).collect()))
     }
 
-    /// The same vectors as f32; exact for every element type. O(rows · dim); O(1) if they are f32 and lie as in a file.
+    /// The same vectors as f32; exact for every element type. O(rows · dim); O(1) if they are f32 and lie in the bytes of a file.
     ///
     /// # Errors
-    /// [`FileDefect::TooLarge`] if there is no memory for the copy.
+    /// [`FileDefect::TooLarge`] if memory is short.
     pub fn to_f32(&self) -> Result<Self, FileDefect> {
         if let VectorData::F32(_) = self.data {
             return Ok(self.clone());
@@ -131,7 +132,7 @@ pub struct Elements<T>(Store<T>);
 
 enum Store<T> {
     Owned(Vec<T>),
-    /// `len` elements from byte `at` of the file; bounds and alignment were checked when this was made.
+    /// `len` elements from byte `at` of the file. Bounds and alignment were checked when this value was made.
     File {
         bytes: Arc<FileBytes>,
         at: usize,
@@ -141,7 +142,7 @@ enum Store<T> {
 }
 
 impl<T: Element> Elements<T> {
-    /// Elements of a file, in place where they are aligned, copied where not. The caller has checked the bounds.
+    /// Elements of a file, in place if they are aligned, else copied. The caller has checked the bounds.
     pub(super) fn of_file(file: &Arc<FileBytes>, at: usize, len: usize) -> Result<Self, FileDefect> {
         let bytes = &file[at..at + len * size_of::<T>()];
         Ok(match bytemuck::try_cast_slice::<u8, T>(bytes) {
@@ -150,7 +151,7 @@ impl<T: Element> Elements<T> {
         })
     }
 
-    /// True if the elements lie in a mapped file.
+    /// Whether the elements lie in a mapped file.
     pub fn is_mapped(&self) -> bool {
         matches!(&self.0, Store::File { bytes, .. } if bytes.is_mapped())
     }
@@ -197,7 +198,7 @@ impl<T: Element> fmt::Debug for Elements<T> {
     }
 }
 
-/// `values` under the variant of its type.
+/// `values` as the variant of its element type.
 pub(super) fn data_of<T: Element>(values: Vec<T>) -> VectorData {
     match T::TYPE {
         ElementType::F32 => VectorData::F32(bytemuck::allocation::cast_vec(values).into()),

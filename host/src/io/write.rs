@@ -1,4 +1,4 @@
-//! Writers of vectors, distances and ids. `output.rs` gives their files the names.
+//! Writers of vectors, distances and ids. `output.rs` makes the files.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -11,7 +11,7 @@ use crate::NONE;
 use crate::element::{Element, ElementType};
 use crate::error::{Error, FileDefect, Result};
 
-/// Extensions that can hold distances.
+/// Extensions of the formats for distances.
 const DISTANCE_EXTENSIONS: &str = "fbin, fvecs, npy";
 
 /// Writes vectors of dimension `dim`, row after row, to an `fvecs`, `bvecs`, `fbin`, `u8bin`, `i8bin` or `npy` file. O(values).
@@ -24,7 +24,7 @@ pub fn write_vectors<T: Element>(path: impl AsRef<Path>, values: &[T], dim: usiz
     matrix(path.as_ref(), values, dim, super::VECTOR_EXTENSIONS)
 }
 
-/// Whether [`write_ids`] knows the extension of `path`; so a program can refuse it before long work.
+/// Checks that [`write_ids`] supports the extension of `path`. A program can call this before long work.
 ///
 /// # Errors
 /// [`Error::UnknownExtension`].
@@ -32,7 +32,7 @@ pub fn check_ids_path(path: impl AsRef<Path>) -> Result<()> {
     ids_format(path.as_ref()).map(drop)
 }
 
-/// Whether the format of `path` holds ids up to `greatest`; so a program can refuse it before long work.
+/// Checks that the format of `path` can hold ids up to `greatest`. A program can call this before long work.
 ///
 /// # Errors
 /// [`Error::UnknownExtension`]; [`Error::BadFile`] with [`FileDefect::IdTooLarge`].
@@ -45,17 +45,17 @@ pub fn check_greatest_id(path: impl AsRef<Path>, greatest: u64) -> Result<()> {
     Ok(())
 }
 
-/// The greatest id that a format of ids holds.
+/// The largest id that a format of ids can hold.
 fn greatest_id(format: Format) -> u64 {
     match format {
         Format::Npy => i64::MAX as u64,
         Format::Ivecs => i32::MAX as u64,
-        // Unsigned; all ones are `NONE`.
+        // Ids are unsigned, and all ones mean `NONE`.
         _ => u64::from(u32::MAX) - 1,
     }
 }
 
-/// Whether [`write_distances`] knows the extension of `path`; so a program can refuse it before long work.
+/// Checks that [`write_distances`] supports the extension of `path`. A program can call this before long work.
 ///
 /// # Errors
 /// [`Error::UnknownExtension`].
@@ -63,7 +63,7 @@ pub fn check_distances_path(path: impl AsRef<Path>) -> Result<()> {
     matrix_format(path.as_ref(), DISTANCE_EXTENSIONS).map(drop)
 }
 
-/// Writes distances, `k` a query, to an `fbin`, `fvecs` or `npy` file. O(values).
+/// Writes distances, `k` for each query, to an `fbin`, `fvecs` or `npy` file. O(values).
 ///
 /// # Errors
 /// As [`write_vectors`].
@@ -71,8 +71,9 @@ pub fn write_distances(path: impl AsRef<Path>, distances: &[f32], k: usize) -> R
     matrix(path.as_ref(), distances, k, DISTANCE_EXTENSIONS)
 }
 
-/// Writes ids, `k` a query, to an `ibin`, `ivecs` or `npy` file. [`NONE`] is written as all ones, −1 where ids are signed. `ibin` holds
-/// u32, `ivecs` i32 and `npy` i64. Some readers of `ibin` take its ids for i32: to them ids from 2³¹ on are negative. O(ids).
+/// Writes ids, `k` for each query, to an `ibin`, `ivecs` or `npy` file. [`NONE`] is written as all ones, which is −1 in signed ids. `ibin`
+/// holds u32, `ivecs` i32 and `npy` i64. Some programs read the ids of `ibin` as i32; they get negative numbers for ids from 2³¹ on.
+/// O(ids).
 ///
 /// # Errors
 /// [`Error::UnknownExtension`]; [`Error::BadFile`] with [`FileDefect::IdTooLarge`] if an id exceeds 2³² − 2 in `ibin`, 2³¹ − 1 in
@@ -89,7 +90,7 @@ pub fn write_ids(path: impl AsRef<Path>, ids: &[u64], k: usize) -> Result<()> {
     if let Some(&id) = ids.iter().find(|&&id| id > limit && id != NONE) {
         return Err(bad(FileDefect::IdTooLarge { id, limit }));
     }
-    // NONE is all ones, and so are its low 32 bits: the i32 −1, and the u32 that means no id.
+    // All bits of NONE are ones, so its low 32 bits are the i32 −1 and the u32 that means no id.
     if format == Format::Npy {
         return save(path, format, ids.len(), k, "<i8", |range, out| out.write_all(bytemuck::cast_slice(&ids[range])));
     }
@@ -108,7 +109,7 @@ fn matrix_format(path: &Path, extensions: &'static str) -> Result<Format> {
     super::known(path, accept, extensions)
 }
 
-/// Writes `values` as rows of `dim`, to one of `extensions`.
+/// Writes `values` as rows of `dim` components. The extension of `path` must be one of `extensions`.
 fn matrix<T: Element>(path: &Path, values: &[T], dim: usize, extensions: &'static str) -> Result<()> {
     let format = matrix_format(path, extensions)?;
     if dim == 0 {
@@ -158,7 +159,7 @@ fn save(
     })
 }
 
-/// What stands at the start of a file of so many rows, and in front of each row; `descr` is NumPy's name of the values.
+/// The header of a file with `rows` rows, and the bytes in front of each row. `descr` is NumPy's name for the type of the values.
 pub(crate) fn layout(
     path: &Path,
     format: Format,
@@ -170,12 +171,13 @@ pub(crate) fn layout(
     Ok(match format {
         Format::Npy => (npy::write_header(descr, rows, columns), Vec::new()),
         Format::Fvecs | Format::Bvecs | Format::Ivecs => {
-            let columns = i32::try_from(columns).map_err(|_| too_big("a row is longer than a vecs file can state"))?;
+            let columns =
+                i32::try_from(columns).map_err(|_| too_big("a row is longer than the limit of vecs files"))?;
             (Vec::new(), columns.to_le_bytes().to_vec())
         }
         Format::Fbin | Format::U8bin | Format::I8bin | Format::Ibin | Format::Bin => {
             let word = |count: usize| {
-                u32::try_from(count).map_err(|_| too_big("more rows or columns than a bin file can state; npy can"))
+                u32::try_from(count).map_err(|_| too_big("more rows or columns than the limit of bin files; use npy"))
             };
             ([word(rows)?.to_le_bytes(), word(columns)?.to_le_bytes()].concat(), Vec::new())
         }

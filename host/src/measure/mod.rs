@@ -1,4 +1,4 @@
-//! Times of parts of the library, with data resident on the GPU: what `warpann bench` prints.
+//! Times of parts of the library with data in GPU memory. `warpann bench` prints them.
 
 mod sort;
 
@@ -35,13 +35,13 @@ impl DeviceTimes {
         self.0[(self.0.len() - 1) / 2]
     }
 
-    /// All times, ascending.
+    /// The times of all runs in milliseconds, ascending.
     pub fn milliseconds(&self) -> &[f32] {
         &self.0
     }
 
     /// Runs `work` twice without measuring, then `repeat` times, each after `flush`. The work of `flush` keeps the stream busy while the
-    /// measured launches queue up, so that the times are those of the device and not of the host's launching.
+    /// host enqueues the measured launches, so that the times do not include the host's work.
     fn measure(
         device: &Runtime,
         stream: &Stream,
@@ -68,14 +68,14 @@ impl DeviceTimes {
     }
 }
 
-/// More than the L2 cache of any GPU: copying as much leaves nothing in it of what was there.
+/// A size larger than the L2 cache of any GPU. Copying this number of bytes replaces the content of the cache.
 const FLUSH_BYTES: usize = 256 << 20;
 
-/// Keys on a GPU, to be selected from repeatedly while the time is measured. Before each run other data fills the L2 cache.
+/// Keys on a GPU, for repeated selections with time measurement. Before each run other data fills the L2 cache.
 pub struct SelectionBench {
     device: Runtime,
     stream: Stream,
-    /// Holds the arrays below.
+    /// The memory of the arrays below.
     _memory: Memory,
     /// The keys on the device, `rows` · `columns`.
     device_keys: PtrMut<f32>,
@@ -89,11 +89,12 @@ pub struct SelectionBench {
 }
 
 impl SelectionBench {
-    /// Uploads `rows` rows to GPU `index`. `keys` holds whole rows of `columns` keys, at least one, and is repeated until there
-    /// are `rows` of them (0 is taken as 1).
+    /// Copies `rows` rows to GPU `index`. `keys` has at least one whole row of `columns` keys, and is repeated until there are `rows` rows
+    /// (0 means 1).
     ///
     /// # Errors
-    /// [`Error::RaggedVectors`] if `keys` is not whole rows or has none; as opening the device; [`Error::OutOfDeviceMemory`].
+    /// [`Error::RaggedVectors`] if `keys` is not a positive whole number of rows; the errors of opening the device;
+    /// [`Error::OutOfDeviceMemory`].
     pub fn new(index: usize, keys: Vec<f32>, rows: usize, columns: usize) -> Result<SelectionBench> {
         if columns == 0 || keys.is_empty() || !keys.len().is_multiple_of(columns) {
             return Err(Error::RaggedVectors { len: keys.len(), dim: columns });
@@ -118,12 +119,12 @@ impl SelectionBench {
         Ok(SelectionBench { device, stream, _memory: memory, device_keys, flush, word, keys, rows, columns })
     }
 
-    /// The device in words.
+    /// A description of the device.
     pub fn device(&self) -> String {
         self.device.describe()
     }
 
-    /// The device's product name, as the dispatch table has it.
+    /// The device's product name, as in the dispatch table.
     pub fn product(&self) -> String {
         self.device.limits().device
     }
@@ -134,12 +135,12 @@ impl SelectionBench {
         unsafe { self.device.copy(&self.stream, from, to) }
     }
 
-    /// Times one read of all keys, by a kernel that does nothing else: the ceiling of every selection.
+    /// Times a kernel that reads all keys once and does nothing else: a lower bound for the time of every selection.
     ///
     /// # Errors
-    /// What the device can meet.
+    /// The errors of running on the device.
     pub fn read(&self, repeat: usize) -> Result<DeviceTimes> {
-        // Only reading counts, so the kernel takes the keys as groups of four words. Less than a group is left out.
+        // Only reading matters, so the kernel reads the keys as groups of four words. A rest of fewer than four words is not read.
         let words = self.device_keys.cast::<U32x4>();
         let launch = ReadOnce { words: words.into(), quads: words.len() as u64, out: self.word };
         let config = launch.config(self.device.limits().multiprocessors);
@@ -148,18 +149,17 @@ impl SelectionBench {
         DeviceTimes::measure(&self.device, &self.stream, repeat, || self.flush(), run)
     }
 
-    /// Times the selection of the `k` smallest of every row, by the method that the library takes for `algorithm`, and checks
-    /// the first rows and the last of the result against the CPU's.
+    /// Times the selection of the `k` smallest keys of every row, by the method that the library uses for `algorithm`, and compares the
+    /// first and the last rows of the result with the CPU's.
     ///
     /// # Errors
-    /// [`Error::ZeroK`]; [`Error::OutOfDeviceMemory`] if results and scratch do not fit; [`Error::WrongSelection`] if the
-    /// results differ.
+    /// [`Error::ZeroK`]; [`Error::OutOfDeviceMemory`] if results and scratch do not fit; [`Error::WrongSelection`] if results differ.
     pub fn select(&self, k: usize, algorithm: Algorithm, repeat: usize) -> Result<DeviceTimes> {
         let (rows, columns) = (self.rows as u32, self.columns as u32);
         self.time(k, repeat, |layout, limits| Plan::new::<f32>(layout, rows, columns, k as u32, algorithm, limits))
     }
 
-    /// As [`Self::select`], by one method.
+    /// As [`Self::select`], by the method `method`.
     ///
     /// # Errors
     /// As [`Self::select`].
@@ -226,7 +226,7 @@ impl SelectionBench {
     }
 }
 
-/// What one run of k-means gave.
+/// The result of one run of k-means.
 #[derive(Debug, Clone, PartialEq)]
 pub struct KMeansRun {
     /// Wall-clock time of all iterations, from a drained device to a drained device.
@@ -237,8 +237,8 @@ pub struct KMeansRun {
     pub centroids: Vec<f32>,
 }
 
-/// Points on a GPU, to be clustered repeatedly while the time is measured: Lloyd's iterations for squared L2, without the copy to the device
-/// and the choice of the first centroids.
+/// Points on a GPU, for repeated clustering with time measurement: Lloyd's iterations for squared L2, without the copy to the device and
+/// the choice of the first centroids.
 ///
 /// ```no_run
 /// # fn main() -> Result<(), warpann::Error> {
@@ -256,16 +256,16 @@ pub struct KMeansBench<'a> {
     worker: KMeansDevice<'a>,
     /// The first centroids of every run.
     starts: Vec<f32>,
-    /// Σ‖x‖².
+    /// Σ‖x‖²: sum of the squared norms of the vectors.
     squares: f64,
 }
 
 impl<'a> KMeansBench<'a> {
-    /// Uploads the rows of `dim` components to GPU `index`. Every run starts with `clusters` of them, evenly spaced.
+    /// Copies the rows of `dim` components to GPU `index`. Every run starts with `clusters` of the rows, evenly spaced.
     ///
     /// # Errors
-    /// [`Error::ZeroDimension`], [`Error::RaggedVectors`], [`Error::ZeroClusters`]; [`Error::TooFewTrainingVectors`] if there
-    /// are fewer rows than clusters; as opening the device; [`Error::OutOfDeviceMemory`].
+    /// [`Error::ZeroDimension`], [`Error::RaggedVectors`], [`Error::ZeroClusters`]; [`Error::TooFewTrainingVectors`] if there are fewer
+    /// rows than clusters; the errors of opening the device; [`Error::OutOfDeviceMemory`].
     pub fn new(index: usize, rows: &'a [f32], dim: usize, clusters: usize) -> Result<KMeansBench<'a>> {
         if dim == 0 {
             return Err(Error::ZeroDimension);
@@ -293,7 +293,7 @@ impl<'a> KMeansBench<'a> {
     /// Times `iterations` iterations, each an assignment of all points and new centroids.
     ///
     /// # Errors
-    /// What the device can meet.
+    /// The errors of running on the device.
     pub fn run(&mut self, iterations: usize) -> Result<KMeansRun> {
         let mut totals = Totals::default();
         self.worker.set_centroids(&self.starts)?;

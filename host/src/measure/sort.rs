@@ -1,4 +1,4 @@
-//! Times of sorts with the pairs on the GPU.
+//! Times of sorts of pairs in GPU memory.
 
 use super::{DeviceTimes, FLUSH_BYTES};
 use crate::device::open::open_gpu;
@@ -10,19 +10,19 @@ use crate::sort::gpu as sort;
 use crate::sort::gpu::{Pairs, SortPlan};
 use crate::{Error, Result};
 
-/// What repeated sorts of the same pairs took, and gave.
+/// The times and the result of repeated sorts of the same pairs.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SortRun<K> {
     /// Device time of each sort.
     pub times: DeviceTimes,
-    /// The keys, sorted.
+    /// The keys in sorted order.
     pub keys: Vec<K>,
-    /// Where each was before: the payloads.
+    /// The payloads in the order of the sorted keys: the position of each key before the sort.
     pub payloads: Vec<u32>,
 }
 
-/// Keys on a GPU with their positions as payloads, to be sorted repeatedly while the time is measured. Before each run the unsorted pairs
-/// are restored, and other data fills the L2 cache.
+/// Keys on a GPU with their positions as payloads, for repeated sorts with time measurement. Before each run the unsorted pairs are
+/// restored, and other data fills the L2 cache.
 ///
 /// ```no_run
 /// # fn main() -> Result<(), warpann::Error> {
@@ -38,7 +38,7 @@ pub struct SortBench<K> {
     device: Runtime,
     stream: Stream,
     memory: Memory,
-    /// Keys and payloads: as given, in work, spare.
+    /// Keys and payloads three times: the unsorted pairs, the pairs that are sorted, and the second array of the sort.
     pairs: [(Reserved<K>, Reserved<u32>); 3],
     /// Two areas to copy between.
     flush: [Reserved<u8>; 2],
@@ -50,7 +50,7 @@ impl<K: Key> SortBench<K> {
     /// Uploads `keys` to GPU `index`.
     ///
     /// # Errors
-    /// [`Error::TooManyPairs`] from 2³² keys on; as opening the device; [`Error::OutOfDeviceMemory`].
+    /// [`Error::TooManyPairs`] for 2³² keys or more; the errors of opening the device; [`Error::OutOfDeviceMemory`].
     pub fn new(index: usize, keys: &[K]) -> Result<SortBench<K>> {
         let len = u32::try_from(keys.len())
             .map_err(|_| Error::TooManyPairs { asked: keys.len() as u64, limit: u64::from(u32::MAX) })?;
@@ -81,7 +81,7 @@ impl<K: Key> SortBench<K> {
         Pairs { keys: self.scratch().at(keys), payloads: self.scratch().at(payloads) }
     }
 
-    /// Writes the unsorted pairs to where they are sorted, and fills the L2 cache with other data.
+    /// Copies the unsorted pairs to the arrays of the sort, and fills the L2 cache with other data.
     fn restore(&self) -> Result<()> {
         let (given, work) = (self.pairs(0), self.pairs(1));
         let [from, to] = self.flush.map(|area| self.scratch().at(area));
@@ -96,7 +96,7 @@ impl<K: Key> SortBench<K> {
     /// Times `repeat` sorts by the whole key.
     ///
     /// # Errors
-    /// What the device can meet.
+    /// The errors of running on the device.
     pub fn sort(&self, repeat: usize) -> Result<SortRun<K>> {
         let queue = OnStream { runtime: &self.device, stream: &self.stream };
         let mut sorted = self.pairs(1);
@@ -107,7 +107,7 @@ impl<K: Key> SortBench<K> {
         };
         let times = DeviceTimes::measure(&self.device, &self.stream, repeat, || self.restore(), work)?;
         let (mut keys, mut payloads) = (vec![K::zeroed(); self.len], vec![0; self.len]);
-        // SAFETY: the sort wrote them all.
+        // SAFETY: the sort wrote all keys and payloads.
         unsafe {
             self.device.copy_to_host(&self.stream, &mut keys, sorted.keys)?;
             self.device.copy_to_host(&self.stream, &mut payloads, sorted.payloads)?;

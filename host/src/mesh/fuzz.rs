@@ -1,4 +1,4 @@
-//! What a fuzzer calls: every reader of meshes on any bytes, and the laws that hold for whatever a reader accepts.
+//! The entry points of fuzzers: every reader of meshes on any bytes, and the properties of all accepted meshes.
 
 use super::{MeshFormat, mesh_from_bytes};
 

@@ -5,11 +5,11 @@
 //! | `obj` | `v` and `f` lines, indices from 1 or relative, with or without `/texture/normal` | everything that is neither |
 //! | `ply` | `x`, `y`, `z` of `vertex`, `vertex_indices` of `face`; ascii and binary of both byte orders | other properties, other elements |
 //!
-//! Polygons become fans of triangles. Whatever the bytes of a file, a reader returns a mesh whose coordinates are finite and whose
-//! indices exist, or an [`Error`], in time and memory that its size bounds.
+//! Polygons become fans of triangles. For any bytes of a file, a reader returns a mesh with finite coordinates and valid indices, or an
+//! [`Error`]. Its time and memory are proportional to the size of the file.
 //!
-//! The readers are our own: the formats are small, and that no byte of a file makes a reader panic or reserve what a header merely
-//! claims is then ours to test.
+//! The readers are part of this library because the formats are small, and because tests must show that no file makes a reader panic or
+//! reserve memory for a false count in a header.
 //!
 //! ```
 //! use warpann::mesh::{BoxForm, Mesh, MeshFormat, mesh_from_bytes};
@@ -37,17 +37,17 @@ use rayon::prelude::*;
 pub use self::fuzz::read_any_mesh_bytes;
 use crate::{Error, FileDefect, Result};
 
-/// A mesh file's format, named by its extension.
+/// A format of mesh files; each has an extension.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum MeshFormat {
-    /// Wavefront OBJ.
+    /// The text format OBJ of Wavefront.
     Obj,
-    /// Stanford PLY.
+    /// The format PLY of Stanford, as text or binary.
     Ply,
 }
 
 impl MeshFormat {
-    /// Every format.
+    /// All formats, in the order of their names.
     pub const ALL: [MeshFormat; 2] = [Self::Obj, Self::Ply];
 
     /// The extension, without the dot.
@@ -58,26 +58,27 @@ impl MeshFormat {
         }
     }
 
-    /// The format of `path` by its extension, which is compared without regard to case; `None` if it names none.
+    /// The format of `path` by its extension, which is compared without regard to case; `None` if it is not that of a format.
     pub fn of(path: &Path) -> Option<Self> {
         let extension = path.extension()?;
         Self::ALL.into_iter().find(|format| extension.eq_ignore_ascii_case(format.extension()))
     }
 }
 
-/// Triangles in space.
+/// A mesh of triangles in space.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Mesh {
-    /// Corners, with finite coordinates.
+    /// Coordinates of the vertices, all finite.
     pub vertices: Vec<[f32; 3]>,
-    /// Three numbers of vertices each, which exist.
+    /// The three vertices of each triangle, as valid indices into `vertices`.
     pub triangles: Vec<[u32; 3]>,
 }
 
-/// How the bounding box of a triangle becomes a 6-d vector, and a point in space one to compare with it (Park 2019, section 2-2).
+/// A way to make a 6-d vector from the bounding box of a triangle, and one from a point in space, so that the two can be compared (Park
+/// 2019, section 2-2).
 ///
-/// The distance of the vectors is not that of the point to the triangle. It comes near it where the point is far away compared
-/// with the box.
+/// The distance of the vectors is not the distance of the point to the triangle. The two are close if the point is far away compared with
+/// the size of the box.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum BoxForm {
     /// The report's first way: lowest corner, highest corner; a point twice, (x, y, z, x, y, z).
@@ -89,7 +90,7 @@ pub enum BoxForm {
 }
 
 impl BoxForm {
-    /// Both ways.
+    /// Both forms, in the order of their names.
     pub const ALL: [BoxForm; 2] = [Self::MinMax, Self::MinExtent];
 
     /// Name on the command line: `min-max`, `min-extent`.
@@ -100,7 +101,7 @@ impl BoxForm {
         }
     }
 
-    /// The 6-d vectors of points in space (row-major, three components each; what is left over is not looked at).
+    /// The 6-d vectors of points in space (row-major, three components each; one or two components at the end are ignored).
     pub fn points(self, points: &[f32]) -> Vec<f32> {
         let vector = |point: &[f32]| match self {
             Self::MinMax => [point[0], point[1], point[2], point[0], point[1], point[2]],
@@ -125,15 +126,15 @@ impl FromStr for BoxForm {
     }
 }
 
-/// A text that names no form of boxes.
+/// A text that is not the name of a form of boxes.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("'{text}' names no form of boxes; known: min-max, min-extent")]
+#[error("'{text}' is not a form of boxes; the forms are min-max and min-extent")]
 pub struct UnknownBoxForm {
     text: String,
 }
 
 impl Mesh {
-    /// The bounding box of every triangle as a 6-d vector, row-major. Lengths that leave the range of f32 become infinite. O(triangles).
+    /// The bounding box of every triangle as a 6-d vector, row-major. Lengths that overflow f32 become infinite. O(triangles).
     pub fn boxes(&self, form: BoxForm) -> Vec<f32> {
         let vector = |corners: &[u32; 3]| {
             let [a, b, c] = corners.map(|corner| self.vertices[corner as usize]);
@@ -160,7 +161,7 @@ impl Mesh {
         }
     }
 
-    /// That every triangle's corners exist.
+    /// Checks that the corners of every triangle are valid indices.
     fn checked(self) -> Result<Mesh, FileDefect> {
         let count = self.vertices.len();
         let exists = |corner: &u32| (*corner as usize) < count;
@@ -177,7 +178,7 @@ impl Mesh {
 /// Reads a mesh: `obj` or `ply` by extension. O(file).
 ///
 /// # Errors
-/// [`Error::UnknownExtension`], [`Error::Io`], or [`Error::BadFile`] with what is wrong with the bytes.
+/// [`Error::UnknownExtension`], [`Error::Io`], or [`Error::BadFile`] with the defect of the contents.
 pub fn read_mesh(path: impl AsRef<Path>) -> Result<Mesh> {
     let path = path.as_ref();
     let unknown = || Error::UnknownExtension { path: path.to_owned(), known: "obj, ply" };
@@ -190,7 +191,7 @@ pub fn read_mesh(path: impl AsRef<Path>) -> Result<Mesh> {
 /// Reads a mesh from the contents of a file. O(bytes).
 ///
 /// # Errors
-/// What is wrong with the bytes.
+/// The defect of the bytes.
 pub fn mesh_from_bytes(format: MeshFormat, bytes: &[u8]) -> Result<Mesh, FileDefect> {
     match format {
         MeshFormat::Obj => obj::read(bytes)?.checked(),
@@ -203,12 +204,12 @@ fn words(line: &[u8]) -> impl Iterator<Item = &[u8]> {
     line.split(|byte| byte.is_ascii_whitespace()).filter(|word| !word.is_empty())
 }
 
-/// A number, if `word` is one.
+/// Parses a number; none if `word` is not a number.
 fn number<T: FromStr>(word: &[u8]) -> Option<T> {
     std::str::from_utf8(word).ok()?.parse().ok()
 }
 
-/// A finite coordinate, if `word` is one.
+/// Parses a finite coordinate; none if `word` is not one.
 fn coordinate(word: &[u8]) -> Option<f32> {
     number(word).filter(|x: &f32| x.is_finite())
 }

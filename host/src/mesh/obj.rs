@@ -3,11 +3,11 @@
 use super::{Mesh, coordinate, number, words};
 use crate::FileDefect;
 
-/// Keywords of lines that say nothing about vertices and faces.
+/// Keywords of lines that do not concern vertices and faces.
 const LEFT_OUT: &str = "vt vn vp o g s mg usemtl mtllib usemap maplib l p bevel c_interp d_interp lod shadow_obj trace_obj cstype deg \
                         bmat step curv curv2 surf parm trim hole scrv sp end con ctech stech";
 
-/// Reads vertices and polygons; whether the corners exist is the caller's question.
+/// Reads vertices and polygons. The caller checks that the corners exist.
 pub(super) fn read(bytes: &[u8]) -> Result<Mesh, FileDefect> {
     let mut mesh = Mesh::default();
     let mut corners = Vec::new();
@@ -26,24 +26,24 @@ pub(super) fn read(bytes: &[u8]) -> Result<Mesh, FileDefect> {
                 for word in words {
                     let corner = corner(word, mesh.vertices.len());
                     corners
-                        .push(corner.ok_or(bad("a corner names a vertex by a number from 1, or from -1 backwards"))?);
+                        .push(corner.ok_or(bad("a corner is the number of a vertex, from 1, or from -1 backwards"))?);
                 }
                 if corners.len() < 3 {
-                    return Err(bad("a face has three corners at least"));
+                    return Err(bad("a face has at least three corners"));
                 }
                 mesh.push_polygon(&corners);
             }
             Some(keyword) if LEFT_OUT.split(' ').any(|known| known.as_bytes() == keyword) => {}
-            Some(_) => return Err(bad("no keyword of the format")),
+            Some(_) => return Err(bad("unknown keyword")),
         }
         if text.trim_ascii_end().ends_with(b"\\") {
-            return Err(bad("lines that go on in the next are not read"));
+            return Err(bad("lines that continue in the next line are not supported"));
         }
     }
     Ok(mesh)
 }
 
-/// The vertex, from 0, that `i`, `i/t`, `i//n` or `i/t/n` names when there are `vertices` so far.
+/// The index, from 0, of the vertex in `i`, `i/t`, `i//n` or `i/t/n`, if there are `vertices` vertices so far.
 fn corner(word: &[u8], vertices: usize) -> Option<u32> {
     let mut parts = word.split(|&byte| byte == b'/');
     let index: i64 = parts.next().and_then(number)?;

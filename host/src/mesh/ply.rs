@@ -3,14 +3,14 @@
 use super::{Mesh, number, words};
 use crate::FileDefect;
 
-/// Reads vertices and polygons; whether the corners exist is the caller's question.
+/// Reads vertices and polygons. The caller checks that the corners exist.
 pub(super) fn read(bytes: &[u8]) -> Result<Mesh, FileDefect> {
     let (Header { form, elements }, body) = Header::read(bytes)?;
     let mut values = Values { form, body, at: 0 };
     let mut mesh = Mesh::default();
     let mut corners = Vec::new();
     for element in &elements {
-        // Without properties there is nothing to read, however many there are.
+        // Elements without properties have no values.
         let count = if element.properties.is_empty() { 0 } else { element.count };
         for index in 0..count {
             let bad = |what| FileDefect::BadElement { element: element.kind.name(), index, what };
@@ -22,9 +22,9 @@ pub(super) fn read(bytes: &[u8]) -> Result<Mesh, FileDefect> {
                     Some(of) => values.next(of).map_err(bad)?,
                 };
                 if !(length >= 0.0 && length.fract() == 0.0) {
-                    return Err(bad("a list's length is no whole number"));
+                    return Err(bad("the length of a list is not a whole number"));
                 }
-                // Every value takes a byte at least: a length that lies ends with the file.
+                // Every value takes at least one byte, so reading ends with the file even if the length is wrong.
                 for _ in 0..length as u64 {
                     let value = values.next(property.value).map_err(bad)?;
                     match property.role {
@@ -38,7 +38,7 @@ pub(super) fn read(bytes: &[u8]) -> Result<Mesh, FileDefect> {
             match element.kind {
                 Kind::Vertex if vertex.iter().all(|x| x.is_finite()) => mesh.vertices.push(vertex),
                 Kind::Vertex => return Err(bad("a coordinate is not finite")),
-                Kind::Face if corners.len() < 3 => return Err(bad("a face has three corners at least")),
+                Kind::Face if corners.len() < 3 => return Err(bad("a face has at least three corners")),
                 Kind::Face => mesh.push_polygon(&corners),
                 Kind::Other => {}
             }
@@ -55,7 +55,7 @@ enum Form {
     BigEndian,
 }
 
-/// What is known of an element.
+/// The kind of an element.
 #[derive(Clone, Copy, PartialEq)]
 enum Kind {
     Vertex,
@@ -73,7 +73,7 @@ impl Kind {
     }
 }
 
-/// What a property is for.
+/// The use of a property.
 #[derive(Clone, Copy, PartialEq)]
 enum Role {
     Axis(usize),
@@ -115,7 +115,7 @@ impl Type {
 
 struct Property {
     role: Role,
-    /// Of a list: the type of its length.
+    /// The type of the length, if the property is a list.
     length: Option<Type>,
     value: Type,
 }
@@ -138,7 +138,7 @@ struct Header {
 }
 
 impl Header {
-    /// The header, and the bytes behind it.
+    /// Reads the header. Returns it with the bytes behind it.
     fn read(bytes: &[u8]) -> Result<(Header, &[u8]), FileDefect> {
         let mut rest = bytes;
         let mut form = None;
@@ -170,38 +170,38 @@ impl Header {
                         Some(b"vertex") => Kind::Vertex,
                         Some(b"face") => Kind::Face,
                         Some(_) => Kind::Other,
-                        None => return Err(bad("an element without name")),
+                        None => return Err(bad("an element without a name")),
                     };
                     if kind != Kind::Other && elements.iter().any(|element| element.kind == kind) {
-                        return Err(bad("an element that is declared twice"));
+                        return Err(bad("an element is declared twice"));
                     }
-                    let count = words.next().and_then(number).ok_or(bad("an element without count"))?;
+                    let count = words.next().and_then(number).ok_or(bad("an element without a count"))?;
                     elements.push(Element { kind, count, properties: Vec::new() });
                 }
                 (_, Some(b"property")) => {
-                    let element = elements.last_mut().ok_or(bad("a property of no element"))?;
+                    let element = elements.last_mut().ok_or(bad("a property before the first element"))?;
                     let property = property(element.kind, &mut words);
-                    element.properties.push(property.ok_or(bad("no property of known types, or not in its form"))?);
+                    element.properties.push(property.ok_or(bad("a property of an unknown type or in the wrong form"))?);
                 }
                 (_, Some(b"end_header")) => break,
-                (_, Some(_)) => return Err(bad("no keyword of the format")),
+                (_, Some(_)) => return Err(bad("unknown keyword")),
             }
         }
         let form = form.ok_or(FileDefect::BadHeader("no format is declared"))?;
         let of_kind = |kind| elements.iter().find(move |element: &&Element| element.kind == kind);
         let once = |element: &Element, roles: &[Role]| roles.iter().all(|&role| element.has(role) == 1);
         if !of_kind(Kind::Vertex).is_some_and(|vertex| once(vertex, &[Role::Axis(0), Role::Axis(1), Role::Axis(2)])) {
-            return Err(FileDefect::BadHeader("no vertices with x, y and z once each"));
+            return Err(FileDefect::BadHeader("the vertices do not have x, y and z once each"));
         }
-        // Points without faces are a mesh too.
+        // A mesh may have vertices without faces.
         if !of_kind(Kind::Face).is_none_or(|face| once(face, &[Role::Corners])) {
-            return Err(FileDefect::BadHeader("no list of vertex_indices, once, in the faces"));
+            return Err(FileDefect::BadHeader("the faces do not have one list vertex_indices"));
         }
         Ok((Header { form, elements }, rest))
     }
 }
 
-/// What follows the word `property`: `TYPE NAME` or `list TYPE TYPE NAME`.
+/// Reads the words after `property`: `TYPE NAME` or `list TYPE TYPE NAME`.
 fn property<'a>(kind: Kind, words: &mut impl Iterator<Item = &'a [u8]>) -> Option<Property> {
     let first = words.next()?;
     let length = if first == b"list" { Some(Type::of(words.next()).filter(|of| of.is_whole())?) } else { None };
@@ -225,7 +225,7 @@ struct Values<'a> {
 }
 
 impl Values<'_> {
-    /// The next value, which f64 holds exactly; or what is wrong with it.
+    /// Reads the next value as f64, which is exact, or returns the defect.
     fn next(&mut self, of: Type) -> Result<f64, &'static str> {
         match self.form {
             Form::Ascii => self.word(of),
@@ -250,7 +250,7 @@ impl Values<'_> {
             Type::F32 => number::<f32>(word).map(f64::from),
             Type::F64 => number::<f64>(word),
         };
-        value.ok_or("a value that is none of its type")
+        value.ok_or("a value is not valid for its type")
     }
 
     fn binary(&mut self, of: Type, big: bool) -> Result<f64, &'static str> {
@@ -273,7 +273,7 @@ impl Values<'_> {
         })
     }
 
-    /// That nothing is left, but for white space in text.
+    /// Checks that no bytes are left, except white space in text.
     fn end(&self) -> Result<(), FileDefect> {
         let rest = &self.body[self.at..];
         let rest = if self.form == Form::Ascii { rest.trim_ascii() } else { rest };

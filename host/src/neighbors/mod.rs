@@ -1,4 +1,4 @@
-//! What a search returns.
+//! The results of searches.
 
 pub(crate) mod slots;
 
@@ -6,27 +6,28 @@ use rayon::prelude::*;
 
 use crate::{Error, Metric, Result};
 
-/// The id in a slot that has no neighbour (fewer than k vectors in the index). No vector ever has it.
+/// The id in a slot without a neighbour, which occurs if the index has fewer than k vectors. No vector can have this
+/// id.
 pub const NONE: u64 = u64::MAX;
 
-/// The neighbours of a batch of queries: `k` slots a query, row-major, best first, equal distances by lower id.
+/// The neighbours of a batch of queries: `k` slots for each query, row-major, best first, equal distances by lower id.
 ///
 /// A slot without a neighbour holds [`NONE`] and [`Metric::worst`](crate::Metric::worst); such slots come last in a row.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Neighbors {
     /// Slots for each query; at least 1.
     pub k: usize,
-    /// Ids, queries × `k`.
+    /// Ids of the neighbours, queries × `k`.
     pub ids: Vec<u64>,
-    /// Canonical distances (see [`crate::metric`]), queries × `k`, in the places of `ids`.
+    /// Canonical distances (see [`crate::metric`]), queries × `k`, in the order of `ids`.
     pub distances: Vec<f32>,
 }
 
-/// Slots that one thread initialises at least.
+/// Smallest number of slots that one thread initialises.
 const PAGES: usize = 1 << 16;
 
 impl Neighbors {
-    /// Nothing but empty slots, for `k` neighbours of `queries` queries.
+    /// Empty slots for `k` neighbours of `queries` queries.
     pub(crate) fn none(metric: Metric, queries: usize, k: usize) -> Result<Neighbors> {
         let too_large = Error::ResultTooLarge { queries, k };
         let Some(slots) = queries.checked_mul(k) else { return Err(too_large) };
@@ -34,7 +35,7 @@ impl Neighbors {
         if ids.try_reserve_exact(slots).is_err() || distances.try_reserve_exact(slots).is_err() {
             return Err(too_large);
         }
-        // In parallel: the first touch of fresh pages is what takes the time.
+        // In parallel, because the first access to new pages takes most of the time.
         rayon::iter::repeat_n(NONE, slots).with_min_len(PAGES).collect_into_vec(&mut ids);
         rayon::iter::repeat_n(metric.worst(), slots).with_min_len(PAGES).collect_into_vec(&mut distances);
         Ok(Neighbors { k, ids, distances })
@@ -48,7 +49,7 @@ impl Neighbors {
     /// Ids and distances of query `query`, `k` each.
     ///
     /// # Panics
-    /// If there is no such query, as slice indexing does.
+    /// Panics if there is no such query, as slice indexing does.
     pub fn row(&self, query: usize) -> (&[u64], &[f32]) {
         let row = query * self.k..(query + 1) * self.k;
         (&self.ids[row.clone()], &self.distances[row])
@@ -63,21 +64,22 @@ impl Neighbors {
     /// The neighbours of query `query` as (id, distance), without the empty slots.
     ///
     /// # Panics
-    /// If there is no such query, as slice indexing does.
+    /// Panics if there is no such query, as slice indexing does.
     pub fn found(&self, query: usize) -> impl Iterator<Item = (u64, f32)> {
         let (ids, distances) = self.row(query);
         ids.iter().copied().zip(distances.iter().copied()).take_while(|&(id, _)| id != NONE)
     }
 }
 
-/// What a range search returns: for each query some number of vectors, best first, equal distances by lower id.
+/// The results of a range search: for each query any number of vectors, best first, equal distances by lower id.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RangeNeighbors {
-    /// Where each query's results start in `ids` and `distances`; then the number of all: queries + 1 numbers.
+    /// The start of each query's results in `ids` and `distances`, followed by the number of all results: queries + 1
+    /// numbers.
     pub offsets: Vec<usize>,
-    /// Ids.
+    /// Ids of the results of all queries.
     pub ids: Vec<u64>,
-    /// Canonical distances, in the places of `ids`.
+    /// Canonical distances, in the order of `ids`.
     pub distances: Vec<f32>,
 }
 
@@ -87,7 +89,7 @@ impl RangeNeighbors {
         self.offsets.len().saturating_sub(1)
     }
 
-    /// Results query by query, ids with distances.
+    /// Makes the results from one row of (id, distance) for each query.
     pub(crate) fn of_rows(rows: Vec<Vec<(u64, f32)>>) -> RangeNeighbors {
         let mut offsets = vec![0];
         for row in &rows {
@@ -100,7 +102,7 @@ impl RangeNeighbors {
     /// Ids and distances of query `query`.
     ///
     /// # Panics
-    /// If there is no such query, as slice indexing does.
+    /// Panics if there is no such query, as slice indexing does.
     pub fn row(&self, query: usize) -> (&[u64], &[f32]) {
         let row = self.offsets[query]..self.offsets[query + 1];
         (&self.ids[row.clone()], &self.distances[row])

@@ -1,4 +1,4 @@
-//! Results that a device found, on their way into the caller's slots.
+//! Copies the results of a device to the caller's slots.
 
 use bytemuck::cast_slice;
 use warpann_kernels::NO_ROW;
@@ -6,9 +6,9 @@ use warpann_kernels::NO_ROW;
 use crate::NONE;
 use crate::threads::{piece_rows, work_off};
 
-/// The slots of a call: `k` ids and distances a query.
+/// The slots of a call: `k` ids and distances for each query.
 pub(crate) struct Slots<'a> {
-    /// Slots of a query.
+    /// Number of slots of each query.
     pub k: usize,
     /// The distance of an empty slot.
     pub worst: f32,
@@ -16,24 +16,25 @@ pub(crate) struct Slots<'a> {
     pub distances: &'a mut [f32],
 }
 
-/// What a device found for some queries, best first: the same number of f32 distances and u32 rows each. A row that is [`NO_ROW`] is none.
+/// The results of a device for some queries, best first: the same number of f32 distances and u32 rows for each query. A row [`NO_ROW`] is
+/// an empty result.
 #[derive(Clone, Copy)]
 pub(crate) struct Found<'a> {
-    /// Results of a query, at most as many as it has slots.
+    /// Number of results of each query, at most its number of slots.
     pub each: usize,
     pub distances: &'a [f32],
     pub rows: &'a [u32],
 }
 
 impl<'a> Found<'a> {
-    /// As the bytes came from the device.
+    /// Results whose distances and rows are the bytes that the device wrote.
     pub fn new(each: usize, distances: &'a [u8], rows: &'a [u8]) -> Found<'a> {
         Found { each, distances: cast_slice(distances), rows: cast_slice(rows) }
     }
 }
 
 impl Slots<'_> {
-    /// Fills the slots of consecutive queries, from query `first` on; `id_of` says which id a row has, without a pool.
+    /// Fills the slots of consecutive queries, from query `first` on. `id_of` maps a row to its id and must not use a rayon pool.
     pub fn fill(&mut self, first: usize, found: Found<'_>, id_of: impl Fn(u32) -> u64 + Sync) {
         let (k, each, worst) = (self.k, found.each, self.worst);
         let queries = found.rows.len() / each;
@@ -54,7 +55,7 @@ impl Slots<'_> {
         });
     }
 
-    /// The same for queries of any number.
+    /// Fills the slots of the queries whose numbers `queries` lists.
     pub fn fill_some(&mut self, queries: &[usize], found: Found<'_>, id_of: impl Fn(u32) -> u64 + Sync) {
         let results = found.rows.chunks(found.each).zip(found.distances.chunks(found.each));
         for (&query, (rows, distances)) in queries.iter().zip(results) {
@@ -64,7 +65,8 @@ impl Slots<'_> {
     }
 }
 
-/// Without a branch, so that it runs in SIMD where `id_of` does. Slots behind the last result stay empty.
+/// Fills the slots of one query. It has no branch, so that it becomes SIMD code if `id_of` allows that. Slots behind the last result stay
+/// empty.
 fn fill(ids: &mut [u64], distances: &mut [f32], rows: &[u32], found: &[f32], worst: f32, id_of: &impl Fn(u32) -> u64) {
     let (ids, no_ids) = ids.split_at_mut(rows.len());
     let (distances, no_distances) = distances.split_at_mut(rows.len());
@@ -80,7 +82,7 @@ fn fill(ids: &mut [u64], distances: &mut [f32], rows: &[u32], found: &[f32], wor
 mod tests {
     use super::*;
 
-    /// Slots of `queries` queries after results with holes came for the queries from `first` on.
+    /// The slots of `queries` queries, after results with empty rows were filled in for the queries from `first` on.
     fn filled(k: usize, each: usize, queries: usize, first: usize) -> (Vec<u64>, Vec<f32>) {
         let (mut ids, mut distances) = (vec![7; queries * k], vec![7.0; queries * k]);
         let count = (queries - first) * each;
@@ -94,7 +96,7 @@ mod tests {
 
     #[test]
     fn every_slot_is_filled_or_empty_and_others_are_left_alone() {
-        // The last takes several threads.
+        // The last case uses several threads.
         for (k, each, queries, first) in
             [(1, 1, 1, 0), (4, 4, 9, 2), (5, 3, 9, 0), (5, 1, 7, 6), (20, 20, 9_000, 1), (20, 19, 9_000, 1)]
         {

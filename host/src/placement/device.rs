@@ -1,9 +1,9 @@
-//! Where an index lives and searches: the CPU, a GPU, or the checking emulator of the GPU.
+//! The devices of an index: the CPU, a GPU, or the checking emulator of the GPU.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// Where an index keeps its vectors and answers searches. Results are the same bits on all of them.
+/// The device on which an index keeps its vectors and searches. Results have the same bits on all devices.
 ///
 /// As text (command line, configuration): `auto`, `cpu`, `gpu` (the same as `gpu:0`), `gpu:N`, `emulator`.
 ///
@@ -17,16 +17,16 @@ use std::str::FromStr;
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Device {
-    /// The first usable GPU, or the CPU where there is none: no driver, no device, or a device that is too old. A driver that is there and
-    /// does not work is an error ([`Error::Driver`](crate::Error::Driver)), not the CPU.
+    /// The first usable GPU, or the CPU if there is none: no driver, no device, or only devices that are too old. A driver that is
+    /// installed but fails is an error ([`Error::Driver`](crate::Error::Driver)).
     #[default]
     Auto,
-    /// The CPU: every thread of rayon's pool, with the widest SIMD the processor has.
+    /// The CPU: all threads of the rayon pool, with the widest SIMD instructions of the processor.
     Cpu,
-    /// The CUDA device of this index, in the driver's numbering.
+    /// The CUDA device with this number, in the driver's numbering.
     Gpu(usize),
-    /// The GPU's kernels on the checking emulator: every thread, shuffle and barrier is carried out and checked on the
-    /// CPU. Thousands of times slower than [`Device::Cpu`]; meant for tests of kernels, not for searching.
+    /// The checking emulator: the CPU runs the GPU's kernels and checks every thread, shuffle and barrier. It is thousands of times slower
+    /// than [`Device::Cpu`], and is for tests of kernels only.
     Emulator,
 }
 
@@ -59,9 +59,9 @@ impl FromStr for Device {
     }
 }
 
-/// A text that names no device.
+/// A text that is not the name of a device.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("'{text}' names no device; known: auto, cpu, gpu, gpu:N, emulator")]
+#[error("'{text}' is not a device; the devices are auto, cpu, gpu, gpu:N and emulator")]
 pub struct ParseDeviceError {
     text: String,
 }

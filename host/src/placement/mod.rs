@@ -1,4 +1,4 @@
-//! Over which devices an index is spread: replicas answer more queries, shards hold more vectors.
+//! The placement of an index on several devices. Replicas search more queries at a time; shards hold more vectors.
 //!
 //! ```text
 //!              shard 0   shard 1          every shard: a part of the vectors
@@ -6,7 +6,7 @@
 //! replica 1    gpu:2     gpu:3            each device answers a part of the queries, over a part of the vectors
 //! ```
 //!
-//! (Johnson, Douze and Jégou, "Billion-scale similarity search with GPUs", section 5.4.) Results are the same bits as on one device.
+//! (Johnson, Douze and Jégou, "Billion-scale similarity search with GPUs", section 5.4.) Results have the same bits as on one device.
 
 mod device;
 
@@ -16,8 +16,8 @@ use std::str::FromStr;
 pub use self::device::{Device, ParseDeviceError};
 use crate::{Error, Result};
 
-/// One or more devices, as replicas that have all vectors each, whose shards have a part of them each. A device may be named several
-/// times; `cpu,cpu` is a way to see on any machine what several GPUs do.
+/// One or more devices, arranged as replicas. Each replica has all vectors; its devices are shards, which have a part of the vectors each.
+/// A device may occur several times, so `cpu,cpu` tries out on any machine what several GPUs do.
 ///
 /// As text (command line, configuration): replicas with commas between them, shards of a replica with plus signs.
 ///
@@ -43,18 +43,18 @@ use crate::{Error, Result};
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Placement {
-    /// Replica after replica; at least one.
+    /// The devices, replica after replica; at least one.
     devices: Vec<Device>,
-    /// Devices of a replica; divides their number.
+    /// Number of devices of a replica; divides the number of devices.
     shards: usize,
 }
 
 impl Placement {
-    /// `devices`, replica after replica of `shards` devices each: with 1 all are replicas, with as many as there are devices all are
-    /// shards.
+    /// A placement on `devices`, replica after replica of `shards` devices each. If `shards` is 1, all devices are replicas; if it is the
+    /// number of devices, all are shards of one replica.
     ///
     /// # Errors
-    /// [`Error::BadPlacement`] unless there is a device, and `shards` divides their number.
+    /// [`Error::BadPlacement`] if there is no device or `shards` does not divide the number of devices.
     pub fn new(devices: Vec<Device>, shards: usize) -> Result<Placement> {
         if devices.is_empty() || shards == 0 || !devices.len().is_multiple_of(shards) {
             return Err(Error::BadPlacement { devices: devices.len(), shards });
@@ -67,27 +67,27 @@ impl Placement {
         &self.devices
     }
 
-    /// Devices that hold the vectors together.
+    /// Number of shards of each replica, which together hold all vectors.
     pub fn shards(&self) -> usize {
         self.shards
     }
 
-    /// How many times all vectors are held.
+    /// Number of replicas, each of which holds all vectors.
     pub fn replicas(&self) -> usize {
         self.devices.len() / self.shards
     }
 
-    /// The first device: it does what is not worth dividing.
+    /// The first device. It does the work that is too small to divide.
     pub(crate) fn first(&self) -> Device {
         self.devices[0]
     }
 
-    /// The only device, if there is one only.
+    /// The only device; none if there are several.
     pub(crate) fn single(&self) -> Option<Device> {
         if self.devices.len() == 1 { Some(self.devices[0]) } else { None }
     }
 
-    /// The same places with what stands for each device.
+    /// The same arrangement with each device replaced by that of `devices`.
     pub(crate) fn resolved(&self, devices: Vec<Device>) -> Placement {
         debug_assert_eq!(devices.len(), self.devices.len());
         Placement { devices, shards: self.shards }
@@ -147,21 +147,21 @@ impl FromStr for Placement {
     }
 }
 
-/// A text that is no placement.
+/// A text that is not a placement.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ParsePlacementError {
-    /// A part of it names no device.
-    #[error("{0}; several: commas between replicas, plus signs between the shards of one")]
+    /// A part of the text is not the name of a device.
+    #[error("{0}; write commas between replicas and plus signs between the shards of a replica")]
     Device(#[from] ParseDeviceError),
-    /// Replicas that are not alike.
+    /// The replicas have different numbers of shards.
     #[error("replica {replica} has {actual} shards, the first has {expected}")]
     Uneven {
-        /// The replica, from 0.
+        /// Number of the replica that differs, from 0.
         replica: usize,
-        /// Its shards.
+        /// Number of shards of that replica.
         actual: usize,
-        /// Shards of the first.
+        /// Number of shards of the first replica.
         expected: usize,
     },
 }

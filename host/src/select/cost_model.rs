@@ -8,14 +8,14 @@
 //!
 //! # As published
 //! [`Shape::published_insertions`], [`Shape::published_insertions_first_order`], [`Shape::published_merges_one_lane`] and
-//! [`Shape::published_merges_bound`] are the appendix's formulas. They show how the counts grow (k·log ℓ, and by 1/t) and
-//! were not meant as predictions: against a simulation of the published algorithm (k from 32 to 1024, rows of 1,024 to
-//! 102,400 keys) the insertions are up to 2.3 times too low or, to first order, 10 times too high, and the bound on merges
-//! is 5 to 16 times too high. Each function says how far.
+//! [`Shape::published_merges_bound`] are the appendix's formulas. They show how the counts grow (as k·log ℓ, and as 1/t); they are not
+//! meant as predictions: against a simulation of the published algorithm (k from 32 to 1024, rows of 1,024 to 102,400 keys) the insertions
+//! are up to 2.3 times too low or, to first order, 10 times too high, and the bound on merges is 5 to 16 times too high. Each function
+//! states its error.
 //!
 //! # As our kernel counts
-//! [`Shape::kernel_counts`] is exact for `warpann_kernels::select::warp_select` but for numerical error, and 1 % for what
-//! lies beyond the first 32,768 keys. What the kernel does differently, and what of it matters:
+//! [`Shape::kernel_counts`] is exact for `warpann_kernels::select::warp_select`, except for numerical error and an error of 1 % in the part
+//! beyond the first 32,768 keys. The kernel differs from the publication as follows:
 //!
 //! 1. A key is tested against the bound W_{k−1}, not against the lane's own T₀: fewer insertions (at k = 32, ℓ = 100,000
 //!    less than half). T₀ of the paper is the largest of t leftovers of the last merge, hence above W_{k−1}.
@@ -27,11 +27,11 @@
 //! 5. Groups of 4 keys a lane share a first vote. It lets a group through if and only if one of its steps has a key below
 //!    the bound at its start, and each step votes again: neither count changes.
 //!
-//! Derivation. Let a merge have happened after n keys. Whether it did depends only on how each key ranks among those before
-//! it, and such ranks say nothing about the *set* of n keys. So the bound, as the fraction p of all possible keys that lie
-//! below it, is distributed as the k-th smallest of n uniform numbers whatever came before: Beta(k, n − k + 1); p = 1 while
-//! n < k, when the queue is not full. Given p, each later key is below the bound with probability p independently, and the
-//! next merge comes when one of 32 binomial counters reaches t:
+//! Derivation. Let a merge have happened after n keys. Whether it did depends only on the rank of each key among the keys before it, and
+//! these ranks are independent of the *set* of n keys. So the bound, as the fraction p of all possible keys that lie below it, is
+//! distributed as the k-th smallest of n uniform numbers whatever came before: Beta(k, n − k + 1); p = 1 while n < k, when the queue is not
+//! full. Given p, each later key is below the bound with probability p independently, and the next merge comes when one of 32 binomial
+//! counters reaches t:
 //!
 //! ```text
 //! P(no merge within j steps | p) = P(Binomial(j, p) < t)³²
@@ -52,15 +52,15 @@ use cuda_std::warp::WARP_SIZE;
 use warpann_kernels::select::networks::{MAX_REGISTERS, Step, merge_steps, sort_program, sort_steps};
 use warpann_kernels::select::warp_select::{QUEUES, thread_queue};
 
-/// Steps of 32 keys that are followed one by one; 1024 are 32,768 keys.
+/// Number of steps of 32 keys that the model computes one by one; 1024 steps are 32,768 keys.
 pub const EXACT_STEPS: usize = 1024;
 
 const LANES: usize = WARP_SIZE as usize;
 
-/// Probabilities below this are dropped: what they could add to a count is below it times the steps.
+/// Probabilities below this limit are dropped. The error of a count is below the limit times the number of steps.
 const NEGLIGIBLE: f64 = 1e-10;
 
-/// A WarpSelect: what it selects, and its queues.
+/// The parameters of a WarpSelect: k and the lengths of its queues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Shape {
     k: u32,
@@ -68,7 +68,7 @@ pub struct Shape {
     thread_queue: u32,
 }
 
-/// Expected numbers of what a warp does for one row, in the paper's names N₁, N₂, N₃.
+/// Expected numbers of operations of a warp for one row, with the paper's names N₁, N₂, N₃.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Counts {
     /// N₁: steps of 32 keys that are read and compared.
@@ -79,14 +79,14 @@ pub struct Counts {
     pub merges: f64,
 }
 
-/// Costs of each, in the paper's names C₁, C₂, C₃: comparisons (or moves) of one register, all 32 lanes at once.
+/// Costs of the operations, with the paper's names C₁, C₂, C₃, in comparisons (or moves) of one register in all 32 lanes.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Costs {
-    /// C₁: of a step without an insertion.
+    /// C₁: cost of a step without an insertion.
     pub step: f64,
-    /// C₂: of an insertion.
+    /// C₂: cost of an insertion.
     pub insertion: f64,
-    /// C₃: of a merge.
+    /// C₃: cost of a merge.
     pub merge: f64,
 }
 
@@ -106,31 +106,31 @@ impl Shape {
         (fits && (1..=largest).contains(&thread_queue)).then_some(Self { k, warp_queue, thread_queue })
     }
 
-    /// The kernel that serves `k` in one pass. `None` for k = 1, whose kernel has no queues, and for k = 0 and above 1024.
+    /// The parameters of the kernel that selects `k` in one pass. `None` for k = 1, whose kernel has no queues, and for k = 0 and k > 1024.
     pub fn of_kernel(k: usize) -> Option<Self> {
         let k = u32::try_from(k).ok().filter(|&k| k > 1)?;
         let warp_queue = QUEUES.into_iter().find(|&queue| k <= queue)?;
         Self::new(k, warp_queue, thread_queue(warp_queue) as u32)
     }
 
-    /// How many are selected.
+    /// Number of keys that are selected.
     pub fn k(self) -> u32 {
         self.k
     }
 
-    /// Entries of the warp queue.
+    /// Number of entries of the warp queue.
     pub fn warp_queue(self) -> u32 {
         self.warp_queue
     }
 
-    /// Entries of a lane's thread queue, the paper's t.
+    /// Number of entries of a lane's thread queue, the paper's t.
     pub fn thread_queue(self) -> u32 {
         self.thread_queue
     }
 
-    /// What `warpann_kernels::select::warp_select` does on average for a row of `columns` keys, read by one warp in one pass: the
-    /// model of the module documentation. Tests hold it to 5 % of the kernel's counts, and find it within 2 %, which is the
-    /// error of their sample. O(columns²) operations up to [`EXACT_STEPS`] steps, O(1) beyond: 60 ms at most.
+    /// The mean counts of `warpann_kernels::select::warp_select` for a row of `columns` keys that one warp reads in one pass, by the model
+    /// of the module documentation. Tests require agreement with the kernel's counts within 5 %; they find 2 %, which is the error of their
+    /// sample. O(columns²) operations up to [`EXACT_STEPS`] steps, O(1) beyond: 60 ms at most.
     ///
     /// ```
     /// use warpann::select::cost_model::Shape;
@@ -150,7 +150,7 @@ impl Shape {
         self.counts_from(columns, EXACT_STEPS)
     }
 
-    /// [`Self::kernel_counts`] with so many steps followed one by one.
+    /// [`Self::kernel_counts`], with `exact_steps` steps computed one by one.
     fn counts_from(self, columns: u64, exact_steps: usize) -> Counts {
         let steps = columns.div_ceil(LANES as u64);
         let (mut insertions, mut merges) = self.chain(columns.min((exact_steps * LANES) as u64) as usize);
@@ -162,14 +162,14 @@ impl Shape {
             let taken = taken / growth;
             insertions += integrate_by_log(first, last, |s| -(-taken / s).exp_m1());
         }
-        // The last merge empties what is left, be it nothing.
+        // The last merge always happens, even if the thread queues are empty.
         Counts { steps: steps as f64, insertions, merges: merges + 1.0 }
     }
 
     /// Expected insertions and merges in the first `columns` keys, by the chain over all steps.
     fn chain(self, columns: usize) -> (f64, f64) {
         let steps = columns.div_ceil(LANES);
-        // Lanes that have a key in a step: all but in a last one that is not full.
+        // Number of lanes that have a key in a step: all, except in an incomplete last step.
         let active = |step: usize| (columns - step * LANES).min(LANES);
         // after[s]: the probability that the queues are merged after s steps; they start empty.
         let mut after = vec![0.0; steps + 1];
@@ -247,18 +247,18 @@ impl Shape {
     ///
     /// It takes a lane's T₀ for the (k+t)-th smallest key so far. That is low, for T₀ is a leftover of the last merge, most
     /// of them beyond the (k + 32(t−1))-th: the published algorithm inserts 1.03 to 2.3 times as often, the more, the longer
-    /// the row and the smaller k/(32t). (Our kernel, which has no T₀, happens to stay within 6 % of it.)
+    /// the row and the smaller k/(32t). (The kernel of this crate, which has no T₀, is within 6 % of it.)
     pub fn published_insertions(self, columns: u64) -> f64 {
         let wanted = f64::from(self.k + self.thread_queue);
         let lane = |step: u64| (wanted / (LANES as f64 * step as f64)).min(1.0);
         (1..=columns.div_ceil(LANES as u64)).map(|step| 1.0 - (1.0 - lane(step)).powi(LANES as i32)).sum()
     }
 
-    /// N₂ as published: (k+t)·(1 + 1/2 + .. + 1/c), c = ⌈ℓ/32⌉, which is about (k+t)·ln(c) (paper appendix, equation 15,
-    /// right side, and the sum after it; seed 000 writes the harmonic number out). O(`columns`/32).
+    /// N₂ as published: (k+t)·(1 + 1/2 + .. + 1/c), c = ⌈ℓ/32⌉, which is about (k+t)·ln(c) (paper appendix, equation 15, right side, and
+    /// the sum after it). O(`columns`/32).
     ///
-    /// The first-order term of [`Self::published_insertions`]: near it where most steps come after the (k+t)-th, and above the
-    /// number of steps itself in short rows: 0.7 to 10 times what the published algorithm does.
+    /// The first-order term of [`Self::published_insertions`]: close to it if most steps come after the (k+t)-th. In short rows it exceeds
+    /// the number of steps. It is 0.7 to 10 times the count of the published algorithm.
     pub fn published_insertions_first_order(self, columns: u64) -> f64 {
         let harmonic: f64 = (1..=columns.div_ceil(LANES as u64)).map(|step| 1.0 / step as f64).sum();
         f64::from(self.k + self.thread_queue) * harmonic
@@ -291,7 +291,7 @@ impl Shape {
     /// N₃ as published for a warp: the upper bound w/t · (⌈k/w⌉ + Σ_{i=1}^{⌈ℓ/w⌉−⌈k/w⌉} k/(w(⌈k/w⌉ + i))), w = 32 (paper
     /// appendix, equation 19, divided by t as the sentence after it says; it assumes k ≥ 32). O(`columns`/32).
     ///
-    /// It counts a merge for each lane by itself, where the warp merges all at once: 5 to 16 times what happens.
+    /// It counts a separate merge for each lane, but the warp merges all lanes at once: it is 5 to 16 times the true count.
     pub fn published_merges_bound(self, columns: u64) -> f64 {
         let lanes = LANES as u64;
         let full = u64::from(self.k).div_ceil(lanes);
@@ -311,9 +311,9 @@ impl Shape {
         Costs { step: 1.0, insertion: f64::from(self.thread_queue), merge: (sort + merge) as f64 }
     }
 
-    /// Costs of our kernel: C₁ = 1, the comparison with the bound; C₂ = t moves, for the queues are stacks; C₃ the comparisons
-    /// of the networks as they are (`warpann_kernels::select::networks::{warp_sort, warp_merge_keep}`), which drop what a merge pushes
-    /// out of the warp queue.
+    /// Costs of the kernel of this crate: C₁ = 1, the comparison with the bound; C₂ = t moves, for the queues are stacks; C₃ the
+    /// comparisons of the networks as they are (`warpann_kernels::select::networks::{warp_sort, warp_merge_keep}`), which drop the entries
+    /// that a merge pushes out of the warp queue.
     pub fn kernel_costs(self) -> Costs {
         let thread_queue = self.thread_queue as usize;
         let registers = self.warp_queue as usize / LANES;
@@ -447,7 +447,7 @@ mod tests {
         assert_eq!(Shape::new(4, 32, 1).unwrap().late_cycle(), (1.0, 0.25));
     }
 
-    /// Another 1024 steps, followed one by one or by the rates of late rows, come to the same.
+    /// Another 1024 steps give the same counts, computed one by one or by the rates of late rows.
     #[test]
     fn the_continuation_agrees_with_the_chain() {
         for k in [2, 10, 32, 64, 128, 256, 512, 1024] {

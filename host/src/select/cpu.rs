@@ -2,9 +2,9 @@
 //!
 //! # Problem
 //!
-//! Of each row of n keys find the k first in the order of results, sorted. Partial sorting by the standard library
-//! (`select_nth_unstable` over pairs of rank and position, then a sort of k) writes all n pairs to memory and moves them
-//! about: 2 to 3 ns a key. Most keys are far from being among the k best, and one comparison can tell.
+//! In each row of n keys find the first k in the order of results, sorted. Partial sorting by the standard library (`select_nth_unstable`
+//! of pairs of rank and position, then a sort of k) writes all n pairs to memory and moves them: 2 to 3 ns for each key. Most keys are far
+//! from the k best, and one comparison can show that.
 //!
 //! # Algorithm
 //!
@@ -22,52 +22,52 @@
 //!
 //! # Why nothing is lost
 //!
-//! If at least k entries do not come after the bound, the k first do not; they were all appended, and whatever else was is
-//! dropped by the last step. If there are fewer, which is counted, everything is appended. So the result does not depend on
-//! the sample, only the time does. (At place k of the sample the guess cannot fail: k entries of the row are not after it.)
+//! If at least k entries do not come after the bound, the first k do not either. They were all appended, and the last step drops the other
+//! appended entries. If there are fewer, which the algorithm counts, all entries are appended. So only the time depends on the sample, not
+//! the result. (At place k of the sample the guess cannot fail, because k entries of the row are not after it.)
 //!
 //! Ties cost nothing extra, since the bound is an entry and not a key: past its position, equal keys fail, and as many pass as
-//! among random keys. Sorted rows are no different to a sample of strata, but for whole runs that are better or worse than
-//! the bound: hence the 16 in the bound's place. NaN has a rank like other keys.
+//! among random keys. A sample of strata is as good for sorted rows, except that whole runs are better or worse than the bound; the 16 in
+//! the bound's place accounts for that. NaN has a rank like other keys.
 //!
 //! # Cost
 //!
-//! About k + 3 √(k · n / sample) + 16 n / sample entries pass; the last term is as large as the sample. One read of the keys, at
-//! 0.25 ns a key from the cache and otherwise at the memory's rate, and about 3 ns for each key of the sample and each entry
-//! that passes. A guess that fails costs what a partial sort does, after one pass in vain. Where three quarters of a row
-//! would pass, and in rows of less than 256 keys, none is made.
+//! About k + 3 √(k · n / sample) + 16 n / sample entries pass; the last term is as large as the sample. The keys are read once, at 0.25 ns
+//! for each key from the cache and otherwise at the rate of memory. Each key of the sample and each entry that passes takes about 3 ns. If
+//! the guess fails, the cost is that of a partial sort after one useless pass. No guess is made if three quarters of a row would pass, or
+//! if the row has fewer than 256 keys.
 //!
 //! Rows are shared out among threads; a row that is a large part of all keys is cut into pieces, filtered by one bound.
 //!
 //! # What makes it fast, and what lost
 //!
-//! 1. *Entries four at a time.* A loop over a mask's ones mispredicts its end in nearly every block. That there are at most
-//!    four is foreseen, and the surplus is overwritten: half the time at k = 100 of 128,000.
+//! 1. *Entries four at a time.* A loop over the ones of a mask mispredicts its end in nearly every block. Four entries are always written,
+//!    and the surplus is overwritten: half the time at k = 100 of 128,000.
 //! 2. *Prefetch* of the sample's runs and of the keys 512 ahead: 1.3 to 1.6 times as fast from memory.
 //! 3. *A guess rather than a proof.* The k-th of a sample of √(k n) keys bounds the row's k-th without a check, but √(k n)
 //!    entries pass: 1.8 times the time at k = 1000 of 128,000.
-//! 4. *Radix sort* by 11 bits loses to a comparison sort below k = 512, and so does one by 8 bits.
+//! 4. *Radix sort* by 11 bits or by 8 bits is slower than a comparison sort below k = 512.
 
 use rayon::prelude::*;
 
 use super::{Best, Key, Rows, Selection};
 use crate::simd::{Isa, prefetch_line};
 
-/// Keys that one comparison loop tests, and the pass skips, at once.
+/// Number of keys that one comparison loop tests, and that the pass can skip at once.
 const BLOCK: usize = 64;
-/// Neighbouring keys that a sample takes at a time: reading one key of a cache line costs as much as reading all.
+/// Number of adjacent keys that a sample takes together: reading one key of a cache line costs as much as reading all.
 const RUN: usize = 16;
-/// Keys of the shortest row that is sampled.
+/// Length of the shortest row that is sampled.
 const SAMPLED: usize = 256;
-/// k from which entries are sorted by radix.
+/// The smallest k for which entries are sorted by radix.
 const RADIX: usize = 512;
-/// Runs of a sample that are on their way from memory.
+/// Number of runs of a sample that are prefetched.
 const RUNS_AHEAD: usize = 16;
-/// Keys from those in use to those that the pass asks the memory for.
+/// Distance in keys between the keys in use and those that the pass prefetches.
 const KEYS_AHEAD: usize = 512;
-/// Keys below which a selection stays on the caller's thread: waking another takes as long.
+/// A selection from fewer keys runs on the caller's thread, because waking another thread takes as long.
 const SERIAL: usize = 1 << 14;
-/// Keys of a piece of a long row that would keep one thread busy after the others are done.
+/// Number of keys of a piece of a long row. Without pieces, one thread would still work when the others are done.
 const PIECE: usize = 1 << 17;
 
 /// Selects the best of each row into `selection`, whose slots are empty.
@@ -92,22 +92,22 @@ pub(super) fn select<K: Key>(rows: &Rows<'_, K>, best: Best, selection: &mut Sel
         });
 }
 
-/// Rank and position as one number: in the order of results.
+/// Rank and position as one number, which is in the order of results.
 #[inline(always)]
 fn entry<K: Key>(key: K, position: usize, best: Best) -> u64 {
     u64::from(key.rank(best)) << 32 | position as u64
 }
 
-/// Memory that a thread uses for row after row.
+/// Memory that a thread uses again for each row.
 #[derive(Default)]
 struct Scratch {
-    /// What may be among the best, by position until it is sorted.
+    /// Entries that may be among the best, in the order of positions until they are sorted.
     entries: Vec<u64>,
-    /// Beside it, for what orders or copies entries.
+    /// A second array for sorting and copying entries.
     other: Vec<u64>,
 }
 
-/// Selects from one row; `cut` shares a long one out among threads.
+/// Selects from one row. If `cut`, a long row is divided among threads.
 fn select_row<K: Key>(
     row: &[K],
     best: Best,
@@ -144,7 +144,7 @@ fn select_row<K: Key>(
     }
 }
 
-/// Leaves the k first entries, sorted. Entries come by position.
+/// Keeps only the first k entries and sorts them. Before, entries are in the order of positions.
 fn sort_best(k: usize, scratch: &mut Scratch) {
     let Scratch { entries, other } = scratch;
     if k < RADIX {
@@ -165,8 +165,8 @@ fn sort_best(k: usize, scratch: &mut Scratch) {
     entries.truncate(k);
 }
 
-/// Sorts entries that come by position: a stable radix sort by rank, 11 bits at a time from the lowest, which leaves out
-/// bits that all ranks share.
+/// Sorts entries that are in the order of positions: a stable radix sort by rank, 11 bits at a time from the lowest, without the bits that
+/// are equal in all ranks.
 fn sort_by_rank(entries: &mut Vec<u64>, other: &mut Vec<u64>) {
     const DIGIT: u32 = 11;
     const VALUES: usize = 1 << DIGIT;
@@ -196,7 +196,8 @@ fn sort_by_rank(entries: &mut Vec<u64>, other: &mut Vec<u64>) {
     }
 }
 
-/// An entry that probably at least k of the row's do not come after, and not many more; none where a sample would not pay.
+/// Guesses a bound: an entry such that probably at least k entries of the row do not come after it, and not many more. None if a sample
+/// would not save time.
 fn guess_bound<K: Key>(row: &[K], k: usize, best: Best, sample: &mut Vec<u64>) -> Option<u64> {
     let len = row.len();
     if len < SAMPLED {
@@ -204,13 +205,13 @@ fn guess_bound<K: Key>(row: &[K], k: usize, best: Best, sample: &mut Vec<u64>) -
     }
     let runs = (len / RUN).isqrt();
     let count = runs * RUN;
-    // Of k best entries the sample has `mean`, give or take a few; of a sorted row, up to one run more or less.
+    // The sample has about `mean` of the k best entries; in a sorted row, up to one run more or fewer.
     let mean = k as f64 * count as f64 / len as f64;
     let nth = ((mean + 3.0 * mean.sqrt()) as usize + RUN).min(k);
     if nth > count / 4 * 3 {
         return None;
     }
-    // A run anywhere in its stratum: the high half of a product with 2^64 over the golden ratio is as good as random.
+    // Each run has a pseudo-random place in its stratum: the high half of the product with 2^64 divided by the golden ratio.
     let start = |stratum: usize| {
         let start = len * stratum / runs;
         let room = len * (stratum + 1) / runs - start - RUN + 1;
@@ -229,14 +230,14 @@ fn guess_bound<K: Key>(row: &[K], k: usize, best: Best, sample: &mut Vec<u64>) -
 /// Appends the entries of `keys` (the first at position `first` of the row) that do not come after `bound`, by position.
 fn pass<K: Key>(keys: &[K], first: usize, best: Best, bound: u64, entries: &mut Vec<u64>) {
     match Isa::detect() {
-        // SAFETY: the processor has AVX2 wherever one of these is detected.
+        // SAFETY: a processor with one of these sets has AVX2.
         #[cfg(target_arch = "x86_64")]
         Isa::Avx512 | Isa::Avx2 => unsafe { pass_avx2(keys, first, best, bound, entries) },
         Isa::Portable => pass_blocks(keys, first, best, bound, entries),
     }
 }
 
-/// [`pass_blocks`] in instructions of AVX2.
+/// [`pass_blocks`], compiled for AVX2.
 ///
 /// # Safety
 /// The processor has AVX2.
@@ -263,7 +264,7 @@ fn pass_blocks<K: Key>(keys: &[K], first: usize, best: Best, bound: u64, entries
         }
         let mut to = len;
         len += passes.count_ones() as usize;
-        // Four at a time, though there may be fewer: how many there are is hard to foretell, that there are at most four is not.
+        // Always writes four entries, even if there are fewer: their number is hard to predict, but it is nearly always at most four.
         while passes != 0 {
             for slot in &mut entries[to..to + 4] {
                 let at = passes.trailing_zeros() as usize % BLOCK;
@@ -278,12 +279,12 @@ fn pass_blocks<K: Key>(keys: &[K], first: usize, best: Best, bound: u64, entries
     entries.extend(rest.filter(|&entry| entry <= bound));
 }
 
-/// Bit i is set where key i, at position `first` + i, does not come after `bound`.
+/// A bit set: bit i is 1 if key i, at position `first` + i, does not come after `bound`.
 #[inline(always)]
 fn mask<K: Key>(block: &[K; BLOCK], first: usize, bound: u64, best: Best) -> u64 {
     let (rank, position) = ((bound >> 32) as u32, bound as u32 as usize);
     if first > position {
-        // Of equal keys only earlier ones come before the bound.
+        // Of keys equal to the bound, only those at earlier positions come before it.
         return rank.checked_sub(1).map_or(0, |limit| mask_by_rank(block, limit, best));
     }
     let passes = mask_by_rank(block, rank, best);
@@ -294,7 +295,7 @@ fn mask<K: Key>(block: &[K; BLOCK], first: usize, bound: u64, best: Best) -> u64
     passes & (equal_pass | rank.checked_sub(1).map_or(0, |limit| mask_by_rank(block, limit, best)))
 }
 
-/// Bit i is set where key i has at most rank `limit`.
+/// A bit set: bit i is 1 if the rank of key i is at most `limit`.
 #[inline(always)]
 fn mask_by_rank<K: Key>(block: &[K; BLOCK], limit: u32, best: Best) -> u64 {
     let mut flags = [0u8; BLOCK];
@@ -336,7 +337,7 @@ mod tests {
                 for bound in all.iter().flat_map(|&entry| [entry.saturating_sub(1), entry, entry + 1]).chain(ends) {
                     let expected: Vec<u64> = all.iter().copied().filter(|&entry| entry <= bound).collect();
                     for pass in [pass::<u32>, pass_blocks::<u32>] {
-                        // What is there stays.
+                        // Existing entries stay.
                         let mut found = vec![7];
                         pass(&keys, first, best, bound, &mut found);
                         assert_eq!((found[0], &found[1..]), (7, expected.as_slice()), "{best:?} {first} {bound:#x}");
@@ -360,7 +361,7 @@ mod tests {
             })
             .collect();
         assert!((K / 3..K).contains(&sampled.len()), "{}", sampled.len());
-        // The sample is better than all else: its bound passes too few.
+        // The sample is better than all other keys, so its bound passes too few.
         let row: Vec<u32> =
             (0..LEN).map(|at| if sampled.contains(&at) { 0 } else { (at * 7919 % LEN) as u32 + 1 }).collect();
         let bound = guess_bound(&row, K, Best::Smallest, &mut scratch).unwrap();
@@ -371,7 +372,7 @@ mod tests {
         assert_eq!(found.positions, sorted(&row, K, Best::Smallest));
     }
 
-    /// A row long enough to be cut, beside short ones that are not.
+    /// One row that is long enough to be cut, and short rows that are not.
     #[test]
     fn pieces_of_a_row_are_put_together() {
         let keys: Vec<u32> = (0..3 * PIECE as u32 + 77).map(|at| at.wrapping_mul(2_654_435_761) >> 8).collect();

@@ -1,11 +1,11 @@
 //! k-selection as a step of another GPU program: keys and results in device memory, launches on the caller's stream.
 //!
-//! [`DeviceSelect`] is a plan for batches of up to a given number of rows and columns. Making it loads its kernels. A run
-//! puts a few launches on a stream and returns. It allocates nothing and waits for nothing, so it may also be captured into a
-//! CUDA graph. The caller provides the memory that the launches need. Results have the bits of [`select_k`](super::select_k)'s.
+//! [`DeviceSelect`] is a plan for batches of up to a given number of rows and columns. Making it loads its kernels. A run enqueues a few
+//! launches on a stream and returns. It neither allocates nor waits, so it may also be captured into a CUDA graph. The caller provides the
+//! memory that the launches need. Results have the bits of [`select_k`](super::select_k)'s.
 //!
-//! Addresses and streams are plain driver values, as every CUDA library has them; here with cust, which
-//! [`warpann::cust`](crate::cust) re-exports:
+//! Addresses and streams are plain driver values, as in every CUDA library. The example uses cust, which [`warpann::cust`](crate::cust)
+//! re-exports:
 //!
 //! ```no_run
 //! use warpann::cust::memory::DeviceBuffer;
@@ -63,7 +63,7 @@ use crate::{Error, Result};
 #[cfg(feature = "cuda")]
 pub use cust::sys::CUstream;
 
-/// A batch of rows of keys in device memory. Pointers are device addresses; nothing is read here.
+/// A batch of rows of keys in device memory. Pointers are device addresses; the functions of this type do not read them.
 #[derive(Debug, Clone, Copy)]
 pub struct DeviceRows<K> {
     keys: Ptr<K>,
@@ -87,36 +87,36 @@ impl<K: Key> DeviceRows<K> {
     }
 
     /// `rows` rows of any length (compressed sparse rows): row r is the keys from `starts[r]` up to `starts[r + 1]`; `starts`,
-    /// in device memory, ascends and has `rows` + 1 entries. No row has more than `columns` keys: beyond, they are not looked at.
+    /// in device memory, ascends and has `rows` + 1 entries. If a row has more than `columns` keys, only the first `columns` count.
     pub fn ragged(keys: *const K, starts: *const u64, rows: u32, columns: u32) -> Self {
-        // Only the device has the end of the last row.
+        // The end of the last row is only in device memory.
         let (keys, starts) = (Ptr::new(keys, TO_END), Ptr::new(starts, rows as usize + 1));
         Self { keys, rows, columns, stride: 0, starts: Some(starts), lengths: None }
     }
 
-    /// Only the first `lengths[r]` keys of row r; `lengths`, in device memory, has `rows` entries. A length above the row's own
-    /// means the whole row, and a null address means all of every row.
+    /// Only the first `lengths[r]` keys of row r; `lengths`, in device memory, has `rows` entries. A length above that of the row means the
+    /// whole row, and a null address means the whole of every row.
     pub fn with_lengths(self, lengths: *const u32) -> Self {
         let lengths = (!lengths.is_null()).then(|| Ptr::new(lengths, self.rows as usize));
         Self { lengths, ..self }
     }
 }
 
-/// Where results go, in device memory: rows · k each, row-major, best first. A slot past the row's length gets the worst key
+/// The arrays for results in device memory: rows · k entries each, row-major, best first. A slot without a key gets the worst key
 /// ([`Key::worst`]) and [`NO_POSITION`](super::NO_POSITION).
 #[derive(Debug, Clone, Copy)]
 pub struct DeviceResults<K> {
-    /// The selected keys; −0 comes back as +0, NaN as the canonical NaN.
+    /// The selected keys, with −0 as +0 and NaN as the canonical NaN.
     pub keys: *mut K,
-    /// Their positions in the row, from 0.
+    /// Positions of the selected keys in their row, from 0.
     pub positions: *mut u32,
 }
 
 /// A plan for selecting the best k of each row of a batch, on one GPU. Any number of threads and streams may use it at once, if each run
-/// has its own workspace.
+/// has a separate workspace.
 ///
 /// The library works in the device's primary context (cust's default, and the CUDA runtime's): streams and addresses must
-/// belong to it. Whatever context is current in the calling thread is so again when a call returns.
+/// belong to it. A call does not change the current context of the calling thread.
 #[cfg(feature = "cuda")]
 pub struct DeviceSelect<K: Key> {
     planned: Planned<K>,
@@ -129,15 +129,15 @@ impl<K: Key> DeviceSelect<K> {
     ///
     /// # Errors
     /// [`Error::ZeroK`]; [`Error::RowTooLong`] for columns above [`MAX_COLUMNS`]; [`Error::NoSuchSelection`] if the algorithm does
-    /// not select keys of this type; [`Error::LaunchLimit`] for a k above [`MAX_COLUMNS`], or more rows or results than a
-    /// launch can number; and what opening the device can meet.
+    /// not select keys of this type; [`Error::LaunchLimit`] for a k above [`MAX_COLUMNS`], or more rows or results than a launch can
+    /// number; and the errors of opening the device.
     pub fn new(gpu: usize, rows: u32, columns: u32, k: u32, best: Best, algorithm: Algorithm) -> Result<Self> {
         let shape = Shape { rows, columns, k, best };
         shape.check::<K>(algorithm)?;
         Ok(Self { planned: Planned::new(crate::device::open::open_gpu(gpu)?, shape, algorithm)? })
     }
 
-    /// Bytes of device memory that a run needs for itself; may be 0.
+    /// Bytes of device memory that the workspace of a run needs; may be 0.
     pub fn workspace_bytes(&self) -> usize {
         self.planned.workspace_bytes
     }
@@ -151,9 +151,9 @@ impl<K: Key> DeviceSelect<K> {
     /// # Safety
     /// Until the stream has done the work:
     /// - `stream` and all addresses belong to the primary context of the plan's device (or are accessible from it);
-    /// - `rows` describes readable keys, aligned to their size, which nobody writes; so do its starts and lengths;
+    /// - the keys, starts and lengths of `rows` are readable and aligned to their size, and no other work writes them;
     /// - `results` has room for rows · k keys and positions, and `workspace`, aligned to 16 bytes, for
-    ///   [`Self::workspace_bytes`]; nobody else uses either, and they overlap neither each other nor `rows`.
+    ///   [`Self::workspace_bytes`]; no other work uses them, and they overlap neither each other nor `rows`.
     pub unsafe fn run(
         &self,
         stream: CUstream,
@@ -166,16 +166,16 @@ impl<K: Key> DeviceSelect<K> {
         unsafe { self.planned.run(&self.queue(stream), rows, results, workspace) }
     }
 
-    /// Enqueues the look-up of payloads and returns at once: to `found` goes, slot by slot, the payload of the key that
-    /// `positions` names, [`Payload::NONE`] in slots without a key. `payloads` lies as the keys of `rows` do: that of a key is at
-    /// the key's own index. Follows [`Self::run`] on the same stream.
+    /// Enqueues the look-up of payloads and returns at once. Each slot of `found` gets the payload of the key at the slot's entry of
+    /// `positions`, or [`Payload::NONE`] if the slot is empty. `payloads` has the layout of the keys of `rows`: the payload of a key is at
+    /// the index of the key. Call it after [`Self::run`] on the same stream.
     ///
     /// # Errors
     /// As [`Self::run`].
     ///
     /// # Safety
-    /// As [`Self::run`], for `payloads` as for the keys and `found` as for the results, which has room for rows · k;
-    /// `positions` holds, when the work's turn comes, what a run of this plan found in these rows.
+    /// As [`Self::run`], with `payloads` in place of the keys and `found` in place of the results; `found` has room for rows · k. When the
+    /// work starts, `positions` holds the positions that a run of this plan found in these rows.
     pub unsafe fn gather_payloads<P: Payload>(
         &self,
         stream: CUstream,
@@ -193,7 +193,7 @@ impl<K: Key> DeviceSelect<K> {
     }
 }
 
-/// What a plan is for.
+/// The parameters of a plan.
 #[derive(Debug, Clone, Copy)]
 struct Shape {
     rows: u32,
@@ -203,7 +203,7 @@ struct Shape {
 }
 
 impl Shape {
-    /// What can be refused without a device.
+    /// Checks the parameters that can be checked without a device.
     fn check<K: Key>(&self, algorithm: Algorithm) -> Result<()> {
         let limit = MAX_COLUMNS as u64;
         if self.k == 0 {
@@ -240,7 +240,7 @@ impl<K: Key> Planned<K> {
         Self::by(runtime, shape, |layout, limits| Plan::new::<K>(layout, rows, columns, k, algorithm, limits))
     }
 
-    /// By a given plan, whose kernels are loaded.
+    /// Makes a plan by the function `plan`, and loads its kernels.
     fn by(runtime: Runtime, shape: Shape, plan: impl FnOnce(&mut Layout, &Limits) -> Result<Plan>) -> Result<Self> {
         let mut layout = Layout::default();
         let plan = plan(&mut layout, &runtime.limits())?;
@@ -259,7 +259,7 @@ impl<K: Key> Planned<K> {
         Ok(planned)
     }
 
-    /// The batch as launches take it, with results to `results`.
+    /// The batch in the form of the launches, with `results` as its results.
     fn batch(&self, rows: &DeviceRows<K>, results: &DeviceResults<K>) -> Result<Select<K>> {
         for (what, asked, limit) in
             [("rows", rows.rows, self.shape.rows), ("columns", rows.columns, self.shape.columns)]
@@ -284,7 +284,7 @@ impl<K: Key> Planned<K> {
         })
     }
 
-    /// Results of a batch.
+    /// Number of results of a batch.
     fn slots(&self, rows: &DeviceRows<K>) -> usize {
         (rows.rows as usize).saturating_mul(self.shape.k as usize)
     }
@@ -300,8 +300,8 @@ impl<K: Key> Planned<K> {
     ) -> Result<()> {
         let batch = self.batch(rows, results)?;
         let scratch = Scratch::new(PtrMut::new(workspace, self.workspace_bytes));
-        // SAFETY: the caller promises the shapes. The plan suits every batch that is no larger than its own, since scratch lies
-        // row by row, and a segment that starts past the end of its row is empty.
+        // SAFETY: the caller promises the shapes. The plan is valid for every batch of at most its size, because the scratch memory is
+        // divided by rows, and a segment that starts past the end of its row is empty.
         unsafe { select::enqueue(queue, &batch, &self.plan, scratch) }
     }
 
@@ -318,7 +318,7 @@ impl<K: Key> Planned<K> {
         let batch = self.batch(rows, &DeviceResults { keys: ptr::null_mut(), positions: ptr::null_mut() })?;
         let slots = self.slots(rows);
         let (positions, found) = (Ptr::new(positions, slots), PtrMut::new(found, slots));
-        // Payloads lie as the keys do.
+        // Payloads have the layout of the keys.
         let payloads = Ptr::new(payloads, rows.keys.len());
         // SAFETY: as the caller promises.
         unsafe { select::enqueue_gather(queue, &batch, positions, payloads, found) }
@@ -340,9 +340,9 @@ mod tests {
 
     const STREAM: OnStream<'_> = OnStream { runtime: &Runtime::EMULATOR, stream: &Stream::EMULATOR };
 
-    /// A key type by its values.
+    /// A key type whose keys can be made from numbers.
     trait TestKey: Key {
-        /// One of few values, so that there are ties, with NaN and infinities among them where the type has them.
+        /// A key from a small set of values, so that there are ties. The set has NaN and infinities if the type has them.
         fn of(number: u32) -> Self;
         fn value(self) -> f64;
     }
@@ -411,7 +411,7 @@ mod tests {
 
     /// Values in the emulator's device memory. A kernel that leaves them is stopped.
     struct OnDevice<T> {
-        /// Keeps the values alive.
+        /// The memory of the values.
         _memory: Memory,
         values: PtrMut<T>,
     }
@@ -433,7 +433,7 @@ mod tests {
         }
         fn read(&self) -> Result<Vec<T>> {
             let mut host = vec![T::zeroed(); self.values.len()];
-            // SAFETY: the allocation has as many values; what nobody wrote is poison, which any bits are.
+            // SAFETY: the allocation has this number of values. Values that were not written are poison; all bit patterns are valid.
             unsafe { Runtime::EMULATOR.copy_to_host(STREAM.stream, &mut host, self.values)? };
             Ok(host)
         }
@@ -449,7 +449,7 @@ mod tests {
     }
     const LAYOUTS: [Lie; 5] = [Lie::Contiguous, Lie::Apart, Lie::Overlapping, Lie::Ragged, Lie::RaggedShort];
 
-    /// One run on a batch of `rows` rows, checked key by key.
+    /// Runs the plan on a batch of `rows` rows and checks the result key by key.
     fn run<K: TestKey>(
         planned: &Planned<K>,
         workspace: &OnDevice<u8>,
@@ -465,7 +465,7 @@ mod tests {
             _ => columns as usize,
         };
         let draw = random(2 * rows as usize + 2, !seed);
-        // Where each row starts, from the third key on where rows are ragged, and the end.
+        // The start of each row, and the end. Ragged rows start at the third key.
         let mut starts = vec![if ragged { 3 } else { 0u64 }];
         for row in 0..rows as usize {
             let length = if ragged && row > 0 { u64::from(draw[row] % (columns + 1)) } else { stride as u64 };
@@ -525,7 +525,7 @@ mod tests {
         Ok(())
     }
 
-    /// Every layout in turn with one plan and one workspace; batches of all sizes up to the plan's. Returns the plan in words.
+    /// Runs every layout in turn with one plan and one workspace, for batches of all sizes up to the plan's. Returns the plan as text.
     fn check<K: TestKey>((rows, columns, k): (u32, u32, u32), best: Best, method: Option<Method>) -> Result<String> {
         let shape = Shape { rows, columns, k, best };
         let planned = match method {
@@ -547,7 +547,7 @@ mod tests {
         assert!(plan.contains(&format!("steps: {steps} ")), "{plan}");
     }
 
-    /// Few and many keys, k within a row and beyond, rows of no keys.
+    /// Checks few and many keys, k below and above the length of a row, and rows without keys.
     fn check_type<K: TestKey>(best: Best) -> Result<()> {
         for shape in [(3, 70, 10), (2, 30, 40), (2, 0, 3)] {
             for threads in [32, 128] {

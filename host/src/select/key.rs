@@ -1,4 +1,4 @@
-//! The types of keys, and the one order they are selected in.
+//! The types of keys, and their order.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use super::gpu::DeviceKey;
 use super::{Algorithm, Best, Rows, Selection, select_on};
 use crate::{Device, Result};
 
-/// Names a key type at run time (kernels, reports).
+/// A key type as a value, for kernels and reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum KeyType {
     /// IEEE binary32.
@@ -24,10 +24,10 @@ pub enum KeyType {
 }
 
 impl KeyType {
-    /// Every key type.
+    /// All key types, in the order of the kernel tables.
     pub const ALL: [KeyType; 5] = [Self::F32, Self::F16, Self::Bf16, Self::I32, Self::U32];
 
-    /// Bytes of one key.
+    /// Size of a key in bytes.
     pub const fn bytes(self) -> usize {
         match self {
             Self::F32 | Self::I32 | Self::U32 => 4,
@@ -53,7 +53,7 @@ impl fmt::Display for KeyType {
     }
 }
 
-/// A type that keys may be of: f32, f16, bf16, i32, u32. Sealed: every kernel table lists these five.
+/// A key type: f32, f16, bf16, i32 or u32. The trait is sealed, because every kernel table lists these five types.
 ///
 /// ```
 /// use half::f16;
@@ -64,17 +64,17 @@ impl fmt::Display for KeyType {
 /// assert_eq!(i32::worst(Best::Largest), i32::MIN);
 /// ```
 pub trait Key: bytemuck::Pod + PartialEq + fmt::Debug + Default + Send + Sync + DeviceKey {
-    /// The run-time name of `Self`.
+    /// The key type as a value.
     const TYPE: KeyType;
-    /// What a slot without a key holds: for floats +∞ or −∞, for integers the largest or the smallest.
+    /// The content of an empty slot: for floats +∞ or −∞, for integers the largest or the smallest value.
     fn worst(best: Best) -> Self;
     /// An integer that orders keys best first: −0 equal to +0, NaN of either sign last.
     #[doc(hidden)]
     fn rank(self, best: Best) -> u32;
-    /// The key as results hold it: −0 as +0, every NaN as the one positive quiet NaN without a payload.
+    /// The key as it appears in results: −0 becomes +0, and every NaN becomes the positive quiet NaN without a payload.
     #[doc(hidden)]
     fn canonical(self) -> Self;
-    /// Selects from rows with a key at least, on any device.
+    /// Selects from rows with at least one key, on any device.
     #[doc(hidden)]
     fn select_rows(
         device: Device,
@@ -99,7 +99,7 @@ macro_rules! select_rows {
     };
 }
 
-/// All ones where the order is turned round.
+/// A mask of all ones if the order is reversed, else 0.
 macro_rules! turn {
     ($best:expr, $bits:ty) => {
         match $best {
@@ -109,7 +109,7 @@ macro_rules! turn {
     };
 }
 
-// Integer arithmetic in the key's own width, with no branch: a loop over keys becomes vector instructions.
+// Integer arithmetic in the width of the key, without a branch, so that a loop over keys becomes vector instructions.
 macro_rules! float_key {
     ($($type:ident, $name:ident, $bits:ty, $signed:ty, $infinity:literal, $nan:literal;)*) => {$(
         impl Key for $type {
@@ -125,9 +125,9 @@ macro_rules! float_key {
                 const SIGN: $bits = 1 << (<$bits>::BITS - 1);
                 let bits = self.to_bits();
                 let plain = if bits == SIGN { 0 } else { bits };
-                // A negative number's bits are all turned over, a positive one's sign alone.
+                // Flips all bits of a negative number, and the sign of a positive one.
                 let ordered = plain ^ ((plain as $signed >> (<$bits>::BITS - 1)) as $bits | SIGN);
-                // No number has the rank of NaN: the last ones are the infinities'.
+                // No number has the rank of NaN: the infinities have the ranks before it.
                 let rank = if bits & !SIGN > $infinity { <$bits>::MAX } else { ordered ^ turn!(best, $bits) };
                 rank as u32
             }

@@ -1,16 +1,15 @@
-//! k-selection by itself: the best k of each row of keys (paper section 4; kernels:
+//! k-selection: the best k of each row of keys (paper section 4; kernels:
 //! `warpann_kernels::select::threshold_select` and `warpann_kernels::select::warp_select`).
 //!
-//! One order on every device: keys ascending (or descending), −0 equal to +0, NaN last, equal keys by lower position. The same
-//! input gives the same bits on every device and every run.
-//!
-//! | file | what |
+//! The order is the same on every device: keys ascending (or descending), −0 equal to +0, NaN last, equal keys by lower position. The same
+//! input gives the same bits on every device and in every run.
+//! | file | content |
 //! |---|---|
 //! | `key` | the types of keys and their order |
 //! | `rows` | contiguous, strided and ragged rows |
 //! | `cpu` | the algorithm on the CPU |
 //! | `device` | keys and results in device memory, on the caller's stream (feature `cuda`) |
-//! | [`cost_model`] | what WarpSelect costs, as the paper's appendix derives it |
+//! | [`cost_model`] | the cost of WarpSelect, as the paper's appendix derives it |
 
 pub mod cost_model;
 mod cpu;
@@ -31,17 +30,17 @@ pub use key::{Key, KeyType};
 pub(crate) use rows::Layout as RowsLayout;
 pub use rows::{MAX_COLUMNS, Rows};
 
-/// Which keys win.
+/// Whether the smallest or the largest keys are selected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Best {
-    /// The smallest.
+    /// Selects the smallest keys of each row.
     #[default]
     Smallest,
-    /// The largest.
+    /// Selects the largest keys of each row.
     Largest,
 }
 
-/// How a GPU selects. All algorithms give the same bits; the CPU has one algorithm and takes no notice.
+/// The algorithm of a GPU. All algorithms give the same bits. The CPU has one algorithm and ignores this value.
 ///
 /// As text (command line, configuration): `auto`, `warp-select`, `threshold-select`.
 ///
@@ -55,17 +54,17 @@ pub enum Best {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum Algorithm {
-    /// What is fastest for the shape by measurement.
+    /// The algorithm that measurements show to be fastest for the shape.
     #[default]
     Auto,
-    /// WarpSelect as published (paper section 4.3): one warp a row, queues in registers. Keys of type f32 only.
+    /// WarpSelect as published (paper section 4.3): one warp for each row, queues in registers. Keys of type f32 only.
     WarpSelect,
     /// A bound from a sample of the row, and a selection among the few keys that pass it.
     ThresholdSelect,
 }
 
 impl Algorithm {
-    /// Every algorithm.
+    /// All algorithms, `Auto` included.
     pub const ALL: [Self; 3] = [Self::Auto, Self::WarpSelect, Self::ThresholdSelect];
 
     /// Name on the command line.
@@ -93,9 +92,9 @@ impl FromStr for Algorithm {
     }
 }
 
-/// A text that names no algorithm.
+/// A text that is not the name of an algorithm.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("'{text}' names no algorithm; known: auto, warp-select, threshold-select")]
+#[error("'{text}' is not an algorithm; the algorithms are auto, warp-select and threshold-select")]
 pub struct ParseAlgorithmError {
     text: String,
 }
@@ -107,17 +106,17 @@ pub const NO_POSITION: u32 = u32::MAX;
 /// [`NO_POSITION`].
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Selection<K = f32> {
-    /// Slots of a row.
+    /// Number of slots of a row.
     pub k: usize,
-    /// The selected keys; −0 comes back as +0, NaN as the canonical NaN.
+    /// The selected keys, with −0 as +0 and NaN as the canonical NaN.
     pub keys: Vec<K>,
-    /// Their positions in the row, from 0.
+    /// Positions of the selected keys in their row, from 0.
     pub positions: Vec<u32>,
 }
 
-/// What may lie beside keys: u32 or u64. Sealed.
+/// A type of payloads of keys: u32 or u64. The trait is sealed.
 pub trait Payload: Copy + fmt::Debug + Send + Sync + DevicePayload {
-    /// What a slot without a key holds: all ones.
+    /// The content of an empty slot: all ones.
     const NONE: Self;
 }
 
@@ -130,8 +129,8 @@ impl Payload for u64 {
 }
 
 impl<K: Key> Selection<K> {
-    /// The payload of each selected key, slot by slot; [`Payload::NONE`] in slots without a key. `rows` is what was selected
-    /// from, and `payloads` lies as its keys do: as many, that of a key at the key's own index. Takes O(rows · k).
+    /// The payload of each selected key, slot by slot; [`Payload::NONE`] in empty slots. `rows` are the rows of the selection. `payloads`
+    /// has one payload for each of their keys, at the index of the key. O(rows · k).
     ///
     /// ```
     /// use warpann::select::{Best, Rows, select_k};
@@ -144,8 +143,8 @@ impl<K: Key> Selection<K> {
     /// ```
     ///
     /// # Errors
-    /// [`Error::WrongPayloads`] if there is not one payload a key; [`Error::WrongResultLength`] if the selection has not k
-    /// slots for each row; [`Error::NoSuchPosition`] if it names a position that the row has not.
+    /// [`Error::WrongPayloads`] if the numbers of payloads and keys differ; [`Error::WrongResultLength`] if the selection does not have k
+    /// slots for each row; [`Error::NoSuchPosition`] if it contains a position that is not in its row.
     pub fn payloads<P: Payload>(&self, rows: &Rows<'_, K>, payloads: &[P]) -> Result<Vec<P>> {
         let keys = rows.keys().len();
         if payloads.len() != keys {
@@ -156,7 +155,7 @@ impl<K: Key> Selection<K> {
             return Err(Error::WrongResultLength { expected, actual: self.positions.len() });
         }
         let mut found = Vec::with_capacity(expected);
-        // With k = 0 there are no slots, and no chunks of them.
+        // With k = 0 there are no slots; `chunks` requires at least 1.
         for (row, positions) in self.positions.chunks(self.k.max(1)).enumerate() {
             let (start, length) = rows.span(row).unwrap_or_default();
             for &position in positions {
@@ -171,8 +170,7 @@ impl<K: Key> Selection<K> {
     }
 }
 
-/// Selects the best `k` of each of `rows`. Any k ≥ 1. On the CPU O(n + rows · k log k) for n keys, over all threads of rayon's
-/// pool.
+/// Selects the best `k` of each of `rows`. Any k ≥ 1. On the CPU, O(n + rows · k log k) for n keys, on all threads of the rayon pool.
 ///
 /// ```
 /// use warpann::select::{Best, NO_POSITION, Rows, select_k};
@@ -190,13 +188,12 @@ impl<K: Key> Selection<K> {
 /// ```
 ///
 /// # Errors
-/// [`Error::ZeroK`]; [`Error::ResultTooLarge`] if the slots fit no memory; and what opening the device and running on it can
-/// meet.
+/// [`Error::ZeroK`]; [`Error::ResultTooLarge`] if the slots do not fit in memory; and the errors of opening the device and running on it.
 pub fn select_k<K: Key>(device: Device, rows: &Rows<'_, K>, k: usize, best: Best) -> Result<Selection<K>> {
     select_k_with(device, rows, k, best, Algorithm::Auto)
 }
 
-/// As [`select_k`], by a named algorithm of the GPU's (and of the emulator's); the CPU takes no notice of it.
+/// As [`select_k`], with a given algorithm on a GPU and on the emulator. The CPU ignores it.
 ///
 /// # Errors
 /// As [`select_k`]; [`Error::NoSuchSelection`] if the algorithm does not select keys of this type.
@@ -225,8 +222,8 @@ pub fn select_k_with<K: Key>(
     Ok(selection)
 }
 
-/// Fills a selection that has its slots. [`select_k_with`] calls it through [`Key::select_rows`], so that it is compiled with this crate and
-/// not in every program.
+/// Fills the slots of a selection. [`select_k_with`] calls it through [`Key::select_rows`], so that it is compiled with this crate and not
+/// in every program.
 fn select_on<K: Key>(
     device: Device,
     rows: &Rows<'_, K>,

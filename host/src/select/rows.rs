@@ -1,4 +1,4 @@
-//! Where the rows of a batch lie in memory.
+//! The layout of the rows of a batch in memory.
 
 use super::Key;
 use crate::{Error, Result};
@@ -28,26 +28,26 @@ pub struct Rows<'a, K> {
     columns: usize,
 }
 
-/// Where each row starts and how much room it has; checked by the constructors of [`Rows`].
+/// The start and the length of each row. The constructors of [`Rows`] check them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Layout<'a> {
     /// Row r has `columns` keys from r · `stride`.
     Strided {
         /// Number of rows.
         rows: usize,
-        /// Keys of a row.
+        /// Number of keys of a row.
         columns: usize,
-        /// Keys from the start of a row to the next row's.
+        /// Distance from the start of a row to the start of the next row, in keys.
         stride: usize,
     },
     /// Row r has the keys from `starts[r]` up to `starts[r + 1]`.
     Ragged {
-        /// One entry a row and one more.
+        /// One entry for each row, and the end of the last row.
         starts: &'a [u64],
     },
 }
 
-/// The most keys of a row.
+/// Largest number of keys of a row.
 pub const MAX_COLUMNS: usize = i32::MAX as usize;
 
 fn check_columns(row: usize, columns: u64) -> Result<()> {
@@ -56,8 +56,7 @@ fn check_columns(row: usize, columns: u64) -> Result<()> {
 }
 
 impl<'a, K: Key> Rows<'a, K> {
-    /// Rows of `columns` keys, one after the other. With `columns` = 0 there are no rows ([`Rows::strided`] can make rows of
-    /// no keys).
+    /// Rows of `columns` keys, one after the other. With `columns` = 0 there are no rows ([`Rows::strided`] can make rows without keys).
     ///
     /// # Errors
     /// [`Error::RaggedVectors`] if `keys` is not a whole number of rows; [`Error::RowTooLong`] above [`MAX_COLUMNS`].
@@ -70,14 +69,14 @@ impl<'a, K: Key> Rows<'a, K> {
         Ok(Self::uniform(keys, rows, columns, columns))
     }
 
-    /// `rows` rows of `columns` keys, row r from `keys[r * stride]`. Rows may overlap (`stride` < `columns`); after the last
-    /// row nothing need follow.
+    /// `rows` rows of `columns` keys, row r from `keys[r * stride]`. Rows may overlap (`stride` < `columns`). The keys may end with the
+    /// last row.
     ///
     /// # Errors
-    /// [`Error::RowsPastEnd`] if a row reaches past the end of `keys`; [`Error::RowTooLong`] above [`MAX_COLUMNS`].
+    /// [`Error::RowsPastEnd`] if a row extends past the end of `keys`; [`Error::RowTooLong`] above [`MAX_COLUMNS`].
     pub fn strided(keys: &'a [K], rows: usize, columns: usize, stride: usize) -> Result<Self> {
         check_columns(0, columns as u64)?;
-        // Rows of no keys lie anywhere.
+        // Rows without keys may start anywhere.
         if rows > 0 && columns > 0 {
             let end = (rows - 1).checked_mul(stride).and_then(|last| last.checked_add(columns));
             if end.is_none_or(|end| end > keys.len()) {
@@ -92,8 +91,8 @@ impl<'a, K: Key> Rows<'a, K> {
         Self { keys, layout: Layout::Strided { rows, columns, stride }, lengths: None, columns: longest }
     }
 
-    /// Rows of any length (compressed sparse rows): row r is `keys[starts[r]..starts[r + 1]]`. One entry or none in `starts`
-    /// makes no rows. Takes O(rows).
+    /// Rows of any length (compressed sparse rows): row r is `keys[starts[r]..starts[r + 1]]`. If `starts` has at most one entry, there are
+    /// no rows. O(rows).
     ///
     /// # Errors
     /// [`Error::StartsNotAscending`]; [`Error::StartsPastEnd`] if the last entry is above `keys.len()`;
@@ -113,10 +112,10 @@ impl<'a, K: Key> Rows<'a, K> {
         Ok(Self { keys, layout: Layout::Ragged { starts }, lengths: None, columns })
     }
 
-    /// Only the first `lengths[r]` keys of row r, whatever lengths were given before. Takes O(rows).
+    /// Rows with only the first `lengths[r]` keys of row r. These lengths replace earlier ones. O(rows).
     ///
     /// # Errors
-    /// [`Error::WrongLengths`] if there is not one length a row; [`Error::RowTooLong`] for a length above the row's.
+    /// [`Error::WrongLengths`] if the numbers of lengths and rows differ; [`Error::RowTooLong`] for a length above that of the row.
     pub fn with_lengths(self, lengths: &'a [u32]) -> Result<Self> {
         let rows = self.len();
         if lengths.len() != rows {
@@ -141,17 +140,17 @@ impl<'a, K: Key> Rows<'a, K> {
         }
     }
 
-    /// True if there are no rows.
+    /// Whether there are no rows.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Keys of the longest row, 0 without rows: of strided rows without lengths every row has as many.
+    /// Number of keys of the longest row; 0 without rows. Strided rows without lengths all have this number.
     pub fn columns(&self) -> usize {
         self.columns
     }
 
-    /// The keys of row `row`: none if there is no such row.
+    /// The keys of row `row`; empty if there is no such row.
     pub fn row(&self, row: usize) -> &'a [K] {
         self.span(row).and_then(|(start, length)| self.keys[start..].get(..length)).unwrap_or_default()
     }
@@ -162,7 +161,7 @@ impl<'a, K: Key> Rows<'a, K> {
             return None;
         }
         let (start, room) = match self.layout {
-            // Rows of no keys may start anywhere, even where the multiplication overflows.
+            // Rows without keys may start anywhere, even where the multiplication overflows.
             Layout::Strided { columns: 0, .. } => return None,
             Layout::Strided { columns, stride, .. } => (row * stride, columns),
             Layout::Ragged { starts } => (starts[row] as usize, (starts[row + 1] - starts[row]) as usize),
@@ -171,17 +170,17 @@ impl<'a, K: Key> Rows<'a, K> {
         Some((start, length)).filter(|_| length > 0)
     }
 
-    /// All keys, of every row and between rows.
+    /// All keys, those of rows and those between rows.
     pub(crate) fn keys(&self) -> &'a [K] {
         self.keys
     }
 
-    /// Where rows start.
+    /// The layout of the rows: the position of each row in the keys.
     pub(crate) fn layout(&self) -> Layout<'a> {
         self.layout
     }
 
-    /// Keys of each row, where they were given.
+    /// The number of keys of each row, if lengths were given.
     pub(crate) fn lengths(&self) -> Option<&'a [u32]> {
         self.lengths
     }

@@ -1,6 +1,6 @@
-//! The k best of several shards' k best, which are sorted: a merge of S rows, O(k · S) a query.
+//! The k best of the sorted k best of several shards: a merge of S rows, O(k · S) for each query.
 //!
-//! A heap would make that k · log S, but S is the number of devices: for eight of them a scan of the heads is as fast and needs no heap.
+//! A heap would need k · log S steps, but S is the number of devices: for eight devices a scan of the heads is as fast.
 
 use std::cmp::Ordering;
 
@@ -9,7 +9,7 @@ use rayon::prelude::*;
 use crate::threads::{piece_rows, work_off};
 use crate::{Metric, NONE};
 
-/// Slots that one thread merges at least.
+/// Smallest number of slots that one thread merges.
 const SLOTS: usize = 1 << 12;
 
 /// Whether the first (id, distance) comes before the second: by distance, then by lower id; empty slots come last.
@@ -17,10 +17,11 @@ pub(crate) fn comes_before(metric: Metric, (id, distance): (u64, f32), (other_id
     id != NONE && (other_id == NONE || metric.order(distance, other).then(id.cmp(&other_id)) == Ordering::Less)
 }
 
-/// Rows of other shards: as many slots as the own.
+/// The rows of other shards, with the same number of slots.
 type More<I, D> = [(I, D)];
 
-/// Merges rows of `k` slots, sorted and with different ids, into those of `ids` and `distances`: `more` has as many slots each.
+/// Merges the rows of other shards (`more`) into those of `ids` and `distances`. All have rows of `k` slots, which are sorted and have
+/// different ids.
 pub(crate) fn merge<I: AsRef<[u64]> + Sync, D: AsRef<[f32]> + Sync>(
     metric: Metric,
     k: usize,
@@ -36,7 +37,7 @@ pub(crate) fn merge<I: AsRef<[u64]> + Sync, D: AsRef<[f32]> + Sync>(
     rows.for_each_init(merger, |merger, (query, (ids, distances))| merger.merge(query, ids, distances));
 }
 
-/// The same [apart](crate::threads::apart) from all pools.
+/// As [`merge`], but [apart](crate::threads::apart) from all pools.
 pub(crate) fn merge_apart<I: AsRef<[u64]> + Sync, D: AsRef<[f32]> + Sync>(
     metric: Metric,
     k: usize,
@@ -82,7 +83,7 @@ impl<'a, I: AsRef<[u64]>, D: AsRef<[f32]>> Merger<'a, I, D> {
         own_distances.copy_from_slice(distances);
         heads.fill(0);
         let mut own = 0;
-        // Each slot advances one row, so none is past its end before the last slot is filled.
+        // Each slot advances one row, so no row ends before the last slot is filled.
         for (slot, (id, distance)) in ids.iter_mut().zip(distances).enumerate() {
             debug_assert!(own + heads.iter().sum::<usize>() == slot);
             let mut best = (own_ids[own], own_distances[own]);

@@ -2,7 +2,7 @@
 //!
 //! # Problem and algorithm
 //! A [`Placement`] is a grid of devices: the S shards of a replica hold a part of the vectors each, and the R replicas of a shard hold the
-//! same part. The grid is a back end like any other, over the back ends of its devices:
+//! same part. The grid is a back end that contains the back ends of its devices:
 //!
 //! ```text
 //! search:  for each shard, at once:
@@ -10,25 +10,25 @@
 //!          merge the shards' results: k-selection by (canonical distance, lower id)           // merge.rs
 //! ```
 //!
-//! A vector's canonical distance does not depend on where it is, and the k best of all are among the k best of each shard: so results are
-//! the same bits as on one device. Replicas write into the caller's memory; so does the first shard, and the others into memory that is
-//! merged into it.
+//! A vector's canonical distance does not depend on its device, and the k best of all vectors are among the k best of each shard. So
+//! results have the same bits as on one device. Replicas and the first shard write to the caller's memory; the other shards write to
+//! separate memory, which is then merged.
 //!
-//! This folder has what all grids share: places that fail, parts of a batch, and the merge of results (`merge.rs`). The grids themselves
-//! belong to their indexes: `flat/grid.rs` (which rows a shard has, and which id each row has) and `ivf/grid.rs` (every shard has a part of
+//! This folder has the parts that all grids share: devices that fail, parts of a batch, and the merge of results (`merge.rs`). The grids
+//! themselves stand with their indexes: `flat/grid.rs` (the rows of each shard and their ids) and `ivf/grid.rs` (every shard has a part of
 //! every list).
 //!
 //! # Cost
-//! Of q queries over n vectors each device does q / R · n / S of the distances. What is not divided: the coarse quantizer of inverted files
-//! (every shard finds the probes of all its queries), O(q · k · S) for the merge, and what it takes to wake the threads (`threads.rs`). Each device
-//! has its own link and its own pinned buffers, so copies run at once as well.
+//! For q queries over n vectors, each device computes q / R · n / S distances. These costs are not divided: the coarse quantizer of
+//! inverted files (every shard finds the probes of all its queries), O(q · k · S) for the merge, and the time to wake the threads
+//! (`threads.rs`). Each device has a separate link and separate pinned buffers, so copies run at the same time as well.
 //!
 //! # Devices that fail
-//! Where the driver says in the middle of a search that the device or its context is lost ([`lost`]), the search fails with
-//! [`Error::DeviceFailed`], which names the device, and the grid leaves this place out from then on: what it would have done falls to the
-//! other replicas of its shard. Once a shard has none left, searches fail with [`Error::ShardLost`] until the index moves to other devices.
-//! Any other error, such as a lack of memory, may pass: the search fails with it and the place stays. Nothing is tried twice in secret: the
-//! caller decides whether to ask again.
+//! If the driver reports during a search that the device or its context is lost ([`lost`]), the search fails with [`Error::DeviceFailed`],
+//! which names the device. The grid does not use this device again; the other replicas of its shard do its work. If no replica of a shard
+//! is left, searches fail with [`Error::ShardLost`] until the index moves to other devices. Any other error, such as a lack of memory, may
+//! be temporary: the search fails with it and the device stays in use. The grid never repeats a search; the caller decides whether to
+//! search again.
 
 pub(crate) mod merge;
 #[cfg(test)]
@@ -42,10 +42,11 @@ use crate::threads::{at_once, worth_threads};
 use crate::validate::{check_vectors, check_whole};
 use crate::{Device, Element, Error, Input, Placement, Result};
 
-/// Queries that are worth a thread: waking one takes as long as a device takes for about so many.
+/// Smallest number of queries for which a thread is woken: waking a thread takes as long as a device takes for about this number of
+/// queries.
 const QUERIES_PER_REPLICA: usize = 16;
 
-/// A device's back end, at its place of the grid.
+/// The back end of one device, at a place of the grid.
 pub(crate) struct Place<B: ?Sized> {
     pub device: Device,
     failed: AtomicBool,
@@ -60,32 +61,32 @@ impl<B: ?Sized> Place<B> {
 
 /// The back ends of a [`Placement`].
 pub(crate) struct Grid<B: ?Sized> {
-    /// Replica after replica.
+    /// The devices, replica after replica.
     pub places: Vec<Place<B>>,
     pub shards: usize,
-    /// Counts searches, so that small ones go to the replicas in turn.
+    /// Number of searches so far, so that small searches go to the replicas in turn.
     turn: AtomicUsize,
 }
 
-/// What one device does of a search.
+/// The part of a search that one device does.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Part {
-    /// Its number in the grid.
+    /// Number of the device in the grid of replicas and shards.
     pub place: usize,
-    /// The queries that it answers.
+    /// The queries of this part.
     pub queries: Range<usize>,
 }
 
 impl<B: ?Sized + Send + Sync> Grid<B> {
-    /// The back ends of `placement`, place after place.
+    /// A grid for `placement`; `backends` has one back end for each place.
     pub(crate) fn new(placement: &Placement, backends: Vec<Box<B>>) -> Self {
         let place = |(&device, backend)| Place { device, failed: AtomicBool::new(false), backend };
         let places = placement.devices().iter().zip(backends).map(place).collect();
         Grid { places, shards: placement.shards(), turn: AtomicUsize::new(0) }
     }
 
-    /// Which device answers which of `queries` (at least one) queries over the vectors of `shard`: the replicas that are left divide them
-    /// evenly and in order, but only among as many as it pays for.
+    /// Divides `queries` (at least one) queries over the vectors of `shard` among the working replicas, evenly and in order. It uses only
+    /// as many replicas as the number of queries justifies.
     pub fn parts(&self, shard: usize, queries: usize) -> Result<Vec<Part>> {
         let of_shard = (shard..self.places.len()).step_by(self.shards);
         let left: Vec<usize> = of_shard.filter(|&place| self.places[place].alive()).collect();
@@ -101,7 +102,8 @@ impl<B: ?Sized + Send + Sync> Grid<B> {
         Ok((0..parts).map(part).collect())
     }
 
-    /// Passes on what a device said, or takes it out of service and says so.
+    /// Returns the result of a device. If the result means that the device is lost, marks the device as failed and returns
+    /// [`Error::DeviceFailed`].
     pub fn judge<V>(&self, place: usize, result: Result<V>) -> Result<V> {
         result.map_err(|error| match error {
             Error::Driver { code, .. } if lost(code) => {
@@ -115,7 +117,7 @@ impl<B: ?Sized + Send + Sync> Grid<B> {
         })
     }
 
-    /// The grid in words: each device as `describe` has it.
+    /// A description of the grid; `describe` describes each device.
     pub fn describe_with(&self, describe: impl Fn(&B) -> String) -> String {
         let mut text = String::new();
         for (at, place) in self.places.iter().enumerate() {
@@ -134,9 +136,9 @@ impl<B: ?Sized + Send + Sync> Grid<B> {
     }
 }
 
-/// Whether a driver's code says that the device or its context cannot be used again in this process. CUDA's documentation says so of the
-/// codes of faults on the device; the others below mean that the driver or the context has ended. Code 999 (unknown) counts as well: the
-/// driver gives it for a device that left the bus.
+/// Whether an error code of the driver means that the device or its context cannot be used again in this process. CUDA's documentation
+/// states this for the codes of faults on the device. The other codes below mean that the driver or the context has ended. Code 999
+/// (unknown) counts as well, because the driver returns it for a device that has left the bus.
 fn lost(code: i32) -> bool {
     const NOT_INITIALIZED_DEINITIALIZED: [i32; 2] = [3, 4];
     const NO_DEVICE_INVALID_DEVICE_INVALID_CONTEXT: [i32; 3] = [100, 101, 201];
@@ -157,20 +159,21 @@ fn lost(code: i32) -> bool {
 
 /// Part `part` of `parts` of the numbers below `count`; parts differ by one at most.
 pub(crate) fn share(count: usize, part: usize, parts: usize) -> Range<usize> {
-    // No overflow: counts are of things in memory, parts of devices.
+    // No overflow in u128: `count` is a number of objects in memory, `parts` a number of devices.
     let cut = |part: usize| (count as u128 * part as u128 / parts as u128) as usize;
     cut(part)..cut(part + 1)
 }
 
-/// Rows that are worth a device of their own.
+/// Smallest number of rows for which a further device is used.
 const ROWS_PER_DEVICE: usize = 1024;
 
-/// Among how many of so many devices `count` rows are divided: the first.
+/// The number of devices, of `devices`, among which `count` rows are divided. The first devices are used.
 pub(crate) fn parts_of(devices: usize, count: usize) -> usize {
     devices.min(count.div_ceil(ROWS_PER_DEVICE)).max(1)
 }
 
-/// Divides `count` rows evenly among the devices of a placement, whatever it makes of them, and does `work` for each part at once.
+/// Divides `count` rows evenly among all devices of a placement, replicas and shards alike, and calls `work` for all parts at the same
+/// time.
 pub(crate) fn by_rows<V: Send>(
     placement: &Placement,
     count: usize,
@@ -179,7 +182,7 @@ pub(crate) fn by_rows<V: Send>(
     divided(placement.devices(), count, |rows, &device| work(rows, device))
 }
 
-/// The same for what stands for the devices, one at least.
+/// As [`by_rows`], for a list with one value for each device; it must not be empty.
 pub(crate) fn divided<P: Sync, V: Send>(
     places: &[P],
     count: usize,
@@ -190,8 +193,9 @@ pub(crate) fn divided<P: Sync, V: Send>(
     at_once(jobs, |(part, place)| work(share(count, part, parts), place)).into_iter().collect()
 }
 
-/// Number of vectors in `queries`, once they are known to be whole and finite. Checked by at least as many threads as will search them on
-/// so many devices, which are awake then (`threads.rs`): one alone took 0.5 ms for 10,000 × 128, where a search takes 1 to 9.
+/// Checks that `queries` is a whole number of finite vectors, and returns that number. At least as many threads check as will search on
+/// `devices` devices, so these threads are then awake (`threads.rs`). One thread alone took 0.5 ms for 10,000 × 128, and a search takes 1
+/// to 9 ms.
 pub(crate) fn check_queries<T: Element>(devices: usize, queries: &[T], dim: usize) -> Result<usize> {
     let count = check_whole(queries, dim)?;
     let searching = devices.min(count.div_ceil(QUERIES_PER_REPLICA)).max(1);
@@ -204,7 +208,7 @@ pub(crate) fn check_queries<T: Element>(devices: usize, queries: &[T], dim: usiz
     checked.into_iter().sum()
 }
 
-/// One vector after the other; a single one as it is.
+/// Joins vectors. A single vector is returned without a copy.
 pub(crate) fn joined<V: Copy>(mut parts: Vec<Vec<V>>) -> Vec<V> {
     if parts.len() == 1 { parts.remove(0) } else { parts.concat() }
 }

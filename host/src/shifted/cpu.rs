@@ -1,4 +1,5 @@
-//! Shifted sort on the CPU, by rayon: the algorithm of `warpann_kernels::shifted::shifted_sort`, one query after the other on each thread.
+//! Shifted sort on the CPU with rayon: the algorithm of `warpann_kernels::shifted::shifted_sort`. Each thread processes one query at a
+//! time.
 
 use rayon::prelude::*;
 use warpann_kernels::select::entry::{self, EMPTY};
@@ -8,7 +9,7 @@ use warpann_kernels::shifted::shifted_sort::{distance, window_start};
 use super::{Ask, Grid, ShiftedBackend};
 use crate::{Result, host_memory};
 
-/// Queries that one task takes at least.
+/// Smallest number of queries of one task.
 const TASK: usize = 64;
 
 /// The sorted copies, in host memory.
@@ -28,7 +29,7 @@ struct Sorted {
 struct SortedCopy {
     codes: Vec<u128>,
     ids: Vec<u32>,
-    /// Row-major: a thread reads a candidate's components together.
+    /// The points, row-major, because a thread reads all components of a candidate together.
     points: Vec<f32>,
 }
 
@@ -49,7 +50,7 @@ impl SortedCopy {
 }
 
 impl Sorted {
-    /// Where every point stands in every copy: copies × points.
+    /// The position of every point in every copy: copies × points.
     fn ranks(&self) -> Result<Vec<Vec<u32>>> {
         let of_copy = |copy: &SortedCopy| {
             let mut ranks = host_memory::zeroed(copy.ids.len())?;
@@ -61,7 +62,8 @@ impl Sorted {
         self.copies.par_iter().map(of_copy).collect()
     }
 
-    /// Writes the best candidates of one query, which stands at `place(copy)` in each copy; `own` is left out. `best` is scratch.
+    /// Writes the best candidates of one query, whose position in each copy is `place(copy)`, without the point `own`. `best` is scratch
+    /// memory.
     fn nearest(
         &self,
         query: &[f32],

@@ -38,7 +38,7 @@ impl DeviceCode for u128 {
     const LOCATE: Kernel<ShiftedLocate<u128>> = ShiftedLocate::<u128>::KERNEL;
 }
 
-/// The index on one device.
+/// A shifted-sort index on one device.
 pub(crate) struct ShiftedDevice {
     runtime: Runtime,
     budget: Option<u64>,
@@ -60,7 +60,7 @@ struct SortedCopies<W> {
     n: u32,
 }
 
-/// The arrays of the copies.
+/// The arrays of the sorted copies.
 #[derive(Clone, Copy)]
 struct SortedLayout<W> {
     mins: Reserved<f64>,
@@ -111,12 +111,12 @@ impl ShiftedDevice {
         let device_rows = scratch.at(device_rows);
         let pairs = Pairs { keys: kept.at(kept_layout.codes), payloads: kept.at(kept_layout.ids) };
         let spare = Pairs { keys: scratch.at(spare_codes), payloads: scratch.at(spare_ids) };
-        // The sorted pairs must end in the memory that is kept.
+        // The sorted pairs must end in the memory that the index keeps.
         let (from, to) = if plan.ends_in_spare() { (spare, pairs) } else { (pairs, spare) };
         self.lanes.with(runtime, |lane| {
             let stream = &lane.stream;
             // SAFETY: the layouts reserved every array. The part of a copy starts at n times the copy's number. The stream runs all launches
-            // in order, and they are over before the scratch is freed.
+            // in order, and they finish before the scratch memory is freed.
             unsafe {
                 runtime.copy_to_device(stream, mins, &cells.mins)?;
                 runtime.copy_to_device(stream, device_rows, rows)?;
@@ -152,7 +152,7 @@ impl ShiftedDevice {
         Ok(SortedCopies { memory, layout: kept_layout, grid: cells.clone(), n: n as u32 })
     }
 
-    /// The position of every point in every copy: n for each copy. They exist as long as the returned memory.
+    /// Computes the position of every point in every copy: n positions for each copy. They are valid as long as the returned memory.
     fn ranks<W>(&self, sorted: &SortedCopies<W>) -> Result<(Memory, Ptr<u32>)> {
         let runtime = &self.runtime;
         let mut layout = Layout::default();
@@ -183,7 +183,7 @@ impl ShiftedDevice {
             let out = layout.array::<u64>(rows.saturating_mul(ask.k));
             Ok(((queries, places, out), layout))
         };
-        // A budget includes the copies. Free memory does not.
+        // A budget includes the copies; free memory does not.
         let held = if self.budget.is_some() { kept_layout.bytes } else { 0 };
         let budget = Budget::new(runtime, runtime.budget(self.budget)?).with_shared(held);
         let tiling = Tiling::overlapped(budget, (count, bus_rows(4 * dim)), place)?;

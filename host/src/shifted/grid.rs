@@ -3,21 +3,21 @@
 use rayon::prelude::*;
 use warpann_kernels::shifted::morton::{self, Code, MAX_DIM, coordinate_bits};
 
-/// A grid of cubes over the bounding box of the points, and the copies of it. `warpann_kernels::shifted::morton` says what codes are.
+/// A grid of cubes over the bounding box of the points, and the copies of it. `warpann_kernels::shifted::morton` defines the codes.
 ///
-/// One scale serves all components: the longest side of the box takes the whole range, so that cells are cubes and near codes mean
-/// near points. A component that is constant, or short, spans few cells or one; where all are constant, every point has the same cell.
+/// All components have one scale: the longest side of the box spans the whole range, so that cells are cubes and close codes mean close
+/// points. A component that is constant or short spans one cell or few. If all are constant, every point has the same cell.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Grid {
-    /// Components of a point.
+    /// Dimension of the points.
     pub dim: u32,
-    /// Bits of a coordinate.
+    /// Number of bits of a coordinate.
     pub bits: u32,
-    /// Shifted copies.
+    /// Number of shifted copies.
     pub copies: u32,
     /// Lowest corner of the box; zero from `dim` on.
     pub mins: [f64; MAX_DIM],
-    /// Cells in a unit of length.
+    /// Number of cells in a unit of length.
     pub scale: f64,
 }
 

@@ -1,9 +1,9 @@
 //! Approximate nearest neighbours in low dimension by shifted sort: the fast way for points, boxes and other vectors of up to
 //! twelve components.
 //!
-//! The index keeps S copies of its points, each shifted by another part of a grid's cube and sorted by Morton code. The neighbours of
-//! a query are looked for among the points around its place in each copy. `warpann_kernels::shifted::morton` and
-//! `warpann_kernels::shifted::shifted_sort` explain the algorithm and what it costs; [`quality`] measures how good its answers are.
+//! The index has S copies of its points. Each copy is shifted by a different part of a cell of a grid and sorted by Morton code. A search
+//! looks for the neighbours of a query among the points around its position in each copy. `warpann_kernels::shifted::morton` and
+//! `warpann_kernels::shifted::shifted_sort` explain the algorithm and its cost; [`quality`] measures the quality of results.
 //!
 //! ```
 //! use warpann::shifted::{ShiftedIndex, quality};
@@ -44,41 +44,42 @@ use crate::device::open::open;
 use crate::validate::{MAX_ROWS, check_results, check_rows, check_vectors};
 use crate::{Device, Error, Input, Metric, NONE, Neighbors, Result, host_memory};
 
-// An empty slot is the same word in an entry and in an id, so that entries can be turned into ids in place.
+// An empty slot is the same word in an entry and in an id, so that entries can be converted to ids in place.
 const _: () = assert!(EMPTY == NONE);
 
-/// Positions looked at in each copy, at least, unless the caller says otherwise: those of one warp.
+/// Smallest default neighbourhood: number of positions in each copy, equal to the lanes of one warp.
 const LEAST_NEIGHBOURHOOD: usize = 32;
 
-/// What a search asks of a back end. Arguments were checked.
+/// The arguments of a search of a back end, already checked.
 #[derive(Clone, Copy)]
 pub(crate) struct Ask<'a> {
-    /// Row-major queries, finite; the index's own rows where `own` holds.
+    /// The queries, row-major and finite; the rows of the index if `own` is set.
     pub queries: &'a [f32],
-    /// Each query is the row of its number, which is not its own neighbour.
+    /// Whether query i is row i of the index. A row is not a neighbour of itself.
     pub own: bool,
-    /// Neighbours of each, 1 ≤ k ≤ rows.
+    /// Number of neighbours of each query, 1 ≤ k ≤ rows.
     pub k: usize,
-    /// Positions looked at in each copy, 1 ≤ width ≤ rows.
+    /// Number of positions to examine in each copy, 1 ≤ width ≤ rows.
     pub width: usize,
 }
 
-/// What a device does for a shifted index.
+/// The operations of a device for a shifted index.
 pub(crate) trait ShiftedBackend: Send + Sync {
-    /// Sorts `rows`, at least one, anew. On error the back end holds what it held before.
+    /// Replaces the contents by `rows` (at least one) and sorts them. On error the back end is unchanged.
     fn rebuild(&mut self, grid: &Grid, rows: &[f32]) -> Result<()>;
-    /// Fills `entries` (queries × k) with the best distinct candidates of each query, sorted, [`EMPTY`] behind the last. There are rows.
+    /// Fills `entries` (queries × k) with the best distinct candidates of each query, sorted, with [`EMPTY`] behind the last. The index
+    /// must not be empty.
     fn search(&self, ask: &Ask<'_>, entries: &mut [u64]) -> Result<()>;
-    /// The device in words.
+    /// A description of the device.
     fn describe(&self) -> String;
 }
 
 /// An index for approximate search by squared L2 distance among vectors of up to [`MAX_DIM`] f32 components.
 ///
-/// A search looks at [`neighbourhood`](ShiftedIndexBuilder::neighbourhood) points in each of
+/// A search examines [`neighbourhood`](ShiftedIndexBuilder::neighbourhood) points in each of
 /// [`shifts`](ShiftedIndexBuilder::shifts) sorted copies and returns exactly the `k` best of them by (canonical distance, lower id),
-/// each once, with the canonical distances of [`crate::metric`]: the same bits on every device and on every run. Which points are
-/// looked at depends on the query and the index, not on the other queries.
+/// each once, with the canonical distances of [`crate::metric`]: the same bits on every device and on every run. The examined points depend
+/// on the query and the index, not on other queries.
 ///
 /// Ids are the positions in which vectors were added, from 0. The index is `Send + Sync`.
 pub struct ShiftedIndex {
@@ -118,21 +119,22 @@ impl ShiftedIndexBuilder {
         self
     }
 
-    /// Shifted copies: more find more neighbours, at a cost that is proportional to them. Unless set, the odd number of
-    /// dimension + 1 or dimension + 2: those of Chan's proof.
+    /// Sets the number of shifted copies. More copies find more neighbours; the cost is proportional to their number. Default: dimension +
+    /// 1 or dimension + 2, whichever is odd, as in Chan's proof.
     pub fn shifts(mut self, copies: usize) -> Self {
         self.shifts = Some(copies);
         self
     }
 
-    /// Points looked at around a query's place in each copy, half before and half behind it; more find more neighbours. Unless
-    /// set, twice k (k before and k behind, as published), rounded up to a multiple of 32, for a warp looks at 32 at once.
+    /// Sets the number of points to examine around the position of a query in each copy, half before and half behind it. More points find
+    /// more neighbours. Default: 2k (k before and k behind, as published), rounded up to a multiple of 32, because a warp examines 32 at
+    /// once.
     pub fn neighbourhood(mut self, positions: usize) -> Self {
         self.neighbourhood = Some(positions);
         self
     }
 
-    /// Bytes of device memory that the index may use; nine tenths of what is free unless set. The CPU takes no notice of it.
+    /// Sets the bytes of device memory that the index may use. Default: nine tenths of the free memory. The CPU ignores it.
     pub fn memory_budget(mut self, bytes: u64) -> Self {
         self.budget = Some(bytes);
         self
@@ -142,8 +144,8 @@ impl ShiftedIndexBuilder {
     ///
     /// # Errors
     /// [`Error::ZeroDimension`]; [`Error::TooManyDimensions`] above [`MAX_DIM`]; [`Error::ZeroClusters`] for no shifts or a
-    /// neighbourhood of no positions; [`Error::TooManyRows`] for more shifts than can be numbered; and what opening the device can
-    /// meet, as [`FlatIndexBuilder::build`](crate::FlatIndexBuilder::build).
+    /// neighbourhood of no positions; [`Error::TooManyRows`] for more shifts than can be numbered; and the errors of opening the device, as
+    /// in [`FlatIndexBuilder::build`](crate::FlatIndexBuilder::build).
     pub fn build(self) -> Result<ShiftedIndex> {
         let dim = self.dim;
         if dim == 0 {
@@ -171,7 +173,7 @@ impl ShiftedIndexBuilder {
     }
 }
 
-/// Copies that an index can have.
+/// Largest number of copies of an index.
 const MOST_SHIFTS: usize = u16::MAX as usize;
 
 impl ShiftedIndex {
@@ -180,15 +182,15 @@ impl ShiftedIndex {
         ShiftedIndexBuilder { dim, device: Device::default(), shifts: None, neighbourhood: None, budget: None }
     }
 
-    /// Appends the vectors of `rows`, row-major, `dim` components each, and sorts all copies anew: O(shifts · len), so add all
-    /// vectors in one call where that is possible. All or nothing: on error the index is unchanged.
+    /// Appends the vectors of `rows`, row-major, `dim` components each, and sorts all copies again: O(shifts · len), so add all vectors in
+    /// one call if possible. On error the index is unchanged.
     ///
     /// # Errors
-    /// [`Error::RaggedVectors`], [`Error::NotFinite`] with the first offending place (row within `rows`), [`Error::TooManyRows`],
-    /// [`Error::OutOfDeviceMemory`], and what the device's driver reports.
+    /// [`Error::RaggedVectors`], [`Error::NotFinite`] with the first component that is not finite (row within `rows`),
+    /// [`Error::TooManyRows`], [`Error::OutOfDeviceMemory`], and errors of the device's driver.
     pub fn add(&mut self, rows: &[f32]) -> Result<()> {
         let count = check_vectors(rows, self.dim, Input::Base)?;
-        // Shared with the launches, whose grids count threads.
+        // The limit of the launches as well, whose grids count threads.
         check_rows((self.len() + count) as u64, MAX_ROWS / 2)?;
         if count == 0 {
             return Ok(());
@@ -204,14 +206,14 @@ impl ShiftedIndex {
         rebuilt
     }
 
-    /// The `k` nearest vectors that are found for each query (`queries`: row-major, `dim` components each), best first, equal
-    /// distances by lower id. Where the index holds fewer than `k` vectors the row ends in [`NONE`] and +∞; otherwise every slot is
-    /// filled unless the neighbourhood was set to less than `k`. No queries and an empty index are legal.
-    /// O(queries · shifts · (neighbourhood · dim + log len)).
+    /// The `k` nearest vectors that the search finds for each query (`queries`: row-major, `dim` components each), best first, equal
+    /// distances by lower id. If the index holds fewer than `k` vectors, rows end with [`NONE`] and +∞; otherwise every slot is filled
+    /// unless the neighbourhood was set to less than `k`. The index and `queries` may be empty. O(queries · shifts · (neighbourhood · dim +
+    /// log len)).
     ///
     /// # Errors
     /// [`Error::ZeroK`], [`Error::RaggedVectors`], [`Error::NotFinite`] with query and column, [`Error::ResultTooLarge`],
-    /// [`Error::OutOfDeviceMemory`], and what the device's driver reports.
+    /// [`Error::OutOfDeviceMemory`], and errors of the device's driver.
     pub fn search(&self, queries: &[f32], k: usize) -> Result<Neighbors> {
         let count = self.check_queries(queries, k)?;
         let mut found = Neighbors::none(Metric::L2, count, k)?;
@@ -236,12 +238,12 @@ impl ShiftedIndex {
         check_vectors(queries, self.dim, Input::Queries)
     }
 
-    /// The `k` nearest *other* vectors that are found for every vector of the index, in the order of their ids: the k-NN graph. As
-    /// [`search`](Self::search) for the index's own vectors, each of which is left out of its own row, by id: its duplicates are not.
-    /// The places of the vectors are known from the sort, so it is cheaper than that.
+    /// The `k` nearest *other* vectors that the search finds for every vector of the index, in the order of ids: the k-NN graph. It is a
+    /// [`search`](Self::search) for the vectors of the index, except that a vector is not in its row; its duplicates may be. It is cheaper
+    /// than a search, because the sort has computed the positions of the vectors.
     ///
     /// # Errors
-    /// [`Error::ZeroK`], [`Error::ResultTooLarge`], [`Error::OutOfDeviceMemory`], and what the device's driver reports.
+    /// [`Error::ZeroK`], [`Error::ResultTooLarge`], [`Error::OutOfDeviceMemory`], and errors of the device's driver.
     pub fn self_join(&self, k: usize) -> Result<Neighbors> {
         if k == 0 {
             return Err(Error::ZeroK);
@@ -265,7 +267,7 @@ impl ShiftedIndex {
             return Ok(());
         }
         let n = self.len();
-        // No more than there are.
+        // At most the number of vectors.
         let at_most = k.min(n);
         let published = (2 * at_most).next_multiple_of(32).max(LEAST_NEIGHBOURHOOD);
         let width = self.neighbourhood.unwrap_or(published).min(n);
@@ -291,32 +293,32 @@ impl ShiftedIndex {
         Ok(())
     }
 
-    /// Vectors in the index.
+    /// Number of vectors in the index.
     pub fn len(&self) -> usize {
         self.rows.len() / self.dim
     }
 
-    /// True where no vector was added yet.
+    /// Whether no vector was added yet.
     pub fn is_empty(&self) -> bool {
         self.rows.is_empty()
     }
 
-    /// Components of a vector.
+    /// Dimension of the vectors.
     pub fn dim(&self) -> usize {
         self.dim
     }
 
-    /// Shifted copies.
+    /// Number of shifted copies.
     pub fn shifts(&self) -> usize {
         self.shifts
     }
 
-    /// The vectors, row-major.
+    /// All vectors of the index, row-major.
     pub fn rows(&self) -> &[f32] {
         &self.rows
     }
 
-    /// The device in use, in words: what [`Device::Auto`] chose.
+    /// A description of the device in use, for example of the device that [`Device::Auto`] chose.
     pub fn device(&self) -> String {
         self.backend.describe()
     }

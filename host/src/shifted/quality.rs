@@ -1,18 +1,18 @@
-//! How good approximate neighbours are.
+//! The quality of approximate neighbours.
 
 use super::ShiftedIndex;
 use crate::validate::{check_results, check_vectors};
 use crate::{Device, Error, FlatIndex, Input, Metric, NONE, Neighbors, Result};
 
-/// What an approximate search found of the truth.
+/// The quality of the results of an approximate search.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Quality {
-    /// Queries compared: those that have a true neighbour.
+    /// Number of compared queries: those that have a true neighbour.
     pub queries: usize,
-    /// Mean share of the true neighbours' number that was found no farther away than the last true neighbour: equal distances
-    /// count, whoever has them. 1 if no query has true neighbours.
+    /// Mean fraction of the true neighbours that were found: found neighbours count if they are at most as far as the last true neighbour,
+    /// so vectors at equal distances count. 1 if no query has true neighbours.
     pub recall: f64,
-    /// How much farther than the true one the k-th neighbour found is.
+    /// The relative excess of the distance of the k-th found neighbour over that of the true one.
     pub epsilon: Epsilon,
 }
 
@@ -21,11 +21,11 @@ pub struct Quality {
 pub struct Epsilon {
     /// Mean over the queries, without the unbounded ones.
     pub mean: f64,
-    /// What 99 % of the queries do not exceed, without the unbounded ones.
+    /// The 99th percentile over the queries, without the unbounded ones.
     pub p99: f64,
-    /// The largest, without the unbounded ones.
+    /// The maximum over the queries, without the unbounded ones.
     pub max: f64,
-    /// Queries without an ε: the true distance is zero and the found one is not, or fewer neighbours were found than there are.
+    /// Number of queries without an ε: the true distance is zero and the found one is not, or fewer neighbours were found than exist.
     pub unbounded: usize,
 }
 
@@ -33,8 +33,8 @@ pub struct Epsilon {
 /// O(queries · k).
 ///
 /// # Errors
-/// [`Error::UnlikeNeighbors`] if they are not of the same number of queries and the same k; [`Error::ZeroK`];
-/// [`Error::WrongResultLength`] where one of them has not a distance for each id, or a row is not whole.
+/// [`Error::UnlikeNeighbors`] if the numbers of queries or of neighbours differ; [`Error::ZeroK`]; [`Error::WrongResultLength`] if one of
+/// them does not have one distance for each id, or a row is incomplete.
 pub fn quality(found: &Neighbors, exact: &Neighbors) -> Result<Quality> {
     for neighbors in [found, exact] {
         check_neighbors(neighbors)?;
@@ -51,7 +51,7 @@ pub fn quality(found: &Neighbors, exact: &Neighbors) -> Result<Quality> {
             continue;
         }
         let (_, truth) = exact.row(query);
-        // Empty slots hold +∞; only a true neighbour at +∞ would equal them.
+        // Empty slots hold +∞, which only a true neighbour at +∞ would equal.
         let there = found.found(query).count().min(depth);
         let hits = distances[..there].iter().filter(|&&distance| distance <= truth[depth - 1]).count();
         queries += 1;
@@ -77,7 +77,7 @@ pub fn quality(found: &Neighbors, exact: &Neighbors) -> Result<Quality> {
     Ok(Quality { queries, recall: if queries == 0 { 1.0 } else { recall / queries as f64 }, epsilon })
 }
 
-/// That neighbours, whose fields anybody may set, are whole rows of ids and distances.
+/// Checks that neighbours are whole rows of ids and distances. The fields are public, so a caller may set them.
 fn check_neighbors(neighbors: &Neighbors) -> Result<()> {
     if neighbors.k == 0 {
         return Err(Error::ZeroK);
@@ -86,13 +86,13 @@ fn check_neighbors(neighbors: &Neighbors) -> Result<()> {
 }
 
 impl ShiftedIndex {
-    /// Compares `found`, what this index answered to `queries` ([`ShiftedIndex::search`]) or, without them, about its own vectors
-    /// ([`ShiftedIndex::self_join`]), with an exact search on `device` for `sample` of the queries, evenly spaced; all if there are fewer.
-    /// O(sample · len · dim).
+    /// Compares `found`, the results of this index for `queries` ([`ShiftedIndex::search`]) or, without queries, for the vectors of the
+    /// index ([`ShiftedIndex::self_join`]), with an exact search on `device` for `sample` of the queries, evenly spaced; for all if there
+    /// are fewer. O(sample · len · dim).
     ///
     /// # Errors
-    /// [`Error::UnlikeNeighbors`] if there are not as many queries as answers; [`Error::WrongResultLength`] where `found` has not a distance
-    /// for each id, or a row is not whole; otherwise as [`FlatIndex::search`].
+    /// [`Error::UnlikeNeighbors`] if the numbers of queries and results differ; [`Error::WrongResultLength`] if `found` does not have one
+    /// distance for each id, or a row is incomplete; otherwise as [`FlatIndex::search`].
     pub fn quality(
         &self,
         found: &Neighbors,
@@ -115,7 +115,7 @@ impl ShiftedIndex {
         let mut of_found = Neighbors::none(Metric::L2, sample, k)?;
         let mut exact = match queries {
             Some(_) => flat.search(&probes, k)?,
-            // One more, for the vector itself.
+            // One neighbour more, because a vector finds itself.
             None => flat.search(&probes, k.saturating_add(1))?,
         };
         for (turn, query) in picked().enumerate() {

@@ -1,6 +1,6 @@
-//! Stable sorting of keys with payloads: 64- or 128-bit keys, each with a u32 that goes where its key goes.
+//! Stable sorting of keys with payloads: 64- or 128-bit keys, each with a u32 that moves with its key.
 //!
-//! On a GPU this is a radix sort whose time is that of moving the pairs through memory once for every eight bits of the key; see the
+//! On a GPU this is a radix sort. Its time is the time to move the pairs through memory once for every eight bits of the key; see the
 //! kernels' module `radix_sort`. On the CPU it is rayon's stable sort.
 
 pub(crate) mod gpu;
@@ -14,7 +14,7 @@ use self::gpu::DeviceKey;
 use crate::device::open::open;
 use crate::{Device, Error, Result, host_memory};
 
-/// A type that keys may be of: u64, u128. Sealed: every kernel table lists these two.
+/// A key type: u64 or u128. The trait is sealed, because every kernel table lists these two types.
 ///
 /// ```
 /// use warpann::sort::Key;
@@ -22,12 +22,13 @@ use crate::{Device, Error, Result, host_memory};
 /// assert_eq!(<u128 as Key>::BITS, 128);
 /// ```
 pub trait Key: Ord + fmt::Debug + Send + Sync + DeviceKey {
-    /// Bits of a key.
+    /// Number of bits of a key.
     const BITS: u32;
-    /// The bits `bits` alone, from bit 0 on.
+    /// The bits in the range `bits`, shifted down to bit 0.
     #[doc(hidden)]
     fn field(self, bits: &Range<u32>) -> Self;
-    /// Sorts what was checked, on any device; [`sort_pairs_by_bits`] calls it so that it is compiled with this crate and not in every program.
+    /// Sorts on any device. Arguments were checked. [`sort_pairs_by_bits`] calls it, so that it is compiled with this crate and not in
+    /// every program.
     #[doc(hidden)]
     fn sort(device: Device, keys: &mut [Self], payloads: &mut [u32], bits: Range<u32>) -> Result<()>;
 }
@@ -53,7 +54,8 @@ keys! { u64 u128 }
 /// Sorts `keys` in ascending order, and `payloads` along with them; pairs with equal keys keep their order.
 ///
 /// On a GPU, host memory is copied to the device and back; the device needs room for the pairs twice, and 1 KiB for every 4,096 pairs (3,072
-/// with 128-bit keys). O(n) a byte of the key. On the CPU O(n log n) over all threads of rayon's pool, with room for the pairs twice.
+/// with 128-bit keys). O(n) for each byte of the key. On the CPU, O(n log n) on all threads of the rayon pool, with memory for the pairs
+/// twice.
 ///
 /// ```
 /// use warpann::Device;
@@ -68,15 +70,15 @@ keys! { u64 u128 }
 /// ```
 ///
 /// # Errors
-/// [`Error::WrongPayloads`] if there is not one payload for each key; [`Error::TooManyPairs`] from 2³² pairs on;
-/// [`Error::OutOfDeviceMemory`]; and what opening the device and running on it can meet. After [`Error::Driver`] the contents of `keys` and
-/// `payloads` are unspecified: the sorted pairs come back into them, and a second copy would cost more than the sort.
+/// [`Error::WrongPayloads`] if the numbers of payloads and keys differ; [`Error::TooManyPairs`] for 2³² pairs or more;
+/// [`Error::OutOfDeviceMemory`]; and the errors of opening the device and running on it. After [`Error::Driver`] the contents of `keys` and
+/// `payloads` are unspecified, because the sorted pairs are copied into them, and a second copy would cost more than the sort.
 pub fn sort_pairs<K: Key>(device: Device, keys: &mut [K], payloads: &mut [u32]) -> Result<()> {
     sort_pairs_by_bits(device, keys, payloads, 0..K::BITS)
 }
 
-/// As [`sort_pairs`], by bits `bits.start` .. `bits.end` of the keys alone, bit 0 being the lowest: pairs that differ in other bits only keep
-/// their order. On a GPU the time is that of these bits.
+/// As [`sort_pairs`], but only by bits `bits.start` .. `bits.end` of the keys, where bit 0 is the lowest. Pairs that differ only in other
+/// bits keep their order. On a GPU the time is that of these bits.
 ///
 /// ```
 /// use warpann::Device;
@@ -89,7 +91,7 @@ pub fn sort_pairs<K: Key>(device: Device, keys: &mut [K], payloads: &mut [u32]) 
 /// ```
 ///
 /// # Errors
-/// As [`sort_pairs`]; [`Error::BadBitRange`] if the range is no range of bits of a key.
+/// As [`sort_pairs`]; [`Error::BadBitRange`] if the range is not within the bits of a key.
 pub fn sort_pairs_by_bits<K: Key>(
     device: Device,
     keys: &mut [K],

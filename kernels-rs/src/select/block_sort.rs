@@ -1,4 +1,4 @@
-//! Sorting entries in shared memory: one block, any number of entries, merge sort that may forget all but the first.
+//! Sorting entries in shared memory by one block: a merge sort of any number of entries, which may keep only the first ones.
 //!
 //! # Algorithm
 //! ```text
@@ -12,20 +12,20 @@
 //!   neighbours whose leading bits agree: sort them by their entries, a thread a group
 //!   a group of more than 16: sort the entries themselves
 //! ```
-//! A merge is cut into equal pieces of output, one a thread at a time. Where a piece starts in the two runs follows by binary
-//! search along the diagonal (merge path: output o takes i from the left and o − i from the right, and the i is unique where
-//! words are distinct); then the thread merges its piece step by step.
+//! The output of a merge is cut into equal pieces, and each thread makes one piece at a time. A binary search along the diagonal finds the
+//! start of a piece in the two runs (merge path: output o takes i words from the left and o − i from the right, and i is unique because
+//! words are distinct). Then the thread merges its piece step by step.
 //!
 //! # Why the order is exact
-//! Words keep the order of the leading bits, so only neighbours with the same ones can be out of order, and they are compared as
-//! entries. Of what is kept, 32 words are kept too many: a group that reaches from the wanted ones past the last of those
-//! would have been cut off by slot, and counts as too long.
+//! Words have the order of the leading bits, so only adjacent words with equal leading bits can be out of order, and these are compared as
+//! entries. The sort keeps 32 words more than wanted. A group that extends from the wanted words past all 32 would have been cut by slot,
+//! so it counts as too long.
 //!
 //! # Cost
-//! Of 4,096 entries 12 bits go to the slot and 20 to the key: about 35 groups of two among 2,900 survivors of random floats. An
-//! entry costs about 85 instructions for the runs of 128 and 20 for each merge; sorting the entries themselves
-//! took 7 % longer in all, with twice the bank conflicts (10,000 × 16,000, k = 2048, H200: 1.18 ms for 1.10). A bitonic network would cost about 6 for each of its ½ log² steps.
-//! Pieces have odd length, so that the threads of a warp write to different banks.
+//! Of 4,096 entries 12 bits go to the slot and 20 to the key: about 35 groups of two among 2,900 survivors of random floats. An entry costs
+//! about 85 instructions for the runs of 128 and 20 for each merge. Sorting whole entries took 7 % longer in all, with twice the bank
+//! conflicts (10,000 × 16,000, k = 2048, H200: 1.18 ms instead of 1.10). A bitonic network would cost about 6 instructions for each of its
+//! ½ log² steps. Pieces have odd length, so that the threads of a warp write to different banks.
 
 use cuda_std::shared::SharedPtr;
 use cuda_std::warp::{self, Shuffle};
@@ -34,9 +34,9 @@ use cuda_std::{atomic, thread, unroll};
 use crate::select::entry::EMPTY;
 use crate::select::networks::warp_sort;
 
-/// What is sorted: 32 or 64 bits.
+/// A type of words to sort, of 32 or 64 bits.
 pub trait Word: Shuffle + Ord {
-    /// After every other word.
+    /// The word that comes after all others.
     const LAST: Self;
 }
 
@@ -51,9 +51,9 @@ impl Word for u64 {
 /// A sorted run in shared memory.
 #[derive(Clone, Copy)]
 pub struct Run<T> {
-    /// Its first word.
+    /// Pointer to the first word of the run.
     pub start: SharedPtr<T>,
-    /// Its length.
+    /// Number of words of the run.
     pub len: u32,
 }
 
@@ -61,7 +61,7 @@ impl<T: Word> Run<T> {
     /// Word `place`, or [`Word::LAST`] from the end on.
     ///
     /// # Safety
-    /// The run is initialised and nobody writes it.
+    /// The run is initialised, and no thread writes it.
     #[inline(always)]
     unsafe fn get(&self, place: u32) -> T {
         // SAFETY: place < len.
@@ -69,10 +69,11 @@ impl<T: Word> Run<T> {
     }
 }
 
-/// How many of the first `output` words of the merge of `left` and `right` come from `left`. `output` ≤ the words there are.
+/// Returns how many of the first `output` words of the merge of `left` and `right` come from `left`. `output` is at most the number of
+/// words.
 ///
 /// # Safety
-/// Both runs are initialised, sorted, and nobody writes them.
+/// Both runs are initialised and sorted, and no thread writes them.
 #[inline(always)]
 unsafe fn taken_from_left<T: Word>(left: Run<T>, right: Run<T>, output: u32) -> u32 {
     let (mut low, mut high) = (output.saturating_sub(right.len), output.min(left.len));
@@ -86,11 +87,11 @@ unsafe fn taken_from_left<T: Word>(left: Run<T>, right: Run<T>, output: u32) -> 
     low
 }
 
-/// Writes words `first .. end` of the merge of two sorted runs to `to + first ..`. A thread's own work: nobody need arrive.
+/// Writes words `first .. end` of the merge of two sorted runs to `to + first ..`. Each thread calls it alone; no other thread must arrive.
 ///
 /// # Safety
-/// Both runs are initialised, sorted, and nobody writes them; `end` ≤ the words there are; `to` has room and nobody else
-/// touches it.
+/// Both runs are initialised and sorted, and no thread writes them; `end` is at most the number of words; `to` has room, and no other
+/// thread accesses it.
 #[inline(always)]
 pub unsafe fn merge_piece<T: Word>(left: Run<T>, right: Run<T>, to: SharedPtr<T>, first: u32, end: u32) {
     // SAFETY: as the caller promises.
@@ -113,7 +114,7 @@ pub unsafe fn merge_piece<T: Word>(left: Run<T>, right: Run<T>, to: SharedPtr<T>
     }
 }
 
-/// Outputs of one thread where `threads` share `outputs`: odd, so that their writes fall on different banks.
+/// Number of outputs of one thread if `threads` threads share `outputs`. It is odd, so that the writes of a warp go to different banks.
 #[inline(always)]
 pub fn piece(outputs: u32, threads: u32) -> u32 {
     outputs.div_ceil(threads.max(1)) | 1
@@ -122,7 +123,7 @@ pub fn piece(outputs: u32, threads: u32) -> u32 {
 /// Sorts runs of 32·`REGISTERS` of `len` words: word `place` is `make(place)`, and goes to `to`.
 ///
 /// # Safety
-/// `to` has room for `len` words, and no other warp touches those of this one's runs. All threads of the block arrive.
+/// `to` has room for `len` words, and no other warp accesses the words of this warp's runs. All threads of the block arrive.
 #[inline(always)]
 unsafe fn sort_runs<T: Word, const REGISTERS: usize>(to: SharedPtr<T>, len: u32, make: impl Fn(u32) -> T) {
     let lane = warp::lane_id();
@@ -149,7 +150,7 @@ unsafe fn sort_runs<T: Word, const REGISTERS: usize>(to: SharedPtr<T>, len: u32,
 /// then holds the first `keep` of all words in order. All threads of the block arrive; ends with a barrier.
 ///
 /// # Safety
-/// Both arrays have room for `len` words; the runs are seen by all; no other thread touches either array.
+/// Both arrays have room for `len` words; the runs are visible to all threads; no thread of another block accesses either array.
 #[inline(always)]
 unsafe fn merge_all<T: Word>(
     from: SharedPtr<T>,
@@ -190,12 +191,12 @@ unsafe fn merge_all<T: Word>(
     from
 }
 
-/// Sorts the first `len` entries of `from` and returns the array, `from` or `to`, that then holds the best `keep` of them in
-/// order (all where `keep` ≥ `len`). All threads of the block arrive, with the same arguments; ends with a barrier.
+/// Sorts the first `len` entries of `from` and returns the array, `from` or `to`, that then holds the best `keep` of them in order (all if
+/// `keep` ≥ `len`). All threads of the block arrive, with the same arguments; ends with a barrier.
 ///
 /// # Safety
-/// Both arrays have room for `len` entries; those of `from` are initialised and seen by all (a barrier stands before);
-/// no other thread touches either.
+/// Both arrays have room for `len` entries; those of `from` are initialised and visible to all threads (a barrier precedes the call); no
+/// thread of another block accesses either.
 #[inline(always)]
 unsafe fn block_sort(from: SharedPtr<u64>, to: SharedPtr<u64>, len: u32, keep: u32) -> SharedPtr<u64> {
     // SAFETY: as the caller promises; a warp reads and writes only the places of its own runs.
@@ -211,18 +212,18 @@ unsafe fn block_sort(from: SharedPtr<u64>, to: SharedPtr<u64>, len: u32, keep: u
 pub struct OrderWorkspace {
     /// Two entries and a word.
     pub header: SharedPtr<u64>,
-    /// Two arrays of as many words as there are entries, one behind the other at a multiple of eight bytes.
+    /// Two arrays with one word for each entry, one behind the other, at a multiple of eight bytes.
     pub words: SharedPtr<u32>,
-    /// Room of the entries, and of each array of words.
+    /// Capacity of the array of entries, and of each array of words.
     pub capacity: u32,
 }
 
-/// Bytes of [`OrderWorkspace::header`].
+/// Size of [`OrderWorkspace::header`] in bytes.
 pub const ORDER_HEADER_BYTES: u32 = 24;
 
-/// Words kept beyond those that are wanted: room for groups of equal leading bits that reach past the last wanted one.
+/// Number of words kept beyond the wanted ones, for groups of equal leading bits that extend past the last wanted word.
 const MARGIN: u32 = 32;
-/// Entries with equal leading bits that one thread sorts.
+/// Largest number of entries with equal leading bits that one thread sorts.
 const LONGEST_GROUP: u32 = 16;
 
 /// The entries of an array in order.
@@ -253,7 +254,8 @@ impl Order {
 /// arguments; ends with a barrier.
 ///
 /// # Safety
-/// The entries are initialised and seen by all (a barrier stands before); the workspace is as it says, and nobody else uses it.
+/// The entries are initialised and visible to all threads (a barrier precedes the call); the workspace is as its documentation states, and
+/// no other code uses it.
 #[inline(always)]
 pub unsafe fn block_order(entries: SharedPtr<u64>, len: u32, keep: u32, workspace: OrderWorkspace) -> Order {
     let OrderWorkspace { header, words, capacity } = workspace;
@@ -287,7 +289,7 @@ pub unsafe fn block_order(entries: SharedPtr<u64>, len: u32, keep: u32, workspac
         let low = least.load();
         let shift = ((!most_inverted.load()).wrapping_sub(low) | 1).leading_zeros();
         let slot_bits = u32::BITS - len.saturating_sub(1).leading_zeros();
-        // At least one bit: no slots at all means that the entries lie in order.
+        // At least one bit, because 0 means that the entries are in order.
         let slots = (2 << slot_bits.saturating_sub(1)) - 1;
         let make = |place: u32| {
             let leading = ((entries.add(place).load() - low) << shift >> 32) as u32;
@@ -295,7 +297,7 @@ pub unsafe fn block_order(entries: SharedPtr<u64>, len: u32, keep: u32, workspac
         };
         let other = words.add(capacity);
         let kept = keep.saturating_add(MARGIN).min(len);
-        // Few words: all warps share in the runs.
+        // With few words, all warps share the runs.
         let width_log = if len > threads {
             sort_runs::<u32, 4>(words, len, make);
             7
@@ -307,7 +309,7 @@ pub unsafe fn block_order(entries: SharedPtr<u64>, len: u32, keep: u32, workspac
         let sorted = merge_all(words, other, len, kept, width_log);
         let order = Order { entries, words: sorted, slots };
         let spare = if sorted.address() == words.address() { other } else { words };
-        // Which groups there are is settled before any of them is touched.
+        // All threads find their groups before any group is changed.
         let leading = |place: u32| sorted.add(place).load() & !slots;
         let mut too_long = false;
         let mut place = thread;

@@ -1,13 +1,13 @@
 //! A selection entry: a key and its payload in one `u64` whose integer order is the order of results.
 //!
 //! The high word is the key as an order-preserving integer, the low word the payload (a position or a row number). One
-//! integer comparison then orders by key, and equal keys by lower payload: selection has no ties left, so every network,
-//! every queue length and every device gives the same answer. A 64-bit compare and two selects cost the same six
-//! instructions per compare-exchange as a float compare that carries a payload along (2 SHFL, 2 ISETP, 2 SEL).
+//! integer comparison then orders by key, and equal keys by lower payload: selection has no ties, so every network, every queue length and
+//! every device gives the same result. A 64-bit compare and two selects cost the same six instructions per compare-exchange as a float
+//! compare that carries a payload along (2 SHFL, 2 ISETP, 2 SEL).
 //!
 //! Order of keys: −∞ < .. < −0 = +0 < .. < +∞ < NaN (of either sign) < [`EMPTY`].
 
-/// A slot that holds nothing: after every real entry, NaN keys included.
+/// An empty slot. It comes after every entry, those with NaN keys included.
 pub const EMPTY: u64 = u64::MAX;
 
 const SIGN: u32 = 0x8000_0000;
@@ -15,12 +15,12 @@ const SIGN: u32 = 0x8000_0000;
 /// The key of `value`: u32 order equals the order in the module documentation. Never `u32::MAX`.
 #[inline(always)]
 pub fn key_of(value: f32) -> u32 {
-    // Adding +0 makes −0 into +0 and leaves all else; the canonical NaN is the largest key a float can have.
+    // Adding +0 turns −0 into +0 and changes nothing else; the canonical NaN has the largest key of all floats.
     let bits = if value.is_nan() { f32::NAN.to_bits() & !SIGN } else { (value + 0.0).to_bits() };
     bits ^ (((bits as i32) >> 31) as u32 | SIGN)
 }
 
-/// The value a key came from (−0 comes back as +0, NaN as the canonical NaN); `u32::MAX`, the key of [`EMPTY`], is a NaN.
+/// The value of a key, with −0 as +0 and NaN as the canonical NaN. The value of `u32::MAX`, the key of [`EMPTY`], is a NaN.
 #[inline(always)]
 pub fn value_of(key: u32) -> f32 {
     f32::from_bits(if key & SIGN != 0 { key ^ SIGN } else { !key })

@@ -1,17 +1,17 @@
-//! Finds the payloads of selected keys, where keys have others than their positions.
+//! Finds the payloads of selected keys, if keys have other payloads than their positions.
 //!
-//! Selection carries 32 bits beside a key, the position. What else lies beside the keys (u32 or u64) is looked up afterwards, for
-//! the k winners of a row alone: one read of k scattered values, in a kernel that every method of selection shares.
+//! Selection carries 32 bits with a key, the position. Other payloads (u32 or u64) are looked up afterwards, only for the k winners of a
+//! row: one read of k scattered values, in a kernel that all methods of selection share.
 
 use cuda_std::launch::LaunchConfig;
 use cuda_std::{Ptr, PtrMut, global, kernel, thread};
 
-/// Threads of a block.
+/// Number of threads of a block.
 pub const THREADS: u32 = 256;
 
-/// A value that can accompany each key.
+/// A type of payloads of keys.
 pub trait Payload: Copy {
-    /// The payload of a slot without a key: all ones.
+    /// The payload of an empty slot: all ones.
     const NONE: Self;
 }
 
@@ -33,24 +33,24 @@ impl Payload for u64 {
     gather_u64 for Gather<u64> = gather::<u64>,
 )]
 pub struct Gather<P> {
-    /// A payload for each key of the rows. Payloads lie as the keys do.
+    /// A payload for each key of the rows, in the layout of the keys.
     pub payloads: Ptr<P>,
-    /// Payloads from one row to the next, where `starts` is absent.
+    /// Distance from one row to the next in payloads, if `starts` is absent.
     pub stride: u64,
-    /// Where each row starts; absent: row r starts at r · `stride`.
+    /// The start of each row; absent: row r starts at r · `stride`.
     pub starts: Option<Ptr<u64>>,
     /// The positions that were selected, `slots` of them; `NO_ROW` in slots without a key.
     pub positions: Ptr<u32>,
     /// The payload of each slot; all ones in slots without a key.
     pub out: PtrMut<P>,
-    /// Slots of a row.
+    /// Number of slots of a row.
     pub k: u32,
-    /// Slots of all rows: rows · `k`.
+    /// Number of slots of all rows: rows · `k`.
     pub slots: u64,
 }
 
 impl<P> Gather<P> {
-    /// A thread a slot.
+    /// One thread for each slot.
     pub fn config(&self) -> LaunchConfig {
         LaunchConfig::linear(self.slots.div_ceil(THREADS as u64), THREADS)
     }

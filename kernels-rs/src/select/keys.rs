@@ -1,25 +1,26 @@
 //! The key types of k-selection, as ordered 32-bit integers.
 //!
-//! Every selection kernel but the published WarpSelect sees keys as `u32` words whose integer order is the order of results:
-//! one comparison for all types, and (word, position) is an entry of [`crate::select::entry`]. Two words belong to a key:
+//! Every selection kernel except WarpSelect converts keys to `u32` words whose integer order is the order of results. So one comparison
+//! works for all types, and (word, position) is an entry of [`crate::select::entry`]. A key has two words:
 //!
-//! 1. [`Key::raw_order`], three instructions: right for all numbers, but −0 stands before +0, and NaN before −∞ or after +∞. Good
-//!    enough to pass over numbers above a bound: −0 is never passed over where +0 is not.
+//! 1. [`Key::raw_order`], three instructions: correct for all numbers, except that −0 comes before +0, and NaN before −∞ or after +∞. It
+//!    suffices for skipping numbers above a bound: −0 is never skipped if +0 is not.
 //! 2. [`Key::order`]: −0 equal to +0, every NaN after +∞.
 //!
-//! 16-bit floats are read as the upper half of a word: sign and exponent then lie where a float's do, so one formula serves.
+//! 16-bit floats are read as the upper half of a word. Sign and exponent are then at the top as in an f32, so one formula works for all
+//! floats.
 
 use cuda_std::global::{U32x2, U32x4};
 
 const SIGN: u32 = 0x8000_0000;
 
-/// A key type as selection kernels see it.
+/// A key type of the selection kernels.
 pub trait Key: Copy {
-    /// A key as stored.
+    /// The type of a key in memory.
     type Stored: Copy;
     /// Four consecutive keys, moved by one access.
     type Quad: Copy;
-    /// What turns the order around when xor-ed to the bits: the sign of a float, all bits of an integer.
+    /// A mask whose exclusive or with the bits reverses the order: the sign of a float, all bits of an integer.
     const FLIP: u32;
     /// The order of the worst number: +∞, or the largest integer.
     const WORST: u32;
@@ -34,15 +35,15 @@ pub trait Key: Copy {
     fn quad_bits(quad: Self::Quad) -> [u32; 4];
     /// The stored key with these bits.
     fn stored(bits: u32) -> Self::Stored;
-    /// Ordered words of bits, right for all numbers but −0.
+    /// The raw order of bits, correct for all numbers except −0.
     fn raw_order(bits: u32) -> u32;
     /// The bits of an ordered word.
     fn unorder(order: u32) -> u32;
-    /// The word to order a key by, of its raw one.
+    /// The order of a key, computed from its raw order.
     fn order(raw: u32) -> u32;
 }
 
-/// Names a key type: the key of kernels of which there is one for each.
+/// A key type as a value, which selects one of several kernels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KeyType {
     /// [`F32Key`].
@@ -66,10 +67,10 @@ pub struct F16Key;
 /// bfloat16, as bits.
 #[derive(Clone, Copy)]
 pub struct Bf16Key;
-/// Signed integer.
+/// Keys that are signed integers of 32 bits.
 #[derive(Clone, Copy)]
 pub struct I32Key;
-/// Unsigned integer.
+/// Keys that are unsigned integers of 32 bits.
 #[derive(Clone, Copy)]
 pub struct U32Key;
 

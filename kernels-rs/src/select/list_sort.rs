@@ -6,12 +6,12 @@
 //! merge_runs, for width in 2,048, 4,096, ..: merge neighbouring runs, keeping the first `keep`; a block writes 2,048 entries
 //! unpack: the first k entries as keys and payloads
 //! ```
-//! A block of `merge_runs` finds by binary search in global memory which parts of the two runs its outputs come from (at most
-//! 2,048 entries of both), brings them to shared memory and merges them there, a piece a thread.
+//! A block of `merge_runs` finds by binary search in global memory the parts of the two runs that contain its outputs (at most 2,048
+//! entries of both), copies them to shared memory and merges them there, one piece for each thread.
 //!
 //! # Cost
-//! 16 bytes of traffic an entry and level, log₂(length / 2,048) levels: at 65,536 of a million keys 5 levels over 100,000
-//! survivors, 8 MB, less than the one read of the keys.
+//! 16 bytes of traffic for each entry and level, and log₂(length / 2,048) levels. For k = 65,536 of a million keys, there are 5 levels of
+//! 100,000 survivors: 8 MB, about twice the size of the keys.
 
 use cuda_std::launch::LaunchConfig;
 use cuda_std::{Ptr, PtrMut, global, kernel, shared, thread};
@@ -21,11 +21,11 @@ use crate::select::entry::EMPTY;
 use crate::select::keys::{Bf16Key, F16Key, F32Key, I32Key, Key, KeyType, U32Key};
 use crate::select::threshold_select::store_result;
 
-/// Threads of a block.
+/// Number of threads of a block.
 pub const THREADS: u32 = 256;
-/// Entries that a block sorts or merges.
+/// Number of entries that a block sorts or merges.
 pub const CHUNK: u32 = 2048;
-/// Shared memory of a block: a chunk before and after, or a chunk, its words and the sort's header.
+/// Shared memory of a block in bytes: two chunks, or one chunk with its words and the header of the sort.
 pub const SHARED_BYTES: u32 = 16 * CHUNK + ORDER_HEADER_BYTES;
 
 /// Sorts every chunk of each list in place. A chunk is [`CHUNK`] entries.
@@ -36,16 +36,16 @@ pub const SHARED_BYTES: u32 = 16 * CHUNK + ORDER_HEADER_BYTES;
 pub struct SortChunks {
     /// The lists, `capacity` entries each.
     pub lists: PtrMut<u64>,
-    /// Entries of each list; a number above `capacity` means `capacity`.
+    /// Number of entries of each list; a number above `capacity` means `capacity`.
     pub counts: Ptr<u32>,
-    /// Entries from one list to the next.
+    /// Distance from one list to the next in entries.
     pub capacity: u32,
-    /// Chunks of a list.
+    /// Number of chunks of a list.
     pub chunks: u32,
 }
 
 impl SortChunks {
-    /// A block a chunk.
+    /// One block for each chunk.
     pub fn config(&self, lists: u32) -> LaunchConfig {
         LaunchConfig::linear(lists as u64 * self.chunks as u64, THREADS).with_shared(SHARED_BYTES)
     }
@@ -100,7 +100,7 @@ unsafe fn taken_from_left(left: *const u64, left_len: u32, right: *const u64, ri
     low
 }
 
-/// Merges neighbouring runs of `width` entries of each list.
+/// Merges adjacent runs of `width` entries of each list.
 ///
 /// # Safety
 /// The arrays are as long as the fields say; chunks · CHUNK ≥ capacity. `from` and `to` do not overlap. The first `keep` entries of each
@@ -111,20 +111,20 @@ pub struct MergeRuns {
     pub from: Ptr<u64>,
     /// The lists with runs twice as long, laid out as `from`.
     pub to: PtrMut<u64>,
-    /// Entries of each list; a number above `capacity` means `capacity`.
+    /// Number of entries of each list; a number above `capacity` means `capacity`.
     pub counts: Ptr<u32>,
-    /// Entries from one list to the next.
+    /// Distance from one list to the next in entries.
     pub capacity: u32,
-    /// Chunks of [`CHUNK`] entries of a list.
+    /// Number of chunks of [`CHUNK`] entries of a list.
     pub chunks: u32,
-    /// Entries of a run: [`CHUNK`] times a power of two.
+    /// Number of entries of a run: [`CHUNK`] times a power of two.
     pub width: u32,
-    /// Entries of a run that are read and written: the first `keep`, or all if the run has fewer.
+    /// Number of entries of a run that are read and written: the first `keep`, or all if the run has fewer.
     pub keep: u32,
 }
 
 impl MergeRuns {
-    /// A block a chunk of `to`.
+    /// One block for each chunk of `to`.
     pub fn config(&self, lists: u32) -> LaunchConfig {
         LaunchConfig::linear(lists as u64 * self.chunks as u64, THREADS).with_shared(SHARED_BYTES)
     }
@@ -140,7 +140,7 @@ unsafe fn merge(MergeRuns { from, to, counts, capacity, chunks, width, keep }: M
     // SAFETY: places below the list's count; the launch gives room for two chunks.
     unsafe {
         let count = global::load_nc(counts.wrapping_add(list as usize)).min(capacity);
-        // A chunk of outputs lies in one pair of runs, since 2 · width is a multiple of it.
+        // A chunk of outputs lies in one pair of runs, because 2 · width is a multiple of the chunk.
         let base = output & !(2 * width - 1);
         if base >= count {
             return;
@@ -200,27 +200,27 @@ unsafe fn merge(MergeRuns { from, to, counts, capacity, chunks, width, keep }: M
 pub struct UnpackLists {
     /// The lists, `capacity` entries each.
     pub lists: Ptr<u64>,
-    /// Entries of each list; a number above `capacity` means `capacity`.
+    /// Number of entries of each list; a number above `capacity` means `capacity`.
     pub counts: Ptr<u32>,
-    /// Entries from one list to the next.
+    /// Distance from one list to the next in entries.
     pub capacity: u32,
-    /// Blocks of a list: ceil(k / [`THREADS`]).
+    /// Number of blocks of a list: ceil(k / [`THREADS`]).
     pub pieces: u32,
     /// 0 if the smallest keys were selected, `Key::FLIP` for the largest.
     pub flip: u32,
-    /// Results of a list.
+    /// Number of results of a list.
     pub k: u32,
-    /// The keys, best first, of the type of the kernel's key; the worst key where a list has fewer entries. `k` a list, in rows of
-    /// `out_stride`.
+    /// The keys, best first, of the type of the kernel's key; the worst key where a list has fewer entries. Each list has `k` results, in
+    /// rows of `out_stride`.
     pub out_keys: PtrMut<u8>,
-    /// Their ids, laid out as `out_keys`; `NO_ROW` where a list has fewer entries.
+    /// Ids of the selected keys, laid out as `out_keys`; `NO_ROW` where a list has fewer entries.
     pub out_ids: PtrMut<u32>,
-    /// Results from one list to the next.
+    /// Distance from the results of one list to those of the next.
     pub out_stride: u32,
 }
 
 impl UnpackLists {
-    /// A thread a result.
+    /// One thread for each result.
     pub fn config(&self, lists: u32) -> LaunchConfig {
         LaunchConfig::linear(lists as u64 * self.pieces as u64, THREADS)
     }

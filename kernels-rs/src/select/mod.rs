@@ -4,14 +4,14 @@
 //! |---|---|---|
 //! | [`entry`] | a key and its payload as one ordered 64-bit word | |
 //! | [`keys`] | key types as ordered integers | |
-//! | [`rows`] | where the rows of a batch lie, and how a block reads one | |
+//! | [`rows`] | the layout of the rows of a batch, and reading a row by a block | |
 //! | [`networks`] | odd-size merging and sorting networks over lane-stride register arrays | paper 4.1, algorithms 1 and 2 |
-//! | [`warp_select`] | WarpSelect: one warp a row, state in registers | paper 4.2, 4.3, algorithm 3 |
+//! | [`warp_select`] | WarpSelect: one warp for each row, state in registers | paper 4.2, 4.3, algorithm 3 |
 //! | [`short_select`] | many short rows, small k: a bound from every key, kept in registers | |
 //! | [`threshold_select`] | long rows, any k and key type: a sampled bound, one pass, a sort of the survivors | |
 //! | [`sample`] | step of `threshold_select`: a threshold from a sample | |
 //! | [`survivors`] | step of `threshold_select`: the keys that pass the threshold | |
-//! | [`radix`] | step of `threshold_select`: an exact threshold where the sample misled | |
+//! | [`radix`] | step of `threshold_select`: an exact threshold if the sample was misleading | |
 //! | [`block_sort`] | merge sort of entries by one block in shared memory | |
 //! | [`list_sort`] | merge sort of entries by many blocks in global memory | |
 //! | [`gather`] | the payloads of selected keys | |

@@ -16,9 +16,9 @@
 //!                                                 continue(first part, left); continue(second part, right)
 //! ```
 //!
-//! It is Batcher's bitonic merge with dummy elements that never move, so never exist: padding to a power of two would cost
-//! registers. Sorting splits in halves, sorts them and merges: ½·⌈log₂ l⌉·(⌈log₂ l⌉ + 1) parallel steps for length l,
-//! and ⌈log₂ max(l, r)⌉ + 1 steps for one merge ([`sort_steps`], [`merge_steps`]).
+//! It is Batcher's bitonic merge with dummy elements that never move, so they need no storage; padding to a power of two would cost
+//! registers. Sorting splits in halves, sorts them and merges: ½·⌈log₂ l⌉·(⌈log₂ l⌉ + 1) parallel steps for length l, and ⌈log₂ max(l, r)⌉
+//! + 1 steps for one merge ([`sort_steps`], [`merge_steps`]).
 //!
 //! # How it maps to a warp
 //! 1. Lengths here are 32·R, so strides of 32 and more pair registers of one lane (no communication), strides below 32
@@ -27,7 +27,7 @@
 //! 3. The register-level comparator list is computed at compile time ([`sort_program`], [`merge_program`]) and executed by an
 //!    unrolled loop with literal indices; one entry of it is a [`Step`] on whole registers.
 //!
-//! # Cost and what lost
+//! # Cost and rejected variants
 //! A lane-level compare-exchange of an entry is 2 SHFL, 2 ISETP, 2 SEL. Power-of-two networks (bitonic) for every
 //! length needed up to 60 % more registers for R = 3, 5, 9; separate f32 keys with u32 payloads cost the same
 //! instructions, but need a second comparison to order ties.
@@ -35,15 +35,15 @@
 use cuda_std::unroll;
 use cuda_std::warp::{FULL_MASK, Shuffle, shuffle_xor};
 
-/// Longest register array a network here sorts.
+/// The longest register array that a network sorts.
 pub const MAX_REGISTERS: usize = 32;
-/// Room for the longest comparator program (R = 32 needs 432 steps), in whole blocks of 64.
+/// Capacity for the longest comparator program (R = 32 needs 432 steps), in whole blocks of 64.
 pub const MAX_STEPS: usize = 448;
 
 /// One step of a program, on whole registers (32 entries each).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Step {
-    /// Nothing (unused room of the array).
+    /// No operation (an unused entry of the array).
     None,
     /// The smaller of each pair to register `.0`, the larger to `.1`.
     Exchange(usize, usize),
@@ -60,7 +60,7 @@ pub enum Step {
 pub struct Program {
     /// The steps in order; entries from `len` on are [`Step::None`].
     pub steps: [Step; MAX_STEPS],
-    /// Steps in use.
+    /// Number of steps in use.
     pub len: usize,
 }
 
@@ -150,7 +150,7 @@ pub const fn sort_steps(len: usize) -> usize {
 /// Compare-exchange with lane `lane ^ mask`; this lane keeps the smaller entry if `keep_smaller`. All 32 lanes.
 #[inline(always)]
 fn exchange_lanes<T: Shuffle + Ord>(entry: &mut T, mask: u32, keep_smaller: bool) {
-    // Always a store of a selected value: a conditional store may leave the array in local memory.
+    // Always stores a selected value: a conditional store may put the array in local memory.
     let own = *entry;
     let other = shuffle_xor(FULL_MASK, own, mask);
     *entry = if (other < own) == keep_smaller { other } else { own };
@@ -219,7 +219,7 @@ impl<const LEFT: usize, const RIGHT: usize> Constant for Merge<LEFT, RIGHT> {
 /// Executes all steps of a program. All 32 lanes of the warp arrive together.
 #[inline(always)]
 fn run<P: Constant, T: Shuffle + Ord, const REGISTERS: usize>(x: &mut [T; REGISTERS], lane: u32) {
-    // Literal indices, 64 at a time, side by side: nested closures of this size are not inlined any more.
+    // Literal indices in consecutive blocks of 64, because nested closures of this size are not inlined.
     macro_rules! block {
         ($($first:literal)*) => {$(
             if const { P::PROGRAM.len > $first } {
@@ -246,8 +246,8 @@ pub fn warp_merge<const LEFT: usize, const RIGHT: usize, const REGISTERS: usize>
 
 /// Merges sorted `keep` with sorted `other` and leaves the smallest 32·`KEEP` entries of both, sorted, in `keep`.
 ///
-/// Algorithm 1 without the right half's continuation, whose results nobody reads. `KEEP` is a power of two, at least
-/// `OTHER`'s length is not required. All 32 lanes of the warp arrive together.
+/// Algorithm 1 without the continuation of the right half, whose results are not used. `KEEP` is a power of two; it may be less than
+/// `OTHER`. All 32 lanes of the warp arrive together.
 #[inline(always)]
 pub fn warp_merge_keep<const KEEP: usize, const OTHER: usize>(keep: &mut [u64; KEEP], other: &[u64; OTHER], lane: u32) {
     const { assert!(KEEP.is_power_of_two() && KEEP <= MAX_REGISTERS) };

@@ -1,4 +1,4 @@
-//! The exact k-th best entry of a row by radix counting, for [`crate::select::threshold_select`] where a sample misled it.
+//! The exact k-th best entry of a row by radix counting, for [`crate::select::threshold_select`] if a sample was misleading.
 
 use cuda_std::shared::SharedPtr;
 use cuda_std::warp::FULL_MASK;
@@ -9,17 +9,17 @@ use crate::select::keys::Key;
 use crate::select::rows::Row;
 use crate::select::threshold_select::ALL;
 
-/// Bits of one pass.
+/// Number of bits of one pass.
 const DIGIT_BITS: u32 = 11;
-/// Counters of one pass.
+/// Number of counters of one pass.
 pub const BINS: u32 = 1 << DIGIT_BITS;
 
 impl<K: Key> Row<K> {
-    /// The k-th best entry of the row, or [`ALL`] if it has fewer: radix counting from the highest digit on, until the entries
-    /// with the digits so far are all wanted. At most six passes over the row. All threads of the block arrive; ends with a barrier.
+    /// The k-th best entry of the row, or [`ALL`] if it has fewer: radix counting from the highest digit on, until all entries with the
+    /// digits so far are wanted. At most six passes over the row. All threads of the block arrive; ends with a barrier.
     ///
     /// # Safety
-    /// The row is readable; k ≥ 1; `bins` has room for [`BINS`] counters, `found` for two words; nobody else uses them.
+    /// The row is readable; k ≥ 1; `bins` has room for [`BINS`] counters and `found` for two words, and no other code uses them.
     #[inline(always)]
     pub unsafe fn exact_threshold(&self, k: u32, bins: SharedPtr<u32>, found: SharedPtr<u32>) -> u64 {
         let (thread, threads) = (thread::thread_idx_x(), thread::block_dim_x());
@@ -68,7 +68,7 @@ impl<K: Key> Row<K> {
                     }
                     if lane == 0 {
                         found.store(digit);
-                        // All that have this digit are wanted: no need to look further.
+                        // All entries with this digit are wanted, so no further pass is needed.
                         found.add(1).store(if rank == inside { 0 } else { rank });
                     }
                 }

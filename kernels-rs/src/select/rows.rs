@@ -1,4 +1,4 @@
-//! Where the rows of a batch lie in memory, and how a block reads one.
+//! The layout of the rows of a batch in memory, and reading a row by a block.
 
 use cuda_std::Ptr;
 use cuda_std::{global, thread, unroll};
@@ -10,18 +10,18 @@ use crate::select::keys::Key;
 /// The shape of a batch of rows: evenly spaced, or with given starts; of one length, or of given lengths.
 #[derive(Clone, Copy)]
 pub struct RowTable {
-    /// Keys from one row to the next, without `starts`.
+    /// Distance from one row to the next in keys, if `starts` is absent.
     pub stride: u64,
-    /// Where each row starts and, one entry more, where the last one ends.
+    /// The start of each row, and one more entry: the end of the last row.
     pub starts: Option<Ptr<u64>>,
     /// The length of each row.
     pub lengths: Option<Ptr<u32>>,
-    /// The length of a row, at most.
+    /// Largest length of a row.
     pub columns: u32,
 }
 
 impl RowTable {
-    /// Where `row` starts, and its length.
+    /// The start and the length of row `row`.
     ///
     /// # Safety
     /// The arrays that are present have an entry for the row.
@@ -49,20 +49,20 @@ impl RowTable {
 /// A row in global memory.
 #[derive(Clone, Copy)]
 pub struct Row<K: Key> {
-    /// Its first key.
+    /// Pointer to the first key of the row.
     pub keys: *const K::Stored,
     /// The id of each key. Without ids the payload of a key is its position.
     pub ids: Option<Ptr<u32>>,
-    /// How many keys it has.
+    /// Number of keys of the row.
     pub len: u32,
-    /// 0, or what turns the order of keys around.
+    /// 0, or the mask that reverses the order of keys.
     pub flip: u32,
-    /// Its number in the batch: makes its sample its own.
+    /// Number of the row in the batch, from which its random sample is drawn.
     pub number: u32,
 }
 
 impl<K: Key> Row<K> {
-    /// Row `number` of `table`, whose keys start at `keys` and ids, if there are any, at `ids`.
+    /// Row `number` of `table`. The keys of the batch start at `keys` and its ids, if there are any, at `ids`.
     ///
     /// # Safety
     /// As [`RowTable::extent`].
@@ -100,11 +100,11 @@ impl<K: Key> Row<K> {
         K::raw_order(unsafe { K::bits(global::load_nc(self.keys.wrapping_add(position as usize))) } ^ self.flip)
     }
 
-    /// Calls `visit(raw orders, position of the first, how many of the four exist)` until every key of positions `from .. to`
-    /// was visited once. All lanes of a warp arrive at every call together, with 4, 1 or 0 keys each.
+    /// Calls `visit(raw orders, position of the first, how many of the four exist)` until each key of the positions `from .. to` was
+    /// visited once. All lanes of a warp arrive at every call together, with 4, 1 or 0 keys each.
     ///
-    /// Keys are read four at a time where their address is a multiple of four keys, `AHEAD` such quads before the first is
-    /// looked at; those before and behind one at a time.
+    /// Keys are read in quads of four whose address is a multiple of four keys; `AHEAD` quads are loaded before the first is used. The keys
+    /// before the first quad and behind the last are read one at a time.
     ///
     /// # Safety
     /// The row is readable, to ≤ len; all threads of the block arrive.

@@ -1,4 +1,4 @@
-//! ShortSelect: the k best of each row by a bound from all of its keys, which one block keeps in registers.
+//! ShortSelect: the k best of each row by a bound from all of its keys, which one block holds in registers.
 //!
 //! # Problem
 //! As [`crate::select::threshold_select`], for many rows of a few thousand keys and a small k: the scores of a search's centroids, and of its lists.
@@ -10,24 +10,24 @@
 //! each thread looks at its keys again: those up to the bound survive   // what is not in registers is read once more
 //! the place of a survivor is the number of survivors before it
 //! ```
-//! Each warp has r keys or more up to the bound, keys of different threads and so different keys: at least k survive. About 50 of 4,096
-//! random keys do for k = 26. Where too many do (rows of few values), [`crate::select::threshold_select`] does the row.
+//! Each warp has at least r keys up to the bound. They are keys of different threads and so different keys; at least k keys survive. For k
+//! = 26, about 50 of 4,096 random keys survive. If too many survive (in rows of few values), [`crate::select::threshold_select`] selects
+//! from the row.
 //!
 //! # Cost
 //! Floor: one read of the row. Per key a load, a minimum and a comparison; per row 15 shuffles, three barriers, and survivors² / threads
 //! comparisons. ThresholdSelect, which samples a row and sorts the sample and the survivors by whole blocks, has a dozen barriers.
 //!
-//! Milliseconds for 10,000 rows of f32, H200, 2026-11-22, revision 7240808, and those in which a kernel that does nothing else reads them:
-//!
-//! | keys a row | k = 10 | k = 32 | reading | threads |
+//! Milliseconds for 10,000 rows of f32, H200, 2026-11-22, revision 7240808, and the milliseconds of a kernel that only reads the rows:
+//! | keys per row | k = 10 | k = 32 | reading | threads |
 //! |---|---|---|---|---|
 //! | 1,000 | 0.025 | 0.045 | 0.026 | 32, 64 |
 //! | 4,000 | 0.065 | 0.084 | 0.055 | 128, 64 |
 //! | 8,000 | 0.119 | 0.137 | 0.091 | 128 |
 //! | 16,000 | 0.231 | 0.246 | 0.159 | 256 |
 //!
-//! A draft of it with 64 registers took 0.036 for 5,000 rows of 4,096 scores of centroids, k = 24, where ThresholdSelect takes 0.063; with
-//! 256 threads, which hold fewer keys each and wait for each other longer, 0.054.
+//! A variant with 64 registers took 0.036 for 5,000 rows of 4,096 scores of centroids, k = 24; ThresholdSelect took 0.063. With 256
+//! threads, which hold fewer keys each and wait longer for each other, it took 0.054.
 
 use cuda_std::launch::LaunchConfig;
 use cuda_std::warp::FULL_MASK;
@@ -42,22 +42,22 @@ use crate::select::threshold_select::{
     LEAST_CAPACITY, ThresholdSelect, Workspace, select_rows, shared_bytes, store_result,
 };
 
-/// Quads of keys that a thread holds.
+/// Number of quads of keys that a thread holds.
 const QUADS: usize = 8;
-/// Survivors that are compared at a time.
+/// Number of survivors that are compared at a time.
 const AHEAD: usize = 8;
-/// Threads' least keys that a bound takes from a warp, at most: with more of the 32 it lets too much through.
+/// Largest number of threads of a warp whose smallest keys determine a bound. With more of the 32, too many keys would pass.
 const MOST_OF_WARP: u32 = 24;
 
-/// The greatest k that a block of so many threads serves.
+/// The largest k that a block of `threads` threads supports.
 pub const fn most(threads: u32) -> u32 {
     threads / 32 * MOST_OF_WARP
 }
 
-/// Lanes whose quads lie side by side: whole lines of memory (of f32 keys).
+/// Number of lanes whose quads are adjacent in memory: whole cache lines of f32 keys.
 const LINE: u32 = 8;
 
-/// The quads of a row, and the keys before and behind them, at most three each.
+/// The quads of a row, and at most three keys before them and behind them.
 #[derive(Clone, Copy)]
 struct Quads<K: Key> {
     body: *const K::Quad,
@@ -72,14 +72,14 @@ impl<K: Key> Quads<K> {
     fn of(row: Row<K>) -> Quads<K> {
         let misaligned = (row.keys.addr() / size_of::<K::Stored>()) as u32 % 4;
         let first = ((4 - misaligned) % 4).min(row.len);
-        // The warps take lines in turn: where good keys lie together (in a near list), each has its part of them, and its r-th is a
-        // sharp bound.
+        // The warps take cache lines in turn. If good keys are close together (in a near list), each warp has a part of them, and its r-th
+        // key is a sharp bound.
         let (lane, warp, warps) = (warp::lane_id(), thread::thread_idx_x() / 32, thread::block_dim_x() / 32);
         let own = (lane / LINE * warps + warp) * LINE + lane % LINE;
         Quads { body: row.keys.wrapping_add(first as usize).cast(), first, count: (row.len - first) / 4, own }
     }
 
-    /// Raw orders of the quads from `base` on, every `threads`-th the thread's; all ones behind the last.
+    /// Raw orders of the thread's quads from `base` on, every `threads`-th quad; all ones behind the last.
     ///
     /// # Safety
     /// The row is readable.
@@ -102,7 +102,7 @@ impl<K: Key> Quads<K> {
         base + q as u32 * thread::block_dim_x() + self.own
     }
 
-    /// The key outside the quads that is the thread's: whether there is one, and its position.
+    /// The thread's key outside the quads: whether there is one, and its position.
     #[inline(always)]
     fn fringe(&self, len: u32) -> (bool, u32) {
         let thread = thread::thread_idx_x();
@@ -129,34 +129,34 @@ impl<K: Key> Quads<K> {
 pub struct ShortSelect {
     /// The keys of all rows, of the type of the kernel's key: up to the end of the last row.
     pub keys: Ptr<u8>,
-    /// The id of each key, at the same place; absent: the id is the position in the row. A key with the id `NO_ROW` is left out. Of equal
-    /// keys the one with the lower id is better.
+    /// The id of each key, at the index of the key; absent: the id is the position in the row. A key with the id `NO_ROW` is ignored. Of
+    /// equal keys the one with the lower id is better.
     pub ids: Option<Ptr<u32>>,
-    /// Keys from one row to the next, where `starts` is absent.
+    /// Distance from one row to the next in keys, if `starts` is absent.
     pub stride: u64,
-    /// Where each row starts and, one entry more, where the last one ends; absent: row r starts at r · `stride`.
+    /// The start of each row, and one more entry: the end of the last row; absent: row r starts at r · `stride`.
     pub starts: Option<Ptr<u64>>,
-    /// The length of each row; absent: the distance of the row's `starts`, or `columns` where `starts` is absent too.
+    /// The length of each row; absent: a row extends to the next entry of `starts`, or has `columns` keys if `starts` is absent too.
     pub lengths: Option<Ptr<u32>>,
-    /// The length of a row, at most.
+    /// Largest length of a row.
     pub columns: u32,
     /// 0 selects the smallest keys, `Key::FLIP` the largest.
     pub flip: u32,
-    /// Results of a row.
+    /// Number of results of a row.
     pub k: u32,
-    /// Survivors of a row that a block has room for.
+    /// Largest number of survivors of a row that a block can hold.
     pub capacity: u32,
-    /// The selected keys, best first, of the type of the kernel's key; the worst key where there is none. `k` a row, in rows
+    /// The selected keys, best first, of the type of the kernel's key; the worst key where there is none. Each row has `k` results, in rows
     /// of `out_stride`.
     pub out_keys: PtrMut<u8>,
-    /// Their ids, laid out as `out_keys`; `NO_ROW` where there is none.
+    /// Ids of the selected keys, laid out as `out_keys`; `NO_ROW` where there is none.
     pub out_ids: PtrMut<u32>,
-    /// Results from one row to the next.
+    /// Distance from the results of one row to those of the next.
     pub out_stride: u32,
 }
 
 impl ShortSelect {
-    /// A block of `threads` threads a row: 32 to 512, a multiple of 32.
+    /// One block for each row, of `threads` threads: 32 to 512, a multiple of 32.
     pub fn config(&self, rows: u32, threads: u32) -> LaunchConfig {
         LaunchConfig::linear(rows as u64, threads).with_shared(shared_bytes(self.capacity))
     }
@@ -175,7 +175,7 @@ unsafe fn select_short_rows<K: Key>(launch: ShortSelect) {
     let (thread, threads, lane) = (thread::thread_idx_x(), thread::block_dim_x(), warp::lane_id());
     let warps = (threads / 32).max(1);
     let Workspace { header, entries, order } = Workspace::new(capacity);
-    // SAFETY: the caller promises the shapes; one block has the row's workspace and results to itself.
+    // SAFETY: the caller promises the shapes; only this block uses the row's workspace and results.
     let count = unsafe {
         let row = Row::<K>::of(table, number, *keys, ids, flip);
         let wanted = k.min(row.len);
@@ -184,7 +184,7 @@ unsafe fn select_short_rows<K: Key>(launch: ShortSelect) {
         let (fringe, fringe_position) = quads.fringe(row.len);
         let fringe_raw = if fringe { row.raw(fringe_position) } else { u32::MAX };
         let mut least = [fringe_raw];
-        // The first of several turns last: it is a whole one, and stays.
+        // The first of several turns comes last: it is complete, and its keys stay in registers.
         let mut base = quads.count.saturating_sub(1) / span * span;
         let mut tile = quads.read(base, flip);
         loop {
@@ -213,7 +213,7 @@ unsafe fn select_short_rows<K: Key>(launch: ShortSelect) {
             bound = bound.max(order.words.add(other).load());
             other += 1;
         }
-        // A threshold among NaN, or in a block some of whose threads have no keys, lets everything through.
+        // With a threshold among NaN, or in a block with threads without keys, all keys pass.
         let ordered = K::order(bound);
         let mark = if ordered > K::WORST { u32::MAX } else { ordered };
         let sink = SharedSink { count: header, entries, capacity };
@@ -235,7 +235,7 @@ unsafe fn select_short_rows<K: Key>(launch: ShortSelect) {
                 let found = if fringe || hits != 0 { row.entry(row.raw(position), position) } else { EMPTY };
                 hits = if fringe { hits } else { hits & hits.wrapping_sub(1) };
                 fringe = false;
-                // Among the keys that pass by their raw order may be NaN, which comes last.
+                // The keys that pass by their raw order may include NaN, which comes last.
                 let keeps = found != EMPTY && entry::key(found) <= mark;
                 let keepers = warp::ballot(FULL_MASK, keeps);
                 if keepers != 0 {
@@ -254,7 +254,7 @@ unsafe fn select_short_rows<K: Key>(launch: ShortSelect) {
         }
         thread::sync_threads();
         let count = header.load();
-        // With ids, keys without one are not there: then everything was seen.
+        // With ids, keys with the id NO_ROW do not count: then all keys were seen.
         if count <= LEAST_CAPACITY && (count >= wanted || mark == u32::MAX) { count } else { u32::MAX }
     };
     if count == u32::MAX {
@@ -277,11 +277,11 @@ unsafe fn select_short_rows<K: Key>(launch: ShortSelect) {
             out_ids,
             out_stride,
         };
-        // SAFETY: the same contract; nobody reads the workspace any more.
+        // SAFETY: the same contract; no thread reads the workspace any more.
         return unsafe { select_rows::<K>(launch) };
     }
     let out = number as usize * out_stride as usize;
-    // SAFETY: entries below the count were written before the barrier; a place is below k, and each is one survivor's.
+    // SAFETY: entries below the count were written before the barrier; a place is below k and belongs to one survivor.
     unsafe {
         let mut own = thread;
         while own < count {
@@ -291,7 +291,7 @@ unsafe fn select_short_rows<K: Key>(launch: ShortSelect) {
                 unroll::<AHEAD>(|ahead| {
                     let other = other + ahead as u32;
                     let entry = entries.add(other.min(count - 1)).load();
-                    // Equal entries, of equal ids, go by where they lie.
+                    // Equal entries, which have equal ids, are ordered by their index.
                     place += (other < count && entry < found + (other < own) as u64) as u32;
                 });
                 other += AHEAD as u32;

@@ -1,4 +1,4 @@
-//! The filter of [`crate::select::threshold_select`]: the entries of a row at or below a threshold, and where they go.
+//! The filter of [`crate::select::threshold_select`]: the entries of a row at or below a threshold, and their destinations.
 
 use cuda_std::shared::SharedPtr;
 use cuda_std::warp::FULL_MASK;
@@ -8,11 +8,11 @@ use crate::select::entry::{self, EMPTY};
 use crate::select::keys::Key;
 use crate::select::rows::Row;
 
-/// Quads that a thread loads before it looks at them.
+/// Number of quads that a thread loads before it uses them.
 const AHEAD: usize = 4;
 
 impl<K: Key> Row<K> {
-    /// Gives every entry of positions `from .. to` at or below `threshold` to `sink`. All threads of the block arrive.
+    /// Appends every entry of the positions `from .. to` at or below `threshold` to `sink`. All threads of the block arrive.
     ///
     /// # Safety
     /// As [`Self::scan`] and the sink's.
@@ -20,10 +20,10 @@ impl<K: Key> Row<K> {
     pub unsafe fn filter(&self, from: u32, to: u32, threshold: u64, sink: impl Sink) {
         let lane = warp::lane_id();
         let bound = entry::key(threshold);
-        // Raw orders above the mark are passed over unseen. NaN has raw orders on both ends of the range: a threshold among
-        // NaN lets every raw order through.
+        // Keys with raw orders above the mark are skipped. NaN has raw orders at both ends of the range, so with a threshold among NaN no
+        // raw order is skipped.
         let mark = if bound > K::WORST { u32::MAX } else { bound };
-        // Behind the threshold's own position only better keys count. With ids, positions say nothing.
+        // Behind the position of the threshold only better keys count. With ids, positions do not matter.
         let strict_mark = if bound > K::WORST { K::WORST } else { bound.saturating_sub(1) };
         let last_tie = if self.ids.is_none() { entry::payload(threshold) } else { u32::MAX };
         // SAFETY: as the caller promises.
@@ -32,7 +32,7 @@ impl<K: Key> Row<K> {
                 let mark = if position > last_tie { strict_mark } else { mark };
                 let least = raw[0].min(raw[1]).min(raw[2].min(raw[3]));
                 let any = exist > 0 && least <= mark;
-                // One bit for each of the lane's keys that may pass.
+                // A bit set with one bit for each of the lane's keys that may pass.
                 let hit = |e: usize| ((e as u32) < exist && raw[e] <= mark) as u32;
                 let mut hits = if any { hit(0) | hit(1) << 1 | hit(2) << 2 | hit(3) << 3 } else { 0 };
                 while warp::any(FULL_MASK, hits != 0) {
@@ -42,7 +42,7 @@ impl<K: Key> Row<K> {
                     } else {
                         if lowest == 1 { raw[0] } else { raw[1] }
                     };
-                    // 1, 2, 4, 8 are the places 0, 1, 2, 3.
+                    // The bits 1, 2, 4, 8 are the indices 0, 1, 2, 3.
                     let position = position + (lowest >> 1) - (lowest >> 3);
                     let found = if hits != 0 { self.entry(raw, position) } else { EMPTY };
                     hits ^= lowest;
@@ -61,14 +61,14 @@ impl<K: Key> Row<K> {
     }
 }
 
-/// Where survivors go.
+/// A destination of survivors.
 pub trait Sink: Copy {
-    /// Reserves `count` places, as [`Self::put`] takes them.
+    /// Reserves `count` places for [`Self::put`].
     ///
     /// # Safety
     /// The sink's counters exist.
     unsafe fn reserve(self, count: u32) -> u64;
-    /// Writes to place `offset` of those reserved, if there is room for it.
+    /// Writes to place `offset` of the reserved places, if the place is within the capacity.
     ///
     /// # Safety
     /// The place was reserved by this warp, and is written once.
@@ -80,7 +80,7 @@ pub trait Sink: Copy {
 pub struct SharedSink {
     /// How many were found.
     pub count: SharedPtr<u32>,
-    /// Their places.
+    /// The entries, in shared memory.
     pub entries: SharedPtr<u64>,
     /// How many places there are.
     pub capacity: u32,
@@ -107,7 +107,7 @@ impl Sink for SharedSink {
 pub struct ListSink {
     /// How many were found.
     pub count: *mut u32,
-    /// Their places.
+    /// The entries, in global memory.
     pub entries: *mut u64,
     /// How many places there are.
     pub capacity: u32,
@@ -133,14 +133,14 @@ impl Sink for ListSink {
 /// finds, since nothing else happens until the answer is there. What does not fit goes to the list at once.
 #[derive(Clone, Copy)]
 pub struct StagedSink {
-    /// In shared memory.
+    /// The buffer in shared memory that collects survivors.
     pub stage: SharedSink,
-    /// Where they go.
+    /// The list to which the buffer is flushed.
     pub list: ListSink,
 }
 
 impl Sink for StagedSink {
-    /// The place on the stage, and in the upper half the place in the list of the first that is beyond the stage.
+    /// Returns the place on the stage, and in the upper half the place in the list for the first entry that does not fit on the stage.
     #[inline(always)]
     unsafe fn reserve(self, count: u32) -> u64 {
         // SAFETY: as of the two sinks.
@@ -166,7 +166,7 @@ impl Sink for StagedSink {
 }
 
 impl StagedSink {
-    /// Brings what is on the stage to the list. All threads of the block arrive, behind a barrier after the last [`Sink::put`].
+    /// Copies the entries on the stage to the list. All threads of the block arrive, after a barrier that follows the last [`Sink::put`].
     ///
     /// # Safety
     /// As of the two sinks; `first` is a word of shared memory.

@@ -1,4 +1,4 @@
-//! ThresholdSelect: the k best of each row by a bound from a sample, one pass over the keys, and a sort of what is left.
+//! ThresholdSelect: the k best of each row by a bound from a sample, one pass over the keys, and a sort of the survivors.
 //!
 //! # Problem
 //! As [`crate::select::warp_select`], for every key type, any k and any row: the best k entries (key, position), sorted.
@@ -12,21 +12,20 @@
 //!     survivors = entries at or below it
 //! sort the survivors; the first k are the answer
 //! ```
-//! Whatever the threshold, k survivors or more contain the best k: the sample decides how long the work takes, never its
-//! result. A row that fits in the room needs no threshold.
+//! For any threshold, k survivors or more contain the best k: the sample affects only the time, never the result. A row that fits in the
+//! capacity needs no threshold.
+//! There are three ways to run it, for different numbers and lengths of rows:
+//! 1. *block*: one block for each row does all steps, with survivors in shared memory ([`ThresholdSelect`]);
+//! 2. *grid*: for few long rows. [`RowThresholds`] uses one block for each row and up to 16 for the longest; [`FilterRows`] uses many
+//!    blocks for each row and writes survivors to a list in global memory; then [`ThresholdSelect`] selects from the list;
+//! 3. *list*: for k beyond shared memory. The first two kernels of *grid*, [`RepairLists`] for lists that are too short or too long, then a
+//!    merge sort of the lists in global memory ([`crate::select::list_sort`]).
 //!
-//! Three ways to run it, for rows of different number and length:
-//! 1. *block*: one block a row does all of it, survivors in shared memory ([`ThresholdSelect`]);
-//! 2. *grid*: for few long rows. [`RowThresholds`], one block a row and up to 16 for the longest; [`FilterRows`], many
-//!    blocks a row, survivors to a list in global memory; then [`ThresholdSelect`] takes the survivors from the list;
-//! 3. *list*: for k beyond shared memory. The first two kernels of *grid*, [`RepairLists`] for a list that came out too
-//!    short or too long, then a merge sort of the lists in global memory ([`crate::select::list_sort`]).
-//!
-//! Where the steps are: rows are read as [`crate::select::rows`] says, the sample is [`crate::select::sample`], the filter
+//! The modules of the steps: reading rows is [`crate::select::rows`], the sample [`crate::select::sample`], the filter
 //! [`crate::select::survivors`], the exact threshold [`crate::select::radix`], the sort [`crate::select::block_sort`].
 //!
-//! Ties need no care: a threshold is an entry, not a key. In a row of equal keys the sample's positions decide, and the
-//! threshold lets the first positions through.
+//! Ties need no special treatment, because a threshold is an entry, not a key. In a row of equal keys the positions of the sample decide,
+//! and the first positions pass the threshold.
 //!
 //! # Cost
 //! Floor: one read of the row. Sample: n·g keys, 3 % of a row of 128,000. Survivors are about 1.3·k to 2·k for k ≥ 1,000 and
@@ -34,14 +33,14 @@
 //! per 128 keys. Sort: [`crate::select::block_sort`].
 //!
 //! # What lost (H200)
-//! - A place in the list for every find: a global atomic whose answer the warp waits for; 128 rows of 10⁶ took 0.24 ms at k = 100 for
-//!   0.16 with a stage in shared memory.
-//! - Sixteen copies of the code that appends a survivor: registers spilled. A loop over the hits of a lane costs less as well.
-//! - A sample in nearly the right order: groups far from the others took the leading bits, the others' order was lost, and rows of two
-//!   values overflowed.
-//! - A sharper threshold by more keys a group: with q above ¼ random rows let through more, not fewer.
+//! - A place in the list for each single survivor: a global atomic for whose result the warp waits. 128 rows of 10⁶ took 0.24 ms at k =
+//!   100, and 0.16 ms with a stage in shared memory.
+//! - Sixteen copies of the code that appends a survivor: registers spilled. A loop over the survivors of a lane is also faster.
+//! - A sample in approximate order: groups far from the others determined the leading bits, so the order of the others was lost, and rows
+//!   of two values overflowed.
+//! - A sharper threshold by more keys in a group: with q above ¼, more keys of random rows passed, not fewer.
 //!
-//! It wins against WarpSelect wherever rows are long: no queue, no merge while reading, registers free for loads in flight.
+//! It is faster than WarpSelect if rows are long: there is no queue and no merge while reading, so registers are free for loads in flight.
 
 use cuda_std::launch::LaunchConfig;
 use cuda_std::shared::SharedPtr;
@@ -55,24 +54,24 @@ use crate::select::rows::{Row, RowTable};
 use crate::select::sample::{BLOCK_GROUP_KEYS, MOST_GROUPS, SamplePlan, threshold_of_groups};
 use crate::select::survivors::{ListSink, SharedSink, StagedSink};
 
-/// Threads in a block of the kernels that only filter or look for thresholds.
+/// Number of threads of a block of the kernels that only filter or find thresholds.
 pub const FILTER_THREADS: u32 = 256;
-/// Survivors that a block has room for, at least: a sample, and the counters of the radix passes, lie in the same memory.
+/// Smallest capacity for survivors of a block, because a sample and the counters of the radix passes use the same memory.
 pub const LEAST_CAPACITY: u32 = 512;
 const _: () = assert!(MOST_GROUPS <= LEAST_CAPACITY && 4 * BINS <= 16 * LEAST_CAPACITY);
-/// Words before the survivors in shared memory: a counter and two words of a radix pass, and behind them the sort's.
+/// Number of words before the survivors in shared memory: a counter, two words of a radix pass, and the words of the sort.
 const HEADER_WORDS: u32 = 4 + ORDER_HEADER_BYTES / 4 + 2;
-/// The threshold that every entry passes.
+/// The threshold that all entries pass.
 pub const ALL: u64 = EMPTY - 1;
-/// Survivors that a filtering block keeps until it is done.
+/// Number of survivors that a filtering block holds in shared memory.
 const STAGE: usize = 1024;
 
-/// Shared memory of a block with room for `capacity` survivors, and two words for each, between which sorting moves.
+/// Shared memory of a block in bytes, for `capacity` survivors and two words for each, between which the sort moves them.
 pub const fn shared_bytes(capacity: u32) -> u32 {
     4 * HEADER_WORDS + 16 * capacity
 }
 
-/// Whether `count` survivors of `threshold` hold the best k, all of them in their places.
+/// Whether `count` survivors of `threshold` include the best k, and all of them fit in the capacity.
 #[inline(always)]
 fn enough(count: u32, k: u32, capacity: u32, threshold: u64) -> bool {
     count <= capacity && (count >= k || threshold == ALL)
@@ -92,7 +91,7 @@ pub(crate) unsafe fn store_result<K: Key>(
 ) {
     let order = if found == EMPTY { K::WORST } else { entry::key(found) };
     let bits = K::unorder(order);
-    // NaN and zero have one pattern each, whichever way the order goes.
+    // NaN and zero have one bit pattern each, in both orders.
     let is_float = K::NAN != K::WORST;
     let keep = is_float && (order == K::NAN || bits == 0);
     // SAFETY: as the caller promises.
@@ -105,11 +104,11 @@ pub(crate) unsafe fn store_result<K: Key>(
 /// Shared memory of a block, for `capacity` entries.
 #[derive(Clone, Copy)]
 pub(crate) struct Workspace {
-    /// Counters.
+    /// The counters of the row, in shared memory.
     pub header: SharedPtr<u32>,
-    /// Survivors.
+    /// The survivors of the row, in shared memory.
     pub entries: SharedPtr<u64>,
-    /// Two words for each.
+    /// Memory of two words for each survivor.
     pub order: OrderWorkspace,
 }
 
@@ -128,8 +127,8 @@ impl Workspace {
 
 /// Selects the best `k` of each row, sorted.
 ///
-/// Where `lists` is present, the survivors of each row are there already: `counts[r]` entries at or below `thresholds[r]`, from
-/// r · `capacity` of `lists` on, as [`FilterRows`] wrote them.
+/// If `lists` is present, it holds the survivors of each row: `counts[r]` entries at or below `thresholds[r]`, from r · `capacity` of
+/// `lists` on, as [`FilterRows`] wrote them.
 ///
 /// # Safety
 /// The pointers that are present cover the shapes that the fields give. 1 ≤ k ≤ `out_stride`;
@@ -147,40 +146,40 @@ impl Workspace {
 pub struct ThresholdSelect {
     /// The keys of all rows, of the type of the kernel's key: up to the end of the last row.
     pub keys: Ptr<u8>,
-    /// The id of each key, at the same place; absent: the id is the position in the row. A key with the id `NO_ROW` is left out. Of equal
-    /// keys the one with the lower id is better.
+    /// The id of each key, at the index of the key; absent: the id is the position in the row. A key with the id `NO_ROW` is ignored. Of
+    /// equal keys the one with the lower id is better.
     pub ids: Option<Ptr<u32>>,
-    /// Keys from one row to the next, where `starts` is absent.
+    /// Distance from one row to the next in keys, if `starts` is absent.
     pub stride: u64,
-    /// Where each row starts and, one entry more, where the last one ends; absent: row r starts at r · `stride`.
+    /// The start of each row, and one more entry: the end of the last row; absent: row r starts at r · `stride`.
     pub starts: Option<Ptr<u64>>,
-    /// The length of each row; absent: the distance of the row's `starts`, or `columns` where `starts` is absent too.
+    /// The length of each row; absent: a row extends to the next entry of `starts`, or has `columns` keys if `starts` is absent too.
     pub lengths: Option<Ptr<u32>>,
-    /// The length of a row, at most.
+    /// Largest length of a row.
     pub columns: u32,
     /// 0 selects the smallest keys, `Key::FLIP` the largest.
     pub flip: u32,
-    /// Results of a row.
+    /// Number of results of a row.
     pub k: u32,
-    /// Survivors of a row that a block has room for.
+    /// Largest number of survivors of a row that a block can hold.
     pub capacity: u32,
-    /// The threshold of each row; empty where `lists` is absent.
+    /// The threshold of each row; empty if `lists` is absent.
     pub thresholds: Ptr<u64>,
-    /// A list of survivors for each row, `capacity` entries; absent: the launch finds the survivors itself.
+    /// A list of survivors for each row, `capacity` entries; absent: the kernel finds the survivors.
     pub lists: Option<Ptr<u64>>,
-    /// How many survivors each row has, including those without room in the list; empty where `lists` is absent.
+    /// Number of survivors of each row, including those that do not fit in the list; empty if `lists` is absent.
     pub counts: Ptr<u32>,
-    /// The selected keys, best first, of the type of the kernel's key; the worst key where there is none. `k` a row, in rows
+    /// The selected keys, best first, of the type of the kernel's key; the worst key where there is none. Each row has `k` results, in rows
     /// of `out_stride`.
     pub out_keys: PtrMut<u8>,
-    /// Their ids, laid out as `out_keys`; `NO_ROW` where there is none.
+    /// Ids of the selected keys, laid out as `out_keys`; `NO_ROW` where there is none.
     pub out_ids: PtrMut<u32>,
-    /// Results from one row to the next.
+    /// Distance from the results of one row to those of the next.
     pub out_stride: u32,
 }
 
 impl ThresholdSelect {
-    /// A block of `threads` threads a row: 32 to 512, a multiple of 32.
+    /// One block for each row, of `threads` threads: 32 to 512, a multiple of 32.
     pub fn config(&self, rows: u32, threads: u32) -> LaunchConfig {
         LaunchConfig::linear(rows as u64, threads).with_shared(shared_bytes(self.capacity))
     }
@@ -199,7 +198,7 @@ pub(crate) unsafe fn select_rows<K: Key>(launch: ThresholdSelect) {
     let number = thread::block_idx_x();
     let (thread, threads) = (thread::thread_idx_x(), thread::block_dim_x());
     let Workspace { header, entries, order } = Workspace::new(capacity);
-    // SAFETY: the caller promises the shapes; one block has the row's workspace and results to itself.
+    // SAFETY: the caller promises the shapes; only this block uses the row's workspace and results.
     unsafe {
         let row = Row::<K>::of(table, number, *keys, ids, flip);
         let len = row.len;
@@ -272,37 +271,37 @@ pub(crate) unsafe fn select_rows<K: Key>(launch: ThresholdSelect) {
 pub struct RowThresholds {
     /// The keys of all rows, of the type of the kernel's key: up to the end of the last row.
     pub keys: Ptr<u8>,
-    /// The id of each key, at the same place; absent: the id is the position in the row. A key with the id `NO_ROW` is left out. Of equal
-    /// keys the one with the lower id is better.
+    /// The id of each key, at the index of the key; absent: the id is the position in the row. A key with the id `NO_ROW` is ignored. Of
+    /// equal keys the one with the lower id is better.
     pub ids: Option<Ptr<u32>>,
-    /// Keys from one row to the next, where `starts` is absent.
+    /// Distance from one row to the next in keys, if `starts` is absent.
     pub stride: u64,
-    /// Where each row starts and, one entry more, where the last one ends; absent: row r starts at r · `stride`.
+    /// The start of each row, and one more entry: the end of the last row; absent: row r starts at r · `stride`.
     pub starts: Option<Ptr<u64>>,
-    /// The length of each row; absent: the distance of the row's `starts`, or `columns` where `starts` is absent too.
+    /// The length of each row; absent: a row extends to the next entry of `starts`, or has `columns` keys if `starts` is absent too.
     pub lengths: Option<Ptr<u32>>,
-    /// The length of a row, at most.
+    /// Largest length of a row.
     pub columns: u32,
     /// 0 selects the smallest keys, `Key::FLIP` the largest.
     pub flip: u32,
-    /// How many keys of each row are wanted.
+    /// Number of keys of each row that are wanted.
     pub k: u32,
-    /// Survivors of a row that there is room for.
+    /// Largest number of survivors of a row that the list can hold.
     pub capacity: u32,
-    /// Blocks that share the sample of a row.
+    /// Number of blocks that share the sample of a row.
     pub blocks: u32,
-    /// Where the blocks of a row join their samples: [`MOST_GROUPS`] words a row, all ones. Not used where `blocks` is 1.
+    /// Memory in which the blocks of a row join their samples: [`MOST_GROUPS`] words for each row, all ones. Not used if `blocks` is 1.
     pub bests: PtrMut<u64>,
-    /// Counts the blocks of a row: a word a row, all ones. Not used where `blocks` is 1.
+    /// Counter of the blocks of each row: one word, all ones. Not used if `blocks` is 1.
     pub tickets: PtrMut<u32>,
     /// The threshold of each row.
     pub thresholds: PtrMut<u64>,
-    /// The count of survivors of each row: becomes 0.
+    /// The count of survivors of each row, which becomes 0.
     pub counts: PtrMut<u32>,
 }
 
 impl RowThresholds {
-    /// `blocks` blocks a row.
+    /// `blocks` blocks for each row.
     pub fn config(&self, rows: u32) -> LaunchConfig {
         LaunchConfig::linear(rows as u64 * self.blocks as u64, FILTER_THREADS).with_shared(shared_bytes(MOST_GROUPS))
     }
@@ -330,7 +329,7 @@ unsafe fn find_thresholds<K: Key>(launch: RowThresholds) {
             let plan = SamplePlan::new(k.min(len), len, blocks * BLOCK_GROUP_KEYS);
             let first = (block * BLOCK_GROUP_KEYS).min(plan.group_keys);
             let turns = (first, plan.group_keys.min(first + BLOCK_GROUP_KEYS));
-            // With several blocks the groups meet in global memory, and the last block to come goes on.
+            // With several blocks the groups are joined in global memory, and the last block continues.
             let shared = bests.wrapping_add(number as usize * MOST_GROUPS as usize);
             row.sample::<16>(plan, turns, |group, best| {
                 if blocks > 1 {
@@ -386,35 +385,35 @@ unsafe fn find_thresholds<K: Key>(launch: RowThresholds) {
 pub struct FilterRows {
     /// The keys of all rows, of the type of the kernel's key: up to the end of the last row.
     pub keys: Ptr<u8>,
-    /// The id of each key, at the same place; absent: the id is the position in the row. A key with the id `NO_ROW` is left out. Of equal
-    /// keys the one with the lower id is better.
+    /// The id of each key, at the index of the key; absent: the id is the position in the row. A key with the id `NO_ROW` is ignored. Of
+    /// equal keys the one with the lower id is better.
     pub ids: Option<Ptr<u32>>,
-    /// Keys from one row to the next, where `starts` is absent.
+    /// Distance from one row to the next in keys, if `starts` is absent.
     pub stride: u64,
-    /// Where each row starts and, one entry more, where the last one ends; absent: row r starts at r · `stride`.
+    /// The start of each row, and one more entry: the end of the last row; absent: row r starts at r · `stride`.
     pub starts: Option<Ptr<u64>>,
-    /// The length of each row; absent: the distance of the row's `starts`, or `columns` where `starts` is absent too.
+    /// The length of each row; absent: a row extends to the next entry of `starts`, or has `columns` keys if `starts` is absent too.
     pub lengths: Option<Ptr<u32>>,
-    /// The length of a row, at most.
+    /// Largest length of a row.
     pub columns: u32,
     /// 0 selects the smallest keys, `Key::FLIP` the largest.
     pub flip: u32,
-    /// Blocks that filter one row.
+    /// Number of blocks that filter one row.
     pub segments: u32,
-    /// Keys that one block filters.
+    /// Number of keys that one block filters.
     pub segment_columns: u32,
-    /// Entries from one list to the next.
+    /// Distance from one list to the next in entries.
     pub capacity: u32,
     /// The threshold of each row.
     pub thresholds: Ptr<u64>,
     /// The survivors of each row, at most `capacity`.
     pub lists: PtrMut<u64>,
-    /// How many survivors each row has, including those without room in the list.
+    /// Number of survivors of each row, including those that do not fit in the list.
     pub counts: PtrMut<u32>,
 }
 
 impl FilterRows {
-    /// `segments` blocks a row.
+    /// `segments` blocks for each row.
     pub fn config(&self, rows: u32) -> LaunchConfig {
         LaunchConfig::linear(rows as u64 * self.segments as u64, FILTER_THREADS)
     }
@@ -473,33 +472,33 @@ unsafe fn filter_rows<K: Key>(launch: FilterRows) {
 pub struct RepairLists {
     /// The keys of all rows, of the type of the kernel's key: up to the end of the last row.
     pub keys: Ptr<u8>,
-    /// The id of each key, at the same place; absent: the id is the position in the row. A key with the id `NO_ROW` is left out. Of equal
-    /// keys the one with the lower id is better.
+    /// The id of each key, at the index of the key; absent: the id is the position in the row. A key with the id `NO_ROW` is ignored. Of
+    /// equal keys the one with the lower id is better.
     pub ids: Option<Ptr<u32>>,
-    /// Keys from one row to the next, where `starts` is absent.
+    /// Distance from one row to the next in keys, if `starts` is absent.
     pub stride: u64,
-    /// Where each row starts and, one entry more, where the last one ends; absent: row r starts at r · `stride`.
+    /// The start of each row, and one more entry: the end of the last row; absent: row r starts at r · `stride`.
     pub starts: Option<Ptr<u64>>,
-    /// The length of each row; absent: the distance of the row's `starts`, or `columns` where `starts` is absent too.
+    /// The length of each row; absent: a row extends to the next entry of `starts`, or has `columns` keys if `starts` is absent too.
     pub lengths: Option<Ptr<u32>>,
-    /// The length of a row, at most.
+    /// Largest length of a row.
     pub columns: u32,
     /// 0 selects the smallest keys, `Key::FLIP` the largest.
     pub flip: u32,
-    /// How many keys of each row are wanted.
+    /// Number of keys of each row that are wanted.
     pub k: u32,
-    /// Entries from one list to the next.
+    /// Distance from one list to the next in entries.
     pub capacity: u32,
-    /// The threshold that each list was made with.
+    /// The threshold with which each list was made.
     pub thresholds: Ptr<u64>,
     /// The survivors of each row, at most `capacity`.
     pub lists: PtrMut<u64>,
-    /// How many survivors each row has, including those without room in the list.
+    /// Number of survivors of each row, including those that do not fit in the list.
     pub counts: PtrMut<u32>,
 }
 
 impl RepairLists {
-    /// A block a row.
+    /// One block for each row.
     pub fn config(&self, rows: u32) -> LaunchConfig {
         LaunchConfig::linear(rows as u64, FILTER_THREADS).with_shared(shared_bytes(LEAST_CAPACITY))
     }

@@ -1,4 +1,4 @@
-//! WarpSelect: the k smallest (or largest) of each row, one warp a row, one pass, all state in registers (paper sections
+//! WarpSelect: the k smallest (or largest) of each row, one warp for each row, one pass, all state in registers (paper sections
 //! 4.2 and 4.3, algorithm 3).
 //!
 //! # Problem
@@ -18,31 +18,32 @@
 //! merge once more; W[0..k] is the answer
 //! ```
 //!
-//! # What differs from the paper, and why
+//! # Differences from the paper, and their reasons
 //! 1. Thread queues are stacks, not sorted queues: an insertion costs t moves and no comparisons. A merge sorts them anyway,
 //!    and starts when a lane's stack is full, which is when the paper's T₀ would drop below W_{k−1}.
 //! 2. Entries are totally ordered 64-bit words ([`crate::select::entry`]), so results do not depend on scheduling or queue lengths.
-//! 3. Four keys a lane are tested with one vote against the bound (`!(min >= bound)`: a NaN bound, that is a queue not yet
-//!    full, lets all through). Late in a row nearly every group ends there.
-//! 4. The bound is W[k−1], not W[32·R−1]: for k = 10 in a queue of 32 a third of the insertions.
-//! 5. k above 1024 takes further passes: pass p keeps what comes after the last result of pass p − 1.
+//! 3. Four keys of each lane are tested with one vote against the bound (`!(min >= bound)`: with a NaN bound, which means a queue that is
+//!    not full yet, all keys pass). Late in a row nearly all groups need only this test.
+//! 4. The bound is W[k−1], not W[32·R−1]: for k = 10 in a queue of 32, this takes a third of the insertions.
+//! 5. k above 1024 takes further passes: pass p selects among the entries after the last result of pass p − 1.
 //! 6. A long row may be cut into segments, each selected by its own warp; a second launch selects among the winners.
 //!
-//! Why the fast test may be strict for positions: when a group is tested, W holds entries of earlier groups only, so an
-//! equal key here has a higher position and loses. With given ids that is not so, and the bound admits equal keys.
+//! With positions the fast test may be strict: when a group is tested, W holds entries of earlier groups only, so an equal key of this
+//! group has a higher position and loses. With given ids this does not hold, so the bound admits equal keys.
 //!
 //! # Cost
-//! Floor: one read, 4·ℓ bytes a row. Per 128 keys about 30 instructions without a candidate. Expected insertions
+//! Floor: one read, 4·ℓ bytes for each row. Per 128 keys about 30 instructions without a candidate. Expected insertions
 //! k(1 + ln(ℓ/k)); a merge costs O((t + R) log²) compare-exchanges and about 340 (k = 32) to 3,300 (k = 1024) instructions.
 //! t by k as the paper measured it: 2 up to 32, 3 up to 128, 4 up to 256, 8 up to 1024.
 //!
-//! # When it wins
-//! For k = 1, and for rows of a few hundred keys, where it needs neither sample nor sort. Longer rows are
-//! [`crate::select::threshold_select`]'s: at 128,000 columns this takes 1.75 / 2.24 / 9.9 ms for k = 10 / 100 / 1000, that 1.28 / 1.36 / 2.0.
+//! # When it is fastest
+//! For k = 1, and for rows of a few hundred keys, where it needs neither sample nor sort. For longer rows
+//! [`crate::select::threshold_select`] is faster: at 128,000 columns WarpSelect takes 1.75 / 2.24 / 9.9 ms for k = 10 / 100 / 1000, and
+//! ThresholdSelect 1.28 / 1.36 / 2.0 ms.
 //!
 //! # What lost
-//! The merge inlined at each use (five copies) thrashes the instruction cache: one loop, one push, one merge. A counter
-//! that differs by lane makes ptxas guard every shuffle: the loop counts a uniform base and adds the lane in the address.
+//! With the merge inlined at each use (five copies), the instruction cache thrashes; so there is one loop, one push and one merge. With a
+//! counter that differs by lane, ptxas guards every shuffle; so the loop counts a uniform base and adds the lane in the address.
 
 use cuda_std::launch::LaunchConfig;
 use cuda_std::warp::FULL_MASK;
@@ -52,16 +53,16 @@ use crate::select::entry::{self, EMPTY};
 use crate::select::networks::{warp_merge_keep, warp_sort};
 use crate::select::rows::RowTable;
 
-/// Warps in a block of the selection kernels; each has its own row.
+/// Number of warps of a block of the selection kernels; each warp has a different row.
 pub const WARPS_PER_BLOCK: u32 = 4;
-/// Keys a lane tests with one vote.
+/// Number of keys that a lane tests with one vote.
 const GROUP: usize = 4;
-/// Keys a warp tests with one vote.
+/// Number of keys that a warp tests with one vote.
 const GROUP_KEYS: u32 = 32 * GROUP as u32;
 
-/// The state of a running selection: the best 32·`QUEUE_REGISTERS` entries that were offered so far. The fusable form of
-/// WarpSelect: any kernel can feed it with keys that are in registers, without writing them to memory, and gets what the selection
-/// kernels guarantee: the exact best k, ties by lower payload, NaN last, whatever the order of offers.
+/// The state of a running selection: the best 32·`QUEUE_REGISTERS` entries that were offered so far. It can be fused into other kernels:
+/// any kernel can offer keys in registers, without writing them to memory. The result has the guarantees of the selection kernels: the
+/// exact best k, ties by lower payload, NaN last, in any order of offers.
 ///
 /// `offer` candidates, `finish`, then read the sorted `entry` registers. Every method must be reached by all 32 lanes of the
 /// warp together. `QUEUE_REGISTERS` is a power of two. [`thread_queue`] gives a good `THREAD_QUEUE`.
@@ -104,7 +105,7 @@ const GROUP_KEYS: u32 = 32 * GROUP as u32;
 pub struct WarpSelect<const QUEUE_REGISTERS: usize, const THREAD_QUEUE: usize> {
     queue: [u64; QUEUE_REGISTERS],
     thread_queue: [u64; THREAD_QUEUE],
-    /// Entries in this lane's thread queue.
+    /// Number of entries in this lane's thread queue.
     waiting: u32,
     /// Entries at or above are not among the best k. Uniform.
     bound: u64,
@@ -144,27 +145,28 @@ impl<const QUEUE_REGISTERS: usize, const THREAD_QUEUE: usize> WarpSelect<QUEUE_R
         }
     }
 
-    /// Takes in what still waits in the lanes. Afterwards [`Self::entry`] reads the result.
+    /// Merges the entries that are still in thread queues. After it, [`Self::entry`] reads the result.
     #[inline(always)]
     pub fn finish(&mut self) {
         self.merge();
     }
 
-    /// This lane's entry of `register`: number 32·`register` + lane of the result, in order; [`EMPTY`] where fewer were offered.
+    /// This lane's entry of `register`: number 32·`register` + lane of the result, in order; [`EMPTY`] if fewer were offered.
     /// `register` < `QUEUE_REGISTERS` must be known when the kernel is compiled (an index of `unroll`).
     #[inline(always)]
     pub fn entry(&self, register: usize) -> u64 {
         self.queue[register]
     }
 
-    /// Appends `candidate` of the lanes where `take` holds, if it beats the bound. What must be merged then is merged by the caller.
+    /// Appends the `candidate` of each lane in which `take` holds, if it is better than the bound. The caller merges if
+    /// [`Self::must_merge`] then holds.
     #[inline(always)]
     fn push(&mut self, candidate: u64, take: bool) {
         let above_floor = match self.floor {
             Some(floor) => candidate > floor,
             None => true,
         };
-        // Selects, not a branch: cheaper than diverging, and conditional stores may leave arrays in local memory.
+        // Selects, not a branch: they are cheaper than divergence, and conditional stores may put arrays in local memory.
         let take = take & above_floor & (candidate < self.bound);
         unroll::<THREAD_QUEUE>(|i| {
             let slot = THREAD_QUEUE - 1 - i;
@@ -175,7 +177,7 @@ impl<const QUEUE_REGISTERS: usize, const THREAD_QUEUE: usize> WarpSelect<QUEUE_R
         self.waiting += take as u32;
     }
 
-    /// True if some lane has no room for another push. Uniform.
+    /// Whether some lane has no room for another push. Uniform.
     #[inline(always)]
     fn must_merge(&self) -> bool {
         warp::any(FULL_MASK, self.waiting == THREAD_QUEUE as u32)
@@ -198,7 +200,7 @@ impl<const QUEUE_REGISTERS: usize, const THREAD_QUEUE: usize> WarpSelect<QUEUE_R
     }
 }
 
-/// A piece of a row of keys in global memory, and how to read it.
+/// A piece of a row of keys in global memory.
 #[derive(Clone, Copy)]
 struct Row {
     keys: *const f32,
@@ -206,7 +208,7 @@ struct Row {
     ids: Option<Ptr<u32>>,
     first: u32,
     len: u32,
-    /// 0 selects the smallest, the sign bit the largest.
+    /// 0 selects the smallest keys, the sign bit the largest.
     flip: u32,
 }
 
@@ -214,7 +216,7 @@ impl Row {
     /// Piece number `piece` of the launch, counted over all rows.
     ///
     /// # Safety
-    /// The launch is as [`WarpSelectRows`] says, and has the piece.
+    /// The launch satisfies [`WarpSelectRows`], and has the piece.
     #[inline(always)]
     unsafe fn of_piece(launch: WarpSelectRows, piece: u32) -> Row {
         let WarpSelectRows { keys, ids, stride, starts, lengths, columns, .. } = launch;
@@ -258,12 +260,12 @@ unsafe fn scan<const QUEUE_REGISTERS: usize, const THREAD_QUEUE: usize, const AH
             groups[a][e] = unsafe { row.load(a as u32 * GROUP_KEYS + 32 * e as u32 + lane) };
         });
     });
-    // With given ids an equal key may still win by its id: the value above the bound admits equal keys.
+    // With given ids an equal key may still win by its id, so the next value above the bound is used, which admits equal keys.
     let admit_equal = row.ids.is_some() as u32;
     let mut bound_value = f32::NAN;
     let mut base = 0u32;
     loop {
-        // One turn more than there are groups: it merges what is left. There is one place for the merge, here.
+        // One turn more than groups, which merges the remaining entries. This is the only place of the merge.
         let finish = base >= row.len;
         let mut group = groups[0];
         unroll::<AHEAD>(|a| {
@@ -276,7 +278,7 @@ unsafe fn scan<const QUEUE_REGISTERS: usize, const THREAD_QUEUE: usize, const AH
             groups[AHEAD - 1][e] = unsafe { row.load(base + AHEAD as u32 * GROUP_KEYS + 32 * e as u32 + lane) };
         });
         let least = math::min_f32(math::min_f32(group[0], group[1]), math::min_f32(group[2], group[3]));
-        // Not `least < bound_value`: a NaN bound (queue not full) must let everything through.
+        // Not `least < bound_value`: with a NaN bound (queue not full) all keys must pass.
         #[expect(clippy::neg_cmp_op_on_partial_ord, reason = "NaN on either side must count as a candidate")]
         let candidate = !(least >= bound_value);
         if finish | warp::any(FULL_MASK, candidate) {
@@ -291,9 +293,9 @@ unsafe fn scan<const QUEUE_REGISTERS: usize, const THREAD_QUEUE: usize, const AH
                     Some(ids) if take => unsafe { global::load_nc(ids.wrapping_add(position as usize)) },
                     _ => row.first + position,
                 };
-                // The id of an empty slot: what an earlier level of a selection did not find. Positions never have it.
+                // The id of an empty slot of an earlier level of a selection. Positions never have this value.
                 let take = take & (payload != crate::NO_ROW);
-                // Late in a row most of the 32 keys of a step hold no candidate either.
+                // Late in a row, most steps of 32 keys have no candidate either.
                 if finish | warp::any(FULL_MASK, take) {
                     select.push(entry::pack(key, payload), take);
                     if finish | select.must_merge() {
@@ -313,12 +315,12 @@ unsafe fn scan<const QUEUE_REGISTERS: usize, const THREAD_QUEUE: usize, const AH
     }
 }
 
-/// The queues of the kernels that have one, in entries, ascending: each is the greatest k of its kernel.
+/// The queue lengths of the kernels with queues, in entries, ascending. Each is the largest k of its kernel.
 pub const QUEUES: [u32; 6] = [32, 64, 128, 256, 512, LONGEST_QUEUE];
-/// The greatest k of one launch.
+/// The largest k of one launch.
 pub const LONGEST_QUEUE: u32 = 1024;
 
-/// Entries of the thread queue of each lane, for a warp queue of `queue` entries.
+/// Number of entries of the thread queue of each lane, for a warp queue of `queue` entries.
 pub const fn thread_queue(queue: u32) -> usize {
     match queue {
         ..=32 => 2,
@@ -333,9 +335,9 @@ pub const fn thread_queue(queue: u32) -> usize {
 /// A row is cut into `segments` pieces. Warp r · `segments` + s selects from piece s of row r. Its results start at place
 /// (r · `segments` + s) · `out_stride`.
 ///
-/// Each line of the table gives the registers of the warp queue, the entries of the thread queue, and the groups that a warp loads ahead. Three
-/// groups of 512 bytes a warp keep enough bytes in flight for 12 warps a multiprocessor to saturate HBM. Long queues are bound by their
-/// merges and need the registers. `min_blocks` bounds the registers: it is the greatest number without a spill.
+/// Each line of the table has the registers of the warp queue, the entries of the thread queue, and the groups that a warp loads ahead.
+/// With three groups of 512 bytes for each warp, 12 warps on a multiprocessor have enough bytes in flight to saturate HBM. Long queues are
+/// bound by their merges and need the registers. `min_blocks` bounds the registers: it is the greatest number without a spill.
 ///
 /// # Safety
 /// The pointers that are present cover the shapes that the fields give. 1 ≤ k ≤ the kernel's queue; skip + k ≤ `out_stride`.
@@ -353,33 +355,33 @@ pub const fn thread_queue(queue: u32) -> usize {
 pub struct WarpSelectRows {
     /// The keys of all rows: up to the end of the last row.
     pub keys: Ptr<f32>,
-    /// The id of each key, at the same place; absent: the id is the position in the row. A key with the id `NO_ROW` is left out.
+    /// The id of each key, at the index of the key; absent: the id is the position in the row. A key with the id `NO_ROW` is ignored.
     pub ids: Option<Ptr<u32>>,
-    /// Keys from one row to the next, where `starts` is absent.
+    /// Distance from one row to the next in keys, if `starts` is absent.
     pub stride: u64,
-    /// Where each row starts and, one entry more, where the last one ends; absent: row r starts at r · `stride`.
+    /// The start of each row, and one more entry: the end of the last row; absent: row r starts at r · `stride`.
     pub starts: Option<Ptr<u64>>,
-    /// The length of each row; absent: the distance of the row's `starts`, or `columns` where `starts` is absent too.
+    /// The length of each row; absent: a row extends to the next entry of `starts`, or has `columns` keys if `starts` is absent too.
     pub lengths: Option<Ptr<u32>>,
-    /// The length of a row, at most.
+    /// Largest length of a row.
     pub columns: u32,
-    /// Pieces of a row.
+    /// Number of pieces of a row.
     pub segments: u32,
-    /// Keys of a piece; the last piece of a row may be shorter or empty.
+    /// Number of keys of a piece; the last piece of a row may be shorter or empty.
     pub segment_columns: u32,
-    /// Rows.
+    /// Number of rows.
     pub rows: u32,
     /// 0 selects the smallest keys, 0x80000000 the largest.
     pub flip: u32,
-    /// Results of a piece.
+    /// Number of results of a piece.
     pub k: u32,
-    /// Results of each row that earlier launches wrote; the next `k` follow them. Where it is not 0, a row has one piece.
+    /// Number of results of each row that earlier launches wrote; the next `k` follow them. If it is not 0, a row has one piece.
     pub skip: u32,
-    /// The selected keys, best first; the worst value where there is none. `skip` + `k` a piece, in rows of `out_stride`.
+    /// The selected keys, best first; the worst value where there is none. Each piece has `skip` + `k` results, in rows of `out_stride`.
     pub out_keys: PtrMut<f32>,
-    /// Their ids, laid out as `out_keys`; `NO_ROW` where there is none.
+    /// Ids of the selected keys, laid out as `out_keys`; `NO_ROW` where there is none.
     pub out_ids: PtrMut<u32>,
-    /// Results from one piece to the next.
+    /// Distance from the results of one piece to those of the next.
     pub out_stride: u32,
 }
 
@@ -389,7 +391,7 @@ impl WarpSelectRows {
         if self.skip == 0 { self.k } else { self.k.max(2) }
     }
 
-    /// A warp a piece.
+    /// One warp for each piece.
     pub fn config(&self) -> LaunchConfig {
         LaunchConfig::warps(self.rows as u64 * self.segments as u64, WARPS_PER_BLOCK)
     }
@@ -408,7 +410,7 @@ unsafe fn select_some<const QUEUE_REGISTERS: usize, const THREAD_QUEUE: usize, c
     if warp >= rows * segments {
         return;
     }
-    // SAFETY: the caller promises the shapes, and the piece is one of the rows'.
+    // SAFETY: the caller promises the shapes, and the piece belongs to one of the rows.
     unsafe {
         let row = Row::of_piece(launch, warp);
         let out = warp as usize * out_stride as usize;
@@ -418,7 +420,7 @@ unsafe fn select_some<const QUEUE_REGISTERS: usize, const THREAD_QUEUE: usize, c
             let last = out + skip as usize - 1;
             let value = global::load(out_keys.wrapping_add(last));
             let id = global::load(out_ids.wrapping_add(last));
-            // An earlier pass that ran out of entries left NO_ROW: nothing comes after EMPTY.
+            // An earlier pass without enough entries wrote NO_ROW: no entry comes after EMPTY.
             let key = entry::key_of(f32::from_bits(value.to_bits() ^ flip));
             Some(if id == crate::NO_ROW { EMPTY } else { entry::pack(key, id) })
         };
@@ -442,7 +444,7 @@ unsafe fn select_some<const QUEUE_REGISTERS: usize, const THREAD_QUEUE: usize, c
 #[inline(always)]
 unsafe fn store_result(out_key: *mut f32, out_id: *mut u32, found: u64, flip: u32) {
     let value = if found == EMPTY { f32::INFINITY } else { entry::value_of(entry::key(found)) };
-    // On bits, not by arithmetic: what an addition makes of a NaN differs between devices.
+    // On bits, not by arithmetic: the NaN that an addition returns differs between devices.
     let flipped = value.to_bits() ^ flip;
     let value = if value.is_nan() {
         f32::NAN
@@ -459,7 +461,7 @@ unsafe fn store_result(out_key: *mut f32, out_id: *mut u32, found: u64, flip: u3
 }
 
 /// The body of the kernel for k = 1, which has no queue. Each lane keeps its best entry. A butterfly minimum joins them. The loop takes one
-/// comparison a key and no vote.
+/// comparison for each key and no vote.
 ///
 /// # Safety
 /// As [`WarpSelectRows`], with k = 1 and skip = 0.

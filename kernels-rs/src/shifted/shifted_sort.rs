@@ -12,16 +12,16 @@
 //!                drop what is not below the k-th best, or is among the best already,
 //!                sort the rest by a butterfly network, merge it into the best
 //! ```
-//! A point met in several copies has the same entry (distance, id) each time, to the bit. The best are sorted, so a binary search
-//! among the lanes finds out whether an entry is there already: 5 shuffles for all 32 candidates at once. What was once dropped
-//! or pushed out is not below the k-th best any more: no other memory of past candidates is needed.
+//! A point that occurs in several copies has the same entry (distance, id) each time, to the bit. The best entries are sorted, so a binary
+//! search among the lanes shows whether an entry is already among them: 5 shuffles for all 32 candidates at once. An entry that was dropped
+//! or pushed out can never be below the k-th best again, so no other record of past candidates is needed.
 //!
-//! In a self-join the place of every point is where the sort put it ([`shifted_ranks`]), and the point itself is left out by id.
+//! In a self-join the place of every point is known from the sort ([`shifted_ranks`]), and the point itself is skipped by its id.
 //!
 //! # Layout
-//! Copies hold the points' components in structure-of-arrays form, `points[(copy · dim + j) · n + position]`: the 32 lanes of a warp
-//! read 128 neighbouring bytes of each component. A window of the report's form, k before and k after, would leave half a warp
-//! idle for k = 8; a width is a multiple of 32 unless the caller wants another.
+//! Copies hold the points' components in structure-of-arrays form, `points[(copy · dim + j) · n + position]`: the 32 lanes of a warp read
+//! 128 adjacent bytes of each component. A window of the report's form, k before and k after, would leave half a warp idle for k = 8; so
+//! the default width is a multiple of 32.
 //!
 //! # Cost, and why queries are not sorted
 //! For m queries among n points in S copies:
@@ -33,15 +33,15 @@
 //! | codes | morton's | 1.3 ms |
 //! | candidates | S·width·(4·d + 4) bytes from L2 or L1 | 53 GB of L2: 9 to 12 ms |
 //!
-//! Searching (a) is cheaper the smaller the base, needs no memory to speak of and leaves the queries' results independent of each
-//! other, so it is taken for every base; sorting (b) would be level only where the codes of a copy, 16·n bytes, are far larger than L2 and
-//! queries are as many as points; that is the self-join, where the places come with the base's own sort.
-//! The floor of the candidates in f64 arithmetic is 2·d + 5 operations and d conversions each: 1.9·10⁹ candidates take 3 ms of
-//! conversions (16 a clock and multiprocessor) and 2 ms of arithmetic: less than the reads.
+//! Searching (a) is cheaper for smaller bases, needs almost no memory, and the results of queries are independent of each other, so it is
+//! used for every base. Sorting (b) would be as fast only if the codes of a copy, 16·n bytes, are far larger than L2 and there are as many
+//! queries as points. That is the self-join, in which the sort of the base gives the places. The floor of the candidates in f64 arithmetic
+//! is 2·d + 5 operations and d conversions each: 1.9·10⁹ candidates take 3 ms of conversions (16 per clock and multiprocessor) and 2 ms of
+//! arithmetic: less than the reads.
 //!
 //! # What lost
-//! One thread a query with its own queue of k: 32 lanes read 32 different windows, 32 sectors for what one line holds. Two queries a
-//! warp for small k: half the candidates at the same number of instructions.
+//! One thread for each query, with a queue of k entries: 32 lanes read 32 different windows, so 32 sectors instead of one cache line. Two
+//! queries for each warp for small k: half the candidates with the same number of instructions.
 
 use cuda_std::launch::LaunchConfig;
 use cuda_std::warp::FULL_MASK;
@@ -51,16 +51,16 @@ use crate::select::entry::{self, EMPTY};
 use crate::select::networks::{warp_merge_keep, warp_sort};
 use crate::shifted::morton::{self, Code, MAX_DIM};
 
-/// Threads of a block of all kernels here.
+/// Number of threads of a block, in all kernels of this module.
 const THREADS: u32 = 256;
-/// Warps of a block, each with its own query in [`ShiftedNearest`].
+/// Number of warps of a block; each warp has a different query in [`ShiftedNearest`].
 const WARPS_PER_BLOCK: u32 = THREADS / 32;
 
-/// The canonical squared distance between points of up to [`MAX_DIM`] components: the host crate's `metric` for so few. `x` and `y`
-/// give component j, zero from the dimension on; `COMPONENTS` is 4, 8 or 12 and at least the dimension.
+/// The canonical squared distance between points of up to [`MAX_DIM`] components: the distance of the host crate's `metric` for this few.
+/// `x` and `y` return component j, which is zero from the dimension on; `COMPONENTS` is 4, 8 or 12 and at least the dimension.
 ///
-/// Of the definition's accumulators only the first [`MAX_DIM`] are not zero, of its lanes only three; of the butterfly the steps
-/// that join these remain: lane 0 with lane 2, then with lane 1.
+/// Of the accumulators of the definition only the first [`MAX_DIM`] are not zero, in only three lanes. So only the steps of the butterfly
+/// that join these lanes remain: lane 0 with lane 2, then with lane 1.
 #[inline(always)]
 pub fn distance<const COMPONENTS: usize>(x: impl Fn(usize) -> f64, y: impl Fn(usize) -> f32) -> f32 {
     let term = |j: usize| {
@@ -76,14 +76,14 @@ pub fn distance<const COMPONENTS: usize>(x: impl Fn(usize) -> f64, y: impl Fn(us
     ((lanes[0] + lanes[2]) + lanes[1]) as f32
 }
 
-/// The first of `width` positions around `place` in a copy of `n` points, width ≤ n: as many before as after, moved inside where the
-/// copy ends.
+/// The first of `width` positions around `place` in a copy of `n` points, width ≤ n: half before and half after, moved inside at the ends
+/// of the copy.
 #[inline(always)]
 pub fn window_start(place: u32, width: u32, n: u32) -> u32 {
     place.saturating_sub(width / 2).min(n - width)
 }
 
-/// Writes the place of every query in every copy: how many codes of the copy are below the query's.
+/// Writes the place of every query in every copy: the number of codes of the copy that are below the query's code.
 ///
 /// # Safety
 /// The arrays are as long as the fields say; the codes are of width `W`.
@@ -95,28 +95,28 @@ pub fn window_start(place: u32, width: u32, n: u32) -> u32 {
 pub struct ShiftedLocate<W> {
     /// Rows of `dim` components.
     pub queries: Ptr<f32>,
-    /// Queries.
+    /// Number of queries.
     pub count: u32,
-    /// Components of a query: 1 to [`MAX_DIM`].
+    /// Dimension of the queries: 1 to [`MAX_DIM`].
     pub dim: u32,
-    /// Bits of a coordinate, as of [`crate::shifted::morton::MortonCodes`].
+    /// Number of bits of a coordinate, as in [`crate::shifted::morton::MortonCodes`].
     pub bits: u32,
     /// The lowest corner of the base's bounding box: `dim` coordinates.
     pub mins: Ptr<f64>,
-    /// Cells to a unit of the coordinates.
+    /// Number of cells in a unit of the coordinates.
     pub scale: f64,
-    /// Copies.
+    /// Number of shifted copies.
     pub copies: u32,
     /// The sorted codes of one copy after the other: `copies` · `n`.
     pub codes: Ptr<W>,
-    /// Points of a copy.
+    /// Number of points of a copy.
     pub n: u32,
     /// The place of query q in copy c, at c · `count` + q: `copies` · `count` numbers.
     pub places: PtrMut<u32>,
 }
 
 impl<W> ShiftedLocate<W> {
-    /// A thread a query; a row of blocks in y for each copy.
+    /// One thread for each query, and a row of blocks in y for each copy.
     pub fn config(&self) -> LaunchConfig {
         LaunchConfig::linear(self.count.div_ceil(THREADS) as u64, THREADS).along_y(self.copies as u64)
     }
@@ -155,7 +155,7 @@ unsafe fn locate<W: Code>(launch: ShiftedLocate<W>) {
     }
 }
 
-/// Lays out the points of one copy in its order.
+/// Writes the points of one copy in the order of the copy.
 ///
 /// # Safety
 /// The arrays are as long as the parameters say; ids are below `n`.
@@ -163,9 +163,9 @@ unsafe fn locate<W: Code>(launch: ShiftedLocate<W>) {
 pub unsafe fn shifted_arrange(
     /// `n` rows of `dim` components.
     rows: Ptr<f32>,
-    /// Points.
+    /// Number of points.
     n: u32,
-    /// Components of a point.
+    /// Dimension of the points.
     dim: u32,
     /// The number of the point at each position.
     ids: Ptr<u32>,
@@ -188,13 +188,13 @@ pub unsafe fn shifted_arrange(
 }
 
 impl ShiftedArrange {
-    /// A thread a point.
+    /// One thread for each point.
     pub fn config(&self) -> LaunchConfig {
         LaunchConfig::linear(self.n.div_ceil(THREADS) as u64, THREADS)
     }
 }
 
-/// Writes where each point stands in each copy.
+/// Writes the position of each point in each copy.
 ///
 /// # Safety
 /// The arrays are as long as the parameters say; the ids of a copy are 0 .. n in some order.
@@ -202,7 +202,7 @@ impl ShiftedArrange {
 pub unsafe fn shifted_ranks(
     /// The number of the point at each position, `n` for each copy.
     ids: Ptr<u32>,
-    /// Points of a copy.
+    /// Number of points of a copy.
     n: u32,
     /// The position of each point, `n` for each copy.
     ranks: PtrMut<u32>,
@@ -219,7 +219,7 @@ pub unsafe fn shifted_ranks(
 }
 
 impl ShiftedRanks {
-    /// A thread a point; a row of blocks in y for each copy.
+    /// One thread for each point, and a row of blocks in y for each copy.
     pub fn config(&self, copies: u32) -> LaunchConfig {
         LaunchConfig::linear(self.n.div_ceil(THREADS) as u64, THREADS).along_y(copies as u64)
     }
@@ -237,14 +237,14 @@ struct Best<const REGISTERS: usize> {
 }
 
 impl<const REGISTERS: usize> Best<REGISTERS> {
-    /// Nothing yet; the best `k` of 1 to 32·`REGISTERS`, from `floor` on.
+    /// An empty queue for the best `k` entries from `floor` on; `k` is 1 to 32·`REGISTERS`.
     #[inline(always)]
     fn new(k: u32, floor: u64) -> Self {
         Best { queue: [EMPTY; REGISTERS], bound: EMPTY, floor, last: k - 1, lane: warp::lane_id() }
     }
 
-    /// Takes in one entry of each lane where `take` holds, if it is among the best k and not there yet. The entries offered
-    /// together are distinct. All 32 lanes arrive.
+    /// Inserts the entry of each lane in which `take` holds, if it is among the best k and not yet in the queue. The entries of one call
+    /// are distinct. All 32 lanes arrive.
     #[inline(always)]
     fn offer(&mut self, entry: u64, take: bool) {
         let better = take & (entry >= self.floor) & (entry < self.bound);
@@ -265,8 +265,8 @@ impl<const REGISTERS: usize> Best<REGISTERS> {
         }
     }
 
-    /// Whether this lane's `entry` is in the queue: the register by the last entry of each, the lane by binary search. All 32 lanes
-    /// arrive, each with its own entry.
+    /// Whether this lane's `entry` is in the queue. The last entries of the registers determine the register, and a binary search the lane.
+    /// All 32 lanes arrive, each with a different entry.
     #[inline(always)]
     fn holds(&self, entry: u64) -> bool {
         let mut register = 0;
@@ -282,7 +282,7 @@ impl<const REGISTERS: usize> Best<REGISTERS> {
             });
             found
         };
-        // How many entries of the register's first 31 are below.
+        // The number of the register's first 31 entries that are below.
         let mut below = 0;
         let mut stride = 16;
         while stride > 0 {
@@ -293,19 +293,19 @@ impl<const REGISTERS: usize> Best<REGISTERS> {
     }
 }
 
-/// Most components of a point: there are kernels for each.
+/// The largest dimension of a kernel; there are kernels for each value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MostComponents {
-    /// Four.
+    /// Up to 4 dimensions.
     Four,
-    /// Eight.
+    /// Up to 8 dimensions.
     Eight,
-    /// Twelve: [`MAX_DIM`].
+    /// Up to 12 dimensions, which is [`MAX_DIM`].
     Twelve,
 }
 
 impl MostComponents {
-    /// The least that points of `dim` components, [`MAX_DIM`] at most, fit.
+    /// The smallest value for points of `dim` components, at most [`MAX_DIM`].
     pub const fn of(dim: u32) -> MostComponents {
         match dim {
             0..=4 => MostComponents::Four,
@@ -315,22 +315,22 @@ impl MostComponents {
     }
 }
 
-/// Length of the queue in which a warp keeps the best: there are kernels for each.
+/// Length of the queue of a warp; there are kernels for each value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum QueueLength {
-    /// 32 entries.
+    /// A queue of 32 entries.
     Of32,
-    /// 128 entries.
+    /// A queue of 128 entries.
     Of128,
 }
 
 impl QueueLength {
-    /// The shortest that finds `k` neighbours in the fewest passes.
+    /// The shortest queue that finds `k` neighbours in the fewest passes.
     pub const fn of(k: u32) -> QueueLength {
         if k <= QueueLength::Of32.entries() { QueueLength::Of32 } else { QueueLength::Of128 }
     }
 
-    /// Neighbours that one pass finds, at most.
+    /// Largest number of neighbours that one pass finds.
     pub const fn entries(self) -> u32 {
         match self {
             QueueLength::Of32 => 32,
@@ -340,7 +340,7 @@ impl QueueLength {
 }
 
 /// Finds the k nearest of each query's candidates: sorted entries ([`crate::select::entry`]: key of the canonical distance, id) without
-/// duplicates, [`EMPTY`] where there are fewer.
+/// duplicates, followed by [`EMPTY`] if there are fewer.
 ///
 /// The candidates of a query are the `width` positions around its place ([`window_start`]) in each copy.
 ///
@@ -359,38 +359,38 @@ impl QueueLength {
 pub struct ShiftedNearest {
     /// Rows of `dim` components.
     pub queries: Ptr<f32>,
-    /// Queries.
+    /// Number of queries.
     pub count: u32,
-    /// Components of a query, 1 at least.
+    /// Dimension of the queries, at least 1.
     pub dim: u32,
     /// The place of query q in copy c, at c · `place_stride` + q, below (`copies` − 1) · `place_stride` + `count`.
     pub places: Ptr<u32>,
-    /// Places of one copy.
+    /// Distance from the places of one copy to those of the next.
     pub place_stride: u64,
     /// Component j of the point at position p of copy c, at (c · `dim` + j) · `n` + p: `copies` · `dim` · `n` numbers.
     pub points: Ptr<f32>,
     /// The number of the point at position p of copy c, at c · `n` + p: `copies` · `n` numbers.
     pub ids: Ptr<u32>,
-    /// Points of a copy.
+    /// Number of points of a copy.
     pub n: u32,
-    /// Copies.
+    /// Number of shifted copies.
     pub copies: u32,
-    /// Positions of a window: 1 to `n`.
+    /// Number of positions of a window: 1 to `n`.
     pub width: u32,
-    /// Query q is point `first_own` + q, which is left out; [`NO_ROW`](crate::NO_ROW) where queries are no points.
+    /// Query q is point `first_own` + q, which is skipped; [`NO_ROW`](crate::NO_ROW) if queries are not points.
     pub first_own: u32,
-    /// Neighbours that this pass finds, 1 at least.
+    /// Number of neighbours that this pass finds, at least 1.
     pub k: u32,
-    /// Neighbours that passes before found: the first places of a row of `out`.
+    /// Number of neighbours that earlier passes found: the first places of a row of `out`.
     pub skip: u32,
-    /// A row for each query: the entries of this pass go behind the first `skip`. `count` rows of `out_stride` entries.
+    /// A row for each query. The entries of this pass are written behind the first `skip`. `count` rows of `out_stride` entries.
     pub out: PtrMut<u64>,
-    /// Places of a row of `out`: `skip` + `k` at least.
+    /// Number of places of a row of `out`, at least `skip` + `k`.
     pub out_stride: u32,
 }
 
 impl ShiftedNearest {
-    /// A warp a query.
+    /// One warp for each query.
     pub fn config(&self) -> LaunchConfig {
         LaunchConfig::warps(self.count as u64, WARPS_PER_BLOCK)
     }
@@ -416,7 +416,7 @@ unsafe fn nearest<const COMPONENTS: usize, const REGISTERS: usize>(launch: Shift
             x[j] = if (j as u32) < dim { global::load_nc(row.wrapping_add(j)) as f64 } else { 0.0 };
         });
         let out = out.wrapping_add(query as usize * out_stride as usize);
-        // An earlier pass that ran out of candidates left EMPTY: nothing comes after it.
+        // An earlier pass without enough candidates wrote EMPTY: no entry comes after EMPTY.
         let floor = if skip == 0 { 0 } else { global::load(out.wrapping_add(skip as usize - 1)).saturating_add(1) };
         let mut best = Best::<REGISTERS>::new(k, floor);
         let mut copy = 0;
@@ -427,7 +427,7 @@ unsafe fn nearest<const COMPONENTS: usize, const REGISTERS: usize>(launch: Shift
             let points = points.wrapping_add(copy as usize * dim as usize * n as usize);
             let mut done = 0;
             while done < width {
-                // Past the end of the window its last position is read again, and not taken.
+                // Past the end of the window, the last position is read again and ignored.
                 let position = start + (done + lane).min(width - 1);
                 let id = global::load_nc(ids.wrapping_add(position as usize));
                 let point = points.wrapping_add(position as usize);

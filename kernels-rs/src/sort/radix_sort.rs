@@ -1,8 +1,8 @@
-//! Stable sort of keys of 64 or 128 bits with a u32 payload each: least significant digit first, one pass over memory a digit.
+//! Stable sort of keys of 64 or 128 bits with a u32 payload each: least significant digit first, one pass over memory for each digit.
 //!
 //! # Problem
-//! n pairs (key, payload) in order of bits `begin..end` of the keys, pairs with equal bits in their old order. n is millions, so
-//! what counts is how often the pairs cross the memory bus.
+//! n pairs (key, payload) in order of bits `begin..end` of the keys, pairs with equal bits in their old order. n is in the millions, so the
+//! time depends on how often the pairs cross the memory bus.
 //!
 //! # Algorithm
 //! ```text
@@ -16,83 +16,83 @@
 //! This is the "onesweep" form: a pass reads and writes each pair once, since the sums over tiles ("decoupled look-back") run
 //! inside the pass.
 //!
-//! 1. *Ranking.* A warp has 32 · items keys in a row and goes through them 32 at a time. Eight ballots tell a lane which lanes have
-//!    its digit; the lowest of those adds their number to the warp's counter of the digit. Order is kept by construction: within 32 by
-//!    lane, within a warp by turn, within a block by warp.
-//! 2. *Look-back.* A tile's word for a digit is its count at first, then the sum over all tiles up to it; a bit says which. Value and
-//!    bits are one word, so no fences are needed. A thread a digit reads the words of the `WINDOW` tiles before at once. Tiles are
-//!    handed out by a counter: a block waits only for blocks that run already, in whatever order the device starts them.
-//! 3. *No clearing.* The words of one pass are told from those of the pass before by another bit that changes with every pass.
-//! 4. *More than 2³⁰ keys.* 30 bits hold a sum, so a pass goes over longer inputs in portions, one launch each; the last tile of a
-//!    portion leaves the next one's starts.
+//! 1. *Ranking.* A warp has 32 · items consecutive keys and processes them 32 at a time. From eight ballots a lane gets the set of lanes
+//!    with its digit; the lowest of these lanes adds their number to the warp's counter of the digit. The order is stable by construction:
+//!    within 32 keys by lane, within a warp by turn, within a block by warp.
+//! 2. *Look-back.* A tile's word for a digit is first its count, then the sum over all tiles up to it; a bit shows which. Value and bits
+//!    are one word, so no fences are needed. For each digit, one thread reads the words of the `WINDOW` tiles before at once. A counter
+//!    assigns tiles to blocks, so a block waits only for blocks that are already running, in any order in which the device starts them.
+//! 3. *No clearing.* Another bit, which changes with every pass, distinguishes the words of one pass from those of the pass before.
+//! 4. *More than 2³⁰ keys.* 30 bits hold a sum, so a pass processes longer inputs in portions, one launch each; the last tile of a portion
+//!    writes the starts of the next portion.
 //!
-//! The last tile is filled up with keys of all ones: they come last in its order and are not written.
+//! The last tile is filled with keys of all ones, which come last in its order and are not written.
 //!
 //! # Cost
-//! With s bytes a key and p digits, n · (s + p · 2 · (s + 4)) bytes: 200 a pair for 64 bits, 656 for 128; at the 4.2 TB/s that an H200
-//! reads, 21 and 6.4 billion pairs a second. A tile adds 1 KiB of counts, written twice and read about once (mostly within the L2 cache),
-//! to the 96 KiB that it moves. Of arithmetic a pass needs about 95 instructions for 32 pairs, where the memory takes as long as 190.
-//! Scattered writes are the unknown: a tile's 16 (12) keys of a digit fill 128 (192) bytes, and sectors at both ends of a run are shared
-//! with other tiles. Expected: two thirds of that floor, 14 and 4.3 billion pairs a second.
+//! With keys of s bytes and p digits, n · (s + p · 2 · (s + 4)) bytes: 200 for each pair of 64 bits, 656 for 128. At the 4.2 TB/s that an
+//! H200 reads, these are 21 and 6.4 billion pairs per second. A tile adds 1 KiB of counts, written twice and read about once (mostly within
+//! the L2 cache), to the 96 KiB that it moves. Of arithmetic a pass needs about 95 instructions for 32 pairs, where the memory takes as
+//! long as 190. The cost of scattered writes is not known: a tile's 16 (12) keys of a digit fill 128 (192) bytes, and sectors at both ends
+//! of a run are shared with other tiles. Expected: two thirds of that rate, 14 and 4.3 billion pairs per second.
 //!
 //! # What lost
-//! Counting tiles first and scanning their counts ("reduce, then scan") needs no look-back but reads the keys twice a pass: 32 bytes a
-//! pair instead of 24. Digits of more than 8 bits save passes but halve the runs. Publishing counts before ranking costs an atomic
-//! operation a key more, and on keys that are all alike 32 in a row.
+//! Counting tiles first and scanning their counts ("reduce, then scan") needs no look-back but reads the keys twice in each pass: 32 bytes
+//! for each pair instead of 24. Digits of more than 8 bits save passes but halve the runs. Publishing counts before ranking costs one more
+//! atomic operation for each key, and 32 in sequence if all keys are equal.
 
 use cuda_std::launch::LaunchConfig;
 use cuda_std::shared::SharedPtr;
 use cuda_std::warp::FULL_MASK;
 use cuda_std::{Ptr, PtrMut, atomic, global, kernel, shared, thread, unroll, warp};
 
-/// Threads of a block of [`CountDigits`] and [`SortPass`].
+/// Number of threads of a block of [`CountDigits`] and [`SortPass`].
 pub const THREADS: u32 = 512;
 const WARPS: u32 = THREADS / 32;
-/// Bits of a digit.
+/// Number of bits of a digit.
 pub const DIGIT_BITS: u32 = 8;
-/// Values of a digit, and threads of a block of [`ScanDigits`].
+/// Number of values of a digit, and of threads of a block of [`ScanDigits`].
 pub const DIGITS: u32 = 1 << DIGIT_BITS;
-/// Digits of a 64-bit word of a key.
+/// Number of digits of a 64-bit word of a key.
 pub const WORD_DIGITS: u32 = u64::BITS / DIGIT_BITS;
-/// Most keys of the tiles of one portion.
+/// Largest number of keys of the tiles of one portion.
 pub const PORTION_KEYS: u32 = SUM;
 /// Byte that fills the words of the tiles before the first pass.
 pub const STALE: u8 = 0xFF;
 
-/// In a tile's word for a digit: the count, or the sum of counts.
+/// The bits of a tile's word for a digit that hold the count, or the sum of counts.
 const SUM: u32 = (1 << 30) - 1;
-/// Whether it is a sum over this tile and all before.
+/// The bit that is set if the word holds the sum over this tile and all before.
 const TOTAL: u32 = 1 << 30;
-/// The lowest bit of the pass that wrote it.
+/// The place of the bit that holds the lowest bit of the number of the pass that wrote the word.
 const EPOCH_SHIFT: u32 = 31;
-/// Bits of a register that hold a rank in a warp; the digit lies above.
+/// Number of bits of a register that hold a rank in a warp; the bits above hold the digit.
 const RANK_BITS: u32 = 16;
-/// Tiles whose words a look-back reads at once.
+/// Number of tiles whose words a look-back reads at once.
 const WINDOW: usize = 4;
-/// Keys of each thread that [`CountDigits`] has in flight.
+/// Number of keys that each thread of [`CountDigits`] has in flight.
 const COUNT_AHEAD: usize = 4;
-/// Counters of a block that counts.
+/// Number of counters of a block of [`CountDigits`].
 const COUNTERS: u32 = 8192;
-/// Shared memory of a block of [`CountDigits`].
+/// Shared memory of a block of [`CountDigits`] in bytes.
 const COUNT_SHARED_BYTES: u32 = 4 * COUNTERS;
 
 /// A type of key; the order is that of the integers.
 pub trait SortKey: Copy + 'static {
-    /// Words of 64 bits.
+    /// Number of words of 64 bits of a key.
     const WORDS: u32;
-    /// Keys of a thread in a pass.
+    /// Number of keys of a thread in a pass.
     const ITEMS: u32;
-    /// The last key of all.
+    /// The key that comes after all others.
     const LAST: Self;
-    /// The lowest 64 bits, or the next.
+    /// The lowest 64 bits of the key, or the next 64 if `high`.
     fn word(self, high: bool) -> u64;
-    /// Keys of a tile.
+    /// Number of keys of a tile.
     const TILE: u32 = THREADS * Self::ITEMS;
     /// Shared memory of a block in a pass: keys, counters of the warps, starts of the digits, and a few words.
     const SHARED_BYTES: u32 = Self::TILE * size_of::<Self>() as u32 + 4 * (WARPS * DIGITS + DIGITS + SUMS + 4);
 }
 
-/// Warps that look after digits.
+/// Number of warps that sum digits.
 const SUMS: u32 = DIGITS / 32;
 
 impl SortKey for u64 {
@@ -117,7 +117,7 @@ impl SortKey for u128 {
     }
 }
 
-/// Where a digit is in a key.
+/// The place of a digit in a key.
 #[derive(Clone, Copy)]
 struct Digit {
     high: bool,
@@ -140,7 +140,7 @@ impl Digit {
 unsafe fn count_word(word: u64, shift: u32, mask: u64, counters: SharedPtr<u32>, copies: u32, copy: u32) {
     let field = word >> (shift % 64) & mask;
     unroll::<{ WORD_DIGITS as usize }>(|d| {
-        // The same for all threads.
+        // This condition is the same for all threads.
         if mask >> (DIGIT_BITS * d as u32) != 0 {
             let digit = (field >> (DIGIT_BITS * d as u32)) as u32 % DIGITS;
             // SAFETY: digit < DIGITS.
@@ -149,12 +149,12 @@ unsafe fn count_word(word: u64, shift: u32, mask: u64, counters: SharedPtr<u32>,
     });
 }
 
-/// Counts how often each value of each digit occurs among the keys of each set. Sets lie one after the other.
+/// Counts the occurrences of each value of each digit among the keys of each set. Sets are consecutive in memory.
 ///
 /// The digits are those of `low_mask` in the lowest word of the key shifted right by `low_shift`, then those of the next word.
 ///
 /// # Safety
-/// The arrays are as long as the fields say; shifts are below 64. The grid has len / 2³¹ blocks a set or more.
+/// The arrays are as long as the fields say; shifts are below 64. The grid has at least len / 2³¹ blocks for each set.
 #[kernel(
     max_threads = 512,
     min_blocks = 2,
@@ -162,9 +162,9 @@ unsafe fn count_word(word: u64, shift: u32, mask: u64, counters: SharedPtr<u32>,
     count_digits_u128 for CountDigits<u128> = count_digits::<u128>,
 )]
 pub struct CountDigits<K> {
-    /// The keys of all sets: `len` a set.
+    /// The keys of all sets, `len` for each set.
     pub keys: Ptr<K>,
-    /// Keys of a set.
+    /// Number of keys of a set.
     pub len: u32,
     /// The lowest bit of the first digit in the lowest word.
     pub low_shift: u32,
@@ -179,7 +179,7 @@ pub struct CountDigits<K> {
 }
 
 impl<K> CountDigits<K> {
-    /// `blocks` blocks a set.
+    /// `blocks` blocks for each set.
     pub fn config(&self, blocks: u32, sets: u32) -> LaunchConfig {
         LaunchConfig::linear(blocks as u64, THREADS).along_y(sets as u64).with_shared(COUNT_SHARED_BYTES)
     }
@@ -192,7 +192,7 @@ unsafe fn count_digits<K: SortKey>(launch: CountDigits<K>) {
     let CountDigits { keys, len, low_shift, low_mask, high_shift, high_mask, counts } = launch;
     let (thread, set) = (thread::thread_idx_x(), thread::block_idx_y() as usize);
     let bins = K::WORDS * WORD_DIGITS * DIGITS;
-    // Lanes that meet at one counter wait for each other: each digit has several, for lanes side by side.
+    // Lanes that use one counter wait for each other, so each digit has several counters for adjacent lanes.
     let copies = COUNTERS / bins;
     let counters = shared::dynamic::<u32>();
     let share = len.div_ceil(thread::grid_dim_x().max(1));
@@ -354,7 +354,7 @@ unsafe fn look_back(words: *const u32, first: u32, tile: u32, epoch: u32) -> u32
     sort_pass_u128 for SortPass<u128> = sort_pass::<u128, 6>,
 )]
 pub struct SortPass<K> {
-    /// The keys of all sets: `len` a set.
+    /// The keys of all sets, `len` for each set.
     pub keys: Ptr<K>,
     /// The payload of each key.
     pub payloads: Ptr<u32>,

@@ -7,7 +7,7 @@ use super::work;
 use crate::data::{Component, Random};
 use crate::runner::{self, Outcome};
 
-/// An exact search.
+/// A random case of exact search.
 #[derive(Debug)]
 struct FlatCase {
     metric: Metric,

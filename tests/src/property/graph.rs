@@ -150,7 +150,7 @@ fn lowest_nodes(near: &[Vec<usize>]) -> Vec<usize> {
     }
 }
 
-/// Of the paths whose worst edge is the least, of those with the fewest edges, the first by its nodes.
+/// The best path: the smallest worst edge, then the fewest edges, then the lowest numbers of nodes.
 fn best_path(near: &[Vec<usize>], badness: impl Fn(usize, usize) -> f64, from: usize, to: usize) -> Option<Vec<usize>> {
     // The worst edge on the best way to each node, relaxed until nothing changes; none: not reached yet.
     let mut limits: Vec<Option<f64>> = vec![None; near.len()];

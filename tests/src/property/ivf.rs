@@ -10,7 +10,7 @@ use crate::ivf::reference::Contents;
 use crate::ivf::runner::{check, model};
 use crate::runner::Outcome;
 
-/// A program.
+/// A random program of calls of an inverted file.
 #[derive(Debug)]
 struct IvfCase {
     metric: Metric,
@@ -36,7 +36,7 @@ enum Step {
     Merge(usize),
     /// k-nearest and range searches.
     Search { k: usize, probes: usize, scan: Scan, allowed: Option<u64> },
-    /// Vectors by id.
+    /// Reconstructs vectors by their ids.
     Reconstruct,
 }
 

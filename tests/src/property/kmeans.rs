@@ -35,7 +35,7 @@ struct KMeansCase {
 enum Begin {
     Random,
     PlusPlus,
-    /// The first points.
+    /// The first points are the starting centroids.
     Points,
     /// Vectors of the same form.
     Others,

@@ -60,7 +60,7 @@ pub struct Kind {
     pub kept: &'static [u64],
 }
 
-/// Every kind.
+/// All kinds of properties.
 pub const KINDS: &[Kind] = &[
     Kind { name: "flat", case: flat::case, share: (1500, 150), kept: &[225, 238, 677] },
     Kind { name: "ivf", case: ivf::case, share: (1000, 100), kept: &[434, 520] },
@@ -75,7 +75,7 @@ pub const KINDS: &[Kind] = &[
 /// Which cases of a kind are run.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Asked {
-    /// How many.
+    /// Number of cases.
     pub cases: Option<u64>,
     /// The seed of the first.
     pub seed: Option<u64>,

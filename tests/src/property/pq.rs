@@ -19,7 +19,7 @@ struct PqCase {
     /// Whether codebooks are trained; otherwise they are any vectors.
     train: Option<Training>,
     form: Form,
-    /// Of codebooks that are not trained.
+    /// The form of codebooks that are not trained.
     books: Form,
 }
 

@@ -14,7 +14,7 @@ pub enum Values {
     Integers,
     /// 1 or −1.
     Signs,
-    /// All positive.
+    /// All components are positive.
     Positive,
     /// One vector for all, but for about 2^−bits of each number: many nearly equal distances.
     Near {
@@ -26,36 +26,36 @@ pub enum Values {
 /// By which powers of two the numbers are scaled. Only floating-point elements are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Magnitude {
-    /// Not at all.
+    /// Vectors are not scaled.
     Plain,
     /// All by one power.
     All(i32),
     /// Queries by another than the base.
     Apart {
-        /// Of the base.
+        /// Binary exponent of the scale of the base.
         base: i32,
-        /// Of the queries.
+        /// Binary exponent of the scale of the queries.
         queries: i32,
     },
     /// Each row by its own, from `low` to `high`.
     Rows {
-        /// The least.
+        /// The smallest binary exponent.
         low: i32,
-        /// The greatest.
+        /// The largest binary exponent.
         high: i32,
     },
     /// Each component by its own, the same in all rows.
     Components {
-        /// The least.
+        /// The smallest binary exponent.
         low: i32,
-        /// The greatest.
+        /// The largest binary exponent.
         high: i32,
     },
     /// Each number by its own.
     Numbers {
-        /// The least.
+        /// The smallest binary exponent.
         low: i32,
-        /// The greatest.
+        /// The largest binary exponent.
         high: i32,
     },
     /// One row of the base by this power, all others not at all.
@@ -67,7 +67,7 @@ pub enum Magnitude {
 /// What is done to some of the rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Twist {
-    /// Nothing.
+    /// The vectors have no such rows.
     None,
     /// Most rows are copies of others.
     Copies,
@@ -289,11 +289,11 @@ fn twist(twist: Twist, rows: &mut [f64], dim: usize, random: &mut Random) {
 /// How many vectors a case has, and of what.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shape {
-    /// Components.
+    /// Number of components of a vector.
     pub dim: usize,
-    /// Vectors.
+    /// Number of vectors.
     pub n: usize,
-    /// Queries.
+    /// Number of queries.
     pub nq: usize,
 }
 

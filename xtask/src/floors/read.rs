@@ -66,7 +66,7 @@ pub struct CrateVisible {
     pub file: usize,
     /// Line of the declaration.
     pub line: usize,
-    /// The module's name.
+    /// Name of the module.
     pub name: String,
 }
 
@@ -90,7 +90,7 @@ pub struct Reference {
     pub module: usize,
     /// Line in the file, from 1.
     pub line: usize,
-    /// The path's segments.
+    /// Segments of the path.
     pub path: Vec<String>,
     /// The path stands in code for tests only.
     pub test: bool,

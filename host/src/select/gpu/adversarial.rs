@@ -1,7 +1,7 @@
-//! Rows made to defeat k-selection: samples that say the opposite of their row, and keys whose leading bits say nothing.
+//! Rows that are made to defeat k-selection: rows whose samples are misleading, and keys with equal leading bits.
 //!
-//! ThresholdSelect and the sort of its survivors each have a path that random keys never take. Here the emulator runs every
-//! method of the plans on rows that must take it, and its counts show which path was taken; results are compared with a plain
+//! ThresholdSelect and the sort of its survivors each have a path that random keys never take. These tests run every method on the
+//! emulator, with rows that must take such a path. The emulator's counts show which path was taken; the tests compare results with a plain
 //! sort. The same rows run on GPUs among the scenarios of warpann-tests.
 
 use std::cell::RefCell;
@@ -20,7 +20,7 @@ use crate::device::scratch::Layout;
 use crate::select::{Best, Key};
 use crate::{Error, Result};
 
-/// Launches on the emulator and keeps the counts of all launches.
+/// A queue that launches on the emulator and stores the counts of all launches.
 #[derive(Default)]
 struct Profiling(RefCell<Vec<SiteCount>>);
 
@@ -39,14 +39,14 @@ impl Queue for Profiling {
     }
 }
 
-/// What a selection had to fall back on, in executions of a collective that nothing else reaches.
+/// The fallbacks of a selection, each counted by the executions of a collective on that path only.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Fallbacks {
-    /// The vote among the counters of a radix pass: 64 times a pass.
+    /// Executions of the vote among the counters of a radix pass: 64 for each pass.
     exact_thresholds: u64,
-    /// The barrier between the runs of entries and their merges: once a warp and sort.
+    /// Executions of the barrier between the runs of entries and their merges: one for each warp and sort.
     entry_sorts: u64,
-    /// The barrier before ThresholdSelect does what ShortSelect could not: once a warp and row.
+    /// Executions of the barrier before ThresholdSelect selects from a row on which ShortSelect has failed: one for each warp and row.
     given_up: u64,
 }
 
@@ -79,17 +79,17 @@ fn line(source: &str, text: &str) -> u32 {
     line
 }
 
-/// How bad a key is: lower is better. NaN, or the worst key of a type without one, is the worst of all.
+/// The rank of a key: lower is better. NaN, or the worst key of a type without NaN, has the highest rank.
 type Badness = i32;
 const NAN: Badness = Badness::MAX;
 
-/// A type of keys by their badness.
+/// A key type whose keys can be made from their badness.
 trait AdversarialKey: Key {
     /// A key whose order among others is that of `value`, |value| < 2²⁴.
     fn of(value: i32) -> Self;
-    /// What comes after all of these.
+    /// The key that comes after all keys of [`Self::of`].
     fn last(best: Best) -> Self;
-    /// Everything in one word, to compare by.
+    /// The bits of the key in one word, for comparisons.
     fn word(self) -> u32;
 
     fn as_bad_as(badness: Badness, best: Best) -> Self {
@@ -125,8 +125,7 @@ impl AdversarialKey for i32 {
     }
 }
 
-/// Selects by `method` from rows of such badness, compares with a sort, and returns the plan's steps in words and what it fell
-/// back on.
+/// Selects by `method` from rows with these ranks, compares the result with a sort, and returns the plan as text and its fallbacks.
 fn select<K: AdversarialKey>(
     rows: &[Vec<Badness>],
     k: u32,
@@ -159,7 +158,7 @@ fn select<K: AdversarialKey>(
     unsafe { enqueue(&profiling, &batch, &plan, Runtime::EMULATOR.scratch(&scratch)) }.unwrap();
     let (found_keys, found_positions) = (found_keys.to_vec(), found_positions.to_vec());
     for (number, row) in rows.iter().enumerate() {
-        // Stable: equal keys keep the order of positions.
+        // The sort is stable, so equal keys keep the order of positions.
         let mut order: Vec<u32> = (0..columns).collect();
         order.sort_by_key(|&position| row[position as usize]);
         for (place, &position) in order[..k as usize].iter().enumerate() {
@@ -176,27 +175,27 @@ fn is_by(plan: &str, steps: &str) {
     assert!(plan.contains(&format!("steps: {steps} ")), "{plan}");
 }
 
-/// The keys that the sample sees, or those that it does not.
+/// The values of the sampled keys, or of the other keys.
 #[derive(Debug, Clone, Copy)]
 enum Values {
-    /// Any of 50,000 numbers.
+    /// Each key is one of 50,000 numbers.
     Many,
-    /// One number.
+    /// All keys are one number.
     One,
-    /// NaN.
+    /// All keys are NaN.
     Nan,
 }
 
 /// A row that its sample misrepresents.
 #[derive(Debug, Clone, Copy)]
 struct Misleading {
-    /// All keys of the sample beat all others, or none does.
+    /// Whether all keys of the sample are better than all others; otherwise all are worse.
     sample_wins: bool,
     sampled: Values,
     others: Values,
 }
 
-/// The threshold is too tight where the sample wins, and lets nearly everything through where it loses.
+/// If the sample wins, the threshold is too tight; if it loses, nearly all keys pass.
 const MISLEADING: [Misleading; 8] = [
     Misleading { sample_wins: true, sampled: Values::Many, others: Values::Many },
     Misleading { sample_wins: true, sampled: Values::Many, others: Values::One },
@@ -232,9 +231,9 @@ impl Misleading {
     }
 }
 
-/// Every misleading row, and one that is not, by a method that must be planned as `steps`.
+/// Tests every misleading row, and one random row, by a method whose plan must be `steps`.
 fn mislead<K: AdversarialKey>((rows, columns, k): (u32, u32, u32), best: Best, method: Method, steps: &str) {
-    // As the kernels sample: in each group as many keys for every block that shares in it.
+    // As the kernels sample: every block contributes the same number of keys to each group.
     let shared = SamplePlan::grid_keys(columns).next_multiple_of(BLOCK_GROUP_KEYS);
     let sampled = if steps == "Block" { BLOCK_GROUP_KEYS } else { shared };
     let key = |badness| K::as_bad_as(badness, best);
@@ -280,14 +279,14 @@ fn samples_by_several_blocks_that_mislead() {
 
 #[test]
 fn samples_that_mislead_lists() {
-    // Whatever method is asked for: shared memory ends before k.
+    // k exceeds shared memory, so every method becomes a plan of lists.
     mislead::<f32>((1, 9000, 3100), Best::Smallest, Method::Block { threads: 128 }, "List");
     mislead::<f32>((1, 9000, 3100), Best::Largest, Method::Grid, "List");
     mislead::<i32>((2, 9001, 3100), Best::Smallest, Method::Grid, "List");
     mislead::<i32>((1, 9000, 3100), Best::Largest, Method::Grid, "List");
 }
 
-/// Rows that fit into shared memory, whose keys are sorted by 20 bits: those that count are in the bits below.
+/// Rows that fit into shared memory. Their keys are sorted by 20 bits, but they differ only in lower bits.
 fn one_outlier<K: AdversarialKey>(key: impl Fn(Badness) -> K, best: Best) {
     for (columns, k) in [(2900, 2900), (2900, 700), (900, 10), (600, 590)] {
         for threads in [32, 256] {
@@ -336,7 +335,7 @@ fn groups(size: i32) -> Vec<Badness> {
 
 #[test]
 fn groups_of_equal_leading_bits_up_to_the_last_one_wanted() {
-    // The longest group that a thread sorts has 16; k falls inside a group, at its ends, and where one is cut off.
+    // The longest group that one thread sorts has 16 entries. k falls inside a group, at its ends, and at a cut.
     for (size, sorted_as_entries) in [(2, 0), (15, 0), (16, 0), (17, 4), (40, 4)] {
         for k in [1, size, 5 * size - 1, 5 * size, 5 * size + 1, 5 * size + size / 2, 8 * size] {
             for best in [Best::Smallest, Best::Largest] {
@@ -351,8 +350,7 @@ fn groups_of_equal_leading_bits_up_to_the_last_one_wanted() {
     }
 }
 
-/// Groups of the sample whose keys are all the worse value are far from the others, which then differ only in the last bits of
-/// what they are sorted by.
+/// Groups of the sample that have only the worse value are far from the others, so those differ only in the last bits of the sort keys.
 #[test]
 fn rows_of_two_values_need_no_exact_threshold() {
     let mut random = Random::new(5);
@@ -363,8 +361,8 @@ fn rows_of_two_values_need_no_exact_threshold() {
     assert_eq!(fallbacks.exact_thresholds, 0);
 }
 
-/// ShortSelect takes its bound from the least keys of threads: ties and NaN may leave too many below it, and then ThresholdSelect does the
-/// row. What lies where does not matter.
+/// ShortSelect takes its bound from the smallest keys of threads. With ties and NaN too many keys may be below the bound; then
+/// ThresholdSelect selects from the row. The positions of the keys do not matter.
 #[test]
 fn rows_that_short_select_cannot_bound() {
     const COLUMNS: usize = 3_000;
@@ -393,14 +391,14 @@ fn rows_that_short_select_cannot_bound() {
         ("most NaN", most_nan, Some(true)),
     ] {
         for (threads, k, best) in [(32, 24, Best::Smallest), (128, 20, Best::Largest), (256, 3, Best::Smallest)] {
-            // Below all numbers by its bits, and yet the last.
+            // The bits of this NaN are below those of all numbers, but it is last in the order.
             let key = |badness| {
                 if badness == NAN { f32::from_bits(0xFFC0_0001) } else { f32::as_bad_as(badness, best) }
             };
             let rows = [row.clone(), many.clone()];
             let (plan, fallbacks) = select::<f32>(&rows, k, best, Method::Short { threads }, key);
             is_by(&plan, "Short");
-            // Turned around, such NaN come last by their bits as well.
+            // In the reversed order, such NaN are last by their bits as well.
             let falls_back = falls_back.filter(|_| name != "most NaN" || best == Best::Smallest);
             if let Some(falls_back) = falls_back {
                 assert_eq!(fallbacks.given_up > 0, falls_back, "{name}, {plan}");

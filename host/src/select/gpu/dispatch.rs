@@ -1,9 +1,9 @@
-//! Which method of k-selection serves which shape: by measurement, stored as data.
+//! The choice of the method of k-selection for a shape, from a table of measurements.
 //!
 //! `dispatch.csv` lists, for a device, shapes (rows, columns, k) with the fastest method for each, as
-//! `warpann bench select --tune` measured and wrote them. A shape that is not listed takes the method of the nearest that is: the
-//! distance is the sum of the differences of the logarithms. A device that is not listed takes the table of the first that is.
-//! Every method gives the same results, so a wrong choice costs time only.
+//! `warpann bench select --tune` measured and wrote them. A shape that is not listed gets the method of the nearest listed shape; the
+//! distance is the sum of the differences of the logarithms. A device that is not listed gets the table of the first listed device. Every
+//! method gives the same results, so a wrong choice only costs time.
 
 use std::fmt;
 use std::str::FromStr;
@@ -11,22 +11,22 @@ use std::sync::LazyLock;
 
 use warpann_kernels::select::short_select;
 
-/// A method of k-selection on a GPU, as the table names it: `warp`, `block-128`, `grid`.
+/// A method of k-selection on a GPU. Its names in the table are such as `warp`, `block-128` and `grid`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Method {
-    /// WarpSelect, for f32 keys: one warp a row; a long row is cut into segments, a large k takes several passes.
+    /// WarpSelect, for f32 keys: one warp for each row. A long row is cut into segments; a large k takes several passes.
     Warp,
-    /// ThresholdSelect, one block a row.
+    /// ThresholdSelect with one block for each row.
     Block {
-        /// Threads of a block: 32 to 512, a multiple of 32.
+        /// Number of threads of a block: 32 to 512, a multiple of 32.
         threads: u32,
     },
-    /// ThresholdSelect, many blocks a row.
+    /// ThresholdSelect with many blocks for each row.
     Grid,
-    /// ShortSelect, one block a row: for k of up to three quarters of the threads, and beyond that as `Block`.
+    /// ShortSelect with one block for each row, for k up to three quarters of the threads. For larger k it equals `Block`.
     Short {
-        /// Threads of a block: 32 to 512, a multiple of 32.
+        /// Number of threads of a block: 32 to 512, a multiple of 32.
         threads: u32,
     },
 }
@@ -50,7 +50,7 @@ impl Method {
 }
 
 impl Method {
-    /// Whether it selects `k` in a way of its own.
+    /// Whether the method selects `k` itself, and not as another method.
     pub fn serves(self, k: u32) -> bool {
         !matches!(self, Method::Short { threads } if k > short_select::most(threads))
     }
@@ -76,9 +76,11 @@ impl FromStr for Method {
     }
 }
 
-/// A text that names no method of selection.
+/// A text that is not the name of a method of selection.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("'{text}' names no method of selection; known: warp, grid, and block- or short- with 32, 64, 128, 256 or 512")]
+#[error(
+    "'{text}' is not a method of selection; the methods are warp, grid, and block- or short- with 32, 64, 128, 256 or 512"
+)]
 pub struct UnknownMethod {
     text: String,
 }
@@ -90,14 +92,14 @@ struct Entry {
     rows: u32,
     columns: u32,
     k: u32,
-    /// The fastest method, and the fastest one besides WarpSelect.
+    /// The fastest method, and the fastest method other than WarpSelect.
     methods: [Method; 2],
 }
 
 /// The columns of the table.
 pub const HEADER: &str = "device,rows,columns,k,method,method_without_warp";
 
-/// Reads a table; the error names the line.
+/// Reads a table. The error contains the number of the line.
 fn parse(text: &str) -> Result<Vec<Entry>, String> {
     let mut lines = text.lines();
     if lines.next() != Some(HEADER) {
@@ -130,8 +132,8 @@ fn parse(text: &str) -> Result<Vec<Entry>, String> {
     if entries.is_empty() { Err("no entries".to_owned()) } else { Ok(entries) }
 }
 
-/// The stored table, with the logarithms of each shape: a search chooses for its every selection, and a logarithm takes as long as all else
-/// that is done for a line. A test reads it, so what is built parses.
+/// The stored table, with the logarithms of each shape. They are stored because a search chooses a method for every selection, and a
+/// logarithm takes as long as all other work for a line. A test reads the table, so it always parses.
 static TABLE: LazyLock<Vec<([f64; 3], Entry)>> = LazyLock::new(|| {
     let entries = parse(include_str!("dispatch.csv")).unwrap_or_default();
     entries.into_iter().map(|entry| (logarithms(entry.rows, entry.columns, entry.k), entry)).collect()

@@ -1,14 +1,13 @@
-//! Launches k-selection: plans how a batch is selected from, and runs the plan.
+//! Launches of k-selection: a plan for a batch, and its execution.
 //!
 //! | method | for | launches |
 //! |---|---|---|
 //! | warp | f32, short rows or small k | WarpSelect; long rows in segments, k above 1024 in passes |
-//! | block | many rows | ThresholdSelect, one block a row |
-//! | short | many short rows, small k | ShortSelect, one block a row |
+//! | block | many rows | ThresholdSelect, one block for each row |
+//! | short | many short rows, small k | ShortSelect, one block for each row |
 //! | grid | few long rows | thresholds, filter by many blocks a row, then ThresholdSelect on the survivors |
 //! | list | k beyond shared memory | thresholds, filter, repair, merge sort of the lists in global memory |
-//!
-//! Which one is chosen: [`self::dispatch`].
+//! [`self::dispatch`] chooses the method.
 
 #[cfg(test)]
 mod adversarial;
@@ -38,13 +37,13 @@ use crate::device::runtime::{Runtime, Stream};
 use crate::device::scratch::{Layout, Reserved, Scratch};
 use crate::{Error, Result};
 
-/// A key type that the kernels have. Public only so that it can seal [`crate::select::Key`].
+/// A key type of the kernels. Public only so that it can seal [`crate::select::Key`].
 pub trait DeviceKey: Copy + 'static {
-    /// Chooses its kernels.
+    /// The key type whose kernels are launched.
     const KERNELS: KeyType;
-    /// What turns the order of keys around.
+    /// A mask whose exclusive or with a key reverses the order of keys.
     const FLIP: u32;
-    /// Whether WarpSelect, which is written for f32, selects from it.
+    /// Whether WarpSelect, which supports only f32, selects these keys.
     const WARP_SELECT: bool = matches!(Self::KERNELS, KeyType::F32);
 }
 
@@ -64,9 +63,9 @@ device_keys! {
     u32, U32, U32Key;
 }
 
-/// What the kernels can bring along with keys. Public only so that it can seal [`crate::select::Payload`].
+/// A type of payloads in the kernels. Public only so that it can seal [`crate::select::Payload`].
 pub trait DevicePayload: Copy + 'static {
-    /// Looks up the payloads of selected keys.
+    /// The kernel that looks up the payloads of selected keys.
     const GATHER: Kernel<Gather<Self>>;
 }
 
@@ -78,37 +77,38 @@ impl DevicePayload for u64 {
     const GATHER: Kernel<Gather<u64>> = Gather::<u64>::KERNEL;
 }
 
-/// A batch of rows on the device, and what to select from them.
+/// A batch of rows on the device, and the parameters of the selection.
 ///
-/// The kernels may access each array as far as its pointer reaches, and no further than the shape of the batch says.
+/// The kernels may access each array up to the length of its pointer and up to the shape of the batch, whichever is less.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Select<K> {
     /// Keys: row r starts at r · `row_stride`, or at `starts[r]`.
     pub keys: Ptr<K>,
-    /// The id of each key, at the same place. Without ids the id is the position in the row.
+    /// The id of each key, at the index of the key. Without ids, the id is the position in the row.
     pub ids: Option<Ptr<u32>>,
-    /// Keys from one row to the next, without `starts`.
+    /// Distance from one row to the next in keys, if there are no `starts`.
     pub row_stride: u64,
-    /// Where each row starts and, one entry more, where the last one ends.
+    /// The start of each row, and one more entry: the end of the last row.
     pub starts: Option<Ptr<u64>>,
-    /// Length of each row. Without lengths it is the distance of the row's `starts`, or `columns` without `starts` too.
+    /// Length of each row. If absent, a row extends to the next entry of `starts`, or has `columns` keys without `starts`.
     pub lengths: Option<Ptr<u32>>,
-    /// Length of a row, at most.
+    /// Largest length of a row.
     pub columns: u32,
     /// Number of rows.
     pub rows: u32,
-    /// How many to select.
+    /// Number of keys to select from each row.
     pub k: u32,
-    /// Which keys win.
+    /// Whether the smallest or the largest keys are selected.
     pub best: Best,
-    /// Results: k keys and ids a row, best first, contiguous.
+    /// Keys of the results: k for each row, best first, contiguous.
     pub out_keys: PtrMut<K>,
-    /// Ids of the results; `NO_ROW` where there is none.
+    /// Ids of the results, laid out as `out_keys`; `NO_ROW` in empty slots.
     pub out_ids: PtrMut<u32>,
 }
 
 impl<K> Select<K> {
-    /// The same batch, with no pointer longer than the shape says. Where `starts` give the rows, only the device has the length of the keys.
+    /// The same batch, with each pointer cut to the length that the shape requires. If `starts` gives the rows, only the device has the
+    /// length of the keys, so their pointer is not cut.
     fn trimmed(self) -> Self {
         let (rows, k) = (self.rows as usize, self.k as usize);
         let slots = rows.saturating_mul(k);
@@ -128,7 +128,7 @@ impl<K> Select<K> {
     }
 }
 
-/// Keys from the first of `rows` rows to the end of the last: `columns` keys a row, `stride` from one row to the next.
+/// Number of keys from the first of `rows` rows to the end of the last row, if each row has `columns` keys and rows are `stride` apart.
 pub(crate) fn strided_len(rows: usize, columns: usize, stride: u64) -> usize {
     match rows.checked_sub(1) {
         None => 0,
@@ -136,12 +136,12 @@ pub(crate) fn strided_len(rows: usize, columns: usize, stride: u64) -> usize {
     }
 }
 
-/// How long the rows of a batch are.
+/// The lengths of the rows of a batch.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Columns {
-    /// No row is longer.
+    /// Largest length of a row.
     pub most: u32,
-    /// The length of most rows, roughly. The method is chosen for rows of this length.
+    /// Approximate length of most rows. The method is chosen for rows of this length.
     pub typical: u32,
 }
 
@@ -151,7 +151,7 @@ impl From<u32> for Columns {
     }
 }
 
-/// How a batch is selected from, and where its scratch lies.
+/// The steps of a selection from a batch, and its scratch memory.
 #[derive(Debug, Clone)]
 pub(crate) struct Plan {
     steps: Steps,
@@ -159,14 +159,14 @@ pub(crate) struct Plan {
 
 #[derive(Debug, Clone)]
 enum Steps {
-    /// WarpSelect: in each level, rows are cut into pieces that one warp each selects from; the winners of all pieces of a row
-    /// are a row of the next level. After the levels, one warp selects from a whole row of at most `last_columns` keys.
+    /// WarpSelect: in each level, rows are cut into pieces, and one warp selects from each piece. The winners of all pieces of a row form a
+    /// row of the next level. After the levels, one warp selects from a whole row of at most `last_columns` keys.
     Warp { levels: Vec<Level>, last_columns: u32 },
-    /// One block of `threads` a row.
+    /// One block of `threads` threads for each row.
     Block { threads: u32, capacity: u32 },
-    /// One block of `threads` a row, which keeps it in registers.
+    /// One block of `threads` threads for each row, which holds the row in registers.
     Short { threads: u32, capacity: u32 },
-    /// Thresholds, filter, and one block a row for the survivors.
+    /// Thresholds, filter, and one block for the survivors of each row.
     Grid { threads: u32, capacity: u32, split: Split },
     /// Thresholds, filter, repair, and merge sort of the survivors.
     List { capacity: u32, split: Split, other_lists: Reserved<u64> },
@@ -180,15 +180,15 @@ struct Level {
     winners: (Reserved<f32>, Reserved<u32>),
 }
 
-/// How many blocks filter one row, and their scratch.
+/// The division of rows among blocks in the filter, and its scratch memory.
 #[derive(Debug, Clone, Copy)]
 struct Split {
     segments: u32,
     segment_columns: u32,
-    /// Blocks that take the sample of a row.
+    /// Number of blocks that sample one row.
     sampling: u32,
-    /// Where these blocks join their samples: the groups of all rows, and behind them the tickets, two in a word. One array, because one
-    /// fill sets both.
+    /// The array in which these blocks join their samples: the groups of all rows, followed by the tickets, two in a word. It is one array,
+    /// because one fill sets both.
     joins: Reserved<u64>,
     thresholds: Reserved<u64>,
     counts: Reserved<u32>,
@@ -197,10 +197,10 @@ struct Split {
 
 impl Split {
     fn reserve(layout: &mut Layout, rows: u32, columns: u32, capacity: u32, limits: &Limits) -> Split {
-        // Sixteen blocks a multiprocessor: four or more run at once, and the last to finish leave little idle.
+        // Sixteen blocks for each multiprocessor: four or more run at once, and little time is idle at the end.
         let wanted = (u64::from(limits.multiprocessors) * 16).div_ceil(u64::from(rows.max(1)));
         let segments = wanted.clamp(1, u64::from(columns / Self::SHORTEST).max(1));
-        // Whole quads, so that only the row itself decides about alignment.
+        // A multiple of 4 keys, so that only the start of the row determines the alignment.
         let segment_columns = u64::from(columns).div_ceil(segments).next_multiple_of(4).max(4);
         let rows = rows as usize;
         let sampling = SamplePlan::grid_keys(columns) / sample::BLOCK_GROUP_KEYS;
@@ -215,12 +215,12 @@ impl Split {
         }
     }
 
-    /// Words of the groups of so many rows.
+    /// Number of words of the groups of `rows` rows.
     const fn groups_len(rows: usize) -> usize {
         rows.saturating_mul(sample::MOST_GROUPS as usize)
     }
 
-    /// Keys of a segment, at least: a few for every thread of the block.
+    /// Smallest number of keys of a segment: 16 for every thread of the block.
     const SHORTEST: u32 = 16 * threshold::FILTER_THREADS;
 }
 
@@ -228,7 +228,7 @@ impl Plan {
     /// Plans the selection of `k` from `rows` rows of at most `columns` keys, and reserves its scratch.
     ///
     /// # Errors
-    /// [`Error::NoSuchSelection`] if WarpSelect is asked for other keys than f32.
+    /// [`Error::NoSuchSelection`] for WarpSelect with other keys than f32.
     pub fn new<K: Key>(
         layout: &mut Layout,
         rows: u32,
@@ -238,7 +238,7 @@ impl Plan {
         limits: &Limits,
     ) -> Result<Plan> {
         check_algorithm::<K>(algorithm)?;
-        // Passes beyond the end of a row find nothing, and each reads it again.
+        // Passes beyond the end of a row find nothing, and each of them reads the row again.
         let warp = K::WARP_SELECT && (k <= columns || k <= LONGEST_QUEUE);
         let method = match algorithm {
             Algorithm::WarpSelect => Method::Warp,
@@ -248,13 +248,13 @@ impl Plan {
         Ok(Plan::of_method(layout, rows, columns, k, method, limits))
     }
 
-    /// The plan that the table gives for f32 keys, in rows of about `typical` of them.
+    /// The plan of the table's method for f32 keys in rows of these lengths.
     pub fn by_table(layout: &mut Layout, rows: u32, columns: Columns, k: u32, limits: &Limits) -> Plan {
         let method = dispatch::choose(&limits.device, rows, columns.typical, k, true);
         Plan::of_method(layout, rows, columns.most, k, method, limits)
     }
 
-    /// The plan of one method, whatever the table says; a k beyond shared memory is selected by lists all the same.
+    /// The plan of the method `method`, without the table. If k exceeds shared memory, the plan is one of lists.
     pub fn of_method(layout: &mut Layout, rows: u32, columns: u32, k: u32, method: Method, limits: &Limits) -> Plan {
         let sampled = match method {
             Method::Grid => SamplePlan::grid_keys(columns),
@@ -271,7 +271,7 @@ impl Plan {
             Method::Block { threads } | Method::Short { threads } if fits => Steps::Block { threads, capacity },
             Method::Grid if fits => {
                 let split = Split::reserve(layout, rows, columns, capacity, limits);
-                // Few survivors are sorted sooner by few threads.
+                // Few threads sort few survivors faster.
                 Steps::Grid { threads: if k <= 256 { 256 } else { 512 }, capacity, split }
             }
             Method::Block { .. } | Method::Short { .. } | Method::Grid => {
@@ -295,14 +295,14 @@ pub(crate) fn check_algorithm<K: Key>(algorithm: Algorithm) -> Result<()> {
     }
 }
 
-/// The kernel that ends a selection from such keys, for messages.
+/// The name of the last kernel of a selection from these keys, for messages.
 #[cfg(any(feature = "cuda", test))]
 pub(crate) fn kernel_name<K: DeviceKey>() -> &'static str {
     ThresholdSelect::kernel(K::KERNELS).name()
 }
 
-/// Room for the survivors of a row of `columns` keys, `group_keys` in a group of the sample: what the threshold
-/// lets through of random keys in all but one row in 10⁶, or the whole row where that is no more.
+/// Capacity for the survivors of a row of `columns` keys, with `group_keys` keys in a group of the sample. Of random rows, all but one in
+/// 10⁶ have at most this number of survivors. At most the length of the row.
 pub(crate) fn survivors(k: u32, columns: u32, group_keys: u32) -> u32 {
     let whole = columns.max(threshold::LEAST_CAPACITY).next_multiple_of(32);
     if k >= columns {
@@ -310,16 +310,16 @@ pub(crate) fn survivors(k: u32, columns: u32, group_keys: u32) -> u32 {
     }
     let plan = SamplePlan::new(k, columns, group_keys);
     let (expected, deviation) = expected_survivors(plan, columns);
-    // Five standard deviations, and what the skew of a small rank's distribution asks for.
+    // Five standard deviations, and a term for the skew of the distribution of a small rank.
     let room = expected * (1.0 + 5.0 * deviation + 8.0 * deviation * deviation);
     let room = room.ceil().min(f64::from(u32::MAX / 2)) as u32;
     room.max(k).max(threshold::LEAST_CAPACITY).next_multiple_of(32).min(whole)
 }
 
-/// About how many of `len` random entries pass the threshold of `plan`, the row's quantile whose groups reach the rank, and
-/// the standard deviation of that number relative to it.
+/// The approximate number of `len` random entries that pass the threshold of `plan`, and its relative standard deviation. The threshold is
+/// the quantile at which enough groups reach the rank.
 pub(crate) fn expected_survivors(plan: SamplePlan, len: u32) -> (f64, f64) {
-    // The rank-th of n uniform values is Beta(rank, n + 1 − rank) distributed; the delta method takes it to the quantile.
+    // The rank-th of n uniform values has the distribution Beta(rank, n + 1 − rank); the delta method gives the quantile from it.
     let (rank, groups, keys) = (f64::from(plan.rank), f64::from(plan.groups), f64::from(plan.group_keys));
     let reached = rank / (groups + 1.0);
     let deviation = (reached * (1.0 - reached) / (groups + 2.0)).sqrt();
@@ -329,13 +329,14 @@ pub(crate) fn expected_survivors(plan: SamplePlan, len: u32) -> (f64, f64) {
 
 /// The levels of WarpSelect, and the length of the rows that are left after them.
 ///
-/// A level has only as many pieces as give every multiprocessor its warps. A piece is so long that its winners are far fewer than its keys.
+/// A level has just enough pieces to give every multiprocessor enough warps. Pieces are long, so that they have far fewer winners than
+/// keys.
 fn warp_levels(layout: &mut Layout, rows: u32, columns: u32, k: u32, limits: &Limits) -> (Vec<Level>, u32) {
     let wanted = (u64::from(limits.multiprocessors) * 32).div_ceil(u64::from(rows.max(1)));
     let shortest = u64::from(k).saturating_mul(8).max(1024);
     let mut columns = u64::from(columns);
     let mut levels = Vec::new();
-    // More than one pass needs the row in one piece: a pass goes on from the last result of the one before.
+    // Several passes need the row in one piece, because a pass continues from the last result of the pass before.
     let may_cut = k <= LONGEST_QUEUE;
     loop {
         let segments = wanted.min(columns / shortest);
@@ -356,11 +357,11 @@ fn warp_levels(layout: &mut Layout, rows: u32, columns: u32, k: u32, limits: &Li
     (levels, columns as u32)
 }
 
-/// Selects from the batch, with the scratch that the plan reserved.
+/// Selects from the batch. `scratch` is the memory that the plan reserved.
 ///
 /// # Safety
-/// The arrays of the batch have its shape. They and the scratch exist, and nobody else uses them, until the stream has done the work. The
-/// plan was made for at least as many rows and columns, for the same k and for this type of keys.
+/// The arrays of the batch have its shape. The arrays and the scratch memory stay valid, and no other work uses them, until the stream has
+/// done the work. The plan was made for at least this number of rows and columns, for the same k and for this type of keys.
 pub(crate) unsafe fn select<K: DeviceKey>(
     runtime: &Runtime,
     stream: &Stream,
@@ -405,8 +406,8 @@ pub(crate) unsafe fn enqueue<K: DeviceKey, Q: Queue>(
     }
 }
 
-/// Looks up the payload of each selected key: slot i of `found` gets the payload at position `positions[i]` of its row, or all ones where
-/// there is no key. Payloads lie as the keys of the batch do. The keys and results of the batch are not used.
+/// Looks up the payload of each selected key: slot i of `found` gets the payload at position `positions[i]` of its row, or all ones if the
+/// slot is empty. Payloads have the layout of the batch's keys. The keys and results of the batch are not used.
 ///
 /// # Safety
 /// The arrays have the shape of the batch until the queue has done the work. The positions are those of a selection from these rows.
@@ -443,7 +444,7 @@ struct Launcher<'a, K, Q> {
 }
 
 impl<K: DeviceKey, Q: Queue> Launcher<'_, K, Q> {
-    /// The first `rows` rows of an array that has `columns` values a row. The plan may be for more rows.
+    /// The first `rows` rows of an array with `columns` values for each row. The plan may be for more rows.
     fn rows_of<T>(&self, array: Reserved<T>, columns: u32) -> PtrMut<T> {
         self.scratch.at(array).take(self.batch.rows as usize * columns as usize)
     }
@@ -455,7 +456,7 @@ impl<K: DeviceKey, Q: Queue> Launcher<'_, K, Q> {
     unsafe fn warp(&self, levels: &[Level], last_columns: u32) -> Result<()> {
         let batch = &self.batch;
         let mut launch = WarpSelectRows {
-            // Plans take WarpSelect for f32 keys only, so these casts change no type.
+            // Plans use WarpSelect only for f32 keys, so these casts do not change the type.
             keys: batch.keys.cast(),
             ids: batch.ids,
             stride: batch.row_stride,
@@ -472,8 +473,8 @@ impl<K: DeviceKey, Q: Queue> Launcher<'_, K, Q> {
             out_ids: batch.out_ids,
             out_stride: batch.k,
         };
-        // SAFETY: the scratch has room for k winners of each segment, and the next level reads just those. Later passes of this
-        // stream find the first results where earlier ones wrote them.
+        // SAFETY: the scratch has room for k winners of each segment, and the next level reads exactly those. Later passes of this stream
+        // read the first results where earlier passes wrote them.
         unsafe {
             for &Level { segments, segment_columns, winners: (keys, ids) } in levels {
                 let columns = segments * batch.k;
@@ -504,7 +505,7 @@ impl<K: DeviceKey, Q: Queue> Launcher<'_, K, Q> {
         unsafe { self.queue.launch(WarpSelectRows::kernel(launch.queue()), launch.config(), launch) }
     }
 
-    /// One block a row, on the row or on its survivors.
+    /// One block for each row, on the row or on its survivors.
     unsafe fn block(&self, threads: u32, capacity: u32, survivors: Option<Split>) -> Result<()> {
         let batch = &self.batch;
         let launch = ThresholdSelect {
@@ -549,17 +550,17 @@ impl<K: DeviceKey, Q: Queue> Launcher<'_, K, Q> {
         unsafe { self.queue.launch(ShortSelect::kernel(K::KERNELS), launch.config(batch.rows, threads), launch) }
     }
 
-    /// Thresholds of all rows, and their survivors into lists.
+    /// Computes the thresholds of all rows, and writes the survivors to lists.
     unsafe fn filter(&self, capacity: u32, split: Split) -> Result<()> {
         let batch = &self.batch;
-        // One block samples into shared memory.
+        // A single block has its sample in shared memory.
         let (mut bests, mut tickets) = (PtrMut::empty(), PtrMut::empty());
         if split.sampling > 1 {
             let (rows, joins) = (batch.rows as usize, self.scratch.at(split.joins));
             let groups = Split::groups_len(rows);
             // The words behind the groups hold two tickets each.
             (bests, tickets) = (joins.take(groups), joins.skip(groups).cast::<u32>().take(rows));
-            // SAFETY: the plan reserved groups and tickets for at least as many rows.
+            // SAFETY: the plan reserved groups and tickets for at least this number of rows.
             unsafe { self.queue.fill(joins.take(groups + rows.div_ceil(2)), 0xff)? };
         }
         let (thresholds, counts) = (self.rows_of(split.thresholds, 1), self.rows_of(split.counts, 1));
@@ -596,7 +597,7 @@ impl<K: DeviceKey, Q: Queue> Launcher<'_, K, Q> {
             lists: self.rows_of(split.lists, capacity),
             counts,
         };
-        // SAFETY: as the caller promises; the kernel before wrote thresholds and counts.
+        // SAFETY: as the caller promises; the previous kernel wrote thresholds and counts.
         unsafe { self.queue.launch(FilterRows::kernel(K::KERNELS), launch.config(batch.rows), launch) }
     }
 
@@ -626,7 +627,7 @@ impl<K: DeviceKey, Q: Queue> Launcher<'_, K, Q> {
         let counts = self.rows_of(split.counts, 1).read_only();
         let (mut lists, mut others) = (self.rows_of(split.lists, capacity), self.rows_of(other_lists, capacity));
         let chunks = capacity.div_ceil(list_sort::CHUNK);
-        // SAFETY: as the caller promises; each launch reads what the one before wrote.
+        // SAFETY: as the caller promises; each launch reads the results of the previous one.
         unsafe {
             let launch = SortChunks { lists, counts, capacity, chunks };
             self.queue.launch(&SortChunks::KERNEL, launch.config(batch.rows), launch)?;
@@ -660,7 +661,7 @@ mod tests {
 
     use super::*;
 
-    /// Launches get no more of an array than the batch has, however far the caller's pointers reach.
+    /// The arguments of launches end where the batch ends, even if the caller's pointers are longer.
     #[test]
     fn pointers_end_where_the_batch_ends() {
         let address = std::ptr::without_provenance_mut::<u32>(4096);

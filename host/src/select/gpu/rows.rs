@@ -1,7 +1,7 @@
 //! k-selection from rows in host memory: copies some rows at a time to the device, selects from them ([`super`]) and copies the results back.
 //!
-//! Rows without gaps between them are copied in one piece. Rows with gaps are packed first. A share of the rows is all of them, halved until
-//! it fits half of the device's free memory.
+//! Rows without gaps between them are copied in one piece. Rows with gaps are packed first. The first share is all rows; it is halved until
+//! it fits in half of the device's free memory.
 
 use std::ops::Range;
 
@@ -22,7 +22,7 @@ pub(crate) fn select_from_host<K: Key>(
     algorithm: Algorithm,
     selection: &mut Selection<K>,
 ) -> Result<()> {
-    // More than a row has cannot be found: the slots beyond stay empty.
+    // A row has at most `columns` results: the slots behind them stay empty.
     let k = selection.k.min(rows.columns());
     let limits = runtime.limits();
     let share_of = |first: usize, count: usize| Share::<K>::plan(rows, first..first + count, k, algorithm, &limits);
@@ -46,9 +46,9 @@ pub(crate) fn select_from_host<K: Key>(
 /// Some rows of a batch in host memory, and their arrays on the device.
 struct Share<K> {
     rows: Range<usize>,
-    /// Results of a row on the device.
+    /// Number of results of a row on the device.
     k: usize,
-    /// The keys to copy, in the order of the batch, or of the packed rows where rows are packed.
+    /// The keys to copy, as a range of the batch, or of the packed rows if rows are packed.
     span: Range<usize>,
     packed: bool,
     keys: Reserved<K>,
@@ -102,7 +102,7 @@ impl<K: Key> Share<K> {
     /// Copies the rows to the device, selects, and copies the results into their slots.
     ///
     /// # Safety
-    /// The scratch has the bytes of the plan, and nobody else uses it.
+    /// The scratch memory has the bytes of the plan, and no other work uses it.
     unsafe fn run(
         &self,
         runtime: &Runtime,

@@ -1,5 +1,4 @@
-//! What [`SamplePlan`] promises, by simulation: of rows of random keys hardly any has too few survivors, or more than there is
-//! room for.
+//! A simulation of the guarantees of [`SamplePlan`]: of rows of random keys, hardly any has too few survivors or more than the capacity.
 
 use std::collections::HashSet;
 
@@ -9,21 +8,21 @@ use warpann_kernels::select::sample::{BLOCK_GROUP_KEYS, SamplePlan};
 
 use super::{expected_survivors, survivors};
 
-/// Simulated rows of each shape.
+/// Number of simulated rows of each shape.
 const ROWS: u32 = 10_000;
 
-/// What became of the simulated rows.
+/// The results of a simulation.
 #[derive(Debug)]
 struct Simulated {
-    /// Rows with fewer than k survivors.
+    /// Number of rows with fewer than k survivors.
     too_few: u32,
-    /// Rows with more survivors than there is room for.
+    /// Number of rows with more survivors than the capacity.
     too_many: u32,
-    /// Survivors of a row, on average.
+    /// Mean number of survivors of a row.
     mean: f64,
 }
 
-/// Draws samples of rows of `len` distinct random keys, which are their own ranks: as many different ones as the plan takes.
+/// Draws samples of rows of `len` distinct random keys. Keys are their ranks; a sample has the number of different keys of the plan.
 fn simulate(plan: SamplePlan, k: u32, len: u32, room: u32) -> Simulated {
     let mut random = Random::new(0x5eed ^ u64::from(len) << 32 ^ u64::from(k));
     let mut ranks: Vec<u32> = (0..len).collect();
@@ -34,13 +33,13 @@ fn simulate(plan: SamplePlan, k: u32, len: u32, room: u32) -> Simulated {
         for best in &mut bests {
             *best = u32::MAX;
             for _ in 0..plan.group_keys {
-                // What is in front was drawn for this row.
+                // The first entries were already drawn for this row.
                 ranks.swap(drawn, drawn + random.below(len as usize - drawn));
                 *best = ranks[drawn].min(*best);
                 drawn += 1;
             }
         }
-        // The threshold passes, and all ranks before it.
+        // The threshold and all ranks before it pass.
         let (_, &mut threshold, _) = bests.select_nth_unstable(plan.rank as usize - 1);
         let survivors = threshold + 1;
         simulated.too_few += u32::from(survivors < k);
@@ -50,8 +49,8 @@ fn simulate(plan: SamplePlan, k: u32, len: u32, room: u32) -> Simulated {
     simulated
 }
 
-/// (k, len, keys of a group at most): as one block samples, and as several do where the row is long. Rows that fit into the
-/// room are not sampled.
+/// (k, len, largest number of keys of a group): for samples of one block, and for those of several blocks if the row is long. Rows that fit
+/// into the capacity are not sampled.
 fn shapes() -> Vec<(u32, u32, u32)> {
     let mut shapes = Vec::new();
     for len in [1000, 3000, 9000, 40_000, 300_000] {
@@ -81,7 +80,7 @@ fn thresholds_of_random_rows_serve_nearly_all_of_them() {
     });
 }
 
-/// The simulation notices a rank without its margin, and room without its own.
+/// The simulation detects a rank without margin, and a capacity without margin.
 #[test]
 fn margins_are_needed() {
     let (k, len) = (1000, 40_000);

@@ -18,16 +18,16 @@ use crate::device::queue::{OnStream, Queue};
 use crate::device::runtime::Runtime;
 use crate::device::scratch::{Layout, Reserved, Scratch};
 
-/// Keys that a block counts, at least.
+/// Smallest number of keys that a block counts.
 const KEYS_PER_COUNTING_BLOCK: u32 = 8192;
-/// Blocks that count on one multiprocessor at once.
+/// Number of blocks that count on one multiprocessor at once.
 const COUNTING_BLOCKS: u32 = 2;
 
 /// A key type that the kernels sort. Public only so that it can seal [`crate::sort::Key`].
 pub trait DeviceKey: SortKey + Pod {
-    /// Counts its digits.
+    /// The kernel that counts the digits of keys of this type.
     const COUNT: Kernel<CountDigits<Self>>;
-    /// Sorts by one of them.
+    /// The kernel that sorts by one digit.
     const PASS: Kernel<SortPass<Self>>;
 }
 
@@ -41,7 +41,7 @@ impl DeviceKey for u128 {
     const PASS: Kernel<SortPass<u128>> = SortPass::<u128>::KERNEL;
 }
 
-/// Significant bits of a key's word: as the kernels shift and mask it.
+/// The significant bits of a word of a key, as the shift and the mask of the kernels.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Field {
     shift: u32,
@@ -49,7 +49,7 @@ struct Field {
 }
 
 impl Field {
-    /// Those of `bits` of the key that lie in word `word`.
+    /// The part of the key's range `bits` that lies in word `word`.
     fn of(word: u32, bits: &Range<u32>) -> Field {
         let within = |bit: u32| bit.saturating_sub(word * u64::BITS).min(u64::BITS);
         let (start, end) = (within(bits.start), within(bits.end));
@@ -61,7 +61,7 @@ impl Field {
     }
 }
 
-/// A pass: which digit, counted from 0 in the first word, and where it is.
+/// A pass: the number of its digit, from 0 in the first word, and the bits of the digit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Pass {
     digit: u32,
@@ -70,18 +70,19 @@ struct Pass {
     mask: u32,
 }
 
-/// How to sort sets of pairs, and where the workspace lies.
+/// A plan for sorting sets of pairs, with the layout of the workspace.
 #[derive(Debug, Clone)]
 pub(crate) struct SortPlan {
     len: u32,
     sets: u32,
     fields: [Field; 2],
     passes: Vec<Pass>,
-    /// Tiles of a set, and of a portion of it.
+    /// Number of tiles of a set, and (`portion`) of a portion of the set.
     tiles: u32,
     portion: u32,
     counting_blocks: u32,
-    /// The counts of all digits, and behind them the tiles taken in each portion of each pass. One array, because one fill zeroes both.
+    /// The counts of all digits, followed by the numbers of tiles taken in each portion of each pass. It is one array, because one fill
+    /// zeroes both.
     zeroed: Reserved<u32>,
     counts: Reserved<u32>,
     taken: Reserved<u32>,
@@ -90,13 +91,13 @@ pub(crate) struct SortPlan {
 }
 
 impl SortPlan {
-    /// Sorts of `sets` sets (at most 65,535), one after the other in memory, of `len` pairs each, by bits `bits` of the keys.
-    /// The workspace, reserved in `layout`, is 1 KiB for every 4,096 (`u128`: 3,072) pairs and a little more.
+    /// Plans sorts of `sets` sets (at most 65,535), consecutive in memory, of `len` pairs each, by bits `bits` of the keys. The workspace,
+    /// reserved in `layout`, is slightly more than 1 KiB for every 4,096 (`u128`: 3,072) pairs.
     pub fn new<K: SortKey>(layout: &mut Layout, len: u32, sets: u32, bits: Range<u32>, limits: &Limits) -> SortPlan {
         Self::in_portions::<K>(layout, len, sets, bits, limits, radix_sort::PORTION_KEYS / K::TILE)
     }
 
-    /// As [`Self::new`], with portions of so many tiles at most.
+    /// As [`Self::new`], with portions of at most `portion` tiles.
     fn in_portions<K: SortKey>(
         layout: &mut Layout,
         len: u32,
@@ -108,7 +109,7 @@ impl SortPlan {
         let words = 0..K::WORDS;
         let mut fields = [Field::default(); 2];
         let mut passes = Vec::new();
-        // One pair is sorted.
+        // A single pair is already sorted.
         for word in words.filter(|_| len > 1 && sets > 0) {
             let field = Field::of(word, &bits);
             fields[word as usize] = field;
@@ -144,7 +145,7 @@ impl SortPlan {
         }
     }
 
-    /// Digits of a key.
+    /// Number of digits of a key.
     const fn digits<K: SortKey>() -> usize {
         (K::WORDS * radix_sort::WORD_DIGITS) as usize
     }
@@ -179,12 +180,12 @@ impl<K> Clone for Pairs<K> {
 
 impl<K> Copy for Pairs<K> {}
 
-/// Enqueues the sort of `pairs`, with `spare` as room for as many and the workspace in `scratch`. Returns the one of the two that will hold
-/// the sorted pairs. The contents of the other are unspecified then.
+/// Enqueues the sort of `pairs`. `spare` is memory for the same number of pairs, and `scratch` has the workspace. Returns `pairs` or
+/// `spare`, whichever will hold the sorted pairs; the contents of the other are then unspecified.
 ///
 /// # Safety
-/// Both have room for the plan's sets and do not overlap. The plan's layout reserved the workspace in `scratch`. Nobody else uses any of them
-/// until the sort is done.
+/// `pairs` and `spare` have room for the plan's sets and do not overlap. The plan's layout reserved the workspace in `scratch`. No other
+/// work uses this memory until the sort is done.
 pub(crate) unsafe fn enqueue<K: DeviceKey, Q: Queue>(
     queue: &Q,
     plan: &SortPlan,
@@ -201,8 +202,8 @@ pub(crate) unsafe fn enqueue<K: DeviceKey, Q: Queue>(
     let (digits, portions) = (SortPlan::digits::<K>() as u32, tiles.div_ceil(portion));
     let all = len as usize * sets as usize;
     let (mut from, mut to) = (pairs.take(all), spare.take(all));
-    // SAFETY: the layout reserved every array with the length that the kernels need. The counts of digits and of tiles are zeroed, the words
-    // are stale, and passes and portions come in their order.
+    // SAFETY: the layout reserved every array with the length that the kernels need. The counts of digits and of tiles are zeroed, the
+    // words are invalid, and passes and portions run in order.
     unsafe {
         queue.fill(scratch.at(plan.zeroed), 0)?;
         queue.fill(words, radix_sort::STALE)?;
@@ -220,7 +221,7 @@ pub(crate) unsafe fn enqueue<K: DeviceKey, Q: Queue>(
         queue.launch(&ScanDigits::KERNEL, launch.config(digits, sets), launch)?;
         let rows = portions + 1;
         let starts_stride = digits * rows * radix_sort::DIGITS;
-        // A pass reads the starts of its portion in each set, and writes those of the next portion.
+        // A pass reads the starts of its portion in each set, and writes the starts of the next portion.
         let starts_len = (sets as usize - 1) * starts_stride as usize + 2 * radix_sort::DIGITS as usize;
         for (number, pass) in plan.passes.iter().enumerate() {
             for turn in 0..portions {
@@ -253,7 +254,7 @@ pub(crate) unsafe fn enqueue<K: DeviceKey, Q: Queue>(
     Ok(from)
 }
 
-/// Sorts pairs in host memory by `bits` of the keys; as many keys as payloads, at most 2³² − 1.
+/// Sorts pairs in host memory by `bits` of the keys. There are as many payloads as keys, at most 2³² − 1.
 pub(crate) fn sort_from_host<K: DeviceKey>(
     runtime: &Runtime,
     keys: &mut [K],
@@ -267,7 +268,7 @@ pub(crate) fn sort_from_host<K: DeviceKey>(
     let stream = runtime.stream()?;
     let scratch = runtime.scratch(&memory);
     let [pairs, spare] = at.map(|(keys, payloads)| Pairs { keys: scratch.at(keys), payloads: scratch.at(payloads) });
-    // SAFETY: the layout reserved every array; the stream runs all this in order.
+    // SAFETY: the layout reserved every array; the stream runs the copies and the sort in order.
     unsafe {
         runtime.copy_to_device(&stream, pairs.keys, keys)?;
         runtime.copy_to_device(&stream, pairs.payloads, payloads)?;
