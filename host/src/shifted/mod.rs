@@ -52,7 +52,7 @@ const LEAST_NEIGHBOURHOOD: usize = 32;
 
 /// What a search asks of a back end. Arguments were checked.
 #[derive(Clone, Copy)]
-pub(crate) struct Ask<'a> {
+pub(crate) struct ShiftedRequest<'a> {
     /// Row-major queries, finite; the index's own rows where `own` holds.
     pub queries: &'a [f32],
     /// Each query is the row of its number, which is not its own neighbour.
@@ -68,7 +68,7 @@ pub(crate) trait ShiftedBackend: Send + Sync {
     /// Sorts `rows`, at least one, anew. On error the back end holds what it held before.
     fn rebuild(&mut self, grid: &Grid, rows: &[f32]) -> Result<()>;
     /// Fills `entries` (queries × k) with the best distinct candidates of each query, sorted, [`EMPTY`] behind the last. There are rows.
-    fn search(&self, ask: &Ask<'_>, entries: &mut [u64]) -> Result<()>;
+    fn search(&self, request: &ShiftedRequest<'_>, entries: &mut [u64]) -> Result<()>;
     /// The device in words.
     fn describe(&self) -> String;
 }
@@ -269,12 +269,12 @@ impl ShiftedIndex {
         let at_most = k.min(n);
         let published = (2 * at_most).next_multiple_of(32).max(LEAST_NEIGHBOURHOOD);
         let width = self.neighbourhood.unwrap_or(published).min(n);
-        let ask = Ask { queries, own, k: at_most, width };
+        let request = ShiftedRequest { queries, own, k: at_most, width };
         if at_most == k {
-            self.backend.search(&ask, ids)?;
+            self.backend.search(&request, ids)?;
         } else {
             let mut entries = host_memory::filled(EMPTY, queries.len() / self.dim * at_most)?;
-            self.backend.search(&ask, &mut entries)?;
+            self.backend.search(&request, &mut entries)?;
             for (ids, entries) in ids.chunks_exact_mut(k).zip(entries.chunks_exact(at_most)) {
                 ids[..at_most].copy_from_slice(entries);
                 ids[at_most..].fill(EMPTY);

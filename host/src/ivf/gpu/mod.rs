@@ -45,8 +45,8 @@ use crate::device::runtime::Runtime;
 use crate::device::scratch::Layout;
 use crate::device::tiling::{Attempt, Budget, Pipeline, Planned, Tiling};
 use crate::neighbors::RangeNeighbors;
-use crate::neighbors::slots::{Found, Slots};
-use crate::product::gpu::{Shape, upload_queries, upload_rows};
+use crate::neighbors::slots::{FoundRows, Slots};
+use crate::product::gpu::{VectorShape, upload_queries, upload_rows};
 use crate::shards::share;
 use crate::threads::Exclusive;
 use crate::vectors::VectorSlice;
@@ -152,7 +152,7 @@ impl IvfDevice {
         request: &Request<'_>,
     ) -> Result<()> {
         let (runtime, dim) = (&self.runtime, view.dim);
-        let shape = |element| Shape { element, metric: view.metric, dim };
+        let shape = |element| VectorShape { element, metric: view.metric, dim };
         let count = queries.len();
         let parts = (count / Overlap::of(&runtime.limits()).part_queries).clamp(1, MOST_PARTS);
         let stream = if parts == 1 { search.on.stream } else { search.copies };
@@ -165,7 +165,7 @@ impl IvfDevice {
             }
             for rows in (0..parts).map(|part| share(count, part, parts)) {
                 let queries = queries.part(rows.clone());
-                let part = |all: PtrMut<u8>, shape: Shape| {
+                let part = |all: PtrMut<u8>, shape: VectorShape| {
                     all.skip(rows.start * shape.row_bytes()).take(rows.len() * shape.row_bytes())
                 };
                 if let Stored::Rows { .. } = search.resident.image.stored {
@@ -284,7 +284,7 @@ impl IvfDevice {
         let mut take = |queries: Range<usize>, parts: &[&[u8]]| {
             let words = |part: usize| bytemuck::cast_slice::<u8, u32>(parts[part]);
             let (of_probes, of_neighbours) = (words(0), words(1));
-            let found = Found::new(found, parts[2], parts[3]);
+            let found = FoundRows::new(found, parts[2], parts[3]);
             match (batch, directory) {
                 // Apart, because it runs in SIMD.
                 (Batch::Range(first, _), None) => slots.fill(first + queries.start, found, u64::from),
