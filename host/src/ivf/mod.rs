@@ -44,7 +44,7 @@ mod update;
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-pub(crate) use self::backend::{IvfBackend, Request, View};
+pub(crate) use self::backend::{IvfBackend, SearchRequest, View};
 pub use self::bitset::Bitset;
 pub(crate) use self::codec::{Codec, PqCodec};
 pub use self::file::IndexInfo;
