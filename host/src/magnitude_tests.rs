@@ -41,19 +41,19 @@ fn defined(metric: Metric, dim: usize, base: &[f32], queries: &[f32], k: usize) 
     found
 }
 
-fn same(what: &str, expected: &Neighbors, found: &Neighbors) {
+fn same(case: &str, expected: &Neighbors, found: &Neighbors) {
     let bits = |found: &Neighbors| found.distances.iter().map(|d| d.to_bits()).collect::<Vec<_>>();
-    assert_eq!(expected.ids, found.ids, "{what}");
-    assert_eq!(bits(expected), bits(found), "{what}");
+    assert_eq!(expected.ids, found.ids, "{case}");
+    assert_eq!(bits(expected), bits(found), "{case}");
 }
 
 /// Checks that searches of flat indexes, on the emulator and the CPU, give the results of the definition. Returns them.
-fn check_flat(what: &str, metric: Metric, dim: usize, base: &[f32], queries: &[f32], k: usize) -> Neighbors {
+fn check_flat(case: &str, metric: Metric, dim: usize, base: &[f32], queries: &[f32], k: usize) -> Neighbors {
     let expected = defined(metric, dim, base, queries, k);
     for device in [Device::Cpu, Device::Emulator] {
         let mut index = FlatIndex::<f32>::new(dim, metric, device).unwrap();
         index.add(base).unwrap();
-        same(&format!("{what}, {metric:?}, {device:?}"), &expected, &index.search(queries, k).unwrap());
+        same(&format!("{case}, {metric:?}, {device:?}"), &expected, &index.search(queries, k).unwrap());
     }
     expected
 }
@@ -61,7 +61,7 @@ fn check_flat(what: &str, metric: Metric, dim: usize, base: &[f32], queries: &[f
 /// Checks that searches of all `lists` lists of an inverted file, by either scan, give the results of the definition for the stored
 /// vectors, and so does range search.
 fn check_lists(
-    what: &str,
+    case: &str,
     (metric, encoding): (Metric, Encoding),
     dim: usize,
     (base, queries): (&[f32], &[f32]),
@@ -82,8 +82,8 @@ fn check_lists(
         let index = IvfIndex::<f32>::load(file.path(), device, None).unwrap();
         for scan in [Scan::ListMajor, Scan::QueryMajor] {
             let options = SearchOptions { probes: Some(lists), scan, ..SearchOptions::default() };
-            let what = format!("{what}, {metric:?}, {encoding:?}, {device:?}, {scan:?}");
-            same(&what, &expected, &index.search_with(queries, k, &options).unwrap());
+            let case = format!("{case}, {metric:?}, {encoding:?}, {device:?}, {scan:?}");
+            same(&case, &expected, &index.search_with(queries, k, &options).unwrap());
         }
         // With the distance of a middle neighbour as radius, the results are the neighbours up to it and those at the same distance.
         let options = SearchOptions { probes: Some(lists), ..SearchOptions::default() };
@@ -92,7 +92,7 @@ fn check_lists(
             let near = |y: &&[f32]| metric.order(canonical(metric, query, y), radius).is_le();
             let count = stored.chunks(dim).filter(near).count();
             let rows = index.range_search(query, radius, &options).unwrap();
-            assert_eq!(rows.ids.len(), count, "{what}, {metric:?}, {encoding:?}, {device:?}, radius {radius}");
+            assert_eq!(rows.ids.len(), count, "{case}, {metric:?}, {encoding:?}, {device:?}, radius {radius}");
         }
     }
 }

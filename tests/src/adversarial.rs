@@ -25,7 +25,7 @@ pub const ALL: &[Scenario] = &[
 
 /// A batch of `rows` rows of `columns` keys, of which `k` are selected.
 #[derive(Debug, Clone, Copy)]
-struct Shape {
+struct SelectShape {
     rows: usize,
     columns: usize,
     k: usize,
@@ -33,8 +33,8 @@ struct Shape {
 }
 
 /// Selects by ThresholdSelect and compares with the reference, to the bit. No key is −0 or a NaN but the canonical one.
-fn check<K: TestKey>(device: Device, shape: Shape, keys: &[K]) -> Outcome {
-    let Shape { columns, k, best, .. } = shape;
+fn check<K: TestKey>(device: Device, shape: SelectShape, keys: &[K]) -> Outcome {
+    let SelectShape { columns, k, best, .. } = shape;
     let rows = Rows::contiguous(keys, columns).map_err(|error| error.to_string())?;
     let found = select_k_with(device, &rows, k, best, Algorithm::ThresholdSelect).map_err(|error| error.to_string())?;
     for (number, row) in keys.chunks(columns).enumerate() {
@@ -65,8 +65,8 @@ enum Values {
 }
 
 /// Keys of a batch in which all keys of the samples beat all others, or none does.
-fn misleading<K: TestKey>(shape: Shape, sample_wins: bool, sampled: Values, others: Values) -> Vec<K> {
-    let Shape { rows, columns, k, best } = shape;
+fn misleading<K: TestKey>(shape: SelectShape, sample_wins: bool, sampled: Values, others: Values) -> Vec<K> {
+    let SelectShape { rows, columns, k, best } = shape;
     // As the kernels sample: the same for a block that selects alone and for several, but for rows above 278,000.
     let group_keys = SamplePlan::grid_keys(columns as u32).next_multiple_of(BLOCK_GROUP_KEYS);
     let plan = SamplePlan::new(k as u32, columns as u32, group_keys);
@@ -95,7 +95,7 @@ fn misleading<K: TestKey>(shape: Shape, sample_wins: bool, sampled: Values, othe
 /// Thresholds too tight, where the sample wins, and thresholds that let nearly everything through.
 fn mislead<K: TestKey>(device: Device, (rows, columns, k): (usize, usize, usize)) -> Outcome {
     for best in [Best::Smallest, Best::Largest] {
-        let shape = Shape { rows, columns, k, best };
+        let shape = SelectShape { rows, columns, k, best };
         for (sample_wins, sampled, others) in [
             (true, Values::Many, Values::Many),
             (true, Values::Many, Values::One),
@@ -107,7 +107,7 @@ fn mislead<K: TestKey>(device: Device, (rows, columns, k): (usize, usize, usize)
             (false, Values::Last, Values::One),
         ] {
             check(device, shape, &misleading::<K>(shape, sample_wins, sampled, others))
-                .map_err(|what| format!("sample {sampled:?}, others {others:?}: {what}"))?;
+                .map_err(|failure| format!("sample {sampled:?}, others {others:?}: {failure}"))?;
         }
     }
     Ok(())
@@ -133,7 +133,7 @@ fn mislead_lists<K: TestKey>(device: Device) -> Outcome {
 /// Rows of `columns` keys that `key` makes of 0 .. `columns` − 1, in any order, where the first stands for the outlier.
 fn outlier<K: TestKey>(device: Device, best: Best, key: impl Fn(usize) -> K) -> Outcome {
     for (columns, k) in [(2900, 2900), (2900, 700), (2900, 10), (600, 590)] {
-        let shape = Shape { rows: by_device(device, 1, 30), columns, k, best };
+        let shape = SelectShape { rows: by_device(device, 1, 30), columns, k, best };
         let mut random = Random::new(78);
         let mut keys = Vec::new();
         for _ in 0..shape.rows {
@@ -169,7 +169,7 @@ fn groups_of_equal_leading_bits(device: Device) -> Outcome {
                 (0..groups).flat_map(|group| (0..size as i32).map(move |one| group * distance + one)).collect();
             (1..row.len()).rev().for_each(|last| row.swap(last, random.below(last + 1)));
             for best in [Best::Smallest, Best::Largest] {
-                check(device, Shape { rows: 1, columns: row.len(), k, best }, &row)?;
+                check(device, SelectShape { rows: 1, columns: row.len(), k, best }, &row)?;
             }
         }
     }

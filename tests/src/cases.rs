@@ -72,19 +72,19 @@ impl SearchCase {
 
 /// Dimension, vectors, queries, neighbours.
 #[derive(Debug, Clone, Copy)]
-struct Shape {
+struct SearchShape {
     dim: usize,
     n: usize,
     nq: usize,
     k: usize,
 }
 
-const fn shape(dim: usize, n: usize, nq: usize, k: usize) -> Shape {
-    Shape { dim, n, nq, k }
+const fn shape(dim: usize, n: usize, nq: usize, k: usize) -> SearchShape {
+    SearchShape { dim, n, nq, k }
 }
 
 /// Sizes around every boundary of tiles, warps, vector loads, chunks and queues; for the emulator too.
-const SMALL_SHAPES: &[Shape] = &[
+const SMALL_SHAPES: &[SearchShape] = &[
     shape(1, 1, 1, 1),
     shape(1, 0, 2, 3),
     shape(2, 2, 0, 1),
@@ -121,7 +121,7 @@ const SMALL_SHAPES: &[Shape] = &[
 
 /// As [`SMALL_SHAPES`], for CPU and GPU. A GPU filters candidates from 256 million component products on, and in two passes
 /// from 131,072 vectors on; both sides of each are here.
-const LARGE_SHAPES: &[Shape] = &[
+const LARGE_SHAPES: &[SearchShape] = &[
     shape(1, 100_000, 3, 100),
     shape(3, 12_800, 129, 31),
     shape(17, 3_000, 129, 1024),
@@ -151,14 +151,14 @@ const ALL_DATA: &[VectorData] = &[
 ];
 
 /// Shapes on which every kind of data runs, under every metric; the large one is large enough for a GPU to filter.
-const DATA_SHAPES: &[(Shape, Size)] = &[
+const DATA_SHAPES: &[(SearchShape, Size)] = &[
     (shape(16, 300, 3, 10), Size::Small),
     (shape(70, 150, 2, 33), Size::Small),
     (shape(192, 21_000, 65, 40), Size::Large),
 ];
 
 /// Shapes on which every element type runs, under every metric; the large one is large enough for a GPU to filter.
-const ELEMENT_SHAPES: &[(Shape, Size)] = &[
+const ELEMENT_SHAPES: &[(SearchShape, Size)] = &[
     (shape(13, 200, 3, 20), Size::Small),
     (shape(128, 140, 2, 5), Size::Small),
     (shape(260, 15_600, 65, 100), Size::Large),
@@ -167,9 +167,9 @@ const ELEMENT_SHAPES: &[(Shape, Size)] = &[
 /// Every case of exact search.
 pub fn search_cases() -> Vec<SearchCase> {
     let mut cases = Vec::new();
-    let mut add = |shape: Shape, metric: Metric, element: ElementType, data: VectorData, size: Size| {
+    let mut add = |shape: SearchShape, metric: Metric, element: ElementType, data: VectorData, size: Size| {
         let seed = 1_000 + cases.len() as u64;
-        let Shape { dim, n, nq, k } = shape;
+        let SearchShape { dim, n, nq, k } = shape;
         cases.push(SearchCase { dim, n, nq, k, metric, element, data, seed, size });
     };
     for metric in [Metric::L2, Metric::InnerProduct, Metric::Cosine] {

@@ -35,8 +35,8 @@ pub(crate) fn text(error: Error) -> String {
     error.to_string()
 }
 
-pub(crate) fn require(holds: bool, what: impl FnOnce() -> String) -> Outcome {
-    if holds { Ok(()) } else { Err(what()) }
+pub(crate) fn require(holds: bool, message: impl FnOnce() -> String) -> Outcome {
+    if holds { Ok(()) } else { Err(message()) }
 }
 
 pub(crate) fn bits(values: &[f32]) -> Vec<u32> {
@@ -44,25 +44,25 @@ pub(crate) fn bits(values: &[f32]) -> Vec<u32> {
 }
 
 /// All that a training answers, to the bit.
-pub(crate) fn same(what: &str, expected: &Clustering, found: &Clustering) -> Outcome {
+pub(crate) fn same(case: &str, expected: &Clustering, found: &Clustering) -> Outcome {
     let (a, b) = (bits(&expected.centroids), bits(&found.centroids));
     if let Some(at) = (0..a.len().max(b.len())).find(|&at| a.get(at) != b.get(at)) {
         let (dim, pick) = (expected.dim, |c: &Clustering| c.centroids.get(at).copied());
         return Err(format!(
-            "{what}: centroid {}, component {}: {:?}, expected {:?}",
+            "{case}: centroid {}, component {}: {:?}, expected {:?}",
             at / dim,
             at % dim,
             pick(found),
             pick(expected)
         ));
     }
-    require(expected.labels == found.labels, || format!("{what}: other labels"))?;
+    require(expected.labels == found.labels, || format!("{case}: other labels"))?;
     require(expected.sizes == found.sizes, || {
-        format!("{what}: sizes {:?}, expected {:?}", found.sizes, expected.sizes)
+        format!("{case}: sizes {:?}, expected {:?}", found.sizes, expected.sizes)
     })?;
     let wide = |c: &Clustering| c.objectives.iter().map(|o| o.to_bits()).collect::<Vec<_>>();
     require(wide(expected) == wide(found), || {
-        format!("{what}: objectives {:?}, expected {:?}", found.objectives, expected.objectives)
+        format!("{case}: objectives {:?}, expected {:?}", found.objectives, expected.objectives)
     })
 }
 
@@ -80,7 +80,7 @@ fn by_the_definition<T: Component>(device: Device) -> Outcome {
         let start: Vec<f32> = (0..clusters).flat_map(|c| exact[c * dim..][..dim].iter().map(|&x| x as f32)).collect();
         for (spherical, weighted) in [(false, false), (true, true), (false, true), (true, false)] {
             for iterations in [1, by_device(device, 2, 6)] {
-                let what = format!("{points} x {dim}, {clusters} clusters, spherical {spherical}, weighted {weighted}");
+                let case = format!("{points} x {dim}, {clusters} clusters, spherical {spherical}, weighted {weighted}");
                 let ones = vec![1.0f32; points];
                 let weights = if weighted { &weights } else { &ones };
                 let wide: Vec<f64> = weights.iter().map(|&w| f64::from(w)).collect();
@@ -97,7 +97,7 @@ fn by_the_definition<T: Component>(device: Device) -> Outcome {
                     .map_err(text)?;
                 if split > 0 {
                     // Splitting is beyond the plain algorithm. Of the shapes above only those with many equal points meet it.
-                    require(dim <= 2, || format!("{what}: {split} splits"))?;
+                    require(dim <= 2, || format!("{case}: {split} splits"))?;
                     continue;
                 }
                 let start = if spherical { normalised(&start, dim) } else { start.clone() };
@@ -110,14 +110,14 @@ fn by_the_definition<T: Component>(device: Device) -> Outcome {
                     objectives: found.objectives.clone(),
                     ..found.clone()
                 };
-                same(&what, &expected, &found)?;
+                same(&case, &expected, &found)?;
                 let scale: f64 = exact.chunks(dim).zip(&wide).map(|(x, w)| w * reference::squares(x)).sum();
                 for (found, expected) in found.objectives.iter().zip(&objectives) {
                     require((found - expected).abs() <= scale * 1e-12, || {
-                        format!("{what}: objective {found}, expected {expected}")
+                        format!("{case}: objective {found}, expected {expected}")
                     })?;
                 }
-                require(found.objectives.len() == iterations, || format!("{what}: {:?}", found.objectives))?;
+                require(found.objectives.len() == iterations, || format!("{case}: {:?}", found.objectives))?;
             }
         }
     }
@@ -144,7 +144,7 @@ pub(crate) fn histogram(labels: &[u32], clusters: usize) -> Vec<u32> {
 
 /// The settings on `device`, and on the CPU, where they were checked against the definition.
 fn compare<T: Component>(
-    what: &str,
+    case: &str,
     settings: &KMeans,
     device: Device,
     rows: &[T],
@@ -153,7 +153,7 @@ fn compare<T: Component>(
 ) -> Result<Clustering, String> {
     let train = |device| settings.clone().device(device).train_watched(rows, dim, weights, &mut |_| {}).map_err(text);
     let found = train(device)?;
-    same(what, &train(Device::Cpu)?, &found)?;
+    same(case, &train(Device::Cpu)?, &found)?;
     Ok(found)
 }
 
@@ -179,8 +179,8 @@ fn same_bits_as_the_cpu<T: Component>(device: Device) -> Outcome {
                     .points_per_centroid(None)
                     .labels(true)
                     .seed(5);
-                let what = format!("{data:?}, {points} x {dim}, {clusters} clusters, spherical {spherical}");
-                compare(&what, &settings, device, &rows, dim, None)?;
+                let case = format!("{data:?}, {points} x {dim}, {clusters} clusters, spherical {spherical}");
+                compare(&case, &settings, device, &rows, dim, None)?;
             }
         }
     }
@@ -427,9 +427,9 @@ fn budgets(device: Device) -> Outcome {
 fn bad_arguments(device: Device) -> Outcome {
     let rows = [0.0f32, 1.0, 2.0, 3.0, 4.0, 5.0];
     let two = KMeans::new(2).device(device);
-    let refused = |what: &str, result: Result<Clustering, Error>, matches: fn(&Error) -> bool| match result {
+    let refused = |case: &str, result: Result<Clustering, Error>, matches: fn(&Error) -> bool| match result {
         Err(error) if matches(&error) => Ok(()),
-        other => Err(format!("{what}: {other:?}")),
+        other => Err(format!("{case}: {other:?}")),
     };
     refused("dimension 0", two.train(&rows, 0), |e| matches!(e, Error::ZeroDimension))?;
     refused("no clusters", KMeans::new(0).device(device).train(&rows, 2), |e| matches!(e, Error::ZeroClusters { .. }))?;

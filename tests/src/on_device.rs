@@ -61,7 +61,7 @@ fn enter(device: Device) -> Result<Context, String> {
 
 /// What is selected from what.
 #[derive(Debug, Clone, Copy)]
-struct Shape {
+struct BatchShape {
     rows: u32,
     columns: u32,
     k: u32,
@@ -75,7 +75,7 @@ const SHAPES: [(u32, u32, u32); 5] =
 
 /// A batch on the device with room for its results, and what they must be.
 struct Batch<K: TestKey> {
-    shape: Shape,
+    shape: BatchShape,
     host: Vec<K>,
     starts: Vec<u64>,
     lengths: Vec<u32>,
@@ -110,8 +110,8 @@ fn filled<T: DeviceCopy + Pod>(len: usize, byte: u8) -> Result<DeviceBuffer<T>, 
 }
 
 impl<K: TestKey> Batch<K> {
-    fn new(shape: Shape, seed: u64) -> Result<Self, String> {
-        let Shape { rows, columns, k, best, ragged } = shape;
+    fn new(shape: BatchShape, seed: u64) -> Result<Self, String> {
+        let BatchShape { rows, columns, k, best, ragged } = shape;
         let mut random = Random::new(seed);
         let gap = u64::from(!ragged) * 3;
         let mut starts = vec![u64::from(ragged) * 5];
@@ -145,7 +145,7 @@ impl<K: TestKey> Batch<K> {
     }
 
     fn rows(&self) -> DeviceRows<K> {
-        let Shape { rows, columns, ragged, .. } = self.shape;
+        let BatchShape { rows, columns, ragged, .. } = self.shape;
         let keys = self.keys.as_device_ptr().as_ptr().cast();
         let batch = if ragged {
             DeviceRows::ragged(keys, self.device_starts.as_device_ptr().as_ptr(), rows, columns)
@@ -171,7 +171,7 @@ impl<K: TestKey> Batch<K> {
 
     /// Compares what is on the device with the reference, to the bit; the stream is done.
     fn verify(&self) -> Outcome {
-        let Shape { rows, k, best, .. } = self.shape;
+        let BatchShape { rows, k, best, .. } = self.shape;
         let (k, width) = (k as usize, size_of::<K>());
         let positions = self.found_positions.as_host_vec().map_err(driver)?;
         let keys = self.found_keys.as_host_vec().map_err(driver)?;
@@ -212,8 +212,8 @@ impl<K: TestKey> Batch<K> {
     }
 }
 
-fn plan<K: TestKey>(device: Device, shape: Shape, algorithm: Algorithm) -> Result<DeviceSelect<K>, String> {
-    let Shape { rows, columns, k, best, .. } = shape;
+fn plan<K: TestKey>(device: Device, shape: BatchShape, algorithm: Algorithm) -> Result<DeviceSelect<K>, String> {
+    let BatchShape { rows, columns, k, best, .. } = shape;
     DeviceSelect::new(index(device)?, rows, columns, k, best, algorithm).map_err(text)
 }
 
@@ -228,10 +228,10 @@ fn two_streams<K: TestKey>(device: Device) -> Outcome {
                 continue;
             }
             let best = if number % 2 == 0 { Best::Smallest } else { Best::Largest };
-            let shape = Shape { rows, columns, k, best, ragged: number % 2 == 1 };
+            let shape = BatchShape { rows, columns, k, best, ragged: number % 2 == 1 };
             let select = plan::<K>(device, shape, algorithm)?;
             let workspaces = [filled(select.workspace_bytes(), 0xff)?, filled(select.workspace_bytes(), 0xff)?];
-            let smaller = Shape { rows: rows.div_ceil(2), ragged: !shape.ragged, ..shape };
+            let smaller = BatchShape { rows: rows.div_ceil(2), ragged: !shape.ragged, ..shape };
             let mut batches = Vec::new();
             for (turn, shape) in [shape, shape, smaller, smaller].into_iter().enumerate() {
                 batches.push(Batch::<K>::new(shape, 900 + 10 * number as u64 + turn as u64)?);
@@ -240,7 +240,7 @@ fn two_streams<K: TestKey>(device: Device) -> Outcome {
                 batch.enqueue(&select, streams[turn % 2].as_inner(), &workspaces[turn % 2])?;
             }
             streams.iter().try_for_each(|stream| stream.synchronize()).map_err(driver)?;
-            batches.iter().try_for_each(|batch| batch.verify().map_err(|what| format!("{algorithm}: {what}")))?;
+            batches.iter().try_for_each(|batch| batch.verify().map_err(|failure| format!("{algorithm}: {failure}")))?;
         }
     }
     Ok(())
@@ -248,7 +248,7 @@ fn two_streams<K: TestKey>(device: Device) -> Outcome {
 
 /// Threads with streams of their own; one of them uses the default stream.
 fn threads_share_a_plan(device: Device) -> Outcome {
-    let shape = Shape { rows: 200, columns: 5000, k: 40, best: Best::Smallest, ragged: false };
+    let shape = BatchShape { rows: 200, columns: 5000, k: 40, best: Best::Smallest, ragged: false };
     let select = plan::<f32>(device, shape, Algorithm::Auto)?;
     let work = |thread: u64| -> Outcome {
         let _context = enter(device)?;
@@ -256,11 +256,11 @@ fn threads_share_a_plan(device: Device) -> Outcome {
         let stream = if thread == 0 { ptr::null_mut() } else { own.as_inner() };
         let workspace = filled(select.workspace_bytes(), 0xff)?;
         for round in 0..5 {
-            let batch = Batch::new(Shape { ragged: round % 2 == 1, ..shape }, 700 + 10 * thread + round)?;
+            let batch = Batch::new(BatchShape { ragged: round % 2 == 1, ..shape }, 700 + 10 * thread + round)?;
             batch.enqueue(&select, stream, &workspace)?;
             // SAFETY: the stream is this thread's, or the default one.
             check("cuStreamSynchronize", unsafe { sys::cuStreamSynchronize(stream) })?;
-            batch.verify().map_err(|what| format!("thread {thread}, round {round}: {what}"))?;
+            batch.verify().map_err(|failure| format!("thread {thread}, round {round}: {failure}"))?;
         }
         Ok(())
     };
@@ -281,7 +281,7 @@ fn captured_into_a_graph(device: Device) -> Outcome {
         sys::cuStreamCreateWithPriority(&mut stream, sys::CUstream_flags_enum::CU_STREAM_NON_BLOCKING as u32, 0)
     })?;
     for (number, (rows, columns, k)) in SHAPES.into_iter().enumerate() {
-        let shape = Shape { rows, columns, k, best: Best::Smallest, ragged: number % 2 == 0 };
+        let shape = BatchShape { rows, columns, k, best: Best::Smallest, ragged: number % 2 == 0 };
         let select = plan::<f32>(device, shape, Algorithm::Auto)?;
         let workspace = filled(select.workspace_bytes(), 0xff)?;
         let mut batch = Batch::<f32>::new(shape, 400 + number as u64)?;
@@ -308,7 +308,7 @@ fn captured_into_a_graph(device: Device) -> Outcome {
                 check("cuGraphLaunch", sys::cuGraphLaunch(program, stream))?;
                 check("cuStreamSynchronize", sys::cuStreamSynchronize(stream))?;
             }
-            batch.verify().map_err(|what| format!("launch {round} of the graph: {what}"))?;
+            batch.verify().map_err(|failure| format!("launch {round} of the graph: {failure}"))?;
         }
         // SAFETY: both are this test's and idle.
         unsafe {
@@ -328,7 +328,7 @@ fn the_callers_context_stays(device: Device) -> Outcome {
         check("cuCtxGetCurrent", unsafe { sys::cuCtxGetCurrent(&mut context) }).map(|()| context)
     };
     let context = enter(device)?;
-    let shape = Shape { rows: 9, columns: 300, k: 4, best: Best::Largest, ragged: true };
+    let shape = BatchShape { rows: 9, columns: 300, k: 4, best: Best::Largest, ragged: true };
     let batch = Batch::<i32>::new(shape, 300)?;
     for own in [context.as_raw(), ptr::null_mut()] {
         // SAFETY: a context that is kept, or none.

@@ -30,7 +30,7 @@ pub fn search(case: &SearchCase, device: impl Into<Placement>) -> Outcome {
         ElementType::I8 => search_elements::<i8>,
     };
     let device = device.into();
-    run(case, &device).map_err(|what| format!("{what}\non {device}: {case:?}"))
+    run(case, &device).map_err(|failure| format!("{failure}\non {device}: {case:?}"))
 }
 
 fn search_elements<T: Component>(case: &SearchCase, device: &Placement) -> Outcome {
@@ -77,7 +77,7 @@ pub fn check<T: Component>(metric: Metric, dim: usize, k: usize, vectors: &Vecto
         };
         by_value
             .and_then(|()| check_bits(&reference::nearest(metric, dim, &vectors.exact_base, query, k), ids, distances))
-            .map_err(|what| format!("query {number} of {nq}, {n} vectors: {what}"))?;
+            .map_err(|failure| format!("query {number} of {nq}, {n} vectors: {failure}"))?;
     }
     Ok(())
 }
@@ -182,7 +182,7 @@ pub fn select(case: &SelectCase, device: Device) -> Outcome {
         KeyType::I32 => select_keys::<i32>,
         KeyType::U32 => select_keys::<u32>,
     };
-    run(case, device).map_err(|what| format!("{what}\non {device}: {case:?}"))
+    run(case, device).map_err(|failure| format!("{failure}\non {device}: {case:?}"))
 }
 
 fn select_keys<K: TestKey>(case: &SelectCase, device: Device) -> Outcome {

@@ -42,7 +42,7 @@ fn text(error: Error) -> String {
 }
 
 /// That both hold the same bits; `what` begins the message otherwise.
-pub fn same(what: &str, expected: &Neighbors, found: &Neighbors) -> Outcome {
+pub fn same(case: &str, expected: &Neighbors, found: &Neighbors) -> Outcome {
     let bits = |neighbors: &Neighbors| neighbors.distances.iter().map(|d| d.to_bits()).collect::<Vec<_>>();
     if expected.ids == found.ids && bits(expected) == bits(found) {
         return Ok(());
@@ -50,7 +50,7 @@ pub fn same(what: &str, expected: &Neighbors, found: &Neighbors) -> Outcome {
     let at = (0..expected.ids.len())
         .find(|&i| (expected.ids[i], expected.distances[i].to_bits()) != (found.ids[i], found.distances[i].to_bits()));
     Err(format!(
-        "{what}: differs at slot {at:?} of {} (k = {}): {:?} and {:?}",
+        "{case}: differs at slot {at:?} of {} (k = {}): {:?} and {:?}",
         expected.ids.len(),
         expected.k,
         at.map(|i| (expected.ids[i], expected.distances[i])),
@@ -220,7 +220,7 @@ fn search_between_additions(device: Device) -> Outcome {
             ..vectors.clone()
         };
         let found = index.search(&vectors.queries, k).map_err(text)?;
-        check(Metric::L2, dim, k, &part, &found).map_err(|what| format!("{held} vectors: {what}"))?;
+        check(Metric::L2, dim, k, &part, &found).map_err(|failure| format!("{held} vectors: {failure}"))?;
     }
     Ok(())
 }

@@ -74,7 +74,7 @@ fn each(
     for (at, shape) in SHAPES.into_iter().enumerate() {
         for points in POINTS.into_iter().cycle().skip(at).take(by_device(device, 1, POINTS.len())) {
             let outcome = test(shape, points, &mut random).unwrap_or_else(|error| Err(error.to_string()));
-            outcome.map_err(|what| format!("(dimension, shifts, k) {shape:?}, {points:?}: {what}"))?;
+            outcome.map_err(|failure| format!("(dimension, shifts, k) {shape:?}, {points:?}: {failure}"))?;
         }
     }
     Ok(())

@@ -114,7 +114,7 @@ pub fn field<K: TestKey>(key: K, bits: &Range<u32>) -> u128 {
 ///
 /// # Errors
 /// The first difference, in words.
-pub fn check<K: TestKey>(device: Device, what: &str, keys: &[K], bits: Range<u32>) -> Outcome {
+pub fn check<K: TestKey>(device: Device, case: &str, keys: &[K], bits: Range<u32>) -> Outcome {
     let mut random = Random::new(keys.len() as u64);
     let payloads: Vec<u32> = keys.iter().map(|_| random.bits() as u32).collect();
     let mut expected: Vec<(K, u32)> = keys.iter().copied().zip(payloads.iter().copied()).collect();
@@ -130,7 +130,7 @@ pub fn check<K: TestKey>(device: Device, what: &str, keys: &[K], bits: Range<u32
     match (0..keys.len()).find(|&place| expected[place] != found[place]) {
         None => Ok(()),
         Some(place) => Err(format!(
-            "{what}: {} keys by bits {bits:?}: place {place} holds {:x?}, expected {:x?}",
+            "{case}: {} keys by bits {bits:?}: place {place} holds {:x?}, expected {:x?}",
             keys.len(),
             found[place],
             expected[place]

@@ -20,8 +20,8 @@ fn main() -> ExitCode {
     if let Ok(text) = std::env::var(CHILD) {
         return match child(&text) {
             Ok(()) => ExitCode::SUCCESS,
-            Err(what) => {
-                eprintln!("{what}");
+            Err(failure) => {
+                eprintln!("{failure}");
                 ExitCode::FAILURE
             }
         };

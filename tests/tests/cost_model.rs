@@ -2,7 +2,7 @@
 //! plain simulation of the published algorithm. Keys are permutations drawn evenly, as the model assumes.
 
 use cuda_std::emulator::{self, Buffer, Operation, Profile};
-use warpann::select::cost_model::Shape;
+use warpann::select::cost_model::WarpSelectShape;
 use warpann_kernels::select::networks::{Step, sort_program};
 use warpann_kernels::select::warp_select::WarpSelectRows;
 use warpann_tests::data::Random;
@@ -22,9 +22,9 @@ fn permutations(rows: usize, columns: usize, seed: u64) -> Vec<f32> {
 }
 
 /// Asserts that `counted` is within `share` of `expected`.
-fn assert_near(counted: f64, expected: f64, share: f64, what: &str) {
+fn assert_near(counted: f64, expected: f64, share: f64, name: &str) {
     let ratio = counted / expected;
-    assert!((ratio - 1.0).abs() <= share, "{what}: {counted:.2} counted, {expected:.2} expected, ratio {ratio:.3}");
+    assert!((ratio - 1.0).abs() <= share, "{name}: {counted:.2} counted, {expected:.2} expected, ratio {ratio:.3}");
 }
 
 /// Warp-level executions on the one line of the kernel's source that contains `text`.
@@ -47,7 +47,7 @@ struct Counted {
     network_shuffles: u64,
 }
 
-fn count(shape: Shape, rows: usize, columns: usize) -> Counted {
+fn count(shape: WarpSelectShape, rows: usize, columns: usize) -> Counted {
     let keys = Buffer::from_slice(&permutations(rows, columns, 0x5E1EC7 + columns as u64));
     let k = shape.k();
     let mut found = Buffer::<f32>::new(rows * k as usize);
@@ -112,10 +112,10 @@ fn kernels_count_as_the_model_says() {
         (1024, 100_000, 8),
     ];
     for (k, columns, rows) in cases {
-        let shape = Shape::of_kernel(k).unwrap();
+        let shape = WarpSelectShape::of_kernel(k).unwrap();
         let counted = count(shape, rows, columns);
         let expected = shape.kernel_counts(columns as u64);
-        let what = |what| format!("{what} of k = {k} in {columns}");
+        let label = |name| format!("{name} of k = {k} in {columns}");
         println!(
             "k = {k:4}  columns = {columns:6}  insertions {:7.1} counted {:7.1} expected   merges {:5.2} counted {:5.2} expected",
             counted.insertions as f64 / rows as f64,
@@ -123,10 +123,10 @@ fn kernels_count_as_the_model_says() {
             counted.merges as f64 / rows as f64,
             expected.merges,
         );
-        assert_eq!(counted.groups, (rows * columns.div_ceil(128)) as u64, "{}", what("groups"));
-        assert_eq!(expected.steps, columns.div_ceil(32) as f64, "{}", what("steps"));
-        assert_near(counted.insertions as f64 / rows as f64, expected.insertions, 0.05, &what("insertions"));
-        assert_near(counted.merges as f64 / rows as f64, expected.merges, 0.05, &what("merges"));
+        assert_eq!(counted.groups, (rows * columns.div_ceil(128)) as u64, "{}", label("groups"));
+        assert_eq!(expected.steps, columns.div_ceil(32) as f64, "{}", label("steps"));
+        assert_near(counted.insertions as f64 / rows as f64, expected.insertions, 0.05, &label("insertions"));
+        assert_near(counted.merges as f64 / rows as f64, expected.merges, 0.05, &label("merges"));
 
         // C₃: comparisons that cross lanes are two shuffles (a key, a payload); the others stay in a lane.
         let registers = shape.warp_queue() as usize / 32;
@@ -135,7 +135,7 @@ fn kernels_count_as_the_model_says() {
         let strides = (0..).take_while(|bit| 2usize << bit <= registers).count();
         let across = shape.kernel_costs().merge - (inside + strides * registers / 2) as f64;
         let shuffles = counted.network_shuffles as f64 / counted.merges as f64;
-        assert_eq!(shuffles, 2.0 * across, "{}", what("shuffles of a merge"));
+        assert_eq!(shuffles, 2.0 * across, "{}", label("shuffles of a merge"));
     }
 }
 
@@ -196,11 +196,11 @@ fn published_formulas_are_as_good_as_they_say() {
         (1024, 102_400, 2),
     ];
     for (k, columns, rows) in cases {
-        let shape = Shape::of_kernel(k).unwrap();
+        let shape = WarpSelectShape::of_kernel(k).unwrap();
         let (insertions, merges) = simulate(k, shape.thread_queue() as usize, 32, columns, rows);
         let columns = columns as u64;
         let kernel = shape.kernel_counts(columns);
-        let what = |what| format!("{what} of k = {k} in {columns}");
+        let label = |name| format!("{name} of k = {k} in {columns}");
         let unexpanded = insertions / shape.published_insertions(columns);
         let first_order = shape.published_insertions_first_order(columns) / insertions;
         let bound = shape.published_merges_bound(columns) / merges;
@@ -209,11 +209,11 @@ fn published_formulas_are_as_good_as_they_say() {
              {unexpanded:.2}, first order {first_order:.2} times that   merges {merges:5.2}, bound {bound:.2} times that",
             kernel.insertions,
         );
-        assert_near(merges, kernel.merges - 1.0, 0.05, &what("merges"));
-        assert!(insertions >= kernel.insertions * 0.99, "{}", what("insertions"));
-        assert!((1.0..2.4).contains(&unexpanded), "{}: {unexpanded}", what("insertions, unexpanded"));
-        assert!((0.7..10.5).contains(&first_order), "{}: {first_order}", what("insertions, first order"));
-        assert!((4.5..17.0).contains(&bound), "{}: {bound}", what("bound on merges"));
+        assert_near(merges, kernel.merges - 1.0, 0.05, &label("merges"));
+        assert!(insertions >= kernel.insertions * 0.99, "{}", label("insertions"));
+        assert!((1.0..2.4).contains(&unexpanded), "{}: {unexpanded}", label("insertions, unexpanded"));
+        assert!((0.7..10.5).contains(&first_order), "{}: {first_order}", label("insertions, first order"));
+        assert!((4.5..17.0).contains(&bound), "{}: {bound}", label("bound on merges"));
     }
 }
 
@@ -234,19 +234,19 @@ fn one_lane_is_as_the_equations_say_and_near_the_algorithm() {
     for (k, thread_queue, columns, rows) in
         [(1, 1, 1_000, 2_000), (10, 1, 1_000, 300), (10, 2, 1_000, 300), (10, 8, 1_000, 300), (64, 3, 2_000, 40)]
     {
-        let shape = Shape::new(k, k.next_multiple_of(32), thread_queue).unwrap();
+        let shape = WarpSelectShape::new(k, k.next_multiple_of(32), thread_queue).unwrap();
         let formula = shape.published_merges_one_lane(columns);
         let literal = one_lane(columns as usize, k as usize, thread_queue as usize);
-        let what = format!("one lane, k = {k}, t = {thread_queue}");
-        assert_near(formula, literal, 1e-9, &what);
+        let label = format!("one lane, k = {k}, t = {thread_queue}");
+        assert_near(formula, literal, 1e-9, &label);
         let (_, merges) = simulate(k as usize, thread_queue as usize, 1, columns as usize, rows);
-        println!("{what}: {merges:.2} counted, {formula:.2} published");
+        println!("{label}: {merges:.2} counted, {formula:.2} published");
         if thread_queue == 1 {
             let harmonic: f64 = (u64::from(k) + 1..=columns).map(|n| 1.0 / n as f64).sum();
-            assert_near(formula, f64::from(k) * (1.0 + harmonic), 1e-9, &what);
-            assert_near(merges, formula, 0.02, &what);
+            assert_near(formula, f64::from(k) * (1.0 + harmonic), 1e-9, &label);
+            assert_near(merges, formula, 0.02, &label);
         } else {
-            assert!((1.01..1.3).contains(&(merges / formula)), "{what}: {merges} counted, {formula} published");
+            assert!((1.01..1.3).contains(&(merges / formula)), "{label}: {merges} counted, {formula} published");
         }
     }
 }

@@ -77,7 +77,7 @@ fn bits_are_sorted(x: &[Bits]) -> bool {
 
 /// Inputs of zeros and ones, given by a number each; `one(number, place)` says where ones are.
 fn assert_sorts_bits(
-    what: &str,
+    name: &str,
     list: &[(usize, usize)],
     len: usize,
     count: usize,
@@ -92,7 +92,7 @@ fn assert_sorts_bits(
             }
         }
         apply_to_bits(list, &mut x);
-        assert!(bits_are_sorted(&x), "{what}: an input among {first}.. is not sorted");
+        assert!(bits_are_sorted(&x), "{name}: an input among {first}.. is not sorted");
     }
 }
 
@@ -346,11 +346,11 @@ fn sorted(part: &[u64]) -> Vec<u64> {
 }
 
 /// Equal to a sort by the standard library: sorted, a permutation, and (an entry being key and payload) pairs kept together.
-fn assert_sorted(what: &str, input: &[u64], output: &[u64], len: usize) {
+fn assert_sorted(name: &str, input: &[u64], output: &[u64], len: usize) {
     for (set, (input, output)) in input.chunks(len).zip(output.chunks(len)).enumerate() {
-        assert_eq!(output, sorted(input), "{what}, input {set}");
+        assert_eq!(output, sorted(input), "{name}, input {set}");
         if set == 0 {
-            assert!(output.iter().all(|&entry| (entry >> 32) as u32 == key_of_payload(entry as u32)), "{what}");
+            assert!(output.iter().all(|&entry| (entry >> 32) as u32 == key_of_payload(entry as u32)), "{name}");
         }
     }
 }

@@ -10,8 +10,8 @@ use warpann_tests::suite::{missing, required};
 fn main() -> ExitCode {
     let asked = match Asked::from_environment() {
         Ok(asked) => asked,
-        Err(what) => {
-            eprintln!("{what}");
+        Err(failure) => {
+            eprintln!("{failure}");
             return ExitCode::FAILURE;
         }
     };

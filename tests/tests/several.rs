@@ -21,11 +21,11 @@ fn tables(placements: &[&str], every: usize) {
     for (at, text) in placements.iter().enumerate() {
         let small = search_cases().into_iter().filter(|case| case.size == Size::Small);
         for case in small.skip(at).step_by(every) {
-            runner::search(&case, placement(text)).unwrap_or_else(|what| panic!("{what}"));
+            runner::search(&case, placement(text)).unwrap_or_else(|failure| panic!("{failure}"));
         }
         let small = ivf_cases().into_iter().filter(|case| case.size == Size::Small);
         for case in small.skip(at).step_by(every) {
-            ivf::runner::run(&case, placement(text)).unwrap_or_else(|what| panic!("{what}"));
+            ivf::runner::run(&case, placement(text)).unwrap_or_else(|failure| panic!("{failure}"));
         }
     }
 }
@@ -39,7 +39,7 @@ fn the_tables_on_several_cpus() {
 fn large_cases_on_several_cpus() {
     let large = search_cases().into_iter().filter(|case| case.size == Size::Large && case.nq >= 64);
     for (case, text) in large.step_by(9).take(4).zip(CPUS) {
-        runner::search(&case, placement(text)).unwrap_or_else(|what| panic!("{what}"));
+        runner::search(&case, placement(text)).unwrap_or_else(|failure| panic!("{failure}"));
     }
 }
 

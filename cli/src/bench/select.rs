@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 use warpann::Device;
-use warpann::select::cost_model::Shape;
+use warpann::select::cost_model::WarpSelectShape;
 use warpann::select::{Algorithm, Best, Rows, select_k_with};
 
 use super::{Times, random};
@@ -73,7 +73,7 @@ struct WarpSelectModel {
 impl WarpSelectModel {
     /// The prediction for the kernel that selects `k` in one pass with queues; none if there is no such kernel.
     fn of(k: usize, columns: usize) -> Option<Self> {
-        let shape = Shape::of_kernel(k)?;
+        let shape = WarpSelectShape::of_kernel(k)?;
         let counts = shape.kernel_counts(columns as u64);
         Some(Self {
             kernel: format!("warp_select_k{}", shape.warp_queue()),

@@ -141,7 +141,7 @@ impl FlatGrid {
 }
 
 /// What one device is to do: its shard, its part of the queries, and where the results go.
-type Job<'a> = (usize, Part, &'a mut [u64], &'a mut [f32]);
+type ShardSearch<'a> = (usize, Part, &'a mut [u64], &'a mut [f32]);
 
 /// Cuts the results of one shard into those of its parts.
 pub(crate) fn jobs_of<'a>(
@@ -150,7 +150,7 @@ pub(crate) fn jobs_of<'a>(
     k: usize,
     mut ids: &'a mut [u64],
     mut distances: &'a mut [f32],
-) -> Vec<Job<'a>> {
+) -> Vec<ShardSearch<'a>> {
     let job = |part: Part| {
         let own_ids = ids.split_off_mut(..part.queries.len() * k).unwrap_or_default();
         let own_distances = distances.split_off_mut(..part.queries.len() * k).unwrap_or_default();

@@ -12,7 +12,7 @@ use self::cpu::FlatCpu;
 use self::gpu::FlatDevice;
 use self::grid::FlatGrid;
 use crate::device::open::open;
-use crate::product::gpu::Shape;
+use crate::product::gpu::VectorShape;
 use crate::shards::check_queries;
 pub use crate::validate::{MAX_COMPONENTS, MAX_ROWS};
 use crate::validate::{check_dim, check_results, check_rows, check_vectors};
@@ -151,7 +151,7 @@ impl FlatSettings {
     fn open_on(&self, device: Device) -> Result<Box<dyn FlatBackend>> {
         let &FlatSettings { element, dim, metric, budget, .. } = self;
         if let Some(runtime) = open(device)?.1 {
-            return Ok(Box::new(FlatDevice::new(runtime, Shape { element, metric, dim }, budget)?));
+            return Ok(Box::new(FlatDevice::new(runtime, VectorShape { element, metric, dim }, budget)?));
         }
         Ok(match element {
             ElementType::F32 => Box::new(FlatCpu::<f32>::new(dim, metric, budget)),

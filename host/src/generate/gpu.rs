@@ -12,7 +12,7 @@ use crate::device::scratch::Layout;
 use crate::device::tiling::{Budget, Tiling};
 use crate::flat::gpu::Centre;
 use crate::flat::gpu::exact::{Block, Tuning};
-use crate::product::gpu::{Set, SetLayout, Shape, prepare_set};
+use crate::product::gpu::{SetLayout, VectorSet, VectorShape, prepare_set};
 use crate::shards::merge;
 use crate::vectors::VectorSlice;
 use crate::{ElementType, Metric, Neighbors, Result};
@@ -54,7 +54,7 @@ pub(crate) fn nearest(
     k: usize,
     found: &mut Neighbors,
 ) -> Result<()> {
-    let shape = Shape { element: ElementType::F32, metric: Metric::L2, dim: generator.dim() };
+    let shape = VectorShape { element: ElementType::F32, metric: Metric::L2, dim: generator.dim() };
     let budget = runtime.budget(None)?;
     let plan = |rows: usize| {
         let mut layout = Layout::default();
@@ -73,7 +73,7 @@ pub(crate) fn nearest(
     Lanes::new().with(runtime, |lane| {
         for part in blocks.tiles() {
             let (first, count) = (rows.start + part.start as u64, part.len() as u32);
-            let base = Set::new(scratch, *set_layout, count);
+            let base = VectorSet::new(scratch, *set_layout, count);
             // SAFETY: the layout reserved every part for the rows of a block; the search of the block before is over, for its results
             // are on the host.
             unsafe {

@@ -167,7 +167,7 @@ pub(crate) fn layout(
     columns: usize,
     descr: &str,
 ) -> Result<(Vec<u8>, Vec<u8>)> {
-    let too_big = |what| Error::BadFile { path: path.to_owned(), defect: FileDefect::BadHeader(what) };
+    let too_big = |field| Error::BadFile { path: path.to_owned(), defect: FileDefect::BadHeader(field) };
     Ok(match format {
         Format::Npy => (npy::write_header(descr, rows, columns), Vec::new()),
         Format::Fvecs | Format::Bvecs | Format::Ivecs => {

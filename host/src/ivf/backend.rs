@@ -130,15 +130,24 @@ impl<'a> View<'a> {
     }
 }
 
-/// What is asked besides the queries.
+/// A search of an index, from the caller's options to the devices; k or the radius comes with it.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Request<'a> {
+pub(crate) struct SearchRequest<'a> {
+    /// The queries.
+    pub(crate) queries: VectorSlice<'a>,
     /// Lists to search, 1 to their number.
     pub(crate) probes: usize,
     /// Which vectors may be found: bit r for the vector of rank r ([`Lists::directory`]).
     pub(crate) filter: Option<&'a Bitset>,
     /// How to scan.
     pub(crate) scan: Scan,
+}
+
+impl SearchRequest<'_> {
+    /// The same request for some of the queries.
+    pub(crate) fn part(&self, queries: Range<usize>) -> Self {
+        SearchRequest { queries: self.queries.part(queries), ..*self }
+    }
 }
 
 /// What a device does for an inverted file. Arguments were checked: whole queries, at least one; k ≥ 1. Where a query is not finite the
@@ -149,22 +158,15 @@ pub(crate) trait IvfBackend: Send + Sync {
     fn search(
         &self,
         view: &View<'_>,
-        queries: VectorSlice<'_>,
+        request: &SearchRequest<'_>,
         k: usize,
-        request: &Request<'_>,
         ids: &mut [u64],
         distances: &mut [f32],
     ) -> Result<()>;
 
     /// All vectors of the probed lists whose canonical distance is at most `radius` (similarity: at least), which is a number,
     /// best first for each query, equal ones by lower id.
-    fn range_search(
-        &self,
-        view: &View<'_>,
-        queries: VectorSlice<'_>,
-        radius: f32,
-        request: &Request<'_>,
-    ) -> Result<RangeNeighbors>;
+    fn range_search(&self, view: &View<'_>, request: &SearchRequest<'_>, radius: f32) -> Result<RangeNeighbors>;
 
     /// The device in words.
     fn describe(&self) -> String;

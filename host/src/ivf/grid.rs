@@ -6,13 +6,13 @@
 
 use rayon::prelude::*;
 
-use super::{IvfBackend, Request, View};
+use super::{IvfBackend, SearchRequest, View};
 use crate::flat::grid as flat;
 use crate::neighbors::RangeNeighbors;
 use crate::shards::merge::comes_before;
 use crate::shards::{Grid, Part, check_queries, merge};
 use crate::threads::at_once;
-use crate::vectors::{VectorSlice, with_components};
+use crate::vectors::with_components;
 use crate::{Neighbors, Placement, Result};
 
 /// Inverted files at the places of a grid.
@@ -38,16 +38,15 @@ impl IvfBackend for IvfGrid {
     fn search(
         &self,
         view: &View<'_>,
-        queries: VectorSlice<'_>,
+        request: &SearchRequest<'_>,
         k: usize,
-        request: &Request<'_>,
         ids: &mut [u64],
         distances: &mut [f32],
     ) -> Result<()> {
         let metric = view.distance_metric();
         // All of them before any device has results.
         let places = self.grid.places.len();
-        let count = with_components!(queries, rows: T => check_queries::<T>(places, rows, view.dim))?;
+        let count = with_components!(request.queries, rows: T => check_queries::<T>(places, rows, view.dim))?;
         // Once for all shards, which would make it at the same time.
         view.directory();
         let (views, parts): (Vec<_>, Vec<_>) = self.parts(view, count)?.into_iter().unzip();
@@ -59,9 +58,9 @@ impl IvfBackend for IvfGrid {
             jobs.extend(flat::jobs_of(shard, parts, k, ids, distances));
         }
         let done = at_once(jobs, |(shard, part, ids, distances)| {
-            let queries = queries.part(part.queries.clone());
+            let request = request.part(part.queries.clone());
             let backend = &self.grid.places[part.place].backend;
-            let found = backend.search(&views[shard], queries, k, request, ids, distances);
+            let found = backend.search(&views[shard], &request, k, ids, distances);
             self.grid.judge(part.place, found)
         });
         done.into_iter().collect::<Result<()>>()?;
@@ -70,20 +69,14 @@ impl IvfBackend for IvfGrid {
         Ok(())
     }
 
-    fn range_search(
-        &self,
-        view: &View<'_>,
-        queries: VectorSlice<'_>,
-        radius: f32,
-        request: &Request<'_>,
-    ) -> Result<RangeNeighbors> {
-        let (metric, count) = (view.distance_metric(), queries.len());
+    fn range_search(&self, view: &View<'_>, request: &SearchRequest<'_>, radius: f32) -> Result<RangeNeighbors> {
+        let (metric, count) = (view.distance_metric(), request.queries.len());
         view.directory();
         let (views, parts): (Vec<_>, Vec<_>) = self.parts(view, count)?.into_iter().unzip();
         let jobs = parts.into_iter().enumerate().flat_map(|(shard, parts)| parts.into_iter().map(move |p| (shard, p)));
         let done = at_once(jobs.collect(), |(shard, part): (usize, Part)| {
-            let queries = queries.part(part.queries.clone());
-            let found = self.grid.places[part.place].backend.range_search(&views[shard], queries, radius, request);
+            let request = request.part(part.queries.clone());
+            let found = self.grid.places[part.place].backend.range_search(&views[shard], &request, radius);
             Ok((part.queries, self.grid.judge(part.place, found)?))
         });
         let found = done.into_iter().collect::<Result<Vec<_>>>()?;

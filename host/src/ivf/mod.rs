@@ -45,7 +45,7 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-pub(crate) use self::backend::{IvfBackend, Request, View};
+pub(crate) use self::backend::{IvfBackend, SearchRequest, View};
 pub use self::bitset::Bitset;
 use self::encoding::Codec;
 pub use self::encoding::Encoding;

@@ -1,7 +1,7 @@
 //! The searches of an [`IvfIndex`]: arguments are checked here, once for all devices.
 
-use super::{Bitset, IvfIndex, RangeNeighbors, Request};
-use crate::validate::{check_results, check_vectors, check_whole};
+use super::{Bitset, IvfIndex, RangeNeighbors, SearchRequest};
+use crate::validate::{check_results, check_whole};
 use crate::vectors::VectorSlice;
 use crate::{Element, Error, Input, NONE, Neighbors, Result};
 
@@ -63,9 +63,9 @@ impl<T: Element> IvfIndex<T> {
     /// # Errors
     /// As [`search`](Self::search), and [`Error::WrongFilterLength`], [`Error::StaleFilter`].
     pub fn search_with(&self, queries: &[T], k: usize, options: &SearchOptions<'_>) -> Result<Neighbors> {
-        let (count, request) = self.check_search(queries, k, options)?;
-        let mut found = Neighbors::none(self.metric(), count, k)?;
-        self.search_checked(queries, k, &request, &mut found.ids, &mut found.distances)?;
+        let request = self.check_search(queries, k, options)?;
+        let mut found = Neighbors::none(self.metric(), request.queries.len(), k)?;
+        self.search_checked(&request, k, &mut found.ids, &mut found.distances)?;
         Ok(found)
     }
 
@@ -81,39 +81,37 @@ impl<T: Element> IvfIndex<T> {
         ids: &mut [u64],
         distances: &mut [f32],
     ) -> Result<()> {
-        let (count, request) = self.check_search(queries, k, options)?;
-        check_results(count, k, ids, distances)?;
-        self.search_checked(queries, k, &request, ids, distances)
+        let request = self.check_search(queries, k, options)?;
+        check_results(request.queries.len(), k, ids, distances)?;
+        self.search_checked(&request, k, ids, distances)
     }
 
-    fn check_search<'a>(&self, queries: &[T], k: usize, options: &SearchOptions<'a>) -> Result<(usize, Request<'a>)> {
+    fn check_search<'a>(&self, queries: &'a [T], k: usize, options: &SearchOptions<'a>) -> Result<SearchRequest<'a>> {
         self.trained_for("search")?;
         if k == 0 {
             return Err(Error::ZeroK);
         }
-        Ok((check_whole(queries, self.dim())?, self.request(options)?))
+        self.request(queries, options)
     }
 
     fn search_checked(
         &self,
-        queries: &[T],
+        request: &SearchRequest<'_>,
         k: usize,
-        request: &Request<'_>,
         ids: &mut [u64],
         distances: &mut [f32],
     ) -> Result<()> {
-        if queries.is_empty() {
+        if request.queries.len() == 0 {
             return Ok(());
         }
         if self.is_empty() {
-            check_vectors(queries, self.dim(), Input::Queries)?;
+            request.queries.check_finite(Input::Queries)?;
             ids.fill(NONE);
             distances.fill(self.metric().worst());
             return Ok(());
         }
         let view = self.view(self.trained_for("search")?);
-        let vectors = VectorSlice::of(queries, self.dim());
-        located(self.backend.search(&view, vectors, k, request, ids, distances), vectors)
+        located(self.backend.search(&view, request, k, ids, distances), request.queries)
     }
 
     /// All vectors in the probed lists of each query whose distance is at most `radius` (similarity: at least).
@@ -126,17 +124,17 @@ impl<T: Element> IvfIndex<T> {
         if radius.is_nan() {
             return Err(Error::BadRadius);
         }
-        let count = check_whole(queries, self.dim())?;
-        let request = self.request(options)?;
+        let request = self.request(queries, options)?;
+        let count = request.queries.len();
         if count == 0 || self.is_empty() {
-            check_vectors(queries, self.dim(), Input::Queries)?;
+            request.queries.check_finite(Input::Queries)?;
             return Ok(RangeNeighbors { offsets: vec![0; count + 1], ids: Vec::new(), distances: Vec::new() });
         }
-        let vectors = VectorSlice::of(queries, self.dim());
-        located(self.backend.range_search(&self.view(trained), vectors, radius, &request), vectors)
+        located(self.backend.range_search(&self.view(trained), &request, radius), request.queries)
     }
 
-    fn request<'a>(&self, options: &SearchOptions<'a>) -> Result<Request<'a>> {
+    fn request<'a>(&self, queries: &'a [T], options: &SearchOptions<'a>) -> Result<SearchRequest<'a>> {
+        check_whole(queries, self.dim())?;
         let probes = options.probes.unwrap_or(self.probes).min(self.lists());
         if probes == 0 {
             return Err(Error::ZeroProbes);
@@ -149,7 +147,8 @@ impl<T: Element> IvfIndex<T> {
         if options.filter.is_some_and(|filter| filter.is_stale(self.lists.stamp())) {
             return Err(Error::StaleFilter { vectors: self.len() as u64 });
         }
-        Ok(Request { probes, filter: options.filter, scan: options.scan })
+        let queries = VectorSlice::of(queries, self.dim());
+        Ok(SearchRequest { queries, probes, filter: options.filter, scan: options.scan })
     }
 }
 

@@ -688,7 +688,7 @@ mod tests {
         let usual = judged(Assign::L2, &queries, &rows, dim);
         assert!(usual < count as u64 / 4, "{usual}");
         let few =
-            |judged: u64, what: &str| assert!(judged <= usual + count as u64 / 4, "{what}: {judged}, usually {usual}");
+            |judged: u64, case: &str| assert!(judged <= usual + count as u64 / 4, "{case}: {judged}, usually {usual}");
         for metric in [Assign::L2, Assign::InnerProduct] {
             // All equal, all zero; half of them.
             few(judged(metric, &vec![0.25; count * dim], &vec![0.25; clusters * dim], dim), "equal");

@@ -18,7 +18,7 @@ use crate::kmeans::scale::Scale;
 use crate::kmeans::worker::{Totals, Worker};
 use crate::metric::Assign;
 pub use crate::select::gpu::dispatch::{HEADER as DISPATCH_HEADER, Method};
-use crate::select::gpu::{Plan, Select, select};
+use crate::select::gpu::{Select, SelectPlan, select};
 use crate::select::{Algorithm, Best, Rows, select_k};
 use crate::vectors::VectorSlice;
 use crate::{Device, Error, Result};
@@ -156,7 +156,9 @@ impl SelectionBench {
     /// [`Error::ZeroK`]; [`Error::OutOfDeviceMemory`] if results and scratch do not fit; [`Error::WrongSelection`] if results differ.
     pub fn select(&self, k: usize, algorithm: Algorithm, repeat: usize) -> Result<DeviceTimes> {
         let (rows, columns) = (self.rows as u32, self.columns as u32);
-        self.time(k, repeat, |layout, limits| Plan::new::<f32>(layout, rows, columns, k as u32, algorithm, limits))
+        self.time(k, repeat, |layout, limits| {
+            SelectPlan::new::<f32>(layout, rows, columns, k as u32, algorithm, limits)
+        })
     }
 
     /// As [`Self::select`], by the method `method`.
@@ -165,8 +167,9 @@ impl SelectionBench {
     /// As [`Self::select`].
     pub fn select_by(&self, k: usize, method: Method, repeat: usize) -> Result<DeviceTimes> {
         let (rows, columns) = (self.rows as u32, self.columns as u32);
-        let plan =
-            |layout: &mut Layout, limits: &Limits| Ok(Plan::of_method(layout, rows, columns, k as u32, method, limits));
+        let plan = |layout: &mut Layout, limits: &Limits| {
+            Ok(SelectPlan::of_method(layout, rows, columns, k as u32, method, limits))
+        };
         self.time(k, repeat, plan)
     }
 
@@ -175,7 +178,7 @@ impl SelectionBench {
         &self,
         k: usize,
         repeat: usize,
-        plan: impl FnOnce(&mut Layout, &Limits) -> Result<Plan>,
+        plan: impl FnOnce(&mut Layout, &Limits) -> Result<SelectPlan>,
     ) -> Result<DeviceTimes> {
         if k == 0 {
             return Err(Error::ZeroK);

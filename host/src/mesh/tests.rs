@@ -124,8 +124,8 @@ fn defects_are_named() {
     ] {
         assert!(matches!(obj(line), FileDefect::BadLine { line: 1, .. }), "{line}");
     }
-    let what = obj("v 0 0 0\nf 1 1 1\nf 1 1 2\n");
-    assert!(matches!(what, FileDefect::BadElement { element: "triangle", index: 1, .. }), "{what}");
+    let defect = obj("v 0 0 0\nf 1 1 1\nf 1 1 2\n");
+    assert!(matches!(defect, FileDefect::BadElement { element: "triangle", index: 1, .. }), "{defect}");
     assert_eq!(mesh_from_bytes(MeshFormat::Obj, b"").unwrap(), Mesh::default());
 
     let ply = |change: &dyn Fn(String) -> String| {

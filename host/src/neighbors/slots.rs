@@ -19,23 +19,23 @@ pub(crate) struct Slots<'a> {
 /// The results of a device for some queries, best first: the same number of f32 distances and u32 rows for each query. A row [`NO_ROW`] is
 /// an empty result.
 #[derive(Clone, Copy)]
-pub(crate) struct Found<'a> {
+pub(crate) struct FoundRows<'a> {
     /// Number of results of each query, at most its number of slots.
     pub each: usize,
     pub distances: &'a [f32],
     pub rows: &'a [u32],
 }
 
-impl<'a> Found<'a> {
+impl<'a> FoundRows<'a> {
     /// Results whose distances and rows are the bytes that the device wrote.
-    pub fn new(each: usize, distances: &'a [u8], rows: &'a [u8]) -> Found<'a> {
-        Found { each, distances: cast_slice(distances), rows: cast_slice(rows) }
+    pub fn new(each: usize, distances: &'a [u8], rows: &'a [u8]) -> FoundRows<'a> {
+        FoundRows { each, distances: cast_slice(distances), rows: cast_slice(rows) }
     }
 }
 
 impl Slots<'_> {
     /// Fills the slots of consecutive queries, from query `first` on. `id_of` maps a row to its id and must not use a rayon pool.
-    pub fn fill(&mut self, first: usize, found: Found<'_>, id_of: impl Fn(u32) -> u64 + Sync) {
+    pub fn fill(&mut self, first: usize, found: FoundRows<'_>, id_of: impl Fn(u32) -> u64 + Sync) {
         let (k, each, worst) = (self.k, found.each, self.worst);
         let queries = found.rows.len() / each;
         let slots = first * k..(first + queries) * k;
@@ -56,7 +56,7 @@ impl Slots<'_> {
     }
 
     /// Fills the slots of the queries whose numbers `queries` lists.
-    pub fn fill_some(&mut self, queries: &[usize], found: Found<'_>, id_of: impl Fn(u32) -> u64 + Sync) {
+    pub fn fill_some(&mut self, queries: &[usize], found: FoundRows<'_>, id_of: impl Fn(u32) -> u64 + Sync) {
         let results = found.rows.chunks(found.each).zip(found.distances.chunks(found.each));
         for (&query, (rows, distances)) in queries.iter().zip(results) {
             let slots = query * self.k..(query + 1) * self.k;
@@ -88,7 +88,7 @@ mod tests {
         let count = (queries - first) * each;
         let rows: Vec<u32> = (0..count as u32).map(|at| if at % 3 == 2 { NO_ROW } else { at }).collect();
         let found: Vec<f32> = (0..count).map(|at| at as f32).collect();
-        let found = Found { each, distances: &found, rows: &rows };
+        let found = FoundRows { each, distances: &found, rows: &rows };
         let mut slots = Slots { k, worst: f32::INFINITY, ids: &mut ids, distances: &mut distances };
         slots.fill(first, found, |row| u64::from(row) + 100);
         (ids, distances)
@@ -119,7 +119,7 @@ mod tests {
     fn chosen_queries_get_their_results() {
         let (mut ids, mut distances) = (vec![7; 8], vec![7.0; 8]);
         let mut slots = Slots { k: 2, worst: -1.0, ids: &mut ids, distances: &mut distances };
-        slots.fill_some(&[3, 1], Found { each: 1, distances: &[0.5, 0.25], rows: &[9, NO_ROW] }, u64::from);
+        slots.fill_some(&[3, 1], FoundRows { each: 1, distances: &[0.5, 0.25], rows: &[9, NO_ROW] }, u64::from);
         assert_eq!(ids, [7, 7, NONE, NONE, 7, 7, 9, NONE]);
         assert_eq!(distances, [7.0, 7.0, -1.0, -1.0, 7.0, 7.0, 0.5, -1.0]);
     }

@@ -183,11 +183,11 @@ fn table_distances_are_within_their_bounds() {
                 let (query, rows) = (scaled(noise(dim, 13)), scaled(noise(300 * dim, 14)));
                 let codes = quantizer.encode(&rows, Device::Cpu).unwrap();
                 let decoded = quantizer.decode(&codes).unwrap();
-                let check = |what: &str, product: bool, x: &[f32], bound: f64, got: &[f32]| {
+                let check = |name: &str, product: bool, x: &[f32], bound: f64, got: &[f32]| {
                     for (i, &got) in got.iter().enumerate() {
                         let expected = naive_distance(product, x, &decoded[i * dim..][..dim]);
                         let error = (f64::from(got) - expected).abs();
-                        assert!(error <= bound, "{what} {dim}/{m}/{bits}, {magnitude}: {got} {expected} {bound}");
+                        assert!(error <= bound, "{name} {dim}/{m}/{bits}, {magnitude}: {got} {expected} {bound}");
                     }
                 };
                 let mut got = vec![0.0; 300];

@@ -24,7 +24,7 @@ use crate::{Element, ElementType, Input, Metric, Result};
 
 /// How vectors of one dimension lie on the device.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Shape {
+pub(crate) struct VectorShape {
     /// Element type.
     pub element: ElementType,
     /// The metric.
@@ -33,7 +33,7 @@ pub(crate) struct Shape {
     pub dim: usize,
 }
 
-impl Shape {
+impl VectorShape {
     /// Components from one row to the next: padded with zeros to a multiple of 4.
     pub fn stride(self) -> usize {
         self.dim.next_multiple_of(4)
@@ -96,7 +96,7 @@ pub(crate) struct SetLayout {
 
 impl SetLayout {
     /// Reserves room for `rows` vectors.
-    pub fn reserve(layout: &mut Layout, shape: Shape, rows: usize) -> SetLayout {
+    pub fn reserve(layout: &mut Layout, shape: VectorShape, rows: usize) -> SetLayout {
         let padded = padded(rows, filter::TILE_ROWS);
         let tiles = padded / filter::TILE_ROWS as usize;
         let stored = layout.array(rows.saturating_mul(shape.row_bytes()));
@@ -131,7 +131,7 @@ impl SetLayout {
 
 /// A set of vectors on the device: base rows or queries.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Set {
+pub(crate) struct VectorSet {
     scratch: Scratch,
     /// Where its parts lie.
     pub layout: SetLayout,
@@ -139,10 +139,10 @@ pub(crate) struct Set {
     pub count: u32,
 }
 
-impl Set {
+impl VectorSet {
     /// The set of `count` vectors in `scratch`, where `layout` reserved it for at least as many.
-    pub fn new(scratch: Scratch, layout: SetLayout, count: u32) -> Set {
-        Set { scratch, layout, count }
+    pub fn new(scratch: Scratch, layout: SetLayout, count: u32) -> VectorSet {
+        VectorSet { scratch, layout, count }
     }
 
     /// Room for the rows as stored: for as many as were reserved.
@@ -156,7 +156,7 @@ impl Set {
     }
 
     /// The rows as stored that the set has.
-    pub fn stored(&self, shape: Shape) -> Ptr<u8> {
+    pub fn stored(&self, shape: VectorShape) -> Ptr<u8> {
         self.rows().take(self.count as usize * shape.row_bytes()).into()
     }
 
@@ -242,7 +242,7 @@ pub(crate) struct Prepared {
 pub(crate) unsafe fn upload_rows<T: Element>(
     runtime: &Runtime,
     stream: &Stream,
-    shape: Shape,
+    shape: VectorShape,
     to: PtrMut<u8>,
     rows: &[T],
 ) -> Result<()> {
@@ -257,7 +257,7 @@ pub(crate) unsafe fn upload_rows<T: Element>(
 pub(crate) unsafe fn upload_vectors(
     runtime: &Runtime,
     stream: &Stream,
-    shape: Shape,
+    shape: VectorShape,
     to: PtrMut<u8>,
     rows: VectorSlice<'_>,
 ) -> Result<()> {
@@ -277,7 +277,7 @@ pub(crate) unsafe fn upload_vectors(
 pub(crate) unsafe fn upload_queries(
     runtime: &Runtime,
     stream: &Stream,
-    shape: Shape,
+    shape: VectorShape,
     to: PtrMut<u8>,
     queries: VectorSlice<'_>,
 ) -> Result<()> {
@@ -296,7 +296,7 @@ pub(crate) unsafe fn upload_queries(
 }
 
 /// Copies rows to their places, and zeros behind each: zero has the bits 0 in every element type.
-fn write_padded(rows: &[u8], shape: Shape, to: &mut [u8]) {
+fn write_padded(rows: &[u8], shape: VectorShape, to: &mut [u8]) {
     if shape.stride() == shape.dim {
         return to.copy_from_slice(rows);
     }
@@ -315,8 +315,8 @@ fn write_padded(rows: &[u8], shape: Shape, to: &mut [u8]) {
 pub(crate) unsafe fn prepare_set(
     runtime: &Runtime,
     stream: &Stream,
-    shape: Shape,
-    set: Set,
+    shape: VectorShape,
+    set: VectorSet,
     centred: bool,
 ) -> Result<()> {
     let layout = set.layout;

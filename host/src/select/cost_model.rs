@@ -7,14 +7,14 @@
 //! N₁C₁ + N₂C₂ + N₃C₃ ([`Counts::cost`]). Keys are distinct and in random order: all ℓ! orders are equally likely.
 //!
 //! # As published
-//! [`Shape::published_insertions`], [`Shape::published_insertions_first_order`], [`Shape::published_merges_one_lane`] and
-//! [`Shape::published_merges_bound`] are the appendix's formulas. They show how the counts grow (as k·log ℓ, and as 1/t); they are not
+//! [`WarpSelectShape::published_insertions`], [`WarpSelectShape::published_insertions_first_order`], [`WarpSelectShape::published_merges_one_lane`] and
+//! [`WarpSelectShape::published_merges_bound`] are the appendix's formulas. They show how the counts grow (as k·log ℓ, and as 1/t); they are not
 //! meant as predictions: against a simulation of the published algorithm (k from 32 to 1024, rows of 1,024 to 102,400 keys) the insertions
 //! are up to 2.3 times too low or, to first order, 10 times too high, and the bound on merges is 5 to 16 times too high. Each function
 //! states its error.
 //!
 //! # As our kernel counts
-//! [`Shape::kernel_counts`] is exact for `warpann_kernels::select::warp_select`, except for numerical error and an error of 1 % in the part
+//! [`WarpSelectShape::kernel_counts`] is exact for `warpann_kernels::select::warp_select`, except for numerical error and an error of 1 % in the part
 //! beyond the first 32,768 keys. The kernel differs from the publication as follows:
 //!
 //! 1. A key is tested against the bound W_{k−1}, not against the lane's own T₀: fewer insertions (at k = 32, ℓ = 100,000
@@ -62,7 +62,7 @@ const NEGLIGIBLE: f64 = 1e-10;
 
 /// The parameters of a WarpSelect: k and the lengths of its queues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Shape {
+pub struct WarpSelectShape {
     k: u32,
     warp_queue: u32,
     thread_queue: u32,
@@ -97,7 +97,7 @@ impl Counts {
     }
 }
 
-impl Shape {
+impl WarpSelectShape {
     /// A selection of the best `k` with a warp queue of `warp_queue` entries, a multiple of 32, and thread queues of
     /// `thread_queue`. `None` unless 1 ≤ k ≤ `warp_queue` ≤ 1024 and 1 ≤ `thread_queue` ≤ 32.
     pub fn new(k: u32, warp_queue: u32, thread_queue: u32) -> Option<Self> {
@@ -133,9 +133,9 @@ impl Shape {
     /// sample. O(columns²) operations up to [`EXACT_STEPS`] steps, O(1) beyond: 60 ms at most.
     ///
     /// ```
-    /// use warpann::select::cost_model::Shape;
+    /// use warpann::select::cost_model::WarpSelectShape;
     ///
-    /// let shape = Shape::of_kernel(100).unwrap();
+    /// let shape = WarpSelectShape::of_kernel(100).unwrap();
     /// let counts = shape.kernel_counts(128_000);
     /// assert_eq!(counts.steps, 4_000.0);
     /// // Most steps end after one vote, and a merge takes many insertions.
@@ -391,18 +391,19 @@ mod tests {
 
     #[test]
     fn shapes_are_the_kernels() {
-        let queues = |k| Shape::of_kernel(k).map(|shape| (shape.k(), shape.warp_queue(), shape.thread_queue()));
+        let queues =
+            |k| WarpSelectShape::of_kernel(k).map(|shape| (shape.k(), shape.warp_queue(), shape.thread_queue()));
         for k in [0, 1, 1025, usize::MAX] {
             assert_eq!(queues(k), None);
         }
         assert_eq!(queues(2), Some((2, 32, 2)));
         assert_eq!(queues(33), Some((33, 64, 3)));
         assert_eq!(queues(1024), Some((1024, 1024, 8)));
-        assert_eq!(Shape::new(33, 32, 2), None);
-        assert_eq!(Shape::new(32, 32, 0), None);
-        assert_eq!(Shape::new(32, 32, 33), None);
-        assert_eq!(Shape::new(2, 33, 2), None);
-        assert_eq!(Shape::new(2, 2048, 2), None);
+        assert_eq!(WarpSelectShape::new(33, 32, 2), None);
+        assert_eq!(WarpSelectShape::new(32, 32, 0), None);
+        assert_eq!(WarpSelectShape::new(32, 32, 33), None);
+        assert_eq!(WarpSelectShape::new(2, 33, 2), None);
+        assert_eq!(WarpSelectShape::new(2, 2048, 2), None);
     }
 
     /// The quadrature has the moments of the beta distribution: mean k/(n+1), variance k(n−k+1)/((n+1)²(n+2)).
@@ -424,7 +425,7 @@ mod tests {
     /// Rows that fill the queue in lockstep: every step inserts, every t-th merges, and one merge ends the row.
     #[test]
     fn short_rows_are_counted_exactly() {
-        let shape = Shape::of_kernel(1024).unwrap();
+        let shape = WarpSelectShape::of_kernel(1024).unwrap();
         for (columns, steps, merges) in
             [(0, 0.0, 1.0), (1, 1.0, 1.0), (255, 8.0, 2.0), (256, 8.0, 2.0), (1000, 32.0, 5.0)]
         {
@@ -441,17 +442,17 @@ mod tests {
     #[test]
     fn late_cycles_are_those_of_balls_in_bins() {
         let ramanujan: f64 = (1..=32).map(|m| (0..m).map(|i| 1.0 - f64::from(i) / 32.0).product::<f64>()).sum();
-        let (taken, _) = Shape::new(32, 32, 2).unwrap().late_cycle();
+        let (taken, _) = WarpSelectShape::new(32, 32, 2).unwrap().late_cycle();
         assert!(close(taken, 1.0 + ramanujan, 1e-12), "{taken}");
         // With t = 1 each key is a merge: one ball, and ln n grows by 1/k.
-        assert_eq!(Shape::new(4, 32, 1).unwrap().late_cycle(), (1.0, 0.25));
+        assert_eq!(WarpSelectShape::new(4, 32, 1).unwrap().late_cycle(), (1.0, 0.25));
     }
 
     /// Another 1024 steps give the same counts, computed one by one or by the rates of late rows.
     #[test]
     fn the_continuation_agrees_with_the_chain() {
         for k in [2, 10, 32, 64, 128, 256, 512, 1024] {
-            let shape = Shape::of_kernel(k).unwrap();
+            let shape = WarpSelectShape::of_kernel(k).unwrap();
             let columns = (2 * EXACT_STEPS * LANES) as u64;
             let [before, late] = [columns / 2, columns].map(|columns| shape.kernel_counts(columns));
             let chain = shape.counts_from(columns, 2 * EXACT_STEPS);
@@ -464,7 +465,7 @@ mod tests {
     /// The published formulas by hand, for k = 32, t = 2.
     #[test]
     fn published_formulas_are_the_papers() {
-        let shape = Shape::of_kernel(32).unwrap();
+        let shape = WarpSelectShape::of_kernel(32).unwrap();
         // c = 1: a lane inserts for certain, for k + t > 32. c = 2: with probability 34/64.
         assert_eq!(shape.published_insertions(32), 1.0);
         assert!(close(shape.published_insertions(64), 2.0 - (30.0f64 / 64.0).powi(32), 1e-12));
@@ -487,12 +488,12 @@ mod tests {
         let counts = Counts { steps: 100.0, insertions: 10.0, merges: 2.0 };
         assert_eq!(counts.cost(&Costs { step: 1.0, insertion: 3.0, merge: 50.0 }), 230.0);
         // k = 32, t = 2: the sort of 64 entries (two of 32, two reversed, two merges of 5); one comparison and a merge of 5.
-        let shape = Shape::of_kernel(32).unwrap();
+        let shape = WarpSelectShape::of_kernel(32).unwrap();
         assert_eq!(shape.kernel_costs(), Costs { step: 1.0, insertion: 2.0, merge: (30 + 2 + 10 + 1 + 5) as f64 });
         // ½·6·7 steps of two registers; log₂ 64 + 1 of three.
         assert_eq!(shape.published_costs(), Costs { step: 1.0, insertion: 2.0, merge: (2 * 21 + 3 * 7) as f64 });
         for k in [2, 64, 128, 256, 512, 1024] {
-            let shape = Shape::of_kernel(k).unwrap();
+            let shape = WarpSelectShape::of_kernel(k).unwrap();
             assert!(shape.kernel_costs().merge < shape.published_costs().merge);
         }
     }

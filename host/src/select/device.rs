@@ -52,7 +52,7 @@ use cuda_std::ptr::TO_END;
 use cuda_std::{Ptr, PtrMut};
 
 use super::gpu as select;
-use super::gpu::{Plan, Select, strided_len};
+use super::gpu::{Select, SelectPlan, strided_len};
 use super::{Algorithm, Best, Key, MAX_COLUMNS, Payload};
 use crate::device::limits::Limits;
 use crate::device::queue::{Preload, Queue};
@@ -132,7 +132,7 @@ impl<K: Key> DeviceSelect<K> {
     /// not select keys of this type; [`Error::LaunchLimit`] for a k above [`MAX_COLUMNS`], or more rows or results than a launch can
     /// number; and the errors of opening the device.
     pub fn new(gpu: usize, rows: u32, columns: u32, k: u32, best: Best, algorithm: Algorithm) -> Result<Self> {
-        let shape = Shape { rows, columns, k, best };
+        let shape = SelectShape { rows, columns, k, best };
         shape.check::<K>(algorithm)?;
         Ok(Self { planned: Planned::new(crate::device::open::open_gpu(gpu)?, shape, algorithm)? })
     }
@@ -195,14 +195,14 @@ impl<K: Key> DeviceSelect<K> {
 
 /// The parameters of a plan.
 #[derive(Debug, Clone, Copy)]
-struct Shape {
+struct SelectShape {
     rows: u32,
     columns: u32,
     k: u32,
     best: Best,
 }
 
-impl Shape {
+impl SelectShape {
     /// Checks the parameters that can be checked without a device.
     fn check<K: Key>(&self, algorithm: Algorithm) -> Result<()> {
         let limit = MAX_COLUMNS as u64;
@@ -227,21 +227,25 @@ impl Shape {
 /// [`DeviceSelect`] on any device: the emulator runs the same plans.
 struct Planned<K> {
     runtime: Runtime,
-    shape: Shape,
-    plan: Plan,
+    shape: SelectShape,
+    plan: SelectPlan,
     workspace_bytes: usize,
     key: PhantomData<fn(K)>,
 }
 
 impl<K: Key> Planned<K> {
-    fn new(runtime: Runtime, shape: Shape, algorithm: Algorithm) -> Result<Self> {
+    fn new(runtime: Runtime, shape: SelectShape, algorithm: Algorithm) -> Result<Self> {
         shape.check::<K>(algorithm)?;
-        let Shape { rows, columns, k, .. } = shape;
-        Self::by(runtime, shape, |layout, limits| Plan::new::<K>(layout, rows, columns, k, algorithm, limits))
+        let SelectShape { rows, columns, k, .. } = shape;
+        Self::by(runtime, shape, |layout, limits| SelectPlan::new::<K>(layout, rows, columns, k, algorithm, limits))
     }
 
     /// Makes a plan by the function `plan`, and loads its kernels.
-    fn by(runtime: Runtime, shape: Shape, plan: impl FnOnce(&mut Layout, &Limits) -> Result<Plan>) -> Result<Self> {
+    fn by(
+        runtime: Runtime,
+        shape: SelectShape,
+        plan: impl FnOnce(&mut Layout, &Limits) -> Result<SelectPlan>,
+    ) -> Result<Self> {
         let mut layout = Layout::default();
         let plan = plan(&mut layout, &runtime.limits())?;
         let planned = Self { runtime, shape, plan, workspace_bytes: layout.bytes(), key: PhantomData };
@@ -457,7 +461,7 @@ mod tests {
         lie: Lie,
         seed: u32,
     ) -> Result<()> {
-        let Shape { k, best, .. } = planned.shape;
+        let SelectShape { k, best, .. } = planned.shape;
         let ragged = matches!(lie, Lie::Ragged | Lie::RaggedShort);
         let stride = match lie {
             Lie::Apart => columns as usize + 5,
@@ -527,11 +531,11 @@ mod tests {
 
     /// Runs every layout in turn with one plan and one workspace, for batches of all sizes up to the plan's. Returns the plan as text.
     fn check<K: TestKey>((rows, columns, k): (u32, u32, u32), best: Best, method: Option<Method>) -> Result<String> {
-        let shape = Shape { rows, columns, k, best };
+        let shape = SelectShape { rows, columns, k, best };
         let planned = match method {
             None => Planned::<K>::new(Runtime::EMULATOR, shape, Algorithm::Auto)?,
             Some(method) => Planned::<K>::by(Runtime::EMULATOR, shape, |layout, limits| {
-                Ok(Plan::of_method(layout, rows, columns, k, method, limits))
+                Ok(SelectPlan::of_method(layout, rows, columns, k, method, limits))
             })?,
         };
         let workspace = OnDevice::<u8>::room(planned.workspace_bytes)?;
@@ -634,15 +638,15 @@ mod tests {
 
     #[test]
     fn what_cannot_be_planned_or_run_is_refused() -> Result<()> {
-        let shape = Shape { rows: 2, columns: 8, k: 3, best: Best::Smallest };
+        let shape = SelectShape { rows: 2, columns: 8, k: 3, best: Best::Smallest };
         let refused = |shape, algorithm| Planned::<i32>::new(Runtime::EMULATOR, shape, algorithm).err();
-        assert!(matches!(refused(Shape { k: 0, ..shape }, Algorithm::Auto), Some(Error::ZeroK)));
+        assert!(matches!(refused(SelectShape { k: 0, ..shape }, Algorithm::Auto), Some(Error::ZeroK)));
         assert!(matches!(
-            refused(Shape { columns: 1 << 31, ..shape }, Algorithm::Auto),
+            refused(SelectShape { columns: 1 << 31, ..shape }, Algorithm::Auto),
             Some(Error::RowTooLong { row: 0, length: 0x8000_0000, limit: 0x7fff_ffff })
         ));
         assert!(matches!(
-            refused(Shape { k: 1 << 31, ..shape }, Algorithm::Auto),
+            refused(SelectShape { k: 1 << 31, ..shape }, Algorithm::Auto),
             Some(Error::LaunchLimit {
                 kernel: "threshold_select_i32",
                 what: "k",
@@ -651,7 +655,7 @@ mod tests {
             })
         ));
         assert!(matches!(
-            refused(Shape { rows: u32::MAX, ..shape }, Algorithm::Auto),
+            refused(SelectShape { rows: u32::MAX, ..shape }, Algorithm::Auto),
             Some(Error::LaunchLimit { what: "grid x", asked: 0xffff_ffff, limit: 0x7fff_ffff, .. })
         ));
         assert!(matches!(

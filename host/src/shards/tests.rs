@@ -8,7 +8,7 @@ use crate::flat::FlatBackend;
 use crate::flat::cpu::FlatCpu;
 use crate::flat::grid::FlatGrid;
 use crate::ivf::grid::IvfGrid;
-use crate::ivf::{IvfBackend, IvfIndex, Request, SearchOptions, View};
+use crate::ivf::{IvfBackend, IvfIndex, SearchOptions, SearchRequest, View};
 use crate::neighbors::RangeNeighbors;
 use crate::vectors::{VectorSlice, VectorSliceMut};
 use crate::{FlatIndex, Metric, NONE};
@@ -60,25 +60,18 @@ impl IvfBackend for Failing<dyn IvfBackend> {
     fn search(
         &self,
         view: &View<'_>,
-        queries: VectorSlice<'_>,
+        request: &SearchRequest<'_>,
         k: usize,
-        request: &Request<'_>,
         ids: &mut [u64],
         distances: &mut [f32],
     ) -> Result<()> {
         self.work()?;
-        self.inner.search(view, queries, k, request, ids, distances)
+        self.inner.search(view, request, k, ids, distances)
     }
 
-    fn range_search(
-        &self,
-        view: &View<'_>,
-        queries: VectorSlice<'_>,
-        radius: f32,
-        request: &Request<'_>,
-    ) -> Result<RangeNeighbors> {
+    fn range_search(&self, view: &View<'_>, request: &SearchRequest<'_>, radius: f32) -> Result<RangeNeighbors> {
         self.work()?;
-        self.inner.range_search(view, queries, radius, request)
+        self.inner.range_search(view, request, radius)
     }
 
     fn describe(&self) -> String {

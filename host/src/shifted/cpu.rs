@@ -6,7 +6,7 @@ use warpann_kernels::select::entry::{self, EMPTY};
 use warpann_kernels::shifted::morton::MAX_DIM;
 use warpann_kernels::shifted::shifted_sort::{distance, window_start};
 
-use super::{Ask, Grid, ShiftedBackend};
+use super::{Grid, ShiftedBackend, ShiftedRequest};
 use crate::{Result, host_memory};
 
 /// Smallest number of queries of one task.
@@ -105,23 +105,23 @@ impl ShiftedBackend for ShiftedCpu {
         Ok(())
     }
 
-    fn search(&self, ask: &Ask<'_>, entries: &mut [u64]) -> Result<()> {
+    fn search(&self, request: &ShiftedRequest<'_>, entries: &mut [u64]) -> Result<()> {
         let Some(sorted) = &self.sorted else {
             entries.fill(EMPTY);
             return Ok(());
         };
         let dim = sorted.grid.dim as usize;
-        let ranks = if ask.own { sorted.ranks()? } else { Vec::new() };
-        let rows = ask.queries.par_chunks_exact(dim).zip(entries.par_chunks_exact_mut(ask.k)).enumerate();
+        let ranks = if request.own { sorted.ranks()? } else { Vec::new() };
+        let rows = request.queries.par_chunks_exact(dim).zip(entries.par_chunks_exact_mut(request.k)).enumerate();
         rows.with_min_len(TASK).for_each_init(Vec::new, |best, (number, (query, entries))| {
-            if ask.own {
-                sorted.nearest(query, |copy| ranks[copy][number], Some(number as u32), ask.width, best, entries);
+            if request.own {
+                sorted.nearest(query, |copy| ranks[copy][number], Some(number as u32), request.width, best, entries);
             } else {
                 let place = |copy: usize| {
                     let code = sorted.grid.code::<u128>(query, copy as u32);
                     sorted.copies[copy].codes.partition_point(|&other| other < code) as u32
                 };
-                sorted.nearest(query, place, None, ask.width, best, entries);
+                sorted.nearest(query, place, None, request.width, best, entries);
             }
         });
         Ok(())

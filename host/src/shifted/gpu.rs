@@ -13,7 +13,7 @@ use warpann_kernels::shifted::shifted_sort::{
     MostComponents, QueueLength, ShiftedArrange, ShiftedLocate, ShiftedNearest, ShiftedRanks,
 };
 
-use super::{Ask, Grid, ShiftedBackend};
+use super::{Grid, ShiftedBackend, ShiftedRequest};
 use crate::Result;
 use crate::device::lanes::Lanes;
 use crate::device::queue::OnStream;
@@ -171,16 +171,21 @@ impl ShiftedDevice {
     }
 
     /// See [`ShiftedBackend::search`].
-    fn search_sorted<W: DeviceCode>(&self, sorted: &SortedCopies<W>, ask: &Ask<'_>, entries: &mut [u64]) -> Result<()> {
+    fn search_sorted<W: DeviceCode>(
+        &self,
+        sorted: &SortedCopies<W>,
+        request: &ShiftedRequest<'_>,
+        entries: &mut [u64],
+    ) -> Result<()> {
         let (runtime, kept_layout, cells, n) = (&self.runtime, &sorted.layout, &sorted.grid, sorted.n);
         let (dim, copies) = (cells.dim as usize, cells.copies as usize);
-        let count = ask.queries.len() / dim;
-        let ranks = if ask.own { Some(self.ranks(sorted)?) } else { None };
+        let count = request.queries.len() / dim;
+        let ranks = if request.own { Some(self.ranks(sorted)?) } else { None };
         let place = |rows: usize| {
             let mut layout = Layout::default();
             let queries = layout.array::<f32>(rows.saturating_mul(dim));
-            let places = layout.array::<u32>(if ask.own { 0 } else { rows.saturating_mul(copies) });
-            let out = layout.array::<u64>(rows.saturating_mul(ask.k));
+            let places = layout.array::<u32>(if request.own { 0 } else { rows.saturating_mul(copies) });
+            let out = layout.array::<u64>(rows.saturating_mul(request.k));
             Ok(((queries, places, out), layout))
         };
         // A budget includes the copies; free memory does not.
@@ -188,19 +193,19 @@ impl ShiftedDevice {
         let budget = Budget::new(runtime, runtime.budget(self.budget)?).with_shared(held);
         let tiling = Tiling::overlapped(budget, (count, bus_rows(4 * dim)), place)?;
         let ((device_queries, located, out), tile_layout) = &tiling.plan;
-        let queue = QueueLength::of(ask.k as u32);
+        let queue = QueueLength::of(request.k as u32);
         let kernel = ShiftedNearest::kernel((MostComponents::of(cells.dim), queue));
         let kept = runtime.scratch(&sorted.memory);
         let (mins, codes) = (kept.at(kept_layout.mins), kept.at(kept_layout.codes));
         let (points, ids) = (kept.at(kept_layout.points), kept.at(kept_layout.ids));
-        let outs = entries.chunks_mut((tiling.rows * ask.k).max(1));
+        let outs = entries.chunks_mut((tiling.rows * request.k).max(1));
         tiling.run(runtime, &self.lanes, outs, |lane, tile, entries| {
             let (first, rows) = (tile.start, tile.len());
-            let queries = &ask.queries[first * dim..tile.end * dim];
+            let queries = &request.queries[first * dim..tile.end * dim];
             let scratch = lane.scratch(runtime, tile_layout.bytes())?;
             let stream = &lane.stream;
             let device_queries = scratch.at(*device_queries).take(rows * dim);
-            let out = scratch.at(*out).take(rows * ask.k);
+            let out = scratch.at(*out).take(rows * request.k);
             // SAFETY: the layouts reserved the arrays for the tile's rows. Ranks hold n places for each copy; those of these queries start at
             // `first`. The index checked 1 ≤ width ≤ n and k ≥ 1. The copy to the host waits for the kernels.
             unsafe {
@@ -225,7 +230,7 @@ impl ShiftedDevice {
                         (places.into(), rows)
                     }
                 };
-                for skip in (0..ask.k as u32).step_by(queue.entries() as usize) {
+                for skip in (0..request.k as u32).step_by(queue.entries() as usize) {
                     let launch = ShiftedNearest {
                         queries: device_queries.into(),
                         count: rows as u32,
@@ -236,12 +241,12 @@ impl ShiftedDevice {
                         ids: ids.into(),
                         n,
                         copies: cells.copies,
-                        width: ask.width as u32,
-                        first_own: if ask.own { first as u32 } else { NO_ROW },
-                        k: queue.entries().min(ask.k as u32 - skip),
+                        width: request.width as u32,
+                        first_own: if request.own { first as u32 } else { NO_ROW },
+                        k: queue.entries().min(request.k as u32 - skip),
                         skip,
                         out,
-                        out_stride: ask.k as u32,
+                        out_stride: request.k as u32,
                     };
                     runtime.launch(stream, kernel, launch.config(), launch)?;
                 }
@@ -261,10 +266,10 @@ impl ShiftedBackend for ShiftedDevice {
         Ok(())
     }
 
-    fn search(&self, ask: &Ask<'_>, entries: &mut [u64]) -> Result<()> {
+    fn search(&self, request: &ShiftedRequest<'_>, entries: &mut [u64]) -> Result<()> {
         match &self.sorted {
-            Some(Sorted::Narrow(sorted)) => self.search_sorted(sorted, ask, entries),
-            Some(Sorted::Wide(sorted)) => self.search_sorted(sorted, ask, entries),
+            Some(Sorted::Narrow(sorted)) => self.search_sorted(sorted, request, entries),
+            Some(Sorted::Wide(sorted)) => self.search_sorted(sorted, request, entries),
             None => {
                 entries.fill(warpann_kernels::select::entry::EMPTY);
                 Ok(())

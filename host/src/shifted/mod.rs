@@ -52,7 +52,7 @@ const LEAST_NEIGHBOURHOOD: usize = 32;
 
 /// The arguments of a search of a back end, already checked.
 #[derive(Clone, Copy)]
-pub(crate) struct Ask<'a> {
+pub(crate) struct ShiftedRequest<'a> {
     /// The queries, row-major and finite; the rows of the index if `own` is set.
     pub queries: &'a [f32],
     /// Whether query i is row i of the index. A row is not a neighbour of itself.
@@ -69,7 +69,7 @@ pub(crate) trait ShiftedBackend: Send + Sync {
     fn rebuild(&mut self, grid: &Grid, rows: &[f32]) -> Result<()>;
     /// Fills `entries` (queries × k) with the best distinct candidates of each query, sorted, with [`EMPTY`] behind the last. The index
     /// must not be empty.
-    fn search(&self, ask: &Ask<'_>, entries: &mut [u64]) -> Result<()>;
+    fn search(&self, request: &ShiftedRequest<'_>, entries: &mut [u64]) -> Result<()>;
     /// A description of the device.
     fn describe(&self) -> String;
 }
@@ -271,12 +271,12 @@ impl ShiftedIndex {
         let at_most = k.min(n);
         let published = (2 * at_most).next_multiple_of(32).max(LEAST_NEIGHBOURHOOD);
         let width = self.neighbourhood.unwrap_or(published).min(n);
-        let ask = Ask { queries, own, k: at_most, width };
+        let request = ShiftedRequest { queries, own, k: at_most, width };
         if at_most == k {
-            self.backend.search(&ask, ids)?;
+            self.backend.search(&request, ids)?;
         } else {
             let mut entries = host_memory::filled(EMPTY, queries.len() / self.dim * at_most)?;
-            self.backend.search(&ask, &mut entries)?;
+            self.backend.search(&request, &mut entries)?;
             for (ids, entries) in ids.chunks_exact_mut(k).zip(entries.chunks_exact(at_most)) {
                 ids[..at_most].copy_from_slice(entries);
                 ids[at_most..].fill(EMPTY);

@@ -76,7 +76,7 @@ impl IvfCase {
 
 /// Dimension, vectors, lists, queries, neighbours, probes.
 #[derive(Debug, Clone, Copy)]
-struct Shape {
+struct IvfShape {
     dim: usize,
     n: usize,
     lists: usize,
@@ -85,12 +85,12 @@ struct Shape {
     probes: usize,
 }
 
-const fn shape(dim: usize, n: usize, lists: usize, nq: usize, k: usize, probes: usize) -> Shape {
-    Shape { dim, n, lists, nq, k, probes }
+const fn shape(dim: usize, n: usize, lists: usize, nq: usize, k: usize, probes: usize) -> IvfShape {
+    IvfShape { dim, n, lists, nq, k, probes }
 }
 
 /// Odd sizes, empty indexes, one list, as many lists as vectors, all lists and more than all, k past the candidates.
-const SMALL_SHAPES: &[Shape] = &[
+const SMALL_SHAPES: &[IvfShape] = &[
     shape(1, 1, 1, 1, 1, 1),
     shape(1, 0, 2, 2, 3, 1),
     shape(2, 5, 1, 0, 1, 1),
@@ -109,7 +109,7 @@ const SMALL_SHAPES: &[Shape] = &[
 ];
 
 /// As [`SMALL_SHAPES`], for CPU and GPU: batches that share lists, single queries, more candidates than fit shared memory.
-const LARGE_SHAPES: &[Shape] = &[
+const LARGE_SHAPES: &[IvfShape] = &[
     shape(96, 20_000, 64, 300, 10, 8),
     shape(128, 20_000, 100, 1, 100, 10),
     shape(128, 12_000, 16, 17, 1_000, 16),
@@ -126,9 +126,9 @@ const CODES: &[(usize, usize, u32)] =
 /// Every case.
 pub fn ivf_cases() -> Vec<IvfCase> {
     let mut cases: Vec<IvfCase> = Vec::new();
-    let mut add = |shape: Shape, metric: Metric, element: ElementType, encoding, data: VectorData, size: Size| {
+    let mut add = |shape: IvfShape, metric: Metric, element: ElementType, encoding, data: VectorData, size: Size| {
         let number = cases.len();
-        let Shape { dim, n, lists, nq, k, probes } = shape;
+        let IvfShape { dim, n, lists, nq, k, probes } = shape;
         cases.push(IvfCase {
             dim,
             n,

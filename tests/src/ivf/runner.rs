@@ -23,7 +23,7 @@ pub fn run(case: &IvfCase, device: impl Into<Placement>) -> Outcome {
         ElementType::I8 => run_elements::<i8>,
     };
     let device = device.into();
-    run(case, &device).map_err(|what| format!("{what}\non {device}: {case:?}"))
+    run(case, &device).map_err(|failure| format!("{failure}\non {device}: {case:?}"))
 }
 
 /// A trained index on `device`. For the emulator the CPU trains and the index comes by a file: emulated training takes ten times as
@@ -160,7 +160,7 @@ pub fn check<T: Component>(
     let probes = options.probes.unwrap_or(index.probes());
     let ranked: Vec<Vec<(u64, f32)>> = exact.chunks(dim).map(|query| contents.ranked(query, probes, allowed)).collect();
     let found = index.search_with(queries, k, options).map_err(text)?;
-    check_nearest(contents, &ranked, k, &found).map_err(|what| format!("{:?}: {what}", options.scan))?;
+    check_nearest(contents, &ranked, k, &found).map_err(|failure| format!("{:?}: {failure}", options.scan))?;
     // A radius that is a distance which occurs, and one that lets everything in.
     let metric = contents.model.metric;
     let middle = ranked.iter().find(|row| !row.is_empty()).map(|row| row[row.len() / 3].1);

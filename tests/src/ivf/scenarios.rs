@@ -201,7 +201,7 @@ fn budgets(device: Device) -> Outcome {
             let built = index.train(&vectors.base).and_then(|()| index.add(&vectors.base));
             let searched = built.and_then(|()| index.search(&vectors.queries, 5, 2));
             match searched {
-                Ok(_) => verify(&index, &contents, &vectors).map_err(|what| format!("{budget} bytes: {what}"))?,
+                Ok(_) => verify(&index, &contents, &vectors).map_err(|failure| format!("{budget} bytes: {failure}"))?,
                 Err(Error::OutOfDeviceMemory { .. }) if device != Device::Cpu && budget < 64 << 20 => {}
                 Err(error) => return Err(format!("{budget} bytes: {error}")),
             }

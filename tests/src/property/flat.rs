@@ -2,7 +2,7 @@
 
 use warpann::{Device, ElementType, Error, FlatIndex, Metric};
 
-use super::vectors::{self, ALL_OF_F32, Form, Shape};
+use super::vectors::{self, ALL_OF_F32, Form, VectorsShape};
 use super::work;
 use crate::data::{Component, Random};
 use crate::runner::{self, Outcome};
@@ -11,7 +11,7 @@ use crate::runner::{self, Outcome};
 #[derive(Debug)]
 struct FlatCase {
     metric: Metric,
-    shape: Shape,
+    shape: VectorsShape,
     k: usize,
     form: Form,
     /// Vectors of the first of two additions.
@@ -55,11 +55,11 @@ fn search<T: Component>(random: &mut Random, device: Device) -> Outcome {
         first: random.below(n + 1),
         budget: random.once_in(8).then(|| 1 << (10 + random.below(16))),
     };
-    check::<T>(&case, random, device).map_err(|what| format!("{what}\n{:?} {case:?}", T::TYPE))
+    check::<T>(&case, random, device).map_err(|failure| format!("{failure}\n{:?} {case:?}", T::TYPE))
 }
 
 fn check<T: Component>(case: &FlatCase, random: &mut Random, device: Device) -> Outcome {
-    let &FlatCase { metric, shape: Shape { dim, n, nq }, k, ref form, first, budget, .. } = case;
+    let &FlatCase { metric, shape: VectorsShape { dim, n, nq }, k, ref form, first, budget, .. } = case;
     let vectors = vectors::vectors::<T>(form, dim, n, nq, random);
     let mut builder = FlatIndex::<T>::builder(dim).metric(metric).device(device);
     if let Some(bytes) = budget {

@@ -44,7 +44,7 @@ fn graph<T: Component>(random: &mut Random, device: Device) -> Outcome {
         batch: random.once_in(2).then(|| 1 + random.below(n + 1)),
         form: vectors::form(random, vectors::range::<T>(ALL_OF_F32)),
     };
-    check::<T>(&case, random, device).map_err(|what| format!("{what}\n{:?} {case:?}", T::TYPE))
+    check::<T>(&case, random, device).map_err(|failure| format!("{failure}\n{:?} {case:?}", T::TYPE))
 }
 
 fn check<T: Component>(case: &GraphCase, random: &mut Random, device: Device) -> Outcome {
@@ -82,7 +82,8 @@ fn check<T: Component>(case: &GraphCase, random: &mut Random, device: Device) ->
     let mut any = || if n == 0 || random.once_in(3) { NONE } else { random.below(n) as u64 };
     let ids: Vec<u64> = (0..n * slots).map(|_| any()).collect();
     let other = Graph::from_ids(&IdMatrix { rows: n, k: slots, ids }).map_err(|defect| defect.to_string())?;
-    uses(&other, metric, dim, &vectors.base, distance, random).map_err(|what| format!("graph of any edges: {what}"))
+    uses(&other, metric, dim, &vectors.base, distance, random)
+        .map_err(|failure| format!("graph of any edges: {failure}"))
 }
 
 /// Components, and some paths, of a graph whose nodes are the rows of `base`.

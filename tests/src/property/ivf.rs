@@ -3,7 +3,7 @@
 use warpann::ivf::{Bitset, Encoding, IvfIndex, IvfIndexBuilder, Scan, SearchOptions};
 use warpann::{Device, ElementType, Error, Metric};
 
-use super::vectors::{self, Form, Shape};
+use super::vectors::{self, Form, VectorsShape};
 use super::work;
 use crate::data::{Component, Random, Vectors};
 use crate::ivf::reference::Contents;
@@ -15,7 +15,7 @@ use crate::runner::Outcome;
 struct IvfCase {
     metric: Metric,
     encoding: Encoding,
-    shape: Shape,
+    shape: VectorsShape,
     lists: usize,
     iterations: usize,
     seed: u64,
@@ -84,10 +84,10 @@ fn program<T: Component>(random: &mut Random, device: Device) -> Outcome {
         form: vectors::form(random, vectors::range::<T>(RANGE)),
         steps,
     };
-    run::<T>(&case, random, device).map_err(|what| format!("{what}\n{:?} {case:?}", T::TYPE))
+    run::<T>(&case, random, device).map_err(|failure| format!("{failure}\n{:?} {case:?}", T::TYPE))
 }
 
-fn step(random: &mut Random, shape: &Shape, lists: usize) -> Step {
+fn step(random: &mut Random, shape: &VectorsShape, lists: usize) -> Step {
     let count = random.below(shape.n / 2 + 2);
     match random.below(8) {
         0 => Step::Add(count),
@@ -99,7 +99,7 @@ fn step(random: &mut Random, shape: &Shape, lists: usize) -> Step {
     }
 }
 
-fn search(random: &mut Random, shape: &Shape, lists: usize) -> Step {
+fn search(random: &mut Random, shape: &VectorsShape, lists: usize) -> Step {
     Step::Search {
         k: 1 + random.size((shape.n + 2).min(600)),
         probes: if random.once_in(3) { lists } else { 1 + random.below(lists + 1) },
@@ -131,7 +131,7 @@ struct Program<'a, T: Component> {
 }
 
 fn run<T: Component>(case: &IvfCase, random: &mut Random, device: Device) -> Outcome {
-    let &IvfCase { metric, encoding, shape: Shape { dim, n, nq }, lists, ref form, .. } = case;
+    let &IvfCase { metric, encoding, shape: VectorsShape { dim, n, nq }, lists, ref form, .. } = case;
     let need = match encoding {
         Encoding::Flat => lists,
         Encoding::Pq { bits, .. } => lists.max(1 << bits),
@@ -157,7 +157,7 @@ fn run<T: Component>(case: &IvfCase, random: &mut Random, device: Device) -> Out
             Step::Search { k, probes, scan, allowed } => program.search(k, probes, scan, allowed),
             Step::Reconstruct => program.reconstruct(random),
         };
-        done.and_then(|()| program.same_ids()).map_err(|what| format!("step {number}, {step:?}: {what}"))?;
+        done.and_then(|()| program.same_ids()).map_err(|failure| format!("step {number}, {step:?}: {failure}"))?;
     }
     Ok(())
 }

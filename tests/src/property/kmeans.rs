@@ -74,7 +74,7 @@ fn cluster<T: Component>(random: &mut Random, device: Device) -> Outcome {
         seed: random.bits(),
         form: vectors::form(random, vectors::range::<T>(ALL_OF_F32)),
     };
-    check::<T>(&case, random, device).map_err(|what| format!("{what}\n{:?} {case:?}", T::TYPE))
+    check::<T>(&case, random, device).map_err(|failure| format!("{failure}\n{:?} {case:?}", T::TYPE))
 }
 
 /// The points of a case, with their weights.
@@ -144,7 +144,7 @@ fn check<T: Component>(case: &KMeansCase, random: &mut Random, device: Device) -
         device: device.into(),
     };
     let labels = clustering.assign(&vectors.base, device).map_err(text)?;
-    points.nearest(&clustering.centroids, &labels).map_err(|what| format!("assign: {what}"))
+    points.nearest(&clustering.centroids, &labels).map_err(|failure| format!("assign: {failure}"))
 }
 
 fn wide(values: &[f32]) -> Vec<f64> {

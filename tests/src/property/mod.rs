@@ -135,15 +135,15 @@ pub fn run(kind: &Kind, device: Device, asked: Asked) -> Outcome {
     let mut failures: Vec<(u64, String)> = Vec::new();
     for &seed in &seeds {
         let outcome = catch_unwind(AssertUnwindSafe(|| (kind.case)(seed, device)));
-        if let Err(what) = outcome.unwrap_or_else(|panic| Err(format!("panic: {}", message(panic.as_ref())))) {
-            eprintln!("{}, seed {seed}, {device}: {what}", kind.name);
-            failures.push((seed, what));
+        if let Err(failure) = outcome.unwrap_or_else(|panic| Err(format!("panic: {}", message(panic.as_ref())))) {
+            eprintln!("{}, seed {seed}, {device}: {failure}", kind.name);
+            failures.push((seed, failure));
         }
     }
-    let Some((first, what)) = failures.first() else { return Ok(()) };
+    let Some((first, failure)) = failures.first() else { return Ok(()) };
     let numbers: Vec<u64> = failures.iter().map(|&(seed, _)| seed).collect();
     Err(format!(
-        "{} of {} cases failed, seeds {numbers:?}\nseed {first}: {what}\nagain: WARPANN_PROPERTY_SEED={first} cargo test -p \
+        "{} of {} cases failed, seeds {numbers:?}\nseed {first}: {failure}\nagain: WARPANN_PROPERTY_SEED={first} cargo test -p \
          warpann-tests --test property {}::{}",
         failures.len(),
         seeds.len(),

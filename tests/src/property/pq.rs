@@ -61,7 +61,7 @@ pub fn case(seed: u64, device: Device) -> Outcome {
     // Codewords are often as large as vectors.
     let books = if random.once_in(2) { form } else { vectors::form(random, range) };
     let case = PqCase { width, sub_quantizers, bits, n, train, form, books };
-    check(&case, random, device).map_err(|what| format!("{what}\n{case:?}"))
+    check(&case, random, device).map_err(|failure| format!("{failure}\n{case:?}"))
 }
 
 fn text(error: Error) -> String {

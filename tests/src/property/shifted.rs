@@ -48,7 +48,7 @@ pub fn case(seed: u64, device: Device) -> Outcome {
         first: if random.once_in(2) { 0 } else { random.below(n + 1) },
         form: vectors::form(random, Some(ALL_OF_F32)),
     };
-    check(&case, random, device).map_err(|what| format!("{what}\n{case:?}"))
+    check(&case, random, device).map_err(|failure| format!("{failure}\n{case:?}"))
 }
 
 fn check(case: &ShiftedCase, random: &mut Random, device: Device) -> Outcome {

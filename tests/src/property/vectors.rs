@@ -288,7 +288,7 @@ fn twist(twist: Twist, rows: &mut [f64], dim: usize, random: &mut Random) {
 
 /// How many vectors a case has, and of what.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Shape {
+pub struct VectorsShape {
     /// Number of components of a vector.
     pub dim: usize,
     /// Number of vectors.
@@ -298,7 +298,7 @@ pub struct Shape {
 }
 
 /// A shape of about `work` products of components at most, up to `most_dim` components.
-pub fn shape(random: &mut Random, work: usize, most_dim: usize) -> Shape {
+pub fn shape(random: &mut Random, work: usize, most_dim: usize) -> VectorsShape {
     let dim = match random.below(3) {
         // Around the sizes at which kernels change their path.
         0 => random.pick(&[4, 8, 16, 32, 64, 128, 256]) + random.below(3) - 1,
@@ -312,11 +312,11 @@ pub fn shape(random: &mut Random, work: usize, most_dim: usize) -> Shape {
         // Few queries and many vectors: only then does exact search filter, and in two passes.
         let nq = 1 + random.below(3);
         let most = (pairs / nq).clamp(1, 60_000);
-        return Shape { dim, n: most - random.below(most / 2 + 1), nq };
+        return VectorsShape { dim, n: most - random.below(most / 2 + 1), nq };
     }
     let nq = if random.once_in(24) { 0 } else { 1 + random.size(pairs.min(140) - 1) };
     let n = random.size((pairs / nq.max(1)).clamp(1, 60_000));
-    Shape { dim, n, nq }
+    VectorsShape { dim, n, nq }
 }
 
 #[cfg(test)]

@@ -191,7 +191,7 @@ impl<T: Element> FlatBackend for FlatCpu<T> {
 
 /// How a search is cut.
 #[derive(Debug, Clone, Copy)]
-struct Plan {
+struct ScanPlan {
     /// Neighbours to find: min(k, rows).
     k: usize,
     /// Queries scanned together.
@@ -204,7 +204,7 @@ struct Plan {
     direct: bool,
 }
 
-impl Plan {
+impl ScanPlan {
     fn new<T: Element>(index: &FlatCpu<T>, queries: usize, k: usize, threads: usize) -> Self {
         let rows = index.len();
         let lanes = index.isa.lanes();
@@ -283,7 +283,7 @@ impl Prepared {
 impl<T: Element> FlatCpu<T> {
     /// The k best of every query, cut for `threads` threads.
     pub(crate) fn search_on(&self, threads: usize, queries: &[T], k: usize, ids: &mut [u64], distances: &mut [f32]) {
-        let plan = Plan::new(self, queries.len() / self.dim, k.min(self.len()), threads);
+        let plan = ScanPlan::new(self, queries.len() / self.dim, k.min(self.len()), threads);
         queries
             .par_chunks(plan.group * self.dim)
             .with_max_len(1)
@@ -292,7 +292,7 @@ impl<T: Element> FlatCpu<T> {
             .for_each(|((queries, ids), distances)| self.search_group(&plan, queries, k, ids, distances));
     }
 
-    fn search_group(&self, plan: &Plan, queries: &[T], k: usize, ids: &mut [u64], distances: &mut [f32]) {
+    fn search_group(&self, plan: &ScanPlan, queries: &[T], k: usize, ids: &mut [u64], distances: &mut [f32]) {
         let prepared = Prepared::new(self, queries, plan.direct);
         let limits: Vec<Limit> = prepared.queries.bounds.iter().map(|_| Limit::new()).collect();
         let next = AtomicUsize::new(0);
@@ -344,7 +344,13 @@ impl<T: Element> FlatCpu<T> {
     }
 
     /// One worker's part of a group: runs of the base, until none is left.
-    fn scan_share(&self, plan: &Plan, prepared: &Prepared, limits: &[Limit], next: &AtomicUsize) -> Vec<Candidates> {
+    fn scan_share(
+        &self,
+        plan: &ScanPlan,
+        prepared: &Prepared,
+        limits: &[Limit],
+        next: &AtomicUsize,
+    ) -> Vec<Candidates> {
         let mut candidates: Vec<Candidates> = limits.iter().map(|_| Candidates::new(plan.k, self.len())).collect();
         let mut scratch = Vec::new();
         loop {
@@ -362,7 +368,7 @@ impl<T: Element> FlatCpu<T> {
 
     fn scan_tile(
         &self,
-        plan: &Plan,
+        plan: &ScanPlan,
         prepared: &Prepared,
         limits: &[Limit],
         candidates: &mut [Candidates],

@@ -81,14 +81,14 @@ fn check_results<T: Element>(
     isa: Isa,
 ) {
     let (count, rows) = (queries.len() / dim, base.len() / dim);
-    let what = format!("{:?} {metric:?} {isa:?} dim {dim} rows {rows} queries {count} k {k}", T::TYPE);
+    let case = format!("{:?} {metric:?} {isa:?} dim {dim} rows {rows} queries {count} k {k}", T::TYPE);
     for (query, (ids, distances)) in queries.chunks(dim).zip(ids.chunks(k).zip(distances.chunks(k))) {
         // To the bit: the definition for every vector, sorted.
         let mut expected: Vec<(f32, u64)> = base.chunks(dim).map(|y| canonical(metric, query, y)).zip(0..).collect();
         expected.sort_by(|a, b| metric.order(a.0, b.0).then(a.1.cmp(&b.1)));
         expected.resize(k, (metric.worst(), NONE));
         for (slot, &(distance, id)) in expected.iter().enumerate() {
-            assert_eq!((ids[slot], distances[slot].to_bits()), (id, distance.to_bits()), "{what}: slot {slot}");
+            assert_eq!((ids[slot], distances[slot].to_bits()), (id, distance.to_bits()), "{case}: slot {slot}");
         }
         // In value: the textbook's distance of the id, and no better vector left out.
         let reference: Vec<f64> = base.chunks(dim).map(|y| textbook(metric, query, y)).collect();
@@ -108,10 +108,10 @@ fn check_results<T: Element>(
             // Values past f32 are all ±∞ in the result, and tie.
             let in_range = |value: f64| value.abs() < f64::from(f32::MAX);
             if in_range(reference[id as usize]) && in_range(sorted[slot]) {
-                assert!((value - reference[id as usize]).abs() <= tolerance, "{what}: value in slot {slot}");
+                assert!((value - reference[id as usize]).abs() <= tolerance, "{case}: value in slot {slot}");
                 assert!(
                     reference[id as usize] * sign - sorted[slot] <= 2.0 * tolerance,
-                    "{what}: order at slot {slot}"
+                    "{case}: order at slot {slot}"
                 );
             }
         }

@@ -24,10 +24,10 @@ use crate::device::limits::Limits;
 use crate::device::runtime::{Runtime, Stream};
 use crate::device::scratch::{Layout, Reserved};
 use crate::device::tiling::{Budget, Tiling};
-use crate::neighbors::slots::{Found, Slots};
-use crate::product::gpu::{Set, SetLayout, Shape, prepare_set, upload_vectors};
+use crate::neighbors::slots::{FoundRows, Slots};
+use crate::product::gpu::{SetLayout, VectorSet, VectorShape, prepare_set, upload_vectors};
 use crate::select::Best;
-use crate::select::gpu::{Columns, Plan, Select, select};
+use crate::select::gpu::{Columns, Select, SelectPlan, select};
 use crate::vectors::VectorSlice;
 
 /// The sample has at least this many rows for each neighbour asked for.
@@ -111,21 +111,22 @@ struct FilterPlan {
     list_rows: Reserved<u32>,
     counts: Reserved<u32>,
     overflow: Reserved<u32>,
-    limits: Reserved<f32>,
+    thresholds: Reserved<f32>,
     keys: Reserved<f32>,
     ids: Reserved<u32>,
-    of_sample: Plan,
-    of_lists: Plan,
+    of_sample: SelectPlan,
+    of_lists: SelectPlan,
     bytes: usize,
 }
 
 impl FilterPlan {
-    fn new(shape: Shape, tuning: Tuning, queries: usize, rows: u32, k: u32, limits: &Limits) -> FilterPlan {
+    fn new(shape: VectorShape, tuning: Tuning, queries: usize, rows: u32, k: u32, limits: &Limits) -> FilterPlan {
         let passes = Passes::choose(tuning, rows, k);
         let mut layout = Layout::default();
         let list = queries.saturating_mul(passes.capacity as usize);
         let results = queries.saturating_mul(k as usize);
-        let mut selection = |columns| Plan::by_table(&mut layout, queries as u32, Columns::from(columns), k, limits);
+        let mut selection =
+            |columns| SelectPlan::by_table(&mut layout, queries as u32, Columns::from(columns), k, limits);
         let (of_sample, of_lists) = (selection(passes.sample_columns()), selection(passes.capacity));
         let mut plan = FilterPlan {
             passes,
@@ -134,7 +135,7 @@ impl FilterPlan {
             list_values: layout.array::<f32>(list),
             list_rows: layout.array::<u32>(list),
             counts: layout.array::<u32>(queries),
-            limits: layout.array::<f32>(queries),
+            thresholds: layout.array::<f32>(queries),
             // What comes to the host. Reserved one after the other, so that one copy takes small results.
             overflow: layout.array::<u32>(queries),
             keys: layout.array::<f32>(results),
@@ -154,15 +155,15 @@ struct DirectPlan {
     distances: Reserved<f32>,
     keys: Reserved<f32>,
     ids: Reserved<u32>,
-    selection: Plan,
+    selection: SelectPlan,
     bytes: usize,
 }
 
 impl DirectPlan {
-    fn new(shape: Shape, queries: usize, rows: u32, k: u32, limits: &Limits) -> DirectPlan {
+    fn new(shape: VectorShape, queries: usize, rows: u32, k: u32, limits: &Limits) -> DirectPlan {
         let mut layout = Layout::default();
         let results = queries.saturating_mul(k as usize);
-        let selection = Plan::by_table(&mut layout, queries as u32, rows.into(), k, limits);
+        let selection = SelectPlan::by_table(&mut layout, queries as u32, rows.into(), k, limits);
         let mut plan = DirectPlan {
             queries: SetLayout::reserve(&mut layout, shape, queries),
             distances: layout.array::<f32>(queries.saturating_mul(rows as usize)),
@@ -180,9 +181,9 @@ impl DirectPlan {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Block {
     /// How its vectors lie.
-    pub shape: Shape,
+    pub shape: VectorShape,
     /// The rows, prepared unless the base is searched without a filter only.
-    pub base: Set,
+    pub base: VectorSet,
     /// Whether a centre is subtracted.
     pub centred: bool,
     /// Id of the first row.
@@ -260,7 +261,7 @@ impl Block {
     }
 
     /// The canonical distances of each query to all rows: a row of `distances` for each query.
-    fn canonical(&self, queries: Set, distances: PtrMut<f32>) -> Canonical {
+    fn canonical(&self, queries: VectorSet, distances: PtrMut<f32>) -> Canonical {
         Canonical {
             queries: queries.stored(self.shape),
             base: self.base.stored(self.shape),
@@ -313,7 +314,7 @@ impl Block {
         let plan = DirectPlan::new(shape, count, self.base.count, k, &runtime.limits());
         let scratch = lane.scratch(runtime, plan.bytes)?;
         let stream = &lane.stream;
-        let set = Set::new(scratch, plan.queries, count as u32);
+        let set = VectorSet::new(scratch, plan.queries, count as u32);
         let (distances, keys, ids) = (scratch.at(plan.distances), scratch.at(plan.keys), scratch.at(plan.ids));
         let rows = self.base.count;
         // SAFETY: the plan reserved every part; the base is there, as the caller of `search` promises.
@@ -323,7 +324,7 @@ impl Block {
                 prepare_set(runtime, stream, shape, set, false)?;
             }
             self.launch_canonical(runtime, stream, self.canonical(set, distances), rows)?;
-            let what = Select {
+            let selection = Select {
                 keys: distances.into(),
                 ids: None,
                 row_stride: u64::from(rows),
@@ -336,10 +337,10 @@ impl Block {
                 out_keys: keys,
                 out_ids: ids,
             };
-            select(runtime, stream, &what, &plan.selection, scratch)?;
+            select(runtime, stream, &selection, &plan.selection, scratch)?;
             let arrays = [ResultArray::new(keys, k as usize), ResultArray::new(ids, k as usize)];
             runtime.copy_results_to_host(stream, count, &arrays, &mut |queries, parts| {
-                let found = Found::new(k as usize, parts[0], parts[1]);
+                let found = FoundRows::new(k as usize, parts[0], parts[1]);
                 match numbers {
                     None => slots.fill(queries.start, found, self.id_of()),
                     Some(numbers) => slots.fill_some(&numbers[queries], found, self.id_of()),
@@ -363,8 +364,8 @@ impl Block {
         let passes = plan.passes;
         let scratch = lane.scratch(runtime, plan.bytes)?;
         let stream = &lane.stream;
-        let set = Set::new(scratch, plan.queries, count as u32);
-        let (upper, limits) = (scratch.at(plan.upper), scratch.at(plan.limits));
+        let set = VectorSet::new(scratch, plan.queries, count as u32);
+        let (upper, thresholds) = (scratch.at(plan.upper), scratch.at(plan.thresholds));
         let (list_values, list_rows) = (scratch.at(plan.list_values), scratch.at(plan.list_rows));
         let (counts, overflow) = (scratch.at(plan.counts), scratch.at(plan.overflow));
         let (keys, ids) = (scratch.at(plan.keys), scratch.at(plan.ids));
@@ -395,7 +396,7 @@ impl Block {
         let append = Filter {
             tiles: passes.tiles,
             tile_stride: 1,
-            limits: limits.into(),
+            limits: thresholds.into(),
             out_values: list_values,
             out_rows: list_rows,
             counts,
@@ -449,7 +450,7 @@ impl Block {
                     found: keys.skip(k as usize - 1).into(),
                     found_stride: k,
                     first: u32::from(first),
-                    limits,
+                    limits: thresholds,
                     values: list_values,
                     rows: list_rows,
                     counts,
@@ -489,7 +490,7 @@ impl Block {
             let arrays =
                 [ResultArray::new(overflow, 1), ResultArray::new(keys, k as usize), ResultArray::new(ids, k as usize)];
             runtime.copy_results_to_host(stream, count, &arrays, &mut |queries, parts| {
-                slots.fill(queries.start, Found::new(k as usize, parts[1], parts[2]), self.id_of());
+                slots.fill(queries.start, FoundRows::new(k as usize, parts[1], parts[2]), self.id_of());
                 let flags = bytemuck::cast_slice::<u8, u32>(parts[0]).iter().zip(queries);
                 overflowed.extend(flags.filter(|(flag, _)| **flag != 0).map(|(_, query)| query));
             })?;
@@ -525,7 +526,13 @@ mod tests {
     use crate::{ElementType, Metric};
 
     /// A base on the emulator and random queries against it: ids and distances found, and how many queries overflowed their list.
-    fn searched(shape: Shape, rows: usize, queries: usize, k: usize, filtered: bool) -> (Vec<u64>, Vec<f32>, usize) {
+    fn searched(
+        shape: VectorShape,
+        rows: usize,
+        queries: usize,
+        k: usize,
+        filtered: bool,
+    ) -> (Vec<u64>, Vec<f32>, usize) {
         let mut random = Random::new(7);
         let mut values =
             |count: usize| -> Vec<f32> { (0..count * shape.dim).map(|_| random.unit_f32() - 0.5).collect() };
@@ -534,7 +541,7 @@ mod tests {
         let mut layout = Layout::default();
         let set = SetLayout::reserve(&mut layout, shape, rows);
         let memory = runtime.allocate(layout.bytes()).unwrap();
-        let set = Set::new(runtime.scratch(&memory), set, rows as u32);
+        let set = VectorSet::new(runtime.scratch(&memory), set, rows as u32);
         let block = Block { shape, base: set, centred: false, first_id: 0, tuning: Tuning::of(&runtime.limits()) };
         let count = queries.len() / shape.dim;
         let (mut ids, mut distances) = (vec![0; count * k], vec![0.0; count * k]);
@@ -558,7 +565,7 @@ mod tests {
     }
 
     fn overflowed(metric: Metric, rows: usize, queries: usize, k: usize) -> usize {
-        searched(Shape { element: ElementType::F32, metric, dim: 8 }, rows, queries, k, true).2
+        searched(VectorShape { element: ElementType::F32, metric, dim: 8 }, rows, queries, k, true).2
     }
 
     /// Products by warps and by warpgroups, of the sample and of the rest, resident and streamed: the filter finds what distances to all
@@ -572,7 +579,7 @@ mod tests {
                 let visited = if passes.middle == 0 { passes.tiles } else { passes.tiles.div_ceil(passes.middle) };
                 let instruction = |tiles| Runtime::EMULATOR.limits().products.instruction(tiles);
                 seen.insert((dim > 128, instruction(passes.sample), instruction(visited)));
-                let shape = Shape { element: ElementType::F32, metric: Metric::L2, dim };
+                let shape = VectorShape { element: ElementType::F32, metric: Metric::L2, dim };
                 let [filtered, direct] = [true, false].map(|by| searched(shape, rows as usize, 150, k as usize, by));
                 assert_eq!(filtered, direct, "{dim} components, {rows} rows, k = {k}");
             }
@@ -583,7 +590,7 @@ mod tests {
     /// A list that holds fewer than k rows gives no limit; the one before must stay. It did not once, and one query in twelve
     /// took the slow way.
     #[test]
-    fn limits_never_loosen() {
+    fn thresholds_never_loosen() {
         for metric in Metric::ALL {
             for k in [1, 2, 5] {
                 assert!(
@@ -601,9 +608,9 @@ mod tests {
         let most = warpann_kernels::product::bounds::MOST_COMPONENTS as usize;
         for (dim, filters) in [(8, true), (most - 1, true), (most, true), (most + 1, false), (1 << 25, false)] {
             for metric in Metric::ALL {
-                let shape = Shape { element: ElementType::F32, metric, dim };
+                let shape = VectorShape { element: ElementType::F32, metric, dim };
                 let layout = SetLayout::reserve(&mut Layout::default(), shape, 1_000);
-                let base = Set::new(Scratch::new(PtrMut::empty()), layout, 1_000);
+                let base = VectorSet::new(Scratch::new(PtrMut::empty()), layout, 1_000);
                 let block =
                     Block { shape, base, centred: false, first_id: 0, tuning: Tuning::of(&Runtime::EMULATOR.limits()) };
                 assert_eq!(block.uses_filter(10, 5), filters, "{dim} components");

@@ -13,7 +13,7 @@ use crate::device::lanes::Lanes;
 use crate::device::runtime::{Memory, Runtime, Stream};
 use crate::device::scratch::Layout;
 use crate::device::tiling::{Budget, Tiling};
-use crate::product::gpu::{Set, SetLayout, Shape, prepare_set, upload_vectors};
+use crate::product::gpu::{SetLayout, VectorSet, VectorShape, prepare_set, upload_vectors};
 use crate::shards::merge_apart;
 use crate::threads::{Exclusive, apart, meanwhile};
 use crate::vectors::{VectorBuffer, VectorSlice, VectorSliceMut, with_components};
@@ -34,17 +34,17 @@ const CENTRE_SAMPLE: usize = 4096;
 /// A flat index on one device.
 pub(crate) struct FlatDevice {
     runtime: Runtime,
-    shape: Shape,
+    shape: VectorShape,
     tuning: Tuning,
     budget: u64,
     count: usize,
-    rows: Rows,
+    rows: BaseRows,
     centre: Centre,
     lanes: Lanes,
 }
 
 /// Where the rows are.
-enum Rows {
+enum BaseRows {
     Device(Resident),
     Host { rows: VectorBuffer, slots: Exclusive<Option<Slots>> },
 }
@@ -111,7 +111,7 @@ impl Centre {
 }
 
 /// How a set of `rows` rows lies in its memory.
-fn set_layout(shape: Shape, rows: usize) -> (SetLayout, Layout) {
+fn set_layout(shape: VectorShape, rows: usize) -> (SetLayout, Layout) {
     let mut layout = Layout::default();
     let set = SetLayout::reserve(&mut layout, shape, rows);
     (set, layout)
@@ -119,11 +119,11 @@ fn set_layout(shape: Shape, rows: usize) -> (SetLayout, Layout) {
 
 impl FlatDevice {
     /// An empty index; `budget` defaults to nine tenths of the device's free memory.
-    pub fn new(runtime: Runtime, shape: Shape, budget: Option<u64>) -> Result<Self> {
+    pub fn new(runtime: Runtime, shape: VectorShape, budget: Option<u64>) -> Result<Self> {
         let budget = runtime.budget(budget)?;
         let (layout, _) = set_layout(shape, 0);
         let memory = runtime.allocate(0)?;
-        let rows = Rows::Device(Resident { memory, layout, capacity: 0, prepared: Exclusive::new(true) });
+        let rows = BaseRows::Device(Resident { memory, layout, capacity: 0, prepared: Exclusive::new(true) });
         let tuning = Tuning::of(&runtime.limits());
         Ok(FlatDevice {
             runtime,
@@ -145,7 +145,7 @@ impl FlatDevice {
     fn grown(&self, old: &Resident, rows: usize) -> Result<Resident> {
         let (layout, all) = set_layout(self.shape, rows);
         let memory = self.runtime.allocate(all.bytes())?;
-        let set = |memory, layout| Set::new(self.runtime.scratch(memory), layout, self.count as u32);
+        let set = |memory, layout| VectorSet::new(self.runtime.scratch(memory), layout, self.count as u32);
         let (to, from) = (set(&memory, layout).rows(), set(&old.memory, old.layout).rows());
         self.lanes.with(&self.runtime, |lane| {
             // SAFETY: both sets have room for `count` rows, and lie in different memory.
@@ -156,8 +156,8 @@ impl FlatDevice {
     }
 
     /// The set of resident rows.
-    fn set(&self, resident: &Resident) -> Set {
-        Set::new(self.runtime.scratch(&resident.memory), resident.layout, self.count as u32)
+    fn set(&self, resident: &Resident) -> VectorSet {
+        VectorSet::new(self.runtime.scratch(&resident.memory), resident.layout, self.count as u32)
     }
 
     /// The rows of a resident base, back on the host.
@@ -183,7 +183,7 @@ impl FlatDevice {
 
     /// Appends to device memory. `Ok(false)`: they do not fit, nothing has changed.
     fn add_resident(&mut self, rows: VectorSlice<'_>) -> Result<bool> {
-        let Rows::Device(resident) = &self.rows else { return Ok(false) };
+        let BaseRows::Device(resident) = &self.rows else { return Ok(false) };
         let needed = self.count + rows.len();
         if needed > resident.capacity {
             let fits = |rows: usize| set_layout(self.shape, rows).1.bytes() as u64 <= self.resident_limit();
@@ -198,10 +198,10 @@ impl FlatDevice {
                 Err(Error::OutOfDeviceMemory { .. }) => return Ok(false),
                 Err(error) => return Err(error),
             };
-            self.rows = Rows::Device(grown);
+            self.rows = BaseRows::Device(grown);
         }
-        let Rows::Device(resident) = &mut self.rows else { return Ok(false) };
-        let set = Set::new(self.runtime.scratch(&resident.memory), resident.layout, self.count as u32);
+        let BaseRows::Device(resident) = &mut self.rows else { return Ok(false) };
+        let set = VectorSet::new(self.runtime.scratch(&resident.memory), resident.layout, self.count as u32);
         let to = set.rows().skip(self.count * self.shape.row_bytes());
         let (runtime, shape) = (&self.runtime, self.shape);
         self.lanes.with(runtime, |lane| {
@@ -218,7 +218,7 @@ impl FlatDevice {
     }
 
     /// Makes copies, norms and bounds of a set whose rows are uploaded, and waits for them.
-    fn prepare(&self, stream: &Stream, set: Set) -> Result<()> {
+    fn prepare(&self, stream: &Stream, set: VectorSet) -> Result<()> {
         // SAFETY: the set was laid out by `set_layout`, so its centre has `stride` components.
         unsafe {
             if self.centred() {
@@ -291,7 +291,7 @@ impl FlatDevice {
         let pieces: Vec<VectorSlice<'_>> = rows.chunks(slots.rows).collect();
         let block = |piece: usize| {
             let memory = self.runtime.scratch(&slots.memory[piece % 2]);
-            let set = Set::new(memory, slots.layout, pieces[piece].len() as u32);
+            let set = VectorSet::new(memory, slots.layout, pieces[piece].len() as u32);
             Block {
                 shape: self.shape,
                 base: set,
@@ -330,7 +330,7 @@ impl FlatDevice {
 impl FlatBackend for FlatDevice {
     fn add(&mut self, rows: VectorSlice<'_>) -> Result<()> {
         if !self.add_resident(rows)? {
-            if let Rows::Device(resident) = &self.rows {
+            if let BaseRows::Device(resident) = &self.rows {
                 let mut host = VectorBuffer::new(self.shape.element);
                 host.reserve((rows.len() + self.count) * self.shape.dim)?;
                 // In pieces, so that the base is never there twice on the host.
@@ -341,9 +341,9 @@ impl FlatBackend for FlatDevice {
                     self.fetch(resident, first, fetched)?;
                     host.extend(fetched);
                 }
-                self.rows = Rows::Host { rows: host, slots: Exclusive::new(None) };
+                self.rows = BaseRows::Host { rows: host, slots: Exclusive::new(None) };
             }
-            if let Rows::Host { rows: host, slots } = &mut self.rows {
+            if let BaseRows::Host { rows: host, slots } = &mut self.rows {
                 host.reserve(rows.len() * self.shape.dim)?;
                 host.extend(rows.bytes());
                 *slots = Exclusive::new(None);
@@ -357,8 +357,8 @@ impl FlatBackend for FlatDevice {
     fn search(&self, queries: VectorSlice<'_>, k: usize, ids: &mut [u64], distances: &mut [f32]) -> Result<()> {
         // Apart from the pools, so that a pool thread does not take up another search while it has a lane.
         match &self.rows {
-            Rows::Device(resident) => apart(|| self.search_resident(resident, queries, k, ids, distances)),
-            Rows::Host { rows, slots } => slots.with(|slots| {
+            BaseRows::Device(resident) => apart(|| self.search_resident(resident, queries, k, ids, distances)),
+            BaseRows::Host { rows, slots } => slots.with(|slots| {
                 let slots = match slots {
                     Some(slots) => slots,
                     none => none.insert(self.slots()?),
@@ -375,16 +375,16 @@ impl FlatBackend for FlatDevice {
     fn truncate(&mut self, len: usize) {
         self.count = self.count.min(len);
         match &mut self.rows {
-            Rows::Device(resident) => resident.prepared = Exclusive::new(false),
-            Rows::Host { rows, .. } => rows.truncate(len * self.shape.dim),
+            BaseRows::Device(resident) => resident.prepared = Exclusive::new(false),
+            BaseRows::Host { rows, .. } => rows.truncate(len * self.shape.dim),
         }
     }
 
     fn rows(&self, first: u64, to: VectorSliceMut<'_>) -> Result<()> {
         let (first, count) = (first as usize, to.len(self.shape.dim));
         match &self.rows {
-            Rows::Device(resident) => self.fetch(resident, first, to.bytes()),
-            Rows::Host { rows, .. } => {
+            BaseRows::Device(resident) => self.fetch(resident, first, to.bytes()),
+            BaseRows::Host { rows, .. } => {
                 to.bytes().copy_from_slice(rows.as_slice(self.shape.dim).part(first..first + count).bytes());
                 Ok(())
             }
@@ -393,8 +393,8 @@ impl FlatBackend for FlatDevice {
 
     fn describe(&self) -> String {
         match self.rows {
-            Rows::Device(_) => self.runtime.describe(),
-            Rows::Host { .. } => format!("{}, base streamed from host memory", self.runtime.describe()),
+            BaseRows::Device(_) => self.runtime.describe(),
+            BaseRows::Host { .. } => format!("{}, base streamed from host memory", self.runtime.describe()),
         }
     }
 }

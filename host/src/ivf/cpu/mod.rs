@@ -65,7 +65,7 @@ use rayon::prelude::*;
 
 use self::collect::{Ball, Collect, parts};
 use self::group::Group;
-use super::backend::{IvfBackend, Request, View};
+use super::backend::{IvfBackend, SearchRequest, View};
 use super::lists::Directory;
 use super::{Bitset, Scan};
 use crate::flat::FlatBackend;
@@ -165,13 +165,13 @@ impl IvfCpu {
         }
     }
 
-    /// What is found for each query, as keys of (distance, rank), best first. `collect` makes a query's collector, which takes up to
+    /// What is found for each of the request's `queries`, which are transformed, as keys of (distance, rank), best first. `collect` makes a query's collector, which takes up to
     /// `bytes` bytes.
     fn run<C: Collect>(
         &self,
         view: &View<'_>,
         queries: &[f32],
-        request: &Request<'_>,
+        request: &SearchRequest<'_>,
         bytes: usize,
         collect: &(impl Fn() -> C + Sync),
     ) -> Result<Vec<Vec<u64>>> {
@@ -251,14 +251,13 @@ impl IvfBackend for IvfCpu {
     fn search(
         &self,
         view: &View<'_>,
-        queries: VectorSlice<'_>,
+        request: &SearchRequest<'_>,
         k: usize,
-        request: &Request<'_>,
         ids: &mut [u64],
         distances: &mut [f32],
     ) -> Result<()> {
-        queries.check_finite(Input::Queries)?;
-        let queries = view.queries(queries, Device::Cpu)?;
+        request.queries.check_finite(Input::Queries)?;
+        let queries = view.queries(request.queries, Device::Cpu)?;
         let (rows, metric, directory) = (view.len(), view.distance_metric(), view.directory());
         let kept = k.min(rows);
         let collect = || Candidates::new(kept, rows);
@@ -275,15 +274,9 @@ impl IvfBackend for IvfCpu {
         Ok(())
     }
 
-    fn range_search(
-        &self,
-        view: &View<'_>,
-        queries: VectorSlice<'_>,
-        radius: f32,
-        request: &Request<'_>,
-    ) -> Result<RangeNeighbors> {
-        queries.check_finite(Input::Queries)?;
-        let queries = view.queries(queries, Device::Cpu)?;
+    fn range_search(&self, view: &View<'_>, request: &SearchRequest<'_>, radius: f32) -> Result<RangeNeighbors> {
+        request.queries.check_finite(Input::Queries)?;
+        let queries = view.queries(request.queries, Device::Cpu)?;
         let (metric, directory) = (view.distance_metric(), view.directory());
         let found = self.run(view, &queries, request, size_of::<Ball>(), &|| Ball::new(metric, radius))?;
         let pair = |key| {

@@ -19,7 +19,7 @@ use crate::device::queue::OnStream;
 use crate::device::runtime::{Memory, Runtime, Stream};
 use crate::device::scratch::{Layout, Reserved, Scratch};
 use crate::ivf::View;
-use crate::product::gpu::{Prepared, Shape, Unprepared, greatest_of, prepare_rows, upload_rows};
+use crate::product::gpu::{Prepared, Unprepared, VectorShape, greatest_of, prepare_rows, upload_rows};
 use crate::threads::work_off;
 use crate::{ElementType, Error, Metric, Result, host_memory};
 
@@ -487,7 +487,7 @@ impl<'a> ImagePlan<'a> {
         storage: &Storage,
     ) -> Result<()> {
         let OnStream { runtime, stream } = on;
-        let shape = Shape { element: ElementType::F32, metric: view.metric, dim: self.dim };
+        let shape = VectorShape { element: ElementType::F32, metric: view.metric, dim: self.dim };
         // SAFETY: every part was reserved with the size that is written; the stream runs all in order.
         unsafe {
             runtime.copy_to_device(stream, memory.at(self.starts), &storage.starts)?;

@@ -33,10 +33,10 @@ use warpann_kernels::NO_ROW;
 use warpann_kernels::ivf::range::CountWithin;
 
 use self::image::Resident;
-use self::plan::{Ask, SearchPlan};
+use self::plan::{SearchPlan, SearchShape};
 use self::search::Search;
 use self::stage::Stage;
-use super::{Bitset, IvfBackend, Request, Scan, View};
+use super::{Bitset, IvfBackend, Scan, SearchRequest, View};
 use crate::device::lanes::{Lane, Lanes};
 use crate::device::limits::Limits;
 use crate::device::queue::OnStream;
@@ -44,8 +44,8 @@ use crate::device::runtime::Runtime;
 use crate::device::scratch::Layout;
 use crate::device::tiling::{Attempt, Budget, Pipeline, Planned, Tiling};
 use crate::neighbors::RangeNeighbors;
-use crate::neighbors::slots::{Found, Slots};
-use crate::product::gpu::{Shape, upload_queries, upload_rows};
+use crate::neighbors::slots::{FoundRows, Slots};
+use crate::product::gpu::{VectorShape, upload_queries, upload_rows};
 use crate::shards::share;
 use crate::threads::Exclusive;
 use crate::vectors::VectorSlice;
@@ -67,26 +67,15 @@ pub(crate) struct IvfDevice {
     lanes: Lanes,
 }
 
-/// A call: what is asked, and where results go.
-struct Call<'a, 'v> {
+/// A request, the index that it is for, and where its results go.
+struct SearchTask<'a, 'v> {
     view: &'a View<'v>,
-    queries: VectorSlice<'a>,
-    k: usize,
-    request: &'a Request<'a>,
-    ids: &'a mut [u64],
-    distances: &'a mut [f32],
+    request: &'a SearchRequest<'a>,
+    slots: Slots<'a>,
 }
 
 /// Ids and distances within a radius, best first, of each of some queries.
 type Ranges = Vec<Vec<(u64, f32)>>;
-
-/// A range search.
-#[derive(Clone, Copy)]
-struct RangeCall<'a, 'v> {
-    view: &'a View<'v>,
-    radius: f32,
-    request: &'a Request<'a>,
-}
 
 impl IvfDevice {
     /// `budget` defaults to nine tenths of the device's free memory.
@@ -118,8 +107,14 @@ impl IvfDevice {
         Budget::new(&self.runtime, self.budget.saturating_sub(resident.bytes))
     }
 
-    /// What so many queries ask in attempt number `attempt`.
-    fn ask(resident: &Resident, queries: usize, k: usize, request: &Request<'_>, attempt: u32) -> Ask {
+    /// The shape of a search of `queries` of the request's queries in attempt number `attempt`.
+    fn search_shape(
+        resident: &Resident,
+        queries: usize,
+        k: usize,
+        request: &SearchRequest<'_>,
+        attempt: u32,
+    ) -> SearchShape {
         let probes = request.probes.min(resident.image.lists as usize) as u32;
         let k = k.min(resident.columns(probes).most as usize) as u32;
         let filter_words = request.filter.map(filter_words);
@@ -130,27 +125,22 @@ impl IvfDevice {
                 Scan::ListMajor => false,
                 Scan::QueryMajor => true,
             };
-        let ask = Ask { queries: queries as u32, k, probes, attempt, filter_words, by_tables, dense_probes: probes };
+        let shape =
+            SearchShape { queries: queries as u32, k, probes, attempt, filter_words, by_tables, dense_probes: probes };
         // A retry keeps all scores: then what is selected grows until nothing is left to prove.
         // Where few vectors pass a filter, the first lists give no threshold.
         let appends = attempt == 0 && !by_tables && filter_words.is_none();
-        let dense_probes = if appends { resident.dense_probes(ask) } else { probes };
-        Ask { dense_probes, ..ask }
+        let dense_probes = if appends { resident.dense_probes(shape) } else { probes };
+        SearchShape { dense_probes, ..shape }
     }
 
     /// Copies the queries of a search and its filter to the device, and finds the probes: of some queries while the next are copied.
     ///
     /// # Safety
     /// The scratch of `search` is as its plan says, for these queries.
-    unsafe fn begin(
-        &self,
-        search: &Search<'_>,
-        view: &View<'_>,
-        queries: VectorSlice<'_>,
-        request: &Request<'_>,
-    ) -> Result<()> {
-        let (runtime, dim) = (&self.runtime, view.dim);
-        let shape = |element| Shape { element, metric: view.metric, dim };
+    unsafe fn begin(&self, search: &Search<'_>, view: &View<'_>, request: &SearchRequest<'_>) -> Result<()> {
+        let (runtime, queries, dim) = (&self.runtime, request.queries, view.dim);
+        let shape = |element| VectorShape { element, metric: view.metric, dim };
         let count = queries.len();
         let parts = (count / Overlap::of(&runtime.limits()).part_queries).clamp(1, MOST_PARTS);
         let stream = if parts == 1 { search.on.stream } else { search.copies };
@@ -163,7 +153,7 @@ impl IvfDevice {
             }
             for rows in (0..parts).map(|part| share(count, part, parts)) {
                 let queries = queries.part(rows.clone());
-                let part = |all: PtrMut<u8>, shape: Shape| {
+                let part = |all: PtrMut<u8>, shape: VectorShape| {
                     all.skip(rows.start * shape.row_bytes()).take(rows.len() * shape.row_bytes())
                 };
                 if search.resident.image.stored.in_place {
@@ -190,7 +180,7 @@ impl IvfDevice {
         Ok(())
     }
 
-    /// Searches some queries of a call in batches that fit the scratch, and those without certificate again.
+    /// Searches some queries of a task in batches that fit the scratch, and those without certificate again.
     ///
     /// With two lanes a batch is copied and its kernels are queued while the one before is searched, and results are put into their slots
     /// while the next is searched.
@@ -198,7 +188,7 @@ impl IvfDevice {
         &self,
         resident: &Resident,
         lanes: &mut [Lane],
-        call: &mut Call<'_, '_>,
+        task: &mut SearchTask<'_, '_>,
         which: Batch<'_>,
         attempt: u32,
     ) -> Result<()> {
@@ -207,26 +197,26 @@ impl IvfDevice {
         let plan = |queries: usize| {
             SearchPlan::new(
                 resident,
-                call.view.element,
-                Self::ask(resident, queries, call.k, call.request, attempt),
+                task.view.element,
+                Self::search_shape(resident, queries, task.slots.k, task.request, attempt),
                 &limits,
             )
         };
-        let probes = call.request.probes.min(resident.image.lists as usize).max(1);
+        let probes = task.request.probes.min(resident.image.lists as usize).max(1);
         let tiling = Tiling::new(self.scratch(resident), (count, MOST_PAIRS / probes), lanes.len(), plan)?;
         // A batch's queries are checked while they are copied, but the first results are written before the last batches are copied.
         if tiling.len() > lanes.len() {
-            call.queries.check_finite(Input::Queries)?;
+            task.request.queries.check_finite(Input::Queries)?;
         }
         let last = if tiling.last_rows() == tiling.rows { None } else { Some(plan(tiling.last_rows())?) };
         let plans = [Some(&tiling.plan), last.as_ref()];
-        let mut pass = Pass { device: self, resident, call, which, plans, unproved: Vec::new() };
+        let mut pass = Pass { device: self, resident, task, which, plans, unproved: Vec::new() };
         tiling.pipelined(lanes, &mut pass)?;
         let unproved = pass.unproved;
         if unproved.is_empty() {
             return Ok(());
         }
-        self.search_some(resident, lanes, call, Batch::Numbers(&unproved), attempt + 1)
+        self.search_some(resident, lanes, task, Batch::Numbers(&unproved), attempt + 1)
     }
 
     /// A search by a lane.
@@ -249,18 +239,19 @@ impl IvfDevice {
     }
 
     /// Copies the queries of a batch to the device and launches their search.
-    fn submit(&self, search: &Search<'_>, call: &Call<'_, '_>, batch: Batch<'_>) -> Result<()> {
+    fn submit(&self, search: &Search<'_>, task: &SearchTask<'_, '_>, batch: Batch<'_>) -> Result<()> {
         let gathered;
         let queries = match batch {
-            Batch::Range(first, end) => call.queries.part(first..end),
+            Batch::Range(first, end) => task.request.queries.part(first..end),
             Batch::Numbers(numbers) => {
-                gathered = call.queries.gather(numbers)?;
-                gathered.as_slice(call.view.dim)
+                gathered = task.request.queries.gather(numbers)?;
+                gathered.as_slice(task.view.dim)
             }
         };
+        let request = SearchRequest { queries, ..*task.request };
         // SAFETY: the scratch has the plan's size, and the plan is for so many queries.
         unsafe {
-            self.begin(search, call.view, queries, call.request)?;
+            self.begin(search, task.view, &request)?;
             search.run()
         }
     }
@@ -269,20 +260,19 @@ impl IvfDevice {
     fn copy_results(
         &self,
         search: &Search<'_>,
-        call: &mut Call<'_, '_>,
+        task: &mut SearchTask<'_, '_>,
         batch: Batch<'_>,
         unproved: &mut Vec<usize>,
     ) -> Result<()> {
-        let k = call.k;
-        let found = search.plan.ask.k as usize;
-        let directory = call.view.sparse_directory();
-        let mut slots = Slots { k, worst: call.view.metric.worst(), ids: call.ids, distances: call.distances };
+        let found = search.plan.search_shape.k as usize;
+        let directory = task.view.sparse_directory();
+        let slots = &mut task.slots;
         let room = search.plan.room();
         let arrays = search.results();
         let mut take = |queries: Range<usize>, parts: &[&[u8]]| {
             let words = |part: usize| bytemuck::cast_slice::<u8, u32>(parts[part]);
             let (of_probes, of_neighbours) = (words(0), words(1));
-            let found = Found::new(found, parts[2], parts[3]);
+            let found = FoundRows::new(found, parts[2], parts[3]);
             match (batch, directory) {
                 // Apart, because it runs in SIMD.
                 (Batch::Range(first, _), None) => slots.fill(first + queries.start, found, u64::from),
@@ -301,7 +291,12 @@ impl IvfDevice {
         };
         // SAFETY: the search before, on the same stream, writes all its results.
         unsafe {
-            self.runtime.copy_results_to_host(search.on.stream, search.plan.ask.queries as usize, &arrays, &mut take)
+            self.runtime.copy_results_to_host(
+                search.on.stream,
+                search.plan.search_shape.queries as usize,
+                &arrays,
+                &mut take,
+            )
         }
     }
 
@@ -310,13 +305,14 @@ impl IvfDevice {
         &self,
         resident: &Resident,
         lane: &mut Lane,
-        call: RangeCall<'_, '_>,
-        queries: VectorSlice<'_>,
+        view: &View<'_>,
+        request: &SearchRequest<'_>,
+        radius: f32,
         attempt: u32,
     ) -> Result<Ranges> {
-        let probes = call.request.probes.min(resident.image.lists as usize).max(1);
-        let batches = self.scratch(resident).halving(0..queries.len(), MOST_PAIRS / probes, |batch| {
-            self.range_some(resident, lane, call, queries.part(batch), attempt)
+        let probes = request.probes.min(resident.image.lists as usize).max(1);
+        let batches = self.scratch(resident).halving(0..request.queries.len(), MOST_PAIRS / probes, |batch| {
+            self.range_some(resident, lane, view, &request.part(batch), radius, attempt)
         })?;
         Ok(batches.into_iter().flatten().collect())
     }
@@ -326,17 +322,17 @@ impl IvfDevice {
         &self,
         resident: &Resident,
         lane: &mut Lane,
-        call: RangeCall<'_, '_>,
-        queries: VectorSlice<'_>,
+        view: &View<'_>,
+        request: &SearchRequest<'_>,
+        radius: f32,
         attempt: u32,
     ) -> Result<Attempt<Ranges>> {
-        let RangeCall { view, radius, request } = call;
-        let count = queries.len();
+        let count = request.queries.len();
         let limits = self.runtime.limits();
         let budget = self.scratch(resident);
-        let ask = Self::ask(resident, count, 1, request, attempt);
-        let ask = Ask { dense_probes: ask.probes, ..ask };
-        let plan = SearchPlan::new(resident, view.element, ask, &limits)?;
+        let search_shape = Self::search_shape(resident, count, 1, request, attempt);
+        let search_shape = SearchShape { dense_probes: search_shape.probes, ..search_shape };
+        let plan = SearchPlan::new(resident, view.element, search_shape, &limits)?;
         if !budget.has(plan.bytes as u64) {
             return Ok(Attempt::Exceeds(plan.bytes as u64));
         }
@@ -348,8 +344,8 @@ impl IvfDevice {
         // SAFETY: the scratch has the plan's size; each step finds what the ones before wrote. Nothing is appended, so the counts of candidates
         // are free for the numbers of vectors within the radius.
         unsafe {
-            self.begin(&search, view, queries, request)?;
-            search.group(0..ask.probes, None)?;
+            self.begin(&search, view, request)?;
+            search.group(0..search_shape.probes, None)?;
             search.scan(None)?;
             let from = search.candidates();
             let launch = CountWithin {
@@ -366,7 +362,8 @@ impl IvfDevice {
         }
         let most = within.iter().copied().max().unwrap_or(0).max(1);
         let mut layout = Layout::default();
-        let stage = Stage::reserve(&mut layout, count as u32, resident.columns(ask.probes), most, most, &limits);
+        let stage =
+            Stage::reserve(&mut layout, count as u32, resident.columns(search_shape.probes), most, most, &limits);
         let slots = count.saturating_mul(most as usize);
         let (keys, ranks) = (layout.array::<f32>(slots), layout.array::<u32>(slots));
         let proofs = layout.array::<u32>(count);
@@ -397,18 +394,18 @@ impl IvfDevice {
             .collect();
         // Every vector within the radius is among the selected, whose number is proved; only probes may lack a certificate.
         for (query, _) in flags.iter().enumerate().filter(|(_, flag)| **flag != 0) {
-            let one = queries.part(query..query + 1);
-            rows[query] = self.range_search_on(resident, lane, call, one, attempt + 1)?.remove(0);
+            let one = request.part(query..query + 1);
+            rows[query] = self.range_search_on(resident, lane, view, &one, radius, attempt + 1)?.remove(0);
         }
         Ok(Attempt::Done(rows))
     }
 }
 
-/// One pass over queries of a call, batch after batch.
+/// One pass over queries of a task, batch after batch.
 struct Pass<'a, 'c, 'v> {
     device: &'a IvfDevice,
     resident: &'a Resident,
-    call: &'a mut Call<'c, 'v>,
+    task: &'a mut SearchTask<'c, 'v>,
     /// The queries of the pass.
     which: Batch<'a>,
     /// Of the batches, and of the last where that has fewer queries.
@@ -423,22 +420,22 @@ impl<'a> Pass<'a, '_, '_> {
         'a: 'l,
     {
         let mut plans = self.plans.into_iter().flatten();
-        let Some(plan) = plans.find(|plan| plan.ask.queries as usize == queries) else {
+        let Some(plan) = plans.find(|plan| plan.search_shape.queries as usize == queries) else {
             unreachable!("a batch of {queries} queries has no plan")
         };
-        self.device.search_on(self.resident, lane, self.call.view.element, plan)
+        self.device.search_on(self.resident, lane, self.task.view.element, plan)
     }
 }
 
 impl Pipeline for Pass<'_, '_, '_> {
     fn submit(&mut self, lane: &mut Lane, tile: Range<usize>) -> Result<()> {
         let search = self.search_on(lane, tile.len())?;
-        self.device.submit(&search, self.call, self.which.part(tile))
+        self.device.submit(&search, self.task, self.which.part(tile))
     }
 
     fn finish(&mut self, lane: &mut Lane, tile: Range<usize>) -> Result<()> {
         let search = self.search_on(lane, tile.len())?;
-        self.device.copy_results(&search, self.call, self.which.part(tile), &mut self.unproved)
+        self.device.copy_results(&search, self.task, self.which.part(tile), &mut self.unproved)
     }
 }
 
@@ -472,7 +469,7 @@ fn filter_words(filter: &Bitset) -> usize {
     filter.len().div_ceil(32)
 }
 
-/// Consecutive queries of a call, or chosen ones.
+/// Consecutive queries of a task, or chosen ones.
 #[derive(Clone, Copy)]
 enum Batch<'a> {
     Range(usize, usize),
@@ -507,33 +504,27 @@ impl IvfBackend for IvfDevice {
     fn search(
         &self,
         view: &View<'_>,
-        queries: VectorSlice<'_>,
+        request: &SearchRequest<'_>,
         k: usize,
-        request: &Request<'_>,
         ids: &mut [u64],
         distances: &mut [f32],
     ) -> Result<()> {
         let resident = self.resident(view)?;
-        let count = queries.len();
+        let count = request.queries.len();
         // Decoding a list costs more than copying queries does, so what is decoded is decoded once.
-        let decodes = resident.image.stored.decodes && !Self::ask(&resident, count / 2, k, request, 0).by_tables;
+        let decodes =
+            resident.image.stored.decodes && !Self::search_shape(&resident, count / 2, k, request, 0).by_tables;
         let lanes = if count < Overlap::of(&self.runtime.limits()).two_lanes_from || decodes { 1 } else { 2 };
-        let mut call = Call { view, queries, k, request, ids, distances };
+        let slots = Slots { k, worst: view.metric.worst(), ids, distances };
+        let mut task = SearchTask { view, request, slots };
         self.lanes.with_some(&self.runtime, lanes, |lanes| {
-            self.search_some(&resident, lanes, &mut call, Batch::Range(0, count), 0)
+            self.search_some(&resident, lanes, &mut task, Batch::Range(0, count), 0)
         })
     }
 
-    fn range_search(
-        &self,
-        view: &View<'_>,
-        queries: VectorSlice<'_>,
-        radius: f32,
-        request: &Request<'_>,
-    ) -> Result<RangeNeighbors> {
+    fn range_search(&self, view: &View<'_>, request: &SearchRequest<'_>, radius: f32) -> Result<RangeNeighbors> {
         let resident = self.resident(view)?;
-        let call = RangeCall { view, radius, request };
-        let search = |lane: &mut _| self.range_search_on(&resident, lane, call, queries, 0);
+        let search = |lane: &mut _| self.range_search_on(&resident, lane, view, request, radius, 0);
         Ok(RangeNeighbors::of_rows(self.lanes.with(&self.runtime, search)?))
     }
 

@@ -27,9 +27,9 @@ const APPEND_FROM: u32 = 3;
 /// Rows of an item: long ones where there are many pairs, else as many items as can be.
 pub(super) const ITEM_ROWS: u32 = 1024;
 
-/// What is asked of an image.
+/// The sizes of a search, and the choices that they make.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Ask {
+pub(super) struct SearchShape {
     pub queries: u32,
     pub k: u32,
     /// Lists to probe, at most as many as there are.
@@ -44,7 +44,7 @@ pub(super) struct Ask {
     pub dense_probes: u32,
 }
 
-impl Ask {
+impl SearchShape {
     /// Whether a filter applies.
     pub fn filtered(&self) -> bool {
         self.filter_words.is_some()
@@ -102,7 +102,7 @@ impl ResultsPlan {
 
 /// Scratch of a search.
 pub(super) struct SearchPlan {
-    pub ask: Ask,
+    pub search_shape: SearchShape,
     /// Queries as they were given, where stored vectors have the same element type and it is not f32.
     pub narrow_queries: Option<Reserved<u8>>,
     pub queries: Reserved<f32>,
@@ -137,20 +137,25 @@ pub(super) struct SearchPlan {
 impl SearchPlan {
     /// # Errors
     /// As [`TablePlan::new`].
-    pub fn new(resident: &Resident, element: ElementType, ask: Ask, limits: &Limits) -> Result<SearchPlan> {
+    pub fn new(
+        resident: &Resident,
+        element: ElementType,
+        search_shape: SearchShape,
+        limits: &Limits,
+    ) -> Result<SearchPlan> {
         let image = &resident.image;
-        let queries = ask.queries as usize;
+        let queries = search_shape.queries as usize;
         let mut layout = Layout::default();
         let components = queries.saturating_mul(image.stride() as usize);
         let narrow = image.stored.in_place && element != ElementType::F32;
         let cosine = image.row_metric().divides_by_norms();
         let lists = image.lists as usize;
-        let pair_count = queries.saturating_mul(ask.probes as usize);
-        let columns = resident.columns(ask.dense_probes);
-        let appends = ask.dense_probes < ask.probes;
+        let pair_count = queries.saturating_mul(search_shape.probes as usize);
+        let columns = resident.columns(search_shape.dense_probes);
+        let appends = search_shape.dense_probes < search_shape.probes;
         let tables = match image.stored.tables {
-            Some(index) if ask.by_tables => {
-                let (queries, probes) = (ask.queries, ask.probes);
+            Some(index) if search_shape.by_tables => {
+                let (queries, probes) = (search_shape.queries, search_shape.probes);
                 let plan =
                     TablePlan::new(&mut layout, &index.shape, index.kind, Precision::Auto, queries, probes, limits)?;
                 Some((plan, layout.array(queries as usize)))
@@ -158,7 +163,7 @@ impl SearchPlan {
             _ => None,
         };
         let plan = SearchPlan {
-            ask,
+            search_shape,
             narrow_queries: narrow.then(|| layout.array(components.saturating_mul(element.size()))),
             queries: layout.array(components),
             operands: OperandsPlan::reserve(&mut layout, queries, image.f16_stride),
@@ -166,16 +171,16 @@ impl SearchPlan {
             coarse_scores: layout.array(queries.saturating_mul(pairs::padded(image.lists) as usize)),
             coarse: Stage::reserve(
                 &mut layout,
-                ask.queries,
+                search_shape.queries,
                 image.lists.into(),
-                ask.probes,
-                selected_probes(ask.probes, image.lists, ask.attempt),
+                search_shape.probes,
+                selected_probes(search_shape.probes, image.lists, search_shape.attempt),
                 limits,
             ),
             probe_keys: layout.array(pair_count),
             probes: layout.array(pair_count),
-            filter: layout.array(ask.filter_words.unwrap_or(0)),
-            live: layout.array(if ask.filtered() { lists } else { 0 }),
+            filter: layout.array(search_shape.filter_words.unwrap_or(0)),
+            live: layout.array(if search_shape.filtered() { lists } else { 0 }),
             counts: layout.array(lists),
             slots: layout.array(pair_count),
             offsets: layout.array(pair_count),
@@ -186,15 +191,15 @@ impl SearchPlan {
             item_count: layout.array(1),
             row_starts: layout.array(queries + 1),
             grouped: layout.array(pair_count),
-            items: layout.array(resident.most_items(ask)),
+            items: layout.array(resident.most_items(search_shape)),
             scores: layout.array(queries.saturating_mul(columns.most as usize)),
             tables,
             fine: {
                 let reserve = if appends { Stage::reserve_appended } else { Stage::reserve };
-                let selected = selected(ask.k, columns.most, ask.attempt);
-                reserve(&mut layout, ask.queries, columns, ask.k, selected, limits)
+                let selected = selected(search_shape.k, columns.most, search_shape.attempt);
+                reserve(&mut layout, search_shape.queries, columns, search_shape.k, selected, limits)
             },
-            results: ResultsPlan::reserve(&mut layout, queries, ask.k as usize),
+            results: ResultsPlan::reserve(&mut layout, queries, search_shape.k as usize),
             bytes: 0,
         };
         Ok(SearchPlan { bytes: layout.bytes(), ..plan })
@@ -219,11 +224,15 @@ impl Resident {
     }
 
     /// Probes whose scores are all kept: all, unless there are so many that appending pays ([`list_scan`]).
-    pub fn dense_probes(&self, ask: Ask) -> u32 {
+    pub fn dense_probes(&self, search_shape: SearchShape) -> u32 {
         let average = (u64::from(self.image.rows) / u64::from(self.image.lists.max(1))).max(1);
-        let wanted = u64::from(selected(ask.k, u32::MAX, 0)) * DENSE_ROWS / average + DENSE_PROBES;
+        let wanted = u64::from(selected(search_shape.k, u32::MAX, 0)) * DENSE_ROWS / average + DENSE_PROBES;
         let dense = u32::try_from(wanted).unwrap_or(u32::MAX);
-        if self.small_tiles(ask) || ask.probes < dense.saturating_mul(APPEND_FROM) { ask.probes } else { dense }
+        if self.small_tiles(search_shape) || search_shape.probes < dense.saturating_mul(APPEND_FROM) {
+            search_shape.probes
+        } else {
+            dense
+        }
     }
 
     /// Whether codes are scanned sooner by lookup tables, query by query, than list by list: tables cost a query, and rows to scan a pair;
@@ -252,27 +261,28 @@ impl Resident {
         cost <= TABLES_UP_TO * lists * u64::from(MANY_SUB_QUANTIZERS).pow(2)
     }
 
-    pub fn small_tiles(&self, ask: Ask) -> bool {
-        let pairs = u64::from(ask.queries) * u64::from(ask.probes);
+    pub fn small_tiles(&self, search_shape: SearchShape) -> bool {
+        let pairs = u64::from(search_shape.queries) * u64::from(search_shape.probes);
         pairs <= SMALL_TILES * u64::from(self.image.lists)
     }
 
-    pub fn tile(&self, ask: Ask) -> u32 {
-        if self.small_tiles(ask) { 16 } else { 64 }
+    pub fn tile(&self, search_shape: SearchShape) -> u32 {
+        if self.small_tiles(search_shape) { 16 } else { 64 }
     }
 
     /// Rows of an item of the lists.
-    pub fn item_rows(ask: Ask) -> u32 {
-        let pairs = u64::from(ask.queries) * u64::from(ask.probes);
+    pub fn item_rows(search_shape: SearchShape) -> u32 {
+        let pairs = u64::from(search_shape.queries) * u64::from(search_shape.probes);
         if pairs < 2048 { TILE_ROWS } else { ITEM_ROWS }
     }
 
     /// Items of a search, at most.
-    pub fn most_items(&self, ask: Ask) -> usize {
-        let pairs = u64::from(ask.queries) * u64::from(ask.probes);
+    pub fn most_items(&self, search_shape: SearchShape) -> usize {
+        let pairs = u64::from(search_shape.queries) * u64::from(search_shape.probes);
         // A few pairs are an item each.
         let few = pairs.min(u64::from(pairs::FEW));
-        let tiles = (pairs / u64::from(self.tile(ask)) + pairs.min(u64::from(self.image.lists))).max(few);
-        usize::try_from(tiles * u64::from(self.longest_list.div_ceil(Self::item_rows(ask)))).unwrap_or(usize::MAX)
+        let tiles = (pairs / u64::from(self.tile(search_shape)) + pairs.min(u64::from(self.image.lists))).max(few);
+        usize::try_from(tiles * u64::from(self.longest_list.div_ceil(Self::item_rows(search_shape))))
+            .unwrap_or(usize::MAX)
     }
 }

@@ -96,7 +96,7 @@ impl Search<'_> {
     /// The results that [`Self::run`] leaves for the host. For each query: whether its probes and whether its neighbours lack a certificate,
     /// k distances, k ranks, and where candidates are appended their number.
     pub fn results(&self) -> Vec<ResultArray> {
-        let (found, each) = (self.found(), self.plan.ask.k as usize);
+        let (found, each) = (self.found(), self.plan.search_shape.k as usize);
         let all = [
             ResultArray::new(self.probe_flags(), 1),
             ResultArray::new(found.flags, 1),
@@ -117,9 +117,10 @@ impl Search<'_> {
     /// # Safety
     /// As [`Self::probe`], and the filter is on the device.
     pub unsafe fn run(&self) -> Result<()> {
-        let (dense, all) = (self.plan.ask.dense_probes, self.plan.ask.probes);
+        let (dense, all) = (self.plan.search_shape.dense_probes, self.plan.search_shape.probes);
         let from = self.candidates();
-        let batch = StageBatch { on: self.on, scratch: self.scratch, queries: self.plan.ask.queries, from: &from };
+        let batch =
+            StageBatch { on: self.on, scratch: self.scratch, queries: self.plan.search_shape.queries, from: &from };
         let (fine, vectors) = (&self.plan.fine, self.vectors());
         // SAFETY: as the caller promises; each step finds what the ones before wrote.
         unsafe {
@@ -139,7 +140,7 @@ impl Search<'_> {
     /// What the rows of the lists are multiplied as, and in which tiles of queries.
     fn operand_and_tile(&self, appends: bool) -> (Operand, Tile) {
         // Appending pays where there are many pairs a list, and has no kernels for few.
-        let all = if self.resident.small_tiles(self.plan.ask) { Tile::Of16 } else { Tile::Of64 };
+        let all = if self.resident.small_tiles(self.plan.search_shape) { Tile::Of16 } else { Tile::Of64 };
         (self.resident.image.stored.operand, if appends { Tile::Append } else { all })
     }
 
@@ -198,7 +199,7 @@ impl Search<'_> {
             let key = launch.key(Operand::Copies, tile);
             let config = launch.config(key, launch.dense_items(tile_queries).into(), multiprocessors);
             self.on.runtime.launch(self.on.stream, ScanLists::kernel(key), config, launch)?;
-            let against_centroids = self.at(operands.errors).skip(plan.ask.queries as usize);
+            let against_centroids = self.at(operands.errors).skip(plan.search_shape.queries as usize);
             let from = Candidates {
                 scores: scores.into(),
                 row_stride: u64::from(row_stride),
@@ -214,12 +215,12 @@ impl Search<'_> {
                 centroids: image.centroids,
                 stride: image.stride(),
             };
-            let probes = part(self.at(plan.probes), &of, plan.ask.probes as usize);
+            let probes = part(self.at(plan.probes), &of, plan.search_shape.probes as usize);
             let flags = part(self.probe_flags(), &of, 1);
-            if plan.ask.attempt == 0 {
+            if plan.search_shape.attempt == 0 {
                 return plan.coarse.settle(batch, vectors, probes, flags);
             }
-            let keys = part(self.at(plan.probe_keys), &of, plan.ask.probes as usize);
+            let keys = part(self.at(plan.probe_keys), &of, plan.search_shape.probes as usize);
             plan.coarse.run(batch, &vectors.into(), Found { keys, ranks: probes, flags })
         }
     }
@@ -230,7 +231,7 @@ impl Search<'_> {
     /// As [`Self::probe`].
     unsafe fn prepare(&self, of: &Range<u32>, from: GivenQueries) -> Result<()> {
         let GivenQueries { element, rows, metric, greatest, to } = from;
-        let (image, queries) = (&self.resident.image, self.plan.ask.queries);
+        let (image, queries) = (&self.resident.image, self.plan.search_shape.queries);
         let row_bytes = image.stride() as usize * element.size();
         // The bounds of some queries against the vectors and against the centroids, and between them those of other queries.
         let errors = self.at(to.errors).skip(of.start as usize).take(queries as usize + of.len());
@@ -260,16 +261,16 @@ impl Search<'_> {
     /// As [`Self::run`]; the probes are there.
     pub unsafe fn group(&self, of: Range<u32>, thresholds: Option<Ptr<f32>>) -> Result<()> {
         let OnStream { runtime, stream } = self.on;
-        let (plan, image, ask) = (self.plan, &self.resident.image, self.plan.ask);
+        let (plan, image, search_shape) = (self.plan, &self.resident.image, self.plan.search_shape);
         let (operand, tile) = self.operand_and_tile(thresholds.is_some());
-        let (tile, item_rows) = (tile.queries(operand), Resident::item_rows(ask));
-        let pair_count = ask.queries * ask.probes;
+        let (tile, item_rows) = (tile.queries(operand), Resident::item_rows(search_shape));
+        let pair_count = search_shape.queries * search_shape.probes;
         let probes = self.at(plan.probes).read_only();
         let counts = self.at(plan.counts);
         let factors = self.at(plan.operands.factors).read_only();
         // SAFETY: as the caller promises; arrays have the sizes that the plan reserved.
         unsafe {
-            if ask.filtered() && of.start == 0 {
+            if search_shape.filtered() && of.start == 0 {
                 runtime.fill(stream, self.at(plan.live), 0)?;
                 let launch = CountLive {
                     list_starts: image.starts,
@@ -280,14 +281,14 @@ impl Search<'_> {
                 };
                 runtime.launch(stream, &CountLive::KERNEL, launch.config(image.lists), launch)?;
             }
-            let live = if ask.filtered() { self.at(plan.live).read_only() } else { image.lengths };
+            let live = if search_shape.filtered() { self.at(plan.live).read_only() } else { image.lengths };
             // Fewer than lists: else several queries share one, and it is read once for them. By tables it is read for each.
             let few = pair_count < pairs::FEW && (pair_count <= image.lists || plan.tables.is_some());
-            if few && of == (0..ask.probes) {
+            if few && of == (0..search_shape.probes) {
                 let launch = FewPairs {
                     probes,
-                    query_count: ask.queries,
-                    nprobe: ask.probes,
+                    query_count: search_shape.queries,
+                    nprobe: search_shape.probes,
                     lengths: image.lengths,
                     live,
                     factors,
@@ -304,8 +305,8 @@ impl Search<'_> {
             runtime.fill(stream, counts, 0)?;
             let launch = CountPairs {
                 probes,
-                query_count: ask.queries,
-                nprobe: ask.probes,
+                query_count: search_shape.queries,
+                nprobe: search_shape.probes,
                 first_probe: of.start,
                 end_probe: of.end,
                 lengths: image.lengths,
@@ -326,7 +327,7 @@ impl Search<'_> {
                 first_pairs: self.at(plan.first_pairs),
                 first_items: self.at(plan.first_items),
                 item_count: self.at(plan.item_count),
-                query_count: ask.queries,
+                query_count: search_shape.queries,
                 row_lengths: self.at(plan.row_lengths).into(),
                 row_starts: self.row_starts(),
             };
@@ -337,7 +338,7 @@ impl Search<'_> {
             let launch = ScatterPairs {
                 probes,
                 pair_count,
-                nprobe: ask.probes,
+                nprobe: search_shape.probes,
                 first_probe: of.start,
                 end_probe: of.end,
                 lengths: image.lengths,
@@ -359,7 +360,7 @@ impl Search<'_> {
     }
 
     fn filter_bits(&self) -> Option<Ptr<u32>> {
-        self.plan.ask.filtered().then(|| self.at(self.plan.filter).into())
+        self.plan.search_shape.filtered().then(|| self.at(self.plan.filter).into())
     }
 
     /// Scores every vector of the grouped lists; with `lists`, appends those within the thresholds.
@@ -367,12 +368,12 @@ impl Search<'_> {
     /// # Safety
     /// As [`Self::run`]; the pairs are grouped.
     pub unsafe fn scan(&self, lists: Option<CandidateLists>) -> Result<()> {
-        let (plan, image, ask) = (self.plan, &self.resident.image, self.plan.ask);
+        let (plan, image, search_shape) = (self.plan, &self.resident.image, self.plan.search_shape);
         if let (Some(index), Some((tables, errors))) = (image.stored.tables, &plan.tables) {
             let what = TableScan {
                 queries: self.at(plan.queries).into(),
-                query_count: ask.queries,
-                probe_count: ask.probes,
+                query_count: search_shape.queries,
+                probe_count: search_shape.probes,
                 probes: self.at(plan.probes).into(),
                 pair_offsets: self.at(plan.offsets).into(),
                 row_starts: self.row_starts().into(),
@@ -389,7 +390,7 @@ impl Search<'_> {
             stride: image.f16_stride,
             items: self.at(plan.items).into(),
             item_count: self.at(plan.item_count).into(),
-            item_rows: Resident::item_rows(ask),
+            item_rows: Resident::item_rows(search_shape),
             grouped: self.at(plan.grouped).into(),
             list_starts: image.starts,
             lengths: image.lengths,
@@ -413,7 +414,7 @@ impl Search<'_> {
             }
         };
         let key = launch.key(operand, tile);
-        let items = self.resident.most_items(ask) as u64;
+        let items = self.resident.most_items(search_shape) as u64;
         let config = launch.config(key, items, self.on.runtime.limits().multiprocessors);
         // SAFETY: as the caller promises; pairs were grouped for these tiles.
         unsafe { self.on.runtime.launch(self.on.stream, ScanLists::kernel(key), config, launch) }
@@ -421,12 +422,12 @@ impl Search<'_> {
 
     /// What was scanned.
     pub fn candidates(&self) -> Candidates {
-        let (plan, image, ask) = (self.plan, &self.resident.image, self.plan.ask);
+        let (plan, image, search_shape) = (self.plan, &self.resident.image, self.plan.search_shape);
         // Scores by tables are whole distances, with an error bound of their own.
         let (shifts, errors) = match plan.tables {
             Some((_, errors)) => (None, self.at(errors)),
             None => {
-                let against_vectors = self.at(plan.operands.errors).take(ask.queries as usize);
+                let against_vectors = self.at(plan.operands.errors).take(search_shape.queries as usize);
                 (self.at(plan.operands.shifts).into(), against_vectors)
             }
         };
@@ -434,7 +435,7 @@ impl Search<'_> {
             scores: self.at(plan.scores).into(),
             row_stride: 0,
             row_starts: self.row_starts().into(),
-            nprobe: ask.probes,
+            nprobe: search_shape.probes,
             probes: self.at(plan.probes).into(),
             offsets: self.at(plan.offsets).into(),
             list_starts: image.starts,
@@ -455,7 +456,7 @@ impl Search<'_> {
     /// As [`Self::run`]; the scores are there.
     pub unsafe fn best(&self, stage: &Stage, scratch: Scratch, to: Found) -> Result<()> {
         let from = self.candidates();
-        let batch = StageBatch { on: self.on, scratch, queries: self.plan.ask.queries, from: &from };
+        let batch = StageBatch { on: self.on, scratch, queries: self.plan.search_shape.queries, from: &from };
         // SAFETY: as the caller promises.
         unsafe { stage.run(batch, &self.vectors(), to) }
     }

@@ -12,7 +12,7 @@ use crate::device::limits::Limits;
 use crate::device::queue::OnStream;
 use crate::device::scratch::{Layout, Reserved, Scratch};
 use crate::select::Best;
-use crate::select::gpu::{Columns, Plan, Select, select};
+use crate::select::gpu::{Columns, Select, SelectPlan, select};
 use crate::{ElementType, Result};
 
 /// Candidates selected beyond k, at least, and as a share of k: the error bound spans two or three neighbours of the k-th on
@@ -58,7 +58,7 @@ pub(super) struct Stage {
     pub k: u32,
     columns: u32,
     selected: u32,
-    select: Plan,
+    select: SelectPlan,
     scores: Reserved<f32>,
     places: Reserved<u32>,
     /// Where k-selection orders the candidates: no block can sort as many.
@@ -72,7 +72,7 @@ pub(super) struct Stage {
 struct Unsorted {
     keys: Reserved<f32>,
     ranks: Reserved<u32>,
-    select: Plan,
+    select: SelectPlan,
 }
 
 /// Lists of candidates: scratch.
@@ -82,7 +82,7 @@ struct Appended {
     scores: Reserved<f32>,
     places: Reserved<u32>,
     thresholds: Reserved<f32>,
-    select: Plan,
+    select: SelectPlan,
     best_scores: Reserved<f32>,
     best_places: Reserved<u32>,
 }
@@ -191,14 +191,14 @@ impl Stage {
         limits: &Limits,
     ) -> Stage {
         let slots = (queries as usize).saturating_mul(selected as usize);
-        let select = Plan::by_table(layout, queries, columns, selected, limits);
+        let select = SelectPlan::by_table(layout, queries, columns, selected, limits);
         let scores = layout.array(slots);
         let places = layout.array(slots);
         let sorts = selected <= SORTED && rerank::shared_bytes(selected) <= limits.shared_bytes;
         let unsorted = (!sorts).then(|| Unsorted {
             keys: layout.array(slots),
             ranks: layout.array(slots),
-            select: Plan::by_table(layout, queries, selected.into(), k, limits),
+            select: SelectPlan::by_table(layout, queries, selected.into(), k, limits),
         });
         Stage { k, columns: columns.most, selected, select, scores, places, unsorted, appended: None }
     }
@@ -220,7 +220,7 @@ impl Stage {
             scores: layout.array(list),
             places: layout.array(list),
             thresholds: layout.array(queries as usize),
-            select: Plan::by_table(layout, queries, capacity.into(), selected, limits),
+            select: SelectPlan::by_table(layout, queries, capacity.into(), selected, limits),
             best_scores: layout.array(best),
             best_places: layout.array(best),
         };

@@ -18,7 +18,7 @@ use crate::Result;
 use crate::device::runtime::{Runtime, Stream};
 use crate::device::scratch::{Layout, Reserved, Scratch};
 use crate::device::tiling::Planned;
-use crate::product::gpu::{Set, SetLayout, Shape};
+use crate::product::gpu::{SetLayout, VectorSet, VectorShape};
 
 /// Where the parts of a batch of points lie.
 #[derive(Debug, Clone, Copy)]
@@ -37,7 +37,7 @@ pub(crate) struct BatchLayout {
 
 impl BatchLayout {
     /// Room for `points` points; for their weights, and for what adding them up needs, only where asked for.
-    pub fn new(shape: Shape, points: usize, weighted: bool, summed: bool) -> BatchLayout {
+    pub fn new(shape: VectorShape, points: usize, weighted: bool, summed: bool) -> BatchLayout {
         let mut layout = Layout::default();
         let mut batch = BatchLayout {
             set: SetLayout::reserve(&mut layout, shape, points),
@@ -68,13 +68,13 @@ pub(crate) struct Batch {
     scratch: Scratch,
     layout: BatchLayout,
     /// The points as a set of vectors.
-    pub set: Set,
+    pub set: VectorSet,
 }
 
 impl Batch {
     /// The batch of `count` points in `scratch`, where `layout` reserved it for at least as many.
     pub fn new(scratch: Scratch, layout: BatchLayout, count: u32) -> Batch {
-        Batch { scratch, layout, set: Set::new(scratch, layout.set, count) }
+        Batch { scratch, layout, set: VectorSet::new(scratch, layout.set, count) }
     }
 
     /// Weights of the points, where there is room for them.
@@ -124,9 +124,9 @@ impl Batch {
 pub(crate) unsafe fn assign_batch(
     runtime: &Runtime,
     stream: &Stream,
-    shape: Shape,
+    shape: VectorShape,
     batch: Batch,
-    centroids: Set,
+    centroids: VectorSet,
     labelled: bool,
 ) -> Result<()> {
     // SAFETY: the layouts reserved every part with the size that the kernels ask for, and the stream runs these in
@@ -164,9 +164,9 @@ unsafe fn enqueue_all(runtime: &Runtime, stream: &Stream, batch: Batch) -> Resul
 unsafe fn launch_assign(
     runtime: &Runtime,
     stream: &Stream,
-    shape: Shape,
+    shape: VectorShape,
     batch: Batch,
-    centroids: Set,
+    centroids: VectorSet,
     labelled: bool,
 ) -> Result<()> {
     let (points, limits) = (batch.set, runtime.limits());
@@ -229,7 +229,13 @@ unsafe fn launch_assign(
 ///
 /// # Safety
 /// As [`assign_batch`]; the queues are filled.
-unsafe fn settle_queues(runtime: &Runtime, stream: &Stream, shape: Shape, batch: Batch, centroids: Set) -> Result<()> {
+unsafe fn settle_queues(
+    runtime: &Runtime,
+    stream: &Stream,
+    shape: VectorShape,
+    batch: Batch,
+    centroids: VectorSet,
+) -> Result<()> {
     let (count, multiprocessors) = (batch.set.count, runtime.limits().multiprocessors);
     let pending = Settle {
         points: batch.set.stored(shape),
@@ -270,7 +276,7 @@ mod tests {
     /// What vectors of too many components take, on vectors of few.
     #[test]
     fn queues_of_all_points_are_settled_by_the_definition() {
-        let shape = Shape { element: ElementType::F32, metric: Metric::L2, dim: 3 };
+        let shape = VectorShape { element: ElementType::F32, metric: Metric::L2, dim: 3 };
         let points: Vec<f32> = (0..70 * 3).map(|at| (at * 7919 % 101) as f32).collect();
         let centroids = &points[30..30 + 9 * 3];
         let layout = BatchLayout::new(shape, 70, false, false);
@@ -279,7 +285,7 @@ mod tests {
         let mut of_centroids = Layout::default();
         let set = SetLayout::reserve(&mut of_centroids, shape, 9);
         let centroid_memory = Runtime::EMULATOR.allocate(of_centroids.bytes()).unwrap();
-        let set = Set::new(Runtime::EMULATOR.scratch(&centroid_memory), set, 9);
+        let set = VectorSet::new(Runtime::EMULATOR.scratch(&centroid_memory), set, 9);
         let mut labels = vec![u32::MAX; 70];
         // SAFETY: both have the room that their layouts reserved, and all that is read was written before.
         unsafe {

@@ -18,7 +18,7 @@ use crate::device::scratch::{Layout, Reserved, Scratch};
 use crate::kmeans::scale::{Scale, power_of_two};
 use crate::kmeans::sums::PartialSums;
 use crate::kmeans::worker::Totals;
-use crate::product::gpu::{Set, SetLayout, Shape};
+use crate::product::gpu::{SetLayout, VectorSet, VectorShape};
 use crate::{ElementType, Result};
 
 /// How means are formed.
@@ -111,8 +111,8 @@ pub(crate) struct ClusterLayout {
 
 impl ClusterLayout {
     /// Room for `clusters` centroids, with sums of `levels` levels; 0 if there are to be no means.
-    pub fn new(shape: Shape, clusters: usize, levels: usize) -> ClusterLayout {
-        let shape = Shape { element: ElementType::F32, ..shape };
+    pub fn new(shape: VectorShape, clusters: usize, levels: usize) -> ClusterLayout {
+        let shape = VectorShape { element: ElementType::F32, ..shape };
         let mut layout = Layout::default();
         let set = SetLayout::reserve(&mut layout, shape, clusters);
         let summed = if levels > 0 { clusters } else { 0 };
@@ -157,14 +157,14 @@ pub(crate) struct Clusters {
     layout: ClusterLayout,
     stride: u32,
     /// The centroids.
-    pub set: Set,
+    pub set: VectorSet,
 }
 
 impl Clusters {
     /// The `count` clusters in `scratch`, for which `layout` reserved it.
     pub fn new(scratch: Scratch, layout: ClusterLayout, count: u32) -> Clusters {
         let results = Scratch::new(scratch.at(layout.results));
-        Clusters { scratch, results, layout, stride: layout.stride, set: Set::new(scratch, layout.set, count) }
+        Clusters { scratch, results, layout, stride: layout.stride, set: VectorSet::new(scratch, layout.set, count) }
     }
 
     /// These clusters with other sums, those in `results`.
@@ -276,7 +276,7 @@ unsafe fn group_batch(runtime: &Runtime, stream: &Stream, batch: Batch, clusters
 pub(crate) unsafe fn add_batch(
     runtime: &Runtime,
     stream: &Stream,
-    shape: Shape,
+    shape: VectorShape,
     batch: Batch,
     clusters: Clusters,
     means: Means,

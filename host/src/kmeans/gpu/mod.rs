@@ -28,7 +28,8 @@ use crate::device::runtime::{Memory, Runtime, Stream};
 use crate::device::tiling::{Budget, Planned, Tiling};
 use crate::flat::gpu::Centre;
 use crate::metric::Assign;
-use crate::product::gpu::{Set, Shape, prepare_set, upload_rows, upload_vectors};
+
+use crate::product::gpu::{VectorSet, VectorShape, prepare_set, upload_rows, upload_vectors};
 use crate::threads::{apart, meanwhile};
 use crate::vectors::VectorSlice;
 use crate::{ElementType, Error, Metric, Result};
@@ -63,7 +64,7 @@ impl Run<'_> {
 
 /// Bytes of sums and what is made of them, and of sums alone.
 pub(crate) fn result_bytes(run: &Run<'_>, means: Means) -> [usize; 2] {
-    let shape = Shape { element: run.rows.element(), metric: Metric::L2, dim: run.rows.dim() };
+    let shape = VectorShape { element: run.rows.element(), metric: Metric::L2, dim: run.rows.dim() };
     let layout = ClusterLayout::new(shape, run.clusters, means.scale.count());
     [layout.result_bytes(), layout.sum_bytes()]
 }
@@ -101,7 +102,7 @@ struct Source<'a> {
     runtime: Runtime,
     rows: VectorSlice<'a>,
     weights: Option<&'a [f32]>,
-    shape: Shape,
+    shape: VectorShape,
     /// What is subtracted from points and centroids (squared L2).
     centre: Option<Vec<f32>>,
     /// How the points are cut into batches.
@@ -149,7 +150,7 @@ impl Source<'_> {
     ///
     /// # Safety
     /// The set's memory is there, for vectors of this dimension.
-    unsafe fn upload_centre(&self, stream: &Stream, set: Set) -> Result<()> {
+    unsafe fn upload_centre(&self, stream: &Stream, set: VectorSet) -> Result<()> {
         match &self.centre {
             // SAFETY: as the caller promises; the centre has the components of a row.
             Some(centre) => unsafe { self.runtime.copy_to_device(stream, set.centre(), centre) },
@@ -173,7 +174,7 @@ impl<'a> KMeansDevice<'a> {
             return Err(Error::TooManyRows { asked: clusters as u64, limit: MOST_CLUSTERS as u64 });
         }
         let metric = metric.metric();
-        let shape = Shape { element: rows.element(), metric, dim: rows.dim() };
+        let shape = VectorShape { element: rows.element(), metric, dim: rows.dim() };
         let count = rows.len();
         let cluster_layout = ClusterLayout::new(shape, clusters, means.map_or(0, |means| means.scale.count()));
         let budget = Budget::new(&runtime, runtime.budget(budget)?).with_shared(cluster_layout.bytes());
@@ -220,8 +221,8 @@ impl<'a> KMeansDevice<'a> {
         self.points.count()
     }
 
-    fn cluster_shape(&self) -> Shape {
-        Shape { element: ElementType::F32, ..self.points.shape }
+    fn cluster_shape(&self) -> VectorShape {
+        VectorShape { element: ElementType::F32, ..self.points.shape }
     }
 
     /// The device.

@@ -17,7 +17,7 @@ const BLOCKS_PER_MULTIPROCESSOR: u32 = 4;
 const MAX_GRID_Y: u32 = 65535;
 
 /// How a batch is launched.
-struct Plan {
+struct EncodePlan {
     staging: Staging,
     /// Codewords in shared memory at once.
     piece: u32,
@@ -25,8 +25,8 @@ struct Plan {
     run: u32,
 }
 
-impl Plan {
-    fn new(limits: &Limits, quantizer: &ProductQuantizer, rows: u32) -> Plan {
+impl EncodePlan {
+    fn new(limits: &Limits, quantizer: &ProductQuantizer, rows: u32) -> EncodePlan {
         let (width, codewords) = (quantizer.width() as u64, quantizer.codewords() as u32);
         let bytes = |piece: u32| shared_bytes(width, u64::from(piece));
         // Small enough that several blocks share a multiprocessor, where a smaller piece can bring that about.
@@ -43,7 +43,7 @@ impl Plan {
         let groups = (quantizer.sub_quantizers() as u32).div_ceil(GROUP);
         let wanted = (BLOCKS_PER_MULTIPROCESSOR * limits.multiprocessors).div_ceil(rows.div_ceil(BLOCK_ROWS).max(1));
         let run = groups.div_ceil(wanted.clamp(1, groups.min(MAX_GRID_Y)));
-        Plan { staging, piece, run: run * GROUP }
+        EncodePlan { staging, piece, run: run * GROUP }
     }
 }
 
@@ -76,7 +76,7 @@ pub(crate) unsafe fn enqueue(
     quantizer: &ProductQuantizer,
     rows: OnDevice,
 ) -> Result<()> {
-    let Plan { staging, piece, run } = Plan::new(&runtime.limits(), quantizer, rows.count);
+    let EncodePlan { staging, piece, run } = EncodePlan::new(&runtime.limits(), quantizer, rows.count);
     let launch = Encode {
         rows: rows.rows,
         row_count: rows.count,

@@ -8,7 +8,7 @@ use crate::device::runtime::Runtime;
 use crate::device::scratch::Layout;
 use crate::device::tiling::{Budget, Tiling, bus_rows};
 use crate::element::ElementType;
-use crate::product::gpu::{Shape, upload_rows};
+use crate::product::gpu::{VectorShape, upload_rows};
 use crate::{Metric, Result};
 
 /// Warps a multiprocessor should have at least, before the products of a row are spread over warps.
@@ -16,7 +16,7 @@ const WARPS_PER_MULTIPROCESSOR: u64 = 64;
 
 /// Canonical inner products of each of `rows` (checked) with each row of `matrix`, rows of `dim` components both: rows × matrix rows.
 pub(crate) fn row_products(runtime: &Runtime, matrix: &[f32], rows: &[f32], dim: usize) -> Result<Vec<f32>> {
-    let shape = Shape { element: ElementType::F32, metric: Metric::InnerProduct, dim };
+    let shape = VectorShape { element: ElementType::F32, metric: Metric::InnerProduct, dim };
     let columns = matrix.len() / dim;
     let count = rows.len() / dim;
     let mut out = vec![0.0; count * columns];

@@ -107,7 +107,7 @@ fn parse(text: &str) -> Result<Vec<Entry>, String> {
     }
     let mut entries = Vec::new();
     for (at, line) in lines.enumerate() {
-        let failed = |what: &dyn fmt::Display| format!("line {}: {what}", at + 2);
+        let failed = |reason: &dyn fmt::Display| format!("line {}: {reason}", at + 2);
         let &[device, rows, columns, k, method, without_warp] = line.split(',').collect::<Vec<_>>().as_slice() else {
             return Err(failed(&"expected six fields"));
         };

@@ -153,7 +153,7 @@ impl From<u32> for Columns {
 
 /// The steps of a selection from a batch, and its scratch memory.
 #[derive(Debug, Clone)]
-pub(crate) struct Plan {
+pub(crate) struct SelectPlan {
     steps: Steps,
 }
 
@@ -224,7 +224,7 @@ impl Split {
     const SHORTEST: u32 = 16 * threshold::FILTER_THREADS;
 }
 
-impl Plan {
+impl SelectPlan {
     /// Plans the selection of `k` from `rows` rows of at most `columns` keys, and reserves its scratch.
     ///
     /// # Errors
@@ -236,7 +236,7 @@ impl Plan {
         k: u32,
         algorithm: Algorithm,
         limits: &Limits,
-    ) -> Result<Plan> {
+    ) -> Result<SelectPlan> {
         check_algorithm::<K>(algorithm)?;
         // Passes beyond the end of a row find nothing, and each of them reads the row again.
         let warp = K::WARP_SELECT && (k <= columns || k <= LONGEST_QUEUE);
@@ -245,17 +245,24 @@ impl Plan {
             Algorithm::ThresholdSelect => dispatch::choose(&limits.device, rows, columns, k, false),
             Algorithm::Auto => dispatch::choose(&limits.device, rows, columns, k, warp),
         };
-        Ok(Plan::of_method(layout, rows, columns, k, method, limits))
+        Ok(SelectPlan::of_method(layout, rows, columns, k, method, limits))
     }
 
     /// The plan of the table's method for f32 keys in rows of these lengths.
-    pub fn by_table(layout: &mut Layout, rows: u32, columns: Columns, k: u32, limits: &Limits) -> Plan {
+    pub fn by_table(layout: &mut Layout, rows: u32, columns: Columns, k: u32, limits: &Limits) -> SelectPlan {
         let method = dispatch::choose(&limits.device, rows, columns.typical, k, true);
-        Plan::of_method(layout, rows, columns.most, k, method, limits)
+        SelectPlan::of_method(layout, rows, columns.most, k, method, limits)
     }
 
     /// The plan of the method `method`, without the table. If k exceeds shared memory, the plan is one of lists.
-    pub fn of_method(layout: &mut Layout, rows: u32, columns: u32, k: u32, method: Method, limits: &Limits) -> Plan {
+    pub fn of_method(
+        layout: &mut Layout,
+        rows: u32,
+        columns: u32,
+        k: u32,
+        method: Method,
+        limits: &Limits,
+    ) -> SelectPlan {
         let sampled = match method {
             Method::Grid => SamplePlan::grid_keys(columns),
             _ => sample::BLOCK_GROUP_KEYS,
@@ -281,7 +288,7 @@ impl Plan {
                 Steps::List { capacity, split, other_lists }
             }
         };
-        Plan { steps }
+        SelectPlan { steps }
     }
 }
 
@@ -366,7 +373,7 @@ pub(crate) unsafe fn select<K: DeviceKey>(
     runtime: &Runtime,
     stream: &Stream,
     batch: &Select<K>,
-    plan: &Plan,
+    plan: &SelectPlan,
     scratch: Scratch,
 ) -> Result<()> {
     // SAFETY: the same contract.
@@ -380,7 +387,7 @@ pub(crate) unsafe fn select<K: DeviceKey>(
 pub(crate) unsafe fn enqueue<K: DeviceKey, Q: Queue>(
     queue: &Q,
     batch: &Select<K>,
-    plan: &Plan,
+    plan: &SelectPlan,
     scratch: Scratch,
 ) -> Result<()> {
     if batch.rows == 0 {

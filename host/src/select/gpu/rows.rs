@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-use super::{Plan, Select, select};
+use super::{Select, SelectPlan, select};
 use crate::Result;
 use crate::device::lanes::Lanes;
 use crate::device::limits::Limits;
@@ -56,7 +56,7 @@ struct Share<K> {
     lengths: Reserved<u32>,
     out_keys: Reserved<K>,
     out_ids: Reserved<u32>,
-    plan: Plan,
+    plan: SelectPlan,
     bytes: usize,
 }
 
@@ -90,7 +90,7 @@ impl<K: Key> Share<K> {
             lengths: layout.array(count),
             out_keys: layout.array(slots),
             out_ids: layout.array(slots),
-            plan: Plan::new::<K>(&mut layout, count as u32, rows.columns() as u32, k as u32, algorithm, limits)?,
+            plan: SelectPlan::new::<K>(&mut layout, count as u32, rows.columns() as u32, k as u32, algorithm, limits)?,
             bytes: layout.bytes(),
             rows: share,
             k,

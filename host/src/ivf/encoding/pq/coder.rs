@@ -20,7 +20,7 @@ use crate::generate::gpu::enqueue_rows;
 use crate::kmeans::gpu::assign::{Batch, BatchLayout, assign_batch};
 use crate::pq::ProductQuantizer;
 use crate::pq::gpu::encode::{OnDevice, enqueue};
-use crate::product::gpu::{Set, SetLayout, Shape, prepare_set, upload_rows};
+use crate::product::gpu::{SetLayout, VectorSet, VectorShape, prepare_set, upload_rows};
 use crate::vectors::VectorSlice;
 use crate::{ElementType, Result};
 
@@ -30,7 +30,7 @@ const GENERATED_ROWS: usize = 1 << 20;
 /// A [`ListCoder`] on one device.
 pub(super) struct Coder<'a> {
     runtime: Runtime,
-    shape: Shape,
+    shape: VectorShape,
     quantizer: &'a ProductQuantizer,
     budget: Option<u64>,
     lists: usize,
@@ -46,7 +46,7 @@ impl<'a> Coder<'a> {
     /// Copies centroids and codebooks to the device and prepares them.
     pub fn new(on: CoderOn<'a>, quantizer: &'a ProductQuantizer) -> Result<Self> {
         let CoderOn { runtime, by, centroids, budget } = on;
-        let shape = Shape { element: ElementType::F32, metric: by.metric(), dim: quantizer.dim() };
+        let shape = VectorShape { element: ElementType::F32, metric: by.metric(), dim: quantizer.dim() };
         let lists = centroids.len() / shape.dim;
         let mut layout = Layout::default();
         let set = SetLayout::reserve(&mut layout, shape, lists);
@@ -79,8 +79,8 @@ impl<'a> Coder<'a> {
     }
 
     /// The centroids.
-    fn set(&self) -> Set {
-        Set::new(self.runtime.scratch(&self.memory), self.centroids, self.lists as u32)
+    fn set(&self) -> VectorSet {
+        VectorSet::new(self.runtime.scratch(&self.memory), self.centroids, self.lists as u32)
     }
 
     /// Where the parts of a tile of rows and their codes lie.
