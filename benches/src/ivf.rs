@@ -27,8 +27,8 @@ pub struct Args {
     common: Common,
     #[command(flatten)]
     source: Source,
-    /// What is kept of a vector: flat, or pq and the bytes of its code.
-    #[arg(long, value_delimiter = ',', default_value = "flat,pq16,pq32,pq64")]
+    /// What is kept of a vector: flat, f16, sq8, or pq and the bytes of its code.
+    #[arg(long, value_delimiter = ',', default_value = "flat,f16,sq8,pq16,pq32,pq64")]
     encodings: Vec<Coding>,
     /// Lists of each index.
     #[arg(long, default_value_t = 4096, value_parser = count)]
@@ -114,26 +114,21 @@ const FEW_QUERIES_K: usize = 10;
 /// What an index keeps of a vector.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Coding {
-    /// The components as they are.
-    Flat,
+    /// What an encoding without parameters keeps.
+    Plain(Encoding),
     /// A product code of so many bytes, a byte a sub-quantizer.
     Pq(usize),
 }
 
 impl Coding {
+    /// The vector itself.
+    pub const FLAT: Self = Self::Plain(Encoding::Flat);
+
     /// In the words of the library.
     pub fn encoding(self) -> Encoding {
         match self {
-            Self::Flat => Encoding::Flat,
+            Self::Plain(encoding) => encoding,
             Self::Pq(sub_quantizers) => Encoding::Pq { sub_quantizers, bits: 8, rotate: false },
-        }
-    }
-
-    /// Bytes of a vector of `dim` components of `T`.
-    fn bytes<T>(self, dim: usize) -> usize {
-        match self {
-            Self::Flat => dim * size_of::<T>(),
-            Self::Pq(bytes) => bytes,
         }
     }
 }
@@ -142,10 +137,15 @@ impl FromStr for Coding {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        match (text, text.strip_prefix("pq").map(count)) {
-            ("flat", _) => Ok(Self::Flat),
-            (_, Some(Ok(bytes))) => Ok(Self::Pq(bytes)),
-            _ => Err("expected flat, or pq and a number of bytes such as pq32".into()),
+        if let Some(encoding) = Encoding::plain().find(|encoding| encoding.name() == text) {
+            return Ok(Self::Plain(encoding));
+        }
+        match text.strip_prefix("pq").map(count) {
+            Some(Ok(bytes)) => Ok(Self::Pq(bytes)),
+            _ => {
+                let plain: Vec<&str> = Encoding::plain().map(Encoding::name).collect();
+                Err(format!("expected {}, or pq and a number of bytes such as pq32", plain.join(", ")))
+            }
         }
     }
 }
@@ -153,7 +153,7 @@ impl FromStr for Coding {
 impl fmt::Display for Coding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Flat => f.write_str("ivf-flat"),
+            Self::Plain(encoding) => write!(f, "ivf-{}", encoding.name()),
             Self::Pq(bytes) => write!(f, "ivf-pq{bytes}"),
         }
     }
@@ -256,7 +256,7 @@ impl Work for Grid<'_> {
         let Self { args, machine } = *self;
         let mut record = Record::open(&args.common, machine)?;
         let lists = if args.common.quick { 16 } else { args.lists };
-        let quick = [Coding::Flat, Coding::Pq(8)];
+        let quick = [Coding::FLAT, Coding::Plain(Encoding::F16), Coding::Plain(Encoding::Scalar8), Coding::Pq(8)];
         for &coding in if args.common.quick { &quick[..] } else { &args.encodings } {
             if machine.gpu.is_some() {
                 // Loads the kernels, which the driver compiles.
@@ -301,7 +301,7 @@ impl Grid<'_> {
         let builder = IvfIndex::<T>::builder(dim, lists).encoding(coding.encoding());
         let mut index = builder.device(self.machine.device()).seed(1).build()?;
         let case = vectors.case(coding, lists);
-        let code_bytes = coding.bytes::<T>(dim) as f64 * vectors.rows() as f64;
+        let code_bytes = index.statistics().code_bytes as f64 * vectors.rows() as f64;
         let mut part = |name: &str, milliseconds: f64, bytes: f64| {
             let milliseconds = vec![milliseconds];
             let memory_floor_ms = self.machine.floor_ms(bytes);
@@ -332,7 +332,7 @@ impl Grid<'_> {
 pub fn truths<T: Element>(index: &IvfIndex<T>, vectors: &Vectors<'_, T>, coding: Coding) -> Outcome<Vec<Truth>> {
     let &Vectors { base, queries, dim, .. } = vectors;
     let checked = CHECKED.iter().copied().filter(|&query| query < vectors.count());
-    if coding == Coding::Flat {
+    if coding == Coding::FLAT {
         return Ok(checked.map(|query| Truth::of(base, queries, dim, query)).collect());
     }
     let ids = (0..vectors.rows() as u64).into_par_iter();

@@ -27,7 +27,7 @@ pub struct Args {
     common: Common,
     #[command(flatten)]
     source: Source,
-    /// What inverted files keep of a vector: flat, or pq and the bytes of its code.
+    /// What inverted files keep of a vector: flat, f16, sq8, or pq and the bytes of its code.
     #[arg(long, value_delimiter = ',', default_value = "flat,pq32")]
     encodings: Vec<Coding>,
     /// Lists of each inverted file.
@@ -198,7 +198,7 @@ impl Grid<'_> {
             built.bytes = Some(index.statistics().bytes);
         }
         table.built(&built)?;
-        let check = if coding == Coding::Flat { Check::Plausible } else { Check::Unchecked };
+        let check = if coding == Coding::FLAT { Check::Plausible } else { Check::Unchecked };
         for &probes in &self.args.probes {
             let options = SearchOptions { probes: Some(probes), ..SearchOptions::default() };
             let all = |first: usize, count: usize, k| {

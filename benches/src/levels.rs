@@ -20,7 +20,7 @@ pub struct Args {
     common: Common,
     #[command(flatten)]
     source: Source,
-    /// What is kept of a vector: flat, or pq and the bytes of its code.
+    /// What is kept of a vector: flat, f16, sq8, or pq and the bytes of its code.
     #[arg(long, value_delimiter = ',', default_value = "flat,pq16,pq32")]
     encodings: Vec<Coding>,
     /// Lists of each index.
@@ -58,7 +58,7 @@ impl Work for Grid<'_> {
         let Self { args, machine, .. } = *self;
         let mut record = Record::open(&args.common, machine)?;
         let lists = if args.common.quick { 16 } else { args.lists };
-        let quick = [Coding::Flat, Coding::Pq(8)];
+        let quick = [Coding::FLAT, Coding::Pq(8)];
         let mut table = Vec::new();
         for &coding in if args.common.quick { &quick[..] } else { &args.encodings } {
             let case = format!("{} nq={} probes={}", vectors.case(coding, lists), vectors.count(), args.probes);

@@ -123,7 +123,7 @@ impl Work for Grid<'_> {
     fn run<T: Element>(&self, vectors: &Vectors<'_, T>) -> Outcome<bool> {
         let Self { args, machine } = *self;
         let mut record = Record::open(&args.common, machine)?;
-        let quick = [Kind::Exact, Kind::Inverted(Coding::Flat), Kind::Inverted(Coding::Pq(8))];
+        let quick = [Kind::Exact, Kind::Inverted(Coding::FLAT), Kind::Inverted(Coding::Pq(8))];
         for &kind in if args.common.quick { &quick[..] } else { &args.kinds } {
             self.searches(vectors, kind, &mut record)?;
         }

@@ -3,7 +3,6 @@
 use std::path::PathBuf;
 use std::time::Instant;
 
-use clap::ValueEnum;
 use serde::Serialize;
 use warpann::ivf::{Encoding, IvfIndex, IvfIndexBuilder};
 use warpann::{Element, Error, Metric, Placement};
@@ -12,21 +11,27 @@ use crate::progress::spinning;
 use crate::report::{Failure, Out, Outcome, bytes, parse_bytes, positive};
 use crate::search::parse_metric;
 
-/// What is kept of a vector.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Kind {
-    /// The components as they are
-    IvfFlat,
-    /// The code of a product quantizer
-    IvfPq,
+/// The kind of an index with a product quantizer, whose parameters are arguments of their own.
+const IVF_PQ: &str = "ivf-pq";
+
+/// The kind of an index by the name of the command line.
+pub fn kind_of(encoding: Encoding) -> String {
+    format!("ivf-{}", encoding.name())
+}
+
+/// The kinds that `--kind` takes.
+fn kinds() -> clap::builder::PossibleValuesParser {
+    let kinds = Encoding::plain().map(kind_of).chain([IVF_PQ.to_owned()]);
+    kinds.map(clap::builder::PossibleValue::new).collect::<Vec<_>>().into()
 }
 
 /// How an index is made.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Recipe {
-    /// Encoding of the vectors.
-    #[arg(long, value_enum, default_value = "ivf-flat")]
-    kind: Kind,
+    /// Encoding of the vectors: their components (ivf-flat), their components as half-precision numbers (ivf-f16), a byte for each component
+    /// (ivf-sq8), or the code of a product quantizer (ivf-pq).
+    #[arg(long, value_parser = kinds(), default_value = "ivf-flat")]
+    kind: String,
     /// Number of lists. Default: four times the square root of the number of vectors.
     #[arg(long, value_parser = positive)]
     lists: Option<usize>,
@@ -125,7 +130,7 @@ impl Recipe {
     }
 
     fn encoding(&self, dim: usize) -> Outcome<Encoding> {
-        if self.kind == Kind::IvfPq {
+        if self.kind == IVF_PQ {
             // If no size divides the dimension, every component is a part.
             let fitting = || (4..=dim).find(|&width| dim.is_multiple_of(width)).map_or(dim.max(1), |width| dim / width);
             let sub_quantizers = self.sub_quantizers.unwrap_or_else(fitting);
@@ -134,26 +139,19 @@ impl Recipe {
         if self.sub_quantizers.is_some() || self.bits.is_some() || self.opq {
             return Err(Failure::Message("--sub-quantizers, --bits and --opq are for --kind ivf-pq".into()));
         }
-        Ok(Encoding::Flat)
-    }
-}
-
-/// The kind of an index by the name of the command line.
-pub fn kind_of(encoding: Encoding) -> &'static str {
-    match encoding {
-        Encoding::Flat => "ivf-flat",
-        Encoding::Pq { .. } => "ivf-pq",
+        let named = Encoding::plain().find(|&encoding| kind_of(encoding) == self.kind);
+        named.ok_or_else(|| Failure::Message(format!("no kind of index is called {}", self.kind)))
     }
 }
 
 /// A short description of an index.
 pub fn describe(encoding: Encoding, lists: usize) -> String {
     match encoding {
-        Encoding::Flat => format!("ivf-flat, {lists} lists"),
         Encoding::Pq { sub_quantizers, bits, rotate } => {
             let rotated = if rotate { ", rotated" } else { "" };
-            format!("ivf-pq, {lists} lists, {sub_quantizers} sub-quantizers of {bits} bits{rotated}")
+            format!("{IVF_PQ}, {lists} lists, {sub_quantizers} sub-quantizers of {bits} bits{rotated}")
         }
+        plain => format!("{}, {lists} lists", kind_of(plain)),
     }
 }
 
@@ -161,7 +159,7 @@ pub fn describe(encoding: Encoding, lists: usize) -> String {
 #[derive(Debug, Clone, Serialize)]
 pub struct Summary {
     device: String,
-    kind: &'static str,
+    kind: String,
     /// Description of the index.
     index: String,
     element: &'static str,

@@ -73,7 +73,7 @@ fn check_lists(
     cpu.add(base).unwrap();
     let stored: Vec<f32> = match encoding {
         Encoding::Flat => base.to_vec(),
-        Encoding::Pq { .. } => (0..base.len() / dim).flat_map(|id| cpu.reconstruct(id as u64).unwrap()).collect(),
+        _ => (0..base.len() / dim).flat_map(|id| cpu.reconstruct(id as u64).unwrap()).collect(),
     };
     let expected = defined(metric, dim, &stored, queries, k);
     let file = tempfile::NamedTempFile::new().unwrap();

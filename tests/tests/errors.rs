@@ -1,10 +1,11 @@
 //! Every typed error that a caller of the library can meet, on every device that this machine has, with its numbers.
 
 use half::f16;
+use warpann::ivf::{Encoding, IvfIndex};
 #[cfg(feature = "cuda")]
 use warpann::select::device::DeviceSelect;
 use warpann::select::{Algorithm, Best, NO_POSITION, Rows, Selection, select_k, select_k_with};
-use warpann::{Device, Error, FlatIndex, Input, Metric, NONE, NoDeviceReason, Placement};
+use warpann::{Device, ElementType, Error, FlatIndex, Input, Metric, NONE, NoDeviceReason, Placement};
 
 /// The CPU and the emulator are everywhere; a GPU refuses the same arguments before it does anything.
 const DEVICES: [Device; 2] = [Device::Cpu, Device::Emulator];
@@ -332,4 +333,47 @@ fn errors_say_what_was_asked_and_what_there_is() {
     let index = small(Device::Cpu);
     assert!(text(index.reconstruct(9).unwrap_err()).contains('9'));
     assert!(text(index.search(&[1.0; 3], 1).unwrap_err()).contains('3'));
+}
+
+#[test]
+fn a_component_that_f16_does_not_hold_is_named_by_row_and_column_and_changes_nothing() {
+    let rows: Vec<f32> = (0..3 * 40).map(|at| (at as f32 * 0.7).sin()).collect();
+    for device in DEVICES.into_iter().map(Placement::from).chain(["cpu,cpu+cpu".parse().unwrap()]) {
+        let builder = IvfIndex::<f32>::builder(3, 4).encoding(Encoding::F16).iterations(1).device(device);
+        let mut index = builder.clone().build().unwrap();
+        let mut bad = rows.clone();
+        // The least number that rounds to infinity, and what rounds to the greatest.
+        bad[3 * 7 + 1] = 65_519.996;
+        index.train(&bad).unwrap();
+        (bad[3 * 31 + 2], bad[3 * 38]) = (-65_520.0, f32::MAX);
+        let refused = |result: Result<(), Error>| {
+            let Err(Error::DoesNotFit { encoding: "f16", row, column, greatest: 65_504.0 }) = result else {
+                panic!("{result:?}")
+            };
+            (row, column)
+        };
+        assert_eq!(refused(builder.clone().build().unwrap().train(&bad)), (31, 2));
+        index.add(&rows).unwrap();
+        assert_eq!(refused(index.add(&bad)), (31, 2));
+        assert_eq!((index.len(), index.search(&rows[..3], 1, 4).unwrap().ids), (40, vec![0]));
+        let batches = index.add_batches([&rows[..], &bad]);
+        assert_eq!(refused(batches), (40 + 31, 2));
+        assert_eq!(index.len(), 80);
+        // Queries may be larger, and normalised vectors always fit.
+        index.search(&bad, 1, 4).unwrap();
+        let mut cosine = builder.metric(Metric::Cosine).build().unwrap();
+        cosine.train(&bad).unwrap();
+        cosine.add(&bad).unwrap();
+    }
+}
+
+#[test]
+fn encodings_for_other_element_types() {
+    let refused = IvfIndex::<u8>::builder(2, 1).encoding(Encoding::F16).device(Device::Cpu).build();
+    assert!(matches!(
+        refused,
+        Err(Error::EncodingOfElement { encoding: "f16", element: ElementType::U8, takes: ElementType::F32 })
+    ));
+    assert!(IvfIndex::<f16>::builder(2, 1).encoding(Encoding::F16).device(Device::Cpu).build().is_err());
+    assert!(IvfIndex::<u8>::builder(2, 1).encoding(Encoding::Scalar8).device(Device::Cpu).build().is_ok());
 }

@@ -4,7 +4,6 @@ use std::borrow::Cow;
 
 use super::encoding::{CoderOn, ListCoder};
 use super::{Settings, Trained};
-use crate::device::open::open;
 use crate::generate::{Generator, Rows};
 use crate::kmeans::assign_rows;
 use crate::pq::encode::Residuals;
@@ -37,9 +36,8 @@ pub(crate) struct Coder<'a, T: Element> {
 impl<'a, T: Element> Coder<'a, T> {
     pub(crate) fn new(settings: &'a Settings, trained: &'a Trained) -> Result<Self> {
         let coder = |&device: &Device| {
-            let Some(runtime) = open(device)?.1 else { return Ok((device, None)) };
             let (by, centroids, budget) = (settings.metric.assigned_by(), &trained.centroids[..], settings.budget);
-            Ok((device, trained.codec.list_coder(CoderOn { runtime, by, centroids, budget })?))
+            Ok((device, trained.codec.list_coder(CoderOn { device, by, centroids, budget })?))
         };
         let places = settings.placement.devices().iter().map(coder).collect::<Result<_>>()?;
         Ok(Coder { settings, trained, places, element: std::marker::PhantomData })

@@ -238,7 +238,8 @@ impl<T: Element> IvfIndexBuilder<T> {
     /// Checks the settings, opens the device and makes an empty, untrained index.
     ///
     /// # Errors
-    /// [`Error::ZeroDimension`], [`Error::TooManyDimensions`], [`Error::ZeroClusters`] (no lists), [`Error::NotDivisible`], [`Error::BadCodeBits`]; and what opening
+    /// [`Error::ZeroDimension`], [`Error::TooManyDimensions`], [`Error::ZeroClusters`] (no lists), [`Error::NotDivisible`], [`Error::BadCodeBits`],
+    /// [`Error::EncodingOfElement`]; and what opening
     /// the device can meet, as [`FlatIndexBuilder::build`](crate::FlatIndexBuilder::build). [`Device::Auto`] falls back to the CPU
     /// only where there is no usable device.
     pub fn build(mut self) -> Result<IvfIndex<T>> {
@@ -360,6 +361,12 @@ impl<T: Element> IvfIndex<T> {
     /// The product quantizer of residuals; none for other encodings than [`Encoding::Pq`] and until trained.
     pub fn quantizer(&self) -> Option<&ProductQuantizer> {
         self.trained.as_ref()?.codec.quantizer()
+    }
+
+    /// The numbers that codes are made of: the codebooks of [`Encoding::Pq`]; for [`Encoding::Scalar8`] the least value of each component of a
+    /// residual, then the step of each. Empty for other encodings and until trained.
+    pub fn code_tables(&self) -> &[f32] {
+        self.trained.as_ref().map_or(&[], |trained| trained.codec.sections()[0])
     }
 
     /// The rotation that vectors and queries go through first; none where the encoding does not rotate, and until trained.

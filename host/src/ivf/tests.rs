@@ -46,7 +46,7 @@ fn many_queries_with_few_probes_find_what_each_finds_alone() {
     let (base, queries) = (numbers(n * dim, 5), numbers(nq * dim, 6));
     let pq = Encoding::Pq { sub_quantizers: 4, bits: 6, rotate: false };
     for metric in Metric::ALL {
-        for encoding in [Encoding::Flat, pq] {
+        for encoding in [Encoding::Flat, pq, Encoding::F16, Encoding::Scalar8] {
             let builder = IvfIndex::<f32>::builder(dim, lists).metric(metric).encoding(encoding).device(Device::Cpu);
             let mut index = builder.iterations(2).build().unwrap();
             index.train(&base).unwrap();
@@ -293,6 +293,9 @@ fn streams_give_the_index_of_one_add() {
         (pq(false), Metric::Cosine),
         (pq(true), Metric::L2),
         (Encoding::Flat, Metric::L2),
+        (Encoding::F16, Metric::InnerProduct),
+        (Encoding::Scalar8, Metric::L2),
+        (Encoding::Scalar8, Metric::Cosine),
     ] {
         let mut expected = trained_on_cpu(&generator, encoding, metric, Device::Cpu);
         expected.add(&all).unwrap();
@@ -473,4 +476,21 @@ fn refining_refuses_what_it_cannot_do() {
     assert!(matches!(error, Error::NotFinite { input: Input::Base, row: 1, column: 0, .. }), "{error}");
     let error = refiner.refine(&[f32::NAN], &rough(&[0]), 2).unwrap_err();
     assert!(matches!(error, Error::NotFinite { input: Input::Queries, row: 0, .. }), "{error}");
+}
+
+/// An encoding has its place in the table of readers, and the place never changes: files say it.
+#[test]
+fn encodings_are_numbered_in_files() {
+    let pq = Encoding::Pq { sub_quantizers: 7, bits: 5, rotate: true };
+    let all = [
+        (Encoding::Flat, [0, 0, 0, 0]),
+        (pq, [1, 7, 5, 1]),
+        (Encoding::F16, [2, 0, 0, 0]),
+        (Encoding::Scalar8, [3, 0, 0, 0]),
+    ];
+    for (encoding, words) in all {
+        assert_eq!((encoding.file_words(), Encoding::of_file_words(words)), (words, Some(encoding)));
+    }
+    assert_eq!(Encoding::of_file_words([4, 0, 0, 0]), None);
+    assert_eq!(Encoding::plain().map(Encoding::name).collect::<Vec<_>>(), ["flat", "f16", "sq8"]);
 }

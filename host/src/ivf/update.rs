@@ -23,7 +23,8 @@ impl<T: Element> IvfIndex<T> {
     ///
     /// # Errors
     /// [`Error::NotEmpty`], [`Error::TooFewTrainingVectors`], [`Error::RaggedVectors`], [`Error::NotFinite`] for vectors that are
-    /// used, [`Error::Overflow`] where f32 cannot hold what a product quantizer learns from (components of 10³⁷ or more),
+    /// used, [`Error::Overflow`] where f32 cannot hold what an encoding learns from (components of 10³⁷ or more),
+    /// [`Error::DoesNotFit`] where the encoding does not hold a component,
     /// [`Error::OutOfDeviceMemory`], [`Error::OutOfHostMemory`], and what the device's driver reports.
     pub fn train(&mut self, rows: &[T]) -> Result<()> {
         if !self.is_empty() {
@@ -87,7 +88,7 @@ impl<T: Element> IvfIndex<T> {
     ///
     /// # Errors
     /// [`Error::NotTrained`], [`Error::WrongIds`], [`Error::ReservedId`], [`Error::DuplicateId`], [`Error::RaggedVectors`],
-    /// [`Error::NotFinite`] with the first offending place (row within `rows`), [`Error::TooManyRows`],
+    /// [`Error::NotFinite`] and [`Error::DoesNotFit`] with the first offending place (row within `rows`), [`Error::TooManyRows`],
     /// [`Error::OutOfDeviceMemory`], and what the device's driver reports.
     pub fn add_with_ids(&mut self, rows: &[T], ids: &[u64]) -> Result<()> {
         let count = check_vectors(rows, self.dim(), Input::Base)?;

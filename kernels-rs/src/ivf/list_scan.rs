@@ -143,7 +143,7 @@ impl Tile {
     pub const fn queries(self, operand: Operand) -> u32 {
         match (self, operand) {
             (Self::Append, Operand::Copies) => APPEND_QUERIES,
-            (Self::Of64, _) | (Self::Append, Operand::Codes | Operand::Scalar8) => 64,
+            (Self::Of64 | Self::Append, _) => 64,
             (Self::Of16, _) => 16,
         }
     }
@@ -260,8 +260,8 @@ impl ScanLists {
     pub fn key(&self, operand: Operand, tile: Tile) -> ScanKey {
         let chunks = self.stride / CHUNK;
         let fits = match operand {
-            Operand::Copies | Operand::Scalar8 => chunks <= resident_chunks(tile.queries(operand)),
             Operand::Codes => chunks <= TABLE_CHUNKS && self.table_bytes() <= TABLE_BYTES,
+            _ => chunks <= resident_chunks(tile.queries(operand)),
         };
         (operand, tile, if fits { Residence::Resident } else { Residence::Streamed })
     }
@@ -271,13 +271,13 @@ impl ScanLists {
         let (operand, tile, residence) = key;
         let (queries, chunks) = (tile.queries(operand), self.stride / CHUNK);
         let shared_bytes = match (operand, residence) {
-            (Operand::Copies | Operand::Scalar8, Residence::Resident) => resident_shared_bytes(queries, chunks),
             (Operand::Codes, Residence::Resident) => table_shared_bytes(queries, chunks, self.table_bytes()),
+            (_, Residence::Resident) => resident_shared_bytes(queries, chunks),
             (_, Residence::Streamed) => streamed_shared_bytes(queries),
         };
         let by_registers = match (operand, tile) {
             (Operand::Copies, Tile::Of64 | Tile::Of16) => 3,
-            (Operand::Copies, Tile::Append) | (Operand::Codes | Operand::Scalar8, _) => 2,
+            _ => 2,
         };
         let each = (MULTIPROCESSOR_BYTES / (shared_bytes + DRIVER_BYTES)).clamp(1, by_registers);
         let most = multiprocessors as u64 * each as u64;

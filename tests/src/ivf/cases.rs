@@ -54,7 +54,7 @@ impl IvfCase {
     pub fn name(&self) -> String {
         let IvfCase { dim, n, lists, nq, k, probes, metric, element, data, .. } = self;
         let encoding = match self.encoding {
-            Encoding::Flat => "flat".to_owned(),
+            Encoding::Flat | Encoding::F16 | Encoding::Scalar8 => self.encoding.name().to_owned(),
             Encoding::Pq { sub_quantizers, bits, rotate } => {
                 format!("pq{sub_quantizers}x{bits}{}", if rotate { "_rotated" } else { "" })
             }
@@ -197,10 +197,44 @@ pub fn ivf_cases() -> Vec<IvfCase> {
                 add(large, metric, ElementType::F32, coded, data, Size::Large);
             }
         }
+        for coded in [Encoding::F16, Encoding::Scalar8] {
+            // Rows of one component to more than stay in shared memory with 64 queries; whole groups of four and eight, and others.
+            for dim in [1, 6, 12, 35, 64, 129, 330] {
+                for data in [VectorData::Gaussian, VectorData::Duplicates, VectorData::Zeros] {
+                    let (small, large) = (shape(dim, 150, 4, 3, 12, 2), shape(dim, 5_000, 40, 200, 40, 7));
+                    add(small, metric, ElementType::F32, coded, data, Size::Small);
+                    add(large, metric, ElementType::F32, coded, data, Size::Large);
+                }
+            }
+            for data in [VectorData::Ties, VectorData::AllEqual, VectorData::Tiny, VectorData::Line] {
+                add(shape(19, 300, 9, 4, 20, 3), metric, ElementType::F32, coded, data, Size::Small);
+                add(shape(100, 6_000, 30, 50, 50, 6), metric, ElementType::F32, coded, data, Size::Large);
+            }
+            // Lists that many queries probe: tiles of 64, and candidates that are appended.
+            add(shape(24, 400, 3, 60, 4, 2), metric, ElementType::F32, coded, VectorData::Gaussian, Size::Small);
+            add(
+                shape(96, 20_000, 300, 2_000, 10, 200),
+                metric,
+                ElementType::F32,
+                coded,
+                VectorData::Gaussian,
+                Size::Large,
+            );
+        }
+        for data in [VectorData::FarClusters, VectorData::Large, VectorData::Outlier] {
+            add(shape(19, 300, 9, 4, 20, 3), metric, ElementType::F32, Encoding::Scalar8, data, Size::Small);
+        }
+        for element in [ElementType::F16, ElementType::Bf16, ElementType::U8, ElementType::I8] {
+            let (small, large) = (shape(20, 200, 6, 3, 20, 2), shape(130, 8_000, 50, 90, 30, 9));
+            add(small, metric, element, Encoding::Scalar8, VectorData::Gaussian, Size::Small);
+            add(large, metric, element, Encoding::Scalar8, VectorData::Gaussian, Size::Large);
+        }
         // Nothing to find, one list, k past everything, for codes.
-        let coded = Encoding::Pq { sub_quantizers: 2, bits: 4, rotate: false };
-        for shape in [shape(4, 0, 2, 2, 3, 1), shape(4, 50, 1, 3, 70, 1), shape(4, 60, 20, 3, 70, 99)] {
-            add(shape, metric, ElementType::F32, coded, VectorData::Gaussian, Size::Small);
+        let pq = Encoding::Pq { sub_quantizers: 2, bits: 4, rotate: false };
+        for coded in [pq, Encoding::F16, Encoding::Scalar8] {
+            for shape in [shape(4, 0, 2, 2, 3, 1), shape(4, 50, 1, 3, 70, 1), shape(4, 60, 20, 3, 70, 99)] {
+                add(shape, metric, ElementType::F32, coded, VectorData::Gaussian, Size::Small);
+            }
         }
     }
     cases

@@ -7,6 +7,19 @@ use warpann::Metric;
 
 use crate::reference::{NO_ID, badness, defined, worst};
 
+/// What is kept of a vector, and what training found for it.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Kept {
+    /// The vector.
+    Vector,
+    /// Half-precision numbers.
+    Half,
+    /// A byte for each component of the residual: the least value of each component, and the step of each.
+    Ranges(Vec<f32>, Vec<f32>),
+    /// Codes of the residual's parts: M × codewords × dim / M, and M.
+    Codebooks(Vec<f32>, usize),
+}
+
 /// What training found.
 #[derive(Debug, Clone)]
 pub struct Model {
@@ -16,8 +29,8 @@ pub struct Model {
     pub metric: Metric,
     /// Lists × dim.
     pub centroids: Vec<f64>,
-    /// For product quantization: M × codewords × dim / M, and M.
-    pub codebooks: Option<(Vec<f32>, usize)>,
+    /// What is kept of a vector.
+    pub kept: Kept,
     /// Row-major; for product quantization after a rotation.
     pub rotation: Option<Vec<f64>>,
 }
@@ -40,13 +53,13 @@ impl Model {
 
     /// What queries are compared with stored vectors by.
     pub fn fine(&self) -> Metric {
-        if self.codebooks.is_some() { self.coarse() } else { self.metric }
+        if self.kept == Kept::Vector { self.metric } else { self.coarse() }
     }
 
     /// A vector or query as it is assigned, coded and compared.
     pub fn transform(&self, x: &[f64]) -> Vec<f64> {
         let mut x = x.to_vec();
-        if self.codebooks.is_some() && self.metric == Metric::Cosine {
+        if self.kept != Kept::Vector && self.metric == Metric::Cosine {
             let norm = defined_square(&x).sqrt();
             if norm != 0.0 {
                 x.iter_mut().for_each(|x| *x = f64::from((*x / norm) as f32));
@@ -69,10 +82,23 @@ impl Model {
 
     /// What is kept of a transformed vector in its list.
     pub fn stored(&self, x: &[f64], list: usize) -> Vec<f64> {
-        let Some((codebooks, parts)) = &self.codebooks else { return x.to_vec() };
-        let (dim, width) = (self.dim, self.dim / parts);
+        let dim = self.dim;
         let centroid = &self.centroids[list * dim..][..dim];
         let residual: Vec<f32> = x.iter().zip(centroid).map(|(x, c)| *x as f32 - *c as f32).collect();
+        let (codebooks, parts) = match &self.kept {
+            Kept::Vector => return x.to_vec(),
+            Kept::Half => return x.iter().map(|x| half::f16::from_f32(*x as f32).to_f64()).collect(),
+            Kept::Ranges(least, steps) => {
+                let of = |i: usize| {
+                    let place = if steps[i] == 0.0 { 0.0 } else { (residual[i] - least[i]) / steps[i] + 0.5 };
+                    let code = place.floor().clamp(0.0, 255.0);
+                    f64::from(centroid[i] as f32 + (least[i] + code * steps[i]))
+                };
+                return (0..dim).map(of).collect();
+            }
+            Kept::Codebooks(codebooks, parts) => (codebooks, parts),
+        };
+        let width = dim / parts;
         let mut stored = Vec::new();
         for (part, book) in codebooks.chunks(codebooks.len() / parts).enumerate() {
             let here = &residual[part * width..][..width];
@@ -192,7 +218,7 @@ mod tests {
     fn model(metric: Metric) -> Model {
         // Two lists, at (0, 0) and (10, 0); under cosine at (1, 0) and (0, 1).
         let centroids = if metric == Metric::Cosine { vec![1.0, 0.0, 0.0, 1.0] } else { vec![0.0, 0.0, 10.0, 0.0] };
-        Model { dim: 2, metric, centroids, codebooks: None, rotation: None }
+        Model { dim: 2, metric, centroids, kept: Kept::Vector, rotation: None }
     }
 
     #[test]
@@ -213,7 +239,7 @@ mod tests {
     fn codes_found_by_hand() {
         // One part of two components with codewords (0, 0) and (1, −1); another centroid at (10, 0).
         let mut coded = model(Metric::L2);
-        coded.codebooks = Some((vec![0.0, 0.0, 1.0, -1.0], 1));
+        coded.kept = Kept::Codebooks(vec![0.0, 0.0, 1.0, -1.0], 1);
         assert_eq!(coded.stored(&[10.9, -0.8], 1), [11.0, -1.0]);
         assert_eq!(coded.stored(&[10.4, -0.4], 1), [10.0, 0.0]);
         // Turned by a quarter: (x, y) becomes (−y, x).
@@ -222,8 +248,21 @@ mod tests {
         assert_eq!(coded.read_back(&[-4.0, 3.0]), [3.0, 4.0]);
         let mut cosine = model(Metric::Cosine);
         assert_eq!(cosine.transform(&[3.0, 4.0]), [3.0, 4.0]);
-        cosine.codebooks = Some((vec![0.0, 0.0], 1));
+        cosine.kept = Kept::Codebooks(vec![0.0, 0.0], 1);
         assert_eq!(cosine.transform(&[3.0, 4.0]), [f64::from(0.6f32), f64::from(0.8f32)]);
         assert_eq!((cosine.fine(), cosine.list(&[3.0, 4.0])), (Metric::InnerProduct, 1));
+    }
+
+    #[test]
+    fn halves_and_bytes_found_by_hand() {
+        let mut kept = model(Metric::L2);
+        kept.kept = Kept::Half;
+        // Between 2048 and 4096 halves are even numbers; ties go to multiples of four.
+        assert_eq!(kept.stored(&[2049.0, -2051.0], 0), [2048.0, -2052.0]);
+        // Residuals of the list at (10, 0), from -1 in steps of a half, and always 3.
+        kept.kept = Kept::Ranges(vec![-1.0, 3.0], vec![0.5, 0.0]);
+        assert_eq!(kept.stored(&[9.6, 7.0], 1), [9.5, 3.0]);
+        assert_eq!(kept.stored(&[0.0, 3.0], 1), [9.0, 3.0]);
+        assert_eq!(kept.stored(&[900.0, 3.0], 1), [136.5, 3.0]);
     }
 }

@@ -5,7 +5,7 @@ use warpann::ivf::{Bitset, Encoding, IvfIndex, IvfIndexBuilder, Scan, SearchOpti
 use warpann::{Device, ElementType, Neighbors, Placement};
 
 use super::cases::{Ids, IvfCase};
-use super::reference::{Contents, Model};
+use super::reference::{Contents, Kept, Model};
 use crate::data::{self, Component, Random};
 use crate::reference::{badness, worst};
 use crate::runner::Outcome;
@@ -53,11 +53,18 @@ pub fn trained<T: Component>(
 /// What training has found.
 pub fn model<T: Component>(index: &IvfIndex<T>) -> Model {
     let widen = |values: &[f32]| -> Vec<f64> { values.iter().map(|&x| f64::from(x)).collect() };
+    let tables = index.code_tables();
+    let kept = match index.encoding() {
+        Encoding::Flat => Kept::Vector,
+        Encoding::F16 => Kept::Half,
+        Encoding::Scalar8 => Kept::Ranges(tables[..tables.len() / 2].to_vec(), tables[tables.len() / 2..].to_vec()),
+        Encoding::Pq { sub_quantizers, .. } => Kept::Codebooks(tables.to_vec(), sub_quantizers),
+    };
     Model {
         dim: index.dim(),
         metric: index.metric(),
         centroids: widen(index.centroids()),
-        codebooks: index.quantizer().map(|pq| (pq.codebooks().to_vec(), pq.sub_quantizers())),
+        kept,
         rotation: index.rotation().map(|rotation| widen(rotation.matrix())),
     }
 }
@@ -83,8 +90,8 @@ fn run_elements<T: Component>(case: &IvfCase, device: &Placement) -> Outcome {
     let text = |error: warpann::Error| error.to_string();
     let vectors = data::vectors::<T>(data, dim, n, nq, seed);
     let need = match encoding {
-        Encoding::Flat => lists,
         Encoding::Pq { bits, .. } => lists.max(1 << bits),
+        _ => lists,
     };
     let others = (n < need).then(|| data::vectors::<T>(data, dim, need, 0, seed));
     let rows = &others.as_ref().unwrap_or(&vectors).base;

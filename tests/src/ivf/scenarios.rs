@@ -17,9 +17,13 @@ use crate::scenarios::{Scenario, by_device, too_large, too_small};
 pub const ALL: &[Scenario] = &[
     ("ivf::change::removed_vectors_are_gone_flat", removal_flat),
     ("ivf::change::removed_vectors_are_gone_pq", removal_pq),
+    ("ivf::change::removed_vectors_are_gone_f16", removal_f16),
+    ("ivf::change::removed_vectors_are_gone_sq8", removal_sq8),
     ("ivf::change::search_between_additions", search_between_additions),
     ("ivf::merge::of_parts_is_the_whole_flat", merge_flat),
     ("ivf::merge::of_parts_is_the_whole_pq", merge_pq),
+    ("ivf::merge::of_parts_is_the_whole_f16", merge_f16),
+    ("ivf::merge::of_parts_is_the_whole_sq8", merge_sq8),
     ("ivf::threads::share_one_index", threads_share_one_index),
     ("ivf::budget::any_gives_the_same_bits_or_an_error", budgets),
     ("ivf::repeat::training_gives_the_same_bits", training_repeats),
@@ -28,6 +32,8 @@ pub const ALL: &[Scenario] = &[
     ("ivf::probes::kept_in_the_index", probes_kept),
     ("ivf::errors::change_nothing_flat", errors_flat),
     ("ivf::errors::change_nothing_pq", errors_pq),
+    ("ivf::errors::change_nothing_f16", errors_f16),
+    ("ivf::errors::change_nothing_sq8", errors_sq8),
     ("ivf::errors::of_settings", errors_of_settings),
 ];
 
@@ -80,6 +86,14 @@ fn removal_flat(device: Device) -> Outcome {
 
 fn removal_pq(device: Device) -> Outcome {
     removal(device, Metric::InnerProduct, PQ)
+}
+
+fn removal_f16(device: Device) -> Outcome {
+    removal(device, Metric::L2, Encoding::F16)
+}
+
+fn removal_sq8(device: Device) -> Outcome {
+    removal(device, Metric::Cosine, Encoding::Scalar8)
 }
 
 fn removal(device: Device, metric: Metric, encoding: Encoding) -> Outcome {
@@ -146,6 +160,14 @@ fn merge_pq(device: Device) -> Outcome {
     merge(device, Metric::L2, PQ)
 }
 
+fn merge_f16(device: Device) -> Outcome {
+    merge(device, Metric::InnerProduct, Encoding::F16)
+}
+
+fn merge_sq8(device: Device) -> Outcome {
+    merge(device, Metric::L2, Encoding::Scalar8)
+}
+
 fn merge(device: Device, metric: Metric, encoding: Encoding) -> Outcome {
     let (mut index, vectors, mut contents) = trained(device, metric, encoding)?;
     let (dim, n) = (index.dim(), vectors.base.len() / index.dim());
@@ -192,7 +214,7 @@ fn threads_share_one_index(device: Device) -> Outcome {
 }
 
 fn budgets(device: Device) -> Outcome {
-    for encoding in [Encoding::Flat, PQ] {
+    for encoding in [Encoding::Flat, PQ, Encoding::F16, Encoding::Scalar8] {
         let (whole, vectors, mut contents) = trained(device, Metric::L2, encoding)?;
         contents.add(&vectors.exact_base, &(0..(vectors.base.len() / whole.dim()) as u64).collect::<Vec<_>>());
         for budget in [1, 100 << 10, 1 << 20, 64 << 20] {
@@ -217,7 +239,10 @@ fn training_repeats(device: Device) -> Outcome {
     training_of::<u8>(device, Metric::InnerProduct, Encoding::Flat)?;
     training_of::<f32>(device, Metric::Cosine, pq(false))?;
     training_of::<i8>(device, Metric::InnerProduct, pq(false))?;
-    training_of::<f32>(device, Metric::L2, pq(true))
+    training_of::<f32>(device, Metric::L2, pq(true))?;
+    training_of::<f32>(device, Metric::Cosine, Encoding::F16)?;
+    training_of::<f32>(device, Metric::L2, Encoding::Scalar8)?;
+    training_of::<u8>(device, Metric::InnerProduct, Encoding::Scalar8)
 }
 
 /// Training on `device` finds what training on the CPU does, to the bit.
@@ -234,8 +259,7 @@ fn training_of<T: Component>(device: Device, metric: Metric, encoding: Encoding)
     second.train(&rows).map_err(text)?;
     let bits = |values: &[f32]| values.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
     let found = |index: &IvfIndex<T>| {
-        let codebooks = index.quantizer().map(|quantizer| bits(quantizer.codebooks()));
-        (bits(index.centroids()), codebooks, index.rotation().map(|rotation| bits(rotation.matrix())))
+        (bits(index.centroids()), bits(index.code_tables()), index.rotation().map(|rotation| bits(rotation.matrix())))
     };
     if found(&first) == found(&second) {
         Ok(())
@@ -260,8 +284,8 @@ fn products_outside_f32(device: Device) -> Outcome {
 }
 
 fn refining(device: Device) -> Outcome {
-    for metric in Metric::ALL {
-        let (mut index, vectors, _) = trained(device, metric, PQ)?;
+    for (metric, encoding) in Metric::ALL.into_iter().zip([PQ, Encoding::Scalar8, Encoding::F16]) {
+        let (mut index, vectors, _) = trained(device, metric, encoding)?;
         index.add(&vectors.base).map_err(text)?;
         let (dim, k) = (index.dim(), 7);
         // More candidates than vectors in the probed lists for some: empty slots are skipped.
@@ -330,6 +354,14 @@ fn errors_flat(device: Device) -> Outcome {
 
 fn errors_pq(device: Device) -> Outcome {
     errors(device, PQ)
+}
+
+fn errors_f16(device: Device) -> Outcome {
+    errors(device, Encoding::F16)
+}
+
+fn errors_sq8(device: Device) -> Outcome {
+    errors(device, Encoding::Scalar8)
 }
 
 macro_rules! refused {

@@ -53,6 +53,9 @@ pub fn case(seed: u64, device: Device) -> Outcome {
 /// Residuals, and sums of a few components, stay finite: what does not is refused, as documented.
 const RANGE: (i32, i32) = (-149, 120);
 
+/// Components that f16 holds.
+const HALF_RANGE: (i32, i32) = (-30, 14);
+
 fn program<T: Component>(random: &mut Random, device: Device) -> Outcome {
     // A search of a step is several, on the CPU with each scan.
     let most = work(random, device) / 4;
@@ -60,7 +63,9 @@ fn program<T: Component>(random: &mut Random, device: Device) -> Outcome {
     shape.nq = shape.nq.min(24);
     shape.n = shape.n.min(4000);
     let mut encoding = Encoding::Flat;
-    if random.once_in(2) {
+    if random.once_in(3) {
+        encoding = if T::TYPE == ElementType::F32 && random.once_in(2) { Encoding::F16 } else { Encoding::Scalar8 };
+    } else if random.once_in(2) {
         let sub_quantizers = 1 + random.below(8);
         let width = shape.dim.div_ceil(sub_quantizers);
         shape.dim = width * sub_quantizers;
@@ -81,7 +86,7 @@ fn program<T: Component>(random: &mut Random, device: Device) -> Outcome {
         lists,
         iterations: random.below(4),
         seed: random.bits(),
-        form: vectors::form(random, vectors::range::<T>(RANGE)),
+        form: vectors::form(random, vectors::range::<T>(if encoding == Encoding::F16 { HALF_RANGE } else { RANGE })),
         steps,
     };
     run::<T>(&case, random, device).map_err(|failure| format!("{failure}\n{:?} {case:?}", T::TYPE))
@@ -133,8 +138,8 @@ struct Program<'a, T: Component> {
 fn run<T: Component>(case: &IvfCase, random: &mut Random, device: Device) -> Outcome {
     let &IvfCase { metric, encoding, shape: VectorsShape { dim, n, nq }, lists, ref form, .. } = case;
     let need = match encoding {
-        Encoding::Flat => lists,
         Encoding::Pq { bits, .. } => lists.max(1 << bits),
+        _ => lists,
     };
     let training: Vectors<T> = vectors::vectors(form, dim, need + random.below(20), 0, random);
     let vectors: Vectors<T> = vectors::vectors(form, dim, n.max(1), nq, random);

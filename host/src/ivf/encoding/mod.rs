@@ -37,7 +37,6 @@ use self::pq::PqScheme;
 use self::scalar8::Scalar8Scheme;
 use super::Trained;
 use super::gpu::image::{ImageShape, StoredPlan};
-use crate::device::runtime::Runtime;
 use crate::device::scratch::Layout;
 use crate::generate::Rows;
 use crate::kmeans::KMeans;
@@ -223,7 +222,7 @@ pub(crate) trait Codec: Debug + Send + Sync {
         to_f32(rows, metric.divides_by_norms())
     }
 
-    /// What makes lists and codes on a device, if the encoding has kernels for that.
+    /// What makes lists and codes on a device, if the encoding has kernels for that and the device runs kernels.
     fn list_coder<'a>(&'a self, on: CoderOn<'a>) -> Result<Option<Box<dyn ListCoder + 'a>>> {
         let _ = on;
         Ok(None)
@@ -277,8 +276,8 @@ pub(crate) trait Codec: Debug + Send + Sync {
 
 /// Where a [`ListCoder`] works, and for which lists.
 pub(crate) struct CoderOn<'a> {
-    /// The device.
-    pub runtime: Runtime,
+    /// The device, which may be the CPU.
+    pub device: Device,
     /// How vectors are assigned to lists.
     pub by: Assign,
     /// Row-major, at least one.

@@ -11,7 +11,7 @@ use super::format::{self, Section};
 use super::fuzz::{mend_index_bytes as mend, read_any_index_bytes};
 use crate::error::{Error, FileDefect};
 use crate::ivf::{Encoding, IvfIndex, SearchOptions};
-use crate::{Device, Element, Metric};
+use crate::{Device, Element, ElementType, Metric};
 
 const DIM: usize = 8;
 const LISTS: usize = 6;
@@ -29,11 +29,13 @@ fn file(folder: &TempDir, name: &str) -> PathBuf {
     folder.path().join(name)
 }
 
-const ENCODINGS: [Encoding; 4] = [
+const ENCODINGS: [Encoding; 6] = [
     Encoding::Flat,
     Encoding::Pq { sub_quantizers: 4, bits: 6, rotate: false },
     Encoding::Pq { sub_quantizers: 2, bits: 5, rotate: true },
     Encoding::Pq { sub_quantizers: 8, bits: 4, rotate: true },
+    Encoding::Scalar8,
+    Encoding::F16,
 ];
 
 /// An index with ids of its own, of which one list at least is empty.
@@ -64,6 +66,9 @@ fn round_trip<T: Element>() {
     let (first, second) = (file(&folder, "a.ivf"), file(&folder, "b.ivf"));
     for metric in Metric::ALL {
         for encoding in ENCODINGS {
+            if encoding == Encoding::F16 && T::TYPE != ElementType::F32 {
+                continue;
+            }
             let mut built = index::<T>(metric, encoding);
             built.save(&first).unwrap();
             let mut loaded = IvfIndex::<T>::load(&first, Device::Cpu, Some(1 << 20)).unwrap();
@@ -236,6 +241,8 @@ fn no_damage_ends_in_a_panic_or_in_nonsense() {
         damage::<f32>(Metric::Cosine, ENCODINGS[1], 14),
         damage::<bf16>(Metric::L2, ENCODINGS[2], 15),
         damage::<i8>(Metric::InnerProduct, ENCODINGS[3], 16),
+        damage::<u8>(Metric::L2, ENCODINGS[4], 17),
+        damage::<f32>(Metric::L2, ENCODINGS[5], 18),
     ];
     assert!(
         accepted.iter().all(|accepted| (20..380).contains(accepted)),

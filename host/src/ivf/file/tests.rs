@@ -34,7 +34,8 @@ impl Sample {
         };
         let floats = |count: usize| (0..count).map(|i| i as f32 * 0.25 - 3.0).collect::<Vec<_>>();
         let (codebooks, rotation, unused) = match encoding {
-            Encoding::Flat => (0, 0, 0),
+            Encoding::Flat | Encoding::F16 => (0, 0, 0),
+            Encoding::Scalar8 => (2 * dim, 0, 0),
             Encoding::Pq { sub_quantizers, bits, rotate: rotated } => {
                 let used = (sub_quantizers as u32 * bits) % 8;
                 (dim << bits, if rotated { dim * dim } else { 0 }, if used == 0 { 0 } else { u8::MAX << used })
@@ -80,6 +81,8 @@ fn samples() -> Vec<Sample> {
         Sample::new(ElementType::F32, pq(3, 5, false), 6, &[4, 3, 0]),
         Sample::new(ElementType::U8, pq(2, 4, true), 4, &[0, 2]),
         Sample::new(ElementType::F32, pq(4, 8, true), 4, &[5]),
+        Sample::new(ElementType::F32, Encoding::F16, 3, &[2, 0, 1]),
+        Sample::new(ElementType::U8, Encoding::Scalar8, 5, &[1, 2]),
     ]
 }
 
@@ -229,6 +232,11 @@ fn what_contradicts_itself_is_refused_by_name() {
         assert_eq!(changed(halves(element), |s| s.codes[..2].fill(0xff)), inconsistent("a vector is not finite"));
     }
     assert_eq!(changed(coded(), |s| s.codes[5] = 0x80), inconsistent("unused bits of a code are set"));
+    let sample = |encoding| move || Sample::new(ElementType::F32, encoding, 2, &[2, 3]);
+    let (f16, scalar8) = (sample(Encoding::F16), sample(Encoding::Scalar8));
+    assert_eq!(changed(f16(), |s| s.codes[18..].fill(0xff)), inconsistent("a vector is not finite"));
+    assert_eq!(changed(scalar8(), |s| s.codebooks[3] = f32::NAN), inconsistent("a codeword is not finite"));
+    assert_eq!(changed(scalar8(), |s| s.codebooks[3] = -0.5), inconsistent("a step is negative"));
     assert_eq!(changed(flat(), |s| s.ids[4] = s.ids[0]), inconsistent("an id occurs twice"));
     let spread = |s: &mut Sample| s.ids.copy_from_slice(&[u64::MAX - 1, 5, 1 << 40, 1 << 40, 3]);
     assert_eq!(changed(flat(), spread), inconsistent("an id occurs twice"));
@@ -245,11 +253,14 @@ fn what_contradicts_itself_is_refused_by_name() {
     assert_eq!(patched(flat(), 8, &[2]), FileDefect::Version { found: 2, known: 1 });
     assert_eq!(patched(flat(), 12, &[5]), FileDefect::BadHeader("unknown element type"));
     assert_eq!(patched(flat(), 16, &[3]), FileDefect::BadHeader("unknown metric"));
-    assert_eq!(patched(flat(), 20, &[2]), FileDefect::BadHeader("unknown encoding"));
+    assert_eq!(patched(flat(), 20, &[4]), FileDefect::BadHeader("unknown encoding"));
     assert_eq!(patched(flat(), 24, &[1]), FileDefect::BadHeader("unknown encoding"));
     assert_eq!(patched(coded(), 32, &[2]), FileDefect::BadHeader("unknown encoding"));
     assert_eq!(patched(flat(), 36, &[1]), FileDefect::BadHeader("reserved bytes are not zero"));
     assert_eq!(patched(flat(), 247, &[1]), FileDefect::BadHeader("reserved bytes are not zero"));
+    assert_eq!(patched(f16(), 12, &[3]), inconsistent("f16 codes of vectors that are not f32"));
+    assert_eq!(patched(f16(), 24, &[1]), FileDefect::BadHeader("unknown encoding"));
+    assert_eq!(patched(scalar8(), 32, &[1]), FileDefect::BadHeader("unknown encoding"));
     assert_eq!(patched(coded(), 24, &[4]), inconsistent("sub-quantizers that do not divide the dimension"));
     assert_eq!(patched(coded(), 24, &[0]), inconsistent("sub-quantizers that do not divide the dimension"));
     assert_eq!(patched(coded(), 28, &[3]), inconsistent("bits of a sub-quantizer"));

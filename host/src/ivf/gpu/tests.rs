@@ -115,3 +115,25 @@ fn codes() {
     let encoding = Encoding::Pq { sub_quantizers: 4, bits: 8, rotate: true };
     check::<u8>(Metric::L2, encoding, &Case { dim: 16, n: 600, lists: 7, queries: 70, k: 5, probes: 7 });
 }
+
+#[test]
+fn halves_and_bytes() {
+    for encoding in [Encoding::F16, Encoding::Scalar8] {
+        for dim in [1, 12, 65, 330] {
+            for metric in Metric::ALL {
+                check::<f32>(metric, encoding, &Case { dim, n: 400, lists: 7, queries: 20, k: 5, probes: 3 });
+            }
+        }
+        // Tiles of 64 queries, and candidates that are appended.
+        for (dim, probes) in [(12, 7), (330, 7), (8, 90)] {
+            let lists = if probes == 90 { 100 } else { 7 };
+            check::<f32>(Metric::L2, encoding, &Case { dim, n: 1200, lists, queries: 70, k: 1, probes });
+        }
+    }
+    check::<u8>(Metric::L2, Encoding::Scalar8, &Case { dim: 16, n: 600, lists: 7, queries: 70, k: 5, probes: 7 });
+    check::<half::bf16>(
+        Metric::Cosine,
+        Encoding::Scalar8,
+        &Case { dim: 9, n: 300, lists: 4, queries: 5, k: 5, probes: 2 },
+    );
+}

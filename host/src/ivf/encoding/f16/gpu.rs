@@ -15,7 +15,7 @@ const GREATEST_OF_SCALE_ONE: f32 = 16_384.0;
 
 /// Where the parts lie.
 pub(super) struct F16Plan {
-    rows: Reserved<u8>,
+    rows: Reserved<u16>,
     row_bytes: usize,
     /// The list of each row: only for making the image.
     row_lists: Reserved<u32>,
@@ -24,8 +24,12 @@ pub(super) struct F16Plan {
 impl F16Plan {
     pub fn new(layout: &mut Layout, shape: &ImageShape<'_>) -> Self {
         let rows = shape.rows as usize;
-        let row_bytes = 2 * shape.view.dim.next_multiple_of(CHUNK as usize);
-        Self { rows: layout.array(rows.saturating_mul(row_bytes)), row_bytes, row_lists: layout.array(rows) }
+        let stride = shape.view.dim.next_multiple_of(CHUNK as usize);
+        Self {
+            rows: layout.array(rows.saturating_mul(stride)),
+            row_bytes: stride * size_of::<u16>(),
+            row_lists: layout.array(rows),
+        }
     }
 }
 
@@ -33,8 +37,8 @@ impl StoredPlan for F16Plan {
     fn stored(&self, memory: Scratch) -> Stored {
         Stored {
             row_bytes: self.row_bytes as u32,
-            f16_rows: memory.at(self.rows.cast::<u16>()).into(),
-            ..Stored::new(Operand::Copies, RowsKey::Coded(CodeKey::F16), memory.at(self.rows).into())
+            f16_rows: memory.at(self.rows).into(),
+            ..Stored::new(Operand::Copies, RowsKey::Coded(CodeKey::F16), memory.at(self.rows).as_bytes().into())
         }
     }
 
@@ -49,7 +53,7 @@ impl StoredPlan for F16Plan {
     unsafe fn copy_to_device(&self, source: &Source<'_>, memory: Scratch) -> Result<()> {
         // SAFETY: as the caller promises; the plan reserved both.
         unsafe {
-            source.copy_codes(memory.at(self.rows), self.row_bytes)?;
+            source.copy_codes(memory.at(self.rows).as_bytes(), self.row_bytes)?;
             source.copy_row_lists(memory.at(self.row_lists))
         }
     }

@@ -44,8 +44,8 @@ pub(super) struct Coder<'a> {
 
 impl<'a> Coder<'a> {
     /// Copies centroids and codebooks to the device and prepares them.
-    pub fn new(on: CoderOn<'a>, quantizer: &'a ProductQuantizer) -> Result<Self> {
-        let CoderOn { runtime, by, centroids, budget } = on;
+    pub fn new(runtime: Runtime, on: &CoderOn<'a>, quantizer: &'a ProductQuantizer) -> Result<Self> {
+        let &CoderOn { by, centroids, budget, .. } = on;
         let shape = VectorShape { element: ElementType::F32, metric: by.metric(), dim: quantizer.dim() };
         let lists = centroids.len() / shape.dim;
         let mut layout = Layout::default();

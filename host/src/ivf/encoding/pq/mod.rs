@@ -16,6 +16,7 @@ use rayon::prelude::*;
 use self::coder::Coder;
 use self::gpu::PqPlan;
 use super::{Codec, CoderOn, FileParts, ListCoder, Scheme, StoredPlan, Training, to_f32};
+use crate::device::open::open;
 use crate::device::scratch::Layout;
 use crate::ivf::gpu::image::ImageShape;
 use crate::ivf::{Encoding, Trained};
@@ -137,7 +138,8 @@ impl Codec for PqCodec {
     }
 
     fn list_coder<'a>(&'a self, on: CoderOn<'a>) -> Result<Option<Box<dyn ListCoder + 'a>>> {
-        Ok(Some(Box::new(Coder::new(on, &self.quantizer)?)))
+        let Some(runtime) = open(on.device)?.1 else { return Ok(None) };
+        Ok(Some(Box::new(Coder::new(runtime, &on, &self.quantizer)?)))
     }
 
     fn encode(&self, rows: &[f32], residuals: Residuals<'_>) -> Result<Vec<u8>> {
