@@ -1,6 +1,6 @@
 //! Matrix products of a warpgroup (`wgmma.mma_async`, sm_90a alone): four warps multiply matrices in shared memory.
 //!
-//! D (64×128) += A (64×64) · Bᵀ, B 128×64. A *chunk* of A or B is 64 components of 16 bits a row, 128 bytes, row after row;
+//! D (64×N) += A (64×64) · Bᵀ, B N×64, where N is 64 or 128. A *chunk* of A or B is 64 components of 16 bits a row, 128 bytes, row after row;
 //! 16-byte part p of row r lies at part p ^ (r mod 8) of the row. A chunk starts at a multiple of 1024 bytes.
 //!
 //! Warp w of the group (0 to 3, in the order of the warps' numbers) gets rows 16w to 16w + 15 of D. With g = lane / 4 and
@@ -8,9 +8,11 @@
 //!
 //! A kernel that uses this module must declare it, by `#[kernel(.., arch = "sm_90a")]`: other devices refuse its PTX.
 //!
-//! # Rounding Sums round as in [`crate::mma`].
+//! # Rounding
+//! Sums round as in [`crate::mma`].
 //!
-//! # Visibility These products read shared memory through another path (the asynchronous proxy) than ordinary loads and stores. A thread
+//! # Visibility
+//! These products read shared memory through another path (the asynchronous proxy) than ordinary loads and stores. A thread
 //! that wrote operands, by a store or by an asynchronous copy that it has waited for, calls [`publish`] before the barrier that precedes
 //! the product.
 //!
@@ -27,8 +29,14 @@ pub fn publish() {
     imp::wgmma::publish(Location::caller());
 }
 
-/// Starts D += A · Bᵀ for chunks of f16 components at `a` (64 rows) and `b` (128 rows), with f32 sums (4 ×
-/// `wgmma.mma_async.m64n128k16.f32.f16.f16`). If `add` is false, D starts at zero, whatever `d` holds. Before [`wait`] the values of `d`
+/// A lane's part of D: `[[f32; 4]; N / 8]`, for N of 64 and of 128.
+pub trait Fragment: imp::wgmma::Sums {}
+
+impl Fragment for [[f32; 4]; 8] {}
+impl Fragment for [[f32; 4]; 16] {}
+
+/// Starts D += A · Bᵀ for chunks of f16 components at `a` (64 rows) and `b` (N rows), with f32 sums
+/// (4 × `wgmma.mma_async.m64nNk16.f32.f16.f16`). If `add` is false, D starts at zero, whatever `d` holds. Before [`wait`] the values of `d`
 /// are undefined; the thread can do other work while the product runs.
 ///
 /// In a kernel whose branches differ by lane, call [`crate::warp::sync_warp`] with all lanes directly before this function and before
@@ -39,9 +47,9 @@ pub fn publish() {
 /// only further products read, write or move `d`. All threads of the warpgroup arrive, with the same arguments.
 #[track_caller]
 #[inline(always)]
-pub unsafe fn start_f16(d: &mut [[f32; 4]; 16], a: SharedPtr<u8>, b: SharedPtr<u8>, add: bool) {
+pub unsafe fn start_f16<F: Fragment>(d: &mut F, a: SharedPtr<u8>, b: SharedPtr<u8>, add: bool) {
     // SAFETY: same contract.
-    unsafe { imp::wgmma::start_f16(d, a.address(), b.address(), add, Location::caller()) }
+    unsafe { d.start(a.address(), b.address(), add, Location::caller()) }
 }
 
 /// Waits for all products that this thread has started. `d` then holds their sums.
@@ -50,7 +58,7 @@ pub unsafe fn start_f16(d: &mut [[f32; 4]; 16], a: SharedPtr<u8>, b: SharedPtr<u
 /// All threads of the warpgroup arrive.
 #[track_caller]
 #[inline(always)]
-pub unsafe fn wait(d: &mut [[f32; 4]; 16]) {
+pub unsafe fn wait<F: Fragment>(d: &mut F) {
     // SAFETY: same contract.
-    unsafe { imp::wgmma::wait(d, Location::caller()) }
+    unsafe { d.wait(Location::caller()) }
 }

@@ -30,8 +30,8 @@ pub struct Lane {
     pub site: Site,
     /// Its asynchronous copies.
     pub copies: Copies,
-    /// Products of its warpgroup that it has not waited for: where its warp's rows of A start, and B.
-    pub products: Vec<(u32, u32)>,
+    /// Products of its warpgroup that it has not waited for: where its warp's rows of A start, where B starts, and the rows of B.
+    pub products: Vec<(u32, u32, u32)>,
 }
 
 /// Words that a lane can deposit in a collective of matrices.

@@ -19,7 +19,7 @@ unsafe fn product(which: u32) {
         let words = shared::dynamic::<u32>();
         let mut word = t;
         while word < 24576 / 4 {
-            if which != 1 || word != 4000 {
+            if (which != 1 && which != 7) || word != 4000 {
                 words.add(word).store(0); // FAULT: written
             }
             word += thread::block_dim_x();
@@ -32,6 +32,16 @@ unsafe fn product(which: u32) {
         }
         thread::sync_threads();
         let chunk = shared::dynamic::<u8>();
+        if which >= 7 {
+            let mut d = [[0.0; 4]; 8];
+            wgmma::start_f16(&mut d, chunk, chunk.add(8192), false); // FAULT: narrow start
+            if which == 8 {
+                thread::sync_threads();
+                words.add(8192 / 4 + t).store(1);
+            }
+            wgmma::wait(&mut d); // FAULT: narrow wait
+            return;
+        }
         let mut d = [[0.0; 4]; 16];
         wgmma::start_f16(&mut d, chunk.add(if which == 4 { 128 } else { 0 }), chunk.add(8192), false); // FAULT: start
         if which == 5 {
@@ -71,6 +81,17 @@ fn an_operand_that_is_not_published() {
     let kind = HERE.fault(run(128, 2), "product", 0, 0, "start");
     let ViolationKind::NotPublished { written, .. } = kind else { panic!("{kind}") };
     assert_eq!(written.line, HERE.line("written"));
+}
+
+/// With N = 64 the last of the 64 rows are checked as well, at the start and at the wait.
+#[test]
+fn operands_of_a_narrow_product() {
+    run(128, 9).unwrap();
+    let kind = HERE.fault(run(128, 7), "product", 0, 29, "narrow start");
+    assert!(matches!(kind, ViolationKind::SharedUninitialised { address } if address % 0x1_0000 == 16_000), "{kind}");
+    let violation = run(128, 8).expect_err("the kernel is broken");
+    assert_eq!(violation.location.line, HERE.line("narrow wait"), "{violation}");
+    assert!(matches!(*violation.kind, ViolationKind::NotPublished { thread: 0, .. }), "{violation}");
 }
 
 /// A word that its thread writes and publishes in the same epoch passes: the emulator does not record which of the two

@@ -14,25 +14,44 @@ const ROWS: usize = 128;
 const COLUMNS: usize = 128;
 const INNER: usize = 64;
 
-/// D = A · Bᵀ, added twice if `twice` is not 0. D is returned as fragments, and starts with values that the product
+/// D = A · Bᵀ, added twice if `twice` is not 0, with N = 128. D is returned as fragments, and starts with values that the product
 /// must ignore.
 #[kernel(max_threads = 256, arch = "sm_90a")]
-unsafe fn product(a: Ptr<u16>, b: Ptr<u16>, twice: u32, out: PtrMut<[[f32; 4]; 16]>) {
+unsafe fn product_128(a: Ptr<u16>, b: Ptr<u16>, twice: u32, out: PtrMut<[[f32; 4]; 16]>) {
+    // SAFETY: same contract.
+    unsafe { product(a, b, twice, out) }
+}
+
+/// The same with N = 64.
+#[kernel(max_threads = 256, arch = "sm_90a")]
+unsafe fn product_64(a: Ptr<u16>, b: Ptr<u16>, twice: u32, out: PtrMut<[[f32; 4]; 8]>) {
+    // SAFETY: same contract.
+    unsafe { product(a, b, twice, out) }
+}
+
+/// # Safety
+/// 128 rows of A, and as many of B as `D` has columns; 256 threads, 32 KiB of shared memory.
+unsafe fn product<const TILES: usize>(a: Ptr<u16>, b: Ptr<u16>, twice: u32, out: PtrMut<[[f32; 4]; TILES]>)
+where
+    [[f32; 4]; TILES]: wgmma::Fragment,
+{
     let t = thread::thread_idx_x();
-    // SAFETY: 128 rows of A and of B, a row a thread, in 32 KiB of shared memory; all threads arrive at the products.
+    // SAFETY: 128 rows of A and those of B, a row a thread, in 32 KiB of shared memory; all threads arrive at the products.
     unsafe {
         let (rows, chunk) =
             if t < 128 { (a, shared::dynamic::<u8>()) } else { (b, shared::dynamic::<u8>().add(16384)) };
         let row = t % 128;
-        for part in 0..8 {
-            for i in 0..8 {
-                let x = global::load(rows.add((row * 64 + 8 * part + i) as usize));
-                chunk.add(row * 128 + (part ^ (row % 8)) * 16 + 2 * i).cast::<u16>().store(x);
+        if t < 128 || row < 8 * TILES as u32 {
+            for part in 0..8 {
+                for i in 0..8 {
+                    let x = global::load(rows.add((row * 64 + 8 * part + i) as usize));
+                    chunk.add(row * 128 + (part ^ (row % 8)) * 16 + 2 * i).cast::<u16>().store(x);
+                }
             }
         }
         wgmma::publish();
         thread::sync_threads();
-        let mut d = [[f32::NAN; 4]; 16];
+        let mut d = [[f32::NAN; 4]; TILES];
         let (own, all) = (shared::dynamic::<u8>().add(t / 128 * 8192), shared::dynamic::<u8>().add(16384));
         wgmma::start_f16(&mut d, own, all, false);
         if twice != 0 {
@@ -41,6 +60,27 @@ unsafe fn product(a: Ptr<u16>, b: Ptr<u16>, twice: u32, out: PtrMut<[[f32; 4]; 1
         wgmma::wait(&mut d);
         global::store(out.add(t as usize), d);
     }
+}
+
+/// What fragment of which thread is wrong, if one is: D = (1 + `twice`) · A · Bᵀ.
+fn check<const TILES: usize>(
+    fragments: Vec<[[f32; 4]; TILES]>,
+    a: &[i8],
+    b: &[i8],
+    twice: u32,
+) -> Result<(), TestCaseError> {
+    for (thread, fragment) in fragments.into_iter().enumerate() {
+        let (warp, g, t) = (thread / 32, thread % 32 / 4, thread % 4);
+        for (j, pairs) in fragment.into_iter().enumerate() {
+            for (r, got) in pairs.into_iter().enumerate() {
+                let (row, column) = (16 * warp + g + r / 2 * 8, 8 * j + 2 * t + r % 2);
+                let product = |k: usize| i32::from(a[row * INNER + k]) * i32::from(b[column * INNER + k]);
+                let sum: i32 = (0..INNER).map(product).sum();
+                prop_assert_eq!(got, (sum * (1 + twice as i32)) as f32, "row {}, column {}", row, column);
+            }
+        }
+    }
+    Ok(())
 }
 
 fn matrix(rows: usize) -> impl Strategy<Value = Vec<i8>> {
@@ -55,19 +95,16 @@ proptest! {
         let halves = |m: &[i8]| Buffer::from_slice(&m.iter().map(|&x| f16::from(x).to_bits()).collect::<Vec<_>>());
         let (fa, fb) = (halves(&a), halves(&b));
         let mut out = Buffer::from_slice(&[[[0.0f32; 4]; 16]; 256]);
-        let launch = Product { a: fa.as_ptr(), b: fb.as_ptr(), twice, out: out.as_mut_ptr() };
+        let launch = Product128 { a: fa.as_ptr(), b: fb.as_ptr(), twice, out: out.as_mut_ptr() };
         // SAFETY: the arrays and the shared memory have the sizes that the kernel requires.
-        unsafe { emulator::launch(&Product::KERNEL, one_block(256, 32768), launch) }.unwrap();
-        for (thread, fragment) in out.to_vec().into_iter().enumerate() {
-            let (warp, g, t) = (thread / 32, thread % 32 / 4, thread % 4);
-            for (j, pairs) in fragment.into_iter().enumerate() {
-                for (r, got) in pairs.into_iter().enumerate() {
-                    let (row, column) = (16 * warp + g + r / 2 * 8, 8 * j + 2 * t + r % 2);
-                    let product = |k: usize| i32::from(a[row * INNER + k]) * i32::from(b[column * INNER + k]);
-                    let sum: i32 = (0..INNER).map(product).sum();
-                    prop_assert_eq!(got, (sum * (1 + twice as i32)) as f32, "row {}, column {}", row, column);
-                }
-            }
-        }
+        unsafe { emulator::launch(&Product128::KERNEL, one_block(256, 32768), launch) }.unwrap();
+        check(out.to_vec(), &a, &b, twice)?;
+        // The rows of B behind the 64th are not there.
+        let fb = Buffer::from_slice(&fb.to_vec()[..64 * INNER]);
+        let mut out = Buffer::from_slice(&[[[0.0f32; 4]; 8]; 256]);
+        let launch = Product64 { a: fa.as_ptr(), b: fb.as_ptr(), twice, out: out.as_mut_ptr() };
+        // SAFETY: the arrays and the shared memory have the sizes that the kernel requires.
+        unsafe { emulator::launch(&Product64::KERNEL, one_block(256, 32768), launch) }.unwrap();
+        check(out.to_vec(), &a, &b, twice)?;
     }
 }

@@ -122,13 +122,13 @@ pub enum FilterOutput {
     (Instruction::MmaSync, FilterOutput::Append, Residency::Streamed)
         => filter_append_streamed(min_blocks = 2) = filter::<MmaSync<2, 4, 4>, 4, 4, false, false>,
     (Instruction::Wgmma, FilterOutput::Dense, Residency::Resident)
-        => filter_dense_resident_sm90(min_blocks = 2, arch = "sm_90a") = filter::<Wgmma, 1, 16, true, true>,
+        => filter_dense_resident_sm90(min_blocks = 2, arch = "sm_90a") = filter::<Wgmma<16>, 1, 16, true, true>,
     (Instruction::Wgmma, FilterOutput::Dense, Residency::Streamed)
-        => filter_dense_streamed_sm90(min_blocks = 2, arch = "sm_90a") = filter::<Wgmma, 1, 16, false, true>,
+        => filter_dense_streamed_sm90(min_blocks = 2, arch = "sm_90a") = filter::<Wgmma<16>, 1, 16, false, true>,
     (Instruction::Wgmma, FilterOutput::Append, Residency::Resident)
-        => filter_append_resident_sm90(min_blocks = 2, arch = "sm_90a") = filter::<Wgmma, 1, 16, true, false>,
+        => filter_append_resident_sm90(min_blocks = 2, arch = "sm_90a") = filter::<Wgmma<16>, 1, 16, true, false>,
     (Instruction::Wgmma, FilterOutput::Append, Residency::Streamed)
-        => filter_append_streamed_sm90(min_blocks = 2, arch = "sm_90a") = filter::<Wgmma, 1, 16, false, false>,
+        => filter_append_streamed_sm90(min_blocks = 2, arch = "sm_90a") = filter::<Wgmma<16>, 1, 16, false, false>,
 )]
 pub struct Filter {
     /// f16 copies of the queries: rows of `stride` components.

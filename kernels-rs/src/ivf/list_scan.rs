@@ -60,11 +60,11 @@ use crate::ivf::encoding::flat::Copies;
 use crate::ivf::encoding::pq::Decoded;
 use crate::ivf::encoding::scalar8::Scaled;
 use crate::ivf::pairs::padded;
-use crate::product::instruction::{MmaSync, Scores, TileProduct};
+use crate::product::instruction::{Instruction, MmaSync, Scores, TileProduct, Wgmma};
 use crate::product::mainloop::{Epilogue, Operands, Pass};
 pub use crate::product::tile::{CHUNK, THREADS, TILE_ROWS};
+use crate::product::tile::{CHUNK_ALIGNMENT, CHUNK_TILE_BYTES, LEAST_SHARED_BYTES};
 pub(crate) use crate::product::tile::{CHUNK_BYTES, ROWS_A_THREAD, part_offset as chunk_offset};
-use crate::product::tile::{CHUNK_TILE_BYTES, LEAST_SHARED_BYTES};
 
 /// Queries of [`Tile::Append`] where the operands are copies: as many as the filter's.
 const APPEND_QUERIES: u32 = 128;
@@ -106,6 +106,9 @@ const fn table_shared_bytes(queries: u32, chunks: u32, table: u32) -> u32 {
     header_bytes(queries) + chunks * queries * CHUNK_BYTES + CHUNK_TILE_BYTES + table.next_multiple_of(16)
 }
 
+// `wgmma` reads chunks that begin at multiples of this.
+const _: () = assert!(header_bytes(64).is_multiple_of(CHUNK_ALIGNMENT));
+const _: () = assert!(header_bytes(APPEND_QUERIES).is_multiple_of(CHUNK_ALIGNMENT));
 const _: () = {
     let mut queries = 16;
     while queries <= APPEND_QUERIES {
@@ -159,7 +162,7 @@ pub enum Residence {
 }
 
 /// Which kernel scans.
-pub type ScanKey = (Operand, Tile, Residence);
+pub type ScanKey = (Instruction, Operand, Tile, Residence);
 
 /// Multiplies the queries of each item with the rows of its list, and writes the score of each pair of a query and a row.
 ///
@@ -176,25 +179,66 @@ pub type ScanKey = (Operand, Tile, Residence);
     key = ScanKey,
     max_threads = 256,
     min_blocks = 2,
-    (Operand::Copies, Tile::Of64, Residence::Resident) => scan_lists_64(min_blocks = 3) = scan::<Copies, MmaSync<2, 2, 4>, 2, 4, 64, true, false>,
-    (Operand::Copies, Tile::Of64, Residence::Streamed) => scan_lists_64_streamed = scan::<Copies, MmaSync<2, 2, 4>, 2, 4, 64, false, false>,
-    (Operand::Copies, Tile::Of16, Residence::Resident) => scan_lists_16(min_blocks = 3) = scan::<Copies, MmaSync<1, 1, 2>, 1, 2, 16, true, false>,
-    (Operand::Copies, Tile::Of16, Residence::Streamed) => scan_lists_16_streamed = scan::<Copies, MmaSync<1, 1, 2>, 1, 2, 16, false, false>,
-    (Operand::Copies, Tile::Append, Residence::Resident) => append_lists = scan::<Copies, MmaSync<2, 4, 4>, 4, 4, APPEND_QUERIES, true, true>,
-    (Operand::Copies, Tile::Append, Residence::Streamed) =>
+    (Instruction::MmaSync, Operand::Copies, Tile::Of64, Residence::Resident) =>
+        scan_lists_64(min_blocks = 3) = scan::<Copies, MmaSync<2, 2, 4>, 2, 4, 64, true, false>,
+    (Instruction::MmaSync, Operand::Copies, Tile::Of64, Residence::Streamed) =>
+        scan_lists_64_streamed = scan::<Copies, MmaSync<2, 2, 4>, 2, 4, 64, false, false>,
+    (_, Operand::Copies, Tile::Of16, Residence::Resident) =>
+        scan_lists_16(min_blocks = 3) = scan::<Copies, MmaSync<1, 1, 2>, 1, 2, 16, true, false>,
+    (_, Operand::Copies, Tile::Of16, Residence::Streamed) =>
+        scan_lists_16_streamed = scan::<Copies, MmaSync<1, 1, 2>, 1, 2, 16, false, false>,
+    (Instruction::MmaSync, Operand::Copies, Tile::Append, Residence::Resident) =>
+        append_lists = scan::<Copies, MmaSync<2, 4, 4>, 4, 4, APPEND_QUERIES, true, true>,
+    (Instruction::MmaSync, Operand::Copies, Tile::Append, Residence::Streamed) =>
         append_lists_streamed = scan::<Copies, MmaSync<2, 4, 4>, 4, 4, APPEND_QUERIES, false, true>,
-    (Operand::Codes, Tile::Of64, Residence::Resident) => scan_codes_64 = scan::<Decoded<true>, MmaSync<2, 2, 4>, 2, 4, 64, true, false>,
-    (Operand::Codes, Tile::Of64, Residence::Streamed) => scan_codes_64_streamed = scan::<Decoded<false>, MmaSync<2, 2, 4>, 2, 4, 64, false, false>,
-    (Operand::Codes, Tile::Of16, Residence::Resident) => scan_codes_16 = scan::<Decoded<true>, MmaSync<1, 1, 2>, 1, 2, 16, true, false>,
-    (Operand::Codes, Tile::Of16, Residence::Streamed) => scan_codes_16_streamed = scan::<Decoded<false>, MmaSync<1, 1, 2>, 1, 2, 16, false, false>,
-    (Operand::Codes, Tile::Append, Residence::Resident) => append_codes = scan::<Decoded<true>, MmaSync<2, 2, 4>, 2, 4, 64, true, true>,
-    (Operand::Codes, Tile::Append, Residence::Streamed) => append_codes_streamed = scan::<Decoded<false>, MmaSync<2, 2, 4>, 2, 4, 64, false, true>,
-    (Operand::Scalar8, Tile::Of64, Residence::Resident) => scan_scalar8_64 = scan::<Scaled, MmaSync<2, 2, 4>, 2, 4, 64, true, false>,
-    (Operand::Scalar8, Tile::Of64, Residence::Streamed) => scan_scalar8_64_streamed = scan::<Scaled, MmaSync<2, 2, 4>, 2, 4, 64, false, false>,
-    (Operand::Scalar8, Tile::Of16, Residence::Resident) => scan_scalar8_16 = scan::<Scaled, MmaSync<1, 1, 2>, 1, 2, 16, true, false>,
-    (Operand::Scalar8, Tile::Of16, Residence::Streamed) => scan_scalar8_16_streamed = scan::<Scaled, MmaSync<1, 1, 2>, 1, 2, 16, false, false>,
-    (Operand::Scalar8, Tile::Append, Residence::Resident) => append_scalar8 = scan::<Scaled, MmaSync<2, 2, 4>, 2, 4, 64, true, true>,
-    (Operand::Scalar8, Tile::Append, Residence::Streamed) => append_scalar8_streamed = scan::<Scaled, MmaSync<2, 2, 4>, 2, 4, 64, false, true>,
+    (Instruction::MmaSync, Operand::Codes, Tile::Of64, Residence::Resident) =>
+        scan_codes_64 = scan::<Decoded<true>, MmaSync<2, 2, 4>, 2, 4, 64, true, false>,
+    (Instruction::MmaSync, Operand::Codes, Tile::Of64, Residence::Streamed) =>
+        scan_codes_64_streamed = scan::<Decoded<false>, MmaSync<2, 2, 4>, 2, 4, 64, false, false>,
+    (_, Operand::Codes, Tile::Of16, Residence::Resident) =>
+        scan_codes_16 = scan::<Decoded<true>, MmaSync<1, 1, 2>, 1, 2, 16, true, false>,
+    (_, Operand::Codes, Tile::Of16, Residence::Streamed) =>
+        scan_codes_16_streamed = scan::<Decoded<false>, MmaSync<1, 1, 2>, 1, 2, 16, false, false>,
+    (Instruction::MmaSync, Operand::Codes, Tile::Append, Residence::Resident) =>
+        append_codes = scan::<Decoded<true>, MmaSync<2, 2, 4>, 2, 4, 64, true, true>,
+    (Instruction::MmaSync, Operand::Codes, Tile::Append, Residence::Streamed) =>
+        append_codes_streamed = scan::<Decoded<false>, MmaSync<2, 2, 4>, 2, 4, 64, false, true>,
+    (Instruction::MmaSync, Operand::Scalar8, Tile::Of64, Residence::Resident) =>
+        scan_scalar8_64 = scan::<Scaled, MmaSync<2, 2, 4>, 2, 4, 64, true, false>,
+    (Instruction::MmaSync, Operand::Scalar8, Tile::Of64, Residence::Streamed) =>
+        scan_scalar8_64_streamed = scan::<Scaled, MmaSync<2, 2, 4>, 2, 4, 64, false, false>,
+    (_, Operand::Scalar8, Tile::Of16, Residence::Resident) =>
+        scan_scalar8_16 = scan::<Scaled, MmaSync<1, 1, 2>, 1, 2, 16, true, false>,
+    (_, Operand::Scalar8, Tile::Of16, Residence::Streamed) =>
+        scan_scalar8_16_streamed = scan::<Scaled, MmaSync<1, 1, 2>, 1, 2, 16, false, false>,
+    (Instruction::MmaSync, Operand::Scalar8, Tile::Append, Residence::Resident) =>
+        append_scalar8 = scan::<Scaled, MmaSync<2, 2, 4>, 2, 4, 64, true, true>,
+    (Instruction::MmaSync, Operand::Scalar8, Tile::Append, Residence::Streamed) =>
+        append_scalar8_streamed = scan::<Scaled, MmaSync<2, 2, 4>, 2, 4, 64, false, true>,
+    (Instruction::Wgmma, Operand::Copies, Tile::Of64, Residence::Resident) =>
+        scan_lists_64_sm90(arch = "sm_90a") = scan::<Copies, Wgmma<8>, 1, 8, 64, true, false>,
+    (Instruction::Wgmma, Operand::Copies, Tile::Of64, Residence::Streamed) =>
+        scan_lists_64_streamed_sm90(arch = "sm_90a") = scan::<Copies, Wgmma<8>, 1, 8, 64, false, false>,
+    (Instruction::Wgmma, Operand::Copies, Tile::Append, Residence::Resident) =>
+        append_lists_sm90(arch = "sm_90a") = scan::<Copies, Wgmma<16>, 1, 16, APPEND_QUERIES, true, true>,
+    (Instruction::Wgmma, Operand::Copies, Tile::Append, Residence::Streamed) =>
+        append_lists_streamed_sm90(arch = "sm_90a") = scan::<Copies, Wgmma<16>, 1, 16, APPEND_QUERIES, false, true>,
+    (Instruction::Wgmma, Operand::Codes, Tile::Of64, Residence::Resident) =>
+        scan_codes_64_sm90(arch = "sm_90a") = scan::<Decoded<true>, Wgmma<8>, 1, 8, 64, true, false>,
+    (Instruction::Wgmma, Operand::Codes, Tile::Of64, Residence::Streamed) =>
+        scan_codes_64_streamed_sm90(arch = "sm_90a") = scan::<Decoded<false>, Wgmma<8>, 1, 8, 64, false, false>,
+    (Instruction::Wgmma, Operand::Codes, Tile::Append, Residence::Resident) =>
+        append_codes_sm90(arch = "sm_90a") = scan::<Decoded<true>, Wgmma<8>, 1, 8, 64, true, true>,
+    (Instruction::Wgmma, Operand::Codes, Tile::Append, Residence::Streamed) =>
+        append_codes_streamed_sm90(arch = "sm_90a") = scan::<Decoded<false>, Wgmma<8>, 1, 8, 64, false, true>,
+    (Instruction::Wgmma, Operand::Scalar8, Tile::Of64, Residence::Resident) =>
+        scan_scalar8_64_sm90(arch = "sm_90a") = scan::<Scaled, Wgmma<8>, 1, 8, 64, true, false>,
+    (Instruction::Wgmma, Operand::Scalar8, Tile::Of64, Residence::Streamed) =>
+        scan_scalar8_64_streamed_sm90(arch = "sm_90a") = scan::<Scaled, Wgmma<8>, 1, 8, 64, false, false>,
+    (Instruction::Wgmma, Operand::Scalar8, Tile::Append, Residence::Resident) =>
+        append_scalar8_sm90(arch = "sm_90a") = scan::<Scaled, Wgmma<8>, 1, 8, 64, true, true>,
+    (Instruction::Wgmma, Operand::Scalar8, Tile::Append, Residence::Streamed) =>
+        append_scalar8_streamed_sm90(arch = "sm_90a") = scan::<Scaled, Wgmma<8>, 1, 8, 64, false, true>,
 )]
 #[derive(Default)]
 pub struct ScanLists {
@@ -256,28 +300,30 @@ pub struct ScanLists {
 }
 
 impl ScanLists {
-    /// The kernel for these operands and tiles: resident, where shared memory has room for it on every device.
-    pub fn key(&self, operand: Operand, tile: Tile) -> ScanKey {
+    /// The kernel for these operands and tiles: resident, where shared memory has room for it on every device. Tiles of 16 queries have
+    /// kernels of `mma.sync` alone.
+    pub fn key(&self, instruction: Instruction, operand: Operand, tile: Tile) -> ScanKey {
         let chunks = self.stride / CHUNK;
         let fits = match operand {
             Operand::Codes => chunks <= TABLE_CHUNKS && self.table_bytes() <= TABLE_BYTES,
             _ => chunks <= resident_chunks(tile.queries(operand)),
         };
-        (operand, tile, if fits { Residence::Resident } else { Residence::Streamed })
+        (instruction, operand, tile, if fits { Residence::Resident } else { Residence::Streamed })
     }
 
     /// As many blocks as `multiprocessors` run at once, each of which takes one item after the other; fewer where there are at most `items`.
     pub fn config(&self, key: ScanKey, items: u64, multiprocessors: u32) -> LaunchConfig {
-        let (operand, tile, residence) = key;
+        let (instruction, operand, tile, residence) = key;
         let (queries, chunks) = (tile.queries(operand), self.stride / CHUNK);
         let shared_bytes = match (operand, residence) {
             (Operand::Codes, Residence::Resident) => table_shared_bytes(queries, chunks, self.table_bytes()),
             (_, Residence::Resident) => resident_shared_bytes(queries, chunks),
             (_, Residence::Streamed) => streamed_shared_bytes(queries),
         };
-        let by_registers = match (operand, tile) {
-            (Operand::Copies, Tile::Of64 | Tile::Of16) => 3,
-            _ => 2,
+        let by_registers = match (instruction, operand, tile) {
+            (_, Operand::Copies, Tile::Of16) | (Instruction::MmaSync, Operand::Copies, Tile::Of64) => 3,
+            (Instruction::Wgmma, Operand::Copies, Tile::Of64) => 2,
+            (_, Operand::Copies, Tile::Append) | (_, Operand::Codes | Operand::Scalar8, _) => 2,
         };
         let each = (MULTIPROCESSOR_BYTES / (shared_bytes + DRIVER_BYTES)).clamp(1, by_registers);
         let most = multiprocessors as u64 * each as u64;
@@ -585,10 +631,14 @@ impl<P: TileProduct<ROWS, COLUMNS>, const ROWS: usize, const COLUMNS: usize, con
         }
     }
 
-    /// Lanes without rows leave the tensor cores to others. (Of the other kernels, registers suffer by the branch.)
+    /// Warps without rows leave the tensor cores to others. Registers suffer by the branch in the other kernels of `mma.sync`, and by `wgmma`
+    /// ptxas serialises products behind it (C7518).
     #[inline(always)]
     fn wanted(&self, part: &P) -> bool {
-        !APPEND || !RESIDENT || self.row + part.first_column() < self.item.end
+        match P::INSTRUCTION {
+            Instruction::MmaSync if APPEND && RESIDENT => self.row + part.first_column() < self.item.end,
+            _ => true,
+        }
     }
 
     #[inline(always)]

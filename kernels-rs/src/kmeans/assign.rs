@@ -132,8 +132,8 @@ fn product(sum: f32, x: [u32; 4], y: [u32; 4]) -> f32 {
     min_blocks = 2,
     (Instruction::MmaSync, Residency::Resident) => assign_resident = assign::<MmaSync<2, 4, 4>, 4, 4, true>,
     (Instruction::MmaSync, Residency::Streamed) => assign_streamed = assign::<MmaSync<2, 4, 4>, 4, 4, false>,
-    (Instruction::Wgmma, Residency::Resident) => assign_resident_sm90(arch = "sm_90a") = assign::<Wgmma, 1, 16, true>,
-    (Instruction::Wgmma, Residency::Streamed) => assign_streamed_sm90(arch = "sm_90a") = assign::<Wgmma, 1, 16, false>,
+    (Instruction::Wgmma, Residency::Resident) => assign_resident_sm90(arch = "sm_90a") = assign::<Wgmma<16>, 1, 16, true>,
+    (Instruction::Wgmma, Residency::Streamed) => assign_streamed_sm90(arch = "sm_90a") = assign::<Wgmma<16>, 1, 16, false>,
 )]
 pub struct Assign {
     /// f16 copies of the points: rows of `stride` components.

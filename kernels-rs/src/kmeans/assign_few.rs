@@ -31,6 +31,10 @@
 //! 4. After 32 centroids the lane's 32 scores (8 columns, 4 rows) go into the minima and the registers are free.
 //! 5. At the end the lanes of a quad exchange by butterfly, rows against rows: each ends with one point.
 //!
+//! # Why it stands apart
+//! It is no pass of [`crate::product::mainloop`]: the operands of its points stay in registers, its centroids pass by no ring, and its warps
+//! meet at no barrier. What it shares are bounds, operands and queues.
+//!
 //! # Cost
 //! 2·n·k·d operations; three fused multiply-adds and six ALU instructions a score, about the same issue time as the
 //! product at d = 128; one read of the points' copies. 1,000,000 × 128 against 256 on an H200: by these counts 0.11 ms of
@@ -38,6 +42,7 @@
 
 use cuda_std::launch::LaunchConfig;
 use cuda_std::math::{max_f32, min_f32, mul_add_f32};
+use cuda_std::shared::SharedPtr;
 use cuda_std::warp::FULL_MASK;
 use cuda_std::{Ptr, PtrMut, async_copy, global, kernel, mma, shared, thread, unroll, warp};
 
@@ -239,96 +244,132 @@ impl AssignFew {
     }
 }
 
-/// `PARTS`: 64-byte parts of a row.
-///
-/// # Safety
-/// As [`AssignFew`].
-#[inline(always)]
-unsafe fn assign_few<const PARTS: usize>(launch: AssignFew) {
-    let AssignFew { points, centroids, point_count, cluster_count, metric, .. } = launch;
-    let AssignFew { point_greatest, centroid_greatest, point_norms, point_residuals, .. } = launch;
-    let AssignFew { centroid_values, centroid_norms, centroid_residuals, set_bounds, labels, .. } = launch;
-    let AssignFew { queue_sizes, pending, pending_lists, unbounded, .. } = launch;
-    let (thread, lane) = (thread::thread_idx_x(), warp::lane_id());
-    // The place of a lane in an operand: row (or column) g of eight, part t of a row's four.
-    let (g, t) = (lane >> 2, lane & 3);
-    let row_bytes = PARTS as u32 * 64;
-    let stride = row_bytes / 2;
-    let columns = cluster_count.next_multiple_of(TURN);
+/// What a block keeps of the centroids in shared memory, and what it needs of all points.
+struct Staged {
+    launch: AssignFew,
+    /// Their copies, in rows of `row_bytes`; the 64-byte parts of odd rows are swapped in pairs.
+    rows: SharedPtr<u8>,
+    row_bytes: u32,
+    /// Centroids, padded to whole turns.
+    columns: u32,
+    /// The value, norm and residual of each.
+    values: SharedPtr<f32>,
+    norms: SharedPtr<f32>,
+    residuals: SharedPtr<f32>,
+    /// [`product_factor`] of points and centroids.
+    scale: f32,
+    /// The greatest norm and residual of all centroids.
+    all: Bounds,
+    lane: u32,
+}
 
-    // SAFETY: for the whole body, the caller promises the shapes; copies are padded to whole tiles of 128 rows, so loads of
-    // points and centroids stay inside; all else is checked against point_count and cluster_count, and shared addresses
-    // lie inside `shared_bytes`.
-    unsafe {
-        let rows_at = shared::dynamic::<u8>();
-        let values_at = rows_at.add(columns * row_bytes).cast::<f32>();
-        let (norms_at, residuals_at) = (values_at.add(columns), values_at.add(2 * columns));
+/// A lane's terms of its four points, negated.
+struct PointTerms {
+    per_norm: [[f32; 2]; 2],
+    per_residual: [[f32; 2]; 2],
+}
 
-        let point_scale = scale_of(metric, f32::from_bits(global::load_nc(*point_greatest)));
-        let centroid_scale = scale_of(metric, f32::from_bits(global::load_nc(*centroid_greatest)));
-        let scale = product_factor(metric, point_scale, centroid_scale);
-        let all = Bounds { norm: global::load_nc(*set_bounds), residual: global::load_nc(set_bounds.wrapping_add(1)) };
+impl Staged {
+    /// Copies all centroids to shared memory. All threads of the block.
+    ///
+    /// # Safety
+    /// As [`AssignFew`].
+    #[inline(always)]
+    unsafe fn new(launch: AssignFew, row_bytes: u32) -> Staged {
+        let AssignFew { centroids, cluster_count, metric, point_greatest, centroid_greatest, .. } = launch;
+        let AssignFew { centroid_values, centroid_norms, centroid_residuals, set_bounds, .. } = launch;
+        let thread = thread::thread_idx_x();
+        let columns = cluster_count.next_multiple_of(TURN);
+        // SAFETY: copies are padded to whole tiles of 128 rows; all else is checked against cluster_count, and shared addresses lie inside
+        // `shared_bytes`.
+        unsafe {
+            let rows_at = shared::dynamic::<u8>();
+            let values_at = rows_at.add(columns * row_bytes).cast::<f32>();
+            let (norms_at, residuals_at) = (values_at.add(columns), values_at.add(2 * columns));
+            let point_scale = scale_of(metric, f32::from_bits(global::load_nc(*point_greatest)));
+            let centroid_scale = scale_of(metric, f32::from_bits(global::load_nc(*centroid_greatest)));
+            let scale = product_factor(metric, point_scale, centroid_scale);
+            let all =
+                Bounds { norm: global::load_nc(*set_bounds), residual: global::load_nc(set_bounds.wrapping_add(1)) };
 
-        let mut piece = thread;
-        while piece < columns * row_bytes / 16 {
-            let (row, at) = (piece / (row_bytes / 16), piece % (row_bytes / 16));
-            let to = row * row_bytes + ((at / 4) ^ (row & 1)) * 64 + at % 4 * 16;
-            async_copy::copy_16(rows_at.add(to), centroids.wrapping_add(8 * piece as usize).cast());
-            piece += THREADS;
-        }
-        let mut column = thread;
-        while column < columns {
-            let at = column as usize;
-            let exists = column < cluster_count;
-            let (mut value, mut norm, mut residual) = (NONE, 0.0, 0.0);
-            if exists {
-                norm = global::load_nc(centroid_norms.wrapping_add(at));
-                residual = global::load_nc(centroid_residuals.wrapping_add(at));
-                // Twice: the second covers the rounding of low.
-                let own = 2.0 * QueryTerms::of_base(metric, Bounds { norm, residual });
-                value = global::load_nc(centroid_values.wrapping_add(at)) - own;
+            let mut piece = thread;
+            while piece < columns * row_bytes / 16 {
+                let (row, at) = (piece / (row_bytes / 16), piece % (row_bytes / 16));
+                let to = row * row_bytes + ((at / 4) ^ (row & 1)) * 64 + at % 4 * 16;
+                async_copy::copy_16(rows_at.add(to), centroids.wrapping_add(8 * piece as usize).cast());
+                piece += THREADS;
             }
-            values_at.add(column).store(value);
-            norms_at.add(column).store(norm);
-            residuals_at.add(column).store(residual);
-            column += THREADS;
+            let mut column = thread;
+            while column < columns {
+                let at = column as usize;
+                let exists = column < cluster_count;
+                let (mut value, mut norm, mut residual) = (NONE, 0.0, 0.0);
+                if exists {
+                    norm = global::load_nc(centroid_norms.wrapping_add(at));
+                    residual = global::load_nc(centroid_residuals.wrapping_add(at));
+                    // Twice: the second covers the rounding of low.
+                    let own = 2.0 * QueryTerms::of_base(metric, Bounds { norm, residual });
+                    value = global::load_nc(centroid_values.wrapping_add(at)) - own;
+                }
+                values_at.add(column).store(value);
+                norms_at.add(column).store(norm);
+                residuals_at.add(column).store(residual);
+                column += THREADS;
+            }
+            async_copy::commit();
+            async_copy::wait_all();
+            thread::sync_threads();
+
+            Staged {
+                launch,
+                rows: rows_at,
+                row_bytes,
+                columns,
+                values: values_at,
+                norms: norms_at,
+                residuals: residuals_at,
+                scale,
+                all,
+                lane: warp::lane_id(),
+            }
         }
-        async_copy::commit();
-        async_copy::wait_all();
-        thread::sync_threads();
+    }
 
-        let terms_of = |point: u32| {
-            let point = point.min(point_count - 1) as usize;
-            let norm = global::load_nc(point_norms.wrapping_add(point));
-            let residual = global::load_nc(point_residuals.wrapping_add(point));
-            let mut terms = QueryTerms::new(metric, stride, Bounds { norm, residual }).with_factor(scale);
-            // The rounding of low, where it comes from the product.
-            terms.per_norm += 4.0 * QueryTerms::UNIT * norm;
-            terms
+    /// The terms of a point; past the last one, of the last.
+    ///
+    /// # Safety
+    /// As [`AssignFew`].
+    #[inline(always)]
+    unsafe fn terms_of(&self, point: u32) -> QueryTerms {
+        let AssignFew { point_count, point_norms, point_residuals, metric, .. } = self.launch;
+        let point = point.min(point_count - 1) as usize;
+        // SAFETY: the point exists.
+        let (norm, residual) = unsafe {
+            (global::load_nc(point_norms.wrapping_add(point)), global::load_nc(point_residuals.wrapping_add(point)))
         };
+        let mut terms = QueryTerms::new(metric, self.row_bytes / 2, Bounds { norm, residual }).with_factor(self.scale);
+        // The rounding of low, where it comes from the product.
+        terms.per_norm += 4.0 * QueryTerms::UNIT * norm;
+        terms
+    }
 
-        let warps = thread::grid_dim_x() * WARPS;
-        // Neighbouring groups go to different SMs: all end together.
-        let mut group = warp::warp_id() * thread::grid_dim_x() + thread::block_idx_x();
-        while group < point_count.div_ceil(WARP_POINTS) {
-            let first = group * WARP_POINTS;
-            // [i][half][part]: row 16·i + 8·half + g, 16 bytes of each 64.
-            let mut x = [[[[0u32; 4]; PARTS]; 2]; 2];
-            let (mut per_norm, mut per_residual) = ([[0.0f32; 2]; 2], [[0.0f32; 2]; 2]);
-            unroll::<2>(|i| {
-                unroll::<2>(|half| {
-                    let row = first + (16 * i + 8 * half) as u32 + g;
-                    let from = points.wrapping_add((row as usize) * stride as usize + 8 * t as usize);
-                    unroll::<PARTS>(|part| {
-                        x[i][half][part] = global::load_nc(from.wrapping_add(32 * part).cast::<global::U32x4>()).0
-                    });
-                    let terms = terms_of(row);
-                    (per_norm[i][half], per_residual[i][half]) = (-terms.per_norm, -terms.per_residual);
-                })
-            });
+    /// The three smallest `low` of the lane's points among its columns of all centroids. `x` are the points, as operand A. All lanes of the
+    /// warp arrive.
+    ///
+    /// # Safety
+    /// The centroids are staged.
+    #[inline(always)]
+    unsafe fn multiply<const PARTS: usize>(
+        &self,
+        x: [[[[u32; 4]; PARTS]; 2]; 2],
+        PointTerms { per_norm, per_residual }: PointTerms,
+    ) -> [[Smallest; 2]; 2] {
+        let (g, t) = (self.lane >> 2, self.lane & 3);
+        // SAFETY: columns below `columns`, and parts of a row.
+        unsafe {
             let mut smallest = [[Smallest::START; 2]; 2];
             let mut turn = 0;
-            while turn * TURN < columns {
+            while turn * TURN < self.columns {
                 let mut scores = [[[0.0f32; 4]; COLUMN_TILES]; 2];
                 // `mma` needs the warp together.
                 warp::sync_warp(FULL_MASK);
@@ -337,8 +378,8 @@ unsafe fn assign_few<const PARTS: usize>(launch: AssignFew) {
                     unroll::<COLUMN_TILES>(|j| {
                         let row = turn * TURN + 8 * j as u32 + g;
                         // Of the row only its lowest bit matters, which is that of g.
-                        let at = row * row_bytes + ((part as u32) ^ (g & 1)) * 64 + 16 * t;
-                        y[j] = rows_at.add(at).cast::<global::U32x4>().load().0;
+                        let at = row * self.row_bytes + ((part as u32) ^ (g & 1)) * 64 + 16 * t;
+                        y[j] = self.rows.add(at).cast::<global::U32x4>().load().0;
                     });
                     unroll::<2>(|step| {
                         unroll::<2>(|i| {
@@ -352,14 +393,14 @@ unsafe fn assign_few<const PARTS: usize>(launch: AssignFew) {
                 });
                 unroll::<COLUMN_TILES>(|j| {
                     let column = turn * TURN + 8 * j as u32 + 2 * t;
-                    let value = values_at.add(column).cast::<global::F32x2>().load().0;
-                    let norm = norms_at.add(column).cast::<global::F32x2>().load().0;
-                    let residual = residuals_at.add(column).cast::<global::F32x2>().load().0;
+                    let value = self.values.add(column).cast::<global::F32x2>().load().0;
+                    let norm = self.norms.add(column).cast::<global::F32x2>().load().0;
+                    let residual = self.residuals.add(column).cast::<global::F32x2>().load().0;
                     unroll::<2>(|e| {
                         let number = turn * 8 + (2 * j + e) as u32;
                         unroll::<2>(|i| {
                             unroll::<2>(|half| {
-                                let v = mul_add_f32(scores[i][j][2 * half + e], scale, value[e]);
+                                let v = mul_add_f32(scores[i][j][2 * half + e], self.scale, value[e]);
                                 let low = mul_add_f32(per_residual[i][half], residual[e], v);
                                 let low = mul_add_f32(per_norm[i][half], norm[e], low);
                                 smallest[i][half].insert(f32::from_bits(low.to_bits() & !NUMBER | number));
@@ -370,26 +411,42 @@ unsafe fn assign_few<const PARTS: usize>(launch: AssignFew) {
                 turn += 1;
             }
 
-            // Rows against rows: lane t of a quad ends with row 16 · (t & 1) + 8 · (t >> 1) + g.
-            let odd = t & 1 != 0;
-            let mut kept = [Numbered { first: 0, second: 0, third: 0.0 }; 2];
-            unroll::<2>(|half| {
-                let [a, b] = [smallest[0][half].numbered(t), smallest[1][half].numbered(t)];
-                kept[half] = choose(odd, b, a).merge(choose(odd, a, b).of_lane(1));
-            });
-            let high = t & 2 != 0;
-            let found = choose(high, kept[1], kept[0]).merge(choose(high, kept[0], kept[1]).of_lane(2));
+            smallest
+        }
+    }
 
+    /// Labels a point of each lane, or queues it: the points of a group from `first` on. All lanes of the warp arrive.
+    ///
+    /// # Safety
+    /// As [`AssignFew`].
+    #[inline(always)]
+    unsafe fn settle_or_queue(&self, first: u32, smallest: [[Smallest; 2]; 2]) {
+        let AssignFew { point_count, cluster_count, metric, labels, queue_sizes, pending, .. } = self.launch;
+        let AssignFew { pending_lists, unbounded, .. } = self.launch;
+        let (lane, all) = (self.lane, self.all);
+        let (g, t) = (lane >> 2, lane & 3);
+        // Rows against rows: lane t of a quad ends with row 16 · (t & 1) + 8 · (t >> 1) + g.
+        let odd = t & 1 != 0;
+        let mut kept = [Numbered { first: 0, second: 0, third: 0.0 }; 2];
+        unroll::<2>(|half| {
+            let [a, b] = [smallest[0][half].numbered(t), smallest[1][half].numbered(t)];
+            kept[half] = choose(odd, b, a).merge(choose(odd, a, b).of_lane(1));
+        });
+        let high = t & 2 != 0;
+        let found = choose(high, kept[1], kept[0]).merge(choose(high, kept[0], kept[1]).of_lane(2));
+
+        // SAFETY: points are compared with their number, and the centroid with theirs; the queues have room for all points.
+        unsafe {
             let point = first + 16 * (t & 1) + 8 * (t >> 1) + g;
             let exists = point < point_count;
-            let terms = terms_of(point);
+            let terms = self.terms_of(point);
             let bounded = terms.error(metric, all) < f32::INFINITY;
             let (nearest, other) = (payload(found.first), payload(found.second));
             let [first_low, second_low] =
                 [found.first, found.second].map(|entry| value_of(crate::select::entry::key(entry)));
             // A point without a bound may have been given any number.
             let at = nearest.min(cluster_count - 1);
-            let own = Bounds { norm: norms_at.add(at).load(), residual: residuals_at.add(at).load() };
+            let own = Bounds { norm: self.norms.add(at).load(), residual: self.residuals.add(at).load() };
             let width = terms.error_from(terms.own + 2.0 * QueryTerms::of_base(metric, own), own);
             let limit = first_low + 2.0 * (1.0 + PACKED) * width;
             // Both sides are off by the number's bits; NaN and what has no bound is beyond no limit.
@@ -413,6 +470,46 @@ unsafe fn assign_few<const PARTS: usize>(launch: AssignFew) {
             if lost {
                 global::store(unbounded.wrapping_add(place), point);
             }
+        }
+    }
+}
+
+/// `PARTS`: 64-byte parts of a row.
+///
+/// # Safety
+/// As [`AssignFew`].
+#[inline(always)]
+unsafe fn assign_few<const PARTS: usize>(launch: AssignFew) {
+    let AssignFew { points, point_count, .. } = launch;
+    let row_bytes = PARTS as u32 * 64;
+    let stride = row_bytes / 2;
+    // SAFETY: for the whole body, the caller promises the shapes; copies are padded to whole tiles of 128 rows, so loads of points stay
+    // inside.
+    unsafe {
+        let staged = Staged::new(launch, row_bytes);
+        // The place of a lane in an operand: row (or column) g of eight, part t of a row's four.
+        let (g, t) = (staged.lane >> 2, staged.lane & 3);
+        let warps = thread::grid_dim_x() * WARPS;
+        // Neighbouring groups go to different SMs: all end together.
+        let mut group = warp::warp_id() * thread::grid_dim_x() + thread::block_idx_x();
+        while group < point_count.div_ceil(WARP_POINTS) {
+            let first = group * WARP_POINTS;
+            // [i][half][part]: row 16·i + 8·half + g, 16 bytes of each 64.
+            let mut x = [[[[0u32; 4]; PARTS]; 2]; 2];
+            let (mut per_norm, mut per_residual) = ([[0.0f32; 2]; 2], [[0.0f32; 2]; 2]);
+            unroll::<2>(|i| {
+                unroll::<2>(|half| {
+                    let row = first + (16 * i + 8 * half) as u32 + g;
+                    let from = points.wrapping_add((row as usize) * stride as usize + 8 * t as usize);
+                    unroll::<PARTS>(|part| {
+                        x[i][half][part] = global::load_nc(from.wrapping_add(32 * part).cast::<global::U32x4>()).0
+                    });
+                    let terms = staged.terms_of(row);
+                    (per_norm[i][half], per_residual[i][half]) = (-terms.per_norm, -terms.per_residual);
+                })
+            });
+            let smallest = staged.multiply(x, PointTerms { per_norm, per_residual });
+            staged.settle_or_queue(first, smallest);
             group += warps;
         }
     }

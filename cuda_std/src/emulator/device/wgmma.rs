@@ -34,16 +34,16 @@ fn decode_row(place: *const u8, row: u32, to: &mut [f32; 64]) {
     }
 }
 
-/// Checks that this lane's share of the rows of A and B may be read: a row of its warp's part of A, four of B.
+/// Checks that this lane's share of the rows of A and B may be read: a row of its warp's part of A, and every 32nd of the `columns` rows of B.
 ///
 /// # Safety
 /// `lane` is the running thread.
-unsafe fn check_rows(lane: *mut Lane, own_rows: u32, b: u32, site: Site) {
+unsafe fn check_rows(lane: *mut Lane, (own_rows, b, columns): (u32, u32, u32), site: Site) {
     // SAFETY: the running thread's block is alive; nothing else runs on this OS thread.
     unsafe {
         let number = (*lane).lane;
         let of_a = (number < 16).then(|| own_rows + number * ROW_BYTES);
-        let of_b = (0..4).map(|quarter| b + (32 * quarter + number) * ROW_BYTES);
+        let of_b = (number..columns).step_by(LANES).map(|row| b + row * ROW_BYTES);
         for row in of_a.into_iter().chain(of_b) {
             for part in 0..ROW_BYTES / PART_BYTES {
                 let shared = &mut (*(*lane).block).shared;
@@ -55,10 +55,35 @@ unsafe fn check_rows(lane: *mut Lane, own_rows: u32, b: u32, site: Site) {
     }
 }
 
+/// The sums of a lane.
+pub trait Sums {
+    /// # Safety
+    /// As `wgmma::start_f16`.
+    unsafe fn start(&mut self, a: u32, b: u32, add: bool, site: Site);
+
+    /// # Safety
+    /// As `wgmma::wait`.
+    unsafe fn wait(&mut self, site: Site);
+}
+
+impl<const TILES: usize> Sums for [[f32; 4]; TILES] {
+    #[inline(always)]
+    unsafe fn start(&mut self, a: u32, b: u32, add: bool, site: Site) {
+        // SAFETY: same contract.
+        unsafe { start_f16(self, a, b, add, site) }
+    }
+
+    #[inline(always)]
+    unsafe fn wait(&mut self, site: Site) {
+        // SAFETY: same contract.
+        unsafe { wait(site) }
+    }
+}
+
 /// # Safety
 /// As `wgmma::start_f16`.
 #[inline(never)]
-pub unsafe fn start_f16(d: &mut [[f32; 4]; 16], a: u32, b: u32, add: bool, site: Site) {
+unsafe fn start_f16(d: &mut [[f32; 4]], a: u32, b: u32, add: bool, site: Site) {
     let lane = current();
     // SAFETY: the running thread, holding no reference across `meet`; its warp and block are alive, and nothing else runs on
     // this OS thread. Rows are read where they were checked.
@@ -73,8 +98,9 @@ pub unsafe fn start_f16(d: &mut [[f32; 4]; 16], a: u32, b: u32, add: bool, site:
             }
         }
         let own_rows = a + (*(*lane).warp).number % WARPS * 16 * ROW_BYTES;
-        check_rows(lane, own_rows, b, site);
-        (*lane).products.push((own_rows, b));
+        let columns = 8 * d.len() as u32;
+        check_rows(lane, (own_rows, b, columns), site);
+        (*lane).products.push((own_rows, b, columns));
         meet(lane, Operation::StartF16, u32::MAX, site);
         let (warp, block) = ((*lane).warp, (*lane).block);
         let pass = (*warp).pass;
@@ -84,7 +110,7 @@ pub unsafe fn start_f16(d: &mut [[f32; 4]; 16], a: u32, b: u32, add: bool, site:
             chunks.pass = pass;
             let (own, all) = ((*block).shared.place(own_rows), (*block).shared.place(b));
             (0..).zip(&mut chunks.a).for_each(|(row, to)| decode_row(own, row, to));
-            (0..).zip(&mut chunks.b).for_each(|(row, to)| decode_row(all, row, to));
+            (0..columns).zip(&mut chunks.b).for_each(|(row, to)| decode_row(all, row, to));
         }
         let number = (*lane).lane as usize;
         let (row, column) = (number / 4, number % 4 * 2);
@@ -103,13 +129,13 @@ pub unsafe fn start_f16(d: &mut [[f32; 4]; 16], a: u32, b: u32, add: bool, site:
 /// # Safety
 /// As `wgmma::wait`.
 #[inline(never)]
-pub unsafe fn wait(_: &mut [[f32; 4]; 16], site: Site) {
+unsafe fn wait(site: Site) {
     let lane = current();
     // SAFETY: the running thread, holding no reference across `meet`.
     unsafe {
         meet(lane, Operation::WaitForProducts, u32::MAX, site);
-        while let Some((own_rows, b)) = (*lane).products.pop() {
-            check_rows(lane, own_rows, b, site);
+        while let Some(product) = (*lane).products.pop() {
+            check_rows(lane, product, site);
         }
     }
 }

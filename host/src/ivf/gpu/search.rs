@@ -180,7 +180,8 @@ impl Search<'_> {
             let scores = part(self.at(plan.coarse_scores), &of, row_stride as usize);
             let tile = if queries <= 16 { Tile::Of16 } else { Tile::Of64 };
             let tile_queries = tile.queries(Operand::Copies);
-            let multiprocessors = self.on.runtime.limits().multiprocessors;
+            let limits = self.on.runtime.limits();
+            let multiprocessors = limits.multiprocessors;
             let cuts = (multiprocessors * 2).div_ceil(queries.div_ceil(tile_queries).max(1));
             // Dense use: every query with all centroids.
             let launch = ScanLists {
@@ -196,8 +197,9 @@ impl Search<'_> {
                 base: image.f16_centroids,
                 ..ScanLists::default()
             };
-            let key = launch.key(Operand::Copies, tile);
-            let config = launch.config(key, launch.dense_items(tile_queries).into(), multiprocessors);
+            let items = launch.dense_items(tile_queries);
+            let key = launch.key(limits.products.instruction(items), Operand::Copies, tile);
+            let config = launch.config(key, items.into(), multiprocessors);
             self.on.runtime.launch(self.on.stream, ScanLists::kernel(key), config, launch)?;
             let against_centroids = self.at(operands.errors).skip(plan.search_shape.queries as usize);
             let from = Candidates {
@@ -413,9 +415,10 @@ impl Search<'_> {
                 ScanLists { scores, places, counts, capacity, ..launch }
             }
         };
-        let key = launch.key(operand, tile);
-        let items = self.resident.most_items(search_shape) as u64;
-        let config = launch.config(key, items, self.on.runtime.limits().multiprocessors);
+        let limits = self.on.runtime.limits();
+        let items = self.resident.most_items(search_shape);
+        let key = launch.key(limits.products.instruction(items as u32), operand, tile);
+        let config = launch.config(key, items as u64, limits.multiprocessors);
         // SAFETY: as the caller promises; pairs were grouped for these tiles.
         unsafe { self.on.runtime.launch(self.on.stream, ScanLists::kernel(key), config, launch) }
     }

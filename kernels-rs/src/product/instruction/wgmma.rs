@@ -5,26 +5,35 @@
 //! [`crate::product::bounds`] covers either order, so what is found is the same.
 
 use cuda_std::shared::SharedPtr;
+use cuda_std::warp;
 use cuda_std::warp::FULL_MASK;
-use cuda_std::{warp, wgmma};
+use cuda_std::wgmma::{self, Fragment};
 
 use super::{Instruction, Scores, TileProduct};
-use crate::product::tile::CHUNK_BYTES;
+use crate::product::tile::{CHUNK_BYTES, TILE_ROWS};
 
 /// Rows that a warpgroup multiplies.
 const GROUP_ROWS: u32 = 64;
 
-/// Two warpgroups with 64 × 128 of the products each, one below the other.
+/// Two warpgroups with 64 × 8 · COLUMNS of the products each: one below the other with 128 rows and 16, side by side with 64 rows and 8.
 #[derive(Clone, Copy)]
-pub struct Wgmma {
+pub struct Wgmma<const COLUMNS: usize> {
     warp: u32,
     lane: u32,
 }
 
-impl TileProduct<1, 16> for Wgmma {
+impl<const COLUMNS: usize> Wgmma<COLUMNS> {
+    /// Warpgroups side by side.
+    const ACROSS: u32 = TILE_ROWS / (8 * COLUMNS as u32);
+}
+
+impl<const COLUMNS: usize> TileProduct<1, COLUMNS> for Wgmma<COLUMNS>
+where
+    [[f32; 4]; COLUMNS]: Fragment,
+{
     const INSTRUCTION: Instruction = Instruction::Wgmma;
-    type Sums = Scores<1, 16>;
-    const START: Self::Sums = [[[0.0; 4]; 16]; 1];
+    type Sums = Scores<1, COLUMNS>;
+    const START: Self::Sums = [[[0.0; 4]; COLUMNS]; 1];
 
     #[inline(always)]
     fn new(warp: u32, lane: u32) -> Self {
@@ -42,22 +51,24 @@ impl TileProduct<1, 16> for Wgmma {
 
     #[inline(always)]
     fn first_row(&self) -> u32 {
-        self.warp / 4 * GROUP_ROWS
+        self.warp / 4 / Self::ACROSS * GROUP_ROWS
     }
 
     #[inline(always)]
     fn first_column(&self) -> u32 {
-        0
+        self.warp / 4 % Self::ACROSS * 8 * COLUMNS as u32
     }
 
     #[inline(always)]
     fn row(&self, _: usize, half: usize) -> u32 {
-        self.warp * 16 + 8 * half as u32 + (self.lane >> 2)
+        // With one group across, the rows of the warps continue in the next group.
+        let warp = if Self::ACROSS == 1 { self.warp } else { self.warp % 4 };
+        warp * 16 + 8 * half as u32 + (self.lane >> 2)
     }
 
     #[inline(always)]
     fn column(&self) -> u32 {
-        2 * (self.lane & 3)
+        self.first_column() + 2 * (self.lane & 3)
     }
 
     #[inline(always)]
@@ -73,10 +84,11 @@ impl TileProduct<1, 16> for Wgmma {
         if !wanted {
             return meanwhile();
         }
-        // SAFETY: the group's 64 rows of a chunk that is there, and 128 rows of another, as the caller promises.
+        // SAFETY: the group's 64 rows of a chunk that is there, and its columns' rows of another, as the caller promises.
         unsafe {
             warp::sync_warp(FULL_MASK);
-            wgmma::start_f16(&mut sums[0], rows.add(self.first_row() * CHUNK_BYTES), tile, add);
+            let (rows, tile) = (rows.add(self.first_row() * CHUNK_BYTES), tile.add(self.first_column() * CHUNK_BYTES));
+            wgmma::start_f16(&mut sums[0], rows, tile, add);
             meanwhile();
             warp::sync_warp(FULL_MASK);
             wgmma::wait(&mut sums[0]);
@@ -84,7 +96,7 @@ impl TileProduct<1, 16> for Wgmma {
     }
 
     #[inline(always)]
-    fn scores(sums: &Self::Sums) -> Scores<1, 16> {
+    fn scores(sums: &Self::Sums) -> Scores<1, COLUMNS> {
         *sums
     }
 }
