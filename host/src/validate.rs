@@ -1,7 +1,6 @@
 //! Checks of what callers give, for every index.
 
-use rayon::prelude::*;
-
+use crate::parallel::{Loop, ParallelSlice};
 use crate::{Element, Error, Input, Result};
 
 /// Rows one index can hold: row numbers are u32 inside, and all ones means "no row".

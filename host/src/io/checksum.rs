@@ -3,7 +3,7 @@
 //! A section is cut into chunks of [`CHUNK`] bytes, the last one shorter; its checksum is the hash of the hashes of its chunks.
 //! So the chunks of a large file are hashed by all threads at once. A hash reads some 10 GB/s a core: what a load waits for is memory.
 
-use rayon::prelude::*;
+use crate::parallel::{Loop, ParallelSlice};
 
 /// Bytes that are hashed at a time; a multiple of every element's size.
 pub const CHUNK: usize = 1 << 20;

@@ -8,8 +8,7 @@
 
 use std::borrow::Cow;
 
-use rayon::prelude::*;
-
+use crate::parallel::{Loop, ParallelSlice};
 use crate::pq::{ProductQuantizer, Rotation};
 use crate::product::cpu::{canonical_square, convert};
 use crate::simd::Isa;

@@ -2,13 +2,13 @@
 
 use std::ops::Range;
 
-use rayon::prelude::*;
-
 use super::codec::{rotated, to_f32};
 use super::coder::{Coded, Coder};
+use super::lists::twice;
 use super::{Codec, Encoding, IvfIndex, Lists, PqCodec, Trained, next_version};
 use crate::generate::Generator;
 use crate::kmeans::KMeans;
+use crate::parallel::{Loop, ParallelSlice, turns};
 use crate::pq::{PqTraining, ProductQuantizer, Rotation};
 use crate::random::{Random, gather};
 use crate::threads::meanwhile;
@@ -83,7 +83,7 @@ impl<T: Element> IvfIndex<T> {
                 // Of the vectors that the quantizer learns from, and no others.
                 let learned = training.sample(labels.len());
                 let mut residuals = gather(&rows, dim, &learned)?;
-                residuals.par_chunks_exact_mut(dim).zip(&learned).for_each(|(row, &at)| {
+                residuals.par_chunks_exact_mut(dim).zip(learned.par_iter()).for_each(|(row, &at)| {
                     let centroid = &centroids[labels[at] as usize * dim..][..dim];
                     row.iter_mut().zip(centroid).for_each(|(x, c)| *x -= c);
                 });
@@ -110,7 +110,7 @@ impl<T: Element> IvfIndex<T> {
         if first.checked_add(count).is_none() {
             return Err(Error::ReservedId);
         }
-        let ids = host_memory::collected_in_parallel((0..count as usize).into_par_iter().map(|at| first + at as u64))?;
+        let ids = host_memory::collected_in_parallel(turns(0..count as usize).map(|at| first + at as u64))?;
         self.append(rows, &ids)
     }
 
@@ -321,8 +321,8 @@ impl IvfIndex<f32> {
 pub(super) fn ascending(ids: &[u64]) -> Result<Vec<u64>> {
     let mut sorted = host_memory::copied(ids)?;
     sorted.par_sort_unstable();
-    match sorted.par_windows(2).find_first(|pair| pair[0] == pair[1]) {
-        Some(pair) => Err(Error::DuplicateId { id: pair[0] }),
+    match twice(&sorted) {
+        Some(id) => Err(Error::DuplicateId { id }),
         None => Ok(sorted),
     }
 }

@@ -48,9 +48,8 @@
 //!    entries pass: 1.8 times the time at k = 1000 of 128,000.
 //! 4. *Radix sort* by 11 bits loses to a comparison sort below k = 512, and so does one by 8 bits.
 
-use rayon::prelude::*;
-
 use super::{Best, Key, Rows, Selection};
+use crate::parallel::{Loop, ParallelSlice};
 use crate::simd::{Isa, prefetch_line};
 
 /// Keys that one comparison loop tests, and the pass skips, at once.

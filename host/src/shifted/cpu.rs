@@ -1,11 +1,11 @@
 //! Shifted sort on the CPU, by rayon: the algorithm of `warpann_kernels::shifted::shifted_sort`, one query after the other on each thread.
 
-use rayon::prelude::*;
 use warpann_kernels::select::entry::{self, EMPTY};
 use warpann_kernels::shifted::morton::MAX_DIM;
 use warpann_kernels::shifted::shifted_sort::{distance, window_start};
 
 use super::{Ask, Grid, ShiftedBackend};
+use crate::parallel::{Loop, ParallelSlice};
 use crate::{Result, host_memory};
 
 /// Queries that one task takes at least.
@@ -40,7 +40,7 @@ impl SortedCopy {
             host_memory::collected_in_parallel(numbered.map(|(id, row)| (grid.code(row, copy), id as u32)))?;
         order.par_sort_unstable();
         let mut points = host_memory::zeroed(rows.len())?;
-        let places = points.par_chunks_exact_mut(dim).zip(&order).with_min_len(TASK);
+        let places = points.par_chunks_exact_mut(dim).zip(order.par_iter()).with_min_len(TASK);
         places.for_each(|(point, &(_, id))| point.copy_from_slice(&rows[id as usize * dim..][..dim]));
         let codes = host_memory::collected_in_parallel(order.par_iter().map(|&(code, _)| code))?;
         let ids = host_memory::collected_in_parallel(order.par_iter().map(|&(_, id)| id))?;
@@ -58,7 +58,7 @@ impl Sorted {
             }
             Ok(ranks)
         };
-        self.copies.par_iter().map(of_copy).collect()
+        self.copies.par_iter().map(of_copy).collect().into_iter().collect()
     }
 
     /// Writes the best candidates of one query, which stands at `place(copy)` in each copy; `own` is left out. `best` is scratch.

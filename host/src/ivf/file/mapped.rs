@@ -5,7 +5,6 @@ use std::path::Path;
 use std::sync::Arc;
 
 use half::{bf16, f16};
-use rayon::prelude::*;
 
 use super::format::{self, Coding, Section, Shape};
 use crate::ElementType;
@@ -13,6 +12,7 @@ use crate::error::{Error, FileDefect, Result};
 use crate::io::checksum;
 use crate::io::checksum::{CHUNK, xxh64};
 use crate::io::{self, FileBytes, Open};
+use crate::parallel::{Loop, ParallelSlice};
 
 /// An index file whose every byte was checked. Clones share the bytes.
 #[derive(Debug, Clone)]

@@ -30,7 +30,6 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use cuda_std::PtrMut;
-use rayon::prelude::*;
 use warpann_kernels::NO_ROW;
 use warpann_kernels::ivf::range::CountWithin;
 
@@ -46,6 +45,7 @@ use crate::device::runtime::Runtime;
 use crate::device::scratch::Layout;
 use crate::neighbors::RangeNeighbors;
 use crate::neighbors::slots::{Found, Slots};
+use crate::parallel::{Loop, ParallelSlice};
 use crate::product::gpu::{Shape, upload_queries, upload_rows};
 use crate::shards::share;
 use crate::threads::Exclusive;
