@@ -5,8 +5,7 @@
 //! exceeds the address space, a limit of the process (`ulimit -v`) or, without overcommitment, the machine's memory. Memory that is small
 //! for every input, such as one vector or one counter per thread, does not need them.
 
-use rayon::prelude::*;
-
+use crate::parallel::Loop;
 use crate::{Error, Result};
 
 /// The product of `factors`: a number of `T` that could fit in memory.
@@ -58,9 +57,9 @@ pub(crate) fn copied<T: Copy>(values: &[T]) -> Result<Vec<T>> {
     Ok(copy)
 }
 
-/// The items of a parallel iterator as a vector, in the iterator's order.
-pub(crate) fn collected_in_parallel<T: Send>(values: impl IndexedParallelIterator<Item = T>) -> Result<Vec<T>> {
-    let mut collected = with_room(values.len())?;
+/// The items of a parallel loop as a vector, in the order of the loop.
+pub(crate) fn collected_in_parallel<T: Send>(values: impl Loop<Item = T>) -> Result<Vec<T>> {
+    let mut collected = with_room(values.count())?;
     values.collect_into_vec(&mut collected);
     Ok(collected)
 }
@@ -68,6 +67,7 @@ pub(crate) fn collected_in_parallel<T: Send>(values: impl IndexedParallelIterato
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::parallel::turns;
 
     #[test]
     fn a_count_is_right_up_to_the_largest_allocation() {
@@ -96,7 +96,7 @@ mod tests {
             zeroed::<u32>(huge).map(drop),
             filled(7u32, huge).map(drop),
             reserve(&mut vec![1u32], huge),
-            collected_in_parallel((0..huge).into_par_iter().map(|at| at as u32)).map(drop),
+            collected_in_parallel(turns(0..huge).map(|at| at as u32)).map(drop),
         ];
         for (turn, result) in refused.into_iter().enumerate() {
             assert!(matches!(result, Err(Error::OutOfHostMemory { asked }) if asked >= 1 << 62), "{turn}");
@@ -105,7 +105,7 @@ mod tests {
         assert_eq!(filled(7u8, 2).unwrap(), [7; 2]);
         assert_eq!(copied(&[1, 2]).unwrap(), [1, 2]);
         assert_eq!(
-            collected_in_parallel((0..1000).into_par_iter().rev()).unwrap(),
+            collected_in_parallel(turns(0..1000).map(|at| 999 - at)).unwrap(),
             (0..1000).rev().collect::<Vec<_>>()
         );
         assert_eq!(with_room::<u8>(9).unwrap().capacity(), 9);

@@ -54,6 +54,7 @@ pub mod measure;
 pub mod mesh;
 pub mod metric;
 pub mod neighbors;
+mod parallel;
 pub mod placement;
 pub mod pq;
 mod product;

@@ -51,7 +51,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
-use rayon::prelude::*;
+use crate::parallel::{Loop, turns};
 
 /// How long a thread looks for work before it sleeps: longer than the caller takes from one step of a search to the next, and where there
 /// are CPUs to spare, longer than from one search of thousands of queries to the next.
@@ -134,19 +134,26 @@ impl<V> Exclusive<V> {
 /// # Panics
 /// Where a job does, after all others are done.
 pub(crate) fn at_once<J: Send, V: Send>(jobs: Vec<J>, work: impl Fn(J) -> V + Sync) -> Vec<V> {
-    if in_pool() {
-        return jobs.into_par_iter().with_max_len(1).map(&work).collect();
-    }
-    let work = &work;
     let slots: Vec<Slot<V>> = jobs.iter().map(|_| Mutex::new(None)).collect();
-    let mut tasks = jobs.into_iter().zip(&slots).map(|(job, slot)| move || fill(slot, || work(job)));
-    let own = tasks.next();
-    with_threads(tasks, || {
-        if let Some(own) = own {
-            own();
+    let jobs: Vec<Mutex<Option<J>>> = jobs.into_iter().map(|job| Mutex::new(Some(job))).collect();
+    each_at_once(jobs.len(), &|at| {
+        if let Some(job) = jobs[at].lock().unwrap_or_else(PoisonError::into_inner).take() {
+            fill(&slots[at], || work(job));
         }
     });
     slots.into_iter().map(result).collect()
+}
+
+/// Does `work`, which does not unwind, for each number below `count`: [`at_once`], compiled once for all jobs.
+fn each_at_once(count: usize, work: &(dyn Fn(usize) + Sync)) {
+    if in_pool() {
+        return turns(0..count).with_max_len(1).for_each(work);
+    }
+    with_threads((1..count).map(|at| Box::new(move || work(at)) as Box<dyn FnOnce() + Send>), &mut || {
+        if count > 0 {
+            work(0);
+        }
+    });
 }
 
 /// Does `own` on this thread and `other` at the same time, if a thread is free for it, and returns what both return.
@@ -157,30 +164,37 @@ pub(crate) fn at_once<J: Send, V: Send>(jobs: Vec<J>, work: impl Fn(J) -> V + Sy
 /// Where one of them does, after the other is done.
 pub(crate) fn meanwhile<V: Send, W>(other: impl FnOnce() -> V + Send, own: impl FnOnce() -> W) -> (V, W) {
     let slot: Slot<V> = Mutex::new(None);
-    let fill_slot = || fill(&slot, other);
-    let own = if in_pool() {
+    let (mut own, mut done) = (Some(own), None);
+    let fill_slot = Box::new(|| fill(&slot, other));
+    both_at_once(fill_slot, &mut || done = own.take().map(|own| own()));
+    match done {
+        Some(own) => (result(slot), own),
+        None => unreachable!("its own work is done once, or unwound"),
+    }
+}
+
+/// Does `own` on this thread and `other`, which does not unwind, at the same time: [`meanwhile`], compiled once for all work.
+fn both_at_once(other: Box<dyn FnOnce() + Send + '_>, own: &mut dyn FnMut()) {
+    if in_pool() {
         rayon::in_place_scope(|scope| {
-            scope.spawn(|_| fill_slot());
-            own()
-        })
+            scope.spawn(|_| other());
+            own();
+        });
     } else {
-        with_threads([fill_slot].into_iter(), own)
-    };
-    (result(slot), own)
+        with_threads(std::iter::once(other), own);
+    }
 }
 
 /// Does `own` on this thread and all tasks, none of which unwinds, on threads that wait. All are done when it returns or unwinds.
-fn with_threads<'a, W>(tasks: impl Iterator<Item = impl FnOnce() + Send + 'a>, own: impl FnOnce() -> W) -> W {
+fn with_threads<'a>(tasks: impl Iterator<Item = Box<dyn FnOnce() + Send + 'a>>, own: &mut dyn FnMut()) {
     let sent = Sent { left: Arc::new(Left { tasks: AtomicUsize::new(0), caller: thread::current() }) };
     for task in tasks {
-        let task: Box<dyn FnOnce() + Send + 'a> = Box::new(task);
         // SAFETY: only the lifetime changes. `sent` waits, when it is dropped, until the task has run and is dropped; that is before this
         // function returns or unwinds, and what a task borrows outlives the call.
         sent.send(unsafe { std::mem::transmute::<Box<dyn FnOnce() + Send + 'a>, Box<dyn FnOnce() + Send>>(task) });
     }
-    let value = own();
+    own();
     drop(sent);
-    value
 }
 
 /// Leaves what `work` returns, or its panic.
@@ -341,7 +355,7 @@ mod tests {
                         *sum += 1;
                     });
                 };
-                pool.install(|| (0..100).into_par_iter().with_max_len(1).for_each(task));
+                pool.install(|| turns(0..100).with_max_len(1).for_each(task));
                 lock.with(|sum| assert_eq!(*sum, 100));
                 // Behind the lock jobs go into the pool again.
                 assert_eq!(pool.install(|| at_once(vec![(); 3], |()| in_pool())), [true; 3]);
@@ -358,7 +372,7 @@ mod tests {
                 let sum = || {
                     let index = rayon::current_thread_index();
                     let in_same = || rayon::current_thread_index().is_some() == index.is_some();
-                    let sum = || (0..100).into_par_iter().sum::<usize>();
+                    let sum = || turns(0..100).reduce(|| 0, |a, b| a + b);
                     meanwhile(|| (in_same(), sum()), || (in_same(), sum()))
                 };
                 let expected = ((true, 4_950), (true, 4_950));

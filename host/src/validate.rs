@@ -1,7 +1,6 @@
 //! Checks of arguments, for all indexes.
 
-use rayon::prelude::*;
-
+use crate::parallel::{Loop, ParallelSlice};
 use crate::{Element, Error, Input, Result};
 
 /// Largest number of rows of an index: row numbers are u32 internally, and `u32::MAX` means "no row".

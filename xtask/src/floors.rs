@@ -51,6 +51,7 @@ const HOST: [Room; 17] = [
             "error",
             "neighbors",
             "validate",
+            "parallel",
             "threads",
             "host_memory",
             "random",

@@ -1,6 +1,6 @@
 //! Streams with scratch memory, kept for the next search.
 
-use std::sync::Mutex;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::runtime::{Memory, Runtime, Stream};
 use super::scratch::Scratch;
@@ -54,8 +54,19 @@ impl Lanes {
         work: impl FnOnce(&mut [Lane]) -> Result<V>,
     ) -> Result<V> {
         let _current = runtime.enter()?;
-        let idle = || self.idle.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        let idle_or_new = |_| match idle().pop() {
+        let mut lanes = self.take(runtime, count)?;
+        let result = work(&mut lanes)?;
+        self.idle().append(&mut lanes);
+        Ok(result)
+    }
+
+    fn idle(&self) -> MutexGuard<'_, Vec<Lane>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes idle lanes, and makes those that are missing.
+    fn take(&self, runtime: &Runtime, count: usize) -> Result<Vec<Lane>> {
+        let idle_or_new = |_| match self.idle().pop() {
             Some(lane) => Ok(lane),
             None => Ok(Lane {
                 stream: runtime.stream()?,
@@ -64,9 +75,6 @@ impl Lanes {
                 bytes: 0,
             }),
         };
-        let mut lanes = (0..count).map(idle_or_new).collect::<Result<Vec<_>>>()?;
-        let result = work(&mut lanes)?;
-        idle().append(&mut lanes);
-        Ok(result)
+        (0..count).map(idle_or_new).collect()
     }
 }

@@ -6,9 +6,8 @@
 
 use std::ops::Range;
 
-use rayon::prelude::*;
-
 use super::FlatBackend;
+use crate::parallel::{Loop, ParallelSlice};
 use crate::shards::{Grid, Part, merge};
 use crate::threads::at_once;
 use crate::vectors::{VectorSlice, VectorSliceMut};

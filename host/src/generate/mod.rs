@@ -21,10 +21,10 @@ pub(crate) mod gpu;
 
 use std::ops::Range;
 
-use rayon::prelude::*;
 use warpann_kernels::generate::RowKeys;
 
 use crate::device::open::open;
+use crate::parallel::{Loop, ParallelSlice};
 use crate::shards::merge;
 use crate::validate::{check_dim, check_vectors};
 use crate::vectors::VectorSlice;
@@ -133,7 +133,7 @@ impl Generator {
             let mut index = FlatIndex::<f32>::new(self.dim, Metric::L2, Device::Cpu)?;
             index.add(&self.rows(first, (end - first) as usize))?;
             let mut more = index.search(queries, k)?;
-            more.ids.par_iter_mut().filter(|id| **id != crate::NONE).for_each(|id| *id += first);
+            more.ids.par_iter_mut().for_each(|id| *id = if *id == crate::NONE { *id } else { *id + first });
             merge(Metric::L2, k, &mut found.ids, &mut found.distances, &[(&more.ids, &more.distances)]);
             first = end;
         }

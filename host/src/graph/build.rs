@@ -4,10 +4,9 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use rayon::prelude::*;
-
 use super::journal::{Files, Recipe};
 use super::{Graph, check_rows};
+use crate::parallel::{Loop, ParallelSlice};
 use crate::threads::meanwhile;
 use crate::validate::MAX_ROWS;
 use crate::{Element, Error, FlatIndex, Input, IvfIndex, Metric, Neighbors, Result};

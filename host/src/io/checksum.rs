@@ -3,7 +3,7 @@
 //! A section is cut into chunks of [`CHUNK`] bytes, the last one shorter; its checksum is the hash of the hashes of its chunks.
 //! So all threads hash the chunks of a large file at once. One core hashes about 10 GB/s, so loading is limited by memory bandwidth.
 
-use rayon::prelude::*;
+use crate::parallel::{Loop, ParallelSlice};
 
 /// Number of bytes of a chunk; a multiple of every element's size.
 pub const CHUNK: usize = 1 << 20;

@@ -39,8 +39,6 @@ mod write;
 use std::io::Read;
 use std::path::Path;
 
-use rayon::prelude::*;
-
 use self::format::{Places, Section, Shape};
 #[doc(hidden)]
 pub use self::fuzz::{mend_index_bytes, read_any_index_bytes};
@@ -51,6 +49,7 @@ use super::lists::Bytes;
 use super::{Encoding, IvfIndex, Lists, Trained};
 use crate::error::{Error, FileDefect, Result};
 use crate::io::{self, FileBytes, Open, checksum};
+use crate::parallel::{Loop, ParallelSlice, turns};
 use crate::{Element, ElementType, Metric, Placement};
 
 /// What an index file holds, by its header.
@@ -191,7 +190,7 @@ impl<T: Element> IvfIndex<T> {
         let of_list = |&(ids, codes): &(&[u64], &[u8])| {
             [ids.len() as u64, checksum::of_bytes(bytemuck::cast_slice(ids)), checksum::of_bytes(codes)]
         };
-        hashes.extend(lists.par_iter().map(of_list).collect::<Vec<_>>().as_flattened());
+        hashes.extend(lists.par_iter().map(of_list).collect().as_flattened());
         Ok(checksum::of_chunks(&hashes))
     }
 
@@ -269,11 +268,12 @@ fn codes_are_finite(trained: &Trained, lists: &Lists) -> bool {
         return true;
     }
     let dim = centroids.len() / lists.count().max(1);
-    (0..lists.count()).into_par_iter().all(|list| {
+    let not_finite = turns(0..lists.count()).position_first(|list| {
         let mut vector = vec![0.0; dim];
-        lists.codes(list).chunks_exact(lists.code_bytes()).all(|code| {
+        !lists.codes(list).chunks_exact(lists.code_bytes()).all(|code| {
             codec.decode_into(code, &centroids[list * dim..][..dim], &mut vector);
             vector.iter().all(|x| x.is_finite())
         })
-    })
+    });
+    not_finite.is_none()
 }

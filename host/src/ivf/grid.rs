@@ -4,11 +4,10 @@
 //! ([`View::part`](crate::ivf::View)). Ids, ranks and filters are those of the whole index. Every query probes the same lists on every
 //! shard, so shards have equally much to do, whichever lists are popular.
 
-use rayon::prelude::*;
-
 use super::{IvfBackend, SearchRequest, View};
 use crate::flat::grid as flat;
 use crate::neighbors::RangeNeighbors;
+use crate::parallel::{Loop, turns};
 use crate::shards::merge::comes_before;
 use crate::shards::{Grid, Part, check_queries, merge};
 use crate::threads::at_once;
@@ -93,7 +92,7 @@ impl IvfBackend for IvfGrid {
             }
             row
         };
-        Ok(RangeNeighbors::of_rows((0..count).into_par_iter().with_min_len(64).map(of_query).collect()))
+        Ok(RangeNeighbors::of_rows(turns(0..count).with_min_len(64).map(of_query).collect()))
     }
 
     fn describe(&self) -> String {

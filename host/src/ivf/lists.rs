@@ -13,9 +13,8 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use rayon::prelude::*;
-
 use crate::io::FileBytes;
+use crate::parallel::{Loop, ParallelSlice, owned};
 use crate::validate::{MAX_ROWS, check_rows};
 use crate::{Error, Result, host_memory};
 
@@ -144,6 +143,17 @@ pub(super) fn stamp(ids: &[u64]) -> u64 {
     ids.par_iter().with_min_len(1 << 14).map(hash).reduce(|| 0, u64::wrapping_add)
 }
 
+/// The largest of them.
+fn greatest(ids: &[u64]) -> Option<u64> {
+    ids.par_iter().with_min_len(1 << 14).map(|&id| Some(id)).reduce(|| None, Option::max)
+}
+
+/// The smallest of the ascending `ids` that occurs twice.
+pub(super) fn twice(ids: &[u64]) -> Option<u64> {
+    let pairs = ids.par_iter().zip(ids.get(1..).unwrap_or_default().par_iter());
+    pairs.position_first(|(id, next)| id == next).map(|at| ids[at])
+}
+
 impl Lists {
     /// `count` empty lists of vectors whose codes have `code_bytes` bytes, at least one.
     pub(crate) fn new(count: usize, code_bytes: usize) -> Lists {
@@ -173,7 +183,7 @@ impl Lists {
             lists.lists.push(List { codes, ids });
         }
         check_rows(lists.len as u64, MAX_ROWS)?;
-        lists.greatest = lists.lists.par_iter().flat_map_iter(|list| list.ids().iter().copied()).max();
+        lists.greatest = lists.greatest_of_all();
         if lists.greatest == Some(crate::NONE) {
             return Err(Error::ReservedId);
         }
@@ -182,6 +192,11 @@ impl Lists {
             Some(id) => Err(Error::DuplicateId { id }),
             None => Ok(lists),
         }
+    }
+
+    /// The largest id.
+    fn greatest_of_all(&self) -> Option<u64> {
+        self.lists.par_iter().map(|list| list.ids().iter().copied().max()).reduce(|| None, Option::max)
     }
 
     /// An id that occurs twice.
@@ -200,7 +215,7 @@ impl Lists {
         let mut ids = host_memory::with_room(self.len)?;
         self.lists.iter().for_each(|list| ids.extend_from_slice(list.ids()));
         ids.par_sort_unstable();
-        Ok(ids.par_windows(2).find_first(|pair| pair[0] == pair[1]).map(|pair| pair[0]))
+        Ok(twice(&ids))
     }
 
     /// Number of lists.
@@ -262,7 +277,8 @@ impl Lists {
             return None;
         }
         let known = |id: &&u64| (first..=last).contains(*id) && ids.binary_search(id).is_ok();
-        self.lists.par_iter().find_map_any(|list| list.ids().iter().find(known).copied())
+        let list = self.lists.par_iter().position_first(|list| list.ids().iter().any(|id| known(&id)))?;
+        self.lists[list].ids().iter().find(known).copied()
     }
 
     /// Appends vectors: row i, with code i of `codes` and id `ids[i]`, to list `labels[i]`. Ids are new, all different, not
@@ -272,9 +288,9 @@ impl Lists {
         let (starts, order) = self.by_list(labels)?;
         let rows_of = |list: usize| &order[starts[list] as usize..starts[list + 1] as usize];
         // Memory first: past this, nothing fails.
-        let touched = |(list, _): &(usize, &mut List)| !rows_of(*list).is_empty();
         let each = |lists: &mut Vec<List>, work: &(dyn Fn(usize, &mut List) -> Result<()> + Sync)| {
-            lists.par_iter_mut().enumerate().filter(touched).try_for_each(|(list, to)| work(list, to))
+            let each = |(list, to): (usize, &mut List)| if rows_of(list).is_empty() { Ok(()) } else { work(list, to) };
+            lists.par_iter_mut().enumerate().map(each).collect().into_iter().collect::<Result<()>>()
         };
         each(&mut self.lists, &|list, to| to.reserve(bytes, rows_of(list).len()))?;
         each(&mut self.lists, &|list, to| {
@@ -284,7 +300,7 @@ impl Lists {
             Ok(())
         })?;
         self.len += labels.len();
-        self.greatest = self.greatest.max(ids.par_iter().copied().max());
+        self.greatest = self.greatest.max(greatest(ids));
         self.stamp = self.stamp.wrapping_add(stamp(ids));
         self.directory = OnceLock::new();
         Ok(())
@@ -303,6 +319,8 @@ impl Lists {
                 labels.iter().for_each(|&label| counts[label as usize] += 1);
                 Ok(counts)
             })
+            .collect()
+            .into_iter()
             .collect::<Result<_>>()?;
         let mut starts = vec![0u32];
         let mut end = 0;
@@ -313,27 +331,22 @@ impl Lists {
             starts.push(end);
         }
         let order = host_memory::collected_in_parallel(labels.par_iter().map(|_| AtomicU32::new(0)))?;
-        places.into_par_iter().zip(labels.par_chunks(part_rows)).enumerate().for_each(
-            |(part, (mut places, labels))| {
-                for (row, &label) in (part * part_rows..).zip(labels) {
-                    let place = &mut places[label as usize];
-                    order[*place as usize].store(row as u32, Ordering::Relaxed);
-                    *place += 1;
-                }
-            },
-        );
-        Ok((starts, host_memory::collected_in_parallel(order.into_par_iter().map(AtomicU32::into_inner))?))
+        owned(places).zip(labels.par_chunks(part_rows)).enumerate().for_each(|(part, (mut places, labels))| {
+            for (row, &label) in (part * part_rows..).zip(labels) {
+                let place = &mut places[label as usize];
+                order[*place as usize].store(row as u32, Ordering::Relaxed);
+                *place += 1;
+            }
+        });
+        Ok((starts, host_memory::collected_in_parallel(order.par_iter().map(|row| row.load(Ordering::Relaxed)))?))
     }
 
     /// Appends the vectors of lists that are as many and as wide as these; none of their ids is here. On error nothing changes.
     pub(crate) fn append_lists(&mut self, other: &Lists) -> Result<()> {
         let bytes = self.code_bytes;
         let pairs = |lists: &mut Vec<List>, work: &(dyn Fn(&mut List, &List) -> Result<()> + Sync)| {
-            lists
-                .par_iter_mut()
-                .zip(&other.lists)
-                .filter(|(_, from)| !from.ids().is_empty())
-                .try_for_each(|(to, from)| work(to, from))
+            let each = |(to, from): (&mut List, &List)| if from.ids().is_empty() { Ok(()) } else { work(to, from) };
+            lists.par_iter_mut().zip(other.lists.par_iter()).map(each).collect().into_iter().collect::<Result<()>>()
         };
         pairs(&mut self.lists, &|to, from| to.reserve(bytes, from.ids().len()))?;
         pairs(&mut self.lists, &|to, from| {
@@ -370,16 +383,20 @@ impl Lists {
             return Err(Error::UnknownId { id: unknown.copied().unwrap_or(first), len: self.len as u64 });
         }
         let bytes = self.code_bytes;
-        let shrinking = || places.par_iter().map(|places| !places.is_empty());
-        let lists = self.lists.par_iter_mut().zip(shrinking()).filter(|&(_, shrinks)| shrinks);
-        lists.try_for_each(|(list, _)| list.reserve(bytes, 0))?;
-        self.lists.par_iter_mut().zip(&places).filter(|(_, places)| !places.is_empty()).for_each(|(list, places)| {
+        let each = |lists: &mut Vec<List>, work: &(dyn Fn(&mut List, &[u32]) -> Result<()> + Sync)| {
+            let each =
+                |(list, places): (&mut List, &Vec<u32>)| if places.is_empty() { Ok(()) } else { work(list, places) };
+            lists.par_iter_mut().zip(places.par_iter()).map(each).collect().into_iter().collect::<Result<()>>()
+        };
+        each(&mut self.lists, &|list, _| list.reserve(bytes, 0))?;
+        each(&mut self.lists, &|list, places| {
             list.codes.remove(bytes, places);
             list.ids.remove(size_of::<u64>(), places);
-        });
+            Ok(())
+        })?;
         self.len -= ids.len();
         self.stamp = self.stamp.wrapping_sub(stamp(ids));
-        self.greatest = self.lists.par_iter().flat_map_iter(|list| list.ids().iter().copied()).max();
+        self.greatest = self.greatest_of_all();
         self.directory = OnceLock::new();
         Ok(())
     }
@@ -441,14 +458,15 @@ impl Directory {
                 parts.push(part);
                 rest = others;
             }
-            parts.into_par_iter().enumerate().for_each(|(list, ranks)| lists.ranks_into(list, 0..ranks.len(), ranks));
+            owned(parts).enumerate().for_each(|(list, ranks)| lists.ranks_into(list, 0..ranks.len(), ranks));
             let locations = inverse(&ranks);
             return Directory { starts, ranks, locations, ids: Vec::new() };
         }
         let ids = lists.all_ids();
-        let mut pairs: Vec<(u64, u32)> = ids.into_par_iter().enumerate().map(|(at, id)| (id, at as u32)).collect();
+        let mut pairs: Vec<(u64, u32)> = ids.par_iter().enumerate().map(|(at, &id)| (id, at as u32)).collect();
         pairs.par_sort_unstable();
-        let (ids, locations): (Vec<u64>, Vec<u32>) = pairs.into_par_iter().unzip();
+        let ids = pairs.par_iter().map(|&(id, _)| id).collect();
+        let locations: Vec<u32> = pairs.par_iter().map(|&(_, location)| location).collect();
         Directory { starts, ranks: inverse(&locations), locations, ids }
     }
 

@@ -2,9 +2,8 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use rayon::prelude::*;
-
 use super::update::ascending;
+use crate::parallel::{Loop, ParallelSlice, turns};
 use crate::product::cpu::Scorer;
 use crate::validate::{check_dim, check_results, check_vectors, check_whole};
 use crate::{Element, Error, Input, Metric, NONE, Neighbors, Result, host_memory};
@@ -60,7 +59,7 @@ impl<'a, T: Element> Refiner<'a, T> {
         if ascending(ids)?.last() == Some(&NONE) {
             return Err(Error::ReservedId);
         }
-        let mut rows = host_memory::collected_in_parallel(ids.par_iter().copied().zip(0..count))?;
+        let mut rows = host_memory::collected_in_parallel(ids.par_iter().map(|&id| id).zip(turns(0..count)))?;
         rows.par_sort_unstable();
         Ok(Self { rows: Some(rows), ..self })
     }
@@ -79,9 +78,9 @@ impl<'a, T: Element> Refiner<'a, T> {
         }
         let count = check_vectors(queries, self.dim, Input::Queries)?;
         check_results(count, candidates.k, &candidates.ids, &candidates.distances)?;
-        let known = |&&id: &&u64| id == NONE || self.row_of(id).is_some();
-        if let Some(&id) = candidates.ids.par_iter().find_first(|id| !known(id)) {
-            return Err(Error::UnknownId { id, len: (self.base.len() / self.dim) as u64 });
+        let unknown = |&id: &u64| id != NONE && self.row_of(id).is_none();
+        if let Some(at) = candidates.ids.par_iter().position_first(unknown) {
+            return Err(Error::UnknownId { id: candidates.ids[at], len: (self.base.len() / self.dim) as u64 });
         }
         let finite = AtomicBool::new(true);
         let mut found = Neighbors::none(self.metric, count, k)?;
@@ -120,8 +119,9 @@ impl<'a, T: Element> Refiner<'a, T> {
 
     /// That the vectors with these ids are finite; the error names the lowest row of the base that is not.
     fn check_finite(&self, ids: &[u64]) -> Result<()> {
-        let bad = |row: &usize| !T::all_finite(self.vector(*row));
-        let Some(row) = ids.par_iter().filter_map(|&id| self.row_of(id)).filter(bad).min() else { return Ok(()) };
+        let bad = |&id: &u64| self.row_of(id).filter(|&row| !T::all_finite(self.vector(row)));
+        let lowest = |a: Option<usize>, b: Option<usize>| a.into_iter().chain(b).min();
+        let Some(row) = ids.par_iter().map(bad).reduce(|| None, lowest) else { return Ok(()) };
         check_vectors(self.vector(row), self.dim, Input::Base).map(drop).map_err(|error| error.after_rows(row))
     }
 

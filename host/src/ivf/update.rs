@@ -2,13 +2,13 @@
 
 use std::ops::Range;
 
-use rayon::prelude::*;
-
 use super::coder::{Coded, Coder};
 use super::encoding::Training;
+use super::lists::twice;
 use super::{IvfIndex, Lists, next_version};
 use crate::generate::Generator;
 use crate::kmeans::KMeans;
+use crate::parallel::{Loop, ParallelSlice, turns};
 use crate::random::{Random, gather};
 use crate::threads::meanwhile;
 use crate::validate::{MAX_ROWS, check_rows, check_vectors};
@@ -79,7 +79,7 @@ impl<T: Element> IvfIndex<T> {
         if first.checked_add(count).is_none() {
             return Err(Error::ReservedId);
         }
-        let ids = host_memory::collected_in_parallel((0..count as usize).into_par_iter().map(|at| first + at as u64))?;
+        let ids = host_memory::collected_in_parallel(turns(0..count as usize).map(|at| first + at as u64))?;
         self.append(rows, &ids)
     }
 
@@ -284,8 +284,8 @@ impl IvfIndex<f32> {
 pub(super) fn ascending(ids: &[u64]) -> Result<Vec<u64>> {
     let mut sorted = host_memory::copied(ids)?;
     sorted.par_sort_unstable();
-    match sorted.par_windows(2).find_first(|pair| pair[0] == pair[1]) {
-        Some(pair) => Err(Error::DuplicateId { id: pair[0] }),
+    match twice(&sorted) {
+        Some(id) => Err(Error::DuplicateId { id }),
         None => Ok(sorted),
     }
 }

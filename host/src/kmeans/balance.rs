@@ -11,12 +11,11 @@
 //! cluster or is the last, so there are at most as many rounds as clusters; a round costs left-over points · open clusters · d, and
 //! left-over points fall quickly. clusters · most must be at least the number of points.
 
-use rayon::prelude::*;
-
 use super::cpu::Points;
 use super::nearest::Nearest;
 use crate::Element;
 use crate::metric::Assign;
+use crate::parallel::{Loop, ParallelSlice};
 
 /// Changes `labels`, each point's nearest centroid, so that no cluster has more than `most` points.
 pub(super) fn balance<T: Element>(
@@ -46,7 +45,7 @@ pub(super) fn balance<T: Element>(
             group.truncate(room);
             ranked[room..].iter().map(|&(_, point)| point).collect()
         };
-        let mut next: Vec<u32> = groups.par_iter_mut().enumerate().map(left_over).flatten_iter().collect();
+        let mut next: Vec<u32> = groups.par_iter_mut().enumerate().map(left_over).collect().concat();
         for (held, group) in held.iter_mut().zip(&groups) {
             *held += group.len();
         }

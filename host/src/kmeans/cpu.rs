@@ -4,13 +4,12 @@
 //! checking the points included: 1.6 s for 256 clusters, 4.2 s for 1024. FAISS on the same machine: 2.0 s and 7.1 s. Of the
 //! larger, 3.2 s are the multiplications at the full rate of the core.
 
-use rayon::prelude::*;
-
 use super::nearest::Nearest;
 use super::scale::Scale;
 use super::sums::{PartialSums, Sums};
 use super::worker::{PartWorker, Totals, Worker};
 use crate::metric::Assign;
+use crate::parallel::{Loop, ParallelSlice};
 use crate::{Element, Result};
 
 /// The points of one run, in the caller's memory.

@@ -59,8 +59,6 @@ mod sums;
 mod tests;
 pub(crate) mod worker;
 
-use rayon::prelude::*;
-
 use self::cpu::Points;
 use self::nearest::{Nearest, canonical_squares};
 use self::parts::{Part, Parts};
@@ -70,6 +68,7 @@ use self::sums::{PartialSums, Sums};
 use self::worker::{PartWorker, Worker};
 use crate::device::open::{open, open_together};
 use crate::metric::Assign;
+use crate::parallel::{Loop, ParallelSlice};
 use crate::random::{Random, gather};
 use crate::shards::{by_rows, joined, parts_of};
 use crate::validate::{MAX_ROWS, check_dim, check_rows, check_vectors};

@@ -34,9 +34,8 @@ use std::cell::Cell;
 use std::cmp::Ordering;
 use std::ops::Range;
 
-use rayon::prelude::*;
-
 use crate::metric::Assign;
+use crate::parallel::{Loop, ParallelSlice};
 use crate::product::cpu::bound::{QueryBound, ceil_f32, largest_norm};
 use crate::product::cpu::exact;
 use crate::product::cpu::exact::Term;
@@ -467,7 +466,7 @@ pub(crate) fn canonical_squares<T: Element>(rows: &[T], dim: usize) -> Result<Ve
     host_memory::collected_in_parallel(each_square(Isa::detect(), rows, dim))
 }
 
-fn each_square<T: Element>(isa: Isa, rows: &[T], dim: usize) -> impl IndexedParallelIterator<Item = f64> {
+fn each_square<T: Element>(isa: Isa, rows: &[T], dim: usize) -> impl Loop<Item = f64> {
     rows.par_chunks(dim).with_min_len(256).map(move |row| canonical_square(isa, row))
 }
 
@@ -661,7 +660,7 @@ mod tests {
                     for (isa, expect) in Isa::all().into_iter().flat_map(|isa| [(isa, 1), (isa, WORTH_LOOKING)]) {
                         let nearest = Nearest::with_isa(isa, metric, &rows, dim, expect);
                         let mut labels = vec![u32::MAX; count];
-                        nearest.assign(&queries, &each_square(isa, &queries, dim).collect::<Vec<_>>(), &mut labels);
+                        nearest.assign(&queries, &each_square(isa, &queries, dim).collect(), &mut labels);
                         assert_eq!(labels, expected, "{isa:?}, {metric:?}, {clusters} rows of {dim}");
                     }
                 }

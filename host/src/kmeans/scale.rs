@@ -22,10 +22,9 @@
 //! Ordinary data pays for the sample. Further levels read the points once more to choose them, and once more a level in every iteration;
 //! sums take 8 · clusters · d bytes a level.
 
-use rayon::prelude::*;
-
 use super::cpu::Points;
 use crate::Element;
+use crate::parallel::{Loop, turns};
 use crate::random::Random;
 
 /// Levels, at most.
@@ -142,7 +141,7 @@ impl Scale {
         let component = |j: usize| {
             usual(places.iter().map(|&point| f64::from(points.row(point)[j].to_f32()) * weight(point)).collect())
         };
-        let finest = (0..points.dim).into_par_iter().filter_map(component).min();
+        let finest = turns(0..points.dim).map(component).collect().into_iter().flatten().min();
         let seen =
             || Exponents::of(points.len(), |point| points.row(point).iter().map(move |x| (point, x.to_f32())), weight);
         let components = Levels::choose(room, points.greatest(), finest, seen);
@@ -251,7 +250,7 @@ impl Exponents {
             a.0.iter_mut().zip(b.0).for_each(|(a, b)| *a |= b);
             a
         };
-        (0..points).into_par_iter().with_min_len(1024).fold(none, add).reduce(none, both)
+        turns(0..points).with_min_len(1024).fold(none, add, both)
     }
 
     /// The largest up to `most`.

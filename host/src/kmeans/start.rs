@@ -8,10 +8,9 @@
 //! That costs points · clusters · d f64 operations, several times one iteration. So points are sampled first, down to
 //! [`SAMPLE`] a centroid.
 
-use rayon::prelude::*;
-
 use super::sums::normalise;
 use crate::Element;
+use crate::parallel::{Loop, ParallelSlice};
 use crate::product::cpu::exact;
 use crate::product::cpu::exact::Term;
 use crate::random::Random;
@@ -55,7 +54,7 @@ pub(super) fn plus_plus<T: Element>(
     let mut centroids = Vec::with_capacity(clusters * dim);
     let mut totals = vec![0.0; count.div_ceil(BLOCK)];
     for _ in 0..clusters {
-        let blocks = masses.par_chunks(BLOCK).zip(&mut totals).with_min_len(TASK / BLOCK);
+        let blocks = masses.par_chunks(BLOCK).zip(totals.par_iter_mut()).with_min_len(TASK / BLOCK);
         blocks.for_each(|(masses, total)| *total = masses.iter().sum());
         let next = draw(&masses, &totals, random.unit())
             .or_else(|| chosen.iter().position(|chosen| !chosen))
@@ -68,7 +67,8 @@ pub(super) fn plus_plus<T: Element>(
             *distance = distance.min(exact::sum(isa, Term::SquaredDifference, &wide, row));
             *mass = weight(point) * *distance;
         };
-        let each = distances.par_iter_mut().zip(&mut masses).enumerate().with_min_len(TASK / stride.min(TASK));
+        let each =
+            distances.par_iter_mut().zip(masses.par_iter_mut()).enumerate().with_min_len(TASK / stride.min(TASK));
         each.for_each(|(point, (distance, mass))| update(point, distance, mass));
     }
     centroids

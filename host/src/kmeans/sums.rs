@@ -16,10 +16,9 @@
 
 use std::sync::atomic::{AtomicI64, Ordering};
 
-use rayon::prelude::*;
-
 use super::scale::{Level, Scale, power_of_two};
 use super::worker::Totals;
+use crate::parallel::{Loop, ParallelSlice};
 use crate::product::cpu::exact;
 use crate::product::cpu::exact::Term;
 use crate::product::cpu::{canonical_square, convert};
@@ -168,7 +167,7 @@ impl Sums {
     /// The sums of all points, of which each of `parts` has some. O(parts · levels · clusters · dim).
     pub(super) fn take(&mut self, parts: Vec<&PartialSums>) {
         let clusters = self.counts.len();
-        let rows = self.sums.par_chunks_mut(self.dim).zip(&mut self.weights).enumerate();
+        let rows = self.sums.par_chunks_mut(self.dim).zip(self.weights.par_iter_mut()).enumerate();
         rows.with_min_len(64).for_each(|(row, (sums, weight))| {
             let (level, cluster) = (row / clusters, row % clusters);
             sums.iter_mut().for_each(|sum| *sum.get_mut() = 0);
@@ -229,7 +228,7 @@ impl Sums {
             (product, canonical_square(self.isa, centroid))
         };
         let clusters = centroids.par_chunks(self.dim).enumerate();
-        clusters.with_min_len(64).map(both).unzip_into_vecs(&mut totals.products, &mut totals.norms);
+        (totals.products, totals.norms) = clusters.with_min_len(64).map(both).collect().into_iter().unzip();
     }
 
     /// Step 3: replaces the centroids of clusters with weight by their means. O(clusters · dim).

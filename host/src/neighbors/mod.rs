@@ -2,8 +2,7 @@
 
 pub(crate) mod slots;
 
-use rayon::prelude::*;
-
+use crate::parallel::{Loop, ParallelSlice, owned, turns};
 use crate::{Error, Metric, Result};
 
 /// The id in a slot without a neighbour, which occurs if the index has fewer than k vectors. No vector can have this
@@ -36,8 +35,8 @@ impl Neighbors {
             return Err(too_large);
         }
         // In parallel, because the first access to new pages takes most of the time.
-        rayon::iter::repeat_n(NONE, slots).with_min_len(PAGES).collect_into_vec(&mut ids);
-        rayon::iter::repeat_n(metric.worst(), slots).with_min_len(PAGES).collect_into_vec(&mut distances);
+        turns(0..slots).with_min_len(PAGES).map(|_| NONE).collect_into_vec(&mut ids);
+        turns(0..slots).with_min_len(PAGES).map(|_| metric.worst()).collect_into_vec(&mut distances);
         Ok(Neighbors { k, ids, distances })
     }
 
@@ -95,7 +94,20 @@ impl RangeNeighbors {
         for row in &rows {
             offsets.push(offsets[offsets.len() - 1] + row.len());
         }
-        let (ids, distances) = rows.into_par_iter().flatten_iter().unzip();
+        let count = offsets[rows.len()];
+        let (mut ids, mut distances) = (vec![0; count], vec![0.0; count]);
+        let (mut rest_of_ids, mut rest_of_distances) = (&mut ids[..], &mut distances[..]);
+        let slots = rows.iter().map(|row| {
+            let split = std::mem::take(&mut rest_of_ids).split_at_mut(row.len());
+            let own_ids = split.0;
+            rest_of_ids = split.1;
+            let split = std::mem::take(&mut rest_of_distances).split_at_mut(row.len());
+            rest_of_distances = split.1;
+            (own_ids, split.0)
+        });
+        owned(slots.collect()).zip(rows.par_iter()).for_each(|((ids, distances), row)| {
+            row.iter().zip(ids).zip(distances).for_each(|((found, id), distance)| (*id, *distance) = *found);
+        });
         RangeNeighbors { offsets, ids, distances }
     }
 

@@ -10,9 +10,8 @@
 //! [`super::tables`]. The compiler vectorises the loops over fixed blocks of codewords, once an instruction set; it neither
 //! fuses nor reorders f32 operations, so each set gives the bits of the definition. 3 · dim · 2^bits operations a row.
 
-use rayon::prelude::*;
-
 use super::{ProductQuantizer, codes};
+use crate::parallel::{Loop, ParallelSlice};
 use crate::simd::Isa;
 use crate::{Result, host_memory};
 

@@ -1,8 +1,7 @@
 //! The two pieces of linear algebra that learning a rotation needs, f64, n × n row-major, sequential where sums are formed: the
 //! same bits whatever the number of threads.
 
-use rayon::prelude::*;
-
+use crate::parallel::{Loop, ParallelSlice};
 use crate::simd::Isa;
 
 /// Steps after which [`polar`] gives up; 10 are usual, and more only for nearly singular matrices.

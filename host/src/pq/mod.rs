@@ -51,14 +51,13 @@ mod tables;
 mod tests;
 mod train;
 
-use rayon::prelude::*;
-
 pub use self::rotation::Rotation;
 pub use self::tables::{SymmetricTables, Tables};
 pub use self::train::PqTraining;
 
 use self::encode::{Residuals, Term};
 use crate::device::open::open;
+use crate::parallel::{Loop, ParallelSlice};
 use crate::simd::Isa;
 use crate::validate::{check_dim, check_vectors};
 use crate::{Device, Error, Input, Result, host_memory};

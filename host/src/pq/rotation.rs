@@ -29,12 +29,11 @@
 //! The matrix is f32, row-major. Component i of the rotated vector is the canonical inner product ([`crate::metric`]: f64 sums,
 //! rounded to f32 at the end) of the vector with row i, the same bits on every device; rotating back takes columns for rows.
 
-use rayon::prelude::*;
-
 use super::gpu::rotate::row_products;
 use super::linear::polar;
 use super::{PqTraining, ProductQuantizer, check_shape, codes};
 use crate::device::open::open;
+use crate::parallel::{Loop, ParallelSlice};
 use crate::product::cpu::exact;
 use crate::product::cpu::exact::Term;
 use crate::random::Random;

@@ -9,10 +9,10 @@
 //! [`Tables::error_bound`] is that sum as a number.
 
 use half::f16;
-use rayon::prelude::*;
 
 use super::encode::{self, Term};
 use super::{ProductQuantizer, codes};
+use crate::parallel::{Loop, ParallelSlice};
 use crate::simd::Isa;
 use crate::{Element, Error, Result};
 

@@ -1,8 +1,7 @@
 //! Settings and training of the codebooks.
 
-use rayon::prelude::*;
-
 use crate::kmeans::{Clustering, KMeans, Start};
+use crate::parallel::{Loop, turns};
 use crate::random::Random;
 use crate::shards::share;
 use crate::threads::at_once;
@@ -123,7 +122,7 @@ pub(super) fn codebooks(settings: &PqTraining, rows: &[f32], dim: usize) -> Resu
         Ok(Start::Given(first.train(&sub_vectors(part), width)?.centroids))
     };
     let starts = if width <= SPREAD_WIDTH {
-        (0..parts).into_par_iter().map(spread).collect::<Result<Vec<_>>>()?
+        turns(0..parts).map(spread).collect().into_iter().collect::<Result<Vec<_>>>()?
     } else {
         vec![Start::Random; parts]
     };
@@ -139,7 +138,7 @@ pub(super) fn codebooks(settings: &PqTraining, rows: &[f32], dim: usize) -> Resu
     // The first finds out what `Auto` means here. Small runs fill the threads of a CPU best side by side.
     let (mut codebooks, device) = train(0, settings.device)?;
     let rest: Vec<_> = match device {
-        Device::Cpu => (1..parts).into_par_iter().map(|part| train(part, device)).collect(),
+        Device::Cpu => turns(1..parts).map(|part| train(part, device)).collect(),
         _ => {
             let run = |run| share(parts - 1, run, RUNS).map(|part| train(1 + part, device)).collect::<Vec<_>>();
             at_once((0..RUNS).collect(), run).into_iter().flatten().collect()

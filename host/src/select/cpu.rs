@@ -48,9 +48,8 @@
 //!    entries pass: 1.8 times the time at k = 1000 of 128,000.
 //! 4. *Radix sort* by 11 bits or by 8 bits is slower than a comparison sort below k = 512.
 
-use rayon::prelude::*;
-
 use super::{Best, Key, Rows, Selection};
+use crate::parallel::{Loop, ParallelSlice};
 use crate::simd::{Isa, prefetch_line};
 
 /// Number of keys that one comparison loop tests, and that the pass can skip at once.

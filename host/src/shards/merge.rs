@@ -4,8 +4,7 @@
 
 use std::cmp::Ordering;
 
-use rayon::prelude::*;
-
+use crate::parallel::{Loop, ParallelSlice};
 use crate::threads::{piece_rows, work_off};
 use crate::{Metric, NONE};
 

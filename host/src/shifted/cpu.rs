@@ -1,12 +1,12 @@
 //! Shifted sort on the CPU with rayon: the algorithm of `warpann_kernels::shifted::shifted_sort`. Each thread processes one query at a
 //! time.
 
-use rayon::prelude::*;
 use warpann_kernels::select::entry::{self, EMPTY};
 use warpann_kernels::shifted::morton::MAX_DIM;
 use warpann_kernels::shifted::shifted_sort::{distance, window_start};
 
 use super::{Grid, ShiftedBackend, ShiftedRequest};
+use crate::parallel::{Loop, ParallelSlice};
 use crate::{Result, host_memory};
 
 /// Smallest number of queries of one task.
@@ -41,7 +41,7 @@ impl SortedCopy {
             host_memory::collected_in_parallel(numbered.map(|(id, row)| (grid.code(row, copy), id as u32)))?;
         order.par_sort_unstable();
         let mut points = host_memory::zeroed(rows.len())?;
-        let places = points.par_chunks_exact_mut(dim).zip(&order).with_min_len(TASK);
+        let places = points.par_chunks_exact_mut(dim).zip(order.par_iter()).with_min_len(TASK);
         places.for_each(|(point, &(_, id))| point.copy_from_slice(&rows[id as usize * dim..][..dim]));
         let codes = host_memory::collected_in_parallel(order.par_iter().map(|&(code, _)| code))?;
         let ids = host_memory::collected_in_parallel(order.par_iter().map(|&(_, id)| id))?;
@@ -59,7 +59,7 @@ impl Sorted {
             }
             Ok(ranks)
         };
-        self.copies.par_iter().map(of_copy).collect()
+        self.copies.par_iter().map(of_copy).collect().into_iter().collect()
     }
 
     /// Writes the best candidates of one query, whose position in each copy is `place(copy)`, without the point `own`. `best` is scratch

@@ -1,6 +1,6 @@
 //! The grid of cells that points are sorted on.
 
-use rayon::prelude::*;
+use crate::parallel::{Loop, ParallelSlice};
 use warpann_kernels::shifted::morton::{self, Code, MAX_DIM, coordinate_bits};
 
 /// A grid of cubes over the bounding box of the points, and the copies of it. `warpann_kernels::shifted::morton` defines the codes.

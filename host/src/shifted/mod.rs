@@ -33,7 +33,6 @@ mod quality;
 #[cfg(test)]
 mod tests;
 
-use rayon::prelude::*;
 use warpann_kernels::select::entry::{self, EMPTY};
 pub use warpann_kernels::shifted::morton::MAX_DIM;
 
@@ -41,6 +40,7 @@ use self::cpu::ShiftedCpu;
 pub(crate) use self::grid::Grid;
 pub use self::quality::{Epsilon, Quality, quality};
 use crate::device::open::open;
+use crate::parallel::{Loop, ParallelSlice};
 use crate::validate::{MAX_ROWS, check_results, check_rows, check_vectors};
 use crate::{Device, Error, Input, Metric, NONE, Neighbors, Result, host_memory};
 
@@ -282,7 +282,7 @@ impl ShiftedIndex {
                 ids[at_most..].fill(EMPTY);
             }
         }
-        ids.par_iter_mut().zip(distances).with_min_len(1 << 14).for_each(|(slot, distance)| {
+        ids.par_iter_mut().zip(distances.par_iter_mut()).with_min_len(1 << 14).for_each(|(slot, distance)| {
             if *slot == EMPTY {
                 *distance = Metric::L2.worst();
             } else {

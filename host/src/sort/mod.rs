@@ -8,10 +8,11 @@ pub(crate) mod gpu;
 use std::fmt;
 use std::ops::Range;
 
-use rayon::prelude::*;
+use rayon::slice::ParallelSliceMut;
 
 use self::gpu::DeviceKey;
 use crate::device::open::open;
+use crate::parallel::{Loop, ParallelSlice};
 use crate::{Device, Error, Result, host_memory};
 
 /// A key type: u64 or u128. The trait is sealed, because every kernel table lists these two types.
@@ -124,11 +125,11 @@ fn check<K: Key>(keys: usize, payloads: usize, bits: &Range<u32>) -> Result<()> 
 }
 
 fn sort_on_cpu<K: Key>(keys: &mut [K], payloads: &mut [u32], bits: &Range<u32>) -> Result<()> {
-    let pairs = keys.par_iter().copied().zip(payloads.par_iter().copied());
+    let pairs = keys.par_iter().map(|&key| key).zip(payloads.par_iter().map(|&payload| payload));
     let mut pairs: Vec<(K, u32)> = host_memory::collected_in_parallel(pairs)?;
     pairs.par_sort_by_key(|(key, _)| key.field(bits));
     let to = keys.par_iter_mut().zip(payloads.par_iter_mut());
-    to.zip(pairs).for_each(|((key, payload), pair)| (*key, *payload) = pair);
+    to.zip(pairs.par_iter()).for_each(|((key, payload), &pair)| (*key, *payload) = pair);
     Ok(())
 }
 

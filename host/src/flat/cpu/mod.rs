@@ -64,9 +64,8 @@ mod tests;
 use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use rayon::prelude::*;
-
 use super::FlatBackend;
+use crate::parallel::{Loop, ParallelSlice, turns};
 use crate::product::cpu::bound::{self, QueryBound, has_offset, largest_norm};
 use crate::product::cpu::candidates::{self, Candidates, Judge, Limit};
 use crate::product::cpu::exact;
@@ -296,11 +295,8 @@ impl<T: Element> FlatCpu<T> {
         let prepared = Prepared::new(self, queries, plan.direct);
         let limits: Vec<Limit> = prepared.queries.bounds.iter().map(|_| Limit::new()).collect();
         let next = AtomicUsize::new(0);
-        let mut shares: Vec<Vec<Candidates>> = (0..plan.workers)
-            .into_par_iter()
-            .with_max_len(1)
-            .map(|_| self.scan_share(plan, &prepared, &limits, &next))
-            .collect();
+        let mut shares: Vec<Vec<Candidates>> =
+            turns(0..plan.workers).with_max_len(1).map(|_| self.scan_share(plan, &prepared, &limits, &next)).collect();
         let mut merged = shares.pop().unwrap_or_default();
         for share in shares {
             for (merged, share) in merged.iter_mut().zip(share) {

@@ -6,12 +6,11 @@
 use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use rayon::prelude::*;
-
 use super::Job;
 use super::collect::Collect;
 use super::judge::PairJudge;
 use super::tables::{self, Tables};
+use crate::parallel::{Loop, ParallelSlice, owned, turns};
 use crate::pq::ProductQuantizer;
 use crate::product::cpu::bound::all_whole;
 use crate::product::cpu::candidates::{Limit, TOGETHER};
@@ -130,7 +129,7 @@ impl Group {
             }
             worker.found
         };
-        let mut shares: Vec<Vec<C>> = (0..workers).into_par_iter().with_max_len(1).map(work).collect();
+        let mut shares: Vec<Vec<C>> = turns(0..workers).with_max_len(1).map(work).collect();
         let mut merged = shares.pop().unwrap_or_default();
         for share in shares {
             merged.iter_mut().zip(share).for_each(|(merged, share)| merged.absorb(share));
@@ -142,7 +141,9 @@ impl Group {
             let mut scratch = Vec::new();
             return merged.into_iter().enumerate().map(|found| finish(&mut scratch, found)).collect();
         }
-        merged.into_par_iter().enumerate().with_min_len(8).map_init(Vec::new, finish).collect()
+        let mut finished = Vec::new();
+        owned(merged).enumerate().with_min_len(8).map_init(Vec::new, finish, &mut finished);
+        finished
     }
 
     /// The pieces of one unit of work.

@@ -61,8 +61,6 @@ mod tables;
 
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use rayon::prelude::*;
-
 use self::collect::{Ball, Collect, parts};
 use self::group::Group;
 use super::backend::{IvfBackend, SearchRequest, View};
@@ -71,6 +69,7 @@ use super::{Bitset, Scan};
 use crate::flat::FlatBackend;
 use crate::flat::cpu::FlatCpu;
 use crate::neighbors::RangeNeighbors;
+use crate::parallel::{Loop, ParallelSlice, owned};
 use crate::product::cpu::bound::{self, largest_norm};
 use crate::product::cpu::candidates::Candidates;
 use crate::product::cpu::{BLOCK, DEFAULT_BUDGET};
@@ -263,7 +262,7 @@ impl IvfBackend for IvfCpu {
         let collect = || Candidates::new(kept, rows);
         let found = self.run(view, &queries, request, Candidates::bytes(kept, rows), &collect)?;
         let slots = ids.par_chunks_mut(k).zip(distances.par_chunks_mut(k)).with_min_len(64);
-        slots.zip(found).for_each(|((ids, distances), found)| {
+        slots.zip(owned(found)).for_each(|((ids, distances), found)| {
             ids.fill(NONE);
             distances.fill(metric.worst());
             for ((id, distance), key) in ids.iter_mut().zip(distances).zip(found) {
@@ -284,7 +283,7 @@ impl IvfBackend for IvfCpu {
             (directory.id(rank), distance)
         };
         let row = |keys: Vec<u64>| keys.into_iter().map(pair).collect();
-        Ok(RangeNeighbors::of_rows(found.into_par_iter().with_min_len(64).map(row).collect()))
+        Ok(RangeNeighbors::of_rows(owned(found).with_min_len(64).map(row).collect()))
     }
 
     fn describe(&self) -> String {

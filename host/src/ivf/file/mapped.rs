@@ -4,14 +4,13 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
-use rayon::prelude::*;
-
 use super::format::{self, Section, Shape};
 use crate::error::{Error, FileDefect, Result};
 use crate::io::checksum;
 use crate::io::checksum::{CHUNK, xxh64};
 use crate::io::{self, FileBytes, Open};
 use crate::ivf::encoding::finite;
+use crate::parallel::{Loop, ParallelSlice};
 
 /// An index file whose every byte was checked. Clones share the bytes.
 #[derive(Debug, Clone)]

@@ -28,7 +28,6 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use cuda_std::PtrMut;
-use rayon::prelude::*;
 use warpann_kernels::NO_ROW;
 use warpann_kernels::ivf::range::CountWithin;
 
@@ -45,6 +44,7 @@ use crate::device::scratch::Layout;
 use crate::device::tiling::{Attempt, Budget, Pipeline, Planned, Tiling};
 use crate::neighbors::RangeNeighbors;
 use crate::neighbors::slots::{FoundRows, Slots};
+use crate::parallel::{Loop, ParallelSlice};
 use crate::product::gpu::{VectorShape, upload_queries, upload_rows};
 use crate::shards::share;
 use crate::threads::Exclusive;

@@ -1,11 +1,10 @@
 //! Queries made ready for the scan and for canonical distances.
 
-use rayon::prelude::*;
-
 use super::bound::{self, QueryBound, all_whole};
 use super::exact;
 use super::exact::Term;
 use crate::element::ElementType;
+use crate::parallel::{Loop, ParallelSlice};
 use crate::simd::Isa;
 use crate::{Element, Metric};
 
@@ -49,7 +48,9 @@ impl Queries {
             (square, QueryBound::new(metric, dim, square).with_whole(all_whole(query)))
         };
         let each = wide.par_chunks_exact_mut(stride).zip(queries.par_chunks_exact(dim)).with_min_len(ALONE);
-        let (squares, bounds): (Vec<f64>, Vec<QueryBound>) = each.map_init(Vec::new, make_ready).unzip();
+        let mut ready = Vec::new();
+        each.map_init(Vec::new, make_ready, &mut ready);
+        let (squares, bounds): (Vec<f64>, Vec<QueryBound>) = ready.into_iter().unzip();
         let factors = squares.iter().map(|&square| bound::factor(metric, square)).collect();
         Self { dim, wide, factors, bounds, squares }
     }
