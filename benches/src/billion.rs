@@ -1,12 +1,12 @@
-//! More vectors than anyone keeps: an IVF-PQ index of a stream that is never whole in any memory.
+//! An IVF-PQ index of a stream of generated vectors, which is never completely in memory.
 //!
-//! The vectors are those of [`Generator`]: the GPU makes them where it codes them. Queries are the rows behind the base; the true
-//! nearest neighbour of each comes from exact search of the same rows, made again. R@n is the share of queries whose true nearest
-//! neighbour is among the first n results. A row is right if, for the first queries, no vector comes twice, distances ascend, and
-//! each is the float64 distance from what the index says it stores.
+//! The vectors are those of [`Generator`]: the GPU makes them and encodes them. Queries are the rows behind the base. An exact search of
+//! the same rows, which are made again, finds the true nearest neighbour of each query. R@n is the fraction of queries whose true nearest
+//! neighbour is among the first n results. A row is right if, for the first queries, no vector occurs twice, distances ascend, and each is
+//! the float64 distance from the stored form of the vector.
 //!
-//! Stages have rows of their own: `train`, `add`, `truth` (once; right if the neighbours of the first queries, made on the CPU, are as
-//! far as the device says), and `image`, the first search, which carries the lists to the device.
+//! Each stage has a separate row: `train`, `add`, `truth` (once; right if the neighbours of the first queries, made on the CPU, have the
+//! distances that the device computed), and `image`, the first search, which copies the lists to the device.
 
 use std::time::Instant;
 
@@ -36,7 +36,7 @@ pub struct Args {
     /// Number of queries.
     #[arg(long, default_value_t = 10_000, value_parser = count)]
     queries: usize,
-    /// Bytes of a code: as many sub-quantizers of 8 bits where they divide the dimension, else more of fewer bits.
+    /// Bytes of a code: that number of sub-quantizers of 8 bits if it divides the dimension, else more sub-quantizers of fewer bits.
     #[arg(long, value_delimiter = ',', default_value = "8,16,20", value_parser = count)]
     bytes: Vec<usize>,
     /// Number of lists.
@@ -48,20 +48,20 @@ pub struct Args {
     /// Numbers of probed lists to measure.
     #[arg(long, value_delimiter = ',', default_value = "1,2,4,8,16,32,64", value_parser = count)]
     probes: Vec<usize>,
-    /// Make the vectors on the CPU and send them to the device, as those of a file are.
+    /// Make the vectors on the CPU and copy them to the device, as vectors of a file are.
     #[arg(long)]
     over_the_bus: bool,
 }
 
-/// Neighbours of a search: what R@100 needs.
+/// Number of neighbours of a search, as R@100 needs it.
 const K: usize = 100;
 /// The n of R@n.
 const AT: [usize; 3] = [1, 10, 100];
 /// Queries whose results are checked.
 const CHECKED: usize = 100;
-/// Vectors around a centre, about.
+/// Approximate number of vectors of a cluster.
 const PER_CLUSTER: usize = 1000;
-/// Vectors made at a time where the CPU makes them.
+/// Number of vectors that the CPU makes at a time.
 const BATCH: usize = 1 << 20;
 
 /// Measures; true if every result was right.
@@ -75,7 +75,7 @@ pub fn run(args: &Args) -> Outcome<bool> {
     let start = Instant::now();
     let truth = run.generator.nearest(0..run.rows as u64, &queries, 1, machine.device())?;
     let truth_ms = 1e3 * start.elapsed().as_secs_f64();
-    // What the device made is what the CPU makes.
+    // The CPU makes the same vectors as the device.
     let made = |id: u64| Some(run.generator.rows(id, 1));
     let right = (0..run.queries.min(CHECKED)).all(|query| {
         let (ids, distances) = truth.row(query);
@@ -190,7 +190,7 @@ impl<'a> Run<'a> {
         let milliseconds = milliseconds(self.repeat, || {
             Ok(index.search_into(queries, K, &options, &mut found.ids, &mut found.distances)?)
         })?;
-        // Once, before many threads ask: the first call makes the directory of all vectors.
+        // Called once before many threads call it, because the first call makes the directory of all vectors.
         index.reconstruct(0)?;
         let stored = |id: u64| index.reconstruct(id).ok();
         let right = (0..self.queries.min(CHECKED)).into_par_iter().all(|query| {
@@ -219,7 +219,7 @@ impl<'a> Run<'a> {
     }
 }
 
-/// Codes of so many bytes: sub-quantizers of the most bits that give them and divide the dimension.
+/// The encoding with codes of this number of bytes: the largest number of bits for which the sub-quantizers divide the dimension.
 fn encoding(dim: usize, bytes: usize) -> Outcome<Encoding> {
     let fitting = |&bits: &usize| (8 * bytes).is_multiple_of(bits) && dim.is_multiple_of(8 * bytes / bits);
     match (4..=8).rev().find(fitting) {
@@ -228,7 +228,7 @@ fn encoding(dim: usize, bytes: usize) -> Outcome<Encoding> {
     }
 }
 
-/// Bytes of memory that this process has, where the system tells.
+/// Bytes of memory of this process, if the system reports them.
 fn resident_memory() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;

@@ -1,8 +1,8 @@
-//! Approximate search beside its peers at equal recall.
+//! Comparison of approximate search with other libraries at equal recall.
 //!
-//! Trainings differ, so that the same number of probes gives each library another recall. For each figure of a peer, recall r at
-//! q queries per second, the sweep of warpann is interpolated at r: log q linear in recall between neighbouring steps, of which
-//! only those count that no other step beats in both. What is faster at the same recall wins.
+//! Libraries train differently, so the same number of probes gives different recalls. For each figure of another library, recall r at q
+//! queries per second, the sweep of warpann is interpolated at r: log q is linear in recall between adjacent steps. Only steps count that
+//! no other step exceeds in both. The faster library at the same recall wins.
 //!
 //! ```text
 //! recall of a batch of few queries = recall of the large batch with as many probes: few queries cannot measure it
@@ -10,7 +10,7 @@
 //! above its highest: no figure
 //! ```
 //!
-//! Builds are compared by time alone, k-means by time where the objective is no worse than one part in 500.
+//! Builds are compared by time alone. k-means is compared by time if the objective is at most one part in 500 worse.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -29,7 +29,7 @@ pub struct Args {
     anchors: Option<PathBuf>,
 }
 
-/// By how much an objective may be above a peer's.
+/// The largest relative excess of an objective over that of another library.
 const SAME_OBJECTIVE: f64 = 1.002;
 
 /// Reads records, compares, prints.
@@ -44,19 +44,19 @@ pub fn run(args: &Args) -> Outcome {
     print(format_args!("{}", compared(&rows)))
 }
 
-/// What is asked of warpann against an implementation.
+/// The required ratio of warpann's speed to that of another implementation.
 fn demand(implementation: &str, case: &str, k: usize) -> &'static str {
     match (implementation.trim_end_matches('*'), case.starts_with("build ")) {
         // A second for flat lists, two for codes of 32 bytes.
         ("goal", true) => "must",
         ("goal", false) | (_, true) => "aim",
-        // That FlashLib must be beaten is asked of 100-NN and of k-means.
+        // For 100-NN and k-means, warpann must be faster than FlashLib.
         ("flashlib", false) if k == 10 => "aim",
         _ => "must",
     }
 }
 
-/// A case without what a sweep varies.
+/// The name of a case without the parts that a sweep varies.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Search {
     device: String,
@@ -65,7 +65,7 @@ struct Search {
     k: usize,
 }
 
-/// The search that a case names, and the lists probed where it says so.
+/// The search in the name of a case, and the number of probes if the name has one.
 fn parse(row: &Row) -> Option<(Search, Option<usize>)> {
     let (mut index, mut queries, mut probes) = (Vec::new(), None, None);
     for word in row.case.split(' ') {
@@ -89,7 +89,7 @@ struct Step {
     rate: f64,
 }
 
-/// Steps that no other beats in both, by ascending recall and so by falling rate.
+/// The steps that no other step exceeds in both, by ascending recall and so by descending rate.
 fn front(steps: impl IntoIterator<Item = Step>) -> Vec<Step> {
     let mut steps: Vec<Step> = steps.into_iter().collect();
     steps.sort_by(|a, b| b.recall.total_cmp(&a.recall).then(b.rate.total_cmp(&a.rate)));
@@ -130,7 +130,7 @@ fn latest(rows: &[Row]) -> Vec<&Row> {
 /// Recall of a row, or of the same search of the most queries.
 fn recall_of(row: &Row, rows: &[&Row]) -> Option<f64> {
     let (search, probes) = parse(row)?;
-    // Rows that name no probes are goals, and say what recall they are for.
+    // Rows without probes are goals, and contain their recall.
     if probes.is_none() {
         return row.recall;
     }
@@ -231,7 +231,7 @@ struct Line<'a> {
     at: String,
     theirs: String,
     ours: String,
-    /// How many times faster we are; `None` if we do not do what they do.
+    /// The speed of warpann divided by that of the other library; `None` if warpann has no such case.
     ratio: Option<f64>,
     lower_bound: bool,
 }

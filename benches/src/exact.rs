@@ -17,7 +17,7 @@ use crate::{Common, Failure, Outcome};
 pub struct Args {
     #[command(flatten)]
     common: Common,
-    /// Base vectors: fvecs, bvecs, fbin, u8bin, i8bin or npy. Clustered ones are made unless given.
+    /// Base vectors: fvecs, bvecs, fbin, u8bin, i8bin or npy. Default: clustered vectors, which are generated.
     #[arg(long, value_name = "FILE", requires = "query", conflicts_with_all = ["n", "dim"])]
     base: Option<PathBuf>,
     /// Queries, of the same element type.
@@ -26,16 +26,16 @@ pub struct Args {
     /// True neighbours of the first queries: ivecs, ibin or npy.
     #[arg(long, value_name = "FILE", requires = "base")]
     gt: Option<PathBuf>,
-    /// Base vectors to make.
+    /// Number of base vectors to make.
     #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u32).range(1..))]
     n: u32,
-    /// Components of a vector to make.
+    /// Dimension of the vectors to make.
     #[arg(long, default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..))]
     dim: u32,
     /// Queries of the large batches: made, or the first of the file.
     #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..))]
     queries: u32,
-    /// Rate of matrix products in f16 with f32 sums, in TFLOP/s: gives the floor that arithmetic sets.
+    /// Rate of matrix products in f16 with f32 sums, in TFLOP/s, from which the arithmetic floor is computed.
     #[arg(long, value_parser = positive)]
     tflops: Option<f64>,
 }
@@ -44,7 +44,7 @@ pub struct Args {
 const LARGE: &[usize] = &[1, 10, 100, 1000];
 /// Sizes of the small batches, k = 10.
 const SMALL: &[usize] = &[1, 16, 256];
-/// Queries whose answers are compared with float64, if the batch has them.
+/// Numbers of the queries whose results are compared with float64, if the batch has them.
 const CHECKED: &[usize] = &[0, 1, 15, 100, 255, 1_000, 5_000, 9_999];
 
 /// A rate above 0.
@@ -55,7 +55,7 @@ pub fn positive(text: &str) -> Result<f64, String> {
         .ok_or_else(|| "expected a rate above 0".into())
 }
 
-/// Measures the grid; true if every result was right.
+/// Measures the grid. Returns true if every result was right.
 pub fn run(args: &Args) -> Outcome<bool> {
     let queries = if args.common.quick { 300 } else { args.queries as usize };
     let (Some(base), Some(query)) = (&args.base, &args.query) else {

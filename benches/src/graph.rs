@@ -1,9 +1,9 @@
 //! k-NN graphs: every vector of a set is a query.
 //!
-//! An exact graph is timed from vectors in host memory to the graph there: handing the vectors to the index, and searching for all of
-//! them. Graphs through inverted files are timed without the build, which has rows of its own; their recall is that of a sample,
-//! searched exactly. A row is right if, for a few vectors, no neighbour comes twice or is the vector itself, distances ascend, and
-//! each is that of float64; and, of an exact graph, if the neighbours are the nearest.
+//! The time of an exact graph is from vectors in host memory to the graph in host memory: adding the vectors to the index, and searching
+//! for all of them. The time of a graph through an inverted file excludes the build, which has separate rows; its recall is that of a
+//! sample, which is searched exactly. A row is right if, for a few vectors, no neighbour occurs twice or is the vector itself, distances
+//! ascend, and each is the float64 distance. In an exact graph the neighbours must also be the nearest.
 
 use std::time::Instant;
 
@@ -31,7 +31,7 @@ pub struct Args {
     /// Number of neighbours of each vector.
     #[arg(long, default_value_t = 10, value_parser = count)]
     k: usize,
-    /// Make graphs through an inverted file of so many lists; exact unless given.
+    /// Make graphs through an inverted file with this number of lists. Default: exact graphs.
     #[arg(long, value_parser = count)]
     lists: Option<usize>,
     /// With --lists: lists probed.
@@ -51,7 +51,7 @@ pub struct Args {
 /// Vectors whose neighbours are checked.
 const CHECKED: usize = 8;
 
-/// Measures; true if every result was right.
+/// Measures all cases. Returns true if every result was right.
 pub fn run(args: &Args) -> Outcome<bool> {
     let machine = Machine::open(args.common.device, args.common.quick)?;
     let mut record = Record::open(&args.common, &machine)?;
@@ -65,7 +65,7 @@ pub fn run(args: &Args) -> Outcome<bool> {
     Ok(record.all_verified())
 }
 
-/// Vectors and what is done with them.
+/// The vectors, and the settings of the measurement.
 struct Job<'a> {
     args: &'a Args,
     machine: Machine,
@@ -92,9 +92,9 @@ impl Job<'_> {
         let Self { args, machine, base, dim } = self;
         let mut milliseconds = Vec::new();
         let mut last = None;
-        // The first loads kernels and is not counted.
+        // The first run loads kernels and does not count.
         for run in 0..=args.common.repeat.unwrap_or(3).max(1) {
-            // Given back before the clock starts.
+            // Freed before the time starts.
             last = None;
             let mut index = FlatIndex::<f32>::new(*dim, Metric::L2, machine.device())?;
             let start = Instant::now();
@@ -179,7 +179,7 @@ impl Job<'_> {
         Ok(())
     }
 
-    /// Whether the neighbours of a few vectors, spread over the base, are what they must be.
+    /// Whether the neighbours of a few vectors, which are spread over the base, are right.
     fn right(&self, graph: &Graph, distances: &[f32], exact: bool) -> bool {
         let Self { args, base, dim, .. } = self;
         let (rows, k, dim) = (self.rows(), args.k, *dim);

@@ -1,8 +1,8 @@
 //! The grid of inverted-file search: builds, the sweep over the lists probed, batches of few queries.
 //!
-//! A row is right (`verified`) if, for a few queries of the batch, no vector comes twice, distances ascend, and each is the
-//! float64 distance from what the index stores; and if those queries, with all lists probed, get the nearest of everything
-//! that is stored. What is stored is the base for flat lists, and what [`IvfIndex::reconstruct`] gives for product codes.
+//! A row is right (`verified`) if, for a few queries of the batch, no vector occurs twice, distances ascend, and each is the float64
+//! distance from the stored vector; and if these queries, with all lists probed, get the nearest of all stored vectors. The stored vectors
+//! are the base for flat lists, and the results of [`IvfIndex::reconstruct`] for product codes.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -42,7 +42,7 @@ pub struct Args {
     /// Sizes of batches of few queries, k = 10.
     #[arg(long, value_delimiter = ',', default_value = "1,16,256", value_parser = count)]
     batches: Vec<usize>,
-    /// Rows of the base to train on, the first; all unless given, and the index takes of them what it wants.
+    /// Number of first rows of the base to train on. Default: all; the index takes a sample of them.
     #[arg(long, value_parser = count)]
     train: Option<usize>,
     /// How lists are read: auto, list-major or query-major. Named in the cases unless auto.
@@ -70,7 +70,7 @@ impl ScanOrder {
         }
     }
 
-    /// What it adds to the name of a case.
+    /// The text that the scan adds to the name of a case.
     fn suffix(self) -> &'static str {
         match self {
             Self::Auto => "",
@@ -80,10 +80,10 @@ impl ScanOrder {
     }
 }
 
-/// Where vectors come from.
+/// The origin of the vectors.
 #[derive(Debug, clap::Args)]
 pub struct Source {
-    /// Folder of base, query (.fbin, .u8bin or .i8bin) and gt (.ibin or .bin). Clustered vectors are made unless given.
+    /// Folder of base, query (.fbin, .u8bin or .i8bin) and gt (.ibin or .bin). Default: clustered vectors, which are generated.
     #[arg(long, value_name = "FOLDER")]
     pub data: Option<PathBuf>,
     /// Base vectors to make.
@@ -102,7 +102,7 @@ pub fn count(text: &str) -> Result<usize, String> {
     text.parse().ok().filter(|&number| number > 0).ok_or_else(|| "expected a number above 0".into())
 }
 
-/// Queries with ground truth, where it is not given: computed by exact search.
+/// Number of queries for which an exact search computes the ground truth, if it is not given.
 const WITH_TRUTH: usize = 2_000;
 /// Number of true neighbours of each query.
 const TRUTH_DEPTH: usize = 100;
@@ -111,12 +111,12 @@ const CHECKED: &[usize] = &[0, 15, 255, 9_999];
 /// Results of batches of few queries.
 const FEW_QUERIES_K: usize = 10;
 
-/// What an index keeps of a vector.
+/// The encoding of vectors in an index.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Coding {
-    /// What an encoding without parameters keeps.
+    /// An encoding without parameters.
     Plain(Encoding),
-    /// A product code of so many bytes, a byte a sub-quantizer.
+    /// A product code of this number of bytes, with one byte for each sub-quantizer.
     Pq(usize),
 }
 
@@ -124,7 +124,7 @@ impl Coding {
     /// The vector itself.
     pub const FLAT: Self = Self::Plain(Encoding::Flat);
 
-    /// In the words of the library.
+    /// The encoding as the library's type.
     pub fn encoding(self) -> Encoding {
         match self {
             Self::Plain(encoding) => encoding,
@@ -163,7 +163,7 @@ impl fmt::Display for Coding {
 pub struct Vectors<'a, T> {
     /// The vectors in which the index searches.
     pub base: &'a [T],
-    /// What is searched for.
+    /// The vectors for which the index searches.
     pub queries: &'a [T],
     /// Components of a vector.
     pub dim: usize,
@@ -182,19 +182,19 @@ impl<T: Element> Vectors<'_, T> {
         self.queries.len() / self.dim
     }
 
-    /// What is searched, in a record's words.
+    /// The name of the set in a record.
     pub fn case(&self, coding: Coding, lists: usize) -> String {
         format!("{coding} {}x{} {} lists={lists}", self.rows(), self.dim, T::TYPE.name())
     }
 }
 
-/// Something to do with vectors of any element type.
+/// A measurement with vectors of any element type.
 pub trait Work {
-    /// Does it; true if every result was right.
+    /// Runs the measurement. Returns true if every result was right.
     fn run<T: Element>(&self, vectors: &Vectors<'_, T>) -> Outcome<bool>;
 }
 
-/// Reads or makes vectors, finds the true neighbours if nobody has, and goes to work.
+/// Reads or makes vectors, finds the true neighbours if they are not given, and runs the measurement.
 pub fn with_vectors(source: &Source, common: &Common, device: Device, work: &impl Work) -> Outcome<bool> {
     let Some(folder) = &source.data else {
         let Source { n, dim, queries, .. } = *source;
@@ -288,7 +288,7 @@ impl Grid<'_> {
         large.chain(small).collect()
     }
 
-    /// An index with all vectors; tells what training, adding and both took.
+    /// Makes an index with all vectors, and records the times of training and of adding, and their sum.
     fn build<T: Element>(
         &self,
         vectors: &Vectors<'_, T>,

@@ -1,4 +1,4 @@
-//! The device under measurement: what it is called, and how fast it reads memory.
+//! The device under measurement: its name, and the rate at which it reads memory.
 
 use std::time::Instant;
 
@@ -13,17 +13,17 @@ use crate::Outcome;
 pub struct Machine {
     /// GPU index; `None` is the CPU.
     pub gpu: Option<usize>,
-    /// The product, and for the CPU its threads.
+    /// Product name of the device, with the number of threads for the CPU.
     pub name: String,
     /// Version of the GPU's driver; empty for the CPU.
     pub driver: String,
-    /// What memory gives per second, in bytes, in this run: of a gigabyte read by all multiprocessors, or by all threads of the
-    /// CPU, that do nothing else.
+    /// Bytes that the device reads per second in this run: all multiprocessors, or all threads of the CPU, read a gigabyte and do nothing
+    /// else.
     pub bytes_per_second: f64,
 }
 
 impl Machine {
-    /// Opens what `device` means and measures its memory. `quick` reads less.
+    /// Opens the device and measures its memory. With `quick`, it reads less.
     pub fn open(device: Device, quick: bool) -> Outcome<Self> {
         let gpu = match device {
             Device::Gpu(index) => Some(index),
@@ -50,12 +50,12 @@ impl Machine {
         }
     }
 
-    /// The device that the library is to use.
+    /// The device for the library.
     pub fn device(&self) -> Device {
         self.gpu.map_or(Device::Cpu, Device::Gpu)
     }
 
-    /// Milliseconds to touch `bytes` once.
+    /// Milliseconds to read `bytes` once.
     pub fn floor_ms(&self, bytes: f64) -> f64 {
         1e3 * bytes / self.bytes_per_second
     }
@@ -92,8 +92,7 @@ fn kernel_driver() -> Option<String> {
     text.split_whitespace().find(version).map(str::to_owned)
 }
 
-/// Bytes read per second by all threads adding up `bytes`: the best of five, for the CPU's memory is shared with whatever
-/// else runs.
+/// Bytes read per second by all threads adding up `bytes`: the best of five runs, because other programs also use the CPU's memory.
 fn read_rate(bytes: usize) -> f64 {
     let words = vec![1u64; bytes / size_of::<u64>()];
     let mut best = f64::INFINITY;

@@ -1,27 +1,26 @@
-//! `warpann-grid`: one grid of measurements in one process, every result checked, with the floor beside each figure.
-//!
-//! | module | what |
+//! `warpann-grid`: a grid of measurements in one process. It checks every result and prints the lower bound of each
+//! time.
+//! | module | content |
 //! |---|---|
 //! | [`select`] | k-selection: rows × columns × k, random keys and adversarial ones |
 //! | [`exact`] | exact search: large batches by k, small batches by size |
 //! | [`ivf`] | inverted-file search: builds, the sweep over probes, few queries |
 //! | [`kinds`] | every kind of index on one data set, HNSW and KD-tree of other crates among them |
-//! | [`levels`] | the same on the CPU, with and without SIMD and threads |
+//! | [`levels`] | inverted-file search on the CPU, with and without SIMD and threads |
 //! | [`kmeans`] | k-means: time and objective |
 //! | [`scale`] | several devices: replicas, shards, k-means |
 //! | [`sort`] | radix sort of 64- and 128-bit keys with payloads |
 //! | [`graph`] | k-NN graphs: exact and through inverted files |
-//! | [`shifted`] | shifted sort beside a KD-tree: triangles of a mesh, its vertices |
+//! | [`shifted`] | shifted sort compared with a KD-tree: triangles and vertices of a mesh |
 //! | [`ten_million`] | more vectors than the memory budget holds |
-//! | [`billion`] | more vectors than anyone keeps |
-//! | [`equal_recall`] | approximate search beside its peers at equal recall |
+//! | [`billion`] | a stream of vectors that is never completely in memory |
+//! | [`equal_recall`] | approximate search compared with other libraries at equal recall |
 //! | [`plan`] | memory, time and cost of many more vectors, from a record |
 //! | [`record`] | the rows of a record: CSV and the printed table |
 //! | [`keys`] | the kinds of keys for selection, and an independent answer to compare with |
 //! | [`set`] | files to search in |
 //! | [`vectors`] | clustered vectors for search, and the distances of a few queries in float64 |
-//!
-//! What the columns mean and how records are made: `record/README.md`.
+//! `record/README.md` explains the columns and how records are made.
 
 mod billion;
 mod equal_recall;
@@ -83,11 +82,11 @@ enum Grid {
     TenMillion(ten_million::Args),
     /// Replicas and shards over several devices, and k-means.
     Scale(scale::Args),
-    /// IVF-PQ of a stream of generated vectors that is never whole in any memory.
+    /// IVF-PQ of a stream of generated vectors that is never completely in memory.
     Billion(billion::Args),
     /// Compare approximate search with peers and goals at equal recall.
     EqualRecall(equal_recall::Args),
-    /// Work out memory, time and cost of 10⁹, 10¹⁰ and 10¹¹ vectors from a record.
+    /// Compute memory, time and cost of 10⁹, 10¹⁰ and 10¹¹ vectors from a record.
     Plan(plan::Args),
     /// Print records side by side: the latest figure of each implementation for each case.
     Table {
@@ -109,18 +108,18 @@ struct Common {
     /// auto, cpu, gpu or gpu:N.
     #[arg(long, default_value = "auto", value_parser = measured_device)]
     device: Device,
-    /// Record to append to; made, with its folders, if it does not exist. Without it the table is all there is.
+    /// Record to append to; it is made, with its folders, if it does not exist. Without it only the table is printed.
     #[arg(long, value_name = "CSV")]
     out: Option<PathBuf>,
-    /// Timed runs of each case instead of the grid's own number.
+    /// Timed runs of each case, instead of the grid's default.
     #[arg(long)]
     repeat: Option<usize>,
-    /// A grid of a few small cases: shows that everything works, and measures nothing of interest.
+    /// Run a few small cases, which show that everything works; their times are of no interest.
     #[arg(long)]
     quick: bool,
 }
 
-/// Why a grid could not be measured.
+/// The reason why a grid could not be measured.
 #[derive(Debug, thiserror::Error)]
 enum Failure {
     #[error("{0}")]

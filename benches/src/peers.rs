@@ -1,4 +1,4 @@
-//! Index kinds that are not ours: crates that others keep, as they are meant to be used.
+//! Indexes of other libraries: crates, used as their documentation recommends.
 //!
 //! Rows are f32, as both crates take them; bytes are widened by the caller.
 
@@ -17,12 +17,12 @@ pub const KD_TREE: Name = ("kiddo", "6.3.0");
 
 /// An index of another library.
 pub trait Peer: Sync {
-    /// The `k` nearest rows of a query and their squared distances, best first. `effort` is what the kind searches with: HNSW's
-    /// ef; a tree has none.
+    /// The `k` nearest rows of a query and their squared distances, best first. `effort` is the search parameter of the index: ef for HNSW;
+    /// a tree has none.
     fn nearest(&self, query: &[f32], k: usize, effort: usize) -> Vec<(u64, f32)>;
 }
 
-/// Layers of the graph at most, as the crate's examples have it.
+/// Largest number of layers of the graph, as in the crate's examples.
 const LAYERS: usize = 16;
 
 /// A hierarchical navigable small world graph: `links` neighbours a row, built with a queue of `ef_construction`, in parallel. The order
@@ -42,7 +42,7 @@ impl Peer for Hnsw<'_, f32, DistL2> {
     }
 }
 
-/// A KD-tree, exact; `None` for dimensions that there is no instance for: the crate wants them at compile time.
+/// An exact KD-tree; `None` for dimensions without an instance, because the crate needs the dimension at compile time.
 pub fn kd_tree(rows: &[f32], dim: usize) -> Option<Box<dyn Peer>> {
     match dim {
         2 => tree::<2>(rows),
@@ -78,7 +78,7 @@ mod tests {
     use super::*;
     use crate::vectors::clustered;
 
-    /// How many of the true neighbours' distances the peer gives, of all.
+    /// The fraction of the true neighbours' distances that the other library returns.
     fn right(peer: &dyn Peer, base: &[f32], queries: &[f32], dim: usize, k: usize, effort: usize) -> (usize, usize) {
         let mut exact = FlatIndex::<f32>::new(dim, Metric::L2, Device::Cpu).unwrap();
         exact.add(base).unwrap();

@@ -1,9 +1,8 @@
-//! What more vectors than were measured would take: memory, time and money, from the figures of a record.
+//! Estimates of memory, time and price for more vectors than were measured, from the figures of a record.
 //!
 //! From one measured inverted file of product codes (n₀ vectors of d components, codes of M bytes, L₀ lists, P probes) follow the figures
 //! for n vectors of the same kind, with L = L₀ · √(n / n₀) lists, to the next power of two, so that lists stay in proportion:
-//!
-//! | what | formula | because |
+//! | quantity | formula | reason |
 //! |---|---|---|
 //! | index | n · (M + 8) + 6 · L · d bytes | codes and ids; centroids in f32, and in f16 for the scan |
 //! | GPUs | G = ⌈n · (M + 8) / (share · memory − 6 · L · d)⌉ | each shard has all centroids |
@@ -22,7 +21,7 @@ use crate::{Failure, Outcome};
 /// Arguments of `plan`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The record that has the figures.
+    /// The record with the figures.
     record: PathBuf,
     /// The inverted file measured there: a case without nq and probes, such as "ivf-pq32 10000000x128 f32 lists=16384", or of part
     /// `billion` "pq16 1000000000x96 lists=65536".
@@ -37,7 +36,7 @@ pub struct Args {
     /// Memory of a GPU in GB (10⁹ bytes).
     #[arg(long, default_value_t = 141.0, value_parser = crate::exact::positive)]
     memory: f64,
-    /// Share of it that the index may have; the rest is for searches.
+    /// Fraction of that memory that the index may use; the rest is for searches.
     #[arg(long, default_value_t = 0.9, value_parser = crate::exact::positive)]
     share: f64,
     /// Price of a GPU for an hour, in any currency.
@@ -46,18 +45,18 @@ pub struct Args {
     /// Numbers of vectors to plan for.
     #[arg(long, value_delimiter = ',', default_value = "1e9,1e10,1e11", value_parser = crate::exact::positive)]
     vectors: Vec<f64>,
-    /// Put the table into this page, between the lines that mark its place, instead of printing it.
+    /// Write the table into this page, between the lines that mark its place, instead of printing it.
     #[arg(long, value_name = "PAGE")]
     update: Option<PathBuf>,
 }
 
-/// Above the table in a page.
+/// The line above the table in a page.
 const BEGIN: &str = "<!-- plan -->";
-/// Below the table in a page.
+/// The line below the table in a page.
 const END: &str = "<!-- end of plan -->";
-/// Codewords that a part of a vector is compared with; together as costly as so many centroids.
+/// Number of codewords with which a part of a vector is compared. Their cost is that of this number of centroids.
 const CODEWORDS: f64 = 256.0;
-/// Bytes of an id.
+/// Size of an id in bytes.
 const ID_BYTES: f64 = 8.0;
 /// Bytes of a component of a centroid: f32, and f16.
 const CENTROID_BYTES: f64 = 6.0;
@@ -79,7 +78,7 @@ pub fn run(args: &Args) -> Outcome {
     std::fs::write(page, format!("{}\n\n{table}\n{}", &text[..begin], &text[end..])).map_err(failed)
 }
 
-/// What a record says of an inverted file of codes.
+/// The figures of an inverted file of codes in a record.
 #[derive(Debug, PartialEq)]
 struct Measured {
     date: String,
@@ -222,7 +221,7 @@ fn table(args: &Args, measured: &Measured) -> String {
     text
 }
 
-/// In the largest decimal unit that leaves at least 1.
+/// A number of bytes as text, in the largest decimal unit in which it is at least 1.
 fn bytes(count: f64) -> String {
     let units = [(1e15, "PB"), (1e12, "TB"), (1e9, "GB"), (1e6, "MB")];
     let (size, unit) = units.into_iter().find(|&(size, _)| count >= size).unwrap_or((1.0, "bytes"));

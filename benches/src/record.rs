@@ -1,5 +1,5 @@
-//! Rows of a record: appended to a CSV file one by one, so that a run that is cut short leaves what it measured, and
-//! printed as a table.
+//! Rows of a record. They are appended to a CSV file one by one, so that an interrupted run leaves its measurements, and printed as a
+//! table.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::machine::Machine;
 use crate::{Common, Failure, Outcome};
 
-/// One measured case. `record/README.md` says what the columns mean.
+/// One measured case. `record/README.md` explains the columns.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Row {
     /// Day of the run, YYYY-MM-DD.
@@ -20,13 +20,13 @@ pub struct Row {
     pub implementation: String,
     /// Version of that library.
     pub version: String,
-    /// Revision of its source, where known.
+    /// Revision of the library's source, if it is known.
     pub revision: String,
     /// Name of the device.
     pub device: String,
     /// Version of the device's driver.
     pub driver: String,
-    /// What was done, on what.
+    /// Name of the case: the operation and its sizes.
     pub case: String,
     /// Results a row or query.
     pub k: usize,
@@ -36,15 +36,15 @@ pub struct Row {
     pub ms_min: Option<f64>,
     /// Time of the slowest run, in milliseconds.
     pub ms_max: Option<f64>,
-    /// The least that memory allows: the input read once, at this run's rate.
+    /// The lower bound of the time from memory: the input is read once, at this run's rate.
     pub memory_floor_ms: Option<f64>,
-    /// The least that arithmetic allows: all inner products, at the matrix rate given.
+    /// The lower bound of the time from arithmetic: all inner products at the given rate.
     pub matrix_floor_ms: Option<f64>,
-    /// The larger of the floors.
+    /// The larger of the two lower bounds.
     pub floor_ms: Option<f64>,
     /// The median divided by the floor.
     pub ratio: Option<f64>,
-    /// Share of the true neighbours found, where ground truth was given.
+    /// Fraction of the true neighbours found, if ground truth was given.
     pub recall: Option<f64>,
     /// `yes` if the results were checked and right, `no` if wrong.
     pub verified: String,
@@ -55,10 +55,10 @@ pub struct Row {
     pub bytes: Option<u64>,
 }
 
-/// What was measured of one case.
+/// The measurement of one case.
 #[derive(Debug, Default)]
 pub struct Measured {
-    /// Who did it, with the version, if it was not warpann.
+    /// Name and version of the library, if it is not warpann.
     pub peer: Option<(&'static str, &'static str)>,
     /// What was done, on what.
     pub case: String,
@@ -66,11 +66,11 @@ pub struct Measured {
     pub k: usize,
     /// Time of each run, ascending; empty if the result is wrong, because such a run has no time.
     pub milliseconds: Vec<f64>,
-    /// The least that memory allows.
+    /// The lower bound of the time from memory.
     pub memory_floor_ms: f64,
-    /// The least that arithmetic allows, where the rate is known.
+    /// The lower bound of the time from arithmetic, if the rate is known.
     pub matrix_floor_ms: Option<f64>,
-    /// Share of the true neighbours found, where ground truth was given.
+    /// Fraction of the true neighbours found, if ground truth was given.
     pub recall: Option<f64>,
     /// Whether the results are right.
     pub verified: bool,
@@ -144,7 +144,7 @@ impl Record {
     }
 }
 
-/// Six significant digits or so: below a nanosecond and below a millionth there is nothing to know.
+/// A number with about six significant digits; digits below a nanosecond or a millionth are noise.
 fn rounded(value: f64) -> f64 {
     (value * 1e6).round() / 1e6
 }
@@ -240,8 +240,8 @@ fn line(row: &Row) -> String {
     )
 }
 
-/// Prints records side by side: a line a device, case and k, in the order of first appearance; for each implementation the
-/// latest median of the records given, and how many times warpann's it is.
+/// Prints records side by side: one line for each device, case and k, in the order of first appearance. It has for each implementation the
+/// latest median in the records, and its ratio to that of warpann.
 pub fn table(records: &[PathBuf]) -> Outcome {
     let mut rows = Vec::new();
     for path in records {
@@ -264,7 +264,7 @@ fn joined(rows: &[Row]) -> String {
         }
         cells.insert((key, row.implementation.as_str()), row);
     }
-    // warpann first: the others are told as multiples of it.
+    // warpann comes first, because the others are multiples of its time.
     implementations.sort_by_key(|&name| (name != "warpann", name));
     let mut text = String::new();
     let mut device = "";

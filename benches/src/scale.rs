@@ -1,9 +1,9 @@
 //! How several devices scale: replicas, shards and both, for exact search, inverted files and k-means.
 //!
-//! Every case is measured on the first device alone, then on the first 2, 4, .. and on all that are given, as replicas, as shards, and where
-//! there are four or more as pairs of shards. A search is right if what the first device finds is an exact answer (inverted files: one that
-//! is possible, see [`crate::ivf`]) for the queries that are checked, and others find the same bits for all; k-means, if centroids are the
-//! same bits.
+//! Every case is measured on the first device alone, then on the first 2, 4, .. and on all given devices, as replicas, as shards and, with
+//! four or more devices, as pairs of shards. A search is right if the results of the first device are exact for the checked queries (for
+//! inverted files: possible, see [`crate::ivf`]), and the results of other placements have the same bits for all queries. k-means is right
+//! if the centroids have the same bits.
 //!
 //! `kmeans-iterations` is the time from the first iteration's end to the last's; `kmeans-call` that of the whole call.
 
@@ -25,7 +25,7 @@ pub struct Args {
     common: Common,
     #[command(flatten)]
     source: Source,
-    /// Devices; --device has no meaning here.
+    /// Devices to use; --device is ignored.
     #[arg(long, value_delimiter = ',', required = true, value_parser = measured_device)]
     devices: Vec<Device>,
     /// Kinds of index: exact, flat (an inverted file of vectors as they are), or pq and the bytes of a code.
@@ -62,7 +62,7 @@ fn kind(text: &str) -> Result<Kind, String> {
     if text == "exact" { Ok(Kind::Exact) } else { text.parse().map(Kind::Inverted) }
 }
 
-/// Measures all; true if every result was right.
+/// Measures all cases. Returns true if every result was right.
 pub fn run(args: &Args) -> Outcome<bool> {
     let machine = Machine::open(args.devices[0], args.common.quick)?;
     with_vectors(&args.source, &args.common, machine.device(), &Grid { args, machine: &machine })

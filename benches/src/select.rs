@@ -21,7 +21,7 @@ pub struct Args {
     random_only: bool,
 }
 
-/// One case: rows, columns, k.
+/// A case: rows, columns and k.
 type Shape = (usize, usize, usize);
 
 /// From rows that fit in the L2 cache to one row that fills a tenth of the memory; k across every size of queue, and past it.
@@ -45,12 +45,12 @@ const ADVERSARIAL_SHAPES: &[Shape] = &[(10_000, 10_000, 100), (10_000, 128_000, 
 const QUICK_SHAPES: &[Shape] = &[(20, 1_000, 10), (20, 1_000, 100), (3, 5_000, 2048)];
 const QUICK_ADVERSARIAL_SHAPES: &[Shape] = &[(20, 1_000, 32)];
 
-/// Different rows on a GPU: later ones repeat them.
+/// Number of different rows on a GPU; later rows repeat them.
 const GPU_BLOCK: usize = 100;
-/// Rows on the CPU, which has neither the memory nor the time for all.
+/// Number of rows on the CPU, which has neither memory nor time for all.
 const CPU_ROWS: usize = 100;
 
-/// Measures the grid; true if every result was right.
+/// Measures the grid. Returns true if every result was right.
 pub fn run(args: &Args) -> Outcome<bool> {
     let Args { common, random_only } = args;
     let machine = Machine::open(common.device, common.quick)?;
@@ -88,7 +88,7 @@ fn measure(machine: &Machine, kind: Keys, (rows, columns, k): Shape, repeat: usi
     })
 }
 
-/// The partial sort of the standard library beside the CPU path, on the same keys: ranks and positions, `select_nth_unstable`, and a
+/// Measures the partial sort of the standard library on the same keys as the CPU path: ranks and positions, `select_nth_unstable`, and a
 /// sort of the first k; rows in parallel.
 fn by_std(machine: &Machine, case: String, (rows, columns, k): Shape, repeat: usize) -> Measured {
     let rows = rows.min(CPU_ROWS);
@@ -126,7 +126,7 @@ fn by_std(machine: &Machine, case: String, (rows, columns, k): Shape, repeat: us
     }
 }
 
-/// Keys and results on the device, its own events; the library compares rows with the CPU's answer.
+/// Measures with keys and results on the device, by device events. The library compares rows with the CPU's results.
 #[cfg(feature = "cuda")]
 fn on_gpu(index: usize, kind: Keys, (rows, columns, k): Shape, repeat: usize) -> Outcome<(Vec<f64>, bool)> {
     let keys = kind.make(rows.min(GPU_BLOCK), columns);
@@ -138,13 +138,13 @@ fn on_gpu(index: usize, kind: Keys, (rows, columns, k): Shape, repeat: usize) ->
     }
 }
 
-/// Without the back end there is no GPU to come here with.
+/// Never called: without the back end there is no GPU.
 #[cfg(not(feature = "cuda"))]
 fn on_gpu(_: usize, kind: Keys, (rows, columns, k): Shape, repeat: usize) -> Outcome<(Vec<f64>, bool)> {
     on_cpu(&kind.make(rows.min(GPU_BLOCK), columns), columns, k, repeat)
 }
 
-/// Wall time of the library's call; all rows are compared with a sort.
+/// Measures the wall time of the library's call. All rows are compared with a sort.
 fn on_cpu(keys: &[f32], columns: usize, k: usize, repeat: usize) -> Outcome<(Vec<f64>, bool)> {
     let rows = Rows::contiguous(keys, columns)?;
     let mut milliseconds = Vec::new();
@@ -159,7 +159,7 @@ fn on_cpu(keys: &[f32], columns: usize, k: usize, repeat: usize) -> Outcome<(Vec
     let right = keys.chunks(columns).zip(slots).all(|(row, (keys, positions))| {
         let mut expected = smallest(row, k);
         expected.resize(k, (f32::INFINITY, NO_POSITION));
-        // NaN is equal to nothing; its bits are.
+        // NaN does not equal itself, so bits are compared.
         let bits = |key: f32| key.to_bits();
         let found = keys.iter().map(|&key| bits(key)).zip(positions.iter().copied());
         found.eq(expected.into_iter().map(|(key, position)| (bits(key), position)))

@@ -1,4 +1,4 @@
-//! Files to search in.
+//! Sets of vectors from files: base, queries and ground truth.
 
 use std::path::{Path, PathBuf};
 
@@ -7,12 +7,12 @@ use warpann::{Element, NONE};
 
 use crate::{Failure, Outcome};
 
-/// Base vectors, queries of the same dimension, and the true neighbours of the first queries where they are known: there are
-/// vectors of each, and the neighbours are among the base.
+/// Base vectors, queries of the same dimension, and the true neighbours of the first queries if they are known. Base and queries are not
+/// empty, and the neighbours are rows of the base.
 pub struct Set {
     /// The vectors in which the benchmark searches.
     pub base: Vectors,
-    /// What is searched for.
+    /// The vectors for which the benchmark searches.
     pub query: Vectors,
     /// The true neighbours of the queries, if they are known.
     pub truth: Option<IdMatrix>,

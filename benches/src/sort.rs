@@ -1,8 +1,8 @@
 //! The grid of sorting: random keys with their positions as payloads.
 //!
-//! On a GPU pairs are on the device and times are its own; the floor is what a radix sort of 8-bit digits moves: one read of the keys
-//! to count, then one read and one write of the pairs a digit. On the CPU it is the library's call, and the floor one read and
-//! one write of the pairs.
+//! On a GPU the pairs are on the device and times are by device events. The lower bound is the traffic of a radix sort of 8-bit digits: one
+//! read of the keys to count, then one read and one write of the pairs for each digit. On the CPU the time is that of the library's call,
+//! and the lower bound is one read and one write of the pairs.
 
 use std::time::Instant;
 
@@ -28,7 +28,7 @@ pub struct Args {
 /// Powers of the quick grid.
 const QUICK: &[u32] = &[10, 14];
 
-/// Measures the grid; true if every result was right.
+/// Measures the grid. Returns true if every result was right.
 pub fn run(args: &Args) -> Outcome<bool> {
     let machine = Machine::open(args.common.device, args.common.quick)?;
     let mut record = Record::open(&args.common, &machine)?;
@@ -76,20 +76,20 @@ fn is_stable_sort<K: Key>(keys: &[K], sorted: &[K], payloads: &[u32]) -> bool {
     sorted.len() == keys.len() && payloads.len() == keys.len() && named && ascending
 }
 
-/// Pairs and results on the device, its own events.
+/// Measures with pairs and results on the device, by device events.
 #[cfg(feature = "cuda")]
 fn on_gpu<K: Key>(index: usize, keys: &[K], repeat: usize) -> Outcome<(Vec<f64>, Vec<K>, Vec<u32>)> {
     let run = warpann::measure::SortBench::new(index, keys)?.sort(repeat)?;
     Ok((run.times.milliseconds().iter().map(|&ms| f64::from(ms)).collect(), run.keys, run.payloads))
 }
 
-/// Without the back end there is no GPU to come here with.
+/// Never called: without the back end there is no GPU.
 #[cfg(not(feature = "cuda"))]
 fn on_gpu<K: Key>(_: usize, keys: &[K], repeat: usize) -> Outcome<(Vec<f64>, Vec<K>, Vec<u32>)> {
     on_cpu(keys, repeat)
 }
 
-/// Wall time of the library's call.
+/// Measures the wall time of the library's call.
 fn on_cpu<K: Key>(keys: &[K], repeat: usize) -> Outcome<(Vec<f64>, Vec<K>, Vec<u32>)> {
     let positions: Vec<u32> = (0..keys.len() as u32).collect();
     let (mut sorted, mut payloads) = (Vec::new(), Vec::new());

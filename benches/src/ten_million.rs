@@ -1,9 +1,9 @@
 //! More vectors than the memory budget holds: trained, added and searched in batches.
 //!
-//! Vectors are made batch by batch, never all at once: the recipe of [`Clusters`]. Each batch is searched exactly too, for the
-//! first queries, and the results merged: the ground truth. What the index may use on its device is a share of what the vectors
-//! would take uncompressed, by default a quarter. A row is right if, for the queries with ground truth, no vector comes twice,
-//! distances ascend, and each is the float64 distance from what the index says it stores.
+//! Vectors are made batch by batch by [`Clusters`], never all at once. An exact search of each batch for the first queries gives, after
+//! merging, the ground truth. The memory budget of the index is a fraction of the size of the uncompressed vectors, by default a quarter. A
+//! row is right if, for the queries with ground truth, no vector occurs twice, distances ascend, and each is the float64 distance from the
+//! stored form of the vector.
 
 use std::time::Instant;
 
@@ -96,7 +96,7 @@ pub fn run(args: &Args) -> Outcome<bool> {
     Ok(record.all_verified())
 }
 
-/// Bytes that nobody uses on the GPU; `None` on the CPU, and where the driver does not tell.
+/// Free bytes of GPU memory; `None` on the CPU, or if the driver does not report them.
 pub fn free_memory(machine: &Machine) -> Outcome<Option<u64>> {
     let Some(index) = machine.gpu else { return Ok(None) };
     Ok(info::devices()?.get(index).and_then(|device| device.memory_free))

@@ -1,4 +1,4 @@
-//! Vectors to search in, and which neighbours are right.
+//! Generated vectors, and checks of neighbours.
 
 use rayon::prelude::*;
 use test_random::Random;
@@ -79,7 +79,7 @@ pub fn clustered(rows: usize, dim: usize, seed: u64) -> Vec<f32> {
     values
 }
 
-/// Distances below this share of ‖x‖² + ‖y‖² apart count as equal: f32 cannot tell them from each other.
+/// Distances that differ by less than this fraction of ‖x‖² + ‖y‖² count as equal, because f32 cannot distinguish them.
 const TIE: f64 = 1.0 / (1u64 << 20) as f64;
 
 /// A query and its squared distances to all of the base, in float64, by the plain sum.
@@ -88,7 +88,7 @@ pub struct Truth {
     query: usize,
     distances: Vec<f64>,
     ascending: Vec<f64>,
-    /// What tells distances apart, for vectors as long as the longest of the base.
+    /// The smallest difference between distances that f32 resolves, for vectors as long as the longest of the base.
     tie: f64,
 }
 
@@ -169,9 +169,9 @@ fn squared<T: Element>(a: &[T], b: &[T]) -> (f64, f64) {
         .fold((0.0, 0.0), |(d, n), (x, y)| (d + (x - y) * (x - y), n + x * x + y * y))
 }
 
-/// Share of the first min(k, `truth_k`) true neighbours that are among as many found, over the queries that have truth.
-/// `None` if none has. A vector as far as the last of them, within what f32 can tell, counts as one of them;
-/// a nearer one that they lack does not, for then the ground truth is wrong.
+/// Fraction of the first min(k, `truth_k`) true neighbours that are among the same number of found ones, over the queries with ground
+/// truth. `None` if none has. A vector as far as the last of them, within what f32 can tell, counts as one of them; a nearer one that they
+/// lack does not, for then the ground truth is wrong.
 pub fn recall<T: Element>(
     base: &[T],
     queries: &[T],

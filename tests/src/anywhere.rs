@@ -3,11 +3,11 @@
 //!
 //! [`CALLS`] lists the calls. A call is prepared once for a device (data, training), made anew for each situation (so that the first search
 //! after a change is made by many at once), and then called many times at once. The sizes are small on every device but the CPU, so that
-//! a driver that is made of the emulator can take them too.
+//! the driver made from the emulator can run them as well.
 //!
-//! The pool that matters most is rayon's global one, because threads outside all pools use it. Its size is the process's, and a thread
-//! that hangs cannot be ended: so a test runs [`check`] in a process for itself, with `RAYON_NUM_THREADS` set, and ends the process where
-//! it takes too long (`tests/anywhere.rs`).
+//! The pool that matters most is rayon's global one, because threads outside all pools use it. The process has one global pool of fixed
+//! size, and a thread that hangs cannot be ended. So a test runs [`check`] in a separate process, with `RAYON_NUM_THREADS` set, and ends
+//! the process if it takes too long (`tests/anywhere.rs`).
 
 use std::path::Path;
 use std::sync::RwLock;
@@ -27,11 +27,11 @@ use warpann::{Device, Error, FlatIndex, IvfIndex, Metric, Neighbors, Placement, 
 use crate::data::Random;
 use crate::runner::Outcome;
 
-/// What a call has answered, as numbers that are equal where all bits are.
+/// The results of a call, as numbers that are equal if all bits are equal.
 pub type Answer = Vec<u64>;
 /// A call that many threads make at once.
 pub type Call = Box<dyn Fn() -> Result<Answer, Error> + Send + Sync>;
-/// Makes a call whose objects nobody has used.
+/// Makes a call with new objects.
 pub type Make = Box<dyn Fn() -> Result<Call, Error> + Send + Sync>;
 /// Prepares a call for a device.
 pub type Prepare = fn(Device) -> Result<Make, Error>;
@@ -61,13 +61,13 @@ pub const CALLS: &[(&str, Prepare)] = &[
     ("generator", generator),
 ];
 
-/// Calls that a parallel iterator makes on the CPU, at least.
+/// Smallest number of calls that a parallel iterator makes on the CPU.
 const AT_ONCE: usize = 40;
 
 /// Makes the call in every situation. The global pool and the test's own have `threads` threads.
 ///
 /// # Errors
-/// What differs from a plain call, and where.
+/// A description of the first difference from a plain call.
 pub fn check(device: Device, prepare: Prepare, threads: usize) -> Outcome {
     let text = |error: Error| error.to_string();
     if rayon::current_num_threads() != threads {
@@ -191,7 +191,7 @@ fn flat_search(device: Device) -> Result<Make, Error> {
     flat_of(device.into(), None, (DIM, size(device, 3_000, 200), size(device, 70, 3)))
 }
 
-/// In several pieces. The CPU streams nothing.
+/// An index in several pieces. The CPU does not stream.
 fn flat_search_streamed(device: Device) -> Result<Make, Error> {
     let budget = (device != Device::Cpu).then_some(96 << 10);
     flat_of(device.into(), budget, (19, size(device, 3_000, 500), size(device, 70, 2)))
@@ -311,7 +311,7 @@ fn ivf_life_codes(device: Device) -> Result<Make, Error> {
     ivf_life_of(device, CODES)
 }
 
-/// What `add` makes of a trained index, kept in a file.
+/// A trained index after `add`, stored in a file.
 fn ivf_added(
     device: Device,
     encoding: Encoding,
@@ -326,7 +326,7 @@ fn ivf_added(
         Ok(Box::new(move || {
             let mut index = IvfIndex::<f32>::load(&path, device, None)?;
             add(&mut index)?;
-            // The lists are the CPU's: a search on the device is another call.
+            // The CPU makes the lists; a search on the device is a different call.
             index.move_to(Device::Cpu)?;
             let queries = values(2 * DIM, 8);
             Ok(neighbours(&index.search(&queries, 9, LISTS)?))

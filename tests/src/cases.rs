@@ -3,16 +3,16 @@
 use warpann::select::{Algorithm, Best, KeyType};
 use warpann::{ElementType, Metric};
 
-/// Who runs a case.
+/// The back ends that run a case.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Size {
-    /// Every back end, the emulator included.
+    /// All back ends run the case, the emulator included.
     Small,
     /// The case runs on CPU and GPU, not on the emulator.
     Large,
 }
 
-/// How vectors are made.
+/// The distribution of vectors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum VectorData {
     /// Components are independent and normally distributed.
@@ -25,11 +25,11 @@ pub enum VectorData {
     AllEqual,
     /// Four narrow clusters far from the origin.
     FarClusters,
-    /// 10¹⁸ to 10³⁰: squares leave f32.
+    /// Components of 10¹⁸ to 10³⁰: squares overflow f32.
     Huge,
-    /// Norms of 2⁶³ to 2⁷⁵, one power of two a case: squares leave f32, what a half-precision product loses does not.
+    /// Norms of 2⁶³ to 2⁷⁵, one power of two for each case: squares overflow f32, but errors of half-precision products do not.
     Large,
-    /// 10⁻¹⁸ to 10⁻⁴³: squares vanish in f32, components are subnormal.
+    /// Components of 10⁻¹⁸ to 10⁻⁴³: squares underflow f32, components are subnormal.
     Tiny,
     /// Half of the vectors are zero.
     Zeros,
@@ -42,9 +42,9 @@ pub enum VectorData {
 /// A case of exact search.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SearchCase {
-    /// Components of a vector.
+    /// Dimension of the vectors.
     pub dim: usize,
-    /// Vectors in the index.
+    /// Number of vectors in the index.
     pub n: usize,
     /// Number of queries.
     pub nq: usize,
@@ -54,7 +54,7 @@ pub struct SearchCase {
     pub metric: Metric,
     /// Element type of the vectors.
     pub element: ElementType,
-    /// How the vectors are made.
+    /// Distribution of the vectors.
     pub data: VectorData,
     /// Seed of the vectors.
     pub seed: u64,
@@ -189,7 +189,7 @@ pub fn search_cases() -> Vec<SearchCase> {
             {
                 let kinds = [VectorData::Gaussian, VectorData::Ties, VectorData::Zeros, VectorData::Outlier];
                 for (kind, data) in kinds.into_iter().enumerate() {
-                    // Of large cases, which take seconds of reference, every other one: other kinds for the next metric.
+                    // The reference takes seconds for a large case, so every other kind runs, and the others run with the next metric.
                     if size == Size::Small || (number + kind + metric as usize).is_multiple_of(2) {
                         add(shape, metric, element, data, size);
                     }
@@ -204,36 +204,36 @@ pub fn search_cases() -> Vec<SearchCase> {
     cases
 }
 
-/// How keys are made. Integers stand in for what they lack: their extremes for infinities and NaN.
+/// The distribution of keys. For integers, the extremes replace infinities and NaN.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum KeyData {
     /// Keys with a normal distribution.
     Random,
-    /// Sorted: the first k are the smallest.
+    /// Keys ascend: the first k are the smallest.
     Ascending,
-    /// Sorted the other way: every key beats all before it.
+    /// Keys descend: every key is smaller than all before it.
     Descending,
     /// All keys are equal.
     AllEqual,
     /// Keys are zero or one.
     TwoValues,
-    /// The upper half of their bits is the same.
+    /// All keys have the same upper half of bits.
     EqualLeadingBits,
-    /// That share infinite, of either sign.
+    /// A fraction of the keys is infinite, of either sign.
     Infinite {
         /// Share of such keys in percent.
         percent: f64,
     },
-    /// That share the worst key there is, which is also what an empty slot holds.
+    /// A fraction of the keys is the worst key, which is also the content of an empty slot.
     Worst {
         /// Share of such keys in percent.
         percent: f64,
     },
-    /// A third NaN (of either sign), a third infinite.
+    /// A third of the keys is NaN (of either sign), and a third is infinite.
     SomeNan,
-    /// NaN of either sign.
+    /// All keys are NaN of either sign.
     AllNan,
-    /// −0 and +0.
+    /// Keys are −0 or +0.
     Zeros,
     /// Subnormal numbers of either sign.
     Subnormal,
@@ -243,20 +243,20 @@ pub enum KeyData {
     Outlier,
 }
 
-/// Where the rows of a [`SelectCase`] lie.
+/// The layout of the rows of a [`SelectCase`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Layout {
-    /// One after the other.
+    /// Rows are consecutive in memory.
     Contiguous,
-    /// With so many keys between rows, which beat all others.
+    /// This number of keys lies between rows; they are better than all others.
     Apart(usize),
-    /// Each row starts so many keys after the one before, whose keys it shares.
+    /// Each row starts this number of keys after the row before, and shares keys with it.
     Overlapping(usize),
     /// Ragged: any length from 0 to `columns`, both included, with keys before the first and after the last.
     Ragged,
 }
 
-/// How many keys count of the room that each row of a [`SelectCase`] has.
+/// The lengths of the rows of a [`SelectCase`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lengths {
     /// Every row has all columns.
@@ -284,9 +284,9 @@ pub struct SelectCase {
     pub data: KeyData,
     /// Layout of the rows in memory.
     pub layout: Layout,
-    /// How much of each row counts.
+    /// Lengths of the rows.
     pub lengths: Lengths,
-    /// How a GPU selects.
+    /// Algorithm of a GPU.
     pub algorithm: Algorithm,
     /// Seed of the keys.
     pub seed: u64,

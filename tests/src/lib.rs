@@ -1,8 +1,8 @@
 //! warpann's tests of whole searches: one table of cases, one runner, every back end.
 //!
-//! | module | what |
+//! | module | content |
 //! |---|---|
-//! | [mod@reference] | what the right answer is: naive, float64, sharing no code with warpann |
+//! | [mod@reference] | the right results: naive code in float64 that shares no code with warpann |
 //! | [`adversarial`] | rows made to defeat k-selection on GPUs |
 //! | [`anywhere`] | every parallel call, made from pools, parallel iterators and many threads |
 //! | [`cases`] | the table: named cases of exact search and of k-selection |
@@ -12,14 +12,14 @@
 //! | [`property`] | random cases of every public operation, against the same references |
 //! | [`runner`] | runs one case on one device and compares it with the reference |
 //! | [`sanitize`] | streams and threads side by side, small enough for compute-sanitizer |
-//! | [`scenarios`] | what is more than one search: threads, memory budgets, real data |
-//! | [`shifted`] | shifted sort: exact where all is looked at, the CPU's bits where a part is |
+//! | [`scenarios`] | tests of several searches: threads, memory budgets, real data |
+//! | [`shifted`] | shifted sort: exact if it examines all points, otherwise the CPU's bits |
 //! | [`sort`] | sorting pairs against the standard library's stable sort |
 //! | `on_device` | k-selection on the caller's streams, on GPUs only (feature `cuda`) |
 //! | [`suite`] | makes a list of tests of all that, for one device |
 //!
-//! A back end adds itself in `tests/NAME.rs` with one call of [`suite::run`]. Tests that need a GPU show as ignored where
-//! there is none; with `WARPANN_REQUIRE_GPU=1` in the environment a missing GPU makes them fail.
+//! A back end adds itself in `tests/NAME.rs` with one call of [`suite::run`]. Tests that need a GPU show as ignored if there is none; with
+//! `WARPANN_REQUIRE_GPU=1` in the environment a missing GPU makes them fail.
 
 pub mod adversarial;
 pub mod anywhere;

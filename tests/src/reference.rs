@@ -1,4 +1,4 @@
-//! The right answers, computed naively. Of warpann only the names of metrics are used here, none of its functions.
+//! The right results, computed naively. This module uses only the names of warpann's metrics, none of its functions.
 //!
 //! Vectors come as f64 slices: every element type's values are f64 values.
 
@@ -12,7 +12,7 @@ pub const NO_ID: u64 = 0xFFFF_FFFF_FFFF_FFFF;
 /// The position in a slot without a key.
 pub const NO_POSITION: u32 = 0xFFFF_FFFF;
 
-/// Distance or similarity by the textbook, summed from left to right.
+/// Distance or similarity by the textbook formula, summed from left to right.
 pub fn textbook(metric: Metric, x: &[f64], y: &[f64]) -> f64 {
     let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).fold(0.0, |sum, (a, b)| sum + a * b);
     match metric {
@@ -122,12 +122,12 @@ pub fn defined_sum(x: &[f64], y: &[f64], term: impl Fn(f64, f64) -> f64) -> f64 
     lanes[0]
 }
 
-/// What a slot without a neighbour holds.
+/// The content of an empty slot.
 pub fn worst(metric: Metric) -> f32 {
     if metric == Metric::L2 { f32::INFINITY } else { f32::NEG_INFINITY }
 }
 
-/// Badness: less is better under every metric.
+/// A number that is smaller for better neighbours, under every metric.
 pub fn badness(metric: Metric, value: f64) -> f64 {
     if metric == Metric::L2 { value } else { -value }
 }

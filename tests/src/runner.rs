@@ -14,13 +14,13 @@ use crate::cases::{Layout, Lengths, SearchCase, SelectCase};
 use crate::data::{self, Component, Random, TestKey, Vectors};
 use crate::reference::{self, NO_ID, NO_POSITION};
 
-/// What went wrong, with the case.
+/// A failure, with its case.
 pub type Outcome = Result<(), String>;
 
 /// Runs a case of exact search on a device, or on several.
 ///
 /// # Errors
-/// The first difference, in words.
+/// A description of the first difference.
 pub fn search(case: &SearchCase, device: impl Into<Placement>) -> Outcome {
     let run = match case.element {
         ElementType::F32 => search_elements::<f32>,
@@ -60,7 +60,7 @@ fn search_elements<T: Component>(case: &SearchCase, device: &Placement) -> Outco
 /// Compares what a search found with both references.
 ///
 /// # Errors
-/// The first difference, in words.
+/// A description of the first difference.
 pub fn check<T: Component>(metric: Metric, dim: usize, k: usize, vectors: &Vectors<T>, found: &Neighbors) -> Outcome {
     let (n, nq) = (vectors.base.len() / dim, vectors.queries.len() / dim);
     if found.k != k || found.ids.len() != nq * k || found.distances.len() != nq * k {
@@ -173,7 +173,7 @@ fn check_bits(expected: &[(u64, f32)], ids: &[u64], distances: &[f32]) -> Outcom
 /// Runs a case of k-selection: keys to the bit, positions, order and empty slots as the reference says.
 ///
 /// # Errors
-/// The first difference, in words.
+/// A description of the first difference.
 pub fn select(case: &SelectCase, device: Device) -> Outcome {
     let run = match case.key {
         KeyType::F32 => select_keys::<f32>,
@@ -210,7 +210,7 @@ fn select_keys<K: TestKey>(case: &SelectCase, device: Device) -> Outcome {
     let end = spans.last().map_or(0, |&(_, end)| end) + if layout == Layout::Ragged { 3 } else { 0 };
     let mut keys: Vec<K> = data::keys(data, best, end, columns, seed);
     if let Layout::Apart(gap) = layout {
-        // What must not be read beats everything.
+        // Keys that must not be read are better than all others.
         let winner = K::scaled(if best == Best::Smallest { f64::NEG_INFINITY } else { f64::INFINITY });
         keys.chunks_mut((columns + gap).max(1))
             .flat_map(|row| row.iter_mut().skip(columns))

@@ -1,4 +1,4 @@
-//! What several streams or threads do at once, as small as still takes those ways on a GPU: for tools that slow kernels down a thousandfold
+//! Work of several streams or threads at once, as small as possible on a GPU: for tools that slow kernels down a thousandfold
 //! (compute-sanitizer's racecheck; `run.sh sanitize` of the bundle runs these). Results are compared with the CPU's, to the bit.
 
 use warpann::ivf::Encoding;

@@ -1,4 +1,4 @@
-//! What is more than one search of one index: several threads, memory budgets, growth, real data.
+//! Tests of more than one search of one index: several threads, memory budgets, growth, real data.
 
 use std::path::PathBuf;
 
@@ -41,7 +41,7 @@ fn text(error: Error) -> String {
     error.to_string()
 }
 
-/// That both hold the same bits; `what` begins the message otherwise.
+/// Checks that both have the same bits. `case` is the beginning of the message if not.
 pub fn same(case: &str, expected: &Neighbors, found: &Neighbors) -> Outcome {
     let bits = |neighbors: &Neighbors| neighbors.distances.iter().map(|d| d.to_bits()).collect::<Vec<_>>();
     if expected.ids == found.ids && bits(expected) == bits(found) {
@@ -225,7 +225,7 @@ fn search_between_additions(device: Device) -> Outcome {
     Ok(())
 }
 
-/// An index that grows from device memory to the host answers as before, and gives back what it was given.
+/// An index that grows from device memory to the host returns the same results as before, and returns its vectors unchanged.
 fn growth_past_the_budget(device: Device) -> Outcome {
     let (dim, n, nq, k) = (13, by_device(device, 900, 60_000), by_device(device, 2, 20), 9);
     let budget = by_device(device, 128 << 10, 6 << 20) as u64;
@@ -278,7 +278,7 @@ fn many_results_exact(device: Device) -> Outcome {
 fn many_results_by_lists(device: Device) -> Outcome {
     let (dim, n, nq, lists) = (4, by_device(device, 60, 2_000), by_device(device, 7, 3_001), 6);
     let vectors = data::vectors::<f32>(VectorData::Gaussian, dim, n, nq, 77);
-    // As they come, and by number.
+    // Default ids, and ids of the caller.
     let sparse: Vec<u64> = (0..n as u64).map(|at| 3 * at + 1).collect();
     for (k, probes, ids) in
         [(n / 2, lists, None), (n / 4, 2, None), (n / 2, lists, Some(&sparse)), (1, 1, Some(&sparse))]

@@ -1,4 +1,4 @@
-//! Shifted sort: exact where all points are looked at, the CPU's bits where a part is, within any budget.
+//! Shifted sort: exact if it examines all points, otherwise the CPU's bits, within any budget.
 
 use warpann::shifted::{ShiftedIndex, ShiftedIndexBuilder};
 use warpann::{Device, Error, Metric, NONE, Neighbors};
@@ -80,7 +80,8 @@ fn each(
     Ok(())
 }
 
-/// That results come best first, each id once and not `own` (the query's number), with the distances of the definition.
+/// Checks that results are best first, have each id once and not `own` (the query's number), and have the distances of
+/// the definition.
 fn sound(dim: usize, base: &[f32], queries: &[f32], own: bool, found: &Neighbors) -> Outcome {
     let wide = |row: &[f32]| row.iter().map(|&value| f64::from(value)).collect::<Vec<_>>();
     for (number, query) in queries.chunks(dim).enumerate() {

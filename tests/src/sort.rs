@@ -23,7 +23,7 @@ pub const ALL: &[Scenario] = &[
     ("sort::bad_arguments_are_refused", bad_arguments),
 ];
 
-/// A key as the tests see it.
+/// A key type of the tests.
 pub trait TestKey: Key + SortKey {
     /// The lowest bits of `bits`.
     fn of(bits: u128) -> Self;
@@ -49,14 +49,14 @@ impl TestKey for u128 {
     }
 }
 
-/// What keys look like.
+/// The distribution of keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// Every bit of the keys is random.
     Random,
     /// All keys are equal.
     AllEqual,
-    /// All ones: what the device fills up a tile with.
+    /// All bits of the keys are ones, as in the keys with which the device fills a tile.
     AllOnes,
     /// Keys ascend, and each occurs twice.
     Sorted,
@@ -110,7 +110,7 @@ pub fn field<K: TestKey>(key: K, bits: &Range<u32>) -> u128 {
     if len == 128 { shifted } else { shifted % (1 << len) }
 }
 
-/// Sorts `keys` on `device` and compares with a stable sort; payloads are what tells equal keys apart.
+/// Sorts `keys` on `device` and compares with a stable sort; payloads distinguish equal keys.
 ///
 /// # Errors
 /// The first difference, in words.

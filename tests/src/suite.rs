@@ -37,11 +37,11 @@ pub fn run_with_portable_kernels_too(device: Device) -> ExitCode {
     }
 }
 
-/// Why the machine has no such device; none if it has one.
+/// The reason why the machine has no such device; none if it has one.
 pub fn missing(device: Device) -> Option<Error> {
     match FlatIndex::<f32>::builder(1).device(device).build() {
         Ok(_) => None,
-        // Only what says that there is no device counts; any other failure is for the tests to show.
+        // Only errors that mean that there is no device count; the tests show any other failure.
         Err(error @ (Error::NoDevice { .. } | Error::NoSuchDevice { .. } | Error::DeviceTooOld { .. })) => Some(error),
         Err(_) => None,
     }
@@ -54,7 +54,7 @@ pub fn required() -> bool {
 
 /// Lists and runs every test on `device`, with the command line of `cargo test`.
 ///
-/// Where the machine has no such device the tests show as ignored; with `WARPANN_REQUIRE_GPU=1` they run, and fail.
+/// If the machine has no such device, the tests show as ignored; with `WARPANN_REQUIRE_GPU=1` they run, and fail.
 pub fn run(device: Device) -> ExitCode {
     let portable = std::env::var_os(PORTABLE).is_some_and(|value| value == "1") && matches!(device, Device::Gpu(_));
     let prefix = if portable { "portable_kernels::" } else { "" };

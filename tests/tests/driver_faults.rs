@@ -29,7 +29,7 @@ const FOR_GOOD: usize = 6;
 const SAMPLED: usize = 8;
 /// Single failures of a scenario, at most: where threads take work from each other, one call comes from many places.
 const ONCE: usize = 80;
-/// Calls that give something back, or end the change of a context: their errors have nobody to go to.
+/// Calls that release something, or that restore a context: their errors cannot be reported.
 const SILENT: [&str; 8] = [
     "cuCtxGetCurrent",
     "cuCtxSetCurrent",
@@ -41,7 +41,7 @@ const SILENT: [&str; 8] = [
     "cuStreamDestroy_v2",
 ];
 
-/// Whether the library may go on after the failure as if nothing had been: nobody can be told, or what does not fit is done in parts.
+/// Whether the library may continue after the failure: the error cannot be reported, or the library does the work in smaller parts.
 fn may_be_silent(failed: Failed) -> bool {
     SILENT.contains(&failed.name) || (failed.name == "cuMemAlloc_v2" && failed.code == 2)
 }
@@ -49,7 +49,7 @@ fn may_be_silent(failed: Failed) -> bool {
 type Bits = Vec<u64>;
 type Result<V, E = Error> = std::result::Result<V, E>;
 
-/// What was done, for the end of the output.
+/// The summary for the end of the output.
 #[derive(Default)]
 struct Counts {
     scenarios: usize,
@@ -61,14 +61,14 @@ struct Counts {
     kinds: BTreeMap<&'static str, usize>,
 }
 
-/// Something that the library does.
+/// An operation of the library.
 struct Scenario<O, M, A, S> {
     name: &'static str,
-    /// What it is done with.
+    /// Makes the object of the operation.
     make: M,
     /// The call under test.
     act: A,
-    /// What the object is, in numbers.
+    /// The state of the object, as numbers.
     state: S,
     object: std::marker::PhantomData<fn() -> O>,
     /// Whether several devices work at once: the order of calls varies, and a lost device stays lost.
@@ -525,7 +525,8 @@ fn opening(counts: &mut Counts) {
     println!("opening: {} calls, {} failures", calls.len(), faults.len());
 }
 
-/// Which failures to open a device `Auto` takes for a machine without a GPU, and what the others become. Before anything opens device 0.
+/// The failures to open a device that `Auto` treats as a machine without a GPU, and the errors of the others. Before anything opens device
+/// 0.
 fn start_of_the_driver() {
     let auto = || FlatIndex::<f32>::new(2, Metric::L2, Device::Auto);
     for code in [802, 803, 804, 999, 3, 4321] {
@@ -559,7 +560,7 @@ fn start_of_the_driver() {
     assert!(auto.device().contains("gpu:0"), "{}", auto.device());
 }
 
-/// A passing error leaves a replica in its place; a lost device is left out, and the other replica answers.
+/// After a temporary error a replica stays in use; a lost device is not used again, and the other replica does the search.
 fn places() {
     let base = vectors(40 * DIM);
     let made = || {

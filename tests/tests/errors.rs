@@ -20,7 +20,7 @@ fn one_row(keys: &[f32]) -> Rows<'_, f32> {
     Rows::contiguous(keys, keys.len()).unwrap()
 }
 
-/// What a failed call must not change.
+/// The state that a failed call must not change.
 fn assert_unchanged(index: &FlatIndex<f32>) {
     assert_eq!(index.len(), 3);
     assert_eq!(index.search(&[0.0, 2.0], 4).unwrap().ids, [2, 0, 1, NONE]);
@@ -61,7 +61,7 @@ fn what_is_not_finite_is_named_by_row_and_column_and_changes_nothing() {
                 }
             }
         }
-        // The first of several.
+        // The error names the first of several.
         let rows = [1.0, 2.0, 3.0, f32::NAN, f32::INFINITY, 1.0];
         assert!(matches!(index.add(&rows), Err(Error::NotFinite { row: 1, column: 1, .. })));
         assert_unchanged(&index);
@@ -249,7 +249,7 @@ fn algorithms_that_do_not_select_such_keys() {
     assert_eq!(by_warp(Device::Cpu).unwrap().positions, [0]);
 }
 
-/// What is wrong with a plan is said before the device is looked for.
+/// Errors of a plan are reported before the device is opened.
 #[cfg(feature = "cuda")]
 #[test]
 fn plans_for_device_memory() {

@@ -1,4 +1,4 @@
-//! k-selection on the CPU against the reference, on inputs drawn at random: beside the case table, what nobody thought of.
+//! k-selection on the CPU against the reference, on random inputs, in addition to the case table.
 
 use half::{bf16, f16};
 use proptest::prelude::*;

@@ -16,11 +16,11 @@
 //! # The generator
 //! SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014): a counter that grows by an odd
 //! constant, and a bijection that mixes its bits. The period is 2⁶⁴, every value occurs once in it, and the n-th number costs no
-//! more than the first ([`Random::nth`]). Every seed is as good as any other, 0 included. Two seeds that differ by a small
+//! more than the first ([`Random::nth`]). All seeds are equally good, 0 included. Two seeds that differ by a small
 //! multiple of the constant give overlapping sequences; small seeds do not.
 #![forbid(unsafe_code)]
 
-/// What the counter grows by: 2⁶⁴ divided by the golden ratio.
+/// The increment of the counter: 2⁶⁴ divided by the golden ratio.
 const STEP: u64 = 0x9E37_79B9_7F4A_7C15;
 
 /// A sequence of random numbers, by SplitMix64.
@@ -48,12 +48,12 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// In 0..`below`, evenly up to a part in 2⁶⁴ / `below`. 0 if `below` is 0.
+    /// A number in 0..`below`, uniform up to one part in 2⁶⁴ / `below`. 0 if `below` is 0.
     pub fn below(&mut self, below: usize) -> usize {
         ((u128::from(self.bits()) * below as u128) >> 64) as usize
     }
 
-    /// In 0..=`most`; half of the time small numbers are as likely as large ones.
+    /// A number in 0..=`most`: half of the time uniform, half of the time with a uniform logarithm.
     pub fn size(&mut self, most: usize) -> usize {
         if self.below(2) == 0 {
             return self.below(most + 1);
@@ -62,15 +62,15 @@ impl Random {
         self.below(1 << bits).min(most)
     }
 
-    /// True once in `times`, on average.
+    /// True with probability 1 / `times`.
     pub fn once_in(&mut self, times: usize) -> bool {
         self.below(times) == 0
     }
 
-    /// One of `from`.
+    /// A random element of `from`.
     ///
     /// # Panics
-    /// If `from` is empty.
+    /// Panics if `from` is empty.
     pub fn pick<T: Copy>(&mut self, from: &[T]) -> T {
         from[self.below(from.len())]
     }
@@ -82,12 +82,12 @@ impl Random {
         }
     }
 
-    /// In 0..1, in steps of 2⁻⁵³.
+    /// A number in 0..1, in steps of 2⁻⁵³.
     pub fn unit(&mut self) -> f64 {
         (self.bits() >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    /// In 0..1, in steps of 2⁻²⁴.
+    /// A number in 0..1, in steps of 2⁻²⁴.
     pub fn unit_f32(&mut self) -> f32 {
         (self.bits() >> 40) as f32 / (1u32 << 24) as f32
     }
@@ -97,7 +97,7 @@ impl Random {
         (0..len).map(|_| self.unit_f32()).collect()
     }
 
-    /// In −1..1, in steps of 2⁻²³.
+    /// A number in −1..1, in steps of 2⁻²³.
     pub fn signed_unit(&mut self) -> f32 {
         (self.bits() >> 40) as f32 / (1u32 << 23) as f32 - 1.0
     }
@@ -112,7 +112,7 @@ impl Random {
         (0..len).map(|_| self.below(below) as f32).collect()
     }
 
-    /// Mean 0, variance 1, near the normal distribution: the sum of twelve uniform numbers, less 6.
+    /// A number with mean 0, variance 1 and nearly the normal distribution: the sum of twelve uniform numbers, minus 6.
     pub fn normal(&mut self) -> f64 {
         (0..12).map(|_| self.unit()).sum::<f64>() - 6.0
     }

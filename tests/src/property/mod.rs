@@ -50,7 +50,7 @@ use crate::runner::Outcome;
 /// A kind of case.
 #[derive(Debug, Clone, Copy)]
 pub struct Kind {
-    /// The name of the module.
+    /// Name of the module of the kind.
     pub name: &'static str,
     /// Runs the case of a seed on a device. The error tells the case and the first difference in words.
     pub case: fn(u64, Device) -> Outcome,
@@ -82,7 +82,7 @@ pub struct Asked {
 }
 
 impl Asked {
-    /// What the environment says.
+    /// Reads the environment variables.
     ///
     /// # Errors
     /// A variable that is no number.
@@ -108,19 +108,19 @@ fn number(name: &str) -> Result<Option<u64>, String> {
     }
 }
 
-/// Products of components that the largest case on `device` makes: as much as a naive float64 reference does in well under a second, and
-/// the emulator in about one.
+/// Largest number of products of components of a case on `device`. A naive float64 reference computes them in well under a second, and the
+/// emulator in about one second.
 pub fn most_work(device: Device) -> usize {
     match (number("WARPANN_PROPERTY_WORK"), device) {
         (Ok(Some(work)), _) => work as usize,
         (_, Device::Emulator) => 1 << 16,
         (_, Device::Cpu) => 1 << 20,
-        // A real device filters from some 50 million products on only.
+        // A real device filters only from about 50 million products on.
         (_, Device::Gpu(_) | Device::Auto) => 1 << 26,
     }
 }
 
-/// The most work of one case: mostly little, so that many cases are run.
+/// Largest amount of work of one case. It is mostly small, so that many cases run.
 fn work(random: &mut Random, device: Device) -> usize {
     let most = most_work(device);
     if random.once_in(16) { most } else { most.min(1 << 16) }
@@ -161,7 +161,7 @@ pub fn device_name(device: Device) -> &'static str {
     }
 }
 
-/// What a panic says.
+/// The message of a panic.
 fn message(panic: &(dyn std::any::Any + Send)) -> &str {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("without a message")

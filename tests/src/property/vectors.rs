@@ -1,70 +1,70 @@
-//! Vectors for random cases: values of several kinds, at any magnitude that the element type has, with what makes searches hard.
+//! Vectors for random cases: values of several kinds, at any magnitude of the element type, with properties that make searches hard.
 //!
-//! A [`Form`] is drawn first, and printed where a case fails. Its parts are independent of each other: what the numbers look like, how
-//! large they are, and what is done to some of them.
+//! A [`Form`] is drawn first, and printed where a case fails. Its parts are independent of each other: the distribution of the numbers,
+//! their magnitude, and changes to some of the rows.
 
 use crate::data::{Component, Random, Vectors};
 
-/// What numbers look like before they are scaled.
+/// The distribution of the numbers before they are scaled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Values {
-    /// Around 0.
+    /// Components are normally distributed around 0.
     Normal,
-    /// 0 to 3, or −2 to 1: many equal distances.
+    /// Components are 0 to 3, or −2 to 1, so that many distances are equal.
     Integers,
-    /// 1 or −1.
+    /// Components are 1 or −1.
     Signs,
     /// All components are positive.
     Positive,
-    /// One vector for all, but for about 2^−bits of each number: many nearly equal distances.
+    /// All vectors are equal up to about 2^−bits of each number, so that many distances are nearly equal.
     Near {
         /// Bits that the vectors have in common.
         bits: i32,
     },
 }
 
-/// By which powers of two the numbers are scaled. Only floating-point elements are.
+/// The powers of two by which the numbers are scaled. Only floating-point elements are scaled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Magnitude {
     /// Vectors are not scaled.
     Plain,
-    /// All by one power.
+    /// All numbers are scaled by one power.
     All(i32),
-    /// Queries by another than the base.
+    /// Queries and base are scaled by different powers.
     Apart {
         /// Binary exponent of the scale of the base.
         base: i32,
         /// Binary exponent of the scale of the queries.
         queries: i32,
     },
-    /// Each row by its own, from `low` to `high`.
+    /// Each row is scaled by a random power, from `low` to `high`.
     Rows {
         /// The smallest binary exponent.
         low: i32,
         /// The largest binary exponent.
         high: i32,
     },
-    /// Each component by its own, the same in all rows.
+    /// Each component is scaled by a random power, the same in all rows.
     Components {
         /// The smallest binary exponent.
         low: i32,
         /// The largest binary exponent.
         high: i32,
     },
-    /// Each number by its own.
+    /// Each number is scaled by a random power.
     Numbers {
         /// The smallest binary exponent.
         low: i32,
         /// The largest binary exponent.
         high: i32,
     },
-    /// One row of the base by this power, all others not at all.
+    /// One row of the base is scaled by this power, the others are not scaled.
     FarRow(i32),
-    /// One number of the base by this power.
+    /// One number of the base is scaled by this power.
     FarNumber(i32),
 }
 
-/// What is done to some of the rows.
+/// A change to some of the rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Twist {
     /// The vectors have no such rows.
@@ -81,14 +81,14 @@ pub enum Twist {
     AllButOne,
 }
 
-/// How the vectors of a case are made.
+/// The distribution of the vectors of a case.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Form {
-    /// What numbers look like.
+    /// Distribution of the numbers.
     pub values: Values,
-    /// How large they are.
+    /// Magnitude of the numbers.
     pub magnitude: Magnitude,
-    /// What is done to some rows.
+    /// Change to some of the rows.
     pub twist: Twist,
     /// Whether some queries are rows of the base.
     pub own: bool,
@@ -171,7 +171,7 @@ pub fn range<T: Component>(of_f32: (i32, i32)) -> Option<(i32, i32)> {
     }
 }
 
-/// All of f32's range.
+/// The whole range of f32.
 pub const ALL_OF_F32: (i32, i32) = (-149, 127);
 
 fn power(exponent: i32) -> f64 {
@@ -286,7 +286,7 @@ fn twist(twist: Twist, rows: &mut [f64], dim: usize, random: &mut Random) {
     }
 }
 
-/// How many vectors a case has, and of what.
+/// The sizes of a case.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct VectorsShape {
     /// Number of components of a vector.
