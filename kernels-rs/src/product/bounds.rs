@@ -1,13 +1,14 @@
 //! How wrong a score may be that half-precision operands gave: the bound that every filter of this crate rests on.
 //!
 //! Let x̂, ŷ be the f16 copies of [`crate::product::prepare`], and score(x, y) = ‖y‖² − 2⟨x, y⟩ or −⟨x, y⟩. A tile product
-//! ([`crate::product::tile`]) gives v = score(x̂, ŷ). This file gives E ≥ |v − score(x, y)|.
+//! ([`crate::product::mainloop`]) gives v = score(x̂, ŷ). This file gives E ≥ |v − score(x, y)|.
 //!
 //! # The bound
 //! ⟨x, y⟩ − ⟨x̂, ŷ⟩ = ⟨x − x̂, ŷ⟩ + ⟨x, y − ŷ⟩, so by Cauchy and Schwarz its size is at most ‖x − x̂‖·‖ŷ‖ + ‖x‖·‖y − ŷ‖:
 //! the residuals and norms that `prepare` measured. f16 products are exact in f32; an addition on the tensor core is wrong
 //! by at most 2⁻²³ of the largest magnitude involved, and with at most 18 of them for 16 components the sum by less than
-//! d·2⁻²²·‖x̂‖·‖ŷ‖ =: γ‖x̂‖‖ŷ‖. Rounding of ‖y‖², of the score and of the limit, and that of the canonical distance to f32,
+//! d·2⁻²²·‖x̂‖·‖ŷ‖ =: γ‖x̂‖‖ŷ‖. This holds for any order of the additions, so it covers every instruction of
+//! [`crate::product::instruction`]: `mma.sync` and `wgmma` may give sums that differ in their last bits, and either is within E. Rounding of ‖y‖², of the score and of the limit, and that of the canonical distance to f32,
 //! are covered by 2⁻²⁰(‖x‖² + ‖y‖²) (inner products: 2⁻²⁰‖x‖‖y‖). [`QueryTerms`] adds these up with the greatest norm and
 //! residual of the tile: one number a query and tile.
 //!
