@@ -194,7 +194,7 @@ impl IvfCpu {
         let group = GROUP.min(fit).min(count);
         let share = count.div_ceil(4 * threads).min(ALONE.1).min(fit);
         if share >= ALONE.0 && probes == 1 && request.scan == Scan::Auto && view.codec.in_place() {
-            return Ok(run_by_list(&job, &queries, share, collect));
+            return Ok(run_by_list(&job, queries, share, collect));
         }
         let by_tables = |quantizer| group * probes <= tables::few(quantizer) * view.list_count();
         let alone = share >= ALONE.0 && view.codec.quantizer().is_some_and(by_tables);
