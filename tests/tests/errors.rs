@@ -338,7 +338,7 @@ fn errors_say_what_was_asked_and_what_there_is() {
 #[test]
 fn a_component_that_f16_does_not_hold_is_named_by_row_and_column_and_changes_nothing() {
     let rows: Vec<f32> = (0..3 * 40).map(|at| (at as f32 * 0.7).sin()).collect();
-    for device in DEVICES.into_iter().map(Placement::from).chain(["cpu,cpu+cpu".parse().unwrap()]) {
+    for device in DEVICES.into_iter().map(Placement::from).chain(["cpu+cpu,cpu+cpu".parse().unwrap()]) {
         let builder = IvfIndex::<f32>::builder(3, 4).encoding(Encoding::F16).iterations(1).device(device);
         let mut index = builder.clone().build().unwrap();
         let mut bad = rows.clone();

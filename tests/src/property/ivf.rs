@@ -54,7 +54,7 @@ pub fn case(seed: u64, device: Device) -> Outcome {
 const RANGE: (i32, i32) = (-149, 120);
 
 /// Components that f16 holds.
-const HALF_RANGE: (i32, i32) = (-30, 14);
+const HALF_RANGE: (i32, i32) = (-30, 8);
 
 fn program<T: Component>(random: &mut Random, device: Device) -> Outcome {
     // A search of a step is several, on the CPU with each scan.

@@ -20,10 +20,10 @@
 //! stays zero) and from there on compared by inner product. Canonical distances are between the query, made alike, and the vector r that
 //! [`Codec::decode`] gives; each encoding defines r to the bit.
 
-pub(crate) mod f16;
-pub(crate) mod flat;
-pub(crate) mod pq;
-pub(crate) mod scalar8;
+pub(super) mod f16;
+pub(super) mod flat;
+pub(super) mod pq;
+pub(super) mod scalar8;
 
 use std::borrow::Cow;
 use std::fmt::Debug;

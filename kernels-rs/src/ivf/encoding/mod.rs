@@ -16,10 +16,10 @@ use cuda_std::shared::SharedPtr;
 use crate::ivf::list_scan::ScanLists;
 use crate::product::element::Element;
 
-pub(crate) mod f16;
-pub(crate) mod flat;
-pub(crate) mod pq;
-pub(crate) mod scalar8;
+pub(super) mod f16;
+pub(super) mod flat;
+pub(super) mod pq;
+pub(super) mod scalar8;
 
 /// How vectors are coded that are kept as codes only.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
