@@ -121,7 +121,7 @@ pub enum Coding {
 }
 
 impl Coding {
-    /// The vector itself.
+    /// The coding of vectors as they were added.
     pub const FLAT: Self = Self::Plain(Encoding::Flat);
 
     /// The encoding as the library's type.
