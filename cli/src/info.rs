@@ -29,7 +29,7 @@ struct Info {
 
 #[derive(Serialize)]
 struct IndexFile {
-    kind: &'static str,
+    kind: String,
     index: String,
     element: &'static str,
     metric: &'static str,
