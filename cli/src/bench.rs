@@ -29,7 +29,7 @@ enum Part {
     /// Exact search among random vectors, or those of a file.
     Exact(exact::Args),
     /// Search by an inverted-file index: recall, latency and queries/s for numbers of probes.
-    Ivf(ivf::Args),
+    Ivf(Box<ivf::Args>),
     /// k-means: seconds and objective.
     Kmeans(kmeans::Args),
     /// Time of the first search of a process, which includes opening the device and loading kernels.

@@ -11,18 +11,19 @@ use crate::progress::spinning;
 use crate::report::{Failure, Out, Outcome, bytes, parse_bytes, positive};
 use crate::search::parse_metric;
 
-/// The kind of an index with a product quantizer, whose parameters are arguments of their own.
-const IVF_PQ: &str = "ivf-pq";
+/// The name of the encoding whose parameters are arguments of their own.
+const PQ: &str = "pq";
 
 /// The kind of an index by the name of the command line.
 pub fn kind_of(encoding: Encoding) -> String {
     format!("ivf-{}", encoding.name())
 }
 
-/// The kinds that `--kind` takes.
-fn kinds() -> clap::builder::PossibleValuesParser {
-    let kinds = Encoding::plain().map(kind_of).chain([IVF_PQ.to_owned()]);
-    kinds.map(clap::builder::PossibleValue::new).collect::<Vec<_>>().into()
+/// The name of the encoding of a kind of index.
+fn parse_kind(text: &str) -> Result<&'static str, String> {
+    let names: Vec<&'static str> = Encoding::plain().map(Encoding::name).chain([PQ]).collect();
+    let known = names.iter().find(|name| text.strip_prefix("ivf-") == Some(**name));
+    known.copied().ok_or_else(|| format!("expected one of ivf-{}", names.join(", ivf-")))
 }
 
 /// How an index is made.
@@ -30,8 +31,8 @@ fn kinds() -> clap::builder::PossibleValuesParser {
 pub struct Recipe {
     /// Encoding of the vectors: their components (ivf-flat), their components as half-precision numbers (ivf-f16), a byte for each component
     /// (ivf-sq8), or the code of a product quantizer (ivf-pq).
-    #[arg(long, value_parser = kinds(), default_value = "ivf-flat")]
-    kind: String,
+    #[arg(long, value_parser = parse_kind, default_value = "ivf-flat")]
+    kind: &'static str,
     /// Number of lists. Default: four times the square root of the number of vectors.
     #[arg(long, value_parser = positive)]
     lists: Option<usize>,
@@ -130,7 +131,7 @@ impl Recipe {
     }
 
     fn encoding(&self, dim: usize) -> Outcome<Encoding> {
-        if self.kind == IVF_PQ {
+        if self.kind == PQ {
             // If no size divides the dimension, every component is a part.
             let fitting = || (4..=dim).find(|&width| dim.is_multiple_of(width)).map_or(dim.max(1), |width| dim / width);
             let sub_quantizers = self.sub_quantizers.unwrap_or_else(fitting);
@@ -139,8 +140,8 @@ impl Recipe {
         if self.sub_quantizers.is_some() || self.bits.is_some() || self.opq {
             return Err(Failure::Message("--sub-quantizers, --bits and --opq are for --kind ivf-pq".into()));
         }
-        let named = Encoding::plain().find(|&encoding| kind_of(encoding) == self.kind);
-        named.ok_or_else(|| Failure::Message(format!("no kind of index is called {}", self.kind)))
+        let named = Encoding::plain().find(|encoding| encoding.name() == self.kind);
+        named.ok_or_else(|| Failure::Message(format!("no kind of index is called ivf-{}", self.kind)))
     }
 }
 
@@ -149,7 +150,7 @@ pub fn describe(encoding: Encoding, lists: usize) -> String {
     match encoding {
         Encoding::Pq { sub_quantizers, bits, rotate } => {
             let rotated = if rotate { ", rotated" } else { "" };
-            format!("{IVF_PQ}, {lists} lists, {sub_quantizers} sub-quantizers of {bits} bits{rotated}")
+            format!("ivf-{PQ}, {lists} lists, {sub_quantizers} sub-quantizers of {bits} bits{rotated}")
         }
         plain => format!("{}, {lists} lists", kind_of(plain)),
     }

@@ -40,6 +40,10 @@ pub(crate) struct PqScheme {
 
 impl PqScheme {
     pub(super) fn read_words([sub_quantizers, bits, rotate]: [u32; 3]) -> Option<Encoding> {
+        // Words of an encoding without parameters.
+        if sub_quantizers == 0 && bits == 0 {
+            return None;
+        }
         let rotate = [false, true].into_iter().find(|&rotated| u32::from(rotated) == rotate)?;
         Some(Encoding::Pq { sub_quantizers: sub_quantizers as usize, bits, rotate })
     }
