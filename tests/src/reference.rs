@@ -40,19 +40,22 @@ pub fn tolerance(metric: Metric, squares: f64) -> f64 {
 /// The distance that the library promises to the bit, written from the six steps of its definition
 /// (documentation of `warpann::metric`).
 pub fn defined(metric: Metric, x: &[f64], y: &[f64]) -> f32 {
-    let squares = if metric == Metric::Cosine { defined_sum(x, x, |a, b| a * b) } else { 0.0 };
-    defined_with(metric, x, y, squares)
+    let squares = |v| defined_squares(metric, v);
+    defined_with(metric, (x, squares(x)), (y, squares(y)))
 }
 
-/// As [`defined`], with ⟨x, x⟩, which only cosine looks at, at hand.
-fn defined_with(metric: Metric, x: &[f64], y: &[f64], xx: f64) -> f32 {
+/// ⟨v, v⟩ by the definition, which only cosine needs; 0 for the other metrics.
+fn defined_squares(metric: Metric, v: &[f64]) -> f64 {
+    if metric == Metric::Cosine { defined_sum(v, v, |a, b| a * b) } else { 0.0 }
+}
+
+/// As [`defined`], of two vectors with their [`defined_squares`].
+fn defined_with(metric: Metric, (x, xx): (&[f64], f64), (y, yy): (&[f64], f64)) -> f32 {
     let value = match metric {
         Metric::L2 => defined_sum(x, y, |a, b| (a - b) * (a - b)),
         Metric::InnerProduct => defined_sum(x, y, |a, b| a * b),
-        Metric::Cosine => {
-            let yy = defined_sum(y, y, |a, b| a * b);
-            if xx == 0.0 || yy == 0.0 { 0.0 } else { defined_sum(x, y, |a, b| a * b) / (xx * yy).sqrt() }
-        }
+        Metric::Cosine if xx == 0.0 || yy == 0.0 => 0.0,
+        Metric::Cosine => defined_sum(x, y, |a, b| a * b) / (xx * yy).sqrt(),
     };
     let rounded = value as f32;
     if rounded == 0.0 { 0.0 } else { rounded }
@@ -72,7 +75,8 @@ pub fn lloyd(
     let mut centroids = start.to_vec();
     let assign = |centroids: &[f32]| -> Vec<u32> {
         let wide: Vec<f64> = centroids.iter().map(|&c| f64::from(c)).collect();
-        points.chunks(dim).map(|point| nearest(metric, dim, &wide, point, 1)[0].0 as u32).collect()
+        let base = Base::new(metric, dim, &wide);
+        points.chunks(dim).map(|point| base.nearest(point, 1)[0].0 as u32).collect()
     };
     let mut objectives = Vec::new();
     for _ in 0..iterations {
@@ -132,18 +136,49 @@ pub fn badness(metric: Metric, value: f64) -> f64 {
     if metric == Metric::L2 { value } else { -value }
 }
 
-/// The `k` best rows by [`defined`] distance, equal ones by lower id, filled up with [`NO_ID`]: (id, distance).
-pub fn nearest(metric: Metric, dim: usize, base: &[f64], query: &[f64], k: usize) -> Vec<(u64, f32)> {
-    let squares = defined_sum(query, query, |a, b| a * b);
-    let distance = |row| defined_with(metric, query, row, squares);
-    let mut all: Vec<(u64, f32)> = base.chunks(dim).enumerate().map(|(id, row)| (id as u64, distance(row))).collect();
-    // Stable: equal distances keep the order of ids.
-    all.sort_by(|a, b| {
-        let (a, b) = (badness(metric, f64::from(a.1)), badness(metric, f64::from(b.1)));
-        a.partial_cmp(&b).expect("distances of finite vectors are not NaN")
-    });
-    all.resize(k, (NO_ID, worst(metric)));
+/// The first `k` of `all` in the order `order`, which makes no two equal: what sorting everything would put there.
+pub fn first<V>(mut all: Vec<V>, k: usize, order: impl Fn(&V, &V) -> Ordering) -> Vec<V> {
+    if k < all.len() {
+        all.select_nth_unstable_by(k, &order);
+        all.truncate(k);
+    }
+    all.sort_unstable_by(order);
     all
+}
+
+/// Vectors to search, for many queries.
+pub struct Base<'a> {
+    metric: Metric,
+    dim: usize,
+    rows: &'a [f64],
+    /// [`defined_squares`] of each.
+    squares: Vec<f64>,
+}
+
+impl<'a> Base<'a> {
+    /// The vectors `rows`, of `dim` components each.
+    pub fn new(metric: Metric, dim: usize, rows: &'a [f64]) -> Self {
+        Self { metric, dim, rows, squares: rows.chunks(dim).map(|row| defined_squares(metric, row)).collect() }
+    }
+
+    /// The `k` best rows by [`defined`] distance, equal ones by lower id, filled up with [`NO_ID`]: (id, distance).
+    pub fn nearest(&self, query: &[f64], k: usize) -> Vec<(u64, f32)> {
+        let query = (query, defined_squares(self.metric, query));
+        let rows = self.rows.chunks(self.dim).zip(&self.squares);
+        let all =
+            rows.enumerate().map(|(id, (row, &squares))| (id as u64, defined_with(self.metric, query, (row, squares))));
+        let mut best = first(all.collect(), k, |a, b| {
+            let (x, y) = (badness(self.metric, f64::from(a.1)), badness(self.metric, f64::from(b.1)));
+            x.partial_cmp(&y).expect("distances of finite vectors are not NaN").then(a.0.cmp(&b.0))
+        });
+        best.resize(k, (NO_ID, worst(self.metric)));
+        best
+    }
+}
+
+/// [`Base::nearest`], for one query.
+pub fn nearest(metric: Metric, dim: usize, base: &[f64], query: &[f64], k: usize) -> Vec<(u64, f32)> {
+    Base::new(metric, dim, base).nearest(query, k)
 }
 
 /// Best first, NaN last, −0 equal to +0.
@@ -165,11 +200,12 @@ pub fn key_order(best: Best, a: f64, b: f64) -> Ordering {
     }
 }
 
-/// The positions of the `k` best keys of a row, by a stable sort of everything; [`NO_POSITION`] past the row's end. Keys of
+/// The positions of the `k` best keys of a row, equal ones by lower position; [`NO_POSITION`] past the row's end. Keys of
 /// every type come as f64, which holds each of their values.
 pub fn select(best: Best, row: &[f64], k: usize) -> Vec<u32> {
-    let mut order: Vec<u32> = (0..row.len() as u32).collect();
-    order.sort_by(|&a, &b| key_order(best, row[a as usize], row[b as usize]));
+    let mut order = first((0..row.len() as u32).collect(), k, |&a, &b| {
+        key_order(best, row[a as usize], row[b as usize]).then(a.cmp(&b))
+    });
     order.resize(k, NO_POSITION);
     order
 }
@@ -230,6 +266,17 @@ mod tests {
         assert_eq!(nearest(Metric::InnerProduct, 2, &base, &[-1.0, 1.0], 3), [(2, 2.0), (0, 0.0), (1, -1.0)]);
         assert_eq!(nearest(Metric::Cosine, 2, &base, &[0.0, 5.0], 2), [(2, 1.0), (0, 0.0)]);
         assert_eq!(nearest(Metric::Cosine, 2, &[], &[0.0, 5.0], 1), [(NO_ID, f32::NEG_INFINITY)]);
+    }
+
+    #[test]
+    fn the_first_are_those_of_a_full_sort() {
+        let values = [5u32, 1, 4, 1, 5, 9, 2, 6];
+        let mut sorted: Vec<(u32, usize)> = values.into_iter().zip(0..).collect();
+        sorted.sort();
+        for k in 0..10 {
+            let all = values.into_iter().zip(0..).collect();
+            assert_eq!(first(all, k, Ord::cmp), sorted[..k.min(values.len())]);
+        }
     }
 
     #[test]

@@ -67,6 +67,7 @@ pub fn check<T: Component>(metric: Metric, dim: usize, k: usize, vectors: &Vecto
         return Err(format!("{} ids and {} distances for k = {}", found.ids.len(), found.distances.len(), found.k));
     }
     let squares: Vec<f64> = vectors.exact_base.chunks(dim).map(reference::squares).collect();
+    let reference = reference::Base::new(metric, dim, &vectors.exact_base);
     // Bits for every query; by the textbook, which the definition of the bits must be near, the first and every eighth.
     for (number, query) in vectors.exact_queries.chunks(dim).enumerate() {
         let (ids, distances) = (&found.ids[number * k..][..k], &found.distances[number * k..][..k]);
@@ -76,7 +77,7 @@ pub fn check<T: Component>(metric: Metric, dim: usize, k: usize, vectors: &Vecto
             Ok(())
         };
         by_value
-            .and_then(|()| check_bits(&reference::nearest(metric, dim, &vectors.exact_base, query, k), ids, distances))
+            .and_then(|()| check_bits(&reference.nearest(query, k), ids, distances))
             .map_err(|failure| format!("query {number} of {nq}, {n} vectors: {failure}"))?;
     }
     Ok(())
@@ -117,12 +118,14 @@ fn check_by_value<T: Component>(
             (reference::badness(metric, value), reference::tolerance(metric, query_squares + squares))
         })
         .collect();
-    let mut ranked = truth.clone();
-    ranked.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let ranked = reference::first(truth.iter().zip(0..).collect(), there, |a: &(&(f64, f64), usize), b| {
+        a.0.0.total_cmp(&b.0.0).then(a.1.cmp(&b.1))
+    });
     // What the best p + 1 vectors can have been taken for, at worst: no place p may hold a vector that is surely worse.
     let mut limit = f64::NEG_INFINITY;
     for place in 0..there {
-        limit = limit.max(ranked[place].0 + ranked[place].1);
+        let (value, tolerance) = ranked[place].0;
+        limit = limit.max(value + tolerance);
         let (value, tolerance) = truth[ids[place] as usize];
         let given = reference::badness(metric, in_range(f64::from(distances[place])));
         // Whole numbers below 2^24 are exact under L2 and inner product.
