@@ -9,7 +9,7 @@ use common::{SAMPLE, failure, json, warpann};
 use serde_json::Value;
 use warpann::io;
 
-/// Ten points on a line, two queries near 2 and 9, in a folder of their own.
+/// Ten points on a line and two queries near 2 and 9, in a separate folder.
 struct Files {
     folder: tempfile::TempDir,
 }
