@@ -242,7 +242,7 @@ fn kmeans_writes_centroids_and_reports_iterations() {
         failure(1, &args)
     };
     assert!(with(4, "11").contains("10 training vectors; at least 11 are needed"));
-    assert!(with(4, "0").contains("0 clusters"));
+    assert!(with(4, "0").contains("the number of clusters is 0"));
     assert!(with(12, "centroids.bvecs").contains("fbin, fvecs, npy"));
     assert!(failure(1, &[&args[..], &["--balanced", "0.5"]].concat()).contains("0.5 times"));
     assert!(failure(2, &[&args[..], &["--points-per-centroid", "0"]].concat()).contains("or all"));
