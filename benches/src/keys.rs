@@ -51,7 +51,7 @@ impl Keys {
     /// `rows` rows of `columns` keys, row after row; the same on every run.
     pub fn make(self, rows: usize, columns: usize) -> Vec<f32> {
         let mut random = vectors::random(1);
-        // One key in so many is random, the others are `other`.
+        // One key in `many` is random, the others are `other`.
         let one_in = |random: &mut Random, many: u64, other: f32| {
             let key = random.unit_f32();
             if random.bits().is_multiple_of(many) { key } else { other }

@@ -1,4 +1,4 @@
-//! The kinds of indexes beside each other on one data set: exact, inverted files of vectors and of codes, and, on the CPU, the graph
+//! Comparison of the kinds of indexes on one data set: exact, inverted files of vectors and of codes, and, on the CPU, the graph
 //! (HNSW) and the tree (KD-tree) of other crates. Of each: what building took and what the index keeps, the share of the true
 //! neighbours found at k = 1, 10 and 100, queries per second in one batch, and the time of a single query.
 //!

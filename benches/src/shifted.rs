@@ -1,5 +1,5 @@
-//! The grid of shifted sort: near triangles and vertices of a mesh for many points in space (Park 2019, table 4), beside a KD-tree on
-//! the same data.
+//! The grid of shifted sort: near triangles and vertices of a mesh for many points in space (Park 2019, table 4), compared with a KD-tree
+//! on the same data.
 //!
 //! The mesh is a sphere with bumps, of as many triangles as asked for; queries lie evenly in a cube around it. Searched are the
 //! vertices in three dimensions, and the triangles' bounding boxes in six, in both forms of the report. Times are those of the

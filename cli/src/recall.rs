@@ -40,8 +40,8 @@ pub fn read_truth(path: &Path, queries: usize, k: usize, base: Option<usize>) ->
     Ok(truth)
 }
 
-/// One query's true neighbours (k, or as many as the base has), and how many of them were found, by id and by
-/// distance; without `exact` the two are the same.
+/// The number of true neighbours of one query (k, or fewer if the base has fewer), and the numbers of those that were
+/// found, by id and by distance; without `exact` the two are the same.
 pub fn recall_of(
     ids: &[u64],
     distances: &[f32],

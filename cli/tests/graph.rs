@@ -116,7 +116,7 @@ fn a_killed_run_goes_on() {
     assert!(journal.is_file() && !files.path("stopped.ibin").exists(), "killed too late");
 
     let error = failure(1, &refs(&make(&stopped, "2000", "6")));
-    assert!(error.contains("its k is '5', here '6'"), "{error}");
+    assert!(error.contains("its k is '5', that of this run is '6'"), "{error}");
     let report = json(&refs(&make(&stopped, "2000", "5")));
     let resumed = report["resumed"].as_u64().unwrap();
     assert!((2..10_000).contains(&resumed), "{report}");

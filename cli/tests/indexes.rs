@@ -9,7 +9,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 use warpann::io;
 
-/// 600 vectors of dimension 8 in clusters, 20 queries near them, and more, in a folder of their own.
+/// 600 vectors of dimension 8 in clusters, 20 queries near them, and other files, in a separate folder.
 struct Files(TempDir);
 
 impl Files {

@@ -9,7 +9,7 @@ use common::{SAMPLE, failure, json, warpann};
 use serde_json::Value;
 use warpann::io;
 
-/// Ten points on a line, two queries near 2 and 9, in a folder of their own.
+/// Ten points on a line and two queries near 2 and 9, in a separate folder.
 struct Files {
     folder: tempfile::TempDir,
 }
@@ -241,8 +241,8 @@ fn kmeans_writes_centroids_and_reports_iterations() {
         args[at] = value;
         failure(1, &args)
     };
-    assert!(with(4, "11").contains("10 training vectors; 11 are needed"));
-    assert!(with(4, "0").contains("0 clusters"));
+    assert!(with(4, "11").contains("10 training vectors; at least 11 are needed"));
+    assert!(with(4, "0").contains("the number of clusters is 0"));
     assert!(with(12, "centroids.bvecs").contains("fbin, fvecs, npy"));
     assert!(failure(1, &[&args[..], &["--balanced", "0.5"]].concat()).contains("0.5 times"));
     assert!(failure(2, &[&args[..], &["--points-per-centroid", "0"]].concat()).contains("or all"));

@@ -9,7 +9,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 use warpann::io;
 
-/// A strip of 40 triangles above the x axis as OBJ, its corners as vectors, and three points near it, in a folder of their own.
+/// A strip of 40 triangles above the x axis as OBJ, its corners as vectors, and three points near it, in a separate folder.
 struct Files(TempDir);
 
 impl Files {

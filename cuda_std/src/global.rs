@@ -33,7 +33,7 @@ vector! {
 /// The value at `p` (`ld.global`).
 ///
 /// # Safety
-/// `p` points to a valid, aligned `T` in global memory that no other thread writes meanwhile.
+/// `p` points to a valid, aligned `T` in global memory that no other thread writes at the same time.
 #[track_caller]
 #[inline(always)]
 pub unsafe fn load<T: Copy>(p: *const T) -> T {
@@ -56,7 +56,7 @@ pub unsafe fn load_nc<T: Copy>(p: *const T) -> T {
 /// Writes `value` to `p` (`st.global`).
 ///
 /// # Safety
-/// `p` points to an aligned place for a `T` in global memory that no other thread accesses meanwhile.
+/// `p` points to an aligned place for a `T` in global memory that no other thread accesses at the same time.
 #[track_caller]
 #[inline(always)]
 pub unsafe fn store<T: Copy>(p: *mut T, value: T) {

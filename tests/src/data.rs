@@ -1,4 +1,4 @@
-//! Deterministic data: the same bits from the same seed on every machine (no library functions with rounding of their own).
+//! Deterministic data: the same bits from the same seed on every machine (no library functions whose rounding varies).
 
 use half::{bf16, f16};
 pub use test_random::Random;
@@ -7,7 +7,7 @@ use warpann::select::{Best, Key};
 
 use crate::cases::{KeyData, VectorData};
 
-/// An element type as the tests see it, by conversions of their own.
+/// An element type of the tests, with conversions that are independent of the library.
 pub trait Component: Element {
     /// The nearest finite value of this type.
     fn nearest(value: f64) -> Self;
@@ -180,7 +180,7 @@ pub fn vectors<T: Component>(data: VectorData, dim: usize, n: usize, nq: usize, 
     Vectors { base, queries, exact_base, exact_queries }
 }
 
-/// A key type as the tests see it, by conversions and constants of their own.
+/// A key type of the tests, with conversions and constants that are independent of the library.
 pub trait TestKey: Key {
     /// Bits of a mantissa; of integers the low bits that [`KeyData::Subnormal`] and the like play with.
     const LOW_BITS: u32;

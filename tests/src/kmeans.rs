@@ -388,7 +388,7 @@ fn as_many_clusters_as_points(device: Device) -> Outcome {
 fn empty_clusters_are_split(device: Device) -> Outcome {
     let (dim, points, clusters) = (4, by_device(device, 200, 5000), by_device(device, 6, 50));
     let rows = data::vectors::<f32>(VectorData::Gaussian, dim, points, 0, 958).base;
-    // All centroids but one so far away that nobody is nearest to them.
+    // All centroids except one are so far away that no point is nearest to them.
     let mut start = vec![1e6f32; clusters * dim];
     start[..dim].fill(0.0);
     let settings = KMeans::new(clusters)

@@ -246,7 +246,7 @@ fn two_streams<K: TestKey>(device: Device) -> Outcome {
     Ok(())
 }
 
-/// Threads with streams of their own; one of them uses the default stream.
+/// Threads with separate streams; one of them uses the default stream.
 fn threads_share_a_plan(device: Device) -> Outcome {
     let shape = BatchShape { rows: 200, columns: 5000, k: 40, best: Best::Smallest, ragged: false };
     let select = plan::<f32>(device, shape, Algorithm::Auto)?;
@@ -335,7 +335,7 @@ fn the_callers_context_stays(device: Device) -> Outcome {
         check("cuCtxSetCurrent", unsafe { sys::cuCtxSetCurrent(own) })?;
         let select = plan::<i32>(device, shape, Algorithm::Auto)?;
         let after_plan = current()?;
-        // SAFETY: as above: the workspace wants the context.
+        // SAFETY: as above: the workspace needs the context.
         check("cuCtxSetCurrent", unsafe { sys::cuCtxSetCurrent(context.as_raw()) })?;
         let workspace = filled(select.workspace_bytes(), 0xff)?;
         let stream = Stream::new(StreamFlags::DEFAULT, None).map_err(driver)?;

@@ -350,7 +350,7 @@ pub fn too_small() -> Vectors<f32> {
 }
 
 /// Vectors of which few are so long that the scale of products is infinite in f32; not the distance of the first query from the last
-/// four vectors, which have a tile of their own.
+/// four vectors, which are in a separate tile.
 pub fn too_large() -> Vectors<f32> {
     let (long, longest, short) = (2f32.powi(61), 2f32.powi(78), 2f32.powi(53));
     let row = |row: usize| match row {
@@ -379,7 +379,7 @@ fn products_too_large(device: Device) -> Outcome {
         .try_for_each(|metric| checked_index(device, metric, 2, &too_large(), &[3], None).map(|_| ()))
 }
 
-/// Where test data lies: beside this crate, or where `WARPANN_TEST_DATA` says (a bundle on a machine without sources).
+/// The folder of test data: `data` of this crate, or the value of `WARPANN_TEST_DATA` (for a bundle on a machine without sources).
 fn data_folder() -> PathBuf {
     match std::env::var_os("WARPANN_TEST_DATA") {
         Some(folder) => folder.into(),
@@ -387,7 +387,7 @@ fn data_folder() -> PathBuf {
     }
 }
 
-/// Rows of a file whose rows are an i32 length and so many values of `size` bytes; a reader of its own.
+/// Reads a file whose rows are an i32 length and that number of values of `size` bytes, without the library.
 fn vecs_file(name: &str, size: usize) -> Result<Vec<Vec<u8>>, String> {
     let path = data_folder().join("sift-sample").join(name);
     let bytes = std::fs::read(&path).map_err(|error| format!("{}: {error}", path.display()))?;

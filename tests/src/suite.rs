@@ -13,7 +13,7 @@ use crate::{adversarial, ivf, kmeans, sanitize, scenarios, shifted, sort};
 /// Keeps GPUs to the portable kernels if it is 1. Any value keeps [`run_with_portable_kernels_too`] from running them as well.
 const PORTABLE: &str = "WARPANN_PORTABLE_KERNELS";
 
-/// As [`run`], and on a device that has kernels of its own (by warpgroups, on compute capability 9.0) every test once more with the kernels
+/// As [`run`], and on a device with special kernels (by warpgroups, on compute capability 9.0) every test once more with the kernels
 /// of all other devices, as `portable_kernels::NAME`: by a second process, since a process loads one or the other.
 pub fn run_with_portable_kernels_too(device: Device) -> ExitCode {
     let own = run(device);

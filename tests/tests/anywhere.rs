@@ -46,7 +46,7 @@ fn child(text: &str) -> Result<(), String> {
     check(device, prepare, threads)
 }
 
-/// Has a process make the calls, and ends it where it hangs.
+/// Starts a process that makes the calls, and ends it if it hangs.
 fn parent(device: Device, name: &str, threads: usize) -> Result<(), Failed> {
     let program = std::env::current_exe().map_err(|error| error.to_string())?;
     let mut process = Command::new(program)

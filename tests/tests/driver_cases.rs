@@ -15,7 +15,7 @@ use warpann_tests::ivf::cases::ivf_cases;
 use warpann_tests::runner::Outcome;
 use warpann_tests::{ivf, runner};
 
-/// Every so many of the small cases, others on each device.
+/// One of this number of small cases runs; each device runs different ones.
 const SHARE: [usize; 3] = [60, 60, 60];
 
 fn main() -> ExitCode {

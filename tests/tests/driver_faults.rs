@@ -24,7 +24,7 @@ const FRESH: usize = 8;
 const TOO_OLD: usize = 4;
 /// Out of memory, launch failed, unknown (a lost device), invalid PTX, a driver too old for the PTX, and a code that no driver has yet.
 const CODES: [i32; 6] = [2, 719, 999, 218, 222, 4321];
-/// Calls of a scenario that fail for good, at most; and once, beside the first from every place.
+/// Largest number of calls of a scenario that fail for good, and of calls that fail once in addition to the first from every place.
 const FOR_GOOD: usize = 6;
 const SAMPLED: usize = 8;
 /// Single failures of a scenario, at most: where threads take work from each other, one call comes from many places.
@@ -94,7 +94,7 @@ where
         }
         let faults = faults(&calls);
         for (number, &fault) in faults.iter().enumerate() {
-            // Callers with a context of their own, and without any.
+            // Callers with a current context, and without any.
             driver::set_current_context(if number % 2 == 0 { 0 } else { driver::context(CALLERS) });
             // The message is printed; the others are tried all the same.
             if catch_unwind(AssertUnwindSafe(|| self.fail(fault, &expected, counts))).is_err() {
@@ -393,7 +393,7 @@ fn functions(counts: &mut Counts) {
         "sort",
         || Ok(()),
         |()| {
-            // What a failed sort leaves in its arrays is not specified, so each has arrays of its own.
+            // What a failed sort leaves in its arrays is not specified, so each sort has separate arrays.
             let (mut keys, mut payloads) = (pairs.clone(), (0..300).collect::<Vec<u32>>());
             warpann::sort::sort_pairs(GPU, &mut keys, &mut payloads)?;
             Ok(payloads.into_iter().map(u64::from).chain(keys).collect())
@@ -482,7 +482,7 @@ fn several_devices(counts: &mut Counts) {
     );
 }
 
-/// Opening a device and loading its kernels: a device of its own for each failure, as what is open stays open.
+/// Opening a device and loading its kernels, with a different device for each failure, because an open device stays open.
 fn opening(counts: &mut Counts) {
     let base = vectors(20 * DIM);
     let act = |device: usize| {

@@ -16,7 +16,7 @@ fn placement(text: &str) -> Placement {
     text.parse().unwrap()
 }
 
-/// Every so many of the small cases, others for every placement.
+/// Runs one of each `every` small cases; each placement runs different ones.
 fn tables(placements: &[&str], every: usize) {
     for (at, text) in placements.iter().enumerate() {
         let small = search_cases().into_iter().filter(|case| case.size == Size::Small);

@@ -1,7 +1,7 @@
 //! Follows docs/KERNELS.md in a copy of the repository, and checks that the paths in README.md, CONTRIBUTING.md and docs/ exist.
 //!
-//! The copy lies below cargo's folder for tests (target/tmp) and stays there, with a target directory of its own, so that only
-//! the first run compiles everything. On a machine without the sources or without cargo the tests show as ignored.
+//! The copy lies below cargo's folder for tests (target/tmp) and stays there, with a separate target directory, so that only the first run
+//! compiles everything. On a machine without the sources or without cargo the tests show as ignored.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};

@@ -115,7 +115,7 @@ const GLYPHS: [u64; 95] = [
 mod tests {
     use super::*;
 
-    /// A letter as text, to be looked at.
+    /// A letter as lines of text.
     fn art(character: char) -> String {
         let dots: Vec<(u32, u32)> = dots(character).collect();
         let row =

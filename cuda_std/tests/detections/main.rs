@@ -35,7 +35,7 @@ use cuda_std::{
     launch::{Kernel, KernelArgs, LaunchConfig},
 };
 
-/// The source of a test file and its name, as the compiler knows it.
+/// The source of a test file, and its name in the compiler's locations.
 struct Source {
     file: &'static str,
     text: &'static str,

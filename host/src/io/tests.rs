@@ -193,7 +193,7 @@ fn first_rows_of_a_longer_file() {
                 let cut_off = matches!(read, Err(Error::BadFile { defect: FileDefect::Truncated { .. }, .. }));
                 assert!(cut_off, "{extension}, {cut}: {read:?}");
             } else {
-                // Whole rows, without a header that knows of more.
+                // Whole rows, and a header that does not promise more.
                 assert_eq!(read.unwrap().rows(), cut / row_bytes);
             }
         }

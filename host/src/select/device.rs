@@ -611,7 +611,8 @@ mod tests {
 
     #[test]
     fn short_rows() -> Result<()> {
-        // In registers at once; in several turns; as many as a warp's least keys bound; too few keys for all threads; too large a k.
+        // The row in registers at once; in several turns; the largest k that the least keys of warps bound; too few keys for all threads;
+        // too large a k.
         is_by(&check::<f32>((3, 4097, 20), Best::Smallest, Some(Method::Short { threads: 128 }))?, "Short");
         is_by(&check::<f16>((2, 2500, 20), Best::Largest, Some(Method::Short { threads: 32 }))?, "Short");
         is_by(&check::<i32>((2, 3000, 48), Best::Smallest, Some(Method::Short { threads: 64 }))?, "Short");

@@ -6,7 +6,7 @@
 //!
 //! ```text
 //! search:  for each shard, at once:
-//!              divide the queries among its replicas; each, on a thread of its own: search    // the device's own back end
+//!              divide the queries among its replicas; each, on a separate thread: search        // the back end of a device
 //!          merge the shards' results: k-selection by (canonical distance, lower id)           // merge.rs
 //! ```
 //!

@@ -13,7 +13,7 @@ use crate::neighbors::RangeNeighbors;
 use crate::vectors::{VectorSlice, VectorSliceMut};
 use crate::{FlatIndex, Metric, NONE};
 
-/// A device that works so many times, and fails from then on as a lost GPU does.
+/// A device that works for a given number of calls, and then fails as a lost GPU does.
 struct Failing<B: ?Sized> {
     works: Arc<AtomicUsize>,
     number: usize,

@@ -322,7 +322,7 @@ unsafe fn look_back(words: *const u32, first: u32, tile: u32, epoch: u32) -> u32
     while !done {
         let mut window = [0; WINDOW];
         unroll::<WINDOW>(|i| {
-            // Past the first tile the window repeats it: its word is a sum, or nobody's yet, and either ends the walk.
+            // Past the first tile the window repeats it: its word is a sum or not yet written, and either ends the walk.
             let of = next.max(first + i as u32) - i as u32;
             // SAFETY: first <= of < tile.
             window[i] = unsafe { global::load_volatile(words.wrapping_add(of as usize * DIGITS as usize)) };

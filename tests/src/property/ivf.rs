@@ -117,7 +117,7 @@ fn text(error: Error) -> String {
     error.to_string()
 }
 
-/// A trained, empty index. The CPU trains, wherever the index is: k-means has cases of its own.
+/// A trained, empty index. The CPU always trains, because k-means has separate cases.
 fn trained<T: Component>(builder: &IvfIndexBuilder<T>, rows: &[T], device: Device) -> Result<IvfIndex<T>, String> {
     let mut index = builder.clone().device(Device::Cpu).build().map_err(text)?;
     index.train(rows).map_err(text)?;
