@@ -21,6 +21,7 @@
 use warpann_kernels::product::metric::Metric as KernelMetric;
 
 use crate::element::Element;
+use crate::vectors::{VectorSlice, with_components};
 
 /// How similar two vectors are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -179,6 +180,16 @@ impl Assign {
 /// If the slices differ in length; callers check dimensions first.
 pub fn canonical<T: Element>(metric: Metric, x: &[T], y: &[T]) -> f32 {
     assert_eq!(x.len(), y.len(), "dimensions were checked by the caller");
+    let dim = x.len().max(1);
+    canonical_of(metric, VectorSlice::of(x, dim), VectorSlice::of(y, dim))
+}
+
+/// [`canonical`] of slices of one element type and length. Compiled with the library, and so optimised whatever its caller is.
+fn canonical_of(metric: Metric, x: VectorSlice<'_>, y: VectorSlice<'_>) -> f32 {
+    with_components!(x, x: T => canonical_typed::<T>(metric, x, y.components()))
+}
+
+fn canonical_typed<T: Element>(metric: Metric, x: &[T], y: &[T]) -> f32 {
     match metric {
         Metric::L2 => sum(x, y, |a, b| (a - b) * (a - b)) as f32 + 0.0,
         Metric::InnerProduct => sum(x, y, |a, b| a * b) as f32 + 0.0,

@@ -413,9 +413,9 @@ impl<T: Send> Loop for Owned<T> {
 
 /// Loops over a slice.
 pub(crate) trait ParallelSlice<T> {
-    /// Each element.
+    /// A loop over references to the elements.
     fn par_iter(&self) -> Items<'_, T>;
-    /// Each element, to change.
+    /// A loop over mutable references to the elements.
     fn par_iter_mut(&mut self) -> ItemsMut<'_, T>;
     /// Chunks of `size` elements, the last of what is left.
     fn par_chunks(&self, size: usize) -> Chunks<'_, T>;
