@@ -137,3 +137,23 @@ fn halves_and_bytes() {
         &Case { dim: 9, n: 300, lists: 4, queries: 5, k: 5, probes: 2 },
     );
 }
+
+/// Scans of lists by `mma.sync` and by `wgmma`, which the emulator chooses by the parity of the items: of copies and of codes, resident and
+/// streamed, with scores that are stored and that are appended.
+#[test]
+fn every_product_scans_soundly() {
+    let encodings = |dim: usize| {
+        let codes = Encoding::Pq { sub_quantizers: dim / 2, bits: 8, rotate: false };
+        let long = if dim > 128 { 330 } else { dim };
+        [(dim, codes), (long, Encoding::Flat), (long, Encoding::Scalar8)]
+    };
+    for (dim, encoding) in [64, 136].into_iter().flat_map(encodings) {
+        // An item a pair: with lists of less than 128 rows the numbers of items are odd and even.
+        for queries in [61, 62] {
+            check::<f32>(Metric::L2, encoding, &Case { dim, n: 300, lists: 5, queries, k: 3, probes: 5 });
+        }
+        for queries in [13, 14] {
+            check::<f32>(Metric::L2, encoding, &Case { dim, n: 2_400, lists: 75, queries, k: 1, probes: 75 });
+        }
+    }
+}
