@@ -61,11 +61,11 @@ fn inverted_files_and_k_means_fill_one_record() {
     let common = ["--quick", "--date", "2000-01-01", "--repeat", "1", "--out", out];
     let cpu = ["--device", "cpu"];
     let mut before = 0;
-    // Two encodings: three times of the build, 2 k and three small batches at three numbers of probes; four levels each; k-means of
+    // Four encodings: three times of the build, 2 k and three small batches at three numbers of probes; four levels of two each; k-means of
     // two sizes; a build of two times, and two k at five numbers of probes; an exact graph, and a build of two times with graphs at two
     // numbers of probes; ground truth, and for two lengths of codes three times of the build, and R@n for three n at three numbers of probes.
     let parts: [(&[&str], usize); 7] = [
-        (&["ivf"], 2 * (3 + (2 + 3) * 3)),
+        (&["ivf"], 4 * (3 + (2 + 3) * 3)),
         (&["levels"], 2 * 4),
         (&["kmeans"], 2),
         (&["ten-million"], 2 + 2 * 5),

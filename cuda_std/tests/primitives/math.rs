@@ -56,8 +56,10 @@ fn pairs_of_halves_are_multiplied_and_added_with_one_rounding_each() {
     let pack = |low: u16, high: u16| u32::from(low) | u32::from(high) << 16;
     for (a, b, c, result) in [
         (half(3.0), half(5.0), half(-7.0), half(8.0)),
-        // (1 + 2^-10)^2 = 1 + 2^-9 + 2^-20: the last term shows after the sum is exact.
-        (one + 1, one + 1, half(-1.0), half(2f64.powi(-9)) + 1),
+        // (1 + 2^-10)^2 = 1 + 2^-9 + 2^-20: with a rounding of the product the last term would be lost.
+        (one + 1, one + 1, half(-1.0 - 2f64.powi(-9)), half(2f64.powi(-20))),
+        // 2^-9 + 2^-20 is a tie, which goes to even.
+        (one + 1, one + 1, half(-1.0), half(2f64.powi(-9))),
         // A tie goes to even. The least number decides it, although f32 loses that beside the product.
         (one, half(2f64.powi(-11)), one, one),
         (half(48.0), half(683.0), 0, half(32_768.0)),
