@@ -219,10 +219,11 @@ pub type ScanKey = (Instruction, Operand, Tile, Residence);
         append_codes = scan::<Decoded<true>, MmaSync<2, 2, 4>, 2, 4, 64, true, true>,
     (Instruction::MmaSync, Operand::Codes, Tile::Append, Residence::Streamed) =>
         append_codes_streamed = scan::<Decoded<false>, MmaSync<2, 2, 4>, 2, 4, 64, false, true>,
+    /// Two blocks a multiprocessor would spill 8 bytes on some architectures.
     (Instruction::MmaSync, Operand::Scalar8, Tile::Of64, Residence::Resident) =>
-        scan_scalar8_64 = scan::<Scaled, MmaSync<2, 2, 4>, 2, 4, 64, true, false>,
+        scan_scalar8_64(min_blocks = 1) = scan::<Scaled, MmaSync<2, 2, 4>, 2, 4, 64, true, false>,
     (Instruction::MmaSync, Operand::Scalar8, Tile::Of64, Residence::Streamed) =>
-        scan_scalar8_64_streamed = scan::<Scaled, MmaSync<2, 2, 4>, 2, 4, 64, false, false>,
+        scan_scalar8_64_streamed(min_blocks = 1) = scan::<Scaled, MmaSync<2, 2, 4>, 2, 4, 64, false, false>,
     (_, Operand::Scalar8, Tile::Of16, Residence::Resident) =>
         scan_scalar8_16 = scan::<Scaled, MmaSync<1, 1, 2>, 1, 2, 16, true, false>,
     (_, Operand::Scalar8, Tile::Of16, Residence::Streamed) =>
@@ -339,6 +340,7 @@ impl ScanLists {
         let by_registers = match (instruction, operand, tile) {
             (_, Operand::Copies, Tile::Of16) | (Instruction::MmaSync, Operand::Copies, Tile::Of64) => 3,
             (Instruction::Wgmma, Operand::Copies, Tile::Of64) => 2,
+            (Instruction::MmaSync, Operand::Scalar8, Tile::Of64) => 1,
             (_, Operand::Copies, Tile::Append) | (_, Operand::Codes | Operand::Scalar8, _) => 2,
         };
         let each = (MULTIPROCESSOR_BYTES / (shared_bytes + DRIVER_BYTES)).clamp(1, by_registers);
