@@ -1,7 +1,7 @@
 //! What the scan of codes needs to know of them: scale, values, and the error of their f16 operands.
 //!
 //! [`crate::product::prepare`] for vectors that exist as codes only. No copy is written: the scan decodes by the same recipe
-//! ([`crate::ivf::encoding::Operand4`]), and what that recipe loses is measured here, row by row, once an index.
+//! (`crate::ivf::encoding::Operand4`), and what that recipe loses is measured here, row by row, once an index.
 
 use cuda_std::global::F32x4;
 use cuda_std::launch::LaunchConfig;

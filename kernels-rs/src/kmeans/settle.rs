@@ -7,7 +7,7 @@
 //! centroids.
 //!
 //! # Algorithm
-//! [`Settle`]: a warp a point, `BATCH` candidates at once ([`canonical::sums`]). [`SettleAll`]: a block a
+//! [`Settle`]: a warp a point, `BATCH` candidates at once ([`crate::product::canonical`]). [`SettleAll`]: a block a
 //! point, its warps share the centroids, the smallest (key, number) is found by an atomic minimum in shared memory. The
 //! queues' lengths are known to the device only: blocks stride over them.
 //!

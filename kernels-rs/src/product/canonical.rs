@@ -34,7 +34,7 @@ pub const WARPS_PER_BLOCK: u32 = 4;
 /// Base rows a warp has in flight.
 pub const BATCH: usize = 4;
 
-/// The sums of a metric, before cosine divides them: [`sums`] of its terms.
+/// The sums of a metric, before cosine divides them: `sums` of its terms.
 #[inline(always)]
 pub fn sums_by(
     metric: Metric,
@@ -84,7 +84,7 @@ fn sums<T: Term>(
     sums
 }
 
-/// Σ y² of `BATCH` rows in the canonical order, as [`sums`]. All 32 lanes arrive.
+/// Σ y² of `BATCH` rows in the canonical order, as `sums`. All 32 lanes arrive.
 #[inline(always)]
 pub fn row_squares(y: impl Fn(usize, u32) -> [f32; 4], quads: u32, lane: u32) -> [f64; BATCH] {
     let mut acc = [[0.0f64; 4]; BATCH];

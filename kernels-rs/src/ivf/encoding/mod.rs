@@ -2,13 +2,13 @@
 //!
 //! | module | encoding |
 //! |---|---|
-//! | [`flat`] | vectors as they were added, scanned by their f16 operands |
-//! | [`pq`] | product-quantizer codes of residuals |
-//! | [`f16`] | f32 vectors kept as f16, which are their own operands |
-//! | [`scalar8`] | a byte a component of residuals |
+//! | `flat` | vectors as they were added, scanned by their f16 operands |
+//! | `pq` | product-quantizer codes of residuals |
+//! | `f16` | f32 vectors kept as f16, which are their own operands |
+//! | `scalar8` | a byte a component of residuals |
 //!
-//! A file has up to three readers: [`Rows`] for the list scan ([`crate::ivf::list_scan`]), [`Decode`] for re-ranking
-//! ([`crate::ivf::rerank`]), and [`Operand4`] for measuring what the operands lose ([`crate::ivf::code_bounds`]). The tables of instances of
+//! A file has up to three readers: `Rows` for the list scan ([`crate::ivf::list_scan`]), `Decode` for re-ranking
+//! ([`crate::ivf::rerank`]), and `Operand4` for measuring what the operands lose ([`crate::ivf::code_bounds`]). The tables of instances of
 //! those kernels name them.
 
 use cuda_std::shared::SharedPtr;
