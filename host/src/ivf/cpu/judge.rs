@@ -1,6 +1,7 @@
 //! Canonical distances of what passed the scan.
 
 use super::Job;
+use crate::ElementType;
 use crate::ivf::backend::View;
 use crate::product::cpu::bound::QueryBound;
 use crate::product::cpu::candidates::{Judge, TOGETHER};
@@ -13,6 +14,8 @@ pub(super) struct PairJudge<'a> {
     query: &'a [f64],
     bound: &'a QueryBound,
     square: f64,
+    /// Whether codes are f32 vectors, which are read where they lie. Through the codec a search for 100 neighbours takes a seventh longer.
+    in_place: bool,
     /// Where the last one judged was.
     here: Place<'a>,
     /// Where the last one fetched was.
@@ -57,7 +60,8 @@ impl<'a> PairJudge<'a> {
         (query, square, bound): (&'a [f64], f64, &'a QueryBound),
         scratch: &'a mut Vec<f32>,
     ) -> Self {
-        PairJudge { job, query, bound, square, here: Place::default(), ahead: Place::default(), scratch }
+        let in_place = job.view.codec.in_place() && job.view.element == ElementType::F32;
+        PairJudge { job, query, bound, square, in_place, here: Place::default(), ahead: Place::default(), scratch }
     }
 
     fn distance(&self, list: usize, place: usize, row: &[f32]) -> f32 {
@@ -69,6 +73,11 @@ impl<'a> PairJudge<'a> {
 impl Judge for PairJudge<'_> {
     fn canonical(&mut self, id: u32) -> f32 {
         let (list, place) = self.here.find(self.job.view, id);
+        if self.in_place {
+            let bytes = self.job.view.code_bytes();
+            let row = &self.here.codes[place * bytes..(place + 1) * bytes];
+            return self.distance(list, place, bytemuck::cast_slice(row));
+        }
         let mut row = std::mem::take(self.scratch);
         let distance = self.distance(list, place, self.job.rows(list, place..place + 1, &mut row));
         *self.scratch = row;
