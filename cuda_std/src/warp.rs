@@ -40,34 +40,54 @@ pub fn sync_warp(mask: u32) {
 
 mod sealed {
     pub trait Sealed {}
+
+    /// A pattern of one or two words of 32 bits.
+    pub trait Words: Copy + Into<u64> {
+        const WORDS: u64;
+        /// Of the low bits of `bits`.
+        fn truncate(bits: u64) -> Self;
+        /// Applies `word` to each word, the low one first.
+        fn map(self, word: impl Fn(u32) -> u32) -> Self;
+    }
 }
+
+pub(crate) use sealed::Words;
 
 /// A value that lanes can exchange: one shuffle for 32 bits, two for 64.
 pub trait Shuffle: Copy + sealed::Sealed {
-    /// Applies `word` to each 32-bit word.
     #[doc(hidden)]
-    fn exchange(self, word: impl Fn(u32) -> u32) -> Self;
+    type Pattern: Words;
+    #[doc(hidden)]
+    fn into_pattern(self) -> Self::Pattern;
+    #[doc(hidden)]
+    fn from_pattern(bits: Self::Pattern) -> Self;
 }
 
 macro_rules! shuffle {
-    ($($t:ty: $v:ident => $bits:expr, $bits_type:ty, $back:expr;)*) => {$(
+    ($($t:ty: $bits_type:ty, $bits:expr, $back:expr;)*) => {$(
         impl sealed::Sealed for $t {}
         impl Shuffle for $t {
+            type Pattern = $bits_type;
             #[inline(always)]
-            fn exchange(self, word: impl Fn(u32) -> u32) -> Self {
-                let $v = self;
-                $back(<$bits_type as Words>::map($bits, word))
+            fn into_pattern(self) -> $bits_type {
+                $bits(self)
+            }
+            #[inline(always)]
+            fn from_pattern(bits: $bits_type) -> Self {
+                $back(bits)
             }
         }
     )*};
 }
 
-/// A pattern of 32 or 64 bits as 32-bit words.
-trait Words: Copy {
-    fn map(self, word: impl Fn(u32) -> u32) -> Self;
-}
-
 impl Words for u32 {
+    const WORDS: u64 = 1;
+
+    #[inline(always)]
+    fn truncate(bits: u64) -> Self {
+        bits as u32
+    }
+
     #[inline(always)]
     fn map(self, word: impl Fn(u32) -> u32) -> Self {
         word(self)
@@ -75,6 +95,13 @@ impl Words for u32 {
 }
 
 impl Words for u64 {
+    const WORDS: u64 = 2;
+
+    #[inline(always)]
+    fn truncate(bits: u64) -> Self {
+        bits
+    }
+
     #[inline(always)]
     fn map(self, word: impl Fn(u32) -> u32) -> Self {
         let (low, high) = (word(self as u32), word((self >> 32) as u32));
@@ -83,44 +110,40 @@ impl Words for u64 {
 }
 
 shuffle! {
-    u32: v => v, u32, core::convert::identity;
-    i32: v => v as u32, u32, |bits: u32| bits as i32;
-    f32: v => v.to_bits(), u32, f32::from_bits;
-    u64: v => v, u64, core::convert::identity;
-    i64: v => v as u64, u64, |bits: u64| bits as i64;
-    f64: v => v.to_bits(), u64, f64::from_bits;
+    u32: u32, core::convert::identity, core::convert::identity;
+    i32: u32, i32::cast_unsigned, u32::cast_signed;
+    f32: u32, f32::to_bits, f32::from_bits;
+    u64: u64, core::convert::identity, core::convert::identity;
+    i64: u64, i64::cast_unsigned, u64::cast_signed;
+    f64: u64, f64::to_bits, f64::from_bits;
 }
 
 /// The value that lane `lane_id() ^ lane_mask` passed (`shfl.sync.bfly.b32`). `lane_mask` below 32.
 #[track_caller]
 #[inline(always)]
 pub fn shuffle_xor<T: Shuffle>(mask: u32, value: T, lane_mask: u32) -> T {
-    let site: Site = Location::caller();
-    value.exchange(|word| imp::warp::shuffle_xor(mask, word, lane_mask, site))
+    T::from_pattern(imp::warp::shuffle_xor(mask, value.into_pattern(), lane_mask, Location::caller()))
 }
 
 /// The value that lane `lane_id() - delta` passed, or the value of the calling lane if there is no such lane (`shfl.sync.up.b32`).
 #[track_caller]
 #[inline(always)]
 pub fn shuffle_up<T: Shuffle>(mask: u32, value: T, delta: u32) -> T {
-    let site: Site = Location::caller();
-    value.exchange(|word| imp::warp::shuffle_up(mask, word, delta, site))
+    T::from_pattern(imp::warp::shuffle_up(mask, value.into_pattern(), delta, Location::caller()))
 }
 
 /// The value that lane `lane_id() + delta` passed, or the value of the calling lane if there is no such lane (`shfl.sync.down.b32`).
 #[track_caller]
 #[inline(always)]
 pub fn shuffle_down<T: Shuffle>(mask: u32, value: T, delta: u32) -> T {
-    let site: Site = Location::caller();
-    value.exchange(|word| imp::warp::shuffle_down(mask, word, delta, site))
+    T::from_pattern(imp::warp::shuffle_down(mask, value.into_pattern(), delta, Location::caller()))
 }
 
 /// The value that lane `lane % 32` passed (`shfl.sync.idx.b32`).
 #[track_caller]
 #[inline(always)]
 pub fn shuffle_idx<T: Shuffle>(mask: u32, value: T, lane: u32) -> T {
-    let site: Site = Location::caller();
-    value.exchange(|word| imp::warp::shuffle_idx(mask, word, lane, site))
+    T::from_pattern(imp::warp::shuffle_idx(mask, value.into_pattern(), lane, Location::caller()))
 }
 
 /// Whether any lane of `mask` passed `true` (`vote.sync.any`).

@@ -171,6 +171,7 @@ impl Arena {
                 operation: Operation::Spin,
                 mask: 0,
                 site,
+                words: 1,
                 copies: Copies::default(),
                 products: Vec::new(),
             }

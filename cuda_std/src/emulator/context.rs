@@ -28,6 +28,8 @@ pub struct Lane {
     pub operation: Operation,
     pub mask: u32,
     pub site: Site,
+    /// Words that it exchanges there, each of which counts as one operation.
+    pub words: u64,
     /// Its asynchronous copies.
     pub copies: Copies,
     /// Products of its warpgroup that it has not waited for: where its warp's rows of A start, where B starts, and the rows of B.
@@ -43,7 +45,7 @@ pub const WIDE: usize = 6;
 /// resumed. There are two sets of slots, used in turn by pass, because a lane resumed early writes its next value before
 /// later lanes have read the last one.
 pub struct Warp {
-    pub exchange: [[u32; LANES]; 2],
+    pub exchange: [[u64; LANES]; 2],
     pub wide: Box<[[[u32; WIDE]; LANES]; 2]>,
     /// The set that the running pass deposits in.
     pub parity: usize,

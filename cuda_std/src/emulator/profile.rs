@@ -134,10 +134,10 @@ impl Counter {
 impl Block {
     /// Notes one execution by a warp, or by the lanes of it that met.
     #[inline(always)]
-    pub fn count(&mut self, operation: Operation, site: Site) {
+    pub fn count(&mut self, operation: Operation, site: Site, times: u64) {
         if let Some(counter) = &mut self.counter {
             let key = (operation, std::ptr::from_ref(site).addr());
-            counter.counts.entry(key).or_insert((site, 0)).1 += 1;
+            counter.counts.entry(key).or_insert((site, 0)).1 += times;
         }
     }
 }

@@ -171,7 +171,7 @@ fn run_warp(
             {
                 warp.clock.meet_all();
                 warp.spinning_since = None;
-                block.count(warp.operation, warp.site);
+                block.count(warp.operation, warp.site, lanes[0].words);
             } else if uniform && warp.operation.is_barrier() {
                 return Ok(Warps::Parked);
             } else if warp.exited == warp.existing {
@@ -243,7 +243,7 @@ fn resolve(warp: &mut Warp, all: &[Lane], block: &mut Block) -> Result<Option<Wa
         }
         if group == here.mask {
             next |= group;
-            block.count(here.operation, here.site);
+            block.count(here.operation, here.site, here.words);
             if group == warp.existing { warp.clock.meet_all() } else { warp.clock.meet(group) }
         } else {
             stuck |= group;
@@ -348,7 +348,7 @@ fn release_barrier(arena: &mut Arena) -> Result<(), Violation> {
     }
     for warp in &mut arena.warps {
         let first = &arena.lanes[warp.number as usize * LANES];
-        arena.block.count(first.operation, first.site);
+        arena.block.count(first.operation, first.site, first.words);
         warp.parked = false;
         warp.runnable = warp.existing;
         warp.clock.meet_all();

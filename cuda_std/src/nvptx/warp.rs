@@ -1,6 +1,6 @@
 //! Shuffles, votes, matches and reductions, all through convergent intrinsics.
 
-use crate::Site;
+use crate::{Site, warp::Words};
 
 unsafe extern "C" {
     #[link_name = "llvm.nvvm.shfl.sync.bfly.i32"]
@@ -44,6 +44,23 @@ unsafe extern "C" {
 /// The c operand of `shfl`: no sub-warps, and the last lane is 31 (the first is 0 for `up`).
 const LAST_LANE: u32 = 31;
 
+macro_rules! shuffles {
+    ($($name:ident = $word:ident, $clamp:expr;)*) => {$(
+        #[inline(always)]
+        pub fn $name<B: Words>(mask: u32, value: B, lane: u32, _: Site) -> B {
+            // SAFETY: the caller ensures that the lanes of the mask arrive; the emulator checks it.
+            value.map(|word| unsafe { $word(mask, word, lane, $clamp) })
+        }
+    )*};
+}
+
+shuffles! {
+    shuffle_xor = shfl_bfly, LAST_LANE;
+    shuffle_up = shfl_up, 0;
+    shuffle_down = shfl_down, LAST_LANE;
+    shuffle_idx = shfl_idx, LAST_LANE;
+}
+
 macro_rules! collectives {
     ($($name:ident($mask:ident, $($argument:ident: $t:ty),*) -> $result:ty = $call:expr;)*) => {$(
         #[inline(always)]
@@ -55,10 +72,6 @@ macro_rules! collectives {
 }
 
 collectives! {
-    shuffle_xor(mask, value: u32, lane_mask: u32) -> u32 = shfl_bfly(mask, value, lane_mask, LAST_LANE);
-    shuffle_up(mask, value: u32, delta: u32) -> u32 = shfl_up(mask, value, delta, 0);
-    shuffle_down(mask, value: u32, delta: u32) -> u32 = shfl_down(mask, value, delta, LAST_LANE);
-    shuffle_idx(mask, value: u32, lane: u32) -> u32 = shfl_idx(mask, value, lane, LAST_LANE);
     any(mask, predicate: bool) -> bool = vote_any(mask, predicate);
     all(mask, predicate: bool) -> bool = vote_all(mask, predicate);
     ballot(mask, predicate: bool) -> u32 = vote_ballot(mask, predicate);

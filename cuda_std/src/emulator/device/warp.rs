@@ -6,6 +6,7 @@ use crate::{
         context::{LANES, Lane, current, fail, lanes, meet},
         violation::{Operation, ViolationKind},
     },
+    warp::Words,
 };
 
 #[inline(always)]
@@ -17,20 +18,24 @@ pub fn lane_id() -> u32 {
 /// What the lanes of a collective deposited.
 struct Met {
     lane: *mut Lane,
-    words: *const [u32; LANES],
+    words: *const [u64; LANES],
     mask: u32,
 }
 
-/// Deposits `word` and meets the lanes of `mask`.
+/// Deposits `value` and meets the lanes of `mask`. Two words count as two collectives, but the lanes meet once: meetings are most of what
+/// collectives cost here.
 #[inline(always)]
-fn exchange(operation: Operation, mask: u32, word: u32, site: Site) -> Met {
+fn exchange<B: Words>(operation: Operation, mask: u32, value: B, site: Site) -> Met {
     let lane = current();
     // SAFETY: the running thread, holding no reference across `meet`; its warp is alive. The set of slots is not written
     // again before this lane meets others once more.
     unsafe {
         let warp = (*lane).warp;
-        (*warp).exchange[(*warp).parity & 1][(*lane).lane as usize & (LANES - 1)] = word;
+        (*warp).exchange[(*warp).parity & 1][(*lane).lane as usize & (LANES - 1)] = value.into();
+        (*lane).words = B::WORDS;
+        (*(*lane).block).stats.lane_collectives += B::WORDS - 1;
         meet(lane, operation, mask, site);
+        (*lane).words = 1;
         Met { lane, words: &raw const (*warp).exchange[(*warp).parity & 1 ^ 1], mask }
     }
 }
@@ -44,19 +49,24 @@ impl Met {
 
     #[inline(always)]
     fn word(&self, lane: u32) -> u32 {
-        // SAFETY: see `exchange`.
-        unsafe { (*self.words)[lane as usize & (LANES - 1)] }
+        self.value(lane)
     }
 
-    /// The word of another lane, which must be one of the mask.
     #[inline(always)]
-    fn from(&self, source: u32, operation: Operation, site: Site) -> u32 {
+    fn value<B: Words>(&self, lane: u32) -> B {
+        // SAFETY: see `exchange`.
+        B::truncate(unsafe { (*self.words)[lane as usize & (LANES - 1)] })
+    }
+
+    /// The value of another lane, which must be one of the mask.
+    #[inline(always)]
+    fn from<B: Words>(&self, source: u32, operation: Operation, site: Site) -> B {
         if self.mask != u32::MAX && self.mask >> source & 1 == 0 {
             let kind = ViolationKind::ShuffleFromOutside { operation, mask: self.mask, source_lane: source };
             // SAFETY: the running thread.
             unsafe { fail(self.lane, site, kind) }
         }
-        self.word(source)
+        self.value(source)
     }
 
     /// A result that is the same for all lanes of the mask: the first computes it.
@@ -88,13 +98,13 @@ impl Met {
 const LANE_BITS: u32 = LANES as u32 - 1;
 
 #[inline(always)]
-pub fn shuffle_xor(mask: u32, value: u32, lane_mask: u32, site: Site) -> u32 {
+pub fn shuffle_xor<B: Words>(mask: u32, value: B, lane_mask: u32, site: Site) -> B {
     let met = exchange(Operation::ShuffleXor, mask, value, site);
     met.from(met.lane() ^ lane_mask & LANE_BITS, Operation::ShuffleXor, site)
 }
 
 #[inline(always)]
-pub fn shuffle_up(mask: u32, value: u32, delta: u32, site: Site) -> u32 {
+pub fn shuffle_up<B: Words>(mask: u32, value: B, delta: u32, site: Site) -> B {
     let met = exchange(Operation::ShuffleUp, mask, value, site);
     match met.lane().checked_sub(delta & LANE_BITS) {
         Some(source) => met.from(source, Operation::ShuffleUp, site),
@@ -103,7 +113,7 @@ pub fn shuffle_up(mask: u32, value: u32, delta: u32, site: Site) -> u32 {
 }
 
 #[inline(always)]
-pub fn shuffle_down(mask: u32, value: u32, delta: u32, site: Site) -> u32 {
+pub fn shuffle_down<B: Words>(mask: u32, value: B, delta: u32, site: Site) -> B {
     let met = exchange(Operation::ShuffleDown, mask, value, site);
     match met.lane() + (delta & LANE_BITS) {
         source if source <= LANE_BITS => met.from(source, Operation::ShuffleDown, site),
@@ -112,7 +122,7 @@ pub fn shuffle_down(mask: u32, value: u32, delta: u32, site: Site) -> u32 {
 }
 
 #[inline(always)]
-pub fn shuffle_idx(mask: u32, value: u32, lane: u32, site: Site) -> u32 {
+pub fn shuffle_idx<B: Words>(mask: u32, value: B, lane: u32, site: Site) -> B {
     exchange(Operation::ShuffleIdx, mask, value, site).from(lane & LANE_BITS, Operation::ShuffleIdx, site)
 }
 
@@ -124,17 +134,17 @@ pub fn sync_warp(mask: u32, site: Site) {
 
 #[inline(always)]
 pub fn any(mask: u32, predicate: bool, site: Site) -> bool {
-    exchange(Operation::Any, mask, predicate.into(), site).shared(Met::bits) != 0
+    exchange(Operation::Any, mask, u32::from(predicate), site).shared(Met::bits) != 0
 }
 
 #[inline(always)]
 pub fn all(mask: u32, predicate: bool, site: Site) -> bool {
-    exchange(Operation::All, mask, predicate.into(), site).shared(Met::bits) == mask
+    exchange(Operation::All, mask, u32::from(predicate), site).shared(Met::bits) == mask
 }
 
 #[inline(always)]
 pub fn ballot(mask: u32, predicate: bool, site: Site) -> u32 {
-    exchange(Operation::Ballot, mask, predicate.into(), site).shared(Met::bits)
+    exchange(Operation::Ballot, mask, u32::from(predicate), site).shared(Met::bits)
 }
 
 #[inline(always)]
