@@ -523,20 +523,18 @@ mod tests {
     use crate::device::runtime::Runtime;
     use crate::device::scratch::Scratch;
     use crate::product::gpu::upload_rows;
-    use crate::{ElementType, Metric};
+    use crate::{Device, ElementType, FlatIndex, Metric};
 
-    /// A base on the emulator and random queries against it: ids and distances found, and how many queries overflowed their list.
-    fn searched(
-        shape: VectorShape,
-        rows: usize,
-        queries: usize,
-        k: usize,
-        filtered: bool,
-    ) -> (Vec<u64>, Vec<f32>, usize) {
+    /// Rows and queries of components from -0.5 to 0.5.
+    fn vectors(dim: usize, rows: usize, queries: usize) -> (Vec<f32>, Vec<f32>) {
         let mut random = Random::new(7);
-        let mut values =
-            |count: usize| -> Vec<f32> { (0..count * shape.dim).map(|_| random.unit_f32() - 0.5).collect() };
-        let (base, queries) = (values(rows), values(queries));
+        let mut values = |count: usize| -> Vec<f32> { (0..count * dim).map(|_| random.unit_f32() - 0.5).collect() };
+        (values(rows), values(queries))
+    }
+
+    /// A filtered search on the emulator: ids and distances found, and how many queries overflowed their list.
+    fn filtered(shape: VectorShape, base: &[f32], queries: &[f32], k: usize) -> (Vec<u64>, Vec<f32>, usize) {
+        let rows = base.len() / shape.dim;
         let runtime = Runtime::EMULATOR;
         let mut layout = Layout::default();
         let set = SetLayout::reserve(&mut layout, shape, rows);
@@ -549,27 +547,22 @@ mod tests {
         let overflowed = lanes.with(&runtime, |lane| {
             // SAFETY: the memory was laid out for this set.
             unsafe {
-                upload_rows(&runtime, &lane.stream, shape, set.rows(), &base)?;
+                upload_rows(&runtime, &lane.stream, shape, set.rows(), base)?;
                 prepare_set(&runtime, &lane.stream, shape, set, false)?;
             }
             let mut slots = Slots { k, worst: shape.metric.worst(), ids: &mut ids, distances: &mut distances };
-            if filtered {
-                block.search_filtered(&runtime, lane, VectorSlice::of(&queries, shape.dim), k as u32, &mut slots)
-            } else {
-                block
-                    .search_direct(&runtime, lane, VectorSlice::of(&queries, shape.dim), k as u32, &mut slots, None)
-                    .map(|()| Vec::new())
-            }
+            block.search_filtered(&runtime, lane, VectorSlice::of(queries, shape.dim), k as u32, &mut slots)
         });
         (ids, distances, overflowed.unwrap().len())
     }
 
     fn overflowed(metric: Metric, rows: usize, queries: usize, k: usize) -> usize {
-        searched(VectorShape { element: ElementType::F32, metric, dim: 8 }, rows, queries, k, true).2
+        let (base, queries) = vectors(8, rows, queries);
+        filtered(VectorShape { element: ElementType::F32, metric, dim: 8 }, &base, &queries, k).2
     }
 
-    /// Products by warps and by warpgroups, of the sample and of the rest, resident and streamed: the filter finds what distances to all
-    /// rows do.
+    /// Products by warps and by warpgroups, of the sample and of the rest, resident and streamed: the filter finds what the CPU's search
+    /// of all rows does, and no list of candidates overflows.
     #[test]
     fn every_product_filters_soundly() {
         let mut seen = std::collections::BTreeSet::new();
@@ -580,8 +573,12 @@ mod tests {
                 let instruction = |tiles| Runtime::EMULATOR.limits().products.instruction(tiles);
                 seen.insert((dim > 128, instruction(passes.sample), instruction(visited)));
                 let shape = VectorShape { element: ElementType::F32, metric: Metric::L2, dim };
-                let [filtered, direct] = [true, false].map(|by| searched(shape, rows as usize, 150, k as usize, by));
-                assert_eq!(filtered, direct, "{dim} components, {rows} rows, k = {k}");
+                let (base, queries) = vectors(dim, rows as usize, 150);
+                let mut index = FlatIndex::<f32>::new(dim, Metric::L2, Device::Cpu).unwrap();
+                index.add(&base).unwrap();
+                let expected = index.search(&queries, k as usize).unwrap();
+                let found = filtered(shape, &base, &queries, k as usize);
+                assert_eq!(found, (expected.ids, expected.distances, 0), "{dim} components, {rows} rows, k = {k}");
             }
         }
         assert_eq!(seen.len(), 8, "both products in both passes, resident and streamed: {seen:?}");
