@@ -196,7 +196,8 @@ impl Contents {
                 found.push((*id, defined(metric, &query, stored)));
             }
         }
-        found.sort_by(|a, b| {
+        // Ids differ, so that no two are equal.
+        found.sort_unstable_by(|a, b| {
             let (x, y) = (badness(metric, f64::from(a.1)), badness(metric, f64::from(b.1)));
             x.total_cmp(&y).then(a.0.cmp(&b.0))
         });

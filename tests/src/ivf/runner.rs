@@ -2,7 +2,7 @@
 
 use half::{bf16, f16};
 use warpann::ivf::{Bitset, Encoding, IvfIndex, IvfIndexBuilder, Scan, SearchOptions};
-use warpann::{Device, ElementType, Neighbors, Placement};
+use warpann::{Device, ElementType, Metric, Neighbors, Placement};
 
 use super::cases::{Ids, IvfCase};
 use super::reference::{Contents, Kept, Model};
@@ -15,6 +15,15 @@ use crate::runner::Outcome;
 /// # Errors
 /// The first difference, in words.
 pub fn run(case: &IvfCase, device: impl Into<Placement>) -> Outcome {
+    let device = device.into();
+    run_trained_on(case, trainer(&device), device)
+}
+
+/// As [`run`], of an index that was trained on another device.
+///
+/// # Errors
+/// The first difference, in words.
+pub fn run_trained_on(case: &IvfCase, trainer: impl Into<Placement>, device: impl Into<Placement>) -> Outcome {
     let run = match case.element {
         ElementType::F32 => run_elements::<f32>,
         ElementType::F16 => run_elements::<f16>,
@@ -23,11 +32,16 @@ pub fn run(case: &IvfCase, device: impl Into<Placement>) -> Outcome {
         ElementType::I8 => run_elements::<i8>,
     };
     let device = device.into();
-    run(case, &device).map_err(|failure| format!("{failure}\non {device}: {case:?}"))
+    run(case, trainer.into(), &device).map_err(|failure| format!("{failure}\non {device}: {case:?}"))
 }
 
-/// A trained index on `device`. For the emulator the CPU trains and the index comes by a file: emulated training takes ten times as
-/// long as the rest of a case, and finds the same bits, as [`super::scenarios`] shows.
+/// Where an index of `device` is trained. For the emulator on the CPU: emulated training takes ten times as long as the rest of a case,
+/// and finds the same bits, as [`super::scenarios`] shows.
+fn trainer(device: &Placement) -> Placement {
+    if device.devices().contains(&Device::Emulator) { Device::Cpu.into() } else { device.clone() }
+}
+
+/// A trained index on `device`, which for the emulator the CPU trains.
 ///
 /// # Errors
 /// What training, saving and loading meet, in words.
@@ -36,13 +50,22 @@ pub fn trained<T: Component>(
     device: impl Into<Placement>,
     rows: &[T],
 ) -> Result<IvfIndex<T>, String> {
-    let text = |error: warpann::Error| error.to_string();
     let device = device.into();
-    let emulated = device.devices().contains(&Device::Emulator);
-    let trainer = if emulated { Device::Cpu.into() } else { device.clone() };
+    trained_on(trainer(&device), builder, device, rows)
+}
+
+/// An index on `device` that `trainer` trains. If they differ, it comes by a file.
+fn trained_on<T: Component>(
+    trainer: Placement,
+    builder: IvfIndexBuilder<T>,
+    device: Placement,
+    rows: &[T],
+) -> Result<IvfIndex<T>, String> {
+    let text = |error: warpann::Error| error.to_string();
+    let moved = trainer != device;
     let mut index = builder.device(trainer).build().map_err(text)?;
     index.train(rows).map_err(text)?;
-    if !emulated {
+    if !moved {
         return Ok(index);
     }
     let file = tempfile::NamedTempFile::new().map_err(|error| error.to_string())?;
@@ -85,7 +108,7 @@ pub fn ids(kind: Ids, n: usize, seed: u64) -> Vec<u64> {
     }
 }
 
-fn run_elements<T: Component>(case: &IvfCase, device: &Placement) -> Outcome {
+fn run_elements<T: Component>(case: &IvfCase, trainer: Placement, device: &Placement) -> Outcome {
     let &IvfCase { dim, n, lists, nq, k, probes, metric, encoding, data, seed, .. } = case;
     let text = |error: warpann::Error| error.to_string();
     let vectors = data::vectors::<T>(data, dim, n, nq, seed);
@@ -96,7 +119,7 @@ fn run_elements<T: Component>(case: &IvfCase, device: &Placement) -> Outcome {
     let others = (n < need).then(|| data::vectors::<T>(data, dim, need, 0, seed));
     let rows = &others.as_ref().unwrap_or(&vectors).base;
     let builder = IvfIndex::<T>::builder(dim, lists).metric(metric).encoding(encoding).iterations(3).seed(seed);
-    let mut index = trained(builder, device.clone(), rows)?;
+    let mut index = trained_on(trainer, builder, device.clone(), rows)?;
     let model = model(&index);
     if model.centroids.len() != lists * dim || !index.is_trained() || model.centroids.iter().any(|c| !c.is_finite()) {
         return Err(format!("{} components of centroids", model.centroids.len()));
@@ -124,11 +147,12 @@ fn run_elements<T: Component>(case: &IvfCase, device: &Placement) -> Outcome {
     };
     let filter: Option<Bitset> = case.allowed.map(|_| index.filter(allowed));
     let options = SearchOptions { probes: Some(probes), filter: filter.as_ref(), scan: case.scan };
-    check(&index, &contents, &vectors.queries, &vectors.exact_queries, k, &options, allowed)?;
+    let ranked: Vec<Vec<(u64, f32)>> =
+        vectors.exact_queries.chunks(dim).map(|query| contents.ranked(query, probes, allowed)).collect();
+    compare(&index, &ranked, &vectors.queries, k, &options)?;
     if device.devices().iter().all(|&device| device == Device::Cpu) {
         for scan in [Scan::ListMajor, Scan::QueryMajor] {
-            let options = SearchOptions { scan, ..options };
-            check(&index, &contents, &vectors.queries, &vectors.exact_queries, k, &options, allowed)?;
+            compare(&index, &ranked, &vectors.queries, k, &SearchOptions { scan, ..options })?;
         }
     }
     let by_id = contents.by_id();
@@ -162,14 +186,24 @@ pub fn check<T: Component>(
     options: &SearchOptions<'_>,
     allowed: impl Fn(u64) -> bool + Copy,
 ) -> Outcome {
-    let dim = index.dim();
-    let text = |error: warpann::Error| error.to_string();
     let probes = options.probes.unwrap_or(index.probes());
-    let ranked: Vec<Vec<(u64, f32)>> = exact.chunks(dim).map(|query| contents.ranked(query, probes, allowed)).collect();
+    let ranked = exact.chunks(index.dim()).map(|query| contents.ranked(query, probes, allowed));
+    compare(index, &ranked.collect::<Vec<_>>(), queries, k, options)
+}
+
+/// As [`check`] with `ranked`, which has for each query everything that it may find, best first.
+fn compare<T: Component>(
+    index: &IvfIndex<T>,
+    ranked: &[Vec<(u64, f32)>],
+    queries: &[T],
+    k: usize,
+    options: &SearchOptions<'_>,
+) -> Outcome {
+    let text = |error: warpann::Error| error.to_string();
+    let metric = index.metric();
     let found = index.search_with(queries, k, options).map_err(text)?;
-    check_nearest(contents, &ranked, k, &found).map_err(|failure| format!("{:?}: {failure}", options.scan))?;
+    check_nearest(metric, ranked, k, &found).map_err(|failure| format!("{:?}: {failure}", options.scan))?;
     // A radius that is a distance which occurs, and one that lets everything in.
-    let metric = contents.model.metric;
     let middle = ranked.iter().find(|row| !row.is_empty()).map(|row| row[row.len() / 3].1);
     for radius in [middle.unwrap_or(0.0), worst(metric)] {
         let within =
@@ -179,11 +213,12 @@ pub fn check<T: Component>(
             return Err(format!("{} rows of range search", found.queries()));
         }
         for (number, row) in ranked.iter().enumerate() {
-            let expected: Vec<(u64, f32)> = row.iter().copied().take_while(within).collect();
+            let expected = &row[..row.partition_point(within)];
             let (ids, distances) = found.row(number);
-            let found: Vec<(u64, f32)> = ids.iter().copied().zip(distances.iter().copied()).collect();
-            let bits = |rows: &[(u64, f32)]| rows.iter().map(|&(id, d)| (id, d.to_bits())).collect::<Vec<_>>();
-            if bits(&found) != bits(&expected) {
+            let found = || ids.iter().copied().zip(distances.iter().copied());
+            let bits = |(id, distance): (u64, f32)| (id, distance.to_bits());
+            if found().map(bits).ne(expected.iter().copied().map(bits)) {
+                let found: Vec<(u64, f32)> = found().collect();
                 return Err(format!(
                     "{:?}, radius {radius}, query {number}: {found:?}; expected {expected:?}",
                     options.scan
@@ -194,11 +229,11 @@ pub fn check<T: Component>(
     Ok(())
 }
 
-fn check_nearest(contents: &Contents, ranked: &[Vec<(u64, f32)>], k: usize, found: &Neighbors) -> Outcome {
+fn check_nearest(metric: Metric, ranked: &[Vec<(u64, f32)>], k: usize, found: &Neighbors) -> Outcome {
     if found.k != k || found.ids.len() != ranked.len() * k || found.distances.len() != ranked.len() * k {
         return Err(format!("{} ids and {} distances for k = {}", found.ids.len(), found.distances.len(), found.k));
     }
-    let none = (crate::reference::NO_ID, worst(contents.model.metric));
+    let none = (crate::reference::NO_ID, worst(metric));
     for (number, row) in ranked.iter().enumerate() {
         let (ids, distances) = found.row(number);
         let expected = row.iter().copied().chain(std::iter::repeat(none));
