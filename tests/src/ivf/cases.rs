@@ -212,14 +212,7 @@ pub fn ivf_cases() -> Vec<IvfCase> {
             }
             // Lists that many queries probe: tiles of 64, and candidates that are appended.
             add(shape(24, 400, 3, 60, 4, 2), metric, ElementType::F32, coded, VectorData::Gaussian, Size::Small);
-            add(
-                shape(96, 20_000, 300, 2_000, 10, 200),
-                metric,
-                ElementType::F32,
-                coded,
-                VectorData::Gaussian,
-                Size::Large,
-            );
+            add(shape(96, 8_000, 100, 600, 10, 67), metric, ElementType::F32, coded, VectorData::Gaussian, Size::Large);
         }
         for data in [VectorData::FarClusters, VectorData::Large, VectorData::Outlier] {
             add(shape(19, 300, 9, 4, 20, 3), metric, ElementType::F32, Encoding::Scalar8, data, Size::Small);
