@@ -44,7 +44,6 @@ mod sealed {
     /// A pattern of one or two words of 32 bits.
     pub trait Words: Copy + Into<u64> {
         const WORDS: u64;
-        /// Of the low bits of `bits`.
         fn truncate(bits: u64) -> Self;
         /// Applies `word` to each word, the low one first.
         fn map(self, word: impl Fn(u32) -> u32) -> Self;
