@@ -108,20 +108,31 @@ pub fn lloyd(
     (centroids, objectives, labels)
 }
 
-/// Steps 1 to 5 of the definition.
+/// Steps 1 to 5 of the definition, of vectors of one length. It has loops, because iterators of chunks and `array::from_fn` stay calls in
+/// development builds; they took a quarter of the time of the inverted-file cases.
+#[expect(clippy::needless_range_loop, reason = "see above")]
 pub fn defined_sum(x: &[f64], y: &[f64], term: impl Fn(f64, f64) -> f64) -> f64 {
+    assert_eq!(x.len(), y.len());
     let mut accumulators = [0.0f64; 128];
-    for (x, y) in x.chunks(128).zip(y.chunks(128)) {
-        for ((accumulator, &x), &y) in accumulators.iter_mut().zip(x).zip(y) {
-            *accumulator += term(x, y);
+    let mut start = 0;
+    while start < x.len() {
+        let count = (x.len() - start).min(128);
+        let (x, y) = (&x[start..start + count], &y[start..start + count]);
+        for i in 0..count {
+            accumulators[i] += term(x[i], y[i]);
         }
+        start += count;
     }
-    let mut lanes: [f64; 32] = std::array::from_fn(|lane| {
-        let four = &accumulators[4 * lane..][..4];
-        (four[0] + four[1]) + (four[2] + four[3])
-    });
+    let mut lanes = [0.0f64; 32];
+    for lane in 0..32 {
+        let four = 4 * lane;
+        lanes[lane] = (accumulators[four] + accumulators[four + 1]) + (accumulators[four + 2] + accumulators[four + 3]);
+    }
     for mask in [16, 8, 4, 2, 1] {
-        lanes = std::array::from_fn(|lane| lanes[lane] + lanes[lane ^ mask]);
+        let before = lanes;
+        for lane in 0..32 {
+            lanes[lane] = before[lane] + before[lane ^ mask];
+        }
     }
     lanes[0]
 }

@@ -1,7 +1,10 @@
 //! Copies the results of a device to the caller's slots.
 
+use std::ops::Range;
+
 use bytemuck::cast_slice;
 use warpann_kernels::NO_ROW;
+use warpann_kernels::select::entry::{self, EMPTY};
 
 use crate::NONE;
 use crate::threads::{piece_rows, work_off};
@@ -37,21 +40,46 @@ impl Slots<'_> {
     /// Fills the slots of consecutive queries, from query `first` on. `id_of` maps a row to its id and must not use a rayon pool.
     pub fn fill(&mut self, first: usize, found: FoundRows<'_>, id_of: impl Fn(u32) -> u64 + Sync) {
         let (k, each, worst) = (self.k, found.each, self.worst);
-        let queries = found.rows.len() / each;
-        let slots = first * k..(first + queries) * k;
-        let (ids, distances) = (&mut self.ids[slots.clone()], &mut self.distances[slots]);
-        let bytes = size_of_val(ids) + size_of_val(distances);
-        let share = piece_rows(bytes / queries.max(1));
-        let slots = ids.chunks_mut(share * k).zip(distances.chunks_mut(share * k));
-        let results = found.rows.chunks(share * each).zip(found.distances.chunks(share * each));
-        work_off(slots.zip(results), bytes, |((ids, distances), (rows, found)): ((&mut [u64], &mut [f32]), _)| {
+        self.in_pieces(first, found.rows.len() / each, |queries, ids, distances| {
+            let results = queries.start * each..queries.end * each;
+            let (rows, found) = (&found.rows[results.clone()], &found.distances[results]);
             if each == k {
                 return fill(ids, distances, rows, found, worst, &id_of);
             }
             let slots = ids.chunks_mut(k).zip(distances.chunks_mut(k));
-            for ((ids, distances), (rows, found)) in slots.zip(rows.chunks(each).zip(<[f32]>::chunks(found, each))) {
+            for ((ids, distances), (rows, found)) in slots.zip(rows.chunks(each).zip(found.chunks(each))) {
                 fill(ids, distances, rows, found, worst, &id_of);
             }
+        });
+    }
+
+    /// Fills the slots of consecutive queries, from query `first` on, with sorted entries ([`entry::pack`]) of which each query has `each`,
+    /// at most its number of slots.
+    pub fn fill_entries(&mut self, first: usize, each: usize, entries: &[u64]) {
+        let (k, worst) = (self.k, self.worst);
+        self.in_pieces(first, entries.len() / each, |queries, ids, distances| {
+            let entries = &entries[queries.start * each..queries.end * each];
+            if each == k {
+                return fill_entries(ids, distances, entries, worst);
+            }
+            for ((ids, distances), entries) in ids.chunks_mut(k).zip(distances.chunks_mut(k)).zip(entries.chunks(each))
+            {
+                fill_entries(ids, distances, entries, worst);
+            }
+        });
+    }
+
+    /// Calls `fill` for pieces of `queries` queries from query `first` on: the piece's queries, counted from `first`, and their slots.
+    fn in_pieces(&mut self, first: usize, queries: usize, fill: impl Fn(Range<usize>, &mut [u64], &mut [f32]) + Sync) {
+        let k = self.k;
+        let slots = first * k..(first + queries) * k;
+        let (ids, distances) = (&mut self.ids[slots.clone()], &mut self.distances[slots]);
+        let bytes = size_of_val(ids) + size_of_val(distances);
+        let share = piece_rows(bytes / queries.max(1));
+        let pieces = ids.chunks_mut(share * k).zip(distances.chunks_mut(share * k)).enumerate();
+        work_off(pieces, bytes, |(piece, (ids, distances)): (usize, (&mut [u64], &mut [f32]))| {
+            let start = piece * share;
+            fill(start..start + ids.len() / k, ids, distances);
         });
     }
 
@@ -73,6 +101,19 @@ fn fill(ids: &mut [u64], distances: &mut [f32], rows: &[u32], found: &[f32], wor
     for ((id, distance), (&row, &found)) in ids.iter_mut().zip(distances).zip(rows.iter().zip(found)) {
         *id = if row == NO_ROW { NONE } else { id_of(row) };
         *distance = if row == NO_ROW { worst } else { found };
+    }
+    no_ids.fill(NONE);
+    no_distances.fill(worst);
+}
+
+/// Fills the slots of one query, or of several that have as many entries as slots, with sorted entries. Slots behind the last entry stay
+/// empty.
+pub(crate) fn fill_entries(ids: &mut [u64], distances: &mut [f32], entries: &[u64], worst: f32) {
+    let (ids, no_ids) = ids.split_at_mut(entries.len());
+    let (distances, no_distances) = distances.split_at_mut(entries.len());
+    for ((id, distance), &entry) in ids.iter_mut().zip(distances).zip(entries) {
+        *id = if entry == EMPTY { NONE } else { u64::from(entry::payload(entry)) };
+        *distance = if entry == EMPTY { worst } else { entry::value_of(entry::key(entry)) };
     }
     no_ids.fill(NONE);
     no_distances.fill(worst);
@@ -109,6 +150,35 @@ mod tests {
                     let result = (query - first) * each + slot;
                     let there = slot < each && result % 3 != 2;
                     if there { (result as u64 + 100, result as f32) } else { (NONE, f32::INFINITY) }
+                };
+                assert_eq!((ids[at], distances[at]), expected, "query {query}, slot {slot} of {k}, {each} found");
+            }
+        }
+    }
+
+    #[test]
+    fn entries_become_ids_and_distances() {
+        // The last case uses several threads.
+        for (k, each, queries, first) in
+            [(1, 1, 1, 0), (4, 4, 9, 2), (5, 3, 9, 0), (20, 20, 9_000, 1), (20, 19, 9_000, 1)]
+        {
+            let (mut ids, mut distances) = (vec![7; queries * k], vec![7.0; queries * k]);
+            let found: Vec<Option<(u32, f32)>> = (0..(queries - first) * each)
+                .map(|at| (at % 3 != 2).then_some((at as u32 + 5, at as f32 / 2.0)))
+                .collect();
+            let entries: Vec<u64> = found
+                .iter()
+                .map(|found| found.map_or(u64::MAX, |(row, distance)| entry::pack(entry::key_of(distance), row)))
+                .collect();
+            let mut slots = Slots { k, worst: f32::INFINITY, ids: &mut ids, distances: &mut distances };
+            slots.fill_entries(first, each, &entries);
+            for at in 0..queries * k {
+                let (query, slot) = (at / k, at % k);
+                let there = (query >= first && slot < each).then(|| found[(query - first) * each + slot]).flatten();
+                let expected = match there {
+                    Some((row, distance)) => (u64::from(row), distance),
+                    None if query < first => (7, 7.0),
+                    None => (NONE, f32::INFINITY),
                 };
                 assert_eq!((ids[at], distances[at]), expected, "query {query}, slot {slot} of {k}, {each} found");
             }

@@ -6,6 +6,7 @@ use warpann_kernels::shifted::morton::MAX_DIM;
 use warpann_kernels::shifted::shifted_sort::{distance, window_start};
 
 use super::{Grid, ShiftedBackend, ShiftedRequest};
+use crate::neighbors::slots::{Slots, fill_entries};
 use crate::parallel::{Loop, ParallelSlice};
 use crate::{Result, host_memory};
 
@@ -62,18 +63,16 @@ impl Sorted {
         self.copies.par_iter().map(of_copy).collect().into_iter().collect()
     }
 
-    /// Writes the best candidates of one query, whose position in each copy is `place(copy)`, without the point `own`. `best` is scratch
-    /// memory.
+    /// Finds the entries of the best `k` candidates of one query, whose position in each copy is `place(copy)`, without the point `own`.
     fn nearest(
         &self,
         query: &[f32],
         place: impl Fn(usize) -> u32,
         own: Option<u32>,
-        width: usize,
+        (width, k): (usize, usize),
         best: &mut Vec<u64>,
-        entries: &mut [u64],
     ) {
-        let (dim, k) = (query.len(), entries.len());
+        let dim = query.len();
         let mut x = [0.0; MAX_DIM];
         for (x, &component) in x.iter_mut().zip(query) {
             *x = f64::from(component);
@@ -93,8 +92,6 @@ impl Sorted {
             best.dedup();
             best.truncate(k);
         }
-        entries[..best.len()].copy_from_slice(best);
-        entries[best.len()..].fill(EMPTY);
     }
 }
 
@@ -105,24 +102,28 @@ impl ShiftedBackend for ShiftedCpu {
         Ok(())
     }
 
-    fn search(&self, request: &ShiftedRequest<'_>, entries: &mut [u64]) -> Result<()> {
+    fn search(&self, request: &ShiftedRequest<'_>, slots: Slots<'_>) -> Result<()> {
+        let Slots { k, worst, ids, distances } = slots;
         let Some(sorted) = &self.sorted else {
-            entries.fill(EMPTY);
+            fill_entries(ids, distances, &[], worst);
             return Ok(());
         };
         let dim = sorted.grid.dim as usize;
         let ranks = if request.own { sorted.ranks()? } else { Vec::new() };
-        let rows = request.queries.par_chunks_exact(dim).zip(entries.par_chunks_exact_mut(request.k)).enumerate();
-        rows.with_min_len(TASK).for_each_init(Vec::new, |best, (number, (query, entries))| {
+        let slots = ids.par_chunks_exact_mut(k).zip(distances.par_chunks_exact_mut(k));
+        let rows = request.queries.par_chunks_exact(dim).zip(slots).enumerate();
+        let shape = (request.width, request.k);
+        rows.with_min_len(TASK).for_each_init(Vec::new, |best, (number, (query, (ids, distances)))| {
             if request.own {
-                sorted.nearest(query, |copy| ranks[copy][number], Some(number as u32), request.width, best, entries);
+                sorted.nearest(query, |copy| ranks[copy][number], Some(number as u32), shape, best);
             } else {
                 let place = |copy: usize| {
                     let code = sorted.grid.code::<u128>(query, copy as u32);
                     sorted.copies[copy].codes.partition_point(|&other| other < code) as u32
                 };
-                sorted.nearest(query, place, None, request.width, best, entries);
+                sorted.nearest(query, place, None, shape, best);
             }
+            fill_entries(ids, distances, best, worst);
         });
         Ok(())
     }

@@ -15,11 +15,13 @@ use warpann_kernels::shifted::shifted_sort::{
 
 use super::{Grid, ShiftedBackend, ShiftedRequest};
 use crate::Result;
+use crate::device::backend::ResultArray;
 use crate::device::lanes::Lanes;
 use crate::device::queue::OnStream;
 use crate::device::runtime::{Memory, Runtime};
 use crate::device::scratch::{Layout, Reserved};
 use crate::device::tiling::{Budget, Tiling, bus_rows};
+use crate::neighbors::slots::{Slots, fill_entries};
 use crate::sort::gpu::{DeviceKey, Pairs, SortPlan, enqueue};
 
 /// A width of codes and its kernels.
@@ -175,8 +177,9 @@ impl ShiftedDevice {
         &self,
         sorted: &SortedCopies<W>,
         request: &ShiftedRequest<'_>,
-        entries: &mut [u64],
+        slots: Slots<'_>,
     ) -> Result<()> {
+        let Slots { k: slot_count, worst, ids, distances } = slots;
         let (runtime, kept_layout, cells, n) = (&self.runtime, &sorted.layout, &sorted.grid, sorted.n);
         let (dim, copies) = (cells.dim as usize, cells.copies as usize);
         let count = request.queries.len() / dim;
@@ -191,15 +194,18 @@ impl ShiftedDevice {
         // A budget includes the copies; free memory does not.
         let held = if self.budget.is_some() { kept_layout.bytes } else { 0 };
         let budget = Budget::new(runtime, runtime.budget(self.budget)?).with_shared(held);
-        let tiling = Tiling::overlapped(budget, (count, bus_rows(4 * dim)), place)?;
+        // So many that neither their queries nor their results take the bus for long: the kernels of one tile run beside the copies of another.
+        let most = bus_rows((4 * dim).max(8 * request.k));
+        let tiling = Tiling::overlapped(budget, (count, most), place)?;
         let ((device_queries, located, out), tile_layout) = &tiling.plan;
         let queue = QueueLength::of(request.k as u32);
         let kernel = ShiftedNearest::kernel((MostComponents::of(cells.dim), queue));
         let kept = runtime.scratch(&sorted.memory);
         let (mins, codes) = (kept.at(kept_layout.mins), kept.at(kept_layout.codes));
-        let (points, ids) = (kept.at(kept_layout.points), kept.at(kept_layout.ids));
-        let outs = entries.chunks_mut((tiling.rows * request.k).max(1));
-        tiling.run(runtime, &self.lanes, outs, |lane, tile, entries| {
+        let (points, point_ids) = (kept.at(kept_layout.points), kept.at(kept_layout.ids));
+        let tile_slots = (tiling.rows * slot_count).max(1);
+        let outs = ids.chunks_mut(tile_slots).zip(distances.chunks_mut(tile_slots));
+        tiling.run(runtime, &self.lanes, outs, |lane, tile, (ids, distances)| {
             let (first, rows) = (tile.start, tile.len());
             let queries = &request.queries[first * dim..tile.end * dim];
             let scratch = lane.scratch(runtime, tile_layout.bytes())?;
@@ -238,7 +244,7 @@ impl ShiftedDevice {
                         places,
                         place_stride: stride as u64,
                         points: points.into(),
-                        ids: ids.into(),
+                        ids: point_ids.into(),
                         n,
                         copies: cells.copies,
                         width: request.width as u32,
@@ -250,7 +256,11 @@ impl ShiftedDevice {
                     };
                     runtime.launch(stream, kernel, launch.config(), launch)?;
                 }
-                runtime.copy_to_host(stream, entries, out)
+                let mut slots = Slots { k: slot_count, worst, ids, distances };
+                let results = [ResultArray::new(out, request.k)];
+                runtime.copy_results_to_host(stream, rows, &results, &mut |queries, parts| {
+                    slots.fill_entries(queries.start, request.k, bytemuck::cast_slice(parts[0]));
+                })
             }
         })
     }
@@ -266,12 +276,12 @@ impl ShiftedBackend for ShiftedDevice {
         Ok(())
     }
 
-    fn search(&self, request: &ShiftedRequest<'_>, entries: &mut [u64]) -> Result<()> {
+    fn search(&self, request: &ShiftedRequest<'_>, slots: Slots<'_>) -> Result<()> {
         match &self.sorted {
-            Some(Sorted::Narrow(sorted)) => self.search_sorted(sorted, request, entries),
-            Some(Sorted::Wide(sorted)) => self.search_sorted(sorted, request, entries),
+            Some(Sorted::Narrow(sorted)) => self.search_sorted(sorted, request, slots),
+            Some(Sorted::Wide(sorted)) => self.search_sorted(sorted, request, slots),
             None => {
-                entries.fill(warpann_kernels::select::entry::EMPTY);
+                fill_entries(slots.ids, slots.distances, &[], slots.worst);
                 Ok(())
             }
         }

@@ -33,19 +33,15 @@ mod quality;
 #[cfg(test)]
 mod tests;
 
-use warpann_kernels::select::entry::{self, EMPTY};
 pub use warpann_kernels::shifted::morton::MAX_DIM;
 
 use self::cpu::ShiftedCpu;
 pub(crate) use self::grid::Grid;
 pub use self::quality::{Epsilon, Quality, quality};
 use crate::device::open::open;
-use crate::parallel::{Loop, ParallelSlice};
+use crate::neighbors::slots::Slots;
 use crate::validate::{MAX_ROWS, check_results, check_rows, check_vectors};
 use crate::{Device, Error, Input, Metric, NONE, Neighbors, Result, host_memory};
-
-// An empty slot is the same word in an entry and in an id, so that entries can be converted to ids in place.
-const _: () = assert!(EMPTY == NONE);
 
 /// Smallest default neighbourhood: number of positions in each copy, equal to the lanes of one warp.
 const LEAST_NEIGHBOURHOOD: usize = 32;
@@ -67,9 +63,8 @@ pub(crate) struct ShiftedRequest<'a> {
 pub(crate) trait ShiftedBackend: Send + Sync {
     /// Replaces the contents by `rows` (at least one) and sorts them. On error the back end is unchanged.
     fn rebuild(&mut self, grid: &Grid, rows: &[f32]) -> Result<()>;
-    /// Fills `entries` (queries × k) with the best distinct candidates of each query, sorted, with [`EMPTY`] behind the last. The index
-    /// must not be empty.
-    fn search(&self, request: &ShiftedRequest<'_>, entries: &mut [u64]) -> Result<()>;
+    /// Fills the slots of all queries with the best distinct candidates of each, sorted. The index must not be empty.
+    fn search(&self, request: &ShiftedRequest<'_>, slots: Slots<'_>) -> Result<()>;
     /// A description of the device.
     fn describe(&self) -> String;
 }
@@ -272,25 +267,7 @@ impl ShiftedIndex {
         let published = (2 * at_most).next_multiple_of(32).max(LEAST_NEIGHBOURHOOD);
         let width = self.neighbourhood.unwrap_or(published).min(n);
         let request = ShiftedRequest { queries, own, k: at_most, width };
-        if at_most == k {
-            self.backend.search(&request, ids)?;
-        } else {
-            let mut entries = host_memory::filled(EMPTY, queries.len() / self.dim * at_most)?;
-            self.backend.search(&request, &mut entries)?;
-            for (ids, entries) in ids.chunks_exact_mut(k).zip(entries.chunks_exact(at_most)) {
-                ids[..at_most].copy_from_slice(entries);
-                ids[at_most..].fill(EMPTY);
-            }
-        }
-        ids.par_iter_mut().zip(distances.par_iter_mut()).with_min_len(1 << 14).for_each(|(slot, distance)| {
-            if *slot == EMPTY {
-                *distance = Metric::L2.worst();
-            } else {
-                *distance = entry::value_of(entry::key(*slot));
-                *slot = u64::from(entry::payload(*slot));
-            }
-        });
-        Ok(())
+        self.backend.search(&request, Slots { k, worst: Metric::L2.worst(), ids, distances })
     }
 
     /// Number of vectors in the index.
