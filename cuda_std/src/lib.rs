@@ -115,4 +115,11 @@ pub mod private {
     pub use crate::emulator::Registered;
     #[cfg(target_arch = "nvptx64")]
     pub use core::arch::global_asm;
+    pub use cuda_std_macros::kernels;
+
+    /// The type of field `N` of a struct of arguments.
+    pub trait Field<const N: usize> {
+        /// The type.
+        type Type;
+    }
 }

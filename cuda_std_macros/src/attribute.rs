@@ -4,10 +4,13 @@
 //! function:  max_threads = 256, min_blocks = 2, arch = "sm_90a"
 //! struct:    max_threads = 256, scan_64(min_blocks = 3) = scan::<64>, scan_16 = scan::<16>      bounds of all, then kernels
 //!            key = Tile, max_threads = 256, Tile::Of64 => scan_64 = scan::<64>, ..              the same, chosen by a value
+//!            max_threads = 256, elsewhere = scan_kernels                      no kernels here: a macro for tables in other modules
 //! ```
 
+use proc_macro2::TokenStream;
+use quote::quote;
 use syn::{
-    Attribute, Expr, ExprLit, Ident, Lit, Pat, Path, Token, Type,
+    Attribute, Expr, ExprLit, Ident, Lit, Pat, Path, Token, Type, Visibility,
     parse::{Parse, ParseStream},
     spanned::Spanned,
 };
@@ -54,6 +57,15 @@ impl Bounds {
             max_threads: self.max_threads.or(all.max_threads),
             min_blocks: self.min_blocks.or(all.min_blocks),
         }
+    }
+
+    /// The bounds as the attribute writes them.
+    fn written(&self) -> TokenStream {
+        let Self { arch, max_threads, min_blocks } = self;
+        let arch = arch.iter().map(|value| quote! { arch = #value, });
+        let max_threads = max_threads.iter().map(|value| quote! { max_threads = #value, });
+        let min_blocks = min_blocks.iter().map(|value| quote! { min_blocks = #value, });
+        quote! { #(#arch)* #(#max_threads)* #(#min_blocks)* }
     }
 
     fn check(&self, span: proc_macro2::Span) -> syn::Result<()> {
@@ -103,11 +115,15 @@ pub struct Table {
     pub key: Option<Type>,
     /// The kernels, in the order of the attribute.
     pub rows: Vec<Row>,
+    /// The macro for tables in other modules.
+    pub elsewhere: Option<Ident>,
+    /// The bounds of all kernels.
+    pub all: Bounds,
 }
 
 impl Parse for Table {
     fn parse(input: ParseStream) -> syn::Result<Self> {
-        let (mut key, mut all, mut rows) = (None, Bounds::default(), Vec::new());
+        let (mut key, mut all, mut rows, mut elsewhere) = (None, Bounds::default(), Vec::new(), None);
         let span = input.span();
         while !input.is_empty() {
             let named_value = input.peek(Ident) && input.peek2(Token![=]) && !input.peek2(Token![=>]);
@@ -117,6 +133,11 @@ impl Parse for Table {
                     input.parse::<Ident>()?;
                     input.parse::<Token![=]>()?;
                     key = Some(input.parse()?);
+                }
+                Some(name) if name == "elsewhere" && rows.is_empty() => {
+                    input.parse::<Ident>()?;
+                    input.parse::<Token![=]>()?;
+                    elsewhere = Some(input.parse()?);
                 }
                 Some(name) if ["max_threads", "min_blocks", "arch"].iter().any(|bound| name == bound) => {
                     if !rows.is_empty() {
@@ -130,10 +151,72 @@ impl Parse for Table {
                 input.parse::<Token![,]>()?;
             }
         }
-        if rows.is_empty() {
+        if rows.is_empty() && (elsewhere.is_none() || key.is_some()) {
             return Err(syn::Error::new(span, "a struct of arguments needs a kernel: `name = body`"));
         }
-        Ok(Self { key, rows })
+        Ok(Self { key, rows, elsewhere, all })
+    }
+}
+
+/// A table in another module than its struct: `Struct { fields } (bounds) docs vis fn name(key: Type) { rows }`, of which the macro that the
+/// attribute makes adds what stands before the documentation.
+pub struct TableElsewhere {
+    /// The struct of arguments.
+    pub arguments: Ident,
+    /// The names of its fields.
+    pub fields: Vec<Ident>,
+    /// Attributes of the function that selects a kernel, such as its documentation.
+    pub attributes: Vec<Attribute>,
+    /// Who may call it.
+    pub vis: Visibility,
+    /// Its name.
+    pub name: Ident,
+    /// The type of the key; none if there is one kernel.
+    pub key: Option<Type>,
+    /// The kernels.
+    pub rows: Vec<Row>,
+}
+
+impl TableElsewhere {
+    /// What comes before the documentation.
+    pub fn head(arguments: &Ident, fields: &[&Ident], all: &Bounds) -> TokenStream {
+        let bounds = all.written();
+        quote! { #arguments { #(#fields),* } (#bounds) }
+    }
+}
+
+impl Parse for TableElsewhere {
+    fn parse(input: ParseStream) -> syn::Result<Self> {
+        let arguments = input.parse()?;
+        let (fields, bounds, in_key, in_rows);
+        syn::braced!(fields in input);
+        let fields = fields.parse_terminated(Ident::parse, Token![,])?.into_iter().collect();
+        syn::parenthesized!(bounds in input);
+        let all: Bounds = bounds.parse()?;
+        let attributes = input.call(Attribute::parse_outer)?;
+        let vis = input.parse()?;
+        input.parse::<Token![fn]>()?;
+        let name: Ident = input.parse()?;
+        syn::parenthesized!(in_key in input);
+        let key = if in_key.is_empty() {
+            None
+        } else {
+            in_key.parse::<Ident>()?;
+            in_key.parse::<Token![:]>()?;
+            Some(in_key.parse()?)
+        };
+        syn::braced!(in_rows in input);
+        let mut rows = Vec::new();
+        while !in_rows.is_empty() {
+            rows.push(row(&in_rows, key.is_some(), &all)?);
+            if !in_rows.is_empty() {
+                in_rows.parse::<Token![,]>()?;
+            }
+        }
+        if rows.is_empty() || key.is_none() && rows.len() > 1 {
+            return Err(syn::Error::new(name.span(), "a table has a kernel, and a key if it has several"));
+        }
+        Ok(Self { arguments, fields, attributes, vis, name, key, rows })
     }
 }
 

@@ -2,7 +2,7 @@
 //! thread.
 
 use crate::{
-    attribute::{Bounds, Row, Table},
+    attribute::{Bounds, Row, Table, TableElsewhere},
     signature::{self, Parameter},
 };
 use proc_macro2::{Group, TokenStream, TokenTree};
@@ -57,10 +57,37 @@ pub fn function(bounds: &Bounds, mut function: ItemFn) -> syn::Result<TokenStrea
 pub fn arguments(table: &Table, item: &ItemStruct) -> syn::Result<TokenStream> {
     let parameters = signature::of_struct(item)?;
     let ItemStruct { vis, ident, generics, .. } = item;
-    let entries = table.rows.iter().map(|row| entry(row, item, &parameters)).collect::<syn::Result<Vec<_>>>()?;
+    let names: Vec<&Ident> = parameters.iter().map(|parameter| parameter.name).collect();
+    let entry_of = |row| Ok(entry(row, ident, &names, &types(row, item, &parameters)?));
+    let entries = table.rows.iter().map(entry_of).collect::<syn::Result<Vec<_>>>()?;
     let implementation = arguments_impl(ident, generics, &parameters);
+    let elsewhere = match &table.elsewhere {
+        Some(name) if generics.params.is_empty() => {
+            tables_elsewhere(name, &TableElsewhere::head(ident, &names, &table.all), ident, &parameters)
+        }
+        Some(name) => return Err(syn::Error::new(name.span(), "a generic struct has all its kernels in one table")),
+        None => TokenStream::new(),
+    };
     let kernels = match &table.key {
-        Some(key) => keyed_kernels(vis, ident, key, &table.rows),
+        Some(key) => {
+            let names: Vec<_> = table.rows.iter().map(|row| format!("`{}`", row.name)).collect();
+            let documentation = format!("The kernel for `key`: one of {}.", names.join(", "));
+            let select = quote! {
+                #[doc = #documentation]
+                #vis fn kernel(key: #key)
+            };
+            let function = selecting(&select, ident, Some(key), &table.rows);
+            quote! {
+                // Only the host uses the key. The device build names its type here, so that its import is not reported as unused.
+                #[cfg(target_arch = "nvptx64")]
+                const _: ::core::option::Option<#key> = ::core::option::Option::None;
+
+                #[cfg(not(target_arch = "nvptx64"))]
+                impl #ident {
+                    #function
+                }
+            }
+        }
         None => {
             let rows = table.rows.iter().map(|row| {
                 let (name, body) = (&row.name, &row.body);
@@ -81,25 +108,65 @@ pub fn arguments(table: &Table, item: &ItemStruct) -> syn::Result<TokenStream> {
         #implementation
 
         #kernels
+
+        #elsewhere
     })
+}
+
+/// The macro `name` for tables in other modules, and the types of the fields, which such a module need not import.
+fn tables_elsewhere(name: &Ident, head: &TokenStream, arguments: &Ident, parameters: &[Parameter<'_>]) -> TokenStream {
+    let (numbers, types) = (0..parameters.len(), parameters.iter().map(|parameter| parameter.ty));
+    quote! {
+        #(
+            impl ::cuda_std::private::Field<#numbers> for #arguments {
+                type Type = #types;
+            }
+        )*
+
+        macro_rules! #name {
+            ($($table:tt)*) => { ::cuda_std::private::kernels! { #head $($table)* } };
+        }
+        pub(crate) use #name;
+    }
+}
+
+/// Expands a table in another module than its struct.
+pub fn elsewhere(table: &TableElsewhere) -> TokenStream {
+    let TableElsewhere { arguments, fields, attributes, vis, name, key, rows } = table;
+    let names: Vec<&Ident> = fields.iter().collect();
+    let types: Vec<_> =
+        (0..names.len()).map(|number| quote! { <#arguments as ::cuda_std::private::Field<#number>>::Type }).collect();
+    let entries = rows.iter().map(|row| entry(row, arguments, &names, &types));
+    let key_parameter = key.iter().map(|key| quote! { key: #key });
+    let select = quote! { #(#attributes)* #vis fn #name(#(#key_parameter),*) };
+    let function = selecting(&select, arguments, key.as_ref(), rows);
+    let used = key.as_ref().map(|key| {
+        let patterns = rows.iter().map(|row| &row.pattern);
+        quote! {
+            // Only the host selects kernels. The device build names types and patterns here, so that their imports are not reported as unused.
+            #[cfg(target_arch = "nvptx64")]
+            const _: fn(#key) = |key| match key { #(#patterns => {}),* };
+        }
+    });
+    quote! {
+        #(#entries)*
+
+        #used
+
+        #[cfg(not(target_arch = "nvptx64"))]
+        #function
+    }
 }
 
 /// The entry point of a row. Its parameters are the fields one by one, so that loads are `ld.global`; through a struct they would be
 /// generic.
-fn entry(row: &Row, item: &ItemStruct, parameters: &[Parameter<'_>]) -> syn::Result<TokenStream> {
-    let Row { name, body, bounds, arguments, .. } = row;
-    let struct_name = &item.ident;
-    let types: Vec<Type> = match arguments {
-        None if item.generics.params.is_empty() => parameters.iter().map(|parameter| parameter.ty.clone()).collect(),
-        None => return Err(syn::Error::new(name.span(), "the struct is generic: `name for Type<..> = body`")),
-        Some(arguments) => substituted(arguments, &item.generics, parameters)?,
-    };
-    let names: Vec<_> = parameters.iter().map(|parameter| parameter.name).collect();
+fn entry(row: &Row, struct_name: &Ident, names: &[&Ident], types: &[impl ToTokens]) -> TokenStream {
+    let Row { name, body, bounds, .. } = row;
     // The parameters do not have the fields' names, because the body's path may equal one of those.
     let given: Vec<_> = names.iter().map(|name| format_ident!("argument_{name}")).collect();
     let note = bounds_note(name, bounds);
     let wanted = wanted(name);
-    Ok(quote! {
+    quote! {
         #[cfg(target_arch = "nvptx64")]
         #[cfg(#wanted)]
         const _: () = {
@@ -113,7 +180,18 @@ fn entry(row: &Row, item: &ItemStruct, parameters: &[Parameter<'_>]) -> syn::Res
 
         #[cfg(target_arch = "nvptx64")]
         ::cuda_std::private::global_asm!(#note);
-    })
+    }
+}
+
+/// The types of the parameters of a row's entry point.
+fn types(row: &Row, item: &ItemStruct, parameters: &[Parameter<'_>]) -> syn::Result<Vec<Type>> {
+    match &row.arguments {
+        None if item.generics.params.is_empty() => {
+            Ok(parameters.iter().map(|parameter| parameter.ty.clone()).collect())
+        }
+        None => Err(syn::Error::new(row.name.span(), "the struct is generic: `name for Type<..> = body`")),
+        Some(arguments) => substituted(arguments, &item.generics, parameters),
+    }
 }
 
 /// The types of the parameters, with the type parameters of the struct replaced by the types in `arguments`.
@@ -206,9 +284,9 @@ fn kernel_const(
     }
 }
 
-/// The function `kernel` of a struct, which selects one of several kernels by a key.
-fn keyed_kernels(vis: &Visibility, arguments: &Ident, key: &Type, rows: &[Row]) -> TokenStream {
-    let (mut statics, mut arms, mut listed) = (Vec::new(), Vec::new(), Vec::new());
+/// The function `select`, which selects one of the kernels by its parameter `key`, or has the only one if there is no key.
+fn selecting(select: &TokenStream, arguments: &Ident, key: Option<&Type>, rows: &[Row]) -> TokenStream {
+    let (mut statics, mut arms) = (Vec::new(), Vec::new());
     for Row { attributes, pattern, name, bounds, body, .. } in rows {
         let place = format_ident!("{}", name.to_string().to_uppercase(), span = name.span());
         let kernel = kernel_value(&arguments.to_token_stream(), name, bounds, &quote! { #body(*arguments) });
@@ -225,37 +303,30 @@ fn keyed_kernels(vis: &Visibility, arguments: &Ident, key: &Type, rows: &[Row]) 
             };
         });
         arms.push(quote! { #pattern => &#place });
-        listed.push(format!("`{name}`"));
     }
-    let documentation = format!("The kernel for `key`: one of {}.", listed.join(", "));
+    let selected = match key {
+        Some(_) => quote! { match key { #(#arms,)* } },
+        None => {
+            let only = rows.iter().map(|row| format_ident!("{}", row.name.to_string().to_uppercase()));
+            quote! { #(&#only)* }
+        }
+    };
     quote! {
-        // Only the host uses the key. The device build names its type here, so that its import is not reported as unused.
-        #[cfg(target_arch = "nvptx64")]
-        const _: ::core::option::Option<#key> = ::core::option::Option::None;
-
-        #[cfg(not(target_arch = "nvptx64"))]
-        const _: () = {
+        #select -> &'static ::cuda_std::launch::Kernel<#arguments> {
             #(#statics)*
-
-            impl #arguments {
-                #[doc = #documentation]
-                #vis fn kernel(key: #key) -> &'static ::cuda_std::launch::Kernel<Self> {
-                    match key {
-                        #(#arms,)*
-                    }
-                }
-            }
-        };
+            #selected
+        }
     }
 }
 
 /// A `Kernel`: `call` runs one thread with `arguments`.
 fn kernel_value(arguments: &TokenStream, name: &Ident, bounds: &Bounds, call: &TokenStream) -> TokenStream {
     let name_text = name.to_string();
-    let max_threads = match bounds.max_threads {
+    let option = |value: Option<u32>| match value {
         Some(value) => quote!(::core::option::Option::Some(#value)),
         None => quote!(::core::option::Option::None),
     };
+    let (max_threads, min_blocks) = (option(bounds.max_threads), option(bounds.min_blocks));
     quote! {
         {
             unsafe fn call(arguments: &#arguments) {
@@ -263,7 +334,7 @@ fn kernel_value(arguments: &TokenStream, name: &Ident, bounds: &Bounds, call: &T
                 // SAFETY: the caller has the kernel's contract.
                 unsafe { #call }
             }
-            ::cuda_std::launch::Kernel::new(#name_text, #max_threads, call)
+            ::cuda_std::launch::Kernel::new(#name_text, #max_threads, #min_blocks, call)
         }
     }
 }

@@ -119,6 +119,47 @@ use proc_macro::TokenStream;
 /// assert_eq!(Copy::<f64>::NAMES, ["from", "to"]);
 /// ```
 ///
+/// If the kernels of a struct belong to several modules, such as one for each format of the data, `elsewhere` names a macro with which each
+/// such module of the crate adds a table of its own. The macro makes a function that selects a kernel, by a key or, if there is one kernel,
+/// without. The struct must be in scope. The bounds of the attribute hold for all kernels.
+///
+/// ```
+/// mod fill {
+///     # use cuda_std::{PtrMut, kernel};
+///     /// Fills an array.
+///     #[kernel(max_threads = 128, elsewhere = fill_kernels)]
+///     pub struct Fill {
+///         /// One value for each thread.
+///         pub values: PtrMut<u32>,
+///     }
+/// }
+///
+/// mod constants {
+///     use crate::fill::{Fill, fill_kernels};
+///     # use cuda_std::{global, thread};
+///     fill_kernels! {
+///         /// The kernel that fills with a constant.
+///         pub fn filling(key: bool) {
+///             false => fill_zeros = fill::<0>,
+///             true => fill_ones(min_blocks = 16) = fill::<1>,
+///         }
+///     }
+///
+///     /// # Safety
+///     /// There is a value for each thread.
+///     unsafe fn fill<const VALUE: u32>(Fill { values }: Fill) {
+///         // SAFETY: as the caller promises.
+///         unsafe { global::store(values.add(thread::thread_idx_x() as usize), VALUE) }
+///     }
+/// }
+///
+/// # fn main() {
+/// assert_eq!(constants::filling(true).name(), "fill_ones");
+/// assert_eq!(constants::filling(true).max_threads(), Some(128));
+/// assert_eq!((constants::filling(true).min_blocks(), constants::filling(false).min_blocks()), (Some(16), None));
+/// # }
+/// ```
+///
 /// # The crate
 /// A crate with kernels starts with one line for the device build, because entry points and the comment need unstable features of the
 /// compiler. The host build ignores the line:
@@ -251,6 +292,13 @@ pub fn kernel(attribute: TokenStream, item: TokenStream) -> TokenStream {
         other => Err(syn::Error::new_spanned(other, "#[kernel] stands before a function or a struct of arguments")),
     };
     expanded.unwrap_or_else(syn::Error::into_compile_error).into()
+}
+
+/// A table of kernels in another module than its struct of arguments. Only the macro calls it that [`macro@kernel`] makes by `elsewhere`.
+#[doc(hidden)]
+#[proc_macro]
+pub fn kernels(table: TokenStream) -> TokenStream {
+    expand::elsewhere(&syn::parse_macro_input!(table as attribute::TableElsewhere)).into()
 }
 
 /// Makes an enum a kernel's parameter: a `#[repr(u32)]` enum whose variants have no fields. It is passed as a 32-bit word, and a launch can

@@ -1,7 +1,7 @@
 //! Tests of the attribute: what it accepts, its error messages, and its treatment of documentation.
 
 use crate::{
-    attribute::{Bounds, Table},
+    attribute::{Bounds, Table, TableElsewhere},
     choice, expand,
 };
 use quote::ToTokens;
@@ -29,7 +29,7 @@ fn bounds_of_a_row_come_before_those_of_all() {
 
 #[test]
 fn rows_have_patterns_where_there_is_a_key() {
-    let Table { key, rows } =
+    let Table { key, rows, .. } =
         table("key = (Tile, bool), (Tile::A | Tile::B, _) => x = f::<1>, _ => y = f::<2>,").unwrap();
     assert_eq!(key.into_token_stream().to_string(), "(Tile , bool)");
     assert!(rows.iter().all(|row| row.pattern.is_some()));
@@ -42,6 +42,7 @@ fn tables_that_are_none() {
         ("", "a struct of arguments needs a kernel: `name = body`"),
         ("max_threads = 128", "a struct of arguments needs a kernel: `name = body`"),
         ("key = bool", "a struct of arguments needs a kernel: `name = body`"),
+        ("key = bool, elsewhere = others", "a struct of arguments needs a kernel: `name = body`"),
         ("one = body, max_threads = 128", "bounds of all kernels come before the first"),
         ("max_threads = 128, one = body, arch = \"sm_90a\"", "bounds of all kernels come before the first"),
         ("max_threads = 128, max_threads = 256, one = body", "given twice"),
@@ -57,6 +58,39 @@ fn tables_that_are_none() {
         assert_eq!(refused(table(text)), message, "{text}");
     }
     assert_eq!(refused(parse_str::<Bounds>("threads = 2")), "known here: max_threads, min_blocks, arch");
+}
+
+#[test]
+fn tables_elsewhere_have_the_bounds_of_the_struct() {
+    let item: ItemStruct = parse_quote! { pub struct Fill { values: PtrMut<u32>, n: u32 } };
+    let struct_table = table("max_threads = 128, min_blocks = 2, elsewhere = fill_kernels").unwrap();
+    let expanded = expand::arguments(&struct_table, &item).unwrap().to_string();
+    let head = "Fill { values , n } (max_threads = 128u32 , min_blocks = 2u32 ,)";
+    assert!(expanded.contains(head) && expanded.contains("macro_rules ! fill_kernels"), "{expanded}");
+    let made: TableElsewhere = parse_str(&format!(
+        "{head} /// One.\npub fn fill(key: bool) {{ true => a = f, _ => b(min_blocks = 3) = f::<2> }}"
+    ))
+    .unwrap();
+    let bounds: Vec<_> = made.rows.iter().map(|row| (row.bounds.max_threads, row.bounds.min_blocks)).collect();
+    assert_eq!(bounds, [(Some(128), Some(2)), (Some(128), Some(3))]);
+    let text = expand::elsewhere(&made).to_string();
+    assert!(
+        text.contains("fn a (argument_values : < Fill as :: cuda_std :: private :: Field < 0usize >> :: Type ,"),
+        "{text}"
+    );
+    let refused_tables =
+        ["Fill { } () fn fill() { }", "Fill { } () fn fill() { a = f, b = f }", "Fill { } () fn fill(key: bool) { }"];
+    for text in refused_tables {
+        let message = refused(parse_str::<TableElsewhere>(text));
+        assert_eq!(message, "a table has a kernel, and a key if it has several", "{text}");
+    }
+}
+
+#[test]
+fn a_generic_struct_has_one_table() {
+    let item: ItemStruct = parse_quote! { struct Sort<K> { keys: PtrMut<K> } };
+    let message = refused(expand::arguments(&table("elsewhere = sorts").unwrap(), &item));
+    assert_eq!(message, "a generic struct has all its kernels in one table");
 }
 
 #[test]

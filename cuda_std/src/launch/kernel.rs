@@ -12,6 +12,7 @@ use std::ffi::c_void;
 pub struct Kernel<A> {
     name: &'static str,
     max_threads: Option<u32>,
+    min_blocks: Option<u32>,
     call: unsafe fn(&A),
 }
 
@@ -26,8 +27,13 @@ impl<A> Copy for Kernel<A> {}
 impl<A> Kernel<A> {
     /// Only the output of `#[kernel]` calls this.
     #[doc(hidden)]
-    pub const fn new(name: &'static str, max_threads: Option<u32>, call: unsafe fn(&A)) -> Self {
-        Self { name, max_threads, call }
+    pub const fn new(
+        name: &'static str,
+        max_threads: Option<u32>,
+        min_blocks: Option<u32>,
+        call: unsafe fn(&A),
+    ) -> Self {
+        Self { name, max_threads, min_blocks, call }
     }
 
     /// The entry point's name.
@@ -38,6 +44,12 @@ impl<A> Kernel<A> {
     /// The largest number of threads of a block; none if the kernel sets no bound.
     pub const fn max_threads(&self) -> Option<u32> {
         self.max_threads
+    }
+
+    /// The number of blocks for which the compiler limits registers so that a multiprocessor runs them at once; none if the kernel sets no
+    /// limit.
+    pub const fn min_blocks(&self) -> Option<u32> {
+        self.min_blocks
     }
 
     /// Runs one thread of the kernel on the current stack.

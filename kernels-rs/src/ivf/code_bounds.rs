@@ -9,9 +9,7 @@ use cuda_std::warp::{FULL_MASK, butterfly_sum};
 use cuda_std::{Ptr, PtrMut, atomic, global, kernel, math, thread, unroll, warp};
 
 use crate::NO_ROW;
-use crate::ivf::encoding::f16::F16Rows;
-use crate::ivf::encoding::scalar8::Scalar8;
-use crate::ivf::encoding::{CodeKey, CodedRows, Decode, Operand4, OperandParts};
+use crate::ivf::encoding::{CodedRows, Decode, Operand4, OperandParts};
 use crate::pq::codes::Codes;
 use crate::product::bounds::Bounds;
 use crate::product::metric::{Metric, scale_of};
@@ -168,14 +166,7 @@ unsafe fn scale(launch: ScaleCodes) {
 ///
 /// # Safety
 /// The arrays are as long as the fields say, and codes name codewords that exist; `greatest` is complete.
-#[kernel(
-    key = CodeKey,
-    max_threads = 128,
-    min_blocks = 6,
-    CodeKey::Pq => measure_codes = measure::<Codes>,
-    CodeKey::F16 => measure_f16_codes = measure::<F16Rows>,
-    CodeKey::Scalar8 => measure_scalar8 = measure::<Scalar8>,
-)]
+#[kernel(max_threads = 128, min_blocks = 6, elsewhere = measure_kernels)]
 pub struct MeasureCodes {
     /// Codes: `row_count` rows of `code_bytes`.
     pub codes: Ptr<u8>,
@@ -221,7 +212,7 @@ impl MeasureCodes {
 /// # Safety
 /// As [`MeasureCodes`].
 #[inline(always)]
-unsafe fn measure<D: Operand4>(launch: MeasureCodes) {
+pub(crate) unsafe fn measure<D: Operand4>(launch: MeasureCodes) {
     let MeasureCodes { codes, code_bytes, bits, width, dim, codebooks, centroids, row_lists, .. } = launch;
     let MeasureCodes { row_count, centre, metric, greatest, offsets, halves, values, bounds, .. } = launch;
     let row = thread::block_idx_x() * WARPS_PER_BLOCK + warp::warp_id();

@@ -66,24 +66,22 @@
 //! 32 bytes, H200).
 
 use cuda_std::global::{F32x2, U32x4};
-use cuda_std::launch::LaunchConfig;
+#[cfg(not(target_arch = "nvptx64"))]
+use cuda_std::launch::{Kernel, LaunchConfig};
 use cuda_std::math::mul_add_f32;
 use cuda_std::shared::SharedPtr;
 use cuda_std::{Ptr, PtrMut, async_copy, atomic, global, kernel, shared, thread, unroll};
 
 use crate::ivf::encoding::Rows;
-use crate::ivf::encoding::flat::Copies;
-use crate::ivf::encoding::pq::Decoded;
-use crate::ivf::encoding::scalar8::Scaled;
 use crate::ivf::pairs::padded;
-use crate::product::instruction::{Instruction, MmaSync, Scores, TileProduct, Wgmma};
+use crate::product::instruction::{Instruction, Scores, TileProduct};
 use crate::product::mainloop::{Epilogue, Operands, Pass};
 pub use crate::product::tile::{CHUNK, THREADS, TILE_ROWS};
 use crate::product::tile::{CHUNK_ALIGNMENT, CHUNK_TILE_BYTES, LEAST_SHARED_BYTES};
 pub(crate) use crate::product::tile::{CHUNK_BYTES, ROWS_A_THREAD, part_offset as chunk_offset};
 
 /// Queries of [`Tile::Append`] where the operands are copies: as many as the filter's.
-const APPEND_QUERIES: u32 = 128;
+pub(crate) const APPEND_QUERIES: u32 = 128;
 /// Bytes of the codebooks' halves that fit shared memory with the rest, at most.
 const TABLE_BYTES: u32 = 64 << 10;
 /// Chunks of the queries with them, at most.
@@ -93,8 +91,10 @@ pub(crate) const STAGES: u32 = 3;
 /// Pairs of neighbouring rows of a query that a lane looks at together, at most.
 const GROUP: usize = 4;
 /// Shared memory of a multiprocessor, of those with most: where there is less, blocks wait for others to end.
+#[cfg(not(target_arch = "nvptx64"))]
 const MULTIPROCESSOR_BYTES: u32 = 228 << 10;
 /// What the driver takes of it for each block.
+#[cfg(not(target_arch = "nvptx64"))]
 const DRIVER_BYTES: u32 = 1024;
 
 /// Chunks of a tile of so many queries that stay in shared memory, at most: every device has room for them.
@@ -135,18 +135,7 @@ const _: () = {
     assert!(table_shared_bytes(64, TABLE_CHUNKS, TABLE_BYTES) <= LEAST_SHARED_BYTES);
 };
 
-/// What the f16 operands of rows are made of: a part of the key of [`ScanLists`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Operand {
-    /// f16 copies in memory.
-    Copies,
-    /// Product-quantizer codes, which are decoded on the way by codebooks.
-    Codes,
-    /// A byte a component, which is decoded on the way by arithmetic.
-    Scalar8,
-}
-
-/// How many queries an item has at most, and where scores go: a part of the key of [`ScanLists`].
+/// How many queries an item has at most, and where scores go: a part of [`ScanKey`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tile {
     /// 64 queries, all of whose scores are stored.
@@ -157,18 +146,7 @@ pub enum Tile {
     Append,
 }
 
-impl Tile {
-    /// Queries of an item, at most.
-    pub const fn queries(self, operand: Operand) -> u32 {
-        match (self, operand) {
-            (Self::Append, Operand::Copies) => APPEND_QUERIES,
-            (Self::Of64 | Self::Append, _) => 64,
-            (Self::Of16, _) => 16,
-        }
-    }
-}
-
-/// What stays in shared memory for a whole item: a part of the key of [`ScanLists`].
+/// What stays in shared memory for a whole item: a part of [`ScanKey`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Residence {
     /// The item's queries, and with codes the codebooks' halves.
@@ -177,8 +155,57 @@ pub enum Residence {
     Streamed,
 }
 
-/// Which kernel scans.
-pub type ScanKey = (Instruction, Operand, Tile, Residence);
+/// Which of the kernels of an encoding scans.
+pub type ScanKey = (Instruction, Tile, Residence);
+
+/// How the rows of an encoding are scanned. Encodings whose rows are brought in the same way share one.
+#[cfg(not(target_arch = "nvptx64"))]
+#[derive(Debug, Clone, Copy)]
+pub struct RowScan {
+    /// The kernels. Tiles of 16 queries have kernels of `mma.sync` alone.
+    pub kernel: fn(ScanKey) -> &'static Kernel<ScanLists>,
+    /// Queries of an item with [`Tile::Append`], at most.
+    pub append_queries: u32,
+    /// Whether codebooks' halves stay in shared memory with the queries ([`ScanLists::halves`]).
+    pub table: bool,
+}
+
+#[cfg(not(target_arch = "nvptx64"))]
+impl RowScan {
+    /// Queries of an item, at most.
+    pub const fn queries(&self, tile: Tile) -> u32 {
+        match tile {
+            Tile::Append => self.append_queries,
+            Tile::Of64 => 64,
+            Tile::Of16 => 16,
+        }
+    }
+
+    /// The kernel for a launch, and its grid: as many blocks as `multiprocessors` run at once, each of which takes one item after the other;
+    /// fewer if there are at most `items`. Queries are resident where every device has shared memory for them.
+    pub fn kernel_and_config(
+        &self,
+        launch: &ScanLists,
+        (instruction, tile): (Instruction, Tile),
+        items: u64,
+        multiprocessors: u32,
+    ) -> (&'static Kernel<ScanLists>, LaunchConfig) {
+        let (queries, chunks) = (self.queries(tile), launch.stride / CHUNK);
+        let table = if self.table { launch.table_bytes() } else { 0 };
+        let (residence, shared_bytes) = if self.table && chunks <= TABLE_CHUNKS && table <= TABLE_BYTES {
+            (Residence::Resident, table_shared_bytes(queries, chunks, table))
+        } else if !self.table && chunks <= resident_chunks(queries) {
+            (Residence::Resident, resident_shared_bytes(queries, chunks))
+        } else {
+            (Residence::Streamed, streamed_shared_bytes(queries))
+        };
+        let kernel = (self.kernel)((instruction, tile, residence));
+        let by_memory = MULTIPROCESSOR_BYTES / (shared_bytes + DRIVER_BYTES);
+        let each = by_memory.clamp(1, kernel.min_blocks().unwrap_or(1));
+        let most = multiprocessors as u64 * each as u64;
+        (kernel, LaunchConfig::linear(items.clamp(1, most), THREADS).with_shared(shared_bytes))
+    }
+}
 
 /// Multiplies the queries of each item with the rows of its list, and writes the score of each pair of a query and a row.
 ///
@@ -186,77 +213,12 @@ pub type ScanKey = (Instruction, Operand, Tile, Residence);
 /// pair's scores start. With it, what is at most the query's limit is appended to the query's list of candidates.
 ///
 /// The default has empty or absent pointers and zeros, which is what dense use needs (module documentation) of the fields that it does not name:
-/// no items, no lists, no filter, nothing appended, no codes. [`Operand::Codes`] and [`Operand::Scalar8`] need items.
+/// no items, no lists, no filter, nothing appended, no codes. Scans of codes need items.
 ///
 /// # Safety
 /// All pointers that are present cover the shapes of their fields. `base` or `codes`, and `values`, can be read for 128 rows from any multiple
 /// of 128 in a list; codes name codewords that exist.
-#[kernel(
-    key = ScanKey,
-    max_threads = 256,
-    min_blocks = 2,
-    (Instruction::MmaSync, Operand::Copies, Tile::Of64, Residence::Resident) =>
-        scan_lists_64(min_blocks = 3) = scan::<Copies, MmaSync<2, 2, 4>, 2, 4, 64, true, false>,
-    (Instruction::MmaSync, Operand::Copies, Tile::Of64, Residence::Streamed) =>
-        scan_lists_64_streamed = scan::<Copies, MmaSync<2, 2, 4>, 2, 4, 64, false, false>,
-    (_, Operand::Copies, Tile::Of16, Residence::Resident) =>
-        scan_lists_16(min_blocks = 3) = scan::<Copies, MmaSync<1, 1, 2>, 1, 2, 16, true, false>,
-    (_, Operand::Copies, Tile::Of16, Residence::Streamed) =>
-        scan_lists_16_streamed = scan::<Copies, MmaSync<1, 1, 2>, 1, 2, 16, false, false>,
-    (Instruction::MmaSync, Operand::Copies, Tile::Append, Residence::Resident) =>
-        append_lists = scan::<Copies, MmaSync<2, 4, 4>, 4, 4, APPEND_QUERIES, true, true>,
-    (Instruction::MmaSync, Operand::Copies, Tile::Append, Residence::Streamed) =>
-        append_lists_streamed = scan::<Copies, MmaSync<2, 4, 4>, 4, 4, APPEND_QUERIES, false, true>,
-    (Instruction::MmaSync, Operand::Codes, Tile::Of64, Residence::Resident) =>
-        scan_codes_64 = scan::<Decoded<true>, MmaSync<2, 2, 4>, 2, 4, 64, true, false>,
-    (Instruction::MmaSync, Operand::Codes, Tile::Of64, Residence::Streamed) =>
-        scan_codes_64_streamed = scan::<Decoded<false>, MmaSync<2, 2, 4>, 2, 4, 64, false, false>,
-    (_, Operand::Codes, Tile::Of16, Residence::Resident) =>
-        scan_codes_16 = scan::<Decoded<true>, MmaSync<1, 1, 2>, 1, 2, 16, true, false>,
-    (_, Operand::Codes, Tile::Of16, Residence::Streamed) =>
-        scan_codes_16_streamed = scan::<Decoded<false>, MmaSync<1, 1, 2>, 1, 2, 16, false, false>,
-    (Instruction::MmaSync, Operand::Codes, Tile::Append, Residence::Resident) =>
-        append_codes = scan::<Decoded<true>, MmaSync<2, 2, 4>, 2, 4, 64, true, true>,
-    (Instruction::MmaSync, Operand::Codes, Tile::Append, Residence::Streamed) =>
-        append_codes_streamed = scan::<Decoded<false>, MmaSync<2, 2, 4>, 2, 4, 64, false, true>,
-    /// Two blocks a multiprocessor would spill 8 bytes on some architectures.
-    (Instruction::MmaSync, Operand::Scalar8, Tile::Of64, Residence::Resident) =>
-        scan_scalar8_64(min_blocks = 1) = scan::<Scaled, MmaSync<2, 2, 4>, 2, 4, 64, true, false>,
-    (Instruction::MmaSync, Operand::Scalar8, Tile::Of64, Residence::Streamed) =>
-        scan_scalar8_64_streamed(min_blocks = 1) = scan::<Scaled, MmaSync<2, 2, 4>, 2, 4, 64, false, false>,
-    (_, Operand::Scalar8, Tile::Of16, Residence::Resident) =>
-        scan_scalar8_16 = scan::<Scaled, MmaSync<1, 1, 2>, 1, 2, 16, true, false>,
-    (_, Operand::Scalar8, Tile::Of16, Residence::Streamed) =>
-        scan_scalar8_16_streamed = scan::<Scaled, MmaSync<1, 1, 2>, 1, 2, 16, false, false>,
-    (Instruction::MmaSync, Operand::Scalar8, Tile::Append, Residence::Resident) =>
-        append_scalar8 = scan::<Scaled, MmaSync<2, 2, 4>, 2, 4, 64, true, true>,
-    (Instruction::MmaSync, Operand::Scalar8, Tile::Append, Residence::Streamed) =>
-        append_scalar8_streamed = scan::<Scaled, MmaSync<2, 2, 4>, 2, 4, 64, false, true>,
-    (Instruction::Wgmma, Operand::Copies, Tile::Of64, Residence::Resident) =>
-        scan_lists_64_sm90(arch = "sm_90a") = scan::<Copies, Wgmma<8>, 1, 8, 64, true, false>,
-    (Instruction::Wgmma, Operand::Copies, Tile::Of64, Residence::Streamed) =>
-        scan_lists_64_streamed_sm90(arch = "sm_90a") = scan::<Copies, Wgmma<8>, 1, 8, 64, false, false>,
-    (Instruction::Wgmma, Operand::Copies, Tile::Append, Residence::Resident) =>
-        append_lists_sm90(arch = "sm_90a") = scan::<Copies, Wgmma<16>, 1, 16, APPEND_QUERIES, true, true>,
-    (Instruction::Wgmma, Operand::Copies, Tile::Append, Residence::Streamed) =>
-        append_lists_streamed_sm90(arch = "sm_90a") = scan::<Copies, Wgmma<16>, 1, 16, APPEND_QUERIES, false, true>,
-    (Instruction::Wgmma, Operand::Codes, Tile::Of64, Residence::Resident) =>
-        scan_codes_64_sm90(arch = "sm_90a") = scan::<Decoded<true>, Wgmma<8>, 1, 8, 64, true, false>,
-    (Instruction::Wgmma, Operand::Codes, Tile::Of64, Residence::Streamed) =>
-        scan_codes_64_streamed_sm90(arch = "sm_90a") = scan::<Decoded<false>, Wgmma<8>, 1, 8, 64, false, false>,
-    (Instruction::Wgmma, Operand::Codes, Tile::Append, Residence::Resident) =>
-        append_codes_sm90(arch = "sm_90a") = scan::<Decoded<true>, Wgmma<8>, 1, 8, 64, true, true>,
-    (Instruction::Wgmma, Operand::Codes, Tile::Append, Residence::Streamed) =>
-        append_codes_streamed_sm90(arch = "sm_90a") = scan::<Decoded<false>, Wgmma<8>, 1, 8, 64, false, true>,
-    (Instruction::Wgmma, Operand::Scalar8, Tile::Of64, Residence::Resident) =>
-        scan_scalar8_64_sm90(arch = "sm_90a") = scan::<Scaled, Wgmma<8>, 1, 8, 64, true, false>,
-    (Instruction::Wgmma, Operand::Scalar8, Tile::Of64, Residence::Streamed) =>
-        scan_scalar8_64_streamed_sm90(arch = "sm_90a") = scan::<Scaled, Wgmma<8>, 1, 8, 64, false, false>,
-    (Instruction::Wgmma, Operand::Scalar8, Tile::Append, Residence::Resident) =>
-        append_scalar8_sm90(arch = "sm_90a") = scan::<Scaled, Wgmma<8>, 1, 8, 64, true, true>,
-    (Instruction::Wgmma, Operand::Scalar8, Tile::Append, Residence::Streamed) =>
-        append_scalar8_streamed_sm90(arch = "sm_90a") = scan::<Scaled, Wgmma<8>, 1, 8, 64, false, true>,
-)]
+#[kernel(max_threads = 256, min_blocks = 2, elsewhere = scan_kernels)]
 #[derive(Default)]
 pub struct ScanLists {
     /// f16 copies of the queries ([`crate::ivf::queries`]), `stride` components each.
@@ -311,43 +273,12 @@ pub struct ScanLists {
     pub dim: u32,
     /// Codes only: what [`crate::ivf::code_bounds::ScaleCodes`] wrote as `offsets`, a row for each list.
     pub centroid_offsets: Ptr<u16>,
-    /// Codes only: what [`crate::ivf::code_bounds::ScaleCodes`] wrote as `halves`: `dim` · 2^`bits` numbers, padded to 16 bytes; with
-    /// [`Operand::Scalar8`] two numbers a component of the padded dimension.
+    /// Codes only: what [`crate::ivf::code_bounds::ScaleCodes`] wrote as `halves`: `dim` · 2^`bits` numbers, padded to 16 bytes, for
+    /// product-quantizer codes; two numbers a component of the padded dimension for a byte a component.
     pub halves: Ptr<u16>,
 }
 
 impl ScanLists {
-    /// The kernel for these operands and tiles: resident, where shared memory has room for it on every device. Tiles of 16 queries have
-    /// kernels of `mma.sync` alone.
-    pub fn key(&self, instruction: Instruction, operand: Operand, tile: Tile) -> ScanKey {
-        let chunks = self.stride / CHUNK;
-        let fits = match operand {
-            Operand::Codes => chunks <= TABLE_CHUNKS && self.table_bytes() <= TABLE_BYTES,
-            _ => chunks <= resident_chunks(tile.queries(operand)),
-        };
-        (instruction, operand, tile, if fits { Residence::Resident } else { Residence::Streamed })
-    }
-
-    /// As many blocks as `multiprocessors` run at once, each of which takes one item after the other; fewer where there are at most `items`.
-    pub fn config(&self, key: ScanKey, items: u64, multiprocessors: u32) -> LaunchConfig {
-        let (instruction, operand, tile, residence) = key;
-        let (queries, chunks) = (tile.queries(operand), self.stride / CHUNK);
-        let shared_bytes = match (operand, residence) {
-            (Operand::Codes, Residence::Resident) => table_shared_bytes(queries, chunks, self.table_bytes()),
-            (_, Residence::Resident) => resident_shared_bytes(queries, chunks),
-            (_, Residence::Streamed) => streamed_shared_bytes(queries),
-        };
-        let by_registers = match (instruction, operand, tile) {
-            (_, Operand::Copies, Tile::Of16) | (Instruction::MmaSync, Operand::Copies, Tile::Of64) => 3,
-            (Instruction::Wgmma, Operand::Copies, Tile::Of64) => 2,
-            (Instruction::MmaSync, Operand::Scalar8, Tile::Of64) => 1,
-            (_, Operand::Copies, Tile::Append) | (_, Operand::Codes | Operand::Scalar8, _) => 2,
-        };
-        let each = (MULTIPROCESSOR_BYTES / (shared_bytes + DRIVER_BYTES)).clamp(1, by_registers);
-        let most = multiprocessors as u64 * each as u64;
-        LaunchConfig::linear(items.clamp(1, most), THREADS).with_shared(shared_bytes)
-    }
-
     /// Items of dense use with tiles of so many queries.
     #[inline(always)]
     pub fn dense_items(&self, tile: u32) -> u32 {
@@ -705,7 +636,7 @@ impl<P: TileProduct<ROWS, COLUMNS>, const ROWS: usize, const COLUMNS: usize, con
 /// # Safety
 /// As [`ScanLists`].
 #[inline(always)]
-unsafe fn scan<
+pub(crate) unsafe fn scan<
     R: Rows,
     P: TileProduct<ROWS, COLUMNS>,
     const ROWS: usize,

@@ -32,11 +32,8 @@ use cuda_std::warp::FULL_MASK;
 use cuda_std::{Ptr, PtrMut, atomic, global, kernel, shared, shared_array, thread, unroll, warp};
 
 use crate::NO_ROW;
-use crate::ivf::encoding::f16::F16Rows;
 use crate::ivf::encoding::flat::Stored;
-use crate::ivf::encoding::scalar8::Scalar8;
-use crate::ivf::encoding::{CodeKey, CodedRows, Decode};
-use crate::pq::codes::Codes;
+use crate::ivf::encoding::{CodedRows, Decode};
 use crate::product::canonical::{BATCH, over_norms, row_squares, squares, sums_by};
 use crate::product::element::{self, Element, ElementKey};
 use crate::product::metric::Metric;
@@ -65,16 +62,7 @@ pub const fn shared_bytes(selected: u32) -> u32 {
     HEADER + selected.next_multiple_of(2) * 16
 }
 
-/// Whose vectors are compared with queries: half of the key of [`Rerank`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum RowsKey {
-    /// Vectors of this type, as they were added.
-    Stored(ElementKey),
-    /// Codes; queries are f32.
-    Coded(CodeKey),
-}
-
-/// How many threads re-rank the candidates of a query: the other half of the key of [`Rerank`].
+/// How many threads re-rank the candidates of a query.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PerQuery {
     /// A block of [`THREADS`].
@@ -98,25 +86,20 @@ pub enum PerQuery {
 /// All pointers that are present cover the shapes of their fields, rows are those of the lists' storage, and codes name codewords that
 /// exist. [`PerQuery::Warp`]: `selected` ≤ [`WARP_SELECTED`].
 #[kernel(
-    key = (RowsKey, PerQuery),
+    key = (ElementKey, PerQuery),
     max_threads = 128,
     min_blocks = 4,
-    (RowsKey::Stored(ElementKey::F32), PerQuery::Block) => rerank_f32 = by_block::<Stored<element::F32>>,
-    (RowsKey::Stored(ElementKey::F16), PerQuery::Block) => rerank_f16 = by_block::<Stored<element::F16>>,
-    (RowsKey::Stored(ElementKey::Bf16), PerQuery::Block) => rerank_bf16 = by_block::<Stored<element::Bf16>>,
-    (RowsKey::Stored(ElementKey::U8), PerQuery::Block) => rerank_u8 = by_block::<Stored<element::U8>>,
-    (RowsKey::Stored(ElementKey::I8), PerQuery::Block) => rerank_i8 = by_block::<Stored<element::I8>>,
-    (RowsKey::Coded(CodeKey::Pq), PerQuery::Block) => rerank_codes(min_blocks = 3) = by_block::<Codes>,
-    (RowsKey::Coded(CodeKey::F16), PerQuery::Block) => rerank_f16_codes = by_block::<F16Rows>,
-    (RowsKey::Coded(CodeKey::Scalar8), PerQuery::Block) => rerank_scalar8(min_blocks = 3) = by_block::<Scalar8>,
-    (RowsKey::Stored(ElementKey::F32), PerQuery::Warp) => rerank_few_f32 = by_warp::<Stored<element::F32>>,
-    (RowsKey::Stored(ElementKey::F16), PerQuery::Warp) => rerank_few_f16 = by_warp::<Stored<element::F16>>,
-    (RowsKey::Stored(ElementKey::Bf16), PerQuery::Warp) => rerank_few_bf16 = by_warp::<Stored<element::Bf16>>,
-    (RowsKey::Stored(ElementKey::U8), PerQuery::Warp) => rerank_few_u8 = by_warp::<Stored<element::U8>>,
-    (RowsKey::Stored(ElementKey::I8), PerQuery::Warp) => rerank_few_i8 = by_warp::<Stored<element::I8>>,
-    (RowsKey::Coded(CodeKey::Pq), PerQuery::Warp) => rerank_few_codes(min_blocks = 3) = by_warp::<Codes>,
-    (RowsKey::Coded(CodeKey::F16), PerQuery::Warp) => rerank_few_f16_codes = by_warp::<F16Rows>,
-    (RowsKey::Coded(CodeKey::Scalar8), PerQuery::Warp) => rerank_few_scalar8(min_blocks = 3) = by_warp::<Scalar8>,
+    elsewhere = rerank_kernels,
+    (ElementKey::F32, PerQuery::Block) => rerank_f32 = by_block::<Stored<element::F32>>,
+    (ElementKey::F16, PerQuery::Block) => rerank_f16 = by_block::<Stored<element::F16>>,
+    (ElementKey::Bf16, PerQuery::Block) => rerank_bf16 = by_block::<Stored<element::Bf16>>,
+    (ElementKey::U8, PerQuery::Block) => rerank_u8 = by_block::<Stored<element::U8>>,
+    (ElementKey::I8, PerQuery::Block) => rerank_i8 = by_block::<Stored<element::I8>>,
+    (ElementKey::F32, PerQuery::Warp) => rerank_few_f32 = by_warp::<Stored<element::F32>>,
+    (ElementKey::F16, PerQuery::Warp) => rerank_few_f16 = by_warp::<Stored<element::F16>>,
+    (ElementKey::Bf16, PerQuery::Warp) => rerank_few_bf16 = by_warp::<Stored<element::Bf16>>,
+    (ElementKey::U8, PerQuery::Warp) => rerank_few_u8 = by_warp::<Stored<element::U8>>,
+    (ElementKey::I8, PerQuery::Warp) => rerank_few_i8 = by_warp::<Stored<element::I8>>,
 )]
 #[derive(Default)]
 pub struct Rerank {
@@ -373,7 +356,7 @@ impl<E: Element> Query<E> {
 /// # Safety
 /// As [`Rerank`].
 #[inline(always)]
-unsafe fn by_block<R: Decode>(launch: Rerank) {
+pub(crate) unsafe fn by_block<R: Decode>(launch: Rerank) {
     let Rerank { selected, metric, k, out_keys, out_ranks, flags, .. } = launch;
     let (rows, sort) = (R::of(&launch.coded()), launch.sort != 0);
     let thread = thread::thread_idx_x();
@@ -467,7 +450,7 @@ unsafe fn by_block<R: Decode>(launch: Rerank) {
 /// # Safety
 /// As [`Rerank`].
 #[inline(always)]
-unsafe fn by_warp<R: Decode>(launch: Rerank) {
+pub(crate) unsafe fn by_warp<R: Decode>(launch: Rerank) {
     let query = thread::block_idx_x() * WARP_QUERIES + warp::warp_id();
     if query >= launch.query_count {
         return;

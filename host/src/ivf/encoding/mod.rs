@@ -12,8 +12,8 @@
 //! sizes, training, and what a file says. Training gives a [`Codec`], which encodes, decodes, and plans the image on a device
 //! ([`StoredPlan`]). Searches read plain data ([`Stored`]) and never look at the encoding.
 //!
-//! A new encoding is a folder here with these three, a file in `warpann_kernels::ivf::encoding` where devices read the codes in a new way, the
-//! rows of that file in the tables of instances, and a line each in [`Encoding`], [`Encoding::scheme`] and [`READERS`].
+//! A new encoding is a folder here with these three, and a file in `warpann_kernels::ivf::encoding` where devices read the codes in a new
+//! way. Elsewhere it is five lines: the two modules, the variant of [`Encoding`], and its rows in [`Encoding::scheme`] and [`READERS`].
 //!
 //! # What codes stand for
 //! Flat vectors are compared as they are. All other encodings code f32 vectors, which are normalised under cosine by their canonical norm (zero
@@ -31,10 +31,8 @@ use std::sync::Arc;
 
 use rayon::prelude::*;
 
-use self::f16::F16Scheme;
 use self::flat::Flat;
 use self::pq::PqScheme;
-use self::scalar8::Scalar8Scheme;
 use super::Trained;
 use super::gpu::image::{ImageShape, StoredPlan};
 use crate::device::scratch::Layout;
@@ -89,8 +87,8 @@ impl Encoding {
         match self {
             Encoding::Flat => Box::new(Flat),
             Encoding::Pq { sub_quantizers, bits, rotate } => Box::new(PqScheme { sub_quantizers, bits, rotate }),
-            Encoding::F16 => Box::new(F16Scheme),
-            Encoding::Scalar8 => Box::new(Scalar8Scheme),
+            Encoding::F16 => Box::new(f16::F16Scheme),
+            Encoding::Scalar8 => Box::new(scalar8::Scalar8Scheme),
         }
     }
 

@@ -6,10 +6,12 @@
 
 use std::ops::Range;
 
+use cuda_std::launch::Kernel;
 use cuda_std::{Ptr, PtrMut};
 use warpann_kernels::ivf::code_bounds::MeasureCodes;
-use warpann_kernels::ivf::list_scan::{self, Operand, TILE_ROWS};
-use warpann_kernels::ivf::rerank::RowsKey;
+use warpann_kernels::ivf::list_scan::{self, RowScan, TILE_ROWS};
+use warpann_kernels::ivf::rerank::{PerQuery, Rerank};
+use warpann_kernels::product::element::ElementKey;
 use warpann_kernels::product::metric::Metric as KernelMetric;
 use warpann_kernels::{NO_ROW, ivf::pairs};
 
@@ -29,14 +31,14 @@ const STAGING: usize = 64 << 20;
 /// The codes of an image as searches read them, whatever the encoding. What an encoding lacks is empty or 0.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Stored {
-    /// The operands of the list scan.
-    pub operand: Operand,
+    /// How the list scan reads rows.
+    pub scan: RowScan,
     /// How re-ranking reads a row.
-    pub rows_key: RowsKey,
+    pub rerank: RerankKernels,
     /// Codes, `row_bytes` a row.
     pub rows: Ptr<u8>,
     pub row_bytes: u32,
-    /// [`Operand::Copies`]: f16 operands, [`Image::f16_stride`] components a row.
+    /// For scans of copies: f16 operands, [`Image::f16_stride`] components a row.
     pub f16_rows: Ptr<u16>,
     /// The fields of `warpann_kernels::ivf::rerank::Rerank` and `list_scan::ScanLists` of these names.
     pub bits: u32,
@@ -57,10 +59,10 @@ pub(crate) struct Stored {
 
 impl Stored {
     /// Codes in `rows`, and nothing else.
-    pub fn new(operand: Operand, rows_key: RowsKey, rows: Ptr<u8>) -> Stored {
+    pub fn new(scan: RowScan, rerank: RerankKernels, rows: Ptr<u8>) -> Stored {
         Stored {
-            operand,
-            rows_key,
+            scan,
+            rerank,
             rows,
             row_bytes: 0,
             f16_rows: Ptr::empty(),
@@ -73,6 +75,25 @@ impl Stored {
             decodes: false,
             costly: false,
             tables: None,
+        }
+    }
+}
+
+/// The kernels that re-rank rows.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum RerankKernels {
+    /// Of vectors of this type, as they were added.
+    Stored(ElementKey),
+    /// Of an encoding; queries are f32.
+    Coded(fn(PerQuery) -> &'static Kernel<Rerank>),
+}
+
+impl RerankKernels {
+    /// One of them.
+    pub fn kernel(self, per_query: PerQuery) -> &'static Kernel<Rerank> {
+        match self {
+            RerankKernels::Stored(element) => Rerank::kernel((element, per_query)),
+            RerankKernels::Coded(kernel) => kernel(per_query),
         }
     }
 }

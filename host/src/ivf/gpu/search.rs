@@ -13,7 +13,8 @@ use std::ops::Range;
 
 use cuda_std::{Ptr, PtrMut};
 use warpann_kernels::ivf::code_bounds::CountLive;
-use warpann_kernels::ivf::list_scan::{Operand, ScanLists, TILE_ROWS, Tile};
+use warpann_kernels::ivf::encoding::flat;
+use warpann_kernels::ivf::list_scan::{ScanLists, TILE_ROWS, Tile};
 use warpann_kernels::ivf::pairs::{self, CountPairs, FewPairs, PlacePairs, ScatterPairs};
 use warpann_kernels::ivf::queries::PrepareQueries;
 use warpann_kernels::ivf::rerank::Rerank;
@@ -137,11 +138,11 @@ impl Search<'_> {
         }
     }
 
-    /// What the rows of the lists are multiplied as, and in which tiles of queries.
-    fn operand_and_tile(&self, appends: bool) -> (Operand, Tile) {
+    /// In which tiles of queries the lists are scanned.
+    fn tile(&self, appends: bool) -> Tile {
         // Appending pays where there are many pairs a list, and has no kernels for few.
         let all = if self.resident.small_tiles(self.plan.search_shape) { Tile::Of16 } else { Tile::Of64 };
-        (self.resident.image.stored.operand, if appends { Tile::Append } else { all })
+        if appends { Tile::Append } else { all }
     }
 
     /// Makes some of the queries ready and finds their probes.
@@ -179,7 +180,7 @@ impl Search<'_> {
             let row_stride = pairs::padded(image.lists);
             let scores = part(self.at(plan.coarse_scores), &of, row_stride as usize);
             let tile = if queries <= 16 { Tile::Of16 } else { Tile::Of64 };
-            let tile_queries = tile.queries(Operand::Copies);
+            let tile_queries = flat::SCAN.queries(tile);
             let limits = self.on.runtime.limits();
             let multiprocessors = limits.multiprocessors;
             let cuts = (multiprocessors * 2).div_ceil(queries.div_ceil(tile_queries).max(1));
@@ -198,9 +199,9 @@ impl Search<'_> {
                 ..ScanLists::default()
             };
             let items = launch.dense_items(tile_queries);
-            let key = launch.key(limits.products.instruction(items), Operand::Copies, tile);
-            let config = launch.config(key, items.into(), multiprocessors);
-            self.on.runtime.launch(self.on.stream, ScanLists::kernel(key), config, launch)?;
+            let by = (limits.products.instruction(items), tile);
+            let (kernel, config) = flat::SCAN.kernel_and_config(&launch, by, items.into(), multiprocessors);
+            self.on.runtime.launch(self.on.stream, kernel, config, launch)?;
             let against_centroids = self.at(operands.errors).skip(plan.search_shape.queries as usize);
             let from = Candidates {
                 scores: scores.into(),
@@ -264,8 +265,8 @@ impl Search<'_> {
     pub unsafe fn group(&self, of: Range<u32>, thresholds: Option<Ptr<f32>>) -> Result<()> {
         let OnStream { runtime, stream } = self.on;
         let (plan, image, search_shape) = (self.plan, &self.resident.image, self.plan.search_shape);
-        let (operand, tile) = self.operand_and_tile(thresholds.is_some());
-        let (tile, item_rows) = (tile.queries(operand), Resident::item_rows(search_shape));
+        let tile = image.stored.scan.queries(self.tile(thresholds.is_some()));
+        let item_rows = Resident::item_rows(search_shape);
         let pair_count = search_shape.queries * search_shape.probes;
         let probes = self.at(plan.probes).read_only();
         let counts = self.at(plan.counts);
@@ -386,7 +387,7 @@ impl Search<'_> {
             // SAFETY: as the caller promises.
             return unsafe { tables::enqueue(&self.on, &what, &image, index.terms, tables, self.scratch) };
         }
-        let ((operand, tile), stored) = (self.operand_and_tile(lists.is_some()), &image.stored);
+        let stored = &image.stored;
         let launch = ScanLists {
             queries: self.at(plan.operands.f16_queries).into(),
             stride: image.f16_stride,
@@ -417,10 +418,10 @@ impl Search<'_> {
         };
         let limits = self.on.runtime.limits();
         let items = self.resident.most_items(search_shape);
-        let key = launch.key(limits.products.instruction(items as u32), operand, tile);
-        let config = launch.config(key, items as u64, limits.multiprocessors);
+        let by = (limits.products.instruction(items as u32), self.tile(lists.is_some()));
+        let (kernel, config) = stored.scan.kernel_and_config(&launch, by, items as u64, limits.multiprocessors);
         // SAFETY: as the caller promises; pairs were grouped for these tiles.
-        unsafe { self.on.runtime.launch(self.on.stream, ScanLists::kernel(key), config, launch) }
+        unsafe { self.on.runtime.launch(self.on.stream, kernel, config, launch) }
     }
 
     /// What was scanned.
@@ -479,6 +480,6 @@ impl Search<'_> {
             centroids: image.centroids,
             ..Rerank::default()
         };
-        Vectors { key: stored.rows_key, costly: stored.costly, of }
+        Vectors { rerank: stored.rerank, costly: stored.costly, of }
     }
 }

@@ -5,9 +5,10 @@
 
 use cuda_std::{Ptr, PtrMut};
 use warpann_kernels::ivf::pairs::BeginCandidates;
-use warpann_kernels::ivf::rerank::{self, Certify, PerQuery, Rerank, RowsKey, SettleProbes};
+use warpann_kernels::ivf::rerank::{self, Certify, PerQuery, Rerank, SettleProbes};
 use warpann_kernels::product::metric::Metric as KernelMetric;
 
+use super::image::RerankKernels;
 use crate::device::limits::Limits;
 use crate::device::queue::OnStream;
 use crate::device::scratch::{Layout, Reserved, Scratch};
@@ -142,8 +143,7 @@ pub(super) struct Candidates {
 /// The vectors that candidates stand for, and the queries that are compared with them.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Vectors {
-    /// How rows are read.
-    pub key: RowsKey,
+    pub rerank: RerankKernels,
     /// [`Stored::costly`](super::image::Stored::costly).
     pub costly: bool,
     /// The fields from `queries` to `centroids`; the others are not looked at.
@@ -161,7 +161,7 @@ pub(super) struct Centroids {
 impl From<Centroids> for Vectors {
     fn from(Centroids { queries, centroids, stride }: Centroids) -> Vectors {
         let of = Rerank { queries: queries.as_bytes(), rows: centroids.as_bytes(), stride, ..Rerank::default() };
-        Vectors { key: RowsKey::Stored(ElementType::F32.key()), costly: false, of }
+        Vectors { rerank: RerankKernels::Stored(ElementType::F32.key()), costly: false, of }
     }
 }
 
@@ -467,6 +467,6 @@ impl Stage {
         let by_warps = few && (!vectors.costly || queries > runtime.limits().multiprocessors * CODE_BLOCKS);
         let per_query = if by_warps { PerQuery::Warp } else { PerQuery::Block };
         // SAFETY: as the caller promises.
-        unsafe { runtime.launch(stream, Rerank::kernel((vectors.key, per_query)), launch.config(per_query), launch) }
+        unsafe { runtime.launch(stream, vectors.rerank.kernel(per_query), launch.config(per_query), launch) }
     }
 }

@@ -5,7 +5,24 @@ use cuda_std::global;
 use cuda_std::global::U32x2;
 
 use super::{CodedRows, Decode, Operand4, OperandParts};
+use crate::ivf::code_bounds::{MeasureCodes, measure, measure_kernels};
+use crate::ivf::rerank::{PerQuery, Rerank, by_block, by_warp, rerank_kernels};
 use crate::product::element::{self, Element};
+
+rerank_kernels! {
+    /// The kernel that re-ranks f16 rows.
+    pub fn reranking(key: PerQuery) {
+        PerQuery::Block => rerank_f16_codes = by_block::<F16Rows>,
+        PerQuery::Warp => rerank_few_f16_codes = by_warp::<F16Rows>,
+    }
+}
+
+measure_kernels! {
+    /// The kernel that measures f16 rows.
+    pub fn measuring() {
+        measure_f16_codes = measure::<F16Rows>,
+    }
+}
 
 /// f16 rows.
 #[derive(Clone, Copy)]

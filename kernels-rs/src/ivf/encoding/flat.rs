@@ -4,8 +4,43 @@ use cuda_std::shared::SharedPtr;
 use cuda_std::{async_copy, unroll};
 
 use super::{CodedRows, Decode, Rows};
-use crate::ivf::list_scan::{CHUNK, CHUNK_BYTES, ROWS_A_THREAD, STAGES, ScanLists, THREADS, chunk_offset};
+#[cfg(not(target_arch = "nvptx64"))]
+use crate::ivf::list_scan::RowScan;
+use crate::ivf::list_scan::{
+    APPEND_QUERIES, CHUNK, CHUNK_BYTES, ROWS_A_THREAD, Residence, STAGES, ScanKey, ScanLists, THREADS, Tile,
+    chunk_offset, scan, scan_kernels,
+};
 use crate::product::element::Element;
+use crate::product::instruction::{Instruction, MmaSync, Wgmma};
+
+/// Scans of f16 copies in memory.
+#[cfg(not(target_arch = "nvptx64"))]
+pub const SCAN: RowScan = RowScan { kernel: scan_copies, append_queries: APPEND_QUERIES, table: false };
+
+scan_kernels! {
+    fn scan_copies(key: ScanKey) {
+        (Instruction::MmaSync, Tile::Of64, Residence::Resident) =>
+            scan_lists_64(min_blocks = 3) = scan::<Copies, MmaSync<2, 2, 4>, 2, 4, 64, true, false>,
+        (Instruction::MmaSync, Tile::Of64, Residence::Streamed) =>
+            scan_lists_64_streamed = scan::<Copies, MmaSync<2, 2, 4>, 2, 4, 64, false, false>,
+        (_, Tile::Of16, Residence::Resident) =>
+            scan_lists_16(min_blocks = 3) = scan::<Copies, MmaSync<1, 1, 2>, 1, 2, 16, true, false>,
+        (_, Tile::Of16, Residence::Streamed) =>
+            scan_lists_16_streamed(min_blocks = 3) = scan::<Copies, MmaSync<1, 1, 2>, 1, 2, 16, false, false>,
+        (Instruction::MmaSync, Tile::Append, Residence::Resident) =>
+            append_lists = scan::<Copies, MmaSync<2, 4, 4>, 4, 4, APPEND_QUERIES, true, true>,
+        (Instruction::MmaSync, Tile::Append, Residence::Streamed) =>
+            append_lists_streamed = scan::<Copies, MmaSync<2, 4, 4>, 4, 4, APPEND_QUERIES, false, true>,
+        (Instruction::Wgmma, Tile::Of64, Residence::Resident) =>
+            scan_lists_64_sm90(arch = "sm_90a") = scan::<Copies, Wgmma<8>, 1, 8, 64, true, false>,
+        (Instruction::Wgmma, Tile::Of64, Residence::Streamed) =>
+            scan_lists_64_streamed_sm90(arch = "sm_90a") = scan::<Copies, Wgmma<8>, 1, 8, 64, false, false>,
+        (Instruction::Wgmma, Tile::Append, Residence::Resident) =>
+            append_lists_sm90(arch = "sm_90a") = scan::<Copies, Wgmma<16>, 1, 16, APPEND_QUERIES, true, true>,
+        (Instruction::Wgmma, Tile::Append, Residence::Streamed) =>
+            append_lists_streamed_sm90(arch = "sm_90a") = scan::<Copies, Wgmma<16>, 1, 16, APPEND_QUERIES, false, true>,
+    }
+}
 
 /// f16 copies in memory.
 #[derive(Clone, Copy)]

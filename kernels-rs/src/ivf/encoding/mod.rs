@@ -8,29 +8,18 @@
 //! | `scalar8` | a byte a component of residuals |
 //!
 //! A file has up to three readers: `Rows` for the list scan ([`crate::ivf::list_scan`]), `Decode` for re-ranking
-//! ([`crate::ivf::rerank`]), and `Operand4` for measuring what the operands lose ([`crate::ivf::code_bounds`]). The tables of instances of
-//! those kernels name them.
+//! ([`crate::ivf::rerank`]), and `Operand4` for measuring what the operands lose ([`crate::ivf::code_bounds`]). The file has the tables of
+//! its kernels, too: a new encoding is a new file, and nothing of these kernels changes.
 
 use cuda_std::shared::SharedPtr;
 
 use crate::ivf::list_scan::ScanLists;
 use crate::product::element::Element;
 
-pub(super) mod f16;
-pub(super) mod flat;
-pub(super) mod pq;
-pub(super) mod scalar8;
-
-/// How vectors are coded that are kept as codes only.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum CodeKey {
-    /// Product-quantizer codes ([`crate::pq::codes::Codes`]).
-    Pq,
-    /// f16 components.
-    F16,
-    /// A byte a component, for a residual.
-    Scalar8,
-}
+pub mod f16;
+pub mod flat;
+pub mod pq;
+pub mod scalar8;
 
 /// Stored rows, whatever their encoding: what a launch has of them. Fields that an encoding does not need are empty or 0.
 #[derive(Clone, Copy)]

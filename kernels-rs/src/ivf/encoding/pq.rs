@@ -5,9 +5,61 @@ use cuda_std::shared::SharedPtr;
 use cuda_std::{Ptr, global, math, unroll};
 
 use super::{CodedRows, Decode, Operand4, OperandParts, Rows};
-use crate::ivf::list_scan::{CHUNK, CHUNK_BYTES, ROWS_A_THREAD, STAGES, ScanLists, THREADS, chunk_offset};
+use crate::ivf::code_bounds::{MeasureCodes, measure, measure_kernels};
+#[cfg(not(target_arch = "nvptx64"))]
+use crate::ivf::list_scan::RowScan;
+use crate::ivf::list_scan::{
+    CHUNK, CHUNK_BYTES, ROWS_A_THREAD, Residence, STAGES, ScanKey, ScanLists, THREADS, Tile, chunk_offset, scan,
+    scan_kernels,
+};
+use crate::ivf::rerank::{PerQuery, Rerank, by_block, by_warp, rerank_kernels};
 use crate::pq::codes::{Codes, Operands};
 use crate::product::element;
+use crate::product::instruction::{Instruction, MmaSync, Wgmma};
+
+/// Scans of codes.
+#[cfg(not(target_arch = "nvptx64"))]
+pub const SCAN: RowScan = RowScan { kernel: scan_codes, append_queries: 64, table: true };
+
+scan_kernels! {
+    fn scan_codes(key: ScanKey) {
+        (Instruction::MmaSync, Tile::Of64, Residence::Resident) =>
+            scan_codes_64 = scan::<Decoded<true>, MmaSync<2, 2, 4>, 2, 4, 64, true, false>,
+        (Instruction::MmaSync, Tile::Of64, Residence::Streamed) =>
+            scan_codes_64_streamed = scan::<Decoded<false>, MmaSync<2, 2, 4>, 2, 4, 64, false, false>,
+        (_, Tile::Of16, Residence::Resident) =>
+            scan_codes_16 = scan::<Decoded<true>, MmaSync<1, 1, 2>, 1, 2, 16, true, false>,
+        (_, Tile::Of16, Residence::Streamed) =>
+            scan_codes_16_streamed = scan::<Decoded<false>, MmaSync<1, 1, 2>, 1, 2, 16, false, false>,
+        (Instruction::MmaSync, Tile::Append, Residence::Resident) =>
+            append_codes = scan::<Decoded<true>, MmaSync<2, 2, 4>, 2, 4, 64, true, true>,
+        (Instruction::MmaSync, Tile::Append, Residence::Streamed) =>
+            append_codes_streamed = scan::<Decoded<false>, MmaSync<2, 2, 4>, 2, 4, 64, false, true>,
+        (Instruction::Wgmma, Tile::Of64, Residence::Resident) =>
+            scan_codes_64_sm90(arch = "sm_90a") = scan::<Decoded<true>, Wgmma<8>, 1, 8, 64, true, false>,
+        (Instruction::Wgmma, Tile::Of64, Residence::Streamed) =>
+            scan_codes_64_streamed_sm90(arch = "sm_90a") = scan::<Decoded<false>, Wgmma<8>, 1, 8, 64, false, false>,
+        (Instruction::Wgmma, Tile::Append, Residence::Resident) =>
+            append_codes_sm90(arch = "sm_90a") = scan::<Decoded<true>, Wgmma<8>, 1, 8, 64, true, true>,
+        (Instruction::Wgmma, Tile::Append, Residence::Streamed) =>
+            append_codes_streamed_sm90(arch = "sm_90a") = scan::<Decoded<false>, Wgmma<8>, 1, 8, 64, false, true>,
+    }
+}
+
+rerank_kernels! {
+    /// The kernel that re-ranks codes.
+    pub fn reranking(key: PerQuery) {
+        PerQuery::Block => rerank_codes(min_blocks = 3) = by_block::<Codes>,
+        PerQuery::Warp => rerank_few_codes(min_blocks = 3) = by_warp::<Codes>,
+    }
+}
+
+measure_kernels! {
+    /// The kernel that measures codes.
+    pub fn measuring() {
+        measure_codes = measure::<Codes>,
+    }
+}
 
 /// Codes, decoded on the way; with `TABLE`, the codebooks' halves are in shared memory.
 #[derive(Clone, Copy)]

@@ -21,8 +21,61 @@ use cuda_std::shared::SharedPtr;
 use cuda_std::{global, math, unroll};
 
 use super::{CodedRows, Decode, Operand4, OperandParts, Rows};
-use crate::ivf::list_scan::{CHUNK, CHUNK_BYTES, ROWS_A_THREAD, STAGES, ScanLists, THREADS, chunk_offset};
+use crate::ivf::code_bounds::{MeasureCodes, measure, measure_kernels};
+#[cfg(not(target_arch = "nvptx64"))]
+use crate::ivf::list_scan::RowScan;
+use crate::ivf::list_scan::{
+    CHUNK, CHUNK_BYTES, ROWS_A_THREAD, Residence, STAGES, ScanKey, ScanLists, THREADS, Tile, chunk_offset, scan,
+    scan_kernels,
+};
+use crate::ivf::rerank::{PerQuery, Rerank, by_block, by_warp, rerank_kernels};
 use crate::product::element;
+use crate::product::instruction::{Instruction, MmaSync, Wgmma};
+
+/// Scans of codes.
+#[cfg(not(target_arch = "nvptx64"))]
+pub const SCAN: RowScan = RowScan { kernel: scan_bytes, append_queries: 64, table: false };
+
+scan_kernels! {
+    fn scan_bytes(key: ScanKey) {
+        /// Two blocks a multiprocessor would spill 8 bytes on some architectures.
+        (Instruction::MmaSync, Tile::Of64, Residence::Resident) =>
+            scan_scalar8_64(min_blocks = 1) = scan::<Scaled, MmaSync<2, 2, 4>, 2, 4, 64, true, false>,
+        (Instruction::MmaSync, Tile::Of64, Residence::Streamed) =>
+            scan_scalar8_64_streamed(min_blocks = 1) = scan::<Scaled, MmaSync<2, 2, 4>, 2, 4, 64, false, false>,
+        (_, Tile::Of16, Residence::Resident) =>
+            scan_scalar8_16 = scan::<Scaled, MmaSync<1, 1, 2>, 1, 2, 16, true, false>,
+        (_, Tile::Of16, Residence::Streamed) =>
+            scan_scalar8_16_streamed = scan::<Scaled, MmaSync<1, 1, 2>, 1, 2, 16, false, false>,
+        (Instruction::MmaSync, Tile::Append, Residence::Resident) =>
+            append_scalar8 = scan::<Scaled, MmaSync<2, 2, 4>, 2, 4, 64, true, true>,
+        (Instruction::MmaSync, Tile::Append, Residence::Streamed) =>
+            append_scalar8_streamed = scan::<Scaled, MmaSync<2, 2, 4>, 2, 4, 64, false, true>,
+        (Instruction::Wgmma, Tile::Of64, Residence::Resident) =>
+            scan_scalar8_64_sm90(arch = "sm_90a") = scan::<Scaled, Wgmma<8>, 1, 8, 64, true, false>,
+        (Instruction::Wgmma, Tile::Of64, Residence::Streamed) =>
+            scan_scalar8_64_streamed_sm90(arch = "sm_90a") = scan::<Scaled, Wgmma<8>, 1, 8, 64, false, false>,
+        (Instruction::Wgmma, Tile::Append, Residence::Resident) =>
+            append_scalar8_sm90(arch = "sm_90a") = scan::<Scaled, Wgmma<8>, 1, 8, 64, true, true>,
+        (Instruction::Wgmma, Tile::Append, Residence::Streamed) =>
+            append_scalar8_streamed_sm90(arch = "sm_90a") = scan::<Scaled, Wgmma<8>, 1, 8, 64, false, true>,
+    }
+}
+
+rerank_kernels! {
+    /// The kernel that re-ranks codes.
+    pub fn reranking(key: PerQuery) {
+        PerQuery::Block => rerank_scalar8(min_blocks = 3) = by_block::<Scalar8>,
+        PerQuery::Warp => rerank_few_scalar8(min_blocks = 3) = by_warp::<Scalar8>,
+    }
+}
+
+measure_kernels! {
+    /// The kernel that measures codes.
+    pub fn measuring() {
+        measure_scalar8 = measure::<Scalar8>,
+    }
+}
 
 /// Codes of residuals.
 #[derive(Clone, Copy)]

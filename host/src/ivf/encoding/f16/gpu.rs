@@ -1,14 +1,13 @@
 //! f16 codes on a device. The rows are the operands of the list scan as they are: their scale is 1, and no centre is subtracted.
 
 use warpann_kernels::ivf::code_bounds::MeasureCodes;
-use warpann_kernels::ivf::encoding::CodeKey;
-use warpann_kernels::ivf::list_scan::{CHUNK, Operand};
-use warpann_kernels::ivf::rerank::RowsKey;
+use warpann_kernels::ivf::encoding::{f16, flat};
+use warpann_kernels::ivf::list_scan::CHUNK;
 
 use crate::Result;
 use crate::device::queue::OnStream;
 use crate::device::scratch::{Layout, Reserved, Scratch};
-use crate::ivf::gpu::image::{ImageShape, Measured, Source, Stored, StoredPlan};
+use crate::ivf::gpu::image::{ImageShape, Measured, RerankKernels, Source, Stored, StoredPlan};
 
 /// The greatest component that makes the scale 1 (`warpann_kernels::product::prepare::scale_of`).
 const GREATEST_OF_SCALE_ONE: f32 = 16_384.0;
@@ -38,7 +37,7 @@ impl StoredPlan for F16Plan {
         Stored {
             row_bytes: self.row_bytes as u32,
             f16_rows: memory.at(self.rows).into(),
-            ..Stored::new(Operand::Copies, RowsKey::Coded(CodeKey::F16), memory.at(self.rows).as_bytes().into())
+            ..Stored::new(flat::SCAN, RerankKernels::Coded(f16::reranking), memory.at(self.rows).as_bytes().into())
         }
     }
 
@@ -61,7 +60,7 @@ impl StoredPlan for F16Plan {
     unsafe fn prepare(&self, on: OnStream<'_>, memory: Scratch, to: Measured<'_>) -> Result<()> {
         let launch = MeasureCodes { row_lists: memory.at(self.row_lists).read_only(), ..to.launch() };
         // SAFETY: as the caller promises.
-        unsafe { on.runtime.launch(on.stream, MeasureCodes::kernel(CodeKey::F16), launch.config(), launch) }
+        unsafe { on.runtime.launch(on.stream, f16::measuring(), launch.config(), launch) }
     }
 }
 

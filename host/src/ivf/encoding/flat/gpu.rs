@@ -1,12 +1,12 @@
 //! Vectors as they were added, on a device: the elements, which re-ranking reads, and f16 operands, which the list scan reads.
 
 use warpann_kernels::ivf::code_bounds::MarkPadding;
-use warpann_kernels::ivf::list_scan::{CHUNK, Operand};
-use warpann_kernels::ivf::rerank::RowsKey;
+use warpann_kernels::ivf::encoding::flat;
+use warpann_kernels::ivf::list_scan::CHUNK;
 
 use crate::device::queue::OnStream;
 use crate::device::scratch::{Layout, Reserved, Scratch};
-use crate::ivf::gpu::image::{ImageShape, Measured, Source, Stored, StoredPlan, prepared};
+use crate::ivf::gpu::image::{ImageShape, Measured, RerankKernels, Source, Stored, StoredPlan, prepared};
 use crate::product::gpu::{Unprepared, greatest_of, prepare_rows};
 use crate::{ElementType, Result};
 
@@ -40,7 +40,7 @@ impl StoredPlan for FlatPlan {
             in_place: true,
             f16_rows: memory.at(self.f16_rows).into(),
             row_bytes: self.row_bytes() as u32,
-            ..Stored::new(Operand::Copies, RowsKey::Stored(self.element.key()), memory.at(self.rows).into())
+            ..Stored::new(flat::SCAN, RerankKernels::Stored(self.element.key()), memory.at(self.rows).into())
         }
     }
 

@@ -1,14 +1,12 @@
 //! Product-quantizer codes on a device: codes, codebooks, the parts of f16 operands, and what the scan by lookup tables keeps.
 
 use warpann_kernels::ivf::code_bounds::{GreatestCode, MeasureCodes, ScaleCodes};
-use warpann_kernels::ivf::encoding::CodeKey;
-use warpann_kernels::ivf::list_scan::Operand;
-use warpann_kernels::ivf::rerank::RowsKey;
+use warpann_kernels::ivf::encoding::pq;
 
 use crate::Result;
 use crate::device::queue::OnStream;
 use crate::device::scratch::{Layout, Reserved, Scratch};
-use crate::ivf::gpu::image::{ImageShape, Measured, Source, Stored, StoredPlan, TableIndex};
+use crate::ivf::gpu::image::{ImageShape, Measured, RerankKernels, Source, Stored, StoredPlan, TableIndex};
 use crate::ivf::gpu::tables;
 use crate::ivf::gpu::tables::Terms;
 use crate::pq::ProductQuantizer;
@@ -71,7 +69,7 @@ impl StoredPlan for PqPlan<'_> {
             offsets: memory.at(self.offsets).into(),
             halves: memory.at(self.halves).into(),
             tables: Some(TableIndex { shape: self.tables, kind: self.kind, terms: memory.at(self.terms).into() }),
-            ..Stored::new(Operand::Codes, RowsKey::Coded(CodeKey::Pq), memory.at(self.codes).into())
+            ..Stored::new(pq::SCAN, RerankKernels::Coded(pq::reranking), memory.at(self.codes).into())
         }
     }
 
@@ -123,7 +121,7 @@ impl StoredPlan for PqPlan<'_> {
             };
             runtime.launch(stream, &ScaleCodes::KERNEL, launch.config(), launch)?;
             let launch = MeasureCodes { row_lists, halves: stored.halves.take(components), ..to.launch() };
-            runtime.launch(stream, MeasureCodes::kernel(CodeKey::Pq), launch.config(), launch)
+            runtime.launch(stream, pq::measuring(), launch.config(), launch)
         }
     }
 }

@@ -1,16 +1,14 @@
 //! Codes of a byte a component on a device: codes, the ranges, and the scaled parts that f16 operands are made of.
 
 use warpann_kernels::ivf::code_bounds::{MeasureCodes, ScaleCodes};
-use warpann_kernels::ivf::encoding::CodeKey;
-use warpann_kernels::ivf::list_scan::Operand;
-use warpann_kernels::ivf::rerank::RowsKey;
+use warpann_kernels::ivf::encoding::scalar8;
 
 use super::Scalar8Codec;
 use crate::Result;
 use crate::device::queue::OnStream;
 use crate::device::scratch::{Layout, Reserved, Scratch};
 use crate::ivf::encoding::Codec;
-use crate::ivf::gpu::image::{ImageShape, Measured, Source, Stored, StoredPlan};
+use crate::ivf::gpu::image::{ImageShape, Measured, RerankKernels, Source, Stored, StoredPlan};
 
 /// Where the parts lie.
 pub(super) struct Scalar8Plan<'a> {
@@ -52,7 +50,7 @@ impl StoredPlan for Scalar8Plan<'_> {
             codebooks: memory.at(self.tables).into(),
             offsets: memory.at(self.offsets).into(),
             halves: memory.at(self.halves).into(),
-            ..Stored::new(Operand::Scalar8, RowsKey::Coded(CodeKey::Scalar8), memory.at(self.codes).into())
+            ..Stored::new(scalar8::SCAN, RerankKernels::Coded(scalar8::reranking), memory.at(self.codes).into())
         }
     }
 
@@ -94,7 +92,7 @@ impl StoredPlan for Scalar8Plan<'_> {
         // SAFETY: as the caller promises; the stream runs both in order, after the greatest component of the centroids was found.
         unsafe {
             runtime.launch(stream, &ScaleCodes::KERNEL, scale.config(), scale)?;
-            runtime.launch(stream, MeasureCodes::kernel(CodeKey::Scalar8), measure.config(), measure)
+            runtime.launch(stream, scalar8::measuring(), measure.config(), measure)
         }
     }
 }
