@@ -117,9 +117,9 @@ pub mod private {
     pub use core::arch::global_asm;
     pub use cuda_std_macros::kernels;
 
-    /// The type of field `N` of a struct of arguments.
+    /// A struct of arguments that has a field number `N`.
     pub trait Field<const N: usize> {
-        /// The type.
+        /// The type of the field, for modules that do not import it.
         type Type;
     }
 }

@@ -167,13 +167,13 @@ pub struct TableElsewhere {
     pub fields: Vec<Ident>,
     /// Attributes of the function that selects a kernel, such as its documentation.
     pub attributes: Vec<Attribute>,
-    /// Who may call it.
+    /// Who may call the function.
     pub vis: Visibility,
-    /// Its name.
+    /// The name of the function.
     pub name: Ident,
     /// The type of the key; none if there is one kernel.
     pub key: Option<Type>,
-    /// The kernels.
+    /// The kernels, in the order of the table.
     pub rows: Vec<Row>,
 }
 
