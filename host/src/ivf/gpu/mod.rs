@@ -514,7 +514,7 @@ impl IvfBackend for IvfDevice {
     ) -> Result<()> {
         let resident = self.resident(view)?;
         let count = request.queries.len();
-        // Decoding a list costs more than copying queries, so lists with codes are scanned once.
+        // Decoding a list costs more than copying queries, so lists that the scan decodes are scanned once.
         let decodes =
             resident.image.stored.decodes && !Self::search_shape(&resident, count / 2, k, request, 0).by_tables;
         let lanes = if count < Overlap::of(&self.runtime.limits()).two_lanes_from || decodes { 1 } else { 2 };

@@ -224,7 +224,7 @@ impl Resident {
         Columns { most, typical: (average as u32).clamp(1, most) }
     }
 
-    /// Number of probes whose scores are all kept: all probes, unless there are so many that appending pays ([`list_scan`]).
+    /// Number of probes whose scores are all kept: all probes, unless there are so many that appending pays (`warpann_kernels::ivf::list_scan`).
     pub fn dense_probes(&self, search_shape: SearchShape) -> u32 {
         let average = (u64::from(self.image.rows) / u64::from(self.image.lists.max(1))).max(1);
         let wanted = u64::from(selected(search_shape.k, u32::MAX, 0)) * DENSE_ROWS / average + DENSE_PROBES;
