@@ -20,7 +20,7 @@ pub(crate) const MAX_PANEL: usize = PANEL_VECS * 16;
 pub(crate) struct Tile<'a> {
     /// Number of components of a row.
     pub(crate) dim: usize,
-    /// Whole rows, row-major.
+    /// The rows, row-major: a multiple of `dim` components.
     pub(crate) rows: &'a [f32],
     /// Id of the first row; the ids of the others follow.
     pub(crate) first_id: u32,
