@@ -1,9 +1,9 @@
 //! Metrics, and the canonical distance that every back end returns to the bit.
 //!
-//! A fast path may look at vectors in any precision and order it likes, as long as it proves which vectors can be among
-//! the best k. The numbers it *returns*, and the order it returns them in, come from one definition, evaluated by
-//! [`canonical`] here and by `warpann_kernels::product::canonical` on the GPU and the emulator. So the same input gives the same
-//! bits on every device, on every run.
+//! A fast path may evaluate vectors in any precision and order, as long as it proves which vectors can be among the best k.
+//! The numbers that it *returns*, and their order, follow from one definition. [`canonical`] evaluates it here, and
+//! `warpann_kernels::product::canonical` on the GPU and the emulator. So the same input gives the same bits on every device
+//! and in every run.
 //!
 //! # Definition
 //!
@@ -16,14 +16,14 @@
 //! 5. `sum` = lane\[0\]. Cosine divides it by sqrt(Σx² · Σy²), both sums formed by steps 1 to 4, and is 0 if either is 0.
 //! 6. The result is `sum` rounded to f32, with −0 made +0.
 //!
-//! The relative error before step 6 is below (d/128 + 10) · 2⁻⁵³ of Σ|term|: next to the final rounding it vanishes.
+//! The error before step 6 is below (d/128 + 10) · 2⁻⁵³ of Σ|term|, far below that of the final rounding.
 
 use warpann_kernels::product::metric::Metric as KernelMetric;
 
 use crate::element::Element;
 use crate::vectors::{VectorSlice, with_components};
 
-/// How similar two vectors are.
+/// The distance or similarity by which vectors are compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Metric {
     /// Squared Euclidean distance ‖x − y‖²; smaller is better.
@@ -36,10 +36,10 @@ pub enum Metric {
 }
 
 impl Metric {
-    /// Every metric.
+    /// All metrics, in the order of the enum.
     pub const ALL: [Metric; 3] = [Self::L2, Self::InnerProduct, Self::Cosine];
 
-    /// True where a larger value is a better match.
+    /// Whether a larger value is a better match.
     pub const fn larger_is_better(self) -> bool {
         match self {
             Self::L2 => false,
@@ -47,12 +47,12 @@ impl Metric {
         }
     }
 
-    /// What a slot without a neighbour holds: +∞ for distances, −∞ for similarities.
+    /// The value in a slot without a neighbour: +∞ for distances, −∞ for similarities.
     pub const fn worst(self) -> f32 {
         if self.larger_is_better() { f32::NEG_INFINITY } else { f32::INFINITY }
     }
 
-    /// Name on the command line: `l2`, `ip`, `cosine`.
+    /// Name on the command line: `l2`, `ip` or `cosine`.
     pub const fn name(self) -> &'static str {
         match self {
             Self::L2 => "l2",
@@ -61,22 +61,22 @@ impl Metric {
         }
     }
 
-    /// The order of results: best first. Equal distances are ordered by lower id, by the caller.
+    /// The order of results, best first. The caller orders equal distances by lower id.
     pub fn order(self, a: f32, b: f32) -> std::cmp::Ordering {
         if self.larger_is_better() { b.total_cmp(&a) } else { a.total_cmp(&b) }
     }
 
-    /// Whether `distance` is as good as `radius`, or better.
+    /// Whether `distance` is as good as `radius` or better.
     pub(crate) fn within(self, distance: f32, radius: f32) -> bool {
         if self.larger_is_better() { distance >= radius } else { distance <= radius }
     }
 
-    /// A distance as a number of which less is better.
+    /// The distance as a number of which smaller is better: negated for similarities.
     pub(crate) fn badness(self, distance: f32) -> f32 {
         if self.larger_is_better() { -distance } else { distance }
     }
 
-    /// The metric as an argument of kernels.
+    /// The metric as kernels take it.
     pub(crate) const fn of_kernel(self) -> KernelMetric {
         match self {
             Self::L2 => KernelMetric::L2,
@@ -85,7 +85,7 @@ impl Metric {
         }
     }
 
-    /// Whether distances are over the norms of both vectors.
+    /// Whether a distance is divided by the norms of both vectors.
     pub(crate) const fn divides_by_norms(self) -> bool {
         match self {
             Self::L2 | Self::InnerProduct => false,
@@ -93,7 +93,7 @@ impl Metric {
         }
     }
 
-    /// The metric that gives the distances of vectors which were divided by their norms before.
+    /// The metric that gives the same distances for vectors that are already divided by their norms.
     pub(crate) const fn of_normalised(self) -> Metric {
         match self {
             Self::L2 => Self::L2,
@@ -101,7 +101,7 @@ impl Metric {
         }
     }
 
-    /// Whether distances stay the same where one vector is subtracted from all.
+    /// Whether distances stay the same if one vector is subtracted from all others.
     pub(crate) const fn ignores_translation(self) -> bool {
         match self {
             Self::L2 => true,
@@ -109,7 +109,7 @@ impl Metric {
         }
     }
 
-    /// What the vectors of an inverted file are assigned to lists by.
+    /// The comparison that assigns the vectors of an inverted file to lists.
     pub(crate) const fn assigned_by(self) -> Assign {
         match self {
             Self::L2 | Self::InnerProduct => Assign::L2,
@@ -117,7 +117,7 @@ impl Metric {
         }
     }
 
-    /// What a query's lists are chosen by.
+    /// The comparison that chooses the lists of a query.
     pub(crate) const fn probed_by(self) -> Assign {
         match self {
             Self::L2 => Assign::L2,
@@ -125,7 +125,7 @@ impl Metric {
         }
     }
 
-    /// What the entries of lookup tables add up to, for distances from codes.
+    /// The quantity that the entries of lookup tables add up to, for distances from codes.
     pub(crate) const fn looked_up_by(self) -> Assign {
         match self {
             Self::L2 => Assign::L2,
@@ -142,17 +142,17 @@ impl Metric {
     }
 }
 
-/// Which centroid is the nearest.
+/// The comparison that decides which centroid is the nearest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Assign {
-    /// Smallest squared L2 distance.
+    /// The nearest centroid has the smallest squared L2 distance.
     L2,
-    /// Largest inner product (spherical k-means, cosine).
+    /// The nearest centroid has the largest inner product (spherical k-means, cosine).
     InnerProduct,
 }
 
 impl Assign {
-    /// What k-means assigns points by.
+    /// The comparison that k-means assigns points by.
     pub(crate) const fn of_spherical(spherical: bool) -> Assign {
         if spherical { Self::InnerProduct } else { Self::L2 }
     }
@@ -165,7 +165,7 @@ impl Assign {
         }
     }
 
-    /// The metric by whose canonical distance points are compared.
+    /// The metric whose canonical distance is compared.
     pub(crate) const fn metric(self) -> Metric {
         match self {
             Self::L2 => Metric::L2,
@@ -174,17 +174,18 @@ impl Assign {
     }
 }
 
-/// The canonical distance between `x` and `y` (module documentation). O(d).
+/// The canonical distance between `x` and `y`, as the module documentation defines it. O(d).
 ///
 /// # Panics
-/// If the slices differ in length; callers check dimensions first.
+/// If the slices differ in length.
 pub fn canonical<T: Element>(metric: Metric, x: &[T], y: &[T]) -> f32 {
     assert_eq!(x.len(), y.len(), "dimensions were checked by the caller");
     let dim = x.len().max(1);
     canonical_of(metric, VectorSlice::of(x, dim), VectorSlice::of(y, dim))
 }
 
-/// [`canonical`] of slices of one element type and length. Compiled with the library, and so optimised whatever its caller is.
+/// [`canonical`] of slices of one element type and length. It is not generic, so it is compiled and optimised with the library, also for
+/// callers without optimisation.
 fn canonical_of(metric: Metric, x: VectorSlice<'_>, y: VectorSlice<'_>) -> f32 {
     with_components!(x, x: T => canonical_typed::<T>(metric, x, y.components()))
 }
@@ -213,7 +214,7 @@ fn sum<T: Element>(x: &[T], y: &[T], term: impl Fn(f64, f64) -> f64) -> f64 {
     for (lane, four) in lane.iter_mut().zip(acc.chunks_exact(4)) {
         *lane = (four[0] + four[1]) + (four[2] + four[3]);
     }
-    // After the step of width m only lanes below m matter to lane 0.
+    // After the step of width m only the lanes below m contribute to lane 0, so the others are not computed.
     for m in [16, 8, 4, 2, 1] {
         for l in 0..m {
             lane[l] += lane[l + m];

@@ -1,11 +1,11 @@
-//! Sets of vectors on the device, and what kernels `prepare` make of them: f16 copies, norms and bounds.
+//! Sets of vectors on the device, and the operands that the kernels of `prepare` compute from them: f16 copies, norms and bounds.
 //!
 //! ```text
 //! set: rows as stored | f16 copies | values | norms | residuals | the same of tiles | greatest component | bounds | Σx² | centre
 //! ```
 //!
-//! Exact search, assignment and k-means lay out whole sets ([`SetLayout`]); inverted files, whose rows lie in lists, give the parts one
-//! by one ([`Prepared`]).
+//! Exact search, assignment and k-means lay out whole sets ([`SetLayout`]). The rows of inverted files lie in lists, so inverted files pass
+//! the parts one by one ([`Prepared`]).
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,73 +22,73 @@ use crate::select::Best;
 use crate::vectors::{VectorSlice, with_components};
 use crate::{Element, ElementType, Input, Metric, Result};
 
-/// How vectors of one dimension lie on the device.
+/// Type, metric and dimension of vectors on the device; they determine strides and sizes.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct VectorShape {
-    /// Element type.
+    /// Element type of the stored rows.
     pub element: ElementType,
-    /// The metric.
+    /// Metric of the distances, which determines values, centre and norms.
     pub metric: Metric,
-    /// Components of a vector.
+    /// Number of components of a vector, without padding.
     pub dim: usize,
 }
 
 impl VectorShape {
-    /// Components from one row to the next: padded with zeros to a multiple of 4.
+    /// Distance from one row to the next in components: the dimension, padded with zeros to a multiple of 4.
     pub fn stride(self) -> usize {
         self.dim.next_multiple_of(4)
     }
 
-    /// Components of an f16 copy: padded to whole chunks.
+    /// Distance from one f16 copy to the next in components: the dimension, padded to whole chunks.
     pub fn copy_stride(self) -> usize {
         self.dim.next_multiple_of(filter::CHUNK as usize)
     }
 
-    /// Whether half-precision products of such vectors prove anything.
+    /// Whether scores from half-precision products have a proved error bound at this dimension.
     pub fn has_bound(self) -> bool {
         u32::try_from(self.copy_stride()).is_ok_and(|padded| QueryTerms::are_proved(self.metric.of_kernel(), padded))
     }
 
-    /// Bytes of a row on the device.
+    /// Size of a row on the device in bytes, padding included.
     pub fn row_bytes(self) -> usize {
         self.stride() * self.element.size()
     }
 
-    /// Which distances are the best.
+    /// Whether the smallest or the largest distances are the best.
     pub fn best(self) -> Best {
         if self.metric.larger_is_better() { Best::Largest } else { Best::Smallest }
     }
 }
 
-/// `count` rounded up to whole tiles.
+/// Rounds `count` up to whole tiles.
 fn padded(count: usize, tile: u32) -> usize {
     count.next_multiple_of(tile as usize)
 }
 
-/// Where the parts of a prepared set of vectors lie.
+/// The places of the parts of a prepared set of vectors.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SetLayout {
     /// The rows as stored.
     rows: Reserved<u8>,
-    /// f16 operands.
+    /// f16 operands: one copy of each row, padded to whole tiles.
     pub copy: Reserved<u16>,
-    /// Values, norms and residuals, one array after the other.
+    /// The arrays `values`, `norms` and `residuals`, one after the other.
     pub numbers: Reserved<f32>,
-    /// The operands' part of a score; whole tiles, as are norms and residuals.
+    /// The part of a score that depends on one vector only: ‖v‖² (squared L2) or 0. Padded to whole tiles, as are norms and residuals.
     pub values: Reserved<f32>,
-    /// Bounds of norms, and of what the operands lost.
+    /// An upper bound of the norm of each vector and of its copy.
     pub norms: Reserved<f32>,
-    /// See `norms`.
+    /// An upper bound of the norm of each copy's rounding error.
     pub residuals: Reserved<f32>,
-    /// What greatest values are found in; all of it starts as zeros.
+    /// The span of the four arrays below. It starts as zeros, because kernels raise its words to maxima.
     greatest_values: Reserved<u32>,
-    /// The greatest of each tile of 128 vectors.
+    /// Bits of the greatest norm of each tile of 128 vectors.
     pub tile_norms: Reserved<u32>,
-    /// See `tile_norms`.
+    /// Bits of the greatest residual of each tile of 128 vectors.
     pub tile_residuals: Reserved<u32>,
-    /// The greatest |component|.
+    /// Bits of the greatest |component| of the set.
     pub greatest: Reserved<u32>,
-    /// The greatest norm and residual of all.
+    /// Bits of the greatest norm and of the greatest residual of the set.
     pub bounds: Reserved<u32>,
     squares: Option<Reserved<f64>>,
     centre: Reserved<f32>,
@@ -101,7 +101,7 @@ impl SetLayout {
         let tiles = padded / filter::TILE_ROWS as usize;
         let stored = layout.array(rows.saturating_mul(shape.row_bytes()));
         let copy = layout.array(padded.saturating_mul(shape.copy_stride()));
-        // One span: the kernel that assigns points to many centroids takes all three by one pointer.
+        // One span, because the kernel that assigns points to many centroids takes all three arrays by one pointer.
         let numbers = layout.array(padded.saturating_mul(3));
         let [values, norms, residuals] = [0, 1, 2].map(|array| numbers.part(padded.saturating_mul(array), padded));
         // One span, so that one fill zeroes it.
@@ -133,34 +133,34 @@ impl SetLayout {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct VectorSet {
     scratch: Scratch,
-    /// Where its parts lie.
+    /// Places of the parts in the scratch memory.
     pub layout: SetLayout,
-    /// Vectors in the set.
+    /// Number of vectors in the set, at most the number that `layout` reserved.
     pub count: u32,
 }
 
 impl VectorSet {
-    /// The set of `count` vectors in `scratch`, where `layout` reserved it for at least as many.
+    /// The set of `count` vectors in `scratch`. `layout` must have reserved room for at least `count` vectors.
     pub fn new(scratch: Scratch, layout: SetLayout, count: u32) -> VectorSet {
         VectorSet { scratch, layout, count }
     }
 
-    /// Room for the rows as stored: for as many as were reserved.
+    /// Memory for the stored rows: all that the layout reserved.
     pub fn rows(&self) -> PtrMut<u8> {
         self.part(self.layout.rows)
     }
 
-    /// The same of a set of f32.
+    /// The memory of [`rows`](Self::rows), as components of a set of f32.
     pub fn components(&self) -> PtrMut<f32> {
         self.scratch.values_of(self.layout.rows)
     }
 
-    /// The rows as stored that the set has.
+    /// The `count` stored rows of the set.
     pub fn stored(&self, shape: VectorShape) -> Ptr<u8> {
         self.rows().take(self.count as usize * shape.row_bytes()).into()
     }
 
-    /// A part of the set.
+    /// The memory of one part of the set.
     pub fn part<V>(&self, part: Reserved<V>) -> PtrMut<V> {
         self.scratch.at(part)
     }
@@ -170,72 +170,72 @@ impl VectorSet {
         self.part(self.layout.centre)
     }
 
-    /// The greatest norm of each tile, once prepared.
+    /// The greatest norm of each tile, valid after [`prepare_set`].
     pub fn tile_norms(&self) -> Ptr<f32> {
         self.part(self.layout.tile_norms.cast::<f32>()).into()
     }
 
-    /// The greatest residual of each tile, once prepared.
+    /// The greatest residual of each tile, valid after [`prepare_set`].
     pub fn tile_residuals(&self) -> Ptr<f32> {
         self.part(self.layout.tile_residuals.cast::<f32>()).into()
     }
 
-    /// The greatest norm and residual of all, once prepared.
+    /// The greatest norm and the greatest residual of the set, valid after [`prepare_set`].
     pub fn bounds(&self) -> Ptr<f32> {
         self.part(self.layout.bounds.cast::<f32>()).into()
     }
 
-    /// The canonical Σx² of each vector (cosine).
+    /// The canonical Σx² of each vector; `None` for metrics other than cosine.
     pub fn squares(&self) -> Option<PtrMut<f64>> {
         self.layout.squares.map(|squares| self.part(squares))
     }
 }
 
-/// Rows on the device before [`prepare_rows`].
+/// Rows on the device: the input of [`prepare_rows`].
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Unprepared {
-    /// Element type.
+    /// Element type of the rows.
     pub element: ElementType,
-    /// The rows.
+    /// The stored rows: `count` rows of `stride` components.
     pub rows: Ptr<u8>,
-    /// How many.
+    /// Number of rows.
     pub count: u32,
-    /// How many with padding: those past `count` become zeros of value +∞.
+    /// Number of rows with padding. Rows from `count` on become zeros with value +∞.
     pub padded: u32,
-    /// Components from one row to the next.
+    /// Distance from one row to the next in components: a multiple of 4.
     pub stride: u32,
-    /// What is subtracted from each row.
+    /// The centre that is subtracted from each row: `stride` components.
     pub centre: Option<Ptr<f32>>,
-    /// The metric.
+    /// Metric that determines values, norms and the scale.
     pub metric: KernelMetric,
-    /// Bits of the greatest component.
+    /// Bits of the greatest |component|, as [`greatest_of`] finds it.
     pub greatest: PtrMut<u32>,
 }
 
-/// What [`prepare_rows`] makes.
+/// The output arrays of [`prepare_rows`]; it does not write those that are `None`.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Prepared {
-    /// f16 copies.
+    /// f16 copies of the padded rows.
     pub copy: PtrMut<u16>,
-    /// Components from one copy to the next.
+    /// Distance from one copy to the next in components: a multiple of 4, at least the stride of the rows.
     pub copy_stride: u32,
-    /// ‖v‖² or 0.
+    /// ‖v‖² (squared L2) or 0 of each padded row.
     pub values: PtrMut<f32>,
-    /// Bounds of norms.
+    /// An upper bound of the norm of each padded row; `residuals` are written only with `norms`.
     pub norms: Option<PtrMut<f32>>,
-    /// Bounds of what the copies lost.
+    /// An upper bound of the norm of each copy's rounding error.
     pub residuals: PtrMut<f32>,
-    /// The greatest norm of each tile.
+    /// Bits of the greatest norm of each tile; `tile_residuals` are written only with `tile_norms`.
     pub tile_norms: Option<PtrMut<u32>>,
-    /// The greatest residual of each tile.
+    /// Bits of the greatest residual of each tile.
     pub tile_residuals: PtrMut<u32>,
-    /// Greatest norm and residual of all.
+    /// Bits of the greatest norm and of the greatest residual of all rows.
     pub bounds: Option<PtrMut<u32>>,
-    /// Canonical Σx².
+    /// The canonical Σx² of each row, without padding.
     pub squares: Option<PtrMut<f64>>,
 }
 
-/// Uploads vectors, zero-padded to the device's stride.
+/// Uploads vectors, padded with zeros to the stride of `shape`.
 ///
 /// # Safety
 /// `to` has room for the rows at `shape`'s stride.
@@ -250,7 +250,7 @@ pub(crate) unsafe fn upload_rows<T: Element>(
     unsafe { upload_vectors(runtime, stream, shape, to, VectorSlice::of(rows, shape.dim)) }
 }
 
-/// The same of vectors whose element type is a value.
+/// As [`upload_rows`], for vectors whose element type is known at run time only.
 ///
 /// # Safety
 /// As [`upload_rows`].
@@ -262,15 +262,15 @@ pub(crate) unsafe fn upload_vectors(
     rows: VectorSlice<'_>,
 ) -> Result<()> {
     let write = |some: Range<usize>, to: &mut [u8]| write_padded(rows.part(some).bytes(), shape, to);
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller promises that `to` has room for the rows.
     unsafe { runtime.copy_rows_to_device(stream, to, rows.len(), shape.row_bytes(), &write) }
 }
 
-/// As [`upload_rows`] for queries that were not checked. This call finds out whether they are finite while it copies them, so that memory is
-/// read once for both. What is uploaded in vain does no harm.
+/// As [`upload_rows`], for queries that were not checked. The call checks that they are finite while it copies them, so memory is read once
+/// for both. Queries that fail the check may be on the device after the error.
 ///
 /// # Errors
-/// Besides the device's, [`Error::NotFinite`](crate::Error::NotFinite) with row and column.
+/// The errors of the device, and [`Error::NotFinite`](crate::Error::NotFinite) with row and column.
 ///
 /// # Safety
 /// As [`upload_rows`].
@@ -289,13 +289,13 @@ pub(crate) unsafe fn upload_queries(
         }
         write_padded(queries.bytes(), shape, to);
     };
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller promises that `to` has room for the queries.
     unsafe { runtime.copy_rows_to_device(stream, to, queries.len(), shape.row_bytes(), &write)? };
-    // All threads that wrote it have been waited for.
+    // The copy has waited for all threads that called `write`.
     if finite.into_inner() { Ok(()) } else { queries.check_finite(Input::Queries) }
 }
 
-/// Copies rows to their places, and zeros behind each: zero has the bits 0 in every element type.
+/// Copies rows and fills the padding behind each row with zero bytes, which are the number 0 in every element type.
 fn write_padded(rows: &[u8], shape: VectorShape, to: &mut [u8]) {
     if shape.stride() == shape.dim {
         return to.copy_from_slice(rows);
@@ -308,10 +308,10 @@ fn write_padded(rows: &[u8], shape: VectorShape, to: &mut [u8]) {
     }
 }
 
-/// Makes the f16 copies, norms and bounds of a set whose rows (and centre, if `centred`) are there.
+/// Computes the f16 copies, norms and bounds of a set whose rows (and centre, if `centred`) are on the device.
 ///
 /// # Safety
-/// The set's memory is as `SetLayout` reserved it.
+/// `SetLayout::reserve` laid out the memory of the set with this `shape`.
 pub(crate) unsafe fn prepare_set(
     runtime: &Runtime,
     stream: &Stream,
@@ -341,7 +341,7 @@ pub(crate) unsafe fn prepare_set(
         bounds: Some(set.part(layout.bounds)),
         squares: set.squares(),
     };
-    // SAFETY: every part has the size that the kernels ask for; the fills come first in stream order.
+    // SAFETY: every part has the size that the kernels require; the fill comes first in stream order.
     unsafe {
         runtime.fill(stream, set.part(layout.greatest_values), 0)?;
         greatest_of(runtime, stream, from)?;
@@ -349,22 +349,22 @@ pub(crate) unsafe fn prepare_set(
     }
 }
 
-/// Finds the greatest component of rows.
+/// Finds the greatest |component| of rows, after subtraction of the centre.
 ///
 /// # Safety
-/// The pointers cover the shapes; the word at `from.greatest` is zero, or what rows of the same scale gave before.
+/// The pointers cover the shapes. The word at `from.greatest` is zero, or the result for other rows that share the scale.
 pub(crate) unsafe fn greatest_of(runtime: &Runtime, stream: &Stream, from: Unprepared) -> Result<()> {
     let Unprepared { element, rows, count, stride, centre, greatest, .. } = from;
     let launch = Greatest { rows, count, stride, centre, out: greatest };
     let config = launch.config(runtime.limits().multiprocessors);
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller promises that the pointers cover the shapes.
     unsafe { runtime.launch(stream, Greatest::kernel(element.key()), config, launch) }
 }
 
-/// Makes f16 copies, values, norms and bounds of rows whose greatest component is there.
+/// Computes f16 copies, values, norms and bounds of rows, after [`greatest_of`] has found their greatest component.
 ///
 /// # Safety
-/// The pointers that are not null cover the shapes, as [`Prepare`] says.
+/// The pointers that are present cover the shapes, as [`Prepare`] says.
 pub(crate) unsafe fn prepare_rows(runtime: &Runtime, stream: &Stream, from: Unprepared, to: Prepared) -> Result<()> {
     let launch = Prepare {
         rows: from.rows,
@@ -384,6 +384,6 @@ pub(crate) unsafe fn prepare_rows(runtime: &Runtime, stream: &Stream, from: Unpr
         set_bounds: to.bounds,
         row_squares: to.squares,
     };
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller promises that the pointers cover the shapes.
     unsafe { runtime.launch(stream, Prepare::kernel(from.element.key()), launch.config(), launch) }
 }

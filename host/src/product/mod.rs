@@ -1,4 +1,4 @@
-//! What all products of vectors share, on the CPU and on devices.
+//! Products of queries and rows, on the CPU and on devices: scores with a bound of their error.
 
 pub(crate) mod cpu;
 pub(crate) mod gpu;

@@ -1,4 +1,4 @@
-//! How far the scan's f32 score can be from the canonical distance: the proof that the filter loses nothing.
+//! A bound of the difference between the scan's f32 score and the canonical distance, and the proof that the filter loses nothing.
 //!
 //! # What is bounded
 //!
@@ -12,79 +12,79 @@
 //! | cosine | f32(−x/‖x‖) | f32(1/‖y‖), 0 for y = 0 | 0 | −c |
 //!
 //! c is the canonical distance, an f32. [`QueryBound::error`] returns E with |s − t| ≤ E for every y of a block whose
-//! largest norm is M. So for any U such that at least k vectors have t ≤ U, every vector among the best k, ties
-//! included, has s ≤ U + E. U comes from the canonical distance of the k-th best known, or from the k-th smallest s + E.
+//! largest norm is M. Let U be any number such that at least k vectors have t ≤ U. Then every vector among the best k, ties
+//! included, has s ≤ U + E. U is computed from the k-th best known canonical distance, or is the k-th smallest s + E.
 //!
 //! # Proof
 //!
 //! u = 2⁻²⁴, γ = d·u / (1 − d·u). A sum of d products in any order, fused or not, errs by at most γ·Σ|x'_i y_i|, which by
-//! Cauchy-Schwarz is at most γ‖x'‖‖y‖, plus 2⁻¹⁵⁰ for each product that underflows (adding subnormals is exact), at most
-//! η = d·2⁻¹⁴⁹ in all once those pass through the other roundings. The f64 sums behind norms and canonical distances err
-//! by less than d·2⁻⁵² relatively, which with d ≤ 2²¹ is below 2⁻³¹, 2⁻⁷u; this and every product of two small terms is
-//! what the round factors below leave room for. d ≤ 2²¹ also gives γ ≤ 1/7.
+//! Cauchy-Schwarz is at most γ‖x'‖‖y‖, plus 2⁻¹⁵⁰ for each product that underflows (adding subnormals is exact). After the
+//! other roundings these make at most η = d·2⁻¹⁴⁹ in all. The f64 sums of norms and canonical distances have a relative error
+//! below d·2⁻⁵², which is below 2⁻³¹ = 2⁻⁷u for d ≤ 2²¹. The round factors below leave room for this error and for every
+//! product of two small terms. d ≤ 2²¹ also gives γ ≤ 1/7.
 //!
-//! *L2.* With S = (‖x‖ + M)²: the dot product errs by 2γ‖x‖M + η; the rounding of ‖y‖² by uM²; the final addition by
+//! *L2.* Let S = (‖x‖ + M)². The dot product errs by 2γ‖x‖M + η; the rounding of ‖y‖² by uM²; the final addition by
 //! u(M² + 2‖x‖M(1 + γ)); c, the rounding of the distance D ≤ S, by uS. The last three make at most
 //! u(‖x‖² + 4⅓‖x‖M + 3M²) ≤ 3uS. E = 2γ‖x‖M + 4uS + 2η. The spare uS covers the f64 terms, also that of ‖x‖² where t
 //! is computed from c.
 //!
 //! *Inner product.* The dot product errs by γ‖x‖M + η, c by u‖x‖M. E = (γ + 2u)‖x‖M + 2η.
 //!
-//! *Cosine.* x' errs by at most 1.01u relatively, in each component (or by 2⁻¹⁵⁰ where it underflows, √d·2⁻¹⁵⁰ in all),
-//! so the product with y/‖y‖ by 1.01u; the dot product by 1.01γ‖y‖ + η, where ‖y‖ ≥ 2⁻¹⁰⁰ makes η/‖y‖ ≤ d·2⁻⁴⁹ ≪ γ; the
+//! *Cosine.* Each component of x' has a relative error of at most 1.01u (or 2⁻¹⁵⁰ where it underflows, √d·2⁻¹⁵⁰ in all),
+//! so the product with y/‖y‖ errs by 1.01u; the dot product by 1.01γ‖y‖ + η, where ‖y‖ ≥ 2⁻¹⁰⁰ makes η/‖y‖ ≤ d·2⁻⁴⁹ ≪ γ; the
 //! scale by 1.01u and the product with it by u; c by 1.01u. E = 1.1γ + 8u. A zero vector scores exactly 0 = c.
 //!
 //! *Lookup tables.* A vector r_i = f32(c_i + p_i) may be scored by `acc` = fl(⟨x', c⟩) + Σ_m T\[m\] instead, where T\[m\] is the f32
 //! sum of the w products of part m of x' and p, x' is −2x or −x exactly, and M + 1 numbers are added in any order
 //! ([`QueryBound::error_by_tables`]). ⟨x', r⟩ differs from ⟨x', c⟩ + ⟨x', p⟩ by at most 1.01u‖x'‖‖r‖; fl(⟨x', c⟩), an f64 sum rounded, errs by
-//! 1.01u‖x'‖‖c‖; the tables by γ_w‖x'‖‖p‖ + η; their sum by γ_M(1 + γ_w)‖x'‖(‖p‖ + ‖c‖). As ‖p‖ ≤ (1 + 1.01u)‖r‖ + ‖c‖, all together
-//! is at most 1.1γ_n‖x'‖(‖r‖ + 2‖c‖) + η with n = w + M + 2, which is added to E; partial sums are at most 1.1‖x'‖(‖r‖ + 2‖c‖).
+//! 1.01u‖x'‖‖c‖; the tables by γ_w‖x'‖‖p‖ + η; their sum by γ_M(1 + γ_w)‖x'‖(‖p‖ + ‖c‖). As ‖p‖ ≤ (1 + 1.01u)‖r‖ + ‖c‖, these errors
+//! are at most 1.1γ_n‖x'‖(‖r‖ + 2‖c‖) + η with n = w + M + 2, which is added to E. Partial sums are at most 1.1‖x'‖(‖r‖ + 2‖c‖).
 //!
 //! *Whole numbers.* Where x and y have whole components and S ≤ 2²⁴ (L2) or ‖x‖M ≤ 2²⁴ (inner product), every sum of some of the
-//! products and squares is a whole number of at most that magnitude (Cauchy-Schwarz), so no operation rounds, in whatever order: s = t,
-//! E = 0, and c follows from s ([`QueryBound::canonical_of`]). Bytes, such as SIFT's, are so up to some thousand components.
+//! products and squares is a whole number of at most that magnitude (Cauchy-Schwarz). So no operation rounds, in any order: s = t,
+//! E = 0, and c follows from s ([`QueryBound::canonical_of`]). Bytes such as SIFT's meet this condition up to some thousand components.
 //!
 //! *Overflow.* Partial sums are at most (1 + γ)‖x'‖‖y‖ by Cauchy-Schwarz, so nothing overflows while S < 2¹²⁵ (L2),
 //! ‖x‖M < 2¹²⁵ (inner product), or all norms of the block lie in [2⁻¹⁰⁰, 2¹⁰⁰] or are 0 (cosine). Otherwise E = +∞: every
-//! vector of the block survives, whatever its score, NaN included, and is judged by its canonical distance alone.
+//! vector of the block survives with any score, NaN included, and only its canonical distance decides.
 
 use crate::Metric;
 
-/// Largest dimension the bounds are proved for; beyond it every vector is judged by its canonical distance.
+/// Largest dimension for which the bounds are proved. Beyond it only canonical distances decide.
 const MAX_DIM: usize = 1 << 21;
 const U: f64 = f64::EPSILON * (1u64 << 28) as f64; // 2⁻²⁴
 
-/// A query's part of the bound.
+/// The part of the bound that depends on the query.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct QueryBound {
     metric: Metric,
-    /// ‖x‖, rounded up.
+    /// An upper bound of ‖x‖.
     norm: f64,
-    /// ‖x‖² as computed.
+    /// ‖x‖² as computed in f64.
     square: f64,
     /// γ; +∞ beyond [`MAX_DIM`].
     gamma: f64,
-    /// 2η.
+    /// 2η, the room for underflow.
     tiny: f64,
-    /// All components are whole numbers.
+    /// Whether all components of the query are whole numbers.
     whole: bool,
 }
 
 impl QueryBound {
-    /// `square`: ‖x‖², summed in f64.
+    /// The bound of a query of `dim` components. `square` is ‖x‖², summed in f64.
     pub(crate) fn new(metric: Metric, dim: usize, square: f64) -> Self {
         let du = dim as f64 * U;
         let gamma = if dim <= MAX_DIM { du / (1.0 - du) } else { f64::INFINITY };
         Self { metric, norm: round_up(square.sqrt()), square, gamma, tiny: dim as f64 * 2f64.powi(-148), whole: false }
     }
 
-    /// Notes whether all components of the query are whole numbers.
+    /// The same bound for a query whose components are all whole numbers, or not.
     pub(crate) fn with_whole(self, whole: bool) -> Self {
         Self { whole, ..self }
     }
 
-    /// E for a block whose largest norm is `largest` and whose components are all whole numbers if `whole` says so: 0 where scores are
-    /// exact, and only there.
+    /// E for a block whose largest norm is `largest`. `whole` says whether all its components are whole numbers. E is 0 only where all scores
+    /// are proved exact.
     #[inline]
     pub(crate) fn error_or_exact(&self, largest: f32, whole: bool) -> f64 {
         let largest_wide = f64::from(largest);
@@ -96,7 +96,7 @@ impl QueryBound {
         if self.whole && whole && reach <= EXACT { 0.0 } else { self.error(largest) }
     }
 
-    /// E for a block whose largest norm is `largest` (+∞ marks a block whose norms are out of the cosine's range).
+    /// E for a block whose largest norm is `largest`; +∞ marks a block with norms outside the range of the proof for cosine.
     #[inline]
     pub(crate) fn error(&self, largest: f32) -> f64 {
         let largest = f64::from(largest);
@@ -118,12 +118,12 @@ impl QueryBound {
                 }
             }
         };
-        // ∞ · 0 from a γ beyond its range; and the f64 roundings of this function itself.
+        // NaN is ∞ · 0 from an infinite γ. `round_up` covers the f64 roundings of this function itself.
         if error.is_nan() { f64::INFINITY } else { round_up(error) + self.tiny }
     }
 
-    /// E for a block of sums of a centroid, of norm `centroid`, and codewords, scored by lookup tables, each product through at most
-    /// `terms` f32 operations; not under cosine.
+    /// E for a block of vectors that are sums of a centroid, of norm `centroid`, and codewords, scored by lookup tables. Each product passes
+    /// through at most `terms` f32 operations. Not for cosine.
     pub(crate) fn error_by_tables(&self, largest: f32, centroid: f64, terms: usize) -> f64 {
         let factor = match self.metric {
             Metric::L2 => 2.0,
@@ -131,11 +131,11 @@ impl QueryBound {
         };
         let reach = factor * self.norm * (f64::from(largest) + 2.0 * round_up(centroid));
         let gamma = terms as f64 * U / (1.0 - terms as f64 * U);
-        // An infinite reach fails the comparison, as does NaN.
+        // An infinite or NaN reach fails the comparison.
         if reach < LIMIT { self.error(largest) + round_up(1.1 * gamma * reach) + self.tiny } else { f64::INFINITY }
     }
 
-    /// The canonical distance of a vector scored without error (E = 0).
+    /// The canonical distance of a vector whose score is exact (E = 0).
     #[inline]
     pub(crate) fn canonical_of(&self, score: f32) -> f32 {
         match self.metric {
@@ -144,7 +144,7 @@ impl QueryBound {
         }
     }
 
-    /// U (the largest t that still counts) from the k-th best canonical distance.
+    /// U, the largest t that can be among the best k, from the k-th best canonical distance.
     #[inline]
     pub(crate) fn score_of(&self, canonical: f32) -> f64 {
         match self.metric {
@@ -154,34 +154,34 @@ impl QueryBound {
     }
 }
 
-/// 2²⁴: up to here f32 has all whole numbers.
+/// 2²⁴: f32 has all whole numbers up to here.
 const EXACT: f64 = (1u64 << 24) as f64;
 
-/// Whether all of `values` are whole numbers of at most 2²² (magnitude): past that it says no.
+/// Whether all of `values` are whole numbers of magnitude at most 2²².
 pub(crate) fn all_whole(values: &[f32]) -> bool {
-    // Numbers up to 2²² become whole by adding and subtracting this. Conversions to integers take three times as long.
+    // Adding and subtracting this number rounds numbers up to 2²² to whole ones. Conversions to integers take three times as long.
     let round = 1.5 * (1u32 << 23) as f32;
     let whole = |&value: &f32| (value.abs() <= (1u32 << 22) as f32) & ((value + round) - round == value);
-    // Without leaving a block early, so that the compiler vectorises it.
+    // No exit inside a block, so that the compiler vectorises it.
     values.chunks(256).all(|values| values.iter().fold(true, |all, value| all & whole(value)))
 }
 
-/// 2¹²⁵.
+/// 2¹²⁵: partial sums below this do not overflow.
 const LIMIT: f64 = (1u128 << 125) as f64;
 
-/// `value` · (1 + 2⁻³⁰): covers the roundings of a few f64 operations and those of the sum ‖x‖² for d ≤ 2²¹.
+/// `value` · (1 + 2⁻³⁰). The factor covers the roundings of a few f64 operations and of the sum ‖x‖² for d ≤ 2²¹.
 #[inline]
 fn round_up(value: f64) -> f64 {
     value * (1.0 + 1.0 / (1u64 << 30) as f64)
 }
 
-/// The f32 at or above `value`.
+/// An f32 at or above `value`: the one after the nearest.
 #[inline]
 pub(crate) fn ceil_f32(value: f64) -> f32 {
     (value as f32).next_up()
 }
 
-/// What the components of a query with ‖x‖² = `square` are multiplied by for x'.
+/// The factor of the components of a query with ‖x‖² = `square` that gives x'.
 pub(crate) fn factor(metric: Metric, square: f64) -> f64 {
     match metric {
         Metric::L2 => -2.0,
@@ -191,7 +191,7 @@ pub(crate) fn factor(metric: Metric, square: f64) -> f64 {
     }
 }
 
-/// Whether scores have the offset f32(‖y‖²), not 0. They have a scale where the metric divides by norms.
+/// Whether scores have the offset f32(‖y‖²) and not 0. They have a scale where the metric divides by norms.
 pub(crate) fn has_offset(metric: Metric) -> bool {
     match metric {
         Metric::L2 => true,
@@ -204,8 +204,8 @@ pub(crate) fn scale(square: f64) -> f32 {
     if square == 0.0 { 0.0 } else { square.sqrt().recip() as f32 }
 }
 
-/// What the scan keeps of a block of base vectors: an upper bound of their norms, +∞ where the cosine's range is left.
-/// `squares`: each ‖y‖², summed in f64.
+/// An upper bound of the norms of a block of base vectors, +∞ where a norm is outside the range of the proof for cosine. `squares` are
+/// the values ‖y‖², summed in f64.
 pub(crate) fn largest_norm(metric: Metric, squares: impl Iterator<Item = f64>) -> f32 {
     let mut largest = 0.0f64;
     for square in squares {
@@ -218,5 +218,5 @@ pub(crate) fn largest_norm(metric: Metric, squares: impl Iterator<Item = f64>) -
     ceil_f32(largest.sqrt())
 }
 
-/// 2⁻²⁰⁰ = (2⁻¹⁰⁰)².
+/// 2⁻²⁰⁰ = (2⁻¹⁰⁰)², the smallest square of a norm in the range of the proof for cosine.
 const SMALL: f64 = 1.0 / ((1u128 << 100) as f64 * (1u128 << 100) as f64);

@@ -1,80 +1,80 @@
 //! The vectors that may still be among a query's best k.
 //!
-//! A buffer takes survivors of the scan as (score, id). When full it is thinned: with E the largest error bound among its
-//! entries, the k-th smallest score + E is a bound U on the k-th best distance, and whoever has s > U + E is out. (One E for
-//! all lets the selection run on plain integers.) If too many stay, because the error bound is wide
-//! against the differences of the data (a base far from the origin, many duplicates, components near the overflow), the
-//! buffer is *settled*: canonical distances for all of it, of which the best k stay. Thus memory is bounded whatever the
-//! data, and the worst case is one canonical distance for every vector of the base.
+//! A buffer takes survivors of the scan as (score, id). A full buffer is *thinned*: let E be the largest error bound among its
+//! entries. The k-th smallest score + E is a bound U of the k-th best distance, and entries with score > U + E are dropped. (One
+//! E for all entries lets the selection run on plain integers.) Too many entries stay if the error bound is large against the
+//! differences of the data: a base far from the origin, many duplicates, components near the overflow. Then the buffer is
+//! *settled*: canonical distances replace all scores, and the best k stay. So memory is bounded for all data, and the worst
+//! case is one canonical distance for every vector of the base.
 //!
-//! Where all scores in the buffer are exact (E = 0) they are the distances: nothing is computed again.
+//! Where all scores in the buffer are exact (E = 0) the distances follow from the scores without the vectors.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::bound::{QueryBound, ceil_f32};
 use crate::Metric;
 
-/// What thinning and settling need to know of the query and the base.
+/// The query and the base, as thinning and settling see them.
 pub(crate) trait Judge {
     /// The canonical distance of base vector `id` from this query.
     fn canonical(&mut self, id: u32) -> f32;
-    /// The canonical distances of base vectors `ids`, as many as `to` has room for, at most [`TOGETHER`].
+    /// Stores the canonical distances of base vectors `ids` in `to`, of the same length; at most [`TOGETHER`].
     fn canonicals(&mut self, ids: &[u32], to: &mut [f32]) {
         ids.iter().zip(to).for_each(|(&id, to)| *to = self.canonical(id));
     }
-    /// What results name base vector `id` by, and ties are broken by.
+    /// The id of base vector `id` in results. Of equal distances the lower one wins.
     fn rank(&self, id: u32) -> u32 {
         id
     }
-    /// The bound of this query.
+    /// The error bound of this query.
     fn bound(&self) -> &QueryBound;
-    /// Says that [`Judge::canonical`] of `id` will follow shortly.
+    /// Prefetches base vector `id`, because its canonical distance follows shortly.
     fn prefetch(&mut self, id: u32);
-    /// The metric.
+    /// Metric of the distances.
     fn metric(&self) -> Metric;
 }
 
-/// See the module documentation.
+/// The candidates of one query (module documentation).
 #[derive(Debug)]
 pub(crate) struct Candidates {
     k: usize,
     capacity: usize,
-    /// Scored by the scan, not yet by the definition: (score, id) as ordered keys.
+    /// Survivors without a canonical distance: (score, id) as ordered keys.
     scored: Vec<u64>,
     /// Largest error bound in `scored`.
     error: f64,
-    /// Settled: (distance, id) as ordered keys, at most k, in no order.
+    /// Candidates with canonical distances: (distance, id) as ordered keys, unsorted. Settling reduces them to k.
     settled: Vec<u64>,
-    /// U: at least k vectors have t ≤ this. +∞ until k are known.
+    /// U: at least k vectors have t ≤ this; +∞ while fewer are known.
     limit: f32,
 }
 
 impl Candidates {
-    /// For the best `k` of a base of `rows` vectors, `1 <= k <= rows`. No memory is taken yet.
+    /// No candidates yet, for the best `k` of a base of `rows` vectors, `1 <= k <= rows`. Allocates nothing.
     pub(crate) fn new(k: usize, rows: usize) -> Self {
         let capacity = Self::capacity(k, rows);
         Self { k, capacity, scored: Vec::new(), error: 0.0, settled: Vec::new(), limit: f32::INFINITY }
     }
 
-    /// Entries of the buffer. Slack of k keeps the number of thinnings at about ln(rows / k); [`SLACK`] keeps small k from
-    /// thinning for every few survivors.
+    /// Number of entries of the buffer. With room for k more than k there are about ln(rows / k) thinnings; [`SLACK`] avoids a
+    /// thinning for every few survivors if k is small.
     fn capacity(k: usize, rows: usize) -> usize {
         k.saturating_add(k.max(SLACK)).min(rows).max(1)
     }
 
-    /// Bytes that a query's candidates take at most.
+    /// Largest memory of one query's candidates in bytes.
     pub(crate) fn bytes(k: usize, rows: usize) -> usize {
         Self::capacity(k, rows) * size_of::<u64>() + k * size_of::<u64>() + size_of::<Self>()
     }
 
-    /// Scores at or below this (or NaN) are to be pushed, for vectors of a block with this error bound. `shared` is the
-    /// best limit that any thread has found for the query.
+    /// The caller must push the vectors of a block with this error bound whose score is at or below this threshold, or NaN.
+    /// `shared` is the lowest limit that any thread has found for the query.
     pub(crate) fn threshold(&self, error: f64, shared: &Limit) -> f32 {
         let sum = f64::from(self.limit.min(shared.get())) + error;
         if sum < f64::INFINITY { ceil_f32(sum) } else { f32::INFINITY }
     }
 
-    /// Takes a survivor of a block with this error bound; true where the buffer is now full and [`Self::make_room`] must follow.
+    /// Takes a survivor of a block with this error bound. Returns whether the buffer is full: then the caller must call [`Self::make_room`].
     #[inline]
     #[must_use]
     pub(crate) fn push(&mut self, score: f32, id: u32, error: f64) -> bool {
@@ -86,7 +86,7 @@ impl Candidates {
         self.scored.len() >= self.capacity
     }
 
-    /// Thins the buffer, and settles it where that did not free half of the slack.
+    /// Thins the buffer, and settles it if thinning did not free half of the entries beyond k.
     pub(crate) fn make_room(&mut self, judge: &mut impl Judge, shared: &Limit) {
         self.thin(shared);
         if self.scored.len() > self.k + self.capacity.saturating_sub(self.k) / 2 || self.scored.len() >= self.capacity {
@@ -94,10 +94,10 @@ impl Candidates {
         }
     }
 
-    /// Drops whoever cannot be among the best k.
+    /// Drops the entries that cannot be among the best k.
     fn thin(&mut self, shared: &Limit) {
         let mut kept = 0;
-        // An infinite error (scores may be NaN) drops nobody.
+        // With an infinite error, where scores may be NaN, no entry is dropped.
         if self.scored.len() > self.k && self.error < f64::INFINITY {
             let (_, last, _) = self.scored.select_nth_unstable(self.k - 1);
             let score = f64::from(from_ascending((*last >> 32) as u32));
@@ -108,7 +108,7 @@ impl Candidates {
         if limit < f64::INFINITY {
             let limit = u64::from(ascending(ceil_f32(limit))) << 32 | u64::from(u32::MAX);
             if self.limit <= shared.get() {
-                // The first k are within this query's own limit already.
+                // The first k are within this limit, so the loop may start after them.
                 let mut end = kept;
                 for at in kept..self.scored.len() {
                     let key = self.scored[at];
@@ -176,7 +176,7 @@ impl Candidates {
         }
     }
 
-    /// Takes over what another thread found in its share of the base.
+    /// Adds the candidates that another thread found in its share of the base.
     pub(crate) fn absorb(&mut self, mut other: Self) {
         if self.scored.len() < other.scored.len() {
             std::mem::swap(&mut self.scored, &mut other.scored);
@@ -187,8 +187,8 @@ impl Candidates {
         self.limit = self.limit.min(other.limit);
     }
 
-    /// The scan is over: the keys of the best k in ascending order, fewer only where there are fewer. For scans whose queries
-    /// finish alone.
+    /// Ends the scan of one query: settles and returns the keys of the best k in ascending order, or of all candidates if there are
+    /// fewer. For scans that finish each query separately.
     pub(crate) fn finish(mut self, judge: &mut impl Judge, shared: &Limit) -> Vec<u64> {
         self.thin(shared);
         let (first, last) =
@@ -200,27 +200,26 @@ impl Candidates {
         self.take_best()
     }
 
-    /// The scan is over: drops whoever is out and puts the rest, scored with errors above 0, in the order of the base, for
-    /// [`Self::settle_below`].
+    /// Ends the scan before [`Self::settle_below`]: thins the buffer and sorts it by the order of the base. The error bound must be above 0.
     pub(crate) fn close(&mut self, shared: &Limit) {
         self.thin(shared);
         self.sort_by_id();
     }
 
-    /// Puts what is scored in the order of the base; scores are lost.
+    /// Replaces the entries of the buffer by their ids, in the order of the base. Their scores are lost.
     fn sort_by_id(&mut self) {
         self.scored.iter_mut().for_each(|key| *key = u64::from(id(*key)));
         self.scored.sort_unstable();
     }
 
-    /// After [`Self::close`]: settles the candidates with ids below `end`. `done` counts the settled and starts at 0.
+    /// Settles the candidates with ids below `end`, after [`Self::close`]. `done` counts the settled candidates and starts at 0.
     pub(crate) fn settle_below(&mut self, end: u64, done: &mut usize, judge: &mut impl Judge) {
         let count = self.scored[*done..].iter().take_while(|&&id| id < end).count();
         self.judge_in(*done..*done + count, judge);
         *done += count;
     }
 
-    /// After everything was settled: the keys of the best k in ascending order, fewer only where the base has fewer.
+    /// The keys of the best k in ascending order, once all candidates are settled; fewer if the base has fewer vectors.
     pub(crate) fn take_best(&mut self) -> Vec<u64> {
         self.keep_best();
         self.settled.sort_unstable();
@@ -228,19 +227,20 @@ impl Candidates {
     }
 }
 
-/// Candidates judged together, while the rows of as many more are fetched: their latency is several times the time of a distance.
+/// Number of candidates whose distances are computed together. The rows of the next ones are prefetched meanwhile, because the
+/// latency of memory is several times the time of a distance.
 pub(crate) const TOGETHER: usize = 8;
-/// Candidates no farther apart than this are judged in any order: sorting them would cost more.
+/// Candidates whose ids differ by at most this are settled in any order, because sorting them would cost more.
 const NEAR: u32 = 4096;
-/// Entries that the buffer has beyond k at least. 1 of 1024 rows: 80 survivors; twice as many with 128.
+/// Smallest number of entries beyond k. For k = 1 of 1024 rows there are 80 survivors; with 128 entries there are twice as many.
 const SLACK: usize = 64;
 
-/// The lowest limit that any thread found for a query. Any value it ever held is a valid limit, so relaxed order will do.
+/// The lowest limit that any thread found for a query. Every value that it ever had is a valid limit, so relaxed order suffices.
 #[derive(Debug)]
 pub(crate) struct Limit(AtomicU32);
 
 impl Limit {
-    /// No limit yet.
+    /// The limit +∞, which excludes nothing.
     pub(crate) fn new() -> Self {
         Self(AtomicU32::new(ascending(f32::INFINITY)))
     }
@@ -254,7 +254,7 @@ impl Limit {
     }
 }
 
-/// Maps f32 to u32 so that the order of the integers is `f32::total_cmp`.
+/// Maps f32 to u32. The order of the integers is that of `f32::total_cmp`.
 fn ascending(value: f32) -> u32 {
     let bits = value.to_bits();
     if bits >> 31 == 0 { bits | 1 << 31 } else { !bits }
@@ -264,19 +264,19 @@ fn from_ascending(bits: u32) -> f32 {
     f32::from_bits(if bits >> 31 == 1 { bits & !(1 << 31) } else { !bits })
 }
 
-/// (distance, id) as one integer: ascending keys are best first, then lower id.
+/// Packs (distance, id) into one integer. In ascending order the best distance is first; of equal distances, the lower id.
 pub(crate) fn key(metric: Metric, distance: f32, id: u32) -> u64 {
     let order = ascending(distance);
     u64::from(if metric.larger_is_better() { !order } else { order }) << 32 | u64::from(id)
 }
 
-/// The distance in a key.
+/// The distance of a [`key`].
 pub(crate) fn distance(metric: Metric, key: u64) -> f32 {
     let order = (key >> 32) as u32;
     from_ascending(if metric.larger_is_better() { !order } else { order })
 }
 
-/// The id in a key.
+/// The id of a [`key`], its lower 32 bits.
 pub(crate) fn id(key: u64) -> u32 {
     key as u32
 }

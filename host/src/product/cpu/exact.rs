@@ -1,21 +1,21 @@
-//! The sum of [`crate::metric`]'s definition, steps 1 to 5, evaluated with SIMD: the same operations in the same order, so
-//! the same bits. The plain evaluation there stays the definition; tests here compare the two.
+//! The sum of [`crate::metric`]'s definition, steps 1 to 5, evaluated with SIMD. The operations and their order are those of
+//! the definition, so the bits are the same. The tests compare the sum with the plain evaluation in [`crate::metric`].
 //!
-//! One side (the query, met by many rows) comes widened to f64, which saves a third of the work.
+//! The query is passed as f64, because it is used with many rows. This saves a third of the work.
 
 use crate::Metric;
 use crate::simd::Isa;
 
-/// Which term the sum runs over.
+/// The term of the sum, a function of x_i and y_i.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Term {
-    /// (x_i − y_i)².
+    /// The square (x_i − y_i)².
     SquaredDifference,
-    /// x_i · y_i.
+    /// The product x_i · y_i.
     Product,
 }
 
-/// The canonical distance (step 6 included) of a query, given with Σx², and a row, whose Σy² is asked for only under cosine.
+/// The canonical distance (step 6 included) of a query, given with Σx², and a row. `yy` computes Σy² and is called only for cosine.
 #[inline]
 pub(crate) fn distance(isa: Isa, metric: Metric, (x, xx): (&[f64], f64), y: &[f32], yy: impl FnOnce() -> f64) -> f32 {
     match metric {
@@ -37,7 +37,7 @@ pub(crate) fn squares(isa: Isa, dim: usize, rows: &[f32], to: &mut Vec<f64>) {
     }
 }
 
-/// Steps 1 to 5 over two vectors of one length; `x` holds values that are f32.
+/// Steps 1 to 5 for two vectors of one length. Each value of `x` is an f32, widened to f64.
 #[inline]
 pub(crate) fn sum(isa: Isa, term: Term, x: &[f64], y: &[f32]) -> f64 {
     assert_eq!(x.len(), y.len(), "vectors of one dimension");
@@ -46,7 +46,7 @@ pub(crate) fn sum(isa: Isa, term: Term, x: &[f64], y: &[f32]) -> f64 {
     }
     match (isa, term) {
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: `isa` comes from `Isa::detect`; the lengths agree.
+        // SAFETY: `isa` comes from `Isa::detect`, so the processor has the instructions; the lengths were compared above.
         (Isa::Avx512, Term::SquaredDifference) => unsafe { avx512::sum::<true>(x, y) },
         #[cfg(target_arch = "x86_64")]
         // SAFETY: as above.
@@ -62,16 +62,16 @@ pub(crate) fn sum(isa: Isa, term: Term, x: &[f64], y: &[f32]) -> f64 {
     }
 }
 
-/// Components of which the sum is two additions, where a block of 128 columns would be many times the work: k-means++ of sub-vectors takes
-/// millions of these sums.
+/// Up to this many components the sum is two levels of additions, a small fraction of the work for a block of 128 columns. k-means++ of
+/// sub-vectors takes millions of these sums.
 pub(crate) const FEW: usize = 4;
 
-/// Steps 1 to 5 of up to four components: every lane but the first stays 0.
+/// Steps 1 to 5 for up to four components, where every lane but the first is 0.
 #[inline(always)]
 fn few(term: Term, x: &[f64], y: &[f32]) -> f64 {
     let column = |x: f64, y: f32| match term {
         Term::SquaredDifference => (x - f64::from(y)) * (x - f64::from(y)),
-        // A column starts at 0: −0 is lost.
+        // A column starts at 0, so a product of −0 becomes +0.
         Term::Product => 0.0 + x * f64::from(y),
     };
     if let (&[x0, x1, x2, x3], &[y0, y1, y2, y3]) = (x, y) {
@@ -81,8 +81,8 @@ fn few(term: Term, x: &[f64], y: &[f32]) -> f64 {
     (at(0) + at(1)) + (at(2) + at(3))
 }
 
-/// For the compiler to vectorise: terms in blocks of 128 fixed columns. The compiler never fuses or reorders f64
-/// operations, whatever the instruction set.
+/// The sum in plain Rust, in blocks of 128 fixed columns, which the compiler vectorises. The compiler never fuses or
+/// reorders f64 operations, on any instruction set.
 #[inline(always)]
 fn portable<const DIFFERENCE: bool>(x: &[f64], y: &[f32]) -> f64 {
     let term = |x: f64, y: f32| {
@@ -114,14 +114,14 @@ fn portable<const DIFFERENCE: bool>(x: &[f64], y: &[f32]) -> f64 {
 mod avx2 {
     use std::arch::x86_64::*;
 
-    /// The 128 accumulators are 32 registers, twice as many as there are. So four of them, 16 columns, go over all components before
-    /// the next four.
+    /// The 128 accumulators would take 32 registers, but there are 16. So four registers, 16 columns, accumulate over all components
+    /// before the next four.
     ///
     /// # Safety
     /// The processor has AVX2; the lengths agree.
     #[target_feature(enable = "avx2")]
     pub(crate) unsafe fn sum<const DIFFERENCE: bool>(x: &[f64], y: &[f32]) -> f64 {
-        // Step 3 at once: a register of four lanes for each 16 columns.
+        // Step 3 is included: a register of four lanes for each 16 columns.
         let mut lanes = [_mm256_setzero_pd(); 8];
         for (part, lanes) in lanes.iter_mut().enumerate() {
             let mut acc = [_mm256_setzero_pd(); 4];
@@ -132,7 +132,7 @@ mod avx2 {
                 at += 128;
             }
             if at < x.len() {
-                // The columns past d count as zeros, as with AVX-512.
+                // The columns past d are zeros, as with AVX-512.
                 let (mut last_x, mut last_y) = ([0.0; 16], [0.0; 16]);
                 last_x[..x.len() - at].copy_from_slice(&x[at..]);
                 last_y[..x.len() - at].copy_from_slice(&y[at..]);
@@ -141,14 +141,14 @@ mod avx2 {
             }
             *lanes = fours(acc);
         }
-        // Step 4: m = 16, 8 and 4 pair whole registers.
+        // Step 4: m = 16, 8 and 4 add whole registers.
         for m in [4, 2, 1] {
             for l in 0..m {
                 lanes[l] = _mm256_add_pd(lanes[l], lanes[l + m]);
             }
         }
         let mut lane = [0.0f64; 4];
-        // SAFETY: room for four.
+        // SAFETY: `lane` has room for four values.
         unsafe { _mm256_storeu_pd(lane.as_mut_ptr(), lanes[0]) };
         (lane[0] + lane[2]) + (lane[1] + lane[3])
     }
@@ -156,12 +156,12 @@ mod avx2 {
     /// Steps 1 and 2 for 16 columns.
     ///
     /// # Safety
-    /// The processor has AVX2; 16 values each.
+    /// The processor has AVX2; `x` and `y` have 16 values each.
     #[inline]
     #[target_feature(enable = "avx2")]
     unsafe fn step<const DIFFERENCE: bool>(acc: &mut [__m256d; 4], x: *const f64, y: *const f32) {
         for (j, acc) in acc.iter_mut().enumerate() {
-            // SAFETY: 4 values at 4j, j < 4, of 16.
+            // SAFETY: 4 values at 4j with j < 4 lie within 16.
             let (x, y) = unsafe { (_mm256_loadu_pd(x.add(4 * j)), _mm_loadu_ps(y.add(4 * j))) };
             let y = _mm256_cvtps_pd(y);
             let term = if DIFFERENCE {
@@ -189,8 +189,8 @@ mod avx2 {
 mod avx512 {
     use std::arch::x86_64::*;
 
-    /// The 128 accumulators are 16 registers. The columns past d count as zeros: they add 0 to accumulators that are never
-    /// −0. (Masked loads instead made the compiler keep the accumulators in memory.)
+    /// The 128 accumulators take 16 registers. The columns past d are zeros, which add 0 to accumulators that are never −0.
+    /// (With masked loads the compiler kept the accumulators in memory.)
     ///
     /// # Safety
     /// The processor has AVX-512F.
@@ -211,11 +211,11 @@ mod avx512 {
         // Step 3, four registers (8 lanes) at a time. The lanes come out as 0 2 1 3 4 6 5 7 of each eight.
         let lanes: [__m512d; 4] =
             std::array::from_fn(|g| fours(acc[4 * g], acc[4 * g + 1], acc[4 * g + 2], acc[4 * g + 3]));
-        // Step 4: m = 16 and 8 pair whole registers, 4 the halves, 2 and 1 what is left.
+        // Step 4: m = 16 and 8 add whole registers, 4 the halves of a register, 2 and 1 single lanes.
         let eight = _mm512_add_pd(_mm512_add_pd(lanes[0], lanes[2]), _mm512_add_pd(lanes[1], lanes[3]));
         let four = _mm256_add_pd(_mm512_castpd512_pd256(eight), _mm512_extractf64x4_pd::<1>(eight));
         let mut lane = [0.0f64; 4];
-        // SAFETY: room for four.
+        // SAFETY: `lane` has room for four values.
         unsafe { _mm256_storeu_pd(lane.as_mut_ptr(), four) };
         let [lane0, lane2, lane1, lane3] = lane;
         (lane0 + lane2) + (lane1 + lane3)
@@ -226,7 +226,7 @@ mod avx512 {
     #[target_feature(enable = "avx512f")]
     fn step<const DIFFERENCE: bool>(acc: &mut [__m512d; 16], x: &[f64; 128], y: &[f32; 128]) {
         for (j, acc) in acc.iter_mut().enumerate() {
-            // SAFETY: 8 values at 8j, j < 16, of 128.
+            // SAFETY: 8 values at 8j with j < 16 lie within 128.
             let (x, y) = unsafe { (_mm512_loadu_pd(x.as_ptr().add(8 * j)), _mm256_loadu_ps(y.as_ptr().add(8 * j))) };
             let y = _mm512_cvtps_pd(y);
             let term = if DIFFERENCE {
@@ -260,7 +260,7 @@ mod tests {
 
     #[test]
     fn every_instruction_set_gives_the_bits_of_the_definition() {
-        // Values over many magnitudes, so that another order of addition would show.
+        // Values of many magnitudes, so that another order of addition changes bits.
         let mut random = Random::new(1);
         let mut next = || (random.unit_f32() - 0.5) * 2f32.powi(random.below(32) as i32 - 16);
         for dim in (1..=300).chain([383, 384, 385, 512, 960, 1000, 2047, 2048]) {

@@ -1,13 +1,13 @@
-//! Products on the CPU: scores in f32 with a bound of their error, and the canonical distance for what the bound cannot exclude.
+//! Products on the CPU: scores in f32 with a bound of their error, and canonical distances of the rows that the bound cannot exclude.
 //!
-//! The algorithm is explained where it is whole: exact search (`flat::cpu`).
+//! The header of exact search (`flat::cpu`) explains the whole algorithm.
 //!
-//! | file | what |
+//! | file | content |
 //! |---|---|
 //! | `scan` | scores of a panel of queries with a tile of rows |
-//! | `bound` | how wrong a score may be |
-//! | `candidates` | what passed the scan, and its canonical distances |
-//! | `queries` | queries made ready for a scan |
+//! | `bound` | error bounds of scores |
+//! | `candidates` | rows that passed the scan, and their canonical distances |
+//! | `queries` | queries, converted for a scan |
 //! | `exact` | canonical sums |
 
 pub(crate) mod bound;
@@ -18,16 +18,16 @@ pub(crate) mod scan;
 
 pub(crate) use self::queries::{Line, Queries, Scorer, as_f32, canonical_square, convert};
 
-/// Rows that share one largest norm; tiles never cross its multiples.
+/// Number of rows that share one largest norm. No tile crosses a multiple of this number.
 pub(crate) const BLOCK: usize = 256;
-/// f32 bytes of a tile: a share of the L2 cache (1 to 2 MiB on current server cores) that leaves room for a panel.
+/// Size of a tile of f32 in bytes: a share of the L2 cache (1 to 2 MiB on current server cores) that leaves room for a panel.
 pub(crate) const TILE_BYTES: usize = 1 << 20;
 /// Up to this many queries are scanned row by row rather than in panels.
 pub(crate) const DIRECT_QUERIES: usize = 4;
-/// Bytes of candidates held at once, unless the builder says otherwise.
+/// Default limit of the memory for candidates in bytes; the builder of an index can change it.
 pub(crate) const DEFAULT_BUDGET: u64 = 256 << 20;
 
-/// Rows of a tile: a power of two that divides [`BLOCK`].
+/// Number of rows of a tile: a power of two that divides [`BLOCK`].
 pub(crate) fn tile_rows(dim: usize) -> usize {
     let fit = (TILE_BYTES / size_of::<f32>() / dim).clamp(16, BLOCK);
     1 << fit.ilog2()

@@ -1,4 +1,4 @@
-//! Queries made ready for the scan and for canonical distances.
+//! Queries, converted for the scan and for canonical distances.
 
 use super::bound::{self, QueryBound, all_whole};
 use super::exact;
@@ -8,35 +8,35 @@ use crate::parallel::{Loop, ParallelSlice};
 use crate::simd::Isa;
 use crate::{Element, Metric};
 
-/// A cache line of f32, so that panels are aligned to registers.
+/// A cache line of f32. The type aligns panels to registers.
 #[derive(Debug, Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
 #[repr(C, align(64))]
 pub(crate) struct Line(pub(crate) [f32; 16]);
 
-/// A cache line of f64.
+/// A cache line of f64, aligned to 64 bytes.
 #[derive(Debug, Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
 #[repr(C, align(64))]
 struct Wide([f64; 8]);
 
-/// Queries that one thread makes ready at least.
+/// Smallest number of queries of one task.
 const ALONE: usize = 256;
 
-/// Some queries, made ready.
+/// A batch of converted queries, with their error bounds.
 #[derive(Debug)]
 pub(crate) struct Queries {
     dim: usize,
-    /// As f64, row-major, each from a cache line's start: what canonical distances are taken of.
+    /// The queries as f64, for canonical distances: row-major, each at the start of a cache line.
     wide: Vec<Wide>,
-    /// What x is multiplied by for x' of [`super::bound`].
+    /// The factor of each query x that gives x' of [`super::bound`].
     factors: Vec<f64>,
-    /// The bound of each.
+    /// The error bound of each query.
     pub(crate) bounds: Vec<QueryBound>,
-    /// Σx² by the canonical definition.
+    /// Σx² of each query by the canonical definition.
     pub(crate) squares: Vec<f64>,
 }
 
 impl Queries {
-    /// Makes whole `queries` ready; O(queries · dim).
+    /// Converts `queries`, whole rows of `dim` components; O(queries · dim).
     pub(crate) fn new<T: Element>(isa: Isa, metric: Metric, dim: usize, queries: &[T]) -> Self {
         let (stride, count) = (dim.div_ceil(8), queries.len() / dim);
         let mut wide = vec![Wide([0.0; 8]); count * stride];
@@ -55,12 +55,12 @@ impl Queries {
         Self { dim, wide, factors, bounds, squares }
     }
 
-    /// Number of queries.
+    /// Number of queries in the batch.
     pub(crate) fn len(&self) -> usize {
         self.squares.len()
     }
 
-    /// Query `query` as f64.
+    /// The components of query `query` as f64.
     #[inline]
     pub(crate) fn wide(&self, query: usize) -> &[f64] {
         let stride = self.dim.div_ceil(8);
@@ -68,13 +68,13 @@ impl Queries {
         &wide[..self.dim]
     }
 
-    /// What x is multiplied by for x'.
+    /// The factor of query `query` that gives x' of [`super::bound`].
     #[inline]
     pub(crate) fn factor(&self, query: usize) -> f64 {
         self.factors[query]
     }
 
-    /// x' of query `query`: what the scan multiplies by.
+    /// The components of x' of query `query`, which the scan multiplies with rows.
     #[inline]
     pub(crate) fn factored(&self, query: usize) -> impl Iterator<Item = f32> {
         let factor = self.factors[query];
@@ -82,7 +82,7 @@ impl Queries {
     }
 }
 
-/// One query made ready for canonical distances from single vectors.
+/// One query, converted for canonical distances from single vectors.
 #[derive(Debug)]
 pub(crate) struct Scorer {
     isa: Isa,
@@ -92,14 +92,14 @@ pub(crate) struct Scorer {
 }
 
 impl Scorer {
-    /// Makes `query` ready.
+    /// Converts `query` and computes Σx²; O(dim).
     pub(crate) fn new<T: Element>(metric: Metric, query: &[T]) -> Self {
         let isa = Isa::detect();
         let wide = query.iter().map(|x| f64::from(x.to_f32())).collect();
         Self { isa, metric, wide, square: canonical_square(isa, query) }
     }
 
-    /// The canonical distance of `row`; `scratch` is for its conversion.
+    /// The canonical distance of `row`, which is converted in `scratch`.
     pub(crate) fn distance<T: Element>(&self, row: &[T], scratch: &mut Vec<f32>) -> f32 {
         let row = as_f32(row, scratch);
         let square = || canonical_square(self.isa, row);
@@ -115,7 +115,7 @@ pub(crate) fn canonical_square<T: Element>(isa: Isa, row: &[T]) -> f64 {
     exact::sum(isa, Term::Product, &wide, narrow)
 }
 
-/// `values` as f32: themselves, or converted into `scratch`.
+/// `values` as f32: the same slice if they are f32, else converted in `scratch`.
 #[inline]
 pub(crate) fn as_f32<'a, T: Element>(values: &'a [T], scratch: &'a mut Vec<f32>) -> &'a [f32] {
     if T::TYPE == ElementType::F32 {
@@ -126,10 +126,10 @@ pub(crate) fn as_f32<'a, T: Element>(values: &'a [T], scratch: &'a mut Vec<f32>)
     scratch
 }
 
-/// Exact conversion, in the form the compiler vectorises.
+/// Converts exactly, in a form that the compiler vectorises.
 pub(crate) fn convert<T: Element>(from: &[T], to: &mut [f32]) {
     if T::TYPE == ElementType::F16 {
-        // The slice form looks for the processor's conversion once.
+        // The slice form detects the processor's conversion instruction once.
         let from: &[half::f16] = bytemuck::cast_slice(from);
         half::slice::HalfFloatSliceExt::convert_to_f32_slice(from, to);
         return;

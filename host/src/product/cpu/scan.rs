@@ -1,6 +1,6 @@
-//! The two kernels that score every pair of a tile, compare with the queries' thresholds, and hand over the survivors.
+//! The two kernels that score every pair of a tile, compare the scores with the queries' thresholds, and pass the survivors to a [`Sink`].
 //!
-//! Both leave the base row-major as the user gave it; see the header of [`super`] for when each is used.
+//! Both read the base row-major, as the user gave it. Up to [`super::DIRECT_QUERIES`] queries take the direct kernel, more the panel kernel.
 
 use std::cell::Cell;
 
@@ -8,21 +8,21 @@ use std::cell::Cell;
 use crate::simd::{Avx2, Avx512};
 use crate::simd::{Isa, Portable, Simd, prefetch_line};
 
-/// f32 in a cache line.
+/// Number of f32 in a cache line.
 const LINE: usize = 16;
-/// Registers of queries in a full panel.
+/// Number of registers of queries in a full panel.
 pub(crate) const PANEL_VECS: usize = 3;
-/// Queries in the widest panel of the widest instruction set.
+/// Number of queries in the widest panel of the widest instruction set.
 pub(crate) const MAX_PANEL: usize = PANEL_VECS * 16;
 
-/// Base rows as f32 with what turns a dot product into a score.
+/// Base rows as f32, with the factors and summands that turn dot products into scores.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Tile<'a> {
-    /// Components of a row.
+    /// Number of components of a row.
     pub(crate) dim: usize,
-    /// Whole rows.
+    /// The rows, row-major: a multiple of `dim` components.
     pub(crate) rows: &'a [f32],
-    /// Id of the first row.
+    /// Id of the first row; the ids of the others follow.
     pub(crate) first_id: u32,
     /// Factor of each row; empty for 1.
     pub(crate) scale: &'a [f32],
@@ -46,17 +46,17 @@ impl Tile<'_> {
     }
 }
 
-/// Takes the pairs that passed. It may lower the thresholds that the scan reads.
+/// Receives the pairs that passed. It may lower the thresholds that the scan reads.
 pub(crate) trait Sink {
-    /// Base vector `id` with query `first_query` + l, for each bit l of `passed`, scored `scores[l]`. Queries count within
-    /// the panel and may be padding lanes past the last one.
+    /// Receives base vector `id` with query `first_query` + l, for each bit l of `passed`; the score is `scores[l]`. Queries
+    /// are numbered within the panel and may be padding lanes past the last query.
     fn take(&mut self, passed: u32, scores: &[f32; 16], first_query: usize, id: u32);
 }
 
-/// Scans `tile` against a panel: `vecs` (1..=3) registers of queries, component-major
-/// (`panel[i * width + q]` is component i of query q, width = vecs · lanes). `thresholds`: `width` of them.
+/// Scans `tile` against a panel of `vecs` (1..=3) registers of queries, component-major: `panel[i * width + q]` is
+/// component i of query q, width = vecs · lanes. `thresholds` has `width` values.
 ///
-/// Checks lengths once a call; O(rows · dim · width).
+/// O(rows · dim · width).
 pub(crate) fn scan_panel(
     isa: Isa,
     vecs: usize,
@@ -81,7 +81,7 @@ pub(crate) fn scan_panel(
     }
 }
 
-/// Scans `tile` against a few queries, row-major; `thresholds`: one a query. O(rows · dim · queries).
+/// Scans `tile` against a few queries, row-major. `thresholds` has one value for each query. O(rows · dim · queries).
 pub(crate) fn scan_direct(isa: Isa, tile: &Tile<'_>, queries: &[f32], thresholds: &[Cell<f32>], sink: &mut dyn Sink) {
     assert!(thresholds.len() * tile.dim <= queries.len(), "a threshold a query");
     check(tile);
@@ -111,7 +111,7 @@ macro_rules! compile {
             use super::*;
 
             /// # Safety
-            /// The processor has the instruction set; lengths as [`scan_panel`] checks them.
+            /// The processor has the instruction set; the lengths pass the checks of [`scan_panel`].
             $(#[$feature])*
             pub(crate) unsafe fn panel(
                 vecs: usize,
@@ -120,7 +120,7 @@ macro_rules! compile {
                 thresholds: &[Cell<f32>],
                 sink: &mut dyn Sink,
             ) {
-                // SAFETY: passed on from the caller.
+                // SAFETY: the caller promises the instruction set and the lengths.
                 unsafe {
                     match vecs {
                         1 => panel_kernel::<$simd, { $rows[0] }, 1>(tile, panel, thresholds, sink),
@@ -131,7 +131,7 @@ macro_rules! compile {
             }
 
             /// # Safety
-            /// The processor has the instruction set; lengths as [`scan_direct`] checks them.
+            /// The processor has the instruction set; the lengths pass the checks of [`scan_direct`].
             $(#[$feature])*
             pub(crate) unsafe fn direct(
                 tile: &Tile<'_>,
@@ -139,25 +139,25 @@ macro_rules! compile {
                 thresholds: &[Cell<f32>],
                 sink: &mut dyn Sink,
             ) {
-                // SAFETY: passed on from the caller.
+                // SAFETY: the caller promises the instruction set and the lengths.
                 unsafe { direct_kernel::<$simd, 4>(tile, queries, thresholds, sink) }
             }
         }
     };
 }
 
-// Rows by registers of queries: rows x registers accumulators, and a register each for the queries and the component, of
-// 32 registers (AVX-512) or 16.
+// The numbers of rows for 1, 2 and 3 registers of queries. There are rows x registers accumulators, and one more register each for the
+// queries and the component; AVX-512 has 32 registers, the others 16.
 #[cfg(target_arch = "x86_64")]
 compile!(avx512, Avx512, [16, 12, 8], #[target_feature(enable = "avx512f")]);
 #[cfg(target_arch = "x86_64")]
 compile!(avx2, Avx2, [8, 6, 4], #[target_feature(enable = "avx2,fma")]);
 compile!(portable, Portable, [8, 4, 4],);
 
-/// Outer products: lanes are queries; each component of each row is broadcast once, straight from the row-major base.
+/// Outer products. Lanes are queries; each component of each row is broadcast once, directly from the row-major base.
 ///
 /// # Safety
-/// The processor has `S`; lengths as [`scan_panel`] checks them.
+/// The processor has `S`; the lengths pass the checks of [`scan_panel`].
 #[inline(always)]
 unsafe fn panel_kernel<S: Simd, const ROWS: usize, const VECS: usize>(
     tile: &Tile<'_>,
@@ -166,14 +166,14 @@ unsafe fn panel_kernel<S: Simd, const ROWS: usize, const VECS: usize>(
     sink: &mut dyn Sink,
 ) {
     let (dim, len, width) = (tile.dim, tile.len(), VECS * S::LANES);
-    // Broadcasts from many rows at once escape the processor's prefetcher: without a hand, 16 queries took three times as
-    // long as one. Short rows are fetched a group ahead; of long ones that would fill the L1 cache.
+    // The processor's prefetcher does not recognise broadcasts from many rows at once: without this prefetch, 16 queries took
+    // three times as long as one. Short rows are prefetched one group ahead; a group of long rows would fill the L1 cache.
     let ahead = if ROWS * dim <= 4096 { ROWS * dim } else { 8 * LINE };
     for first in (0..len).step_by(ROWS) {
-        // SAFETY: row indices are clamped to the last row, components run below dim, so reads stay inside `rows`, `panel`
-        // (dim · width) and `thresholds` (width; Cell<f32> has the layout of f32 and nobody else writes meanwhile).
+        // SAFETY: row indices are clamped to the last row and components are below dim, so reads stay inside `rows`, `panel`
+        // (dim · width) and `thresholds` (width). Cell<f32> has the layout of f32, and no other thread writes, because Cell is not Sync.
         unsafe {
-            // A ragged end scores its last row again; the surplus is dropped below.
+            // The last group may have fewer rows. It scores its last row again, and the surplus is dropped below.
             let rows: [*const f32; ROWS] =
                 std::array::from_fn(|r| tile.rows.as_ptr().add((first + r).min(len - 1) * dim));
             let mut acc = [[S::splat(0.0); VECS]; ROWS];
@@ -210,10 +210,10 @@ unsafe fn panel_kernel<S: Simd, const ROWS: usize, const VECS: usize>(
     }
 }
 
-/// Inner products: lanes run along the components; `ROWS` rows at a time against one query.
+/// Inner products. Lanes are components; `ROWS` rows at a time are multiplied with one query.
 ///
 /// # Safety
-/// The processor has `S`; lengths as [`scan_direct`] checks them.
+/// The processor has `S`; the lengths pass the checks of [`scan_direct`].
 #[inline(always)]
 unsafe fn direct_kernel<S: Simd, const ROWS: usize>(
     tile: &Tile<'_>,
@@ -224,7 +224,7 @@ unsafe fn direct_kernel<S: Simd, const ROWS: usize>(
     let (dim, len) = (tile.dim, tile.len());
     let whole = dim - dim % S::LANES;
     for first in (0..len).step_by(ROWS) {
-        // SAFETY: row indices are clamped to the last row; components run below dim (`load_first` reads only the rest), so
+        // SAFETY: row indices are clamped to the last row and components are below dim (`load_first` reads only the rest), so
         // reads stay inside `rows` and `queries`.
         unsafe {
             let rows: [*const f32; ROWS] =
