@@ -8,7 +8,7 @@
 /// The vector of a rank changes with the ids of the index. So a filter that an index made ([`IvfIndex::filter`](crate::IvfIndex::filter))
 /// records the ids for which it was made: searches accept it while the index, or another one, holds exactly these ids, and refuse it
 /// otherwise ([`Error::StaleFilter`](crate::Error::StaleFilter)). A set of bits that a program makes itself has no such record. Searches
-/// accept it if the number of bits is right; the program must have the ranks right.
+/// accept it if the number of bits is right; the program is responsible for the ranks.
 ///
 /// ```
 /// use warpann::ivf::Bitset;

@@ -508,7 +508,7 @@ impl Directory {
         self.rank(id).map(|rank| self.place(self.locations[rank as usize]))
     }
 
-    /// All ids, ascending.
+    /// All ids in ascending order.
     pub(crate) fn ids(&self) -> Vec<u64> {
         if self.ids.is_empty() { (0..self.ranks.len() as u64).collect() } else { self.ids.clone() }
     }

@@ -1,4 +1,4 @@
-//! Inverted-file indexes: approximate search that reads only the lists of vectors nearest to a query.
+//! Inverted-file indexes: approximate search that reads only the lists nearest to each query.
 //!
 //! # Problem and algorithm
 //! Exact search reads every vector for every query. An inverted file (Johnson, Douze and Jégou, "Billion-scale similarity search

@@ -175,7 +175,7 @@ impl Contents {
         self.lists.iter_mut().for_each(|list| list.retain(|(id, _)| !ids.contains(id)));
     }
 
-    /// All ids, ascending.
+    /// All ids in ascending order.
     pub fn ids(&self) -> Vec<u64> {
         let mut ids: Vec<u64> = self.lists.iter().flatten().map(|&(id, _)| id).collect();
         ids.sort_unstable();

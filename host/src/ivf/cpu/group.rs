@@ -36,7 +36,7 @@ pub(super) struct Group {
     lists: Vec<u32>,
     /// The start of each list's queries in `members`, and the end of the last list's.
     starts: Vec<u32>,
-    /// Numbers of queries of the group, list after list.
+    /// Indices of the group's queries, list after list.
     members: Vec<u32>,
 }
 

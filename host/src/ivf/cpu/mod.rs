@@ -24,11 +24,11 @@
 //! in their caches (2000 queries, 1024 lists, AVX2). Lists of vectors are better read once for all queries. With one probe, queries in the
 //! order of their lists can be divided into small groups that share no list, which saves a tenth of the time.
 //!
-//! A candidate has its location (list after list) as its name until it is judged, and then its rank, which is the order of ids. Range
+//! A candidate is identified by its location (list after list) until it is judged, and then by its rank, the order of ids. Range
 //! search is the same with a constant limit.
 //!
 //! Scores and bounds need norms of vectors. They are computed when a list is first scanned after a change, and kept: 4 bytes for each
-//! vector (cosine: 12).
+//! vector under squared L2, 12 under cosine.
 //!
 //! # Cost
 //! For each query, 2 · lists · dim operations for the probes and 2 · dim for each vector of the probed lists, at the rate of exact search

@@ -395,7 +395,7 @@ impl IvfDevice {
                 there.map(|(&key, &rank)| (id_of(rank), key)).collect()
             })
             .collect();
-        // All vectors within the radius are selected, because their number is an upper bound. So only probes may lack a certificate.
+        // All vectors within the radius are selected, because the counts are upper bounds. So only probes may lack a certificate.
         for (query, _) in flags.iter().enumerate().filter(|(_, flag)| **flag != 0) {
             let one = request.part(query..query + 1);
             rows[query] = self.range_search_on(resident, lane, view, &one, radius, attempt + 1)?.remove(0);

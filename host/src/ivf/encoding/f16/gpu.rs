@@ -9,7 +9,7 @@ use crate::device::queue::OnStream;
 use crate::device::scratch::{Layout, Reserved, Scratch};
 use crate::ivf::gpu::image::{ImageShape, Measured, RerankKernels, Source, Stored, StoredPlan};
 
-/// The greatest component for which the scale is 1 (`warpann_kernels::product::prepare::scale_of`).
+/// The greatest component for which the scale is 1 (`warpann_kernels::product::metric::scale_of`).
 const GREATEST_OF_SCALE_ONE: f32 = 16_384.0;
 
 /// The places of the parts in the memory of the image.

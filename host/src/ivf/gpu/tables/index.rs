@@ -130,7 +130,7 @@ pub(crate) struct Image {
     pub centroids: Ptr<f32>,
     /// \[sub_quantizers\]\[2^bits\]\[dim / sub_quantizers\].
     pub codebooks: Ptr<f32>,
-    /// \[stored rows\]\[code_bytes\].
+    /// \[stored_rows\]\[code_bytes\]: the codes of all stored rows.
     pub codes: Ptr<u8>,
     /// The first stored row of each list, a multiple of 8.
     pub list_starts: Ptr<u32>,
