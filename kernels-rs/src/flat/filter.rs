@@ -39,9 +39,9 @@
 //!
 //! # Cost
 //! Floor: 2·nq·n·d operations at the f16 rate (3.2 ms for 10,000 × 1,000,000 × 128 on an H200). Survivors: about k times the ratio of base
-//! to sample, plus those within 2E of the limit (some percent of k on clustered data). Measured on an H200 (one launch, 5,000 queries ×
-//! 1,000,000 × 128, 252 pairs kept for each query): 3.03 ms with `wgmma` (423 TFLOP/s), 4.26 with `mma.sync` (300). With no pair kept: 2.40
-//! (534) and 4.02 (319).
+//! to sample, plus those within 2E of the limit (some percent of k on clustered data). Measured on an H200 (one launch,
+//! 5,000 queries × 1,000,000 × 128, 252 pairs kept for each query): 3.03 ms with `wgmma` (423 TFLOP/s), 4.26 with `mma.sync` (300). With no
+//! pair kept: 2.40 (534) and 4.02 (319).
 //!
 //! # What lost
 //! - `mma.sync`, four warps of 64 × 64 (246 registers): a third less shared-memory traffic, and 5 % faster if nothing is appended. But

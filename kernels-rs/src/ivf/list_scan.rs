@@ -47,8 +47,8 @@
 //! queries and 128 rows. With 20 queries and 244 rows in a list a third of the product is used, but the memory traffic hides the rest. It
 //! does not when scores are appended, so there `mma.sync` pads rows to 32 only: a warp without rows leaves the tensor cores to the others.
 //!
-//! These counts, for 1,000,000 × 128, 4096 lists, 10,000 queries on an H200 (4.8 TB/s, L2 about 5.5 TB/s; `mma.sync` 320 and `wgmma` 530
-//! TFLOP/s, as [`crate::flat::filter`] measured; not measured for this kernel):
+//! These counts give, for 1,000,000 × 128, 4096 lists, 10,000 queries on an H200 (4.8 TB/s, L2 about 5.5 TB/s; `mma.sync` 320 and
+//! `wgmma` 530 TFLOP/s, as [`crate::flat::filter`] measured; not measured for this kernel):
 //!
 //! | probes | products, padding included | with `mma.sync` | with `wgmma` | rows, from L2 | scores |
 //! |---|---|---|---|---|---|
@@ -274,8 +274,8 @@ pub struct ScanLists {
     pub dim: u32,
     /// Codes only: the `offsets` of [`crate::ivf::code_bounds::ScaleCodes`], a row for each list.
     pub centroid_offsets: Ptr<u16>,
-    /// Codes only: the `halves` of [`crate::ivf::code_bounds::ScaleCodes`]. Product-quantizer codes: `dim` · 2^`bits` numbers, padded to 16
-    /// bytes. One byte for each component: two numbers for each component of the padded dimension.
+    /// Codes only: the `halves` of [`crate::ivf::code_bounds::ScaleCodes`]. Product-quantizer codes: `dim` · 2^`bits` numbers, padded to
+    /// 16 bytes. One byte for each component: two numbers for each component of the padded dimension.
     pub halves: Ptr<u16>,
 }
 

@@ -27,8 +27,8 @@
 //! 5. Sums are in f32, in ascending m, so the score of a row does not depend on the shape of the launch.
 //!
 //! # Cost
-//! Floor: shared memory serves 32 lookups for each clock and multiprocessor if all lanes hit different banks: 7.2·10¹² a second for 132
-//! multiprocessors at 1.7 GHz. 10,000 queries × 32 lists × 244 rows are 7.8·10⁷ rows: with M = 16 that takes 0.17 ms, with M = 32 0.35 ms.
+//! Floor: shared memory does 32 lookups for each clock and multiprocessor if all lanes hit different banks: 7.2·10¹² a second for
+//! 132 multiprocessors at 1.7 GHz. 10,000 queries × 32 lists × 244 rows are 7.8·10⁷ rows: with M = 16 that takes 0.17 ms, with M = 32 0.35 ms.
 //! But codes are random: the fullest of 32 banks gets 3.5 of 32 lookups on average, so the times are 0.61 and 1.22 ms. Instructions
 //! (extract, address, load, add: 4 for each lookup, 4 in each clock) are below that, and so is memory: 1.25 and 2.5 GB of codes, most of it
 //! from L2, and 0.31 GB of scores written, 0.07 ms. A table of a pair adds 2^bits · M loaded entries for each list. These are about as many

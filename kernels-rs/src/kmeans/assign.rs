@@ -247,7 +247,7 @@ struct TileNumbers {
     all: Bounds,
 }
 
-/// The values of a lane's columns, if they are few. More values would not fit in registers beside the scores.
+/// The values of a lane's columns, if they are few. With more values, scores would not stay in registers.
 type FewValues = [[f32; 2]; FEW_COLUMNS];
 
 impl TileNumbers {

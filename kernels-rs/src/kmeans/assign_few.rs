@@ -1,8 +1,8 @@
 //! The nearest centroid of every point if all centroids fit into shared memory.
 //!
 //! # Problem
-//! The problem of [`crate::kmeans::assign`], with the same proof, for few centroids ([`AssignFew::config`]: with the 227 KiB of an H200 864
-//! of 128 components, 1024 of 64). Then a point is compared with few tiles, and the work that [`crate::kmeans::assign`] does once for a
+//! The problem of [`crate::kmeans::assign`], with the same proof, for few centroids ([`AssignFew::config`]: with the 227 KiB of an H200
+//! 864 of 128 components, 1024 of 64). Then a point is compared with few tiles, and the work that [`crate::kmeans::assign`] does once for a
 //! point (its start, its list in shared memory, barriers) costs more than the product.
 //!
 //! # Algorithm
@@ -36,9 +36,9 @@
 //! ring, and the warps have no common barrier. It shares bounds, operands and queues with the passes.
 //!
 //! # Cost
-//! 2·n·k·d operations; three fused multiply-adds and six ALU instructions for each score, about the same issue time as the product at d =
-//! 128; one read of the points' copies. 1,000,000 × 128 against 256 on an H200: by these counts 0.11 ms of product, 0.10 ms of ALU and 0.06
-//! ms of memory, which should overlap; measured by ncu, at its clock, 0.38 ms.
+//! 2·n·k·d operations; three fused multiply-adds and six ALU instructions for each score, about the same issue time as the product at
+//! d = 128; one read of the points' copies. 1,000,000 × 128 against 256 on an H200: by these counts 0.11 ms of product, 0.10 ms of ALU
+//! and 0.06 ms of memory, which should overlap; measured by ncu, at its clock, 0.38 ms.
 
 use cuda_std::launch::LaunchConfig;
 use cuda_std::math::{max_f32, min_f32, mul_add_f32};

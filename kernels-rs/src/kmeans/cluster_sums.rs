@@ -129,7 +129,7 @@ unsafe fn count_shared(labels: *const u32, previous: *const u32, first: u32, las
 }
 
 /// Blocks that share `count` points, at most two for each multiprocessor, each with the words of `groups` groups in shared memory. A block
-/// has at least as many points as groups, so that clearing the groups does not dominate.
+/// has about as many points as groups or more, so that the work for groups does not exceed that for points.
 fn share_config(count: u32, groups: u32, multiprocessors: u32) -> LaunchConfig {
     let blocks = count.div_ceil(POINTS_PER_BLOCK.max(groups)).clamp(1, multiprocessors * 2);
     LaunchConfig::linear(blocks as u64, THREADS).with_shared(4 * groups)
