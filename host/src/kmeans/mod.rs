@@ -78,7 +78,7 @@ use crate::{Device, Element, Error, Input, Placement, Result, host_memory};
 /// How training chooses the first centroids.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub enum Start {
-        /// Distinct points, chosen at random among those with weight above 0, or among all if those are too few.
+    /// Distinct points, chosen at random among those with weight above 0, or among all if those are too few.
     #[default]
     Random,
     /// k-means++ (Arthur and Vassilvitskii 2007): chooses each point with probability proportional to its squared distance
