@@ -73,7 +73,7 @@ impl Levels {
         Levels::between(&[exponent])
     }
 
-    /// Levels with magnitudes below 2^top for each of `tops`, which are below 2^`room` units of their level.
+    /// Levels with magnitudes below 2^top for each of `tops`; the unit of a level is 2^(top − `room`).
     fn new(room: i32, tops: &[i32]) -> Levels {
         let mut levels = Self::between(&tops.iter().map(|top| room - top).collect::<Vec<_>>());
         for (at, &top) in tops.iter().enumerate().skip(1) {
