@@ -1,42 +1,42 @@
-//! Threads: which of them do the work of a call, and which may wait for which.
+//! Threads that do the work of a call, and rules about which thread may wait for which.
 //!
 //! # Calls from anywhere
-//! Any public call may be made from a thread of a rayon pool, from inside a parallel iterator, and from many threads at once. Two facts
-//! about rayon make that hard. A pool thread that waits for its own parallel work takes up other tasks of the pool meanwhile, and runs
-//! them on top of what waits: so whoever holds a lock across parallel work may come to wait for that lock on top of itself, for ever. And a
-//! pool thread that blocks is lost to the pool: where all are lost, what they wait for is never done. Three rules exclude both:
+//! Any public call may be made from a thread of a rayon pool, from inside a parallel iterator, and from many threads at once. Two properties
+//! of rayon can cause deadlocks. First, a pool thread that waits for its own parallel work runs other tasks of the pool meanwhile, on the same
+//! stack. If the thread holds a lock and such a task takes the same lock, the thread waits for itself for ever. Second, a pool thread that
+//! blocks does no work of the pool. If all threads block, the work that they wait for is never done. Three rules exclude both:
 //!
-//! 1. **A device needs no pool.** Copies, launches and waits ([`Runtime`](crate::device::runtime::Runtime)) use threads of this file and of the emulator, which
-//!    take up nothing else ([`work_off`], [`apart`]).
-//! 2. **Who holds what others wait for needs no pool.** A lock that is held across work is an [`Exclusive`]: its holder works apart from all
-//!    pools, and so it always comes to an end. Other locks guard a few instructions: take out, put back. What needs a pool to be made is made
-//!    outside the lock and then published (`ivf::Lists::directory`): two searches that come first may make it twice.
+//! 1. **A device needs no pool.** Copies, launches and waits ([`Runtime`](crate::device::runtime::Runtime)) use threads of this file and of
+//!    the emulator, which run no tasks of a pool ([`work_off`], [`apart`]).
+//! 2. **The holder of a lock needs no pool.** A lock that is held across work is an [`Exclusive`]: its holder works apart from all pools, so
+//!    the holder always finishes. Other locks are held for a few instructions that take a value out or put it back. A value whose computation
+//!    needs a pool is computed outside the lock and then published (`ivf::Lists::directory`); two first searches may compute it twice.
 //! 3. **No pool thread waits for a thread that may need the pool.** On a pool thread [`at_once`] and [`meanwhile`] put their jobs into that
-//!    pool, where the one who waits can do them itself. So pools that callers install are kept to as well.
+//!    pool, where the waiting thread can do them itself. So the library also stays within pools that callers install.
 //!
-//! A thread outside all pools may wait for anything, since pool threads wait for it only while it holds an [`Exclusive`]. What is left to the
-//! caller: a task that holds a lock of the caller's during a call must expect, as with any use of rayon, that another task of its pool runs on
-//! top of it and wants the same lock.
+//! A thread outside all pools may wait for anything, because pool threads wait for it only while it holds an [`Exclusive`]. One case is left
+//! to the caller: if a task holds a lock of the caller during a call, another task of its pool may run on the same stack and take the same
+//! lock, as with any use of rayon.
 //!
 //! # Threads that wait for work
-//! What several devices do at once is done on one thread each.
+//! Several devices work at the same time, each from one thread.
 //!
 //! ```text
-//! at_once(jobs):  a waiting thread (or a new one) gets each job but the first; the caller does the first
-//!                 wait until all are done; results in order, or the first panic goes on
-//! thread:         do the job; be found by the next caller; look for work a moment longer, then sleep
+//! at_once(jobs):  send each job but the first to a waiting thread (or a new one); do the first
+//!                 wait until all are done; return the results in order, or resume the first panic
+//! thread:         do the job; offer itself to the next caller; look for work a moment longer, then sleep
 //! ```
 //!
-//! A search by several devices lasts a few milliseconds, and starting threads for it took a good part of one. A thread that sleeps is woken
-//! sooner, and one that has not fallen asleep yet begins at once: so the steps of a search (the check of the queries, the devices, the copies)
-//! pay for waking once. Where there are CPUs to spare a thread waits awake for as long as a search of 10,000 queries takes: searches one after
-//! the other never wake one (flat, 16 lists, H200: 0.84 ms for 0.88). There are as many threads as were
-//! at work at the same time; they end with the program.
+//! A search by several devices lasts a few milliseconds, and starting threads for it took a large part of one. Waking a thread that sleeps is
+//! faster, and a thread that is still awake begins immediately. So the steps of a search (the check of the queries, the devices, the copies)
+//! pay for waking once. With enough CPU threads a waiting thread stays awake for as long as a search of 10,000 queries takes, so consecutive
+//! searches never wake one (flat, 16 lists, H200: 0.84 ms instead of 0.88). There are as many threads as worked at the same time; they end
+//! with the program.
 //!
-//! Median µs until the last job begins, and from the end of the last until the caller goes on; a virtual machine of 64 CPU threads,
+//! Median µs until the last job begins, and from the end of the last job until the caller continues; a virtual machine of 64 CPU threads,
 //! 2026-11-22:
 //!
-//! | jobs | threads that are started, by halves | rayon's pool | threads that wait | the next step |
+//! | jobs | new threads, started by halves | rayon's pool | waiting threads | waiting threads, next step |
 //! |---|---|---|---|---|
 //! | 2 | 138, 56 | 123, 43 | 50, 4 | 2 |
 //! | 4 | 273, 146 | 202, 35 | 70, 5 | 6 |
@@ -53,32 +53,32 @@ use std::time::{Duration, Instant};
 
 use crate::parallel::{Loop, turns};
 
-/// How long a thread looks for work before it sleeps: longer than the caller takes from one step of a search to the next, and where there
-/// are CPUs to spare, longer than from one search of thousands of queries to the next.
+/// How long a thread looks for work before it sleeps: longer than the caller takes from one step of a search to the next.
 const AWAKE: Duration = Duration::from_micros(100);
+/// As [`AWAKE`] with at least [`SPARE_FROM`] threads: longer than the time from one search of thousands of queries to the next.
 const AWAKE_TO_SPARE: Duration = Duration::from_micros(1_500);
-/// CPU threads from which there are some to spare.
+/// Number of CPU threads from which waiting threads may stay awake longer.
 const SPARE_FROM: usize = 12;
 
-/// Bytes that are worth a thread, where work is to read or copy them.
+/// Smallest number of bytes that pays for a thread, for work that reads or copies them.
 const THREAD_BYTES: usize = 128 << 10;
-/// Threads that memory is fast enough for.
+/// Largest number of threads that memory bandwidth keeps busy.
 const MOST_THREADS: usize = 8;
-/// Bytes of a piece: they stay in a thread's cache, and a thread that wakes late leaves the others little to wait for.
+/// Size of a piece in bytes: small enough for a thread's cache, and for a short wait for a thread that wakes late.
 const PIECE_BYTES: usize = 64 << 10;
 
-/// Rows of a piece for [`work_off`].
+/// Number of rows of a piece for [`work_off`], at least 1.
 pub(crate) fn piece_rows(row_bytes: usize) -> usize {
     (PIECE_BYTES / row_bytes.max(1)).max(1)
 }
 
-/// How many threads it is worth to go once over `bytes` of memory.
+/// Number of threads that pays for one pass over `bytes` of memory, at least 1.
 pub(crate) fn worth_threads(bytes: usize) -> usize {
     (bytes / THREAD_BYTES).clamp(1, MOST_THREADS.min(rayon::current_num_threads()))
 }
 
-/// Does `work` for every piece of memory, `bytes` in all, that is gone over once: whoever is free takes the next. Works [`apart`]: `work` uses
-/// no pool.
+/// Calls `work` for every piece of memory, `bytes` in all, in one pass. Each thread takes the next piece when it is free. The call works
+/// [`apart`], so `work` must not use a pool.
 pub(crate) fn work_off<P: Send>(pieces: impl Iterator<Item = P> + Send, bytes: usize, work: impl Fn(P) + Sync) {
     let threads = worth_threads(bytes);
     if threads == 1 {
@@ -90,12 +90,12 @@ pub(crate) fn work_off<P: Send>(pieces: impl Iterator<Item = P> + Send, bytes: u
 }
 
 thread_local! {
-    /// Whether what this thread does keeps apart from the pool that the thread belongs to.
+    /// Whether this thread keeps its jobs out of the pool that it belongs to.
     static APART: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Does `work`, which uses no pool, apart from all pools: where this is a pool thread, it does not take up other tasks of its pool meanwhile,
-/// since jobs ([`at_once`], [`meanwhile`]) go to threads of this file.
+/// Calls `work`, which must not use a pool, apart from all pools: jobs ([`at_once`], [`meanwhile`]) go to threads of this file. So a pool
+/// thread runs no other tasks of its pool meanwhile.
 pub(crate) fn apart<V>(work: impl FnOnce() -> V) -> V {
     struct Before(bool);
     impl Drop for Before {
@@ -107,12 +107,12 @@ pub(crate) fn apart<V>(work: impl FnOnce() -> V) -> V {
     work()
 }
 
-/// Whether jobs of this thread go into its pool.
+/// Whether this is a pool thread whose jobs go into its pool.
 fn in_pool() -> bool {
     rayon::current_thread_index().is_some() && !APART.get()
 }
 
-/// A lock that may be held across long work: the holder works [`apart`], and so never waits for a thread that waits for the lock.
+/// A lock that may be held across long work. The holder works [`apart`], so it never waits for a thread that waits for the lock.
 #[derive(Debug, Default)]
 pub(crate) struct Exclusive<V>(Mutex<V>);
 
@@ -121,18 +121,18 @@ impl<V> Exclusive<V> {
         Exclusive(Mutex::new(value))
     }
 
-    /// Does `work`, which uses no pool, with the value, when nobody else has it.
+    /// Locks the value and calls `work`, which must not use a pool.
     pub(crate) fn with<W>(&self, work: impl FnOnce(&mut V) -> W) -> W {
         apart(|| work(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner)))
     }
 }
 
-/// Does all jobs at once, each on a thread of its own, and returns what they return, in order.
+/// Does all jobs at the same time, each on its own thread, and returns their results in order.
 ///
 /// A thread of rayon's pool does them in the pool (rule 3), unless it works [`apart`].
 ///
 /// # Panics
-/// Where a job does, after all others are done.
+/// If a job panics, after all others are done.
 pub(crate) fn at_once<J: Send, V: Send>(jobs: Vec<J>, work: impl Fn(J) -> V + Sync) -> Vec<V> {
     let slots: Vec<Slot<V>> = jobs.iter().map(|_| Mutex::new(None)).collect();
     let jobs: Vec<Mutex<Option<J>>> = jobs.into_iter().map(|job| Mutex::new(Some(job))).collect();
@@ -144,7 +144,7 @@ pub(crate) fn at_once<J: Send, V: Send>(jobs: Vec<J>, work: impl Fn(J) -> V + Sy
     slots.into_iter().map(result).collect()
 }
 
-/// Does `work`, which does not unwind, for each number below `count`: [`at_once`], compiled once for all jobs.
+/// Calls `work`, which does not unwind, for each number below `count`. This is the part of [`at_once`] that is compiled once for all types.
 fn each_at_once(count: usize, work: &(dyn Fn(usize) + Sync)) {
     if in_pool() {
         return turns(0..count).with_max_len(1).for_each(work);
@@ -156,12 +156,13 @@ fn each_at_once(count: usize, work: &(dyn Fn(usize) + Sync)) {
     });
 }
 
-/// Does `own` on this thread and `other` at the same time, if a thread is free for it, and returns what both return.
+/// Calls `own` on this thread and `other` on another at the same time, and returns both results. If the system has no thread left, `other`
+/// runs first.
 ///
 /// A thread of rayon's pool leaves `other` to the pool (rule 3), unless it works [`apart`].
 ///
 /// # Panics
-/// Where one of them does, after the other is done.
+/// If one of them panics, after the other is done.
 pub(crate) fn meanwhile<V: Send, W>(other: impl FnOnce() -> V + Send, own: impl FnOnce() -> W) -> (V, W) {
     let slot: Slot<V> = Mutex::new(None);
     let (mut own, mut done) = (Some(own), None);
@@ -173,7 +174,7 @@ pub(crate) fn meanwhile<V: Send, W>(other: impl FnOnce() -> V + Send, own: impl 
     }
 }
 
-/// Does `own` on this thread and `other`, which does not unwind, at the same time: [`meanwhile`], compiled once for all work.
+/// Calls `own` on this thread and `other`, which does not unwind, at the same time. This is the part of [`meanwhile`] that is compiled once.
 fn both_at_once(other: Box<dyn FnOnce() + Send + '_>, own: &mut dyn FnMut()) {
     if in_pool() {
         rayon::in_place_scope(|scope| {
@@ -185,25 +186,25 @@ fn both_at_once(other: Box<dyn FnOnce() + Send + '_>, own: &mut dyn FnMut()) {
     }
 }
 
-/// Does `own` on this thread and all tasks, none of which unwinds, on threads that wait. All are done when it returns or unwinds.
+/// Calls `own` on this thread and all tasks, which do not unwind, on waiting threads. All tasks are done when it returns or unwinds.
 fn with_threads<'a>(tasks: impl Iterator<Item = Box<dyn FnOnce() + Send + 'a>>, own: &mut dyn FnMut()) {
     let sent = Sent { left: Arc::new(Left { tasks: AtomicUsize::new(0), caller: thread::current() }) };
     for task in tasks {
-        // SAFETY: only the lifetime changes. `sent` waits, when it is dropped, until the task has run and is dropped; that is before this
-        // function returns or unwinds, and what a task borrows outlives the call.
+        // SAFETY: only the lifetime changes. The drop of `sent` waits until the task has run and is dropped; that is before this
+        // function returns or unwinds, and the borrows of a task outlive the call.
         sent.send(unsafe { std::mem::transmute::<Box<dyn FnOnce() + Send + 'a>, Box<dyn FnOnce() + Send>>(task) });
     }
     own();
     drop(sent);
 }
 
-/// Leaves what `work` returns, or its panic.
+/// Stores the result of `work`, or its panic, in `slot`.
 fn fill<V>(slot: &Slot<V>, work: impl FnOnce() -> V) {
     let result = catch_unwind(AssertUnwindSafe(work));
     *slot.lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
 }
 
-/// What a job that is done has left.
+/// The result of a finished job; resumes its panic.
 fn result<V>(slot: Slot<V>) -> V {
     match slot.into_inner().unwrap_or_else(PoisonError::into_inner) {
         Some(Ok(value)) => value,
@@ -212,16 +213,16 @@ fn result<V>(slot: Slot<V>) -> V {
     }
 }
 
-/// Where a job leaves its result.
+/// The place for the result of a job, or for its panic.
 type Slot<V> = Mutex<Option<Result<V, Box<dyn Any + Send>>>>;
 
-/// Tasks that are not done, and who waits for them.
+/// The number of tasks that are not done, and the thread that waits for them.
 struct Left {
     tasks: AtomicUsize,
     caller: Thread,
 }
 
-/// The tasks that were sent to threads; to drop it is to wait for them.
+/// The tasks of one call. The drop waits for them.
 struct Sent {
     left: Arc<Left>,
 }
@@ -231,7 +232,7 @@ struct Task {
     left: Arc<Left>,
 }
 
-/// The threads that wait, the one that was at work last at the end.
+/// The waiting threads, in the order in which they finished their last tasks.
 static WAITING: Mutex<Vec<Sender<Task>>> = Mutex::new(Vec::new());
 
 impl Sent {
@@ -243,7 +244,7 @@ impl Sent {
             Some(thread) => thread.send(task).err().map(|SendError(task)| task),
             None => Some(task),
         };
-        // The system gives no more threads: the caller does it.
+        // The system refused a new thread, so the caller runs the task.
         if let Some(task) = refused {
             task.run_here();
         }
@@ -253,7 +254,7 @@ impl Sent {
 impl Drop for Sent {
     fn drop(&mut self) {
         let begin = Instant::now();
-        // Acquire, for what the tasks wrote.
+        // Acquire makes the writes of the tasks visible.
         while self.left.tasks.load(Ordering::Acquire) > 0 {
             if begin.elapsed() < AWAKE { thread::yield_now() } else { thread::park() }
         }
@@ -268,7 +269,7 @@ impl Task {
 }
 
 impl Left {
-    /// One task less; nothing of it is touched from here on.
+    /// Counts a task as done. The task must not use any borrow after this call.
     fn done(&self) {
         if self.tasks.fetch_sub(1, Ordering::Release) == 1 {
             self.caller.unpark();
@@ -276,13 +277,13 @@ impl Left {
     }
 }
 
-/// A thread that waits for tasks; none where the system refuses one.
+/// Starts a thread that waits for tasks; `None` if the system refuses it.
 fn new_thread() -> Option<Sender<Task>> {
     let (sender, tasks) = channel::<Task>();
     let own = sender.clone();
     let live = move || {
         while let Some(Task { run, left }) = next(&tasks) {
-            // The task catches panics of its job.
+            // A task catches the panics of its job, so this does not unwind.
             run();
             WAITING.lock().unwrap_or_else(PoisonError::into_inner).push(own.clone());
             left.done();
@@ -292,7 +293,7 @@ fn new_thread() -> Option<Sender<Task>> {
     Some(sender)
 }
 
-/// The next task, waited for.
+/// Waits for the next task; `None` if all senders are gone.
 fn next(tasks: &Receiver<Task>) -> Option<Task> {
     let begin = Instant::now();
     let awake = if rayon::current_num_threads() < SPARE_FROM { AWAKE } else { AWAKE_TO_SPARE };
@@ -322,12 +323,12 @@ mod tests {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(2).build().unwrap();
         assert_eq!(pool.install(work), expected);
         assert!(at_once(Vec::<usize>::new(), |job| job).is_empty());
-        // Each waits for the others: one after the other they would wait for ever.
+        // Each job waits for the others, so jobs in sequence would never end.
         let barrier = Barrier::new(3);
         at_once(vec![(); 3], |()| barrier.wait().is_leader());
     }
 
-    /// Does `work` on a thread that is left behind where it hangs.
+    /// Calls `work` on another thread. If it hangs, the test fails and leaves the thread behind.
     fn ends(work: impl FnOnce() + Send + 'static) {
         let (done, wait) = channel();
         thread::spawn(move || {
@@ -337,8 +338,8 @@ mod tests {
         wait.recv_timeout(Duration::from_secs(60)).expect("it ends, without a panic");
     }
 
-    /// In a pool the holder does the first job itself, and threads outside the pool do the others: so the holder neither waits for the pool
-    /// nor takes up a task that waits for the lock.
+    /// In a pool the holder does the first job itself, and threads outside the pool do the others. So the holder does not wait for the pool,
+    /// and runs no task that waits for the lock.
     #[test]
     fn the_holder_of_a_lock_leaves_no_job_to_its_pool() {
         ends(|| {
@@ -357,13 +358,13 @@ mod tests {
                 };
                 pool.install(|| turns(0..100).with_max_len(1).for_each(task));
                 lock.with(|sum| assert_eq!(*sum, 100));
-                // Behind the lock jobs go into the pool again.
+                // After the lock is released, jobs go into the pool again.
                 assert_eq!(pool.install(|| at_once(vec![(); 3], |()| in_pool())), [true; 3]);
             }
         });
     }
 
-    /// On a pool thread both go into the pool, which may have one thread.
+    /// On a pool thread both closures run in the pool, which may have one thread.
     #[test]
     fn two_things_meanwhile() {
         ends(|| {
@@ -377,7 +378,7 @@ mod tests {
                 };
                 let expected = ((true, 4_950), (true, 4_950));
                 assert_eq!((pool.install(sum), sum()), (expected, expected));
-                // Outside, and apart from the pool, each waits for the other: one after the other they would wait for ever.
+                // Outside the pool and apart from it, each waits for the other, so calls in sequence would never end.
                 let barrier = Barrier::new(2);
                 let both = || meanwhile(|| barrier.wait().is_leader(), || barrier.wait().is_leader());
                 for (first, second) in [both(), pool.install(|| apart(both))] {
@@ -399,7 +400,7 @@ mod tests {
         }
     }
 
-    /// Callers that come at once get threads of their own; jobs borrow what the callers have.
+    /// Callers at the same time get different threads, and jobs borrow from their callers.
     #[test]
     fn callers_do_not_wait_for_each_other() {
         let barrier = Barrier::new(4 * 3);
@@ -420,7 +421,7 @@ mod tests {
 
     #[test]
     fn threads_wait_for_the_next_call() {
-        // Other tests may take a waiting thread meanwhile, but not in each of a hundred calls.
+        // Another test may take a waiting thread meanwhile, but not in each of a hundred calls.
         let mut seen = HashSet::new();
         for _ in 0..100 {
             seen.extend(at_once(vec![(); 2], |()| thread::current().id()));
