@@ -53,7 +53,7 @@ fn norm(a: &[f64]) -> f64 {
     a.iter().map(|value| value * value).sum::<f64>().sqrt()
 }
 
-/// The inverse by Gauss-Jordan elimination in place with partial pivoting; `None` if a pivot is 0 or not finite.
+/// The inverse by Gauss-Jordan elimination in place with partial pivoting; `None` if a pivot is 0 or NaN.
 ///
 /// ```text
 /// for each block of PANEL steps:
