@@ -306,7 +306,7 @@ struct Query<E: Element> {
     components: *const E::Stored,
     quads: u32,
     metric: Metric,
-    /// Σx² (cosine only).
+    /// The sum Σx² of the query, for cosine only.
     squares: f64,
 }
 

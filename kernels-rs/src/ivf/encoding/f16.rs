@@ -1,5 +1,5 @@
 //! f32 vectors stored as f16. The rows are also the operands, with scale 1 and without centre. The list scan multiplies them in place
-//! ([`super::flat::Copies`]), and re-ranking compares their exact values with f32 queries.
+//! (`flat`), and re-ranking compares their exact values with f32 queries.
 
 use cuda_std::global;
 use cuda_std::global::U32x2;
