@@ -156,7 +156,7 @@ fn lengthen(clustering: &mut Clustering, points: &[f32]) {
     let energy = |row: &[f32]| row.iter().map(|&x| f64::from(x) * f64::from(x)).sum::<f64>();
     let words = clustering.centroids.chunks_exact(clustering.dim).zip(&clustering.sizes);
     let kept: f64 = words.map(|(word, &size)| f64::from(size) * energy(word)).sum();
-    // Codewords of zero lack nothing, and neither do codewords without an iteration, which are not means.
+    // Codewords of zero lack nothing, and codewords from 0 iterations are not means.
     if kept == 0.0 {
         return;
     }
