@@ -39,11 +39,11 @@ pub(crate) trait FlatBackend: Send + Sync {
 
 /// An exact nearest-neighbour index over vectors of one dimension and element type.
 ///
-/// A search compares the query with every vector and returns exactly the `k` best by (canonical distance, lower id). The
-/// canonical distances of [`crate::metric`] have the same bits on every device and in every run.
+/// A search compares the query with every vector and returns exactly the `k` best by (canonical distance, lower id).
+/// The canonical distances of [`crate::metric`] have the same bits on every device and in every run.
 ///
-/// Ids are the positions in which vectors were added, from 0. The index is `Send + Sync`: any number of threads may search
-/// it at the same time.
+/// Ids are the positions in which vectors were added, from 0. The index is `Send + Sync`: any number of threads may
+/// search it at the same time.
 ///
 /// ```
 /// use warpann::{Device, FlatIndex, Metric};
@@ -117,10 +117,10 @@ impl<T: Element> FlatIndexBuilder<T> {
         self
     }
 
-    /// Sets the bytes that the index may use on each of its devices; by default a share of the free memory. On a GPU this
-    /// includes vectors, norms and search buffers; a base that does not fit stays on the host and is streamed. On the CPU it
-    /// is the scratch memory of one search, without the vectors; even with a smaller budget a search keeps the candidates
-    /// of one query.
+    /// Sets the bytes that the index may use on each of its devices; by default a share of the free memory. On a GPU
+    /// this includes vectors, norms and search buffers; a base that does not fit stays on the host and is streamed. On
+    /// the CPU it is the scratch memory of one search, without the vectors; even with a smaller budget a search keeps
+    /// the candidates of one query.
     pub fn memory_budget(mut self, bytes: u64) -> Self {
         self.settings.budget = Some(bytes);
         self
@@ -129,8 +129,8 @@ impl<T: Element> FlatIndexBuilder<T> {
     /// Opens the device and creates an empty index on it.
     ///
     /// # Errors
-    /// [`Error::ZeroDimension`], [`Error::TooManyDimensions`] above [`MAX_COMPONENTS`]; and errors of opening the device:
-    /// [`Error::NoDevice`], [`Error::NoSuchDevice`], [`Error::DeviceTooOld`], [`Error::OutOfDeviceMemory`],
+    /// [`Error::ZeroDimension`], [`Error::TooManyDimensions`] above [`MAX_COMPONENTS`]; and errors of opening the
+    /// device: [`Error::NoDevice`], [`Error::NoSuchDevice`], [`Error::DeviceTooOld`], [`Error::OutOfDeviceMemory`],
     /// [`Error::PtxRefused`]. [`Device::Auto`] falls back to the CPU only if there is no usable device.
     pub fn build(self) -> Result<FlatIndex<T>> {
         check_dim(self.settings.dim)?;
@@ -182,8 +182,8 @@ impl<T: Element> FlatIndex<T> {
         Self::builder(dim).metric(metric).device(device).build()
     }
 
-    /// Appends the vectors of `rows`, row-major, `dim` components each. Their ids continue from [`len`](Self::len). On error
-    /// the index is unchanged. O(rows · dim).
+    /// Appends the vectors of `rows`, row-major, `dim` components each. Their ids continue from [`len`](Self::len). On
+    /// error the index is unchanged. O(rows · dim).
     ///
     /// # Errors
     /// [`Error::RaggedVectors`], [`Error::NotFinite`] with the first bad component (row within `rows`),
@@ -198,14 +198,15 @@ impl<T: Element> FlatIndex<T> {
         self.backend.add(VectorSlice::of(rows, self.dim()))
     }
 
-    /// Finds the `k` nearest vectors of each query (`queries`: row-major, `dim` components each), best first, equal distances
-    /// by lower id. If the index has fewer than `k` vectors, the row ends in [`NONE`] and [`Metric::worst`]. No queries and
-    /// an empty index are legal. O(queries · len · dim).
+    /// Finds the `k` nearest vectors of each query (`queries`: row-major, `dim` components each), best first, equal
+    /// distances by lower id. If the index has fewer than `k` vectors, the row ends in [`NONE`] and [`Metric::worst`].
+    /// No queries and an empty index are legal. O(queries · len · dim).
     ///
     /// # Errors
-    /// [`Error::ZeroK`], [`Error::RaggedVectors`], [`Error::NotFinite`] with query and column, [`Error::ResultTooLarge`],
-    /// [`Error::OutOfDeviceMemory`], and the errors of the device's driver. On several devices also [`Error::DeviceFailed`],
-    /// after which the index continues without the device, and [`Error::ShardLost`] when it cannot continue.
+    /// [`Error::ZeroK`], [`Error::RaggedVectors`], [`Error::NotFinite`] with query and column,
+    /// [`Error::ResultTooLarge`], [`Error::OutOfDeviceMemory`], and the errors of the device's driver. On several
+    /// devices also [`Error::DeviceFailed`], after which the index continues without the device, and
+    /// [`Error::ShardLost`] when it cannot continue.
     pub fn search(&self, queries: &[T], k: usize) -> Result<Neighbors> {
         let count = self.check_queries(queries, k)?;
         let mut found = Neighbors::none(self.metric(), count, k)?;
@@ -264,8 +265,8 @@ impl<T: Element> FlatIndex<T> {
     /// device. During the move the index exists in both places; on error it stays in the old place. O(len · dim).
     ///
     /// # Errors
-    /// The errors of opening the devices (see [`FlatIndexBuilder::build`]) and of [`add`](Self::add); [`Error::ShardLost`] if
-    /// no device is left that has some of the vectors.
+    /// The errors of opening the devices (see [`FlatIndexBuilder::build`]) and of [`add`](Self::add);
+    /// [`Error::ShardLost`] if no device is left that has some of the vectors.
     pub fn move_to(&mut self, device: impl Into<Placement>) -> Result<()> {
         let mut moved = self.builder.clone().device(device).build()?;
         let piece = (MOVED_BYTES / (self.dim() * size_of::<T>())).max(1);
@@ -296,7 +297,7 @@ impl<T: Element> FlatIndex<T> {
         self.builder.settings.metric
     }
 
-    /// Describes the device in use: the choice of [`Device::Auto`], and for the CPU the threads and the instruction set.
+    /// Describes the device in use: the choice of [`Device::Auto`], and for the CPU threads and instruction set.
     pub fn device(&self) -> String {
         self.backend.describe()
     }

@@ -28,8 +28,8 @@ pub struct PqTraining {
 }
 
 impl PqTraining {
-    /// Settings with `sub_quantizers` (M, a divisor of the dimension) of 8 bits, 25 iterations, 256 points per centroid,
-    /// 20 rounds of rotation, seed 0 and [`Device::Auto`].
+    /// Settings with `sub_quantizers` (M, a divisor of the dimension) of 8 bits, 25 iterations, 256 points per
+    /// centroid, 20 rounds of rotation, seed 0 and [`Device::Auto`].
     pub fn new(sub_quantizers: usize) -> Self {
         PqTraining {
             sub_quantizers,
@@ -61,21 +61,21 @@ impl PqTraining {
         self
     }
 
-    /// Sets the largest number of training vectors per codeword, 256 by default. Of more vectors training takes a sample.
+    /// Sets the largest number of training vectors per codeword, 256 by default. More vectors are sampled.
     pub fn points_per_centroid(mut self, points: usize) -> Self {
         self.points_per_centroid = points;
         self
     }
 
-    /// Sets the number of rounds of [`Rotation::train`](super::Rotation::train), 20 by default. Codebooks alone ignore it.
+    /// Sets the number of rounds of [`Rotation::train`](super::Rotation::train), 20 by default. Only rotations use it.
     pub fn rotation_rounds(mut self, rounds: usize) -> Self {
         self.rounds = rounds;
         self
     }
 
     /// Whether to make codewords longer than those with the least error, for ranking by squared L2 distance; false by
-    /// default. The [module documentation](super) gives the formula and the measurements. [`IvfIndex`](crate::ivf::IvfIndex)
-    /// uses this under L2.
+    /// default. The [module documentation](super) gives the formula and the measurements.
+    /// [`IvfIndex`](crate::ivf::IvfIndex) uses this under L2.
     pub fn lengthen(mut self, lengthen: bool) -> Self {
         self.lengthen = lengthen;
         self

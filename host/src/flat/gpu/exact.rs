@@ -9,8 +9,9 @@
 //! ```
 //!
 //! The canonical distances of all rows are computed and selected from in three cases: if the filter does not pay (little work, or k near
-//! the number of rows), if it proves nothing (more than [`bounds::MOST_COMPONENTS`] components), and for queries with an overflowed list.
-//! This is slower and right for any input.
+//! the number of rows), if it proves nothing (more components than
+//! [`MOST_COMPONENTS`](warpann_kernels::product::bounds::MOST_COMPONENTS)), and for queries with an overflowed list. This is slower and
+//! right for any input.
 
 use cuda_std::{Ptr, PtrMut};
 use warpann_kernels::flat::candidates::CompactCandidates;
