@@ -1,8 +1,8 @@
-//! A flat index over several devices: every shard has some of the rows.
+//! A flat index over several devices: every shard has a part of the rows.
 //!
-//! An addition is cut into one run of rows a shard, so long that all shards have equally many rows afterwards, but for one. So shard s
-//! has min(total / S + (s < total mod S)) rows whatever the additions were, no row is copied on the host, and a shard numbers its rows in
-//! the order of their ids: the lower id is the lower row, and ties come out right. Runs that continue each other become one.
+//! An addition is divided into one run of rows for each shard, so that the row counts of shards differ by at most one afterwards. So shard
+//! s has total / S + (s < total mod S) rows for any sequence of additions, and no row is copied on the host. A shard numbers its rows in
+//! the order of their ids, so the lower id is the lower row and ties have the right order. Consecutive runs become one run.
 
 use std::ops::Range;
 
@@ -13,23 +13,23 @@ use crate::threads::at_once;
 use crate::vectors::{VectorSlice, VectorSliceMut};
 use crate::{Error, Metric, NONE, Neighbors, Placement, Result};
 
-/// Rows with consecutive ids that lie side by side in one shard.
+/// Rows with consecutive ids that are consecutive rows of one shard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Run {
-    /// The first id.
+    /// Id of the first row.
     id: u64,
-    /// Its shard.
+    /// Number of the shard.
     shard: usize,
-    /// Its row there.
+    /// Number of the first row in the shard.
     row: u64,
 }
 
-/// Which rows are where.
+/// The shards and rows of all ids.
 #[derive(Debug, Default, Clone)]
 struct Runs {
-    /// By ascending id.
+    /// The runs by ascending id.
     by_id: Vec<Run>,
-    /// Of each shard, by ascending row.
+    /// The runs of each shard by ascending row.
     of_shard: Vec<Vec<Run>>,
     len: u64,
 }
@@ -39,13 +39,13 @@ impl Runs {
         Runs { by_id: Vec::new(), of_shard: vec![Vec::new(); shards], len: 0 }
     }
 
-    /// Rows of a shard among `total`.
+    /// Number of rows that `shard` has if the index has `total`.
     fn rows_of(&self, shard: usize, total: u64) -> u64 {
         let shards = self.of_shard.len() as u64;
         total / shards + u64::from((shard as u64) < total % shards)
     }
 
-    /// The part of `count` new rows that each shard takes, in order.
+    /// The part of `count` new rows that each shard takes, in the order of shards.
     fn cut(&self, count: u64) -> Vec<Range<usize>> {
         let mut end = 0;
         let part = |shard| {
@@ -56,7 +56,7 @@ impl Runs {
         (0..self.of_shard.len()).map(part).collect()
     }
 
-    /// Takes in what [`Runs::cut`] gave.
+    /// Records the parts that [`Runs::cut`] returned.
     fn append(&mut self, parts: &[Range<usize>]) {
         let before = self.len;
         for (shard, part) in parts.iter().enumerate().filter(|(_, part)| !part.is_empty()) {
@@ -71,21 +71,21 @@ impl Runs {
         self.len += parts.last().map_or(0, |part| part.end) as u64;
     }
 
-    /// Forgets what was appended since there were `len` rows.
+    /// Removes the rows from `len` on.
     fn truncate(&mut self, len: u64) {
         self.by_id.retain(|run| run.id < len);
         self.of_shard.iter_mut().for_each(|runs| runs.retain(|run| run.id < len));
         self.len = len;
     }
 
-    /// The id of a row of a shard.
+    /// The id of row `row` of `shard`.
     fn id(&self, shard: usize, row: u64) -> u64 {
         let runs = &self.of_shard[shard];
         let run = runs[runs.partition_point(|run| run.row <= row) - 1];
         run.id + (row - run.row)
     }
 
-    /// Where the rows of `ids` are: shard and rows of each piece, in order.
+    /// The places of the rows of `ids`: shard and rows of each piece, in order of ids.
     fn pieces(&self, ids: Range<u64>) -> impl Iterator<Item = (usize, Range<u64>)> {
         let first = self.by_id.partition_point(|run| run.id <= ids.start).saturating_sub(1);
         let runs = self.by_id[first..].iter().enumerate().take_while(move |(_, run)| run.id < ids.end);
@@ -97,7 +97,7 @@ impl Runs {
     }
 }
 
-/// Flat indexes at the places of a grid.
+/// The flat indexes of the places of a grid.
 pub(crate) struct FlatGrid {
     pub(crate) grid: Grid<dyn FlatBackend>,
     dim: usize,
@@ -106,19 +106,19 @@ pub(crate) struct FlatGrid {
 }
 
 impl FlatGrid {
-    /// An empty index over empty `backends`, place after place of `placement`.
+    /// An empty index over empty `backends`, in the order of `placement`.
     pub(crate) fn new(placement: &Placement, backends: Vec<Box<dyn FlatBackend>>, dim: usize, metric: Metric) -> Self {
         FlatGrid { grid: Grid::new(placement, backends), dim, metric, runs: Runs::new(placement.shards()) }
     }
 
-    /// Takes back what devices have added since the index held `len` rows.
+    /// Removes rows that devices have added since the index had `len` rows.
     fn restore(&mut self, len: u64) {
         for (at, place) in self.grid.places.iter_mut().enumerate() {
             place.backend.truncate(self.runs.rows_of(at % self.grid.shards, len) as usize);
         }
     }
 
-    /// Searches the rows of one shard, into results of the same order with ids of the index.
+    /// Searches the rows of one shard. The results have the same order, with ids of the index.
     fn search_part(
         &self,
         shard: usize,
@@ -139,10 +139,10 @@ impl FlatGrid {
     }
 }
 
-/// What one device is to do: its shard, its part of the queries, and where the results go.
+/// The search of one device: its shard, its part of the queries, and the memory of its results.
 type ShardSearch<'a> = (usize, Part, &'a mut [u64], &'a mut [f32]);
 
-/// Cuts the results of one shard into those of its parts.
+/// Divides the results of one shard among its parts.
 pub(crate) fn jobs_of<'a>(
     shard: usize,
     parts: Vec<Part>,
@@ -188,7 +188,7 @@ impl FlatBackend for FlatGrid {
 
     fn search(&self, queries: VectorSlice<'_>, k: usize, ids: &mut [u64], distances: &mut [f32]) -> Result<()> {
         let count = queries.len();
-        // The first shards have the rows where there are fewer rows than shards.
+        // If there are fewer rows than shards, the first shards have them.
         let shards = (0..self.grid.shards).take_while(|&shard| self.runs.rows_of(shard, self.runs.len) > 0);
         let parts = shards.map(|shard| self.grid.parts(shard, count)).collect::<Result<Vec<_>>>()?;
         let more = parts.iter().skip(1).map(|_| Neighbors::none(self.metric, count, k));
@@ -241,7 +241,7 @@ mod tests {
     fn rows_are_spread_evenly_and_every_one_is_found_again() {
         for shards in 1..5 {
             let mut runs = Runs::new(shards);
-            // The shard and row of every id, as the parts say.
+            // The shard and row of every id, by the parts.
             let mut truth = Vec::new();
             for count in [1, 0, 1, 1, 7, 2, 64, 1, 13] {
                 let parts = runs.cut(count);
@@ -252,7 +252,7 @@ mod tests {
                 }
                 runs.append(&parts);
                 assert_eq!(runs.len, truth.len() as u64);
-                // An addition that is taken back leaves no trace.
+                // A truncated addition leaves no trace.
                 let before = runs.clone();
                 let parts = runs.cut(5);
                 runs.append(&parts);

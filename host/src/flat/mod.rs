@@ -1,6 +1,7 @@
-//! The exact index: every search looks at every vector, and returns exactly the k best.
+//! The exact index: a search compares each query with every vector and returns exactly the k best.
 //!
-//! This file checks arguments, once, for all back ends; the back ends (`cpu`, and `gpu` for GPUs and their emulator) search.
+//! This file checks arguments once for all back ends. The back ends search: `cpu`, `gpu` (GPUs and their emulator) and `grid` (several
+//! devices).
 
 pub(crate) mod cpu;
 pub(crate) mod gpu;
@@ -19,30 +20,30 @@ use crate::validate::{check_dim, check_results, check_rows, check_vectors};
 use crate::vectors::{VectorSlice, VectorSliceMut};
 use crate::{Device, Element, ElementType, Error, Input, Metric, NONE, Neighbors, Placement, Result, host_memory};
 
-/// What a device does for a flat index. Arguments were checked: whole rows of the index's dimension, finite components,
-/// k ≥ 1, row count within [`MAX_ROWS`].
+/// The interface of a device for a flat index. The caller has checked the arguments: whole rows of the index's dimension, finite
+/// components, k ≥ 1, row count within [`MAX_ROWS`].
 pub(crate) trait FlatBackend: Send + Sync {
-    /// Appends rows. On error the back end holds what it held before.
+    /// Appends rows. On error the back end is unchanged.
     fn add(&mut self, rows: VectorSlice<'_>) -> Result<()>;
-    /// Fills `ids` and `distances` (queries × k, both) as [`FlatIndex::search`] promises, empty slots included.
+    /// Fills `ids` and `distances` (queries × k each) as [`FlatIndex::search`] promises, including empty slots.
     fn search(&self, queries: VectorSlice<'_>, k: usize, ids: &mut [u64], distances: &mut [f32]) -> Result<()>;
-    /// Takes back the last `add`: `len` rows were held before it, or fewer are held now. Touches no device.
+    /// Undoes the last `add`, before which there were `len` rows; there may be fewer now. Touches no device.
     fn truncate(&mut self, len: usize);
-    /// Rows held.
+    /// Number of rows in the back end.
     fn len(&self) -> usize;
-    /// Copies the components of rows to `to`, from row `first` on. As many exist as it has room for.
+    /// Copies rows from row `first` on to `to`. Every row that `to` has room for exists.
     fn rows(&self, first: u64, to: VectorSliceMut<'_>) -> Result<()>;
-    /// The device in words.
+    /// Describes the device in words.
     fn describe(&self) -> String;
 }
 
 /// An exact nearest-neighbour index over vectors of one dimension and element type.
 ///
-/// A search compares the query with every vector and returns exactly the `k` best by (canonical distance, lower id), with
-/// the canonical distances of [`crate::metric`]: the same bits on every device and on every run.
+/// A search compares the query with every vector and returns exactly the `k` best by (canonical distance, lower id).
+/// The canonical distances of [`crate::metric`] have the same bits on every device and in every run.
 ///
-/// Ids are the positions in which vectors were added, from 0. The index is `Send + Sync`; any number of threads may search
-/// at once.
+/// Ids are the positions in which vectors were added, from 0. The index is `Send + Sync`: any number of threads may
+/// search it at the same time.
 ///
 /// ```
 /// use warpann::{Device, FlatIndex, Metric};
@@ -58,7 +59,7 @@ pub(crate) trait FlatBackend: Send + Sync {
 /// # Ok::<(), warpann::Error>(())
 /// ```
 ///
-/// Bytes, half precision and other metrics go the same way:
+/// Bytes, half precision and other metrics work in the same way:
 ///
 /// ```
 /// use warpann::{Device, FlatIndex, Metric};
@@ -93,7 +94,7 @@ pub struct FlatIndexBuilder<T: Element = f32> {
     element: std::marker::PhantomData<T>,
 }
 
-/// What the vectors of an index are, and where they go.
+/// The type of an index's vectors, and the devices of the index.
 #[derive(Debug, Clone)]
 struct FlatSettings {
     element: ElementType,
@@ -104,33 +105,33 @@ struct FlatSettings {
 }
 
 impl<T: Element> FlatIndexBuilder<T> {
-    /// The metric; [`Metric::L2`] unless set.
+    /// Sets the metric, [`Metric::L2`] by default.
     pub fn metric(mut self, metric: Metric) -> Self {
         self.settings.metric = metric;
         self
     }
 
-    /// The [`Device`], or the [`Placement`] over several; [`Device::Auto`] unless set.
+    /// Sets the [`Device`], or the [`Placement`] over several devices; [`Device::Auto`] by default.
     pub fn device(mut self, device: impl Into<Placement>) -> Self {
         self.settings.placement = device.into();
         self
     }
 
-    /// Bytes that the index may use on its device, of several on each. On a GPU: vectors, norms and search buffers together; a base that does
-    /// not fit stays on the host and is streamed. On the CPU: the scratch of one search (vectors live where the program's
-    /// memory is); at least the candidates of one query are kept however small the budget. Unless set, each device uses a
-    /// share of what is free.
+    /// Sets the bytes that the index may use on each of its devices; by default a share of the free memory. On a GPU
+    /// this includes vectors, norms and search buffers; a base that does not fit stays on the host and is streamed. On
+    /// the CPU it is the scratch memory of one search, without the vectors; even with a smaller budget a search keeps
+    /// the candidates of one query.
     pub fn memory_budget(mut self, bytes: u64) -> Self {
         self.settings.budget = Some(bytes);
         self
     }
 
-    /// Opens the device and makes an empty index on it.
+    /// Opens the device and creates an empty index on it.
     ///
     /// # Errors
-    /// [`Error::ZeroDimension`], [`Error::TooManyDimensions`] above [`MAX_COMPONENTS`]; and what opening the device can meet: [`Error::NoDevice`], [`Error::NoSuchDevice`],
-    /// [`Error::DeviceTooOld`], [`Error::OutOfDeviceMemory`], [`Error::PtxRefused`]. [`Device::Auto`] falls back to the CPU
-    /// only where there is no usable device.
+    /// [`Error::ZeroDimension`], [`Error::TooManyDimensions`] above [`MAX_COMPONENTS`]; and errors of opening the
+    /// device: [`Error::NoDevice`], [`Error::NoSuchDevice`], [`Error::DeviceTooOld`], [`Error::OutOfDeviceMemory`],
+    /// [`Error::PtxRefused`]. [`Device::Auto`] falls back to the CPU only if there is no usable device.
     pub fn build(self) -> Result<FlatIndex<T>> {
         check_dim(self.settings.dim)?;
         let backend = self.settings.open()?;
@@ -139,7 +140,7 @@ impl<T: Element> FlatIndexBuilder<T> {
 }
 
 impl FlatSettings {
-    /// An empty back end at the placement.
+    /// Opens the devices of the placement, with an empty back end.
     fn open(&self) -> Result<Box<dyn FlatBackend>> {
         if let Some(device) = self.placement.single() {
             return self.open_on(device);
@@ -164,7 +165,7 @@ impl FlatSettings {
 }
 
 impl<T: Element> FlatIndex<T> {
-    /// Starts an index over vectors of `dim` components.
+    /// Starts the settings of an index over vectors of `dim` components.
     pub fn builder(dim: usize) -> FlatIndexBuilder<T> {
         let (metric, placement) = (Metric::default(), Placement::default());
         FlatIndexBuilder {
@@ -173,7 +174,7 @@ impl<T: Element> FlatIndex<T> {
         }
     }
 
-    /// An empty index over vectors of `dim` components, with the default memory budget.
+    /// Creates an empty index over vectors of `dim` components, with the default memory budget.
     ///
     /// # Errors
     /// As [`FlatIndexBuilder::build`].
@@ -181,12 +182,12 @@ impl<T: Element> FlatIndex<T> {
         Self::builder(dim).metric(metric).device(device).build()
     }
 
-    /// Appends the vectors of `rows`, row-major, `dim` components each; their ids go on from [`len`](Self::len). All or
-    /// nothing: on error the index is unchanged. O(rows · dim).
+    /// Appends the vectors of `rows`, row-major, `dim` components each. Their ids continue from [`len`](Self::len). On
+    /// error the index is unchanged. O(rows · dim).
     ///
     /// # Errors
-    /// [`Error::RaggedVectors`], [`Error::NotFinite`] with the first offending place (row within `rows`),
-    /// [`Error::TooManyRows`], [`Error::OutOfDeviceMemory`], and what the device's driver reports.
+    /// [`Error::RaggedVectors`], [`Error::NotFinite`] with the first bad component (row within `rows`),
+    /// [`Error::TooManyRows`], [`Error::OutOfDeviceMemory`], and the errors of the device's driver.
     pub fn add(&mut self, rows: &[T]) -> Result<()> {
         let count = check_vectors(rows, self.dim(), Input::Base)?;
         let limit = MAX_ROWS.saturating_mul(self.builder.settings.placement.shards() as u64);
@@ -197,14 +198,15 @@ impl<T: Element> FlatIndex<T> {
         self.backend.add(VectorSlice::of(rows, self.dim()))
     }
 
-    /// The `k` nearest vectors of each query (`queries`: row-major, `dim` components each), best first, equal distances by
-    /// lower id. Where the index holds fewer than `k` vectors the row ends in [`NONE`] and [`Metric::worst`]. No queries
-    /// and an empty index are legal. O(queries · len · dim).
+    /// Finds the `k` nearest vectors of each query (`queries`: row-major, `dim` components each), best first, equal
+    /// distances by lower id. If the index has fewer than `k` vectors, the row ends in [`NONE`] and [`Metric::worst`].
+    /// No queries and an empty index are legal. O(queries · len · dim).
     ///
     /// # Errors
-    /// [`Error::ZeroK`], [`Error::RaggedVectors`], [`Error::NotFinite`] with query and column, [`Error::ResultTooLarge`],
-    /// [`Error::OutOfDeviceMemory`], and what the device's driver reports; over several devices [`Error::DeviceFailed`], after which the
-    /// index goes on without the device, and [`Error::ShardLost`] once it cannot.
+    /// [`Error::ZeroK`], [`Error::RaggedVectors`], [`Error::NotFinite`] with query and column,
+    /// [`Error::ResultTooLarge`], [`Error::OutOfDeviceMemory`], and the errors of the device's driver. On several
+    /// devices also [`Error::DeviceFailed`], after which the index continues without the device, and
+    /// [`Error::ShardLost`] when it cannot continue.
     pub fn search(&self, queries: &[T], k: usize) -> Result<Neighbors> {
         let count = self.check_queries(queries, k)?;
         let mut found = Neighbors::none(self.metric(), count, k)?;
@@ -212,7 +214,7 @@ impl<T: Element> FlatIndex<T> {
         Ok(found)
     }
 
-    /// As [`search`](Self::search), into memory of the caller: `ids` and `distances` hold queries × `k` slots each.
+    /// As [`search`](Self::search), into the caller's memory: `ids` and `distances` have queries × `k` slots each.
     ///
     /// # Errors
     /// As [`search`](Self::search); and [`Error::WrongResultLength`] if a slice has another length.
@@ -241,10 +243,10 @@ impl<T: Element> FlatIndex<T> {
         check_queries(self.builder.settings.placement.devices().len(), queries, self.dim())
     }
 
-    /// The components of vector `id`, as they were added.
+    /// Returns the components of vector `id`, as they were added.
     ///
     /// # Errors
-    /// [`Error::UnknownId`], and what the device's driver reports.
+    /// [`Error::UnknownId`], and the errors of the device's driver.
     pub fn reconstruct(&self, id: u64) -> Result<Vec<T>> {
         let len = self.len() as u64;
         if id >= len {
@@ -259,12 +261,12 @@ impl<T: Element> FlatIndex<T> {
         Ok(rows)
     }
 
-    /// Moves the index to other devices, by way of host memory: to more or fewer replicas or shards, or away from a device that has failed.
-    /// It is in both places until it has arrived, and on error stays where it was. O(len · dim).
+    /// Moves the index to other devices through host memory: to more or fewer replicas or shards, or away from a failed
+    /// device. During the move the index exists in both places; on error it stays in the old place. O(len · dim).
     ///
     /// # Errors
-    /// What opening the devices can meet, as [`FlatIndexBuilder::build`]; what [`add`](Self::add) can; [`Error::ShardLost`] where no device
-    /// is left that holds some of the vectors.
+    /// The errors of opening the devices (see [`FlatIndexBuilder::build`]) and of [`add`](Self::add);
+    /// [`Error::ShardLost`] if no device is left that has some of the vectors.
     pub fn move_to(&mut self, device: impl Into<Placement>) -> Result<()> {
         let mut moved = self.builder.clone().device(device).build()?;
         let piece = (MOVED_BYTES / (self.dim() * size_of::<T>())).max(1);
@@ -275,33 +277,33 @@ impl<T: Element> FlatIndex<T> {
         Ok(())
     }
 
-    /// Vectors in the index.
+    /// Number of vectors in the index.
     pub fn len(&self) -> usize {
         self.backend.len()
     }
 
-    /// True where no vector was added yet.
+    /// Whether the index has no vectors.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Components of a vector.
+    /// Number of components of a vector.
     pub fn dim(&self) -> usize {
         self.builder.settings.dim
     }
 
-    /// The metric.
+    /// The metric set when the index was built.
     pub fn metric(&self) -> Metric {
         self.builder.settings.metric
     }
 
-    /// The device in use, in words: what [`Device::Auto`] chose, and for the CPU its threads and instruction set.
+    /// Describes the device in use: the choice of [`Device::Auto`], and for the CPU threads and instruction set.
     pub fn device(&self) -> String {
         self.backend.describe()
     }
 }
 
-/// Bytes of vectors that are moved from device to device at a time.
+/// Bytes of vectors that move through host memory at a time.
 const MOVED_BYTES: usize = 256 << 20;
 
 #[cfg(test)]

@@ -81,8 +81,8 @@ pub enum Start {
     /// Distinct points, chosen at random among those with weight above 0, or among all if those are too few.
     #[default]
     Random,
-    /// k-means++ (Arthur and Vassilvitskii 2007): chooses each point with probability proportional to its squared distance
-    /// from the centroids so far, among a sample of 64 points for each centroid. It runs on the CPU and costs
+    /// k-means++ (Arthur and Vassilvitskii 2007): chooses each point with probability proportional to its squared
+    /// distance from the centroids so far, among a sample of 64 points for each centroid. It runs on the CPU and costs
     /// 64 · clusters² · d f64 operations: for 1024 clusters about a second on two cores (d = 128), for 16 times as many
     /// clusters 256 times that.
     PlusPlus,
@@ -127,9 +127,10 @@ pub struct Clustering {
     pub centroids: Vec<f32>,
     /// Number of components of a centroid.
     pub dim: usize,
-    /// The objective of each iteration, for the centroids that its points were assigned to and over the training points:
-    /// Σ w‖x − c‖². It falls from one iteration to the next, except for the last bits of f32 centroids, for iterations that
-    /// split a cluster and for balanced runs. Spherical: Σ w⟨x, c⟩, which rises. Balanced: the value after balancing.
+    /// The objective of each iteration, for the centroids that its points were assigned to and over the training
+    /// points: Σ w‖x − c‖². It falls from one iteration to the next, except for the last bits of f32 centroids, for
+    /// iterations that split a cluster and for balanced runs. Spherical: Σ w⟨x, c⟩, which rises. Balanced: the value
+    /// after balancing.
     pub objectives: Vec<f64>,
     /// Number of points of each cluster: by `labels` if labels were requested, otherwise by the last iteration.
     pub sizes: Vec<u32>,
@@ -184,15 +185,15 @@ impl KMeans {
         self
     }
 
-    /// Trains with at most `points` points per centroid (at least one), sampled by the seed; `None` trains with all points.
-    /// The default is 256. More than a few hundred hardly improve the centroids.
+    /// Trains with at most `points` points per centroid (at least one), sampled by the seed; `None` trains with all
+    /// points. The default is 256. More than a few hundred hardly improve the centroids.
     pub fn points_per_centroid(mut self, points: Option<usize>) -> Self {
         self.points_per_centroid = points;
         self
     }
 
-    /// Limits every cluster to ⌈`bound` · points / clusters⌉ points, in training and in the returned labels; no limit by
-    /// default. `bound` is at least 1.
+    /// Limits every cluster to ⌈`bound` · points / clusters⌉ points, in training and in the returned labels; no limit
+    /// by default. `bound` is at least 1.
     pub fn balanced(mut self, bound: Option<f64>) -> Self {
         self.balanced = bound;
         self
@@ -204,14 +205,14 @@ impl KMeans {
         self
     }
 
-    /// Sets the [`Device`], or a [`Placement`] of several devices, which divide the points; [`Device::Auto`] by default.
+    /// Sets the [`Device`], or a [`Placement`] of several devices, which divide the points; default: [`Device::Auto`].
     pub fn device(mut self, device: impl Into<Placement>) -> Self {
         self.placement = device.into();
         self
     }
 
-    /// Sets the bytes that training may use on each GPU; by default a share of the free memory. Points that do not fit are
-    /// streamed in batches. The CPU works in place and needs no memory for points.
+    /// Sets the bytes that training may use on each GPU; by default a share of the free memory. Points that do not fit
+    /// are streamed in batches. The CPU works in place and needs no memory for points.
     pub fn memory_budget(mut self, bytes: u64) -> Self {
         self.budget = Some(bytes);
         self
@@ -222,8 +223,9 @@ impl KMeans {
     ///
     /// # Errors
     /// [`Error::ZeroDimension`], [`Error::ZeroClusters`], [`Error::RaggedVectors`], [`Error::NotFinite`],
-    /// [`Error::TooFewTrainingVectors`] if there are fewer rows than clusters, [`Error::TooManyRows`], [`Error::BadBalance`],
-    /// [`Error::WrongCentroids`]; the errors of opening the device (see [`crate::FlatIndexBuilder::build`]) and of its driver.
+    /// [`Error::TooFewTrainingVectors`] if there are fewer rows than clusters, [`Error::TooManyRows`],
+    /// [`Error::BadBalance`], [`Error::WrongCentroids`]; the errors of opening the device (see
+    /// [`crate::FlatIndexBuilder::build`]) and of its driver.
     pub fn train<T: Element>(&self, rows: &[T], dim: usize) -> Result<Clustering> {
         self.train_watched(rows, dim, None, &mut |_| {})
     }

@@ -124,8 +124,8 @@ fn check_shape(dim: usize, sub_quantizers: usize, bits: u32) -> Result<usize> {
 }
 
 impl ProductQuantizer {
-    /// Learns codebooks from `rows` (row-major, `dim` components each). The same settings and rows give the same codebooks
-    /// on every device. O(iterations · min(rows, points per centroid · 2^bits) · dim · 2^bits).
+    /// Learns codebooks from `rows` (row-major, `dim` components each). The same settings and rows give the same
+    /// codebooks on every device. O(iterations · min(rows, points per centroid · 2^bits) · dim · 2^bits).
     ///
     /// # Errors
     /// [`Error::ZeroDimension`], [`Error::NotDivisible`], [`Error::BadCodeBits`], [`Error::RaggedVectors`],
@@ -211,8 +211,8 @@ impl ProductQuantizer {
         &self.transposed[sub_quantizer * len..][..len]
     }
 
-    /// Encodes `rows` (row-major, `dim` components each) as [`code_bytes`](Self::code_bytes) bytes per row. The result has
-    /// the same bits on every device. O(rows · dim · 2^bits).
+    /// Encodes `rows` (row-major, `dim` components each) as [`code_bytes`](Self::code_bytes) bytes per row. The result
+    /// has the same bits on every device. O(rows · dim · 2^bits).
     ///
     /// # Errors
     /// [`Error::RaggedVectors`], [`Error::NotFinite`]; and the errors of opening the device and running on it.
@@ -383,8 +383,8 @@ impl ProductQuantizer {
         }
     }
 
-    /// Squared L2 distances between the codewords of each sub-quantizer, M × 2^bits × 2^bits entries: tables for distances
-    /// between codes. O(dim · 4^bits).
+    /// Squared L2 distances between the codewords of each sub-quantizer, M × 2^bits × 2^bits entries: tables for
+    /// distances between codes. O(dim · 4^bits).
     pub fn symmetric_tables(&self) -> SymmetricTables {
         SymmetricTables::new(self)
     }

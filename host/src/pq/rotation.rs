@@ -84,13 +84,13 @@ pub struct Rotation {
 }
 
 impl Rotation {
-    /// Learns a rotation for product quantizers of these settings from `rows` (row-major, `dim` components each). It samples
-    /// 64 rows per codeword, or per component if there are more components, and fewer if the settings have fewer points per
-    /// centroid. The same settings and rows give the same rotation on every device. A round costs
+    /// Learns a rotation for product quantizers of these settings from `rows` (row-major, `dim` components each). It
+    /// samples 64 rows per codeword, or per component if there are more components, and fewer if the settings have
+    /// fewer points per centroid. The same settings and rows give the same rotation on every device. A round costs
     /// O(sample · dim · (dim + 2^bits)).
     ///
-    /// The rows of the matrix are orthonormal to 2 · 10⁻⁷: to 10⁻¹² in f64, and rounding to f32 changes an inner product of
-    /// two rows by at most 2 · 2⁻²⁴.
+    /// The rows of the matrix are orthonormal to 2 · 10⁻⁷: to 10⁻¹² in f64, and rounding to f32 changes an inner
+    /// product of two rows by at most 2 · 2⁻²⁴.
     ///
     /// # Errors
     /// As [`ProductQuantizer::train`]; [`Error::Overflow`] if f32 cannot hold a rotated vector.
@@ -199,9 +199,9 @@ impl Rotation {
         Self::new(dim, (0..dim * dim).map(|i| if i / dim == i % dim { 1.0 } else { 0.0 }).collect())
     }
 
-    /// Makes a rotation of a dim × dim matrix, row-major, if no entry of R·Rᵀ − I exceeds 10⁻⁴ in magnitude. The probability
-    /// that a larger entry is not detected is at most 2⁻³². O(dim²) for a matrix that is orthogonal to 10⁻⁴ / dim, as most
-    /// learned ones are; otherwise O(dim³).
+    /// Makes a rotation of a dim × dim matrix, row-major, if no entry of R·Rᵀ − I exceeds 10⁻⁴ in magnitude. The
+    /// probability that a larger entry is not detected is at most 2⁻³². O(dim²) for a matrix that is orthogonal to
+    /// 10⁻⁴ / dim, as most learned ones are; otherwise O(dim³).
     ///
     /// # Errors
     /// [`Error::ZeroDimension`], [`Error::NotOrthogonal`], [`Error::NotFinite`].

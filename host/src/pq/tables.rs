@@ -21,7 +21,8 @@ const UNIT: f64 = 1.0 / (1u64 << 24) as f64;
 const RUN: usize = 4096;
 
 /// Table entries of one query: M × 2^bits, f32 or f16 ([`to_half`](Tables::to_half)). The methods
-/// [`ProductQuantizer::distance_tables`], [`ProductQuantizer::product_tables`] and [`SymmetricTables::tables`] make them.
+/// [`ProductQuantizer::distance_tables`], [`ProductQuantizer::product_tables`] and [`SymmetricTables::tables`] make
+/// them.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Tables<T: Element = f32> {
     sub_quantizers: usize,
@@ -48,8 +49,8 @@ impl Tables<f32> {
         Tables { sub_quantizers, bits: quantizer.bits(), values, scale: 1.0, greatest, error_bound }
     }
 
-    /// The same tables in half the memory, for shared memory and caches; the CPU scans f32 tables faster. The largest entry
-    /// is scaled to 2¹⁴..2¹⁵, so that none overflows. Each entry is then rounded to f16.
+    /// The same tables in half the memory, for shared memory and caches; the CPU scans f32 tables faster. The largest
+    /// entry is scaled to 2¹⁴..2¹⁵, so that none overflows. Each entry is then rounded to f16.
     pub fn to_half(&self) -> Tables<f16> {
         let greatest = self.values.iter().fold(0.0, |a: f32, b| a.max(b.abs()));
         // Exponent field e of the largest entry means 2^(e − 127); the scale's field is 127 + (e − 127) − 14.
@@ -76,8 +77,8 @@ impl<T: Element> Tables<T> {
         self.scale
     }
 
-    /// Largest difference between a distance by these tables and the exact distance (or inner product) between the query and
-    /// the decoded vector. It is infinite if entries or their sums may exceed f32.
+    /// Largest difference between a distance by these tables and the exact distance (or inner product) between the
+    /// query and the decoded vector. It is infinite if entries or their sums may exceed f32.
     pub fn error_bound(&self) -> f64 {
         self.error_bound
     }
@@ -128,13 +129,13 @@ impl SymmetricTables {
         SymmetricTables { quantizer: quantizer.clone(), values }
     }
 
-    /// The entries: the squared distance between codewords a and b of sub-quantizer m is at (m · 2^bits + a) · 2^bits + b.
+    /// The entries: the squared distance of codewords a and b of sub-quantizer m is at (m · 2^bits + a) · 2^bits + b.
     pub fn values(&self) -> &[f32] {
         &self.values
     }
 
-    /// The tables of the vector that `code` represents, the same as [`ProductQuantizer::distance_tables`] of the decoded
-    /// vector, by M copies. Their error bound holds for distances between two decoded vectors. O(M · 2^bits).
+    /// The tables of the vector that `code` represents, the same as [`ProductQuantizer::distance_tables`] of the
+    /// decoded vector, by M copies. Their error bound holds for distances between two decoded vectors. O(M · 2^bits).
     ///
     /// # Errors
     /// [`Error::RaggedCodes`] if `code` is not the code of one vector.

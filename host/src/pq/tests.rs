@@ -215,7 +215,7 @@ fn table_distances_are_within_their_bounds() {
     }
 }
 
-/// Vectors near a low-dimensional subspace.
+/// Vectors near a subspace of four directions.
 fn correlated(count: usize, dim: usize) -> Vec<f32> {
     let (directions, weights, rest) = (noise(4 * dim, 20), noise(4 * count, 21), noise(count * dim, 22));
     let value = |row: usize, column: usize| {

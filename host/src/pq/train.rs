@@ -28,8 +28,8 @@ pub struct PqTraining {
 }
 
 impl PqTraining {
-    /// Settings with `sub_quantizers` (M, a divisor of the dimension) of 8 bits, 25 iterations, 256 points per centroid,
-    /// 20 rounds of rotation, seed 0 and [`Device::Auto`].
+    /// Settings with `sub_quantizers` (M, a divisor of the dimension) of 8 bits, 25 iterations, 256 points per
+    /// centroid, 20 rounds of rotation, seed 0 and [`Device::Auto`].
     pub fn new(sub_quantizers: usize) -> Self {
         PqTraining {
             sub_quantizers,
@@ -61,21 +61,21 @@ impl PqTraining {
         self
     }
 
-    /// Sets the largest number of training vectors per codeword, 256 by default. Of more vectors training takes a sample.
+    /// Sets the largest number of training vectors per codeword, 256 by default. More vectors are sampled.
     pub fn points_per_centroid(mut self, points: usize) -> Self {
         self.points_per_centroid = points;
         self
     }
 
-    /// Sets the number of rounds of [`Rotation::train`](super::Rotation::train), 20 by default. Codebooks alone ignore it.
+    /// Sets the number of rounds of [`Rotation::train`](super::Rotation::train), 20 by default. Only rotations use it.
     pub fn rotation_rounds(mut self, rounds: usize) -> Self {
         self.rounds = rounds;
         self
     }
 
     /// Whether to make codewords longer than those with the least error, for ranking by squared L2 distance; false by
-    /// default. The [module documentation](super) gives the formula and the measurements. [`IvfIndex`](crate::ivf::IvfIndex)
-    /// uses this under L2.
+    /// default. The [module documentation](super) gives the formula and the measurements.
+    /// [`IvfIndex`](crate::ivf::IvfIndex) uses this under L2.
     pub fn lengthen(mut self, lengthen: bool) -> Self {
         self.lengthen = lengthen;
         self
@@ -156,7 +156,7 @@ fn lengthen(clustering: &mut Clustering, points: &[f32]) {
     let energy = |row: &[f32]| row.iter().map(|&x| f64::from(x) * f64::from(x)).sum::<f64>();
     let words = clustering.centroids.chunks_exact(clustering.dim).zip(&clustering.sizes);
     let kept: f64 = words.map(|(word, &size)| f64::from(size) * energy(word)).sum();
-    // Codewords of zero lack nothing, and neither do codewords without an iteration, which are not means.
+    // Codewords of zero lack nothing, and codewords from 0 iterations are not means.
     if kept == 0.0 {
         return;
     }

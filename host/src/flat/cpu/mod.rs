@@ -1,53 +1,53 @@
-//! Exact search on the CPU: a certified f32 filter, and the canonical distance for what passes it.
+//! Exact search on the CPU: a certified f32 filter, and the canonical distance for the pairs that pass it.
 //!
 //! # Problem
 //!
-//! For each of nq queries find, among n vectors of dimension d, the k best by (canonical distance, lower id). The canonical
-//! distance ([`crate::metric`]) is a float64 sum in a fixed order, far slower than a float32 matrix product. So all pairs get a float32 *score*, whose distance from the canonical value is bounded by a
-//! proof ([`bound`]), and only pairs that the bound cannot exclude get the canonical distance.
+//! For each of nq queries find, among n vectors of dimension d, the k best by (canonical distance, lower id). The canonical distance
+//! ([`crate::metric`]) is a float64 sum in a fixed order, which is far slower than a float32 matrix product. So all pairs get a float32
+//! *score*. A proof ([`bound`]) bounds its difference from the canonical value, and only pairs that the bound cannot exclude get the
+//! canonical distance.
 //!
 //! # Algorithm
 //!
 //! ```text
-//! cut the queries into groups of 256 to 512; a group's base is shared out among workers where groups are few
+//! divide the queries into groups of 256 to 512; if there are few groups, workers share the base of a group
 //! worker:
-//!     for each tile of the base (at most 256 rows and 1 MiB as f32):          other element types are converted here
+//!     for each tile of the base (at most 256 rows and 1 MiB as f32):          converts other element types to f32
 //!         for each panel of the group (up to 3 registers of queries):
 //!             threshold[q] = limit[q] + E(q, largest norm of the tile)
 //!             for each 8 to 16 rows of the tile:                              product/cpu/scan.rs
 //!                 scores = rows x panel, accumulated in registers
 //!                 for each score not above its threshold:                     one comparison for 16 scores
 //!                     append (score, id) to the buffer of its query
-//!                     buffer full: thin it, lower limit[q] and threshold[q]   product/cpu/candidates.rs
+//!                     if the buffer is full: thin it, lower limit[q] and threshold[q]   product/cpu/candidates.rs
 //! group:
 //!     merge the workers' buffers; thin once more
 //!     canonical distances for the rest, in the order of the base; select and sort k
 //! ```
 //!
-//! limit\[q\] is an upper bound of the k-th best distance; it never rises, and workers share it through an atomic. Which
-//! candidates survive depends on timing; the result does not, since every candidate that could be among the k best does.
+//! limit\[q\] is an upper bound of the k-th best distance. It never rises, and workers share it through an atomic. Timing decides which
+//! candidates survive, but not the result: every candidate that could be among the k best survives.
 //!
 //! # What makes it fast
 //!
-//! 1. *Nothing of size nq · n.* Scores live in registers; a score that fails (nearly all) costs a sixteenth of a comparison.
-//! 2. *The base is never packed.* Queries are the lanes, packed once a group; the base's components are broadcast straight
-//!    from its row-major storage. A base stored in panels would make the re-rank gather d cache lines for a vector.
-//! 3. *Prefetch.* 16 rows read side by side by broadcasts escape the processor's prefetcher. Asking for the next rows made
-//!    16 queries 2.2 times as fast and one query 1.3 times.
-//! 4. *Few queries* ([`DIRECT_QUERIES`]) run with the lanes along the components instead: with one query, 15 of 16 lanes
-//!    would be idle. Then memory is the limit: 39 GB/s of base on two cores.
-//! 5. *Scale and sign in the query.* −2x, −x or −x/‖x‖ is packed, so a score is one product or sum after the dot product.
-//! 6. *Thinning on integers.* (score, id) as one u64 in the order of the scores.
-//! 7. *Finishing in company.* A group's candidates are judged in the order of the base, so a row that several queries want
+//! 1. *No memory of size nq · n.* Scores stay in registers. A score that fails (nearly all do) costs a sixteenth of a comparison.
+//! 2. *The base is never packed.* Queries are the lanes and are packed once for each group; the base's components are broadcast from its
+//!    row-major storage. With a base stored in panels, the re-rank would gather d cache lines for each vector.
+//! 3. *Prefetch.* The processor's prefetcher does not follow 16 rows read side by side by broadcasts. Prefetching the next rows made 16
+//!    queries 2.2 times as fast and one query 1.3 times.
+//! 4. *Few queries* ([`DIRECT_QUERIES`]) have the lanes along the components instead, because with one query 15 of 16 lanes would be
+//!    idle. Then memory is the limit: 39 GB/s of base on two cores.
+//! 5. *Scale and sign in the query.* The packed query is −2x, −x or −x/‖x‖, so a score is one product or sum after the dot product.
+//! 6. *Thinning on integers.* (score, id) is one u64 in the order of the scores.
+//! 7. *Finishing several queries together.* A group's candidates are judged in the order of the base, so a row that several queries need
 //!    comes from the L2 cache. With the query widened to f64 once, k = 1000 of 20,000 × 960 became 1.4 times as fast.
 //!
 //! # Cost
 //!
-//! 2 · nq · n · d float32 operations, at 165 GFLOP/s a core from a few hundred queries up; the base is streamed once for
-//! each group. A query appends about k + k·log₂(n/2k) candidates, and is given k canonical distances plus those within 2E of
-//! the k-th. Memory: n · d elements, at most 12 bytes more a vector, and 8(2k + max(k, 64)) bytes a query of the groups in flight.
-//! Where E exceeds the differences of the data (all vectors alike; a cloud far from the origin), each pair gets its
-//! canonical distance: slow, and right.
+//! 2 · nq · n · d float32 operations, at 165 GFLOP/s per core from a few hundred queries up. The base is streamed once for each group. A
+//! query appends about k + k·log₂(n/2k) candidates, and takes k canonical distances plus those within 2E of the k-th. Memory: n · d
+//! elements, at most 12 bytes more per vector, and 8(2k + max(k, 64)) bytes for each query of the groups in flight. If E exceeds the
+//! differences of the data (all vectors alike, or a cloud far from the origin), each pair gets its canonical distance: slow, and right.
 //!
 //! # Tried, and lost
 //!
@@ -55,8 +55,8 @@
 //!
 //! - Lanes along the components for up to 8 queries: 14.6 ms for 8; panels take 8.6 ms for 1 to 16.
 //! - Each query finished alone, in the order of the scores: 1.37 s against 1.16 s for 2000 queries, k = 1000.
-//! - 2 MiB pages for the base (through the allocator's tunable): 5 to 12 % faster. Not kept, since it needs a system call
-//!   that no dependency offers safely.
+//! - 2 MiB pages for the base (through the allocator's tunable): 5 to 12 % faster. Not kept, since it needs a system call that no
+//!   dependency offers safely.
 
 #[cfg(test)]
 mod tests;
@@ -77,8 +77,8 @@ use crate::simd::{self, Isa};
 use crate::vectors::{VectorSlice, VectorSliceMut};
 use crate::{Element, Metric, NONE, Result, host_memory};
 
-/// Queries scanned together, where there are enough: past 256 the base's share of the traffic no longer shows, and below
-/// it the base streams too often.
+/// Queries scanned together, if there are enough. Past 256 the base's share of the traffic is negligible; below it the base is streamed
+/// too often.
 const GROUP: std::ops::RangeInclusive<usize> = 256..=512;
 /// The vectors of a flat index, in host memory.
 #[derive(Debug)]
@@ -88,11 +88,11 @@ pub(crate) struct FlatCpu<T: Element> {
     isa: Isa,
     budget: u64,
     rows: Vec<T>,
-    /// f32(1/‖y‖) for cosine, else empty.
+    /// f32(1/‖y‖) for cosine, otherwise empty.
     scale: Vec<f32>,
-    /// Σy² by the canonical definition, for cosine; else empty.
+    /// Σy² by the canonical definition, for cosine; otherwise empty.
     squares: Vec<f64>,
-    /// f32(‖y‖²) for L2, else empty.
+    /// f32(‖y‖²) for L2, otherwise empty.
     offset: Vec<f32>,
     /// [`largest_norm`] of each [`BLOCK`] rows.
     largest: Vec<f32>,
@@ -103,7 +103,7 @@ impl<T: Element> FlatCpu<T> {
         Self::with_isa(dim, metric, budget, Isa::detect())
     }
 
-    /// `isa` is one that the processor has.
+    /// As [`new`](Self::new). The processor must have `isa`.
     pub(crate) fn with_isa(dim: usize, metric: Metric, budget: Option<u64>, isa: Isa) -> Self {
         let budget = budget.unwrap_or(DEFAULT_BUDGET);
         Self {
@@ -131,7 +131,7 @@ impl<T: Element> FlatBackend for FlatCpu<T> {
         let (before, count) = (self.len(), rows.len() / self.dim);
         let blocks = (before + count).div_ceil(BLOCK);
         let (has_offset, has_scale) = (has_offset(self.metric), self.metric.divides_by_norms());
-        // Memory first: past this, nothing fails.
+        // Memory comes first: from here on nothing fails.
         host_memory::reserve(&mut self.rows, rows.len())?;
         host_memory::reserve(&mut self.offset, if has_offset { count } else { 0 })?;
         host_memory::reserve(&mut self.scale, if has_scale { count } else { 0 })?;
@@ -149,7 +149,7 @@ impl<T: Element> FlatBackend for FlatCpu<T> {
             self.squares.extend_from_slice(&squares);
         }
         self.largest.resize(blocks, 0.0);
-        // The first block may be half full already.
+        // The first block may already be partly filled.
         let head = before.next_multiple_of(BLOCK).min(before + count) - before;
         let (head, rest) = squares.split_at(head);
         let whole = rest.chunks(BLOCK);
@@ -173,7 +173,7 @@ impl<T: Element> FlatBackend for FlatCpu<T> {
         self.offset.truncate(len);
         self.scale.truncate(len);
         self.squares.truncate(len);
-        // That of the last block may be larger than need be now: a bound all the same.
+        // The norm of the last block may now be larger than needed, which is still a bound.
         self.largest.truncate(len.div_ceil(BLOCK));
     }
 
@@ -188,18 +188,18 @@ impl<T: Element> FlatBackend for FlatCpu<T> {
     }
 }
 
-/// How a search is cut.
+/// The division of a search into groups and runs.
 #[derive(Debug, Clone, Copy)]
 struct ScanPlan {
-    /// Neighbours to find: min(k, rows).
+    /// Number of neighbours to find: min(k, rows).
     k: usize,
-    /// Queries scanned together.
+    /// Number of queries scanned together.
     group: usize,
-    /// Tasks that share the base of one group; 1 where the groups alone keep the threads busy.
+    /// Number of tasks that share the base of a group; 1 if the groups alone keep the threads busy.
     workers: usize,
-    /// Rows a worker takes at a time, a multiple of [`BLOCK`].
+    /// Number of rows that a worker takes at a time, a multiple of [`BLOCK`].
     run: usize,
-    /// Lanes along the components (few queries) rather than along the queries.
+    /// Whether the lanes are along the components (few queries) instead of along the queries.
     direct: bool,
 }
 
@@ -220,15 +220,15 @@ impl ScanPlan {
     }
 }
 
-/// A group of queries, made ready.
+/// A group of queries, packed for the scan.
 struct Prepared {
     queries: Queries,
-    /// What the scan multiplies by (x' of [`bound`]): panels, or row-major for the direct kernel.
+    /// The queries as the scan multiplies them (x' of [`bound`]): panels, or row-major for the direct kernel.
     packed: Vec<Line>,
     panels: Vec<Panel>,
 }
 
-/// Queries scanned by one call of the panel kernel.
+/// The queries of one call of the panel kernel.
 #[derive(Debug, Clone, Copy)]
 struct Panel {
     first: usize,
@@ -249,7 +249,7 @@ impl Prepared {
             panels.push(Panel { first: 0, queries: count, vecs: 0, start: 0 });
             total = count * dim;
         } else {
-            // Registers spread evenly: 4 go as 2 + 2, not 3 + 1.
+            // Registers are divided evenly: 4 become 2 + 2, not 3 + 1.
             let vecs = count.div_ceil(lanes);
             let parts = vecs.div_ceil(PANEL_VECS);
             let mut first = 0;
@@ -280,7 +280,7 @@ impl Prepared {
 }
 
 impl<T: Element> FlatCpu<T> {
-    /// The k best of every query, cut for `threads` threads.
+    /// Finds the k best of every query, divided for `threads` threads.
     pub(crate) fn search_on(&self, threads: usize, queries: &[T], k: usize, ids: &mut [u64], distances: &mut [f32]) {
         let plan = ScanPlan::new(self, queries.len() / self.dim, k.min(self.len()), threads);
         queries
@@ -303,7 +303,7 @@ impl<T: Element> FlatCpu<T> {
                 merged.absorb(share);
             }
         }
-        // Queries finish in company, walking the base together, so that a row that several of them want is fetched once.
+        // The queries are finished together, in the order of the base, so that a row that several of them need is fetched once.
         let company = merged.len().div_ceil(plan.workers);
         ids.par_chunks_mut(company * k)
             .zip(distances.par_chunks_mut(company * k))
@@ -324,7 +324,7 @@ impl<T: Element> FlatCpu<T> {
             });
     }
 
-    /// Canonical distances for all that is left of the queries from `first` on.
+    /// Computes the canonical distances of all remaining candidates of the queries from `first` on.
     fn finish(&self, prepared: &Prepared, first: usize, candidates: &mut [Candidates], limits: &[Limit]) {
         for (candidates, limit) in candidates.iter_mut().zip(limits) {
             candidates.close(limit);
@@ -339,7 +339,7 @@ impl<T: Element> FlatCpu<T> {
         }
     }
 
-    /// One worker's part of a group: runs of the base, until none is left.
+    /// The part of one worker in a group: takes runs of the base until none is left.
     fn scan_share(
         &self,
         plan: &ScanPlan,
@@ -385,7 +385,7 @@ impl<T: Element> FlatCpu<T> {
         let packed: &[f32] = bytemuck::cast_slice(&prepared.packed);
         for panel in &prepared.panels {
             let queries = panel.first..panel.first + panel.queries;
-            // Padding lanes: nothing but NaN passes −∞, and the sink drops that.
+            // Padding lanes: only NaN passes −∞, and the sink drops NaN there.
             let thresholds = [const { Cell::new(f32::NEG_INFINITY) }; MAX_PANEL];
             let mut errors = [0.0; MAX_PANEL];
             for (lane, query) in queries.clone().enumerate() {
@@ -421,12 +421,12 @@ impl<T: Element> FlatCpu<T> {
     }
 }
 
-/// Files what passed the scan of one panel.
+/// Files the pairs that pass the scan of one panel.
 struct Survivors<'a, T: Element> {
     index: &'a FlatCpu<T>,
     prepared: &'a Prepared,
     limits: &'a [Limit],
-    /// The panel's first query.
+    /// Number of the panel's first query.
     first: usize,
     candidates: &'a mut [Candidates],
     thresholds: &'a [Cell<f32>],
@@ -450,7 +450,7 @@ impl<T: Element> Sink for Survivors<'_, T> {
     }
 }
 
-/// Canonical distances of one query.
+/// Computes the canonical distances of one query.
 struct PairJudge<'a, T: Element> {
     index: &'a FlatCpu<T>,
     query: &'a [f64],

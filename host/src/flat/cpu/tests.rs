@@ -1,4 +1,4 @@
-//! The CPU path against a float64 reference of its own, and to the bit against the canonical definition.
+//! Tests of the CPU path: values against a separate float64 reference, bits against the canonical definition.
 
 use std::cell::Cell;
 
@@ -19,7 +19,7 @@ fn vectors<T: Element>(random: &mut Random, len: usize, scale: f32) -> Vec<T> {
     (0..len).map(|_| T::from_f32(random.signed_unit() * scale)).collect()
 }
 
-/// Distance by the textbook, in f64: shares nothing with the definition but the formula.
+/// The distance by the textbook formula in f64, which shares no code with the definition.
 fn textbook<T: Element>(metric: Metric, x: &[T], y: &[T]) -> f64 {
     let pairs = || x.iter().zip(y).map(|(x, y)| (f64::from(x.to_f32()), f64::from(y.to_f32())));
     match metric {
@@ -37,14 +37,14 @@ fn square_norm(row: &[f32]) -> f64 {
     row.iter().map(|&x| f64::from(x).powi(2)).sum()
 }
 
-/// Searches on every instruction set and checks everything the contract says.
+/// Searches with every instruction set and checks the whole contract.
 fn check<T: Element>(metric: Metric, dim: usize, base: &[T], queries: &[T], k: usize, budget: Option<u64>) {
     let mut first = None;
     for isa in Isa::all() {
         let mut index = FlatCpu::<T>::with_isa(dim, metric, budget, isa);
         index.add(VectorSlice::of(base, dim)).unwrap();
         let results = search(&index, queries, k);
-        // The first is compared with the references, the others with the first, to the bit.
+        // The first result is compared with the references, the others with the first, bit by bit.
         let bits = (results.0.clone(), results.1.iter().map(|d| d.to_bits()).collect::<Vec<u32>>());
         match &first {
             None => {
@@ -59,7 +59,7 @@ fn check<T: Element>(metric: Metric, dim: usize, base: &[T], queries: &[T], k: u
     }
 }
 
-/// As [`check`], for one index that holds `base`.
+/// As [`check`], for one index that has `base`.
 fn check_index<T: Element>(index: &FlatCpu<T>, base: &[T], queries: &[T], k: usize) {
     check_results(index.metric, index.dim, base, queries, k, &search(index, queries, k), index.isa);
 }
@@ -83,14 +83,14 @@ fn check_results<T: Element>(
     let (count, rows) = (queries.len() / dim, base.len() / dim);
     let case = format!("{:?} {metric:?} {isa:?} dim {dim} rows {rows} queries {count} k {k}", T::TYPE);
     for (query, (ids, distances)) in queries.chunks(dim).zip(ids.chunks(k).zip(distances.chunks(k))) {
-        // To the bit: the definition for every vector, sorted.
+        // The bits: the definition for every vector, sorted.
         let mut expected: Vec<(f32, u64)> = base.chunks(dim).map(|y| canonical(metric, query, y)).zip(0..).collect();
         expected.sort_by(|a, b| metric.order(a.0, b.0).then(a.1.cmp(&b.1)));
         expected.resize(k, (metric.worst(), NONE));
         for (slot, &(distance, id)) in expected.iter().enumerate() {
             assert_eq!((ids[slot], distances[slot].to_bits()), (id, distance.to_bits()), "{case}: slot {slot}");
         }
-        // In value: the textbook's distance of the id, and no better vector left out.
+        // The values: the textbook distance of each id, and no better vector left out.
         let reference: Vec<f64> = base.chunks(dim).map(|y| textbook(metric, query, y)).collect();
         let sign = if metric.larger_is_better() { -1.0 } else { 1.0 };
         let mut sorted: Vec<f64> = reference.iter().map(|d| d * sign).collect();
@@ -105,7 +105,7 @@ fn check_results<T: Element>(
             };
             let tolerance = scale * 2f64.powi(-23) + f64::from(f32::from_bits(1));
             let value = f64::from(distances[slot]);
-            // Values past f32 are all ±∞ in the result, and tie.
+            // Values beyond f32 are all ±∞ in the result, and tie.
             let in_range = |value: f64| value.abs() < f64::from(f32::MAX);
             if in_range(reference[id as usize]) && in_range(sorted[slot]) {
                 assert!((value - reference[id as usize]).abs() <= tolerance, "{case}: value in slot {slot}");
@@ -195,7 +195,7 @@ fn many_rows_thin_the_buffers_many_times() {
 fn ties_go_to_the_lower_id() {
     let mut random = Random::new(4);
     for metric in Metric::ALL {
-        // Few distinct vectors, each many times; and one vector throughout.
+        // Few distinct vectors, each many times, then one vector only.
         let distinct: Vec<f32> = vectors(&mut random, 5 * 10, 1.0);
         let base: Vec<f32> = (0..1500).flat_map(|_| distinct[random.below(5) * 10..][..10].to_vec()).collect();
         let queries: Vec<f32> = vectors(&mut random, 20 * 10, 1.0);
@@ -243,14 +243,14 @@ fn magnitudes_at_the_ends_of_the_range_lose_nothing() {
 #[test]
 fn data_far_from_the_origin_is_settled_by_canonical_distances() {
     let mut random = Random::new(6);
-    // The differences are below the resolution of the f32 score: nothing can be filtered.
+    // The differences are below the resolution of the f32 score, so nothing can be filtered.
     let base: Vec<f32> = (0..3000 * 20).map(|_| 1000.0 + random.signed_unit() * 0.01).collect();
     let queries: Vec<f32> = (0..20 * 20).map(|_| 1000.0 + random.signed_unit() * 0.01).collect();
     for k in [1, 10, 200] {
         check(Metric::L2, 20, &base, &queries, k, None);
         check(Metric::Cosine, 20, &base, &queries[..60], k, None);
     }
-    // One huge vector spoils the bound of its own block only, and results nowhere.
+    // One huge vector weakens the bound of its block only, and changes no result.
     let mut base: Vec<f32> = vectors(&mut random, 3000 * 20, 1.0);
     base[20 * 1234] = 1e25;
     for metric in Metric::ALL {
@@ -287,7 +287,7 @@ fn a_tiny_budget_only_narrows_the_groups() {
     }
 }
 
-/// Keeps every score.
+/// A sink that keeps every score.
 struct All(Vec<(usize, u32, f32)>);
 
 impl Sink for All {
@@ -312,7 +312,7 @@ fn scores_stay_within_the_proved_bound() {
                 let error = bound.error(largest_norm(Metric::L2, squares.iter().copied()));
                 let tile = Tile { dim, rows: &rows, first_id: 5, scale: &[], offset: &offset };
 
-                // The query in the first lane of a panel of each width, and alone.
+                // The query in the first lane of a panel of each width, and in the direct kernel.
                 for vecs in 0..=3 {
                     let mut all = All(Vec::new());
                     let thresholds = [const { Cell::new(f32::NEG_INFINITY) }; 48];
@@ -358,7 +358,7 @@ fn many_threads_search_one_index() {
 fn whole_numbers_are_told_from_others() {
     let whole = [0.0, -0.0, 1.0, -128.0, 255.0, 4_194_303.0, 4_194_304.0, -4_194_304.0];
     assert!(all_whole(&whole) && all_whole(&[]));
-    // Sums of the third with 1.5 · 2²³ are exact, though it is not whole.
+    // The sum of the third value and 1.5 · 2²³ is exact, although the value is not whole.
     for other in [0.5, -254.5, -8_388_607.5, 4_194_303.5, 1e-30, -1e-45, 1e20, f32::NAN, f32::INFINITY] {
         let mut values = vec![3.0; 600];
         values[517] = other;

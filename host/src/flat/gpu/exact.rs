@@ -1,5 +1,5 @@
-//! Exact search of one block of rows that lies on the device: the host side of the filter (kernels `prepare`, `filter`,
-//! `candidates`, `canonical`, `warp_select`; the algorithm and its proof are in `warpann_kernels::flat::filter`).
+//! Exact search of a block of rows in device memory: the host side of the filter (kernels `prepare`, `filter`, `candidates`, `canonical`,
+//! `warp_select`; the algorithm and its proof are in `warpann_kernels::flat::filter`).
 //!
 //! ```text
 //! queries ──prepare──► f16 copies ──filter_dense on a sample──► upper bounds ──select──► limit
@@ -8,9 +8,10 @@
 //!                                                  canonical distances of those ──select──► the answer
 //! ```
 //!
-//! Where the filter does not pay (little work, or k near the number of rows), where it proves nothing (more than
-//! [`bounds::MOST_COMPONENTS`] components), and for queries whose list overflowed, the canonical distances of all rows are computed and
-//! selected from: slower, and right for any input.
+//! The canonical distances of all rows are computed and selected from in three cases: if the filter does not pay (little work, or k near
+//! the number of rows), if it proves nothing (more components than
+//! [`MOST_COMPONENTS`](warpann_kernels::product::bounds::MOST_COMPONENTS)), and for queries with an overflowed list. This is slower and
+//! right for any input.
 
 use cuda_std::{Ptr, PtrMut};
 use warpann_kernels::flat::candidates::CompactCandidates;
@@ -30,26 +31,26 @@ use crate::select::Best;
 use crate::select::gpu::{Columns, Select, SelectPlan, select};
 use crate::vectors::VectorSlice;
 
-/// The sample has at least this many rows for each neighbour asked for.
+/// Smallest number of sample rows for each neighbour.
 const SAMPLE_PER_NEIGHBOUR: u32 = 8;
-/// A larger sample costs selection in proportion, and saves candidates, k · √(base / sample) a pass: the best size grows with
-/// √k. A sample of `sample_rows` is right for the square of this number of neighbours.
+/// A larger sample costs selection in proportion and saves candidates (k · √(base / sample) in a pass), so the best size grows with √k. A
+/// sample of `sample_rows` is right for the square of this number of neighbours.
 const SAMPLE_ROOT: u32 = 5;
-/// Ratio of base to sample from which a pass between them pays.
+/// Smallest ratio of base to sample for which a pass between them pays.
 const MIDDLE_FROM: u32 = 16;
-/// Room of a candidate list, relative to the number expected on data in random order.
+/// Room of a candidate list, relative to the number expected for data in random order.
 const LIST_MARGIN: u64 = 4;
-/// Shortest candidate list.
+/// Smallest number of slots of a candidate list.
 const LIST_LEAST: u64 = 1024;
-/// Queries of one search, at most: with padding their number stays in u32.
+/// Largest number of queries of a search: with padding it stays in u32.
 const MOST_QUERIES: usize = u32::MAX as usize / 2;
 
 /// Choices that depend on the device.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Tuning {
-    /// Component products (queries × rows × components) up to which the filter is not worth its launches.
+    /// Component products (queries × rows × components) up to which the filter costs more than it saves.
     pub direct_work: u64,
-    /// Rows of the sample that gives the first limit, at least.
+    /// Smallest number of sample rows for the first limit.
     pub sample_rows: u32,
 }
 
@@ -57,27 +58,27 @@ impl Tuning {
     /// The choices for a device.
     pub fn of(limits: &Limits) -> Tuning {
         if limits.emulated {
-            // The emulator exists to run kernels: the filter from the smallest case on that has more rows than neighbours.
-            // A small sample, so that small cases take the middle pass too.
+            // The emulator exists to run kernels, so it uses the filter from the smallest case on that has more rows than neighbours. A small
+            // sample lets small cases have the middle pass.
             return Tuning { direct_work: 0, sample_rows: 128 };
         }
-        // Below this much work the filter's extra launches cost more than the bytes it saves: on an H200, of 128 components, 500,000 rows
-        // for one query (0.128 ms by the filter, 0.132 without), 125,000 for two (0.089, 0.086), 60,000 for four (0.076, 0.070).
+        // Below this much work the filter's extra launches cost more than the bytes it saves. On an H200 with 128 components: 500,000 rows
+        // for one query (0.128 ms with the filter, 0.132 without), 125,000 for two (0.089, 0.086), 60,000 for four (0.076, 0.070).
         Tuning { direct_work: 48_000_000, sample_rows: 8192 }
     }
 }
 
-/// How the filter goes about a base of so many rows.
+/// The filter's passes over a base, for its number of rows and k.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Passes {
-    /// Tiles of the base.
+    /// Number of tiles of the base.
     tiles: u32,
-    /// Tiles of the sample, and the distance from one to the next.
+    /// Number of tiles of the sample, and the distance between them.
     sample: u32,
     sample_stride: u32,
-    /// The middle pass visits every tile that is a multiple of this; 0: there is none.
+    /// The middle pass visits every tile whose number is a multiple of this; 0 if there is no middle pass.
     middle: u32,
-    /// Places of a candidate list.
+    /// Number of slots of a candidate list.
     capacity: u32,
 }
 
@@ -102,7 +103,7 @@ impl Passes {
     }
 }
 
-/// Scratch of a search by filter.
+/// The scratch of a search with the filter.
 struct FilterPlan {
     passes: Passes,
     queries: SetLayout,
@@ -136,7 +137,7 @@ impl FilterPlan {
             list_rows: layout.array::<u32>(list),
             counts: layout.array::<u32>(queries),
             thresholds: layout.array::<f32>(queries),
-            // What comes to the host. Reserved one after the other, so that one copy takes small results.
+            // The next three arrays go to the host. They are reserved in sequence, so that one copy moves small results.
             overflow: layout.array::<u32>(queries),
             keys: layout.array::<f32>(results),
             ids: layout.array::<u32>(results),
@@ -149,7 +150,7 @@ impl FilterPlan {
     }
 }
 
-/// Scratch of a search without a filter.
+/// The scratch of a search without the filter.
 struct DirectPlan {
     queries: SetLayout,
     distances: Reserved<f32>,
@@ -177,14 +178,14 @@ impl DirectPlan {
     }
 }
 
-/// One block of base rows on the device, ready for search.
+/// A block of base rows in device memory, ready for search.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Block {
-    /// How its vectors lie.
+    /// Element type, metric and dimension of the vectors.
     pub shape: VectorShape,
-    /// The rows, prepared unless the base is searched without a filter only.
+    /// The rows, prepared unless every search of the base is without the filter.
     pub base: VectorSet,
-    /// Whether a centre is subtracted.
+    /// Whether a centre is subtracted from rows and queries.
     pub centred: bool,
     /// Id of the first row.
     pub first_id: u64,
@@ -199,7 +200,7 @@ impl Block {
         work > self.tuning.direct_work && u64::from(k) * 4 < rows && self.shape.has_bound()
     }
 
-    /// Scratch that a search of so many queries takes at once.
+    /// Bytes of scratch of a search of `queries` queries at a time.
     fn scratch_bytes(&self, queries: usize, k: u32, limits: &Limits) -> usize {
         if self.uses_filter(queries, k) {
             FilterPlan::new(self.shape, self.tuning, queries, self.base.count, k, limits).bytes
@@ -208,7 +209,7 @@ impl Block {
         }
     }
 
-    /// Cuts queries into tiles whose scratch fits the budget, of at most `most` queries, for searches on `lanes` lanes.
+    /// Divides queries into tiles of at most `most` queries whose scratch fits the budget, for searches on `lanes` lanes.
     pub fn tiling(
         &self,
         budget: Budget<'_>,
@@ -222,9 +223,9 @@ impl Block {
         Tiling::new(budget, (queries, most.min(MOST_QUERIES)), lanes, plan)
     }
 
-    /// The best k of this block for each query, best first; slots without a neighbour hold `NONE` and the worst distance.
+    /// Finds the best k of this block for each query, best first. Slots without a neighbour get `NONE` and the worst distance.
     ///
-    /// `ids` and `distances` have queries × k slots. The block's memory outlives the call.
+    /// `ids` and `distances` have queries × k slots. The block's memory must outlive the call.
     pub fn search(
         &self,
         runtime: &Runtime,
@@ -241,7 +242,7 @@ impl Block {
             return self.search_direct(runtime, lane, queries, found as u32, &mut slots, None);
         }
         let overflowed = self.search_filtered(runtime, lane, queries, found as u32, &mut slots)?;
-        // Some at a time: the distances to all rows are large. One query at least, even where it needs more than the filter did.
+        // A few queries at a time, because the distances to all rows take much memory. One query runs even if it needs more than the filter.
         let limits = runtime.limits();
         let filtered = FilterPlan::new(self.shape, self.tuning, count, self.base.count, found as u32, &limits).bytes;
         let direct = |queries| DirectPlan::new(self.shape, queries, self.base.count, found as u32, &limits).bytes;
@@ -260,7 +261,7 @@ impl Block {
         move |row| first_id + u64::from(row)
     }
 
-    /// The canonical distances of each query to all rows: a row of `distances` for each query.
+    /// The launch of canonical distances from each query to all rows: one row of `distances` for each query.
     fn canonical(&self, queries: VectorSet, distances: PtrMut<f32>) -> Canonical {
         Canonical {
             queries: queries.stored(self.shape),
@@ -279,8 +280,8 @@ impl Block {
         }
     }
 
-    /// Launches canonical distances whose lists have about `expected` rows each. As many warps share a list as fill the device, and no more
-    /// than the list has rows for.
+    /// Launches canonical distances for lists of about `expected` rows. Enough warps share a list to fill the device, but no more than the list
+    /// has rows for.
     ///
     /// # Safety
     /// As [`Canonical`].
@@ -299,7 +300,7 @@ impl Block {
         unsafe { runtime.launch(stream, Canonical::kernel(self.shape.element.key()), launch.config(), launch) }
     }
 
-    /// Canonical distances of everything, then k-selection. `numbers` says which queries of the call these are, if not all in order.
+    /// Computes canonical distances of all rows, then selects. `numbers` are the numbers of the queries in the call; `None` means all in order.
     fn search_direct(
         &self,
         runtime: &Runtime,
@@ -317,7 +318,7 @@ impl Block {
         let set = VectorSet::new(scratch, plan.queries, count as u32);
         let (distances, keys, ids) = (scratch.at(plan.distances), scratch.at(plan.keys), scratch.at(plan.ids));
         let rows = self.base.count;
-        // SAFETY: the plan reserved every part; the base is there, as the caller of `search` promises.
+        // SAFETY: the plan reserved every part; the base is in place, as the caller of `search` promises.
         unsafe {
             upload_vectors(runtime, stream, shape, set.rows(), queries)?;
             if shape.metric.divides_by_norms() {
@@ -349,7 +350,7 @@ impl Block {
         }
     }
 
-    /// The filter's passes. Returns the queries whose candidates did not fit their list; their slots are not final.
+    /// Runs the filter's passes. Returns the queries whose candidates overflowed their list; their slots are not final.
     fn search_filtered(
         &self,
         runtime: &Runtime,
@@ -392,7 +393,7 @@ impl Block {
             counts: PtrMut::empty(),
             out_stride: passes.sample_columns(),
         };
-        // All tiles.
+        // The append passes start from this, which visits all tiles.
         let append = Filter {
             tiles: passes.tiles,
             tile_stride: 1,
@@ -403,8 +404,8 @@ impl Block {
             out_stride: passes.capacity,
             ..dense
         };
-        // SAFETY: the plan reserved every part with the size that the kernels ask for, the base is there and prepared, and
-        // the stream runs these in order.
+        // SAFETY: the plan reserved every part with the size that the kernels need, the base is in place and prepared, and the stream runs
+        // these in order.
         unsafe {
             upload_vectors(runtime, stream, shape, set.rows(), queries)?;
             if self.centred {
@@ -438,7 +439,7 @@ impl Block {
                 columns: passes.capacity,
                 ..sample
             };
-            // The k-th smallest u that a selection found renews the limit, and the limit shortens the list.
+            // The k-th smallest u of a selection is the new limit, and the limit shortens the list.
             let apply_limit = |first: bool| -> Result<()> {
                 let launch = CompactCandidates {
                     query_count: count as u32,
@@ -499,7 +500,7 @@ impl Block {
     }
 }
 
-/// Launches one pass of the filter with the kernel for this device and these dimensions. A pass over no tiles launches nothing.
+/// Launches one pass of the filter with the kernel for this device and these dimensions. A pass without tiles launches nothing.
 ///
 /// # Safety
 /// As [`Filter`].
@@ -510,7 +511,7 @@ unsafe fn launch_filter(runtime: &Runtime, stream: &Stream, output: FilterOutput
     let limits = runtime.limits();
     let instruction = limits.products.instruction(launch.tiles);
     let kernel = Filter::kernel((instruction, output, launch.residency()));
-    // SAFETY: as the caller promises; the queries are resident where their stride says so.
+    // SAFETY: as the caller promises; queries are resident if their stride allows it.
     unsafe { runtime.launch(stream, kernel, launch.config(instruction, limits.multiprocessors), launch) }
 }
 
@@ -525,14 +526,14 @@ mod tests {
     use crate::product::gpu::upload_rows;
     use crate::{Device, ElementType, FlatIndex, Metric};
 
-    /// Rows and queries of components from -0.5 to 0.5.
+    /// Random rows and queries with components from -0.5 to 0.5.
     fn vectors(dim: usize, rows: usize, queries: usize) -> (Vec<f32>, Vec<f32>) {
         let mut random = Random::new(7);
         let mut values = |count: usize| -> Vec<f32> { (0..count * dim).map(|_| random.unit_f32() - 0.5).collect() };
         (values(rows), values(queries))
     }
 
-    /// A filtered search on the emulator: ids and distances found, and how many queries overflowed their list.
+    /// A filtered search on the emulator: ids, distances, and the number of queries with an overflowed list.
     fn filtered(shape: VectorShape, base: &[f32], queries: &[f32], k: usize) -> (Vec<u64>, Vec<f32>, usize) {
         let rows = base.len() / shape.dim;
         let runtime = Runtime::EMULATOR;
@@ -545,7 +546,7 @@ mod tests {
         let (mut ids, mut distances) = (vec![0; count * k], vec![0.0; count * k]);
         let lanes = Lanes::new();
         let overflowed = lanes.with(&runtime, |lane| {
-            // SAFETY: the memory was laid out for this set.
+            // SAFETY: the memory has the layout of this set.
             unsafe {
                 upload_rows(&runtime, &lane.stream, shape, set.rows(), base)?;
                 prepare_set(&runtime, &lane.stream, shape, set, false)?;
@@ -561,8 +562,8 @@ mod tests {
         filtered(VectorShape { element: ElementType::F32, metric, dim: 8 }, &base, &queries, k).2
     }
 
-    /// Products by warps and by warpgroups, of the sample and of the rest, resident and streamed: the filter finds what the CPU's search
-    /// of all rows does, and no list of candidates overflows.
+    /// Products by warps and by warpgroups, of the sample and of the rest, resident and streamed: the filter finds the same as the CPU's
+    /// search of all rows, and no candidate list overflows.
     #[test]
     fn every_product_filters_soundly() {
         let mut seen = std::collections::BTreeSet::new();
@@ -584,7 +585,7 @@ mod tests {
         assert_eq!(seen.len(), 8, "both products in both passes, resident and streamed: {seen:?}");
     }
 
-    /// A list that holds fewer than k rows gives no limit; the one before must stay. It did not once, and one query in twelve
+    /// A list with fewer than k rows gives no limit, so the earlier limit must stay. An earlier version dropped it, and one query in twelve
     /// took the slow way.
     #[test]
     fn thresholds_never_loosen() {
@@ -599,7 +600,7 @@ mod tests {
         }
     }
 
-    /// Beyond the dimension that the bound is proved for there is no filter; up to it, offsets in a tile of rows fit 32 bits.
+    /// Above the dimension that the bound is proved for there is no filter. Up to it, offsets in a tile of rows fit 32 bits.
     #[test]
     fn no_filter_beyond_the_dimension_of_the_bound() {
         let most = warpann_kernels::product::bounds::MOST_COMPONENTS as usize;

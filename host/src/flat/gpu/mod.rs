@@ -1,9 +1,9 @@
-//! The flat index on a device: where its rows live, and the tiling of a search.
+//! The flat index on a device: the memory of its rows, and the tiling of a search.
 //!
-//! Rows live in device memory while they and their f16 copies take at most [`RESIDENT_SHARE`] of the budget. A larger base
-//! stays in host memory and is streamed: while one block is searched, the next is uploaded into the other of two slots.
-//! Queries are cut into tiles whose scratch fits the rest of the budget; two lanes (streams with scratch) work on different
-//! tiles at once, so that the selection of one overlaps the matrix product of the other.
+//! If rows and their f16 copies take at most [`RESIDENT_SHARE`] of the budget, they stay in device memory. Otherwise the base stays in host
+//! memory and is streamed: during the search of one block, the next is uploaded into the other of two slots. Queries are divided into tiles
+//! whose scratch fits the rest of the budget. Two lanes (streams with scratch) work on different tiles at the same time, so that the
+//! selection of one overlaps the matrix product of the other.
 
 pub(crate) mod exact;
 
@@ -21,14 +21,14 @@ use crate::{Element, Error, Result, host_memory};
 
 /// Share of the budget that resident rows may take: numerator and denominator.
 const RESIDENT_SHARE: (u64, u64) = (3, 4);
-/// Queries from which two lanes pay.
+/// Smallest number of queries for which two lanes pay.
 const TWO_LANES_FROM: usize = 2048;
-/// Queries of a tile at most: enough to fill any device, and few enough that in a large batch the lanes get out of step, so that one's
-/// copies over the bus are hidden behind the other's kernels.
+/// Largest number of queries of a tile. It fills any device. In a large batch the lanes drift out of step, so that one lane's copies over
+/// the bus overlap the other's kernels.
 const TILE_QUERIES: usize = 16_384;
-/// Bytes that come back to the host at once when a base outgrows the device.
+/// Bytes that are copied to the host at a time when a base outgrows the device.
 const FETCH_BYTES: usize = 64 << 20;
-/// Rows that the centre is estimated from.
+/// Number of rows that the centre is estimated from.
 const CENTRE_SAMPLE: usize = 4096;
 
 /// A flat index on one device.
@@ -43,7 +43,7 @@ pub(crate) struct FlatDevice {
     lanes: Lanes,
 }
 
-/// Where the rows are.
+/// The memory of the rows: the device, or the host with slots on the device.
 enum BaseRows {
     Device(Resident),
     Host { rows: VectorBuffer, slots: Exclusive<Option<Slots>> },
@@ -54,19 +54,19 @@ struct Resident {
     memory: Memory,
     layout: SetLayout,
     capacity: usize,
-    /// Whether the f16 copies and norms match the rows; made by the first search after an `add`.
+    /// Whether the f16 copies and norms belong to the rows. The first search after an `add` makes them.
     prepared: Exclusive<bool>,
 }
 
-/// Two places for blocks of a base that stays on the host.
+/// Two places in device memory for blocks of a base in host memory.
 struct Slots {
     memory: [Memory; 2],
     layout: SetLayout,
     rows: usize,
 }
 
-/// A point near the middle of the base: subtracting it from every vector changes no squared L2 distance and makes norms, and
-/// with them the filter's error bound, smaller.
+/// A point near the middle of the base. Subtracting it from every vector changes no squared L2 distance, and lowers the norms and thus the
+/// filter's error bound.
 #[derive(Default)]
 pub(crate) struct Centre {
     sum: Vec<f64>,
@@ -75,7 +75,7 @@ pub(crate) struct Centre {
 }
 
 impl Centre {
-    /// Takes a sample of the rows into the estimate.
+    /// Adds a sample of the rows to the estimate.
     pub fn add(&mut self, rows: VectorSlice<'_>) {
         with_components!(rows, components: T => self.add_components::<T>(components, rows.dim()));
     }
@@ -99,18 +99,18 @@ impl Centre {
         }
     }
 
-    /// The estimate. For whole numbers it is whole, so that f16 still holds the differences exactly.
+    /// The estimate, with zeros up to `stride`. For integer components it is an integer, so that f16 still holds the differences exactly.
     pub fn components(&self, stride: usize) -> Vec<f32> {
         let mean = |sum: &f64| sum / self.rows.max(1) as f64;
         let round = |value: f64| if self.integers { value.round() } else { value };
         let mut centre: Vec<f32> = self.sum.iter().map(mean).map(round).map(|value| value as f32).collect();
         centre.resize(stride, 0.0);
-        // Sums of components near f32's limit may leave its range: no centre then.
+        // Sums of components near f32's limit may overflow: then there is no centre.
         if centre.iter().all(|value| value.is_finite()) { centre } else { vec![0.0; stride] }
     }
 }
 
-/// How a set of `rows` rows lies in its memory.
+/// The layout of a set of `rows` rows in its memory.
 fn set_layout(shape: VectorShape, rows: usize) -> (SetLayout, Layout) {
     let mut layout = Layout::default();
     let set = SetLayout::reserve(&mut layout, shape, rows);
@@ -141,7 +141,7 @@ impl FlatDevice {
         self.budget / RESIDENT_SHARE.1 * RESIDENT_SHARE.0
     }
 
-    /// Device memory for `rows` rows that holds the first `self.count` already, or an out-of-memory error.
+    /// Allocates memory for `rows` rows and copies the first `self.count` rows to it, or returns an out-of-memory error.
     fn grown(&self, old: &Resident, rows: usize) -> Result<Resident> {
         let (layout, all) = set_layout(self.shape, rows);
         let memory = self.runtime.allocate(all.bytes())?;
@@ -160,13 +160,13 @@ impl FlatDevice {
         VectorSet::new(self.runtime.scratch(&resident.memory), resident.layout, self.count as u32)
     }
 
-    /// The rows of a resident base, back on the host.
+    /// Copies resident rows from row `first` on to the host.
     fn fetch(&self, resident: &Resident, first: usize, to: &mut [u8]) -> Result<()> {
         let (stride, row) = (self.shape.row_bytes(), self.shape.dim * self.shape.element.size());
         let from = self.set(resident).rows().skip(first * stride);
         let copy = |to: &mut [u8]| {
             self.lanes.with(&self.runtime, |lane| {
-                // SAFETY: the caller requests rows that are there.
+                // SAFETY: the caller asks only for rows that exist.
                 unsafe { self.runtime.copy_to_host(&lane.stream, to, from) }
             })
         };
@@ -181,13 +181,13 @@ impl FlatDevice {
         Ok(())
     }
 
-    /// Appends to device memory. `Ok(false)`: they do not fit, nothing has changed.
+    /// Appends to device memory. Returns `Ok(false)` if the rows do not fit; nothing has then changed.
     fn add_resident(&mut self, rows: VectorSlice<'_>) -> Result<bool> {
         let BaseRows::Device(resident) = &self.rows else { return Ok(false) };
         let needed = self.count + rows.len();
         if needed > resident.capacity {
             let fits = |rows: usize| set_layout(self.shape, rows).1.bytes() as u64 <= self.resident_limit();
-            // Room to grow when rows come in portions; the exact size for the first, or where room is short.
+            // Extra room if rows come in portions; the exact size for the first rows, or if memory is short.
             let roomy = needed.max(resident.capacity + resident.capacity / 2);
             let capacity = if resident.capacity > 0 && fits(roomy) { roomy } else { needed };
             if !fits(capacity) {
@@ -205,7 +205,7 @@ impl FlatDevice {
         let to = set.rows().skip(self.count * self.shape.row_bytes());
         let (runtime, shape) = (&self.runtime, self.shape);
         self.lanes.with(runtime, |lane| {
-            // SAFETY: the capacity was checked above.
+            // SAFETY: the set has capacity for the new rows, as checked above.
             unsafe { upload_vectors(runtime, &lane.stream, shape, to, rows)? };
             runtime.synchronize(&lane.stream)
         })?;
@@ -217,7 +217,7 @@ impl FlatDevice {
         self.shape.metric.ignores_translation()
     }
 
-    /// Makes copies, norms and bounds of a set whose rows are uploaded, and waits for them.
+    /// Makes copies, norms and bounds of a set of uploaded rows, and waits for them.
     fn prepare(&self, stream: &Stream, set: VectorSet) -> Result<()> {
         // SAFETY: the set was laid out by `set_layout`, so its centre has `stride` components.
         unsafe {
@@ -230,7 +230,7 @@ impl FlatDevice {
         self.runtime.synchronize(stream)
     }
 
-    /// Searches one block, tile of queries by tile.
+    /// Searches one block for all queries, tile by tile.
     fn search_block(
         &self,
         block: &Block,
@@ -270,7 +270,7 @@ impl FlatDevice {
         self.search_block(&block, self.budget.saturating_sub(used), queries, k, ids, distances)
     }
 
-    /// The two slots for a streamed base, each as large as the budget allows.
+    /// Allocates the two slots for a streamed base, each as large as the budget allows.
     fn slots(&self) -> Result<Slots> {
         let budget = Budget::new(&self.runtime, self.resident_limit());
         let tiling = Tiling::new(budget, (self.count, self.count), 2, |rows| Ok(set_layout(self.shape, rows)))?;
@@ -303,7 +303,7 @@ impl FlatDevice {
         let load = |piece: usize| {
             let set = block(piece).base;
             self.lanes.with(&self.runtime, |lane| {
-                // SAFETY: a slot has room for a piece, and the search that used it is over.
+                // SAFETY: a slot has room for a piece, and the search that used it is finished.
                 unsafe { upload_vectors(&self.runtime, &lane.stream, self.shape, set.rows(), pieces[piece])? };
                 self.prepare(&lane.stream, set)
             })
@@ -333,7 +333,7 @@ impl FlatBackend for FlatDevice {
             if let BaseRows::Device(resident) = &self.rows {
                 let mut host = VectorBuffer::new(self.shape.element);
                 host.reserve((rows.len() + self.count) * self.shape.dim)?;
-                // In pieces, so that the base is never there twice on the host.
+                // In pieces, so that the base is never on the host twice.
                 let piece = (FETCH_BYTES / self.shape.row_bytes()).max(1);
                 let mut fetched = host_memory::zeroed(piece.min(self.count) * rows.row_bytes())?;
                 for first in (0..self.count).step_by(piece) {
@@ -355,7 +355,7 @@ impl FlatBackend for FlatDevice {
     }
 
     fn search(&self, queries: VectorSlice<'_>, k: usize, ids: &mut [u64], distances: &mut [f32]) -> Result<()> {
-        // Apart from the pools, so that a pool thread does not take up another search while it has a lane.
+        // `apart` keeps a pool thread from starting another search while it has a lane.
         match &self.rows {
             BaseRows::Device(resident) => apart(|| self.search_resident(resident, queries, k, ids, distances)),
             BaseRows::Host { rows, slots } => slots.with(|slots| {

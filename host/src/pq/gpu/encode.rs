@@ -11,7 +11,7 @@ use crate::device::tiling::{Budget, Tiling, bus_rows};
 use crate::pq::ProductQuantizer;
 use crate::{Result, host_memory};
 
-/// Smallest number of blocks per multiprocessor that is wanted before a block takes more sub-quantizers.
+/// Sub-quantizers are spread over blocks until a multiprocessor has this number of blocks.
 const BLOCKS_PER_MULTIPROCESSOR: u32 = 4;
 /// Largest number of blocks along y.
 const MAX_GRID_Y: u32 = 65535;
