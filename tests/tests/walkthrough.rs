@@ -1,7 +1,8 @@
 //! Follows docs/KERNELS.md in a copy of the repository, and checks that the paths in README.md, CONTRIBUTING.md and docs/ exist.
 //!
-//! The copy lies below cargo's folder for tests (target/tmp) and stays there, with a separate target directory, so that only the first run
-//! compiles everything. On a machine without the sources or without cargo the tests show as ignored.
+//! The copy lies below cargo's folder for tests (target/tmp) and stays there. It shares the target directory of the outer build, which has
+//! compiled most dependencies: so a first run compiles little more than the project's own crates, and a later one only what has changed. On a
+//! machine without the sources or without cargo the tests show as ignored.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -82,8 +83,7 @@ fn root() -> PathBuf {
 
 /// Follows docs/KERNELS.md, in its order.
 fn walkthrough() -> Result<()> {
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("walkthrough");
-    let copy = folder.join("repository");
+    let copy = Path::new(env!("CARGO_TARGET_TMPDIR")).join("walkthrough/repository");
     for name in COPIED {
         mirror(&root(), &copy, Path::new(name))?;
     }
@@ -113,7 +113,7 @@ fn walkthrough() -> Result<()> {
     write_changed(&copy.join(TEST), block(&format!("`{TEST}`"), "rs")?.as_bytes())?;
     write_changed(&copy.join(HOST), block(&format!("`{HOST}`"), "rs")?.as_bytes())?;
     write_changed(&copy.join(KERNEL), broken.as_bytes())?;
-    let (passed, output) = run(&copy, &folder, &commands[0])?;
+    let (passed, output) = run(&copy, &commands[0])?;
     let message = words(block(BREAK, "text")?);
     if passed || !words(&output).contains(&message) {
         return Err(format!("the broken kernel's test does not fail with: {message}\n{output}"));
@@ -121,7 +121,7 @@ fn walkthrough() -> Result<()> {
 
     write_changed(&copy.join(KERNEL), kernel.as_bytes())?;
     for command in &commands {
-        let (passed, output) = run(&copy, &folder, command)?;
+        let (passed, output) = run(&copy, command)?;
         let is_test = command.starts_with("cargo test ");
         if !passed || is_test && !output.contains("test result: ok. 1 passed") {
             return Err(format!("{command} does not pass:\n{output}"));
@@ -134,7 +134,7 @@ fn walkthrough() -> Result<()> {
 }
 
 /// Runs a cargo command of the page in the copy. Returns whether it succeeded, and its output.
-fn run(copy: &Path, folder: &Path, command: &str) -> Result<(bool, String)> {
+fn run(copy: &Path, command: &str) -> Result<(bool, String)> {
     let mut words = command.split(' ').skip(1);
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     // The variables that cargo set for this test describe another package.
@@ -150,8 +150,8 @@ fn run(copy: &Path, folder: &Path, command: &str) -> Result<(bool, String)> {
         // The outer build has fetched every dependency.
         .args(["--offline", "--locked"])
         .args(words)
-        .env("CARGO_TARGET_DIR", folder.join("target"))
-        // Compiled faster; what runs is small.
+        .env("CARGO_TARGET_DIR", Path::new(env!("CARGO_TARGET_TMPDIR")).join(".."))
+        // The project's own crates are compiled faster; what runs is small.
         .envs([("CARGO_PROFILE_DEV_OPT_LEVEL", "0"), ("CARGO_PROFILE_DEV_DEBUG", "0"), ("CARGO_TERM_COLOR", "never")])
         .output()
         .map_err(|error| format!("{command}: {error}"))?;

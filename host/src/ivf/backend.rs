@@ -1,5 +1,5 @@
-//! The seam between [`IvfIndex`](super::IvfIndex), which checks arguments and keeps the master copy in host memory, and the devices
-//! that search it.
+//! The interface between [`IvfIndex`](super::IvfIndex), which checks arguments and keeps the master copy in host memory, and the devices
+//! that search the index.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -13,32 +13,33 @@ use crate::shards::share;
 use crate::vectors::VectorSlice;
 use crate::{Device, ElementType, Metric, Result};
 
-/// An index, or one shard of it, as a search sees it: trained, with at least one vector.
+/// An index, or one shard of it, as a back end sees it: trained, with at least one vector.
 ///
-/// A shard has a contiguous part of every list, of lengths that differ by one at most; which shards have the longer parts changes from list
-/// to list, so that short lists do not all favour the same. Locations, ranks and ids are those of the whole index.
+/// A shard has a contiguous part of every list; the lengths of the parts differ by one at most. The shards with the longer parts change
+/// from list to list, so that short lists do not all give their vectors to the same shards. Locations, ranks and ids are those of the whole
+/// index.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct View<'a> {
-    /// Components of a vector.
+    /// Number of components of a vector.
     pub(crate) dim: usize,
     /// The metric of the index.
     pub(crate) metric: Metric,
-    /// Lists × dim, row-major; in rotated space where the codec rotates.
+    /// Row-major, lists × dim; in rotated space if the codec rotates.
     pub(crate) centroids: &'a [f32],
-    /// What the bytes of a code mean.
+    /// The codec, which defines the meaning of a code's bytes.
     pub(crate) codec: &'a dyn Codec,
     /// The type of added vectors and of queries.
     pub(crate) element: ElementType,
     /// Codes and ids of the whole index.
     pub(super) lists: &'a Lists,
-    /// Which shard of how many.
+    /// Number of this shard, and number of shards.
     pub(super) shard: (usize, usize),
-    /// Changes with every change of the index, and differs between indexes: an image of another version is stale.
+    /// A number that changes with every change of the index, and differs between indexes: an image of another version is stale.
     pub(crate) version: u64,
 }
 
 impl<'a> View<'a> {
-    /// Shard `shard` of `shards` of an index. Its back end must see no other shard of the same version.
+    /// Shard `shard` of `shards` of an index. The back end of the shard must see no other shard of the same version.
     pub(crate) fn part(&self, shard: usize, shards: usize) -> View<'a> {
         View { shard: (shard, shards), ..*self }
     }
@@ -58,18 +59,18 @@ impl<'a> View<'a> {
         self.lists.directory()
     }
 
-    /// What says the id of a rank; `None` where that is the rank itself.
+    /// The directory that maps ranks to ids; `None` if ranks and ids are equal.
     pub(crate) fn sparse_directory(&self) -> Option<&'a Directory> {
         self.lists.sparse_directory()
     }
 
-    /// Writes the ranks of the vectors at the places `part` among those of a list here, in their order.
+    /// Writes the ranks of the vectors at the places `part` of this shard's part of a list, in the order of the places.
     pub(crate) fn ranks_into(&self, list: usize, part: Range<usize>, to: &mut [u32]) {
         let first = self.places(list).start;
         self.lists.ranks_into(list, first + part.start..first + part.end, to);
     }
 
-    /// Vectors there are. O(1) for a whole index, O(lists) for a shard.
+    /// Number of vectors here. O(1) for a whole index, O(lists) for a shard.
     pub(crate) fn len(&self) -> usize {
         if self.shard.1 == 1 {
             return self.lists.len();
@@ -77,7 +78,7 @@ impl<'a> View<'a> {
         (0..self.list_count()).map(|list| self.length(list)).sum()
     }
 
-    /// The places in a list of the index of the vectors that are here.
+    /// The places, in a list of the whole index, of the vectors that are here.
     #[inline]
     fn places(&self, list: usize) -> Range<usize> {
         let (shard, shards) = self.shard;
@@ -88,26 +89,26 @@ impl<'a> View<'a> {
         share(length, (shard + list) % shards, shards)
     }
 
-    /// Vectors of a list.
+    /// Number of vectors of a list that are here.
     #[inline]
     pub(crate) fn length(&self, list: usize) -> usize {
         self.places(list).len()
     }
 
-    /// The codes of a list.
+    /// The codes of a list's vectors that are here.
     #[inline]
     pub(crate) fn codes(&self, list: usize) -> &'a [u8] {
         let places = self.places(list);
         &self.lists.codes(list)[places.start * self.code_bytes()..places.end * self.code_bytes()]
     }
 
-    /// The location of the first vector of a list.
+    /// The location of the first vector of a list that is here.
     #[inline]
     pub(crate) fn first_location(&self, list: usize) -> u32 {
         self.directory().range(list).start + self.places(list).start as u32
     }
 
-    /// List, and place among its vectors here, of a location that is here.
+    /// The list of a location that is here, and the place among the list's vectors here.
     #[inline]
     pub(crate) fn place(&self, location: u32) -> (usize, usize) {
         let (list, place) = self.directory().place(location);
@@ -119,42 +120,42 @@ impl<'a> View<'a> {
         if self.codec.in_place() { self.metric } else { self.metric.of_normalised() }
     }
 
-    /// What queries are compared with centroids by.
+    /// The metric by which queries are compared with centroids.
     pub(crate) fn probe_metric(&self) -> Metric {
         self.metric.probed_by().metric()
     }
 
-    /// Queries as they are compared with centroids and stored vectors ([`Codec::transform`]).
+    /// The queries, transformed for comparison with centroids and stored vectors ([`Codec::transform`]).
     pub(crate) fn queries<'q>(&self, queries: VectorSlice<'q>, device: Device) -> Result<Cow<'q, [f32]>> {
         self.codec.transform(queries, self.metric, device)
     }
 }
 
-/// A search of an index, from the caller's options to the devices; k or the radius comes with it.
+/// The options of a search, checked, on their way from the caller to the devices; k or the radius is passed with it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SearchRequest<'a> {
-    /// The queries.
+    /// The queries as the caller gave them.
     pub(crate) queries: VectorSlice<'a>,
-    /// Lists to search, 1 to their number.
+    /// Number of lists to search for each query, from 1 to the number of lists.
     pub(crate) probes: usize,
-    /// Which vectors may be found: bit r for the vector of rank r ([`Lists::directory`]).
+    /// The vectors that a search may return: bit r for the vector of rank r ([`Lists::directory`]).
     pub(crate) filter: Option<&'a Bitset>,
-    /// How to scan.
+    /// How the lists are read.
     pub(crate) scan: Scan,
 }
 
 impl SearchRequest<'_> {
-    /// The same request for some of the queries.
+    /// The same request for a part of the queries.
     pub(crate) fn part(&self, queries: Range<usize>) -> Self {
         SearchRequest { queries: self.queries.part(queries), ..*self }
     }
 }
 
-/// What a device does for an inverted file. Arguments were checked: whole queries, at least one; k ≥ 1. Where a query is not finite the
-/// device says [`Error::NotFinite`](crate::Error::NotFinite) and leaves the results as they were.
+/// The operations of a device for an inverted file. Arguments were checked: at least one query, all whole; k ≥ 1. If a query is not finite,
+/// the device returns [`Error::NotFinite`](crate::Error::NotFinite) and leaves the results unchanged.
 pub(crate) trait IvfBackend: Send + Sync {
-    /// Fills `ids` and `distances` (queries × k, both) with the k best vectors of the probed lists by (canonical distance, lower
-    /// id), then [`NONE`](crate::NONE) and the worst distance.
+    /// Fills `ids` and `distances` (queries × k, both) with the k best vectors of the probed lists by (canonical distance, lower id), and
+    /// the remaining slots with [`NONE`](crate::NONE) and the worst distance.
     fn search(
         &self,
         view: &View<'_>,
@@ -164,10 +165,10 @@ pub(crate) trait IvfBackend: Send + Sync {
         distances: &mut [f32],
     ) -> Result<()>;
 
-    /// All vectors of the probed lists whose canonical distance is at most `radius` (similarity: at least), which is a number,
-    /// best first for each query, equal ones by lower id.
+    /// Finds all vectors of the probed lists whose canonical distance is at most `radius` (similarity: at least), which is not NaN. The
+    /// results of each query are best first, equal distances by lower id.
     fn range_search(&self, view: &View<'_>, request: &SearchRequest<'_>, radius: f32) -> Result<RangeNeighbors>;
 
-    /// The device in words.
+    /// A description of the device.
     fn describe(&self) -> String;
 }

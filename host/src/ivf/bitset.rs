@@ -1,14 +1,14 @@
-//! One bit for each vector of an index: which of them a search may return.
+//! Filters: one bit for each vector of an index, set if a search may return the vector.
 
-/// A fixed number of bits, all clear at first.
+/// A fixed number of bits, initially all clear.
 ///
-/// As a filter ([`SearchOptions::filter`](super::SearchOptions::filter)) bit r stands for the vector with the r-th id of the
-/// index in ascending order, from 0; where ids are 0, 1, 2, .. that is the id itself. Vectors whose bit is set may be found.
+/// As a filter ([`SearchOptions::filter`](super::SearchOptions::filter)), bit r stands for the vector with the r-th id of the index in
+/// ascending order, from 0. If the ids are 0, 1, 2, .., bit r stands for id r. A search may return the vectors whose bits are set.
 ///
-/// Which vector a rank stands for changes with the ids of the index. So a filter that an index made
-/// ([`IvfIndex::filter`](crate::IvfIndex::filter)) says for which ids it was made: searches accept it while the index, or another one,
-/// holds exactly these ids, and refuse it otherwise ([`Error::StaleFilter`](crate::Error::StaleFilter)). Bits that a program makes
-/// itself say nothing of the kind. They are accepted where their number is right, and the program must know the ranks.
+/// The vector of a rank changes with the ids of the index. So a filter that an index made ([`IvfIndex::filter`](crate::IvfIndex::filter))
+/// records the ids for which it was made: searches accept it while the index, or another one, holds exactly these ids, and refuse it
+/// otherwise ([`Error::StaleFilter`](crate::Error::StaleFilter)). A set of bits that a program makes itself has no such record. Searches
+/// accept it if the number of bits is right; the program is responsible for the ranks.
 ///
 /// ```
 /// use warpann::ivf::Bitset;
@@ -22,14 +22,14 @@
 /// ```
 #[derive(Debug, Clone, Default)]
 pub struct Bitset {
-    /// Bit b is bit b mod 64 of word b / 64; past the last bit all are clear.
+    /// Bit b is bit b mod 64 of word b / 64; all bits past the last one are clear.
     words: Vec<u64>,
     len: usize,
-    /// The [`stamp`](super::lists::stamp) of the ids that it was made for, if an index made it.
+    /// The [`stamp`](super::lists::stamp) of the ids for which an index made the bits; `None` if a program made them.
     made_for: Option<u64>,
 }
 
-/// Equal bits are equal, whatever they were made for.
+/// Equal bits are equal, even if they were made for different ids.
 impl PartialEq for Bitset {
     fn eq(&self, other: &Bitset) -> bool {
         (self.len, &self.words) == (other.len, &other.words)
@@ -39,17 +39,17 @@ impl PartialEq for Bitset {
 impl Eq for Bitset {}
 
 impl Bitset {
-    /// `len` bits, all clear.
+    /// Makes `len` bits, all clear.
     pub fn new(len: usize) -> Bitset {
         Bitset { words: vec![0; len.div_ceil(64)], len, made_for: None }
     }
 
-    /// These bits as a filter for the ids with this stamp.
+    /// The same bits as a filter for the ids with this stamp.
     pub(super) fn for_ids(self, stamp: u64) -> Bitset {
         Bitset { made_for: Some(stamp), ..self }
     }
 
-    /// Whether the bits were made for other ids than those with this stamp.
+    /// Whether the bits were made for ids with another stamp.
     pub(super) fn is_stale(&self, stamp: u64) -> bool {
         self.made_for.is_some_and(|made_for| made_for != stamp)
     }
@@ -59,12 +59,12 @@ impl Bitset {
         self.len
     }
 
-    /// True where there are no bits at all.
+    /// Whether the number of bits is 0.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Bits that are set. O(len / 64).
+    /// Number of set bits. O(len / 64).
     pub fn count_ones(&self) -> usize {
         self.words.iter().map(|word| word.count_ones() as usize).sum()
     }
@@ -72,7 +72,7 @@ impl Bitset {
     /// Whether bit `bit` is set.
     ///
     /// # Panics
-    /// If there is no such bit, as slice indexing does.
+    /// If there is no such bit, as with slice indexing.
     #[inline]
     pub fn get(&self, bit: usize) -> bool {
         assert!(bit < self.len, "bit {bit} of {}", self.len);
@@ -82,7 +82,7 @@ impl Bitset {
     /// Sets or clears bit `bit`.
     ///
     /// # Panics
-    /// If there is no such bit, as slice indexing does.
+    /// If there is no such bit, as with slice indexing.
     #[inline]
     pub fn set(&mut self, bit: usize, value: bool) {
         assert!(bit < self.len, "bit {bit} of {}", self.len);
@@ -90,7 +90,7 @@ impl Bitset {
         *word = if value { *word | mask } else { *word & !mask };
     }
 
-    /// The bits, 64 a word, bit 0 lowest in the first; past the last bit all are clear.
+    /// The bits as words of 64, with bit 0 lowest in the first word; all bits past the last one are clear.
     pub fn words(&self) -> &[u64] {
         &self.words
     }

@@ -1,4 +1,4 @@
-//! From vectors to lists and codes: what happens to rows before they are put into an index.
+//! From vectors to lists and codes: the work on rows before they are added to an index.
 
 use std::borrow::Cow;
 
@@ -11,10 +11,10 @@ use crate::shards::{divided, joined};
 use crate::vectors::VectorSlice;
 use crate::{Device, Element, Result, host_memory};
 
-/// Lists and codes of some vectors, in their order.
+/// Lists and codes of some vectors, in the order of the vectors.
 pub(crate) struct Coded<'a> {
     pub(crate) labels: Vec<u32>,
-    /// One code after the other.
+    /// The codes of all vectors, one after the other.
     pub(crate) codes: Cow<'a, [u8]>,
 }
 
@@ -24,11 +24,11 @@ impl Coded<'_> {
     }
 }
 
-/// Codes vectors for one index; what all batches share is made once.
+/// Codes vectors for one index. All batches share its tables, which are made once.
 pub(crate) struct Coder<'a, T: Element> {
     settings: &'a Settings,
     trained: &'a Trained,
-    /// The devices, which divide the rows; with what makes codes on a GPU or the emulator, where the encoding has that.
+    /// The devices, which divide the rows; each with a coder for a GPU or the emulator, if the encoding has one.
     places: Vec<(Device, Option<Box<dyn ListCoder + 'a>>)>,
     element: std::marker::PhantomData<T>,
 }
@@ -43,7 +43,7 @@ impl<'a, T: Element> Coder<'a, T> {
         Ok(Coder { settings, trained, places, element: std::marker::PhantomData })
     }
 
-    /// Lists and codes of checked rows, row-major.
+    /// Finds lists and codes of checked rows, row-major.
     pub(crate) fn code<'r>(&self, rows: &'r [T]) -> Result<Coded<'r>> {
         let (settings, trained) = (self.settings, self.trained);
         let &Settings { dim, metric, ref placement, budget, .. } = settings;
@@ -55,7 +55,7 @@ impl<'a, T: Element> Coder<'a, T> {
         self.code_rows(Rows::Given(&rows), rows.len() / dim)
     }
 
-    /// Lists and codes of rows that were transformed.
+    /// Finds lists and codes of transformed rows.
     fn code_rows(&self, rows: Rows<'_>, count: usize) -> Result<Coded<'static>> {
         let &Settings { dim, metric, budget, encoding, .. } = self.settings;
         let Trained { centroids, codec } = self.trained;
@@ -83,10 +83,10 @@ impl<'a, T: Element> Coder<'a, T> {
 }
 
 impl Coder<'_, f32> {
-    /// Lists and codes of `count` rows of `generator` from number `first` on.
+    /// Finds lists and codes of `count` rows of `generator`, from row `first` on.
     pub(crate) fn code_generated(&self, generator: &Generator, first: u64, count: usize) -> Result<Coded<'static>> {
         let codec = &self.trained.codec;
-        // Coded as they are: neither rotated nor normalised.
+        // These codecs neither rotate nor normalise rows, so a device can generate the rows that it codes.
         if !codec.in_place() && codec.rotation().is_none() && !self.settings.metric.divides_by_norms() {
             return self.code_rows(Rows::Generated { generator, first }, count);
         }

@@ -1,11 +1,11 @@
-//! Index files: one file holds all of an [`IvfIndex`], and serves every device.
+//! Index files: one file holds all of an [`IvfIndex`], for any device.
 //!
-//! A file begins with a header that says what it holds and where; the sections behind it (centroids, starts of lists, ids, codes,
-//! codebooks, rotation) lie as memory wants them, so that codes and ids are used where the file is mapped or was read. `format.rs` has the layout.
-//! Every section has a checksum (XXH64, in chunks that all threads hash at once), and loading reads every byte once: it checks the
-//! checksums and, because a checksum only says that the bytes are what somebody wrote, everything that a search relies on.
+//! A file starts with a header, which describes the content and the places of the sections. The sections (centroids, starts of lists, ids,
+//! codes, codebooks, rotation) have the layout of memory, so that codes and ids are used in the mapped or read file without a copy.
+//! `format.rs` has the layout. Every section has a checksum (XXH64, in chunks that all threads hash in parallel). Loading reads every byte
+//! once. It checks the checksums and also every value on which a search relies, because a right checksum does not make the values valid.
 //!
-//! Saving writes a temporary file and renames it, so that a reader never meets half a file and a failure leaves the old one. The same
+//! Saving writes a temporary file and renames it, so that no reader sees an incomplete file and a failure leaves the old one. The same
 //! index gives the same bytes.
 //!
 //! ```
@@ -52,33 +52,33 @@ use crate::io::{self, FileBytes, Open, checksum};
 use crate::parallel::{Loop, ParallelSlice, turns};
 use crate::{Element, ElementType, Metric, Placement};
 
-/// What an index file holds, by its header.
+/// The content of an index file according to its header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct IndexInfo {
     /// Type of the components; the `T` of the [`IvfIndex`] that can load the file.
     pub element: ElementType,
-    /// Components of a vector.
+    /// Number of components of a vector.
     pub dim: usize,
-    /// The metric.
+    /// The metric of the index.
     pub metric: Metric,
-    /// What is kept of each vector.
+    /// The encoding of the index, which determines what it keeps of each vector.
     pub encoding: Encoding,
     /// Number of lists.
     pub lists: usize,
     /// Number of vectors.
     pub vectors: u64,
-    /// Lists that a search probes unless told otherwise.
+    /// Number of lists that a search probes unless its options set another.
     pub probes: usize,
-    /// Bytes of the file.
+    /// Size of the file in bytes.
     pub bytes: u64,
 }
 
 impl IndexInfo {
-    /// Reads the header of an index file. The rest is looked at by [`IvfIndex::load`] only. O(1).
+    /// Reads the header of an index file; only [`IvfIndex::load`] checks the rest. O(1).
     ///
     /// # Errors
-    /// [`Error::Io`]; [`Error::BadFile`] if it is no index file, its header is damaged, or its length is not what the header says.
+    /// [`Error::Io`]; [`Error::BadFile`] if it is not an index file, its header is damaged, or its length contradicts the header.
     pub fn read(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         let (file, bytes) = io::open_regular(path)?;
@@ -101,8 +101,8 @@ impl IndexInfo {
 }
 
 impl<T: Element> IvfIndex<T> {
-    /// Writes the index to a file, which takes the name `path` when it is complete. An index that was loaded from that very file
-    /// can be saved over it. O(bytes).
+    /// Writes the index to a file, which gets the name `path` when it is complete. An index that was loaded from this file can be saved
+    /// over it. O(bytes).
     ///
     /// # Errors
     /// [`Error::NotTrained`]; [`Error::Io`].
@@ -111,21 +111,21 @@ impl<T: Element> IvfIndex<T> {
         self.content(trained).write(path.as_ref())
     }
 
-    /// Loads an index from a file, to search on `device` (a [`Device`](crate::Device), or a [`Placement`] over several) within `budget` bytes
-    /// ([`IvfIndexBuilder::memory_budget`](super::IvfIndexBuilder::memory_budget)). O(bytes), in parallel: every byte is checked.
+    /// Loads an index from a file, to search on `device` (a [`Device`](crate::Device), or a [`Placement`] over several) within `budget`
+    /// bytes ([`IvfIndexBuilder::memory_budget`](super::IvfIndexBuilder::memory_budget)). O(bytes), in parallel: every byte is checked.
     ///
-    /// A file above 64 MiB is mapped, and codes and ids stay where it is until they are changed: such a file must not be changed while
-    /// the index lives ([`Open`]). Replacing it by renaming is harmless; [`save`](Self::save) does that.
-    /// [`load_with`](Self::load_with) can read any file.
+    /// A file above 64 MiB is mapped, and the index uses codes and ids in the mapping until they are changed. Such a file must not be
+    /// changed during the life of the index ([`Open`]). Replacing it by renaming is harmless; [`save`](Self::save) does that.
+    /// [`load_with`](Self::load_with) can read files of any size into memory.
     ///
     /// # Errors
-    /// [`Error::Io`]; [`Error::BadFile`] with what is wrong with the bytes, or [`FileDefect::WrongElement`] if the vectors are not of
-    /// type `T`; and what opening the device can meet, as [`IvfIndexBuilder::build`](super::IvfIndexBuilder::build).
+    /// [`Error::Io`]; [`Error::BadFile`] with the defect of the bytes, or with [`FileDefect::WrongElement`] if the vectors are not of type
+    /// `T`; and the errors of opening the device, as in [`IvfIndexBuilder::build`](super::IvfIndexBuilder::build).
     pub fn load(path: impl AsRef<Path>, device: impl Into<Placement>, budget: Option<u64>) -> Result<Self> {
         Self::load_with(path, device, budget, Open::Auto)
     }
 
-    /// As [`load`](Self::load); `how` says whether the file is read or mapped. An index that was read does not depend on its file.
+    /// As [`load`](Self::load); `how` selects whether the file is read or mapped. An index that was read does not depend on its file.
     ///
     /// # Errors
     /// As [`load`](Self::load).
@@ -141,7 +141,7 @@ impl<T: Element> IvfIndex<T> {
         Self::restored(file.shape(), trained, lists, device, budget)
     }
 
-    /// What training found and the number of probes, as the bytes of an index file without vectors: equal if and only if the indexes
+    /// The training of the index and its number of probes, as the bytes of an index file without vectors. Equal bytes mean that the indexes
     /// give every vector the same list and code.
     pub(crate) fn training_bytes(&self) -> Result<Vec<u8>> {
         let trained = self.trained().ok_or(Error::NotTrained { call: "training_bytes" })?;
@@ -151,7 +151,7 @@ impl<T: Element> IvfIndex<T> {
         content.to_bytes().map_err(received)
     }
 
-    /// An empty index that is trained as the one that [`training_bytes`](Self::training_bytes) was called on.
+    /// An empty index with the training of the index whose [`training_bytes`](Self::training_bytes) these are.
     pub(crate) fn from_training_bytes(bytes: &[u8], device: impl Into<Placement>, budget: Option<u64>) -> Result<Self> {
         let bytes = FileBytes::copied(bytes).map_err(|source| Error::Io { path: RECEIVED.into(), source })?;
         let file = IndexFile::from_bytes(bytes).map_err(received)?;
@@ -176,11 +176,11 @@ impl<T: Element> IvfIndex<T> {
         builder.restore(trained, lists, shape.probes as usize)
     }
 
-    /// A hash of everything that searches with the index's own number of probes depend on: two indexes that would be saved as the same
-    /// bytes have the same. O(bytes), in parallel.
+    /// A hash of everything on which searches with the index's default number of probes depend. Two indexes that would be saved as the same
+    /// bytes have the same hash. O(bytes), in parallel.
     ///
     /// # Errors
-    /// [`Error::NotTrained`].
+    /// [`Error::NotTrained`] before training.
     pub(crate) fn fingerprint(&self) -> Result<u64> {
         let trained = self.trained().ok_or(Error::NotTrained { call: "search" })?;
         let Content { shape, centroids, codebooks, rotation, lists } = self.content(trained);
@@ -194,7 +194,7 @@ impl<T: Element> IvfIndex<T> {
         Ok(checksum::of_chunks(&hashes))
     }
 
-    /// What a file holds of this index.
+    /// The content of a file with this index.
     fn content<'a>(&'a self, trained: &'a Trained) -> Content<'a> {
         let lists = self.master();
         let [codebooks, rotation] = trained.codec.sections();
@@ -212,14 +212,14 @@ impl<T: Element> IvfIndex<T> {
     }
 }
 
-/// What stands in an error for the name of a file that was never one.
+/// The path in errors about bytes that were received, not read from a file.
 const RECEIVED: &str = "(an index sent to this rank)";
 
 fn received(defect: FileDefect) -> Error {
     Error::BadFile { path: RECEIVED.into(), defect }
 }
 
-/// What an index of `T` is made of, from a file that was checked.
+/// The parts of an index of `T` in a file that was checked.
 fn parts<T: Element>(file: &IndexFile) -> Result<(Trained, Lists), FileDefect> {
     let shape = file.shape();
     if shape.element != T::TYPE {
@@ -232,7 +232,7 @@ fn parts<T: Element>(file: &IndexFile) -> Result<(Trained, Lists), FileDefect> {
         .codec(FileParts { dim, element: shape.element, codebooks, rotation })
         .map_err(FileDefect::Inconsistent)?;
     let (ids, codes) = (file.place(Section::Ids), file.place(Section::Codes));
-    // It fitted when the sections were placed.
+    // The size fits in memory: it was checked when the sections were placed.
     let code_bytes = shape.code_bytes() as usize;
     let align = scheme.alignment(shape.element);
     let starts: &[u64] = file.values(Section::Starts);
@@ -259,8 +259,8 @@ fn parts<T: Element>(file: &IndexFile) -> Result<(Trained, Lists), FileDefect> {
     Ok((trained, lists))
 }
 
-/// Whether everything that the codes stand for is finite. O(lists · dim), unless numbers are so large that all must be decoded. Vectors that
-/// are compared as they are were checked before.
+/// Whether all decoded vectors are finite. O(lists · dim), unless the values are so large that all codes must be decoded. Codes that are
+/// compared without decoding were checked before.
 fn codes_are_finite(trained: &Trained, lists: &Lists) -> bool {
     let Trained { centroids, codec } = trained;
     let greatest = centroids.iter().fold(0.0f32, |greatest, value| greatest.max(value.abs()));

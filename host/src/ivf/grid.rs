@@ -1,8 +1,8 @@
-//! Inverted files over several devices: all have the same coarse quantizer and codebooks, and every shard a part of every list.
+//! Inverted files over several devices: all have the same coarse quantizer and codebooks, and every shard has a part of every list.
 //!
-//! The master copy in host memory holds all lists once, however many devices there are; a device's image shows the part of its shard
+//! The master copy in host memory holds all lists once, for any number of devices. The image of a device has the part of its shard
 //! ([`View::part`](crate::ivf::View)). Ids, ranks and filters are those of the whole index. Every query probes the same lists on every
-//! shard, so shards have equally much to do, whichever lists are popular.
+//! shard, so all shards have equal work, even if some lists are popular.
 
 use super::{IvfBackend, SearchRequest, View};
 use crate::flat::grid as flat;
@@ -20,12 +20,12 @@ pub(crate) struct IvfGrid {
 }
 
 impl IvfGrid {
-    /// Over `backends`, place after place of `placement`.
+    /// A grid of `backends`, which are in the order of the places of `placement`.
     pub(crate) fn new(placement: &Placement, backends: Vec<Box<dyn IvfBackend>>) -> Self {
         IvfGrid { grid: Grid::new(placement, backends) }
     }
 
-    /// The shards that have vectors, and who answers which queries there.
+    /// The shards that have vectors, and the devices that search each part of the queries there.
     fn parts<'a>(&self, view: &View<'a>, queries: usize) -> Result<Vec<(View<'a>, Vec<Part>)>> {
         let shards = self.grid.shards;
         let views = (0..shards).map(|shard| (shard, view.part(shard, shards))).filter(|(_, view)| view.len() > 0);
@@ -43,10 +43,10 @@ impl IvfBackend for IvfGrid {
         distances: &mut [f32],
     ) -> Result<()> {
         let metric = view.distance_metric();
-        // All of them before any device has results.
+        // All queries are checked before any device writes results.
         let places = self.grid.places.len();
         let count = with_components!(request.queries, rows: T => check_queries::<T>(places, rows, view.dim))?;
-        // Once for all shards, which would make it at the same time.
+        // Makes the directory once; otherwise all shards would make it at the same time.
         view.directory();
         let (views, parts): (Vec<_>, Vec<_>) = self.parts(view, count)?.into_iter().unzip();
         let mut more = views.iter().skip(1).map(|_| Neighbors::none(metric, count, k)).collect::<Result<Vec<_>>>()?;
@@ -79,7 +79,7 @@ impl IvfBackend for IvfGrid {
             Ok((part.queries, self.grid.judge(part.place, found)?))
         });
         let found = done.into_iter().collect::<Result<Vec<_>>>()?;
-        // What every shard has found for a query, best first.
+        // The results of all shards for a query, best first.
         let of_query = |query: usize| -> Vec<(u64, f32)> {
             let of_shards = found.iter().filter(|(queries, _)| queries.contains(&query));
             let row = of_shards.flat_map(|(queries, found)| {

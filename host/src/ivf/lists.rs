@@ -1,13 +1,13 @@
-//! The lists of an inverted file: the master copy, in host memory, of which devices make images.
+//! The lists of an inverted file: the master copy in host memory, from which devices make their images.
 //!
-//! A list holds the codes of its vectors one after the other, `code_bytes` each, and their ids in the same order. Both are
-//! either memory of our own or a range of a file, mapped or read; the first change of a list makes it our own. Adding n vectors is a
-//! counting sort by list, O(n), and one copy of each code, both in parallel; nothing is allocated for each vector, and vectors that
-//! are there already are not looked at.
+//! A list holds the codes of its vectors one after the other, `code_bytes` each, and their ids in the same order. Both are either owned
+//! memory or a range of a file, mapped or read; the first change of a list copies it to owned memory. Adding n vectors is a counting sort
+//! by list, O(n), and one copy of each code, both in parallel. It allocates nothing for each vector, and does not read the vectors that the
+//! lists already hold.
 //!
-//! A vector's *location* is its number when the lists are walked in order; its *rank* is the number of smaller ids in the
-//! index. Both are u32. Comparing ranks is comparing ids, so searches keep four bytes a candidate, not eight. Where ids are 0, 1, 2, ..
-//! they are the ranks, and a device needs no directory ([`Lists::sparse_directory`], [`Lists::ranks_into`]).
+//! A vector's *location* is its number in the order of the lists. A vector's *rank* is the number of smaller ids in the index. Both are
+//! u32. Ranks compare as ids do, so searches keep four bytes for each candidate, not eight. If the ids are 0, 1, 2, .., ranks and ids are
+//! equal, and a device needs no directory ([`Lists::sparse_directory`], [`Lists::ranks_into`]).
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -18,12 +18,12 @@ use crate::parallel::{Loop, ParallelSlice, owned};
 use crate::validate::{MAX_ROWS, check_rows};
 use crate::{Error, Result, host_memory};
 
-/// Bytes that start at a multiple of 8, so that they can be seen as components or ids.
+/// Bytes that start at a multiple of 8, so that they can be read as components or ids.
 #[derive(Debug, Clone)]
 pub(crate) enum Bytes {
     /// The first `len` bytes of the words.
     Owned { words: Vec<u64>, len: usize },
-    /// Part of a file; within it, and aligned as [`Bytes::of_file`] was told.
+    /// A part of a file: within the file, and aligned as the caller of [`Bytes::of_file`] required.
     File { bytes: Arc<FileBytes>, range: Range<usize> },
 }
 
@@ -34,13 +34,13 @@ impl Default for Bytes {
 }
 
 impl Bytes {
-    /// The bytes `range` of a file; `None` unless they are there and start at a multiple of `align`.
+    /// The bytes `range` of a file; `None` unless the file has them and they start at a multiple of `align`.
     pub(crate) fn of_file(bytes: &Arc<FileBytes>, range: Range<usize>, align: usize) -> Option<Bytes> {
         let start = bytes.get(range.clone())?.as_ptr();
         start.addr().is_multiple_of(align).then(|| Bytes::File { bytes: Arc::clone(bytes), range })
     }
 
-    /// The bytes.
+    /// The bytes as a slice.
     pub(crate) fn get(&self) -> &[u8] {
         match self {
             Bytes::Owned { words, len } => &bytemuck::cast_slice(words)[..*len],
@@ -48,7 +48,7 @@ impl Bytes {
         }
     }
 
-    /// Bytes of our own with room for `more`.
+    /// Makes the bytes owned, with room for `more` further bytes.
     fn reserve(&mut self, more: usize) -> Result<()> {
         let asked = self.get().len() as u64 + more as u64;
         let refused = |_| Error::OutOfHostMemory { asked };
@@ -68,7 +68,7 @@ impl Bytes {
         }
     }
 
-    /// Appends `count` rows of `bytes` bytes, which `row` names; after a [`Bytes::reserve`] of as much.
+    /// Appends `count` rows of `bytes` bytes: `row(i)` is row i. Call [`Bytes::reserve`] for all of them first.
     fn append<'a>(&mut self, bytes: usize, count: usize, row: impl Fn(usize) -> &'a [u8]) {
         if let Bytes::Owned { words, len } = self {
             let start = *len;
@@ -81,7 +81,7 @@ impl Bytes {
         }
     }
 
-    /// Drops the rows of `bytes` bytes at the ascending `places`; after a [`Bytes::reserve`].
+    /// Removes the rows of `bytes` bytes at the ascending `places`. Call [`Bytes::reserve`] first.
     fn remove(&mut self, bytes: usize, places: &[u32]) {
         if let Bytes::Owned { words, len } = self {
             let all: &mut [u8] = bytemuck::cast_slice_mut(words);
@@ -117,23 +117,24 @@ impl List {
     }
 }
 
-/// See the module documentation.
+/// All lists of an index; see the module documentation.
 #[derive(Debug)]
 pub(crate) struct Lists {
     code_bytes: usize,
     lists: Vec<List>,
     len: usize,
-    /// The greatest id.
+    /// The greatest id of all lists.
     greatest: Option<u64>,
     /// The [`stamp`] of all ids.
     stamp: u64,
     directory: OnceLock<Directory>,
 }
 
-/// A number that tells sets of ids apart: the sum of a hash of each id, modulo 2⁶⁴. It does not depend on their order; the stamp of a
-/// union of disjoint sets is the sum of their stamps; two sets that nobody chose for it have the same one with a probability of 2⁻⁶⁴.
+/// A number that identifies a set of ids: the sum of a hash of each id, modulo 2⁶⁴. It does not depend on the order of the ids. The stamp
+/// of a union of disjoint sets is the sum of their stamps. Two sets that nobody chose for it have the same stamp with a probability of
+/// 2⁻⁶⁴.
 pub(super) fn stamp(ids: &[u64]) -> u64 {
-    // The finalizer of splitmix64; plus 1, because it maps 0 to 0.
+    // The finalizer of splitmix64. It maps 0 to 0, so 1 is added to the id.
     let hash = |&id: &u64| {
         let id = id.wrapping_add(1);
         let id = (id ^ (id >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -143,19 +144,19 @@ pub(super) fn stamp(ids: &[u64]) -> u64 {
     ids.par_iter().with_min_len(1 << 14).map(hash).reduce(|| 0, u64::wrapping_add)
 }
 
-/// The largest of them.
+/// The greatest of `ids`.
 fn greatest(ids: &[u64]) -> Option<u64> {
     ids.par_iter().with_min_len(1 << 14).map(|&id| Some(id)).reduce(|| None, Option::max)
 }
 
-/// The smallest of the ascending `ids` that occurs twice.
+/// The smallest id that occurs twice in the ascending `ids`.
 pub(super) fn twice(ids: &[u64]) -> Option<u64> {
     let pairs = ids.par_iter().zip(ids.get(1..).unwrap_or_default().par_iter());
     pairs.position_first(|(id, next)| id == next).map(|at| ids[at])
 }
 
 impl Lists {
-    /// `count` empty lists of vectors whose codes have `code_bytes` bytes, at least one.
+    /// Makes `count` empty lists of vectors whose codes have `code_bytes` bytes, at least one.
     pub(crate) fn new(count: usize, code_bytes: usize) -> Lists {
         Lists {
             code_bytes,
@@ -167,11 +168,12 @@ impl Lists {
         }
     }
 
-    /// Lists of codes and ids as a file holds them, one pair a list. The lengths must agree (codes in whole rows, as many ids),
-    /// ids be aligned to 8 and codes to the elements they are read as. O(len), or O(len · log len) where ids are spread far.
+    /// Makes lists of codes and ids from a file, one pair for each list. Codes are aligned to their elements, ids to 8 bytes. O(len), or
+    /// O(len · log len) if the ids are far apart.
     ///
     /// # Errors
-    /// [`Error::TooManyRows`]; [`Error::WrongIds`] where lengths disagree; [`Error::DuplicateId`], [`Error::ReservedId`].
+    /// [`Error::TooManyRows`]; [`Error::WrongIds`] if codes are not whole rows or their number differs from that of the ids;
+    /// [`Error::DuplicateId`], [`Error::ReservedId`].
     pub(crate) fn from_parts(code_bytes: usize, parts: Vec<(Bytes, Bytes)>) -> Result<Lists> {
         let mut lists = Lists::new(0, code_bytes);
         for (codes, ids) in parts {
@@ -194,16 +196,16 @@ impl Lists {
         }
     }
 
-    /// The largest id.
+    /// The greatest id, found by reading all ids.
     fn greatest_of_all(&self) -> Option<u64> {
         self.lists.par_iter().map(|list| list.ids().iter().copied().max()).reduce(|| None, Option::max)
     }
 
-    /// An id that occurs twice.
+    /// Finds an id that occurs twice.
     fn duplicate(&self) -> Result<Option<u64>> {
         let Some(greatest) = self.greatest else { return Ok(None) };
         if greatest / 64 < self.len as u64 {
-            // One bit for each id that could be there: no more memory than a sorted copy of all, and no sorting.
+            // One bit for each possible id: not more memory than a sorted copy of all ids, and no sorting.
             let mut seen: Vec<u64> = host_memory::zeroed(greatest as usize / 64 + 1)?;
             return Ok(self.lists.iter().flat_map(List::ids).copied().find(|&id| {
                 let (word, bit) = (&mut seen[id as usize / 64], 1 << (id % 64));
@@ -223,7 +225,7 @@ impl Lists {
         self.lists.len()
     }
 
-    /// Vectors in all lists.
+    /// Number of vectors in all lists.
     pub(crate) fn len(&self) -> usize {
         self.len
     }
@@ -233,7 +235,7 @@ impl Lists {
         self.code_bytes
     }
 
-    /// Vectors of a list.
+    /// Number of vectors in a list.
     pub(crate) fn length(&self, list: usize) -> usize {
         self.lists[list].ids.get().len() / size_of::<u64>()
     }
@@ -248,7 +250,7 @@ impl Lists {
         self.lists[list].ids()
     }
 
-    /// The greatest id of all.
+    /// The greatest id of all lists.
     pub(crate) fn greatest_id(&self) -> Option<u64> {
         self.greatest
     }
@@ -258,7 +260,7 @@ impl Lists {
         self.stamp
     }
 
-    /// Whether the ids are 0, 1, 2, ..: unique numbers, of which the greatest says it.
+    /// Whether the ids are 0, 1, 2, ... Ids are unique, so comparing the greatest id with their number is enough.
     fn dense(&self) -> bool {
         self.greatest.map_or(0, |id| id as u128 + 1) == self.len as u128
     }
@@ -270,7 +272,7 @@ impl Lists {
         ids
     }
 
-    /// One of the ascending `ids` that some list holds.
+    /// Finds one of the ascending `ids` that a list holds.
     pub(crate) fn find_any(&self, ids: &[u64]) -> Option<u64> {
         let (&first, &last) = (ids.first()?, ids.last()?);
         if self.greatest.is_none_or(|greatest| greatest < first) {
@@ -281,13 +283,13 @@ impl Lists {
         self.lists[list].ids().iter().find(known).copied()
     }
 
-    /// Appends vectors: row i, with code i of `codes` and id `ids[i]`, to list `labels[i]`. Ids are new, all different, not
-    /// reserved; labels are below [`Lists::count`]; the total is within [`MAX_ROWS`]. On error nothing changes.
+    /// Appends vectors: row i, with code i of `codes` and id `ids[i]`, to list `labels[i]`. Ids are new, all different and not reserved;
+    /// labels are below [`Lists::count`]; the total is within [`MAX_ROWS`]. On error nothing changes.
     pub(crate) fn append(&mut self, labels: &[u32], codes: &[u8], ids: &[u64]) -> Result<()> {
         let bytes = self.code_bytes;
         let (starts, order) = self.by_list(labels)?;
         let rows_of = |list: usize| &order[starts[list] as usize..starts[list + 1] as usize];
-        // Memory first: past this, nothing fails.
+        // All memory is reserved first, so that nothing fails after the first change.
         let each = |lists: &mut Vec<List>, work: &(dyn Fn(usize, &mut List) -> Result<()> + Sync)| {
             let each = |(list, to): (usize, &mut List)| if rows_of(list).is_empty() { Ok(()) } else { work(list, to) };
             lists.par_iter_mut().enumerate().map(each).collect().into_iter().collect::<Result<()>>()
@@ -306,10 +308,10 @@ impl Lists {
         Ok(())
     }
 
-    /// Counting sort: the rows of each list, in the order in which they came, and where each list starts among them.
+    /// Counting sort: the rows of each list, in their order in `labels`, and the start of each list among them (returned first).
     fn by_list(&self, labels: &[u32]) -> Result<(Vec<u32>, Vec<u32>)> {
         let lists = self.lists.len();
-        // Each part counts for itself: as many as pay for their counters.
+        // Each part has separate counters, one for each list, so a part has at least as many rows as lists.
         let parts = (labels.len() / lists.max(1)).clamp(1, rayon::current_num_threads());
         let part_rows = labels.len().div_ceil(parts).max(1);
         let mut places: Vec<Vec<u32>> = labels
@@ -341,7 +343,8 @@ impl Lists {
         Ok((starts, host_memory::collected_in_parallel(order.par_iter().map(|row| row.load(Ordering::Relaxed)))?))
     }
 
-    /// Appends the vectors of lists that are as many and as wide as these; none of their ids is here. On error nothing changes.
+    /// Appends the vectors of `other`, which has the same number of lists and bytes of a code, and no id of these lists. On error nothing
+    /// changes.
     pub(crate) fn append_lists(&mut self, other: &Lists) -> Result<()> {
         let bytes = self.code_bytes;
         let pairs = |lists: &mut Vec<List>, work: &(dyn Fn(&mut List, &List) -> Result<()> + Sync)| {
@@ -361,11 +364,10 @@ impl Lists {
         Ok(())
     }
 
-    /// Removes the vectors with these ids, ascending and all different; the others keep their order. O(vectors · log ids).
+    /// Removes the vectors with these ids, ascending and all different; the other vectors keep their order. O(vectors · log ids).
     ///
     /// # Errors
-    /// [`Error::UnknownId`] with the smallest id that is not here; then, or without memory for lists that were mapped, nothing
-    /// has changed.
+    /// [`Error::UnknownId`] with the smallest unknown id; [`Error::OutOfHostMemory`] for lists that were mapped. On error nothing changes.
     pub(crate) fn remove(&mut self, ids: &[u64]) -> Result<()> {
         let (Some(&first), Some(&last)) = (ids.first(), ids.last()) else { return Ok(()) };
         let places = |list: &List| -> Vec<u32> {
@@ -401,12 +403,12 @@ impl Lists {
         Ok(())
     }
 
-    /// What says the id of a rank; `None` where that is the rank itself.
+    /// The directory that maps ranks to ids; `None` if ranks and ids are equal.
     pub(crate) fn sparse_directory(&self) -> Option<&Directory> {
         (!self.dense()).then(|| self.directory())
     }
 
-    /// Writes the ranks of the vectors at these places of a list, in their order.
+    /// Writes the ranks of the vectors at these places of a list, in the order of the places.
     pub(crate) fn ranks_into(&self, list: usize, places: Range<usize>, to: &mut [u32]) {
         match self.sparse_directory() {
             None => to.iter_mut().zip(&self.ids(list)[places]).for_each(|(rank, &id)| *rank = id as u32),
@@ -417,10 +419,11 @@ impl Lists {
         }
     }
 
-    /// Where vectors are and how their ids rank; made by the first call after a change. O(len), with ids that are not
-    /// 0, 1, 2, .. O(len · log len).
+    /// Locations and ranks of all vectors; the first call after a change makes them. O(len), or O(len · log len) if the ids are not 0, 1,
+    /// 2, ...
     pub(crate) fn directory(&self) -> &Directory {
-        // Not inside the initialiser: while its parallel parts wait, this thread may take up another search that comes here.
+        // The directory is not made inside the initialiser: while its parallel parts wait, this thread may start another search that comes
+        // here.
         self.directory.get().unwrap_or_else(|| {
             let made = Directory::new(self);
             self.directory.get_or_init(|| made)
@@ -431,13 +434,13 @@ impl Lists {
 /// Locations and ranks of the vectors of [`Lists`].
 #[derive(Debug)]
 pub(crate) struct Directory {
-    /// The first location of each list; then the number of vectors.
+    /// The first location of each list, and then the number of vectors.
     starts: Vec<u32>,
     /// The rank of each location.
     ranks: Vec<u32>,
     /// The location of each rank.
     locations: Vec<u32>,
-    /// The id of each rank; empty where it is the rank itself.
+    /// The id of each rank; empty if ranks and ids are equal.
     ids: Vec<u64>,
 }
 
@@ -493,19 +496,19 @@ impl Directory {
         self.ids.binary_search(&id).ok().map(|rank| rank as u32)
     }
 
-    /// List, and place in it, of a location.
+    /// The list of a location, and the place in the list.
     pub(crate) fn place(&self, location: u32) -> (usize, usize) {
-        // The last list that starts at or before it; empty ones of the same start come before.
+        // The last list that starts at or before the location. Empty lists with the same start come before it.
         let list = self.starts.partition_point(|&start| start <= location) - 1;
         (list, (location - self.starts[list]) as usize)
     }
 
-    /// List, and place in it, of an id.
+    /// The list of an id, and the place in the list.
     pub(crate) fn find(&self, id: u64) -> Option<(usize, usize)> {
         self.rank(id).map(|rank| self.place(self.locations[rank as usize]))
     }
 
-    /// All ids, ascending.
+    /// All ids in ascending order.
     pub(crate) fn ids(&self) -> Vec<u64> {
         if self.ids.is_empty() { (0..self.ranks.len() as u64).collect() } else { self.ids.clone() }
     }

@@ -1,4 +1,4 @@
-//! Inverted-file indexes: approximate search that looks only where neighbours are likely to be.
+//! Inverted-file indexes: approximate search that reads only the lists nearest to each query.
 //!
 //! # Problem and algorithm
 //! Exact search reads every vector for every query. An inverted file (Johnson, Douze and Jégou, "Billion-scale similarity search
@@ -10,21 +10,21 @@
 //! search: the probes nearest centroids; the k best vectors of their lists
 //! ```
 //!
-//! The [`Encoding`] of an [`IvfIndex`] says what it keeps of each vector: the vector as it is, or a code of fewer bytes.
+//! The [`Encoding`] of an [`IvfIndex`] determines what the index keeps of each vector: the vector itself, or a code of fewer bytes.
 //!
 //! # Results
-//! Which lists a query probes is defined exactly: the `probes` best centroids by canonical distance ([`crate::metric`]; squared L2, or
-//! inner product for the other metrics), ties by lower list number. Of the vectors in these lists a search returns exactly the k
-//! best by (canonical distance, lower id), the same bits on every device. With PQ the distance is that of the query from what the
-//! code stands for, evaluated in float64: no lookup table's rounding shows. Only two things are approximate: lists that are not
-//! probed, and the codes themselves. [`Refiner`] removes the second, given the original vectors.
+//! The lists that a query probes are defined exactly: the `probes` best centroids by canonical distance ([`crate::metric`]; squared L2, or
+//! inner product for the other metrics), ties by lower list number. Of the vectors in these lists, a search returns exactly the k best by
+//! (canonical distance, lower id), with the same bits on every device. With a code, the distance is that of the query from the vector that
+//! the code stands for, evaluated in float64, so it has no rounding error of a lookup table. Only two things are approximate: lists that
+//! are not probed, and the codes themselves. [`Refiner`] removes the second error if it has the original vectors.
 //!
 //! # Cost
 //! Training: the k-means of `lists` · `points_per_centroid` vectors. Adding: n · lists · dim operations. A search: lists · dim for the
-//! probes of a query, and dim · (vectors in the probed lists), about probes / lists of all, more where lists differ in length
-//! ([`IvfStatistics::imbalance`] says how much more). Memory: 8 bytes for the id and the code ([`Encoding`]) of each vector. Vectors
-//! that are more than memory holds come in batches ([`IvfIndex::add_batches`]), or are made where they are coded
-//! ([`IvfIndex::add_generated`]); a device needs 12 bytes a vector beside the code (16 under squared L2).
+//! probes of a query, and dim · (vectors in the probed lists). These are about probes / lists of all vectors, and more if the lists differ
+//! in length ([`IvfStatistics::imbalance`] is this factor). Memory: 8 bytes for the id and the bytes of the code ([`Encoding`]) for each
+//! vector. Vectors that do not fit into memory can be added in batches ([`IvfIndex::add_batches`]) or generated on the device that codes
+//! them ([`IvfIndex::add_generated`]). A device needs 12 bytes for each vector in addition to the code (16 under squared L2).
 
 mod backend;
 mod bitset;
@@ -64,14 +64,14 @@ use crate::pq::{ProductQuantizer, Rotation};
 use crate::validate::check_dim;
 use crate::{Device, Element, ElementType, Error, Metric, Placement, Result};
 
-/// What an index is made for; all but the element type.
+/// The settings of an index, except the element type.
 #[derive(Debug, Clone)]
 pub(crate) struct Settings {
     pub(crate) dim: usize,
     pub(crate) lists: usize,
     pub(crate) metric: Metric,
     pub(crate) encoding: Encoding,
-    /// As asked; once built without [`Device::Auto`].
+    /// The devices as the caller gave them; in a built index, without [`Device::Auto`].
     pub(crate) placement: Placement,
     pub(crate) budget: Option<u64>,
     pub(crate) seed: u64,
@@ -98,7 +98,7 @@ impl Settings {
     }
 }
 
-/// The back end of the settings' placement, in which [`Device::Auto`] gives way to what it means.
+/// Opens the back end of the settings' placement, and replaces each [`Device::Auto`] in the placement by the device that was opened.
 fn open_ivf(settings: &mut Settings) -> Result<Box<dyn IvfBackend>> {
     let devices = settings.placement.devices().iter();
     let opened = devices.map(|&device| settings.open_on(device)).collect::<Result<Vec<_>>>()?;
@@ -112,18 +112,19 @@ fn open_ivf(settings: &mut Settings) -> Result<Box<dyn IvfBackend>> {
     Ok(Box::new(IvfGrid::new(&settings.placement, backends)))
 }
 
-/// What training finds.
+/// The result of training.
 #[derive(Debug, Clone)]
 pub(crate) struct Trained {
-    /// Lists × dim, row-major; in rotated space where the codec rotates.
+    /// Row-major, lists × dim; in rotated space if the codec rotates.
     pub(crate) centroids: Vec<f32>,
     pub(crate) codec: Arc<dyn Codec>,
 }
 
-/// An inverted-file index over vectors of one dimension and element type. See the [module](self) for what it promises.
+/// An inverted-file index over vectors of one dimension and element type. The [module](self) defines its results.
 ///
-/// Ids are u64 of the user's choice, or count up from 0. The index is `Send + Sync`; any number of threads may search at once. Vectors
-/// live in host memory; a GPU keeps an image of them, or of its shard ([`Placement`]), made by the first search after a change.
+/// Ids are u64 of the caller's choice, or count up from 0. The index is `Send + Sync`; any number of threads may search at the same time.
+/// The vectors are in host memory. A GPU has an image of all vectors, or of its shard ([`Placement`]); the first search after a change
+/// makes the image.
 ///
 /// ```
 /// use warpann::ivf::{Encoding, IvfIndex};
@@ -140,7 +141,7 @@ pub(crate) struct Trained {
 /// let found = index.search(&base[500 * 16..501 * 16], 3, 5)?;
 /// assert_eq!((found.ids[0], found.distances[0]), (500, 0.0));
 ///
-/// // 4 bytes a vector instead of 64; distances are now those of what the codes stand for.
+/// // 4 bytes for each vector instead of 64; distances are now those of the vectors that the codes stand for.
 /// let pq = Encoding::Pq { sub_quantizers: 4, bits: 8, rotate: false };
 /// let mut small = IvfIndex::<f32>::builder(16, 20).encoding(pq).device(Device::Cpu).build()?;
 /// small.train(&base)?;
@@ -181,55 +182,56 @@ pub struct IvfIndexBuilder<T: Element = f32> {
 }
 
 impl<T: Element> IvfIndexBuilder<T> {
-    /// The metric; [`Metric::L2`] unless set. L2 and inner product assign vectors to the nearest centroid; cosine, whose centroids
-    /// have length 1, to the one of the greatest inner product.
+    /// Sets the metric; [`Metric::L2`] unless set. L2 and inner product assign each vector to the nearest centroid. Cosine, whose centroids
+    /// have length 1, assigns it to the centroid with the greatest inner product.
     pub fn metric(mut self, metric: Metric) -> Self {
         self.settings.metric = metric;
         self
     }
 
-    /// What is kept of each vector; [`Encoding::Flat`] unless set.
+    /// Sets what the index keeps of each vector; [`Encoding::Flat`] unless set.
     pub fn encoding(mut self, encoding: Encoding) -> Self {
         self.settings.encoding = encoding;
         self
     }
 
-    /// The [`Device`], or the [`Placement`] over several, that trains, encodes and searches; [`Device::Auto`] unless set. Several devices
-    /// share the work whether they are replicas or shards: of training the k-means that finds the centroids, of adding the vectors.
+    /// Sets the [`Device`], or the [`Placement`] over several devices, that trains, encodes and searches; [`Device::Auto`] unless set.
+    /// Several devices divide the k-means of training and the adding of vectors among them, whether they are replicas or shards.
     pub fn device(mut self, device: impl Into<Placement>) -> Self {
         self.settings.placement = device.into();
         self
     }
 
-    /// Bytes that searches may use on the device, of several on each: on a GPU for the image of the index and scratch, on the CPU for the scratch of one
-    /// search (at least the candidates of one query are kept however small the budget). Unless set, each device uses a share of
-    /// what is free.
+    /// Sets the bytes that searches may use on each device. On a GPU they hold the image of the index and scratch. On the CPU they hold the
+    /// scratch of one search, which always has room for the candidates of one query. Unless set, each device uses a share of its free
+    /// memory.
     pub fn memory_budget(mut self, bytes: u64) -> Self {
         self.settings.budget = Some(bytes);
         self
     }
 
-    /// Seed of the training: the same seed and vectors give the same index, to the bit, on every device. 1 unless set.
+    /// Sets the seed of the training; 1 unless set. The same seed and vectors give the same index, to the bit, on every device.
     pub fn seed(mut self, seed: u64) -> Self {
         self.settings.seed = seed;
         self
     }
 
-    /// Iterations of the k-means that finds the centroids; 20 unless set. The better the lists, the fewer must be searched: 8 of 4,096 had
-    /// 0.92 of the ten nearest among a million clustered vectors after 10 iterations, 0.95 after 20; in a model of it 0.96 after 40.
+    /// Sets the number of iterations of the k-means that finds the centroids; 20 unless set. Better lists need fewer probes: with 8 of
+    /// 4,096 lists and a million clustered vectors, searches found 0.92 of the ten nearest after 10 iterations and 0.95 after 20; in a
+    /// model of this data, 0.96 after 40.
     pub fn iterations(mut self, iterations: usize) -> Self {
         self.settings.iterations = iterations;
         self
     }
 
-    /// Training vectors that are used for each centroid, of as many as there are; 256 unless set. The rest is left out, evenly.
+    /// Sets the largest number of training vectors for each centroid; 256 unless set. Training uses an even sample of larger sets.
     pub fn points_per_centroid(mut self, points: usize) -> Self {
         self.settings.points_per_centroid = points;
         self
     }
 
-    /// Whether the CPU searches with the widest SIMD instructions that it has, as unless set, or with what every processor of its
-    /// kind has. Results are the same; for measurements.
+    /// Sets whether the CPU searches with its widest SIMD instructions (`true` unless set) or only with those that every processor of its
+    /// architecture has. Results are the same; the setting is for measurements.
     pub fn simd(mut self, simd: bool) -> Self {
         self.settings.simd = simd;
         self
@@ -238,10 +240,10 @@ impl<T: Element> IvfIndexBuilder<T> {
     /// Checks the settings, opens the device and makes an empty, untrained index.
     ///
     /// # Errors
-    /// [`Error::ZeroDimension`], [`Error::TooManyDimensions`], [`Error::ZeroClusters`] (no lists), [`Error::NotDivisible`], [`Error::BadCodeBits`],
-    /// [`Error::EncodingOfElement`]; and what opening
-    /// the device can meet, as [`FlatIndexBuilder::build`](crate::FlatIndexBuilder::build). [`Device::Auto`] falls back to the CPU
-    /// only where there is no usable device.
+    /// [`Error::ZeroDimension`], [`Error::TooManyDimensions`], [`Error::ZeroClusters`] (no lists), [`Error::NotDivisible`],
+    /// [`Error::BadCodeBits`], [`Error::EncodingOfElement`]; and the errors of opening the device, as in
+    /// [`FlatIndexBuilder::build`](crate::FlatIndexBuilder::build). [`Device::Auto`] falls back to the CPU only if there is no usable
+    /// device.
     pub fn build(mut self) -> Result<IvfIndex<T>> {
         self.settings.check(T::TYPE)?;
         let backend = open_ivf(&mut self.settings)?;
@@ -251,7 +253,7 @@ impl<T: Element> IvfIndexBuilder<T> {
         Ok(IvfIndex { settings, trained: None, lists, probes, version, backend, element: PhantomData })
     }
 
-    /// An index of these settings with what was kept in a file.
+    /// Builds an index of these settings with the contents of a file.
     pub(crate) fn restore(self, trained: Trained, lists: Lists, probes: usize) -> Result<IvfIndex<T>> {
         let mut index = self.build()?;
         index.trained = Some(trained);
@@ -261,15 +263,14 @@ impl<T: Element> IvfIndexBuilder<T> {
     }
 }
 
-/// A number that no index had before.
+/// Returns a number that no index has had before.
 fn next_version() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
 impl<T: Element> IvfIndex<T> {
-    /// Starts an index over vectors of `dim` components in `lists` lists. As a rule of thumb take between √n and 16 √n lists for n
-    /// vectors.
+    /// Starts an index over vectors of `dim` components in `lists` lists. As a rule of thumb, use between √n and 16 √n lists for n vectors.
     pub fn builder(dim: usize, lists: usize) -> IvfIndexBuilder<T> {
         IvfIndexBuilder {
             settings: Settings {
@@ -288,12 +289,12 @@ impl<T: Element> IvfIndex<T> {
         }
     }
 
-    /// Vectors in the index.
+    /// Number of vectors in the index.
     pub fn len(&self) -> usize {
         self.lists.len()
     }
 
-    /// True where the index holds no vector.
+    /// Whether the index holds no vector.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -303,7 +304,7 @@ impl<T: Element> IvfIndex<T> {
         self.trained.is_some()
     }
 
-    /// Components of a vector.
+    /// Number of components of a vector.
     pub fn dim(&self) -> usize {
         self.settings.dim
     }
@@ -313,26 +314,26 @@ impl<T: Element> IvfIndex<T> {
         self.settings.lists
     }
 
-    /// The metric.
+    /// The metric of the search.
     pub fn metric(&self) -> Metric {
         self.settings.metric
     }
 
-    /// What is kept of each vector.
+    /// The encoding, which determines what the index keeps of each vector.
     pub fn encoding(&self) -> Encoding {
         self.settings.encoding
     }
 
-    /// The device in use, in words; of several each, and which have failed.
+    /// A description of the device in use; with several devices, a description of each, and which have failed.
     pub fn device(&self) -> String {
         self.backend.describe()
     }
 
-    /// Moves the index to other devices: to more or fewer replicas or shards, or away from a device that has failed. The copy in host memory
-    /// stays where it is; the devices make their images of it at the next search. On error nothing changes.
+    /// Moves the index to other devices: to more or fewer replicas or shards, or away from a device that has failed. The copy in host
+    /// memory stays; the devices make their images of it at the next search. On error nothing changes.
     ///
     /// # Errors
-    /// What opening the devices can meet, as [`IvfIndexBuilder::build`].
+    /// The errors of opening the devices, as in [`IvfIndexBuilder::build`].
     ///
     /// ```
     /// use warpann::{Device, IvfIndex};
@@ -353,37 +354,37 @@ impl<T: Element> IvfIndex<T> {
         Ok(())
     }
 
-    /// The centroids of the lists, row-major: lists × dim components, in rotated space where the encoding rotates. Empty until trained.
+    /// The centroids of the lists, row-major: lists × dim components, in rotated space if the encoding rotates. Empty until trained.
     pub fn centroids(&self) -> &[f32] {
         self.trained.as_ref().map_or(&[], |trained| &trained.centroids)
     }
 
-    /// The product quantizer of residuals; none for other encodings than [`Encoding::Pq`] and until trained.
+    /// The product quantizer of residuals; `None` until trained, and for all encodings except [`Encoding::Pq`].
     pub fn quantizer(&self) -> Option<&ProductQuantizer> {
         self.trained.as_ref()?.codec.quantizer()
     }
 
-    /// The numbers that codes are made of: the codebooks of [`Encoding::Pq`]; for [`Encoding::Scalar8`] the least value of each component of a
-    /// residual, then the step of each. Empty for other encodings and until trained.
+    /// The trained values by which codes are decoded: for [`Encoding::Pq`] the codebooks; for [`Encoding::Scalar8`] the least value of each
+    /// component of a residual, and then the step of each component. Empty for other encodings and until trained.
     pub fn code_tables(&self) -> &[f32] {
         self.trained.as_ref().map_or(&[], |trained| trained.codec.sections()[0])
     }
 
-    /// The rotation that vectors and queries go through first; none where the encoding does not rotate, and until trained.
+    /// The rotation that is applied to vectors and queries first; `None` until trained, and for encodings that do not rotate.
     pub fn rotation(&self) -> Option<&Rotation> {
         self.trained.as_ref()?.codec.rotation()
     }
 
-    /// Lists that a search probes where the caller does not say ([`SearchOptions::probes`]); kept in index files. At first half the
-    /// square root of the number of lists.
+    /// Number of lists that a search probes if [`SearchOptions::probes`] is not set; stored in index files. The initial value is half the
+    /// square root of the number of lists, rounded up.
     pub fn probes(&self) -> usize {
         self.probes
     }
 
-    /// Sets [`probes`](Self::probes).
+    /// Sets [`probes`](Self::probes), at least 1.
     ///
     /// # Errors
-    /// [`Error::ZeroProbes`].
+    /// [`Error::ZeroProbes`] for 0.
     pub fn set_probes(&mut self, probes: usize) -> Result<()> {
         if probes == 0 {
             return Err(Error::ZeroProbes);
@@ -392,29 +393,29 @@ impl<T: Element> IvfIndex<T> {
         Ok(())
     }
 
-    /// All ids, ascending: bit r of a filter stands for the r-th of them. O(len).
+    /// All ids, ascending: bit r of a filter stands for the r-th id. O(len).
     pub fn ids(&self) -> Vec<u64> {
         self.lists.directory().ids()
     }
 
-    /// The filter that lets a search return the vectors whose ids `keep` accepts. It is for the ids that the index holds now: searches
-    /// refuse it after ids were added or removed ([`Error::StaleFilter`]), and accept it again when the ids are the same again. An index
-    /// with the same ids accepts it too. O(len).
+    /// A filter that lets a search return only the vectors whose ids `keep` accepts. It is for the ids that the index holds now: searches
+    /// refuse it after ids were added or removed ([`Error::StaleFilter`]), and accept it again when the ids are the same again. Another
+    /// index with the same ids accepts it too. O(len).
     pub fn filter(&self, keep: impl FnMut(u64) -> bool) -> Bitset {
         self.ids().into_iter().map(keep).collect::<Bitset>().for_ids(self.lists.stamp())
     }
 
-    /// The devices in use, and the budget that was asked for.
+    /// The devices in use, and the memory budget that the caller set.
     pub(crate) fn place(&self) -> (Placement, Option<u64>) {
         (self.settings.placement.clone(), self.settings.budget)
     }
 
-    /// What training found.
+    /// The result of training.
     pub(crate) fn trained(&self) -> Option<&Trained> {
         self.trained.as_ref()
     }
 
-    /// Codes and ids.
+    /// Codes and ids of all lists.
     pub(crate) fn master(&self) -> &Lists {
         &self.lists
     }
@@ -433,13 +434,13 @@ impl<T: Element> IvfIndex<T> {
         }
     }
 
-    /// A CPU as a device, for tests of others that stand on it.
+    /// A CPU back end, on which the test devices of other modules are built.
     #[cfg(test)]
     pub(crate) fn open_cpu(&self) -> Box<dyn IvfBackend> {
         Box::new(cpu::IvfCpu::new(None, true))
     }
 
-    /// Has another back end search.
+    /// Replaces the back end that searches.
     #[cfg(test)]
     pub(crate) fn replace_backend(&mut self, backend: Box<dyn IvfBackend>) {
         self.backend = backend;

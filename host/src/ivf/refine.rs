@@ -8,11 +8,11 @@ use crate::product::cpu::Scorer;
 use crate::validate::{check_dim, check_results, check_vectors, check_whole};
 use crate::{Element, Error, Input, Metric, NONE, Neighbors, Result, host_memory};
 
-/// The original vectors of an index, to rank candidates by: it turns what a search in compressed codes has found into results as exact as
-/// those of an exact search among the same candidates.
+/// Ranks candidates by the original vectors of an index: of the results of a search in compressed codes, it makes results as exact as those
+/// of an exact search among the same candidates.
 ///
-/// It works on the CPU, wherever the index is: the candidates of a query are few, and copying their vectors to a device takes longer than
-/// their distances.
+/// It works on the CPU, on whichever device the index is. The candidates of a query are few, and copying their vectors to a device takes
+/// longer than computing the distances.
 ///
 /// ```
 /// use warpann::ivf::Refiner;
@@ -30,13 +30,13 @@ pub struct Refiner<'a, T: Element> {
     metric: Metric,
     dim: usize,
     base: &'a [T],
-    /// Id and row of each vector, by ascending id; `None` where the row is the id.
+    /// Id and row of each vector, by ascending id; `None` if ids and rows are equal.
     rows: Option<Vec<(u64, usize)>>,
 }
 
 impl<'a, T: Element> Refiner<'a, T> {
-    /// The vectors of `base`, row-major, `dim` components each. The id of a vector is its row, unless
-    /// [`with_ids`](Self::with_ids) says otherwise. O(1): a mapped base is read only where candidates are.
+    /// Takes the vectors of `base`, row-major, `dim` components each. The id of a vector is its row, unless [`with_ids`](Self::with_ids)
+    /// sets ids. O(1): only the rows of candidates of a mapped base are read.
     ///
     /// # Errors
     /// [`Error::ZeroDimension`], [`Error::RaggedVectors`].
@@ -46,7 +46,7 @@ impl<'a, T: Element> Refiner<'a, T> {
         Ok(Self { metric, dim, base, rows: None })
     }
 
-    /// The same vectors under ids of the caller: `ids[row]` is the id of row `row`. O(rows · log rows), and 16 bytes a row.
+    /// Sets ids of the vectors: `ids[row]` is the id of row `row`. O(rows · log rows), and 16 bytes for each row.
     ///
     /// # Errors
     /// [`Error::WrongIds`] if there is not one id for each row; [`Error::DuplicateId`], [`Error::ReservedId`];
@@ -64,14 +64,14 @@ impl<'a, T: Element> Refiner<'a, T> {
         Ok(Self { rows: Some(rows), ..self })
     }
 
-    /// The `k` best of each query's candidates by (canonical distance from the original vector, lower id). `queries` holds one vector for
-    /// each row of `candidates`. Empty slots of `candidates` are skipped, and an id that occurs twice counts once. Where fewer than `k`
-    /// are left the row ends in [`NONE`] and [`Metric::worst`]. O(candidates · (dim + log rows)).
+    /// Finds the `k` best of each query's candidates by (canonical distance from the original vector, lower id). `queries` holds one vector
+    /// for each row of `candidates`. Empty slots of `candidates` are skipped, and an id that occurs twice counts once. If a query has fewer
+    /// than `k` candidates, the row ends with [`NONE`] and [`Metric::worst`]. O(candidates · (dim + log rows)).
     ///
     /// # Errors
-    /// [`Error::ZeroK`]; [`Error::RaggedVectors`]; [`Error::NotFinite`], of the queries, or of the base where candidates are;
-    /// [`Error::WrongResultLength`] where `candidates` has not its `k` slots for each query; [`Error::UnknownId`] for a candidate that is
-    /// not the id of a vector; [`Error::ResultTooLarge`].
+    /// [`Error::ZeroK`]; [`Error::RaggedVectors`]; [`Error::NotFinite`] for a query, or for a candidate's vector;
+    /// [`Error::WrongResultLength`] if `candidates` does not have k slots for each query; [`Error::UnknownId`] for a candidate that is not
+    /// the id of a vector; [`Error::ResultTooLarge`].
     pub fn refine(&self, queries: &[T], candidates: &Neighbors, k: usize) -> Result<Neighbors> {
         if k == 0 || candidates.k == 0 {
             return Err(Error::ZeroK);
@@ -103,13 +103,13 @@ impl<'a, T: Element> Refiner<'a, T> {
         Ok(found)
     }
 
-    /// Distances and ids of the candidates of one query, best first; `None` if one of their vectors is not finite.
+    /// Distances and ids of the candidates of one query, best first; `None` if the vector of a candidate is not finite.
     fn ranked(&self, query: &[T], candidates: &[u64], scratch: &mut Vec<f32>) -> Option<Vec<(f32, u64)>> {
         let scorer = Scorer::new(self.metric, query);
         let mut ids: Vec<u64> = candidates.iter().copied().filter(|&id| id != NONE).collect();
         ids.sort_unstable();
         ids.dedup();
-        // All of them have rows: the caller has looked.
+        // The caller has checked that every candidate has a row.
         let vectors = ids.into_iter().filter_map(|id| Some((id, self.vector(self.row_of(id)?))));
         let distance = |(id, vector)| T::all_finite(vector).then(|| (scorer.distance(vector, scratch), id));
         let mut ranked: Vec<(f32, u64)> = vectors.map(distance).collect::<Option<_>>()?;
@@ -117,7 +117,7 @@ impl<'a, T: Element> Refiner<'a, T> {
         Some(ranked)
     }
 
-    /// That the vectors with these ids are finite; the error names the lowest row of the base that is not.
+    /// Checks that the vectors with these ids are finite; the error names the lowest row of the base that is not.
     fn check_finite(&self, ids: &[u64]) -> Result<()> {
         let bad = |&id: &u64| self.row_of(id).filter(|&row| !T::all_finite(self.vector(row)));
         let lowest = |a: Option<usize>, b: Option<usize>| a.into_iter().chain(b).min();

@@ -1,23 +1,23 @@
-//! The searches of an [`IvfIndex`]: arguments are checked here, once for all devices.
+//! The searches of an [`IvfIndex`]. This module checks the arguments, once for all devices.
 
 use super::{Bitset, IvfIndex, RangeNeighbors, SearchRequest};
 use crate::validate::{check_results, check_whole};
 use crate::vectors::VectorSlice;
 use crate::{Element, Error, Input, NONE, Neighbors, Result};
 
-/// How the lists are read.
+/// The order in which a search reads the lists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Scan {
-    /// Whichever is expected to be faster.
+    /// The order that is expected to be faster.
     #[default]
     Auto,
-    /// Each probed list once, for all the queries that probe it: for batches.
+    /// Reads each probed list once, for all queries that probe it. For batches.
     ListMajor,
-    /// Each query on its own: for few queries, or few that probe the same lists.
+    /// Reads the probed lists of each query separately. For few queries, or few queries that probe the same lists.
     QueryMajor,
 }
 
-/// Everything about a search but queries and k.
+/// The options of a search: all arguments except the queries and k or the radius.
 ///
 /// ```
 /// use warpann::ivf::{IvfIndex, SearchOptions};
@@ -35,30 +35,31 @@ pub enum Scan {
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SearchOptions<'a> {
-    /// Lists to search for each query; unless set the number kept in the index ([`IvfIndex::probes`]). More than there are means
-    /// all.
+    /// Number of lists to search for each query; unless set, the number stored in the index ([`IvfIndex::probes`]). A number above the
+    /// number of lists means all lists.
     pub probes: Option<usize>,
-    /// Which vectors may be found, one bit each by rank of id (see [`Bitset`], which [`IvfIndex::filter`] makes); unless set, all.
+    /// The vectors that the search may return, one bit for each in the order of ids (see [`Bitset`]; [`IvfIndex::filter`] makes one);
+    /// unless set, all.
     pub filter: Option<&'a Bitset>,
-    /// How the lists are read; results do not depend on it.
+    /// The order in which lists are read; results do not depend on it.
     pub scan: Scan,
 }
 
 impl<T: Element> IvfIndex<T> {
-    /// The `k` best vectors among those in the `probes` nearest lists of each query (`queries`: row-major), best first, equal
-    /// distances by lower id. Where these hold fewer than `k` vectors the row ends in [`NONE`] and
-    /// [`Metric::worst`](crate::Metric::worst). No queries and an empty index are legal, and more probes than lists.
+    /// Finds the `k` best vectors among those in the `probes` nearest lists of each query (`queries`: row-major), best first, equal
+    /// distances by lower id. If these lists hold fewer than `k` vectors, the row ends with [`NONE`] and
+    /// [`Metric::worst`](crate::Metric::worst). An empty index, no queries, and more probes than lists are allowed.
     ///
     /// # Errors
     /// [`Error::NotTrained`], [`Error::ZeroK`], [`Error::ZeroProbes`], [`Error::RaggedVectors`], [`Error::NotFinite`] with query and
-    /// column, [`Error::ResultTooLarge`], [`Error::OutOfDeviceMemory`], and what the device's driver reports; over several devices
-    /// [`Error::DeviceFailed`], after which the index goes on without the device, and [`Error::ShardLost`] once it cannot, until it moves
-    /// ([`move_to`](Self::move_to)).
+    /// column, [`Error::ResultTooLarge`], [`Error::OutOfDeviceMemory`], and errors of the device's driver. With several devices also
+    /// [`Error::DeviceFailed`], after which the index works without the device, and [`Error::ShardLost`] when a shard has no device left,
+    /// until the index moves to other devices ([`move_to`](Self::move_to)).
     pub fn search(&self, queries: &[T], k: usize, probes: usize) -> Result<Neighbors> {
         self.search_with(queries, k, &SearchOptions { probes: Some(probes), ..SearchOptions::default() })
     }
 
-    /// As [`search`](Self::search), with every option.
+    /// As [`search`](Self::search), with all options.
     ///
     /// # Errors
     /// As [`search`](Self::search), and [`Error::WrongFilterLength`], [`Error::StaleFilter`].
@@ -69,7 +70,7 @@ impl<T: Element> IvfIndex<T> {
         Ok(found)
     }
 
-    /// As [`search_with`](Self::search_with), into memory of the caller: `ids` and `distances` hold queries × `k` slots each.
+    /// As [`search_with`](Self::search_with), but writes to memory of the caller: `ids` and `distances` hold queries × `k` slots each.
     ///
     /// # Errors
     /// As [`search_with`](Self::search_with), and [`Error::WrongResultLength`] if a slice has another length.
@@ -114,11 +115,12 @@ impl<T: Element> IvfIndex<T> {
         located(self.backend.search(&view, request, k, ids, distances), request.queries)
     }
 
-    /// All vectors in the probed lists of each query whose distance is at most `radius` (similarity: at least).
+    /// Finds all vectors in the probed lists of each query whose distance is at most `radius` (similarity: at least).
     ///
     /// # Errors
-    /// [`Error::NotTrained`], [`Error::BadRadius`], [`Error::ZeroProbes`], [`Error::WrongFilterLength`], [`Error::StaleFilter`],
-    /// [`Error::RaggedVectors`], [`Error::NotFinite`] with query and column, [`Error::OutOfDeviceMemory`], and what the device's driver reports.
+    /// [`Error::NotTrained`], [`Error::BadRadius`] for NaN, [`Error::ZeroProbes`], [`Error::WrongFilterLength`], [`Error::StaleFilter`],
+    /// [`Error::RaggedVectors`], [`Error::NotFinite`] with query and column, [`Error::OutOfDeviceMemory`], and errors of the device's
+    /// driver.
     pub fn range_search(&self, queries: &[T], radius: f32, options: &SearchOptions<'_>) -> Result<RangeNeighbors> {
         let trained = self.trained_for("range_search")?;
         if radius.is_nan() {
@@ -152,8 +154,8 @@ impl<T: Element> IvfIndex<T> {
     }
 }
 
-/// What a back end returned, with the place in `queries` of the first value that is not finite where it has found one: it sees some of the
-/// queries at a time, and some transformed.
+/// Returns the result of a back end. If the back end found a value that is not finite, replaces the error by one with the value's place in
+/// `queries`, because a back end may see only a part of the queries, or transformed ones.
 fn located<V>(result: Result<V>, queries: VectorSlice<'_>) -> Result<V> {
     if let Err(Error::NotFinite { .. }) = result {
         queries.check_finite(Input::Queries)?;

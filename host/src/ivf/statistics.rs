@@ -1,34 +1,34 @@
-//! How an index is filled.
+//! Statistics of an index: lengths of its lists and bytes of memory.
 
 use super::IvfIndex;
 use crate::Element;
 
-/// How the vectors of an [`IvfIndex`] are spread over its lists, and what they take.
+/// The distribution of the vectors of an [`IvfIndex`] over its lists, and the memory of the index.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct IvfStatistics {
-    /// Vectors in the index.
+    /// Number of vectors in the index.
     pub vectors: u64,
-    /// Lists.
+    /// Number of lists.
     pub lists: usize,
-    /// Lists without a vector.
+    /// Number of lists without a vector.
     pub empty_lists: usize,
-    /// Vectors in the shortest list.
+    /// Number of vectors in the shortest list.
     pub shortest: usize,
-    /// Vectors in a list, on average.
+    /// Mean number of vectors in a list.
     pub mean: f64,
-    /// Vectors in the longest list.
+    /// Number of vectors in the longest list.
     pub longest: usize,
-    /// lists · Σ length² / vectors²: how many times as many vectors a search looks at as it would with lists of one length, if queries
-    /// are spread as vectors are. 1 where all lists are alike, and for an empty index.
+    /// lists · Σ length² / vectors²: the factor by which a search reads more vectors than with lists of equal length, if queries are
+    /// distributed as vectors are. 1 if all lists have the same length, and for an empty index.
     pub imbalance: f64,
-    /// Bytes of a vector's code.
+    /// Bytes of one vector's code.
     pub code_bytes: usize,
-    /// Bytes of all codes, ids and centroids.
+    /// Bytes of all codes, ids and centroids together.
     pub bytes: u64,
 }
 
 impl<T: Element> IvfIndex<T> {
-    /// How the vectors are spread over the lists, and what they take. O(lists).
+    /// Computes the distribution of the vectors over the lists, and the memory of the index. O(lists).
     pub fn statistics(&self) -> IvfStatistics {
         let lists = self.lists();
         let lengths = || (0..self.lists.count()).map(|list| self.lists.length(list));
@@ -40,7 +40,7 @@ impl<T: Element> IvfIndex<T> {
         IvfStatistics {
             vectors,
             lists,
-            // Before training there are no lists to look at: all are empty.
+            // An untrained index has no `Lists` yet: all lists are empty.
             empty_lists: lists - lengths().filter(|&length| length > 0).count(),
             shortest: lengths().min().unwrap_or(0),
             mean: vectors as f64 / lists as f64,

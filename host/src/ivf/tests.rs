@@ -1,4 +1,4 @@
-//! What the case table of the tests crate does not reach: sizes past the CPU's blocking, instruction sets, the lists themselves.
+//! Tests that the case table of the tests crate does not cover: sizes beyond the CPU's blocks, instruction sets, and the lists.
 
 use test_random::Random;
 
@@ -12,10 +12,10 @@ fn numbers(count: usize, seed: u64) -> Vec<f32> {
     Random::new(seed).whole(count, 16).into_iter().map(|number| number - 8.0).collect()
 }
 
-/// With every list probed an inverted file finds what exact search finds, to the bit.
+/// If every list is probed, an inverted file finds the same bits as exact search.
 #[test]
 fn all_lists_are_exact_search_past_every_block_on_every_instruction_set() {
-    // More members of a list than are packed together; a list of several runs; short rows and long ones.
+    // More queries of a list than are packed together; a list of several runs; short rows and long ones.
     for (dim, n, lists, nq, k) in
         [(128, 600, 2, 1100, 5), (3, 9_000, 2, 7, 40), (1500, 90, 3, 60, 100), (17, 5_000, 90, 300, 3)]
     {
@@ -39,7 +39,7 @@ fn all_lists_are_exact_search_past_every_block_on_every_instruction_set() {
     }
 }
 
-/// However queries that probe few lists are cut into groups, each finds what it finds on its own.
+/// Each query that probes few lists finds the same in any group as it does alone.
 #[test]
 fn many_queries_with_few_probes_find_what_each_finds_alone() {
     let (dim, n, lists, nq, k) = (12, 3_000, 40, 333, 7);
@@ -70,11 +70,11 @@ fn many_queries_with_few_probes_find_what_each_finds_alone() {
     }
 }
 
-/// Scores of whole numbers are exact as long as they are small. Exact search never makes use of that.
+/// Scores of small whole numbers are exact. Exact search does not use this.
 #[test]
 fn whole_numbers_small_and_large_give_the_bits_of_exact_search() {
     let (dim, n, nq, k) = (24, 1_500, 70, 20);
-    // Norms are about 22 times the factor: squared sums of two meet 2²⁴ at 90. And halves.
+    // Norms are about 22 times the factor: the square of the sum of two reaches 2²⁴ at 90. Also halves of whole numbers.
     for (base_factor, query_factor, shift) in [
         (1.0, 1.0, 0.0),
         (45.0, 45.0, 0.0),
@@ -101,7 +101,7 @@ fn whole_numbers_small_and_large_give_the_bits_of_exact_search() {
     }
 }
 
-/// Codes in lists longer than a worker takes at a time, for so few queries that tables score them, and for more.
+/// Codes in lists longer than one run of a worker, for so few queries that tables score them, and for more queries.
 #[test]
 fn codes_of_long_lists_are_found_as_they_are_reconstructed() {
     let (dim, n, lists, k) = (8, 9_500, 2, 30);
@@ -131,7 +131,7 @@ fn codes_of_long_lists_are_found_as_they_are_reconstructed() {
     }
 }
 
-/// What lists hold, kept as simply as can be.
+/// The contents of lists in the simplest form.
 #[derive(Default, Clone)]
 struct Plain(Vec<Vec<(u64, [u8; 3])>>);
 
@@ -199,7 +199,7 @@ fn lists_hold_what_was_appended_and_not_removed() {
     plain.append(&mut lists, &[3, 1], &[0, 8]);
     plain.remove(&mut lists, &[0, 2, 3, 5, 6, 8, 1000, 1 << 40]);
     plain.append(&mut lists, &[3], &[0]);
-    // Enough rows that several threads count them.
+    // Enough rows for several threads to count them.
     let labels: Vec<u32> = (0..67).map(|row| row * row % 5).collect();
     plain.append(&mut lists, &labels, &(100..167).rev().collect::<Vec<_>>());
 }
@@ -234,7 +234,7 @@ fn lists_of_a_mapped_file_become_our_own_when_they_change() {
     let mut third = Lists::new(5, 3);
     third.append_lists(&other).unwrap();
     assert_eq!((third.len(), third.ids(2)), (1, [1u64 << 40].as_slice()));
-    // What is not there, not aligned, not whole, or there twice.
+    // Ranges that are outside of the file, not aligned, or not whole, and ids that occur twice.
     assert!(Bytes::of_file(&map, 8..bytes.len() + 1, 1).is_none());
     assert!(Bytes::of_file(&map, 9..17, 8).is_none());
     let mut bad = ranges.clone();
@@ -263,7 +263,7 @@ fn adding_gives_each_vector_to_its_nearest_centroid_and_counts() {
     assert!(index.device().starts_with("cpu"));
 }
 
-/// An empty index on `device`, trained on the CPU with the first rows.
+/// An empty index on `device`, whose training on the CPU used the first rows.
 fn trained_on_cpu(generator: &Generator, encoding: Encoding, metric: Metric, device: Device) -> IvfIndex<f32> {
     let builder = || IvfIndex::<f32>::builder(generator.dim(), 7).encoding(encoding).metric(metric).iterations(3);
     let mut index = builder().device(Device::Cpu).build().unwrap();
@@ -280,10 +280,10 @@ fn same_lists(one: &IvfIndex<f32>, other: &IvfIndex<f32>) {
     }
 }
 
-/// Whatever the pieces, and wherever they are made: the bits of one `add` on the CPU.
+/// Batches of any size, generated on any device, give the same bits as one `add` on the CPU.
 #[test]
 fn streams_give_the_index_of_one_add() {
-    // Six components are padded on a device.
+    // Six components, which a device pads.
     let generator = Generator::new(6, 16, 9).unwrap();
     let pq = |rotate| Encoding::Pq { sub_quantizers: 3, bits: 4, rotate };
     let all = generator.rows(0, 700);
@@ -316,7 +316,7 @@ fn streams_give_the_index_of_one_add() {
     }
 }
 
-/// What fits is cut to the budget, with the same result.
+/// A small budget divides the work, with the same result.
 #[test]
 fn coding_cuts_batches_to_the_budget() {
     let generator = Generator::new(8, 16, 9).unwrap();
@@ -342,11 +342,11 @@ fn a_stream_that_fails_keeps_the_batches_before() {
     let good = generator.rows(0, 20);
     let bad = vec![1.0, 2.0, f32::NAN, 4.0];
     let error = index.add_batches([&good, &good, &bad, &good]).unwrap_err();
-    // Row 0 of the third batch, after two of 20 rows.
+    // Row 0 of the third batch, which follows two batches of 20 rows.
     assert!(matches!(error, Error::NotFinite { input: Input::Base, row: 40, column: 2, .. }), "{error}");
     assert!(error.to_string().starts_with("component NaN at row 40, column 2 of the base is not finite"), "{error}");
     assert_eq!(index.ids(), (0..40).collect::<Vec<_>>());
-    // Ids go on behind those of the caller.
+    // Ids count up from the greatest id that the caller gave.
     index.add_with_ids(&good[..4], &[u64::MAX - 3]).unwrap();
     let error = index.add_batches([&good[..8], &good[..4]]).unwrap_err();
     assert!(matches!(error, Error::ReservedId), "{error}");
@@ -357,7 +357,7 @@ fn a_stream_that_fails_keeps_the_batches_before() {
     assert!(matches!(untrained.add_generated(&generator, 0..1), Err(Error::NotTrained { call: "add" })));
 }
 
-/// What the bits of a filter stand for changes with the ids, and only with these.
+/// The meaning of a filter's bits changes with the ids, and only with the ids.
 #[test]
 fn a_filter_of_other_ids_is_refused() {
     let base: Vec<f32> = (0..100).map(|i| i as f32).collect();
@@ -379,13 +379,13 @@ fn a_filter_of_other_ids_is_refused() {
         };
         assert_eq!(search(&index, &even).unwrap(), [50, 52, 48]);
         assert!(matches!(search(&index, &empty), Err(Error::WrongFilterLength { bits: 0, vectors: 100 })));
-        // One vector less and one more: as many ids, of which some have other ranks.
+        // One vector fewer and one more: the same number of ids, of which some have other ranks.
         index.remove(&[10]).unwrap();
         assert!(matches!(search(&index, &even), Err(Error::WrongFilterLength { bits: 100, vectors: 99 })));
         index.add_with_ids(&[7.0], &[1000]).unwrap();
         stale(search(&index, &even), 100);
         stale(search(&index, &even.clone()), 100);
-        // Bits alone are taken by their number, and a filter that is made again is right.
+        // Bits without ids are accepted by their number, and a new filter is right.
         let raw: Bitset = (0..100).map(|rank| even.get(rank)).collect();
         assert_eq!(raw, even, "equal bits");
         assert_eq!(search(&index, &raw).unwrap().len(), 3);
@@ -396,7 +396,7 @@ fn a_filter_of_other_ids_is_refused() {
         index.add_with_ids(&[3.0, 99.0], &[10, 99]).unwrap();
         assert_eq!(search(&index, &even).unwrap(), [50, 52, 48]);
         stale(search(&index, &again), 100);
-        // So they are in an index of the same ids, by a file or by merging, and not in one of others.
+        // Another index with the same ids, by a file or by merging, accepts the filter; an index with other ids does not.
         let file = tempfile::NamedTempFile::new().unwrap();
         index.save(file.path()).unwrap();
         let loaded = IvfIndex::<f32>::load(file.path(), device, None).unwrap();
@@ -415,7 +415,7 @@ fn a_filter_of_other_ids_is_refused() {
     }
 }
 
-/// Vectors near f32's limits: the differences and rotations that training computes may leave its range.
+/// Vectors near the limits of f32: the differences and rotations of training may exceed f32.
 #[test]
 fn what_overflows_in_training_is_named_by_its_cause() {
     let mut base = vec![-3e38f32; 64 * 4];
@@ -451,7 +451,7 @@ fn refining_goes_by_the_ids_of_the_caller() {
     let far = [1 << 40, u64::MAX - 1, 7, 0];
     assert_eq!(refined(Some(&far), &[0, 7, far[0], far[1]], 4).unwrap(), [far[1], far[0], 7, 0]);
     assert_eq!(refined(None, &[0, 3, 1], 2).unwrap(), [1, 0]);
-    // Ids of which some are row numbers, of other rows.
+    // Ids, some of which are numbers of other rows.
     assert_eq!(refined(Some(&[3, 2, 1, 0]), &[0, 3, 2], 2).unwrap(), [2, 3]);
     assert_eq!(refined(Some(&far), &[7, NONE, 7, NONE], 3).unwrap(), [7, NONE, NONE]);
 }
@@ -467,7 +467,7 @@ fn refining_refuses_what_it_cannot_do() {
     assert!(matches!(refined(None, &[1], 0), Err(Error::ZeroK)));
     assert!(matches!(Refiner::new(Metric::L2, 0, &[1.0f32]), Err(Error::ZeroDimension)));
     assert!(matches!(Refiner::new(Metric::L2, 2, &[1.0f32]), Err(Error::RaggedVectors { len: 1, dim: 2 })));
-    // A base that is not finite: found where candidates are, the lowest row first.
+    // A base that is not finite: reported only for rows of candidates, the lowest row first.
     let base = [0.0, f32::NAN, 2.0, f32::INFINITY];
     let refiner = Refiner::new(Metric::L2, 1, &base).unwrap();
     let rough = |ids: &[u64]| Neighbors { k: ids.len(), ids: ids.to_vec(), distances: vec![0.0; ids.len()] };
@@ -478,7 +478,7 @@ fn refining_refuses_what_it_cannot_do() {
     assert!(matches!(error, Error::NotFinite { input: Input::Queries, row: 0, .. }), "{error}");
 }
 
-/// An encoding has its place in the table of readers, and the place never changes: files say it.
+/// The place of an encoding in the table of readers never changes, because files contain it.
 #[test]
 fn encodings_are_numbered_in_files() {
     let pq = Encoding::Pq { sub_quantizers: 7, bits: 5, rotate: true };

@@ -1,4 +1,4 @@
-//! How many lists to search: measured, not guessed.
+//! The number of lists to search for a given recall, found by measurement.
 
 use rayon::prelude::*;
 
@@ -8,20 +8,20 @@ use crate::{Element, Error, Input, NONE, Result};
 
 /// The mean over queries of |first `at` found ∩ first `at` true| / |first `at` true|, from 0 to 1: k-recall@k with k = `at`.
 ///
-/// `found` and `truth` hold rows of `k` and `truth_k` ids, one a query, best first, with [`NONE`] where there is none; `at` is at
-/// most either. A query without true neighbours misses nothing and is left out; without queries the recall is 1.
-/// O(queries · at · log at).
+/// `found` and `truth` hold rows of `k` and `truth_k` ids, one row for each query, best first, with [`NONE`] in slots without a neighbour;
+/// `at` is at most `k` and at most `truth_k`. A query without true neighbours is not counted; without queries the recall is 1. O(queries ·
+/// at · log at).
 ///
 /// ```
 /// use warpann::ivf::recall;
 ///
-/// // Two queries; of the first one's two true neighbours one is found.
+/// // Two queries; the first has two true neighbours, of which one is found.
 /// assert_eq!(recall(&[1, 2, 5, 6], 2, &[1, 3, 5, 6], 2, 2), 0.75);
 /// assert_eq!(recall(&[1, 2, 5, 6], 2, &[1, 3, 5, 6], 2, 1), 1.0);
 /// ```
 ///
 /// # Panics
-/// If `at` exceeds `k` or `truth_k`, as slicing does.
+/// If `at` exceeds `k` or `truth_k`, as with slicing.
 pub fn recall(found: &[u64], k: usize, truth: &[u64], truth_k: usize, at: usize) -> f64 {
     let rows = found.par_chunks_exact(k.max(1)).zip(truth.par_chunks_exact(truth_k.max(1)));
     let shares: Vec<f64> = rows
@@ -36,16 +36,17 @@ pub fn recall(found: &[u64], k: usize, truth: &[u64], truth_k: usize, at: usize)
 }
 
 impl<T: Element> IvfIndex<T> {
-    /// The smallest number of probes with which the searches for the `k` best of `queries` (row-major) reach the recall `target`,
-    /// and the recall that they then have. `truth` holds the ids of the `k` true neighbours of each query, [`NONE`] where there
-    /// are fewer. It takes O(log lists) searches of all queries.
+    /// Returns the smallest number of probes with which searches for the `k` best of `queries` (row-major) reach the recall `target`, and
+    /// the recall with this number. `truth` holds the ids of the `k` true neighbours of each query, and [`NONE`] in slots without one. The
+    /// cost is O(log lists) searches of all queries.
     ///
-    /// Looking at more lists finds more of the truth, so doubling and halving finds the smallest number. Only with codes for
-    /// vectors can a list more push a true neighbour out; then the number reached is one whose predecessor misses the target.
+    /// More probes find more true neighbours, so doubling and then bisection find the smallest number. Only with encodings that keep codes
+    /// can one more list displace a true neighbour. In this case the result is a number that reaches the target while the number below it
+    /// misses the target.
     ///
     /// # Errors
-    /// [`Error::RecallOutOfReach`] if all lists together miss the target, or it is not above 0 and at most 1;
-    /// [`Error::WrongResultLength`] if `truth` has not queries × `k` ids; as [`search_with`](Self::search_with).
+    /// [`Error::RecallOutOfReach`] if a search of all lists misses the target, or the target is not above 0 and at most 1;
+    /// [`Error::WrongResultLength`] if the length of `truth` is not queries × `k`; and the errors of [`search_with`](Self::search_with).
     pub fn probes_for_recall(&self, queries: &[T], k: usize, truth: &[u64], target: f64) -> Result<(usize, f64)> {
         let count = check_vectors(queries, self.dim(), Input::Queries)?;
         let slots = count.checked_mul(k).ok_or(Error::ResultTooLarge { queries: count, k })?;

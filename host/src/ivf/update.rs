@@ -1,4 +1,5 @@
-//! What changes an [`IvfIndex`], and reading single vectors back. A failed call leaves the index as it was.
+//! Changes of an [`IvfIndex`], and reconstruction of single vectors. A failed call leaves the index as it was, except where it says
+//! otherwise.
 
 use std::ops::Range;
 
@@ -16,16 +17,15 @@ use crate::vectors::VectorSlice;
 use crate::{Element, Error, Input, NONE, Result, host_memory};
 
 impl<T: Element> IvfIndex<T> {
-    /// Finds centroids, and with [`Encoding::Pq`](super::Encoding::Pq) codebooks, from a sample of vectors like those that will be added; `rows`: row-major,
-    /// at least as many vectors as lists, and as codewords. Of more than training uses
-    /// ([`points_per_centroid`](super::IvfIndexBuilder::points_per_centroid)) only those are looked at: a mapped file need not be read
-    /// as a whole. An empty index can be trained again.
+    /// Finds centroids, and the tables of the encoding such as the codebooks of [`Encoding::Pq`](super::Encoding::Pq), from a sample of
+    /// vectors like those that will be added. `rows` is row-major and has at least as many vectors as lists, and at least as many as
+    /// codewords. If `rows` has more vectors than training uses ([`points_per_centroid`](super::IvfIndexBuilder::points_per_centroid)),
+    /// only a sample is read, so most of a mapped file stays unread. An empty index can be trained again.
     ///
     /// # Errors
-    /// [`Error::NotEmpty`], [`Error::TooFewTrainingVectors`], [`Error::RaggedVectors`], [`Error::NotFinite`] for vectors that are
-    /// used, [`Error::Overflow`] where f32 cannot hold what an encoding learns from (components of 10³⁷ or more),
-    /// [`Error::DoesNotFit`] where the encoding does not hold a component,
-    /// [`Error::OutOfDeviceMemory`], [`Error::OutOfHostMemory`], and what the device's driver reports.
+    /// [`Error::NotEmpty`], [`Error::TooFewTrainingVectors`], [`Error::RaggedVectors`], [`Error::NotFinite`] for vectors of the sample,
+    /// [`Error::Overflow`] if the values from which an encoding learns exceed f32 (components of 10³⁷ or more), [`Error::DoesNotFit`] if
+    /// the encoding cannot hold a component, [`Error::OutOfDeviceMemory`], [`Error::OutOfHostMemory`], and errors of the device's driver.
     pub fn train(&mut self, rows: &[T]) -> Result<()> {
         if !self.is_empty() {
             return Err(Error::NotEmpty { len: self.len() as u64 });
@@ -47,7 +47,7 @@ impl<T: Element> IvfIndex<T> {
         let chosen = (wanted < have).then(|| Random::new(seed).sample(have, wanted));
         let sample = chosen.as_ref().map(|chosen| gather(rows, dim, chosen)).transpose()?;
         let rows = sample.as_deref().unwrap_or(rows);
-        // The row of `rows` that is meant by a row of the sample.
+        // Errors name rows of the sample; the caller needs the row of `rows`.
         let named = |error: Error| error.with_row(|row| chosen.as_ref().map_or(row, |chosen| chosen[row]));
         check_vectors(rows, dim, Input::Training).map_err(named)?;
         let spherical = metric.assigned_by().is_spherical();
@@ -68,11 +68,11 @@ impl<T: Element> IvfIndex<T> {
         Ok(())
     }
 
-    /// Appends the vectors of `rows`, row-major. Their ids count up from 0, or from one past the greatest id in the index.
-    /// O(rows · lists · dim).
+    /// Appends the vectors of `rows`, row-major. The ids count up from 0, or from one past the greatest id in the index. O(rows · lists ·
+    /// dim).
     ///
     /// # Errors
-    /// As [`add_with_ids`](Self::add_with_ids); [`Error::ReservedId`] where the ids run out.
+    /// As [`add_with_ids`](Self::add_with_ids); [`Error::ReservedId`] if there are not enough ids above the greatest one.
     pub fn add(&mut self, rows: &[T]) -> Result<()> {
         let count = check_vectors(rows, self.dim(), Input::Base)? as u64;
         let first = self.lists.greatest_id().map_or(0, |id| id + 1);
@@ -83,13 +83,12 @@ impl<T: Element> IvfIndex<T> {
         self.append(rows, &ids)
     }
 
-    /// Appends the vectors of `rows`, row-major, with an id each: any numbers but [`NONE`], all different.
-    /// O(rows · lists · dim).
+    /// Appends the vectors of `rows`, row-major, with one id for each: any numbers except [`NONE`], all different. O(rows · lists · dim).
     ///
     /// # Errors
     /// [`Error::NotTrained`], [`Error::WrongIds`], [`Error::ReservedId`], [`Error::DuplicateId`], [`Error::RaggedVectors`],
     /// [`Error::NotFinite`] and [`Error::DoesNotFit`] with the first offending place (row within `rows`), [`Error::TooManyRows`],
-    /// [`Error::OutOfDeviceMemory`], and what the device's driver reports.
+    /// [`Error::OutOfDeviceMemory`], and errors of the device's driver.
     pub fn add_with_ids(&mut self, rows: &[T], ids: &[u64]) -> Result<()> {
         let count = check_vectors(rows, self.dim(), Input::Base)?;
         if ids.len() != count {
@@ -118,9 +117,9 @@ impl<T: Element> IvfIndex<T> {
         Ok(())
     }
 
-    /// Appends batch after batch of vectors, each row-major, with ids that count up as those of [`add`](Self::add): the index is
-    /// the same as if one call had added all of them, but only a few batches are in memory at any time. While one is coded on the
-    /// device, the one before is put into the lists. O(rows · lists · dim).
+    /// Appends the vectors of several batches, each row-major, with ids that count up as those of [`add`](Self::add). The index is the same
+    /// as if one call had added all vectors, but only a few batches are in memory at any time. While the device codes one batch, the batch
+    /// before is appended to the lists. O(rows · lists · dim).
     ///
     /// ```
     /// use warpann::ivf::IvfIndex;
@@ -134,8 +133,7 @@ impl<T: Element> IvfIndex<T> {
     /// ```
     ///
     /// # Errors
-    /// As [`add`](Self::add), rows counted over all batches. The batches before the one that could not be added are in the index
-    /// then.
+    /// As [`add`](Self::add), with rows counted over all batches. After an error the index holds the batches before the one that failed.
     pub fn add_batches<B: AsRef<[T]>>(&mut self, batches: impl IntoIterator<Item = B>) -> Result<()> {
         let mut batches = batches.into_iter();
         let dim = self.dim();
@@ -150,10 +148,11 @@ impl<T: Element> IvfIndex<T> {
         })
     }
 
-    /// Appends what `next` codes, until it has no more, in order; with ids that count up.
+    /// Appends the batches that `next` codes, in order, until it returns `None`. The ids count up.
     fn stream(&mut self, mut next: impl FnMut(&Coder<'_, T>) -> Result<Option<Coded<'static>>>) -> Result<()> {
         self.trained_for("add")?;
-        // Before the lists change, so that whatever ends this call, no image of the old ones is taken for theirs.
+        // The version changes before the lists do. So even if this call ends early, no back end takes an image of the old lists for the new
+        // ones.
         self.version = next_version();
         let IvfIndex { settings, trained, lists, .. } = self;
         let Some(trained) = trained else { return Ok(()) };
@@ -172,7 +171,7 @@ impl<T: Element> IvfIndex<T> {
             first = end;
             Ok(Some((coded, ids)))
         };
-        // One batch is put into the lists while the next is made.
+        // One batch is appended to the lists while `next` codes the following one.
         let mut ready = numbered()?;
         while let Some((Coded { labels, codes }, ids)) = ready {
             let list = || lists.append(&labels, &codes, &ids.collect::<Vec<u64>>());
@@ -189,7 +188,7 @@ impl<T: Element> IvfIndex<T> {
     /// Removes the vectors with these ids, in any order. O(len · log ids).
     ///
     /// # Errors
-    /// [`Error::UnknownId`] where the index has no such id, [`Error::DuplicateId`] where one is named twice.
+    /// [`Error::UnknownId`] if the index has no such id, [`Error::DuplicateId`] if `ids` has one twice.
     pub fn remove(&mut self, ids: &[u64]) -> Result<()> {
         if ids.is_empty() {
             return Ok(());
@@ -199,13 +198,12 @@ impl<T: Element> IvfIndex<T> {
         Ok(())
     }
 
-    /// Adds the vectors of `other`, with their ids, to this index. Both must have been trained alike: one way is to build several
-    /// indexes with the same settings and seed and train them on the same vectors; then each takes a part of the base. O(vectors of
-    /// both).
+    /// Adds the vectors of `other`, with their ids, to this index. Both must have the same training. For example, build several indexes
+    /// with the same settings and seed, train them on the same vectors, and add a part of the base to each. O(vectors of both).
     ///
     /// # Errors
-    /// [`Error::NotTrained`]; [`Error::Incompatible`] where dimension, number of lists, metric, encoding, centroids or codebooks differ;
-    /// [`Error::DuplicateId`], [`Error::TooManyRows`], [`Error::OutOfDeviceMemory`].
+    /// [`Error::NotTrained`]; [`Error::Incompatible`] if dimension, number of lists, metric, encoding, centroids or codebooks differ;
+    /// [`Error::DuplicateId`], [`Error::TooManyRows`], [`Error::OutOfHostMemory`].
     pub fn merge(&mut self, other: &IvfIndex<T>) -> Result<()> {
         let (ours, theirs) = (self.trained_for("merge")?, other.trained_for("merge")?);
         let same_bits =
@@ -235,12 +233,12 @@ impl<T: Element> IvfIndex<T> {
         Ok(())
     }
 
-    /// The components of vector `id` as f32, which holds every element type's values: as added for [`Encoding::Flat`](super::Encoding::Flat), what its code
-    /// stands for otherwise (under cosine of a vector of length 1), rotated back. O(dim), O(dim²) with a rotation; and O(len) the
-    /// first time after a change.
+    /// The components of vector `id` as f32, which holds the values of every element type: for [`Encoding::Flat`](super::Encoding::Flat)
+    /// the components that were added, otherwise the vector that the code stands for (under cosine of a vector of length 1), rotated back.
+    /// O(dim), O(dim²) with a rotation; and O(len) in the first call after a change.
     ///
     /// # Errors
-    /// [`Error::UnknownId`].
+    /// [`Error::UnknownId`] if the index has no such id.
     pub fn reconstruct(&self, id: u64) -> Result<Vec<f32>> {
         let unknown = Error::UnknownId { id, len: self.len() as u64 };
         let Some(trained) = &self.trained else { return Err(unknown) };
@@ -253,12 +251,13 @@ impl<T: Element> IvfIndex<T> {
     }
 }
 
-/// Rows of a batch of generated vectors: large enough that each list gets several of them at once.
+/// Number of rows of a batch of generated vectors: large enough that each list gets several rows of a batch.
 const GENERATED_BATCH: u64 = 1 << 22;
 
 impl IvfIndex<f32> {
-    /// Appends the rows `rows` of `generator`, made batch by batch where they are coded: those of a GPU that encodes
-    /// ([`Encoding::Pq`](super::Encoding::Pq) without rotation, not cosine) never cross the bus. Ids and errors as [`add_batches`](Self::add_batches).
+    /// Appends the rows `rows` of `generator`, which are generated in batches on the device that codes them. If a GPU encodes
+    /// ([`Encoding::Pq`](super::Encoding::Pq) without rotation, not cosine), the rows never cross the bus. Ids count up as in
+    /// [`add_batches`](Self::add_batches).
     ///
     /// # Errors
     /// As [`add_batches`](Self::add_batches), and [`Error::WrongDimension`].
@@ -280,7 +279,7 @@ impl IvfIndex<f32> {
     }
 }
 
-/// `ids` in ascending order, or the error that one occurs twice.
+/// Returns `ids` in ascending order, or the error that one occurs twice.
 pub(super) fn ascending(ids: &[u64]) -> Result<Vec<u64>> {
     let mut sorted = host_memory::copied(ids)?;
     sorted.par_sort_unstable();

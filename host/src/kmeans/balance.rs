@@ -1,15 +1,15 @@
-//! Labels under a bound on cluster sizes.
+//! Labels with a limit on cluster sizes.
 //!
 //! ```text
-//! every cluster with more than `most` points keeps the `most` nearest to its centroid and is closed
+//! every cluster with more than `most` points keeps the `most` points nearest to its centroid and is closed
 //! while points are left over:
 //!     each goes to the nearest centroid among the clusters with room
-//!     a cluster that they would overfill keeps as many of the nearest of them as it has room for, and is closed
+//!     a cluster with too little room for its new points takes the nearest of them until it is full, and is closed
 //! ```
 //!
-//! All nearness is by (canonical distance, lower number), so the result is the same on every device. Each round closes a
-//! cluster or is the last, so there are at most as many rounds as clusters; a round costs left-over points · open clusters · d, and
-//! left-over points fall quickly. clusters · most must be at least the number of points.
+//! "Nearest" is by (canonical distance, lower number), so the result is the same on every device. Each round closes a cluster or is the
+//! last one, so there are at most as many rounds as clusters. A round costs left-over points · open clusters · d, and the number of
+//! left-over points falls quickly. clusters · most must be at least the number of points.
 
 use super::cpu::Points;
 use super::nearest::Nearest;
@@ -17,7 +17,7 @@ use crate::Element;
 use crate::metric::Assign;
 use crate::parallel::{Loop, ParallelSlice};
 
-/// Changes `labels`, each point's nearest centroid, so that no cluster has more than `most` points.
+/// Changes `labels`, the nearest centroid of each point, so that no cluster has more than `most` points.
 pub(super) fn balance<T: Element>(
     metric: Assign,
     points: Points<'_, T>,
@@ -28,7 +28,7 @@ pub(super) fn balance<T: Element>(
     let dim = points.dim;
     let mut held = vec![0usize; centroids.len() / dim];
     let mut arriving: Vec<u32> = (0..labels.len() as u32).collect();
-    // The centroids with room, and what they are called.
+    // The clusters with room, ascending.
     let mut open: Vec<u32> = (0..held.len() as u32).collect();
     loop {
         let mut groups: Vec<Vec<u32>> = vec![Vec::new(); held.len()];
@@ -80,13 +80,13 @@ mod tests {
 
     #[test]
     fn the_farthest_go_to_the_nearest_cluster_with_room() {
-        // Centroids 0, 10, 100; five points near 0 and one at 10. At most two each: 3, 4 and 5 leave 0; 5 is taken at 10, whose own
-        // point stays because it was there first; 3 and 4 end at 100.
+        // Centroids 0, 10, 100; five points near 0 and one at 10; at most two points for each centroid. Points 3, 4 and 5 leave 0. Point 5
+        // goes to 10, where point 10 stays because it was there first. Points 3 and 4 go to 100.
         let labels = balanced(&[1.0, 2.0, 3.0, 4.0, 5.0, 10.0], &[0.0, 10.0, 100.0], 2, vec![0, 0, 0, 0, 0, 1]);
         assert_eq!(labels, [0, 0, 2, 2, 1, 1]);
-        // Nothing to do.
+        // No cluster is too large.
         assert_eq!(balanced(&[1.0, 9.0], &[0.0, 10.0], 1, vec![0, 1]), [0, 1]);
-        // All alike: lower points stay.
+        // All points are equal: the lower numbers stay.
         assert_eq!(balanced(&[3.0; 5], &[0.0, 1.0], 3, vec![1; 5]), [1, 1, 1, 0, 0]);
     }
 }

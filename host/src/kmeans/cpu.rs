@@ -1,8 +1,8 @@
 //! The k-means worker of the CPU: labels by [`super::nearest`], sums by [`super::sums`].
 //!
-//! Processor time of one thread for 10 iterations over 200,000 × 128 f32 (AVX-512 of a Sapphire Rapids Xeon), reading and
-//! checking the points included: 1.6 s for 256 clusters, 4.2 s for 1024. FAISS on the same machine: 2.0 s and 7.1 s. Of the
-//! larger, 3.2 s are the multiplications at the full rate of the core.
+//! Processor time of one thread for 10 iterations over 200,000 × 128 f32 (AVX-512 of a Sapphire Rapids Xeon), which includes reading and
+//! checking the points: 1.6 s for 256 clusters, 4.2 s for 1024. FAISS on the same machine takes 2.0 s and 7.1 s. Of the 4.2 s, 3.2 s are
+//! the multiplications at the full rate of the core.
 
 use super::nearest::Nearest;
 use super::scale::Scale;
@@ -26,7 +26,7 @@ pub(super) struct CpuWorker<'a, T: Element> {
     sums: Sums,
 }
 
-/// What a run is over; the worker borrows it.
+/// The points of a run, which the worker borrows.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Points<'a, T: Element> {
     pub(super) rows: &'a [T],
@@ -37,7 +37,7 @@ pub(super) struct Points<'a, T: Element> {
 }
 
 impl<T: Element> Points<'_, T> {
-    /// Some of the points.
+    /// The points with numbers in `points`.
     pub(super) fn range(&self, points: std::ops::Range<usize>) -> Self {
         Self {
             rows: &self.rows[points.start * self.dim..points.end * self.dim],
@@ -57,7 +57,7 @@ impl<T: Element> Points<'_, T> {
 
     /// The largest |w·x|. O(points · dim), in parallel.
     pub(super) fn greatest(&self) -> f64 {
-        // Bits of numbers that are not negative are ordered as they are, and their maximum runs in SIMD.
+        // The bits of non-negative floats have the order of the floats, and the maximum of integers runs in SIMD.
         let peak = |row: &[T]| f32::from_bits(row.iter().fold(0, |peak, x| peak.max(x.to_f32().abs().to_bits())));
         let rows = self.rows.par_chunks(self.dim).with_min_len(256).map(peak).enumerate();
         let weight = |point: usize| self.weights.map_or(1.0, |weights| f64::from(weights[point]));
@@ -83,7 +83,7 @@ impl<'a, T: Element> CpuWorker<'a, T> {
 }
 
 impl<T: Element> CpuWorker<'_, T> {
-    /// Steps 1 and 2.
+    /// Steps 1 and 2 of the definition (`worker.rs`).
     fn add_up(&mut self) {
         Nearest::new(self.metric, &self.centroids, self.dim, self.labels.len()).assign(
             self.rows,

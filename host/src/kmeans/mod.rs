@@ -1,31 +1,31 @@
 //! k-means clustering: finds `clusters` centroids such that points lie near the nearest of them.
 //!
 //! ```text
-//! rows = all, or a sample of 256 a centroid                                   start.rs
+//! rows = all, or a sample of 256 for each centroid                            start.rs
 //! centroids = random rows, k-means++, or given
 //! repeat `iterations` times:
-//!     assign: each point to its nearest centroid, exactly                     a device: worker.rs
-//!             objective, and progress to whoever watches
+//!     assign: each point to its exactly nearest centroid                      on a device: worker.rs
+//!             the objective and the progress go to the caller
 //!     update: each centroid to the (weighted) mean of its points              exact integer sums: worker.rs
-//!     split:  empty clusters take half of the largest                         split.rs
+//!     split:  each empty cluster takes half of the largest cluster            split.rs
 //! ```
 //!
-//! Lloyd's algorithm, as the paper uses it to train coarse and product quantizers (Johnson, Douze and Jégou, section 5). An
-//! iteration costs points · clusters · d for the assignment, which fast paths do in low precision with a proved bound, and
-//! points · d for the rest.
+//! This is Lloyd's algorithm, as the paper uses it to train coarse and product quantizers (Johnson, Douze and Jégou, section 5). An
+//! iteration costs points · clusters · d for the assignment and points · d for the rest. Fast paths do the assignment in low precision
+//! with a proved bound.
 //!
-//! *The same bits everywhere.* Points go to their exactly nearest centroid and are summed as integers (`worker.rs` has the
-//! definition), so the CPU with any number of threads, the emulator and the GPU give the same centroids, labels and
-//! objectives for one seed.
+//! *The same bits everywhere.* Each point goes to its exactly nearest centroid, and the sums of points are integers (`worker.rs` has the
+//! definition). So the CPU with any number of threads, the emulator and the GPU give the same centroids, labels and objectives for one
+//! seed.
 //!
-//! *Several devices* ([`Placement`]) have a part of the points each, whether as replicas or as shards. Sums of GPUs meet on the GPUs
-//! (`gpu/parts.rs`), those of devices of different kinds on the host (`parts.rs`).
+//! *Several devices* ([`Placement`]). Each device has a part of the points; replicas and shards make no difference here. GPUs add up
+//! their sums on the GPUs (`gpu/parts.rs`); devices of different kinds add up their sums on the host (`parts.rs`).
 //!
-//! *Spherical.* Points are compared by inner product, and centroids have norm 1. Points are taken as they are: a longer one
-//! pulls more. Divide them by their norms first where directions alone should count.
+//! *Spherical.* Points are compared by inner product, and centroids have norm 1. Points are not normalised: a longer point has more
+//! weight in the mean. Divide points by their norms first if only directions should count.
 //!
-//! *Balanced.* After every assignment points move from clusters that are too large to the nearest that have room (balance.rs),
-//! and the update is made on the CPU from the labels that result.
+//! *Balanced.* After every assignment, points move from clusters that are too large to the nearest clusters with room (`balance.rs`).
+//! The CPU then makes the update from the new labels.
 //!
 //! ```
 //! use warpann::{Device, kmeans::{KMeans, Start}};
@@ -75,21 +75,22 @@ use crate::validate::{MAX_ROWS, check_dim, check_rows, check_vectors};
 use crate::vectors::{VectorSlice, with_components};
 use crate::{Device, Element, Error, Input, Placement, Result, host_memory};
 
-/// The first centroids.
+/// How training chooses the first centroids.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub enum Start {
-    /// Distinct points, chosen evenly among those with weight.
+    /// Distinct points, chosen at random among those with weight above 0, or among all if those are too few.
     #[default]
     Random,
-    /// k-means++ (Arthur and Vassilvitskii 2007): each point with probability proportional to its squared distance from the
-    /// centroids so far, among a sample of 64 points a centroid. It runs on the CPU and costs 64 · clusters² · d f64
-    /// operations: for 1024 clusters about a second on two cores (d = 128), for 16 times as many clusters 256 times that.
+    /// k-means++ (Arthur and Vassilvitskii 2007): chooses each point with probability proportional to its squared distance
+    /// from the centroids so far, among a sample of 64 points for each centroid. It runs on the CPU and costs
+    /// 64 · clusters² · d f64 operations: for 1024 clusters about a second on two cores (d = 128), for 16 times as many
+    /// clusters 256 times that.
     PlusPlus,
-    /// These: clusters × dimension components, row-major.
+    /// The given centroids: clusters × dimension components, row-major.
     Given(Vec<f32>),
 }
 
-/// Settings of a k-means run.
+/// Settings of a k-means run; [`train`](Self::train) runs it.
 #[derive(Debug, Clone)]
 pub struct KMeans {
     clusters: usize,
@@ -104,45 +105,46 @@ pub struct KMeans {
     budget: Option<u64>,
 }
 
-/// How one iteration went.
+/// The outcome of one iteration, for the caller of [`KMeans::train_watched`].
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Progress {
-    /// The iteration, from 0.
+    /// Number of the iteration, from 0.
     pub iteration: usize,
-    /// Its entry in [`Clustering::objectives`].
+    /// The objective of this iteration, as in [`Clustering::objectives`].
     pub objective: f64,
-    /// Empty clusters that took half of a large one.
+    /// Number of empty clusters that took half of a large cluster.
     pub split: usize,
-    /// Points of the largest cluster.
+    /// Number of points of the largest cluster.
     pub largest: u32,
-    /// Points of a cluster on average.
+    /// Average number of points of a cluster.
     pub mean: f64,
 }
 
-/// What training found.
+/// The result of training: centroids, objectives, cluster sizes and labels.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Clustering {
-    /// The centroids, row-major.
+    /// The centroids: clusters × `dim` components, row-major.
     pub centroids: Vec<f32>,
-    /// Components of a centroid.
+    /// Number of components of a centroid.
     pub dim: usize,
-    /// One an iteration, of the centroids that its points were assigned to: Σ w‖x − c‖² over the points trained with, which
-    /// falls but for the last bits of f32 centroids (without balance, and where nothing was split); spherical: Σ w⟨x, c⟩,
-    /// which rises. Balanced: after balancing.
+    /// The objective of each iteration, for the centroids that its points were assigned to and over the training points:
+    /// Σ w‖x − c‖². It falls from one iteration to the next, except for the last bits of f32 centroids, for iterations that
+    /// split a cluster and for balanced runs. Spherical: Σ w⟨x, c⟩, which rises. Balanced: the value after balancing.
     pub objectives: Vec<f64>,
-    /// Points of each cluster: by `labels` where those were asked for, else of the last iteration.
+    /// Number of points of each cluster: by `labels` if labels were requested, otherwise by the last iteration.
     pub sizes: Vec<u32>,
-    /// The cluster of each row given to training, where [`KMeans::labels`] asked for them: the nearest of the final
-    /// centroids, or with balance the one that the row was given to.
+    /// The cluster of each row given to training, if [`KMeans::labels`] requested labels: the nearest of the final
+    /// centroids, or with balance the cluster that balancing gave the row to.
     pub labels: Option<Vec<u32>>,
-    /// True where points are compared by inner product.
+    /// Whether points are compared by inner product.
     pub spherical: bool,
-    /// The device that trained, what [`Device::Auto`] chose; or several.
+    /// The device or devices that trained; the chosen device for [`Device::Auto`].
     pub device: Placement,
 }
 
 impl KMeans {
-    /// `clusters` centroids; 20 iterations from random points, seed 0, 256 points a centroid, on [`Device::Auto`].
+    /// Settings for `clusters` centroids: 20 iterations from random points, seed 0, 256 points per centroid, on
+    /// [`Device::Auto`].
     pub fn new(clusters: usize) -> Self {
         Self {
             clusters,
@@ -158,75 +160,75 @@ impl KMeans {
         }
     }
 
-    /// Iterations; with 0 the centroids are the first ones.
+    /// Sets the number of iterations, 20 by default. With 0 the result has the first centroids.
     pub fn iterations(mut self, iterations: usize) -> Self {
         self.iterations = iterations;
         self
     }
 
-    /// All that is random follows from this.
+    /// Sets the seed of all random choices, 0 by default.
     pub fn seed(mut self, seed: u64) -> Self {
         self.seed = seed;
         self
     }
 
-    /// The first centroids.
+    /// Sets the first centroids, [`Start::Random`] by default.
     pub fn start(mut self, start: Start) -> Self {
         self.start = start;
         self
     }
 
-    /// Compare by inner product, with centroids of norm 1.
+    /// Whether to compare by inner product, with centroids of norm 1; false by default.
     pub fn spherical(mut self, spherical: bool) -> Self {
         self.spherical = spherical;
         self
     }
 
-    /// Train with at most so many points a centroid (at least one), sampled by the seed; `None` for all points. More than a
-    /// few hundred hardly better the centroids.
+    /// Trains with at most `points` points per centroid (at least one), sampled by the seed; `None` trains with all points.
+    /// The default is 256. More than a few hundred hardly improve the centroids.
     pub fn points_per_centroid(mut self, points: Option<usize>) -> Self {
         self.points_per_centroid = points;
         self
     }
 
-    /// No cluster gets more than ⌈`bound` · points / clusters⌉ points, neither in training nor in the labels returned.
+    /// Limits every cluster to ⌈`bound` · points / clusters⌉ points, in training and in the returned labels; no limit by
+    /// default. `bound` is at least 1.
     pub fn balanced(mut self, bound: Option<f64>) -> Self {
         self.balanced = bound;
         self
     }
 
-    /// Return the cluster of every row as well. Costs one more assignment.
+    /// Whether to return the cluster of every row as well, at the cost of one more assignment; false by default.
     pub fn labels(mut self, labels: bool) -> Self {
         self.labels = labels;
         self
     }
 
-    /// The [`Device`], or a [`Placement`] of several, which divide the points; [`Device::Auto`] unless set.
+    /// Sets the [`Device`], or a [`Placement`] of several devices, which divide the points; [`Device::Auto`] by default.
     pub fn device(mut self, device: impl Into<Placement>) -> Self {
         self.placement = device.into();
         self
     }
 
-    /// Bytes that training may use on a GPU, of several on each; points that do not fit are streamed in batches. Unless set, a share of what is
-    /// free. The CPU works in place and needs none.
+    /// Sets the bytes that training may use on each GPU; by default a share of the free memory. Points that do not fit are
+    /// streamed in batches. The CPU works in place and needs no memory for points.
     pub fn memory_budget(mut self, bytes: u64) -> Self {
         self.budget = Some(bytes);
         self
     }
 
-    /// Clusters the vectors of `rows`, row-major, `dim` components each. O(iterations · points · clusters · dim), points
-    /// being those of [`KMeans::points_per_centroid`].
+    /// Clusters the vectors of `rows`, row-major, `dim` components each. O(iterations · points · clusters · dim), where
+    /// [`KMeans::points_per_centroid`] limits the points.
     ///
     /// # Errors
     /// [`Error::ZeroDimension`], [`Error::ZeroClusters`], [`Error::RaggedVectors`], [`Error::NotFinite`],
     /// [`Error::TooFewTrainingVectors`] if there are fewer rows than clusters, [`Error::TooManyRows`], [`Error::BadBalance`],
-    /// [`Error::WrongCentroids`]; what opening the device can meet (see [`crate::FlatIndexBuilder::build`]), and what its driver
-    /// reports.
+    /// [`Error::WrongCentroids`]; the errors of opening the device (see [`crate::FlatIndexBuilder::build`]) and of its driver.
     pub fn train<T: Element>(&self, rows: &[T], dim: usize) -> Result<Clustering> {
         self.train_watched(rows, dim, None, &mut |_| {})
     }
 
-    /// As [`train`](Self::train), each row counting `weights[row]` times.
+    /// As [`train`](Self::train), where each row counts `weights[row]` times.
     ///
     /// # Errors
     /// As [`train`](Self::train); [`Error::WrongWeights`], [`Error::BadWeight`].
@@ -234,10 +236,10 @@ impl KMeans {
         self.train_watched(rows, dim, Some(weights), &mut |_| {})
     }
 
-    /// As [`train`](Self::train) or [`train_weighted`](Self::train_weighted), telling `watch` about every iteration.
+    /// As [`train`](Self::train) or [`train_weighted`](Self::train_weighted), and calls `watch` after every iteration.
     ///
     /// # Errors
-    /// As those.
+    /// As [`train_weighted`](Self::train_weighted).
     pub fn train_watched<T: Element>(
         &self,
         rows: &[T],
@@ -249,7 +251,7 @@ impl KMeans {
         self.cluster_vectors(VectorSlice::of(rows, dim), weights, watch)
     }
 
-    /// [`cluster`](Self::cluster) for every element type. Not generic, so that it is compiled with this crate.
+    /// [`cluster`](Self::cluster) for every element type. It is not generic, so that it is compiled with this crate.
     fn cluster_vectors(
         &self,
         vectors: VectorSlice<'_>,
@@ -259,7 +261,7 @@ impl KMeans {
         with_components!(vectors, rows: T => self.cluster::<T>(rows, vectors.dim(), weights, watch))
     }
 
-    /// [`train_watched`](Self::train_watched) of what was checked.
+    /// [`train_watched`](Self::train_watched) for arguments that [`check`](Self::check) accepted.
     fn cluster<T: Element>(
         &self,
         rows: &[T],
@@ -309,7 +311,7 @@ impl KMeans {
         Ok(Clustering { centroids, dim, objectives, sizes, labels, spherical: self.spherical, device })
     }
 
-    /// Number of rows, once everything is known to be in order.
+    /// Checks the settings and the arguments of training, and returns the number of rows.
     fn check<T: Element>(&self, rows: &[T], dim: usize, weights: Option<&[f32]>) -> Result<usize> {
         check_dim(dim)?;
         if self.clusters == 0 {
@@ -326,7 +328,7 @@ impl KMeans {
         }
         check_rows(count as u64, MAX_ROWS)?;
         if let Start::Given(centroids) = &self.start {
-            // No overflow: there are at least as many rows as clusters.
+            // This does not overflow: there are at least as many rows as clusters.
             let expected = self.clusters * dim;
             if centroids.len() != expected {
                 return Err(Error::WrongCentroids { expected, actual: centroids.len() });
@@ -338,7 +340,7 @@ impl KMeans {
                 return Err(Error::WrongWeights { weights: weights.len(), rows: count });
             }
             let bad = weights.iter().position(|&weight| !(weight >= 0.0 && weight.is_finite()));
-            // All zero: the first stands for them.
+            // If all weights are zero, the error names the first row.
             let bad = bad.or_else(|| weights.iter().all(|&weight| weight == 0.0).then_some(0));
             if let Some(row) = bad {
                 return Err(Error::BadWeight { row, value: weights[row] });
@@ -347,7 +349,7 @@ impl KMeans {
         Ok(count)
     }
 
-    /// The first centroids.
+    /// Chooses the first centroids by [`Start`].
     fn first<T: Element>(&self, points: Points<'_, T>, random: &mut Random) -> Result<Vec<f32>> {
         let Points { rows, dim, weights, .. } = points;
         let mut centroids = match &self.start {
@@ -379,13 +381,13 @@ impl KMeans {
         Assign::of_spherical(self.spherical)
     }
 
-    /// Points that a cluster may have of `points`, where that is bounded; clusters times this is at least `points`.
+    /// The largest number of points of a cluster, for `points` points, if sizes are bounded. Clusters times this is at least `points`.
     fn most(&self, points: usize) -> Option<usize> {
         let mean = points.div_ceil(self.clusters);
         self.balanced.map(|bound| ((bound * points as f64 / self.clusters as f64).ceil() as usize).clamp(mean, points))
     }
 
-    /// The worker, and where it works.
+    /// Opens the devices. Returns the worker and the devices that it uses.
     fn open<'a, T: Element>(&self, points: Points<'a, T>, scale: Scale) -> Result<(Placement, Box<dyn Worker + 'a>)> {
         if let Some(device) = self.placement.single() {
             let (device, worker) = self.open_on(device, points, scale)?;
@@ -394,7 +396,7 @@ impl KMeans {
         let devices = self.placement.devices();
         if let Some(runtimes) = open_together(devices)? {
             let worker = Box::new(gpu::parts::KMeansParts::open(&runtimes, self.run(points), self.means(scale))?);
-            // Few points stay on few devices, which are as many replicas then.
+            // Few points use only the first devices, which become replicas.
             let devices = devices[..parts_of(devices.len(), points.len())].to_vec();
             return Ok((Placement::new(devices, 1)?, worker));
         }
@@ -425,7 +427,7 @@ impl KMeans {
         })
     }
 
-    /// What GPUs and emulators need to know.
+    /// The input of a run on a GPU or an emulator.
     fn run<'a, T: Element>(&self, points: Points<'a, T>) -> self::gpu::Run<'a> {
         let Points { rows, dim, weights, .. } = points;
         let rows = VectorSlice::of(rows, dim);
@@ -439,25 +441,25 @@ impl KMeans {
 }
 
 impl Clustering {
-    /// Number of clusters; 0 where `dim` is.
+    /// Number of clusters; 0 if `dim` is 0.
     pub fn clusters(&self) -> usize {
         self.centroids.len().checked_div(self.dim).unwrap_or(0)
     }
 
-    /// The centroid of a cluster, which is below [`clusters`](Self::clusters).
+    /// The centroid of `cluster`, which is below [`clusters`](Self::clusters): `dim` components.
     ///
     /// # Panics
-    /// If it is not.
+    /// If `cluster` is not below [`clusters`](Self::clusters).
     pub fn centroid(&self, cluster: usize) -> &[f32] {
         &self.centroids[cluster * self.dim..][..self.dim]
     }
 
-    /// The nearest centroid of each row, by (canonical distance, lower cluster); the largest inner product if spherical. The
-    /// same on every device. O(rows · clusters · dim).
+    /// The nearest centroid of each row, by (canonical distance, lower cluster), or by the largest inner product if
+    /// spherical. The result is the same on every device. O(rows · clusters · dim).
     ///
     /// # Errors
-    /// [`Error::ZeroDimension`], [`Error::ZeroClusters`], [`Error::RaggedVectors`], [`Error::NotFinite`], of the centroids or the rows;
-    /// what opening the device can meet, and what its driver reports.
+    /// [`Error::ZeroDimension`] and [`Error::ZeroClusters`]; [`Error::RaggedVectors`] and [`Error::NotFinite`] of the
+    /// centroids or the rows; the errors of opening the device and of its driver.
     pub fn assign<T: Element>(&self, rows: &[T], device: impl Into<Placement>) -> Result<Vec<u32>> {
         if self.dim == 0 {
             return Err(Error::ZeroDimension);
@@ -471,8 +473,8 @@ impl Clustering {
     }
 }
 
-/// The nearest centroid of each row, exact by step 1 of [`worker`]'s definition, on any devices, which divide the rows. Rows and centroids are whole
-/// and finite, and there is a centroid at least.
+/// The nearest centroid of each row, exact by step 1 of [`worker`]'s definition. The devices of `placement` divide the rows. Rows and
+/// centroids are whole and finite, and there is at least one centroid.
 pub(crate) fn assign_rows<T: Element>(
     placement: &Placement,
     metric: Assign,
@@ -487,7 +489,7 @@ pub(crate) fn assign_rows<T: Element>(
     assign_vectors(placement, metric, VectorSlice::of(rows, dim), centroids, budget)
 }
 
-/// [`assign_rows`] for a row at least.
+/// [`assign_rows`] for at least one row.
 fn assign_vectors(
     placement: &Placement,
     metric: Assign,

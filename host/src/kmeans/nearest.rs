@@ -1,33 +1,33 @@
-//! The nearest of a set of rows for each of very many queries: what k-means and the building of inverted files do.
+//! The nearest of a set of rows for each of very many queries, for k-means and for building inverted files.
 //!
-//! The search of [`super`] with k = 1 gives the same answer. This one leaves out all that k > 1 needs: with k = 1 a query keeps
-//! eight scored rows at most, in one cache line or two, and nearly always one of them is left at the end.
+//! The exact search of [`crate::flat`] with k = 1 gives the same answer. This module leaves out everything that only k > 1 needs: with
+//! k = 1 a query keeps at most eight scored rows, in one or two cache lines, and nearly always one of them is left at the end.
 //!
 //! ```text
-//! of equal rows the first is left; rows far from the origin are left out; a common centre is subtracted where that shrinks norms
+//! keep the first of equal rows; set aside rows far from the origin; subtract a common centre if that shrinks the norms
 //! for each group of queries (at most 384), in parallel:
 //!     for each tile of the rows (1 MiB):
 //!         for each panel of the group:                                        the kernel of scan.rs
-//!             rows x panel in f32; a score not above its query's limit is noted, and
+//!             rows x panel in f32; note each score that is at most the query's limit
 //!             limit[q] = smallest score so far + 2 E(q)                       bound.rs
-//!     for each query: who is noted within the limit? One: the winner. Several: canonical distances of those decide.
-//!     queries that noted more than eight at a time: scanned once more, with the last limit; canonical distances of all within it decide
-//!     far rows: none is nearer where their norms say so; else canonical distances decide
+//!     for each query: one row noted within the limit is the winner; of several, the canonical distances decide
+//!     queries with more than eight notes at a time: scan again with the last limit; canonical distances of all rows within it decide
+//!     far rows: none is nearer if their norms prove it; otherwise canonical distances decide
 //! ```
 //!
-//! O(queries · rows · d) f32 operations. A query notes about ln(rows) rows on its way.
+//! The cost is O(queries · rows · d) f32 operations. A query notes about ln(rows) rows in all.
 //!
-//! # Why rows are looked at first
-//! E grows with the norms, and each row within 2 E of the best costs an f64 distance, twenty times a score. k-means has equal rows
-//! wherever points are equal, all points lie in one direction where a component is large and constant, and one point with 1e16 in
-//! a component makes a centroid that spoils E for all. None of this changes an answer.
+//! # Why the rows are examined first
+//! E grows with the norms, and each row within 2 E of the best costs an f64 distance, which takes twenty times as long as a score. In
+//! k-means, equal points make equal rows; a large constant component makes all points lie in one direction; and one point with 1e16 in a
+//! component makes a centroid that spoils E for all rows. The three steps avoid these costs and change no answer.
 //!
-//! *Centre* (L2). Scores are those of x' = fl(x − c) and y' = fl(y − c). Each component errs by u relatively, so ‖x' − y'‖ differs from
-//! ‖x − y‖ by at most 1.01 u (‖x'‖ + ‖y'‖), and its square by 2.1 u (‖x'‖ + ‖y'‖)²: added to E as 4 u (‖x'‖ + M')². It is
-//! subtracted where the mean of the rows has most of their squared norm.
+//! *Centre* (L2). Scores are those of x' = fl(x − c) and y' = fl(y − c). Each component has a relative error of u, so ‖x' − y'‖ differs
+//! from ‖x − y‖ by at most 1.01 u (‖x'‖ + ‖y'‖), and its square by 2.1 u (‖x'‖ + ‖y'‖)². E includes this as 4 u (‖x'‖ + M')². The centre
+//! is subtracted if the mean of the rows has most of their squared norm.
 //!
-//! *Far rows* (L2). A row y has ‖x − y‖ ≥ ‖y‖ − ‖x‖. Where the square of that is above the best's score + E + ‖x‖², which its
-//! distance is not, the row is farther.
+//! *Far rows* (L2). A row y has ‖x − y‖ ≥ ‖y‖ − ‖x‖. The best row's squared distance is at most its score + E + ‖x‖². If
+//! (‖y‖ − ‖x‖)² is larger, the row y is farther.
 
 use std::borrow::Cow;
 use std::cell::Cell;
@@ -45,21 +45,21 @@ use crate::product::cpu::{Line, TILE_BYTES, canonical_square, convert};
 use crate::simd::Isa;
 use crate::{Element, Result, host_memory};
 
-/// Queries that one task takes at most: eight full panels of the widest instruction set.
+/// Largest number of queries of a task: eight full panels of the widest instruction set.
 const GROUP: usize = 8 * MAX_PANEL;
-/// Rows that a query notes before it thins them.
+/// Number of rows that a query notes before it drops those above the limit.
 const NOTES: usize = 8;
 
-/// Queries from which on it pays to look for equal rows, far rows and a centre: that costs what some twenty queries cost.
+/// Smallest number of queries for which the search for equal rows, far rows and a centre pays: it costs as much as about twenty queries.
 const WORTH_LOOKING: usize = 256;
-/// Norms from this many times the median's on are far.
+/// Norms of at least this many times the median are far.
 const FAR: f64 = 64.0;
-/// The share of the squared norms that a centre leaves, as its inverse, from which on it is subtracted.
+/// A centre is subtracted if it leaves less than 1 / `CENTRED` of the squared norms.
 const CENTRED: f64 = 64.0;
-/// 4 u, u = 2^-24.
+/// 4 u for the rounding errors of centred vectors, with u = 2^-24.
 const CENTRE_ERROR: f64 = 4.0 / (1u64 << 24) as f64;
 
-/// Rows to be near to; all finite, at least one. The nearest is by [`Assign`].
+/// The rows among which the nearest is found by [`Assign`]: at least one, all finite.
 #[derive(Debug)]
 pub(crate) struct Nearest<'a> {
     isa: Isa,
@@ -67,10 +67,10 @@ pub(crate) struct Nearest<'a> {
     dim: usize,
     rows: &'a [f32],
     scanned: Scanned<'a>,
-    /// Rows that are not scanned, because they are far from the origin, and a lower bound of their norms.
+    /// Numbers of the rows that are not scanned because they are far from the origin; `far_norm` is a lower bound of their norms.
     far: Vec<u32>,
     far_norm: f64,
-    /// Canonical distances taken.
+    /// Number of canonical distances computed.
     #[cfg(test)]
     judged: std::sync::atomic::AtomicU64,
 }
@@ -78,20 +78,20 @@ pub(crate) struct Nearest<'a> {
 /// The rows that all queries are scored with.
 #[derive(Debug)]
 struct Scanned<'a> {
-    /// The rows, less the centre.
+    /// The rows minus the centre.
     rows: Cow<'a, [f32]>,
-    /// The number of each; empty if all are there.
+    /// The number of each scanned row; empty if all rows are scanned.
     ids: Vec<u32>,
-    /// What was subtracted, and is from queries; empty for nothing.
+    /// The centre, which is subtracted from rows and queries; empty if there is none.
     centre: Vec<f32>,
-    /// f32(‖y‖²) for L2, else empty.
+    /// f32(‖y‖²) of each row for L2; empty for the inner product.
     offset: Vec<f32>,
     /// Upper bound of the rows' norms.
     largest: f32,
 }
 
 impl<'a> Scanned<'a> {
-    /// The rows with these numbers, all for `None`; `squares` of all rows; `look` for a centre.
+    /// The rows with these numbers; `None` means all rows. `squares` belong to all rows. `look`: whether to try a centre.
     fn new(
         isa: Isa,
         metric: Assign,
@@ -128,12 +128,12 @@ impl<'a> Scanned<'a> {
         Self { rows, ids, centre, offset, largest }
     }
 
-    /// The number of the row at a place.
+    /// The number of the row at `place` among the scanned rows.
     fn id(&self, place: u32) -> u32 {
         self.ids.get(place as usize).copied().unwrap_or(place)
     }
 
-    /// E of a query, given with Σx² of what is scored.
+    /// E of a query; `square` is Σx² of the query as it is scored.
     fn error(&self, metric: Assign, dim: usize, square: f64) -> f64 {
         let error = QueryBound::new(metric.metric(), dim, square).error(self.largest);
         if self.centre.is_empty() {
@@ -144,7 +144,7 @@ impl<'a> Scanned<'a> {
     }
 }
 
-/// The mean of the rows where it has most of their squared norm; else nothing.
+/// The mean of the rows if it has most of their squared norm; empty otherwise.
 fn centre(rows: &[f32], dim: usize, squares: &[f64]) -> Vec<f32> {
     let count = squares.len() as f64;
     let mut mean = vec![0.0f64; dim];
@@ -153,15 +153,15 @@ fn centre(rows: &[f32], dim: usize, squares: &[f64]) -> Vec<f32> {
     }
     mean.iter_mut().for_each(|sum| *sum /= count);
     let (own, all) = (mean.iter().map(|c| c * c).sum::<f64>(), squares.iter().sum::<f64>() / count);
-    // Differences of rows near f32's limit may leave its range.
+    // Differences of rows near the limit of f32 may overflow.
     let pays = all > 0.0 && all < 1e70 && own > all * (1.0 - 1.0 / CENTRED);
     if pays { mean.into_iter().map(|c| c as f32).collect() } else { Vec::new() }
 }
 
-/// The first of each set of equal rows, ascending; `None` if no two are equal. O(rows · log(rows)), and where norms are equal · dim.
+/// The first of each set of equal rows, ascending; `None` if no two rows are equal. O(rows · log(rows)), times dim for rows of equal norm.
 fn first_of_equals(rows: &[f32], dim: usize, squares: &[f64]) -> Option<Vec<u32>> {
     let row = |id: u32| &rows[id as usize * dim..][..dim];
-    // −0 is 0.
+    // −0 equals 0.
     let compare = |a: &u32, b: &u32| {
         let components = || row(*a).iter().zip(row(*b)).map(|(a, b)| (a + 0.0).total_cmp(&(b + 0.0)));
         let equal = |ordering: &Ordering| ordering.is_eq();
@@ -176,7 +176,7 @@ fn first_of_equals(rows: &[f32], dim: usize, squares: &[f64]) -> Option<Vec<u32>
     (ids.len() < squares.len()).then_some(ids)
 }
 
-/// Takes the rows far from the origin out of `ids` (all for `None`), if they are few.
+/// Moves the rows far from the origin out of `ids` (`None`: all rows) if they are at most a quarter, and returns them.
 fn take_far(ids: &mut Option<Vec<u32>>, squares: &[f64]) -> Vec<u32> {
     let all = || (0..squares.len() as u32).collect::<Vec<_>>();
     let mut sorted: Vec<f64> = match ids {
@@ -196,12 +196,12 @@ fn take_far(ids: &mut Option<Vec<u32>>, squares: &[f64]) -> Vec<u32> {
 }
 
 impl<'a> Nearest<'a> {
-    /// Looks at the rows, as closely as so many queries are worth. O(rows · (dim + log(rows))).
+    /// Examines the rows if the number of queries makes that pay. O(rows · (dim + log(rows))).
     pub(crate) fn new(metric: Assign, rows: &'a [f32], dim: usize, queries: usize) -> Self {
         Self::with_isa(Isa::detect(), metric, rows, dim, queries)
     }
 
-    /// `isa` is one that the processor has.
+    /// As [`new`](Self::new). The processor must have `isa`.
     fn with_isa(isa: Isa, metric: Assign, rows: &'a [f32], dim: usize, queries: usize) -> Self {
         let squares: Vec<f64> = each_square(isa, rows, dim).collect();
         let look = queries >= WORTH_LOOKING;
@@ -225,7 +225,7 @@ impl<'a> Nearest<'a> {
         }
     }
 
-    /// The nearest row of each query by (canonical distance, lower row). `squares`: the queries' [`squares`].
+    /// The nearest row of each query by (canonical distance, lower row). `squares` are the queries' [`canonical_squares`].
     pub(crate) fn assign<T: Element>(&self, queries: &[T], squares: &[f64], labels: &mut [u32]) {
         let fit = TILE_BYTES / size_of::<f32>() / self.dim;
         let share = labels.len().div_ceil(4 * rayon::current_num_threads());
@@ -269,7 +269,7 @@ impl<'a> Nearest<'a> {
         let centred = self.centred(queries, squares, centred);
         notes.clear();
         notes.extend(centred.squares.iter().map(|&s| Notes::new(self.scanned.error(self.metric, self.dim, s), s)));
-        // Padding lanes: nothing but NaN passes −∞, and the sink drops that.
+        // Padding lanes: only NaN passes −∞, and the sink drops NaN there.
         for (lane, threshold) in thresholds.iter().enumerate() {
             threshold.set(if lane < notes.len() { f32::INFINITY } else { f32::NEG_INFINITY });
         }
@@ -297,7 +297,7 @@ impl<'a> Nearest<'a> {
         }
     }
 
-    /// The queries as they are scored.
+    /// The queries minus the centre, with their Σx².
     fn centred<'q>(&self, queries: &'q [f32], squares: &'q [f64], to: &'q mut (Vec<f32>, Vec<f64>)) -> Centred<'q> {
         if self.scanned.centre.is_empty() {
             return Centred { queries, squares };
@@ -312,17 +312,17 @@ impl<'a> Nearest<'a> {
         Centred { queries: rows, squares: sums }
     }
 
-    /// Queries of a panel.
+    /// Number of queries of a panel.
     fn panel(&self) -> usize {
         PANEL_VECS * self.isa.lanes()
     }
 
-    /// Registers of a panel with so many queries.
+    /// Number of registers of a panel with `queries` queries.
     fn vecs(&self, queries: usize) -> usize {
         queries.div_ceil(self.isa.lanes()).min(PANEL_VECS)
     }
 
-    /// The queries times −2 or −1, panel after panel.
+    /// Writes the queries times −2 (L2) or −1 (inner product), panel after panel.
     fn pack(&self, queries: &[f32], packed: &mut [f32]) {
         let (dim, panel) = (self.dim, self.panel());
         let factor = match self.metric {
@@ -340,7 +340,7 @@ impl<'a> Nearest<'a> {
         }
     }
 
-    /// The scanned rows; ids are places.
+    /// The tiles of the scanned rows. An id of a tile is a place among the scanned rows.
     fn tiles(&self) -> impl Iterator<Item = Tile<'_>> {
         let Scanned { rows, offset, .. } = &self.scanned;
         let each = (TILE_BYTES / size_of::<f32>() / self.dim).max(MAX_PANEL);
@@ -351,7 +351,7 @@ impl<'a> Nearest<'a> {
         })
     }
 
-    /// Scores a tile with the panel of `lanes`.
+    /// Scores a tile against the panel of `lanes`.
     fn scan(
         &self,
         tile: &Tile<'_>,
@@ -364,7 +364,7 @@ impl<'a> Nearest<'a> {
         scan::scan_panel(self.isa, self.vecs(lanes.len()), tile, &packed[lanes.start * self.dim..], thresholds, sink);
     }
 
-    /// Decides between the rows that a query has noted, and the far ones.
+    /// The nearest among the rows that a query has noted and the far rows.
     fn winner(&self, notes: &Notes, query: &[f32], square: f64, wide: &mut Vec<f64>) -> u32 {
         let far = self.far_may_win(notes, square);
         if let (&[(_, only)], false) = (notes.kept(), far) {
@@ -379,7 +379,7 @@ impl<'a> Nearest<'a> {
         best.map_or(0, |(_, id)| id)
     }
 
-    /// The winners of the queries that noted too many rows: scans once more, with the last limits, and judges all within.
+    /// The winners of the queries that noted too many rows: scans again with the last limits, and judges every row within them.
     fn assign_crowded(
         &self,
         notes: &[Notes],
@@ -404,7 +404,7 @@ impl<'a> Nearest<'a> {
                 widen(&queries[lane * dim..][..dim], &mut wide);
                 wide
             };
-            // The query, and its best so far.
+            // For each crowded query: its lane, its components as f64, and its best row so far.
             let mut bests: Vec<_> =
                 lanes.clone().map(|lane| notes[lane].crowded.then(|| (lane, wide(lane), None))).collect();
             for tile in self.tiles() {
@@ -425,7 +425,7 @@ impl<'a> Nearest<'a> {
         }
     }
 
-    /// Keeps the better of a row and the best so far.
+    /// Keeps the better of row `id` and the best row so far.
     fn judge(&self, query: &[f64], id: u32, best: &mut Option<(f32, u32)>) {
         let distance = self.canonical(query, id);
         let better =
@@ -435,14 +435,14 @@ impl<'a> Nearest<'a> {
         }
     }
 
-    /// False where the scanned row with the best score is nearer than every far row. `square`: Σx² of the query.
+    /// False if the scanned row with the best score is proved nearer than every far row. `square` is Σx² of the query.
     fn far_may_win(&self, notes: &Notes, square: f64) -> bool {
         if self.far.is_empty() {
             return false;
         }
         let nearest = f64::from(notes.best) + notes.error + notes.square;
         let apart = self.far_norm - square.sqrt();
-        // Wide margins: for the roundings here, and where f32 ends, as distances that are infinite or 0 are equal.
+        // Wide margins cover the rounding errors here, and the ends of f32, where distances that are infinite or 0 are equal.
         let farther = apart > 0.0
             && apart * apart > 1.0001 * nearest.max(0.0) + f64::from(f32::MIN_POSITIVE)
             && nearest < 0.9 * f64::from(f32::MAX);
@@ -450,7 +450,7 @@ impl<'a> Nearest<'a> {
     }
 }
 
-/// Queries as they are scored, with their Σx².
+/// Queries as they are scored, with Σx² of each.
 struct Centred<'a> {
     queries: &'a [f32],
     squares: &'a [f64],
@@ -470,13 +470,13 @@ fn each_square<T: Element>(isa: Isa, rows: &[T], dim: usize) -> impl Loop<Item =
     rows.par_chunks(dim).with_min_len(256).map(move |row| canonical_square(isa, row))
 }
 
-/// What one thread needs for a group of queries.
+/// The buffers of one thread for a group of queries.
 struct Scratch {
-    /// The queries as f32, where they are of another type.
+    /// The queries as f32, if they have another type.
     narrow: Vec<f32>,
-    /// The queries less the centre, and their Σx², where there is a centre.
+    /// The queries minus the centre, and their Σx², if there is a centre.
     centred: (Vec<f32>, Vec<f64>),
-    /// The queries in panels, times −2 or −1.
+    /// The queries times −2 or −1, in panels.
     packed: Vec<Line>,
     /// One query as f64.
     wide: Vec<f64>,
@@ -498,7 +498,7 @@ impl Scratch {
     }
 }
 
-/// The rows that may be a query's nearest, in ascending order.
+/// The rows that may be nearest to a query, in ascending order of rows.
 #[derive(Debug, Clone)]
 struct Notes {
     /// E of [`crate::product::cpu::bound`].
@@ -507,11 +507,11 @@ struct Notes {
     square: f64,
     /// Smallest score so far.
     best: f32,
-    /// Scores above this cannot be the nearest's: the row of the best score is at most E worse than it looks, another at most E
-    /// better.
+    /// A row with a higher score cannot be nearest: the score of the best row is at most E too low, and that of another row at most E too
+    /// high.
     limit: f32,
     len: usize,
-    /// Some row was dropped for want of room: the rows must be scanned again.
+    /// Whether a row was dropped for lack of room; the rows must then be scanned again.
     crowded: bool,
     noted: [(f32, u32); NOTES],
 }
@@ -522,7 +522,7 @@ impl Notes {
         Self { error, square, best, limit: best, len: 0, crowded: false, noted: [(0.0, 0); NOTES] }
     }
 
-    /// Notes a row and returns the limit from here on.
+    /// Notes a row and returns the new limit.
     fn push(&mut self, score: f32, id: u32) -> f32 {
         if score < self.best {
             self.best = score;
@@ -542,7 +542,7 @@ impl Notes {
         self.limit
     }
 
-    /// Drops whoever is past the limit. NaN (scored where the bound is infinite) stays.
+    /// Drops the rows above the limit. A NaN score stays (it occurs if the bound is infinite).
     fn thin(&mut self) {
         let mut kept = 0;
         for at in 0..self.len {
@@ -558,7 +558,7 @@ impl Notes {
     }
 }
 
-/// Takes what passes the scan of one panel.
+/// Notes every row that passes the scan of one panel.
 struct Panel<'a> {
     notes: &'a mut [Notes],
     thresholds: &'a [Cell<f32>],
@@ -576,7 +576,7 @@ impl Sink for Panel<'_> {
     }
 }
 
-/// Takes all that passes the scan of one panel, by queries.
+/// Lists every row that passes the scan of one panel, by query.
 struct Within {
     lists: Vec<Vec<u32>>,
 }
@@ -600,7 +600,7 @@ mod tests {
     use super::*;
     use crate::metric;
 
-    /// The definition, plainly.
+    /// The nearest row of each query, directly by the definition.
     fn plain(metric: Assign, queries: &[f32], rows: &[f32], dim: usize) -> Vec<u32> {
         let nearest = |query: &[f32]| {
             let mut best = (f32::NAN, 0);
@@ -624,10 +624,10 @@ mod tests {
         assert!(notes.limit >= 12.0 && notes.limit < 12.001, "{notes:?}");
         notes.thin();
         assert_eq!(notes.kept(), [(12.0, 1), (10.0, 2), (11.9, 3), (12.0, 4)]);
-        // More than there is room for.
+        // More rows than there is room for.
         (5..11).for_each(|id| _ = notes.push(10.5, id));
         assert!(notes.crowded);
-        // An infinite error drops nobody.
+        // An infinite error drops no row.
         let mut notes = Notes::new(f64::INFINITY, 0.0);
         [3.0, f32::NAN, 5.0, f32::INFINITY].into_iter().for_each(|score| _ = notes.push(score, 0));
         notes.thin();
@@ -638,8 +638,8 @@ mod tests {
     fn every_instruction_set_finds_the_nearest_of_the_definition() {
         let mut random = Random::new(7);
         let mut next = || random.unit_f32() - 0.5;
-        // Plain; whole numbers full of ties; far from the origin, where f32 sees no difference; past f32's squares; equal rows.
-        // One component large and the same; some rows far, near or beyond where f32 ends.
+        // Ordinary; whole numbers with many ties; far from the origin, where f32 sees no difference; squares above f32; squares below f32;
+        // equal rows; one large constant component; some rows far; some rows near or beyond the limit of f32.
         let kinds: [fn(f32, usize) -> f32; 9] = [
             |x, _| x,
             |x, _| (x * 4.0).round(),
@@ -668,7 +668,7 @@ mod tests {
         }
     }
 
-    /// Canonical distances that are taken for these queries.
+    /// Number of canonical distances computed for these queries.
     fn judged(metric: Assign, queries: &[f32], rows: &[f32], dim: usize) -> u64 {
         let nearest = Nearest::new(metric, rows, dim, WORTH_LOOKING);
         let mut labels = vec![u32::MAX; queries.len() / dim];
@@ -689,14 +689,14 @@ mod tests {
         let few =
             |judged: u64, case: &str| assert!(judged <= usual + count as u64 / 4, "{case}: {judged}, usually {usual}");
         for metric in [Assign::L2, Assign::InnerProduct] {
-            // All equal, all zero; half of them.
+            // All rows equal, all zero, half of them equal.
             few(judged(metric, &vec![0.25; count * dim], &vec![0.25; clusters * dim], dim), "equal");
             few(judged(metric, &vec![0.0; count * dim], &vec![-0.0; clusters * dim], dim), "zero");
             let mut half = rows.clone();
             half[..clusters / 2 * dim].fill(0.25);
             few(judged(metric, &vec![0.25; count * dim], &half, dim), "half");
         }
-        // A large constant component; far from the origin altogether.
+        // A large constant component, up to rows that all lie far from the origin.
         let constant = |rows: &[f32], x: f32| {
             let mut rows = rows.to_vec();
             rows.iter_mut().step_by(dim).for_each(|to| *to = x);
@@ -705,13 +705,13 @@ mod tests {
         for x in [1e3, 1e6, 1e16] {
             few(judged(Assign::L2, &constant(&queries, x), &constant(&rows, x), dim), "constant component");
         }
-        // Rows and a query that are far.
+        // Some rows and one query are far.
         let (mut far_rows, mut far_queries) = (rows.clone(), queries.clone());
         (far_rows[7 * dim + 3], far_rows[50 * dim]) = (1e16, -3e38);
         far_queries[40 * dim + 3] = 1e16;
         let far = judged(Assign::L2, &far_queries, &far_rows, dim);
         few(far - clusters as u64, "far rows");
-        // Many near each other: only those are judged.
+        // Many rows near each other: only these are judged.
         let mut tight = rows.clone();
         for row in 1..20 {
             (0..dim).for_each(|j| tight[row * dim + j] = tight[j] + 1e-7 * row as f32);

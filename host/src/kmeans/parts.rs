@@ -1,22 +1,23 @@
-//! k-means over devices of different kinds, or parts of the CPU: each has a part of the points, and all have all centroids. (GPUs alone:
-//! `gpu/parts.rs`.)
+//! k-means over devices of different kinds, or over parts of the CPU. Each device has a part of the points, and every device has all
+//! centroids. (GPUs alone use `gpu/parts.rs`.)
 //!
 //! ```text
-//! assign:  each device at once:  centroids ──► device;  labels and sums of its points;  sums ──► host
-//!          add the sums up; totals                                                       sums.rs
-//! update:  means of the sums                                                             sums.rs
+//! assign:  all devices at once:  centroids ──► device;  labels and sums of its points;  sums ──► host
+//!          add the sums of the devices; totals                                          sums.rs
+//! update:  means of the sums                                                            sums.rs
 //! ```
 //!
-//! Sums are integers, so adding those of the parts up gives the bits of one device, and from there on the arithmetic is that of the CPU,
-//! which is that of every device (worker.rs).
+//! Sums are integers, so the sum over the parts has the bits of one device. All later arithmetic is that of the CPU, which is the same on
+//! every device (`worker.rs`).
 //!
 //! # Cost
-//! With c clusters of d components an iteration moves 8 c d bytes from and 4 c d bytes to each device, and the host reads the sums of R
-//! devices once. For 4096 × 128 that took e = 2.7 ms with two H200 and 3.6 ms with four, beside 4.2 ms for the assignment of 10⁶ points by
-//! one: threads of the host that wake up for each step, and 4 MB that pass through its memory several times, cost more than the links.
+//! With c clusters of d components, an iteration moves 8 c d bytes from each device and 4 c d bytes to each device, and the host reads the
+//! sums of the R devices once. For 4096 × 128 that took 2.7 ms with two H200 and 3.6 ms with four; the assignment of 10⁶ points by one
+//! H200 takes 4.2 ms. Most of this time is not the links: host threads wake up for each step, and 4 MB pass through host memory several
+//! times.
 //!
-//! What lost: sending the total back for each device to average moves twice as many bytes as centroids do, and reading the centroids
-//! from a device again once more.
+//! What lost: sending the total back, so that each device computes the means. The total has twice the bytes of the centroids, and the
+//! host has to read the centroids back from a device.
 
 use std::ops::Range;
 
@@ -25,28 +26,28 @@ use super::worker::{PartWorker, Totals, Worker};
 use crate::Result;
 use crate::threads::at_once;
 
-/// What the devices do not know of the centroids.
+/// How the centroids changed since the devices last received them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum News {
-    /// They have them.
+    /// The devices have the present centroids.
     None,
-    /// Each has moved.
+    /// Each centroid has moved a little.
     Moved,
-    /// They are others.
+    /// The centroids are new: old labels are no start for them.
     Others,
 }
 
-/// The points of one device.
+/// A part of the points, and the device that has it.
 pub(super) struct Part<'a> {
-    /// Which of all points.
+    /// Numbers of the points of this part.
     pub(super) points: Range<usize>,
-    /// Their worker.
+    /// The worker of the device.
     pub(super) worker: Box<dyn PartWorker + 'a>,
-    /// What they add up to.
+    /// Sums over the points of this part.
     pub(super) sums: PartialSums,
 }
 
-/// The points of one run, in parts.
+/// The points of one run, divided among devices.
 pub(super) struct Parts<'a> {
     parts: Vec<Part<'a>>,
     spherical: bool,
@@ -56,7 +57,7 @@ pub(super) struct Parts<'a> {
 }
 
 impl<'a> Parts<'a> {
-    /// Over parts in the order of their points; `sums` of all of them, and `components` of all centroids.
+    /// Takes parts in the order of their points. `sums` are for the points of all parts, and `components` counts those of all centroids.
     pub(super) fn new(parts: Vec<Part<'a>>, sums: Sums, components: usize, spherical: bool) -> Self {
         Parts { parts, spherical, centroids: vec![0.0; components], news: News::Others, sums }
     }

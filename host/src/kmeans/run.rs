@@ -1,4 +1,4 @@
-//! The iterations of one run.
+//! The iterations of one run, on top of a [`Worker`].
 
 use super::balance::balance;
 use super::cpu::Points;
@@ -10,26 +10,26 @@ use super::{KMeans, Progress};
 use crate::metric::Assign;
 use crate::{Element, Result};
 
-/// A run between two iterations.
+/// The state of a run between two iterations.
 pub(super) struct Run<'a, T: Element> {
     metric: Assign,
     points: Points<'a, T>,
     scale: Scale,
     worker: &'a mut dyn Worker,
-    /// The centroids, where they are `here`.
+    /// The centroids on the host; current if `here`.
     centroids: Vec<f32>,
     here: bool,
-    /// Whether the worker has them.
+    /// Whether the worker has the present centroids.
     sent: bool,
     totals: Totals,
     /// Σ w‖x‖² for L2.
     energy: Total,
-    /// How clusters are split, once one is.
+    /// The size of the nudges, set by the first split.
     nudge: Option<Nudge>,
     balance: Option<Balance>,
 }
 
-/// What the update on the CPU needs.
+/// State of a balanced run, whose update is on the CPU.
 struct Balance {
     most: usize,
     labels: Vec<u32>,
@@ -67,7 +67,7 @@ impl<'a, T: Element> Run<'a, T> {
         }
     }
 
-    /// One iteration; returns its objective.
+    /// Does one iteration and returns its objective.
     pub(super) fn iterate(&mut self, iteration: usize, watch: &mut dyn FnMut(&Progress)) -> Result<f64> {
         self.assign()?;
         let objective = self.objective();
@@ -83,7 +83,7 @@ impl<'a, T: Element> Run<'a, T> {
             }
         }
         let mut split = 0;
-        // Centroids come to the host only where they are looked at: for 4096 × 128 that takes a twentieth of an iteration's time.
+        // Centroids come to the host only if a cluster is empty: for 4096 × 128 the copy takes a twentieth of an iteration's time.
         if self.totals.weights.contains(&0.0) {
             self.fetch()?;
             split = self.split(spherical)?;
@@ -95,7 +95,7 @@ impl<'a, T: Element> Run<'a, T> {
         Ok(objective)
     }
 
-    /// Splits clusters for those without weight, and returns how many.
+    /// Splits a large cluster for each cluster without weight. Returns the number of clusters filled.
     fn split(&mut self, spherical: bool) -> Result<usize> {
         let points = self.points;
         let fetched;
@@ -119,7 +119,7 @@ impl<'a, T: Element> Run<'a, T> {
         }))
     }
 
-    /// Sees to it that the centroids are here.
+    /// Copies the centroids to the host unless they are there.
     fn fetch(&mut self) -> Result<()> {
         if !self.here {
             self.worker.centroids(&mut self.centroids)?;
@@ -128,7 +128,7 @@ impl<'a, T: Element> Run<'a, T> {
         Ok(())
     }
 
-    /// Assigns the points to the centroids as they are, balanced where asked, and leaves the totals.
+    /// Assigns the points to the present centroids, balances the labels if the run is balanced, and leaves the totals.
     fn assign(&mut self) -> Result<()> {
         if !self.sent {
             self.worker.set_centroids(&self.centroids)?;
@@ -144,7 +144,7 @@ impl<'a, T: Element> Run<'a, T> {
         Ok(())
     }
 
-    /// Step 4 of the definition.
+    /// The objective: step 4 of the definition.
     fn objective(&self) -> f64 {
         let Totals { weights, products, norms, .. } = &self.totals;
         let mut total = Total::new(self.scale);
@@ -158,13 +158,13 @@ impl<'a, T: Element> Run<'a, T> {
                 clusters.for_each(|((weight, product), norm)| total.add(weight * norm - 2.0 * product));
                 total.add(self.energy.sum);
                 total.rest += self.energy.rest;
-                // Rounding may end below zero where every point is its own centroid.
+                // Rounding may give a value below zero if every point is its own centroid.
                 total.value().max(0.0)
             }
         }
     }
 
-    /// The labels of the final centroids.
+    /// Assigns the points to the final centroids and returns the labels.
     pub(super) fn labels(&mut self) -> Result<Vec<u32>> {
         self.assign()?;
         let mut labels = vec![0; self.points.len()];
@@ -175,7 +175,7 @@ impl<'a, T: Element> Run<'a, T> {
         Ok(labels)
     }
 
-    /// Points of each cluster in the last assignment.
+    /// Number of points of each cluster in the last assignment.
     pub(super) fn sizes(&self) -> &[u32] {
         &self.totals.counts
     }
@@ -191,18 +191,18 @@ impl<'a, T: Element> Run<'a, T> {
     }
 }
 
-/// A sum of f64, in order.
+/// A sum of f64, added up in order.
 #[derive(Debug, Clone, Copy)]
 struct Total {
-    /// Whether to keep what additions round off.
+    /// Whether to keep the rounding errors of the additions.
     exact: bool,
     sum: f64,
-    /// What additions rounded off.
+    /// The sum of these rounding errors.
     rest: f64,
 }
 
 impl Total {
-    /// Nothing yet. With several levels numbers of very different magnitude are added up; one level needs no more than plain additions.
+    /// A sum of 0. Several levels mean numbers of very different magnitude, whose rounding errors count; for one level plain additions are enough.
     fn new(scale: Scale) -> Self {
         Self { exact: scale.count() > 1, sum: 0.0, rest: 0.0 }
     }
@@ -210,10 +210,10 @@ impl Total {
     fn add(&mut self, term: f64) {
         let sum = self.sum + term;
         if self.exact {
-            // What an addition rounds off is an f64 (Knuth): exactly this.
+            // The rounding error of an addition is an f64, and this is its exact value (Knuth).
             let other = sum - self.sum;
             let lost = (self.sum - (sum - other)) + (term - other);
-            // Past the range of f64 nothing is known.
+            // Past the range of f64 the rounding error is unknown.
             self.rest += if lost.is_finite() { lost } else { 0.0 };
         }
         self.sum = sum;

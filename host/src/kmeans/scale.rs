@@ -1,66 +1,66 @@
-//! The fixed-point formats in which points and weights are added up.
+//! Fixed-point formats for the sums of points and weights.
 //!
 //! # Problem
-//! Sums are integers, so that their order changes no bit. With one format for all numbers, the largest number decides the unit: one
-//! component of 1e16, a usual marker for "missing", or one large constant component, would round all others to 0.
+//! Sums are integers, so that their order changes no bit. With one format for all numbers, the largest number decides the unit. One
+//! component of 1e16, a usual marker for "missing", or one large constant component would then round all other numbers to 0.
 //!
 //! # Levels
 //! ```text
 //! one level:   unit = 2^(e − room), where |w·x| < 2^e for all                   ordinary data
-//! more:        the top level takes magnitudes of the last room − 24 powers of two; the next begins at the largest magnitude below,
-//!              and so on, until the unit is 2^-16 of what is usual in every component
+//! more:        the top level takes magnitudes of the top room − 24 powers of two; the next begins at the largest magnitude below,
+//!              and so on, until the unit is 2^-16 of the usual magnitude of every component
 //! ```
-//! Each number belongs to one level by its own magnitude, and a cluster has a sum for each level. What a level takes has 24 bits there, as
-//! many as an f32, but for the last level, which takes all that is smaller. So the sum of a level does not depend on what is in
-//! another one.
+//! The magnitude of a number decides its level, and a cluster has a sum for each level. A number has at least 24 bits in its level, as many
+//! as an f32, except in the last level, which takes all smaller numbers. So the sum of a level does not depend on the numbers in other
+//! levels.
 //!
-//! *What is usual.* The sixteenth part of the magnitudes in a component, zeros left out, lies below its usual magnitude; the smallest of all
-//! components counts. It is taken from a sample of [`SAMPLE`] points, and decides about precision only: what no level rounds well is
-//! rounded to the last level's unit.
+//! *Usual magnitude.* One sixteenth of the magnitudes of a component, without zeros, lie below its usual magnitude. The smallest usual
+//! magnitude of all components counts. It comes from a sample of [`SAMPLE`] points and affects precision only: a number that no level
+//! rounds well is rounded to the last level's unit.
 //!
 //! # Cost
-//! Ordinary data pays for the sample. Further levels read the points once more to choose them, and once more a level in every iteration;
-//! sums take 8 · clusters · d bytes a level.
+//! Ordinary data pays for the sample. Further levels read the points once more to choose the levels, and once more for each level in every
+//! iteration. Sums take 8 · clusters · d bytes per level.
 
 use super::cpu::Points;
 use crate::Element;
 use crate::parallel::{Loop, turns};
 use crate::random::Random;
 
-/// Levels, at most.
+/// Largest number of levels.
 pub(crate) const MOST_LEVELS: usize = 8;
-/// Points that are looked at to find out what is usual.
+/// Number of points that the usual magnitudes are taken from.
 const SAMPLE: usize = 1024;
-/// Bits that the usual magnitude of a component has in the last level, at least.
+/// Smallest number of bits of a component's usual magnitude in the last level.
 const USUAL_BITS: i32 = 16;
-/// Bits that a number has in a level above the last, at least: those of an f32.
+/// Smallest number of bits of a number in a level above the last: those of an f32.
 const LEVEL_BITS: i32 = 24;
-/// The share of the points that are left out because they are the farthest, as its inverse, where the spread of the rest is asked for.
+/// [`spread`] leaves out the farthest points, 1 / `FARTHEST` of the sample.
 const FARTHEST: usize = 8;
 
-/// A fixed-point format, and the magnitudes that have it.
+/// A fixed-point format and the range of magnitudes that have it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Level {
-    /// s: numbers are multiplied by 2^s and rounded.
+    /// s of the definition: numbers are multiplied by 2^s and rounded.
     pub exponent: i32,
-    /// The least magnitude.
+    /// Smallest magnitude of the level.
     pub from: f64,
-    /// The magnitude above all.
+    /// Upper end of the magnitudes, not included.
     pub below: f64,
 }
 
 impl Level {
-    /// Takes nothing.
+    /// A level that takes no number.
     const NONE: Level = Level { exponent: 0, from: f64::INFINITY, below: f64::INFINITY };
 
-    /// Whether a number has this format.
+    /// Whether `number` belongs to this level.
     #[inline(always)]
     pub fn takes(&self, number: f64) -> bool {
         (self.from..self.below).contains(&number.abs())
     }
 }
 
-/// The formats of a run, from the largest numbers to the smallest.
+/// The formats of components or of weights, from the largest numbers to the smallest.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Levels {
     levels: [Level; MOST_LEVELS],
@@ -68,12 +68,12 @@ pub(crate) struct Levels {
 }
 
 impl Levels {
-    /// One for all numbers.
+    /// One level for all numbers.
     fn one(exponent: i32) -> Levels {
         Levels::between(&[exponent])
     }
 
-    /// Of these exponents; the magnitudes of each level but the first lie below 2^`room` of its units.
+    /// Levels with magnitudes below 2^top for each of `tops`; the unit of a level is 2^(top − `room`).
     fn new(room: i32, tops: &[i32]) -> Levels {
         let mut levels = Self::between(&tops.iter().map(|top| room - top).collect::<Vec<_>>());
         for (at, &top) in tops.iter().enumerate().skip(1) {
@@ -91,8 +91,8 @@ impl Levels {
         Levels { levels, count: exponents.len() }
     }
 
-    /// For numbers up to `greatest`, such that the unit of the last level is fine enough for magnitudes about 2^`usual`. `seen` looks up
-    /// which exponents there are.
+    /// Levels for numbers up to `greatest`. The unit of the last level is fine enough for magnitudes about 2^`usual`, if [`MOST_LEVELS`]
+    /// suffice. `seen` looks up the exponents that occur.
     fn choose(room: i32, greatest: f64, usual: Option<i32>, seen: impl FnOnce() -> Exponents) -> Levels {
         let mut tops = vec![exponent(greatest)];
         let fine = |top: i32| usual.is_none_or(|usual| top - room <= usual - USUAL_BITS);
@@ -107,7 +107,7 @@ impl Levels {
     }
 }
 
-/// The formats of a run.
+/// The formats of a run: the levels of w·x and of w.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Scale {
     components: Levels,
@@ -115,8 +115,8 @@ pub(crate) struct Scale {
 }
 
 impl Scale {
-    /// One level for `points` points whose largest |w·x| is `greatest` and largest weight `greatest_weight` (1 without weights:
-    /// then t = 0). |q| · points < 2^62, and |q| <= 2^50: adding 1.5 · 2^52 in f64 then rounds to an integer.
+    /// One level for `points` points whose largest |w·x| is `greatest` and largest weight `greatest_weight`. `None` means no weights, and
+    /// t = 0. Then |q| · points < 2^62 and |q| <= 2^50, so adding 1.5 · 2^52 in f64 rounds to an integer.
     #[cfg(any(test, feature = "cuda"))]
     pub fn new(points: usize, greatest: f64, greatest_weight: Option<f64>) -> Scale {
         let room = room(points);
@@ -126,14 +126,14 @@ impl Scale {
         }
     }
 
-    /// These levels of w·x and w, by the powers of two that are above their magnitudes.
+    /// Levels of w·x and w, given by the exponents of the powers of two above their magnitudes.
     #[cfg(test)]
     pub fn of_tops(points: usize, components: &[i32], weights: &[i32]) -> Scale {
         let [components, weights] = [components, weights].map(|tops| Levels::new(room(points), tops));
         Scale { components, weights }
     }
 
-    /// The levels that these points need. O(points · dim), in parallel.
+    /// The levels that `points` need. O(points · dim), in parallel.
     pub(super) fn of<T: Element>(points: &Points<'_, T>) -> Scale {
         let room = room(points.len());
         let places = sample(points.len());
@@ -157,18 +157,18 @@ impl Scale {
         Scale { components, weights }
     }
 
-    /// How many levels there are: sums of so many are kept.
+    /// Number of levels, which is the number of sums of a cluster.
     pub fn count(&self) -> usize {
         self.components.count.max(self.weights.count)
     }
 
-    /// The levels of w·x and of w, the largest first. Of those that only one of both has, the other's takes nothing.
+    /// The levels of w·x and of w, the largest first. If only one of both has a level, the other one's takes no number.
     pub fn levels(&self) -> impl DoubleEndedIterator<Item = (Level, Level)> + ExactSizeIterator {
         let Scale { components, weights } = *self;
         (0..self.count()).map(move |at| (components.levels[at], weights.levels[at]))
     }
 
-    /// The units of the levels of w·x, and of w.
+    /// The units of the levels of w·x and of w.
     pub fn units(&self) -> [Vec<f64>; 2] {
         let (components, weights) =
             self.levels().map(|(c, w)| (power_of_two(-c.exponent), power_of_two(-w.exponent))).unzip();
@@ -176,27 +176,27 @@ impl Scale {
     }
 }
 
-/// Bits that a rounded number may have, so that the sum of so many stays in i64.
+/// Number of bits that a rounded number may have so that the sum of `points` numbers stays in i64.
 fn room(points: usize) -> i32 {
     (61 - (usize::BITS - points.leading_zeros()) as i32).min(50)
 }
 
-/// e with |value| < 2^e; small for zero.
+/// The smallest e with |value| < 2^e, clamped to ±[`LARGEST_EXPONENT`].
 fn exponent(value: f64) -> i32 {
-    // Field of the exponent; subnormals and zero count as the smallest normal number.
+    // The exponent field; subnormals and zero count as the smallest normal number.
     let field = (value.to_bits() >> 52 & 0x7ff).max(1) as i32;
-    // The product of two f32 that are not zero lies in [2^-298, 2^256): so 2^s and all that is scaled by it stay normal f64.
+    // The product of two nonzero f32 lies in [2^-298, 2^256). So 2^s and all numbers scaled by it stay normal f64.
     (field - 1022).clamp(-LARGEST_EXPONENT, LARGEST_EXPONENT)
 }
 
 const LARGEST_EXPONENT: i32 = 300;
 
-/// 2^exponent, for exponents of normal numbers.
+/// 2^`exponent`, for exponents of normal numbers.
 pub(crate) fn power_of_two(exponent: i32) -> f64 {
     2f64.powi(exponent)
 }
 
-/// [`SAMPLE`] of so many points, or all: one of each of as many ranges.
+/// Numbers of [`SAMPLE`] of `points` points, one at random from each of as many equal ranges; all points if there are fewer.
 fn sample(points: usize) -> Vec<usize> {
     let mut random = Random::new(0);
     let start = |at: usize| (at as u128 * points as u128 / SAMPLE as u128) as usize;
@@ -207,14 +207,14 @@ fn sample(points: usize) -> Vec<usize> {
     }
 }
 
-/// The exponent below which the sixteenth part of the numbers lies, zeros left out.
+/// The exponent below which one sixteenth of the nonzero numbers lie; `None` if all are zero.
 fn usual(numbers: Vec<f64>) -> Option<i32> {
     let mut exponents: Vec<i32> = numbers.into_iter().filter(|&number| number != 0.0).map(exponent).collect();
     let at = exponents.len() / 16;
     (!exponents.is_empty()).then(|| *exponents.select_nth_unstable(at).1)
 }
 
-/// How far the points spread, without the [`FARTHEST`]: the largest difference of two of a sample in a component. O(dim).
+/// The spread of the points: the largest difference in a component between two points of a sample without its [`FARTHEST`]. O(dim).
 pub(super) fn spread<T: Element>(points: &Points<'_, T>) -> f32 {
     let mut places = sample(points.len());
     let peak = |&point: &usize| points.row(point).iter().fold(0, |most, x| x.to_f32().abs().to_bits().max(most));
@@ -228,11 +228,11 @@ pub(super) fn spread<T: Element>(points: &Points<'_, T>) -> f32 {
     (0..points.dim).map(of_component).fold(0.0, f32::max)
 }
 
-/// Which exponents occur.
+/// The set of exponents that occur.
 struct Exponents([bool; 2 * LARGEST_EXPONENT as usize + 1]);
 
 impl Exponents {
-    /// Those of each number of each point times the point's weight.
+    /// The exponents of each number of each point times the point's weight.
     fn of<I: Iterator<Item = (usize, f32)>>(
         points: usize,
         numbers: impl Fn(usize) -> I + Sync,
@@ -253,7 +253,7 @@ impl Exponents {
         turns(0..points).with_min_len(1024).fold(none, add, both)
     }
 
-    /// The largest up to `most`.
+    /// The largest exponent that occurs and is at most `most`.
     fn largest(&self, most: i32) -> Option<i32> {
         let end = (most + LARGEST_EXPONENT + 1).max(0) as usize;
         self.0[..end.min(self.0.len())].iter().rposition(|&seen| seen).map(|at| at as i32 - LARGEST_EXPONENT)
@@ -274,7 +274,7 @@ mod tests {
         let mut rows: Vec<f32> = (0..4000).map(|_| (random.unit() - 0.5) as f32).collect();
         let greatest = rows.iter().fold(0.0f32, |most, x| most.max(x.abs()));
         assert_eq!(scale_of(&rows, None), Scale::new(2000, greatest.into(), None));
-        // So have points with components that are zero, and scales some powers of two apart.
+        // Points with zero components, and with components some powers of two apart, have one level as well.
         rows.iter_mut().step_by(2).for_each(|x| *x *= 1e-4);
         rows[..3000].fill(0.0);
         assert_eq!(scale_of(&rows, None).count(), 1);
@@ -300,7 +300,7 @@ mod tests {
                 assert!(x.abs() / unit <= power_of_two(50) && unit <= x.abs().max(0.0625) / 65536.0, "{x}: {scale:?}");
             }
         }
-        // A large constant component; weights.
+        // A large constant component, then weights.
         let mut rows = ordinary.clone();
         rows.iter_mut().step_by(2).for_each(|x| *x = 1e16);
         assert_eq!(scale_of(&rows, None).count(), 2);

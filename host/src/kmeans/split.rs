@@ -1,5 +1,6 @@
-//! Empty clusters get half of the largest: both take its centroid, nudged a little in opposite directions, so that the next
-//! assignment shares its points out between them (the remedy of Johnson, Douze, Jégou's implementation, here without chance).
+//! Splitting: each empty cluster takes half of the largest cluster. Both take its centroid, moved a little in opposite directions, so that
+//! the next assignment divides its points between them. The implementation of Johnson, Douze and Jégou does the same with random numbers;
+//! here there are none.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, HashSet};
@@ -12,15 +13,15 @@ use crate::simd::Isa;
 
 /// The nudge, as a share of the centroid's largest component.
 const NUDGE: f32 = 1.0 / 1024.0;
-/// The largest nudge, as a share of how far the points spread.
+/// The largest nudge, as a share of the spread of the points.
 const MOST: f32 = 1.0 / 16.0;
 
-/// How far halves are moved from a centroid.
+/// Limits of the distance between a centroid and its halves.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Nudge {
-    /// Largest |x|, in the place of the largest component of a centroid of zeros.
+    /// Largest |x| of the points. It replaces the largest component of a centroid that is zero.
     pub(super) greatest: f32,
-    /// How far the points spread: halves that are farther from the centroid than a sixteenth of that lose their points to others.
+    /// The spread of the points. Halves farther from the centroid than a sixteenth of the spread lose their points to other clusters.
     pub(super) most: f32,
 }
 
@@ -31,10 +32,11 @@ impl Nudge {
     }
 }
 
-/// Splits the largest cluster for each cluster without weight, in ascending order; a cluster that was split counts as two of half
-/// the points. Equal sizes: the lower number. A cluster becomes no more clusters than it has points that differ: equal points always
-/// go to one centroid. `more_than` says whether a cluster has more than so many. Returns how many were filled; with fewer than two
-/// points that differ in every cluster left there is nothing to split. O(clusters + empty · (log(clusters) + dim)), but for `more_than`.
+/// Splits the largest cluster for each cluster without weight, in ascending order, and returns the number of clusters filled. A cluster
+/// that was split counts as two clusters of half the points. Of equal sizes the lower number is split. A cluster is not divided into more
+/// clusters than it has distinct points, since equal points always go to one centroid; `more_than` says whether a cluster has more than
+/// a number of distinct points. If no cluster has a second distinct point, there is nothing to split.
+/// O(clusters + empty · (log(clusters) + dim)) without `more_than`.
 pub(super) fn split_empty(
     centroids: &mut [f32],
     dim: usize,
@@ -47,7 +49,7 @@ pub(super) fn split_empty(
     let full = (0..totals.weights.len()).filter(|&cluster| totals.weights[cluster] != 0.0);
     let mut largest: BinaryHeap<(u32, Reverse<usize>)> =
         full.map(|cluster| (totals.counts[cluster], Reverse(cluster))).collect();
-    // The cluster that has the points of each, and how many such it has become.
+    // For each cluster, the original cluster of its points; for each original cluster, the number of clusters it has become.
     let mut whole: Vec<usize> = (0..totals.weights.len()).collect();
     let mut pieces = vec![1; totals.weights.len()];
     let mut filled = 0;
@@ -80,11 +82,11 @@ pub(super) fn split_empty(
     filled
 }
 
-/// How many points of a cluster differ, looked up as far as it is asked for.
+/// Counts the distinct points of clusters, only as far as needed.
 pub(super) struct Distinct<'a, T: Element> {
     points: Points<'a, T>,
     labels: &'a [u32],
-    /// Of each cluster asked for: points up to here were looked at, and these differ.
+    /// For each cluster in question: the number of points examined, and the distinct points among them.
     clusters: HashMap<usize, (usize, HashSet<Vec<u32>>)>,
 }
 
@@ -93,8 +95,8 @@ impl<'a, T: Element> Distinct<'a, T> {
         Self { points, labels, clusters: HashMap::new() }
     }
 
-    /// Whether more than `number` points of `cluster` differ, those without weight left out. O(points + dim · points of the cluster) for
-    /// all calls about a cluster; two that differ are mostly the first two.
+    /// Whether `cluster` has more than `number` distinct points with weight. O(points + dim · points of the cluster) for all calls about a
+    /// cluster. The first two points are mostly distinct.
     pub(super) fn more_than(&mut self, cluster: usize, number: usize) -> bool {
         let (looked_at, found) = self.clusters.entry(cluster).or_default();
         while found.len() <= number {
@@ -105,7 +107,7 @@ impl<'a, T: Element> Distinct<'a, T> {
             };
             *looked_at = point + 1;
             if self.points.weights.is_none_or(|weights| weights[point] > 0.0) {
-                // −0 is 0.
+                // −0 equals 0.
                 found.insert(self.points.row(point).iter().map(|x| (x.to_f32() + 0.0).to_bits()).collect());
             }
         }
@@ -184,7 +186,7 @@ mod tests {
 
     #[test]
     fn a_cluster_has_no_more_parts_than_points_that_differ() {
-        // The largest has two that differ, the next one, the third as many as points.
+        // The largest cluster has two distinct points, the next one has one, and all points of the third are distinct.
         let differ = [2, 1, 100, 0, 0, 0];
         let mut centroids = [10.0, 20.0, 30.0, 0.0, 0.0, 0.0];
         let more_than = |cluster: usize, number: usize| differ[cluster] > number;
@@ -197,7 +199,7 @@ mod tests {
         let points = Points { rows: &rows, dim: 1, weights: None, squares: &[] };
         let labels = [0, 1, 0, 1, 0, 1, 0, 1];
         let mut distinct = Distinct::new(points, &labels);
-        // 1, 1, 1, 2 and −0, 0, 5, 0.
+        // Cluster 0 has 1, 1, 1, 2 and cluster 1 has −0, 0, 5, 0.
         assert_eq!([1, 2].map(|number| distinct.more_than(0, number)), [true, false]);
         assert_eq!([1, 2, 1].map(|number| distinct.more_than(1, number)), [true, false, true]);
         assert!(!distinct.more_than(2, 0));
@@ -207,7 +209,7 @@ mod tests {
 
     #[test]
     fn halves_stay_where_the_points_are() {
-        // A component a million times the others' spread.
+        // One component is a million times the spread of the others.
         let mut centroids = [1e6, 1.0, 0.0, 0.0];
         let nudge = Nudge { greatest: 1e6, most: 2.0 };
         assert_eq!(split_empty(&mut centroids, 2, &totals(&[5, 0]), nudge, false, |_, _| true), 1);

@@ -1,12 +1,11 @@
-//! Where training begins: random numbers, sub-samples, and the first centroids.
+//! The first centroids by k-means++ (Arthur and Vassilvitskii 2007).
 //!
-//! *Random*: distinct points, every set of them equally likely.
+//! The first point is random. Each next point is chosen with probability proportional to w · D², where D is the distance to the nearest
+//! centroid so far. All devices leave this to the CPU, so that it has the same bits everywhere: D² is the canonical f64 sum, and sums over
+//! points are formed in blocks of [`BLOCK`], in ascending order.
 //!
-//! *k-means++* (Arthur and Vassilvitskii 2007): the first point at random, each next one with probability proportional to
-//! w · D², D the distance to the nearest centroid so far. It is done on the CPU, whatever the device, so that it has the same
-//! bits everywhere: D² is the canonical f64 sum, and the sums over points are formed in blocks of [`BLOCK`], in ascending order.
-//! That costs points · clusters · d f64 operations, several times one iteration. So points are sampled first, down to
-//! [`SAMPLE`] a centroid.
+//! The cost is points · clusters · d f64 operations, several times that of one iteration. So the caller first samples [`SAMPLE`] points
+//! per centroid.
 
 use super::sums::normalise;
 use crate::Element;
@@ -16,15 +15,15 @@ use crate::product::cpu::exact::Term;
 use crate::random::Random;
 use crate::simd::Isa;
 
-/// Points whose D² are added up together.
+/// Number of points whose w · D² are added up together.
 const BLOCK: usize = 1024;
-/// Components that are worth a task of their own: fewer are done before another thread is awake.
+/// Smallest number of components of a task. Fewer are done before another thread is awake.
 const TASK: usize = 1 << 16;
-/// Points a centroid that k-means++ looks at.
+/// Number of points per centroid that k-means++ chooses from.
 pub(super) const SAMPLE: usize = 64;
 
-/// `clusters` rows, chosen by D² sampling, of `rows` as f32. For spherical k-means D is taken between points divided by their
-/// norms. Where all other points coincide with centroids, the lowest that was not chosen is next.
+/// `clusters` of `rows`, chosen by D² sampling, as f32. For spherical k-means D is the distance between points divided by their norms. If
+/// all other points equal centroids, the lowest point not chosen so far is next.
 pub(super) fn plus_plus<T: Element>(
     rows: &[T],
     dim: usize,
@@ -47,7 +46,7 @@ pub(super) fn plus_plus<T: Element>(
         compared.par_chunks_mut(stride).for_each(|point| normalise(isa, point));
     }
     let weight = |point: usize| weights.map_or(1.0, |weights| f64::from(weights[point]));
-    // w · D², +infinity standing for "no centroid yet" only before the first.
+    // Infinite until there is a first centroid.
     let mut distances = vec![f64::INFINITY; count];
     let mut masses: Vec<f64> = (0..count).map(weight).collect();
     let mut chosen = vec![false; count];
@@ -74,7 +73,7 @@ pub(super) fn plus_plus<T: Element>(
     centroids
 }
 
-/// The point at which the running sum of masses passes `unit` of their total; none where the total is 0.
+/// The point at which the running sum of masses passes `unit` · total; `None` if the total is 0.
 fn draw(masses: &[f64], totals: &[f64], unit: f64) -> Option<usize> {
     let total: f64 = totals.iter().sum();
     if total <= 0.0 {
@@ -95,7 +94,7 @@ fn draw(masses: &[f64], totals: &[f64], unit: f64) -> Option<usize> {
         }
         left -= mass;
     }
-    // Rounding ran past the end of the block, or of all: the last point with mass up to there.
+    // Rounding passed the end of the block or of all points: the last point with mass before that end.
     let end = if block.is_some() { (start + BLOCK).min(masses.len()) } else { masses.len() };
     masses[..end].iter().rposition(|&mass| mass > 0.0)
 }
@@ -112,7 +111,7 @@ mod tests {
             assert_eq!(sample.len(), count);
             assert!(sample.windows(2).all(|pair| pair[0] < pair[1]) && sample.iter().all(|&at| at < total));
         }
-        // Every number is as likely as the next: 2 of 4, 6000 times, 3000 times each, give or take six deviations.
+        // All numbers are equally likely: 2 of 4, 6000 times, gives 3000 each, within six standard deviations.
         let mut hits = [0i32; 4];
         (0..6000).for_each(|_| random.sample(4, 2).into_iter().for_each(|at| hits[at] += 1));
         assert!(hits.iter().all(|hits| (hits - 3000).abs() < 240), "{hits:?}");
@@ -134,7 +133,7 @@ mod tests {
 
     #[test]
     fn plus_plus_takes_one_of_each_far_group() {
-        // Eight groups a thousand apart, points of a group within 1: a second one of a group has a chance of about 10^-6.
+        // Eight groups a thousand apart, points of a group within 1. The chance of a second point of a group is about 10^-6.
         let rows: Vec<f32> = (0..800).flat_map(|i| [(i % 8 * 1000) as f32 + (i / 8) as f32 * 0.01, 1.0]).collect();
         for seed in 0..20 {
             let centroids = plus_plus(&rows, 2, None, 8, false, &mut Random::new(seed));
@@ -142,7 +141,7 @@ mod tests {
             groups.sort_unstable();
             assert_eq!(groups, [0, 1, 2, 3, 4, 5, 6, 7], "seed {seed}");
         }
-        // Weight 0 is never chosen while there is another; equal points fill up in order.
+        // A point of weight 0 is not chosen while there is another; equal points are chosen in order.
         let weights = [0.0, 1.0, 0.0, 0.0];
         let centroids = plus_plus(&[1u8, 2, 3, 4], 1, Some(&weights), 1, false, &mut Random::new(1));
         assert_eq!(centroids, [2.0]);

@@ -7,12 +7,12 @@
 //!                                             add those atomically to the cluster's sums
 //! ```
 //!
-//! Integer sums do not depend on their order, so neither threads nor atomics can change a bit. Next to sums of its own for
-//! every thread, this takes clusters · d · 8 bytes a level once, however many threads there are.
+//! Integer sums do not depend on their order, so neither threads nor atomics change a bit. Compared with separate sums for every thread,
+//! this takes clusters · d · 8 bytes per level only once, for any number of threads.
 //!
 //! w · x · 2^s is exact in f64 (48 bits of product; [`Scale`] keeps 2^s where nothing leaves f64's normal range), so there is one
-//! rounding. [`Scale`] keeps it within 2^50 as well: adding 1.5 · 2^52 rounds to nearest, ties to even, and leaves the integer in
-//! the low bits, which costs one addition where the conversion of f64 to i64 is many instructions.
+//! rounding. [`Scale`] also keeps the value within 2^50. So adding 1.5 · 2^52 rounds to nearest, ties to even, and leaves the integer in
+//! the low bits. This costs one addition, while the conversion of f64 to i64 takes many instructions.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 
@@ -26,28 +26,28 @@ use crate::simd;
 use crate::simd::Isa;
 use crate::{Element, ElementType};
 
-/// Points that one task adds up at least.
+/// Smallest number of points that one task adds up.
 const RUN: usize = 1024;
-/// Points ahead that are fetched: they lie anywhere.
+/// Number of points between an addition and the prefetch for a later one, since points of a cluster lie anywhere in memory.
 const PREFETCH: usize = 4;
-/// 1.5 · 2^52.
+/// 1.5 · 2^52, which rounds a value within 2^51 to an integer.
 const ROUND: f64 = 6_755_399_441_055_744.0;
 
-/// Sums over the points of each cluster that one worker has: step 2 for a part of the points.
+/// Sums of one worker over its points of each cluster: step 2 for a part of the points.
 ///
-/// One array of words, as devices have them side by side and send them in one go: component sums as i64, level by level, row by row of
-/// `stride`; weights as i64, level by level; counts as u32.
+/// The sums are one array of words, in the order of device memory, so that one copy moves all of them: component sums as i64, level by
+/// level and row by row of `stride`; weights as i64, level by level; counts as u32.
 #[derive(Debug, Default)]
 pub(crate) struct PartialSums {
-    /// All of it.
+    /// Component sums, weights and counts.
     pub(crate) words: Vec<u64>,
-    /// Rows of sums of a level.
+    /// Number of rows of sums in a level, one for each cluster.
     pub(crate) clusters: usize,
-    /// Components from one row of sums to the next.
+    /// Number of components from one row of sums to the next.
     pub(crate) stride: usize,
-    /// The word where weights start; without weights they are the counts, and this is `None`.
+    /// The first word of the weights; `None` if there are no weights, which then equal the counts.
     pub(crate) weights: Option<usize>,
-    /// The word where counts start.
+    /// The first word of the counts.
     pub(crate) counts: usize,
 }
 
@@ -63,7 +63,7 @@ impl PartialSums {
     fn weight(&self, level: usize, cluster: usize) -> i64 {
         match self.weights {
             Some(start) => self.words[start + level * self.clusters + cluster] as i64,
-            // Points without weights weigh 1, of the first level.
+            // Points without weights have weight 1, in the first level.
             None => {
                 if level == 0 {
                     i64::from(self.count(cluster))
@@ -75,15 +75,15 @@ impl PartialSums {
     }
 }
 
-/// Sums over clusters.
+/// Sums over all points of each cluster.
 #[derive(Debug)]
 pub(super) struct Sums {
     isa: Isa,
     dim: usize,
     scale: Scale,
-    /// S of each level, clusters × dim.
+    /// S of each level: clusters × dim, row-major.
     sums: Vec<AtomicI64>,
-    /// W of each level, scaled by 2^t.
+    /// W of each level and cluster, scaled by 2^t.
     weights: Vec<i64>,
     counts: Vec<u32>,
     /// Points in the order of their clusters.
@@ -91,7 +91,7 @@ pub(super) struct Sums {
 }
 
 impl Sums {
-    /// Nothing added up yet.
+    /// Sums over no points so far.
     pub(super) fn new(clusters: usize, dim: usize, scale: Scale) -> Self {
         Self {
             isa: Isa::detect(),
@@ -104,7 +104,7 @@ impl Sums {
         }
     }
 
-    /// Step 2 for these labels, all below the number of clusters. O(points · dim).
+    /// Step 2 for these labels, which are below the number of clusters. O(points · dim).
     pub(super) fn add_up<T: Element>(&mut self, rows: &[T], weights: Option<&[f32]>, labels: &[u32]) {
         self.counts.fill(0);
         labels.iter().for_each(|&label| self.counts[label as usize] += 1);
@@ -149,7 +149,7 @@ impl Sums {
         }
     }
 
-    /// W of each level.
+    /// Adds up W of each level; needs the counts.
     fn add_weights(&mut self, weights: Option<&[f32]>, labels: &[u32]) {
         self.weights.fill(0);
         let Some(weights) = weights else {
@@ -164,7 +164,7 @@ impl Sums {
         }
     }
 
-    /// The sums of all points, of which each of `parts` has some. O(parts · levels · clusters · dim).
+    /// Replaces the sums by the total of `parts`, which have all points together. O(parts · levels · clusters · dim).
     pub(super) fn take(&mut self, parts: Vec<&PartialSums>) {
         let clusters = self.counts.len();
         let rows = self.sums.par_chunks_mut(self.dim).zip(self.weights.par_iter_mut()).enumerate();
@@ -181,7 +181,7 @@ impl Sums {
         }
     }
 
-    /// What the last [`Self::add_up`] found, for somebody else to take.
+    /// Copies the sums of the last [`Self::add_up`] to `to`.
     pub(super) fn give(&self, to: &mut PartialSums) {
         let clusters = self.counts.len();
         *to = PartialSums {
@@ -198,7 +198,7 @@ impl Sums {
         bytemuck::cast_slice_mut(&mut to.words[to.counts..])[..clusters].copy_from_slice(&self.counts);
     }
 
-    /// Points in ascending order of (cluster, point).
+    /// Sorts the points by (cluster, point); needs the counts.
     fn sort(&mut self, labels: &[u32]) {
         let mut next: Vec<u32> = self
             .counts
@@ -217,7 +217,7 @@ impl Sums {
         }
     }
 
-    /// What the last [`Self::add_up`] found, against the centroids it was made with. O(clusters · dim).
+    /// The totals of the last [`Self::add_up`], for the centroids of its labels. O(clusters · dim).
     pub(super) fn totals(&self, centroids: &[f32], totals: &mut Totals) {
         let [units, weight_units] = self.scale.units();
         totals.counts.clone_from(&self.counts);
@@ -248,7 +248,7 @@ impl Sums {
         });
     }
 
-    /// S of a component of a cluster, from the smallest level to the largest.
+    /// S of a component of a cluster, added up from the smallest level to the largest.
     fn sum(&self, cluster: usize, component: usize, units: &[f64]) -> f64 {
         let sum = |level: usize| {
             self.sums[(level * self.counts.len() + cluster) * self.dim + component].load(Ordering::Relaxed)
@@ -256,14 +256,14 @@ impl Sums {
         units.iter().enumerate().rev().fold(0.0, |total, (level, unit)| total + sum(level) as f64 * unit)
     }
 
-    /// W of a cluster, likewise.
+    /// W of a cluster, added up from the smallest level to the largest.
     fn weight(&self, cluster: usize, units: &[f64]) -> f64 {
         let weight = |level: usize| self.weights[level * self.counts.len() + cluster];
         units.iter().enumerate().rev().fold(0.0, |total, (level, unit)| total + weight(level) as f64 * unit)
     }
 }
 
-/// Divides a vector by its canonical norm; a zero stays zero.
+/// Divides a vector by its canonical norm; a zero vector stays zero.
 pub(super) fn normalise(isa: Isa, vector: &mut [f32]) {
     let wide: Vec<f64> = vector.iter().map(|&x| f64::from(x)).collect();
     let norm = exact::sum(isa, Term::Product, &wide, vector).sqrt();
@@ -276,7 +276,7 @@ fn row<T>(rows: &[T], dim: usize, point: u32) -> &[T] {
     &rows[point as usize * dim..][..dim]
 }
 
-/// acc += round(x · weight · 2^s) where the level takes x · weight.
+/// acc += round(x · weight · 2^s) for each x whose x · weight belongs to the level.
 fn add_level(acc: &mut [i64], row: &[f32], weight: f64, level: Level) {
     let factor = power_of_two(level.exponent);
     for (acc, &x) in acc.iter_mut().zip(row) {
@@ -294,14 +294,14 @@ fn add(isa: Isa, acc: &mut [i64], row: &[f32], factor: f64) {
         // SAFETY: `isa` comes from `Isa::detect`, so the processor has the instructions.
         Isa::Avx512 => unsafe { add_avx512(acc, row, factor) },
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: as above.
+        // SAFETY: `isa` comes from `Isa::detect`, so the processor has the instructions.
         Isa::Avx2 => unsafe { add_avx2(acc, row, factor) },
         Isa::Portable => add_portable(acc, row, factor),
     }
 }
 
 /// # Safety
-/// The processor has AVX-512F.
+/// The processor must have AVX-512F.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f")]
 unsafe fn add_avx512(acc: &mut [i64], row: &[f32], factor: f64) {
@@ -309,14 +309,14 @@ unsafe fn add_avx512(acc: &mut [i64], row: &[f32], factor: f64) {
 }
 
 /// # Safety
-/// The processor has AVX2.
+/// The processor must have AVX2.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
 unsafe fn add_avx2(acc: &mut [i64], row: &[f32], factor: f64) {
     add_portable(acc, row, factor);
 }
 
-/// For the compiler to vectorise.
+/// The loop that the compiler vectorises for each instruction set.
 #[inline(always)]
 fn add_portable(acc: &mut [i64], row: &[f32], factor: f64) {
     for (acc, &x) in acc.iter_mut().zip(row) {
@@ -324,7 +324,7 @@ fn add_portable(acc: &mut [i64], row: &[f32], factor: f64) {
     }
 }
 
-/// The nearest integer, ties to even, of a value within 2^51.
+/// The integer nearest to a value within 2^51, ties to even.
 #[inline(always)]
 fn round(value: f64) -> i64 {
     (value + ROUND).to_bits() as i64 - ROUND.to_bits() as i64

@@ -1,4 +1,4 @@
-//! What needs the inside: threads. The rest is in the repository's `tests`, for every device.
+//! Tests that need private parts: threads and devices. The repository's `tests` has the others, for every device.
 
 use super::*;
 
@@ -38,14 +38,14 @@ fn watchers_see_every_iteration() {
     let found = settings.train_watched(&rows, 2, None, &mut |progress| seen.push(*progress)).unwrap();
     assert_eq!(seen.iter().map(|p| p.iteration).collect::<Vec<_>>(), [0, 1, 2]);
     assert_eq!(seen.iter().map(|p| p.objective).collect::<Vec<_>>(), found.objectives);
-    // 120 of 300 points.
+    // Training uses 120 of 300 points.
     assert!(seen.iter().all(|p| p.mean == 20.0 && f64::from(p.largest) >= p.mean), "{seen:?}");
     assert_eq!(seen[2].largest, *found.sizes.iter().max().unwrap());
     assert_eq!(found.sizes.iter().sum::<u32>(), 120);
     assert_eq!((found.labels, found.device), (None, Device::Cpu.into()));
 }
 
-/// Points of eight components around each of `groups` centres, which lie in ±64; the points of a group lie within 1 of each other.
+/// Points of eight components around each of `groups` centres, which lie in ±64. The points of a group lie within 1 of each other.
 fn groups(points: usize, groups: usize) -> Vec<f32> {
     let mut random = Random::new(41);
     let centres: Vec<f32> = (0..groups * 8).map(|_| (random.unit() * 128.0 - 64.0) as f32).collect();
@@ -53,7 +53,7 @@ fn groups(points: usize, groups: usize) -> Vec<f32> {
     (0..points).flat_map(row).map(|centre| centre + random.unit() as f32).collect()
 }
 
-/// Σ‖x − nearest centroid‖² over all rows but `without`, in f64 and by looking at every pair.
+/// Σ‖x − nearest centroid‖² over all rows except `without`, in f64, from every pair.
 fn plain_objective(rows: &[f32], centroids: &[f32], without: &[usize]) -> f64 {
     let distance =
         |x: &[f32], c: &[f32]| x.iter().zip(c).map(|(&x, &c)| (f64::from(x) - f64::from(c)).powi(2)).sum::<f64>();
@@ -62,14 +62,14 @@ fn plain_objective(rows: &[f32], centroids: &[f32], without: &[usize]) -> f64 {
     kept.map(|(_, x)| nearest(x)).sum()
 }
 
-/// What training on these devices gives.
+/// The result of training on `devices`.
 fn trained(settings: &KMeans, rows: &[f32], weights: Option<&[f32]>, devices: &[Device]) -> Clustering {
     let placement = Placement::new(devices.to_vec(), 1).unwrap();
     let found = settings.clone().device(placement).train_watched(rows, 8, weights, &mut |_| {}).unwrap();
     Clustering { device: Device::Cpu.into(), ..found }
 }
 
-/// The same training on the CPU and on the emulator.
+/// Trains on the CPU and on the emulator, and checks that the results are equal.
 fn on_each_device(settings: &KMeans, rows: &[f32], weights: Option<&[f32]>) -> Clustering {
     let [found, emulated] = [Device::Cpu, Device::Emulator].map(|device| trained(settings, rows, weights, &[device]));
     assert_eq!(found, emulated, "emulator");
@@ -94,11 +94,11 @@ fn parts_of_far_vectors_add_up_to_the_bits_of_the_whole() {
 #[test]
 fn far_vectors_leave_the_clusters_of_the_others_alone() {
     let rows = groups(600, 12);
-    // A point of each group, and four more: far vectors may take their clusters.
+    // One point of each group and four more, since far vectors may take their clusters.
     let settings = KMeans::new(16).iterations(6).start(Start::Given(rows[..16 * 8].to_vec())).labels(true);
     let ordinary = trained(&settings, &rows, None, &[Device::Cpu]);
     let best = plain_objective(&rows, &ordinary.centroids, &[]);
-    // Markers for "missing", and three in one data set.
+    // Single markers for "missing", and three of them in one data set.
     for far in [vec![1e16f32], vec![-1e16], vec![f32::MAX], vec![1e30, -1e12, 1e20]] {
         let mut marked = rows.clone();
         let places: Vec<usize> = (0..far.len()).map(|i| 277 + 100 * i).collect();
@@ -137,14 +137,14 @@ fn one_heavy_point_leaves_the_weights_of_the_others() {
     let mut weights = vec![1.0f32; 600];
     weights[300] = 1e16;
     let found = on_each_device(&KMeans::new(6).iterations(6).start(Start::PlusPlus), &rows, Some(&weights));
-    // A point of each group is near a centroid, but for the group of the heavy point the mean of the points.
+    // A point of each group is near a centroid, except in the heavy point's group, whose mean is the heavy point.
     let rest = plain_objective(&rows, &found.centroids, &(0..600).filter(|i| i % 6 == 0).collect::<Vec<_>>());
     assert!(rest < 600.0 * 8.0, "{rest}, {:?}", found.sizes);
 }
 
 #[test]
 fn equal_points_are_not_split() {
-    // Half of the points are one; the others lie in twelve groups.
+    // Half of the points are equal; the others lie in twelve groups.
     let mut rows = groups(600, 12);
     rows[..300 * 8].fill(3.0);
     let starts = [&rows[..2 * 8], &rows[300 * 8..312 * 8]].concat();
@@ -153,7 +153,7 @@ fn equal_points_are_not_split() {
     // The empty cluster went to a group.
     let equal = found.centroids.chunks(8).filter(|c| c.iter().all(|x| (x - 3.0).abs() < 0.5)).count();
     assert_eq!(equal, 1, "{:?}", found.sizes);
-    // Nothing to split at all: every empty cluster keeps its centroid.
+    // No cluster can be split: every empty cluster keeps its centroid.
     let found = on_each_device(&KMeans::new(5).iterations(3).labels(true), &[7.0; 8 * 20], None);
     assert_eq!(found.sizes, [20, 0, 0, 0, 0]);
     assert_eq!(found.centroids, [7.0; 5 * 8]);

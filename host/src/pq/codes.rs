@@ -1,16 +1,16 @@
-//! Codes in bytes: M numbers of 4 to 8 bits, packed from the lowest bit of the first byte, sub-quantizer 0 first. Eight
-//! numbers of b bits are exactly b bytes, so a word of 64 bits moves eight at once and nothing is carried from group to group.
+//! The packed form of codes: M numbers of 4 to 8 bits, from the lowest bit of the first byte, sub-quantizer 0 first. Eight numbers of b
+//! bits are exactly b bytes, so one 64-bit word moves eight numbers, and no bits are carried between groups.
 
-/// Numbers that fill whole bytes whatever their width.
+/// Count of numbers that fill whole bytes for every number of bits.
 pub(crate) const GROUP: usize = 8;
 
-/// Bytes of one vector's code.
+/// Number of bytes of the code of a vector.
 pub(crate) const fn code_bytes(sub_quantizers: usize, bits: u32) -> usize {
-    // Groups of eight first: the product of the two may not fit.
+    // Groups of eight first: sub_quantizers · bits may overflow.
     sub_quantizers / GROUP * bits as usize + (sub_quantizers % GROUP * bits as usize).div_ceil(8)
 }
 
-/// Packs the numbers of one vector; each is below 2^bits, and `to` has [`code_bytes`].
+/// Packs the numbers of one vector to `to`, which has [`code_bytes`] bytes. Each number is below 2^bits.
 pub(crate) fn pack(numbers: &[u8], bits: u32, to: &mut [u8]) {
     if bits == 8 {
         return to.copy_from_slice(numbers);
@@ -23,7 +23,7 @@ pub(crate) fn pack(numbers: &[u8], bits: u32, to: &mut [u8]) {
     }
 }
 
-/// The inverse of [`pack`]; what stands in the unused high bits of the last byte is not looked at.
+/// The inverse of [`pack`]; the unused high bits of the last byte are ignored.
 pub(crate) fn unpack(code: &[u8], bits: u32, numbers: &mut [u8]) {
     if bits == 8 {
         return numbers.copy_from_slice(code);
@@ -43,7 +43,7 @@ mod tests {
 
     use super::*;
 
-    /// Bit by bit, as the definition says.
+    /// Bit `at` of a code, by the definition.
     fn bit(code: &[u8], at: usize) -> u8 {
         code[at / 8] >> (at % 8) & 1
     }

@@ -6,43 +6,43 @@
 //!                   code = the first smallest
 //! ```
 //!
-//! Lanes are codewords, so that one row uses the registers as fully as many and the same kernel makes the lookup tables of
-//! [`super::tables`]. The compiler vectorises the loops over fixed blocks of codewords, once an instruction set; it neither
-//! fuses nor reorders f32 operations, so each set gives the bits of the definition. 3 · dim · 2^bits operations a row.
+//! Codewords are the lanes, so a single row fills the registers as well as many rows, and the same kernel makes the tables of
+//! [`super::tables`]. The compiler vectorises the loops over fixed blocks of codewords, once for each instruction set. It neither fuses
+//! nor reorders f32 operations, so every set gives the bits of the definition. A row takes 3 · dim · 2^bits operations.
 
 use super::{ProductQuantizer, codes};
 use crate::parallel::{Loop, ParallelSlice};
 use crate::simd::Isa;
 use crate::{Result, host_memory};
 
-/// Rows whose codes are found sub-quantizer by sub-quantizer.
+/// Number of rows that are encoded together, sub-quantizer by sub-quantizer.
 const RUN: usize = 64;
-/// Codewords a register block covers: four registers of AVX-512, with as many independent chains of additions.
+/// Codewords in a block of registers: four registers of AVX-512, which are independent chains of additions.
 const BLOCK: usize = 64;
-/// Codewords there are at least; every number of codewords is a multiple.
+/// Smallest number of codewords, which divides every number of codewords.
 const FEWEST: usize = 16;
 
-/// What codes stand for: the rows themselves, or what is left of each after its list's centroid is subtracted.
+/// Centroids to subtract from rows before they are encoded.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Residuals<'a> {
-    /// The list of each row.
+    /// The list of each row; the list's centroid is subtracted.
     pub labels: &'a [u32],
     /// Centroids of all lists, row-major, f32.
     pub centroids: &'a [f32],
 }
 
-/// What a table entry is.
+/// A term of the sum in a table entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Term {
     /// (x_j − c_j)²
     SquaredDifference,
     /// x_j · c_j
     Product,
-    /// x_j · c_j, fused with the addition where the processor can: a third faster. For scores with a bound, not for results.
+    /// x_j · c_j, fused with the addition if the processor can: a third faster. Only for scores with an error bound.
     FusedProduct,
 }
 
-/// Codes of `rows` (whole rows of the quantizer's dimension), packed, row after row.
+/// Encodes `rows` (whole rows of the quantizer's dimension): packed codes, row after row.
 pub(crate) fn encode(
     isa: Isa,
     quantizer: &ProductQuantizer,
@@ -66,7 +66,7 @@ pub(crate) fn encode(
     Ok(codes)
 }
 
-/// Memory that a thread reuses from run to run.
+/// Buffers that a thread reuses from run to run.
 #[derive(Default)]
 struct Scratch {
     numbers: Vec<u8>,
@@ -83,7 +83,7 @@ fn encode_run(isa: Isa, quantizer: &ProductQuantizer, rows: &[f32], numbers: &mu
     }
 }
 
-/// Number of the nearest codeword for each row and sub-quantizer (rows × M).
+/// Finds the number of the nearest codeword for each row and sub-quantizer (rows × M).
 fn find(isa: Isa, quantizer: &ProductQuantizer, rows: &[f32], numbers: &mut [u8]) {
     // SAFETY: `isa` comes from `Isa::detect`, so the processor has the instructions.
     unsafe {
@@ -97,7 +97,7 @@ fn find(isa: Isa, quantizer: &ProductQuantizer, rows: &[f32], numbers: &mut [u8]
     }
 }
 
-/// One term of a table for each codeword (`to`: 2^bits entries) of the sub-quantizer whose transposed codebook is given.
+/// Computes the entry of each codeword (`to`: 2^bits) of the sub-quantizer with the given transposed codebook.
 pub(crate) fn entries(isa: Isa, term: Term, x: &[f32], transposed: &[f32], to: &mut [f32]) {
     // SAFETY: `isa` comes from `Isa::detect`, so the processor has the instructions.
     unsafe {
@@ -115,7 +115,7 @@ pub(crate) fn entries(isa: Isa, term: Term, x: &[f32], transposed: &[f32], to: &
 macro_rules! compile {
     ($find:ident, $entries:ident, $feature:literal) => {
         /// # Safety
-        /// The processor has the instruction set.
+        /// The processor must have the instruction set.
         #[cfg(target_arch = "x86_64")]
         #[target_feature(enable = $feature)]
         unsafe fn $find(quantizer: &ProductQuantizer, rows: &[f32], numbers: &mut [u8]) {
@@ -123,7 +123,7 @@ macro_rules! compile {
         }
 
         /// # Safety
-        /// The processor has the instruction set.
+        /// The processor must have the instruction set.
         #[cfg(target_arch = "x86_64")]
         #[target_feature(enable = $feature)]
         unsafe fn $entries(term: Term, x: &[f32], transposed: &[f32], to: &mut [f32]) {
@@ -148,7 +148,7 @@ fn find_any(quantizer: &ProductQuantizer, rows: &[f32], numbers: &mut [u8]) {
     }
 }
 
-/// `FUSES`: the processor has an instruction for it; else it would be a call.
+/// `FUSES`: whether the processor has the fused instruction. Without it `mul_add` would be a call.
 #[inline(always)]
 fn entries_any<const FUSES: bool>(term: Term, x: &[f32], transposed: &[f32], to: &mut [f32]) {
     match term {
@@ -191,8 +191,8 @@ fn sums<const LANES: usize>(
     to.copy_from_slice(&acc);
 }
 
-/// Place of the first smallest of distances ≥ +0, which order like their bits. Lanes keep their own first smallest; of the
-/// lanes that hold the smallest of all, the lowest place is the first.
+/// Place of the first smallest of distances ≥ +0, which have the order of their bits. Each lane keeps its first smallest; among the lanes
+/// with the overall smallest, the lowest place is the first.
 #[inline(always)]
 fn first_smallest(distances: &[f32]) -> u8 {
     let (mut best, mut place) = ([u32::MAX; FEWEST], [0u32; FEWEST]);

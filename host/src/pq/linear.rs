@@ -1,28 +1,28 @@
-//! The two pieces of linear algebra that learning a rotation needs, f64, n × n row-major, sequential where sums are formed: the
-//! same bits whatever the number of threads.
+//! Polar factor and inverse for learning a rotation: f64, n × n, row-major. Sums are formed sequentially, so the bits are the same for
+//! any number of threads.
 
 use crate::parallel::{Loop, ParallelSlice};
 use crate::simd::Isa;
 
-/// Steps after which [`polar`] gives up; 10 are usual, and more only for nearly singular matrices.
+/// Largest number of steps of [`polar`]; about 10 are usual, and more are needed only for nearly singular matrices.
 const STEPS: usize = 60;
-/// Rows of one column's elimination that are worth a task.
+/// Smallest number of rows of a task in the elimination of one column.
 const PARALLEL_ROWS: usize = 512;
-/// Steps of an elimination that are done together.
+/// Number of elimination steps that are done together.
 const PANEL: usize = 64;
-/// Rows of a task.
+/// Number of rows of a task in the other columns.
 const ROWS: usize = 16;
 /// Columns of the pivot rows that stay in a cache while the rows of a task pass: 32 KiB.
 const COLUMNS: usize = 64;
-/// Entries of a row that stay in registers: eight of AVX-512.
+/// Entries of a row that stay in registers: eight registers of AVX-512.
 const REGISTERS: usize = 64;
 
-/// The orthogonal factor U of a = U·H, H symmetric positive semidefinite: the orthogonal matrix that maximises tr(Uᵀa). `None`
-/// where `a` is singular to working precision.
+/// The orthogonal factor U of a = U·H, H symmetric positive semidefinite: the orthogonal matrix that maximises tr(Uᵀa). `None` if `a` is
+/// singular to working precision.
 ///
-/// Newton's iteration for the matrix sign (Higham 1986): X ← (γ·X + X⁻ᵀ/γ) / 2, where γ² = ‖X⁻¹‖ / ‖X‖ (Frobenius) brings the
-/// singular values near 1; from there on γ = 1 and each step doubles the correct digits. O(n³) a step. It needs no singular
-/// vectors, and a Jacobi SVD in their place takes ten times as long at n = 128.
+/// Newton's iteration for the matrix sign (Higham 1986): X ← (γ·X + X⁻ᵀ/γ) / 2, where γ² = ‖X⁻¹‖ / ‖X‖ (Frobenius) brings the singular
+/// values near 1. From there on γ = 1 and each step doubles the number of correct digits. A step is O(n³). No singular vectors are
+/// needed. What lost: a Jacobi SVD takes ten times as long at n = 128.
 pub(super) fn polar(a: &[f64], n: usize) -> Option<Vec<f64>> {
     let mut x = a.to_vec();
     let mut scaled = true;
@@ -40,7 +40,7 @@ pub(super) fn polar(a: &[f64], n: usize) -> Option<Vec<f64>> {
         if !change.is_finite() {
             return None;
         }
-        // An unscaled step that changed this little leaves an error of its square.
+        // An unscaled step of change c leaves an error of about c².
         if !scaled && change < 1e-7 {
             return Some(x);
         }
@@ -53,7 +53,7 @@ fn norm(a: &[f64]) -> f64 {
     a.iter().map(|value| value * value).sum::<f64>().sqrt()
 }
 
-/// The inverse by Gauss-Jordan elimination in place with partial pivoting; `None` where a pivot is 0 or not a number.
+/// The inverse by Gauss-Jordan elimination in place with partial pivoting; `None` if a pivot is 0 or NaN.
 ///
 /// ```text
 /// for each block of PANEL steps:
@@ -61,21 +61,21 @@ fn norm(a: &[f64]) -> f64 {
 ///     the block's pivot rows:            the steps one by one, in the other columns
 ///     all other rows, other columns:     entry −= multiplier · pivot row, step by step, a tile of columns at a time
 /// ```
-/// Every entry meets the steps in ascending order, as without blocks, so the blocks and the threads change no bit. What they change: a step
-/// reads and writes PANEL columns instead of the matrix, which for n = 2048 does not fit a cache.
+/// Every entry passes the steps in ascending order, as without blocks, so blocks and threads change no bit. With blocks a step reads and
+/// writes PANEL columns instead of the whole matrix, which for n = 2048 does not fit in a cache.
 fn inverse(a: &[f64], n: usize) -> Option<Vec<f64>> {
     let mut a = a.to_vec();
     let mut swaps = Vec::with_capacity(n);
     for first in (0..n).step_by(PANEL) {
         let width = PANEL.min(n - first);
-        // Of each row and step: the multiplier; of the pivot row itself what it is multiplied by.
+        // For each row and step: the multiplier; for the pivot row of the step, its factor.
         let mut multipliers = vec![0.0; n * width];
         for step in 0..width {
             swaps.push(eliminate_column(&mut a, n, first, step, width, &mut multipliers)?);
         }
         eliminate_rest(&mut a, n, first, width, &multipliers);
     }
-    // Rows were swapped on the way in: columns are swapped back, last first.
+    // Rows were swapped during elimination, so columns are swapped back, last first.
     a.par_chunks_exact_mut(n).with_min_len(32).for_each(|row| {
         for (step, &pivot) in swaps.iter().enumerate().rev() {
             row.swap(step, pivot);
@@ -84,7 +84,7 @@ fn inverse(a: &[f64], n: usize) -> Option<Vec<f64>> {
     Some(a)
 }
 
-/// Step `first` + `step` in the columns from `first` to `first` + `width`. Swaps whole rows, and returns which one came to the step's place.
+/// Does step `first` + `step` in the columns `first` to `first` + `width`. Swaps whole rows and returns the row that became the pivot.
 fn eliminate_column(
     a: &mut [f64],
     n: usize,
@@ -124,9 +124,9 @@ fn eliminate_column(
     Some(pivot)
 }
 
-/// The steps from `first` to `first` + `width` in all other columns, with the multipliers of [`eliminate_column`].
+/// Does the steps `first` to `first` + `width` in all other columns, with the multipliers of [`eliminate_column`].
 fn eliminate_rest(a: &mut [f64], n: usize, first: usize, width: usize, multipliers: &[f64]) {
-    // The pivot rows as they are when their steps come.
+    // The pivot rows as they are at their steps.
     let mut pivots = vec![0.0; width * n];
     let block = &mut a[first * n..][..width * n];
     let (isa, outside) = (Isa::detect(), [0..first, first + width..n]);
@@ -161,21 +161,21 @@ fn eliminate_rest(a: &mut [f64], n: usize, first: usize, width: usize, multiplie
     });
 }
 
-/// row −= multiplier · the row of `pivots` (rows of `stride`), one multiplier after the other.
+/// row −= multiplier · row of `pivots` (rows of `stride`), for one multiplier after the other.
 fn subtract(isa: Isa, row: &mut [f64], multipliers: &[f64], pivots: &[f64], stride: usize) {
     match isa {
         #[cfg(target_arch = "x86_64")]
         // SAFETY: `isa` comes from `Isa::detect`, so the processor has the instructions.
         Isa::Avx512 => unsafe { subtract_avx512(row, multipliers, pivots, stride) },
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: as above.
+        // SAFETY: `isa` comes from `Isa::detect`, so the processor has the instructions.
         Isa::Avx2 => unsafe { subtract_avx2(row, multipliers, pivots, stride) },
         Isa::Portable => subtract_portable(row, multipliers, pivots, stride),
     }
 }
 
 /// # Safety
-/// The processor has AVX-512F.
+/// The processor must have AVX-512F.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f")]
 unsafe fn subtract_avx512(row: &mut [f64], multipliers: &[f64], pivots: &[f64], stride: usize) {
@@ -183,14 +183,14 @@ unsafe fn subtract_avx512(row: &mut [f64], multipliers: &[f64], pivots: &[f64], 
 }
 
 /// # Safety
-/// The processor has AVX2.
+/// The processor must have AVX2.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
 unsafe fn subtract_avx2(row: &mut [f64], multipliers: &[f64], pivots: &[f64], stride: usize) {
     subtract_portable(row, multipliers, pivots, stride);
 }
 
-/// For the compiler to vectorise: entries that stay in registers while the multipliers pass.
+/// The loop that the compiler vectorises: entries stay in registers while the multipliers pass.
 #[inline(always)]
 fn subtract_portable(row: &mut [f64], multipliers: &[f64], pivots: &[f64], stride: usize) {
     let mut chunks = row.chunks_exact_mut(REGISTERS);
@@ -242,7 +242,7 @@ mod tests {
             let inverse = inverse(&a, n).unwrap();
             assert!(away_from_identity(&product(&a, &inverse, n), n) < 1e-9, "{n}");
         }
-        // Needs a swap of rows, twice.
+        // This matrix needs two swaps of rows.
         let permutation = [0.0, 2.0, 0.0, 0.0, 0.0, 3.0, 4.0, 0.0, 0.0];
         let inverse_permutation = inverse(&permutation, 3).unwrap();
         assert!(away_from_identity(&product(&permutation, &inverse_permutation, 3), 3) < 1e-15);
@@ -301,7 +301,7 @@ mod tests {
     #[test]
     fn polar_factors_are_orthogonal_and_leave_a_symmetric_positive_rest() {
         for n in [1, 2, 5, 32, 100] {
-            // The second nearly singular: its last row is nearly its first.
+            // The second matrix is nearly singular: its last row is nearly its first.
             let mut near = random(n, 1000 + n as u64);
             for column in 0..n {
                 near[(n - 1) * n + column] = near[column] + 1e-9 * near[(n - 1) * n + column];
@@ -313,7 +313,7 @@ mod tests {
                 let asymmetry =
                     rest.iter().zip(&transposed(&rest, n)).fold(0.0, |most, (a, b)| f64::max(most, (a - b).abs()));
                 assert!(asymmetry < 1e-6 * n as f64, "{n}: {asymmetry}");
-                // Positive: no direction is turned around.
+                // The rest is positive: it turns no direction around.
                 for seed in 0..20 {
                     let x = &random(n, seed)[..n];
                     let form: f64 = (0..n * n).map(|i| x[i / n] * rest[i] * x[i % n]).sum();

@@ -1,31 +1,30 @@
-//! Product quantization: a vector as a few bytes, and distances from tables.
+//! Product quantization: stores a vector as a few bytes and computes distances from tables.
 //!
 //! # Problem
-//! A billion vectors fit no memory. Cut each into M sub-vectors, and replace each sub-vector by the number of the nearest
-//! of 2^bits codewords, learned for its position: M · bits bits stand for dim floats, and the distance from a query to a
-//! coded vector is a sum of M table entries (Jégou, Douze, Schmid 2011; section 5.2 of "Billion-scale similarity search with
-//! GPUs").
+//! A billion vectors do not fit in memory. Cut each vector into M sub-vectors, and replace each sub-vector by the number of the nearest of
+//! 2^bits codewords, learned for its position. Then M · bits bits represent dim floats, and the distance from a query to a coded vector is
+//! a sum of M table entries (Jégou, Douze, Schmid 2011; section 5.2 of "Billion-scale similarity search with GPUs").
 //!
 //! # Definition
-//! The codebooks are f32, M × 2^bits × dim / M. All arithmetic is f32, every operation rounded, none fused:
+//! The codebooks are f32, M × 2^bits × dim / M. All arithmetic is f32; every operation is rounded and none is fused:
 //!
-//! - code m of x is the first smallest, over codewords c, of Σ_j (x_j − c_j)² with j ascending from 0 over the sub-vector;
-//! - the M codes are packed from the lowest bit of the first byte, sub-quantizer 0 first, in ⌈M · bits / 8⌉ bytes; unused
-//!   high bits of the last byte are 0;
-//! - decoding gives the components of the codewords.
+//! - Code m of x is the first codeword c with the smallest Σ_j (x_j − c_j)², where j ascends from 0 over the sub-vector.
+//! - The M codes are packed from the lowest bit of the first byte, sub-quantizer 0 first, in ⌈M · bits / 8⌉ bytes. The unused high bits of
+//!   the last byte are 0.
+//! - Decoding gives the components of the codewords.
 //!
-//! Codes are the same bits on every device.
+//! Codes have the same bits on every device.
 //!
 //! # Training
-//! Each sub-quantizer's codewords are the centroids of k-means over the sub-vectors at its position, from points that k-means++
-//! spreads where sub-vectors have up to four components, else from random ones. [`Rotation`] learns an orthogonal pre-transform
-//! (OPQ) that spreads what sub-vectors have in common over the sub-quantizers.
+//! The codewords of a sub-quantizer are the centroids of k-means over the sub-vectors at its position. k-means starts from k-means++ for
+//! sub-vectors of up to four components, otherwise from random points. [`Rotation`] learns an orthogonal pre-transform (OPQ) that
+//! distributes the information shared by sub-vectors over the sub-quantizers.
 //!
-//! *Longer codewords* ([`PqTraining::lengthen`]). A mean is shorter than what it stands for: Σ‖x‖² = Σ‖p‖² + Σ‖x − p‖². So squared
-//! distances to decoded vectors are too small, and those with a large error push in among the nearest. Codewords times
-//! ½ + ½ √(Σ‖x‖² / Σ‖p‖²), one factor for a sub-quantizer and at most 1.25, have a slightly larger error and rank better where codes are
-//! short. Recall of 10 and of 100 neighbours, all lists searched, means of two seeds, in a model of this in PyTorch (2026-11-22, 128
-//! dimensions, 65,536 training vectors; random starts):
+//! *Longer codewords* ([`PqTraining::lengthen`]). A mean is shorter than its points: Σ‖x‖² = Σ‖p‖² + Σ‖x − p‖². So squared distances to
+//! decoded vectors are too small, and vectors with a large error rank among the nearest. Multiplying the codewords by
+//! ½ + ½ √(Σ‖x‖² / Σ‖p‖²), one factor for each sub-quantizer and at most 1.25, increases the error slightly and improves the ranking of
+//! short codes. Recall of 10 and of 100 neighbours, all lists searched, means of two seeds, in a PyTorch model of this module (2026-11-22,
+//! 128 dimensions, 65,536 training vectors, random starts):
 //!
 //! | bytes | 1,000,000 clustered: means | longer | 200,000 SIFT: means | longer |
 //! |---|---|---|---|---|
@@ -34,12 +33,12 @@
 //! | 32 | .825 .847 | .826 .848 | .784 .835 | .784 .836 |
 //! | 64 | .944 .956 | .944 .956 | .892 .922 | .892 .923 |
 //!
-//! The whole of what is missing is better still for the clustered vectors (.656 .704 with 16 bytes) and worse for SIFT (.463 .566 with 8); a
-//! factor for each codeword is no better than one for all. Training with a sixteenth of the vectors lengthens codewords too: .637 .678
-//! for the clustered vectors with 16 bytes, but .633 .703 for SIFT.
+//! The full factor √(Σ‖x‖² / Σ‖p‖²) is better still for the clustered vectors (.656 .704 with 16 bytes) and worse for SIFT (.463 .566 with
+//! 8). A factor for each codeword is no better than one for all. Training with a sixteenth of the vectors also gives longer codewords:
+//! .637 .678 for the clustered vectors with 16 bytes, but .633 .703 for SIFT.
 //!
 //! # Cost
-//! Encoding a vector takes 3 · dim · 2^bits operations, decoding dim copies, a table distance M look-ups.
+//! Encoding a vector takes 3 · dim · 2^bits operations, decoding copies dim components, and a table distance takes M look-ups.
 
 pub(crate) mod codes;
 pub(crate) mod encode;
@@ -62,10 +61,10 @@ use crate::simd::Isa;
 use crate::validate::{check_dim, check_vectors};
 use crate::{Device, Error, Input, Result, host_memory};
 
-/// Rows that one thread decodes at least.
+/// Smallest number of rows that one thread decodes.
 const DECODE_RUN: usize = 1024;
 
-/// Codebooks, and what is done with them: encoding, decoding, distance tables.
+/// Codebooks of a product quantizer: encodes and decodes vectors and makes distance tables.
 ///
 /// ```
 /// use warpann::Device;
@@ -80,11 +79,11 @@ const DECODE_RUN: usize = 1024;
 /// let codes = quantizer.encode(&rows, Device::Cpu)?;
 /// assert_eq!(codes.len(), 500 * 2);
 ///
-/// // What decoding gives is close to what was encoded.
+/// // Decoded vectors are close to the encoded vectors.
 /// let decoded = quantizer.decode(&codes)?;
 /// assert!(rows.iter().zip(&decoded).all(|(x, y)| (x - y).abs() < 0.3));
 ///
-/// // Distances from the first vector to all, by tables: nearest is itself, or what has the same code.
+/// // Distances from the first vector to all, by tables: the nearest is the vector or one with the same code.
 /// let tables = quantizer.distance_tables(&rows[..8])?;
 /// let mut distances = vec![0.0; 500];
 /// tables.distances(&codes, &mut distances)?;
@@ -96,9 +95,9 @@ pub struct ProductQuantizer {
     dim: usize,
     sub_quantizers: usize,
     bits: u32,
-    /// M × 2^bits × width.
+    /// The codewords: M × 2^bits × width.
     codebooks: Vec<f32>,
-    /// M × width × 2^bits.
+    /// The same, component by component: M × width × 2^bits.
     transposed: Vec<f32>,
 }
 
@@ -112,7 +111,7 @@ impl std::fmt::Debug for ProductQuantizer {
     }
 }
 
-/// Checks what a quantizer is asked to be, and counts the components of its codebooks.
+/// Checks the shape of a quantizer and returns the number of components of its codebooks.
 fn check_shape(dim: usize, sub_quantizers: usize, bits: u32) -> Result<usize> {
     check_dim(dim)?;
     if sub_quantizers == 0 || !dim.is_multiple_of(sub_quantizers) {
@@ -125,12 +124,12 @@ fn check_shape(dim: usize, sub_quantizers: usize, bits: u32) -> Result<usize> {
 }
 
 impl ProductQuantizer {
-    /// Learns codebooks from `rows` (row-major, `dim` components each). The same settings and rows give the same codebooks on
-    /// every device. O(iterations · min(rows, points per centroid · 2^bits) · dim · 2^bits).
+    /// Learns codebooks from `rows` (row-major, `dim` components each). The same settings and rows give the same codebooks
+    /// on every device. O(iterations · min(rows, points per centroid · 2^bits) · dim · 2^bits).
     ///
     /// # Errors
     /// [`Error::ZeroDimension`], [`Error::NotDivisible`], [`Error::BadCodeBits`], [`Error::RaggedVectors`],
-    /// [`Error::NotFinite`], [`Error::TooFewTrainingVectors`] for fewer rows than 2^bits; and what the device can meet.
+    /// [`Error::NotFinite`], [`Error::TooFewTrainingVectors`] for fewer rows than 2^bits; and the errors of the device.
     pub fn train(settings: &PqTraining, rows: &[f32], dim: usize) -> Result<ProductQuantizer> {
         check_shape(dim, settings.sub_quantizers, settings.bits)?;
         let have = check_vectors(rows, dim, Input::Training)?;
@@ -142,11 +141,11 @@ impl ProductQuantizer {
         Self::from_codebooks(dim, settings.sub_quantizers, settings.bits, codebooks)
     }
 
-    /// A quantizer with these codebooks: M × 2^bits × dim / M, row-major.
+    /// Makes a quantizer from given codebooks: M × 2^bits × dim / M, row-major.
     ///
     /// # Errors
     /// [`Error::ZeroDimension`], [`Error::NotDivisible`], [`Error::BadCodeBits`], [`Error::WrongCodebooks`], and
-    /// [`Error::NotFinite`] with the codeword (counted over all sub-quantizers) as row.
+    /// [`Error::NotFinite`], whose row is the number of the codeword, counted over all sub-quantizers.
     pub fn from_codebooks(dim: usize, sub_quantizers: usize, bits: u32, codebooks: Vec<f32>) -> Result<Self> {
         let expected = check_shape(dim, sub_quantizers, bits)?;
         if codebooks.len() != expected {
@@ -166,37 +165,37 @@ impl ProductQuantizer {
         Ok(ProductQuantizer { dim, sub_quantizers, bits, codebooks, transposed })
     }
 
-    /// Components of a vector.
+    /// Number of components of a vector.
     pub fn dim(&self) -> usize {
         self.dim
     }
 
-    /// M, the parts a vector is cut into.
+    /// M, the number of sub-vectors of a vector.
     pub fn sub_quantizers(&self) -> usize {
         self.sub_quantizers
     }
 
-    /// Bits of the code of a sub-vector.
+    /// Number of bits of the code of a sub-vector: 4 to 8.
     pub fn bits(&self) -> u32 {
         self.bits
     }
 
-    /// Components of a sub-vector: dim / M.
+    /// Number of components of a sub-vector: dim / M.
     pub fn width(&self) -> usize {
         self.dim / self.sub_quantizers
     }
 
-    /// Codewords of a sub-quantizer: 2^bits.
+    /// Number of codewords of a sub-quantizer: 2^bits.
     pub fn codewords(&self) -> usize {
         1 << self.bits
     }
 
-    /// Bytes of the code of a vector: ⌈M · bits / 8⌉.
+    /// Number of bytes of the code of a vector: ⌈M · bits / 8⌉.
     pub fn code_bytes(&self) -> usize {
         codes::code_bytes(self.sub_quantizers, self.bits)
     }
 
-    /// The codebooks, M × 2^bits × dim / M.
+    /// The codebooks: M × 2^bits × dim / M, row-major.
     pub fn codebooks(&self) -> &[f32] {
         &self.codebooks
     }
@@ -212,17 +211,17 @@ impl ProductQuantizer {
         &self.transposed[sub_quantizer * len..][..len]
     }
 
-    /// The codes of `rows` (row-major, `dim` components each), [`code_bytes`](Self::code_bytes) a row: the same bits on every
-    /// device. O(rows · dim · 2^bits).
+    /// Encodes `rows` (row-major, `dim` components each) as [`code_bytes`](Self::code_bytes) bytes per row. The result has
+    /// the same bits on every device. O(rows · dim · 2^bits).
     ///
     /// # Errors
-    /// [`Error::RaggedVectors`], [`Error::NotFinite`]; and what opening the device and running on it can meet.
+    /// [`Error::RaggedVectors`], [`Error::NotFinite`]; and the errors of opening the device and running on it.
     pub fn encode(&self, rows: &[f32], device: Device) -> Result<Vec<u8>> {
         check_vectors(rows, self.dim, Input::Vectors)?;
         self.encode_checked(rows, device, None)
     }
 
-    /// As [`encode`](Self::encode), of rows that were checked; on a device within `budget` bytes.
+    /// As [`encode`](Self::encode), for checked rows and with at most `budget` bytes of device memory.
     pub(crate) fn encode_checked(&self, rows: &[f32], device: Device, budget: Option<u64>) -> Result<Vec<u8>> {
         match open(device)?.1 {
             Some(runtime) => gpu::encode::encode(&runtime, self, rows, budget),
@@ -230,12 +229,12 @@ impl ProductQuantizer {
         }
     }
 
-    /// The codes of what is left of rows that were checked after their lists' centroids are subtracted; on the CPU.
+    /// Encodes the differences between checked rows and the centroids of their lists, on the CPU.
     pub(crate) fn encode_residuals(&self, rows: &[f32], residuals: Residuals<'_>) -> Result<Vec<u8>> {
         encode::encode(Isa::detect(), self, rows, Some(residuals))
     }
 
-    /// The vectors that `codes` stand for, row-major. Bits past the last code of a vector are not looked at. O(rows · dim).
+    /// Decodes `codes` to vectors, row-major. Bits past the last code of a vector are ignored. O(rows · dim).
     ///
     /// # Errors
     /// [`Error::RaggedCodes`] if `codes` is not a whole number of codes; [`Error::OutOfHostMemory`].
@@ -247,7 +246,7 @@ impl ProductQuantizer {
         Ok(rows)
     }
 
-    /// Number of vectors in `codes`, once they are known to be whole.
+    /// Checks that `codes` is a whole number of codes and returns that number.
     pub(crate) fn check_codes(&self, codes: &[u8]) -> Result<usize> {
         let code_bytes = self.code_bytes();
         if !codes.len().is_multiple_of(code_bytes) {
@@ -256,9 +255,9 @@ impl ProductQuantizer {
         Ok(codes.len() / code_bytes)
     }
 
-    /// [`decode`](Self::decode) on the calling thread, into memory of the caller: `out` has `dim` components for each code.
+    /// As [`decode`](Self::decode), on the calling thread. `out` has `dim` components for each code.
     pub(crate) fn decode_into(&self, codes: &[u8], out: &mut [f32]) {
-        // A copy of a length known when compiled is a load and a store, not a call.
+        // A copy of a length known at compile time is a load and a store, not a call.
         match self.width() {
             1 => self.decode_width::<1>(codes, out),
             2 => self.decode_width::<2>(codes, out),
@@ -284,7 +283,7 @@ impl ProductQuantizer {
         });
     }
 
-    /// As [`decode_into`](Self::decode_into), with `base` (one vector) added to each: f32(base_i + p_i).
+    /// As [`decode_into`](Self::decode_into), then adds `base` (one vector) to each decoded vector: f32(base_i + p_i).
     pub(crate) fn decode_onto(&self, codes: &[u8], base: &[f32], out: &mut [f32]) {
         match (self.width(), self.bits, self.sub_quantizers % 2) {
             (2, 8, 0) => self.decode_pairs_onto::<2>(codes, base, out),
@@ -299,8 +298,8 @@ impl ProductQuantizer {
         }
     }
 
-    /// Two sub-vectors at a time, so that those of two components fill a register, and from codebooks of a length known when compiled,
-    /// which a byte cannot leave: together 1.8 times as fast as one by one for a width of 2.
+    /// Decodes two sub-vectors at a time, so that two sub-vectors of two components fill a register. The codebook has a length known at
+    /// compile time, so a byte is never out of range. Together this is 1.8 times as fast as one sub-vector at a time for a width of 2.
     fn decode_pairs_onto<const WIDTH: usize>(&self, codes: &[u8], base: &[f32], out: &mut [f32]) {
         let books = self.codebooks.as_chunks::<WIDTH>().0.as_chunks::<256>().0.as_chunks::<2>().0;
         let bases = base.as_chunks::<WIDTH>().0.as_chunks::<2>().0;
@@ -340,7 +339,7 @@ impl ProductQuantizer {
         self.tables(Term::SquaredDifference, query)
     }
 
-    /// As [`distance_tables`](Self::distance_tables), inner products instead of distances.
+    /// As [`distance_tables`](Self::distance_tables), with inner products instead of distances.
     ///
     /// # Errors
     /// As [`distance_tables`](Self::distance_tables).
@@ -359,8 +358,8 @@ impl ProductQuantizer {
         Ok(Tables::new(self, values, greatest))
     }
 
-    /// The entries of the tables of `query` (M × 2^bits), into memory of the caller: each is Σ_j term(x_j, c_j), f32, j
-    /// ascending from 0. Those of [`Term::FusedProduct`] are not the same bits on every processor.
+    /// Writes the entries of the tables of `query` (M × 2^bits) to `to`. An entry is Σ_j term(x_j, c_j) in f32, where j ascends from 0. The
+    /// entries of [`Term::FusedProduct`] may differ in their bits between processors.
     pub(crate) fn entries_into(&self, term: Term, query: &[f32], to: &mut [f32]) {
         let isa = Isa::detect();
         let parts = query.chunks_exact(self.width()).zip(to.chunks_exact_mut(self.codewords()));
@@ -369,11 +368,11 @@ impl ProductQuantizer {
         }
     }
 
-    /// An upper bound of Σ|term| over a vector's components, whatever its code, up to rounding.
+    /// An upper bound, up to rounding, of Σ|term| over a vector's components for any code.
     fn greatest_sum(&self, term: Term, query: &[f32], entries: &[f32]) -> f64 {
         let greatest = |values: &[f32]| values.iter().fold(0.0, |a: f32, b| a.max(b.abs()));
         match term {
-            // Terms are not negative: the entry is its own Σ|term|.
+            // Terms are not negative, so an entry is its Σ|term|.
             Term::SquaredDifference => {
                 entries.chunks_exact(self.codewords()).map(|entries| f64::from(greatest(entries))).sum()
             }
@@ -384,8 +383,8 @@ impl ProductQuantizer {
         }
     }
 
-    /// Squared L2 distances between the codewords of each sub-quantizer: M × 2^bits × 2^bits entries, for distances between
-    /// codes. O(dim · 4^bits).
+    /// Squared L2 distances between the codewords of each sub-quantizer, M × 2^bits × 2^bits entries: tables for distances
+    /// between codes. O(dim · 4^bits).
     pub fn symmetric_tables(&self) -> SymmetricTables {
         SymmetricTables::new(self)
     }

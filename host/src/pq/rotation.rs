@@ -1,14 +1,14 @@
-//! OPQ: a rotation of the space under which product quantization loses less.
+//! OPQ: a rotation of vectors that lowers the error of product quantization.
 //!
 //! # Problem
-//! Sub-quantizers cannot use what sub-vectors have in common, and serve best where each has an equal share of the variance.
-//! An orthogonal matrix R changes no L2 distance or inner product; find R and codebooks that minimise Σ‖R·x − y‖², y being what
-//! the code of R·x decodes to.
+//! Sub-quantizers cannot use the correlation between sub-vectors, and work best if each has an equal share of the variance. An orthogonal
+//! matrix R changes no L2 distance or inner product. Find R and codebooks that minimise Σ‖R·x − y‖², where y is the vector decoded from
+//! the code of R·x.
 //!
 //! # Algorithm (Ge, He, Ke, Sun 2013, section 3.1, non-parametric)
 //! ```text
 //! R = the identity, or the polar factor of a random matrix;  codebooks by a short k-means in R's space
-//!     whichever of the two has the smaller error
+//!     start from the one with the smaller error
 //! repeat `rounds` times:
 //!     code every R·x                                                      // on the device
 //!     S[m][c] = Σ x of the vectors whose code m is c, n[m][c] their number // f64, ascending
@@ -17,17 +17,17 @@
 //!     R = polar factor of C + λR                                          // orthogonal Procrustes: minimises Σ‖R·x − y‖²
 //! ```
 //!
-//! Codewords and C both come from S, so a round reads the vectors twice and adds M · dim times a vector where the plain sum of
-//! y·xᵀ would multiply dim² times. λ, 10⁻⁷ of C, matters only where C is singular (vectors in a subspace): there it keeps R as it
-//! was. λ does not undo progress: the new R is no worse for C, since ⟨R', R⟩ is largest at R' = R.
+//! Codewords and C both come from S, so a round reads the vectors twice and does M · dim additions per vector, while the plain sum of y·xᵀ
+//! takes dim² multiplications. λ, 10⁻⁷ of C, matters only if C is singular (vectors in a subspace): it then keeps R unchanged there. λ
+//! does not undo progress: the new R is no worse for C, since ⟨R', R⟩ is largest at R' = R.
 //!
-//! The start decides: on SIFT vectors with 8 sub-quantizers, 20 rounds from the identity end with 0.70 of the error that 20 rounds
-//! from a random rotation end with, and 0.76 of that from principal components with balanced variance; where the order of
-//! components says nothing, a random one is better than none.
+//! The start matters most. On SIFT vectors with 8 sub-quantizers, the error after 20 rounds from the identity is 0.70 of the error after
+//! 20 rounds from a random rotation, and 0.76 of that from principal components with balanced variance. If the order of components has no
+//! meaning, a random rotation is better than none.
 //!
 //! # Definition
-//! The matrix is f32, row-major. Component i of the rotated vector is the canonical inner product ([`crate::metric`]: f64 sums,
-//! rounded to f32 at the end) of the vector with row i, the same bits on every device; rotating back takes columns for rows.
+//! The matrix is f32, row-major. Component i of the rotated vector is the canonical inner product ([`crate::metric`]: f64 sums, rounded to
+//! f32 at the end) of the vector with row i, with the same bits on every device. Rotating back uses columns instead of rows.
 
 use super::gpu::rotate::row_products;
 use super::linear::polar;
@@ -41,18 +41,18 @@ use crate::simd::Isa;
 use crate::validate::{check_derived, check_dim, check_vectors};
 use crate::{Device, Error, Input, Result, host_memory};
 
-/// Vectors that rotations are learned from: so many for each codeword, or component where there are more of them.
+/// Largest number of training vectors of a rotation for each codeword, or for each component if there are more components.
 const POINTS: usize = 64;
-/// Iterations of the k-means that the alternation starts from.
+/// Largest number of k-means iterations before the first round.
 const FIRST_ITERATIONS: usize = 5;
-/// Largest deviation from orthogonality that a matrix from outside may have.
+/// Largest deviation from orthogonality of a given matrix.
 const TOLERANCE: f64 = 1e-4;
-/// Vectors of random signs that such a matrix is tried with.
+/// Number of random sign vectors that a given matrix is tested with.
 const TRIALS: usize = 32;
-/// Vectors that one task rotates: the matrix passes once for all of them.
+/// Number of vectors of a task: the task reads the matrix once for all of them.
 const ROTATED: usize = 16;
 
-/// Where the alternation stands.
+/// The state of the alternation between rounds.
 struct State {
     rotation: Rotation,
     quantizer: ProductQuantizer,
@@ -60,7 +60,7 @@ struct State {
     codes: Vec<u8>,
 }
 
-/// An orthogonal matrix, learned for product quantization or given.
+/// An orthogonal matrix for product quantization, learned or given.
 ///
 /// ```
 /// use warpann::Device;
@@ -84,15 +84,16 @@ pub struct Rotation {
 }
 
 impl Rotation {
-    /// Learns a rotation for product quantizers of these settings from `rows` (row-major, `dim` components each), of which it
-    /// samples 64 for each codeword (or each component, if there are more of those; fewer if the settings say fewer points per
-    /// centroid). The same settings and rows give the same rotation on every device. A round costs O(sample · dim · (dim + 2^bits)).
+    /// Learns a rotation for product quantizers of these settings from `rows` (row-major, `dim` components each). It samples
+    /// 64 rows per codeword, or per component if there are more components, and fewer if the settings have fewer points per
+    /// centroid. The same settings and rows give the same rotation on every device. A round costs
+    /// O(sample · dim · (dim + 2^bits)).
     ///
-    /// Its rows are orthonormal to 2 · 10⁻⁷: they are so in f64 to 10⁻¹², and rounding to f32 moves an inner product of two by
-    /// 2 · 2⁻²⁴ at most.
+    /// The rows of the matrix are orthonormal to 2 · 10⁻⁷: to 10⁻¹² in f64, and rounding to f32 changes an inner product of
+    /// two rows by at most 2 · 2⁻²⁴.
     ///
     /// # Errors
-    /// As [`ProductQuantizer::train`]; [`Error::Overflow`] where f32 cannot hold a rotated vector.
+    /// As [`ProductQuantizer::train`]; [`Error::Overflow`] if f32 cannot hold a rotated vector.
     pub fn train(settings: &PqTraining, rows: &[f32], dim: usize) -> Result<Rotation> {
         check_shape(dim, settings.sub_quantizers, settings.bits)?;
         let have = check_vectors(rows, dim, Input::Training)?;
@@ -105,11 +106,11 @@ impl Rotation {
         let places = random.sample(have, points.min(have));
         let sample: Vec<f32> = places.iter().flat_map(|&row| &rows[row * dim..][..dim]).copied().collect();
 
-        // Components that come in a meaningful order are best left together; without one, mixing shares out the variance.
+        // Components in a meaningful order are best left together. Without such an order, mixing balances the variance.
         let noise: Vec<f64> = (0..dim * dim).map(|_| (0..12).map(|_| random.unit()).sum::<f64>() - 6.0).collect();
         let starts =
             std::iter::once(Self::identity(dim)).chain(polar(&noise, dim).map(|mixed| Self::rounded(dim, &mixed)));
-        // Rotations are compared by the error, which means make the least.
+        // The starts are compared by error, which is smallest for means.
         let first = settings.clone().lengthen(false).iterations(settings.iterations.min(FIRST_ITERATIONS));
         let mut best: Option<(f64, State)> = None;
         for rotation in starts {
@@ -133,14 +134,14 @@ impl Rotation {
         Ok(rotation)
     }
 
-    /// The rotated `sample`, which are the rows `places` of the caller's vectors; an error that names one of those if f32 cannot hold it.
+    /// Rotates `sample`, the rows `places` of the caller's vectors. If f32 cannot hold a rotated vector, the error names its row.
     fn apply_finite(&self, sample: &[f32], places: &[usize], device: Device) -> Result<Vec<f32>> {
         let rotated = self.apply(sample, device)?;
         check_derived(&rotated, self.dim, "rotated vector").map_err(|error| error.with_row(|row| places[row]))?;
         Ok(rotated)
     }
 
-    /// The codewords after the update, and C.
+    /// The updated codewords, and C.
     fn round(&self, quantizer: &ProductQuantizer, sample: &[f32], codes: &[u8]) -> (Vec<f32>, Vec<f64>) {
         let (dim, width, codewords) = (self.dim, quantizer.width(), quantizer.codewords());
         let parts = quantizer.sub_quantizers();
@@ -174,7 +175,7 @@ impl Rotation {
         (codebooks, products)
     }
 
-    /// The orthogonal matrix nearest to C + λR; `None` if there is no telling which, or nothing to learn from.
+    /// The orthogonal matrix nearest to C + λR; `None` if it is not unique, or if C is zero or not finite.
     fn procrustes(&self, mut products: Vec<f64>) -> Option<Vec<f64>> {
         let size = (products.iter().map(|c| c * c).sum::<f64>() / self.dim as f64).sqrt();
         if size == 0.0 || !size.is_finite() {
@@ -193,14 +194,14 @@ impl Rotation {
         Rotation { dim, matrix, transposed }
     }
 
-    /// The rotation that changes nothing.
+    /// The identity matrix as a rotation.
     fn identity(dim: usize) -> Rotation {
         Self::new(dim, (0..dim * dim).map(|i| if i / dim == i % dim { 1.0 } else { 0.0 }).collect())
     }
 
-    /// A rotation of this matrix: dim × dim, row-major, no entry of R·Rᵀ − I above 10⁻⁴ in magnitude. Such an entry is missed with a
-    /// probability of 2⁻³² at most. O(dim²) for a matrix that is orthogonal to 10⁻⁴ / dim, as learned ones mostly are to more;
-    /// otherwise O(dim³).
+    /// Makes a rotation of a dim × dim matrix, row-major, if no entry of R·Rᵀ − I exceeds 10⁻⁴ in magnitude. The probability
+    /// that a larger entry is not detected is at most 2⁻³². O(dim²) for a matrix that is orthogonal to 10⁻⁴ / dim, as most
+    /// learned ones are; otherwise O(dim³).
     ///
     /// # Errors
     /// [`Error::ZeroDimension`], [`Error::NotOrthogonal`], [`Error::NotFinite`].
@@ -212,7 +213,7 @@ impl Rotation {
         }
         check_vectors(&matrix, dim, Input::Rotation)?;
         let rotation = Self::new(dim, matrix);
-        // Trials cost 2 · TRIALS · dim², all inner products dim³ / 2.
+        // Trials cost 2 · TRIALS · dim²; all inner products cost dim³ / 2.
         if dim > 4 * TRIALS && rotation.passes_trials() {
             return Ok(rotation);
         }
@@ -221,9 +222,9 @@ impl Rotation {
     }
 
     /// Whether R·Rᵀ·v − v has no component above [`TOLERANCE`] for each of [`TRIALS`] vectors v of random signs (Freivalds 1977). If an
-    /// entry (i, j) of E = R·Rᵀ − I is above it, a trial fails with a probability of at least one half: of the two values that
-    /// component i of E·v has for the two signs of v_j, which differ by twice the entry, one is as large as the entry. A matrix whose
-    /// entries are all below may fail. O(TRIALS · dim²).
+    /// entry (i, j) of E = R·Rᵀ − I is above it, a trial fails with a probability of at least one half: the two values of component i of E·v
+    /// for the two signs of v_j differ by twice the entry, so one of them is as large as the entry. A matrix with only smaller entries may
+    /// fail as well. O(TRIALS · dim²).
     fn passes_trials(&self) -> bool {
         let mut random = Random::new(0x0172_0a11);
         let sign = |bits: u64, trial: usize| if bits >> trial & 1 == 0 { 1.0 } else { -1.0 };
@@ -245,12 +246,12 @@ impl Rotation {
         deviations.fold(0.0, f64::max) <= TOLERANCE
     }
 
-    /// Components of a vector.
+    /// Number of components of a vector.
     pub fn dim(&self) -> usize {
         self.dim
     }
 
-    /// The matrix, row-major.
+    /// The matrix: dim × dim, row-major.
     pub fn matrix(&self) -> &[f32] {
         &self.matrix
     }
@@ -269,15 +270,15 @@ impl Rotation {
         rows.map(of_row).reduce(|| 0.0, f64::max)
     }
 
-    /// The rotated `rows` (row-major, `dim` components each): the same bits on every device. O(rows · dim²).
+    /// Rotates `rows` (row-major, `dim` components each), with the same bits on every device. O(rows · dim²).
     ///
     /// # Errors
-    /// [`Error::RaggedVectors`], [`Error::NotFinite`]; and what opening the device and running on it can meet.
+    /// [`Error::RaggedVectors`], [`Error::NotFinite`]; and the errors of opening the device and running on it.
     pub fn apply(&self, rows: &[f32], device: Device) -> Result<Vec<f32>> {
         self.by(&self.matrix, rows, device)
     }
 
-    /// What [`apply`](Self::apply) rotated, rotated back by the transposed matrix.
+    /// Rotates the vectors of [`apply`](Self::apply) back, by the transposed matrix. O(rows · dim²).
     ///
     /// # Errors
     /// As [`apply`](Self::apply).
@@ -294,7 +295,7 @@ impl Rotation {
     }
 }
 
-/// Σ‖x − y‖², ascending.
+/// Σ‖x − y‖² over all components, added up in ascending order.
 fn error(x: &[f32], y: &[f32]) -> f64 {
     x.iter().zip(y).map(|(&x, &y)| (f64::from(x) - f64::from(y)).powi(2)).sum()
 }
@@ -322,7 +323,7 @@ fn products(matrix: &[f32], rows: &[f32], dim: usize) -> Result<Vec<f32>> {
 mod tests {
     use super::*;
 
-    /// A rotation of 200 components that nothing is wrong with.
+    /// An orthogonal matrix of 200 × 200 without damage.
     fn rotation() -> Rotation {
         let mut random = Random::new(5);
         let noise: Vec<f64> = (0..200 * 200).map(|_| random.unit() - 0.5).collect();
@@ -334,7 +335,7 @@ mod tests {
         let whole = rotation();
         assert!(whole.passes_trials());
         assert_eq!(Rotation::from_matrix(200, whole.matrix.clone()).unwrap(), whole);
-        // One number changed, a component of any size, by little or much.
+        // One entry is changed, of any size, by little or by much.
         for (at, to) in [(0, 0.0), (777, 1.0), (39_999, -0.5), (20_100, whole.matrix[20_100] + 2e-3)] {
             let mut matrix = whole.matrix.clone();
             matrix[at] = to;
@@ -349,13 +350,13 @@ mod tests {
         damaged(&|at, x| if at / 200 == 30 { 0.0 } else { x });
         damaged(&|at, x| if at / 200 == 30 { whole.matrix[at + 200] } else { x });
         damaged(&|_, x| 1.001 * x);
-        // The transposed matrix is orthogonal too.
+        // The transposed matrix is also orthogonal.
         assert!(Rotation::new(200, whole.transposed.clone()).passes_trials());
     }
 
     #[test]
     fn what_trials_leave_open_all_products_decide() {
-        // Every inner product of two rows is 0.8 of the tolerance, with one sign: (I + a·1·1ᵀ)·R with 2a = 0.8 of it.
+        // Every inner product of two rows is 0.8 of the tolerance, with the same sign: (I + a·1·1ᵀ)·R with 2a = 0.8 of the tolerance.
         let whole = rotation();
         let sum = |column: usize| (0..200).map(|row| f64::from(whole.matrix[row * 200 + column])).sum::<f64>();
         let entry = |at: usize| (f64::from(whole.matrix[at]) + 0.4 * TOLERANCE * sum(at % 200)) as f32;

@@ -1,4 +1,4 @@
-//! Naive references, which share no code with the library, and what must hold for every shape.
+//! Tests against naive references, which share no code with the library, and properties of every shape.
 
 use proptest::prelude::*;
 use test_random::Random;
@@ -7,12 +7,12 @@ use super::codes;
 use super::encode::{self, Residuals};
 use super::*;
 
-/// Numbers in −1..1.
+/// Random numbers in −1..1.
 fn noise(len: usize, seed: u64) -> Vec<f32> {
     Random::new(seed).signed_units(len)
 }
 
-/// Shapes: dimension and M, with M = 1, M = dim, odd widths, and more sub-quantizers than one group.
+/// Shapes (dimension, M): M = 1, M = dim, odd widths, and more sub-quantizers than one group.
 const SHAPES: [(usize, usize); 11] =
     [(1, 1), (5, 1), (5, 5), (15, 3), (15, 5), (7, 1), (24, 8), (33, 11), (64, 16), (40, 20), (130, 2)];
 
@@ -20,12 +20,12 @@ fn quantizer(dim: usize, sub_quantizers: usize, bits: u32, seed: u64) -> Product
     ProductQuantizer::from_codebooks(dim, sub_quantizers, bits, noise(dim << bits, seed)).unwrap()
 }
 
-/// Few different values, so that codewords coincide and distances tie.
+/// Rounds to few different values, so that codewords coincide and distances tie.
 fn coarse(values: Vec<f32>) -> Vec<f32> {
     values.into_iter().map(|value| (value * 2.0).round()).collect()
 }
 
-/// The definition, number by number.
+/// Codes of a vector, number by number, by the definition.
 fn naive_numbers(quantizer: &ProductQuantizer, row: &[f32]) -> Vec<u8> {
     let (m, k, w) = (quantizer.sub_quantizers(), quantizer.codewords(), quantizer.dim() / quantizer.sub_quantizers());
     let distance = |part: usize, word: usize| {
@@ -49,7 +49,7 @@ fn naive_numbers(quantizer: &ProductQuantizer, row: &[f32]) -> Vec<u8> {
     (0..m).map(nearest).collect()
 }
 
-/// Bit by bit.
+/// Packs numbers bit by bit.
 fn naive_pack(numbers: &[u8], bits: u32) -> Vec<u8> {
     let mut code = vec![0u8; (numbers.len() * bits as usize).div_ceil(8)];
     for (i, number) in numbers.iter().enumerate() {
@@ -66,7 +66,7 @@ fn naive_encode(quantizer: &ProductQuantizer, rows: &[f32]) -> Vec<u8> {
     each.flat_map(|row| naive_pack(&naive_numbers(quantizer, row), quantizer.bits())).collect()
 }
 
-/// Rows that a device shape splits unevenly.
+/// A number of rows that no device block divides evenly.
 const ROWS: usize = 67;
 
 #[test]
@@ -115,7 +115,7 @@ fn the_emulated_kernel_gives_the_same_codes() {
             assert_eq!(got, naive_encode(&quantizer, &rows), "{dim} / {m}, {bits} bits");
         }
     }
-    // More rows than a block has, and batches: a budget for the codebooks and a few rows.
+    // More rows than a block has, and a budget for the codebooks and a few rows, so that there are several batches.
     let quantizer = quantizer(24, 12, 4, 8);
     let rows = noise(700 * 24, 9);
     let expected = naive_encode(&quantizer, &rows);
@@ -150,7 +150,7 @@ proptest! {
             let word = usize::from(numbers[row * m + part]);
             prop_assert_eq!(*value, quantizer.codebooks()[(part * k + word) * w + j]);
         }
-        // A decoded vector is its own nearest: the codewords are all different.
+        // The codewords all differ, so a decoded vector is its own nearest.
         prop_assert_eq!(quantizer.encode(&decoded, Device::Cpu).unwrap(), codes);
     }
 }
@@ -200,7 +200,7 @@ fn table_distances_are_within_their_bounds() {
                     let half = tables.to_half();
                     half.distances(&codes, &mut got).unwrap();
                     check("f16", product, &query, half.error_bound(), &got);
-                    // The bounds say something: a few roundings of the largest sum, and of f16's.
+                    // The bounds are tight: a few roundings of the largest sum, and those of f16.
                     let largest: f64 = query.iter().map(|x| (f64::from(x.abs()) + f64::from(magnitude)).powi(2)).sum();
                     assert!(tables.error_bound() <= (dim + m + 4) as f64 * 6.1e-8 * largest + 1e-42);
                     assert!(half.error_bound() <= tables.error_bound() + largest / 1000.0);
@@ -215,7 +215,7 @@ fn table_distances_are_within_their_bounds() {
     }
 }
 
-/// Vectors near a plane of few directions.
+/// Vectors near a low-dimensional subspace.
 fn correlated(count: usize, dim: usize) -> Vec<f32> {
     let (directions, weights, rest) = (noise(4 * dim, 20), noise(4 * count, 21), noise(count * dim, 22));
     let value = |row: usize, column: usize| {
@@ -257,13 +257,13 @@ fn training_repeats_by_its_seed_and_is_the_same_on_the_emulator() {
     assert_ne!(first, train(&settings.seed(4)));
 }
 
-/// 256 places of a plane, most points at a few of them.
+/// 256 places in a plane; most points are at a few of them.
 fn uneven_places() -> Vec<f32> {
     let of_place = |place: usize| if place.is_multiple_of(16) { 200 } else { 4 };
     (0..256).flat_map(|place| [(place % 16) as f32, (place / 16) as f32].repeat(of_place(place))).collect()
 }
 
-/// Of random points most lie where many are, and k-means from there on leaves many places without a codeword.
+/// Most random points are at the crowded places, and k-means from there leaves many places without a codeword.
 #[test]
 fn codewords_of_narrow_sub_vectors_are_spread_before_k_means() {
     let rows = uneven_places();
@@ -288,7 +288,7 @@ fn longer_codewords_have_half_of_what_is_missing() {
             factors.iter().all(|factor| (factor / factors[0] - 1.0).abs() < 1e-5),
             "one factor for all: {factors:?}"
         );
-        // What is missing, from codes made by the definition: after 25 iterations hardly a point moves any more.
+        // The missing length, from codes made by the definition: after 25 iterations hardly any point moves.
         let quantizer = ProductQuantizer::from_codebooks(width, 1, 4, means.to_vec()).unwrap();
         let (mut had, mut kept) = (0.0, 0.0);
         for row in rows.chunks(dim) {
@@ -300,7 +300,7 @@ fn longer_codewords_have_half_of_what_is_missing() {
         let expected = 0.5 + 0.5 * (had / kept).sqrt();
         assert!(expected < 1.25 && (f64::from(factors[0]) / expected - 1.0).abs() < 2e-3, "{} {expected}", factors[0]);
     }
-    // Never by more than a quarter: 16 codewords keep little of 64 components.
+    // Codewords grow by a quarter at most: 16 codewords keep little of 64 components.
     let rows = noise(2000 * 64, 6);
     let settings = PqTraining::new(1).bits(4).device(Device::Cpu);
     let means = ProductQuantizer::train(&settings, &rows, 64).unwrap();
@@ -311,7 +311,7 @@ fn longer_codewords_have_half_of_what_is_missing() {
     let points = PqTraining::new(2).bits(4).iterations(0).device(Device::Cpu);
     let train = |settings: &PqTraining| ProductQuantizer::train(settings, &rows, 64).unwrap();
     assert_eq!(train(&points.clone().lengthen(true)), train(&points));
-    // Where there is nothing to lengthen, or no room, means stay.
+    // If nothing is missing, or longer codewords leave f32's range, the means stay.
     for value in [0.0, 3.3e38] {
         let rows: Vec<f32> = (0..64).map(|row| if row % 2 == 0 { value } else { -value }).collect();
         let settings = PqTraining::new(1).bits(4).device(Device::Cpu);
@@ -409,7 +409,7 @@ fn rotations_are_learned_with_means() {
 
 #[test]
 fn vectors_in_a_subspace_give_a_rotation_too() {
-    // Columns 1 and 3 are zero, and of 16 vectors no more than 16 directions could be learned in any case.
+    // Columns 1 and 3 are zero, and 16 vectors have at most 16 directions.
     let mut rows = noise(16 * 40, 40);
     rows.iter_mut().enumerate().filter(|(i, _)| matches!(i % 40, 1 | 3)).for_each(|(_, value)| *value = 0.0);
     for rows in [rows, vec![0.0; 16 * 40]] {

@@ -7,7 +7,7 @@ use crate::shards::share;
 use crate::threads::at_once;
 use crate::{Device, Result};
 
-/// How a [`ProductQuantizer`](super::ProductQuantizer), and a [`Rotation`](super::Rotation) for it, is trained.
+/// Settings to train a [`ProductQuantizer`](super::ProductQuantizer) and a [`Rotation`](super::Rotation) for it.
 ///
 /// ```
 /// use warpann::Device;
@@ -28,8 +28,8 @@ pub struct PqTraining {
 }
 
 impl PqTraining {
-    /// `sub_quantizers` (M, a divisor of the dimension) of 8 bits; 25 iterations, 256 points per centroid, 20 rounds
-    /// of rotation, seed 0, [`Device::Auto`].
+    /// Settings with `sub_quantizers` (M, a divisor of the dimension) of 8 bits, 25 iterations, 256 points per centroid,
+    /// 20 rounds of rotation, seed 0 and [`Device::Auto`].
     pub fn new(sub_quantizers: usize) -> Self {
         PqTraining {
             sub_quantizers,
@@ -43,71 +43,72 @@ impl PqTraining {
         }
     }
 
-    /// Bits of the code of a sub-vector, 4 to 8: 2^bits codewords.
+    /// Sets the bits of the code of a sub-vector, 4 to 8, for 2^bits codewords.
     pub fn bits(mut self, bits: u32) -> Self {
         self.bits = bits;
         self
     }
 
-    /// Iterations of k-means.
+    /// Sets the number of k-means iterations, 25 by default.
     pub fn iterations(mut self, iterations: usize) -> Self {
         self.iterations = iterations;
         self
     }
 
-    /// What random choices start from: the same seed and rows give the same codebooks.
+    /// Sets the seed of random choices, 0 by default. The same seed and rows give the same codebooks.
     pub fn seed(mut self, seed: u64) -> Self {
         self.seed = seed;
         self
     }
 
-    /// Training vectors used per codeword, at most; more are sampled.
+    /// Sets the largest number of training vectors per codeword, 256 by default. Of more vectors training takes a sample.
     pub fn points_per_centroid(mut self, points: usize) -> Self {
         self.points_per_centroid = points;
         self
     }
 
-    /// Rounds in which [`Rotation::train`](super::Rotation::train) improves the rotation; codebooks alone have no use for it.
+    /// Sets the number of rounds of [`Rotation::train`](super::Rotation::train), 20 by default. Codebooks alone ignore it.
     pub fn rotation_rounds(mut self, rounds: usize) -> Self {
         self.rounds = rounds;
         self
     }
 
-    /// Codewords for ranking by squared L2 distance, longer than those with the least error (off unless set; the
-    /// [module documentation](super) says how, and what it gives). [`IvfIndex`](crate::ivf::IvfIndex) learns such under L2.
+    /// Whether to make codewords longer than those with the least error, for ranking by squared L2 distance; false by
+    /// default. The [module documentation](super) gives the formula and the measurements. [`IvfIndex`](crate::ivf::IvfIndex)
+    /// uses this under L2.
     pub fn lengthen(mut self, lengthen: bool) -> Self {
         self.lengthen = lengthen;
         self
     }
 
-    /// Where k-means, and for a rotation the rest of the training, runs.
+    /// Sets the device of k-means, and of the rest of the training of a rotation.
     pub fn device(mut self, device: Device) -> Self {
         self.device = device;
         self
     }
 
-    /// Which of `have` vectors training looks at, ascending: all, or so many as it uses.
+    /// Numbers of the training vectors among `have`, ascending: all of them, or a sample of the size that training uses.
     pub(crate) fn sample(&self, have: usize) -> Vec<usize> {
         let wanted = (1usize << self.bits).saturating_mul(self.points_per_centroid.max(1));
         Random::new(self.seed).sample(have, wanted.min(have))
     }
 }
 
-/// Components of sub-vectors up to which k-means starts from points that k-means++ spreads. 256 random ones lie so unevenly in two
-/// dimensions that 25 iterations do not mend it: on SIFT vectors, in the model of [`super`], that has 1.4 times the error (64 bytes: 10-NN
-/// recall .892 for .911; 32 bytes, four components: .783 for .786). From eight components on random starts are as good.
+/// Largest width of sub-vectors for which k-means starts from k-means++. In two dimensions 256 random points are so uneven that 25
+/// iterations do not correct them: on SIFT vectors, in the model of [`super`], the error is 1.4 times as large (64 bytes: 10-NN recall
+/// .892 instead of .911; 32 bytes, four components: .783 instead of .786). From eight components on, random starts are as good.
 const SPREAD_WIDTH: usize = 4;
-/// Times that codewords are made longer, at most.
+/// Largest factor by which codewords are lengthened.
 const MOST_LENGTHENED: f64 = 1.25;
-/// k-means runs that a GPU has at once. One of 65,536 points is a few kernels of some µs and a wait, again and again: four at once take
-/// 10 ms where one takes 5 (eight components, H200, 2026-11-22).
+/// Number of k-means runs that a GPU does at the same time. A run of 65,536 points repeats a few kernels of some µs and a wait, so four
+/// runs at the same time take 10 ms and one takes 5 (eight components, H200, 2026-11-22).
 const RUNS: usize = 4;
 
-/// The codebooks of all sub-quantizers, M × 2^bits × width: each is the centroids of one k-means run. Shapes were checked.
+/// The codebooks of all sub-quantizers, M × 2^bits × width: the centroids of one k-means run each. The shapes are checked.
 pub(super) fn codebooks(settings: &PqTraining, rows: &[f32], dim: usize) -> Result<Vec<f32>> {
     let (parts, codewords) = (settings.sub_quantizers, 1usize << settings.bits);
     let width = dim / parts;
-    // One sample for all: sub-vectors of other rows are never copied.
+    // One sample for all sub-quantizers, so that sub-vectors of other rows are never copied.
     let places = settings.sample(rows.len() / dim);
     let sub_vectors = |part: usize| -> Vec<f32> {
         places.iter().flat_map(|&row| &rows[row * dim + part * width..][..width]).copied().collect()
@@ -116,7 +117,7 @@ pub(super) fn codebooks(settings: &PqTraining, rows: &[f32], dim: usize) -> Resu
         let seed = settings.seed.wrapping_add(part as u64);
         KMeans::new(codewords).seed(seed).points_per_centroid(None)
     };
-    // k-means++ of one sub-quantizer is the work of one thread: all of them at once, before a GPU gets to work.
+    // k-means++ of one sub-quantizer uses one thread: run all of them in parallel, before a GPU starts.
     let spread = |part: usize| {
         let first = kmeans(part).start(Start::PlusPlus).iterations(0).device(Device::Cpu);
         Ok(Start::Given(first.train(&sub_vectors(part), width)?.centroids))
@@ -135,7 +136,7 @@ pub(super) fn codebooks(settings: &PqTraining, rows: &[f32], dim: usize) -> Resu
         }
         Ok((clustering.centroids, clustering.device.first()))
     };
-    // The first finds out what `Auto` means here. Small runs fill the threads of a CPU best side by side.
+    // The first run resolves `Auto`. Small runs use the threads of a CPU best in parallel with each other.
     let (mut codebooks, device) = train(0, settings.device)?;
     let rest: Vec<_> = match device {
         Device::Cpu => turns(1..parts).map(|part| train(part, device)).collect(),
@@ -150,18 +151,18 @@ pub(super) fn codebooks(settings: &PqTraining, rows: &[f32], dim: usize) -> Resu
     Ok(codebooks)
 }
 
-/// Gives codewords, the means of `points`, half of the length back that they lack (see the documentation of [`super`]).
+/// Gives the codewords, the means of `points`, half of the length back that they lack (see the documentation of [`super`]).
 fn lengthen(clustering: &mut Clustering, points: &[f32]) {
     let energy = |row: &[f32]| row.iter().map(|&x| f64::from(x) * f64::from(x)).sum::<f64>();
     let words = clustering.centroids.chunks_exact(clustering.dim).zip(&clustering.sizes);
     let kept: f64 = words.map(|(word, &size)| f64::from(size) * energy(word)).sum();
-    // Codewords that are zero, or no means because there was no iteration, lack nothing.
+    // Codewords of zero lack nothing, and neither do codewords without an iteration, which are not means.
     if kept == 0.0 {
         return;
     }
     let factor = (0.5 + 0.5 * (energy(points) / kept).sqrt()).clamp(1.0, MOST_LENGTHENED);
     let longer = |x: f32| (f64::from(x) * factor) as f32;
-    // Near the end of f32's range means stay what they are.
+    // Near the end of f32's range the means stay unchanged.
     if clustering.centroids.iter().all(|&x| longer(x).is_finite()) {
         clustering.centroids.iter_mut().for_each(|x| *x = longer(*x));
     }

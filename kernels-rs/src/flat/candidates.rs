@@ -1,20 +1,21 @@
-//! Compaction of candidate lists between filter passes, one warp a list.
+//! Compaction of candidate lists between filter passes, with one warp for each list.
 //!
 //! # Problem
-//! A filter pass ([`crate::flat::filter`]) appended, for each query, rows with upper bounds u of their scores; k-selection over the
-//! list gave the k-th smallest u. It may be a tighter limit, and rows whose lower bound is above the limit can go.
+//! For each query, a filter pass ([`crate::flat::filter`]) appended rows with upper bounds u of their scores, and k-selection found the
+//! k-th smallest u of the list. This number may be a tighter limit than the old one. Rows whose lower bound is above the limit can be
+//! dropped.
 //!
 //! # Algorithm
 //! ```text
 //! limit = min(limit, k-th smallest u of the list)       // the list need not hold the rows that gave the old limit
-//! E = error bound of the query against the base's greatest norm and residual      // at least each row's own E
-//! keep entry (u, row) if u - 2E <= limit; pack the kept ones to the front, in order
+//! E = error bound of the query against the base's greatest norm and residual      // at least the E of each row
+//! keep entry (u, row) if u - 2E <= limit; pack the kept entries to the front, in order
 //! ```
 //!
-//! The first limit of a search comes from the sample alone: then there is nothing to take the minimum with, and no list.
+//! The first limit of a search comes from the sample alone. At that point there is no older limit and no list.
 //!
-//! In place: a ballot numbers the kept entries of 32, and they move towards the front only, behind everything read.
-//! A list that overflowed raises the query's flag; its survivors are then not complete and the host searches it again.
+//! The compaction is in place: a ballot numbers the kept entries of 32, and each entry moves only towards the front, to a place that was
+//! read before. A list that overflowed sets the flag of the query. The list is then not complete, and the host searches this query again.
 
 use cuda_std::launch::LaunchConfig;
 use cuda_std::warp::FULL_MASK;
@@ -23,50 +24,50 @@ use cuda_std::{Ptr, PtrMut, global, kernel, math, thread, warp};
 use crate::product::bounds::{Bounds, QueryTerms};
 use crate::product::metric::Metric;
 
-/// Warps in a block of this kernel.
+/// Number of warps in a block of this kernel.
 const WARPS_PER_BLOCK: u32 = 4;
 
-/// Tightens the limit of each query, and drops from its list what the limit rules out.
+/// Tightens the limit of each query, and drops the entries of its list that the limit excludes.
 ///
 /// # Safety
 /// The arrays are as long as the fields say.
 #[kernel(max_threads = 128, compact_candidates = compact)]
 pub struct CompactCandidates {
-    /// Queries: a list each.
+    /// Number of queries; each has one list.
     pub query_count: u32,
-    /// The metric.
+    /// The metric of the scores.
     pub metric: Metric,
-    /// Components of an f16 copy, with padding.
+    /// Number of components of an f16 copy, with padding.
     pub padded: u32,
-    /// A bound of the norm of each query.
+    /// Upper bound of the norm of each query.
     pub query_norms: Ptr<f32>,
-    /// A bound of what the f16 copy of each query lost.
+    /// Upper bound of the residual of each query: the norm of the query minus its f16 copy.
     pub query_residuals: Ptr<f32>,
     /// The base's greatest norm and greatest residual: two numbers.
     pub base_bounds: Ptr<f32>,
-    /// The k-th smallest u of query q's list, at place q · `found_stride`; NaN where there are fewer: (`query_count` − 1) · `found_stride` + 1
-    /// numbers.
+    /// The k-th smallest u of the list of query q, at place q · `found_stride`; NaN if the list has fewer than k entries. The array has
+    /// (`query_count` − 1) · `found_stride` + 1 numbers.
     pub found: Ptr<f32>,
-    /// Places from one query's number in `found` to the next.
+    /// Distance from the number of one query in `found` to that of the next.
     pub found_stride: u32,
-    /// Not 0: `limits` holds nothing yet, and `found` is the limit.
+    /// Not 0: `limits` is not set yet, and `found` becomes the limit.
     pub first: u32,
-    /// The limit of each query, before and after.
+    /// The limit of each query; the launch updates it.
     pub limits: PtrMut<f32>,
-    /// The upper bounds u of the lists, `query_count` · `stride` numbers: the list of query q begins at q · `stride`.
+    /// Upper bounds u of the list entries, `query_count` · `stride` numbers: the list of query q starts at q · `stride`.
     pub values: PtrMut<f32>,
-    /// The row of the base that each of `values` is of.
+    /// The base row of each entry of `values`.
     pub rows: PtrMut<u32>,
-    /// The length of each list, of which `stride` entries are there at most; becomes the number of entries that stay.
+    /// The length of each list, which may be above `stride` after an overflow; becomes the number of entries that stay.
     pub counts: PtrMut<u32>,
-    /// The room of a list, and places from one to the next.
+    /// Capacity of a list, and distance from one list to the next, in entries.
     pub stride: u32,
-    /// A flag for each query: becomes 1 where the list was longer than `stride`, and stays as it is elsewhere.
+    /// A flag for each query: becomes 1 if the list was longer than `stride`, and does not change otherwise.
     pub overflow: PtrMut<u32>,
 }
 
 impl CompactCandidates {
-    /// A warp a query.
+    /// One warp for each query.
     pub fn config(&self) -> LaunchConfig {
         LaunchConfig::warps(self.query_count as u64, WARPS_PER_BLOCK)
     }
@@ -93,7 +94,7 @@ unsafe fn compact(launch: CompactCandidates) {
         };
         let y = Bounds { norm: global::load_nc(*base_bounds), residual: global::load_nc(base_bounds.wrapping_add(1)) };
         let found = global::load_nc(found.wrapping_add(query * found_stride as usize));
-        // A NaN says nothing; `min_f32` takes the other value.
+        // `min_f32` ignores a NaN and returns the other number.
         let limit = if first != 0 { found } else { math::min_f32(found, global::load(limits.wrapping_add(query))) };
         let highest = limit + 2.0 * QueryTerms::new(metric, padded, x).error(metric, y);
         let list = query * stride as usize;
@@ -121,7 +122,7 @@ unsafe fn compact(launch: CompactCandidates) {
             kept += keepers.count_ones();
             start += 32;
         }
-        // A list of no entries has had no ballot: all lanes have read the count and the limit before they change.
+        // An empty list has no ballot. This barrier makes sure that all lanes have read the count and the limit before they change.
         warp::sync_warp(FULL_MASK);
         if lane == 0 {
             global::store(counts.wrapping_add(query), kept);

@@ -1,9 +1,9 @@
-//! The filter of exact search: a half-precision matrix product on tensor cores that keeps every base row which may be
-//! among a query's best k, and proves that it drops no other (paper section 5.1, in two precisions).
+//! The filter of exact search: a half-precision matrix product on tensor cores. It keeps every base row that may be among the best k of a
+//! query, and proves that every dropped row is not (paper section 5.1, in two precisions).
 //!
 //! # Problem
-//! For queries x and base rows y, find all y whose distance could be among the k smallest of x. The full-precision
-//! product costs 20 times the half-precision one on an H200; but half precision alone returns wrong neighbours.
+//! For queries x and base rows y, find all y whose distance could be among the k smallest of x. On an H200 the full-precision product costs
+//! 20 times as much as the half-precision one, but half precision alone returns wrong neighbours.
 //!
 //! # Algorithm
 //! Let x̂, ŷ be the f16 copies of [`crate::product::prepare`], and score(x, y) = ‖y‖² − 2⟨x, y⟩ (squared L2 without the constant
@@ -14,40 +14,43 @@
 //! dense pass:   u of each query with a sample of the base's tiles -> k-select -> limit = k-th smallest u
 //! append pass:  for each row y of further tiles: if v - E <= limit, append (u, y) to the query's list
 //! between:      k-select over the list -> tighter limit; compact the list ([`crate::flat::candidates`])
-//! at the end:   canonical distances of what is left ([`crate::product::canonical`]), k-select, done
+//! at the end:   canonical distances of the remaining rows ([`crate::product::canonical`]), k-select
 //! ```
 //!
-//! The limit is sound whatever the sample was: the k-th smallest upper bound of *any* subset is at least the k-th smallest
-//! score of all. So the answer is exact, and equal to the bit to a search without a filter.
+//! The limit is correct for any sample: the k-th smallest upper bound of *any* subset is at least the k-th smallest score of all rows. So
+//! the result is exact, and equal to the bit to the result of a search without a filter.
 //!
-//! The bound E and its proof: [`crate::product::bounds`].
+//! [`crate::product::bounds`] has the bound E and its proof.
 //!
 //! # How it maps to the machine
-//! 1. A block owns 128 queries and walks over tiles of 128 base rows; 8 warps, by one of the instructions of [`crate::product::instruction`].
-//! 2. Chunks come through the ring of [`crate::product::mainloop`], laid out as [`crate::product::tile`] says. Queries of up to
+//! 1. A block has 128 queries and iterates over tiles of 128 base rows, with 8 warps and one of the instructions of
+//!    [`crate::product::instruction`].
+//! 2. Chunks pass through the ring of [`crate::product::mainloop`] in the layout of [`crate::product::tile`]. Queries of up to
 //!    [`RESIDENT_CHUNKS`] · 64 components stay in shared memory.
-//! 3. The block index runs over queries first, so that blocks in flight share base tiles through L2; and blocks of other shares read the
-//!    neighbours of these tiles (8,000,000 rows on an H200: 1 to 3 % faster than shares of consecutive tiles, measured together with a change
-//!    of the host's copies).
-//! 4. The epilogue is one FMA and one minimum a pair, and a compare for eight pairs of a row. Only groups of eight with a hit, which the
-//!    warp agrees on, are looked at again.
-//! 5. What is kept waits in shared memory, a queue a warp, until there is enough for the atomics that give it places in the lists: each is a
-//!    round trip to L2, and warps that waited for one at a time held up their whole block.
-//! 6. What the epilogue needs of a tile (values, greatest norm and residual) comes through the same pipeline: loading it where
-//!    it is used stalled four of eight warps for a trip to L2 in every tile.
+//! 3. The block index runs over queries first, so blocks in flight share base tiles through L2. Blocks of other shares read neighbours of
+//!    these tiles (8,000,000 rows on an H200: 1 to 3 % faster than shares of consecutive tiles, measured together with a change of the
+//!    host's copies).
+//! 4. The epilogue takes one FMA and one minimum for each pair, and one compare for eight pairs of a row. It examines a group of eight
+//!    again only if one of its pairs is a hit in any lane of the warp.
+//! 5. Pairs that are kept wait in shared memory, in one queue for each warp, until there are enough of them for the atomics that give them
+//!    places in the lists. Each atomic is a round trip to L2, and a warp that waited for one at a time delayed its whole block.
+//! 6. The data of a tile that the epilogue needs (values, greatest norm and residual) passes through the same pipeline. When the epilogue
+//!    loaded it, four of eight warps waited for a round trip to L2 in every tile.
 //!
 //! # Cost
-//! Floor: 2·nq·n·d operations at the f16 rate (3.2 ms for 10,000 × 1,000,000 × 128 on an H200). Survivors: about k times the
-//! ratio of base to sample, plus those within 2E of the limit (some percent of k on clustered data). Measured on an H200 (one launch,
-//! 5,000 queries × 1,000,000 × 128, 252 pairs kept a query): 3.03 ms by warpgroups (423 TFLOP/s), 4.26 by warps (300); with nothing kept
-//! 2.40 (534) and 4.02 (319).
+//! Floor: 2·nq·n·d operations at the f16 rate (3.2 ms for 10,000 × 1,000,000 × 128 on an H200). Survivors: about k times the ratio of base
+//! to sample, plus those within 2E of the limit (some percent of k on clustered data). Measured on an H200 (one launch,
+//! 5,000 queries × 1,000,000 × 128, 252 pairs kept for each query): 3.03 ms with `wgmma` (423 TFLOP/s), 4.26 with `mma.sync` (300). With no
+//! pair kept: 2.40 (534) and 4.02 (319).
 //!
 //! # What lost
-//! By warps: four warps of 64 × 64 (246 registers): a third less shared-memory traffic, and 5 % faster where nothing is
-//! appended; but eight warps an SM do not hide the appends: 5.6 ms for 4.0 at k = 10, and a search with k = 100 took 30.7 ms for
-//! 14.6. By warpgroups, the launch above: an atomic of each lane for each row as soon as it keeps something 3.40 ms; a second look at all
-//! 32 pairs of a row instead of eight 3.61; three groups of 64 queries that a fourth feeds by bulk copies and barriers in memory, which do
-//! not wait for each other, 3.36 (2.31 with nothing kept).
+//! - `mma.sync`, four warps of 64 × 64 (246 registers): a third less shared-memory traffic, and 5 % faster if nothing is appended. But
+//!   eight warps on a multiprocessor do not hide the appends: 5.6 ms instead of 4.0 at k = 10, and a search with k = 100 took 30.7 ms
+//!   instead of 14.6.
+//! - `wgmma`, the launch above, one atomic of each lane for each row as soon as it keeps a pair: 3.40 ms.
+//! - `wgmma`, all 32 pairs of a row examined again instead of eight: 3.61 ms.
+//! - `wgmma`, three groups of 64 queries that do not wait for each other, with a fourth group that feeds them by bulk copies and barriers
+//!   in memory: 3.36 ms (2.31 with no pair kept).
 
 use cuda_std::launch::LaunchConfig;
 use cuda_std::math::{min_f32, mul_add_f32};
@@ -63,22 +66,23 @@ use crate::product::metric::{Metric, product_factor, scale_of};
 pub use crate::product::tile::{CHUNK, TILE_ROWS};
 use crate::product::tile::{CHUNK_TILE_BYTES, ChunkCopy, LEAST_SHARED_BYTES, THREADS};
 
-/// Queries of a tile.
+/// Number of queries in a tile.
 pub const TILE_QUERIES: u32 = 128;
-/// What the epilogue needs of a tile: 128 values, greatest norm, greatest residual, its number.
+/// Bytes of the data of a tile that the epilogue needs: 128 values, greatest norm, greatest residual, number of the tile.
 const INFO_BYTES: u32 = TILE_ROWS * 4 + 16;
-/// Tiles whose chunks can be under way at once.
+/// Number of tiles whose chunks can be in flight at once.
 const INFOS: u32 = 4;
-/// What the epilogue needs of a query: [`QueryTerms`].
+/// Bytes of the data of the queries that the epilogue needs: four numbers for each ([`QueryTerms`] and the limit).
 const TERMS_BYTES: u32 = TILE_QUERIES * 16;
-/// Groups of eight pairs that a lane has of a row, at most.
+/// Largest number of groups of eight pairs that a lane has in one row.
 const GROUPS: usize = 4;
-/// Pairs that a warp keeps in shared memory; from half of them on it appends them to lists.
+/// Capacity of the queue of a warp in shared memory, in pairs. At the end of a tile, a queue that is more than half full is appended to the
+/// lists.
 const QUEUE: u32 = 64;
 const QUEUES_AT: u32 = (TERMS_BYTES + INFOS * INFO_BYTES).next_multiple_of(16);
 const HEADER_BYTES: u32 = (QUEUES_AT + THREADS / 32 * QUEUE * 16).next_multiple_of(1024);
 
-/// Dynamic shared memory of a block, in bytes, for copies of `chunks` chunks.
+/// Dynamic shared memory of a block, in bytes, for f16 copies of `chunks` chunks.
 const fn shared_bytes(instruction: Instruction, chunks: u32) -> u32 {
     HEADER_BYTES + instruction.ring().bytes(chunks)
 }
@@ -86,16 +90,16 @@ const fn shared_bytes(instruction: Instruction, chunks: u32) -> u32 {
 const _: () = assert!(shared_bytes(Instruction::MmaSync, 2) <= LEAST_SHARED_BYTES);
 const _: () = assert!(shared_bytes(Instruction::MmaSync, 3) <= LEAST_SHARED_BYTES);
 
-/// Which of the base's tiles a launch visits.
+/// Number of the base tile that a launch visits as its tile `visited`.
 ///
 /// `skip` = 0: tiles 0, stride, 2·stride, ..; else all tiles that are not multiples of `skip`.
 #[inline(always)]
 pub fn tile_number(visited: u32, stride: u32, skip: u32) -> u32 {
-    // `max(1)` shows the compiler that it divides by no zero; a skip of 1 would visit nothing.
+    // `max(1)` shows the compiler that the divisor is not 0. A skip of 1 would visit no tile.
     if skip == 0 { visited * stride } else { visited + visited / (skip - 1).max(1) + 1 }
 }
 
-/// What a filter kernel writes.
+/// The output of a filter kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FilterOutput {
     /// Upper bounds u of the scores of every query with every visited row.
@@ -104,17 +108,17 @@ pub enum FilterOutput {
     Append,
 }
 
-/// Bounds the scores of queries against tiles of the base (module documentation).
+/// Computes bounds of the scores of queries against tiles of the base; see the module documentation.
 ///
 /// # Safety
-/// The arrays are as long as the fields say; the copies and `base_values` are padded to whole tiles of 128 rows. The residency of the key
-/// is that of the launch ([`Self::residency`]).
+/// The arrays are as long as the fields say; the f16 copies and `base_values` are padded to whole tiles of 128 rows. The residency in the
+/// kernel's key is [`Self::residency`].
 #[kernel(
     key = (Instruction, FilterOutput, Residency),
     max_threads = 256,
     (Instruction::MmaSync, FilterOutput::Dense, Residency::Resident)
         => filter_dense_resident(min_blocks = 2) = filter::<MmaSync<2, 4, 4>, 4, 4, true, true>,
-    /// Two blocks a multiprocessor would spill a register; this pass sees the sample only.
+    /// With two blocks a multiprocessor this kernel would spill a register. One is enough, because it reads only the sample.
     (Instruction::MmaSync, FilterOutput::Dense, Residency::Streamed)
         => filter_dense_streamed(min_blocks = 1) = filter::<MmaSync<2, 4, 4>, 4, 4, false, true>,
     (Instruction::MmaSync, FilterOutput::Append, Residency::Resident)
@@ -135,55 +139,58 @@ pub struct Filter {
     pub queries: Ptr<u16>,
     /// f16 copies of the base: rows of `stride` components.
     pub base: Ptr<u16>,
-    /// Components from one copy to the next: a multiple of [`CHUNK`], [`MOST_COMPONENTS`](crate::product::bounds::MOST_COMPONENTS) at most.
+    /// Distance from one copy to the next in components: a multiple of [`CHUNK`], at most
+    /// [`MOST_COMPONENTS`](crate::product::bounds::MOST_COMPONENTS).
     pub stride: u32,
-    /// Queries without padding.
+    /// Number of queries without padding.
     pub query_count: u32,
-    /// Rows of the base without padding.
+    /// Number of base rows without padding.
     pub row_count: u32,
-    /// The metric.
+    /// The metric of the scores.
     pub metric: Metric,
-    /// What [`crate::product::prepare::Greatest`] found for the queries: one word.
+    /// Bits of the greatest |component| of the queries, from [`crate::product::prepare::Greatest`]: one word.
     pub query_greatest: Ptr<u32>,
-    /// What [`crate::product::prepare::Greatest`] found for the base: one word.
+    /// Bits of the greatest |component| of the base, from [`crate::product::prepare::Greatest`]: one word.
     pub base_greatest: Ptr<u32>,
-    /// A bound of the norm of each query.
+    /// Upper bound of the norm of each query.
     pub query_norms: Ptr<f32>,
-    /// A bound of what the copy of each query lost.
+    /// Upper bound of the residual of each query: the norm of the query minus its f16 copy.
     pub query_residuals: Ptr<f32>,
-    /// ‖y‖² (squared L2) or 0 of each row of the base; +∞ of padding.
+    /// ‖y‖² (squared L2) or 0 of each base row; +∞ for padding.
     pub base_values: Ptr<f32>,
-    /// The greatest norm of each tile of the base.
+    /// The greatest norm of each base tile.
     pub tile_norms: Ptr<f32>,
-    /// The greatest residual of each tile of the base.
+    /// The greatest residual of each base tile.
     pub tile_residuals: Ptr<f32>,
-    /// Tiles that the launch visits: those that [`tile_number`] gives for 0 .. `tiles`.
+    /// Number of tiles that the launch visits: the tiles [`tile_number`] of 0 .. `tiles`.
     pub tiles: u32,
     /// The `stride` of [`tile_number`].
     pub tile_stride: u32,
     /// The `skip` of [`tile_number`].
     pub tile_skip: u32,
-    /// The limit of each query. Dense kernels do not read it: empty.
+    /// The limit of each query. Empty for dense kernels, which do not read it.
     pub limits: Ptr<f32>,
-    /// The upper bounds u. Dense: row r of visited tile t goes to column 128 · t + r of the query's row. Append: entry p of a query's
-    /// list goes to place p of its row. `query_count` rows of `out_stride` numbers.
+    /// The upper bounds u, `query_count` rows of `out_stride` numbers. Dense: row r of visited tile t is in column 128 · t + r of the
+    /// query's row. Append: entry p of a query's list is at place p of the query's row.
     pub out_values: PtrMut<f32>,
-    /// Append: the row of the base that each entry of `out_values` stands for. Dense: empty.
+    /// Append: the base row of each entry of `out_values`. Dense: empty.
     pub out_rows: PtrMut<u32>,
-    /// Append: the length of each query's list. The launch adds the entries that it finds, those beyond the list's room included. Dense:
-    /// empty.
+    /// Append: the length of each query's list. The launch adds the number of entries that it finds, including those that exceed the
+    /// capacity. Dense: empty.
     pub counts: PtrMut<u32>,
-    /// Places from one row of `out_values` and `out_rows` to the next. Dense: at least 128 · `tiles`, even. Append: the room of a list.
+    /// Distance from one row of `out_values` and `out_rows` to the next. Dense: even, at least 128 · `tiles`. Append: the capacity of a
+    /// list.
     pub out_stride: u32,
 }
 
 impl Filter {
-    /// Whether the queries stay in shared memory.
+    /// The residency of the queries, which depends on `stride`.
     pub fn residency(&self) -> Residency {
         Residency::of(self.stride)
     }
 
-    /// A block takes 128 queries and a share of the visited tiles. The shares come out in whole waves of blocks, two a multiprocessor.
+    /// A block has 128 queries and a share of the visited tiles. The number of shares makes whole waves of blocks, two for each
+    /// multiprocessor.
     pub fn config(&self, instruction: Instruction, multiprocessors: u32) -> LaunchConfig {
         let query_tiles = self.query_count.div_ceil(TILE_QUERIES);
         let shares = shares(query_tiles, self.tiles, multiprocessors);
@@ -193,9 +200,9 @@ impl Filter {
     }
 }
 
-/// Into how many shares to cut the tiles so that the blocks, two a multiprocessor, come out in whole waves.
+/// Number of shares of the tiles for which the blocks, two for each multiprocessor, make whole waves.
 fn shares(query_tiles: u32, tiles: u32, multiprocessors: u32) -> u32 {
-    // Filling and draining the pipeline costs a block about as much as two tiles.
+    // To fill and drain the pipeline costs a block about as much as two tiles.
     const OVERHEAD: u64 = 2;
     let slots = multiprocessors as u64 * 2;
     let cost = |shares: u32| {
@@ -205,7 +212,7 @@ fn shares(query_tiles: u32, tiles: u32, multiprocessors: u32) -> u32 {
     (1..=tiles.min(1024)).min_by_key(|&shares| cost(shares)).unwrap_or(1)
 }
 
-/// Which of the visited tiles are this block's share: every so many-th, so that blocks in flight read neighbours.
+/// The share of a block among the visited tiles: `first`, `first + step`, and so on, so that blocks in flight read neighbouring tiles.
 #[derive(Clone, Copy)]
 struct Share {
     first: u32,
@@ -213,14 +220,14 @@ struct Share {
 }
 
 impl Share {
-    /// Tile `visit` of the share among all visited tiles.
+    /// Number of tile `visit` of the share among all visited tiles.
     #[inline(always)]
     fn visited(self, visit: u32) -> u32 {
         self.first + visit * self.step
     }
 }
 
-/// Brings queries, tiles of the base, and what the epilogue needs of a tile.
+/// Loads queries, tiles of the base, and the data of a tile that the epilogue needs.
 struct BaseTiles {
     launch: Filter,
     share: Share,
@@ -228,7 +235,7 @@ struct BaseTiles {
     query_tile: *const u16,
     infos_at: SharedPtr<u8>,
     thread: u32,
-    /// The number of the tile at hand.
+    /// The number of the current tile.
     tile: u32,
 }
 
@@ -260,27 +267,28 @@ impl Operands for BaseTiles {
                     info.add(TILE_ROWS * 4 + 8).cast::<u32>().store(self.tile);
                 }
             }
-            // 128 · stride fits 32 bits: `MOST_COMPONENTS` sees to it.
+            // 128 · stride fits 32 bits, because `MOST_COMPONENTS` limits stride.
             let at = self.tile as usize * (TILE_ROWS * stride) as usize + (chunk * CHUNK) as usize;
             self.copy.copy(to, self.copy.start(base.wrapping_add(at)));
         }
     }
 }
 
-/// What both epilogues need: the terms of the block's queries in shared memory, and the numbers of the tiles under way.
+/// State of both epilogues: the terms of the block's queries, and the data of the tiles in flight.
 #[derive(Clone, Copy)]
 struct Bounding {
     launch: Filter,
     first_query: u32,
-    /// [`product_factor`] of both sides.
+    /// [`product_factor`] of both scales.
     factor: f32,
-    /// Of each query its [`QueryTerms`], and its own term plus its limit.
+    /// For each query of the block the [`QueryTerms`], then the own term plus the limit.
     terms_at: SharedPtr<global::F32x4>,
     infos_at: SharedPtr<u8>,
 }
 
 impl Bounding {
-    /// Sets up the terms of the block's queries; they are there behind the next barrier. Dense kernels have no limits.
+    /// Writes the terms of the block's queries to shared memory; other threads may read them after the next barrier. Dense kernels have no
+    /// limits.
     ///
     /// # Safety
     /// As [`Filter`]; the header of the block's shared memory is free.
@@ -296,7 +304,7 @@ impl Bounding {
             let base_scale = scale_of(metric, f32::from_bits(global::load_nc(*base_greatest)));
             let factor = product_factor(metric, query_scale, base_scale);
             let thread = thread::thread_idx_x();
-            // Rows past the last query have no limit: nothing is kept.
+            // Padded queries have the limit −∞, so no pair of them is kept.
             if thread < TILE_QUERIES {
                 let query = (first_query + thread) as usize;
                 let mut terms = QueryTerms::new(metric, stride, Bounds { norm: 0.0, residual: 0.0 });
@@ -318,13 +326,13 @@ impl Bounding {
         }
     }
 
-    /// What came with the first chunk of a tile, and its greatest norm and residual.
+    /// The data of a tile that was loaded with its first chunk, and the tile's greatest norm and residual.
     ///
     /// # Safety
     /// The tile was waited for.
     #[inline(always)]
     unsafe fn info(&self, visit: u32) -> (SharedPtr<u8>, Bounds) {
-        // SAFETY: below `INFOS`.
+        // SAFETY: the place is below `INFOS`.
         unsafe {
             let info = self.infos_at.add((visit % INFOS) * INFO_BYTES);
             let numbers = info.add(TILE_ROWS * 4).cast::<f32>();
@@ -332,7 +340,7 @@ impl Bounding {
         }
     }
 
-    /// The terms of a query of the block, then its own term plus its limit.
+    /// The terms of a query of the block, and its own term plus its limit.
     ///
     /// # Safety
     /// `row` < 128.
@@ -397,10 +405,10 @@ impl<P: TileProduct<ROWS, COLUMNS>, const ROWS: usize, const COLUMNS: usize> Epi
 /// Appends the pairs whose lower bound is at most the query's limit to the query's list.
 struct AppendWithin {
     bounding: Bounding,
-    /// Tiles of the block.
+    /// Number of tiles of the block.
     tiles: u32,
     lane: u32,
-    /// What the warp keeps waits here until it is worth the atomics, which then run side by side.
+    /// Pairs that the warp keeps. They wait here until there are enough of them for their atomics to overlap.
     queue: SharedPtr<global::U32x4>,
     queued: u32,
 }
@@ -411,7 +419,7 @@ impl AppendWithin {
         AppendWithin { bounding, tiles, lane: warp::lane_id(), queue: SharedPtr::from_address(0), queued: 0 }
     }
 
-    /// Appends one pair: its upper bound, its row of the base and its query in the block.
+    /// Appends one pair to a list; the words are its upper bound, its base row, and its query in the block.
     ///
     /// # Safety
     /// As [`Filter`].
@@ -420,7 +428,7 @@ impl AppendWithin {
         let Bounding { launch, first_query, .. } = self.bounding;
         let Filter { row_count, query_count, counts, out_values, out_rows, out_stride, .. } = launch;
         let query = first_query + query;
-        // Padding has the value +∞ and the limit −∞, which an infinite limit or a NaN lets pass.
+        // Padded rows have the value +∞ and padded queries the limit −∞, but an infinite limit or a NaN lets such pairs pass.
         if row >= row_count || query >= query_count {
             return;
         }
@@ -435,7 +443,7 @@ impl AppendWithin {
         }
     }
 
-    /// Appends what waits if it is more than `from`.
+    /// Appends the pairs of the queue to the lists if there are more than `from`.
     ///
     /// # Safety
     /// As [`Filter`]; all lanes of the warp arrive.
@@ -454,7 +462,7 @@ impl AppendWithin {
         }
     }
 
-    /// Keeps each pair that a bit of `keeps` stands for: `words` of it. All lanes of the warp arrive.
+    /// Puts the pair `words(i)` in the queue for each bit i of `keeps`; a full queue appends it at once. All lanes of the warp arrive.
     ///
     /// # Safety
     /// As [`Filter`].
@@ -487,7 +495,7 @@ impl AppendWithin {
 impl<P: TileProduct<ROWS, COLUMNS>, const ROWS: usize, const COLUMNS: usize> Epilogue<P, ROWS, COLUMNS>
     for AppendWithin
 {
-    /// Here and not earlier, because a place that is kept over the first steps costs registers.
+    /// Sets the address of the queue. It is set here because an address that is kept during the first steps occupies registers.
     #[inline(always)]
     unsafe fn begin(&mut self, _: SharedPtr<u8>) {
         let header = shared::dynamic::<u8>();
@@ -514,7 +522,7 @@ impl<P: TileProduct<ROWS, COLUMNS>, const ROWS: usize, const COLUMNS: usize> Epi
                     terms.error_from(own_and_limit + of_base, y)
                 };
                 let limits = [limit(0), limit(1)];
-                // A bit for each group of eight pairs of a row: no chain of compares is long, and little is looked at twice.
+                // One bit for each group of eight pairs of a row: chains of compares are short, and few pairs are examined twice.
                 let mut hits = 0u32;
                 unroll::<GROUPS>(|group| {
                     if 4 * group < COLUMNS {
@@ -531,7 +539,7 @@ impl<P: TileProduct<ROWS, COLUMNS>, const ROWS: usize, const COLUMNS: usize> Epi
                         unroll::<2>(|half| hits |= (!(least[half] > limits[half]) as u32) << (2 * group + half));
                     }
                 });
-                // Of the whole warp, which then branches as one.
+                // The hits of all lanes, so that the warp branches as one.
                 let hits = warp::reduce_or(FULL_MASK, hits);
                 if hits != 0 {
                     unroll::<{ 2 * GROUPS }>(|group_half| {

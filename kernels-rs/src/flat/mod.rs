@@ -1,4 +1,4 @@
-//! Exact search.
+//! Exact search: a filter in half precision, and the candidates that it keeps.
 //!
 //! | module | algorithm | source |
 //! |---|---|---|

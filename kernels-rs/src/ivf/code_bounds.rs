@@ -1,7 +1,7 @@
-//! What the scan of codes needs to know of them: scale, values, and the error of their f16 operands.
+//! Scale, values and error bounds of the f16 operands of codes.
 //!
-//! [`crate::product::prepare`] for vectors that exist as codes only. No copy is written: the scan decodes by the same recipe
-//! (`crate::ivf::encoding::Operand4`), and what that recipe loses is measured here, row by row, once an index.
+//! This is [`crate::product::prepare`] for vectors that are stored as codes only. It writes no copy: the scan decodes by the same formula
+//! (`crate::ivf::encoding::Operand4`). The error of that formula is measured here, row by row, once for an index.
 
 use cuda_std::global::F32x4;
 use cuda_std::launch::LaunchConfig;
@@ -15,11 +15,11 @@ use crate::product::bounds::Bounds;
 use crate::product::metric::{Metric, scale_of};
 use crate::product::prepare::raise;
 
-/// Warps in a block of these kernels.
+/// Number of warps in a block of these kernels.
 pub const WARPS_PER_BLOCK: u32 = 4;
 const THREADS: u32 = 32 * WARPS_PER_BLOCK;
 
-/// Four components of the centre, zeros where there is none.
+/// Four components of the centre; zeros if there is no centre.
 ///
 /// # Safety
 /// A centre has the quad.
@@ -32,38 +32,39 @@ unsafe fn centre4(centre: Option<Ptr<f32>>, quad: u32) -> [f32; 4] {
     }
 }
 
-/// Raises `greatest` to twice the greatest |component − centre| of the decoded rows: [`crate::pq::codes::Operands`] has room for no more.
+/// Raises `greatest` to twice the greatest |component − centre| of the decoded rows. The factor of two leaves room for the f16 parts of
+/// [`crate::pq::codes::Operands`].
 ///
 /// # Safety
-/// The arrays are as long as the fields say, and codes name codewords that exist.
+/// The arrays are as long as the fields say, and every code has a codeword.
 #[kernel(max_threads = 128, min_blocks = 8, greatest_code = greatest_component::<Codes>)]
 pub struct GreatestCode {
     /// Codes: `row_count` rows of `code_bytes`.
     pub codes: Ptr<u8>,
-    /// Bytes of a row.
+    /// Number of bytes of a row.
     pub code_bytes: u32,
-    /// Bits of a sub-quantizer's code, at most 8.
+    /// Number of bits of a sub-quantizer's code, at most 8.
     pub bits: u32,
-    /// Components of a sub-vector.
+    /// Number of components of a sub-vector.
     pub width: u32,
-    /// Components of a vector.
+    /// Number of components of a vector.
     pub dim: u32,
     /// Codewords \[dim / width\]\[2^bits\]\[width\].
     pub codebooks: Ptr<f32>,
-    /// Centroids of the lists, `dim` padded to a multiple of 4 a row.
+    /// Centroids of the lists; a row has `dim` components, padded to a multiple of 4.
     pub centroids: Ptr<f32>,
     /// The list of each row; `NO_ROW` for padding.
     pub row_lists: Ptr<u32>,
-    /// Rows of the storage.
+    /// Number of rows of the storage.
     pub row_count: u32,
-    /// The centre, `dim` padded to a multiple of 4; absent for none.
+    /// The centre, `dim` components padded to a multiple of 4; absent: no centre.
     pub centre: Option<Ptr<f32>>,
-    /// The bits of a float that is not negative: one word.
+    /// Bits of a float that is not negative: one word.
     pub greatest: PtrMut<u32>,
 }
 
 impl GreatestCode {
-    /// A warp takes every so many rows, as many warps as `multiprocessors` run at once.
+    /// Each warp has every n-th row, for the n warps that `multiprocessors` run at once.
     pub fn config(&self, multiprocessors: u32) -> LaunchConfig {
         LaunchConfig::warps((self.row_count as u64).min(multiprocessors as u64 * 64), WARPS_PER_BLOCK)
     }
@@ -95,33 +96,33 @@ unsafe fn greatest_component<D: Decode>(launch: GreatestCode) {
         }
         row += warps;
     }
-    // Floats that are not negative order like their bits.
+    // Floats that are not negative have the order of their bits.
     let most = warp::reduce_max(FULL_MASK, (2.0 * most).to_bits());
     if lane == 0 {
-        // SAFETY: one word.
+        // SAFETY: `greatest` is one word.
         unsafe { atomic::max_u32(*greatest, most) };
     }
 }
 
-/// Writes the parts that operands are made of ([`crate::pq::codes::Operands`]).
+/// Writes the scaled f16 parts of the operands ([`crate::pq::codes::Operands`]).
 ///
 /// # Safety
 /// The arrays are as long as the fields say, and `greatest` is complete.
 #[kernel(max_threads = 128, scale_codes = scale)]
 pub struct ScaleCodes {
-    /// Centroids of the lists, `stride` components a row: `centroid_count` components.
+    /// Centroids of the lists, `stride` components in a row: `centroid_count` components in all.
     pub centroids: Ptr<f32>,
-    /// Components of all centroids.
+    /// Number of components of all centroids.
     pub centroid_count: u32,
-    /// Components from one centroid to the next.
+    /// Distance from one centroid to the next in components.
     pub stride: u32,
-    /// `stride` components that are subtracted from each centroid; absent: nothing is.
+    /// `stride` components that are subtracted from each centroid; absent: no centre.
     pub centre: Option<Ptr<f32>>,
-    /// Codewords: `codeword_count` components.
+    /// Codewords: `codeword_count` components in all.
     pub codebooks: Ptr<f32>,
-    /// Components of all codewords.
+    /// Number of components of all codewords.
     pub codeword_count: u32,
-    /// What [`GreatestCode`] found: one word.
+    /// The word that [`GreatestCode`] wrote.
     pub greatest: Ptr<u32>,
     /// The scaled centroids as f16, laid out as `centroids`.
     pub offsets: PtrMut<u16>,
@@ -130,7 +131,7 @@ pub struct ScaleCodes {
 }
 
 impl ScaleCodes {
-    /// A thread a component.
+    /// One thread for each component.
     pub fn config(&self) -> LaunchConfig {
         LaunchConfig::linear(self.centroid_count.max(self.codeword_count).div_ceil(THREADS) as u64, THREADS)
     }
@@ -162,48 +163,49 @@ unsafe fn scale(launch: ScaleCodes) {
     }
 }
 
-/// Writes the value of each decoded row, and raises the bounds of all rows.
+/// Writes the value of each decoded row, and raises `bounds` to the bounds of each row.
 ///
 /// # Safety
-/// The arrays are as long as the fields say, and codes name codewords that exist; `greatest` is complete.
+/// The arrays are as long as the fields say, and every code has a codeword; `greatest` is complete.
 #[kernel(max_threads = 128, min_blocks = 6, elsewhere = measure_kernels)]
 pub struct MeasureCodes {
     /// Codes: `row_count` rows of `code_bytes`.
     pub codes: Ptr<u8>,
-    /// Bytes of a row.
+    /// Number of bytes of a row.
     pub code_bytes: u32,
-    /// Bits of a sub-quantizer's code, at most 8.
+    /// Number of bits of a sub-quantizer's code, at most 8.
     pub bits: u32,
-    /// Components of a sub-vector.
+    /// Number of components of a sub-vector.
     pub width: u32,
-    /// Components of a vector.
+    /// Number of components of a vector.
     pub dim: u32,
     /// Codewords \[dim / width\]\[2^bits\]\[width\].
     pub codebooks: Ptr<f32>,
-    /// Centroids of the lists, `dim` padded to a multiple of 4 a row.
+    /// Centroids of the lists; a row has `dim` components, padded to a multiple of 4.
     pub centroids: Ptr<f32>,
     /// The list of each row; `NO_ROW` for padding.
     pub row_lists: Ptr<u32>,
-    /// Rows of the storage.
+    /// Number of rows of the storage.
     pub row_count: u32,
-    /// The centre, `dim` padded to a multiple of 4; absent for none.
+    /// The centre, `dim` components padded to a multiple of 4; absent: no centre.
     pub centre: Option<Ptr<f32>>,
-    /// The metric.
+    /// The metric of the values.
     pub metric: Metric,
-    /// What [`GreatestCode`] found: one word.
+    /// The word that [`GreatestCode`] wrote.
     pub greatest: Ptr<u32>,
-    /// What [`ScaleCodes`] wrote, laid out as `centroids`.
+    /// The `offsets` of [`ScaleCodes`], laid out as `centroids`.
     pub offsets: Ptr<u16>,
-    /// What [`ScaleCodes`] wrote, laid out as `codebooks`.
+    /// The `halves` of [`ScaleCodes`], laid out as `codebooks`.
     pub halves: Ptr<u16>,
     /// ‖r − centre‖² (squared L2) or 0 of each row r; +∞ for padding.
     pub values: PtrMut<f32>,
-    /// Two words, raised: the bits of the greatest norm of a decoded row or its operand, and those of the greatest norm of what an operand lost.
+    /// Two words, which the launch raises: the bits of the greatest norm of a decoded row or its operand, and those of the greatest
+    /// residual, the norm of a decoded row minus its operand.
     pub bounds: PtrMut<u32>,
 }
 
 impl MeasureCodes {
-    /// A warp a row.
+    /// One warp for each row.
     pub fn config(&self) -> LaunchConfig {
         LaunchConfig::warps(self.row_count as u64, WARPS_PER_BLOCK)
     }
@@ -249,7 +251,7 @@ pub(crate) unsafe fn measure<D: Operand4>(launch: MeasureCodes) {
         if lane == 0 {
             let value = if list == NO_ROW { f32::INFINITY } else { metric.value(own) };
             global::store(values.wrapping_add(row as usize), value);
-            // A decoded component beyond f32 is infinite, and so are the bounds then.
+            // A decoded component beyond the range of f32 is infinite, and so are the bounds.
             let Bounds { norm, residual } = Bounds::of_squares(own.max(of_operand), lost);
             raise(*bounds, norm);
             raise(bounds.wrapping_add(1), residual);
@@ -257,7 +259,7 @@ pub(crate) unsafe fn measure<D: Operand4>(launch: MeasureCodes) {
     }
 }
 
-/// Makes the value of padding +∞.
+/// Sets the value of padding rows to +∞.
 ///
 /// # Safety
 /// Both arrays have `row_count` entries.
@@ -265,14 +267,14 @@ pub(crate) unsafe fn measure<D: Operand4>(launch: MeasureCodes) {
 pub struct MarkPadding {
     /// The rank of each row; `NO_ROW` for padding.
     pub ranks: Ptr<u32>,
-    /// Rows.
+    /// Number of rows, with padding.
     pub row_count: u32,
-    /// The value of each row.
+    /// The value of each row; only those of padding change.
     pub values: PtrMut<f32>,
 }
 
 impl MarkPadding {
-    /// A thread a row.
+    /// One thread for each row.
     pub fn config(&self) -> LaunchConfig {
         LaunchConfig::linear(self.row_count.div_ceil(THREADS) as u64, THREADS)
     }
@@ -301,18 +303,18 @@ unsafe fn mark(MarkPadding { ranks, row_count, values }: MarkPadding) {
 pub struct CountLive {
     /// The first row of each list.
     pub list_starts: Ptr<u32>,
-    /// The rows of each list.
+    /// The number of rows of each list.
     pub lengths: Ptr<u32>,
     /// The rank of each row.
     pub ranks: Ptr<u32>,
     /// A bit for each rank, 1 for rows that pass.
     pub filter: Ptr<u32>,
-    /// The rows of each list that pass; zeroed before.
+    /// The number of rows of each list that pass; must be 0 before the launch.
     pub live: PtrMut<u32>,
 }
 
 impl CountLive {
-    /// A block for each of `lists` lists.
+    /// One block for each of `lists` lists.
     pub fn config(&self, lists: u32) -> LaunchConfig {
         LaunchConfig::linear(lists as u64, THREADS)
     }
@@ -334,7 +336,7 @@ unsafe fn count(CountLive { list_starts, lengths, ranks, filter, live }: CountLi
             passed += global::load_nc(filter.wrapping_add((rank / 32) as usize)) >> (rank % 32) & 1;
             at += THREADS;
         }
-        // `live` is zeroed before.
+        // `live` is 0 before the launch.
         let of_warp = warp::reduce_add(FULL_MASK, passed);
         if warp::lane_id() == 0 {
             atomic::add_u32(live.wrapping_add(list), of_warp);

@@ -1,56 +1,56 @@
-//! List-major scanning of an inverted file: approximate scores of all vectors of a list for all queries that probe it, by
-//! half-precision matrix products on tensor cores.
+//! List-major scan of an inverted file: approximate scores of all vectors of a list for all queries that probe it, by half-precision matrix
+//! products on tensor cores.
 //!
 //! # Problem
-//! After coarse quantisation, nq · nprobe pairs of a query and a list want a score for every vector of the list. Query by query
-//! (paper section 5.3) a list is read once for every query that probes it, and every product is computed by itself. With thousands of queries a
-//! list is probed by many: read it once and multiply matrices.
+//! After coarse quantisation there are nq · nprobe pairs of a query and a list, and each needs a score for every vector of the list. A scan
+//! query by query (paper section 5.3) reads a list once for every query that probes it, and computes every product separately. With
+//! thousands of queries many of them probe the same list, so a list is read once and the products become matrix products.
 //!
 //! # Algorithm
 //! ```text
-//! item = (list, up to QUERIES pairs, up to item_rows rows)            // made by pairs.rs
+//! item = (list, up to QUERIES pairs, up to item_rows rows)            // from pairs.rs
 //! block: copy the item's queries (f16 copies, gathered) to shared memory
 //!        for each 128 rows of the list: copy them in chunks of 64 components, or decode their codes to f16
 //!            product on tensor cores, f32 sums
 //!            score = value of the row + factor of the query * product -> the pair's place in the query's row of scores
 //! ```
 //!
-//! score(x, y) = ‖y‖² − 2⟨x, y⟩ or −⟨x, y⟩ for the copies x̂, ŷ; the error bound of [`crate::product::bounds`] holds for it, and
-//! [`crate::ivf::rerank`] turns the best scores into the exact result. Scores go to memory (4 bytes a pair, written and read
-//! once) because then any k, any number of probes and any imbalance of lists is served by k-selection, which runs
-//! at the memory limit: 10,000 queries × 32 probes × 244 vectors are 0.3 GB, 0.15 ms on an H200.
+//! score(x, y) = ‖y‖² − 2⟨x, y⟩ or −⟨x, y⟩ for the copies x̂, ŷ. The error bound of [`crate::product::bounds`] holds for it, and
+//! [`crate::ivf::rerank`] turns the best scores into the exact result. Scores go to memory (4 bytes for each, written and read once), where
+//! k-selection reads them. So any k, any number of probes and any imbalance of lists is possible, and k-selection runs at the memory limit:
+//! 10,000 queries × 32 probes × 244 vectors are 0.3 GB, 0.15 ms on an H200.
 //!
 //! Vectors that a filter excludes, and padding between lists, get the score +∞.
 //!
 //! # Appending
-//! With hundreds of probes nearly all scores are of no use: a query's nearest lists hold its best. So the first few probes are scored as above,
-//! k-selection gives each query a limit, its k'-th smallest score, and the lists of the other probes are scanned with
-//! [`Tile::Append`]: what is at most the limit joins the query's list of candidates, and nothing else leaves the multiprocessor. The k' smallest scores of
-//! all are the same as without.
+//! With hundreds of probes nearly all scores are useless, because the nearest lists of a query hold its best vectors. So the first few
+//! probes are scored as above, and k-selection gives each query a limit, its k'-th smallest score. The lists of the other probes are
+//! scanned with [`Tile::Append`]: scores up to the limit are appended to the query's list of candidates, and the others are not written.
+//! The k' smallest of all scores are the same as without appending.
 //!
 //! # Dense use
-//! Without items and lists every query is scored against all rows of one list: the coarse quantiser.
+//! Without items and lists, every query is scored against all rows of one list. The coarse quantiser uses this.
 //!
 //! # How it maps to the machine
-//! 1. An item is one pass of [`crate::product::mainloop`]: the rows of the block are the item's queries. Queries stay in shared memory where
-//!    they fit ([`Residence`]), else their chunks travel with those of the list.
-//! 2. By `mma.sync`: 8 warps, for 64 queries as 2 × 4, each 32 queries × 32 rows; for 16 queries side by side, each 16 × 16.
-//! 3. By `wgmma` queries are operand A, 64 for an instruction: for 64 queries two warpgroups have 64 rows of the list each
-//!    (`m64n64k16`), for 128 they have 64 queries each and all 128 rows (`m64n128k16`). Tiles of 16 queries have no kernel of `wgmma`: a tile
-//!    of 128 rows × 128 components is 32 KiB to read, 6.8 ns of an H200's memory, and 1.3 ns of product at 400 TFLOP/s.
-//! 4. Codes are decoded straight into the stage ([`crate::pq::codes::Operands`]), by codebooks in shared memory where they fit: then two
-//!    blocks share a multiprocessor, and one decodes while the other multiplies.
-//! 5. A lane holds two neighbouring rows of a query: stores of 8 bytes, four lanes a sector.
+//! 1. An item is one pass of [`crate::product::mainloop`], with the item's queries as the rows of the block. Queries stay in shared memory
+//!    if they fit ([`Residence`]); otherwise their chunks pass through the ring with those of the list.
+//! 2. With `mma.sync`, 8 warps: for 64 queries as 2 × 4, each 32 queries × 32 rows; for 16 queries in one row, each 16 × 16.
+//! 3. With `wgmma`, queries are operand A, 64 in an instruction. For 64 queries two warpgroups have 64 rows of the list each (`m64n64k16`);
+//!    for 128 queries they have 64 queries each and all 128 rows (`m64n128k16`). Tiles of 16 queries have no `wgmma` kernel: a tile of 128
+//!    rows × 128 components is 32 KiB to read, 6.8 ns of an H200's memory, and 1.3 ns of product at 400 TFLOP/s.
+//! 4. Codes are decoded into the stage ([`crate::pq::codes::Operands`]), with codebooks in shared memory if they fit. Then two blocks share
+//!    a multiprocessor, and one decodes while the other multiplies.
+//! 5. A lane has two neighbouring rows of a query: stores have 8 bytes, and four lanes fill a sector.
 //!
 //! # Cost
-//! Bytes: rows · d · 2 (or codes) once per 64 queries of a list, and 4 a pair. Operations: 2 · d a pair and padding to 64
-//! queries and 128 rows: with 20 queries a list and 244 rows a third of the product is used, which the memory hides. Where that
-//! does not, when appending, rows are padded to 32 by `mma.sync`: warps without a row leave the product to others.
+//! Bytes: rows · d · 2 (or codes) once for 64 queries of a list, and 4 for each score. Operations: 2 · d for each score, and padding to 64
+//! queries and 128 rows. With 20 queries and 244 rows in a list a third of the product is used, but the memory traffic hides the rest. It
+//! does not when scores are appended, so there `mma.sync` pads rows to 32 only: a warp without rows leaves the tensor cores to the others.
 //!
-//! By these counts, 1,000,000 × 128, 4096 lists, 10,000 queries on an H200 (4.8 TB/s, L2 about 5.5 TB/s; `mma.sync` 320 and `wgmma` 530 TFLOP/s, as
-//! [`crate::flat::filter`] measured; not measured for this kernel):
+//! These counts give, for 1,000,000 × 128, 4096 lists, 10,000 queries on an H200 (4.8 TB/s, L2 about 5.5 TB/s; `mma.sync` 320 and
+//! `wgmma` 530 TFLOP/s, as [`crate::flat::filter`] measured; not measured for this kernel):
 //!
-//! | probes | products, padding included | by `mma.sync` | by `wgmma` | rows, from L2 | scores |
+//! | probes | products, padding included | with `mma.sync` | with `wgmma` | rows, from L2 | scores |
 //! |---|---|---|---|---|---|
 //! | 32, all stored | 34 GFLOP | 0.11 ms | 0.06 ms | 0.5 GB, 0.10 ms | 0.31 GB, 0.07 ms |
 //! | 128, most of them appended | 90 GFLOP | 0.28 ms | 0.17 ms | 0.8 GB, 0.14 ms | |
@@ -59,11 +59,10 @@
 //! So with few probes the instruction hardly matters, and with hundreds the product is the floor.
 //!
 //! # What lost
-//! By `wgmma`, warpgroups that skip a tile without rows or queries for them: ptxas serialises products behind such a branch (C7518). Three
-//! blocks a multiprocessor for 64 queries: 8 bytes spilled.
-//!
-//! Decoding from f32 codebooks and centroids in cache, without the table: 1.35 ms for 0.36 of the flat scan (10,000 queries, 32 probes,
-//! 32 bytes, H200).
+//! - `wgmma`, warpgroups that skip a tile without rows or queries for them: ptxas serialises products after such a branch (C7518).
+//! - Three blocks a multiprocessor for 64 queries: 8 bytes spilled.
+//! - Decoding from f32 codebooks and centroids in cache, without the table: 1.35 ms instead of the 0.36 ms of the flat scan (10,000
+//!   queries, 32 probes, 32 bytes, H200).
 
 use cuda_std::global::{F32x2, U32x4};
 #[cfg(not(target_arch = "nvptx64"))]
@@ -80,49 +79,49 @@ pub use crate::product::tile::{CHUNK, THREADS, TILE_ROWS};
 use crate::product::tile::{CHUNK_ALIGNMENT, CHUNK_TILE_BYTES, LEAST_SHARED_BYTES};
 pub(crate) use crate::product::tile::{CHUNK_BYTES, ROWS_A_THREAD, part_offset as chunk_offset};
 
-/// Queries of [`Tile::Append`] where the operands are copies: as many as the filter's.
+/// Number of queries of [`Tile::Append`] if the operands are f16 copies, as in the filter of exact search.
 pub(crate) const APPEND_QUERIES: u32 = 128;
-/// Bytes of the codebooks' halves that fit shared memory with the rest, at most.
+/// Largest size of the codebooks' halves, in bytes, for which they fit in shared memory with the rest.
 const TABLE_BYTES: u32 = 64 << 10;
-/// Chunks of the queries with them, at most.
+/// Largest number of chunks of the queries for which they fit in shared memory with the codebooks' halves.
 const TABLE_CHUNKS: u32 = 2;
 
 pub(crate) const STAGES: u32 = 3;
-/// Pairs of neighbouring rows of a query that a lane looks at together, at most.
+/// Largest number of pairs of neighbouring rows of a query that a lane handles together.
 const GROUP: usize = 4;
-/// Shared memory of a multiprocessor, of those with most: where there is less, blocks wait for others to end.
+/// Shared memory of a multiprocessor in bytes, on the devices with most. On other devices some blocks of a launch start when others end.
 #[cfg(not(target_arch = "nvptx64"))]
 const MULTIPROCESSOR_BYTES: u32 = 228 << 10;
-/// What the driver takes of it for each block.
+/// Bytes of shared memory that the driver reserves in each block.
 #[cfg(not(target_arch = "nvptx64"))]
 const DRIVER_BYTES: u32 = 1024;
 
-/// Chunks of a tile of so many queries that stay in shared memory, at most: every device has room for them.
+/// Largest number of chunks of a tile of `queries` queries that stay in shared memory. Every device has room for them.
 const fn resident_chunks(queries: u32) -> u32 {
     if queries > 64 { 3 } else { 5 }
 }
 
-/// Where a query's scores go (u64), its factor and its number: 16 bytes. Values of two tiles of rows.
+/// Bytes of a [`Header`]: 16 for each query (place of its scores, factor, number), and the values of two tiles of rows.
 const fn header_bytes(queries: u32) -> u32 {
     (queries * 16 + 2 * TILE_ROWS * 4).next_multiple_of(128)
 }
 
-/// Dynamic shared memory of a block for tiles of `queries` queries, in bytes, for copies of `chunks` chunks that are resident.
+/// Dynamic shared memory of a block for tiles of `queries` queries, in bytes, with f16 copies of `chunks` chunks that are resident.
 const fn resident_shared_bytes(queries: u32, chunks: u32) -> u32 {
     header_bytes(queries) + chunks * queries * CHUNK_BYTES + STAGES * CHUNK_TILE_BYTES
 }
 
-/// The same where nothing of the queries is resident.
+/// As [`resident_shared_bytes`], if the queries are not resident.
 const fn streamed_shared_bytes(queries: u32) -> u32 {
     header_bytes(queries) + STAGES * (queries * CHUNK_BYTES + CHUNK_TILE_BYTES)
 }
 
-/// The same for codes whose halves, of `table` bytes, are resident too.
+/// As [`resident_shared_bytes`], for codes whose halves, `table` bytes, are resident too.
 const fn table_shared_bytes(queries: u32, chunks: u32, table: u32) -> u32 {
     header_bytes(queries) + chunks * queries * CHUNK_BYTES + CHUNK_TILE_BYTES + table.next_multiple_of(16)
 }
 
-// `wgmma` reads chunks that begin at multiples of this.
+// `wgmma` reads chunks that start at multiples of this.
 const _: () = assert!(header_bytes(64).is_multiple_of(CHUNK_ALIGNMENT));
 const _: () = assert!(header_bytes(APPEND_QUERIES).is_multiple_of(CHUNK_ALIGNMENT));
 const _: () = {
@@ -135,44 +134,44 @@ const _: () = {
     assert!(table_shared_bytes(64, TABLE_CHUNKS, TABLE_BYTES) <= LEAST_SHARED_BYTES);
 };
 
-/// How many queries an item has at most, and where scores go: a part of [`ScanKey`].
+/// Largest number of queries of an item, and the destination of scores: a part of [`ScanKey`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tile {
     /// 64 queries, all of whose scores are stored.
     Of64,
     /// 16 queries, all of whose scores are stored.
     Of16,
-    /// 128 queries for copies, 64 where operands are decoded; scores within the query's limit are appended to its list.
+    /// 128 queries for f16 copies, 64 if operands are decoded. Scores up to the query's limit are appended to its list.
     Append,
 }
 
-/// What stays in shared memory for a whole item: a part of [`ScanKey`].
+/// The data that stays in shared memory during an item: a part of [`ScanKey`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Residence {
-    /// The item's queries, and with codes the codebooks' halves.
+    /// The item's queries, and for codes the codebooks' halves.
     Resident,
-    /// Nothing: chunks of the queries travel with those of the rows. For any number of components.
+    /// None: chunks of the queries pass through the ring with those of the rows. For any number of components.
     Streamed,
 }
 
-/// Which of the kernels of an encoding scans.
+/// The key of a scan kernel among the kernels of an encoding.
 pub type ScanKey = (Instruction, Tile, Residence);
 
-/// How the rows of an encoding are scanned. Encodings whose rows are brought in the same way share one.
+/// The scan of the rows of an encoding. Encodings whose rows are loaded in the same way share one.
 #[cfg(not(target_arch = "nvptx64"))]
 #[derive(Debug, Clone, Copy)]
 pub struct RowScan {
-    /// The kernels. Tiles of 16 queries have kernels of `mma.sync` alone.
+    /// The kernel of each key. Tiles of 16 queries have kernels of `mma.sync` only.
     pub kernel: fn(ScanKey) -> &'static Kernel<ScanLists>,
-    /// Queries of an item with [`Tile::Append`], at most.
+    /// Largest number of queries of an item with [`Tile::Append`].
     pub append_queries: u32,
-    /// Whether codebooks' halves stay in shared memory with the queries ([`ScanLists::halves`]).
+    /// Whether the codebooks' halves stay in shared memory with the queries ([`ScanLists::halves`]).
     pub table: bool,
 }
 
 #[cfg(not(target_arch = "nvptx64"))]
 impl RowScan {
-    /// Queries of an item, at most.
+    /// Largest number of queries of an item.
     pub const fn queries(&self, tile: Tile) -> u32 {
         match tile {
             Tile::Append => self.append_queries,
@@ -181,8 +180,8 @@ impl RowScan {
         }
     }
 
-    /// The kernel for a launch, and its grid: as many blocks as `multiprocessors` run at once, each of which takes one item after the other;
-    /// fewer if there are at most `items`. Queries are resident where every device has shared memory for them.
+    /// The kernel for a launch, and its grid: the number of blocks that `multiprocessors` run at once, or `items` if that is less. Each
+    /// block processes one item after the other. Queries are resident if every device has shared memory for them.
     pub fn kernel_and_config(
         &self,
         launch: &ScanLists,
@@ -209,104 +208,106 @@ impl RowScan {
 
 /// Multiplies the queries of each item with the rows of its list, and writes the score of each pair of a query and a row.
 ///
-/// Without [`Tile::Append`] the score of row i of the list, for i below the list's padded length, goes i places behind the place where the
-/// pair's scores start. With it, what is at most the query's limit is appended to the query's list of candidates.
+/// Without [`Tile::Append`], the score of row i of the list, for i below the list's padded length, is written i places after the start of
+/// the pair's scores. With it, scores up to the query's limit are appended to the query's list of candidates.
 ///
-/// The default has empty or absent pointers and zeros, which is what dense use needs (module documentation) of the fields that it does not name:
-/// no items, no lists, no filter, nothing appended, no codes. Scans of codes need items.
+/// The default has empty or absent pointers and zeros. Dense use (module documentation) needs these values in all fields that it does not
+/// set: no items, no lists, no filter, no appending, no codes. Scans of codes need items.
 ///
 /// # Safety
-/// All pointers that are present cover the shapes of their fields. `base` or `codes`, and `values`, can be read for 128 rows from any multiple
-/// of 128 in a list; codes name codewords that exist.
+/// All pointers that are present cover the shapes of their fields. `base` or `codes`, and `values`, are readable for 128 rows from any
+/// multiple of 128 in a list; every code has a codeword.
 #[kernel(max_threads = 256, min_blocks = 2, elsewhere = scan_kernels)]
 #[derive(Default)]
 pub struct ScanLists {
     /// f16 copies of the queries ([`crate::ivf::queries`]), `stride` components each.
     pub queries: Ptr<u16>,
-    /// The factor of each query. Dense use only: otherwise `grouped` has it.
+    /// The factor of each query. Dense use only; otherwise `grouped` has the factors.
     pub factors: Ptr<f32>,
-    /// Queries. Dense use only.
+    /// Number of queries. Dense use only.
     pub query_count: u32,
-    /// Components from one copy to the next, of queries and of `base`: a multiple of [`CHUNK`].
+    /// Distance from one copy to the next in components, for queries and `base`: a multiple of [`CHUNK`].
     pub stride: u32,
-    /// (list, first pair in `grouped`, pairs, first row) of each item ([`crate::ivf::pairs`]); empty where `item_count` is absent.
+    /// (list, first pair in `grouped`, number of pairs, first row) of each item ([`crate::ivf::pairs`]); empty if `item_count` is absent.
     pub items: Ptr<U32x4>,
     /// The number of items: one word. Absent: dense use.
     pub item_count: Option<Ptr<u32>>,
-    /// Rows of an item, at most: a multiple of [`TILE_ROWS`].
+    /// Largest number of rows of an item: a multiple of [`TILE_ROWS`].
     pub item_rows: u32,
-    /// The record of each pair ([`crate::ivf::pairs::ScatterPairs::grouped`]), with limits for [`Tile::Append`]; empty where `item_count` is absent.
+    /// The record of each pair ([`crate::ivf::pairs::ScatterPairs::grouped`]), with limits for [`Tile::Append`]; empty if `item_count` is
+    /// absent.
     pub grouped: Ptr<U32x4>,
-    /// Scores from one query's row to the next. Dense use only.
+    /// Distance from one query's row of scores to the next. Dense use only.
     pub row_stride: u32,
-    /// The first row of each list in the storage, a multiple of 8; empty where `item_count` is absent.
+    /// The first row of each list in the storage, a multiple of 8; empty if `item_count` is absent.
     pub list_starts: Ptr<u32>,
-    /// The vectors of each list; empty where `item_count` is absent.
+    /// The number of vectors of each list; empty if `item_count` is absent.
     pub lengths: Ptr<u32>,
-    /// Rows of the storage, all of which every query is compared with. Dense use only.
+    /// Number of rows of the storage, all of which every query is compared with. Dense use only.
     pub row_count: u32,
-    /// What is added to the product of each row: +∞ for padding.
+    /// The term that is added to the product of each row: +∞ for padding.
     pub values: Ptr<f32>,
-    /// The rank of each row's id; empty where `filter` is absent.
+    /// The rank of each row's id; empty if `filter` is absent.
     pub ranks: Ptr<u32>,
-    /// A bit for each rank: rows whose bit is 0 score +∞. Absent: no filter.
+    /// A bit for each rank: rows whose bit is 0 get the score +∞. Absent: no filter.
     pub filter: Option<Ptr<u32>>,
-    /// The scores: those of all queries' rows, `query_count` rows of `row_stride` in dense use, or `capacity` a query with [`Tile::Append`].
+    /// The scores: the rows of all queries, `query_count` rows of `row_stride` in dense use; `capacity` for each query with
+    /// [`Tile::Append`].
     pub scores: PtrMut<f32>,
-    /// [`Tile::Append`] only: the place in the query's row of each of `scores`.
+    /// [`Tile::Append`] only: the place of each of `scores` in the query's row.
     pub places: PtrMut<u32>,
-    /// [`Tile::Append`] only: the candidates of each query, also those that found no place.
+    /// [`Tile::Append`] only: the number of candidates of each query, including those that do not fit in the list.
     pub counts: PtrMut<u32>,
-    /// [`Tile::Append`] only: places of a query's list.
+    /// [`Tile::Append`] only: capacity of a query's list.
     pub capacity: u32,
-    /// Copies only: f16 copies of the storage's rows, `stride` components each.
+    /// f16 copies only: the copies of the storage's rows, `stride` components each.
     pub base: Ptr<u16>,
     /// Codes only: the storage's rows, `code_bytes` each.
     pub codes: Ptr<u8>,
-    /// Codes only: bytes of a row.
+    /// Codes only: number of bytes of a row.
     pub code_bytes: u32,
-    /// Codes only: bits of a sub-quantizer's code, at most 8.
+    /// Codes only: number of bits of a sub-quantizer's code, at most 8.
     pub bits: u32,
-    /// Codes only: components of a sub-vector.
+    /// Codes only: number of components of a sub-vector.
     pub width: u32,
-    /// Codes only: components of a vector.
+    /// Codes only: number of components of a vector.
     pub dim: u32,
-    /// Codes only: what [`crate::ivf::code_bounds::ScaleCodes`] wrote as `offsets`, a row for each list.
+    /// Codes only: the `offsets` of [`crate::ivf::code_bounds::ScaleCodes`], a row for each list.
     pub centroid_offsets: Ptr<u16>,
-    /// Codes only: what [`crate::ivf::code_bounds::ScaleCodes`] wrote as `halves`: `dim` · 2^`bits` numbers, padded to 16 bytes, for
-    /// product-quantizer codes; two numbers a component of the padded dimension for a byte a component.
+    /// Codes only: the `halves` of [`crate::ivf::code_bounds::ScaleCodes`]. Product-quantizer codes: `dim` · 2^`bits` numbers, padded to
+    /// 16 bytes. One byte for each component: two numbers for each component of the padded dimension.
     pub halves: Ptr<u16>,
 }
 
 impl ScanLists {
-    /// Items of dense use with tiles of so many queries.
+    /// Number of items of dense use with tiles of `tile` queries.
     #[inline(always)]
     pub fn dense_items(&self, tile: u32) -> u32 {
         self.query_count.div_ceil(tile) * self.row_count.div_ceil(self.item_rows.max(1))
     }
 
-    /// Bytes of the codebooks' halves.
+    /// Size of the codebooks' halves in bytes.
     #[inline(always)]
     pub(crate) fn table_bytes(&self) -> u32 {
         (self.dim << self.bits) * 2
     }
 
-    /// Items of the launch.
+    /// Number of items of the launch.
     ///
     /// # Safety
-    /// The number of items is there, unless it is absent.
+    /// The word with the number of items is written, if it is present.
     #[inline(always)]
     unsafe fn count(&self, dense: bool, tile: u32) -> u32 {
         match self.item_count {
             // SAFETY: one word.
             Some(item_count) if !dense => unsafe { global::load_nc(*item_count) },
             _ if dense => self.dense_items(tile),
-            // A scan of codes without items.
+            // A scan of codes has no dense use.
             _ => 0,
         }
     }
 
-    /// List, first place among the grouped pairs, pairs and first row of an item.
+    /// List, first place among the grouped pairs, number of pairs, and first row of an item.
     ///
     /// # Safety
     /// The item is below [`Self::count`].
@@ -322,7 +323,7 @@ impl ScanLists {
         }
     }
 
-    /// What the scan adds to the product of a row of the storage.
+    /// The term that the scan adds to the product of a row of the storage.
     #[inline(always)]
     unsafe fn value(&self, row: u32) -> f32 {
         // SAFETY: the row exists; a rank has a bit in the filter, and padding is not looked up.
@@ -337,7 +338,7 @@ impl ScanLists {
     }
 }
 
-/// An item: some queries, and rows of a list that all of them probe.
+/// An item: queries, and rows of a list that all of them probe.
 #[derive(Clone, Copy)]
 struct Item {
     list: u32,
@@ -345,23 +346,24 @@ struct Item {
     start: u32,
     /// Place of the first query among the grouped pairs, or among all queries in dense use.
     first_place: u32,
-    /// Queries.
+    /// Number of queries.
     pairs: u32,
-    /// Behind the item's last row in the list.
+    /// The end of the item's rows in the list.
     end: u32,
 }
 
-/// What a block keeps of an item's queries and rows in shared memory.
+/// The data of an item's queries and rows in shared memory.
 #[derive(Clone, Copy)]
 struct Header {
-    /// Where the scores of each query go; with [`Tile::Append`] the list's first place in the query's row, and the query's limit above it.
+    /// The place of each query's scores; with [`Tile::Append`] the list's first place in the query's row (low word) and the query's limit
+    /// (high word).
     targets: SharedPtr<u64>,
     factors: SharedPtr<f32>,
     /// The number of each query.
     numbers: SharedPtr<u32>,
     /// The values of two tiles of rows.
     values: SharedPtr<f32>,
-    /// What comes behind.
+    /// The end of the header.
     end: SharedPtr<u8>,
 }
 
@@ -371,7 +373,7 @@ impl Header {
     #[inline(always)]
     unsafe fn new(queries: u32) -> Header {
         let at = shared::dynamic::<u8>();
-        // SAFETY: the parts have these lengths together.
+        // SAFETY: the lengths of the parts add up to `header_bytes`.
         unsafe {
             let factors = at.add(queries * 8).cast::<f32>();
             let (numbers, values) = (factors.add(queries).cast(), at.add(queries * 16).cast());
@@ -379,15 +381,15 @@ impl Header {
         }
     }
 
-    /// Stores what the scan needs of the item's queries. Past the last pair the first is taken again, and its scores are not stored.
+    /// Stores the data of the item's queries. Places from the number of pairs on repeat the first query; their scores are not stored.
     ///
     /// # Safety
-    /// As [`ScanLists`]; the threads up to `queries` call it, and nobody reads the item before any more.
+    /// As [`ScanLists`]; the threads below `queries` arrive, and no thread reads the data of the previous item any more.
     #[inline(always)]
     unsafe fn begin(&self, work: &ScanLists, dense: bool, item: Item, queries: u32, thread: u32) {
         if thread < queries {
             let place = item.first_place + if thread < item.pairs { thread } else { 0 };
-            // SAFETY: as the caller promises: the place is one of the item's.
+            // SAFETY: as the caller promises; the place belongs to the item.
             unsafe {
                 let [query, low, high, factor] = if dense {
                     let target = place as u64 * work.row_stride as u64;
@@ -404,7 +406,7 @@ impl Header {
     }
 }
 
-/// Brings the queries of an item, by their numbers, and tiles of its rows.
+/// Loads the queries of an item, by their numbers, and tiles of its rows.
 struct ItemTiles<'a, R: Rows, const QUERIES: u32> {
     work: &'a ScanLists,
     rows: R,
@@ -412,9 +414,9 @@ struct ItemTiles<'a, R: Rows, const QUERIES: u32> {
     item: Item,
     chunks: u32,
     thread: u32,
-    /// The first row of the tile at hand, in the list.
+    /// The first row of the current tile, in the list.
     row: u32,
-    /// What the rows fetched for the next call.
+    /// The data that was loaded for the next call.
     ahead: R::Ahead,
 }
 
@@ -424,7 +426,7 @@ impl<R: Rows, const QUERIES: u32> Operands for ItemTiles<'_, R, QUERIES> {
         let (row, part) = (self.thread / 8, self.thread % 8);
         let mut row = row;
         while row < QUERIES {
-            // SAFETY: the numbers of the item's queries, behind a barrier; chunks exist.
+            // SAFETY: the numbers of the item's queries were written before a barrier; chunks exist.
             unsafe {
                 let query = self.numbers.add(row).load() as usize;
                 let at = query * self.work.stride as usize + (chunk * CHUNK + part * 8) as usize;
@@ -437,7 +439,7 @@ impl<R: Rows, const QUERIES: u32> Operands for ItemTiles<'_, R, QUERIES> {
     #[inline(always)]
     unsafe fn load_tile(&mut self, to: SharedPtr<u8>, _: u32, chunk: u32) {
         let Item { list, start, end, .. } = self.item;
-        // SAFETY: storage has a whole tile of rows from every list's last tile on.
+        // SAFETY: the storage has a whole tile of rows from the start of every list's last tile.
         unsafe {
             self.rows.fill(to, list, start + self.row, chunk, self.thread, self.ahead);
             let mut next = chunk + 1;
@@ -445,54 +447,54 @@ impl<R: Rows, const QUERIES: u32> Operands for ItemTiles<'_, R, QUERIES> {
                 next = 0;
                 self.row += TILE_ROWS;
             }
-            // Past the last tile the last one's rows are fetched again: they exist.
+            // After the last tile, its rows are loaded again, because they exist.
             let row = if self.row < end { self.row } else { self.row - TILE_ROWS };
             self.ahead = self.rows.ahead(start + row, next, self.thread);
         }
     }
 }
 
-/// Turns products into scores, and stores them or appends those within the limits.
+/// Turns products into scores, and stores all of them or appends those up to the limits.
 struct ItemScores<'a, const RESIDENT: bool, const APPEND: bool> {
     work: &'a ScanLists,
     header: Header,
     item: Item,
     thread: u32,
-    /// The first row of the tile at hand, in the list.
+    /// The first row of the current tile, in the list.
     row: u32,
-    /// The value of the thread's row of the next tile: fetched a tile ahead, a trip to memory that nobody waits for.
+    /// The value of the thread's row of the next tile. It is loaded a tile ahead, so no thread waits for memory.
     next_value: f32,
 }
 
 impl<const RESIDENT: bool, const APPEND: bool> ItemScores<'_, RESIDENT, APPEND> {
-    /// The value of the thread's row of the tile that begins at `row`.
+    /// The value of the thread's row of the tile that starts at `row`.
     ///
     /// # Safety
     /// As [`ScanLists`].
     #[inline(always)]
     unsafe fn value_of(&self, row: u32) -> f32 {
         if self.thread < TILE_ROWS && row < self.item.end {
-            // SAFETY: storage has a whole tile of rows from every list's last tile on.
+            // SAFETY: the storage has a whole tile of rows from the start of every list's last tile.
             unsafe { self.work.value(self.item.start + row + self.thread) }
         } else {
             0.0
         }
     }
 
-    /// Where the values of the tile at hand are.
+    /// The place of the current tile's values in shared memory.
     ///
     /// # Safety
-    /// The header is there.
+    /// The header comes from [`Header::new`].
     #[inline(always)]
     unsafe fn values(&self) -> SharedPtr<f32> {
-        // SAFETY: two tiles.
+        // SAFETY: the header has room for the values of two tiles.
         unsafe { self.header.values.add((self.row / TILE_ROWS % 2) * TILE_ROWS) }
     }
 
-    /// Stores the scores of a query with some pairs of neighbouring rows, from row `first` of the list on, that are inside its padded length.
+    /// Stores the scores of a query with `count` pairs of neighbouring rows, from row `first` of the list on, inside its padded length.
     ///
     /// # Safety
-    /// As [`ScanLists`]; `place` is one of the item's queries.
+    /// As [`ScanLists`]; `place` is the place of one of the item's queries.
     #[inline(always)]
     unsafe fn store(&self, place: u32, first: u32, count: usize, score: impl Fn(usize, usize) -> f32) {
         // SAFETY: as the caller promises; scores are written inside the pair's padded part.
@@ -508,7 +510,7 @@ impl<const RESIDENT: bool, const APPEND: bool> ItemScores<'_, RESIDENT, APPEND> 
         }
     }
 
-    /// Appends the scores of a query with some pairs of neighbouring rows that are within its limit.
+    /// Appends the scores of a query with `count` pairs of neighbouring rows that are at most its limit, or NaN.
     ///
     /// # Safety
     /// As [`Self::store`].
@@ -535,7 +537,7 @@ impl<const RESIDENT: bool, const APPEND: bool> ItemScores<'_, RESIDENT, APPEND> 
                 #[expect(clippy::neg_cmp_op_on_partial_ord, reason = "as above")]
                 let keeps =
                     |j: usize, e: usize| !(scores[j][e] > limit) & (first + ((8 * j + e) as u32) < self.item.end);
-                // One atomic for all rows of the lane: each is a round trip to L2.
+                // One atomic for all rows of the lane, because each is a round trip to L2.
                 let mut kept = 0;
                 unroll::<{ 2 * GROUP }>(|je| {
                     if je < 2 * count {
@@ -580,8 +582,8 @@ impl<P: TileProduct<ROWS, COLUMNS>, const ROWS: usize, const COLUMNS: usize, con
         }
     }
 
-    /// Warps without rows leave the tensor cores to others. Registers suffer by the branch in the other kernels of `mma.sync`, and by `wgmma`
-    /// ptxas serialises products behind it (C7518).
+    /// A warp without rows leaves the tensor cores to other warps. The other kernels do not skip: the branch costs `mma.sync` registers,
+    /// and ptxas serialises `wgmma` products after it (C7518).
     #[inline(always)]
     fn wanted(&self, part: &P) -> bool {
         match P::INSTRUCTION {
@@ -593,7 +595,7 @@ impl<P: TileProduct<ROWS, COLUMNS>, const ROWS: usize, const COLUMNS: usize, con
     #[inline(always)]
     unsafe fn tile(&mut self, part: &P, _: u32, sums: &Scores<ROWS, COLUMNS>) {
         let column = part.column();
-        // SAFETY: the item's queries and the values of the tile are behind a barrier; places are below the item's pairs.
+        // SAFETY: the item's queries and the values of the tile were written before a barrier; places are below the item's pairs.
         unsafe {
             let values_at = self.values();
             unroll::<{ 16 / GROUP }>(|group| {
@@ -631,7 +633,7 @@ impl<P: TileProduct<ROWS, COLUMNS>, const ROWS: usize, const COLUMNS: usize, con
     }
 }
 
-/// Body of the scan kernels. All threads of a block stay together from item to item.
+/// The body of the scan kernels. All threads of a block stay together from item to item.
 ///
 /// # Safety
 /// As [`ScanLists`].
@@ -652,18 +654,18 @@ pub(crate) unsafe fn scan<
     let thread = thread::thread_idx_x();
     let chunks = work.stride / CHUNK;
 
-    // SAFETY: for the whole body, the caller promises the shapes; shared addresses stay below `shared_bytes`; storage has a
-    // whole tile of rows from every list's last tile on.
+    // SAFETY: for the whole body, the caller promises the shapes; shared addresses stay below `shared_bytes`; the storage has a whole tile
+    // of rows from the start of every list's last tile.
     unsafe {
         let header = Header::new(QUERIES);
         let pass = Pass { at: header.end, rows_bytes: QUERIES * CHUNK_BYTES, chunks, tiles: 0, stages: R::STAGES };
         let (ring, stage_bytes) = pass.ring(RESIDENT);
-        // The barriers of the first item stand before its first use.
+        // The barriers of the first item precede the first use.
         rows.begin(ring.add(R::STAGES * stage_bytes), thread);
 
         let count = work.count(dense, QUERIES);
         let mut number = thread::block_idx_x();
-        // Read an item ahead: a trip to memory that nobody waits for.
+        // Items are read one ahead, so no thread waits for memory.
         let mut next = if number < count { work.item(dense, number, QUERIES) } else { [0; 4] };
         while number < count {
             let [list, first_place, pairs, first_row] = next;
@@ -680,7 +682,7 @@ pub(crate) unsafe fn scan<
             let end = first_row + (length - first_row).min(work.item_rows);
             let item = Item { list, start, first_place, pairs, end };
             let ahead = rows.ahead(start + first_row, 0, thread);
-            // The item before may still be read.
+            // Other threads may still read the header of the previous item.
             thread::sync_threads();
             header.begin(&work, dense, item, QUERIES, thread);
             thread::sync_threads();

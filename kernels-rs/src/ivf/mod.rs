@@ -2,14 +2,14 @@
 //!
 //! | module | algorithm | source |
 //! |---|---|---|
-//! | [`queries`] | queries made ready: half-precision operands and the bounds of their errors | paper 5.2 |
+//! | [`queries`] | half-precision operands of queries, and their error bounds | paper 5.2 |
 //! | [`pairs`] | pairs of query and list, grouped by list | paper 5.3 |
 //! | [`list_scan`] | list-major scan on tensor cores | paper 5.2, 5.3 |
-//! | `encoding` | the operands of stored vectors, a file for each encoding | |
+//! | `encoding` | the operands of stored vectors, with one file for each encoding | |
 //! | [`table_scan`] | scan of product-quantized lists by tables in shared memory | paper 5.2, 5.3 |
-//! | [`rerank`] | exact distances of candidates, and the proof that they suffice | |
+//! | [`rerank`] | exact distances of candidates, and the proof that no others are needed | |
 //! | [`code_bounds`] | the error of the half-precision operands of codes | |
-//! | [`range`] | how many candidates may lie within a radius | |
+//! | [`range`] | number of candidates that may lie within a radius | |
 
 pub mod code_bounds;
 pub mod encoding;

@@ -1,27 +1,28 @@
-//! Groups the (query, probe) pairs of a batch by list, so that a list is read once for all queries that probe it.
+//! Groups the (query, probe) pairs of a batch by list, so that each list is read once for all queries that probe it.
 //!
 //! # Problem
-//! Query q probes the lists `probes[q][0 .. nprobe]`. List-major scanning ([`crate::ivf::list_scan`]) wants, for each list, the
-//! queries that probe it, in tiles; and each pair needs a place for the scores of the list's vectors: query q's scores lie in
-//! one row, list after list in the order of its probes, each list's part padded to a multiple of [`PAD`] scores.
+//! Query q probes the lists `probes[q][0 .. nprobe]`. List-major scanning ([`crate::ivf::list_scan`]) needs, for each list, the queries
+//! that probe it, in tiles. Each pair also needs a place for the scores of the list's vectors. The scores of query q are in one row, list
+//! after list in the order of its probes, with each list's part padded to a multiple of [`PAD`] scores.
 //!
 //! # Algorithm
 //! A counting sort whose keys are list numbers:
 //!
 //! ```text
-//! count:    a warp a query: slot of a pair = counts[list]++ ; offset of its scores in the row = sum of padded lengths before
+//! count:    one warp for each query: slot of a pair = counts[list]++ ; offset of its scores in the row = sum of padded lengths before
 //! place:    one block sums up counts -> first pair of each list, first item of each list; a second one row lengths -> row starts
-//! scatter:  grouped[first pair of the list + slot] = all that the scan needs of the pair; the first pair of a tile writes its items
+//! scatter:  grouped[first pair of the list + slot] = the data of the pair; the first pair of a tile writes its items
 //! ```
 //!
-//! An *item* is the work of one block: up to `tile` pairs of a list with up to `item_rows` of its rows. Long lists are cut into
-//! several items, so that they are no block's burden alone.
+//! An *item* is the work of one block: up to `tile` pairs of a list with up to `item_rows` of its rows. Long lists are cut into several
+//! items, so that several blocks share them.
 //!
-//! The slots come from atomics, so the order of pairs in a tile changes from run to run; every pair writes to a place of its own,
-//! so no result depends on it.
+//! The slots come from atomics, so the order of pairs in a tile changes from run to run. Every pair writes to its own place, so no result
+//! depends on that order.
 //!
 //! # Cost
-//! One atomic and 16 bytes a pair, 16 bytes an item; three launches. 10,000 queries with 32 probes are 320,000 pairs: a few megabytes.
+//! One atomic and 16 bytes for each pair, 16 bytes for each item; three launches. 10,000 queries with 32 probes are 320,000 pairs: a few
+//! megabytes.
 
 use cuda_std::global::U32x4;
 use cuda_std::launch::LaunchConfig;
@@ -31,13 +32,13 @@ use cuda_std::{Ptr, PtrMut, atomic, global, kernel, shared_array, thread, warp};
 
 use crate::NO_ROW;
 
-/// Scores of a list are padded to a multiple of this, and lists start at multiples of it: a sector of memory.
+/// The scores of a list are padded to a multiple of this number, and lists start at multiples of it: a sector of memory.
 pub const PAD: u32 = 8;
-/// Warps in a block of the kernels where each warp has a query.
+/// Number of warps in a block of the kernels with one warp for each query.
 pub const WARPS_PER_BLOCK: u32 = 4;
-/// Threads of a block of [`PlacePairs`] and [`FewPairs`].
+/// Number of threads of a block of [`PlacePairs`] and [`FewPairs`].
 pub const PLACE_THREADS: u32 = 1024;
-/// Threads of a block of [`ScatterPairs`].
+/// Number of threads of a block of [`ScatterPairs`].
 pub const SCATTER_THREADS: u32 = 256;
 
 /// `length` rounded up to whole sectors.
@@ -46,40 +47,40 @@ pub const fn padded(length: u32) -> u32 {
     length.next_multiple_of(PAD)
 }
 
-/// Numbers the pairs of some probes within their lists, and lays out each query's row of scores.
+/// Numbers the pairs of a range of probes within their lists, and lays out each query's row of scores.
 ///
 /// # Safety
-/// All pointers cover the shapes of their fields; list numbers are below the number of lists.
+/// All pointers cover the shapes of their fields; list numbers are less than the number of lists.
 #[kernel(max_threads = 128, count_pairs = count)]
 pub struct CountPairs {
-    /// `nprobe` lists a query, `NO_ROW` for none.
+    /// `nprobe` lists for each query, `NO_ROW` for none.
     pub probes: Ptr<u32>,
-    /// Queries.
+    /// Number of queries.
     pub query_count: u32,
-    /// Probes of a query.
+    /// Number of probes of a query.
     pub nprobe: u32,
     /// The first probe whose pair is counted.
     pub first_probe: u32,
-    /// The end of those probes.
+    /// The end of the probes whose pairs are counted.
     pub end_probe: u32,
-    /// The vectors of each list.
+    /// The number of vectors of each list.
     pub lengths: Ptr<u32>,
-    /// The vectors of each list that a search may return.
+    /// The number of vectors of each list that a search may return.
     pub live: Ptr<u32>,
-    /// The counted pairs of each list; zeroed before.
+    /// The number of counted pairs of each list; must be 0 before the launch.
     pub counts: PtrMut<u32>,
-    /// The number of each pair within its list; unspecified where the list is empty or missing.
+    /// The number of each pair within its list; unspecified if the pair is not counted, or its list is empty or `NO_ROW`.
     pub slots: PtrMut<u32>,
-    /// Where the scores of each pair start in the query's row.
+    /// The start of each pair's scores in the query's row.
     pub offsets: PtrMut<u32>,
-    /// The length of each query's row, up to `end_probe`.
+    /// The length of each query's row, up to probe `end_probe`.
     pub row_lengths: PtrMut<u32>,
     /// The sum of `live` over all probes of each query.
     pub live_rows: PtrMut<u32>,
 }
 
 impl CountPairs {
-    /// A warp a query.
+    /// One warp for each query.
     pub fn config(&self) -> LaunchConfig {
         LaunchConfig::warps(self.query_count as u64, WARPS_PER_BLOCK)
     }
@@ -102,15 +103,15 @@ unsafe fn count(launch: CountPairs) {
     let list_at = |probe: u32| unsafe {
         if probe < nprobe { global::load_nc(probes.wrapping_add(first + probe as usize)) } else { NO_ROW }
     };
-    // A slot is stored a turn after its atomic, and a list read a turn before its use: with a thousand probes the trips to memory
-    // are what a query waits for.
+    // A slot is stored one turn after its atomic, and a list is read one turn before its use. With a thousand probes a query waits mainly
+    // for these round trips to memory.
     let (mut slot, mut slot_of) = (0, NO_ROW);
     let mut list = list_at(lane);
     let mut start = 0;
     while start < nprobe {
         let probe = start + lane;
         let (mut length, mut living) = (0, 0);
-        // SAFETY: probe < nprobe where the list is not NO_ROW, which then exists; slots belong to probes.
+        // SAFETY: a list that is not NO_ROW exists, and then probe < nprobe; slots belong to probes.
         unsafe {
             if list != NO_ROW {
                 length = global::load_nc(lengths.wrapping_add(list as usize));
@@ -130,7 +131,7 @@ unsafe fn count(launch: CountPairs) {
                 global::store(offsets.wrapping_add(first + probe as usize), before + offset);
             }
             before += shuffle_idx(FULL_MASK, offset + padded(length), 31);
-            // The row ends with the last probe that counts; offsets go on.
+            // The row ends with the last counted probe; the offsets continue.
             let counted = if probe < end_probe { padded(length) } else { 0 };
             row_length += warp::reduce_add(FULL_MASK, counted);
             list = next;
@@ -151,11 +152,11 @@ unsafe fn count(launch: CountPairs) {
     }
 }
 
-/// The exclusive sum of one value a thread over a block of [`PLACE_THREADS`], and the sum of all. All threads arrive.
+/// The exclusive sum of one value of each thread over a block of [`PLACE_THREADS`], and the sum of all values. All threads arrive.
 #[inline(always)]
 fn block_sum(value: u64, sums: SharedPtr<u64>) -> (u64, u64) {
     let own = inclusive_sum(value);
-    // SAFETY: 32 sums fit; barriers stand between writing and reading.
+    // SAFETY: 32 sums fit; a barrier separates writes and reads.
     unsafe {
         if warp::lane_id() == 31 {
             sums.add(warp::warp_id()).store(own);
@@ -169,38 +170,38 @@ fn block_sum(value: u64, sums: SharedPtr<u64>) -> (u64, u64) {
     }
 }
 
-/// Sums up what [`CountPairs`] counted: one block does it for the lists, a second one for the rows of scores.
+/// Sums up the counts of [`CountPairs`]: one block does it for the lists, a second one for the rows of scores.
 ///
 /// # Safety
 /// All pointers cover the shapes of their fields.
 #[kernel(max_threads = 1024, place_pairs = place)]
 pub struct PlacePairs {
-    /// Lists.
+    /// Number of lists.
     pub list_count: u32,
-    /// The vectors of each list.
+    /// The number of vectors of each list.
     pub lengths: Ptr<u32>,
-    /// The pairs of each list.
+    /// The number of pairs of each list.
     pub counts: Ptr<u32>,
-    /// Pairs of an item, at most.
+    /// Largest number of pairs of an item.
     pub tile: u32,
-    /// Rows of an item, at most.
+    /// Largest number of rows of an item.
     pub item_rows: u32,
-    /// The pairs of all lists before each list.
+    /// For each list, the number of pairs of all lists before it.
     pub first_pairs: PtrMut<u32>,
-    /// The items of all lists before each list.
+    /// For each list, the number of items of all lists before it.
     pub first_items: PtrMut<u32>,
-    /// The items of all lists: one word.
+    /// The number of items of all lists: one word.
     pub item_count: PtrMut<u32>,
-    /// Queries.
+    /// Number of queries.
     pub query_count: u32,
     /// The length of each query's row of scores.
     pub row_lengths: Ptr<u32>,
-    /// Where each query's row starts, and behind them the end of the last one: `query_count` + 1 entries.
+    /// The start of each query's row, and the end of the last row: `query_count` + 1 entries.
     pub row_starts: PtrMut<u64>,
 }
 
 impl PlacePairs {
-    /// A block for the lists, and one for the rows.
+    /// One block for the lists, and one for the rows.
     pub fn config(&self) -> LaunchConfig {
         LaunchConfig::linear(2, PLACE_THREADS)
     }
@@ -216,11 +217,11 @@ unsafe fn place(launch: PlacePairs) {
     let thread = thread::thread_idx_x();
     let lists = thread::block_idx_x() == 0;
     let count = if lists { list_count } else { query_count };
-    // Each thread takes a run of neighbours: one round over the block whatever the count.
+    // Each thread has a range of neighbours: one sum over the block for any count.
     let share = count.div_ceil(PLACE_THREADS);
     let first = (thread * share).min(count);
     let end = (first + share).min(count);
-    // A list's pairs (low word) and items (high word); or the length of a row.
+    // A list's number of pairs (low word) and items (high word); or the length of a row.
     let value = |at: u32| {
         // SAFETY: at < count.
         unsafe {
@@ -243,7 +244,7 @@ unsafe fn place(launch: PlacePairs) {
     let (mut before, total) = block_sum(own, sums);
     let mut at = first;
     while at < end {
-        // SAFETY: at < count, and each is written by one thread.
+        // SAFETY: at < count, and one thread writes each entry.
         unsafe {
             if lists {
                 global::store(first_pairs.wrapping_add(at as usize), before as u32);
@@ -256,7 +257,7 @@ unsafe fn place(launch: PlacePairs) {
         at += 1;
     }
     if thread == 0 {
-        // SAFETY: one item count, and one row start more than queries.
+        // SAFETY: there is one item count, and there are query_count + 1 row starts.
         unsafe {
             if lists {
                 global::store(*item_count, (total >> 32) as u32);
@@ -267,54 +268,54 @@ unsafe fn place(launch: PlacePairs) {
     }
 }
 
-/// Writes the pairs of some probes grouped by list, and the items of every list.
+/// Writes the pairs of a range of probes, grouped by list, and the items of every list.
 ///
 /// # Safety
-/// All pointers that are present cover the shapes of their fields, and [`CountPairs`] and [`PlacePairs`] wrote the fields of the names that
-/// they have.
+/// All pointers that are present cover the shapes of their fields. [`CountPairs`] and [`PlacePairs`] wrote the fields that have the same
+/// names there.
 #[kernel(max_threads = 256, scatter_pairs = scatter)]
 pub struct ScatterPairs {
-    /// `nprobe` lists a query, `NO_ROW` for none.
+    /// `nprobe` lists for each query, `NO_ROW` for none.
     pub probes: Ptr<u32>,
-    /// Queries · `nprobe`.
+    /// Number of queries · `nprobe`.
     pub pair_count: u32,
-    /// Probes of a query.
+    /// Number of probes of a query.
     pub nprobe: u32,
     /// The first probe whose pair is written.
     pub first_probe: u32,
-    /// The end of those probes.
+    /// The end of the probes whose pairs are written.
     pub end_probe: u32,
-    /// The vectors of each list.
+    /// The number of vectors of each list.
     pub lengths: Ptr<u32>,
-    /// The pairs of each list.
+    /// The number of pairs of each list.
     pub counts: Ptr<u32>,
     /// The number of each pair within its list.
     pub slots: Ptr<u32>,
-    /// Where the scores of each pair start in the query's row.
+    /// The start of each pair's scores in the query's row.
     pub offsets: Ptr<u32>,
-    /// Where each query's row of scores starts.
+    /// The start of each query's row of scores.
     pub row_starts: Ptr<u64>,
-    /// The limit of each query, for appending ([`crate::ivf::list_scan`]); absent where all scores are kept.
+    /// The limit of each query, for appending ([`crate::ivf::list_scan`]); absent if all scores are kept.
     pub limits: Option<Ptr<f32>>,
-    /// The factor of each query.
+    /// The factor of each query ([`crate::ivf::queries`]).
     pub factors: Ptr<f32>,
-    /// Pairs of an item, at most.
+    /// Largest number of pairs of an item.
     pub tile: u32,
-    /// Rows of an item, at most.
+    /// Largest number of rows of an item.
     pub item_rows: u32,
-    /// The pairs of all lists before each list.
+    /// For each list, the number of pairs of all lists before it.
     pub first_pairs: Ptr<u32>,
-    /// The items of all lists before each list.
+    /// For each list, the number of items of all lists before it.
     pub first_items: Ptr<u32>,
-    /// The pairs, list by list: (query, where the pair's scores start among all scores: low and high word, bits of the query's factor), or
-    /// with `limits` (query, where the pair's scores start in the query's row, bits of the query's limit, bits of its factor).
+    /// The pairs, list by list: (query, start of the pair's scores among all scores as low and high word, bits of the query's factor), or
+    /// with `limits` (query, start of the pair's scores in the query's row, bits of the query's limit, bits of its factor).
     pub grouped: PtrMut<U32x4>,
-    /// (list, first pair in `grouped`, pairs, first row) of each item.
+    /// (list, first pair in `grouped`, number of pairs, first row) of each item.
     pub items: PtrMut<U32x4>,
 }
 
 impl ScatterPairs {
-    /// A thread a pair.
+    /// One thread for each pair.
     pub fn config(&self) -> LaunchConfig {
         LaunchConfig::linear(self.pair_count.div_ceil(SCATTER_THREADS) as u64, SCATTER_THREADS)
     }
@@ -332,7 +333,7 @@ unsafe fn scatter(launch: ScatterPairs) {
         return;
     }
     let tile = tile.max(1);
-    // SAFETY: pair < pair_count; places are below the pairs of all lists, items below the count of [`PlacePairs`].
+    // SAFETY: pair < pair_count; places are below the number of pairs of all lists, items below the count of [`PlacePairs`].
     unsafe {
         let list = global::load_nc(probes.wrapping_add(pair as usize));
         let query = pair / nprobe.max(1);
@@ -372,46 +373,46 @@ unsafe fn scatter(launch: ScatterPairs) {
     }
 }
 
-/// [`FewPairs`] takes fewer.
+/// Exclusive upper bound of the number of pairs of [`FewPairs`].
 pub const FEW: u32 = PLACE_THREADS;
 
-/// All of the above in one launch, for less than [`FEW`] pairs: nothing is grouped, each pair is a tile of its own. For a batch of a few queries
-/// launches count, and hardly two of them probe the same list.
+/// Does the work of all kernels above in one launch, for fewer than [`FEW`] pairs. It groups nothing: each pair is a tile. With few queries
+/// the number of launches matters, and two queries seldom probe the same list.
 ///
 /// # Safety
 /// All pointers cover the shapes of their fields; query_count · nprobe < [`FEW`].
 #[kernel(max_threads = 1024, few_pairs = few)]
 pub struct FewPairs {
-    /// `nprobe` lists a query, `NO_ROW` for none.
+    /// `nprobe` lists for each query, `NO_ROW` for none.
     pub probes: Ptr<u32>,
-    /// Queries.
+    /// Number of queries.
     pub query_count: u32,
-    /// Probes of a query.
+    /// Number of probes of a query.
     pub nprobe: u32,
-    /// The vectors of each list.
+    /// The number of vectors of each list.
     pub lengths: Ptr<u32>,
-    /// The vectors of each list that a search may return.
+    /// The number of vectors of each list that a search may return.
     pub live: Ptr<u32>,
-    /// The factor of each query.
+    /// The factor of each query ([`crate::ivf::queries`]).
     pub factors: Ptr<f32>,
-    /// Rows of an item, at most.
+    /// Largest number of rows of an item.
     pub item_rows: u32,
-    /// Where the scores of each pair start in the query's row.
+    /// The start of each pair's scores in the query's row.
     pub offsets: PtrMut<u32>,
-    /// Where each query's row starts, and behind them the end of the last one: `query_count` + 1 entries.
+    /// The start of each query's row, and the end of the last row: `query_count` + 1 entries.
     pub row_starts: PtrMut<u64>,
     /// The sum of `live` over all probes of each query.
     pub live_rows: PtrMut<u32>,
-    /// The items of all lists: one word.
+    /// The number of items of all lists: one word.
     pub item_count: PtrMut<u32>,
-    /// The pairs in order, as [`ScatterPairs::grouped`] without limits: one for each of `probes`.
+    /// The pairs in order, as [`ScatterPairs::grouped`] without limits: one for each entry of `probes`.
     pub grouped: PtrMut<U32x4>,
     /// As [`ScatterPairs::items`], with room for the items of all pairs.
     pub items: PtrMut<U32x4>,
 }
 
 impl FewPairs {
-    /// One block, with a thread a pair.
+    /// One block, with one thread for each pair.
     pub fn config(&self) -> LaunchConfig {
         LaunchConfig::linear(1, PLACE_THREADS)
     }
@@ -430,7 +431,7 @@ unsafe fn few(launch: FewPairs) {
     let nprobe = nprobe.max(1);
     let pair_count = query_count * nprobe;
     let item_rows = item_rows.max(1);
-    // SAFETY: pair < pair_count where anything is read or written; shared arrays have an entry a pair and one more.
+    // SAFETY: pairs are below pair_count and row starts at most query_count; shared arrays have an entry for each pair and one more.
     unsafe {
         let list = if pair < pair_count { global::load_nc(probes.wrapping_add(pair as usize)) } else { NO_ROW };
         let (mut length, mut living) = (0, 0);
@@ -440,7 +441,7 @@ unsafe fn few(launch: FewPairs) {
         }
         let cuts = length.div_ceil(item_rows);
         let (scores, all_scores) = block_sum(padded(length) as u64, sums);
-        // `block_sum` ends with reads of the sums.
+        // `block_sum` ends with reads of the sums, which the next call overwrites.
         thread::sync_threads();
         let (counted, all_counted) = block_sum((cuts as u64) << 32 | living as u64, sums);
         scores_before.add(pair).store(scores);
@@ -479,34 +480,34 @@ unsafe fn few(launch: FewPairs) {
     }
 }
 
-/// Begins each query's list of candidates with its selected candidates.
+/// Starts each query's list of candidates with the query's selected candidates.
 ///
 /// # Safety
 /// All pointers cover the shapes of their fields; selected ≤ capacity.
 #[kernel(max_threads = 128, begin_candidates = begin)]
 pub struct BeginCandidates {
-    /// Queries.
+    /// Number of queries.
     pub query_count: u32,
-    /// Selected candidates of a query.
+    /// Number of selected candidates of a query.
     pub selected: u32,
     /// The score of each selected candidate, best first.
     pub scores: Ptr<f32>,
     /// The place of each selected candidate, laid out as `scores`; `NO_ROW` for none.
     pub places: Ptr<u32>,
-    /// Places from one query's list to the next.
+    /// Distance from one query's list to the next.
     pub capacity: u32,
     /// The scores of the lists: `query_count` · `capacity` numbers.
     pub list_scores: PtrMut<f32>,
     /// The places of the lists, laid out as `list_scores`.
     pub list_places: PtrMut<u32>,
-    /// The candidates of each list: `selected`.
+    /// The number of candidates of each list: `selected`.
     pub counts: PtrMut<u32>,
-    /// The last selected score of each query; NaN (no limit) where there are fewer.
+    /// The last selected score of each query; NaN (no limit) if there are fewer candidates.
     pub limits: PtrMut<f32>,
 }
 
 impl BeginCandidates {
-    /// A warp a query.
+    /// One warp for each query.
     pub fn config(&self) -> LaunchConfig {
         LaunchConfig::warps(self.query_count as u64, WARPS_PER_BLOCK)
     }

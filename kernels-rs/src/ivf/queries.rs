@@ -1,14 +1,14 @@
-//! Half-precision copies of queries for scanning lists, each with its own scale.
+//! Half-precision copies of queries for the scan of lists, each with its own scale.
 //!
-//! As [`crate::product::prepare`], with two differences. Every query has its own power of two, so one kernel reads a query twice instead of two
-//! kernels reading all of them, and a batch of one query costs one launch; and what the scan needs of a query beside its copy comes
-//! ready to use:
+//! This is [`crate::product::prepare`] with two differences. Every query has its own power of two, so one kernel reads a query twice
+//! instead of two kernels reading all of them, and a batch of one query costs one launch. The other numbers of a query that the scan needs
+//! are computed here too:
 //!
 //! ```text
 //! v = x - centre (squared L2), x (inner product), x / |x| (cosine)
-//! copy = f16(v * scale), scale = the power of two that brings the query's greatest component into [2^14, 2^15)
+//! copy = f16(v * scale), scale = the power of two that brings the query's greatest |component| into [2^14, 2^15)
 //! factor = -2 (L2) or -1, over the scales of query and base     // score = value of the base row + factor * product
-//! error = bound of |score + shift - distance| for every row of the base           // of crate::product::bounds, from its greatest norm and residual
+//! error = bound of |score + shift - distance| for every row of the base      // crate::product::bounds, by the base's greatest norm and residual
 //! shift = |v|^2 (L2) or 0                                        // score + shift is the distance
 //! ```
 
@@ -22,10 +22,10 @@ use crate::product::element::{self, Element, ElementKey};
 use crate::product::metric::{Metric, normaliser, product_factor, scale_of};
 use crate::product::prepare::{RowOperand, copy_row, row_greatest};
 
-/// Warps in a block of these kernels.
+/// Number of warps in a block of these kernels.
 pub const WARPS_PER_BLOCK: u32 = 4;
 
-/// Writes copy, factor, shift and errors of each query (module documentation).
+/// Writes copy, factor, shift and errors of each query; see the module documentation.
 ///
 /// # Safety
 /// All pointers that are present cover the shapes of their fields.
@@ -41,35 +41,35 @@ pub const WARPS_PER_BLOCK: u32 = 4;
 pub struct PrepareQueries {
     /// `count` queries of `stride` components, of the type of the key.
     pub rows: Ptr<u8>,
-    /// Queries.
+    /// Number of queries.
     pub count: u32,
-    /// Components from one query to the next: a multiple of 4, zero padded.
+    /// Distance from one query to the next in components: a multiple of 4, zero padded.
     pub stride: u32,
-    /// `stride` components that are subtracted from each query; absent: nothing is.
+    /// `stride` components that are subtracted from each query; absent: no centre.
     pub centre: Option<Ptr<f32>>,
-    /// The metric.
+    /// The metric of the scores.
     pub metric: Metric,
-    /// What [`crate::product::prepare::Greatest`] found among the vectors of the base: one word.
+    /// Bits of the greatest |component| of the base, from [`crate::product::prepare::Greatest`]: one word.
     pub base_greatest: Ptr<u32>,
     /// f16 copies: `count` rows of `copy_stride` components.
     pub copy: PtrMut<u16>,
-    /// Components from one copy to the next: a multiple of 4, at least `stride`.
+    /// Distance from one copy to the next in components: a multiple of 4, at least `stride`.
     pub copy_stride: u32,
     /// The factor of each query.
     pub factors: PtrMut<f32>,
-    /// The greatest norm and residual of the vectors, then those of the centroids: four numbers side by side.
+    /// Four numbers: the greatest norm and residual of the vectors, then those of the centroids.
     pub base_bounds: Ptr<f32>,
-    /// The error bound of each query against the vectors, and `errors_apart` places behind it the one against the centroids: one
-    /// array of `errors_apart` + `count` numbers.
+    /// The error bound of each query against the vectors, and `errors_apart` places after it the one against the centroids. The array
+    /// has `errors_apart` + `count` numbers.
     pub errors: PtrMut<f32>,
-    /// Places from a query's first error bound to its second.
+    /// Distance from a query's first error bound to its second.
     pub errors_apart: u32,
     /// The shift of each query.
     pub shifts: PtrMut<f32>,
 }
 
 impl PrepareQueries {
-    /// A warp a query.
+    /// One warp for each query.
     pub fn config(&self) -> LaunchConfig {
         LaunchConfig::warps(self.count as u64, WARPS_PER_BLOCK)
     }
@@ -92,7 +92,7 @@ unsafe fn prepare_queries<E: Element>(launch: PrepareQueries) {
     // SAFETY: the caller promises the shapes; row < count.
     unsafe {
         let greatest = row_greatest::<E>(x, quads, centre, lane);
-        // Floats that are not negative order like their bits.
+        // Floats that are not negative have the order of their bits.
         let scale = scale_of(metric, f32::from_bits(warp::reduce_max(FULL_MASK, greatest.to_bits())));
         let squares = if metric.divides_by_norms() { squares::<E>(x, quads, lane) } else { 0.0 };
         let normalise = normaliser(metric, squares);

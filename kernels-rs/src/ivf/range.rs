@@ -1,18 +1,18 @@
-//! How many candidates of a query may lie within a radius.
+//! Counts the candidates of a query that may lie within a radius.
 //!
-//! Range search wants every vector whose distance is at most a radius. Scores v bound distances: distance ≥ v + shift − E. So every
-//! vector within the radius has v + shift − E ≤ radius, E being one number a query, and these are the first of the row in the order of
-//! scores: counting them says how many to select and re-rank ([`crate::ivf::rerank`]). One read of the scores.
+//! Range search returns every vector whose distance is at most a radius. Scores v bound distances: distance ≥ v + shift − E. So every
+//! vector within the radius has v + shift − E ≤ radius. E is one number for each query, so these vectors are the first of the row in the
+//! order of scores. Their count is the number of vectors to select and re-rank ([`crate::ivf::rerank`]). Cost: one read of the scores.
 
 use cuda_std::launch::LaunchConfig;
 use cuda_std::warp::FULL_MASK;
 use cuda_std::{Ptr, PtrMut, global, kernel, shared_array, thread, warp};
 
-/// Threads of a block.
+/// Number of threads of a block.
 pub const THREADS: u32 = 128;
 
-/// Counts the scores of each query's row with score + shift − error ≤ `radius`. Scores that are not numbers count, infinite ones of padding do
-/// not.
+/// Counts the scores of each query's row with score + shift − error ≤ `radius`. NaN scores count. Infinite scores of padding
+/// count only if the sum of radius and error is infinite or NaN.
 ///
 /// # Safety
 /// The arrays are as long as the fields say.
@@ -20,20 +20,20 @@ pub const THREADS: u32 = 128;
 pub struct CountWithin {
     /// The rows of scores, up to the end that `row_starts` gives.
     pub scores: Ptr<f32>,
-    /// Where each query's row starts, and behind them the end of the last one.
+    /// The start of each query's row, and the end of the last row: one entry more than queries.
     pub row_starts: Ptr<u64>,
     /// The shift of each query; absent: 0.
     pub shifts: Option<Ptr<f32>>,
     /// The error bound of each query's scores.
     pub errors: Ptr<f32>,
-    /// The radius, as smaller is better.
+    /// The radius, as a distance of which smaller is better.
     pub radius: f32,
-    /// The number for each query.
+    /// The count of each query.
     pub counts: PtrMut<u32>,
 }
 
 impl CountWithin {
-    /// A block for each of `queries` queries.
+    /// One block for each of `queries` queries.
     pub fn config(&self, queries: u64) -> LaunchConfig {
         LaunchConfig::linear(queries, THREADS)
     }
@@ -55,7 +55,7 @@ unsafe fn count(launch: CountWithin) {
             Some(shifts) => global::load_nc(shifts.wrapping_add(query)),
             None => 0.0,
         };
-        // Upwards, so that rounding keeps rather than drops.
+        // f64, so that rounding does not drop a vector.
         let limit = radius as f64 - shift as f64 + global::load_nc(errors.wrapping_add(query)) as f64;
         let mut own = 0u32;
         let mut at = start + thread as u64;

@@ -1,31 +1,32 @@
-//! From the best approximate scores of a query to its exact result: canonical distances, their order, and a certificate.
+//! Turns the best approximate scores of a query into its exact result: canonical distances, their order, and a certificate.
 //!
 //! # Problem
-//! Scanning ([`crate::ivf::list_scan`], [`crate::ivf::table_scan`]) wrote approximate scores v with |v + shift − distance| ≤ E for every candidate of a
-//! query, and k-selection found the k' ≥ k smallest. Which are the k best by canonical distance, and are they among the k'?
+//! A scan ([`crate::ivf::list_scan`], [`crate::ivf::table_scan`]) wrote approximate scores v with |v + shift − distance| ≤ E for every
+//! candidate of a query, and k-selection found the k' ≥ k smallest. Which vectors are the k best by canonical distance, and are they among
+//! the k'?
 //!
 //! # Algorithm
 //! ```text
 //! for each selected place of the query's row:
-//!     place -> probe (binary search among the offsets) -> list and row of the storage; padding and filtered rows drop out
+//!     place -> probe (binary search among the offsets) -> list and row of the storage; padding and filtered rows are dropped
 //!     canonical distance of query and row; entry = (distance, rank of the row's id)
 //! sort the entries; the first k are the result if
 //!     every candidate of the query is among the k', or
 //!     v of the last selected + shift − E > distance of the k-th entry        // all others are farther than the k-th
 //! ```
 //!
-//! The comparison is strict, so a vector outside cannot tie with the k-th either. E covers the roundings of score, shift and
-//! canonical distance (module [`crate::product::bounds`]). A query without certificate is flagged, and the host selects more.
+//! The comparison is strict, so no other vector can tie with the k-th. E covers the roundings of score, shift and canonical distance
+//! (module [`crate::product::bounds`]). A query without certificate gets a flag, and the host selects more candidates.
 //!
-//! Entries order by rank where distances tie: ranks of ids ascend with ids, so ties go to the lower id.
+//! The rank decides the order of equal distances. Ranks ascend with ids, so the vector with the lower id is better.
 //!
 //! # Cost
-//! k' canonical distances a query: 10,000 × 18 × 128 components are latency, not work. With a block a query an H200 took 171 µs for
-//! them, nearly all of it waiting for look-ups and barriers; so up to [`WARP_SELECTED`] candidates go to one warp, which has them in
-//! registers and looks them up at once. More are sorted as in [`crate::select::block_sort`].
+//! k' canonical distances for each query: for 10,000 × 18 × 128 components latency dominates, not arithmetic. With one block for each query
+//! an H200 took 171 µs, nearly all of it waits for look-ups and barriers. So one warp processes up to [`WARP_SELECTED`] candidates: it has
+//! them in registers and looks them up at once. More candidates are sorted as in [`crate::select::block_sort`].
 //!
-//! Where the k' entries do not fit shared memory, a launch with `sort` = 0 writes them to memory, k-selection orders them, and
-//! [`Certify`] decides.
+//! If the k' entries do not fit in shared memory, a launch with `sort` = 0 writes them to memory, k-selection orders them, and [`Certify`]
+//! decides.
 
 use cuda_std::launch::LaunchConfig;
 use cuda_std::warp::FULL_MASK;
@@ -41,20 +42,20 @@ use crate::select::block_sort::{ORDER_HEADER_BYTES, OrderWorkspace, block_order}
 use crate::select::entry::{self, EMPTY};
 use crate::select::networks::warp_sort;
 
-/// Threads of a block.
+/// Number of threads of a block.
 pub const THREADS: u32 = 128;
-/// Candidates that one warp re-ranks, at most.
+/// Largest number of candidates that one warp re-ranks.
 pub const WARP_SELECTED: u32 = 32 * FEW_REGISTERS as u32;
 const FEW_REGISTERS: usize = 2;
-/// Centroids near the last probe that a warp compares exactly, at most.
+/// Largest number of centroids near the last probe that a warp compares exactly.
 pub const SETTLED: u32 = 128;
-/// Queries of a block where each warp has one query.
+/// Number of queries of a block with one warp for each query.
 pub const WARP_QUERIES: u32 = THREADS / 32;
-/// Candidates of a query for each block that shares them, where they are not sorted; and most such blocks.
+/// Number of candidates for each of the blocks that share a query, if they are not sorted; and the largest number of such blocks.
 const SLICE: u32 = 1024;
 const MOST_SLICES: u32 = 1024;
 
-/// Bytes before the entries.
+/// Number of bytes before the entries in shared memory.
 const HEADER: u32 = ORDER_HEADER_BYTES.next_multiple_of(16);
 
 /// Dynamic shared memory of a block that sorts `selected` entries, in bytes.
@@ -62,19 +63,19 @@ pub const fn shared_bytes(selected: u32) -> u32 {
     HEADER + selected.next_multiple_of(2) * 16
 }
 
-/// How many threads re-rank the candidates of a query.
+/// The threads that re-rank the candidates of a query.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PerQuery {
-    /// A block of [`THREADS`].
+    /// One block of [`THREADS`] threads.
     Block,
-    /// A warp, for at most [`WARP_SELECTED`] candidates, which it sorts.
+    /// One warp, for at most [`WARP_SELECTED`] candidates, which it sorts.
     Warp,
 }
 
 /// Re-ranks the selected candidates of each query by canonical distance, and writes the k best, best first.
 ///
-/// With `sort` the results are final: distances go to `out_keys`, ranks to `out_ranks` (the worst distance and `NO_ROW` where there are
-/// fewer than k), and `flags` gets 1 where the result is not proved, else 0.
+/// With `sort` the results are final: distances go to `out_keys` and ranks to `out_ranks` (the worst distance and `NO_ROW` if there are
+/// fewer than k), and `flags` gets 1 if the result is not proved, else 0.
 ///
 /// Without `sort`, any number of blocks along y share the candidates of a query. Each candidate's distance (as smaller is better) and rank
 /// go to places query · selected + place of `out_keys` and `out_ranks`. The number of vectors among the candidates is added to
@@ -83,8 +84,8 @@ pub enum PerQuery {
 /// The default has empty or absent pointers and zeros: no probes, no ranks, no filter, no codes.
 ///
 /// # Safety
-/// All pointers that are present cover the shapes of their fields, rows are those of the lists' storage, and codes name codewords that
-/// exist. [`PerQuery::Warp`]: `selected` ≤ [`WARP_SELECTED`].
+/// All pointers that are present cover the shapes of their fields, rows are those of the lists' storage, and every code has a codeword.
+/// [`PerQuery::Warp`]: `selected` ≤ [`WARP_SELECTED`].
 #[kernel(
     key = (ElementKey, PerQuery),
     max_threads = 128,
@@ -103,70 +104,70 @@ pub enum PerQuery {
 )]
 #[derive(Default)]
 pub struct Rerank {
-    /// Queries.
+    /// Number of queries.
     pub query_count: u32,
     /// `query_count` rows of `stride` components, of the type of the key.
     pub queries: Ptr<u8>,
-    /// Rows of the storage: `stride` components of the type of the key, or `code_bytes` of codes.
+    /// Rows of the storage: `stride` components of the type of the key, or codes of `code_bytes` bytes.
     pub rows: Ptr<u8>,
-    /// Components from one query to the next, and from one stored vector or centroid to the next: a multiple of 4, zero padded.
+    /// Distance in components from one query to the next, and from one stored vector or centroid to the next: a multiple of 4, zero padded.
     pub stride: u32,
-    /// Codes only: bytes of a row.
+    /// Codes only: number of bytes of a row.
     pub code_bytes: u32,
-    /// Codes only: bits of a sub-quantizer's code, at most 8.
+    /// Codes only: number of bits of a sub-quantizer's code, at most 8.
     pub bits: u32,
-    /// Codes only: components of a sub-vector.
+    /// Codes only: number of components of a sub-vector.
     pub width: u32,
-    /// Codes only: components of a vector, without padding.
+    /// Codes only: number of components of a vector, without padding.
     pub dim: u32,
     /// Codes only: codewords \[dim / width\]\[2^bits\]\[width\].
     pub codebooks: Ptr<f32>,
-    /// Codes only: centroids of the lists, `stride` components a row.
+    /// Codes only: centroids of the lists, `stride` components in a row.
     pub centroids: Ptr<f32>,
-    /// `selected` places a query, best first: places in the query's row of scores; `NO_ROW` for none.
+    /// `selected` places for each query, best first: places in the query's row of scores; `NO_ROW` for none.
     pub places: Ptr<u32>,
     /// The score at each of `places`.
     pub scores: Ptr<f32>,
-    /// Candidates of a query.
+    /// Number of candidates of a query.
     pub selected: u32,
-    /// Probes of a query.
+    /// Number of probes of a query.
     pub nprobe: u32,
-    /// `nprobe` lists a query, `NO_ROW` for none. Absent: there is one list, and a place is a row of the storage.
+    /// `nprobe` lists for each query, `NO_ROW` for none. Absent: there is one list, and a place is a row of the storage.
     pub probes: Option<Ptr<u32>>,
-    /// Where the scores of each probe start in the query's row ([`crate::ivf::pairs`]); empty where `probes` is absent.
+    /// The start of each probe's scores in the query's row ([`crate::ivf::pairs`]); empty if `probes` is absent.
     pub offsets: Ptr<u32>,
-    /// The first row of each list in the storage; empty where `probes` is absent.
+    /// The first row of each list in the storage; empty if `probes` is absent.
     pub list_starts: Ptr<u32>,
-    /// The vectors of each list; empty where `probes` is absent.
+    /// The number of vectors of each list; empty if `probes` is absent.
     pub lengths: Ptr<u32>,
-    /// The rank of each row's id; absent where the row is the rank.
+    /// The rank of each row's id; absent if the row is the rank.
     pub ranks: Option<Ptr<u32>>,
-    /// A bit for each rank, 1 for vectors that may be found; absent: all may.
+    /// A bit for each rank, 1 for vectors that may be found; absent: no filter.
     pub filter: Option<Ptr<u32>>,
-    /// The vectors that each query may find in its probes; absent: `row_count`.
+    /// The number of vectors that each query may find in its probes; absent: `row_count`.
     pub live_rows: Option<Ptr<u32>>,
-    /// Rows of the storage, where it is one list.
+    /// Number of rows of the storage, if it is one list.
     pub row_count: u32,
-    /// The metric.
+    /// The metric of the distances.
     pub metric: Metric,
-    /// 0: the candidates are not sorted.
+    /// Whether the candidates are sorted: 0 for no.
     pub sort: u32,
-    /// What a score of each query lacks to be a distance; absent: 0.
+    /// The shift of each query: a score plus the shift approximates the distance; absent: 0.
     pub shifts: Option<Ptr<f32>>,
     /// E of each query: the bound of |score + shift − distance|.
     pub errors: Ptr<f32>,
-    /// Results of a query.
+    /// Number of results of a query.
     pub k: u32,
     /// Distances: `query_count` · `k`, or `query_count` · `selected` without `sort`.
     pub out_keys: PtrMut<f32>,
     /// Ranks, laid out as `out_keys`.
     pub out_ranks: PtrMut<u32>,
-    /// One flag or number for each query; absent where no proof is wanted. Without `sort` it is present.
+    /// One flag or number for each query; absent if no proof is needed. Without `sort` it is present.
     pub flags: Option<PtrMut<u32>>,
 }
 
 impl Rerank {
-    /// A block or a warp a query. Without the sort, several blocks share the candidates of a query.
+    /// One block or warp for each query. Without `sort`, several blocks share the candidates of a query.
     pub fn config(&self, per_query: PerQuery) -> LaunchConfig {
         match per_query {
             PerQuery::Warp => LaunchConfig::warps(self.query_count as u64, WARP_QUERIES),
@@ -180,13 +181,13 @@ impl Rerank {
         }
     }
 
-    /// List, row of the storage and rank of selected place `at` of `query`; rank `NO_ROW` where there is no vector.
+    /// List, storage row and rank of the selected place `at` of `query`; the rank is `NO_ROW` if there is no vector.
     ///
     /// # Safety
     /// The arrays cover the query; at < selected.
     #[inline(always)]
     unsafe fn candidate(&self, query: u32, at: u32) -> [u32; 3] {
-        // SAFETY: the places are those of the query's row, so the last probe that starts at or before one holds it.
+        // SAFETY: the places are in the query's row, so the last probe that starts at or before a place contains it.
         unsafe {
             let place =
                 global::load_nc(self.places.wrapping_add(query as usize * self.selected as usize + at as usize));
@@ -240,7 +241,7 @@ impl Rerank {
     }
 }
 
-/// What the certificate is made of: fields of [`Rerank`] or [`Certify`].
+/// The fields of [`Rerank`] or [`Certify`] that the certificate depends on.
 #[derive(Clone, Copy)]
 struct Certificate {
     selected: u32,
@@ -252,8 +253,8 @@ struct Certificate {
 }
 
 impl Certificate {
-    /// Whether the result of `query` is proved: `valid` vectors were among the selected, and `worst` is the distance of the
-    /// k-th (as smaller is better), +∞ if there are fewer.
+    /// Whether the result of `query` is proved. `valid` is the number of vectors among the selected, and `worst` the distance of the k-th
+    /// (as smaller is better), +∞ if there are fewer.
     ///
     /// # Safety
     /// The arrays cover the query.
@@ -263,7 +264,7 @@ impl Certificate {
         unsafe { self.all(query, valid) || self.bounds(query, self.selected - 1)[0] > worst as f64 }
     }
 
-    /// Whether `valid` vectors are all that the query may find.
+    /// Whether `valid` is the number of all vectors that the query may find.
     ///
     /// # Safety
     /// The arrays cover the query.
@@ -279,7 +280,7 @@ impl Certificate {
         valid == live
     }
 
-    /// Bounds of the distance of the vector at a place of the selected, from below and above; NaN where nothing is proved.
+    /// Lower and upper bound of the distance of the vector at a selected place; NaN if nothing is proved.
     ///
     /// # Safety
     /// The arrays cover the query; place < selected.
@@ -300,31 +301,31 @@ impl Certificate {
     }
 }
 
-/// A query, as a warp compares it with rows.
+/// A query in the form in which a warp compares it with rows.
 struct Query<E: Element> {
     components: *const E::Stored,
     quads: u32,
     metric: Metric,
-    /// Σx² (cosine only).
+    /// The sum Σx² of the query, for cosine only.
     squares: f64,
 }
 
 impl<E: Element> Query<E> {
-    /// The query of this number. All 32 lanes arrive, with the same arguments but `lane`.
+    /// The query with number `query`. All 32 lanes arrive, with the same arguments except `lane`.
     ///
     /// # Safety
-    /// The launch has such a query.
+    /// The query is below the launch's `query_count`.
     #[inline(always)]
     unsafe fn of(launch: &Rerank, query: u32, lane: u32) -> Self {
         let Rerank { stride, metric, .. } = *launch;
         let components = launch.queries.cast::<E::Stored>().wrapping_add(query as usize * stride as usize);
         let quads = stride / 4;
-        // SAFETY: a query has so many groups of four components.
+        // SAFETY: a query has `quads` groups of four components.
         let squares = if metric.divides_by_norms() { unsafe { squares::<E>(components, quads, lane) } } else { 0.0 };
         Self { components, quads, metric, squares }
     }
 
-    /// Canonical distances, before rounding, to [`BATCH`] rows. All 32 lanes arrive, with the same arguments but `lane`.
+    /// Canonical distances, before rounding, to [`BATCH`] rows. All 32 lanes arrive, with the same arguments except `lane`.
     ///
     /// # Safety
     /// Rows and lists exist.
@@ -351,7 +352,7 @@ impl<E: Element> Query<E> {
     }
 }
 
-/// Re-ranks the candidates of one query by a block. All its threads stay together.
+/// Re-ranks the candidates of one query by a block. All threads of the block stay together.
 ///
 /// # Safety
 /// As [`Rerank`].
@@ -377,7 +378,7 @@ pub(crate) unsafe fn by_block<R: Decode>(launch: Rerank) {
         let mut valid = 0;
         let mut first = (slice * warps + warp) * BATCH as u32;
         while first < selected {
-            // Each lane looks up one candidate of the batch; lanes past it repeat the last.
+            // Each lane looks up one candidate of the batch; lanes after the batch repeat the last.
             let at = (first + lane.min(BATCH as u32 - 1)).min(selected - 1);
             let [list, row, rank] = launch.candidate(query, at);
             let mut lists = [0u32; BATCH];
@@ -386,7 +387,7 @@ pub(crate) unsafe fn by_block<R: Decode>(launch: Rerank) {
                 lists[b] = warp::shuffle_idx(FULL_MASK, list, b as u32);
                 numbers[b] = warp::shuffle_idx(FULL_MASK, row, b as u32);
             });
-            // Without a vector, row 0 of list 0 is evaluated and dropped.
+            // For a place without a vector, row 0 of list 0 is evaluated and dropped.
             let distances = x.distances(rows, &lists, &numbers, lane);
             let mut distance = distances[0];
             unroll::<BATCH>(|b| distance = if lane == b as u32 { distances[b] } else { distance });
@@ -444,8 +445,8 @@ pub(crate) unsafe fn by_block<R: Decode>(launch: Rerank) {
     }
 }
 
-/// Re-ranks the candidates of one query by a warp, which has the entries in registers. Nobody waits for another warp, and a multiprocessor
-/// works on four times as many queries. All 32 lanes arrive.
+/// Re-ranks the candidates of one query by a warp, with the entries in registers. No warp waits for another, and a multiprocessor processes
+/// four times as many queries. All 32 lanes arrive.
 ///
 /// # Safety
 /// As [`Rerank`].
@@ -455,13 +456,13 @@ pub(crate) unsafe fn by_warp<R: Decode>(launch: Rerank) {
     if query >= launch.query_count {
         return;
     }
-    // SAFETY: the same contract; the query exists, and so do its selected candidates.
+    // SAFETY: the contract is the same; the query exists, and so do its selected candidates.
     unsafe { rerank_some::<R, FEW_REGISTERS>(launch, query, (0, launch.selected), Some(launch.out_keys)) }
 }
 
-/// Re-ranks candidates `begin` .. `end` of `query` by a warp, at most 32 · `REGISTERS`. The result takes the candidates before `begin` as they
-/// are and none from `end` on, which the certificate then proves or not: slots `begin` .. k of the ranks are filled, and those of
-/// `distances_out` if there are any. All 32 lanes arrive.
+/// Re-ranks candidates `begin` .. `end` of `query` by a warp, at most 32 · `REGISTERS`. The result contains the candidates before `begin`
+/// as they are and none from `end` on; `flags` tells whether this is proved. The ranks of slots `begin` .. k are written, and the distances
+/// of these slots if `distances_out` is present. All 32 lanes arrive.
 ///
 /// # Safety
 /// As [`Rerank`]; the launch has the query, and begin ≤ end ≤ selected.
@@ -478,7 +479,7 @@ unsafe fn rerank_some<R: Decode, const REGISTERS: usize>(
     // SAFETY: for the whole body, the caller promises the shapes; places stay below `selected`.
     unsafe {
         let x = Query::<R::Query>::of(&launch, query, lane);
-        // Lane l looks up candidates l, l + 32, ..: one trip through the offsets for all.
+        // Lane l looks up candidates l, l + 32, ..: all searches among the offsets run together.
         let mut candidates = [[0u32; 3]; REGISTERS];
         let mut entries = [EMPTY; REGISTERS];
         let mut valid = 0;
@@ -498,7 +499,7 @@ unsafe fn rerank_some<R: Decode, const REGISTERS: usize>(
                 lists[b] = warp::shuffle_idx(FULL_MASK, own[0], first % 32 + b as u32);
                 numbers[b] = warp::shuffle_idx(FULL_MASK, own[1], first % 32 + b as u32);
             });
-            // Without a vector, row 0 of list 0 is evaluated and dropped.
+            // For a place without a vector, row 0 of list 0 is evaluated and dropped.
             let distances = x.distances(rows, &lists, &numbers, lane);
             unroll::<BATCH>(|b| {
                 let bad = metric.badness(distances[b] as f32 + 0.0);
@@ -527,7 +528,7 @@ unsafe fn rerank_some<R: Decode, const REGISTERS: usize>(
                     let next = if end < selected { end } else { selected - 1 };
                     let none_beyond =
                         certificate.all(query, begin + valid) || certificate.bounds(query, next)[0] > bad as f64;
-                    // False where anything is NaN.
+                    // False if an operand is NaN.
                     let proved = none_beyond && (begin == 0 || certificate.bounds(query, begin - 1)[1] < bad as f64);
                     global::store(flags.wrapping_add(query as usize), !proved as u32);
                 }
@@ -536,50 +537,51 @@ unsafe fn rerank_some<R: Decode, const REGISTERS: usize>(
     }
 }
 
-/// Finds the `nprobe` nearest centroids of each query, in no particular order, from the `selected` with the smallest scores. Those whose
-/// scores are far below the nprobe-th are taken without a look. Those near it, at most [`SETTLED`], are compared by canonical distance.
+/// Finds the `nprobe` nearest centroids of each query, in no particular order, among the `selected` with the smallest scores. Centroids
+/// with scores far below the nprobe-th are accepted without an exact comparison. Those near it, at most [`SETTLED`], are compared by
+/// canonical distance.
 ///
-/// How far: the bound E on a score's error is several times the errors that occur, so the true nprobe-th distance w lies near the nprobe-th
-/// score b. The proof wants scores below w − E for those taken and above w + E for those left out: it holds with 1.5 E on either
-/// side of b if |w − b| < E / 2. With 2 E, which needs no proof afterwards, a quarter of the queries that probe 1,280 of 4,096 lists have
-/// more than 64 candidates near the last.
+/// The bound E of a score's error is several times the errors that occur, so the true nprobe-th distance w is near the nprobe-th score b.
+/// The proof needs scores below w − E for those that are accepted and above w + E for those that are left out. A margin of 1.5 E on
+/// either side of b is enough if |w − b| < E / 2. A margin of 2 E would need no proof afterwards, but then a quarter of the queries that
+/// probe 1,280 of 4,096 lists have more than 64 candidates near the last.
 ///
 /// # Safety
 /// All pointers that are present cover the shapes of their fields; nprobe ≤ selected.
 #[kernel(max_threads = 128, min_blocks = 4, settle_probes = settle)]
 pub struct SettleProbes {
-    /// Queries.
+    /// Number of queries.
     pub query_count: u32,
     /// `query_count` rows of `stride` components.
     pub queries: Ptr<f32>,
     /// `row_count` rows of `stride` components.
     pub centroids: Ptr<f32>,
-    /// Components from one row to the next: a multiple of 4, zero padded.
+    /// Distance from one row to the next in components: a multiple of 4, zero padded.
     pub stride: u32,
-    /// `selected` centroids a query, best first; `NO_ROW` for none.
+    /// `selected` centroids for each query, best first; `NO_ROW` for none.
     pub places: Ptr<u32>,
     /// The score of each of `places`.
     pub scores: Ptr<f32>,
-    /// Candidates of a query.
+    /// Number of candidates of a query.
     pub selected: u32,
-    /// Probes of a query.
+    /// Number of probes of a query.
     pub nprobe: u32,
-    /// Centroids.
+    /// Number of centroids.
     pub row_count: u32,
-    /// The metric.
+    /// The metric of the distances.
     pub metric: Metric,
-    /// What a score of each query lacks to be a distance; absent: 0.
+    /// The shift of each query: a score plus the shift approximates the distance; absent: 0.
     pub shifts: Option<Ptr<f32>>,
     /// E of each query: the bound of |score + shift − distance|.
     pub errors: Ptr<f32>,
-    /// The result: `nprobe` centroids a query.
+    /// The result: `nprobe` centroids for each query.
     pub probes: PtrMut<u32>,
     /// 1 for each query whose result is not proved, else 0.
     pub flags: PtrMut<u32>,
 }
 
 impl SettleProbes {
-    /// A warp a query.
+    /// One warp for each query.
     pub fn config(&self) -> LaunchConfig {
         LaunchConfig::warps(self.query_count as u64, WARP_QUERIES)
     }
@@ -602,8 +604,8 @@ unsafe fn settle(launch: SettleProbes) {
         let error = global::load_nc(errors.wrapping_add(query as usize)) as f64;
         let last = global::load_nc(scores.wrapping_add(from + nprobe as usize - 1)) as f64;
         let near = 1.5 * error;
-        // Scores ascend: look for the start of those near the nprobe-th backwards, and for their end forwards. False where anything is
-        // NaN: then all are near.
+        // Scores ascend. The start of those near the nprobe-th is searched backwards, and their end forwards. `far` is false if an operand
+        // is NaN: then all are near.
         let score = |at: u32| global::load_nc(scores.wrapping_add(from + at as usize)) as f64;
         let mut begin = nprobe;
         let mut found = 0;
@@ -635,7 +637,7 @@ unsafe fn settle(launch: SettleProbes) {
             }
             return;
         }
-        // One list, without filter, and nobody wants the distances.
+        // One list without filter; distances are not stored.
         let near = Rerank {
             query_count,
             queries: queries.cast(),
@@ -657,41 +659,41 @@ unsafe fn settle(launch: SettleProbes) {
     }
 }
 
-/// Ends what a [`Rerank`] without `sort` began, after k-selection: distances become those of the metric, and flags say whether the result
-/// is proved.
+/// Completes the work of a [`Rerank`] without `sort`, after k-selection: distances become those of the metric, and flags tell whether the
+/// result is proved.
 ///
 /// # Safety
 /// All pointers that are present cover the shapes of their fields.
 #[kernel(max_threads = 128, certify = finish)]
 pub struct Certify {
-    /// Queries.
+    /// Number of queries.
     pub query_count: u32,
-    /// Results of a query.
+    /// Number of results of a query.
     pub k: u32,
-    /// The metric.
+    /// The metric of the distances.
     pub metric: Metric,
-    /// Candidates of a query.
+    /// Number of candidates of a query.
     pub selected: u32,
-    /// The scores of the candidates, best first: `selected` a query.
+    /// The scores of the candidates, best first: `selected` for each query.
     pub scores: Ptr<f32>,
-    /// The vectors that each query may find in its probes; absent: `row_count`.
+    /// The number of vectors that each query may find in its probes; absent: `row_count`.
     pub live_rows: Option<Ptr<u32>>,
-    /// Rows of the storage, where it is one list.
+    /// Number of rows of the storage, if it is one list.
     pub row_count: u32,
-    /// What a score of each query lacks to be a distance; absent: 0.
+    /// The shift of each query: a score plus the shift approximates the distance; absent: 0.
     pub shifts: Option<Ptr<f32>>,
     /// E of each query: the bound of |score + shift − distance|.
     pub errors: Ptr<f32>,
-    /// The k best distances of each query, best first: as smaller is better before, those of the metric after.
+    /// The k best distances of each query, best first. Before the launch smaller is better; after it they are distances of the metric.
     pub keys: PtrMut<f32>,
     /// The ranks, laid out as `keys`; `NO_ROW` for none.
     pub ranks: Ptr<u32>,
-    /// The number of vectors among each query's candidates before; 1 where the result is not proved, else 0, after.
+    /// Before the launch, the number of vectors among each query's candidates; after it, 1 if the result is not proved, else 0.
     pub flags: PtrMut<u32>,
 }
 
 impl Certify {
-    /// A thread a query.
+    /// One thread for each query.
     pub fn config(&self) -> LaunchConfig {
         LaunchConfig::linear(self.query_count.div_ceil(THREADS) as u64, THREADS)
     }

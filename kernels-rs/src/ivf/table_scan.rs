@@ -1,43 +1,43 @@
 //! Scores of product-quantized lists by lookup tables in shared memory, query by query (paper sections 5.2 and 5.3).
 //!
 //! # Problem
-//! Each query has a few lists to look through, each list rows of M codes. The score of a row is a number of the (query, list)
-//! pair plus the sum of M table entries, one for each code: M lookups at random places and M additions for M bytes read.
+//! Each query has a few lists to scan, and each list has rows of M codes. The score of a row is a number of the (query, list) pair plus the
+//! sum of M table entries, one for each code: M lookups at random places and M additions for M bytes read.
 //!
 //! # Algorithm
 //! ```text
 //! block = (query, some of its pairs, a segment of their lists)
-//! for each pair: constant = |q - c|² or -<q,c>                 // a warp a pair; kept in shared memory
-//! for each chunk of sub-quantizers that fits shared memory:    // nearly always one
-//!     table = the query's [+ the list's], or from scratch      // [`crate::pq::pq_tables`]; cut to f16 where f32 would not fit
-//!     for each pair, for each 64 of its rows (warps in turn):  // a lane two rows
-//!         sum = constant [+ the row's term], or what the last chunk left in `scores`
+//! for each pair: constant = |q - c|² or -<q,c>                 // one warp for each pair; kept in shared memory
+//! for each chunk of sub-quantizers that fits in shared memory: // nearly always one
+//!     table = the query's [+ the list's], or from scratch      // [`crate::pq::pq_tables`]; as f16 if f32 does not fit
+//!     for each pair, for each 64 of its rows (warps in turn):  // two rows for each lane
+//!         sum = constant [+ the row's term], or the last chunk's sum in `scores`
 //!         for m ascending: sum += table[m][code of m]
 //!         scores = sum; padding rows +infinity
 //! ```
 //!
 //! # How it maps to the machine
-//! 1. With a table of the query alone (row terms, inner product) one block scans many lists, so that building the table is lost in
-//!    the scan; with a table of the pair, a block has one pair.
-//! 2. Warps take tiles of 64 rows in turn, across the borders of lists: short lists leave no warp idle.
-//! 3. 8-bit codes are loaded 16, 8 or 4 bytes at once, whatever divides a code; the lookups of a load and of the two rows of a
-//!    lane are independent, so that up to 32 are under way. Other widths go through a bit buffer.
-//! 4. A chunk's partial sums go through `scores`: the same lane comes back to the same row, so no barrier is needed for them, and
-//!    any M works with any shared memory.
-//! 5. Sums are in f32, in ascending m: the score of a row does not depend on the shape of the launch.
+//! 1. With a table of the query only (row terms, inner product) one block scans many lists, so that the cost of the table is small against
+//!    the scan. With a table of the pair, a block has one pair.
+//! 2. Warps process tiles of 64 rows in turn, across the borders of lists, so short lists leave no warp idle.
+//! 3. 8-bit codes are loaded 16, 8 or 4 bytes at once, according to the length of a code. The lookups of a load and of the two rows of a
+//!    lane are independent, so up to 32 are in flight. Codes of other widths pass through a bit buffer.
+//! 4. A chunk's partial sums pass through `scores`. The same lane continues the same row, so they need no barrier, and any M works with any
+//!    size of shared memory.
+//! 5. Sums are in f32, in ascending m, so the score of a row does not depend on the shape of the launch.
 //!
 //! # Cost
-//! Floor: shared memory answers 32 lookups a clock and multiprocessor if all lanes hit different banks: 7.2·10¹² a second for 132
-//! multiprocessors at 1.7 GHz. 10,000 queries × 32 lists × 244 rows are 7.8·10⁷ rows: with M = 16 that takes 0.17 ms, with M = 32
-//! 0.35 ms. But codes are random: the fullest of 32 banks gets 3.5 of 32 lookups on average, which makes 0.61 and 1.22 ms.
-//! Instructions (extract, address, load, add: 4 a lookup, 4 a clock) are below that, and so is memory: 1.25 and 2.5 GB of codes,
-//! most of it from L2, and 0.31 GB of scores written, 0.07 ms. A table of a pair adds 2^bits · M entries loaded for each list,
-//! about as many as there are lookups in a list of 2^bits rows, and 10.5 GB from L2 or memory with M = 32: 2 ms and more; that is
-//! why row terms come first.
+//! Floor: shared memory does 32 lookups for each clock and multiprocessor if all lanes hit different banks: 7.2·10¹² a second for
+//! 132 multiprocessors at 1.7 GHz. 10,000 queries × 32 lists × 244 rows are 7.8·10⁷ rows: with M = 16 that takes 0.17 ms, with M = 32 0.35 ms.
+//! But codes are random: the fullest of 32 banks gets 3.5 of 32 lookups on average, so the times are 0.61 and 1.22 ms. Instructions
+//! (extract, address, load, add: 4 for each lookup, 4 in each clock) are below that, and so is memory: 1.25 and 2.5 GB of codes, most of it
+//! from L2, and 0.31 GB of scores written, 0.07 ms. A table of a pair adds 2^bits · M loaded entries for each list. These are about as many
+//! as the lookups in a list of 2^bits rows, and 10.5 GB from L2 or memory with M = 32: 2 ms and more. For this reason row terms are
+//! preferred.
 //!
 //! # What lost (by count; not measured)
-//! f16 tables where f32 fits: as many lookups, a conversion each, and 2⁻¹¹ of error. They pay where an f32 table leaves one
-//! block a multiprocessor or none.
+//! f16 tables where f32 fits: the same number of lookups, a conversion for each, and 2⁻¹¹ of error. They are faster only if an f32 table
+//! leaves one block a multiprocessor or none.
 
 use cuda_std::global::{F32x4, U32x2, U32x4};
 use cuda_std::launch::LaunchConfig;
@@ -51,36 +51,36 @@ use crate::pq::pq_codes::{Bytes, Chunk, Codes, Packed, ROWS};
 use crate::pq::pq_tables::{FORM_INNER_PRODUCT, FORM_LIST_TERMS, FORM_RESIDUAL};
 use crate::product::element::{self, Element};
 
-/// Pairs of a block, at most.
+/// Largest number of pairs of a block.
 pub const MAX_PAIRS: u32 = 64;
-/// Rows of a list's storage come in multiples of this.
+/// The number of stored rows of a list is padded to a multiple of this.
 pub const ROW_BLOCK: u32 = 8;
-/// Rows that a warp scans at once.
+/// Number of rows that a warp scans at once.
 pub const TILE_ROWS: u32 = 64;
-/// What the scan needs of the pairs: first stored row, length, offset of the scores, constant.
+/// Bytes of the data of the pairs: first stored row, length, offset of the scores, and constant of each.
 const HEADER_BYTES: u32 = MAX_PAIRS * 16;
 
-/// Dynamic shared memory of a block whose table has `entries` entries of `entry_bytes`.
+/// Dynamic shared memory of a block, in bytes, for a table of `entries` entries of `entry_bytes`.
 pub const fn shared_bytes(entries: u32, entry_bytes: u32) -> u32 {
     HEADER_BYTES + entries * entry_bytes
 }
 
-/// Table entries that fit `bytes` of shared memory.
+/// Number of table entries that fit in `bytes` of shared memory.
 pub const fn entries_in(bytes: u32, entry_bytes: u32) -> u32 {
     bytes.saturating_sub(HEADER_BYTES) / entry_bytes
 }
 
-/// What a table's entries are stored as.
+/// The format of a table's entries.
 trait Entry {
     type Stored: Copy;
 
     /// Stores entries 4·`quad` .. + 4.
     ///
     /// # Safety
-    /// They lie in the table, and no other thread accesses them.
+    /// The entries lie in the table, and no other thread accesses them.
     unsafe fn store4(table: SharedPtr<Self::Stored>, quad: u32, values: [f32; 4], scale: f32);
 
-    /// `sum` and an entry, added with one rounding.
+    /// The sum of `sum` and an entry, with one rounding.
     fn add(sum: f32, entry: Self::Stored, unscale: f32) -> f32;
 }
 
@@ -120,7 +120,7 @@ impl Entry for F16Entry {
     }
 }
 
-/// The tiles of a list that belong to a segment, first and end.
+/// The first and the end of the tiles of a list that belong to a segment.
 #[inline(always)]
 fn segment_tiles(length: u32, segment: u32, segments: u32) -> (u32, u32) {
     let tiles = length.div_ceil(TILE_ROWS);
@@ -153,7 +153,7 @@ unsafe fn constant_of(query: *const f32, centroid: *const f32, quads: u32, inner
     butterfly_sum(sum)
 }
 
-/// Four entries of a pair's table from scratch: Σ_i (x_i − c_i − p_i)² for four codewords that lie one behind the other.
+/// Four entries of a pair's table from scratch: Σ_i (x_i − c_i − p_i)² for four consecutive codewords.
 ///
 /// # Safety
 /// `query` and `centroid` are sub-vectors of `sub_dim` components, `codewords` four of them.
@@ -175,17 +175,17 @@ unsafe fn residual_entries(query: *const f32, centroid: *const f32, codewords: *
     sums
 }
 
-/// What a table's entries are stored as: half of the key of [`ScanTables`].
+/// The format of a table's entries: half of the key of [`ScanTables`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EntryKey {
-    /// f32.
+    /// Entries are f32.
     F32,
-    /// f16, times the σ of the query.
+    /// Entries are f16, times the σ of the query.
     F16,
 }
 
 impl EntryKey {
-    /// Bytes of an entry.
+    /// Number of bytes of an entry.
     pub const fn bytes(self) -> u32 {
         match self {
             Self::F32 => 4,
@@ -194,7 +194,7 @@ impl EntryKey {
     }
 }
 
-/// How codes are read: the other half of the key of [`ScanTables`].
+/// The width of codes and of their loads: the other half of the key of [`ScanTables`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CodesKey {
     /// 8-bit codes, 16 at once.
@@ -208,10 +208,10 @@ pub enum CodesKey {
 }
 
 impl CodesKey {
-    /// All, from the widest loads.
+    /// All keys, the widest loads first.
     pub const ALL: [Self; 4] = [Self::Bytes16, Self::Bytes8, Self::Bytes4, Self::Packed];
 
-    /// 8-bit codes that one load gets; `None`: codes of any width.
+    /// Number of 8-bit codes of one load; `None`: codes of any width.
     pub const fn bytes_at_once(self) -> Option<u32> {
         match self {
             Self::Bytes16 => Some(16),
@@ -222,15 +222,15 @@ impl CodesKey {
     }
 }
 
-/// Which kernel scans.
+/// The key of a scan kernel.
 pub type TableKey = (EntryKey, CodesKey);
 
 /// Writes the scores of all pairs of a query and a list that it probes.
 ///
 /// # Safety
-/// All pointers that are present cover the shapes of their fields. Those to f32 arrays that are not indexed by row or pair are aligned to 16
-/// bytes, `codes` to what is loaded at once. There is a list, and probed lists exist; no two pairs' scores overlap. Of the codes that are loaded
-/// at once ([`CodesKey`]), `chunk_size`, `sub_quantizers` and `code_bytes` are multiples.
+/// All pointers that are present cover the shapes of their fields. Pointers to f32 arrays that are not indexed by row or pair are aligned
+/// to 16 bytes, `codes` to the bytes of a load ([`CodesKey`]). There is a list, and probed lists exist; the scores of no two pairs overlap.
+/// `chunk_size`, `sub_quantizers` and `code_bytes` are multiples of the number of codes of a load.
 #[kernel(
     key = TableKey,
     max_threads = 1024,
@@ -246,35 +246,35 @@ pub type TableKey = (EntryKey, CodesKey);
 pub struct ScanTables {
     /// Queries, `stride` components each.
     pub queries: Ptr<f32>,
-    /// Components from one query or centroid to the next: a multiple of 4, zero padded.
+    /// Distance from one query or centroid to the next in components: a multiple of 4, zero padded.
     pub stride: u32,
     /// Centroids of the lists, `stride` components each.
     pub centroids: Ptr<f32>,
     /// Codewords \[`sub_quantizers`\]\[2^`bits`\]\[`sub_dim`\].
     pub codebooks: Ptr<f32>,
-    /// Components of a sub-vector.
+    /// Number of components of a sub-vector.
     pub sub_dim: u32,
-    /// Sub-quantizers, M.
+    /// Number of sub-quantizers, M.
     pub sub_quantizers: u32,
-    /// Bits of a code, 4 to 8.
+    /// Number of bits of a code, 4 to 8.
     pub bits: u32,
     /// The rows of the storage, `code_bytes` each.
     pub codes: Ptr<u8>,
-    /// Bytes of a row.
+    /// Number of bytes of a row.
     pub code_bytes: u32,
     /// The first row of each list.
     pub list_starts: Ptr<u32>,
-    /// The rows of each list.
+    /// The number of rows of each list.
     pub list_lengths: Ptr<u32>,
-    /// `nprobe` lists a query, `NO_ROW` for none.
+    /// `nprobe` lists for each query, `NO_ROW` for none.
     pub probes: Ptr<u32>,
-    /// Where the scores of each pair start in the query's row, laid out as `probes`.
+    /// The start of each pair's scores in the query's row, laid out as `probes`.
     pub pair_offsets: Ptr<u32>,
-    /// Probes of a query.
+    /// Number of probes of a query.
     pub nprobe: u32,
-    /// Where each query's row of scores starts.
+    /// The start of each query's row of scores.
     pub row_starts: Ptr<u64>,
-    /// What is looked up: a `FORM_*` of [`crate::pq::pq_tables`].
+    /// The form of the terms: a `FORM_*` of [`crate::pq::pq_tables`].
     pub form: u32,
     /// The table of each query, \[`sub_quantizers`\]\[2^`bits`\]; not read for `FORM_RESIDUAL`.
     pub query_tables: Ptr<f32>,
@@ -282,13 +282,13 @@ pub struct ScanTables {
     pub terms: Option<Ptr<f32>>,
     /// The σ of each query; absent for [`EntryKey::F32`].
     pub scales: Option<Ptr<f32>>,
-    /// Sub-quantizers whose tables are in shared memory at once.
+    /// Number of sub-quantizers whose tables are in shared memory at once.
     pub chunk_size: u32,
-    /// Pairs of a block, at most [`MAX_PAIRS`]; 1 for `FORM_LIST_TERMS` and `FORM_RESIDUAL`.
+    /// Largest number of pairs of a block, at most [`MAX_PAIRS`]; 1 for `FORM_LIST_TERMS` and `FORM_RESIDUAL`.
     pub block_pairs: u32,
-    /// Blocks that share the rows of a list.
+    /// Number of blocks that share the rows of a list.
     pub segments: u32,
-    /// The score of row i of a list goes i places behind where the pair's scores start; +∞ up to the next multiple of [`ROW_BLOCK`] rows.
+    /// The score of row i of a list is i places after the start of the pair's scores; +∞ up to the next multiple of [`ROW_BLOCK`] rows.
     pub scores: PtrMut<f32>,
 }
 
@@ -319,9 +319,9 @@ unsafe fn scan<E: Entry, C: Codes>(launch: ScanTables) {
     let pair_offsets = pair_offsets.wrapping_add(query * nprobe as usize + first_pair as usize);
     let x = queries.wrapping_add(query * stride as usize);
 
-    // SAFETY: for the whole body, the caller promises the shapes: pairs stay below nprobe, lists that are probed exist, rows stay
-    // below a list's length (scores below its padded length), entries inside the tables; barriers stand between writes and
-    // reads of shared memory, whose layout is that of `shared_bytes`.
+    // SAFETY: for the whole body, the caller promises the shapes: pairs stay below nprobe, probed lists exist, rows stay below a list's
+    // length (scores below its padded length), entries are inside the tables. Barriers separate writes and reads of shared memory, whose
+    // layout is that of `shared_bytes`.
     unsafe {
         let infos = shared::dynamic::<U32x4>();
         let table = shared::dynamic::<u8>().add(HEADER_BYTES).cast::<E::Stored>();
@@ -330,7 +330,7 @@ unsafe fn scan<E: Entry, C: Codes>(launch: ScanTables) {
         while pair < pairs {
             let list = global::load_nc(probes.wrapping_add(pair as usize));
             let exists = list != NO_ROW;
-            // The warp as a whole: no lane of it is elsewhere. What does not exist is evaluated as list 0, of length 0.
+            // All lanes of the warp take this path together: a list that does not exist is evaluated as list 0, with length 0.
             let list = if exists { list as usize } else { 0 };
             let start = global::load_nc(list_starts.wrapping_add(list));
             let length = if exists { global::load_nc(list_lengths.wrapping_add(list)) } else { 0 };
@@ -357,7 +357,7 @@ unsafe fn scan<E: Entry, C: Codes>(launch: ScanTables) {
             None => 1.0,
         };
         let unscale = 1.0 / scale;
-        // Where a table belongs to a pair, the block has but this one, and it exists.
+        // If a table belongs to a pair, the block has only this pair, and its list exists.
         let only_list =
             if form == FORM_LIST_TERMS || form == FORM_RESIDUAL { global::load_nc(probes) as usize } else { 0 };
         let table_entries = (sub_quantizers as usize) << bits;
@@ -371,7 +371,7 @@ unsafe fn scan<E: Entry, C: Codes>(launch: ScanTables) {
             while quad < quads {
                 let entry = first_entry + 4 * quad as usize;
                 let values = if form == FORM_RESIDUAL {
-                    // At least 16 entries a sub-quantizer: the four of a quad share it.
+                    // A sub-quantizer has at least 16 entries, so the four of a quad belong to the same.
                     let at = (entry >> bits) * sub_dim as usize;
                     let centroid = centroids.wrapping_add(only_list * stride as usize + at);
                     residual_entries(
@@ -399,7 +399,7 @@ unsafe fn scan<E: Entry, C: Codes>(launch: ScanTables) {
 
             let chunk = Chunk { first, count, bits, code_bytes };
             let row_terms = terms.filter(|_| form != FORM_LIST_TERMS);
-            // Tiles of all pairs are dealt to the warps in turn: `tile` counts from the first of the current pair.
+            // The warps share the tiles of all pairs in turn: `tile` counts from the first tile of the current pair.
             let mut tile = warp;
             let mut pair = 0;
             while pair < pairs {
@@ -413,7 +413,7 @@ unsafe fn scan<E: Entry, C: Codes>(launch: ScanTables) {
                     let mut sums = [f32::from_bits(constant); ROWS];
                     unroll::<ROWS>(|r| {
                         let row = first_row + 32 * r as u32;
-                        // Past the end the last row is evaluated again and not stored.
+                        // After the end the last row is evaluated again and not stored.
                         let stored = (start + row.min(length - 1)) as usize;
                         rows[r] = codes.wrapping_add(stored * code_bytes as usize);
                         if first > 0 {
@@ -423,7 +423,7 @@ unsafe fn scan<E: Entry, C: Codes>(launch: ScanTables) {
                         }
                     });
                     C::visit(rows, chunk, |first_entry, codes| {
-                        // The same for all lanes, so that a lookup's address is this, a constant and the code.
+                        // The same for all lanes, so the address of a lookup is this, a constant and the code.
                         let table = table.add(first_entry);
                         unroll::<ROWS>(|r| sums[r] = E::add(sums[r], table.add(codes[r]).load(), unscale));
                     });

@@ -1,57 +1,53 @@
-//! The nearest centroid of every point, by a half-precision matrix product with a proof (k-means, inverted lists; paper
-//! section 5).
+//! The nearest centroid of every point, by a half-precision matrix product with a proof (k-means, inverted lists; paper section 5).
 //!
 //! # Problem
-//! For points x and centroids c find argmin ‖x − c‖² or argmax ⟨x, c⟩, by the canonical distance ([`crate::product::canonical`])
-//! and lower number: k-selection with k = 1, where every point meets every centroid and nothing but one number a point
-//! is kept.
+//! For points x and centroids c find argmin ‖x − c‖² or argmax ⟨x, c⟩, by the canonical distance ([`crate::product::canonical`]) and lower
+//! number. This is k-selection with k = 1: every point is compared with every centroid, and the result is one number for each point.
 //!
 //! # Algorithm
-//! As in [`crate::flat::filter`]: v is the score of the f16 copies (‖c‖² − 2⟨x, c⟩ or −⟨x, c⟩) and E(x, c) ≥ |v − score| its
-//! proved error bound, so v ± E are bounds of the true score. A point keeps `best`, the smallest upper bound so far,
-//! and a short list of candidates:
+//! As in [`crate::flat::filter`], v is the score of the f16 copies (‖c‖² − 2⟨x, c⟩ or −⟨x, c⟩) and E(x, c) ≥ |v − score| its proved error
+//! bound, so v ± E are bounds of the true score. A point has `best`, the smallest upper bound so far, and a short list of candidates:
 //!
 //! ```text
 //! start:       best = v + E of the centroid that was nearest before, if there was one      // see below
 //! first tile:  else best = min over its centroids of v + E      // a first look: keeps the lists short
 //! each tile:   for each c with v − E <= best:  best = min(best, v + E); append (v − E, c) to the point's list
-//! after 2, 4, 8, .. tiles and at the end:  drop from the list what has v − E > best       // if more than half full
-//! one left:    it is the nearest, certainly
+//! after 2, 4, 8, .. tiles and at the end:  drop entries with v − E > best from the list       // if more than half full
+//! one left:    it is the nearest; this is proved
 //! several:     point and list join the queue of `pending` points         // canonical distances to the list: `settle`
 //! overflow:    the point joins the queue of `unbounded` points           // canonical distances to all: `settle_all`
 //! ```
 //!
-//! Where the bound of a point against the greatest norm and residual of all centroids is infinite ([`crate::product::bounds`]) it
-//! proves nothing, and the point is unbounded at once. So labels equal the definition for any input; adversarial input costs time
-//! only.
+//! If the bound of a point against the greatest norm and residual of all centroids is infinite ([`crate::product::bounds`]), it proves
+//! nothing, and the point is unbounded at once. So labels equal the definition for any input; adversarial input costs only time.
 //!
-//! An upper bound of any centroid will do for a start. In an iteration of k-means the best at hand is that of the
-//! centroid that was nearest before the centroids moved: nearly always it is the nearest still, or few are nearer. A
-//! point then offers little more than one candidate to its list, instead of one for each new minimum (ln of the number
-//! of tiles, and those of the first), and the product is seldom interrupted.
+//! The upper bound of any centroid is a valid start. In an iteration of k-means the best one available is that of the centroid that was
+//! nearest before the centroids moved: nearly always it is still the nearest, or few are nearer. Then a point adds little more than one
+//! candidate to its list, instead of one for each new minimum (ln of the number of tiles, plus those of the first tile), and the product is
+//! seldom interrupted.
 //!
-//! Either way the number of new minima between tile t and 2t is at most ln 2 a point on data in random order, so lists
-//! of [`LIST`] overflow only where that many centroids lie within 2E of the nearest: duplicates.
+//! In both cases the number of new minima between tile t and 2t is at most ln 2 for each point on data in random order. So lists of
+//! [`LIST`] overflow only if that many centroids lie within 2E of the nearest: duplicates.
 //!
 //! # How it maps to the machine
-//! 1. A block owns 128 points and walks over all tiles of 128 centroids ([`crate::product::mainloop`]). Points of up to
+//! 1. A block has 128 points and iterates over all tiles of 128 centroids ([`crate::product::mainloop`]). Points of up to
 //!    [`RESIDENT_CHUNKS`] · 64 components stay in shared memory.
-//! 2. Two blocks an SM: one's barriers and list work hide behind the other's product. That is what sets ring and lists:
-//!    113 KiB (by warpgroups).
-//! 3. The epilogue is one FMA and one minimum a pair, and one compare for a lane's pairs of a row (8 by warps, 32 by warpgroups). The
-//!    compare uses the greatest norm and residual of the tile; only what passes is tested with its own, so that one far
-//!    centroid does not make its 127 neighbours candidates. Compares of all rows come first, then one branch for all
-//!    that is rare, taken by the whole warp. There a lane walks over the bits of what passed: the test is in the code
-//!    once a row, not once a pair, for the sake of the instruction cache.
-//! 4. Centroids that were nearest before are read beside the first loads of the pipeline, eight lanes a row; products
-//!    with their points are made from shared memory while the first tiles arrive.
+//! 2. Two blocks run on a multiprocessor: the product of one hides the barriers and list work of the other. This determines the sizes of
+//!    ring and lists: 113 KiB (with `wgmma`).
+//! 3. The epilogue takes one FMA and one minimum for each pair, and one compare for a lane's pairs of a row (8 with `mma.sync`, 32 with
+//!    `wgmma`). The compare uses the greatest norm and residual of the tile. Only centroids that pass are tested with their own numbers, so
+//!    one far centroid does not make its 127 neighbours candidates. Compares of all rows come first, then one branch for all rare cases,
+//!    which the whole warp takes. There a lane iterates over the bits of the centroids that passed: the code has the test once for a row,
+//!    not once for a pair, which saves instruction cache.
+//! 4. Centroids that were nearest before are read during the first loads of the pipeline, eight lanes for a row. Their products with the
+//!    points are computed from shared memory while the first tiles arrive.
 //!
 //! # Cost
-//! 2·n·k·d operations. On an H200, 1,000,000 points × 4096 centroids × 128 (one launch): 2.68 ms by warpgroups (392 TFLOP/s) with labels of
-//! an iteration before, 3.12 without; 4.06 and 4.87 by warps.
+//! 2·n·k·d operations. On an H200, 1,000,000 points × 4096 centroids × 128 (one launch): 2.68 ms with `wgmma` (392 TFLOP/s) with labels of
+//! an iteration before, 3.12 without; 4.06 and 4.87 with `mma.sync`.
 //!
 //! # What lost
-//! By warpgroups: compares for eight pairs of a row, as [`crate::flat::filter`] has them: 2.85 ms and 3.69.
+//! With `wgmma`, compares for eight pairs of a row, as in [`crate::flat::filter`]: 2.85 ms and 3.69.
 
 use cuda_std::launch::LaunchConfig;
 use cuda_std::math::{f16_to_f32, max_f32, min_f32, mul_add_f32};
@@ -72,16 +68,16 @@ use crate::product::tile::{
 };
 use crate::select::entry::key_of;
 
-/// Columns of a lane, in pairs, whose values it keeps while it goes from row to row.
+/// Largest number of column pairs of a lane whose values stay in registers from row to row.
 const FEW_COLUMNS: usize = 4;
-/// What the epilogue needs of a tile of centroids: values, norms, residuals, the greatest norm and residual.
+/// Bytes of the data of a tile of centroids that the epilogue needs: values, norms, residuals, the greatest norm and residual.
 const INFO_BYTES: u32 = 3 * TILE_ROWS * 4 + 16;
 
-/// Tiles whose chunks can be under way, or in use, at once.
+/// Number of tiles whose chunks can be in flight, or in use, at once.
 const INFOS: u32 = 4;
 const HEADER_BYTES: u32 = (LISTS_BYTES + INFOS * INFO_BYTES).next_multiple_of(1024);
 
-/// Dynamic shared memory of a block, in bytes, for copies of `chunks` chunks.
+/// Dynamic shared memory of a block, in bytes, for f16 copies of `chunks` chunks.
 const fn shared_bytes(instruction: Instruction, chunks: u32) -> u32 {
     HEADER_BYTES + instruction.ring().bytes(chunks)
 }
@@ -89,11 +85,10 @@ const fn shared_bytes(instruction: Instruction, chunks: u32) -> u32 {
 const _: () = assert!(shared_bytes(Instruction::MmaSync, 2) <= LEAST_SHARED_BYTES);
 const _: () = assert!(shared_bytes(Instruction::MmaSync, 3) <= LEAST_SHARED_BYTES);
 
-/// Reserves a place in a queue for each lane with `wanted`; the result means something on those lanes. All 32 lanes
-/// arrive.
+/// Reserves a place in a queue for each lane with `wanted`; the result is valid on those lanes only. All 32 lanes arrive.
 ///
 /// # Safety
-/// `size` is a word of global memory that is changed by atomics only.
+/// `size` is a word of global memory that only atomics change.
 #[inline(always)]
 pub(crate) unsafe fn queue_place(size: *mut u32, wanted: bool, lane: u32) -> u32 {
     let wanting = warp::ballot(FULL_MASK, wanted);
@@ -105,7 +100,7 @@ pub(crate) unsafe fn queue_place(size: *mut u32, wanted: bool, lane: u32) -> u32
     warp::shuffle_idx(FULL_MASK, first, 0) + (wanting & ((1 << lane) - 1)).count_ones()
 }
 
-/// `sum` and the product of eight f16 components of two rows.
+/// Adds the product of eight f16 components of two rows to `sum`.
 #[inline(always)]
 fn product(sum: f32, x: [u32; 4], y: [u32; 4]) -> f32 {
     let mut sum = sum;
@@ -118,14 +113,14 @@ fn product(sum: f32, x: [u32; 4], y: [u32; 4]) -> f32 {
     sum
 }
 
-/// Finds the nearest centroid of each point, or leaves the point in a queue (module documentation).
+/// Finds the nearest centroid of each point, or puts the point in a queue; see the module documentation.
 ///
-/// A point whose nearest centroid is proved gets it in `labels`. Every other point goes to a place p of a queue, in no order: with its
-/// candidates to the pending ones, or to the unbounded ones.
+/// A point whose nearest centroid is proved gets it in `labels`. Every other point gets a place in a queue, in no order: in that of the
+/// pending points with its candidates, or in that of the unbounded points.
 ///
 /// # Safety
-/// The arrays are as long as the fields say; the copies are padded to whole tiles of 128 rows; there is at least one centroid. The
-/// residency of the key is that of the launch ([`Self::residency`]).
+/// The arrays are as long as the fields say; the f16 copies are padded to whole tiles of 128 rows; there is at least one centroid. The
+/// residency in the kernel's key is [`Self::residency`].
 #[kernel(
     key = (Instruction, Residency),
     max_threads = 256,
@@ -140,24 +135,24 @@ pub struct Assign {
     pub points: Ptr<u16>,
     /// f16 copies of the centroids: rows of `stride` components.
     pub centroids: Ptr<u16>,
-    /// Components from one copy to the next: a multiple of [`CHUNK`], [`MOST_COMPONENTS`](crate::product::bounds::MOST_COMPONENTS) at most.
+    /// Distance from one copy to the next in components: a multiple of [`CHUNK`], at most
+    /// [`MOST_COMPONENTS`](crate::product::bounds::MOST_COMPONENTS).
     pub stride: u32,
-    /// Points without padding.
+    /// Number of points without padding.
     pub point_count: u32,
-    /// Centroids without padding.
+    /// Number of centroids without padding.
     pub cluster_count: u32,
-    /// The metric.
+    /// The metric of the scores.
     pub metric: Metric,
-    /// What [`crate::product::prepare::Greatest`] found for the points: one word.
+    /// Bits of the greatest |component| of the points, from [`crate::product::prepare::Greatest`]: one word.
     pub point_greatest: Ptr<u32>,
-    /// What [`crate::product::prepare::Greatest`] found for the centroids: one word.
+    /// Bits of the greatest |component| of the centroids, from [`crate::product::prepare::Greatest`]: one word.
     pub centroid_greatest: Ptr<u32>,
-    /// A bound of the norm of each point.
+    /// Upper bound of the norm of each point.
     pub point_norms: Ptr<f32>,
-    /// A bound of what the copy of each point lost.
+    /// Upper bound of the residual of each point: the norm of the point minus its f16 copy.
     pub point_residuals: Ptr<f32>,
-    /// Values, norms and residuals of the centroids: three arrays of whole tiles, one after the other. The centroids'
-    /// number is padded to whole tiles in each.
+    /// Values, norms and residuals of the centroids: three consecutive arrays. Each is padded to whole tiles.
     pub centroid_numbers: Ptr<f32>,
     /// The greatest norm of each tile of centroids.
     pub tile_norms: Ptr<f32>,
@@ -165,10 +160,10 @@ pub struct Assign {
     pub tile_residuals: Ptr<f32>,
     /// The greatest norm and the greatest residual of all centroids: two numbers.
     pub set_bounds: Ptr<f32>,
-    /// Not 0: `labels` has a guess for each point, at best the centroid that was nearest before the centroids moved. Any number will
-    /// do; a good one saves time.
+    /// Not 0: `labels` has a guess for each point, at best the centroid that was nearest before the centroids moved. Any number is valid; a
+    /// good one saves time.
     pub labelled: u32,
-    /// The label of each point: becomes the nearest centroid where it is proved.
+    /// The label of each point: becomes the nearest centroid if that is proved.
     pub labels: PtrMut<u32>,
     /// The lengths of the queues of pending and of unbounded points: two words, 0 at first.
     pub queue_sizes: PtrMut<u32>,
@@ -181,23 +176,23 @@ pub struct Assign {
 }
 
 impl Assign {
-    /// Whether the points stay in shared memory.
+    /// The residency of the points, which depends on `stride`.
     pub fn residency(&self) -> Residency {
         Residency::of(self.stride)
     }
 
-    /// Tiles of points.
+    /// Number of tiles of points.
     pub fn tiles(&self) -> u32 {
         self.point_count.div_ceil(TILE_ROWS)
     }
 
-    /// A block a tile of points.
+    /// One block for each tile of points.
     pub fn config(&self, instruction: Instruction) -> LaunchConfig {
         LaunchConfig::linear(self.tiles() as u64, THREADS).with_shared(shared_bytes(instruction, self.stride / CHUNK))
     }
 }
 
-/// Brings points, tiles of centroids, and what the epilogue needs of a tile.
+/// Loads points, tiles of centroids, and the data of a tile that the epilogue needs.
 struct CentroidTiles {
     launch: Assign,
     copy: ChunkCopy,
@@ -225,7 +220,7 @@ impl Operands for CentroidTiles {
                 let info = self.infos_at.add((tile % INFOS) * INFO_BYTES);
                 let at = tile as usize;
                 if thread < 3 * TILE_ROWS / 4 {
-                    // A warp for each of the three numbers of a centroid.
+                    // One warp for each of the three arrays.
                     let array = (thread / (TILE_ROWS / 4) * self.tiles) as usize;
                     let from = centroid_numbers.wrapping_add((array + at) * TILE_ROWS as usize);
                     async_copy::copy_16(info.add(16 * thread), from.wrapping_add(4 * lane as usize).cast());
@@ -235,7 +230,7 @@ impl Operands for CentroidTiles {
                     async_copy::copy_4(info.add(3 * TILE_ROWS * 4 + 4), tile_residuals.wrapping_add(at).cast());
                 }
             }
-            // 128 · stride fits 32 bits: `MOST_COMPONENTS` sees to it.
+            // 128 · stride fits 32 bits, because `MOST_COMPONENTS` limits stride.
             let at = tile as usize * (TILE_ROWS * stride) as usize + (chunk * CHUNK) as usize;
             self.copy.copy(to, self.copy.start(centroids.wrapping_add(at)));
         }
@@ -252,7 +247,7 @@ struct TileNumbers {
     all: Bounds,
 }
 
-/// The values of a lane's columns, where they are few: few stay in registers, many would push scores out of them.
+/// The values of a lane's columns, if they are few. With more values, scores would not stay in registers.
 type FewValues = [[f32; 2]; FEW_COLUMNS];
 
 impl TileNumbers {
@@ -269,7 +264,7 @@ impl TileNumbers {
     /// The values of a lane's columns from `column` on, if they are few.
     ///
     /// # Safety
-    /// They are columns of the tile.
+    /// The columns belong to the tile.
     #[inline(always)]
     unsafe fn few<const COLUMNS: usize>(&self, column: u32) -> FewValues {
         let mut few = [[0.0f32; 2]; FEW_COLUMNS];
@@ -280,7 +275,7 @@ impl TileNumbers {
         few
     }
 
-    /// The values of column j of a lane, from `few` if they are there.
+    /// The values of column pair j of a lane, from `few` if they are there.
     ///
     /// # Safety
     /// As [`Self::few`].
@@ -291,7 +286,7 @@ impl TileNumbers {
     }
 }
 
-/// Keeps for each point of the block the centroids that may be its nearest.
+/// Finds for each point of the block the centroids that may be its nearest.
 struct Nearest<const RESIDENT: bool> {
     launch: Assign,
     first_point: u32,
@@ -305,7 +300,7 @@ struct Nearest<const RESIDENT: bool> {
 }
 
 impl<const RESIDENT: bool> Nearest<RESIDENT> {
-    /// Sets up the states of the block's points; they are there behind the next barrier.
+    /// Writes the states of the block's points to shared memory; other threads may read them after the next barrier.
     ///
     /// # Safety
     /// As [`Assign`]; the header of the block's shared memory is free.
@@ -321,7 +316,7 @@ impl<const RESIDENT: bool> Nearest<RESIDENT> {
             let point_scale = scale_of(metric, f32::from_bits(global::load_nc(*point_greatest)));
             let centroid_scale = scale_of(metric, f32::from_bits(global::load_nc(*centroid_greatest)));
             let scale = product_factor(metric, point_scale, centroid_scale);
-            // Rows past the last point take no candidates, nor do points without a bound: those count as overflown from the
+            // Rows after the last point accept no candidates. Points without a bound accept none either, and count as overflowed from the
             // start.
             if thread < TILE_ROWS {
                 let point = (first_point + thread) as usize;
@@ -346,21 +341,21 @@ impl<const RESIDENT: bool> Nearest<RESIDENT> {
         }
     }
 
-    /// Lowers the smallest upper bound of each point to that of the centroid that `labels` has for it.
+    /// Lowers the smallest upper bound of each point to that of the centroid in `labels`.
     ///
     /// # Safety
-    /// The first of `stages` steps were started; the points are at `points_at` where they are resident.
+    /// The first `stages` − 1 steps were started; the points are at `points_at` if they are resident.
     #[inline(always)]
     unsafe fn begin_with_labels(&self, points_at: SharedPtr<u8>, stages: u32) {
         let Assign { centroids, stride, point_count, cluster_count, centroid_numbers, labels, metric, .. } =
             self.launch;
-        // SAFETY: labels of points that exist, made to centroids that exist.
+        // SAFETY: labels are read for points that exist, and limited to centroids that exist.
         unsafe {
-            // Sums in f32, of products that are exact in it: they round by less than E allows the tensor cores.
-            // Eight lanes a row, one 16-byte part of each chunk a lane, four rows a thread.
+            // Sums are in f32, and their products are exact: they round by less than E allows for the tensor cores. Eight lanes have a row,
+            // one 16-byte part of each chunk for each lane; a thread has four rows.
             let (row, eighth) = (self.thread / 8, self.thread % 8);
             let mut rows = [*centroids; ROWS_A_THREAD];
-            // Lane i of the eight keeps what belongs to the i-th of the rows.
+            // Lane i of the eight has the numbers of the i-th of the rows.
             let mut guess = 0;
             unroll::<ROWS_A_THREAD>(|i| {
                 let point = self.first_point + row + i as u32 * ROWS_AT_ONCE;
@@ -395,7 +390,7 @@ impl<const RESIDENT: bool> Nearest<RESIDENT> {
             if eighth < ROWS_A_THREAD as u32 {
                 let row = row + eighth * ROWS_AT_ONCE;
                 let (terms, best) = self.lists.state(row);
-                // Rows that take no candidates keep it so.
+                // Rows that accept no candidates keep −∞.
                 if best == f32::INFINITY {
                     let upper = mul_add_f32(own, self.scale, value) + terms.error(metric, Bounds { norm, residual });
                     self.lists.best(row).store(key_of(upper));
@@ -404,7 +399,7 @@ impl<const RESIDENT: bool> Nearest<RESIDENT> {
         }
     }
 
-    /// Of each point of the thread's rows the product of its eighth of the components with those that `load` gives for a chunk.
+    /// For each of the thread's rows, the product of the point's eighth of the components with those that `load` returns for a chunk.
     ///
     /// # Safety
     /// As [`Self::begin_with_labels`].
@@ -419,11 +414,11 @@ impl<const RESIDENT: bool> Nearest<RESIDENT> {
         let chunks = stride / CHUNK;
         let point_tile = points.wrapping_add(self.first_point as usize * stride as usize);
         let (row, eighth) = (self.thread / 8, self.thread % 8);
-        // SAFETY: rows below 128 of the block's points, whose copies are padded; behind the wait they are in shared memory.
+        // SAFETY: rows are below 128, and the copies of points are padded; after the wait they are in shared memory.
         unsafe {
             let mut products = [0.0f32; ROWS_A_THREAD];
             if RESIDENT {
-                // All loads first: they overlap with each other, and with those of the points.
+                // All loads come first, so that they overlap with each other and with those of the points.
                 let mut parts = [[[0u32; 4]; ROWS_A_THREAD]; RESIDENT_CHUNKS as usize];
                 unroll::<{ RESIDENT_CHUNKS as usize }>(|chunk| {
                     if (chunk as u32) < chunks {
@@ -459,7 +454,7 @@ impl<const RESIDENT: bool> Nearest<RESIDENT> {
         }
     }
 
-    /// A first look at a tile: the smallest upper bound of each point, where nothing is known of it. All threads of the block arrive.
+    /// A first look at a tile: the smallest upper bound of each point that has none. All threads of the block arrive.
     ///
     /// # Safety
     /// The tile was waited for.
@@ -471,9 +466,9 @@ impl<const RESIDENT: bool> Nearest<RESIDENT> {
         scores: &Scores<ROWS, COLUMNS>,
     ) {
         let (metric, column) = (self.launch.metric, part.column());
-        // SAFETY: columns and rows of the tile.
+        // SAFETY: the columns and rows belong to the tile.
         unsafe {
-            // The greatest bounds of the lane's own columns: one far centroid spoils the look of one lane of sixteen.
+            // The greatest bounds of the lane's own columns. So one far centroid weakens the bounds of one lane of sixteen.
             let mut own = Bounds { norm: 0.0, residual: 0.0 };
             unroll::<COLUMNS>(|j| {
                 unroll::<2>(|e| {
@@ -525,7 +520,7 @@ impl<const RESIDENT: bool> Nearest<RESIDENT> {
         least
     }
 
-    /// The lower limit of scores that may be the nearest of a row: its smallest upper bound, and the error against a tile.
+    /// The largest score with which a centroid may be the nearest of a row: the smallest upper bound, plus the error against a tile.
     ///
     /// # Safety
     /// `row` < 128.
@@ -536,7 +531,7 @@ impl<const RESIDENT: bool> Nearest<RESIDENT> {
         terms.error_from(terms.own + QueryTerms::of_base(self.launch.metric, all) + best, all)
     }
 
-    /// Offers the centroids of the lane's columns that are within the limit of row (`i`, `half`) to its list.
+    /// Offers the centroids of the lane's columns with scores up to the limit of row (`i`, `half`) to its list.
     ///
     /// # Safety
     /// The tile was waited for.
@@ -551,10 +546,10 @@ impl<const RESIDENT: bool> Nearest<RESIDENT> {
     ) {
         let Assign { metric, cluster_count, .. } = self.launch;
         let column = part.column();
-        // SAFETY: rows and columns of the tile.
+        // SAFETY: the rows and columns belong to the tile.
         unsafe {
             let row = part.row(i, half);
-            // By now another warp may have lowered it.
+            // Another warp may have lowered the limit by now.
             let limit = self.limit(row, numbers.all);
             let mut few_scores = [[0.0f32; 2]; FEW_COLUMNS];
             let mut passing = 0u32;
@@ -590,7 +585,7 @@ impl<const RESIDENT: bool> Nearest<RESIDENT> {
     /// Labels the points whose nearest centroid is proved, and queues the others.
     ///
     /// # Safety
-    /// As [`Assign`]; all tiles were offered, and a barrier lies between.
+    /// As [`Assign`]; all tiles were offered before a barrier.
     #[inline(always)]
     unsafe fn finish(&self) {
         let Assign { point_count, labels, queue_sizes, pending, pending_lists, unbounded, .. } = self.launch;
@@ -601,7 +596,7 @@ impl<const RESIDENT: bool> Nearest<RESIDENT> {
                 let point = first_point + thread;
                 let exists = point < point_count;
                 let size = lists.compact(thread);
-                // An empty list would mean a NaN: nothing is proved then either.
+                // An empty list means that there was a NaN: then nothing is proved.
                 let lost = exists && (size > LIST || size == 0);
                 let several = exists && size > 1 && size <= LIST;
                 if exists && size == 1 {
@@ -653,22 +648,22 @@ impl<P: TileProduct<ROWS, COLUMNS>, const ROWS: usize, const COLUMNS: usize, con
             if tile == 0 && self.launch.labelled == 0 {
                 self.first_look(part, &numbers, scores);
             }
-            // Loaded behind the barrier of a first look, so that the compiler keeps nothing of that in registers.
+            // Loaded after the barrier of a first look, so that the compiler keeps none of its values in registers.
             let column = part.column();
             let few = numbers.few::<COLUMNS>(column);
-            // All compares without a branch, so that loads overlap; then one branch for all that is rare.
+            // All compares come first, without a branch, so that loads overlap. One branch follows for all rare cases.
             let mut hits = 0u32;
             #[expect(clippy::neg_cmp_op_on_partial_ord, reason = "NaN on either side must keep the centroid")]
             unroll::<ROWS>(|i| {
                 if i == 2 {
-                    // Limits of the second half are loaded behind this: with all of them under way registers spill.
+                    // Limits of the second half are loaded after this barrier: with all of them in flight registers spill.
                     warp::sync_warp(FULL_MASK);
                 }
                 let limits = [self.limit(part.row(i, 0), numbers.all), self.limit(part.row(i, 1), numbers.all)];
                 let least = self.least(&scores[i], &numbers, &few, column);
                 unroll::<2>(|half| hits |= (!(least[half] > limits[half]) as u32) << (2 * i + half));
             });
-            // Of the whole warp, which then branches as one; that also keeps eight conditions out of the predicates.
+            // The hits of all lanes, so that the warp branches as one. This also keeps eight conditions out of the predicates.
             let hits = warp::reduce_or(FULL_MASK, hits);
             if hits != 0 {
                 unroll::<ROWS>(|i| {
@@ -682,7 +677,7 @@ impl<P: TileProduct<ROWS, COLUMNS>, const ROWS: usize, const COLUMNS: usize, con
             let done = tile + 1;
             if done > 1 && done.is_power_of_two() && done < self.tiles {
                 thread::sync_threads();
-                // The barrier of the next step orders this before what is offered next.
+                // The barrier of the next step orders this before the next offers.
                 if self.thread < TILE_ROWS && self.lists.sizes.add(self.thread).load() > LIST / 2 {
                     self.lists.compact(self.thread);
                 }

@@ -1,44 +1,44 @@
-//! The nearest centroid of every point where all centroids fit into shared memory.
+//! The nearest centroid of every point if all centroids fit into shared memory.
 //!
 //! # Problem
-//! That of [`crate::kmeans::assign`], with the same proof, for few centroids ([`AssignFew::config`]: with the 227 KiB of an H200 864 of 128
-//! components, 1024 of 64). There a point meets few tiles: what [`crate::kmeans::assign`] does once a point (its start, its list in
-//! shared memory, barriers) then costs more than the product.
+//! The problem of [`crate::kmeans::assign`], with the same proof, for few centroids ([`AssignFew::config`]: with the 227 KiB of an H200
+//! 864 of 128 components, 1024 of 64). Then a point is compared with few tiles, and the work that [`crate::kmeans::assign`] does once for a
+//! point (its start, its list in shared memory, barriers) costs more than the product.
 //!
 //! # Algorithm
-//! With v and E as there, and E split into what depends on the point alone and the rest, E = own + D:
+//! With v and E as there, and E split into a part that depends on the point only and the rest, E = own + D:
 //!
 //! ```text
 //! every centroid:  low = v − D;  keep the three smallest low, with the numbers of two of them: a, b, (c)
-//! limit = low_a + 2·D_a + 2·own                  // low > limit: its score is above that of a, certainly
+//! limit = low_a + 2·D_a + 2·own                  // low > limit: the score is proved to be above that of a
 //! low_b > limit:   a is the nearest
 //! low_c > limit:   a or b: the point joins the queue of pending points           // canonical distances: `settle`
 //! else:            the point joins the queue of unbounded points                 // all distances: `settle_all`
 //! ```
 //!
-//! Three within the error of half precision are rare; where centroids are duplicates that costs time only.
+//! Three centroids within the error of half precision are rare. If centroids are duplicates, this costs only time.
 //!
-//! The three smallest of a lane are kept by minima and maxima without a branch. A score's number lies in the low bits of
-//! its own float: `NUMBER_BITS` of the mantissa, an error below 2^-15 that the comparison accounts for.
+//! The three smallest of a lane are kept by minima and maxima without a branch. The number of a score's centroid is in the low bits of the
+//! score: `NUMBER_BITS` of the mantissa, an error below 2^-15, which the comparison takes into account.
 //!
 //! # How it maps to the machine
-//! 1. One block an SM copies all centroids to shared memory once; after that its warps never meet again.
-//! 2. A warp takes 32 points at a time and keeps them in registers as the A operand of all products: they are read from
-//!    global memory straight into place, 16 bytes a lane. For that the components are permuted within each 64 bytes, on
-//!    both sides alike: lane t of a quad gives its 16 bytes to two steps of `mma`, four components each.
-//! 3. The B operand comes by one 16-byte load for two steps; the 64-byte parts of odd rows are swapped in pairs, so
-//!    eight lanes meet no bank conflict. One read serves 32 points: 64 KiB a warp and group for 256 × 128.
+//! 1. One block on each multiprocessor copies all centroids to shared memory once. After that its warps have no common barrier.
+//! 2. A warp processes 32 points at a time and keeps them in registers as the A operand of all products. They are read from global memory
+//!    directly into place, 16 bytes for each lane. For that the components are permuted within each 64 bytes, in the same way on both
+//!    sides: the 16 bytes of lane t of a quad belong to two steps of `mma`, four components each.
+//! 3. The B operand is read by one 16-byte load for two steps. The 64-byte parts of odd rows are swapped in pairs, so eight lanes have no
+//!    bank conflict. One read is used for 32 points: 64 KiB for each warp and group for 256 × 128.
 //! 4. After 32 centroids the lane's 32 scores (8 columns, 4 rows) go into the minima and the registers are free.
-//! 5. At the end the lanes of a quad exchange by butterfly, rows against rows: each ends with one point.
+//! 5. At the end the lanes of a quad exchange rows by butterfly, and each ends with one point.
 //!
-//! # Why it stands apart
-//! It is no pass of [`crate::product::mainloop`]: the operands of its points stay in registers, its centroids pass by no ring, and its warps
-//! meet at no barrier. What it shares are bounds, operands and queues.
+//! # Why it is separate
+//! It is not a pass of [`crate::product::mainloop`]: the operands of the points stay in registers, the centroids do not pass through a
+//! ring, and the warps have no common barrier. It shares bounds, operands and queues with the passes.
 //!
 //! # Cost
-//! 2·n·k·d operations; three fused multiply-adds and six ALU instructions a score, about the same issue time as the
-//! product at d = 128; one read of the points' copies. 1,000,000 × 128 against 256 on an H200: by these counts 0.11 ms of
-//! product, 0.10 ms of ALU and 0.06 ms of memory, which should overlap; measured by ncu, at its clock, 0.38 ms.
+//! 2·n·k·d operations; three fused multiply-adds and six ALU instructions for each score, about the same issue time as the product at
+//! d = 128; one read of the points' copies. 1,000,000 × 128 against 256 on an H200: by these counts 0.11 ms of product, 0.10 ms of ALU
+//! and 0.06 ms of memory, which should overlap; measured by ncu, at its clock, 0.38 ms.
 
 use cuda_std::launch::LaunchConfig;
 use cuda_std::math::{max_f32, min_f32, mul_add_f32};
@@ -54,28 +54,28 @@ use crate::product::metric::{Metric, product_factor, scale_of};
 use crate::product::tile::CHUNK;
 use crate::select::entry::{key_of, pack, payload, value_of};
 
-/// Warps of a block.
+/// Number of warps of a block.
 const WARPS: u32 = 12;
-/// Threads of a block.
+/// Number of threads of a block.
 const THREADS: u32 = WARPS * 32;
-/// Points that a warp works on at once.
+/// Number of points that a warp processes at once.
 const WARP_POINTS: u32 = 32;
-/// Centroids of one turn.
+/// Number of centroids of one turn.
 const TURN: u32 = 32;
-/// Tiles of eight of them, the columns of one mma.
+/// Number of tiles of eight centroids in a turn; eight are the columns of one `mma`.
 const COLUMN_TILES: usize = TURN as usize / 8;
-/// A lane numbers the centroids that it sees, 8 a turn, up to 1024 / 32 turns, in as many low bits of a float.
+/// Number of low bits of a float in which a lane numbers its centroids: 8 in a turn, up to 1024 / 32 turns.
 const NUMBER_BITS: u32 = 8;
-/// Centroids, at most, whatever the shared memory.
+/// Largest number of centroids, for any size of shared memory.
 const MOST_CENTROIDS: u32 = (TURN / 8) << NUMBER_BITS;
 const NUMBER: u32 = (1 << NUMBER_BITS) - 1;
 /// Relative error of a float whose low bits were replaced, rounded up.
 const PACKED: f32 = 1.0 / 16_384.0;
-/// The score of columns that stand for no centroid: above all others.
+/// The score of columns without a centroid: above all others.
 const NONE: f32 = 3e38;
 
-/// Dynamic shared memory of a block for centroids of `chunks` chunks, in bytes; `None` if they are too many for these kernels and a block
-/// with at most `available` bytes.
+/// Dynamic shared memory of a block for centroids of `chunks` chunks, in bytes. `None` if there are too many centroids for these kernels
+/// and a block with at most `available` bytes.
 const fn shared_bytes(centroids: u32, chunks: u32, available: u32) -> Option<u32> {
     if centroids > MOST_CENTROIDS {
         return None;
@@ -84,7 +84,7 @@ const fn shared_bytes(centroids: u32, chunks: u32, available: u32) -> Option<u32
     if bytes <= available { Some(bytes) } else { None }
 }
 
-/// The smallest scores that were seen of one point.
+/// The three smallest scores of one point so far.
 #[derive(Clone, Copy)]
 struct Smallest {
     first: f32,
@@ -104,19 +104,19 @@ impl Smallest {
         self.third = min_f32(self.third, beyond_second);
     }
 
-    /// The same with the numbers spelt out, for a lane that is lane `t` of its quad.
+    /// The same with centroid numbers in full, for a lane that is lane `t` of its quad.
     #[inline(always)]
     fn numbered(self, t: u32) -> Numbered {
         let number = |score: f32| {
             let number = score.to_bits() & NUMBER;
-            // Eight a turn, in four pairs.
+            // A turn has eight, in four pairs.
             pack(key_of(score), number / 8 * TURN + number % 8 / 2 * 8 + 2 * t + number % 2)
         };
         Numbered { first: number(self.first), second: number(self.second), third: self.third }
     }
 }
 
-/// [`Smallest`] of several lanes: entries of score and centroid.
+/// [`Smallest`] of several lanes, as entries of score and centroid.
 #[derive(Clone, Copy)]
 struct Numbered {
     first: u64,
@@ -125,8 +125,8 @@ struct Numbered {
 }
 
 impl Numbered {
-    /// The smallest of both. The third of the four entries is the larger of what follows the first of all: nothing that
-    /// comes after it in its own list can be smaller.
+    /// The smallest of both. The third of the four entries is the larger of the two that follow the first in their lists: no later entry of
+    /// a list can be smaller.
     #[inline(always)]
     fn merge(self, other: Numbered) -> Numbered {
         let (low, high) = (self.first.min(other.first), self.first.max(other.first));
@@ -135,7 +135,7 @@ impl Numbered {
         Numbered { first: low, second: high.min(second), third: min_f32(third, min_f32(self.third, other.third)) }
     }
 
-    /// What the lane at distance `mask` has. All 32 lanes arrive.
+    /// The value of the lane whose number differs in the bits `mask`. All 32 lanes arrive.
     #[inline(always)]
     fn of_lane(self, mask: u32) -> Numbered {
         Numbered {
@@ -146,7 +146,7 @@ impl Numbered {
     }
 }
 
-/// `a` or `b`, by selects.
+/// `a` if `first` is true, else `b`, by selects.
 #[inline(always)]
 fn choose(first: bool, a: Numbered, b: Numbered) -> Numbered {
     Numbered {
@@ -156,12 +156,12 @@ fn choose(first: bool, a: Numbered, b: Numbered) -> Numbered {
     }
 }
 
-/// Components of an f16 copy, of which there is a kernel for each: more than 128 do not fit into registers.
+/// Width of an f16 copy; each has a kernel. More than 128 components do not fit into registers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CopyWidth {
-    /// One chunk.
+    /// One chunk: 64 components.
     Of64,
-    /// Two chunks.
+    /// Two chunks: 128 components.
     Of128,
 }
 
@@ -173,7 +173,7 @@ impl CopyWidth {
         }
     }
 
-    /// Of copies of `stride` components; `None` where they are too wide for these kernels.
+    /// The width of copies of `stride` components; `None` if they are too wide for these kernels.
     pub const fn of(stride: u32) -> Option<CopyWidth> {
         match stride / CHUNK {
             1 => Some(CopyWidth::Of64),
@@ -183,11 +183,11 @@ impl CopyWidth {
     }
 }
 
-/// Finds the nearest centroid of each point, or leaves the point in a queue, as [`crate::kmeans::assign::Assign`] does.
+/// Finds the nearest centroid of each point, or puts the point in a queue, as [`crate::kmeans::assign::Assign`] does.
 ///
 /// # Safety
-/// The arrays are as long as the fields say; the copies are padded to whole tiles of 128 rows and have the components of the key; there
-/// is at least one point and one centroid.
+/// The arrays are as long as the fields say; the f16 copies are padded to whole tiles of 128 rows and have the number of components of the
+/// key; there is at least one point and one centroid.
 #[kernel(
     key = CopyWidth,
     max_threads = 384,
@@ -196,33 +196,33 @@ impl CopyWidth {
     CopyWidth::Of64 => assign_few_64 = assign_few::<2>,
 )]
 pub struct AssignFew {
-    /// f16 copies of the points: rows of as many components as the key says.
+    /// f16 copies of the points: rows with the number of components of the key.
     pub points: Ptr<u16>,
-    /// f16 copies of the centroids: rows of as many components as the key says.
+    /// f16 copies of the centroids: rows with the number of components of the key.
     pub centroids: Ptr<u16>,
-    /// Points without padding.
+    /// Number of points without padding.
     pub point_count: u32,
-    /// Centroids without padding.
+    /// Number of centroids without padding.
     pub cluster_count: u32,
-    /// The metric.
+    /// The metric of the scores.
     pub metric: Metric,
-    /// What [`crate::product::prepare::Greatest`] found for the points: one word.
+    /// Bits of the greatest |component| of the points, from [`crate::product::prepare::Greatest`]: one word.
     pub point_greatest: Ptr<u32>,
-    /// What [`crate::product::prepare::Greatest`] found for the centroids: one word.
+    /// Bits of the greatest |component| of the centroids, from [`crate::product::prepare::Greatest`]: one word.
     pub centroid_greatest: Ptr<u32>,
-    /// A bound of the norm of each point.
+    /// Upper bound of the norm of each point.
     pub point_norms: Ptr<f32>,
-    /// A bound of what the copy of each point lost.
+    /// Upper bound of the residual of each point: the norm of the point minus its f16 copy.
     pub point_residuals: Ptr<f32>,
     /// ‖c‖² (squared L2) or 0 of each centroid.
     pub centroid_values: Ptr<f32>,
-    /// A bound of the norm of each centroid.
+    /// Upper bound of the norm of each centroid.
     pub centroid_norms: Ptr<f32>,
-    /// A bound of what the copy of each centroid lost.
+    /// Upper bound of the residual of each centroid: the norm of the centroid minus its f16 copy.
     pub centroid_residuals: Ptr<f32>,
     /// The greatest norm and the greatest residual of all centroids: two numbers.
     pub set_bounds: Ptr<f32>,
-    /// The label of each point: becomes the nearest centroid where it is proved.
+    /// The label of each point: becomes the nearest centroid if that is proved.
     pub labels: PtrMut<u32>,
     /// The lengths of the queues of pending and of unbounded points: two words, 0 at first.
     pub queue_sizes: PtrMut<u32>,
@@ -235,8 +235,8 @@ pub struct AssignFew {
 }
 
 impl AssignFew {
-    /// A block a multiprocessor, or fewer where there are few points. `None` where the centroids are too many for the
-    /// `available` bytes of a block's shared memory.
+    /// One block for each multiprocessor, or fewer if there are few points. `None` if there are too many centroids for the `available`
+    /// bytes of a block's shared memory.
     pub fn config(&self, width: CopyWidth, multiprocessors: u32, available: u32) -> Option<LaunchConfig> {
         let shared = shared_bytes(self.cluster_count, width.chunks(), available)?;
         let blocks = self.point_count.div_ceil(WARPS * WARP_POINTS).min(multiprocessors);
@@ -244,15 +244,15 @@ impl AssignFew {
     }
 }
 
-/// What a block keeps of the centroids in shared memory, and what it needs of all points.
+/// The data of the centroids in shared memory, and numbers that all points need.
 struct Staged {
     launch: AssignFew,
-    /// Their copies, in rows of `row_bytes`; the 64-byte parts of odd rows are swapped in pairs.
+    /// The centroids' f16 copies, in rows of `row_bytes`; the 64-byte parts of odd rows are swapped in pairs.
     rows: SharedPtr<u8>,
     row_bytes: u32,
-    /// Centroids, padded to whole turns.
+    /// Number of centroids, padded to whole turns.
     columns: u32,
-    /// The value, norm and residual of each.
+    /// The value of each centroid; then its norm and residual.
     values: SharedPtr<f32>,
     norms: SharedPtr<f32>,
     residuals: SharedPtr<f32>,
@@ -270,7 +270,7 @@ struct PointTerms {
 }
 
 impl Staged {
-    /// Copies all centroids to shared memory. All threads of the block.
+    /// Copies all centroids to shared memory. All threads of the block arrive.
     ///
     /// # Safety
     /// As [`AssignFew`].
@@ -280,8 +280,8 @@ impl Staged {
         let AssignFew { centroid_values, centroid_norms, centroid_residuals, set_bounds, .. } = launch;
         let thread = thread::thread_idx_x();
         let columns = cluster_count.next_multiple_of(TURN);
-        // SAFETY: copies are padded to whole tiles of 128 rows; all else is checked against cluster_count, and shared addresses lie inside
-        // `shared_bytes`.
+        // SAFETY: copies are padded to whole tiles of 128 rows; all other indices are compared with cluster_count, and shared addresses lie
+        // inside `shared_bytes`.
         unsafe {
             let rows_at = shared::dynamic::<u8>();
             let values_at = rows_at.add(columns * row_bytes).cast::<f32>();
@@ -307,7 +307,7 @@ impl Staged {
                 if exists {
                     norm = global::load_nc(centroid_norms.wrapping_add(at));
                     residual = global::load_nc(centroid_residuals.wrapping_add(at));
-                    // Twice: the second covers the rounding of low.
+                    // Twice, because the second covers the rounding of low.
                     let own = 2.0 * QueryTerms::of_base(metric, Bounds { norm, residual });
                     value = global::load_nc(centroid_values.wrapping_add(at)) - own;
                 }
@@ -335,7 +335,7 @@ impl Staged {
         }
     }
 
-    /// The terms of a point; past the last one, of the last.
+    /// The terms of a point; after the last point, those of the last.
     ///
     /// # Safety
     /// As [`AssignFew`].
@@ -348,16 +348,16 @@ impl Staged {
             (global::load_nc(point_norms.wrapping_add(point)), global::load_nc(point_residuals.wrapping_add(point)))
         };
         let mut terms = QueryTerms::new(metric, self.row_bytes / 2, Bounds { norm, residual }).with_factor(self.scale);
-        // The rounding of low, where it comes from the product.
+        // Covers the rounding of low that the product causes.
         terms.per_norm += 4.0 * QueryTerms::UNIT * norm;
         terms
     }
 
-    /// The three smallest `low` of the lane's points among its columns of all centroids. `x` are the points, as operand A. All lanes of the
-    /// warp arrive.
+    /// The three smallest `low` of the lane's points among the lane's columns of all centroids. `x` are the points, as operand A. All lanes
+    /// of the warp arrive.
     ///
     /// # Safety
-    /// The centroids are staged.
+    /// The centroids are in shared memory.
     #[inline(always)]
     unsafe fn multiply<const PARTS: usize>(
         &self,
@@ -365,19 +365,19 @@ impl Staged {
         PointTerms { per_norm, per_residual }: PointTerms,
     ) -> [[Smallest; 2]; 2] {
         let (g, t) = (self.lane >> 2, self.lane & 3);
-        // SAFETY: columns below `columns`, and parts of a row.
+        // SAFETY: columns are below `columns`, and parts belong to a row.
         unsafe {
             let mut smallest = [[Smallest::START; 2]; 2];
             let mut turn = 0;
             while turn * TURN < self.columns {
                 let mut scores = [[[0.0f32; 4]; COLUMN_TILES]; 2];
-                // `mma` needs the warp together.
+                // `mma` needs all lanes of the warp together.
                 warp::sync_warp(FULL_MASK);
                 unroll::<PARTS>(|part| {
                     let mut y = [[0u32; 4]; COLUMN_TILES];
                     unroll::<COLUMN_TILES>(|j| {
                         let row = turn * TURN + 8 * j as u32 + g;
-                        // Of the row only its lowest bit matters, which is that of g.
+                        // The swap depends on the lowest bit of the row, which is that of g.
                         let at = row * self.row_bytes + ((part as u32) ^ (g & 1)) * 64 + 16 * t;
                         y[j] = self.rows.add(at).cast::<global::U32x4>().load().0;
                     });
@@ -415,7 +415,7 @@ impl Staged {
         }
     }
 
-    /// Labels a point of each lane, or queues it: the points of a group from `first` on. All lanes of the warp arrive.
+    /// Labels a point of each lane, or puts it in a queue; the points are those of the group from `first` on. All lanes of the warp arrive.
     ///
     /// # Safety
     /// As [`AssignFew`].
@@ -425,7 +425,7 @@ impl Staged {
         let AssignFew { pending_lists, unbounded, .. } = self.launch;
         let (lane, all) = (self.lane, self.all);
         let (g, t) = (lane >> 2, lane & 3);
-        // Rows against rows: lane t of a quad ends with row 16 · (t & 1) + 8 · (t >> 1) + g.
+        // Lanes exchange rows: lane t of a quad ends with row 16 · (t & 1) + 8 · (t >> 1) + g.
         let odd = t & 1 != 0;
         let mut kept = [Numbered { first: 0, second: 0, third: 0.0 }; 2];
         unroll::<2>(|half| {
@@ -435,7 +435,8 @@ impl Staged {
         let high = t & 2 != 0;
         let found = choose(high, kept[1], kept[0]).merge(choose(high, kept[0], kept[1]).of_lane(2));
 
-        // SAFETY: points are compared with their number, and the centroid with theirs; the queues have room for all points.
+        // SAFETY: the point is compared with the number of points, and the centroid with that of centroids; the queues have room for all
+        // points.
         unsafe {
             let point = first + 16 * (t & 1) + 8 * (t >> 1) + g;
             let exists = point < point_count;
@@ -444,12 +445,12 @@ impl Staged {
             let (nearest, other) = (payload(found.first), payload(found.second));
             let [first_low, second_low] =
                 [found.first, found.second].map(|entry| value_of(crate::select::entry::key(entry)));
-            // A point without a bound may have been given any number.
+            // For a point without a bound this may be any number.
             let at = nearest.min(cluster_count - 1);
             let own = Bounds { norm: self.norms.add(at).load(), residual: self.residuals.add(at).load() };
             let width = terms.error_from(terms.own + 2.0 * QueryTerms::of_base(metric, own), own);
             let limit = first_low + 2.0 * (1.0 + PACKED) * width;
-            // Both sides are off by the number's bits; NaN and what has no bound is beyond no limit.
+            // The number's bits change both sides. The result is false for NaN and without a bound.
             let beyond = |low: f32| low - PACKED * low.abs() > limit + PACKED * (first_low.abs() + width);
             let proved = exists && bounded && beyond(second_low);
             let several = exists && bounded && !proved && beyond(found.third);
@@ -474,7 +475,7 @@ impl Staged {
     }
 }
 
-/// `PARTS`: 64-byte parts of a row.
+/// The body of the kernels, for rows of `PARTS` 64-byte parts.
 ///
 /// # Safety
 /// As [`AssignFew`].
@@ -487,10 +488,10 @@ unsafe fn assign_few<const PARTS: usize>(launch: AssignFew) {
     // inside.
     unsafe {
         let staged = Staged::new(launch, row_bytes);
-        // The place of a lane in an operand: row (or column) g of eight, part t of a row's four.
+        // The position of a lane in an operand: row (or column) g of eight, part t of a row's four.
         let (g, t) = (staged.lane >> 2, staged.lane & 3);
         let warps = thread::grid_dim_x() * WARPS;
-        // Neighbouring groups go to different SMs: all end together.
+        // Neighbouring groups go to different multiprocessors, so that all end together.
         let mut group = warp::warp_id() * thread::grid_dim_x() + thread::block_idx_x();
         while group < point_count.div_ceil(WARP_POINTS) {
             let first = group * WARP_POINTS;

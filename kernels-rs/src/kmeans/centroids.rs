@@ -1,14 +1,14 @@
-//! What k-means makes of a cluster's sums: the totals of an iteration, and the next centroid. One warp a cluster.
+//! Totals of an iteration of k-means, and the next centroids, from the sums of each cluster. One warp for each cluster.
 //!
 //! ```text
-//! totals:  ⟨c, S⟩ and ‖c‖² in the canonical order of [`crate::product::canonical`];  W = number of points where they have no weights
-//! update:  c = f32((S · 2^-s) / (W · 2^-t)), in f64; nothing changes where W = 0
-//!          S · 2^-s and W · 2^-t are added up over levels, the last first, where the sums have several
+//! totals:  ⟨c, S⟩ and ‖c‖² in the canonical order of [`crate::product::canonical`];  W = number of points if they have no weights
+//! update:  c = f32((S · 2^-s) / (W · 2^-t)), in f64; no change if W = 0
+//!          if the sums have several levels, S · 2^-s and W · 2^-t are added up over the levels, the last first
 //!          spherical: c = f32(c / ‖c‖), ‖c‖² in the canonical order; zero stays zero
 //! ```
 //!
 //! # Cost
-//! One read of k·d sums of 8 bytes and centroids of 4: 6 MB for 4096 × 128, microseconds.
+//! One read of k·d sums of 8 bytes and of centroids of 4 bytes: 6 MB for 4096 × 128, microseconds.
 
 use cuda_std::launch::LaunchConfig;
 use cuda_std::warp::butterfly_sum;
@@ -16,7 +16,7 @@ use cuda_std::{Ptr, PtrMut, global, kernel, math, thread, unroll, warp};
 
 use crate::product::element::{self, Element};
 
-/// Warps in a block of these kernels.
+/// Number of warps in a block of these kernels.
 const WARPS_PER_BLOCK: u32 = 4;
 
 /// Sums of `levels` levels, `size` words each, and the unit of each level.
@@ -29,10 +29,10 @@ struct Levels {
 }
 
 impl Levels {
-    /// `COUNT` sums of each level from `first` on, as numbers.
+    /// `COUNT` sums from `first` on, each added up over the levels, as numbers.
     ///
     /// # Safety
-    /// They are readable, as are the units.
+    /// The sums are readable, and so are the units.
     #[inline(always)]
     unsafe fn numbers<const COUNT: usize>(self, first: usize) -> [f64; COUNT] {
         let mut numbers = [0.0; COUNT];
@@ -50,29 +50,29 @@ impl Levels {
     }
 }
 
-/// Writes ⟨c, S⟩ and ‖c‖² of each cluster, and its number of points where they have no weights.
+/// Writes ⟨c, S⟩ and ‖c‖² of each cluster, and its number of points if points have no weights.
 ///
 /// # Safety
 /// The arrays are as long as the fields say.
 #[kernel(max_threads = 128, cluster_totals = totals)]
 pub struct ClusterTotals {
-    /// Clusters.
+    /// Number of clusters.
     pub clusters: u32,
-    /// Components from one row of `centroids` and `sums` to the next: a multiple of 4, zero padded.
+    /// Distance in components from one row of `centroids` and `sums` to the next: a multiple of 4, zero padded.
     pub stride: u32,
-    /// A row for each cluster.
+    /// The centroids: one row for each cluster.
     pub centroids: Ptr<f32>,
-    /// S: for each level a row for each cluster, of i64 in two's complement.
+    /// S: for each level one row for each cluster, of i64 in two's complement.
     pub sums: Ptr<u64>,
-    /// Levels of the sums.
+    /// Number of levels of the sums.
     pub levels: u32,
-    /// What 1 stands for in the sums of each level.
+    /// The value of 1 in the sums of each level.
     pub units: Ptr<f64>,
-    /// The points of each cluster.
+    /// The number of points of each cluster.
     pub counts: Ptr<u32>,
-    /// Whether points have weights: where it is 0, `counts` goes to `weights`.
+    /// Whether points have weights: if 0, `counts` is copied to `weights`.
     pub weighted: u32,
-    /// A word for each cluster, in the first level.
+    /// W: one word for each cluster, in the first level.
     pub weights: PtrMut<u64>,
     /// ⟨c, S⟩ of each cluster.
     pub products: PtrMut<f64>,
@@ -81,7 +81,7 @@ pub struct ClusterTotals {
 }
 
 impl ClusterTotals {
-    /// A warp a cluster.
+    /// One warp for each cluster.
     pub fn config(&self) -> LaunchConfig {
         LaunchConfig::warps(self.clusters as u64, WARPS_PER_BLOCK)
     }
@@ -131,34 +131,34 @@ unsafe fn totals(launch: ClusterTotals) {
     }
 }
 
-/// Replaces each centroid that has weight by the mean of its points, S / W.
+/// Replaces each centroid whose weight is not 0 by the mean of its points, S / W.
 ///
 /// # Safety
 /// The arrays are as long as the fields say, after [`ClusterTotals`].
 #[kernel(max_threads = 128, update_centroids = update)]
 pub struct UpdateCentroids {
-    /// Clusters.
+    /// Number of clusters.
     pub clusters: u32,
-    /// Components from one row of `centroids` and `sums` to the next: a multiple of 4, zero padded.
+    /// Distance in components from one row of `centroids` and `sums` to the next: a multiple of 4, zero padded.
     pub stride: u32,
-    /// S: for each level a row for each cluster, of i64 in two's complement.
+    /// S: for each level one row for each cluster, of i64 in two's complement.
     pub sums: Ptr<u64>,
-    /// Levels of the sums and of the weights.
+    /// Number of levels of the sums and of the weights.
     pub levels: u32,
-    /// What 1 stands for in the sums of each level.
+    /// The value of 1 in the sums of each level.
     pub units: Ptr<f64>,
-    /// W: for each level a word for each cluster.
+    /// W: for each level one word for each cluster.
     pub weights: Ptr<u64>,
-    /// What 1 stands for in the weights of each level.
+    /// The value of 1 in the weights of each level.
     pub weight_units: Ptr<f64>,
     /// Not 0: centroids are divided by their norms.
     pub spherical: u32,
-    /// A row for each cluster.
+    /// The centroids: one row for each cluster.
     pub centroids: PtrMut<f32>,
 }
 
 impl UpdateCentroids {
-    /// A warp a cluster.
+    /// One warp for each cluster.
     pub fn config(&self) -> LaunchConfig {
         LaunchConfig::warps(self.clusters as u64, WARPS_PER_BLOCK)
     }
@@ -175,7 +175,7 @@ unsafe fn update(launch: UpdateCentroids) {
     }
     let lane = warp::lane_id();
     let quads = stride / 4;
-    // SAFETY: cluster < clusters, quads below `quads`; a lane reads back what it wrote itself.
+    // SAFETY: cluster < clusters, quads are below `quads`; a lane reads only its own writes.
     unsafe {
         let weights = Levels { sums: *weights, size: clusters as usize, units: *weight_units, levels };
         let [weight] = weights.numbers::<1>(cluster as usize);
@@ -194,7 +194,7 @@ unsafe fn update(launch: UpdateCentroids) {
             let quad = base + lane;
             if quad < quads {
                 let mut c = [0.0f32; 4];
-                // One sum at a time: with four of them in registers the divisions' calls spill.
+                // One sum at a time: with four of them in registers the calls of the divisions spill.
                 unroll::<4>(|e| {
                     let [sum] = sums.numbers::<1>(row + 4 * quad as usize + e);
                     c[e] = (sum / weight) as f32;

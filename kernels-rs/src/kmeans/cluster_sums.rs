@@ -1,49 +1,45 @@
 //! Exact sums of the points of each cluster: the second half of a k-means iteration.
 //!
 //! # Problem
-//! Given a label for each point, add up S(label) += round(w·x · 2^s) for every component, as integers, so that no order
-//! of additions changes a bit. Adding every point straight to its cluster would be n·d atomics on few addresses. With
-//! points grouped by cluster a warp adds up a run of them in registers and does one atomic a component and run.
+//! Given a label for each point, add up S(label) += round(w·x · 2^s) for every component, as integers, so that the order of additions
+//! changes no bit. One atomic for each component of every point would be n·d atomics on few addresses. If points are grouped by cluster, a
+//! warp adds up a run of them in registers and does one atomic for each component and run.
 //!
 //! # Algorithm
-//! Sums that are exact can also be kept up to date: what changed since the last labels is added to the clusters that points came to,
-//! and taken from those that they left. From the third iteration on that is less than the points, after ten a twentieth.
+//! Exact sums can also be updated: points whose labels changed are added to their new clusters and subtracted from their old ones. From the
+//! third iteration on there are fewer moves than points, after ten a twentieth.
 //!
 //! ```text
 //! move:   a point whose label changed (all, at first) makes a move to its cluster, and one from the cluster before
 //! count:  a block counts the moves of its share of the points in shared memory, then adds its counts to those of all;
-//!         moves to and from a cluster count apart: group 2c is to c, group 2c + 1 from it
-//! scan:   where the moves of each group begin in the order: exclusive sums of the counts
-//! group:  a block counts again, takes places of each group by one atomic, and deals them out to its moves
-//! add:    a warp walks over a run of the order; when the group changes, it adds its registers to the cluster's sums,
-//!         or takes them away
-//! ```
-//! Where several devices have a part of the points each, `add_words` adds their sums up.
+//!         moves to and from a cluster have separate counts: group 2c is to c, group 2c + 1 from it
+//! scan:   the start of the moves of each group in the order: exclusive sums of the counts
+//! group:  a block counts again, reserves places of each group by one atomic, and assigns them to its moves
+//! add:    a warp iterates over a run of the order; when the group changes, it adds its registers to the cluster's sums,
+//!         or subtracts them
+//! If several devices have a part of the points each, `add_words` adds up their sums.
 //!
-//! With more groups than shared memory holds, `count` and `group` use atomics in global memory, one for all lanes of
-//! a warp that have the same group. Order inside a group is that of arrival: it changes nothing.
+//! If there are more groups than shared memory holds, `count` and `group` use atomics in global memory, one for all lanes of a warp that
+//! have the same group. The order inside a group is that of arrival, which changes no result.
 //!
 //! # Rounding without conversion
-//! A lane converts x to f64 (exact), and adds ROUND = 1.5 · 2^52 to w·x · 2^s with one fused multiply-add: the result's
-//! bits are those of ROUND plus round(w·x · 2^s), ties to even, since w·x is exact in f64, the scaling is by a power of
-//! two, and the rounded number is below 2^51 (the host's `Scale` sees to that). So the bits are added up as they are,
-//! and the bits of ROUND, times the points of the run, are taken away at the end: an integer addition a component where
-//! a conversion to i64 takes a slow instruction.
+//! A lane converts x to f64 (exact), and adds ROUND = 1.5 · 2^52 to w·x · 2^s with one fused multiply-add. The bits of the result are those
+//! of ROUND plus round(w·x · 2^s), ties to even, because w·x is exact in f64, the scaling is by a power of two, and the rounded number is
+//! below 2^51 (the host's `Scale` guarantees that). So the bits are added up as they are, and the bits of ROUND, times the points of the
+//! run, are subtracted at the end. This is one integer addition for each component, where a conversion to i64 takes a slow instruction.
 //!
 //! # Levels
-//! Where the host's scale has several levels, kernels `add_level_*` ([`AddLevel`]) run once for each level. They add only the w·x that the
-//! level takes by their magnitude, into sums of the level. Ordinary data has one level, and kernels without a comparison.
+//! If the host's scale has several levels, the kernels `add_level_*` ([`AddLevel`]) run once for each level. They add only the w·x whose
+//! magnitudes belong to the level, into sums of the level. Ordinary data has one level, and kernels without a comparison.
 //!
 //! # How it maps to the machine
-//! A warp reads 128 components of a row at once, 16 bytes of f32 a lane, `AHEAD` rows in flight; wider rows take
-//! further blocks in y. The host cuts the order into one wave of warps, so runs are as long as they can be and all
-//! warps end together.
+//! A warp reads 128 components of a row at once, 16 bytes of f32 for each lane, with `AHEAD` rows in flight; wider rows have further blocks
+//! in y. The host cuts the order into one wave of warps, so runs are as long as possible and all warps end together.
 //!
 //! # Cost
-//! One read of the points that moved where they lie (512 bytes a row of 128 f32: whole sectors), 20 bytes a point for labels,
-//! 16 a move for the order, and 8 bytes of atomics a component and run. With all points moving, 1,000,000 × 128 f32 take
-//! 0.13 ms on an H200. 20 iterations from scratch with 256 clusters move 3.9 times the points (simulated, 60,000 points of the
-//! standard set's recipe).
+//! One read of the points that moved, in place (512 bytes for a row of 128 f32: whole sectors), 20 bytes for each point for labels, 16 for
+//! each move for the order, and 8 bytes of atomics for each component and run. If all points move, 1,000,000 × 128 f32 take 0.13 ms on an
+//! H200. 20 iterations from scratch with 256 clusters move 3.9 times the points (simulated, 60,000 points of the standard set's recipe).
 
 use core::ops::Range;
 
@@ -55,28 +51,28 @@ use cuda_std::{Ptr, PtrMut, atomic, global, kernel, shared, shared_array, thread
 use crate::NO_ROW;
 use crate::product::element::{self, Element, ElementKey};
 
-/// Threads of a block of the kernels that count, scan and group.
+/// Number of threads of a block of the kernels that count, scan and group.
 const THREADS: u32 = 1024;
-/// Points that a block counts or groups, at least.
+/// Smallest number of points that a block counts or groups.
 const POINTS_PER_BLOCK: u32 = 2048;
-/// Clusters up to which a block counts in shared memory: 32 KiB for two groups each.
+/// Largest number of clusters for which a block counts in shared memory: 32 KiB for two groups each.
 pub const SHARED_CLUSTERS: u32 = 4096;
-/// Warps in a block of [`AddRows`] and [`AddLevel`].
+/// Number of warps in a block of [`AddRows`] and [`AddLevel`].
 const WARPS_PER_BLOCK: u32 = 4;
-/// Warps of those kernels that a multiprocessor runs at once.
+/// Number of warps of [`AddRows`] and [`AddLevel`] that a multiprocessor runs at once.
 const ADDING_WARPS: u32 = 24;
-/// Components that such a warp adds up.
+/// Number of components that such a warp adds up.
 const WARP_COMPONENTS: u32 = 128;
-/// Moves that such a warp takes, at least.
+/// Smallest number of moves of such a warp.
 const SHORTEST_RUN: u32 = 16;
-/// Rows that such a warp has in flight.
+/// Number of rows that such a warp has in flight.
 const AHEAD: usize = 8;
-/// The group of what is no move.
+/// The group of a point without a move.
 const NO_GROUP: u32 = u32::MAX;
 /// 1.5 · 2^52: adding it rounds a number below 2^51 to an integer.
 const ROUND: f64 = 6_755_399_441_055_744.0;
 
-/// This block's share of `count` points.
+/// The first and the end of this block's share of `count` points.
 #[inline(always)]
 fn share(count: u32) -> (u32, u32) {
     let each = count.div_ceil(thread::grid_dim_x().max(1));
@@ -84,25 +80,25 @@ fn share(count: u32) -> (u32, u32) {
     (first, first + each.min(count - first))
 }
 
-/// The moves of a point: the group that it comes to, and the one that it leaves; both [`NO_GROUP`] where its label did not
-/// change, the second where it had none ([`NO_ROW`]).
+/// The moves of a point: the group of its new cluster, and the group of its old one. Both are [`NO_GROUP`] if the label did not change; the
+/// second is if the point had no label ([`NO_ROW`]).
 ///
 /// # Safety
-/// Both have the point.
+/// Both arrays have an entry for the point.
 #[inline(always)]
 unsafe fn moves(labels: *const u32, previous: *const u32, point: u32) -> [u32; 2] {
     // SAFETY: as the caller promises.
     unsafe {
         let label = global::load_nc(labels.wrapping_add(point as usize));
-        // `group_moves` writes it afterwards, in the same thread.
+        // `group_moves` writes this word later, in the same thread.
         let before = global::load(previous.wrapping_add(point as usize));
         let moved = label != before;
         [if moved { 2 * label } else { NO_GROUP }, if moved && before != NO_ROW { 2 * before + 1 } else { NO_GROUP }]
     }
 }
 
-/// Counts the moves of points `first` .. `last` in the `groups` words of dynamic shared memory. All threads of the
-/// block; ends with a barrier.
+/// Counts the moves of points `first` .. `last` in the `groups` words of dynamic shared memory. All threads of the block arrive; ends with
+/// a barrier.
 ///
 /// # Safety
 /// As [`moves`] for those points; their groups are below `groups`.
@@ -110,8 +106,7 @@ unsafe fn moves(labels: *const u32, previous: *const u32, point: u32) -> [u32; 2
 unsafe fn count_shared(labels: *const u32, previous: *const u32, first: u32, last: u32, groups: u32) {
     let thread = thread::thread_idx_x();
     let counts = shared::dynamic::<u32>();
-    // SAFETY: groups are below `groups`, as the caller promises; barriers stand between clearing, counting and what
-    // follows.
+    // SAFETY: groups are below `groups`, as the caller promises; barriers separate clearing, counting and later accesses.
     unsafe {
         let mut group = thread;
         while group < groups {
@@ -133,8 +128,8 @@ unsafe fn count_shared(labels: *const u32, previous: *const u32, first: u32, las
     thread::sync_threads();
 }
 
-/// Blocks that share `count` points, two a multiprocessor at most, each with the words of `groups` groups in shared memory. The count of a
-/// block's groups must be worth its points.
+/// Blocks that share `count` points, at most two for each multiprocessor, each with the words of `groups` groups in shared memory. A block
+/// has about as many points as groups or more, so that the work for groups does not exceed that for points.
 fn share_config(count: u32, groups: u32, multiprocessors: u32) -> LaunchConfig {
     let blocks = count.div_ceil(POINTS_PER_BLOCK.max(groups)).clamp(1, multiprocessors * 2);
     LaunchConfig::linear(blocks as u64, THREADS).with_shared(4 * groups)
@@ -148,13 +143,13 @@ fn share_config(count: u32, groups: u32, multiprocessors: u32) -> LaunchConfig {
 pub unsafe fn count_moves(
     /// A label for each point.
     labels: Ptr<u32>,
-    /// The label that each point had before; [`NO_ROW`] where it had none.
+    /// The label that each point had before; [`NO_ROW`] if it had none.
     previous: Ptr<u32>,
-    /// Points.
+    /// Number of points.
     count: u32,
-    /// Clusters: [`SHARED_CLUSTERS`] at most.
+    /// Number of clusters: at most [`SHARED_CLUSTERS`].
     clusters: u32,
-    /// Two words for each cluster.
+    /// The number of moves of each group: two words for each cluster.
     counts: PtrMut<u32>,
 ) {
     let (first, last) = share(count);
@@ -179,16 +174,16 @@ impl CountMoves {
     }
 }
 
-/// Adds one for each lane to the word of its group, with one atomic for equal groups; returns what the word held before
-/// the lanes below with the same group. Lanes without a group pass [`NO_GROUP`], add nothing and get nothing of use. All
-/// 32 lanes arrive.
+/// Adds one for each lane to the word of its group, with one atomic for equal groups. Returns the value of the word before this lane's
+/// addition, if lanes of the same group add in ascending order. Lanes without a group pass [`NO_GROUP`], add nothing, and their result is
+/// unspecified. All 32 lanes arrive.
 ///
 /// # Safety
-/// `words` has one for each group.
+/// `words` has one word for each group.
 #[inline(always)]
 unsafe fn add_by_group(words: *mut u32, group: u32, lane: u32) -> u32 {
     let peers = warp::match_any(FULL_MASK, group);
-    // The lowest lane of the mask, which holds this one.
+    // The lowest lane of the mask, which contains this lane.
     let leader = 31 - (peers & peers.wrapping_neg()).leading_zeros();
     let mut before = 0;
     if lane == leader && group != NO_GROUP {
@@ -198,7 +193,7 @@ unsafe fn add_by_group(words: *mut u32, group: u32, lane: u32) -> u32 {
     warp::shuffle_idx(FULL_MASK, before, leader) + (peers & ((1 << lane) - 1)).count_ones()
 }
 
-/// Does what [`count_moves`] does, for any number of clusters and without shared memory.
+/// Does the same as [`count_moves`], for any number of clusters and without shared memory.
 ///
 /// # Safety
 /// As [`count_moves`].
@@ -206,11 +201,11 @@ unsafe fn add_by_group(words: *mut u32, group: u32, lane: u32) -> u32 {
 pub unsafe fn count_moves_global(
     /// A label for each point.
     labels: Ptr<u32>,
-    /// The label that each point had before; [`NO_ROW`] where it had none.
+    /// The label that each point had before; [`NO_ROW`] if it had none.
     previous: Ptr<u32>,
-    /// Points.
+    /// Number of points.
     count: u32,
-    /// Two words for each cluster.
+    /// The number of moves of each group: two words for each cluster.
     counts: PtrMut<u32>,
 ) {
     let (thread, lane) = (thread::thread_idx_x(), warp::lane_id());
@@ -236,19 +231,19 @@ impl CountMovesGlobal {
     }
 }
 
-/// Makes exclusive sums of the counts, brings the totals of the clusters up to date, and clears the counts.
+/// Computes exclusive sums of the counts, updates the totals of the clusters, and clears the counts.
 ///
 /// # Safety
 /// The arrays are as long as the parameters say.
 #[kernel(max_threads = 1024)]
 pub unsafe fn scan_groups(
-    /// Clusters.
+    /// Number of clusters.
     clusters: u32,
-    /// The moves of each group: two words for each cluster, which become 0.
+    /// The number of moves of each group: two words for each cluster, which become 0.
     counts: PtrMut<u32>,
-    /// Word g becomes the number of moves of the groups below g; one word more than there are groups: the last becomes that of all.
+    /// Word g becomes the number of moves of the groups below g. There is one word more than groups, which becomes the number of all moves.
     next: PtrMut<u32>,
-    /// The points of each cluster: what the cluster gained is added.
+    /// The number of points of each cluster, which the launch updates.
     totals: PtrMut<u32>,
 ) {
     let (thread, lane, warp) = (thread::thread_idx_x(), warp::lane_id(), warp::warp_id());
@@ -268,7 +263,7 @@ pub unsafe fn scan_groups(
             }
             thread::sync_threads();
             let of_warps = warp::inclusive_sum(warp_sums.add(lane).load());
-            // Reads are over before the next turn writes.
+            // All reads end before the next turn writes.
             thread::sync_threads();
             let below = warp::shuffle_idx(FULL_MASK, of_warps, warp.max(1) - 1);
             let below = if warp == 0 { 0 } else { below };
@@ -286,13 +281,13 @@ pub unsafe fn scan_groups(
         first += THREADS;
     }
     if thread == 0 {
-        // SAFETY: the word behind the groups'.
+        // SAFETY: `next` has a word after those of the groups.
         unsafe { global::store(next.wrapping_add(groups as usize), before) };
     }
 }
 
 impl ScanGroups {
-    /// One block.
+    /// One block for all groups.
     pub fn config(&self) -> LaunchConfig {
         LaunchConfig::linear(1, THREADS)
     }
@@ -303,7 +298,7 @@ fn entry(group: u32, point: u32) -> u64 {
     (group as u64) << 32 | point as u64
 }
 
-/// Makes the label that a point came to its previous one.
+/// Stores the new label of a point that moved as its previous one.
 ///
 /// # Safety
 /// `previous` has the point if it moved.
@@ -315,21 +310,21 @@ unsafe fn keep(previous: *mut u32, point: u32, moves: [u32; 2]) {
     }
 }
 
-/// Writes the moves in the order of their groups, and makes the present labels the previous ones.
+/// Writes the moves in the order of their groups, and copies the labels to the previous ones.
 ///
 /// # Safety
-/// As [`count_moves`], with room in `order` for all moves, two a point at most; `next` is from [`scan_groups`].
+/// As [`count_moves`], with room in `order` for all moves, at most two for each point; `next` is from [`scan_groups`].
 #[kernel(max_threads = 1024)]
 pub unsafe fn group_moves(
     /// A label for each point.
     labels: Ptr<u32>,
     /// The label that each point had before; becomes equal to `labels`.
     previous: PtrMut<u32>,
-    /// Points.
+    /// Number of points.
     count: u32,
-    /// Clusters: [`SHARED_CLUSTERS`] at most.
+    /// Number of clusters: at most [`SHARED_CLUSTERS`].
     clusters: u32,
-    /// Where the moves of each group begin in the order; becomes where they end.
+    /// The start of the moves of each group in the order; becomes their end.
     next: PtrMut<u32>,
     /// The moves, (group << 32 | point), with room for 2 · `count`.
     order: PtrMut<u64>,
@@ -337,7 +332,7 @@ pub unsafe fn group_moves(
     let thread = thread::thread_idx_x();
     let (first, last) = share(count);
     let places = shared::dynamic::<u32>();
-    // SAFETY: the share lies inside the labels; each place is given out once, since blocks take disjoint ranges.
+    // SAFETY: the share lies inside the labels; each place is used once, because blocks reserve disjoint ranges.
     unsafe {
         count_shared(*labels, *previous, first, last, 2 * clusters);
         let mut group = thread;
@@ -377,11 +372,11 @@ impl GroupMoves {
 /// Both arrays have `count` words, and do not overlap.
 #[kernel(max_threads = 1024)]
 pub unsafe fn add_words(
-    /// What is added: `count` words.
+    /// The words that are added: `count` words.
     from: Ptr<u64>,
-    /// Words of either array.
+    /// Number of words of each array.
     count: u64,
-    /// What it is added to: `count` words.
+    /// The words to which they are added: `count` words.
     to: PtrMut<u64>,
 ) {
     let step = u64::from(thread::grid_dim_x()) * u64::from(thread::block_dim_x());
@@ -398,13 +393,13 @@ pub unsafe fn add_words(
 }
 
 impl AddWords {
-    /// A thread a word, in blocks of which a multiprocessor has two; the words go round.
+    /// One thread for each word, in at most two blocks for each multiprocessor, whose threads iterate over the words.
     pub fn config(&self, multiprocessors: u32) -> LaunchConfig {
         LaunchConfig::linear(self.count.div_ceil(THREADS as u64).clamp(1, 2 * multiprocessors as u64), THREADS)
     }
 }
 
-/// Does what [`group_moves`] does, for any number of clusters and without shared memory.
+/// Does the same as [`group_moves`], for any number of clusters and without shared memory.
 ///
 /// # Safety
 /// As [`group_moves`].
@@ -414,9 +409,9 @@ pub unsafe fn group_moves_global(
     labels: Ptr<u32>,
     /// The label that each point had before; becomes equal to `labels`.
     previous: PtrMut<u32>,
-    /// Points.
+    /// Number of points.
     count: u32,
-    /// Where the moves of each group begin in the order; becomes where they end.
+    /// The start of the moves of each group in the order; becomes their end.
     next: PtrMut<u32>,
     /// The moves, (group << 32 | point), with room for 2 · `count`.
     order: PtrMut<u64>,
@@ -427,7 +422,7 @@ pub unsafe fn group_moves_global(
     while at < last - first {
         let here = at + thread < last - first;
         let point = first + at + thread;
-        // SAFETY: the point exists; each place is given out once.
+        // SAFETY: the point exists; each place is used once.
         unsafe {
             let moves = if here { moves(*labels, *previous, point) } else { [NO_GROUP; 2] };
             unroll::<2>(|way| {
@@ -449,11 +444,11 @@ impl GroupMovesGlobal {
     }
 }
 
-/// Which numbers are added: all.
+/// Selects all numbers: the sums have one level.
 #[derive(Clone, Copy)]
 struct All;
 
-/// Which numbers are added: those with magnitudes from `from` up to `below`, exclusive; and weights likewise.
+/// Selects numbers with magnitudes from `from` up to `below`, exclusive; and weights likewise.
 #[derive(Clone, Copy)]
 struct OfLevel {
     from: f64,
@@ -462,11 +457,11 @@ struct OfLevel {
     weight_below: f64,
 }
 
-/// Which numbers are added.
+/// The selection of the numbers that are added.
 trait Taken: Copy {
-    /// Whether `product`, w·x, is.
+    /// Whether `product`, w·x, is added.
     fn product(self, product: f64) -> bool;
-    /// Whether `weight` is.
+    /// Whether `weight` is added.
     fn weight(self, weight: f64) -> bool;
 }
 
@@ -495,13 +490,13 @@ impl Taken for OfLevel {
     }
 }
 
-/// The bits of ROUND plus round(`value` · `scale`), or plus nothing.
+/// The bits of ROUND plus round(`value` · `scale`), or of ROUND if the value is not taken.
 #[inline(always)]
 fn rounded(value: f64, scale: f64, taken: bool) -> u64 {
     if taken { mul_add_f64(value, scale, ROUND).to_bits() } else { ROUND.to_bits() }
 }
 
-/// Adds round(w·x · `component_scale`) of every point that came to a cluster to the cluster's sums, and takes away that of every point that
+/// Adds round(w·x · `component_scale`) of every point that came to a cluster to the cluster's sums, and subtracts that of every point that
 /// left. Weights likewise.
 ///
 /// # Safety
@@ -519,11 +514,11 @@ fn rounded(value: f64, scale: f64, taken: bool) -> u64 {
 pub struct AddRows {
     /// Rows of `stride` components, of the type of the key.
     pub rows: Ptr<u8>,
-    /// Components from one row to the next, and from one row of `sums` to the next: a multiple of 4, zero padded.
+    /// Distance in components from one row to the next, and from one row of `sums` to the next: a multiple of 4, zero padded.
     pub stride: u32,
-    /// The moves as [`GroupMoves`] leaves them, (group << 32 | point): `move_count` at least.
+    /// The moves from [`GroupMoves`], (group << 32 | point): at least `move_count`.
     pub order: Ptr<u64>,
-    /// How many moves there are: one word.
+    /// Number of moves: one word.
     pub move_count: Ptr<u32>,
     /// A weight for each point; absent: all are 1, and nothing is added to `weight_sums`.
     pub weights: Option<Ptr<f32>>,
@@ -533,12 +528,12 @@ pub struct AddRows {
     pub weight_scale: f64,
     /// A row for each cluster, of i64 in two's complement.
     pub sums: PtrMut<u64>,
-    /// A word for each cluster, likewise.
+    /// One word for each cluster, of i64 in two's complement.
     pub weight_sums: PtrMut<u64>,
 }
 
 impl AddRows {
-    /// One wave of warps, which share the moves; a row of blocks in y for each 128 components.
+    /// One wave of warps, which share the moves; for each 128 components one row of blocks in y.
     pub fn config(&self, multiprocessors: u32) -> LaunchConfig {
         let parts = self.stride.div_ceil(WARP_COMPONENTS);
         let warps = (multiprocessors * ADDING_WARPS).div_ceil(parts);
@@ -546,7 +541,7 @@ impl AddRows {
     }
 }
 
-/// Does what [`AddRows`] does for one level of several: adds only the numbers whose magnitudes the level takes. (Six blocks a
+/// Does the same as [`AddRows`] for one level of several: adds only the numbers whose magnitudes belong to the level. (Six blocks a
 /// multiprocessor would spill.)
 ///
 /// # Safety
@@ -564,11 +559,11 @@ impl AddRows {
 pub struct AddLevel {
     /// Rows of `stride` components, of the type of the key.
     pub rows: Ptr<u8>,
-    /// Components from one row to the next, and from one row of `sums` to the next: a multiple of 4, zero padded.
+    /// Distance in components from one row to the next, and from one row of `sums` to the next: a multiple of 4, zero padded.
     pub stride: u32,
-    /// The moves as [`GroupMoves`] leaves them, (group << 32 | point): `move_count` at least.
+    /// The moves from [`GroupMoves`], (group << 32 | point): at least `move_count`.
     pub order: Ptr<u64>,
-    /// How many moves there are: one word.
+    /// Number of moves: one word.
     pub move_count: Ptr<u32>,
     /// A weight for each point; absent: all are 1, and nothing is added to `weight_sums`.
     pub weights: Option<Ptr<f32>>,
@@ -576,22 +571,22 @@ pub struct AddLevel {
     pub component_scale: f64,
     /// A power of two: w is rounded to integers after it is multiplied by this.
     pub weight_scale: f64,
-    /// A row for each cluster, of i64 in two's complement: those of the level.
+    /// The sums of the level: a row for each cluster, of i64 in two's complement.
     pub sums: PtrMut<u64>,
-    /// A word for each cluster, likewise.
+    /// The weight sums of the level: one word for each cluster, of i64 in two's complement.
     pub weight_sums: PtrMut<u64>,
-    /// The least magnitude of w·x that the level takes.
+    /// Smallest magnitude of w·x that belongs to the level.
     pub from: f64,
-    /// The magnitude of w·x from which on the level takes none.
+    /// Exclusive upper bound of the magnitudes of w·x that belong to the level.
     pub below: f64,
-    /// The least weight that the level takes.
+    /// Smallest weight that belongs to the level.
     pub weight_from: f64,
-    /// The weight from which on the level takes none.
+    /// Exclusive upper bound of the weights that belong to the level.
     pub weight_below: f64,
 }
 
 impl AddLevel {
-    /// The same launch as `all` for the numbers of one level: magnitudes of w·x in `products`, and weights in `weight_range`.
+    /// The launch `all`, limited to the numbers of one level: magnitudes of w·x in `products`, and weights in `weight_range`.
     pub fn of(all: AddRows, products: Range<f64>, weight_range: Range<f64>) -> AddLevel {
         let AddRows { rows, stride, order, move_count, weights, component_scale, weight_scale, sums, weight_sums } =
             all;
@@ -630,7 +625,7 @@ impl AddLevel {
 /// As [`AddRows`].
 #[inline(always)]
 unsafe fn add_all<E: Element>(launch: AddRows) {
-    // SAFETY: the same contract.
+    // SAFETY: the contract is the same.
     unsafe { add_rows::<E>(All, launch) }
 }
 
@@ -639,7 +634,7 @@ unsafe fn add_all<E: Element>(launch: AddRows) {
 #[inline(always)]
 unsafe fn add_level<E: Element>(launch: AddLevel) {
     let AddLevel { from, below, weight_from, weight_below, .. } = launch;
-    // SAFETY: the same contract.
+    // SAFETY: the contract is the same.
     unsafe { add_rows::<E>(OfLevel { from, below, weight_from, weight_below }, launch.all()) }
 }
 
@@ -654,7 +649,7 @@ unsafe fn add_rows<E: Element>(taken: impl Taken, launch: AddRows) {
     // SAFETY: the caller promises the word.
     let count = unsafe { global::load_nc(*move_count) };
     let run = count.div_ceil((thread::grid_dim_x() * WARPS_PER_BLOCK).max(1)).max(SHORTEST_RUN);
-    // In 64 bits: the last warps may begin past the end.
+    // In 64 bits, because the last warps may start after the end.
     let first = warp as u64 * run as u64;
     if first >= count as u64 {
         return;
@@ -664,18 +659,18 @@ unsafe fn add_rows<E: Element>(taken: impl Taken, launch: AddRows) {
     let quads = stride / 4;
     let quad = thread::block_idx_y() * (WARP_COMPONENTS / 4) + lane;
     let adds = quad < quads;
-    // Lanes past the row's end read its last components and add nothing.
+    // Lanes after the row's end read its last components and add nothing.
     let quad = if adds { quad } else { quads - 1 };
     let adds_weights = weights.is_some() && lane == 0 && thread::block_idx_y() == 0;
 
-    // SAFETY: places are below `count`, where the order names points and clusters that exist; quad < quads.
+    // SAFETY: places are below `count`, and points and clusters of the order exist; quad < quads.
     unsafe {
         let mut group = (global::load_nc(order.wrapping_add(first as usize)) >> 32) as u32;
         let to = LaneSums { sums: *sums, weight_sums: *weight_sums, stride, quad, adds, adds_weights };
         let (mut acc, mut weight_acc, mut points) = ([0u64; 4], 0u64, 0u64);
         let mut at = first;
         while at < last {
-            // A lane looks up one place; past the end it repeats the last.
+            // A lane reads one place; after the end it repeats the last.
             let here = (last - at).min(32);
             let mine = global::load_nc(order.wrapping_add((at + lane.min(here - 1)) as usize));
             let (my_group, my_point) = ((mine >> 32) as u32, mine as u32);
@@ -715,22 +710,22 @@ unsafe fn add_rows<E: Element>(taken: impl Taken, launch: AddRows) {
     }
 }
 
-/// Where a lane adds what it has in registers.
+/// The destination of the sums in a lane's registers.
 #[derive(Clone, Copy)]
 struct LaneSums {
     sums: *mut u64,
     weight_sums: *mut u64,
     stride: u32,
-    /// Its four components of every row.
+    /// The lane's four components of every row.
     quad: u32,
-    /// Whether it adds components.
+    /// Whether the lane adds components.
     adds: bool,
-    /// Whether it adds weights.
+    /// Whether the lane adds weights.
     adds_weights: bool,
 }
 
 impl LaneSums {
-    /// Adds what the lane has of `points` points to their cluster's sums, or takes it away, as the group says.
+    /// Adds the lane's sums of `points` points to their cluster's sums if the group is even, and subtracts them if it is odd.
     ///
     /// # Safety
     /// The sums have the group's cluster, and the lane's components.

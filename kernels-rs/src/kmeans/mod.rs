@@ -4,8 +4,8 @@
 //! |---|---|---|
 //! | [`assign`] | nearest of many centroids: a product with a proof | paper 5 |
 //! | [`assign_few`] | nearest of few centroids: the same with the centroids in shared memory | paper 5 |
-//! | [`nearest_lists`] | what a block remembers of its points while it walks over centroids | |
-//! | [`settle`] | exact distances where the product leaves a choice | |
+//! | [`nearest_lists`] | candidates of the points of a block during the pass over the centroids | |
+//! | [`settle`] | exact distances for points whose nearest centroid the product does not decide | |
 //! | [`cluster_sums`] | integer sums over clusters | |
 //! | [`centroids`] | totals and new centroids | |
 

@@ -1,8 +1,8 @@
-//! What a block of [`crate::kmeans::assign`] knows of its points while it walks over the centroids: for each point the smallest
+//! The candidates of the points of a block of [`crate::kmeans::assign`] during its pass over the centroids: for each point the smallest
 //! upper bound of a score so far, and a short list of the centroids that may be its nearest.
 //!
-//! All of it lies in shared memory. Warps append by atomics between two barriers; one thread a row drops, behind a
-//! barrier, what a smaller upper bound has ruled out since.
+//! All of it is in shared memory. Warps append by atomics between two barriers. After a barrier, one thread for each row drops the entries
+//! that a smaller upper bound excludes.
 
 use cuda_std::shared::SharedPtr;
 use cuda_std::{atomic, global};
@@ -11,21 +11,21 @@ use crate::product::bounds::QueryTerms;
 use crate::product::tile::TILE_ROWS;
 use crate::select::entry::{key_of, value_of};
 
-/// Candidates that a point's list holds.
+/// Number of candidates that a point's list holds.
 pub const LIST: u32 = 8;
 /// Shared memory of a block's lists, in bytes.
 pub const LISTS_BYTES: u32 = TILE_ROWS * (16 + 4 + 8 * LIST);
 
-/// What a block knows of its points, in shared memory; entry e of the list of row r lies at e · 128 + r.
+/// States and lists of a block's points, in shared memory; entry e of the list of row r is at e · 128 + r.
 #[derive(Clone, Copy)]
 pub struct Lists {
-    /// [`QueryTerms`] and the order-preserving key of the smallest upper bound, side by side: one load gets all four.
+    /// [`QueryTerms`] and the order-preserving key of the smallest upper bound, so that one load gets all four words.
     pub states: SharedPtr<global::U32x4>,
-    /// How many candidates were found; more than [`LIST`]: some were lost.
+    /// Number of candidates that were found; if it is more than [`LIST`], some were lost.
     pub sizes: SharedPtr<u32>,
     /// v − E of each candidate.
     lower: SharedPtr<f32>,
-    /// Their numbers.
+    /// The centroid number of each candidate.
     pub clusters: SharedPtr<u32>,
 }
 
@@ -33,10 +33,10 @@ impl Lists {
     /// The lists at `start`, which is aligned to 16 bytes.
     ///
     /// # Safety
-    /// There are [`LISTS_BYTES`] of shared memory.
+    /// `start` points to [`LISTS_BYTES`] of shared memory.
     #[inline(always)]
     pub unsafe fn at(start: SharedPtr<u8>) -> Lists {
-        // SAFETY: the four parts have these lengths together.
+        // SAFETY: the lengths of the four parts add up to `LISTS_BYTES`.
         unsafe {
             let states = start.cast::<global::U32x4>();
             let sizes = states.add(TILE_ROWS).cast::<u32>();
@@ -68,14 +68,13 @@ impl Lists {
         (QueryTerms { per_norm, per_residual, own }, value_of(best))
     }
 
-    /// Appends a centroid whose score is within `error` of `score`, if it is below `clusters` and may be the nearest of
-    /// `row`.
+    /// Appends a centroid whose score is within `error` of `score`, if its number is below `clusters` and it may be the nearest of `row`.
     ///
     /// # Safety
     /// `row` < 128; the lists were set up before a barrier.
     #[inline(always)]
     pub unsafe fn offer(self, row: u32, score: f32, error: f32, cluster: u32, clusters: u32) {
-        // SAFETY: as the caller promises; each place below LIST is given out once between two barriers.
+        // SAFETY: as the caller promises; each place below LIST is reserved once between two barriers.
         unsafe {
             let best = self.best(row);
             #[expect(clippy::neg_cmp_op_on_partial_ord, reason = "NaN on either side must keep the centroid")]
@@ -90,14 +89,14 @@ impl Lists {
         }
     }
 
-    /// Drops what cannot be the nearest of `row` any more; returns how many are left, more than [`LIST`] if some were
-    /// lost.
+    /// Drops entries that cannot be the nearest of `row` any more. Returns the number of those left, which is more than [`LIST`] if some
+    /// were lost.
     ///
     /// # Safety
-    /// `row` < 128; behind a barrier after the last [`Self::offer`], one thread a row.
+    /// `row` < 128; a barrier follows the last [`Self::offer`]; one thread for each row.
     #[inline(always)]
     pub unsafe fn compact(self, row: u32) -> u32 {
-        // SAFETY: as the caller promises; entries are read below the size, and written no further on than read.
+        // SAFETY: as the caller promises; entries are read below the size, and written at or before the place where they were read.
         unsafe {
             let size = self.sizes.add(row).load();
             if size > LIST {

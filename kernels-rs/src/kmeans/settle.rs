@@ -1,18 +1,17 @@
-//! The nearest centroid where [`crate::kmeans::assign`] proved no single one: canonical distances, and the best of them.
+//! Canonical distances for the points whose nearest centroid [`crate::kmeans::assign`] did not prove, and the best of them.
 //!
 //! # Problem
-//! `assign` leaves two queues on the device: points with a few candidates each (some percent of all: two centroids
-//! within the error of half precision), and points about which nothing is proved (duplicates of centroids, numbers near
-//! f32's limits). Their labels are argmin of (canonical distance as f32, lower number), over the candidates or over all
-//! centroids.
+//! `assign` writes two queues on the device: points with a few candidates each (some percent of all: two centroids within the error of half
+//! precision), and points for which nothing is proved (duplicates of centroids, numbers near f32's limits). Their labels are argmin of
+//! (canonical distance as f32, lower number), over the candidates or over all centroids.
 //!
 //! # Algorithm
-//! [`Settle`]: a warp a point, `BATCH` candidates at once ([`crate::product::canonical`]). [`SettleAll`]: a block a
-//! point, its warps share the centroids, the smallest (key, number) is found by an atomic minimum in shared memory. The
-//! queues' lengths are known to the device only: blocks stride over them.
+//! [`Settle`]: one warp for each point, `BATCH` candidates at once ([`crate::product::canonical`]). [`SettleAll`]: one block for each
+//! point. Its warps share the centroids, and an atomic minimum in shared memory finds the smallest (key, number). Only the device has the
+//! queues' lengths, so blocks iterate over the queues with the grid as the stride.
 //!
 //! # Cost
-//! About d/8 f64 operations a lane and candidate; what counts is one row of points and a few centroids read from L2.
+//! About d/8 f64 operations for each lane and candidate. The time is that of reading one row of points and a few centroids from L2.
 
 use cuda_std::launch::LaunchConfig;
 use cuda_std::{Ptr, PtrMut, atomic, global, kernel, shared_array, thread, unroll, warp};
@@ -24,9 +23,9 @@ use crate::product::element::{self, Element, ElementKey};
 use crate::product::metric::Metric;
 use crate::select::entry::{EMPTY, key_of, pack, payload};
 
-/// Warps in a block of [`Settle`].
+/// Number of warps in a block of [`Settle`].
 const WARPS_PER_BLOCK: u32 = 4;
-/// Warps in a block of [`SettleAll`].
+/// Number of warps in a block of [`SettleAll`].
 const WARPS_FOR_ALL: u32 = 16;
 
 /// The points and centroids of a launch.
@@ -39,11 +38,10 @@ struct Sides<E: Element> {
 }
 
 impl<E: Element> Sides<E> {
-    /// The best of `BATCH` centroids for a point as (key, number), on all lanes; `NO_ROW` stands for none. All 32 lanes
-    /// arrive.
+    /// The best of `BATCH` centroids for a point as (key, number), on all lanes; `NO_ROW` stands for no centroid. All 32 lanes arrive.
     ///
     /// # Safety
-    /// The point exists, and each centroid that is not `NO_ROW`.
+    /// The point exists, and so does each centroid that is not `NO_ROW`.
     #[inline(always)]
     unsafe fn best(self, point: u32, clusters: [u32; BATCH], lane: u32) -> u64 {
         let x = self.points.wrapping_add(point as usize * self.stride as usize);
@@ -53,7 +51,7 @@ impl<E: Element> Sides<E> {
             rows[b] = self.centroids.wrapping_add(row as usize * self.stride as usize);
         });
         let quads = self.stride / 4;
-        // SAFETY: as the caller promises; row 0 stands in for none.
+        // SAFETY: as the caller promises; row 0 is read instead of `NO_ROW`.
         let sums = unsafe {
             canonical::sums_by(
                 self.metric,
@@ -73,7 +71,7 @@ impl<E: Element> Sides<E> {
     }
 }
 
-/// Labels the pending points: each with the best of its candidates, by canonical squared L2 or inner product.
+/// Labels each pending point with the best of its candidates, by canonical squared L2 or inner product.
 ///
 /// # Safety
 /// The arrays are as long as the fields say, and every point and candidate of the queue exists.
@@ -92,23 +90,23 @@ pub struct Settle {
     pub points: Ptr<u8>,
     /// Rows of `stride` components.
     pub centroids: Ptr<f32>,
-    /// Components from one row to the next: a multiple of 4, zero padded.
+    /// Distance from one row to the next in components: a multiple of 4, zero padded.
     pub stride: u32,
     /// Squared L2 or inner product.
     pub metric: Metric,
-    /// How many points are pending: one word.
+    /// Number of pending points: one word.
     pub queue_size: Ptr<u32>,
-    /// The numbers of the pending points: `queue_size` at least.
+    /// The numbers of the pending points: at least `queue_size`.
     pub pending: Ptr<u32>,
-    /// The candidates of each pending point: [`LIST`] centroids, [`NO_ROW`] behind the last.
+    /// The candidates of each pending point: [`LIST`] centroids, [`NO_ROW`] after the last.
     pub pending_lists: Ptr<u32>,
     /// A label for each point, by the point's number.
     pub labels: PtrMut<u32>,
 }
 
 impl Settle {
-    /// A warp a pending point in turn. The device alone knows how many are pending: of `points` points at most all, and as many warps as
-    /// `multiprocessors` run at once are enough.
+    /// One warp for each pending point, in turn. Only the device has the number of pending points, which is at most `points`; the launch
+    /// has no more warps than `multiprocessors` run at once.
     pub fn config(&self, points: u32, multiprocessors: u32) -> LaunchConfig {
         LaunchConfig::warps((points as u64).min(multiprocessors as u64 * 64), WARPS_PER_BLOCK)
     }
@@ -148,7 +146,7 @@ unsafe fn settle<E: Element>(launch: Settle) {
     }
 }
 
-/// Labels the unbounded points: each with the best of all centroids, by canonical squared L2 or inner product.
+/// Labels each unbounded point with the best of all centroids, by canonical squared L2 or inner product.
 ///
 /// # Safety
 /// The arrays are as long as the fields say, and every point of the queue exists.
@@ -166,23 +164,23 @@ pub struct SettleAll {
     pub points: Ptr<u8>,
     /// `clusters` rows of `stride` components.
     pub centroids: Ptr<f32>,
-    /// Components from one row to the next: a multiple of 4, zero padded.
+    /// Distance from one row to the next in components: a multiple of 4, zero padded.
     pub stride: u32,
     /// Squared L2 or inner product.
     pub metric: Metric,
-    /// Centroids.
+    /// Number of centroids.
     pub clusters: u32,
-    /// How many points are unbounded: one word.
+    /// Number of unbounded points: one word.
     pub queue_size: Ptr<u32>,
-    /// The numbers of the unbounded points: `queue_size` at least.
+    /// The numbers of the unbounded points: at least `queue_size`.
     pub unbounded: Ptr<u32>,
     /// A label for each point, by the point's number.
     pub labels: PtrMut<u32>,
 }
 
 impl SettleAll {
-    /// A block an unbounded point in turn. The device alone knows how many are unbounded: of `points` points at most all, and as many
-    /// blocks as `multiprocessors` run at once are enough.
+    /// One block for each unbounded point, in turn. Only the device has the number of unbounded points, which is at most `points`; the
+    /// launch has no more blocks than `multiprocessors` run at once.
     pub fn config(&self, points: u32, multiprocessors: u32) -> LaunchConfig {
         LaunchConfig::linear((points as u64).min(multiprocessors as u64 * 4), 32 * WARPS_FOR_ALL)
     }
@@ -198,8 +196,8 @@ unsafe fn settle_all<E: Element>(launch: SettleAll) {
     let lane = warp::lane_id();
     let thread = thread::thread_idx_x();
     let winner = shared_array!(u64, 1);
-    // SAFETY: the caller promises the queue, whose places below its size are filled; thread 0 alone writes the shared
-    // word between barriers, the others by atomics.
+    // SAFETY: the caller promises the queue, whose places below its size are filled; between barriers either thread 0 writes the shared
+    // word, or the warps change it by atomics.
     unsafe {
         let size = global::load_nc(*queue_size);
         let mut place = thread::block_idx_x();

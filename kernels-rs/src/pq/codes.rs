@@ -1,19 +1,20 @@
-//! Product-quantizer codes as vectors: what a stored code stands for, component by component.
+//! Product-quantizer codes as vectors: the components that a stored code stands for.
 //!
 //! # Problem
-//! An IVF-PQ index stores, of a vector in list l, the codes of its M sub-vectors' residuals (paper section 2.2 and 5.2). What it stands for is
+//! An IVF-PQ index stores, for a vector in list l, the codes of its M sub-vectors' residuals (paper sections 2.2 and 5.2). The reconstruction r of
+//! the vector is
 //!
 //! ```text
 //! r[i] = f32(c_l[i] + codebook[m][code m][i mod w]),  w = dim / M,  m = i / w
 //! ```
 //!
-//! one f32 addition a component: the reconstruction that every back end means by that vector. Codes of `bits` bits are packed from
+//! with one f32 addition for each component. Every back end uses this reconstruction. Codes of `bits` bits are packed from
 //! the lowest bit of the first byte, sub-quantizer 0 first.
 //!
 //! # How it is read
-//! Four components at a time, as rows of any other element ([`crate::product::element`]). Where w is a multiple of four they come by one load of
-//! 16 bytes from the codebook, which the first-level cache holds (128 KiB for 256 codewords of 128 components), where w is two and codes
-//! are bytes by two loads of 8; else one by one.
+//! Four components at a time, as with rows of any other element type ([`crate::product::element`]). If w is a multiple of four, they are
+//! read by one load of 16 bytes from the codebook, which the first-level cache holds (128 KiB for 256 codewords of 128 components). If w is
+//! two and codes are bytes, they are read by two loads of 8 bytes; otherwise one by one.
 
 use cuda_std::global::{F32x2, F32x4, U32x2};
 use cuda_std::{global, math, unroll};
@@ -23,21 +24,21 @@ use crate::pq::pq_codes::code_at;
 /// An image of coded vectors in global memory.
 #[derive(Clone, Copy)]
 pub struct Codes {
-    /// Codes, `code_bytes` a row.
+    /// Codes, `code_bytes` bytes in a row.
     pub codes: *const u8,
-    /// Bytes of a row.
+    /// Number of bytes of a row.
     pub code_bytes: u32,
-    /// Bits of a sub-quantizer's code, at most 8.
+    /// Number of bits of a sub-quantizer's code, at most 8.
     pub bits: u32,
-    /// Components of a sub-vector, w.
+    /// Number of components of a sub-vector, w.
     pub width: u32,
-    /// Components of a vector.
+    /// Number of components of a vector.
     pub dim: u32,
     /// Codewords \[M\]\[2^bits\]\[w\].
     pub codebooks: *const f32,
-    /// Centroids of the lists, `stride` components a row, zero padded.
+    /// Centroids of the lists, `stride` components in a row, zero padded.
     pub centroids: *const f32,
-    /// Components from one centroid to the next: `dim` padded to a multiple of four.
+    /// Distance from one centroid to the next in components: `dim` padded to a multiple of four.
     pub stride: u32,
 }
 
@@ -49,11 +50,11 @@ impl Codes {
     #[inline(always)]
     pub unsafe fn code(&self, row: u32, m: u32) -> u32 {
         let code = self.codes.wrapping_add(row as usize * self.code_bytes as usize);
-        // SAFETY: the row's code holds sub-quantizer m, and bits are at most 8, as the field says.
+        // SAFETY: the row's code has sub-quantizer m, and bits are at most 8, as the field says.
         unsafe { code_at(code, m, self.bits) }
     }
 
-    /// Components 4·`quad` .. 4·`quad` + 4 of the vector in storage row `row`, which lies in list `list`; zeros from `dim` on.
+    /// Components 4·`quad` .. 4·`quad` + 4 of the vector in storage row `row`, which belongs to list `list`; zeros from `dim` on.
     ///
     /// # Safety
     /// Row and list exist, and the pointers are as their fields say.
@@ -61,7 +62,7 @@ impl Codes {
     pub unsafe fn load4(&self, row: u32, list: u32, quad: u32) -> [f32; 4] {
         let width = self.width.max(1);
         let first = 4 * quad;
-        // SAFETY: components below dim belong to sub-quantizers below dim / width, and codes name codewords that exist.
+        // SAFETY: components below dim belong to sub-quantizers below dim / width, and every code has a codeword.
         unsafe {
             let centroid = self.centroids.wrapping_add(list as usize * self.stride as usize + first as usize);
             if width.is_multiple_of(4) {
@@ -78,7 +79,7 @@ impl Codes {
                 if first >= self.dim {
                     return [0.0; 4];
                 }
-                // Bytes 2·quad and 2·quad + 1 of an even number: an even address, and both exist.
+                // Bytes 2·quad and 2·quad + 1 of a row with an even number of bytes: the address is even, and both exist.
                 let at = row as usize * self.code_bytes as usize + 2 * quad as usize;
                 let two = global::load_nc(self.codes.wrapping_add(at).cast::<u16>()) as u32;
                 let codeword = |m: u32, code: u32| {
@@ -89,7 +90,7 @@ impl Codes {
                 let c = global::load_nc(centroid.cast::<F32x4>()).0;
                 [c[0] + low[0], c[1] + low[1], c[2] + high[0], c[3] + high[1]]
             } else {
-                // One after the other: side by side, eight rows of them take more registers than there are.
+                // One after the other, because in parallel eight rows of them take more registers than there are.
                 let mut r = [0.0; 4];
                 let mut i = first;
                 while i < self.dim.min(first + 4) {
@@ -106,10 +107,10 @@ impl Codes {
     }
 }
 
-/// Codes as operands of the tensor cores: decoded by a recipe of few instructions, around `centre` and scaled by a power of two s.
+/// Codes as operands of the tensor cores. They are decoded with few instructions, relative to `centre` and scaled by a power of two s.
 ///
 /// ```text
-/// offset[l][i] = f16((c_l[i] - centre[i]) * s)       // once an index
+/// offset[l][i] = f16((c_l[i] - centre[i]) * s)       // once for an index
 /// half[..] = f16(codeword * s)
 /// operand = f16(offset + half)                       // one addition for two components
 /// ```
@@ -118,16 +119,16 @@ impl Codes {
 /// stays below 2^16 · 3/4 and no f16 overflows.
 #[derive(Clone, Copy)]
 pub struct Operands {
-    /// The codes.
+    /// The codes that are decoded to operands.
     pub codes: Codes,
-    /// `stride` components a list.
+    /// The scaled centroids: `stride` components for each list.
     pub offsets: *const u16,
-    /// As the codebooks.
+    /// The scaled codewords, laid out as the codebooks.
     pub halves: *const u16,
 }
 
 impl Operands {
-    /// The offsets of components 4·`quad` .. of `list`, two words; zeros from the stride on.
+    /// The offsets of components 4·`quad` .. of `list`, as two words; zeros from the stride on.
     ///
     /// # Safety
     /// The list exists.
@@ -135,15 +136,15 @@ impl Operands {
     pub unsafe fn offset4(&self, list: u32, quad: u32) -> [u32; 2] {
         if 4 * quad < self.codes.stride {
             let at = list as usize * self.codes.stride as usize + 4 * quad as usize;
-            // SAFETY: inside the list's row, whose padding is zero.
+            // SAFETY: the components are inside the list's row, whose padding is zero.
             unsafe { global::load_nc(self.offsets.wrapping_add(at).cast::<U32x2>()).0 }
         } else {
             [0; 2]
         }
     }
 
-    /// The sub-quantizer of component 4·`quad`, and where its first codeword's component of that place is among the halves. For
-    /// widths that are multiples of four.
+    /// The sub-quantizer of component 4·`quad`, and the place of this component of its first codeword among the halves. For widths that are
+    /// multiples of four.
     #[inline(always)]
     pub fn book(&self, quad: u32) -> (u32, u32) {
         let width = self.codes.width.max(1);
@@ -152,11 +153,11 @@ impl Operands {
         (m, (m << self.codes.bits) * width + (4 * quad - m * width))
     }
 
-    /// The operands of components 4·`quad` .. of a row, two words, whose offsets are `offset`; halves are looked up one by one by
-    /// `half`. For any width.
+    /// The operands of components 4·`quad` .. of a row, as two words, whose offsets are `offset`. `half` looks up the halves one by one.
+    /// For any width.
     ///
     /// # Safety
-    /// The row exists, and `half` knows every place of the halves.
+    /// The row exists, and `half` is defined for every place of the halves.
     #[inline(always)]
     pub unsafe fn quad(&self, row: u32, quad: u32, offset: [u32; 2], half: impl Fn(u32) -> u16) -> [u32; 2] {
         let (width, dim) = (self.codes.width.max(1), self.codes.dim);

@@ -1,31 +1,31 @@
 //! Product-quantizer codes: the nearest codeword of each sub-vector, packed.
 //!
 //! # Problem
-//! n vectors, M sub-quantizers of 2^bits codewords, width w = dim / M. Code m of a vector is the first smallest, over codewords c,
-//! of Σ_j (x_j − c_j)², j ascending from 0, f32, nothing fused: the definition of the host crate's `pq` module, bit for bit.
-//! Of an inverted list, x is the residual: the vector minus its list's centroid, component by component.
+//! n vectors, M sub-quantizers of 2^bits codewords, width w = dim / M. Code m of a vector is the first codeword c with the smallest
+//! Σ_j (x_j − c_j)², j ascending from 0, in f32, without fused operations. This is the definition of the host crate's `pq` module, bit for bit.
+//! In an inverted list, x is the residual: the vector minus its list's centroid, component by component.
 //!
 //! # Algorithm
 //! ```text
-//! a block takes 256 vectors, two a thread, and a run of sub-quantizers; for each:
-//!     x[j] of the thread's vectors -> shared memory (its own column: no barrier)
+//! a block has 256 vectors, two in each thread, and a run of sub-quantizers; for each:
+//!     x[j] of the thread's vectors -> shared memory (the thread's own column: no barrier)
 //!     for each piece of the codebook (transposed: component by component) -> shared memory
 //!         for 8 codewords at a time: acc[2][8] = Σ_j (x[j] − c[j])²        // c: two 16-byte loads, the same for all lanes
 //!                                    keep the first smallest
-//!     append the number to the vector's word; after 8 sub-quantizers (whole bytes) store it
+//!     append the number to the vector's word; after 8 sub-quantizers (whole bytes) store the word
 //! ```
 //!
-//! 1. Two vectors times eight codewords give 16 independent chains of additions, and 48 arithmetic instructions for the four
-//!    loads of a component.
-//! 2. The codebook is transposed, so any width works without padding; x lies in shared memory rather than in registers,
-//!    because the loop over components has no fixed length.
-//! 3. Eight codes of b bits are b bytes: blocks that share vectors take runs of eight sub-quantizers, and nothing is combined
-//!    between them.
+//! 1. Two vectors times eight codewords give 16 independent chains of additions, and 48 arithmetic instructions for the four loads of a
+//!    component.
+//! 2. The codebook is transposed, so any width works without padding. x is in shared memory and not in registers, because the loop over
+//!    components has no fixed length.
+//! 3. Eight codes of b bits are b bytes. Blocks that share vectors have runs of eight sub-quantizers, so no byte has codes of two blocks.
 //!
-//! Sub-vectors so wide that x does not fit in shared memory are read from global memory, codebook and all, several times slower.
+//! If sub-vectors are so wide that x does not fit in shared memory, they and the codebook are read from global memory, several times
+//! slower.
 //!
 //! # Cost
-//! 3 · dim · 2^bits f32 instructions a vector and 3 · M · 2^bits for the comparisons; 1 M × 128 with 256 codewords is 98 G
+//! 3 · dim · 2^bits f32 instructions for each vector and 3 · M · 2^bits for the comparisons; 1 M × 128 with 256 codewords is 98 G
 //! operations without the comparisons, 3.3 ms of an H200's f32 rate.
 
 use cuda_std::global::F32x4;
@@ -33,20 +33,20 @@ use cuda_std::launch::LaunchConfig;
 use cuda_std::shared::{self, SharedPtr};
 use cuda_std::{Ptr, PtrMut, global, kernel, thread, unroll};
 
-/// Threads of a block.
+/// Number of threads of a block.
 const THREADS: u32 = 128;
-/// Vectors of a thread.
+/// Number of vectors of a thread.
 const ROWS: usize = 2;
-/// Vectors of a block.
+/// Number of vectors of a block.
 pub const BLOCK_ROWS: u32 = THREADS * ROWS as u32;
-/// Codewords compared at once.
+/// Number of codewords that are compared at once.
 const CODEWORDS: usize = 8;
-/// Codewords of the smallest piece of a codebook.
+/// Number of codewords of the smallest piece of a codebook.
 pub const FEWEST_CODEWORDS: u32 = CODEWORDS as u32;
-/// Sub-quantizers whose codes fill whole bytes.
+/// Number of sub-quantizers whose codes fill whole bytes.
 pub const GROUP: u32 = 8;
 
-/// Bytes of dynamic shared memory for sub-vectors of `width` and pieces of `piece` codewords.
+/// Bytes of dynamic shared memory for sub-vectors of `width` components and pieces of `piece` codewords.
 pub const fn shared_bytes(width: u64, piece: u64) -> u64 {
     4 * width * (piece + BLOCK_ROWS as u64)
 }
@@ -55,7 +55,7 @@ pub const fn shared_bytes(width: u64, piece: u64) -> u64 {
 #[derive(Clone, Copy)]
 struct Vector {
     row: *const f32,
-    /// What is subtracted, if anything.
+    /// The centroid that is subtracted, if the code is of a residual.
     centroid: Option<Ptr<f32>>,
 }
 
@@ -72,25 +72,25 @@ impl Vector {
                 Some(centroid) => global::load_nc(centroid.wrapping_add(j)),
                 None => 0.0,
             };
-            // Without a centroid: x − 0 is x, also where x is −0.
+            // Without a centroid, x − 0 is x, also if x is −0.
             global::load_nc(self.row.wrapping_add(j)) - centroid
         }
     }
 }
 
-/// Where a block reads sub-vectors and codebooks from.
+/// The memory from which a block reads sub-vectors and codebooks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Staging {
-    /// From shared memory, which it fills piece by piece: [`shared_bytes`] of it.
+    /// Shared memory, which the block fills piece by piece: [`shared_bytes`].
     Shared,
-    /// From global memory: any width.
+    /// Global memory, for any width.
     Global,
 }
 
 /// Writes the code of each vector, or of its residual.
 ///
 /// # Safety
-/// The arrays are as long as the fields say; there is at least one row; every label names a centroid.
+/// The arrays are as long as the fields say; there is at least one row; every label has a centroid.
 #[kernel(
     key = Staging,
     max_threads = 128,
@@ -101,33 +101,33 @@ pub enum Staging {
 pub struct Encode {
     /// Rows of `sub_quantizers` · `width` components.
     pub rows: Ptr<f32>,
-    /// Rows.
+    /// Number of rows.
     pub row_count: u32,
-    /// The row of `centroids` that is subtracted from each row; absent where nothing is.
+    /// The row of `centroids` that is subtracted from each row; absent: no centroids.
     pub labels: Option<Ptr<u32>>,
-    /// Rows as those of `rows`, one for each label; empty where `labels` is absent.
+    /// Rows laid out as those of `rows`, one for each label; empty if `labels` is absent.
     pub centroids: Ptr<f32>,
     /// The codebooks, `sub_quantizers` × `width` × 2^`bits`, aligned to 16 bytes.
     pub codebooks: Ptr<f32>,
-    /// Components from one row to the next.
+    /// Distance from one row to the next in components.
     pub stride: u32,
-    /// Sub-quantizers.
+    /// Number of sub-quantizers.
     pub sub_quantizers: u32,
-    /// Components of a sub-vector.
+    /// Number of components of a sub-vector.
     pub width: u32,
-    /// Bits of a code.
+    /// Number of bits of a code.
     pub bits: u32,
-    /// Codewords that are in shared memory at once: a power of two from [`FEWEST_CODEWORDS`] to 2^`bits`. All of them where nothing is in
-    /// shared memory.
+    /// Number of codewords that are in shared memory at once: a power of two from [`FEWEST_CODEWORDS`] to 2^`bits`. For [`Staging::Global`]
+    /// 2^`bits`.
     pub piece: u32,
-    /// Sub-quantizers of a block: a multiple of [`GROUP`].
+    /// Number of sub-quantizers of a block: a multiple of [`GROUP`].
     pub run: u32,
-    /// ceil(`sub_quantizers` · `bits` / 8) bytes a row.
+    /// The codes: ceil(`sub_quantizers` · `bits` / 8) bytes for each row.
     pub codes: PtrMut<u8>,
 }
 
 impl Encode {
-    /// Blocks along x share the rows, 256 each; those along y share the sub-quantizers, a run each.
+    /// Blocks along x share the rows, 256 for each; those along y share the sub-quantizers, a run for each.
     pub fn config(&self, staging: Staging) -> LaunchConfig {
         let shared = match staging {
             Staging::Shared => shared_bytes(self.width as u64, self.piece as u64) as u32,
@@ -150,9 +150,9 @@ unsafe fn encode<const STAGED: bool>(launch: Encode) {
     let codewords = 1u32 << bits;
     let code_bytes = (sub_quantizers as usize * bits as usize).div_ceil(8);
     let book = shared::dynamic::<f32>();
-    // SAFETY: the launch gives `shared_bytes(width, piece)`; rows past the end repeat the last one and are not stored; the
-    // caller promises the shapes. Each thread reads and writes its own columns of `column`; barriers stand around the
-    // filling of `book`, and every thread of the block arrives at them, since all loop bounds are the same for all.
+    // SAFETY: the launch gives `shared_bytes(width, piece)`; rows after the end repeat the last one and are not stored; the caller promises
+    // the shapes. Each thread reads and writes its own columns of `column`. Barriers precede and follow the filling of `book`, and every
+    // thread of the block arrives at them, because all loop bounds are the same for all.
     unsafe {
         let column: SharedPtr<f32> = book.add(width * piece + thread);
         let mut number = [0u32; ROWS];
@@ -162,7 +162,7 @@ unsafe fn encode<const STAGED: bool>(launch: Encode) {
             let row = number[r].min(row_count - 1) as usize;
             let centroid = labels.map(|labels| {
                 let label = global::load_nc(labels.wrapping_add(row)) as usize;
-                // The centroid exists, so that its address is not 0.
+                // The centroid exists, so its address is not 0.
                 centroids.advance(label * stride)
             });
             vector[r] = Vector { row: rows.wrapping_add(row * stride), centroid };
@@ -189,7 +189,7 @@ unsafe fn encode<const STAGED: bool>(launch: Encode) {
             while base < codewords {
                 if STAGED {
                     thread::sync_threads();
-                    // `piece` is a power of two, 8 at least.
+                    // `piece` is a power of two, at least 8.
                     let shift = 29 - piece.leading_zeros();
                     let mut quad = thread;
                     while quad < width << shift {

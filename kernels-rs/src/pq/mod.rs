@@ -2,7 +2,7 @@
 //!
 //! | module | algorithm | source |
 //! |---|---|---|
-//! | [`codes`] | codes as vectors | paper 2.2 |
+//! | [`codes`] | codes as vectors and as f16 operands | paper 2.2 |
 //! | [`encode`] | codes of vectors: the nearest codeword of each sub-vector | paper 5.2 |
 //! | [`pq_codes`] | reading codes | |
 //! | [`pq_tables`] | tables of queries and lists, terms of rows, and the error bound of scores | paper 5.2 |

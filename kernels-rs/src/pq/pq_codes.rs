@@ -1,21 +1,21 @@
-//! Reading the codes of a product quantizer.
+//! Readers of the codes of a product quantizer.
 //!
 //! A row's code is M numbers of `bits` bits, 4 to 8, packed from the lowest bit of its first byte on, sub-quantizer 0 first, in
-//! ceil(M · bits / 8) bytes. [`Bytes`] reads 8-bit codes 4, 8 or 16 at a time, the common case; [`Packed`] reads the rest through
-//! a bit buffer, a word or a byte at a time. Both read [`ROWS`] rows side by side, and nothing past a row's end.
+//! ceil(M · bits / 8) bytes. [`Bytes`] reads 8-bit codes 4, 8 or 16 at a time, the common case. [`Packed`] reads the others through a bit buffer, a
+//! word or a byte at a time. Both read [`ROWS`] rows together, and nothing after a row's end.
 
 use core::marker::PhantomData;
 
 use cuda_std::global::{U32x2, U32x4};
 use cuda_std::{global, unroll};
 
-/// Rows of a lane.
+/// Number of rows of a lane.
 pub const ROWS: usize = 2;
 
 /// Code `m` of the packed code at `code`.
 ///
 /// # Safety
-/// The code is readable up to its sub-quantizer `m`, and `bits` ≤ 8.
+/// The code is readable up to sub-quantizer `m`, and `bits` ≤ 8.
 #[inline(always)]
 pub unsafe fn code_at(code: *const u8, m: u32, bits: u32) -> u32 {
     let first = m * bits;
@@ -31,31 +31,31 @@ pub unsafe fn code_at(code: *const u8, m: u32, bits: u32) -> u32 {
 /// Sub-quantizers `first .. first + count`, and how codes are packed.
 #[derive(Clone, Copy)]
 pub struct Chunk {
-    /// The first sub-quantizer.
+    /// Number of the first sub-quantizer.
     pub first: u32,
-    /// How many.
+    /// Number of sub-quantizers in the chunk.
     pub count: u32,
-    /// Bits of a code.
+    /// Number of bits of a code.
     pub bits: u32,
-    /// Bytes of a row.
+    /// Number of bytes of a row.
     pub code_bytes: u32,
 }
 
-/// How codes are read.
+/// A reader of codes.
 pub trait Codes {
-    /// Calls `visit` for each sub-quantizer m of the chunk, ascending, with (m − first) · 2^bits, where its table starts, and the
-    /// code of each row. All lanes of a warp arrive at every call together.
+    /// Calls `visit` for each sub-quantizer m of the chunk, ascending, with (m − first) · 2^bits, the start of its table, and the code of
+    /// each row. All lanes of a warp arrive at every call together.
     ///
     /// # Safety
-    /// The rows are whole codes, and the chunk begins and ends where the reader's loads do.
+    /// The rows are whole codes, and the chunk starts and ends at borders of the reader's loads.
     unsafe fn visit(rows: [*const u8; ROWS], chunk: Chunk, visit: impl FnMut(u32, [u32; ROWS]));
 }
 
-/// What is loaded at once of 8-bit codes.
+/// The type of one load of 8-bit codes.
 pub trait Load: Copy {
-    /// Its 32-bit words.
+    /// Number of 32-bit words of a load.
     const WORDS: usize;
-    /// The words, then zeros.
+    /// The words of the load, then zeros.
     fn words(self) -> [u32; 4];
 }
 
@@ -83,7 +83,7 @@ impl Load for U32x4 {
     }
 }
 
-/// 8-bit codes, `L` at a time: row, first and count of the chunk are whole numbers of `L`.
+/// 8-bit codes, `L` at a time: row length, first and count of the chunk are multiples of `L`.
 pub struct Bytes<L>(PhantomData<L>);
 
 impl<L: Load> Codes for Bytes<L> {
@@ -110,14 +110,14 @@ impl<L: Load> Codes for Bytes<L> {
     }
 }
 
-/// Codes of any width up to 8 bits, rows and chunks of any length.
+/// Codes of any width up to 8 bits, with rows and chunks of any length.
 pub struct Packed;
 
 impl Codes for Packed {
     #[inline(always)]
     unsafe fn visit(rows: [*const u8; ROWS], chunk: Chunk, mut visit: impl FnMut(u32, [u32; ROWS])) {
         let first_bit = chunk.first * chunk.bits;
-        // Words where they are aligned and end with the row; both are the same for all lanes.
+        // Words are read if they are aligned and end with the row; both are the same for all lanes.
         let by_words = first_bit.is_multiple_of(32) && chunk.code_bytes.is_multiple_of(4);
         let mut at = (first_bit / 8) as usize;
         let mut buffers = [0u64; ROWS];
@@ -134,7 +134,7 @@ impl Codes for Packed {
             if have < chunk.bits {
                 unroll::<ROWS>(|r| {
                     let from = rows[r].wrapping_add(at);
-                    // SAFETY: what is loaded holds bits of code m, and ends with the row at the latest.
+                    // SAFETY: the loaded bytes have bits of code m, and end with the row at the latest.
                     let next =
                         unsafe { if by_words { global::load_nc(from.cast()) } else { global::load_nc(from) as u32 } };
                     buffers[r] |= u64::from(next) << have;

@@ -1,32 +1,32 @@
-//! Tables of the product quantizer: what the scan of compressed lists ([`crate::ivf::table_scan`]) looks up, and how wrong a score
-//! made from them can be (paper section 5.2, equation 11).
+//! Tables of the product quantizer, from which the scan of compressed lists ([`crate::ivf::table_scan`]) computes scores, and the error
+//! bound of these scores (paper section 5.2, equation 11).
 //!
 //! # Problem
 //! A stored vector is c + p: a centroid and a concatenation of M codewords p_m. For a query q, with sub-vectors q_m and c_m,
 //!
 //! ```text
-//! |q - c - p|² = |q - c|²                  once a (query, list) pair
+//! |q - c - p|² = |q - c|²                  once for a (query, list) pair
 //!              + sum_m |p_m|² + 2<c_m,p_m>  known before the query: a table for each list, or one number for each row
 //!              - sum_m 2<q_m,p_m>           a table for each query
 //! -<q, c + p>  = -<q,c> - sum_m <q_m,p_m>   inner product: a table for each query
 //! ```
 //!
-//! The paper keeps the middle term as tables, lists · M · 2^bits numbers, which the scan adds to the query's for every pair.
-//! Summed over m for each *stored row* it is one number a row instead ([`RowTerms`]): less memory whenever the mean list is
-//! shorter than M · 2^bits, which is nearly always, and then one table serves all lists of a query and nothing is
-//! built per pair. Both are offered, and neither: then the table of a pair is |q_m − c_m − p_m|², evaluated from scratch.
+//! The paper stores the middle term as tables, lists · M · 2^bits numbers, which the scan adds to the query's for every pair. Summed over m
+//! for each *stored row* the term is one number for each row instead ([`RowTerms`]). This is less memory whenever the mean list is shorter
+//! than M · 2^bits, which is nearly always. Then all lists of a query use one table, and no table is computed for a pair. Both are
+//! available. Without either, the table of a pair is |q_m − c_m − p_m|², computed from scratch.
 //!
 //! # The bound
-//! Let u = 2⁻²⁴, Q = ‖q‖, C the greatest ‖c‖, P² = Σ_m max_j ‖p_mj‖² (so P ≥ ‖p‖ of every code), D = dim / M. A score is a sum
-//! of products whose magnitudes add up to at most S = (Q + C + P)² (squared L2; by Cauchy and Schwarz for each of the
-//! products of |q − c|² + |p|² + 2<c,p> − 2<q,p> = terms of (q − c − p)², taken with absolute values), or S = Q·(C + P). Each
-//! product passes through at most n roundings: two or four of its factors, D fused additions (a table entry) or dim/32 + 9 (the
-//! pair's constant), two additions of tables or of the row's term, M additions of the scan. So |score − real| ≤ γ_n · S with
-//! γ_n = n·u / (1 − n·u) and n = M + max(D, dim/32 + 9) + 16 ([`roundings`]); the 16 leave six for what a caller compares
-//! with: rounding c + p to f32, and that of the canonical distance. Underflow adds less than 10⁻³⁵.
+//! Let u = 2⁻²⁴, Q = ‖q‖, C the greatest ‖c‖, P² = Σ_m max_j ‖p_mj‖² (so P ≥ ‖p‖ of every code), D = dim / M. A score is a sum of products
+//! whose magnitudes add up to at most S = (Q + C + P)² (squared L2; by Cauchy and Schwarz for each of the products of |q − c|² + |p|² +
+//! 2<c,p> − 2<q,p> = terms of (q − c − p)², taken with absolute values), or S = Q·(C + P). Each product has at most n roundings: two or
+//! four of its factors, D fused additions (a table entry) or dim/32 + 9 (the pair's constant), two additions of tables or of the row's
+//! term, M additions of the scan. So |score − real| ≤ γ_n · S with γ_n = n·u / (1 − n·u) and n = M + max(D, dim/32 + 9) + 16
+//! ([`roundings`]). Of the 16, six are left for the number with which a caller compares: rounding c + p to f32, and that of the canonical
+//! distance. Underflow adds less than 10⁻³⁵.
 //!
-//! f16 tables hold t·σ, σ the power of two that puts the bound B ≥ |t| of every entry into [2¹⁴, 2¹⁵): an entry is off by at
-//! most |t|·2⁻¹¹ + 2⁻²⁴/σ, and 1/σ ≤ B·2⁻¹⁴. Over all m: 2⁻¹¹·T + M·2⁻³⁸·B, T ≥ Σ_m |t_m|.
+//! f16 tables hold t·σ, where σ is the power of two that brings the bound B ≥ |t| of every entry into [2¹⁴, 2¹⁵). The error of an entry is
+//! at most |t|·2⁻¹¹ + 2⁻²⁴/σ, and 1/σ ≤ B·2⁻¹⁴. Over all m: 2⁻¹¹·T + M·2⁻³⁸·B, T ≥ Σ_m |t_m|.
 //!
 //! | table | T | B (p = greatest ‖p_mj‖) |
 //! |---|---|---|
@@ -35,12 +35,12 @@
 //! | query + list | P² + 2CP + 2QP | p² + 2Cp + 2Qp |
 //! | from scratch | (Q + C + P)² | (Q + C + p)² |
 //!
-//! Where S comes near f32's limit, sums may overflow, and where C + P does, c + p itself (S is small then if Q is): the bound is +∞, and
-//! certifies nothing.
+//! If S is near f32's limit, sums may overflow, and if C + P is, so may c + p (S is small then if Q is). In these cases the bound is +∞,
+//! and certifies nothing.
 //!
 //! # Cost
-//! Tables of queries or lists: dim · 2^bits multiply-adds each, and M · 2^bits · 4 bytes written; a codeword's component is
-//! loaded once for [`VECTORS`] vectors. Row terms: dim f64 multiply-adds a row, once an index.
+//! Tables of queries or lists: dim · 2^bits multiply-adds each, and M · 2^bits · 4 bytes written; a codeword's component is loaded once for
+//! [`VECTORS`] vectors. Row terms: dim f64 multiply-adds for each row, once for an index.
 
 use cuda_std::launch::LaunchConfig;
 use cuda_std::math::{mul_add_f32, sqrt_f64};
@@ -53,14 +53,14 @@ use crate::product::element;
 use crate::product::metric::{Metric, scale_of};
 use crate::product::prepare::round_up;
 
-/// Threads of a block of these kernels.
+/// Number of threads of a block of these kernels.
 pub const THREADS: u32 = 256;
-/// Vectors whose tables a thread of [`SubTables`] works on.
+/// Number of vectors for which a thread of [`SubTables`] computes table entries.
 pub const VECTORS: u32 = 8;
-/// Warps of a block of [`RowTerms`] and [`TableBounds`].
+/// Number of warps of a block of [`RowTerms`] and [`TableBounds`].
 pub const WARPS_PER_BLOCK: u32 = THREADS / 32;
 
-/// Squared L2 by the query's table and a term for each row, as the kernels' `form` parameter.
+/// Squared L2 by the query's table and a term for each row. A value of the kernels' `form` parameter, as the others.
 pub const FORM_ROW_TERMS: u32 = 0;
 /// Squared L2 by the sum of the query's table and the list's.
 pub const FORM_LIST_TERMS: u32 = 1;
@@ -69,16 +69,15 @@ pub const FORM_RESIDUAL: u32 = 2;
 /// Inner product by the query's table.
 pub const FORM_INNER_PRODUCT: u32 = 3;
 
-/// n of the module documentation: roundings on the way of one product into a score, with some to spare.
+/// n of the module documentation: the number of roundings of one product in a score, with a margin.
 pub const fn roundings(dim: u32, sub_quantizers: u32) -> u64 {
     let sub_dim = dim / if sub_quantizers == 0 { 1 } else { sub_quantizers };
     let constant = dim / 32 + 9;
     sub_quantizers as u64 + if sub_dim > constant { sub_dim } else { constant } as u64 + 16
 }
 
-/// Computes the table of each of some vectors:
-/// tables\[v\]\[m\]\[j\] = Σ_i p_i · (squares · p_i + scale · x_i) over codeword p = codebooks\[m\]\[j\] and sub-vector x = m of
-/// vector v.
+/// Computes the table of each vector:
+/// tables\[v\]\[m\]\[j\] = Σ_i p_i · (squares · p_i + scale · x_i) over codeword p = codebooks\[m\]\[j\] and sub-vector x = m of vector v.
 ///
 /// # Safety
 /// All pointers cover the shapes of their fields, stride ≥ M · sub_dim, and all components are finite.
@@ -86,17 +85,17 @@ pub const fn roundings(dim: u32, sub_quantizers: u32) -> u64 {
 pub struct SubTables {
     /// `count` vectors of `stride` components.
     pub vectors: Ptr<f32>,
-    /// Components from one vector to the next.
+    /// Distance from one vector to the next in components.
     pub stride: u32,
-    /// Vectors.
+    /// Number of vectors.
     pub count: u32,
     /// Codewords \[`sub_quantizers`\]\[2^`bits`\]\[`sub_dim`\].
     pub codebooks: Ptr<f32>,
-    /// Components of a sub-vector.
+    /// Number of components of a sub-vector.
     pub sub_dim: u32,
-    /// Sub-quantizers, M.
+    /// Number of sub-quantizers, M.
     pub sub_quantizers: u32,
-    /// Bits of a code.
+    /// Number of bits of a code.
     pub bits: u32,
     /// −2 or −1 for the table of a query (squared L2, inner product), 2 for that of a list.
     pub scale: f32,
@@ -107,7 +106,7 @@ pub struct SubTables {
 }
 
 impl SubTables {
-    /// A thread for each entry of the tables of [`VECTORS`] vectors; the blocks of the same vectors lie side by side.
+    /// One thread for each entry of the tables of [`VECTORS`] vectors; the blocks of the same vectors are neighbours.
     pub fn config(&self) -> LaunchConfig {
         let blocks = self.count.div_ceil(VECTORS) as u64 * (self.sub_quantizers << self.bits).div_ceil(THREADS) as u64;
         LaunchConfig::linear(blocks, THREADS)
@@ -130,7 +129,7 @@ unsafe fn tables_of(launch: SubTables) {
     let p = codebooks.wrapping_add(entry as usize * sub_dim as usize);
     let sub_vector = ((entry >> bits) * sub_dim) as usize;
     let mut x = [*vectors; VECTORS as usize];
-    // Past the last vector the last is evaluated again and not stored.
+    // After the last vector the last is evaluated again and not stored.
     unroll::<{ VECTORS as usize }>(|v| {
         let row = (first + v as u32).min(count - 1);
         x[v] = vectors.wrapping_add(row as usize * stride as usize + sub_vector);
@@ -157,8 +156,8 @@ unsafe fn tables_of(launch: SubTables) {
     });
 }
 
-/// Computes |p|² + 2<c,p> of every stored row, c the centroid of its list and p what its code means; summed in f64. Padding rows get
-/// nothing.
+/// Computes |p|² + 2<c,p> of every stored row, summed in f64; c is the centroid of its list and p the decoded code. Padding rows get no
+/// term.
 ///
 /// # Safety
 /// All pointers cover the shapes of their fields.
@@ -166,32 +165,32 @@ unsafe fn tables_of(launch: SubTables) {
 pub struct RowTerms {
     /// The rows of the storage, `code_bytes` each.
     pub codes: Ptr<u8>,
-    /// Bytes of a row.
+    /// Number of bytes of a row.
     pub code_bytes: u32,
     /// The first row of each list.
     pub list_starts: Ptr<u32>,
-    /// The rows of each list.
+    /// The number of rows of each list.
     pub list_lengths: Ptr<u32>,
-    /// Blocks that share the rows of a list.
+    /// Number of blocks that share the rows of a list.
     pub slices: u32,
     /// Centroids of the lists, `stride` components each.
     pub centroids: Ptr<f32>,
-    /// Components from one centroid to the next.
+    /// Distance from one centroid to the next in components.
     pub stride: u32,
     /// Codewords \[`sub_quantizers`\]\[2^`bits`\]\[`sub_dim`\].
     pub codebooks: Ptr<f32>,
-    /// Components of a sub-vector.
+    /// Number of components of a sub-vector.
     pub sub_dim: u32,
-    /// Sub-quantizers, M.
+    /// Number of sub-quantizers, M.
     pub sub_quantizers: u32,
-    /// Bits of a code.
+    /// Number of bits of a code.
     pub bits: u32,
     /// The term of each stored row.
     pub terms: PtrMut<f32>,
 }
 
 impl RowTerms {
-    /// `slices` blocks for each of `lists` lists, whose warps take a row at a time.
+    /// `slices` blocks for each of `lists` lists; each warp processes one row at a time.
     pub fn config(&self, lists: u32) -> LaunchConfig {
         LaunchConfig::linear(lists as u64 * self.slices as u64, THREADS)
     }
@@ -238,8 +237,8 @@ unsafe fn terms_of(launch: RowTerms) {
     }
 }
 
-/// Computes a bound of |score − real value| over all candidates of each query (module documentation), +∞ if scores may overflow, and for f16
-/// tables the query's σ.
+/// Computes a bound of |score − real value| over all candidates of each query (module documentation), +∞ if scores may overflow. For f16
+/// tables it also computes the query's σ.
 ///
 /// # Safety
 /// All pointers that are present cover the shapes of their fields.
@@ -247,21 +246,21 @@ unsafe fn terms_of(launch: RowTerms) {
 pub struct TableBounds {
     /// `count` queries of `stride` components.
     pub queries: Ptr<f32>,
-    /// Components from one query to the next: a multiple of 4, zero padded.
+    /// Distance from one query to the next in components: a multiple of 4, zero padded.
     pub stride: u32,
-    /// Queries.
+    /// Number of queries.
     pub count: u32,
-    /// What is looked up: a `FORM_*` of this module.
+    /// The form of the scores: a `FORM_*` of this module.
     pub form: u32,
-    /// Sub-quantizers, M.
+    /// Number of sub-quantizers, M.
     pub sub_quantizers: u32,
-    /// C, or more.
+    /// Upper bound of C, the greatest centroid norm.
     pub centroid_norm: f64,
-    /// P, or more.
+    /// Upper bound of P (module documentation).
     pub codeword_norm: f64,
-    /// The greatest ‖p_mj‖, or more.
+    /// Upper bound of the greatest ‖p_mj‖.
     pub sub_codeword_norm: f64,
-    /// γ_n, or more.
+    /// Upper bound of γ_n (module documentation).
     pub gamma: f64,
     /// The bound of each query.
     pub errors: PtrMut<f32>,
@@ -270,7 +269,7 @@ pub struct TableBounds {
 }
 
 impl TableBounds {
-    /// A warp a query.
+    /// One warp for each query.
     pub fn config(&self) -> LaunchConfig {
         LaunchConfig::warps(self.count as u64, WARPS_PER_BLOCK)
     }
@@ -307,13 +306,13 @@ unsafe fn bounds_of(launch: TableBounds) {
         } else {
             (whole * whole, (norm + c + part) * (norm + c + part))
         };
-        // Entries were rounded before they become f16, and are summed afterwards: (1 + γ) for each.
+        // Entries are rounded before they become f16, and summed afterwards: (1 + γ) for each.
         let up = (1.0 + gamma) * (1.0 + gamma);
         error += up * (of_all / 2048.0 + sub_quantizers as f64 * of_one / 274_877_906_944.0);
         // SAFETY: query < count.
         unsafe { global::store(scales.wrapping_add(query as usize), scale_of(Metric::L2, round_up(of_one))) };
     }
-    // No partial sum exceeds `sum` and its error, no component c + p. A NaN is not below the limit either.
+    // No partial sum exceeds `sum` and its error, and no component c + p exceeds c + p of the norms. NaN is not below the limit either.
     let bound = if sum + error < 1e38 && c + p < 1e38 { round_up(error + 1e-35) } else { f32::INFINITY };
     // SAFETY: query < count.
     unsafe { global::store(errors.wrapping_add(query as usize), bound) };

@@ -1,37 +1,38 @@
-//! How wrong a score may be that half-precision operands gave: the bound that every filter of this crate rests on.
+//! The error bound of a score from half-precision operands, on which every filter of this crate depends.
 //!
 //! Let x̂, ŷ be the f16 copies of [`crate::product::prepare`], and score(x, y) = ‖y‖² − 2⟨x, y⟩ or −⟨x, y⟩. A tile product
 //! ([`crate::product::mainloop`]) gives v = score(x̂, ŷ). This file gives E ≥ |v − score(x, y)|.
 //!
 //! # The bound
-//! ⟨x, y⟩ − ⟨x̂, ŷ⟩ = ⟨x − x̂, ŷ⟩ + ⟨x, y − ŷ⟩, so by Cauchy and Schwarz its size is at most ‖x − x̂‖·‖ŷ‖ + ‖x‖·‖y − ŷ‖:
-//! the residuals and norms that `prepare` measured. f16 products are exact in f32; an addition on the tensor core is wrong
-//! by at most 2⁻²³ of the largest magnitude involved, and with at most 18 of them for 16 components the sum by less than
+//! ⟨x, y⟩ − ⟨x̂, ŷ⟩ = ⟨x − x̂, ŷ⟩ + ⟨x, y − ŷ⟩. By Cauchy and Schwarz the magnitude of this is at most ‖x − x̂‖·‖ŷ‖ + ‖x‖·‖y − ŷ‖: the
+//! residuals and norms that `prepare` measured. f16 products are exact in f32. The error of an addition on the tensor core is at most 2⁻²³
+//! of the largest magnitude involved, and there are at most 18 additions for 16 components, so the error of the sum is less than
 //! d·2⁻²²·‖x̂‖·‖ŷ‖ =: γ‖x̂‖‖ŷ‖. This holds for any order of the additions, so it covers every instruction of
-//! [`crate::product::instruction`]: `mma.sync` and `wgmma` may give sums that differ in their last bits, and either is within E. Rounding of ‖y‖², of the score and of the limit, and that of the canonical distance to f32,
-//! are covered by 2⁻²⁰(‖x‖² + ‖y‖²) (inner products: 2⁻²⁰‖x‖‖y‖). [`QueryTerms`] adds these up with the greatest norm and
-//! residual of the tile: one number a query and tile.
+//! [`crate::product::instruction`]: `mma.sync` and `wgmma` may give sums that differ in their last bits, and either is within E. The
+//! roundings of ‖y‖², of the score, of the limit, and of the canonical distance to f32 are covered by 2⁻²⁰(‖x‖² + ‖y‖²) (inner products:
+//! 2⁻²⁰‖x‖‖y‖). [`QueryTerms`] adds these up with the greatest norm and residual of the tile: one number for each query and tile.
 //!
-//! *Dimension.* The size of a partial sum grows with its own error, so the first-order bound γ is not enough for every d. With
-//! a = 18/16·d·2⁻²³, the relative error of d/16 steps, the sum errs by at most a/(1 − a): below γ = d·2⁻²² as long as a ≤ 7/16, up to 3.2
-//! million components. Beyond [`MOST_COMPONENTS`] = 2²¹ γ is infinite.
+//! *Dimension.* The magnitude of a partial sum grows with its own error, so the first-order bound γ is not enough for every d. With
+//! a = 18/16·d·2⁻²³, the relative error of d/16 steps, the error of the sum is at most a/(1 − a). This is below γ = d·2⁻²² as long as a ≤ 7/16,
+//! up to 3.2 million components. Beyond [`MOST_COMPONENTS`] = 2²¹ γ is infinite.
 //!
-//! *Overflow.* Scores, limits and canonical distances are below (‖x‖ + ‖y‖)² in size, and their bounds not much above. Where either norm is
-//! 2⁶² or more ([`FARTHEST`]) that may leave the range of f32: a value ‖y‖² may be infinite, a score infinite or NaN, and two distances that
-//! differ may both be +∞, a tie that the lower row wins. Such a norm becomes +∞ where it is measured ([`Bounds::of_squares`]), and with it
-//! every bound that it is part of. All others are finite, and so are all scores: (2⁶² + 2⁶²)² is 2¹²⁶.
+//! *Overflow.* The magnitudes of scores, limits and canonical distances are below (‖x‖ + ‖y‖)², and their bounds not much above. If either
+//! norm is 2⁶² or more ([`FARTHEST`]), that may leave the range of f32: a value ‖y‖² may be infinite, a score infinite or NaN, and two
+//! distances that differ may both be +∞, a tie that the lower row wins. Such a norm becomes +∞ where it is measured
+//! ([`Bounds::of_squares`]), and so does every bound that it is part of. All other norms are finite, and so are all scores: (2⁶² + 2⁶²)² is
+//! 2¹²⁶.
 //!
-//! *Underflow.* Norms and residuals are never below 2⁻¹²⁶ ([`round_up`]), so the factors of E that a norm of any size
-//! multiplies are normal numbers: γ‖x‖ and 2⁻²⁰‖x‖ round by at most 2⁻¹⁵⁰ each where they are subnormal or 0, and the residual beside them
-//! has 2⁻¹²⁶ to spare. What else may be subnormal, or vanish, errs by 2⁻¹⁵⁰ a rounding and is multiplied by nothing any more (‖y‖², scores,
-//! limits, canonical distances, 2⁻²⁰‖x‖²): 10⁻³⁵ covers all of them.
+//! *Underflow.* Norms and residuals are never below 2⁻¹²⁶ ([`round_up`]), so the factors of E that are multiplied by a norm of any size are
+//! normal numbers: γ‖x‖ and 2⁻²⁰‖x‖ round by at most 2⁻¹⁵⁰ each if they are subnormal or 0, and the residual that they are added to has a
+//! margin of 2⁻¹²⁶. Other numbers that may be subnormal, or vanish, have an error of 2⁻¹⁵⁰ for each rounding and are not multiplied any
+//! more (‖y‖², scores, limits, canonical distances, 2⁻²⁰‖x‖²): 10⁻³⁵ covers all of them.
 //!
-//! *Scales.* One factor takes a product of copies to one of vectors: a power of two, that of both scales. With components of about
-//! 10⁻¹⁸ on either side, or 10²³, it is 0 or infinite in f32, although some scores are not: then every bound is infinite. A subnormal power
-//! of two is exact.
+//! *Scales.* One factor turns a product of copies into one of vectors: a power of two, the product of both inverse scales. With components
+//! of about 10⁻¹⁸ on either side, or 10²³, it is 0 or infinite in f32, although some scores are not: then every bound is infinite. A
+//! subnormal power of two is exact.
 //!
-//! An infinite bound keeps all: v − E ≤ limit is evaluated as not (v > limit + E), which holds for E = +∞ whatever the limit and v are, NaN
-//! included; v + E is then +∞ or NaN, which k-selection has last. NaN occurs with an infinite bound only.
+//! An infinite bound keeps all rows: v − E ≤ limit is evaluated as not (v > limit + E), which holds for E = +∞ and any limit and v,
+//! including NaN; v + E is then +∞ or NaN, which are last in k-selection. NaN occurs with an infinite bound only.
 
 use cuda_std::math::{mul_add_f32, sqrt_f64};
 
@@ -39,20 +40,21 @@ use crate::product::metric::Metric;
 use crate::product::prepare::round_up;
 use crate::product::tile::TILE_ROWS;
 
-/// Components of a copy up to which the bound is proved (module documentation, *Dimension*); half of the 3.2 million that it would be true
-/// for, and the same as the CPU's. Offsets inside a tile of rows also fit 32 bits up to here: with 2²⁵ components they would not.
+/// Largest number of components of a copy for which the bound is proved (module documentation, *Dimension*): half of the 3.2 million for
+/// which it would be true, and the same as the CPU's. Up to this number, offsets inside a tile of rows also fit 32 bits; with 2²⁵
+/// components they would not.
 pub const MOST_COMPONENTS: u32 = 1 << 21;
 const _: () = assert!(TILE_ROWS.checked_mul(MOST_COMPONENTS).is_some());
 
-/// 2⁶²: norms from here on have no finite bound (module documentation, *Overflow*).
+/// 2⁶²: norms of this size and above have no finite bound (module documentation, *Overflow*).
 pub const FARTHEST: f32 = (1u64 << 62) as f32;
 
 /// The norms of one side of a pair: `norm` ≥ ‖v‖ and ‖v̂‖, `residual` ≥ ‖v − v̂‖. Each lies in 2⁻¹²⁶ .. [`FARTHEST`], or is +∞.
 #[derive(Clone, Copy)]
 pub struct Bounds {
-    /// Upper bound of the vector's and its copy's norm.
+    /// Upper bound of the norms of the vector and its copy.
     pub norm: f32,
-    /// Upper bound of the norm of what the copy lost.
+    /// Upper bound of the norm of the vector minus its copy.
     pub residual: f32,
 }
 
@@ -62,7 +64,7 @@ impl Bounds {
     pub fn of_squares(greatest: f64, lost: f64) -> Bounds {
         let bound = |square: f64| {
             let root = round_up(sqrt_f64(square));
-            // False for NaN.
+            // False if `root` is NaN.
             if root < FARTHEST { root } else { f32::INFINITY }
         };
         Bounds { norm: bound(greatest), residual: bound(lost) }
@@ -79,12 +81,12 @@ pub struct QueryTerms {
 }
 
 impl QueryTerms {
-    /// Covers rounding; also of the bound itself, upwards.
+    /// Covers rounding, also of the bound itself, upwards.
     pub(crate) const UNIT: f32 = 1.0 / 1_048_576.0;
-    /// Covers what subnormal results lose (module documentation, *Underflow*).
+    /// Covers the errors of subnormal results (module documentation, *Underflow*).
     const TINY: f32 = 1e-35;
 
-    /// Whether anything is proved of products of copies of `padded` components; else all bounds are infinite.
+    /// Whether a bound is proved for products of copies of `padded` components; otherwise all bounds are infinite.
     pub fn are_proved(metric: Metric, padded: u32) -> bool {
         match metric {
             Metric::L2 | Metric::InnerProduct | Metric::Cosine => padded <= MOST_COMPONENTS,
@@ -109,15 +111,15 @@ impl QueryTerms {
         }
     }
 
-    /// These terms where `factor` ([`crate::product::metric::product_factor`]) says what products stand for; if it left the range of
-    /// f32, an infinite bound.
+    /// These terms for products with the factor `factor` ([`crate::product::metric::product_factor`]). The bound is infinite if the factor
+    /// left the range of f32.
     #[inline(always)]
     pub fn with_factor(self, factor: f32) -> QueryTerms {
         let lost = factor == 0.0 || !factor.is_finite();
         QueryTerms { own: if lost { f32::INFINITY } else { self.own }, ..self }
     }
 
-    /// The part of the bound that depends on the base's side alone.
+    /// The part of the bound that depends on the base's side only.
     #[inline(always)]
     pub fn of_base(metric: Metric, y: Bounds) -> f32 {
         match metric {
@@ -168,7 +170,7 @@ mod tests {
         }
     }
 
-    /// E in f64, of norms as they are.
+    /// E in f64, from the norms as they are.
     fn proved(metric: Metric, padded: u32, x: Bounds, y: Bounds) -> f64 {
         let [xn, xr, yn, yr] = [x.norm, x.residual, y.norm, y.residual].map(f64::from);
         let product = (xr + f64::from(padded) * 2f64.powi(-22) * xn) * yn + xn * yr;

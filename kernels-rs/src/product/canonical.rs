@@ -1,12 +1,12 @@
-//! The canonical distance of a query to listed base rows, one warp a list.
+//! The canonical distance of a query to listed base rows, with one warp for each list.
 //!
 //! # Problem
-//! Whatever a fast path looked at, results carry one distance, equal to the bit on every back end. Its definition
-//! (f64 sums over 128 interleaved accumulators, joined pairwise and by a butterfly, rounded to f32 at the end) stands
-//! in the host crate's `metric` module; this is its evaluation by 32 lanes:
+//! With any fast path, results have one distance, equal to the bit on every back end. The host crate's `metric` module has its definition
+//! (f64 sums over 128 interleaved accumulators, joined pairwise and by a butterfly, rounded to f32 at the end). This is its evaluation by
+//! 32 lanes:
 //!
 //! ```text
-//! lane l owns components i with (i / 4) mod 32 = l, in four accumulators    // one vector load a step
+//! lane l owns components i with (i / 4) mod 32 = l, in four accumulators    // one vector load for each step
 //! for each step of 128 components: acc[e] += term(x[i+e], y[i+e])
 //! s = (acc[0] + acc[1]) + (acc[2] + acc[3])
 //! butterfly: s += s of lane ^ m, m = 16, 8, 4, 2, 1
@@ -15,12 +15,12 @@
 //! Rows are padded with zeros to a multiple of four components; a zero term changes no sum.
 //!
 //! # Use
-//! With a list of row numbers this re-ranks what a filter let through; without one it covers rows 0, 1, 2, .., which is
-//! exact search without a filter: for small bases, and for the rare query whose candidates overflow their list.
+//! With a list of row numbers this re-ranks the candidates of a filter. Without a list it covers rows 0, 1, 2, ..: exact search without a
+//! filter, for small bases, and for the rare query whose candidates overflow their list.
 //!
 //! # Cost
-//! A pair costs about 3·d/32 f64 and d/32 conversion instructions a lane and 15 for the butterfly. Conversions to f64
-//! run at a quarter of the f64 rate, so the query's are shared by `BATCH` rows, whose loads overlap as well.
+//! Each lane executes about 3·d/32 f64 and d/32 conversion instructions for a pair and 15 for the butterfly. Conversions to f64 run at a
+//! quarter of the f64 rate, so `BATCH` rows share those of the query; their loads overlap as well.
 
 use cuda_std::launch::LaunchConfig;
 use cuda_std::warp::butterfly_sum;
@@ -29,12 +29,12 @@ use cuda_std::{Ptr, PtrMut, global, kernel, thread, unroll, warp};
 use crate::product::element::{self, Element, ElementKey};
 use crate::product::metric::{Metric, Term, with_term};
 
-/// Warps in a block of these kernels.
+/// Number of warps in a block of these kernels.
 pub const WARPS_PER_BLOCK: u32 = 4;
-/// Base rows a warp has in flight.
+/// Number of base rows that a warp has in flight.
 pub const BATCH: usize = 4;
 
-/// The sums of a metric, before cosine divides them: `sums` of its terms.
+/// The sums of a metric for `BATCH` rows, before the division for cosine: `sums` with the terms of the metric.
 #[inline(always)]
 pub fn sums_by(
     metric: Metric,
@@ -46,14 +46,14 @@ pub fn sums_by(
     with_term!(metric, T => sums::<T>(x, y, quads, lane))
 }
 
-/// An inner product over the norms of both vectors, whose product has the square `squares`; 0 where either is 0.
+/// An inner product divided by the norms of both vectors; `squares` is the product of the squared norms. 0 if either norm is 0.
 #[inline(always)]
 pub fn over_norms(product: f64, squares: f64) -> f64 {
     if squares == 0.0 { 0.0 } else { product / cuda_std::math::sqrt_f64(squares) }
 }
 
-/// Steps 1 to 4 of the definition for `BATCH` rows at once; every lane returns all sums. `x(quad)` gives four components of the
-/// query, `y(b, quad)` of row b, for quad < `quads`. All 32 lanes arrive.
+/// Steps 1 to 4 of the definition for `BATCH` rows at once; every lane returns all sums. `x(quad)` gives four components of the query and
+/// `y(b, quad)` those of row b, for quad < `quads`. All 32 lanes arrive.
 #[inline(always)]
 fn sums<T: Term>(
     x: impl Fn(u32) -> [f32; 4],
@@ -124,7 +124,7 @@ pub unsafe fn squares<E: Element>(x: *const E::Stored, quads: u32, lane: u32) ->
     butterfly_sum((acc[0] + acc[1]) + (acc[2] + acc[3]))
 }
 
-/// Writes the canonical distance of each query to each row of its list beside the list.
+/// Writes the canonical distance of each query to each row of its list, at the row's place in the list.
 ///
 /// # Safety
 /// The arrays are as long as the fields say, and every listed row exists.
@@ -140,34 +140,34 @@ pub unsafe fn squares<E: Element>(x: *const E::Stored, quads: u32, lane: u32) ->
 pub struct Canonical {
     /// `query_count` rows of `stride` components, of the type of the key.
     pub queries: Ptr<u8>,
-    /// The rows that lists name, of `stride` components and of the type of the key.
+    /// The rows of the base, of `stride` components and of the type of the key.
     pub base: Ptr<u8>,
-    /// Components from one row to the next: a multiple of 4, zero padded.
+    /// Distance from one row to the next in components: a multiple of 4, zero padded.
     pub stride: u32,
-    /// Queries.
+    /// Number of queries.
     pub query_count: u32,
-    /// The metric.
+    /// The metric of the distances.
     pub metric: Metric,
-    /// Σx² of each query, where distances are over norms; else absent.
+    /// Σx² of each query, if distances are divided by norms; otherwise absent.
     pub query_squares: Option<Ptr<f64>>,
-    /// Σx² of each row of the base; empty where `query_squares` is absent.
+    /// Σx² of each row of the base; empty if `query_squares` is absent.
     pub base_squares: Ptr<f64>,
-    /// The lists of `query_count` queries: that of query q begins at q · `list_stride` and has `columns` places. Absent: place p is row p.
+    /// The lists of `query_count` queries: that of query q starts at q · `list_stride` and has `columns` places. Absent: place p is row p.
     pub rows: Option<Ptr<u32>>,
-    /// The length of each list, of which `columns` count at most; absent where all have `columns`.
+    /// The length of each list, of which at most `columns` count; absent if all have `columns`.
     pub counts: Option<Ptr<u32>>,
-    /// The length of a list, at most.
+    /// Largest length of a list.
     pub columns: u32,
-    /// Warps that share a list.
+    /// Number of warps that share a list.
     pub slices: u32,
-    /// Places from one list to the next.
+    /// Distance from one list to the next, in places.
     pub list_stride: u64,
-    /// Distances, laid out as the lists.
+    /// The distances, laid out as the lists.
     pub distances: PtrMut<f32>,
 }
 
 impl Canonical {
-    /// `slices` warps a query.
+    /// `slices` warps for each query.
     pub fn config(&self) -> LaunchConfig {
         LaunchConfig::warps(self.query_count as u64 * self.slices as u64, WARPS_PER_BLOCK)
     }
@@ -177,7 +177,7 @@ impl Canonical {
 /// As [`Canonical`].
 #[inline(always)]
 unsafe fn canonical<E: Element>(launch: Canonical) {
-    // SAFETY: the same contract.
+    // SAFETY: the contract is the same.
     unsafe { with_term!(launch.metric, T => lists::<E, T>(launch)) }
 }
 
@@ -205,7 +205,7 @@ unsafe fn lists<E: Element, T: Term>(launch: Canonical) {
         let x = queries.wrapping_add(query as usize * stride as usize);
         let mut place = slice * BATCH as u32;
         while place < length {
-            // Past the end of the list the last row is evaluated again and not stored.
+            // After the end of the list the last row is evaluated again and not stored.
             let mut row = [0u32; BATCH];
             let mut pointers = [*base; BATCH];
             unroll::<BATCH>(|b| {

@@ -1,10 +1,10 @@
-//! Loading four consecutive vector components of any element type as f32, exactly.
+//! Loads of four consecutive vector components of any element type as f32, exactly.
 
 use cuda_std::global;
 use cuda_std::global::{F32x4, U32x2};
 use cuda_std::math::{bf16_to_f32, f16_to_f32};
 
-/// An element type as kernels see it: rows start at multiples of four elements and are padded with zeros to one.
+/// An element type in kernels: rows start at multiples of four elements and are padded with zeros to a multiple of four.
 pub trait Element: Copy {
     /// One component as stored.
     type Stored: Copy;
@@ -16,7 +16,7 @@ pub trait Element: Copy {
     unsafe fn load4(row: *const Self::Stored, quad: u32) -> [f32; 4];
 }
 
-/// Names an element type: the key of kernels of which there is one for each.
+/// Name of an element type: the key of kernels that exist once for each element type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ElementKey {
     /// [`F32`].
@@ -31,19 +31,19 @@ pub enum ElementKey {
     I8,
 }
 
-/// IEEE binary32.
+/// IEEE binary32 elements.
 #[derive(Clone, Copy)]
 pub struct F32;
-/// IEEE binary16, as bits.
+/// IEEE binary16 elements, as bits.
 #[derive(Clone, Copy)]
 pub struct F16;
-/// bfloat16, as bits.
+/// bfloat16 elements, as bits.
 #[derive(Clone, Copy)]
 pub struct Bf16;
-/// Unsigned byte.
+/// Unsigned bytes, `u8`.
 #[derive(Clone, Copy)]
 pub struct U8;
-/// Signed byte.
+/// Signed bytes, `i8`.
 #[derive(Clone, Copy)]
 pub struct I8;
 

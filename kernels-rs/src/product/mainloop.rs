@@ -1,22 +1,23 @@
-//! The main loop of every tile product: tiles of rows pass by the rows of a block, chunk by chunk, through a ring of stages in shared memory.
+//! The main loop of every tile product. The tiles of the other side pass chunk by chunk through a ring of stages in shared memory, and each
+//! is multiplied with the rows of the block.
 //!
 //! # Problem
-//! Kernels that compare many vectors with many others have the same inner loop. Chunks of 64 components come from global memory into shared
-//! memory, the warps of a block multiply them, and something is done with the products of a tile. This file is that loop. What differs
-//! stands elsewhere:
+//! Kernels that compare many vectors with many others have the same inner loop. Chunks of 64 components are loaded from global memory into
+//! shared memory, the warps of a block multiply them, and the products of a tile are used. This file is that loop. The parts that differ
+//! are traits:
 //!
 //! | part | trait | examples |
 //! |---|---|---|
-//! | where the rows come from | [`Operands`] | f16 copies, codes that are decoded on the way |
+//! | the source of the rows | [`Operands`] | f16 copies, codes that are decoded on the way |
 //! | the instruction that multiplies, and its sums | [`TileProduct`] | `mma.sync`, `wgmma` |
-//! | what is done with the products of a tile | [`Epilogue`] | bounds, candidates, the nearest, scores |
+//! | the use of the products of a tile | [`Epilogue`] | bounds, candidates, the nearest, scores |
 //!
 //! # How it maps to the machine
-//! 1. The rows of the block stay in shared memory where they fit ([`Residency`]): half of the traffic. Else their chunks travel with those of
-//!    the tiles.
-//! 2. The load cursor runs `stages - 1` steps ahead of the products, across the borders of tiles: the pipeline never drains before the last
-//!    tile. A step is one chunk of one tile.
-//! 3. With one stage a chunk is made just before it is used: for operands that are computed and leave no room for more.
+//! 1. The rows of the block stay in shared memory if they fit ([`Residency`]), which halves the traffic. Otherwise their chunks pass
+//!    through the ring with those of the tiles.
+//! 2. The load cursor is `stages - 1` steps ahead of the products, across the borders of tiles, so the pipeline does not drain before the
+//!    last tile. A step is one chunk of one tile.
+//! 3. With one stage a chunk is made just before its use: for operands that are computed and leave no room for more stages.
 
 use cuda_std::shared::SharedPtr;
 use cuda_std::{async_copy, thread, unroll, warp};
@@ -24,26 +25,26 @@ use cuda_std::{async_copy, thread, unroll, warp};
 use crate::product::instruction::{Scores, TileProduct};
 use crate::product::tile::{CHUNK, CHUNK_TILE_BYTES};
 
-/// Chunks of the rows of a block that stay in shared memory while tiles pass by, at most, where both have 128 rows.
+/// Largest number of chunks of the rows of a block that stay in shared memory during a pass, if block and tile have 128 rows each.
 pub const RESIDENT_CHUNKS: u32 = 2;
 
-/// Stages of a ring of chunks in shared memory.
+/// Number of stages of a ring of chunks in shared memory.
 #[derive(Clone, Copy)]
 pub struct Ring {
-    /// Where the rows of the block are resident: a stage then holds a chunk of a tile.
+    /// If the rows of the block are resident: a stage then has a chunk of a tile.
     pub resident: u32,
-    /// Where they are streamed: a stage holds a chunk of a tile and one of the rows of the block.
+    /// If the rows of the block are streamed: a stage has a chunk of a tile and one of the rows of the block.
     pub streamed: u32,
 }
 
 impl Ring {
-    /// Stages.
+    /// Number of stages of the ring.
     #[inline(always)]
     pub const fn stages(self, resident: bool) -> u32 {
         if resident { self.resident } else { self.streamed }
     }
 
-    /// Bytes of shared memory for 128 rows of `chunks` chunks, resident where [`Residency::of`] says so.
+    /// Bytes of shared memory for 128 rows of `chunks` chunks, resident if [`Residency::of`] says so.
     pub const fn bytes(self, chunks: u32) -> u32 {
         if chunks <= RESIDENT_CHUNKS {
             (chunks + self.resident) * CHUNK_TILE_BYTES
@@ -53,23 +54,23 @@ impl Ring {
     }
 }
 
-/// Where the rows of a block lie while tiles pass by.
+/// The place of the rows of a block during a pass of tiles.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Residency {
-    /// All their chunks stay in shared memory: [`RESIDENT_CHUNKS`] at most.
+    /// All chunks of the rows stay in shared memory: at most [`RESIDENT_CHUNKS`].
     Resident,
-    /// Their chunks pass through the ring with those of the tiles: any number.
+    /// The chunks of the rows pass through the ring with those of the tiles: any number.
     Streamed,
 }
 
 impl Residency {
-    /// Of rows of `stride` components, a multiple of [`CHUNK`].
+    /// The residency of rows of `stride` components, a multiple of [`CHUNK`].
     pub const fn of(stride: u32) -> Residency {
         if stride / CHUNK <= RESIDENT_CHUNKS { Residency::Resident } else { Residency::Streamed }
     }
 }
 
-/// Waits until the oldest chunk of a ring of `stages` stages is there, of which all but one stage are under way.
+/// Waits for the oldest chunk of a ring of `stages` stages; the chunks of all stages but one are in flight.
 #[inline(always)]
 pub fn wait_for_stage(stages: u32) {
     match stages {
@@ -80,80 +81,80 @@ pub fn wait_for_stage(stages: u32) {
     }
 }
 
-/// Where the rows of a block and the tiles that pass by come from. All threads of the block call both functions alike. A chunk is complete
-/// after a commit of the asynchronous copies, the wait for it, and a barrier.
+/// The source of the rows of a block and of the tiles. All threads of the block make the same calls. A chunk is complete after a commit of
+/// the asynchronous copies, the wait for it, and a barrier.
 pub trait Operands {
-    /// Starts to bring chunk `chunk` of the rows of the block.
+    /// Starts to load chunk `chunk` of the rows of the block.
     ///
     /// # Safety
     /// The chunk exists, and `to` has room for it.
     unsafe fn load_rows(&mut self, to: SharedPtr<u8>, chunk: u32);
 
-    /// Starts to bring chunk `chunk` of tile `tile`, and with the first chunk what the epilogue needs of the tile. The calls come in the
-    /// order of tiles, and of chunks in a tile.
+    /// Starts to load chunk `chunk` of tile `tile`, and with the first chunk the data of the tile that the epilogue needs. The calls are in
+    /// the order of tiles, and of chunks in a tile.
     ///
     /// # Safety
-    /// Tile and chunk exist, and `to` has room for 16 KiB.
+    /// The tile and the chunk exist, and `to` has room for 16 KiB.
     unsafe fn load_tile(&mut self, to: SharedPtr<u8>, tile: u32, chunk: u32);
 }
 
-/// What is done with the products of a tile. All threads of the block call each function alike.
+/// The use of the products of a tile. All threads of the block make the same calls.
 pub trait Epilogue<P: TileProduct<ROWS, COLUMNS>, const ROWS: usize, const COLUMNS: usize> {
-    /// Work while the first chunks are under way. The rows of the block are at `rows`, where they are resident.
+    /// Work while the first chunks are in flight. The rows of the block are at `rows` if they are resident.
     ///
     /// # Safety
     /// The first steps of the pipeline were started.
     #[inline(always)]
     unsafe fn begin(&mut self, _rows: SharedPtr<u8>) {}
 
-    /// Work before the first product of a tile. A barrier lies between it and the last [`Self::tile`], and another between it and the next.
+    /// Work before the first product of a tile. One barrier separates it from the last [`Self::tile`], and another from the next.
     ///
     /// # Safety
     /// The tile exists.
     #[inline(always)]
     unsafe fn before_tile(&mut self, _tile: u32) {}
 
-    /// Whether the products of this part of the tile are of use. The lanes that multiply together agree.
+    /// Whether the products of this part of the tile are used. The lanes that multiply together return the same.
     #[inline(always)]
     fn wanted(&self, _part: &P) -> bool {
         true
     }
 
-    /// Uses the products of a tile. Where they are not [wanted](Self::wanted) they mean nothing.
+    /// Uses the products of a tile. Products that are not [wanted](Self::wanted) are unspecified.
     ///
     /// # Safety
-    /// What [`Operands::load_tile`] brought of the tile is there.
+    /// The data that [`Operands::load_tile`] loaded with the tile is in shared memory.
     unsafe fn tile(&mut self, part: &P, tile: u32, scores: &Scores<ROWS, COLUMNS>);
 }
 
-/// One pass of tiles by the rows of a block.
+/// One pass of tiles over the rows of a block.
 #[derive(Clone, Copy)]
 pub struct Pass {
     /// The chunks in shared memory: those of the rows of the block if they are resident, then the stages.
     pub at: SharedPtr<u8>,
-    /// Bytes of a chunk of the rows of the block.
+    /// Number of bytes of a chunk of the rows of the block.
     pub rows_bytes: u32,
-    /// Chunks of a row.
+    /// Number of chunks of a row.
     pub chunks: u32,
-    /// Tiles.
+    /// Number of tiles of the pass.
     pub tiles: u32,
-    /// Stages of the ring.
+    /// Number of stages of the ring.
     pub stages: u32,
 }
 
 impl Pass {
-    /// Where the first stage begins, and bytes from one to the next.
+    /// The start of the first stage, and the distance from one stage to the next in bytes.
     #[inline(always)]
     pub fn ring(self, resident: bool) -> (SharedPtr<u8>, u32) {
         if resident {
-            // SAFETY: behind the chunks of the rows, for which the launch gave room.
+            // SAFETY: the stages follow the chunks of the rows, for which the launch gave room.
             (unsafe { self.at.add(self.chunks * self.rows_bytes) }, CHUNK_TILE_BYTES)
         } else {
             (self.at, CHUNK_TILE_BYTES + self.rows_bytes)
         }
     }
 
-    /// Multiplies the rows of the block with each tile. All threads of the block.
+    /// Multiplies the rows of the block with each tile. All threads of the block arrive.
     ///
     /// # Safety
     /// Shared memory has room for the chunks of a pass; chunks and tiles exist. No thread uses that room any more.
@@ -165,8 +166,8 @@ impl Pass {
     ) {
         let Pass { at, rows_bytes, chunks, tiles, stages } = self;
         let (ring, stage_bytes) = self.ring(RESIDENT);
-        // SAFETY: stages are below `stages` and chunks below `chunks`, so all addresses lie in the room that the caller promises; a stage is
-        // refilled behind the barrier that follows its last product.
+        // SAFETY: stages are below `stages` and chunks below `chunks`, so all addresses lie in the room that the caller promises; a stage
+        // is refilled after the barrier that follows its last product.
         unsafe {
             if RESIDENT {
                 let mut chunk = 0;
@@ -211,7 +212,7 @@ impl Pass {
                     if stages > 1 {
                         P::publish();
                     }
-                    // Also orders the last reads of the stage and of the numbers of the tile that are refilled now.
+                    // Also orders the last reads of the stage, and of the tile's data, before the loads that overwrite them.
                     thread::sync_threads();
                     if stages == 1 {
                         load_step();

@@ -1,36 +1,36 @@
-//! Metrics, and every decision of a kernel that depends on one.
+//! Metrics, and all decisions of kernels that depend on a metric.
 //!
 //! | decision | where |
 //! |---|---|
-//! | which terms a canonical distance sums ([`Term`]), and what becomes of the sum | here |
-//! | what a score is made of: scale, factor, value | here |
-//! | which distance is better, and the worst | here |
-//! | how wrong a score may be | [`crate::product::bounds`] |
+//! | the terms that a canonical distance sums ([`Term`]), and the use of the sum | here |
+//! | the parts of a score: scale, factor, value | here |
+//! | which of two distances is better, and the worst | here |
+//! | the error bound of a score | [`crate::product::bounds`] |
 //!
-//! Each is a `match` that names every metric. So a new metric does not compile before all of them have an answer for it, and nowhere else
-//! does a kernel look at which metric it has.
+//! Each is a `match` that names every metric. So a new metric does not compile before all of them cover it, and no other code of a kernel
+//! depends on the metric.
 
 use cuda_std::launch::Param;
 use cuda_std::math;
 
-/// How similar two vectors are. A kernel's argument, by value.
+/// The similarity of two vectors. A kernel's argument, by value.
 #[derive(Debug, Clone, Copy, Default, Param)]
 #[repr(u32)]
 pub enum Metric {
-    /// Squared Euclidean distance.
+    /// Squared Euclidean distance: smaller is better.
     #[default]
     L2,
-    /// Inner product.
+    /// Inner product: larger is better.
     InnerProduct,
-    /// Inner product over both norms.
+    /// Inner product divided by both norms: larger is better.
     Cosine,
 }
 
 impl Metric {
-    /// Metrics of products of vectors as they are: what rows are assigned to centroids by.
+    /// Metrics of products of vectors as they are. Rows are assigned to centroids by one of these.
     pub const UNNORMALISED: [Metric; 2] = [Metric::L2, Metric::InnerProduct];
 
-    /// A row's part of a score: Σv² or 0, of a row with Σv² = `squares`.
+    /// A row's part of a score: Σv² (squared L2) or 0, for a row with Σv² = `squares`.
     #[inline(always)]
     pub fn value(self, squares: f64) -> f32 {
         match self {
@@ -39,7 +39,7 @@ impl Metric {
         }
     }
 
-    /// Whether distances are over the norms of both vectors.
+    /// Whether distances are divided by the norms of both vectors.
     #[inline(always)]
     pub fn divides_by_norms(self) -> bool {
         match self {
@@ -48,7 +48,7 @@ impl Metric {
         }
     }
 
-    /// A distance as a number of which less is better: similarities are ordered by their negatives.
+    /// A distance as a number of which less is better: similarities become their negatives.
     #[inline(always)]
     pub fn badness(self, distance: f32) -> f32 {
         match self {
@@ -57,7 +57,7 @@ impl Metric {
         }
     }
 
-    /// The distance that [`Self::badness`] came from.
+    /// The distance of which [`Self::badness`] is `badness`.
     #[inline(always)]
     pub fn distance(self, badness: f32) -> f32 {
         match self {
@@ -66,7 +66,7 @@ impl Metric {
         }
     }
 
-    /// A distance's key ([`crate::select::entry::key_of`]) as a key of which less is better.
+    /// The key of a distance ([`crate::select::entry::key_of`]) as a key of which less is better.
     #[inline(always)]
     pub fn order(self, key: u32) -> u32 {
         match self {
@@ -75,7 +75,7 @@ impl Metric {
         }
     }
 
-    /// What a slot without a neighbour holds.
+    /// The distance in a slot without a neighbour.
     #[inline(always)]
     pub fn worst(self) -> f32 {
         match self {
@@ -85,13 +85,13 @@ impl Metric {
     }
 }
 
-/// What a canonical distance sums.
+/// The term of a canonical distance.
 pub trait Term {
     /// The term of two components.
     fn of(x: f64, y: f64) -> f64;
 }
 
-/// (x − y)².
+/// The term of squared L2: (x − y)².
 pub struct SquaredDifference;
 
 impl Term for SquaredDifference {
@@ -101,7 +101,7 @@ impl Term for SquaredDifference {
     }
 }
 
-/// x · y.
+/// The term of an inner product: x · y.
 pub struct Product;
 
 impl Term for Product {
@@ -111,7 +111,7 @@ impl Term for Product {
     }
 }
 
-/// `body` where the name stands for the [`Term`] of a metric.
+/// Evaluates `body` with the name bound to the [`Term`] of a metric.
 macro_rules! with_term {
     ($metric:expr, $term:ident => $body:expr) => {
         match $metric {
@@ -133,8 +133,8 @@ pub(crate) use with_term;
 pub fn scale_of(metric: Metric, greatest: f32) -> f32 {
     match metric {
         Metric::L2 | Metric::InnerProduct => {
-            // Exponent field e means 2^(e - 127); the result's field is 127 + 14 - (e - 127), kept inside the normal range.
-            // Zero and subnormal greatest values get the largest scale; what f16 cannot hold is then in the residual.
+            // Exponent field e means 2^(e - 127); the result's field is 127 + 14 - (e - 127), limited to the normal range. Zero and
+            // subnormal greatest values get the largest scale; the residual then covers the parts that f16 cannot hold.
             let exponent = (greatest.to_bits() >> 23) as i32;
             f32::from_bits(((268 - exponent).clamp(1, 254) as u32) << 23)
         }
@@ -142,8 +142,8 @@ pub fn scale_of(metric: Metric, greatest: f32) -> f32 {
     }
 }
 
-/// What takes a product of copies with these scales to its part of a score: −2 (squared L2) or −1, over both scales. 0 or infinite
-/// where that is outside the range of f32.
+/// The factor that turns a product of copies with these scales into its part of a score: −2 (squared L2) or −1, divided by both scales.
+/// 0 or infinite if that is outside the range of f32.
 #[inline(always)]
 pub fn product_factor(metric: Metric, x_scale: f32, y_scale: f32) -> f32 {
     let factor = (1.0 / x_scale) * (1.0 / y_scale);
@@ -153,7 +153,7 @@ pub fn product_factor(metric: Metric, x_scale: f32, y_scale: f32) -> f32 {
     }
 }
 
-/// What the components of a row with Σx² = `squares` are multiplied by: 1 / ‖x‖ for cosine (0 where there is no direction), else 1.
+/// The factor of the components of a row with Σx² = `squares`: 1 / ‖x‖ for cosine (0 if there is no direction), otherwise 1.
 #[inline(always)]
 pub fn normaliser(metric: Metric, squares: f64) -> f64 {
     match metric {

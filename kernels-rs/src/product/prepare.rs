@@ -1,8 +1,8 @@
-//! Half-precision copies of vectors, with norms that bound what the copies lose.
+//! Half-precision copies of vectors, with norms that bound their errors.
 //!
 //! # Problem
-//! The filter ([`crate::flat::filter`]) multiplies f16 vectors on tensor cores. For its answer to be exact it must know, for
-//! each vector v and its copy v̂ (as real numbers), an upper bound of ‖v − v̂‖ and of the larger of ‖v‖ and ‖v̂‖.
+//! The filter ([`crate::flat::filter`]) multiplies f16 vectors on tensor cores. For an exact result it needs, for each vector v and its
+//! copy v̂ (as real numbers), an upper bound of ‖v − v̂‖ and of the larger of ‖v‖ and ‖v̂‖.
 //!
 //! # Algorithm
 //! ```text
@@ -13,14 +13,13 @@
 //! value = ‖v‖² (squared L2) or 0
 //! ```
 //!
-//! Neither sum leaves the range of f64: a component that is not 0 has a magnitude between 2^-285 (cosine, divided by a norm) and 2^129.
+//! Both sums stay in the range of f64: a component that is not 0 has a magnitude between 2^-285 (cosine, divided by a norm) and 2^129.
 //!
-//! One scale for a set keeps the filter's inner loop free of per-row factors, and f16 has 29 binades below the greatest
-//! component before it loses relative precision; whatever is lost (subnormals, zeros) is in the residual. f16 holds i8 and
-//! u8 exactly, and 11 bits of an f32: eight times less error than bf16 at the same speed.
+//! With one scale for a set, the filter's inner loop has no per-row factors. f16 has 29 binades below the greatest component before it
+//! loses relative precision, and the residual covers all losses (subnormals, zeros). f16 holds i8 and u8 exactly, and 11 bits of an f32:
+//! eight times less error than bf16 at the same speed.
 //!
-//! Subtracting a common centre changes no squared L2 distance; it shrinks norms, and with them the error bound, where a
-//! set lies far from the origin.
+//! Subtracting a common centre changes no squared L2 distance. It reduces norms, and so the error bound, if a set is far from the origin.
 
 use cuda_std::launch::LaunchConfig;
 use cuda_std::warp::{FULL_MASK, butterfly_sum};
@@ -32,25 +31,25 @@ use crate::product::element::{self, Element, ElementKey};
 use crate::product::metric::{Metric, normaliser, scale_of};
 use crate::product::tile::TILE_ROWS;
 
-/// Warps in a block of these kernels.
+/// Number of warps in a block of these kernels.
 pub const WARPS_PER_BLOCK: u32 = 4;
 
-/// f64 to f32, never below `value` (≥ 0), and above it by at most 2^-20, relatively, and the least normal f32, 2^-126.
+/// f64 to f32, rounded up: never below `value` (≥ 0), and above it by at most the sum of 2^-20 of it and the least normal f32, 2^-126.
 ///
-/// So the result is a normal number, also where `value` is 0: the conversion alone would round a subnormal result down. Of a value from
-/// 2^-101 on, the least normal number changes no bit.
+/// So the result is a normal number, also if `value` is 0: the conversion alone would round a subnormal result down. For a value of at
+/// least 2^-101, the least normal number changes no bit.
 #[inline(always)]
 pub fn round_up(value: f64) -> f32 {
     (value * (1.0 + 1.0 / 1_048_576.0)) as f32 + f32::MIN_POSITIVE
 }
 
-/// Raises the float whose bits are at `place` to `value`; neither is negative. Reads first: nearly always that is all.
+/// Raises the float whose bits are at `place` to `value`; neither is negative. It reads first, and seldom has to write.
 ///
 /// # Safety
-/// `place` is a word of global memory that is changed by this function only.
+/// `place` is a word of global memory that only this function changes.
 #[inline(always)]
 pub unsafe fn raise(place: *mut u32, value: f32) {
-    // SAFETY: the caller's promise. A value read too early is at most too low, and then the atomic decides.
+    // SAFETY: as the caller promises. A value that was read too early is at most too low, and then the atomic decides.
     unsafe {
         if global::load_volatile(place) < value.to_bits() {
             atomic::max_u32(place, value.to_bits());
@@ -58,10 +57,10 @@ pub unsafe fn raise(place: *mut u32, value: f32) {
     }
 }
 
-/// The greatest |component − centre| among the row's groups of four that are this lane's.
+/// The greatest |component − centre| among this lane's groups of four components of the row.
 ///
 /// # Safety
-/// `x` has `quads` groups of components, and a centre as many.
+/// `x` has `quads` groups of components, and so has the centre, if there is one.
 #[inline(always)]
 pub unsafe fn row_greatest<E: Element>(x: *const E::Stored, quads: u32, centre: Option<Ptr<f32>>, lane: u32) -> f32 {
     let mut greatest = 0.0f32;
@@ -84,15 +83,15 @@ pub unsafe fn row_greatest<E: Element>(x: *const E::Stored, quads: u32, centre: 
     greatest
 }
 
-/// A row, and what is done to it: v = (x − centre) · normalise.
+/// A row and its transformation: v = (x − centre) · normalise.
 pub struct RowOperand<E: Element> {
     /// The components of x, `quads` groups of four.
     pub x: *const E::Stored,
-    /// Groups of four components.
+    /// Number of groups of four components.
     pub quads: u32,
-    /// The centre, if one is subtracted: as many components.
+    /// The centre, if one is subtracted: `quads` groups of components.
     pub centre: Option<Ptr<f32>>,
-    /// What components are multiplied by.
+    /// The factor of the components ([`normaliser`]).
     pub normalise: f64,
     /// The scale of the f16 copy ([`scale_of`]).
     pub scale: f32,
@@ -170,18 +169,18 @@ pub unsafe fn copy_row<E: Element>(row: RowOperand<E>, copy: *mut u16, copy_quad
 pub struct Greatest {
     /// `count` rows of `stride` components, of the type of the key.
     pub rows: Ptr<u8>,
-    /// Rows.
+    /// Number of rows.
     pub count: u32,
-    /// Components from one row to the next: a multiple of 4, zero padded.
+    /// Distance from one row to the next in components: a multiple of 4, zero padded.
     pub stride: u32,
-    /// `stride` components that are subtracted from each row; absent: nothing is.
+    /// `stride` components that are subtracted from each row; absent: no centre.
     pub centre: Option<Ptr<f32>>,
     /// The bits of a float that is not negative: one word.
     pub out: PtrMut<u32>,
 }
 
 impl Greatest {
-    /// A warp takes every so many rows, as many warps as `multiprocessors` run at once.
+    /// Each warp has every n-th row, for the n warps that `multiprocessors` run at once.
     pub fn config(&self, multiprocessors: u32) -> LaunchConfig {
         LaunchConfig::warps((self.count as u64).min(multiprocessors as u64 * 64), WARPS_PER_BLOCK)
     }
@@ -203,7 +202,7 @@ unsafe fn greatest<E: Element>(Greatest { rows, count, stride, centre, out }: Gr
         greatest = math::max_f32(greatest, unsafe { row_greatest::<E>(x, quads, centre, lane) });
         row += warps;
     }
-    // Floats that are not negative order like their bits.
+    // Floats that are not negative have the order of their bits.
     let most = warp::reduce_max(FULL_MASK, greatest.to_bits());
     if lane == 0 {
         // SAFETY: the caller promises one writable word.
@@ -211,7 +210,7 @@ unsafe fn greatest<E: Element>(Greatest { rows, count, stride, centre, out }: Gr
     }
 }
 
-/// Writes the f16 copy, value, norm and residual of each row (module documentation).
+/// Writes the f16 copy, value, norm and residual of each row; see the module documentation.
 ///
 /// # Safety
 /// The arrays are as long as the fields say.
@@ -228,40 +227,40 @@ unsafe fn greatest<E: Element>(Greatest { rows, count, stride, centre, out }: Gr
 pub struct Prepare {
     /// `count` rows of `stride` components, of the type of the key.
     pub rows: Ptr<u8>,
-    /// Rows.
+    /// Number of rows without padding.
     pub count: u32,
-    /// Rows with padding: those from `count` on become zeros with value +∞.
+    /// Number of rows with padding; those from `count` on become zeros with value +∞.
     pub padded_count: u32,
-    /// Components from one row to the next: a multiple of 4, zero padded.
+    /// Distance from one row to the next in components: a multiple of 4, zero padded.
     pub stride: u32,
-    /// `stride` components that are subtracted from each row; absent: nothing is.
+    /// `stride` components that are subtracted from each row; absent: no centre.
     pub centre: Option<Ptr<f32>>,
-    /// The metric.
+    /// The metric of the values.
     pub metric: Metric,
-    /// What [`Greatest`] found: one word.
+    /// The word that [`Greatest`] wrote.
     pub greatest: Ptr<u32>,
     /// f16 copies: `padded_count` rows of `copy_stride` components.
     pub copy: PtrMut<u16>,
-    /// Components from one copy to the next: a multiple of 4, at least `stride`.
+    /// Distance from one copy to the next in components: a multiple of 4, at least `stride`.
     pub copy_stride: u32,
     /// ‖v‖² (squared L2) or 0 of each padded row.
     pub values: PtrMut<f32>,
-    /// A bound of the norm of each padded row; absent for none, and then `residuals` is empty.
+    /// Upper bound of the norm of each padded row; absent: neither norms nor residuals are written, and `residuals` is empty.
     pub norms: Option<PtrMut<f32>>,
-    /// A bound of what the copy of each padded row lost.
+    /// Upper bound of the residual of each padded row: the norm of the row minus its copy.
     pub residuals: PtrMut<f32>,
-    /// Bits of the greatest norm of each tile of rows, raised; absent for none, and then `tile_residuals` is empty.
+    /// Bits of the greatest norm of each tile of rows, which the launch raises; absent: none, and then `tile_residuals` is empty.
     pub tile_norms: Option<PtrMut<u32>>,
-    /// Bits of the greatest residual of each tile, raised.
+    /// Bits of the greatest residual of each tile, which the launch raises.
     pub tile_residuals: PtrMut<u32>,
-    /// Bits of the greatest norm and the greatest residual of all, raised: two words; absent for none.
+    /// Bits of the greatest norm and the greatest residual of all rows, which the launch raises: two words; absent: none.
     pub set_bounds: Option<PtrMut<u32>>,
-    /// The canonical Σx² of each of `count` rows; absent for none.
+    /// The canonical Σx² of each of `count` rows; absent: not written.
     pub row_squares: Option<PtrMut<f64>>,
 }
 
 impl Prepare {
-    /// A warp a row.
+    /// One warp for each row.
     pub fn config(&self) -> LaunchConfig {
         LaunchConfig::warps(self.padded_count as u64, WARPS_PER_BLOCK)
     }
@@ -281,7 +280,7 @@ unsafe fn prepare<E: Element>(launch: Prepare) {
     let lane = warp::lane_id();
     let exists = row < count;
     let x = rows.wrapping_add(if exists { row as usize * stride as usize } else { 0 });
-    // SAFETY: the caller promises the shapes; a row past `count` reads nothing and writes its padding.
+    // SAFETY: the caller promises the shapes; a row from `count` on reads nothing and writes its padding.
     unsafe {
         let squares = if exists { squares::<E>(x, stride / 4, lane) } else { 0.0 };
         let scale = scale_of(metric, f32::from_bits(global::load(*greatest)));

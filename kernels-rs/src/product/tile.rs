@@ -1,44 +1,44 @@
-//! Chunks of rows in shared memory: how they are laid out, and how they come there.
+//! Chunks of rows in shared memory: layout and copies.
 //!
-//! Rows are f16 copies of [`crate::product::prepare`]. A tile is 128 of them, a chunk 64 components of each: 128 bytes a row, in 16-byte
-//! parts. Part p of row r lies at part `p ^ (r & 7)` of the row. With this layout neither `ldmatrix` nor `cp.async` has bank conflicts,
-//! and `wgmma` reads it as it is.
+//! Rows are f16 copies of [`crate::product::prepare`]. A tile has 128 of them, and a chunk has 64 components of each: 128 bytes in a row,
+//! in 16-byte parts. Part p of row r is at part `p ^ (r & 7)` of the row. With this layout neither `ldmatrix` nor `cp.async` has bank
+//! conflicts, and `wgmma` reads it directly.
 
 use cuda_std::shared::SharedPtr;
 use cuda_std::{async_copy, unroll};
 
-/// Rows of a tile.
+/// Number of rows of a tile.
 pub const TILE_ROWS: u32 = 128;
-/// Components of a chunk, the unit of the pipeline; copies are padded to a multiple.
+/// Number of components of a chunk, the unit of the pipeline; f16 copies are padded to a multiple.
 pub const CHUNK: u32 = 64;
-/// Bytes of a row of a chunk.
+/// Number of bytes of a row of a chunk.
 pub const CHUNK_BYTES: u32 = CHUNK * 2;
-/// Bytes of a chunk of a tile.
+/// Number of bytes of a chunk of a tile.
 pub const CHUNK_TILE_BYTES: u32 = TILE_ROWS * CHUNK_BYTES;
-/// Threads of a block: eight warps.
+/// Number of threads of a block: eight warps.
 pub const THREADS: u32 = 256;
-/// Rows of which a block moves a chunk at once, eight threads a row.
+/// Number of rows of which a block copies a chunk at once, with eight threads for each row.
 pub const ROWS_AT_ONCE: u32 = THREADS / 8;
-/// Rows of a tile of which a thread moves one 16-byte part.
+/// Number of rows of a tile of which a thread copies one 16-byte part.
 pub const ROWS_A_THREAD: usize = (TILE_ROWS / ROWS_AT_ONCE) as usize;
-/// Dynamic shared memory of a chunk starts at multiples of this (`wgmma`).
+/// The alignment in bytes of chunks in dynamic shared memory, which `wgmma` needs.
 pub const CHUNK_ALIGNMENT: u32 = 1024;
-/// Shared memory that a block has on every device from compute capability 8.0 on (8.6, 8.9 and 12.0 have no more).
+/// Shared memory in bytes that a block has on every device from compute capability 8.0 on (8.6, 8.9 and 12.0 have no more).
 pub const LEAST_SHARED_BYTES: u32 = 99 << 10;
 
-/// Where 16-byte part `part` of row `row` of a chunk lies in shared memory, in bytes.
+/// The offset of 16-byte part `part` of row `row` of a chunk in shared memory, in bytes.
 #[inline(always)]
 pub fn part_offset(row: u32, part: u32) -> u32 {
     row * CHUNK_BYTES + ((part ^ (row & 7)) << 4)
 }
 
-/// One thread's share of the copies of chunks: 16 bytes of every so many-th row.
+/// One thread's share of the copies of chunks: 16 bytes of every [`ROWS_AT_ONCE`]-th row.
 #[derive(Clone, Copy)]
 pub struct ChunkCopy {
-    /// Where it begins in a chunk in global memory, in components, and in shared memory, in bytes.
+    /// The start of the share in a chunk in global memory, in components (`from`), and in shared memory, in bytes (`to`).
     from: u32,
     to: u32,
-    /// Components from one of its rows to the next.
+    /// Distance from one row of the share to the next, in components.
     down: u32,
 }
 
@@ -50,20 +50,20 @@ impl ChunkCopy {
         ChunkCopy { from: row * stride + 8 * part, to: part_offset(row, part), down: ROWS_AT_ONCE * stride }
     }
 
-    /// Where the share begins of a chunk of rows that begin at `rows`.
+    /// The start of the share of a chunk whose rows start at `rows`.
     #[inline(always)]
     pub fn start(&self, rows: *const u16) -> *const u16 {
         rows.wrapping_add(self.from as usize)
     }
 
-    /// Starts the copy of one chunk of 128 rows into shared memory. All threads of the block.
+    /// Starts the copy of one chunk of 128 rows into shared memory. All threads of the block arrive.
     ///
     /// # Safety
     /// `from` is the [start](Self::start) of a chunk of 128 rows; `to` has room for 16 KiB.
     #[inline(always)]
     pub unsafe fn copy(&self, to: SharedPtr<u8>, from: *const u16) {
-        // SAFETY: rows below 128 of source and destination, as the caller promises. A multiple of 8 rows on, the low three bits of
-        // the row and so the swizzle are the same.
+        // SAFETY: rows of source and destination are below 128, as the caller promises. The swizzle depends on the low three bits of the
+        // row, which repeat after 8 rows.
         unsafe {
             let to = to.add(self.to);
             unroll::<ROWS_A_THREAD>(|i| {

@@ -1,56 +1,56 @@
-//! The table of cases. Every back end runs all of them; the emulator those of size [`Size::Small`].
+//! The table of cases. Every back end runs all cases; the emulator runs those of size [`Size::Small`].
 
 use warpann::ivf::{Encoding, Scan};
 use warpann::{ElementType, Metric};
 
 use crate::cases::{Size, VectorData};
 
-/// How ids are given.
+/// The ids of a case's vectors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ids {
-    /// 0, 1, 2, ..
+    /// Ids that count up: 0, 1, 2, ..
     Counted,
-    /// A shuffled choice of large numbers.
+    /// Large distinct numbers, shuffled.
     Any,
 }
 
 /// A case of search in an inverted file.
 #[derive(Debug, Clone, PartialEq)]
 pub struct IvfCase {
-    /// Components of a vector.
+    /// Number of components of a vector.
     pub dim: usize,
-    /// Vectors in the index.
+    /// Number of vectors in the index.
     pub n: usize,
-    /// Lists.
+    /// Number of lists.
     pub lists: usize,
-    /// Queries.
+    /// Number of queries.
     pub nq: usize,
-    /// Neighbours asked for.
+    /// Number of neighbours of each query.
     pub k: usize,
-    /// Lists probed.
+    /// Number of lists to probe.
     pub probes: usize,
-    /// The metric.
+    /// The metric of the index.
     pub metric: Metric,
-    /// The element type.
+    /// The element type of vectors and queries.
     pub element: ElementType,
-    /// What is kept of a vector.
+    /// The encoding of the index.
     pub encoding: Encoding,
-    /// How the vectors are made.
+    /// The kind of generated vectors.
     pub data: VectorData,
-    /// How ids are given.
+    /// The ids of the vectors.
     pub ids: Ids,
-    /// Share of the vectors that may be found, in percent.
+    /// The share of the vectors that the filter accepts, in percent; without a filter if `None`.
     pub allowed: Option<u32>,
-    /// How lists are read.
+    /// The order in which lists are read.
     pub scan: Scan,
-    /// Seed of the vectors.
+    /// The seed of the generated vectors.
     pub seed: u64,
-    /// Who runs it.
+    /// The back ends that run the case.
     pub size: Size,
 }
 
 impl IvfCase {
-    /// Name of the test.
+    /// The name of the test, made of the case's fields.
     pub fn name(&self) -> String {
         let IvfCase { dim, n, lists, nq, k, probes, metric, element, data, .. } = self;
         let encoding = match self.encoding {
@@ -74,7 +74,7 @@ impl IvfCase {
     }
 }
 
-/// Dimension, vectors, lists, queries, neighbours, probes.
+/// The sizes of a case: dimension, vectors, lists, queries, neighbours, probes.
 #[derive(Debug, Clone, Copy)]
 struct IvfShape {
     dim: usize,
@@ -89,7 +89,7 @@ const fn shape(dim: usize, n: usize, lists: usize, nq: usize, k: usize, probes: 
     IvfShape { dim, n, lists, nq, k, probes }
 }
 
-/// Odd sizes, empty indexes, one list, as many lists as vectors, all lists and more than all, k past the candidates.
+/// Odd sizes, empty indexes, one list, as many lists as vectors, all lists and more than all, k above the number of candidates.
 const SMALL_SHAPES: &[IvfShape] = &[
     shape(1, 1, 1, 1, 1, 1),
     shape(1, 0, 2, 2, 3, 1),
@@ -119,11 +119,11 @@ const LARGE_SHAPES: &[IvfShape] = &[
     shape(64, 9_000, 1_000, 129, 31, 1_000),
 ];
 
-/// Dimension, sub-quantizers, bits.
+/// Dimension, number of sub-quantizers, and bits of each case with codes.
 const CODES: &[(usize, usize, u32)] =
     &[(1, 1, 4), (6, 3, 4), (12, 12, 5), (16, 4, 6), (21, 7, 7), (32, 1, 4), (35, 5, 8), (64, 16, 4), (128, 64, 4)];
 
-/// Every case.
+/// All cases of search in inverted files.
 pub fn ivf_cases() -> Vec<IvfCase> {
     let mut cases: Vec<IvfCase> = Vec::new();
     let mut add = |shape: IvfShape, metric: Metric, element: ElementType, encoding, data: VectorData, size: Size| {
@@ -198,7 +198,7 @@ pub fn ivf_cases() -> Vec<IvfCase> {
             }
         }
         for coded in [Encoding::F16, Encoding::Scalar8] {
-            // Rows of one component to more than stay in shared memory with 64 queries; whole groups of four and eight, and others.
+            // Dimensions from one component to more than fit in shared memory with 64 queries; multiples of four and eight, and others.
             for dim in [1, 6, 12, 35, 64, 129, 330] {
                 for data in [VectorData::Gaussian, VectorData::Duplicates, VectorData::Zeros] {
                     let (small, large) = (shape(dim, 150, 4, 3, 12, 2), shape(dim, 5_000, 40, 200, 40, 7));
@@ -210,7 +210,7 @@ pub fn ivf_cases() -> Vec<IvfCase> {
                 add(shape(19, 300, 9, 4, 20, 3), metric, ElementType::F32, coded, data, Size::Small);
                 add(shape(100, 6_000, 30, 50, 50, 6), metric, ElementType::F32, coded, data, Size::Large);
             }
-            // Lists that many queries probe: tiles of 64, and candidates that are appended.
+            // Lists that many queries probe: tiles of 64 queries, and appended candidates.
             add(shape(24, 400, 3, 60, 4, 2), metric, ElementType::F32, coded, VectorData::Gaussian, Size::Small);
             add(shape(96, 8_000, 100, 600, 10, 67), metric, ElementType::F32, coded, VectorData::Gaussian, Size::Large);
         }
@@ -222,7 +222,7 @@ pub fn ivf_cases() -> Vec<IvfCase> {
             add(small, metric, element, Encoding::Scalar8, VectorData::Gaussian, Size::Small);
             add(large, metric, element, Encoding::Scalar8, VectorData::Gaussian, Size::Large);
         }
-        // Nothing to find, one list, k past everything, for codes.
+        // For codes: nothing to find, one list, k above the number of vectors.
         let pq = Encoding::Pq { sub_quantizers: 2, bits: 4, rotate: false };
         for coded in [pq, Encoding::F16, Encoding::Scalar8] {
             for shape in [shape(4, 0, 2, 2, 3, 1), shape(4, 50, 1, 3, 70, 1), shape(4, 60, 20, 3, 70, 99)] {

@@ -1,10 +1,10 @@
-//! Inverted files: a table of cases, a naive reference, a runner, and what is more than one search.
+//! Tests of inverted files: a table of cases, a naive reference, a runner, and scenarios of several operations.
 //!
-//! | module | what |
+//! | module | content |
 //! |---|---|
-//! | [`cases`] | the table |
-//! | [mod@reference] | which vectors a search looks at, and what is stored of them, from the definition |
-//! | [`runner`] | builds an index as the case says and compares every kind of search with the reference |
+//! | [`cases`] | the table of cases |
+//! | [mod@reference] | the vectors that a search reads, and their stored values, computed from the definition |
+//! | [`runner`] | builds the index of a case and compares every kind of search with the reference |
 //! | [`scenarios`] | removal, merging, threads, budgets, errors |
 
 pub mod cases;

@@ -1,5 +1,5 @@
-//! What an inverted file holds and finds, by definition. Of warpann only names of metrics are used, and what training found
-//! (centroids, codebooks, rotation), which the definition takes as given.
+//! The contents and results of an inverted file, computed from the definition. This module uses only the names of metrics of warpann, and
+//! the results of training (centroids, codebooks, rotation), which the definition takes as given.
 
 use std::collections::HashMap;
 
@@ -7,31 +7,31 @@ use warpann::Metric;
 
 use crate::reference::{NO_ID, badness, defined, worst};
 
-/// What is kept of a vector, and what training found for it.
+/// The representation of a vector in the index, and the tables that training found for it.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Kept {
-    /// The vector.
+    /// The vector as it was added.
     Vector,
-    /// Half-precision numbers.
+    /// The vector as half-precision numbers.
     Half,
-    /// A byte for each component of the residual: the least value of each component, and the step of each.
+    /// One byte for each component of the residual. The fields are the least value and the step of each component.
     Ranges(Vec<f32>, Vec<f32>),
-    /// Codes of the residual's parts: M × codewords × dim / M, and M.
+    /// Codes of the residual's parts. The fields are the codebooks (M × codewords × dim / M) and M.
     Codebooks(Vec<f32>, usize),
 }
 
-/// What training found.
+/// The results of training an index.
 #[derive(Debug, Clone)]
 pub struct Model {
-    /// Components of a vector.
+    /// Number of components of a vector.
     pub dim: usize,
     /// The metric of the index.
     pub metric: Metric,
-    /// Lists × dim.
+    /// Row-major, lists × dim.
     pub centroids: Vec<f64>,
-    /// What is kept of a vector.
+    /// The representation of a vector in the index.
     pub kept: Kept,
-    /// Row-major; for product quantization after a rotation.
+    /// The matrix of the rotation, row-major; only for product quantization with a rotation.
     pub rotation: Option<Vec<f64>>,
 }
 
@@ -46,17 +46,17 @@ fn first_best(values: impl Iterator<Item = f64>) -> usize {
 }
 
 impl Model {
-    /// What vectors are compared with centroids by.
+    /// The metric by which vectors are compared with centroids.
     fn coarse(&self) -> Metric {
         if self.metric == Metric::L2 { Metric::L2 } else { Metric::InnerProduct }
     }
 
-    /// What queries are compared with stored vectors by.
+    /// The metric by which queries are compared with stored vectors.
     pub fn fine(&self) -> Metric {
         if self.kept == Kept::Vector { self.metric } else { self.coarse() }
     }
 
-    /// A vector or query as it is assigned, coded and compared.
+    /// Transforms a vector or query for assignment, coding and comparison.
     pub fn transform(&self, x: &[f64]) -> Vec<f64> {
         let mut x = x.to_vec();
         if self.kept != Kept::Vector && self.metric == Metric::Cosine {
@@ -73,14 +73,14 @@ impl Model {
         }
     }
 
-    /// The list of a transformed vector: the first best of its metric, by the defined distance.
+    /// The list of a transformed vector: the nearest centroid by the defined distance, the first of equal ones.
     pub fn list(&self, x: &[f64]) -> usize {
-        // For cosine the best inner product; vectors go to the nearest centroid otherwise.
+        // Cosine assigns by the greatest inner product; the other metrics assign to the nearest centroid.
         let metric = if self.metric == Metric::Cosine { Metric::InnerProduct } else { Metric::L2 };
         first_best(self.centroids.chunks(self.dim).map(|c| badness(metric, f64::from(defined(metric, x, c)))))
     }
 
-    /// What is kept of a transformed vector in its list.
+    /// The stored values of a transformed vector in its list.
     pub fn stored(&self, x: &[f64], list: usize) -> Vec<f64> {
         let dim = self.dim;
         let centroid = &self.centroids[list * dim..][..dim];
@@ -118,7 +118,7 @@ impl Model {
         stored
     }
 
-    /// What reading a stored vector back gives.
+    /// The vector that reading a stored vector back returns.
     pub fn read_back(&self, stored: &[f64]) -> Vec<f32> {
         let Some(matrix) = &self.rotation else { return stored.iter().map(|&x| x as f32).collect() };
         let column = |j: usize| -> Vec<f64> { (0..self.dim).map(|i| matrix[i * self.dim + j]).collect() };
@@ -139,28 +139,28 @@ impl Model {
     }
 }
 
-/// ⟨x, x⟩ by the definition, before it is rounded to f32.
+/// ⟨x, x⟩ by the definition, without rounding to f32.
 fn defined_square(x: &[f64]) -> f64 {
     crate::reference::defined_sum(x, x, |a, b| a * b)
 }
 
-/// The contents of an index.
+/// The vectors of an index, list by list.
 #[derive(Debug, Clone)]
 pub struct Contents {
-    /// What training found.
+    /// The results of training the index.
     pub model: Model,
-    /// Id, and stored vector, of each member of each list.
+    /// The id and the stored vector of each member of each list.
     pub lists: Vec<Vec<(u64, Vec<f64>)>>,
 }
 
 impl Contents {
-    /// Nothing yet.
+    /// Makes the contents of an empty index.
     pub fn new(model: Model) -> Contents {
         let lists = model.centroids.len() / model.dim;
         Contents { model, lists: vec![Vec::new(); lists] }
     }
 
-    /// Adds rows with these ids.
+    /// Adds rows with the given ids.
     pub fn add(&mut self, rows: &[f64], ids: &[u64]) {
         for (row, &id) in rows.chunks(self.model.dim).zip(ids) {
             let x = self.model.transform(row);
@@ -170,24 +170,24 @@ impl Contents {
         }
     }
 
-    /// Removes ids.
+    /// Removes the vectors with these ids.
     pub fn remove(&mut self, ids: &[u64]) {
         self.lists.iter_mut().for_each(|list| list.retain(|(id, _)| !ids.contains(id)));
     }
 
-    /// All ids, ascending.
+    /// All ids in ascending order.
     pub fn ids(&self) -> Vec<u64> {
         let mut ids: Vec<u64> = self.lists.iter().flatten().map(|&(id, _)| id).collect();
         ids.sort_unstable();
         ids
     }
 
-    /// Stored vectors by id.
+    /// The stored vector of each id.
     pub fn by_id(&self) -> HashMap<u64, &[f64]> {
         self.lists.iter().flatten().map(|(id, stored)| (*id, stored.as_slice())).collect()
     }
 
-    /// Everything that a query may find, best first, equal distances by lower id.
+    /// All vectors that a query may find, best first, equal distances by lower id.
     pub fn ranked(&self, query: &[f64], probes: usize, allowed: impl Fn(u64) -> bool) -> Vec<(u64, f32)> {
         let (query, metric) = (self.model.transform(query), self.model.fine());
         let mut found = Vec::new();
@@ -196,7 +196,7 @@ impl Contents {
                 found.push((*id, defined(metric, &query, stored)));
             }
         }
-        // Ids differ, so that no two are equal.
+        // Ids differ, so an unstable sort gives a unique order.
         found.sort_unstable_by(|a, b| {
             let (x, y) = (badness(metric, f64::from(a.1)), badness(metric, f64::from(b.1)));
             x.total_cmp(&y).then(a.0.cmp(&b.0))
@@ -204,7 +204,7 @@ impl Contents {
         found
     }
 
-    /// The first `k` of [`Self::ranked`], filled up with empty slots.
+    /// The first `k` of [`Self::ranked`], followed by empty slots if there are fewer.
     pub fn nearest(&self, query: &[f64], k: usize, probes: usize, allowed: impl Fn(u64) -> bool) -> Vec<(u64, f32)> {
         let mut found = self.ranked(query, probes, allowed);
         found.resize(k, (NO_ID, worst(self.model.metric)));
@@ -217,7 +217,7 @@ mod tests {
     use super::*;
 
     fn model(metric: Metric) -> Model {
-        // Two lists, at (0, 0) and (10, 0); under cosine at (1, 0) and (0, 1).
+        // Two lists, at (0, 0) and (10, 0); for cosine at (1, 0) and (0, 1).
         let centroids = if metric == Metric::Cosine { vec![1.0, 0.0, 0.0, 1.0] } else { vec![0.0, 0.0, 10.0, 0.0] };
         Model { dim: 2, metric, centroids, kept: Kept::Vector, rotation: None }
     }
@@ -226,7 +226,7 @@ mod tests {
     fn lists_and_neighbours_found_by_hand() {
         let mut flat = Contents::new(model(Metric::L2));
         flat.add(&[1.0, 0.0, 9.0, 0.0, 5.0, 0.0, 2.0, 0.0], &[7, 3, 9, 1]);
-        // (5, 0) is as far from both: the first list.
+        // (5, 0) is equally far from both centroids: it goes to the first list.
         assert_eq!(flat.lists.iter().map(Vec::len).collect::<Vec<_>>(), [3, 1]);
         assert_eq!(flat.nearest(&[1.5, 0.0], 3, 1, |_| true), [(1, 0.25), (7, 0.25), (9, 12.25)]);
         assert_eq!(flat.nearest(&[1.5, 0.0], 2, 2, |id| id != 1), [(7, 0.25), (9, 12.25)]);
@@ -238,12 +238,12 @@ mod tests {
 
     #[test]
     fn codes_found_by_hand() {
-        // One part of two components with codewords (0, 0) and (1, −1); another centroid at (10, 0).
+        // One part of two components with codewords (0, 0) and (1, −1). The other centroid is at (10, 0).
         let mut coded = model(Metric::L2);
         coded.kept = Kept::Codebooks(vec![0.0, 0.0, 1.0, -1.0], 1);
         assert_eq!(coded.stored(&[10.9, -0.8], 1), [11.0, -1.0]);
         assert_eq!(coded.stored(&[10.4, -0.4], 1), [10.0, 0.0]);
-        // Turned by a quarter: (x, y) becomes (−y, x).
+        // A rotation by a quarter turn: (x, y) becomes (−y, x).
         coded.rotation = Some(vec![0.0, -1.0, 1.0, 0.0]);
         assert_eq!(coded.transform(&[3.0, 4.0]), [-4.0, 3.0]);
         assert_eq!(coded.read_back(&[-4.0, 3.0]), [3.0, 4.0]);
@@ -258,9 +258,9 @@ mod tests {
     fn halves_and_bytes_found_by_hand() {
         let mut kept = model(Metric::L2);
         kept.kept = Kept::Half;
-        // Between 2048 and 4096 halves are even numbers; ties go to multiples of four.
+        // Between 2048 and 4096, half-precision numbers are even; ties go to multiples of four.
         assert_eq!(kept.stored(&[2049.0, -2051.0], 0), [2048.0, -2052.0]);
-        // Residuals of the list at (10, 0), from -1 in steps of a half, and always 3.
+        // Residuals of the list at (10, 0): the first component from -1 in steps of 0.5, the second always 3.
         kept.kept = Kept::Ranges(vec![-1.0, 3.0], vec![0.5, 0.0]);
         assert_eq!(kept.stored(&[9.6, 7.0], 1), [9.5, 3.0]);
         assert_eq!(kept.stored(&[0.0, 3.0], 1), [9.0, 3.0]);

@@ -1,4 +1,4 @@
-//! Runs one case on one device and compares it with the reference, to the bit.
+//! Runs one case on one device and compares the results with the reference, to the bit.
 
 use half::{bf16, f16};
 use warpann::ivf::{Bitset, Encoding, IvfIndex, IvfIndexBuilder, Scan, SearchOptions};
@@ -10,19 +10,19 @@ use crate::data::{self, Component, Random};
 use crate::reference::{badness, worst};
 use crate::runner::Outcome;
 
-/// Runs a case on a device, or on several.
+/// Runs a case on a device, or on a placement over several devices.
 ///
 /// # Errors
-/// The first difference, in words.
+/// A description of the first difference.
 pub fn run(case: &IvfCase, device: impl Into<Placement>) -> Outcome {
     let device = device.into();
     run_trained_on(case, trainer(&device), device)
 }
 
-/// As [`run`], of an index that was trained on another device.
+/// As [`run`], with an index that was trained on another device.
 ///
 /// # Errors
-/// The first difference, in words.
+/// A description of the first difference.
 pub fn run_trained_on(case: &IvfCase, trainer: impl Into<Placement>, device: impl Into<Placement>) -> Outcome {
     let run = match case.element {
         ElementType::F32 => run_elements::<f32>,
@@ -35,16 +35,16 @@ pub fn run_trained_on(case: &IvfCase, trainer: impl Into<Placement>, device: imp
     run(case, trainer.into(), &device).map_err(|failure| format!("{failure}\non {device}: {case:?}"))
 }
 
-/// Where an index of `device` is trained. For the emulator on the CPU: emulated training takes ten times as long as the rest of a case,
-/// and finds the same bits, as [`super::scenarios`] shows.
+/// The devices that train an index for `device`. The CPU trains for the emulator: emulated training takes ten times as long as the rest of
+/// a case, and finds the same bits, as [`super::scenarios`] shows.
 fn trainer(device: &Placement) -> Placement {
     if device.devices().contains(&Device::Emulator) { Device::Cpu.into() } else { device.clone() }
 }
 
-/// A trained index on `device`, which for the emulator the CPU trains.
+/// A trained index on `device`. For the emulator, the CPU trains it.
 ///
 /// # Errors
-/// What training, saving and loading meet, in words.
+/// Descriptions of the errors of training, saving and loading.
 pub fn trained<T: Component>(
     builder: IvfIndexBuilder<T>,
     device: impl Into<Placement>,
@@ -54,7 +54,7 @@ pub fn trained<T: Component>(
     trained_on(trainer(&device), builder, device, rows)
 }
 
-/// An index on `device` that `trainer` trains. If they differ, it comes by a file.
+/// An index on `device` that `trainer` trains. If the two differ, the index moves through a file.
 fn trained_on<T: Component>(
     trainer: Placement,
     builder: IvfIndexBuilder<T>,
@@ -73,7 +73,7 @@ fn trained_on<T: Component>(
     IvfIndex::load(file.path(), device, None).map_err(text)
 }
 
-/// What training has found.
+/// The results of training, as the reference needs them.
 pub fn model<T: Component>(index: &IvfIndex<T>) -> Model {
     let widen = |values: &[f32]| -> Vec<f64> { values.iter().map(|&x| f64::from(x)).collect() };
     let tables = index.code_tables();
@@ -92,13 +92,13 @@ pub fn model<T: Component>(index: &IvfIndex<T>) -> Model {
     }
 }
 
-/// `n` ids.
+/// Makes `n` ids of this kind.
 pub fn ids(kind: Ids, n: usize, seed: u64) -> Vec<u64> {
     let mut random = Random::new(seed);
     match kind {
         Ids::Counted => (0..n as u64).collect(),
         Ids::Any => {
-            // Distinct: the low bits count. Never all ones: bit 63 is clear.
+            // The low bits count, so ids are distinct. Bit 63 is clear, so no id is the reserved one.
             let mut ids: Vec<u64> = (0..n as u64).map(|at| (random.bits() >> 1 & !0xf_ffff) | at).collect();
             for at in (1..n).rev() {
                 ids.swap(at, random.below(at + 1));
@@ -127,7 +127,7 @@ fn run_elements<T: Component>(case: &IvfCase, trainer: Placement, device: &Place
     let mut contents = Contents::new(model);
     let ids = ids(case.ids, n, seed);
     contents.add(&vectors.exact_base, &ids);
-    // One to three additions, of uneven size.
+    // One to three additions of different sizes.
     let first = [n, n / 3, n / 2][(seed % 3) as usize];
     let second = first + (n - first) / 2;
     for portion in [0..first, first..second, second..n] {
@@ -151,7 +151,7 @@ fn run_elements<T: Component>(case: &IvfCase, trainer: Placement, device: &Place
         vectors.exact_queries.chunks(dim).map(|query| contents.ranked(query, probes, allowed)).collect();
     compare(&index, &ranked, &vectors.queries, k, &options)?;
     if device.devices().iter().all(|&device| device == Device::Cpu) {
-        for scan in [Scan::ListMajor, Scan::QueryMajor] {
+        for scan in [Scan::ListMajor, Scan::QueryMajor].into_iter().filter(|&scan| scan != case.scan) {
             compare(&index, &ranked, &vectors.queries, k, &SearchOptions { scan, ..options })?;
         }
     }
@@ -173,10 +173,10 @@ fn run_elements<T: Component>(case: &IvfCase, trainer: Placement, device: &Place
     Ok(())
 }
 
-/// Compares k-nearest and range searches with the contents.
+/// Compares searches for k neighbours and range searches with the contents.
 ///
 /// # Errors
-/// The first difference, in words.
+/// A description of the first difference.
 pub fn check<T: Component>(
     index: &IvfIndex<T>,
     contents: &Contents,
@@ -191,7 +191,7 @@ pub fn check<T: Component>(
     compare(index, &ranked.collect::<Vec<_>>(), queries, k, options)
 }
 
-/// As [`check`] with `ranked`, which has for each query everything that it may find, best first.
+/// As [`check`]; `ranked` has all vectors that each query may find, best first.
 fn compare<T: Component>(
     index: &IvfIndex<T>,
     ranked: &[Vec<(u64, f32)>],
@@ -203,7 +203,7 @@ fn compare<T: Component>(
     let metric = index.metric();
     let found = index.search_with(queries, k, options).map_err(text)?;
     check_nearest(metric, ranked, k, &found).map_err(|failure| format!("{:?}: {failure}", options.scan))?;
-    // A radius that is a distance which occurs, and one that lets everything in.
+    // Two radii: a distance that occurs, and one that includes all vectors.
     let middle = ranked.iter().find(|row| !row.is_empty()).map(|row| row[row.len() / 3].1);
     for radius in [middle.unwrap_or(0.0), worst(metric)] {
         let within =

@@ -1,4 +1,4 @@
-//! What is more than one search of one index: changes between searches, merging, threads, budgets, refining, errors.
+//! Tests with several operations on an index: changes between searches, merging, threads, budgets, refining, errors.
 
 use half::f16;
 use warpann::ivf::{Bitset, Encoding, IvfIndex, IvfIndexBuilder, Refiner, SearchOptions};
@@ -13,7 +13,7 @@ use crate::reference;
 use crate::runner::Outcome;
 use crate::scenarios::{Scenario, by_device, too_large, too_small};
 
-/// Every scenario. Each chooses sizes that suit the device.
+/// All scenarios. Each chooses sizes that suit the device.
 pub const ALL: &[Scenario] = &[
     ("ivf::change::removed_vectors_are_gone_flat", removal_flat),
     ("ivf::change::removed_vectors_are_gone_pq", removal_pq),
@@ -51,12 +51,12 @@ fn new(device: Device, metric: Metric, encoding: Encoding, dim: usize, lists: us
     settings(metric, encoding, dim, lists).device(device).build().map_err(text)
 }
 
-/// Vectors of dimension 16.
+/// Generated vectors of dimension 16.
 fn vectors<T: Component>(device: Device) -> Vectors<T> {
     data::vectors(VectorData::Duplicates, 16, by_device(device, 200, 5_000), by_device(device, 3, 60), 90)
 }
 
-/// A trained index, its vectors, and what it holds: so far nothing.
+/// A trained index, its vectors, and its contents, which are empty.
 fn trained(device: Device, metric: Metric, encoding: Encoding) -> Result<(IvfIndex, Vectors<f32>, Contents), String> {
     let vectors = vectors::<f32>(device);
     let settings = settings(metric, encoding, 16, by_device(device, 5, 40));
@@ -65,7 +65,7 @@ fn trained(device: Device, metric: Metric, encoding: Encoding) -> Result<(IvfInd
     Ok((index, vectors, contents))
 }
 
-/// Searches with and without a filter, compared with the contents.
+/// Compares searches with and without a filter with the contents.
 fn verify(index: &IvfIndex, contents: &Contents, vectors: &Vectors<f32>) -> Outcome {
     if index.ids() != contents.ids() || index.len() != contents.ids().len() {
         return Err(format!("the ids of {} vectors are not those of the {} there", index.len(), contents.ids().len()));
@@ -102,7 +102,7 @@ fn removal(device: Device, metric: Metric, encoding: Encoding) -> Outcome {
     index.add_with_ids(&vectors.base, &ids).map_err(text)?;
     contents.add(&vectors.exact_base, &ids);
     verify(&index, &contents, &vectors)?;
-    // A third in no order, then one, then what one list holds, then everything.
+    // A third of the ids in no order, then one id, then ids of one list; everything else follows below.
     let third: Vec<u64> = ids.iter().copied().filter(|id| id % 3 == 0).collect();
     let one = ids.iter().copied().find(|id| id % 3 == 1).into_iter().collect();
     let full = contents.lists.iter().max_by_key(|list| list.len()).into_iter().flatten();
@@ -117,7 +117,7 @@ fn removal(device: Device, metric: Metric, encoding: Encoding) -> Outcome {
             return Err(format!("{id} is still there"));
         }
     }
-    // Ids that are free again.
+    // Removed ids can be used again.
     let again: Vec<u64> = ids.iter().copied().filter(|id| id % 3 == 0).take(5).collect();
     let rows = again.len() * index.dim();
     index.add_with_ids(&vectors.base[..rows], &again).map_err(text)?;
@@ -128,7 +128,7 @@ fn removal(device: Device, metric: Metric, encoding: Encoding) -> Outcome {
     index.remove(&rest).map_err(text)?;
     contents.remove(&rest);
     verify(&index, &contents, &vectors)?;
-    // Counting starts anew.
+    // In an empty index, ids count from 0 again.
     index.add(&vectors.base[..index.dim()]).map_err(text)?;
     if index.ids() == [0] { Ok(()) } else { Err(format!("{:?}", index.ids())) }
 }
@@ -145,7 +145,7 @@ fn search_between_additions(device: Device) -> Outcome {
         verify(&index, &contents, &vectors)?;
         first += count;
     }
-    // Counted ids go on past given ones.
+    // After a given id, ids count up from it.
     index.add_with_ids(&vectors.base[..dim], &[1 << 40]).map_err(text)?;
     index.add(&vectors.base[dim..2 * dim]).map_err(text)?;
     contents.add(&vectors.exact_base[..2 * dim], &[1 << 40, (1 << 40) + 1]);
@@ -179,7 +179,7 @@ fn merge(device: Device, metric: Metric, encoding: Encoding) -> Outcome {
     index.merge(&other).map_err(text)?;
     contents.add(&vectors.exact_base, &ids);
     verify(&index, &contents, &vectors)?;
-    // The same again: its ids are there.
+    // Merging again is refused, because the ids are in the index.
     match index.merge(&other) {
         Err(Error::DuplicateId { id }) if ids[half..].contains(&id) => {}
         merged => return Err(format!("{merged:?}")),
@@ -245,7 +245,7 @@ fn training_repeats(device: Device) -> Outcome {
     training_of::<u8>(device, Metric::InnerProduct, Encoding::Scalar8)
 }
 
-/// Training on `device` finds what training on the CPU does, to the bit.
+/// Training on `device` must find the same bits as training on the CPU.
 fn training_of<T: Component>(device: Device, metric: Metric, encoding: Encoding) -> Outcome {
     let rows = vectors::<T>(device).base;
     let lists = by_device(device, 5, 40);
@@ -255,7 +255,7 @@ fn training_of<T: Component>(device: Device, metric: Metric, encoding: Encoding)
     let (mut first, mut second) = (on(device).map_err(text)?, on(Device::Cpu).map_err(text)?);
     first.train(&rows).map_err(text)?;
     second.train(&rows).map_err(text)?;
-    // A trained and empty index can be trained again.
+    // A trained index without vectors can be trained again.
     second.train(&rows).map_err(text)?;
     let bits = |values: &[f32]| values.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
     let found = |index: &IvfIndex<T>| {
@@ -288,7 +288,7 @@ fn refining(device: Device) -> Outcome {
         let (mut index, vectors, _) = trained(device, metric, encoding)?;
         index.add(&vectors.base).map_err(text)?;
         let (dim, k) = (index.dim(), 7);
-        // More candidates than vectors in the probed lists for some: empty slots are skipped.
+        // For some queries more candidates than vectors in the probed lists: empty slots are skipped.
         let rough = index.search(&vectors.queries, 200, 2).map_err(text)?;
         let refiner = Refiner::new(metric, dim, &vectors.base).map_err(text)?;
         let exact = refiner.refine(&vectors.queries, &rough, k).map_err(text)?;
@@ -414,7 +414,7 @@ fn errors(device: Device, encoding: Encoding) -> Outcome {
     refused!(index.search(&queries[1..], 1, 1), Error::RaggedVectors { .. });
     refused!(index.search(&bad, 1, 1), Error::NotFinite { row: 1, column: 3, .. });
     refused!(index.range_search(&bad, 1.0, &options), Error::NotFinite { row: 1, column: 3, .. });
-    // So many that devices take them in two halves; the first bad one is named, whoever sees which.
+    // So many queries that devices search them in two halves. The error must name the first bad query, for any half.
     let mut many = base[..dim].repeat(2500);
     many[2400 * dim + 2] = f32::INFINITY;
     refused!(index.search(&many, 1, 1), Error::NotFinite { row: 2400, column: 2, .. });
@@ -433,7 +433,7 @@ fn errors(device: Device, encoding: Encoding) -> Outcome {
     index.remove(&[]).map_err(text)?;
     index.add(&[]).map_err(text)?;
     verify(&index, &contents, &vectors)?;
-    // The last id there is; nothing can be counted past it.
+    // The greatest id that is not reserved; no id can follow it.
     index.add_with_ids(&base[..dim], &[NONE - 1]).map_err(text)?;
     refused!(index.add(&base[..dim]), Error::ReservedId);
     contents.add(&vectors.exact_base[..dim], &[NONE - 1]);
@@ -451,10 +451,10 @@ fn errors_of_settings(device: Device) -> Outcome {
     refused!(build(10, 1, pq(20, 8)), Error::NotDivisible { dim: 10, parts: 20 });
     refused!(build(10, 1, pq(5, 3)), Error::BadCodeBits { bits: 3 });
     refused!(build(10, 1, pq(5, 9)), Error::BadCodeBits { bits: 9 });
-    // Codewords that no training set of this size can fill.
+    // More codewords than training vectors.
     let mut index = build(2, 1, pq(1, 8)).map_err(text)?;
     refused!(index.train(&[0.5; 2 * 255]), Error::TooFewTrainingVectors { have: 255, need: 256 });
-    // Sizes that no memory holds are refused when there is something to hold, not before.
+    // Sizes that exceed any memory are refused only when there are vectors to store.
     let mut vast = build(i32::MAX as usize, usize::MAX, Encoding::Flat).map_err(text)?;
     refused!(vast.train(&[]), Error::TooFewTrainingVectors { have: 0, need: usize::MAX });
     Ok(())

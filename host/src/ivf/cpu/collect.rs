@@ -1,18 +1,18 @@
-//! What a search keeps of the vectors that pass: the k best so far, or all within a radius.
+//! Collectors of the vectors that pass a scan: the k best so far, or all within a radius.
 
 use crate::Metric;
 use crate::product::cpu::bound::{QueryBound, ceil_f32};
 use crate::product::cpu::candidates::{Candidates, Judge, Limit, distance, key};
 
-/// What was found for one query by one worker.
+/// The vectors that one worker found for one query.
 pub(super) trait Collect: Send + Sized {
-    /// Scores at or below this (or NaN) are to be taken, of vectors of a block with this error bound.
+    /// The threshold for vectors of a block with this error bound: scores at or below it, and NaN, go to [`Self::take`].
     fn threshold(&self, bound: &QueryBound, error: f64, limit: &Limit) -> f32;
-    /// Takes a vector that passed. True where the threshold may be lower now.
+    /// Takes a vector that passed. Returns whether the threshold may be lower now.
     fn take<J: Judge>(&mut self, score: f32, id: u32, error: f64, limit: &Limit, judge: impl FnOnce() -> J) -> bool;
-    /// Takes over what another worker found.
+    /// Adds the vectors that another worker found.
     fn absorb(&mut self, other: Self);
-    /// (distance, rank) of everything found, as keys (see [`key`]), best first.
+    /// (distance, rank) of all found vectors as keys (see [`key`]), best first.
     fn finish(self, limit: &Limit, judge: &mut impl Judge) -> Vec<u64>;
 }
 
@@ -39,22 +39,22 @@ impl Collect for Candidates {
     }
 }
 
-/// All vectors within a radius.
+/// Collects all vectors within a radius.
 #[derive(Debug)]
 pub(super) struct Ball {
     metric: Metric,
     radius: f32,
-    /// Passed the scan, not yet judged.
+    /// Vectors that passed the scan and are not judged yet.
     pending: Vec<u32>,
-    /// Judged, and within the radius.
+    /// Keys of judged vectors within the radius.
     found: Vec<u64>,
 }
 
-/// Pending vectors that are judged together: few beside what is found, many beside a call.
+/// Number of pending vectors that are judged together: few compared with the results, many compared with the cost of a call.
 const PENDING: usize = 256;
 
 impl Ball {
-    /// Nothing yet. `radius` is a number.
+    /// Starts without vectors. `radius` is not NaN.
     pub(super) fn new(metric: Metric, radius: f32) -> Ball {
         Ball { metric, radius, pending: Vec::new(), found: Vec::new() }
     }
@@ -72,7 +72,7 @@ impl Ball {
 
 impl Collect for Ball {
     fn threshold(&self, bound: &QueryBound, error: f64, _: &Limit) -> f32 {
-        // Whoever is within has t at most that of the radius, and a score at most `error` above.
+        // A vector within the radius has t at most that of the radius, and a score at most `error` above its t.
         let sum = bound.score_of(self.radius) + error;
         if sum < f64::INFINITY { ceil_f32(sum) } else { f32::INFINITY }
     }

@@ -1,7 +1,7 @@
 //! One group of queries: its (query, probe) pairs by list, and the scan of the lists.
 //!
-//! Codes in lists that few queries probe are scanned by lookup tables, query by query, since tables are what a query costs most; all
-//! other lists one after the other, for all queries that probe them.
+//! If few queries probe a list of codes, lookup tables score it query by query, because computing the tables is the main cost of a query.
+//! All other lists are scanned one after the other, each for all queries that probe it.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -18,30 +18,30 @@ use crate::product::cpu::scan;
 use crate::product::cpu::scan::{MAX_PANEL, PANEL_VECS, Sink, Tile};
 use crate::product::cpu::{BLOCK, DIRECT_QUERIES, Line, Queries, canonical_square, exact, tile_rows};
 
-/// Rows of a list that a worker takes at a time, a multiple of [`BLOCK`].
+/// Number of rows of a list that a worker takes at a time, a multiple of [`BLOCK`].
 const RUN: usize = 16 * BLOCK;
-/// f32 of packed queries that stay in the L2 cache while a list's tiles go by.
+/// Number of f32 of packed queries that stay in the L2 cache during the scan of a list's tiles.
 const PACKED: usize = 1 << 17;
 
-/// Queries, and which of them probe which list.
+/// The queries of a group, and their pairs with lists.
 pub(super) struct Group {
     queries: Queries,
     /// x' of every query (see [`crate::product::cpu::bound`]), row-major.
     factored: Vec<f32>,
-    /// What is scanned by lookup tables, query after query.
+    /// The parts of lists that are scanned by lookup tables, query after query.
     pieces: Vec<Piece>,
-    /// Where each unit of a worker's work on `pieces` starts, all of one query; and where the last ends.
+    /// The start of each unit of work in `pieces`, and the end of the last unit. The pieces of a unit are for one query.
     units: Vec<u32>,
-    /// The other probed lists, those that were some query's nearest first.
+    /// The other probed lists; those that are nearest to some query come first.
     lists: Vec<u32>,
-    /// Where the members of each of `lists` start, and where the last end.
+    /// The start of each list's queries in `members`, and the end of the last list's.
     starts: Vec<u32>,
-    /// Queries of the group, list after list.
+    /// Indices of the group's queries, list after list.
     members: Vec<u32>,
 }
 
 impl Group {
-    /// `probes` lists for each of whole `queries`, nearest first.
+    /// Groups whole `queries`; `lists` holds the `probes` lists of each query, nearest first.
     pub(super) fn new(job: &Job<'_>, queries: &[f32], lists: &[u64], probes: usize) -> Group {
         let queries = Queries::new(job.isa, job.metric, job.view.dim, queries);
         let mut factored = vec![0.0; queries.len() * job.view.dim];
@@ -52,7 +52,7 @@ impl Group {
         let mut counts = vec![0u32; job.view.list_count()];
         lists.iter().for_each(|&list| counts[list as usize] += 1);
         let length = |list: usize| job.view.length(list);
-        // Counting sort by list, lists in the order in which they first appear: nearest of all queries, second nearest, ..
+        // Counting sort by list. Lists are in the order in which they first appear: the nearest of all queries, the second nearest, ..
         let mut places = vec![u32::MAX; counts.len()];
         let (mut order, mut starts, mut end) = (Vec::new(), vec![0], 0);
         for rank in 0..probes {
@@ -93,7 +93,7 @@ impl Group {
         Group { queries, factored, pieces, units, lists: order, starts, members }
     }
 
-    /// What each query's collector, made by `collect`, has found when `workers` workers have scanned the lists.
+    /// Scans the lists with `workers` workers. Returns the results of each query's collector, which `collect` makes.
     pub(super) fn search<C: Collect>(
         &self,
         job: &Job<'_>,
@@ -158,45 +158,45 @@ impl Group {
     }
 }
 
-/// Up to [`RUN`] rows of a list for one query.
+/// At most [`RUN`] rows of a list for one query.
 #[derive(Debug, Clone, Copy)]
 struct Piece {
     query: u32,
     list: u32,
-    /// The first.
+    /// The first row, within the list.
     row: u32,
 }
 
-/// Queries scanned by one call of the panel kernel.
+/// The queries that one call of the panel kernel scans.
 #[derive(Debug, Clone, Copy)]
 struct Panel {
-    /// First of the members that are packed.
+    /// The first query, among the packed members.
     first: usize,
     queries: usize,
     vecs: usize,
-    /// First f32 of the panel.
+    /// The first f32 of the panel in the packed values.
     start: usize,
 }
 
-/// Scans lists for a group, and keeps what it finds.
+/// Scans lists for a group, and keeps the results.
 struct Worker<'a, C> {
     job: &'a Job<'a>,
     group: &'a Group,
     limits: &'a [Limit],
-    /// One a query.
+    /// One collector for each query.
     found: Vec<C>,
     packed: Vec<Line>,
     panels: Vec<Panel>,
-    /// Rows of a tile.
+    /// The decoded rows of a tile.
     rows: Vec<f32>,
-    /// Rows of candidates.
+    /// The decoded rows of candidates.
     judged: Vec<f32>,
     tables: Tables,
     numbers: Vec<u8>,
 }
 
 impl<C: Collect> Worker<'_, C> {
-    /// Scans up to [`RUN`] rows from `first` on of the list at place `at` of the group, for all its members.
+    /// Scans up to [`RUN`] rows from `first` on of the list at place `at` of the group, for all queries that probe it.
     fn scan(&mut self, at: usize, first: usize) {
         let (job, group) = (self.job, self.group);
         let dim = job.view.dim;
@@ -213,7 +213,7 @@ impl<C: Collect> Worker<'_, C> {
         }
     }
 
-    /// Puts x' of the members into panels, or row by row for the direct kernel.
+    /// Copies x' of the members into panels, or row by row for the direct kernel.
     fn pack(&mut self, members: &[u32], direct: bool) {
         let (dim, lanes) = (self.job.view.dim, self.job.isa.lanes());
         let query = |member: u32| &self.group.factored[member as usize * dim..][..dim];
@@ -227,7 +227,7 @@ impl<C: Collect> Worker<'_, C> {
             self.panels.push(Panel { first: 0, queries: members.len(), vecs: 0, start: 0 });
             return;
         }
-        // Registers spread evenly: 4 go as 2 + 2, not 3 + 1.
+        // Panels get equal numbers of registers: 4 are divided into 2 + 2, not 3 + 1.
         let vecs = members.len().div_ceil(lanes);
         let parts = vecs.div_ceil(PANEL_VECS);
         let (mut first, mut total) = (0, 0);
@@ -238,14 +238,14 @@ impl<C: Collect> Worker<'_, C> {
             first += vecs * lanes;
             total += (vecs * lanes * dim).next_multiple_of(16);
         }
-        // Lanes past the last member keep what they have: finite numbers that no threshold lets through.
+        // Lanes past the last member keep their old values: finite numbers, whose scores pass no threshold.
         self.packed.resize(total.div_ceil(16).max(self.packed.len()), Line([0.0; 16]));
         let values: &mut [f32] = bytemuck::cast_slice_mut(&mut self.packed);
         for panel in &self.panels {
             let width = panel.vecs * lanes;
             let panel_values = &mut values[panel.start..panel.start + width * dim];
             let members = &members[panel.first..panel.first + panel.queries];
-            // A cache line of each query at a time, so that what is written stays in the L1 cache.
+            // One cache line of each query at a time, so that the written values stay in the L1 cache.
             for (line, to) in panel_values.chunks_mut(16 * width).enumerate() {
                 for (lane, &member) in members.iter().enumerate() {
                     let from = &query(member)[16 * line..(16 * line + 16).min(dim)];
@@ -255,7 +255,7 @@ impl<C: Collect> Worker<'_, C> {
         }
     }
 
-    /// Scans pieces of lists, all for the same query, by its lookup tables.
+    /// Scans pieces of lists, all for the same query, by the query's lookup tables.
     fn scan_codes(&mut self, quantizer: &ProductQuantizer, pieces: &[Piece]) {
         let Worker { job, group, limits, found, judged, tables, numbers, .. } = self;
         let (job, group) = (*job, *group);
@@ -313,7 +313,7 @@ impl<C: Collect> Worker<'_, C> {
         let packed: &[f32] = bytemuck::cast_slice(&self.packed);
         for panel in &self.panels {
             let members = &members[panel.first..panel.first + panel.queries];
-            // Padding lanes: nothing but NaN passes −∞, and the sink drops that.
+            // In padding lanes only NaN passes −∞, and the sink drops it.
             let thresholds = [const { Cell::new(f32::NEG_INFINITY) }; MAX_PANEL];
             let mut errors = [0.0; MAX_PANEL];
             for (lane, &member) in members.iter().enumerate() {
@@ -342,14 +342,14 @@ impl<C: Collect> Worker<'_, C> {
     }
 }
 
-/// Files what passed the scan of one panel.
+/// Gives the scores that passed the scan of one panel to the collectors.
 struct Survivors<'a, C> {
     job: &'a Job<'a>,
     group: &'a Group,
     limits: &'a [Limit],
-    /// The panel's queries.
+    /// The queries of the panel.
     members: &'a [u32],
-    /// One a query of the group.
+    /// One collector for each query of the group.
     found: &'a mut [C],
     judged: &'a mut Vec<f32>,
     thresholds: &'a [Cell<f32>],
@@ -378,7 +378,7 @@ impl<C: Collect> Sink for Survivors<'_, C> {
 }
 
 impl Job<'_> {
-    /// Rows of a list as they are compared; all but f32 vectors go through `scratch`.
+    /// Rows of a list as f32 for comparison; all rows except f32 vectors are decoded into `scratch`.
     pub(super) fn rows<'s>(
         &'s self,
         list: usize,
@@ -390,13 +390,13 @@ impl Job<'_> {
         self.view.codec.decode(codes, &self.view.centroids[list * dim..][..dim], rows.len(), scratch)
     }
 
-    /// Whether the filter lets the vector at this location through.
+    /// Whether the filter accepts the vector at this location.
     #[inline]
     fn may_be_found(&self, location: u32) -> bool {
         self.filter.is_none_or(|filter| filter.get(self.directory.ranks()[location as usize] as usize))
     }
 
-    /// Norms of a list's vectors; computed by the first call.
+    /// Norms of a list's vectors; the first call computes them.
     pub(super) fn norms(&self, list: usize) -> &super::Norms {
         self.image.norms[list].get_or_init(|| {
             let (dim, length) = (self.view.dim, self.view.length(list));

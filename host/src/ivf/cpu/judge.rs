@@ -1,4 +1,4 @@
-//! Canonical distances of what passed the scan.
+//! Canonical distances of the candidates that passed the scan.
 
 use super::Job;
 use crate::ElementType;
@@ -8,23 +8,23 @@ use crate::product::cpu::candidates::{Judge, TOGETHER};
 use crate::product::cpu::exact;
 use crate::simd;
 
-/// Canonical distances of one query; vectors are named by location.
+/// Computes canonical distances of one query from vectors, which are given by location.
 pub(super) struct PairJudge<'a> {
     job: &'a Job<'a>,
     query: &'a [f64],
     bound: &'a QueryBound,
     square: f64,
-    /// Whether codes are f32 vectors, which are read where they lie. Through the codec a search for 100 neighbours takes a seventh longer.
+    /// Whether codes are f32 vectors, which are read without a copy. Through the codec, a search for 100 neighbours takes a seventh longer.
     in_place: bool,
-    /// Where the last one judged was.
+    /// The list of the last judged vector.
     here: Place<'a>,
-    /// Where the last one fetched was.
+    /// The list of the last prefetched vector.
     ahead: Place<'a>,
-    /// For rows that are not stored as they are compared.
+    /// Memory for rows that must be decoded.
     scratch: &'a mut Vec<f32>,
 }
 
-/// A list, and its locations. Candidates are looked up list after list, mostly.
+/// A list, its locations and its codes. Consecutive candidates are mostly in the same list.
 #[derive(Debug, Default)]
 struct Place<'a> {
     list: usize,
@@ -33,7 +33,7 @@ struct Place<'a> {
 }
 
 impl<'a> Place<'a> {
-    /// List, and place in it, of a location.
+    /// The list of a location, and the place in the list.
     #[inline]
     fn find(&mut self, view: &View<'a>, location: u32) -> (usize, usize) {
         if !self.range.contains(&location) {
@@ -45,7 +45,7 @@ impl<'a> Place<'a> {
         (self.list, (location - self.range.start) as usize)
     }
 
-    /// List, and code, of a location.
+    /// The list of a location, and the code.
     #[inline]
     fn code(&mut self, view: &View<'a>, location: u32) -> (usize, &'a [u8]) {
         let ((list, place), bytes) = (self.find(view, location), view.code_bytes());
@@ -54,7 +54,7 @@ impl<'a> Place<'a> {
 }
 
 impl<'a> PairJudge<'a> {
-    /// Of a query given as f64, with Σx² and its bound.
+    /// Takes a query as f64, with Σx² and the query's bound.
     pub(super) fn new(
         job: &'a Job<'a>,
         (query, square, bound): (&'a [f64], f64, &'a QueryBound),
@@ -90,14 +90,14 @@ impl Judge for PairJudge<'_> {
             ids.iter().zip(to).for_each(|(&id, to)| *to = self.canonical(id));
             return;
         }
-        // All decoded before the first is read: a register of several short stores waits for them to reach the cache.
+        // All codes are decoded before the first row is read: a load of several short stores waits until they are in the cache.
         let mut rows = std::mem::take(self.scratch);
         rows.resize(rows.len().max(TOGETHER * dim), 0.0);
         for (&id, row) in ids.iter().zip(rows.chunks_exact_mut(dim)) {
             let (list, code) = self.here.code(job.view, id);
             job.view.codec.decode_into(code, &job.view.centroids[list * dim..][..dim], row);
         }
-        // Never the cosine, for which alone the list matters: codes are of normalised vectors then.
+        // List and place matter for cosine only, and codes are of normalised vectors, whose metric is never cosine.
         to.iter_mut().zip(rows.chunks_exact(dim)).for_each(|(to, row)| *to = self.distance(0, 0, row));
         *self.scratch = rows;
     }

@@ -1,9 +1,9 @@
 //! Search of an inverted file on the CPU: the certified f32 filter of [`crate::flat::cpu`], list by list.
 //!
 //! # Algorithm
-//! Everything that makes exact search right here as well: scores in f32 whose distance from the canonical value is proved
-//! ([`crate::product::cpu::bound`]), candidates ([`crate::product::cpu::candidates`]), canonical distances for what is left. What differs is which pairs
-//! are scored:
+//! The same three parts as in exact search make results exact: f32 scores whose distance from the canonical value has a proved bound
+//! ([`crate::product::cpu::bound`]), candidates ([`crate::product::cpu::candidates`]), and canonical distances for the remaining
+//! candidates. Only the scored pairs differ:
 //!
 //! ```text
 //! probes = exact search of the queries over the centroids                        FlatCpu
@@ -18,25 +18,25 @@
 //!     merge the workers' candidates; canonical distances for the rest; select k
 //! ```
 //!
-//! Codes in lists that few queries probe are read by each query for itself. Where most are (few queries or probes for the lists there are),
-//! nothing is gained by a large group, and a thread takes a small one through all stages by itself, probes included: with 16 bytes, one
-//! probe and two threads a search takes four fifths of the time, since threads never wait for each other and what they touch stays in
-//! their caches (2000 queries, 1024 lists, AVX2). Vectors are better read once for all queries; with one probe, queries in the order of their
-//! lists can be cut into small groups that share no list, which saves a tenth.
+//! If few queries probe a list of codes, each of them reads the list separately. If most lists are such lists (few queries or probes for
+//! the number of lists), a large group gains nothing. Then each thread takes a small group through all stages, probes included. With 16
+//! bytes, one probe and two threads a search takes four fifths of the time, because threads never wait for each other and their data stays
+//! in their caches (2000 queries, 1024 lists, AVX2). Lists of vectors are better read once for all queries. With one probe, queries in the
+//! order of their lists can be divided into small groups that share no list, which saves a tenth of the time.
 //!
-//! A candidate is named by its location (list after list) until it is judged, and by its rank, the order of ids, from then on. Range
-//! search is the same with a limit that never moves.
+//! A candidate is identified by its location (list after list) until it is judged, and then by its rank, the order of ids. Range
+//! search is the same with a constant limit.
 //!
-//! Norms of vectors, which scores and bounds need, are computed when a list is first scanned after a change, and kept: 4 bytes a
-//! vector (cosine: 12).
+//! Scores and bounds need norms of vectors. They are computed when a list is first scanned after a change, and kept: 4 bytes for each
+//! vector under squared L2, 12 under cosine.
 //!
 //! # Cost
-//! Per query 2 · lists · dim operations for the probes and 2 · dim for each vector of the probed lists, at the rate of exact search
-//! where lists have several queries; decoding a PQ vector costs about as much as scoring it for ten queries. Few queries read memory at its
-//! speed, and lists are shared out among the threads.
+//! For each query, 2 · lists · dim operations for the probes and 2 · dim for each vector of the probed lists, at the rate of exact search
+//! if lists have several queries. Decoding a PQ vector costs about as much as scoring it for ten queries. With few queries the speed of
+//! memory is the limit; lists are divided among the threads.
 //!
-//! With one probe the scan is one part of many. What a query of 128 components then costs, with 1024 lists, on one core with AVX-512, in µs
-//! (each function's share of a profiler's samples of many searches by 2000 queries on one thread):
+//! With one probe the scan is one part of many. This is the cost of a query of 128 components with 1024 lists, on one core with AVX-512, in
+//! µs (each function's share of a profiler's samples of many searches by 2000 queries on one thread):
 //!
 //! | stage | floor | costs |
 //! |---|---|---|
@@ -48,11 +48,13 @@
 //! | buffers, selection, order of results | | 2 for k = 10, 4.5 for k = 100 |
 //!
 //! # Tried, and lost
-//! - Tables of all queries of a group, kept from list to list: cleared, written to memory and read back, they cost three times what
-//!   making them does. Query by query they stay in the L1 or L2 cache; only a query shared out among workers has them made again.
-//! - Judging candidates one by one: the search for the list of each, an allocation for each decoded vector, and loads that wait for short
-//!   stores took twice the time of decoding and summing. Eight are decoded, then eight summed; a list is looked up when it changes.
-//! - Candidates in the order of the base always: within one list the sort costs more than it saves.
+//! - Tables of all queries of a group, kept from list to list: clearing them, writing them to memory and reading them back costs three
+//!   times as much as computing them. Query by query they stay in the L1 or L2 cache; they are computed again only if workers share a
+//!   query.
+//! - Judging candidates one by one: the search for the list of each candidate, an allocation for each decoded vector, and loads that wait
+//!   for short stores took twice the time of decoding and summing. Now eight are decoded and then eight are summed; the list is searched
+//!   for when it changes.
+//! - Candidates always in the order of the base: within one list the sort costs more than it saves.
 
 mod collect;
 mod group;
@@ -77,14 +79,14 @@ use crate::simd::Isa;
 use crate::vectors::VectorSlice;
 use crate::{Device, Input, Metric, NONE, Result};
 
-/// Queries scanned together, where there are enough.
+/// Number of queries that are scanned together, if there are enough.
 const GROUP: usize = 2048;
-/// Queries, at least and at most, of a group whose queries share no lists.
+/// Smallest and largest number of queries of a group whose queries share no lists.
 const ALONE: (usize, usize) = (16, 64);
-/// Component products that are worth another thread.
+/// Number of component products for which another thread is used.
 const WORK: u64 = 1 << 18;
 
-/// The CPU as a device for inverted files.
+/// The back end that searches inverted files on the CPU.
 #[derive(Debug)]
 pub(crate) struct IvfCpu {
     isa: Isa,
@@ -92,7 +94,7 @@ pub(crate) struct IvfCpu {
     image: Mutex<Option<Arc<Image>>>,
 }
 
-/// What is kept of one version of an index.
+/// The data that searches need for one version of an index.
 #[derive(Debug)]
 struct Image {
     version: u64,
@@ -100,7 +102,7 @@ struct Image {
     norms: Vec<OnceLock<Norms>>,
 }
 
-/// Norms of the vectors of one list, as [`FlatCpu`] keeps them.
+/// Norms of the vectors of one list, in the form of [`FlatCpu`].
 #[derive(Debug, Default)]
 struct Norms {
     offset: Vec<f32>,
@@ -109,7 +111,7 @@ struct Norms {
     largest: Vec<f32>,
     /// Whether all components of a block are whole numbers.
     whole: Vec<bool>,
-    /// Of the list's centroid.
+    /// The norm of the list's centroid.
     centroid: f64,
 }
 
@@ -128,31 +130,31 @@ impl Norms {
     }
 }
 
-/// What every part of one search looks at.
+/// The data that all parts of one search read.
 struct Job<'a> {
     view: &'a View<'a>,
     directory: &'a Directory,
     image: &'a Image,
     isa: Isa,
-    /// See [`View::distance_metric`].
+    /// The metric of [`View::distance_metric`].
     metric: Metric,
     filter: Option<&'a Bitset>,
 }
 
 impl IvfCpu {
-    /// With `simd` the widest instructions of the processor are used.
+    /// With `simd`, searches use the widest instructions of the processor.
     pub(crate) fn new(budget: Option<u64>, simd: bool) -> Self {
         let isa = if simd { Isa::detect() } else { Isa::Portable };
         Self { isa, budget: budget.unwrap_or(DEFAULT_BUDGET), image: Mutex::new(None) }
     }
 
-    /// The image of this version of the index.
+    /// The image of the index's version in `view`; made if there is none.
     fn image(&self, view: &View<'_>) -> Result<Arc<Image>> {
         let lock = || self.image.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(image) = lock().as_ref().filter(|image| image.version == view.version) {
             return Ok(Arc::clone(image));
         }
-        // Without the lock: while its parallel parts wait, this thread may take up another search that comes here.
+        // The image is made without the lock: while its parallel parts wait, this thread may start another search that comes here.
         let mut coarse = FlatCpu::with_isa(view.dim, view.probe_metric(), Some(self.budget), self.isa);
         coarse.add(VectorSlice::of(view.centroids, view.dim))?;
         let norms = (0..view.list_count()).map(|_| OnceLock::new()).collect();
@@ -164,8 +166,8 @@ impl IvfCpu {
         }
     }
 
-    /// What is found for each of the request's `queries`, which are transformed, as keys of (distance, rank), best first. `collect` makes a query's collector, which takes up to
-    /// `bytes` bytes.
+    /// Finds the neighbours of each of the request's `queries`, which are transformed, as keys of (distance, rank), best first. `collect`
+    /// makes the collector of a query, which takes up to `bytes` bytes.
     fn run<C: Collect>(
         &self,
         view: &View<'_>,
@@ -185,7 +187,7 @@ impl IvfCpu {
         };
         let (dim, probes, threads) = (view.dim, request.probes, rayon::current_num_threads());
         let count = queries.len() / dim;
-        // Its probes, before and after they are sorted by list; the query in its several forms; its candidates.
+        // Bytes of a query: its probes before and after the sort by list, several forms of the query, and its candidates on each thread.
         let query_bytes = probes * 28 + dim * 20 + bytes.saturating_mul(threads);
         let fit = usize::try_from(self.budget / query_bytes as u64).unwrap_or(usize::MAX).max(1);
         let group = GROUP.min(fit).min(count);
@@ -195,7 +197,7 @@ impl IvfCpu {
         }
         let by_tables = |quantizer| group * probes <= tables::few(quantizer) * view.list_count();
         let alone = share >= ALONE.0 && view.codec.quantizer().is_some_and(by_tables);
-        // One after the other: batches; side by side: tasks of a batch, and groups of a task.
+        // Batches run one after the other; tasks of a batch, and groups of a task, run in parallel.
         let (batch, task, size) = match request.scan {
             Scan::QueryMajor => (group, group, 1),
             Scan::Auto if alone => (count, share, share),
@@ -222,7 +224,7 @@ impl IvfCpu {
     }
 }
 
-/// [`IvfCpu::run`] for one probe, by groups of up to `size` queries whose lists are next to each other.
+/// As [`IvfCpu::run`] for one probe, in groups of up to `size` queries with adjacent lists.
 fn run_by_list<C: Collect>(
     job: &Job<'_>,
     queries: &[f32],

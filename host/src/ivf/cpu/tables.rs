@@ -1,17 +1,17 @@
 //! Scores of product-quantizer codes by lookup tables, for lists that few queries of a group probe.
 //!
-//! Decoding a vector pays where several queries share it. For one query the scalar product with r = c + p (see [`crate::ivf::codec`])
-//! comes apart into a term of the list, and one of each sub-quantizer that does not depend on the list (the decomposition of
-//! Johnson, Douze and Jégou, section 5.2; its term 1 is the norm that the scan has anyway):
+//! Decoding a vector pays if several queries share it. For one query, the scalar product with r = c + p (see [`crate::ivf::encoding`]) is a
+//! sum of a term of the list and one term of each sub-quantizer that does not depend on the list (the decomposition of Johnson, Douze and
+//! Jégou, section 5.2; its term 1 is the norm that the scan has anyway):
 //!
 //! ```text
 //! ⟨x', r⟩ ≈ ⟨x', c⟩ + Σ_m T[m][code m],     T[m][w] = ⟨part m of x', codeword w of m⟩
 //! ```
 //!
-//! T is computed once for a query, in d · 2^bits multiply-adds, for all its lists of this kind: a worker scans them one after the other. A
-//! vector then takes M look-ups. How far the sum may be from what the scan of decoded vectors gives is added to the bound
-//! ([`QueryBound::error_by_tables`]); everything else is as there. With M = 32 and one query a vector takes a third of the time that
-//! decoding and scanning it does; from about 192 / M queries on decoding is cheaper ([`few`]).
+//! T is computed once for a query, in d · 2^bits multiply-adds, for all lists of the query that are scored by tables: a worker scans them
+//! one after the other. Then a vector takes M look-ups. The bound includes the difference between this sum and the score of the decoded
+//! vector ([`QueryBound::error_by_tables`]); everything else is as for decoded vectors. With M = 32 and one query, a vector takes a third
+//! of the time of decoding and scanning it; from about 192 / M queries on, decoding is cheaper ([`few`]).
 
 use crate::pq::{ProductQuantizer, codes, encode};
 use crate::product::cpu::bound::QueryBound;
@@ -19,16 +19,16 @@ use crate::product::cpu::exact;
 use crate::product::cpu::exact::Term;
 use crate::simd::Isa;
 
-/// Look-ups that cost as much as decoding a vector and scoring it in a panel.
+/// Number of look-ups that cost as much as decoding a vector and scoring it in a panel.
 const LOOK_UPS: usize = 192;
 
-/// Lists that this many queries of a group probe, or fewer, are scored by tables.
+/// Largest number of queries of a group with which a list that they probe is scored by tables.
 pub(super) fn few(quantizer: &ProductQuantizer) -> usize {
     (LOOK_UPS / quantizer.sub_quantizers()).clamp(4, 12)
 }
 
-/// The tables of the query that a worker is at: M × 2^bits entries, made once for all lists that it scans for the query. (Kept for all
-/// queries of a group, they were written to memory, read back from there, and given back to the system after each search.)
+/// The tables of a worker's current query: M × 2^bits entries, computed once for all lists that the worker scans for the query. (Tables for
+/// all queries of a group were written to memory, read back, and returned to the system after each search.)
 #[derive(Debug, Default)]
 pub(super) struct Tables {
     query: Option<u32>,
@@ -36,7 +36,7 @@ pub(super) struct Tables {
 }
 
 impl Tables {
-    /// Those of query `query`, whose x' is `factored`.
+    /// The tables of query `query`, whose x' is `factored`.
     pub(super) fn get(&mut self, query: u32, quantizer: &ProductQuantizer, factored: &[f32]) -> &[f32] {
         if self.query != Some(query) {
             self.entries.resize(quantizer.sub_quantizers() * quantizer.codewords(), 0.0);
@@ -47,12 +47,12 @@ impl Tables {
     }
 }
 
-/// ⟨x', c⟩ of a query given as f64 x with x' = factor · x, and a centroid.
+/// ⟨x', c⟩ of a centroid and a query, which is given as f64 x with x' = factor · x.
 pub(super) fn base(isa: Isa, wide: &[f64], factor: f64, centroid: &[f32]) -> f32 {
     (exact::sum(isa, Term::Product, wide, centroid) * factor) as f32
 }
 
-/// Codes as numbers: themselves, or unpacked into `numbers`.
+/// Codes as one byte for each sub-quantizer: the codes themselves, or unpacked into `numbers`.
 pub(super) fn unpacked<'a>(quantizer: &ProductQuantizer, packed: &'a [u8], numbers: &'a mut Vec<u8>) -> &'a [u8] {
     if quantizer.bits() == 8 {
         return packed;
@@ -66,8 +66,8 @@ pub(super) fn unpacked<'a>(quantizer: &ProductQuantizer, packed: &'a [u8], numbe
     numbers
 }
 
-/// Scores vectors, given as numbers, for the query that `tables` are of and whose ⟨x', c⟩ is `base`; `offset` is added, a summand each,
-/// unless it is empty. O(vectors · M).
+/// Scores vectors, given as one byte for each sub-quantizer, for the query of `tables` with ⟨x', c⟩ = `base`. Adds `offset`, one summand
+/// for each vector, unless it is empty. O(vectors · M).
 pub(super) fn score(
     quantizer: &ProductQuantizer,
     numbers: &[u8],
@@ -95,7 +95,7 @@ fn score_words<const WORDS: usize>(
     let (tables, _) = tables.as_chunks::<WORDS>();
     let (fours, tables_left) = tables.as_chunks::<4>();
     for (row, (score, numbers)) in scores.iter_mut().zip(numbers.chunks_exact(parts)).enumerate() {
-        // Masked, so that the compiler sees what it need not check.
+        // The mask lets the compiler omit the bounds check.
         let entry_of = |table: &[f32; WORDS], number: u8| table[usize::from(number) & (WORDS - 1)];
         let mut sums = [base, 0.0, 0.0, 0.0];
         let (numbers, rest) = numbers.as_chunks::<4>();
@@ -111,12 +111,12 @@ fn score_words<const WORDS: usize>(
     }
 }
 
-/// The largest number of f32 additions and multiplications that a product goes through on its way into a score.
+/// Largest number of f32 additions and multiplications between a product and the score that contains it.
 pub(super) fn terms(quantizer: &ProductQuantizer) -> usize {
     quantizer.width() + quantizer.sub_quantizers() + 2
 }
 
-/// E of a block whose largest ‖r‖ is `largest`, in a list whose centroid has norm `centroid`.
+/// The error bound E of a block whose largest ‖r‖ is `largest`, in a list whose centroid has norm `centroid`.
 pub(super) fn error(bound: &QueryBound, quantizer: &ProductQuantizer, largest: f32, centroid: f64) -> f64 {
     bound.error_by_tables(largest, centroid, terms(quantizer))
 }

@@ -1,24 +1,25 @@
-//! What an inverted file keeps of each vector: a folder for each encoding.
+//! The encodings of vectors in an inverted file; each encoding has a folder.
 //!
-//! | folder | encoding | bytes of a vector | of what |
+//! | folder | encoding | bytes of a vector | coded value |
 //! |---|---|---|---|
 //! | [`flat`] | [`Encoding::Flat`] | dim · size of an element | the vector |
 //! | [`pq`] | [`Encoding::Pq`] | ⌈sub_quantizers · bits / 8⌉ | the residual |
 //! | [`f16`] | [`Encoding::F16`] | 2 · dim | the vector |
 //! | [`scalar8`] | [`Encoding::Scalar8`] | dim | the residual |
 //!
-//! # The seam
-//! [`Encoding::scheme`] is the one place that leads from an encoding to its code. A [`Scheme`] has what follows from the settings alone: checks,
-//! sizes, training, and what a file says. Training gives a [`Codec`], which encodes, decodes, and plans the image on a device
-//! ([`StoredPlan`]). Searches read plain data ([`Stored`]) and never look at the encoding.
+//! # Interface
+//! [`Encoding::scheme`] is the only place that maps an encoding to its code. A [`Scheme`] has everything that follows from the settings
+//! alone: checks, sizes, training, and the words in a file. Training gives a [`Codec`], which encodes, decodes, and plans the image on a
+//! device ([`StoredPlan`]). Searches read plain data ([`Stored`]) and never read the encoding.
 //!
-//! A new encoding is a folder here with these three, and a file in `warpann_kernels::ivf::encoding` where devices read the codes in a new
-//! way. Elsewhere it is five lines: the two modules, the variant of [`Encoding`], and its rows in [`Encoding::scheme`] and [`READERS`].
+//! A new encoding is a folder here with these three types. If devices read its codes in a new way, it also has a file in
+//! `warpann_kernels::ivf::encoding`. Elsewhere it needs five lines: the two modules, the variant of [`Encoding`], and the rows in
+//! [`Encoding::scheme`] and [`READERS`].
 //!
-//! # What codes stand for
-//! Flat vectors are compared as they are. All other encodings code f32 vectors, which are normalised under cosine by their canonical norm (zero
-//! stays zero) and from there on compared by inner product. Canonical distances are between the query, made alike, and the vector r that
-//! [`Codec::decode`] gives; each encoding defines r to the bit.
+//! # Meaning of codes
+//! [`Encoding::Flat`] compares vectors as they are. All other encodings code vectors as f32. Under cosine they divide vectors by the
+//! canonical norm (zero stays zero), and then compare them by inner product. Canonical distances are between the query, transformed in the
+//! same way, and the vector r that [`Codec::decode`] returns; each encoding defines r to the bit.
 
 pub(super) mod f16;
 pub(super) mod flat;
@@ -46,34 +47,35 @@ use crate::simd::Isa;
 use crate::vectors::{VectorSlice, with_components};
 use crate::{Device, Element, ElementType, Metric, Result, host_memory};
 
-/// What an inverted file keeps of each vector.
+/// The representation of each vector in an inverted file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Encoding {
     /// The vector as it was added: dim elements.
     #[default]
     Flat,
-    /// A product-quantizer code of what the vector differs from its list's centroid by: ⌈sub_quantizers · bits / 8⌉ bytes.
+    /// A product-quantizer code of the residual, which is the vector minus its list's centroid: ⌈sub_quantizers · bits / 8⌉ bytes.
     Pq {
-        /// Parts that the vector is cut into; a divisor of its dimension.
+        /// Number of parts into which a vector is divided; a divisor of its dimension.
         sub_quantizers: usize,
         /// Bits of each part's code, 4 to 8: each part is one of 2^bits codewords.
         bits: u32,
-        /// Whether training looks for a rotation under which the parts are quantized better (optimized product quantization).
+        /// Whether training finds a rotation that reduces the quantization error (optimized product quantization).
         rotate: bool,
     },
-    /// The vector as half-precision numbers (IEEE binary16): 2 · dim bytes, for f32 vectors whose components are at most 65,504 in size. On a
-    /// GPU these are all that an index keeps of a vector; [`Encoding::Flat`] keeps 6 · dim bytes there. Under cosine the vector is
-    /// normalised first.
+    /// The vector as half-precision numbers (IEEE binary16): 2 · dim bytes, for f32 vectors whose components are at most 65,504 in size. On
+    /// a GPU the index keeps nothing else of a vector; [`Encoding::Flat`] keeps 6 · dim bytes there. Under cosine the vector is normalised
+    /// first.
     F16,
-    /// A byte for each component of what the vector differs from its list's centroid by (scalar quantization): dim bytes. Training finds the least
-    /// and the greatest difference of each component; codes divide this range into 255 equal steps. Under cosine the vector is normalised first.
+    /// One byte for each component of the residual, which is the vector minus its list's centroid (scalar quantization): dim bytes.
+    /// Training finds the least and the greatest value of each component; codes divide this range into 255 equal steps. Under cosine the
+    /// vector is normalised first.
     Scalar8,
 }
 
-/// The encoding that a file with some words of parameters has; `None` where there is no such encoding.
+/// Returns the encoding for the parameter words of a file; `None` if the words are not those of this encoding.
 type Reader = fn([u32; 3]) -> Option<Encoding>;
 
-/// The readers of all encodings. The place of a reader is the number of its encoding in a file.
+/// The readers of all encodings. The position of a reader is the number of its encoding in a file.
 const READERS: &[Reader] = &[
     Flat::read_words,
     PqScheme::read_words,
@@ -82,7 +84,7 @@ const READERS: &[Reader] = &[
 ];
 
 impl Encoding {
-    /// What follows from the encoding.
+    /// The scheme of the encoding, with its parameters.
     pub(crate) fn scheme(self) -> Box<dyn Scheme> {
         match self {
             Encoding::Flat => Box::new(Flat),
@@ -92,7 +94,7 @@ impl Encoding {
         }
     }
 
-    /// The name in the program and in reports, without parameters: `flat`, `pq`, ...
+    /// The name on the command line and in reports, without parameters: `flat`, `pq`, ...
     pub fn name(self) -> &'static str {
         self.scheme().name()
     }
@@ -102,36 +104,36 @@ impl Encoding {
         READERS.iter().filter_map(|read| read([0; 3]))
     }
 
-    /// The number and the words of the encoding in a file.
+    /// The number of the encoding in a file, and the words of its parameters.
     pub(crate) fn file_words(self) -> [u32; 4] {
         let words = self.scheme().words();
         let number = READERS.iter().position(|read| read(words) == Some(self)).unwrap_or_default();
         [number as u32, words[0], words[1], words[2]]
     }
 
-    /// The encoding of a file; `None` where this version has no such encoding.
+    /// The encoding for the words of a file; `None` if this version has no such encoding.
     pub(crate) fn of_file_words([number, first, second, third]: [u32; 4]) -> Option<Encoding> {
         READERS.get(number as usize)?([first, second, third])
     }
 }
 
-/// What follows from the settings of an encoding.
+/// The part of an encoding that follows from its settings alone.
 pub(crate) trait Scheme {
-    /// [`Encoding::name`].
+    /// The name that [`Encoding::name`] returns.
     fn name(&self) -> &'static str;
 
-    /// Refuses settings that do not suit vectors of `dim` components of this type.
+    /// Refuses settings that are invalid for vectors of `dim` components of this type.
     fn check(&self, dim: usize, element: ElementType) -> Result<()>;
 
-    /// Bytes of the code of a vector.
+    /// Bytes of one vector's code.
     fn code_bytes(&self, dim: usize, element: ElementType) -> usize;
 
-    /// Training vectors that the encoding needs, whatever the number of lists.
+    /// Smallest number of training vectors, for any number of lists.
     fn least_training(&self) -> usize {
         0
     }
 
-    /// Training vectors that the encoding uses, of as many as there are.
+    /// Largest number of training vectors that the encoding uses.
     fn most_training(&self) -> usize {
         0
     }
@@ -139,43 +141,43 @@ pub(crate) trait Scheme {
     /// Finds the centroids and the codec. Errors name rows of the training vectors.
     fn train(&self, training: Training<'_>) -> Result<Trained>;
 
-    /// The parameters in a file.
+    /// The words of the parameters in a file.
     fn words(&self) -> [u32; 3] {
         [0; 3]
     }
 
-    /// Why no index of this dimension and element type has these parameters, if none has: for headers of files.
+    /// The reason why no index of this dimension and element type has these parameters, or `None`. For checks of file headers.
     fn contradiction(&self, dim: u64, element: ElementType) -> Option<&'static str> {
         let _ = (dim, element);
         None
     }
 
-    /// The numbers of f32 in the sections for codebooks and rotation of a file; `None` where they are beyond 64 bits.
+    /// Numbers of f32 in the sections of a file for codebooks and rotation; `None` if they exceed 64 bits.
     fn section_lengths(&self, dim: u64) -> Option<[u64; 2]> {
         let _ = dim;
         Some([0, 0])
     }
 
-    /// Why codes cannot be what was saved, if they cannot. `codes` start `from` bytes behind the first code.
+    /// The reason why `codes` cannot be what was saved, or `None`. `codes` start `from` bytes after the start of the first code.
     fn defect(&self, codes: &[u8], from: usize, element: ElementType) -> Option<&'static str> {
         let _ = (codes, from, element);
         None
     }
 
-    /// Bytes to which codes are aligned.
+    /// Alignment of codes in bytes.
     fn alignment(&self, element: ElementType) -> usize {
         let _ = element;
         1
     }
 
-    /// The codec of a file from its sections, whose values are finite; or why there is none.
+    /// The codec for the sections of a file, whose values are finite; or the reason why there is none.
     fn codec(&self, file: FileParts<'_>) -> Result<Arc<dyn Codec>, &'static str>;
 }
 
-/// The parts of a file that a codec is made of.
+/// The parts of a file from which a codec is made.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct FileParts<'a> {
-    /// Components of a vector.
+    /// Number of components of a vector.
     pub dim: usize,
     /// The type of added vectors.
     pub element: ElementType,
@@ -185,75 +187,76 @@ pub(crate) struct FileParts<'a> {
     pub rotation: &'a [f32],
 }
 
-/// What an encoding is trained with.
+/// The inputs of an encoding's training.
 pub(crate) struct Training<'a> {
     /// The k-means that finds the centroids.
     pub kmeans: KMeans,
-    /// Vectors, which are finite.
+    /// The training vectors, which are finite.
     pub rows: VectorSlice<'a>,
     /// The metric of the index.
     pub metric: Metric,
     /// The seed of the index.
     pub seed: u64,
-    /// Where matrix products are computed.
+    /// The device that computes matrix products.
     pub device: Device,
 }
 
 impl Training<'_> {
-    /// The vectors as they are coded, without rotation.
+    /// The training vectors as f32, normalised if the metric requires it, but not rotated.
     pub fn normalised(&self) -> Result<Cow<'_, [f32]>> {
         to_f32(self.rows, self.metric.divides_by_norms())
     }
 }
 
-/// What the codes of a trained index mean.
+/// Encodes and decodes the vectors of a trained index.
 pub(crate) trait Codec: Debug + Send + Sync {
-    /// Whether codes are vectors as they were added, which are compared where they lie.
+    /// Whether codes are the vectors as they were added, so that searches compare them without decoding.
     fn in_place(&self) -> bool {
         false
     }
 
-    /// Vectors as they are assigned, encoded and compared. A rotation is applied on `device`; its result has other components than f32 can hold
-    /// only where components exceed 10³⁷ or so, and is refused then.
+    /// Transforms vectors for assignment, encoding and comparison. A rotation is applied on `device`. Rotated components exceed f32 only if
+    /// components exceed 10³⁷ or so; such vectors are refused.
     fn transform<'a>(&self, rows: VectorSlice<'a>, metric: Metric, device: Device) -> Result<Cow<'a, [f32]>> {
         let _ = device;
         to_f32(rows, metric.divides_by_norms())
     }
 
-    /// What makes lists and codes on a device, if the encoding has kernels for that and the device runs kernels.
+    /// A coder for lists and codes on a device, if the encoding has kernels for this and the device runs kernels.
     fn list_coder<'a>(&'a self, on: CoderOn<'a>) -> Result<Option<Box<dyn ListCoder + 'a>>> {
         let _ = on;
         Ok(None)
     }
 
-    /// The codes of transformed rows, one after the other. Not called where codes are [`in_place`](Self::in_place).
+    /// The codes of transformed rows, one after the other. Not called if codes are [`in_place`](Self::in_place).
     fn encode(&self, rows: &[f32], residuals: Residuals<'_>) -> Result<Vec<u8>>;
 
-    /// What the codes of one list stand for, in transformed space: r, row-major. `to` has whole rows.
+    /// Decodes codes of one list to the vectors r in transformed space, row-major. `to` has whole rows.
     fn decode_into(&self, codes: &[u8], centroid: &[f32], to: &mut [f32]);
 
-    /// As [`decode_into`](Self::decode_into), through `scratch` unless codes are f32 themselves.
+    /// As [`decode_into`](Self::decode_into), with the result in `scratch` unless codes are f32 themselves.
     fn decode<'a>(&self, codes: &'a [u8], centroid: &[f32], rows: usize, scratch: &'a mut Vec<f32>) -> &'a [f32] {
         scratch.resize(rows * centroid.len(), 0.0);
         self.decode_into(codes, centroid, scratch);
         scratch
     }
 
-    /// A decoded vector in the space of added vectors.
+    /// Returns a decoded vector in the space of added vectors.
     fn restored(&self, vector: Vec<f32>) -> Result<Vec<f32>> {
         Ok(vector)
     }
 
-    /// No component of a decoded vector exceeds that of its list's centroid by more: its size, in size. Infinite where that is not known.
+    /// Upper bound of the size of the values that decoding adds to a component of the centroid. 0 if codes do not use the centroid. It may
+    /// be infinite for a codec from a file.
     fn reach(&self) -> f32;
 
-    /// Whether all components of some codes are whole numbers, as far as that is cheap to see.
+    /// Whether the components of codes are known to be whole numbers. Checks a sample of them at most.
     fn whole(&self, codes: &[u8]) -> bool {
         let _ = codes;
         false
     }
 
-    /// What goes into the sections for codebooks and rotation of a file.
+    /// The values of the sections for codebooks and rotation of a file.
     fn sections(&self) -> [&[f32]; 2] {
         [&[], &[]]
     }
@@ -263,34 +266,34 @@ pub(crate) trait Codec: Debug + Send + Sync {
         None
     }
 
-    /// The rotation that vectors and queries go through first.
+    /// The rotation that is applied to vectors and queries first.
     fn rotation(&self) -> Option<&Rotation> {
         None
     }
 
-    /// Plans the codes' part of an image on a device.
+    /// Plans the part of an image on a device that holds the codes.
     fn plan(&self, layout: &mut Layout, shape: &ImageShape<'_>) -> Box<dyn StoredPlan + '_>;
 }
 
-/// Where a [`ListCoder`] works, and for which lists.
+/// The device of a [`ListCoder`], and the lists.
 pub(crate) struct CoderOn<'a> {
     /// The device, which may be the CPU.
     pub device: Device,
     /// How vectors are assigned to lists.
     pub by: Assign,
-    /// Row-major, at least one.
+    /// Row-major, at least one centroid.
     pub centroids: &'a [f32],
-    /// Bytes, or nine tenths of what is free.
+    /// Memory budget in bytes; unless set, nine tenths of the free memory.
     pub budget: Option<u64>,
 }
 
 /// Finds lists and codes of transformed vectors on a device.
 pub(crate) trait ListCoder: Send + Sync {
-    /// Writes list and code of each of `rows`: as many as `labels` has places.
+    /// Writes the list and the code of each of `rows`. `labels` has one element for each row.
     fn code(&self, rows: Rows<'_>, labels: &mut [u32], codes: &mut [u8]) -> Result<()>;
 }
 
-/// Vectors as f32, divided by their canonical norm where `normalise` says so.
+/// Converts vectors to f32, and divides them by their canonical norm if `normalise` is set.
 fn to_f32(rows: VectorSlice<'_>, normalise: bool) -> Result<Cow<'_, [f32]>> {
     with_components!(rows, components: T => components_to_f32::<T>(components, rows.dim(), normalise))
 }
@@ -314,7 +317,7 @@ fn components_to_f32<T: Element>(rows: &[T], dim: usize, normalise: bool) -> Res
     Ok(Cow::Owned(wide))
 }
 
-/// Whether all values are finite: no early end, so that it runs in SIMD registers.
+/// Whether all values are finite. The loop has no early exit, so that it compiles to SIMD instructions.
 pub(crate) fn finite<V: bytemuck::AnyBitPattern>(bytes: &[u8], is_finite: impl Fn(V) -> bool) -> bool {
     bytemuck::cast_slice(bytes).iter().fold(true, |all, &value| all & is_finite(value))
 }

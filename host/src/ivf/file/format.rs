@@ -1,4 +1,4 @@
-//! The header of an index file, and where its sections lie.
+//! The header of an index file, and the places of its sections.
 //!
 //! All numbers are little-endian. The header has [`HEADER`] bytes:
 //!
@@ -8,17 +8,17 @@
 //! | 8..12 | [`VERSION`] |
 //! | 12..16 | element type: 0 f32, 1 f16, 2 bf16, 3 u8, 4 i8 |
 //! | 16..20 | metric: 0 squared L2, 1 inner product, 2 cosine |
-//! | 20..24 | encoding: 0 flat, 1 product quantizer |
+//! | 20..24 | encoding: 0 flat, 1 product quantizer, 2 f16, 3 one byte for each component |
 //! | 24..36 | parameters of the encoding; product quantizer: sub-quantizers, bits of each, whether there is a rotation (0 or 1); others: zeros |
 //! | 36..40 | zeros |
 //! | 40..72 | dimension, lists, vectors, default number of probes: u64 each |
-//! | 72..216 | of each section (in the order of [`Section::ALL`]): offset, length in bytes, checksum: u64 each |
+//! | 72..216 | for each section (in the order of [`Section::ALL`]): offset, length in bytes, checksum: u64 each |
 //! | 216..248 | zeros |
 //! | 248..256 | XXH64 of bytes 0..248 |
 //!
-//! Sections follow each other, each from a multiple of 64 bytes on, with zeros between; the file ends with the last of them. Their
-//! lengths follow from the shape, so the table can only repeat what is known, and a file that says anything else is refused. Hence
-//! one index has one file: loading it and saving it again gives the same bytes.
+//! Sections follow each other. Each starts at a multiple of 64 bytes, with zeros between; the file ends with the last section. Lengths of
+//! sections follow from the shape, so the table of sections is redundant, and a file with other values is refused. So one index has one
+//! file: loading and saving it again gives the same bytes.
 
 use std::ops::Range;
 
@@ -28,43 +28,44 @@ use crate::ivf::Encoding;
 use crate::validate::MAX_ROWS;
 use crate::{ElementType, Metric};
 
-/// Bytes of the header.
+/// Number of bytes of the header.
 pub const HEADER: usize = 256;
-/// The first bytes of a file; the line ends and the control character show what a text transfer does to a file.
+/// The first bytes of a file. A text transfer changes the line ends or the control character among them.
 pub const MAGIC: [u8; 8] = *b"wpn\r\n\x1a\nI";
-/// The version that is written and read.
+/// The version that this program writes and reads.
 pub const VERSION: u32 = 1;
-/// Sections start at multiples of this: a cache line, and more than any element needs.
+/// Sections start at multiples of this number of bytes: a cache line, and more than any element needs.
 const ALIGNMENT: u64 = 64;
 
-/// Where the table of sections starts.
+/// The offset of the table of sections.
 pub const TABLE: usize = 72;
 const TABLE_END: usize = TABLE + 24 * Section::ALL.len();
-/// Where the header's checksum is.
+/// The offset of the header's checksum.
 pub const SUM: usize = HEADER - 8;
 
-/// Parts of a file.
+/// The parts of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Section {
-    /// f32, lists × dimension.
+    /// f32, lists × dimension, row-major.
     Centroids,
-    /// u64, lists + 1: the first vector of each list in the order of the file, and the number of vectors.
+    /// u64, lists + 1 values: the first vector of each list in the order of the file, and the number of vectors.
     Starts,
-    /// u64, one a vector.
+    /// u64, one for each vector.
     Ids,
     /// The codes of the vectors, list after list.
     Codes,
-    /// f32, what codes are made of; product quantizer: sub-quantizers × 2^bits × dimension / sub-quantizers.
+    /// f32, the tables of the encoding. Product quantizer: sub-quantizers × 2^bits × dimension / sub-quantizers. One byte for each
+    /// component: 2 × dimension (least values, steps). Empty for other encodings.
     Codebooks,
     /// f32, dimension × dimension; empty without a rotation.
     Rotation,
 }
 
 impl Section {
-    /// Every section, in the order of the file.
+    /// All sections, in the order of the file.
     pub const ALL: [Self; 6] = [Self::Centroids, Self::Starts, Self::Ids, Self::Codes, Self::Codebooks, Self::Rotation];
 
-    /// Name in messages.
+    /// The name of the section in messages.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Centroids => "centroids",
@@ -77,7 +78,7 @@ impl Section {
     }
 }
 
-/// What a header says besides the places of the sections.
+/// The content of a header, except the places of the sections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shape {
     pub element: ElementType,
@@ -89,17 +90,17 @@ pub struct Shape {
     pub probes: u64,
 }
 
-/// Where every section lies, in the order of [`Section::ALL`].
+/// The place of every section, in the order of [`Section::ALL`].
 pub type Places = [Range<u64>; Section::ALL.len()];
 
 impl Shape {
-    /// Bytes of one stored vector; the greatest number where they are more.
+    /// Bytes of one vector's code; saturates at the largest usize.
     pub fn code_bytes(&self) -> u64 {
         let dim = usize::try_from(self.dim).unwrap_or(usize::MAX);
         self.encoding.scheme().code_bytes(dim, self.element) as u64
     }
 
-    /// Where the sections lie; `None` if they are larger than memory can be.
+    /// The places of the sections; `None` if they exceed the largest memory.
     pub fn places(&self) -> Option<Places> {
         let Self { dim, lists, vectors, .. } = *self;
         let product = |factors: &[u64]| factors.iter().try_fold(1u64, |product, &factor| product.checked_mul(factor));
@@ -122,7 +123,7 @@ impl Shape {
         Some(places)
     }
 
-    /// What the header of a saved index must not say.
+    /// Refuses shapes that no saved index has.
     fn check(&self) -> Result<(), FileDefect> {
         let Self { dim, lists, vectors, probes, .. } = *self;
         if dim == 0 {
@@ -142,7 +143,7 @@ impl Shape {
     }
 }
 
-/// A header as bytes. The caller has made sure that the sections fit in memory: `places` are the shape's.
+/// Encodes a header. `places` are those of the shape; the caller has checked that the sections fit in memory.
 pub fn encode(shape: &Shape, places: &Places, checksums: &[u64; Section::ALL.len()]) -> [u8; HEADER] {
     let mut header = [0; HEADER];
     let mut put = |at: usize, bytes: &[u8]| header[at..at + bytes.len()].copy_from_slice(bytes);
@@ -159,13 +160,13 @@ pub fn encode(shape: &Shape, places: &Places, checksums: &[u64; Section::ALL.len
     header
 }
 
-/// The place of `value` in a table that has it.
+/// The position of `value` in a table that contains it.
 fn place<V: PartialEq>(table: &[V], value: V) -> u32 {
     table.iter().position(|known| *known == value).unwrap_or_default() as u32
 }
 
-/// What the header says of a file of `file_bytes` bytes that begins with `bytes`: the shape, where the sections lie, and their
-/// checksums. The size of the file agrees with it.
+/// Decodes the header in `bytes`, the first bytes of a file of `file_bytes` bytes: the shape, the places of the sections, and their
+/// checksums. Checks that the size of the file agrees with the header.
 pub fn decode(bytes: &[u8], file_bytes: u64) -> Result<(Shape, Places, [u64; Section::ALL.len()]), FileDefect> {
     if bytes.len() < MAGIC.len() || bytes[..MAGIC.len()] != MAGIC {
         return Err(FileDefect::BadHeader("not an index file"));
@@ -175,7 +176,7 @@ pub fn decode(bytes: &[u8], file_bytes: u64) -> Result<(Shape, Places, [u64; Sec
     };
     let word = |at: usize| bytemuck::pod_read_unaligned::<u32>(&header[at..at + 4]);
     let long = |at: usize| bytemuck::pod_read_unaligned::<u64>(&header[at..at + 8]);
-    // Before the checksum: another version may have it elsewhere.
+    // The version is checked before the checksum, because another version may have the checksum elsewhere.
     if word(8) != VERSION {
         return Err(FileDefect::Version { found: word(8), known: VERSION });
     }

@@ -1,4 +1,4 @@
-//! What a fuzzer calls: an index from any bytes, and the laws that hold for whatever is accepted.
+//! Functions for fuzzers: reading an index from any bytes, and checks that hold for every accepted index.
 
 use super::format::{HEADER, SUM, Section, TABLE};
 use super::mapped::IndexFile;
@@ -9,11 +9,11 @@ use crate::io::checksum::{CHUNK, xxh64};
 use crate::ivf::{IvfIndex, SearchOptions};
 use crate::{Device, Element, NONE};
 
-/// Takes `bytes` for an index file of every element type in turn, searches what is accepted, and returns how many were. For fuzzers
-/// and tests.
+/// Reads `bytes` as an index file of every element type in turn, searches each accepted index, and returns the number of accepted ones. For
+/// fuzzers and tests.
 ///
 /// # Panics
-/// If loading or searching panics; if an index is accepted as of two element types, or is not saved as the same bytes again.
+/// If loading or searching panics; if the bytes are accepted for two element types, or an accepted index is not saved as the same bytes.
 pub fn read_any_index_bytes(bytes: &[u8]) -> usize {
     let Ok(copy) = FileBytes::copied(bytes) else { return 0 };
     let Ok(file) = IndexFile::from_bytes(copy) else { return 0 };
@@ -29,8 +29,8 @@ pub fn read_any_index_bytes(bytes: &[u8]) -> usize {
     accepted
 }
 
-/// Makes the checksums of damaged bytes right again, where the header still says where the sections are: so that damage gets past
-/// them, to the checks behind.
+/// Replaces the checksums of damaged bytes by right ones, for all sections whose place in the header is valid. Then damage reaches the
+/// checks that follow the checksums.
 pub fn mend_index_bytes(bytes: &mut [u8]) {
     if bytes.len() < HEADER {
         return;
@@ -52,7 +52,7 @@ fn accepts<T: Element>(file: &IndexFile, bytes: &[u8]) -> bool {
     let Ok(index) = IvfIndex::<T>::restored(file.shape(), trained, lists, Device::Cpu, None) else { return false };
     let again = index.trained().map(|trained| index.content(trained).to_bytes());
     assert!(matches!(again, Some(Ok(again)) if again == bytes), "another file");
-    // Two queries: zero, and the first vector's neighbourhood.
+    // Two queries: all zeros and all ones.
     let mut queries = vec![T::default(); 2 * index.dim()];
     queries[index.dim()..].fill(T::from_f32(1.0));
     let k = 3;

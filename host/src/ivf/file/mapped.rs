@@ -1,4 +1,4 @@
-//! An index file in memory: mapped or read, and checked before anybody uses it.
+//! An index file in memory: mapped or read, and checked before any use.
 
 use std::ops::Range;
 use std::path::Path;
@@ -12,7 +12,7 @@ use crate::io::{self, FileBytes, Open};
 use crate::ivf::encoding::finite;
 use crate::parallel::{Loop, ParallelSlice};
 
-/// An index file whose every byte was checked. Clones share the bytes.
+/// An index file of which every byte was checked. Clones share the bytes.
 #[derive(Debug, Clone)]
 pub(crate) struct IndexFile {
     bytes: Arc<FileBytes>,
@@ -20,7 +20,7 @@ pub(crate) struct IndexFile {
     places: [Range<usize>; Section::ALL.len()],
 }
 
-/// Why a chunk of a section cannot be what was saved.
+/// The reason why a chunk of a section cannot be what was saved, or `None`.
 type Finding = Option<&'static str>;
 
 impl IndexFile {
@@ -34,13 +34,13 @@ impl IndexFile {
         Self::from_bytes(bytes).map_err(bad)
     }
 
-    /// Checks the contents of a file, which start at an address that is a multiple of 64, as all [`FileBytes`] do.
+    /// Checks the contents of a file, which start at a multiple of 64, as all [`FileBytes`] do.
     ///
     /// # Errors
-    /// What is wrong with the bytes.
+    /// The first defect of the bytes.
     pub fn from_bytes(bytes: Arc<FileBytes>) -> Result<Self, FileDefect> {
         let (shape, places, checksums) = format::decode(&bytes, bytes.len() as u64)?;
-        // They end within the file.
+        // All places are within the file, so they fit usize.
         let places = places.map(|place| place.start as usize..place.end as usize);
         let file = Self { bytes, shape, places };
         file.check_bytes(&checksums)?;
@@ -48,27 +48,27 @@ impl IndexFile {
         Ok(file)
     }
 
-    /// What the header says.
+    /// The shape that the header describes.
     pub fn shape(&self) -> &Shape {
         &self.shape
     }
 
-    /// All bytes.
+    /// All bytes of the file.
     pub fn bytes(&self) -> &Arc<FileBytes> {
         &self.bytes
     }
 
-    /// Where a section lies in the file.
+    /// The place of a section in the file.
     pub fn place(&self, section: Section) -> Range<usize> {
         self.places[section as usize].clone()
     }
 
-    /// The values of a section. Every section starts at a multiple of 64 and holds whole values of its type, so the cast succeeds.
+    /// The values of a section. Every section starts at a multiple of 64 and holds whole values, so the cast succeeds.
     pub fn values<V: bytemuck::AnyBitPattern>(&self, section: Section) -> &[V] {
         bytemuck::cast_slice(&self.bytes[self.place(section)])
     }
 
-    /// Checksums, padding, and what values must not be, in one pass.
+    /// Checks the checksums, the padding, and the values, in one pass.
     fn check_bytes(&self, checksums: &[u64; Section::ALL.len()]) -> Result<(), FileDefect> {
         let mut end = format::HEADER;
         for place in &self.places {
@@ -93,11 +93,11 @@ impl IndexFile {
             }
             from = to;
         }
-        // A wrong value behind a right checksum was written so.
+        // The checksums are right, so a wrong value was saved like this.
         findings.into_iter().flatten().next().map_or(Ok(()), |finding| Err(FileDefect::Inconsistent(finding)))
     }
 
-    /// The hash of a chunk, and what is wrong with its values.
+    /// The hash of a chunk, and the defect of its values.
     fn look_at(&self, section: Section, chunk: usize) -> (u64, Finding) {
         let place = self.place(section);
         let from = chunk * CHUNK;
@@ -114,7 +114,7 @@ impl IndexFile {
         (xxh64(bytes), (!right).then_some(finding))
     }
 
-    /// Lists follow each other and hold all vectors.
+    /// Checks that lists follow each other and hold all vectors.
     fn check_starts(&self) -> Result<(), FileDefect> {
         let starts: &[u64] = self.values(Section::Starts);
         let whole = starts.first() == Some(&0) && starts.last() == Some(&self.shape.vectors);

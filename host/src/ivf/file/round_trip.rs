@@ -1,4 +1,4 @@
-//! Whole indexes: saved, loaded, changed after loading, damaged.
+//! Tests with whole indexes: saved, loaded, changed after loading, damaged.
 
 use std::path::PathBuf;
 
@@ -38,7 +38,7 @@ const ENCODINGS: [Encoding; 6] = [
     Encoding::F16,
 ];
 
-/// An index with ids of its own, of which one list at least is empty.
+/// An index with given ids, of which at least one list is empty.
 fn index<T: Element>(metric: Metric, encoding: Encoding) -> IvfIndex<T> {
     let mut index =
         IvfIndex::<T>::builder(DIM, LISTS).metric(metric).encoding(encoding).device(Device::Cpu).build().unwrap();
@@ -81,7 +81,7 @@ fn round_trip<T: Element>() {
             assert_eq!((info.vectors, info.probes, info.encoding), (40, 3, loaded.encoding()));
             assert_eq!(info.bytes, first.metadata().unwrap().len());
 
-            // The same bytes from both, and over the file that is mapped.
+            // Both indexes are saved as the same bytes, also over the mapped file.
             let bytes = std::fs::read(&first).unwrap();
             loaded.save(&second).unwrap();
             loaded.save(&first).unwrap();
@@ -89,7 +89,7 @@ fn round_trip<T: Element>() {
             assert!(std::fs::read(&first).unwrap() == bytes && std::fs::read(&second).unwrap() == bytes);
             assert_eq!(read_any_index_bytes(&bytes), 1);
 
-            // A loaded index changes like the one it was saved from.
+            // A loaded index changes in the same way as the saved one.
             for index in [&mut built, &mut loaded] {
                 index.add(&vectors::<T>(9, 4)).unwrap();
                 index.remove(&[5, (4 * 31) ^ 5]).unwrap();
@@ -152,13 +152,13 @@ fn what_is_no_index_of_this_type_is_refused_by_name() {
     }
     index::<u8>(Metric::L2, Encoding::Flat).save(&path).unwrap();
     assert_eq!(defect(&path), FileDefect::WrongElement { actual: "u8".into(), expected: "f32" });
-    // Nothing stays behind where the file cannot be written.
+    // Nothing remains if the file cannot be written.
     let nowhere = file(&folder, "no/x.ivf");
     assert!(matches!(index::<u8>(Metric::L2, Encoding::Flat).save(&nowhere), Err(Error::Io { .. })));
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
 }
 
-/// A small file is read, not mapped: the index lives on whatever becomes of the file.
+/// A small file is read, not mapped: changes of the file do not change the index.
 #[test]
 fn a_small_file_may_be_cut_while_its_index_lives() {
     let folder = folder();
@@ -172,7 +172,7 @@ fn a_small_file_may_be_cut_while_its_index_lives() {
     }
 }
 
-/// Numbers so large that a centroid and a codeword overflow together, in one list only.
+/// Values so large that the sum of a centroid and a codeword overflows, in one list only.
 #[test]
 fn a_code_never_stands_for_infinity() {
     let folder = folder();
@@ -183,7 +183,7 @@ fn a_code_never_stands_for_infinity() {
     index.train(&rows).unwrap();
     index.add(&rows).unwrap();
     index.save(&path).unwrap();
-    // What is there is finite, however near the end of the numbers.
+    // The decoded vectors are finite, although close to the limit of f32.
     assert_eq!(IvfIndex::<f32>::load(&path, Device::Cpu, None).unwrap().len(), 64);
     let mut bytes = std::fs::read(&path).unwrap();
     let (_, places, _) = format::decode(&bytes, bytes.len() as u64).unwrap();
@@ -198,7 +198,7 @@ fn a_code_never_stands_for_infinity() {
     assert!(matches!(&error, Error::BadFile { defect: found, .. } if *found == defect), "{error}");
 }
 
-/// Random damage, with and without right checksums. What is accepted is searched, and saved as the same bytes.
+/// Random damage, with wrong and with mended checksums. An accepted index is searched, and is saved as the same bytes.
 #[test]
 fn no_damage_ends_in_a_panic_or_in_nonsense() {
     fn damage<T: Element>(metric: Metric, encoding: Encoding, seed: u64) -> usize {
@@ -211,7 +211,7 @@ fn no_damage_ends_in_a_panic_or_in_nonsense() {
         for round in 0..400 {
             let mut damaged = bytes.clone();
             for _ in 0..1 + random.below(3) {
-                // Half of it in the header and the small sections behind it.
+                // Half of the damage is in the header and the small sections after it.
                 let end = if random.below(2) == 0 { damaged.len().min(600) } else { damaged.len() };
                 let at = random.below(end.max(1));
                 let run = at..damaged.len().min(at + 1 + random.below(80));

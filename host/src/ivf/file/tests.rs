@@ -1,4 +1,4 @@
-//! The container on right and on damaged bytes. `round_trip.rs` saves, damages and loads whole indexes.
+//! Tests of the container with valid and damaged bytes. `round_trip.rs` saves, damages and loads whole indexes.
 
 use super::format::{self, HEADER, Section, Shape};
 use super::fuzz::mend_index_bytes as mend;
@@ -8,7 +8,7 @@ use crate::io::FileBytes;
 use crate::ivf::Encoding;
 use crate::{ElementType, Metric, NONE};
 
-/// Owned contents of a file, made up.
+/// Owned contents of a file, with invented values.
 struct Sample {
     shape: Shape,
     centroids: Vec<f32>,
@@ -16,7 +16,7 @@ struct Sample {
     rotation: Vec<f32>,
     ids: Vec<u64>,
     codes: Vec<u8>,
-    /// Vectors of each list.
+    /// Number of vectors of each list.
     lengths: Vec<usize>,
 }
 
@@ -42,7 +42,7 @@ impl Sample {
             }
         };
         let code_bytes = shape.code_bytes() as usize;
-        // Small bytes: as f16, bf16 and f32 none of them is infinite or NaN.
+        // Small bytes: none of them is infinite or NaN as f16, bf16 or f32.
         let codes = (0..vectors * code_bytes)
             .map(|i| if i % code_bytes == code_bytes - 1 { (i * 7 % 60) as u8 & !unused } else { (i * 7 % 60) as u8 })
             .collect();
@@ -90,7 +90,7 @@ fn read(bytes: &[u8]) -> Result<IndexFile, FileDefect> {
     IndexFile::from_bytes(FileBytes::copied(bytes).expect("memory"))
 }
 
-/// Writes what was read.
+/// Writes the contents of a file that was read.
 fn written_again(file: &IndexFile) -> Vec<u8> {
     let code_bytes = file.shape().code_bytes() as usize;
     let (ids, codes) = (file.values::<u64>(Section::Ids), file.values::<u8>(Section::Codes));
@@ -163,7 +163,7 @@ fn no_length_but_the_right_one() {
     }
 }
 
-/// Whatever is accepted behind mended checksums is what somebody could have saved: it says so again, byte for byte.
+/// Any file that is accepted with mended checksums is a file that could have been saved: writing its contents gives the same bytes.
 #[test]
 fn damage_behind_right_checksums_is_refused_or_another_index() {
     let (mut refused, mut accepted) = (0, 0);
@@ -186,7 +186,7 @@ fn damage_behind_right_checksums_is_refused_or_another_index() {
                 look(damaged);
             }
         }
-        // Whole words of the header, and whole regions.
+        // Changes of whole words of the header, and of whole regions.
         for at in (8..HEADER).step_by(4) {
             for word in [0u32, 1, 2, 9, 255, 1 << 16, 1 << 31, u32::MAX] {
                 let mut damaged = bytes.clone();
@@ -209,7 +209,7 @@ fn damage_behind_right_checksums_is_refused_or_another_index() {
     );
 }
 
-/// Every check has a file that only it refuses.
+/// For every check there is a file that only this check refuses.
 #[test]
 fn what_contradicts_itself_is_refused_by_name() {
     let pq = Encoding::Pq { sub_quantizers: 3, bits: 5, rotate: true };
@@ -243,7 +243,7 @@ fn what_contradicts_itself_is_refused_by_name() {
     assert_eq!(changed(flat(), |s| s.ids[4] = NONE), inconsistent("an id is the one that means 'no neighbour'"));
     assert_eq!(changed(flat(), |s| s.shape.probes = 0), inconsistent("0 probes"));
 
-    // What no saved index can say is put into the bytes.
+    // Values that no saved index has are written over the bytes.
     let patched = |sample: Sample, at: usize, bytes: &[u8]| {
         let mut file = sample.bytes();
         file[at..at + bytes.len()].copy_from_slice(bytes);
@@ -294,7 +294,7 @@ fn a_checksum_names_its_section() {
     assert_eq!(read(&damaged).unwrap_err(), FileDefect::Checksum { section: "header" });
 }
 
-/// Sections of several chunks, the last of them short, and codes that straddle chunks.
+/// Sections of several chunks, of which the last is short, and codes that cross the boundaries of chunks.
 #[test]
 fn large_sections_are_checked_to_the_end() {
     let coding = Encoding::Pq { sub_quantizers: 3, bits: 5, rotate: false };

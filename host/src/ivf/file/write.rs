@@ -1,4 +1,4 @@
-//! Writing an index file: sections first, then, over what has been written, the checksums, and with them the header.
+//! Writing an index file: first the sections, then the header with the checksums of the written sections.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Seek, SeekFrom, Write};
@@ -11,7 +11,7 @@ use crate::error::{Error, FileDefect, Result};
 use crate::io::checksum;
 use crate::io::checksum::CHUNK;
 
-/// What goes into a file. Lengths are those that the shape says.
+/// The content of a file. The lengths of all parts follow from the shape.
 #[derive(Debug, Clone)]
 pub(crate) struct Content<'a> {
     pub shape: Shape,
@@ -23,10 +23,10 @@ pub(crate) struct Content<'a> {
 }
 
 impl Content<'_> {
-    /// Writes the file, which takes the name when it is complete. O(bytes).
+    /// Writes the file, which gets its name when it is complete. O(bytes).
     ///
     /// # Errors
-    /// [`Error::Io`]; [`Error::BadFile`] if the index is larger than a file can be mapped.
+    /// [`Error::Io`]; [`Error::BadFile`] if the index is too large for a mapped file.
     pub fn write(&self, path: &Path) -> Result<()> {
         let places = self.places().map_err(|defect| Error::BadFile { path: path.to_owned(), defect })?;
         crate::io::replace(path, |file| {
@@ -34,8 +34,8 @@ impl Content<'_> {
             self.sections(&places, &mut out)?;
             out.flush()?;
             drop(out);
-            // SAFETY: the file was made a moment ago, under a name that nobody knows; what follows is one write to the header, of
-            // which the mapping's readers, the checksums, read nothing.
+            // SAFETY: the file was created a moment ago under a name that nobody else has. Only the header is written after this, once the
+            // mapping is dropped; the checksums, which read the mapping, do not read the header.
             let map = unsafe { Mmap::map(&*file) }?;
             let header = format::encode(&self.shape, &places, &checksums(&map, &places));
             drop(map);
@@ -47,7 +47,7 @@ impl Content<'_> {
     pub fn to_bytes(&self) -> Result<Vec<u8>, FileDefect> {
         let places = self.places()?;
         let mut bytes = Vec::new();
-        // Nothing can fail: the destination is memory.
+        // Writing to memory cannot fail.
         self.sections(&places, &mut bytes)
             .map_err(|_| FileDefect::TooLarge { rows: self.shape.vectors, dim: self.shape.dim })?;
         let header = format::encode(&self.shape, &places, &checksums(&bytes, &places));
@@ -59,7 +59,7 @@ impl Content<'_> {
         self.shape.places().ok_or(FileDefect::TooLarge { rows: self.shape.vectors, dim: self.shape.dim })
     }
 
-    /// Room for the header, and all sections.
+    /// Writes room for the header, and then all sections.
     fn sections(&self, places: &Places, out: &mut impl Write) -> io::Result<()> {
         out.write_all(&[0; HEADER])?;
         let mut end = HEADER as u64;

@@ -1,8 +1,8 @@
 //! The image of an inverted file in device memory, made from the master copy on the host.
 //!
-//! Lists lie one after the other. Each starts at a multiple of `pairs::PAD` rows, so that the scores of a list start at a sector. Rows between
-//! lists repeat the last vector of the list before. Any vector of the index would do: the values of these rows are +∞, but their norms count.
-//! A tile's worth of them follows the last list, since tiles are copied whole.
+//! Lists are stored one after the other. Each starts at a multiple of `pairs::PAD` rows, so that the scores of a list start at a sector.
+//! The padding rows between lists repeat the last vector of the list before. Any vector of the index is suitable: the values of these rows
+//! are +∞, but the bounds include their norms. Padding rows of a whole tile follow the last list, because scans copy whole tiles.
 
 use std::ops::Range;
 
@@ -25,40 +25,40 @@ use crate::product::gpu::{Prepared, Unprepared, VectorShape, greatest_of, prepar
 use crate::threads::work_off;
 use crate::{ElementType, Error, Metric, Result, host_memory};
 
-/// Bytes that are arranged on the host before they are copied to the device.
+/// Number of bytes that the host arranges before it copies them to the device.
 const STAGING: usize = 64 << 20;
 
-/// The codes of an image as searches read them, whatever the encoding. What an encoding lacks is empty or 0.
+/// The codes of an image as searches read them, for any encoding. Fields that an encoding does not use are empty or 0.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Stored {
-    /// How the list scan reads rows.
+    /// The way in which the list scan reads rows.
     pub scan: RowScan,
-    /// How re-ranking reads a row.
+    /// The kernels with which re-ranking reads a row.
     pub rerank: RerankKernels,
-    /// Codes, `row_bytes` a row.
+    /// Codes, `row_bytes` bytes each.
     pub rows: Ptr<u8>,
     pub row_bytes: u32,
-    /// For scans of copies: f16 operands, [`Image::f16_stride`] components a row.
+    /// f16 operands, [`Image::f16_stride`] components a row; for scans that do not decode.
     pub f16_rows: Ptr<u16>,
-    /// The fields of `warpann_kernels::ivf::rerank::Rerank` and `list_scan::ScanLists` of these names.
+    /// As the fields of `warpann_kernels::ivf::rerank::Rerank` and `list_scan::ScanLists` with the same names.
     pub bits: u32,
     pub width: u32,
     pub codebooks: Ptr<f32>,
-    /// The parts of f16 operands.
+    /// The parts from which the scan makes f16 operands.
     pub offsets: Ptr<u16>,
     pub halves: Ptr<u16>,
-    /// Whether rows are vectors as they were added, of the element type of queries.
+    /// Whether rows are vectors as they were added, with the element type of queries.
     pub in_place: bool,
-    /// Whether the list scan decodes operands, so that to scan a list twice costs more than it hides.
+    /// Whether the list scan decodes operands. Then scanning each list twice costs more time than overlapping copies saves.
     pub decodes: bool,
-    /// Whether re-ranking decodes so slowly that a block of warps is sooner done with few queries than a warp each.
+    /// Whether decoding in re-ranking is so slow that, with few queries, a block for each query is faster than a warp for each query.
     pub costly: bool,
-    /// For scanning by lookup tables.
+    /// The tables of the scan by lookup tables, if the encoding has this scan.
     pub tables: Option<TableIndex>,
 }
 
 impl Stored {
-    /// Codes in `rows`, and nothing else.
+    /// Codes in `rows`; all other fields are empty or 0.
     pub fn new(scan: RowScan, rerank: RerankKernels, rows: Ptr<u8>) -> Stored {
         Stored {
             scan,
@@ -82,14 +82,14 @@ impl Stored {
 /// The kernels that re-rank rows.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum RerankKernels {
-    /// Of vectors of this type, as they were added.
+    /// Kernels for vectors of this element type, as they were added.
     Stored(ElementKey),
-    /// Of an encoding; queries are f32.
+    /// Kernels of an encoding; queries are f32.
     Coded(fn(PerQuery) -> &'static Kernel<Rerank>),
 }
 
 impl RerankKernels {
-    /// One of them.
+    /// The kernel that uses a warp or a block for each query.
     pub fn kernel(self, per_query: PerQuery) -> &'static Kernel<Rerank> {
         match self {
             RerankKernels::Stored(element) => Rerank::kernel((element, per_query)),
@@ -98,55 +98,55 @@ impl RerankKernels {
     }
 }
 
-/// What the scan by lookup tables needs of an index.
+/// The inputs of the scan by lookup tables that depend on the index only.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct TableIndex {
     pub shape: tables::Shape,
-    /// The kind of `terms`.
+    /// The kind of the values in `terms`.
     pub kind: Terms,
     pub terms: Ptr<f32>,
 }
 
-/// An index, as an encoding plans its part of the image.
+/// The sizes of an index for which an encoding plans its part of the image.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ImageShape<'a> {
     pub view: &'a View<'a>,
-    /// Rows of the storage, padding included.
+    /// Number of rows of the storage, padding included.
     pub rows: u32,
     pub longest_list: u32,
-    /// Bytes that the image may take.
+    /// Largest number of bytes of the image.
     pub budget: u64,
 }
 
-/// Where the codes of an image lie, and how they get there.
+/// The places of the codes in an image, and the copying to these places.
 pub(crate) trait StoredPlan {
     /// The codes in the memory of the image.
     fn stored(&self, memory: Scratch) -> Stored;
 
-    /// The least that the greatest component of the vectors counts as. Where [`Self::fixed_scale`] says so, it counts as just that.
+    /// Lower bound of the greatest component of the vectors, from which the scale follows. With [`Self::fixed_scale`], its exact value.
     fn least_greatest(&self) -> f32 {
         0.0
     }
 
-    /// Whether operands have a scale of their own, and no centre: that of the greatest component [`Self::least_greatest`].
+    /// Whether operands have no centre, and the scale that follows from [`Self::least_greatest`] alone.
     fn fixed_scale(&self) -> bool {
         false
     }
 
-    /// Copies codes and what belongs to them to the device.
+    /// Copies codes and the tables that belong to them to the device.
     ///
     /// # Safety
-    /// `memory` is that of the image, and the plan is of the source's index.
+    /// `memory` is that of the image; the plan was made for the source's index.
     unsafe fn copy_to_device(&self, source: &Source<'_>, memory: Scratch) -> Result<()>;
 
-    /// Makes the parts of operands; writes the value of each row, and raises greatest component and bounds.
+    /// Makes the parts of operands, writes the value of each row, and raises the greatest component and the bounds.
     ///
     /// # Safety
-    /// As [`Self::copy_to_device`], whose work comes before in the stream; `to` is of the same memory.
+    /// As [`Self::copy_to_device`], whose work precedes this in the stream; `to` is in the same memory.
     unsafe fn prepare(&self, on: OnStream<'_>, memory: Scratch, to: Measured<'_>) -> Result<()>;
 }
 
-/// An index on the way to a device.
+/// An index that is copied to a device.
 pub(crate) struct Source<'a> {
     pub on: OnStream<'a>,
     view: &'a View<'a>,
@@ -154,7 +154,7 @@ pub(crate) struct Source<'a> {
 }
 
 impl Source<'_> {
-    /// Copies the codes of all rows, each to the start of `place` bytes. The rest of a place becomes zero.
+    /// Copies the codes of all rows, each to the start of `place` bytes. The remaining bytes become zero.
     ///
     /// # Safety
     /// `to` is memory of the device, with room for all rows of the storage.
@@ -168,7 +168,7 @@ impl Source<'_> {
         }
     }
 
-    /// Copies the list of each row; `NO_ROW` for padding.
+    /// Copies the list of each row; padding rows get `NO_ROW`.
     ///
     /// # Safety
     /// As [`Self::copy_codes`].
@@ -185,20 +185,20 @@ impl Source<'_> {
     }
 }
 
-/// Where the measures of an image's vectors go.
+/// The places for the measurements of an image's vectors.
 #[derive(Clone, Copy)]
 pub(crate) struct Measured<'a> {
     pub image: &'a Image,
     /// The bits of the greatest component: one word.
     pub greatest: PtrMut<u32>,
-    /// What a scan adds to the product of each row.
+    /// The value that a scan adds to the product of each row.
     pub values: PtrMut<f32>,
     /// The bits of the greatest norm and residual: two words.
     pub bounds: PtrMut<u32>,
 }
 
 impl Measured<'_> {
-    /// The launch that measures the rows, without their lists.
+    /// The launch that measures the rows, with an empty `row_lists`.
     pub fn launch(&self) -> MeasureCodes {
         let &Measured { image, values, bounds, .. } = self;
         let stored = &image.stored;
@@ -227,30 +227,30 @@ impl Measured<'_> {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Image {
     pub dim: u32,
-    /// The metric that the index was made with.
+    /// The metric of the index.
     pub metric: Metric,
-    /// Lists.
+    /// Number of lists.
     pub lists: u32,
-    /// Rows of the storage, padding included.
+    /// Number of rows of the storage, padding included.
     pub rows: u32,
-    /// Components from one row of f16 operands to the next.
+    /// Number of components from one row of f16 operands to the next.
     pub f16_stride: u32,
     pub stored: Stored,
-    /// What a scan adds to the product of each row.
+    /// The value that a scan adds to the product of each row.
     pub values: Ptr<f32>,
-    /// Rank of each row's id; `NO_ROW` for padding.
+    /// Rank of each row's id; `NO_ROW` for padding rows.
     pub ranks: Ptr<u32>,
-    /// First row of each list.
+    /// The first row of each list.
     pub starts: Ptr<u32>,
-    /// Vectors of each list.
+    /// Number of vectors of each list.
     pub lengths: Ptr<u32>,
-    /// Centroids, `dim` padded to 4 components a row, with f16 operands and values.
+    /// Centroids, with `dim` padded to a multiple of 4 components a row. Their f16 operands and values follow.
     pub centroids: Ptr<f32>,
     pub f16_centroids: Ptr<u16>,
     pub centroid_values: Ptr<f32>,
-    /// Subtracted from queries and vectors before they become f16 (squared L2 only).
+    /// The vector that is subtracted from queries and vectors before conversion to f16 (squared L2 only).
     pub centre: Option<Ptr<f32>>,
-    /// Greatest component of the vectors, and of the centroids too unless the metric is cosine: one word.
+    /// Greatest component of the vectors, and also of the centroids unless the metric is cosine: one word.
     pub greatest: Ptr<u32>,
     /// Greatest component of the centroids: one word, the same as `greatest` unless the metric is cosine.
     pub centroid_greatest: Ptr<u32>,
@@ -259,19 +259,19 @@ pub(crate) struct Image {
 }
 
 impl Image {
-    /// Components of a row of centroids, of stored vectors and of queries.
+    /// Number of components of a row of centroids, of stored vectors and of queries.
     pub fn stride(&self) -> u32 {
         self.dim.next_multiple_of(4)
     }
 
-    /// The metric of comparisons with stored vectors.
+    /// The metric for comparisons with stored vectors.
     pub fn row_metric(&self) -> KernelMetric {
-        // Coded vectors were normalised before, where the metric divides by norms.
+        // If the metric divides by norms, coded vectors were normalised before encoding.
         let metric = if self.stored.in_place { self.metric } else { self.metric.of_normalised() };
         metric.of_kernel()
     }
 
-    /// The index as the scan by lookup tables sees it.
+    /// The arrays of the index for the scan by lookup tables.
     pub fn table_image(&self) -> tables::Image {
         tables::Image {
             centroids: self.centroids,
@@ -282,27 +282,27 @@ impl Image {
         }
     }
 
-    /// The metric of comparisons with centroids.
+    /// The metric for comparisons with centroids.
     pub fn probe_metric(&self) -> KernelMetric {
         self.metric.probed_by().metric().of_kernel()
     }
 }
 
-/// An image and the memory that it lies in.
+/// An image and its memory.
 pub(super) struct Resident {
-    /// Which state of which index it shows.
+    /// The version of the index that the image shows.
     pub version: u64,
     pub image: Image,
-    /// Bytes in device memory.
+    /// Number of bytes in device memory.
     pub bytes: u64,
-    /// The sum of the i longest padded lists: what i probes have to score at most.
+    /// Element i is the sum of the i + 1 longest padded lists: the largest number of rows that i + 1 probes score.
     pub longest: Vec<u64>,
-    /// The longest list.
+    /// Number of vectors of the longest list.
     pub longest_list: u32,
     _memory: Memory,
 }
 
-/// Where the lists lie in the storage.
+/// The places of the lists in the storage.
 struct Storage {
     starts: Vec<u32>,
     lengths: Vec<u32>,
@@ -316,7 +316,7 @@ impl Storage {
         for &length in &lengths {
             starts.push(end as u32);
             end += u64::from(length).next_multiple_of(u64::from(pairs::PAD));
-            // The tile after the last list counts as well.
+            // The tile after the last list is counted as well.
             let limit = u64::from(u32::MAX) - 2 * u64::from(TILE_ROWS);
             if end > limit {
                 return Err(Error::TooManyRows { asked: end, limit });
@@ -326,19 +326,19 @@ impl Storage {
         Ok(Storage { starts, lengths, rows })
     }
 
-    /// Rows of the longest list.
+    /// Number of rows of the longest list.
     fn longest(&self) -> u32 {
         self.lengths.iter().copied().max().unwrap_or(0)
     }
 
-    /// Rows of the storage that belong to `list`, padding included; the last list has the rest.
+    /// Number of rows of the storage that belong to `list`, padding included; the last list has all remaining rows.
     fn padded(&self, list: usize) -> usize {
         let next = self.starts.get(list + 1).copied().unwrap_or(self.rows);
         (next - self.starts[list]) as usize
     }
 
-    /// Cuts the rows of all lists, one list after the other, into batches of `most` rows, the last one smaller: lists and the places in
-    /// them.
+    /// Divides the rows of all lists, one list after the other, into batches of `most` rows; the last batch may be smaller. A batch is a
+    /// vector of lists with places in them.
     fn batches(&self, most: usize) -> impl Iterator<Item = Vec<(usize, Range<usize>)>> {
         let (mut list, mut place) = (0, 0);
         std::iter::from_fn(move || {
@@ -355,17 +355,17 @@ impl Storage {
         })
     }
 
-    /// Those of these places of a list that hold a vector; padding is behind them.
+    /// The places among these places of a list that hold a vector; padding follows them.
     fn filled(&self, list: usize, places: &Range<usize>) -> Range<usize> {
         let length = self.lengths[list] as usize;
         places.start.min(length)..places.end.min(length)
     }
 
-    /// Copies `row_bytes` bytes a row to the device, about [`STAGING`] bytes at a time however long a list is. `write(list, places, rows)`
-    /// fills the rows at these places of a list, without a pool.
+    /// Copies `row_bytes` bytes for each row to the device, about [`STAGING`] bytes at a time for lists of any length.
+    /// `write(list, places, rows)` fills the rows at these places of a list; it must not use a thread pool.
     ///
     /// # Safety
-    /// `to` is memory of the device, with room for all rows.
+    /// `to` is device memory with room for all rows.
     unsafe fn copy_to_device(
         &self,
         on: OnStream<'_>,
@@ -388,15 +388,15 @@ impl Storage {
                 write(list, places, part);
             });
             let to = to.skip(number * most * row_bytes);
-            // SAFETY: lists follow each other in the storage without gaps, so these rows start behind those of the batches before.
+            // SAFETY: lists follow each other in the storage without gaps, so these rows start after those of the batches before.
             unsafe { on.runtime.copy_to_device(on.stream, to, &staging[..filled])? };
         }
         Ok(())
     }
 }
 
-/// Fills `to` with the rows of `from` from row `first` on, `width` bytes each in places of `stride` bytes, and repeats the last one to the
-/// end. Nothing to repeat: zeros.
+/// Fills `to` with the rows of `from` from row `first` on, `width` bytes each at a distance of `stride` bytes, and repeats the last row to
+/// the end. If there is no row, fills with zeros.
 fn fill_rows(from: &[u8], first: usize, width: usize, stride: usize, to: &mut [u8]) {
     let Some(last) = from.len().checked_sub(width) else {
         to.fill(0);
@@ -409,7 +409,7 @@ fn fill_rows(from: &[u8], first: usize, width: usize, stride: usize, to: &mut [u
     }
 }
 
-/// Where the parts of an image lie.
+/// The places of the parts of an image.
 struct ImagePlan<'a> {
     dim: usize,
     metric: Metric,
@@ -423,9 +423,9 @@ struct ImagePlan<'a> {
     f16_centroids: Reserved<u16>,
     centroid_values: Reserved<f32>,
     centre: Reserved<f32>,
-    /// Greatest component of the vectors, then, for cosine, of the centroids.
+    /// Greatest component of the vectors, and then (cosine only) of the centroids.
     greatest: Reserved<u32>,
-    /// Bits of the greatest norm and residual of the vectors, then of the centroids.
+    /// Bits of the greatest norm and residual of the vectors, and then of the centroids.
     bounds: Reserved<u32>,
     bytes: usize,
 }
@@ -459,10 +459,10 @@ impl<'a> ImagePlan<'a> {
         ImagePlan { bytes: layout.bytes(), ..plan }
     }
 
-    /// The words for the greatest component of the vectors and of the centroids.
+    /// The words for the greatest components of the vectors and of the centroids.
     fn greatest(&self) -> (Reserved<u32>, Reserved<u32>) {
         let (of_vectors, of_centroids) = self.greatest.split_at(1);
-        // Cosine scales vectors by their norms, so its centroids need a scale of their own.
+        // Cosine scales vectors by their norms, so the centroids need a separate scale.
         (of_vectors, if self.metric.divides_by_norms() && self.in_place { of_centroids } else { of_vectors })
     }
 
@@ -491,7 +491,7 @@ impl<'a> ImagePlan<'a> {
             centre: self.is_centred().then(|| memory.at(self.centre).into()),
             greatest: memory.at(greatest).into(),
             centroid_greatest: memory.at(centroid_greatest).into(),
-            // Kernels raise the bits of floats that are not negative. Searches read the floats.
+            // Kernels raise the bits of non-negative floats; searches read them as floats.
             bounds: memory.at(self.bounds.cast::<f32>()).into(),
         }
     }
@@ -499,7 +499,7 @@ impl<'a> ImagePlan<'a> {
     /// Copies the index to the device.
     ///
     /// # Safety
-    /// `memory` has the plan's bytes, and the plan is of this index and storage.
+    /// `memory` has the plan's bytes, and the plan was made for this index and storage.
     unsafe fn copy_to_device(
         &self,
         on: OnStream<'_>,
@@ -509,7 +509,7 @@ impl<'a> ImagePlan<'a> {
     ) -> Result<()> {
         let OnStream { runtime, stream } = on;
         let shape = VectorShape { element: ElementType::F32, metric: view.metric, dim: self.dim };
-        // SAFETY: every part was reserved with the size that is written; the stream runs all in order.
+        // SAFETY: every part was reserved with the size that is written; the stream runs the copies in order.
         unsafe {
             runtime.copy_to_device(stream, memory.at(self.starts), &storage.starts)?;
             runtime.copy_to_device(stream, memory.at(self.lengths), &storage.lengths)?;
@@ -535,7 +535,7 @@ impl<'a> ImagePlan<'a> {
     /// Makes scales, f16 operands, values and bounds.
     ///
     /// # Safety
-    /// As [`Self::copy_to_device`], whose work comes before in the stream; `image` is that of the memory.
+    /// As [`Self::copy_to_device`], whose work precedes this in the stream; `image` is in `memory`.
     unsafe fn prepare(&self, on: OnStream<'_>, memory: Scratch, image: &Image) -> Result<()> {
         let OnStream { runtime, stream } = on;
         let (greatest, centroid_greatest) = self.greatest();
@@ -553,7 +553,7 @@ impl<'a> ImagePlan<'a> {
             metric: image.probe_metric(),
             greatest: centroid_greatest,
         };
-        // SAFETY: the plan reserved every part with the size that the kernels ask for, and the stream runs these in order.
+        // SAFETY: the plan reserved every part with the size that the kernels require; the stream runs the launches in order.
         unsafe {
             if !self.stored.fixed_scale() {
                 greatest_of(runtime, stream, centroids)?;
@@ -565,7 +565,7 @@ impl<'a> ImagePlan<'a> {
     }
 }
 
-/// Where f16 operands, values and bounds of rows go.
+/// The places for f16 operands, values and bounds of rows.
 pub(crate) fn prepared(image: &Image, copy: PtrMut<u16>, values: PtrMut<f32>, bounds: PtrMut<u32>) -> Prepared {
     Prepared {
         copy,
@@ -581,8 +581,8 @@ pub(crate) fn prepared(image: &Image, copy: PtrMut<u16>, values: PtrMut<f32>, bo
 }
 
 impl Resident {
-    /// Copies the index to the device and prepares it for scanning, within `budget` bytes. The index has vectors, and their directory is made
-    /// if their ids need one: from here on no pool is used.
+    /// Copies the index to the device and prepares it for scans, within `budget` bytes. The index has vectors, and the caller has made
+    /// their directory if the ids need one, because this function must not use the thread pool.
     pub fn new(runtime: &Runtime, stream: &Stream, view: &View<'_>, budget: u64) -> Result<Resident> {
         let lengths: Vec<u32> = (0..view.list_count()).map(|list| view.length(list) as u32).collect();
         let storage = Storage::new(lengths)?;
@@ -594,7 +594,7 @@ impl Resident {
         let memory = runtime.allocate(plan.bytes)?;
         let (on, scratch) = (OnStream { runtime, stream }, runtime.scratch(&memory));
         let image = plan.image(scratch);
-        // SAFETY: the memory was allocated for the plan, and the plan made for the index.
+        // SAFETY: the memory was allocated for the plan, and the plan was made for the index.
         unsafe {
             plan.copy_to_device(on, scratch, view, &storage)?;
             plan.prepare(on, scratch, &image)?;
@@ -612,14 +612,14 @@ impl Resident {
     }
 }
 
-/// The rows of a list, or where it is empty those of the next list that is not, so that padding is always some vector of the index.
+/// The rows of a list, or of the next list that is not empty, so that every padding row is a vector of the index.
 fn any_row<'a>(view: &View<'a>, list: usize) -> &'a [u8] {
     let lists = view.list_count();
     (0..lists).map(|on| view.codes((list + on) % lists)).find(|codes| !codes.is_empty()).unwrap_or(&[])
 }
 
-/// The mean of the centroids, each counted as often as its list has vectors; whole numbers where the vectors are, so that f16 still holds
-/// the differences exactly.
+/// The mean of the centroids, weighted by the lengths of their lists. If the vectors are whole numbers, the mean is rounded to whole
+/// numbers, so that f16 holds the differences exactly.
 fn middle(view: &View<'_>) -> Vec<f32> {
     let mut sums = vec![0.0f64; view.dim];
     let mut total = 0.0;
@@ -633,7 +633,7 @@ fn middle(view: &View<'_>) -> Vec<f32> {
     let mean = |sum: &f64| sum / total.max(1.0);
     let centre: Vec<f32> =
         sums.iter().map(mean).map(|mean| if whole { mean.round() } else { mean }).map(|mean| mean as f32).collect();
-    // Sums of components near f32's limit may leave its range: no centre then.
+    // Sums of components near the limit of f32 may exceed it. Then there is no centre.
     if centre.iter().all(|c| c.is_finite()) { centre } else { vec![0.0; view.dim] }
 }
 
@@ -666,7 +666,7 @@ mod tests {
 
     #[test]
     fn a_storage_has_as_many_rows_as_32_bits_count() {
-        // Padding included, with room for the tile behind the last list.
+        // Padding included, with room for the tile after the last list.
         let limit = u32::MAX - 2 * TILE_ROWS;
         let most = limit - limit % pairs::PAD;
         let storage = Storage::new(vec![1, most - pairs::PAD, 0]).unwrap();

@@ -1,20 +1,21 @@
-//! Inverted files on a device: an image of the lists in device memory, and searches of it.
+//! Inverted files on a device: an image of the lists in device memory, and searches of the image.
 //!
-//! | file | what |
+//! | file | content |
 //! |---|---|
-//! | `image` | the lists in device memory, made at the first search after a change |
-//! | `plan` | what a search takes: scratch, and the choices that sizes make |
+//! | `image` | the lists in device memory; the first search after a change makes the image |
+//! | `plan` | the scratch of a search, and the choices that follow from sizes |
 //! | `search` | one search: queries, probes, pairs, scan |
-//! | `stage` | scores to the exact best k: selection, re-ranking, certificate |
+//! | `stage` | from scores to the exact best k: selection, re-ranking, certificate |
 //!
-//! The master copy stays in host memory; this file cuts batches so that their scratch fits the budget, searches again what lacks a
-//! certificate, and turns ranks into ids.
+//! The master copy stays in host memory. This file divides queries into batches whose scratch fits the budget, searches again for queries
+//! without a certificate, and converts ranks to ids.
 //!
-//! # What hides behind what
-//! Queries are copied in three parts, and each part's probes are found while the next is copied; whether they are finite is seen in the
-//! same pass. Flat, 10,000 queries, 16 of 4096 lists, H200, 2026-11-22: kernels take 0.49 ms of 0.83 (two parts).
-//! Two lanes, a half of the queries each, scan the lists twice, in 220 µs for 143, and hide the results as well: as fast with 16 lists (0.83
-//! to 0.86 ms both), faster with one (0.70 for 0.75), slower with 64 (1.36 for 1.32). Five parts took 1.4 ms where two took 0.93 to 1.0.
+//! # Overlap of copies and kernels
+//! Queries are copied in three parts; the probes of a part are found while the next part is copied. The same pass checks whether queries
+//! are finite. Flat, 10,000 queries, 16 of 4096 lists, H200, 2026-11-22: kernels take 0.49 ms of 0.83 (two parts). Two lanes, each with
+//! half of the queries, scan the lists twice, in 220 µs instead of 143, but overlap the copies of results as well: with 16 lists they are
+//! as fast (0.83 to 0.86 ms both), with one list faster (0.70 ms instead of 0.75), with 64 slower (1.36 ms instead of 1.32). Five parts
+//! took 1.4 ms, two parts 0.93 to 1.0.
 
 pub(super) mod image;
 mod plan;
@@ -51,14 +52,14 @@ use crate::threads::Exclusive;
 use crate::vectors::VectorSlice;
 use crate::{Device, ElementType, Input, Result};
 
-/// Share of the budget that an image may take: numerator and denominator.
+/// The share of the budget that an image may take: numerator and denominator.
 const RESIDENT_SHARE: (u64, u64) = (3, 4);
-/// Parts that queries are cut into, at most, while they are copied.
+/// Largest number of parts in which queries are copied.
 const MOST_PARTS: usize = 3;
-/// Pairs of one batch: their numbers are u32.
+/// Largest number of pairs of one batch: pairs have u32 numbers.
 const MOST_PAIRS: usize = 1 << 30;
 
-/// Inverted files on one device.
+/// Searches inverted files on one device.
 pub(crate) struct IvfDevice {
     runtime: Runtime,
     device: Device,
@@ -67,30 +68,30 @@ pub(crate) struct IvfDevice {
     lanes: Lanes,
 }
 
-/// A request, the index that it is for, and where its results go.
+/// A request, its index, and the slots for its results.
 struct SearchTask<'a, 'v> {
     view: &'a View<'v>,
     request: &'a SearchRequest<'a>,
     slots: Slots<'a>,
 }
 
-/// Ids and distances within a radius, best first, of each of some queries.
+/// Ids and distances of the vectors within a radius, best first, for each of some queries.
 type Ranges = Vec<Vec<(u64, f32)>>;
 
 impl IvfDevice {
-    /// `budget` defaults to nine tenths of the device's free memory.
+    /// Opens the back end; `budget` defaults to nine tenths of the device's free memory.
     pub fn new(runtime: Runtime, device: Device, budget: Option<u64>) -> Result<Self> {
         let budget = runtime.budget(budget)?;
         let resident = Exclusive::new(None);
         Ok(IvfDevice { runtime, device, budget, resident, lanes: Lanes::new() })
     }
 
-    /// The image of the index as it is now. Of the searches that come first one makes it, within the budget, and the others wait.
+    /// The image of the index's current version. The first search makes it, within the budget; searches that come at the same time wait.
     fn resident(&self, view: &View<'_>) -> Result<Arc<Resident>> {
-        // It takes a pool to make, so it is made before the lock is held.
+        // Making the directory uses a thread pool, so the directory is made before the lock is taken.
         view.sparse_directory();
         self.resident.with(|resident| {
-            // A stale one goes first: both may not fit.
+            // A stale image is dropped first, because the device may not have room for two.
             *resident = resident.take().filter(|image| image.version == view.version);
             if let Some(image) = resident {
                 return Ok(image.clone());
@@ -102,12 +103,12 @@ impl IvfDevice {
         })
     }
 
-    /// What the image leaves of the budget.
+    /// The budget that the image leaves for scratch.
     fn scratch(&self, resident: &Resident) -> Budget<'_> {
         Budget::new(&self.runtime, self.budget.saturating_sub(resident.bytes))
     }
 
-    /// The shape of a search of `queries` of the request's queries in attempt number `attempt`.
+    /// The shape of attempt number `attempt` to search `queries` of the request's queries.
     fn search_shape(
         resident: &Resident,
         queries: usize,
@@ -127,17 +128,18 @@ impl IvfDevice {
             };
         let shape =
             SearchShape { queries: queries as u32, k, probes, attempt, filter_words, by_tables, dense_probes: probes };
-        // A retry keeps all scores: then what is selected grows until nothing is left to prove.
-        // Where few vectors pass a filter, the first lists give no threshold.
+        // A retry keeps all scores: the number of selected candidates then grows until no proof is needed. If few vectors pass a filter,
+        // the first lists give no threshold.
         let appends = attempt == 0 && !by_tables && filter_words.is_none();
         let dense_probes = if appends { resident.dense_probes(shape) } else { probes };
         SearchShape { dense_probes, ..shape }
     }
 
-    /// Copies the queries of a search and its filter to the device, and finds the probes: of some queries while the next are copied.
+    /// Copies the filter and the queries of a search to the device, and finds the probes of each part of the queries while the next part is
+    /// copied.
     ///
     /// # Safety
-    /// The scratch of `search` is as its plan says, for these queries.
+    /// The scratch of `search` has the size of its plan, and the plan is for these queries.
     unsafe fn begin(&self, search: &Search<'_>, view: &View<'_>, request: &SearchRequest<'_>) -> Result<()> {
         let (runtime, queries, dim) = (&self.runtime, request.queries, view.dim);
         let shape = |element| VectorShape { element, metric: view.metric, dim };
@@ -180,10 +182,10 @@ impl IvfDevice {
         Ok(())
     }
 
-    /// Searches some queries of a task in batches that fit the scratch, and those without certificate again.
+    /// Searches some queries of a task in batches that fit the scratch, and repeats the search for queries without a certificate.
     ///
-    /// With two lanes a batch is copied and its kernels are queued while the one before is searched, and results are put into their slots
-    /// while the next is searched.
+    /// With two lanes, a batch is copied and its kernels are queued while the device searches the previous batch; results are written to
+    /// their slots while the device searches the next one.
     fn search_some(
         &self,
         resident: &Resident,
@@ -204,7 +206,8 @@ impl IvfDevice {
         };
         let probes = task.request.probes.min(resident.image.lists as usize).max(1);
         let tiling = Tiling::new(self.scratch(resident), (count, MOST_PAIRS / probes), lanes.len(), plan)?;
-        // A batch's queries are checked while they are copied, but the first results are written before the last batches are copied.
+        // The copy of a batch checks its queries, but with more batches than lanes the first results are written before the last batches
+        // are copied.
         if tiling.len() > lanes.len() {
             task.request.queries.check_finite(Input::Queries)?;
         }
@@ -219,7 +222,7 @@ impl IvfDevice {
         self.search_some(resident, lanes, task, Batch::Numbers(&unproved), attempt + 1)
     }
 
-    /// A search by a lane.
+    /// A search that uses the stream and the scratch of a lane.
     fn search_on<'a>(
         &'a self,
         resident: &'a Resident,
@@ -249,14 +252,14 @@ impl IvfDevice {
             }
         };
         let request = SearchRequest { queries, ..*task.request };
-        // SAFETY: the scratch has the plan's size, and the plan is for so many queries.
+        // SAFETY: the scratch has the plan's size, and the plan is for this number of queries.
         unsafe {
             self.begin(search, task.view, &request)?;
             search.run()
         }
     }
 
-    /// Waits for a batch and puts its results into their slots; notes which queries lack a certificate.
+    /// Waits for a batch, writes its results to their slots, and appends the queries without a certificate to `unproved`.
     fn copy_results(
         &self,
         search: &Search<'_>,
@@ -274,7 +277,7 @@ impl IvfDevice {
             let (of_probes, of_neighbours) = (words(0), words(1));
             let found = FoundRows::new(found, parts[2], parts[3]);
             match (batch, directory) {
-                // Apart, because it runs in SIMD.
+                // A separate case, because this loop uses SIMD.
                 (Batch::Range(first, _), None) => slots.fill(first + queries.start, found, u64::from),
                 (Batch::Range(first, _), Some(directory)) => {
                     slots.fill(first + queries.start, found, |rank| directory.id(rank));
@@ -289,7 +292,7 @@ impl IvfDevice {
             let lacking = (0..queries.len()).filter(|&at| lacks(at));
             unproved.extend(lacking.map(|at| batch.number(queries.start + at)));
         };
-        // SAFETY: the search before, on the same stream, writes all its results.
+        // SAFETY: the search, earlier on the same stream, writes all its results.
         unsafe {
             self.runtime.copy_results_to_host(
                 search.on.stream,
@@ -300,7 +303,7 @@ impl IvfDevice {
         }
     }
 
-    /// Range search of queries, in batches that fit the scratch: results of each, best first.
+    /// Range search of queries, in batches that fit the scratch. The results of each query are best first.
     fn range_search_on(
         &self,
         resident: &Resident,
@@ -317,7 +320,7 @@ impl IvfDevice {
         Ok(batches.into_iter().flatten().collect())
     }
 
-    /// [`range_search_on`](Self::range_search_on) for one batch.
+    /// As [`range_search_on`](Self::range_search_on), for one batch.
     fn range_some(
         &self,
         resident: &Resident,
@@ -341,8 +344,8 @@ impl IvfDevice {
         let mut flags = vec![0u32; count];
         let search = self.search_on(resident, lane, view.element, &plan)?;
         let OnStream { runtime, stream } = search.on;
-        // SAFETY: the scratch has the plan's size; each step finds what the ones before wrote. Nothing is appended, so the counts of candidates
-        // are free for the numbers of vectors within the radius.
+        // SAFETY: the scratch has the plan's size; each step reads what the previous steps wrote. No candidates are appended, so the array
+        // of their counts is free for the numbers of vectors within the radius.
         unsafe {
             self.begin(&search, view, request)?;
             search.group(0..search_shape.probes, None)?;
@@ -392,7 +395,7 @@ impl IvfDevice {
                 there.map(|(&key, &rank)| (id_of(rank), key)).collect()
             })
             .collect();
-        // Every vector within the radius is among the selected, whose number is proved; only probes may lack a certificate.
+        // All vectors within the radius are selected, because the counts are upper bounds. So only probes may lack a certificate.
         for (query, _) in flags.iter().enumerate().filter(|(_, flag)| **flag != 0) {
             let one = request.part(query..query + 1);
             rows[query] = self.range_search_on(resident, lane, view, &one, radius, attempt + 1)?.remove(0);
@@ -401,16 +404,16 @@ impl IvfDevice {
     }
 }
 
-/// One pass over queries of a task, batch after batch.
+/// One pass over the queries of a task, batch after batch.
 struct Pass<'a, 'c, 'v> {
     device: &'a IvfDevice,
     resident: &'a Resident,
     task: &'a mut SearchTask<'c, 'v>,
     /// The queries of the pass.
     which: Batch<'a>,
-    /// Of the batches, and of the last where that has fewer queries.
+    /// The plan of the batches, and that of the last batch if it has fewer queries.
     plans: [Option<&'a SearchPlan>; 2],
-    /// Queries that lack a certificate.
+    /// The queries that lack a certificate.
     unproved: Vec<usize>,
 }
 
@@ -445,26 +448,26 @@ impl Planned for SearchPlan {
     }
 }
 
-/// How queries are cut so that copies hide behind kernels.
+/// The numbers of queries from which copies overlap with kernels.
 #[derive(Debug, Clone, Copy)]
 struct Overlap {
-    /// Queries whose probes are found at once, while the next are copied, at least.
+    /// Smallest number of queries in a part whose probes are found while the next part is copied.
     part_queries: usize,
-    /// Queries from which two lanes pay: half of them read every list, and the two halves read it twice.
+    /// Number of queries from which two lanes are faster than one, although the two halves of the queries read every list twice.
     two_lanes_from: usize,
 }
 
 impl Overlap {
     fn of(limits: &Limits) -> Overlap {
         if limits.emulated {
-            // So few that small cases have several parts and both lanes.
+            // Small numbers, so that small cases have several parts and both lanes.
             return Overlap { part_queries: 4, two_lanes_from: 16 };
         }
         Overlap { part_queries: 3_000, two_lanes_from: 20_000 }
     }
 }
 
-/// Words of 32 bits that a filter takes on a device.
+/// Number of 32-bit words of a filter on a device.
 fn filter_words(filter: &Bitset) -> usize {
     filter.len().div_ceil(32)
 }
@@ -491,7 +494,7 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// Some of them.
+    /// A part of the queries.
     fn part(self, of: Range<usize>) -> Batch<'a> {
         match self {
             Batch::Range(first, _) => Batch::Range(first + of.start, first + of.end),
@@ -511,7 +514,7 @@ impl IvfBackend for IvfDevice {
     ) -> Result<()> {
         let resident = self.resident(view)?;
         let count = request.queries.len();
-        // Decoding a list costs more than copying queries does, so what is decoded is decoded once.
+        // Decoding a list costs more than copying queries, so lists that the scan decodes are scanned once.
         let decodes =
             resident.image.stored.decodes && !Self::search_shape(&resident, count / 2, k, request, 0).by_tables;
         let lanes = if count < Overlap::of(&self.runtime.limits()).two_lanes_from || decodes { 1 } else { 2 };

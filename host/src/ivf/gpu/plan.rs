@@ -1,4 +1,4 @@
-//! What a search takes: scratch and the choices that sizes make.
+//! The scratch of a search, and the choices that follow from sizes.
 
 use cuda_std::global::U32x4;
 use warpann_kernels::ivf::list_scan::TILE_ROWS;
@@ -12,51 +12,52 @@ use crate::device::scratch::{Layout, Reserved};
 use crate::select::gpu::Columns;
 use crate::{ElementType, Result};
 
-/// Pairs a list, on average, up to which tiles of 16 queries are used.
+/// Largest mean number of pairs for each list with which tiles of 16 queries are used.
 const SMALL_TILES: u64 = 12;
-/// Pairs a list, times the number of sub-quantizers, up to which codes are scanned by tables; to make those of a query costs as much as to
-/// scan so many rows by them; and the number of sub-quantizers beyond which all that falls.
+/// Limits of the scan by tables. It is used up to `TABLES_UP_TO` pairs for each list, times the number of sub-quantizers. Making the tables
+/// of a query costs as much as scanning `TABLE_ROWS` rows by tables. Beyond `MANY_SUB_QUANTIZERS` sub-quantizers the limit falls.
 const TABLES_UP_TO: u64 = 625;
 const TABLE_ROWS: u64 = 2_440;
 const MANY_SUB_QUANTIZERS: u32 = 32;
-/// Rows that are scored before there is a threshold, for each candidate wanted; the least number of lists; and how many times more lists make
-/// appending faster.
+/// Limits of appending. `DENSE_ROWS` rows for each wanted candidate are scored before there is a threshold, from at least `DENSE_PROBES`
+/// lists. Appending is faster if there are `APPEND_FROM` times more lists.
 const DENSE_ROWS: u64 = 16;
 const DENSE_PROBES: u64 = 16;
 const APPEND_FROM: u32 = 3;
-/// Rows of an item: long ones where there are many pairs, else as many items as can be.
+/// Number of rows of an item if there are many pairs. With few pairs, items are short, so that there are more of them.
 pub(super) const ITEM_ROWS: u32 = 1024;
 
-/// The sizes of a search, and the choices that they make.
+/// The sizes of a search, and the choices that follow from them.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct SearchShape {
     pub queries: u32,
     pub k: u32,
-    /// Lists to probe, at most as many as there are.
+    /// Number of lists to probe, at most the number of lists.
     pub probes: u32,
-    /// Attempts that left queries without certificate.
+    /// Number of previous attempts, which left queries without a certificate.
     pub attempt: u32,
-    /// Words of a filter, where one applies. It is of the whole index, of which the image may show a part.
+    /// Number of words of the filter, if there is one. The filter is for the whole index, of which the image may show a part.
     pub filter_words: Option<usize>,
-    /// Whether codes are scanned query by query, by lookup tables.
+    /// Whether codes are scanned by lookup tables, query by query.
     pub by_tables: bool,
-    /// Probes whose scores are all kept; from the lists of the others candidates are appended. All of them: nothing is appended.
+    /// Number of probes whose scores are all kept. Candidates from the lists of the other probes are appended. If it equals `probes`,
+    /// nothing is appended.
     pub dense_probes: u32,
 }
 
 impl SearchShape {
-    /// Whether a filter applies.
+    /// Whether the search has a filter.
     pub fn filtered(&self) -> bool {
         self.filter_words.is_some()
     }
 }
 
-/// Queries as f16 operands, and the rest of their part of a score (`warpann_kernels::ivf::queries`).
+/// Queries as f16 operands, and the other values of a query in a score (`warpann_kernels::ivf::queries`).
 #[derive(Debug, Clone, Copy)]
 pub(super) struct OperandsPlan {
     pub f16_queries: Reserved<u16>,
     pub factors: Reserved<f32>,
-    /// The error bound of each query against the vectors, then of each against the centroids.
+    /// The error bounds of all queries against the vectors, then of all queries against the centroids.
     pub errors: Reserved<f32>,
     pub shifts: Reserved<f32>,
 }
@@ -72,16 +73,16 @@ impl OperandsPlan {
     }
 }
 
-/// The results of a search. They lie side by side, so that one copy brings them to the host.
+/// The results of a search, side by side, so that one copy brings them to the host.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ResultsPlan {
-    /// Whether the probes of each query lack a certificate.
+    /// A flag for each query: whether its probes lack a certificate.
     pub probe_flags: Reserved<u32>,
-    /// Whether the neighbours of each query lack a certificate.
+    /// A flag for each query: whether its neighbours lack a certificate.
     pub flags: Reserved<u32>,
-    /// k distances a query.
+    /// k distances for each query.
     pub keys: Reserved<f32>,
-    /// k ranks a query.
+    /// k ranks for each query.
     pub ranks: Reserved<u32>,
     /// Number of candidates of each query.
     pub counts: Reserved<u32>,
@@ -95,19 +96,19 @@ impl ResultsPlan {
         let (flags, rest) = rest.split_at(queries);
         let (keys, rest) = rest.split_at(found);
         let (ranks, counts) = rest.split_at(found);
-        // One array of words, some of which are f32.
+        // One array of words; the distances are read as f32.
         ResultsPlan { probe_flags, flags, keys: keys.cast(), ranks, counts }
     }
 }
 
-/// Scratch of a search.
+/// The scratch of a search.
 pub(super) struct SearchPlan {
     pub search_shape: SearchShape,
-    /// Queries as they were given, where stored vectors have the same element type and it is not f32.
+    /// Queries with their element type, if stored vectors have this type and it is not f32.
     pub narrow_queries: Option<Reserved<u8>>,
     pub queries: Reserved<f32>,
     pub operands: OperandsPlan,
-    /// Cosine: the coarse quantiser's operands.
+    /// The operands of the coarse quantizer; separate for cosine only.
     pub coarse_operands: Option<OperandsPlan>,
     pub coarse_scores: Reserved<f32>,
     pub coarse: Stage,
@@ -127,7 +128,7 @@ pub(super) struct SearchPlan {
     pub grouped: Reserved<U32x4>,
     pub items: Reserved<U32x4>,
     pub scores: Reserved<f32>,
-    /// The scan by lookup tables, and its error bound of each query.
+    /// The scan by lookup tables, and the error bound of each query in this scan.
     pub tables: Option<(TablePlan, Reserved<f32>)>,
     pub fine: Stage,
     pub results: ResultsPlan,
@@ -207,23 +208,23 @@ impl SearchPlan {
 }
 
 impl SearchPlan {
-    /// Candidates that a query's list has room for, where candidates are appended.
+    /// Number of candidates for which a query's list has room, if candidates are appended.
     pub fn room(&self) -> Option<u32> {
         self.fine.capacity()
     }
 }
 
 impl Resident {
-    /// Scores of a query with so many probes: at most, where they are the longest lists, and about.
+    /// Number of scores of a query with `probes` probes: the largest number, if these are the longest lists, and the typical number.
     pub fn columns(&self, probes: u32) -> Columns {
         let at = (probes as usize).min(self.longest.len());
-        // The rows of the storage are u32, and these are some of them.
+        // The storage has a u32 number of rows, and these are some of its rows.
         let most = at.checked_sub(1).map_or(0, |last| self.longest[last] as u32).max(1);
         let average = u64::from(self.image.rows) * at as u64 / u64::from(self.image.lists.max(1));
         Columns { most, typical: (average as u32).clamp(1, most) }
     }
 
-    /// Probes whose scores are all kept: all, unless there are so many that appending pays ([`list_scan`]).
+    /// Number of probes whose scores are all kept: all probes, unless there are so many that appending pays (`warpann_kernels::ivf::list_scan`).
     pub fn dense_probes(&self, search_shape: SearchShape) -> u32 {
         let average = (u64::from(self.image.rows) / u64::from(self.image.lists.max(1))).max(1);
         let wanted = u64::from(selected(search_shape.k, u32::MAX, 0)) * DENSE_ROWS / average + DENSE_PROBES;
@@ -235,9 +236,9 @@ impl Resident {
         }
     }
 
-    /// Whether codes are scanned sooner by lookup tables, query by query, than list by list: tables cost a query, and rows to scan a pair;
-    /// lists cost the decoding of all their rows. Measured on an H200, 2026-11-22, 1,000,000 vectors of 128 components in 4096 lists, k = 10,
-    /// ms by tables and by lists:
+    /// Whether the scan by lookup tables, query by query, is faster than the list scan. Tables cost time for each query, and their scan for
+    /// each pair; the list scan costs the decoding of all rows of the lists. Measured on an H200, 2026-11-22, 1,000,000 vectors of 128
+    /// components in 4096 lists, k = 10, ms by tables and by lists:
     ///
     /// | queries, probes | 8 bytes | 16 bytes | 32 bytes | 64 bytes |
     /// |---|---|---|---|---|
@@ -255,7 +256,7 @@ impl Resident {
         let (queries, lists) = (queries as u64, u64::from(self.image.lists.max(1)));
         let average = (u64::from(self.image.rows) / lists).max(1);
         let pairs = queries * u64::from(probes) + queries * TABLE_ROWS / average;
-        // Codes of two components a byte are decoded fastest, and tables of so many sub-quantizers leave room for few blocks.
+        // The list scan decodes codes of two components a byte fastest, and tables of many sub-quantizers leave room for few blocks.
         let many = u64::from(sub_quantizers.max(MANY_SUB_QUANTIZERS)).pow(2);
         let cost = pairs.saturating_mul(u64::from(sub_quantizers)).saturating_mul(many);
         cost <= TABLES_UP_TO * lists * u64::from(MANY_SUB_QUANTIZERS).pow(2)
@@ -270,16 +271,16 @@ impl Resident {
         if self.small_tiles(search_shape) { 16 } else { 64 }
     }
 
-    /// Rows of an item of the lists.
+    /// Number of rows of a list in one item.
     pub fn item_rows(search_shape: SearchShape) -> u32 {
         let pairs = u64::from(search_shape.queries) * u64::from(search_shape.probes);
         if pairs < 2048 { TILE_ROWS } else { ITEM_ROWS }
     }
 
-    /// Items of a search, at most.
+    /// Largest number of items of a search.
     pub fn most_items(&self, search_shape: SearchShape) -> usize {
         let pairs = u64::from(search_shape.queries) * u64::from(search_shape.probes);
-        // A few pairs are an item each.
+        // If there are few pairs, each pair is a separate item.
         let few = pairs.min(u64::from(pairs::FEW));
         let tiles = (pairs / u64::from(self.tile(search_shape)) + pairs.min(u64::from(self.image.lists))).max(few);
         usize::try_from(tiles * u64::from(self.longest_list.div_ceil(Self::item_rows(search_shape))))

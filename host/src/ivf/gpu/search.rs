@@ -1,4 +1,4 @@
-//! A search of an image: queries made ready, probes, pairs, scan, and the best of what was scanned.
+//! A search of an image: queries become operands, then probes, pairs and scan, and then the best of the scanned vectors.
 //!
 //! ```text
 //! queries ──prepare_queries──► f16 operands ──scan centroids──► scores ──stage──► probes          (coarse quantiser)
@@ -6,8 +6,8 @@
 //!                                                              └──stage──► distances and ranks, and who lacks a certificate
 //! ```
 //!
-//! Queries without a certificate, of their probes or of their neighbours, are searched again with more candidates selected, at last
-//! with all of them: then nothing is left to prove.
+//! Queries without a certificate, for their probes or for their neighbours, are searched again with more selected candidates, and at last
+//! with all of them: then no proof is needed.
 
 use std::ops::Range;
 
@@ -31,10 +31,10 @@ use crate::device::runtime::Stream;
 use crate::device::scratch::{Reserved, Scratch};
 use crate::{ElementType, Result};
 
-/// A search on its way.
+/// A search that runs on a stream.
 pub(super) struct Search<'a> {
     pub on: OnStream<'a>,
-    /// For copies that come before the search.
+    /// The stream for copies that precede the search.
     pub copies: &'a Stream,
     pub resident: &'a Resident,
     pub element: ElementType,
@@ -43,18 +43,18 @@ pub(super) struct Search<'a> {
     pub scratch: Scratch,
 }
 
-/// The part of an array that belongs to some of the queries, each of which has `each` values.
+/// The part of an array that belongs to some of the queries; each query has `each` values.
 fn part<T>(array: PtrMut<T>, of: &Range<u32>, each: usize) -> PtrMut<T> {
     array.skip(of.start as usize * each).take(of.len() * each)
 }
 
-/// Queries as they were given, the vectors that they will be compared with, and the place of their operands.
+/// Queries on the device, the metric of their comparison, and the place for their operands.
 struct GivenQueries {
     element: ElementType,
     /// All queries of the search.
     rows: PtrMut<u8>,
     metric: KernelMetric,
-    /// The greatest component of the vectors.
+    /// The greatest component of the compared vectors.
     greatest: Ptr<u32>,
     to: OperandsPlan,
 }
@@ -64,38 +64,38 @@ impl Search<'_> {
         self.scratch.at(array)
     }
 
-    /// Where the queries go that are compared with stored vectors.
+    /// The place for queries that are compared with stored vectors.
     pub fn queries(&self) -> PtrMut<u8> {
         self.plan.narrow_queries.map_or(self.at(self.plan.queries).as_bytes(), |narrow| self.at(narrow))
     }
 
-    /// Where queries go as f32, if that is another place.
+    /// The place for queries as f32, if it is a separate one.
     pub fn wide_queries(&self) -> Option<PtrMut<u8>> {
         self.plan.narrow_queries.map(|_| self.at(self.plan.queries).as_bytes())
     }
 
-    /// Where the bits of a filter go.
+    /// The place for the bits of a filter.
     pub fn filter(&self) -> PtrMut<u32> {
         self.at(self.plan.filter)
     }
 
-    /// Whether the probes of each query lack a certificate.
+    /// A flag for each query: whether its probes lack a certificate.
     pub fn probe_flags(&self) -> PtrMut<u32> {
         self.at(self.plan.results.probe_flags)
     }
 
-    /// The number of candidates of each query, where candidates are appended.
+    /// The number of candidates of each query, if candidates are appended.
     pub fn counts(&self) -> PtrMut<u32> {
         self.at(self.plan.results.counts)
     }
 
-    /// Where each query's row of scores starts, and behind them the end of the last one.
+    /// The start of each query's row of scores, and then the end of the last row.
     pub fn row_starts(&self) -> PtrMut<u64> {
         self.at(self.plan.row_starts)
     }
 
-    /// The results that [`Self::run`] leaves for the host. For each query: whether its probes and whether its neighbours lack a certificate,
-    /// k distances, k ranks, and where candidates are appended their number.
+    /// The results of [`Self::run`] for the host. For each query: whether its probes and whether its neighbours lack a certificate, k
+    /// distances, k ranks, and, if candidates are appended, their number.
     pub fn results(&self) -> Vec<ResultArray> {
         let (found, each) = (self.found(), self.plan.search_shape.k as usize);
         let all = [
@@ -113,17 +113,17 @@ impl Search<'_> {
         Found { keys: self.at(results.keys), ranks: self.at(results.ranks), flags: self.at(results.flags) }
     }
 
-    /// Launches what comes after [`Self::probe`] of all queries. [`Self::results`] hold the results afterwards.
+    /// Launches the steps that follow [`Self::probe`] of all queries. Then [`Self::results`] hold the results.
     ///
     /// # Safety
-    /// As [`Self::probe`], and the filter is on the device.
+    /// As [`Self::probe`] for all queries; the filter is on the device.
     pub unsafe fn run(&self) -> Result<()> {
         let (dense, all) = (self.plan.search_shape.dense_probes, self.plan.search_shape.probes);
         let from = self.candidates();
         let batch =
             StageBatch { on: self.on, scratch: self.scratch, queries: self.plan.search_shape.queries, from: &from };
         let (fine, vectors) = (&self.plan.fine, self.vectors());
-        // SAFETY: as the caller promises; each step finds what the ones before wrote.
+        // SAFETY: as the caller promises; each step reads what the previous steps wrote.
         unsafe {
             self.group(0..dense, None)?;
             self.scan(None)?;
@@ -138,17 +138,17 @@ impl Search<'_> {
         }
     }
 
-    /// In which tiles of queries the lists are scanned.
+    /// The tiles of queries with which the lists are scanned.
     fn tile(&self, appends: bool) -> Tile {
-        // Appending pays where there are many pairs a list, and has no kernels for few.
+        // Appending pays only with many pairs for each list, so there are no kernels that append with small tiles.
         let all = if self.resident.small_tiles(self.plan.search_shape) { Tile::Of16 } else { Tile::Of64 };
         if appends { Tile::Append } else { all }
     }
 
-    /// Makes some of the queries ready and finds their probes.
+    /// Prepares some of the queries and finds their probes.
     ///
     /// # Safety
-    /// These queries are on the device, and the scratch has what the plan reserved.
+    /// These queries are on the device, and the scratch has the arrays that the plan reserved.
     pub unsafe fn probe(&self, of: Range<u32>) -> Result<()> {
         let (plan, image) = (self.plan, &self.resident.image);
         let queries = of.len() as u32;
@@ -184,7 +184,7 @@ impl Search<'_> {
             let limits = self.on.runtime.limits();
             let multiprocessors = limits.multiprocessors;
             let cuts = (multiprocessors * 2).div_ceil(queries.div_ceil(tile_queries).max(1));
-            // Dense use: every query with all centroids.
+            // A dense scan: every query with all centroids.
             let launch = ScanLists {
                 queries: part(self.at(operands.f16_queries), &of, image.f16_stride as usize).into(),
                 factors: part(self.at(operands.factors), &of, 1).into(),
@@ -236,7 +236,8 @@ impl Search<'_> {
         let GivenQueries { element, rows, metric, greatest, to } = from;
         let (image, queries) = (&self.resident.image, self.plan.search_shape.queries);
         let row_bytes = image.stride() as usize * element.size();
-        // The bounds of some queries against the vectors and against the centroids, and between them those of other queries.
+        // `errors` has the bounds of all queries against vectors, then against centroids. This part reaches from the first to the second
+        // bounds of these queries.
         let errors = self.at(to.errors).skip(of.start as usize).take(queries as usize + of.len());
         let launch = PrepareQueries {
             rows: part(rows, of, row_bytes).into(),
@@ -258,10 +259,10 @@ impl Search<'_> {
         unsafe { self.on.runtime.launch(self.on.stream, kernel, launch.config(), launch) }
     }
 
-    /// Groups the pairs of some probes by list: for appending candidates up to `thresholds`, where they are given.
+    /// Groups the pairs of some probes by list. With `thresholds`, the pairs are for a scan that appends candidates up to the thresholds.
     ///
     /// # Safety
-    /// As [`Self::run`]; the probes are there.
+    /// As [`Self::run`]; the probes were found.
     pub unsafe fn group(&self, of: Range<u32>, thresholds: Option<Ptr<f32>>) -> Result<()> {
         let OnStream { runtime, stream } = self.on;
         let (plan, image, search_shape) = (self.plan, &self.resident.image, self.plan.search_shape);
@@ -285,7 +286,8 @@ impl Search<'_> {
                 runtime.launch(stream, &CountLive::KERNEL, launch.config(image.lists), launch)?;
             }
             let live = if search_shape.filtered() { self.at(plan.live).read_only() } else { image.lengths };
-            // Fewer than lists: else several queries share one, and it is read once for them. By tables it is read for each.
+            // With more pairs than lists, several queries share a list, and grouping lets the scan read it once for all. The scan by tables
+            // reads a list for each query anyway.
             let few = pair_count < pairs::FEW && (pair_count <= image.lists || plan.tables.is_some());
             if few && of == (0..search_shape.probes) {
                 let launch = FewPairs {
@@ -366,7 +368,7 @@ impl Search<'_> {
         self.plan.search_shape.filtered().then(|| self.at(self.plan.filter).into())
     }
 
-    /// Scores every vector of the grouped lists; with `lists`, appends those within the thresholds.
+    /// Scores every vector of the grouped lists; with `lists`, appends the vectors within the thresholds.
     ///
     /// # Safety
     /// As [`Self::run`]; the pairs are grouped.
@@ -420,14 +422,14 @@ impl Search<'_> {
         let items = self.resident.most_items(search_shape);
         let by = (limits.products.instruction(items as u32), self.tile(lists.is_some()));
         let (kernel, config) = stored.scan.kernel_and_config(&launch, by, items as u64, limits.multiprocessors);
-        // SAFETY: as the caller promises; pairs were grouped for these tiles.
+        // SAFETY: as the caller promises; pairs were grouped for tiles of this size.
         unsafe { self.on.runtime.launch(self.on.stream, kernel, config, launch) }
     }
 
-    /// What was scanned.
+    /// The candidates of the scan.
     pub fn candidates(&self) -> Candidates {
         let (plan, image, search_shape) = (self.plan, &self.resident.image, self.plan.search_shape);
-        // Scores by tables are whole distances, with an error bound of their own.
+        // Scores by tables are whole distances and have separate error bounds.
         let (shifts, errors) = match plan.tables {
             Some((_, errors)) => (None, self.at(errors)),
             None => {
@@ -454,10 +456,10 @@ impl Search<'_> {
         }
     }
 
-    /// Finds the best of what was scanned, by a stage that reserved `scratch`.
+    /// Finds the best of the scanned vectors by a stage that reserved `scratch`.
     ///
     /// # Safety
-    /// As [`Self::run`]; the scores are there.
+    /// As [`Self::run`]; the scores were written.
     pub unsafe fn best(&self, stage: &Stage, scratch: Scratch, to: Found) -> Result<()> {
         let from = self.candidates();
         let batch = StageBatch { on: self.on, scratch, queries: self.plan.search_shape.queries, from: &from };

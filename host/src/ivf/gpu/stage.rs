@@ -1,7 +1,7 @@
-//! One stage of a search: from approximate scores of a row of candidates to the exact best k, proved.
+//! One stage of a search: from approximate scores of a row of candidates to the exact best k, with a proof.
 //!
-//! The coarse quantiser (candidates are the centroids, the result is the probes) and the search of the lists are the same three steps: select
-//! k' > k by score, re-rank by canonical distance, certify (`warpann_kernels::ivf::rerank`).
+//! The coarse quantizer (candidates are centroids, results are probes) and the search of the lists have the same three steps: select k' > k
+//! candidates by score, re-rank them by canonical distance, certify the result (`warpann_kernels::ivf::rerank`).
 
 use cuda_std::{Ptr, PtrMut};
 use warpann_kernels::ivf::pairs::BeginCandidates;
@@ -16,35 +16,35 @@ use crate::select::Best;
 use crate::select::gpu::{Columns, Select, SelectPlan, select};
 use crate::{ElementType, Result};
 
-/// Candidates selected beyond k, at least, and as a share of k: the error bound spans two or three neighbours of the k-th on
-/// data of a few dozen dimensions, and more the larger k is.
+/// Number of candidates selected beyond k: at least `MARGIN`, and at least k / `MARGIN_SHARE`. The error bound spans two or three
+/// neighbours of the k-th on data of a few dozen dimensions, and more with larger k.
 const MARGIN: u64 = 8;
 const MARGIN_SHARE: u64 = 8;
-/// Each further attempt for queries without a certificate selects so many times more.
+/// Factor by which the number of selected candidates grows with each further attempt for queries without a certificate.
 const GROWTH: u64 = 8;
-/// Room for appended candidates, at least, and relative to those selected.
+/// Room for appended candidates: at least `ROOM`, and at least `ROOM_SHARE` times the number of selected candidates.
 const ROOM: u32 = 1024;
 const ROOM_SHARE: u32 = 4;
-/// Blocks of the kernel that re-ranks codes, of which a multiprocessor has room for so many.
+/// Number of blocks of the kernel that re-ranks codes for which a multiprocessor has room.
 const CODE_BLOCKS: u32 = 3;
-/// Candidates that one block sorts in shared memory, at most: more are ordered by k-selection.
+/// Largest number of candidates that one block sorts in shared memory; k-selection orders larger numbers.
 const SORTED: u32 = 4096;
 
-/// Candidates to select for k results, of at most `columns`, in attempt number `attempt`, from 0.
+/// Number of candidates to select for k results, at most `columns`, in attempt number `attempt`, from 0.
 pub(super) fn selected(k: u32, columns: u32, attempt: u32) -> u32 {
     let k = u64::from(k);
     let wanted = (k + MARGIN.max(k / MARGIN_SHARE)).saturating_mul(GROWTH.saturating_pow(attempt));
     wanted.min(u64::from(columns)).max(1) as u32
 }
 
-/// Centroids selected beyond the probes in the first attempt: a share of the probes, and at most half of those that it compares exactly. Of
-/// 10,000 queries of the standard set with 1,024 of 4,096 lists, 1.7 % wanted more than 24; with 64 of them three wanted more than 8, and to
-/// search those again took 0.3 ms of 2.8.
+/// Number of centroids selected beyond the probes in the first attempt: a share of the probes, and at most half of the number that this
+/// attempt compares exactly. Of 10,000 queries of the standard set with 1,024 of 4,096 lists, 1.7 % needed more than 24; with 64 lists
+/// three queries needed more than 8, and searching for these again took 0.3 ms of 2.8.
 const PROBE_MARGIN_SHARE: u32 = 4;
 const PROBE_MARGIN: u32 = rerank::SETTLED / 2;
 
-/// Centroids to select for the `probes` nearest of `lists`: in the first attempt, which compares few of them exactly
-/// ([`Stage::settle`]), some more than that; then as [`selected`].
+/// Number of centroids to select for the `probes` nearest of `lists`. The first attempt compares few of them exactly ([`Stage::settle`])
+/// and selects some more than the probes; further attempts select as [`selected`] says.
 pub(super) fn selected_probes(probes: u32, lists: u32, attempt: u32) -> u32 {
     if attempt > 0 {
         return selected(probes, lists, attempt);
@@ -53,7 +53,7 @@ pub(super) fn selected_probes(probes: u32, lists: u32, attempt: u32) -> u32 {
     probes.saturating_add(margin).min(lists).max(1)
 }
 
-/// Scratch of a stage.
+/// The scratch of a stage.
 #[derive(Debug)]
 pub(super) struct Stage {
     pub k: u32,
@@ -62,13 +62,13 @@ pub(super) struct Stage {
     select: SelectPlan,
     scores: Reserved<f32>,
     places: Reserved<u32>,
-    /// Where k-selection orders the candidates: no block can sort as many.
+    /// Scratch for ordering candidates by k-selection, if they are too many for a block to sort.
     unsorted: Option<Unsorted>,
-    /// Where candidates are appended to what was selected.
+    /// Scratch for candidates that are appended to the selected ones.
     appended: Option<Appended>,
 }
 
-/// Candidates of all queries before k-selection orders them: scratch.
+/// Scratch for the candidates of all queries before k-selection orders them.
 #[derive(Debug)]
 struct Unsorted {
     keys: Reserved<f32>,
@@ -76,7 +76,7 @@ struct Unsorted {
     select: SelectPlan,
 }
 
-/// Lists of candidates: scratch.
+/// Scratch for lists of candidates.
 #[derive(Debug)]
 struct Appended {
     capacity: u32,
@@ -88,44 +88,45 @@ struct Appended {
     best_places: Reserved<u32>,
 }
 
-/// A launch of a stage: the stream, the memory that the stage reserved, and the candidates of the batch's queries.
+/// The inputs of a stage's launch: the stream, the memory that the stage reserved, and the candidates of the batch's queries.
 #[derive(Clone, Copy)]
 pub(super) struct StageBatch<'a> {
     pub on: OnStream<'a>,
     pub scratch: Scratch,
-    /// At most as many as the stage was planned for.
+    /// Number of queries, at most the number for which the stage was planned.
     pub queries: u32,
     pub from: &'a Candidates,
 }
 
 impl StageBatch<'_> {
-    /// `each` values for each of the batch's queries.
+    /// An array with `each` values for each of the batch's queries.
     fn at<T>(&self, array: Reserved<T>, each: u32) -> PtrMut<T> {
         self.scratch.at(array).take(self.queries as usize * each as usize)
     }
 }
 
-/// Lists of candidates as the scan fills them.
+/// The lists of candidates that the scan fills.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct CandidateLists {
-    /// Places of a query's list.
+    /// Number of places in a query's list.
     pub capacity: u32,
     pub scores: PtrMut<f32>,
     pub places: PtrMut<u32>,
-    /// Candidates of each query, also those that found no place.
+    /// Number of candidates of each query, including those for which there was no place.
     pub counts: PtrMut<u32>,
-    /// Candidates with a higher score than this are not appended; one for each query.
+    /// One threshold for each query; candidates with a higher score are not appended.
     pub thresholds: PtrMut<f32>,
 }
 
-/// Scores that a stage selects from, and what the proof of its results needs. The default is one list, all of whose rows may be found.
+/// The scores from which a stage selects, and the values for the proof of its results. The default is one list, all of whose rows may be
+/// found.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Candidates {
-    /// Row q starts at q · `row_stride`, or at `row_starts[q]`.
+    /// The row of query q starts at q · `row_stride`, or at `row_starts[q]`.
     pub scores: Ptr<f32>,
     pub row_stride: u64,
     pub row_starts: Option<Ptr<u64>>,
-    /// The fields of [`Rerank`] of these names.
+    /// As the fields of [`Rerank`] with the same names.
     pub nprobe: u32,
     pub probes: Option<Ptr<u32>>,
     pub offsets: Ptr<u32>,
@@ -140,17 +141,17 @@ pub(super) struct Candidates {
     pub errors: Ptr<f32>,
 }
 
-/// The vectors that candidates stand for, and the queries that are compared with them.
+/// The vectors of the candidates, and the queries that are compared with them.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Vectors {
     pub rerank: RerankKernels,
-    /// [`Stored::costly`](super::image::Stored::costly).
+    /// As [`Stored::costly`](super::image::Stored::costly).
     pub costly: bool,
-    /// The fields from `queries` to `centroids`; the others are not looked at.
+    /// The fields from `queries` to `centroids`; the other fields are ignored.
     pub of: Rerank,
 }
 
-/// Queries and centroids of `stride` components a row.
+/// Queries and centroids, with `stride` components a row.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Centroids {
     pub queries: Ptr<f32>,
@@ -165,7 +166,7 @@ impl From<Centroids> for Vectors {
     }
 }
 
-/// Where results go: k distances and ranks a query, and a flag for each query without certificate.
+/// The places for results: k distances and k ranks for each query, and a flag that is set for queries without a certificate.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Found {
     pub keys: PtrMut<f32>,
@@ -203,7 +204,7 @@ impl Stage {
         Stage { k, columns: columns.most, selected, select, scores, places, unsorted, appended: None }
     }
 
-    /// As [`Self::reserve`], for rows that are selected from first, and candidates that are appended to the selected.
+    /// As [`Self::reserve`], for a stage that first selects from rows of scores and then appends candidates to the selected ones.
     pub fn reserve_appended(
         layout: &mut Layout,
         queries: u32,
@@ -227,16 +228,16 @@ impl Stage {
         Stage { appended: Some(appended), ..stage }
     }
 
-    /// Candidates that a list has room for, if candidates are appended.
+    /// Number of candidates for which a list has room, if candidates are appended.
     pub fn capacity(&self) -> Option<u32> {
         self.appended.as_ref().map(|appended| appended.capacity)
     }
 
-    /// Selects from the rows of scores, and begins the lists of candidates with the selected ones. `counts` receives the number of candidates
-    /// of each query. `None`: this stage appends nothing.
+    /// Selects from the rows of scores, and starts the lists of candidates with the selected ones. `counts` receives the number of
+    /// candidates of each query. Returns `None` if this stage does not append.
     ///
     /// # Safety
-    /// As [`Self::run`]; `counts` has a word a query.
+    /// As [`Self::run`]; `counts` has one word for each query.
     pub unsafe fn begin_lists(&self, batch: StageBatch<'_>, counts: PtrMut<u32>) -> Result<Option<CandidateLists>> {
         let Some(appended) = &self.appended else { return Ok(None) };
         let lists = CandidateLists {
@@ -246,7 +247,7 @@ impl Stage {
             counts,
             thresholds: batch.at(appended.thresholds, 1),
         };
-        // SAFETY: as the caller promises; the selection writes what the lists begin with.
+        // SAFETY: as the caller promises; the selection writes the first entries of the lists.
         unsafe {
             let Selected { scores, places } = self.select(batch)?;
             let launch = BeginCandidates {
@@ -265,7 +266,7 @@ impl Stage {
         Ok(Some(lists))
     }
 
-    /// Selects from the rows of scores.
+    /// Selects from the rows of scores into the stage's scratch.
     ///
     /// # Safety
     /// As [`Self::run`].
@@ -278,7 +279,7 @@ impl Stage {
         Ok(to)
     }
 
-    /// The selection from the rows of scores.
+    /// The arguments of the selection from the rows of scores.
     fn selection(&self, batch: StageBatch<'_>, to: Selected) -> Select<f32> {
         Select {
             keys: batch.from.scores,
@@ -295,7 +296,7 @@ impl Stage {
         }
     }
 
-    /// Finds the best of the lists of candidates that [`Self::begin_lists`] began and a scan filled.
+    /// Finds the best of the lists of candidates that [`Self::begin_lists`] started and a scan filled.
     ///
     /// # Safety
     /// As [`Self::run`].
@@ -320,15 +321,15 @@ impl Stage {
             columns: lists.capacity,
             ..self.selection(batch, best)
         };
-        // SAFETY: as the caller promises; the lists were filled before.
+        // SAFETY: as the caller promises; the scan filled the lists before.
         unsafe {
             select(batch.on.runtime, batch.on.stream, &what, &appended.select, batch.scratch)?;
             self.finish(batch, best, vectors, to)
         }
     }
 
-    /// Finds the k nearest centroids of each query, in no particular order. Scores alone decide about most of them. Only those near the k-th
-    /// are compared exactly.
+    /// Finds the k nearest centroids of each query, in no particular order. Scores alone decide for most centroids. Only centroids near the
+    /// k-th are compared exactly.
     ///
     /// # Safety
     /// As [`Self::run`].
@@ -362,11 +363,11 @@ impl Stage {
         }
     }
 
-    /// Launches the stage.
+    /// Launches all steps of the stage.
     ///
     /// # Safety
-    /// The scratch of `batch` has what the stage reserved. Its candidates, `vectors` and `to` cover its queries until the stream has done the
-    /// work.
+    /// The scratch of `batch` has the arrays that the stage reserved. The candidates of `batch`, `vectors` and `to` cover its queries until
+    /// the stream has finished.
     pub unsafe fn run(&self, batch: StageBatch<'_>, vectors: &Vectors, to: Found) -> Result<()> {
         // SAFETY: as the caller promises; the selection writes what the re-ranking reads.
         unsafe {
@@ -375,7 +376,7 @@ impl Stage {
         }
     }
 
-    /// Re-ranks what was selected.
+    /// Re-ranks the selected candidates.
     ///
     /// # Safety
     /// As [`Self::run`].
@@ -461,9 +462,9 @@ impl Stage {
             ..vectors.of
         };
         let few = sort && self.selected <= rerank::WARP_SELECTED;
-        // A block of four warps is sooner done with codes of a product quantizer, and a warp less work: of one query with 16 bytes a code a single
-        // warp took 33 µs, a third of all kernels (H200, 2026-11-22). Vectors are read so fast that four warps cost more to bring together: one
-        // query took 68 to 69 µs in all for 60 to 67.
+        // For codes of a product quantizer, a block of four warps finishes sooner, and a single warp does less work in total. With one
+        // query and 16 bytes a code a single warp took 33 µs, a third of all kernels (H200, 2026-11-22). Vectors are read so fast that
+        // combining the results of four warps costs more: one query took 68 to 69 µs in all instead of 60 to 67.
         let by_warps = few && (!vectors.costly || queries > runtime.limits().multiprocessors * CODE_BLOCKS);
         let per_query = if by_warps { PerQuery::Warp } else { PerQuery::Block };
         // SAFETY: as the caller promises.

@@ -1,13 +1,13 @@
-//! Launches the scan of product-quantized lists by lookup tables: what is kept of an index, how a batch is scanned, and the run.
+//! Launches the scan of product-quantized lists by lookup tables: the stored terms of an index, the plan of a batch, and the launches.
 //!
-//! | squared L2 with | kept | table in shared memory | pairs a block |
+//! | squared L2 with | stored | table in shared memory | pairs a block |
 //! |---|---|---|---|
-//! | [`Terms::Rows`] | 4 bytes a stored row | the query's | many |
-//! | [`Terms::Lists`] | 4 · M · 2^bits bytes a list | the query's + the list's | 1 |
-//! | [`Terms::None`] | nothing | of the pair, from scratch | 1 |
+//! | [`Terms::Rows`] | 4 bytes a stored row | of the query | many |
+//! | [`Terms::Lists`] | 4 · M · 2^bits bytes a list | of the query + of the list | 1 |
+//! | [`Terms::None`] | nothing | of the pair, computed for it | 1 |
 //!
-//! Inner product keeps nothing and has the query's table. The arithmetic, its error bound and the kernels' cost:
-//! [`warpann_kernels::pq::pq_tables`] and [`warpann_kernels::ivf::table_scan`].
+//! Inner product stores nothing and uses the table of the query. [`warpann_kernels::pq::pq_tables`] and
+//! [`warpann_kernels::ivf::table_scan`] explain the arithmetic, its error bound and the cost of the kernels.
 
 mod index;
 #[cfg(test)]
@@ -28,71 +28,71 @@ use crate::device::queue::Queue;
 use crate::device::scratch::{Layout, Reserved, Scratch};
 use crate::{Error, Result};
 
-/// What table entries are stored as.
+/// The number type of table entries.
 #[cfg_attr(not(test), expect(dead_code, reason = "tests force what sizes would choose"))]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Precision {
-    /// f32 where a whole table fits the shared memory of a block; else f16 where that does; else f32, in chunks. A block that
-    /// has a multiprocessor to itself is given 1,024 threads, as many as registers allow: that is no reason for f16 yet.
+    /// f32 if a whole table fits the shared memory of a block; otherwise f16 if a whole table then fits; otherwise f32, in chunks. If only
+    /// one block fits a multiprocessor, the block gets 1,024 threads, as many as registers allow, so f32 is still the choice.
     Auto,
-    /// f32, in chunks where the table does not fit.
+    /// f32, in chunks if the table does not fit.
     F32,
-    /// f16, in chunks where the table does not fit.
+    /// f16, in chunks if the table does not fit.
     F16,
 }
 
-/// A batch of queries, the lists that they probe, and the place of their scores.
+/// A batch of queries, their probed lists, and the places for scores.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct TableScan {
     /// \[query_count\]\[stride\], padded with zeros.
     pub queries: Ptr<f32>,
-    /// Queries.
+    /// Number of queries.
     pub query_count: u32,
-    /// Lists of a query.
+    /// Number of lists to scan for each query.
     pub probe_count: u32,
-    /// \[query_count\]\[probe_count\]: lists, or `NO_ROW` for none.
+    /// \[query_count\]\[probe_count\]: lists, or `NO_ROW` for no list.
     pub probes: Ptr<u32>,
-    /// Like `probes`: where a pair's scores start in the query's row.
+    /// \[query_count\]\[probe_count\]: the start of a pair's scores in the query's row.
     pub pair_offsets: Ptr<u32>,
-    /// Where the query's row of scores starts; an entry a query (and one more, which is not read).
+    /// The start of each query's row of scores (one more entry may follow; it is not read).
     pub row_starts: Ptr<u64>,
-    /// scores\[row_starts\[q\] + pair_offsets\[q\]\[p\] + i\]: that of row i of the list, +∞ from its length to the next multiple
-    /// of 8.
+    /// scores\[row_starts\[q\] + pair_offsets\[q\]\[p\] + i\]: the score of row i of the list; +∞ from the list's length to the next
+    /// multiple of 8.
     pub scores: PtrMut<f32>,
-    /// errors\[q\] ≥ |score − real value| for every row of every list, also if the real value is that of a reconstruction c + p
-    /// rounded to f32, and is itself rounded to f32. +∞ where scores may overflow; then they may be anything.
+    /// errors\[q\] ≥ |score − real value| for every row of every list. It holds as well if the real value is that of a reconstruction c + p
+    /// rounded to f32, and if the real value itself is rounded to f32. +∞ if scores may overflow; then the scores are unspecified.
     pub errors: PtrMut<f32>,
 }
 
-/// How a batch is scanned, and where its scratch lies.
+/// The plan of a batch's scan, and the places of its scratch.
 #[derive(Debug, Clone)]
 pub(crate) struct TablePlan {
     shape: Shape,
     form: u32,
     key: TableKey,
-    /// Sub-quantizers whose tables are in shared memory at once.
+    /// Number of sub-quantizers whose tables are in shared memory at the same time.
     chunk: u32,
     threads: u32,
     block_pairs: u32,
     segments: u32,
-    /// Queries whose tables are in memory at once.
+    /// Number of queries whose tables are in device memory at the same time.
     query_tile: u32,
     query_tables: Reserved<f32>,
-    /// Empty where table entries are f32.
+    /// The scales of f16 entries; empty if table entries are f32.
     scales: Reserved<f32>,
 }
 
 impl TablePlan {
-    /// Bytes that the tables of a batch's queries may take, unless those of one query take more.
+    /// Largest number of bytes of the tables of a batch's queries, unless the tables of one query take more.
     const QUERY_TABLES_BYTES: u64 = 256 << 20;
-    /// Threads of a multiprocessor: what registers allow.
+    /// Number of resident threads of a multiprocessor that registers allow.
     const RESIDENT_THREADS: u32 = 1024;
 
-    /// Plans the scan of `probes` lists for each of `queries` queries, and reserves its scratch. `terms` are those that were
-    /// computed by [`enqueue_terms`].
+    /// Plans the scan of `probes` lists for each of `queries` queries, and reserves its scratch. `terms` is the kind that [`enqueue_terms`]
+    /// computed.
     ///
     /// # Errors
-    /// [`Error::LaunchLimit`] if shared memory has not even room for the table of one sub-quantizer (at most 1 KiB).
+    /// [`Error::LaunchLimit`] if shared memory has no room for the table of one sub-quantizer (at most 1 KiB).
     pub fn new(
         layout: &mut Layout,
         shape: &Shape,
@@ -107,12 +107,12 @@ impl TablePlan {
         let (entry, _) = key;
         let bytes = table_scan::shared_bytes(chunk << shape.bits, entry.bytes());
 
-        // Blocks share a multiprocessor's memory: the fewer fit, the more threads each gets.
+        // Blocks share a multiprocessor's memory: the fewer blocks fit, the more threads each block gets.
         let resident = (limits.shared_bytes / bytes).max(1);
         let threads = (Self::RESIDENT_THREADS / resident).next_power_of_two().clamp(128, 1024);
 
-        // Two waves of blocks: more would build more tables, fewer leave multiprocessors idle at the end. With enough queries a
-        // block takes all pairs of one.
+        // Two waves of blocks: more blocks would build more tables, and fewer would leave multiprocessors idle at the end. With enough
+        // queries a block takes all pairs of one query.
         let wanted =
             u64::from(limits.multiprocessors) * u64::from((Self::RESIDENT_THREADS / threads).min(resident)) * 2;
         let pairs = u64::from(queries) * u64::from(probes);
@@ -148,13 +148,13 @@ impl TablePlan {
         })
     }
 
-    /// Whether table entries are f16: errors are about a thousand times those of f32.
+    /// Whether table entries are f16. Errors are then about a thousand times as large as with f32.
     pub fn is_half(&self) -> bool {
         self.key.0 == EntryKey::F16
     }
 }
 
-/// Queries that are scanned by one launch.
+/// The queries that one launch scans.
 #[derive(Clone, Copy)]
 struct QueryTile {
     first: usize,
@@ -162,13 +162,13 @@ struct QueryTile {
 }
 
 impl QueryTile {
-    /// The tile's part of an array with `each` values a query.
+    /// The tile's part of an array with `each` values for each query.
     fn of<T>(self, array: Ptr<T>, each: u32) -> Ptr<T> {
         array.skip(self.first * each as usize).take(self.count * each as usize)
     }
 }
 
-/// The kernel for codes and tables of this shape, and how many sub-quantizers have their tables in shared memory at once.
+/// The kernel for codes and tables of this shape, and the number of sub-quantizers whose tables are in shared memory at the same time.
 fn choose_kernel(shape: &Shape, precision: Precision, limits: &Limits) -> Result<(TableKey, u32)> {
     let fit = |entry: EntryKey| entries_in(limits.shared_bytes, entry.bytes()) >> shape.bits;
     let whole = |entry: EntryKey| fit(entry) >= shape.sub_quantizers;
@@ -185,7 +185,7 @@ fn choose_kernel(shape: &Shape, precision: Precision, limits: &Limits) -> Result
                 suits.then(|| fit - fit % at_once)
             }
             None if fit == 0 && shape.sub_quantizers > 0 => None,
-            // Chunks of 32 begin at a whole word.
+            // Chunks of 32 codes start at a whole word.
             None if fit < shape.sub_quantizers && fit >= 32 => Some(fit - fit % 32),
             None => Some(fit),
         };
@@ -201,11 +201,11 @@ fn choose_kernel(shape: &Shape, precision: Precision, limits: &Limits) -> Result
     })
 }
 
-/// Computes `terms` of the index to `to`; needed again for rows after codes have changed, for lists after training only.
+/// Computes `terms` of the index. Terms of rows are computed again after codes have changed, terms of lists only after training.
 ///
 /// # Safety
-/// The pointers of `image` cover `shape` and `to` has [`Shape::terms_len`] f32, all aligned to 16 bytes, until the queue has done
-/// the work.
+/// The pointers of `image` cover `shape`, and `to` has [`Shape::terms_len`] f32. All are aligned to 16 bytes. They stay valid until the
+/// queue has finished.
 pub(crate) unsafe fn enqueue_terms<Q: Queue>(
     queue: &Q,
     shape: &Shape,
@@ -237,7 +237,7 @@ pub(crate) unsafe fn enqueue_terms<Q: Queue>(
         code_bytes: shape.code_bytes(),
         list_starts: image.list_starts,
         list_lengths: image.list_lengths,
-        // Lists longer than 16 rows a warp are shared by several blocks.
+        // Several blocks share a list with more than 16 rows for each warp of a block.
         slices: shape.longest_list.div_ceil(16 * pq_tables::WARPS_PER_BLOCK).clamp(1, 64),
         centroids: image.centroids,
         stride: shape.stride(),
@@ -251,13 +251,13 @@ pub(crate) unsafe fn enqueue_terms<Q: Queue>(
     unsafe { queue.launch(&RowTerms::KERNEL, launch.config(shape.lists), launch) }
 }
 
-/// Scans the lists of a batch: writes scores and errors.
+/// Scans the lists of a batch, and writes scores and errors.
 ///
 /// # Safety
-/// The pointers of `what` and `image` cover their shapes, `terms` holds what [`enqueue_terms`] wrote for the plan's choice (it is
-/// not read where there is none), and `scratch` has what the plan reserved, until the queue has done the work; queries, centroids,
-/// codebooks, codes and terms are aligned to 16 bytes. The plan was made for as many queries and probes. Probed lists exist,
-/// lists start at multiples of 8 rows, components are finite, and no two pairs' scores overlap.
+/// The pointers of `what` and `image` cover their shapes, `terms` holds the values that [`enqueue_terms`] wrote for the plan's kind (it is
+/// not read if there are none), and `scratch` has the arrays that the plan reserved, until the queue has finished. Queries, centroids,
+/// codebooks, codes and terms are aligned to 16 bytes. The plan was made for this number of queries and probes. Probed lists exist, lists
+/// start at multiples of 8 rows, components are finite, and the scores of different pairs do not overlap.
 pub(crate) unsafe fn enqueue<Q: Queue>(
     queue: &Q,
     what: &TableScan,
@@ -272,7 +272,7 @@ pub(crate) unsafe fn enqueue<Q: Queue>(
     let shape = &plan.shape;
     let scales = plan.is_half().then(|| scratch.at(plan.scales));
     let n = pq_tables::roundings(shape.dim, shape.sub_quantizers) as f64 / f64::from(1u32 << 24);
-    // Where n·u reaches 1 nothing is certain.
+    // If n·u reaches 1, there is no finite bound.
     let gamma = if n < 1.0 { n / (1.0 - n) * (1.0 + 1e-9) } else { f64::INFINITY };
     let Norms { centroid, codeword, sub_codeword } = shape.norms;
     let stride = shape.stride();
@@ -314,7 +314,7 @@ pub(crate) unsafe fn enqueue<Q: Queue>(
                 squares: 0.0,
                 tables,
             };
-            // SAFETY: as the caller promises; the plan has room for the tables of a tile, which is scanned before the next.
+            // SAFETY: as the caller promises; the plan has room for the tables of a tile, and a tile is scanned before the next.
             unsafe { queue.launch(&SubTables::KERNEL, launch.config(), launch)? };
         }
         let terms = matches!(plan.form, FORM_ROW_TERMS | FORM_LIST_TERMS).then_some(terms);

@@ -1,11 +1,12 @@
-//! The image and its search on the emulator, against the CPU: the same bits. (What both must return is tested in the tests' own package.)
+//! Tests of the image and its search on the emulator: results must have the same bits as on the CPU. (The package of tests has the tests of
+//! the results themselves.)
 
 use test_random::Random;
 
 use crate::ivf::{Bitset, Encoding, IvfIndex, Scan, SearchOptions};
 use crate::{Device, Element, Metric, Neighbors};
 
-/// Numbers in −1 .. 1, in clumps.
+/// Components in −1 .. 1, in clusters (times 100 for integer types).
 fn vectors<T: Element>(count: usize, dim: usize, seed: u64) -> Vec<T> {
     let mut random = Random::new(seed);
     let mut next = || random.unit_f32() - 0.5;
@@ -45,7 +46,7 @@ fn check<T: Element>(metric: Metric, encoding: Encoding, case: &Case) {
     cpu.add(&base[..n / 2 * dim]).unwrap();
     let ids: Vec<u64> = (n / 2..n).rev().map(|id| 3 * id as u64 + 1_000_000_000_000).collect();
     cpu.add_with_ids(&base[n / 2 * dim..], &ids).unwrap();
-    // By a file: training on the emulator takes long, and is tested where it belongs.
+    // Through a file, because training on the emulator takes long and has other tests.
     let file = tempfile::NamedTempFile::new().unwrap();
     cpu.save(file.path()).unwrap();
     let emulated = IvfIndex::<T>::load(file.path(), Device::Emulator, None).unwrap();
@@ -88,9 +89,9 @@ fn odd_sizes() {
         Case { dim: 7, n: 260, lists: 130, queries: 1, k: 300, probes: 129 },
         Case { dim: 3, n: 2000, lists: 2, queries: 2, k: 1500, probes: 1 },
         Case { dim: 4, n: 5000, lists: 2, queries: 2, k: 4200, probes: 2 },
-        // Few pairs, in whose lists are several items.
+        // Few pairs, in lists of several items.
         Case { dim: 5, n: 900, lists: 6, queries: 2, k: 9, probes: 3 },
-        // Candidates of most probes are appended.
+        // Most probes append candidates.
         Case { dim: 8, n: 2000, lists: 100, queries: 30, k: 1, probes: 80 },
         Case { dim: 330, n: 900, lists: 80, queries: 30, k: 2, probes: 80 },
     ] {
@@ -124,7 +125,7 @@ fn halves_and_bytes() {
                 check::<f32>(metric, encoding, &Case { dim, n: 400, lists: 7, queries: 20, k: 5, probes: 3 });
             }
         }
-        // Tiles of 64 queries, and candidates that are appended.
+        // Tiles of 64 queries, and appended candidates.
         for (dim, probes) in [(12, 7), (330, 7), (8, 90)] {
             let lists = if probes == 90 { 100 } else { 7 };
             check::<f32>(Metric::L2, encoding, &Case { dim, n: 1200, lists, queries: 70, k: 1, probes });
@@ -138,8 +139,8 @@ fn halves_and_bytes() {
     );
 }
 
-/// Scans of lists by `mma.sync` and by `wgmma`, which the emulator chooses by the parity of the items: of copies and of codes, resident and
-/// streamed, with scores that are stored and that are appended.
+/// Scans of lists by `mma.sync` and by `wgmma`, between which the emulator chooses by the parity of the number of items: of operands and of
+/// codes, resident and streamed, with stored and with appended scores.
 #[test]
 fn every_product_scans_soundly() {
     let encodings = |dim: usize| {
@@ -148,7 +149,7 @@ fn every_product_scans_soundly() {
         [(dim, codes), (long, Encoding::Flat), (long, Encoding::Scalar8)]
     };
     for (dim, encoding) in [64, 136].into_iter().flat_map(encodings) {
-        // An item a pair: with lists of less than 128 rows the numbers of items are odd and even.
+        // One item for each pair: with lists of fewer than 128 rows, the numbers of items are odd and even.
         for queries in [61, 62] {
             check::<f32>(Metric::L2, encoding, &Case { dim, n: 300, lists: 5, queries, k: 3, probes: 5 });
         }

@@ -1,5 +1,4 @@
-//! The nearest centroid of each point of one batch on the device: the host side of kernels `prepare`, `assign` and
-//! `settle`.
+//! The nearest centroid of each point of a batch on the device: the host side of kernels `prepare`, `assign` and `settle`.
 //!
 //! ```text
 //! centroids ──prepare──► f16 copies ┐    (few: `assign_few`)
@@ -7,7 +6,7 @@
 //!                                                      │ unbounded points ────────────settle_all──► their labels
 //! ```
 //!
-//! With more components than the bound of the products is proved for, all points are unbounded, and no product is made.
+//! If vectors have more components than the bound of the products is proved for, all points are unbounded, and no product is computed.
 
 use cuda_std::PtrMut;
 use warpann_kernels::kmeans::assign::{Assign, LIST};
@@ -20,7 +19,7 @@ use crate::device::scratch::{Layout, Reserved, Scratch};
 use crate::device::tiling::Planned;
 use crate::product::gpu::{SetLayout, VectorSet, VectorShape};
 
-/// Where the parts of a batch of points lie.
+/// The places of the arrays of a batch of points.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct BatchLayout {
     set: SetLayout,
@@ -36,7 +35,7 @@ pub(crate) struct BatchLayout {
 }
 
 impl BatchLayout {
-    /// Room for `points` points; for their weights, and for what adding them up needs, only where asked for.
+    /// Room for `points` points, for their weights if `weighted`, and for the moves between clusters if `summed`.
     pub fn new(shape: VectorShape, points: usize, weighted: bool, summed: bool) -> BatchLayout {
         let mut layout = Layout::default();
         let mut batch = BatchLayout {
@@ -62,7 +61,7 @@ impl Planned for BatchLayout {
     }
 }
 
-/// A batch of points on the device.
+/// A batch of points in device memory.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Batch {
     scratch: Scratch,
@@ -72,27 +71,27 @@ pub(crate) struct Batch {
 }
 
 impl Batch {
-    /// The batch of `count` points in `scratch`, where `layout` reserved it for at least as many.
+    /// The batch of `count` points in `scratch`, where `layout` reserved room for at least this number.
     pub fn new(scratch: Scratch, layout: BatchLayout, count: u32) -> Batch {
         Batch { scratch, layout, set: VectorSet::new(scratch, layout.set, count) }
     }
 
-    /// Weights of the points, where there is room for them.
+    /// Weights of the points; empty without weights.
     pub fn weights(&self) -> PtrMut<f32> {
         self.scratch.at(self.layout.weights)
     }
 
-    /// Labels of the points.
+    /// Labels of the points, one for each.
     pub fn labels(&self) -> PtrMut<u32> {
         self.scratch.at(self.layout.labels)
     }
 
-    /// The labels that the sums of clusters have them with, where there is room for them.
+    /// The labels under which the points are in the sums of clusters; empty without sums.
     pub fn previous(&self) -> PtrMut<u32> {
         self.scratch.at(self.layout.previous)
     }
 
-    /// How many points were pending, and how many unbounded.
+    /// Number of pending points, then number of unbounded points.
     pub fn queue_sizes(&self) -> PtrMut<u32> {
         self.scratch.at(self.layout.queue_sizes)
     }
@@ -109,18 +108,18 @@ impl Batch {
         self.scratch.at(self.layout.unbounded)
     }
 
-    /// Moves of points from cluster to cluster, in the order of clusters, where there is room for them.
+    /// Moves of points between clusters, in the order of clusters; empty without sums.
     pub fn order(&self) -> PtrMut<u64> {
         self.scratch.at(self.layout.order)
     }
 }
 
-/// Labels every point of `batch` with the nearest of `centroids`. Both are prepared, with the same centre. Where the
-/// points are `labelled`, at best from an assignment to centroids nearby, that saves time.
+/// Labels every point of `batch` with the nearest of `centroids`. Both are prepared, with the same centre. If the points are `labelled`
+/// already, best by an assignment to nearby centroids, this takes less time.
 ///
 /// # Safety
-/// The memory of both is as laid out, the centroids are f32 of the points' dimension and metric, at least one; labelled
-/// points have labels, any numbers.
+/// The memory of both has their layouts. The centroids are f32 of the points' dimension and metric, at least one. Labelled points have
+/// labels, of any value.
 pub(crate) unsafe fn assign_batch(
     runtime: &Runtime,
     stream: &Stream,
@@ -129,8 +128,7 @@ pub(crate) unsafe fn assign_batch(
     centroids: VectorSet,
     labelled: bool,
 ) -> Result<()> {
-    // SAFETY: the layouts reserved every part with the size that the kernels ask for, and the stream runs these in
-    // order.
+    // SAFETY: the layouts reserved every array with the size that the kernels need, and the stream runs the kernels in order.
     unsafe {
         if shape.has_bound() {
             runtime.fill(stream, batch.queue_sizes(), 0)?;
@@ -142,7 +140,7 @@ pub(crate) unsafe fn assign_batch(
     }
 }
 
-/// Puts all points into the queue of the unbounded.
+/// Puts all points into the queue of unbounded points.
 ///
 /// # Safety
 /// As [`assign_batch`].
@@ -156,8 +154,8 @@ unsafe fn enqueue_all(runtime: &Runtime, stream: &Stream, batch: Batch) -> Resul
     }
 }
 
-/// Labels the points whose nearest centroid half-precision products prove, and leaves the others in the queues. Few centroids stay in
-/// shared memory; many pass by, tile after tile.
+/// Labels the points whose nearest centroid the half-precision products prove, and puts the others into the queues. Few centroids stay in
+/// shared memory; many are streamed, tile after tile.
 ///
 /// # Safety
 /// As [`assign_batch`], for vectors that have a bound; the sizes of the queues are 0.
@@ -225,7 +223,7 @@ unsafe fn launch_assign(
     unsafe { runtime.launch(stream, kernel, many.config(instruction), many) }
 }
 
-/// Labels the points that are in the queues.
+/// Labels the points in the queues.
 ///
 /// # Safety
 /// As [`assign_batch`]; the queues are filled.
@@ -273,7 +271,7 @@ mod tests {
     use crate::product::gpu::upload_rows;
     use crate::{ElementType, Metric};
 
-    /// What vectors of too many components take, on vectors of few.
+    /// The path of vectors with too many components, for short vectors.
     #[test]
     fn queues_of_all_points_are_settled_by_the_definition() {
         let shape = VectorShape { element: ElementType::F32, metric: Metric::L2, dim: 3 };
@@ -287,7 +285,7 @@ mod tests {
         let centroid_memory = Runtime::EMULATOR.allocate(of_centroids.bytes()).unwrap();
         let set = VectorSet::new(Runtime::EMULATOR.scratch(&centroid_memory), set, 9);
         let mut labels = vec![u32::MAX; 70];
-        // SAFETY: both have the room that their layouts reserved, and all that is read was written before.
+        // SAFETY: both have the room that their layouts reserved, and all memory that is read was written before.
         unsafe {
             upload_rows(&Runtime::EMULATOR, &Stream::EMULATOR, shape, batch.set.rows(), &points).unwrap();
             upload_rows(&Runtime::EMULATOR, &Stream::EMULATOR, shape, set.rows(), centroids).unwrap();

@@ -1,4 +1,4 @@
-//! Sums over clusters on a device, and what is made of them: the host side of kernels `cluster_sums` and `centroids`.
+//! Sums over clusters on a device, with the totals and centroids from them: the host side of kernels `cluster_sums` and `centroids`.
 //!
 //! ```text
 //! labels, previous ──count──► counts ──scan──► places ──group──► order of moves ──add_rows──► sums ──┬─totals──► host
@@ -21,7 +21,7 @@ use crate::kmeans::worker::Totals;
 use crate::product::gpu::{SetLayout, VectorSet, VectorShape};
 use crate::{ElementType, Result};
 
-/// How means are formed.
+/// The options of the means.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Means {
     /// The powers of two of the definition, and the levels that they belong to.
@@ -30,7 +30,7 @@ pub(crate) struct Means {
     pub spherical: bool,
 }
 
-/// Some of the words of [`SumLayout`].
+/// A range of the words of [`SumLayout`].
 #[derive(Debug, Clone, Copy)]
 struct Words {
     from: usize,
@@ -42,13 +42,13 @@ impl Words {
         self.from.saturating_add(self.len)
     }
 
-    /// These words among all that were reserved.
+    /// This range of `all` reserved words.
     fn of(self, all: Reserved<u64>) -> Reserved<u64> {
         all.part(self.from, self.len)
     }
 }
 
-/// Where the sums over clusters lie, and what is made of them: one span of 8-byte words.
+/// The places of the sums over clusters and of the totals: one span of 8-byte words.
 ///
 /// ```text
 /// sums | weights | counts, two to a word | products | norms
@@ -66,7 +66,7 @@ struct SumLayout {
 }
 
 impl SumLayout {
-    /// For `clusters` rows of sums of `stride` components in each of `levels` levels. Also the bytes.
+    /// The layout for `clusters` rows of `stride` components in each of `levels` levels, and its bytes.
     fn new(clusters: usize, stride: usize, levels: usize) -> (SumLayout, usize) {
         // Parts begin at multiples of 256 bytes, as separate arrays do.
         let mut next = 0usize;
@@ -83,34 +83,34 @@ impl SumLayout {
         (SumLayout { all, sums, weights, counts, products, norms }, layout.bytes())
     }
 
-    /// What the parts of a run add up: sums, weights and counts, and the gaps between them.
+    /// The words that are added up over the parts of a run: sums, weights and counts, with the gaps between them.
     fn added(&self) -> Reserved<u64> {
         self.all.part(0, self.products.from)
     }
 }
 
-/// Where what belongs to clusters lies in its memory.
+/// The places of all arrays of clusters in their memory.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ClusterLayout {
     set: SetLayout,
-    /// Components from one row of sums to the next.
+    /// Number of components from one row of sums to the next.
     stride: u32,
-    /// Levels of the sums; 0 without means.
+    /// Number of levels of the sums; 0 without means.
     levels: u32,
-    /// The units of the levels, then those of their weights.
+    /// The units of the levels, then those of the weights' levels.
     units: Reserved<f64>,
-    /// Moves of each group in this batch.
+    /// Number of moves of each group in this batch.
     counts: Reserved<u32>,
-    /// The places that the order has for each group, then the number of all moves.
+    /// The next place in `order` for each group, then the number of all moves.
     next: Reserved<u32>,
-    /// The memory of `of_sums`.
+    /// Memory for sums and totals, with the layout `of_sums`.
     results: Reserved<u8>,
     of_sums: SumLayout,
     bytes: usize,
 }
 
 impl ClusterLayout {
-    /// Room for `clusters` centroids, with sums of `levels` levels; 0 if there are to be no means.
+    /// Room for `clusters` centroids, with sums of `levels` levels; 0 levels means no means.
     pub fn new(shape: VectorShape, clusters: usize, levels: usize) -> ClusterLayout {
         let shape = VectorShape { element: ElementType::F32, ..shape };
         let mut layout = Layout::default();
@@ -132,50 +132,50 @@ impl ClusterLayout {
         clusters
     }
 
-    /// Bytes of what the parts of a run add up.
+    /// Bytes of the words that are added up over the parts of a run.
     pub fn sum_bytes(&self) -> usize {
         self.of_sums.added().len() * size_of::<u64>()
     }
 
-    /// Bytes of these and of what is made of them: what [`Clusters::with_sums`] needs.
+    /// Bytes of sums and totals, as [`Clusters::with_sums`] needs them.
     pub fn result_bytes(&self) -> usize {
         self.results.len()
     }
 
-    /// Bytes of all parts.
+    /// Bytes of all arrays.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 }
 
-/// What belongs to clusters, on the device.
+/// The centroids and their sums, on the device.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Clusters {
     scratch: Scratch,
-    /// Sums, and what is made of them.
+    /// The memory of sums and totals.
     results: Scratch,
     layout: ClusterLayout,
     stride: u32,
-    /// The centroids.
+    /// The centroids as a set of vectors.
     pub set: VectorSet,
 }
 
 impl Clusters {
-    /// The `count` clusters in `scratch`, for which `layout` reserved it.
+    /// The `count` clusters in `scratch`, which has the given layout for this number of clusters.
     pub fn new(scratch: Scratch, layout: ClusterLayout, count: u32) -> Clusters {
         let results = Scratch::new(scratch.at(layout.results));
         Clusters { scratch, results, layout, stride: layout.stride, set: VectorSet::new(scratch, layout.set, count) }
     }
 
-    /// These clusters with other sums, those in `results`.
+    /// The same clusters with the sums in `results`.
     pub fn with_sums(self, results: Scratch) -> Clusters {
         Clusters { results, ..self }
     }
 
-    /// Makes the memory ready, once.
+    /// Uploads the units and zeroes the counts. Called once.
     ///
     /// # Safety
-    /// It is as laid out, for the levels of `means`.
+    /// The memory has this layout, for the levels of `means`.
     pub unsafe fn prepare(&self, runtime: &Runtime, stream: &Stream, means: Means) -> Result<()> {
         let units = means.scale.units().concat();
         // SAFETY: as the caller promises. The scan leaves the counts at zero after every batch.
@@ -197,7 +197,7 @@ impl Clusters {
         words.of(self.layout.of_sums.all)
     }
 
-    /// The units of the levels.
+    /// The units of the levels of w·x.
     fn units(&self) -> Ptr<f64> {
         self.scratch.at(self.layout.units.part(0, self.layout.levels as usize)).into()
     }
@@ -207,12 +207,12 @@ impl Clusters {
         self.scratch.at(self.layout.units.part(levels, levels)).into()
     }
 
-    /// Words of the sums of a level.
+    /// Number of words of the sums of a level.
     fn level_words(&self) -> usize {
         self.set.count as usize * self.stride as usize
     }
 
-    /// What the parts of a run add up.
+    /// The words that are added up over the parts of a run.
     pub fn added(&self) -> PtrMut<u64> {
         self.results.at(self.layout.of_sums.added())
     }
@@ -238,7 +238,7 @@ impl Clusters {
     }
 }
 
-/// Groups the moves of the points of a batch since their previous labels, which become the present ones.
+/// Groups the moves of a batch's points from their previous labels, and makes the present labels the previous ones.
 ///
 /// # Safety
 /// As [`add_batch`].
@@ -249,7 +249,7 @@ unsafe fn group_batch(runtime: &Runtime, stream: &Stream, batch: Batch, clusters
     let (counts, next, order) = (clusters.counts(), clusters.next(), batch.order());
     let multiprocessors = runtime.limits().multiprocessors;
     let scan = ScanGroups { clusters: cluster_count, counts, next, totals: clusters.totals() };
-    // SAFETY: labels are below the number of clusters; the order has room for the batch.
+    // SAFETY: labels are below the number of clusters, and `order` has room for the batch.
     unsafe {
         if cluster_count <= SHARED_CLUSTERS {
             let count_moves = CountMoves { labels: present, previous: before, count, clusters: cluster_count, counts };
@@ -267,12 +267,12 @@ unsafe fn group_batch(runtime: &Runtime, stream: &Stream, batch: Batch, clusters
     }
 }
 
-/// Brings the sums of clusters up to date with the labels of a batch: adds and takes away the points whose labels are not
-/// their previous ones.
+/// Updates the sums of clusters with the labels of a batch: moves each point whose label is not its previous one from the old cluster's
+/// sums to the new cluster's.
 ///
 /// # Safety
-/// The memory of both is as laid out, with room for order and sums, and every label is that of a cluster; the batch was added
-/// before, or [`forget_labels`] called for it.
+/// The memory of both has the given layouts, with room for order and sums. Every label is below the number of clusters. The batch was added
+/// before, or [`forget_labels`] was called for it.
 pub(crate) unsafe fn add_batch(
     runtime: &Runtime,
     stream: &Stream,
@@ -297,7 +297,7 @@ pub(crate) unsafe fn add_batch(
             sums: clusters.sums().skip(at * clusters.level_words()).take(clusters.level_words()),
             weight_sums: clusters.weights().skip(at * clusters.set.count as usize).take(clusters.set.count as usize),
         };
-        // SAFETY: as the caller promises; every level has its sums and weights.
+        // SAFETY: as the caller promises; every level has separate sums and weights.
         unsafe {
             if means.scale.count() == 1 {
                 runtime.launch(stream, AddRows::kernel(key), all.config(multiprocessors), all)?;
@@ -310,29 +310,30 @@ pub(crate) unsafe fn add_batch(
     Ok(())
 }
 
-/// Makes the points of a batch points that were never added.
+/// Marks the points of a batch as points that are in no sum.
 ///
 /// # Safety
-/// The memory is as laid out, with room for order and sums.
+/// The memory has the given layout, with room for order and sums.
 pub(crate) unsafe fn forget_labels(runtime: &Runtime, stream: &Stream, batch: Batch) -> Result<()> {
-    // All ones is the label of a point without one.
+    // All ones mark a point without a label.
     // SAFETY: as the caller promises.
     unsafe { runtime.fill(stream, batch.previous().take(batch.set.count as usize), 0xff) }
 }
 
-/// Zeroes sums, weights and totals.
+/// Zeroes sums, weights and counts.
 ///
 /// # Safety
-/// The memory is as laid out, with room for sums.
+/// The memory has the given layout, with room for sums.
 pub(crate) unsafe fn clear_sums(runtime: &Runtime, stream: &Stream, clusters: Clusters) -> Result<()> {
     // SAFETY: as the caller promises.
     unsafe { runtime.fill(stream, clusters.added(), 0) }
 }
 
-/// Weights, products and norms; brings them and the counts to the host where they are asked for: the one synchronisation of an iteration.
+/// Computes weights, products and norms. If `totals` is given, copies them and the counts to it, which is the one synchronisation of an
+/// iteration.
 ///
 /// # Safety
-/// The memory is as laid out, and every batch was added up for the centroids that are there.
+/// The memory has the given layout, and every batch was added up for the present centroids.
 pub(crate) unsafe fn totals_of(
     runtime: &Runtime,
     stream: &Stream,
@@ -355,13 +356,13 @@ pub(crate) unsafe fn totals_of(
         products: clusters.products(),
         norms: clusters.norms(),
     };
-    // SAFETY: every part has an entry a cluster.
+    // SAFETY: every array has an entry for each cluster.
     unsafe { runtime.launch(stream, &ClusterTotals::KERNEL, launch.config(), launch)? };
     let Some(totals) = totals else { return Ok(()) };
     let of_sums = layout.of_sums;
     let copied = Words { from: of_sums.weights.from, len: of_sums.norms.end() - of_sums.weights.from };
     let mut words = vec![0u64; copied.len];
-    // SAFETY: it was zeroed or written, but for the gaps between parts, which nothing reads.
+    // SAFETY: the words were zeroed or written, except the gaps between arrays, which nothing reads.
     unsafe { runtime.copy_to_host(stream, &mut words, clusters.results.at(clusters.result(copied)))? };
     let part = |part: Words| &words[part.from - copied.from..];
     let [_, weight_units] = means.scale.units();
@@ -379,10 +380,10 @@ pub(crate) unsafe fn totals_of(
     Ok(())
 }
 
-/// Brings component sums, weights and counts to the host, in one copy.
+/// Copies component sums, weights and counts to the host, in one copy.
 ///
 /// # Safety
-/// The memory is as laid out, with room for sums, and every batch was added up.
+/// The memory has the given layout, with room for sums, and every batch was added up.
 pub(crate) unsafe fn sums_of(
     runtime: &Runtime,
     stream: &Stream,
@@ -397,18 +398,18 @@ pub(crate) unsafe fn sums_of(
     sums.weights = weighted.then_some(of_sums.weights.from);
     sums.counts = of_sums.counts.from;
     sums.words.resize(of_sums.products.from, 0);
-    // SAFETY: what is copied was zeroed, and then added to.
+    // SAFETY: the copied words were zeroed, and then added to.
     unsafe { runtime.copy_to_host(stream, &mut sums.words, clusters.added()) }
 }
 
-/// Adds the sums at `from` to those of the clusters.
+/// Adds the sums at `from` to those of `clusters`.
 ///
 /// # Safety
-/// Both are as laid out, with room for sums, and were written; they are not the same.
+/// Both have the same layout, with room for sums, and were written. They do not overlap.
 pub(crate) unsafe fn add_sums(runtime: &Runtime, stream: &Stream, from: Ptr<u64>, clusters: Clusters) -> Result<()> {
     let to = clusters.added();
     let count = to.len() as u64;
-    // Counts are two to a word: no cluster has 2^32 points, so none carries into the other.
+    // A word has two counts. No cluster has 2^32 points, so the lower count never carries into the upper one.
     let launch = AddWords { from, count, to };
     // SAFETY: as the caller promises.
     unsafe { runtime.launch(stream, &AddWords::KERNEL, launch.config(runtime.limits().multiprocessors), launch) }
@@ -417,7 +418,7 @@ pub(crate) unsafe fn add_sums(runtime: &Runtime, stream: &Stream, from: Ptr<u64>
 /// Replaces the centroids by the means of their points.
 ///
 /// # Safety
-/// As [`totals_of`], after it.
+/// As [`totals_of`], and it was called for these sums.
 pub(crate) unsafe fn update_centroids(
     runtime: &Runtime,
     stream: &Stream,
@@ -435,6 +436,6 @@ pub(crate) unsafe fn update_centroids(
         spherical: u32::from(means.spherical),
         centroids: clusters.set.components(),
     };
-    // SAFETY: every part has an entry a cluster.
+    // SAFETY: every array has an entry for each cluster.
     unsafe { runtime.launch(stream, &UpdateCentroids::KERNEL, launch.config(), launch) }
 }

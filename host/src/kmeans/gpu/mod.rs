@@ -1,15 +1,15 @@
 //! k-means on a device: [`Worker`] over the kernels `assign`, `settle`, `cluster_sums` and `centroids`.
 //!
 //! ```text
-//! assign:  prepare the centroids; at first zero the sums
+//! assign:  prepare the centroids; the first time, zero the sums
 //!          each batch of points:  labels (see `assign`) ──count, scan, group──► order of moves ──add_rows──► sums
 //!          totals ──► host                                          // the one synchronisation of an iteration
 //! update:  sums ──► centroids
 //! ```
 //!
-//! Points, their f16 copies and labels live in device memory while they fit the budget: one batch, uploaded and
-//! prepared once, and sums are kept up to date from one iteration to the next. More points stay in host memory and pass through two slots in every iteration: while one batch is
-//! worked on, the next is uploaded into the other. Sums are integers, so batches change no bit.
+//! If points, their f16 copies and labels fit the budget, they stay in device memory as one batch. It is uploaded and prepared once, and
+//! the sums are only updated from one iteration to the next. Otherwise the points stay in host memory and pass through two slots in every
+//! iteration: the next batch is uploaded into one slot while the device works on the other. Sums are integers, so batches change no bit.
 
 pub(crate) mod assign;
 mod cluster_sums;
@@ -34,42 +34,42 @@ use crate::threads::{apart, meanwhile};
 use crate::vectors::VectorSlice;
 use crate::{ElementType, Error, Metric, Result};
 
-/// Points of a batch, at most: with padding they, and two moves of each, stay in u32.
+/// Largest number of points of a batch: with padding they, and two moves of each, stay in u32.
 const BATCH_POINTS: usize = 1 << 30;
 
-/// Clusters, at most: two groups of moves of each stay in u32.
+/// Largest number of clusters: two groups of moves for each cluster stay in u32.
 const MOST_CLUSTERS: usize = 1 << 30;
 
-/// What a run is about.
+/// The input of a run on one device.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Run<'a> {
     /// How points and centroids are compared.
     pub metric: Assign,
     /// Number of centroids, at least 1.
     pub clusters: usize,
-    /// The points.
+    /// The points of the run.
     pub rows: VectorSlice<'a>,
-    /// Their weights, if they have any.
+    /// The weight of each point; `None` means 1 for all.
     pub weights: Option<&'a [f32]>,
-    /// Device memory that may be used, in bytes; `None`: nine tenths of what is free.
+    /// Device memory that may be used, in bytes; `None` means nine tenths of the free memory.
     pub budget: Option<u64>,
 }
 
 impl Run<'_> {
-    /// The same about some of the points.
+    /// The same run over some of the points.
     pub(crate) fn part(&self, points: Range<usize>) -> Self {
         Run { rows: self.rows.part(points.clone()), weights: self.weights.map(|weights| &weights[points]), ..*self }
     }
 }
 
-/// Bytes of sums and what is made of them, and of sums alone.
+/// Bytes of the sums and totals of all clusters, and bytes of the sums alone.
 pub(crate) fn result_bytes(run: &Run<'_>, means: Means) -> [usize; 2] {
     let shape = VectorShape { element: run.rows.element(), metric: Metric::L2, dim: run.rows.dim() };
     let layout = ClusterLayout::new(shape, run.clusters, means.scale.count());
     [layout.result_bytes(), layout.sum_bytes()]
 }
 
-/// The labels of the rows of `run` for these centroids.
+/// The labels of the rows of `run` for `centroids`.
 pub(crate) fn labels(runtime: Runtime, run: Run<'_>, centroids: &[f32]) -> Result<Vec<u32>> {
     let mut device = KMeansDevice::open(runtime, run, None)?;
     device.set_centroids(centroids)?;
@@ -84,30 +84,30 @@ pub(crate) struct KMeansDevice<'a> {
     points: Source<'a>,
     means: Option<Means>,
     stream: Stream,
-    /// Where batches are uploaded while the other stream works.
+    /// The stream that uploads the next batch while `stream` works.
     loader: Stream,
     clusters: usize,
     cluster_memory: Memory,
     cluster_layout: ClusterLayout,
-    /// Whether copies and bounds of the centroids are of the present ones.
+    /// Whether copies and bounds belong to the present centroids.
     prepared: bool,
-    /// Whether all points are in one batch that has labels of an assignment before, and sums of these: a start for the next.
+    /// Whether all points are in one batch with labels of an earlier assignment and their sums, from which the next assignment starts.
     labelled: bool,
-    /// Labels of all points where they are in several batches.
+    /// Labels of all points if they are in several batches.
     labels: Vec<u32>,
 }
 
-/// Where points come from and where they go to.
+/// The points on the host, and their batches on the device.
 struct Source<'a> {
     runtime: Runtime,
     rows: VectorSlice<'a>,
     weights: Option<&'a [f32]>,
     shape: VectorShape,
-    /// What is subtracted from points and centroids (squared L2).
+    /// The vector subtracted from points and centroids (squared L2).
     centre: Option<Vec<f32>>,
-    /// How the points are cut into batches.
+    /// The division of the points into batches.
     tiling: Tiling<BatchLayout>,
-    /// One slot if all points are in one batch, two otherwise.
+    /// One slot if all points are in one batch, otherwise two.
     slots: Vec<Memory>,
 }
 
@@ -120,7 +120,7 @@ impl Source<'_> {
         self.tiling.len()
     }
 
-    /// Points of batch `number`.
+    /// Numbers of the points of batch `number`.
     fn range(&self, number: usize) -> Range<usize> {
         self.tiling.tile(number)
     }
@@ -130,11 +130,11 @@ impl Source<'_> {
         Batch::new(self.runtime.scratch(slot), self.tiling.plan, self.range(number).len() as u32)
     }
 
-    /// Uploads and prepares batch `number`, and waits for it.
+    /// Uploads and prepares batch `number`, and waits until that is done.
     fn load(&self, stream: &Stream, number: usize) -> Result<()> {
         let (runtime, shape, batch) = (&self.runtime, self.shape, self.batch(number));
         let range = self.range(number);
-        // SAFETY: the layout has room for a batch, and whatever used the slot before is over.
+        // SAFETY: the layout has room for a batch, and all work that used the slot before is finished.
         unsafe {
             upload_vectors(runtime, stream, shape, batch.set.rows(), self.rows.part(range.clone()))?;
             if let Some(weights) = self.weights {
@@ -146,10 +146,10 @@ impl Source<'_> {
         runtime.synchronize(stream)
     }
 
-    /// Uploads what is subtracted from the vectors of a set of points or centroids, if anything.
+    /// Uploads the centre, if there is one, to a set of points or centroids.
     ///
     /// # Safety
-    /// The set's memory is there, for vectors of this dimension.
+    /// The set's memory is allocated, for vectors of this dimension.
     unsafe fn upload_centre(&self, stream: &Stream, set: VectorSet) -> Result<()> {
         match &self.centre {
             // SAFETY: as the caller promises; the centre has the components of a row.
@@ -160,7 +160,7 @@ impl Source<'_> {
 }
 
 impl<'a> KMeansDevice<'a> {
-    /// Uploads the points if they fit the device, or makes two slots for batches of them. Without centroids yet.
+    /// Uploads the points if they fit the device, otherwise allocates two slots for batches of them. There are no centroids yet.
     pub fn new(runtime: Runtime, run: Run<'a>, means: Means) -> Result<Self> {
         Self::open(runtime, run, Some(means))
     }
@@ -206,7 +206,7 @@ impl<'a> KMeansDevice<'a> {
             labels,
         };
         let parts = device.cluster_parts();
-        // SAFETY: the cluster memory is as laid out.
+        // SAFETY: the cluster memory has the layout of `cluster_layout`.
         unsafe {
             device.points.upload_centre(&device.stream, parts.set)?;
             if let Some(means) = means {
@@ -216,7 +216,7 @@ impl<'a> KMeansDevice<'a> {
         Ok(device)
     }
 
-    /// Points of the run.
+    /// Number of points of the run.
     pub fn count(&self) -> usize {
         self.points.count()
     }
@@ -225,12 +225,12 @@ impl<'a> KMeansDevice<'a> {
         VectorShape { element: ElementType::F32, ..self.points.shape }
     }
 
-    /// The device.
+    /// The device that has the points.
     pub(crate) fn runtime(&self) -> &Runtime {
         &self.points.runtime
     }
 
-    /// Where its work is queued.
+    /// The stream of the device's work.
     pub(crate) fn stream(&self) -> &Stream {
         &self.stream
     }
@@ -239,7 +239,7 @@ impl<'a> KMeansDevice<'a> {
         self.points.weights.is_some()
     }
 
-    /// Says that the centroids change: copies and bounds of them are to be made anew.
+    /// Marks the centroids as changed: their copies and bounds will be made again.
     pub(crate) fn centroids_move(&mut self) {
         self.prepared = false;
     }
@@ -248,24 +248,24 @@ impl<'a> KMeansDevice<'a> {
         Clusters::new(self.points.runtime.scratch(&self.cluster_memory), self.cluster_layout, self.clusters as u32)
     }
 
-    /// Labels all points with the present centroids, and adds them up if there are to be means.
+    /// Labels all points with the present centroids, and adds the points to the sums if the run computes means.
     pub(crate) fn label_points(&mut self) -> Result<()> {
         let clusters = self.cluster_parts();
         if !self.prepared {
             let centred = self.points.centre.is_some();
-            // SAFETY: the centroids are there, set or updated, as is the centre.
+            // SAFETY: the centroids are set or updated, and the centre is uploaded.
             unsafe { prepare_set(&self.points.runtime, &self.stream, self.cluster_shape(), clusters.set, centred)? };
             self.prepared = true;
         }
         if let Some(means) = self.means {
             let anew = !self.labelled;
             if anew {
-                // SAFETY: the memory of clusters is as laid out.
+                // SAFETY: the cluster memory has the layout of `cluster_layout`.
                 unsafe { clear_sums(&self.points.runtime, &self.stream, clusters)? };
             }
             self.each_batch(|points, stream, batch| {
                 let weighted = points.weights.is_some();
-                // SAFETY: as below; labels are of these clusters, and labelled points were added when they became so.
+                // SAFETY: points and centroids are prepared; labels are of these clusters, and labelled points are in the sums already.
                 unsafe {
                     if anew {
                         forget_labels(&points.runtime, stream, batch)?;
@@ -278,7 +278,7 @@ impl<'a> KMeansDevice<'a> {
         }
     }
 
-    /// Labels every batch, then calls `then` for it. Labels of several batches come to the host.
+    /// Labels every batch, then calls `then` for it. If there are several batches, copies their labels to the host.
     fn each_batch(&mut self, then: impl Fn(&Source<'a>, &Stream, Batch) -> Result<()>) -> Result<()> {
         let centroids = self.cluster_parts().set;
         let KMeansDevice { points, stream, loader, labelled, labels, .. } = self;
@@ -286,7 +286,7 @@ impl<'a> KMeansDevice<'a> {
         let start = std::mem::replace(labelled, points.batches() == 1);
         let work = |number: usize| -> Result<Batch> {
             let batch = points.batch(number);
-            // SAFETY: points and centroids are there and prepared.
+            // SAFETY: points and centroids are uploaded and prepared.
             unsafe { assign_batch(&points.runtime, stream, points.shape, batch, centroids, start)? };
             then(points, stream, batch)?;
             Ok(batch)
@@ -302,7 +302,7 @@ impl<'a> KMeansDevice<'a> {
             let next = number + 1;
             let own = || {
                 let batch = work(number)?;
-                // SAFETY: every point has a label. This also waits for the batch, whose slot is filled next.
+                // SAFETY: every point has a label. The copy also waits for the batch, whose slot is filled next.
                 unsafe { points.runtime.copy_to_host(stream, labels, batch.labels()) }
             };
             let ahead = move || if next < points.batches() { points.load(loader, next) } else { Ok(()) };
@@ -312,7 +312,7 @@ impl<'a> KMeansDevice<'a> {
         Ok(())
     }
 
-    /// Waits for all work.
+    /// Waits until all queued work is done.
     #[cfg(feature = "cuda")]
     pub fn synchronize(&self) -> Result<()> {
         self.points.runtime.synchronize(&self.stream)
@@ -321,7 +321,7 @@ impl<'a> KMeansDevice<'a> {
 
 impl Worker for KMeansDevice<'_> {
     fn set_centroids(&mut self, centroids: &[f32]) -> Result<()> {
-        // What was nearest among other centroids is a bad guess now: lists of candidates would overflow.
+        // Labels of other centroids are bad guesses for the new ones: the lists of candidates would overflow.
         self.labelled = false;
         self.move_centroids(centroids)
     }
@@ -329,7 +329,7 @@ impl Worker for KMeansDevice<'_> {
     fn centroids(&mut self, to: &mut [f32]) -> Result<()> {
         let (clusters, shape) = (self.cluster_parts(), self.cluster_shape());
         let from = clusters.set.components();
-        // SAFETY: the centroids are there, `stride` components a row.
+        // SAFETY: the centroids are set, with `stride` components for each row.
         unsafe {
             if shape.stride() == shape.dim {
                 return self.points.runtime.copy_to_host(&self.stream, to, from);
@@ -346,7 +346,7 @@ impl Worker for KMeansDevice<'_> {
     fn assign(&mut self, totals: &mut Totals) -> Result<()> {
         self.label_points()?;
         let Some(means) = self.means else { return Ok(()) };
-        // SAFETY: every batch was added up.
+        // SAFETY: every batch has been added to the sums.
         unsafe {
             totals_of(&self.points.runtime, &self.stream, self.cluster_parts(), means, self.weighted(), Some(totals))
         }
@@ -379,7 +379,7 @@ impl PartWorker for KMeansDevice<'_> {
     fn move_centroids(&mut self, centroids: &[f32]) -> Result<()> {
         let (clusters, shape) = (self.cluster_parts(), self.cluster_shape());
         self.centroids_move();
-        // SAFETY: there is room for that many centroids.
+        // SAFETY: the layout has room for this number of centroids.
         unsafe {
             upload_rows(
                 &self.points.runtime,
@@ -394,7 +394,7 @@ impl PartWorker for KMeansDevice<'_> {
     fn assign_part(&mut self, sums: &mut PartialSums) -> Result<()> {
         self.label_points()?;
         let weighted = self.weighted();
-        // SAFETY: every batch was added up.
+        // SAFETY: every batch has been added to the sums.
         unsafe { sums_of(&self.points.runtime, &self.stream, self.cluster_parts(), weighted, sums) }
     }
 }

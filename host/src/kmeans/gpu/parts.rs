@@ -1,20 +1,20 @@
-//! k-means over several devices of one kind: each has a part of the points, and their sums meet on the devices.
+//! k-means over several devices of one kind: each device has a part of the points, and the devices add up their sums on the devices.
 //!
 //! ```text
-//! assign:  each device at once:  labels and sums of its points                        // as on one device; then all wait for all
-//!          each device at once:  its sums, and those of each other ──add──► all sums; totals of these
-//!          the first:            totals ──► host
+//! assign:  all devices at once:  labels and sums of the device's points               // as on one device; then all wait for all
+//!          all devices at once:  own sums and those of each other device ──add──► all sums; totals of these
+//!          the first device:     totals ──► host
 //! update:  each device:          all sums ──► centroids
 //! ```
 //!
-//! Sums are integers, so every device has the same bits of all sums, and forms the same centroids from them: nothing is sent back. The
-//! devices' own sums stay apart, since they are kept up to date from one iteration to the next.
+//! Sums are integers, so every device has the same bits of all sums and computes the same centroids from them. Nothing has to be sent
+//! back. A device's own sums stay separate from all sums, because they are updated from one iteration to the next.
 //!
 //! # Cost
-//! With c clusters of d components each of R devices reads 8 c d bytes of every other one: 4 MB for 4096 × 128, 20 µs by NVLink, and
-//! adds them at the speed of its memory. An iteration of four H200 takes 0.8 ms longer than a quarter of one device's, the start of threads
-//! included, twice: 8 · 10⁶ points 3.64 times as fast as one (33 ms an iteration), 10⁶ points 2.4 times. Through the host, as
-//! devices of different kinds do it ([`crate::kmeans::parts`]), it took 3.6 ms longer.
+//! With c clusters of d components, each device reads 8 c d bytes from every other device and adds them at the speed of its memory: 4 MB for
+//! 4096 × 128, 20 µs by NVLink. An iteration of four H200 takes 0.8 ms longer than a quarter of one device's time, which includes starting
+//! threads twice. Four H200 are 3.64 times as fast as one for 8 · 10⁶ points (33 ms an iteration on one), and 2.4 times for 10⁶ points.
+//! What lost: adding the sums on the host, as devices of different kinds do ([`crate::kmeans::parts`]), took 3.6 ms longer.
 
 use super::cluster_sums::{Clusters, Means, add_sums, totals_of, update_centroids};
 use super::{KMeansDevice, Run, result_bytes};
@@ -26,26 +26,26 @@ use crate::kmeans::worker::{Totals, Worker};
 use crate::shards::divided;
 use crate::threads::at_once;
 
-/// The points of one device, and the sums of all.
+/// The points of one device, and the sums of all devices.
 struct Part<'a> {
     device: KMeansDevice<'a>,
-    /// All sums, and what is made of them.
+    /// The sums of all devices, and the totals from them.
     results: Memory,
-    /// Sums of another device, on their way into these.
+    /// The sums of another device, copied here before they are added.
     others: Memory,
 }
 
 /// The points of one run on several devices.
 pub(crate) struct KMeansParts<'a> {
-    /// In the order of their points.
+    /// The devices with points, in the order of their points.
     parts: Vec<Part<'a>>,
-    /// Their devices.
+    /// The devices given to `open`.
     runtimes: Vec<Runtime>,
     means: Means,
 }
 
 impl<'a> KMeansParts<'a> {
-    /// Divides the points of `run` among devices, one at least.
+    /// Divides the points of `run` among `runtimes`, at least one.
     pub fn open(runtimes: &[Runtime], run: Run<'a>, means: Means) -> Result<Self> {
         let count = run.rows.len();
         let own = result_bytes(&run, means).iter().sum::<usize>() as u64;
@@ -58,13 +58,13 @@ impl<'a> KMeansParts<'a> {
         Ok(KMeansParts { parts, runtimes: runtimes.to_vec(), means })
     }
 
-    /// Devices that have points.
+    /// Number of devices that have points.
     #[cfg(test)]
     pub fn devices(&self) -> usize {
         self.parts.len()
     }
 
-    /// The centroids that one of the devices has.
+    /// Copies the centroids of device `device` to the host.
     #[cfg(test)]
     pub fn centroids_of(&mut self, device: usize, to: &mut [f32]) -> Result<()> {
         self.parts[device].device.centroids(to)
@@ -72,7 +72,7 @@ impl<'a> KMeansParts<'a> {
 }
 
 impl Part<'_> {
-    /// All sums on this device, number `at`, and totals of these; to the host where it asks for them. `sums`: where each device has its own.
+    /// Adds up all sums on this device, number `at`, and computes totals, which it copies to `totals`. `sums` are each device's own sums.
     fn gather(
         &self,
         at: usize,
@@ -84,9 +84,9 @@ impl Part<'_> {
         let (runtime, stream) = (device.runtime(), device.stream());
         let own = device.cluster_parts();
         let all = own.with_sums(runtime.scratch(results));
-        // Room for the sums of one device.
+        // Memory for the sums of one other device.
         let others = Clusters::with_sums(own, runtime.scratch(others)).added();
-        // SAFETY: every device has added up its points and waits; all have one layout.
+        // SAFETY: every device has added up its points, and its stream is idle; all devices have the same layout.
         unsafe {
             runtime.copy(stream, all.added(), own.added())?;
             for (_, &(other, from)) in sums.iter().enumerate().filter(|(other, _)| *other != at) {
@@ -129,7 +129,7 @@ impl Worker for KMeansParts<'_> {
         for Part { device, results, .. } in &mut self.parts {
             device.centroids_move();
             let all = device.cluster_parts().with_sums(device.runtime().scratch(results));
-            // SAFETY: the last `assign` left sums and weights there.
+            // SAFETY: the last `assign` left all sums and weights in `results`.
             unsafe { update_centroids(device.runtime(), device.stream(), all, self.means)? };
         }
         Ok(())

@@ -11,7 +11,7 @@ use crate::device::runtime::Runtime;
 use crate::kmeans::scale::{Scale, power_of_two};
 use crate::vectors::with_components;
 
-/// In [-0.5, 0.5).
+/// A random number in [-0.5, 0.5).
 fn uniform(random: &mut Random) -> f32 {
     random.unit_f32() - 0.5
 }
@@ -20,7 +20,7 @@ fn values(random: &mut Random, count: usize) -> Vec<f32> {
     (0..count).map(|_| uniform(random)).collect()
 }
 
-/// The canonical sum as its definition says, lane by lane; not the library's evaluation of it.
+/// The canonical sum lane by lane, as its definition says; it shares no code with the library.
 fn canonical(terms: impl Iterator<Item = f64>) -> f64 {
     let mut acc = [0.0f64; 128];
     terms.enumerate().for_each(|(i, term)| acc[i % 128] += term);
@@ -36,7 +36,7 @@ fn wide<T: Element>(row: &[T]) -> impl Iterator<Item = f64> {
     row.iter().map(|x| f64::from(x.to_f32()))
 }
 
-/// Step 1 of the definition.
+/// The nearest centroid, by step 1 of the definition.
 fn nearest<T: Element>(metric: Assign, row: &[T], centroids: &[f32]) -> u32 {
     let distance = |centroid: &[f32]| {
         let pairs = wide(row).zip(wide(centroid));
@@ -55,7 +55,7 @@ fn nearest<T: Element>(metric: Assign, row: &[T], centroids: &[f32]) -> u32 {
     best as u32
 }
 
-/// One iteration by the definition.
+/// The results of one iteration by the definition.
 struct Expected {
     labels: Vec<u32>,
     totals: Totals,
@@ -73,11 +73,11 @@ fn expected_of<T: Element>(rows: &[T], run: &Run<'_>, means: Means, centroids: &
     let levels: Vec<_> = means.scale.levels().collect();
     let mut sums = vec![vec![0i128; clusters * dim]; levels.len()];
     let (mut weights, mut counts) = (vec![vec![0i128; clusters]; levels.len()], vec![0u32; clusters]);
-    // The level that a number belongs to by its magnitude.
+    // The level of a number by its magnitude.
     let level = |number: f64, of: &dyn Fn(usize) -> (f64, f64)| {
         (0..levels.len()).find(|&at| number.abs() >= of(at).0 && number.abs() < of(at).1).unwrap()
     };
-    // Scaling by a power of two in steps that stay in range, and rounding to even by hand.
+    // The product is exact, and the rounding to even is done by hand.
     let rounded = |value: f64, exponent: i32| -> i128 {
         let scaled = value * 2f64.powi(exponent);
         let floor = scaled.floor();
@@ -179,7 +179,7 @@ fn every_shape_equals_the_definition() {
     for (dim, clusters, points) in
         [(1, 1, 1), (3, 2, 130), (64, 127, 129), (65, 129, 300), (129, 3, 257), (200, 17, 140), (8, 300, 700)]
             .into_iter()
-            // More than the kernels for few centroids take: one tile of points is for warps, two are for warpgroups.
+            // More clusters than the kernels for few centroids take: one tile of points is for warps, two are for warpgroups.
             .chain([(70, 400, 100), (70, 400, 250)])
     {
         let rows = values(&mut random, points * dim);
@@ -220,13 +220,13 @@ fn weights_count() {
     let (rows, centroids) = (values(&mut random, 200 * 12), values(&mut random, 7 * 12));
     let weights: Vec<f32> = (0..200).map(|i| if i % 9 == 0 { 0.0 } else { uniform(&mut random) + 0.5 }).collect();
     check("weights", Run { weights: Some(&weights), ..run_of(Assign::L2, 7, &rows, 12) }, false, &centroids, 2);
-    // A cluster whose points weigh nothing keeps its centroid.
+    // A cluster whose points have weight 0 keeps its centroid.
     let rows = [0.0f32, 0.1, 10.0, 10.1];
     let run = Run { weights: Some(&[1.0, 2.0, 0.0, 0.0]), ..run_of(Assign::L2, 2, &rows, 1) };
     check("no weight", run, false, &[0.0, 9.0], 2);
 }
 
-/// Exact ties, duplicates of centroids beyond a list, and points that are all equal.
+/// Exact ties, more duplicates of a centroid than a list holds, and points that are all equal.
 #[test]
 fn ties_go_to_the_lower_cluster() {
     let mut random = Random::new(4);
@@ -254,14 +254,14 @@ fn any_magnitude() {
             check(&format!("{metric:?} times {factor:e}"), run_of(metric, 9, &rows, 8), false, &rows[8..80], 1);
         }
     }
-    // Clusters far from the origin, and each other; one of them a million times further out than the rest.
+    // Clusters far from the origin and from each other; one row a million times farther out than the rest.
     let mut rows = unit.clone();
     for (point, row) in rows.chunks_exact_mut(8).enumerate() {
         row.iter_mut().for_each(|x| *x += 1000.0 * (point % 4) as f32);
     }
     rows[8..16].fill(1e9);
     check("far clusters", run_of(Assign::L2, 9, &rows, 8), false, &rows[..72], 2);
-    // Points and centroids whose scales multiply to infinity, or to nothing.
+    // Points and centroids whose scales multiply to infinity or to zero.
     let mut rows = unit.clone();
     rows[3] = 3e38;
     let mut centroids = values(&mut random, 9 * 8);
@@ -272,7 +272,7 @@ fn any_magnitude() {
     }
 }
 
-/// How many points the product left to canonical distances: with several candidates, and with all.
+/// Numbers of points that the product left to canonical distances: with several candidates, and with all centroids.
 fn queues(run: Run<'_>, centroids: &[f32]) -> [u32; 2] {
     let mut worker =
         KMeansDevice::new(Runtime::EMULATOR, run, Means { scale: scale_of(&run), spherical: false }).unwrap();
@@ -287,7 +287,7 @@ fn queues(run: Run<'_>, centroids: &[f32]) -> [u32; 2] {
     sizes
 }
 
-/// The product decides nearly all, and each of its ways out is taken where it must be.
+/// The product decides nearly all points, and each queue is used where it must be.
 #[test]
 fn few_points_need_canonical_distances() {
     let mut random = Random::new(9);
@@ -299,12 +299,12 @@ fn few_points_need_canonical_distances() {
     // Many tiles, so that lists are compacted.
     let many = values(&mut random, 2200 * 64);
     assert_eq!(queues(run_of(Assign::L2, 2200, &rows[..128 * 64], 64), &many)[1], 0);
-    // One centroid far away is no reason to doubt the others of its tile.
+    // One far centroid does not weaken the bounds of the others in its tile.
     centroids[5 * 64..6 * 64].fill(300.0);
     let [pending, unbounded] = queues(run_of(Assign::L2, 300, &rows, 64), &centroids);
     assert!(pending < 384 / 4 && unbounded == 0, "far: {pending} pending, {unbounded} unbounded");
-    // Two of each centroid: nearly all pending (few kernels keep two candidates: a third near is enough to be unbounded). Ten of
-    // each: all unbounded, as is everything where f32 ends.
+    // Two of each centroid: nearly all points are pending (the kernels for few centroids keep two candidates, so a third near one makes a
+    // point unbounded). Ten of each: all points are unbounded. Products beyond the range of f32: the point is unbounded.
     let copies = |count: usize| (0..count).flat_map(|_| centroids[..4 * 64].to_vec()).collect::<Vec<f32>>();
     let [pending, unbounded] = queues(run_of(Assign::L2, 8, &rows, 64), &copies(2));
     assert!(pending + unbounded == 384 && unbounded < 10, "twins: {pending} pending, {unbounded} unbounded");
@@ -313,7 +313,7 @@ fn few_points_need_canonical_distances() {
     assert_eq!(queues(run_of(Assign::L2, 4, &rows[..64], 64), &centroids[..4 * 64]), [0, 1]);
 }
 
-/// An order of centroids that fills the lists: each tile nearer than the one before.
+/// An order of centroids that fills the lists: each tile is nearer than the one before.
 #[test]
 fn descending_distances_overflow_no_result() {
     let mut random = Random::new(6);
@@ -322,11 +322,11 @@ fn descending_distances_overflow_no_result() {
     check("descending", run_of(Assign::L2, 2000, &rows, 2), false, &centroids, 1);
 }
 
-/// Labels of an assignment before are a start for the next, near or far from what they come to be.
+/// Earlier labels are a start for the next assignment, whether near to or far from the new labels.
 #[test]
 fn labels_of_other_centroids_change_no_result() {
     let mut random = Random::new(10);
-    // Three tiles of points, for warps, or two, for warpgroups; up to 128 components stay resident, more are streamed.
+    // Three tiles of points are for warps, two for warpgroups. Up to 128 components stay resident; more are streamed.
     for (metric, dim, clusters, points) in [
         (Assign::L2, 40, 150, 300),
         (Assign::L2, 128, 300, 300),
@@ -343,7 +343,7 @@ fn labels_of_other_centroids_change_no_result() {
         let mut labels = vec![0; points];
         for turn in 0..3 {
             let mut centroids = values(&mut random, clusters * dim);
-            // Where the last turn's nearest centroids are now far away, or beyond what a bound can say.
+            // The last turn's nearest centroids are now far away, or beyond the range of the bound.
             centroids[..10 * dim].iter_mut().for_each(|c| *c *= [1.0, 1e4, 1e30][turn]);
             worker.set_centroids(&centroids).unwrap();
             worker.assign(&mut Totals::default()).unwrap();
@@ -354,7 +354,7 @@ fn labels_of_other_centroids_change_no_result() {
     }
 }
 
-/// More clusters than shared memory counts, and one giant cluster.
+/// More clusters than are counted in shared memory, and one giant cluster.
 #[test]
 fn many_clusters_and_a_giant_one() {
     let mut random = Random::new(7);
@@ -366,7 +366,7 @@ fn many_clusters_and_a_giant_one() {
     check("giant cluster", run_of(Assign::L2, 40, &rows, 2), false, &centroids[..80], 2);
 }
 
-/// A budget that the points exceed: batches, with the same bits. And one that nothing fits.
+/// Points that exceed the budget pass in batches, with the same bits. A budget that fits no batch is an error.
 #[test]
 fn points_beyond_the_budget_are_streamed() {
     let mut random = Random::new(8);
@@ -394,11 +394,11 @@ fn points_beyond_the_budget_are_streamed() {
     assert!(asked > 10_000);
 }
 
-/// Points in parts on several devices: as on one.
+/// Points divided among several devices give the results of one device.
 #[test]
 fn parts_on_several_devices_equal_the_definition() {
     let mut random = Random::new(11);
-    // The last has too little memory for its points, which pass through it in batches.
+    // In the last case the memory is too small for the points, which pass through it in batches.
     for (metric, dim, clusters, weighted, points_memory) in [
         (Assign::L2, 7, 5, false, None),
         (Assign::L2, 40, 33, true, None),
@@ -461,13 +461,13 @@ fn scales_leave_no_range() {
     assert_eq!(Scale::new(1000, 1.0, None).levels().map(|(_, weight)| weight.exponent).collect::<Vec<_>>(), [0]);
 }
 
-/// Every number in the sum of its level, for all element types, with weights of several levels and without.
+/// Every number is in the sum of its level, for all element types, with and without weights of several levels.
 #[test]
 fn sums_of_levels_equal_the_definition() {
     fn check_type<T: Element>(tops: &[i32]) {
         let mut random = Random::new(12);
         let far: Vec<f32> = tops[1..].iter().map(|&top| 2f32.powi(top - 1)).chain([2f32.powi(tops[0] - 1)]).collect();
-        // A third of the components and weights at the magnitudes of other levels, and at the edges between levels.
+        // A third of the components and weights are at the magnitudes of other levels or at the edges between levels.
         let mut value = |bits: u64| match bits % 6 {
             0 => far[(bits >> 8) as usize % far.len()] * (0.5 + uniform(&mut random).abs()),
             1 => -far[(bits >> 8) as usize % far.len()],
@@ -478,10 +478,10 @@ fn sums_of_levels_equal_the_definition() {
         let weights: Vec<f32> = (0..200).map(|_| value(bits.bits()).abs()).collect();
         let centroids: Vec<f32> = rows[..7 * 12].iter().map(|x| x.to_f32()).collect();
         let run = run_of(Assign::L2, 7, &rows, 12);
-        // Without weights t = 0: the 50 bits that numbers have for 200 points, less 50.
+        // Without weights t = 0: numbers have 50 bits for 200 points, and 50 − 50 = 0.
         let means = |weights: &[i32]| Means { scale: Scale::of_tops(200, tops, weights), spherical: false };
         check_means(&format!("{} {tops:?}", T::TYPE.name()), run, means(&[50]), &centroids, 3);
-        // w·x reaches the product of both.
+        // w·x is as large as the product of the largest weight and component.
         let run = Run { weights: Some(&weights), ..run };
         let products: Vec<i32> = [2 * tops[0]].iter().chain(tops).copied().collect();
         let means = |weights: &[i32]| Means { scale: Scale::of_tops(200, &products, weights), spherical: false };

@@ -1,4 +1,4 @@
-//! Product-quantizer codes on a device.
+//! Codes of product quantizers, computed on a device.
 
 use cuda_std::{Ptr, PtrMut};
 use warpann_kernels::pq::encode::{BLOCK_ROWS, Encode, FEWEST_CODEWORDS, GROUP, Staging, shared_bytes};
@@ -11,17 +11,17 @@ use crate::device::tiling::{Budget, Tiling, bus_rows};
 use crate::pq::ProductQuantizer;
 use crate::{Result, host_memory};
 
-/// Blocks a multiprocessor should have at least, before sub-quantizers are spread over blocks.
+/// Smallest number of blocks per multiprocessor that is wanted before a block takes more sub-quantizers.
 const BLOCKS_PER_MULTIPROCESSOR: u32 = 4;
-/// The most blocks along y.
+/// Largest number of blocks along y.
 const MAX_GRID_Y: u32 = 65535;
 
-/// How a batch is launched.
+/// The launch of a batch.
 struct EncodePlan {
     staging: Staging,
-    /// Codewords in shared memory at once.
+    /// Number of codewords in shared memory at a time.
     piece: u32,
-    /// Sub-quantizers of a block.
+    /// Number of sub-quantizers of a block.
     run: u32,
 }
 
@@ -29,7 +29,7 @@ impl EncodePlan {
     fn new(limits: &Limits, quantizer: &ProductQuantizer, rows: u32) -> EncodePlan {
         let (width, codewords) = (quantizer.width() as u64, quantizer.codewords() as u32);
         let bytes = |piece: u32| shared_bytes(width, u64::from(piece));
-        // Small enough that several blocks share a multiprocessor, where a smaller piece can bring that about.
+        // Halve the piece until several blocks share a multiprocessor, if possible.
         let share = u64::from(limits.shared_bytes / BLOCKS_PER_MULTIPROCESSOR);
         let mut piece = codewords;
         while piece > FEWEST_CODEWORDS && bytes(piece) > share {
@@ -47,29 +47,29 @@ impl EncodePlan {
     }
 }
 
-/// Rows on the device, and where their codes go there.
+/// Rows and codes in device memory.
 #[derive(Clone, Copy)]
 pub(crate) struct OnDevice {
-    /// Rows of f32, `stride` components from one to the next, as are centroids.
+    /// The rows, f32, `stride` components apart; centroids have the same stride.
     pub rows: Ptr<f32>,
-    /// See `rows`.
+    /// Number of components from one row to the next.
     pub stride: u32,
-    /// How many.
+    /// Number of rows, at least one.
     pub count: u32,
-    /// The number of the centroid that is subtracted from each row. Without labels nothing is subtracted, and there are no centroids.
+    /// The number of the centroid that is subtracted from each row. Without labels nothing is subtracted, and `centroids` is empty.
     pub labels: Option<Ptr<u32>>,
-    /// See `labels`.
+    /// The centroids of all lists, `stride` components apart.
     pub centroids: Ptr<f32>,
-    /// The transposed codebooks.
+    /// The codebooks, component by component: M × width × 2^bits.
     pub codebooks: Ptr<f32>,
-    /// The codes.
+    /// The codes, `code_bytes` for each row.
     pub codes: PtrMut<u8>,
 }
 
-/// Launches the encoding of rows, at least one.
+/// Launches the encoding of at least one row.
 ///
 /// # Safety
-/// The arrays are as long as the shapes say, and every label names a centroid.
+/// The arrays have the lengths that the shapes require, and every label names a centroid.
 pub(crate) unsafe fn enqueue(
     runtime: &Runtime,
     stream: &Stream,
@@ -91,11 +91,11 @@ pub(crate) unsafe fn enqueue(
         run,
         codes: rows.codes,
     };
-    // SAFETY: as the caller promises; the plan says whether shared memory holds what the kernel stages there.
+    // SAFETY: as the caller promises; the plan stages in shared memory only what fits there.
     unsafe { runtime.launch(stream, Encode::kernel(staging), launch.config(staging), launch) }
 }
 
-/// Codes of `rows` (checked), within `budget` bytes of the device's memory (default: nine tenths of what is free).
+/// Encodes checked `rows` within `budget` bytes of device memory; `None` means nine tenths of the free memory.
 pub(crate) fn encode(
     runtime: &Runtime,
     quantizer: &ProductQuantizer,
@@ -108,7 +108,7 @@ pub(crate) fn encode(
     if count == 0 {
         return Ok(codes);
     }
-    // All tiles read the codebooks.
+    // All tiles share the codebooks.
     let mut layout = Layout::default();
     let codebooks = layout.array::<f32>(quantizer.codebooks().len());
     let place = |count: usize| {
@@ -142,7 +142,7 @@ pub(crate) fn encode(
             codebooks: codebooks.into(),
             codes: device_codes,
         };
-        // SAFETY: the layouts reserved the arrays for as many rows as a tile has at most. The copy to the host waits for the kernel.
+        // SAFETY: the layouts reserved the arrays for the largest number of rows of a tile. The copy to the host waits for the kernel.
         unsafe {
             runtime.copy_to_device(&lane.stream, device_rows, rows)?;
             enqueue(runtime, &lane.stream, quantizer, on_device)?;

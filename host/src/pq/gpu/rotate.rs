@@ -1,4 +1,4 @@
-//! Canonical inner products of rows with the rows of a matrix: a rotation, by the kernel that re-ranks candidates.
+//! Rotation on a device: canonical inner products of rows with the rows of a matrix, by the kernel that re-ranks candidates.
 
 use cuda_std::Ptr;
 use warpann_kernels::product::canonical::Canonical;
@@ -11,10 +11,10 @@ use crate::element::ElementType;
 use crate::product::gpu::{VectorShape, upload_rows};
 use crate::{Metric, Result};
 
-/// Warps a multiprocessor should have at least, before the products of a row are spread over warps.
+/// Number of warps per multiprocessor below which the products of a row are divided among warps.
 const WARPS_PER_MULTIPROCESSOR: u64 = 64;
 
-/// Canonical inner products of each of `rows` (checked) with each row of `matrix`, rows of `dim` components both: rows × matrix rows.
+/// Canonical inner products of each of the checked `rows` with each row of `matrix`: rows × matrix rows. All rows have `dim` components.
 pub(crate) fn row_products(runtime: &Runtime, matrix: &[f32], rows: &[f32], dim: usize) -> Result<Vec<f32>> {
     let shape = VectorShape { element: ElementType::F32, metric: Metric::InnerProduct, dim };
     let columns = matrix.len() / dim;
@@ -38,7 +38,7 @@ pub(crate) fn row_products(runtime: &Runtime, matrix: &[f32], rows: &[f32], dim:
     let device_matrix = runtime.scratch(&memory).at(device_matrix);
     let pool = Lanes::new();
     pool.with(runtime, |lane| {
-        // SAFETY: the matrix has `columns` rows, for which there is room.
+        // SAFETY: the matrix has `columns` rows, and the layout has room for them.
         unsafe { upload_rows(runtime, &lane.stream, shape, device_matrix.as_bytes(), matrix)? };
         runtime.synchronize(&lane.stream)
     })?;
@@ -51,7 +51,7 @@ pub(crate) fn row_products(runtime: &Runtime, matrix: &[f32], rows: &[f32], dim:
         let scratch = lane.scratch(runtime, tile_layout.bytes())?;
         let device_rows = scratch.at(*rows_place).take(count * shape.stride());
         let products = scratch.at(*products_place).take(count * columns);
-        // SAFETY: a tile has at most as many rows as its place. Without lists the kernel visits rows 0 to `columns` of the
+        // SAFETY: a tile has at most the number of rows that its place has room for. Without lists the kernel visits rows 0 to `columns` of the
         // matrix, all of which exist. The copy to the host waits for the kernel.
         unsafe {
             upload_rows(runtime, &lane.stream, shape, device_rows.as_bytes(), rows)?;

@@ -1,5 +1,5 @@
-//! f32 vectors kept as f16. The rows are their own operands, with scale 1 and without centre: the list scan multiplies them where they lie
-//! ([`super::flat::Copies`]), and re-ranking compares their exact values with f32 queries.
+//! f32 vectors stored as f16. The rows are also the operands, with scale 1 and without centre. The list scan multiplies them in place
+//! (`flat`), and re-ranking compares their exact values with f32 queries.
 
 use cuda_std::global;
 use cuda_std::global::U32x2;
@@ -24,11 +24,11 @@ measure_kernels! {
     }
 }
 
-/// f16 rows.
+/// Rows of f16 components.
 #[derive(Clone, Copy)]
 pub(crate) struct F16Rows {
     rows: *const u16,
-    /// Components from one row to the next, a multiple of four.
+    /// Distance from one row to the next in components, a multiple of four.
     stride: u32,
 }
 

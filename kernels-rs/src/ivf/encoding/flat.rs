@@ -1,4 +1,4 @@
-//! Vectors as they were added, of any element type: re-ranking reads them, and a scan reads their f16 operands.
+//! Vectors as they were added, of any element type. Re-ranking reads them; a scan reads their f16 operands.
 
 use cuda_std::shared::SharedPtr;
 use cuda_std::{async_copy, unroll};
@@ -13,7 +13,7 @@ use crate::ivf::list_scan::{
 use crate::product::element::Element;
 use crate::product::instruction::{Instruction, MmaSync, Wgmma};
 
-/// Scans of f16 copies in memory.
+/// The scans of f16 copies in memory.
 #[cfg(not(target_arch = "nvptx64"))]
 pub const SCAN: RowScan = RowScan { kernel: scan_copies, append_queries: APPEND_QUERIES, table: false };
 
@@ -42,7 +42,7 @@ scan_kernels! {
     }
 }
 
-/// f16 copies in memory.
+/// f16 copies of the rows, in memory.
 #[derive(Clone, Copy)]
 pub(crate) struct Copies {
     base: *const u16,
@@ -72,7 +72,7 @@ impl Rows for Copies {
         let from = self.base.wrapping_add(at);
         unroll::<ROWS_A_THREAD>(|i| {
             let down = i as u32 * (THREADS / 8);
-            // SAFETY: rows row + down < 128, which exist. A multiple of 8 rows on, the swizzle is the same.
+            // SAFETY: rows row + down < 128, which exist. The swizzle repeats after 8 rows.
             unsafe {
                 let to = to.add(chunk_offset(row, part) + down * CHUNK_BYTES);
                 async_copy::copy_16(to, from.wrapping_add(down as usize * self.stride as usize).cast());
@@ -81,7 +81,7 @@ impl Rows for Copies {
     }
 }
 
-/// Vectors as they were added.
+/// Vectors in the element type in which they were added.
 pub(crate) struct Stored<E: Element> {
     rows: *const E::Stored,
     stride: u32,

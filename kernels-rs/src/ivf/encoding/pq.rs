@@ -1,4 +1,4 @@
-//! Product-quantizer codes of residuals ([`Codes`]): a scan decodes them to f16 operands ([`Operands`]).
+//! Product-quantizer codes of residuals ([`Codes`]), which a scan decodes to f16 operands ([`Operands`]).
 
 use cuda_std::global::{U32x2, U32x4};
 use cuda_std::shared::SharedPtr;
@@ -17,7 +17,7 @@ use crate::pq::codes::{Codes, Operands};
 use crate::product::element;
 use crate::product::instruction::{Instruction, MmaSync, Wgmma};
 
-/// Scans of codes.
+/// The scans of product-quantizer codes.
 #[cfg(not(target_arch = "nvptx64"))]
 pub const SCAN: RowScan = RowScan { kernel: scan_codes, append_queries: 64, table: true };
 
@@ -61,7 +61,7 @@ measure_kernels! {
     }
 }
 
-/// Codes, decoded on the way; with `TABLE`, the codebooks' halves are in shared memory.
+/// Codes that are decoded on the way to shared memory; with `TABLE`, the halves of the codebooks are in shared memory too.
 #[derive(Clone, Copy)]
 pub(crate) struct Decoded<const TABLE: bool> {
     operands: Operands,
@@ -70,7 +70,7 @@ pub(crate) struct Decoded<const TABLE: bool> {
 }
 
 impl<const TABLE: bool> Decoded<TABLE> {
-    /// Four halves, two words, from place `at` on, which is a multiple of four.
+    /// Four halves, as two words, from place `at` on, a multiple of four.
     ///
     /// # Safety
     /// The places exist.
@@ -86,14 +86,14 @@ impl<const TABLE: bool> Decoded<TABLE> {
         }
     }
 
-    /// Whether sub-vectors have two components, and their codes are the bytes of whole words.
+    /// Whether sub-vectors have two components, and codes are bytes that fill whole words.
     #[inline(always)]
     fn in_pairs(&self) -> bool {
         let codes = self.operands.codes;
         codes.width == 2 && codes.bits == 8 && codes.code_bytes.is_multiple_of(4)
     }
 
-    /// Whether the codes of eight components are one byte or two: of sub-vectors of a multiple of eight components, or of four.
+    /// Whether sub-vectors have a multiple of eight components or four, so that the codes of eight components are one byte or two.
     #[inline(always)]
     fn in_bytes(&self) -> bool {
         let codes = self.operands.codes;
@@ -101,7 +101,7 @@ impl<const TABLE: bool> Decoded<TABLE> {
         codes.bits == 8 && whole
     }
 
-    /// Two halves from place `at` on, which is even.
+    /// Two halves from place `at` on, an even number.
     ///
     /// # Safety
     /// The places exist.
@@ -137,14 +137,14 @@ impl<const TABLE: bool> Decoded<TABLE> {
 impl<const TABLE: bool> Rows for Decoded<TABLE> {
     const DENSE: bool = false;
     const STAGES: u32 = if TABLE { 1 } else { STAGES };
-    /// The codes of its eight components of each of its rows, a byte each: four where sub-vectors have two components, else
-    /// one for each quad, where their width is a multiple of four.
+    /// The codes of the thread's eight components, for each of its rows, one byte for each code: four codes if sub-vectors have two
+    /// components; one for each quad if their width is a multiple of four.
     type Ahead = [u32; ROWS_A_THREAD];
 
     #[inline(always)]
     fn of(launch: &ScanLists) -> Self {
         let ScanLists { codes, code_bytes, bits, width, dim, centroid_offsets, halves, .. } = *launch;
-        // The scan reads scaled codewords and centroids instead.
+        // The scan reads scaled codewords and centroids instead of these.
         let none = *Ptr::empty();
         let stride = dim.next_multiple_of(4);
         let codes = Codes { codes: *codes, code_bytes, bits, width, dim, codebooks: none, centroids: none, stride };
@@ -166,7 +166,7 @@ impl<const TABLE: bool> Rows for Decoded<TABLE> {
                 let row = (first + row + i as u32 * (THREADS / 8)) as usize;
                 if 4 * quad < codes.dim {
                     let at = codes.codes.wrapping_add(row * codes.code_bytes as usize + 2 * quad as usize);
-                    // SAFETY: rows are multiples of four bytes, and so are the codes of eight components.
+                    // SAFETY: rows have a multiple of four bytes, and so do the codes of eight components.
                     found[i] = unsafe { global::load_nc(at.cast::<u32>()) };
                 }
             });
@@ -177,7 +177,7 @@ impl<const TABLE: bool> Rows for Decoded<TABLE> {
                 let row = (first + row + i as u32 * (THREADS / 8)) as usize;
                 if 4 * quad < codes.dim {
                     let at = codes.codes.wrapping_add(row * codes.code_bytes as usize + first_code as usize);
-                    // SAFETY: rows of codes of four components are multiples of two bytes, and so are the codes of eight components.
+                    // SAFETY: with codes of four components, rows have a multiple of two bytes, and so do the codes of eight components.
                     found[i] = unsafe {
                         if two { global::load_nc(at.cast::<u16>()) as u32 } else { global::load_nc(at) as u32 * 0x101 }
                     };
@@ -205,7 +205,7 @@ impl<const TABLE: bool> Rows for Decoded<TABLE> {
             self.table = to.cast();
             let mut at = 16 * thread;
             while at < self.table_bytes {
-                // SAFETY: the halves are padded to 16 bytes, and the launch gave room for them.
+                // SAFETY: the halves are padded to 16 bytes, and the launch reserved shared memory for them.
                 unsafe {
                     let from = self.operands.halves.cast::<u8>().wrapping_add(at as usize);
                     to.add(at).cast::<U32x4>().store(global::load_nc(from.cast::<U32x4>()));

@@ -1,20 +1,20 @@
-//! A byte a component of residuals: component i of a vector in list l stands for
+//! One byte for each component of residuals. Component i of a vector in list l is
 //!
 //! ```text
 //! r[i] = f32(c_l[i] + f32(least[i] + f32(code[i] * step[i])))
 //! ```
 //!
-//! `codebooks` has `least`, then `step`, `stride` numbers each, zero padded; rows of codes are padded to a multiple of eight bytes.
+//! `codebooks` has `least`, then `step`, `stride` numbers each, zero padded. Rows of codes are padded to a multiple of eight bytes.
 //!
 //! # Operands
-//! The operand is made by arithmetic from scaled f16 parts ([`crate::ivf::code_bounds::ScaleCodes`]), as for product-quantizer codes:
+//! As for product-quantizer codes, the operand is computed from scaled f16 parts ([`crate::ivf::code_bounds::ScaleCodes`]):
 //!
 //! ```text
-//! operand = f16(code * step + f16(offset_l + least))       // a fused multiplication and addition for two components
+//! operand = f16(code * step + f16(offset_l + least))       // one fused multiply-add for two components
 //! ```
 //!
-//! A code becomes an f16 without conversion: 0x6400 | code is the f16 1024 + code, from which 1024 is subtracted exactly. No table is in shared
-//! memory, and a thread loads the parts of its eight components once for all its rows.
+//! A code becomes an f16 without conversion: 0x6400 | code is the f16 1024 + code, and the subtraction of 1024 is exact. No table is in
+//! shared memory, and a thread loads the parts of its eight components once for all its rows.
 
 use cuda_std::global::{U32x2, U32x4};
 use cuda_std::shared::SharedPtr;
@@ -32,13 +32,13 @@ use crate::ivf::rerank::{PerQuery, Rerank, by_block, by_warp, rerank_kernels};
 use crate::product::element;
 use crate::product::instruction::{Instruction, MmaSync, Wgmma};
 
-/// Scans of codes.
+/// The scans of codes of one byte.
 #[cfg(not(target_arch = "nvptx64"))]
 pub const SCAN: RowScan = RowScan { kernel: scan_bytes, append_queries: 64, table: false };
 
 scan_kernels! {
     fn scan_bytes(key: ScanKey) {
-        /// Two blocks a multiprocessor would spill 8 bytes on some architectures.
+        /// With two blocks a multiprocessor this kernel would spill 8 bytes on some architectures.
         (Instruction::MmaSync, Tile::Of64, Residence::Resident) =>
             scan_scalar8_64(min_blocks = 1) = scan::<Scaled, MmaSync<2, 2, 4>, 2, 4, 64, true, false>,
         (Instruction::MmaSync, Tile::Of64, Residence::Streamed) =>
@@ -77,7 +77,7 @@ measure_kernels! {
     }
 }
 
-/// Codes of residuals.
+/// Codes of one byte for each component of residuals.
 #[derive(Clone, Copy)]
 pub(crate) struct Scalar8 {
     rows: CodedRows,
@@ -86,11 +86,11 @@ pub(crate) struct Scalar8 {
 /// Two codes, the low and the third byte of `bytes`, as f16.
 #[inline(always)]
 fn two_f16(bytes: u32) -> u32 {
-    // 1024 + code in each half, and -1024.
+    // 1024 + code in each half; the other operand is −1024.
     math::add_f16x2(bytes & 0x00ff_00ff | 0x6400_6400, 0xe400_e400)
 }
 
-/// Four codes, one a byte, as f16 in order.
+/// Four codes, one in each byte, as f16 in order.
 #[inline(always)]
 fn four_f16(codes: u32) -> [u32; 2] {
     let spread = |two: u32| two & 0xff | (two & 0xff00) << 8;
@@ -105,10 +105,10 @@ struct QuadParts {
 }
 
 impl QuadParts {
-    /// Those of components 4·`quad` .. of `list`; zeros from the stride on.
+    /// The parts of components 4·`quad` .. of `list`; zeros from the stride on.
     ///
     /// # Safety
-    /// The list exists, and the parts are those of an image with this stride.
+    /// The list exists, and the parts have this stride.
     #[inline(always)]
     unsafe fn of(parts: OperandParts, stride: u32, list: u32, quad: u32) -> Self {
         if 4 * quad >= stride {
@@ -175,7 +175,7 @@ impl Operand4 for Scalar8 {
     }
 }
 
-/// Codes as a list scan reads them.
+/// Codes in the form that a list scan reads.
 #[derive(Clone, Copy)]
 pub(crate) struct Scaled {
     codes: *const u8,
@@ -187,7 +187,7 @@ pub(crate) struct Scaled {
 impl Rows for Scaled {
     const DENSE: bool = false;
     const STAGES: u32 = STAGES;
-    /// The codes of its eight components of each of its rows.
+    /// The codes of the thread's eight components, for each of its rows.
     type Ahead = [[u32; 2]; ROWS_A_THREAD];
 
     #[inline(always)]
@@ -220,7 +220,7 @@ impl Rows for Scaled {
     unsafe fn fill(&self, to: SharedPtr<u8>, list: u32, _: u32, chunk: u32, thread: u32, found: Self::Ahead) {
         let (row, part) = (thread / 8, thread % 8);
         let (quad, stride) = (chunk * (CHUNK / 4) + 2 * part, self.dim.next_multiple_of(4));
-        // SAFETY: rows row + 32·i < 128, which exist; a multiple of 8 rows on, the swizzle is the same. Components from the stride on have zeros.
+        // SAFETY: rows row + 32·i < 128, which exist; the swizzle repeats after 8 rows. Components from the stride on are zeros.
         unsafe {
             let to = to.add(chunk_offset(row, part));
             let low = QuadParts::of(self.parts, stride, list, quad);

@@ -1,4 +1,4 @@
-//! `mma.sync.m16n8k16`: each warp by itself reads its rows and columns with `ldmatrix` and multiplies them. Any device.
+//! `mma.sync.m16n8k16`: each warp reads its rows and columns with `ldmatrix` and multiplies them, independent of other warps. Any device.
 //!
 //! What lost: four warps of 64 × 64, see [`crate::flat::filter`].
 
@@ -9,12 +9,12 @@ use cuda_std::{mma, unroll, warp};
 use super::{Instruction, Scores, TileProduct};
 use crate::product::tile::part_offset;
 
-/// Warps of a block.
+/// Number of warps of a block.
 const WARPS: u32 = 8;
-/// Columns of a warp in eights, at most.
+/// Largest number of columns of a warp, in eights.
 const MOST_COLUMNS: usize = 4;
 
-/// Eight warps stand `DOWN` below each other. Each has 16 · ROWS of the rows and 8 · COLUMNS of the columns.
+/// Eight warps, `DOWN` of them one below the other. Each has 16 · ROWS of the rows and 8 · COLUMNS of the columns.
 #[derive(Clone, Copy)]
 pub struct MmaSync<const DOWN: u32, const ROWS: usize, const COLUMNS: usize> {
     warp_row: u32,
@@ -75,20 +75,20 @@ impl<const DOWN: u32, const ROWS: usize, const COLUMNS: usize> TileProduct<ROWS,
         meanwhile: impl FnOnce(),
     ) {
         meanwhile();
-        // Copies branch by lane; `ldmatrix` and `mma` need the whole warp together.
+        // Copies branch by lane; `ldmatrix` and `mma` need all lanes of the warp together.
         warp::sync_warp(FULL_MASK);
         if !wanted {
             return;
         }
         let lane = self.lane;
-        // Addresses of ldmatrix: 16 rows by two 16-byte halves; two groups of 8 columns by two halves.
+        // Addresses for `ldmatrix`: 16 rows by two 16-byte halves; two groups of 8 columns by two halves.
         let (a_row, a_half) = (self.first_row() + (lane & 15), lane >> 4);
         let (b_row, b_half) = (self.first_column() + (lane & 7) + ((lane >> 4) << 3), (lane >> 3) & 1);
         unroll::<4>(|step| {
             let step = 2 * step as u32;
             let mut a = [[0u32; 4]; ROWS];
             let mut b = [[0u32; 4]; MOST_COLUMNS / 2];
-            // SAFETY: rows and columns of the product and parts below 8 of chunks that are there, as the caller promises.
+            // SAFETY: rows and columns are of the product, parts are below 8, and both chunks are in shared memory, as the caller promises.
             unsafe {
                 unroll::<ROWS>(|i| {
                     a[i] = mma::ldmatrix_x4(rows.add(part_offset(a_row + 16 * i as u32, step + a_half)));

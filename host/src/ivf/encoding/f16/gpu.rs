@@ -1,4 +1,4 @@
-//! f16 codes on a device. The rows are the operands of the list scan as they are: their scale is 1, and no centre is subtracted.
+//! f16 codes on a device. The list scan reads the rows themselves as operands: their scale is 1, and no centre is subtracted.
 
 use warpann_kernels::ivf::code_bounds::MeasureCodes;
 use warpann_kernels::ivf::encoding::{f16, flat};
@@ -9,14 +9,14 @@ use crate::device::queue::OnStream;
 use crate::device::scratch::{Layout, Reserved, Scratch};
 use crate::ivf::gpu::image::{ImageShape, Measured, RerankKernels, Source, Stored, StoredPlan};
 
-/// The greatest component that makes the scale 1 (`warpann_kernels::product::prepare::scale_of`).
+/// The greatest component for which the scale is 1 (`warpann_kernels::product::metric::scale_of`).
 const GREATEST_OF_SCALE_ONE: f32 = 16_384.0;
 
-/// Where the parts lie.
+/// The places of the parts in the memory of the image.
 pub(super) struct F16Plan {
     rows: Reserved<u16>,
     row_bytes: usize,
-    /// The list of each row: only for making the image.
+    /// The list of each row, needed only while the image is made.
     row_lists: Reserved<u32>,
 }
 
@@ -50,7 +50,7 @@ impl StoredPlan for F16Plan {
     }
 
     unsafe fn copy_to_device(&self, source: &Source<'_>, memory: Scratch) -> Result<()> {
-        // SAFETY: as the caller promises; the plan reserved both.
+        // SAFETY: as the caller promises; the plan reserved both arrays.
         unsafe {
             source.copy_codes(memory.at(self.rows).as_bytes(), self.row_bytes)?;
             source.copy_row_lists(memory.at(self.row_lists))

@@ -1,11 +1,11 @@
-//! f32 vectors kept as half-precision numbers.
+//! f32 vectors stored as half-precision numbers.
 //!
-//! The code of a transformed vector x is f16(x_i), rounded to nearest, ties to even. It stands for exactly that number. A component that would
-//! become infinite is refused ([`Error::DoesNotFit`]); those below 2^-25 in size become zero.
+//! The code of a transformed vector x is f16(x_i), rounded to nearest, ties to even; the decoded vector has exactly these values. A
+//! component that would become infinite is refused ([`Error::DoesNotFit`]); components below 2^-25 in size become zero.
 //!
-//! On a device the codes are their own operands: 2 bytes a component (padded to 64 components) instead of 6 for [`Encoding::Flat`].
-//! The price is that no centre is subtracted, so the error bounds of squared L2 are wider where a set lies far from the origin, and more
-//! candidates are re-ranked.
+//! On a device the codes are also the operands: 2 bytes for each component (padded to 64 components) instead of 6 for [`Encoding::Flat`].
+//! The price: no centre is subtracted, so the error bounds of squared L2 are wider for a set far from the origin, and more candidates are
+//! re-ranked.
 //!
 //! [`Encoding::Flat`]: crate::ivf::Encoding::Flat
 
@@ -25,7 +25,7 @@ use crate::ivf::gpu::image::ImageShape;
 use crate::pq::encode::Residuals;
 use crate::{ElementType, Error, Result, host_memory};
 
-/// [`Encoding::F16`](crate::ivf::Encoding::F16).
+/// The scheme of [`Encoding::F16`](crate::ivf::Encoding::F16), which has no parameters.
 #[derive(Debug)]
 pub(crate) struct F16Scheme;
 
@@ -69,7 +69,7 @@ impl Scheme for F16Scheme {
     }
 }
 
-/// Refuses rows with a component that f16 does not hold; names the first.
+/// Refuses rows with a component that exceeds f16; the error names the first.
 fn check_fit(rows: &[f32], dim: usize) -> Result<()> {
     let fits = |x: &f32| f16::from_f32(*x).is_finite();
     let bad = rows.par_chunks(dim).position_first(|row| !row.iter().all(fits));
@@ -78,11 +78,11 @@ fn check_fit(rows: &[f32], dim: usize) -> Result<()> {
     Err(Error::DoesNotFit { encoding: "f16", row, column, greatest: f16::MAX.to_f32() })
 }
 
-/// f16 vectors.
+/// Converts between f32 vectors and f16 codes.
 #[derive(Debug)]
 struct F16Codec;
 
-/// Components that one task converts.
+/// Number of components that one task converts.
 const RUN: usize = 1 << 14;
 
 impl Codec for F16Codec {

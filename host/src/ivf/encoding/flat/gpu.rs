@@ -1,4 +1,4 @@
-//! Vectors as they were added, on a device: the elements, which re-ranking reads, and f16 operands, which the list scan reads.
+//! Vectors as they were added, on a device: re-ranking reads the elements, and the list scan reads f16 operands.
 
 use warpann_kernels::ivf::code_bounds::MarkPadding;
 use warpann_kernels::ivf::encoding::flat;
@@ -10,7 +10,7 @@ use crate::ivf::gpu::image::{ImageShape, Measured, RerankKernels, Source, Stored
 use crate::product::gpu::{Unprepared, greatest_of, prepare_rows};
 use crate::{ElementType, Result};
 
-/// Where the parts lie.
+/// The places of the parts in the memory of the image.
 pub(super) struct FlatPlan {
     element: ElementType,
     dim: usize,

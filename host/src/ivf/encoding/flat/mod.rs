@@ -1,4 +1,4 @@
-//! Vectors as they were added. A search compares them where they lie; a device keeps them and their f16 operands.
+//! Vectors as they were added. A search compares them without decoding; a device stores the elements and their f16 operands.
 
 mod gpu;
 
@@ -17,7 +17,7 @@ use crate::product::cpu::{as_f32, convert};
 use crate::vectors::{VectorSlice, with_components};
 use crate::{Device, ElementType, Metric, Result};
 
-/// [`Encoding::Flat`].
+/// The scheme of [`Encoding::Flat`], which has no parameters.
 #[derive(Debug)]
 pub(crate) struct Flat;
 
@@ -42,7 +42,7 @@ impl Scheme for Flat {
 
     fn train(&self, training: Training<'_>) -> Result<Trained> {
         let dim = training.rows.dim();
-        // Spherical k-means weighs vectors by their lengths: all are made equal.
+        // Spherical k-means weights vectors by their lengths, so all get length 1.
         let clustering = if training.metric.assigned_by().is_spherical() {
             training.kmeans.train(&training.normalised()?, dim)?
         } else {
@@ -71,7 +71,7 @@ impl Scheme for Flat {
     }
 }
 
-/// Codes that are vectors.
+/// The codec of vectors that are stored as they were added.
 #[derive(Debug)]
 struct FlatCodec {
     element: ElementType,

@@ -1,13 +1,13 @@
-//! List and code of each vector of an inverted file, with one trip over the bus: the host side of kernels `generate`, `prepare`,
-//! `assign`, `settle` and `encode`.
+//! Finds the list and the code of each vector of an inverted file with one trip over the bus: the host side of the kernels `generate`,
+//! `prepare`, `assign`, `settle` and `encode`.
 //!
 //! ```text
 //! centroids, codebooks ──► device, prepared           // once, for all calls
 //! rows ──copy, or generate──► device ──prepare, assign, settle──► labels ──encode──► codes ──► host
 //! ```
 //!
-//! Two lanes work on different batches: one is copied while the other is computed. Rows that the device makes itself take larger
-//! batches, which the matrix product fills better.
+//! Two lanes work on different batches: the rows of one batch are copied while the other is computed. Rows that the device generates come
+//! in larger batches, with which the matrix product is more efficient.
 
 use super::super::{CoderOn, ListCoder};
 use crate::device::lanes::Lanes;
@@ -24,17 +24,17 @@ use crate::product::gpu::{SetLayout, VectorSet, VectorShape, prepare_set, upload
 use crate::vectors::VectorSlice;
 use crate::{ElementType, Result};
 
-/// Rows of a batch that the device makes itself.
+/// Number of rows of a batch that the device generates.
 const GENERATED_ROWS: usize = 1 << 20;
 
-/// A [`ListCoder`] on one device.
+/// A [`ListCoder`] on one device; see the module documentation.
 pub(super) struct Coder<'a> {
     runtime: Runtime,
     shape: VectorShape,
     quantizer: &'a ProductQuantizer,
     budget: Option<u64>,
     lists: usize,
-    /// Centroids and codebooks.
+    /// The memory of centroids and codebooks.
     memory: Memory,
     centroids: SetLayout,
     codebooks: Reserved<f32>,
@@ -78,16 +78,16 @@ impl<'a> Coder<'a> {
         self.shape.metric.ignores_translation()
     }
 
-    /// The centroids.
+    /// The centroids as a prepared set.
     fn set(&self) -> VectorSet {
         VectorSet::new(self.runtime.scratch(&self.memory), self.centroids, self.lists as u32)
     }
 
-    /// Where the parts of a tile of rows and their codes lie.
+    /// The layout of a batch of `rows` rows and their codes in scratch memory.
     fn place(&self, rows: usize) -> ((BatchLayout, Reserved<u8>), Layout) {
         let batch = BatchLayout::new(self.shape, rows, false, false);
         let mut layout = Layout::default();
-        // A batch lies at the start of its scratch.
+        // The batch lies at the start of the scratch.
         layout.array::<u8>(batch.bytes());
         let codes = layout.array(rows.saturating_mul(self.quantizer.code_bytes()));
         ((batch, codes), layout)
@@ -116,8 +116,8 @@ impl ListCoder for Coder<'_> {
             let count = labels.len() as u32;
             let batch = Batch::new(scratch, *layout, count);
             let components = batch.set.components().take(labels.len() * shape.stride());
-            // SAFETY: the layouts reserved the parts for as many rows as a tile has; the copies to the host wait for the kernels; `assign`
-            // gives labels below the number of centroids.
+            // SAFETY: the layouts reserved the parts for the number of rows of a tile; the copies to the host wait for the kernels;
+            // `assign` gives labels below the number of centroids.
             unsafe {
                 match rows {
                     Rows::Given(rows) => {

@@ -1,4 +1,4 @@
-//! Product-quantizer codes on a device: codes, codebooks, the parts of f16 operands, and what the scan by lookup tables keeps.
+//! Product-quantizer codes on a device: codes, codebooks, the parts of f16 operands, and the terms for the scan by lookup tables.
 
 use warpann_kernels::ivf::code_bounds::{GreatestCode, MeasureCodes, ScaleCodes};
 use warpann_kernels::ivf::encoding::pq;
@@ -11,12 +11,12 @@ use crate::ivf::gpu::tables;
 use crate::ivf::gpu::tables::Terms;
 use crate::pq::ProductQuantizer;
 
-/// Where the parts lie.
+/// The places of the parts in the memory of the image.
 pub(super) struct PqPlan<'a> {
     quantizer: &'a ProductQuantizer,
     codes: Reserved<u8>,
     codebooks: Reserved<f32>,
-    /// The list of each row: only for making the image.
+    /// The list of each row, needed only while the image is made.
     row_lists: Reserved<u32>,
     offsets: Reserved<u16>,
     halves: Reserved<u16>,
@@ -40,7 +40,7 @@ impl<'a> PqPlan<'a> {
             inner_product: view.metric.looked_up_by().is_spherical(),
             norms: tables::Norms::new(view.centroids, books, dim, sub_quantizers),
         };
-        // The paper's first term, where it takes at most an eighth of the budget: the scan works without it.
+        // The paper's first term is optional for the scan, so it may take at most an eighth of the budget.
         let kind = tables.choose_terms(budget / 8);
         Self {
             quantizer,
@@ -48,7 +48,7 @@ impl<'a> PqPlan<'a> {
             codebooks: layout.array(books.len()),
             row_lists: layout.array(stored_rows),
             offsets: layout.array(lists * dim.next_multiple_of(4)),
-            // The scan copies them to shared memory by 16 bytes.
+            // The scan copies the codebooks to shared memory in units of 16 bytes.
             halves: layout.array(books.len().next_multiple_of(8)),
             tables,
             kind,
@@ -103,7 +103,7 @@ impl StoredPlan for PqPlan<'_> {
             greatest,
         };
         let config = launch.config(runtime.limits().multiprocessors);
-        // SAFETY: as the caller promises; the stream runs these in order.
+        // SAFETY: as the caller promises; the stream runs the launches in order.
         unsafe {
             runtime.launch(stream, &GreatestCode::KERNEL, config, launch)?;
             let by_tables = image.table_image();

@@ -1,9 +1,9 @@
-//! Product-quantizer codes of residuals, of vectors that may be rotated first.
+//! Product-quantizer codes of residuals; the vectors may be rotated first.
 //!
-//! The code of a transformed vector x is the [`crate::pq`] code of x − c, where c is the centroid of its list (f32 subtraction, component by
-//! component). It stands for r_i = f32(c_i + p_i), p the decoded residual.
+//! The code of a transformed vector x is the [`crate::pq`] code of x − c, where c is the centroid of its list (f32 subtraction, component
+//! by component). The decoded vector is r_i = f32(c_i + p_i), where p is the decoded residual.
 //!
-//! These codes alone are also scanned by lookup tables, query by query, on the CPU and on devices.
+//! Only these codes can also be scanned by lookup tables, query by query, on the CPU and on devices.
 
 mod coder;
 mod gpu;
@@ -27,10 +27,10 @@ use crate::validate::check_derived;
 use crate::vectors::VectorSlice;
 use crate::{Device, ElementType, Error, Metric, Result};
 
-/// Training vectors for each codeword.
+/// Number of training vectors for each codeword.
 const POINTS_PER_CODEWORD: usize = 256;
 
-/// The parameters of [`Encoding::Pq`].
+/// The scheme of [`Encoding::Pq`], with its parameters.
 #[derive(Debug)]
 pub(crate) struct PqScheme {
     pub sub_quantizers: usize,
@@ -40,7 +40,7 @@ pub(crate) struct PqScheme {
 
 impl PqScheme {
     pub(super) fn read_words([sub_quantizers, bits, rotate]: [u32; 3]) -> Option<Encoding> {
-        // Words of an encoding without parameters.
+        // Encodings without parameters have these words.
         if sub_quantizers == 0 && bits == 0 {
             return None;
         }
@@ -86,7 +86,7 @@ impl Scheme for PqScheme {
         let rows = rotated(rotation.as_ref(), rows, dim, device)?;
         let clustering = kmeans.clone().labels(true).train(&rows, dim)?;
         let (centroids, labels) = (clustering.centroids, clustering.labels.unwrap_or_default());
-        // Of the vectors that the quantizer learns from, and no others.
+        // Only the residuals from which the quantizer learns are computed.
         let learned = settings.sample(labels.len());
         let mut residuals = gather(&rows, dim, &learned)?;
         residuals.par_chunks_exact_mut(dim).zip(&learned).for_each(|(row, &at)| {
@@ -129,7 +129,7 @@ impl Scheme for PqScheme {
     }
 }
 
-/// Product-quantizer codes of residuals.
+/// The codec of product-quantizer codes of residuals.
 #[derive(Debug)]
 pub(crate) struct PqCodec {
     pub quantizer: ProductQuantizer,
@@ -182,7 +182,7 @@ impl Codec for PqCodec {
     }
 }
 
-/// `rows` through the rotation, where there is one.
+/// Applies the rotation, if there is one, to `rows`.
 fn rotated<'a>(
     rotation: Option<&Rotation>,
     rows: Cow<'a, [f32]>,
@@ -195,7 +195,7 @@ fn rotated<'a>(
     Ok(Cow::Owned(rows))
 }
 
-/// Whether codes of `bits` bits, of which `bytes` are those from byte `from` on, have zeros behind their last bit.
+/// Whether all bits after the last bit of each code are zero. Codes have `bits` bits; `bytes` are the bytes of codes from byte `from` on.
 fn unused_bits_are_zero(bytes: &[u8], from: usize, bits: usize) -> bool {
     let code_bytes = bits.div_ceil(8);
     let unused = match bits % 8 {

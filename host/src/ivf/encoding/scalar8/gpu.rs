@@ -1,4 +1,4 @@
-//! Codes of a byte a component on a device: codes, the ranges, and the scaled parts that f16 operands are made of.
+//! Codes of one byte for each component, on a device: codes, ranges, and the scaled parts of f16 operands.
 
 use warpann_kernels::ivf::code_bounds::{MeasureCodes, ScaleCodes};
 use warpann_kernels::ivf::encoding::scalar8;
@@ -10,15 +10,15 @@ use crate::device::scratch::{Layout, Reserved, Scratch};
 use crate::ivf::encoding::Codec;
 use crate::ivf::gpu::image::{ImageShape, Measured, RerankKernels, Source, Stored, StoredPlan};
 
-/// Where the parts lie.
+/// The places of the parts in the memory of the image.
 pub(super) struct Scalar8Plan<'a> {
     codec: &'a Scalar8Codec,
     row_bytes: usize,
     stride: usize,
     codes: Reserved<u8>,
-    /// Least values, then steps, `stride` numbers each.
+    /// Least values, then steps, `stride` numbers of each.
     tables: Reserved<f32>,
-    /// The list of each row: only for making the image.
+    /// The list of each row, needed only while the image is made.
     row_lists: Reserved<u32>,
     offsets: Reserved<u16>,
     halves: Reserved<u16>,
@@ -54,8 +54,8 @@ impl StoredPlan for Scalar8Plan<'_> {
         }
     }
 
-    /// So large that neither the parts of an operand nor their sums leave the range of f16: with its scale a centroid is below 2^15 in size, and a
-    /// decoded residual below 2^13.
+    /// Large enough that neither the parts of an operand nor their sums exceed the range of f16: with the resulting scale, a centroid is
+    /// below 2^15 in size, and a decoded residual below 2^13.
     fn least_greatest(&self) -> f32 {
         4.0 * self.codec.reach()
     }

@@ -1,4 +1,4 @@
-//! A byte for each component of the residual.
+//! One byte for each component of the residual.
 //!
 //! ```text
 //! train:  least_i, greatest_i of x_i - c_i over the training vectors; step_i = f32((greatest_i - least_i) / 255), the division in f64
@@ -6,12 +6,12 @@
 //! r_i     = f32(c_i + f32(least_i + f32(code_i * step_i)))
 //! ```
 //!
-//! x is the transformed vector and c the centroid of its list. All operations are f32 ones, each rounded to nearest, in the order of the formulas;
-//! none is fused. So CPU, emulator and GPU have the same r.
+//! x is the transformed vector and c the centroid of its list. All operations are in f32, each rounded to nearest, in the order of the
+//! formulas; none is fused. So CPU, emulator and GPU have the same r.
 //!
 //! # Why residuals
-//! Recall of the 10 nearest among all of 40,000 vectors by what their codes stand for (64 components, 200 Gaussian clusters whose
-//! centres have unit variance, 200 queries, one list a cluster, CPU, 2026-11-23):
+//! Recall of the 10 nearest among all of 40,000 decoded vectors (64 components, 200 Gaussian clusters whose centres have unit variance, 200
+//! queries, one list for each cluster, CPU, 2026-11-23):
 //!
 //! | standard deviation within a cluster | codes of residuals | codes of vectors |
 //! |---|---|---|
@@ -34,12 +34,12 @@ use crate::pq::encode::Residuals;
 use crate::validate::check_derived;
 use crate::{ElementType, Result, host_memory};
 
-/// Steps between the least and the greatest value of a component.
+/// Number of steps between the least and the greatest value of a component.
 const STEPS: f32 = 255.0;
-/// Rows that one task codes, at least.
+/// Smallest number of rows that one task codes.
 const RUN: usize = 64;
 
-/// [`Encoding::Scalar8`](crate::ivf::Encoding::Scalar8).
+/// The scheme of [`Encoding::Scalar8`](crate::ivf::Encoding::Scalar8), which has no parameters.
 #[derive(Debug)]
 pub(crate) struct Scalar8Scheme;
 
@@ -83,7 +83,8 @@ impl Scheme for Scalar8Scheme {
     }
 }
 
-/// The least value of each component, then the step of each: `dim` numbers each. All are finite, as are all values that codes decode to.
+/// The least value of each component, and then the step of each component: `dim` numbers of each. All numbers and all decoded residuals are
+/// finite.
 fn ranges(residuals: &[f32], dim: usize) -> Vec<f32> {
     let none = || (vec![f32::INFINITY; dim], vec![f32::NEG_INFINITY; dim]);
     let join = |mut all: (Vec<f32>, Vec<f32>), (least, greatest): (&[f32], &[f32])| {
@@ -97,21 +98,21 @@ fn ranges(residuals: &[f32], dim: usize) -> Vec<f32> {
         .reduce(none, |all, (least, greatest)| join(all, (&least, &greatest)));
     let step = |(&least, &greatest): (&f32, &f32)| {
         let mut step = ((f64::from(greatest) - f64::from(least)) / f64::from(STEPS)) as f32;
-        // Near the end of the range of f32 the greatest value may be rounded beyond it.
+        // Near the end of the range of f32, rounding can make the greatest decoded value infinite.
         while !(least + STEPS * step).is_finite() {
             step = step.next_down();
         }
         step
     };
     let steps: Vec<f32> = least.iter().zip(&greatest).map(step).collect();
-    // Zeros of either sign are the same value; a fold may meet them in any order.
+    // Zeros of either sign have the same value, and a fold may read them in any order. Adding 0.0 gives all zeros the same bits.
     least.iter().map(|x| x + 0.0).chain(steps).collect()
 }
 
-/// Codes by a range of each component.
+/// The codec of codes that divide the range of each component.
 #[derive(Debug)]
 struct Scalar8Codec {
-    /// As [`ranges`].
+    /// Least values and steps, as [`ranges`] returns them.
     tables: Vec<f32>,
 }
 
@@ -132,7 +133,7 @@ impl Codec for Scalar8Codec {
             let centroid = &residuals.centroids[label as usize * dim..][..dim];
             let values = row.iter().zip(centroid).map(|(x, c)| x - c);
             for ((code, value), (least, step)) in codes.iter_mut().zip(values).zip(least.iter().zip(steps)) {
-                // A cast ends at 0 and 255, and takes the NaN of 0 / 0 for 0.
+                // A cast saturates at 0 and 255, and converts NaN to 0.
                 *code = if *step == 0.0 { 0 } else { ((value - least) / step + 0.5) as u8 };
             }
         });
@@ -152,7 +153,7 @@ impl Codec for Scalar8Codec {
 
     fn reach(&self) -> f32 {
         let (least, steps) = self.parts();
-        // A decoded residual lies between its values for the codes 0 and 255.
+        // A decoded residual lies between the values of the codes 0 and 255.
         let of = |(least, step): (&f32, &f32)| least.abs().max((least + STEPS * step).abs());
         least.iter().zip(steps).map(of).fold(0.0, f32::max)
     }
@@ -198,7 +199,7 @@ mod tests {
             assert!(decoded.iter().all(|x| x.is_finite()) && codec.reach().is_finite(), "{least:e}, {greatest:e}");
             assert_eq!(decoded[0], least);
         }
-        // Subnormal ranges have a step of zero or more.
+        // A subnormal range may have a step of zero.
         let tiny = codec(&[0.0, f32::from_bits(1)], 1);
         assert_eq!(tiny.parts().1, [0.0]);
     }

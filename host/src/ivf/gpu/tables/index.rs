@@ -1,23 +1,23 @@
-//! A product-quantized index as the scan by lookup tables sees it: its sizes, norms and arrays.
+//! A product-quantized index for the scan by lookup tables: sizes, norms and arrays.
 
 use cuda_std::Ptr;
 use warpann_kernels::pq::pq_tables::{FORM_INNER_PRODUCT, FORM_LIST_TERMS, FORM_RESIDUAL, FORM_ROW_TERMS};
 
-/// Upper bounds of norms, from which error bounds are made.
+/// Upper bounds of norms, from which error bounds are computed.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Norms {
-    /// Of the centroids.
+    /// Bound for all centroids.
     pub centroid: f64,
-    /// Of what any code means: √Σ_m max_j |p_mj|².
+    /// Bound for all decoded residuals: √Σ_m max_j |p_mj|².
     pub codeword: f64,
-    /// Of one codeword.
+    /// Bound for single codewords of all sub-quantizers.
     pub sub_codeword: f64,
 }
 
 impl Norms {
-    /// Those of `centroids` (rows of `dim`, without gaps) and `codebooks` \[sub_quantizers\]\[2^bits\]\[dim / sub_quantizers\].
+    /// Norms of `centroids` (rows of `dim`, without gaps) and `codebooks` \[sub_quantizers\]\[2^bits\]\[dim / sub_quantizers\].
     pub fn new(centroids: &[f32], codebooks: &[f32], dim: usize, sub_quantizers: usize) -> Norms {
-        // Covers the rounding of sums of up to 2^32 squares in f64, twice.
+        // This factor covers twice the rounding error of sums of up to 2^32 squares in f64.
         const UP: f64 = 1.0 + 1e-6;
         let greatest = |rows: &[f32], width: usize| {
             let squares = |row: &[f32]| row.iter().map(|&x| f64::from(x) * f64::from(x)).sum::<f64>();
@@ -39,40 +39,40 @@ impl Norms {
     }
 }
 
-/// What is kept of an index for squared L2 distances: the paper's first term.
+/// The stored terms of an index for squared L2 distances: the paper's first term.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Terms {
-    /// A number for each stored row.
+    /// One number for each stored row.
     Rows,
-    /// A table for each list.
+    /// One table for each list.
     Lists,
-    /// Nothing.
+    /// No terms are stored.
     None,
 }
 
 /// The sizes of a product-quantized index.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Shape {
-    /// Components of a vector; a multiple of `sub_quantizers`.
+    /// Number of components of a vector; a multiple of `sub_quantizers`.
     pub dim: u32,
-    /// M.
+    /// Number of sub-quantizers, M.
     pub sub_quantizers: u32,
-    /// Bits of a code, 4 to 8.
+    /// Bits of one sub-quantizer's code, 4 to 8.
     pub bits: u32,
-    /// Lists.
+    /// Number of lists.
     pub lists: u32,
-    /// Rows of all lists with their padding; below 2³².
+    /// Number of rows of all lists with their padding; below 2³².
     pub stored_rows: u32,
-    /// Rows of the longest list.
+    /// Number of rows of the longest list.
     pub longest_list: u32,
-    /// Scores are −<q, c + p>, not |q − c − p|².
+    /// Whether scores are −<q, c + p> instead of |q − c − p|².
     pub inner_product: bool,
-    /// Bounds of its norms.
+    /// Bounds of the norms.
     pub norms: Norms,
 }
 
 impl Shape {
-    /// Components of a row of queries and centroids.
+    /// Number of components of a row of queries and centroids.
     pub fn stride(&self) -> u32 {
         self.dim.next_multiple_of(4)
     }
@@ -82,12 +82,12 @@ impl Shape {
         (self.sub_quantizers * self.bits).div_ceil(8)
     }
 
-    /// Entries of a whole table.
+    /// Number of entries of a whole table.
     pub(super) fn entries(&self) -> u32 {
         self.sub_quantizers << self.bits
     }
 
-    /// How many f32 `terms` are.
+    /// Number of f32 values of `terms`.
     pub fn terms_len(&self, terms: Terms) -> usize {
         match terms {
             _ if self.inner_product => 0,
@@ -97,8 +97,8 @@ impl Shape {
         }
     }
 
-    /// The best that `budget` bytes allow: those of rows, else those of lists (fewer bytes if lists are longer than M · 2^bits),
-    /// else none.
+    /// The best kind of terms that fit `budget` bytes: terms of rows, else terms of lists (fewer bytes if lists are longer than M ·
+    /// 2^bits), else none.
     pub fn choose_terms(&self, budget: u64) -> Terms {
         let fit = |&terms: &Terms| (self.terms_len(terms) as u64).saturating_mul(4) <= budget;
         if self.inner_product {
@@ -107,7 +107,7 @@ impl Shape {
         [Terms::Rows, Terms::Lists].into_iter().find(fit).unwrap_or(Terms::None)
     }
 
-    /// Its number for the kernels.
+    /// The number of the form of scores in the kernels.
     pub(super) fn form(&self, terms: Terms) -> u32 {
         match terms {
             _ if self.inner_product => FORM_INNER_PRODUCT,
@@ -117,7 +117,7 @@ impl Shape {
         }
     }
 
-    /// Components of a codeword.
+    /// Number of components of a codeword.
     pub(super) fn sub_dim(&self) -> u32 {
         self.dim / self.sub_quantizers.max(1)
     }
@@ -130,10 +130,10 @@ pub(crate) struct Image {
     pub centroids: Ptr<f32>,
     /// \[sub_quantizers\]\[2^bits\]\[dim / sub_quantizers\].
     pub codebooks: Ptr<f32>,
-    /// \[stored rows\]\[code_bytes\].
+    /// \[stored_rows\]\[code_bytes\]: the codes of all stored rows.
     pub codes: Ptr<u8>,
     /// The first stored row of each list, a multiple of 8.
     pub list_starts: Ptr<u32>,
-    /// The rows of each list; storage goes on to the next multiple of 8.
+    /// The number of rows of each list; the storage of a list reaches to the next multiple of 8.
     pub list_lengths: Ptr<u32>,
 }

@@ -1,4 +1,4 @@
-//! Scores and error bounds on the emulator, against f64 arithmetic on codes that are read bit by bit.
+//! Tests of scores and error bounds on the emulator, against f64 arithmetic on codes that are read bit by bit.
 
 use super::*;
 use crate::device::limits::Products;
@@ -8,10 +8,10 @@ use bytemuck::NoUninit;
 use test_random::Random;
 use warpann_kernels::NO_ROW;
 
-/// What memory holds that no kernel has written.
+/// The content of memory that no kernel has written.
 const UNTOUCHED: u32 = 0xa5a5_a5a5;
 
-/// `len` numbers in `centre` ± `size`.
+/// `len` numbers between `centre` − `size` and `centre` + `size`.
 fn components(random: &mut Random, len: usize, size: f32, centre: f32) -> Vec<f32> {
     (0..len).map(|_| centre + size * random.signed_unit()).collect()
 }
@@ -31,7 +31,7 @@ struct Case {
     row_starts: Vec<u64>,
 }
 
-/// What a case is made from.
+/// The parameters from which a case is made.
 #[derive(Clone, Copy)]
 struct Make<'a> {
     dim: u32,
@@ -41,7 +41,7 @@ struct Make<'a> {
     list_lengths: &'a [u32],
     queries: u32,
     probes: u32,
-    /// Size of components, and what is added to those of queries and centroids.
+    /// Largest size of components, and the value that is added to those of queries and centroids.
     size: f32,
     centre: f32,
 }
@@ -81,7 +81,7 @@ impl Make<'_> {
             inner_product: self.inner_product,
             norms,
         };
-        // Codes of padding rows are as random as the others: whoever reads them gets wrong scores.
+        // Codes of padding rows are random as well, so a kernel that reads them writes wrong scores.
         let mut codes: Vec<u8> = (0..stored_rows * shape.code_bytes()).map(|_| random.bits() as u8).collect();
         let used = (self.sub_quantizers * self.bits) % 8;
         if used > 0 {
@@ -90,7 +90,7 @@ impl Make<'_> {
         let queries = components(&mut random, self.queries as usize * dim, self.size, self.centre);
         let (mut probes, mut pair_offsets, mut row_starts) = (Vec::new(), Vec::new(), vec![3u64]);
         for _ in 0..self.queries {
-            // Scores of pairs lie one behind the other, in another order than the pairs, with gaps.
+            // Scores of pairs follow each other with gaps, in another order than the pairs.
             let first = probes.len();
             let begin = random.below(lists.max(1));
             for pair in 0..self.probes as usize {
@@ -126,7 +126,7 @@ impl Make<'_> {
     }
 }
 
-/// What the kernels wrote.
+/// The arrays that the kernels wrote.
 struct Outcome {
     scores: Vec<f32>,
     errors: Vec<f32>,
@@ -139,13 +139,13 @@ fn limits(shared_bytes: u32) -> Limits {
 
 const PLENTY: u32 = 227 << 10;
 
-/// An allocation with these values, and the place of the values.
+/// Allocates memory with these values; returns it with the place of the values.
 fn load<V: NoUninit>(queue: OnStream<'_>, values: &[V]) -> Result<(Memory, PtrMut<V>)> {
     let mut layout = Layout::default();
     let array = layout.array::<V>(values.len());
     let memory = queue.runtime.allocate(layout.bytes())?;
     let to = queue.runtime.scratch(&memory).at(array);
-    // SAFETY: the allocation has room for them.
+    // SAFETY: the allocation has room for the values.
     unsafe { queue.runtime.copy_to_device(queue.stream, to, values)? };
     Ok((memory, to))
 }
@@ -219,7 +219,7 @@ impl Case {
         let mut outcome =
             Outcome { scores: vec![0.0; len], errors: vec![0.0; self.queries() as usize], plan: plan.clone() };
         let kept_at = runtime.scratch(&kept).at(kept_at);
-        // SAFETY: every array was made for the case's shapes, the scratch by the plan; all live until the copies to the host are over.
+        // SAFETY: every array was made for the case's shapes, the scratch for the plan; all live until the copies to the host are complete.
         unsafe {
             enqueue_terms(&queue, &self.shape, &image, terms, kept_at)?;
             enqueue(&queue, &what, &image, kept_at.into(), &plan, runtime.scratch(&scratch))?;
@@ -229,7 +229,7 @@ impl Case {
         Ok(outcome)
     }
 
-    /// c + p of a stored row, c and p apart.
+    /// The parts c and p of a stored row, whose sum is the row.
     fn row(&self, list: usize, row: u32) -> (&[f32], Vec<f32>) {
         let (dim, bits) = (self.shape.dim as usize, self.shape.bits as usize);
         let sub_dim = dim / self.shape.sub_quantizers as usize;
@@ -244,7 +244,7 @@ impl Case {
         (&self.centroids[list * dim..][..dim], p)
     }
 
-    /// The real value, up to f64.
+    /// The real value, computed in f64.
     fn real(&self, query: &[f32], reconstruction: impl Iterator<Item = f64>) -> f64 {
         let pairs = query.iter().map(|&x| f64::from(x)).zip(reconstruction);
         if self.shape.inner_product {
@@ -254,7 +254,7 @@ impl Case {
         }
     }
 
-    /// Checks every score against the bound and that nothing else was written. The greatest error, the greatest bound and the
+    /// Checks every score against the bound, and that nothing else was written. Returns the greatest error, the greatest bound and the
     /// greatest score.
     fn check(&self, outcome: &Outcome, at: &str) -> [f64; 3] {
         let dim = self.shape.dim as usize;
@@ -300,7 +300,7 @@ impl Case {
 
 const ALL_TERMS: [Terms; 3] = [Terms::Rows, Terms::Lists, Terms::None];
 
-/// What makes sense for the metric.
+/// The kinds of terms that the metric can use.
 fn terms_of(inner_product: bool) -> &'static [Terms] {
     if inner_product { &[Terms::None] } else { &ALL_TERMS }
 }
@@ -321,7 +321,7 @@ fn scores_keep_their_bound_for_every_code_and_table() {
                     assert!(outcome.plan.is_half());
                     let [half_off, half_bound, _] = case.check(&outcome, &at);
                     assert!(half_bound < 0.05 * score, "{at}: bound {half_bound} of scores up to {score}");
-                    // The f16 part of the bound is needed, and not much too large.
+                    // The f16 part of the bound is necessary, and not much too large.
                     assert!(half_off > bound, "{at}: f16 tables off by {half_off}, f32 bound {bound}");
                     assert!(half_off > half_bound * 1e-3, "{at}: off by {half_off}, bound {half_bound}");
                 }
@@ -330,7 +330,7 @@ fn scores_keep_their_bound_for_every_code_and_table() {
     }
 }
 
-/// Widths of codes that each loader of bytes takes, and dimensions far from a multiple of 32.
+/// Code widths for each loader of bytes, and dimensions that are not near a multiple of 32.
 #[test]
 fn codes_of_every_length() {
     for sub_quantizers in [5, 12, 20, 24, 48, 67] {
@@ -361,7 +361,7 @@ fn components_of_any_size() {
     }
 }
 
-/// Scores do not depend on how tables are cut, blocks shaped and queries tiled.
+/// Scores do not depend on the chunks of tables, the shape of blocks, or the tiles of queries.
 #[test]
 fn launches_of_every_shape_give_the_same_scores() {
     for bits in [8, 6] {
@@ -399,7 +399,7 @@ fn launches_of_every_shape_give_the_same_scores() {
     }
 }
 
-/// Seed 004's failure: a table that no shared memory holds, not even in f16.
+/// A regression test: tables that exceed shared memory even in f16.
 #[test]
 fn thousands_of_sub_quantizers() {
     let make = Make { dim: 2048, sub_quantizers: 2048, list_lengths: &[9, 2], queries: 1, probes: 2, ..SMALL };
@@ -410,7 +410,7 @@ fn thousands_of_sub_quantizers() {
                 let outcome = case.run(terms, precision, 48 << 10, |_| ());
                 assert_eq!(outcome.plan.chunk, chunk);
                 let [_, bound, score] = case.check(&outcome, &format!("{terms:?}, {precision:?}"));
-                // Two thousand additions, and inner products that cancel: the bound counts their magnitudes.
+                // Two thousand additions, with inner products that cancel: the bound grows with the sizes of the terms.
                 assert!(bound < if outcome.plan.is_half() { 0.1 } else { 0.01 } * score, "{bound} of {score}");
             }
         }
@@ -431,14 +431,14 @@ fn tables_are_cut_by_size() {
     assert_eq!(auto(20, 8, PLENTY), ("table_scan_bytes4_f32", 20));
     assert_eq!(auto(9, 8, PLENTY), ("table_scan_packed_f32", 9));
     assert_eq!(auto(64, 4, PLENTY), ("table_scan_packed_f32", 64));
-    // f32 fits up to 226 sub-quantizers of 8 bits, f16 up to 452.
+    // With 8 bits, up to 226 sub-quantizers fit in f32, up to 452 in f16.
     assert_eq!(auto(224, 8, PLENTY), ("table_scan_bytes16_f32", 224));
     assert_eq!(auto(240, 8, PLENTY), ("table_scan_bytes16_f16", 240));
     assert_eq!(auto(480, 8, PLENTY), ("table_scan_bytes16_f32", 224));
     assert_eq!(auto(64, 8, 48 << 10), ("table_scan_bytes16_f16", 64));
     assert_eq!(auto(454, 7, PLENTY), ("table_scan_packed_f16", 454));
     assert_eq!(auto(1000, 7, PLENTY), ("table_scan_packed_f32", 448));
-    // Too little for sixteen, eight, four tables at once.
+    // Too little shared memory for sixteen, eight or four tables at the same time.
     let tight = |sub_tables: u32| auto(64, 8, table_scan::shared_bytes(sub_tables << 8, 4));
     assert_eq!(tight(15), ("table_scan_bytes8_f32", 8));
     assert_eq!(tight(7), ("table_scan_bytes4_f32", 4));
@@ -467,7 +467,7 @@ fn few_queries_are_spread_and_many_are_not() {
     assert!(one.segments >= 16, "{one:?}");
     let many = plan(100_000, 32);
     assert_eq!((many.block_pairs, many.segments), (32, 1));
-    // 16 KiB of tables a query.
+    // The tables of a query take 16 KiB.
     assert!(many.query_tile <= 16_384 && many.query_tile > 14_000, "{many:?}");
     let most = plan(u32::MAX, 2000);
     assert_eq!(most.block_pairs, MAX_PAIRS);
