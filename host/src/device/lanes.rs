@@ -8,9 +8,9 @@ use crate::Result;
 
 /// A stream with scratch memory. A search takes one or more lanes and puts them back.
 pub(crate) struct Lane {
-/// The stream of kernels and of their copies.
-pub stream: Stream,
-/// A second stream, for copies to the device that overlap the kernels.
+    /// The stream of kernels and of their copies.
+    pub stream: Stream,
+    /// A second stream, for copies to the device that overlap the kernels.
     pub copies: Stream,
     memory: Memory,
     bytes: usize,
