@@ -1,4 +1,4 @@
-//! What a block needs while it runs. An OS thread takes an arena for a launch, and returns it for the next launch of any OS thread.
+//! The memory of a running block. An OS thread takes an arena for a launch and returns it for the next launch of any OS thread.
 
 use super::{
     arguments::Arguments,
@@ -19,13 +19,13 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
-/// A thread's coroutine.
+/// The coroutine of an emulated thread.
 pub type Thread = Coroutine<(), (), (), ColouredStack>;
 
-/// Entries of the cache of pieces of memory.
+/// Number of entries of the cache of pieces of memory.
 const RANGES: usize = 8;
 
-/// The block that runs.
+/// The block that an OS thread runs.
 pub struct Block {
     pub kernel: &'static str,
     pub index: [u32; 3],
@@ -33,30 +33,30 @@ pub struct Block {
     pub number: u64,
     pub config: LaunchConfig,
     pub shared: SharedMemory,
-    /// The memory that the launch may access; set while it runs.
+    /// The memory that the launch may access; valid while the launch runs.
     pub arguments: *const Arguments,
-    /// What the block did to it.
+    /// Records of the block's accesses to global memory.
     pub global: GlobalMemory,
-    /// Pieces of that memory that were used last, by a hash of the address.
+    /// Cache of the pieces of global memory that were used last, by a hash of the address.
     ranges: [Range; RANGES],
-    /// What threads passed to the barrier that is being gathered, and to the last one.
+    /// The predicates that threads passed to the barrier at which threads now arrive, and to the last one, each combined by or.
     pub or_gathered: bool,
     pub or_result: bool,
     pub stats: Stats,
-    /// Counts collectives by source line, in a launch by `profile`.
+    /// Counts of collectives by source line, in a launch by `profile`.
     pub counter: Option<Counter>,
     pub violation: Option<Violation>,
 }
 
 impl Block {
-    /// The slot of the range cache for an address: by 4 KiB pages, so that arrays in use rarely share one.
+    /// The slot of the range cache for an address. The slot depends on the 4 KiB page, so arrays in use rarely share a slot.
     #[inline(always)]
     pub fn range(&mut self, address: usize) -> &mut Range {
         &mut self.ranges[(address >> 12 ^ address >> 15) % RANGES]
     }
 }
 
-/// Room for a block of any size.
+/// The memory for a block of any size, with its warps, lanes, coroutines and stacks.
 pub struct Arena {
     pub block: Block,
     pub warps: Vec<Warp>,
@@ -72,11 +72,11 @@ struct Kept {
     warps: Vec<Warp>,
 }
 
-/// One for each OS thread that ran blocks at the same time as others.
+/// Memory that no launch uses. There is at most one entry for each OS thread that ran blocks at the same time.
 static IDLE: Mutex<Vec<Kept>> = Mutex::new(Vec::new());
 
 impl Arena {
-    /// An arena for a launch, with memory that an earlier launch left. Give it back with [`Arena::give_back`].
+    /// An arena for a launch, with the memory of an earlier launch if there is any. Return it with [`Arena::give_back`].
     pub fn take(kernel: &'static str, config: LaunchConfig, arguments: &Arguments, profiled: bool) -> Self {
         let idle = IDLE.lock().unwrap_or_else(PoisonError::into_inner).pop();
         let Kept { shared, global, warps } = idle.unwrap_or_else(|| Kept {
@@ -107,13 +107,13 @@ impl Arena {
         }
     }
 
-    /// Keeps the arena's memory for another launch.
+    /// Keeps the arena's memory for the next launch.
     pub fn give_back(self) {
         let kept = Kept { shared: self.block.shared, global: self.block.global, warps: self.warps };
         IDLE.lock().unwrap_or_else(PoisonError::into_inner).push(kept);
     }
 
-    /// Makes lanes and warps as they are at the start of a block.
+    /// Sets lanes and warps to their state at the start of block `number`.
     #[track_caller]
     pub fn start_block(&mut self, number: u64) {
         let [grid_x, grid_y, _] = self.block.config.grid;

@@ -1,7 +1,7 @@
-//! Which addresses a launch may access: the ranges of its arguments.
+//! The addresses that a launch may access: the ranges of its arguments.
 //!
-//! Ranges may touch and overlap. They are cut into pieces that do not, each of which the launch may write as a whole or not at all. Two
-//! pieces that touch differ in that, so most accesses lie in one piece; one that does not is looked up each time.
+//! Ranges may touch and overlap. They are cut into disjoint pieces, each of which the launch may write as a whole or not at all. Two pieces
+//! that touch differ in this, so most accesses lie in one piece. An access that lies in several pieces is looked up each time.
 
 use super::{
     registry::{Live, Range},
@@ -9,32 +9,33 @@ use super::{
 };
 use crate::launch::ArgumentRange;
 
-/// Bytes from an address to the nearest argument beyond which the argument is not named: the address came from elsewhere.
+/// Largest distance in bytes from an address to the nearest argument at which a message names the argument. An address farther away has
+/// nothing to do with it.
 const FAR: usize = 1 << 30;
 
-/// An argument, whose length is known.
+/// An argument and its range of addresses.
 struct Argument {
     name: &'static str,
     range: Range,
 }
 
-/// The memory of a launch.
+/// The memory that a launch may access.
 pub struct Arguments {
     arguments: Vec<Argument>,
-    /// By address.
+    /// The disjoint pieces, by ascending address.
     pieces: Vec<Range>,
 }
 
-/// What a launch may do with the bytes of an access.
+/// The permissions of a launch for the bytes of an access.
 pub struct Coverage {
-    /// Whether it may write any of them.
+    /// Whether the launch may write any of the bytes.
     pub writable: bool,
-    /// The first byte that it may only read.
+    /// Address of the first byte that the launch may only read.
     pub read_only: Option<usize>,
 }
 
 impl Arguments {
-    /// The memory of these arguments, each of which must lie in one live buffer, unless it has no elements.
+    /// The memory of the arguments `given`. Each must lie in one live buffer, unless it has no elements.
     pub fn new(given: impl Iterator<Item = ArgumentRange>) -> Result<Self, ViolationKind> {
         let live = Live::lock();
         let arguments = given.map(|range| resolved(range, &live)).collect::<Result<Vec<_>, _>>()?;
@@ -47,7 +48,7 @@ impl Arguments {
         self.pieces[..count].last().copied().filter(|piece| piece.holds(address, bytes))
     }
 
-    /// Whether and how pieces that touch hold `bytes` bytes at `address` together.
+    /// The permissions for `bytes` bytes at `address`, if pieces that touch hold all of them together.
     pub fn coverage(&self, address: usize, bytes: usize) -> Option<Coverage> {
         let first = self.pieces.partition_point(|piece| piece.start <= address).checked_sub(1)?;
         let mut coverage = Coverage { writable: false, read_only: None };
@@ -69,7 +70,8 @@ impl Arguments {
         None
     }
 
-    /// The argument that is nearest to `bytes` bytes at `address`, of two equally near ones the one that starts below; none if all are far.
+    /// The argument that is nearest to `bytes` bytes at `address`; of two equally near ones, the one that starts below. `None` if all are more
+    /// than [`FAR`] away.
     pub fn nearest(&self, address: usize, bytes: usize) -> Option<Nearest> {
         let distance = |&Range { start, len, .. }: &Range| match address.checked_sub(start) {
             Some(offset) => (offset.saturating_sub(len), false),
@@ -87,15 +89,15 @@ impl Arguments {
 }
 
 impl Argument {
-    /// Where `address` lies.
+    /// The place of `address` relative to this argument.
     fn at(&self, address: usize) -> Nearest {
         let Range { start, len, .. } = self.range;
         Nearest { parameter: self.name, offset: address.wrapping_sub(start).cast_signed(), len }
     }
 }
 
-/// An argument with its length, if it lies in a live buffer. One whose length is unknown extends to the end of the buffer, and has no bytes
-/// where there is none.
+/// The argument of a range, if it lies in a live buffer. An argument of unknown length extends to the end of its buffer, or has no bytes if
+/// it lies in no buffer.
 fn resolved(range: ArgumentRange, live: &Live) -> Result<Argument, ViolationKind> {
     let ArgumentRange { name, address, bytes, writable } = range;
     let len = match (bytes, live.bytes_from(address)) {
@@ -113,9 +115,9 @@ fn resolved(range: ArgumentRange, live: &Live) -> Result<Argument, ViolationKind
     Ok(Argument { name, range: Range { start: address, len, writable } })
 }
 
-/// The union of the ranges in pieces, ascending.
+/// The union of the ranges as disjoint pieces, by ascending address.
 fn pieces(arguments: &[Argument]) -> Vec<Range> {
-    // Where ranges begin and end: how many more hold what follows, and how many more of the writable ones.
+    // The edges of ranges: (address, change of the number of ranges, change of the number of writable ranges).
     let mut edges: Vec<(usize, i32, i32)> = Vec::with_capacity(2 * arguments.len());
     for Argument { range: Range { start, len, writable }, .. } in arguments {
         let writable = i32::from(*writable);
@@ -189,7 +191,7 @@ mod tests {
         assert_eq!(coverage(102, 4), None);
         assert!(arguments.piece(60, 8).is_none());
         assert_eq!(arguments.piece(60, 4).map(|piece| piece.len), Some(64));
-        // Every byte against the ranges one by one.
+        // Compare every byte with the ranges.
         for byte in 0..110 {
             let inside = byte < 96 || (100..104).contains(&byte);
             assert_eq!(arguments.piece(byte, 1).is_some(), inside, "{byte}");

@@ -1,30 +1,31 @@
-//! Global memory for the emulator.
+//! Buffers in the emulator's global memory.
 
 use super::registry::{self, Allocation, Line};
 use crate::{Ptr, PtrMut};
 use bytemuck::AnyBitPattern;
 use std::marker::PhantomData;
 
-/// `len` values of `T` in emulated global memory, 256-byte aligned like the driver's.
+/// `len` values of `T` in emulated global memory, aligned to 256 bytes like the driver's allocations.
 ///
-/// Kernels get its pointers. An access past its end is a fault, however small; so is one after it was dropped.
+/// Kernels take pointers to the buffer as arguments. An access past the end by even one byte is a fault, and so is an access after the
+/// buffer was dropped.
 pub struct Buffer<T: Copy> {
-    /// `None` only while dropping.
+    /// `None` only during the drop.
     allocation: Option<Allocation>,
     len: usize,
     of: PhantomData<T>,
 }
 
-// SAFETY: a buffer owns its memory and hands out references only through &self and &mut self.
+// SAFETY: a buffer owns its memory and gives access to it only through &self and &mut self.
 unsafe impl<T: Copy + Send> Send for Buffer<T> {}
 // SAFETY: as above.
 unsafe impl<T: Copy + Sync> Sync for Buffer<T> {}
 
-/// Byte of memory that nobody has written, and of the padding behind each buffer.
+/// The byte in unwritten memory and in the padding behind each buffer.
 pub const POISON: u8 = 0xA5;
 
-/// Bytes that a buffer of `len` bytes takes: one line more than needed, so that neighbours in the allocator are never
-/// neighbours for a kernel.
+/// Size of the allocation for a buffer of `len` bytes, in bytes. There is at least one line more than needed, so that
+/// neighbouring allocations are never neighbours for a kernel.
 pub const fn allocated_bytes(len: usize) -> usize {
     (len / 256 + 2) * 256
 }
@@ -46,30 +47,30 @@ impl<T: Copy> Buffer<T> {
     /// A buffer with a copy of `values`.
     ///
     /// # Panics
-    /// If the memory cannot be had, like `Vec`.
+    /// If the allocation fails, like `Vec`.
     pub fn from_slice(values: &[T]) -> Self {
         let mut buffer = Self::filled(values.len(), POISON);
         buffer.copy_from(values);
         buffer
     }
 
-    /// Values it holds.
+    /// Number of values.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether it holds none.
+    /// Whether the buffer has no values.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The values, for a kernel that reads them.
+    /// A pointer to the values, for a kernel that reads them.
     pub fn as_ptr(&self) -> Ptr<T> {
         let allocation = self.allocation.as_ref();
         allocation.map_or(Ptr::empty(), |allocation| Ptr::new(allocation.memory.as_ptr().cast(), self.len))
     }
 
-    /// The values, for a kernel that writes them.
+    /// A pointer to the values, for a kernel that writes them.
     pub fn as_mut_ptr(&mut self) -> PtrMut<T> {
         let allocation = self.allocation.as_mut();
         allocation.map_or(PtrMut::empty(), |allocation| PtrMut::new(allocation.memory.as_mut_ptr().cast(), self.len))
@@ -81,14 +82,14 @@ impl<T: Copy> Buffer<T> {
         unsafe { std::slice::from_raw_parts(*self.as_ptr().cast::<u8>(), self.len * size_of::<T>()) }
     }
 
-    /// Overwrites all values.
+    /// Overwrites all values of the buffer.
     ///
     /// # Panics
-    /// If `values` has not [`len`](Self::len) elements.
+    /// If the length of `values` is not [`len`](Self::len).
     pub fn copy_from(&mut self, values: &[T]) {
         assert_eq!(values.len(), self.len, "copy_from needs as many values as the buffer holds");
         let to = self.as_mut_ptr();
-        // SAFETY: both have `len` values; a buffer overlaps nothing else.
+        // SAFETY: both have `len` values, and a buffer overlaps no other memory.
         unsafe { std::ptr::copy_nonoverlapping(values.as_ptr(), *to, values.len()) }
     }
 }
@@ -99,15 +100,15 @@ impl<T: AnyBitPattern> Buffer<T> {
         Self::filled(len, 0)
     }
 
-    /// A buffer of `len` values whose bytes are 0xA5: what a kernel forgot to write shows.
+    /// A buffer of `len` values whose bytes are 0xA5, so that values which a kernel does not write are visible.
     pub fn new_poisoned(len: usize) -> Self {
         Self::filled(len, POISON)
     }
 
-    /// A copy of the values.
+    /// Copies the values to host memory.
     pub fn to_vec(&self) -> Vec<T> {
         let bytes = self.bytes();
-        // SAFETY: the bytes are `len` aligned values, and any bits are a value.
+        // SAFETY: the bytes are `len` aligned values, and `AnyBitPattern` makes all bits valid.
         unsafe { std::slice::from_raw_parts(bytes.as_ptr().cast::<T>(), self.len) }.to_vec()
     }
 }

@@ -1,7 +1,7 @@
-//! What a device offers to host code: memory, streams, copies, kernel launches.
+//! The operations of a device: memory, streams, copies, kernel launches.
 //!
-//! The CUDA driver ([`super::cuda`]) and the checking emulator ([`super::emulated`]) implement it. [`super::runtime::Runtime`] is one of
-//! the two; host code is written for that type, so tiling, tile sizes and launches are tested without a GPU.
+//! The CUDA driver ([`super::cuda`]) and the checking emulator ([`super::emulated`]) implement them. [`super::runtime::Runtime`] is one of
+//! the two. Host code uses that type, so tiling, tile sizes and launches are tested without a GPU.
 
 use std::ops::Range;
 
@@ -11,31 +11,33 @@ use cuda_std::launch::{Kernel, KernelArgs, LaunchConfig};
 use super::limits::Limits;
 use crate::Result;
 
-/// A device, opened. Everything is checked by the device's own rules; out-of-memory is [`Error::OutOfDeviceMemory`].
+/// An open device. It checks every call by its own rules. If memory is short, the error is
+/// [`Error::OutOfDeviceMemory`](crate::Error::OutOfDeviceMemory).
 ///
-/// No method uses a rayon pool, nor may what `write` and `take` do: locks are held across these calls (`threads`, "Calls from anywhere").
+/// No method uses a rayon pool, and `write` and `take` must not use one, because locks are held across these calls (`threads`, "Calls from
+/// anywhere").
 pub(crate) trait Backend: Send + Sync + 'static {
     /// An allocation in device memory, aligned to 256 bytes (16 on the emulator); freed when dropped.
     type Memory: Send + Sync;
-    /// A queue of work; operations of one stream run in order, streams run side by side.
+    /// A queue of work. The operations of one stream run in order; different streams run concurrently.
     type Stream: Send;
 
-    /// The device in words.
+    /// The device in words, for errors and reports.
     fn describe(&self) -> String;
-    /// What launches are shaped by.
+    /// Limits of the device that determine the shapes of launches.
     fn limits(&self) -> Limits;
     /// Free device memory in bytes.
     fn free_memory(&self) -> Result<u64>;
     /// Allocates `bytes` (0 is legal) with unspecified contents.
     fn allocate(&self, bytes: usize) -> Result<Self::Memory>;
-    /// Where an allocation starts.
+    /// The first address of an allocation.
     fn address(&self, memory: &Self::Memory) -> *mut u8;
-    /// A new stream.
+    /// Creates a stream without work.
     fn stream(&self) -> Result<Self::Stream>;
-    /// Copies `rows` rows of `row_bytes` each to device memory, in stream order, as `write` writes them.
+    /// Copies `rows` rows of `row_bytes` each to device memory, in stream order. `write` writes the rows.
     ///
     /// # Safety
-    /// `to` has room for them.
+    /// `to` has room for the rows.
     unsafe fn copy_rows_to_device(
         &self,
         stream: &Self::Stream,
@@ -44,24 +46,24 @@ pub(crate) trait Backend: Send + Sync + 'static {
         row_bytes: usize,
         write: &WriteRows<'_>,
     ) -> Result<()>;
-    /// Copies `from` to device memory, in stream order; `from` may be reused on return.
+    /// Copies `from` to device memory, in stream order. The caller may reuse `from` on return.
     ///
     /// # Safety
-    /// `to` has room for it.
+    /// `to` has room for `from`.
     unsafe fn copy_to_device(&self, stream: &Self::Stream, to: *mut u8, from: &[u8]) -> Result<()> {
         // SAFETY: the same contract.
         unsafe { self.copy_rows_to_device(stream, to, from.len(), 1, &|bytes, to| to.copy_from_slice(&from[bytes])) }
     }
-    /// Copies device memory to `to` after the stream's earlier work, and waits for it.
+    /// Copies device memory to `to` after the stream's earlier work, and waits for the copy.
     ///
     /// # Safety
-    /// `from` has that many bytes, all written.
+    /// `from` has the bytes of `to`, all written.
     unsafe fn copy_to_host(&self, stream: &Self::Stream, to: &mut [u8], from: *const u8) -> Result<()>;
     /// Copies the results of `rows` queries to the host, in stream order, and calls `take` once for each consecutive range of rows, with the
     /// range's part of each of `arrays`.
     ///
     /// # Safety
-    /// Each of `arrays` has so many rows, all written, from an address that suits its elements.
+    /// Each of `arrays` has `rows` rows, all written, at an address that is aligned for its elements.
     unsafe fn copy_results_to_host(
         &self,
         stream: &Self::Stream,
@@ -69,15 +71,15 @@ pub(crate) trait Backend: Send + Sync + 'static {
         arrays: &[ResultArray],
         take: &mut TakeResults<'_>,
     ) -> Result<()>;
-    /// Copies within device memory, in stream order.
+    /// Copies `bytes` bytes within device memory, in stream order.
     ///
     /// # Safety
     /// Both ranges exist and do not overlap.
     unsafe fn copy(&self, stream: &Self::Stream, to: *mut u8, from: *const u8, bytes: usize) -> Result<()>;
-    /// Copies from the memory of `other`, a device of the same kind and perhaps the same, in the order of this device's stream.
+    /// Copies from the memory of `other`, a device of the same kind or this device, in the order of this device's stream.
     ///
     /// # Safety
-    /// As [`copy`](Self::copy), and nothing writes to `from` until this stream has passed.
+    /// As [`copy`](Self::copy), and nothing writes to `from` until the copy is done.
     unsafe fn copy_from_device(
         &self,
         stream: &Self::Stream,
@@ -86,15 +88,15 @@ pub(crate) trait Backend: Send + Sync + 'static {
         from: *const u8,
         bytes: usize,
     ) -> Result<()>;
-    /// Fills `bytes` with `byte`, in stream order.
+    /// Fills `bytes` bytes with `byte`, in stream order.
     ///
     /// # Safety
-    /// `to` has room for it.
+    /// `to` has room for `bytes` bytes.
     unsafe fn fill(&self, stream: &Self::Stream, to: *mut u8, byte: u8, bytes: usize) -> Result<()>;
     /// Launches a kernel, in stream order.
     ///
     /// # Safety
-    /// The kernel's own contract holds for the arguments when its turn comes.
+    /// The kernel's own contract holds for the arguments when the kernel runs.
     unsafe fn launch<A: KernelArgs>(
         &self,
         stream: &Self::Stream,
@@ -102,33 +104,33 @@ pub(crate) trait Backend: Send + Sync + 'static {
         config: LaunchConfig,
         args: A,
     ) -> Result<()>;
-    /// Makes a kernel ready: launches with up to so many bytes of dynamic shared memory then neither load nor allocate.
+    /// Loads a kernel, so that launches with up to `shared_bytes` bytes of dynamic shared memory neither load nor allocate.
     #[cfg(any(feature = "cuda", test))]
     fn load<A: KernelArgs>(&self, kernel: &Kernel<A>, shared_bytes: u32) -> Result<()>;
     /// Makes later work of `stream` wait for earlier work of `other`.
     fn wait_for(&self, stream: &Self::Stream, other: &Self::Stream) -> Result<()>;
-    /// Waits for all work of the stream.
+    /// Waits until all work of the stream is done.
     fn synchronize(&self, stream: &Self::Stream) -> Result<()>;
 }
 
-/// Writes a range of rows into bytes on their way to a device. The bytes begin at an address that suits any element. Several threads call it
-/// at once, for each row once.
+/// Writes a range of rows into bytes that are then copied to a device. The address of the bytes is aligned for any element. Several threads
+/// call the function at the same time; each row is written once.
 pub(crate) type WriteRows<'a> = dyn Fn(Range<usize>, &mut [u8]) + Sync + 'a;
 
-/// Takes a range of rows of results, with their part of each array.
+/// Takes a range of rows of results, with the range's part of each array.
 pub(crate) type TakeResults<'a> = dyn FnMut(Range<usize>, &[&[u8]]) + 'a;
 
 /// An array of results in device memory.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ResultArray {
-    /// The first row.
+    /// Device address of the first row.
     pub from: *const u8,
-    /// Bytes of a row.
+    /// Size of a row in bytes; rows are contiguous.
     pub row_bytes: usize,
 }
 
 impl ResultArray {
-    /// Rows of `columns` values each.
+    /// The array at `from`, with rows of `columns` values.
     pub fn new<V>(from: PtrMut<V>, columns: usize) -> ResultArray {
         ResultArray { from: *from.as_bytes().read_only(), row_bytes: columns * size_of::<V>() }
     }

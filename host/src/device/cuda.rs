@@ -1,11 +1,11 @@
-//! The CUDA driver as a device. The only file that launches on a GPU.
+//! The CUDA driver as a device. Only this file launches kernels on a GPU.
 //!
 //! # The current context
-//! The driver has a current context for each thread, and the caller may have one. [`Cuda::enter`] makes the device's context current and
-//! returns a guard that makes the former one current again. Every function here that needs the context takes a guard for itself: where the
-//! context is current already, that is one query, of 12 ns (H200, driver 580, 2026-11-23); a change there and back takes 59 ns. A search
-//! holds one guard from its first call to its last (`Lanes::with_some`), so the context changes twice a search. Guards nest like the calls of a thread, also where a thread of a pool takes
-//! other work while it waits. So each thread has after a call the context that it had before, be it the caller's or one of a pool.
+//! The driver has a current context for each thread, and the caller may have set one. [`Cuda::enter`] makes the device's context current and
+//! returns a guard that restores the former one. Every function here that needs the context takes its own guard. If the context is current
+//! already, this costs one query of 12 ns (H200, driver 580, 2026-11-23); a change and its reversal take 59 ns. A search holds one guard from
+//! its first call to its last (`Lanes::with_some`), so the context changes twice for each search. Guards nest like the calls of a thread, also
+//! where a pool thread runs other tasks while it waits. So after a call every thread, the caller's or a pool's, has the same context as before.
 
 use std::cell::Cell;
 use std::collections::{HashMap, HashSet};
@@ -26,16 +26,16 @@ use super::queue::{Queue, check_launch};
 use crate::threads::{piece_rows, work_off};
 use crate::{Error, NoDeviceReason, Result};
 
-/// Copies from this size on go through pinned buffers.
+/// Copies of at least this many bytes go through pinned buffers.
 const PINNED_FROM: usize = 64 << 10;
-/// Size of a pinned buffer. Two of them overlap the host's copy with the bus.
+/// Size of a pinned buffer in bytes. With two buffers the host's copy overlaps the transfer.
 const PINNED_BYTES: usize = 32 << 20;
-/// Results that come to the host at once, at most: enough for the bus, and few enough that the host deals with some while others are on
-/// their way.
+/// Largest part of results that is copied to the host at a time, in bytes: large enough for the bandwidth of the bus, and small enough that
+/// the host processes one part while the next is copied.
 const RECEIVED_BYTES: usize = 4 << 20;
-/// Bytes between results that are copied with them rather than around them.
+/// Largest number of bytes between arrays of results that are copied along, so that one copy suffices.
 const GAPS_BYTES: usize = 4 << 10;
-/// Alignment of an array in a buffer of results.
+/// Alignment of an array in a buffer of results, in bytes.
 const ARRAY_ALIGN: usize = 64;
 
 /// A CUDA device with its primary context and loaded kernels.
@@ -46,26 +46,26 @@ pub(crate) struct Cuda {
     context: Primary,
     modules: Mutex<HashMap<&'static str, LoadedModule>>,
     functions: Mutex<HashMap<&'static str, Function>>,
-    /// Pairs of pinned buffers that no copy uses at the moment.
+    /// The pairs of pinned buffers that no copy uses at the moment.
     pinned: Mutex<Vec<Pair>>,
-    /// Devices whose memory this one was asked to reach.
+    /// Indices of the devices for which [`Cuda::reach`] succeeded.
     reached: Mutex<HashSet<usize>>,
 }
 
-/// A loaded module; dropped with the device.
+/// A loaded module, which is unloaded with the device.
 struct LoadedModule(sys::CUmodule);
 
-// SAFETY: module handles belong to the context, which any thread may use.
+// SAFETY: a module handle belongs to the context, which any thread may use.
 unsafe impl Send for LoadedModule {}
 
 #[derive(Clone, Copy)]
 struct Function {
     raw: sys::CUfunction,
-    /// Dynamic shared memory the function was told to allow.
+    /// Dynamic shared memory in bytes that the function was set to allow.
     shared_bytes: u32,
 }
 
-// SAFETY: function handles belong to the context, which any thread may use.
+// SAFETY: a function handle belongs to the context, which any thread may use.
 unsafe impl Send for Function {}
 
 /// The primary context of a device, released when dropped.
@@ -81,31 +81,31 @@ unsafe impl Sync for Primary {}
 
 impl Drop for Primary {
     fn drop(&mut self) {
-        // SAFETY: the context was retained once and is released once.
+        // SAFETY: the context was retained once and is released once, here.
         unsafe { sys::cuDevicePrimaryCtxRelease_v2(self.ordinal) };
     }
 }
 
-/// The device's context is current in this thread while this lives; then the one that was before (or none).
+/// A guard: the device's context is current in this thread until the guard is dropped. The drop restores the former context, or none.
 #[must_use = "the caller's context returns when this is dropped"]
 pub(crate) struct Entered {
-    /// `None` if it was the device's context already.
+    /// The former context; `None` if the device's context was current already.
     before: Option<sys::CUcontext>,
-    /// Not for another thread: the current context is the thread's.
+    /// Makes the guard not `Send`, because each thread has its own current context.
     thread: PhantomData<*mut ()>,
 }
 
 impl Drop for Entered {
     fn drop(&mut self) {
         if let Some(before) = self.before {
-            // SAFETY: the context was current before; null leaves the thread without one. Should the caller have destroyed it meanwhile,
-            // the driver refuses it.
+            // SAFETY: this context was current before; null leaves the thread without one. If the caller has destroyed the context
+            // meanwhile, the driver refuses it.
             unsafe { sys::cuCtxSetCurrent(before) };
         }
     }
 }
 
-/// Device memory, freed when dropped.
+/// Device memory, which is freed when dropped.
 pub(crate) struct Memory {
     address: u64,
     bytes: usize,
@@ -113,7 +113,7 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
-    /// Its size.
+    /// Size of the memory in bytes.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
@@ -130,7 +130,7 @@ impl Drop for Memory {
     }
 }
 
-/// A stream of the device, destroyed when dropped.
+/// A stream of the device, which is destroyed when dropped.
 pub(crate) struct Stream {
     raw: sys::CUstream,
     device: Arc<Cuda>,
@@ -148,7 +148,7 @@ impl Drop for Stream {
     }
 }
 
-/// An event of the device that is current, destroyed when dropped; the device is current then as well.
+/// An event of a device, which is destroyed when dropped. The device must be current then.
 pub(crate) struct Event {
     raw: sys::CUevent,
     device: usize,
@@ -158,7 +158,7 @@ pub(crate) struct Event {
 unsafe impl Send for Event {}
 
 impl Event {
-    /// An event of `device`, which the caller has entered.
+    /// Creates an event of `device`, which the caller has entered.
     fn new(device: &Cuda, flags: c_uint) -> Result<Event> {
         let mut raw = null_mut();
         // SAFETY: the driver writes the handle.
@@ -166,19 +166,19 @@ impl Event {
         Ok(Event { raw, device: device.index })
     }
 
-    /// Marks the place after all work that `stream` has now.
+    /// Records the event after all work that `stream` has now.
     pub fn record(&self, stream: &Stream) -> Result<()> {
         // SAFETY: both handles live.
         check(self.device, "cuEventRecord", unsafe { sys::cuEventRecord(self.raw, stream.raw) })
     }
 
-    /// Waits for the place that was marked last. An event that was never recorded is done.
+    /// Waits until the work before the last [`record`](Self::record) is done. Returns at once if the event was never recorded.
     pub fn synchronize(&self) -> Result<()> {
         // SAFETY: the handle lives.
         check(self.device, "cuEventSynchronize", unsafe { sys::cuEventSynchronize(self.raw) })
     }
 
-    /// Milliseconds from `start` to this event, both made by [`Cuda::timer`], recorded and done.
+    /// Milliseconds from `start` to this event. Both must come from [`Cuda::timer`], be recorded and be done.
     pub fn milliseconds_since(&self, start: &Event) -> Result<f32> {
         let mut milliseconds = 0.0;
         // SAFETY: both handles live; the driver writes the number.
@@ -194,7 +194,7 @@ impl Drop for Event {
     }
 }
 
-/// Page-locked host memory, freed when dropped; its device is current then.
+/// Page-locked host memory, which is freed when dropped. The device must be current then.
 struct HostMemory(*mut u8);
 
 impl Drop for HostMemory {
@@ -204,13 +204,13 @@ impl Drop for HostMemory {
     }
 }
 
-/// Page-locked host memory with the event that says when the bus is done with it.
+/// Page-locked host memory, with the event that is recorded after its last transfer.
 struct Pinned {
     memory: HostMemory,
     done: Event,
 }
 
-// SAFETY: the memory is owned, and only used under the lock around it.
+// SAFETY: the buffer owns its memory, and the copy that took the buffer out of the pool is its only user.
 unsafe impl Send for Pinned {}
 
 impl Pinned {
@@ -219,15 +219,15 @@ impl Pinned {
     }
 }
 
-/// Two buffers: one is filled while the bus is at the other.
+/// Two buffers: the host uses one while the other is transferred.
 struct Pair {
     buffers: [Pinned; 2],
-    /// Which one an upload takes next.
+    /// Index of the buffer that an upload takes next.
     next: Cell<usize>,
 }
 
 impl Pair {
-    /// The buffer that was not taken last: the bus is done with it, or nearly so.
+    /// The buffer that was not taken last, so its transfer is done or nearly done.
     fn other(&self) -> &Pinned {
         &self.buffers[self.next.replace(1 - self.next.get())]
     }
@@ -239,7 +239,7 @@ impl Drop for Cuda {
         let pinned = std::mem::take(self.pinned.get_mut().unwrap_or_else(|poisoned| poisoned.into_inner()));
         self.release(move || {
             for module in modules.into_values() {
-                // SAFETY: the handle came from cuModuleLoadDataEx, is unloaded once, and no launch can follow.
+                // SAFETY: the handle came from cuModuleLoadDataEx and is unloaded once; no launch follows, because the device is dropped.
                 unsafe { sys::cuModuleUnload(module.0) };
             }
             drop(pinned);
@@ -262,7 +262,7 @@ pub(crate) fn open(index: usize) -> Result<CudaDevice> {
     Ok(device)
 }
 
-/// The error of a driver call that failed, about device `device`.
+/// Returns the error of a driver call that failed, for device `device`.
 fn check(device: usize, call: &'static str, code: sys::Code) -> Result<()> {
     match code {
         0 => Ok(()),
@@ -270,18 +270,18 @@ fn check(device: usize, call: &'static str, code: sys::Code) -> Result<()> {
     }
 }
 
-/// Starts the driver and returns the number of devices, which is not 0. `device` is the one that errors name.
+/// Initialises the driver and returns the number of devices, which is not 0. Errors name device `device`.
 ///
 /// # Errors
-/// [`Error::NoDevice`] where there is no driver, or the driver says that there is no device. Any other failure is [`Error::Driver`]: a
-/// driver that does not work (802, 803, 804 ..) must not look like a machine without a GPU.
+/// [`Error::NoDevice`] if there is no driver or the driver reports no device. Any other failure is [`Error::Driver`], because a driver that
+/// does not work (802, 803, 804 ..) must not look like a machine without a GPU.
 pub(crate) fn start_driver(device: usize) -> Result<usize> {
     if !cuda_loader::driver_present() {
         return Err(Error::NoDevice { reason: NoDeviceReason::NoDriver });
     }
     let none_reported = || Error::NoDevice { reason: NoDeviceReason::NoneReported(sys::NO_DEVICE) };
     let mut count = 0;
-    // SAFETY: flags 0.
+    // SAFETY: the function takes no pointers; its flags must be 0.
     match unsafe { sys::cuInit(0) } {
         sys::NO_DEVICE => return Err(none_reported()),
         code => check(device, "cuInit", code)?,
@@ -294,7 +294,7 @@ pub(crate) fn start_driver(device: usize) -> Result<usize> {
     }
 }
 
-/// The CUDA version that the driver supports, major and minor.
+/// The CUDA version that the driver supports: (major, minor).
 pub(crate) fn driver_version(device: usize) -> Result<(i32, i32)> {
     let mut version = 0;
     // SAFETY: the driver writes the number.
@@ -302,22 +302,22 @@ pub(crate) fn driver_version(device: usize) -> Result<(i32, i32)> {
     Ok((version / 1000, version % 1000 / 10))
 }
 
-/// A device by its number, before it has a context.
+/// A device of the driver, before it has a context.
 pub(crate) struct Ordinal {
     index: usize,
     raw: c_int,
 }
 
 impl Ordinal {
-    /// Device `index`, one of those that [`start_driver`] counted.
+    /// Device `index`, below the number that [`start_driver`] returned.
     pub fn get(index: usize) -> Result<Ordinal> {
         let mut raw = 0;
-        // SAFETY: the driver writes the handle, and checks the number.
+        // SAFETY: the driver writes the handle and checks the index.
         check(index, "cuDeviceGet", unsafe { sys::cuDeviceGet(&mut raw, index as c_int) })?;
         Ok(Ordinal { index, raw })
     }
 
-    /// A number about the device.
+    /// The value of device attribute `which`.
     pub fn attribute(&self, which: c_int) -> Result<i32> {
         let mut value = 0;
         // SAFETY: the driver writes the number.
@@ -325,22 +325,22 @@ impl Ordinal {
         check(self.index, "cuDeviceGetAttribute", code).map(|()| value)
     }
 
-    /// Compute capability, major and minor.
+    /// Compute capability: (major, minor).
     pub fn capability(&self) -> Result<(i32, i32)> {
         Ok((self.attribute(sys::COMPUTE_CAPABILITY_MAJOR)?, self.attribute(sys::COMPUTE_CAPABILITY_MINOR)?))
     }
 
-    /// The product's name.
+    /// Product name, as the driver reports it.
     pub fn name(&self) -> Result<String> {
         let mut name = [0u8; 256];
-        // SAFETY: the driver writes at most so many bytes, NUL included.
+        // SAFETY: the driver writes at most `name.len()` bytes, NUL included.
         let code = unsafe { sys::cuDeviceGetName(name.as_mut_ptr().cast(), name.len() as c_int, self.raw) };
         check(self.index, "cuDeviceGetName", code)?;
         let text = CStr::from_bytes_until_nul(&name).map_or(&name[..], CStr::to_bytes);
         Ok(String::from_utf8_lossy(text).into_owned())
     }
 
-    /// Bytes of the device's memory.
+    /// Size of the device's memory in bytes.
     pub fn total_memory(&self) -> Result<u64> {
         let mut bytes = 0;
         // SAFETY: the driver writes the number.
@@ -348,7 +348,7 @@ impl Ordinal {
         Ok(bytes as u64)
     }
 
-    /// Bytes that are free now. Opens the device's context for a moment.
+    /// Free memory in bytes. Opens the device's context for a moment.
     pub fn free_memory(&self) -> Result<u64> {
         let context = self.context()?;
         let _current = enter(self.index, &context)?;
@@ -363,7 +363,7 @@ impl Ordinal {
     }
 }
 
-/// Makes `context`, of device `device`, current.
+/// Makes `context`, which belongs to device `device`, current in this thread.
 fn enter(device: usize, context: &Primary) -> Result<Entered> {
     let mut before = null_mut();
     // SAFETY: the driver writes the handle.
@@ -371,12 +371,12 @@ fn enter(device: usize, context: &Primary) -> Result<Entered> {
     if before == context.raw {
         return Ok(Entered { before: None, thread: PhantomData });
     }
-    // SAFETY: the context is retained.
+    // SAFETY: the context is retained, so it exists.
     check(device, "cuCtxSetCurrent", unsafe { sys::cuCtxSetCurrent(context.raw) })?;
     Ok(Entered { before: Some(before), thread: PhantomData })
 }
 
-/// Free bytes of the device whose context is current.
+/// Free memory in bytes of the device whose context is current.
 fn free_memory(device: usize) -> Result<u64> {
     let (mut free, mut total) = (0, 0);
     // SAFETY: the driver writes the numbers.
@@ -420,34 +420,34 @@ impl Cuda {
         check(self.index, call, code)
     }
 
-    /// Makes the device's context current in this thread, for as long as the result lives.
+    /// Makes the device's context current in this thread until the result is dropped.
     pub fn enter(&self) -> Result<Entered> {
         enter(self.index, &self.context)
     }
 
-    /// An event that keeps its time. The device is entered now, and when the event is dropped.
+    /// Creates an event that records its time. The caller must have entered the device now and when the event is dropped.
     pub fn timer(&self) -> Result<Event> {
         Event::new(self, sys::EVENT_DEFAULT)
     }
 
-    /// Gives something back to the driver with the context current. Where the driver does not even change the context, the thread may
-    /// have it all the same, or the context is lost and all that was in it.
+    /// Calls `give_back`, which returns a resource to the driver, with the context current. It is also called if the driver refuses to change
+    /// the context: either the context is current all the same, or it is lost with all its resources.
     fn release(&self, give_back: impl FnOnce()) {
         let _current = self.enter();
         give_back();
     }
 
-    /// The kernel's function handle; loads its module on first use.
+    /// The function handle of a kernel, set to allow `shared_bytes` bytes of dynamic shared memory. The first use loads the module.
     fn function(&self, name: &'static str, shared_bytes: u32) -> Result<sys::CUfunction> {
         let mut functions = self.functions.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         let function = match functions.get(name) {
             Some(function) => *function,
-            // A launch may have 48 KiB unasked, but the kernel's own arrays count too: it is asked for whatever the size.
+            // A launch may use 48 KiB without this attribute, but the static arrays of the kernel count too. So every size is set.
             None => Function { raw: self.load(name)?, shared_bytes: 0 },
         };
         if shared_bytes > function.shared_bytes {
             let attribute = sys::MAX_DYNAMIC_SHARED_SIZE_BYTES;
-            // SAFETY: the handle is a function of a module that stays loaded.
+            // SAFETY: the handle belongs to a module that stays loaded.
             let result = unsafe { sys::cuFuncSetAttribute(function.raw, attribute, shared_bytes as i32) };
             self.check("cuFuncSetAttribute", result)?;
         }
@@ -471,7 +471,7 @@ impl Cuda {
         };
         let Ok(name) = CString::new(kernel) else { return Err(Error::NoSuchKernel { module: family, kernel }) };
         let mut function = null_mut();
-        // SAFETY: the module is loaded, the name ends with NUL.
+        // SAFETY: the module is loaded and the name ends with NUL.
         let result = unsafe { sys::cuModuleGetFunction(&mut function, module, name.as_ptr()) };
         match result {
             sys::NOT_FOUND => Err(Error::NoSuchKernel { module: family, kernel }),
@@ -479,7 +479,7 @@ impl Cuda {
         }
     }
 
-    /// Has the driver compile a module.
+    /// Loads a module, which the driver compiles from PTX.
     fn load_module(&self, family: &'static str, text: &str) -> Result<sys::CUmodule> {
         let image = CString::new(text).map_err(|_| Error::PtxRefused {
             module: family,
@@ -490,8 +490,8 @@ impl Cuda {
         let mut options = [sys::JIT_ERROR_LOG_BUFFER, sys::JIT_ERROR_LOG_BUFFER_SIZE_BYTES];
         let mut values = [log.as_mut_ptr().cast::<c_void>(), std::ptr::without_provenance_mut(log.len())];
         let mut module = null_mut();
-        // SAFETY: the image ends with NUL; options and values are arrays of two that outlive the call; the log buffer has
-        // the size that is passed with it.
+        // SAFETY: the image ends with NUL. Options and values are arrays of two that outlive the call. The log buffer has the
+        // size that is passed with it.
         let result = unsafe {
             sys::cuModuleLoadDataEx(
                 &mut module,
@@ -509,7 +509,8 @@ impl Cuda {
         Ok(module)
     }
 
-    /// Runs `work` with a pair of pinned buffers of its own, made where none is idle. A pair whose work failed is not used again.
+    /// Calls `work` with a pair of pinned buffers that no other copy uses; allocates a pair if none is idle. A pair whose work failed is not
+    /// used again.
     fn with_pinned<V>(&self, work: impl FnOnce(&Pair) -> Result<V>) -> Result<V> {
         let idle = self.pinned.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).pop();
         let pair = match idle {
@@ -521,8 +522,8 @@ impl Cuda {
         Ok(result)
     }
 
-    /// Opens the way to the memory of another device, at the first call. Without one (another root complex, a virtual machine) the driver
-    /// takes copies through host memory: slower, and right.
+    /// Sets up access to the memory of another device, at the first call. If access is not possible (another root complex, a virtual machine),
+    /// the driver copies through host memory, which is slower.
     fn reach(&self, other: &Cuda) -> Result<()> {
         let mut reached = self.reached.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         if reached.contains(&other.index) {
@@ -533,7 +534,7 @@ impl Cuda {
         let result = unsafe { sys::cuDeviceCanAccessPeer(&mut possible, self.context.ordinal, other.context.ordinal) };
         self.check("cuDeviceCanAccessPeer", result)?;
         if possible != 0 {
-            // SAFETY: the context lives as long as `other`; ours is current.
+            // SAFETY: the context lives as long as `other`, and this device's context is current.
             match unsafe { sys::cuCtxEnablePeerAccess(other.context.raw, 0) } {
                 sys::PEER_ACCESS_ALREADY_ENABLED => {}
                 result => self.check("cuCtxEnablePeerAccess", result)?,
@@ -543,10 +544,10 @@ impl Cuda {
         Ok(())
     }
 
-    /// [`Backend::copy_results_to_host`] of rows of millions of results: one by one.
+    /// [`Backend::copy_results_to_host`] for rows of more than [`RECEIVED_BYTES`] bytes in all arrays, one row at a time.
     ///
     /// # Safety
-    /// As there.
+    /// As [`Backend::copy_results_to_host`].
     unsafe fn copy_long_rows_to_host(
         self: &Arc<Self>,
         stream: &Stream,
@@ -554,12 +555,12 @@ impl Cuda {
         arrays: &[ResultArray],
         take: &mut TakeResults<'_>,
     ) -> Result<()> {
-        // Words, so that they suit whatever the arrays hold.
+        // Words of 64 bits, so that the buffer is aligned for any element.
         let mut words: Vec<Vec<u64>> = arrays.iter().map(|array| vec![0; array.row_bytes.div_ceil(8)]).collect();
         for row in 0..rows {
             for (words, array) in words.iter_mut().zip(arrays) {
                 let bytes = &mut bytemuck::cast_slice_mut(words)[..array.row_bytes];
-                // SAFETY: the array has this row, as the caller promises.
+                // SAFETY: the caller promises that the array has this row.
                 unsafe { self.copy_to_host(stream, bytes, array.from.wrapping_add(row * array.row_bytes))? };
             }
             let bytes = words.iter().map(|words| bytemuck::cast_slice::<u64, u8>(words));
@@ -578,14 +579,14 @@ impl Cuda {
     }
 }
 
-/// How results come to the host: so many rows at a time.
+/// The partition of results into parts, ranges of rows that are copied to the host one after the other.
 struct Parts {
     rows: usize,
-    /// Rows of a part, at most.
+    /// Number of rows of a part; the last part may have fewer.
     each: usize,
-    /// Where each array's rows of a part start in a pinned buffer.
+    /// Offset in bytes of each array's rows of a part in a pinned buffer.
     offsets: Vec<usize>,
-    /// Start and length of device memory that holds all rows of all arrays and little else: then there is one part, and it is one copy.
+    /// Start and length in bytes of device memory that contains all arrays with small gaps. If present, one copy of it is the only part.
     together: Option<(usize, usize)>,
 }
 
@@ -617,7 +618,7 @@ impl Parts {
         part * self.each..self.rows.min((part + 1) * self.each)
     }
 
-    /// The copies of a part: where to in the buffer, from which address of the device, how many bytes.
+    /// The copies of a part, each as (offset in the buffer, device address, bytes).
     fn copies(&self, part: usize, arrays: &[ResultArray]) -> Vec<(usize, usize, usize)> {
         if let Some((start, bytes)) = self.together {
             return vec![(0, start, bytes)];
@@ -630,14 +631,14 @@ impl Parts {
     }
 }
 
-/// Has rows written by several threads where that pays.
+/// Writes rows, by several threads if there are enough bytes.
 fn write_rows(rows: Range<usize>, row_bytes: usize, to: &mut [u8], write: &WriteRows<'_>) {
     let (each, bytes) = (piece_rows(row_bytes), to.len());
     let pieces = to.chunks_mut(each * row_bytes).zip(rows.clone().step_by(each));
     work_off(pieces, bytes, |(to, first)| write(first..rows.end.min(first + each), to));
 }
 
-/// Copies by several threads where that pays.
+/// Copies memory, by several threads if there are enough bytes.
 fn copy_memory(to: &mut [u8], from: &[u8]) {
     write_rows(0..from.len(), 1, to, &|bytes, to| to.copy_from_slice(&from[bytes]));
 }
@@ -666,7 +667,7 @@ impl Backend for CudaDevice {
             // SAFETY: the driver writes the address.
             match unsafe { sys::cuMemAlloc_v2(&mut address, bytes) } {
                 sys::OUT_OF_MEMORY => {
-                    // A driver that does not tell what is free: the error is about the allocation all the same.
+                    // If the driver does not report the free memory, the error is still that of the allocation.
                     let (device, code) = (self.index, sys::OUT_OF_MEMORY);
                     let available =
                         free_memory(device).map_err(|_| Error::Driver { call: "cuMemAlloc", device, code })?;
@@ -685,7 +686,7 @@ impl Backend for CudaDevice {
     fn stream(&self) -> Result<Stream> {
         let _current = Cuda::enter(self)?;
         let mut raw = null_mut();
-        // SAFETY: the driver writes the handle; flags 0.
+        // SAFETY: the driver writes the handle; flags 0 are allowed.
         self.check("cuStreamCreate", unsafe { sys::cuStreamCreate(&mut raw, 0) })?;
         Ok(Stream { raw, device: self.clone() })
     }
@@ -701,8 +702,8 @@ impl Backend for CudaDevice {
         let _current = Cuda::enter(self)?;
         let copy = |row: usize, from: *const u8, bytes: usize| {
             let to = to.wrapping_add(row * row_bytes);
-            // SAFETY: `to` has room, as the caller promises. From pageable memory the driver takes its own copy before it
-            // returns; pinned memory is kept until its event.
+            // SAFETY: the caller promises that `to` has room. From pageable memory the driver copies the bytes before it
+            // returns; pinned memory stays unchanged until its event.
             self.check("cuMemcpyHtoDAsync", unsafe {
                 sys::cuMemcpyHtoDAsync_v2(to.addr() as u64, from.cast(), bytes, stream.raw)
             })
@@ -712,7 +713,7 @@ impl Backend for CudaDevice {
         if rows * row_bytes < PINNED_FROM || row_bytes > PINNED_BYTES {
             return parts.into_iter().try_for_each(|part| {
                 let bytes = part.len() * row_bytes;
-                // Words, so that they suit whatever the rows hold.
+                // Words of 64 bits, so that the buffer is aligned for any element.
                 let mut words = vec![0u64; bytes.div_ceil(size_of::<u64>())];
                 write(part.clone(), &mut bytemuck::cast_slice_mut(&mut words)[..bytes]);
                 copy(part.start, words.as_ptr().cast(), bytes)
@@ -721,10 +722,10 @@ impl Backend for CudaDevice {
         self.with_pinned(|pair| {
             for part in parts {
                 let buffer = pair.other();
-                // An event that was never recorded is done.
+                // The last transfer may still use the buffer.
                 buffer.done.synchronize()?;
                 let bytes = part.len() * row_bytes;
-                // SAFETY: the buffer has PINNED_BYTES, is ours, and the bus is done with it.
+                // SAFETY: the buffer has PINNED_BYTES, no other copy uses it, and its transfer is done.
                 let staging = unsafe { std::slice::from_raw_parts_mut(buffer.start(), bytes) };
                 write_rows(part.clone(), row_bytes, staging, write);
                 copy(part.start, buffer.start(), bytes)?;
@@ -737,7 +738,7 @@ impl Backend for CudaDevice {
     unsafe fn copy_to_host(&self, stream: &Stream, to: &mut [u8], from: *const u8) -> Result<()> {
         let _current = Cuda::enter(self)?;
         let copy = |to: *mut u8, from: *const u8, bytes: usize| {
-            // SAFETY: `from` has that many bytes, as the caller promises; nothing uses `to` before the wait that follows.
+            // SAFETY: the caller promises that `from` has the bytes; nothing uses `to` before the wait that follows.
             self.check("cuMemcpyDtoHAsync", unsafe {
                 sys::cuMemcpyDtoHAsync_v2(to.cast(), from.addr() as u64, bytes, stream.raw)
             })
@@ -768,7 +769,7 @@ impl Backend for CudaDevice {
                 }
                 let buffer = &buffers[piece % 2];
                 buffer.done.synchronize()?;
-                // SAFETY: the buffer has PINNED_BYTES, is ours, and the bus is done with it.
+                // SAFETY: the buffer has PINNED_BYTES, no other copy uses it, and its transfer is done.
                 let staging = unsafe { std::slice::from_raw_parts(buffer.start(), to.len()) };
                 copy_memory(to, staging);
             }
@@ -784,7 +785,7 @@ impl Backend for CudaDevice {
         take: &mut TakeResults<'_>,
     ) -> Result<()> {
         if arrays.iter().map(|array| array.row_bytes).sum::<usize>() > RECEIVED_BYTES {
-            // SAFETY: the same contract.
+            // SAFETY: the contract is the same.
             return unsafe { self.copy_long_rows_to_host(stream, rows, arrays, take) };
         }
         let _current = Cuda::enter(self)?;
@@ -792,12 +793,12 @@ impl Backend for CudaDevice {
         self.with_pinned(|Pair { buffers, .. }| {
             let ask = |part: usize| {
                 let buffer = &buffers[part % 2];
-                // Work of another stream may still use it.
+                // A transfer of another stream may still use the buffer.
                 buffer.done.synchronize()?;
                 for (offset, from, bytes) in parts.copies(part, arrays) {
                     let to = buffer.start().wrapping_add(offset);
-                    // SAFETY: `from` has that many bytes, as the caller promises, and the buffer room for them: RECEIVED_BYTES and what
-                    // aligning adds is less than PINNED_BYTES. Nobody reads them before the event.
+                    // SAFETY: the caller promises that `from` has the bytes. The buffer has room, because RECEIVED_BYTES and the padding
+                    // for alignment are less than PINNED_BYTES. No code reads the bytes before the event.
                     self.check("cuMemcpyDtoHAsync", unsafe {
                         sys::cuMemcpyDtoHAsync_v2(to.cast(), from as u64, bytes, stream.raw)
                     })?;
@@ -814,7 +815,7 @@ impl Backend for CudaDevice {
                 }
                 let (buffer, rows) = (&buffers[part % 2], parts.rows_of(part));
                 buffer.done.synchronize()?;
-                // SAFETY: the buffer is ours, the bus is done with it, and it has these bytes of each array.
+                // SAFETY: no other copy uses the buffer, the transfer is done, and the buffer has these bytes of each array.
                 let bytes = |(array, offset): (&ResultArray, &usize)| unsafe {
                     std::slice::from_raw_parts(buffer.start().wrapping_add(*offset), rows.len() * array.row_bytes)
                 };
@@ -830,7 +831,7 @@ impl Backend for CudaDevice {
         if bytes == 0 {
             return Ok(());
         }
-        // SAFETY: both ranges exist and do not overlap, as the caller promises.
+        // SAFETY: the caller promises that both ranges exist and do not overlap.
         self.check("cuMemcpyDtoDAsync", unsafe {
             sys::cuMemcpyDtoDAsync_v2(to.addr() as u64, from.addr() as u64, bytes, stream.raw)
         })
@@ -845,7 +846,7 @@ impl Backend for CudaDevice {
         bytes: usize,
     ) -> Result<()> {
         if other.index == self.index {
-            // SAFETY: as the caller promises.
+            // SAFETY: the caller promises the contract of `copy`.
             return unsafe { self.copy(stream, to, from, bytes) };
         }
         let _current = Cuda::enter(self)?;
@@ -854,7 +855,8 @@ impl Backend for CudaDevice {
         }
         self.reach(other)?;
         let (here, there) = (self.context.raw, other.context.raw);
-        // SAFETY: both ranges exist in the memory of their contexts, as the caller promises, and stay as they are until then.
+        // SAFETY: the caller promises that both ranges exist in the memory of their contexts, and that nothing writes to `from` until
+        // the copy is done.
         self.check("cuMemcpyPeerAsync", unsafe {
             sys::cuMemcpyPeerAsync(to.addr() as u64, here, from.addr() as u64, there, bytes, stream.raw)
         })
@@ -885,7 +887,7 @@ impl Backend for CudaDevice {
         let _current = Cuda::enter(self)?;
         let given = Event::new(self, sys::EVENT_DISABLE_TIMING)?;
         given.record(other)?;
-        // SAFETY: both handles live. The driver keeps the event until nobody waits for it.
+        // SAFETY: both handles live. The driver keeps the event until no stream waits for it.
         self.check("cuStreamWaitEvent", unsafe { sys::cuStreamWaitEvent(stream.raw, given.raw, 0) })
     }
 
@@ -896,27 +898,27 @@ impl Backend for CudaDevice {
     }
 }
 
-/// A stream that belongs to someone else, of the device's primary context.
+/// A stream of the device's primary context that this struct does not own, such as one of the caller.
 pub(crate) struct CallersStream<'a> {
-    /// The device.
+    /// Device of the stream.
     pub device: &'a CudaDevice,
-    /// The stream; null is the default one.
+    /// Handle of the stream; null is the default stream.
     pub stream: sys::CUstream,
 }
 
 impl CallersStream<'_> {
-    /// Launches a kernel that was checked; compiled once for all kernels.
+    /// Launches a kernel after [`check_launch`]. The function is compiled once for all kernels.
     ///
     /// # Safety
-    /// `raw` has the addresses of the kernel's arguments, which outlive the call; and the kernel's own contract.
+    /// `raw` has the addresses of the kernel's arguments, which outlive the call. The kernel's own contract holds.
     unsafe fn launch_raw(&self, name: &'static str, config: LaunchConfig, mut raw: RawArgs) -> Result<()> {
         let device = self.device;
         let _current = device.enter()?;
         let function = device.function(name, config.shared_bytes)?;
-        // Checked: they fit.
+        // `check_launch` compared them with limits below 2³², so they fit.
         let ([gx, gy, gz], [bx, by, bz]) = (config.grid.map(|blocks| blocks as u32), config.block);
-        // SAFETY: `KernelArgs` gives an address for each of the kernel's parameters; they outlive the call, which
-        // copies the arguments. The kernel's own contract is the caller's promise.
+        // SAFETY: the caller promises an address for each of the kernel's parameters. They outlive the call, which copies the
+        // arguments. The kernel's own contract is the caller's promise, too.
         device.check("cuLaunchKernel", unsafe {
             sys::cuLaunchKernel(
                 function,
@@ -938,7 +940,8 @@ impl CallersStream<'_> {
 impl Queue for CallersStream<'_> {
     unsafe fn launch<A: KernelArgs>(&self, kernel: &Kernel<A>, config: LaunchConfig, mut args: A) -> Result<()> {
         check_launch(kernel.name(), kernel.max_threads(), config)?;
-        // SAFETY: `KernelArgs` gives an address for each of the kernel's parameters, and `args` outlives the call.
+        // SAFETY: `KernelArgs` gives an address for each of the kernel's parameters, and `args` outlives the call. The caller promises the
+        // kernel's own contract.
         unsafe { self.launch_raw(kernel.name(), config, args.as_raw()) }
     }
 
@@ -948,7 +951,7 @@ impl Queue for CallersStream<'_> {
         if bytes == 0 {
             return Ok(());
         }
-        // SAFETY: `to` has room, as the caller promises.
+        // SAFETY: the caller promises that `to` exists and has room for its length.
         self.device
             .check("cuMemsetD8Async", unsafe { sys::cuMemsetD8Async(to.addr() as u64, byte, bytes, self.stream) })
     }
@@ -981,7 +984,7 @@ mod tests {
                     let copies = parts.copies(part, &arrays);
                     assert!(copies.iter().all(|&(to, _, bytes)| to + bytes <= PINNED_BYTES));
                     for (array, &offset) in arrays.iter().zip(&parts.offsets) {
-                        // Where the host looks for the array, the bytes of its rows arrive.
+                        // The bytes of the array's rows arrive at the offset that the host reads.
                         let (from, bytes) =
                             (array.from.addr() + of_part.start * array.row_bytes, of_part.len() * array.row_bytes);
                         let arrives = |&(to, start, len): &(usize, usize, usize)| {

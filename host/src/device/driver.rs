@@ -1,22 +1,22 @@
-//! The CUDA driver's functions that this library calls, as C declares them.
+//! Declarations of the CUDA driver's functions that this library calls.
 //!
-//! The declarations return the driver's code as the integer that it is. Those of cust_raw return a Rust enum, and a code that the enum
-//! lacks is undefined behaviour there: drivers newer than cust_raw have such codes. So the library calls the driver through this file only,
-//! and an error carries whatever number the driver gave. `cuda_loader` defines the symbols.
+//! The functions return the driver's code as an integer. Those of cust_raw return a Rust enum, where a code without a variant is undefined
+//! behaviour, and drivers newer than cust_raw have such codes. So the library calls the driver through this file only, and an error carries
+//! the number that the driver returned. `cuda_loader` defines the symbols.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
-/// What every function returns: 0, or the number of an error (`CUresult`).
+/// The result of every function (`CUresult`): 0, or the number of an error.
 pub type Code = c_int;
-/// A context.
+/// Handle of a context.
 pub type CUcontext = *mut c_void;
-/// A stream; null is the default one.
+/// Handle of a stream; null is the default stream.
 pub type CUstream = *mut c_void;
-/// An event.
+/// Handle of an event.
 pub type CUevent = *mut c_void;
-/// A loaded module.
+/// Handle of a loaded module.
 pub type CUmodule = *mut c_void;
-/// A kernel of a module.
+/// Handle of a kernel of a loaded module.
 pub type CUfunction = *mut c_void;
 
 /// `CUDA_ERROR_OUT_OF_MEMORY`.
@@ -44,7 +44,7 @@ pub const MAX_DYNAMIC_SHARED_SIZE_BYTES: c_int = 8;
 pub const JIT_ERROR_LOG_BUFFER: c_int = 5;
 /// `CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES`.
 pub const JIT_ERROR_LOG_BUFFER_SIZE_BYTES: c_int = 6;
-/// `CU_EVENT_DEFAULT`: the event keeps its time.
+/// `CU_EVENT_DEFAULT`: the event records its time.
 pub const EVENT_DEFAULT: c_uint = 0;
 /// `CU_EVENT_DISABLE_TIMING`.
 pub const EVENT_DISABLE_TIMING: c_uint = 2;

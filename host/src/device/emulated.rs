@@ -1,4 +1,4 @@
-//! The emulator as a device: device memory is host memory that the emulator knows, streams run at once.
+//! The emulator as a device. Device memory is host memory that is registered with the emulator, and every operation finishes before it returns.
 
 use cuda_std::emulator::{self, Buffer};
 use cuda_std::global::U32x4;
@@ -9,11 +9,11 @@ use super::limits::{Limits, Products};
 use super::queue::check_launch;
 use crate::{Error, Result};
 
-/// The checking emulator.
+/// The checking emulator of `cuda_std` as a device.
 #[derive(Clone)]
 pub(crate) struct Emulator;
 
-/// The emulator has one stream, which runs everything at once.
+/// The stream of the emulator. Its operations finish before they return.
 pub(crate) struct Immediate;
 
 impl Backend for Emulator {
@@ -25,8 +25,8 @@ impl Backend for Emulator {
     }
 
     fn limits(&self) -> Limits {
-        // Few multiprocessors, so that small tests cut rows into segments and tiles into shares; shared memory for k up to about
-        // 1,000, so that they reach the selection by lists as well.
+        // Few multiprocessors, so that small tests cut rows into segments and tiles into shares. Shared memory suffices for k up to about
+        // 1,000, so that small tests also reach the selection by lists.
         Limits {
             device: "emulator".to_owned(),
             multiprocessors: 2,
@@ -37,7 +37,7 @@ impl Backend for Emulator {
     }
 
     fn free_memory(&self) -> Result<u64> {
-        // A checker for small cases: a gigabyte stands for whatever the host has.
+        // The emulator is for small cases, so a constant replaces the free memory of the host.
         Ok(1 << 30)
     }
 
@@ -46,7 +46,7 @@ impl Backend for Emulator {
         if bytes as u64 > available {
             return Err(Error::OutOfDeviceMemory { device: self.describe(), asked: bytes as u64, available });
         }
-        // Poisoned, so that a kernel that reads what nobody wrote gives wrong results rather than lucky zeros.
+        // The memory is poisoned, so that a kernel that reads unwritten memory gives wrong results and not zeros that happen to be right.
         Ok(Buffer::new_poisoned(bytes.div_ceil(size_of::<U32x4>())))
     }
 
@@ -69,9 +69,9 @@ impl Backend for Emulator {
         if rows == 0 {
             return Ok(());
         }
-        // SAFETY: `to` has room, as the caller promises, and nothing is launched before `write` returns.
+        // SAFETY: the caller promises that `to` has room, and nothing is launched before `write` returns.
         let to = unsafe { std::slice::from_raw_parts_mut(to, rows * row_bytes) };
-        // A few at a time, so that small uploads have several pieces.
+        // A third of the rows at a time, so that small uploads have several pieces.
         let each = rows.div_ceil(3).max(1);
         to.chunks_mut((each * row_bytes).max(1)).enumerate().for_each(|(at, to)| {
             write(at * each..at * each + to.len() / row_bytes, to);
@@ -80,7 +80,7 @@ impl Backend for Emulator {
     }
 
     unsafe fn copy_to_host(&self, _: &Immediate, to: &mut [u8], from: *const u8) -> Result<()> {
-        // SAFETY: `from` has that many bytes, as the caller promises.
+        // SAFETY: the caller promises that `from` has the bytes of `to`.
         unsafe { to.as_mut_ptr().copy_from_nonoverlapping(from, to.len()) };
         Ok(())
     }
@@ -92,11 +92,11 @@ impl Backend for Emulator {
         arrays: &[ResultArray],
         take: &mut TakeResults<'_>,
     ) -> Result<()> {
-        // A few at a time, so that small searches come in several parts.
+        // Few rows at a time, so that the results of small searches have several parts.
         const ROWS: usize = 5;
         for first in (0..rows).step_by(ROWS) {
             let some = first..rows.min(first + ROWS);
-            // SAFETY: the arrays have these rows, written, as the caller promises, and nothing is launched before `take` returns.
+            // SAFETY: the caller promises that the arrays have these rows, all written, and nothing is launched before `take` returns.
             let part = |array: &ResultArray| unsafe {
                 std::slice::from_raw_parts(
                     array.from.wrapping_add(first * array.row_bytes),
@@ -110,7 +110,7 @@ impl Backend for Emulator {
     }
 
     unsafe fn copy(&self, _: &Immediate, to: *mut u8, from: *const u8, bytes: usize) -> Result<()> {
-        // SAFETY: both ranges exist and do not overlap, as the caller promises.
+        // SAFETY: the caller promises that both ranges exist and do not overlap.
         unsafe { to.copy_from_nonoverlapping(from, bytes) };
         Ok(())
     }
@@ -123,12 +123,12 @@ impl Backend for Emulator {
         from: *const u8,
         bytes: usize,
     ) -> Result<()> {
-        // SAFETY: as the caller promises; all emulators have one memory.
+        // SAFETY: the caller promises the contract of `copy`; all emulators share one memory.
         unsafe { self.copy(stream, to, from, bytes) }
     }
 
     unsafe fn fill(&self, _: &Immediate, to: *mut u8, byte: u8, bytes: usize) -> Result<()> {
-        // SAFETY: `to` has room, as the caller promises.
+        // SAFETY: the caller promises that `to` has room for `bytes` bytes.
         unsafe { to.write_bytes(byte, bytes) };
         Ok(())
     }
@@ -141,7 +141,7 @@ impl Backend for Emulator {
         args: A,
     ) -> Result<()> {
         check_launch(kernel.name(), kernel.max_threads(), config)?;
-        // SAFETY: the kernel's contract holds, as the caller promises.
+        // SAFETY: the caller promises that the kernel's contract holds.
         match unsafe { emulator::launch(kernel, config, args) } {
             Ok(_) => Ok(()),
             Err(violation) => Err(Error::KernelViolation { violation: Box::new(violation) }),

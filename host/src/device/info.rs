@@ -1,4 +1,4 @@
-//! What this machine and this build have: CPU, CUDA devices, kernel modules. For `warpann info` and for reports of measurements.
+//! The CPU and the CUDA devices of this machine, and the kernel modules of this build, for `warpann info` and reports of measurements.
 
 use serde::Serialize;
 
@@ -11,47 +11,48 @@ use crate::error::{Error, NoDeviceReason};
 pub struct DeviceInfo {
     /// Index for `Device::Gpu`, from 0.
     pub index: usize,
-    /// Name of the product.
+    /// Name of the product, as the driver reports it.
     pub name: String,
     /// Compute capability, major and minor.
     pub compute_capability: (i32, i32),
-    /// Streaming multiprocessors.
+    /// Number of streaming multiprocessors.
     pub multiprocessors: u32,
-    /// Memory in bytes.
+    /// Size of the device memory in bytes.
     pub memory_total: u64,
-    /// Bytes of it that are free now, where the driver tells.
+    /// Free device memory in bytes at the time of the call; `None` if the driver refuses the query.
     pub memory_free: Option<u64>,
     /// CUDA version that the driver supports, such as `13.0`.
     pub driver: String,
-    /// PTX targets whose kernels this build would load on the device, such as `sm_80, sm_90a`; `None` if the device is older than all.
+    /// PTX targets of the kernels that this build loads on the device, such as `sm_80, sm_90a`; `None` if the device is
+    /// older than all targets.
     pub ptx_target: Option<String>,
 }
 
 /// A module of kernels in this build.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ModuleInfo {
-    /// Kernel family.
+    /// Name of the kernel family, which is the module's name.
     pub family: String,
-    /// PTX target it was compiled for, such as `sm_80`.
+    /// PTX target of the module, such as `sm_80`.
     pub target: String,
-    /// Names of its kernels.
+    /// Names of the kernels in the module.
     pub kernels: Vec<String>,
-    /// Bytes of PTX.
+    /// Size of the PTX text in bytes.
     pub bytes: usize,
 }
 
 /// The CPU that this program runs on.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct CpuInfo {
-    /// Model, where the system tells it.
+    /// Model name from `/proc/cpuinfo`; `None` on systems without it.
     pub model: Option<String>,
-    /// Threads that searches use.
+    /// Number of threads of the current rayon pool, which searches use.
     pub threads: usize,
-    /// SIMD instruction sets it has, of those that matter to vector search.
+    /// SIMD instruction sets of the CPU, among those that matter for vector search.
     pub simd: Vec<&'static str>,
 }
 
-/// The CPU. Never fails: what the system does not tell is left out.
+/// The CPU of this machine. Never fails; properties that the system does not report are left out.
 pub fn cpu() -> CpuInfo {
     let model = std::fs::read_to_string("/proc/cpuinfo").ok().and_then(|text| {
         let line = text.lines().find(|line| line.starts_with("model name"))?;
@@ -87,10 +88,11 @@ fn simd() -> Vec<&'static str> {
     Vec::new()
 }
 
-/// The CUDA devices. Asking for free memory opens a context on each for a moment.
+/// The CUDA devices of this machine. The query of free memory opens a context on each device for a moment.
 ///
 /// # Errors
-/// [`NoDevice`](crate::Error::NoDevice) with the reason where there is none; [`Driver`](crate::Error::Driver) for other failures that the driver reports.
+/// [`NoDevice`](crate::Error::NoDevice) with the reason if there is none; [`Driver`](crate::Error::Driver) for other
+/// failures that the driver reports.
 pub fn devices() -> Result<Vec<DeviceInfo>> {
     #[cfg(not(feature = "cuda"))]
     let devices = Err(Error::NoDevice { reason: NoDeviceReason::FeatureOff });
@@ -99,7 +101,7 @@ pub fn devices() -> Result<Vec<DeviceInfo>> {
     devices
 }
 
-/// The kernel modules in this build; none without the `cuda` feature.
+/// The kernel modules of this build; empty without the `cuda` feature.
 pub fn modules() -> Vec<ModuleInfo> {
     #[cfg(not(feature = "cuda"))]
     let modules = Vec::new();
@@ -114,10 +116,10 @@ pub(super) mod ptx {
     include!(concat!(env!("OUT_DIR"), "/ptx.rs"));
 }
 
-/// Whether a device runs kernels of warpgroups: compute capability 9.0 alone has their instructions, and their PTX needs a driver of
+/// Whether a device runs the kernels of warpgroups. Only compute capability 9.0 has their instructions, and their PTX needs a driver of
 /// CUDA 12.
 ///
-/// `WARPANN_PORTABLE_KERNELS=1` in the environment keeps such a device to the kernels of all others. For tests, which run both there.
+/// With `WARPANN_PORTABLE_KERNELS=1` in the environment such a device runs the kernels of all other devices, so that tests run both there.
 #[cfg(feature = "cuda")]
 pub(crate) fn runs_warpgroups(capability: (i32, i32), driver: (i32, i32)) -> bool {
     let portable_only = std::env::var_os("WARPANN_PORTABLE_KERNELS").is_some_and(|value| value == "1");
@@ -143,7 +145,7 @@ mod cuda {
                 compute_capability: capability,
                 multiprocessors: u32::try_from(device.attribute(MULTIPROCESSOR_COUNT)?).unwrap_or(0),
                 memory_total: device.total_memory()?,
-                // A device whose memory is taken refuses a context; its description is no less useful then.
+                // A device without free memory refuses a context, but the rest of its description is still useful.
                 memory_free: device.free_memory().ok(),
                 driver: format!("{}.{}", version.0, version.1),
                 ptx_target: if super::runs_warpgroups(capability, version) {

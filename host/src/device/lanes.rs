@@ -1,4 +1,4 @@
-//! Streams with scratch memory, kept for the next search.
+//! Streams with scratch memory, which are kept for the next search.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -6,21 +6,21 @@ use super::runtime::{Memory, Runtime, Stream};
 use super::scratch::Scratch;
 use crate::Result;
 
-/// A stream with scratch memory; searches borrow one each.
+/// A stream with scratch memory. A search takes one or more lanes and puts them back.
 pub(crate) struct Lane {
-    /// The stream.
+    /// The stream of kernels and of their copies.
     pub stream: Stream,
-    /// Another, for copies to the device that its kernels need not wait for.
+    /// A second stream, for copies to the device that overlap the kernels.
     pub copies: Stream,
     memory: Memory,
     bytes: usize,
 }
 
 impl Lane {
-    /// Scratch of at least `bytes`, with unspecified contents. Work of the stream on earlier scratch must be over.
+    /// Scratch of at least `bytes` bytes, with unspecified contents. The stream's work on earlier scratch must be done.
     pub fn scratch(&mut self, runtime: &Runtime, bytes: usize) -> Result<Scratch> {
         if bytes > self.bytes {
-            // The old scratch goes first: both may not fit.
+            // The old scratch is freed first, because the device may not have room for both.
             self.memory = runtime.allocate(0)?;
             self.bytes = 0;
             self.memory = runtime.allocate(bytes)?;
@@ -30,23 +30,23 @@ impl Lane {
     }
 }
 
-/// Lanes that no search uses at the moment.
+/// The lanes that no search uses at the moment.
 pub(crate) struct Lanes {
     idle: Mutex<Vec<Lane>>,
 }
 
 impl Lanes {
-    /// No lanes yet; they are made when needed.
+    /// No lanes yet; the first searches create them.
     pub fn new() -> Self {
         Lanes { idle: Mutex::new(Vec::new()) }
     }
 
-    /// Runs `work` with a lane of its own. A lane whose work failed is not used again.
+    /// Calls `work` with a lane that no other search uses. A lane whose work failed is not used again.
     pub fn with<V>(&self, runtime: &Runtime, work: impl FnOnce(&mut Lane) -> Result<V>) -> Result<V> {
         self.with_some(runtime, 1, |lanes| work(&mut lanes[0]))
     }
 
-    /// The same with so many lanes.
+    /// As [`with`](Self::with), with `count` lanes. The device is the thread's current one until the call returns.
     pub fn with_some<V>(
         &self,
         runtime: &Runtime,
@@ -64,7 +64,7 @@ impl Lanes {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes idle lanes, and makes those that are missing.
+    /// Takes `count` lanes, idle ones first, and creates the missing ones.
     fn take(&self, runtime: &Runtime, count: usize) -> Result<Vec<Lane>> {
         let idle_or_new = |_| match self.idle().pop() {
             Some(lane) => Ok(lane),

@@ -1,36 +1,36 @@
-//! What launches are shaped by.
+//! Limits of a device that determine the shapes of launches.
 
 use warpann_kernels::product::instruction::Instruction;
 
-/// What launches are shaped by.
+/// Limits of a device that determine the shapes of launches.
 #[derive(Debug, Clone)]
 pub(crate) struct Limits {
-    /// The device's product name: measured choices are kept by it.
+    /// Product name of the device. Tables of measured choices are indexed by it.
     pub device: String,
-    /// Multiprocessors: how many blocks it takes to fill the device.
+    /// Number of multiprocessors, from which algorithms compute how many blocks fill the device.
     pub multiprocessors: u32,
-    /// Bytes of dynamic shared memory that a block may have.
+    /// Largest dynamic shared memory of a block in bytes.
     pub shared_bytes: u32,
-    /// Whether this is the emulator. Algorithms choose sizes so small there that small tests reach every path.
+    /// Whether this is the emulator. Algorithms choose small sizes there, so that small tests reach every path.
     pub emulated: bool,
-    /// Which kernels of tile products it runs.
+    /// The kernels of tile products that the device runs.
     pub products: Products,
 }
 
-/// Kernels of tile products (`warpann_kernels::product::instruction`): by warps on any device, by warpgroups on compute capability 9.0.
+/// Kernels of tile products (`warpann_kernels::product::instruction`): `mma.sync` on any device, `wgmma` on compute capability 9.0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(not(feature = "cuda"), allow(dead_code, reason = "a GPU has one of them"))]
 pub(crate) enum Products {
-    /// By warps.
+    /// Products by warps, with `mma.sync`.
     Warps,
-    /// By warpgroups.
+    /// Products by warpgroups, with `wgmma`.
     Groups,
-    /// Both: by warpgroups where the number of tiles is even, so that the emulator's tests see either.
+    /// Both kernels: `wgmma` if the number of tiles is even, else `mma.sync`. The emulator uses this, so that its tests run both.
     Both,
 }
 
 impl Products {
-    /// The instruction of a launch over so many tiles.
+    /// The instruction of a launch over `tiles` tiles.
     pub fn instruction(self, tiles: u32) -> Instruction {
         match self {
             Products::Warps => Instruction::MmaSync,

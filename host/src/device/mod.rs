@@ -1,19 +1,19 @@
-//! Devices: what host code launches on, whatever it computes. Nothing here knows an algorithm.
+//! Devices: memory, streams, copies and launches for all algorithms. No file here depends on an algorithm.
 //!
-//! | file | what |
+//! | file | content |
 //! |---|---|
-//! | `open` | the one place that opens devices |
+//! | `open` | the only functions that open devices |
 //! | `runtime` | a GPU or the emulator: memory, streams, copies, launches |
-//! | `backend` | what either implements |
+//! | `backend` | the trait that both implement |
 //! | `cuda` | the CUDA driver as a device (feature `cuda`) |
-//! | `driver` | the driver's functions, declared (feature `cuda`) |
-//! | `emulated` | the checking emulator of `cuda_std` |
-//! | `queue` | where launches go |
-//! | `limits` | what launches are shaped by |
-//! | `scratch` | device memory that a plan lays out |
-//! | `lanes` | streams with scratch, kept for the next search |
-//! | `tiling` | rows to the device and results back, in batches that fit a budget |
-//! | [`info`] | what this machine and this build have |
+//! | `driver` | declarations of the driver's functions (feature `cuda`) |
+//! | `emulated` | the checking emulator of `cuda_std` as a device |
+//! | `queue` | the receiver of launches: a stream, or a check of the launches |
+//! | `limits` | limits that determine the shapes of launches |
+//! | `scratch` | layouts of scratch memory |
+//! | `lanes` | streams with scratch memory, kept for the next search |
+//! | `tiling` | tiles of rows that fit a budget of device memory |
+//! | [`info`] | CPU, devices and kernel modules, for reports |
 
 pub(crate) mod backend;
 #[cfg(feature = "cuda")]

@@ -1,12 +1,12 @@
-//! The one place that opens devices, and that decides what falls back to what.
+//! The only functions that open devices. They also define the fallback from a GPU to the CPU.
 
 use super::runtime::Runtime;
 use crate::{Device, Error, Result};
 
-/// Opens GPU `index`; later calls give the same device.
+/// Opens GPU `index`. Later calls return the same device.
 ///
 /// # Errors
-/// [`Error::NoDevice`] where there is no usable GPU or the build has no feature `cuda`, [`Error::NoSuchDevice`], [`Error::DeviceTooOld`],
+/// [`Error::NoDevice`] if there is no usable GPU or the build has no feature `cuda`, [`Error::NoSuchDevice`], [`Error::DeviceTooOld`],
 /// [`Error::Driver`].
 pub(crate) fn open_gpu(index: usize) -> Result<Runtime> {
     #[cfg(feature = "cuda")]
@@ -18,7 +18,8 @@ pub(crate) fn open_gpu(index: usize) -> Result<Runtime> {
     }
 }
 
-/// What `device` means here, and its runtime; none for the CPU. [`Device::Auto`] is the first GPU, or the CPU where there is no usable one.
+/// Resolves `device` and opens its runtime, which is `None` for the CPU. [`Device::Auto`] becomes the first GPU, or the CPU if there is no
+/// usable GPU.
 ///
 /// # Errors
 /// As [`open_gpu`].
@@ -35,7 +36,10 @@ pub(crate) fn open(device: Device) -> Result<(Device, Option<Runtime>)> {
     }
 }
 
-/// Opens devices that reach each other's memory: all of them GPUs, or all of them emulators. `None` where they do not.
+/// Opens devices that can copy from each other's memory: all GPUs, or all emulators. `None` for any other combination.
+///
+/// # Errors
+/// As [`open_gpu`].
 pub(crate) fn open_together(devices: &[Device]) -> Result<Option<Vec<Runtime>>> {
     if devices.iter().all(|&device| device == Device::Emulator) {
         return Ok(Some(vec![Runtime::EMULATOR; devices.len()]));

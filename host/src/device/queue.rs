@@ -1,4 +1,4 @@
-//! Where launches go: a stream, or a check that they would be legal.
+//! The receiver of launches: a stream, or a check that the launches are legal.
 
 use cuda_std::PtrMut;
 use cuda_std::launch::{Kernel, KernelArgs, LaunchConfig, MOST_BLOCKS};
@@ -6,42 +6,42 @@ use cuda_std::launch::{Kernel, KernelArgs, LaunchConfig, MOST_BLOCKS};
 use super::runtime::{Runtime, Stream};
 use crate::{Error, Result};
 
-/// Where launches go, in order.
+/// A receiver of launches and fills, which keeps their order.
 pub(crate) trait Queue {
-    /// Launches a kernel after what was launched before.
+    /// Launches a kernel, in the order of the queue.
     ///
     /// # Safety
     /// As [`Runtime::launch`].
     unsafe fn launch<A: KernelArgs>(&self, kernel: &Kernel<A>, config: LaunchConfig, args: A) -> Result<()>;
-    /// Fills all of `to` with `byte`, after what was launched before.
+    /// Fills all of `to` with `byte`, in the order of the queue.
     ///
     /// # Safety
     /// As [`Runtime::fill`].
     unsafe fn fill<V>(&self, to: PtrMut<V>, byte: u8) -> Result<()>;
 }
 
-/// A stream of a device.
+/// A queue that launches on a stream of a device.
 #[derive(Clone, Copy)]
 pub(crate) struct OnStream<'a> {
-    /// The device.
+    /// Device of the launches.
     pub runtime: &'a Runtime,
-    /// The stream.
+    /// Stream of `runtime` that receives the launches.
     pub stream: &'a Stream,
 }
 
 impl Queue for OnStream<'_> {
     unsafe fn launch<A: KernelArgs>(&self, kernel: &Kernel<A>, config: LaunchConfig, args: A) -> Result<()> {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller promises the contract of `Runtime::launch`.
         unsafe { self.runtime.launch(self.stream, kernel, config, args) }
     }
 
     unsafe fn fill<V>(&self, to: PtrMut<V>, byte: u8) -> Result<()> {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller promises the contract of `Runtime::fill`.
         unsafe { self.runtime.fill(self.stream, to, byte) }
     }
 }
 
-/// Launches nothing: checks what would be launched, and makes it ready.
+/// A queue that launches nothing. It checks each launch and loads its kernel.
 #[cfg(any(feature = "cuda", test))]
 pub(crate) struct Preload<'a>(pub &'a Runtime);
 
@@ -57,7 +57,7 @@ impl Queue for Preload<'_> {
     }
 }
 
-/// [`Error::LaunchLimit`] if no device takes so many blocks or threads.
+/// Fails with [`Error::LaunchLimit`] if the grid or the block exceeds the limits of CUDA, or the block those of the kernel.
 pub(crate) fn check_launch(kernel: &'static str, max_threads: Option<u32>, config: LaunchConfig) -> Result<()> {
     let refused = |what, asked, limit| Err(Error::LaunchLimit { kernel, what, asked, limit });
     for ((what, asked), limit) in ["grid x", "grid y", "grid z"].into_iter().zip(config.grid).zip(MOST_BLOCKS) {

@@ -1,4 +1,4 @@
-//! A device that launches kernels, whichever it is: a GPU through the CUDA driver, or the emulator.
+//! A device that launches kernels: a GPU through the CUDA driver, or the emulator.
 
 use bytemuck::{AnyBitPattern, NoUninit};
 use cuda_std::emulator::Buffer;
@@ -14,9 +14,10 @@ use super::limits::Limits;
 use super::scratch::Scratch;
 use crate::Result;
 
-/// A GPU or the emulator. Cheap to clone; clones are the same device.
+/// A GPU or the emulator. A clone is cheap and is the same device.
 ///
-/// Every method but [`enter`](Self::enter) is that of [`Backend`]. A stream or memory of another kind of device is a defect of the caller and panics.
+/// The methods are those of [`Backend`], with typed pointers. A stream or memory of another kind of device is a defect of the caller; the
+/// method panics.
 #[derive(Clone)]
 pub(crate) enum Runtime {
     #[cfg(feature = "cuda")]
@@ -31,7 +32,7 @@ pub(crate) enum Memory {
     Emulator(Buffer<U32x4>),
 }
 
-/// A queue of work.
+/// A queue of work on a device.
 pub(crate) enum Stream {
     #[cfg(feature = "cuda")]
     Cuda(cuda::Stream),
@@ -39,11 +40,14 @@ pub(crate) enum Stream {
 }
 
 impl Stream {
-    /// The emulator's one stream.
+    /// The stream of the emulator.
     #[cfg(test)]
     pub const EMULATOR: Stream = Stream::Emulator(Immediate);
 
-    /// The stream of a GPU that was opened as one.
+    /// The CUDA stream of a stream that was created on a GPU.
+    ///
+    /// # Panics
+    /// If the stream is the emulator's.
     #[cfg(feature = "cuda")]
     pub fn of_gpu(&self) -> &cuda::Stream {
         match self {
@@ -53,14 +57,14 @@ impl Stream {
     }
 }
 
-/// A device that is the calling thread's current one.
+/// The device is the calling thread's current one until this is dropped.
 pub(crate) enum Entered {
     #[cfg(feature = "cuda")]
     Cuda(#[expect(dead_code, reason = "held for its drop")] cuda::Entered),
     Emulator,
 }
 
-/// Calls a method of the device behind a runtime; with a stream or memory, those of the same kind.
+/// Calls a method of the device of a runtime. The second form also unwraps a stream, which must be of the same kind of device.
 macro_rules! call {
     ($runtime:expr, $method:ident($($argument:expr),*)) => {
         match $runtime {
@@ -81,10 +85,13 @@ macro_rules! call {
 }
 
 impl Runtime {
-    /// The emulator.
+    /// The runtime of the emulator.
     pub const EMULATOR: Runtime = Runtime::Emulator(Emulator);
 
-    /// The GPU that was opened as one.
+    /// The CUDA device of a runtime that was opened as a GPU.
+    ///
+    /// # Panics
+    /// If the runtime is the emulator.
     #[cfg(feature = "cuda")]
     pub fn gpu(&self) -> &CudaDevice {
         match self {
@@ -93,8 +100,8 @@ impl Runtime {
         }
     }
 
-    /// Makes the device the calling thread's current one, until the result is dropped. Every other function does so for itself; who calls
-    /// many of them holds this meanwhile, which saves each of them the change.
+    /// Makes the device the calling thread's current one until the result is dropped. Every other function does so for itself. A caller of
+    /// many functions should hold the result meanwhile, so that each function saves the change.
     pub fn enter(&self) -> Result<Entered> {
         Ok(match self {
             #[cfg(feature = "cuda")]
@@ -118,7 +125,7 @@ impl Runtime {
         call!(self, free_memory())
     }
 
-    /// Bytes that may be used: those of the caller's `budget`, or nine tenths of what is free.
+    /// Device memory that may be used, in bytes: the caller's `budget`, or nine tenths of the free memory.
     pub fn budget(&self, budget: Option<u64>) -> Result<u64> {
         match budget {
             Some(bytes) => Ok(bytes),
@@ -135,7 +142,7 @@ impl Runtime {
         })
     }
 
-    /// All of an allocation.
+    /// All memory of an allocation as scratch.
     pub fn scratch(&self, memory: &Memory) -> Scratch {
         let (address, bytes) = match (self, memory) {
             #[cfg(feature = "cuda")]
@@ -158,7 +165,7 @@ impl Runtime {
         })
     }
 
-    /// Copies `rows` rows of `row_bytes` each to device memory, in stream order, as `write` writes them.
+    /// Copies `rows` rows of `row_bytes` each to device memory, in stream order. `write` writes the rows.
     ///
     /// # Safety
     /// As [`Backend::copy_rows_to_device`].
@@ -175,7 +182,7 @@ impl Runtime {
         unsafe { call!(self, Stream stream, copy_rows_to_device(*to, rows, row_bytes, write)) }
     }
 
-    /// Copies `from` to device memory, in stream order; `from` may be reused on return.
+    /// Copies `from` to device memory, in stream order. The caller may reuse `from` on return.
     ///
     /// # Safety
     /// As [`Backend::copy_to_device`].
@@ -185,7 +192,7 @@ impl Runtime {
         unsafe { call!(self, Stream stream, copy_to_device(*to.as_bytes(), bytemuck::cast_slice(from))) }
     }
 
-    /// Copies device memory to `to` after the stream's earlier work, and waits for it.
+    /// Copies device memory to `to` after the stream's earlier work, and waits for the copy.
     ///
     /// # Safety
     /// As [`Backend::copy_to_host`].
@@ -204,7 +211,7 @@ impl Runtime {
     /// See [`Backend::copy_results_to_host`].
     ///
     /// # Safety
-    /// As there.
+    /// As [`Backend::copy_results_to_host`].
     pub unsafe fn copy_results_to_host(
         &self,
         stream: &Stream,
@@ -228,7 +235,7 @@ impl Runtime {
         unsafe { call!(self, Stream stream, copy(*to, *from, from.len())) }
     }
 
-    /// Copies all of `from`, memory of `other`, to the start of `to`, in the order of this device's stream.
+    /// Copies all of `from`, in the memory of `other`, to the start of `to`, in the order of this device's stream.
     ///
     /// # Safety
     /// As [`Backend::copy_from_device`].
@@ -270,7 +277,7 @@ impl Runtime {
     /// See [`Backend::launch`].
     ///
     /// # Safety
-    /// As there.
+    /// As [`Backend::launch`].
     pub unsafe fn launch<A: KernelArgs>(
         &self,
         stream: &Stream,

@@ -1,10 +1,10 @@
-//! Scratch memory: what a plan needs, laid out before it is allocated, and its arrays once it is.
+//! Scratch memory: the layout of a plan's arrays before the allocation, and pointers to the arrays after it.
 //!
 //! ```text
 //! let mut layout = Layout::default();
-//! let keys = layout.array::<f32>(rows * k);            // Reserved<f32>: where, how long, of what
+//! let keys = layout.array::<f32>(rows * k);            // Reserved<f32>: offset, length and type
 //! let scratch = lane.scratch(runtime, layout.bytes())?;
-//! let keys: PtrMut<f32> = scratch.at(keys);            // what launches and copies take
+//! let keys: PtrMut<f32> = scratch.at(keys);            // the pointer for launches and copies
 //! ```
 
 use std::fmt;
@@ -14,7 +14,7 @@ use cuda_std::PtrMut;
 
 /// An array that a [`Layout`] reserved.
 pub(crate) struct Reserved<T> {
-    /// Bytes from the start of the scratch.
+    /// Distance from the start of the scratch in bytes.
     offset: usize,
     len: usize,
     of: PhantomData<fn() -> T>,
@@ -40,20 +40,20 @@ impl<T> Reserved<T> {
         self.len
     }
 
-    /// The first `n` values, and the others, which lie directly behind them.
+    /// The first `n` values, and the rest, which directly follows them. If there are fewer than `n` values, the rest is empty.
     pub fn split_at(self, n: usize) -> (Reserved<T>, Reserved<T>) {
         let n = n.min(self.len);
         let rest = self.offset.saturating_add(n.saturating_mul(size_of::<T>()));
         (Reserved { len: n, ..self }, Reserved { offset: rest, len: self.len - n, ..self })
     }
 
-    /// The values `from` .. `from + len`, those of them that there are.
+    /// The values `from` .. `from + len`, as far as the array has them.
     pub fn part(self, from: usize, len: usize) -> Reserved<T> {
         let (_, rest) = self.split_at(from);
         rest.split_at(len).0
     }
 
-    /// The same place for values of another type, of the same size.
+    /// The same place for values of another type of the same size, which is checked at compile time.
     pub fn cast<U>(self) -> Reserved<U> {
         const { assert!(size_of::<T>() == size_of::<U>(), "values of the same size") };
         Reserved { offset: self.offset, len: self.len, of: PhantomData }
@@ -61,23 +61,23 @@ impl<T> Reserved<T> {
 }
 
 impl Reserved<u64> {
-    /// The same place as halves of its words.
+    /// The same place as twice as many 32-bit words.
     pub fn halves(self) -> Reserved<u32> {
         Reserved { offset: self.offset, len: self.len.saturating_mul(2), of: PhantomData }
     }
 }
 
-/// The size of a plan in bytes, and where its arrays start: a bump allocator that has not allocated yet.
+/// The layout of a plan's arrays: a bump allocator of offsets, before any memory is allocated.
 #[derive(Default)]
 pub(crate) struct Layout {
     bytes: usize,
 }
 
 impl Layout {
-    /// Alignment of every array.
+    /// Alignment of every array in bytes.
     const ALIGN: usize = 256;
 
-    /// Reserves `len` values of `T`. Saturates, so that an absurd plan fails to allocate.
+    /// Reserves `len` values of `T`. The size saturates, so that the allocation of a plan that is too large fails.
     pub fn array<T>(&mut self, len: usize) -> Reserved<T> {
         let offset = self.bytes;
         self.bytes = offset.saturating_add(len.saturating_mul(size_of::<T>())).saturating_add(Self::ALIGN - 1);
@@ -85,7 +85,7 @@ impl Layout {
         Reserved { offset, len, of: PhantomData }
     }
 
-    /// Bytes of all arrays.
+    /// Size of all arrays in bytes, padding included.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
@@ -98,17 +98,17 @@ pub(crate) struct Scratch {
 }
 
 impl Scratch {
-    /// `memory`, which starts at a multiple of 16 bytes.
+    /// Scratch in `memory`, which must start at a multiple of 16 bytes.
     pub fn new(memory: PtrMut<u8>) -> Scratch {
         Scratch { memory }
     }
 
-    /// An array of the layout that the memory was allocated for. Shorter, or empty, if the memory ends before.
+    /// The pointer to an array of the layout. If the memory is smaller than the layout, the array is shorter or empty.
     pub fn at<T>(self, array: Reserved<T>) -> PtrMut<T> {
         self.memory.skip(array.offset).cast::<T>().take(array.len)
     }
 
-    /// The bytes of an array as values of one type: for rows whose type is known at run time only.
+    /// The bytes of an array as values of type `T`, for rows whose type is known at run time only.
     pub fn values_of<T>(self, array: Reserved<u8>) -> PtrMut<T> {
         self.at(array).cast::<T>()
     }
@@ -118,7 +118,7 @@ impl Scratch {
 mod tests {
     use super::*;
 
-    /// A plan that no memory holds asks for more than any device has, whatever follows.
+    /// A plan that is too large for any memory keeps a size that no device has, also after more arrays.
     #[test]
     fn layouts_saturate() {
         let mut layout = Layout::default();

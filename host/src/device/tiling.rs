@@ -1,16 +1,16 @@
-//! Tiles: rows of a search or a build, cut so that what a tile needs fits the device memory that may be used.
+//! Tiles: ranges of the rows of a search or a build, small enough for the budget of device memory.
 //!
 //! ```text
-//! Tiling::new         tiles for a given number of lanes, from the first row on
-//! Tiling::overlapped  one tile where all rows fit, else tiles for two lanes
-//! Tiling::largest     the same, with tiles as large as fit, not halved
+//! Tiling::new         tiles for a given number of lanes
+//! Tiling::overlapped  one tile if all rows fit, else tiles for two lanes
+//! Tiling::largest     the same, with the largest tiles that fit
 //!
 //! Tiling::run         a thread for each lane: a tile's copies overlap another's kernels
 //! Tiling::pipelined   one thread for all lanes: tiles are queued on one lane while another's results are copied
-//! Budget::halving     where only the work itself shows how much memory it needs
+//! Budget::halving     ranges whose memory is known only after part of the work
 //! ```
 //!
-//! Tiles are halved, as a rule, until they fit: halves are equal, so that no lane ends with a small rest.
+//! Except in `largest`, tiles are halved until they fit. Halves are equal, so that no lane ends with a small rest.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -22,26 +22,26 @@ use super::scratch::Layout;
 use crate::threads::{apart, at_once};
 use crate::{Error, Result};
 
-/// Bytes of rows in a tile that is copied to the device: two pinned buffers of the bus.
+/// Size of the rows of a tile that is copied to the device, in bytes: that of two pinned buffers.
 const COPIED_BYTES: usize = 64 << 20;
 
-/// Rows of `row_bytes` bytes that are copied to the device at a time.
+/// Number of rows of `row_bytes` bytes that are copied to the device at a time, at least 1.
 pub(crate) fn bus_rows(row_bytes: usize) -> usize {
     (COPIED_BYTES / row_bytes).max(1)
 }
 
-/// Device memory that tiles may take.
+/// The device memory that tiles may use.
 #[derive(Clone, Copy)]
 pub(crate) struct Budget<'a> {
     runtime: &'a Runtime,
     bytes: u64,
-    /// Bytes that all tiles share.
+    /// Bytes of the arrays that all tiles share.
     shared: u64,
 }
 
-/// What a tile takes of a [`Budget`].
+/// The part of a [`Budget`] that one tile needs.
 pub(crate) trait Planned {
-    /// Bytes of device memory.
+    /// Size of the tile's device memory in bytes.
     fn bytes(&self) -> usize;
 }
 
@@ -51,51 +51,51 @@ impl Planned for usize {
     }
 }
 
-/// Arrays, and the layout that reserved them.
+/// Reserved arrays, with the layout that reserved them.
 impl<A> Planned for (A, Layout) {
     fn bytes(&self) -> usize {
         self.1.bytes()
     }
 }
 
-/// What became of rows in [`Budget::halving`].
+/// The outcome of the work on a range of rows in [`Budget::halving`].
 pub(crate) enum Attempt<V> {
-    /// The result.
+    /// The work is done; its result.
     Done(V),
-    /// So many bytes are needed, more than the budget has.
+    /// The work needs this many bytes, which exceeds the budget.
     Exceeds(u64),
 }
 
 impl<'a> Budget<'a> {
-    /// `bytes` bytes.
+    /// A budget of `bytes` bytes of the device's memory.
     pub fn new(runtime: &'a Runtime, bytes: u64) -> Self {
         Budget { runtime, bytes, shared: 0 }
     }
 
-    /// The device.
+    /// The device whose memory this is.
     pub fn runtime(self) -> &'a Runtime {
         self.runtime
     }
 
-    /// The same budget, of which `bytes` bytes are for what all tiles share.
+    /// The same budget, of which `bytes` more bytes are for arrays that all tiles share.
     pub fn with_shared(self, bytes: usize) -> Self {
         Budget { shared: self.shared.saturating_add(bytes as u64), ..self }
     }
 
-    /// Bytes of what is shared and of `lanes` tiles.
+    /// Bytes of the shared arrays and of `lanes` tiles together.
     fn asked(self, lanes: usize, plan: &impl Planned) -> u64 {
         self.shared.saturating_add((plan.bytes() as u64).saturating_mul(lanes as u64))
     }
 
-    /// Whether `asked` bytes, the shared ones included, fit.
+    /// Whether `asked` bytes, the shared ones included, fit the budget.
     pub fn has(self, asked: u64) -> bool {
         asked <= self.bytes
     }
 
-    /// Checks that `asked` bytes, the shared ones included, fit.
+    /// Checks that `asked` bytes, the shared ones included, fit the budget.
     ///
     /// # Errors
-    /// [`Error::OutOfDeviceMemory`].
+    /// [`Error::OutOfDeviceMemory`] if they do not.
     pub fn check(self, asked: u64) -> Result<()> {
         if self.has(asked) { Ok(()) } else { Err(self.exceeded(asked)) }
     }
@@ -105,10 +105,10 @@ impl<'a> Budget<'a> {
     }
 
     /// Calls `work` for consecutive ranges of rows, of at most `most` rows each, and returns the results in the order of the rows. A range
-    /// that exceeds the budget is cut into halves, whose work starts anew.
+    /// that exceeds the budget is cut into halves, and `work` is called for each half.
     ///
     /// # Errors
-    /// [`Error::OutOfDeviceMemory`] where a single row exceeds the budget; the errors of `work`.
+    /// [`Error::OutOfDeviceMemory`] if a single row exceeds the budget; the errors of `work`.
     pub fn halving<V>(
         self,
         rows: Range<usize>,
@@ -131,15 +131,15 @@ impl<'a> Budget<'a> {
     }
 }
 
-/// Rows cut into tiles that fit a budget.
+/// A partition of rows into tiles that fit a budget.
 #[derive(Debug)]
 pub(crate) struct Tiling<P> {
-    /// Rows of a tile; the last may have fewer.
+    /// Number of rows of a tile; the last tile may have fewer.
     pub rows: usize,
-    /// What a tile of `rows` rows needs.
+    /// Plan of a tile of `rows` rows: the memory it needs.
     pub plan: P,
     count: usize,
-    /// Tiles that are worked on at once.
+    /// Number of tiles that are in work at the same time.
     lanes: usize,
 }
 
@@ -148,16 +148,16 @@ pub(crate) trait Pipeline {
     /// Queues the work of a tile on a lane.
     fn submit(&mut self, lane: &mut Lane, tile: Range<usize>) -> Result<()>;
 
-    /// Waits for a tile, the last that was queued on the lane, and takes its results.
+    /// Waits for a tile, the last one queued on the lane, and takes its results.
     fn finish(&mut self, lane: &mut Lane, tile: Range<usize>) -> Result<()>;
 }
 
 impl<P: Planned> Tiling<P> {
-    /// Cuts `count` rows into tiles of at most `most` rows, at least one tile for each of `lanes` lanes while there are rows. `plan` says
-    /// what a tile of a number of rows needs; as many tiles as lanes, and what all tiles share, fit the budget.
+    /// Cuts `count` rows into tiles of at most `most` rows, small enough that all `lanes` lanes get rows. `plan` returns the plan of a tile
+    /// for a number of rows. One tile for each lane and the shared arrays fit the budget together.
     ///
     /// # Errors
-    /// [`Error::OutOfDeviceMemory`] where tiles of one row do not fit; the errors of `plan`.
+    /// [`Error::OutOfDeviceMemory`] if tiles of one row do not fit; the errors of `plan`.
     pub fn new(
         budget: Budget<'_>,
         (count, most): (usize, usize),
@@ -167,7 +167,7 @@ impl<P: Planned> Tiling<P> {
         Self::halved(budget, (count, most.min(count.div_ceil(lanes))), |_| lanes, plan)
     }
 
-    /// Makes `count` rows one tile if they are at most `most` and fit the budget; else cuts them into tiles for two lanes.
+    /// Makes one tile of all `count` rows if they are at most `most` and fit the budget; else cuts them into tiles for two lanes.
     ///
     /// # Errors
     /// As [`new`](Self::new).
@@ -199,11 +199,11 @@ impl<P: Planned> Tiling<P> {
         }
     }
 
-    /// As [`overlapped`](Self::overlapped), but tiles for two lanes are as large as the budget allows: for data that passes through the
-    /// device again and again, where fewer tiles count more than equal ones. `plan` grows with the rows.
+    /// As [`overlapped`](Self::overlapped), but tiles for two lanes are as large as the budget allows. This suits data that is copied to the
+    /// device many times, where fewer tiles matter more than equal ones. The size of `plan` must not decrease with the rows.
     ///
     /// # Errors
-    /// [`Error::OutOfDeviceMemory`] where tiles of one row do not fit.
+    /// [`Error::OutOfDeviceMemory`] if tiles of one row do not fit.
     pub fn largest(budget: Budget<'_>, (count, most): (usize, usize), plan: impl Fn(usize) -> P) -> Result<Self> {
         let tiling = |rows: usize, lanes| Tiling { rows, plan: plan(rows), count, lanes };
         let asked = |tiling: &Self| budget.asked(tiling.lanes, &tiling.plan);
@@ -223,33 +223,33 @@ impl<P: Planned> Tiling<P> {
 }
 
 impl<P> Tiling<P> {
-    /// Number of tiles.
+    /// Number of tiles of the partition.
     pub fn len(&self) -> usize {
         self.count.div_ceil(self.rows.max(1))
     }
 
-    /// The rows of tile `number`.
+    /// The range of rows of tile `number`.
     pub fn tile(&self, number: usize) -> Range<usize> {
         number * self.rows..((number + 1) * self.rows).min(self.count)
     }
 
-    /// All tiles, in order.
+    /// The ranges of rows of all tiles, in order.
     pub fn tiles(&self) -> impl Iterator<Item = Range<usize>> {
         (0..self.len()).map(|number| self.tile(number))
     }
 
-    /// Rows of the last tile.
+    /// Number of rows of the last tile.
     pub fn last_rows(&self) -> usize {
         self.tile(self.len().saturating_sub(1)).len()
     }
 
-    /// Tiles that are worked on at once.
+    /// Number of tiles that are in work at the same time.
     pub fn lanes(&self) -> usize {
         self.lanes
     }
 
-    /// Calls `work(lane, rows of the tile, out)` for every tile and its item of `outs`: where its results go. On return every tile is done,
-    /// or one has failed. `work` uses no pool: where there are several lanes, it is done [`apart`].
+    /// Calls `work(lane, rows of the tile, out)` for every tile, where `out` is the tile's item of `outs` and receives its results. On return
+    /// every tile is done, or one has failed. `work` must not use a pool, because with several lanes it runs [`apart`].
     pub fn run<O: Send>(
         &self,
         runtime: &Runtime,
@@ -274,8 +274,8 @@ impl<P> Tiling<P> {
         }
     }
 
-    /// Does the work of all tiles on `lanes`, in turn. A lane's results are taken before its next tile is queued, and the tiles of the
-    /// other lanes run meanwhile. One thread queues everything, so that the first tile gets the whole bandwidth to the device.
+    /// Does the work of all tiles on `lanes` in rotation. A lane's results are taken before its next tile is queued; the tiles of the other
+    /// lanes run meanwhile. One thread queues all tiles, so that the first tile gets the whole bandwidth to the device.
     pub fn pipelined(&self, lanes: &mut [Lane], work: &mut impl Pipeline) -> Result<()> {
         let tiles = self.len();
         for step in 0..tiles + lanes.len() {
@@ -299,7 +299,7 @@ mod tests {
 
     const RUNTIME: Runtime = Runtime::EMULATOR;
 
-    /// Rows and lanes of a tiling in which a row takes 10 bytes.
+    /// Checks a tiling in which a row takes 10 bytes, and returns the rows of a tile and the lanes.
     fn shape_of(tiling: Result<Tiling<usize>>) -> (usize, usize) {
         let tiling = tiling.unwrap();
         let mut next = 0;
@@ -379,7 +379,7 @@ mod tests {
         }
     }
 
-    /// Which tiles were queued on which lane, by the address of the lane.
+    /// The order of the calls: whether a tile was submitted, its rows, and the address of its lane.
     struct Log(Vec<(bool, Range<usize>, usize)>);
 
     impl Pipeline for Log {
