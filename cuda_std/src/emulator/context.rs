@@ -30,7 +30,7 @@ pub struct Lane {
     pub site: Site,
     /// Words that it exchanges there, each of which counts as one operation.
     pub words: u64,
-    /// Its asynchronous copies.
+    /// Asynchronous copies that the lane started and has not waited for.
     pub copies: Copies,
     /// Products of its warpgroup that it has not waited for: where its warp's rows of A start, where B starts, and the rows of B.
     pub products: Vec<(u32, u32, u32)>,
@@ -94,7 +94,7 @@ pub struct Chunks {
 
 /// A logical clock that ticks at each collective.
 pub struct WarpClock {
-    /// Now.
+    /// Number of collectives so far, from 1: the time of an access that is made now.
     pub tick: u32,
     /// The last collective of all lanes: what any lane did before is ordered before what any does now.
     pub all: u32,
@@ -108,7 +108,7 @@ impl WarpClock {
         Self { tick: 1, all: 0, pairs: None }
     }
 
-    /// All lanes met.
+    /// Counts a collective in which all lanes of the warp met.
     #[inline(always)]
     pub fn meet_all(&mut self) {
         self.tick += 1;
@@ -146,7 +146,7 @@ thread_local! {
     pub static CURRENT: Cell<*mut Lane> = const { Cell::new(std::ptr::null_mut()) };
 }
 
-/// The running thread.
+/// The emulated thread that runs on this OS thread.
 ///
 /// # Panics
 /// Outside a launch.

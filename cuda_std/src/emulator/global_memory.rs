@@ -42,7 +42,7 @@ struct Lines {
     /// Open addressing; a power of two of slots, at most half of them in use.
     slots: Vec<Slot>,
     cells: Vec<[Cell; LINE / WORD]>,
-    /// Lines in use.
+    /// Number of slots in use.
     used: usize,
     splits: Splits,
     /// Epoch at the start of the block.

@@ -13,7 +13,7 @@ use super::{
 pub struct Padding(Vec<Range>);
 
 impl Padding {
-    /// Of the buffers that hold the addresses by which the kernel may write.
+    /// Takes the buffers that hold `written`, the addresses by which the kernel may write.
     pub fn new(written: impl Iterator<Item = usize>) -> Self {
         let mut buffers: Vec<Range> = written.filter_map(registry::buffer_at).collect();
         buffers.sort_unstable_by_key(|buffer| buffer.start);

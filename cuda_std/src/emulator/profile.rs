@@ -15,7 +15,7 @@ use std::{collections::HashMap, fmt};
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SiteCount {
-    /// What it is.
+    /// The collective or barrier that was executed.
     pub operation: Operation,
     /// The call in the kernel's source (or in the code that the kernel calls).
     pub location: SourceLocation,

@@ -19,14 +19,14 @@ use crate::Site;
 
 /// Bytes of a word.
 pub const WORD: usize = 4;
-/// No thread.
+/// In place of a thread's number: no thread made the access.
 const NONE: u16 = u16::MAX;
 
 /// The last access of a kind to a word or byte.
 #[derive(Clone, Copy)]
 pub struct Record {
     pub epoch: u32,
-    /// Earliest unordered tick.
+    /// Tick of the warp's clock ([`WarpClock::tick`]) at which the access was made.
     tick: u32,
     /// Lanes of the warp that made it.
     lanes: u32,

@@ -5,7 +5,7 @@ use std::{
     sync::{PoisonError, RwLock, RwLockReadGuard},
 };
 
-/// An allocation, owned.
+/// The memory of one buffer, kept until the buffer is dropped and its place is needed.
 pub struct Allocation {
     pub memory: Box<[Line]>,
     /// Bytes the user asked for; the rest is padding that no kernel may touch.

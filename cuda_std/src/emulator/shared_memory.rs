@@ -16,7 +16,7 @@ pub const DYNAMIC_BASE: u32 = 0x1_0000;
 const STATIC_LIMIT: u32 = 48 * 1024;
 /// Bytes between static arrays that belong to none.
 const GAP: u32 = 16;
-/// A static array.
+/// A static array of shared memory, and the call in the source that declares it.
 struct Array {
     site: usize,
     bytes: u32,

@@ -103,7 +103,7 @@ impl fmt::Display for Operation {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("kernel {kernel}, block {block:?}, thread {thread:?}, at {location}: {kind}")]
 pub struct Violation {
-    /// The kernel's name.
+    /// Name of the kernel that was launched.
     pub kernel: &'static str,
     /// Block in the grid: x, y, z.
     pub block: [u32; 3],
@@ -111,7 +111,7 @@ pub struct Violation {
     pub thread: [u32; 3],
     /// The faulty call in the kernel's source.
     pub location: SourceLocation,
-    /// What is wrong.
+    /// The fault, with the figures that its message names.
     pub kind: Box<ViolationKind>,
 }
 
@@ -148,14 +148,14 @@ pub enum Instead {
     /// The kernel has returned for it.
     #[error("has returned")]
     HasReturned,
-    /// It waits elsewhere.
+    /// The lane waits in another collective or barrier.
     #[error("waits in {operation} with mask {mask:#010x} at {location}")]
     WaitsElsewhere {
-        /// For what.
+        /// Collective or barrier in which the lane waits.
         operation: Operation,
-        /// With which mask.
+        /// Mask of that collective, a bit a lane.
         mask: u32,
-        /// Where.
+        /// Call in the kernel's source at which the lane waits.
         location: SourceLocation,
     },
 }
@@ -167,9 +167,9 @@ pub enum ViolationKind {
     /// A launch that no GPU takes, or that the kernel's bounds forbid.
     #[error("launch refused: {what} is {asked}, the limit is {limit}")]
     LaunchLimit {
-        /// Which quantity.
+        /// Quantity that is too large or too small, with its unit.
         what: &'static str,
-        /// Value asked for.
+        /// Value that the launch asked for.
         asked: u64,
         /// Largest allowed (1 where zero was asked: smallest).
         limit: u64,
@@ -177,9 +177,9 @@ pub enum ViolationKind {
     /// A lane called a collective with a mask that does not name it.
     #[error("{operation} with mask {mask:#010x}, which does not name lane {lane}")]
     LaneNotInMask {
-        /// The collective.
+        /// Collective that the lane called.
         operation: Operation,
-        /// Its mask.
+        /// Mask of the collective, a bit a lane.
         mask: u32,
         /// The lane that called.
         lane: u32,
@@ -187,9 +187,9 @@ pub enum ViolationKind {
     /// A lane reads by shuffle what a lane outside the mask holds.
     #[error("{operation} with mask {mask:#010x} reads from lane {source_lane}, which the mask does not name")]
     ShuffleFromOutside {
-        /// The collective.
+        /// Collective that the lane called.
         operation: Operation,
-        /// Its mask.
+        /// Mask of the collective, a bit a lane.
         mask: u32,
         /// The lane read from.
         source_lane: u32,
@@ -197,9 +197,9 @@ pub enum ViolationKind {
     /// A lane that a collective's mask names does not come.
     #[error("{operation} with mask {mask:#010x} was reached by lanes {arrived:#010x} only; lane {missing} {instead}")]
     CollectiveIncomplete {
-        /// The collective.
+        /// Collective that the lane called.
         operation: Operation,
-        /// Its mask.
+        /// Mask of the collective, a bit a lane.
         mask: u32,
         /// Lanes that came, as a bit set.
         arrived: u32,
@@ -211,7 +211,7 @@ pub enum ViolationKind {
     /// A thread of the block does not come to a barrier.
     #[error("{operation} was not reached by all threads of the block: thread {missing} {instead}")]
     BarrierIncomplete {
-        /// The barrier.
+        /// Barrier at which the other threads of the block wait.
         operation: Operation,
         /// The first thread that did not come.
         missing: u32,
@@ -224,7 +224,7 @@ pub enum ViolationKind {
     /// An argument that is longer than the rest of its buffer.
     #[error("launch refused: `{parameter}` has {bytes} bytes, its buffer has {available} from there on")]
     ArgumentTooLong {
-        /// The parameter's name.
+        /// Name of the kernel's parameter to which the argument belongs.
         parameter: &'static str,
         /// Bytes of the argument.
         bytes: usize,
@@ -234,9 +234,9 @@ pub enum ViolationKind {
     /// An argument whose address lies in no buffer.
     #[error("launch refused: the {bytes} bytes of `{parameter}` at {address:#x} are not in global memory")]
     ArgumentNotGlobal {
-        /// The parameter's name.
+        /// Name of the kernel's parameter to which the argument belongs.
         parameter: &'static str,
-        /// First byte.
+        /// Global address of the first byte of the argument.
         address: usize,
         /// Bytes of the argument.
         bytes: usize,
@@ -244,9 +244,9 @@ pub enum ViolationKind {
     /// An argument in a buffer that was dropped.
     #[error("launch refused: the {bytes} bytes of `{parameter}` at {address:#x} are in a buffer that was freed")]
     ArgumentFreed {
-        /// The parameter's name.
+        /// Name of the kernel's parameter to which the argument belongs.
         parameter: &'static str,
-        /// First byte.
+        /// Global address of the first byte of the argument.
         address: usize,
         /// Bytes of the argument.
         bytes: usize,
@@ -259,7 +259,7 @@ pub enum ViolationKind {
     GlobalOutOfBounds {
         /// What the access does.
         access: Access,
-        /// First byte.
+        /// Global address of the first byte of the access.
         address: usize,
         /// Size of the access.
         bytes: usize,
@@ -296,7 +296,7 @@ pub enum ViolationKind {
     /// A global access to a buffer that was dropped.
     #[error("{bytes} bytes at {address:#x} are in a buffer that was freed")]
     GlobalFreed {
-        /// First byte.
+        /// Global address of the first byte of the access.
         address: usize,
         /// Size of the access.
         bytes: usize,
@@ -304,7 +304,7 @@ pub enum ViolationKind {
     /// A global access at an address that its type cannot have.
     #[error("global address {address:#x} is not a multiple of {alignment}")]
     GlobalMisaligned {
-        /// First byte.
+        /// Global address of the first byte of the access.
         address: usize,
         /// What it should be a multiple of.
         alignment: usize,
@@ -314,19 +314,19 @@ pub enum ViolationKind {
         "{bytes} bytes at shared address {address:#x} are outside shared memory (dynamic: {dynamic} bytes from {base:#x})"
     )]
     SharedOutOfBounds {
-        /// First byte.
+        /// Shared address of the first byte of the access.
         address: u32,
         /// Size of the access.
         bytes: u32,
         /// Start of the dynamic part.
         base: u32,
-        /// Its size.
+        /// Bytes of the dynamic part.
         dynamic: u32,
     },
     /// A shared access at an address that is not a multiple of its size.
     #[error("shared address {address:#x} is not a multiple of {alignment}")]
     SharedMisaligned {
-        /// First byte.
+        /// Shared address of the first byte of the access.
         address: u32,
         /// What it should be a multiple of.
         alignment: u32,
@@ -334,7 +334,7 @@ pub enum ViolationKind {
     /// A read of shared memory that no thread of the block has written.
     #[error("shared byte {address:#x} is read before any thread wrote it")]
     SharedUninitialised {
-        /// The byte.
+        /// Shared address of the byte.
         address: u32,
     },
     /// An access to the destination of an asynchronous copy that was not waited for.
@@ -342,11 +342,11 @@ pub enum ViolationKind {
         "shared byte {address:#x} is the destination of an unfinished asynchronous copy, started by thread {thread} at {started}"
     )]
     AsyncCopyUnfinished {
-        /// The byte.
+        /// Shared address of the byte.
         address: u32,
         /// The thread that started the copy.
         thread: u32,
-        /// Where it did.
+        /// Call in the kernel's source that started the copy.
         started: SourceLocation,
     },
     /// A product of a warpgroup that reads what its writer did not publish.
@@ -354,11 +354,11 @@ pub enum ViolationKind {
         "shared byte {address:#x}, written by thread {thread} at {written}, is not published to products of warpgroups"
     )]
     NotPublished {
-        /// The byte.
+        /// Shared address of the byte.
         address: u32,
-        /// The thread that wrote it.
+        /// The thread that wrote the byte.
         thread: u32,
-        /// Where it did.
+        /// Call in the kernel's source that wrote the byte.
         written: SourceLocation,
     },
     /// A product of a warpgroup in a block that does not have all its threads.
@@ -370,9 +370,9 @@ pub enum ViolationKind {
     /// An asynchronous copy with more bytes of source than of destination.
     #[error("an asynchronous copy of {limit} bytes reads {asked}")]
     AsyncCopySize {
-        /// Bytes to read.
+        /// Bytes that the copy reads.
         asked: u32,
-        /// Bytes to write.
+        /// Bytes that the copy writes.
         limit: u32,
     },
     /// Two unordered accesses of which one writes.
@@ -380,15 +380,15 @@ pub enum ViolationKind {
         "race on shared byte {address:#x}: this {access} and the {other_access} by thread {other_thread} at {other} are not ordered"
     )]
     SharedRace {
-        /// The byte.
+        /// Shared address of the byte.
         address: u32,
-        /// This access.
+        /// What the access at the violation's place does.
         access: Access,
-        /// The earlier access.
+        /// What the earlier access does.
         other_access: Access,
-        /// A thread that made it.
+        /// A thread that made the earlier access, in its block.
         other_thread: u32,
-        /// Where it did.
+        /// Call in the kernel's source that made the earlier access.
         other: SourceLocation,
     },
     /// Two unordered accesses of a block to global memory, of which one writes.
@@ -396,15 +396,15 @@ pub enum ViolationKind {
         "race on global byte {address:#x}: this {access} and the {other_access} by thread {other_thread} at {other} are not ordered"
     )]
     GlobalRace {
-        /// The byte.
+        /// Global address of the byte.
         address: usize,
-        /// This access.
+        /// What the access at the violation's place does.
         access: Access,
-        /// The earlier access.
+        /// What the earlier access does.
         other_access: Access,
-        /// A thread of the block that made it.
+        /// A thread of the block that made the earlier access.
         other_thread: u32,
-        /// Where it did.
+        /// Call in the kernel's source that made the earlier access.
         other: SourceLocation,
     },
     /// A read through the read-only cache of global memory that the launch writes.
@@ -412,11 +412,11 @@ pub enum ViolationKind {
         "global byte {address:#x}, which thread {thread} of the block wrote at {written}, is read through the read-only cache"
     )]
     ReadOnlyWritten {
-        /// The byte.
+        /// Global address of the byte.
         address: usize,
-        /// A thread of the block that wrote it.
+        /// A thread of the block that wrote the byte.
         thread: u32,
-        /// Where it did.
+        /// Call in the kernel's source that wrote the byte.
         written: SourceLocation,
     },
     /// More static shared arrays than a GPU has room for.
@@ -424,13 +424,13 @@ pub enum ViolationKind {
     StaticSharedTooLarge {
         /// Bytes with this array.
         asked: u64,
-        /// Bytes there are.
+        /// Bytes of static shared memory that a kernel can have.
         limit: u64,
     },
-    /// The kernel panicked.
+    /// Code of the kernel panicked.
     #[error("panicked: {message}")]
     Panic {
-        /// The panic's message.
+        /// Message of the panic.
         message: String,
     },
 }
@@ -476,7 +476,7 @@ impl fmt::Display for Access {
 /// Where an access lies, relative to an argument.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Nearest {
-    /// The parameter's name.
+    /// Name of the kernel's parameter to which the argument belongs.
     pub parameter: &'static str,
     /// Bytes from the argument's start to the first byte of the access.
     pub offset: isize,

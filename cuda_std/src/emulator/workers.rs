@@ -24,7 +24,7 @@ pub const MAX_THREADS_ALIVE: usize = 24 * 1024;
 
 /// Emulated threads that may be alive now.
 static ALIVE: Mutex<usize> = Mutex::new(0);
-/// Fewer may be.
+/// Told when [`ALIVE`] becomes smaller, so that a waiting launch looks again.
 static FEWER: Condvar = Condvar::new();
 
 /// Room for a block of so many emulated threads.
@@ -72,7 +72,7 @@ struct Job {
 
 #[derive(Default)]
 struct State {
-    /// Helpers at work.
+    /// Number of helpers that work on the job now.
     helping: usize,
     /// The first panic of a helper.
     panic: Option<Box<dyn Any + Send>>,
@@ -86,7 +86,7 @@ struct Queue {
 }
 
 static QUEUE: Mutex<Queue> = Mutex::new(Queue { wanted: VecDeque::new(), threads: 0 });
-/// Somebody wants help.
+/// Told when a job is added to [`QUEUE`].
 static WANTED: Condvar = Condvar::new();
 
 fn lock<V>(mutex: &Mutex<V>) -> MutexGuard<'_, V> {

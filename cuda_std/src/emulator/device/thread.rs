@@ -1,4 +1,4 @@
-//! Indices, barriers, fences.
+//! What a kernel asks about its own thread, and what it waits for: indices, barriers and fences.
 
 use crate::{
     Site,
