@@ -5,8 +5,16 @@
 //! same name; the first call opens libcuda.so.1 and looks the name up. Without a driver, every function returns `CUDA_ERROR_NO_DEVICE`
 //! (cust: [`CudaError::NoDevice`]), except that the functions which describe an error still do so.
 //!
-//! A binary gets the symbols if it uses any item of this crate, such as [`driver_present`]. cust's build script requires a folder with a
-//! libcuda: `CUDA_LIBRARY_PATH` (set in `.cargo/config.toml`) names `stub/`, which has an empty one.
+//! A binary gets the symbols if it uses any item of this crate, such as [`driver_present`].
+//!
+//! # Building without a CUDA toolkit
+//! cust's build script adds `-lcuda` to the link and fails unless it finds a toolkit, which is any folder with a subfolder `lib64`. The
+//! build script of this crate gives the linker an empty `libcuda.so`, so any such folder will do. One line of `.cargo/config.toml`
+//! names one that Linux has:
+//!
+//! ```toml
+//! env.CUDA_LIBRARY_PATH = "/usr"
+//! ```
 //!
 //! A test may replace the driver: see [`use_driver`].
 //!

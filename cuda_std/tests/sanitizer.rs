@@ -1,7 +1,7 @@
 //! Accesses by plain Rust pointers outside a buffer, which AddressSanitizer stops. It ends the process, so each case runs in a separate
 //! process.
 //!
-//! `RUSTFLAGS=-Zsanitizer=address cargo +nightly test -p cuda_std --features sanitizer --target x86_64-unknown-linux-gnu --test sanitizer`
+//! `RUSTFLAGS=-Zsanitizer=address cargo +nightly test -p warpann-cuda-std --features sanitizer --target x86_64-unknown-linux-gnu --test sanitizer`
 
 use cuda_std::{
     Ptr, PtrMut,

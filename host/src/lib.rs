@@ -51,6 +51,8 @@ mod limits_tests;
 mod magnitude_tests;
 #[cfg(feature = "cuda")]
 pub mod measure;
+#[cfg(feature = "mesh")]
+#[cfg_attr(docsrs, doc(cfg(feature = "mesh")))]
 pub mod mesh;
 pub mod metric;
 pub mod neighbors;
@@ -61,6 +63,8 @@ mod product;
 mod random;
 pub mod select;
 mod shards;
+#[cfg(feature = "shifted")]
+#[cfg_attr(docsrs, doc(cfg(feature = "shifted")))]
 pub mod shifted;
 mod simd;
 pub mod sort;
@@ -78,4 +82,5 @@ pub use ivf::{IvfIndex, IvfIndexBuilder};
 pub use metric::Metric;
 pub use neighbors::{NONE, Neighbors};
 pub use placement::{Device, Placement};
+#[cfg(feature = "shifted")]
 pub use shifted::{ShiftedIndex, ShiftedIndexBuilder};

@@ -3,15 +3,18 @@
 
 use half::f16;
 
+#[cfg(feature = "shifted")]
+use crate::ShiftedIndex;
 use crate::generate::Generator;
 use crate::graph::KnnGraph;
 use crate::ivf::{Encoding, IvfIndex, Refiner};
 use crate::kmeans::KMeans;
 use crate::pq::{ProductQuantizer, Rotation};
 use crate::select::{Best, Rows, select_k};
+#[cfg(feature = "shifted")]
 use crate::shifted::MAX_DIM;
 use crate::validate::{MAX_COMPONENTS, MAX_ROWS, check_dim, check_rows};
-use crate::{Device, Error, FlatIndex, Metric, NONE, Neighbors, Result, ShiftedIndex};
+use crate::{Device, Error, FlatIndex, Metric, NONE, Neighbors, Result};
 
 const DEVICES: [Device; 2] = [Device::Cpu, Device::Emulator];
 
@@ -58,6 +61,7 @@ fn rows_of_an_index() {
     refused!(check_rows(u64::MAX, MAX_ROWS / 2), Error::TooManyRows { asked: u64::MAX, limit: 0x7fff_ffff });
 }
 
+#[cfg(feature = "shifted")]
 #[test]
 fn components_of_shifted_sort_and_its_copies() {
     let build = |dim, shifts| ShiftedIndex::builder(dim).shifts(shifts).device(Device::Cpu).build();
@@ -148,6 +152,7 @@ fn lists_and_clusters() {
     }
 }
 
+#[cfg(feature = "shifted")]
 #[test]
 fn neighbours_whose_fields_contradict_each_other() {
     use crate::shifted::quality;

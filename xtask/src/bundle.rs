@@ -45,7 +45,7 @@ pub fn run() -> Result<()> {
         "-p",
         "warpann-benches",
         "-p",
-        "cuda_loader",
+        "warpann-cuda-loader",
     ]);
     eprintln!("$ {}", shell::shown(&build));
     let mut count = 0;

@@ -457,14 +457,15 @@ impl Cuda {
 
     fn load(&self, kernel: &'static str) -> Result<sys::CUfunction> {
         let family = ptx::KERNELS.iter().find(|(name, _)| *name == kernel).map(|(_, family)| *family);
-        let Some(&(family, text)) = ptx::MODULES.iter().find(|(name, _)| Some(*name) == family) else {
+        let Some(embedded) = ptx::MODULES.iter().find(|module| Some(module.name) == family) else {
             return Err(Error::NoSuchKernel { module: "none of this build", kernel });
         };
+        let family = embedded.name;
         let mut modules = self.modules.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         let module = match modules.get(family) {
             Some(module) => module.0,
             None => {
-                let module = self.load_module(family, text)?;
+                let module = Self::load_module(embedded)?;
                 modules.insert(family, LoadedModule(module));
                 module
             }
@@ -480,12 +481,11 @@ impl Cuda {
     }
 
     /// Loads a module, which the driver compiles from PTX.
-    fn load_module(&self, family: &'static str, text: &str) -> Result<sys::CUmodule> {
-        let image = CString::new(text).map_err(|_| Error::PtxRefused {
-            module: family,
-            code: sys::INVALID_PTX,
-            log: "the text holds a NUL byte".to_owned(),
-        })?;
+    fn load_module(embedded: &ptx::Module) -> Result<sys::CUmodule> {
+        let family = embedded.name;
+        let refused = |code, log| Error::PtxRefused { module: family, code, log };
+        let text = embedded.text().ok_or_else(|| refused(sys::INVALID_PTX, "the embedded bytes are damaged".into()))?;
+        let image = CString::new(text).map_err(|_| refused(sys::INVALID_PTX, "the text holds a NUL byte".into()))?;
         let mut log = vec![0u8; 8192];
         let mut options = [sys::JIT_ERROR_LOG_BUFFER, sys::JIT_ERROR_LOG_BUFFER_SIZE_BYTES];
         let mut values = [log.as_mut_ptr().cast::<c_void>(), std::ptr::without_provenance_mut(log.len())];
@@ -504,7 +504,7 @@ impl Cuda {
         if result != 0 {
             let end = log.iter().position(|&byte| byte == 0).unwrap_or(log.len());
             let log = String::from_utf8_lossy(&log[..end]).trim().to_owned();
-            return Err(Error::PtxRefused { module: family, code: result, log });
+            return Err(refused(result, log));
         }
         Ok(module)
     }

@@ -110,10 +110,31 @@ pub fn modules() -> Vec<ModuleInfo> {
     modules
 }
 
-/// The kernel modules that the build script embedded.
+/// The kernel modules of this build. The build script names the file.
 #[cfg(feature = "cuda")]
 pub(super) mod ptx {
-    include!(concat!(env!("OUT_DIR"), "/ptx.rs"));
+    /// A module of kernels.
+    pub struct Module {
+        /// Its name.
+        pub name: &'static str,
+        /// The `.target` of its PTX: `sm_80`.
+        pub target: &'static str,
+        /// Bytes of its PTX.
+        pub bytes: usize,
+        /// The PTX, compressed by zlib.
+        compressed: &'static [u8],
+    }
+
+    impl Module {
+        /// The PTX; `None` if the embedded bytes are damaged.
+        pub fn text(&self) -> Option<Vec<u8>> {
+            miniz_oxide::inflate::decompress_to_vec_zlib_with_limit(self.compressed, self.bytes)
+                .ok()
+                .filter(|text| text.len() == self.bytes)
+        }
+    }
+
+    include!(env!("WARPANN_MODULES"));
 }
 
 /// Whether a device runs the kernels of warpgroups. Only compute capability 9.0 has their instructions, and their PTX needs a driver of
@@ -159,11 +180,15 @@ mod cuda {
     }
 
     pub fn modules() -> Vec<ModuleInfo> {
-        let module = |&(family, text): &(&str, &str)| ModuleInfo {
-            family: family.to_owned(),
-            target: text.lines().find_map(|line| line.strip_prefix(".target ")).unwrap_or(ptx::ARCH).trim().to_owned(),
-            kernels: ptx::KERNELS.iter().filter(|(_, of)| *of == family).map(|&(name, _)| name.to_owned()).collect(),
-            bytes: text.len(),
+        let module = |module: &ptx::Module| ModuleInfo {
+            family: module.name.to_owned(),
+            target: module.target.to_owned(),
+            kernels: ptx::KERNELS
+                .iter()
+                .filter(|(_, of)| *of == module.name)
+                .map(|&(name, _)| name.to_owned())
+                .collect(),
+            bytes: module.bytes,
         };
         ptx::MODULES.iter().map(module).collect()
     }

@@ -8,6 +8,7 @@ use test_random::Random;
 
 use super::*;
 use crate::NONE;
+#[cfg(feature = "mesh")]
 use crate::mesh::read_any_mesh_bytes;
 
 /// A folder that lasts as long as the test.
@@ -122,6 +123,7 @@ proptest! {
     #[test]
     fn any_bytes_give_a_value_or_an_error(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
         read_any_bytes(&bytes);
+        #[cfg(feature = "mesh")]
         read_any_mesh_bytes(&bytes);
     }
 }
@@ -225,6 +227,7 @@ fn every_byte_flipped_gives_a_value_or_an_error() {
             for value in (0..8).map(|bit| original ^ (1 << bit)).chain([0, 1, 127, 128, 255, b'9', b')', b'\'']) {
                 bytes[at] = value;
                 read_any_bytes(&bytes);
+                #[cfg(feature = "mesh")]
                 read_any_mesh_bytes(&bytes);
             }
             bytes[at] = original;
@@ -723,6 +726,7 @@ fn fuzz(seconds: f64, seed: u64) -> (u64, u64) {
                 mutate(&mut bytes, &mut random, &samples);
             }
             executions += 1;
+            #[cfg(feature = "mesh")]
             read_any_mesh_bytes(&bytes);
             if read_any_bytes(&bytes) > 0 {
                 accepted += 1;
