@@ -56,6 +56,7 @@ pub mod measure;
 pub mod mesh;
 pub mod metric;
 pub mod neighbors;
+mod names;
 mod parallel;
 pub mod placement;
 pub mod pq;
@@ -80,6 +81,7 @@ pub use error::{Error, FileDefect, Input, NoDeviceReason, Result};
 pub use flat::{FlatIndex, FlatIndexBuilder};
 pub use ivf::{IvfIndex, IvfIndexBuilder};
 pub use metric::Metric;
+pub use names::UnknownName;
 pub use neighbors::{NONE, Neighbors};
 pub use placement::{Device, Placement};
 #[cfg(feature = "shifted")]

@@ -45,6 +45,8 @@ const HOST: [Room; 17] = [
     Room {
         name: "bottom",
         holds: &[
+            "names",
+            "events",
             "element",
             "metric",
             "placement",

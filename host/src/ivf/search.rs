@@ -1,12 +1,14 @@
 //! The searches of an [`IvfIndex`]. This module checks the arguments, once for all devices.
 
 use super::{Bitset, IvfIndex, RangeNeighbors, SearchRequest};
+use crate::names::named;
 use crate::validate::{check_results, check_whole};
 use crate::vectors::VectorSlice;
 use crate::{Element, Error, Input, NONE, Neighbors, Result};
 
 /// The order in which a search reads the lists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
 pub enum Scan {
     /// The order that is expected to be faster.
     #[default]
@@ -16,6 +18,22 @@ pub enum Scan {
     /// Reads the probed lists of each query separately. For few queries, or few queries that probe the same lists.
     QueryMajor,
 }
+
+impl Scan {
+    /// All orders, in the order of the enum.
+    pub const ALL: [Scan; 3] = [Self::Auto, Self::ListMajor, Self::QueryMajor];
+
+    /// Name in configuration: `auto`, `list-major`, `query-major`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::ListMajor => "list-major",
+            Self::QueryMajor => "query-major",
+        }
+    }
+}
+
+named!(Scan, name, "an order of a scan");
 
 /// The options of a search: all arguments except the queries and k or the radius.
 ///

@@ -27,18 +27,18 @@ mod ply;
 #[cfg(test)]
 mod tests;
 
-use std::fmt;
 use std::path::Path;
-use std::str::FromStr;
 
 use rayon::prelude::*;
 
 #[doc(hidden)]
 pub use self::fuzz::read_any_mesh_bytes;
+use crate::names::named;
 use crate::{Error, FileDefect, Result};
 
-/// A format of mesh files; each has an extension.
+/// A format of mesh files; each has an extension, which is its text as well.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum MeshFormat {
     /// The text format OBJ of Wavefront.
     Obj,
@@ -64,6 +64,8 @@ impl MeshFormat {
         Self::ALL.into_iter().find(|format| extension.eq_ignore_ascii_case(format.extension()))
     }
 }
+
+named!(MeshFormat, extension, "a mesh format");
 
 /// A mesh of triangles in space.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -111,27 +113,7 @@ impl BoxForm {
     }
 }
 
-impl fmt::Display for BoxForm {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-impl FromStr for BoxForm {
-    type Err = UnknownBoxForm;
-
-    fn from_str(text: &str) -> Result<Self, UnknownBoxForm> {
-        let named = Self::ALL.into_iter().find(|form| form.name() == text);
-        named.ok_or_else(|| UnknownBoxForm { text: text.to_owned() })
-    }
-}
-
-/// A text that is not the name of a form of boxes.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("'{text}' is not a form of boxes; the forms are min-max and min-extent")]
-pub struct UnknownBoxForm {
-    text: String,
-}
+named!(BoxForm, name, "a form of boxes");
 
 impl Mesh {
     /// The bounding box of every triangle as a 6-d vector, row-major. Lengths that overflow f32 become infinite. O(triangles).
