@@ -287,7 +287,7 @@ impl<T: Element> Index<T> {
         match self {
             Self::Flat(index) => index.search_into(queries, k, ids, distances),
             Self::Ivf(index, probes) => {
-                let options = SearchOptions { probes: Some(*probes), ..SearchOptions::default() };
+                let options = SearchOptions::new().probes(*probes);
                 index.search_into(queries, k, &options, ids, distances)
             }
         }

@@ -55,14 +55,15 @@ pub mod measure;
 #[cfg_attr(docsrs, doc(cfg(feature = "mesh")))]
 pub mod mesh;
 pub mod metric;
-pub mod neighbors;
 mod names;
+pub mod neighbors;
 mod parallel;
 pub mod placement;
 pub mod pq;
 mod product;
 mod random;
 pub mod select;
+mod serialised;
 mod shards;
 #[cfg(feature = "shifted")]
 #[cfg_attr(docsrs, doc(cfg(feature = "shifted")))]

@@ -69,28 +69,7 @@ macro_rules! named {
             }
         }
 
-        $crate::names::serialised_as_text!($type);
+        $crate::serialised::serialised_as_text!($type);
     };
 }
 pub(crate) use named;
-
-/// Implements `Serialize` and `Deserialize` by `Display` and `FromStr`.
-macro_rules! serialised_as_text {
-    ($type:ty) => {
-        #[cfg(feature = "serde")]
-        impl serde::Serialize for $type {
-            fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-                serializer.collect_str(self)
-            }
-        }
-
-        #[cfg(feature = "serde")]
-        impl<'de> serde::Deserialize<'de> for $type {
-            fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-                let text = <String as serde::Deserialize>::deserialize(deserializer)?;
-                text.parse().map_err(serde::de::Error::custom)
-            }
-        }
-    };
-}
-pub(crate) use serialised_as_text;

@@ -45,6 +45,7 @@ const HOST: [Room; 17] = [
     Room {
         name: "bottom",
         holds: &[
+            "serialised",
             "names",
             "events",
             "element",

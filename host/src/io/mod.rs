@@ -62,8 +62,8 @@ use crate::neighbors::RangeNeighbors;
 #[doc(hidden)]
 pub use fuzz::read_any_bytes;
 pub use ids::{GroundTruth, IdMatrix};
-pub(crate) use open::{FileBytes, open, open_regular};
 pub use open::Open;
+pub(crate) use open::{FileBytes, open, open_regular};
 pub(crate) use output::{Destination, folder_of, is_at, open_locked, replace, sync_folder};
 pub use output::{check_files, write_file};
 pub use vectors::{Elements, VectorData, Vectors};

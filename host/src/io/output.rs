@@ -183,7 +183,7 @@ pub(crate) fn replace(path: &Path, write: impl FnOnce(&mut File) -> io::Result<(
             temporary.persist(&target)
         }
         Destination::Stream => {
-            let mut file = tempfile::tempfile()?;
+            let mut file = unnamed()?;
             write(&mut file)?;
             file.rewind()?;
             let mut out = OpenOptions::new().write(true).open(path)?;
@@ -191,6 +191,32 @@ pub(crate) fn replace(path: &Path, write: impl FnOnce(&mut File) -> io::Result<(
         }
     };
     replaced().map_err(|source| failed(path, source))
+}
+
+/// Makes a file without a name in the system's temporary folder. The system removes the file when it is closed. Only this user may read it.
+#[cfg(unix)]
+fn unnamed() -> io::Result<File> {
+    use std::hash::{BuildHasher, RandomState};
+    use std::os::unix::fs::OpenOptionsExt;
+
+    for _ in 0..MOST_ATTEMPTS {
+        // The standard library seeds each state at random, so other programs cannot take the name in advance. If a file of the name exists
+        // nevertheless, or a link, `create_new` does not open it.
+        let path = std::env::temp_dir()
+            .join(format!(".warpann-{:016x}.part", RandomState::new().hash_one(std::process::id())));
+        match OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&path) {
+            Ok(file) => return std::fs::remove_file(&path).map(|()| file),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Err(io::ErrorKind::AlreadyExists.into())
+}
+
+/// Outputs are pipes or character devices on Unix only ([`is_stream`]).
+#[cfg(not(unix))]
+fn unnamed() -> io::Result<File> {
+    Err(io::ErrorKind::Unsupported.into())
 }
 
 /// Writes `bytes` to a file as the writers of this module do: completely, or not at all. O(bytes).

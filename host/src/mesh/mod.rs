@@ -28,12 +28,14 @@ mod ply;
 mod tests;
 
 use std::path::Path;
+use std::str::FromStr;
 
 use rayon::prelude::*;
 
 #[doc(hidden)]
 pub use self::fuzz::read_any_mesh_bytes;
 use crate::names::named;
+use crate::serialised::deserialised;
 use crate::{Error, FileDefect, Result};
 
 /// A format of mesh files; each has an extension, which is its text as well.
@@ -69,6 +71,7 @@ named!(MeshFormat, extension, "a mesh format");
 
 /// A mesh of triangles in space.
 #[derive(Debug, Clone, PartialEq, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Mesh {
     /// Coordinates of the vertices, all finite.
     pub vertices: Vec<[f32; 3]>,
@@ -76,12 +79,20 @@ pub struct Mesh {
     pub triangles: Vec<[u32; 3]>,
 }
 
+deserialised!(Mesh { vertices: Vec<[f32; 3]>, triangles: Vec<[u32; 3]> } => |vertices, triangles| {
+    if !vertices.as_flattened().iter().all(|coordinate| coordinate.is_finite()) {
+        return Err("a coordinate is not finite".to_owned());
+    }
+    Mesh { vertices, triangles }.checked().map_err(|defect| defect.to_string())
+});
+
 /// A way to make a 6-d vector from the bounding box of a triangle, and one from a point in space, so that the two can be compared (Park
 /// 2019, section 2-2).
 ///
 /// The distance of the vectors is not the distance of the point to the triangle. The two are close if the point is far away compared with
 /// the size of the box.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
 pub enum BoxForm {
     /// The report's first way: lowest corner, highest corner; a point twice, (x, y, z, x, y, z).
     #[default]

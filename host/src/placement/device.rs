@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use crate::UnknownName;
-use crate::names::serialised_as_text;
+use crate::serialised::serialised_as_text;
 
 /// The device on which an index keeps its vectors and searches. Results have the same bits on all devices.
 ///

@@ -14,7 +14,7 @@ use std::fmt;
 use std::str::FromStr;
 
 pub use self::device::Device;
-use crate::names::serialised_as_text;
+use crate::serialised::serialised_as_text;
 use crate::{Error, Result, UnknownName};
 
 /// One or more devices, arranged as replicas. Each replica has all vectors; its devices are shards, which have a part of the vectors each.

@@ -146,13 +146,13 @@ fn run_elements<T: Component>(case: &IvfCase, trainer: Placement, device: &Place
             .is_none_or(|percent| id.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32 < (u64::from(percent) << 32) / 100)
     };
     let filter: Option<Bitset> = case.allowed.map(|_| index.filter(allowed));
-    let options = SearchOptions { probes: Some(probes), filter: filter.as_ref(), scan: case.scan };
+    let options = SearchOptions::new().probes(probes).filter(filter.as_ref()).scan(case.scan);
     let ranked: Vec<Vec<(u64, f32)>> =
         vectors.exact_queries.chunks(dim).map(|query| contents.ranked(query, probes, allowed)).collect();
     compare(&index, &ranked, &vectors.queries, k, &options)?;
     if device.devices().iter().all(|&device| device == Device::Cpu) {
         for scan in [Scan::ListMajor, Scan::QueryMajor].into_iter().filter(|&scan| scan != case.scan) {
-            compare(&index, &ranked, &vectors.queries, k, &SearchOptions { scan, ..options })?;
+            compare(&index, &ranked, &vectors.queries, k, &options.scan(scan))?;
         }
     }
     let by_id = contents.by_id();

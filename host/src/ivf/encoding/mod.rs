@@ -41,10 +41,10 @@ use crate::device::scratch::Layout;
 use crate::generate::Rows;
 use crate::kmeans::KMeans;
 use crate::metric::Assign;
-use crate::names::serialised_as_text;
 use crate::pq::encode::Residuals;
 use crate::pq::{ProductQuantizer, Rotation};
 use crate::product::cpu::{canonical_square, convert};
+use crate::serialised::serialised_as_text;
 use crate::simd::Isa;
 use crate::vectors::{VectorSlice, with_components};
 use crate::{Device, Element, ElementType, Metric, Result, UnknownName, host_memory};
@@ -165,7 +165,8 @@ impl FromStr for Encoding {
             let (sub_quantizers, bits) = size.split_once('x').unwrap_or((size, "8"));
             Some(Encoding::Pq { sub_quantizers: sub_quantizers.parse().ok()?, bits: bits.parse().ok()?, rotate })
         };
-        let known = Self::plain().find(|encoding| encoding.name() == text).or_else(|| text.split_once(':').and_then(pq));
+        let known =
+            Self::plain().find(|encoding| encoding.name() == text).or_else(|| text.split_once(':').and_then(pq));
         known.ok_or_else(|| UnknownName::new(text, "an encoding", &["flat", "f16", "sq8", "pq:MxBITS", "opq:MxBITS"]))
     }
 }

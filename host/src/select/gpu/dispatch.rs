@@ -12,7 +12,7 @@ use std::sync::LazyLock;
 use warpann_kernels::select::short_select;
 
 use crate::UnknownName;
-use crate::names::serialised_as_text;
+use crate::serialised::serialised_as_text;
 
 /// A method of k-selection on a GPU. Its names in the table are such as `warp`, `block-128` and `grid`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
