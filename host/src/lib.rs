@@ -38,6 +38,7 @@ pub mod device;
 pub mod distributed;
 pub mod element;
 pub mod error;
+mod events;
 pub mod flat;
 pub mod generate;
 pub mod graph;
@@ -49,6 +50,9 @@ pub mod kmeans;
 mod limits_tests;
 #[cfg(test)]
 mod magnitude_tests;
+#[cfg(feature = "ndarray")]
+#[cfg_attr(docsrs, doc(cfg(feature = "ndarray")))]
+pub mod matrices;
 #[cfg(feature = "cuda")]
 pub mod measure;
 #[cfg(feature = "mesh")]
