@@ -91,3 +91,4 @@ pub use neighbors::{NONE, Neighbors};
 pub use placement::{Device, Placement};
 #[cfg(feature = "shifted")]
 pub use shifted::{ShiftedIndex, ShiftedIndexBuilder};
+pub use threads::allow_threads;

@@ -30,6 +30,7 @@ pub fn run_trained_on(case: &IvfCase, trainer: impl Into<Placement>, device: imp
         ElementType::Bf16 => run_elements::<bf16>,
         ElementType::U8 => run_elements::<u8>,
         ElementType::I8 => run_elements::<i8>,
+        other => return Err(format!("no tests for vectors of {other}")),
     };
     let device = device.into();
     run(case, trainer.into(), &device).map_err(|failure| format!("{failure}\non {device}: {case:?}"))
@@ -82,6 +83,7 @@ pub fn model<T: Component>(index: &IvfIndex<T>) -> Model {
         Encoding::F16 => Kept::Half,
         Encoding::Scalar8 => Kept::Ranges(tables[..tables.len() / 2].to_vec(), tables[tables.len() / 2..].to_vec()),
         Encoding::Pq { sub_quantizers, .. } => Kept::Codebooks(tables.to_vec(), sub_quantizers),
+        other => panic!("the reference has no encoding {other}"),
     };
     Model {
         dim: index.dim(),
