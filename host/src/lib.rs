@@ -28,6 +28,7 @@
 //! done), or a thread that uses other indexes. The calling thread does not change a bit of a result, and calls never deadlock. The work of
 //! the CPU runs in the caller's rayon pool: the installed pool, or the global one. The host's work for a device, which is copies and (on
 //! the emulator) kernels, runs on threads of this library; their number is the largest number that worked at the same time.
+//! [`allow_threads`] turns them off.
 //!
 //! As with any use of rayon, a pool thread that waits for parallel work may run another task of its pool. So a task should not hold a lock
 //! during a call if other tasks of the pool take that lock.

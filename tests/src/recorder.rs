@@ -11,7 +11,7 @@ use tracing::{Event, Level, Metadata, Subscriber};
 /// An event: its level and its fields as text. The field `message` is the message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Recorded {
-    /// The level.
+    /// How important the library says that the event is.
     pub level: Level,
     /// The values of the fields.
     pub fields: BTreeMap<&'static str, String>,

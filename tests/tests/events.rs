@@ -82,17 +82,17 @@ fn exact_search() {
 }
 
 fn a_base_beyond_the_budget() {
-    let budget = 64 << 10;
+    let budget = 256 << 10;
     let build = FlatIndex::<f32>::builder(DIM).device(Device::Emulator).memory_budget(budget).build();
     let mut index = build.unwrap();
-    let (_, events) = events_of(|| index.add(&vectors(3_000)).unwrap());
+    let (_, events) = events_of(|| index.add(&vectors(9_000)).unwrap());
     let streamed = named(&events, "base exceeds the memory budget and is streamed");
-    assert_eq!((streamed.len(), streamed[0].field("budget")), (1, "65536"), "{events:?}");
+    assert_eq!((streamed.len(), streamed[0].field("budget")), (1, "262144"), "{events:?}");
     let (_, events) = events_of(|| index.search(&vectors(1), 1).unwrap());
     let pieces = named(&events, "upload");
     let bytes: usize = pieces.iter().map(|piece| piece.field("bytes").parse::<usize>().unwrap()).sum();
     assert!(pieces.len() > 1 && pieces.iter().all(|piece| piece.field("content") == "piece of the base"));
-    assert_eq!(bytes, 3_000 * DIM * 4);
+    assert_eq!(bytes, 9_000 * DIM * 4);
 }
 
 fn inverted_files() {

@@ -119,7 +119,7 @@ pub fn modules() -> Vec<ModuleInfo> {
 pub(super) mod ptx {
     /// A module of kernels.
     pub struct Module {
-        /// Its name.
+        /// Name of the kernel family, which is the module's name.
         pub name: &'static str,
         /// The `.target` of its PTX: `sm_80`.
         pub target: &'static str,

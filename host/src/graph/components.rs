@@ -23,7 +23,7 @@ deserialised!(Components { of: Vec<u32>, sizes: Vec<u64> } => |of, sizes| {
     for &number in &of {
         *counted.get_mut(number as usize).ok_or_else(|| format!("component {number} has no size"))? += 1;
     }
-    if counted != sizes { Err("the sizes are not those of the components".to_owned()) } else { Ok(Components { of, sizes }) }
+    if counted != sizes || counted.contains(&0) || !sizes.is_sorted_by(|a, b| a >= b) { Err("the sizes are not those of the components".to_owned()) } else { Ok(Components { of, sizes }) }
 });
 
 impl Graph {

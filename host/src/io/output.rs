@@ -367,3 +367,27 @@ fn invalid(reason: &'static str) -> io::Error {
 fn failed(path: &Path, source: io::Error) -> Error {
     Error::Io { path: path.to_owned(), source }
 }
+
+#[cfg(all(test, unix))]
+mod tests {
+    use std::io::{Read, Write};
+    use std::os::unix::fs::MetadataExt;
+
+    use super::*;
+
+    #[test]
+    fn a_file_without_a_name_is_read_back_and_private() {
+        let mut files = [unnamed().unwrap(), unnamed().unwrap()];
+        for (file, text) in files.iter_mut().zip(["first", "second"]) {
+            file.write_all(text.as_bytes()).unwrap();
+            let found = file.metadata().unwrap();
+            assert_eq!((found.nlink(), found.mode() & 0o777, found.len()), (0, 0o600, text.len() as u64));
+        }
+        for (file, expected) in files.iter_mut().zip(["first", "second"]) {
+            file.rewind().unwrap();
+            let mut text = String::new();
+            file.read_to_string(&mut text).unwrap();
+            assert_eq!(text, expected);
+        }
+    }
+}
