@@ -17,7 +17,7 @@
 //! assert_eq!(found.ids_matrix(), array![[50, 51, 49], [99, 98, 97]]);
 //! assert_eq!(found.distances_matrix().dim(), (2, 3));
 //!
-//! let columns = rows.t().to_owned();
+//! let columns = rows.t().as_standard_layout().into_owned();
 //! assert_eq!(components(&columns.t(), 2)?, components(&rows.view(), 2)?);
 //! assert!(components(&rows.slice(s![.., ..1]), 2).is_err());
 //! # Ok::<(), warpann::Error>(())

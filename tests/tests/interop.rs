@@ -301,7 +301,8 @@ fn matrices_of_any_layout_are_searched() {
     let expected = index.search(queries.as_slice().unwrap(), 4).unwrap();
 
     // The same rows: of the standard layout, of columns, reversed twice, and as a part of a wider matrix.
-    let columns = base.t().to_owned();
+    // `to_owned` would keep the order in memory.
+    let columns = base.t().as_standard_layout().into_owned();
     let reversed = base.slice(s![..;-1, ..]).as_standard_layout().into_owned();
     let mut wide = Array2::from_elem((n, dim + 3), f32::NAN);
     wide.slice_mut(s![.., 1..=dim]).assign(&base);
