@@ -9,7 +9,6 @@ use warpann::{Element, Error, Metric, Placement};
 
 use crate::progress::spinning;
 use crate::report::{Failure, Out, Outcome, bytes, parse_bytes, positive};
-use crate::search::parse_metric;
 
 /// The name of the encoding whose parameters are arguments of their own.
 const PQ: &str = "pq";
@@ -47,7 +46,7 @@ pub struct Recipe {
     #[arg(long)]
     opq: bool,
     /// l2 (squared Euclidean distance), ip (inner product) or cosine.
-    #[arg(long, default_value = "l2", value_parser = parse_metric)]
+    #[arg(long, default_value = "l2")]
     metric: Metric,
     /// Vectors to train with. Default: the base.
     #[arg(long, value_name = "FILE")]

@@ -96,7 +96,7 @@ pub fn run(args: &Args, out: &Out) -> Outcome {
         out.field("kernels", "none in this build")?;
     }
     for module in &info.modules {
-        let ModuleInfo { family, target, kernels, bytes: size } = module;
+        let ModuleInfo { family, target, kernels, bytes: size, .. } = module;
         out.field("kernels", format_args!("{family} for {target}, {}: {}", bytes(*size as u64), kernels.join(" ")))?;
     }
     out.object(&info)

@@ -142,7 +142,7 @@ fn train<T: Element>(args: &Args, base: &io::Vectors, load_seconds: f64, out: &O
     // After the first failure to print, nothing more is printed, and the failure is reported at the end.
     let mut printed = Ok(());
     let found = settings.train_watched(vectors, base.dim(), None, &mut |progress| {
-        let Progress { iteration, objective, split, largest, mean } = *progress;
+        let Progress { iteration, objective, split, largest, mean, .. } = *progress;
         let seconds = start.elapsed().as_secs_f64();
         if printed.is_ok() {
             printed = out.line(format_args!(

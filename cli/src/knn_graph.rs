@@ -13,7 +13,6 @@ use warpann::{Device, Element, Error, FlatIndex, Metric};
 use crate::index::describe;
 use crate::progress::{spinning, watched};
 use crate::report::{Out, Outcome, parse_bytes, positive};
-use crate::search::parse_metric;
 use crate::vectors::{Access, exactly, with_element};
 
 /// Arguments of `knn-graph`.
@@ -33,7 +32,7 @@ pub struct Args {
     #[arg(long, requires = "index", value_parser = positive)]
     probes: Option<usize>,
     /// l2 (squared Euclidean distance), ip (inner product) or cosine.
-    #[arg(long, default_value = "l2", value_parser = parse_metric)]
+    #[arg(long, default_value = "l2")]
     metric: Metric,
     /// auto, cpu, gpu, gpu:N, or emulator (checks the GPU's kernels on the CPU; very slow).
     #[arg(long, default_value = "auto")]

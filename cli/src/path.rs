@@ -7,7 +7,6 @@ use warpann::Metric;
 use warpann::graph::Graph;
 
 use crate::report::{Failure, Out, Outcome};
-use crate::search::parse_metric;
 use crate::vectors::{Access, with_element};
 
 /// Arguments of `path`.
@@ -26,7 +25,7 @@ pub struct Args {
     #[arg(long, value_name = "NODE")]
     to: u64,
     /// l2 (squared Euclidean distance), ip (inner product) or cosine; of these two the largest edge is the least similar one.
-    #[arg(long, default_value = "l2", value_parser = parse_metric)]
+    #[arg(long, default_value = "l2")]
     metric: Metric,
     #[command(flatten)]
     access: Access,

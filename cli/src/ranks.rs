@@ -84,7 +84,7 @@ fn search_index(args: &search::Args, path: &Path, ranks: &Mpi) -> Outcome<Option
         agree(ranks, args.check_ids(index.shard().greatest_id()))?;
         let build_seconds = start.elapsed().as_secs_f64();
         let about = about_all(About::ivf(index.shard(), args), index.len(), ranks);
-        let options = SearchOptions { probes: about.probes, ..SearchOptions::default() };
+        let options = SearchOptions::new().probes(about.probes);
         let start = Instant::now();
         let found = index.search(&queries, args.k, &options)?;
         let seconds = start.elapsed().as_secs_f64();

@@ -37,7 +37,7 @@ pub struct Args {
     #[arg(long, default_value_t = 10)]
     pub k: usize,
     /// l2 (squared Euclidean distance), ip (inner product) or cosine.
-    #[arg(long, default_value = "l2", value_parser = parse_metric)]
+    #[arg(long, default_value = "l2")]
     pub metric: Metric,
     /// auto, cpu, gpu, gpu:N, or emulator (checks the GPU's kernels on the CPU; very slow). Several: gpu:0,gpu:1 are replicas, which
     /// divide the queries; gpu:0+gpu:1 are shards, which divide the vectors; gpu:0+gpu:1,gpu:2+gpu:3 are both.
@@ -91,12 +91,6 @@ impl Args {
         }
         Ok(())
     }
-}
-
-/// The metric of a name on the command line.
-pub fn parse_metric(text: &str) -> Result<Metric, String> {
-    let named = Metric::ALL.into_iter().find(|metric| metric.name() == text);
-    named.ok_or_else(|| "expected l2, ip or cosine".into())
 }
 
 /// The report of the command, as JSON.
@@ -287,7 +281,7 @@ impl<T: Element> Index<T> {
         match self {
             Self::Flat(index) => index.search_into(queries, k, ids, distances),
             Self::Ivf(index, probes) => {
-                let options = SearchOptions { probes: Some(*probes), ..SearchOptions::default() };
+                let options = SearchOptions::new().probes(*probes);
                 index.search_into(queries, k, &options, ids, distances)
             }
         }

@@ -101,7 +101,7 @@ struct Measured {
 
 impl From<Quality> for Measured {
     fn from(quality: Quality) -> Self {
-        let Quality { queries, recall, epsilon } = quality;
+        let Quality { queries, recall, epsilon, .. } = quality;
         Self {
             queries,
             recall,

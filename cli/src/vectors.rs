@@ -24,7 +24,8 @@ impl Access {
     }
 }
 
-/// Runs `$body` with `$T` as the type of an [`ElementType`].
+/// Runs `$body` with `$T` as the type of an [`ElementType`]. In a function that returns an [`Outcome`]: an element type that the program lacks
+/// is its failure.
 macro_rules! with_element {
     ($element:expr, $T:ident => $body:expr) => {
         match $element {
@@ -48,6 +49,7 @@ macro_rules! with_element {
                 type $T = i8;
                 $body
             }
+            other => return Err($crate::report::Failure::Message(format!("this program has no vectors of {other}"))),
         }
     };
 }

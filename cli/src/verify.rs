@@ -238,6 +238,7 @@ fn backends(device: Device) -> Outcome<(Vec<Backend>, Vec<String>)> {
         Device::Emulator => vec![emulator],
         Device::Gpu(_) => vec![emulator, gpu(device)],
         Device::Auto => vec![emulator, gpu(Device::Gpu(0))],
+        other => return Err(Failure::Message(format!("this program does not compare {other}"))),
     };
     let mut there = vec![cpu];
     let mut missing = Vec::new();
@@ -334,6 +335,7 @@ fn run_case(seed: u64, backends: &[Backend]) -> Outcome<(Case, CaseResult)> {
                     let make = |value: f32| whole(value + 4.0) as u32;
                     compare_selections(case, best, special, random, backends, make, |key| key as f32)
                 }
+                other => Err(Failure::Message(format!("this program does not compare keys of {other}"))),
             }
         }
         Plan::Search { metric, element } => match element {
@@ -342,6 +344,7 @@ fn run_case(seed: u64, backends: &[Backend]) -> Outcome<(Case, CaseResult)> {
             ElementType::Bf16 => compare::<bf16>(&case, metric, &mut random, backends),
             ElementType::U8 => compare::<u8>(&case, metric, &mut random, backends),
             ElementType::I8 => compare::<i8>(&case, metric, &mut random, backends),
+            other => Err(Failure::Message(format!("this program does not compare vectors of {other}"))),
         },
     }?;
     Ok((case, result))

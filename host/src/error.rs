@@ -662,8 +662,8 @@ pub enum Input {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NoDeviceReason {
-    /// The build lacks the feature `cuda`.
-    #[error("this build has no 'cuda' feature")]
+    /// The feature `cuda` of this library is off.
+    #[error("the feature 'cuda' of warpann is off in this build")]
     FeatureOff,
     /// libcuda.so.1 could not be loaded.
     #[error("the NVIDIA driver library libcuda.so.1 is not on this machine")]

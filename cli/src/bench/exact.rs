@@ -8,7 +8,6 @@ use warpann::{FlatIndex, Metric, Placement};
 
 use super::{Times, random};
 use crate::report::{Out, Outcome, positive};
-use crate::search::parse_metric;
 use crate::vectors::Access;
 
 /// Arguments of `bench exact`.
@@ -33,7 +32,7 @@ pub struct Args {
     #[arg(long, default_value_t = 1_000, value_parser = positive)]
     pub queries: usize,
     /// l2, ip or cosine.
-    #[arg(long, default_value = "l2", value_parser = parse_metric)]
+    #[arg(long, default_value = "l2")]
     pub metric: Metric,
     /// auto, cpu, gpu, gpu:N or emulator; several devices: gpu:0,gpu:1 are replicas, gpu:0+gpu:1 are shards.
     #[arg(long, default_value = "auto")]

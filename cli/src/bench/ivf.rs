@@ -310,7 +310,7 @@ impl<T: Element> Job<'_, T> {
     /// Searches for queries `from..to`. Returns the time in seconds.
     fn search(&mut self, from: usize, to: usize) -> Outcome<f64> {
         let (dim, k) = (self.index.dim(), self.k);
-        let options = SearchOptions { probes: Some(self.probes), ..SearchOptions::default() };
+        let options = SearchOptions::new().probes(self.probes);
         let slots = from * k..to * k;
         let (ids, distances) = (&mut self.ids[slots.clone()], &mut self.distances[slots]);
         let start = Instant::now();

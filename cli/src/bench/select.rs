@@ -147,6 +147,7 @@ fn resident_gpu(device: Device) -> Outcome<Option<usize>> {
             Err(error) => Err(error.into()),
         },
         Device::Cpu | Device::Emulator => Ok(None),
+        other => Err(Failure::Message(format!("this program does not measure {other}"))),
     }
 }
 

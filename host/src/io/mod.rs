@@ -56,13 +56,14 @@ use std::sync::Arc;
 
 use crate::element::{Element, ElementType};
 use crate::error::{Error, FileDefect, Result};
+use crate::names::named;
 use crate::neighbors::RangeNeighbors;
 
 #[doc(hidden)]
 pub use fuzz::read_any_bytes;
 pub use ids::{GroundTruth, IdMatrix};
+pub use open::Open;
 pub(crate) use open::{FileBytes, open, open_regular};
-pub use open::{Open, UnknownOpen};
 pub(crate) use output::{Destination, folder_of, is_at, open_locked, replace, sync_folder};
 pub use output::{check_files, write_file};
 pub use vectors::{Elements, VectorData, Vectors};
@@ -72,8 +73,9 @@ pub use write::{check_distances_path, check_greatest_id, check_ids_path, write_d
 // Values of files are used in place, so the machine must have the files' byte order. Every host of a CUDA device has it.
 const _: () = assert!(cfg!(target_endian = "little"), "the file readers need a little-endian host");
 
-/// A file format; each has an extension.
+/// A file format; each has an extension, which is its text as well.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Format {
     /// Rows of f32, each after its dimension.
     Fvecs,
@@ -136,6 +138,8 @@ impl Format {
         matches!(self, Self::Ivecs | Self::Ibin | Self::Npy | Self::Bin)
     }
 }
+
+named!(Format, extension, "a file format");
 
 /// Reads a file of vectors: `fvecs`, `bvecs`, `fbin`, `u8bin`, `i8bin` or `npy` by extension. Flat formats above 64 MiB are mapped:
 /// such a file must not change while the returned value exists ([`Open`]). [`read_vectors_with`] can read any file into memory instead.

@@ -22,6 +22,7 @@ pub struct Vectors {
 
 /// The components of [`Vectors`], by element type.
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub enum VectorData {
     /// f32 components.
     F32(Elements<f32>),
