@@ -9,10 +9,11 @@
 //! each of several texts. On a machine without a GPU the example says so and ends: selection on a stream has no other device.
 
 use warpann::Device;
-use warpann::cust;
+use warpann::cust::context::Context;
 use warpann::cust::error::CudaError;
 use warpann::cust::memory::{AsyncCopyDestination, DeviceBuffer};
 use warpann::cust::stream::{Stream, StreamFlags};
+use warpann::cust::{self, CudaFlags};
 use warpann::select::device::{DeviceResults, DeviceRows, DeviceSelect};
 use warpann::select::{Algorithm, Best, Rows, select_k};
 
@@ -26,16 +27,17 @@ fn score(text: u32, word: u32) -> f32 {
     (mixed >> 18) as f32 / 1024.0
 }
 
-fn main() -> Result<(), Box<dyn std::error::Error>> {
-    // Makes the primary context of the first GPU current; warpann works in the same context.
-    let _context = match cust::quick_init() {
-        Ok(context) => context,
+pub fn main() -> Result<(), Box<dyn std::error::Error>> {
+    match cust::init(CudaFlags::empty()) {
+        Ok(()) => {}
         Err(CudaError::NoDevice) => {
             println!("this machine has no CUDA device or no driver: nothing was selected");
             return Ok(());
         }
         Err(error) => return Err(error.into()),
-    };
+    }
+    // The primary context of the first GPU. warpann works in the same context.
+    let _context = Context::new(cust::device::Device::get_device(0)?)?;
     let stream = Stream::new(StreamFlags::NON_BLOCKING, None)?;
     let scores: Vec<f32> = (0..TEXTS).flat_map(|text| (0..WORDS).map(move |word| score(text, word))).collect();
 
