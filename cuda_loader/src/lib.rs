@@ -24,7 +24,7 @@
 
 #[cfg(not(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64"))))]
 compile_error!(
-    "cuda_loader supports Linux on x86-64 and aarch64; on other systems build warpann with --no-default-features"
+    "cuda_loader supports Linux on x86-64 and aarch64; on other systems build warpann without the feature `cuda`"
 );
 
 mod stubs;

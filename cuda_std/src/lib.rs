@@ -108,11 +108,21 @@ pub use unroll::unroll;
 /// The place of an operation in the kernel's source. The emulator reports it; the device build ignores it.
 type Site = &'static core::panic::Location<'static>;
 
+/// What `register` is without the feature `kernels-by-name`.
+#[cfg(not(any(feature = "kernels-by-name", target_arch = "nvptx64")))]
+#[doc(hidden)]
+#[macro_export]
+macro_rules! no_register {
+    ($kernel:expr) => {};
+}
+
 /// Items that the output of [`kernel`](macro@kernel) uses. They are not part of the interface.
 #[doc(hidden)]
 pub mod private {
-    #[cfg(not(target_arch = "nvptx64"))]
-    pub use crate::emulator::Registered;
+    #[cfg(all(feature = "kernels-by-name", not(target_arch = "nvptx64")))]
+    pub use crate::{emulator::Registered, register};
+    #[cfg(not(any(feature = "kernels-by-name", target_arch = "nvptx64")))]
+    pub use crate::no_register as register;
     #[cfg(target_arch = "nvptx64")]
     pub use core::arch::global_asm;
     pub use cuda_std_macros::kernels;

@@ -275,11 +275,7 @@ fn kernel_const(
                 #vis const KERNEL: ::cuda_std::launch::Kernel<Self> = #kernel;
             }
 
-            #[cfg(target_os = "linux")]
-            #[used]
-            // SAFETY: the section holds values of this type only (`cuda_std::emulator::kernels`).
-            #[unsafe(link_section = "cuda_std_kernels")]
-            static KERNEL: ::cuda_std::private::Registered = &<#arguments>::KERNEL;
+            ::cuda_std::private::register!(&<#arguments>::KERNEL);
         };
     }
 }
@@ -294,13 +290,7 @@ fn selecting(select: &TokenStream, arguments: &Ident, key: Option<&Type>, rows: 
         statics.push(quote! {
             #(#documented)*
             static #place: ::cuda_std::launch::Kernel<#arguments> = #kernel;
-            #[cfg(target_os = "linux")]
-            const _: () = {
-                #[used]
-                // SAFETY: the section holds values of this type only (`cuda_std::emulator::kernels`).
-                #[unsafe(link_section = "cuda_std_kernels")]
-                static KERNEL: ::cuda_std::private::Registered = &#place;
-            };
+            ::cuda_std::private::register!(&#place);
         });
         arms.push(quote! { #pattern => &#place });
     }

@@ -11,6 +11,8 @@ mod floors;
 mod fuzz;
 mod kernel_report;
 mod mpi;
+mod outside;
+mod package;
 mod progress;
 mod ptx;
 mod ptxas;
@@ -100,6 +102,12 @@ enum Command {
     /// Writes gpu-bundle/ (ignored by git): run.sh and an archive of the stripped release binaries with their data. On the
     /// GPU host, `gpu-bundle/run.sh` prints the device, runs every test with WARPANN_REQUIRE_GPU=1, and `warpann verify`.
     GpuBundle,
+    /// Make the packages of a registry, without publishing them, and test them
+    ///
+    /// Compiles the kernels into host/ptx, runs `cargo publish --dry-run` for every package, compares the kernels in the package with the
+    /// compiled ones, and builds and runs a new crate that depends on the packages, outside of the repository: without the feature `cuda`,
+    /// and with it by the documented line of configuration. Checks the number of crates and the size of the program. Needs the network.
+    Package,
     /// Run `warpann bench` (release build) with the arguments that follow
     Bench {
         /// Passed to warpann bench: select, exact, --json ..
@@ -136,6 +144,7 @@ fn run(command: Command) -> Result<()> {
         Command::Comments => comments::run(),
         Command::Ptx { arch, kernel, full, no_assemble } => ptx::run(&arch, &kernel, full, !no_assemble),
         Command::GpuBundle => bundle::run(),
+        Command::Package => package::run(),
         Command::Bench { arguments } => {
             shell::run(cargo().args(["run", "--release", "-p", "warpann-cli", "--", "bench"]).args(arguments))
         }

@@ -12,7 +12,7 @@ use crate::shell::{self, Result, Skip, cargo};
 
 type Step = (&'static str, fn() -> Result<()>);
 
-const STEPS: [Step; 10] = [
+const STEPS: [Step; 11] = [
     ("formatting", format),
     ("floors", crate::floors::run),
     ("comments", crate::comments::run),
@@ -23,6 +23,7 @@ const STEPS: [Step; 10] = [
     ("without the feature cuda", without_cuda),
     ("several ranks", crate::mpi::run),
     ("without a CUDA toolkit", without_toolkit),
+    ("packages", crate::package::run),
 ];
 
 pub fn run() -> Result<()> {
@@ -72,8 +73,10 @@ fn kernels() -> Result<()> {
     crate::ptx::run(&[GpuArch::Sm80], &[], false, true)
 }
 
-/// The build includes the code for MPI if MPI is installed, because that feature only adds code.
+/// The library without any feature, as most programs depend on it, and library and program without `cuda`. The second build includes the
+/// code for MPI if MPI is installed, because that feature only adds code.
 fn without_cuda() -> Result<()> {
+    shell::run(cargo().args(["clippy", "-p", "warpann", "--", "-D", "warnings"]))?;
     let mut command = cargo();
     command.args(["clippy", "-p", "warpann", "-p", "warpann-cli", "--no-default-features", "--all-targets"]);
     if crate::mpi::ensure().is_ok() {

@@ -80,6 +80,7 @@ mod launch;
 mod padding;
 mod profile;
 mod records;
+#[cfg(feature = "kernels-by-name")]
 mod registered;
 mod registry;
 mod schedule;
@@ -91,5 +92,6 @@ mod workers;
 pub use buffer::Buffer;
 pub use launch::{Stats, launch};
 pub use profile::{Profile, SiteCount, profile};
+#[cfg(feature = "kernels-by-name")]
 pub use registered::{AnyKernel, Registered, kernels};
 pub use violation::{Access, Instead, Nearest, Operation, SourceLocation, Violation, ViolationKind};

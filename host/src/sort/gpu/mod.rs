@@ -151,6 +151,7 @@ impl SortPlan {
     }
 
     /// Whether the sorted pairs lie in the spare memory.
+    #[cfg(any(test, feature = "shifted"))]
     pub fn ends_in_spare(&self) -> bool {
         self.passes.len() % 2 == 1
     }

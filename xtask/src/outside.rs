@@ -1,0 +1,200 @@
+//! A new crate, outside of the repository, that depends on the packages.
+//!
+//! Its program is the example of the library's page, and its configuration for the feature `cuda` is the line of that page. So both are
+//! tested as they stand there. The build has neither the repository's settings nor its toolchain, no compiler for device code, and none of the
+//! variables of warpann and CUDA.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use crate::package::PACKAGES;
+use crate::shell::{self, Result};
+
+/// The page with the example and the line.
+const PAGE: &str = "host/README.md";
+
+/// What a build must show.
+struct Build {
+    features: &'static [&'static str],
+    /// None is the toolchain that a user gets by default.
+    toolchain: Option<&'static str>,
+    /// Crates in `cargo tree`, with those for building.
+    most_crates: usize,
+    /// Bytes of the program, stripped.
+    most_bytes: u64,
+}
+
+/// The oldest rustc that the packages support, which is the repository's own.
+const OLDEST: &str = concat!(env!("CARGO_PKG_RUST_VERSION"), ".0");
+
+const BUILDS: [Build; 2] = [
+    Build { features: &[], toolchain: None, most_crates: 40, most_bytes: 2_000_000 },
+    Build { features: &["cuda"], toolchain: Some(OLDEST), most_crates: 55, most_bytes: 6_000_000 },
+];
+
+/// A folder below the system's folder for temporary files, which is removed with this value.
+pub struct Folder(PathBuf);
+
+impl Folder {
+    pub fn create() -> Result<Self> {
+        let path = std::env::temp_dir().join(format!("warpann-packages-{}", std::process::id()));
+        std::fs::create_dir(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+        Ok(Self(path))
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        // What is left is in the system's folder for temporary files.
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Builds and runs the crate with the packages that lie in `packages`, each in a folder of its name.
+pub fn test(packages: &Path) -> Result<()> {
+    let page = std::fs::read_to_string(shell::root().join(PAGE))?;
+    let example = first_block(&page, "rust").ok_or_else(|| format!("{PAGE} has no Rust program"))?;
+    let line = page.lines().find(|line| line.starts_with("env.CUDA_LIBRARY_PATH")).ok_or("no line for CUDA")?;
+    for build in &BUILDS {
+        let folder = packages.join(format!("fresh-{}", build.features.join("-")));
+        std::fs::create_dir_all(folder.join("src"))?;
+        std::fs::create_dir_all(folder.join(".cargo"))?;
+        std::fs::write(folder.join("Cargo.toml"), manifest(packages, build.features)?)?;
+        std::fs::write(folder.join("src/main.rs"), &example)?;
+        if build.features.contains(&"cuda") {
+            std::fs::write(folder.join(".cargo/config.toml"), format!("{line}\n"))?;
+        }
+        // The versions of dependencies that the repository's tests use.
+        std::fs::copy(shell::root().join("Cargo.lock"), folder.join("Cargo.lock"))?;
+        run_build(build, &folder)?;
+    }
+    Ok(())
+}
+
+fn run_build(build: &Build, folder: &Path) -> Result<()> {
+    let of_toolchain = |program| {
+        let mut command = command_of_a_stranger(program, folder);
+        command.args(build.toolchain.map(|version| format!("+{version}")));
+        command
+    };
+    let cargo = || of_toolchain("cargo");
+    let version = shell::output(of_toolchain("rustc").arg("--version"))?;
+    let tree = shell::output(cargo().args(["tree", "--edges", "normal,build", "--prefix", "none"]))?;
+    // The crate itself is one of the lines.
+    let crates = crates(&tree).len() - 1;
+
+    let before = children_cpu_seconds();
+    shell::run(cargo().args(["build", "--release"]))?;
+    let seconds = children_cpu_seconds() - before;
+    let program = folder.join("target/release/fresh");
+    let bytes = std::fs::metadata(&program)?.len();
+    let printed = shell::output(&mut command_of_a_stranger(&program.display().to_string(), folder))?;
+    println!(
+        "features {:?}, {}: {crates} crates, {seconds:.0} s of CPU, {bytes} bytes; it prints\n{}",
+        build.features,
+        version.trim(),
+        printed.trim()
+    );
+
+    if !printed.starts_with("[(500, 0.0)") {
+        return Err("the program does not find vector 500 by itself".into());
+    }
+    if crates > build.most_crates {
+        return Err(format!("{crates} crates, at most {} were promised", build.most_crates).into());
+    }
+    if bytes > build.most_bytes {
+        return Err(format!("a program of {bytes} bytes, at most {} were promised", build.most_bytes).into());
+    }
+    Ok(())
+}
+
+/// A command in `folder`, without variables of this build, of warpann and of CUDA, and without a CUDA toolkit on the path.
+fn command_of_a_stranger(program: &str, folder: &Path) -> Command {
+    const PREFIXES: [&str; 6] = ["WARPANN_", "CUDA_", "RUSTC", "RUSTDOC", "RUSTFLAGS", "RUSTUP_TOOLCHAIN"];
+    // The others name folders and the network.
+    const KEPT: [&str; 4] = ["CARGO_HOME", "CARGO_HTTP_", "CARGO_NET_", "CARGO_REGISTR"];
+    let mut command = Command::new(program);
+    command.current_dir(folder).stdin(Stdio::null());
+    for (name, _) in std::env::vars_os() {
+        let Some(text) = name.to_str() else { continue };
+        let of_cargo = text.starts_with("CARGO") && !KEPT.iter().any(|kept| text.starts_with(kept));
+        if of_cargo || PREFIXES.iter().any(|prefix| text.starts_with(prefix)) {
+            command.env_remove(&name);
+        }
+    }
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let folders = std::env::split_paths(&path).filter(|folder| !folder.join("nvcc").exists());
+    if let Ok(path) = std::env::join_paths(folders) {
+        command.env("PATH", path);
+    }
+    command
+}
+
+/// The manifest of the crate. What a registry would give comes from `packages`.
+fn manifest(packages: &Path, features: &[&str]) -> Result<String> {
+    let version = env!("CARGO_PKG_VERSION");
+    let mut text = format!(
+        "[package]\nname = \"fresh\"\nversion = \"0.0.0\"\nedition = \"2024\"\n\n\
+         [dependencies]\nwarpann = {{ version = \"{version}\", features = {features:?} }}\n\n\
+         [profile.release]\nstrip = true\n\n\
+         [patch.crates-io]\n"
+    );
+    for name in PACKAGES.iter().filter(|&&name| name != "warpann-cli") {
+        writeln!(text, "{name} = {{ path = {:?} }}", packages.join(name))?;
+    }
+    Ok(text)
+}
+
+/// The first code block of a page in a language.
+fn first_block(page: &str, language: &str) -> Option<String> {
+    let mut lines = page.lines().skip_while(|line| line.trim_end() != format!("```{language}"));
+    lines.next()?;
+    Some(lines.take_while(|line| !line.starts_with("```")).flat_map(|line| [line, "\n"]).collect())
+}
+
+/// The crates in the output of `cargo tree --prefix none`, which shows some of them several times.
+fn crates(tree: &str) -> BTreeSet<&str> {
+    tree.lines().map(|line| line.trim_end_matches(" (*)").trim_end()).filter(|line| !line.is_empty()).collect()
+}
+
+/// Processor time of all ended child processes so far; 0 where the system does not tell.
+fn children_cpu_seconds() -> f64 {
+    /// Linux counts this time in hundredths on every architecture.
+    const TICKS_PER_SECOND: f64 = 100.0;
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    // The name of the program, in parentheses, may contain spaces. Time of children is fields 16 and 17 (proc(5)).
+    let fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace();
+    fields.skip(13).take(2).filter_map(|field| field.parse::<f64>().ok()).sum::<f64>() / TICKS_PER_SECOND
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn crates_are_counted_once() {
+        let tree = "fresh v0.0.0 (/x)\nhalf v2.7.1\ncfg-if v1.0.5\nhalf v2.7.1 (*)\n\n[build]\n";
+        assert_eq!(crates(tree).len(), 4);
+    }
+
+    #[test]
+    fn the_first_block_of_a_language() {
+        let page = "text\n```toml\nx = 1\n```\n```rust\nfn main() {}\n```\n```rust\nother\n```\n";
+        assert_eq!(first_block(page, "rust").as_deref(), Some("fn main() {}\n"));
+        assert_eq!(first_block(page, "c"), None);
+    }
+
+    #[test]
+    fn time_of_children_grows() {
+        let before = children_cpu_seconds();
+        let busy = "i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done";
+        assert!(Command::new("sh").args(["-c", busy]).status().unwrap().success());
+        assert!(children_cpu_seconds() > before);
+    }
+}

@@ -1,0 +1,122 @@
+//! `cargo xtask package`: makes the packages of a registry and tests them as a stranger would use them.
+//!
+//! 1. Copies the compiled kernels into `host/ptx`, the part of the package `warpann` that git does not have.
+//! 2. `cargo publish --dry-run` for all packages, which cargo orders by their dependencies, builds from what it packed, and does not upload.
+//! 3. Unpacks the packages outside of the repository and compares the kernels in them with the compiled ones, byte by byte.
+//! 4. Builds and runs a new crate that depends on them ([`crate::outside`]).
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::outside;
+use crate::shell::{self, Result, cargo};
+
+/// The published packages.
+pub const PACKAGES: [&str; 7] = [
+    "warpann-cuda-std-macros",
+    "warpann-cuda-std",
+    "warpann-cuda-builder",
+    "warpann-cuda-loader",
+    "warpann-kernels",
+    "warpann",
+    "warpann-cli",
+];
+
+/// The files with the kernels, in the build script's folder and in the package.
+const KERNELS: [&str; 2] = ["modules.rs", "modules.bin"];
+
+pub fn run() -> Result<()> {
+    let compiled = compiled_kernels()?;
+    let shipped = shell::root().join("host/ptx");
+    std::fs::create_dir_all(&shipped)?;
+    for file in KERNELS {
+        std::fs::copy(compiled.join(file), shipped.join(file))?;
+    }
+
+    let mut publish = cargo();
+    publish.args(["publish", "--dry-run", "--allow-dirty"]);
+    for name in PACKAGES {
+        publish.args(["-p", name]);
+    }
+    shell::run(&mut publish)?;
+
+    let folder = outside::Folder::create()?;
+    for name in PACKAGES {
+        unpack(name, &folder.path().join(name))?;
+    }
+    let packed = folder.path().join("warpann/ptx");
+    for file in KERNELS {
+        same_bytes(&compiled.join(file), &packed.join(file))?;
+    }
+    println!("the kernels in the package are those that this checkout compiles");
+    outside::test(folder.path())
+}
+
+/// The folder into which the library's build script wrote the kernels. The command is the demo's, so that nothing is compiled twice.
+fn compiled_kernels() -> Result<PathBuf> {
+    let mut build = cargo();
+    build.args(["build", "--workspace", "--bin", "warpann", "--message-format=json-render-diagnostics"]);
+    eprintln!("$ {}", shell::shown(&build));
+    let messages = shell::output(&mut build)?;
+    for line in messages.lines() {
+        let message: Value = serde_json::from_str(line)?;
+        let out = message["out_dir"].as_str().map(Path::new);
+        if message["reason"] == "build-script-executed"
+            && let Some(out) = out.filter(|out| out.join(KERNELS[0]).exists())
+        {
+            return Ok(out.to_owned());
+        }
+    }
+    Err("no build script wrote kernels".into())
+}
+
+/// Unpacks the package that cargo made last as the folder `to`.
+fn unpack(name: &str, to: &Path) -> Result<()> {
+    let version = env!("CARGO_PKG_VERSION");
+    let archive = shell::target_dir().join(format!("package/{name}-{version}.crate"));
+    std::fs::create_dir_all(to)?;
+    // `--touch`: cargo gives files in packages one fixed time, and so would not notice that another version of one was unpacked.
+    let mut tar = Command::new("tar");
+    tar.args(["--extract", "--touch", "--strip-components=1", "--file"]).arg(archive).arg("--directory").arg(to);
+    shell::output(&mut tar).map(|_| ())
+}
+
+/// Fails unless two files have the same bytes.
+fn same_bytes(compiled: &Path, packed: &Path) -> Result<()> {
+    let read = |file: &Path| std::fs::read(file).map_err(|error| format!("{}: {error}", file.display()));
+    let (compiled, shipped) = (read(compiled)?, read(packed)?);
+    if compiled == shipped {
+        return Ok(());
+    }
+    let first = compiled.iter().zip(&shipped).position(|(a, b)| a != b).unwrap_or(compiled.len().min(shipped.len()));
+    Err(format!(
+        "{} has {} bytes and differs from the compiled kernels ({} bytes) at byte {first}",
+        packed.display(),
+        shipped.len(),
+        compiled.len()
+    )
+    .into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_package_with_other_kernels_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = |name: &str, bytes: &[u8]| {
+            let path = folder.path().join(name);
+            std::fs::write(&path, bytes).unwrap();
+            path
+        };
+        let compiled = file("compiled", b"kernels");
+        same_bytes(&compiled, &file("same", b"kernels")).unwrap();
+        let message = |bytes| same_bytes(&compiled, &file("packed", bytes)).unwrap_err().to_string();
+        assert!(message(b"kernelz").contains("at byte 6"));
+        assert!(message(b"kern").contains("has 4 bytes"));
+        assert!(same_bytes(&compiled, &folder.path().join("missing")).unwrap_err().to_string().contains("missing"));
+    }
+}
