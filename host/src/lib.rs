@@ -37,10 +37,10 @@
 //!
 //! Bad input gives an [`Error`] with the values that caused it; no function panics on it. [`io`] reads and writes the usual vector files.
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 #[cfg(all(feature = "cuda", not(target_os = "linux")))]
 compile_error!("the feature `cuda` of warpann supports Linux only; without it the library has the CPU path and the emulator");
-
-#![cfg_attr(docsrs, feature(doc_cfg))]
 
 pub mod device;
 pub mod distributed;
