@@ -1,26 +1,29 @@
-//! warpann: GPU similarity search with kernels in pure Rust.
+#![doc = include_str!("../README.md")]
+//! # Modules
 //!
-//! [`FlatIndex`] is exact k-nearest-neighbour search over vectors of f32, f16, bf16, u8 or i8, under squared L2, inner
-//! product or cosine ([`Metric`]), on a GPU, on the CPU, or on the emulator that checks the GPU's kernels ([`Device`]), or on several
-//! of them ([`Placement`]).
-//! Results have the same bits on every device: the k best by (canonical distance, lower id), see [`metric`].
+//! | module or type | what it does |
+//! |---|---|
+//! | [`FlatIndex`] | exact search |
+//! | [`IvfIndex`], [`ivf`] | search in inverted files: vectors as they are, halves, bytes or product codes; filters, refinement, changes, files |
+//! | [`graph`] | k-NN graphs, their components and paths |
+//! | `shifted` | near neighbours in up to twelve dimensions (feature `shifted`) |
+//! | [`select`], [`sort`] | k-selection, also on a CUDA stream of the caller; stable sort of keys with payloads |
+//! | [`kmeans`], [`pq`] | clustering; product quantization |
+//! | [`Device`], [`Placement`], [`device`] | where an index is: a GPU, several, the CPU, the emulator; properties of devices |
+//! | [`metric`], [`Metric`] | metrics, and the definition of every distance |
+//! | [`io`], `mesh` | files of vectors and ids; triangle meshes (feature `mesh`) |
+//! | [`distributed`] | search by several machines |
+//! | [`generate`] | clustered vectors for measurements |
+//! | [`Error`] | all errors, with the values that caused them |
 //!
-//! ```
-//! use warpann::{Device, FlatIndex, Metric};
+//! # Which index
+//! - [`FlatIndex`]: every neighbour must be right, or there are at most some hundred thousand vectors.
+//! - [`IvfIndex`] with [`Encoding::Flat`](ivf::Encoding::Flat): more vectors, or less time; some neighbours may be missed.
+//! - [`Encoding::F16`](ivf::Encoding::F16), [`Encoding::Scalar8`](ivf::Encoding::Scalar8): a third or a sixth of the GPU memory, nearly the same recall.
+//! - [`Encoding::Pq`](ivf::Encoding::Pq): the smallest codes. A [`Refiner`](ivf::Refiner) with the original vectors restores most of the recall.
+//! - `ShiftedIndex`: points or boxes with at most twelve components.
 //!
-//! // 1000 vectors of dimension 16 on a curve; row-major, one after the other.
-//! let base: Vec<f32> = (0..1000).flat_map(|i| (0..16).map(move |j| (i as f32 * 0.01 + j as f32).sin())).collect();
-//!
-//! let mut index = FlatIndex::builder(16).metric(Metric::L2).device(Device::Auto).build()?;
-//! index.add(&base)?;
-//!
-//! // The 500th vector is its own nearest neighbour; the next are its neighbours on the curve.
-//! let found = index.search(&base[500 * 16..501 * 16], 3)?;
-//! assert_eq!(found.ids[0], 500);
-//! assert_eq!(found.distances[0], 0.0);
-//! println!("{:?} on {}", found.found(0).collect::<Vec<_>>(), index.device());
-//! # Ok::<(), warpann::Error>(())
-//! ```
+//! The page `docs/CHOOSING.md` of the repository compares them by memory, recall, time and the cost of a change.
 //!
 //! # Calls from anywhere
 //! Indexes are `Send + Sync`, and many threads may call methods with `&self` at once. Every method may be called from any thread: a thread
@@ -34,6 +37,8 @@
 //! during a call if other tasks of the pool take that lock.
 //!
 //! Bad input gives an [`Error`] with the values that caused it; no function panics on it. [`io`] reads and writes the usual vector files.
+
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 #[cfg(all(feature = "cuda", not(target_os = "linux")))]
 compile_error!(
@@ -62,7 +67,6 @@ pub mod matrices;
 #[cfg(feature = "cuda")]
 pub mod measure;
 #[cfg(feature = "mesh")]
-#[cfg_attr(docsrs, doc(cfg(feature = "mesh")))]
 pub mod mesh;
 pub mod metric;
 mod names;
@@ -76,7 +80,6 @@ pub mod select;
 mod serialised;
 mod shards;
 #[cfg(feature = "shifted")]
-#[cfg_attr(docsrs, doc(cfg(feature = "shifted")))]
 pub mod shifted;
 mod simd;
 pub mod sort;

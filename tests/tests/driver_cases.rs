@@ -15,6 +15,10 @@ use warpann_tests::ivf::cases::ivf_cases;
 use warpann_tests::runner::Outcome;
 use warpann_tests::{ivf, runner};
 
+/// The library's example, whose part for GPUs runs here.
+#[path = "../../host/examples/select_on_stream.rs"]
+mod select_on_stream;
+
 /// One of this number of small cases runs; each device runs different ones.
 const SHARE: [usize; 3] = [60, 60, 60];
 
@@ -30,6 +34,7 @@ fn main() -> ExitCode {
     let mut trials = vec![trial("kernels::of_the_program_are_those_of_the_modules".to_owned(), Box::new(same_kernels))];
     trials
         .push(trial("shared_memory::as_much_as_a_launch_may_have_unasked".to_owned(), Box::new(unasked_shared_memory)));
+    trials.push(trial("examples::select_on_stream".to_owned(), Box::new(example)));
     for gpu in 0..2 {
         let device = Device::Gpu(gpu);
         let named = |name: String| format!("gpu:{gpu}::{name}");
@@ -63,6 +68,13 @@ fn same_kernels() -> Outcome {
         return Err(format!("{} in modules, {} in the program; {differ:?}", of_modules.len(), of_program.len()));
     }
     Ok(())
+}
+
+/// The example ends without an error on a machine without a GPU as well, so this looks for its launches too.
+fn example() -> Outcome {
+    let (result, calls) = driver::watch(select_on_stream::main);
+    result.map_err(|error| error.to_string())?;
+    if calls.iter().any(|call| call.name == "cuLaunchKernel") { Ok(()) } else { Err("no kernel ran".to_owned()) }
 }
 
 /// Re-ranks as many candidates as take just the dynamic shared memory that a launch may have unasked: the kernel's own word is beyond it.
