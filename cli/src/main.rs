@@ -18,6 +18,7 @@ mod repeat;
 mod report;
 mod search;
 mod shifted;
+mod streams;
 #[cfg(feature = "cuda")]
 mod tune;
 mod vectors;

@@ -3,10 +3,11 @@
 use std::borrow::Cow;
 use std::path::Path;
 
-use warpann::io::{self, Open, Vectors};
+use warpann::io::{GroundTruth, IdMatrix, Open, Vectors};
 use warpann::{Element, ElementType, Error};
 
 use crate::report::{Failure, Outcome, complain};
+use crate::streams::Stdin;
 
 /// The option that selects whether files are read or mapped.
 #[derive(Debug, Clone, Copy, clap::Args)]
@@ -15,12 +16,29 @@ pub struct Access {
     /// must not change during the run: if it is truncated, the system ends the program.
     #[arg(long = "map", value_name = "HOW", default_value_t)]
     pub how: Open,
+    #[command(flatten)]
+    pub stdin: Stdin,
 }
 
 impl Access {
-    /// The vectors of a file.
-    pub fn vectors(self, path: impl AsRef<Path>) -> warpann::Result<Vectors> {
-        io::read_vectors_with(path, None, self.how)
+    /// The vectors of a file or of standard input.
+    pub fn vectors(self, path: impl AsRef<Path>) -> Outcome<Vectors> {
+        self.first_vectors(path, None)
+    }
+
+    /// The first `rows` vectors, or all.
+    pub fn first_vectors(self, path: impl AsRef<Path>, rows: Option<usize>) -> Outcome<Vectors> {
+        self.stdin.vectors(path.as_ref(), rows, self.how)
+    }
+
+    /// The ids of a file or of standard input.
+    pub fn ids(self, path: impl AsRef<Path>) -> Outcome<IdMatrix> {
+        self.stdin.ids(path.as_ref())
+    }
+
+    /// The ids of a file or of standard input, with their distances if there are any.
+    pub fn ground_truth(self, path: impl AsRef<Path>) -> Outcome<GroundTruth> {
+        self.stdin.ground_truth(path.as_ref())
     }
 }
 

@@ -70,7 +70,7 @@ pub use ids::{GroundTruth, IdMatrix};
 pub(crate) use open::{FileBytes, open, open_regular};
 pub use open::{Open, UnknownOpen};
 pub(crate) use output::{Destination, folder_of, is_at, open_locked, replace, sync_folder};
-pub use output::{check_files, write_file};
+pub use output::{check_files, write_file, write_file_with};
 pub use vectors::{Elements, VectorData, Vectors};
 pub(crate) use write::layout;
 pub use write::{
