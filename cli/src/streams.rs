@@ -180,6 +180,15 @@ pub fn check_files<'a>(
     Ok(io::check_files(inputs, outputs)?)
 }
 
+/// Refuses standard input and output for a command of several ranks: mpirun connects them with one rank only.
+#[cfg(feature = "mpi")]
+pub fn refuse<'a>(mut files: impl Iterator<Item = &'a Path>) -> Outcome {
+    match files.any(is_stream) {
+        true => Err(Failure::Message("with --mpi every input and output must be a file, not -".into())),
+        false => Ok(()),
+    }
+}
+
 /// The format of a name on the command line.
 fn parse_format(text: &str) -> Result<Format, String> {
     let names = || Format::ALL.map(Format::extension).join(", ");
