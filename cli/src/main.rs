@@ -115,3 +115,14 @@ fn main() -> ExitCode {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// clap checks in debug builds only that the commands have consistent arguments, and each command only when it runs.
+    #[test]
+    fn arguments_are_consistent() {
+        <Args as clap::CommandFactory>::command().debug_assert();
+    }
+}

@@ -68,8 +68,8 @@ impl Stdin {
 #[derive(Debug, Clone, Copy, Default, clap::Args)]
 pub struct Stdout {
     /// The format of standard output, for a command with - as the name of an output. Then the report goes to standard error.
-    #[arg(long = "out-format", value_name = "FORMAT", value_parser = parse_written)]
-    format: Option<Written>,
+    #[arg(long, value_name = "FORMAT", value_parser = parse_written)]
+    out_format: Option<Written>,
 }
 
 /// The format of an output.
@@ -106,7 +106,7 @@ impl Stdout {
     /// The format of an output, which must be one of `known`, the names of formats with a comma and a space between them.
     pub fn format_of(self, path: &Path, known: &'static str) -> Outcome<Written> {
         let extension = path.extension().and_then(|extension| extension.to_str());
-        let format = match self.format {
+        let format = match self.out_format {
             Some(format) if is_stream(path) => Some(format),
             None if is_stream(path) => {
                 return Err(Failure::NoFormat { stream: "standard output", option: "--out-format" });
@@ -114,7 +114,7 @@ impl Stdout {
             _ => extension.and_then(Written::of_extension),
         };
         let accepted = |format: &Written| known.split(", ").any(|known| known == format.extension());
-        format.filter(accepted).ok_or_else(|| match self.format {
+        format.filter(accepted).ok_or_else(|| match self.out_format {
             Some(format) if is_stream(path) => {
                 Failure::WrongFormat { option: "--out-format", format: format.extension(), known }
             }
@@ -124,7 +124,7 @@ impl Stdout {
 
     /// Writes vectors of dimension `dim` to a file or to standard output.
     pub fn write_vectors<T: Element>(self, path: &Path, values: &[T], dim: usize) -> Outcome {
-        match self.format {
+        match self.out_format {
             Some(Written::Binary(format)) if is_stream(path) => {
                 to_stdout(|out| io::write_vectors_to(out, STREAM, format, values, dim))
             }
@@ -134,7 +134,7 @@ impl Stdout {
 
     /// Writes `k` ids for each row to a file or to standard output.
     pub fn write_ids(self, path: &Path, ids: &[u64], k: usize) -> Outcome {
-        match self.format {
+        match self.out_format {
             Some(Written::Binary(format)) if is_stream(path) => {
                 to_stdout(|out| io::write_ids_to(out, STREAM, format, ids, k))
             }
