@@ -13,7 +13,7 @@ use warpann::{Element, ElementType, Error, FileDefect};
 use crate::hdf5::{self, Matrix};
 use crate::report::{Failure, Out, Outcome, positive};
 use crate::streams::{Stdout, Written, check_files, is_stream};
-use crate::vectors::{Access, exactly, with_element};
+use crate::vectors::{Access, convert, with_element};
 
 /// Extensions of the formats that the command writes.
 const FORMATS: &str = "fvecs, bvecs, fbin, u8bin, i8bin, ivecs, ibin, npy";
@@ -79,6 +79,12 @@ pub fn run(args: &Args, out: &Out) -> Outcome {
         // It is not one of the formats.
         Written::Csv => return Err(Error::UnknownExtension { path: args.out.clone(), known: FORMATS }.into()),
     };
+    if let (Some(element), Some(held)) = (args.element, element_of(format))
+        && element != held
+    {
+        let (name, held, element) = (format.extension(), held.name(), element.name());
+        return Err(Failure::Message(format!("{name} files hold {held}, not {element} (--element)")));
+    }
     check_files(args.access.stdin, [&*args.input], [&*args.out])?;
     let out = &out.aside(is_stream(&args.out));
     let start = Instant::now();
@@ -152,13 +158,7 @@ impl Args {
             return Err(self.wrong_kind("vectors", to));
         }
         let from = vectors.element();
-        let natural = match to {
-            Format::Fvecs | Format::Fbin => ElementType::F32,
-            Format::Bvecs | Format::U8bin => ElementType::U8,
-            Format::I8bin => ElementType::I8,
-            _ => from,
-        };
-        let target = self.element.unwrap_or(natural);
+        let target = element_of(to).or(self.element).unwrap_or(from);
         let (dim, range) = (vectors.dim(), self.range(vectors.rows())?);
         let cut = if range.len() < vectors.rows() { Some(part(vectors, &range)?) } else { None };
         let vectors = cut.as_ref().unwrap_or(vectors);
@@ -166,7 +166,7 @@ impl Args {
             let rows = if self.round {
                 Cow::Owned(rounded::<T>(vectors, &self.input)?)
             } else {
-                exactly::<T>(vectors, &self.input)?
+                convert::<T>(vectors, &self.input)?
             };
             self.stdout.write_vectors(&self.out, &rows, dim)?;
         });
@@ -188,6 +188,16 @@ impl Args {
 
     fn wrong_kind(&self, kind: &str, to: Format) -> Failure {
         Failure::Message(format!("{}: holds {kind}, which {} files cannot hold", self.input.display(), to.extension()))
+    }
+}
+
+/// The element type of the vectors of a format; `None` if it has several.
+fn element_of(format: Format) -> Option<ElementType> {
+    match format {
+        Format::Fvecs | Format::Fbin => Some(ElementType::F32),
+        Format::Bvecs | Format::U8bin => Some(ElementType::U8),
+        Format::I8bin => Some(ElementType::I8),
+        Format::Npy | Format::Ivecs | Format::Ibin | Format::Bin => None,
     }
 }
 

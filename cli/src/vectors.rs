@@ -74,20 +74,28 @@ pub(crate) use with_element;
 /// The components of `vectors`, which came from `path`, as `T`: in place, or converted with a note. A component that `T` cannot hold
 /// is an error.
 pub fn exactly<'a, T: Element>(vectors: &'a Vectors, path: &Path) -> Outcome<Cow<'a, [T]>> {
+    let converted = convert::<T>(vectors, path)?;
+    if let Cow::Owned(_) = converted {
+        let (from, to) = (vectors.element().name(), T::TYPE.name());
+        complain(format_args!("note: {} holds {from}: converted to {to}, which is exact", path.display()));
+    }
+    Ok(converted)
+}
+
+/// As [`exactly`], without a note.
+pub fn convert<'a, T: Element>(vectors: &'a Vectors, path: &Path) -> Outcome<Cow<'a, [T]>> {
     if let Some(values) = vectors.as_slice::<T>() {
         return Ok(Cow::Borrowed(values));
     }
     let wide = vectors.to_f32().map_err(|defect| Error::BadFile { path: path.to_owned(), defect })?;
     let wide = wide.as_slice::<f32>().unwrap_or_default();
-    let (from, to) = (vectors.element().name(), T::TYPE.name());
     // f32 holds the values of every type. The library checks that numbers are finite.
     let fits = |x: f32| T::TYPE == ElementType::F32 || T::from_f32(x).to_f32() == x;
     if let Some(at) = wide.iter().position(|&x| !fits(x)) {
-        let (row, column, value) = (at / vectors.dim(), at % vectors.dim(), wide[at]);
+        let (row, column, value, to) = (at / vectors.dim(), at % vectors.dim(), wide[at], T::TYPE.name());
         let message =
             format!("{}: component {value} at row {row}, column {column} is not a value of {to}", path.display());
         return Err(Failure::Message(message));
     }
-    complain(format_args!("note: {} holds {from}: converted to {to}, which is exact", path.display()));
     Ok(Cow::Owned(wide.iter().map(|&x| T::from_f32(x)).collect()))
 }
