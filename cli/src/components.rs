@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 
 use serde::Serialize;
-use warpann::graph::Graph;
 
 use crate::report::{Out, Outcome};
+use crate::streams::Stdin;
 
 /// Arguments of `components`.
 #[derive(Debug, clap::Args)]
@@ -13,6 +13,8 @@ pub struct Args {
     /// The graph: ids of neighbours, in ibin, npy, ivecs or bin. Edges are read in both directions.
     #[arg(long, value_name = "FILE")]
     graph: PathBuf,
+    #[command(flatten)]
+    stdin: Stdin,
 }
 
 #[derive(Serialize)]
@@ -33,7 +35,7 @@ struct Size {
 
 /// Prints the number of components and their sizes.
 pub fn run(args: &Args, out: &Out) -> Outcome {
-    let graph = Graph::read(&args.graph)?;
+    let graph = args.stdin.graph(&args.graph)?;
     let all = graph.components().sizes;
     let sizes = all.chunk_by(|a, b| a == b).map(|same| Size { nodes: same[0], components: same.len() }).collect();
     let report = Report { nodes: graph.len(), edges: graph.edges(), components: all.len(), sizes };

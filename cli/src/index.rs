@@ -102,14 +102,7 @@ impl Recipe {
         spinning(format!("training {} lists", index.lists()), || index.train(train.unwrap_or(base)))?;
         let train_seconds = start.elapsed().as_secs_f64();
         let start = Instant::now();
-        let batches = base.chunks(batch.saturating_mul(dim));
-        spinning(format!("adding {count} vectors"), || match ids {
-            None => index.add_batches(batches),
-            Some(ids) if ids.len() != count => Err(Error::WrongIds { ids: ids.len(), rows: count }),
-            Some(ids) => batches.zip(ids.chunks(batch)).enumerate().try_for_each(|(number, (rows, ids))| {
-                index.add_with_ids(rows, ids).map_err(|error| error.after_rows(number * batch))
-            }),
-        })?;
+        add(&mut index, base, ids, batch)?;
         Ok(Built { index, train_seconds, add_seconds: start.elapsed().as_secs_f64() })
     }
 
@@ -142,6 +135,21 @@ impl Recipe {
         let named = Encoding::plain().find(|encoding| encoding.name() == self.kind);
         named.ok_or_else(|| Failure::Message(format!("no kind of index is called ivf-{}", self.kind)))
     }
+}
+
+/// Adds the vectors of `base`, with one id for each or with ids that count up, `batch` vectors at a time.
+pub fn add<T: Element>(index: &mut IvfIndex<T>, base: &[T], ids: Option<&[u64]>, batch: usize) -> Outcome {
+    let dim = index.dim();
+    let count = base.len() / dim;
+    let batches = base.chunks(batch.saturating_mul(dim));
+    spinning(format!("adding {count} vectors"), || match ids {
+        None => index.add_batches(batches),
+        Some(ids) if ids.len() != count => Err(Error::WrongIds { ids: ids.len(), rows: count }),
+        Some(ids) => batches.zip(ids.chunks(batch)).enumerate().try_for_each(|(number, (rows, ids))| {
+            index.add_with_ids(rows, ids).map_err(|error| error.after_rows(number * batch))
+        }),
+    })?;
+    Ok(())
 }
 
 /// A short description of an index.

@@ -8,6 +8,7 @@ use warpann::kmeans::{KMeans, Progress, Start};
 use warpann::{Element, Placement, io};
 
 use crate::report::{Failure, Out, Outcome, parse_bytes};
+use crate::streams::{F32_FORMATS, Stdout, check_files, is_stream};
 use crate::vectors::{Access, with_element};
 
 /// Arguments of `kmeans`.
@@ -23,6 +24,8 @@ pub struct Args {
     out: PathBuf,
     #[command(flatten)]
     access: Access,
+    #[command(flatten)]
+    stdout: Stdout,
 }
 
 /// The options of a clustering, shared with `bench kmeans`.
@@ -123,9 +126,10 @@ struct Iteration {
 
 /// Clusters, writes the centroids, prints the report.
 pub fn run(args: &Args, out: &Out) -> Outcome {
-    // Checked before the work. Centroids are f32, as distances are, so their formats are the same.
-    io::check_distances_path(&args.out)?;
-    io::check_files([&args.base], [&args.out])?;
+    // Checked before the work.
+    args.stdout.format_of(&args.out, F32_FORMATS)?;
+    check_files(args.access.stdin, [&*args.base], [&*args.out])?;
+    let out = &out.aside(is_stream(&args.out));
     let start = Instant::now();
     let base = args.access.vectors(&args.base)?;
     let load_seconds = start.elapsed().as_secs_f64();
@@ -155,7 +159,7 @@ fn train<T: Element>(args: &Args, base: &io::Vectors, load_seconds: f64, out: &O
     })?;
     let train_seconds = start.elapsed().as_secs_f64();
     printed?;
-    io::write_vectors(&args.out, &found.centroids, found.dim)?;
+    args.stdout.write_vectors(&args.out, &found.centroids, found.dim)?;
     let report = Report {
         device: found.device.to_string(),
         element: T::TYPE.name(),

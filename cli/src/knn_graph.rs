@@ -6,13 +6,14 @@ use std::time::Instant;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 use warpann::graph::{Graph, GraphIndex, KnnGraph, Progress};
-use warpann::io::{self, Vectors};
+use warpann::io::Vectors;
 use warpann::ivf::{IndexInfo, IvfIndex};
 use warpann::{Device, Element, Error, FlatIndex, Metric};
 
 use crate::index::describe;
 use crate::progress::{spinning, watched};
-use crate::report::{Out, Outcome, parse_bytes, positive};
+use crate::report::{Failure, Out, Outcome, parse_bytes, positive};
+use crate::streams::{check_files, is_stream};
 use crate::vectors::{Access, exactly, with_element};
 
 /// Arguments of `knn-graph`.
@@ -99,9 +100,13 @@ pub fn run(args: &Args, out: &Out) -> Outcome {
     if args.k == 0 {
         return Err(Error::ZeroK.into());
     }
+    if [Some(&args.out), args.distances.as_ref()].into_iter().flatten().any(|path| is_stream(path)) {
+        return Err(Failure::Message("a graph grows in files, so it cannot be written to standard output".into()));
+    }
     KnnGraph::check_paths(&args.out, args.distances.as_deref())?;
     let outputs = KnnGraph::outputs(&args.out, args.distances.as_deref())?;
-    io::check_files([Some(&args.base), args.index.as_ref()].into_iter().flatten(), outputs)?;
+    let inputs = [Some(&*args.base), args.index.as_deref()].into_iter().flatten();
+    check_files(args.access.stdin, inputs, outputs.iter().map(PathBuf::as_path))?;
     let start = Instant::now();
     let base = args.access.vectors(&args.base)?;
     let report = match &args.index {

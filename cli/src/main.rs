@@ -2,8 +2,11 @@
 
 mod bench;
 mod build;
+mod change;
 mod chart;
 mod components;
+mod convert;
+mod hdf5;
 mod index;
 mod info;
 mod kmeans;
@@ -18,6 +21,7 @@ mod repeat;
 mod report;
 mod search;
 mod shifted;
+mod streams;
 #[cfg(feature = "cuda")]
 mod tune;
 mod vectors;
@@ -46,6 +50,14 @@ enum Command {
     Info(info::Args),
     /// Make an inverted-file index of a file of vectors.
     Build(build::Args),
+    /// Add vectors to an index file.
+    Add(change::AddArgs),
+    /// Remove vectors from an index file by their ids.
+    Remove(change::RemoveArgs),
+    /// Merge index files with the same training into one.
+    Merge(change::MergeArgs),
+    /// Convert a file of vectors or ids to another format or element type; or a dataset of an HDF5 file.
+    Convert(convert::Args),
     /// Find the k nearest vectors of every query, in a file of vectors or in an index.
     Search(search::Args),
     /// Find near neighbours in low dimension, approximately, by shifted sort: of points, boxes or the triangles of a mesh.
@@ -78,6 +90,10 @@ fn main() -> ExitCode {
     let result = match args.command {
         Command::Info(args) => info::run(&args, &out),
         Command::Build(args) => build::run(&args, &out),
+        Command::Add(args) => change::run_add(&args, &out),
+        Command::Remove(args) => change::run_remove(&args, &out),
+        Command::Merge(args) => change::run_merge(&args, &out),
+        Command::Convert(args) => convert::run(&args, &out),
         Command::Search(args) => search::run(&args, &out),
         Command::Shifted(args) => shifted::run(&args, &out),
         Command::Kmeans(args) => kmeans::run(&args, &out),
@@ -97,5 +113,16 @@ fn main() -> ExitCode {
             report::complain(format_args!("error: {failure}"));
             ExitCode::FAILURE
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// clap checks in debug builds only that the commands have consistent arguments, and each command only when it runs.
+    #[test]
+    fn arguments_are_consistent() {
+        <Args as clap::CommandFactory>::command().debug_assert();
     }
 }

@@ -4,9 +4,9 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 use warpann::Metric;
-use warpann::graph::Graph;
 
 use crate::report::{Failure, Out, Outcome};
+use crate::streams::check_files;
 use crate::vectors::{Access, with_element};
 
 /// Arguments of `path`.
@@ -41,7 +41,8 @@ struct Report {
 
 /// Prints the nodes, one per line, and then the largest edge.
 pub fn run(args: &Args, out: &Out) -> Outcome {
-    let graph = Graph::read(&args.graph)?;
+    check_files(args.access.stdin, [&*args.graph, &*args.base], [])?;
+    let graph = args.access.stdin.graph(&args.graph)?;
     let base = args.access.vectors(&args.base)?;
     let path = with_element!(base.element(), T => {
         let Some(rows) = base.as_slice::<T>() else {

@@ -14,9 +14,38 @@ pub enum Failure {
     /// Arguments or files that contradict each other.
     #[error("{0}")]
     Message(String),
+    /// The format of standard input or output is unknown.
+    #[error("{stream} has no extension that names its format; name it by {option}")]
+    NoFormat {
+        /// `standard input` or `standard output`.
+        stream: &'static str,
+        /// The option that names the format.
+        option: &'static str,
+    },
+    /// An option names a format that the output cannot have.
+    #[error("{option} is {format}; the formats of this output are {known}")]
+    WrongFormat {
+        /// The option that names the format.
+        option: &'static str,
+        /// The format that was passed.
+        format: &'static str,
+        /// The formats that the output can have.
+        known: &'static str,
+    },
+    /// An option that only a search in an inverted file has.
+    #[error(
+        "{option} needs --index: inverted files support it (warpann build makes them), exact search over --base does not"
+    )]
+    NeedsIndex {
+        /// The option that was passed.
+        option: &'static str,
+    },
     /// Standard output cannot be written.
     #[error("standard output: {0}")]
     Output(std::io::Error),
+    /// Standard error cannot be written.
+    #[error("standard error: {0}")]
+    Report(std::io::Error),
     /// A failure that rank 0 has printed.
     #[cfg(feature = "mpi")]
     #[error("a rank failed")]
@@ -26,15 +55,21 @@ pub enum Failure {
 /// Result of a subcommand.
 pub type Outcome<T = ()> = Result<T, Failure>;
 
-/// Standard output, as text or JSON.
+/// Standard output, as text or JSON; or standard error, if the command writes data to standard output.
 pub struct Out {
     json: bool,
+    aside: bool,
 }
 
 impl Out {
     /// Prints lines, or JSON if `json`.
     pub fn new(json: bool) -> Self {
-        Self { json }
+        Self { json, aside: false }
+    }
+
+    /// The same output, but on standard error if `data` is written to standard output.
+    pub fn aside(&self, data: bool) -> Self {
+        Self { json: self.json, aside: data }
     }
 
     /// Prints a line; nothing with `--json`.
@@ -60,6 +95,10 @@ impl Out {
     }
 
     fn print(&self, text: fmt::Arguments<'_>) -> Outcome {
+        if self.aside {
+            let mut stderr = std::io::stderr().lock();
+            return stderr.write_fmt(text).map_err(Failure::Report);
+        }
         let mut stdout = std::io::stdout().lock();
         stdout.write_fmt(text).and_then(|()| stdout.flush()).map_err(Failure::Output)
     }

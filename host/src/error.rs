@@ -725,6 +725,16 @@ pub enum FileDefect {
         /// Element types that are supported.
         expected: &'static str,
     },
+    /// An f64 value is beyond the range of f32, as which it would be read.
+    #[error("row {row}, column {column}: {value} is beyond the range of f32")]
+    ExceedsF32 {
+        /// Number of the row, from 0.
+        row: u64,
+        /// Number of the column, from 0.
+        column: u64,
+        /// Value in the file.
+        value: String,
+    },
     /// An index file of a version that this library does not read.
     #[error("version {found} of the index format; this library reads {known}")]
     Version {

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use serde::Serialize;
-use warpann::io::{self, Vectors};
+use warpann::io::Vectors;
 use warpann::ivf::{IndexInfo, IvfIndex, SearchOptions, recall};
 use warpann::{Element, Error, FlatIndex, Metric, NONE};
 
@@ -15,6 +15,7 @@ use crate::index::{BATCH, Place, Recipe, Summary};
 use crate::progress::spinning;
 use crate::recall::read_truth;
 use crate::report::{Failure, Out, Outcome, positive};
+use crate::streams::check_files;
 use crate::vectors::{Access, exactly, with_element};
 
 /// The ranks for which recall is reported, in addition to k.
@@ -32,7 +33,7 @@ pub struct Args {
         "kind", "lists", "sub_quantizers", "bits", "opq", "metric", "train", "seed", "iterations", "points_per_centroid",
     ])]
     index: Option<PathBuf>,
-    /// Vectors of the index, unless --index is given. Without --truth, an exact search among them finds the true neighbours. With --index,
+    /// Vectors of the index, unless --index is given. Without --gt, an exact search among them finds the true neighbours. With --index,
     /// the ids of the index must be the rows of this file.
     #[arg(long, value_name = "FILE", required_unless_present = "index")]
     base: Option<PathBuf>,
@@ -41,7 +42,7 @@ pub struct Args {
     query: PathBuf,
     /// True neighbours: ivecs, ibin, npy or big-ann ground truth. Unless given, an exact search among --base finds them.
     #[arg(long, value_name = "FILE", required_unless_present = "base")]
-    truth: Option<PathBuf>,
+    gt: Option<PathBuf>,
     #[command(flatten)]
     recipe: Recipe,
     #[command(flatten)]
@@ -75,9 +76,11 @@ impl Args {
         // With --target-recall, the command also writes the index.
         let (index, updated) =
             if self.target_recall.is_some() { (None, &self.index) } else { (self.index.as_ref(), &None) };
-        let inputs = [index, self.base.as_ref(), Some(&self.query), self.truth.as_ref(), self.recipe.train.as_ref()];
+        let inputs = [index, self.base.as_ref(), Some(&self.query), self.gt.as_ref(), self.recipe.train.as_ref()];
         let curves = self.out.iter().flat_map(|name| EXTENSIONS.map(|extension| named(name, extension)));
-        Ok(io::check_files(inputs.into_iter().flatten(), updated.iter().cloned().chain(curves))?)
+        let outputs: Vec<PathBuf> = updated.iter().cloned().chain(curves).collect();
+        let inputs = inputs.into_iter().flatten().map(PathBuf::as_path);
+        check_files(self.access.stdin, inputs, outputs.iter().map(PathBuf::as_path))
     }
 }
 
@@ -283,8 +286,8 @@ impl Truth {
     /// Reads the true neighbours from a file, or finds them by an exact search.
     fn of<T: Element>(args: &Args, queries: &[T], metric: Metric, dim: usize, base: Option<&[T]>) -> Outcome<Self> {
         let k = args.k.iter().copied().max().unwrap_or(1);
-        if let Some(path) = &args.truth {
-            let truth = read_truth(path, queries.len() / dim, k, None)?;
+        if let Some(path) = &args.gt {
+            let truth = read_truth(args.access, path, queries.len() / dim, k, None)?;
             return Ok(Self { k: truth.ids.k, ids: truth.ids.ids });
         }
         let mut flat = FlatIndex::<T>::new(dim, metric, args.place.device.clone())?;

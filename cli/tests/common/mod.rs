@@ -1,6 +1,7 @@
 //! Running the program as a user runs it.
 
-use std::process::{Command, Output};
+use std::io::Write;
+use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 
@@ -35,4 +36,24 @@ pub fn failure(code: i32, args: &[&str]) -> String {
     assert!(stderr.starts_with("error: "), "{args:?}: {stderr}");
     assert!(stdout.is_empty(), "{args:?}: {stdout}");
     stderr
+}
+
+/// Runs the program with `input` as standard input; returns exit code, standard output and standard error.
+#[allow(dead_code, reason = "not every program test has standard input")]
+pub fn piped(args: &[&str], input: &[u8]) -> (i32, Vec<u8>, String) {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_warpann"))
+        .args(args)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the program starts");
+    let (mut stdin, input) = (child.stdin.take().expect("a pipe"), input.to_owned());
+    // A program that refuses its arguments ends without reading, which breaks the pipe.
+    let writer = std::thread::spawn(move || stdin.write_all(&input).is_ok());
+    let Output { status, stdout, stderr } = child.wait_with_output().expect("the program ends");
+    writer.join().expect("the writer ends");
+    let stderr = String::from_utf8(stderr).expect("messages are UTF-8");
+    assert!(!stderr.contains("panicked"), "{args:?}: {stderr}");
+    (status.code().expect("ended by itself"), stdout, stderr)
 }

@@ -227,6 +227,18 @@ pub fn write_file(path: impl AsRef<Path>, bytes: &[u8]) -> Result<()> {
     replace(path.as_ref(), |file| io::Write::write_all(file, bytes))
 }
 
+/// As [`write_file`], but `write` writes the bytes. If `write` fails, the old file stays.
+///
+/// # Errors
+/// [`Error::Io`] if the file cannot be written, and with the error that `write` returns.
+pub fn write_file_with(path: impl AsRef<Path>, write: impl FnOnce(&mut dyn io::Write) -> io::Result<()>) -> Result<()> {
+    replace(path.as_ref(), |file| {
+        let mut out = io::BufWriter::new(file);
+        write(&mut out)?;
+        io::Write::flush(&mut out)
+    })
+}
+
 /// A temporary file. If it is dropped before it gets its final name, it is removed.
 struct Temporary {
     path: PathBuf,
