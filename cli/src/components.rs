@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use serde::Serialize;
 use warpann::graph::Graph;
 
+use crate::progress::spinning;
 use crate::report::{Out, Outcome};
 
 /// Arguments of `components`.
@@ -33,8 +34,8 @@ struct Size {
 
 /// Prints the number of components and their sizes.
 pub fn run(args: &Args, out: &Out) -> Outcome {
-    let graph = Graph::read(&args.graph)?;
-    let all = graph.components().sizes;
+    let graph = spinning("reading the graph", || Graph::read(&args.graph))?;
+    let all = spinning("looking for components", || graph.components().sizes);
     let sizes = all.chunk_by(|a, b| a == b).map(|same| Size { nodes: same[0], components: same.len() }).collect();
     let report = Report { nodes: graph.len(), edges: graph.edges(), components: all.len(), sizes };
     out.field("graph", format_args!("{} nodes, {} edges", report.nodes, report.edges))?;

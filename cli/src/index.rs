@@ -7,7 +7,7 @@ use serde::Serialize;
 use warpann::ivf::{Encoding, IvfIndex, IvfIndexBuilder};
 use warpann::{Element, Error, Metric, Placement};
 
-use crate::progress::spinning;
+use crate::progress::{Step, spinning};
 use crate::report::{Failure, Out, Outcome, bytes, parse_bytes, positive};
 use crate::search::parse_metric;
 
@@ -103,14 +103,22 @@ impl Recipe {
         spinning(format!("training {} lists", index.lists()), || index.train(train.unwrap_or(base)))?;
         let train_seconds = start.elapsed().as_secs_f64();
         let start = Instant::now();
-        let batches = base.chunks(batch.saturating_mul(dim));
-        spinning(format!("adding {count} vectors"), || match ids {
+        let step = Step::of("adding", count, "vectors");
+        // The call of a batch starts when the calls of the batches before it have ended.
+        let mut begun = 0;
+        let batches = base.chunks(batch.saturating_mul(dim)).inspect(|rows| {
+            step.at(begun);
+            begun += rows.len() / dim.max(1);
+        });
+        let added = match ids {
             None => index.add_batches(batches),
             Some(ids) if ids.len() != count => Err(Error::WrongIds { ids: ids.len(), rows: count }),
             Some(ids) => batches.zip(ids.chunks(batch)).enumerate().try_for_each(|(number, (rows, ids))| {
                 index.add_with_ids(rows, ids).map_err(|error| error.after_rows(number * batch))
             }),
-        })?;
+        };
+        added?;
+        drop(step);
         Ok(Built { index, train_seconds, add_seconds: start.elapsed().as_secs_f64() })
     }
 

@@ -6,6 +6,7 @@ use serde::Serialize;
 use warpann::Metric;
 use warpann::graph::Graph;
 
+use crate::progress::spinning;
 use crate::report::{Failure, Out, Outcome};
 use crate::search::parse_metric;
 use crate::vectors::{Access, with_element};
@@ -42,15 +43,17 @@ struct Report {
 
 /// Prints the nodes, one per line, and then the largest edge.
 pub fn run(args: &Args, out: &Out) -> Outcome {
-    let graph = Graph::read(&args.graph)?;
+    let graph = spinning("reading the graph", || Graph::read(&args.graph))?;
     let base = args.access.vectors(&args.base)?;
-    let path = with_element!(base.element(), T => {
-        let Some(rows) = base.as_slice::<T>() else {
-            return Err(Failure::Message("the base is of another element type".into()));
-        };
-        // A file without rows may have no dimension; then the graph has no nodes either.
-        graph.path(rows, base.dim().max(1), args.metric, args.from, args.to)?
-    });
+    let path = spinning("looking for the path", || {
+        with_element!(base.element(), T => {
+            let Some(rows) = base.as_slice::<T>() else {
+                return Err(Failure::Message("the base is of another element type".into()));
+            };
+            // A file without rows may have no dimension; then the graph has no nodes either.
+            Ok(graph.path(rows, base.dim().max(1), args.metric, args.from, args.to)?)
+        })
+    })?;
     for node in &path.nodes {
         out.line(node)?;
     }

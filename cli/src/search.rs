@@ -4,7 +4,6 @@ use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 use warpann::graph::GraphIndex;
 use warpann::io::{self, GroundTruth, Vectors};
@@ -12,7 +11,7 @@ use warpann::ivf::{IndexInfo, IvfIndex, SearchOptions};
 use warpann::{Element, Error, FlatIndex, FlatIndexBuilder, Metric, NONE, Placement, metric};
 
 use crate::index::describe;
-use crate::progress::{spinning, watched};
+use crate::progress::{Step, spinning, watched};
 use crate::recall::{Recall, mean, read_truth, recall_of};
 use crate::report::{Out, Outcome, complain, parse_bytes, positive};
 use crate::vectors::{Access, exactly, with_element};
@@ -103,7 +102,7 @@ pub fn parse_metric(text: &str) -> Result<Metric, String> {
 #[derive(Serialize)]
 pub struct Report {
     device: String,
-    /// Path of the index, if there is one.
+    /// Description of the index, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     index: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -135,7 +134,7 @@ struct Shown {
 pub fn run(args: &Args, out: &Out) -> Outcome {
     #[cfg(feature = "mpi")]
     if args.mpi {
-        return crate::ranks::with_ranks(|ranks| {
+        return crate::ranks::with_ranks(out, |ranks| {
             crate::ranks::search(args, ranks)?.map_or(Ok(()), |report| print(&report, out))
         });
     }
@@ -203,13 +202,15 @@ impl BaseFiles {
 /// Opens an index and searches it.
 fn search_index(args: &Args, path: &Path) -> Outcome<Report> {
     let start = Instant::now();
-    let IndexFiles { info, queries, truth } = IndexFiles::read(args, path)?;
+    let IndexFiles { info, queries, truth } = spinning("reading", || IndexFiles::read(args, path))?;
     with_element!(info.element, T => {
         let queries = exactly::<T>(&queries, &args.query)?;
         let results = results(queries.len() / info.dim, args.k, info.metric)?;
         let load_seconds = start.elapsed().as_secs_f64();
         let start = Instant::now();
-        let index = IvfIndex::<T>::load_with(path, args.device.clone(), args.memory_budget, args.access.how)?;
+        let index = spinning("opening the index", || {
+            IvfIndex::<T>::load_with(path, args.device.clone(), args.memory_budget, args.access.how)
+        })?;
         args.check_ids(index.greatest_id())?;
         let build_seconds = start.elapsed().as_secs_f64();
         let about = About::ivf(&index, args);
@@ -221,7 +222,7 @@ fn search_index(args: &Args, path: &Path) -> Outcome<Report> {
 /// Adds vectors to an exact index and searches it.
 fn search_base(args: &Args, path: &Path) -> Outcome<Report> {
     let start = Instant::now();
-    let BaseFiles { base, queries, truth, dim } = BaseFiles::read(args, path)?;
+    let BaseFiles { base, queries, truth, dim } = spinning("reading", || BaseFiles::read(args, path))?;
     args.check_ids((base.rows() as u64).checked_sub(1))?;
     let results = results(queries.rows(), args.k, args.metric)?;
     let load_seconds = start.elapsed().as_secs_f64();
@@ -402,11 +403,7 @@ fn search_all<T: Element>(
     if !watched() {
         return index.search_into(probes, k, ids, distances);
     }
-    let bar = ProgressBar::with_draw_target(Some(queries as u64), ProgressDrawTarget::stderr());
-    if let Ok(style) = ProgressStyle::with_template("{bar:40} {pos} of {len} queries, {eta} left") {
-        bar.set_style(style);
-    }
-    bar.tick();
+    let step = Step::of("searching", queries, "queries");
     let (mut done, mut batch) = (0, 64);
     while done < queries {
         let end = queries.min(done + batch);
@@ -419,9 +416,8 @@ fn search_all<T: Element>(
             batch = batch.saturating_mul(2);
         }
         done = end;
-        bar.set_position(done as u64);
+        step.at(done);
     }
-    bar.finish_and_clear();
     Ok(())
 }
 

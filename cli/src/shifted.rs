@@ -124,7 +124,7 @@ pub fn run(args: &Args, out: &Out) -> Outcome {
     let inputs = [&args.base, &args.mesh, &args.query].into_iter().flatten();
     io::check_files(inputs, [&args.out, &args.distances].into_iter().flatten())?;
     let start = Instant::now();
-    let (kind, dim, base) = read_base(args)?;
+    let (kind, dim, base) = spinning("reading", || read_base(args))?;
     let queries = args.query.as_deref().map(|path| read_queries(args, path, dim)).transpose()?;
     let load_seconds = start.elapsed().as_secs_f64();
 
@@ -145,7 +145,7 @@ pub fn run(args: &Args, out: &Out) -> Outcome {
     let build_seconds = start.elapsed().as_secs_f64();
 
     let start = Instant::now();
-    let found = spinning("searching".into(), || match &queries {
+    let found = spinning("searching", || match &queries {
         Some(queries) => index.search(queries, args.k),
         None => index.self_join(args.k),
     })?;
@@ -161,7 +161,7 @@ pub fn run(args: &Args, out: &Out) -> Outcome {
         0 => None,
         sample => {
             let compare = || index.quality(&found, queries.as_deref(), sample, args.device);
-            Some(spinning("searching exactly".into(), compare)?.into())
+            Some(spinning("searching exactly", compare)?.into())
         }
     };
     let shown = found.queries().min(args.show);
