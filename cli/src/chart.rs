@@ -38,7 +38,7 @@ const COLOURS: [Colour; 7] = [
     [0x56, 0xb4, 0xe9],
     [0x55, 0x55, 0x55],
 ];
-/// Lengths of dash and gap for the series of each round of the colours; the first is solid.
+/// Lengths of dash and gap of the variants of a subject; the first is solid.
 const DASHES: [Option<(f64, f64)>; 3] = [None, Some((9.0, 5.0)), Some((2.5, 4.0))];
 /// Height of the capitals of labels.
 const TEXT: f64 = 10.5;
@@ -81,6 +81,9 @@ pub trait Canvas {
 #[derive(Debug, Clone)]
 pub struct Series {
     pub name: String,
+    /// What the series shows, which gives it colour and markers, and the variant, which gives it dashes.
+    pub subject: usize,
+    pub variant: usize,
     /// x, and y above 0.
     pub points: Vec<(f64, f64)>,
 }
@@ -100,14 +103,15 @@ pub struct Chart {
 struct Style {
     colour: Colour,
     marker: usize,
+    hollow: bool,
     dash: Option<(f64, f64)>,
 }
 
 impl Style {
-    /// The look of series number `index`.
-    fn of(index: usize) -> Self {
-        let marker = index % COLOURS.len();
-        Self { colour: COLOURS[marker], marker, dash: DASHES[index / COLOURS.len() % DASHES.len()] }
+    fn of(series: &Series) -> Self {
+        let (round, marker) = (series.subject / COLOURS.len(), series.subject % COLOURS.len());
+        let dash = DASHES[series.variant % DASHES.len()];
+        Self { colour: COLOURS[marker], marker, hollow: round % 2 == 1, dash }
     }
 
     fn line(&self, canvas: &mut impl Canvas, points: &[(f64, f64)]) {
@@ -119,7 +123,8 @@ impl Style {
 
     /// Draws a marker in the middle of a small white space, so that it stands out from lines.
     fn mark(&self, canvas: &mut impl Canvas, (x, y): (f64, f64)) {
-        for (size, colour) in [(6.5, WHITE), (5.0, self.colour)] {
+        let inside = if self.hollow { WHITE } else { self.colour };
+        for (size, colour) in [(6.5, WHITE), (5.0, self.colour), (3.0, inside)] {
             let corners = marker(self.marker).into_iter().map(|(dx, dy)| (x + size * dx, y + size * dy));
             canvas.polygon(&corners.collect::<Vec<_>>(), colour);
         }
@@ -232,12 +237,12 @@ impl Chart {
 
     fn layout(&self) -> Layout {
         let title = wrapped(&self.title, TITLE, WIDTH - 2.0 * MARGIN);
-        let best = (!self.best.is_empty()).then_some("best of all: no other point has more recall and is faster");
+        let best = (!self.best.is_empty()).then_some("best of all (Pareto line)");
         let names = self.series.iter().map(|series| &*series.name).chain(best);
         let names: Vec<_> = names.map(|name| wrapped(name, TEXT, WIDTH - NAMES - MARGIN)).collect();
         let top = 20.0 + TITLE_LINE * title.len() as f64;
         let lines: usize = names.iter().map(Vec::len).sum();
-        let size = (WIDTH, top + HEIGHT + 68.0 + LEGEND_LINE * lines as f64);
+        let size = (WIDTH, top + HEIGHT + 80.0 + LEGEND_LINE * lines as f64);
         Layout { title, names, top, size }
     }
 
@@ -275,20 +280,21 @@ impl Chart {
             canvas.line(&placed(best), BEST_WIDTH, BEST);
         }
         canvas.line(&[(left, top), (left, bottom), (right, bottom), (right, top), (left, top)], 1.0, BLACK);
-        let styled =
-            || self.series.iter().enumerate().map(|(index, series)| (Style::of(index), placed(&series.points)));
+        let styled = || self.series.iter().map(|series| (Style::of(series), placed(&series.points)));
         styled().for_each(|(style, points)| style.line(canvas, &points));
         styled().for_each(|(style, points)| points.iter().for_each(|&point| style.mark(canvas, point)));
 
         let mut y = bottom + 74.0;
         for (index, lines) in layout.names.iter().enumerate() {
             let (from, middle, to) = ((left, y), (left + 18.0, y), (left + 36.0, y));
-            if index < self.series.len() {
-                let style = Style::of(index);
-                style.line(canvas, &[from, to]);
-                style.mark(canvas, middle);
-            } else {
-                canvas.line(&[from, to], BEST_WIDTH, BEST);
+            match self.series.get(index) {
+                Some(series) => {
+                    let style = Style::of(series);
+                    style.line(canvas, &[from, to]);
+                    style.mark(canvas, middle);
+                }
+                // The ends of a line are round and reach further than its points.
+                None => canvas.line(&[(from.0 + BEST_WIDTH / 2.0, y), (to.0 - BEST_WIDTH / 2.0, y)], BEST_WIDTH, BEST),
             }
             for line in lines {
                 canvas.text((NAMES, y + TEXT / 2.0), Anchor::Start, TEXT, line);
@@ -362,15 +368,17 @@ mod tests {
     use super::*;
 
     fn chart() -> Chart {
-        let series = |name: &str, scale: f64| Series {
+        let series = |name: &str, subject: usize, scale: f64| Series {
             name: name.into(),
+            subject,
+            variant: 0,
             points: (0..12).map(|i| (1.0 - 0.5 / f64::from(1 + i * i), scale / f64::from(1 + i))).collect(),
         };
         Chart {
             title: "flat <4096> & co".into(),
             x_label: "recall@10".into(),
             y_label: "queries per second".into(),
-            series: vec![series("batch 10000", 2e6), series("batch 1", 3e4)],
+            series: vec![series("batch 10000", 0, 2e6), series("batch 1", 1, 3e4)],
             best: Vec::new(),
         }
     }
@@ -387,7 +395,14 @@ mod tests {
         let device = "gpu:0 (NVIDIA H200), gpu:1 (NVIDIA H200); gpu:2 (NVIDIA H200), gpu:3 (NVIDIA H200)";
         Chart {
             title: format!("Recall and speed on {device}, of the first 10000 queries"),
-            series: (0..count).map(|index| Series { name: name(index), points: points(index) }).collect(),
+            series: (0..count)
+                .map(|index| Series {
+                    name: name(index),
+                    subject: index / 3,
+                    variant: index % 3,
+                    points: points(index),
+                })
+                .collect(),
             best: vec![points(count)],
             ..chart()
         }
@@ -439,10 +454,10 @@ mod tests {
 
     #[test]
     fn series_differ_without_colour() {
-        let looks: Vec<_> = (0..21).map(Style::of).collect();
+        let looks: Vec<_> = crowded(14 * 3).series.iter().map(Style::of).collect();
+        let shape = |look: &Style| (look.marker, look.hollow, look.dash);
         for (at, look) in looks.iter().enumerate() {
-            let same = looks[..at].iter().find(|other| other.marker == look.marker && other.dash == look.dash);
-            assert!(same.is_none(), "series {at}");
+            assert!(looks[..at].iter().all(|other| shape(other) != shape(look)), "series {at}");
         }
         let shapes: Vec<_> = (0..COLOURS.len()).map(marker).collect();
         for (at, shape) in shapes.iter().enumerate() {
@@ -495,8 +510,8 @@ mod tests {
         );
         // Two series, two legends, the frame, the grid.
         assert!(svg.matches("<polyline").count() > 5 + 10, "{svg}");
-        // A marker and its white space for every point and in the legend.
-        assert_eq!(svg.matches("<polygon").count(), 2 * 2 * (12 + 1), "{svg}");
+        // Three polygons are a marker: for every point and in the legend.
+        assert_eq!(svg.matches("<polygon").count(), 3 * 2 * (12 + 1), "{svg}");
         let crowded = crowded(3).svg();
         assert!(crowded.contains("best of all") && crowded.matches("#f3e2a0").count() == 2, "{crowded}");
     }
@@ -507,7 +522,7 @@ mod tests {
         let mut reader = ::png::Decoder::new(std::io::Cursor::new(&bytes)).read_info().unwrap();
         let mut pixels = vec![0; reader.output_buffer_size().unwrap()];
         let info = reader.next_frame(&mut pixels).unwrap();
-        assert_eq!((info.width, info.height), (1600, 1024));
+        assert_eq!((info.width, info.height), (1600, 1088));
         let count = |colour: Colour| pixels.chunks_exact(3).filter(|pixel| **pixel == colour).count();
         assert!(count(COLOURS[0]) > 1000 && count(COLOURS[1]) > 1000 && count(COLOURS[2]) == 0);
         let dark = |xs: std::ops::Range<usize>, ys: std::ops::Range<usize>| {

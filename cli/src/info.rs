@@ -38,7 +38,7 @@ struct Info {
 /// The kernels of this build in numbers.
 #[derive(Serialize)]
 struct Kernels {
-    kernels: usize,
+    count: usize,
     modules: usize,
     /// Size of the PTX texts in bytes.
     bytes: u64,
@@ -97,7 +97,7 @@ pub fn run(args: &Args, out: &Out) -> Outcome {
     let version = env!("CARGO_PKG_VERSION");
     let modules = info::modules();
     let kernels = Kernels {
-        kernels: modules.iter().map(|module| module.kernels.len()).sum(),
+        count: modules.iter().map(|module| module.kernels.len()).sum(),
         modules: modules.len(),
         bytes: modules.iter().map(|module| module.bytes as u64).sum(),
     };
@@ -123,11 +123,13 @@ pub fn run(args: &Args, out: &Out) -> Outcome {
     out.field("cpu", format_args!("{}, {} threads", cpu.model.as_deref().unwrap_or("unnamed"), cpu.threads))?;
     out.field("simd", if cpu.simd.is_empty() { "none".to_owned() } else { cpu.simd.join(" ") })?;
     out.field("features", if info.features.is_empty() { "none".to_owned() } else { info.features.join(" ") })?;
-    let Kernels { kernels, modules, bytes: size } = info.kernels;
-    match (&info.modules, kernels) {
-        (_, 0) => out.field("kernels", "none in this build")?,
-        (None, _) => out.field("kernels", format_args!("{kernels} in {modules} modules; --kernels lists them"))?,
-        (Some(_), _) => out.field("kernels", format_args!("{kernels} in {modules} modules, {} of PTX", bytes(size)))?,
+    let Kernels { count, modules, bytes: size } = info.kernels;
+    match count {
+        0 => out.field("kernels", "none in this build")?,
+        _ => {
+            let hint = if args.kernels { "" } else { "; --kernels lists them" };
+            out.field("kernels", format_args!("{count} in {modules} modules, {} of PTX{hint}", bytes(size)))?;
+        }
     }
     for ModuleInfo { family, target, kernels, bytes: size } in info.modules.iter().flatten() {
         out.field("  module", format_args!("{family} for {target}, {}: {}", bytes(*size as u64), kernels.join(" ")))?;
@@ -159,7 +161,7 @@ mod tests {
             devices: vec![device, old],
             no_device: None,
             features: features(),
-            kernels: Kernels { kernels: 0, modules: 0, bytes: 0 },
+            kernels: Kernels { count: 0, modules: 0, bytes: 0 },
             modules: None,
         };
         let text = Out::new(true, Some("info".into())).pretty(&info).unwrap();

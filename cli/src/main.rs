@@ -31,7 +31,6 @@ mod verify;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand};
 
 use report::{Failure, Out};
@@ -95,18 +94,13 @@ fn command_of(words: &[OsString]) -> Option<String> {
 
 /// Prints an error of the command line, the help or the version, and returns the exit code.
 fn refuse(error: &clap::Error, words: &[OsString], command: Option<String>) -> ExitCode {
-    let usage = match error.kind() {
-        _ if error.exit_code() == 0 => None,
-        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => Some("a command is missing".to_owned()),
-        _ => Some(error.render().to_string()),
-    };
-    match usage.filter(|_| words.iter().any(|word| word == "--json")) {
-        Some(text) => {
-            let text = text.trim_start_matches("error: ").trim_end();
-            Out::new(true, command).fail(&Failure::Usage(text.to_owned()));
-        }
+    if error.exit_code() != 0 && words.iter().any(|word| word == "--json") {
+        let text = error.render().to_string();
+        let text = text.trim_start_matches("error: ").trim_end();
+        Out::new(true, command).fail(&Failure::Usage(text.to_owned()));
+    } else {
         // If the message cannot be printed, there is nothing left to do.
-        None => drop(error.print()),
+        let _ = error.print();
     }
     ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))
 }

@@ -28,7 +28,7 @@ const LINES: &[&str] = &[
     "shifted --device cpu --base @base.fbin --query @query.npy --k 2 --exact-sample 4 --show 2",
     "shifted --device cpu --base @base.fbin --self-join --k 2",
     "kmeans --device cpu --base @base.fbin --centroids 3 --iterations 2 --out @c.npy",
-    "knn-graph --device cpu --base @base.fbin --k 3 --out @g.ibin",
+    "knn-graph --device cpu --base @base.fbin --k 40 --out @g.ibin",
     "knn-graph --device cpu --base @base.fbin --k 3 --index @x.ivf --probes 4 --out @h.ibin",
     "components --graph @g.ibin",
     "path --graph @g.ibin --base @base.fbin --from 3 --to 3",
@@ -150,7 +150,7 @@ fn a_failure_is_one_object_with_its_kind() {
 fn a_wrong_command_line_is_one_object() {
     let folder = files();
     for (line, command, text) in [
-        ("", None, "a command is missing"),
+        ("", None, "'warpann' requires a subcommand"),
         ("bogus", None, "unrecognized subcommand 'bogus'"),
         ("--bogus", None, "unexpected argument '--bogus'"),
         ("bench", Some("bench"), "'warpann bench' requires a subcommand"),

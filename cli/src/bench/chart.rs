@@ -81,6 +81,9 @@ pub struct Measured {
 /// The points of one index with one k and one size of batch, by recall.
 pub struct Curve {
     name: String,
+    /// Number of the index, and of this curve among the curves of the index.
+    subject: usize,
+    variant: usize,
     k: usize,
     batch: usize,
     points: Vec<Point>,
@@ -101,7 +104,7 @@ impl Picture {
         let (several_k, several_batches) = (several(|point| point.k), several(|point| point.batch));
         let several_devices = all.iter().any(|measured| measured.device != all[0].device);
         let mut curves: Vec<Curve> = Vec::new();
-        for measured in all {
+        for (subject, measured) in all.iter().enumerate() {
             let first = curves.len();
             for point in &measured.points {
                 let mut names = Vec::new();
@@ -122,6 +125,8 @@ impl Picture {
                     Some(curve) => curve.points.push(point.clone()),
                     None => curves.push(Curve {
                         name: names.join(", "),
+                        subject,
+                        variant: curves.len() - first,
                         k: point.k,
                         batch: point.batch,
                         points: vec![point.clone()],
@@ -139,18 +144,25 @@ impl Picture {
             Axis::Latency => "milliseconds per call, median",
         };
         let device = all.first().map_or("", |measured| &measured.device);
+        let what = match axis {
+            Axis::Speed => "speed",
+            Axis::Latency => "latency",
+        };
+        // The curves of a single index have different colours.
+        let looks = |curve: &Curve| if all.len() == 1 { (curve.variant, 0) } else { (curve.subject, curve.variant) };
+        let series = curves.iter().map(|curve| {
+            let (subject, variant) = looks(curve);
+            Series { name: curve.name.clone(), subject, variant, points: places(&curve.points, axis) }
+        });
         let chart = Chart {
             title: match all {
                 [one] => format!("{}; {device}", one.index),
-                _ if several_devices => "Recall and speed of indexes".to_owned(),
-                _ => format!("Recall and speed of indexes; {device}"),
+                _ if several_devices => format!("Recall and {what} of indexes"),
+                _ => format!("Recall and {what} of indexes; {device}"),
             },
             x_label: if several_k { "recall@k".into() } else { format!("recall@{k}") },
             y_label: if several_batches { quantity.into() } else { format!("{quantity}, batch {batch}") },
-            series: curves
-                .iter()
-                .map(|curve| Series { name: curve.name.clone(), points: places(&curve.points, axis) })
-                .collect(),
+            series: series.collect(),
             best: best_lines(&curves, axis).iter().map(|line| places(line, axis)).collect(),
         };
         Self { chart, curves }

@@ -19,6 +19,7 @@ pub fn warpann(args: &[&str]) -> (i32, String, String) {
 }
 
 /// Runs the program, which must succeed, with `--json`, and returns the object.
+#[allow(dead_code, reason = "not every program test reads objects")]
 pub fn json(args: &[&str]) -> Value {
     let (code, stdout, stderr) = warpann(&[args, &["--json"]].concat());
     assert_eq!(code, 0, "{args:?}: {stderr}");
@@ -29,6 +30,7 @@ pub fn json(args: &[&str]) -> Value {
 }
 
 /// Runs the program, which must fail with the given code, and returns its message.
+#[allow(dead_code, reason = "not every program test expects failures")]
 pub fn failure(code: i32, args: &[&str]) -> String {
     let (actual, stdout, stderr) = warpann(args);
     assert_eq!(actual, code, "{args:?}: {stdout} {stderr}");
