@@ -9,7 +9,7 @@ use crate::report::{Out, Outcome};
 /// Arguments of `completions`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The shell.
+    /// Shell for which the script is.
     shell: Shell,
 }
 

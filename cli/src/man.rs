@@ -17,12 +17,12 @@ pub struct Args {
     dir: Option<PathBuf>,
 }
 
-/// A manual page.
+/// A manual page in the format of man.
 #[derive(Serialize)]
 struct Page {
     /// Name of the file, such as `warpann-search.1`.
     name: String,
-    /// Text in the format of man, which is roff.
+    /// The page as roff, which the program man reads.
     text: String,
 }
 

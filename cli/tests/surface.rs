@@ -21,10 +21,12 @@ fn info_is_short_and_lists_the_kernels_if_asked() {
     let modules = long["modules"].as_array().unwrap();
     let kernels: usize = modules.iter().map(|module| module["kernels"].as_array().unwrap().len()).sum();
     assert_eq!((&report["kernels"]["count"], &report["kernels"]["modules"]), (&kernels.into(), &modules.len().into()));
-    assert!(kernels > 100, "{kernels}");
+    assert_eq!(kernels > 100, cfg!(feature = "cuda"), "{kernels}");
     let (_, text, _) = warpann(&["info", "--kernels"]);
     assert_eq!(text.lines().filter(|line| line.starts_with("  module ")).count(), modules.len());
-    assert!(short.contains(&format!("{kernels} in {} modules", modules.len())), "{short}");
+    if kernels > 0 {
+        assert!(short.contains(&format!("{kernels} in {} modules", modules.len())), "{short}");
+    }
     failure(2, &["info", "--kernels", "--index", "x.ivf"]);
 }
 
@@ -145,8 +147,10 @@ fn long_commands_show_step_and_time_on_a_terminal_only() {
             &["training 8 lists", "searching for the true neighbours", "measuring", "of 2 rows"],
         ),
         (format!("bench kmeans --base {base} --centroids 4 --iterations 1 --repeat 1"), &["measuring", "of 2 runs"]),
-        ("bench start-up".to_owned(), &["of 2 searches"]),
     ];
+    // Without the runs below, because its two searches take seconds.
+    let shown = on_a_terminal("bench start-up --device cpu");
+    assert!(shown.contains("of 2 searches") && shown.contains(" elapsed"), "{shown}");
     for (line, steps) in commands {
         // These commands have no device.
         let device =

@@ -41,7 +41,7 @@ pub enum Axis {
     Latency,
 }
 
-/// A measured point.
+/// One row of a report: recall, speed and latency of one k, number of probes and size of batch.
 #[derive(Debug, Clone, Deserialize, Serialize)]
 pub struct Point {
     pub k: usize,
