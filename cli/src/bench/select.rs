@@ -8,7 +8,9 @@ use warpann::select::cost_model::WarpSelectShape;
 use warpann::select::{Algorithm, Best, Rows, select_k_with};
 
 use super::{Times, random};
-use crate::progress::{Step, spinning};
+#[cfg(feature = "cuda")]
+use crate::progress::Step;
+use crate::progress::spinning;
 use crate::report::{Failure, Out, Outcome, positive};
 
 /// Arguments of `bench select`.
