@@ -9,6 +9,7 @@ use warpann::Element;
 use warpann::io::{IdMatrix, Vectors};
 
 use crate::index::{BATCH, Place, Recipe, Summary};
+use crate::progress::spinning;
 use crate::report::{Out, Outcome, bytes, positive};
 use crate::streams::{check_files, parse_index};
 use crate::vectors::{Access, exactly, with_element};
@@ -100,17 +101,17 @@ pub fn run(args: &Args, out: &Out) -> Outcome {
     if args.mpi {
         let inputs = [Some(&*args.base), args.ids.as_deref(), args.recipe.train.as_deref()];
         crate::streams::refuse(inputs.into_iter().flatten())?;
-        return crate::ranks::with_ranks(|ranks| crate::ranks::build(args, ranks, out));
+        return crate::ranks::with_ranks(out, |ranks| crate::ranks::build(args, ranks, out));
     }
     let start = Instant::now();
-    let files = Files::read(args, &args.out)?;
+    let files = spinning("reading", || Files::read(args, &args.out))?;
     let (dim, ids) = (files.base.dim(), files.ids.as_ref().map(|ids| &ids.ids[..]));
     let report = with_element!(files.base.element(), T => {
         let (rows, train) = files.exactly::<T>(args)?;
         let load_seconds = start.elapsed().as_secs_f64();
         let built = args.recipe.build::<T>(&args.place, dim, &rows, ids, train.as_deref(), args.batch)?;
         let start = Instant::now();
-        built.index.save(&args.out)?;
+        spinning("saving the index", || built.index.save(&args.out))?;
         Report {
             summary: Summary::of(&built.index),
             load_seconds,

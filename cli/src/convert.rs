@@ -197,7 +197,8 @@ fn element_of(format: Format) -> Option<ElementType> {
         Format::Fvecs | Format::Fbin => Some(ElementType::F32),
         Format::Bvecs | Format::U8bin => Some(ElementType::U8),
         Format::I8bin => Some(ElementType::I8),
-        Format::Npy | Format::Ivecs | Format::Ibin | Format::Bin => None,
+        // Several in npy; ids in the others.
+        _ => None,
     }
 }
 

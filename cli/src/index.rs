@@ -7,7 +7,7 @@ use serde::Serialize;
 use warpann::ivf::{Encoding, IvfIndex, IvfIndexBuilder};
 use warpann::{Element, Error, Metric, Placement};
 
-use crate::progress::spinning;
+use crate::progress::{Step, spinning};
 use crate::report::{Failure, Out, Outcome, bytes, parse_bytes, positive};
 
 /// The name of the encoding whose parameters are arguments of their own.
@@ -141,15 +141,21 @@ impl Recipe {
 pub fn add<T: Element>(index: &mut IvfIndex<T>, base: &[T], ids: Option<&[u64]>, batch: usize) -> Outcome {
     let dim = index.dim();
     let count = base.len() / dim;
-    let batches = base.chunks(batch.saturating_mul(dim));
-    spinning(format!("adding {count} vectors"), || match ids {
+    let step = Step::of("adding", count, "vectors");
+    // The call of a batch starts when the calls of the batches before it have ended.
+    let mut begun = 0;
+    let batches = base.chunks(batch.saturating_mul(dim)).inspect(|rows| {
+        step.at(begun);
+        begun += rows.len() / dim.max(1);
+    });
+    let added = match ids {
         None => index.add_batches(batches),
         Some(ids) if ids.len() != count => Err(Error::WrongIds { ids: ids.len(), rows: count }),
         Some(ids) => batches.zip(ids.chunks(batch)).enumerate().try_for_each(|(number, (rows, ids))| {
             index.add_with_ids(rows, ids).map_err(|error| error.after_rows(number * batch))
         }),
-    })?;
-    Ok(())
+    };
+    Ok(added?)
 }
 
 /// A short description of an index.

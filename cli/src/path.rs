@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use serde::Serialize;
 use warpann::Metric;
 
+use crate::progress::spinning;
 use crate::report::{Failure, Out, Outcome};
 use crate::streams::check_files;
 use crate::vectors::{Access, with_element};
@@ -42,15 +43,17 @@ struct Report {
 /// Prints the nodes, one per line, and then the largest edge.
 pub fn run(args: &Args, out: &Out) -> Outcome {
     check_files(args.access.stdin, [&*args.graph, &*args.base], [])?;
-    let graph = args.access.stdin.graph(&args.graph)?;
+    let graph = spinning("reading the graph", || args.access.stdin.graph(&args.graph))?;
     let base = args.access.vectors(&args.base)?;
-    let path = with_element!(base.element(), T => {
-        let Some(rows) = base.as_slice::<T>() else {
-            return Err(Failure::Message("the base is of another element type".into()));
-        };
-        // A file without rows may have no dimension; then the graph has no nodes either.
-        graph.path(rows, base.dim().max(1), args.metric, args.from, args.to)?
-    });
+    let path = spinning("looking for the path", || {
+        with_element!(base.element(), T => {
+            let Some(rows) = base.as_slice::<T>() else {
+                return Err(Failure::Message("the base is of another element type".into()));
+            };
+            // A file without rows may have no dimension; then the graph has no nodes either.
+            Ok(graph.path(rows, base.dim().max(1), args.metric, args.from, args.to)?)
+        })
+    })?;
     for node in &path.nodes {
         out.line(node)?;
     }

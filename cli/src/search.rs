@@ -7,7 +7,6 @@ use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 use warpann::graph::GraphIndex;
 use warpann::io::{GroundTruth, Vectors};
@@ -15,7 +14,7 @@ use warpann::ivf::{Bitset, IndexInfo, IvfIndex, RangeNeighbors, SearchOptions};
 use warpann::{Element, Error, FlatIndex, FlatIndexBuilder, Metric, NONE, Neighbors, Placement, metric};
 
 use crate::index::describe;
-use crate::progress::{spinning, watched};
+use crate::progress::{Step, spinning, watched};
 use crate::recall::{Recall, mean, read_truth, recall_of};
 use crate::report::{Out, Outcome, complain, parse_bytes, positive};
 use crate::streams::{Stdout, check_files, parse_index};
@@ -101,7 +100,7 @@ impl Args {
 #[derive(Serialize)]
 pub struct Report {
     device: String,
-    /// Path of the index, if there is one.
+    /// Description of the index, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     index: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -148,7 +147,7 @@ pub fn run(args: &Args, out: &Out) -> Outcome {
     if args.mpi {
         let inputs = [args.base.as_deref(), Some(&*args.query), args.gt.as_deref()];
         crate::streams::refuse(inputs.into_iter().flatten().chain(args.outputs()))?;
-        return crate::ranks::with_ranks(|ranks| {
+        return crate::ranks::with_ranks(out, |ranks| {
             crate::ranks::search(args, ranks)?.map_or(Ok(()), |report| print(&report, out))
         });
     }
@@ -218,7 +217,7 @@ impl BaseFiles {
 /// Opens an index and searches it.
 fn search_index(args: &Args, path: &Path) -> Outcome<Report> {
     let start = Instant::now();
-    let IndexFiles { info, queries, truth } = IndexFiles::read(args, path)?;
+    let IndexFiles { info, queries, truth } = spinning("reading", || IndexFiles::read(args, path))?;
     with_element!(info.element, T => {
         let queries = exactly::<T>(&queries, &args.query)?;
         let count = queries.len() / info.dim;
@@ -231,7 +230,9 @@ fn search_index(args: &Args, path: &Path) -> Outcome<Report> {
         let rows = originals.as_ref().map(Originals::exactly::<T>).transpose()?;
         let load_seconds = start.elapsed().as_secs_f64();
         let start = Instant::now();
-        let index = IvfIndex::<T>::load_with(path, args.device.clone(), args.memory_budget, args.access.how)?;
+        let index = spinning("opening the index", || {
+            IvfIndex::<T>::load_with(path, args.device.clone(), args.memory_budget, args.access.how)
+        })?;
         args.check_ids(index.greatest_id())?;
         let refiner = match (&originals, &rows) {
             (Some(originals), Some(rows)) => Some((originals.refiner(&index, rows)?, originals)),
@@ -258,7 +259,7 @@ fn search_index(args: &Args, path: &Path) -> Outcome<Report> {
 /// Adds vectors to an exact index and searches it.
 fn search_base(args: &Args, path: &Path) -> Outcome<Report> {
     let start = Instant::now();
-    let BaseFiles { base, queries, truth, dim } = BaseFiles::read(args, path)?;
+    let BaseFiles { base, queries, truth, dim } = spinning("reading", || BaseFiles::read(args, path))?;
     args.check_ids((base.rows() as u64).checked_sub(1))?;
     let results = results(queries.rows(), args.k, args.metric)?;
     let load_seconds = start.elapsed().as_secs_f64();
@@ -410,7 +411,7 @@ impl<T: Element> Job<'_, T> {
     /// Finds all vectors within a radius.
     fn run_range(self, index: &IvfIndex<T>, radius: f32, options: &SearchOptions<'_>) -> Outcome<Report> {
         let start = Instant::now();
-        let found = spinning("searching".into(), || index.range_search(&self.queries, radius, options))?;
+        let found = spinning("searching", || index.range_search(&self.queries, radius, options))?;
         let search_seconds = start.elapsed().as_secs_f64();
         let RangeNeighbors { ids, distances, .. } = &found;
         self.args.write(ids, distances, (0..found.queries()).map(|query| found.row(query)))?;
@@ -487,11 +488,7 @@ fn search_all<T: Element>(
     if !watched() {
         return index.search_into(probes, k, ids, distances);
     }
-    let bar = ProgressBar::with_draw_target(Some(queries as u64), ProgressDrawTarget::stderr());
-    if let Ok(style) = ProgressStyle::with_template("{bar:40} {pos} of {len} queries, {eta} left") {
-        bar.set_style(style);
-    }
-    bar.tick();
+    let step = Step::of("searching", queries, "queries");
     let (mut done, mut batch) = (0, 64);
     while done < queries {
         let end = queries.min(done + batch);
@@ -504,9 +501,8 @@ fn search_all<T: Element>(
             batch = batch.saturating_mul(2);
         }
         done = end;
-        bar.set_position(done as u64);
+        step.at(done);
     }
-    bar.finish_and_clear();
     Ok(())
 }
 

@@ -128,7 +128,7 @@ pub fn run(args: &Args, out: &Out) -> Outcome {
     check_files(args.access.stdin, inputs, outputs())?;
     let out = &out.aside(outputs().any(is_stream));
     let start = Instant::now();
-    let (kind, dim, base) = read_base(args)?;
+    let (kind, dim, base) = spinning("reading", || read_base(args))?;
     let queries = args.query.as_deref().map(|path| read_queries(args, path, dim)).transpose()?;
     let load_seconds = start.elapsed().as_secs_f64();
 
@@ -149,7 +149,7 @@ pub fn run(args: &Args, out: &Out) -> Outcome {
     let build_seconds = start.elapsed().as_secs_f64();
 
     let start = Instant::now();
-    let found = spinning("searching".into(), || match &queries {
+    let found = spinning("searching", || match &queries {
         Some(queries) => index.search(queries, args.k),
         None => index.self_join(args.k),
     })?;
@@ -165,7 +165,7 @@ pub fn run(args: &Args, out: &Out) -> Outcome {
         0 => None,
         sample => {
             let compare = || index.quality(&found, queries.as_deref(), sample, args.device);
-            Some(spinning("searching exactly".into(), compare)?.into())
+            Some(spinning("searching exactly", compare)?.into())
         }
     };
     let shown = found.queries().min(args.show);

@@ -18,7 +18,7 @@ pub fn is_stream(path: &Path) -> bool {
 }
 
 /// The format of standard input, which has no extension.
-#[derive(Debug, Clone, Copy, clap::Args)]
+#[derive(Debug, Clone, Copy, Default, clap::Args)]
 pub struct Stdin {
     /// The format of standard input, for a command with - as the name of an input: fvecs, bvecs, ivecs, fbin, u8bin, i8bin, ibin, bin or
     /// npy.

@@ -12,6 +12,7 @@ const FOLDER: &str = "cd tests/data/sift-sample";
 
 const README: &str = include_str!("../../README.md");
 const INDEXES: &str = include_str!("../../docs/INDEXES.md");
+const JSON: &str = include_str!("../../docs/JSON.md");
 /// The pages that show no command of the program in a block.
 const OTHERS: [(&str, &str); 6] = [
     ("CONTRIBUTING.md", include_str!("../../CONTRIBUTING.md")),
@@ -23,8 +24,8 @@ const OTHERS: [(&str, &str); 6] = [
 ];
 
 /// Lines that depend on the machine: only their first word is compared.
-const OF_THE_MACHINE: [&str; 11] =
-    ["device", "load", "build", "train", "add", "save", "open", "search", "cpu", "simd", "gpu"];
+const OF_THE_MACHINE: [&str; 12] =
+    ["device", "load", "build", "train", "add", "save", "open", "search", "cpu", "simd", "gpu", "features"];
 
 /// The part of a line that is the same on every machine.
 fn stable(line: &str) -> String {
@@ -135,7 +136,7 @@ fn commands_of_the_readme_print_what_it_shows() {
 fn commands_of_the_tour_print_what_it_shows() {
     let folder = tempfile::tempdir().unwrap();
     let found = follow(INDEXES, folder.path());
-    assert!(found.0 >= 18 && found.1 >= 110, "only {found:?} commands and lines were found: the search is broken");
+    assert!(found.0 >= 23 && found.1 >= 117, "only {found:?} commands and lines were found: the search is broken");
     let written = [
         "ids.npy",
         "centroids.fbin",
@@ -144,6 +145,10 @@ fn commands_of_the_tour_print_what_it_shows() {
         "curve.json",
         "curve.svg",
         "curve.png",
+        "compare.svg",
+        "compare.png",
+        "latency.png",
+        "man1/warpann-bench-ivf.1",
         "small.ivf",
         "graph.ibin",
         "boxes.ibin",
@@ -153,6 +158,13 @@ fn commands_of_the_tour_print_what_it_shows() {
     for file in written {
         assert!(folder.path().join(file).is_file(), "{file}");
     }
+}
+
+#[test]
+fn commands_of_the_page_about_json_print_what_it_shows() {
+    let folder = tempfile::tempdir().unwrap();
+    let found = follow(JSON, folder.path());
+    assert!(found.0 >= 2 && found.1 >= 1, "only {found:?} commands and lines were found: the search is broken");
 }
 
 #[test]

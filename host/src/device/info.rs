@@ -6,7 +6,7 @@ use crate::error::{Error, NoDeviceReason};
 
 /// A CUDA device, as its driver describes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub struct DeviceInfo {
     /// Index for `Device::Gpu`, from 0.
@@ -30,7 +30,7 @@ pub struct DeviceInfo {
 
 /// A module of kernels in this build.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub struct ModuleInfo {
     /// Name of the kernel family, which is the module's name.
