@@ -37,7 +37,7 @@ pub struct Recipe {
     centroids: usize,
     /// Number of iterations
     #[arg(long, default_value_t = 20)]
-    pub iterations: usize,
+    iterations: usize,
     /// Seed of all random choices; the same seed gives the same bits on every device.
     #[arg(long, default_value_t = 0)]
     seed: u64,
