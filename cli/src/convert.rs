@@ -108,7 +108,8 @@ pub fn run(args: &Args, out: &Out) -> Outcome {
     };
     match types {
         Some((from, to)) => {
-            out.field("vectors", format_args!("{rows}, dimension {columns}, {} to {}", from.name(), to.name()))?;
+            let changed = if from == to { String::new() } else { format!(" to {}", to.name()) };
+            out.field("vectors", format_args!("{rows}, dimension {columns}, {}{changed}", from.name()))?;
         }
         None => out.field("ids", format_args!("{rows} rows of {columns}"))?,
     }

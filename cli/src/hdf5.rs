@@ -8,6 +8,9 @@ use warpann::{Element, Error, FileDefect, NONE};
 
 use crate::report::{Failure, Outcome};
 
+/// Most bytes of values for each byte of a file. Deflate, the strongest compression that the reader has, makes at most 1032.
+const MOST_COMPRESSION: u64 = 1100;
+
 /// Rows of vectors, or of ids.
 pub enum Matrix {
     Vectors(Vectors),
@@ -22,8 +25,7 @@ pub fn is_hdf5(path: &Path) -> bool {
 /// Reads a dataset of two dimensions, or of one, which is a single row. Floating-point numbers and 8-bit integers are components; f64 is
 /// read as f32, as in npy files. Integers of 32 and 64 bits are ids; −1, or all ones in unsigned types, is an empty slot.
 ///
-/// The reader limits what a damaged file can allocate, and this function reserves the memory of the values first, so that a wrong shape is
-/// an error.
+/// A shape that is too large for the file or for the memory is an error. The reader limits what other parts of a damaged file can allocate.
 pub fn read(path: &Path, name: Option<&str>) -> Outcome<Matrix> {
     let failed = |error: hdf5_reader::error::Error| Failure::Message(format!("{}: {error}", path.display()));
     let file = Hdf5File::open(path).map_err(failed)?;
@@ -46,6 +48,14 @@ pub fn read(path: &Path, name: Option<&str>) -> Outcome<Matrix> {
     let Some((rows, dim)) = shape else { return Err(bad(FileDefect::TooLarge { rows, dim: columns })) };
     if rows > 0 && dim == 0 {
         return Err(bad(FileDefect::BadDimension(0)));
+    }
+    let file_bytes = std::fs::metadata(path).map_err(|source| Error::Io { path: path.to_owned(), source })?.len();
+    let values = (rows as u64).saturating_mul(dim as u64);
+    if values > file_bytes.saturating_mul(MOST_COMPRESSION) {
+        return Err(Failure::Message(format!(
+            "{}: a file of {file_bytes} bytes cannot hold {rows} rows of {dim} values, the shape of dataset {name}",
+            path.display()
+        )));
     }
     let from = Source { path, dataset: &dataset, rows, dim };
     match *dataset.dtype() {
@@ -123,5 +133,50 @@ impl Source<'_> {
             })
         });
         Ok(Matrix::Ids(IdMatrix { rows, k, ids: ids.collect::<warpann::Result<_>>()? }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What cli/tests/data/ann-benchmarks.py wrote with h5py.
+    const FILE: &[u8] = include_bytes!("../tests/data/ann-benchmarks.hdf5");
+    const DATASETS: [&str; 8] = ["train", "packed", "double", "bytes", "neighbors", "wide", "ragged", "big_endian"];
+
+    /// Reads all datasets of a damaged file. Returns the number of those that were read.
+    fn read_all(path: &Path, bytes: &[u8]) -> usize {
+        std::fs::write(path, bytes).unwrap();
+        let read = |name: &&str| match read(path, Some(name)) {
+            Ok(Matrix::Vectors(vectors)) => vectors.rows() < 1 << 20,
+            Ok(Matrix::Ids(ids)) => ids.ids.len() == ids.rows * ids.k,
+            Err(error) => error.to_string().is_empty(),
+        };
+        DATASETS.iter().filter(|name| read(name)).count()
+    }
+
+    /// Neither a panic nor an allocation that ends the program.
+    #[test]
+    fn damaged_files_give_values_or_errors() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("damaged.hdf5");
+        let whole = read_all(&path, FILE);
+        assert_eq!(whole, DATASETS.len() - 1, "all but the ragged dataset can be read");
+        let mut refused = 0;
+        for len in (0..FILE.len()).step_by(97) {
+            refused += usize::from(read_all(&path, &FILE[..len]) < whole);
+        }
+        assert!(refused > 150, "{refused}");
+        let mut bytes = FILE.to_vec();
+        let used: Vec<usize> = (0..bytes.len()).filter(|&at| bytes[at] != 0).collect();
+        assert!(used.len() > 1000);
+        for at in used {
+            let original = bytes[at];
+            for value in [0xff, original ^ 1] {
+                bytes[at] = value;
+                read_all(&path, &bytes);
+            }
+            bytes[at] = original;
+        }
     }
 }
