@@ -119,10 +119,10 @@ macro_rules! no_register {
 /// Items that the output of [`kernel`](macro@kernel) uses. They are not part of the interface.
 #[doc(hidden)]
 pub mod private {
-    #[cfg(all(feature = "kernels-by-name", not(target_arch = "nvptx64")))]
-    pub use crate::{emulator::Registered, register};
     #[cfg(not(any(feature = "kernels-by-name", target_arch = "nvptx64")))]
     pub use crate::no_register as register;
+    #[cfg(all(feature = "kernels-by-name", not(target_arch = "nvptx64")))]
+    pub use crate::{emulator::Registered, register};
     #[cfg(target_arch = "nvptx64")]
     pub use core::arch::global_asm;
     pub use cuda_std_macros::kernels;

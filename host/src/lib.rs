@@ -40,7 +40,9 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 #[cfg(all(feature = "cuda", not(target_os = "linux")))]
-compile_error!("the feature `cuda` of warpann supports Linux only; without it the library has the CPU path and the emulator");
+compile_error!(
+    "the feature `cuda` of warpann supports Linux only; without it the library has the CPU path and the emulator"
+);
 
 pub mod device;
 pub mod distributed;
